@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every room may use of base: failing with a sentence, arithmetic that notices overflow. */
+#ifndef EJKI_BASE_H
+#define EJKI_BASE_H
+
+#include <ejkernel/status.h>
+
+#define EJKI_PRINTF(text, first) __attribute__((format(printf, text, first)))
+
+/* Writes the thread's error sentence and returns `status`, so that a check reads `return ejki_fail(...)`. */
+ejk_status ejki_fail(ejk_status status, const char *format, ...) EJKI_PRINTF(2, 3);
+#ifdef __clang_analyzer__ /* which cannot see that it returns what it is given */
+#define ejki_fail(status, ...) ((ejki_fail)(status, __VA_ARGS__), (status))
+#endif
+
+/* Passes a failure on. */
+#define EJKI_TRY(expression)                                                                       \
+    do {                                                                                           \
+        ejk_status ejki_status_ = (expression);                                                    \
+        if (ejki_status_ != EJK_OK) return ejki_status_;                                           \
+    } while (0)
+
+/* Products and sums of sizes: false when the result does not fit, and then *out is undefined. */
+static inline bool ejki_mul(int64_t a, int64_t b, int64_t *out) {
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline bool ejki_add(int64_t a, int64_t b, int64_t *out) {
+    return !__builtin_add_overflow(a, b, out);
+}
+
+static inline int64_t ejki_min(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+static inline int64_t ejki_max(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+/* a / b rounded up, and a rounded up to a multiple of b, for a >= 0 and b > 0. */
+static inline int64_t ejki_cdiv(int64_t a, int64_t b) {
+    return a / b + (a % b != 0);
+}
+static inline int64_t ejki_round_up(int64_t a, int64_t b) {
+    return ejki_cdiv(a, b) * b;
+}
+
+#endif
