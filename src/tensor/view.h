@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the other files of this room need of a view beyond the public header. */
+#ifndef EJKI_TENSOR_VIEW_H
+#define EJKI_TENSOR_VIEW_H
+
+#include <ejkernel/tensor.h>
+
+/*
+ * ejk_tensor_check() without the memory: dtype, rank, lengths and strides. Gives the bytes that such a
+ * view touches, [*low, *high) relative to its first element, so that memory can be found for it.
+ */
+ejk_status ejki_tensor_extent(const ejk_tensor *tensor, const char *name, int64_t *low,
+                              int64_t *high);
+
+/* Refuses a view whose memory this process cannot read. */
+ejk_status ejki_tensor_require_cpu(const ejk_tensor *tensor, const char *name);
+
+#endif
