@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tensors of a call against their units. Symbols are bound on a copy, together with the field that
+ * bound each, so that a sentence can say where the expected length comes from.
+ */
+#include "record/field.h"
+#include "record/line.h"
+#include "record/unit.h"
+
+typedef struct bindings {
+    bool partial;      /* required tensors may be missing */
+    const char *name;  /* of the tensor that is looked at, for sentences: with its outer records */
+    const char *field; /* its field alone, which outlives the call */
+    ejk_axes axes;
+    const char *origin[sizeof((ejk_axes *)0)->axis / sizeof *((ejk_axes *)0)->axis];
+} bindings;
+
+static ejk_status bind(bindings *bound, const char *symbol, int64_t length) {
+    EJKI_TRY(ejk_axes_set(&bound->axes, symbol, length));
+    bound->origin[bound->axes.count - 1] = bound->field; /* unbound until now: it is the last */
+    return EJK_OK;
+}
+
+/* " as in query", or where the caller bound it, " as given". */
+static const char *origin_of(const bindings *bound, const char *symbol, const char **in) {
+    for (int32_t i = 0; i < bound->axes.count; i++)
+        if (strcmp(bound->axes.axis[i].name, symbol) == 0 && bound->origin[i] != NULL) {
+            *in = " as in ";
+            return bound->origin[i];
+        }
+    *in = " as given";
+    return "";
+}
+
+/* Lengths an axis may have, as "8 as in query or 1". */
+static void describe(const ejki_axis *axis, const bindings *bound, ejki_line *line) {
+    for (int32_t i = 0; i < axis->count; i++) {
+        const ejki_length *length = &axis->length[i];
+        int64_t value = ejki_length_of(length, &bound->axes);
+        if (value < 0) continue;
+        ejki_line_separate(line, " or ");
+        ejki_line_add(line, "%lld", (long long)value);
+        if (length->symbol[0] == '\0') continue;
+        const char *in, *origin = origin_of(bound, length->symbol, &in);
+        if (length->constant != 0)
+            ejki_line_add(line, " with %s=%lld", length->symbol,
+                          (long long)(value - length->constant));
+        ejki_line_add(line, "%s%s", in, origin);
+    }
+    /* An unbound first symbol takes any length that its constant leaves room for. */
+    if (line->used == 0) ejki_line_add(line, "at least %lld", (long long)axis->length[0].constant);
+}
+
+/* A length that is known decides before a symbol is bound: 1 is a broadcast in "B|1", not B. */
+static ejk_status match_axis(const ejki_axis *axis, int64_t length, bindings *bound,
+                             int32_t index) {
+    for (int32_t i = 0; i < axis->count; i++)
+        if (ejki_length_of(&axis->length[i], &bound->axes) == length) return EJK_OK;
+    const ejki_length *first = &axis->length[0];
+    if (first->symbol[0] != '\0' && ejk_axes_get(&bound->axes, first->symbol) < 0 &&
+        length >= first->constant)
+        return bind(bound, first->symbol, length - first->constant);
+    ejki_line expected = {.used = 0};
+    describe(axis, bound, &expected);
+    return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s: axis %d (%.*s) has length %lld, expected %s",
+                     bound->name, (int)index, (int)axis->text_size, axis->text, (long long)length,
+                     expected.text);
+}
+
+static ejk_status match_shape(const ejki_shape *shape, const ejk_tensor *tensor, bindings *bound) {
+    bindings attempt = *bound;
+    for (int32_t i = 0; i < shape->rank; i++)
+        EJKI_TRY(match_axis(&shape->axis[i], tensor->shape[i], &attempt, i));
+    *bound = attempt;
+    return EJK_OK;
+}
+
+/* "[3,5] given, expected [n] or [Hq,n] with Hq=8" */
+static ejk_status no_shape_fits(const ejki_unit *unit, const ejk_tensor *tensor,
+                                const bindings *bound) {
+    ejki_line given = {.used = 0}, with = {.used = 0};
+    for (int32_t i = 0; i < tensor->rank; i++) {
+        ejki_line_separate(&given, ",");
+        ejki_line_add(&given, "%lld", (long long)tensor->shape[i]);
+    }
+    for (int32_t i = 0; i < bound->axes.count; i++) {
+        ejki_line_add(&with, "%s%s=%lld", with.used == 0 ? " with " : ", ",
+                      bound->axes.axis[i].name, (long long)bound->axes.axis[i].length);
+    }
+    return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s: shape [%s] given, expected %.*s%s", bound->name,
+                     given.text, (int)unit->shapes_size, unit->shapes, with.text);
+}
+
+/* The first shape that fits. If just one has the rank, its sentence says which axis does not fit. */
+static ejk_status check_shape(const ejki_unit *unit, const ejk_tensor *tensor, bindings *bound) {
+    int32_t of_rank = 0;
+    ejk_status status = EJK_OK;
+    for (int32_t i = 0; i < unit->count; i++) {
+        if (unit->shape[i].rank != tensor->rank) continue;
+        of_rank++;
+        status = match_shape(&unit->shape[i], tensor, bound);
+        if (status != EJK_STATUS_INVALID_SHAPE) return status;
+    }
+    if (of_rank == 0)
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s: rank %d given, expected %.*s", bound->name,
+                         (int)tensor->rank, (int)unit->shapes_size, unit->shapes);
+    return of_rank == 1 ? status : no_shape_fits(unit, tensor, bound);
+}
+
+/* The type of another field if that is there, else what that field's own unit says. */
+static ejk_status check_element(const ejk_record *record, const void *object, const ejki_unit *unit,
+                                const ejk_tensor *tensor, const char *name) {
+    ejki_unit other = *unit;
+    const char *given = ejk_dtype_name(tensor->dtype);
+    for (int32_t steps = 0; steps <= record->count; steps++) {
+        const ejki_element *element = ejki_element_of(other.element);
+        if (element != NULL) {
+            if ((element->types >> tensor->dtype & 1) != 0) return EJK_OK;
+            return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s: %s given, expected %s", name, given,
+                             element->names);
+        }
+        const ejk_field *field = ejki_own_field(record, other.element, strlen(other.element));
+        if (field == NULL || field->kind != EJK_FIELD_TENSOR) break;
+        ejk_dtype dtype = ((const ejk_tensor *)ejki_place(field, object))->dtype;
+        if (dtype == tensor->dtype) return EJK_OK;
+        if (dtype != EJK_DTYPE_UNSET)
+            return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s: %s given, expected %s as %s", name,
+                             given, ejk_dtype_name(dtype), field->name);
+        EJKI_TRY(ejki_unit_read(field, &other));
+    }
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: unit of %s names no element type", name,
+                     record->name);
+}
+
+static ejk_status check_view(const ejk_tensor *tensor, const char *name) {
+    if (tensor->device_type != EJK_DEVICE_CPU)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE,
+                         "%s: lies on device type %d, expected %d, the memory of the CPU", name,
+                         (int)tensor->device_type, (int)EJK_DEVICE_CPU);
+    EJKI_TRY(ejk_tensor_check(tensor, name));
+    int32_t last = tensor->rank - 1;
+    if (last >= 0 && tensor->shape[last] > 1 && tensor->strides[last] != 1)
+        return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
+                         "%s: axis %d, the last, has stride %lld, expected 1", name, (int)last,
+                         (long long)tensor->strides[last]);
+    return EJK_OK;
+}
+
+static ejk_status check_tensors(const ejk_record *record, const void *object, const char *prefix,
+                                bindings *bound) {
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        const void *place = ejki_place(field, object);
+        char name[EJKI_PREFIX_SIZE];
+        snprintf(name, sizeof name, "%s%s", prefix, field->name);
+        if (field->kind == EJK_FIELD_RECORD) {
+            char inner[EJKI_PREFIX_SIZE];
+            snprintf(inner, sizeof inner, "%s%s.", prefix, field->name);
+            EJKI_TRY(check_tensors(field->record, place, inner, bound));
+        }
+        if (field->kind != EJK_FIELD_TENSOR) continue;
+        const ejk_tensor *tensor = place;
+        if (tensor->dtype == EJK_DTYPE_UNSET) {
+            bool required = field->role == EJK_REQUIRED || field->role == EJK_REQUIRED_OUTPUT;
+            if (bound->partial || !required) continue;
+            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: missing, expected a tensor %s", name,
+                             field->unit);
+        }
+        ejki_unit unit;
+        EJKI_TRY(ejki_unit_read(field, &unit));
+        EJKI_TRY(check_view(tensor, name));
+        bound->name = name;
+        bound->field = field->name;
+        EJKI_TRY(check_shape(&unit, tensor, bound));
+        EJKI_TRY(check_element(record, object, &unit, tensor, name));
+    }
+    return EJK_OK;
+}
+
+/* The caller's symbols, as far as they are some: the struct may come from anywhere. */
+static ejk_status take_given(const ejk_axes *axes, bindings *bound) {
+    const int32_t most = sizeof axes->axis / sizeof *axes->axis;
+    if (axes->count < 0 || axes->count > most)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "axes: count is %d, expected 0 to %d",
+                         (int)axes->count, (int)most);
+    for (int32_t i = 0; i < axes->count; i++) {
+        char name[sizeof axes->axis->name + 1] = "";
+        memcpy(name, axes->axis[i].name, sizeof axes->axis->name);
+        EJKI_TRY(ejk_axes_set(&bound->axes, name, axes->axis[i].length));
+    }
+    return EJK_OK;
+}
+
+/* `caller` is the public function, for its sentence. */
+static ejk_status bind_tensors(const char *caller, bool partial, const ejk_record *record,
+                               const void *object, ejk_axes *axes) {
+    if (record == NULL || object == NULL || axes == NULL)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: record, object or axes is NULL", caller);
+    bindings bound = {.partial = partial};
+    EJKI_TRY(take_given(axes, &bound));
+    EJKI_TRY(check_tensors(record, object, "", &bound));
+    *axes = bound.axes;
+    return EJK_OK;
+}
+
+ejk_status ejk_record_check_tensors(const ejk_record *record, const void *object, ejk_axes *axes) {
+    return bind_tensors("ejk_record_check_tensors", false, record, object, axes);
+}
+
+ejk_status ejk_record_bind_axes(const ejk_record *record, const void *object, ejk_axes *axes) {
+    return bind_tensors("ejk_record_bind_axes", true, record, object, axes);
+}
