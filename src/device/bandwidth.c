@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory ceiling: all threads read their own parts of a buffer that no cache holds. */
+#define _GNU_SOURCE 1
+#include "base/base.h"
+#include "device/rate.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define LINE 64
+/* Read between two looks at the clock. */
+#define PIECE (INT64_C(128) << 10)
+/* How far ahead lines are asked for: without it 15 % slower where measured; then wider loads gain nothing. */
+#define AHEAD 4096
+
+#define LEAST_BYTES (INT64_C(64) << 20)
+#define MOST_BYTES  (INT64_C(1) << 30)
+#define HUGE_PAGE   (INT64_C(2) << 20)
+
+struct part {
+    _Alignas(LINE) int64_t position;
+    uint64_t sum; /* kept, so that reading has a purpose */
+};
+
+struct reading {
+    char *buffer;
+    int64_t part_bytes;
+    struct part *parts;
+};
+
+/* Any address, any type. */
+typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
+
+static uint64_t read_lines(const char *from, int64_t bytes) {
+    vector a = {0}, b = a, c = a, d = a;
+    for (int64_t at = 0; at < bytes; at += LINE) {
+        const vector *line = (const vector *)(from + at);
+        /* An address past the end may be asked for: a prefetch never faults. */
+        __builtin_prefetch((const void *)((uintptr_t)line + AHEAD));
+        a ^= line[0];
+        b ^= line[1];
+        c ^= line[2];
+        d ^= line[3];
+    }
+    a ^= b ^ c ^ d;
+    return a[0] ^ a[1];
+}
+
+static double read_piece(void *reading_, int64_t index) {
+    const struct reading *reading = reading_;
+    struct part *part = &reading->parts[index];
+    int64_t bytes = ejki_min(PIECE, reading->part_bytes - part->position);
+    part->sum ^= read_lines(reading->buffer + index * reading->part_bytes + part->position, bytes);
+    part->position += bytes;
+    if (part->position == reading->part_bytes) part->position = 0;
+    return (double)bytes;
+}
+
+/* Writing gives each part memory of its own, near its thread: pages never written share one of zeros. */
+static void touch_part(void *reading_, int64_t index) {
+    const struct reading *reading = reading_;
+    memset(reading->buffer + index * reading->part_bytes, 1, (size_t)reading->part_bytes);
+}
+
+static int64_t default_bytes(void) {
+    int64_t twice = 2 * ejk_cpu()->l3_bytes;
+    return ejki_min(ejki_max(twice, LEAST_BYTES), MOST_BYTES);
+}
+
+static ejk_status measure(ejk_threads *threads, char *buffer, int64_t bytes, double seconds,
+                          double *out) {
+    size_t count = (size_t)ejk_threads_count(threads);
+    struct part *parts = aligned_alloc(LINE, count * sizeof *parts);
+    if (!parts) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for %zu readers", count);
+    memset(parts, 0, count * sizeof *parts);
+    int64_t part_bytes = bytes / (int64_t)count / LINE * LINE;
+    struct reading reading = {buffer, part_bytes, parts};
+    ejk_parallel_for(threads, (int64_t)count, touch_part, &reading);
+    ejk_status status = ejki_measure_rate(threads, read_piece, &reading, seconds,
+                                          (double)part_bytes * (double)count, out);
+    free(parts);
+    return status;
+}
+
+static ejk_status check(const ejk_threads *threads, const void *scratch, int64_t bytes,
+                        const double *out) {
+    int64_t least = LINE * (int64_t)ejk_threads_count(threads);
+    if (!out) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "bytes_per_second_out is NULL");
+    if (bytes == 0 && scratch)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "bytes is 0; expected the size of scratch");
+    if (bytes != 0 && bytes < least)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "bytes is %lld; expected 0 (default) or at least %lld", (long long)bytes,
+                         (long long)least);
+    return EJK_OK;
+}
+
+ejk_status ejk_measure_read_bandwidth(ejk_threads *threads, void *scratch, int64_t bytes,
+                                      double seconds, double *bytes_per_second_out) {
+    EJKI_TRY(check(threads, scratch, bytes, bytes_per_second_out));
+    EJKI_TRY(ejki_check_seconds(seconds));
+    if (scratch) return measure(threads, scratch, bytes, seconds, bytes_per_second_out);
+    if (bytes == 0) bytes = default_bytes();
+    int64_t room;
+    char *buffer = NULL;
+    if (ejki_add(bytes, HUGE_PAGE, &room))
+        buffer = aligned_alloc(HUGE_PAGE, (size_t)ejki_round_up(bytes, HUGE_PAGE));
+    if (!buffer)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a buffer of %lld bytes",
+                         (long long)bytes);
+    /* Fewer misses of the address cache where it is granted; nothing else depends on it. */
+    (void)madvise(buffer, (size_t)bytes, MADV_HUGEPAGE);
+    ejk_status status = measure(threads, buffer, bytes, seconds, bytes_per_second_out);
+    free(buffer);
+    return status;
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Facts of the processor: libcpuinfo's, brought into our words. It checks that the operating system saves
+ * the registers of what it reports. A leaf that a hypervisor hides leaves a zero, never a guess.
+ */
+#define _GNU_SOURCE 1
+#include "device/device.h"
+
+#include <cpuinfo.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* More CPUs than any machine has: where growing the mask ends. */
+#define MOST_CPUS (1 << 20)
+
+static ejk_cpu_info facts;
+
+int32_t ejki_allowed_cpus(void) {
+    for (size_t cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) {
+        cpu_set_t *set = CPU_ALLOC(cpus);
+        if (!set) break;
+        size_t bytes = CPU_ALLOC_SIZE(cpus);
+        /* Fails while the mask is smaller than the kernel's own. */
+        int allowed = sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
+        CPU_FREE(set);
+        if (allowed > 0) return allowed;
+    }
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 && online <= MOST_CPUS ? (int32_t)online : 1;
+}
+
+static const char *vendor_name(enum cpuinfo_vendor vendor) {
+    switch (vendor) {
+    case cpuinfo_vendor_intel: return "intel";
+    case cpuinfo_vendor_amd: return "amd";
+    case cpuinfo_vendor_hygon: return "hygon";
+    case cpuinfo_vendor_via: return "via";
+    case cpuinfo_vendor_arm: return "arm";
+    case cpuinfo_vendor_qualcomm: return "qualcomm";
+    case cpuinfo_vendor_apple: return "apple";
+    case cpuinfo_vendor_samsung: return "samsung";
+    case cpuinfo_vendor_nvidia: return "nvidia";
+    case cpuinfo_vendor_cavium: return "cavium";
+    case cpuinfo_vendor_broadcom: return "broadcom";
+    case cpuinfo_vendor_apm: return "apm";
+    case cpuinfo_vendor_huawei: return "huawei";
+    default: return "unknown";
+    }
+}
+
+#if CPUINFO_ARCH_X86_64
+static void read_architecture(const struct cpuinfo_core *core) {
+    facts.tiers[EJK_ISA_AVX2] = cpuinfo_has_x86_avx2() && cpuinfo_has_x86_fma3() &&
+                                cpuinfo_has_x86_f16c() && cpuinfo_has_x86_bmi2();
+    facts.tiers[EJK_ISA_AVX512] = facts.tiers[EJK_ISA_AVX2] && cpuinfo_has_x86_avx512f() &&
+                                  cpuinfo_has_x86_avx512bw() && cpuinfo_has_x86_avx512dq() &&
+                                  cpuinfo_has_x86_avx512vl() && cpuinfo_has_x86_avx512cd();
+    facts.avx512_bf16 = facts.tiers[EJK_ISA_AVX512] && cpuinfo_has_x86_avx512bf16();
+    ejki_cpu_add_x86(&facts, core ? core->cpuid : 0);
+}
+#elif CPUINFO_ARCH_ARM64
+/* The main ID register: implementer, part, then variant and revision as one number. */
+static void read_architecture(const struct cpuinfo_core *core) {
+    facts.tiers[EJK_ISA_NEON] = cpuinfo_has_arm_neon() && cpuinfo_has_arm_neon_fma();
+    if (!core) return;
+    facts.family = (int32_t)(core->midr >> 24 & 0xff);
+    facts.model = (int32_t)(core->midr >> 4 & 0xfff);
+    facts.stepping = (int32_t)((core->midr >> 20 & 0xf) << 4 | (core->midr & 0xf));
+}
+#else
+static void read_architecture(const struct cpuinfo_core *core) {
+    (void)core;
+}
+#endif
+
+static void read_caches(const struct cpuinfo_processor *processor) {
+    const struct cpuinfo_cache *l1d = processor->cache.l1d, *l2 = processor->cache.l2,
+                               *l3 = processor->cache.l3;
+    facts.l1d_bytes = l1d ? l1d->size : 0;
+    facts.l2_bytes = l2 ? l2->size : 0;
+    facts.l3_bytes = l3 ? l3->size : 0;
+    facts.line_bytes = l1d ? l1d->line_size : 0;
+}
+
+static void read_facts(void) {
+    facts.cores = ejki_allowed_cpus();
+    facts.tiers[EJK_ISA_SCALAR] = true;
+    snprintf(facts.name, sizeof facts.name, "unknown");
+    snprintf(facts.vendor, sizeof facts.vendor, "unknown");
+    if (cpuinfo_initialize()) {
+        const struct cpuinfo_processor *processor = cpuinfo_get_processor(0);
+        const struct cpuinfo_package *package = cpuinfo_get_package(0);
+        const struct cpuinfo_core *core = cpuinfo_get_core(0);
+        if (package && package->name[0])
+            snprintf(facts.name, sizeof facts.name, "%s", package->name);
+        if (core) snprintf(facts.vendor, sizeof facts.vendor, "%s", vendor_name(core->vendor));
+        if (processor) read_caches(processor);
+        read_architecture(core);
+    }
+    for (int isa = 0; isa < (int)(sizeof facts.tiers / sizeof facts.tiers[0]); isa++)
+        if (facts.tiers[isa]) facts.isa = (ejk_isa)isa;
+}
+
+const ejk_cpu_info *ejk_cpu(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_facts);
+    return &facts;
+}

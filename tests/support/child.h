@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs a check in a process of its own, for what changes a whole process: environment, limits, CPU set. */
+#ifndef TESTS_SUPPORT_CHILD_H
+#define TESTS_SUPPORT_CHILD_H
+
+#include <stdbool.h>
+
+/* What `check(argument)` answers in a child; false too if the child dies or takes over a minute. */
+bool holds_in_child(bool (*check)(const void *argument), const void *argument);
+
+#endif
