@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file registry.h
+ * The registry: which implementations of which algorithm exist, and which of them fits.
+ *
+ * An #ejk_implementation is a fact: one function that computes one algorithm by one technology (its
+ * platform) on one kind of hardware (its backend) with one instruction-set tier and element type, and
+ * the parameters it takes with their bounds. Which one runs, and with which values, is decided elsewhere
+ * (plan.h). The library's own come in by the same ejk_registry_register() that is open to you.
+ *
+ * The names triton, pallas, xla and cuda are known and stand for technologies without an implementation
+ * in this version: asking for one answers #EJK_STATUS_UNAVAILABLE with the list of what exists.
+ *
+ * Thread-safety: a registry may be read and added to from any thread at once. Entries are never removed.
+ */
+#ifndef EJKERNEL_REGISTRY_H
+#define EJKERNEL_REGISTRY_H
+
+#include <ejkernel/device.h>
+#include <ejkernel/status.h>
+#include <ejkernel/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Implementation technologies: name, number, text. */
+#define EJK_PLATFORM_LIST(X)                                                                       \
+    X(AUTO, 0, "auto")                                                                             \
+    X(REFERENCE, 1, "reference")                                                                   \
+    X(SIMD, 2, "simd")                                                                             \
+    X(CUDA, 3, "cuda")                                                                             \
+    X(XLA, 4, "xla")                                                                               \
+    X(TRITON, 5, "triton")                                                                         \
+    X(PALLAS, 6, "pallas")
+
+/** A technology; AUTO lets the library pick: on a CPU simd, then reference. */
+typedef enum ejk_platform {
+#define EJK_PLATFORM_ENUM(name, number, text) EJK_PLATFORM_##name = number,
+    EJK_PLATFORM_LIST(EJK_PLATFORM_ENUM)
+#undef EJK_PLATFORM_ENUM
+} ejk_platform;
+
+/** Kinds of hardware: name, number, text. */
+#define EJK_BACKEND_LIST(X)                                                                        \
+    X(ANY, 0, "any")                                                                               \
+    X(CPU, 1, "cpu")                                                                               \
+    X(GPU, 2, "gpu")                                                                               \
+    X(TPU, 3, "tpu")
+
+/** A kind of hardware. */
+typedef enum ejk_backend {
+#define EJK_BACKEND_ENUM(name, number, text) EJK_BACKEND_##name = number,
+    EJK_BACKEND_LIST(EJK_BACKEND_ENUM)
+#undef EJK_BACKEND_ENUM
+} ejk_backend;
+
+/** Names, as "simd" and "cpu"; "unknown" for none. Static text. */
+EJK_API const char *ejk_platform_name(ejk_platform platform);
+EJK_API const char *ejk_backend_name(ejk_backend backend);
+
+/** Read a name ("" = auto, any). UNKNOWN_NAME lists those that exist. */
+EJK_API EJK_NODISCARD ejk_status ejk_platform_from_name(const char *name, ejk_platform *out);
+EJK_API EJK_NODISCARD ejk_status ejk_backend_from_name(const char *name, ejk_backend *out);
+
+/** A number that changes an implementation's speed, never its result beyond rounding. */
+typedef struct ejk_parameter {
+    const char *name;         /**< as in the operation's configuration, "kv_blocksize" */
+    int64_t minimum, maximum; /**< inclusive */
+    int64_t step;             /**< allowed: minimum, minimum + step, … */
+    int64_t fallback;         /**< where neither configuration nor heuristic gives a value */
+    const char *doc;          /**< one line, with the unit */
+} ejk_parameter;
+
+/** The most parameters an implementation may take. */
+#define EJK_MAX_PARAMETERS 8
+
+/** What an implementation needs to run one problem, answered once, when its plan is made. */
+typedef struct ejk_launch {
+    size_t workspace_bytes; /**< scratch memory in all, aligned to 64 bytes */
+    int32_t workers;        /**< threads it will use, 1 … those offered */
+} ejk_launch;
+
+/** One run: what `run` is given. */
+typedef struct ejk_run {
+    const void *problem;       /**< the operation's problem with this call's pointers */
+    const int64_t *parameters; /**< values, in the order of the implementation's list */
+    void *workspace;           /**< `workspace_bytes` of the launch, aligned to 64 bytes */
+    ejk_threads *threads;      /**< for ejk_parallel_for() */
+    int32_t workers;           /**< of the launch */
+} ejk_run;
+
+/**
+ * An implementation. The registry copies the struct and keeps its pointers: texts and parameters have
+ * to live as long as the registry.
+ */
+typedef struct ejk_implementation {
+    const char *algorithm; /**< the operation's op_id, "flash_attention"; compared without case */
+    const char *name; /**< what distinguishes it, "f32/avx512/tile"; unique within the algorithm */
+    ejk_platform platform; /**< not AUTO */
+    ejk_backend backend;
+    ejk_isa isa;     /**< tier it needs; SCALAR = none */
+    ejk_dtype dtype; /**< element type of its first tensor; UNSET = any */
+    int32_t
+        priority; /**< higher is preferred; ties go to the higher tier, then to the first registered */
+    int32_t version; /**< raised whenever results or the meaning of a parameter change */
+    const ejk_parameter *parameters; /**< NULL if it takes none */
+    int32_t parameter_count;
+    /** True if it can compute this problem. Pure. NULL = always. */
+    bool (*applicable)(const void *problem);
+    /** Says what a run needs. Pure. NULL = no workspace, one worker. */
+    ejk_status (*prepare)(const void *problem, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch);
+    /** Computes. May be called from any threads at once, with different workspaces. */
+    ejk_status (*run)(const ejk_run *run);
+} ejk_implementation;
+
+/** A set of implementations. */
+typedef struct ejk_registry ejk_registry;
+
+/** An empty registry. OUT_OF_MEMORY. */
+EJK_API EJK_NODISCARD ejk_status ejk_registry_create(ejk_registry **out);
+/** NULL is allowed. */
+EJK_API void ejk_registry_destroy(ejk_registry *registry);
+
+/** Adds the library's own implementations, those of kernels.inc. */
+EJK_API EJK_NODISCARD ejk_status ejk_registry_add_builtin(ejk_registry *registry);
+
+/**
+ * Adds one. INVALID_ARGUMENT: a missing name or function, platform AUTO, a parameter whose bounds or
+ * fallback contradict each other, or a name that the algorithm already has.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_registry_register(ejk_registry *registry,
+                                                       const ejk_implementation *implementation);
+
+/** What is looked for. Zero-initialised members ask for nothing. */
+typedef struct ejk_query {
+    const char *algorithm;
+    ejk_platform platform;
+    ejk_backend
+        backend; /**< an entry for any backend fits every request, and ANY fits every entry */
+    ejk_isa isa; /**< highest tier allowed */
+    ejk_dtype dtype;
+    const void *problem; /**< if not NULL, `applicable` is asked */
+} ejk_query;
+
+/**
+ * The preferred implementation that fits. With platform AUTO simd is tried before reference, whatever
+ * the priorities. Tiers that this processor lacks never fit.
+ * Statuses: UNKNOWN_NAME (no such algorithm; lists those that exist), UNAVAILABLE (none fits; lists what
+ * exists for it, as "flash_attention on platform triton is unavailable, these exist: …").
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_registry_get(const ejk_registry *registry,
+                                                  const ejk_query *query,
+                                                  const ejk_implementation **out);
+
+/**
+ * The platform a call would run on: an explicit one if an implementation of the algorithm stands behind
+ * it, else UNAVAILABLE; AUTO: the first that exists. Statuses as ejk_registry_get().
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_detect_platform(const ejk_registry *registry,
+                                                     const char *algorithm, ejk_platform platform,
+                                                     ejk_platform *out);
+
+/** Number of entries, and one of them, in the order of preference within registration. NULL out of range. */
+EJK_API int32_t ejk_registry_count(const ejk_registry *registry);
+EJK_API const ejk_implementation *ejk_registry_entry(const ejk_registry *registry, int32_t index);
+
+/**
+ * Names of the algorithms, lower case, sorted, each once, separated by ", ". Freed with ejk_free().
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_registry_list_algorithms(const ejk_registry *registry,
+                                                              char **out);
+
+/**
+ * Up to `capacity` implementations of an algorithm, most preferred first; *count is how many there are.
+ * An unknown algorithm has none.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_registry_list_implementations(
+    const ejk_registry *registry, const char *algorithm, const ejk_implementation **entries,
+    int32_t capacity, int32_t *count);
+
+/**
+ * Compares the parameters (number, names, bounds) of an algorithm's implementations that share platform
+ * and name up to the tier. OK if they agree; MISMATCH with the first difference; UNKNOWN_NAME.
+ * NULL = every algorithm.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_registry_validate_signatures(const ejk_registry *registry,
+                                                                  const char *algorithm);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

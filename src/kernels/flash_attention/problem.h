@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every implementation of flash attention is given: sizes, strides in elements, scalars resolved to
+ * what they mean, and, once bound, pointers. Whoever fills it has checked everything: implementations
+ * may rely on each line below.
+ */
+#ifndef EJKI_FLASH_ATTENTION_PROBLEM_H
+#define EJKI_FLASH_ATTENTION_PROBLEM_H
+
+#include <ejkernel/tensor.h>
+
+/* [B, T or S, H, D]: strides of the first three axes; the last is contiguous. */
+typedef struct ejki_bthd {
+    void *data;
+    int64_t stride_b, stride_t, stride_h;
+} ejki_bthd;
+
+/* [B, H, T, S], broadcast axes with stride 0; the last is contiguous. NULL data = absent once bound. */
+typedef struct ejki_bhts {
+    const void *data;
+    int64_t stride_b, stride_h, stride_t;
+} ejki_bhts;
+
+/* [B, H, T] results; any strides. NULL data = not wanted. */
+typedef struct ejki_bht {
+    float *data;
+    int64_t stride_b, stride_h, stride_t;
+} ejki_bht;
+
+/* [B, T or S] ids, int32 or int64; the last axis is contiguous. */
+typedef struct ejki_ids {
+    const void *data;
+    int64_t stride_b;
+} ejki_ids;
+
+typedef struct ejki_flash_problem {
+    int64_t batch, queries, keys;  /* B, T, S; each may be 0 */
+    int64_t query_heads, kv_heads; /* Hq, Hkv; Hq = group * Hkv; both may be 0 */
+    int64_t group;                 /* G */
+    int64_t head_dim, value_dim;   /* D, Dv; may be 0: then scores are 0, or out is empty */
+    ejk_dtype dtype;               /* of query, key, value, bias, sinks */
+
+    ejki_bthd query, key, value;
+    ejki_bthd out; /* dtype, or f32 if not normalize_output */
+    ejki_bht lse, row_max, row_sum;
+
+    bool has_bias, has_mask, has_segments, has_sinks;
+    ejki_bhts bias;     /* dtype; stride_h counts query heads */
+    ejki_bhts mask;     /* one byte, not 0 = may attend; stride_h per query head / mask_group */
+    int64_t mask_group; /* query head h reads mask head h / mask_group */
+    ejki_ids query_segments, key_segments;
+    bool segments_are_i64;
+    const void
+        *sinks; /* dtype; head h reads sink_count from sinks + (h / sink_group) * sink_stride_h */
+    int64_t sink_count, sink_stride_h, sink_group;
+
+    double scale;    /* resolved */
+    double soft_cap; /* 0 = none */
+    /*
+     * Visible keys of query i by position: first ≤ j ≤ last with first = i + first_offset,
+     * last = i + last_offset, causal and window already joined, and clamped to ±2^61: i + offset never
+     * overflows.
+     */
+    int64_t first_offset, last_offset;
+    bool normalize;
+} ejki_flash_problem;
+
+/* The keys that positions allow query i to see: [*first, *end), empty if *first >= *end. */
+static inline void ejki_flash_visible(const ejki_flash_problem *p, int64_t i, int64_t *first,
+                                      int64_t *end) {
+    int64_t low = i + p->first_offset, high = i + p->last_offset + 1;
+    *first = low < 0 ? 0 : low;
+    *end = high > p->keys ? p->keys : high;
+}
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happens to scores between the two products, row by row: soft cap, bias, visibility; the running
+ * reference and sum of the online softmax; the end of a row. Written in the vector vocabulary; shared by
+ * the tiled and the row-wise kernel. Scores are in base 2: z · log2(e).
+ */
+#ifndef EJKI_FLASH_SCORES_BODY_H
+#define EJKI_FLASH_SCORES_BODY_H
+
+#include "kernels/flash_attention/problem.h"
+
+#include <math.h>
+
+#define LOG2_E 1.4426950408889634
+#define LN_2   0.6931471805599453
+
+/* One query row of a problem: its heads and the keys that positions let it see. */
+typedef struct flash_row {
+    int64_t batch, head, kv_head, query;
+    int64_t first, end;
+} flash_row;
+
+static inline flash_row flash_row_of(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
+                                     int64_t row) {
+    /* Rows of a key head run over its query heads first: neighbours see nearly the same keys. */
+    flash_row r = {.batch = batch, .kv_head = kv_head};
+    r.query = row / p->group;
+    r.head = kv_head * p->group + row % p->group;
+    ejki_flash_visible(p, r.query, &r.first, &r.end);
+    return r;
+}
+
+/* True if scores need more than one multiplication, or more than positions decides what is visible. */
+static inline bool flash_is_general(const ejki_flash_problem *p) {
+    return p->soft_cap != 0 || p->has_bias || p->has_mask || p->has_segments || !(p->scale > 0) ||
+           p->scale * LOG2_E < 1e-30;
+}
+
+static inline int64_t flash_id(const ejki_flash_problem *p, const void *ids, int64_t index) {
+    return p->segments_are_i64 ? ((const int64_t *)ids)[index] : ((const int32_t *)ids)[index];
+}
+
+/* Start of a row's mask bytes, and of its bias. */
+static inline const uint8_t *flash_mask_row(const ejki_flash_problem *p, const flash_row *r) {
+    return (const uint8_t *)p->mask.data + r->batch * p->mask.stride_b +
+           r->head / p->mask_group * p->mask.stride_h + r->query * p->mask.stride_t;
+}
+static inline const float *flash_bias_row(const ejki_flash_problem *p, const flash_row *r) {
+    return (const float *)p->bias.data + r->batch * p->bias.stride_b + r->head * p->bias.stride_h +
+           r->query * p->bias.stride_t;
+}
+
+static inline float *flash_out(const ejki_flash_problem *p, const flash_row *r) {
+    return (float *)p->out.data + r->batch * p->out.stride_b + r->query * p->out.stride_t +
+           r->head * p->out.stride_h;
+}
+
+static inline size_t flash_id_size(const ejki_flash_problem *p) {
+    return p->segments_are_i64 ? sizeof(int64_t) : sizeof(int32_t);
+}
+static inline const void *flash_ids_of(const ejki_flash_problem *p, ejki_ids ids, int64_t batch) {
+    return (const char *)ids.data + (size_t)(batch * ids.stride_b) * flash_id_size(p);
+}
+
+/*
+ * Which of the keys [key, key + count) mask and segments allow a row to see, one byte each. Bytes up to
+ * the next multiple of VL are 0.
+ */
+static void flash_allowed(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                          int64_t count, uint8_t *allowed) {
+    if (p->has_mask) {
+        const uint8_t *mask = flash_mask_row(p, r) + key;
+        for (int64_t j = 0; j < count; j++) allowed[j] = mask[j] != 0;
+    } else {
+        memset(allowed, 1, (size_t)count);
+    }
+    if (p->has_segments) {
+        const void *ids = flash_ids_of(p, p->key_segments, r->batch);
+        const int64_t own = flash_id(p, flash_ids_of(p, p->query_segments, r->batch), r->query);
+        if (own < 0)
+            memset(allowed, 0, (size_t)count);
+        else if (p->segments_are_i64)
+            for (int64_t j = 0; j < count; j++)
+                allowed[j] &= ((const int64_t *)ids)[key + j] == own;
+        else
+            for (int64_t j = 0; j < count; j++)
+                allowed[j] &= ((const int32_t *)ids)[key + j] == own;
+    }
+    memset(allowed + count, 0, (size_t)(ejki_round_up(count, VL) - count));
+}
+
+/*
+ * Raw products scores[0, count) of a row with the keys from `key` become base-2 scores: scale, cap, bias,
+ * and -inf where mask or segments hide the key. `allowed` is scratch of count rounded up to VL.
+ */
+static void flash_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                         int64_t count, float *scores, uint8_t *allowed) {
+    const float *bias = p->has_bias ? flash_bias_row(p, r) + key : NULL;
+    const bool hides = p->has_mask || p->has_segments, caps = p->soft_cap != 0;
+    const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
+    const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
+    if (hides) flash_allowed(p, r, key, count, allowed);
+    for (int64_t j = 0; j < count; j += VL) {
+        vf z = v_mul(v_load(scores + j), scale);
+        if (caps) z = v_mul(v_tanh(z), cap);
+        if (bias) {
+            const vf b = count - j >= VL ? v_load(bias + j) : v_load_first(bias + j, count - j);
+            z = v_fma(b, v_set1((float)LOG2_E), z);
+        }
+        if (hides) z = v_allow(z, allowed + j);
+        v_store(scores + j, z);
+    }
+}
+
+/* True if the row may see the key; the slow, complete answer. */
+static bool flash_sees(const ejki_flash_problem *p, const flash_row *r, int64_t key) {
+    if (key < r->first || key >= r->end) return false;
+    if (p->has_mask && !flash_mask_row(p, r)[key]) return false;
+    if (!p->has_segments) return true;
+    const int64_t own = flash_id(p, flash_ids_of(p, p->query_segments, r->batch), r->query);
+    return own >= 0 && own == flash_id(p, flash_ids_of(p, p->key_segments, r->batch), key);
+}
+
+/* Writes -inf over the columns of a row, key `key` being column 0, that positions hide. */
+static inline void flash_hide(const flash_row *r, int64_t key, int64_t columns, float *scores) {
+    const int64_t first = r->first - key, end = r->end - key;
+    for (int64_t j = 0; j < columns; j += VL)
+        if (j < first || j + VL > end)
+            v_store(scores + j, v_keep(v_load(scores + j), first - j, end - j));
+}
+
+/* Largest of `count` scores, a multiple of VL; -inf if all are hidden. NaN is passed over. */
+static inline float flash_maximum(const float *scores, int64_t count) {
+    vf top = v_set1(-INFINITY);
+    for (int64_t j = 0; j < count; j += VL) top = v_max(v_load(scores + j), top);
+    return v_largest(top);
+}
+
+/*
+ * `count` scores of a row, a multiple of VL, become weights 2^(scale · score − reference) in place.
+ * Returns `lanes` plus their sums; columns two vectors apart add up in the same lane and half, so the sum
+ * does not depend on how many hidden columns come before.
+ */
+static inline vf flash_weights(float *scores, int64_t count, float scale, float reference,
+                               vf lanes) {
+    const vf base = v_set1(reference == -INFINITY ? 0.0f : reference), factor = v_set1(scale);
+    vf even = v_zero(), odd = v_zero();
+    int64_t j = 0;
+    for (; j + 2 * VL <= count; j += 2 * VL) {
+        const vf a = v_exp2(v_fms(v_load(scores + j), factor, base));
+        const vf b = v_exp2(v_fms(v_load(scores + j + VL), factor, base));
+        v_store(scores + j, a);
+        v_store(scores + j + VL, b);
+        even = v_add(even, a);
+        odd = v_add(odd, b);
+    }
+    if (j < count) {
+        const vf a = v_exp2(v_fms(v_load(scores + j), factor, base));
+        v_store(scores + j, a);
+        even = v_add(even, a);
+    }
+    return v_add(lanes, v_add(even, odd));
+}
+
+/* A row's end: out = accumulator · factor, and the natural log-sum-exp. */
+typedef struct flash_end {
+    float factor, lse;
+} flash_end;
+
+/*
+ * Scores are multiplied by a constant that is rounded to f32; its relative error moves all scores of a
+ * row together, which matters only beside sinks and in the log-sum-exp. What a reference is true to: the
+ * reference times this.
+ */
+static double flash_correction(const ejki_flash_problem *p) {
+    const double factor = (p->soft_cap != 0 ? p->soft_cap : p->scale) * LOG2_E;
+    const double rounded = (float)factor;
+    return p->has_bias || !(fabs(rounded) > 0) ? 1 : factor / rounded;
+}
+
+/* `sum` is Σ 2^(z − reference) over visible keys: 0 if nothing has any weight, sinks still to come. */
+static flash_end flash_finish(const ejki_flash_problem *p, const flash_row *r, float reference,
+                              float sum, bool want_lse) {
+    const bool empty = sum == 0;
+    if (!p->has_sinks && !want_lse) return (flash_end){.factor = empty ? 0 : 1 / sum};
+    const double own = empty ? -INFINITY : reference * flash_correction(p);
+    double top = own, total = 0;
+    const float *sinks = (const float *)p->sinks;
+    if (p->has_sinks) sinks += r->head / p->sink_group * p->sink_stride_h;
+    for (int64_t n = 0; n < p->sink_count; n++) top = fmax(top, sinks[n] * LOG2_E);
+    if (top == -INFINITY && empty) return (flash_end){.factor = 0, .lse = -INFINITY};
+    for (int64_t n = 0; n < p->sink_count; n++) total += exp2(sinks[n] * LOG2_E - top);
+    const double weight = empty ? 0 : own == top ? 1 : exp2(own - top);
+    total += weight * sum;
+    return (flash_end){.factor = empty ? 0 : (float)(weight / total),
+                       .lse = want_lse ? (float)((top + log2(total)) * LN_2) : 0};
+}
+
+/*
+ * Writes a finished row: out, and lse, row_max, row_sum where wanted. `maximum` is the largest visible
+ * base-2 score and is looked at only without normalisation.
+ */
+static void flash_write_row(const ejki_flash_problem *p, const flash_row *r, const float *sums,
+                            float reference, float maximum, float sum) {
+    const int64_t at = r->head * p->lse.stride_h + r->batch * p->lse.stride_b;
+    flash_end end = flash_finish(p, r, reference, sum, p->lse.data != NULL);
+    if (p->lse.data) p->lse.data[at + r->query * p->lse.stride_t] = end.lse;
+    if (!p->normalize) {
+        /* From the running reference to the true maximum. */
+        end.factor = sum == 0 ? 0 : sum == sum ? exp2f(reference - maximum) : NAN;
+        if (p->row_max.data)
+            p->row_max.data[r->batch * p->row_max.stride_b + r->head * p->row_max.stride_h +
+                            r->query * p->row_max.stride_t] =
+                (float)(maximum * flash_correction(p) * LN_2);
+        if (p->row_sum.data)
+            p->row_sum.data[r->batch * p->row_sum.stride_b + r->head * p->row_sum.stride_h +
+                            r->query * p->row_sum.stride_t] = sum == 0 ? 0 : sum * end.factor;
+    }
+    float *out = flash_out(p, r);
+    const vf factor = v_set1(end.factor);
+    const bool blank = sum == 0; /* 0 · inf must not make NaN in a row that saw nothing */
+    int64_t d = 0;
+    for (; d + VL <= p->value_dim; d += VL)
+        v_store(out + d, blank ? v_zero() : v_mul(v_load(sums + d), factor));
+    if (d < p->value_dim)
+        v_store_first(out + d, blank ? v_zero() : v_mul(v_load(sums + d), factor),
+                      p->value_dim - d);
+}
+
+#endif

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Flash attention forward in f32, tiled: for many query rows.
+ *
+ * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
+ * worker copies the group's queries, then walks over blocks of keys at absolute positions; each block is
+ * packed once (keys transposed into panels, values as rows, both padded with zeros) and used by all row
+ * tiles of the group. For a tile: scores = query · keysᵀ, softmax in place, sums += weights · values.
+ *
+ * Softmax. A row's reference is the largest score of the first block in which it sees a key, and stays:
+ * weights are 2^(z − reference), which f32 holds without loss up to 2^127, so the usual maximum,
+ * rescaling of sums and comparison are not paid for every block. Only if a lane of the running sum grows
+ * beyond SUM_LIMIT is the row brought back, exactly, by a power of two; and if a weight overflowed, the
+ * block's scores are computed again under a new reference. All of it is decided by the row alone.
+ *
+ * Why results do not depend on tiles: products add in the order of keys, blocks and lanes lie at absolute
+ * key positions, and a key that a row does not see adds an exact 0. Values that are not finite would make
+ * 0 · inf = NaN of it, so pack_rows() looks for them and partial tiles then add key by key.
+ *
+ * Limits. Weights below 2^-126 of the reference count as 0. The score tile, a panel of keys and the
+ * tile's queries should fit the first-level cache; the group and a block of keys and values the second.
+ *
+ * The includer defines what product_body.h asks for, and TILE_SYMBOL, TILE_ID, TILE_ISA, TILE_PRIORITY.
+ */
+#include <ejkernel/registry.h>
+
+#include "base/base.h"
+#include "kernels/flash_attention/problem.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/simd/vec_math.h"
+#include "kernels/simd/product_body.h"
+#include "kernels/flash_attention/scores_body.h"
+
+/* A lane's sum above this brings the row back. Far from overflow, far above any ordinary row. */
+#define SUM_LIMIT 65536.0f
+
+/* How a problem is cut, and how a worker's scratch memory is laid out, in floats. */
+typedef struct tile_plan {
+    int64_t rows;   /* of a full group, a multiple of TILE_ROWS */
+    int64_t groups; /* per key head */
+    int64_t tasks;
+    int64_t keys;  /* of a full block, a multiple of TILE_COLUMNS */
+    int64_t width; /* value_dim rounded up to VL */
+    int64_t score_stride;
+    int64_t query_at, sum_at, lane_at, key_at, value_at, score_at, reference_at, row_at, allowed_at;
+    int64_t bytes; /* of one worker */
+} tile_plan;
+
+/* A group of rows of one key head. */
+typedef struct tile_task {
+    int64_t batch, kv_head, first_row, rows;
+} tile_task;
+
+/*
+ * What will be needed next is brought closer a little at a time, between products, since many requests
+ * at once would fill the line buffers and stall: keys and values of the next block; during a task's last
+ * block the places its output goes to, and keys, values and queries of the worker's likely next task.
+ */
+typedef struct tile_ahead {
+    const float *keys, *values;
+    int64_t left, step; /* rows of both, and how many per product */
+    tile_task next;     /* whose queries come next */
+    int64_t row, row_step;
+} tile_ahead;
+
+/* One worker's memory and the group it is at. */
+typedef struct tile_state {
+    const ejki_flash_problem *problem;
+    const tile_plan *plan;
+    bool general, tracks_maximum;
+    float scale; /* of raw products to base 2; 1 if flash_modify() has done it */
+    float *query, *sums, *lanes, *keys, *values, *scores, *reference, *maximum;
+    flash_row *row;
+    uint8_t *allowed;
+    tile_task task;
+    int64_t block; /* first key of the block */
+    bool finite;   /* the block's values are */
+    tile_ahead ahead;
+} tile_state;
+
+/* Part of a block that a tile looks at: columns [first, end), a multiple of TILE_COLUMNS apart, of which
+ * [low, high) are visible to any row. */
+typedef struct tile_span {
+    int64_t first, end, low, high;
+    bool partial; /* some row does not see some column of [low, high) */
+} tile_span;
+
+/* Room for rows x columns floats; *at stays below 2^48, and at that value says that they do not fit. */
+static int64_t tile_place(int64_t *at, int64_t rows, int64_t columns) {
+    const int64_t start = *at, limit = (int64_t)1 << 48;
+    int64_t count;
+    if (!ejki_mul(rows, columns, &count) || count > limit - start) count = limit - start;
+    *at = ejki_min(limit, start + ejki_round_up(count, 16));
+    return start;
+}
+
+static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parameters) {
+    tile_plan t = {0};
+    const int64_t rows = p->queries * p->group;
+    t.groups = ejki_max(1, ejki_cdiv(rows, parameters[0]));
+    t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(rows, t.groups)), TILE_ROWS);
+    t.groups = ejki_cdiv(rows, t.rows);
+    t.tasks = p->batch * p->kv_heads * t.groups;
+    t.keys = ejki_max(1, ejki_min(parameters[1], p->keys));
+    t.keys = ejki_round_up(t.keys, TILE_COLUMNS);
+    t.width = ejki_round_up(p->value_dim, VL);
+    t.score_stride =
+        t.keys + 16; /* not a power of two: rows of scores fall into different cache sets */
+    int64_t at = 0;
+    t.query_at = tile_place(&at, t.rows, p->head_dim);
+    t.sum_at = tile_place(&at, t.rows, t.width);
+    t.lane_at = tile_place(&at, t.rows, VL);
+    t.key_at = tile_place(&at, t.keys, p->head_dim);
+    t.value_at = tile_place(&at, t.keys, t.width);
+    t.score_at = tile_place(&at, TILE_ROWS, t.score_stride);
+    t.reference_at = tile_place(&at, t.rows, 2);
+    t.row_at = tile_place(&at, t.rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
+    t.allowed_at = tile_place(&at, t.keys, 1);
+    t.bytes = at * (int64_t)sizeof(float);
+    return t;
+}
+
+static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_plan *t,
+                      float *memory) {
+    s->problem = p;
+    s->plan = t;
+    s->general = flash_is_general(p);
+    s->tracks_maximum = !p->normalize;
+    s->scale = s->general ? 1.0f : (float)(p->scale * LOG2_E);
+    s->query = memory + t->query_at;
+    s->sums = memory + t->sum_at;
+    s->lanes = memory + t->lane_at;
+    s->keys = memory + t->key_at;
+    s->values = memory + t->value_at;
+    s->scores = memory + t->score_at;
+    s->reference = memory + t->reference_at;
+    s->maximum = s->reference + t->rows;
+    s->row = (flash_row *)(void *)(memory + t->row_at);
+    s->allowed = (uint8_t *)(void *)(memory + t->allowed_at);
+}
+
+static inline const float *tile_query(const ejki_flash_problem *p, const flash_row *r) {
+    return (const float *)p->query.data + r->batch * p->query.stride_b +
+           r->query * p->query.stride_t + r->head * p->query.stride_h;
+}
+static inline const float *tile_key(const ejki_flash_problem *p, const tile_task *task,
+                                    int64_t key) {
+    return (const float *)p->key.data + task->batch * p->key.stride_b +
+           task->kv_head * p->key.stride_h + key * p->key.stride_t;
+}
+static inline const float *tile_value(const ejki_flash_problem *p, const tile_task *task,
+                                      int64_t key) {
+    return (const float *)p->value.data + task->batch * p->value.stride_b +
+           task->kv_head * p->value.stride_h + key * p->value.stride_t;
+}
+
+static inline void tile_look_ahead(tile_state *s) {
+    const ejki_flash_problem *p = s->problem;
+    tile_ahead *a = &s->ahead;
+    const int64_t rows = ejki_min(a->left, a->step);
+    for (int64_t i = 0; i < rows; i++) {
+        prefetch_row(a->keys, p->head_dim);
+        prefetch_row(a->values, p->value_dim);
+        a->keys += p->key.stride_t;
+        a->values += p->value.stride_t;
+    }
+    a->left -= rows;
+    for (const int64_t end = a->row + a->row_step; a->row < end; a->row++) {
+        if (a->row < s->task.rows) prefetch_row(flash_out(p, &s->row[a->row]), p->value_dim);
+        if (a->row < a->next.rows) {
+            const flash_row r =
+                flash_row_of(p, a->next.batch, a->next.kv_head, a->next.first_row + a->row);
+            prefetch_row(tile_query(p, &r), p->head_dim);
+        }
+    }
+}
+
+/* Scores of `rows` rows from `row` over the columns of a span, in base 2 except for s->scale, hidden keys
+ * at -inf, into consecutive rows from `scores`. */
+static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, float *scores) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t stride = s->plan->score_stride;
+    const float *query = s->query + row * p->head_dim;
+    for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS) {
+        tile_look_ahead(s);
+        product_columns(rows, TILE_COLUMNS, p->head_dim, query, p->head_dim,
+                        s->keys + c * p->head_dim, TILE_COLUMNS, scores + c, stride, false, 0);
+    }
+    const int64_t key = s->block + span.first, width = span.end - span.first;
+    for (int i = 0; i < rows; i++, scores += stride) {
+        const flash_row *r = &s->row[row + i];
+        if (s->general)
+            flash_modify(p, r, key, ejki_min(width, p->keys - key), scores + span.first,
+                         s->allowed);
+        if (r->first > key || r->end < key + width) flash_hide(r, key, width, scores + span.first);
+    }
+}
+
+/* A row's sum has grown beyond the limit in this block: see the head of this file. */
+static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row, float *scores,
+                                                      tile_span span, float *lanes) {
+    float *sums = s->sums + row * s->plan->width, *before = s->lanes + row * VL;
+    const float top = v_largest(v_load(lanes));
+    float factor;
+    if (top < INFINITY) {
+        const int power = ilogbf(top);
+        factor = scalbnf(1.0f, -power);
+        s->reference[row] += (float)power;
+        for (int64_t c = span.first; c < span.end; c += VL)
+            v_store(scores + c, v_mul(v_load(scores + c), v_set1(factor)));
+        v_store(lanes, v_mul(v_load(lanes), v_set1(factor)));
+    } else {
+        tile_scores(s, row, 1, span, scores);
+        const float reference =
+            flash_maximum(scores + span.first, span.end - span.first) * s->scale;
+        factor = exp2f(s->reference[row] - reference);
+        s->reference[row] = reference;
+        const vf kept = v_mul(v_load(before), v_set1(factor));
+        v_store(lanes, flash_weights(scores + span.first, span.end - span.first, s->scale,
+                                     reference, kept));
+    }
+    for (int64_t d = 0; d < s->plan->width; d += VL)
+        v_store(sums + d, v_mul(v_load(sums + d), v_set1(factor)));
+}
+
+/* Scores of a tile become weights; references and lane sums of its rows are brought up to date. */
+static __attribute__((noinline)) void tile_softmax(tile_state *s, int64_t row, int rows,
+                                                   tile_span span) {
+    const int64_t stride = s->plan->score_stride;
+    float after[TILE_ROWS][VL];
+    vf top = v_zero();
+    for (int i = 0; i < rows; i++) {
+        float *scores = s->scores + i * stride, *reference = &s->reference[row + i];
+        if (*reference == -INFINITY || s->tracks_maximum) {
+            const float maximum =
+                flash_maximum(scores + span.first, span.end - span.first) * s->scale;
+            if (*reference == -INFINITY) *reference = maximum;
+            if (maximum > s->maximum[row + i]) s->maximum[row + i] = maximum;
+        }
+        const vf lanes = flash_weights(scores + span.first, span.end - span.first, s->scale,
+                                       *reference, v_load(s->lanes + (row + i) * VL));
+        v_store(after[i], lanes);
+        top = v_max(lanes, top);
+    }
+    if (v_largest(top) > SUM_LIMIT)
+        for (int i = 0; i < rows; i++)
+            if (v_largest(v_max(v_load(after[i]), v_zero())) > SUM_LIMIT)
+                tile_bring_back(s, row + i, s->scores + i * stride, span, after[i]);
+    for (int i = 0; i < rows; i++) v_store(s->lanes + (row + i) * VL, v_load(after[i]));
+}
+
+/* sums += weights · values, key by key over what each row sees: for values that are not finite. */
+static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
+                                                         tile_span span) {
+    const int64_t width = s->plan->width;
+    for (int i = 0; i < rows; i++) {
+        float *sums = s->sums + (row + i) * width;
+        for (int64_t c = span.low; c < span.high; c++) {
+            if (!flash_sees(s->problem, &s->row[row + i], s->block + c)) continue;
+            const vf weight = v_set1(s->scores[i * s->plan->score_stride + c]);
+            for (int64_t d = 0; d < width; d += VL)
+                v_store(sums + d,
+                        v_fma(weight, v_load(s->values + c * width + d), v_load(sums + d)));
+        }
+    }
+}
+
+static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) {
+    const int64_t width = s->plan->width;
+    int64_t low = block_end, high = s->block, least = s->block, most = block_end;
+    for (int i = 0; i < rows; i++) {
+        const flash_row *r = &s->row[row + i];
+        low = ejki_min(low, r->first);
+        high = ejki_max(high, r->end);
+        least = ejki_max(least, r->first);
+        most = ejki_min(most, r->end);
+    }
+    low = ejki_max(low, s->block) - s->block;
+    high = ejki_min(high, block_end) - s->block;
+    if (low >= high) return;
+    const tile_span span = {.first = low / TILE_COLUMNS * TILE_COLUMNS,
+                            .end = ejki_round_up(high, TILE_COLUMNS),
+                            .low = low,
+                            .high = high,
+                            .partial =
+                                s->general || least > s->block + low || most < s->block + high};
+    tile_scores(s, row, rows, span, s->scores);
+    tile_softmax(s, row, rows, span);
+    if (span.partial && !s->finite)
+        tile_add_carefully(s, row, rows, span);
+    else
+        product_columns(rows, width, high - low, s->scores + low, s->plan->score_stride,
+                        s->values + low * width, width, s->sums + row * width, width, true, 0);
+}
+
+/* The task of an index: heads one after the other, so that groups of a head find its keys in the cache;
+ * in a head the last rows first, which under a causal mask are the longest. */
+static tile_task tile_task_of(const ejki_flash_problem *p, const tile_plan *t, int64_t index) {
+    if (index >= t->tasks) return (tile_task){0};
+    const int64_t head = index / t->groups;
+    tile_task task = {.batch = head / p->kv_heads, .kv_head = head % p->kv_heads};
+    task.first_row = (t->groups - 1 - index % t->groups) * t->rows;
+    task.rows = ejki_min(t->rows, p->queries * p->group - task.first_row);
+    return task;
+}
+
+/* Starts looking ahead from a block that ends at key `end`, of keys [.., high) of the task. */
+static void tile_plan_ahead(tile_state *s, int64_t end, int64_t high, tile_task next) {
+    const ejki_flash_problem *p = s->problem;
+    const tile_plan *t = s->plan;
+    tile_ahead *a = &s->ahead;
+    const int64_t products = ejki_cdiv(s->task.rows, TILE_ROWS) * (t->keys / TILE_COLUMNS);
+    *a = (tile_ahead){0};
+    int64_t key = end;
+    if (end < high) {
+        next = s->task;
+        a->left = ejki_min(t->keys, high - end);
+    } else {
+        a->next = next;
+        a->row_step = 1 + ejki_max(s->task.rows, next.rows) / products;
+        if (next.rows == 0) return;
+        int64_t last;
+        ejki_flash_visible(p, next.first_row / p->group, &key, &last);
+        key = ejki_min(key, p->keys) / t->keys * t->keys;
+        a->left = ejki_min(t->keys, p->keys - key);
+    }
+    a->keys = tile_key(p, &next, key);
+    a->values = tile_value(p, &next, key);
+    a->step = 1 + a->left / products;
+}
+
+/* Copies a task's queries and starts its rows. Returns the range of keys that any of them sees. */
+static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
+    const ejki_flash_problem *p = s->problem;
+    const tile_task *task = &s->task;
+    *low = p->keys;
+    *high = 0;
+    for (int64_t i = 0; i < task->rows; i++) {
+        const flash_row r = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);
+        s->row[i] = r;
+        s->reference[i] = s->maximum[i] = -INFINITY;
+        if (p->head_dim)
+            memcpy(s->query + i * p->head_dim, tile_query(p, &r),
+                   (size_t)p->head_dim * sizeof(float));
+        if (r.first < r.end) {
+            *low = ejki_min(*low, r.first);
+            *high = ejki_max(*high, r.end);
+        }
+    }
+    memset(s->sums, 0, (size_t)(task->rows * s->plan->width) * sizeof(float));
+    memset(s->lanes, 0, (size_t)(task->rows * VL) * sizeof(float));
+}
+
+/* One task from beginning to end; `next` is the one that this worker will probably be given then. */
+static void tile_group(tile_state *s, tile_task task, tile_task next) {
+    const ejki_flash_problem *p = s->problem;
+    const tile_plan *t = s->plan;
+    int64_t low, high;
+    s->task = task;
+    tile_begin(s, &low, &high);
+    for (s->block = low / t->keys * t->keys; s->block < high; s->block += t->keys) {
+        /* Only what the task sees of the block, from a whole panel on. */
+        const int64_t end = ejki_min(s->block + t->keys, high);
+        const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
+        const int64_t first = s->block + skip;
+        pack_transposed(tile_key(p, &task, first), p->key.stride_t, end - first, p->head_dim,
+                        s->keys + skip * p->head_dim);
+        s->finite = pack_rows(tile_value(p, &task, first), p->value.stride_t, end - first,
+                              p->value_dim, s->values + skip * t->width, t->width);
+        tile_plan_ahead(s, end, high, next);
+        for (int64_t i = 0, n; i < task.rows; i += n) {
+            n = product_rows(task.rows - i);
+            tile_block(s, i, (int)n, end);
+        }
+    }
+    for (int64_t i = 0; i < task.rows; i++)
+        flash_write_row(p, &s->row[i], s->sums + i * t->width, s->reference[i], s->maximum[i],
+                        v_sum(v_load(s->lanes + i * VL)));
+}
+
+/* What the workers of one run share. */
+typedef struct tile_shared {
+    const ejki_flash_problem *problem;
+    tile_plan plan;
+    char *workspace;
+    int32_t workers;
+    _Atomic int64_t next;
+} tile_shared;
+
+/* A worker takes tasks until none is left. */
+static void tile_worker(void *argument, int64_t worker) {
+    tile_shared *shared = argument;
+    const tile_plan *t = &shared->plan;
+    tile_state state;
+    tile_bind(&state, shared->problem, t, (float *)(void *)(shared->workspace + worker * t->bytes));
+    for (;;) {
+        const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        if (index >= t->tasks) return;
+        tile_group(&state, tile_task_of(shared->problem, t, index),
+                   tile_task_of(shared->problem, t, index + shared->workers));
+    }
+}
+
+static ejk_status tile_prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                               ejk_launch *launch) {
+    const tile_plan t = tile_plan_of(problem, parameters);
+    if (t.bytes >= (int64_t)4 << 48)
+        return ejki_fail(EJK_STATUS_OVERFLOW,
+                         "query: the scratch memory for head_dim %" PRId64
+                         " does not fit 48 bits of address",
+                         ((const ejki_flash_problem *)problem)->head_dim);
+    launch->workers = (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
+    launch->workspace_bytes = (size_t)(t.bytes * launch->workers);
+    return EJK_OK;
+}
+
+static ejk_status tile_run(const ejk_run *run) {
+    tile_shared shared = {
+        .problem = run->problem, .workspace = run->workspace, .workers = run->workers};
+    shared.plan = tile_plan_of(run->problem, run->parameters);
+    if (run->workers == 1)
+        tile_worker(&shared, 0);
+    else
+        ejk_parallel_for(run->threads, run->workers, tile_worker, &shared);
+    return EJK_OK;
+}
+
+static const ejk_parameter tile_parameters[] = {
+    {"q_blocksize", 1, 65536, 1, TILE_QUERY_BLOCK, "query rows of a task"},
+    {"kv_blocksize", 1, 65536, 1, TILE_KEY_BLOCK, "keys packed at a time"},
+};
+
+const ejk_implementation TILE_SYMBOL = {
+    .algorithm = "flash_attention",
+    .name = TILE_ID,
+    .platform = EJK_PLATFORM_SIMD,
+    .backend = EJK_BACKEND_CPU,
+    .isa = TILE_ISA,
+    .dtype = EJK_DTYPE_F32,
+    .priority = 0,
+    .version = 1,
+    .parameters = tile_parameters,
+    .parameter_count = 2,
+    .prepare = tile_prepare,
+    .run = tile_run,
+};

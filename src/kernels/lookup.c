@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which of a registry's implementations is preferred, and the sentences for when none fits. */
+#include "base/base.h"
+#include "kernels/registry.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Place of a platform among those that AUTO tries on a CPU; others come after, by number. */
+static int rank(ejk_platform platform) {
+    if (platform == EJK_PLATFORM_SIMD) return 0;
+    if (platform == EJK_PLATFORM_REFERENCE) return 1;
+    return 2 + (int)platform;
+}
+
+bool ejki_preferred(const ejk_implementation *a, const ejk_implementation *b) {
+    if (a->platform != b->platform) return rank(a->platform) < rank(b->platform);
+    if (a->priority != b->priority) return a->priority > b->priority;
+    return a->isa > b->isa;
+}
+
+/* What AUTO may pick: on a GPU nothing but cuda, so that no call leaves the device unasked. */
+static bool automatic(ejk_backend backend, ejk_platform platform) {
+    switch (backend) {
+    case EJK_BACKEND_ANY:
+    case EJK_BACKEND_CPU:
+        return platform == EJK_PLATFORM_SIMD || platform == EJK_PLATFORM_REFERENCE;
+    case EJK_BACKEND_GPU: return platform == EJK_PLATFORM_CUDA;
+    case EJK_BACKEND_TPU: break;
+    }
+    return false;
+}
+
+static bool on_platform(const ejk_implementation *e, const ejk_query *query) {
+    if (query->platform == EJK_PLATFORM_AUTO) return automatic(query->backend, e->platform);
+    return e->platform == query->platform;
+}
+
+static bool fits(const ejk_implementation *e, const ejk_query *query) {
+    if (!on_platform(e, query)) return false;
+    if (e->backend != EJK_BACKEND_ANY && query->backend != EJK_BACKEND_ANY &&
+        e->backend != query->backend)
+        return false;
+    if (e->isa > query->isa) return false;
+    if (e->isa != EJK_ISA_SCALAR && !ejk_cpu()->tiers[e->isa]) return false;
+    if (e->dtype != EJK_DTYPE_UNSET && query->dtype != EJK_DTYPE_UNSET && e->dtype != query->dtype)
+        return false;
+    return !query->problem || !e->applicable || e->applicable(query->problem);
+}
+
+/* A list for a sentence; what does not fit is shown as dots. */
+struct listing {
+    char text[640];
+    size_t used;
+};
+
+static void list(struct listing *listing, const char *format, ...) EJKI_PRINTF(2, 3);
+static void list(struct listing *listing, const char *format, ...) {
+    static const char dots[] = ", ...";
+    size_t room = sizeof listing->text - sizeof dots;
+    if (listing->used >= room) return;
+    char item[192];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(item, sizeof item, format, arguments);
+    va_end(arguments);
+    const char *comma = listing->used ? ", " : "";
+    bool fit = listing->used + strlen(comma) + strlen(item) <= room;
+    int length = snprintf(listing->text + listing->used, sizeof listing->text - listing->used,
+                          "%s%s", fit ? comma : dots, fit ? item : "");
+    listing->used = fit ? listing->used + (size_t)length : room;
+}
+
+ejk_status ejki_unknown_algorithm(const ejk_registry *registry, const char *algorithm) {
+    char *names;
+    EJKI_TRY(ejk_registry_list_algorithms(registry, &names));
+    ejk_status status =
+        ejki_fail(EJK_STATUS_UNKNOWN_NAME, "'%.64s' is no algorithm; these exist: %.640s",
+                  algorithm, *names ? names : "none");
+    ejk_free(names);
+    return status;
+}
+
+/* Says what was asked for, no more than it takes to see why nothing fits, and what there is. */
+static ejk_status unavailable(const ejk_registry *registry, const ejk_query *query) {
+    struct listing exist = {.used = 0};
+    bool platform_exists = false;
+    EJKI_REGISTRY_EACH(e, registry) {
+        if (!ejki_same_name(e->algorithm, query->algorithm)) continue;
+        list(&exist, "%s %.96s", ejk_platform_name(e->platform), e->name);
+        platform_exists |= on_platform(e, query);
+    }
+    char wish[160] = "";
+    if (platform_exists)
+        snprintf(wish, sizeof wish, ", backend %s, %s, tiers up to %s where the processor has %s%s",
+                 ejk_backend_name(query->backend),
+                 query->dtype ? ejk_dtype_name(query->dtype) : "any type", ejk_isa_name(query->isa),
+                 ejk_isa_name(ejk_cpu()->isa), query->problem ? ", for this problem" : "");
+    return ejki_fail(EJK_STATUS_UNAVAILABLE,
+                     "%.64s on platform %s%s is unavailable, these exist: %s", query->algorithm,
+                     ejk_platform_name(query->platform), wish, exist.text);
+}
+
+ejk_status ejk_registry_get(const ejk_registry *registry, const ejk_query *query,
+                            const ejk_implementation **out) {
+    if (!registry) return ejki_missing("registry");
+    if (!query || !query->algorithm) return ejki_missing(query ? "algorithm" : "query");
+    if (!out) return ejki_missing("out");
+    const ejk_implementation *best = NULL;
+    bool known = false;
+    EJKI_REGISTRY_EACH(e, registry) {
+        if (!ejki_same_name(e->algorithm, query->algorithm)) continue;
+        known = true;
+        if (fits(e, query) && (!best || ejki_preferred(e, best))) best = e;
+    }
+    if (!known) return ejki_unknown_algorithm(registry, query->algorithm);
+    if (!best) return unavailable(registry, query);
+    *out = best;
+    return EJK_OK;
+}
+
+ejk_status ejk_detect_platform(const ejk_registry *registry, const char *algorithm,
+                               ejk_platform platform, ejk_platform *out) {
+    if (!out) return ejki_missing("out");
+    const ejk_implementation *found;
+    const ejk_query query = {
+        .algorithm = algorithm, .platform = platform, .isa = ejk_isa_default()};
+    EJKI_TRY(ejk_registry_get(registry, &query, &found));
+    *out = found->platform;
+    return EJK_OK;
+}

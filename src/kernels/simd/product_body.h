@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The matrix product in registers that tiled kernels are made of: TILE_ROWS x (TILE_VECTORS · VL) sums
+ * stay in registers while the depth runs.
+ *
+ *     c[i][j] (+)= Σ_k a[i · a_stride + k] · b[k · b_stride + j]
+ *
+ * The sum runs over k in order, one fused multiply-add each, so a result does not depend on which of
+ * the sizes below computed it. The includer defines, after a vec_*.h:
+ *   TILE_ROWS, TILE_VECTORS   the full tile
+ *   TILE_ROW_COUNTS(X)        X(n) for each number of rows that gets a function of its own, descending,
+ *                             from TILE_ROWS down to 1
+ *   TILE_STREAMS              1 if b comes from memory and is read once, else 0
+ */
+#ifndef EJKI_PRODUCT_BODY_H
+#define EJKI_PRODUCT_BODY_H
+
+#include <stdint.h>
+
+/* Columns of a full tile. */
+#define TILE_COLUMNS (TILE_VECTORS * VL)
+
+#if defined(__clang__)
+#define EJKI_UNROLL       _Pragma("clang loop unroll(full)")
+#define EJKI_UNROLL_TWICE _Pragma("clang loop unroll_count(2)")
+#else
+#define EJKI_UNROLL       _Pragma("GCC unroll 32")
+#define EJKI_UNROLL_TWICE _Pragma("GCC unroll 2")
+#endif
+
+/* PRODUCT_OPERANDS by value, not in a struct: written as words and read back as vectors, that would wait
+ * for the store buffer at every call (measured: 3 % of the tiled kernel). */
+#define PRODUCT_OPERANDS                                                                           \
+    int64_t depth, const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *c,   \
+        int64_t c_stride, bool add, int64_t ahead
+
+typedef void (*product_fn)(PRODUCT_OPERANDS);
+
+/* rows and vectors are constants wherever this is inlined; the array's bounds have to be the macros, or
+ * it would live in memory. With TILE_STREAMS what lies `ahead` floats beyond b is asked for meanwhile. */
+static inline __attribute__((always_inline)) void product(const int rows, const int vectors,
+                                                          PRODUCT_OPERANDS) {
+    vf sum[TILE_ROWS][TILE_VECTORS];
+    EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
+        sum[i][j] = add ? v_load(c + i * c_stride + j * VL) : v_zero();
+    EJKI_UNROLL_TWICE for (int64_t k = 0; k < depth; k++) {
+        vf column[TILE_VECTORS];
+        EJKI_UNROLL for (int j = 0; j < vectors; j++) {
+            column[j] = v_load(b + k * b_stride + j * VL);
+            if (TILE_STREAMS) __builtin_prefetch(b + k * b_stride + j * VL + ahead, 0, 2);
+        }
+        EJKI_UNROLL for (int i = 0; i < rows; i++) {
+            const vf row = v_set1(a[i * a_stride + k]);
+            EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] =
+                v_fma(row, column[j], sum[i][j]);
+        }
+    }
+    EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
+        v_store(c + i * c_stride + j * VL, sum[i][j]);
+    (void)ahead;
+}
+
+#define PRODUCT_FUNCTIONS(n)                                                                       \
+    static __attribute__((noinline)) void product_##n##_full(PRODUCT_OPERANDS) {                   \
+        product(n, TILE_VECTORS, depth, a, a_stride, b, b_stride, c, c_stride, add, ahead);        \
+    }                                                                                              \
+    static __attribute__((noinline)) void product_##n##_one(PRODUCT_OPERANDS) {                    \
+        product(n, 1, depth, a, a_stride, b, b_stride, c, c_stride, add, ahead);                   \
+    }
+TILE_ROW_COUNTS(PRODUCT_FUNCTIONS)
+
+/* The largest number of rows with a function of its own that is at most `rows` (≥ 1). */
+static inline int product_rows(int64_t rows) {
+#define PRODUCT_STEP(n)                                                                            \
+    if (rows >= n) return n;
+    TILE_ROW_COUNTS(PRODUCT_STEP)
+#undef PRODUCT_STEP
+    return 1;
+}
+
+/*
+ * The product for `rows` of product_rows() and any number of columns that is a multiple of VL:
+ * full tiles first, then single vectors.
+ */
+static inline void product_columns(int rows, int64_t columns, PRODUCT_OPERANDS) {
+    product_fn full = product_1_full, one = product_1_one;
+    switch (rows) {
+#define PRODUCT_CASE(n)                                                                            \
+    case n:                                                                                        \
+        full = product_##n##_full;                                                                 \
+        one = product_##n##_one;                                                                   \
+        break;
+        TILE_ROW_COUNTS(PRODUCT_CASE)
+#undef PRODUCT_CASE
+    }
+    int64_t j = 0;
+    for (; j + TILE_COLUMNS <= columns; j += TILE_COLUMNS)
+        full(depth, a, a_stride, b + j, b_stride, c + j, c_stride, add, ahead);
+    for (; j < columns; j += VL)
+        one(depth, a, a_stride, b + j, b_stride, c + j, c_stride, add, ahead);
+}
+
+/*
+ * Packs `keys` rows of `dim` floats into panels of TILE_COLUMNS columns: panel[d][column], so that a
+ * product finds consecutive columns side by side. Columns beyond `keys` become 0.
+ */
+static __attribute__((unused)) void pack_transposed(const float *source, int64_t stride,
+                                                    int64_t keys, int64_t dim, float *target) {
+    for (int64_t panel = 0; panel < keys; panel += TILE_COLUMNS, target += dim * TILE_COLUMNS)
+        for (int64_t column = 0; column < TILE_COLUMNS; column += VL) {
+            const float *rows = source + (panel + column) * stride;
+            const int64_t left = keys - panel - column;
+            int64_t d = 0;
+            vf block[VL];
+            for (; left >= VL && d + VL <= dim; d += VL) {
+                EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] = v_load(rows + i * stride + d);
+                v_transpose(block);
+                EJKI_UNROLL for (int i = 0; i < VL; i++)
+                    v_store(target + (d + i) * TILE_COLUMNS + column, block[i]);
+            }
+            for (; d < dim; d += VL) { /* at the edges */
+                const int64_t width = dim - d < VL ? dim - d : VL;
+                for (int i = 0; i < VL; i++)
+                    block[i] = i < left ? v_load_first(rows + i * stride + d, width) : v_zero();
+                v_transpose(block);
+                for (int64_t i = 0; i < width; i++)
+                    v_store(target + (d + i) * TILE_COLUMNS + column, block[i]);
+            }
+        }
+}
+
+/* Asks for a row of `width` floats to come closer, to the second-level cache. */
+static inline void prefetch_row(const float *row, int64_t width) {
+    for (int64_t d = 0; d < width; d += 16) __builtin_prefetch(row + d, 0, 2);
+}
+
+/*
+ * Copies `rows` rows of `width` floats into rows of `target_stride` ≥ width floats, a multiple of VL, the
+ * rest 0. True if all of them are finite.
+ */
+static __attribute__((unused)) bool pack_rows(const float *source, int64_t stride, int64_t rows,
+                                              int64_t width, float *target, int64_t target_stride) {
+    vf probe = v_zero();
+    for (int64_t i = 0; i < rows; i++, source += stride, target += target_stride) {
+        int64_t d = 0;
+        for (; d + VL <= width; d += VL) {
+            const vf v = v_load(source + d);
+            probe = v_fma(v, v_zero(), probe); /* 0 · v is NaN for an infinite v and for NaN */
+            v_store(target + d, v);
+        }
+        if (d < width) {
+            const vf v = v_load_first(source + d, width - d);
+            probe = v_fma(v, v_zero(), probe);
+            v_store(target + d, v);
+            d += VL;
+        }
+        for (; d < target_stride; d += VL) v_store(target + d, v_zero());
+    }
+    const float sum = v_sum(probe);
+    return sum == sum;
+}
+
+/* True if `rows` rows of `width` floats are finite. */
+static __attribute__((unused)) bool rows_are_finite(const float *source, int64_t stride,
+                                                    int64_t rows, int64_t width) {
+    vf probe = v_zero();
+    for (int64_t i = 0; i < rows; i++, source += stride)
+        for (int64_t d = 0; d < width; d += VL) {
+            const vf v = width - d >= VL ? v_load(source + d) : v_load_first(source + d, width - d);
+            probe = v_fma(v, v_zero(), probe);
+        }
+    const float sum = v_sum(probe);
+    return sum == sum;
+}
+
+#endif

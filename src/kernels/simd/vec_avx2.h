@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The vector vocabulary on AVX2 with FMA; vec_avx512.h says what the words mean. */
+#ifndef EJKI_VEC_H
+#define EJKI_VEC_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+typedef __m256 vf;
+#define VL 8
+
+static inline vf v_zero(void) {
+    return _mm256_setzero_ps();
+}
+static inline vf v_set1(float x) {
+    return _mm256_set1_ps(x);
+}
+static inline vf v_load(const float *p) {
+    return _mm256_loadu_ps(p);
+}
+static inline void v_store(float *p, vf v) {
+    _mm256_storeu_ps(p, v);
+}
+/* Lane indices, and lanes below n as a mask. */
+static inline __m256i v_lanes(void) {
+    return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+}
+static inline __m256i v_first(int64_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), v_lanes());
+}
+static inline vf v_load_first(const float *p, int64_t n) {
+    return _mm256_maskload_ps(p, v_first(n));
+}
+static inline void v_store_first(float *p, vf v, int64_t n) {
+    _mm256_maskstore_ps(p, v_first(n), v);
+}
+static inline vf v_add(vf a, vf b) {
+    return _mm256_add_ps(a, b);
+}
+static inline vf v_sub(vf a, vf b) {
+    return _mm256_sub_ps(a, b);
+}
+static inline vf v_mul(vf a, vf b) {
+    return _mm256_mul_ps(a, b);
+}
+static inline vf v_div(vf a, vf b) {
+    return _mm256_div_ps(a, b);
+}
+static inline vf v_max(vf a, vf b) {
+    return _mm256_max_ps(a, b);
+}
+static inline vf v_min(vf a, vf b) {
+    return _mm256_min_ps(a, b);
+}
+static inline vf v_fma(vf a, vf b, vf c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+static inline vf v_fms(vf a, vf b, vf c) {
+    return _mm256_fmsub_ps(a, b, c);
+}
+static inline vf v_abs(vf a) {
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
+}
+static inline vf v_copysign(vf magnitude, vf sign) {
+    return _mm256_or_ps(v_abs(magnitude), _mm256_and_ps(_mm256_set1_ps(-0.0f), sign));
+}
+static inline vf v_select_gt(vf a, vf b, vf x, vf y) {
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_GT_OQ));
+}
+static inline float v_sum(vf v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline float v_largest(vf v) {
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+static inline vf v_sums(const vf r[VL]) {
+    const vf a = _mm256_hadd_ps(_mm256_hadd_ps(r[0], r[1]), _mm256_hadd_ps(r[2], r[3]));
+    const vf b = _mm256_hadd_ps(_mm256_hadd_ps(r[4], r[5]), _mm256_hadd_ps(r[6], r[7]));
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+/*
+ * 2^y = 2^r · p(f), r = y rounded to nearest by adding 1.5·2^23, f = y - r; p has degree 6 on [-1/2, 1/2]
+ * (0.93 ulp). The power is built in the exponent bits and multiplied, so that it may be 0 (r = -127) or
+ * infinite (r = 128); operands of min and max are ordered so that NaN passes.
+ */
+static inline vf v_exp2(vf y) {
+    const vf magic = _mm256_set1_ps(12582912.0f);
+    y = _mm256_min_ps(_mm256_set1_ps(128.0f), _mm256_max_ps(_mm256_set1_ps(-127.0f), y));
+    const vf t = _mm256_add_ps(y, magic);
+    const vf f = _mm256_sub_ps(y, _mm256_sub_ps(t, magic));
+    vf p = _mm256_set1_ps(0.00015353361959569156f);
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.0013398875016719103f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.00961843691766262f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.055503323674201965f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.24022647738456726f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.6931471824645996f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    const __m256i power = _mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(t), 23),
+                                           _mm256_set1_epi32(127 << 23));
+    return _mm256_mul_ps(p, _mm256_castsi256_ps(power));
+}
+
+static inline vf v_keep(vf v, int64_t low, int64_t high) {
+    const int a = low < 0 ? 0 : low > VL ? VL : (int)low;
+    const int b = high < a ? a : high > VL ? VL : (int)high;
+    const __m256i keep = _mm256_andnot_si256(v_first(a), v_first(b));
+    return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), v, _mm256_castsi256_ps(keep));
+}
+static inline vf v_allow(vf v, const uint8_t *bytes) {
+    const __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)bytes);
+    const __m256i deny = _mm256_cmpeq_epi32(_mm256_cvtepu8_epi32(b), _mm256_setzero_si256());
+    return _mm256_blendv_ps(v, _mm256_set1_ps(-__builtin_inff()), _mm256_castsi256_ps(deny));
+}
+
+static inline void v_transpose(vf r[VL]) {
+    vf t[VL];
+    for (int i = 0; i < 4; i++) {
+        t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++) {
+            r[4 * i + 2 * j] = _mm256_shuffle_ps(t[4 * i + j], t[4 * i + 2 + j], 0x44);
+            r[4 * i + 2 * j + 1] = _mm256_shuffle_ps(t[4 * i + j], t[4 * i + 2 + j], 0xee);
+        }
+    for (int j = 0; j < 4; j++) {
+        t[j] = _mm256_permute2f128_ps(r[j], r[4 + j], 0x20);
+        t[4 + j] = _mm256_permute2f128_ps(r[j], r[4 + j], 0x31);
+    }
+    for (int i = 0; i < VL; i++) r[i] = t[i];
+}
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Functions written in the vector vocabulary; include after a vec_*.h. */
+#ifndef EJKI_VEC_MATH_H
+#define EJKI_VEC_MATH_H
+
+/*
+ * tanh. Below 5/8: x + x³·q(x²), q the minimax polynomial of degree 4 (relative error 4e-9); above:
+ * 1 - 2 / (1 + 2^(2·log2(e)·|x|)), where nothing cancels any more. NaN stays NaN.
+ */
+static inline vf v_tanh(vf x) {
+    const vf a = v_abs(x), u = v_mul(x, x);
+    vf q = v_set1(-0.005704978946596384f);
+    q = v_fma(q, u, v_set1(0.020639080554246902f));
+    q = v_fma(q, u, v_set1(-0.05373971164226532f));
+    q = v_fma(q, u, v_set1(0.13331441581249237f));
+    q = v_fma(q, u, v_set1(-0.3333328068256378f));
+    const vf small = v_fma(v_mul(u, x), q, x);
+    const vf e = v_exp2(v_mul(v_set1(2.885390081777927f), v_min(v_set1(16.0f), a)));
+    const vf large = v_sub(v_set1(1.0f), v_div(v_set1(2.0f), v_add(v_set1(1.0f), e)));
+    return v_select_gt(a, v_set1(0.625f), v_copysign(large, x), small);
+}
+
+#endif

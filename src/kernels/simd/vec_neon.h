@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The vector vocabulary on AArch64 NEON; vec_avx512.h says what the words mean. */
+#ifndef EJKI_VEC_H
+#define EJKI_VEC_H
+
+#include <arm_neon.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef float32x4_t vf;
+#define VL 4
+
+static inline vf v_zero(void) {
+    return vdupq_n_f32(0.0f);
+}
+static inline vf v_set1(float x) {
+    return vdupq_n_f32(x);
+}
+static inline vf v_load(const float *p) {
+    return vld1q_f32(p);
+}
+static inline void v_store(float *p, vf v) {
+    vst1q_f32(p, v);
+}
+static inline vf v_load_first(const float *p, int64_t n) {
+    float lanes[VL] = {0};
+    memcpy(lanes, p, (size_t)n * sizeof *p);
+    return vld1q_f32(lanes);
+}
+static inline void v_store_first(float *p, vf v, int64_t n) {
+    float lanes[VL];
+    vst1q_f32(lanes, v);
+    memcpy(p, lanes, (size_t)n * sizeof *p);
+}
+static inline vf v_add(vf a, vf b) {
+    return vaddq_f32(a, b);
+}
+static inline vf v_sub(vf a, vf b) {
+    return vsubq_f32(a, b);
+}
+static inline vf v_mul(vf a, vf b) {
+    return vmulq_f32(a, b);
+}
+static inline vf v_div(vf a, vf b) {
+    return vdivq_f32(a, b);
+}
+static inline vf v_select_gt(vf a, vf b, vf x, vf y) {
+    return vbslq_f32(vcgtq_f32(a, b), x, y);
+}
+static inline vf v_max(vf a, vf b) {
+    return v_select_gt(a, b, a, b);
+}
+static inline vf v_min(vf a, vf b) {
+    return v_select_gt(b, a, a, b);
+}
+static inline vf v_fma(vf a, vf b, vf c) {
+    return vfmaq_f32(c, a, b);
+}
+static inline vf v_fms(vf a, vf b, vf c) {
+    return vfmaq_f32(vnegq_f32(c), a, b);
+}
+static inline vf v_abs(vf a) {
+    return vabsq_f32(a);
+}
+static inline vf v_copysign(vf magnitude, vf sign) {
+    return vbslq_f32(vdupq_n_u32(0x80000000u), sign, magnitude);
+}
+static inline float v_sum(vf v) {
+    return vaddvq_f32(v);
+}
+static inline float v_largest(vf v) {
+    return vmaxnmvq_f32(v);
+}
+static inline vf v_sums(const vf r[VL]) {
+    return vpaddq_f32(vpaddq_f32(r[0], r[1]), vpaddq_f32(r[2], r[3]));
+}
+
+/* As on AVX2, with the processor's own rounding to nearest. */
+static inline vf v_exp2(vf y) {
+    y = v_min(v_set1(128.0f), v_max(v_set1(-127.0f), y));
+    const vf r = vrndnq_f32(y);
+    const vf f = vsubq_f32(y, r);
+    vf p = vdupq_n_f32(0.00015353361959569156f);
+    p = v_fma(p, f, vdupq_n_f32(0.0013398875016719103f));
+    p = v_fma(p, f, vdupq_n_f32(0.00961843691766262f));
+    p = v_fma(p, f, vdupq_n_f32(0.055503323674201965f));
+    p = v_fma(p, f, vdupq_n_f32(0.24022647738456726f));
+    p = v_fma(p, f, vdupq_n_f32(0.6931471824645996f));
+    p = v_fma(p, f, vdupq_n_f32(1.0f));
+    const int32x4_t power = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(r), vdupq_n_s32(127)), 23);
+    return vmulq_f32(p, vreinterpretq_f32_s32(power));
+}
+
+static inline vf v_keep(vf v, int64_t low, int64_t high) {
+    const int32_t a = low < 0 ? 0 : low > VL ? VL : (int32_t)low;
+    const int32_t b = high < 0 ? 0 : high > VL ? VL : (int32_t)high;
+    const int32x4_t lanes = {0, 1, 2, 3};
+    const uint32x4_t keep =
+        vandq_u32(vcgeq_s32(lanes, vdupq_n_s32(a)), vcltq_s32(lanes, vdupq_n_s32(b)));
+    return vbslq_f32(keep, v, vdupq_n_f32(-__builtin_inff()));
+}
+static inline vf v_allow(vf v, const uint8_t *bytes) {
+    const uint32_t lanes[VL] = {bytes[0], bytes[1], bytes[2], bytes[3]};
+    return vbslq_f32(vceqq_u32(vld1q_u32(lanes), vdupq_n_u32(0)), vdupq_n_f32(-__builtin_inff()),
+                     v);
+}
+
+static inline void v_transpose(vf r[VL]) {
+    const float32x4x2_t a = vtrnq_f32(r[0], r[1]), b = vtrnq_f32(r[2], r[3]);
+    r[0] = vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0]));
+    r[1] = vcombine_f32(vget_low_f32(a.val[1]), vget_low_f32(b.val[1]));
+    r[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
+    r[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
+}
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The vector vocabulary in portable C: four floats in the compilers' generic vector type, so that any
+ * processor can run it and a compiler with 128-bit registers uses them; vec_avx512.h says what the words
+ * mean. There is no fused multiply-add here: without the instruction it would be a call each time.
+ */
+#ifndef EJKI_VEC_H
+#define EJKI_VEC_H
+
+#include <stdint.h>
+#include <string.h>
+
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vi __attribute__((vector_size(16)));
+#define VL 4
+
+static inline vf v_zero(void) {
+    return (vf){0};
+}
+static inline vf v_set1(float x) {
+    return (vf){x, x, x, x};
+}
+static inline vf v_load(const float *p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline void v_store(float *p, vf v) {
+    memcpy(p, &v, sizeof v);
+}
+static inline vf v_load_first(const float *p, int64_t n) {
+    vf v = {0};
+    memcpy(&v, p, (size_t)n * sizeof *p);
+    return v;
+}
+static inline void v_store_first(float *p, vf v, int64_t n) {
+    memcpy(p, &v, (size_t)n * sizeof *p);
+}
+static inline vf v_add(vf a, vf b) {
+    return a + b;
+}
+static inline vf v_sub(vf a, vf b) {
+    return a - b;
+}
+static inline vf v_mul(vf a, vf b) {
+    return a * b;
+}
+static inline vf v_div(vf a, vf b) {
+    return a / b;
+}
+static inline vf v_fma(vf a, vf b, vf c) {
+    return a * b + c;
+}
+static inline vf v_fms(vf a, vf b, vf c) {
+    return a * b - c;
+}
+/* x where the mask's lanes are all ones, y where they are 0. */
+static inline vf v_blend(vi mask, vf x, vf y) {
+    return (vf)(((vi)x & mask) | ((vi)y & ~mask));
+}
+static inline vf v_select_gt(vf a, vf b, vf x, vf y) {
+    return v_blend(a > b, x, y);
+}
+static inline vf v_max(vf a, vf b) {
+    return v_blend(a > b, a, b);
+}
+static inline vf v_min(vf a, vf b) {
+    return v_blend(a < b, a, b);
+}
+static inline vf v_abs(vf a) {
+    const vi magnitude = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX};
+    return (vf)((vi)a & magnitude);
+}
+static inline vf v_copysign(vf magnitude, vf sign) {
+    const vi bit = {INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN};
+    return v_blend(bit, sign, magnitude);
+}
+static inline float v_sum(vf v) {
+    return (v[0] + v[2]) + (v[1] + v[3]);
+}
+static inline float v_largest(vf v) {
+    const float a = v[0] > v[2] ? v[0] : v[2], b = v[1] > v[3] ? v[1] : v[3];
+    return a > b ? a : b;
+}
+static inline vf v_sums(const vf r[VL]) {
+    return (vf){v_sum(r[0]), v_sum(r[1]), v_sum(r[2]), v_sum(r[3])};
+}
+
+/* As on AVX2. */
+static inline vf v_exp2(vf y) {
+    const vf magic = v_set1(12582912.0f);
+    y = v_min(v_set1(128.0f), v_max(v_set1(-127.0f), y));
+    const vf t = y + magic;
+    const vf f = y - (t - magic);
+    vf p = v_set1(0.00015353361959569156f);
+    p = p * f + v_set1(0.0013398875016719103f);
+    p = p * f + v_set1(0.00961843691766262f);
+    p = p * f + v_set1(0.055503323674201965f);
+    p = p * f + v_set1(0.24022647738456726f);
+    p = p * f + v_set1(0.6931471824645996f);
+    p = p * f + v_set1(1.0f);
+    typedef uint32_t vu __attribute__((vector_size(16)));
+    return p * (vf)(((vu)t << 23) + (127u << 23));
+}
+
+static inline vf v_keep(vf v, int64_t low, int64_t high) {
+    const int32_t a = low < 0 ? 0 : low > VL ? VL : (int32_t)low;
+    const int32_t b = high < 0 ? 0 : high > VL ? VL : (int32_t)high;
+    const vi lanes = {0, 1, 2, 3}, from = {a, a, a, a}, to = {b, b, b, b};
+    return v_blend((lanes >= from) & (lanes < to), v, v_set1(-__builtin_inff()));
+}
+static inline vf v_allow(vf v, const uint8_t *bytes) {
+    const vi lanes = {bytes[0], bytes[1], bytes[2], bytes[3]};
+    return v_blend(lanes == (vi){0}, v_set1(-__builtin_inff()), v);
+}
+
+static inline void v_transpose(vf r[VL]) {
+    const vf a = r[0], b = r[1], c = r[2], d = r[3];
+    r[0] = (vf){a[0], b[0], c[0], d[0]};
+    r[1] = (vf){a[1], b[1], c[1], d[1]};
+    r[2] = (vf){a[2], b[2], c[2], d[2]};
+    r[3] = (vf){a[3], b[3], c[3], d[3]};
+}
+
+#endif

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/oracle.h"
+#include "support/flash_case.h"
+
+#include <float.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static double *doubles(int64_t count) {
+    double *memory = calloc((size_t)count + 1, sizeof *memory);
+    if (!memory) {
+        perror("calloc");
+        exit(EXIT_FAILURE);
+    }
+    return memory;
+}
+
+static struct flash_values values_create(int64_t rows, int64_t outs) {
+    return (struct flash_values){.out = doubles(outs),
+                                 .lse = doubles(rows),
+                                 .row_max = doubles(rows),
+                                 .row_sum = doubles(rows)};
+}
+
+static void values_destroy(struct flash_values *values) {
+    free(values->out);
+    free(values->lse);
+    free(values->row_max);
+    free(values->row_sum);
+}
+
+/* One row: its place in the inputs and in results. */
+struct row {
+    int64_t b, h, i;
+    int64_t index, out; /* of [B, Hq, T], and of the first of Dv elements */
+};
+
+static double query_at(const ejki_flash_problem *p, const struct row *row, int64_t d) {
+    return flash_load(p->dtype, p->query.data,
+                      row->b * p->query.stride_b + row->i * p->query.stride_t +
+                          row->h * p->query.stride_h + d);
+}
+
+static double kv_at(const ejki_flash_problem *p, const ejki_bthd *view, const struct row *row,
+                    int64_t j, int64_t d) {
+    return flash_load(p->dtype, view->data,
+                      row->b * view->stride_b + j * view->stride_t +
+                          row->h / p->group * view->stride_h + d);
+}
+
+static double bias_at(const ejki_flash_problem *p, const struct row *row, int64_t j) {
+    if (!p->has_bias) return 0;
+    return flash_load(p->dtype, p->bias.data,
+                      row->b * p->bias.stride_b + row->h * p->bias.stride_h +
+                          row->i * p->bias.stride_t + j);
+}
+
+static double sink_at(const ejki_flash_problem *p, const struct row *row, int64_t n) {
+    return flash_load(p->dtype, p->sinks, row->h / p->sink_group * p->sink_stride_h + n);
+}
+
+/* ---- Exact: the formula in long double ------------------------------------------------------------ */
+
+typedef long double real;
+
+#define HIDDEN (-1) /* in place of a weight */
+
+static real exact_score(const ejki_flash_problem *p, const struct row *row, int64_t j,
+                        double *magnitude) {
+    real z = 0, size = 0;
+    for (int64_t d = 0; d < p->head_dim; d++) {
+        const real term =
+            (real)p->scale * (real)query_at(p, row, d) * (real)kv_at(p, &p->key, row, j, d);
+        z += term;
+        size += fabsl(term);
+    }
+    if (p->soft_cap != 0) z = (real)p->soft_cap * tanhl(z / (real)p->soft_cap);
+    const double bias = bias_at(p, row, j);
+    *magnitude = fmax(*magnitude, (double)size + fabs(bias));
+    return z + (real)bias;
+}
+
+/* The weight that arithmetic gives a score beside the largest, except that -inf beside -inf is 0. */
+static real exact_weight(real z, real top) {
+    return z == -(real)INFINITY ? 0 : expl(z - top);
+}
+
+static real top_of(real top, real z) {
+    return isnan(top) || isnan(z) ? (real)NAN : z > top ? z : top;
+}
+
+static void exact_row(struct flash_oracle *o, const ejki_flash_problem *p, const struct row *row,
+                      real *z) {
+    struct flash_values *exact = &o->exact;
+    real top = -(real)INFINITY, sum = 0;
+    for (int64_t j = 0; j < p->keys; j++) {
+        z[j] = -(real)INFINITY;
+        if (!flash_visible(p, row->b, row->h, row->i, j)) continue;
+        z[j] = exact_score(p, row, j, &o->magnitude);
+        top = top_of(top, z[j]);
+    }
+    for (int64_t j = 0; j < p->keys; j++) sum += exact_weight(z[j], top);
+    real all_top = top;
+    for (int64_t n = 0; p->has_sinks && n < p->sink_count; n++)
+        all_top = top_of(all_top, (real)sink_at(p, row, n));
+    real denominator = 0;
+    for (int64_t j = 0; j < p->keys; j++) denominator += exact_weight(z[j], all_top);
+    for (int64_t n = 0; p->has_sinks && n < p->sink_count; n++)
+        denominator += exact_weight((real)sink_at(p, row, n), all_top);
+
+    exact->lse[row->index] = (double)(all_top + logl(denominator));
+    exact->row_max[row->index] = (double)top;
+    exact->row_sum[row->index] = (double)sum;
+    const real base = p->normalize ? all_top : top, divisor = p->normalize ? denominator : 1;
+    for (int64_t j = 0; j < p->keys; j++)
+        z[j] = z[j] == -(real)INFINITY ? HIDDEN : expl(z[j] - base) / divisor;
+    for (int64_t d = 0; d < p->value_dim; d++) {
+        real total = 0, spread = 0;
+        for (int64_t j = 0; j < p->keys; j++) {
+            if (z[j] == HIDDEN) continue;
+            const real term = z[j] * (real)kv_at(p, &p->value, row, j, d);
+            total += term;
+            spread += fabsl(term);
+        }
+        exact->out[row->out + d] = (double)total;
+        o->spread[row->out + d] = (double)spread;
+    }
+}
+
+/* ---- Naive: each operation rounded to the type of the problem -------------------------------------- */
+
+/* Sums and products of two floats are exact enough in double that rounding them once more changes nothing. */
+static double rounded(const ejki_flash_problem *p, double value) {
+    return p->dtype == EJK_DTYPE_F64 ? value : (double)(float)value;
+}
+
+/* `backwards`: the other order of summation, and the scale multiplied into the query first. */
+static double naive_score(const ejki_flash_problem *p, const struct row *row, int64_t j,
+                          bool backwards) {
+    const double scale = rounded(p, p->scale), cap = rounded(p, p->soft_cap);
+    double z = 0;
+    for (int64_t n = 0; n < p->head_dim; n++) {
+        const int64_t d = backwards ? p->head_dim - 1 - n : n;
+        double q = query_at(p, row, d);
+        if (backwards) q = rounded(p, q * scale);
+        z = rounded(p, z + rounded(p, q * kv_at(p, &p->key, row, j, d)));
+    }
+    if (!backwards) z = rounded(p, z * scale);
+    if (p->soft_cap != 0) z = rounded(p, cap * rounded(p, tanh(rounded(p, z / cap))));
+    return rounded(p, z + bias_at(p, row, j));
+}
+
+static double naive_weight(const ejki_flash_problem *p, double z, double top) {
+    return z == -INFINITY ? 0 : rounded(p, exp(rounded(p, z - top)));
+}
+
+static void naive_row(struct flash_values *out, const ejki_flash_problem *p, const struct row *row,
+                      bool backwards, double *z) {
+    double top = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < p->keys; j++) {
+        z[j] = -INFINITY;
+        if (flash_visible(p, row->b, row->h, row->i, j)) z[j] = naive_score(p, row, j, backwards);
+        top = fmax(top, z[j]);
+    }
+    double all_top = top;
+    for (int64_t n = 0; p->has_sinks && n < p->sink_count; n++)
+        all_top = fmax(all_top, sink_at(p, row, n));
+    const double base = p->normalize ? all_top : top;
+    for (int64_t n = 0; n < p->keys; n++) {
+        const int64_t j = backwards ? p->keys - 1 - n : n;
+        z[j] = naive_weight(p, z[j], base);
+        sum = rounded(p, sum + z[j]);
+    }
+    double denominator = p->normalize ? sum : rounded(p, sum * naive_weight(p, top, all_top));
+    for (int64_t n = 0; p->has_sinks && n < p->sink_count; n++)
+        denominator = rounded(p, denominator + naive_weight(p, sink_at(p, row, n), all_top));
+    for (int64_t d = 0; d < p->value_dim; d++) {
+        double total = 0;
+        for (int64_t n = 0; n < p->keys; n++) {
+            const int64_t j = backwards ? p->keys - 1 - n : n;
+            if (z[j] != 0)
+                total = rounded(p, total + rounded(p, z[j] * kv_at(p, &p->value, row, j, d)));
+        }
+        if (p->normalize) total = sum == 0 ? 0 : rounded(p, total / denominator);
+        out->out[row->out + d] = p->normalize ? total : (double)(float)total;
+    }
+    out->lse[row->index] = (double)(float)(all_top + log(denominator));
+    out->row_max[row->index] = (double)(float)top;
+    out->row_sum[row->index] = (double)(float)sum;
+}
+
+void flash_oracle_create(struct flash_oracle *o, const ejki_flash_problem *p) {
+    const int64_t rows = p->batch * p->query_heads * p->queries, outs = rows * p->value_dim;
+    *o = (struct flash_oracle){.rows = rows, .outs = outs};
+    o->exact = values_create(rows, outs);
+    o->naive[0] = values_create(rows, outs);
+    o->naive[1] = values_create(rows, outs);
+    o->spread = doubles(outs);
+    double *z = doubles(p->keys);
+    real *long_z = calloc((size_t)p->keys + 1, sizeof *long_z);
+    if (!long_z) abort();
+    for (int64_t index = 0; index < rows; index++) {
+        struct row row = {.b = index / (p->query_heads * p->queries),
+                          .h = index / p->queries % p->query_heads,
+                          .i = index % p->queries,
+                          .index = index};
+        row.out = index * p->value_dim;
+        exact_row(o, p, &row, long_z);
+        naive_row(&o->naive[0], p, &row, false, z);
+        naive_row(&o->naive[1], p, &row, true, z);
+    }
+    free(z);
+    free(long_z);
+}
+
+void flash_oracle_destroy(struct flash_oracle *o) {
+    values_destroy(&o->exact);
+    values_destroy(&o->naive[0]);
+    values_destroy(&o->naive[1]);
+    free(o->spread);
+}
+
+/* ---- Comparing ------------------------------------------------------------------------------------ */
+
+struct norms {
+    double squares; /* of which the Frobenius norm is the root */
+    double frobenius, largest;
+};
+
+static void add(struct norms *norms, double value) {
+    norms->squares += value * value;
+    norms->frobenius = sqrt(norms->squares);
+    norms->largest = fmax(norms->largest, fabs(value));
+}
+
+/* One of the results. */
+struct result {
+    const char *name;
+    const double *exact, *naive[2], *got, *spread;
+    int64_t count;
+    double eps;
+    enum { ELEMENT, LOG_SUM, MAXIMUM, SUM } kind;
+    double relative_to; /* what eps is multiplied by: 1, or 1 + the largest |row_max| */
+};
+
+/*
+ * What is not finite has to be so in the same way. In a row with a NaN or +inf among its scores, every
+ * element is NaN, sums of exponentials are NaN or +inf, depending on how they are arrived at, and a maximum
+ * may or may not have noticed the NaN.
+ */
+static bool same_kind(const struct result *r, double exact, double got) {
+    if (exact == -INFINITY) return got == -INFINITY;
+    if (r->kind == MAXIMUM && isnan(exact)) return true;
+    if (r->kind != ELEMENT) return isnan(got) || got == INFINITY;
+    return isnan(exact) ? isnan(got) : got == exact;
+}
+
+/*
+ * Twice the naive error plus 4 eps, with three exceptions where the naive error says too little:
+ * with few numbers it is a matter of luck, and eps counts relative to what is rounded, not to what remains
+ * of it; with scores in the thousands the few rows with nearly equal scores decide, which is luck too;
+ * without normalisation results are relative to row_max, and cannot be better known than it is in f32.
+ */
+static struct norms tolerance(const struct flash_oracle *o, const struct result *r,
+                              const struct norms *size, const struct norms *spread,
+                              const struct norms naive[2]) {
+    double eps_f = 4 * r->eps * r->relative_to, eps_l = eps_f;
+    if (o->rows < 16 || r->count < 64) {
+        eps_f *= (1 + o->magnitude) * fmax(1, spread->frobenius / size->frobenius);
+        eps_l *= (1 + o->magnitude) * fmax(1, spread->largest / size->largest);
+    }
+    const double times = o->magnitude > 1000 ? 4 : 2;
+    return (struct norms){
+        .frobenius = times * fmax(naive[0].frobenius, naive[1].frobenius) + eps_f * size->frobenius,
+        .largest = times * fmax(naive[0].largest, naive[1].largest) + eps_l * size->largest,
+    };
+}
+
+static bool accepts(const struct flash_oracle *o, const struct result *r, double *worst, char *why,
+                    size_t room) {
+    if (!r->got) return true;
+    /* An error of a logarithm is relative to 1: it stands for a factor. */
+    const bool logarithm = r->kind == LOG_SUM || r->kind == MAXIMUM;
+    struct norms size = {0}, spread = {0}, error = {0}, naive[2] = {{0}};
+    int64_t farthest = 0;
+    for (int64_t n = 0; n < r->count; n++) {
+        const double exact = r->exact[n];
+        if (!isfinite(exact) || !isfinite(r->got[n])) {
+            if (isfinite(exact) || !same_kind(r, exact, r->got[n])) {
+                snprintf(why, room, "%s element %lld is %g, expected %g", r->name, (long long)n,
+                         r->got[n], exact);
+                return false;
+            }
+            continue;
+        }
+        if (fabs(r->got[n] - exact) > error.largest) farthest = n;
+        add(&size, fmax(fabs(exact), logarithm ? 1 : 0));
+        add(&spread, r->spread ? r->spread[n] : 0);
+        add(&error, r->got[n] - exact);
+        for (int i = 0; i < 2; i++)
+            if (isfinite(r->naive[i][n])) add(&naive[i], r->naive[i][n] - exact);
+    }
+    if (error.largest == 0) return true;
+    const struct norms most = tolerance(o, r, &size, &spread, naive);
+    const double used = fmax(error.frobenius / most.frobenius, error.largest / most.largest);
+    if (used <= 1) {
+        *worst = fmax(*worst, used);
+        return true;
+    }
+    snprintf(
+        why, room,
+        "%s is off by %.3g of %.3g (allowed %.3g), largest %.3g (allowed %.3g); element %lld is "
+        "%.9g, expected %.9g",
+        r->name, error.frobenius, size.frobenius, most.frobenius, error.largest, most.largest,
+        (long long)farthest, r->got[farthest], r->exact[farthest]);
+    return false;
+}
+
+/* 1 + the largest finite |row_max|. */
+static double largest_maximum(const struct flash_oracle *o) {
+    double largest = 0;
+    for (int64_t row = 0; row < o->rows; row++)
+        if (isfinite(o->exact.row_max[row])) largest = fmax(largest, fabs(o->exact.row_max[row]));
+    return 1 + largest;
+}
+
+bool flash_oracle_accepts(const struct flash_oracle *o, const ejki_flash_problem *p,
+                          const struct flash_values *got, double *worst, char *why, size_t size) {
+    const struct flash_values *e = &o->exact, *a = &o->naive[0], *b = &o->naive[1];
+    const double eps = p->normalize && p->dtype == EJK_DTYPE_F64 ? DBL_EPSILON : FLT_EPSILON;
+    const double relative_to = p->normalize ? 1 : largest_maximum(o);
+#define STATISTIC(x, kind, relative)                                                               \
+    { #x, e->x, {a->x, b->x }, got->x, NULL, o->rows, FLT_EPSILON, kind, relative }
+    /* clang-format off */
+    const struct result results[] = {
+        {"out", e->out, {a->out, b->out}, got->out, o->spread, o->outs, eps, ELEMENT, relative_to},
+        STATISTIC(lse, LOG_SUM, 1),
+        STATISTIC(row_max, MAXIMUM, 1),
+        STATISTIC(row_sum, SUM, relative_to),
+    };
+    /* clang-format on */
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+        if (!accepts(o, &results[i], worst, why, size)) return false;
+    return true;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What flash attention should answer, and how far an answer may be from it: SEMANTICS section 5. The
+ * error of an implementation may be twice that of a naive evaluation in its own precision plus 4 eps, in
+ * the Frobenius norm and in the largest element.
+ */
+#ifndef TESTS_ORACLE_H
+#define TESTS_ORACLE_H
+
+#include "kernels/flash_attention/problem.h"
+
+/* Results without gaps: out [B, Hq, T, Dv], the others [B, Hq, T]. */
+struct flash_values {
+    double *out, *lse, *row_max, *row_sum;
+};
+
+struct flash_oracle {
+    struct flash_values exact;
+    struct flash_values naive[2]; /* two orders of the same arithmetic */
+    double *spread;               /* as out: Σ p·|v| */
+    double magnitude;             /* largest Σ |scale·q·k| + |bias| of a visible key */
+    int64_t rows, outs;           /* elements */
+};
+
+/* Exits the process without memory. */
+void flash_oracle_create(struct flash_oracle *oracle, const ejki_flash_problem *problem);
+void flash_oracle_destroy(struct flash_oracle *oracle);
+
+/*
+ * Compares results, as flash_values of which absent ones are NULL. False, and why, if one is too far off.
+ * *worst is raised to the largest part of a tolerance that was used.
+ */
+bool flash_oracle_accepts(const struct flash_oracle *oracle, const ejki_flash_problem *problem,
+                          const struct flash_values *got, double *worst, char *why, size_t size);
+
+#endif
