@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file flash_attention.h
+ * Exact attention in memory linear in the sequence lengths, with online softmax.
+ *
+ * With G = Hq / Hkv, query head h reads key and value head h / G. For query i of S keys:
+ *
+ *     z_ij = softmax_scale · <query_i, key_j>
+ *     z_ij = logits_soft_cap · tanh(z_ij / logits_soft_cap)          if a cap is set
+ *     z_ij = z_ij + bias_ij                                          if a bias is given
+ *     p_ij = exp(z_ij) / (Σ_visible j exp(z_ij) + Σ_n exp(softmax_aux_n))   for visible j, else 0
+ *     out_i = Σ_j p_ij value_j,      lse_i = log of that denominator
+ *
+ * Key j is visible to query i iff attention_mask, causal, sliding_window and segment ids all allow it:
+ * causal: j ≤ i + offset; window: i + offset − left ≤ j ≤ i + offset + right; offset is causal_offset,
+ * by default S − T, so that the last query sees the last key; segments: both ids equal and ≥ 0.
+ *
+ * A query that sees nothing gets output 0 and lse −∞ (with sinks: lse = log Σ exp(sink)), never NaN.
+ * The same holds if all its visible scores are −∞. What lies in masked places, NaN included, never
+ * reaches a result; what is visible propagates as arithmetic says.
+ *
+ * Accuracy: the error against f64 is at most twice that of a plain f32 evaluation plus 4 ulp. Results are
+ * bitwise equal for any number of threads, any batch neighbours, any position of a row, with the same
+ * implementation and parameters.
+ *
+ * Source of the formulas: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax" (2018);
+ * T. Dao et al., "FlashAttention" (2022).
+ */
+#ifndef EJKERNEL_FLASH_ATTENTION_H
+#define EJKERNEL_FLASH_ATTENTION_H
+
+#include <ejkernel/context.h>
+#include <ejkernel/plan.h>
+#include <ejkernel/record.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Configuration: how to compute, never what. */
+#define EJK_FLASH_ATTENTION_CONFIG(F, R)                                                           \
+    EJK_BASE_OPERATION_CONFIG(F, R)                                                                \
+    R(ejk_fwd_params, fwd_params, ejk_fwd_params_record, "parameters of the forward pass")         \
+    R(ejk_bwd_params, bwd_params, ejk_bwd_params_record, "parameters of the backward pass")
+
+EJK_RECORD_STRUCT(ejk_flash_attention_config, EJK_FLASH_ATTENTION_CONFIG);
+extern EJK_API const ejk_record ejk_flash_attention_config_record;
+
+/**
+ * Arguments. Symbols: B batch, T queries, S keys, Hq and Hkv heads, D head dim of query and key, Dv of
+ * value, n sinks. Any strides with a contiguous last axis. Zero-initialised members are left out.
+ */
+#define EJK_FLASH_ATTENTION_ARGS(F, R)                                                             \
+    F(TENSOR, query, EJK_REQUIRED, "", "[B,T,Hq,D] float", "queries")                              \
+    F(TENSOR, key, EJK_REQUIRED, "", "[B,S,Hkv,D] query", "keys")                                  \
+    F(TENSOR, value, EJK_REQUIRED, "", "[B,S,Hkv,Dv] query", "values")                             \
+    F(TENSOR, bias, EJK_OPTIONAL, "none", "[B|1,Hq|1,T|1,S] query",                                \
+      "added to the scores after the soft cap, natural-log units")                                 \
+    F(TENSOR, cum_seqlens_q, EJK_OPTIONAL, "none", "[N+1] int",                                    \
+      "cumulative query lengths of packed sequences; not in this version")                         \
+    F(TENSOR, cum_seqlens_k, EJK_OPTIONAL, "none", "[N+1] int",                                    \
+      "cumulative key lengths of packed sequences; not in this version")                           \
+    F(TENSOR, softmax_aux, EJK_OPTIONAL, "none", "[n] or [Hq,n] or [Hkv,n] query",                 \
+      "sinks: logits that join the denominator only")                                              \
+    F(TENSOR, attention_mask, EJK_OPTIONAL, "none", "[B|1,Hq|Hkv|1,T|1,S] bool",                   \
+      "true where a query may attend")                                                             \
+    F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")             \
+    F(FLOAT, dropout_prob, EJK_OPTIONAL, "0", "", "dropout; only 0 in this version")               \
+    F(OPT_INT, dropout_seed, EJK_OPTIONAL, "0", "", "seed of the dropout")                         \
+    F(BOOL, causal, EJK_OPTIONAL, "false", "", "hide keys after the query's own position")         \
+    F(OPT_INT, causal_offset, EJK_OPTIONAL, "S - T", "keys",                                       \
+      "key position of query 0, for causal and window")                                            \
+    F(WINDOW, sliding_window, EJK_OPTIONAL, "unlimited", "keys",                                   \
+      "left,right: keys visible to each side, inclusive; one number = both")                       \
+    F(OPT_FLOAT, logits_soft_cap, EJK_OPTIONAL, "none", "", "cap * tanh(score / cap), above 0")    \
+    F(OPT_BOOL, normalize_output, EJK_OPTIONAL, "true", "",                                        \
+      "false: out is the float32 accumulator beside row_max and row_sum")                          \
+    F(NAME, precision, EJK_OPTIONAL, "highest", "",                                                \
+      "default, high or highest: all accumulate in float32")                                       \
+    F(DTYPE, logits_dtype, EJK_OPTIONAL, "float32", "", "type of the scores; only float32")        \
+    F(TENSOR, q_segment_ids, EJK_OPTIONAL, "none", "[B,T] int",                                    \
+      "segment of each query, below 0 = padding; given with kv_segment_ids")                       \
+    F(TENSOR, kv_segment_ids, EJK_OPTIONAL, "none", "[B,S] int",                                   \
+      "segment of each key, below 0 = padding")                                                    \
+    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
+      "implementation technology: auto, simd, reference; before that of cfg")                      \
+    R(ejk_flash_attention_config, cfg, ejk_flash_attention_config_record,                          \
+      "explicit configuration, always honoured")                                                   \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[B,T,Hq,Dv] float",                                   \
+      "attention output, in the type of query (float32 if not normalised)")                        \
+    F(TENSOR, lse, EJK_OUTPUT, "not written", "[B,Hq,T] float32",                                  \
+      "log-sum-exp of each row, sinks included, natural log")                                      \
+    F(TENSOR, row_max, EJK_OUTPUT, "not written", "[B,Hq,T] float32",                              \
+      "largest visible score of each row; with normalize_output = false")                          \
+    F(TENSOR, row_sum, EJK_OUTPUT, "not written", "[B,Hq,T] float32",                              \
+      "sum of exp(score - row_max); with normalize_output = false")
+
+EJK_RECORD_STRUCT(ejk_flash_attention_args, EJK_FLASH_ATTENTION_ARGS);
+extern EJK_API const ejk_record ejk_flash_attention_args_record;
+
+/** The operation's description. */
+extern EJK_API const ejk_kernel ejk_flash_attention_kernel;
+
+/**
+ * Computes. Results go to `out` and, where given, `lse`, `row_max`, `row_sum`; nothing is written if the
+ * call fails. Allocates only the first time a shape is met; see plan.h for calls that never do.
+ * Statuses: those of ejk_plan_create() and ejk_plan_execute().
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_flash_attention(ejk_context *context,
+                                                     const ejk_flash_attention_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

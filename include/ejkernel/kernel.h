@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file kernel.h
+ * A kernel is the description of an operation: its arguments, its configuration, its checks, its choice
+ * of parameters and its cost. Implementations (registry.h) compute it; plans (plan.h) bring both
+ * together. Everything that serves all operations, the command line, benchmarks, tests, caches, works
+ * from this description, so a kernel of your own gets it by being described.
+ *
+ * A call's way: tensors are checked against the arguments' record and their symbols bound → `prepare`
+ * checks the rest and writes the problem, a plain struct that implementations understand → an
+ * implementation is found → explicit configuration, else `heuristic_cfg`, gives its parameters →
+ * execution copies the problem, `bind` puts the call's pointers in, the implementation runs.
+ */
+#ifndef EJKERNEL_KERNEL_H
+#define EJKERNEL_KERNEL_H
+
+#include <ejkernel/record.h>
+#include <ejkernel/registry.h>
+#include <ejkernel/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** The largest problem struct, in bytes: it is copied to the stack of every execution. */
+#define EJK_MAX_PROBLEM_SIZE 2048
+
+/** What a call costs at least: the numerators of its shares of peak and bandwidth. */
+typedef struct ejk_cost {
+    double flops; /**< multiplications and additions of the products, of what is visible only */
+    double bytes; /**< inputs read once and outputs written once */
+} ejk_cost;
+
+/** A call on its way to a plan. */
+typedef struct ejk_invocation {
+    const struct ejk_kernel *kernel;
+    const void *args;                         /**< the call's arguments */
+    const void *problem;                      /**< what `prepare` wrote, or `args` */
+    const ejk_implementation *implementation; /**< the one chosen */
+} ejk_invocation;
+
+/** Description of an operation. Constant; it and what it points to live as long as its contexts. */
+typedef struct ejk_kernel {
+    const char *op_id;      /**< "flash_attention": also the algorithm looked up in the registry */
+    const char *version;    /**< of the operation's meaning; NULL = "0" */
+    const char *doc;        /**< one line */
+    const ejk_record *args; /**< description of the arguments */
+    const ejk_record *config; /**< description of the configuration; NULL = none */
+    /**
+     * Name of the nested record of `args` that holds an explicit configuration ("cfg"), and the record
+     * in it that holds the parameters ("fwd_params"; "" = itself). NULL = none.
+     */
+    const char *config_field;
+    const char *parameters_field;
+    size_t problem_size; /**< at most #EJK_MAX_PROBLEM_SIZE; 0 = the arguments are the problem */
+    /**
+     * Checks what the record cannot say and writes the problem. `axes` has the symbols of the tensors.
+     * May be NULL if problem_size is 0. No side effects besides `problem`.
+     */
+    ejk_status (*prepare)(const void *args, const ejk_axes *axes, void *problem);
+    /** Puts the pointers of `args` into a copy of the problem. Must be there if problem_size is not 0. */
+    void (*bind)(const void *args, void *problem);
+    /** Element type by which implementations are looked up. NULL = that of the first tensor field. */
+    ejk_dtype (*dtype)(const void *args);
+    /** Sets fields of `config` (zeroed) that suit the invocation. Never measures. NULL = leave unset. */
+    void (*heuristic_cfg)(const ejk_invocation *invocation, void *config);
+    /** What the call costs. NULL = unknown. */
+    void (*cost)(const void *problem, ejk_cost *cost);
+} ejk_kernel;
+
+/** The configuration every operation's configuration starts with. */
+#define EJK_BASE_OPERATION_CONFIG(F, R)                                                            \
+    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
+      "implementation technology: auto, simd, reference")                                          \
+    F(NAME, backend, EJK_OPTIONAL, "any", "", "kind of hardware: any, cpu")
+
+/** Parameters of a forward pass. Unset = chosen by the library. */
+#define EJK_FWD_PARAMS(F, R)                                                                       \
+    F(OPT_INT, blocksize_m, EJK_OPTIONAL, "unset", "rows", "block of the output's rows")           \
+    F(OPT_INT, blocksize_k, EJK_OPTIONAL, "unset", "", "block of the reduction")                   \
+    F(OPT_INT, blocksize_n, EJK_OPTIONAL, "unset", "columns", "block of the output's columns")     \
+    F(OPT_INT, q_blocksize, EJK_OPTIONAL, "unset", "queries", "block of query rows")               \
+    F(OPT_INT, kv_blocksize, EJK_OPTIONAL, "unset", "keys", "block of keys and values")            \
+    F(OPT_INT, blocksize_heads, EJK_OPTIONAL, "unset", "heads", "block of heads")                  \
+    F(OPT_INT, blocksize_keys, EJK_OPTIONAL, "unset", "keys", "block of keys in decoding")         \
+    F(OPT_INT, num_key_splits, EJK_OPTIONAL, "unset", "", "parts the keys are split into")         \
+    F(OPT_INT, num_warps, EJK_OPTIONAL, "unset", "warps", "warps of a GPU block")                  \
+    F(OPT_INT, num_stages, EJK_OPTIONAL, "unset", "", "stages of a GPU pipeline")
+
+/** Parameters of a backward pass. */
+#define EJK_BWD_PARAMS(F, R)                                                                       \
+    F(OPT_INT, blocksize_m, EJK_OPTIONAL, "unset", "rows", "block of the output's rows")           \
+    F(OPT_INT, blocksize_k, EJK_OPTIONAL, "unset", "", "block of the reduction")                   \
+    F(OPT_INT, blocksize_n, EJK_OPTIONAL, "unset", "columns", "block of the output's columns")     \
+    F(OPT_INT, q_blocksize, EJK_OPTIONAL, "unset", "queries", "block of query rows")               \
+    F(OPT_INT, kv_blocksize, EJK_OPTIONAL, "unset", "keys", "block of keys and values")            \
+    F(OPT_INT, num_warps, EJK_OPTIONAL, "unset", "warps", "warps of a GPU block")                  \
+    F(OPT_INT, num_stages, EJK_OPTIONAL, "unset", "", "stages of a GPU pipeline")
+
+EJK_RECORD_STRUCT(ejk_fwd_params, EJK_FWD_PARAMS);
+EJK_RECORD_STRUCT(ejk_bwd_params, EJK_BWD_PARAMS);
+extern EJK_API const ejk_record ejk_fwd_params_record;
+extern EJK_API const ejk_record ejk_bwd_params_record;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file plan.h
+ * Plans: a call whose implementation, parameters and memory are settled, to be executed many times with
+ * the same shapes and other pointers.
+ *
+ * Executing a plan neither allocates nor locks nor hashes: scratch memory is the caller's workspace, or a
+ * buffer of the plan's own lock-free list (which grows only if more executions overlap than ever
+ * before). A plan of one worker never enters the thread pool.
+ *
+ * Thread-safety: a plan is constant after creation and may be executed from any threads at once, with
+ * different workspaces. It must be destroyed before its context.
+ */
+#ifndef EJKERNEL_PLAN_H
+#define EJKERNEL_PLAN_H
+
+#include <ejkernel/context.h>
+#include <ejkernel/kernel.h>
+#include <ejkernel/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ejk_plan ejk_plan;
+
+/**
+ * Settles a call. Data pointers of `args` are not looked at (they may be NULL here); everything else is:
+ * execution asks for the same shapes, strides, types and values. `args` is copied.
+ * Statuses: INVALID_ARGUMENT, INVALID_SHAPE, INVALID_DTYPE, INVALID_LAYOUT, OVERFLOW (the call),
+ * UNKNOWN_NAME (platform, backend or another name that nothing has), UNAVAILABLE (no implementation
+ * fits; option of a later version), OUT_OF_MEMORY.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_create(ejk_context *context, const ejk_kernel *kernel,
+                                                 const void *args, ejk_plan **out);
+
+/** NULL is allowed. No execution may be running. */
+EJK_API void ejk_plan_destroy(ejk_plan *plan);
+
+/** Bytes of workspace, to be aligned to 64; 0 if none is needed. */
+EJK_API size_t ejk_plan_workspace(const ejk_plan *plan);
+
+/**
+ * Computes. NULL workspace = the plan's own. Does nothing if results are asked for and all are empty.
+ *
+ * Results lie in memory of their own: none may share a byte with an input or another result, or hold an
+ * element of its own twice. Views whose spans meet are told apart where it can be seen from their strides
+ * (slices of one buffer along any axis, as out = x[…, 0:64] beside query = x[…, 64:128], or parts of a
+ * packed [B,T,3,H,D]), and refused where it cannot: then the strides have no common grid. Inputs may
+ * overlap each other freely.
+ * Statuses: INVALID_ARGUMENT (a missing pointer; a signature that is not the plan's), INVALID_LAYOUT (an
+ * output overlaps an input or another output; a workspace that is not aligned), WORKSPACE_TOO_SMALL,
+ * OUT_OF_MEMORY (workspace NULL and more executions at once than ever before).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_execute(const ejk_plan *plan, const void *args,
+                                                  void *workspace, size_t workspace_bytes);
+
+/** What was settled. */
+EJK_API const ejk_kernel *ejk_plan_kernel(const ejk_plan *plan);
+EJK_API const ejk_implementation *ejk_plan_implementation(const ejk_plan *plan);
+EJK_API int32_t ejk_plan_workers(const ejk_plan *plan);
+/** Cost as the kernel counts it; zeros if it does not. */
+EJK_API ejk_cost ejk_plan_cost(const ejk_plan *plan);
+
+/**
+ * The plan as JSON: {"op","version","implementation","platform","backend","isa","dtype","implementation_version",
+ * "parameters":{…},"chosen_by":{name:"override"|"heuristics"|"default"},"workers","workspace_bytes"}.
+ * Freed with ejk_free().
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_describe(const ejk_plan *plan, char **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

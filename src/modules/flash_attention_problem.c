@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From arguments to what they mean. */
+#include "modules/flash_attention_steps.h"
+
+#include <math.h>
+
+#include "base/base.h"
+
+/* Beyond every position; far enough from the ends of int64 that a position can be added. */
+#define FAR (INT64_C(1) << 61)
+
+/* The step of an axis: 0 where it is broadcast, so that one element serves all. */
+static int64_t stride(const ejk_tensor *t, int32_t axis) {
+    return t->shape[axis] == 1 ? 0 : t->strides[axis];
+}
+
+static ejki_bthd bthd(const ejk_tensor *t) {
+    return (ejki_bthd){NULL, t->strides[0], t->strides[1], t->strides[2]};
+}
+
+static ejki_bhts bhts(const ejk_tensor *t) {
+    return (ejki_bhts){NULL, stride(t, 0), stride(t, 1), stride(t, 2)};
+}
+
+/* An axis of one element may have any stride: the contiguous one says that the result is wanted. */
+static ejki_bht bht(const ejk_tensor *t) {
+    if (!ejk_tensor_present(t)) return (ejki_bht){0};
+    return (ejki_bht){NULL, t->strides[0], t->strides[1], 1};
+}
+
+/* How many query heads share one of a tensor's `heads`, which may be 1, Hq or Hkv. */
+static int64_t sharers(const ejki_flash_problem *p, int64_t heads) {
+    return heads == p->query_heads || heads == 1 ? 1 : p->group;
+}
+
+static int64_t bounded(int64_t a, int64_t b) {
+    int64_t sum;
+    if (!ejki_add(a, b, &sum)) return a < 0 ? -FAR : FAR;
+    return ejki_max(ejki_min(sum, FAR), -FAR);
+}
+
+static void resolve_positions(const ejk_flash_attention_args *args, ejki_flash_problem *p) {
+    int64_t offset = args->causal_offset.set ? args->causal_offset.value : p->keys - p->queries;
+    ejk_window window = args->sliding_window;
+    p->first_offset = window.left.set ? bounded(offset, -window.left.value) : -FAR;
+    p->last_offset = window.right.set ? bounded(offset, window.right.value) : FAR;
+    if (args->causal) p->last_offset = ejki_min(p->last_offset, bounded(offset, 0));
+}
+
+static void resolve_sinks(const ejk_tensor *sinks, ejki_flash_problem *p) {
+    if (!ejk_tensor_present(sinks)) return;
+    bool per_head = sinks->rank == 2;
+    p->sink_count = sinks->shape[sinks->rank - 1];
+    p->has_sinks = p->sink_count > 0;
+    p->sink_stride_h = per_head ? stride(sinks, 0) : 0;
+    p->sink_group = per_head ? sharers(p, sinks->shape[0]) : 1;
+}
+
+void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes *axes,
+                           ejki_flash_problem *out) {
+    int64_t heads = ejk_axes_get(axes, "Hq"), kv_heads = ejk_axes_get(axes, "Hkv");
+    int64_t head_dim = ejk_axes_get(axes, "D");
+    *out = (ejki_flash_problem){
+        .batch = ejk_axes_get(axes, "B"),
+        .queries = ejk_axes_get(axes, "T"),
+        .keys = ejk_axes_get(axes, "S"),
+        .query_heads = heads,
+        .kv_heads = kv_heads,
+        .group = kv_heads ? heads / kv_heads : 1,
+        .head_dim = head_dim,
+        .value_dim = ejk_axes_get(axes, "Dv"),
+        .dtype = args->query.dtype,
+        .query = bthd(&args->query),
+        .key = bthd(&args->key),
+        .value = bthd(&args->value),
+        .out = bthd(&args->out),
+        .lse = bht(&args->lse),
+        .row_max = bht(&args->row_max),
+        .row_sum = bht(&args->row_sum),
+        .has_bias = ejk_tensor_present(&args->bias),
+        .has_mask = ejk_tensor_present(&args->attention_mask),
+        .has_segments = ejk_tensor_present(&args->q_segment_ids),
+        .bias = bhts(&args->bias),
+        .mask = bhts(&args->attention_mask),
+        .query_segments = {NULL, args->q_segment_ids.strides[0]},
+        .key_segments = {NULL, args->kv_segment_ids.strides[0]},
+        .segments_are_i64 = args->q_segment_ids.dtype == EJK_DTYPE_I64,
+        .sink_group = 1,
+        .scale = head_dim ? 1 / sqrt((double)head_dim) : 1,
+        .soft_cap = args->logits_soft_cap.set ? args->logits_soft_cap.value : 0,
+        .normalize = args->normalize_output != EJK_FALSE,
+    };
+    if (args->softmax_scale.set) out->scale = args->softmax_scale.value;
+    out->mask_group = sharers(out, args->attention_mask.shape[1]);
+    resolve_sinks(&args->softmax_aux, out);
+    resolve_positions(args, out);
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of flash attention that lie in files of their own. */
+#ifndef EJKI_MODULES_FLASH_ATTENTION_STEPS_H
+#define EJKI_MODULES_FLASH_ATTENTION_STEPS_H
+
+#include <ejkernel/flash_attention.h>
+
+#include "kernels/flash_attention/problem.h"
+
+/* What the record cannot say: combinations, values, what this version does not have. */
+ejk_status ejki_flash_check(const ejk_flash_attention_args *args, const ejk_axes *axes);
+
+/* Writes the problem of checked arguments: sizes, strides, scalars resolved to what they mean. */
+void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes *axes,
+                           ejki_flash_problem *out);
+
+void ejki_flash_cost(const void *problem, ejk_cost *cost);
+
+#endif

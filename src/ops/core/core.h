@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The structs behind ejk_context and ejk_plan, and what the files of this room share.
+ *
+ * Everything that a call needs is worked out once, when its plan is made, so that an execution only
+ * compares numbers: the values that make up the plan's signature, the tensors whose pointers must be
+ * there, and the distances between tensors at which memories would overlap.
+ */
+#ifndef EJKI_OPS_CORE_CORE_H
+#define EJKI_OPS_CORE_CORE_H
+
+#include <ejkernel/plan.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/base.h"
+#include "ops/core/context.h"
+
+/* ---- workspace.c: buffers that executions take and give back ---------------------------------------- */
+
+/* Scratch memory in all workspaces is aligned to this. */
+#define EJKI_ALIGNMENT 64
+
+/* More executions at once than this allocate and free their workspace each time. */
+#define EJKI_MAX_WORKSPACES 128
+
+typedef struct ejki_workspaces {
+    _Atomic(void *) idle[EJKI_MAX_WORKSPACES];
+} ejki_workspaces;
+
+/* A buffer of at least `bytes`; OUT_OF_MEMORY. Allocates only if no idle one is large enough. */
+ejk_status ejki_workspaces_take(ejki_workspaces *list, size_t bytes, void **out);
+void ejki_workspaces_give(ejki_workspaces *list, void *workspace);
+void ejki_workspaces_close(ejki_workspaces *list);
+
+/* ---- signature.c: is this call one for that plan? --------------------------------------------------- */
+
+/* What the word or byte at an offset of the arguments must be. */
+typedef struct ejki_expected {
+    uint32_t offset, value;
+} ejki_expected;
+
+/* Every value that counts in a call's signature; one allocation, of `words`. */
+typedef struct ejki_signature {
+    ejki_expected *words, *bytes; /* 4 bytes and 1 byte wide */
+    uint32_t *tensors;            /* offsets of those present */
+    size_t word_count, byte_count, tensor_count;
+} ejki_signature;
+
+ejk_status ejki_signature_create(const ejk_record *record, const void *args, ejki_signature *out);
+/* INVALID_ARGUMENT with the first field that differs and both its values. */
+ejk_status ejki_signature_explain(const ejk_record *record, const void *expected, const void *args);
+
+/* ---- overlap.c: do results lie where something else lies? ------------------------------------------- */
+
+/* A tensor that has elements. */
+typedef struct ejki_operand {
+    const char *name;
+    size_t offset; /* in the arguments */
+    bool output;
+} ejki_operand;
+
+/*
+ * Two regular patterns of bytes that repeat with a common period: seen modulo the period, `first` bytes
+ * from the one tensor's start and `second` bytes from the other's.
+ */
+typedef struct ejki_period {
+    int64_t length, shift, first, second;
+} ejki_period;
+
+#define EJKI_MAX_PERIODS 4
+
+/*
+ * An output and another tensor: their spans meet iff low < distance of their pointers < high. They are
+ * apart nevertheless if they are so under one of the periods.
+ */
+typedef struct ejki_pair {
+    size_t first_offset, second_offset;
+    const char *first_name, *second_name;
+    int64_t low, high;
+    ejki_period periods[EJKI_MAX_PERIODS];
+    int32_t period_count;
+} ejki_pair;
+
+typedef struct ejki_operands {
+    ejki_operand *tensors;
+    ejki_pair *pairs;
+    size_t tensor_count, pair_count;
+    bool idle; /* results are asked for, but none has elements: there is nothing to do */
+} ejki_operands;
+
+/* INVALID_LAYOUT: an output whose own elements share memory. */
+ejk_status ejki_operands_create(const ejk_record *record, const void *args, ejki_operands *out);
+void ejki_operands_close(ejki_operands *operands);
+/* INVALID_ARGUMENT: a missing pointer; INVALID_LAYOUT: an output overlaps another tensor. */
+ejk_status ejki_operands_check(const ejki_operands *operands, const void *args);
+
+/* ---- kernel_check.c --------------------------------------------------------------------------------- */
+
+/* INVALID_ARGUMENT with what is wrong with a kernel's description. */
+ejk_status ejki_kernel_check(const ejk_kernel *kernel);
+/* Values that no field of its kind can have: texts without end, truth values that are neither. */
+ejk_status ejki_values_check(const ejk_record *record, const void *object);
+
+/* ---- plan_cache.c ----------------------------------------------------------------------------------- */
+
+#define EJKI_CACHE_WAYS 8
+#define EJKI_CACHE_SETS 32
+
+typedef struct ejki_cache_slot {
+    _Atomic(uint32_t) pins; /* calls that use the plan now; the top bit: it is being replaced */
+    _Atomic(uint32_t) used; /* the cache's clock when it was last used */
+    ejk_plan *plan;
+} ejki_cache_slot;
+
+typedef struct ejki_cache_set {
+    _Alignas(64) _Atomic(uint64_t) hashes[EJKI_CACHE_WAYS]; /* 0 = empty */
+    ejki_cache_slot slots[EJKI_CACHE_WAYS];
+} ejki_cache_set;
+
+typedef struct ejki_plan_cache {
+    ejki_cache_set sets[EJKI_CACHE_SETS];
+    _Atomic(uint32_t) clock; /* counts plans put in */
+    pthread_mutex_t lock;    /* held while one is put in */
+} ejki_plan_cache;
+
+/* Destroys the plans; no call may be running. */
+void ejki_plan_cache_clear(ejki_plan_cache *cache);
+
+/* ---- context.c, select.c, plan.c, execute.c --------------------------------------------------------- */
+
+typedef struct ejki_kernel_node ejki_kernel_node;
+
+struct ejk_context {
+    ejki_plan_cache cache;
+    ejki_workspaces workspaces; /* of the plans in the cache */
+    ejk_threads *threads;
+    ejk_registry *registry;
+    ejk_isa isa;
+    ejk_event_fn on_event;
+    void *on_event_user;
+    _Atomic(ejki_kernel_node *) kernels; /* in the order added; only ever appended to */
+    pthread_mutex_t kernels_lock;        /* held while one is appended */
+};
+
+/* Where a parameter's value came from. */
+typedef enum ejki_source { EJKI_DEFAULT, EJKI_HEURISTICS, EJKI_OVERRIDE } ejki_source;
+
+struct ejk_plan {
+    ejk_context *context;
+    const ejk_kernel *kernel;
+    const ejk_implementation *implementation;
+    void *args;    /* copy of the arguments, data pointers NULL */
+    void *problem; /* NULL: the arguments are the problem */
+    ejki_signature signature;
+    ejki_operands operands;
+    ejk_launch launch;
+    ejk_threads *threads; /* NULL for one worker */
+    ejki_workspaces *workspaces;
+    bool owns_workspaces;
+    ejk_cost cost;
+    ejk_dtype dtype; /* by which the implementation was found */
+    int64_t parameters[EJK_MAX_PARAMETERS];
+    ejki_source sources[EJK_MAX_PARAMETERS];
+};
+
+/* What the implementation is asked about: the problem, or the arguments if they are it. */
+static inline const void *ejki_plan_problem(const ejk_plan *plan) {
+    return plan->problem ? plan->problem : plan->args;
+}
+
+/* Tells the caller's hook that a plan was made. */
+void ejki_plan_announce(const ejk_plan *plan);
+
+/* Fills implementation, dtype, parameters and sources. */
+ejk_status ejki_plan_select(ejk_plan *plan);
+
+/* ejk_plan_create() of a plan that shares the context's workspaces. */
+ejk_status ejki_plan_make(ejk_context *context, const ejk_kernel *kernel, const void *args,
+                          ejk_plan **out);
+
+/* True if the call has the plan's signature. */
+bool ejki_plan_fits(const ejk_plan *plan, const void *args);
+/* Executes a call that fits. NULL workspace = one of the plan's list. */
+ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace);
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The way of every call: no allocation, no lock, no look at a description. */
+#include "ops/core/core.h"
+
+#include <string.h>
+
+static ejk_status run(const ejk_plan *plan, const void *args, void *workspace) {
+    _Alignas(EJKI_ALIGNMENT) unsigned char problem[EJK_MAX_PROBLEM_SIZE];
+    ejk_run call = {.problem = args,
+                    .parameters = plan->parameters,
+                    .workspace = workspace,
+                    .threads = plan->threads,
+                    .workers = plan->launch.workers};
+    if (plan->problem) {
+        memcpy(problem, plan->problem, plan->kernel->problem_size);
+        plan->kernel->bind(args, problem);
+        call.problem = problem;
+    }
+    return plan->implementation->run(&call);
+}
+
+ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace) {
+    EJKI_TRY(ejki_operands_check(&plan->operands, args));
+    if (plan->operands.idle) return EJK_OK;
+    if (workspace || !plan->launch.workspace_bytes) return run(plan, args, workspace);
+    EJKI_TRY(ejki_workspaces_take(plan->workspaces, plan->launch.workspace_bytes, &workspace));
+    ejk_status status = run(plan, args, workspace);
+    ejki_workspaces_give(plan->workspaces, workspace);
+    return status;
+}
+
+ejk_status ejk_plan_execute(const ejk_plan *plan, const void *args, void *workspace,
+                            size_t workspace_bytes) {
+    if (!plan || !args)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL, expected one",
+                         plan ? "args" : "plan");
+    if (!ejki_plan_fits(plan, args))
+        return ejki_signature_explain(plan->kernel->args, plan->args, args);
+    if (workspace && workspace_bytes < plan->launch.workspace_bytes)
+        return ejki_fail(EJK_STATUS_WORKSPACE_TOO_SMALL,
+                         "workspace_bytes is %zu, expected at least %zu", workspace_bytes,
+                         plan->launch.workspace_bytes);
+    if (plan->launch.workspace_bytes && (uintptr_t)workspace % EJKI_ALIGNMENT)
+        return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
+                         "workspace is %p, expected an address aligned to %d", workspace,
+                         EJKI_ALIGNMENT);
+    return ejki_plan_run(plan, args, workspace);
+}

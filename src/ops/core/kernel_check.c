@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a description of an operation, and the structs handed to it, must hold before they are trusted. */
+#include "ops/core/core.h"
+
+#include <string.h>
+
+static ejk_status wrong(const ejk_kernel *kernel, const char *what) {
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "kernel '%.64s': %s",
+                     kernel->op_id ? kernel->op_id : "", what);
+}
+
+static const ejk_field *own_record(const ejk_record *record, const char *name) {
+    const ejk_field *field = ejk_record_find(record, name, NULL);
+    return field && field->kind == EJK_FIELD_RECORD ? field : NULL;
+}
+
+static ejk_status check_config(const ejk_kernel *kernel) {
+    if (kernel->config) EJKI_TRY(ejk_record_check(kernel->config));
+    if (kernel->config_field) {
+        const ejk_field *field = own_record(kernel->args, kernel->config_field);
+        if (!field) return wrong(kernel, "config_field names no nested record of its arguments");
+        if (field->record != kernel->config)
+            return wrong(kernel, "config_field names another record than config");
+    }
+    if (kernel->parameters_field && kernel->parameters_field[0]) {
+        if (!kernel->config || !own_record(kernel->config, kernel->parameters_field))
+            return wrong(kernel, "parameters_field names no nested record of its configuration");
+    }
+    if (kernel->heuristic_cfg && !kernel->config)
+        return wrong(kernel, "heuristic_cfg is given, but no config for it to fill");
+    return EJK_OK;
+}
+
+ejk_status ejki_kernel_check(const ejk_kernel *kernel) {
+    if (!kernel->op_id || !kernel->op_id[0])
+        return wrong(kernel, "op_id is missing, expected a name");
+    if (!kernel->args) return wrong(kernel, "args is NULL, expected the record of its arguments");
+    EJKI_TRY(ejk_record_check(kernel->args));
+    if (kernel->problem_size > EJK_MAX_PROBLEM_SIZE)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "kernel '%.64s': problem_size is %zu, expected at most %d", kernel->op_id,
+                         kernel->problem_size, EJK_MAX_PROBLEM_SIZE);
+    if (kernel->problem_size && (!kernel->prepare || !kernel->bind))
+        return wrong(kernel, "it has a problem, so prepare and bind must be given");
+    return check_config(kernel);
+}
+
+static ejk_status impossible(const char *name, const char *expected) {
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s holds no value of its kind, expected %s",
+                     name, expected);
+}
+
+/* Bytes, not bools: a bool that is neither true nor false may not even be read. */
+static bool is_truth(const void *place) {
+    return *(const unsigned char *)place <= 1;
+}
+
+ejk_status ejki_values_check(const ejk_record *record, const void *object) {
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        const char *place = (const char *)object + field->offset;
+        bool truth = true;
+        switch (field->kind) {
+        case EJK_FIELD_BOOL: truth = is_truth(place); break;
+        case EJK_FIELD_OPT_INT: truth = is_truth(&((const ejk_opt_int *)place)->set); break;
+        case EJK_FIELD_OPT_FLOAT: truth = is_truth(&((const ejk_opt_float *)place)->set); break;
+        case EJK_FIELD_WINDOW:
+            truth = is_truth(&((const ejk_window *)place)->left.set) &&
+                    is_truth(&((const ejk_window *)place)->right.set);
+            break;
+        case EJK_FIELD_OPT_BOOL:
+            if (*(const uint32_t *)place > EJK_FALSE)
+                return impossible(field->name, "EJK_UNSET, EJK_TRUE or EJK_FALSE");
+            break;
+        case EJK_FIELD_DTYPE: {
+            ejk_dtype dtype = *(const ejk_dtype *)place;
+            if (dtype != EJK_DTYPE_UNSET && !ejk_dtype_size(dtype))
+                return impossible(field->name, "an element type");
+            break;
+        }
+        case EJK_FIELD_NAME:
+            if (!memchr(place, 0, EJK_NAME_SIZE))
+                return impossible(field->name, "a text with a closing zero");
+            break;
+        case EJK_FIELD_RECORD: EJKI_TRY(ejki_values_check(field->record, place)); break;
+        case EJK_FIELD_INT:
+        case EJK_FIELD_FLOAT:
+        case EJK_FIELD_TENSOR: break;
+        }
+        if (!truth) return impossible(field->name, "a truth value of 0 or 1");
+    }
+    return EJK_OK;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making plans: everything that a call does not have to do again. */
+#include "ops/core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Gives every tensor of a copy of the arguments this address. */
+static void place_tensors(const ejk_record *record, void *args, void *data) {
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        void *place = (char *)args + field->offset;
+        if (field->kind == EJK_FIELD_TENSOR) ((ejk_tensor *)place)->data = data;
+        if (field->kind == EJK_FIELD_RECORD) place_tensors(field->record, place, data);
+    }
+}
+
+/* Pointers are not looked at here, so views are checked as if each began in the middle of memory. */
+static ejk_status check_tensors(const ejk_plan *plan, ejk_axes *axes) {
+    const ejk_record *record = plan->kernel->args;
+    place_tensors(record, plan->args, (void *)(UINTPTR_MAX / 2 + 1));
+    ejk_status status = ejk_record_check_tensors(record, plan->args, axes);
+    place_tensors(record, plan->args, NULL);
+    return status;
+}
+
+static ejk_status prepare_problem(ejk_plan *plan, const ejk_axes *axes) {
+    const ejk_kernel *kernel = plan->kernel;
+    if (kernel->problem_size) {
+        plan->problem = calloc(1, kernel->problem_size);
+        if (!plan->problem)
+            return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan's problem");
+    }
+    if (kernel->prepare) EJKI_TRY(kernel->prepare(plan->args, axes, plan->problem));
+    if (kernel->cost) kernel->cost(ejki_plan_problem(plan), &plan->cost);
+    return EJK_OK;
+}
+
+static ejk_status prepare_launch(ejk_plan *plan) {
+    const ejk_implementation *chosen = plan->implementation;
+    int32_t threads = ejk_threads_count(plan->context->threads);
+    plan->launch = (ejk_launch){.workers = 1};
+    if (chosen->prepare)
+        EJKI_TRY(
+            chosen->prepare(ejki_plan_problem(plan), plan->parameters, threads, &plan->launch));
+    if (plan->launch.workers < 1 || plan->launch.workers > threads)
+        return ejki_fail(EJK_STATUS_INTERNAL, "%s wants %d workers, expected 1 to %d", chosen->name,
+                         (int)plan->launch.workers, (int)threads);
+    if (plan->launch.workers > 1) plan->threads = plan->context->threads;
+    return EJK_OK;
+}
+
+/* In the order in which things may be relied upon; the plan is destroyed by the caller on failure. */
+static ejk_status settle(ejk_plan *plan, const void *args) {
+    const ejk_record *record = plan->kernel->args;
+    plan->args = malloc(record->size + 1);
+    if (!plan->args) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan's arguments");
+    memcpy(plan->args, args, record->size);
+    EJKI_TRY(ejki_values_check(record, plan->args));
+    ejk_axes axes = {.count = 0};
+    EJKI_TRY(check_tensors(plan, &axes));
+    EJKI_TRY(ejki_operands_create(record, plan->args, &plan->operands));
+    EJKI_TRY(prepare_problem(plan, &axes));
+    EJKI_TRY(ejki_plan_select(plan));
+    EJKI_TRY(prepare_launch(plan));
+    return ejki_signature_create(record, plan->args, &plan->signature);
+}
+
+ejk_status ejki_plan_make(ejk_context *context, const ejk_kernel *kernel, const void *args,
+                          ejk_plan **out) {
+    EJKI_TRY(ejki_kernel_check(kernel));
+    ejk_plan *plan = calloc(1, sizeof *plan);
+    if (!plan) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan");
+    plan->context = context;
+    plan->kernel = kernel;
+    plan->workspaces = &context->workspaces;
+    ejk_status status = settle(plan, args);
+    if (status == EJK_OK)
+        *out = plan;
+    else
+        ejk_plan_destroy(plan);
+    return status;
+}
+
+void ejki_plan_announce(const ejk_plan *plan) {
+    const ejk_context *context = plan->context;
+    char *fields;
+    if (!context->on_event || ejk_plan_describe(plan, &fields) != EJK_OK) return;
+    context->on_event(context->on_event_user, "plan_created", fields);
+    ejk_free(fields);
+}
+
+/* A list of the plan's own with one buffer in it, so that the first execution allocates nothing. */
+static ejk_status own_workspaces(ejk_plan *plan) {
+    if (!plan->launch.workspace_bytes) return EJK_OK;
+    ejki_workspaces *list = calloc(1, sizeof *list);
+    if (!list) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan's workspaces");
+    plan->workspaces = list;
+    plan->owns_workspaces = true;
+    void *first;
+    EJKI_TRY(ejki_workspaces_take(list, plan->launch.workspace_bytes, &first));
+    ejki_workspaces_give(list, first);
+    return EJK_OK;
+}
+
+ejk_status ejk_plan_create(ejk_context *context, const ejk_kernel *kernel, const void *args,
+                           ejk_plan **out) {
+    if (!context || !kernel || !args || !out)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL, expected one",
+                         !context  ? "context"
+                         : !kernel ? "kernel"
+                         : !args   ? "args"
+                                   : "out");
+    ejk_plan *plan;
+    EJKI_TRY(ejki_plan_make(context, kernel, args, &plan));
+    ejk_status status = own_workspaces(plan);
+    if (status != EJK_OK) {
+        ejk_plan_destroy(plan);
+        return status;
+    }
+    ejki_plan_announce(plan);
+    *out = plan;
+    return EJK_OK;
+}
+
+void ejk_plan_destroy(ejk_plan *plan) {
+    if (!plan) return;
+    if (plan->owns_workspaces) {
+        ejki_workspaces_close(plan->workspaces);
+        free(plan->workspaces);
+    }
+    ejki_operands_close(&plan->operands);
+    free(plan->signature.words);
+    free(plan->problem);
+    free(plan->args);
+    free(plan);
+}
+
+size_t ejk_plan_workspace(const ejk_plan *plan) {
+    return plan ? plan->launch.workspace_bytes : 0;
+}
+
+const ejk_kernel *ejk_plan_kernel(const ejk_plan *plan) {
+    return plan ? plan->kernel : NULL;
+}
+
+const ejk_implementation *ejk_plan_implementation(const ejk_plan *plan) {
+    return plan ? plan->implementation : NULL;
+}
+
+int32_t ejk_plan_workers(const ejk_plan *plan) {
+    return plan ? plan->launch.workers : 0;
+}
+
+ejk_cost ejk_plan_cost(const ejk_plan *plan) {
+    return plan ? plan->cost : (ejk_cost){0};
+}

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# Checks of the tree and of what is built and installed, each as one test.
+
+# ejk_checker(<name> <label> <timeout> <cores> <command>…)
+function(ejk_checker name label timeout cores)
+  add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES
+    SKIP_RETURN_CODE 77 TIMEOUT ${timeout} PROCESSORS ${cores} LABELS ${label})
+endfunction()
+
+set(tools ${PROJECT_SOURCE_DIR}/tools)
+ejk_checker(layers lint 60 1 ${tools}/check_layers.py)
+ejk_checker(format lint 60 1 ${tools}/check_format.sh)
+ejk_checker(tidy lint 300 2 ${tools}/check_tidy.sh ${PROJECT_BINARY_DIR})
+ejk_checker(headers build 60 1 ${CMAKE_CURRENT_SOURCE_DIR}/header/check_headers.sh)
+ejk_checker(symbols build 60 1 ${tools}/check_symbols.sh $<TARGET_FILE:ejkernel>)
+ejk_checker(docs build 120 1 ${tools}/check_docs.sh ${PROJECT_BINARY_DIR})
+ejk_checker(install build 120 1 ${tools}/check_install.sh ${PROJECT_BINARY_DIR})
+ejk_checker(clang build 300 2 ${tools}/check_preset.sh clang ${PROJECT_BINARY_DIR}/clang)
+ejk_checker(aarch64 build 600 2 ${tools}/check_preset.sh aarch64 ${PROJECT_BINARY_DIR}/aarch64 run)
