@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+# A thin front to CMake: each target sets up what it needs, then configures, builds and runs.
+
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
+
+.PHONY: all demo check check-long check-asan check-tsan check-valgrind fuzz docs lint install clean
+
+all:
+	@tools/setup.sh build
+	@cmake --preset release >/dev/null
+	@cmake --build build
+
+demo: all
+	@cmake --build build --target bytelm_attention
+	build/examples/bytelm_attention examples/data/bytelm
+
+check:
+	@tools/setup.sh check
+	@cmake --preset check >/dev/null
+	@cmake --build build --target all tests
+	@tools/check.sh build
+
+# valgrind shows a processor of its own, which is not the one that the test of the device finds elsewhere.
+check-valgrind: CTEST_OPTIONS = -LE slow -E '^device$$'
+check-asan check-tsan check-valgrind: check-%:
+	@tools/setup.sh check
+	@cmake --preset $* >/dev/null
+	@cmake --build build/$* --target tests
+	@tools/check.sh build/$* $(CTEST_OPTIONS)
+
+# What is too slow for every change: sanitizers, fuzzing, valgrind, clang-tidy over the kernels too.
+check-long: check check-asan check-tsan check-valgrind fuzz
+	@tools/check_tidy.sh build all
+
+fuzz:
+	@tools/setup.sh check
+	@cmake --preset fuzz -DEJK_FUZZ_SECONDS=$(FUZZ_SECONDS) >/dev/null
+	@cmake --build build/fuzz --target tests
+	@tools/check.sh build/fuzz
+
+docs:
+	@tools/setup.sh check
+	@tools/check_docs.sh build
+
+lint:
+	@tools/setup.sh check
+	@cmake --preset check >/dev/null
+	@tools/check.sh build -L lint
+
+install: all
+	@cmake --install build --prefix $(PREFIX)
+
+clean:
+	@rm -rf build

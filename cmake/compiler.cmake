@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# How every file is compiled, and how one file gets the instructions of its tier.
+
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS ON)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Release or Debug" FORCE)
+endif()
+set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+# Contraction would make the rounding of a kernel depend on the compiler; fma is spelled out instead.
+add_compile_options(-ffp-contract=off -fno-math-errno
+                    -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes)
+if(EJK_WERROR)
+  add_compile_options(-Werror)
+endif()
+if(EJK_SANITIZE)
+  add_compile_options(-fsanitize=${EJK_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${EJK_SANITIZE})
+endif()
+
+# Exactly the flags of each tier; each list includes the tier below.
+set(EJK_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
+set(EJK_ISA_FLAGS_avx512 ${EJK_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd
+                         -mprefer-vector-width=512)
+set(EJK_ISA_FLAGS_amx ${EJK_ISA_FLAGS_avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
+set(EJK_ISA_FLAGS_neon)
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  set(EJK_ISAS avx2 avx512 amx)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(EJK_ISAS neon)
+endif()
+
+# ejk_isa_sources(<tier> <file>…): adds files of one tier to the library, with its flags; on another
+# architecture they are left out.
+function(ejk_isa_sources isa)
+  if(isa IN_LIST EJK_ISAS)
+    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS ${EJK_ISA_FLAGS_${isa}})
+    target_sources(ejkernel_objects PRIVATE ${ARGN})
+  endif()
+endfunction()

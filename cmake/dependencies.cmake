@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# The libraries that ours is made with. Its users need none of their headers.
+
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(jansson REQUIRED IMPORTED_TARGET jansson)
+pkg_check_modules(cpuinfo REQUIRED IMPORTED_TARGET libcpuinfo)
+
+find_library(PTHREADPOOL_LIBRARY pthreadpool REQUIRED)
+find_path(PTHREADPOOL_INCLUDE_DIR pthreadpool.h REQUIRED)
+add_library(pthreadpool INTERFACE IMPORTED)
+target_link_libraries(pthreadpool INTERFACE ${PTHREADPOOL_LIBRARY})
+target_include_directories(pthreadpool INTERFACE ${PTHREADPOOL_INCLUDE_DIR})
+
+set(EJK_PRIVATE_LIBRARIES PkgConfig::jansson PkgConfig::cpuinfo pthreadpool m Threads::Threads)
+if(EJK_TESTS)
+  pkg_check_modules(cmocka REQUIRED IMPORTED_TARGET cmocka)
+endif()

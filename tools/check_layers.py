@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what the compiler does not: who includes whom, and how files are kept.
+
+Prints one line per fault and exits 1 if there is any. The order of rooms is explained in
+docs/architecture.md and docs/adr/0001-order-of-rooms.md.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+# ---- What is allowed -------------------------------------------------------------------------------
+
+# From the ground up: a room may use the public headers of itself and of every room before it.
+ROOMS = ["base", "tensor", "record", "device", "kernels", "ops/core", "modules"]
+
+# The room that each public header belongs to; ejkernel.h includes them all and so belongs to the highest.
+PUBLIC = {
+    "status.h": "base",
+    "tensor.h": "tensor",
+    "record.h": "record",
+    "device.h": "device",
+    "registry.h": "kernels",
+    "kernel.h": "ops/core",
+    "context.h": "ops/core",
+    "plan.h": "ops/core",
+    "flash_attention.h": "modules",
+    "ejkernel.h": "modules",
+}
+
+# Private headers of other rooms that a room may include; its own are always allowed.
+PRIVATE = {
+    "base": [],
+    "tensor": ["base"],
+    "record": ["base"],
+    "device": ["base"],
+    "kernels": ["base", "tensor"],
+    "ops/core": ["base"],
+    "modules": ["base", "kernels", "ops/core"],
+}
+
+# Outside src: public headers and the folder's own only. tests may use anything.
+OUTSIDE = ["cli", "bench", "examples", "bindings"]
+
+# Headers of other libraries: the places that may see them.
+EXTERNAL = {
+    "cpuinfo.h": ["device"],
+    "pthreadpool.h": ["device"],
+    "dlpack/dlpack.h": ["tensor"],
+    "jansson.h": ["tensor", "record", "ops/core", "cli"],
+    "cmocka.h": [],
+}
+
+MAX_LINES = 600
+CODE = {".c", ".h", ".inc", ".py", ".sh", ".cmake"}
+SKIPPED = (".git", "build", "third_party", "examples/data")
+
+# ---- The checks ------------------------------------------------------------------------------------
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+# A folder of somebody's machine at the start of a path; not the same word inside a longer path or URL.
+MACHINE = re.compile(r"(?<![\w./}~*])/(?:work|root|tmp|home)(?![\w.-])")
+
+
+def room_of(path):
+    """The room or outside folder a file lies in, '' for the rest of the tree."""
+    parts = path.parts
+    if parts[0] == "src":
+        inner = "/".join(parts[1:-1])
+        rooms = [r for r in ROOMS if inner == r or inner.startswith(r + "/")]
+        return rooms[0] if rooms else "src/" + inner
+    if parts[:2] == ("include", "ejkernel"):
+        return PUBLIC.get(path.name, "?")
+    return parts[0]
+
+
+def public_fault(room, header):
+    if header not in PUBLIC:
+        return "is not in the table of public headers"
+    if room in OUTSIDE:
+        return None
+    owner = PUBLIC[header]
+    if ROOMS.index(owner) > ROOMS.index(room):
+        return f"belongs to {owner}, which stands above {room}"
+    return None
+
+
+def private_fault(room, target):
+    owner = room_of(target)
+    if owner == room:
+        return None
+    if room in OUTSIDE:
+        return f"is private to {owner}: only public headers are allowed here"
+    if owner in PRIVATE[room]:
+        return None
+    return f"is private to {owner}, which {room} may not look into"
+
+
+def include_fault(root, path, kind, name):
+    """What is wrong with one include, or None."""
+    room = room_of(path)
+    if name.endswith(".c"):
+        return "is a C file; shared bodies are called *_body.h or *.inc"
+    if room == "tests":
+        return None
+    if name.startswith("ejkernel/"):
+        return public_fault(room, name.removeprefix("ejkernel/"))
+    if name in EXTERNAL:
+        return None if room in EXTERNAL[name] else f"is not for {room}"
+    if kind == "<":
+        return None
+    for target in (path.parent / name, Path("src") / name):
+        if (root / target).is_file():
+            target = (root / target).resolve().relative_to(root)
+            return private_fault(room, target)
+    return "is not found beside the file nor under src"
+
+
+def check_includes(root, path, lines):
+    room = room_of(path)
+    if room not in ROOMS and room not in OUTSIDE and room != "tests":
+        yield f"{path}: {room} is not a room of ROOMS, nor a public header of PUBLIC"
+        return
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        if match:
+            fault = include_fault(root, path, *match.groups())
+            if fault:
+                yield f"{path}:{number}: {match.group(2)} {fault}"
+
+
+def check_text(path, lines):
+    code = path.suffix in CODE or path.name == "CMakeLists.txt"
+    if code and len(lines) > MAX_LINES:
+        yield f"{path}: {len(lines)} lines, at most {MAX_LINES} are allowed"
+    for number, line in enumerate(lines, 1):
+        if MACHINE.search(line):
+            yield f"{path}:{number}: names a folder of one machine: {line.strip()[:80]}"
+
+
+def text_files(root):
+    """Paths of the text files of the tree, relative to it, with their lines."""
+    for file in sorted(root.rglob("*")):
+        path = file.relative_to(root)
+        if file.is_file() and not any(path.is_relative_to(folder) for folder in SKIPPED):
+            try:
+                yield path, file.read_text(encoding="utf-8").splitlines()
+            except UnicodeDecodeError:
+                pass
+
+
+def main():
+    root = Path(__file__).resolve().parent.parent
+    faults = []
+    for path, lines in text_files(root):
+        faults += check_text(path, lines)
+        if path.suffix in {".c", ".h", ".inc"}:
+            faults += check_includes(root, path, lines)
+    print("\n".join(faults) if faults else "every include goes down, every file is short")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
