@@ -413,8 +413,25 @@ static void axes_are_parsed(void **state) {
     assert_int_equal(axes.count, 0);
 }
 
+static void symbols_are_bound_from_what_is_there(void **state) {
+    (void)state;
+    ejk_axes axes = {.count = 0}, before;
+    call object = {.key = TENSOR(F32, 2, 7, 6, 5)};
+    EXPECT_OK(ejk_record_bind_axes(&call_record, &object, &axes));
+    assert_int_equal(ejk_axes_get(&axes, "S"), 7);
+    assert_int_equal(ejk_axes_get(&axes, "D"), 5);
+    assert_int_equal(ejk_axes_get(&axes, "T"), -1);
+    before = axes;
+    object.query = TENSOR(F32, 2, 3, 4, 8);
+    EXPECT_FAIL(INVALID_SHAPE, "query", ejk_record_bind_axes(&call_record, &object, &axes));
+    EXPECT_FAIL(INVALID_ARGUMENT, "ejk_record_bind_axes",
+                ejk_record_bind_axes(NULL, &object, &axes));
+    assert_memory_equal(&axes, &before, sizeof axes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(symbols_are_bound_from_what_is_there),
         cmocka_unit_test(symbols_are_bound_in_field_order),
         cmocka_unit_test(lengths_that_disagree_are_named),
         cmocka_unit_test(broadcast_axes_take_any_of_their_lengths),

@@ -37,6 +37,7 @@ typedef struct ejk_invocation {
     const void *args;                         /**< the call's arguments */
     const void *problem;                      /**< what `prepare` wrote, or `args` */
     const ejk_implementation *implementation; /**< the one chosen */
+    int32_t threads;                          /**< offered to it */
 } ejk_invocation;
 
 /** Description of an operation. Constant; it and what it points to live as long as its contexts. */

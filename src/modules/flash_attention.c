@@ -40,23 +40,34 @@ static void bind(const void *arguments, void *problem) {
     p->sinks = pointer(&args->softmax_aux);
 }
 
-/*
- * Blocks that suit a head dim: the first row whose bound is not below it. 0 leaves a block to the
- * implementation.
- */
-static const struct {
-    int64_t head_dim, q_blocksize, kv_blocksize;
-} blocks[] = {
-    {INT64_MAX, 0, 0},
-};
+static int64_t clamp(int64_t value, int64_t low, int64_t high) {
+    return ejki_max(low, ejki_min(value, high));
+}
 
+/*
+ * Blocks by the second-level cache, of which the tiled kernel gives a quarter to a task's queries and
+ * sums and an eighth to the keys and values at hand; queries packed beyond 512 rows, or keys beyond 256,
+ * gained nothing (docs/kernels/flash_attention.md has the figures). Below that, tasks are made small
+ * enough for four per thread. The size of a task changes no result; the block of keys and the splits
+ * follow from the shapes and the processor, never from the number of threads.
+ */
 static void heuristic_cfg(const ejk_invocation *invocation, void *config) {
-    const ejki_flash_problem *problem = invocation->problem;
+    const ejki_flash_problem *p = invocation->problem;
     ejk_fwd_params *params = &((ejk_flash_attention_config *)config)->fwd_params;
-    size_t row = 0;
-    while (blocks[row].head_dim < ejki_max(problem->head_dim, problem->value_dim)) row++;
-    if (blocks[row].q_blocksize) params->q_blocksize = ejk_int(blocks[row].q_blocksize);
-    if (blocks[row].kv_blocksize) params->kv_blocksize = ejk_int(blocks[row].kv_blocksize);
+    const int64_t cache = ejk_cpu()->l2_bytes > 0 ? ejk_cpu()->l2_bytes : 1 << 20;
+    /* Bounds far above any real size keep the sums below from overflowing. */
+    const int64_t dims = clamp(p->head_dim, 1, 1 << 20) + clamp(p->value_dim, 1, 1 << 20);
+    const int64_t row = dims * (int64_t)sizeof(float), kv_heads = clamp(p->kv_heads, 1, 1 << 20);
+    const int64_t heads = ejki_max(1, p->batch * p->kv_heads);
+    const int64_t tasks_per_head = ejki_cdiv((int64_t)invocation->threads * 4, heads);
+    const int64_t share = ejki_cdiv(p->queries * p->group, tasks_per_head);
+    const int64_t rows = clamp(cache / 4 / row, 48, 512);
+    params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 48)));
+    params->kv_blocksize = ejk_int(clamp(cache / 8 / row / 32 * 32, 32, 256));
+    /* The row-wise kernel: a block of all heads' keys and values well inside the cache, and enough splits
+     * for many threads, but none below 512 keys. */
+    params->blocksize_keys = ejk_int(clamp((1 << 17) / (row * kv_heads) / 16 * 16, 16, 128));
+    params->num_key_splits = ejk_int(clamp(p->keys / 512, 1, ejki_cdiv(64, ejki_max(1, p->batch))));
 }
 
 const ejk_kernel ejk_flash_attention_kernel = {

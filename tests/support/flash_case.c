@@ -14,7 +14,7 @@ static const int64_t dims[] = {1,  2,  3,  5,  8,  15,  16,  17,  31,  32,  33, 
 
 /* A size, once in a while 0. */
 static int64_t size_of(struct random *r, int64_t size) {
-    return random_chance(r, 0.02) ? 0 : size;
+    return random_chance(r, 0.01) ? 0 : size;
 }
 
 static int64_t scores_of(const ejki_flash_problem *p) {
@@ -32,7 +32,7 @@ static void choose_sizes(ejki_flash_problem *p, struct random *r, int64_t budget
         p->value_dim = size_of(r, random_chance(r, 0.5) ? p->head_dim : RANDOM_OF(r, dims));
         p->batch = size_of(r, random_int(r, 1, 3));
         p->kv_heads = size_of(r, random_int(r, 1, 3));
-        p->group = random_chance(r, 0.5) ? 1 : random_int(r, 2, 9);
+        p->group = random_chance(r, 0.4) ? 1 : random_int(r, 2, 9);
         p->query_heads = p->group * p->kv_heads;
     } while (scores_of(p) * (p->head_dim + p->value_dim) > budget || scores_of(p) > budget / 16);
 }
@@ -53,35 +53,37 @@ static void choose_positions(ejki_flash_problem *p, struct random *r, bool causa
 }
 
 static void choose_mask(struct flash_case *c, struct random *r) {
-    static const double densities[] = {0, 0.05, 0.5, 0.95, 1};
+    static const double densities[] = {0, 0.05, 0.3, 0.5, 0.7, 0.95, 1};
+    static const int heads[] = {0, 1, 1, 2};
     struct flash_traits *t = &c->traits;
     t->mask_batch = random_chance(r, 0.5);
     t->mask_queries = random_chance(r, 0.5);
-    t->mask_heads = (int)random_int(r, 0, 2);
+    t->mask_heads = RANDOM_OF(r, heads);
     t->mask_density = RANDOM_OF(r, densities);
     c->problem.mask_group = t->mask_heads == 1 ? c->problem.group : 1;
 }
 
 static void choose_sinks(struct flash_case *c, struct random *r) {
     static const int64_t counts[] = {0, 1, 1, 1, 2, 4};
+    static const int heads[] = {0, 1, 1, 2};
     ejki_flash_problem *p = &c->problem;
-    c->traits.sink_heads = (int)random_int(r, 0, 2);
+    c->traits.sink_heads = RANDOM_OF(r, heads);
     c->traits.wide_sinks = random_chance(r, 0.2);
     p->sink_count = RANDOM_OF(r, counts);
     p->sink_group = c->traits.sink_heads == 1 ? p->group : 1;
     p->sink_stride_h = c->traits.sink_heads == 0 ? 0 : p->sink_count + random_int(r, 0, 2);
 }
 
-/* A third plain, a third with one feature, a third with any. */
+/* A quarter plain, a quarter with one feature, half with any. */
 static void choose_features(struct flash_case *c, struct random *r) {
     enum { CAUSAL, WINDOW, CAP, BIAS, MASK, SEGMENTS, SINKS, RAW, FEATURES };
     static const double caps[] = {0.3, 5, 50}, scales[] = {1, 0.1, -0.3, 2, 0, 1e-3, 1e-35};
     ejki_flash_problem *p = &c->problem;
     bool on[FEATURES] = {false};
-    const int64_t how_many = random_int(r, 0, 2);
+    const int64_t how_many = random_int(r, 0, 3);
     if (how_many == 1) on[random_int(r, 0, FEATURES - 1)] = true;
-    if (how_many == 2)
-        for (int i = 0; i < FEATURES; i++) on[i] = random_chance(r, 0.3);
+    if (how_many >= 2)
+        for (int i = 0; i < FEATURES; i++) on[i] = random_chance(r, 0.35);
 
     choose_positions(p, r, on[CAUSAL], on[WINDOW]);
     p->soft_cap = on[CAP] ? RANDOM_OF(r, caps) : 0;

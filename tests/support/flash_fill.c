@@ -315,16 +315,18 @@ static void poison_hidden(struct flash_case *c, const struct layout *l, struct r
     free(seen.bias);
 }
 
-/* A few rows of K or V get one hostile element each, or nearly all do. */
+/* One hostile element in a few rows of K or V, or a NaN in each of them. */
 static void poison_some(const ejki_flash_problem *p, const ejki_bthd *view, int64_t row,
                         struct random *r) {
-    if (p->batch == 0 || p->keys == 0 || p->kv_heads == 0 || row == 0) return;
-    const int64_t count =
-        random_chance(r, 0.2) ? 3 * p->batch * p->kv_heads * p->keys : random_int(r, 1, 3);
-    FOR(n, count) {
-        const int64_t b = random_int(r, 0, p->batch - 1), j = random_int(r, 0, p->keys - 1);
-        const int64_t h = random_int(r, 0, p->kv_heads - 1);
-        put(p->dtype, view->data, at(view, b, j, h) + random_int(r, 0, row - 1), hostile(r));
+    const int64_t rows = p->batch * p->keys * p->kv_heads;
+    if (rows == 0 || row == 0) return;
+    const bool all = random_chance(r, 0.2);
+    FOR(n, all ? rows : random_int(r, 1, 3)) {
+        const int64_t index = all ? n : random_int(r, 0, rows - 1), heads = p->kv_heads;
+        put(p->dtype, view->data,
+            at(view, index / heads / p->keys, index / heads % p->keys, index % heads) +
+                random_int(r, 0, row - 1),
+            all ? NAN : hostile(r));
     }
 }
 

@@ -2,7 +2,7 @@
 /*
  * What flash attention should answer, and how far an answer may be from it: SEMANTICS section 5. The
  * error of an implementation may be twice that of a naive evaluation in its own precision plus 4 eps, in
- * the Frobenius norm and in the largest element.
+ * the Frobenius norm and in the largest element. tolerance() says where that is too little to go by.
  */
 #ifndef TESTS_ORACLE_H
 #define TESTS_ORACLE_H

@@ -158,7 +158,7 @@ static void compute(struct row *row, double *scratch) {
     /* A row that sees nothing has weights of 0 only; 0/0 must not make a NaN of it. */
     double factor = all_sum == 0 ? 0 : weight(max, all_max) / all_sum;
     write_out(row, scratch, scratch + p->keys, p->normalize ? factor : 1);
-    write_scalar(row, &p->lse, all_max == -INFINITY ? -INFINITY : all_max + log(all_sum));
+    write_scalar(row, &p->lse, all_max + log(all_sum));
     write_scalar(row, &p->row_max, max);
     write_scalar(row, &p->row_sum, sum);
 }

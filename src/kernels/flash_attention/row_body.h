@@ -121,17 +121,6 @@ static float *row_state(const row_shared *s, int64_t batch, int64_t split, int64
     return s->memory + t->partial_at + (head * t->rows + row) * t->state;
 }
 
-static inline const float *row_key(const ejki_flash_problem *p, const row_task *task,
-                                   int64_t kv_head, int64_t key) {
-    return (const float *)p->key.data + task->batch * p->key.stride_b + kv_head * p->key.stride_h +
-           key * p->key.stride_t;
-}
-static inline const float *row_value(const ejki_flash_problem *p, const row_task *task,
-                                     int64_t kv_head, int64_t key) {
-    return (const float *)p->value.data + task->batch * p->value.stride_b +
-           kv_head * p->value.stride_h + key * p->value.stride_t;
-}
-
 /* Dot products of DOT query rows, padded with zeros, with DOT keys: scores[row][key]. */
 static inline __attribute__((always_inline)) void
 row_dots(const float *query, int64_t depth, const float *const key[DOT], int64_t head_dim,
@@ -171,7 +160,7 @@ static void row_scores(const row_task *task, int64_t kv_head, const float *query
     for (int64_t c = low; c < high; c += DOT) {
         const float *keys[DOT];
         for (int j = 0; j < DOT; j++)
-            keys[j] = row_key(p, task, kv_head, key + ejki_min(c + j, high - 1));
+            keys[j] = flash_key(p, task->batch, kv_head, key + ejki_min(c + j, high - 1));
         for (int64_t i = 0; i < t->rows; i += DOT) {
             const float *rows = query + i * t->depth;
             float *scores = task->scores + i * t->score_stride + c;
@@ -213,7 +202,7 @@ static void row_add_values(const row_task *task, int64_t kv_head, int64_t key, i
                            int64_t high, float *states) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
-    const float *values = row_value(p, task, kv_head, key + low);
+    const float *values = flash_value(p, task->batch, kv_head, key + low);
     const int64_t stride = p->value.stride_t, whole = p->value_dim / VL * VL;
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
@@ -243,7 +232,7 @@ static __attribute__((noinline)) void row_add_carefully(const row_task *task, in
         float *sums = states + i * t->state + STATE_SUMS;
         for (int64_t c = low; c < high; c++) {
             if (!flash_sees(p, &r, key + c)) continue;
-            const float *values = row_value(p, task, kv_head, key + c);
+            const float *values = flash_value(p, task->batch, kv_head, key + c);
             const float weight = task->scores[i * t->score_stride + c];
             for (int64_t d = 0; d < p->value_dim; d += VL) {
                 const int64_t width = ejki_min(VL, p->value_dim - d);
@@ -279,9 +268,11 @@ static void row_block(const row_task *task, int64_t kv_head, const float *query,
         row_softmax(task, &r, key, first, end, high, task->scores + i * t->score_stride,
                     states + i * t->state);
     }
-    if ((s->general || least > low || most < high) &&
-        !rows_are_finite(row_value(p, task, kv_head, key + low), p->value.stride_t, high - low,
-                         p->value_dim))
+    bool finite = true;
+    if (s->general || least > low || most < high)
+        for (int64_t c = low; c < high && finite; c++)
+            finite = flash_is_finite(flash_value(p, task->batch, kv_head, key + c), p->value_dim);
+    if (!finite)
         row_add_carefully(task, kv_head, key, low, high, states);
     else
         row_add_values(task, kv_head, key, low, high, states);
@@ -297,17 +288,13 @@ static void row_run_task(row_task *task) {
             float *query = task->query + (h * t->rows + i) * t->depth;
             float *state = row_state(s, task->batch, task->split, r.kv_head, i);
             memset(query, 0, (size_t)t->depth * sizeof(float));
-            if (p->head_dim)
-                memcpy(query,
-                       (const float *)p->query.data + r.batch * p->query.stride_b +
-                           r.query * p->query.stride_t + r.head * p->query.stride_h,
-                       (size_t)p->head_dim * sizeof(float));
+            if (p->head_dim) memcpy(query, flash_query(p, &r), (size_t)p->head_dim * sizeof(float));
             memset(state, 0, (size_t)t->state * sizeof(float));
             state[STATE_REFERENCE] = state[STATE_MAXIMUM] = -INFINITY;
         }
     for (int64_t key = task->first; key < task->end; key += t->block) {
         const int64_t count = ejki_min(t->block, task->end - key);
-        task->ahead = key + 2 * t->block <= task->end ? t->block : 0;
+        task->ahead = key + 2 * t->block <= p->keys ? t->block : 0;
         for (int64_t h = 0; h < task->heads; h++) {
             const int64_t head = task->first_head + h;
             row_block(task, head, task->query + h * t->rows * t->depth, key, count);
@@ -381,7 +368,8 @@ static ejk_status row_prepare(const void *problem, const int64_t *parameters, in
                          "query: the scratch memory for head_dim %" PRId64
                          " does not fit 48 bits of address",
                          ((const ejki_flash_problem *)problem)->head_dim);
-    launch->workers = (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
+    launch->workers =
+        flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
     if (launch->workers != threads) (void)row_plan_of(problem, parameters, launch->workers, &t);
     launch->workspace_bytes = (size_t)t.bytes;
     return EJK_OK;
@@ -403,7 +391,7 @@ static ejk_status row_run(const ejk_run *run) {
 
 static const ejk_parameter row_parameters[] = {
     {"num_key_splits", 1, 65536, 1, 1, "parts the keys are split into, merged at the end"},
-    {"blocksize_keys", 1, 4096, 1, 32, "keys visited at a time"},
+    {"blocksize_keys", 1, 4096, 1, 16, "keys visited at a time"},
 };
 
 const ejk_implementation ROW_SYMBOL = {

@@ -24,8 +24,8 @@ static inline flash_row flash_row_of(const ejki_flash_problem *p, int64_t batch,
                                      int64_t row) {
     /* Rows of a key head run over its query heads first: neighbours see nearly the same keys. */
     flash_row r = {.batch = batch, .kv_head = kv_head};
-    r.query = row / p->group;
-    r.head = kv_head * p->group + row % p->group;
+    r.query = p->group == 1 ? row : row / p->group;
+    r.head = kv_head * p->group + row - r.query * p->group;
     ejki_flash_visible(p, r.query, &r.first, &r.end);
     return r;
 }
@@ -34,6 +34,13 @@ static inline flash_row flash_row_of(const ejki_flash_problem *p, int64_t batch,
 static inline bool flash_is_general(const ejki_flash_problem *p) {
     return p->soft_cap != 0 || p->has_bias || p->has_mask || p->has_segments || !(p->scale > 0) ||
            p->scale * LOG2_E < 1e-30;
+}
+
+/* True if there is so little to do that waking a thread (some microseconds) would cost more. */
+static inline bool flash_is_light(const ejki_flash_problem *p) {
+    return (double)p->batch * (double)p->query_heads * (double)p->queries * (double)p->keys *
+               (double)(p->head_dim + p->value_dim) <
+           500e3;
 }
 
 static inline int64_t flash_id(const ejki_flash_problem *p, const void *ids, int64_t index) {
@@ -50,6 +57,38 @@ static inline const float *flash_bias_row(const ejki_flash_problem *p, const fla
            r->query * p->bias.stride_t;
 }
 
+/* A row's place in a [B, H, T] result. */
+static inline float *flash_at(const ejki_bht *result, const flash_row *r) {
+    return result->data + r->batch * result->stride_b + r->head * result->stride_h +
+           r->query * result->stride_t;
+}
+
+/* True if `width` floats are all finite. */
+static inline bool flash_is_finite(const float *row, int64_t width) {
+    vf probe = v_zero(); /* 0 · v is NaN for an infinite v and for NaN */
+    for (int64_t d = 0; d < width; d += VL) {
+        const vf v = width - d >= VL ? v_load(row + d) : v_load_first(row + d, width - d);
+        probe = v_fma(v, v_zero(), probe);
+    }
+    const float sum = v_sum(probe);
+    return sum == sum;
+}
+
+/* Where a row's query, a key and a value start. */
+static inline const float *flash_query(const ejki_flash_problem *p, const flash_row *r) {
+    return (const float *)p->query.data + r->batch * p->query.stride_b +
+           r->query * p->query.stride_t + r->head * p->query.stride_h;
+}
+static inline const float *flash_key(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
+                                     int64_t key) {
+    return (const float *)p->key.data + batch * p->key.stride_b + kv_head * p->key.stride_h +
+           key * p->key.stride_t;
+}
+static inline const float *flash_value(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
+                                       int64_t key) {
+    return (const float *)p->value.data + batch * p->value.stride_b + kv_head * p->value.stride_h +
+           key * p->value.stride_t;
+}
 static inline float *flash_out(const ejki_flash_problem *p, const flash_row *r) {
     return (float *)p->out.data + r->batch * p->out.stride_b + r->query * p->out.stride_t +
            r->head * p->out.stride_h;
@@ -66,8 +105,8 @@ static inline const void *flash_ids_of(const ejki_flash_problem *p, ejki_ids ids
  * Which of the keys [key, key + count) mask and segments allow a row to see, one byte each. Bytes up to
  * the next multiple of VL are 0.
  */
-static void flash_allowed(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                          int64_t count, uint8_t *allowed) {
+static inline void flash_allowed(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                                 int64_t count, uint8_t *allowed) {
     if (p->has_mask) {
         const uint8_t *mask = flash_mask_row(p, r) + key;
         for (int64_t j = 0; j < count; j++) allowed[j] = mask[j] != 0;
@@ -93,8 +132,8 @@ static void flash_allowed(const ejki_flash_problem *p, const flash_row *r, int64
  * Raw products scores[0, count) of a row with the keys from `key` become base-2 scores: scale, cap, bias,
  * and -inf where mask or segments hide the key. `allowed` is scratch of count rounded up to VL.
  */
-static void flash_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                         int64_t count, float *scores, uint8_t *allowed) {
+static inline void flash_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                                int64_t count, float *scores, uint8_t *allowed) {
     const float *bias = p->has_bias ? flash_bias_row(p, r) + key : NULL;
     const bool hides = p->has_mask || p->has_segments, caps = p->soft_cap != 0;
     const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
@@ -113,7 +152,7 @@ static void flash_modify(const ejki_flash_problem *p, const flash_row *r, int64_
 }
 
 /* True if the row may see the key; the slow, complete answer. */
-static bool flash_sees(const ejki_flash_problem *p, const flash_row *r, int64_t key) {
+static inline bool flash_sees(const ejki_flash_problem *p, const flash_row *r, int64_t key) {
     if (key < r->first || key >= r->end) return false;
     if (p->has_mask && !flash_mask_row(p, r)[key]) return false;
     if (!p->has_segments) return true;
@@ -172,15 +211,15 @@ typedef struct flash_end {
  * row together, which matters only beside sinks and in the log-sum-exp. What a reference is true to: the
  * reference times this.
  */
-static double flash_correction(const ejki_flash_problem *p) {
+static inline double flash_correction(const ejki_flash_problem *p) {
     const double factor = (p->soft_cap != 0 ? p->soft_cap : p->scale) * LOG2_E;
     const double rounded = (float)factor;
     return p->has_bias || !(fabs(rounded) > 0) ? 1 : factor / rounded;
 }
 
 /* `sum` is Σ 2^(z − reference) over visible keys: 0 if nothing has any weight, sinks still to come. */
-static flash_end flash_finish(const ejki_flash_problem *p, const flash_row *r, float reference,
-                              float sum, bool want_lse) {
+static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_row *r,
+                                     float reference, float sum, bool want_lse) {
     const bool empty = sum == 0;
     if (!p->has_sinks && !want_lse) return (flash_end){.factor = empty ? 0 : 1 / sum};
     const double own = empty ? -INFINITY : reference * flash_correction(p);
@@ -200,21 +239,16 @@ static flash_end flash_finish(const ejki_flash_problem *p, const flash_row *r, f
  * Writes a finished row: out, and lse, row_max, row_sum where wanted. `maximum` is the largest visible
  * base-2 score and is looked at only without normalisation.
  */
-static void flash_write_row(const ejki_flash_problem *p, const flash_row *r, const float *sums,
-                            float reference, float maximum, float sum) {
-    const int64_t at = r->head * p->lse.stride_h + r->batch * p->lse.stride_b;
+static inline void flash_write_row(const ejki_flash_problem *p, const flash_row *r,
+                                   const float *sums, float reference, float maximum, float sum) {
     flash_end end = flash_finish(p, r, reference, sum, p->lse.data != NULL);
-    if (p->lse.data) p->lse.data[at + r->query * p->lse.stride_t] = end.lse;
+    if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
     if (!p->normalize) {
         /* From the running reference to the true maximum. */
         end.factor = sum == 0 ? 0 : sum == sum ? exp2f(reference - maximum) : NAN;
         if (p->row_max.data)
-            p->row_max.data[r->batch * p->row_max.stride_b + r->head * p->row_max.stride_h +
-                            r->query * p->row_max.stride_t] =
-                (float)(maximum * flash_correction(p) * LN_2);
-        if (p->row_sum.data)
-            p->row_sum.data[r->batch * p->row_sum.stride_b + r->head * p->row_sum.stride_h +
-                            r->query * p->row_sum.stride_t] = sum == 0 ? 0 : sum * end.factor;
+            *flash_at(&p->row_max, r) = (float)(maximum * flash_correction(p) * LN_2);
+        if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum == 0 ? 0 : sum * end.factor;
     }
     float *out = flash_out(p, r);
     const vf factor = v_set1(end.factor);

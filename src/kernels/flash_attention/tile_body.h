@@ -144,21 +144,6 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->allowed = (uint8_t *)(void *)(memory + t->allowed_at);
 }
 
-static inline const float *tile_query(const ejki_flash_problem *p, const flash_row *r) {
-    return (const float *)p->query.data + r->batch * p->query.stride_b +
-           r->query * p->query.stride_t + r->head * p->query.stride_h;
-}
-static inline const float *tile_key(const ejki_flash_problem *p, const tile_task *task,
-                                    int64_t key) {
-    return (const float *)p->key.data + task->batch * p->key.stride_b +
-           task->kv_head * p->key.stride_h + key * p->key.stride_t;
-}
-static inline const float *tile_value(const ejki_flash_problem *p, const tile_task *task,
-                                      int64_t key) {
-    return (const float *)p->value.data + task->batch * p->value.stride_b +
-           task->kv_head * p->value.stride_h + key * p->value.stride_t;
-}
-
 static inline void tile_look_ahead(tile_state *s) {
     const ejki_flash_problem *p = s->problem;
     tile_ahead *a = &s->ahead;
@@ -175,7 +160,7 @@ static inline void tile_look_ahead(tile_state *s) {
         if (a->row < a->next.rows) {
             const flash_row r =
                 flash_row_of(p, a->next.batch, a->next.kv_head, a->next.first_row + a->row);
-            prefetch_row(tile_query(p, &r), p->head_dim);
+            prefetch_row(flash_query(p, &r), p->head_dim);
         }
     }
 }
@@ -329,8 +314,8 @@ static void tile_plan_ahead(tile_state *s, int64_t end, int64_t high, tile_task 
         key = ejki_min(key, p->keys) / t->keys * t->keys;
         a->left = ejki_min(t->keys, p->keys - key);
     }
-    a->keys = tile_key(p, &next, key);
-    a->values = tile_value(p, &next, key);
+    a->keys = flash_key(p, next.batch, next.kv_head, key);
+    a->values = flash_value(p, next.batch, next.kv_head, key);
     a->step = 1 + a->left / products;
 }
 
@@ -345,7 +330,7 @@ static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
         s->row[i] = r;
         s->reference[i] = s->maximum[i] = -INFINITY;
         if (p->head_dim)
-            memcpy(s->query + i * p->head_dim, tile_query(p, &r),
+            memcpy(s->query + i * p->head_dim, flash_query(p, &r),
                    (size_t)p->head_dim * sizeof(float));
         if (r.first < r.end) {
             *low = ejki_min(*low, r.first);
@@ -368,10 +353,10 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
         const int64_t end = ejki_min(s->block + t->keys, high);
         const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
         const int64_t first = s->block + skip;
-        pack_transposed(tile_key(p, &task, first), p->key.stride_t, end - first, p->head_dim,
-                        s->keys + skip * p->head_dim);
-        s->finite = pack_rows(tile_value(p, &task, first), p->value.stride_t, end - first,
-                              p->value_dim, s->values + skip * t->width, t->width);
+        pack_transposed(flash_key(p, task.batch, task.kv_head, first), p->key.stride_t, end - first,
+                        p->head_dim, s->keys + skip * p->head_dim);
+        s->finite = pack_rows(flash_value(p, task.batch, task.kv_head, first), p->value.stride_t,
+                              end - first, p->value_dim, s->values + skip * t->width, t->width);
         tile_plan_ahead(s, end, high, next);
         for (int64_t i = 0, n; i < task.rows; i += n) {
             n = product_rows(task.rows - i);
@@ -414,7 +399,8 @@ static ejk_status tile_prepare(const void *problem, const int64_t *parameters, i
                          "query: the scratch memory for head_dim %" PRId64
                          " does not fit 48 bits of address",
                          ((const ejki_flash_problem *)problem)->head_dim);
-    launch->workers = (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
+    launch->workers =
+        flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
     launch->workspace_bytes = (size_t)(t.bytes * launch->workers);
     return EJK_OK;
 }

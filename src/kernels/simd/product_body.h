@@ -104,8 +104,8 @@ static inline void product_columns(int rows, int64_t columns, PRODUCT_OPERANDS) 
  * Packs `keys` rows of `dim` floats into panels of TILE_COLUMNS columns: panel[d][column], so that a
  * product finds consecutive columns side by side. Columns beyond `keys` become 0.
  */
-static __attribute__((unused)) void pack_transposed(const float *source, int64_t stride,
-                                                    int64_t keys, int64_t dim, float *target) {
+static inline void pack_transposed(const float *source, int64_t stride, int64_t keys, int64_t dim,
+                                   float *target) {
     for (int64_t panel = 0; panel < keys; panel += TILE_COLUMNS, target += dim * TILE_COLUMNS)
         for (int64_t column = 0; column < TILE_COLUMNS; column += VL) {
             const float *rows = source + (panel + column) * stride;
@@ -118,6 +118,7 @@ static __attribute__((unused)) void pack_transposed(const float *source, int64_t
                 EJKI_UNROLL for (int i = 0; i < VL; i++)
                     v_store(target + (d + i) * TILE_COLUMNS + column, block[i]);
             }
+            for (; left <= 0 && d < dim; d++) v_store(target + d * TILE_COLUMNS + column, v_zero());
             for (; d < dim; d += VL) { /* at the edges */
                 const int64_t width = dim - d < VL ? dim - d : VL;
                 for (int i = 0; i < VL; i++)
@@ -138,8 +139,8 @@ static inline void prefetch_row(const float *row, int64_t width) {
  * Copies `rows` rows of `width` floats into rows of `target_stride` ≥ width floats, a multiple of VL, the
  * rest 0. True if all of them are finite.
  */
-static __attribute__((unused)) bool pack_rows(const float *source, int64_t stride, int64_t rows,
-                                              int64_t width, float *target, int64_t target_stride) {
+static inline bool pack_rows(const float *source, int64_t stride, int64_t rows, int64_t width,
+                             float *target, int64_t target_stride) {
     vf probe = v_zero();
     for (int64_t i = 0; i < rows; i++, source += stride, target += target_stride) {
         int64_t d = 0;
@@ -156,19 +157,6 @@ static __attribute__((unused)) bool pack_rows(const float *source, int64_t strid
         }
         for (; d < target_stride; d += VL) v_store(target + d, v_zero());
     }
-    const float sum = v_sum(probe);
-    return sum == sum;
-}
-
-/* True if `rows` rows of `width` floats are finite. */
-static __attribute__((unused)) bool rows_are_finite(const float *source, int64_t stride,
-                                                    int64_t rows, int64_t width) {
-    vf probe = v_zero();
-    for (int64_t i = 0; i < rows; i++, source += stride)
-        for (int64_t d = 0; d < width; d += VL) {
-            const vf v = width - d >= VL ? v_load(source + d) : v_load_first(source + d, width - d);
-            probe = v_fma(v, v_zero(), probe);
-        }
     const float sum = v_sum(probe);
     return sum == sum;
 }

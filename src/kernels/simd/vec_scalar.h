@@ -2,7 +2,7 @@
 /*
  * The vector vocabulary in portable C: four floats in the compilers' generic vector type, so that any
  * processor can run it and a compiler with 128-bit registers uses them; vec_avx512.h says what the words
- * mean. There is no fused multiply-add here: without the instruction it would be a call each time.
+ * mean. v_fma is not fused here: without the instruction it would be a call each time.
  */
 #ifndef EJKI_VEC_H
 #define EJKI_VEC_H
@@ -51,8 +51,12 @@ static inline vf v_div(vf a, vf b) {
 static inline vf v_fma(vf a, vf b, vf c) {
     return a * b + c;
 }
+/* Rounded once, by way of f64: it is the difference of a score to a row's largest, where a product that is
+ * rounded by itself would cost all the digits that large scores have in common. */
 static inline vf v_fms(vf a, vf b, vf c) {
-    return a * b - c;
+    typedef double vd __attribute__((vector_size(32)));
+    const vd x = __builtin_convertvector(a, vd), y = __builtin_convertvector(b, vd);
+    return __builtin_convertvector(x * y - __builtin_convertvector(c, vd), vf);
 }
 /* x where the mask's lanes are all ones, y where they are 0. */
 static inline vf v_blend(vi mask, vf x, vf y) {

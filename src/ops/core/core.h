@@ -121,8 +121,9 @@ typedef struct ejki_cache_set {
 
 typedef struct ejki_plan_cache {
     ejki_cache_set sets[EJKI_CACHE_SETS];
-    _Atomic(uint32_t) clock; /* counts plans put in */
-    pthread_mutex_t lock;    /* held while one is put in */
+    _Atomic(ejki_cache_slot *) latest; /* of the last call that looked up; a guess for the next */
+    _Atomic(uint32_t) clock;           /* counts plans put in */
+    pthread_mutex_t lock;              /* held while one is put in */
 } ejki_plan_cache;
 
 /* Destroys the plans; no call may be running. */
@@ -182,6 +183,8 @@ ejk_status ejki_plan_make(ejk_context *context, const ejk_kernel *kernel, const 
 
 /* True if the call has the plan's signature. */
 bool ejki_plan_fits(const ejk_plan *plan, const void *args);
+/* The same for certain if true; may be false for a call that fits, but is quicker to say so. */
+bool ejki_plan_fits_exactly(const ejk_plan *plan, const void *args);
 /* Executes a call that fits. NULL workspace = one of the plan's list. */
 ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace);
 

@@ -17,6 +17,34 @@ static void unpin(ejki_cache_slot *slot) {
     atomic_fetch_sub_explicit(&slot->pins, 1, memory_order_release);
 }
 
+/* Pins a slot for its plan of a kernel; false, and nothing is pinned, if it has another or is changing. */
+static bool pin(ejki_cache_slot *slot, const ejk_kernel *kernel) {
+    uint32_t pins = atomic_fetch_add_explicit(&slot->pins, 1, memory_order_acquire);
+    if (!(pins & REPLACED) && slot->plan && slot->plan->kernel == kernel) return true;
+    unpin(slot);
+    return false;
+}
+
+/* Notes that a slot's plan is used now. */
+static void touch(ejki_plan_cache *cache, ejki_cache_slot *slot) {
+    uint32_t now = atomic_load_explicit(&cache->clock, memory_order_relaxed);
+    if (atomic_load_explicit(&slot->used, memory_order_relaxed) != now)
+        atomic_store_explicit(&slot->used, now, memory_order_relaxed);
+}
+
+/* The slot of the last call, pinned, if this call is of the same signature: most calls are, and then no
+ * hash is needed. */
+static ejki_cache_slot *guess(ejki_plan_cache *cache, const ejk_kernel *kernel, const void *args) {
+    ejki_cache_slot *slot = atomic_load_explicit(&cache->latest, memory_order_relaxed);
+    if (!slot || !pin(slot, kernel)) return NULL;
+    if (ejki_plan_fits_exactly(slot->plan, args)) {
+        touch(cache, slot);
+        return slot;
+    }
+    unpin(slot);
+    return NULL;
+}
+
 /* A pinned slot with a plan that the call fits; NULL if there is none. */
 static ejki_cache_slot *lookup(ejki_plan_cache *cache, uint64_t hash, const ejk_kernel *kernel,
                                const void *args) {
@@ -24,12 +52,10 @@ static ejki_cache_slot *lookup(ejki_plan_cache *cache, uint64_t hash, const ejk_
     for (int i = 0; i < EJKI_CACHE_WAYS; i++) {
         if (atomic_load_explicit(&set->hashes[i], memory_order_relaxed) != hash) continue;
         ejki_cache_slot *slot = &set->slots[i];
-        uint32_t pins = atomic_fetch_add_explicit(&slot->pins, 1, memory_order_acquire);
-        if (!(pins & REPLACED) && slot->plan && slot->plan->kernel == kernel &&
-            ejki_plan_fits(slot->plan, args)) {
-            uint32_t now = atomic_load_explicit(&cache->clock, memory_order_relaxed);
-            if (atomic_load_explicit(&slot->used, memory_order_relaxed) != now)
-                atomic_store_explicit(&slot->used, now, memory_order_relaxed);
+        if (!pin(slot, kernel)) continue;
+        if (ejki_plan_fits(slot->plan, args)) {
+            touch(cache, slot);
+            atomic_store_explicit(&cache->latest, slot, memory_order_relaxed);
             return slot;
         }
         unpin(slot);
@@ -102,10 +128,13 @@ ejk_status ejk_call(ejk_context *context, const ejk_kernel *kernel, const void *
                          !context  ? "context"
                          : !kernel ? "kernel"
                                    : "args");
-    uint64_t hash = ejk_record_signature(kernel->args, args) ^ (uint64_t)(uintptr_t)kernel;
-    if (!hash) hash = 1; /* 0 marks an empty slot */
-    ejki_cache_slot *slot = lookup(&context->cache, hash, kernel, args);
-    if (!slot) return call_new(context, kernel, args, hash);
+    ejki_cache_slot *slot = guess(&context->cache, kernel, args);
+    if (!slot) {
+        uint64_t hash = ejk_record_signature(kernel->args, args) ^ (uint64_t)(uintptr_t)kernel;
+        if (!hash) hash = 1; /* 0 marks an empty slot */
+        slot = lookup(&context->cache, hash, kernel, args);
+        if (!slot) return call_new(context, kernel, args, hash);
+    }
     ejk_status status = ejki_plan_run(slot->plan, args, NULL);
     unpin(slot);
     return status;

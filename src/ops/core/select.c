@@ -100,7 +100,8 @@ ejk_status ejki_plan_select(ejk_plan *plan) {
         advice = calloc(1, kernel->config->size + 1);
         if (!advice) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a configuration");
         const ejk_invocation invocation = {kernel, plan->args, ejki_plan_problem(plan),
-                                           plan->implementation};
+                                           plan->implementation,
+                                           ejk_threads_count(plan->context->threads)};
         kernel->heuristic_cfg(&invocation, advice);
     }
     ejk_status status = choose_parameters(plan, advice);

@@ -111,7 +111,7 @@ static inline pair view_difference(const char *a, const char *b) {
     return difference;
 }
 
-bool ejki_plan_fits(const ejk_plan *plan, const void *args) {
+bool ejki_plan_fits_exactly(const ejk_plan *plan, const void *args) {
     const ejki_signature *s = &plan->signature;
     const char *given = args, *expected = plan->args;
     pair views = {0, 0};
@@ -127,7 +127,12 @@ bool ejki_plan_fits(const ejk_plan *plan, const void *args) {
 #pragma GCC unroll 4
     for (size_t i = 0; i < s->byte_count; i++)
         difference |= (unsigned char)given[s->bytes[i].offset] ^ s->bytes[i].value;
-    return !difference || ejk_record_same_signature(plan->kernel->args, plan->args, args);
+    return !difference;
+}
+
+bool ejki_plan_fits(const ejk_plan *plan, const void *args) {
+    return ejki_plan_fits_exactly(plan, args) ||
+           ejk_record_same_signature(plan->kernel->args, plan->args, args);
 }
 
 ejk_status ejki_signature_explain(const ejk_record *record, const void *expected,
