@@ -32,6 +32,8 @@ enum { ACCURACY, WORKERS, ROWS, NEIGHBOURS, CHECKS };
 static const char *const check_names[CHECKS] = {"accuracy", "workers", "rows", "neighbours"};
 
 enum { MOST_IMPLEMENTATIONS = 64, MOST_PRINTED = 5, MOST_CRASHES = 20, SECONDS_PER_CASE = 300 };
+/* An implementation may be for one in so many cases only. */
+enum { CASES_TO_FIND_ONE = 50 };
 
 /* Outlives the child that fills it. */
 struct progress {
@@ -297,28 +299,40 @@ static bool any_wanted(const struct suite *suite, ejk_dtype dtype) {
     return false;
 }
 
-static void run_case(struct suite *suite, uint64_t seed) {
-    struct flash_case c;
-    struct flash_oracle oracle;
-    snprintf(suite->progress->doing, sizeof suite->progress->doing, "making case %" PRIu64, seed);
-    flash_case_create(&c, seed, suite->budget);
-    flash_oracle_create(&oracle, &c.problem);
+/* True if the implementation takes part in the case. */
+static bool takes(const struct suite *suite, int32_t index, const struct flash_case *c) {
+    const ejk_implementation *e = ejki_builtin_implementations[index];
+    return wanted(suite, index) && (!e->dtype || e->dtype == c->problem.dtype) &&
+           applies(e, &c->problem);
+}
+
+static void try_all(struct suite *suite, struct flash_case *c) {
+    struct flash_oracle oracle = {.rows = -1}; /* made for the first who takes part */
     for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
-        const ejk_implementation *e = ejki_builtin_implementations[i];
-        if (!wanted(suite, i) || (e->dtype && e->dtype != c.problem.dtype)) continue;
-        if (!applies(e, &c.problem)) continue;
+        if (!takes(suite, i, c)) continue;
+        if (oracle.rows < 0) flash_oracle_create(&oracle, &c->problem);
         suite->progress->cases[i]++;
-        struct trial trial = {
-            .suite = suite, .index = i, .implementation = e, .c = &c, .oracle = &oracle};
+        struct trial trial = {.suite = suite,
+                              .index = i,
+                              .implementation = ejki_builtin_implementations[i],
+                              .c = c,
+                              .oracle = &oracle};
         try_implementation(&trial);
     }
-    flash_oracle_destroy(&oracle);
+    if (oracle.rows >= 0) flash_oracle_destroy(&oracle);
+}
+
+static void run_case(struct suite *suite, uint64_t seed) {
+    struct flash_case c;
+    snprintf(suite->progress->doing, sizeof suite->progress->doing, "making case %" PRIu64, seed);
+    flash_case_create(&c, seed, suite->budget);
+    try_all(suite, &c);
     flash_case_destroy(&c);
 }
 
 /* In the child: all cases from progress->next on. */
 static void run_cases(struct suite *suite) {
-    const int64_t limit = suite->cases == 1 ? 1 : 20 * suite->cases;
+    const int64_t limit = suite->cases == 1 ? 1 : CASES_TO_FIND_ONE * suite->cases;
     for (int32_t count = 2; count <= 4; count++) suite->threads[count] = test_threads_create(count);
     while (suite->progress->next < limit && any_wanted(suite, EJK_DTYPE_UNSET)) {
         const uint64_t seed = suite->seed + (uint64_t)suite->progress->next++;

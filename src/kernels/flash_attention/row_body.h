@@ -204,12 +204,13 @@ static void row_add_values(const row_task *task, int64_t kv_head, int64_t key, i
     const row_plan *t = &task->shared->plan;
     const float *values = flash_value(p, task->batch, kv_head, key + low);
     const int64_t stride = p->value.stride_t, whole = p->value_dim / VL * VL;
+    const product_ahead ahead = {.offset = task->ahead * stride};
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
         const float *weights = task->scores + i * t->score_stride + low;
         float *sums = states + i * t->state + STATE_SUMS;
         product_columns((int)n, whole, high - low, weights, t->score_stride, values, stride, sums,
-                        t->state, true, task->ahead * stride);
+                        t->state, true, &ahead);
         if (whole == p->value_dim) continue;
         for (int64_t c = 0; c < high - low; c++) {
             const vf v = v_load_first(values + c * stride + whole, p->value_dim - whole);

@@ -226,7 +226,8 @@ static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_ro
     double top = own, total = 0;
     const float *sinks = (const float *)p->sinks;
     if (p->has_sinks) sinks += r->head / p->sink_group * p->sink_stride_h;
-    for (int64_t n = 0; n < p->sink_count; n++) top = fmax(top, sinks[n] * LOG2_E);
+    for (int64_t n = 0; n < p->sink_count; n++)
+        if (sinks[n] * LOG2_E > top) top = sinks[n] * LOG2_E;
     if (top == -INFINITY && empty) return (flash_end){.factor = 0, .lse = -INFINITY};
     for (int64_t n = 0; n < p->sink_count; n++) total += exp2(sinks[n] * LOG2_E - top);
     const double weight = empty ? 0 : own == top ? 1 : exp2(own - top);

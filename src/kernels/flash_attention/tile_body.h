@@ -56,16 +56,25 @@ typedef struct tile_task {
     int64_t batch, kv_head, first_row, rows;
 } tile_task;
 
+/* Rows that lie in memory with two strides, `inner` of them per step of the outer one; read row by row,
+ * line by line. */
+typedef struct tile_stream {
+    const float *row;
+    int64_t rows, width; /* left, and floats of each */
+    int64_t inner, inner_stride, outer_stride;
+    int64_t at, column; /* within the inner ones; within the row */
+} tile_stream;
+
 /*
- * What will be needed next is brought closer a little at a time, between products, since many requests
- * at once would fill the line buffers and stall: keys and values of the next block; during a task's last
- * block the places its output goes to, and keys, values and queries of the worker's likely next task.
+ * What will be needed next is asked for while products run: keys and values of the next block; during a
+ * task's last block the places its output goes to, and keys, values and queries of the worker's likely
+ * next task. `pace` lines are left for each product to come.
  */
 typedef struct tile_ahead {
-    const float *keys, *values;
-    int64_t left, step; /* rows of both, and how many per product */
-    tile_task next;     /* whose queries come next */
-    int64_t row, row_step;
+    tile_stream stream[4];
+    int32_t current, count;
+    int64_t pace;
+    product_ahead lines;
 } tile_ahead;
 
 /* One worker's memory and the group it is at. */
@@ -144,25 +153,28 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->allowed = (uint8_t *)(void *)(memory + t->allowed_at);
 }
 
-static inline void tile_look_ahead(tile_state *s) {
-    const ejki_flash_problem *p = s->problem;
+/* Lists the lines that the next product is to ask for. */
+static inline const product_ahead *tile_look_ahead(tile_state *s) {
     tile_ahead *a = &s->ahead;
-    const int64_t rows = ejki_min(a->left, a->step);
-    for (int64_t i = 0; i < rows; i++) {
-        prefetch_row(a->keys, p->head_dim);
-        prefetch_row(a->values, p->value_dim);
-        a->keys += p->key.stride_t;
-        a->values += p->value.stride_t;
-    }
-    a->left -= rows;
-    for (const int64_t end = a->row + a->row_step; a->row < end; a->row++) {
-        if (a->row < s->task.rows) prefetch_row(flash_out(p, &s->row[a->row]), p->value_dim);
-        if (a->row < a->next.rows) {
-            const flash_row r =
-                flash_row_of(p, a->next.batch, a->next.kv_head, a->next.first_row + a->row);
-            prefetch_row(flash_query(p, &r), p->head_dim);
+    int64_t count = 0;
+    while (count < a->pace && a->current < a->count) {
+        tile_stream *t = &a->stream[a->current];
+        if (t->rows <= 0) {
+            a->current++;
+            continue;
         }
+        a->lines.line[count++] = t->row + t->column;
+        t->column += 16;
+        if (t->column < t->width) continue;
+        t->column = 0;
+        t->rows--;
+        t->row += t->inner_stride;
+        if (++t->at < t->inner) continue;
+        t->at = 0;
+        t->row += t->outer_stride - t->inner * t->inner_stride;
     }
+    a->lines.count = count;
+    return &a->lines;
 }
 
 /* Scores of `rows` rows from `row` over the columns of a span, in base 2 except for s->scale, hidden keys
@@ -171,11 +183,10 @@ static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, fl
     const ejki_flash_problem *p = s->problem;
     const int64_t stride = s->plan->score_stride;
     const float *query = s->query + row * p->head_dim;
-    for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS) {
-        tile_look_ahead(s);
+    for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS)
         product_columns(rows, TILE_COLUMNS, p->head_dim, query, p->head_dim,
-                        s->keys + c * p->head_dim, TILE_COLUMNS, scores + c, stride, false, 0);
-    }
+                        s->keys + c * p->head_dim, TILE_COLUMNS, scores + c, stride, false,
+                        tile_look_ahead(s));
     const int64_t key = s->block + span.first, width = span.end - span.first;
     for (int i = 0; i < rows; i++, scores += stride) {
         const flash_row *r = &s->row[row + i];
@@ -279,8 +290,10 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
     if (span.partial && !s->finite)
         tile_add_carefully(s, row, rows, span);
     else
-        product_columns(rows, width, high - low, s->scores + low, s->plan->score_stride,
-                        s->values + low * width, width, s->sums + row * width, width, true, 0);
+        for (int64_t d = 0; d < width; d += TILE_COLUMNS)
+            product_columns(rows, ejki_min(width - d, TILE_COLUMNS), high - low, s->scores + low,
+                            s->plan->score_stride, s->values + low * width + d, width,
+                            s->sums + row * width + d, width, true, tile_look_ahead(s));
 }
 
 /* The task of an index: heads one after the other, so that groups of a head find its keys in the cache;
@@ -294,29 +307,66 @@ static tile_task tile_task_of(const ejki_flash_problem *p, const tile_plan *t, i
     return task;
 }
 
+/* A stream is left out where its rows have no floats. */
+static void tile_stream_add(tile_ahead *a, tile_stream stream) {
+    if (stream.width > 0 && stream.rows > 0) a->stream[a->count++] = stream;
+}
+
+/* Keys [key, key + rows) of a task's head, and their values. */
+static void tile_stream_keys(const ejki_flash_problem *p, tile_ahead *a, const tile_task *task,
+                             int64_t key, int64_t rows) {
+    tile_stream_add(a, (tile_stream){.row = flash_key(p, task->batch, task->kv_head, key),
+                                     .rows = rows,
+                                     .width = p->head_dim,
+                                     .inner = 1,
+                                     .outer_stride = p->key.stride_t});
+    tile_stream_add(a, (tile_stream){.row = flash_value(p, task->batch, task->kv_head, key),
+                                     .rows = rows,
+                                     .width = p->value_dim,
+                                     .inner = 1,
+                                     .outer_stride = p->value.stride_t});
+}
+
+/* A task's rows of query or out. */
+static void tile_stream_rows(const ejki_flash_problem *p, tile_ahead *a, const tile_task *task,
+                             const ejki_bthd *tensor, int64_t width) {
+    if (task->rows == 0) return;
+    const flash_row r = flash_row_of(p, task->batch, task->kv_head, task->first_row);
+    tile_stream_add(a,
+                    (tile_stream){.row = (const float *)tensor->data + r.batch * tensor->stride_b +
+                                         r.query * tensor->stride_t + r.head * tensor->stride_h,
+                                  .rows = task->rows,
+                                  .width = width,
+                                  .inner = p->group,
+                                  .inner_stride = tensor->stride_h,
+                                  .outer_stride = tensor->stride_t,
+                                  .at = task->first_row % p->group});
+}
+
 /* Starts looking ahead from a block that ends at key `end`, of keys [.., high) of the task. */
 static void tile_plan_ahead(tile_state *s, int64_t end, int64_t high, tile_task next) {
     const ejki_flash_problem *p = s->problem;
     const tile_plan *t = s->plan;
     tile_ahead *a = &s->ahead;
-    const int64_t products = ejki_cdiv(s->task.rows, TILE_ROWS) * (t->keys / TILE_COLUMNS);
-    *a = (tile_ahead){0};
-    int64_t key = end;
+    a->current = a->count = 0;
     if (end < high) {
-        next = s->task;
-        a->left = ejki_min(t->keys, high - end);
+        tile_stream_keys(p, a, &s->task, end, ejki_min(t->keys, high - end));
     } else {
-        a->next = next;
-        a->row_step = 1 + ejki_max(s->task.rows, next.rows) / products;
-        if (next.rows == 0) return;
-        int64_t last;
-        ejki_flash_visible(p, next.first_row / p->group, &key, &last);
-        key = ejki_min(key, p->keys) / t->keys * t->keys;
-        a->left = ejki_min(t->keys, p->keys - key);
+        tile_stream_rows(p, a, &s->task, &p->out, p->value_dim);
+        if (next.rows > 0) {
+            int64_t key, last;
+            ejki_flash_visible(p, next.first_row / p->group, &key, &last);
+            key = ejki_min(key, p->keys) / t->keys * t->keys;
+            tile_stream_keys(p, a, &next, key, ejki_min(t->keys, p->keys - key));
+        }
+        tile_stream_rows(p, a, &next, &p->query, p->head_dim);
     }
-    a->keys = flash_key(p, next.batch, next.kv_head, key);
-    a->values = flash_value(p, next.batch, next.kv_head, key);
-    a->step = 1 + a->left / products;
+    int64_t lines = 0;
+    for (int32_t i = 0; i < a->count; i++)
+        lines += a->stream[i].rows * ejki_cdiv(a->stream[i].width, 16);
+    const int64_t products = ejki_cdiv(s->task.rows, TILE_ROWS) *
+                             (t->keys / TILE_COLUMNS + ejki_cdiv(t->width, TILE_COLUMNS));
+    a->pace = ejki_min(1 + lines / products, PRODUCT_LINES);
 }
 
 /* Copies a task's queries and starts its rows. Returns the range of keys that any of them sees. */

@@ -28,36 +28,66 @@
 #define EJKI_UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
 
-/* PRODUCT_OPERANDS by value, not in a struct: written as words and read back as vectors, that would wait
- * for the store buffer at every call (measured: 3 % of the tiled kernel). */
+/* The most lines of memory that one product asks for ahead of time. */
+#define PRODUCT_LINES 32
+
+/*
+ * Memory that will be needed after a product: one line is asked for at each step of its depth, so that
+ * requests never queue up. With TILE_STREAMS it is what lies `offset` floats beyond b; else the lines
+ * listed.
+ */
+typedef struct product_ahead {
+    int64_t offset;
+    int64_t count;
+    const float *line[PRODUCT_LINES];
+} product_ahead;
+
+/* By value, not in a struct: written as words and read back as vectors, that would wait for the store
+ * buffer at every call (measured: 3 % of the tiled kernel). */
 #define PRODUCT_OPERANDS                                                                           \
     int64_t depth, const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *c,   \
-        int64_t c_stride, bool add, int64_t ahead
-
+        int64_t c_stride, bool add, const product_ahead *ahead
 typedef void (*product_fn)(PRODUCT_OPERANDS);
 
+/* sum[i][j] += a[i · a_stride] · b[j]. */
+static inline __attribute__((always_inline)) void product_step(const int rows, const int vectors,
+                                                               const float *a, int64_t a_stride,
+                                                               const float *b,
+                                                               vf sum[TILE_ROWS][TILE_VECTORS]) {
+    vf column[TILE_VECTORS];
+    EJKI_UNROLL for (int j = 0; j < vectors; j++) column[j] = v_load(b + j * VL);
+    EJKI_UNROLL for (int i = 0; i < rows; i++) {
+        const vf row = v_set1(a[i * a_stride]);
+        EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] = v_fma(row, column[j], sum[i][j]);
+    }
+}
+
 /* rows and vectors are constants wherever this is inlined; the array's bounds have to be the macros, or
- * it would live in memory. With TILE_STREAMS what lies `ahead` floats beyond b is asked for meanwhile. */
+ * it would live in memory. */
 static inline __attribute__((always_inline)) void product(const int rows, const int vectors,
                                                           PRODUCT_OPERANDS) {
     vf sum[TILE_ROWS][TILE_VECTORS];
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         sum[i][j] = add ? v_load(c + i * c_stride + j * VL) : v_zero();
-    EJKI_UNROLL_TWICE for (int64_t k = 0; k < depth; k++) {
-        vf column[TILE_VECTORS];
-        EJKI_UNROLL for (int j = 0; j < vectors; j++) {
-            column[j] = v_load(b + k * b_stride + j * VL);
-            if (TILE_STREAMS) __builtin_prefetch(b + k * b_stride + j * VL + ahead, 0, 2);
+    int64_t k = 0;
+    if (TILE_STREAMS) {
+        for (; k < depth; k++) {
+            const float *line = b + k * b_stride;
+            EJKI_UNROLL for (int j = 0; j < vectors; j++)
+                __builtin_prefetch(line + ahead->offset + j * VL, 0, 2);
+            product_step(rows, vectors, a + k, a_stride, line, sum);
         }
-        EJKI_UNROLL for (int i = 0; i < rows; i++) {
-            const vf row = v_set1(a[i * a_stride + k]);
-            EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] =
-                v_fma(row, column[j], sum[i][j]);
+    } else {
+        const int64_t count = ahead->count < depth ? ahead->count : depth;
+        for (; k < count; k++) {
+            __builtin_prefetch(ahead->line[k], 0, 2);
+            product_step(rows, vectors, a + k, a_stride, b + k * b_stride, sum);
         }
+        EJKI_UNROLL_TWICE for (; k < depth; k++)
+            product_step(rows, vectors, a + k, a_stride, b + k * b_stride, sum);
     }
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         v_store(c + i * c_stride + j * VL, sum[i][j]);
-    (void)ahead;
 }
 
 #define PRODUCT_FUNCTIONS(n)                                                                       \
@@ -128,11 +158,6 @@ static inline void pack_transposed(const float *source, int64_t stride, int64_t 
                     v_store(target + (d + i) * TILE_COLUMNS + column, block[i]);
             }
         }
-}
-
-/* Asks for a row of `width` floats to come closer, to the second-level cache. */
-static inline void prefetch_row(const float *row, int64_t width) {
-    for (int64_t d = 0; d < width; d += 16) __builtin_prefetch(row + d, 0, 2);
 }
 
 /*

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ejk bench`: from flags to shapes, threads and results. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* All that a bench holds. */
+typedef struct bench_state {
+    const bench_options *wish;
+    op_call call; /* the arguments that are no tensors */
+    bench_request request;
+    int32_t *threads;
+    int thread_counts;
+    double host, host_plan;
+    bench_result *results;
+    int count;
+} bench_state;
+
+/* ---- What is asked for ----------------------------------------------------------------------------- */
+
+/* "1,2" as numbers; without a flag the library's own number. */
+static bool read_threads(bench_state *state) {
+    const char *text = state->wish->threads;
+    state->threads = calloc(text ? strlen(text) + 1 : 1, sizeof *state->threads);
+    if (!state->threads) return complain("no memory for --threads");
+    if (!text) {
+        state->threads[state->thread_counts++] = ejk_threads_default();
+        return true;
+    }
+    for (const char *at = text;; at++) {
+        char *end;
+        long value = strtol(at, &end, 10);
+        if (end == at || value < 1 || value > 1024 || (*end && *end != ','))
+            return complain("--threads is '%s', expected numbers from 1 to 1024 as 1,2", text);
+        state->threads[state->thread_counts++] = (int32_t)value;
+        at = end;
+        if (!*at) return true;
+    }
+}
+
+static bool read_layout(bench_state *state) {
+    const char *layout = state->wish->layout;
+    state->request.heads_first = layout && strcmp(layout, "bhtd") == 0;
+    return !layout || state->request.heads_first || strcmp(layout, "bthd") == 0 ||
+           complain("--layout is '%s', expected bthd or bhtd", layout);
+}
+
+static bool prepare(bench_state *state) {
+    const bench_options *wish = state->wish;
+    if (wish->shapes.count == 0)
+        return complain("bench needs a shape, as --shape B=1,Hq=8,T=1024,D=64");
+    if (wish->repeat > BENCH_MOST_REPETITIONS)
+        return complain("--repeat is %d, expected at most %d", (int)wish->repeat,
+                        (int)BENCH_MOST_REPETITIONS);
+    state->request.dtype = EJK_DTYPE_F32;
+    state->request.with = wish->with;
+    state->request.cold = wish->cold;
+    state->request.arguments = &state->call;
+    return call_set_config(&state->call, wish->config) &&
+           call_set_platform(state->call.kernel, state->call.args, wish->platform) &&
+           (!wish->dtype || succeeded(ejk_dtype_from_name(wish->dtype, &state->request.dtype))) &&
+           read_layout(state) && read_threads(state);
+}
+
+/* ---- Measuring ------------------------------------------------------------------------------------- */
+
+static char *shape_text(const ejk_axes *axes) {
+    char text[sizeof axes->axis / sizeof *axes->axis * 32];
+    size_t used = 0;
+    *text = '\0';
+    for (int32_t i = 0; i < axes->count; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s=%lld", i ? "," : "",
+                                 axes->axis[i].name, (long long)axes->axis[i].length);
+    return strdup(text);
+}
+
+/* Scalars as they are set, tensors with their types and shapes. */
+static json_t *arguments_json(const op_call *call) {
+    char *text;
+    if (!succeeded(ejk_record_to_json(call->kernel->args, call->args, EJK_JSON_SET_ONLY, &text)))
+        return NULL;
+    json_t *arguments = json_loads(text, 0, NULL);
+    ejk_free(text);
+    if (!arguments) complain("no memory for the arguments of a shape");
+    return arguments;
+}
+
+static bool measure_shape(const bench_state *state, ejk_context *context, bench_case *bench,
+                          bench_result *out) {
+    const char *against = state->wish->against;
+    out->shape = shape_text(&state->request.axes);
+    out->arguments = arguments_json(&bench->call);
+    out->dtype = state->request.dtype;
+    out->host = state->host;
+    out->host_plan = state->host_plan;
+    return out->shape && out->arguments && bench_verify(bench) &&
+           (!against || bench_compare(bench, context, against, out)) &&
+           bench_measure(bench, context, state->wish, out);
+}
+
+static bool with_context(const bench_state *state, int32_t threads, ejk_context **out) {
+    const ejk_context_options options = {.threads = threads, .isa = state->wish->isa};
+    return succeeded(ejk_context_create(&options, out));
+}
+
+static bool add_result(bench_state *state, int32_t threads) {
+    ejk_context *context;
+    bench_case bench;
+    if (!with_context(state, threads, &context)) return false;
+    bool measured = bench_case_open(&state->request, context, &bench);
+    if (measured) {
+        measured = measure_shape(state, context, &bench, &state->results[state->count++]);
+        bench_case_close(&bench);
+    }
+    ejk_context_destroy(context);
+    return measured;
+}
+
+/* All symbols 8, batch and heads 1: what is left is the cost of calling. */
+static bool measure_host(bench_state *state) {
+    bench_request tiny = state->request;
+    tiny.cold = false;
+    for (int32_t i = 0; i < tiny.axes.count; i++) {
+        const char *name = tiny.axes.axis[i].name;
+        tiny.axes.axis[i].length = *name == 'B' || *name == 'H' ? 1 : 8;
+    }
+    ejk_context *context;
+    bench_case bench;
+    if (!with_context(state, 1, &context)) return false;
+    bool measured = bench_case_open(&tiny, context, &bench);
+    if (measured) {
+        measured = bench_measure_host(&bench, context, &state->host, &state->host_plan);
+        bench_case_close(&bench);
+    }
+    ejk_context_destroy(context);
+    return measured;
+}
+
+static bool measure_all(bench_state *state) {
+    const texts *shapes = &state->wish->shapes;
+    state->results =
+        calloc((size_t)shapes->count * (size_t)state->thread_counts, sizeof *state->results);
+    if (!state->results) return complain("no memory for the results");
+    for (int i = 0; i < shapes->count; i++) {
+        if (!succeeded(ejk_axes_parse(shapes->items[i], &state->request.axes)) ||
+            !bench_complete_axes(&state->request.axes))
+            return false;
+        if (i == 0 && !measure_host(state)) return false;
+        for (int k = 0; k < state->thread_counts; k++)
+            if (!add_result(state, state->threads[k])) return false;
+    }
+    return true;
+}
+
+/* ---- The command ----------------------------------------------------------------------------------- */
+
+static const char method[] =
+    "\nMethod. Inputs are uniform in [-1, 1), masks true nine times in ten. The result is "
+    "computed\n"
+    "once into memory full of NaN and has to be finite; --against compares it with another\n"
+    "platform's. After warming up, ceilings and batches of runs (20 ms or more) alternate: the\n"
+    "multiply-add ceiling of the implementation's tier and type, on as many threads, is measured\n"
+    "before and after each batch, and a share is the batch's rate over the mean of these two. The\n"
+    "report has medians over all repetitions; shares are medians of shares. FLOPs count what "
+    "causal\n"
+    "and window leave visible; bytes count inputs and outputs once. Shapes with fewer than 8 "
+    "FLOPs\n"
+    "per byte, and all with --cold, take their inputs in turn from as much memory as twice the "
+    "last\n"
+    "cache, and the read ceiling of a buffer of that size is measured around each batch as well.\n"
+    "Elsewhere inputs may lie in a cache, and a share of bandwidth above 1 says that they do. "
+    "Host\n"
+    "cost is the time of a call, and of a plan's execution, with all sizes 8 and one head, on one\n"
+    "thread: the median of batches.\n";
+
+static int print_help(const ejk_kernel *kernel, const option *own) {
+    puts(
+        "usage: ejk bench OPERATION --shape B=1,Hq=8,T=1024,D=64 [--flag value]...\n\n"
+        "Measures an operation and what share of this machine's ceilings it reaches. Symbols of a\n"
+        "shape left out are B=1, Hkv=Hq, S=T, Dv=D. Flags are --name value or --name=value.\n");
+    if (!options_help(own)) return FAILED;
+    puts(method);
+    printf(
+        "Arguments that are no tensors may be given as flags, as --causal: `ejk info --op %s`.\n",
+        kernel ? kernel->op_id : "OPERATION");
+    return DONE;
+}
+
+static int bench_operation(const ejk_kernel *kernel, int count, char **words, const option *own,
+                           const bench_options *wish) {
+    bench_state state = {.wish = wish};
+    if (!call_open(kernel, &state.call)) return FAILED;
+    const field_flags fields = {kernel, state.call.args, NULL};
+    bool measured = options_parse(count, words, own, &fields) && prepare(&state) &&
+                    measure_all(&state) &&
+                    bench_report(kernel, state.results, state.count, wish->json) &&
+                    (!wish->plot || bench_plot(wish->plot, kernel, state.results, state.count));
+    for (int i = 0; i < state.count; i++) bench_result_close(&state.results[i]);
+    free(state.results);
+    free(state.threads);
+    call_close(&state.call);
+    return measured ? DONE : FAILED;
+}
+
+static int find_and_bench(int count, char **words, const option *own, const bench_options *wish) {
+    bool help = options_ask_help(count, words);
+    if (count == 0 || words[0][0] == '-') {
+        if (help) return print_help(NULL, own);
+        complain("bench needs an operation first, as `ejk bench flash_attention --help`");
+        return FAILED;
+    }
+    ejk_context *catalogue;
+    if (!open_catalogue(&catalogue)) return FAILED;
+    const ejk_kernel *kernel;
+    int status = FAILED;
+    if (succeeded(ejk_context_find_kernel(catalogue, words[0], &kernel)))
+        status = help ? print_help(kernel, own)
+                      : bench_operation(kernel, count - 1, words + 1, own, wish);
+    ejk_context_destroy(catalogue);
+    return status;
+}
+
+int bench_command(int count, char **words) {
+    bench_options wish = {.seconds = 3};
+    const option own[] = {
+        {"shape", OPTION_TEXTS, &wish.shapes, "SIZES", "sizes of the symbols; may be repeated"},
+        {"dtype", OPTION_TEXT, &wish.dtype, "TYPE", "element type of the inputs; default f32"},
+        {"with", OPTION_TEXT, &wish.with, "NAMES", "optional tensors to give, as bias,softmax_aux"},
+        {"layout", OPTION_TEXT, &wish.layout, "ORDER", "bthd (default), or bhtd: heads first"},
+        {"threads", OPTION_TEXT, &wish.threads, "N,...", "numbers of threads, each one a row"},
+        {"isa", OPTION_TEXT, &wish.isa, "TIER", "highest instruction-set tier, as avx2"},
+        {"platform", OPTION_TEXT, &wish.platform, "NAME", "auto, simd or reference"},
+        {"config", OPTION_TEXT, &wish.config, "JSON", "explicit configuration of the operation"},
+        {"seconds", OPTION_NUMBER, &wish.seconds, "X", "time of measuring a row; default 3"},
+        {"repeat", OPTION_COUNT, &wish.repeat, "N", "repetitions, in place of --seconds"},
+        {"cold", OPTION_ALONE, &wish.cold, "", "let every run find its inputs in memory only"},
+        {"against", OPTION_TEXT, &wish.against, "NAME", "a platform to compare results with"},
+        {"plot", OPTION_TEXT, &wish.plot, "FILE", "draw a roofline, as SVG"},
+        {"json", OPTION_ALONE, &wish.json, "", "report as JSON"},
+        {"help", OPTION_ALONE, &wish.help, "", "this text"},
+        {.name = NULL}};
+    wish.shapes.items = calloc((size_t)count + 1, sizeof *wish.shapes.items);
+    if (!wish.shapes.items) {
+        complain("no memory for %d words", count);
+        return FAILED;
+    }
+    int status = find_and_bench(count, words, own, &wish);
+    free(wish.shapes.items);
+    return status;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of `ejk bench` share. */
+#ifndef EJK_CLI_BENCH_H
+#define EJK_CLI_BENCH_H
+
+#include "call.h"
+#include "compare.h"
+#include "options.h"
+
+enum { BENCH_MOST_REPETITIONS = 1000 };
+
+/* What is asked for. */
+typedef struct bench_options {
+    texts shapes;
+    const char *dtype, *with, *threads, *isa, *platform, *config, *against, *layout, *plot;
+    double seconds;
+    int32_t repeat; /* 0 = as `seconds` allows; at most BENCH_MOST_REPETITIONS */
+    bool cold, json, help;
+} bench_options;
+
+/* ---- bench_case.c: a shape with memory to run on ---------------------------------------------------- */
+
+/*
+ * One shape of an operation, planned, with several copies of its inputs, so that runs which take them in
+ * turn find none of them in a cache.
+ */
+typedef struct bench_case {
+    op_call call; /* the arguments, tensors without memory */
+    ejk_plan *plan;
+    void *
+        *args; /* `copies` structs of arguments, each with inputs of its own; results are shared */
+    int64_t copies, next;
+    int64_t input_bytes; /* of all copies */
+    bool cold;           /* runs find their inputs in memory, not in a cache */
+    void *memory;
+} bench_case;
+
+/* What a case is made from. */
+typedef struct bench_request {
+    const op_call *arguments; /* those that are no tensors */
+    ejk_axes axes;
+    ejk_dtype dtype;
+    const char *with; /* optional tensors, "bias,lse", or NULL */
+    bool heads_first; /* in memory [B,H,T,D] in place of [B,T,H,D] */
+    bool cold;        /* rotate inputs, whatever the arithmetic intensity */
+} bench_request;
+
+/* Puts the usual symbols into their order and binds those that were left out: B = 1, S = T, Hkv = Hq, Dv = D. */
+bool bench_complete_axes(ejk_axes *axes);
+
+bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out);
+void bench_case_close(bench_case *bench);
+
+/* Runs once, on the next copy of the inputs. */
+bool bench_case_run(bench_case *bench);
+
+/* Memory for reading and writing, in large pages where they are granted. Freed with free(). */
+void *bench_allocate(int64_t bytes);
+
+/* Bytes that no cache holds: twice the last level, as far as memory allows. */
+int64_t bench_rotated_bytes(void);
+
+/* ---- bench_measure.c: the method -------------------------------------------------------------------- */
+
+/* Rates of one shape, in units per second, and shares of the ceilings around each repetition. */
+typedef struct bench_rate {
+    double rate;    /* at the median time */
+    double ceiling; /* median */
+    double share, share_max;
+} bench_rate;
+
+/* One line of the report. */
+typedef struct bench_result {
+    char *shape;       /* all symbols, "B=1,T=8" */
+    json_t *plan;      /* as ejk_plan_describe() has it */
+    json_t *arguments; /* those that are set */
+    ejk_dtype dtype;
+    int32_t threads;
+    ejk_cost cost;
+    bool cold;
+    int64_t rotated_bytes, copies;
+    int32_t repetitions;
+    int64_t runs; /* in each */
+    double time, time_p10, time_p90;
+    bench_rate compute, memory;
+    double host, host_plan; /* seconds of a call, of a plan's execution, on a tiny shape */
+    const char *against;    /* platform compared with, or NULL */
+    difference difference;
+    double against_time;
+} bench_result;
+
+/* Measures a case that runs rightly; fills everything but shape, arguments, host costs and comparison. */
+bool bench_measure(bench_case *bench, ejk_context *context, const bench_options *wish,
+                   bench_result *out);
+
+/* Seconds per ejk_call() and per ejk_plan_execute(). */
+bool bench_measure_host(bench_case *tiny, ejk_context *context, double *call, double *plan);
+
+/* ---- bench_verify.c --------------------------------------------------------------------------------- */
+
+/* Runs once on results that are filled with NaN, and looks at what comes out. */
+bool bench_verify(bench_case *bench);
+
+/* Runs the same inputs on another platform and compares. */
+bool bench_compare(bench_case *bench, ejk_context *context, const char *platform,
+                   bench_result *out);
+
+/* ---- bench_report.c, plot.c ------------------------------------------------------------------------- */
+
+/* Prints all results. */
+bool bench_report(const ejk_kernel *kernel, const bench_result *results, int count, bool json);
+void bench_result_close(bench_result *result);
+
+/* Draws a roofline. */
+bool bench_plot(const char *path, const ejk_kernel *kernel, const bench_result *results, int count);
+
+/* The text of a plan's member, as "isa". */
+const char *bench_plan_text(const bench_result *result, const char *name);
+
+#endif

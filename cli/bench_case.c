@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors of a shape, their memory and what is in them: numbers uniform in [-1, 1), masks true with
+ * probability 0.9, integers rising in four steps along the last axis, as the segments of a packed batch.
+ */
+#define _GNU_SOURCE 1
+#include "bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define HUGE_PAGE (INT64_C(2) << 20)
+#define LINE      64
+
+/* Floating-point operations per byte below which a shape lives from memory. The machines at hand break
+ * even at 15 to 30; decoding has 0.5 to 4, the shortest prefill that is of interest 30. */
+#define MEMORY_BOUND 8.0
+
+/* Caches that are not known are taken to be no larger than this. */
+#define LEAST_ROTATION (INT64_C(64) << 20)
+
+/* ---- Symbols --------------------------------------------------------------------------------------- */
+
+bool bench_complete_axes(ejk_axes *axes) {
+    static const struct {
+        const char *symbol, *same_as; /* "" = 1, NULL = no default */
+    } symbols[] = {{"B", ""},  {"Hq", NULL}, {"Hkv", "Hq"}, {"T", NULL},
+                   {"S", "T"}, {"D", NULL},  {"Dv", "D"}};
+    ejk_axes ordered = {.count = 0};
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        const char *same_as = symbols[i].same_as;
+        int64_t length = ejk_axes_get(axes, symbols[i].symbol);
+        if (length < 0 && same_as) length = *same_as ? ejk_axes_get(axes, same_as) : 1;
+        if (length >= 0 && !succeeded(ejk_axes_set(&ordered, symbols[i].symbol, length)))
+            return false;
+    }
+    for (int32_t i = 0; i < axes->count; i++)
+        if (!succeeded(ejk_axes_set(&ordered, axes->axis[i].name, axes->axis[i].length)))
+            return false;
+    *axes = ordered;
+    return true;
+}
+
+/* ---- Views ----------------------------------------------------------------------------------------- */
+
+/* True if a list of names, "bias,softmax-aux", has this one. */
+static bool names(const char *list, const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',') {
+        size_t i = 0;
+        while (i < length && (at[i] == name[i] || (at[i] == '-' && name[i] == '_'))) i++;
+        if (i == length && (at[i] == ',' || at[i] == '\0')) return true;
+    }
+    return false;
+}
+
+static bool check_names(const ejk_record *record, const char *list) {
+    for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',') {
+        bool known = false;
+        int length = (int)strcspn(at, ",");
+        char name[128];
+        snprintf(name, sizeof name, "%.*s", length, at);
+        for (int32_t i = 0; i < record->count && !known; i++)
+            known =
+                record->fields[i].kind == EJK_FIELD_TENSOR && names(name, record->fields[i].name);
+        if (!known)
+            return complain("--with has '%s', which is no tensor of %s", name, record->name);
+    }
+    return true;
+}
+
+/* True if the third axis of the unit counts heads: "[B,T,Hq,D]". */
+static bool has_heads(const char *unit) {
+    const char *second = strchr(unit, ',');
+    const char *third = second ? strchr(second + 1, ',') : NULL;
+    return third && third[1] == 'H';
+}
+
+/* Exchanges two axes of memory, not of the view. */
+static void put_heads_first(ejk_tensor *tensor) {
+    tensor->strides[2] = tensor->shape[1] * tensor->shape[3];
+    tensor->strides[1] = tensor->shape[3];
+}
+
+static bool declare(const bench_request *request, op_call *call) {
+    const ejk_record *record = call->kernel->args;
+    if (!check_names(record, request->with)) return false;
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        bool required = field->role == EJK_REQUIRED || field->role == EJK_REQUIRED_OUTPUT;
+        if (field->kind != EJK_FIELD_TENSOR || !(required || names(request->with, field->name)))
+            continue;
+        if (!call_declare(call, i, &request->axes, request->dtype)) return false;
+        ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
+        if (request->heads_first && tensor->rank == 4 && has_heads(field->unit))
+            put_heads_first(tensor);
+    }
+    return true;
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------------- */
+
+static int64_t round_up(int64_t bytes, int64_t step) {
+    return (bytes + step - 1) / step * step;
+}
+
+/* More than any machine has counts as that, so that sums of all tensors fit. */
+static int64_t bytes_of(const ejk_tensor *tensor) {
+    int64_t bytes = ejk_tensor_count(tensor) * (int64_t)ejk_dtype_size(tensor->dtype);
+    return round_up(bytes < INT64_C(1) << 56 ? bytes : INT64_C(1) << 56, LINE);
+}
+
+static int64_t memory_of(int pages) {
+    return (int64_t)sysconf(pages) * (int64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Systems promise more than they have, and end who takes it. */
+void *bench_allocate(int64_t bytes) {
+    void *memory = NULL;
+    if (bytes < memory_of(_SC_PHYS_PAGES))
+        memory = aligned_alloc((size_t)HUGE_PAGE, (size_t)round_up(bytes + 1, HUGE_PAGE));
+    if (memory)
+        (void)madvise(memory, (size_t)bytes, MADV_HUGEPAGE); /* a wish; nothing depends on it */
+    else
+        complain("no memory for %lld bytes", (long long)bytes);
+    return memory;
+}
+
+/* Inputs and the buffer of the ceiling share half of what is free. */
+int64_t bench_rotated_bytes(void) {
+    int64_t wanted = 2 * ejk_cpu()->l3_bytes;
+    if (wanted < LEAST_ROTATION) wanted = LEAST_ROTATION;
+    int64_t room = memory_of(_SC_AVPHYS_PAGES) / 4;
+    return wanted < room ? wanted : room;
+}
+
+/* Bytes of all inputs, or of all results. */
+static int64_t total(const op_call *call, bool outputs) {
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < call->kernel->args->count; i++) {
+        const ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
+        if (tensor && ejk_tensor_present(tensor) &&
+            call_is_output(&call->kernel->args->fields[i]) == outputs)
+            bytes += bytes_of(tensor);
+    }
+    return bytes;
+}
+
+/* Gives inputs, or results, their places one after the other. */
+static char *place(const ejk_kernel *kernel, void *args, bool outputs, char *at) {
+    for (int32_t i = 0; i < kernel->args->count; i++) {
+        ejk_tensor *tensor = call_tensor(kernel, args, i);
+        if (!tensor || !ejk_tensor_present(tensor) ||
+            call_is_output(&kernel->args->fields[i]) != outputs)
+            continue;
+        tensor->data = at;
+        at += bytes_of(tensor);
+    }
+    return at;
+}
+
+/* ---- Contents -------------------------------------------------------------------------------------- */
+
+static uint64_t next_random(uint64_t *state) {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static double uniform(uint64_t *state) {
+    return (double)(next_random(state) >> 11) * 0x1p-52 - 1;
+}
+
+static void fill(const ejk_tensor *tensor, uint64_t *state) {
+    int64_t count = ejk_tensor_count(tensor);
+    int64_t last = tensor->rank ? tensor->shape[tensor->rank - 1] : 1;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t step = 4 * (i % last) / last;
+        switch (tensor->dtype) {
+        case EJK_DTYPE_F64: ((double *)tensor->data)[i] = uniform(state); break;
+        case EJK_DTYPE_F32: ((float *)tensor->data)[i] = (float)uniform(state); break;
+        case EJK_DTYPE_BF16:
+            ((uint16_t *)tensor->data)[i] = ejk_f32_to_bf16((float)uniform(state));
+            break;
+        case EJK_DTYPE_F16:
+            ((uint16_t *)tensor->data)[i] = ejk_f32_to_f16((float)uniform(state));
+            break;
+        case EJK_DTYPE_I64: ((int64_t *)tensor->data)[i] = step; break;
+        case EJK_DTYPE_I32: ((int32_t *)tensor->data)[i] = (int32_t)step; break;
+        case EJK_DTYPE_I16: ((int16_t *)tensor->data)[i] = (int16_t)step; break;
+        case EJK_DTYPE_I8:
+        case EJK_DTYPE_U8: ((uint8_t *)tensor->data)[i] = (uint8_t)step; break;
+        case EJK_DTYPE_BOOL: ((uint8_t *)tensor->data)[i] = uniform(state) < 0.8; break;
+        default: break;
+        }
+    }
+}
+
+static void fill_inputs(const ejk_kernel *kernel, void *args, uint64_t *state) {
+    for (int32_t i = 0; i < kernel->args->count; i++) {
+        const ejk_tensor *tensor = call_tensor(kernel, args, i);
+        if (tensor && ejk_tensor_present(tensor) && !call_is_output(&kernel->args->fields[i]))
+            fill(tensor, state);
+    }
+}
+
+/* ---- The case -------------------------------------------------------------------------------------- */
+
+static bool lives_from_memory(const bench_case *bench) {
+    ejk_cost cost = ejk_plan_cost(bench->plan);
+    return cost.bytes > 0 && cost.flops < MEMORY_BOUND * cost.bytes;
+}
+
+static int64_t copies_of(const bench_case *bench, int64_t bytes) {
+    int64_t most = bench_rotated_bytes();
+    return bench->cold && most > bytes ? (most + bytes - 1) / bytes : 1;
+}
+
+static bool allocate(bench_case *bench, bool cold) {
+    const ejk_kernel *kernel = bench->call.kernel;
+    int64_t inputs = total(&bench->call, false), outputs = total(&bench->call, true);
+    bench->cold = inputs > 0 && (cold || lives_from_memory(bench));
+    int64_t copies = copies_of(bench, inputs);
+    bench->memory = bench_allocate(copies * inputs + outputs);
+    bench->args = calloc((size_t)copies, sizeof *bench->args);
+    if (!bench->memory) return false;
+    if (!bench->args) return complain("no memory for the arguments of %s", kernel->op_id);
+    bench->input_bytes = copies * inputs;
+    char *at = place(kernel, bench->call.args, true, bench->memory);
+    uint64_t state = 0x9e3779b97f4a7c15;
+    for (int64_t i = 0; i < copies; i++) {
+        void *args = bench->args[i] = malloc(kernel->args->size);
+        if (!args) return complain("no memory for the arguments of %s", kernel->op_id);
+        bench->copies = i + 1;
+        memcpy(args, bench->call.args, kernel->args->size);
+        at = place(kernel, args, false, at);
+        fill_inputs(kernel, args, &state);
+    }
+    return true;
+}
+
+/* One sink, where nothing is said about them. */
+static bool declare_all(const bench_request *request, op_call *call) {
+    bench_request whole = *request;
+    if (ejk_axes_get(&whole.axes, "n") < 0 && !succeeded(ejk_axes_set(&whole.axes, "n", 1)))
+        return false;
+    return declare(&whole, call);
+}
+
+static bool build(const bench_request *request, ejk_context *context, bench_case *bench) {
+    const ejk_kernel *kernel = request->arguments->kernel;
+    if (!call_open(kernel, &bench->call)) return false;
+    memcpy(bench->call.args, request->arguments->args, kernel->args->size);
+    return declare_all(request, &bench->call) && call_plan(&bench->call, context, &bench->plan) &&
+           allocate(bench, request->cold);
+}
+
+bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out) {
+    *out = (bench_case){.call = {.kernel = request->arguments->kernel}};
+    if (build(request, context, out)) return true;
+    bench_case_close(out);
+    return false;
+}
+
+void bench_case_close(bench_case *bench) {
+    ejk_plan_destroy(bench->plan);
+    for (int64_t i = 0; i < bench->copies; i++) free(bench->args[i]);
+    free(bench->args);
+    free(bench->memory);
+    call_close(&bench->call);
+    *bench = (bench_case){.call = bench->call};
+}
+
+bool bench_case_run(bench_case *bench) {
+    const void *args = bench->args[bench->next];
+    bench->next = bench->next + 1 < bench->copies ? bench->next + 1 : 0;
+    return succeeded(ejk_plan_execute(bench->plan, args, NULL, 0));
+}

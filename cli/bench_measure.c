@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a case is measured. Clocks change by tens of percent within a second and neighbours come and go, so
+ * a time says little by itself, and a ceiling measured a minute ago says nothing. Therefore ceilings and
+ * batches of runs alternate closely,
+ *
+ *     ceiling, batch, ceiling, batch, ceiling, …
+ *
+ * and each batch counts as a share of the mean of the two ceilings around it. Reported is the median of
+ * these shares, never a quotient of numbers from different moments.
+ *
+ * The arithmetic ceiling is that of the implementation's own tier and type, on as many threads as the
+ * call was offered. The memory ceiling is reading a buffer as large as all inputs together; where these
+ * rotate it is taken around every batch, else before the first and after the last.
+ */
+#include "bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A batch is long against the clock's resolution and a thread's waking up, short against a change of clock. */
+#define BATCH_SECONDS   0.020
+#define CEILING_SECONDS 0.015
+
+#define LEAST_REPETITIONS 3
+
+/* Values of all repetitions. */
+typedef struct samples {
+    double *time, *share, *ceiling, *memory_share, *memory_ceiling;
+    int32_t count;
+} samples;
+
+typedef struct ceilings {
+    double flops, bytes;
+} ceilings;
+
+/* Where ceilings are measured. */
+typedef struct ceiling_meter {
+    ejk_threads *threads;
+    ejk_isa isa;
+    ejk_dtype dtype;
+    void *buffer;
+    int64_t bytes;
+} ceiling_meter;
+
+/* ---- Statistics ------------------------------------------------------------------------------------ */
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts the values; interpolates between neighbours. */
+static double quantile(double *values, int32_t count, double part) {
+    if (count == 0) return 0;
+    qsort(values, (size_t)count, sizeof *values, by_value);
+    double place = part * (count - 1);
+    int32_t below = (int32_t)place, above = below + 1 < count ? below + 1 : below;
+    return values[below] + (place - below) * (values[above] - values[below]);
+}
+
+static bool open_samples(samples *out) {
+    double *all = calloc((size_t)5 * BENCH_MOST_REPETITIONS, sizeof *all);
+    if (!all) return complain("no memory for the measurements");
+    *out = (samples){.time = all,
+                     .share = all + BENCH_MOST_REPETITIONS,
+                     .ceiling = all + 2 * BENCH_MOST_REPETITIONS,
+                     .memory_share = all + 3 * BENCH_MOST_REPETITIONS,
+                     .memory_ceiling = all + 4 * BENCH_MOST_REPETITIONS};
+    return true;
+}
+
+/* ---- Ceilings -------------------------------------------------------------------------------------- */
+
+static bool read_flops(const ceiling_meter *meter, ceilings *out) {
+    return succeeded(
+        ejk_measure_peak(meter->threads, meter->isa, meter->dtype, CEILING_SECONDS, &out->flops));
+}
+
+static bool read_bytes(const ceiling_meter *meter, ceilings *out) {
+    return succeeded(ejk_measure_read_bandwidth(meter->threads, meter->buffer, meter->bytes,
+                                                CEILING_SECONDS, &out->bytes));
+}
+
+static bool open_meter(const bench_case *bench, ejk_context *context, ceiling_meter *out) {
+    const ejk_implementation *chosen = ejk_plan_implementation(bench->plan);
+    int64_t bytes = bench->cold ? bench->input_bytes : bench_rotated_bytes();
+    int64_t least = 64 * (int64_t)ejk_threads_count(ejk_context_threads(context));
+    *out = (ceiling_meter){.threads = ejk_context_threads(context),
+                           .isa = chosen->isa,
+                           .dtype = chosen->dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F64 : EJK_DTYPE_F32,
+                           .bytes = bytes < least ? least : bytes};
+    out->buffer = bench_allocate(out->bytes);
+    return out->buffer != NULL;
+}
+
+/* ---- Runs ------------------------------------------------------------------------------------------ */
+
+static bool run_batch(bench_case *bench, int64_t runs, double *seconds) {
+    double start = ejk_now();
+    for (int64_t i = 0; i < runs; i++)
+        if (!bench_case_run(bench)) return false;
+    *seconds = (ejk_now() - start) / (double)runs;
+    return true;
+}
+
+/* Warms caches, threads and clock; says how many runs fill a batch. */
+static bool warm_up(bench_case *bench, double seconds, int64_t *runs) {
+    double start = ejk_now(), time;
+    *runs = 1;
+    do {
+        if (!run_batch(bench, *runs, &time)) return false;
+        double needed = ceil(BATCH_SECONDS / fmax(time, 1e-9));
+        *runs = (int64_t)fmin(fmax(needed, 1), 2 * (double)*runs);
+    } while (ejk_now() - start < seconds || time * (double)*runs < BATCH_SECONDS / 2);
+    return true;
+}
+
+static void add_sample(const ejk_cost *cost, double time, const ceilings *before,
+                       const ceilings *after, samples *all) {
+    int32_t i = all->count++;
+    all->time[i] = time;
+    all->ceiling[i] = (before->flops + after->flops) / 2;
+    all->memory_ceiling[i] = (before->bytes + after->bytes) / 2;
+    all->share[i] = cost->flops / time / all->ceiling[i];
+    all->memory_share[i] = cost->bytes / time / all->memory_ceiling[i];
+}
+
+/* The last ceiling of memory, where it is not taken around each batch, comes after all. */
+static bool finish_memory(const ceiling_meter *meter, const ejk_cost *cost, double first,
+                          samples *all) {
+    ceilings last;
+    if (!read_bytes(meter, &last)) return false;
+    for (int32_t i = 0; i < all->count; i++) {
+        all->memory_ceiling[i] = (first + last.bytes) / 2;
+        all->memory_share[i] = cost->bytes / all->time[i] / all->memory_ceiling[i];
+    }
+    return true;
+}
+
+static bool repeat(bench_case *bench, const ceiling_meter *meter, const bench_options *wish,
+                   const bench_result *facts, samples *all) {
+    ceilings before, after;
+    if (!read_bytes(meter, &before) || !read_flops(meter, &before)) return false;
+    double first = before.bytes, end = ejk_now() + wish->seconds;
+    int32_t least = wish->repeat ? wish->repeat : LEAST_REPETITIONS;
+    int32_t most = wish->repeat ? wish->repeat : BENCH_MOST_REPETITIONS;
+    while (all->count < least || (all->count < most && ejk_now() < end)) {
+        double time;
+        after = before;
+        if (!run_batch(bench, facts->runs, &time) || !read_flops(meter, &after)) return false;
+        if (facts->cold && !read_bytes(meter, &after)) return false;
+        add_sample(&facts->cost, time, &before, &after, all);
+        before = after;
+    }
+    return facts->cold || finish_memory(meter, &facts->cost, first, all);
+}
+
+static bench_rate rate_of(double amount, double time, double *ceilings_, double *shares,
+                          int32_t count) {
+    return (bench_rate){.rate = amount / time,
+                        .ceiling = quantile(ceilings_, count, 0.5),
+                        .share = quantile(shares, count, 0.5),
+                        .share_max = quantile(shares, count, 1)};
+}
+
+static void summarise(samples *all, bench_result *out) {
+    out->repetitions = all->count;
+    out->time = quantile(all->time, all->count, 0.5);
+    out->time_p10 = quantile(all->time, all->count, 0.1);
+    out->time_p90 = quantile(all->time, all->count, 0.9);
+    out->compute = rate_of(out->cost.flops, out->time, all->ceiling, all->share, all->count);
+    out->memory =
+        rate_of(out->cost.bytes, out->time, all->memory_ceiling, all->memory_share, all->count);
+}
+
+static json_t *describe(const ejk_plan *plan) {
+    char *text;
+    if (!succeeded(ejk_plan_describe(plan, &text))) return NULL;
+    json_t *description = json_loads(text, 0, NULL);
+    ejk_free(text);
+    if (!description) complain("no memory for the description of a plan");
+    return description;
+}
+
+bool bench_measure(bench_case *bench, ejk_context *context, const bench_options *wish,
+                   bench_result *out) {
+    out->plan = describe(bench->plan);
+    if (!out->plan) return false;
+    out->cost = ejk_plan_cost(bench->plan);
+    out->threads = ejk_threads_count(ejk_context_threads(context));
+    out->copies = bench->copies;
+    out->cold = bench->cold;
+    ceiling_meter meter;
+    if (!open_meter(bench, context, &meter)) return false;
+    out->rotated_bytes = meter.bytes;
+    samples all = {0};
+    bool measured = open_samples(&all) &&
+                    warm_up(bench, fmin(0.2, wish->seconds / 4), &out->runs) &&
+                    repeat(bench, &meter, wish, out, &all);
+    if (measured) summarise(&all, out);
+    free(all.time);
+    free(meter.buffer);
+    return measured;
+}
+
+/* ---- Host cost ------------------------------------------------------------------------------------- */
+
+/* The median of batches of about a millisecond each. */
+bool bench_measure_host(bench_case *tiny, ejk_context *context, double *call, double *plan) {
+    enum { BATCHES = 31, CALLS = 2000 };
+    const void *args = tiny->args[0];
+    double times[2][BATCHES];
+    for (int batch = -1; batch < BATCHES; batch++) /* the first one warms up */
+        for (int which = 0; which < 2; which++) {
+            double start = ejk_now();
+            for (int i = 0; i < CALLS; i++) {
+                ejk_status status = which ? ejk_plan_execute(tiny->plan, args, NULL, 0)
+                                          : ejk_call(context, tiny->call.kernel, args);
+                if (status != EJK_OK) return succeeded(status);
+            }
+            if (batch >= 0) times[which][batch] = (ejk_now() - start) / CALLS;
+        }
+    *call = quantile(times[0], BATCHES, 0.5);
+    *plan = quantile(times[1], BATCHES, 0.5);
+    return true;
+}

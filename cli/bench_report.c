@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was measured, as a table or as JSON. */
+#include "bench.h"
+#include "machine.h"
+#include "table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+const char *bench_plan_text(const bench_result *result, const char *name) {
+    const char *text = json_string_value(json_object_get(result->plan, name));
+    return text ? text : "";
+}
+
+void bench_result_close(bench_result *result) {
+    free(result->shape);
+    json_decref(result->plan);
+    json_decref(result->arguments);
+    *result = (bench_result){0};
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------------ */
+
+/* What is not known is null: an operation may not count its cost, and JSON has no infinity. */
+static json_t *known(double value) {
+    json_t *number = value > 0 ? json_real(value) : NULL;
+    return number ? number : json_null();
+}
+
+static json_t *measured(double value) {
+    json_t *number = json_real(value);
+    return number ? number : json_null();
+}
+
+static json_t *plan_member(const bench_result *r, const char *name) {
+    return json_incref(json_object_get(r->plan, name));
+}
+
+static json_t *result_json(const ejk_kernel *kernel, const bench_result *r) {
+    json_t *row =
+        json_pack("{s:s, s:s, s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:O}", "op", kernel->op_id,
+                  "shape", r->shape, "dtype", ejk_dtype_name(r->dtype), "threads", (int)r->threads,
+                  "isa", plan_member(r, "isa"), "platform", plan_member(r, "platform"),
+                  "implementation", plan_member(r, "implementation"), "config",
+                  plan_member(r, "parameters"), "chosen_by", plan_member(r, "chosen_by"), "workers",
+                  plan_member(r, "workers"), "arguments", r->arguments);
+    json_t *numbers = json_pack(
+        "{s:f, s:f, s:f, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, "
+        "s:o, s:f, s:f}",
+        "time_s", r->time, "time_s_p10", r->time_p10, "time_s_p90", r->time_p90, "repetitions",
+        (int)r->repetitions, "runs_per_repetition", (json_int_t)r->runs, "gflops",
+        known(r->compute.rate * 1e-9), "peak_gflops", known(r->compute.ceiling * 1e-9),
+        "share_of_peak", known(r->compute.share), "share_of_peak_max", known(r->compute.share_max),
+        "gbps", known(r->memory.rate * 1e-9), "read_gbps", known(r->memory.ceiling * 1e-9),
+        "share_of_bandwidth", known(r->memory.share), "share_of_bandwidth_max",
+        known(r->memory.share_max), "cold", (int)r->cold, "rotated_bytes",
+        (json_int_t)r->rotated_bytes, "input_copies", (json_int_t)r->copies, "flops",
+        known(r->cost.flops), "bytes", known(r->cost.bytes), "host_ns", r->host * 1e9,
+        "host_plan_ns", r->host_plan * 1e9);
+    if (row && numbers) json_object_update(row, numbers);
+    json_decref(numbers);
+    if (row && r->against)
+        json_object_update_new(
+            row, json_pack("{s:s, s:o, s:o, s:f}", "against", r->against, "error_against",
+                           measured(r->difference.relative), "maximum_error_against",
+                           measured(r->difference.maximum), "against_time_s", r->against_time));
+    return row;
+}
+
+static json_t *report_json(const ejk_kernel *kernel, const bench_result *results, int count) {
+    json_t *rows = json_array();
+    for (int i = 0; i < count; i++) json_array_append_new(rows, result_json(kernel, &results[i]));
+    return json_pack("{s:o, s:o}", "machine", machine_json(), "results", rows);
+}
+
+/* ---- Table ----------------------------------------------------------------------------------------- */
+
+static void add_time(text_table *table, double seconds) {
+    const char *unit = "s";
+    if (seconds < 1e-3) {
+        seconds *= 1e6;
+        unit = "us";
+    } else if (seconds < 1) {
+        seconds *= 1e3;
+        unit = "ms";
+    }
+    table_add(table, "%.3f %s", seconds, unit);
+}
+
+static void add_share(text_table *table, double share) {
+    if (share > 0)
+        table_add(table, "%.1f %%", 100 * share);
+    else
+        table_add(table, "-");
+}
+
+static void add_rate(text_table *table, const bench_rate *rate) {
+    table_add(table, "%.1f", rate->rate * 1e-9);
+    table_add(table, "%.1f", rate->ceiling * 1e-9);
+    add_share(table, rate->share);
+}
+
+/* A share of bandwidth means something where inputs come from memory. */
+static void add_row(text_table *table, const bench_result *r) {
+    table_add(table, "%s", r->shape);
+    table_add(table, "%s", bench_plan_text(r, "implementation"));
+    table_add(table, "%d", (int)r->threads);
+    add_time(table, r->time);
+    add_time(table, r->time_p10);
+    add_time(table, r->time_p90);
+    add_rate(table, &r->compute);
+    add_share(table, r->compute.share_max);
+    add_rate(table, &r->memory);
+    if (r->against)
+        table_add(table, "%.2g", r->difference.relative);
+    else
+        table_add(table, "%s", "");
+}
+
+static bool print_rows(const bench_result *results, int count) {
+    static const char *const titles[] = {"shape", "implementation", "threads", "time",  "p10",
+                                         "p90",   "GFLOP/s",        "peak",    "share", "max",
+                                         "GB/s",  "read",           "share"};
+    text_table table = {.align = "llrrrrrrrrrrrr"};
+    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
+    table_add(&table, "%s", results[0].against ? "error" : "");
+    for (int i = 0; i < count; i++) add_row(&table, &results[i]);
+    return table_print(&table, 0);
+}
+
+static void print_notes(const bench_result *results, int count) {
+    for (int i = 0; i < count; i++) {
+        const bench_result *r = &results[i];
+        char *parameters = json_dumps(json_object_get(r->plan, "parameters"), JSON_COMPACT);
+        char bytes[32];
+        printf("%d. %s by %s: %s", i + 1, r->shape, bench_plan_text(r, "implementation"),
+               parameters ? parameters : "");
+        free(parameters);
+        printf(", %d repetitions of %lld runs", (int)r->repetitions, (long long)r->runs);
+        if (r->cold)
+            printf(", cold: %lld copies of the inputs rotate over %s", (long long)r->copies,
+                   machine_bytes(r->rotated_bytes, bytes));
+        if (r->against) printf(", one run of %s takes %.3f ms", r->against, 1e3 * r->against_time);
+        putchar('\n');
+    }
+}
+
+/* Arguments but the tensors, which the shape tells already; of those, the optional ones by name. */
+static void print_arguments(const ejk_kernel *kernel, const json_t *arguments) {
+    printf("%s", kernel->op_id);
+    for (int32_t i = 0; i < kernel->args->count; i++) {
+        const ejk_field *field = &kernel->args->fields[i];
+        const json_t *value = json_object_get(arguments, field->name);
+        bool tensor = field->kind == EJK_FIELD_TENSOR;
+        if (!value || (tensor && field->role != EJK_OPTIONAL && field->role != EJK_OUTPUT))
+            continue;
+        char *text = tensor ? NULL : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+        printf(", %s%s%s", field->name, text ? " " : "", text ? text : "");
+        free(text);
+    }
+    putchar('\n');
+}
+
+static bool print_report(const ejk_kernel *kernel, const bench_result *results, int count) {
+    const ejk_cpu_info *cpu = ejk_cpu();
+    char l3[32];
+    printf("%s, %s, %d cores, last cache %s\n", ejk_device_fingerprint(), cpu->name,
+           (int)cpu->cores, machine_bytes(cpu->l3_bytes, l3));
+    print_arguments(kernel, results[0].arguments);
+    printf("%s; shares are medians over repetitions, each of the ceilings around it\n\n",
+           ejk_dtype_name(results[0].dtype));
+    if (!print_rows(results, count)) return false;
+    putchar('\n');
+    print_notes(results, count);
+    printf("host cost of a tiny call: %.0f ns, of its plan's execution: %.0f ns\n",
+           results[0].host * 1e9, results[0].host_plan * 1e9);
+    return true;
+}
+
+bool bench_report(const ejk_kernel *kernel, const bench_result *results, int count, bool json) {
+    return json ? print_json(report_json(kernel, results, count))
+                : print_report(kernel, results, count);
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool call_open(const ejk_kernel *kernel, op_call *out) {
+    *out = (op_call){.kernel = kernel,
+                     .args = calloc(1, kernel->args->size),
+                     .owned = calloc((size_t)kernel->args->count, sizeof *out->owned)};
+    if (out->args && out->owned) return true;
+    free(out->args);
+    free(out->owned);
+    *out = (op_call){.kernel = kernel};
+    return complain("no memory for the arguments of %s", kernel->op_id);
+}
+
+void call_close(op_call *call) {
+    for (int32_t i = 0; call->owned && i < call->kernel->args->count; i++)
+        ejk_owned_tensor_close(&call->owned[i]);
+    free(call->owned);
+    free(call->args);
+    call->owned = NULL;
+    call->args = NULL;
+}
+
+ejk_tensor *call_tensor(const ejk_kernel *kernel, void *args, int32_t field) {
+    const ejk_field *f = &kernel->args->fields[field];
+    return f->kind == EJK_FIELD_TENSOR ? (ejk_tensor *)((char *)args + f->offset) : NULL;
+}
+
+bool call_is_output(const ejk_field *field) {
+    return field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT;
+}
+
+int32_t call_first_output(const ejk_kernel *kernel) {
+    for (int32_t i = 0; i < kernel->args->count; i++)
+        if (call_is_output(&kernel->args->fields[i])) return i;
+    return -1;
+}
+
+bool call_set_platform(const ejk_kernel *kernel, void *args, const char *platform) {
+    if (!platform) return true;
+    char path[2 * EJK_NAME_SIZE] = "platform";
+    if (!ejk_record_find(kernel->args, path, NULL) && kernel->config_field)
+        snprintf(path, sizeof path, "%s.platform", kernel->config_field);
+    return succeeded(ejk_record_set_text(kernel->args, args, path, platform));
+}
+
+bool call_set_config(const op_call *call, const char *json) {
+    if (!json) return true;
+    if (!call->kernel->config_field)
+        return complain("--config is given, but %s has no configuration", call->kernel->op_id);
+    return succeeded(
+        ejk_record_set_text(call->kernel->args, call->args, call->kernel->config_field, json));
+}
+
+/* The last word of a tensor's unit: its element type, a group of types, or a field of the same type. */
+static const char *element_word(const ejk_field *field) {
+    const char *space = strrchr(field->unit, ' ');
+    return space ? space + 1 : "";
+}
+
+static ejk_dtype element_of(const op_call *call, const ejk_field *field, ejk_dtype number) {
+    const ejk_record *record = call->kernel->args;
+    const char *word = element_word(field);
+    for (int32_t steps = 0; steps < record->count; steps++) {
+        size_t offset;
+        const ejk_field *other = ejk_record_find(record, word, &offset);
+        if (!other || other->kind != EJK_FIELD_TENSOR) break;
+        const ejk_tensor *tensor = (const ejk_tensor *)((const char *)call->args + offset);
+        if (ejk_tensor_present(tensor)) return tensor->dtype;
+        word = element_word(other);
+    }
+    ejk_dtype dtype = EJK_DTYPE_UNSET;
+    if (strcmp(word, "float") == 0) return number;
+    if (strcmp(word, "int") == 0) return EJK_DTYPE_I32;
+    return ejk_dtype_from_name(word, &dtype) == EJK_OK ? dtype : EJK_DTYPE_UNSET;
+}
+
+bool call_declare(const op_call *call, int32_t field, const ejk_axes *axes, ejk_dtype number) {
+    const ejk_field *f = &call->kernel->args->fields[field];
+    int32_t rank;
+    int64_t shape[EJK_MAX_RANK];
+    if (!succeeded(ejk_field_shape(f, axes, &rank, shape))) return false;
+    ejk_tensor tensor = ejk_tensor_contiguous(NULL, element_of(call, f, number), rank, shape);
+    *call_tensor(call->kernel, call->args, field) = tensor;
+    return true;
+}
+
+/* True if there was a result of another floating-point type than float32, whose unit leaves it open. */
+static bool declare_float32(const op_call *call) {
+    bool changed = false;
+    for (int32_t i = 0; i < call->kernel->args->count; i++) {
+        const ejk_field *field = &call->kernel->args->fields[i];
+        ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
+        if (!tensor || !ejk_tensor_present(tensor) || tensor->dtype == EJK_DTYPE_F32) continue;
+        if (!call_is_output(field) || strcmp(element_word(field), "float") != 0) continue;
+        tensor->dtype = EJK_DTYPE_F32;
+        changed = true;
+    }
+    return changed;
+}
+
+bool call_plan(op_call *call, ejk_context *context, ejk_plan **out) {
+    ejk_status status = ejk_plan_create(context, call->kernel, call->args, out);
+    if (status != EJK_STATUS_INVALID_DTYPE) return succeeded(status);
+    char first[1024];
+    snprintf(first, sizeof first, "%s", ejk_last_error());
+    if (declare_float32(call) && ejk_plan_create(context, call->kernel, call->args, out) == EJK_OK)
+        return true;
+    return complain("%s", first);
+}

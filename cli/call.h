@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A call put together from the description of its operation alone. */
+#ifndef EJK_CLI_CALL_H
+#define EJK_CLI_CALL_H
+
+#include "cli.h"
+
+/* Arguments, and the memory of those tensors that the call owns. */
+typedef struct op_call {
+    const ejk_kernel *kernel;
+    void *args;              /* the struct that kernel->args describes; zeroed at first */
+    ejk_owned_tensor *owned; /* by index of the field */
+} op_call;
+
+bool call_open(const ejk_kernel *kernel, op_call *out);
+void call_close(op_call *call);
+
+/* The tensor of a field of kernel->args in a struct of its arguments; NULL if the field is none. */
+ejk_tensor *call_tensor(const ejk_kernel *kernel, void *args, int32_t field);
+
+/* True if the field is a result. */
+bool call_is_output(const ejk_field *field);
+
+/* Index of the first result; -1 if there is none. */
+int32_t call_first_output(const ejk_kernel *kernel);
+
+/* Sets the platform, wherever the operation has it; NULL leaves it as it is. */
+bool call_set_platform(const ejk_kernel *kernel, void *args, const char *platform);
+
+/* Sets the explicit configuration from JSON; NULL leaves it as it is. */
+bool call_set_config(const op_call *call, const char *json);
+
+/*
+ * Gives a tensor the shape its unit has under `axes`, row-major and without memory. The element type is
+ * what the unit says; `number` where it leaves the kind of floating-point number open.
+ */
+bool call_declare(const op_call *call, int32_t field, const ejk_axes *axes, ejk_dtype number);
+
+/*
+ * Plans the call. Which floating-point type a result has may depend on other arguments: if the type that
+ * was declared is refused, float32 is tried, the type that operations accumulate in.
+ */
+bool call_plan(op_call *call, ejk_context *context, ejk_plan **out);
+
+#endif

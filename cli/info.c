@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ejk info`: the library, the machine, an operation, the registry. */
+#include "cli.h"
+#include "machine.h"
+#include "options.h"
+#include "table.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *yes_no(bool truth) {
+    return truth ? "yes" : "no";
+}
+
+static bool print_machine(void) {
+    const ejk_cpu_info *cpu = ejk_cpu();
+    char l1d[32], l2[32], l3[32];
+    text_table table = {.align = "ll"};
+    table_add(&table, "version");
+    table_add(&table, "%s", ejk_version());
+    table_add(&table, "build");
+    table_add(&table, "%s", ejk_build_flags());
+    table_add(&table, "cpu");
+    table_add(&table, "%s (%s, family %d, model %d, stepping %d)", cpu->name, cpu->vendor,
+              (int)cpu->family, (int)cpu->model, (int)cpu->stepping);
+    table_add(&table, "tiers");
+    char tiers[128];
+    machine_tiers(tiers, sizeof tiers);
+    table_add(&table, "%s; picked: %s", tiers, ejk_isa_name(ejk_isa_default()));
+    table_add(&table, "cores");
+    table_add(&table, "%d, threads by default: %d", (int)cpu->cores, (int)ejk_threads_default());
+    table_add(&table, "caches");
+    table_add(&table, "L1d %s, L2 %s, L3 %s, lines of %lld bytes",
+              machine_bytes(cpu->l1d_bytes, l1d), machine_bytes(cpu->l2_bytes, l2),
+              machine_bytes(cpu->l3_bytes, l3), (long long)cpu->line_bytes);
+    table_add(&table, "fingerprint");
+    table_add(&table, "%s", ejk_device_fingerprint());
+    if (ejk_isa_environment() != EJK_OK) {
+        table_add(&table, "ignored");
+        table_add(&table, "%s", ejk_last_error());
+    }
+    return table_print(&table, 0);
+}
+
+/* ---- The registry ---------------------------------------------------------------------------------- */
+
+static json_t *parameters_json(const ejk_implementation *entry) {
+    json_t *list = json_array();
+    for (int32_t i = 0; i < entry->parameter_count; i++) {
+        const ejk_parameter *p = &entry->parameters[i];
+        json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I, s:I, s:s*}", "name", p->name,
+                                              "minimum", (json_int_t)p->minimum, "maximum",
+                                              (json_int_t)p->maximum, "step", (json_int_t)p->step,
+                                              "default", (json_int_t)p->fallback, "doc", p->doc));
+    }
+    return list;
+}
+
+static const char *dtype_of(const ejk_implementation *entry) {
+    return entry->dtype == EJK_DTYPE_UNSET ? "any" : ejk_dtype_name(entry->dtype);
+}
+
+static json_t *entry_json(const ejk_implementation *entry) {
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:b, s:o}", "algorithm", entry->algorithm, "name",
+        entry->name, "platform", ejk_platform_name(entry->platform), "backend",
+        ejk_backend_name(entry->backend), "isa", ejk_isa_name(entry->isa), "dtype", dtype_of(entry),
+        "priority", (int)entry->priority, "version", (int)entry->version, "available",
+        (int)ejk_cpu()->tiers[entry->isa], "parameters", parameters_json(entry));
+}
+
+/* Entries of one algorithm, or of all if it is NULL. */
+static bool belongs(const ejk_implementation *entry, const char *algorithm) {
+    return !algorithm || strcasecmp(entry->algorithm, algorithm) == 0;
+}
+
+static json_t *registry_json(const ejk_registry *registry, const char *algorithm) {
+    json_t *list = json_array();
+    for (int32_t i = 0; i < ejk_registry_count(registry); i++) {
+        const ejk_implementation *entry = ejk_registry_entry(registry, i);
+        if (belongs(entry, algorithm)) json_array_append_new(list, entry_json(entry));
+    }
+    return list;
+}
+
+static bool print_registry(const ejk_registry *registry, const char *algorithm) {
+    static const char *const titles[] = {"algorithm", "name",    "platform",
+                                         "backend",   "isa",     "dtype",
+                                         "priority",  "version", "available here"};
+    text_table table = {.align = "llllllrrl"};
+    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
+    for (int32_t i = 0; i < ejk_registry_count(registry); i++) {
+        const ejk_implementation *entry = ejk_registry_entry(registry, i);
+        if (!belongs(entry, algorithm)) continue;
+        table_add(&table, "%s", entry->algorithm);
+        table_add(&table, "%s", entry->name);
+        table_add(&table, "%s", ejk_platform_name(entry->platform));
+        table_add(&table, "%s", ejk_backend_name(entry->backend));
+        table_add(&table, "%s", ejk_isa_name(entry->isa));
+        table_add(&table, "%s", dtype_of(entry));
+        table_add(&table, "%d", (int)entry->priority);
+        table_add(&table, "%d", (int)entry->version);
+        table_add(&table, "%s", yes_no(ejk_cpu()->tiers[entry->isa]));
+    }
+    return table_print(&table, 0);
+}
+
+static bool print_parameters(const ejk_registry *registry, const char *algorithm) {
+    text_table table = {.align = "llrrrrl"};
+    static const char *const titles[] = {"implementation", "parameter", "minimum", "maximum",
+                                         "step",           "default",   ""};
+    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
+    for (int32_t i = 0; i < ejk_registry_count(registry); i++) {
+        const ejk_implementation *entry = ejk_registry_entry(registry, i);
+        for (int32_t k = 0; belongs(entry, algorithm) && k < entry->parameter_count; k++) {
+            const ejk_parameter *p = &entry->parameters[k];
+            table_add(&table, "%s", entry->name);
+            table_add(&table, "%s", p->name);
+            table_add(&table, "%lld", (long long)p->minimum);
+            table_add(&table, "%lld", (long long)p->maximum);
+            table_add(&table, "%lld", (long long)p->step);
+            table_add(&table, "%lld", (long long)p->fallback);
+            table_add(&table, "%s", p->doc ? p->doc : "");
+        }
+    }
+    return table_print(&table, 0);
+}
+
+/* ---- One operation --------------------------------------------------------------------------------- */
+
+/* "OPT_INT" is an int to whoever reads: that it may be left out is what its role and default say. */
+static const char *kind_word(ejk_field_kind kind, char room[16]) {
+    static const char *const names[] = {
+#define NAME(name, type) #name,
+        EJK_FIELD_LIST(NAME)
+#undef NAME
+    };
+    const char *name = names[kind];
+    if (strncmp(name, "OPT_", 4) == 0) name += 4;
+    size_t i = 0;
+    for (; name[i] && i < 15; i++) room[i] = (char)tolower((unsigned char)name[i]);
+    room[i] = '\0';
+    return room;
+}
+
+static json_t *record_json(const ejk_record *record) {
+    static const char *const roles[] = {[EJK_OPTIONAL] = "optional",
+                                        [EJK_REQUIRED] = "required",
+                                        [EJK_OUTPUT] = "output",
+                                        [EJK_REQUIRED_OUTPUT] = "required output"};
+    json_t *list = json_array();
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        char kind[16];
+        json_t *entry =
+            json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "name", field->name, "type",
+                      kind_word(field->kind, kind), "role", roles[field->role], "default",
+                      field->fallback, "unit", field->unit, "doc", field->doc);
+        if (field->record) json_object_set_new(entry, "fields", record_json(field->record));
+        json_array_append_new(list, entry);
+    }
+    return list;
+}
+
+static json_t *operation_json(const ejk_kernel *kernel, const ejk_registry *registry) {
+    return json_pack("{s:s, s:s, s:s*, s:o, s:o}", "op", kernel->op_id, "version",
+                     kernel->version ? kernel->version : "0", "doc", kernel->doc, "arguments",
+                     record_json(kernel->args), "implementations",
+                     registry_json(registry, kernel->op_id));
+}
+
+static bool print_operation(const ejk_kernel *kernel, const ejk_registry *registry) {
+    char *help;
+    if (!succeeded(ejk_record_help(kernel->args, &help))) return false;
+    printf("%s: %s\n\n%s\n", kernel->op_id, kernel->doc ? kernel->doc : "", help);
+    ejk_free(help);
+    return print_registry(registry, kernel->op_id) && putchar('\n') != EOF &&
+           print_parameters(registry, kernel->op_id);
+}
+
+/* ---- The command ----------------------------------------------------------------------------------- */
+
+typedef struct info_options {
+    const char *op;
+    bool kernels, json, help;
+} info_options;
+
+static bool answer(const info_options *wish, ejk_context *catalogue) {
+    const ejk_registry *registry = ejk_context_registry(catalogue);
+    if (wish->op) {
+        const ejk_kernel *kernel;
+        if (!succeeded(ejk_context_find_kernel(catalogue, wish->op, &kernel))) return false;
+        return wish->json ? print_json(operation_json(kernel, registry))
+                          : print_operation(kernel, registry);
+    }
+    if (wish->kernels)
+        return wish->json ? print_json(registry_json(registry, NULL))
+                          : print_registry(registry, NULL);
+    return wish->json ? print_json(machine_json()) : print_machine();
+}
+
+int info_command(int count, char **words) {
+    info_options wish = {0};
+    const option own[] = {
+        {"op", OPTION_TEXT, &wish.op, "NAME", "an operation: its arguments and implementations"},
+        {"kernels", OPTION_ALONE, &wish.kernels, "", "the registry of implementations"},
+        {"json", OPTION_ALONE, &wish.json, "", "the answer as JSON"},
+        {"help", OPTION_ALONE, &wish.help, "", "this text"},
+        {.name = NULL}};
+    if (!options_parse(count, words, own, NULL)) return FAILED;
+    if (wish.help) {
+        puts("usage: ejk info [--op NAME | --kernels] [--json]\n\n"
+             "Tells what the library is, what this machine has, and what can be called.\n");
+        return options_help(own) ? DONE : FAILED;
+    }
+    ejk_context *catalogue;
+    if (!open_catalogue(&catalogue)) return FAILED;
+    bool answered = answer(&wish, catalogue);
+    ejk_context_destroy(catalogue);
+    return answered ? DONE : FAILED;
+}

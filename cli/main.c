@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command `ejk`: which of its commands is meant. */
+#include "cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name, *doc;
+    int (*run)(int count, char **words);
+} commands[] = {
+    {"info", "what the library and this machine can do", info_command},
+    {"run", "run an operation on tensors from files", run_command},
+    {"bench", "measure an operation against what this machine can do at most", bench_command},
+};
+
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void print_help(void) {
+    puts("ejk: attention kernels from the command line\n");
+    puts("usage: ejk COMMAND [--flag value]...\n");
+    for (int i = 0; i < COMMANDS; i++) printf("  %-8s%s\n", commands[i].name, commands[i].doc);
+    puts("\n`ejk COMMAND --help` says more about each, `ejk info --op flash_attention` about an\n"
+         "operation, `ejk --version` which version this is.");
+}
+
+static int dispatch(int count, char **words) {
+    if (count < 2 || strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0) {
+        print_help();
+        return DONE;
+    }
+    if (strcmp(words[1], "--version") == 0) {
+        printf("ejk %s\n", ejk_version());
+        return DONE;
+    }
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(words[1], commands[i].name) == 0) return commands[i].run(count - 2, words + 2);
+    complain("'%s' is no command, expected info, run or bench", words[1]);
+    return FAILED;
+}
+
+int main(int count, char **words) {
+    int status = dispatch(count, words);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+    complain("standard output could not be written");
+    return FAILED;
+}

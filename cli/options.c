@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "options.h"
+
+#include "near.h"
+#include "table.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A flag on its way through the words. */
+typedef struct flag_word {
+    char name[128];           /* without "--", "_" for "-" */
+    const char *inline_value; /* behind "=", or NULL */
+    const char *text;         /* as it was given */
+    int left;                 /* words behind it */
+    char **words;
+    int taken; /* how many of them were its value */
+} flag_word;
+
+static bool read_flag(int left, char **words, flag_word *out) {
+    const char *word = words[0];
+    size_t length = strcspn(word, "=");
+    if (strncmp(word, "--", 2) != 0 || length < 3)
+        return complain("'%s' is not expected here, flags begin with --", word);
+    if (length - 2 >= sizeof out->name) return complain("'%.40s...' is no flag", word);
+    *out = (flag_word){.inline_value = word[length] ? word + length + 1 : NULL,
+                       .text = word,
+                       .left = left - 1,
+                       .words = words + 1};
+    memcpy(out->name, word + 2, length - 2);
+    for (char *c = out->name; *c; c++)
+        if (*c == '-') *c = '_';
+    return true;
+}
+
+/* A value may begin with one "-", as negative numbers do, but not with two. */
+static const char *take_value(flag_word *flag) {
+    if (flag->inline_value) return flag->inline_value;
+    if (flag->left == 0 || strncmp(flag->words[0], "--", 2) == 0) return NULL;
+    flag->taken = 1;
+    return flag->words[0];
+}
+
+/* Truth values may stand alone; a word behind them is theirs only if it is one. */
+static const char *take_truth(flag_word *flag) {
+    if (flag->inline_value) return flag->inline_value;
+    if (flag->left == 0 ||
+        (strcmp(flag->words[0], "true") != 0 && strcmp(flag->words[0], "false") != 0))
+        return "";
+    return take_value(flag);
+}
+
+static bool read_number(const option *own, const char *text) {
+    char *end;
+    double value = strtod(text, &end);
+    if (*text && !*end && isfinite(value) && value > 0) {
+        *(double *)own->target = value;
+        return true;
+    }
+    return complain("--%s is '%s', expected a number above 0", own->name, text);
+}
+
+static bool read_count(const option *own, const char *text) {
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (*text && !*end && value > 0 && value <= INT32_MAX) {
+        *(int32_t *)own->target = (int32_t)value;
+        return true;
+    }
+    return complain("--%s is '%s', expected a whole number above 0", own->name, text);
+}
+
+static bool set_own(const option *own, flag_word *flag) {
+    if (own->kind == OPTION_ALONE) {
+        *(bool *)own->target = true;
+        return !flag->inline_value ||
+               complain("--%s takes no value, '%s' given", own->name, flag->inline_value);
+    }
+    const char *value = take_value(flag);
+    if (!value) return complain("--%s needs a value: %s", own->name, own->value);
+    switch (own->kind) {
+    case OPTION_NUMBER: return read_number(own, value);
+    case OPTION_COUNT: return read_count(own, value);
+    case OPTION_TEXTS: {
+        texts *all = own->target;
+        all->items[all->count++] = value;
+        return true;
+    }
+    default: *(const char **)own->target = value; return true;
+    }
+}
+
+static bool set_field(const ejk_field *field, const field_flags *fields, flag_word *flag) {
+    bool truth = field->kind == EJK_FIELD_BOOL || field->kind == EJK_FIELD_OPT_BOOL;
+    const char *value = truth ? take_truth(flag) : take_value(flag);
+    if (!value) return complain("%s needs a value: %s", flag->text, field->doc);
+    if (field->kind != EJK_FIELD_TENSOR)
+        return succeeded(
+            ejk_record_set_text(fields->kernel->args, fields->args, flag->name, value));
+    const ejk_record *record = fields->kernel->args;
+    if (!fields->files || field < record->fields || field >= record->fields + record->count)
+        return complain("%s is a tensor, which cannot be given here", flag->text);
+    fields->files[field - record->fields] = value;
+    return true;
+}
+
+static bool same_name(const char *name, const char *given) {
+    for (; *name && (*name == *given || (*name == '-' && *given == '_')); name++) given++;
+    return *name == *given;
+}
+
+static bool refuse(const flag_word *flag, const option *own, const field_flags *fields) {
+    near_names near = {.wanted = flag->name};
+    for (; own->name; own++) near_offer(&near, own->name);
+    for (int32_t i = 0; fields && i < fields->kernel->args->count; i++)
+        near_offer(&near, fields->kernel->args->fields[i].name);
+    char list[256];
+    near_list(&near, list, sizeof list);
+    return complain("%.60s is no flag here%s%s", flag->text, *list ? "; near it: " : "", list);
+}
+
+static bool set_flag(flag_word *flag, const option *own, const field_flags *fields) {
+    for (const option *each = own; each->name; each++)
+        if (same_name(each->name, flag->name)) return set_own(each, flag);
+    const ejk_field *field =
+        fields ? ejk_record_find(fields->kernel->args, flag->name, NULL) : NULL;
+    return field ? set_field(field, fields, flag) : refuse(flag, own, fields);
+}
+
+bool options_parse(int count, char **words, const option *own, const field_flags *fields) {
+    for (int i = 0; i < count;) {
+        flag_word flag = {.left = 0};
+        if (!read_flag(count - i, words + i, &flag) || !set_flag(&flag, own, fields)) return false;
+        i += 1 + flag.taken;
+    }
+    return true;
+}
+
+bool options_help(const option *own) {
+    text_table table = {.align = "ll"};
+    for (; own->name; own++) {
+        table_add(&table, "--%s%s%s", own->name, *own->value ? " " : "", own->value);
+        table_add(&table, "%s", own->doc);
+    }
+    return table_print(&table, 2);
+}
+
+bool options_ask_help(int count, char **words) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0) return true;
+    return false;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Flags, as `--name value` or `--name=value`. A command has some of its own; all others come from the
+ * record of an operation's arguments, whose fields they are, with "-" for "_".
+ */
+#ifndef EJK_CLI_OPTIONS_H
+#define EJK_CLI_OPTIONS_H
+
+#include "cli.h"
+
+/* What an own flag takes, and what its target is. */
+typedef enum option_kind {
+    OPTION_ALONE,  /* nothing: bool */
+    OPTION_TEXT,   /* const char * */
+    OPTION_TEXTS,  /* the same, any number of times: texts */
+    OPTION_NUMBER, /* double, above 0 */
+    OPTION_COUNT,  /* int32_t, 1 or more */
+} option_kind;
+
+typedef struct texts {
+    const char **items; /* room for as many as there are words */
+    int count;
+} texts;
+
+typedef struct option {
+    const char *name; /* without "--"; NULL ends a list */
+    option_kind kind;
+    void *target;
+    const char *value; /* how help names what it takes; "" for none */
+    const char *doc;
+} option;
+
+/* Where the flags go that are fields. */
+typedef struct field_flags {
+    const ejk_kernel *kernel;
+    void *args; /* the struct that kernel->args describes */
+    const char *
+        *files; /* by index of the field: what is given for a tensor. NULL: tensors are refused */
+} field_flags;
+
+/* Reads all words. NULL `fields`: there are own flags only. */
+bool options_parse(int count, char **words, const option *own, const field_flags *fields);
+
+/* Prints own flags as a table. */
+bool options_help(const option *own);
+
+/* True if help is asked for anywhere in the words. */
+bool options_ask_help(int count, char **words);
+
+#endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ejk run`: one call of any operation on tensors from files. */
+#include "call.h"
+#include "compare.h"
+#include "options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct run_options {
+    const char *output, *expect, *isa, *platform, *config;
+    double tolerance; /* 0 = that of the result's element type */
+    int32_t threads;
+    bool json, help;
+} run_options;
+
+/* All that a run holds. */
+typedef struct op_run {
+    const run_options *wish;
+    op_call call;
+    const char **files; /* by index of the field */
+    ejk_context *context;
+    ejk_plan *plan;
+    ejk_owned_tensor expected;
+    difference difference;
+    double seconds;
+} op_run;
+
+/* ---- Inputs ---------------------------------------------------------------------------------------- */
+
+/* Operations want the last axis contiguous; files in Fortran order are brought into C order. */
+static bool straighten(ejk_owned_tensor *loaded) {
+    const ejk_tensor *tensor = &loaded->tensor;
+    int32_t last = tensor->rank - 1;
+    if (last < 0 || tensor->shape[last] < 2 || tensor->strides[last] == 1) return true;
+    ejk_owned_tensor straight;
+    if (!succeeded(ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape, &straight)))
+        return false;
+    if (!succeeded(ejk_tensor_copy(tensor, &straight.tensor))) {
+        ejk_owned_tensor_close(&straight);
+        return false;
+    }
+    ejk_owned_tensor_close(loaded);
+    *loaded = straight;
+    return true;
+}
+
+static bool load_inputs(op_run *run) {
+    const ejk_kernel *kernel = run->call.kernel;
+    for (int32_t i = 0; i < kernel->args->count; i++) {
+        const ejk_field *field = &kernel->args->fields[i];
+        if (field->kind == EJK_FIELD_TENSOR && field->role == EJK_REQUIRED && !run->files[i])
+            return complain("--%s is missing: a file with %s, %s", field->name, field->doc,
+                            field->unit);
+        if (!run->files[i] || call_is_output(field)) continue;
+        ejk_owned_tensor *loaded = &run->call.owned[i];
+        if (!succeeded(ejk_tensor_load(run->files[i], loaded)) || !straighten(loaded)) return false;
+        *call_tensor(kernel, run->call.args, i) = loaded->tensor;
+    }
+    return true;
+}
+
+/* ---- Results --------------------------------------------------------------------------------------- */
+
+/* Required ones, and those whose flag is given. */
+static bool is_wanted(const op_run *run, int32_t field) {
+    const ejk_field *f = &run->call.kernel->args->fields[field];
+    return f->kind == EJK_FIELD_TENSOR && call_is_output(f) &&
+           (f->role == EJK_REQUIRED_OUTPUT || run->files[field]);
+}
+
+static bool declare_outputs(op_run *run) {
+    const ejk_kernel *kernel = run->call.kernel;
+    ejk_axes axes = {.count = 0};
+    if (!succeeded(ejk_record_bind_axes(kernel->args, run->call.args, &axes))) return false;
+    const ejk_tensor *first = call_tensor(kernel, run->call.args, 0);
+    ejk_dtype number = first && ejk_tensor_present(first) ? first->dtype : EJK_DTYPE_F32;
+    for (int32_t i = 0; i < kernel->args->count; i++)
+        if (is_wanted(run, i) && !call_declare(&run->call, i, &axes, number)) return false;
+    return true;
+}
+
+static bool allocate_outputs(op_run *run) {
+    const ejk_kernel *kernel = run->call.kernel;
+    for (int32_t i = 0; i < kernel->args->count; i++) {
+        if (!is_wanted(run, i)) continue;
+        ejk_tensor *tensor = call_tensor(kernel, run->call.args, i);
+        ejk_owned_tensor *memory = &run->call.owned[i];
+        if (!succeeded(ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape, memory)))
+            return false;
+        tensor->data = memory->tensor.data;
+    }
+    return true;
+}
+
+static bool write_outputs(const op_run *run) {
+    for (int32_t i = 0; i < run->call.kernel->args->count; i++)
+        if (is_wanted(run, i) && run->files[i] &&
+            !succeeded(ejk_npy_write(run->files[i], &run->call.owned[i].tensor)))
+            return false;
+    return true;
+}
+
+/* ---- Running --------------------------------------------------------------------------------------- */
+
+/* A first run also touches new memory and wakes threads; unless it is long, a second one is timed. */
+static bool execute(op_run *run) {
+    for (int i = 0; i < 2; i++) {
+        double start = ejk_now();
+        if (!succeeded(ejk_plan_execute(run->plan, run->call.args, NULL, 0))) return false;
+        run->seconds = ejk_now() - start;
+        if (run->seconds > 1) break;
+    }
+    return true;
+}
+
+static double tolerance_of(const op_run *run) {
+    int32_t output = call_first_output(run->call.kernel);
+    if (run->wish->tolerance > 0) return run->wish->tolerance;
+    switch (call_tensor(run->call.kernel, run->call.args, output)->dtype) {
+    case EJK_DTYPE_F64: return 1e-10;
+    case EJK_DTYPE_F32: return 1e-5;
+    default: return 1e-2;
+    }
+}
+
+static bool passed(const op_run *run) {
+    return run->difference.relative <= tolerance_of(run);
+}
+
+static bool compare_output(op_run *run) {
+    if (!run->wish->expect) return true;
+    int32_t output = call_first_output(run->call.kernel);
+    return succeeded(ejk_tensor_load(run->wish->expect, &run->expected)) &&
+           compare(call_tensor(run->call.kernel, run->call.args, output), &run->expected.tensor,
+                   &run->difference);
+}
+
+static bool compute(op_run *run) {
+    const run_options *wish = run->wish;
+    const ejk_context_options options = {.threads = wish->threads, .isa = wish->isa};
+    return call_set_config(&run->call, wish->config) &&
+           call_set_platform(run->call.kernel, run->call.args, wish->platform) &&
+           succeeded(ejk_context_create(&options, &run->context)) && load_inputs(run) &&
+           declare_outputs(run) && call_plan(&run->call, run->context, &run->plan) &&
+           allocate_outputs(run) && execute(run) && compare_output(run) && write_outputs(run);
+}
+
+/* ---- Report ---------------------------------------------------------------------------------------- */
+
+static json_t *real_or_null(double value) {
+    json_t *number = json_real(value); /* NULL for infinities, which JSON does not have */
+    return number ? number : json_null();
+}
+
+static json_t *outputs_json(const op_run *run) {
+    json_t *all = json_object();
+    for (int32_t i = 0; i < run->call.kernel->args->count; i++) {
+        if (!is_wanted(run, i)) continue;
+        const ejk_tensor *tensor = &run->call.owned[i].tensor;
+        json_t *shape = json_array();
+        for (int32_t k = 0; k < tensor->rank; k++)
+            json_array_append_new(shape, json_integer(tensor->shape[k]));
+        json_object_set_new(all, run->call.kernel->args->fields[i].name,
+                            json_pack("{s:s, s:o, s:s?}", "dtype", ejk_dtype_name(tensor->dtype),
+                                      "shape", shape, "file", run->files[i]));
+    }
+    return all;
+}
+
+static json_t *report_json(const op_run *run) {
+    char *description;
+    if (!succeeded(ejk_plan_describe(run->plan, &description))) return NULL;
+    json_t *plan = json_loads(description, 0, NULL);
+    ejk_free(description);
+    double flops = ejk_plan_cost(run->plan).flops;
+    json_t *report = json_pack("{s:s, s:o, s:f, s:o, s:o}", "op", run->call.kernel->op_id, "plan",
+                               plan, "time_s", run->seconds, "gflops",
+                               flops > 0 ? real_or_null(flops / run->seconds * 1e-9) : json_null(),
+                               "outputs", outputs_json(run));
+    if (report && run->wish->expect)
+        json_object_set_new(report, "expect",
+                            json_pack("{s:s, s:o, s:o, s:f, s:b}", "file", run->wish->expect,
+                                      "relative_error", real_or_null(run->difference.relative),
+                                      "maximum_error", real_or_null(run->difference.maximum),
+                                      "tolerance", tolerance_of(run), "passed", passed(run)));
+    return report;
+}
+
+static void print_report(const op_run *run) {
+    const ejk_implementation *chosen = ejk_plan_implementation(run->plan);
+    printf("%s by %s, threads %d: %.4g ms", run->call.kernel->op_id, chosen->name,
+           (int)ejk_plan_workers(run->plan), run->seconds * 1e3);
+    double flops = ejk_plan_cost(run->plan).flops;
+    if (flops > 0 && run->seconds > 0) printf(", %.4g GFLOP/s", flops / run->seconds * 1e-9);
+    putchar('\n');
+    for (int32_t i = 0; i < run->call.kernel->args->count; i++)
+        if (is_wanted(run, i) && run->files[i])
+            printf("%s written to %s\n", run->call.kernel->args->fields[i].name, run->files[i]);
+    if (run->wish->expect)
+        printf("relative error %.3g, tolerance %.3g; maximum error %.3g: %s\n",
+               run->difference.relative, tolerance_of(run), run->difference.maximum,
+               passed(run) ? "passed" : "failed");
+}
+
+static int report(const op_run *run) {
+    if (run->wish->json) {
+        if (!print_json(report_json(run))) return FAILED;
+    } else {
+        print_report(run);
+    }
+    if (!run->wish->expect || passed(run)) return DONE;
+    complain("the result differs from %s by %.3g, expected at most %.3g", run->wish->expect,
+             run->difference.relative, tolerance_of(run));
+    return DIFFERS;
+}
+
+/* ---- The command ----------------------------------------------------------------------------------- */
+
+static int print_help(const ejk_kernel *kernel, const option *own) {
+    puts("usage: ejk run OPERATION --INPUT FILE... [--output FILE] [--flag value]...\n\n"
+         "Runs an operation on tensors from files, FILE.npy or FILE.safetensors:NAME, and writes\n"
+         "its results as .npy. Flags are --name value or --name=value.\n");
+    if (!options_help(own)) return FAILED;
+    if (!kernel) {
+        puts("\nThe other flags are the operation's arguments: `ejk run OPERATION --help`.");
+        return DONE;
+    }
+    char *help;
+    if (!succeeded(ejk_record_help(kernel->args, &help))) return FAILED;
+    printf("\nArguments of %s:\n%s", kernel->op_id, help);
+    ejk_free(help);
+    return DONE;
+}
+
+static int run_operation(const ejk_kernel *kernel, int count, char **words, const option *own,
+                         const run_options *wish) {
+    op_run run = {.wish = wish};
+    int status = FAILED;
+    if (!call_open(kernel, &run.call)) return FAILED;
+    run.files = calloc((size_t)kernel->args->count, sizeof *run.files);
+    const field_flags fields = {kernel, run.call.args, run.files};
+    if (!run.files)
+        complain("no memory for the flags of %s", kernel->op_id);
+    else if (options_parse(count, words, own, &fields)) {
+        int32_t output = call_first_output(kernel);
+        if (wish->output && output >= 0) run.files[output] = wish->output;
+        if (compute(&run)) status = report(&run);
+    }
+    ejk_plan_destroy(run.plan);
+    ejk_context_destroy(run.context);
+    ejk_owned_tensor_close(&run.expected);
+    free(run.files);
+    call_close(&run.call);
+    return status;
+}
+
+int run_command(int count, char **words) {
+    run_options wish = {0};
+    const option own[] = {
+        {"output", OPTION_TEXT, &wish.output, "FILE", "where the first result goes, as .npy"},
+        {"expect", OPTION_TEXT, &wish.expect, "FILE", "compare the first result with this tensor"},
+        {"tolerance", OPTION_NUMBER, &wish.tolerance, "X",
+         "largest relative error (Frobenius) for --expect; 1e-5, for float64 1e-10"},
+        {"threads", OPTION_COUNT, &wish.threads, "N",
+         "threads; default EJKERNEL_NUM_THREADS or all"},
+        {"platform", OPTION_TEXT, &wish.platform, "NAME", "auto, simd or reference"},
+        {"isa", OPTION_TEXT, &wish.isa, "TIER", "highest instruction-set tier, as avx2"},
+        {"config", OPTION_TEXT, &wish.config, "JSON", "explicit configuration of the operation"},
+        {"json", OPTION_ALONE, &wish.json, "", "report as JSON"},
+        {"help", OPTION_ALONE, &wish.help, "", "this text, with the operation's arguments"},
+        {.name = NULL}};
+    bool help = options_ask_help(count, words);
+    if (count == 0 || words[0][0] == '-') {
+        if (help) return print_help(NULL, own);
+        complain("run needs an operation first, as `ejk run flash_attention --help`");
+        return FAILED;
+    }
+    ejk_context *catalogue;
+    if (!open_catalogue(&catalogue)) return FAILED;
+    const ejk_kernel *kernel;
+    int status = FAILED;
+    if (succeeded(ejk_context_find_kernel(catalogue, words[0], &kernel)))
+        status = help ? print_help(kernel, own)
+                      : run_operation(kernel, count - 1, words + 1, own, &wish);
+    ejk_context_destroy(catalogue);
+    return status;
+}

@@ -1,0 +1,384 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The command from outside: what it prints, writes and answers. Usage: test_cli.py <ejk> <source folder>"""
+import array
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+EJK, SOURCE = sys.argv[1], sys.argv[2]
+BYTELM = os.path.join(SOURCE, "examples", "data", "bytelm")
+HEADS, DIM = 2, 4
+
+
+def ejk(*words, status=0, **environment):
+    """Runs the command and checks its exit status; the answer has stdout and stderr."""
+    answer = subprocess.run([EJK, *words], capture_output=True, text=True, timeout=150,
+                            env={**os.environ, **environment})
+    if answer.returncode != status:
+        raise AssertionError(f"{words}: exit {answer.returncode}, expected {status}\n"
+                             f"{answer.stdout}{answer.stderr}")
+    return answer
+
+
+def parsed(*words, **options):
+    return json.loads(ejk(*words, "--json", **options).stdout)
+
+
+def write_npy(path, values, shape, code="f", order="C"):
+    header = f"{{'descr': '<{ {'f': 'f4', 'd': 'f8'}[code] }', 'fortran_order': {order == 'F'}, 'shape': {shape}}}"
+    header += " " * (63 - (len(header) + 10) % 64) + "\n"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+        file.write(array.array(code, values).tobytes())
+
+
+def read_npy(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    size = struct.unpack("<H", data[8:10])[0]
+    code = "f" if b"<f4" in data[:10 + size] else "d"
+    return list(array.array(code, data[10 + size:]))
+
+
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, (values, shape) in tensors.items():
+        added = array.array("f", values).tobytes()
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(added)]}
+        data += added
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def numbers(seed, count):
+    return [math.sin(seed + 1.7 * i) for i in range(count)]
+
+
+def attend(query, key, value, length, causal):
+    """Attention over [1, length, HEADS, DIM] for as many heads of each, and the log of the sums."""
+    out, lse = [0.0] * len(query), [0.0] * (HEADS * length)
+    at = lambda t, h: (t * HEADS + h) * DIM
+    for h in range(HEADS):
+        for i in range(length):
+            keys = range(i + 1 if causal else length)
+            scores = [sum(query[at(i, h) + d] * key[at(j, h) + d] for d in range(DIM)) / math.sqrt(DIM)
+                      for j in keys]
+            total = sum(math.exp(s) for s in scores)
+            lse[h * length + i] = math.log(total)
+            for d in range(DIM):
+                out[at(i, h) + d] = sum(math.exp(s) * value[at(j, h) + d]
+                                        for j, s in zip(keys, scores)) / total
+    return out, lse
+
+
+class Help(unittest.TestCase):
+    def test_general(self):
+        for words in ([], ["--help"], ["-h"]):
+            text = ejk(*words).stdout
+            for command in ("info", "run", "bench"):
+                self.assertIn(command, text)
+        with open(os.path.join(SOURCE, "VERSION")) as file:
+            self.assertEqual(ejk("--version").stdout, f"ejk {file.read().strip()}\n")
+
+    def test_of_commands(self):
+        self.assertIn("--kernels", ejk("info", "--help").stdout)
+        self.assertIn("--expect", ejk("run", "--help").stdout)
+        self.assertIn("--logits-soft-cap", ejk("run", "flash_attention", "--help").stdout)
+        text = ejk("bench", "--help").stdout
+        self.assertIn("--shape", text)
+        self.assertIn("Method.", text)
+
+    def test_wrong_words(self):
+        for words, part in ((["walk"], "'walk' is no command"),
+                            (["run"], "needs an operation"),
+                            (["bench", "--threads", "1"], "needs an operation"),
+                            (["run", "no_such_op"], "no_such_op"),
+                            (["info", "--op", "no_such_op"], "no_such_op"),
+                            (["info", "--kernel"], "--kernels"),
+                            (["info", "--json=yes"], "takes no value"),
+                            (["info", "flash_attention"], "'flash_attention'")):
+            error = ejk(*words, status=2).stderr
+            self.assertTrue(error.startswith("ejk: "), error)
+            self.assertEqual(error.count("\n"), 1)
+            self.assertIn(part, error)
+
+
+class Info(unittest.TestCase):
+    def test_machine(self):
+        facts = parsed("info")
+        self.assertIn("scalar", facts["tiers"])
+        self.assertIn(facts["isa"], facts["tiers"])
+        self.assertGreaterEqual(facts["cores"], 1)
+        self.assertTrue(facts["fingerprint"].startswith("cpu|"))
+        text = ejk("info").stdout
+        for fact in (facts["version"], facts["name"], facts["fingerprint"]):
+            self.assertIn(fact, text)
+
+    def test_environment(self):
+        facts = parsed("info", EJKERNEL_ISA="scalar", EJKERNEL_NUM_THREADS="3")
+        self.assertEqual((facts["isa"], facts["threads"]), ("scalar", 3))
+        self.assertIn("bogus", ejk("info", EJKERNEL_ISA="bogus").stdout)
+
+    def test_operation(self):
+        facts = parsed("info", "--op", "flash_attention")
+        arguments = {argument["name"]: argument for argument in facts["arguments"]}
+        self.assertEqual(arguments["query"]["role"], "required")
+        self.assertEqual(arguments["causal_offset"]["type"], "int")
+        self.assertTrue(arguments["cfg"]["fields"])
+        self.assertTrue(all(arguments[name]["doc"] for name in arguments))
+        self.assertTrue(facts["implementations"])
+        self.assertIn("--sliding-window", ejk("info", "--op", "flash_attention").stdout)
+
+    def test_registry(self):
+        entries = parsed("info", "--kernels")
+        self.assertIn("reference", {entry["platform"] for entry in entries})
+        self.assertTrue(any(entry["available"] for entry in entries))
+        text = ejk("info", "--kernels").stdout
+        for entry in entries:
+            self.assertIn(entry["name"], text)
+
+
+class Run(unittest.TestCase):
+    LENGTH = 5
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.shape = (1, self.LENGTH, HEADS, DIM)
+        self.inputs = {name: numbers(seed, self.LENGTH * HEADS * DIM)
+                       for seed, name in enumerate(("query", "key", "value"))}
+        self.flags = []
+        for name, values in self.inputs.items():
+            write_npy(self.path(name), values, self.shape)
+            self.flags += ["--" + name, self.path(name)]
+
+    def path(self, name):
+        return os.path.join(self.folder, name + ".npy")
+
+    def run_here(self, *words, **options):
+        return ejk("run", "flash_attention", *self.flags, *words, **options)
+
+    def expect(self, causal):
+        out, lse = attend(*self.inputs.values(), self.LENGTH, causal)
+        write_npy(self.path("expect"), out, self.shape, "d")
+        return lse
+
+    def test_results(self):
+        for causal in (False, True):
+            lse = self.expect(causal)
+            for platform in ("reference", "auto"):
+                self.run_here("--platform", platform, f"--causal={'true' if causal else 'false'}",
+                              "--output", self.path("out"), "--lse", self.path("lse"),
+                              "--expect", self.path("expect"))
+                self.assertEqual(len(read_npy(self.path("out"))), len(self.inputs["query"]))
+                for a, b in zip(read_npy(self.path("lse")), lse):
+                    self.assertAlmostEqual(a, b, places=5)
+
+    def test_report(self):
+        self.expect(True)
+        report = parsed("run", "flash_attention", *self.flags, "--causal", "--threads", "1",
+                        "--platform", "reference", "--expect", self.path("expect"))
+        self.assertEqual(report["plan"]["platform"], "reference")
+        self.assertTrue(report["expect"]["passed"])
+        self.assertLess(report["expect"]["relative_error"], 1e-6)
+        self.assertEqual(report["outputs"]["out"]["shape"], list(self.shape))
+        self.assertGreater(report["time_s"], 0)
+
+    def test_differences_fail(self):
+        self.expect(True)
+        error = self.run_here("--expect", self.path("expect"), status=1).stderr
+        self.assertIn("differs", error)
+        self.run_here("--expect", self.path("expect"), "--tolerance", "100")
+        self.run_here("--causal", "--expect", self.path("expect"), "--tolerance", "1e-12", status=1)
+        write_npy(self.path("expect"), [math.nan] * len(self.inputs["query"]), self.shape, "d")
+        report = parsed("run", "flash_attention", *self.flags, "--expect", self.path("expect"), status=1)
+        self.assertFalse(report["expect"]["passed"])
+        write_npy(self.path("expect"), [0.0] * 4, (1, 1, 1, 4), "d")
+        self.assertIn("shape", self.run_here("--expect", self.path("expect"), status=2).stderr)
+
+    def test_float64(self):
+        for name, values in self.inputs.items():
+            write_npy(self.path(name), values, self.shape, "d")
+        self.expect(False)
+        self.run_here("--output", self.path("out"), "--expect", self.path("expect"), "--tolerance", "1e-13")
+        self.run_here("--normalize-output", "false", "--output", self.path("out"),
+                      "--row-max", self.path("row_max"))
+        with open(self.path("out"), "rb") as file:
+            self.assertIn(b"<f4", file.read(128))
+
+    def test_fortran_order(self):
+        shape, values = self.shape, self.inputs["query"]
+        index = lambda t, h, d: (t * shape[2] + h) * shape[3] + d
+        write_npy(self.path("query"), [values[index(t, h, d)] for d in range(shape[3])
+                                       for h in range(shape[2]) for t in range(shape[1])],
+                  shape, order="F")
+        self.expect(False)
+        self.run_here("--expect", self.path("expect"))
+
+    def test_safetensors(self):
+        path = os.path.join(self.folder, "all.safetensors")
+        write_safetensors(path, {name: (values, self.shape) for name, values in self.inputs.items()})
+        self.expect(False)
+        ejk("run", "flash_attention", *[f"--{name}={path}:{name}" for name in self.inputs],
+            "--expect", self.path("expect"))
+        self.assertIn("key", ejk("run", "flash_attention", "--query", path + ":other", status=2).stderr)
+
+    def test_values(self):
+        """Negative numbers, windows and nested fields are values; each leaves its trace."""
+        self.expect(False)
+        for words in (["--causal", "--causal-offset", "-1"], ["--sliding-window", "0,0"],
+                      ["--softmax-scale=-2"], ["--logits-soft-cap", "0.5"]):
+            self.run_here(*words, "--expect", self.path("expect"), status=1)
+        self.run_here("--cfg.platform", "reference", "--expect", self.path("expect"))
+
+    def test_config(self):
+        plan = parsed("run", "flash_attention", *self.flags, "--config", '{"platform": "reference"}')["plan"]
+        self.assertEqual(plan["platform"], "reference")
+
+    def test_isa(self):
+        plan = parsed("run", "flash_attention", *self.flags, "--isa", "scalar")["plan"]
+        self.assertEqual(plan["isa"], "scalar")
+        plan = parsed("run", "flash_attention", *self.flags, EJKERNEL_ISA="scalar")["plan"]
+        self.assertEqual(plan["isa"], "scalar")
+
+    def test_wrong_calls(self):
+        for words, part in ((["--causl"], "--causal"),
+                            (["--window", "3"], "--sliding-window"),
+                            (["--logits-soft-cap"], "needs a value"),
+                            (["--logits-soft-cap", "-3"], "logits_soft_cap"),
+                            (["--logits-soft-cap", "much"], "logits_soft_cap"),
+                            (["--causal", "perhaps"], "'perhaps'"),
+                            (["--threads", "0"], "--threads"),
+                            (["--tolerance", "-1"], "--tolerance"),
+                            (["--platform", "triton"], "triton"),
+                            (["--platform", "abacus"], "abacus"),
+                            (["--isa", "abacus"], "abacus"),
+                            (["--config", "{"], "cfg"),
+                            (["--config", '{"speed": 1}'], "speed"),
+                            (["--key", self.path("none")], "none.npy"),
+                            (["--key", "key"], "'key'"),
+                            (["--bias", self.path("query")], "bias"),
+                            (["--output", os.path.join(self.folder, "no", "folder.npy")], "folder")):
+            error = self.run_here(*words, status=2).stderr
+            self.assertTrue(error.startswith("ejk: "), error)
+            self.assertIn(part, error)
+        self.assertIn("--query is missing", ejk("run", "flash_attention", status=2).stderr)
+        self.assertIn("--key is missing", ejk("run", "flash_attention", *self.flags[:2], status=2).stderr)
+
+    @unittest.skipUnless(os.path.exists(os.path.join(BYTELM, "layer1_output.npy")), "no bytelm data")
+    def test_language_model(self):
+        for layer, words in ((0, []), (1, ["--sliding-window", "127,0"])):
+            file = lambda what: os.path.join(BYTELM, f"layer{layer}_{what}.npy")
+            call = ["run", "flash_attention", "--query", file("query"), "--key", file("key"),
+                    "--value", file("value"), "--softmax-aux", file("sinks"), "--logits-soft-cap", "30",
+                    *words, "--expect", file("output"), "--output", self.path("out"), "--threads", "2"]
+            ejk(*call, "--causal", "--tolerance", "1e-6")
+            ejk(*call, "--causal", "--logits-soft-cap", "5", status=1)
+
+
+class Bench(unittest.TestCase):
+    SHORT = ["--seconds", "0.05"]
+
+    def test_rows(self):
+        report = parsed("bench", "flash_attention", "--shape", "Hq=2,Hkv=1,T=64,D=16", "--shape",
+                        "B=2,Hq=1,T=1,S=300,D=8,Dv=5", "--threads", "1,2", "--against", "reference",
+                        "--causal", "--with", "bias,softmax-aux,attention_mask,lse", *self.SHORT)
+        self.assertEqual(report["machine"]["fingerprint"], parsed("info")["fingerprint"])
+        rows = report["results"]
+        self.assertEqual([row["threads"] for row in rows], [1, 2, 1, 2])
+        self.assertEqual(rows[0]["shape"], "B=1,Hq=2,Hkv=1,T=64,S=64,D=16,Dv=16")
+        for row in rows:
+            self.assertLessEqual(row["time_s_p10"], row["time_s"])
+            self.assertLessEqual(row["time_s"], row["time_s_p90"])
+            self.assertGreaterEqual(row["repetitions"], 3)
+            self.assertAlmostEqual(row["gflops"] * 1e9 * row["time_s"] / row["flops"], 1, places=6)
+            self.assertAlmostEqual(row["gbps"] * 1e9 * row["time_s"] / row["bytes"], 1, places=6)
+            for name in ("peak_gflops", "share_of_peak", "read_gbps", "share_of_bandwidth", "host_ns",
+                         "host_plan_ns", "against_time_s"):
+                self.assertGreater(row[name], 0)
+            self.assertLess(row["error_against"], 1e-5)
+            self.assertTrue(row["arguments"]["causal"])
+            self.assertIn("bias", row["arguments"])
+
+    def test_rotation(self):
+        """Decoding lives from memory, prefill does not; --cold makes no difference between them."""
+        decode, prefill = "T=1,S=256,Hq=1,D=64", "T=256,Hq=1,D=64"
+        rows = parsed("bench", "flash_attention", "--shape", decode, "--shape", prefill, "--threads", "1",
+                      *self.SHORT)["results"]
+        self.assertEqual([row["cold"] for row in rows], [True, False])
+        self.assertGreater(rows[0]["input_copies"], 1)
+        self.assertEqual(rows[1]["input_copies"], 1)
+        rows = parsed("bench", "flash_attention", "--shape", prefill, "--threads", "1", "--cold",
+                      *self.SHORT)["results"]
+        self.assertTrue(rows[0]["cold"])
+
+    def test_choices(self):
+        rows = parsed("bench", "flash_attention", "--shape", "T=16,Hq=2,D=8", "--threads", "1", "--isa",
+                      "scalar", "--repeat", "4", "--layout", "bhtd", "--against", "reference",
+                      *self.SHORT)["results"]
+        self.assertEqual((rows[0]["isa"], rows[0]["repetitions"]), ("scalar", 4))
+        self.assertLess(rows[0]["error_against"], 1e-5)
+        rows = parsed("bench", "flash_attention", "--shape", "T=16,Hq=2,D=8", "--threads", "1",
+                      "--dtype", "f64", "--platform", "reference", *self.SHORT)["results"]
+        self.assertEqual((rows[0]["dtype"], rows[0]["platform"]), ("float64", "reference"))
+
+    def test_config(self):
+        """A parameter's smallest value is taken, and said to come from outside."""
+        call = ["bench", "flash_attention", "--shape", "T=256,Hq=1,D=64", "--threads", "1", *self.SHORT]
+        name = parsed(*call)["results"][0]["implementation"]
+        entries = parsed("info", "--op", "flash_attention")["implementations"]
+        parameters = next(entry for entry in entries if entry["name"] == name)["parameters"]
+        self.assertTrue(parameters)
+        first, least = parameters[0]["name"], parameters[0]["minimum"]
+        row = parsed(*call, "--config", json.dumps({"fwd_params": {first: least}}))["results"][0]
+        self.assertEqual((row["config"][first], row["chosen_by"][first]), (least, "override"))
+        error = ejk(*call, "--config", json.dumps({"fwd_params": {first: least - 1}}), status=2).stderr
+        self.assertIn(first, error)
+
+    def test_table_and_plot(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "roofline.svg")
+            text = ejk("bench", "flash_attention", "--shape", "T=32,Hq=1,D=8", "--shape", "T=1,S=64,Hq=1,D=8",
+                       "--threads", "1,2", "--plot", path, *self.SHORT).stdout
+            self.assertIn("B=1,Hq=1,Hkv=1,T=32,S=32,D=8,Dv=8", text)
+            self.assertIn("host cost", text)
+            root = xml.etree.ElementTree.parse(path).getroot()
+            self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
+            circles = root.iter("{http://www.w3.org/2000/svg}circle")
+            self.assertEqual(len(list(circles)), 8)  # four points, four lines of the list
+
+    def test_wrong_calls(self):
+        shape = ["--shape", "T=8,Hq=1,D=8"]
+        for words, part in (([], "--shape"),
+                            (["--shape", "T=8;D=8"], "axes"),
+                            (["--shape", "T=8,D=8"], "Hq"),
+                            (["--shape", "T=8,Hq=3,Hkv=2,D=8"], "heads"),
+                            (shape + ["--threads", "1,x"], "--threads"),
+                            (shape + ["--threads", "0"], "--threads"),
+                            (shape + ["--dtype", "f128"], "f128"),
+                            (shape + ["--layout", "dthb"], "--layout"),
+                            (shape + ["--with", "bais"], "bais"),
+                            (shape + ["--query", "q.npy"], "tensor"),
+                            (shape + ["--seconds", "0"], "--seconds"),
+                            (shape + ["--repeat", "1001"], "--repeat"),
+                            (["--shape", f"T={1 << 36},Hq=1,D=64"], "memory"),
+                            (shape + ["--against", "pallas"], "pallas"),
+                            (shape + ["--plot", "/no/such/folder.svg"] + self.SHORT, "folder.svg")):
+            error = ejk("bench", "flash_attention", *words, status=2).stderr
+            self.assertTrue(error.startswith("ejk: "), error)
+            self.assertIn(part, error)
+
+
+if __name__ == "__main__":
+    if not os.path.exists(EJK):
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1])
