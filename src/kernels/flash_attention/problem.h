@@ -9,6 +9,12 @@
 
 #include <ejkernel/tensor.h>
 
+/* Elements at any address: views need not be aligned. Vector loads do not care; these are for the rest. */
+typedef float ejki_float __attribute__((aligned(1), may_alias));
+typedef double ejki_double __attribute__((aligned(1), may_alias));
+typedef int64_t ejki_int64 __attribute__((aligned(1), may_alias));
+typedef int32_t ejki_int32 __attribute__((aligned(1), may_alias));
+
 /* [B, T or S, H, D]: strides of the first three axes; the last is contiguous. */
 typedef struct ejki_bthd {
     void *data;
@@ -23,7 +29,7 @@ typedef struct ejki_bhts {
 
 /* [B, H, T] results; any strides. NULL data = not wanted. */
 typedef struct ejki_bht {
-    float *data;
+    ejki_float *data;
     int64_t stride_b, stride_h, stride_t;
 } ejki_bht;
 

@@ -44,7 +44,7 @@ static inline bool flash_is_light(const ejki_flash_problem *p) {
 }
 
 static inline int64_t flash_id(const ejki_flash_problem *p, const void *ids, int64_t index) {
-    return p->segments_are_i64 ? ((const int64_t *)ids)[index] : ((const int32_t *)ids)[index];
+    return p->segments_are_i64 ? ((const ejki_int64 *)ids)[index] : ((const ejki_int32 *)ids)[index];
 }
 
 /* Start of a row's mask bytes, and of its bias. */
@@ -58,7 +58,7 @@ static inline const float *flash_bias_row(const ejki_flash_problem *p, const fla
 }
 
 /* A row's place in a [B, H, T] result. */
-static inline float *flash_at(const ejki_bht *result, const flash_row *r) {
+static inline ejki_float *flash_at(const ejki_bht *result, const flash_row *r) {
     return result->data + r->batch * result->stride_b + r->head * result->stride_h +
            r->query * result->stride_t;
 }
@@ -120,10 +120,10 @@ static inline void flash_allowed(const ejki_flash_problem *p, const flash_row *r
             memset(allowed, 0, (size_t)count);
         else if (p->segments_are_i64)
             for (int64_t j = 0; j < count; j++)
-                allowed[j] &= ((const int64_t *)ids)[key + j] == own;
+                allowed[j] &= ((const ejki_int64 *)ids)[key + j] == own;
         else
             for (int64_t j = 0; j < count; j++)
-                allowed[j] &= ((const int32_t *)ids)[key + j] == own;
+                allowed[j] &= ((const ejki_int32 *)ids)[key + j] == own;
     }
     memset(allowed + count, 0, (size_t)(ejki_round_up(count, VL) - count));
 }
@@ -224,7 +224,7 @@ static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_ro
     if (!p->has_sinks && !want_lse) return (flash_end){.factor = empty ? 0 : 1 / sum};
     const double own = empty ? -INFINITY : reference * flash_correction(p);
     double top = own, total = 0;
-    const float *sinks = (const float *)p->sinks;
+    const ejki_float *sinks = p->sinks;
     if (p->has_sinks) sinks += r->head / p->sink_group * p->sink_stride_h;
     for (int64_t n = 0; n < p->sink_count; n++)
         if (sinks[n] * LOG2_E > top) top = sinks[n] * LOG2_E;

@@ -77,7 +77,7 @@ static inline vf small_weights(const small_rows *s, const vf query[SMALL_DIM + V
     const ejki_flash_problem *p = s->problem;
     const vf scale = v_set1((float)(p->scale * LOG2_E));
     vf largest = v_set1(-INFINITY), sum = v_zero();
-    const float *key = flash_key(p, s->batch, s->kv_head, 0);
+    const ejki_float *key = flash_key(p, s->batch, s->kv_head, 0);
     for (int64_t j = 0; j < p->keys; j++, key += p->key.stride_t) {
         vf z = v_zero();
         for (int64_t d = 0; d < p->head_dim; d++) z = v_fma(v_set1(key[d]), query[d], z);
@@ -100,10 +100,10 @@ static inline vf small_weights(const small_rows *s, const vf query[SMALL_DIM + V
 static inline void small_values(const small_rows *s, const vf weight[SMALL_KEYS], bool checks,
                                 vf sums[SMALL_DIM + VL]) {
     const ejki_flash_problem *p = s->problem;
-    const float *values = flash_value(p, s->batch, s->kv_head, 0);
+    const ejki_float *values = flash_value(p, s->batch, s->kv_head, 0);
     if (!checks)
         for (int64_t d = 0; d < p->value_dim; d++) {
-            const float *value = values + d;
+            const ejki_float *value = values + d;
             vf sum = v_zero();
             for (int64_t j = 0; j < p->keys; j++, value += p->value.stride_t)
                 sum = v_fma(weight[j], v_set1(*value), sum);
