@@ -8,9 +8,10 @@
 #include "record/unit.h"
 
 typedef struct bindings {
-    bool partial;      /* required tensors may be missing */
-    const char *name;  /* of the tensor that is looked at, for sentences: with its outer records */
-    const char *field; /* its field alone, which outlives the call */
+    bool partial; /* required tensors may be missing */
+    char
+        name[EJKI_PREFIX_SIZE]; /* of the tensor looked at, for sentences: with its outer records */
+    const char *field;          /* its field alone */
     ejk_axes axes;
     const char *origin[sizeof((ejk_axes *)0)->axis / sizeof *((ejk_axes *)0)->axis];
 } bindings;
@@ -169,7 +170,7 @@ static ejk_status check_tensors(const ejk_record *record, const void *object, co
         ejki_unit unit;
         EJKI_TRY(ejki_unit_read(field, &unit));
         EJKI_TRY(check_view(tensor, name));
-        bound->name = name;
+        memcpy(bound->name, name, sizeof name);
         bound->field = field->name;
         EJKI_TRY(check_shape(&unit, tensor, bound));
         EJKI_TRY(check_element(record, object, &unit, tensor, name));

@@ -44,7 +44,8 @@ static inline bool flash_is_light(const ejki_flash_problem *p) {
 }
 
 static inline int64_t flash_id(const ejki_flash_problem *p, const void *ids, int64_t index) {
-    return p->segments_are_i64 ? ((const ejki_int64 *)ids)[index] : ((const ejki_int32 *)ids)[index];
+    return p->segments_are_i64 ? ((const ejki_int64 *)ids)[index]
+                               : ((const ejki_int32 *)ids)[index];
 }
 
 /* Start of a row's mask bytes, and of its bias. */

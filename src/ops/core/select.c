@@ -35,10 +35,10 @@ static ejk_dtype dtype_of(const ejk_plan *plan) {
 
 static ejk_status find_implementation(ejk_plan *plan) {
     const ejk_kernel *kernel = plan->kernel;
+    plan->dtype = dtype_of(plan);
     const void *config = explicit_config(plan);
     const char *platform = text_of(kernel->args, plan->args, "platform");
     if (!*platform && config) platform = text_of(kernel->config, config, "platform");
-    plan->dtype = dtype_of(plan);
     ejk_query query = {.algorithm = kernel->op_id,
                        .isa = plan->context->isa,
                        .dtype = plan->dtype,
