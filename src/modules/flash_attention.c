@@ -66,7 +66,7 @@ static void heuristic_cfg(const ejk_invocation *invocation, void *config) {
     params->kv_blocksize = ejk_int(clamp(cache / 8 / row / 32 * 32, 32, 256));
     /* The row-wise kernel: a block of all heads' keys and values well inside the cache, and enough splits
      * for many threads, but none below 512 keys. */
-    params->blocksize_keys = ejk_int(clamp((1 << 17) / (row * kv_heads) / 16 * 16, 16, 128));
+    params->blocksize_keys = ejk_int(clamp((1 << 17) / (row * kv_heads) / 32 * 32, 32, 128));
     params->num_key_splits = ejk_int(clamp(p->keys / 512, 1, ejki_cdiv(64, ejki_max(1, p->batch))));
 }
 

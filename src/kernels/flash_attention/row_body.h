@@ -33,6 +33,16 @@
 /* Rows and keys of a dot-product tile; their product is a multiple of VL. */
 #define DOT 4
 
+/* Rows of weights lie this far apart: the largest block and a line more. */
+#define ROW_KEYS     512
+#define SCORE_STRIDE (ROW_KEYS + 16)
+
+/* sums += weights times values. */
+#define VALUES_PAIR(n) PRODUCT_PAIR(product_values, n, SCORE_STRIDE, 1)
+#define VALUES_CASE(n) PRODUCT_CASE(product_values, n)
+TILE_ROW_COUNTS(VALUES_PAIR)
+PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
+
 /* How a problem is cut and memory laid out, in floats. */
 typedef struct row_plan {
     int64_t rows; /* of a key head */
@@ -41,8 +51,7 @@ typedef struct row_plan {
     int64_t parts; /* tasks across the key heads */
     int64_t tasks;
     int64_t depth, width; /* head_dim and value_dim rounded up to VL */
-    int64_t score_stride;
-    int64_t state; /* floats of one row: lanes, reference, maximum, padding, sums */
+    int64_t state;        /* floats of one row: lanes, reference, maximum, padding, sums */
     int64_t query_at, score_at, allowed_at, worker_floats;
     int64_t partial_at,
         count_at; /* shared by the workers: states of all rows and splits; counters */
@@ -94,12 +103,11 @@ static bool row_plan_of(const ejki_flash_problem *p, const int64_t *parameters, 
     t.heads = ejki_cdiv(p->kv_heads, t.parts);
     t.parts = ejki_cdiv(p->kv_heads, ejki_max(1, t.heads));
     t.tasks = p->batch * t.splits * t.parts;
-    t.score_stride = t.block + 16;
     t.state = STATE_SUMS + t.width;
     bool fits = true;
     int64_t at = 0, ignored;
     fits &= row_add(&at, t.rows * t.heads, t.depth, &t.query_at);
-    fits &= row_add(&at, t.rows + DOT, t.score_stride, &t.score_at);
+    fits &= row_add(&at, t.rows + DOT, SCORE_STRIDE, &t.score_at);
     fits &= row_add(&at, t.block, 1, &t.allowed_at);
     t.worker_floats = at;
     at = 0;
@@ -163,16 +171,16 @@ static void row_scores(const row_task *task, int64_t kv_head, const float *query
             keys[j] = flash_key(p, task->batch, kv_head, key + ejki_min(c + j, high - 1));
         for (int64_t i = 0; i < t->rows; i += DOT) {
             const float *rows = query + i * t->depth;
-            float *scores = task->scores + i * t->score_stride + c;
+            float *scores = task->scores + i * SCORE_STRIDE + c;
             const int64_t left = t->rows - i;
             if (left >= DOT)
-                row_dots(rows, t->depth, keys, p->head_dim, scores, t->score_stride, ahead, DOT);
+                row_dots(rows, t->depth, keys, p->head_dim, scores, SCORE_STRIDE, ahead, DOT);
             else if (left == 1)
-                row_dots(rows, t->depth, keys, p->head_dim, scores, t->score_stride, ahead, 1);
+                row_dots(rows, t->depth, keys, p->head_dim, scores, SCORE_STRIDE, ahead, 1);
             else if (left == 2)
-                row_dots(rows, t->depth, keys, p->head_dim, scores, t->score_stride, ahead, 2);
+                row_dots(rows, t->depth, keys, p->head_dim, scores, SCORE_STRIDE, ahead, 2);
             else
-                row_dots(rows, t->depth, keys, p->head_dim, scores, t->score_stride, ahead, 3);
+                row_dots(rows, t->depth, keys, p->head_dim, scores, SCORE_STRIDE, ahead, 3);
         }
     }
 }
@@ -207,16 +215,16 @@ static void row_add_values(const row_task *task, int64_t kv_head, int64_t key, i
     const product_ahead ahead = {.offset = task->ahead * stride};
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
-        const float *weights = task->scores + i * t->score_stride + low;
+        const float *weights = task->scores + i * SCORE_STRIDE + low;
         float *sums = states + i * t->state + STATE_SUMS;
-        product_columns((int)n, whole, high - low, weights, t->score_stride, values, stride, sums,
-                        t->state, true, &ahead);
+        product_values((int)n, whole, high - low, weights, values, stride, sums, t->state, true,
+                       &ahead);
         if (whole == p->value_dim) continue;
         for (int64_t c = 0; c < high - low; c++) {
             const vf v = v_load_first(values + c * stride + whole, p->value_dim - whole);
             for (int64_t k = 0; k < n; k++) {
                 float *sum = sums + k * t->state + whole;
-                v_store(sum, v_fma(v_set1(weights[k * t->score_stride + c]), v, v_load(sum)));
+                v_store(sum, v_fma(v_set1(weights[k * SCORE_STRIDE + c]), v, v_load(sum)));
             }
         }
     }
@@ -234,7 +242,7 @@ static __attribute__((noinline)) void row_add_carefully(const row_task *task, in
         for (int64_t c = low; c < high; c++) {
             if (!flash_sees(p, &r, key + c)) continue;
             const float *values = flash_value(p, task->batch, kv_head, key + c);
-            const float weight = task->scores[i * t->score_stride + c];
+            const float weight = task->scores[i * SCORE_STRIDE + c];
             for (int64_t d = 0; d < p->value_dim; d += VL) {
                 const int64_t width = ejki_min(VL, p->value_dim - d);
                 const vf v = v_load_first(values + d, width);
@@ -266,7 +274,7 @@ static void row_block(const row_task *task, int64_t kv_head, const float *query,
     float *states = row_state(s, task->batch, task->split, kv_head, 0);
     for (int64_t i = 0; i < t->rows; i++) {
         const flash_row r = flash_row_of(p, task->batch, kv_head, i);
-        row_softmax(task, &r, key, first, end, high, task->scores + i * t->score_stride,
+        row_softmax(task, &r, key, first, end, high, task->scores + i * SCORE_STRIDE,
                     states + i * t->state);
     }
     bool finite = true;
@@ -392,7 +400,7 @@ static ejk_status row_run(const ejk_run *run) {
 
 static const ejk_parameter row_parameters[] = {
     {"num_key_splits", 1, 65536, 1, 1, "parts the keys are split into, merged at the end"},
-    {"blocksize_keys", 1, 4096, 1, 16, "keys visited at a time"},
+    {"blocksize_keys", 1, ROW_KEYS, 1, 32, "keys visited at a time"},
 };
 
 const ejk_implementation ROW_SYMBOL = {

@@ -161,12 +161,14 @@ static inline bool flash_sees(const ejki_flash_problem *p, const flash_row *r, i
     return own >= 0 && own == flash_id(p, flash_ids_of(p, p->key_segments, r->batch), key);
 }
 
-/* Writes -inf over the columns of a row, key `key` being column 0, that positions hide. */
+/* Writes -inf over the columns of a row, key `key` being column 0, that positions hide: before the first
+ * that it sees, and from the end of those on. */
 static inline void flash_hide(const flash_row *r, int64_t key, int64_t columns, float *scores) {
     const int64_t first = r->first - key, end = r->end - key;
-    for (int64_t j = 0; j < columns; j += VL)
-        if (j < first || j + VL > end)
-            v_store(scores + j, v_keep(v_load(scores + j), first - j, end - j));
+    for (int64_t j = 0; j < first && j < columns; j += VL)
+        v_store(scores + j, v_keep(v_load(scores + j), first - j, end - j));
+    for (int64_t j = end < 0 ? 0 : end / VL * VL; j < columns; j += VL)
+        v_store(scores + j, v_keep(v_load(scores + j), first - j, end - j));
 }
 
 /* Largest of `count` scores, a multiple of VL; -inf if all are hidden. NaN is passed over. */

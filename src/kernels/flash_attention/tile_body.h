@@ -36,6 +36,21 @@
 #include "kernels/simd/product_body.h"
 #include "kernels/flash_attention/scores_body.h"
 
+/* Rows of scores lie this far apart: the largest block of keys and a line more, so that they fall into
+ * different cache sets. */
+#define TILE_KEYS    512
+#define SCORE_STRIDE (TILE_KEYS + 16)
+
+/* scores = queries, packed TILE_ROWS side by side, times keys; sums += weights times values. */
+#define SCORES_PAIR(n) PRODUCT_PAIR(product_scores, n, 1, TILE_ROWS)
+#define SCORES_CASE(n) PRODUCT_CASE(product_scores, n)
+#define VALUES_PAIR(n) PRODUCT_PAIR(product_values, n, SCORE_STRIDE, 1)
+#define VALUES_CASE(n) PRODUCT_CASE(product_values, n)
+TILE_ROW_COUNTS(SCORES_PAIR)
+TILE_ROW_COUNTS(VALUES_PAIR)
+PRODUCT_DISPATCH(product_scores, TILE_ROW_COUNTS(SCORES_CASE))
+PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
+
 /* A lane's sum above this brings the row back. Far from overflow, far above any ordinary row. */
 #define SUM_LIMIT 65536.0f
 
@@ -46,8 +61,8 @@ typedef struct tile_plan {
     int64_t tasks;
     int64_t keys;  /* of a full block, a multiple of TILE_COLUMNS */
     int64_t width; /* value_dim rounded up to VL */
-    int64_t score_stride;
-    int64_t query_at, sum_at, lane_at, key_at, value_at, score_at, reference_at, row_at, allowed_at;
+    int64_t query_at, sum_at, lane_at, key_at, value_at, score_at, reference_at, row_at, extent_at,
+        allowed_at;
     int64_t bytes; /* of one worker */
 } tile_plan;
 
@@ -56,26 +71,31 @@ typedef struct tile_task {
     int64_t batch, kv_head, first_row, rows;
 } tile_task;
 
-/* Rows that lie in memory with two strides, `inner` of them per step of the outer one; read row by row,
- * line by line. */
+/* Rows that lie in memory with two strides, `inner` of them per step of the outer one. */
 typedef struct tile_stream {
     const float *row;
     int64_t rows, width; /* left, and floats of each */
     int64_t inner, inner_stride, outer_stride;
-    int64_t at, column; /* within the inner ones; within the row */
+    int64_t at; /* within the inner ones */
 } tile_stream;
 
 /*
  * What will be needed next is asked for while products run: keys and values of the next block; during a
  * task's last block the places its output goes to, and keys, values and queries of the worker's likely
- * next task. `pace` lines are left for each product to come.
+ * next task. Each product may ask for `pace` more lines; rows are taken whole as long as there is credit.
  */
 typedef struct tile_ahead {
     tile_stream stream[4];
     int32_t current, count;
-    int64_t pace;
+    int64_t pace, credit;
     product_ahead lines;
 } tile_ahead;
+
+/* The keys that rows of a tile see: any of them, and all of them. */
+typedef struct tile_extent {
+    int64_t low, high;   /* [low, high): seen by some row; empty if low ≥ high */
+    int64_t least, most; /* [least, most): seen by every row */
+} tile_extent;
 
 /* One worker's memory and the group it is at. */
 typedef struct tile_state {
@@ -85,6 +105,7 @@ typedef struct tile_state {
     float scale; /* of raw products to base 2; 1 if flash_modify() has done it */
     float *query, *sums, *lanes, *keys, *values, *scores, *reference, *maximum;
     flash_row *row;
+    tile_extent *extent; /* of each TILE_ROWS rows */
     uint8_t *allowed;
     tile_task task;
     int64_t block; /* first key of the block */
@@ -96,6 +117,7 @@ typedef struct tile_state {
  * [low, high) are visible to any row. */
 typedef struct tile_span {
     int64_t first, end, low, high;
+    bool hides;   /* some row does not see some column of [first, end) by its position */
     bool partial; /* some row does not see some column of [low, high) */
 } tile_span;
 
@@ -118,17 +140,17 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
     t.keys = ejki_max(1, ejki_min(parameters[1], p->keys));
     t.keys = ejki_round_up(t.keys, TILE_COLUMNS);
     t.width = ejki_round_up(p->value_dim, VL);
-    t.score_stride =
-        t.keys + 16; /* not a power of two: rows of scores fall into different cache sets */
     int64_t at = 0;
     t.query_at = tile_place(&at, t.rows, p->head_dim);
     t.sum_at = tile_place(&at, t.rows, t.width);
     t.lane_at = tile_place(&at, t.rows, VL);
     t.key_at = tile_place(&at, t.keys, p->head_dim);
     t.value_at = tile_place(&at, t.keys, t.width);
-    t.score_at = tile_place(&at, TILE_ROWS, t.score_stride);
+    t.score_at = tile_place(&at, TILE_ROWS, SCORE_STRIDE);
     t.reference_at = tile_place(&at, t.rows, 2);
     t.row_at = tile_place(&at, t.rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
+    t.extent_at =
+        tile_place(&at, t.rows / TILE_ROWS, (int64_t)(sizeof(tile_extent) / sizeof(float)));
     t.allowed_at = tile_place(&at, t.keys, 1);
     t.bytes = at * (int64_t)sizeof(float);
     return t;
@@ -150,6 +172,7 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->reference = memory + t->reference_at;
     s->maximum = s->reference + t->rows;
     s->row = (flash_row *)(void *)(memory + t->row_at);
+    s->extent = (tile_extent *)(void *)(memory + t->extent_at);
     s->allowed = (uint8_t *)(void *)(memory + t->allowed_at);
 }
 
@@ -157,21 +180,18 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
 static inline const product_ahead *tile_look_ahead(tile_state *s) {
     tile_ahead *a = &s->ahead;
     int64_t count = 0;
-    while (count < a->pace && a->current < a->count) {
+    a->credit += a->pace;
+    while (a->credit > 0 && a->current < a->count) {
         tile_stream *t = &a->stream[a->current];
-        if (t->rows <= 0) {
-            a->current++;
-            continue;
-        }
-        a->lines.line[count++] = t->row + t->column;
-        t->column += 16;
-        if (t->column < t->width) continue;
-        t->column = 0;
-        t->rows--;
+        for (int64_t d = 0; d < t->width && count < PRODUCT_LINES; d += 16, a->credit--)
+            a->lines.line[count++] = t->row + d;
+        if (--t->rows == 0) a->current++;
         t->row += t->inner_stride;
-        if (++t->at < t->inner) continue;
-        t->at = 0;
-        t->row += t->outer_stride - t->inner * t->inner_stride;
+        if (++t->at == t->inner) {
+            t->at = 0;
+            t->row += t->outer_stride - t->inner * t->inner_stride;
+        }
+        if (count == PRODUCT_LINES) break;
     }
     a->lines.count = count;
     return &a->lines;
@@ -181,14 +201,13 @@ static inline const product_ahead *tile_look_ahead(tile_state *s) {
  * at -inf, into consecutive rows from `scores`. */
 static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, float *scores) {
     const ejki_flash_problem *p = s->problem;
-    const int64_t stride = s->plan->score_stride;
-    const float *query = s->query + row * p->head_dim;
+    const float *query = s->query + row / TILE_ROWS * TILE_ROWS * p->head_dim + row % TILE_ROWS;
     for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS)
-        product_columns(rows, TILE_COLUMNS, p->head_dim, query, p->head_dim,
-                        s->keys + c * p->head_dim, TILE_COLUMNS, scores + c, stride, false,
-                        tile_look_ahead(s));
+        product_scores(rows, TILE_COLUMNS, p->head_dim, query, s->keys + c * p->head_dim,
+                       TILE_COLUMNS, scores + c, SCORE_STRIDE, false, tile_look_ahead(s));
+    if (!s->general && !span.hides) return;
     const int64_t key = s->block + span.first, width = span.end - span.first;
-    for (int i = 0; i < rows; i++, scores += stride) {
+    for (int i = 0; i < rows; i++, scores += SCORE_STRIDE) {
         const flash_row *r = &s->row[row + i];
         if (s->general)
             flash_modify(p, r, key, ejki_min(width, p->keys - key), scores + span.first,
@@ -227,11 +246,10 @@ static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row
 /* Scores of a tile become weights; references and lane sums of its rows are brought up to date. */
 static __attribute__((noinline)) void tile_softmax(tile_state *s, int64_t row, int rows,
                                                    tile_span span) {
-    const int64_t stride = s->plan->score_stride;
     float after[TILE_ROWS][VL];
     vf top = v_zero();
     for (int i = 0; i < rows; i++) {
-        float *scores = s->scores + i * stride, *reference = &s->reference[row + i];
+        float *scores = s->scores + i * SCORE_STRIDE, *reference = &s->reference[row + i];
         if (*reference == -INFINITY || s->tracks_maximum) {
             const float maximum =
                 flash_maximum(scores + span.first, span.end - span.first) * s->scale;
@@ -246,7 +264,7 @@ static __attribute__((noinline)) void tile_softmax(tile_state *s, int64_t row, i
     if (v_largest(top) > SUM_LIMIT)
         for (int i = 0; i < rows; i++)
             if (v_largest(v_max(v_load(after[i]), v_zero())) > SUM_LIMIT)
-                tile_bring_back(s, row + i, s->scores + i * stride, span, after[i]);
+                tile_bring_back(s, row + i, s->scores + i * SCORE_STRIDE, span, after[i]);
     for (int i = 0; i < rows; i++) v_store(s->lanes + (row + i) * VL, v_load(after[i]));
 }
 
@@ -258,7 +276,7 @@ static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t 
         float *sums = s->sums + (row + i) * width;
         for (int64_t c = span.low; c < span.high; c++) {
             if (!flash_sees(s->problem, &s->row[row + i], s->block + c)) continue;
-            const vf weight = v_set1(s->scores[i * s->plan->score_stride + c]);
+            const vf weight = v_set1(s->scores[i * SCORE_STRIDE + c]);
             for (int64_t d = 0; d < width; d += VL)
                 v_store(sums + d,
                         v_fma(weight, v_load(s->values + c * width + d), v_load(sums + d)));
@@ -267,33 +285,26 @@ static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t 
 }
 
 static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) {
-    const int64_t width = s->plan->width;
-    int64_t low = block_end, high = s->block, least = s->block, most = block_end;
-    for (int i = 0; i < rows; i++) {
-        const flash_row *r = &s->row[row + i];
-        low = ejki_min(low, r->first);
-        high = ejki_max(high, r->end);
-        least = ejki_max(least, r->first);
-        most = ejki_min(most, r->end);
-    }
-    low = ejki_max(low, s->block) - s->block;
-    high = ejki_min(high, block_end) - s->block;
+    const int64_t width = s->plan->width, block = s->block;
+    const tile_extent *e = &s->extent[row / TILE_ROWS];
+    const int64_t low = ejki_max(e->low, block) - block;
+    const int64_t high = ejki_min(e->high, block_end) - block;
     if (low >= high) return;
-    const tile_span span = {.first = low / TILE_COLUMNS * TILE_COLUMNS,
-                            .end = ejki_round_up(high, TILE_COLUMNS),
-                            .low = low,
-                            .high = high,
-                            .partial =
-                                s->general || least > s->block + low || most < s->block + high};
+    tile_span span = {.first = low / TILE_COLUMNS * TILE_COLUMNS,
+                      .end = ejki_round_up(high, TILE_COLUMNS),
+                      .low = low,
+                      .high = high};
+    span.hides = e->least > block + span.first || e->most < block + span.end;
+    span.partial = s->general || e->least > block + low || e->most < block + high;
     tile_scores(s, row, rows, span, s->scores);
     tile_softmax(s, row, rows, span);
     if (span.partial && !s->finite)
         tile_add_carefully(s, row, rows, span);
     else
         for (int64_t d = 0; d < width; d += TILE_COLUMNS)
-            product_columns(rows, ejki_min(width - d, TILE_COLUMNS), high - low, s->scores + low,
-                            s->plan->score_stride, s->values + low * width + d, width,
-                            s->sums + row * width + d, width, true, tile_look_ahead(s));
+            product_values(rows, ejki_min(width - d, TILE_COLUMNS), high - low, s->scores + low,
+                           s->values + low * width + d, width, s->sums + row * width + d, width,
+                           true, tile_look_ahead(s));
 }
 
 /* The task of an index: heads one after the other, so that groups of a head find its keys in the cache;
@@ -366,26 +377,56 @@ static void tile_plan_ahead(tile_state *s, int64_t end, int64_t high, tile_task 
         lines += a->stream[i].rows * ejki_cdiv(a->stream[i].width, 16);
     const int64_t products = ejki_cdiv(s->task.rows, TILE_ROWS) *
                              (t->keys / TILE_COLUMNS + ejki_cdiv(t->width, TILE_COLUMNS));
-    a->pace = ejki_min(1 + lines / products, PRODUCT_LINES);
+    a->pace = 1 + lines / products;
+    a->credit = 0;
 }
 
-/* Copies a task's queries and starts its rows. Returns the range of keys that any of them sees. */
+/* Packs up to TILE_ROWS queries side by side, target[d][row], and writes what they see. */
+static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_row *rows,
+                                     int64_t count, float *target) {
+    tile_extent e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys};
+    for (int64_t i = 0; i < count; i++) {
+        e.low = ejki_min(e.low, rows[i].first);
+        e.high = ejki_max(e.high, rows[i].end);
+        e.least = ejki_max(e.least, rows[i].first);
+        e.most = ejki_min(e.most, rows[i].end);
+    }
+    for (int64_t d = 0; d < p->head_dim; d += VL) {
+        const int64_t width = ejki_min(VL, p->head_dim - d);
+        for (int64_t first = 0; first < TILE_ROWS; first += VL) {
+            vf block[VL];
+            for (int64_t i = 0; i < VL; i++) {
+                block[i] = v_zero();
+                if (first + i >= count) continue;
+                const float *query = flash_query(p, &rows[first + i]) + d;
+                block[i] = width == VL ? v_load(query) : v_load_first(query, width);
+            }
+            v_transpose(block);
+            const int64_t lanes = ejki_min(VL, TILE_ROWS - first);
+            for (int64_t i = 0; i < width; i++)
+                v_store_first(target + (d + i) * TILE_ROWS + first, block[i], lanes);
+        }
+    }
+    return e;
+}
+
+/* Packs a task's queries and starts its rows. Returns the range of keys that any of them sees. */
 static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
     const ejki_flash_problem *p = s->problem;
     const tile_task *task = &s->task;
     *low = p->keys;
     *high = 0;
     for (int64_t i = 0; i < task->rows; i++) {
-        const flash_row r = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);
-        s->row[i] = r;
+        s->row[i] = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);
         s->reference[i] = s->maximum[i] = -INFINITY;
-        if (p->head_dim)
-            memcpy(s->query + i * p->head_dim, flash_query(p, &r),
-                   (size_t)p->head_dim * sizeof(float));
-        if (r.first < r.end) {
-            *low = ejki_min(*low, r.first);
-            *high = ejki_max(*high, r.end);
-        }
+    }
+    for (int64_t i = 0; i < task->rows; i += TILE_ROWS) {
+        const tile_extent e = tile_pack_queries(p, s->row + i, ejki_min(TILE_ROWS, task->rows - i),
+                                                s->query + i * p->head_dim);
+        s->extent[i / TILE_ROWS] = e;
+        if (e.low >= e.high) continue;
+        *low = ejki_min(*low, e.low);
+        *high = ejki_max(*high, e.high);
     }
     memset(s->sums, 0, (size_t)(task->rows * s->plan->width) * sizeof(float));
     memset(s->lanes, 0, (size_t)(task->rows * VL) * sizeof(float));
@@ -468,7 +509,7 @@ static ejk_status tile_run(const ejk_run *run) {
 
 static const ejk_parameter tile_parameters[] = {
     {"q_blocksize", 1, 65536, 1, TILE_QUERY_BLOCK, "query rows of a task"},
-    {"kv_blocksize", 1, 65536, 1, TILE_KEY_BLOCK, "keys packed at a time"},
+    {"kv_blocksize", 1, TILE_KEYS, 1, TILE_KEY_BLOCK, "keys packed at a time"},
 };
 
 const ejk_implementation TILE_SYMBOL = {

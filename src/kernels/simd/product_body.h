@@ -3,14 +3,18 @@
  * The matrix product in registers that tiled kernels are made of: TILE_ROWS x (TILE_VECTORS · VL) sums
  * stay in registers while the depth runs.
  *
- *     c[i][j] (+)= Σ_k a[i · a_stride + k] · b[k · b_stride + j]
+ *     c[i][j] (+)= Σ_k a[i · a_row + k · a_step] · b[k · b_stride + j]
  *
  * The sum runs over k in order, one fused multiply-add each, so a result does not depend on which of
- * the sizes below computed it. The includer defines, after a vec_*.h:
+ * the sizes below computed it. a_row and a_step are constants of the kernel: then one register addresses
+ * all rows, where variable strides take twelve, most of them spilled.
+ *
+ * The includer defines, after a vec_*.h:
  *   TILE_ROWS, TILE_VECTORS   the full tile
  *   TILE_ROW_COUNTS(X)        X(n) for each number of rows that gets a function of its own, descending,
  *                             from TILE_ROWS down to 1
  *   TILE_STREAMS              1 if b comes from memory and is read once, else 0
+ * and instantiates PRODUCT(name, a_row, a_step), which makes name(rows, columns, PRODUCT_OPERANDS).
  */
 #ifndef EJKI_PRODUCT_BODY_H
 #define EJKI_PRODUCT_BODY_H
@@ -45,59 +49,50 @@ typedef struct product_ahead {
 /* By value, not in a struct: written as words and read back as vectors, that would wait for the store
  * buffer at every call (measured: 3 % of the tiled kernel). */
 #define PRODUCT_OPERANDS                                                                           \
-    int64_t depth, const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *c,   \
-        int64_t c_stride, bool add, const product_ahead *ahead
+    int64_t depth, const float *a, const float *b, int64_t b_stride, float *c, int64_t c_stride,   \
+        bool add, const product_ahead *ahead
 typedef void (*product_fn)(PRODUCT_OPERANDS);
 
-/* sum[i][j] += a[i · a_stride] · b[j]. */
+/* sum[i][j] += a[i · a_row] · b[j]. */
 static inline __attribute__((always_inline)) void product_step(const int rows, const int vectors,
-                                                               const float *a, int64_t a_stride,
+                                                               const float *a, const int64_t a_row,
                                                                const float *b,
                                                                vf sum[TILE_ROWS][TILE_VECTORS]) {
     vf column[TILE_VECTORS];
     EJKI_UNROLL for (int j = 0; j < vectors; j++) column[j] = v_load(b + j * VL);
     EJKI_UNROLL for (int i = 0; i < rows; i++) {
-        const vf row = v_set1(a[i * a_stride]);
+        const vf row = v_set1(a[i * a_row]);
         EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] = v_fma(row, column[j], sum[i][j]);
     }
 }
 
-/* rows and vectors are constants wherever this is inlined; the array's bounds have to be the macros, or
- * it would live in memory. */
+/* rows, vectors and a's strides are constants wherever this is inlined; the array's bounds have to be the
+ * macros, or it would live in memory. */
 static inline __attribute__((always_inline)) void product(const int rows, const int vectors,
+                                                          const int64_t a_row, const int64_t a_step,
                                                           PRODUCT_OPERANDS) {
     vf sum[TILE_ROWS][TILE_VECTORS];
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         sum[i][j] = add ? v_load(c + i * c_stride + j * VL) : v_zero();
-    int64_t k = 0;
+    const float *end = a + depth * a_step;
     if (TILE_STREAMS) {
-        for (; k < depth; k++) {
-            const float *line = b + k * b_stride;
+        for (; a < end; a += a_step, b += b_stride) {
             EJKI_UNROLL for (int j = 0; j < vectors; j++)
-                __builtin_prefetch(line + ahead->offset + j * VL, 0, 2);
-            product_step(rows, vectors, a + k, a_stride, line, sum);
+                __builtin_prefetch(b + ahead->offset + j * VL, 0, 2);
+            product_step(rows, vectors, a, a_row, b, sum);
         }
     } else {
         const int64_t count = ahead->count < depth ? ahead->count : depth;
-        for (; k < count; k++) {
+        for (int64_t k = 0; k < count; k++, a += a_step, b += b_stride) {
             __builtin_prefetch(ahead->line[k], 0, 2);
-            product_step(rows, vectors, a + k, a_stride, b + k * b_stride, sum);
+            product_step(rows, vectors, a, a_row, b, sum);
         }
-        EJKI_UNROLL_TWICE for (; k < depth; k++)
-            product_step(rows, vectors, a + k, a_stride, b + k * b_stride, sum);
+        EJKI_UNROLL_TWICE for (; a < end; a += a_step, b += b_stride)
+            product_step(rows, vectors, a, a_row, b, sum);
     }
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         v_store(c + i * c_stride + j * VL, sum[i][j]);
 }
-
-#define PRODUCT_FUNCTIONS(n)                                                                       \
-    static __attribute__((noinline)) void product_##n##_full(PRODUCT_OPERANDS) {                   \
-        product(n, TILE_VECTORS, depth, a, a_stride, b, b_stride, c, c_stride, add, ahead);        \
-    }                                                                                              \
-    static __attribute__((noinline)) void product_##n##_one(PRODUCT_OPERANDS) {                    \
-        product(n, 1, depth, a, a_stride, b, b_stride, c, c_stride, add, ahead);                   \
-    }
-TILE_ROW_COUNTS(PRODUCT_FUNCTIONS)
 
 /* The largest number of rows with a function of its own that is at most `rows` (≥ 1). */
 static inline int product_rows(int64_t rows) {
@@ -108,27 +103,33 @@ static inline int product_rows(int64_t rows) {
     return 1;
 }
 
-/*
- * The product for `rows` of product_rows() and any number of columns that is a multiple of VL:
- * full tiles first, then single vectors.
- */
-static inline void product_columns(int rows, int64_t columns, PRODUCT_OPERANDS) {
-    product_fn full = product_1_full, one = product_1_one;
-    switch (rows) {
-#define PRODUCT_CASE(n)                                                                            \
-    case n:                                                                                        \
-        full = product_##n##_full;                                                                 \
-        one = product_##n##_one;                                                                   \
-        break;
-        TILE_ROW_COUNTS(PRODUCT_CASE)
-#undef PRODUCT_CASE
+/* Functions for each number of rows, with all vectors of a tile and with one. */
+#define PRODUCT_PAIR(name, n, a_row, a_step)                                                       \
+    static __attribute__((noinline)) void name##_##n##_full(PRODUCT_OPERANDS) {                    \
+        product(n, TILE_VECTORS, a_row, a_step, depth, a, b, b_stride, c, c_stride, add, ahead);   \
+    }                                                                                              \
+    static __attribute__((noinline)) void name##_##n##_one(PRODUCT_OPERANDS) {                     \
+        product(n, 1, a_row, a_step, depth, a, b, b_stride, c, c_stride, add, ahead);              \
     }
-    int64_t j = 0;
-    for (; j + TILE_COLUMNS <= columns; j += TILE_COLUMNS)
-        full(depth, a, a_stride, b + j, b_stride, c + j, c_stride, add, ahead);
-    for (; j < columns; j += VL)
-        one(depth, a, a_stride, b + j, b_stride, c + j, c_stride, add, ahead);
-}
+#define PRODUCT_CASE(name, n)                                                                      \
+    case n:                                                                                        \
+        full = name##_##n##_full;                                                                  \
+        one = name##_##n##_one;                                                                    \
+        break;
+
+/*
+ * The product for `rows` of product_rows() and any number of columns that is a multiple of VL: full
+ * tiles first, then single vectors. PRODUCT_EACH(X) is TILE_ROW_COUNTS with the name and the strides.
+ */
+#define PRODUCT_DISPATCH(name, cases)                                                              \
+    static inline void name(int rows, int64_t columns, PRODUCT_OPERANDS) {                         \
+        product_fn full = name##_1_full, one = name##_1_one;                                       \
+        switch (rows) { cases }                                                                    \
+        int64_t j = 0;                                                                             \
+        for (; j + TILE_COLUMNS <= columns; j += TILE_COLUMNS)                                     \
+            full(depth, a, b + j, b_stride, c + j, c_stride, add, ahead);                          \
+        for (; j < columns; j += VL) one(depth, a, b + j, b_stride, c + j, c_stride, add, ahead);  \
+    }
 
 /*
  * Packs `keys` rows of `dim` floats into panels of TILE_COLUMNS columns: panel[d][column], so that a
