@@ -20,7 +20,6 @@
 #include "base/base.h"
 #include "kernels/flash_attention/problem.h"
 
-#include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -78,7 +77,10 @@ typedef struct row_task {
     uint8_t *allowed;
     int64_t batch, split, first_head, heads;
     int64_t first, end; /* keys */
-    int64_t ahead;      /* keys from the block at hand to the next one; 0 in the last */
+    /* What of the next block to ask for: keys further on; or, where the rows of the task's heads lie side
+     * by side, the place in memory order that was reached, which the processor's own prefetching follows. */
+    int64_t ahead;
+    const float *next_key, *next_value;
 } row_task;
 
 static bool row_add(int64_t *at, int64_t rows, int64_t columns, int64_t *start) {
@@ -129,10 +131,17 @@ static float *row_state(const row_shared *s, int64_t batch, int64_t split, int64
     return s->memory + t->partial_at + (head * t->rows + row) * t->state;
 }
 
+/* Lines to ask for during DOT dot products: at each step of d, one per key. */
+typedef struct row_lines {
+    const float *first;
+    int64_t per_key, per_float;
+} row_lines;
+
 /* Dot products of DOT query rows, padded with zeros, with DOT keys: scores[row][key]. */
-static inline __attribute__((always_inline)) void
-row_dots(const float *query, int64_t depth, const float *const key[DOT], int64_t head_dim,
-         float *scores, int64_t stride, int64_t ahead, const int rows) {
+static inline __attribute__((always_inline)) void row_dots(const float *query, int64_t depth,
+                                                           const float *const key[DOT],
+                                                           int64_t head_dim, float *scores,
+                                                           row_lines ahead, const int rows) {
     vf sum[DOT * DOT];
     EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
     int64_t d = 0;
@@ -140,7 +149,7 @@ row_dots(const float *query, int64_t depth, const float *const key[DOT], int64_t
         vf k[DOT];
         EJKI_UNROLL for (int j = 0; j < DOT; j++) {
             k[j] = v_load(key[j] + d);
-            __builtin_prefetch(key[j] + d + ahead, 0, 2);
+            __builtin_prefetch(ahead.first + j * ahead.per_key + d * ahead.per_float, 0, 2);
         }
         EJKI_UNROLL for (int i = 0; i < rows; i++) {
             const vf q = v_load(query + i * depth + d);
@@ -156,31 +165,39 @@ row_dots(const float *query, int64_t depth, const float *const key[DOT], int64_t
         }
     float all[DOT * DOT];
     EJKI_UNROLL for (int i = 0; i < DOT * DOT; i += VL) v_store(all + i, v_sums(sum + i));
-    for (int i = 0; i < rows; i++) memcpy(scores + i * stride, all + i * DOT, sizeof(float) * DOT);
+    for (int i = 0; i < rows; i++)
+        memcpy(scores + i * SCORE_STRIDE, all + i * DOT, sizeof(float) * DOT);
 }
 
 /* Raw scores of all rows of a key head with keys [key + low, key + high), into columns low, …. */
-static void row_scores(const row_task *task, int64_t kv_head, const float *query, int64_t key,
+static void row_scores(row_task *task, int64_t kv_head, const float *query, int64_t key,
                        int64_t low, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
-    const int64_t ahead = task->ahead * p->key.stride_t;
     for (int64_t c = low; c < high; c += DOT) {
         const float *keys[DOT];
         for (int j = 0; j < DOT; j++)
             keys[j] = flash_key(p, task->batch, kv_head, key + ejki_min(c + j, high - 1));
-        for (int64_t i = 0; i < t->rows; i += DOT) {
+        row_lines ahead = {keys[0], 0, 0};
+        if (task->next_key) {
+            ahead = (row_lines){task->next_key, VL, DOT};
+            task->next_key += DOT * p->head_dim;
+        } else if (task->ahead) {
+            ahead = (row_lines){flash_key(p, task->batch, kv_head, key + c + task->ahead),
+                                p->key.stride_t, 1};
+        }
+        for (int64_t i = 0; i < t->rows; i += DOT, ahead = (row_lines){keys[0], 0, 0}) {
             const float *rows = query + i * t->depth;
             float *scores = task->scores + i * SCORE_STRIDE + c;
             const int64_t left = t->rows - i;
             if (left >= DOT)
-                row_dots(rows, t->depth, keys, p->head_dim, scores, SCORE_STRIDE, ahead, DOT);
+                row_dots(rows, t->depth, keys, p->head_dim, scores, ahead, DOT);
             else if (left == 1)
-                row_dots(rows, t->depth, keys, p->head_dim, scores, SCORE_STRIDE, ahead, 1);
+                row_dots(rows, t->depth, keys, p->head_dim, scores, ahead, 1);
             else if (left == 2)
-                row_dots(rows, t->depth, keys, p->head_dim, scores, SCORE_STRIDE, ahead, 2);
+                row_dots(rows, t->depth, keys, p->head_dim, scores, ahead, 2);
             else
-                row_dots(rows, t->depth, keys, p->head_dim, scores, SCORE_STRIDE, ahead, 3);
+                row_dots(rows, t->depth, keys, p->head_dim, scores, ahead, 3);
         }
     }
 }
@@ -206,21 +223,31 @@ static void row_softmax(const row_task *task, const flash_row *r, int64_t key, i
 }
 
 /* sums += weights · values over columns [low, high), values where they lie. */
-static void row_add_values(const row_task *task, int64_t kv_head, int64_t key, int64_t low,
-                           int64_t high, float *states) {
+static void row_add_values(row_task *task, int64_t kv_head, int64_t key, int64_t low, int64_t high,
+                           float *states) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const float *values = flash_value(p, task->batch, kv_head, key + low);
-    const int64_t stride = p->value.stride_t, whole = p->value_dim / VL * VL;
-    const product_ahead ahead = {.offset = task->ahead * stride};
+    const int64_t stride = p->value.stride_t, whole = p->value_dim / VL * VL, depth = high - low;
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
         const float *weights = task->scores + i * SCORE_STRIDE + low;
         float *sums = states + i * t->state + STATE_SUMS;
-        product_values((int)n, whole, high - low, weights, values, stride, sums, t->state, true,
-                       &ahead);
+        for (int64_t d = 0; d < whole; d += TILE_COLUMNS) {
+            product_ahead ahead = {.line[0] = values};
+            if (i == 0 && task->next_value) {
+                ahead.line[0] = task->next_value;
+                ahead.step = TILE_COLUMNS;
+                task->next_value += depth * TILE_COLUMNS;
+            } else if (i == 0 && task->ahead) {
+                ahead.line[0] = flash_value(p, task->batch, kv_head, key + low + task->ahead) + d;
+                ahead.step = stride;
+            }
+            product_values((int)n, ejki_min(TILE_COLUMNS, whole - d), depth, weights, values + d,
+                           stride, sums + d, t->state, true, &ahead);
+        }
         if (whole == p->value_dim) continue;
-        for (int64_t c = 0; c < high - low; c++) {
+        for (int64_t c = 0; c < depth; c++) {
             const vf v = v_load_first(values + c * stride + whole, p->value_dim - whole);
             for (int64_t k = 0; k < n; k++) {
                 float *sum = sums + k * t->state + whole;
@@ -253,7 +280,7 @@ static __attribute__((noinline)) void row_add_carefully(const row_task *task, in
 }
 
 /* One block of keys for one key head. */
-static void row_block(const row_task *task, int64_t kv_head, const float *query, int64_t key,
+static void row_block(row_task *task, int64_t kv_head, const float *query, int64_t key,
                       int64_t count) {
     const row_shared *s = task->shared;
     const ejki_flash_problem *p = s->problem;
@@ -287,6 +314,21 @@ static void row_block(const row_task *task, int64_t kv_head, const float *query,
         row_add_values(task, kv_head, key, low, high, states);
 }
 
+/* Settles what to ask for while the block at `key` is computed: the next one, if it is whole. */
+static void row_look_ahead(row_task *task, int64_t key) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const int64_t block = task->shared->plan.block, heads = task->heads;
+    task->ahead = 0;
+    task->next_key = task->next_value = NULL;
+    if (key + 2 * block > p->keys) return;
+    task->ahead = block;
+    if (p->key.stride_t == heads * p->head_dim && (heads == 1 || p->key.stride_h == p->head_dim))
+        task->next_key = flash_key(p, task->batch, task->first_head, key + block);
+    if (p->value.stride_t == heads * p->value_dim &&
+        (heads == 1 || p->value.stride_h == p->value_dim))
+        task->next_value = flash_value(p, task->batch, task->first_head, key + block);
+}
+
 static void row_run_task(row_task *task) {
     const row_shared *s = task->shared;
     const ejki_flash_problem *p = s->problem;
@@ -303,7 +345,7 @@ static void row_run_task(row_task *task) {
         }
     for (int64_t key = task->first; key < task->end; key += t->block) {
         const int64_t count = ejki_min(t->block, task->end - key);
-        task->ahead = key + 2 * t->block <= p->keys ? t->block : 0;
+        row_look_ahead(task, key);
         for (int64_t h = 0; h < task->heads; h++) {
             const int64_t head = task->first_head + h;
             row_block(task, head, task->query + h * t->rows * t->depth, key, count);
@@ -372,11 +414,7 @@ static bool row_applicable(const void *problem) {
 static ejk_status row_prepare(const void *problem, const int64_t *parameters, int32_t threads,
                               ejk_launch *launch) {
     row_plan t;
-    if (!row_plan_of(problem, parameters, threads, &t))
-        return ejki_fail(EJK_STATUS_OVERFLOW,
-                         "query: the scratch memory for head_dim %" PRId64
-                         " does not fit 48 bits of address",
-                         ((const ejki_flash_problem *)problem)->head_dim);
+    if (!row_plan_of(problem, parameters, threads, &t)) return flash_too_large(problem);
     launch->workers =
         flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
     if (launch->workers != threads) (void)row_plan_of(problem, parameters, launch->workers, &t);

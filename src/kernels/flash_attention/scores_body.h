@@ -7,9 +7,11 @@
 #ifndef EJKI_FLASH_SCORES_BODY_H
 #define EJKI_FLASH_SCORES_BODY_H
 
+#include "base/base.h"
 #include "kernels/flash_attention/problem.h"
 
 #include <math.h>
+#include <string.h>
 
 #define LOG2_E 1.4426950408889634
 #define LN_2   0.6931471805599453
@@ -41,6 +43,12 @@ static inline bool flash_is_light(const ejki_flash_problem *p) {
     return (double)p->batch * (double)p->query_heads * (double)p->queries * (double)p->keys *
                (double)(p->head_dim + p->value_dim) <
            500e3;
+}
+
+static inline ejk_status flash_too_large(const ejki_flash_problem *p) {
+    return ejki_fail(EJK_STATUS_OVERFLOW,
+                     "query: the scratch memory for head_dim %lld does not fit 48 bits of address",
+                     (long long)p->head_dim);
 }
 
 static inline int64_t flash_id(const ejki_flash_problem *p, const void *ids, int64_t index) {
@@ -75,24 +83,29 @@ static inline bool flash_is_finite(const float *row, int64_t width) {
     return sum == sum;
 }
 
-/* Where a row's query, a key and a value start. */
+/* An element's place. By numbers, since a tensor without elements may have no memory. */
+static inline float *flash_place(const void *data, int64_t element) {
+    return (float *)((uintptr_t)data + (uintptr_t)element * sizeof(float));
+}
+
+/* Where a row's query, a key, a value and a row's output start. */
 static inline const float *flash_query(const ejki_flash_problem *p, const flash_row *r) {
-    return (const float *)p->query.data + r->batch * p->query.stride_b +
-           r->query * p->query.stride_t + r->head * p->query.stride_h;
+    return flash_place(p->query.data, r->batch * p->query.stride_b + r->query * p->query.stride_t +
+                                          r->head * p->query.stride_h);
 }
 static inline const float *flash_key(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
                                      int64_t key) {
-    return (const float *)p->key.data + batch * p->key.stride_b + kv_head * p->key.stride_h +
-           key * p->key.stride_t;
+    return flash_place(p->key.data,
+                       batch * p->key.stride_b + kv_head * p->key.stride_h + key * p->key.stride_t);
 }
 static inline const float *flash_value(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
                                        int64_t key) {
-    return (const float *)p->value.data + batch * p->value.stride_b + kv_head * p->value.stride_h +
-           key * p->value.stride_t;
+    return flash_place(p->value.data, batch * p->value.stride_b + kv_head * p->value.stride_h +
+                                          key * p->value.stride_t);
 }
 static inline float *flash_out(const ejki_flash_problem *p, const flash_row *r) {
-    return (float *)p->out.data + r->batch * p->out.stride_b + r->query * p->out.stride_t +
-           r->head * p->out.stride_h;
+    return flash_place(p->out.data, r->batch * p->out.stride_b + r->query * p->out.stride_t +
+                                        r->head * p->out.stride_h);
 }
 
 static inline size_t flash_id_size(const ejki_flash_problem *p) {

@@ -27,7 +27,6 @@
 #include "base/base.h"
 #include "kernels/flash_attention/problem.h"
 
-#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +57,9 @@ PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
 typedef struct tile_plan {
     int64_t rows;   /* of a full group, a multiple of TILE_ROWS */
     int64_t groups; /* per key head */
+    int64_t whole;  /* tasks that are a group each; after them come halves of groups */
     int64_t tasks;
+    int64_t claim; /* whole tasks that a worker takes at once */
     int64_t keys;  /* of a full block, a multiple of TILE_COLUMNS */
     int64_t width; /* value_dim rounded up to VL */
     int64_t query_at, sum_at, lane_at, key_at, value_at, score_at, reference_at, row_at, extent_at,
@@ -130,13 +131,22 @@ static int64_t tile_place(int64_t *at, int64_t rows, int64_t columns) {
     return start;
 }
 
-static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parameters) {
+static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parameters,
+                              int32_t workers) {
     tile_plan t = {0};
     const int64_t rows = p->queries * p->group;
     t.groups = ejki_max(1, ejki_cdiv(rows, parameters[0]));
     t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(rows, t.groups)), TILE_ROWS);
     t.groups = ejki_cdiv(rows, t.rows);
-    t.tasks = p->batch * p->kv_heads * t.groups;
+    t.whole = t.tasks = p->batch * p->kv_heads * t.groups;
+    if (workers > 1) {
+        /* The last tasks are halved, so that workers end nearly together. */
+        const int64_t halved = ejki_min(t.tasks, 2 * (int64_t)workers);
+        t.whole = t.tasks - halved;
+        t.tasks += halved;
+    }
+    /* Neighbouring tasks go to one worker where there are many: neighbouring heads often share lines. */
+    t.claim = ejki_max(1, t.whole / (16 * (int64_t)ejki_max(1, workers)));
     t.keys = ejki_max(1, ejki_min(parameters[1], p->keys));
     t.keys = ejki_round_up(t.keys, TILE_COLUMNS);
     t.width = ejki_round_up(p->value_dim, VL);
@@ -220,7 +230,7 @@ static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, fl
 static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row, float *scores,
                                                       tile_span span, float *lanes) {
     float *sums = s->sums + row * s->plan->width, *before = s->lanes + row * VL;
-    const float top = v_largest(v_load(lanes));
+    const float top = v_largest(v_max(v_load(lanes), v_zero())); /* lanes may be NaN */
     float factor;
     if (top < INFINITY) {
         const int power = ilogbf(top);
@@ -243,21 +253,36 @@ static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row
         v_store(sums + d, v_mul(v_load(sums + d), v_set1(factor)));
 }
 
+/* References of rows that have none yet, from what they see in this span; and maxima, if asked for. */
+static inline void tile_refer(tile_state *s, int64_t row, int rows, tile_span span) {
+    enum { ROUNDED = (TILE_ROWS + VL - 1) / VL * VL };
+    vf top[ROUNDED];
+    float maximum[ROUNDED];
+    for (int i = 0; i < ROUNDED; i++) {
+        top[i] = v_set1(-INFINITY);
+        for (int64_t c = span.first; i < rows && c < span.end; c += VL)
+            top[i] = v_max(v_load(s->scores + i * SCORE_STRIDE + c), top[i]);
+    }
+    for (int i = 0; i < ROUNDED; i += VL)
+        v_store(maximum + i, v_mul(v_largests(top + i), v_set1(s->scale)));
+    for (int i = 0; i < rows; i++) {
+        if (s->reference[row + i] == -INFINITY) s->reference[row + i] = maximum[i];
+        if (maximum[i] > s->maximum[row + i]) s->maximum[row + i] = maximum[i];
+    }
+}
+
 /* Scores of a tile become weights; references and lane sums of its rows are brought up to date. */
 static __attribute__((noinline)) void tile_softmax(tile_state *s, int64_t row, int rows,
                                                    tile_span span) {
     float after[TILE_ROWS][VL];
     vf top = v_zero();
+    bool refers = s->tracks_maximum;
+    for (int i = 0; i < rows; i++) refers |= s->reference[row + i] == -INFINITY;
+    if (refers) tile_refer(s, row, rows, span);
     for (int i = 0; i < rows; i++) {
-        float *scores = s->scores + i * SCORE_STRIDE, *reference = &s->reference[row + i];
-        if (*reference == -INFINITY || s->tracks_maximum) {
-            const float maximum =
-                flash_maximum(scores + span.first, span.end - span.first) * s->scale;
-            if (*reference == -INFINITY) *reference = maximum;
-            if (maximum > s->maximum[row + i]) s->maximum[row + i] = maximum;
-        }
-        const vf lanes = flash_weights(scores + span.first, span.end - span.first, s->scale,
-                                       *reference, v_load(s->lanes + (row + i) * VL));
+        const vf lanes =
+            flash_weights(s->scores + i * SCORE_STRIDE + span.first, span.end - span.first,
+                          s->scale, s->reference[row + i], v_load(s->lanes + (row + i) * VL));
         v_store(after[i], lanes);
         top = v_max(lanes, top);
     }
@@ -311,10 +336,16 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
  * in a head the last rows first, which under a causal mask are the longest. */
 static tile_task tile_task_of(const ejki_flash_problem *p, const tile_plan *t, int64_t index) {
     if (index >= t->tasks) return (tile_task){0};
-    const int64_t head = index / t->groups;
+    const int64_t half = index - t->whole, group = half < 0 ? index : t->whole + half / 2;
+    const int64_t head = group / t->groups;
     tile_task task = {.batch = head / p->kv_heads, .kv_head = head % p->kv_heads};
-    task.first_row = (t->groups - 1 - index % t->groups) * t->rows;
+    task.first_row = (t->groups - 1 - group % t->groups) * t->rows;
     task.rows = ejki_min(t->rows, p->queries * p->group - task.first_row);
+    if (half < 0) return task;
+    const int64_t upper = ejki_min(task.rows, ejki_round_up(ejki_cdiv(task.rows, 2), TILE_ROWS));
+    if (half % 2) return (tile_task){task.batch, task.kv_head, task.first_row, upper};
+    task.first_row += upper;
+    task.rows -= upper;
     return task;
 }
 
@@ -344,8 +375,9 @@ static void tile_stream_rows(const ejki_flash_problem *p, tile_ahead *a, const t
     if (task->rows == 0) return;
     const flash_row r = flash_row_of(p, task->batch, task->kv_head, task->first_row);
     tile_stream_add(a,
-                    (tile_stream){.row = (const float *)tensor->data + r.batch * tensor->stride_b +
-                                         r.query * tensor->stride_t + r.head * tensor->stride_h,
+                    (tile_stream){.row = flash_place(tensor->data, r.batch * tensor->stride_b +
+                                                                       r.query * tensor->stride_t +
+                                                                       r.head * tensor->stride_h),
                                   .rows = task->rows,
                                   .width = width,
                                   .inner = p->group,
@@ -475,21 +507,23 @@ static void tile_worker(void *argument, int64_t worker) {
     tile_state state;
     tile_bind(&state, shared->problem, t, (float *)(void *)(shared->workspace + worker * t->bytes));
     for (;;) {
-        const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        /* Whole tasks by the handful, halves one by one. */
+        int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        const int64_t claims = t->whole / t->claim;
+        const int64_t count = index < claims ? t->claim : 1;
+        index = index < claims ? index * t->claim : index - claims + claims * t->claim;
         if (index >= t->tasks) return;
-        tile_group(&state, tile_task_of(shared->problem, t, index),
-                   tile_task_of(shared->problem, t, index + shared->workers));
+        const int64_t others = index + count * shared->workers;
+        for (int64_t i = 0; i < count; i++)
+            tile_group(&state, tile_task_of(shared->problem, t, index + i),
+                       tile_task_of(shared->problem, t, i + 1 < count ? index + i + 1 : others));
     }
 }
 
 static ejk_status tile_prepare(const void *problem, const int64_t *parameters, int32_t threads,
                                ejk_launch *launch) {
-    const tile_plan t = tile_plan_of(problem, parameters);
-    if (t.bytes >= (int64_t)4 << 48)
-        return ejki_fail(EJK_STATUS_OVERFLOW,
-                         "query: the scratch memory for head_dim %" PRId64
-                         " does not fit 48 bits of address",
-                         ((const ejki_flash_problem *)problem)->head_dim);
+    const tile_plan t = tile_plan_of(problem, parameters, 1);
+    if (t.bytes >= (int64_t)4 << 48) return flash_too_large(problem);
     launch->workers =
         flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
     launch->workspace_bytes = (size_t)(t.bytes * launch->workers);
@@ -499,7 +533,7 @@ static ejk_status tile_prepare(const void *problem, const int64_t *parameters, i
 static ejk_status tile_run(const ejk_run *run) {
     tile_shared shared = {
         .problem = run->problem, .workspace = run->workspace, .workers = run->workers};
-    shared.plan = tile_plan_of(run->problem, run->parameters);
+    shared.plan = tile_plan_of(run->problem, run->parameters, run->workers);
     if (run->workers == 1)
         tile_worker(&shared, 0);
     else

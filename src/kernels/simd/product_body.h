@@ -37,11 +37,11 @@
 
 /*
  * Memory that will be needed after a product: one line is asked for at each step of its depth, so that
- * requests never queue up. With TILE_STREAMS it is what lies `offset` floats beyond b; else the lines
- * listed.
+ * requests never queue up. With TILE_STREAMS it is a row of a tile's width per step, from line[0] on and
+ * `step` floats apart; else the lines listed.
  */
 typedef struct product_ahead {
-    int64_t offset;
+    int64_t step;
     int64_t count;
     const float *line[PRODUCT_LINES];
 } product_ahead;
@@ -76,9 +76,9 @@ static inline __attribute__((always_inline)) void product(const int rows, const 
         sum[i][j] = add ? v_load(c + i * c_stride + j * VL) : v_zero();
     const float *end = a + depth * a_step;
     if (TILE_STREAMS) {
-        for (; a < end; a += a_step, b += b_stride) {
-            EJKI_UNROLL for (int j = 0; j < vectors; j++)
-                __builtin_prefetch(b + ahead->offset + j * VL, 0, 2);
+        const float *line = ahead->line[0];
+        for (; a < end; a += a_step, b += b_stride, line += ahead->step) {
+            EJKI_UNROLL for (int j = 0; j < vectors; j++) __builtin_prefetch(line + j * VL, 0, 2);
             product_step(rows, vectors, a, a_row, b, sum);
         }
     } else {

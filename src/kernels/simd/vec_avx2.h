@@ -82,6 +82,17 @@ static inline vf v_sums(const vf r[VL]) {
     const vf b = _mm256_hadd_ps(_mm256_hadd_ps(r[4], r[5]), _mm256_hadd_ps(r[6], r[7]));
     return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
+static inline vf v_largests(const vf r[VL]) {
+    vf t[4], u[2];
+    for (int i = 0; i < 4; i++)
+        t[i] = _mm256_max_ps(_mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]),
+                             _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+    for (int i = 0; i < 2; i++)
+        u[i] = _mm256_max_ps(_mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),
+                             _mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
+    return _mm256_max_ps(_mm256_permute2f128_ps(u[0], u[1], 0x20),
+                         _mm256_permute2f128_ps(u[0], u[1], 0x31));
+}
 
 /*
  * 2^y = 2^r · p(f), r = y rounded to nearest by adding 1.5·2^23, f = y - r; p has degree 6 on [-1/2, 1/2]

@@ -12,6 +12,7 @@
  *   v_allow(v, bytes)    lanes whose byte is not 0, -inf elsewhere
  *   v_select_gt(a, b, x, y)      x where a > b, else y
  *   v_sums(r)            lane i is the sum of r[i]'s lanes
+ *   v_largests(r)        lane i is the largest of r[i]'s lanes, none of them NaN
  *   v_transpose          VL x VL floats in registers
  * All are static inline: a unit compiled for one tier never shares a symbol with another.
  */
@@ -102,6 +103,22 @@ static inline vf v_sums(const vf r[VL]) {
     const vf b = _mm512_add_ps(_mm512_shuffle_f32x4(u[2], u[3], 0x88),
                                _mm512_shuffle_f32x4(u[2], u[3], 0xdd));
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+static inline vf v_largests(const vf r[VL]) {
+    vf t[8], u[4];
+    for (int i = 0; i < 8; i++)
+        t[i] = _mm512_max_ps(_mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]),
+                             _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+    for (int i = 0; i < 4; i++) {
+        const __m512d a = _mm512_castps_pd(t[2 * i]), b = _mm512_castps_pd(t[2 * i + 1]);
+        u[i] = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    const vf a = _mm512_max_ps(_mm512_shuffle_f32x4(u[0], u[1], 0x88),
+                               _mm512_shuffle_f32x4(u[0], u[1], 0xdd));
+    const vf b = _mm512_max_ps(_mm512_shuffle_f32x4(u[2], u[3], 0x88),
+                               _mm512_shuffle_f32x4(u[2], u[3], 0xdd));
+    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
 /*

@@ -74,6 +74,9 @@ static inline float v_largest(vf v) {
 static inline vf v_sums(const vf r[VL]) {
     return vpaddq_f32(vpaddq_f32(r[0], r[1]), vpaddq_f32(r[2], r[3]));
 }
+static inline vf v_largests(const vf r[VL]) {
+    return vpmaxq_f32(vpmaxq_f32(r[0], r[1]), vpmaxq_f32(r[2], r[3]));
+}
 
 /* As on AVX2, with the processor's own rounding to nearest. */
 static inline vf v_exp2(vf y) {

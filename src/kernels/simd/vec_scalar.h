@@ -89,6 +89,9 @@ static inline float v_largest(vf v) {
 static inline vf v_sums(const vf r[VL]) {
     return (vf){v_sum(r[0]), v_sum(r[1]), v_sum(r[2]), v_sum(r[3])};
 }
+static inline vf v_largests(const vf r[VL]) {
+    return (vf){v_largest(r[0]), v_largest(r[1]), v_largest(r[2]), v_largest(r[3])};
+}
 
 /* As on AVX2. */
 static inline vf v_exp2(vf y) {
