@@ -3,7 +3,7 @@
  * Flash attention forward in f32, tiled: for many query rows.
  *
  * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
- * worker copies the group's queries, then walks over blocks of keys at absolute positions; each block is
+ * worker packs the group's queries, then walks over blocks of keys at absolute positions; each block is
  * packed once (keys transposed into panels, values as rows, both padded with zeros) and used by all row
  * tiles of the group. For a tile: scores = query · keysᵀ, softmax in place, sums += weights · values.
  *
@@ -20,7 +20,8 @@
  * Limits. Weights below 2^-126 of the reference count as 0. The score tile, a panel of keys and the
  * tile's queries should fit the first-level cache; the group and a block of keys and values the second.
  *
- * The includer defines what product_body.h asks for, and TILE_SYMBOL, TILE_ID, TILE_ISA, TILE_PRIORITY.
+ * The includer defines what product_body.h asks for, and TILE_SYMBOL, TILE_ID, TILE_ISA,
+ * TILE_QUERY_BLOCK and TILE_KEY_BLOCK.
  */
 #include <ejkernel/registry.h>
 
@@ -417,24 +418,24 @@ static void tile_plan_ahead(tile_state *s, int64_t end, int64_t high, tile_task 
 static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_row *rows,
                                      int64_t count, float *target) {
     tile_extent e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys};
+    const float *query[(TILE_ROWS + VL - 1) / VL * VL];
     for (int64_t i = 0; i < count; i++) {
         e.low = ejki_min(e.low, rows[i].first);
         e.high = ejki_max(e.high, rows[i].end);
         e.least = ejki_max(e.least, rows[i].first);
         e.most = ejki_min(e.most, rows[i].end);
+        query[i] = flash_query(p, &rows[i]);
     }
-    for (int64_t d = 0; d < p->head_dim; d += VL) {
-        const int64_t width = ejki_min(VL, p->head_dim - d);
-        for (int64_t first = 0; first < TILE_ROWS; first += VL) {
+    for (int64_t first = 0; first < TILE_ROWS; first += VL) {
+        const int64_t lanes = ejki_min(VL, TILE_ROWS - first);
+        for (int64_t d = 0; d < p->head_dim; d += VL) {
+            const int64_t width = ejki_min(VL, p->head_dim - d);
             vf block[VL];
-            for (int64_t i = 0; i < VL; i++) {
-                block[i] = v_zero();
-                if (first + i >= count) continue;
-                const float *query = flash_query(p, &rows[first + i]) + d;
-                block[i] = width == VL ? v_load(query) : v_load_first(query, width);
-            }
+            for (int64_t i = 0; i < VL; i++)
+                block[i] = first + i >= count ? v_zero()
+                           : width == VL      ? v_load(query[first + i] + d)
+                                              : v_load_first(query[first + i] + d, width);
             v_transpose(block);
-            const int64_t lanes = ejki_min(VL, TILE_ROWS - first);
             for (int64_t i = 0; i < width; i++)
                 v_store_first(target + (d + i) * TILE_ROWS + first, block[i], lanes);
         }

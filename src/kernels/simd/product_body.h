@@ -14,7 +14,8 @@
  *   TILE_ROW_COUNTS(X)        X(n) for each number of rows that gets a function of its own, descending,
  *                             from TILE_ROWS down to 1
  *   TILE_STREAMS              1 if b comes from memory and is read once, else 0
- * and instantiates PRODUCT(name, a_row, a_step), which makes name(rows, columns, PRODUCT_OPERANDS).
+ * and makes name(rows, columns, PRODUCT_OPERANDS) for its own a_row and a_step: PRODUCT_PAIR for each n,
+ * then PRODUCT_DISPATCH with a PRODUCT_CASE for each n.
  */
 #ifndef EJKI_PRODUCT_BODY_H
 #define EJKI_PRODUCT_BODY_H
@@ -119,7 +120,7 @@ static inline int product_rows(int64_t rows) {
 
 /*
  * The product for `rows` of product_rows() and any number of columns that is a multiple of VL: full
- * tiles first, then single vectors. PRODUCT_EACH(X) is TILE_ROW_COUNTS with the name and the strides.
+ * tiles first, then single vectors.
  */
 #define PRODUCT_DISPATCH(name, cases)                                                              \
     static inline void name(int rows, int64_t columns, PRODUCT_OPERANDS) {                         \
