@@ -426,7 +426,7 @@ static ejk_status row_run(const ejk_run *run) {
     const ejki_flash_problem *p = run->problem;
     row_shared shared = {.problem = p, .memory = run->workspace, .general = flash_is_general(p)};
     (void)row_plan_of(p, run->parameters, run->workers, &shared.plan);
-    shared.scale = shared.general ? 1.0f : (float)(p->scale * LOG2_E);
+    shared.scale = flash_scale(p);
     memset(shared.memory + shared.plan.count_at, 0,
            (size_t)(p->batch * shared.plan.parts) * sizeof(int32_t));
     if (run->workers == 1)

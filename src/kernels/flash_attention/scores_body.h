@@ -32,10 +32,19 @@ static inline flash_row flash_row_of(const ejki_flash_problem *p, int64_t batch,
     return r;
 }
 
-/* True if scores need more than one multiplication, or more than positions decides what is visible. */
+/* True if scores need more than the one multiplication that flash_weights() does. */
+static inline bool flash_rescales(const ejki_flash_problem *p) {
+    return p->soft_cap != 0 || p->has_bias || !(p->scale > 0) || p->scale * LOG2_E < 1e-30;
+}
+
+/* True if scores have to go through flash_modify(). */
 static inline bool flash_is_general(const ejki_flash_problem *p) {
-    return p->soft_cap != 0 || p->has_bias || p->has_mask || p->has_segments || !(p->scale > 0) ||
-           p->scale * LOG2_E < 1e-30;
+    return flash_rescales(p) || p->has_mask || p->has_segments;
+}
+
+/* The multiplication left to flash_weights(): raw products to base 2, unless flash_modify() does it. */
+static inline float flash_scale(const ejki_flash_problem *p) {
+    return flash_rescales(p) ? 1.0f : (float)(p->scale * LOG2_E);
 }
 
 /* True if there is so little to do that waking a thread (some microseconds) would cost more. */
@@ -143,18 +152,21 @@ static inline void flash_allowed(const ejki_flash_problem *p, const flash_row *r
 }
 
 /*
- * Raw products scores[0, count) of a row with the keys from `key` become base-2 scores: scale, cap, bias,
- * and -inf where mask or segments hide the key. `allowed` is scratch of count rounded up to VL.
+ * Raw products scores[0, count) of a row with the keys from `key` become base-2 scores, if there is more
+ * to it than flash_scale(): scale, cap, bias; and -inf where mask or segments hide the key. `allowed` is
+ * scratch of count rounded up to VL.
  */
 static inline void flash_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
                                 int64_t count, float *scores, uint8_t *allowed) {
     const float *bias = p->has_bias ? flash_bias_row(p, r) + key : NULL;
     const bool hides = p->has_mask || p->has_segments, caps = p->soft_cap != 0;
+    const bool rescales = flash_rescales(p);
     const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
     const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
     if (hides) flash_allowed(p, r, key, count, allowed);
     for (int64_t j = 0; j < count; j += VL) {
-        vf z = v_mul(v_load(scores + j), scale);
+        vf z = v_load(scores + j);
+        if (rescales) z = v_mul(z, scale);
         if (caps) z = v_mul(v_tanh(z), cap);
         if (bias) {
             const vf b = count - j >= VL ? v_load(bias + j) : v_load_first(bias + j, count - j);

@@ -75,7 +75,7 @@ static inline void small_load(const small_rows *s, vf query[SMALL_DIM + VL]) {
 static inline vf small_weights(const small_rows *s, const vf query[SMALL_DIM + VL],
                                vf weight[SMALL_KEYS], vf *top) {
     const ejki_flash_problem *p = s->problem;
-    const vf scale = v_set1((float)(p->scale * LOG2_E));
+    const vf scale = v_set1(flash_scale(p));
     vf largest = v_set1(-INFINITY), sum = v_zero();
     const ejki_float *key = flash_key(p, s->batch, s->kv_head, 0);
     for (int64_t j = 0; j < p->keys; j++, key += p->key.stride_t) {

@@ -173,7 +173,7 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->plan = t;
     s->general = flash_is_general(p);
     s->tracks_maximum = !p->normalize;
-    s->scale = s->general ? 1.0f : (float)(p->scale * LOG2_E);
+    s->scale = flash_scale(p);
     s->query = memory + t->query_at;
     s->sums = memory + t->sum_at;
     s->lanes = memory + t->lane_at;
