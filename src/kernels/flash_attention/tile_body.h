@@ -508,9 +508,9 @@ static void tile_worker(void *argument, int64_t worker) {
     tile_state state;
     tile_bind(&state, shared->problem, t, (float *)(void *)(shared->workspace + worker * t->bytes));
     for (;;) {
-        /* Whole tasks by the handful, halves one by one. */
+        /* By the handful at first, the last quarter one by one. */
         int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
-        const int64_t claims = t->whole / t->claim;
+        const int64_t claims = t->whole * 3 / 4 / t->claim;
         const int64_t count = index < claims ? t->claim : 1;
         index = index < claims ? index * t->claim : index - claims + claims * t->claim;
         if (index >= t->tasks) return;
