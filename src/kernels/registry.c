@@ -26,10 +26,6 @@ static struct node *load(const _Atomic(struct node *) *pointer) {
     return atomic_load_explicit((_Atomic(struct node *) *)pointer, memory_order_acquire);
 }
 
-ejk_status ejki_missing(const char *argument) {
-    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL; expected it to be given", argument);
-}
-
 ejk_status ejk_registry_create(ejk_registry **out) {
     if (!out) return ejki_missing("out");
     ejk_registry *registry = calloc(1, sizeof *registry);

@@ -4,6 +4,8 @@
 #define EJKI_KERNELS_REGISTRY_H
 
 #include <ejkernel/registry.h>
+
+#include "base/base.h"
 #include <strings.h>
 
 /* The entry after `previous` in the order of registration, the first for NULL; NULL at the end. */
@@ -23,7 +25,9 @@ static inline bool ejki_same_name(const char *a, const char *b) {
 bool ejki_preferred(const ejk_implementation *a, const ejk_implementation *b);
 
 /* Failures: an argument that is NULL; an algorithm that no entry has, with the list of those that exist. */
-ejk_status ejki_missing(const char *argument);
+static inline ejk_status ejki_missing(const char *argument) {
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL; expected it to be given", argument);
+}
 ejk_status ejki_unknown_algorithm(const ejk_registry *registry, const char *algorithm);
 
 #endif
