@@ -123,10 +123,10 @@ ejk_status ejk_registry_get(const ejk_registry *registry, const ejk_query *query
 ejk_status ejk_detect_platform(const ejk_registry *registry, const char *algorithm,
                                ejk_platform platform, ejk_platform *out) {
     if (!out) return ejki_missing("out");
-    const ejk_implementation *found;
+    const ejk_implementation *found = NULL;
     const ejk_query query = {
         .algorithm = algorithm, .platform = platform, .isa = ejk_isa_default()};
-    EJKI_TRY(ejk_registry_get(registry, &query, &found));
-    *out = found->platform;
-    return EJK_OK;
+    ejk_status status = ejk_registry_get(registry, &query, &found);
+    if (found) *out = found->platform;
+    return status;
 }
