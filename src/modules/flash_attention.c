@@ -63,7 +63,9 @@ static void heuristic_cfg(const ejk_invocation *invocation, void *config) {
     const int64_t share = ejki_cdiv(p->queries * p->group, tasks_per_head);
     const int64_t rows = clamp(cache / 4 / row, 48, 512);
     params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 48)));
-    params->kv_blocksize = ejk_int(clamp(cache / 8 / row / 32 * 32, 32, 256));
+    /* A window's edges cut blocks, which costs less where blocks are much shorter than the window. */
+    const int64_t window = p->last_offset - p->first_offset + 1;
+    params->kv_blocksize = ejk_int(clamp(ejki_min(cache / 8 / row, window / 4) / 32 * 32, 32, 256));
     /* The row-wise kernel: a block of all heads' keys and values well inside the cache, and enough splits
      * for many threads, but none below 512 keys. */
     params->blocksize_keys = ejk_int(clamp((1 << 17) / (row * kv_heads) / 32 * 32, 32, 128));

@@ -37,7 +37,7 @@
 #define SCORE_STRIDE (ROW_KEYS + 16)
 
 /* sums += weights times values. */
-#define VALUES_PAIR(n) PRODUCT_PAIR(product_values, n, SCORE_STRIDE, 1)
+#define VALUES_PAIR(n) PRODUCT_PAIR(product_values, n, SCORE_STRIDE, 1, c_stride)
 #define VALUES_CASE(n) PRODUCT_CASE(product_values, n)
 TILE_ROW_COUNTS(VALUES_PAIR)
 PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
@@ -375,7 +375,7 @@ static void row_merge(const row_task *task) {
                 }
             }
             const flash_row r = flash_row_of(s->problem, task->batch, h, i);
-            flash_write_row(s->problem, &r, whole + STATE_SUMS, top, top, sum);
+            flash_write_row(s->problem, &r, whole + STATE_SUMS, t->width, t->width, top, top, sum);
         }
 }
 

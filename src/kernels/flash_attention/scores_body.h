@@ -266,10 +266,12 @@ static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_ro
 
 /*
  * Writes a finished row: out, and lse, row_max, row_sum where wanted. `maximum` is the largest visible
- * base-2 score and is looked at only without normalisation.
+ * base-2 score and is looked at only without normalisation. `panel` sums lie side by side, the next ones
+ * `step` further.
  */
 static inline void flash_write_row(const ejki_flash_problem *p, const flash_row *r,
-                                   const float *sums, float reference, float maximum, float sum) {
+                                   const float *sums, int64_t panel, int64_t step, float reference,
+                                   float maximum, float sum) {
     flash_end end = flash_finish(p, r, reference, sum, p->lse.data != NULL);
     if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
     if (!p->normalize) {
@@ -282,12 +284,14 @@ static inline void flash_write_row(const ejki_flash_problem *p, const flash_row 
     float *out = flash_out(p, r);
     const vf factor = v_set1(end.factor);
     const bool blank = sum == 0; /* 0 · inf must not make NaN in a row that saw nothing */
-    int64_t d = 0;
-    for (; d + VL <= p->value_dim; d += VL)
-        v_store(out + d, blank ? v_zero() : v_mul(v_load(sums + d), factor));
-    if (d < p->value_dim)
-        v_store_first(out + d, blank ? v_zero() : v_mul(v_load(sums + d), factor),
-                      p->value_dim - d);
+    for (int64_t d = 0; d < p->value_dim; d += VL) {
+        const float *from = sums + d / panel * step + d % panel;
+        const vf v = blank ? v_zero() : v_mul(v_load(from), factor);
+        if (p->value_dim - d >= VL)
+            v_store(out + d, v);
+        else
+            v_store_first(out + d, v, p->value_dim - d);
+    }
 }
 
 #endif

@@ -42,9 +42,9 @@
 #define SCORE_STRIDE (TILE_KEYS + 16)
 
 /* scores = queries, packed TILE_ROWS side by side, times keys; sums += weights times values. */
-#define SCORES_PAIR(n) PRODUCT_PAIR(product_scores, n, 1, TILE_ROWS)
+#define SCORES_PAIR(n) PRODUCT_PAIR(product_scores, n, 1, TILE_ROWS, SCORE_STRIDE)
 #define SCORES_CASE(n) PRODUCT_CASE(product_scores, n)
-#define VALUES_PAIR(n) PRODUCT_PAIR(product_values, n, SCORE_STRIDE, 1)
+#define VALUES_PAIR(n) PRODUCT_PAIR(product_values, n, SCORE_STRIDE, 1, TILE_COLUMNS)
 #define VALUES_CASE(n) PRODUCT_CASE(product_values, n)
 TILE_ROW_COUNTS(SCORES_PAIR)
 TILE_ROW_COUNTS(VALUES_PAIR)
@@ -60,9 +60,10 @@ typedef struct tile_plan {
     int64_t groups; /* per key head */
     int64_t whole;  /* tasks that are a group each; after them come halves of groups */
     int64_t tasks;
-    int64_t claim; /* whole tasks that a worker takes at once */
-    int64_t keys;  /* of a full block, a multiple of TILE_COLUMNS */
-    int64_t width; /* value_dim rounded up to VL */
+    int64_t claim;     /* whole tasks that a worker takes at once */
+    int64_t keys;      /* of a full block, a multiple of TILE_COLUMNS */
+    int64_t width;     /* value_dim rounded up to VL */
+    int64_t sum_width; /* and to TILE_COLUMNS */
     int64_t query_at, sum_at, lane_at, key_at, value_at, score_at, reference_at, row_at, extent_at,
         allowed_at;
     int64_t bytes; /* of one worker */
@@ -151,9 +152,10 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
     t.keys = ejki_max(1, ejki_min(parameters[1], p->keys));
     t.keys = ejki_round_up(t.keys, TILE_COLUMNS);
     t.width = ejki_round_up(p->value_dim, VL);
+    t.sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
     int64_t at = 0;
     t.query_at = tile_place(&at, t.rows, p->head_dim);
-    t.sum_at = tile_place(&at, t.rows, t.width);
+    t.sum_at = tile_place(&at, t.rows, t.sum_width);
     t.lane_at = tile_place(&at, t.rows, VL);
     t.key_at = tile_place(&at, t.keys, p->head_dim);
     t.value_at = tile_place(&at, t.keys, t.width);
@@ -221,6 +223,13 @@ static inline const product_ahead *tile_look_ahead(tile_state *s) {
     return &a->lines;
 }
 
+/* A row's sum of column d. A panel of TILE_COLUMNS columns of a tile's rows lies together. */
+static inline float *tile_sum(const tile_state *s, int64_t row, int64_t d) {
+    const int64_t tile = row / TILE_ROWS * TILE_ROWS, column = d % TILE_COLUMNS;
+    return s->sums + tile * s->plan->sum_width + (d - column) * TILE_ROWS +
+           (row - tile) * TILE_COLUMNS + column;
+}
+
 /* Scores of `rows` rows from `row` over the columns of a span, in base 2 except for s->scale, hidden keys
  * at -inf, into consecutive rows from `scores`. */
 static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, float *scores) {
@@ -243,7 +252,7 @@ static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, fl
 /* A row's sum has grown beyond the limit in this block: see the head of this file. */
 static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row, float *scores,
                                                       tile_span span, float *lanes) {
-    float *sums = s->sums + row * s->plan->width, *before = s->lanes + row * VL;
+    const float *before = s->lanes + row * VL;
     const float top = v_largest(v_max(v_load(lanes), v_zero())); /* lanes may be NaN */
     float factor;
     if (top < INFINITY) {
@@ -263,8 +272,10 @@ static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row
         v_store(lanes, flash_weights(scores + span.first, span.end - span.first, s->scale,
                                      reference, kept));
     }
-    for (int64_t d = 0; d < s->plan->width; d += VL)
-        v_store(sums + d, v_mul(v_load(sums + d), v_set1(factor)));
+    for (int64_t d = 0; d < s->plan->width; d += VL) {
+        float *sum = tile_sum(s, row, d);
+        v_store(sum, v_mul(v_load(sum), v_set1(factor)));
+    }
 }
 
 /* References of rows that have none yet, from what they see in this span; and maxima, if asked for. */
@@ -311,16 +322,15 @@ static __attribute__((noinline)) void tile_softmax(tile_state *s, int64_t row, i
 static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
                                                          tile_span span) {
     const int64_t width = s->plan->width;
-    for (int i = 0; i < rows; i++) {
-        float *sums = s->sums + (row + i) * width;
+    for (int i = 0; i < rows; i++)
         for (int64_t c = span.low; c < span.high; c++) {
             if (!flash_sees(s->problem, &s->row[row + i], s->block + c)) continue;
             const vf weight = v_set1(s->scores[i * SCORE_STRIDE + c]);
-            for (int64_t d = 0; d < width; d += VL)
-                v_store(sums + d,
-                        v_fma(weight, v_load(s->values + c * width + d), v_load(sums + d)));
+            for (int64_t d = 0; d < width; d += VL) {
+                float *sum = tile_sum(s, row + i, d);
+                v_store(sum, v_fma(weight, v_load(s->values + c * width + d), v_load(sum)));
+            }
         }
-    }
 }
 
 static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) {
@@ -342,7 +352,7 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
     else
         for (int64_t d = 0; d < width; d += TILE_COLUMNS)
             product_values(rows, ejki_min(width - d, TILE_COLUMNS), high - low, s->scores + low,
-                           s->values + low * width + d, width, s->sums + row * width + d, width,
+                           s->values + low * width + d, width, tile_sum(s, row, d), TILE_COLUMNS,
                            true, tile_look_ahead(s));
 }
 
@@ -474,7 +484,8 @@ static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
         *low = ejki_min(*low, e.low);
         *high = ejki_max(*high, e.high);
     }
-    memset(s->sums, 0, (size_t)(task->rows * s->plan->width) * sizeof(float));
+    memset(s->sums, 0,
+           (size_t)(ejki_round_up(task->rows, TILE_ROWS) * s->plan->sum_width) * sizeof(float));
     memset(s->lanes, 0, (size_t)(task->rows * VL) * sizeof(float));
 }
 
@@ -501,8 +512,8 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
         }
     }
     for (int64_t i = 0; i < task.rows; i++)
-        flash_write_row(p, &s->row[i], s->sums + i * t->width, s->reference[i], s->maximum[i],
-                        v_sum(v_load(s->lanes + i * VL)));
+        flash_write_row(p, &s->row[i], tile_sum(s, i, 0), TILE_COLUMNS, TILE_ROWS * TILE_COLUMNS,
+                        s->reference[i], s->maximum[i], v_sum(v_load(s->lanes + i * VL)));
 }
 
 /* What the workers of one run share. */

@@ -6,16 +6,16 @@
  *     c[i][j] (+)= Σ_k a[i · a_row + k · a_step] · b[k · b_stride + j]
  *
  * The sum runs over k in order, one fused multiply-add each, so a result does not depend on which of
- * the sizes below computed it. a_row and a_step are constants of the kernel: then one register addresses
- * all rows, where variable strides take twelve, most of them spilled.
+ * the sizes below computed it. a_row, a_step and, where it can be, c_stride are constants of the kernel:
+ * then one register addresses all rows, where variable strides take twelve, most of them spilled.
  *
  * The includer defines, after a vec_*.h:
  *   TILE_ROWS, TILE_VECTORS   the full tile
  *   TILE_ROW_COUNTS(X)        X(n) for each number of rows that gets a function of its own, descending,
  *                             from TILE_ROWS down to 1
  *   TILE_STREAMS              1 if b comes from memory and is read once, else 0
- * and makes name(rows, columns, PRODUCT_OPERANDS) for its own a_row and a_step: PRODUCT_PAIR for each n,
- * then PRODUCT_DISPATCH with a PRODUCT_CASE for each n.
+ * and makes name(rows, columns, PRODUCT_OPERANDS) for its own a_row, a_step and c_row, which is a constant
+ * or the word c_stride: PRODUCT_PAIR for each n, then PRODUCT_DISPATCH with a PRODUCT_CASE for each n.
  */
 #ifndef EJKI_PRODUCT_BODY_H
 #define EJKI_PRODUCT_BODY_H
@@ -54,7 +54,8 @@ typedef struct product_ahead {
         bool add, const product_ahead *ahead
 typedef void (*product_fn)(PRODUCT_OPERANDS);
 
-/* sum[i][j] += a[i · a_row] · b[j]. */
+/* sum[i][j] += a[i · a_row] · b[j]. Every other row is multiplied straight from memory, which takes fewer
+ * instructions but more loads: half of each keeps clear of either limit. */
 static inline __attribute__((always_inline)) void product_step(const int rows, const int vectors,
                                                                const float *a, const int64_t a_row,
                                                                const float *b,
@@ -62,8 +63,14 @@ static inline __attribute__((always_inline)) void product_step(const int rows, c
     vf column[TILE_VECTORS];
     EJKI_UNROLL for (int j = 0; j < vectors; j++) column[j] = v_load(b + j * VL);
     EJKI_UNROLL for (int i = 0; i < rows; i++) {
-        const vf row = v_set1(a[i * a_row]);
-        EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] = v_fma(row, column[j], sum[i][j]);
+        if (i % 2) {
+            EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] =
+                v_fma_one(a + i * a_row, column[j], sum[i][j]);
+        } else {
+            const vf row = v_set1(a[i * a_row]);
+            EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] =
+                v_fma(row, column[j], sum[i][j]);
+        }
     }
 }
 
@@ -105,12 +112,14 @@ static inline int product_rows(int64_t rows) {
 }
 
 /* Functions for each number of rows, with all vectors of a tile and with one. */
-#define PRODUCT_PAIR(name, n, a_row, a_step)                                                       \
+#define PRODUCT_PAIR(name, n, a_row, a_step, c_row)                                                \
     static __attribute__((noinline)) void name##_##n##_full(PRODUCT_OPERANDS) {                    \
-        product(n, TILE_VECTORS, a_row, a_step, depth, a, b, b_stride, c, c_stride, add, ahead);   \
+        (void)c_stride;                                                                            \
+        product(n, TILE_VECTORS, a_row, a_step, depth, a, b, b_stride, c, c_row, add, ahead);      \
     }                                                                                              \
     static __attribute__((noinline)) void name##_##n##_one(PRODUCT_OPERANDS) {                     \
-        product(n, 1, a_row, a_step, depth, a, b, b_stride, c, c_stride, add, ahead);              \
+        (void)c_stride;                                                                            \
+        product(n, 1, a_row, a_step, depth, a, b, b_stride, c, c_row, add, ahead);                 \
     }
 #define PRODUCT_CASE(name, n)                                                                      \
     case n:                                                                                        \

@@ -55,6 +55,9 @@ static inline vf v_min(vf a, vf b) {
 static inline vf v_fma(vf a, vf b, vf c) {
     return _mm256_fmadd_ps(a, b, c);
 }
+static inline vf v_fma_one(const float *a, vf b, vf c) {
+    return v_fma(v_set1(*a), b, c);
+}
 static inline vf v_fms(vf a, vf b, vf c) {
     return _mm256_fmsub_ps(a, b, c);
 }

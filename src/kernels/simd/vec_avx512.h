@@ -5,6 +5,7 @@
  *   v_load/v_store       VL floats at any address
  *   v_load_first/v_store_first   the first n of them, 0 ≤ n ≤ VL; nothing beyond is touched, the rest is 0
  *   v_fma(a, b, c)       a * b + c, rounded once where the hardware can
+ *   v_fma_one(p, b, c)   p[0] * b + c
  *   v_fms(a, b, c)       a * b - c
  *   v_max                larger one; the second if either is NaN
  *   v_exp2               2^y within 2 ulp; below 2^-126 exactly 0, NaN stays NaN
@@ -66,6 +67,11 @@ static inline vf v_min(vf a, vf b) {
 }
 static inline vf v_fma(vf a, vf b, vf c) {
     return _mm512_fmadd_ps(a, b, c);
+}
+/* One instruction, where a compiler would load the number once for all its uses: see product_step(). */
+static inline vf v_fma_one(const float *a, vf b, vf c) {
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(b), "m"(*a));
+    return c;
 }
 static inline vf v_fms(vf a, vf b, vf c) {
     return _mm512_fmsub_ps(a, b, c);

@@ -56,6 +56,9 @@ static inline vf v_min(vf a, vf b) {
 static inline vf v_fma(vf a, vf b, vf c) {
     return vfmaq_f32(c, a, b);
 }
+static inline vf v_fma_one(const float *a, vf b, vf c) {
+    return v_fma(v_set1(*a), b, c);
+}
 static inline vf v_fms(vf a, vf b, vf c) {
     return vfmaq_f32(vnegq_f32(c), a, b);
 }

@@ -53,6 +53,9 @@ static inline vf v_fma(vf a, vf b, vf c) {
 }
 /* Rounded once, by way of f64: it is the difference of a score to a row's largest, where a product that is
  * rounded by itself would cost all the digits that large scores have in common. */
+static inline vf v_fma_one(const float *a, vf b, vf c) {
+    return v_fma(v_set1(*a), b, c);
+}
 static inline vf v_fms(vf a, vf b, vf c) {
     typedef double vd __attribute__((vector_size(32)));
     const vd x = __builtin_convertvector(a, vd), y = __builtin_convertvector(b, vd);
