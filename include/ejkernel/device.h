@@ -125,7 +125,8 @@ EJK_API void ejk_parallel_for(ejk_threads *threads, int64_t count, ejk_task_fn t
 
 /**
  * Multiply-adds in registers on random operands, on all of `threads` at once, for about `seconds`:
- * FLOP/s in total. dtype F32 or F64 on any tier (BF16 where the tier has dot products or tiles).
+ * FLOP/s in total, the median of slices of that time. dtype F32 or F64 on any tier (BF16 where the tier
+ * has dot products or tiles).
  * Statuses: UNAVAILABLE (tier not present, or no such instruction), INVALID_ARGUMENT.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_measure_peak(ejk_threads *threads, ejk_isa isa,
@@ -135,8 +136,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_peak(ejk_threads *threads, ejk_isa 
 /**
  * Reading memory in sequence on all of `threads` at once, each its own part of one buffer of `bytes`
  * (0 = twice the reported last-level cache, 64 MiB to 1 GiB), for about `seconds`, at least one pass:
- * bytes/s in total. The buffer is the caller's `scratch` if not NULL (any memory of `bytes`, which must
- * be given then; it is overwritten), else one of its own, freed again.
+ * bytes/s in total, the median of slices. The buffer is the caller's `scratch` if not NULL (any memory of
+ * `bytes`, which must be given then; it is overwritten), else one of its own, freed again.
  * Statuses: OUT_OF_MEMORY, INVALID_ARGUMENT.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_measure_read_bandwidth(ejk_threads *threads, void *scratch,

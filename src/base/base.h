@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every room may use of base: failing with a sentence, arithmetic that notices overflow. */
+/* What every room may use of base: failing with a sentence, arithmetic that notices overflow, quantiles. */
 #ifndef EJKI_BASE_H
 #define EJKI_BASE_H
 
@@ -41,5 +41,9 @@ static inline int64_t ejki_cdiv(int64_t a, int64_t b) {
 static inline int64_t ejki_round_up(int64_t a, int64_t b) {
     return ejki_cdiv(a, b) * b;
 }
+
+/* The value below which `part` (0 to 1) of the values lie, interpolated between neighbours; 0 of none.
+ * Sorts the values. */
+double ejki_quantile(double *values, int64_t count, double part);
 
 #endif

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Enough that one slice escapes a disturbance; few enough that each is long against starting a loop. */
-#define SLICES 10
+/* Enough for a median; few enough that each is long against starting a loop. Of longer measurements the
+ * last MOST_SLICES count. */
+#define SLICES      10
+#define MOST_SLICES 64
 
 /* Longer measurements are mistakes of a caller. */
 #define MOST_SECONDS 3600.0
@@ -67,13 +69,15 @@ ejk_status ejki_measure_rate(ejk_threads *threads, ejki_work_fn work, void *argu
     if (!slice.windows)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the clocks of %d threads",
                          ejk_threads_count(threads));
-    double best = 0, units = 0, end = ejk_now() + seconds;
+    double rates[MOST_SLICES], units = 0;
+    const double end = ejk_now() + seconds;
+    int64_t count = 0;
     do {
         struct window all = run_slice(&slice, threads);
-        best = fmax(best, all.units / (all.end - all.start));
+        rates[count++ % MOST_SLICES] = all.units / (all.end - all.start);
         units += all.units;
     } while (ejk_now() < end || units < least);
     free(slice.windows);
-    *rate_out = best;
+    *rate_out = ejki_quantile(rates, ejki_min(count, MOST_SLICES), 0.5);
     return EJK_OK;
 }
