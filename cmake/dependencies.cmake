@@ -4,6 +4,8 @@
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(jansson REQUIRED IMPORTED_TARGET jansson)
+pkg_check_modules(libcrypto REQUIRED IMPORTED_TARGET libcrypto)
+pkg_check_modules(sqlite3 REQUIRED IMPORTED_TARGET sqlite3)
 pkg_check_modules(cpuinfo REQUIRED IMPORTED_TARGET libcpuinfo)
 
 find_library(PTHREADPOOL_LIBRARY pthreadpool REQUIRED)
@@ -12,7 +14,7 @@ add_library(pthreadpool INTERFACE IMPORTED)
 target_link_libraries(pthreadpool INTERFACE ${PTHREADPOOL_LIBRARY})
 target_include_directories(pthreadpool INTERFACE ${PTHREADPOOL_INCLUDE_DIR})
 
-set(EJK_PRIVATE_LIBRARIES PkgConfig::jansson PkgConfig::cpuinfo pthreadpool m Threads::Threads)
+set(EJK_PRIVATE_LIBRARIES PkgConfig::jansson PkgConfig::libcrypto PkgConfig::sqlite3 PkgConfig::cpuinfo pthreadpool m Threads::Threads)
 if(EJK_TESTS)
   pkg_check_modules(cmocka REQUIRED IMPORTED_TARGET cmocka)
 endif()

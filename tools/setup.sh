@@ -4,7 +4,8 @@
 # are there it does nothing and needs no network; on another system it says what is needed and goes on.
 set -eu
 
-build="gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libcpuinfo-dev libpthreadpool-dev"
+build="gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libcpuinfo-dev libpthreadpool-dev
+       libssl-dev libsqlite3-dev"
 check="$build libcmocka-dev python3 g++ clang clang-format clang-tidy libclang-rt-14-dev
        gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user valgrind doxygen"
 
