@@ -244,11 +244,13 @@ static void test_description(void **state) {
     ejk_plan *plan = plan_of(&args);
     char *text;
     EXPECT_OK(ejk_plan_describe(plan, &text));
-    assert_string_equal(text, "{\"op\":\"toy\",\"version\":\"0\",\"implementation\":\"f32/plain\","
-                              "\"platform\":\"reference\",\"backend\":\"cpu\",\"isa\":\"scalar\","
-                              "\"dtype\":\"float32\",\"implementation_version\":3,"
-                              "\"parameters\":{\"rows\":16},\"chosen_by\":{\"rows\":\"default\"},"
-                              "\"workers\":1,\"workspace_bytes\":192}");
+    assert_string_equal(
+        text,
+        "{\"op\":\"toy\",\"version\":\"0\",\"implementation\":\"f32/plain\","
+        "\"platform\":\"reference\",\"backend\":\"cpu\",\"isa\":\"scalar\","
+        "\"dtype\":\"float32\",\"implementation_version\":3,"
+        "\"step\":\"heuristics\",\"parameters\":{\"rows\":16},\"chosen_by\":{\"rows\":\"default\"},"
+        "\"workers\":1,\"workspace_bytes\":192,\"config\":{}}");
     ejk_free(text);
     ejk_plan_destroy(plan);
     EXPECT_FAIL(INVALID_ARGUMENT, "plan", ejk_plan_describe(NULL, &text));

@@ -9,6 +9,7 @@
 #ifndef EJKERNEL_CONTEXT_H
 #define EJKERNEL_CONTEXT_H
 
+#include <ejkernel/chooser.h>
 #include <ejkernel/device.h>
 #include <ejkernel/kernel.h>
 #include <ejkernel/registry.h>
@@ -36,6 +37,7 @@ typedef struct ejk_context_options {
     const char *isa;         /**< highest tier to use; NULL = ejk_isa_default() */
     ejk_event_fn on_event;   /**< NULL = events are dropped */
     void *on_event_user;     /**< its first argument */
+    const ejk_config_chooser *chooser; /**< copied; NULL = the call's own, else heuristics */
 } ejk_context_options;
 
 /**

@@ -8,12 +8,14 @@
  *
  * A call's way: tensors are checked against the arguments' record and their symbols bound → `prepare`
  * checks the rest and writes the problem, a plain struct that implementations understand → an
- * implementation is found → explicit configuration, else `heuristic_cfg`, gives its parameters →
- * execution copies the problem, `bind` puts the call's pointers in, the implementation runs.
+ * implementation is found, or the kernel's own `run` hook (hooks.h) → the context's chooser (chooser.h)
+ * decides on the configuration, where the call does not → execution copies the problem, `bind` puts the
+ * call's pointers in, the implementation or the hook runs.
  */
 #ifndef EJKERNEL_KERNEL_H
 #define EJKERNEL_KERNEL_H
 
+#include <ejkernel/hooks.h>
 #include <ejkernel/record.h>
 #include <ejkernel/registry.h>
 #include <ejkernel/status.h>
@@ -31,13 +33,19 @@ typedef struct ejk_cost {
     double bytes; /**< inputs read once and outputs written once */
 } ejk_cost;
 
-/** A call on its way to a plan. */
+/** A call on its way to a plan. What it points to belongs to the call and ends with it. */
 typedef struct ejk_invocation {
     const struct ejk_kernel *kernel;
-    const void *args;                         /**< the call's arguments */
+    const void *args;                         /**< the call's arguments, without data pointers */
     const void *problem;                      /**< what `prepare` wrote, or `args` */
-    const ejk_implementation *implementation; /**< the one chosen */
+    const ejk_implementation *implementation; /**< the one chosen; NULL if a hook runs */
     int32_t threads;                          /**< offered to it */
+    struct ejk_context *context;              /**< in which the call is made */
+    const void *override_cfg; /**< the call's configuration; NULL if nothing in it is set */
+    const ejk_hook *run;      /**< the hook that runs; NULL if an implementation does */
+    ejk_platform platform;    /**< asked for, or AUTO */
+    ejk_backend backend;      /**< asked for, or ANY */
+    const char *method;       /**< "shard_map", or NULL for a plain call */
 } ejk_invocation;
 
 /** Description of an operation. Constant; it and what it points to live as long as its contexts. */
@@ -67,6 +75,18 @@ typedef struct ejk_kernel {
     void (*heuristic_cfg)(const ejk_invocation *invocation, void *config);
     /** What the call costs. NULL = unknown. */
     void (*cost)(const void *problem, ejk_cost *cost);
+    /**
+     * Writes up to `capacity` configurations worth measuring, zeroed, one after the other, the heuristic one
+     * not among them; *count is how many. NULL = derived from the bounds of the parameters.
+     */
+    ejk_status (*candidate_cfgs)(const ejk_invocation *invocation, void *configs, int32_t capacity,
+                                 int32_t *count);
+    const ejk_hook *hooks; /**< functions of the kernel's own; NULL = none */
+    int32_t hook_count;
+    const ejk_record *residuals; /**< what fwd_with_residuals keeps for vjp; NULL = nothing */
+    /** Another call key than the documented one (identity.h), under which configurations are kept: a text of
+     * fewer than `size` bytes. NULL = that. */
+    ejk_status (*key_builder)(const ejk_invocation *invocation, char *key, size_t size);
 } ejk_kernel;
 
 /** The configuration every operation's configuration starts with. */

@@ -55,16 +55,22 @@ EJK_API size_t ejk_plan_workspace(const ejk_plan *plan);
 EJK_API EJK_NODISCARD ejk_status ejk_plan_execute(const ejk_plan *plan, const void *args,
                                                   void *workspace, size_t workspace_bytes);
 
-/** What was settled. */
+/** What was settled. Where a hook runs, there is no implementation (NULL). */
 EJK_API const ejk_kernel *ejk_plan_kernel(const ejk_plan *plan);
 EJK_API const ejk_implementation *ejk_plan_implementation(const ejk_plan *plan);
 EJK_API int32_t ejk_plan_workers(const ejk_plan *plan);
+/** Which step chose the configuration. */
+EJK_API ejk_choice_step ejk_plan_step(const ejk_plan *plan);
+/** The configuration, of kernel->config, owned by the plan; NULL if the kernel has none. */
+EJK_API const void *ejk_plan_config(const ejk_plan *plan);
 /** Cost as the kernel counts it; zeros if it does not. */
 EJK_API ejk_cost ejk_plan_cost(const ejk_plan *plan);
 
 /**
- * The plan as JSON: {"op","version","implementation","platform","backend","isa","dtype","implementation_version",
- * "parameters":{…},"chosen_by":{name:"override"|"heuristics"|"default"},"workers","workspace_bytes"}.
+ * The plan as JSON: {"op","version","implementation","platform","backend","isa","dtype",
+ * "implementation_version","step","parameters":{…},"chosen_by":{name:step},"workers","workspace_bytes",
+ * "config":{…}}. A step is one of chooser.h: "step" is where the configuration came from, "chosen_by" where
+ * each parameter did. Where a hook runs, its name stands for the implementation's.
  * Freed with ejk_free().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_describe(const ejk_plan *plan, char **out);

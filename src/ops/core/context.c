@@ -70,6 +70,7 @@ ejk_status ejki_context_create(const ejk_context_options *options, ejk_context *
     memset(context, 0, sizeof *context);
     context->on_event = given.on_event;
     context->on_event_user = given.on_event_user;
+    if (given.chooser) context->chooser = *given.chooser;
     pthread_mutex_init(&context->kernels_lock, NULL);
     pthread_mutex_init(&context->cache.lock, NULL);
     ejk_status status = open_parts(context, &given);
@@ -80,12 +81,41 @@ ejk_status ejki_context_create(const ejk_context_options *options, ejk_context *
     return status;
 }
 
+ejk_status ejki_context_derive(ejk_context *base, const ejk_config_chooser *chooser,
+                               ejk_context **out) {
+    ejk_context *context = aligned_alloc(_Alignof(ejk_context), sizeof *context);
+    if (!context) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a context");
+    memset(context, 0, sizeof *context);
+    context->base = base->base ? base->base : base;
+    context->threads = base->threads;
+    context->registry = base->registry;
+    context->isa = base->isa;
+    context->on_event = base->on_event;
+    context->on_event_user = base->on_event_user;
+    if (chooser) context->chooser = *chooser;
+    pthread_mutex_init(&context->kernels_lock, NULL);
+    pthread_mutex_init(&context->cache.lock, NULL);
+    *out = context;
+    return EJK_OK;
+}
+
+void ejki_context_event(const ejk_context *context, const char *event, const char *fields) {
+    if (context->on_event) context->on_event(context->on_event_user, event, fields);
+}
+
+/* Whose list of kernels counts. */
+static ejk_context *owner(const ejk_context *context) {
+    return context->base ? context->base : (ejk_context *)context;
+}
+
 void ejk_context_destroy(ejk_context *context) {
     if (!context) return;
     ejki_plan_cache_clear(&context->cache);
     ejki_workspaces_close(&context->workspaces);
-    ejk_threads_destroy(context->threads);
-    ejk_registry_destroy(context->registry);
+    if (!context->base) {
+        ejk_threads_destroy(context->threads);
+        ejk_registry_destroy(context->registry);
+    }
     for (ejki_kernel_node *node = context->kernels, *next; node; node = next) {
         next = node->next;
         free(node);
@@ -108,7 +138,7 @@ ejk_isa ejk_context_isa(const ejk_context *context) {
 }
 
 static const ejk_kernel *find(const ejk_context *context, const char *op_id) {
-    for (const ejki_kernel_node *node = context->kernels; node; node = node->next)
+    for (const ejki_kernel_node *node = owner(context)->kernels; node; node = node->next)
         if (strcasecmp(node->kernel->op_id, op_id) == 0) return node->kernel;
     return NULL;
 }
@@ -133,6 +163,7 @@ ejk_status ejk_context_add_kernel(ejk_context *context, const ejk_kernel *kernel
     ejki_kernel_node *node = calloc(1, sizeof *node);
     if (!node) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a kernel's entry");
     node->kernel = kernel;
+    context = owner(context);
     pthread_mutex_lock(&context->kernels_lock);
     ejk_status status = append(context, node);
     pthread_mutex_unlock(&context->kernels_lock);
@@ -142,8 +173,9 @@ ejk_status ejk_context_add_kernel(ejk_context *context, const ejk_kernel *kernel
 
 /* "flash_attention, my_kernel"; what does not fit is cut. */
 static void list_names(const ejk_context *context, char *text, size_t size) {
-    size_t used = (size_t)snprintf(text, size, "%s", context->kernels ? "" : "none");
-    for (const ejki_kernel_node *node = context->kernels; node && used < size; node = node->next)
+    const ejki_kernel_node *first = owner(context)->kernels;
+    size_t used = (size_t)snprintf(text, size, "%s", first ? "" : "none");
+    for (const ejki_kernel_node *node = first; node && used < size; node = node->next)
         used += (size_t)snprintf(text + used, size - used, "%s%.64s", used ? ", " : "",
                                  node->kernel->op_id);
 }
@@ -172,7 +204,7 @@ ejk_status ejk_context_find_kernel(const ejk_context *context, const char *op_id
 
 const ejk_kernel *ejk_context_kernel(const ejk_context *context, int32_t index) {
     if (!context || index < 0) return NULL;
-    const ejki_kernel_node *node = context->kernels;
+    const ejki_kernel_node *node = owner(context)->kernels;
     while (node && index-- > 0) node = node->next;
     return node ? node->kernel : NULL;
 }

@@ -8,4 +8,14 @@
 /* As ejk_context_create(), without kernels and with an empty registry. */
 ejk_status ejki_context_create(const ejk_context_options *options, ejk_context **out);
 
+/*
+ * A context that shares threads, registry and kernels with `base`, which must outlive it, and has a chooser
+ * and plans of its own. NULL chooser: the call's own configuration, else heuristics.
+ */
+ejk_status ejki_context_derive(ejk_context *base, const ejk_config_chooser *chooser,
+                               ejk_context **out);
+
+/* Calls the context's event hook; `fields` is a JSON object. */
+void ejki_context_event(const ejk_context *context, const char *event, const char *fields);
+
 #endif

@@ -98,6 +98,8 @@ ejk_status ejki_operands_check(const ejki_operands *operands, const void *args);
 
 /* ---- kernel_check.c --------------------------------------------------------------------------------- */
 
+/* INVALID_ARGUMENT with what is wrong with a kernel's hooks. hooks.c. */
+ejk_status ejki_hooks_check(const ejk_kernel *kernel);
 /* INVALID_ARGUMENT with what is wrong with a kernel's description. */
 ejk_status ejki_kernel_check(const ejk_kernel *kernel);
 /* Values that no field of its kind can have: texts without end, truth values that are neither. */
@@ -141,17 +143,20 @@ struct ejk_context {
     ejk_isa isa;
     ejk_event_fn on_event;
     void *on_event_user;
+    ejk_config_chooser chooser; /* without functions: the call's own, else heuristics */
+    ejk_context *base;          /* whose threads, registry and kernels these are; NULL = its own */
     _Atomic(ejki_kernel_node *) kernels; /* in the order added; only ever appended to */
     pthread_mutex_t kernels_lock;        /* held while one is appended */
 };
 
-/* Where a parameter's value came from. */
-typedef enum ejki_source { EJKI_DEFAULT, EJKI_HEURISTICS, EJKI_OVERRIDE } ejki_source;
-
 struct ejk_plan {
     ejk_context *context;
     const ejk_kernel *kernel;
-    const ejk_implementation *implementation;
+    const ejk_implementation *implementation; /* NULL: a hook runs */
+    const ejk_hook *hook;
+    void *config;        /* the whole configuration chosen; NULL if the kernel has none */
+    uint64_t generation; /* of the chooser, when it was asked */
+    ejk_choice_step step;
     void *args;    /* copy of the arguments, data pointers NULL */
     void *problem; /* NULL: the arguments are the problem */
     ejki_signature signature;
@@ -163,8 +168,13 @@ struct ejk_plan {
     ejk_cost cost;
     ejk_dtype dtype; /* by which the implementation was found */
     int64_t parameters[EJK_MAX_PARAMETERS];
-    ejki_source sources[EJK_MAX_PARAMETERS];
+    ejk_choice_step sources[EJK_MAX_PARAMETERS];
 };
+
+/* The chooser's number for this thread. */
+static inline uint64_t ejki_context_generation(const ejk_context *context) {
+    return context->chooser.generation ? context->chooser.generation(context->chooser.self) : 0;
+}
 
 /* What the implementation is asked about: the problem, or the arguments if they are it. */
 static inline const void *ejki_plan_problem(const ejk_plan *plan) {
@@ -174,8 +184,15 @@ static inline const void *ejki_plan_problem(const ejk_plan *plan) {
 /* Tells the caller's hook that a plan was made. */
 void ejki_plan_announce(const ejk_plan *plan);
 
-/* Fills implementation, dtype, parameters and sources. */
+/* Fills implementation or hook, dtype, config, parameters and where they came from. */
 ejk_status ejki_plan_select(ejk_plan *plan);
+/* A parameter's value in a configuration; unset if the configuration does not have it. */
+ejk_opt_int ejki_parameter_of(const ejk_kernel *kernel, const void *config, const char *name);
+/* Sets it there; nothing happens if the configuration does not have it. */
+void ejki_parameter_set(const ejk_kernel *kernel, void *config, const char *name,
+                        ejk_opt_int value);
+/* True if an implementation takes this value. */
+bool ejki_parameter_allowed(const ejk_parameter *parameter, int64_t value);
 
 /* ejk_plan_create() of a plan that shares the context's workspaces. */
 ejk_status ejki_plan_make(ejk_context *context, const ejk_kernel *kernel, const void *args,

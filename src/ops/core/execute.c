@@ -4,6 +4,13 @@
 
 #include <string.h>
 
+static ejk_status run_hook(const ejk_plan *plan, const void *args) {
+    return plan->hook->call(&(ejk_hook_call){.kernel = plan->kernel,
+                                             .args = args,
+                                             .config = plan->config,
+                                             .threads = plan->context->threads});
+}
+
 static ejk_status run(const ejk_plan *plan, const void *args, void *workspace) {
     _Alignas(EJKI_ALIGNMENT) unsigned char problem[EJK_MAX_PROBLEM_SIZE];
     ejk_run call = {.problem = args,
@@ -22,6 +29,7 @@ static ejk_status run(const ejk_plan *plan, const void *args, void *workspace) {
 ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace) {
     EJKI_TRY(ejki_operands_check(&plan->operands, args));
     if (plan->operands.idle) return EJK_OK;
+    if (plan->hook) return run_hook(plan, args);
     if (workspace || !plan->launch.workspace_bytes) return run(plan, args, workspace);
     EJKI_TRY(ejki_workspaces_take(plan->workspaces, plan->launch.workspace_bytes, &workspace));
     ejk_status status = run(plan, args, workspace);

@@ -26,8 +26,8 @@ static ejk_status check_config(const ejk_kernel *kernel) {
         if (!kernel->config || !own_record(kernel->config, kernel->parameters_field))
             return wrong(kernel, "parameters_field names no nested record of its configuration");
     }
-    if (kernel->heuristic_cfg && !kernel->config)
-        return wrong(kernel, "heuristic_cfg is given, but no config for it to fill");
+    if ((kernel->heuristic_cfg || kernel->candidate_cfgs) && !kernel->config)
+        return wrong(kernel, "a function that fills configurations is given, but no config");
     return EJK_OK;
 }
 
@@ -42,7 +42,9 @@ ejk_status ejki_kernel_check(const ejk_kernel *kernel) {
                          kernel->problem_size, EJK_MAX_PROBLEM_SIZE);
     if (kernel->problem_size && (!kernel->prepare || !kernel->bind))
         return wrong(kernel, "it has a problem, so prepare and bind must be given");
-    return check_config(kernel);
+    if (kernel->residuals) EJKI_TRY(ejk_record_check(kernel->residuals));
+    EJKI_TRY(check_config(kernel));
+    return ejki_hooks_check(kernel);
 }
 
 static ejk_status impossible(const char *name, const char *expected) {

@@ -39,8 +39,8 @@ static ejk_status prepare_problem(ejk_plan *plan, const ejk_axes *axes) {
 static ejk_status prepare_launch(ejk_plan *plan) {
     const ejk_implementation *chosen = plan->implementation;
     int32_t threads = ejk_threads_count(plan->context->threads);
-    plan->launch = (ejk_launch){.workers = 1};
-    if (chosen->prepare)
+    plan->launch = (ejk_launch){.workers = chosen ? 1 : threads};
+    if (chosen && chosen->prepare)
         EJKI_TRY(
             chosen->prepare(ejki_plan_problem(plan), plan->parameters, threads, &plan->launch));
     if (plan->launch.workers < 1 || plan->launch.workers > threads)
@@ -131,6 +131,7 @@ void ejk_plan_destroy(ejk_plan *plan) {
     }
     ejki_operands_close(&plan->operands);
     free(plan->signature.words);
+    free(plan->config);
     free(plan->problem);
     free(plan->args);
     free(plan);
@@ -150,6 +151,14 @@ const ejk_implementation *ejk_plan_implementation(const ejk_plan *plan) {
 
 int32_t ejk_plan_workers(const ejk_plan *plan) {
     return plan ? plan->launch.workers : 0;
+}
+
+ejk_choice_step ejk_plan_step(const ejk_plan *plan) {
+    return plan ? plan->step : EJK_CHOICE_DEFAULT;
+}
+
+const void *ejk_plan_config(const ejk_plan *plan) {
+    return plan ? plan->config : NULL;
 }
 
 ejk_cost ejk_plan_cost(const ejk_plan *plan) {

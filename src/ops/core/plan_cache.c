@@ -17,10 +17,12 @@ static void unpin(ejki_cache_slot *slot) {
     atomic_fetch_sub_explicit(&slot->pins, 1, memory_order_release);
 }
 
-/* Pins a slot for its plan of a kernel; false, and nothing is pinned, if it has another or is changing. */
-static bool pin(ejki_cache_slot *slot, const ejk_kernel *kernel) {
+/* Pins a slot for its plan of a kernel; false, and nothing is pinned, if it has another, an outdated one or
+ * is changing. */
+static bool pin(ejki_cache_slot *slot, const ejk_kernel *kernel, uint64_t generation) {
     uint32_t pins = atomic_fetch_add_explicit(&slot->pins, 1, memory_order_acquire);
-    if (!(pins & REPLACED) && slot->plan && slot->plan->kernel == kernel) return true;
+    const ejk_plan *plan = pins & REPLACED ? NULL : slot->plan;
+    if (plan && plan->kernel == kernel && plan->generation == generation) return true;
     unpin(slot);
     return false;
 }
@@ -34,9 +36,10 @@ static void touch(ejki_plan_cache *cache, ejki_cache_slot *slot) {
 
 /* The slot of the last call, pinned, if this call is of the same signature: most calls are, and then no
  * hash is needed. */
-static ejki_cache_slot *guess(ejki_plan_cache *cache, const ejk_kernel *kernel, const void *args) {
+static ejki_cache_slot *guess(ejki_plan_cache *cache, const ejk_kernel *kernel, const void *args,
+                              uint64_t generation) {
     ejki_cache_slot *slot = atomic_load_explicit(&cache->latest, memory_order_relaxed);
-    if (!slot || !pin(slot, kernel)) return NULL;
+    if (!slot || !pin(slot, kernel, generation)) return NULL;
     if (ejki_plan_fits_exactly(slot->plan, args)) {
         touch(cache, slot);
         return slot;
@@ -47,12 +50,12 @@ static ejki_cache_slot *guess(ejki_plan_cache *cache, const ejk_kernel *kernel, 
 
 /* A pinned slot with a plan that the call fits; NULL if there is none. */
 static ejki_cache_slot *lookup(ejki_plan_cache *cache, uint64_t hash, const ejk_kernel *kernel,
-                               const void *args) {
+                               const void *args, uint64_t generation) {
     ejki_cache_set *set = set_of(cache, hash);
     for (int i = 0; i < EJKI_CACHE_WAYS; i++) {
         if (atomic_load_explicit(&set->hashes[i], memory_order_relaxed) != hash) continue;
         ejki_cache_slot *slot = &set->slots[i];
-        if (!pin(slot, kernel)) continue;
+        if (!pin(slot, kernel, generation)) continue;
         if (ejki_plan_fits(slot->plan, args)) {
             touch(cache, slot);
             atomic_store_explicit(&cache->latest, slot, memory_order_relaxed);
@@ -92,7 +95,7 @@ static int claim(ejki_plan_cache *cache, ejki_cache_set *set) {
 static ejki_cache_slot *insert(ejki_plan_cache *cache, uint64_t hash, const void *args,
                                ejk_plan **plan) {
     pthread_mutex_lock(&cache->lock);
-    ejki_cache_slot *slot = lookup(cache, hash, (*plan)->kernel, args);
+    ejki_cache_slot *slot = lookup(cache, hash, (*plan)->kernel, args, (*plan)->generation);
     ejki_cache_set *set = set_of(cache, hash);
     int place = slot ? -1 : claim(cache, set);
     if (place >= 0) {
@@ -128,11 +131,12 @@ ejk_status ejk_call(ejk_context *context, const ejk_kernel *kernel, const void *
                          !context  ? "context"
                          : !kernel ? "kernel"
                                    : "args");
-    ejki_cache_slot *slot = guess(&context->cache, kernel, args);
+    const uint64_t generation = ejki_context_generation(context);
+    ejki_cache_slot *slot = guess(&context->cache, kernel, args, generation);
     if (!slot) {
         uint64_t hash = ejk_record_signature(kernel->args, args) ^ (uint64_t)(uintptr_t)kernel;
         if (!hash) hash = 1; /* 0 marks an empty slot */
-        slot = lookup(&context->cache, hash, kernel, args);
+        slot = lookup(&context->cache, hash, kernel, args, generation);
         if (!slot) return call_new(context, kernel, args, hash);
     }
     ejk_status status = ejki_plan_run(slot->plan, args, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which implementation runs a plan's call, and with which parameters. Explicit configuration is honoured or
- * refused, never bent; a heuristic value that the implementation cannot take counts as none.
+ * What runs a plan's call, and with which configuration. An explicit configuration is honoured or refused,
+ * never bent; a value from elsewhere that the implementation cannot take counts as none.
  */
 #include "ops/core/core.h"
 
@@ -14,13 +14,13 @@ static const char *text_of(const ejk_record *record, const void *object, const c
     return field && field->kind == EJK_FIELD_NAME ? (const char *)object + offset : "";
 }
 
-/* The call's explicit configuration; NULL if the operation has none. */
+/* The call's explicit configuration; NULL if the operation has none or nothing in it is set. */
 static const void *explicit_config(const ejk_plan *plan) {
-    size_t offset;
-    if (!plan->kernel->config_field ||
-        !ejk_record_find(plan->kernel->args, plan->kernel->config_field, &offset))
-        return NULL;
-    return (const char *)plan->args + offset;
+    const ejk_kernel *kernel = plan->kernel;
+    const ejk_field *field =
+        kernel->config_field ? ejk_record_find(kernel->args, kernel->config_field, NULL) : NULL;
+    return field && ejk_record_is_set(field, plan->args) ? (const char *)plan->args + field->offset
+                                                         : NULL;
 }
 
 static ejk_dtype dtype_of(const ejk_plan *plan) {
@@ -33,78 +33,86 @@ static ejk_dtype dtype_of(const ejk_plan *plan) {
     return EJK_DTYPE_UNSET;
 }
 
-static ejk_status find_implementation(ejk_plan *plan) {
+/* The kernel's own hook if it has one for this call, else an implementation of the registry. */
+static ejk_status find_runner(ejk_plan *plan, ejk_invocation *invocation) {
     const ejk_kernel *kernel = plan->kernel;
+    const void *config = invocation->override_cfg;
     plan->dtype = dtype_of(plan);
-    const void *config = explicit_config(plan);
     const char *platform = text_of(kernel->args, plan->args, "platform");
     if (!*platform && config) platform = text_of(kernel->config, config, "platform");
-    ejk_query query = {.algorithm = kernel->op_id,
-                       .isa = plan->context->isa,
-                       .dtype = plan->dtype,
-                       .problem = ejki_plan_problem(plan)};
-    EJKI_TRY(ejk_platform_from_name(platform, &query.platform));
+    EJKI_TRY(ejk_platform_from_name(platform, &invocation->platform));
     if (config)
-        EJKI_TRY(ejk_backend_from_name(text_of(kernel->config, config, "backend"), &query.backend));
-    return ejk_registry_get(plan->context->registry, &query, &plan->implementation);
+        EJKI_TRY(ejk_backend_from_name(text_of(kernel->config, config, "backend"),
+                                       &invocation->backend));
+    plan->hook = ejk_hook_resolve(kernel, "run", NULL, invocation->platform, invocation->backend);
+    invocation->run = plan->hook;
+    if (plan->hook) return EJK_OK;
+    const ejk_query query = {.algorithm = kernel->op_id,
+                             .platform = invocation->platform,
+                             .backend = invocation->backend,
+                             .isa = plan->context->isa,
+                             .dtype = plan->dtype,
+                             .problem = ejki_plan_problem(plan)};
+    EJKI_TRY(ejk_registry_get(plan->context->registry, &query, &plan->implementation));
+    invocation->implementation = plan->implementation;
+    return EJK_OK;
 }
 
-/* A parameter's value in a configuration; unset if the configuration does not have it. */
-static ejk_opt_int value_of(const ejk_kernel *kernel, const void *config, const char *name) {
-    const ejk_record *record = kernel->config;
-    size_t base = 0, offset;
-    const ejk_field *field;
-    if (!config) return (ejk_opt_int){0};
-    if (kernel->parameters_field && *kernel->parameters_field) {
-        field = ejk_record_find(record, kernel->parameters_field, &base);
-        record = field->record;
-    }
-    field = ejk_record_find(record, name, &offset);
-    if (!field || field->kind != EJK_FIELD_OPT_INT) return (ejk_opt_int){0};
-    return *(const ejk_opt_int *)((const char *)config + base + offset);
+/* What a context without a chooser does. */
+static ejk_status choose_plainly(const ejk_invocation *invocation, void *config,
+                                 ejk_choice_step *step) {
+    *step = invocation->override_cfg ? EJK_CHOICE_OVERRIDE : EJK_CHOICE_HEURISTICS;
+    return ejk_invocation_heuristics(invocation, config);
 }
 
-static bool allowed(const ejk_parameter *parameter, int64_t value) {
-    return value >= parameter->minimum && value <= parameter->maximum &&
-           ((uint64_t)value - (uint64_t)parameter->minimum) % (uint64_t)parameter->step == 0;
+/* Asks the chooser, and lays the call's own configuration over its answer. */
+static ejk_status choose_config(ejk_plan *plan, const ejk_invocation *invocation) {
+    const ejk_record *record = plan->kernel->config;
+    const ejk_config_chooser *chooser = &plan->context->chooser;
+    plan->generation = ejki_context_generation(plan->context);
+    plan->step = EJK_CHOICE_DEFAULT;
+    if (!record) return EJK_OK;
+    plan->config = calloc(1, record->size + 1);
+    if (!plan->config) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a configuration");
+    EJKI_TRY(chooser->choose ? chooser->choose(chooser->self, invocation, plan->config, &plan->step)
+                             : choose_plainly(invocation, plan->config, &plan->step));
+    return EJK_OK;
 }
 
-static ejk_status choose_parameters(ejk_plan *plan, const void *heuristic) {
+/* Values of the implementation's parameters, and where each came from. */
+static ejk_status settle_parameters(ejk_plan *plan, const void *override) {
     const ejk_implementation *chosen = plan->implementation;
-    for (int32_t i = 0; i < chosen->parameter_count; i++) {
+    /* Beside an explicit configuration, the chooser can only have used heuristics. */
+    const ejk_choice_step others =
+        plan->step == EJK_CHOICE_OVERRIDE ? EJK_CHOICE_HEURISTICS : plan->step;
+    for (int32_t i = 0; chosen && i < chosen->parameter_count; i++) {
         const ejk_parameter *p = &chosen->parameters[i];
-        ejk_opt_int wish = value_of(plan->kernel, explicit_config(plan), p->name);
-        ejk_opt_int advice = value_of(plan->kernel, heuristic, p->name);
+        const ejk_opt_int wish = ejki_parameter_of(plan->kernel, override, p->name);
+        const ejk_opt_int advice = ejki_parameter_of(plan->kernel, plan->config, p->name);
         plan->parameters[i] = p->fallback;
-        if (wish.set && !allowed(p, wish.value))
-            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                             "%s is %lld, expected %lld to %lld in steps of %lld as %s takes it",
-                             p->name, (long long)wish.value, (long long)p->minimum,
-                             (long long)p->maximum, (long long)p->step, chosen->name);
+        plan->sources[i] = EJK_CHOICE_DEFAULT;
         if (wish.set) {
             plan->parameters[i] = wish.value;
-            plan->sources[i] = EJKI_OVERRIDE;
-        } else if (advice.set && allowed(p, advice.value)) {
+            plan->sources[i] = EJK_CHOICE_OVERRIDE;
+        } else if (advice.set && ejki_parameter_allowed(p, advice.value)) {
             plan->parameters[i] = advice.value;
-            plan->sources[i] = EJKI_HEURISTICS;
+            plan->sources[i] = others;
         }
     }
+    if (override) ejk_record_merge(plan->kernel->config, plan->config, override, plan->config);
     return EJK_OK;
 }
 
 ejk_status ejki_plan_select(ejk_plan *plan) {
-    EJKI_TRY(find_implementation(plan));
-    const ejk_kernel *kernel = plan->kernel;
-    void *advice = NULL;
-    if (kernel->heuristic_cfg) {
-        advice = calloc(1, kernel->config->size + 1);
-        if (!advice) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a configuration");
-        const ejk_invocation invocation = {kernel, plan->args, ejki_plan_problem(plan),
-                                           plan->implementation,
-                                           ejk_threads_count(plan->context->threads)};
-        kernel->heuristic_cfg(&invocation, advice);
-    }
-    ejk_status status = choose_parameters(plan, advice);
-    free(advice);
-    return status;
+    const void *override = explicit_config(plan);
+    ejk_invocation invocation = {.kernel = plan->kernel,
+                                 .args = plan->args,
+                                 .problem = ejki_plan_problem(plan),
+                                 .threads = ejk_threads_count(plan->context->threads),
+                                 .context = plan->context,
+                                 .override_cfg = override};
+    EJKI_TRY(find_runner(plan, &invocation));
+    if (override) EJKI_TRY(ejk_invocation_check_config(&invocation, override));
+    EJKI_TRY(choose_config(plan, &invocation));
+    return settle_parameters(plan, override);
 }
