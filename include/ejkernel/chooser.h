@@ -63,6 +63,9 @@ typedef struct ejk_config_chooser {
 EJK_API EJK_NODISCARD ejk_status ejk_invocation_heuristics(const ejk_invocation *invocation,
                                                            void *config);
 
+/** As many candidates of a call as a tuner looks at, the heuristic configuration among them. */
+#define EJK_MOST_CANDIDATES 64
+
 /**
  * Configurations worth measuring, the heuristic one first, up to `capacity` of them one after the other in
  * `configs`; *count is how many were written. From the kernel's candidate_cfgs, or derived from the bounds

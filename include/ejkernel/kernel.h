@@ -46,6 +46,7 @@ typedef struct ejk_invocation {
     ejk_platform platform;    /**< asked for, or AUTO */
     ejk_backend backend;      /**< asked for, or ANY */
     const char *method;       /**< "shard_map", or NULL for a plain call */
+    bool backward;            /**< gradients are computed, not the operation itself */
 } ejk_invocation;
 
 /** Description of an operation. Constant; it and what it points to live as long as its contexts. */

@@ -16,6 +16,7 @@
 
 #include "base/base.h"
 #include "ops/core/context.h"
+#include "ops/core/request.h"
 
 /* ---- workspace.c: buffers that executions take and give back ---------------------------------------- */
 
@@ -154,6 +155,7 @@ struct ejk_plan {
     const ejk_kernel *kernel;
     const ejk_implementation *implementation; /* NULL: a hook runs */
     const ejk_hook *hook;
+    const ejki_plan_request *request; /* while the plan is made */
     void *config;        /* the whole configuration chosen; NULL if the kernel has none */
     uint64_t generation; /* of the chooser, when it was asked */
     ejk_choice_step step;
@@ -195,8 +197,7 @@ void ejki_parameter_set(const ejk_kernel *kernel, void *config, const char *name
 bool ejki_parameter_allowed(const ejk_parameter *parameter, int64_t value);
 
 /* ejk_plan_create() of a plan that shares the context's workspaces. */
-ejk_status ejki_plan_make(ejk_context *context, const ejk_kernel *kernel, const void *args,
-                          ejk_plan **out);
+ejk_status ejki_plan_make(const ejki_plan_request *request, ejk_plan **out);
 
 /* True if the call has the plan's signature. */
 bool ejki_plan_fits(const ejk_plan *plan, const void *args);

@@ -4,11 +4,12 @@
 
 #include <string.h>
 
-static ejk_status run_hook(const ejk_plan *plan, const void *args) {
-    return plan->hook->call(&(ejk_hook_call){.kernel = plan->kernel,
-                                             .args = args,
-                                             .config = plan->config,
-                                             .threads = plan->context->threads});
+ejk_status ejki_plan_call_hook(const ejk_plan *plan, const void *args, ejk_hook_call call) {
+    call.kernel = plan->kernel;
+    call.args = args;
+    call.config = plan->config;
+    call.threads = plan->context->threads;
+    return plan->hook->call(&call);
 }
 
 static ejk_status run(const ejk_plan *plan, const void *args, void *workspace) {
@@ -29,7 +30,7 @@ static ejk_status run(const ejk_plan *plan, const void *args, void *workspace) {
 ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace) {
     EJKI_TRY(ejki_operands_check(&plan->operands, args));
     if (plan->operands.idle) return EJK_OK;
-    if (plan->hook) return run_hook(plan, args);
+    if (plan->hook) return ejki_plan_call_hook(plan, args, (ejk_hook_call){0});
     if (workspace || !plan->launch.workspace_bytes) return run(plan, args, workspace);
     EJKI_TRY(ejki_workspaces_take(plan->workspaces, plan->launch.workspace_bytes, &workspace));
     ejk_status status = run(plan, args, workspace);

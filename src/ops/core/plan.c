@@ -66,15 +66,16 @@ static ejk_status settle(ejk_plan *plan, const void *args) {
     return ejki_signature_create(record, plan->args, &plan->signature);
 }
 
-ejk_status ejki_plan_make(ejk_context *context, const ejk_kernel *kernel, const void *args,
-                          ejk_plan **out) {
-    EJKI_TRY(ejki_kernel_check(kernel));
+ejk_status ejki_plan_make(const ejki_plan_request *request, ejk_plan **out) {
+    EJKI_TRY(ejki_kernel_check(request->kernel));
     ejk_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan");
-    plan->context = context;
-    plan->kernel = kernel;
-    plan->workspaces = &context->workspaces;
-    ejk_status status = settle(plan, args);
+    plan->context = request->context;
+    plan->kernel = request->kernel;
+    plan->workspaces = &request->context->workspaces;
+    plan->request = request;
+    ejk_status status = settle(plan, request->args);
+    plan->request = NULL;
     if (status == EJK_OK)
         *out = plan;
     else
@@ -105,14 +106,19 @@ static ejk_status own_workspaces(ejk_plan *plan) {
 
 ejk_status ejk_plan_create(ejk_context *context, const ejk_kernel *kernel, const void *args,
                            ejk_plan **out) {
-    if (!context || !kernel || !args || !out)
+    return ejki_plan_request_create(
+        &(ejki_plan_request){.context = context, .kernel = kernel, .args = args}, out);
+}
+
+ejk_status ejki_plan_request_create(const ejki_plan_request *request, ejk_plan **out) {
+    if (!request->context || !request->kernel || !request->args || !out)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL, expected one",
-                         !context  ? "context"
-                         : !kernel ? "kernel"
-                         : !args   ? "args"
-                                   : "out");
+                         !request->context  ? "context"
+                         : !request->kernel ? "kernel"
+                         : !request->args   ? "args"
+                                            : "out");
     ejk_plan *plan;
-    EJKI_TRY(ejki_plan_make(context, kernel, args, &plan));
+    EJKI_TRY(ejki_plan_make(request, &plan));
     ejk_status status = own_workspaces(plan);
     if (status != EJK_OK) {
         ejk_plan_destroy(plan);

@@ -116,7 +116,8 @@ static ejki_cache_slot *insert(ejki_plan_cache *cache, uint64_t hash, const void
 static ejk_status call_new(ejk_context *context, const ejk_kernel *kernel, const void *args,
                            uint64_t hash) {
     ejk_plan *plan;
-    EJKI_TRY(ejki_plan_make(context, kernel, args, &plan));
+    EJKI_TRY(ejki_plan_make(
+        &(ejki_plan_request){.context = context, .kernel = kernel, .args = args}, &plan));
     ejki_plan_announce(plan);
     ejki_cache_slot *slot = insert(&context->cache, hash, args, &plan);
     ejk_status status = ejki_plan_run(slot ? slot->plan : plan, args, NULL);

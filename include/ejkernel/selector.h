@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file selector.h
+ * How a configuration is chosen: a chain of seven steps, asked in this order until one answers.
+ *
+ * | step | answers if | told as (fields beside device, op_id, call_key) |
+ * |---|---|---|
+ * | override | the call brings a configuration of its own | `override` {cfg} |
+ * | overlay | a scope of this thread has one for the call, the innermost first | `overlay_hit` {cfg} |
+ * | memory | the chain's ConfigCache has one | `cache_hit` {level: "memory", cfg} |
+ * | persistent | the chain's PersistentCache has one; it is copied to memory | `cache_hit` {level: "persistent", cfg} |
+ * | autotune | the policy allows measuring and there is a tuner | `autotune_start` {candidates, platform, method}, `autotune_finish` {cfg, platform, method}, or `autotune_failed` {reason} |
+ * | heuristics | the policy allows them | `heuristics` {cfg, platform, method} |
+ * | error | nothing else did | `error` {reason: "no_config"} |
+ *
+ * Where a step's answer cannot be used (parameters out of bounds, another kernel version, unreadable) it is
+ * told as `config_rejected` {level, reason} and counts as a miss. Nothing is measured unless the policy says
+ * so and a tuner is there. A tuned configuration is kept in memory and, if asked, on disk; a heuristic one
+ * never, so that tuning later still happens; an override only with `remember_override`.
+ *
+ * A configuration is kept under the device's fingerprint, `op_id@vVERSION` and the call key (identity.h),
+ * and further under the class of strides and the number of threads. One that was put in under the first
+ * three only, as configurations shipped with an application are, serves every class and number.
+ *
+ * Scopes (overlays, policies) belong to the thread that began them, nest, and end in reverse order; other
+ * threads never see them. They are structs of the caller's that must stay where they are meanwhile.
+ *
+ * Thread-safety: a chain may be asked from any thread at once. Of threads that miss at the same time, one
+ * measures and the others wait for its answer.
+ */
+#ifndef EJKERNEL_SELECTOR_H
+#define EJKERNEL_SELECTOR_H
+
+#include <ejkernel/chooser.h>
+#include <ejkernel/config.h>
+#include <ejkernel/context.h>
+#include <ejkernel/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What a chain may do on a miss. A zeroed policy never measures. */
+#define EJK_AUTOTUNE_POLICY(F, R)                                                                  \
+    F(OPT_BOOL, allow_autotune, EJK_OPTIONAL, "false", "", "measure where nothing is known")       \
+    F(OPT_BOOL, allow_heuristics, EJK_OPTIONAL, "true", "", "fall back to the kernel's rule")      \
+    F(NAME, cache_miss_fallback, EJK_OPTIONAL, "autotune", "",                                     \
+      "autotune: measure first if allowed; heuristics, or anything else: never")                   \
+    F(OPT_BOOL, validate_backward, EJK_OPTIONAL, "false", "", "measure the backward pass too")
+
+EJK_RECORD_STRUCT(ejk_autotune_policy, EJK_AUTOTUNE_POLICY);
+extern EJK_API const ejk_record ejk_autotune_policy_record;
+
+/** Who measures for a chain; tuning of kernels is in executor.h. */
+typedef struct ejk_config_tuner {
+    void *self; /**< its first argument */
+    /** Fills `config` (zeroed) with the candidate to use, and says what that rests on. */
+    ejk_status (*tune)(void *self, const ejk_invocation *invocation,
+                       const ejk_autotune_policy *policy, void *config,
+                       ejk_config_measurement *measurement);
+} ejk_config_tuner;
+
+/** How a chain is made. Zero means default; what is pointed to must outlive the chain. */
+typedef struct ejk_config_selector_options {
+    ejk_config_cache *cache;          /**< NULL = one of its own, unbounded */
+    ejk_persistent_cache *persistent; /**< NULL = none */
+    ejk_autotune_policy policy;
+    const ejk_config_tuner *tuner; /**< copied; NULL = none */
+    ejk_opt_bool persist_autotune; /**< keep tuned configurations on disk; unset = true */
+    ejk_opt_bool
+        forbid_reautotune;  /**< a key that this chain tuned and that is no longer known is an error
+                                         (UNAVAILABLE) in place of being tuned again; unset = true */
+    bool remember_override; /**< keep explicit configurations for calls without */
+    ejk_event_fn on_event;  /**< NULL = events are dropped */
+    void *on_event_user;    /**< its first argument */
+} ejk_config_selector_options;
+
+/** A chain. */
+typedef struct ejk_config_selector_chain ejk_config_selector_chain;
+
+/** NULL options = defaults: memory and heuristics. Statuses: OUT_OF_MEMORY, INVALID_ARGUMENT. */
+EJK_API EJK_NODISCARD ejk_status ejk_config_selector_chain_create(
+    const ejk_config_selector_options *options, ejk_config_selector_chain **out);
+
+/** NULL is allowed. No context or executor may use it any more. */
+EJK_API void ejk_config_selector_chain_destroy(ejk_config_selector_chain *chain);
+
+/** The chain as what a context or an executor takes. */
+EJK_API ejk_config_chooser ejk_config_selector_chain_chooser(ejk_config_selector_chain *chain);
+
+/**
+ * Asks the chain: fills `config` (of kernel->config) and `step`.
+ * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, UNAVAILABLE (no configuration; see forbid_reautotune).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_config_selector_chain_choose(ejk_config_selector_chain *chain,
+                                                                  const ejk_invocation *invocation,
+                                                                  void *config,
+                                                                  ejk_choice_step *step);
+
+/** Its memory. */
+EJK_API ejk_config_cache *ejk_config_selector_chain_cache(ejk_config_selector_chain *chain);
+
+/** The policy in force for the calling thread. */
+EJK_API ejk_autotune_policy
+ejk_config_selector_chain_policy(const ejk_config_selector_chain *chain);
+
+/** Room for a call's key. */
+typedef struct ejk_config_key_text {
+    char device[256];
+    char op_id[96];
+    char call_key[96];
+    char layout[24];
+} ejk_config_key_text;
+
+/**
+ * The key under which a call's configuration is kept; its texts lie in `room`.
+ * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, what the kernel's key_builder answers.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_invocation_key(const ejk_invocation *invocation,
+                                                    ejk_config_key_text *room, ejk_config_key *out);
+
+/* ---- Scopes of a thread ----------------------------------------------------------------------------- */
+
+/** A scope in which configurations of `cache` come before those of every chain. */
+typedef struct ejk_overlay_scope {
+    const ejk_config_cache *cache;
+    struct ejk_overlay_scope *outer;
+    uint64_t number;
+} ejk_overlay_scope;
+
+/** Begins and ends it. Ending any but the innermost ends those inside it as well. */
+EJK_API void ejk_overlay_cache_begin(ejk_overlay_scope *scope, const ejk_config_cache *cache);
+EJK_API void ejk_overlay_cache_end(ejk_overlay_scope *scope);
+
+/** A scope in which fields set in `policy` replace those of a chain's own. */
+typedef struct ejk_policy_scope {
+    const ejk_config_selector_chain *chain; /**< NULL = every chain */
+    ejk_autotune_policy policy;
+    struct ejk_policy_scope *outer;
+    uint64_t number;
+} ejk_policy_scope;
+
+/** Begins and ends it. Ending any but the innermost ends those inside it as well. */
+EJK_API void ejk_policy_override_begin(ejk_policy_scope *scope,
+                                       const ejk_config_selector_chain *chain,
+                                       const ejk_autotune_policy *policy);
+EJK_API void ejk_policy_override_end(ejk_policy_scope *scope);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans for what is more than a plain call of an operation: executors make them. */
+#ifndef EJKI_OPS_CORE_REQUEST_H
+#define EJKI_OPS_CORE_REQUEST_H
+
+#include <ejkernel/plan.h>
+
+/* What a plan is for. Zero members: a plain call with what its arguments say. */
+typedef struct ejki_plan_request {
+    ejk_context *context;
+    const ejk_kernel *kernel;
+    const void *args;
+    const void *override_cfg; /* explicit configuration in place of that in the arguments */
+    const char *hook;         /* method that runs, as "vjp": only hooks can; NULL = "run" */
+    const char *method;       /* "shard_map": only hooks can */
+    bool backward;
+} ejki_plan_request;
+
+/* As ejk_plan_create(). */
+ejk_status ejki_plan_request_create(const ejki_plan_request *request, ejk_plan **out);
+
+/* Calls the plan's hook: kernel, args, config and threads are filled in, the rest is the caller's. The
+ * arguments have to fit the plan. */
+ejk_status ejki_plan_call_hook(const ejk_plan *plan, const void *args, ejk_hook_call call);
+
+#endif
