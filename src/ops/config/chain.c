@@ -39,7 +39,8 @@ ejk_status ejk_invocation_key(const ejk_invocation *invocation, ejk_config_key_t
                             .op_id = room->op_id,
                             .call_key = room->call_key,
                             .layout = room->layout,
-                            .threads = invocation->threads};
+                            .threads = invocation->threads,
+                            .direction = invocation->backward ? EJK_BACKWARD : EJK_FORWARD};
     return EJK_OK;
 }
 

@@ -44,9 +44,15 @@ static ejk_status find_runner(ejk_plan *plan, ejk_invocation *invocation) {
     if (config)
         EJKI_TRY(ejk_backend_from_name(text_of(kernel->config, config, "backend"),
                                        &invocation->backend));
-    plan->hook = ejk_hook_resolve(kernel, "run", NULL, invocation->platform, invocation->backend);
+    const char *method = plan->request->hook ? plan->request->hook : "run";
+    plan->hook = ejk_hook_resolve(kernel, method, invocation->method, invocation->platform,
+                                  invocation->backend);
     invocation->run = plan->hook;
     if (plan->hook) return EJK_OK;
+    if (plan->request->hook || invocation->method)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE, "%.64s has no hook %s%s%s for this call",
+                         kernel->op_id, method, invocation->method ? "_" : "",
+                         invocation->method ? invocation->method : "");
     const ejk_query query = {.algorithm = kernel->op_id,
                              .platform = invocation->platform,
                              .backend = invocation->backend,
@@ -110,7 +116,9 @@ ejk_status ejki_plan_select(ejk_plan *plan) {
                                  .problem = ejki_plan_problem(plan),
                                  .threads = ejk_threads_count(plan->context->threads),
                                  .context = plan->context,
-                                 .override_cfg = override};
+                                 .override_cfg = override,
+                                 .method = plan->request->method,
+                                 .backward = plan->request->backward};
     EJKI_TRY(find_runner(plan, &invocation));
     if (override) EJKI_TRY(ejk_invocation_check_config(&invocation, override));
     EJKI_TRY(choose_config(plan, &invocation));
