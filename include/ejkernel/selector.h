@@ -97,6 +97,14 @@ EJK_API EJK_NODISCARD ejk_status ejk_config_selector_chain_choose(ejk_config_sel
                                                                   void *config,
                                                                   ejk_choice_step *step);
 
+/**
+ * Keeps a configuration for a call as if the chain had tuned it: in memory and, with `persist`, on disk.
+ * NULL measurement = none. Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, IO.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_config_selector_chain_remember(
+    ejk_config_selector_chain *chain, const ejk_invocation *invocation, const void *config,
+    const ejk_config_measurement *measurement, bool persist);
+
 /** Its memory. */
 EJK_API ejk_config_cache *ejk_config_selector_chain_cache(ejk_config_selector_chain *chain);
 

@@ -239,6 +239,22 @@ ejk_status ejk_config_selector_chain_choose(ejk_config_selector_chain *chain,
     return EJK_OK;
 }
 
+ejk_status ejk_config_selector_chain_remember(ejk_config_selector_chain *chain,
+                                              const ejk_invocation *invocation, const void *config,
+                                              const ejk_config_measurement *measurement,
+                                              bool persist) {
+    if (!chain || !invocation || !config)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL, expected one",
+                         !chain        ? "chain"
+                         : !invocation ? "invocation"
+                                       : "config");
+    ejk_config_key_text room;
+    ejk_config_key key;
+    EJKI_TRY(ejk_invocation_check_config(invocation, config));
+    EJKI_TRY(ejk_invocation_key(invocation, &room, &key));
+    return ejki_chain_keep(chain, &key, invocation, config, measurement, persist);
+}
+
 /* ---- As a chooser ----------------------------------------------------------------------------------- */
 
 static ejk_status choose(void *self, const ejk_invocation *invocation, void *config,

@@ -99,6 +99,13 @@ ejk_status ejki_context_derive(ejk_context *base, const ejk_config_chooser *choo
     return EJK_OK;
 }
 
+ejk_status ejki_context_use_one_thread(ejk_context *context) {
+    ejk_threads *threads;
+    EJKI_TRY(ejk_threads_create(1, &threads));
+    context->threads = threads;
+    return EJK_OK;
+}
+
 void ejki_context_event(const ejk_context *context, const char *event, const char *fields) {
     if (context->on_event) context->on_event(context->on_event_user, event, fields);
 }
@@ -112,10 +119,9 @@ void ejk_context_destroy(ejk_context *context) {
     if (!context) return;
     ejki_plan_cache_clear(&context->cache);
     ejki_workspaces_close(&context->workspaces);
-    if (!context->base) {
+    if (!context->base || context->threads != context->base->threads)
         ejk_threads_destroy(context->threads);
-        ejk_registry_destroy(context->registry);
-    }
+    if (!context->base) ejk_registry_destroy(context->registry);
     for (ejki_kernel_node *node = context->kernels, *next; node; node = next) {
         next = node->next;
         free(node);

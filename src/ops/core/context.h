@@ -15,6 +15,9 @@ ejk_status ejki_context_create(const ejk_context_options *options, ejk_context *
 ejk_status ejki_context_derive(ejk_context *base, const ejk_config_chooser *chooser,
                                ejk_context **out);
 
+/* Gives a derived context a single thread of its own in place of its base's. OUT_OF_MEMORY. */
+ejk_status ejki_context_use_one_thread(ejk_context *context);
+
 /* Calls the context's event hook; `fields` is a JSON object. */
 void ejki_context_event(const ejk_context *context, const char *event, const char *fields);
 

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tuning of a kernel's call: candidates become plans, results are compared with the default's. The engine
+ * that runs them is tune.c.
+ */
+#include <ejkernel/executor.h>
+
+#include "base/base.h"
+#include "ops/core/context.h"
+#include "ops/core/request.h"
+#include "ops/execution/backward.h"
+#include "ops/execution/operands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* What the engine's functions are given. */
+typedef struct subject {
+    const ejk_kernel *kernel;
+    ejk_context *context; /* without a chooser: a candidate is exactly what it says */
+    const ejk_autotune_options *options;
+    ejki_operands_copy operands;
+    ejk_owned_tensor *kept; /* the default's results, one per field */
+    char *configs;
+    int32_t count;
+    ejk_plan **plans;
+    char *description; /* the last */
+    ejki_backward backward;
+} subject;
+
+static void *config_at(const subject *s, int32_t index) {
+    return s->configs + (size_t)index * s->kernel->config->size;
+}
+
+static const ejk_tensor *tensor_of(const subject *s, int32_t field) {
+    return (const ejk_tensor *)(const void *)((const char *)s->operands.args +
+                                              s->kernel->args->fields[field].offset);
+}
+
+/* ---- What the engine asks ---------------------------------------------------------------------------- */
+
+static ejk_status plan_of(subject *s, int32_t index, ejk_plan **out) {
+    if (!s->plans[index])
+        EJKI_TRY(ejki_plan_request_create(
+            &(ejki_plan_request){.context = s->context,
+                                 .kernel = s->kernel,
+                                 .args = s->operands.args,
+                                 .override_cfg = config_at(s, index),
+                                 .hook = s->options->backward ? "vjp" : NULL,
+                                 .backward = s->options->backward},
+            &s->plans[index]));
+    *out = s->plans[index];
+    return EJK_OK;
+}
+
+static ejk_status run(void *user, int32_t index) {
+    subject *s = user;
+    ejk_plan *plan;
+    EJKI_TRY(plan_of(s, index, &plan));
+    if (!s->options->backward) return ejk_plan_execute(plan, s->operands.args, NULL, 0);
+    return ejki_plan_call_hook(plan, s->operands.args, ejki_backward_call(&s->backward));
+}
+
+/* Results of a run: outputs, or gradients. */
+static int32_t result_count(const subject *s) {
+    return s->options->backward ? s->backward.gradient_count : s->kernel->args->count;
+}
+
+static const ejk_tensor *result(const subject *s, int32_t index) {
+    if (s->options->backward) return &s->backward.gradients[index];
+    const bool output = ejki_is_output(&s->kernel->args->fields[index], s->operands.args);
+    return output ? tensor_of(s, index) : NULL;
+}
+
+static ejk_status keep(void *user, int32_t index) {
+    subject *s = user;
+    (void)index;
+    for (int32_t i = 0; i < result_count(s); i++) {
+        const ejk_tensor *tensor = result(s, i);
+        if (!tensor || tensor->dtype == EJK_DTYPE_UNSET) continue;
+        EJKI_TRY(ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape, &s->kept[i]));
+        EJKI_TRY(ejk_tensor_copy(tensor, &s->kept[i].tensor));
+    }
+    return EJK_OK;
+}
+
+/* By how much results of a type may differ: some hundred roundings, since blocks change the order of sums. */
+static double tolerance_of(const subject *s, ejk_dtype dtype) {
+    if (s->options->tolerance > 0) return s->options->tolerance;
+    switch (dtype) {
+    case EJK_DTYPE_F64: return 1e-12;
+    case EJK_DTYPE_F32: return 2e-5;
+    case EJK_DTYPE_F16: return 4e-3;
+    case EJK_DTYPE_BF16: return 3e-2;
+    default: return 0;
+    }
+}
+
+/* Runs once more over poisoned results: what was not written then stands out. */
+static ejk_status check(void *user, int32_t index, bool *agrees, double *difference) {
+    subject *s = user;
+    if (s->options->backward)
+        ejki_backward_poison(&s->backward);
+    else
+        ejki_operands_poison(&s->operands);
+    EJKI_TRY(run(s, index));
+    *agrees = true;
+    *difference = 0;
+    for (int32_t i = 0; i < result_count(s) && *agrees; i++) {
+        const ejk_tensor *tensor = result(s, i);
+        if (!tensor || tensor->dtype == EJK_DTYPE_UNSET) continue;
+        double own;
+        EJKI_TRY(ejk_tensors_agree(&s->kept[i].tensor, tensor, tolerance_of(s, tensor->dtype),
+                                   agrees, &own));
+        if (!(own <= *difference)) *difference = own;
+    }
+    return EJK_OK;
+}
+
+static int64_t memory_bytes(void *user, int32_t index) {
+    ejk_plan *plan;
+    return plan_of(user, index, &plan) == EJK_OK ? (int64_t)ejk_plan_workspace(plan) : 0;
+}
+
+static const char *describe(void *user, int32_t index) {
+    subject *s = user;
+    ejk_free(s->description);
+    s->description = NULL;
+    if (ejk_record_to_json(s->kernel->config, config_at(s, index), EJK_JSON_SET_ONLY,
+                           &s->description) != EJK_OK)
+        return NULL;
+    return s->description;
+}
+
+/* ---- Putting it together ----------------------------------------------------------------------------- */
+
+/* A chooser that only notes the candidates of the call it is asked about. */
+static ejk_status list_candidates(void *self, const ejk_invocation *invocation, void *config,
+                                  ejk_choice_step *step) {
+    subject *s = self;
+    *step = EJK_CHOICE_HEURISTICS;
+    EJKI_TRY(ejk_invocation_heuristics(invocation, config));
+    if (!s->options->configs)
+        return ejk_invocation_candidates(invocation, s->configs, EJK_MOST_CANDIDATES, &s->count);
+    /* The kernel's own choice first: it is what the given ones have to beat. */
+    memcpy(s->configs, config, s->kernel->config->size);
+    memcpy(s->configs + s->kernel->config->size, s->options->configs,
+           (size_t)s->options->config_count * s->kernel->config->size);
+    s->count = s->options->config_count + 1;
+    return EJK_OK;
+}
+
+static ejk_status find_candidates(subject *s, ejk_context *base) {
+    const int32_t room = s->options->configs ? s->options->config_count + 1 : EJK_MOST_CANDIDATES;
+    s->configs = calloc((size_t)room, s->kernel->config->size);
+    s->plans = calloc((size_t)room, sizeof *s->plans);
+    if (!s->configs || !s->plans)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for candidates");
+    const ejk_config_chooser lister = {s, list_candidates, NULL};
+    ejk_context *context;
+    EJKI_TRY(ejki_context_derive(base, &lister, &context));
+    ejk_plan *plan;
+    const ejk_status status =
+        ejki_plan_request_create(&(ejki_plan_request){.context = context,
+                                                      .kernel = s->kernel,
+                                                      .args = s->operands.args,
+                                                      .hook = s->options->backward ? "vjp" : NULL,
+                                                      .backward = s->options->backward},
+                                 &plan);
+    if (status == EJK_OK) ejk_plan_destroy(plan);
+    ejk_context_destroy(context);
+    return status;
+}
+
+static ejk_status open_subject(subject *s, ejk_context *base, const void *args) {
+    EJKI_TRY(ejki_context_derive(base, NULL, &s->context));
+    EJKI_TRY(ejki_operands_copy_create(s->kernel->args, args, &s->operands));
+    if (s->options->backward)
+        EJKI_TRY(ejki_backward_open(&s->backward, s->context, s->kernel, s->operands.args));
+    s->kept = calloc((size_t)s->kernel->args->count + 1, sizeof *s->kept);
+    if (!s->kept) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for results");
+    return find_candidates(s, base);
+}
+
+static void close_subject(subject *s) {
+    for (int32_t i = 0; s->plans && i < s->count; i++) ejk_plan_destroy(s->plans[i]);
+    for (int32_t i = 0; s->kept && i < s->kernel->args->count; i++)
+        ejk_owned_tensor_close(&s->kept[i]);
+    ejk_free(s->description);
+    ejki_operands_copy_release(&s->operands);
+    ejk_context_destroy(s->context);
+    free(s->configs);
+    free(s->plans);
+    free(s->kept);
+    ejki_backward_close(&s->backward);
+}
+
+/* What the chosen candidate's choice rests on. */
+static ejk_config_measurement measurement_of(const ejk_tune_report *report) {
+    const ejk_tune_candidate *chosen = &report->candidates[report->chosen];
+    const ejk_tune_candidate *reference = &report->candidates[report->default_index];
+    return (ejk_config_measurement){.median_s = chosen->median_s,
+                                    .spread_s = chosen->spread_s > 0 ? chosen->spread_s : 0,
+                                    .reference_s = reference->median_s,
+                                    .unix_time = (int64_t)time(NULL),
+                                    .repetitions = chosen->samples};
+}
+
+static ejk_status tune(subject *s, ejk_context *context, const void *args, void *best,
+                       ejk_tune_report **report, ejk_config_measurement *measurement) {
+    EJKI_TRY(open_subject(s, context, args));
+    const ejk_tune_problem problem = {.count = s->count,
+                                      .run = run,
+                                      .keep = keep,
+                                      .check = check,
+                                      .memory_bytes = memory_bytes,
+                                      .describe = describe,
+                                      .user = s};
+    ejk_tune_report *found;
+    EJKI_TRY(ejk_tune(&problem, &s->options->tuner, &found));
+    memcpy(best, config_at(s, found->chosen), s->kernel->config->size);
+    if (measurement) *measurement = measurement_of(found);
+    if (report)
+        *report = found;
+    else
+        ejk_tune_report_destroy(found);
+    return EJK_OK;
+}
+
+ejk_status ejk_autotune(ejk_context *context, const ejk_kernel *kernel, const void *args,
+                        const ejk_autotune_options *options, void *best, ejk_tune_report **report,
+                        ejk_config_measurement *measurement) {
+    static const ejk_autotune_options defaults;
+    if (!context || !kernel || !args || !best)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL, expected one",
+                         !context  ? "context"
+                         : !kernel ? "kernel"
+                         : !args   ? "args"
+                                   : "best");
+    if (!kernel->config)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "kernel '%.64s' has no configuration to be tuned", kernel->op_id);
+    if (options && options->configs && options->config_count < 1)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "config_count is %d, expected 1 or more",
+                         (int)options->config_count);
+    subject s = {.kernel = kernel, .options = options ? options : &defaults};
+    const ejk_status status = tune(&s, context, args, best, report, measurement);
+    close_subject(&s);
+    return status;
+}
