@@ -66,6 +66,7 @@ EXTERNAL = {
     "jansson.h": ["tensor", "record", "ops/core", "ops/identity", "ops/config", "ops/execution", "cli"],
     "openssl/evp.h": ["ops/identity"],
     "openssl/bn.h": ["ops/identity"],
+    "openssl/err.h": ["ops/identity"],
     "sqlite3.h": ["ops/config"],
     "cmocka.h": [],
 }

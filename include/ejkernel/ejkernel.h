@@ -10,7 +10,9 @@
 #include <ejkernel/context.h>
 #include <ejkernel/device.h>
 #include <ejkernel/flash_attention.h>
+#include <ejkernel/identity.h>
 #include <ejkernel/kernel.h>
+#include <ejkernel/labels.h>
 #include <ejkernel/plan.h>
 #include <ejkernel/record.h>
 #include <ejkernel/registry.h>
