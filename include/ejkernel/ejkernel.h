@@ -18,5 +18,6 @@
 #include <ejkernel/registry.h>
 #include <ejkernel/status.h>
 #include <ejkernel/tensor.h>
+#include <ejkernel/tuning.h>
 
 #endif

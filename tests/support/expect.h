@@ -16,6 +16,17 @@
 /* The call answers this status, and its sentence contains `words`. */
 #define EXPECT_FAIL(status, words, call)                                                           \
     expect_status(EJK_STATUS_##status, (call), (words), #call, __FILE__, __LINE__)
+/* Numbers at most `tolerance` apart. */
+#define EXPECT_NEAR(got, wanted, tolerance)                                                        \
+    expect_near((got), (wanted), (tolerance), #got, __FILE__, __LINE__)
+
+static inline void expect_near(double got, double wanted, double tolerance, const char *what,
+                               const char *file, int line) {
+    double off = got - wanted;
+    if (off <= tolerance && -off <= tolerance) return;
+    fail_msg("%s:%d: %s is %.17g, expected %.17g within %g", file, line, what, got, wanted,
+             tolerance);
+}
 
 static inline void expect_status(ejk_status wanted, ejk_status got, const char *words,
                                  const char *call, const char *file, int line) {
