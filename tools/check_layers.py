@@ -23,6 +23,7 @@ PUBLIC = {
     "record.h": "record",
     "device.h": "device",
     "registry.h": "kernels",
+    "params.h": "ops/core",
     "kernel.h": "ops/core",
     "context.h": "ops/core",
     "plan.h": "ops/core",

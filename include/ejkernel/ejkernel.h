@@ -11,6 +11,7 @@
 #include <ejkernel/device.h>
 #include <ejkernel/flash_attention.h>
 #include <ejkernel/kernel.h>
+#include <ejkernel/params.h>
 #include <ejkernel/plan.h>
 #include <ejkernel/record.h>
 #include <ejkernel/registry.h>
