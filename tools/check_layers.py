@@ -24,6 +24,7 @@ PUBLIC = {
     "device.h": "device",
     "registry.h": "kernels",
     "hooks.h": "ops/core",
+    "params.h": "ops/core",
     "kernel.h": "ops/core",
     "chooser.h": "ops/core",
     "context.h": "ops/core",

@@ -7,15 +7,23 @@
 #ifndef EJKERNEL_EJKERNEL_H
 #define EJKERNEL_EJKERNEL_H
 
+#include <ejkernel/batch.h>
+#include <ejkernel/chooser.h>
 #include <ejkernel/context.h>
 #include <ejkernel/device.h>
+#include <ejkernel/executor.h>
 #include <ejkernel/flash_attention.h>
+#include <ejkernel/hooks.h>
 #include <ejkernel/identity.h>
 #include <ejkernel/kernel.h>
 #include <ejkernel/labels.h>
+#include <ejkernel/params.h>
 #include <ejkernel/plan.h>
+#include <ejkernel/profiler.h>
 #include <ejkernel/record.h>
+#include <ejkernel/recording.h>
 #include <ejkernel/registry.h>
+#include <ejkernel/selector.h>
 #include <ejkernel/status.h>
 #include <ejkernel/tensor.h>
 #include <ejkernel/tuning.h>

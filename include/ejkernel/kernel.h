@@ -16,6 +16,7 @@
 #define EJKERNEL_KERNEL_H
 
 #include <ejkernel/hooks.h>
+#include <ejkernel/params.h>
 #include <ejkernel/record.h>
 #include <ejkernel/registry.h>
 #include <ejkernel/status.h>
@@ -95,34 +96,6 @@ typedef struct ejk_kernel {
     F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
       "implementation technology: auto, simd, reference")                                          \
     F(NAME, backend, EJK_OPTIONAL, "any", "", "kind of hardware: any, cpu")
-
-/** Parameters of a forward pass. Unset = chosen by the library. */
-#define EJK_FWD_PARAMS(F, R)                                                                       \
-    F(OPT_INT, blocksize_m, EJK_OPTIONAL, "unset", "rows", "block of the output's rows")           \
-    F(OPT_INT, blocksize_k, EJK_OPTIONAL, "unset", "", "block of the reduction")                   \
-    F(OPT_INT, blocksize_n, EJK_OPTIONAL, "unset", "columns", "block of the output's columns")     \
-    F(OPT_INT, q_blocksize, EJK_OPTIONAL, "unset", "queries", "block of query rows")               \
-    F(OPT_INT, kv_blocksize, EJK_OPTIONAL, "unset", "keys", "block of keys and values")            \
-    F(OPT_INT, blocksize_heads, EJK_OPTIONAL, "unset", "heads", "block of heads")                  \
-    F(OPT_INT, blocksize_keys, EJK_OPTIONAL, "unset", "keys", "block of keys in decoding")         \
-    F(OPT_INT, num_key_splits, EJK_OPTIONAL, "unset", "", "parts the keys are split into")         \
-    F(OPT_INT, num_warps, EJK_OPTIONAL, "unset", "warps", "warps of a GPU block")                  \
-    F(OPT_INT, num_stages, EJK_OPTIONAL, "unset", "", "stages of a GPU pipeline")
-
-/** Parameters of a backward pass. */
-#define EJK_BWD_PARAMS(F, R)                                                                       \
-    F(OPT_INT, blocksize_m, EJK_OPTIONAL, "unset", "rows", "block of the output's rows")           \
-    F(OPT_INT, blocksize_k, EJK_OPTIONAL, "unset", "", "block of the reduction")                   \
-    F(OPT_INT, blocksize_n, EJK_OPTIONAL, "unset", "columns", "block of the output's columns")     \
-    F(OPT_INT, q_blocksize, EJK_OPTIONAL, "unset", "queries", "block of query rows")               \
-    F(OPT_INT, kv_blocksize, EJK_OPTIONAL, "unset", "keys", "block of keys and values")            \
-    F(OPT_INT, num_warps, EJK_OPTIONAL, "unset", "warps", "warps of a GPU block")                  \
-    F(OPT_INT, num_stages, EJK_OPTIONAL, "unset", "", "stages of a GPU pipeline")
-
-EJK_RECORD_STRUCT(ejk_fwd_params, EJK_FWD_PARAMS);
-EJK_RECORD_STRUCT(ejk_bwd_params, EJK_BWD_PARAMS);
-extern EJK_API const ejk_record ejk_fwd_params_record;
-extern EJK_API const ejk_record ejk_bwd_params_record;
 
 #ifdef __cplusplus
 }

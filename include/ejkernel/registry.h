@@ -162,6 +162,18 @@ EJK_API EJK_NODISCARD ejk_status ejk_detect_platform(const ejk_registry *registr
                                                      const char *algorithm, ejk_platform platform,
                                                      ejk_platform *out);
 
+/**
+ * The rule that the user's documents state, whatever exists here. An explicit `platform` is the answer if
+ * an implementation of the algorithm is registered for it (and for `backend`, unless ANY), else
+ * UNAVAILABLE. AUTO answers by the hardware `backend`: gpu: triton if registered for it, else xla; tpu:
+ * pallas if registered for it, else xla; cpu and any: xla. With `maybe_pallas` a gpu takes pallas, if
+ * registered for it, before triton. The xla of AUTO need not be registered: asking for it then fails.
+ * Statuses: INVALID_ARGUMENT (NULL), UNKNOWN_NAME (no such algorithm), UNAVAILABLE.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_detect_platform_documented(
+    const ejk_registry *registry, const char *algorithm, ejk_platform platform, ejk_backend backend,
+    bool maybe_pallas, ejk_platform *out);
+
 /** Number of entries, and one of them, in the order of preference within registration. NULL out of range. */
 EJK_API int32_t ejk_registry_count(const ejk_registry *registry);
 EJK_API const ejk_implementation *ejk_registry_entry(const ejk_registry *registry, int32_t index);

@@ -130,3 +130,45 @@ ejk_status ejk_detect_platform(const ejk_registry *registry, const char *algorit
     if (found) *out = found->platform;
     return status;
 }
+
+static bool registered(const ejk_registry *registry, const char *algorithm, ejk_platform platform,
+                       ejk_backend backend) {
+    EJKI_REGISTRY_EACH(e, registry)
+    if (ejki_same_name(e->algorithm, algorithm) && e->platform == platform &&
+        (e->backend == EJK_BACKEND_ANY || backend == EJK_BACKEND_ANY || e->backend == backend))
+        return true;
+    return false;
+}
+
+static bool known(const ejk_registry *registry, const char *algorithm) {
+    EJKI_REGISTRY_EACH(e, registry)
+    if (ejki_same_name(e->algorithm, algorithm)) return true;
+    return false;
+}
+
+ejk_status ejk_detect_platform_documented(const ejk_registry *registry, const char *algorithm,
+                                          ejk_platform platform, ejk_backend backend,
+                                          bool maybe_pallas, ejk_platform *out) {
+    if (!registry) return ejki_missing("registry");
+    if (!algorithm || !out) return ejki_missing(algorithm ? "out" : "algorithm");
+    if (!known(registry, algorithm)) return ejki_unknown_algorithm(registry, algorithm);
+    if (platform != EJK_PLATFORM_AUTO) {
+        const ejk_query query = {.algorithm = algorithm,
+                                 .platform = platform,
+                                 .backend = backend,
+                                 .isa = ejk_cpu()->isa};
+        if (!registered(registry, algorithm, platform, backend))
+            return unavailable(registry, &query);
+        *out = platform;
+        return EJK_OK;
+    }
+    const bool gpu = backend == EJK_BACKEND_GPU, tpu = backend == EJK_BACKEND_TPU;
+    if ((tpu || (gpu && maybe_pallas)) &&
+        registered(registry, algorithm, EJK_PLATFORM_PALLAS, backend))
+        *out = EJK_PLATFORM_PALLAS;
+    else if (gpu && registered(registry, algorithm, EJK_PLATFORM_TRITON, backend))
+        *out = EJK_PLATFORM_TRITON;
+    else
+        *out = EJK_PLATFORM_XLA;
+    return EJK_OK;
+}
