@@ -17,6 +17,7 @@
 #include <ejkernel/identity.h>
 #include <ejkernel/kernel.h>
 #include <ejkernel/labels.h>
+#include <ejkernel/lowered.h>
 #include <ejkernel/params.h>
 #include <ejkernel/plan.h>
 #include <ejkernel/profiler.h>
