@@ -13,6 +13,7 @@
 #include <ejkernel/kernel.h>
 #include <ejkernel/params.h>
 #include <ejkernel/plan.h>
+#include <ejkernel/problem.h>
 #include <ejkernel/profiler.h>
 #include <ejkernel/record.h>
 #include <ejkernel/registry.h>
