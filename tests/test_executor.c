@@ -4,6 +4,7 @@
 #include "support/toy.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -73,10 +74,8 @@ static void test_calls(void **state) {
                 ejk_executor_call(executor, &toy_kernel, &args, &(ejk_call_options){.cfg = &bad}));
     assert_int_equal(((const unsigned char *)y)[0], 0x7f);
     /* A tuned choice put into memory is taken by the next call. */
-    const ejk_invocation invocation = {.kernel = &toy_kernel,
-                                       .args = &args,
-                                       .implementation = &toy_implementation,
-                                       .threads = 2};
+    const ejk_invocation invocation = {
+        .kernel = &toy_kernel, .args = &args, .implementation = &toy_implementation, .threads = 2};
     EXPECT_OK(ejk_config_selector_chain_remember(chain, &invocation, &config, NULL, false));
     assert_int_equal(rows_of(&args, NULL, &step), 40);
     assert_int_equal(step, EJK_CHOICE_MEMORY);
@@ -88,7 +87,8 @@ static void test_methods(void **state) {
     ejk_call_options options = {.method = "pmap"};
     EXPECT_FAIL(UNKNOWN_NAME, "pmap", ejk_executor_call(executor, &toy_kernel, &args, &options));
     options.method = "shard_map";
-    EXPECT_FAIL(INVALID_ARGUMENT, "mesh", ejk_executor_call(executor, &toy_kernel, &args, &options));
+    EXPECT_FAIL(INVALID_ARGUMENT, "mesh",
+                ejk_executor_call(executor, &toy_kernel, &args, &options));
     options.mesh = "2";
     EXPECT_FAIL(INVALID_ARGUMENT, "in_specs",
                 ejk_executor_call(executor, &toy_kernel, &args, &options));
@@ -108,15 +108,16 @@ static void expect_stamp(ejk_stamp stamp, const char *prefix, const char *expect
     ejk_executor *stamping;
     ejk_profiler_event *events;
     int64_t count;
-    EXPECT_OK(ejk_profiler_create(&(ejk_profiler_options){.min_duration_ns = ejk_int(0)}, &profiler));
+    EXPECT_OK(
+        ejk_profiler_create(&(ejk_profiler_options){.min_duration_ns = ejk_int(0)}, &profiler));
     EXPECT_OK(ejk_executor_create(
         context,
         &(ejk_executor_options){.stamp = stamp, .stamp_prefix = prefix, .profiler = profiler},
         &stamping));
     const toy_args args = toy_call(x, y, 8, 8);
     EXPECT_OK(ejk_executor_call(stamping, &toy_kernel, &args, NULL));
-    EXPECT_OK(ejk_executor_call(stamping, &toy_kernel, &args,
-                                &(ejk_call_options){.stamp = EJK_FALSE}));
+    EXPECT_OK(
+        ejk_executor_call(stamping, &toy_kernel, &args, &(ejk_call_options){.stamp = EJK_FALSE}));
     EXPECT_OK(ejk_profiler_events(profiler, &events, &count));
     assert_int_equal(count, expected ? 1 : 0);
     if (expected) assert_int_equal(strncmp(events[0].name, expected, strlen(expected)), 0);
@@ -176,6 +177,15 @@ static ejk_status backward(const ejk_hook_call *call) {
     return EJK_OK;
 }
 
+static int forward_runs;
+
+static ejk_status forward_only(const ejk_hook_call *call) {
+    const toy_args *args = call->args;
+    forward_runs++;
+    memcpy(args->y.data, args->x.data, 64 * sizeof(float));
+    return EJK_OK;
+}
+
 static const ejk_hook gradient_hooks[] = {{.name = "fwd_with_residuals", .call = forward},
                                           {.name = "custom_vjp_cpu", .call = backward}};
 
@@ -207,7 +217,8 @@ static void test_gradients(void **state) {
     EXPECT_OK(ejk_executor_vjp(executor, &kernel, &args, &vjp, NULL));
     for (int i = 0; i < 64; i++) assert_true(gradient[i] == 2 * (float)i);
     const toy_config config = {.params.rows = ejk_int(40)};
-    EXPECT_OK(ejk_executor_vjp(executor, &kernel, &args, &vjp, &(ejk_call_options){.cfg = &config}));
+    EXPECT_OK(
+        ejk_executor_vjp(executor, &kernel, &args, &vjp, &(ejk_call_options){.cfg = &config}));
     assert_int_equal(seen_rows, 40);
     vjp.gradients = &none;
     EXPECT_OK(ejk_executor_vjp(executor, &kernel, &args, &vjp, NULL));
@@ -225,71 +236,68 @@ static void test_gradients(void **state) {
 
 /* ---- Tuning ----------------------------------------------------------------------------------------- */
 
-/* What an implementation does for each number of rows: honest and quick or slow, or one of the ways to be
- * wrong. */
-static enum { QUICK, SLOW, LIAR, LAZY, NAN_RESULT, FAILING } behaviour[65];
+/* What a hook does for each number of rows: it is honest and slow or quick, or wrong in some way, and then
+ * quickest of all. */
+static enum { SLOW, QUICK, LIAR, LAZY, NAN_RESULT, FAILING, HANGING } behaviour[65];
 
-static ejk_status tricky(const ejk_run *run) {
-    const int64_t rows = run->parameters[0];
+static ejk_status behave(const ejk_hook_call *call) {
+    const toy_args *args = call->args;
+    const int64_t rows = ((const toy_config *)call->config)->params.rows.value;
+    const int64_t count = ejk_tensor_count(&args->x);
+    const float *in = args->x.data;
+    float *out = args->y.data;
     switch (behaviour[rows]) {
     case FAILING: return EJK_STATUS_INTERNAL;
-    case LAZY: return EJK_OK; /* writes nothing, and is quickest */
+    case LAZY: return EJK_OK;
+    case HANGING: usleep(400000); break;
     default: break;
     }
-    const int times = behaviour[rows] == SLOW ? 40 : behaviour[rows] == QUICK ? 8 : 1;
-    for (int i = 0; i < times; i++)
-        if (toy_implementation.run(run) != EJK_OK) return EJK_STATUS_INTERNAL;
+    const int times = behaviour[rows] == SLOW ? 400 : behaviour[rows] == QUICK ? 40 : 1;
+    for (int n = 0; n < times; n++)
+        for (int64_t i = 0; i < count; i++)
+            *(volatile float *)&out[i] = (float)(in[i] * args->factor);
+    if (behaviour[rows] == LIAR) out[count / 2] += 0.25f;
+    if (behaviour[rows] == NAN_RESULT) out[0] = NAN;
     return EJK_OK;
-}
-
-static void spoil(const ejk_run *run) {
-    const int64_t rows = run->parameters[0];
-    (void)rows;
-}
-
-static ejk_status tricky_run(const ejk_run *run) {
-    const ejk_status status = tricky(run);
-    spoil(run);
-    return status;
 }
 
 static void test_autotune(void **state) {
     (void)state;
-    ejk_implementation implementation = toy_implementation;
-    implementation.name = "f32/tricky";
-    implementation.priority = 5;
-    implementation.run = tricky_run;
-    EXPECT_OK(ejk_registry_register(ejk_context_registry(context), &implementation));
+    static const ejk_hook hooks[] = {{.name = "run", .call = behave}};
     ejk_kernel kernel = toy_kernel;
+    kernel.op_id = "tricky_toy";
     kernel.heuristic_cfg = NULL;
+    kernel.hooks = hooks;
+    kernel.hook_count = 1;
     const toy_args args = toy_call(x, y, 8, 8);
     memset(y, 0, sizeof y);
-    for (int i = 0; i <= 64; i++) behaviour[i] = SLOW;
-    behaviour[32] = QUICK;
-    behaviour[24] = LAZY;
-    behaviour[40] = FAILING;
-    static const toy_config configs[] = {{.params.rows = {24, true}},
-                                         {.params.rows = {32, true}},
-                                         {.params.rows = {40, true}},
-                                         {.params.rows = {48, true}}};
+    enum { COUNT = 7 };
+    toy_config configs[COUNT] = {{.params.rows = ejk_int(1)}};
+    for (int i = 0; i < COUNT; i++) {
+        configs[i].params.rows = ejk_int(i + 1);
+        behaviour[i + 1] = (int)i; /* 1 is slow, 2 quick, 3 a liar, … */
+    }
     const ejk_autotune_options options = {
-        .configs = configs, .config_count = 4, .tuner = {.time_s = 1}};
+        .configs = configs, .config_count = COUNT, .tuner = {.time_s = 2}};
     toy_config best;
     ejk_tune_report *report;
     ejk_config_measurement measurement;
     EXPECT_OK(ejk_autotune(context, &kernel, &args, &options, &best, &report, &measurement));
-    assert_int_equal(report->count, 5);
-    assert_int_equal(report->candidates[1].verdict, EJK_TUNE_VERDICT_DISAGREES);
-    assert_int_equal(report->candidates[3].verdict, EJK_TUNE_VERDICT_FAILED);
-    assert_int_equal(best.params.rows.value, 32); /* five times as quick as the default */
+    assert_int_equal(report->count, COUNT + 1);
+    assert_int_equal(report->candidates[1 + LIAR].verdict, EJK_TUNE_VERDICT_DISAGREES);
+    assert_int_equal(report->candidates[1 + LAZY].verdict, EJK_TUNE_VERDICT_DISAGREES);
+    assert_int_equal(report->candidates[1 + NAN_RESULT].verdict, EJK_TUNE_VERDICT_DISAGREES);
+    assert_int_equal(report->candidates[1 + FAILING].verdict, EJK_TUNE_VERDICT_FAILED);
+    assert_int_equal(report->candidates[1 + HANGING].verdict, EJK_TUNE_VERDICT_TOO_SLOW);
+    assert_int_equal(best.params.rows.value, 1 + QUICK); /* ten times as quick as the default */
     assert_true(measurement.median_s < measurement.reference_s);
     assert_true(measurement.unix_time > 0);
     for (int i = 0; i < 64; i++) assert_true(y[i] == 0); /* results go elsewhere */
     ejk_tune_report_destroy(report);
-    /* Without an honest candidate that is quicker, what there was stays. */
-    behaviour[32] = FAILING;
+    /* Where nobody honest is quicker, the default stays. */
+    behaviour[1 + QUICK] = LIAR;
     EXPECT_OK(ejk_autotune(context, &kernel, &args, &options, &best, NULL, NULL));
-    assert_false(best.params.rows.set && best.params.rows.value != 48);
+    assert_true(!best.params.rows.set || best.params.rows.value == 1 + SLOW);
     EXPECT_FAIL(INVALID_ARGUMENT, "best",
                 ejk_autotune(context, &kernel, &args, &options, NULL, NULL, NULL));
 }
@@ -301,10 +309,26 @@ static void test_tuning_of_gradients(void **state) {
     static const toy_config configs[] = {{.params.rows = {8, true}}};
     slow_rows = 0; /* the default, whose rows are unset */
     const ejk_autotune_options options = {
-        .configs = configs, .config_count = 1, .tuner = {.time_s = 1}, .backward = true};
+        .configs = configs, .config_count = 1, .tuner = {.time_s = 1}, .pass = EJK_TUNE_BACKWARD};
     toy_config best;
     EXPECT_OK(ejk_autotune(context, &kernel, &args, &options, &best, NULL, NULL));
     assert_int_equal(best.params.rows.value, 8);
+    ejk_autotune_options both = options;
+    both.pass = EJK_TUNE_BOTH;
+    ejk_kernel whole = kernel; /* with a forward pass of its own, too */
+    whole.op_id = "whole_toy";
+    const ejk_hook hooks[] = {
+        gradient_hooks[0], gradient_hooks[1], {.name = "run", .call = forward_only}};
+    whole.hooks = hooks;
+    whole.hook_count = 3;
+    ejk_tune_report *report;
+    forward_runs = 0;
+    EXPECT_OK(ejk_autotune(context, &whole, &args, &both, &best, &report, NULL));
+    assert_int_equal(best.params.rows.value, 8);
+    assert_true(forward_runs > 2 * report->pairs);
+    ejk_tune_report_destroy(report);
+    EXPECT_FAIL(UNAVAILABLE, "has no hook vjp",
+                ejk_autotune(context, &toy_kernel, &args, &both, &best, NULL, NULL));
 }
 
 static int tunings;
@@ -312,7 +336,8 @@ static int tunings;
 static void count_tuned(void *user, const ejk_tuned_call *call) {
     (void)user;
     assert_string_equal(call->key->op_id, "toy@v0");
-    assert_int_equal(call->report->count, 3 + 1); /* 24 and halves and doubles of it within 8 to 64 */
+    assert_int_equal(call->report->count,
+                     3 + 1); /* 24 and halves and doubles of it within 8 to 64 */
     tunings++;
 }
 
@@ -321,8 +346,7 @@ static void test_executor_autotune(void **state) {
     const toy_args args = toy_call(x, y, 8, 8);
     const ejk_autotune_options options = {.tuner = {.time_s = 0.3}};
     tunings = 0;
-    EXPECT_OK(
-        ejk_executor_autotune(executor, &toy_kernel, &args, &options, count_tuned, NULL));
+    EXPECT_OK(ejk_executor_autotune(executor, &toy_kernel, &args, &options, count_tuned, NULL));
     assert_int_equal(tunings, 1);
     ejk_choice_step step;
     (void)rows_of(&args, NULL, &step);
