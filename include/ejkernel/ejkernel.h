@@ -7,6 +7,7 @@
 #ifndef EJKERNEL_EJKERNEL_H
 #define EJKERNEL_EJKERNEL_H
 
+#include <ejkernel/benchmark.h>
 #include <ejkernel/context.h>
 #include <ejkernel/device.h>
 #include <ejkernel/flash_attention.h>

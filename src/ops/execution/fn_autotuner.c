@@ -53,7 +53,7 @@ static void bind(const trial *t, const attempt *a, bound *b) {
 static void note_failure(trial *t, ejk_status status) {
     if (t->failure != EJK_OK) return;
     t->failure = status;
-    snprintf(t->sentence, sizeof t->sentence, "%s", ejk_last_error());
+    snprintf(t->sentence, sizeof t->sentence, "%s", ejki_sentence_of(status));
 }
 
 static ejk_status check(trial *t, const attempt *a) {
@@ -210,7 +210,9 @@ ejk_status ejki_fn_tune(const ejki_fn_settings *settings, const ejk_hyper_functi
                    .rounds = rounds,
                    .order = order,
                    .random = settings->seed};
+        char *sentence = ejki_hide_sentence();
         status = tune(&t, out);
+        ejki_show_sentence(sentence, status);
     }
     free(attempts);
     free(rounds);
