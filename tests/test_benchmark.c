@@ -121,10 +121,10 @@ static void arguments_are_checked(void **state) {
 static void candidates_are_measured_in_turn(void **state) {
     (void)state;
     tune_world w = {.count = 4,
-                    .script = {{4 * MS, .first = 1},
-                               {2 * MS, .first = 1},
-                               {1 * MS, .fails = true},
-                               {2 * MS, .first = 1}}};
+                    .script = {{.seconds = 4 * MS, .first = 1},
+                               {.seconds = 2 * MS, .first = 1},
+                               {.seconds = 1 * MS, .fails = true},
+                               {.seconds = 2 * MS, .first = 1}}};
     ejk_tune_problem problem = tune_world_problem(&w, 0);
     problem.check = NULL;
     ejk_autotuner tuner = {.clock = tune_world_clock(&w)};
@@ -151,9 +151,10 @@ static void candidates_are_measured_in_turn(void **state) {
 
 static void liars_get_no_time(void **state) {
     (void)state;
-    tune_world w = {
-        .count = 3,
-        .script = {{4 * MS}, {1 * MS, .off = 0.5, .off_from = 2}, {1 * MS, .off = NAN}}};
+    tune_world w = {.count = 3,
+                    .script = {{.seconds = 4 * MS},
+                               {.seconds = 1 * MS, .off = 0.5, .off_from = 2},
+                               {.seconds = 1 * MS, .off = NAN}}};
     ejk_tune_problem problem = tune_world_problem(&w, 0);
     ejk_autotuner tuner = {.warmup = ejk_int(0), .iters = 5, .clock = tune_world_clock(&w)};
     ejk_autotune_data data;
@@ -169,7 +170,8 @@ static void liars_get_no_time(void **state) {
 static void nothing_to_choose_from_is_an_error(void **state) {
     (void)state;
     tune_world w = {.count = 2,
-                    .script = {{4 * MS, .fails = true}, {4 * MS, .fails = true, .fails_from = 2}}};
+                    .script = {{.seconds = 4 * MS, .fails = true},
+                               {.seconds = 4 * MS, .fails = true, .fails_from = 2}}};
     ejk_tune_problem problem = tune_world_problem(&w, 0);
     problem.check = NULL;
     ejk_autotune_data data = {.count = 77};

@@ -226,8 +226,8 @@ typedef struct ejk_tune_report {
 /**
  * Finds the fastest candidate whose result agrees with the default's.
  *
- * The default is run first, and fails the call if it fails. Then every other candidate is run once and
- * checked; a first run above both ten times the default's and its share of the budget (time_s / count), or
+ * The default is run first, and fails the call if it fails. Then every other candidate is run, checked,
+ * warmed up and checked again; a first run above both ten times the default's and its share of the budget (time_s / count), or
  * a warm run above ten times the default's, takes it out, as do a failure and a disagreement. At most three
  * fifths of the budget go there. Those that remain are timed in rounds, each once per round in an order
  * drawn from `seed`; from the third round on, one whose lower quartile lies more than 1 % above the upper

@@ -155,8 +155,13 @@ static ejk_status step_persistent(question *q, bool *done) {
     bool found;
     if (!q->chain->options.persistent) return EJK_OK;
     EJKI_TRY(need_key(q));
-    EJKI_TRY(ejki_persistent_find(q->chain->options.persistent, &q->key, &found, &entry));
-    if (!found) return EJK_OK;
+    const ejk_status read =
+        ejki_persistent_find(q->chain->options.persistent, &q->key, &found, &entry);
+    if (read == EJK_STATUS_IO) { /* a file that stays locked makes no call fail */
+        ejki_chain_tell_rejected(q->chain, &q->key, "persistent", ejk_last_error());
+        return EJK_OK;
+    }
+    if (read != EJK_OK || !found) return read;
     EJKI_TRY(use(q, &entry, "persistent", &found));
     ejk_status status = EJK_OK;
     if (found) {

@@ -70,7 +70,7 @@ static ejk_status measure_all(const ejk_autotuner *tuner, const ejk_tune_problem
             found = found || isfinite(seconds);
         } else if (failure.status == EJK_OK) {
             failure.status = status;
-            snprintf(failure.sentence, sizeof failure.sentence, "%s", ejk_last_error());
+            snprintf(failure.sentence, sizeof failure.sentence, "%s", ejki_sentence_of(status));
         }
     }
     if (found) return EJK_OK;
@@ -94,7 +94,9 @@ ejk_status ejk_autotuner_autotune(const ejk_autotuner *tuner, const ejk_tune_pro
                          "problem: default_index is %d, expected 0 to %d",
                          (int)problem->default_index, (int)problem->count - 1);
     ejk_autotune_data data = {0};
+    char *sentence = ejki_hide_sentence();
     ejk_status status = measure_all(tuner != NULL ? tuner : &defaults, problem, &data);
+    ejki_show_sentence(sentence, status);
     if (status == EJK_OK)
         *out = data;
     else

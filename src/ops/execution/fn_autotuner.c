@@ -33,25 +33,27 @@ typedef struct trial {
 
 /* A function and its arguments as a subject to be timed. */
 typedef struct bound {
-    const trial *trial;
+    const ejk_hyper_function *function;
+    void *args;
     ejk_hyper_value values[EJK_MAX_HYPERPARAMS];
 } bound;
 
 static ejk_status run_bound(void *user, int32_t index) {
     const bound *b = user;
     (void)index;
-    return b->trial->function->run(b->trial->function->user, b->trial->args, b->values);
+    return b->function->run(b->function->user, b->args, b->values);
 }
 
 static void bind(const trial *t, const attempt *a, bound *b) {
-    b->trial = t;
+    b->function = t->function;
+    b->args = t->args;
     ejki_hyper_values(t->function->hyperparams, t->function->count, a->combination, b->values);
 }
 
 static void note_failure(trial *t, ejk_status status) {
     if (t->failure != EJK_OK) return;
     t->failure = status;
-    snprintf(t->sentence, sizeof t->sentence, "%s", ejk_last_error());
+    snprintf(t->sentence, sizeof t->sentence, "%s", ejki_sentence_of(status));
 }
 
 static ejk_status check(trial *t, const attempt *a) {
@@ -136,24 +138,6 @@ static ejk_status pick(trial *t) {
     return EJK_OK;
 }
 
-static ejk_status open_trial(trial *t) {
-    const size_t count = (size_t)t->settings->sample, rounds = (size_t)t->settings->rounds;
-    int64_t samples;
-    bool fits = ejki_mul((int64_t)count, (int64_t)rounds, &samples);
-    t->attempts = calloc(count, sizeof *t->attempts);
-    t->rounds = fits ? calloc((size_t)samples, sizeof *t->rounds) : NULL;
-    t->order = calloc(count, sizeof *t->order);
-    if (t->attempts == NULL || t->rounds == NULL || t->order == NULL)
-        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY,
-                         "memory for %zu rounds of %zu combinations could not be had", rounds,
-                         count);
-    for (size_t i = 0; i < count; i++) {
-        t->order[i] = (int32_t)i;
-        t->attempts[i].rounds = t->rounds + i * rounds;
-    }
-    return pick(t);
-}
-
 /* ---- Results -------------------------------------------------------------------------------------------- */
 
 static ejk_status build(const trial *t, ejki_fn_tuning **out) {
@@ -186,7 +170,11 @@ static ejk_status build(const trial *t, ejki_fn_tuning **out) {
 
 static ejk_status tune(trial *t, ejki_fn_tuning **out) {
     const int32_t count = t->settings->sample;
-    EJKI_TRY(open_trial(t));
+    for (int32_t i = 0; i < count; i++) {
+        t->order[i] = i;
+        t->attempts[i].rounds = t->rounds + (int64_t)i * t->settings->rounds;
+    }
+    EJKI_TRY(pick(t));
     for (int32_t i = 0; i < count; i++) {
         ejk_status status = warm_up(t, &t->attempts[i]);
         t->attempts[i].out = status != EJK_OK;
@@ -196,19 +184,39 @@ static ejk_status tune(trial *t, ejki_fn_tuning **out) {
     for (int32_t i = 0; i < count; i++) score(&t->attempts[i]);
     qsort(t->attempts, (size_t)count, sizeof *t->attempts, by_score);
     if (isfinite(t->attempts[0].mean)) return build(t, out);
-    if (t->failure == EJK_OK)
+    const ejk_status failure = t->failure;
+    if (failure == EJK_OK)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "clock: no combination took a finite time");
-    return ejki_fail(t->failure, "none of %d combinations succeeded; the first failure: %s",
+    return ejki_fail(failure, "none of %d combinations succeeded; the first failure: %s",
                      (int)count, t->sentence);
 }
 
 ejk_status ejki_fn_tune(const ejki_fn_settings *settings, const ejk_hyper_function *function,
                         void *args, ejki_fn_tuning **out) {
-    trial t = {.settings = settings, .function = function, .args = args, .random = settings->seed};
-    ejk_status status = tune(&t, out);
-    free(t.attempts);
-    free(t.rounds);
-    free(t.order);
+    const size_t count = (size_t)settings->sample;
+    attempt *attempts = calloc(count, sizeof *attempts);
+    double *rounds = calloc(count * (size_t)settings->rounds, sizeof *rounds);
+    int32_t *order = calloc(count, sizeof *order);
+    ejk_status status;
+    if (attempts == NULL || rounds == NULL || order == NULL) {
+        status = ejki_fail(EJK_STATUS_OUT_OF_MEMORY,
+                           "memory for %d rounds of %zu combinations could not be had",
+                           (int)settings->rounds, count);
+    } else {
+        trial t = {.settings = settings,
+                   .function = function,
+                   .args = args,
+                   .attempts = attempts,
+                   .rounds = rounds,
+                   .order = order,
+                   .random = settings->seed};
+        char *sentence = ejki_hide_sentence();
+        status = tune(&t, out);
+        ejki_show_sentence(sentence, status);
+    }
+    free(attempts);
+    free(rounds);
+    free(order);
     return status;
 }
 
