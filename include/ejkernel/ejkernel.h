@@ -8,9 +8,9 @@
 #define EJKERNEL_EJKERNEL_H
 
 #include <ejkernel/batch.h>
+#include <ejkernel/benchmark.h>
 #include <ejkernel/chooser.h>
 #include <ejkernel/config.h>
-#include <ejkernel/benchmark.h>
 #include <ejkernel/context.h>
 #include <ejkernel/device.h>
 #include <ejkernel/executor.h>
@@ -21,6 +21,7 @@
 #include <ejkernel/labels.h>
 #include <ejkernel/params.h>
 #include <ejkernel/plan.h>
+#include <ejkernel/problem.h>
 #include <ejkernel/profiler.h>
 #include <ejkernel/record.h>
 #include <ejkernel/recording.h>
