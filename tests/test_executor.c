@@ -143,7 +143,7 @@ static void test_stamps(void **state) {
 /* ---- Gradients -------------------------------------------------------------------------------------- */
 
 /* Residuals of the toy: y is kept. */
-#define TOY_KEPT(F, R) F(TENSOR, kept, EJK_OUTPUT, "", "[n,m] x", "the result")
+#define TOY_KEPT(F, R) F(TENSOR, kept, EJK_OUTPUT, "", "[n,m] float32", "the result")
 EJK_RECORD_STRUCT(toy_kept, TOY_KEPT);
 #define EJK_RECORD_SELF toy_kept
 EJK_RECORD_DEFINE(toy_kept_record, toy_kept, TOY_KEPT);

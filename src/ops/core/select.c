@@ -14,17 +14,10 @@ static const char *text_of(const ejk_record *record, const void *object, const c
     return field && field->kind == EJK_FIELD_NAME ? (const char *)object + offset : "";
 }
 
-static const void *unless_empty(const ejk_record *record, const void *config) {
-    for (int32_t i = 0; record && i < record->count; i++)
-        if (ejk_record_is_set(&record->fields[i], config)) return config;
-    return NULL;
-}
-
 /* The call's explicit configuration; NULL if the operation has none or nothing in it is set. */
 static const void *explicit_config(const ejk_plan *plan) {
     const ejk_kernel *kernel = plan->kernel;
-    if (plan->request->override_cfg)
-        return unless_empty(kernel->config, plan->request->override_cfg);
+    if (plan->request->override_cfg) return plan->request->override_cfg;
     const ejk_field *field =
         kernel->config_field ? ejk_record_find(kernel->args, kernel->config_field, NULL) : NULL;
     return field && ejk_record_is_set(field, plan->args) ? (const char *)plan->args + field->offset
