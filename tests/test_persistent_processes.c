@@ -230,6 +230,35 @@ static void test_killed_writers_lose_nothing(void **state) {
     printf("%d rounds of killed writers, %d rows\n", rounds, all);
 }
 
+/* Nor do those that are killed while they begin a file. */
+static void test_killed_while_opening(void **state) {
+    (void)state;
+    unsigned random = 777;
+    for (int round = 0; round < (is_full ? 50 : 8); round++) {
+        pid_t children[WRITERS];
+        char name[32];
+        snprintf(name, sizeof name, "begun-%d.db", round);
+        fflush(stdout);
+        for (int i = 0; i < WRITERS; i++) {
+            children[i] = fork();
+            if (children[i] == 0) {
+                ejk_persistent_cache *own = cache_open(in_folder(name));
+                for (int number = 0;; number++) (void)cache_put(own, name, number);
+            }
+        }
+        random = random * 1103515245u + 12345u;
+        usleep((random >> 8) % 40000);
+        for (int i = 0; i < WRITERS; i++) kill(children[i], SIGKILL);
+        for (int i = 0; i < WRITERS; i++) assert_int_equal(wait_for(children[i]), -1);
+        ejk_persistent_cache *cache = cache_open(in_folder(name));
+        EXPECT_OK(cache_put(cache, "after", 1));
+        assert_int_equal(cache_get(cache, "after"), 1);
+        assert_false(ejk_persistent_cache_is_memory_only(cache));
+        ejk_persistent_cache_close(cache);
+    }
+    assert_int_equal(events.count, 0);
+}
+
 /* ---- One damaged file, many who find it --------------------------------------------------------------------- */
 
 static void overwrite(const char *path, long at, const char *text) {
@@ -387,9 +416,13 @@ int main(void) {
     const char *full = getenv("EJK_TEST_FULL");
     is_full = full && *full == '1';
     const struct CMUnitTest tests[] = {
-        TEST(processes_and_threads_at_once),           TEST(killed_writers_lose_nothing),
-        TEST(a_damaged_file_is_set_aside_once),        TEST(a_file_set_aside_while_it_is_in_use),
-        TEST(a_child_does_not_touch_its_parents_file), TEST(waiting_has_an_end),
+        TEST(processes_and_threads_at_once),
+        TEST(killed_writers_lose_nothing),
+        TEST(killed_while_opening),
+        TEST(a_damaged_file_is_set_aside_once),
+        TEST(a_file_set_aside_while_it_is_in_use),
+        TEST(a_child_does_not_touch_its_parents_file),
+        TEST(waiting_has_an_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
