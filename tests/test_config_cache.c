@@ -78,7 +78,7 @@ static void test_every_part_of_a_key_counts(void **state) {
         {"d|v", "k@v0a", "bc", NULL, 0, EJK_FORWARD}, {NULL, NULL, "abc", NULL, 0, EJK_FORWARD},
     };
     enum { KEYS = sizeof keys / sizeof *keys };
-    char text[16];
+    char text[24];
     for (int i = 0; i < KEYS; i++) {
         snprintf(text, sizeof text, "{\"b\":%d}", i);
         EXPECT_OK(ejk_config_cache_put(cache, &keys[i], &(ejk_config_entry){.config = text}));

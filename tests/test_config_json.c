@@ -123,7 +123,7 @@ static void test_everything_comes_back(void **state) {
         {NULL, NULL, "$ejkernel", "", 0, EJK_FORWARD},
     };
     enum { KEYS = sizeof keys / sizeof *keys };
-    char text[16], *first = NULL, *second = NULL;
+    char text[24], *first = NULL, *second = NULL;
     for (int i = 0; i < KEYS; i++) {
         snprintf(text, sizeof text, "%d", i);
         put(&keys[i], text, i == 1 ? 1700000000 : 0);

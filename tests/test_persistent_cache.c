@@ -100,7 +100,7 @@ static void test_every_part_of_a_key_counts(void **state) {
         {"d|v", "k@v0", "abc", "", 0, EJK_BACKWARD}, {NULL, NULL, "abc", NULL, 0, EJK_FORWARD},
     };
     enum { KEYS = sizeof keys / sizeof *keys };
-    char text[16];
+    char text[24];
     reopen();
     for (int i = 0; i < KEYS; i++) {
         snprintf(text, sizeof text, "%d", i);

@@ -64,14 +64,14 @@ static bool is_whole(const ejk_config_entry *entry, int number) {
            entry->measurement.repetitions == writer;
 }
 
-static void name_key(int number, char name[16], ejk_config_key *key) {
-    snprintf(name, 16, "%08x", (unsigned)number * 2654435761u);
+static void name_key(int number, char name[32], ejk_config_key *key) {
+    snprintf(name, 32, "%08x", (unsigned)number * 2654435761u);
     *key = (ejk_config_key){.device = "cpu|test", .op_id = "stress@v1", .call_key = name};
 }
 
 /* 1: there and whole, 0: not there, -1: anything else. */
 static int look(ejk_persistent_cache *cache, int number) {
-    char name[16];
+    char name[32];
     ejk_config_key key;
     ejk_config_entry entry;
     bool found;
@@ -84,7 +84,7 @@ static int look(ejk_persistent_cache *cache, int number) {
 }
 
 static bool store(ejk_persistent_cache *cache, int number, int writer) {
-    char name[16], text[96];
+    char name[32], text[96];
     ejk_config_key key;
     ejk_config_entry entry;
     name_key(number, name, &key);
@@ -270,7 +270,7 @@ static void overwrite(const char *path, long at, const char *text) {
 }
 
 static int find_damage(int own) {
-    char name[16];
+    char name[32];
     ejk_persistent_cache *cache = cache_open(in_folder("damaged.db"));
     for (int i = 0; i < 20; i++) {
         snprintf(name, sizeof name, "p%d-%d", own, i);
@@ -287,7 +287,7 @@ static void test_a_damaged_file_is_set_aside_once(void **state) {
     enum { PROCESSES = 8 };
     for (int round = 0; round < (is_full ? 20 : 4); round++) {
         pid_t children[PROCESSES];
-        char name[16];
+        char name[32];
         ejk_persistent_cache *cache = cache_open(in_folder("damaged.db"));
         EXPECT_OK(cache_put(cache, "before", 1));
         ejk_persistent_cache_close(cache);
