@@ -113,7 +113,7 @@ def row_of(name, c_names, remark, headers, tests, faults):
 
 def page(faults):
     headers = {path: without_comments(text) for path, text in read_all("include/ejkernel", "*.h").items()}
-    tests = read_all("tests", "test_*.c", "test_*.py")
+    tests = read_all("tests", "*.c", "*.h", "*.py")
     lines, document = [HEAD.rstrip("\n")], None
     for own, name, c_names, remark in rows(faults):
         if own != document:
