@@ -85,7 +85,7 @@ def rows(faults):
         if len(cells) != 4 or not cells[0] or not cells[1]:
             faults.add(f"{TABLE.name}:{number}: expected four columns: document, name, names in C, remark")
             continue
-        yield cells
+        yield [cell.replace("|", "\\|") for cell in cells]
 
 
 def short(path):
@@ -128,7 +128,7 @@ def page(faults):
 def check_environment(faults):
     """What the code reads is in the first table of the page, and what is there is read."""
     code = {**read_all("src", "*.c", "*.h"), **read_all("cli", "*.c", "*.h")}
-    read = {name for text in code.values() for name in re.findall(r'getenv\("(EJKERNEL_[A-Z_]+)"\)', text)}
+    read = {name for text in code.values() for name in re.findall(r'"(EJKERNEL_[A-Z_]+)"', text)}
     if not ENVIRONMENT.is_file():
         faults.add(f"{ENVIRONMENT.name} is missing")
         return
