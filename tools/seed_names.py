@@ -31,11 +31,6 @@ Written by `tools/seed_names.py` from `docs/seed-names.tsv`, and compared by a t
 """
 
 
-class Faults(list):
-    def add(self, what):
-        self.append(what)
-
-
 # ---- Looking names up ------------------------------------------------------------------------------
 
 def without_comments(text):
@@ -48,8 +43,8 @@ def read_all(folder, *patterns):
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(paths)}
 
 
-def has_word(text, word):
-    return re.search(rf"\b{re.escape(word)}\b", text) is not None
+def words_of(texts):
+    return {path: set(re.findall(r"\w+", text)) for path, text in texts.items()}
 
 
 def declares(text, name):
@@ -59,19 +54,17 @@ def declares(text, name):
     return any(re.search(form, text) for form in forms)
 
 
-def header_of(name, headers):
+def header_of(name, headers, header_words):
     """The header that declares a name or the type of a member, which it has to mention too."""
-    owner, _, member = name.partition(".")
     for path, text in headers.items():
-        if declares(text, owner) and (not member or has_word(text, member)):
+        if header_words[path].issuperset(name.split(".")) and declares(text, name.split(".")[0]):
             return path
     return None
 
 
-def tests_of(name, tests):
-    """Tests that mention a name, those first that are about little else."""
-    words = name.split(".")
-    hits = [path for path, text in tests.items() if all(has_word(text, word) for word in words)]
+def tests_of(name, test_words):
+    """Tests that mention a name, before what they share."""
+    hits = [path for path, words in test_words.items() if words.issuperset(name.split("."))]
     return sorted(hits, key=lambda path: (not Path(path).name.startswith("test_"), path))
 
 
@@ -83,7 +76,7 @@ def rows(faults):
             continue
         cells = line.split("\t")
         if len(cells) != 4 or not cells[0] or not cells[1]:
-            faults.add(f"{TABLE.name}:{number}: expected four columns: document, name, names in C, remark")
+            faults.append(f"{TABLE.name}:{number}: expected four columns: document, name, names in C, remark")
             continue
         yield [cell.replace("|", "\\|") for cell in cells]
 
@@ -92,19 +85,18 @@ def short(path):
     return path.removeprefix("include/ejkernel/").removeprefix("tests/")
 
 
-def row_of(name, c_names, remark, headers, tests, faults):
+def row_of(name, c_names, remark, found_in, faults):
     if not c_names:
         if not remark.startswith(REASONS):
-            faults.add(f"{name}: no name in C, and the remark is neither 'later: …' nor 'no meaning in C: …'")
+            faults.append(f"{name}: no name in C, and the remark is neither 'later: …' nor 'no meaning in C: …'")
         return f"| `{name}` | | | | {remark} |"
     found_headers, found_tests = [], []
     for c_name in c_names.split():
-        header = header_of(c_name, headers)
-        used = tests_of(c_name, tests)
+        header, used = found_in(c_name)
         if not header:
-            faults.add(f"{name}: {c_name} is declared in no public header")
+            faults.append(f"{name}: {c_name} is declared in no public header")
         if not used:
-            faults.add(f"{name}: {c_name} is mentioned in no test")
+            faults.append(f"{name}: {c_name} is mentioned in no test")
         found_headers += [short(header)] if header else []
         found_tests += [short(path) for path in used[:TESTS_SHOWN]]
     cells = ([f"`{n}`" for n in c_names.split()], dict.fromkeys(found_headers), dict.fromkeys(found_tests))
@@ -113,13 +105,17 @@ def row_of(name, c_names, remark, headers, tests, faults):
 
 def page(faults):
     headers = {path: without_comments(text) for path, text in read_all("include/ejkernel", "*.h").items()}
-    tests = read_all("tests", "*.c", "*.h", "*.py")
+    header_words, test_words = words_of(headers), words_of(read_all("tests", "*.c", "*.h", "*.py"))
     lines, document = [HEAD.rstrip("\n")], None
+
+    def found_in(c_name):
+        return header_of(c_name, headers, header_words), tests_of(c_name, test_words)
+
     for own, name, c_names, remark in rows(faults):
         if own != document:
             lines += ["", f"## {own}", "", "| name | in C | header | tests | remark |", "|---|---|---|---|---|"]
             document = own
-        lines.append(row_of(name, c_names, remark, headers, tests, faults))
+        lines.append(row_of(name, c_names, remark, found_in, faults))
     return "\n".join(lines) + "\n"
 
 
@@ -130,7 +126,7 @@ def check_environment(faults):
     code = {**read_all("src", "*.c", "*.h"), **read_all("cli", "*.c", "*.h")}
     read = {name for text in code.values() for name in re.findall(r'"(EJKERNEL_[A-Z_]+)"', text)}
     if not ENVIRONMENT.is_file():
-        faults.add(f"{ENVIRONMENT.name} is missing")
+        faults.append(f"{ENVIRONMENT.name} is missing")
         return
     first_table = ENVIRONMENT.read_text(encoding="utf-8").split("\n## ")[0]
     told = set(re.findall(r"^\| `(EJKERNEL_[A-Z_]+)`", first_table, flags=re.M))
@@ -139,12 +135,12 @@ def check_environment(faults):
 
 
 def main():
-    faults = Faults()
+    faults = []
     text = page(faults)
     check_environment(faults)
     if sys.argv[1:] == ["--check"]:
         if not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text:
-            faults.add(f"{PAGE.name} is not up to date: run tools/seed_names.py")
+            faults.append(f"{PAGE.name} is not up to date: run tools/seed_names.py")
     else:
         PAGE.write_text(text, encoding="utf-8")
     print("\n".join(faults) if faults else "every name is declared, tested and listed")
