@@ -209,7 +209,7 @@ static void call_by_rule_and_by_hand(ejk_executor *executor) {
     static const char *const platforms[] = {"auto", "reference", "xla"};
     static const char *const expected[] = {"run_simd", "run_reference", "run"};
     for (int i = 0; i < 3; i++) {
-        strcpy(large.platform, platforms[i]);
+        snprintf(large.platform, sizeof large.platform, "%s", platforms[i]);
         must(ejk_executor_call(executor, &my_kernel, &large, NULL));
         printf("       platform %s runs %s\n", platforms[i], ran);
         expect(right(1, M) && strcmp(ran, expected[i]) == 0, "the hook that fits best");
