@@ -72,7 +72,7 @@ static char *immutable_name(const char *path) {
     end = stpcpy(end, "file:");
     for (; *path; path++)
         end += sprintf(end, strchr("?#%", *path) ? "%%%02X" : "%c", (unsigned char)*path);
-    strcpy(end, option);
+    stpcpy(end, option);
     return name;
 }
 
