@@ -53,7 +53,7 @@ void ejki_persistent_disconnect(ejk_persistent_cache *cache) {
     bool held = is_file && cache->owner == getpid() && hold(cache) == 0;
     if (is_file && cache->owner != getpid())
         cache->store = (ejki_store){0}; /* the parent's: not to be touched */
-    else if (is_file && (!held || has_moved(cache)))
+    else if (is_file && !held)
         close_alone(&cache->store);
     else
         ejki_store_close(&cache->store);
