@@ -360,7 +360,7 @@ static void test_executor_autotune(void **state) {
 
 static void test_default_executor(void **state) {
     (void)state;
-    char folder[] = "/tmp/ejk_executor_XXXXXX", command[64];
+    char folder[] = "ejk_executor_XXXXXX", command[64];
     assert_non_null(mkdtemp(folder));
     const ejk_opt_int unset = {0}, one = ejk_int(1);
     ejk_executor *own;

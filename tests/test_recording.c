@@ -69,7 +69,7 @@ static void test_what_is_kept(void **state) {
 
 static void test_files(void **state) {
     (void)state;
-    char path[] = "/tmp/ejk_recording_XXXXXX", kept[sizeof problems];
+    char path[] = "ejk_recording_XXXXXX", kept[sizeof problems];
     close(mkstemp(path));
     ejk_recording *one, *two;
     EXPECT_OK(ejk_recording_create(&one));

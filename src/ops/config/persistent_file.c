@@ -53,7 +53,7 @@ void ejki_persistent_disconnect(ejk_persistent_cache *cache) {
     bool held = is_file && cache->owner == getpid() && hold(cache) == 0;
     if (is_file && cache->owner != getpid())
         cache->store = (ejki_store){0}; /* the parent's: not to be touched */
-    else if (is_file && (!held || has_moved(cache)))
+    else if (is_file && !held)
         close_alone(&cache->store);
     else
         ejki_store_close(&cache->store);
@@ -72,7 +72,7 @@ static char *immutable_name(const char *path) {
     end = stpcpy(end, "file:");
     for (; *path; path++)
         end += sprintf(end, strchr("?#%", *path) ? "%%%02X" : "%c", (unsigned char)*path);
-    strcpy(end, option);
+    stpcpy(end, option);
     return name;
 }
 
