@@ -10,6 +10,7 @@ endfunction()
 
 set(tools ${PROJECT_SOURCE_DIR}/tools)
 ejk_checker(layers lint 60 1 ${tools}/check_layers.py)
+ejk_checker(seed_names lint 60 1 ${tools}/seed_names.py --check)
 ejk_checker(format lint 60 1 ${tools}/check_format.sh)
 ejk_checker(tidy lint 300 2 ${tools}/check_tidy.sh ${PROJECT_BINARY_DIR})
 ejk_checker(headers build 60 1 ${CMAKE_CURRENT_SOURCE_DIR}/header/check_headers.sh)

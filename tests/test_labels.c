@@ -164,6 +164,7 @@ static void assert_file(const char *path, const ejk_label_options *options,
         const ejk_label_match *match = ejk_labels_get(labels, i);
         assert_string_equal(match->text, wanted[i]);
         assert_int_equal(match->json, wanted[i][12] == ':');
+        assert_int_equal(match->prefix_length, match->json ? 12 : 13);
         assert_true(match->offset + match->length <= size);
         if (!match->json) {
             assert_int_equal(match->length, strlen(match->text));

@@ -10,7 +10,7 @@ rm -rf "$work"
 mkdir -p "$work/source"
 cmake --install "$build" --prefix "$work/prefix" >/dev/null
 
-programs="flash_attention custom_kernel"
+programs="flash_attention custom_kernel tuned_kernel"
 for program in $programs; do
     [ -f "$source/examples/$program.c" ] || exit 77
     cp "$source/examples/$program.c" "$work/source/"

@@ -39,6 +39,7 @@ PUBLIC = {
     "executor.h": "ops/execution",
     "recording.h": "ops/execution",
     "batch.h": "ops/execution",
+    "lowered.h": "ops/execution",
     "profiler.h": "ops/execution",
     "flash_attention.h": "modules",
     "ejkernel.h": "modules",

@@ -19,6 +19,7 @@
 #include <ejkernel/identity.h>
 #include <ejkernel/kernel.h>
 #include <ejkernel/labels.h>
+#include <ejkernel/lowered.h>
 #include <ejkernel/params.h>
 #include <ejkernel/plan.h>
 #include <ejkernel/problem.h>

@@ -97,9 +97,10 @@ typedef struct ejk_label_options {
 typedef struct ejk_label_match {
     const char
         *text; /**< the label or stamp, closed by a zero; a stamp without the program's escapes */
-    size_t offset; /**< where it starts in the program, in bytes */
-    size_t length; /**< its bytes there */
-    bool json;     /**< a JSON stamp */
+    size_t offset;        /**< where it starts in the program, in bytes */
+    size_t length;        /**< its bytes there */
+    bool json;            /**< a JSON stamp */
+    size_t prefix_length; /**< bytes of `text` that are the prefix it was found by */
 } ejk_label_match;
 
 /** What was found, in the order of the program, repetitions included. */

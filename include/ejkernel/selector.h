@@ -108,6 +108,10 @@ EJK_API EJK_NODISCARD ejk_status ejk_config_selector_chain_remember(
 /** Its memory. */
 EJK_API ejk_config_cache *ejk_config_selector_chain_cache(ejk_config_selector_chain *chain);
 
+/** Its cache on disk; NULL = none. */
+EJK_API ejk_persistent_cache *
+ejk_config_selector_chain_persistent(ejk_config_selector_chain *chain);
+
 /** The policy in force for the calling thread. */
 EJK_API ejk_autotune_policy
 ejk_config_selector_chain_policy(const ejk_config_selector_chain *chain);

@@ -46,6 +46,10 @@ ejk_config_cache *ejk_config_selector_chain_cache(ejk_config_selector_chain *cha
     return chain ? chain->cache : NULL;
 }
 
+ejk_persistent_cache *ejk_config_selector_chain_persistent(ejk_config_selector_chain *chain) {
+    return chain ? chain->options.persistent : NULL;
+}
+
 ejk_autotune_policy ejk_config_selector_chain_policy(const ejk_config_selector_chain *chain) {
     ejk_autotune_policy policy = chain ? chain->options.policy : (ejk_autotune_policy){0};
     ejk_autotune_policy fields = {0};

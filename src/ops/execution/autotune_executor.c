@@ -115,9 +115,9 @@ ejk_status ejk_executor_autotune(ejk_executor *executor, const ejk_kernel *kerne
 /* ---- Recordings ------------------------------------------------------------------------------------- */
 
 typedef struct series {
+    const ejki_autotune_series *what;
     job job;
     int32_t repetitions;
-    void (*skipped)(void *user, const char *problem, const char *sentence);
     ejk_entry *entries;
     int32_t count, capacity;
 } series;
@@ -138,7 +138,9 @@ static ejk_status tune_problem(series *s, const ejk_problem *problem) {
 
 static ejk_status tune_recorded(void *user, const ejk_recorded_invocation *invocation) {
     series *s = user;
+    const ejki_autotune_series *what = s->what;
     if (s->count == s->capacity) return EJK_OK; /* added while this ran */
+    if (what->wanted && !what->wanted(what->wanted_user, invocation)) return EJK_OK;
     ejk_problem *problem;
     ejk_status status = ejk_problem_parse(s->job.executor->context, invocation->problem, &problem);
     if (status == EJK_OK) {
@@ -147,8 +149,31 @@ static ejk_status tune_recorded(void *user, const ejk_recorded_invocation *invoc
         ejk_problem_destroy(problem);
     }
     if (status == EJK_OK || is_fatal(status)) return status;
-    if (s->skipped) s->skipped(s->job.user, invocation->problem, ejk_last_error());
+    if (what->skipped) what->skipped(what->user, invocation->problem, ejk_last_error());
     return EJK_OK;
+}
+
+ejk_status ejki_autotune_series_run(const ejki_autotune_series *what, ejk_autotuning_result **out) {
+    EJKI_TRY(check(what->executor, what->recording, "recording"));
+    const int32_t repetitions = what->repetition_count;
+    if (repetitions < 0)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "repetition_count is %d, expected 0 or more",
+                         (int)repetitions);
+    series s = {.what = what,
+                .job = {.executor = what->executor,
+                        .options = what->options,
+                        .told = what->told,
+                        .user = what->user},
+                .repetitions = repetitions ? repetitions : 1,
+                .capacity = (int32_t)ejki_min(ejk_recording_count(what->recording), INT32_MAX)};
+    s.entries = calloc((size_t)s.capacity + 1, sizeof *s.entries);
+    if (!s.entries) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for tuned calls");
+    ejk_status status = ejk_get_invocations(what->recording, NULL, tune_recorded, &s);
+    if (status == EJK_OK && out)
+        status = ejk_autotuning_result_create(ejk_device_fingerprint(), s.entries, s.count, out);
+    for (int32_t i = 0; i < s.capacity; i++) clear_entry(&s.entries[i]);
+    free(s.entries);
+    return status;
 }
 
 ejk_status ejk_autotune_recorded(ejk_executor *executor, ejk_recording *recording,
@@ -157,22 +182,14 @@ ejk_status ejk_autotune_recorded(ejk_executor *executor, ejk_recording *recordin
                                  void (*skipped)(void *user, const char *problem,
                                                  const char *sentence),
                                  void *user, ejk_autotuning_result **out) {
-    EJKI_TRY(check(executor, recording, "recording"));
-    if (repetition_count < 0)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "repetition_count is %d, expected 0 or more",
-                         (int)repetition_count);
-    series s = {.job = {.executor = executor, .options = options, .told = told, .user = user},
-                .repetitions = repetition_count ? repetition_count : 1,
-                .skipped = skipped,
-                .capacity = (int32_t)ejki_min(ejk_recording_count(recording), INT32_MAX)};
-    s.entries = calloc((size_t)s.capacity + 1, sizeof *s.entries);
-    if (!s.entries) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for tuned calls");
-    ejk_status status = ejk_get_invocations(recording, NULL, tune_recorded, &s);
-    if (status == EJK_OK && out)
-        status = ejk_autotuning_result_create(ejk_device_fingerprint(), s.entries, s.count, out);
-    for (int32_t i = 0; i < s.capacity; i++) clear_entry(&s.entries[i]);
-    free(s.entries);
-    return status;
+    return ejki_autotune_series_run(&(ejki_autotune_series){.executor = executor,
+                                                            .recording = recording,
+                                                            .options = options,
+                                                            .repetition_count = repetition_count,
+                                                            .told = told,
+                                                            .skipped = skipped,
+                                                            .user = user},
+                                    out);
 }
 
 ejk_status ejk_autotuning_result_as_overlay(const ejk_autotuning_result *result,

@@ -46,7 +46,7 @@ static bool has(const finder *f, size_t at, const needle *n) {
 }
 
 static ejk_status add(finder *f, size_t at, size_t length, const char *bytes, size_t size,
-                      bool json) {
+                      const needle *found_by) {
     ejk_labels *labels = f->labels;
     if (labels->count == labels->capacity) {
         size_t capacity = labels->capacity * 2 + 8;
@@ -60,8 +60,13 @@ static ejk_status add(finder *f, size_t at, size_t length, const char *bytes, si
     char *copy = strndup(bytes, size);
     if (copy == NULL)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for a label could not be had");
+    const bool json = found_by == &f->stamp; /* which has ":{" behind the prefix */
     labels->matches[labels->count++] =
-        (ejk_label_match){.text = copy, .offset = at, .length = length, .json = json};
+        (ejk_label_match){.text = copy,
+                          .offset = at,
+                          .length = length,
+                          .json = json,
+                          .prefix_length = found_by->length - (json ? 2 : 0)};
     return EJK_OK;
 }
 
@@ -86,7 +91,7 @@ static ejk_status try_label(finder *f, size_t at) {
         if (end == op || end == f->length || f->text[end] != ':') continue;
         if (!ejki_is_key(f->text + end + 1, f->length - end - 1)) continue;
         f->label_from = end + 1 + EJKI_KEY_DIGITS;
-        return add(f, at, f->label_from - at, f->text + at, f->label_from - at, false);
+        return add(f, at, f->label_from - at, f->text + at, f->label_from - at, &f->prefixes[i]);
     }
     f->labels->cut += cut;
     return EJK_OK;
@@ -151,7 +156,7 @@ static ejk_status try_stamp(finder *f, size_t at) {
         }
     }
     f->stamp_from = next;
-    return depth == 0 ? add(f, at, next - at, f->unescaped, size, true) : EJK_OK;
+    return depth == 0 ? add(f, at, next - at, f->unescaped, size, &f->stamp) : EJK_OK;
 }
 
 /* ---- The pass -------------------------------------------------------------------------------------- */
