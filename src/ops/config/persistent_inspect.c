@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a file is. Ours bears our number in its header; anything else that is not empty belongs to somebody
+ * and is left alone, whatever its state. Only what is ours can be damaged.
+ */
+#include "ops/config/persistent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HEADER = 100, MAGIC = 16, APPLICATION_AT = 68 };
+
+static const char magic[MAGIC] = "SQLite format 3";
+
+ejki_verdict ejki_verdict_of(int rc) {
+    if (rc == SQLITE_IOERR_NOMEM) return EJKI_NO_MEMORY;
+    switch (rc & 0xff) {
+    case SQLITE_NOMEM: return EJKI_NO_MEMORY;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+    case SQLITE_PROTOCOL: return EJKI_SOUND;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+    case SQLITE_ERROR: /* a statement that no longer fits the table */
+    case SQLITE_SCHEMA:
+    case SQLITE_CONSTRAINT:
+    case SQLITE_MISMATCH:
+    case SQLITE_FORMAT:
+    case SQLITE_TOOBIG: return EJKI_DAMAGED;
+    default: return EJKI_REFUSED;
+    }
+}
+
+/* Reads through SQLite: closing a file of our own would end the locks that it holds on the same one. */
+static void read_header(sqlite3 *db, unsigned char header[HEADER]) {
+    sqlite3_file *file = NULL;
+    memset(header, 0, HEADER);
+    if (sqlite3_file_control(db, "main", SQLITE_FCNTL_FILE_POINTER, &file) == SQLITE_OK && file &&
+        file->pMethods)
+        (void)file->pMethods->xRead(file, header, HEADER, 0);
+}
+
+static bool bears_our_number(const unsigned char header[HEADER]) {
+    const unsigned char *at = header + APPLICATION_AT;
+    return ((uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3]) ==
+           EJKI_APPLICATION_ID;
+}
+
+/* Looks at the file before SQLite does, and makes it if it is missing. */
+static ejki_verdict look_at_file(const char *path, int64_t *bytes, char *reason, size_t size) {
+    int made = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (made >= 0) close(made);
+    struct stat facts;
+    if ((made < 0 && errno != EEXIST) || stat(path, &facts) != 0) {
+        snprintf(reason, size, "it cannot be made: %s", strerror(errno));
+        return EJKI_REFUSED;
+    }
+    if (!S_ISREG(facts.st_mode)) {
+        snprintf(reason, size, "it is %s", S_ISDIR(facts.st_mode) ? "a folder" : "no regular file");
+        return EJKI_REFUSED;
+    }
+    *bytes = facts.st_size;
+    return EJKI_SOUND;
+}
+
+/* A step that SQLite refused. What is wrong with a file that is not ours is none of our business. */
+static ejki_verdict refused(const ejki_store *store, int rc, bool ours, char *reason, size_t size) {
+    int error = sqlite3_system_errno(store->db);
+    snprintf(reason, size, "%s%s%s%s", sqlite3_errstr(rc), error ? ": " : "",
+             error ? strerror(error) : "", ours ? "" : " (a file of another program)");
+    ejki_verdict verdict = ejki_verdict_of(rc);
+    if (verdict == EJKI_NO_MEMORY) return verdict;
+    return verdict == EJKI_DAMAGED && ours ? EJKI_DAMAGED : EJKI_REFUSED;
+}
+
+/* The settings of every connection. Where the file system cannot do WAL, the journal stays as it is. */
+static int configure(ejki_store *store) {
+    static const char *const settings[] = {"PRAGMA mmap_size = 0", "PRAGMA cell_size_check = ON",
+                                           "PRAGMA journal_mode = WAL",
+                                           "PRAGMA synchronous = NORMAL"};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        int rc = sqlite3_exec(store->db, settings[i], NULL, NULL, NULL);
+        if (rc != SQLITE_OK && ejki_verdict_of(rc) != EJKI_SOUND) return rc;
+    }
+    return SQLITE_OK;
+}
+
+struct identity {
+    int64_t application, version, objects;
+};
+
+static int identify(ejki_store *store, struct identity *out) {
+    int rc = ejki_store_ask(store, "PRAGMA application_id", &out->application);
+    if (rc == SQLITE_OK) rc = ejki_store_ask(store, "PRAGMA user_version", &out->version);
+    if (rc == SQLITE_OK)
+        rc = ejki_store_ask(store, "SELECT count(*) FROM sqlite_schema", &out->objects);
+    return rc;
+}
+
+/* Makes the table of an empty file, or that of an older version anew. */
+static int bring_up_to_date(ejk_persistent_cache *cache, const struct identity *identity) {
+    if (identity->objects == 0) return ejki_store_create(&cache->store);
+    if (identity->version == EJKI_SCHEMA_VERSION) return SQLITE_OK;
+    int64_t rows;
+    int rc = ejki_store_migrate(&cache->store, &rows);
+    if (rc == SQLITE_OK)
+        ejki_persistent_note(cache, "cache_migrated", "{s:s, s:I, s:i, s:I}", "path", cache->shown,
+                             "from", (long long)identity->version, "to", EJKI_SCHEMA_VERSION,
+                             "rows", (long long)rows);
+    return rc;
+}
+
+/* A database that can be read: whose is it, and is it of a version that we know? */
+static ejki_verdict judge(ejk_persistent_cache *cache, bool ours, char *reason, size_t size) {
+    ejki_store *store = &cache->store;
+    struct identity identity = {0};
+    int rc = identify(store, &identity);
+    if (rc != SQLITE_OK) return refused(store, rc, ours, reason, size);
+    bool is_new = identity.application == 0 && identity.version == 0 && identity.objects == 0;
+    if (identity.application != EJKI_APPLICATION_ID && !is_new) {
+        snprintf(reason, size, "it is a database of another program (application_id %lld)",
+                 (long long)identity.application);
+        return EJKI_REFUSED;
+    }
+    if (identity.version < 0 || identity.version > EJKI_SCHEMA_VERSION) {
+        snprintf(reason, size, "its schema is version %lld; this library knows versions up to %d",
+                 (long long)identity.version, EJKI_SCHEMA_VERSION);
+        return EJKI_REFUSED;
+    }
+    rc = bring_up_to_date(cache, &identity);
+    if (rc == SQLITE_OK) rc = configure(store);
+    if (rc == SQLITE_OK) rc = ejki_store_prepare(store);
+    return rc == SQLITE_OK ? EJKI_SOUND : refused(store, rc, true, reason, size);
+}
+
+ejki_verdict ejki_persistent_inspect(ejk_persistent_cache *cache, char *reason, size_t size) {
+    int64_t bytes;
+    unsigned char header[HEADER];
+    ejki_verdict verdict = look_at_file(cache->path, &bytes, reason, size);
+    if (verdict != EJKI_SOUND) return verdict;
+    ejki_store *store = &cache->store;
+    int rc = ejki_store_open(store, cache->path, SQLITE_OPEN_READWRITE, cache->busy_ms);
+    if (rc != SQLITE_OK) return refused(store, rc, true, reason, size);
+    if (sqlite3_db_readonly(store->db, "main") == 1) {
+        snprintf(reason, size, "it cannot be written");
+        return EJKI_REFUSED;
+    }
+    read_header(store->db, header);
+    bool ours = bears_our_number(header);
+    if (bytes > 0 && memcmp(header, magic, MAGIC) != 0) {
+        /* The beginning of a database, cut off before our number. */
+        if (bytes < APPLICATION_AT + 4 &&
+            memcmp(header, magic, (size_t)ejki_min(bytes, MAGIC)) == 0)
+            ours = true;
+        snprintf(reason, size, "it is no database");
+        return ours ? EJKI_DAMAGED : EJKI_REFUSED;
+    }
+    return judge(cache, ours || bytes < APPLICATION_AT + 4, reason, size);
+}
