@@ -429,6 +429,66 @@ static void symbols_are_bound_from_what_is_there(void **state) {
     assert_memory_equal(&axes, &before, sizeof axes);
 }
 
+static void expect_symbols(const call *object, const char *wanted) {
+    ejk_axes axes;
+    char text[200] = "";
+    EXPECT_OK(ejk_record_symbols(&call_record, object, &axes));
+    for (int32_t i = 0; i < axes.count; i++) {
+        assert_int_equal(axes.axis[i].length, 0);
+        snprintf(text + strlen(text), sizeof text - strlen(text), " %s", axes.axis[i].name);
+    }
+    assert_string_equal(text, wanted);
+}
+
+static void symbols_are_listed(void **state) {
+    (void)state;
+    call object = good();
+    expect_symbols(NULL, " B T Hq D S Hkv n N W P");
+    expect_symbols(&object, " B T Hq D S Hkv");
+    object = (call){.sinks = TENSOR(F32, 1), .pages = {.table = TENSOR(I32, 1, 1)}};
+    expect_symbols(&object, " n Hq Hkv B P");
+    object = (call){.seed = 1};
+    expect_symbols(&object, "");
+    ejk_axes axes = {.count = 7};
+    EXPECT_FAIL(INVALID_ARGUMENT, "record", ejk_record_symbols(NULL, &object, &axes));
+    EXPECT_FAIL(INVALID_ARGUMENT, "out", ejk_record_symbols(&call_record, &object, NULL));
+    assert_int_equal(axes.count, 7);
+}
+
+static ejk_dtype dtype_of(const char *name, const void *object, ejk_dtype number) {
+    ejk_dtype dtype = EJK_DTYPE_UNSET;
+    EXPECT_OK(ejk_field_dtype(&call_record, ejk_record_find(&call_record, name, NULL), object,
+                              number, &dtype));
+    return dtype;
+}
+
+static void units_ask_for_element_types(void **state) {
+    (void)state;
+    const call none = {.seed = 1}, some = {.query = TENSOR(F64, 1, 1, 1, 1)};
+    static const struct {
+        const char *name;
+        ejk_dtype none, some;
+    } cases[] = {
+        {"query", EJK_DTYPE_BF16, EJK_DTYPE_BF16}, {"key", EJK_DTYPE_BF16, EJK_DTYPE_F64},
+        {"copy", EJK_DTYPE_BF16, EJK_DTYPE_F64}, /* that of key, which has that of query */
+        {"mask", EJK_DTYPE_BOOL, EJK_DTYPE_BOOL},  {"sinks", EJK_DTYPE_F32, EJK_DTYPE_F32},
+        {"starts", EJK_DTYPE_I32, EJK_DTYPE_I32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(dtype_of(cases[i].name, NULL, EJK_DTYPE_BF16), cases[i].none);
+        assert_int_equal(dtype_of(cases[i].name, &none, EJK_DTYPE_BF16), cases[i].none);
+        assert_int_equal(dtype_of(cases[i].name, &some, EJK_DTYPE_BF16), cases[i].some);
+    }
+    assert_int_equal(dtype_of("copy", NULL, EJK_DTYPE_UNSET), EJK_DTYPE_UNSET);
+    const ejk_field *seed = ejk_record_find(&call_record, "seed", NULL);
+    ejk_dtype dtype = EJK_DTYPE_U8;
+    EXPECT_FAIL(INVALID_ARGUMENT, "seed: not a tensor",
+                ejk_field_dtype(&call_record, seed, NULL, EJK_DTYPE_F32, &dtype));
+    EXPECT_FAIL(INVALID_ARGUMENT, "field",
+                ejk_field_dtype(&call_record, NULL, NULL, EJK_DTYPE_F32, &dtype));
+    assert_int_equal(dtype, EJK_DTYPE_U8);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(symbols_are_bound_from_what_is_there),
@@ -444,6 +504,8 @@ int main(void) {
         cmocka_unit_test(units_that_cannot_be_read_are_named),
         cmocka_unit_test(axes_are_set_and_got),
         cmocka_unit_test(axes_are_parsed),
+        cmocka_unit_test(symbols_are_listed),
+        cmocka_unit_test(units_ask_for_element_types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,6 +29,7 @@ PUBLIC = {
     "chooser.h": "ops/core",
     "context.h": "ops/core",
     "plan.h": "ops/core",
+    "problem.h": "ops/core",
     "identity.h": "ops/identity",
     "labels.h": "ops/identity",
     "config.h": "ops/config",

@@ -20,6 +20,7 @@
 #include <ejkernel/labels.h>
 #include <ejkernel/params.h>
 #include <ejkernel/plan.h>
+#include <ejkernel/problem.h>
 #include <ejkernel/profiler.h>
 #include <ejkernel/record.h>
 #include <ejkernel/recording.h>

@@ -271,6 +271,23 @@ EJK_API EJK_NODISCARD ejk_status ejk_record_bind_axes(const ejk_record *record, 
                                                       ejk_axes *axes);
 
 /**
+ * The symbols in the units of a record's tensors, nested ones included, each once, in their order, all of
+ * length 0. With an object only those of tensors that it has. INVALID_ARGUMENT: NULL, more than 32.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_record_symbols(const ejk_record *record, const void *object,
+                                                    ejk_axes *out);
+
+/**
+ * The element type that a tensor field's unit asks for: a type by its name, that of another tensor if
+ * `object` has it (else what that one's unit asks for), `number` for any float, int32 for any int, bool for
+ * a mask. `record` is the one that the field belongs to. INVALID_ARGUMENT: NULL, a field that is no tensor
+ * of it.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_field_dtype(const ejk_record *record, const ejk_field *field,
+                                                 const void *object, ejk_dtype number,
+                                                 ejk_dtype *out);
+
+/**
  * The shape a tensor field has under bound symbols, taking the first alternative whose symbols are all
  * bound, and the first of `a|b`. INVALID_ARGUMENT: a symbol is unbound; the sentence names it.
  */

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file problem.h
+ * A call as one line of text: which kernel, which shapes and types, which values. Recordings, lists of
+ * what to tune, benchmarks and bug reports are made of such lines.
+ *
+ *     flash_attention:B=1,Hq=8,Hkv=2,T=1024,S=1024,D=64,Dv=64,dtype=bfloat16,causal=true
+ *     flash_attention:Hq=8,T=512,D=64,with=bias+lse,sliding_window=127,0,cfg.fwd_params.q_blocksize=128
+ *
+ * The grammar:
+ *
+ *     line    = kernel ":" [ item { "," item } ] [ comment ]
+ *     item    = symbol "=" length                       B=2: a symbol of the tensors' units
+ *             | field [ "=" value ]                     causal, softmax_scale=0.125, platform="simd"
+ *             | tensor [ "=" view ]                     bias, out=float32, bias=[1,Hq,1,S]
+ *             | "dtype" "=" name                        type of all tensors that may be any float
+ *             | "with" "=" tensor { "+" tensor }        optional tensors that are given
+ *             | "layout" "=" ( "bthd" | "bhtd" )        bhtd: heads before tokens in memory
+ *     view    = [ dtype ] [ "[" size { "," size } "]" ] [ "@[" stride { "," stride } "]" ]
+ *     comment = "#" anything, at the start of the line or after a blank
+ *
+ * Fields are the names of the kernel's record, nested ones by dots; "-" reads as "_". Each item may be
+ * there once, in any order. Blanks around items are skipped. Values are those of ejk_record_set_text(); a
+ * truth value alone means true. What ends a value is a comma before a letter or "_", so that a window is
+ * written as it is, `127,0`, `127,` (right unlimited) or `,0`. A value that has such a comma, a blank, "#"
+ * or a quote in it is put between double quotes, with the escapes of JSON; any value may be.
+ *
+ * Required tensors are always there, in the shape of their unit. A size is a number or a symbol, with an
+ * optional constant ("N+1"); strides count elements. Of a view, what is left out is: dtype, that of the
+ * unit, where any float is `dtype` (default float32) and an int is int32; sizes, the unit's first shape
+ * whose symbols are bound, the first of `a|b`; strides, those of `layout`. Symbols left out are B=1,
+ * Hkv=Hq, S=T, Dv=D, n=1, or follow from the sizes of views. A symbol that no given tensor has is an error.
+ *
+ * Thread-safety: every function may be called from any thread at once; one problem belongs to one thread
+ * while ejk_problem_allocate() or ejk_problem_destroy() runs.
+ */
+#ifndef EJKERNEL_PROBLEM_H
+#define EJKERNEL_PROBLEM_H
+
+#include <ejkernel/context.h>
+#include <ejkernel/kernel.h>
+#include <ejkernel/record.h>
+#include <ejkernel/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** The longest line, in bytes, without its end. */
+#define EJK_PROBLEM_MAX_TEXT 4096
+
+/** A call that was read: its kernel and arguments; private. */
+typedef struct ejk_problem ejk_problem;
+
+/**
+ * Reads one line. `context` says which kernels exist. Tensors have no memory yet; `*out` is released with
+ * ejk_problem_destroy(). A sentence names the byte at which what is wrong begins, from 1. Statuses:
+ * INVALID_ARGUMENT (NULL; a symbol that is not bound, or that no tensor has), UNKNOWN_NAME (kernel, field,
+ * symbol, tensor, type), UNAVAILABLE (a kernel of a later version), MALFORMED, INVALID_SHAPE, INVALID_DTYPE,
+ * INVALID_LAYOUT (tensors that contradict each other or their units), OVERFLOW, OUT_OF_MEMORY.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_problem_parse(const ejk_context *context, const char *text,
+                                                   ejk_problem **out);
+
+/** Releases it and the memory of its tensors. NULL is allowed. */
+EJK_API void ejk_problem_destroy(ejk_problem *problem);
+
+/** Its kernel, its arguments (the struct that kernel->args describes), the lengths of its symbols. */
+EJK_API const ejk_kernel *ejk_problem_kernel(const ejk_problem *problem);
+EJK_API const void *ejk_problem_args(const ejk_problem *problem);
+EJK_API const ejk_axes *ejk_problem_axes(const ejk_problem *problem);
+
+/**
+ * Gives every tensor memory, aligned to 64 bytes, and fills it: inputs with numbers that depend on `seed`,
+ * the tensor and the element's index only, not on strides (floats uniform in [-1, 1), rounded to their
+ * type; masks true nine times in ten; other integers 0), outputs with zeros. Of the elements that a stride
+ * of 0 makes one, the first has its number. Called again, it fills again.
+ * Statuses: INVALID_ARGUMENT (NULL), OVERFLOW, OUT_OF_MEMORY (also for more than the machine has).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_problem_allocate(ejk_problem *problem, uint64_t seed);
+
+/**
+ * The line of a call, in one way of the many: symbols (B, Hq, Hkv, T, S, D, Dv, then others as the record
+ * has them), dtype, layout, with, tensors that do not follow from these, fields that are set in the order
+ * of the record. Data pointers and devices are left out, and strides of axes that are at most one long do
+ * not count. Read again, it gives arguments that are equal but for these. `*out` is freed with ejk_free().
+ * Statuses: INVALID_ARGUMENT (NULL; a required tensor is missing, a value that has no text), INVALID_SHAPE,
+ * INVALID_DTYPE, INVALID_LAYOUT (tensors), OVERFLOW (longer than #EJK_PROBLEM_MAX_TEXT), OUT_OF_MEMORY.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_problem_to_text(const ejk_kernel *kernel, const void *args,
+                                                     char **out);
+
+/**
+ * Takes one line of a list: `line` counts from 1. The problem is destroyed afterwards. Anything but OK
+ * ends the reading and is its answer.
+ */
+typedef ejk_status (*ejk_problem_fn)(void *user, int64_t line, ejk_problem *problem);
+
+/**
+ * Reads a list: a problem a line, blank lines and comments between them, lines ended by "\n" or "\r\n".
+ * `each` is called for every problem in order, but for none unless all lines can be read. `name` stands
+ * for the text in sentences, "name:12: …". Statuses: those of ejk_problem_parse(), MALFORMED (also for a
+ * zero byte), what `each` answers.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_problem_read_text(const ejk_context *context, const char *name,
+                                                       const char *text, size_t size,
+                                                       ejk_problem_fn each, void *user);
+
+/** The same from a file of at most 16 MiB. Statuses: also IO. */
+EJK_API EJK_NODISCARD ejk_status ejk_problem_read_file(const ejk_context *context, const char *path,
+                                                       ejk_problem_fn each, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

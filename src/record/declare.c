@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a tensor that does not exist yet has to be like: the symbols of its shape, its element type. */
+#include "record/field.h"
+#include "record/unit.h"
+
+static ejk_status add_shape(const ejki_shape *shape, ejk_axes *axes) {
+    for (int32_t i = 0; i < shape->rank; i++)
+        for (int32_t k = 0; k < shape->axis[i].count; k++) {
+            const char *symbol = shape->axis[i].length[k].symbol;
+            if (*symbol != '\0') EJKI_TRY(ejk_axes_set(axes, symbol, 0));
+        }
+    return EJK_OK;
+}
+
+static ejk_status add_symbols(const ejk_record *record, const void *object, ejk_axes *axes) {
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        if (field->kind == EJK_FIELD_RECORD)
+            EJKI_TRY(add_symbols(field->record, object ? ejki_place(field, object) : NULL, axes));
+        if (field->kind != EJK_FIELD_TENSOR) continue;
+        if (object && !ejk_record_is_set(field, object)) continue;
+        ejki_unit unit;
+        EJKI_TRY(ejki_unit_read(field, &unit));
+        for (int32_t k = 0; k < unit.count; k++) EJKI_TRY(add_shape(&unit.shape[k], axes));
+    }
+    return EJK_OK;
+}
+
+ejk_status ejk_record_symbols(const ejk_record *record, const void *object, ejk_axes *out) {
+    if (record == NULL || out == NULL)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "ejk_record_symbols: record or out is NULL");
+    ejk_axes axes = {.count = 0};
+    EJKI_TRY(add_symbols(record, object, &axes));
+    *out = axes;
+    return EJK_OK;
+}
+
+/* The type that stands for a group. */
+static ejk_dtype type_of(const ejki_element *element, ejk_dtype number) {
+    if (strcmp(element->word, "float") == 0) return number;
+    if (strcmp(element->word, "int") == 0) return EJK_DTYPE_I32;
+    if (strcmp(element->word, "bool") == 0) return EJK_DTYPE_BOOL;
+    for (uint32_t dtype = 1; dtype < 32; dtype++)
+        if (element->types == UINT32_C(1) << dtype) return (ejk_dtype)dtype;
+    return EJK_DTYPE_UNSET;
+}
+
+ejk_status ejk_field_dtype(const ejk_record *record, const ejk_field *field, const void *object,
+                           ejk_dtype number, ejk_dtype *out) {
+    const ejk_status bad = EJK_STATUS_INVALID_ARGUMENT;
+    if (record == NULL || field == NULL || out == NULL)
+        return ejki_fail(bad, "ejk_field_dtype: record, field or out is NULL");
+    if (field->kind != EJK_FIELD_TENSOR)
+        return ejki_fail(bad, "%s: not a tensor, it has no element type", field->name);
+    const ejk_field *at = field;
+    for (int32_t steps = 0; steps <= record->count && at != NULL; steps++) {
+        ejki_unit unit;
+        EJKI_TRY(ejki_unit_read(at, &unit));
+        const ejki_element *element = ejki_element_of(unit.element);
+        if (element != NULL) {
+            *out = type_of(element, number);
+            return EJK_OK;
+        }
+        at = ejki_own_field(record, unit.element, strlen(unit.element));
+        if (at == NULL || at->kind != EJK_FIELD_TENSOR) break;
+        if (object == NULL || !ejk_record_is_set(at, object)) continue;
+        *out = ((const ejk_tensor *)ejki_place(at, object))->dtype;
+        return EJK_OK;
+    }
+    return ejki_fail(bad, "%s: unit of %s names no element type", field->name, record->name);
+}
