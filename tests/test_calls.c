@@ -58,6 +58,7 @@ static atomic_int events;
 
 static void count_event(void *user, const char *event, const char *fields) {
     assert_ptr_equal(user, &events);
+    if (strcmp(event, "heuristics") == 0) return; /* the choice before each plan */
     assert_string_equal(event, "plan_created");
     assert_non_null(strstr(fields, "\"op\":\"toy\""));
     events++;

@@ -113,6 +113,18 @@ static void texts_are_written_as_python_does(void **state) {
     assert_true(lines > 20);
 }
 
+static void deep_texts_are_written(void **state) {
+    (void)state;
+    enum { DEPTH = 2000 };
+    char json[2 * DEPTH + 1], *text = NULL;
+    memset(json, '[', DEPTH);
+    memset(json + DEPTH, ']', DEPTH);
+    json[2 * DEPTH] = '\0';
+    EXPECT_OK(ejk_stable_json_text(json, &text));
+    assert_string_equal(text, json);
+    ejk_free(text);
+}
+
 static void what_is_no_json_is_refused(void **state) {
     (void)state;
     char *text = NULL;
@@ -347,6 +359,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_written_as_python_does),
         cmocka_unit_test(texts_are_written_as_python_does),
+        cmocka_unit_test(deep_texts_are_written),
         cmocka_unit_test(what_is_no_json_is_refused),
         cmocka_unit_test(records_have_both_encodings),
         cmocka_unit_test(numbers_that_are_none_have_names),

@@ -294,7 +294,7 @@ static void hostile_texts_take_linear_time(void **state) {
     const char *const prefixes[] = {"a", "aa", "ejkernel_ops", "e", "#"};
     const ejk_label_options options = {
         .prefixes = prefixes, .prefix_count = 5, .json_stamps = true};
-    size_t size = 4000000;
+    size_t size = 1000000;
     char *text = malloc(size);
     assert_non_null(text);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

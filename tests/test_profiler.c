@@ -66,7 +66,7 @@ static int64_t names_of(const ejk_profiler *profiler, const ejk_profiler_query *
     return count;
 }
 
-static void expect_near(double got, double wanted) {
+static void expect_close(double got, double wanted) {
     if (!(fabs(got - wanted) <= 1e-12 * fabs(wanted)))
         fail_msg("%.17g, expected %.17g", got, wanted);
 }
@@ -221,8 +221,8 @@ static void statistics_leave_out_the_extremes(void **state) {
         double sum = 0;
         for (int k = 0; k < cases[i].count; k++) sum += cases[i].seconds[k];
         assert_int_equal(t.count, cases[i].count);
-        expect_near(t.mean_s, cases[i].mean);
-        expect_near(t.std_s, cases[i].deviation);
+        expect_close(t.mean_s, cases[i].mean);
+        expect_close(t.std_s, cases[i].deviation);
         assert_true(t.latest_s == cases[i].latest && t.total_s == sum && t.union_s == sum);
     }
     ejk_profiler_destroy(profiler);

@@ -35,6 +35,7 @@ PUBLIC = {
     "config.h": "ops/config",
     "selector.h": "ops/config",
     "tuning.h": "ops/execution",
+    "benchmark.h": "ops/execution",
     "executor.h": "ops/execution",
     "recording.h": "ops/execution",
     "batch.h": "ops/execution",

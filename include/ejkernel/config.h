@@ -177,6 +177,9 @@ typedef struct ejk_persistent_options {
 EJK_API EJK_NODISCARD ejk_status ejk_persistent_cache_open(const ejk_persistent_options *options,
                                                            ejk_persistent_cache **out);
 
+/** True if the file that a path (as in the options; NULL = default) means is there. Makes nothing. */
+EJK_API bool ejk_persistent_cache_exists(const char *path);
+
 /** Ends it. No call of it may be running. NULL is allowed. */
 EJK_API void ejk_persistent_cache_close(ejk_persistent_cache *cache);
 

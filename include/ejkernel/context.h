@@ -37,7 +37,12 @@ typedef struct ejk_context_options {
     const char *isa;         /**< highest tier to use; NULL = ejk_isa_default() */
     ejk_event_fn on_event;   /**< NULL = events are dropped */
     void *on_event_user;     /**< its first argument */
-    const ejk_config_chooser *chooser; /**< copied; NULL = the call's own, else heuristics */
+    /**
+     * Who decides on configurations; copied. NULL = a selector chain (selector.h) of the context's own: it
+     * knows the persistent cache of the default path if there is one, and never measures unless
+     * EJKERNEL_AUTOTUNE_POLICY is "autotune". Its events go to `on_event`.
+     */
+    const ejk_config_chooser *chooser;
 } ejk_context_options;
 
 /**

@@ -10,6 +10,7 @@
 #include <ejkernel/batch.h>
 #include <ejkernel/chooser.h>
 #include <ejkernel/config.h>
+#include <ejkernel/benchmark.h>
 #include <ejkernel/context.h>
 #include <ejkernel/device.h>
 #include <ejkernel/executor.h>

@@ -152,6 +152,13 @@ EJK_API EJK_NODISCARD ejk_status ejk_executor_vjp(ejk_executor *executor, const 
 
 /* ---- Tuning of kernels ------------------------------------------------------------------------------ */
 
+/** What is measured: the call, its vjp hook, or one after the other. */
+typedef enum ejk_tune_pass {
+    EJK_TUNE_FORWARD = 0,
+    EJK_TUNE_BACKWARD = 1,
+    EJK_TUNE_BOTH = 2,
+} ejk_tune_pass;
+
 /** How ejk_autotune() works. Zero means default. */
 typedef struct ejk_autotune_options {
     const void *configs; /**< candidates, one after the other; NULL = ejk_invocation_candidates() */
@@ -159,7 +166,8 @@ typedef struct ejk_autotune_options {
     ejk_tuner_options tuner;
     double
         tolerance; /**< by which a result may differ from the default's; 0 = by the element type */
-    bool backward; /**< measure the vjp hook in place of the call */
+    /** BACKWARD and BOTH need a kernel with a vjp hook. What is chosen for BOTH counts as forward. */
+    ejk_tune_pass pass;
 } ejk_autotune_options;
 
 /**

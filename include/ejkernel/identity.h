@@ -65,7 +65,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_stable_json_tensor(const ejk_tensor *tensor
 /**
  * Any JSON text as stable JSON. Numbers with a point or an exponent stay numbers with one (1.0 is not 1,
  * -0.0 stays). Refused, although Python reads them: integers beyond 64 bits, numbers beyond double,
- * NaN and the infinities, keys given twice, half surrogate pairs, more than 2000 levels.
+ * NaN and the infinities, keys given twice or with \\u0000 in them, half surrogate pairs, more than 2000
+ * levels.
  * Statuses: INVALID_ARGUMENT (NULL), MALFORMED (with line and column), OUT_OF_MEMORY.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_stable_json_text(const char *json, char **out);

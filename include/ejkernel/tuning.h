@@ -226,8 +226,8 @@ typedef struct ejk_tune_report {
 /**
  * Finds the fastest candidate whose result agrees with the default's.
  *
- * The default is run first, and fails the call if it fails. Then every other candidate is run once and
- * checked; a first run above both ten times the default's and its share of the budget (time_s / count), or
+ * The default is run first, and fails the call if it fails. Then every other candidate is run, checked,
+ * warmed up and checked again; a first run above both ten times the default's and its share of the budget (time_s / count), or
  * a warm run above ten times the default's, takes it out, as do a failure and a disagreement. At most three
  * fifths of the budget go there. Those that remain are timed in rounds, each once per round in an order
  * drawn from `seed`; from the third round on, one whose lower quartile lies more than 1 % above the upper
@@ -414,7 +414,10 @@ typedef struct ejk_timing_result {
     double t_mean, t_std;               /**< seconds; population standard deviation */
 } ejk_timing_result;
 
-/** What a tuning found: results[0] is the best. Constant; freed with ejk_fn_tuning_destroy(). */
+/**
+ * What a tuning found: results[0] is the best. Constant, and with copies of all texts; released with
+ * ejk_fn_tuning_destroy().
+ */
 typedef struct ejk_fn_tuning {
     const ejk_timing_result
         *results;  /**< by score, t_mean + 0.1 t_std; ties in the order of combinations */
@@ -462,8 +465,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_tuned_fn_call(ejk_tuned_fn *tuned, const ch
                                                    void *args);
 
 /**
- * The results of the last tuning, as a copy that the caller destroys; the best values are
- * results[0].hyperparams. INVALID_ARGUMENT: nothing was tuned yet. OUT_OF_MEMORY.
+ * The results of the last tuning, for the caller to destroy; the best values are results[0].hyperparams. INVALID_ARGUMENT: nothing was tuned yet. OUT_OF_MEMORY.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_tuned_fn_timing_results(ejk_tuned_fn *tuned,
                                                              ejk_fn_tuning **out);

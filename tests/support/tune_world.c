@@ -66,3 +66,11 @@ ejk_tune_problem tune_world_problem(tune_world *world, int32_t default_index) {
 ejk_clock tune_world_clock(tune_world *world) {
     return (ejk_clock){now, world};
 }
+
+ejk_tuner_options tune_world_options(tune_world *world) {
+    return (ejk_tuner_options){.sample_s = ejk_float(0),
+                               .time_s = 10,
+                               .seed = 7,
+                               .cancel = &world->cancel,
+                               .clock = tune_world_clock(world)};
+}

@@ -42,4 +42,7 @@ ejk_tune_problem tune_world_problem(tune_world *world, int32_t default_index);
 /* The world's clock. */
 ejk_clock tune_world_clock(tune_world *world);
 
+/* Each sample is one run; the world's clock and its flag to cancel; ten seconds. */
+ejk_tuner_options tune_world_options(tune_world *world);
+
 #endif

@@ -121,6 +121,10 @@ ejk_status ejki_chain_keep(ejk_config_selector_chain *chain, const ejk_config_ke
     ejk_status status = ejk_config_cache_put(chain->cache, key, &entry);
     if (status == EJK_OK && persist && chain->options.persistent)
         status = ejk_persistent_cache_put(chain->options.persistent, key, &entry);
+    if (status == EJK_STATUS_IO) {
+        ejki_chain_tell_rejected(chain, key, "persistent", ejk_last_error());
+        status = EJK_OK;
+    }
     ejk_config_entry_release(&entry);
     return status;
 }

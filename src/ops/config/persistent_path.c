@@ -94,6 +94,13 @@ static char *resolved(const char *file) {
     return text;
 }
 
+bool ejk_persistent_cache_exists(const char *path) {
+    char *file = path && !*path ? NULL : file_of(path);
+    const bool exists = file && access(file, F_OK) == 0;
+    free(file);
+    return exists;
+}
+
 ejk_status ejki_persistent_path(const char *path, char **out, char **trouble) {
     char *problem = NULL, *file = file_of(path);
     if (file && *file != '/') {

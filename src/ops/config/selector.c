@@ -64,11 +64,20 @@ typedef struct question {
     ejk_config_selector_chain *chain;
     const ejk_invocation *invocation;
     ejk_autotune_policy policy;
-    ejk_config_key key;
+    ejk_config_key key; /* made by the first step that needs it */
     ejk_config_key_text room;
+    bool has_key;
     void *config;
     ejk_choice_step *step;
 } question;
+
+/* Keys cost a hash: without caches to look into and a hook to tell, none is made. */
+static ejk_status need_key(question *q) {
+    if (q->has_key) return EJK_OK;
+    EJKI_TRY(ejk_invocation_key(q->invocation, &q->room, &q->key));
+    q->has_key = true;
+    return EJK_OK;
+}
 
 static ejk_status answer(const question *q, ejk_choice_step step, bool *done) {
     *q->step = step;
@@ -76,8 +85,9 @@ static ejk_status answer(const question *q, ejk_choice_step step, bool *done) {
     return EJK_OK;
 }
 
-static void tell(const question *q, const char *event, const char *name, const char *text,
+static void tell(question *q, const char *event, const char *name, const char *text,
                  bool with_config) {
+    if (!q->chain->options.on_event || need_key(q) != EJK_OK) return;
     ejki_chain_tell(q->chain, event, &q->key, q->invocation, name, text,
                     with_config ? q->config : NULL);
 }
@@ -88,8 +98,10 @@ static ejk_status step_override(question *q, bool *done) {
     const ejk_record *record = q->invocation->kernel->config;
     ejk_record_merge(record, q->config, q->invocation->override_cfg, q->config);
     tell(q, "override", NULL, NULL, true);
-    if (q->chain->options.remember_override)
+    if (q->chain->options.remember_override) {
+        EJKI_TRY(need_key(q));
         EJKI_TRY(ejki_chain_keep(q->chain, &q->key, q->invocation, q->config, NULL, true));
+    }
     return answer(q, EJK_CHOICE_OVERRIDE, done);
 }
 
@@ -105,6 +117,7 @@ static ejk_status use(question *q, const ejk_config_entry *entry, const char *le
 }
 
 static ejk_status step_overlay(question *q, bool *done) {
+    if (ejki_overlay_scope()) EJKI_TRY(need_key(q));
     for (const ejk_overlay_scope *scope = ejki_overlay_scope(); scope; scope = scope->outer) {
         ejk_config_entry entry;
         bool found = false;
@@ -122,6 +135,8 @@ static ejk_status step_overlay(question *q, bool *done) {
 static ejk_status step_memory(question *q, bool *done) {
     ejk_config_entry entry;
     bool found;
+    if (ejk_config_cache_size(q->chain->cache) == 0) return EJK_OK;
+    EJKI_TRY(need_key(q));
     EJKI_TRY(ejki_cache_find(q->chain->cache, &q->key, &found, &entry));
     if (!found) return EJK_OK;
     EJKI_TRY(use(q, &entry, "memory", &found));
@@ -135,8 +150,14 @@ static ejk_status step_persistent(question *q, bool *done) {
     ejk_config_entry entry;
     bool found;
     if (!q->chain->options.persistent) return EJK_OK;
-    EJKI_TRY(ejki_persistent_find(q->chain->options.persistent, &q->key, &found, &entry));
-    if (!found) return EJK_OK;
+    EJKI_TRY(need_key(q));
+    const ejk_status read =
+        ejki_persistent_find(q->chain->options.persistent, &q->key, &found, &entry);
+    if (read == EJK_STATUS_IO) { /* a file that stays locked makes no call fail */
+        ejki_chain_tell_rejected(q->chain, &q->key, "persistent", ejk_last_error());
+        return EJK_OK;
+    }
+    if (read != EJK_OK || !found) return read;
     EJKI_TRY(use(q, &entry, "persistent", &found));
     ejk_status status = EJK_OK;
     if (found) {
@@ -193,6 +214,7 @@ static ejk_status step_autotune(question *q, bool *done) {
     if (q->policy.allow_autotune != EJK_TRUE || !q->chain->tuner.tune ||
         (*fallback && strcmp(fallback, "autotune") != 0))
         return EJK_OK;
+    EJKI_TRY(need_key(q));
     pthread_mutex_lock(&q->chain->tuning);
     ejk_status status = step_memory(q, done);
     if (status == EJK_OK && !*done) status = measure(q, done);
@@ -209,6 +231,7 @@ static ejk_status step_heuristics(question *q, bool *done) {
 
 static ejk_status step_error(question *q, bool *done) {
     (void)done;
+    EJKI_TRY(need_key(q));
     tell(q, "error", "reason", "no_config", false);
     return ejki_fail(
         EJK_STATUS_UNAVAILABLE,
@@ -232,7 +255,6 @@ ejk_status ejk_config_selector_chain_choose(ejk_config_selector_chain *chain,
     };
     question q = {.chain = chain, .invocation = invocation, .config = config, .step = step};
     q.policy = ejk_config_selector_chain_policy(chain);
-    EJKI_TRY(ejk_invocation_key(invocation, &q.room, &q.key));
     bool done = false;
     for (size_t i = 0; i < sizeof steps / sizeof *steps && !done; i++)
         EJKI_TRY(steps[i](&q, &done));

@@ -99,6 +99,11 @@ ejk_status ejki_context_derive(ejk_context *base, const ejk_config_chooser *choo
     return EJK_OK;
 }
 
+void ejki_context_adopt(ejk_context *context, void *object, void (*destroy)(void *object)) {
+    context->adopted = object;
+    context->destroy_adopted = destroy;
+}
+
 ejk_status ejki_context_use_one_thread(ejk_context *context) {
     ejk_threads *threads;
     EJKI_TRY(ejk_threads_create(1, &threads));
@@ -119,6 +124,7 @@ void ejk_context_destroy(ejk_context *context) {
     if (!context) return;
     ejki_plan_cache_clear(&context->cache);
     ejki_workspaces_close(&context->workspaces);
+    if (context->destroy_adopted) context->destroy_adopted(context->adopted);
     if (!context->base || context->threads != context->base->threads)
         ejk_threads_destroy(context->threads);
     if (!context->base) ejk_registry_destroy(context->registry);

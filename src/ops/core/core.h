@@ -145,7 +145,9 @@ struct ejk_context {
     ejk_event_fn on_event;
     void *on_event_user;
     ejk_config_chooser chooser; /* without functions: the call's own, else heuristics */
-    ejk_context *base;          /* whose threads, registry and kernels these are; NULL = its own */
+    void *adopted;              /* ended with the context by `destroy_adopted` */
+    void (*destroy_adopted)(void *object);
+    ejk_context *base; /* whose threads, registry and kernels these are; NULL = its own */
     _Atomic(ejki_kernel_node *) kernels; /* in the order added; only ever appended to */
     pthread_mutex_t kernels_lock;        /* held while one is appended */
 };

@@ -24,7 +24,7 @@ typedef struct subject {
     ejk_owned_tensor *kept; /* the default's results, one per field */
     char *configs;
     int32_t count;
-    ejk_plan **plans;
+    ejk_plan **plans;  /* two for each candidate: forward, backward */
     char *description; /* the last */
     ejki_backward backward;
 } subject;
@@ -40,37 +40,43 @@ static const ejk_tensor *tensor_of(const subject *s, int32_t field) {
 
 /* ---- What the engine asks ---------------------------------------------------------------------------- */
 
-static ejk_status plan_of(subject *s, int32_t index, ejk_plan **out) {
-    if (!s->plans[index])
-        EJKI_TRY(ejki_plan_request_create(
-            &(ejki_plan_request){.context = s->context,
-                                 .kernel = s->kernel,
-                                 .args = s->operands.args,
-                                 .override_cfg = config_at(s, index),
-                                 .hook = s->options->backward ? "vjp" : NULL,
-                                 .backward = s->options->backward},
-            &s->plans[index]));
-    *out = s->plans[index];
+/* A candidate's plan: of the call, or of its vjp hook. */
+static ejk_status plan_of(subject *s, int32_t index, bool backward, ejk_plan **out) {
+    ejk_plan **place = &s->plans[2 * index + backward];
+    if (!*place)
+        EJKI_TRY(ejki_plan_request_create(&(ejki_plan_request){.context = s->context,
+                                                               .kernel = s->kernel,
+                                                               .args = s->operands.args,
+                                                               .override_cfg = config_at(s, index),
+                                                               .hook = backward ? "vjp" : NULL,
+                                                               .backward = backward},
+                                          place));
+    *out = *place;
     return EJK_OK;
 }
 
 static ejk_status run(void *user, int32_t index) {
     subject *s = user;
     ejk_plan *plan;
-    EJKI_TRY(plan_of(s, index, &plan));
-    if (!s->options->backward) return ejk_plan_execute(plan, s->operands.args, NULL, 0);
+    if (s->options->pass != EJK_TUNE_BACKWARD) {
+        EJKI_TRY(plan_of(s, index, false, &plan));
+        EJKI_TRY(ejk_plan_execute(plan, s->operands.args, NULL, 0));
+    }
+    if (s->options->pass == EJK_TUNE_FORWARD) return EJK_OK;
+    EJKI_TRY(plan_of(s, index, true, &plan));
     return ejki_plan_call_hook(plan, s->operands.args, ejki_backward_call(&s->backward));
 }
 
-/* Results of a run: outputs, or gradients. */
+/* Results of a run: the call's outputs by field, then the gradients. */
 static int32_t result_count(const subject *s) {
-    return s->options->backward ? s->backward.gradient_count : s->kernel->args->count;
+    return s->kernel->args->count + s->backward.gradient_count;
 }
 
 static const ejk_tensor *result(const subject *s, int32_t index) {
-    if (s->options->backward) return &s->backward.gradients[index];
+    const int32_t gradient = index - s->kernel->args->count;
+    if (gradient >= 0) return &s->backward.gradients[gradient];
     const bool output = ejki_is_output(&s->kernel->args->fields[index], s->operands.args);
-    return output ? tensor_of(s, index) : NULL;
+    return output && s->options->pass != EJK_TUNE_BACKWARD ? tensor_of(s, index) : NULL;
 }
 
 static ejk_status keep(void *user, int32_t index) {
@@ -100,10 +106,8 @@ static double tolerance_of(const subject *s, ejk_dtype dtype) {
 /* Runs once more over poisoned results: what was not written then stands out. */
 static ejk_status check(void *user, int32_t index, bool *agrees, double *difference) {
     subject *s = user;
-    if (s->options->backward)
-        ejki_backward_poison(&s->backward);
-    else
-        ejki_operands_poison(&s->operands);
+    ejki_backward_poison(&s->backward);
+    ejki_operands_poison(&s->operands);
     EJKI_TRY(run(s, index));
     *agrees = true;
     *difference = 0;
@@ -119,8 +123,10 @@ static ejk_status check(void *user, int32_t index, bool *agrees, double *differe
 }
 
 static int64_t memory_bytes(void *user, int32_t index) {
+    const subject *s = user;
     ejk_plan *plan;
-    return plan_of(user, index, &plan) == EJK_OK ? (int64_t)ejk_plan_workspace(plan) : 0;
+    if (s->options->pass == EJK_TUNE_BACKWARD) return 0; /* hooks have no workspace */
+    return plan_of(user, index, false, &plan) == EJK_OK ? (int64_t)ejk_plan_workspace(plan) : 0;
 }
 
 static const char *describe(void *user, int32_t index) {
@@ -154,10 +160,11 @@ static ejk_status list_candidates(void *self, const ejk_invocation *invocation, 
 static ejk_status find_candidates(subject *s, ejk_context *base) {
     const int32_t room = s->options->configs ? s->options->config_count + 1 : EJK_MOST_CANDIDATES;
     s->configs = calloc((size_t)room, s->kernel->config->size);
-    s->plans = calloc((size_t)room, sizeof *s->plans);
+    s->plans = calloc(2 * (size_t)room, sizeof *s->plans);
     if (!s->configs || !s->plans)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for candidates");
     const ejk_config_chooser lister = {s, list_candidates, NULL};
+    const bool backward = s->options->pass == EJK_TUNE_BACKWARD;
     ejk_context *context;
     EJKI_TRY(ejki_context_derive(base, &lister, &context));
     ejk_plan *plan;
@@ -165,8 +172,8 @@ static ejk_status find_candidates(subject *s, ejk_context *base) {
         ejki_plan_request_create(&(ejki_plan_request){.context = context,
                                                       .kernel = s->kernel,
                                                       .args = s->operands.args,
-                                                      .hook = s->options->backward ? "vjp" : NULL,
-                                                      .backward = s->options->backward},
+                                                      .hook = backward ? "vjp" : NULL,
+                                                      .backward = backward},
                                  &plan);
     if (status == EJK_OK) ejk_plan_destroy(plan);
     ejk_context_destroy(context);
@@ -176,17 +183,16 @@ static ejk_status find_candidates(subject *s, ejk_context *base) {
 static ejk_status open_subject(subject *s, ejk_context *base, const void *args) {
     EJKI_TRY(ejki_context_derive(base, NULL, &s->context));
     EJKI_TRY(ejki_operands_copy_create(s->kernel->args, args, &s->operands));
-    if (s->options->backward)
+    if (s->options->pass != EJK_TUNE_FORWARD)
         EJKI_TRY(ejki_backward_open(&s->backward, s->context, s->kernel, s->operands.args));
-    s->kept = calloc((size_t)s->kernel->args->count + 1, sizeof *s->kept);
+    s->kept = calloc((size_t)result_count(s) + 1, sizeof *s->kept);
     if (!s->kept) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for results");
     return find_candidates(s, base);
 }
 
 static void close_subject(subject *s) {
-    for (int32_t i = 0; s->plans && i < s->count; i++) ejk_plan_destroy(s->plans[i]);
-    for (int32_t i = 0; s->kept && i < s->kernel->args->count; i++)
-        ejk_owned_tensor_close(&s->kept[i]);
+    for (int32_t i = 0; s->plans && i < 2 * s->count; i++) ejk_plan_destroy(s->plans[i]);
+    for (int32_t i = 0; s->kept && i < result_count(s); i++) ejk_owned_tensor_close(&s->kept[i]);
     ejk_free(s->description);
     ejki_operands_copy_release(&s->operands);
     ejk_context_destroy(s->context);

@@ -75,7 +75,7 @@ static ejk_status run_job(job *j, const ejk_kernel *kernel) {
     const ejk_config_chooser chooser = {j, tune, NULL};
     ejk_context *context;
     EJKI_TRY(ejki_context_derive(j->executor->context, &chooser, &context));
-    const bool backward = j->options->backward;
+    const bool backward = j->options->pass == EJK_TUNE_BACKWARD;
     ejk_plan *plan;
     const ejk_status status =
         ejki_plan_request_create(&(ejki_plan_request){.context = context,

@@ -33,7 +33,8 @@ static bool print(const json_t *json, int flags, char **out) {
     size_t size = 0, layout = (flags & EJK_JSON_INDENT) != 0 ? JSON_INDENT(2) : JSON_COMPACT;
     FILE *stream = open_memstream(out, &size);
     if (stream == NULL) return false;
-    bool written = json_dumpf(json, stream, JSON_SORT_KEYS | JSON_ENSURE_ASCII | layout) == 0;
+    bool written = json_dumpf(json, stream,
+                              JSON_SORT_KEYS | JSON_ENSURE_ASCII | JSON_ENCODE_ANY | layout) == 0;
     if (fclose(stream) == 0 && written) return true;
     free(*out);
     return false;

@@ -4,6 +4,8 @@
 
 #include <ejkernel/device.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* A sample of calls that the clock does not see ends here. */
 #define MOST_CALLS (INT64_C(1) << 20)
@@ -87,4 +89,19 @@ void ejki_shuffle(uint64_t *state, int32_t *order, int32_t count, int32_t picked
         order[i] = order[other];
         order[other] = kept;
     }
+}
+
+char *ejki_hide_sentence(void) {
+    char *hidden = strdup(ejk_last_error());
+    (void)ejki_fail(EJK_OK, "%s", "");
+    return hidden;
+}
+
+void ejki_show_sentence(char *hidden, ejk_status status) {
+    if (status == EJK_OK) (void)ejki_fail(EJK_OK, "%s", hidden != NULL ? hidden : "");
+    free(hidden);
+}
+
+const char *ejki_sentence_of(ejk_status status) {
+    return *ejk_last_error() != '\0' ? ejk_last_error() : ejk_status_message(status);
 }

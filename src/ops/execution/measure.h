@@ -42,6 +42,16 @@ ejk_status ejki_plain_option(int32_t option, const char *name, int32_t fallback,
 /* Mean and population standard deviation; both 0 of none. */
 void ejki_mean_std(const double *values, int64_t count, double *mean, double *std);
 
+/*
+ * Around calls of a user's functions whose failures are collected: hides the thread's last sentence, so that
+ * one that fails without a sentence is not given an older failure's; and brings it back after a success.
+ */
+char *ejki_hide_sentence(void);
+void ejki_show_sentence(char *hidden, ejk_status status);
+
+/* The sentence of a failure that just happened in between, or what its status means. */
+const char *ejki_sentence_of(ejk_status status);
+
 /* Random numbers that a seed repeats on every machine (S. Vigna's splitmix64): one below `limit` > 0. */
 static inline int64_t ejki_random_below(uint64_t *state, int64_t limit) {
     uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);

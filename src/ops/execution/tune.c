@@ -82,7 +82,7 @@ ejk_status ejki_take_out(ejki_tuning *t, int32_t index, ejk_tune_verdict verdict
 }
 
 ejk_status ejki_failed(ejki_tuning *t, int32_t index, const char *action, ejk_status status) {
-    const char *words = *ejk_last_error() != '\0' ? ejk_last_error() : ejk_status_message(status);
+    const char *words = ejki_sentence_of(status);
     if (ejki_is_default(t, index))
         return ejki_fail(status, "%s of the default, candidate %d, failed: %s", action, (int)index,
                          words);
@@ -225,16 +225,13 @@ ejk_status ejk_tune(const ejk_tune_problem *problem, const ejk_tuner_options *op
     EJKI_TRY(check_problem(problem));
     ejki_tuning t = {.problem = problem, .options = options != NULL ? options : &defaults};
     EJKI_TRY(read_options(&t));
-    /* A callback that fails without a sentence of its own is not to be given that of an older failure. */
-    char *sentence = strdup(ejk_last_error());
-    (void)ejki_fail(EJK_OK, "%s", "");
+    char *sentence = ejki_hide_sentence();
     ejk_status status = tune(&t);
+    ejki_show_sentence(sentence, status);
     if (status == EJK_OK) {
-        (void)ejki_fail(EJK_OK, "%s", sentence != NULL ? sentence : "");
         *out = t.report;
         t.report = NULL;
     }
-    free(sentence);
     close_tuning(&t);
     return status;
 }

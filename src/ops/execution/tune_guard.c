@@ -98,6 +98,17 @@ static ejk_status judge(ejki_tuning *t, int32_t index) {
     return EJK_OK;
 }
 
+/* Those that rounds dropped: what they were slower than was broken. Their medians stand. */
+static void revive(ejki_tuning *t) {
+    for (int32_t i = 0; i < t->problem->count; i++) {
+        ejk_tune_candidate *candidate = ejki_candidate(t, i);
+        if (candidate->verdict != EJK_TUNE_VERDICT_SLOWER) continue;
+        *(char *)candidate->sentence = '\0';
+        candidate->verdict = EJK_TUNE_VERDICT_NOT_REACHED;
+        t->contenders[i].alive = true;
+    }
+}
+
 /* The next best gets its chance only where the best turned out to be broken. */
 ejk_status ejki_guard(ejki_tuning *t) {
     t->phase = EJK_TUNE_PHASE_GUARD;
@@ -109,5 +120,6 @@ ejk_status ejki_guard(ejki_tuning *t) {
         EJKI_TRY(judge(t, best));
         if (t->contenders[best].alive) return EJK_OK;
         if (ejki_candidate(t, best)->verdict == EJK_TUNE_VERDICT_UNPROVEN) return EJK_OK;
+        revive(t);
     }
 }

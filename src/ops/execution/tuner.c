@@ -24,14 +24,22 @@ void ejk_tuner_destroy(ejk_tuner *tuner) {
     free(tuner);
 }
 
-/* A backward choice measures the vjp hook; the forward one is measured by itself. */
+/* A backward choice measures the vjp hook. A forward one is measured by itself, or with it if the policy wants
+ * that and there is one. */
+static ejk_tune_pass pass_of(const ejk_invocation *invocation, const ejk_autotune_policy *policy) {
+    if (invocation->backward) return EJK_TUNE_BACKWARD;
+    const bool both = policy->validate_backward == EJK_TRUE &&
+                      ejk_hook_resolve(invocation->kernel, "vjp", invocation->method,
+                                       invocation->platform, invocation->backend);
+    return both ? EJK_TUNE_BOTH : EJK_TUNE_FORWARD;
+}
+
 static ejk_status tune(void *self, const ejk_invocation *invocation,
                        const ejk_autotune_policy *policy, void *config,
                        ejk_config_measurement *measurement) {
     const ejk_tuner *tuner = self;
-    (void)policy;
     const ejk_autotune_options options = {.tuner = tuner->options,
-                                          .backward = invocation->backward};
+                                          .pass = pass_of(invocation, policy)};
     return ejk_autotune(invocation->context, invocation->kernel, invocation->args, &options, config,
                         NULL, measurement);
 }

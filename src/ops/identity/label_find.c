@@ -258,7 +258,7 @@ ejk_status ejk_find_labels_in_lowered(const char *path, const ejk_label_options 
     if (path == NULL || out == NULL)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "ejk_find_labels_in_lowered: path or out is NULL");
-    FILE *file = fopen(path, "rb");
+    FILE *file = fopen(path, "rbe");
     if (file == NULL)
         return ejki_fail(EJK_STATUS_IO, "%.200s: cannot be opened: %s", path, strerror(errno));
     char *text = NULL;

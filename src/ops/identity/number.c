@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct decimal {
     uint64_t digits; /* value = digits · 10^exponent */
@@ -18,8 +17,7 @@ typedef struct decimal {
 static bool reads_back(decimal number, double value) {
     char text[48]; /* without a point, whose shape the locale decides */
     snprintf(text, sizeof text, "%" PRIu64 "e%d", number.digits, number.exponent);
-    double again = strtod(text, NULL);
-    return memcmp(&again, &value, sizeof value) == 0;
+    return strtod(text, NULL) == value;
 }
 
 static decimal rounded(double value, int digits) {

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Algorithms times configurations. */
+#include "base/base.h"
+#include "ops/execution/json.h"
+#include "ops/execution/measure.h"
+
+#include <ejkernel/benchmark.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A pair as a function to be timed. */
+typedef struct pair {
+    ejk_status (*run)(void *user, int32_t algorithm, int32_t config);
+    void *user;
+    int32_t algorithm, config;
+} pair;
+
+static ejk_status run_pair(void *user) {
+    const pair *p = user;
+    return p->run(p->user, p->algorithm, p->config);
+}
+
+/* ---- Checks ------------------------------------------------------------------------------------------- */
+
+static ejk_status check_names(const char *const *names, int32_t count, const char *what) {
+    if (names == NULL || count < 1)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: %d given%s, expected at least one", what,
+                         (int)count, names == NULL ? " as NULL" : "");
+    for (int32_t i = 0; i < count; i++) {
+        if (names[i] == NULL)
+            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s[%d] is NULL", what, (int)i);
+        json_t *text = json_string(names[i]);
+        json_decref(text);
+        if (text == NULL)
+            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s[%d] is not UTF-8", what, (int)i);
+        for (int32_t j = 0; j < i; j++)
+            if (strcmp(names[i], names[j]) == 0)
+                return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s[%d]: %.60s is given twice", what,
+                                 (int)i, names[i]);
+    }
+    return EJK_OK;
+}
+
+static ejk_status check_suite(const ejk_benchmark_suite *suite, ejk_benchmark_results *all) {
+    if (suite->run == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "suite: run is NULL");
+    EJKI_TRY(check_names(suite->algorithms, suite->algorithm_count, "algorithms"));
+    EJKI_TRY(check_names(suite->configs, suite->config_count, "configs"));
+    EJKI_TRY(ejki_count_option(&suite->warmup, "warmup", 5, 0, &all->warmup));
+    EJKI_TRY(ejki_plain_option(suite->iterations, "iterations", 50, &all->iterations));
+    double sample_s;
+    EJKI_TRY(ejki_sample_option(&suite->sample_s, &sample_s));
+    int64_t count;
+    if (!ejki_mul(suite->algorithm_count, suite->config_count, &count) || count > INT32_MAX)
+        return ejki_fail(EJK_STATUS_OVERFLOW, "suite: %d algorithms on %d configurations",
+                         (int)suite->algorithm_count, (int)suite->config_count);
+    all->algorithm_count = suite->algorithm_count;
+    all->config_count = suite->config_count;
+    all->count = (int32_t)count;
+    return EJK_OK;
+}
+
+/* Compact text of a configuration, and the operations of attention on it; 0 unless it has their numbers. */
+static ejk_status read_config(const char *text, int32_t index, char **compact, double *flops) {
+    json_error_t error;
+    json_t *config = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    if (!json_is_object(config)) {
+        json_decref(config);
+        return ejki_fail(EJK_STATUS_MALFORMED,
+                         "configs[%d]: \"%.60s\" given, expected a JSON object%s%s", (int)index,
+                         text, config == NULL ? ": " : "", config == NULL ? error.text : "");
+    }
+    double batch = json_number_value(json_object_get(config, "batch"));
+    double heads = json_number_value(json_object_get(config, "heads"));
+    double seq = json_number_value(json_object_get(config, "seq"));
+    double dim = json_number_value(json_object_get(config, "dim"));
+    *flops = 4 * batch * heads * seq * seq * dim;
+    return ejki_json_print(config, true, 0, compact);
+}
+
+/* ---- Runs --------------------------------------------------------------------------------------------- */
+
+static ejk_benchmark_stats infinite(void) {
+    return (ejk_benchmark_stats){.mean_s = INFINITY,
+                                 .std_s = INFINITY,
+                                 .median_s = INFINITY,
+                                 .min_s = INFINITY,
+                                 .max_s = INFINITY};
+}
+
+static ejk_status time_pair(const ejk_benchmark_suite *suite, int32_t algorithm, int32_t config,
+                            ejk_benchmark_result *result) {
+    ejk_benchmark_options options = {.warmup = suite->warmup.set ? suite->warmup : ejk_int(5),
+                                     .iters = suite->iterations > 0 ? suite->iterations : 50,
+                                     .sample_s = suite->sample_s,
+                                     .clock = suite->clock};
+    pair p = {suite->run, suite->user, algorithm, config};
+    EJKI_TRY(ejk_benchmark_ex(run_pair, &p, &options, &result->forward));
+    if (suite->run_backward == NULL) return EJK_OK;
+    p.run = suite->run_backward;
+    return ejk_benchmark_ex(run_pair, &p, &options, &result->backward);
+}
+
+static ejk_status measure(const ejk_benchmark_suite *suite, int32_t algorithm, int32_t config,
+                          double flops, ejk_benchmark_result *result) {
+    result->has_backward = suite->run_backward != NULL;
+    result->status = time_pair(suite, algorithm, config, result);
+    const char *reason = "";
+    if (result->status != EJK_OK) {
+        result->forward = infinite();
+        if (result->has_backward) result->backward = infinite();
+        reason = ejki_sentence_of(result->status);
+    }
+    if (result->forward.mean_s > 0)
+        result->throughput_estimate = flops / result->forward.mean_s / 1e9;
+    result->sentence = strdup(reason);
+    (void)ejki_fail(EJK_OK, "%s", "");
+    if (result->sentence != NULL) return EJK_OK;
+    return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for a result could not be had");
+}
+
+static ejk_status run_config(const ejk_benchmark_suite *suite, int32_t config,
+                             ejk_benchmark_result *results) {
+    char *text;
+    double flops;
+    EJKI_TRY(read_config(suite->configs[config], config, &text, &flops));
+    ejk_status status = EJK_OK;
+    for (int32_t i = 0; status == EJK_OK && i < suite->algorithm_count; i++) {
+        results[i].algorithm = strdup(suite->algorithms[i]);
+        results[i].config = strdup(text);
+        if (results[i].algorithm == NULL || results[i].config == NULL)
+            status = ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for a result could not be had");
+        else
+            status = measure(suite, i, config, flops, &results[i]);
+    }
+    free(text);
+    return status;
+}
+
+/* Before anything is timed: a wrong configuration at the end would cost all that came before it. */
+static ejk_status check_configs(const ejk_benchmark_suite *suite) {
+    for (int32_t i = 0; i < suite->config_count; i++) {
+        char *text;
+        double flops;
+        EJKI_TRY(read_config(suite->configs[i], i, &text, &flops));
+        free(text);
+    }
+    return EJK_OK;
+}
+
+static ejk_status run_all(const ejk_benchmark_suite *suite, ejk_benchmark_results *all) {
+    all->results = calloc((size_t)all->count, sizeof *all->results);
+    if (all->results == NULL)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for %d results could not be had",
+                         (int)all->count);
+    for (int32_t i = 0; i < suite->config_count; i++)
+        EJKI_TRY(run_config(suite, i, all->results + (int64_t)i * suite->algorithm_count));
+    return EJK_OK;
+}
+
+ejk_status ejk_benchmark_suite_run(const ejk_benchmark_suite *suite, ejk_benchmark_results **out) {
+    if (suite == NULL || out == NULL)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "ejk_benchmark_suite_run: suite or out is NULL");
+    ejk_benchmark_results facts = {0};
+    EJKI_TRY(check_suite(suite, &facts));
+    EJKI_TRY(check_configs(suite));
+    ejk_benchmark_results *all = malloc(sizeof *all);
+    if (all == NULL)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for the results could not be had");
+    *all = facts;
+    char *sentence = ejki_hide_sentence();
+    ejk_status status = run_all(suite, all);
+    ejki_show_sentence(sentence, status);
+    if (status == EJK_OK)
+        *out = all;
+    else
+        ejk_benchmark_results_destroy(all);
+    return status;
+}
+
+void ejk_benchmark_results_destroy(ejk_benchmark_results *all) {
+    if (all == NULL) return;
+    for (int32_t i = 0; all->results != NULL && i < all->count; i++) {
+        free((char *)all->results[i].algorithm);
+        free((char *)all->results[i].config);
+        free((char *)all->results[i].sentence);
+    }
+    free(all->results);
+    free(all);
+}
