@@ -8,9 +8,9 @@
 #define EJKERNEL_EJKERNEL_H
 
 #include <ejkernel/batch.h>
+#include <ejkernel/benchmark.h>
 #include <ejkernel/chooser.h>
 #include <ejkernel/config.h>
-#include <ejkernel/benchmark.h>
 #include <ejkernel/context.h>
 #include <ejkernel/device.h>
 #include <ejkernel/executor.h>
