@@ -74,7 +74,7 @@ static void told(void *user, const ejk_tuned_call *call) {
 static ejk_status tune_call(tune_state *state, const ejk_kernel *kernel, const void *args) {
     const tune_options *wish = state->wish;
     void *configs = NULL;
-    ejk_autotune_options options = {.backward = wish->backward,
+    ejk_autotune_options options = {.pass = wish->backward ? EJK_TUNE_BACKWARD : EJK_TUNE_FORWARD,
                                     .tuner = {.time_s = wish->budget,
                                               .seed = (uint64_t)wish->seed,
                                               .cancel = state->cancel,

@@ -33,6 +33,7 @@ static void add_row(text_table *table, const ejk_tune_report *report,
     const ejk_tune_candidate *reference = &report->candidates[report->default_index];
     char config[CONFIG_ROOM];
     table_add(table, "%s", candidate == &report->candidates[report->chosen] ? "*" : "");
+    table_add(table, "%d", (int)(candidate - report->candidates));
     table_add(table, "%s", config_of(candidate, config));
     table_add_time(table, candidate->median_s);
     double ratio = candidate->median_s / reference->median_s;
@@ -51,7 +52,7 @@ static bool print_candidates(const ejk_tune_report *report) {
                                          ""};
     const ejk_tune_candidate **order = calloc((size_t)report->count, sizeof *order);
     if (!order) return complain("no memory for a table");
-    text_table table = {.align = "llrrll"};
+    text_table table = {.align = "lrlrrll"};
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
     for (int32_t i = 0; i < report->count; i++) order[i] = &report->candidates[i];
     qsort(order, (size_t)report->count, sizeof *order, by_time);
