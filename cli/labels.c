@@ -75,7 +75,7 @@ static void add_row(text_table *table, const json_t *label) {
     const json_t *first = json_object_get(json_array_get(rows, 0), "config");
     table_add(table, "%lld", (long long)json_integer_value(json_object_get(label, "line")));
     table_add(table, "%lld", (long long)json_integer_value(json_object_get(label, "offset")));
-    table_add(table, "%s", *store_text(label, "op") ? store_text(label, "op") : "-");
+    table_add(table, "%s", store_text(label, *store_text(label, "op") ? "op" : "text"));
     table_add(table, "%s", *store_text(label, "version") ? store_text(label, "version") : "-");
     table_add(table, "%s", *store_text(label, "key") ? store_text(label, "key") : "-");
     if (count == 0)
@@ -107,9 +107,8 @@ static bool print_all(const labels_request *request, const json_t *list, int64_t
     else
         printf("%s has no labels\n", file);
     if (cut > 0)
-        printf(
-            "%lld labels were cut short, as XLA does: look in StableHLO with debug information\n",
-            (long long)cut);
+        printf("cut short by XLA: %lld; StableHLO with debug information has them whole\n",
+               (long long)cut);
     return done;
 }
 

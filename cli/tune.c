@@ -209,6 +209,11 @@ static bool tune_words(const ejk_kernel *kernel, int count, char **words, const 
     bool done = options_parse(count, words, own, &fields);
     if (done && wish->recorded)
         done = complain("--recorded brings its own operations, but %s is given", kernel->op_id);
+    size_t offset;
+    const ejk_field *config =
+        kernel->config_field ? ejk_record_find(kernel->args, kernel->config_field, &offset) : NULL;
+    if (done && config && ejk_record_is_set(config, call.args))
+        done = complain("tune chooses the configuration, but --%s is given", config->name);
     done = done && tune(wish, &call);
     call_close(&call);
     return done;

@@ -12,9 +12,9 @@ enum { CONFIG_ROOM = 512 };
 
 static const char *config_of(const ejk_tune_candidate *candidate, char room[CONFIG_ROOM]) {
     json_t *config = json_loads(candidate->description, 0, NULL);
-    store_config_text(config, room, CONFIG_ROOM);
+    const char *text = store_config_text(config, room, CONFIG_ROOM);
     json_decref(config);
-    return room;
+    return text;
 }
 
 /* Fastest first, those without a time last, otherwise in the order of the candidates. */
@@ -48,8 +48,8 @@ static void add_row(text_table *table, const ejk_tune_report *report,
 }
 
 static bool print_candidates(const ejk_tune_report *report) {
-    static const char *const titles[] = {"", "configuration", "time", "against default", "verdict",
-                                         ""};
+    static const char *const titles[] = {"",        "", "configuration", "time", "against default",
+                                         "verdict", ""};
     const ejk_tune_candidate **order = calloc((size_t)report->count, sizeof *order);
     if (!order) return complain("no memory for a table");
     text_table table = {.align = "lrlrrll"};
@@ -62,8 +62,8 @@ static bool print_candidates(const ejk_tune_report *report) {
 }
 
 static void print_choice(const ejk_tune_report *report) {
-    char config[CONFIG_ROOM];
-    config_of(&report->candidates[report->chosen], config);
+    char room[CONFIG_ROOM];
+    const char *config = config_of(&report->candidates[report->chosen], room);
     if (report->chosen == report->default_index)
         printf("The default stays: %s", config);
     else
