@@ -143,7 +143,7 @@ static void test_stamps(void **state) {
 /* ---- Gradients -------------------------------------------------------------------------------------- */
 
 /* Residuals of the toy: y is kept. */
-#define TOY_KEPT(F, R) F(TENSOR, kept, EJK_OUTPUT, "", "[n,m] x", "the result")
+#define TOY_KEPT(F, R) F(TENSOR, kept, EJK_OUTPUT, "", "[n,m] float32", "the result")
 EJK_RECORD_STRUCT(toy_kept, TOY_KEPT);
 #define EJK_RECORD_SELF toy_kept
 EJK_RECORD_DEFINE(toy_kept_record, toy_kept, TOY_KEPT);
@@ -360,7 +360,7 @@ static void test_executor_autotune(void **state) {
 
 static void test_default_executor(void **state) {
     (void)state;
-    char folder[] = "/tmp/ejk_executor_XXXXXX", command[64];
+    char folder[] = "ejk_executor_XXXXXX", command[64];
     assert_non_null(mkdtemp(folder));
     const ejk_opt_int unset = {0}, one = ejk_int(1);
     ejk_executor *own;

@@ -198,7 +198,7 @@ static void test_unusable_entries(void **state) {
 
 static void test_persistent(void **state) {
     (void)state;
-    char folder[] = "/tmp/ejk_selector_XXXXXX", path[64];
+    char folder[] = "ejk_selector_XXXXXX", path[64];
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/c.db", folder);
     ejk_persistent_cache *disk;

@@ -171,7 +171,7 @@ void ejki_chain_tell(const ejk_config_selector_chain *chain, const char *event,
     if (fields && name) json_object_set_new(fields, name, json_string(text));
     if (fields && invocation && has_place(event)) add_place(fields, invocation);
     char *cfg = NULL;
-    if (fields && config &&
+    if (fields && invocation && config &&
         ejk_record_to_json(invocation->kernel->config, config, EJK_JSON_SET_ONLY, &cfg) == EJK_OK)
         json_object_set_new(fields, "cfg", json_loads(cfg, 0, NULL));
     ejk_free(cfg);

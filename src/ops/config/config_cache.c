@@ -31,6 +31,13 @@ struct node {
     char text[]; /* of key and entry */
 };
 
+/* Stands in slots whose node was taken out; only its address counts. */
+static const struct node nobody;
+
+static struct node *removed(void) {
+    return (struct node *)(uintptr_t)&nobody;
+}
+
 struct table {
     struct retired retired;
     size_t slot_count; /* a power of 2 */
@@ -48,7 +55,6 @@ struct ejk_config_cache {
     _Atomic(uint64_t) generation;
     _Atomic(struct table *) table;
     _Atomic(int64_t) size;
-    struct node removed;   /* stands in slots whose node was taken out */
     pthread_mutex_t write; /* held by writers; guards what follows */
     int64_t capacity;
     size_t used; /* slots of the table that are not NULL */
@@ -79,13 +85,13 @@ static void leave(atomic_uint *readers) {
 }
 
 /* A key's node, and the slot it was in; NULL if there is none. */
-static struct node *find(const ejk_config_cache *cache, struct table *table,
-                         const ejk_config_key *key, uint64_t hash, _Atomic(struct node *) **slot) {
+static struct node *find(struct table *table, const ejk_config_key *key, uint64_t hash,
+                         _Atomic(struct node *) **slot) {
     for (size_t i = hash;; i++) {
         *slot = &table->slots[i & (table->slot_count - 1)];
         struct node *node = atomic_load(*slot);
         if (!node) return NULL;
-        if (node != &cache->removed && node->hash == hash && ejki_config_key_equal(&node->key, key))
+        if (node != removed() && node->hash == hash && ejki_config_key_equal(&node->key, key))
             return node;
     }
 }
@@ -104,7 +110,7 @@ static ejk_status look(const ejk_config_cache *cache, const ejk_config_key *key,
     ejk_status status = EJK_OK;
     atomic_uint *readers = enter(cache);
     _Atomic(struct node *) *slot;
-    const struct node *node = find(cache, atomic_load(&cache->table), &filled, hash, &slot);
+    const struct node *node = find(atomic_load(&cache->table), &filled, hash, &slot);
     if (node && out) status = ejki_config_entry_copy(&node->entry, out);
     leave(readers);
     if (status == EJK_OK) *found = node != NULL;
@@ -173,7 +179,7 @@ static struct node *make_node(const ejk_config_key *key, const ejk_config_entry 
     end = append(end, key->op_id, &node->key.op_id);
     end = append(end, key->call_key, &node->key.call_key);
     end = append(end, key->layout, &node->key.layout);
-    node->entry.config = strcpy(end, entry->config);
+    node->entry.config = memcpy(end, entry->config, strlen(entry->config) + 1);
     return node;
 }
 
@@ -186,12 +192,11 @@ static struct table *make_table(size_t slot_count) {
 }
 
 /* The first slot on a key's way that has no node. */
-static _Atomic(struct node *) *vacancy(const ejk_config_cache *cache, struct table *table,
-                                       uint64_t hash) {
+static _Atomic(struct node *) *vacancy(struct table *table, uint64_t hash) {
     for (size_t i = hash;; i++) {
         _Atomic(struct node *) *slot = &table->slots[i & (table->slot_count - 1)];
         struct node *node = atomic_load(slot);
-        if (!node || node == &cache->removed) return slot;
+        if (!node || node == removed()) return slot;
     }
 }
 
@@ -202,7 +207,7 @@ static bool rebuild(ejk_config_cache *cache) {
     struct table *table = make_table(slot_count);
     if (!table) return false;
     for (struct node *node = cache->oldest; node; node = node->after)
-        atomic_store(vacancy(cache, table, node->hash), node);
+        atomic_store(vacancy(table, node->hash), node);
     struct table *old = atomic_exchange(&cache->table, table);
     cache->used = (size_t)atomic_load(&cache->size);
     retire(cache, &old->retired);
@@ -221,9 +226,9 @@ static void link_between(ejk_config_cache *cache, struct node *before, struct no
 /* Takes a key's node out; false if it has none. */
 static bool take_out(ejk_config_cache *cache, const ejk_config_key *key, uint64_t hash) {
     _Atomic(struct node *) *slot;
-    struct node *node = find(cache, atomic_load(&cache->table), key, hash, &slot);
+    struct node *node = find(atomic_load(&cache->table), key, hash, &slot);
     if (!node) return false;
-    atomic_store(slot, &cache->removed);
+    atomic_store(slot, removed());
     *(node->before ? &node->before->after : &cache->oldest) = node->after;
     *(node->after ? &node->after->before : &cache->newest) = node->before;
     atomic_fetch_sub(&cache->size, 1);
@@ -239,7 +244,7 @@ static void take_out_oldest(ejk_config_cache *cache) {
 static bool insert(ejk_config_cache *cache, struct node *node) {
     struct table *table = atomic_load(&cache->table);
     _Atomic(struct node *) *slot;
-    struct node *old = find(cache, table, &node->key, node->hash, &slot);
+    struct node *old = find(table, &node->key, node->hash, &slot);
     if (old) {
         link_between(cache, old->before, node, old->after);
         atomic_store(slot, node);
@@ -249,7 +254,7 @@ static bool insert(ejk_config_cache *cache, struct node *node) {
     /* A quarter of the slots stays NULL: every search ends there. */
     if ((cache->used + 1) * 4 > table->slot_count * 3 && !rebuild(cache)) return false;
     if (cache->capacity > 0 && atomic_load(&cache->size) >= cache->capacity) take_out_oldest(cache);
-    slot = vacancy(cache, atomic_load(&cache->table), node->hash);
+    slot = vacancy(atomic_load(&cache->table), node->hash);
     if (!atomic_load(slot)) cache->used++;
     link_between(cache, cache->newest, node, NULL);
     atomic_fetch_add(&cache->size, 1);
@@ -351,7 +356,6 @@ ejk_status ejk_config_cache_create(int64_t capacity, ejk_config_cache **out) {
     atomic_init(&cache->generation, 0);
     atomic_init(&cache->table, table);
     atomic_init(&cache->size, 0);
-    cache->removed = (struct node){.hash = 0};
     cache->capacity = capacity;
     cache->used = 0;
     cache->oldest = cache->newest = NULL;

@@ -4,9 +4,9 @@
  *
  * A cache is a store under a mutex. Beside the file lies another, "<file>-lock": whoever opens, writes,
  * closes or renames the file holds a lock on it. SQLite locks for itself, but does not expect its file to
- * be renamed: it finds the parts beside a database by name, and whoever still had the old one open would
- * write into, or delete, the parts of the new one. With the lock held, a look whether the file still is
- * the one that was opened stays true.
+ * be renamed: whoever still had the old one open would store rows where nobody looks, and as the parts
+ * beside a database are found by name, might take those of the new one for its own. With the lock held, a
+ * look whether the file still is the one that was opened stays true.
  */
 #ifndef EJKI_OPS_CONFIG_PERSISTENT_H
 #define EJKI_OPS_CONFIG_PERSISTENT_H

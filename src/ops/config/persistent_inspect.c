@@ -131,6 +131,7 @@ static ejki_verdict judge(ejk_persistent_cache *cache, bool ours, char *reason, 
         return EJKI_REFUSED;
     }
     rc = bring_up_to_date(cache, &identity);
+    if (rc == SQLITE_OK) rc = ejki_store_check(store);
     if (rc == SQLITE_OK) rc = configure(store);
     if (rc == SQLITE_OK) rc = ejki_store_prepare(store);
     return rc == SQLITE_OK ? EJKI_SOUND : refused(store, rc, true, reason, size);

@@ -38,6 +38,20 @@ static int finish(ejki_store *store, int rc) {
     return rc;
 }
 
+int ejki_store_check(ejki_store *store) {
+    sqlite3_stmt *statement;
+    int rc = sqlite3_prepare_v2(
+        store->db,
+        "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'configs' AND sql = ?",
+        -1, &statement, NULL);
+    if (rc == SQLITE_OK) rc = sqlite3_bind_text(statement, 1, CREATE, -1, SQLITE_STATIC);
+    if (rc == SQLITE_OK) rc = sqlite3_step(statement);
+    bool same = rc == SQLITE_ROW && sqlite3_column_int64(statement, 0) == 1;
+    sqlite3_finalize(statement);
+    if (rc == SQLITE_ROW) return same ? SQLITE_OK : SQLITE_CORRUPT;
+    return rc;
+}
+
 int ejki_store_create(ejki_store *store) {
     int rc = execute(store, "BEGIN IMMEDIATE", SQLITE_OK);
     rc = execute(store, CREATE, rc);

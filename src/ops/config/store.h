@@ -34,6 +34,8 @@ int ejki_store_open(ejki_store *store, const char *path, int flags, int busy_ms)
 /* Makes the table in an empty database, or brings an older one up to date, in one transaction. */
 int ejki_store_create(ejki_store *store);
 int ejki_store_migrate(ejki_store *store, int64_t *rows);
+/* SQLITE_CORRUPT if the table is not word for word what was made: its types decide what is stored. */
+int ejki_store_check(ejki_store *store);
 /* Needs the table. */
 int ejki_store_prepare(ejki_store *store);
 void ejki_store_close(ejki_store *store);

@@ -17,6 +17,7 @@ static const char *text_of(const ejk_record *record, const void *object, const c
 /* The call's explicit configuration; NULL if the operation has none or nothing in it is set. */
 static const void *explicit_config(const ejk_plan *plan) {
     const ejk_kernel *kernel = plan->kernel;
+    if (plan->request->override_cfg) return plan->request->override_cfg;
     const ejk_field *field =
         kernel->config_field ? ejk_record_find(kernel->args, kernel->config_field, NULL) : NULL;
     return field && ejk_record_is_set(field, plan->args) ? (const char *)plan->args + field->offset

@@ -32,27 +32,11 @@ static ejk_status fill(const ejk_tensor *tensor) {
     return status;
 }
 
-/* The element type a residual's unit names: a type's name, that of a tensor of the call, or any float, which
- * becomes that of the first tensor. */
-static ejk_dtype dtype_of(const ejk_field *field, const ejk_kernel *kernel, const void *args) {
-    const char *word = strrchr(field->unit, ' ');
-    ejk_dtype dtype = EJK_DTYPE_UNSET, first = EJK_DTYPE_UNSET;
-    word = word ? word + 1 : field->unit;
-    if (ejk_dtype_from_name(word, &dtype) == EJK_OK) return dtype;
-    for (int32_t i = 0; i < kernel->args->count; i++) {
-        const ejk_field *own = &kernel->args->fields[i];
-        if (own->kind != EJK_FIELD_TENSOR) continue;
-        dtype = ((const ejk_tensor *)(const void *)((const char *)args + own->offset))->dtype;
-        if (strcmp(own->name, word) == 0) return dtype;
-        if (first == EJK_DTYPE_UNSET) first = dtype;
-    }
-    return first;
-}
-
 /* Residuals of the shapes that their units say, filled by the forward hook. */
 static ejk_status open_residuals(ejki_backward *b, ejk_context *context, const ejk_kernel *kernel,
                                  const void *args) {
     const ejk_record *record = kernel->residuals;
+    const ejk_dtype number = b->cotangent_count ? b->cotangents[0].dtype : EJK_DTYPE_F32;
     ejk_axes axes = {.count = 0};
     b->residuals = calloc(1, record->size + 1);
     if (!b->residuals) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for residuals");
@@ -61,9 +45,11 @@ static ejk_status open_residuals(ejki_backward *b, ejk_context *context, const e
         const ejk_field *field = &record->fields[i];
         int64_t shape[EJK_MAX_RANK];
         int32_t rank;
+        ejk_dtype dtype;
         if (field->kind != EJK_FIELD_TENSOR) continue;
         EJKI_TRY(ejk_field_shape(field, &axes, &rank, shape));
-        EJKI_TRY(add(b, dtype_of(field, kernel, args), rank, shape,
+        EJKI_TRY(ejk_field_dtype(record, field, b->residuals, number, &dtype));
+        EJKI_TRY(add(b, dtype, rank, shape,
                      (ejk_tensor *)(void *)((char *)b->residuals + field->offset)));
     }
     ejk_plan *plan;
