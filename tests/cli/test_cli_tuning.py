@@ -164,7 +164,13 @@ class Tune(Cached):
         answer = subprocess.run([EJK, "tune", *self.CALL, *self.SHORT, "--no-store"], stderr=follower,
                                 stdout=subprocess.PIPE, check=True, timeout=60)
         os.close(follower)
-        shown = os.read(leader, 1 << 16).decode()
+        shown, part = "", b"?"
+        while part:
+            try:
+                part = os.read(leader, 1 << 16)
+            except OSError:  # nobody has the other end any more
+                part = b""
+            shown += part.decode()
         self.assertIn(" tried, ", shown)
         self.assertTrue(shown.endswith("\r\x1b[K"), shown)
         self.assertNotIn("\n", shown)
