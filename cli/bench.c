@@ -40,13 +40,6 @@ static bool read_threads(bench_state *state) {
     }
 }
 
-static bool read_layout(bench_state *state) {
-    const char *layout = state->wish->layout;
-    state->request.heads_first = layout && strcmp(layout, "bhtd") == 0;
-    return !layout || state->request.heads_first || strcmp(layout, "bthd") == 0 ||
-           complain("--layout is '%s', expected bthd or bhtd", layout);
-}
-
 static bool prepare(bench_state *state) {
     const bench_options *wish = state->wish;
     if (wish->shapes.count == 0)
@@ -54,14 +47,12 @@ static bool prepare(bench_state *state) {
     if (wish->repeat > BENCH_MOST_REPETITIONS)
         return complain("--repeat is %d, expected at most %d", (int)wish->repeat,
                         (int)BENCH_MOST_REPETITIONS);
-    state->request.dtype = EJK_DTYPE_F32;
-    state->request.with = wish->with;
     state->request.cold = wish->cold;
     state->request.arguments = &state->call;
     return call_set_config(&state->call, wish->config) &&
            call_set_platform(state->call.kernel, state->call.args, wish->platform) &&
-           (!wish->dtype || succeeded(ejk_dtype_from_name(wish->dtype, &state->request.dtype))) &&
-           read_layout(state) && read_threads(state);
+           shape_options(wish->dtype, wish->with, wish->layout, &state->request.shape) &&
+           read_threads(state);
 }
 
 /* ---- Measuring ------------------------------------------------------------------------------------- */
@@ -90,9 +81,9 @@ static json_t *arguments_json(const op_call *call) {
 static bool measure_shape(const bench_state *state, ejk_context *context, bench_case *bench,
                           bench_result *out) {
     const char *against = state->wish->against;
-    out->shape = shape_text(&state->request.axes);
+    out->shape = shape_text(&state->request.shape.axes);
     out->arguments = arguments_json(&bench->call);
-    out->dtype = state->request.dtype;
+    out->dtype = state->request.shape.dtype;
     out->host = state->host;
     out->host_plan = state->host_plan;
     return out->shape && out->arguments && bench_verify(bench) &&
@@ -122,9 +113,9 @@ static bool add_result(bench_state *state, int32_t threads) {
 static bool measure_host(bench_state *state) {
     bench_request tiny = state->request;
     tiny.cold = false;
-    for (int32_t i = 0; i < tiny.axes.count; i++) {
-        const char *name = tiny.axes.axis[i].name;
-        tiny.axes.axis[i].length = *name == 'B' || *name == 'H' ? 1 : 8;
+    for (int32_t i = 0; i < tiny.shape.axes.count; i++) {
+        const char *name = tiny.shape.axes.axis[i].name;
+        tiny.shape.axes.axis[i].length = *name == 'B' || *name == 'H' ? 1 : 8;
     }
     ejk_context *context;
     bench_case bench;
@@ -144,9 +135,7 @@ static bool measure_all(bench_state *state) {
         calloc((size_t)shapes->count * (size_t)state->thread_counts, sizeof *state->results);
     if (!state->results) return complain("no memory for the results");
     for (int i = 0; i < shapes->count; i++) {
-        if (!succeeded(ejk_axes_parse(shapes->items[i], &state->request.axes)) ||
-            !bench_complete_axes(&state->request.axes))
-            return false;
+        if (!shape_sizes(shapes->items[i], &state->request.shape.axes)) return false;
         if (i == 0 && !measure_host(state)) return false;
         for (int k = 0; k < state->thread_counts; k++)
             if (!add_result(state, state->threads[k])) return false;
@@ -206,16 +195,12 @@ static int bench_operation(const ejk_kernel *kernel, int count, char **words, co
 
 static int find_and_bench(int count, char **words, const option *own, const bench_options *wish) {
     bool help = options_ask_help(count, words);
-    if (count == 0 || words[0][0] == '-') {
-        if (help) return print_help(NULL, own);
-        complain("bench needs an operation first, as `ejk bench flash_attention --help`");
-        return FAILED;
-    }
+    if (help && (count == 0 || words[0][0] == '-')) return print_help(NULL, own);
     ejk_context *catalogue;
     if (!open_catalogue(&catalogue)) return FAILED;
     const ejk_kernel *kernel;
     int status = FAILED;
-    if (succeeded(ejk_context_find_kernel(catalogue, words[0], &kernel)))
+    if (call_operation("bench", catalogue, count, words, &kernel))
         status = help ? print_help(kernel, own)
                       : bench_operation(kernel, count - 1, words + 1, own, wish);
     ejk_context_destroy(catalogue);
@@ -241,11 +226,7 @@ int bench_command(int count, char **words) {
         {"json", OPTION_ALONE, &wish.json, "", "report as JSON"},
         {"help", OPTION_ALONE, &wish.help, "", "this text"},
         {.name = NULL}};
-    wish.shapes.items = calloc((size_t)count + 1, sizeof *wish.shapes.items);
-    if (!wish.shapes.items) {
-        complain("no memory for %d words", count);
-        return FAILED;
-    }
+    if (!options_texts(count, &wish.shapes)) return FAILED;
     int status = find_and_bench(count, words, own, &wish);
     free(wish.shapes.items);
     return status;

@@ -6,6 +6,7 @@
 #include "call.h"
 #include "compare.h"
 #include "options.h"
+#include "shape.h"
 
 enum { BENCH_MOST_REPETITIONS = 1000 };
 
@@ -38,15 +39,9 @@ typedef struct bench_case {
 /* What a case is made from. */
 typedef struct bench_request {
     const op_call *arguments; /* those that are no tensors */
-    ejk_axes axes;
-    ejk_dtype dtype;
-    const char *with; /* optional tensors, "bias,lse", or NULL */
-    bool heads_first; /* in memory [B,H,T,D] in place of [B,T,H,D] */
-    bool cold;        /* rotate inputs, whatever the arithmetic intensity */
+    call_shape shape;
+    bool cold; /* rotate inputs, whatever the arithmetic intensity */
 } bench_request;
-
-/* Puts the usual symbols into their order and binds those that were left out: B = 1, S = T, Hkv = Hq, Dv = D. */
-bool bench_complete_axes(ejk_axes *axes);
 
 bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out);
 void bench_case_close(bench_case *bench);

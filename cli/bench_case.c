@@ -21,85 +21,6 @@
 /* Caches that are not known are taken to be no larger than this. */
 #define LEAST_ROTATION (INT64_C(64) << 20)
 
-/* ---- Symbols --------------------------------------------------------------------------------------- */
-
-bool bench_complete_axes(ejk_axes *axes) {
-    static const struct {
-        const char *symbol, *same_as; /* "" = 1, NULL = no default */
-    } symbols[] = {{"B", ""},  {"Hq", NULL}, {"Hkv", "Hq"}, {"T", NULL},
-                   {"S", "T"}, {"D", NULL},  {"Dv", "D"}};
-    ejk_axes ordered = {.count = 0};
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        const char *same_as = symbols[i].same_as;
-        int64_t length = ejk_axes_get(axes, symbols[i].symbol);
-        if (length < 0 && same_as) length = *same_as ? ejk_axes_get(axes, same_as) : 1;
-        if (length >= 0 && !succeeded(ejk_axes_set(&ordered, symbols[i].symbol, length)))
-            return false;
-    }
-    for (int32_t i = 0; i < axes->count; i++)
-        if (!succeeded(ejk_axes_set(&ordered, axes->axis[i].name, axes->axis[i].length)))
-            return false;
-    *axes = ordered;
-    return true;
-}
-
-/* ---- Views ----------------------------------------------------------------------------------------- */
-
-/* True if a list of names, "bias,softmax-aux", has this one. */
-static bool names(const char *list, const char *name) {
-    size_t length = strlen(name);
-    for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',') {
-        size_t i = 0;
-        while (i < length && (at[i] == name[i] || (at[i] == '-' && name[i] == '_'))) i++;
-        if (i == length && (at[i] == ',' || at[i] == '\0')) return true;
-    }
-    return false;
-}
-
-static bool check_names(const ejk_record *record, const char *list) {
-    for (const char *at = list; at && *at; at += strcspn(at, ","), at += *at == ',') {
-        bool known = false;
-        int length = (int)strcspn(at, ",");
-        char name[128];
-        snprintf(name, sizeof name, "%.*s", length, at);
-        for (int32_t i = 0; i < record->count && !known; i++)
-            known =
-                record->fields[i].kind == EJK_FIELD_TENSOR && names(name, record->fields[i].name);
-        if (!known)
-            return complain("--with has '%s', which is no tensor of %s", name, record->name);
-    }
-    return true;
-}
-
-/* True if the third axis of the unit counts heads: "[B,T,Hq,D]". */
-static bool has_heads(const char *unit) {
-    const char *second = strchr(unit, ',');
-    const char *third = second ? strchr(second + 1, ',') : NULL;
-    return third && third[1] == 'H';
-}
-
-/* Exchanges two axes of memory, not of the view. */
-static void put_heads_first(ejk_tensor *tensor) {
-    tensor->strides[2] = tensor->shape[1] * tensor->shape[3];
-    tensor->strides[1] = tensor->shape[3];
-}
-
-static bool declare(const bench_request *request, op_call *call) {
-    const ejk_record *record = call->kernel->args;
-    if (!check_names(record, request->with)) return false;
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        bool required = field->role == EJK_REQUIRED || field->role == EJK_REQUIRED_OUTPUT;
-        if (field->kind != EJK_FIELD_TENSOR || !(required || names(request->with, field->name)))
-            continue;
-        if (!call_declare(call, i, &request->axes, request->dtype)) return false;
-        ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
-        if (request->heads_first && tensor->rank == 4 && has_heads(field->unit))
-            put_heads_first(tensor);
-    }
-    return true;
-}
-
 /* ---- Memory ---------------------------------------------------------------------------------------- */
 
 static int64_t round_up(int64_t bytes, int64_t step) {
@@ -242,20 +163,12 @@ static bool allocate(bench_case *bench, bool cold) {
     return true;
 }
 
-/* One sink, where nothing is said about them. */
-static bool declare_all(const bench_request *request, op_call *call) {
-    bench_request whole = *request;
-    if (ejk_axes_get(&whole.axes, "n") < 0 && !succeeded(ejk_axes_set(&whole.axes, "n", 1)))
-        return false;
-    return declare(&whole, call);
-}
-
 static bool build(const bench_request *request, ejk_context *context, bench_case *bench) {
     const ejk_kernel *kernel = request->arguments->kernel;
     if (!call_open(kernel, &bench->call)) return false;
     memcpy(bench->call.args, request->arguments->args, kernel->args->size);
-    return declare_all(request, &bench->call) && call_plan(&bench->call, context, &bench->plan) &&
-           allocate(bench, request->cold);
+    return shape_declare(&request->shape, &bench->call) &&
+           call_plan(&bench->call, context, &bench->plan) && allocate(bench, request->cold);
 }
 
 bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out) {

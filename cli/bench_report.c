@@ -75,18 +75,6 @@ static json_t *report_json(const ejk_kernel *kernel, const bench_result *results
 
 /* ---- Table ----------------------------------------------------------------------------------------- */
 
-static void add_time(text_table *table, double seconds) {
-    const char *unit = "s";
-    if (seconds < 1e-3) {
-        seconds *= 1e6;
-        unit = "us";
-    } else if (seconds < 1) {
-        seconds *= 1e3;
-        unit = "ms";
-    }
-    table_add(table, "%.3f %s", seconds, unit);
-}
-
 static void add_share(text_table *table, double share) {
     if (share > 0)
         table_add(table, "%.1f %%", 100 * share);
@@ -105,9 +93,9 @@ static void add_row(text_table *table, const bench_result *r) {
     table_add(table, "%s", r->shape);
     table_add(table, "%s", bench_plan_text(r, "implementation"));
     table_add(table, "%d", (int)r->threads);
-    add_time(table, r->time);
-    add_time(table, r->time_p10);
-    add_time(table, r->time_p90);
+    table_add_time(table, r->time);
+    table_add_time(table, r->time_p10);
+    table_add_time(table, r->time_p90);
     add_rate(table, &r->compute);
     add_share(table, r->compute.share_max);
     add_rate(table, &r->memory);

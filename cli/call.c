@@ -5,6 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool call_operation(const char *command, ejk_context *catalogue, int count, char **words,
+                    const ejk_kernel **out) {
+    if (count == 0 || words[0][0] == '-')
+        return complain("%s needs an operation first, as `ejk %s flash_attention --help`", command,
+                        command);
+    return succeeded(ejk_context_find_kernel(catalogue, words[0], out));
+}
+
 bool call_open(const ejk_kernel *kernel, op_call *out) {
     *out = (op_call){.kernel = kernel,
                      .args = calloc(1, kernel->args->size),

@@ -12,6 +12,13 @@ typedef struct op_call {
     ejk_owned_tensor *owned; /* by index of the field */
 } op_call;
 
+/*
+ * The operation that the first word names. `command` is named in the sentence if there is no such word.
+ * The catalogue has to outlive the kernel.
+ */
+bool call_operation(const char *command, ejk_context *catalogue, int count, char **words,
+                    const ejk_kernel **out);
+
 bool call_open(const ejk_kernel *kernel, op_call *out);
 void call_close(op_call *call);
 

@@ -17,6 +17,10 @@ enum { DONE = 0, DIFFERS = 1, FAILED = 2 };
 int info_command(int count, char **words);
 int run_command(int count, char **words);
 int bench_command(int count, char **words);
+int tune_command(int count, char **words);
+int cache_command(int count, char **words);
+int explain_command(int count, char **words);
+int labels_command(int count, char **words);
 
 /* Prints "ejk: " and the sentence. Always false. */
 __attribute__((format(printf, 1, 2))) bool complain(const char *format, ...);

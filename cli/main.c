@@ -12,6 +12,10 @@ static const struct {
     {"info", "what the library and this machine can do", info_command},
     {"run", "run an operation on tensors from files", run_command},
     {"bench", "measure an operation against what this machine can do at most", bench_command},
+    {"tune", "find the fastest configuration of a call, and keep it", tune_command},
+    {"cache", "show and change the configurations that are kept", cache_command},
+    {"explain", "say which configuration a call gets, and why", explain_command},
+    {"labels", "find calls in HLO or StableHLO text", labels_command},
 };
 
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -35,7 +39,8 @@ static int dispatch(int count, char **words) {
     }
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(words[1], commands[i].name) == 0) return commands[i].run(count - 2, words + 2);
-    complain("'%s' is no command, expected info, run or bench", words[1]);
+    complain("'%s' is no command, expected info, run, bench, tune, cache, explain or labels",
+             words[1]);
     return FAILED;
 }
 

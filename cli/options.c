@@ -72,6 +72,27 @@ static bool read_count(const option *own, const char *text) {
     return complain("--%s is '%s', expected a whole number above 0", own->name, text);
 }
 
+static bool read_time(const option *own, const char *text) {
+    static const struct {
+        const char *name;
+        double seconds;
+    } units[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"m", 60}};
+    char *end;
+    double value = strtod(text, &end);
+    for (size_t i = 0; end != text && i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].name) == 0 && value > 0 && isfinite(value * units[i].seconds)) {
+            *(double *)own->target = value * units[i].seconds;
+            return true;
+        }
+    return complain("--%s is '%s', expected a time as 30s, 500ms or 2m", own->name, text);
+}
+
+static bool add_text(const option *own, const char *text) {
+    texts *all = own->target;
+    all->items[all->count++] = text;
+    return true;
+}
+
 static bool set_own(const option *own, flag_word *flag) {
     if (own->kind == OPTION_ALONE) {
         *(bool *)own->target = true;
@@ -83,11 +104,8 @@ static bool set_own(const option *own, flag_word *flag) {
     switch (own->kind) {
     case OPTION_NUMBER: return read_number(own, value);
     case OPTION_COUNT: return read_count(own, value);
-    case OPTION_TEXTS: {
-        texts *all = own->target;
-        all->items[all->count++] = value;
-        return true;
-    }
+    case OPTION_TIME: return read_time(own, value);
+    case OPTION_TEXTS: return add_text(own, value);
     default: *(const char **)own->target = value; return true;
     }
 }
@@ -113,7 +131,8 @@ static bool same_name(const char *name, const char *given) {
 
 static bool refuse(const flag_word *flag, const option *own, const field_flags *fields) {
     near_names near = {.wanted = flag->name};
-    for (; own->name; own++) near_offer(&near, own->name);
+    for (; own->name; own++)
+        if (*own->name) near_offer(&near, own->name);
     for (int32_t i = 0; fields && i < fields->kernel->args->count; i++)
         near_offer(&near, fields->kernel->args->fields[i].name);
     char list[256];
@@ -123,14 +142,30 @@ static bool refuse(const flag_word *flag, const option *own, const field_flags *
 
 static bool set_flag(flag_word *flag, const option *own, const field_flags *fields) {
     for (const option *each = own; each->name; each++)
-        if (same_name(each->name, flag->name)) return set_own(each, flag);
+        if (*each->name && same_name(each->name, flag->name)) return set_own(each, flag);
     const ejk_field *field =
         fields ? ejk_record_find(fields->kernel->args, flag->name, NULL) : NULL;
     return field ? set_field(field, fields, flag) : refuse(flag, own, fields);
 }
 
+bool options_texts(int count, texts *out) {
+    *out = (texts){.items = calloc((size_t)count + 1, sizeof *out->items)};
+    return out->items || complain("no memory for %d words", count);
+}
+
+/* What takes words that are no flags; NULL if nothing does. */
+static const option *find_plain(const option *own) {
+    while (own->name && *own->name) own++;
+    return own->name ? own : NULL;
+}
+
 bool options_parse(int count, char **words, const option *own, const field_flags *fields) {
+    const option *plain = find_plain(own);
     for (int i = 0; i < count;) {
+        if (plain && strncmp(words[i], "--", 2) != 0) {
+            add_text(plain, words[i++]);
+            continue;
+        }
         flag_word flag = {.left = 0};
         if (!read_flag(count - i, words + i, &flag) || !set_flag(&flag, own, fields)) return false;
         i += 1 + flag.taken;
@@ -141,6 +176,7 @@ bool options_parse(int count, char **words, const option *own, const field_flags
 bool options_help(const option *own) {
     text_table table = {.align = "ll"};
     for (; own->name; own++) {
+        if (!*own->name) continue;
         table_add(&table, "--%s%s%s", own->name, *own->value ? " " : "", own->value);
         table_add(&table, "%s", own->doc);
     }

@@ -15,6 +15,7 @@ typedef enum option_kind {
     OPTION_TEXTS,  /* the same, any number of times: texts */
     OPTION_NUMBER, /* double, above 0 */
     OPTION_COUNT,  /* int32_t, 1 or more */
+    OPTION_TIME,   /* double, seconds, above 0: "30s", "500ms", "2m" */
 } option_kind;
 
 typedef struct texts {
@@ -23,7 +24,7 @@ typedef struct texts {
 } texts;
 
 typedef struct option {
-    const char *name; /* without "--"; NULL ends a list */
+    const char *name; /* without "--"; "" takes the words that are no flags; NULL ends a list */
     option_kind kind;
     void *target;
     const char *value; /* how help names what it takes; "" for none */
@@ -37,6 +38,9 @@ typedef struct field_flags {
     const char *
         *files; /* by index of the field: what is given for a tensor. NULL: tensors are refused */
 } field_flags;
+
+/* Room for as many texts as there are words; it is freed by the caller. */
+bool options_texts(int count, texts *out);
 
 /* Reads all words. NULL `fields`: there are own flags only. */
 bool options_parse(int count, char **words, const option *own, const field_flags *fields);

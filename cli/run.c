@@ -271,16 +271,12 @@ int run_command(int count, char **words) {
         {"help", OPTION_ALONE, &wish.help, "", "this text, with the operation's arguments"},
         {.name = NULL}};
     bool help = options_ask_help(count, words);
-    if (count == 0 || words[0][0] == '-') {
-        if (help) return print_help(NULL, own);
-        complain("run needs an operation first, as `ejk run flash_attention --help`");
-        return FAILED;
-    }
+    if (help && (count == 0 || words[0][0] == '-')) return print_help(NULL, own);
     ejk_context *catalogue;
     if (!open_catalogue(&catalogue)) return FAILED;
     const ejk_kernel *kernel;
     int status = FAILED;
-    if (succeeded(ejk_context_find_kernel(catalogue, words[0], &kernel)))
+    if (call_operation("run", catalogue, count, words, &kernel))
         status = help ? print_help(kernel, own)
                       : run_operation(kernel, count - 1, words + 1, own, &wish);
     ejk_context_destroy(catalogue);

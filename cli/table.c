@@ -15,6 +15,20 @@ static int width_of(const char *text) {
     return width;
 }
 
+const char *time_text(double seconds, char out[TIME_ROOM]) {
+    const char *unit = "s";
+    if (!(seconds > 0)) return "-";
+    if (seconds < 1e-3) {
+        seconds *= 1e6;
+        unit = "us";
+    } else if (seconds < 1) {
+        seconds *= 1e3;
+        unit = "ms";
+    }
+    snprintf(out, TIME_ROOM, "%.3f %s", seconds, unit);
+    return out;
+}
+
 static char *text_of(const char *format, va_list values) {
     char cell[1024];
     int length = vsnprintf(cell, sizeof cell, format, values);
@@ -40,6 +54,11 @@ void table_add(text_table *table, const char *format, ...) {
         table->cells[table->count++] = text;
     else
         table->failed = true;
+}
+
+void table_add_time(text_table *table, double seconds) {
+    char text[TIME_ROOM];
+    table_add(table, "%s", time_text(seconds, text));
 }
 
 static int column_width(const text_table *table, size_t column) {

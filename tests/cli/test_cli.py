@@ -6,29 +6,15 @@ import json
 import math
 import os
 import struct
-import subprocess
 import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree
 
-EJK, SOURCE = sys.argv[1], sys.argv[2]
+from command import EJK, SOURCE, ejk, parsed
+
 BYTELM = os.path.join(SOURCE, "examples", "data", "bytelm")
 HEADS, DIM = 2, 4
-
-
-def ejk(*words, status=0, **environment):
-    """Runs the command and checks its exit status; the answer has stdout and stderr."""
-    answer = subprocess.run([EJK, *words], capture_output=True, text=True, timeout=150,
-                            env={**os.environ, **environment})
-    if answer.returncode != status:
-        raise AssertionError(f"{words}: exit {answer.returncode}, expected {status}\n"
-                             f"{answer.stdout}{answer.stderr}")
-    return answer
-
-
-def parsed(*words, **options):
-    return json.loads(ejk(*words, "--json", **options).stdout)
 
 
 def write_npy(path, values, shape, code="f", order="C"):
@@ -83,7 +69,7 @@ class Help(unittest.TestCase):
     def test_general(self):
         for words in ([], ["--help"], ["-h"]):
             text = ejk(*words).stdout
-            for command in ("info", "run", "bench"):
+            for command in ("info", "run", "bench", "tune", "cache", "explain", "labels"):
                 self.assertIn(command, text)
         with open(os.path.join(SOURCE, "VERSION")) as file:
             self.assertEqual(ejk("--version").stdout, f"ejk {file.read().strip()}\n")
@@ -95,6 +81,9 @@ class Help(unittest.TestCase):
         text = ejk("bench", "--help").stdout
         self.assertIn("--shape", text)
         self.assertIn("Method.", text)
+        for words in (["tune"], ["tune", "flash_attention"], ["explain"], ["explain", "flash_attention"],
+                      ["cache"], ["cache", "rm"], ["labels"]):
+            self.assertIn("--cache PATH", ejk(*words, "--help").stdout)
 
     def test_wrong_words(self):
         for words, part in ((["walk"], "'walk' is no command"),

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ejk explain`: which step chooses a call's configuration, and what follows from it. */
+#include "options.h"
+#include "shape.h"
+#include "store.h"
+#include "table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = EJK_CHOICE_HEURISTICS + 1 };
+
+typedef struct explain_options {
+    call_words call;
+    const char *cache;
+    bool json, help;
+} explain_options;
+
+/* What is found out. */
+typedef struct explanation {
+    const explain_options *wish;
+    config_store store;
+    ejk_context *context;
+    ejk_config_selector_chain *chain;
+    ejk_executor *executor;
+    op_call call;
+    ejk_plan *plan;
+    json_t *events[STEPS]; /* what the chain told of a step: its fields, or NULL */
+    ejk_config_key_text room;
+    ejk_config_key key;
+} explanation;
+
+/* ---- Asking ------------------------------------------------------------------------------------------ */
+
+static int step_of(const char *event, const json_t *fields) {
+    const char *name = strcmp(event, "cache_hit") == 0 || strcmp(event, "config_rejected") == 0
+                           ? store_text(fields, "level")
+                       : strcmp(event, "overlay_hit") == 0 ? "overlay"
+                                                           : event;
+    for (int step = 0; step < STEPS; step++)
+        if (strcmp(ejk_choice_step_name((ejk_choice_step)step), name) == 0) return step;
+    return STEPS;
+}
+
+static void hear(void *user, const char *event, const char *fields) {
+    explanation *e = user;
+    json_t *object = json_loads(fields, 0, NULL);
+    int step = step_of(event, object);
+    if (step < STEPS) {
+        json_decref(e->events[step]);
+        e->events[step] = json_incref(object);
+    }
+    json_decref(object);
+}
+
+/* A chooser that notes the key and asks the chain. */
+static ejk_status choose(void *self, const ejk_invocation *invocation, void *config,
+                         ejk_choice_step *step) {
+    explanation *e = self;
+    const ejk_status status = ejk_invocation_key(invocation, &e->room, &e->key);
+    if (status != EJK_OK) return status;
+    return ejk_config_selector_chain_choose(e->chain, invocation, config, step);
+}
+
+static bool ask(explanation *e) {
+    const ejk_config_selector_options options = {
+        .persistent = e->store.cache, .on_event = hear, .on_event_user = e};
+    const ejk_config_chooser chooser = {e, choose, NULL};
+    return succeeded(ejk_config_selector_chain_create(&options, &e->chain)) &&
+           succeeded(ejk_executor_create(e->context, &(ejk_executor_options){.chooser = &chooser},
+                                         &e->executor)) &&
+           succeeded(
+               ejk_executor_compile(e->executor, e->call.kernel, e->call.args, NULL, &e->plan));
+}
+
+/* ---- Steps ------------------------------------------------------------------------------------------- */
+
+/* In one word what a step did. */
+static const char *outcome_of(const explanation *e, int step) {
+    const int chosen = (int)ejk_plan_step(e->plan);
+    if (step == chosen) return "chosen";
+    if (step > chosen) return "not asked";
+    if (e->events[step]) return "rejected";
+    switch (step) {
+    case EJK_CHOICE_MEMORY:
+    case EJK_CHOICE_PERSISTENT: return "miss";
+    case EJK_CHOICE_AUTOTUNE: return "not allowed";
+    default: return "none";
+    }
+}
+
+static const char *detail_of(const explanation *e, int step, char *out, size_t room) {
+    const json_t *event = e->events[step];
+    *out = '\0';
+    if (event && step == (int)ejk_plan_step(e->plan))
+        return store_config_text(json_object_get(event, "cfg"), out, room);
+    if (event) return store_text(event, "reason");
+    if (step > (int)ejk_plan_step(e->plan)) return out;
+    if (step == EJK_CHOICE_PERSISTENT)
+        snprintf(out, room, "%s%s", e->store.path, e->store.cache ? "" : " does not exist");
+    if (step == EJK_CHOICE_AUTOTUNE) return "by the policy: only `ejk tune` measures";
+    return out;
+}
+
+static json_t *steps_json(const explanation *e) {
+    json_t *steps = json_array();
+    for (int step = 0; step < STEPS; step++) {
+        char detail[1024];
+        json_array_append_new(steps, json_pack("{s:s, s:s, s:s}", "step",
+                                               ejk_choice_step_name((ejk_choice_step)step),
+                                               "outcome", outcome_of(e, step), "detail",
+                                               detail_of(e, step, detail, sizeof detail)));
+    }
+    return steps;
+}
+
+/* ---- Printing ---------------------------------------------------------------------------------------- */
+
+static void add_line(text_table *table, const char *name, const char *value) {
+    table_add(table, "%s", name);
+    table_add(table, "%s", value);
+}
+
+static bool print_steps(const json_t *steps) {
+    text_table table = {.align = "lll"};
+    for (size_t i = 0; i < json_array_size(steps); i++) {
+        const json_t *step = json_array_get(steps, i);
+        table_add(&table, "%s", store_text(step, "step"));
+        table_add(&table, "%s", store_text(step, "outcome"));
+        table_add(&table, "%s", store_text(step, "detail"));
+    }
+    return table_print(&table, 0);
+}
+
+static bool print_plan(const json_t *plan) {
+    const char *name;
+    json_t *value;
+    text_table table = {.align = "ll"};
+    table_add(&table, "implementation");
+    table_add(&table, "%s version %d: %s, %s, %s, %s", store_text(plan, "implementation"),
+              (int)json_integer_value(json_object_get(plan, "implementation_version")),
+              store_text(plan, "platform"), store_text(plan, "backend"), store_text(plan, "isa"),
+              store_text(plan, "dtype"));
+    json_object_foreach(json_object_get(plan, "parameters"), name, value) {
+        table_add(&table, "%s", name);
+        table_add(&table, "%lld by %s", (long long)json_integer_value(value),
+                  store_text(json_object_get(plan, "chosen_by"), name));
+    }
+    table_add(&table, "workers");
+    table_add(&table, "%d", (int)json_integer_value(json_object_get(plan, "workers")));
+    table_add(&table, "workspace");
+    table_add(&table, "%lld bytes",
+              (long long)json_integer_value(json_object_get(plan, "workspace_bytes")));
+    return table_print(&table, 0);
+}
+
+static bool print_key(const ejk_config_key *key) {
+    text_table table = {.align = "ll"};
+    add_line(&table, "device", key->device);
+    add_line(&table, "op", key->op_id);
+    add_line(&table, "call key", key->call_key);
+    add_line(&table, "layout", key->layout);
+    table_add(&table, "threads");
+    table_add(&table, "%d", (int)key->threads);
+    return table_print(&table, 0);
+}
+
+static bool print_all(const explanation *e, const char *problem, json_t *plan, json_t *steps) {
+    if (e->wish->json)
+        return print_json(json_pack("{s:s?, s:s, s:O, s:O, s:o, s:{s:s, s:b}}", "problem", problem,
+                                    "step", ejk_choice_step_name(ejk_plan_step(e->plan)), "steps",
+                                    steps, "plan", plan, "key", store_key_json(&e->key), "cache",
+                                    "path", e->store.path, "exists", e->store.cache != NULL));
+    printf("%s\n\n", problem ? problem : e->call.kernel->op_id);
+    return print_steps(steps) && putchar('\n') != EOF && print_plan(plan) && putchar('\n') != EOF &&
+           print_key(&e->key);
+}
+
+static bool print(const explanation *e) {
+    char *description, *problem = NULL;
+    if (!succeeded(ejk_plan_describe(e->plan, &description))) return false;
+    /* A call that has no text is explained all the same. */
+    if (ejk_problem_to_text(e->call.kernel, e->call.args, &problem) != EJK_OK) problem = NULL;
+    json_t *plan = json_loads(description, 0, NULL), *steps = steps_json(e);
+    bool done = plan && steps ? print_all(e, problem, plan, steps)
+                              : complain("no memory for an explanation");
+    json_decref(plan);
+    json_decref(steps);
+    ejk_free(problem);
+    ejk_free(description);
+    return done;
+}
+
+/* ---- The command ------------------------------------------------------------------------------------- */
+
+static void close_explanation(explanation *e) {
+    ejk_plan_destroy(e->plan);
+    ejk_executor_destroy(e->executor);
+    ejk_config_selector_chain_destroy(e->chain);
+    store_close(&e->store);
+    ejk_context_destroy(e->context);
+    call_close(&e->call);
+    for (int i = 0; i < STEPS; i++) json_decref(e->events[i]);
+}
+
+static bool explain(const ejk_kernel *kernel, int count, char **words, const option *own,
+                    const explain_options *wish) {
+    explanation e = {.wish = wish};
+    if (!call_open(kernel, &e.call)) return false;
+    const field_flags fields = {kernel, e.call.args, NULL};
+    bool done = options_parse(count, words, own, &fields) &&
+                (kernel->config ||
+                 complain("%s has no configuration that could be chosen", kernel->op_id)) &&
+                shape_context(&wish->call, &e.context) &&
+                shape_call("explain", &wish->call, e.context, &e.call) &&
+                store_open(wish->cache, false, &e.store) && ask(&e) && print(&e);
+    close_explanation(&e);
+    return done;
+}
+
+static bool print_help(const ejk_kernel *kernel, const option *own) {
+    puts("usage: ejk explain OPERATION --shape B=1,Hq=8,T=1024,D=64 [--flag value]...\n\n"
+         "Says which step chooses the configuration of a call, what was chosen, and by which key "
+         "it\n"
+         "is kept. Nothing is measured. Symbols of a shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
+    if (!options_help(own)) return false;
+    printf(
+        "\nArguments that are no tensors may be given as flags, as --causal: `ejk info --op %s`.\n",
+        kernel ? kernel->op_id : "OPERATION");
+    return true;
+}
+
+int explain_command(int count, char **words) {
+    explain_options wish = {.cache = NULL};
+    call_words *call = &wish.call;
+    const option own[] = {
+        {"shape", OPTION_TEXT, &call->shape, "SIZES", "sizes of the symbols"},
+        {"dtype", OPTION_TEXT, &call->dtype, "TYPE", "element type of the inputs; default f32"},
+        {"with", OPTION_TEXT, &call->with, "NAMES", "optional tensors, as bias,softmax_aux"},
+        {"layout", OPTION_TEXT, &call->layout, "ORDER", "bthd (default), or bhtd: heads first"},
+        {"threads", OPTION_COUNT, &call->threads, "N",
+         "threads; default EJKERNEL_NUM_THREADS or all"},
+        {"isa", OPTION_TEXT, &call->isa, "TIER", "highest instruction-set tier, as avx2"},
+        {"platform", OPTION_TEXT, &call->platform, "NAME", "auto, simd or reference"},
+        {"config", OPTION_TEXT, &call->config, "JSON", "explicit configuration of the operation"},
+        {"cache", OPTION_TEXT, &wish.cache, "PATH", "where to look; see `ejk cache path`"},
+        {"json", OPTION_ALONE, &wish.json, "", "the answer as JSON"},
+        {"help", OPTION_ALONE, &wish.help, "", "this text"},
+        {.name = NULL}};
+    bool help = options_ask_help(count, words), done = false;
+    if (help && (count == 0 || words[0][0] == '-')) return print_help(NULL, own) ? DONE : FAILED;
+    ejk_context *catalogue;
+    const ejk_kernel *kernel;
+    if (!open_catalogue(&catalogue)) return FAILED;
+    if (call_operation("explain", catalogue, count, words, &kernel))
+        done = help ? print_help(kernel, own) : explain(kernel, count - 1, words + 1, own, &wish);
+    ejk_context_destroy(catalogue);
+    return done ? DONE : FAILED;
+}

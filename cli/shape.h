@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors of a call from the sizes of symbols, as `--shape B=1,Hq=8,T=1024,D=64` gives them. */
+#ifndef EJK_CLI_SHAPE_H
+#define EJK_CLI_SHAPE_H
+
+#include "call.h"
+
+/* What the tensors of a call are to be. */
+typedef struct call_shape {
+    ejk_axes axes;
+    ejk_dtype dtype;
+    const char *with; /* optional tensors, "bias,lse", or NULL */
+    bool heads_first; /* in memory [B,H,T,D] in place of [B,T,H,D] */
+} call_shape;
+
+/* Sets all but the sizes from the texts of --dtype, --with and --layout; each may be NULL. */
+bool shape_options(const char *dtype, const char *with, const char *layout, call_shape *out);
+
+/*
+ * Reads sizes, puts the usual symbols into their order and binds those that were left out: B = 1, S = T,
+ * Hkv = Hq, Dv = D.
+ */
+bool shape_sizes(const char *text, ejk_axes *out);
+
+/* Declares the tensors that are required and those asked for, without memory. */
+bool shape_declare(const call_shape *shape, op_call *call);
+
+/* The flags by which a call without data is described; NULL and 0 = not given. */
+typedef struct call_words {
+    const char *shape, *dtype, *with, *layout, *platform, *config, *isa;
+    int32_t threads;
+} call_words;
+
+/* A context of the threads and the tier that are asked for. */
+bool shape_context(const call_words *words, ejk_context **out);
+
+/*
+ * Declares the tensors of a call whose other arguments are set, and makes sure that it can be planned.
+ * `command` is named in the sentence if there is no shape.
+ */
+bool shape_call(const char *command, const call_words *words, ejk_context *context, op_call *call);
+
+#endif

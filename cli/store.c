@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- Where it lies ---------------------------------------------------------------------------------- */
+
+/* The path is worked out here as well as in the library, which makes the file when it is asked. */
+
+static char *joined(const char *first, const char *between, const char *last) {
+    size_t room = strlen(first) + strlen(between) + strlen(last) + 1;
+    char *text = malloc(room);
+    if (text) snprintf(text, room, "%s%s%s", first, between, last);
+    return text;
+}
+
+static const char *variable(const char *name) {
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+static const char *home(void) {
+    const char *value = variable("HOME");
+    const struct passwd *user = value ? NULL : getpwuid(getuid());
+    return value ? value : user && *user->pw_dir ? user->pw_dir : "~";
+}
+
+static char *root(const char *wish) {
+    const char *path = wish ? wish : variable("EJKERNEL_CACHE_DIR");
+    const char *xdg = variable("XDG_CACHE_HOME");
+    if (path && path[0] == '~' && (path[1] == '/' || path[1] == '\0'))
+        return joined(home(), "", path + 1);
+    if (path) return strdup(path);
+    return xdg && *xdg == '/' ? joined(xdg, "/", "ejkernel")
+                              : joined(home(), "/", ".cache/ejkernel");
+}
+
+char *store_path(const char *wish) {
+    char *start = root(wish);
+    if (!start) return NULL;
+    size_t length = strlen(start);
+    bool file = length >= 3 && strcmp(start + length - 3, ".db") == 0;
+    char *folder = *start == '/' ? strdup("") : getcwd(NULL, 0);
+    char *whole = folder ? joined(folder, *start == '/' ? "" : "/", start) : NULL;
+    char *path = whole ? joined(whole, "", file ? "" : "/configs.db") : NULL;
+    free(whole);
+    free(folder);
+    free(start);
+    return path;
+}
+
+/* ---- Opening ---------------------------------------------------------------------------------------- */
+
+/* "ejk: cache row rejected: op_id flash_attention@v0, reason …" */
+static void tell(void *user, const char *event, const char *fields) {
+    config_store *own = user;
+    json_t *object = json_loads(fields, 0, NULL);
+    const char *name, *mark = ": ";
+    json_t *value;
+    own->damaged |= strcmp(event, "cache_set_aside") == 0 || strcmp(event, "cache_degraded") == 0;
+    fputs("ejk: ", stderr);
+    for (; *event; event++) fputc(*event == '_' ? ' ' : *event, stderr);
+    json_object_foreach(object, name, value) {
+        char *text = json_is_string(value) ? strdup(json_string_value(value))
+                                           : json_dumps(value, JSON_ENCODE_ANY);
+        fprintf(stderr, "%s%s %s", mark, name, text ? text : "");
+        free(text);
+        mark = ", ";
+    }
+    fputc('\n', stderr);
+    json_decref(object);
+}
+
+bool store_open(const char *wish, bool create, config_store *out) {
+    *out = (config_store){.path = store_path(wish)};
+    if (!out->path) return complain("no memory for the path of a cache");
+    if (!create && access(out->path, F_OK) != 0) return true;
+    const ejk_persistent_options options = {
+        .path = out->path, .on_event = tell, .on_event_user = out};
+    if (succeeded(ejk_persistent_cache_open(&options, &out->cache))) return true;
+    store_close(out);
+    return false;
+}
+
+void store_close(config_store *store) {
+    ejk_persistent_cache_close(store->cache);
+    free(store->path);
+    store->cache = NULL;
+    store->path = NULL;
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------------- */
+
+json_t *store_key_json(const ejk_config_key *key) {
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:s}", "device", key->device, "op_id", key->op_id,
+                     "call_key", key->call_key, "layout", key->layout, "threads", (int)key->threads,
+                     "direction", key->direction == EJK_BACKWARD ? "backward" : "forward");
+}
+
+static json_t *measurement_json(const ejk_config_measurement *m) {
+    if (m->median_s <= 0 && m->unix_time == 0) return json_null();
+    return json_pack("{s:f, s:f, s:f, s:I, s:i}", "median_s", m->median_s, "spread_s", m->spread_s,
+                     "reference_s", m->reference_s, "unix_time", (json_int_t)m->unix_time,
+                     "repetitions", (int)m->repetitions);
+}
+
+static bool add_row(void *user, const ejk_config_key *key, const ejk_config_entry *entry) {
+    json_t *row = store_key_json(key);
+    json_t *rest = json_pack(
+        "{s:o, s:s, s:i, s:s, s:o}", "config", json_loads(entry->config, JSON_DECODE_ANY, NULL),
+        "implementation", entry->implementation, "implementation_version",
+        (int)entry->implementation_version, "library_version", entry->library_version,
+        "measurement", measurement_json(&entry->measurement));
+    bool whole = row && rest && json_object_update(row, rest) == 0;
+    json_decref(rest);
+    if (whole) return json_array_append_new(user, row) == 0;
+    json_decref(row);
+    return false;
+}
+
+json_t *store_rows(const config_store *store, const char *op_id, const char *device) {
+    json_t *rows = json_array();
+    const ejk_config_filter filter = {
+        .op_id = op_id,
+        .device = device && strcmp(device, "here") == 0 ? ejk_device_fingerprint() : device};
+    if (!store->cache) return rows;
+    if (succeeded(ejk_persistent_cache_each(store->cache, &filter, add_row, rows))) return rows;
+    json_decref(rows);
+    return NULL;
+}
+
+const char *store_text(const json_t *row, const char *name) {
+    const char *text = json_string_value(json_object_get(row, name));
+    return text ? text : "";
+}
+
+ejk_config_key store_row_key(const json_t *row) {
+    return (ejk_config_key){.device = store_text(row, "device"),
+                            .op_id = store_text(row, "op_id"),
+                            .call_key = store_text(row, "call_key"),
+                            .layout = store_text(row, "layout"),
+                            .threads = (int32_t)json_integer_value(json_object_get(row, "threads")),
+                            .direction = strcmp(store_text(row, "direction"), "backward") == 0
+                                             ? EJK_BACKWARD
+                                             : EJK_FORWARD};
+}
+
+/* ---- Configurations --------------------------------------------------------------------------------- */
+
+typedef struct writer {
+    char *out;
+    size_t room, used;
+} writer;
+
+/* Names of nested records are left out where there is one of them. */
+static void write_fields(writer *w, const json_t *object, const char *prefix) {
+    const char *name;
+    json_t *value;
+    int nested = 0;
+    json_object_foreach((json_t *)object, name, value) nested += json_is_object(value);
+    json_object_foreach((json_t *)object, name, value) {
+        char path[256];
+        snprintf(path, sizeof path, "%s%s%s", prefix, name, json_is_object(value) ? "." : "");
+        if (json_is_object(value)) {
+            write_fields(w, value, nested > 1 || *prefix ? path : "");
+            continue;
+        }
+        char *text = json_is_string(value) ? strdup(json_string_value(value))
+                                           : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        if (w->used < w->room)
+            w->used += (size_t)snprintf(w->out + w->used, w->room - w->used, "%s%s=%s",
+                                        w->used ? " " : "", path, text ? text : "");
+        free(text);
+    }
+}
+
+const char *store_config_text(const json_t *config, char *out, size_t room) {
+    writer w = {.out = out, .room = room};
+    *out = '\0';
+    write_fields(&w, config, "");
+    return *out ? out : "-";
+}

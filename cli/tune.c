@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `ejk tune`: measures which configuration of a call is fastest, and stores it where every process finds
+ * it. The chain that remembers has no file of its own, so that a choice which rests on nothing, because it
+ * was interrupted, can be left out.
+ */
+#include "tune.h"
+
+#include "interrupt.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* All that a tuning holds. */
+typedef struct tune_state {
+    const tune_options *wish;
+    ejk_context *context;
+    ejk_config_selector_chain *chain;
+    ejk_executor *executor;
+    config_store store;
+    progress_bar bar;
+    const volatile int *cancel;
+    json_t *tuned, *skipped; /* lists, with --json and of a recording */
+    bool failed;             /* something that was told could not be printed or stored */
+} tune_state;
+
+/* ---- What was found ---------------------------------------------------------------------------------- */
+
+/* Time has to have passed with the chosen one, and the default only stays if others had their chance. */
+static const char *why_not_stored(const tune_state *state, const ejk_tune_report *report) {
+    if (state->wish->no_store) return "--no-store is given";
+    if (report->cancelled && report->chosen == report->default_index)
+        return "interrupted before anything proved faster than the default";
+    return NULL;
+}
+
+static bool store_choice(tune_state *state, const ejk_config_key *key) {
+    ejk_config_entry entry;
+    bool found;
+    if (!succeeded(ejk_config_cache_get(ejk_config_selector_chain_cache(state->chain), key, &entry,
+                                        &found)))
+        return false;
+    bool stored = found && succeeded(ejk_persistent_cache_put(state->store.cache, key, &entry));
+    if (found) ejk_config_entry_release(&entry);
+    return stored;
+}
+
+static void told(void *user, const ejk_tuned_call *call) {
+    tune_state *state = user;
+    tune_outcome outcome = {.call = call, .unstored = why_not_stored(state, call->report)};
+    bar_clear(&state->bar);
+    if (!outcome.unstored) {
+        bool stored = store_choice(state, call->key);
+        if (stored && !ejk_persistent_cache_is_memory_only(state->store.cache))
+            outcome.path = state->store.path;
+        else
+            outcome.unstored = "the cache cannot be written";
+        state->failed |= !outcome.path;
+    }
+    if (state->wish->json) {
+        json_t *object = tune_report_json(&outcome);
+        state->failed |= !object || json_array_append_new(state->tuned, object) != 0;
+        return;
+    }
+    if (state->bar.number > 1) putchar('\n');
+    state->failed |= !tune_report_print(&outcome);
+    fflush(stdout);
+}
+
+/* ---- Tuning ------------------------------------------------------------------------------------------ */
+
+static ejk_status tune_call(tune_state *state, const ejk_kernel *kernel, const void *args) {
+    const tune_options *wish = state->wish;
+    void *configs = NULL;
+    ejk_autotune_options options = {.pass = wish->backward ? EJK_TUNE_BACKWARD : EJK_TUNE_FORWARD,
+                                    .tuner = {.time_s = wish->budget,
+                                              .seed = (uint64_t)wish->seed,
+                                              .cancel = state->cancel,
+                                              .progress = bar_progress,
+                                              .progress_user = &state->bar}};
+    if (!tune_candidates(&wish->candidates, kernel, &configs, &options.config_count)) {
+        state->failed = true;
+        return EJK_STATUS_INVALID_ARGUMENT;
+    }
+    options.configs = configs;
+    const ejk_status status =
+        ejk_executor_autotune(state->executor, kernel, args, &options, told, state);
+    bar_clear(&state->bar);
+    free(configs);
+    return status;
+}
+
+static bool tune_operation(tune_state *state, op_call *call) {
+    if (!shape_call("tune", &state->wish->call, state->context, call)) return false;
+    state->bar.number = state->bar.total = 1;
+    const ejk_status status = tune_call(state, call->kernel, call->args);
+    return !state->failed && succeeded(status);
+}
+
+/* ---- Recordings -------------------------------------------------------------------------------------- */
+
+static void skip(tune_state *state, const char *problem) {
+    if (state->wish->json)
+        json_array_append_new(state->skipped, json_pack("{s:s, s:s}", "problem", problem, "reason",
+                                                        ejk_last_error()));
+    else
+        complain("%s is passed over: %s", problem, ejk_last_error());
+}
+
+static ejk_status tune_recorded(void *user, const ejk_recorded_invocation *invocation) {
+    tune_state *state = user;
+    ejk_problem *problem;
+    if (*state->cancel || state->failed) return EJK_OK;
+    state->bar.number++;
+    ejk_status status = ejk_problem_parse(state->context, invocation->problem, &problem);
+    if (status == EJK_OK) {
+        status = tune_call(state, ejk_problem_kernel(problem), ejk_problem_args(problem));
+        ejk_problem_destroy(problem);
+    }
+    if (status != EJK_OK && !state->failed) skip(state, invocation->problem);
+    return EJK_OK;
+}
+
+static bool tune_recording(tune_state *state) {
+    ejk_recording *recording;
+    if (!succeeded(ejk_recording_create(&recording))) return false;
+    bool done = succeeded(ejk_recording_load(recording, state->context, state->wish->recorded));
+    state->bar.total = (int)ejk_recording_count(recording);
+    if (done) done = succeeded(ejk_get_invocations(recording, NULL, tune_recorded, state));
+    ejk_recording_destroy(recording);
+    return done && !state->failed;
+}
+
+static bool print_recorded(tune_state *state) {
+    bool cancelled = *state->cancel != 0;
+    if (cancelled && !state->wish->json)
+        printf("\nInterrupted at call %d of %d.\n", state->bar.number, state->bar.total);
+    return !state->wish->json ||
+           print_json(json_pack("{s:s, s:i, s:O, s:O, s:b}", "recorded", state->wish->recorded,
+                                "calls", state->bar.total, "tuned", state->tuned, "skipped",
+                                state->skipped, "cancelled", (int)cancelled));
+}
+
+/* ---- The command ------------------------------------------------------------------------------------- */
+
+static bool open_state(tune_state *state) {
+    const tune_options *wish = state->wish;
+    state->tuned = json_array();
+    state->skipped = json_array();
+    state->bar = bar_open();
+    if (!state->tuned || !state->skipped) return complain("no memory for the report");
+    return shape_context(&wish->call, &state->context) &&
+           succeeded(ejk_config_selector_chain_create(NULL, &state->chain)) &&
+           succeeded(ejk_executor_create(state->context,
+                                         &(ejk_executor_options){.selector = state->chain},
+                                         &state->executor)) &&
+           (wish->no_store || store_open(wish->cache, true, &state->store));
+}
+
+static void close_state(tune_state *state) {
+    store_close(&state->store);
+    ejk_executor_destroy(state->executor);
+    ejk_config_selector_chain_destroy(state->chain);
+    ejk_context_destroy(state->context);
+    json_decref(state->tuned);
+    json_decref(state->skipped);
+}
+
+/* Tunes a call, or the recording if `call` is NULL. */
+static bool tune(const tune_options *wish, op_call *call) {
+    tune_state state = {.wish = wish};
+    bool done = open_state(&state);
+    if (done) {
+        state.cancel = interrupt_begin();
+        done = call ? tune_operation(&state, call) : tune_recording(&state);
+        interrupt_end();
+        if (call && json_array_size(state.tuned) > 0)
+            done &= print_json(json_incref(json_array_get(state.tuned, 0)));
+        else if (!call && done)
+            done = print_recorded(&state);
+    }
+    close_state(&state);
+    return done;
+}
+
+static int print_help(const ejk_kernel *kernel, const option *own) {
+    puts("usage: ejk tune OPERATION --shape B=1,Hq=8,T=1024,D=64 [--flag value]...\n"
+         "       ejk tune --recorded FILE [--flag value]...\n\n"
+         "Finds by measurement the fastest configuration of a call and stores it in the cache, "
+         "where\n"
+         "programs that use it find it. The default stays unless another one's result agrees with "
+         "its\n"
+         "own and is faster by more than the noise. Ctrl-C ends the search with what was found, a\n"
+         "second one at once. Symbols of a shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
+    if (!options_help(own)) return FAILED;
+    printf(
+        "\nArguments that are no tensors may be given as flags, as --causal: `ejk info --op %s`.\n",
+        kernel ? kernel->op_id : "OPERATION");
+    return DONE;
+}
+
+static bool tune_words(const ejk_kernel *kernel, int count, char **words, const option *own,
+                       const tune_options *wish) {
+    op_call call;
+    if (!call_open(kernel, &call)) return false;
+    const field_flags fields = {kernel, call.args, NULL};
+    bool done = options_parse(count, words, own, &fields);
+    if (done && wish->recorded)
+        done = complain("--recorded brings its own operations, but %s is given", kernel->op_id);
+    size_t offset;
+    const ejk_field *config =
+        kernel->config_field ? ejk_record_find(kernel->args, kernel->config_field, &offset) : NULL;
+    if (done && config && ejk_record_is_set(config, call.args))
+        done = complain("tune chooses the configuration, but --%s is given", config->name);
+    done = done && tune(wish, &call);
+    call_close(&call);
+    return done;
+}
+
+static bool tune_file(int count, char **words, const option *own, const tune_options *wish) {
+    const call_words *call = &wish->call;
+    if (!options_parse(count, words, own, NULL)) return false;
+    if (!wish->recorded)
+        return complain("tune needs an operation first, as `ejk tune flash_attention --help`, or "
+                        "--recorded");
+    if (call->shape || call->dtype || call->with || call->layout || call->platform)
+        return complain("--recorded brings its own calls, --%s cannot be given with it",
+                        call->shape    ? "shape"
+                        : call->dtype  ? "dtype"
+                        : call->with   ? "with"
+                        : call->layout ? "layout"
+                                       : "platform");
+    return tune(wish, NULL);
+}
+
+static int find_and_tune(int count, char **words, const option *own, const tune_options *wish) {
+    bool help = options_ask_help(count, words);
+    if (count == 0 || words[0][0] == '-')
+        return help ? print_help(NULL, own) : tune_file(count, words, own, wish) ? DONE : FAILED;
+    ejk_context *catalogue;
+    const ejk_kernel *kernel;
+    int status = FAILED;
+    if (!open_catalogue(&catalogue)) return FAILED;
+    if (call_operation("tune", catalogue, count, words, &kernel)) {
+        if (help)
+            status = print_help(kernel, own);
+        else if (tune_words(kernel, count - 1, words + 1, own, wish))
+            status = DONE;
+    }
+    ejk_context_destroy(catalogue);
+    return status;
+}
+
+int tune_command(int count, char **words) {
+    tune_options wish = {.budget = 0};
+    call_words *call = &wish.call;
+    const option own[] = {
+        {"shape", OPTION_TEXT, &call->shape, "SIZES", "sizes of the symbols"},
+        {"dtype", OPTION_TEXT, &call->dtype, "TYPE", "element type of the inputs; default f32"},
+        {"with", OPTION_TEXT, &call->with, "NAMES", "optional tensors, as bias,softmax_aux"},
+        {"layout", OPTION_TEXT, &call->layout, "ORDER", "bthd (default), or bhtd: heads first"},
+        {"platform", OPTION_TEXT, &call->platform, "NAME", "auto, simd or reference"},
+        {"recorded", OPTION_TEXT, &wish.recorded, "FILE", "the calls of a recording instead"},
+        {"threads", OPTION_COUNT, &call->threads, "N",
+         "threads; default EJKERNEL_NUM_THREADS or all"},
+        {"isa", OPTION_TEXT, &call->isa, "TIER", "highest instruction-set tier, as avx2"},
+        {"budget", OPTION_TIME, &wish.budget, "TIME", "for a call, as 500ms or 2m; default 10s"},
+        {"backward", OPTION_ALONE, &wish.backward, "", "tune the gradients' computation"},
+        {"candidates", OPTION_TEXTS, &wish.candidates, "JSON",
+         "configurations to try in place of the operation's own; may be repeated"},
+        {"seed", OPTION_COUNT, &wish.seed, "N", "of the order in which candidates are timed"},
+        {"cache", OPTION_TEXT, &wish.cache, "PATH", "where to store; see `ejk cache path`"},
+        {"no-store", OPTION_ALONE, &wish.no_store, "", "only report"},
+        {"json", OPTION_ALONE, &wish.json, "", "report as JSON"},
+        {"help", OPTION_ALONE, &wish.help, "", "this text"},
+        {.name = NULL}};
+    if (!options_texts(count, &wish.candidates)) return FAILED;
+    int status = find_and_tune(count, words, own, &wish);
+    free(wish.candidates.items);
+    return status;
+}

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of the command share: running it. They are called with <ejk> <source folder>."""
+import json
+import os
+import subprocess
+import sys
+
+EJK, SOURCE = sys.argv[1], sys.argv[2]
+
+
+def ejk(*words, status=0, **environment):
+    """Runs the command and checks its exit status; the answer has stdout and stderr."""
+    answer = subprocess.run([EJK, *words], capture_output=True, text=True, timeout=150,
+                            env={**os.environ, **environment})
+    if answer.returncode != status:
+        raise AssertionError(f"{words}: exit {answer.returncode}, expected {status}\n"
+                             f"{answer.stdout}{answer.stderr}")
+    return answer
+
+
+def parsed(*words, **options):
+    return json.loads(ejk(*words, "--json", **options).stdout)
