@@ -1,56 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* ---- Where it lies ---------------------------------------------------------------------------------- */
-
-/* The path is worked out here as well as in the library, which makes the file when it is asked. */
-
-static char *joined(const char *first, const char *between, const char *last) {
-    size_t room = strlen(first) + strlen(between) + strlen(last) + 1;
-    char *text = malloc(room);
-    if (text) snprintf(text, room, "%s%s%s", first, between, last);
-    return text;
-}
-
-static const char *variable(const char *name) {
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
-}
-
-static const char *home(void) {
-    const char *value = variable("HOME");
-    const struct passwd *user = value ? NULL : getpwuid(getuid());
-    return value ? value : user && *user->pw_dir ? user->pw_dir : "~";
-}
-
-static char *root(const char *wish) {
-    const char *path = wish ? wish : variable("EJKERNEL_CACHE_DIR");
-    const char *xdg = variable("XDG_CACHE_HOME");
-    if (path && path[0] == '~' && (path[1] == '/' || path[1] == '\0'))
-        return joined(home(), "", path + 1);
-    if (path) return strdup(path);
-    return xdg && *xdg == '/' ? joined(xdg, "/", "ejkernel")
-                              : joined(home(), "/", ".cache/ejkernel");
-}
-
 char *store_path(const char *wish) {
-    char *start = root(wish);
-    if (!start) return NULL;
-    size_t length = strlen(start);
-    bool file = length >= 3 && strcmp(start + length - 3, ".db") == 0;
-    char *folder = *start == '/' ? strdup("") : getcwd(NULL, 0);
-    char *whole = folder ? joined(folder, *start == '/' ? "" : "/", start) : NULL;
-    char *path = whole ? joined(whole, "", file ? "" : "/configs.db") : NULL;
-    free(whole);
-    free(folder);
-    free(start);
-    return path;
+    char *path;
+    return succeeded(ejk_persistent_cache_locate(wish, &path)) ? path : NULL;
 }
 
 /* ---- Opening ---------------------------------------------------------------------------------------- */
@@ -77,7 +35,7 @@ static void tell(void *user, const char *event, const char *fields) {
 
 bool store_open(const char *wish, bool create, config_store *out) {
     *out = (config_store){.path = store_path(wish)};
-    if (!out->path) return complain("no memory for the path of a cache");
+    if (!out->path) return false;
     if (!create && access(out->path, F_OK) != 0) return true;
     const ejk_persistent_options options = {
         .path = out->path, .on_event = tell, .on_event_user = out};
@@ -88,7 +46,7 @@ bool store_open(const char *wish, bool create, config_store *out) {
 
 void store_close(config_store *store) {
     ejk_persistent_cache_close(store->cache);
-    free(store->path);
+    ejk_free(store->path);
     store->cache = NULL;
     store->path = NULL;
 }

@@ -12,7 +12,7 @@ typedef struct config_store {
     bool damaged;                /* the file could not be used as it was */
 } config_store;
 
-/* The file that --cache means; NULL stands for the default. Freed with free(); NULL: no memory. */
+/* The file that --cache means; NULL stands for the default. Freed with ejk_free(); NULL after a sentence. */
 char *store_path(const char *wish);
 
 /* Opens it, or only if it is there. What happens to the file is told on stderr. */

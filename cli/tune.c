@@ -28,11 +28,11 @@ typedef struct tune_state {
 
 /* ---- What was found ---------------------------------------------------------------------------------- */
 
-/* Time has to have passed with the chosen one, and the default only stays if others had their chance. */
 static const char *why_not_stored(const tune_state *state, const ejk_tune_report *report) {
     if (state->wish->no_store) return "--no-store is given";
-    if (report->cancelled && report->chosen == report->default_index)
-        return "interrupted before anything proved faster than the default";
+    if (!ejk_tune_report_is_settled(report))
+        return report->cancelled ? "interrupted before anything proved faster than the default"
+                                 : "the budget ended before candidates could be compared";
     return NULL;
 }
 

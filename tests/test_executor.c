@@ -67,6 +67,9 @@ static void test_calls(void **state) {
     EXPECT_OK(ejk_plan_execute(plan, &args, NULL, 0));
     expect_doubled();
     ejk_plan_destroy(plan);
+    const toy_config empty = {.params.rows = {0}}; /* nothing is set: as if there were none */
+    assert_int_equal(rows_of(&args, &(ejk_call_options){.cfg = &empty}, &step), 24);
+    assert_int_equal(step, EJK_CHOICE_HEURISTICS);
     /* A configuration that nobody can take is refused, and nothing is written. */
     const toy_config bad = {.params.rows = ejk_int(7)};
     memset(y, 0x7f, sizeof y);

@@ -201,6 +201,21 @@ static void texts_that_are_not_utf8_are_readable(void **state) {
     ejk_tune_report_destroy(r);
 }
 
+static void a_choice_rests_on_a_comparison(void **state) {
+    (void)state;
+    ejk_tune_report r = {.count = 2, .rounds = 3};
+    assert_true(ejk_tune_report_is_settled(&r));
+    r.cancelled = true; /* before the leader met the default */
+    assert_false(ejk_tune_report_is_settled(&r));
+    r.pairs = 7;
+    assert_true(ejk_tune_report_is_settled(&r));
+    r = (ejk_tune_report){.count = 2, .out_of_time = true};
+    assert_false(ejk_tune_report_is_settled(&r));
+    r.count = 1; /* nothing to compare with */
+    assert_true(ejk_tune_report_is_settled(&r));
+    assert_false(ejk_tune_report_is_settled(NULL));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(progress_is_told),
@@ -208,6 +223,7 @@ int main(void) {
         cmocka_unit_test(all_failing_is_the_defaults_error),
         cmocka_unit_test(arguments_are_checked),
         cmocka_unit_test(the_report_is_json),
+        cmocka_unit_test(a_choice_rests_on_a_comparison),
         cmocka_unit_test(texts_that_are_not_utf8_are_readable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

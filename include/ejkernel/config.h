@@ -177,8 +177,11 @@ typedef struct ejk_persistent_options {
 EJK_API EJK_NODISCARD ejk_status ejk_persistent_cache_open(const ejk_persistent_options *options,
                                                            ejk_persistent_cache **out);
 
-/** True if the file that a path (as in the options; NULL = default) means is there. Makes nothing. */
-EJK_API bool ejk_persistent_cache_exists(const char *path);
+/**
+ * The file that a path (as in the options; NULL = default) means, whether it is there or not. Makes nothing.
+ * Freed with ejk_free(). Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_persistent_cache_locate(const char *path, char **out);
 
 /** Ends it. No call of it may be running. NULL is allowed. */
 EJK_API void ejk_persistent_cache_close(ejk_persistent_cache *cache);

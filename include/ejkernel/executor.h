@@ -191,7 +191,8 @@ typedef struct ejk_tuned_call {
 
 /**
  * Tunes a call as ejk_autotune() does and has the executor's selector remember the choice: in memory, and on
- * disk if it has a persistent cache. `told` (may be NULL) hears of it. UNAVAILABLE: no selector.
+ * disk if it has a persistent cache, unless the choice rests on nothing (ejk_tune_report_is_settled()). `told`
+ * (may be NULL) hears of it. UNAVAILABLE: no selector.
  */
 EJK_API EJK_NODISCARD ejk_status
 ejk_executor_autotune(ejk_executor *executor, const ejk_kernel *kernel, const void *args,

@@ -19,7 +19,8 @@
  * never, so that tuning later still happens; an override only with `remember_override`.
  *
  * A configuration is kept under the device's fingerprint, `op_id@vVERSION` and the call key (identity.h),
- * and further under the class of strides and the number of threads. One that was put in under the first
+ * and further under the class of strides, with the tier where the context's is lower than the processor's,
+ * and the number of threads. One that was put in under the first
  * three only, as configurations shipped with an application are, serves every class and number.
  *
  * Scopes (overlays, policies) belong to the thread that began them, nest, and end in reverse order; other
@@ -121,7 +122,7 @@ typedef struct ejk_config_key_text {
     char device[256];
     char op_id[96];
     char call_key[96];
-    char layout[24];
+    char layout[32];
 } ejk_config_key_text;
 
 /**

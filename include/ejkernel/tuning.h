@@ -244,6 +244,13 @@ typedef struct ejk_tune_report {
 EJK_API EJK_NODISCARD ejk_status ejk_tune(const ejk_tune_problem *problem,
                                           const ejk_tuner_options *options, ejk_tune_report **out);
 
+/**
+ * True if the choice rests on a comparison: candidates were timed in rounds, or there was only one, and the
+ * work was not cancelled before the leader had been compared with the default. What does not is not kept
+ * anywhere: another tuning may find better. False of NULL.
+ */
+EJK_API bool ejk_tune_report_is_settled(const ejk_tune_report *report);
+
 /** NULL is allowed. */
 EJK_API void ejk_tune_report_destroy(ejk_tune_report *report);
 

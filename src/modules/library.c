@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const ejk_kernel *const kernels[] = {
 #define EJKI_MODULE(name) &ejk_##name##_kernel,
@@ -38,6 +39,15 @@ static void close_choice(void *choice_) {
     free(own);
 }
 
+/* True if there is a persistent cache at the default path. */
+static bool is_cache_there(void) {
+    char *path;
+    if (ejk_persistent_cache_locate(NULL, &path) != EJK_OK) return false;
+    const bool there = access(path, F_OK) == 0;
+    ejk_free(path);
+    return there;
+}
+
 static ejk_status open_choice(choice *own, const ejk_context_options *options) {
     const char *wish = getenv("EJKERNEL_AUTOTUNE_POLICY");
     const bool measures = wish && strcmp(wish, "autotune") == 0;
@@ -46,7 +56,7 @@ static ejk_status open_choice(choice *own, const ejk_context_options *options) {
                                          .on_event_user = options->on_event_user};
     ejk_config_tuner tuner;
     /* A context that only reads makes no file; one that measures keeps what it finds. */
-    if (measures || ejk_persistent_cache_exists(NULL))
+    if (measures || is_cache_there())
         EJKI_TRY(ejk_persistent_cache_open(
             &(ejk_persistent_options){.on_event = options->on_event,
                                       .on_event_user = options->on_event_user},

@@ -34,6 +34,11 @@ ejk_status ejk_invocation_key(const ejk_invocation *invocation, ejk_config_key_t
     else
         EJKI_TRY(ejk_call_key(kernel, invocation->args, invocation->method, NULL, text.call_key));
     EJKI_TRY(ejk_layout_key(kernel->args, invocation->args, text.layout));
+    /* A context that was told to use a lower tier than this processor's has choices of its own. */
+    const ejk_isa isa = invocation->context ? ejk_context_isa(invocation->context) : ejk_cpu()->isa;
+    if (isa != ejk_cpu()->isa)
+        snprintf(text.layout + strlen(text.layout), sizeof text.layout - strlen(text.layout), "@%s",
+                 ejk_isa_name(isa));
     *room = text;
     *out = (ejk_config_key){.device = room->device,
                             .op_id = room->op_id,

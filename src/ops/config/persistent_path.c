@@ -45,7 +45,7 @@ static char *rooted(const char *path) {
     if (!folder && xdg && *xdg == '/') return ejki_compose("%s/ejkernel", xdg);
     char *start = home();
     char *text =
-        ejki_compose("%s/%s", start ? start : "~", folder ? folder + 1 : ".cache/ejkernel");
+        ejki_compose("%s%s", start ? start : "~", folder ? folder + 1 : "/.cache/ejkernel");
     free(start);
     return text;
 }
@@ -94,11 +94,16 @@ static char *resolved(const char *file) {
     return text;
 }
 
-bool ejk_persistent_cache_exists(const char *path) {
-    char *file = path && !*path ? NULL : file_of(path);
-    const bool exists = file && access(file, F_OK) == 0;
-    free(file);
-    return exists;
+ejk_status ejk_persistent_cache_locate(const char *path, char **out) {
+    if (!out)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "out is NULL; expected where to put it");
+    if (path && !*path)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "path is \"\"; expected a path, or NULL for the default");
+    char *file = file_of(path);
+    if (!file) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a path");
+    *out = file;
+    return EJK_OK;
 }
 
 ejk_status ejki_persistent_path(const char *path, char **out, char **trouble) {

@@ -14,10 +14,17 @@ static const char *text_of(const ejk_record *record, const void *object, const c
     return field && field->kind == EJK_FIELD_NAME ? (const char *)object + offset : "";
 }
 
+static bool any_set(const ejk_record *record, const void *object) {
+    for (int32_t i = 0; i < record->count; i++)
+        if (ejk_record_is_set(&record->fields[i], object)) return true;
+    return false;
+}
+
 /* The call's explicit configuration; NULL if the operation has none or nothing in it is set. */
 static const void *explicit_config(const ejk_plan *plan) {
     const ejk_kernel *kernel = plan->kernel;
-    if (plan->request->override_cfg) return plan->request->override_cfg;
+    const void *given = plan->request->override_cfg;
+    if (given && kernel->config && any_set(kernel->config, given)) return given;
     const ejk_field *field =
         kernel->config_field ? ejk_record_find(kernel->args, kernel->config_field, NULL) : NULL;
     return field && ejk_record_is_set(field, plan->args) ? (const char *)plan->args + field->offset

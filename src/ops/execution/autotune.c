@@ -202,13 +202,17 @@ static void close_subject(subject *s) {
     ejki_backward_close(&s->backward);
 }
 
+static double known(double seconds) {
+    return seconds > 0 ? seconds : 0; /* NaN = was not measured */
+}
+
 /* What the chosen candidate's choice rests on. */
 static ejk_config_measurement measurement_of(const ejk_tune_report *report) {
     const ejk_tune_candidate *chosen = &report->candidates[report->chosen];
     const ejk_tune_candidate *reference = &report->candidates[report->default_index];
-    return (ejk_config_measurement){.median_s = chosen->median_s,
-                                    .spread_s = chosen->spread_s > 0 ? chosen->spread_s : 0,
-                                    .reference_s = reference->median_s,
+    return (ejk_config_measurement){.median_s = known(chosen->median_s),
+                                    .spread_s = known(chosen->spread_s),
+                                    .reference_s = known(reference->median_s),
                                     .unix_time = (int64_t)time(NULL),
                                     .repetitions = chosen->samples};
 }

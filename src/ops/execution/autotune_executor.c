@@ -52,9 +52,12 @@ static ejk_status tune(void *self, const ejk_invocation *invocation, void *confi
     EJKI_TRY(ejk_invocation_key(invocation, &room, &key));
     EJKI_TRY(ejk_autotune(j->executor->context, invocation->kernel, j->args, j->options, config,
                           &report, &measurement));
-    ejk_status status = ejk_config_selector_chain_remember(j->executor->selector, invocation,
-                                                           config, &measurement, true);
-    if (status == EJK_OK && j->entry) {
+    const bool settled = ejk_tune_report_is_settled(report);
+    ejk_status status = EJK_OK;
+    if (settled)
+        status = ejk_config_selector_chain_remember(j->executor->selector, invocation, config,
+                                                    &measurement, true);
+    if (status == EJK_OK && settled && j->entry) {
         clear_entry(j->entry);
         status = fill_entry(&key, invocation->kernel->config, config, j->entry);
     }

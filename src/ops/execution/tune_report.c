@@ -26,6 +26,12 @@ const char *ejk_tune_phase_name(ejk_tune_phase phase) {
     return "unknown";
 }
 
+bool ejk_tune_report_is_settled(const ejk_tune_report *report) {
+    if (!report) return false;
+    if (report->cancelled && report->pairs == 0) return false;
+    return report->rounds > 0 || report->count == 1;
+}
+
 void ejk_tune_report_destroy(ejk_tune_report *report) {
     if (report == NULL) return;
     for (int32_t i = 0; report->candidates != NULL && i < report->count; i++) {

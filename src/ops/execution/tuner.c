@@ -40,8 +40,19 @@ static ejk_status tune(void *self, const ejk_invocation *invocation,
     const ejk_tuner *tuner = self;
     const ejk_autotune_options options = {.tuner = tuner->options,
                                           .pass = pass_of(invocation, policy)};
-    return ejk_autotune(invocation->context, invocation->kernel, invocation->args, &options, config,
-                        NULL, measurement);
+    ejk_tune_report *report;
+    EJKI_TRY(ejk_autotune(invocation->context, invocation->kernel, invocation->args, &options,
+                          config, &report, measurement));
+    const bool settled = ejk_tune_report_is_settled(report);
+    const double budget = report->budget_s;
+    ejk_tune_report_destroy(report);
+    if (!settled)
+        return ejki_fail(
+            EJK_STATUS_UNAVAILABLE,
+            "%.64s: tuning ended before candidates could be compared, by its budget of "
+            "%g s or because it was cancelled",
+            invocation->kernel->op_id, budget);
+    return EJK_OK;
 }
 
 ejk_config_tuner ejk_tuner_config_tuner(ejk_tuner *tuner) {
