@@ -56,8 +56,8 @@ typedef struct ejk_config_chooser {
 } ejk_config_chooser;
 
 /**
- * The kernel's heuristic configuration of a call, into `config` (zeroed by this function). Parameters out of
- * the implementation's bounds are left unset. Without a heuristic nothing is set.
+ * The kernel's heuristic configuration of a call, into `config` (zeroed by this function). Parameters that the
+ * implementation does not take, or not with this value, are left unset. Without a heuristic nothing is set.
  * Statuses: INVALID_ARGUMENT (NULL; a kernel without configuration).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_invocation_heuristics(const ejk_invocation *invocation,

@@ -16,4 +16,9 @@ void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes 
 
 void ejki_flash_cost(const void *problem, ejk_cost *cost);
 
+/* flash_attention_config.c: see ejk_kernel. */
+void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config);
+ejk_status ejki_flash_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                     int32_t capacity, int32_t *count);
+
 #endif

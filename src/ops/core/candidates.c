@@ -60,6 +60,25 @@ ejk_status ejk_invocation_check_config(const ejk_invocation *invocation, const v
     return EJK_OK;
 }
 
+static const ejk_parameter *find_parameter(const ejk_implementation *chosen, const char *name) {
+    for (int32_t i = 0; i < chosen->parameter_count; i++)
+        if (strcmp(chosen->parameters[i].name, name) == 0) return &chosen->parameters[i];
+    return NULL;
+}
+
+/* Unsets what the implementation does not take: parameters of others, values out of its bounds. */
+static void drop_unusable(const ejk_invocation *invocation, void *config) {
+    size_t base;
+    const ejk_record *record = parameters_of(invocation->kernel, &base);
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        if (field->kind != EJK_FIELD_OPT_INT) continue;
+        ejk_opt_int *value = (ejk_opt_int *)(void *)((char *)config + base + field->offset);
+        const ejk_parameter *p = find_parameter(invocation->implementation, field->name);
+        if (!p || !ejki_parameter_allowed(p, value->value)) *value = (ejk_opt_int){0};
+    }
+}
+
 ejk_status ejk_invocation_heuristics(const ejk_invocation *invocation, void *config) {
     EJKI_TRY(check(invocation, config));
     const ejk_kernel *kernel = invocation->kernel;
@@ -70,13 +89,7 @@ ejk_status ejk_invocation_heuristics(const ejk_invocation *invocation, void *con
         hook->heuristic_cfg(invocation, config);
     else if (kernel->heuristic_cfg)
         kernel->heuristic_cfg(invocation, config);
-    const ejk_implementation *chosen = invocation->implementation;
-    for (int32_t i = 0; chosen && i < chosen->parameter_count; i++) {
-        const ejk_parameter *p = &chosen->parameters[i];
-        const ejk_opt_int advice = ejki_parameter_of(kernel, config, p->name);
-        if (advice.set && !ejki_parameter_allowed(p, advice.value))
-            ejki_parameter_set(kernel, config, p->name, (ejk_opt_int){0});
-    }
+    if (invocation->implementation) drop_unusable(invocation, config);
     return EJK_OK;
 }
 

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Configurations of flash attention: the one it takes without measuring, and those worth measuring. */
+#include "modules/flash_attention_steps.h"
+
+#include <ejkernel/chooser.h>
+#include <ejkernel/device.h>
+#include <ejkernel/flash_attention.h>
+
+#include "base/base.h"
+
+#include <string.h>
+
+/* All keys, in whole panels of the widest kernel: a larger block changes nothing. */
+static int64_t whole(int64_t keys) {
+    return ejki_round_up(ejki_max(keys, 1), 32);
+}
+
+static int64_t clamp(int64_t value, int64_t low, int64_t high) {
+    return ejki_max(low, ejki_min(value, high));
+}
+
+/*
+ * Blocks by the second-level cache, of which the tiled kernel gives a quarter to a task's queries and
+ * sums and an eighth to the keys and values at hand; queries packed beyond 512 rows, or keys beyond 256,
+ * gained nothing (docs/kernels/flash_attention.md has the figures). Below that, tasks are made small
+ * enough for four per thread. The size of a task changes no result; the block of keys and the splits
+ * follow from the shapes and the processor, never from the number of threads.
+ */
+void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
+    const ejki_flash_problem *p = invocation->problem;
+    ejk_fwd_params *params = &((ejk_flash_attention_config *)config)->fwd_params;
+    const int64_t cache = ejk_cpu()->l2_bytes > 0 ? ejk_cpu()->l2_bytes : 1 << 20;
+    /* Bounds far above any real size keep the sums below from overflowing. */
+    const int64_t dims = clamp(p->head_dim, 1, 1 << 20) + clamp(p->value_dim, 1, 1 << 20);
+    const int64_t row = dims * (int64_t)sizeof(float), kv_heads = clamp(p->kv_heads, 1, 1 << 20);
+    const int64_t heads = ejki_max(1, p->batch * p->kv_heads);
+    const int64_t tasks_per_head = ejki_cdiv((int64_t)invocation->threads * 4, heads);
+    const int64_t share = ejki_cdiv(p->queries * p->group, tasks_per_head);
+    const int64_t rows = clamp(cache / 4 / row, 48, 512);
+    params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 48)));
+    /* A window's edges cut blocks, which costs less where blocks are much shorter than the window. */
+    const int64_t window = p->last_offset - p->first_offset + 1;
+    params->kv_blocksize = ejk_int(
+        clamp(ejki_min(cache / 8 / row, window / 4) / 32 * 32, 32, ejki_min(256, whole(p->keys))));
+    /* The row-wise kernel: a block of all heads' keys and values well inside the cache, and enough splits
+     * for many threads, but none below 512 keys. */
+    params->blocksize_keys = ejk_int(clamp((1 << 17) / (row * kv_heads) / 32 * 32, 32, 128));
+    params->num_key_splits = ejk_int(clamp(p->keys / 512, 1, ejki_cdiv(64, ejki_max(1, p->batch))));
+}
+
+/* ---- Candidates ------------------------------------------------------------------------------------- */
+
+/* A parameter and the value beyond which nothing changes any more. */
+typedef struct range {
+    const char *name;
+    size_t offset; /* in the parameters */
+    int64_t most;
+} range;
+
+static ejk_opt_int *value_of(void *config, const range *r) {
+    char *params = (char *)&((ejk_flash_attention_config *)config)->fwd_params;
+    return (ejk_opt_int *)(void *)(params + r->offset);
+}
+
+static bool takes(const ejk_implementation *chosen, const char *name) {
+    for (int32_t i = 0; i < chosen->parameter_count; i++)
+        if (strcmp(chosen->parameters[i].name, name) == 0) return true;
+    return false;
+}
+
+/* All pairs of factors, the small changes first: what is tried under a short budget. */
+static const double factors[][2] = {
+    {0.5, 1},  {2, 1}, {1, 0.5},  {1, 2}, {0.5, 0.5}, {2, 2},   {0.5, 2},    {2, 0.5},
+    {0.25, 1}, {4, 1}, {1, 0.25}, {1, 4}, {0.25, 2},  {4, 0.5}, {0.25, 0.5}, {4, 2},
+};
+
+ejk_status ejki_flash_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                     int32_t capacity, int32_t *count) {
+    const ejki_flash_problem *p = invocation->problem;
+    const range ranges[] = {
+        {"q_blocksize", offsetof(ejk_fwd_params, q_blocksize), p->queries * p->group},
+        {"kv_blocksize", offsetof(ejk_fwd_params, kv_blocksize), whole(p->keys)},
+        {"num_key_splits", offsetof(ejk_fwd_params, num_key_splits), ejki_cdiv(p->keys, 32)},
+        {"blocksize_keys", offsetof(ejk_fwd_params, blocksize_keys), whole(p->keys)},
+    };
+    ejk_flash_attention_config base, *list = configs;
+    const range *pair[2];
+    int32_t found = 0;
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges && found < 2; i++)
+        if (takes(invocation->implementation, ranges[i].name)) pair[found++] = &ranges[i];
+    *count = 0;
+    if (found < 2) return EJK_OK; /* the reference and the small kernel take none */
+    EJKI_TRY(ejk_invocation_heuristics(invocation, &base));
+    for (size_t f = 0; f < sizeof factors / sizeof *factors && *count < capacity; f++) {
+        ejk_flash_attention_config *own = &list[*count];
+        *own = base;
+        for (int i = 0; i < 2; i++) {
+            ejk_opt_int *value = value_of(own, pair[i]);
+            const int64_t wish = (int64_t)((double)value->value * factors[f][i]);
+            *value = ejk_int(clamp(wish, 1, ejki_max(1, pair[i]->most)));
+        }
+        (*count)++;
+    }
+    return EJK_OK;
+}
