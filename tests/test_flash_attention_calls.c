@@ -445,37 +445,37 @@ static void test_model(void **state) {
     expect_layer(1, ejk_window_of(127, 0));
 }
 
-int main(void) {
-    /* Tuning finds candidates for the tiled and the row-wise kernel, all different; each computes the same. */
-    static void test_tuning(void **state) {
-        (void)state;
-        static const int64_t queries[] = {60, 1, 3};
-        for (size_t i = 0; i < sizeof queries / sizeof *queries; i++) {
-            const int64_t t = queries[i], s = 200;
-            const ejk_flash_attention_args args = {
-                .query = ejk_tensor_4d(NULL, EJK_DTYPE_F32, 1, t, 4, 32),
-                .key = ejk_tensor_4d(NULL, EJK_DTYPE_F32, 1, s, 2, 32),
-                .value = ejk_tensor_4d(NULL, EJK_DTYPE_F32, 1, s, 2, 32),
-                .out = ejk_tensor_4d(NULL, EJK_DTYPE_F32, 1, t, 4, 32),
-                .causal = true};
-            const ejk_autotune_options options = {.tuner = {.time_s = 0.3}};
-            ejk_flash_attention_config best;
-            ejk_tune_report *report;
-            EXPECT_OK(ejk_autotune(context, &ejk_flash_attention_kernel, &args, &options, &best,
-                                   &report, NULL));
-            assert_true(report->count >= 4);
-            for (int32_t c = 0; c < report->count; c++) {
-                const ejk_tune_candidate *candidate = &report->candidates[c];
-                assert_int_not_equal(candidate->verdict, EJK_TUNE_VERDICT_FAILED);
-                assert_int_not_equal(candidate->verdict, EJK_TUNE_VERDICT_DISAGREES);
-                for (int32_t k = 0; k < c; k++)
-                    assert_string_not_equal(candidate->description,
-                                            report->candidates[k].description);
-            }
-            ejk_tune_report_destroy(report);
+/* Tuning finds candidates for the tiled and the row-wise kernel, all different; each computes the same. */
+static void test_tuning(void **state) {
+    (void)state;
+    static const int64_t queries[] = {60, 1, 3};
+    for (size_t i = 0; i < sizeof queries / sizeof *queries; i++) {
+        const int64_t t = queries[i], s = 200;
+        const ejk_flash_attention_args args = {
+            .query = ejk_tensor_4d(NULL, EJK_DTYPE_F32, 1, t, 4, 32),
+            .key = ejk_tensor_4d(NULL, EJK_DTYPE_F32, 1, s, 2, 32),
+            .value = ejk_tensor_4d(NULL, EJK_DTYPE_F32, 1, s, 2, 32),
+            .out = ejk_tensor_4d(NULL, EJK_DTYPE_F32, 1, t, 4, 32),
+            .causal = true};
+        const ejk_autotune_options options = {.tuner = {.time_s = 0.3}};
+        ejk_flash_attention_config best;
+        ejk_tune_report *report;
+        EXPECT_OK(ejk_autotune(context, &ejk_flash_attention_kernel, &args, &options, &best,
+                               &report, NULL));
+        assert_true(report->count >= 4);
+        for (int32_t c = 0; c < report->count; c++) {
+            const ejk_tune_candidate *candidate = &report->candidates[c];
+            assert_int_not_equal(candidate->verdict, EJK_TUNE_VERDICT_FAILED);
+            assert_int_not_equal(candidate->verdict, EJK_TUNE_VERDICT_DISAGREES);
+            for (int32_t former = 0; former < c; former++)
+                assert_string_not_equal(candidate->description,
+                                        report->candidates[former].description);
         }
+        ejk_tune_report_destroy(report);
     }
+}
 
+int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_null),
