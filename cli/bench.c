@@ -13,7 +13,7 @@ typedef struct bench_state {
     bench_request request;
     int32_t *threads;
     int thread_counts;
-    double host, host_plan;
+    bench_host host;
     bench_result *results;
     int count;
 } bench_state;
@@ -85,7 +85,6 @@ static bool measure_shape(const bench_state *state, ejk_context *context, bench_
     out->arguments = arguments_json(&bench->call);
     out->dtype = state->request.shape.dtype;
     out->host = state->host;
-    out->host_plan = state->host_plan;
     return out->shape && out->arguments && bench_verify(bench) &&
            (!against || bench_compare(bench, context, against, out)) &&
            bench_measure(bench, context, state->wish, out);
@@ -122,7 +121,7 @@ static bool measure_host(bench_state *state) {
     if (!with_context(state, 1, &context)) return false;
     bool measured = bench_case_open(&tiny, context, &bench);
     if (measured) {
-        measured = bench_measure_host(&bench, context, &state->host, &state->host_plan);
+        measured = bench_measure_host(&bench, context, &state->host);
         bench_case_close(&bench);
     }
     ejk_context_destroy(context);

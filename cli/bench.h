@@ -64,6 +64,11 @@ typedef struct bench_rate {
     double share, share_max;
 } bench_rate;
 
+/* Seconds that calling costs, on a tiny shape: a plan's execution, a call, a call through an executor. */
+typedef struct bench_host {
+    double plan, call, executor;
+} bench_host;
+
 /* One line of the report. */
 typedef struct bench_result {
     char *shape;       /* all symbols, "B=1,T=8" */
@@ -78,8 +83,8 @@ typedef struct bench_result {
     int64_t runs; /* in each */
     double time, time_p10, time_p90;
     bench_rate compute, memory;
-    double host, host_plan; /* seconds of a call, of a plan's execution, on a tiny shape */
-    const char *against;    /* platform compared with, or NULL */
+    bench_host host;
+    const char *against; /* platform compared with, or NULL */
     difference difference;
     double against_time;
 } bench_result;
@@ -88,8 +93,8 @@ typedef struct bench_result {
 bool bench_measure(bench_case *bench, ejk_context *context, const bench_options *wish,
                    bench_result *out);
 
-/* Seconds per ejk_call() and per ejk_plan_execute(). */
-bool bench_measure_host(bench_case *tiny, ejk_context *context, double *call, double *plan);
+/* Measures what calling costs. */
+bool bench_measure_host(bench_case *tiny, ejk_context *context, bench_host *out);
 
 /* ---- bench_verify.c --------------------------------------------------------------------------------- */
 

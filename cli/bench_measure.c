@@ -207,21 +207,37 @@ bool bench_measure(bench_case *bench, ejk_context *context, const bench_options 
 /* ---- Host cost ------------------------------------------------------------------------------------- */
 
 /* The median of batches of about a millisecond each. */
-bool bench_measure_host(bench_case *tiny, ejk_context *context, double *call, double *plan) {
-    enum { BATCHES = 31, CALLS = 2000 };
+static bool measure_host(bench_case *tiny, ejk_context *context, ejk_executor *executor,
+                         bench_host *out) {
+    enum { BATCHES = 31, CALLS = 2000, WAYS = 3 };
+    const ejk_kernel *kernel = tiny->call.kernel;
     const void *args = tiny->args[0];
-    double times[2][BATCHES];
+    double times[WAYS][BATCHES];
     for (int batch = -1; batch < BATCHES; batch++) /* the first one warms up */
-        for (int which = 0; which < 2; which++) {
+        for (int way = 0; way < WAYS; way++) {
             double start = ejk_now();
             for (int i = 0; i < CALLS; i++) {
-                ejk_status status = which ? ejk_plan_execute(tiny->plan, args, NULL, 0)
-                                          : ejk_call(context, tiny->call.kernel, args);
+                ejk_status status = way == 0   ? ejk_plan_execute(tiny->plan, args, NULL, 0)
+                                    : way == 1 ? ejk_call(context, kernel, args)
+                                               : ejk_executor_call(executor, kernel, args, NULL);
                 if (status != EJK_OK) return succeeded(status);
             }
-            if (batch >= 0) times[which][batch] = (ejk_now() - start) / CALLS;
+            if (batch >= 0) times[way][batch] = (ejk_now() - start) / CALLS;
         }
-    *call = quantile(times[0], BATCHES, 0.5);
-    *plan = quantile(times[1], BATCHES, 0.5);
+    *out = (bench_host){.plan = quantile(times[0], BATCHES, 0.5),
+                        .call = quantile(times[1], BATCHES, 0.5),
+                        .executor = quantile(times[2], BATCHES, 0.5)};
     return true;
+}
+
+bool bench_measure_host(bench_case *tiny, ejk_context *context, bench_host *out) {
+    ejk_config_selector_chain *chain = NULL;
+    ejk_executor *executor = NULL;
+    bool measured = succeeded(ejk_config_selector_chain_create(NULL, &chain)) &&
+                    succeeded(ejk_executor_create(
+                        context, &(ejk_executor_options){.selector = chain}, &executor)) &&
+                    measure_host(tiny, context, executor, out);
+    ejk_executor_destroy(executor);
+    ejk_config_selector_chain_destroy(chain);
+    return measured;
 }

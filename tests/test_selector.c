@@ -339,13 +339,13 @@ static void test_policies(void **state) {
     (void)state;
     open_with((ejk_config_selector_options){.tuner = &tuner});
     const ejk_autotune_policy measure = {.allow_autotune = EJK_TRUE},
-                              not = {.allow_autotune = EJK_FALSE};
+                              never = {.allow_autotune = EJK_FALSE};
     ejk_autotune_policy miss = measure;
     strcpy(miss.cache_miss_fallback, "heuristics");
     const toy_args args = toy_call(x, y, 8, 8), other = toy_call(x, y, 4, 8);
     ejk_policy_scope a, b;
     ejk_policy_override_begin(&a, NULL, &measure);
-    ejk_policy_override_begin(&b, chain, &not );
+    ejk_policy_override_begin(&b, chain, &never);
     expect_choice(&args, EJK_CHOICE_HEURISTICS, 24);
     assert_int_equal(ejk_config_selector_chain_policy(chain).allow_autotune, EJK_FALSE);
     ejk_policy_override_end(&b);
@@ -376,15 +376,20 @@ static void drop(void *user, const char *event, const char *text) {
     (void)text;
 }
 
+static ejk_config_cache *overlaid; /* knows one of the calls */
+
 static void *call_and_scope(void *failed) {
     float in[64] = {1}, out[64];
     for (int i = 0; i < 200; i++) {
         const toy_args args = toy_call(in, out, 1 + i % 5, 8);
         ejk_policy_scope scope;
-        const ejk_autotune_policy not = {.allow_autotune = EJK_FALSE};
-        if (i % 3 == 0) ejk_policy_override_begin(&scope, chain, &not );
+        ejk_overlay_scope overlay;
+        const ejk_autotune_policy never = {.allow_autotune = EJK_FALSE};
+        if (i % 3 == 0) ejk_policy_override_begin(&scope, chain, &never);
+        if (i % 4 == 0) ejk_overlay_cache_begin(&overlay, overlaid);
         if (ejk_call(context, &toy_kernel, &args) != EJK_OK || out[0] != 2 * in[0])
             atomic_fetch_add((_Atomic(int) *)failed, 1);
+        if (i % 4 == 0) ejk_overlay_cache_end(&overlay);
         if (i % 3 == 0) ejk_policy_override_end(&scope);
     }
     return NULL;
@@ -400,6 +405,11 @@ static void test_threads_tune_once(void **state) {
     EXPECT_OK(ejk_config_selector_chain_create(&options, &chain));
     const ejk_config_chooser chooser = ejk_config_selector_chain_chooser(chain);
     context = toy_context(&(ejk_context_options){.threads = 1, .chooser = &chooser});
+    const toy_args known = toy_call(x, y, 1, 8);
+    ejk_config_key_text room;
+    const ejk_config_key key = key_of(&known, &room);
+    EXPECT_OK(ejk_config_cache_create(0, &overlaid));
+    put(overlaid, &key, ROWS(32));
     pthread_t threads[THREADS];
     _Atomic(int) failed = 0;
     for (int t = 0; t < THREADS; t++)
@@ -407,6 +417,7 @@ static void test_threads_tune_once(void **state) {
     for (int t = 0; t < THREADS; t++) pthread_join(threads[t], NULL);
     assert_int_equal(failed, 0);
     assert_int_equal(tuned, 5); /* one measurement for each shape */
+    ejk_config_cache_destroy(overlaid);
     close_all();
 }
 

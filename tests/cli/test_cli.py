@@ -292,7 +292,7 @@ class Bench(unittest.TestCase):
             self.assertAlmostEqual(row["gflops"] * 1e9 * row["time_s"] / row["flops"], 1, places=6)
             self.assertAlmostEqual(row["gbps"] * 1e9 * row["time_s"] / row["bytes"], 1, places=6)
             for name in ("peak_gflops", "share_of_peak", "read_gbps", "share_of_bandwidth", "host_ns",
-                         "host_plan_ns", "against_time_s"):
+                         "host_plan_ns", "host_executor_ns", "against_time_s"):
                 self.assertGreater(row[name], 0)
             self.assertLess(row["error_against"], 1e-5)
             self.assertTrue(row["arguments"]["causal"])
