@@ -46,7 +46,7 @@ static json_t *result_json(const ejk_kernel *kernel, const bench_result *r) {
                   plan_member(r, "workers"), "arguments", r->arguments);
     json_t *numbers = json_pack(
         "{s:f, s:f, s:f, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, "
-        "s:o, s:f, s:f}",
+        "s:o, s:f, s:f, s:f}",
         "time_s", r->time, "time_s_p10", r->time_p10, "time_s_p90", r->time_p90, "repetitions",
         (int)r->repetitions, "runs_per_repetition", (json_int_t)r->runs, "gflops",
         known(r->compute.rate * 1e-9), "peak_gflops", known(r->compute.ceiling * 1e-9),
