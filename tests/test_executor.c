@@ -241,7 +241,8 @@ static void test_gradients(void **state) {
 
 /* What a hook does for each number of rows: it is honest and slow or quick, or wrong in some way, and then
  * quickest of all. */
-static enum { SLOW, QUICK, LIAR, LAZY, NAN_RESULT, FAILING, HANGING } behaviour[65];
+typedef enum manner { SLOW, QUICK, LIAR, LAZY, NAN_RESULT, FAILING, HANGING } manner;
+static manner behaviour[65];
 
 static ejk_status behave(const ejk_hook_call *call) {
     const toy_args *args = call->args;
@@ -278,7 +279,7 @@ static void test_autotune(void **state) {
     toy_config configs[COUNT] = {{.params.rows = ejk_int(1)}};
     for (int i = 0; i < COUNT; i++) {
         configs[i].params.rows = ejk_int(i + 1);
-        behaviour[i + 1] = (int)i; /* 1 is slow, 2 quick, 3 a liar, … */
+        behaviour[i + 1] = (manner)i; /* 1 is slow, 2 quick, 3 a liar, … */
     }
     const ejk_autotune_options options = {
         .configs = configs, .config_count = COUNT, .tuner = {.time_s = 2}};

@@ -40,7 +40,8 @@ static ejk_status prepare_launch(ejk_plan *plan) {
     const ejk_implementation *chosen = plan->implementation;
     int32_t threads = ejk_threads_count(plan->context->threads);
     plan->launch = (ejk_launch){.workers = chosen ? 1 : threads};
-    if (chosen && chosen->prepare)
+    if (!chosen) return EJK_OK; /* a hook is given the threads itself */
+    if (chosen->prepare)
         EJKI_TRY(
             chosen->prepare(ejki_plan_problem(plan), plan->parameters, threads, &plan->launch));
     if (plan->launch.workers < 1 || plan->launch.workers > threads)
