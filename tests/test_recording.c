@@ -165,6 +165,17 @@ static void test_tuning(void **state) {
     ejk_overlay_cache_end(&scope);
     EXPECT_OK(ejk_executor_choose_config(other, &toy_kernel, &args, NULL, &config, &step));
     assert_int_equal(step, EJK_CHOICE_HEURISTICS);
+    /* Without time to compare anything, and once cancelled, nothing is chosen. */
+    static const volatile int now = 1;
+    const ejk_autotune_options hasty[] = {{.tuner = {.time_s = 1e-9}}, {.tuner = {.cancel = &now}}};
+    for (int i = 0; i < 2; i++) {
+        ejk_autotuning_result *nothing;
+        EXPECT_OK(
+            ejk_autotune_recorded(other, recording, &hasty[i], 1, NULL, NULL, NULL, &nothing));
+        assert_int_equal(nothing->count, 0);
+        ejk_autotuning_result_destroy(nothing);
+    }
+    assert_int_equal(ejk_config_cache_size(ejk_config_selector_chain_cache(fresh)), 0);
     EXPECT_FAIL(INVALID_ARGUMENT, "repetition_count",
                 ejk_autotune_recorded(executor, recording, NULL, -1, NULL, NULL, NULL, NULL));
     ejk_executor_destroy(other);

@@ -203,8 +203,8 @@ ejk_executor_autotune(ejk_executor *executor, const ejk_kernel *kernel, const vo
  * Tunes every call of a recording, each `repetition_count` times (0 = 1; the last choice counts), and has
  * the selector remember them. `out` (may be NULL) holds what was chosen and is freed with
  * ejk_autotuning_result_destroy(). Calls that cannot be tuned here (another ISA, too little memory) are
- * passed over and told as `skipped` with the sentence. Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY,
- * UNAVAILABLE (no selector).
+ * passed over and told as `skipped` with the sentence. Once the tuner's `cancel` is set, none follows.
+ * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, UNAVAILABLE (no selector).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_autotune_recorded(
     ejk_executor *executor, ejk_recording *recording, const ejk_autotune_options *options,

@@ -135,14 +135,19 @@ static ejk_status tune_problem(series *s, const ejk_problem *problem) {
         s->job.entry = &s->entries[s->count];
         EJKI_TRY(run_job(&s->job, ejk_problem_kernel(problem)));
     }
-    s->count++;
+    if (s->entries[s->count].config) s->count++; /* it was settled */
     return EJK_OK;
+}
+
+static bool is_cancelled(const ejk_autotune_options *options) {
+    return options && options->tuner.cancel && *options->tuner.cancel;
 }
 
 static ejk_status tune_recorded(void *user, const ejk_recorded_invocation *invocation) {
     series *s = user;
     const ejki_autotune_series *what = s->what;
     if (s->count == s->capacity) return EJK_OK; /* added while this ran */
+    if (is_cancelled(what->options)) return EJK_OK;
     if (what->wanted && !what->wanted(what->wanted_user, invocation)) return EJK_OK;
     ejk_problem *problem;
     ejk_status status = ejk_problem_parse(s->job.executor->context, invocation->problem, &problem);
