@@ -282,7 +282,7 @@ static void test_autotune(void **state) {
         behaviour[i + 1] = (manner)i; /* 1 is slow, 2 quick, 3 a liar, … */
     }
     const ejk_autotune_options options = {
-        .configs = configs, .config_count = COUNT, .tuner = {.time_s = 2}};
+        .configs = configs, .config_count = COUNT, .tuner = {.time_s = 10}};
     toy_config best;
     ejk_tune_report *report;
     ejk_config_measurement measurement;
@@ -313,7 +313,7 @@ static void test_tuning_of_gradients(void **state) {
     static const toy_config configs[] = {{.params.rows = {8, true}}};
     slow_rows = 0; /* the default, whose rows are unset */
     const ejk_autotune_options options = {
-        .configs = configs, .config_count = 1, .tuner = {.time_s = 1}, .pass = EJK_TUNE_BACKWARD};
+        .configs = configs, .config_count = 1, .tuner = {.time_s = 30}, .pass = EJK_TUNE_BACKWARD};
     toy_config best;
     EXPECT_OK(ejk_autotune(context, &kernel, &args, &options, &best, NULL, NULL));
     assert_int_equal(best.params.rows.value, 8);
@@ -348,7 +348,7 @@ static void count_tuned(void *user, const ejk_tuned_call *call) {
 static void test_executor_autotune(void **state) {
     (void)state;
     const toy_args args = toy_call(x, y, 8, 8);
-    const ejk_autotune_options options = {.tuner = {.time_s = 0.3}};
+    const ejk_autotune_options options = {.tuner = {.time_s = 30}};
     tunings = 0;
     EXPECT_OK(ejk_executor_autotune(executor, &toy_kernel, &args, &options, count_tuned, NULL));
     assert_int_equal(tunings, 1);

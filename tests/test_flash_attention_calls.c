@@ -457,7 +457,7 @@ static void test_tuning(void **state) {
             .value = ejk_tensor_4d(NULL, EJK_DTYPE_F32, 1, s, 2, 32),
             .out = ejk_tensor_4d(NULL, EJK_DTYPE_F32, 1, t, 4, 32),
             .causal = true};
-        const ejk_autotune_options options = {.tuner = {.time_s = 0.3}};
+        const ejk_autotune_options options = {.tuner = {.time_s = 30}};
         ejk_flash_attention_config best;
         ejk_tune_report *report;
         EXPECT_OK(ejk_autotune(context, &ejk_flash_attention_kernel, &args, &options, &best,

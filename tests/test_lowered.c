@@ -197,7 +197,7 @@ static void skipped(void *user, const char *what, const char *sentence) {
     assert_non_null(strstr(sentence, "recorded"));
 }
 
-static const ejk_autotune_options quick = {.tuner = {.iters = 1, .max_rounds = 1, .time_s = 0.2}};
+static const ejk_autotune_options quick = {.tuner = {.iters = 1, .max_rounds = 1, .time_s = 30}};
 
 /* A program that names the first of two recorded calls twice, and one that nobody recorded. */
 static void recorded_calls_are_tuned(void **state) {
