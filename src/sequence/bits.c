@@ -3,7 +3,21 @@
 #include "sequence/sequence.h"
 
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
+#if defined(__SSE2__)
+static inline uint64_t pack_word(const unsigned char *bytes) {
+    uint64_t zeros = 0;
+    for (int i = 0; i < 4; i++) {
+        __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(bytes + 16 * i));
+        int equal = _mm_movemask_epi8(_mm_cmpeq_epi8(x, _mm_setzero_si128()));
+        zeros |= (uint64_t)(uint32_t)equal << 16 * i;
+    }
+    return ~zeros;
+}
+#else
 /* One bit for each of the eight bytes of `x`: set unless the byte is 0. */
 static inline uint64_t bits_of_bytes(uint64_t x) {
     const uint64_t low = UINT64_C(0x7f7f7f7f7f7f7f7f);
@@ -24,6 +38,7 @@ static inline uint64_t pack_word(const unsigned char *bytes) {
     for (int i = 0; i < 8; i++) word |= bits_of_bytes(load(bytes + 8 * i)) << 8 * i;
     return word;
 }
+#endif
 
 static void pack_bytes(const unsigned char *bytes, int64_t count, uint64_t *words) {
     for (; count >= 64; count -= 64, bytes += 64) *words++ = pack_word(bytes);

@@ -95,6 +95,7 @@ static void number(matrix *m) {
     ejk_parallel_for(m->threads, row_tasks(m), pack_rows, m);
     m->representatives = ejki_number_patterns(&m->rows, m->first_id, &m->row_patterns);
     m->columns.width = ejki_bit_words(m->representatives);
+    m->columns.stride = m->columns.width | 1;
     ejk_parallel_for(m->threads, ejki_cdiv(m->rows.width, WORDS_A_TASK), turn_columns, m);
     (void)ejki_number_patterns(&m->columns, m->first_id, &m->column_patterns);
 }
