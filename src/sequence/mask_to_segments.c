@@ -51,8 +51,8 @@ static void pack_rows(void *argument, int64_t index) {
     }
 }
 
-/* Words of a row that one task turns: what a line of the cache holds. */
-enum { WORDS_A_TASK = 8 };
+/* Words of a row that one task turns, and rows it turns before the next word: whole lines of the cache. */
+enum { WORDS_A_TASK = 8, ROWS_A_TURN = 8 * 64 };
 
 /* The bits of up to 64 representatives from `first`, in one word of their rows. */
 static void gather(const matrix *m, int64_t first, int64_t word, uint64_t block[64]) {
@@ -78,8 +78,11 @@ static void turn_columns(void *argument, int64_t index) {
     const matrix *m = argument;
     int64_t start = index * WORDS_A_TASK;
     int64_t end = ejki_min(start + WORDS_A_TASK, m->rows.width);
-    for (int64_t first = 0; first < m->representatives; first += 64) {
-        for (int64_t word = start; word < end; word++) turn_word(m, first, word);
+    for (int64_t top = 0; top < m->representatives; top += ROWS_A_TURN) {
+        int64_t bottom = ejki_min(top + ROWS_A_TURN, m->representatives);
+        for (int64_t word = start; word < end; word++) {
+            for (int64_t first = top; first < bottom; first += 64) turn_word(m, first, word);
+        }
     }
     for (int64_t k = start * 64; k < ejki_min(end * 64, m->columns.count); k++) {
         m->column_patterns.hashes[k] =

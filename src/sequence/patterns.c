@@ -67,16 +67,23 @@ int64_t ejki_number_patterns(const ejki_bit_rows *rows, int64_t first_id,
     return found;
 }
 
-/* Swaps squares of 32, 16, … 1 bits across the diagonal (H. Warren, Hacker's Delight, 7-3). */
-void ejki_transpose_bits(uint64_t block[64]) {
-    uint64_t mask = UINT64_C(0x00000000ffffffff);
-    for (int width = 32; width != 0; width >>= 1, mask ^= mask << width) {
-        for (int base = 0; base < 64; base += 2 * width) {
-            for (int i = base; i < base + width; i++) {
-                uint64_t swapped = (block[i] >> width ^ block[i + width]) & mask;
-                block[i + width] ^= swapped;
-                block[i] ^= swapped << width;
-            }
+/* Swaps the squares of `width` bits beside the diagonal; `mask` is the lower one of each pair. */
+static inline void swap_squares(uint64_t block[64], int width, uint64_t mask) {
+    for (int base = 0; base < 64; base += 2 * width) {
+        for (int i = base; i < base + width; i++) {
+            uint64_t swapped = (block[i] >> width ^ block[i + width]) & mask;
+            block[i + width] ^= swapped;
+            block[i] ^= swapped << width;
         }
     }
+}
+
+/* After H. Warren, Hacker's Delight, 7-3. Widths are constants, so that each step vectorises by itself. */
+void ejki_transpose_bits(uint64_t block[64]) {
+    swap_squares(block, 32, UINT64_C(0x00000000ffffffff));
+    swap_squares(block, 16, UINT64_C(0x0000ffff0000ffff));
+    swap_squares(block, 8, UINT64_C(0x00ff00ff00ff00ff));
+    swap_squares(block, 4, UINT64_C(0x0f0f0f0f0f0f0f0f));
+    swap_squares(block, 2, UINT64_C(0x3333333333333333));
+    swap_squares(block, 1, UINT64_C(0x5555555555555555));
 }
