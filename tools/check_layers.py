@@ -13,8 +13,8 @@ from pathlib import Path
 # ---- What is allowed -------------------------------------------------------------------------------
 
 # From the ground up: a room may use the public headers of itself and of every room before it.
-ROOMS = ["base", "tensor", "record", "device", "kernels", "ops/core", "ops/identity", "ops/config",
-         "ops/execution", "modules"]
+ROOMS = ["base", "tensor", "record", "device", "sequence", "kernels", "ops/core", "ops/identity",
+         "ops/config", "ops/execution", "modules"]
 
 # The room that each public header belongs to; ejkernel.h includes them all and so belongs to the highest.
 PUBLIC = {
@@ -22,6 +22,7 @@ PUBLIC = {
     "tensor.h": "tensor",
     "record.h": "record",
     "device.h": "device",
+    "sequence.h": "sequence",
     "registry.h": "kernels",
     "hooks.h": "ops/core",
     "params.h": "ops/core",
@@ -51,6 +52,7 @@ PRIVATE = {
     "tensor": ["base"],
     "record": ["base"],
     "device": ["base"],
+    "sequence": ["base"],
     "kernels": ["base", "tensor"],
     "ops/core": ["base"],
     "ops/identity": ["base"],
