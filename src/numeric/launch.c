@@ -76,8 +76,12 @@ ejk_status ejk_select_num_stages(int64_t smem_bytes, int32_t *out) {
     EJKI_TRY(require_out(out, "out"));
     if (smem_bytes < 0) return fail_below("smem_bytes", smem_bytes, 0);
     int64_t left = ejk_get_shared_memory_limit(NULL) - smem_bytes;
-    /* left > 2 · smem_bytes without the product, which may not fit. */
-    *out = left - smem_bytes > smem_bytes ? 3 : left > smem_bytes ? 2 : 1;
+    if (left <= smem_bytes) {
+        *out = 1;
+    } else {
+        /* More than twice as much is left, without the product, which may not fit. */
+        *out = left - smem_bytes > smem_bytes ? 3 : 2;
+    }
     return EJK_OK;
 }
 
