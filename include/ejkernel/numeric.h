@@ -95,9 +95,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_log_sum_exp(const ejk_tensor *x, const int3
 /** How ejk_safe_divide() divides. Zero-initialised = the defaults. */
 typedef struct ejk_safe_divide_options {
     ejk_opt_float min_denominator; /**< least magnitude of a denominator, finite, above 0; 1e-10 */
-    bool
-        documented; /**< the document's rule, max(denominator, min_denominator): a negative one becomes
-                          the minimum, and its sign is lost */
+    /** The document's rule, max(denominator, min_denominator): a negative one becomes the minimum, and its
+     * sign is lost. */
+    bool documented;
     ejk_threads *threads;
 } ejk_safe_divide_options;
 
