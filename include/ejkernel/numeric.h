@@ -136,9 +136,9 @@ typedef struct ejk_allclose_report {
     int64_t actual_infinities, expected_infinities;
     bool dtypes_differ; /**< reported, no mismatch by itself */
     ejk_dtype actual_dtype, expected_dtype;
-    int64_t
-        worst[EJK_MAX_RANK]; /**< the worst mismatch: the largest difference, NaN before ∞ before
-                                      finite; without a mismatch, the largest difference above 0 */
+    /** The worst mismatch: the largest difference, NaN before ∞ before finite. Without a mismatch, the largest
+     * difference above 0. */
+    int64_t worst[EJK_MAX_RANK];
     double worst_actual, worst_expected; /**< the two values there; 0 if there is none */
     double worst_difference; /**< |actual − expected| there, NaN or ∞ too; 0 if there is none */
     int64_t first_mismatch[EJK_MAX_RANK];
