@@ -14,7 +14,12 @@ add_library(pthreadpool INTERFACE IMPORTED)
 target_link_libraries(pthreadpool INTERFACE ${PTHREADPOOL_LIBRARY})
 target_include_directories(pthreadpool INTERFACE ${PTHREADPOOL_INCLUDE_DIR})
 
-set(EJK_PRIVATE_LIBRARIES PkgConfig::jansson PkgConfig::libcrypto PkgConfig::sqlite3 PkgConfig::cpuinfo pthreadpool m Threads::Threads)
+# Header-only: the generator of random numbers.
+find_path(RANDOM123_INCLUDE_DIR Random123/threefry.h REQUIRED)
+add_library(random123 INTERFACE IMPORTED)
+target_include_directories(random123 INTERFACE ${RANDOM123_INCLUDE_DIR})
+
+set(EJK_PRIVATE_LIBRARIES random123 PkgConfig::jansson PkgConfig::libcrypto PkgConfig::sqlite3 PkgConfig::cpuinfo pthreadpool m Threads::Threads)
 if(EJK_TESTS)
   pkg_check_modules(cmocka REQUIRED IMPORTED_TARGET cmocka)
 endif()

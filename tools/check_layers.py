@@ -13,7 +13,7 @@ from pathlib import Path
 # ---- What is allowed -------------------------------------------------------------------------------
 
 # From the ground up: a room may use the public headers of itself and of every room before it.
-ROOMS = ["base", "tensor", "record", "device", "sequence", "kernels", "ops/core", "ops/identity",
+ROOMS = ["base", "tensor", "record", "device", "sequence", "numeric", "kernels", "ops/core", "ops/identity",
          "ops/config", "ops/execution", "modules"]
 
 # The room that each public header belongs to; ejkernel.h includes them all and so belongs to the highest.
@@ -23,6 +23,7 @@ PUBLIC = {
     "record.h": "record",
     "device.h": "device",
     "sequence.h": "sequence",
+    "numeric.h": "numeric",
     "registry.h": "kernels",
     "hooks.h": "ops/core",
     "params.h": "ops/core",
@@ -53,6 +54,7 @@ PRIVATE = {
     "record": ["base"],
     "device": ["base"],
     "sequence": ["base"],
+    "numeric": ["base"],
     "kernels": ["base", "tensor"],
     "ops/core": ["base"],
     "ops/identity": ["base"],
@@ -69,6 +71,7 @@ EXTERNAL = {
     "cpuinfo.h": ["device"],
     "pthreadpool.h": ["device"],
     "dlpack/dlpack.h": ["tensor"],
+    "Random123/threefry.h": ["numeric"],
     "jansson.h": ["tensor", "record", "ops/core", "ops/identity", "ops/config", "ops/execution", "cli"],
     "openssl/evp.h": ["ops/identity"],
     "openssl/bn.h": ["ops/identity"],
