@@ -205,9 +205,9 @@ static void a_choice_rests_on_a_comparison(void **state) {
     (void)state;
     ejk_tune_report r = {.count = 2, .rounds = 3};
     assert_true(ejk_tune_report_is_settled(&r));
-    r.cancelled = true; /* before the leader met the default */
+    r.cancelled = true; /* the default stays because the others had no chance */
     assert_false(ejk_tune_report_is_settled(&r));
-    r.pairs = 7;
+    r.chosen = 1; /* that was proven */
     assert_true(ejk_tune_report_is_settled(&r));
     r = (ejk_tune_report){.count = 2, .out_of_time = true};
     assert_false(ejk_tune_report_is_settled(&r));

@@ -245,9 +245,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_tune(const ejk_tune_problem *problem,
                                           const ejk_tuner_options *options, ejk_tune_report **out);
 
 /**
- * True if the choice rests on a comparison: candidates were timed in rounds, or there was only one, and the
- * work was not cancelled before the leader had been compared with the default. What does not is not kept
- * anywhere: another tuning may find better. False of NULL.
+ * True if the choice rests on a comparison: something proved faster than the default, or the default stayed
+ * after all had their chance in rounds, or there was nothing else. What does not is kept nowhere: another
+ * tuning may find better. False of NULL.
  */
 EJK_API bool ejk_tune_report_is_settled(const ejk_tune_report *report);
 

@@ -28,8 +28,8 @@ const char *ejk_tune_phase_name(ejk_tune_phase phase) {
 
 bool ejk_tune_report_is_settled(const ejk_tune_report *report) {
     if (!report) return false;
-    if (report->cancelled && report->pairs == 0) return false;
-    return report->rounds > 0 || report->count == 1;
+    if (report->chosen != report->default_index || report->count == 1) return true;
+    return report->rounds > 0 && !report->cancelled;
 }
 
 void ejk_tune_report_destroy(ejk_tune_report *report) {
