@@ -13,8 +13,8 @@ from pathlib import Path
 # ---- What is allowed -------------------------------------------------------------------------------
 
 # From the ground up: a room may use the public headers of itself and of every room before it.
-ROOMS = ["base", "tensor", "record", "device", "kernels", "ops/core", "ops/identity", "ops/config",
-         "ops/execution", "modules"]
+ROOMS = ["base", "tensor", "record", "device", "mask", "kernels", "ops/core", "ops/identity",
+         "ops/config", "ops/execution", "modules"]
 
 # The room that each public header belongs to; ejkernel.h includes them all and so belongs to the highest.
 PUBLIC = {
@@ -22,6 +22,7 @@ PUBLIC = {
     "tensor.h": "tensor",
     "record.h": "record",
     "device.h": "device",
+    "splash_mask.h": "mask",
     "registry.h": "kernels",
     "hooks.h": "ops/core",
     "params.h": "ops/core",
@@ -51,6 +52,7 @@ PRIVATE = {
     "tensor": ["base"],
     "record": ["base"],
     "device": ["base"],
+    "mask": ["base"],
     "kernels": ["base", "tensor"],
     "ops/core": ["base"],
     "ops/identity": ["base"],
@@ -67,7 +69,8 @@ EXTERNAL = {
     "cpuinfo.h": ["device"],
     "pthreadpool.h": ["device"],
     "dlpack/dlpack.h": ["tensor"],
-    "jansson.h": ["tensor", "record", "ops/core", "ops/identity", "ops/config", "ops/execution", "cli"],
+    "jansson.h": ["tensor", "record", "mask", "ops/core", "ops/identity", "ops/config", "ops/execution",
+                  "cli"],
     "openssl/evp.h": ["ops/identity"],
     "openssl/bn.h": ["ops/identity"],
     "openssl/err.h": ["ops/identity"],

@@ -28,6 +28,7 @@
 #include <ejkernel/recording.h>
 #include <ejkernel/registry.h>
 #include <ejkernel/selector.h>
+#include <ejkernel/splash_mask.h>
 #include <ejkernel/status.h>
 #include <ejkernel/tensor.h>
 #include <ejkernel/tuning.h>
