@@ -71,7 +71,7 @@ EXTERNAL = {
     "dlpack/dlpack.h": ["tensor"],
     "jansson.h": ["tensor", "record", "mask", "ops/core", "ops/identity", "ops/config", "ops/execution",
                   "cli"],
-    "openssl/evp.h": ["ops/identity"],
+    "openssl/evp.h": ["mask", "ops/identity"],
     "openssl/bn.h": ["ops/identity"],
     "openssl/err.h": ["ops/identity"],
     "sqlite3.h": ["ops/config"],

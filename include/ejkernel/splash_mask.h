@@ -330,6 +330,52 @@ ejk_process_dynamic_mask_dkv(const ejk_process_dynamic_mask_args *args, ejk_spla
 /** Frees the arrays and zeroes the struct. A zeroed struct is allowed. */
 EJK_API void ejk_splash_mask_info_close(ejk_splash_mask_info *info);
 
+/* ---- JSON ------------------------------------------------------------------------------------------ */
+
+/** Takes a piece of a text that is being written; false refuses it and ends the writing. */
+typedef bool (*ejk_splash_write_fn)(void *user, const char *bytes, size_t count);
+
+/** How requests are answered. NULL or all zeros = default. */
+typedef struct ejk_splash_answer_options {
+    ejk_threads *threads; /**< NULL = the calling thread alone */
+    int64_t max_bytes;    /**< an error answer if an array needed more; 0 = no limit */
+} ejk_splash_answer_options;
+
+/**
+ * A mask from JSON, as `{"type": "causal", "shape": [16, 16], "offset": 2}`. The text may hold anything.
+ * Statuses: MALFORMED (the form, with reason #EJK_SPLASH_REASON_INVALID_REQUEST), those of the
+ * constructors.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_splash_mask_from_json(const char *text, size_t length,
+                                                           ejk_splash_mask **out);
+
+/**
+ * A mask to JSON that reads back as an equal mask; shard_count is left out. Statuses: INVALID_ARGUMENT
+ * (NULL, a function or logical_not mask, which JSON has no words for), IO (`write` refused).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_splash_mask_to_json(const ejk_splash_mask *mask,
+                                                         ejk_splash_write_fn write, void *user);
+
+/**
+ * A MaskInfo to JSON, arrays as nested lists or as base64. Written piece by piece, so that no text is
+ * ever held whole. Statuses as above.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_splash_mask_info_to_json(const ejk_splash_mask_info *info,
+                                                              bool base64,
+                                                              ejk_splash_write_fn write,
+                                                              void *user);
+
+/**
+ * Answers one request, text in, text out: a call of a process function, or mask_dense, mask_equal or
+ * mask_check. A request at fault, even one that is not JSON, is answered, too:
+ * `{"error": {"reason": …, "message": …}}`, and *is_result is false then.
+ * Statuses: INVALID_ARGUMENT (NULL), IO (`write` refused).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_splash_answer(const char *request, size_t length,
+                                                   const ejk_splash_answer_options *options,
+                                                   ejk_splash_write_fn write, void *user,
+                                                   bool *is_result);
+
 #ifdef __cplusplus
 }
 #endif

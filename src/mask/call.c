@@ -12,7 +12,7 @@ static ejk_status at_least_one(const char *name, int64_t value) {
     return BAD(INVALID_ARGUMENT, "%s is %lld, expected at least 1", name, (long long)value);
 }
 
-static ejk_status check_divides(const ejki_call *call) {
+static ejk_status check_divides(const ejki_mask_call *call) {
     if (call->q % call->bq != 0)
         return BAD(Q_BLOCK_SIZE, "q_block_size = %lld does not divide the query length, %lld",
                    (long long)call->bq, (long long)call->q);
@@ -38,9 +38,9 @@ static ejk_status check_flag(const char *name, ejk_opt_bool flag) {
                (int)flag);
 }
 
-ejk_status ejki_call_check(const int64_t *shape, const ejk_process_mask_args *args, bool dkv,
-                           ejki_call *out) {
-    ejki_call call = {.heads = shape[0], .q = shape[1], .kv = shape[2]};
+ejk_status ejki_mask_call_check(const int64_t *shape, const ejk_process_mask_args *args, bool dkv,
+                                ejki_mask_call *out) {
+    ejki_mask_call call = {.heads = shape[0], .q = shape[1], .kv = shape[2]};
     EJKI_TRY(check_flag("is_dkv", args->is_dkv));
     EJKI_TRY(check_flag("downcast_smem_data", args->downcast_smem_data));
     EJKI_TRY(check_flag("shrink_grid", args->shrink_grid));
@@ -74,7 +74,7 @@ ejk_status ejki_call_check(const int64_t *shape, const ejk_process_mask_args *ar
     return EJK_OK;
 }
 
-ejk_status ejki_call_alloc(const ejki_call *call, int64_t count, int64_t size, void *out) {
+ejk_status ejki_mask_alloc(const ejki_mask_call *call, int64_t count, int64_t size, void *out) {
     int64_t bytes;
     if (!ejki_mul(count, size, &bytes) || bytes > call->max_bytes)
         return REFUSE(OVERFLOW, INVALID_ARGUMENT,

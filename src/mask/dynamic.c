@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct dynamic {
-    const ejki_call *call;
+    const ejki_mask_call *call;
     const uint8_t *elements; /* of the first head */
     int64_t head_stride, row_stride, column_stride;
     ejki_grid grid;
@@ -20,7 +20,7 @@ static uint8_t element(const struct dynamic *dynamic, int64_t head, int64_t row,
 
 static void copy_block(const struct dynamic *dynamic, int64_t head, int64_t row, int64_t column,
                        uint8_t *out) {
-    const ejki_call *call = dynamic->call;
+    const ejki_mask_call *call = dynamic->call;
     if (call->dkv) {
         for (int64_t b = 0; b < call->bkv; b++)
             for (int64_t a = 0; a < call->bq; a++)
@@ -35,7 +35,7 @@ static void copy_block(const struct dynamic *dynamic, int64_t head, int64_t row,
 /* One block row of one head. */
 static void process_row(void *dynamic_, int64_t index) {
     struct dynamic *dynamic = dynamic_;
-    const ejki_call *call = dynamic->call;
+    const ejki_mask_call *call = dynamic->call;
     int64_t head = index / call->rows, i = index % call->rows, size = call->bq * call->bkv;
     int64_t shard_row = head % call->shard_heads * call->shard_rows + i % call->shard_rows;
     for (int64_t j = 0; j < call->columns; j++) {
@@ -51,7 +51,7 @@ static void process_row(void *dynamic_, int64_t index) {
 }
 
 /* The element types follow from these bounds, not from the values. */
-static ejk_status find_bounds(const ejki_call *call, int64_t bounds[2], int64_t *cells,
+static ejk_status find_bounds(const ejki_mask_call *call, int64_t bounds[2], int64_t *cells,
                               int64_t *bytes) {
     int64_t size;
     bounds[0] = call->dkv ? call->shard_rows : call->columns;
@@ -65,16 +65,16 @@ static ejk_status find_bounds(const ejki_call *call, int64_t bounds[2], int64_t 
 }
 
 static ejk_status make_info(struct dynamic *dynamic, ejk_splash_mask_info *info) {
-    const ejki_call *call = dynamic->call;
+    const ejki_mask_call *call = dynamic->call;
     ejki_grid *grid = &dynamic->grid;
     int64_t bounds[2], cells, bytes;
     EJKI_TRY(find_bounds(call, bounds, &cells, &bytes));
     *grid = (ejki_grid){call->heads, 1, call->rows, call->columns, NULL, {NULL, NULL}};
-    EJKI_TRY(ejki_call_alloc(call, bytes, 1, &dynamic->blocks));
+    EJKI_TRY(ejki_mask_alloc(call, bytes, 1, &dynamic->blocks));
     ejki_info_keep(info, PARTIAL_BLOCKS, dynamic->blocks);
-    EJKI_TRY(ejki_call_alloc(call, cells, 1, &grid->states));
-    EJKI_TRY(ejki_call_alloc(call, cells, sizeof(int32_t), &grid->next[0]));
-    EJKI_TRY(ejki_call_alloc(call, cells, sizeof(int32_t), &grid->next[1]));
+    EJKI_TRY(ejki_mask_alloc(call, cells, 1, &grid->states));
+    EJKI_TRY(ejki_mask_alloc(call, cells, sizeof(int32_t), &grid->next[0]));
+    EJKI_TRY(ejki_mask_alloc(call, cells, sizeof(int32_t), &grid->next[1]));
     ejk_parallel_for(call->threads, call->heads * call->rows, process_row, dynamic);
     const int64_t shape[5] = {call->heads, call->rows, call->columns,
                               call->dkv ? call->bkv : call->bq, call->dkv ? call->bq : call->bkv};
@@ -101,7 +101,7 @@ static ejk_status process(const char *name, const ejk_process_dynamic_mask_args 
                           ejk_splash_mask_info *out) {
     if (args == NULL || out == NULL)
         return REFUSE(INVALID_ARGUMENT, INVALID_ARGUMENT, "%s: args or out is NULL", name);
-    ejki_call call;
+    ejki_mask_call call;
     const ejk_tensor *mask = &args->mask;
     EJKI_TRY(check_mask(mask));
     ejk_process_mask_args numbers = {.block_shape = {args->block_shape[0], args->block_shape[1]},
@@ -112,7 +112,7 @@ static ejk_status process(const char *name, const ejk_process_dynamic_mask_args 
                                      .shrink_grid = args->shrink_grid,
                                      .threads = args->threads,
                                      .max_bytes = args->max_bytes};
-    EJKI_TRY(ejki_call_check(mask->shape, &numbers, dkv, &call));
+    EJKI_TRY(ejki_mask_call_check(mask->shape, &numbers, dkv, &call));
     struct dynamic dynamic = {.call = &call,
                               .elements = mask->data,
                               .head_stride = mask->strides[0],

@@ -11,7 +11,7 @@ enum { PLANE, ROW, COLUMN };
 
 /* A group of planes and block rows, and the order in which its cells are walked: forward or back. */
 struct walk {
-    const ejki_call *call;
+    const ejki_mask_call *call;
     const ejki_masks *masks;
     const int64_t *mask_of_plane;
     int64_t first[3], count[3];
@@ -22,7 +22,7 @@ struct walk {
 
 /* Whether the cell is one that is looked for, and then what is stored for it. */
 static inline bool target(const struct walk *walk, const int64_t at[3], int32_t *value) {
-    const ejki_call *call = walk->call;
+    const ejki_mask_call *call = walk->call;
     int64_t cell =
         walk->mask_of_plane[at[PLANE]] * call->cells + at[ROW] * call->columns + at[COLUMN];
     uint8_t state = walk->masks->states[cell];
@@ -52,7 +52,7 @@ static int32_t first_target(const struct walk *walk) {
 
 /* Back from the last cell; the first target follows the last one. */
 static void fill_group(const struct walk *walk) {
-    const ejki_call *call = walk->call;
+    const ejki_mask_call *call = walk->call;
     int64_t at[3];
     const int *axis = walk->axis;
     int32_t value = first_target(walk);
@@ -67,8 +67,9 @@ static void fill_group(const struct walk *walk) {
             }
 }
 
-void ejki_grid_fill(const ejki_call *call, const ejki_masks *masks, const int64_t *mask_of_plane,
-                    int64_t planes, int64_t group_planes, bool want_partial, int32_t *out) {
+void ejki_grid_fill(const ejki_mask_call *call, const ejki_masks *masks,
+                    const int64_t *mask_of_plane, int64_t planes, int64_t group_planes,
+                    bool want_partial, int32_t *out) {
     struct walk walk = {call,
                         masks,
                         mask_of_plane,
@@ -134,19 +135,19 @@ static void pack(const ejki_grid *from, int64_t from_base, const struct lines *l
 }
 
 /* Fresh arrays of zeros for what `from` has, of the size of `to`. */
-static ejk_status open_grid(const ejki_call *call, const ejki_grid *from, ejki_grid *to) {
+static ejk_status open_grid(const ejki_mask_call *call, const ejki_grid *from, ejki_grid *to) {
     int64_t cells = to->rows * to->columns;
-    EJKI_TRY(ejki_call_alloc(call, cells, 1, &to->states));
+    EJKI_TRY(ejki_mask_alloc(call, cells, 1, &to->states));
     memset(to->states, 0, (size_t)cells);
     for (int a = 0; a < 2; a++) {
         if (from->next[a] == NULL) continue;
-        EJKI_TRY(ejki_call_alloc(call, cells, sizeof(int32_t), &to->next[a]));
+        EJKI_TRY(ejki_mask_alloc(call, cells, sizeof(int32_t), &to->next[a]));
         memset(to->next[a], 0, (size_t)cells * sizeof(int32_t));
     }
     return EJK_OK;
 }
 
-ejk_status ejki_grid_shrink(const ejki_call *call, ejki_grid *grid) {
+ejk_status ejki_grid_shrink(const ejki_mask_call *call, ejki_grid *grid) {
     struct lines lines = {call->shard_rows, call->columns, call->columns, 1};
     if (call->dkv) lines = (struct lines){call->columns, call->shard_rows, 1, call->columns};
     int64_t shard_cells = call->shard_rows * call->columns, most = 1;
@@ -204,7 +205,7 @@ static void store(void *out, ejk_dtype dtype, const int32_t *values, const uint8
     }
 }
 
-static ejk_status publish(const ejki_call *call, const ejki_grid *grid, ejk_dtype dtype,
+static ejk_status publish(const ejki_mask_call *call, const ejki_grid *grid, ejk_dtype dtype,
                           const int32_t *values, const uint8_t *bytes, int place,
                           ejk_splash_mask_info *info, ejk_tensor *tensor) {
     int64_t cells = grid->planes * grid->rows * grid->columns, count;
@@ -213,7 +214,7 @@ static ejk_status publish(const ejki_call *call, const ejki_grid *grid, ejk_dtyp
         return REFUSE(OVERFLOW, INVALID_ARGUMENT, "the cells of %lld planes cannot be counted",
                       (long long)(grid->copies));
     int64_t size = (int64_t)ejk_dtype_size(dtype);
-    EJKI_TRY(ejki_call_alloc(call, count, size, &array));
+    EJKI_TRY(ejki_mask_alloc(call, count, size, &array));
     ejki_info_keep(info, place, array);
     for (int64_t i = 0; i < grid->copies; i++)
         if (i == 0)
@@ -224,8 +225,8 @@ static ejk_status publish(const ejki_call *call, const ejki_grid *grid, ejk_dtyp
     return EJK_OK;
 }
 
-ejk_status ejki_grid_publish(const ejki_call *call, const ejki_grid *grid, const int64_t bounds[2],
-                             ejk_splash_mask_info *info) {
+ejk_status ejki_grid_publish(const ejki_mask_call *call, const ejki_grid *grid,
+                             const int64_t bounds[2], ejk_splash_mask_info *info) {
     ejk_tensor *tensors[2] = {&info->data_next, &info->mask_next};
     int64_t cells = grid->planes * grid->rows * grid->columns;
     EJKI_TRY(publish(call, grid, call->narrow ? EJK_DTYPE_I8 : EJK_DTYPE_I32, NULL, grid->states,

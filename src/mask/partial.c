@@ -11,7 +11,7 @@
 
 /* A growing table: the slots hold an id + 1, or 0. */
 struct table {
-    const ejki_call *call;
+    const ejki_mask_call *call;
     int64_t block_bytes;
     uint8_t *blocks;
     uint64_t *hashes;
@@ -73,7 +73,7 @@ static ejk_status grow(struct table *table) {
 /* The block is evaluated into the place behind the last one, and stays there if it is new. */
 static ejk_status add(struct table *table, const ejk_splash_mask *mask, int64_t i, int64_t j,
                       int32_t *id) {
-    const ejki_call *call = table->call;
+    const ejki_mask_call *call = table->call;
     if (table->count >= INT32_MAX - 1)
         return REFUSE(OVERFLOW, INVALID_ARGUMENT, "partial blocks cannot be numbered in 32 bits");
     if (table->count == table->room) EJKI_TRY(grow(table));
@@ -124,7 +124,7 @@ struct diagonals {
 };
 
 /* Without the memory it takes, blocks are evaluated one by one. */
-static void open_diagonals(const ejki_call *call, struct diagonals *diagonals) {
+static void open_diagonals(const ejki_mask_call *call, struct diagonals *diagonals) {
     int64_t most = call->rows + call->columns, size = 64;
     if (call->bq != call->bkv) most = ejki_min(call->cells, 16 * most);
     while (size < 2 * most) size *= 2;
@@ -148,7 +148,7 @@ static int32_t *diagonal_slot(struct diagonals *diagonals, int64_t key) {
 
 static ejk_status number_blocks(struct table *table, const ejk_splash_mask *mask,
                                 const uint8_t *states, int32_t *ids) {
-    const ejki_call *call = table->call;
+    const ejki_mask_call *call = table->call;
     struct diagonals diagonals = {0};
     ejk_status status = EJK_OK;
     if (is_diagonal(mask)) open_diagonals(call, &diagonals);
@@ -168,14 +168,14 @@ static ejk_status number_blocks(struct table *table, const ejk_splash_mask *mask
     return status;
 }
 
-ejk_status ejki_partial_table(const ejki_call *call, ejki_masks *masks) {
+ejk_status ejki_partial_table(const ejki_mask_call *call, ejki_masks *masks) {
     struct table table = {.call = call};
     if (memchr(masks->states, PARTIAL, (size_t)(masks->count * call->cells)) == NULL) return EJK_OK;
     if (!ejki_mul(call->bq, call->bkv, &table.block_bytes))
         return REFUSE(OVERFLOW, INVALID_ARGUMENT,
                       "the elements of a block of %lld x %lld cannot be counted",
                       (long long)call->bq, (long long)call->bkv);
-    EJKI_TRY(ejki_call_alloc(call, masks->count * call->cells, sizeof(int32_t), &masks->ids));
+    EJKI_TRY(ejki_mask_alloc(call, masks->count * call->cells, sizeof(int32_t), &masks->ids));
     ejk_status status = EJK_OK;
     for (int64_t u = 0; u < masks->count && status == EJK_OK; u++)
         status = number_blocks(&table, masks->masks[u], masks->states + u * call->cells,

@@ -32,16 +32,17 @@ static void number_masks(const ejk_splash_mask *heads, const uint64_t *hashes, i
     }
 }
 
-static ejk_status find_masks(const ejki_call *call, const ejk_splash_mask *heads, ejki_masks *out) {
+static ejk_status find_masks(const ejki_mask_call *call, const ejk_splash_mask *heads,
+                             ejki_masks *out) {
     uint64_t *hashes = NULL;
     int64_t *slots = NULL, slot_count = 64;
-    EJKI_TRY(ejki_call_alloc(call, call->heads, sizeof *out->masks, &out->masks));
-    EJKI_TRY(ejki_call_alloc(call, call->heads, sizeof *out->of_head, &out->of_head));
+    EJKI_TRY(ejki_mask_alloc(call, call->heads, sizeof *out->masks, &out->masks));
+    EJKI_TRY(ejki_mask_alloc(call, call->heads, sizeof *out->of_head, &out->of_head));
     ejk_status status = EJK_OK;
     if (call->heads > FEW_HEADS) {
         while (slot_count < 2 * call->heads) slot_count *= 2;
-        status = ejki_call_alloc(call, call->heads, sizeof *hashes, &hashes);
-        if (status == EJK_OK) status = ejki_call_alloc(call, slot_count, sizeof *slots, &slots);
+        status = ejki_mask_alloc(call, call->heads, sizeof *hashes, &hashes);
+        if (status == EJK_OK) status = ejki_mask_alloc(call, slot_count, sizeof *slots, &slots);
         for (int64_t h = 0; h < call->heads && status == EJK_OK; h++)
             hashes[h] = ejk_splash_mask_hash(heads->parts[h]);
         if (status == EJK_OK) memset(slots, -1, (size_t)slot_count * sizeof *slots);
@@ -63,26 +64,26 @@ static void free_masks(ejki_masks *masks) {
 /* ---- States ---------------------------------------------------------------------------------------- */
 
 struct state_loop {
-    const ejki_call *call;
+    const ejki_mask_call *call;
     const ejki_masks *masks;
     atomic_bool failed;
 };
 
 static void find_states_of_row(void *loop_, int64_t index) {
     struct state_loop *loop = loop_;
-    const ejki_call *call = loop->call;
+    const ejki_mask_call *call = loop->call;
     int64_t row = index % call->rows;
     if (!ejki_mask_states(loop->masks->masks[index / call->rows], row * call->bq, call->bq,
                           call->bkv, call->columns, loop->masks->states + index * call->columns))
         atomic_store(&loop->failed, true);
 }
 
-static ejk_status find_states(const ejki_call *call, ejki_masks *masks) {
+static ejk_status find_states(const ejki_mask_call *call, ejki_masks *masks) {
     int64_t cells;
     if (!ejki_mul(masks->count, call->cells, &cells))
         return REFUSE(OVERFLOW, INVALID_ARGUMENT, "the blocks of %lld masks cannot be counted",
                       (long long)masks->count);
-    EJKI_TRY(ejki_call_alloc(call, cells, 1, &masks->states));
+    EJKI_TRY(ejki_mask_alloc(call, cells, 1, &masks->states));
     struct state_loop loop = {.call = call, .masks = masks};
     atomic_init(&loop.failed, false);
     ejk_parallel_for(call->threads, masks->count * call->rows, find_states_of_row, &loop);
@@ -93,14 +94,14 @@ static ejk_status find_states(const ejki_call *call, ejki_masks *masks) {
 /* ---- The result ------------------------------------------------------------------------------------ */
 
 /* Whether the heads of every shard share one mask. */
-static bool shards_are_uniform(const ejki_call *call, const ejki_masks *masks) {
+static bool shards_are_uniform(const ejki_mask_call *call, const ejki_masks *masks) {
     for (int64_t h = 0; h < call->heads; h++)
         if (masks->of_head[h] != masks->of_head[h - h % call->shard_heads]) return false;
     return true;
 }
 
 /* The grid of all planes; of one, to be copied, if there is but one mask. */
-static ejk_status make_grid(const ejki_call *call, const ejki_masks *masks, ejki_grid *grid) {
+static ejk_status make_grid(const ejki_mask_call *call, const ejki_masks *masks, ejki_grid *grid) {
     bool one = masks->count == 1, uniform = shards_are_uniform(call, masks);
     grid->planes = one ? 1 : uniform ? call->head_shards : call->heads;
     grid->copies = one ? call->head_shards : 1;
@@ -110,10 +111,10 @@ static ejk_status make_grid(const ejki_call *call, const ejki_masks *masks, ejki
     if (!ejki_mul(grid->planes, call->cells, &cells))
         return REFUSE(OVERFLOW, INVALID_ARGUMENT, "the blocks of %lld planes cannot be counted",
                       (long long)grid->planes);
-    EJKI_TRY(ejki_call_alloc(call, cells, 1, &grid->states));
-    EJKI_TRY(ejki_call_alloc(call, cells, sizeof(int32_t), &grid->next[0]));
-    if (masks->ids != NULL) EJKI_TRY(ejki_call_alloc(call, cells, sizeof(int32_t), &grid->next[1]));
-    EJKI_TRY(ejki_call_alloc(call, grid->planes, sizeof *mask_of_plane, &mask_of_plane));
+    EJKI_TRY(ejki_mask_alloc(call, cells, 1, &grid->states));
+    EJKI_TRY(ejki_mask_alloc(call, cells, sizeof(int32_t), &grid->next[0]));
+    if (masks->ids != NULL) EJKI_TRY(ejki_mask_alloc(call, cells, sizeof(int32_t), &grid->next[1]));
+    EJKI_TRY(ejki_mask_alloc(call, grid->planes, sizeof *mask_of_plane, &mask_of_plane));
     for (int64_t r = 0; r < grid->planes; r++) {
         mask_of_plane[r] = masks->of_head[uniform ? r * call->shard_heads : r];
         memcpy(grid->states + r * call->cells, masks->states + mask_of_plane[r] * call->cells,
@@ -127,13 +128,13 @@ static ejk_status make_grid(const ejki_call *call, const ejki_masks *masks, ejki
     return EJK_OK;
 }
 
-static ejk_status publish_blocks(const ejki_call *call, ejki_masks *masks,
+static ejk_status publish_blocks(const ejki_mask_call *call, ejki_masks *masks,
                                  ejk_splash_mask_info *info) {
     if (masks->blocks == NULL) return EJK_OK;
     int64_t size = call->bq * call->bkv;
     if (call->dkv) {
         uint8_t *scratch = NULL;
-        EJKI_TRY(ejki_call_alloc(call, size, 1, &scratch));
+        EJKI_TRY(ejki_mask_alloc(call, size, 1, &scratch));
         for (int64_t i = 0; i < masks->block_count; i++)
             ejki_transpose_block(masks->blocks + i * size, call->bq, call->bkv, scratch);
         free(scratch);
@@ -147,7 +148,7 @@ static ejk_status publish_blocks(const ejki_call *call, ejki_masks *masks,
 }
 
 /* The predicate in the blocks' place. */
-static ejk_status publish_function(const ejki_call *call, const ejk_splash_mask *mask,
+static ejk_status publish_function(const ejki_mask_call *call, const ejk_splash_mask *mask,
                                    ejk_splash_mask_info *info) {
     int32_t *positions = NULL;
     if (call->q - 1 > INT32_MAX)
@@ -156,7 +157,7 @@ static ejk_status publish_function(const ejki_call *call, const ejk_splash_mask 
             "the query length is %lld, expected at most 2^31 for a computable mask, whose "
             "positions are int32",
             (long long)call->q);
-    EJKI_TRY(ejki_call_alloc(call, call->q, sizeof *positions, &positions));
+    EJKI_TRY(ejki_mask_alloc(call, call->q, sizeof *positions, &positions));
     for (int64_t i = 0; i < call->q; i++) positions[i] = (int32_t)ejki_mask_position(mask, i);
     ejki_info_keep(info, Q_SEQUENCE, positions);
     info->q_sequence = ejk_tensor_1d(positions, EJK_DTYPE_I32, call->q);
@@ -164,7 +165,7 @@ static ejk_status publish_function(const ejki_call *call, const ejk_splash_mask 
     return EJK_OK;
 }
 
-static ejk_status make_info(const ejki_call *call, ejki_masks *masks, ejki_grid *grid,
+static ejk_status make_info(const ejki_mask_call *call, ejki_masks *masks, ejki_grid *grid,
                             ejk_splash_mask_info *info) {
     EJKI_TRY(find_states(call, masks));
     bool function = masks->count == 1 && ejk_splash_mask_computable(masks->masks[0]);
@@ -181,13 +182,13 @@ static ejk_status process(const char *name, const ejk_process_mask_args *args, b
     if (args == NULL || args->mask == NULL || out == NULL)
         return REFUSE(INVALID_ARGUMENT, INVALID_ARGUMENT, "%s: args, args->mask or out is NULL",
                       name);
-    ejki_call call;
+    ejki_mask_call call;
     int64_t shape[3];
     if (ejk_splash_mask_shape(args->mask, shape) != 3)
         return REFUSE(INVALID_SHAPE, MASK_NOT_3D,
                       "mask has the shape (%lld, %lld), expected a multi-head mask of three axes",
                       (long long)shape[0], (long long)shape[1]);
-    EJKI_TRY(ejki_call_check(shape, args, dkv, &call));
+    EJKI_TRY(ejki_mask_call_check(shape, args, dkv, &call));
     ejki_masks masks = {0};
     ejki_grid grid = {0};
     ejk_splash_mask_info info;

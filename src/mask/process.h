@@ -16,7 +16,7 @@ typedef struct {
     bool dkv, narrow, shrink;
     ejk_threads *threads;
     int64_t max_bytes;
-} ejki_call;
+} ejki_mask_call;
 
 /*
  * The grids before they are narrowed: `planes` of rows * columns each. next[0] is data_next, next[1]
@@ -40,25 +40,26 @@ typedef struct {
 } ejki_masks;
 
 /* The numbers of a call; the checks of lengths come last. `shape` is that of the mask, three lengths. */
-ejk_status ejki_call_check(const int64_t *shape, const ejk_process_mask_args *args, bool dkv,
-                           ejki_call *out);
+ejk_status ejki_mask_call_check(const int64_t *shape, const ejk_process_mask_args *args, bool dkv,
+                                ejki_mask_call *out);
 
 /* Memory for count * size bytes, zeroed on demand; checks the call's limit. */
-ejk_status ejki_call_alloc(const ejki_call *call, int64_t count, int64_t size, void *out);
+ejk_status ejki_mask_alloc(const ejki_mask_call *call, int64_t count, int64_t size, void *out);
 
 /* Fills in masks->ids, blocks and block_count. */
-ejk_status ejki_partial_table(const ejki_call *call, ejki_masks *masks);
+ejk_status ejki_partial_table(const ejki_mask_call *call, ejki_masks *masks);
 
 /* data_next (want_partial false) or mask_next of all planes, each beginning anew in every group of shards. */
-void ejki_grid_fill(const ejki_call *call, const ejki_masks *masks, const int64_t *mask_of_plane,
-                    int64_t planes, int64_t group_planes, bool want_partial, int32_t *out);
+void ejki_grid_fill(const ejki_mask_call *call, const ejki_masks *masks,
+                    const int64_t *mask_of_plane, int64_t planes, int64_t group_planes,
+                    bool want_partial, int32_t *out);
 
 /* Leaves out what no row (dkv: column) of a shard needs; `grid` has one plane and is replaced. */
-ejk_status ejki_grid_shrink(const ejki_call *call, ejki_grid *grid);
+ejk_status ejki_grid_shrink(const ejki_mask_call *call, ejki_grid *grid);
 
 /* The grids as tensors of `info`, as narrow as the call and `bounds` allow (NULL: the values themselves). */
-ejk_status ejki_grid_publish(const ejki_call *call, const ejki_grid *grid, const int64_t bounds[2],
-                             ejk_splash_mask_info *info);
+ejk_status ejki_grid_publish(const ejki_mask_call *call, const ejki_grid *grid,
+                             const int64_t bounds[2], ejk_splash_mask_info *info);
 
 void ejki_grid_free(ejki_grid *grid);
 
