@@ -30,6 +30,7 @@
 #include <ejkernel/registry.h>
 #include <ejkernel/selector.h>
 #include <ejkernel/sequence.h>
+#include <ejkernel/splash_mask.h>
 #include <ejkernel/status.h>
 #include <ejkernel/tensor.h>
 #include <ejkernel/tuning.h>

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of this room share: how a mask is held, and the states of its blocks. */
+#ifndef EJKI_MASK_H
+#define EJKI_MASK_H
+
+#include "base/base.h"
+
+#include <ejkernel/splash_mask.h>
+#include <stdatomic.h>
+
+/* The deepest nesting of logical masks: every walk over them is recursive. */
+enum { EJKI_MASK_DEPTH = 2048 };
+
+struct ejk_splash_mask {
+    atomic_int_fast64_t references;
+    ejk_splash_mask_kind kind;
+    int32_t depth;                 /* 1 for a mask without parts */
+    int64_t q, kv;                 /* shape, of one head */
+    int64_t offset;                /* causal, local */
+    ejk_window window;             /* local */
+    int64_t chunk_size;            /* chunked causal */
+    int32_t *q_sequence;           /* computable; NULL = 0, 1, …, q − 1 */
+    const uint8_t *elements;       /* numpy: any byte but 0 is true */
+    uint8_t *owned;                /* the same if they are ours, else NULL */
+    int64_t row_stride;            /* of elements */
+    ejk_splash_mask_fn function;   /* function */
+    void *user;                    /* function */
+    const ejk_splash_mask **parts; /* logical: left, right; multi-head: one per head */
+    int64_t part_count;
+};
+
+typedef enum { EMPTY = 0, PARTIAL = 1, FULL = 2 } ejki_state;
+
+/* Notes the reason and fails: `return REFUSE(INVALID_SHAPE, MASK_NOT_3D, "…", …)`. */
+void ejki_splash_reason_set(ejk_splash_reason reason);
+#define REFUSE(status, reason, ...)                                                                \
+    (ejki_splash_reason_set(EJK_SPLASH_REASON_##reason),                                           \
+     ejki_fail(EJK_STATUS_##status, __VA_ARGS__))
+
+/* The columns that position `q` sees of a causal, local or chunked mask: [*low, *high], cut to the mask. */
+void ejki_mask_interval(const ejk_splash_mask *mask, int64_t q, int64_t *low, int64_t *high);
+
+/* True if all a row sees is one interval of columns. */
+static inline bool ejki_mask_is_interval(const ejk_splash_mask *mask) {
+    return mask->kind == EJK_SPLASH_MASK_CAUSAL || mask->kind == EJK_SPLASH_MASK_LOCAL ||
+           mask->kind == EJK_SPLASH_MASK_CHUNKED_CAUSAL;
+}
+
+static inline int64_t ejki_mask_position(const ejk_splash_mask *mask, int64_t row) {
+    return mask->q_sequence != NULL ? mask->q_sequence[row] : row;
+}
+
+/* Elements of one row, columns [column, column + count), as 0 and 1. */
+void ejki_mask_row(const ejk_splash_mask *mask, int64_t row, int64_t column, int64_t count,
+                   uint8_t *out);
+
+/* Elements of a rectangle, row after row. */
+void ejki_mask_block(const ejk_splash_mask *mask, int64_t row, int64_t column, int64_t rows,
+                     int64_t columns, uint8_t *out);
+
+/* Whether any of the bytes is not 0, and whether all are. */
+void ejki_scan_bytes(const uint8_t *bytes, int64_t count, bool *any, bool *all);
+
+/*
+ * States of the `count` blocks of a block row: rows [row, row + rows), columns from 0 in steps of
+ * `columns`. False if memory could not be had.
+ */
+bool ejki_mask_states(const ejk_splash_mask *mask, int64_t row, int64_t rows, int64_t columns,
+                      int64_t count, uint8_t *states);
+
+#endif
