@@ -67,7 +67,7 @@ static ejk_status find_bounds(const ejki_mask_call *call, int64_t bounds[2], int
 static ejk_status make_info(struct dynamic *dynamic, ejk_splash_mask_info *info) {
     const ejki_mask_call *call = dynamic->call;
     ejki_grid *grid = &dynamic->grid;
-    int64_t bounds[2], cells, bytes;
+    int64_t bounds[2] = {0}, cells = 0, bytes = 0;
     EJKI_TRY(find_bounds(call, bounds, &cells, &bytes));
     *grid = (ejki_grid){call->heads, 1, call->rows, call->columns, NULL, {NULL, NULL}};
     EJKI_TRY(ejki_mask_alloc(call, bytes, 1, &dynamic->blocks));

@@ -128,7 +128,7 @@ static void open_diagonals(const ejki_mask_call *call, struct diagonals *diagona
     int64_t most = call->rows + call->columns, size = 64;
     if (call->bq != call->bkv) most = ejki_min(call->cells, 16 * most);
     while (size < 2 * most) size *= 2;
-    diagonals->keys = malloc((size_t)size * sizeof *diagonals->keys);
+    diagonals->keys = calloc((size_t)size, sizeof *diagonals->keys);
     diagonals->ids = malloc((size_t)size * sizeof *diagonals->ids);
     if (diagonals->keys == NULL || diagonals->ids == NULL) return;
     memset(diagonals->ids, -1, (size_t)size * sizeof *diagonals->ids);

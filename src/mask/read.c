@@ -71,7 +71,7 @@ static void function_row(const ejk_splash_mask *mask, int64_t row, int64_t colum
 static void pair_row(const ejk_splash_mask *mask, int64_t row, int64_t column, int64_t count,
                      uint8_t *out) {
     enum { PIECE = 512 };
-    uint8_t right[PIECE];
+    uint8_t right[PIECE] = {0};
     ejki_mask_row(mask->parts[0], row, column, count, out);
     for (int64_t done = 0; done < count; done += PIECE, out += PIECE) {
         int64_t length = ejki_min(count - done, PIECE);
@@ -102,7 +102,7 @@ void ejki_mask_row(const ejk_splash_mask *mask, int64_t row, int64_t column, int
         ejki_mask_row(mask->parts[0], row, column, count, out);
         for (int64_t j = 0; j < count; j++) out[j] ^= 1;
         break;
-    case EJK_SPLASH_MASK_MULTI_HEAD: break; /* has no rows of its own */
+    case EJK_SPLASH_MASK_MULTI_HEAD: memset(out, 0, (size_t)count); break; /* has no rows itself */
     }
 }
 
