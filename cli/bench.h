@@ -52,9 +52,6 @@ bool bench_case_run(bench_case *bench);
 /* Memory for reading and writing, in large pages where they are granted. Freed with free(). */
 void *bench_allocate(int64_t bytes);
 
-/* Bytes that no cache holds: twice the last level, as far as memory allows. */
-int64_t bench_rotated_bytes(void);
-
 /* ---- bench_measure.c: the method -------------------------------------------------------------------- */
 
 /* Rates of one shape, in units per second, and shares of the ceilings around each repetition. */

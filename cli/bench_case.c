@@ -14,13 +14,6 @@
 #define HUGE_PAGE (INT64_C(2) << 20)
 #define LINE      64
 
-/* Floating-point operations per byte below which a shape lives from memory. The machines at hand break
- * even at 15 to 30; decoding has 0.5 to 4, the shortest prefill that is of interest 30. */
-#define MEMORY_BOUND 8.0
-
-/* Caches that are not known are taken to be no larger than this. */
-#define LEAST_ROTATION (INT64_C(64) << 20)
-
 /* ---- Memory ---------------------------------------------------------------------------------------- */
 
 static int64_t round_up(int64_t bytes, int64_t step) {
@@ -47,14 +40,6 @@ void *bench_allocate(int64_t bytes) {
     else
         complain("no memory for %lld bytes", (long long)bytes);
     return memory;
-}
-
-/* Inputs and the buffer of the ceiling share half of what is free. */
-int64_t bench_rotated_bytes(void) {
-    int64_t wanted = 2 * ejk_cpu()->l3_bytes;
-    if (wanted < LEAST_ROTATION) wanted = LEAST_ROTATION;
-    int64_t room = memory_of(_SC_AVPHYS_PAGES) / 4;
-    return wanted < room ? wanted : room;
 }
 
 /* Bytes of all inputs, or of all results. */
@@ -130,20 +115,15 @@ static void fill_inputs(const ejk_kernel *kernel, void *args, uint64_t *state) {
 
 /* ---- The case -------------------------------------------------------------------------------------- */
 
-static bool lives_from_memory(const bench_case *bench) {
-    ejk_cost cost = ejk_plan_cost(bench->plan);
-    return cost.bytes > 0 && cost.flops < MEMORY_BOUND * cost.bytes;
-}
-
 static int64_t copies_of(const bench_case *bench, int64_t bytes) {
-    int64_t most = bench_rotated_bytes();
+    int64_t most = ejk_rotation_bytes();
     return bench->cold && most > bytes ? (most + bytes - 1) / bytes : 1;
 }
 
 static bool allocate(bench_case *bench, bool cold) {
     const ejk_kernel *kernel = bench->call.kernel;
     int64_t inputs = total(&bench->call, false), outputs = total(&bench->call, true);
-    bench->cold = inputs > 0 && (cold || lives_from_memory(bench));
+    bench->cold = inputs > 0 && (cold || ejk_plan_is_memory_bound(bench->plan));
     int64_t copies = copies_of(bench, inputs);
     bench->memory = bench_allocate(copies * inputs + outputs);
     bench->args = calloc((size_t)copies, sizeof *bench->args);

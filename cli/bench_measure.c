@@ -84,7 +84,7 @@ static bool read_bytes(const ceiling_meter *meter, ceilings *out) {
 
 static bool open_meter(const bench_case *bench, ejk_context *context, ceiling_meter *out) {
     const ejk_implementation *chosen = ejk_plan_implementation(bench->plan);
-    int64_t bytes = bench->cold ? bench->input_bytes : bench_rotated_bytes();
+    int64_t bytes = bench->cold ? bench->input_bytes : ejk_rotation_bytes();
     int64_t least = 64 * (int64_t)ejk_threads_count(ejk_context_threads(context));
     *out = (ceiling_meter){.threads = ejk_context_threads(context),
                            .isa = chosen->isa,

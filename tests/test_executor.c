@@ -306,6 +306,44 @@ static void test_autotune(void **state) {
                 ejk_autotune(context, &kernel, &args, &options, NULL, NULL, NULL));
 }
 
+static const float *inputs_seen[4096];
+static int input_count;
+
+static void note_input(const ejk_run *run) {
+    const float *input = toy_input(run);
+    for (int i = 0; i < 64; i++) assert_true(input[i] == x[i]);
+    for (int i = 0; i < input_count; i++)
+        if (inputs_seen[i] == input) return;
+    assert_true(input_count < 4096);
+    inputs_seen[input_count++] = input;
+}
+
+static int count_inputs(const ejk_kernel *kernel, int64_t memory_bytes) {
+    static const toy_config configs[] = {{.params.rows = {8, true}}};
+    const toy_args args = toy_call(x, y, 8, 8);
+    const ejk_autotune_options options = {
+        .configs = configs, .config_count = 1, .tuner = {.memory_bytes = memory_bytes}};
+    toy_config best;
+    input_count = 0;
+    toy_during = note_input;
+    EXPECT_OK(ejk_autotune(context, kernel, &args, &options, &best, NULL, NULL));
+    toy_during = NULL;
+    return input_count;
+}
+
+/* A quarter of a FLOP for a byte: the same inputs again and again would be found in a cache. */
+static void test_inputs_rotate_where_memory_is_the_bound(void **state) {
+    (void)state;
+    toy_advice = ejk_int(16);
+    assert_int_equal(count_inputs(&toy_kernel, 0), 1025);
+    /* Candidates that take more than 4 kB are not run, nor are more copies made. */
+    assert_int_equal(count_inputs(&toy_kernel, 4096), 1 + 4096 / (int)sizeof x);
+    ejk_kernel unknown = toy_kernel;
+    unknown.cost = NULL;
+    unknown.heuristic_cfg = NULL;
+    assert_int_equal(count_inputs(&unknown, 0), 1);
+}
+
 static void test_tuning_of_gradients(void **state) {
     (void)state;
     const ejk_kernel kernel = differentiable();
@@ -402,6 +440,7 @@ int main(void) {
         TEST(test_stamps),
         TEST(test_gradients),
         TEST(test_autotune),
+        TEST(test_inputs_rotate_where_memory_is_the_bound),
         TEST(test_tuning_of_gradients),
         TEST(test_executor_autotune),
         TEST(test_default_executor),

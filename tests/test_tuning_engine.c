@@ -86,6 +86,62 @@ static void a_lead_within_one_percent_is_none(void **state) {
     ejk_tune_report_destroy(r);
 }
 
+static void a_lead_that_is_steady_but_small_is_none(void **state) {
+    (void)state;
+    tune_world w = {.count = 2, .script = {{.seconds = 4 * MS}, {.seconds = 3.92 * MS}}};
+    ejk_tune_report *r = tuned(&w, 0, tune_world_options(&w));
+    assert_int_equal(r->chosen, 0);
+    VERDICT(r, 1, UNPROVEN);
+    EXPECT_NEAR(r->ratio, 0.98, 1e-9);
+    ejk_tune_report_destroy(r);
+    w = (tune_world){.count = 2, .script = {{.seconds = 4 * MS}, {.seconds = 3.8 * MS}}};
+    r = tuned(&w, 0, tune_world_options(&w));
+    assert_int_equal(r->chosen, 1);
+    ejk_tune_report_destroy(r);
+}
+
+/* It leads in the first pairs only, as where a neighbour met the default alone. */
+static void a_lead_has_to_be_there_in_every_third(void **state) {
+    (void)state;
+    for (int from = 0; from <= 21; from += 7) {
+        tune_world w = {.count = 2, .script = {{.seconds = 4 * MS}, {.seconds = 3 * MS}}};
+        ejk_tune_report *r = tuned(&w, 0, tune_world_options(&w));
+        const int32_t before = w.runs[1] - r->pairs - 2; /* two checks of the winner's last run */
+        ejk_tune_report_destroy(r);
+        w = (tune_world){
+            .count = 2,
+            .script = {{.seconds = 4 * MS},
+                       {.seconds = 3 * MS, .later_from = before + from, .later = 4 * MS}}};
+        r = tuned(&w, 0, tune_world_options(&w));
+        assert_int_equal(r->pairs, 21);
+        /* With two thirds won the median is as good as with three. */
+        if (from >= 14) EXPECT_NEAR(r->ratio, 0.75, 1e-9);
+        assert_int_equal(r->chosen, from == 21 ? 1 : 0);
+        if (from == 14) expect_sentence(r, 1, "1.000 in the worst third");
+        ejk_tune_report_destroy(r);
+    }
+}
+
+/* Runs of a microsecond: 21 pairs of them are over before a neighbour's turn is. */
+static void the_guard_takes_its_time(void **state) {
+    (void)state;
+    tune_world w = {.count = 2, .script = {{.seconds = 1e-6}, {.seconds = 0.5e-6}}};
+    ejk_tuner_options options = tune_world_options(&w);
+    options.sample_s = (ejk_opt_float){0};
+    ejk_tune_report *r = tuned(&w, 0, options);
+    assert_int_equal(r->chosen, 1);
+    assert_int_equal(r->pairs, 21);
+    assert_in_range((int)(1e3 * r->elapsed_s), 2 * 21 * 10, 600);
+    ejk_tune_report_destroy(r);
+    /* Of half a second no more than half goes there. */
+    w = (tune_world){.count = 2, .script = {{.seconds = 1e-6}, {.seconds = 0.5e-6}}};
+    options.time_s = 0.5;
+    r = tuned(&w, 0, options);
+    assert_int_equal(r->chosen, 1);
+    assert_in_range((int)(1e3 * r->elapsed_s), 150, 300);
+    ejk_tune_report_destroy(r);
+}
+
 /* A lead of 3 % where single runs differ by up to 60 %: it may be luck, and 21 pairs do not tell. */
 static void a_lead_within_the_noise_is_none(void **state) {
     (void)state;
@@ -455,6 +511,9 @@ int main(void) {
         cmocka_unit_test(the_clearly_faster_wins),
         cmocka_unit_test(any_candidate_may_be_the_default),
         cmocka_unit_test(a_lead_within_one_percent_is_none),
+        cmocka_unit_test(a_lead_that_is_steady_but_small_is_none),
+        cmocka_unit_test(a_lead_has_to_be_there_in_every_third),
+        cmocka_unit_test(the_guard_takes_its_time),
         cmocka_unit_test(a_lead_within_the_noise_is_none),
         cmocka_unit_test(noise_does_not_hide_a_real_lead),
         cmocka_unit_test(equals_rarely_displace_the_default),

@@ -49,7 +49,7 @@ def measure(command, shape, flags, config, empty):
 def main():
     command = sys.argv[1]
     budget = sys.argv[2] if len(sys.argv) > 2 else "2"
-    pairs = int(sys.argv[3]) if len(sys.argv) > 3 else 5
+    pairs = int(sys.argv[3]) if len(sys.argv) > 3 else 15
     ratios, gains = [], 0
     print("| shape | choice | default | choice | default / choice |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

@@ -135,7 +135,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_peak(ejk_threads *threads, ejk_isa 
 
 /**
  * Reading memory in sequence on all of `threads` at once, each its own part of one buffer of `bytes`
- * (0 = twice the reported last-level cache, 64 MiB to 1 GiB), for about `seconds`, at least one pass:
+ * (0 = ejk_rotation_bytes()), for about `seconds`, at least one pass:
  * bytes/s in total, the median of slices. The buffer is the caller's `scratch` if not NULL (any memory of
  * `bytes`, which must be given then; it is overwritten), else one of its own, freed again.
  * Statuses: OUT_OF_MEMORY, INVALID_ARGUMENT.
@@ -143,6 +143,13 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_peak(ejk_threads *threads, ejk_isa 
 EJK_API EJK_NODISCARD ejk_status ejk_measure_read_bandwidth(ejk_threads *threads, void *scratch,
                                                             int64_t bytes, double seconds,
                                                             double *bytes_per_second_out);
+
+/**
+ * Bytes that no cache holds: twice the reported last-level cache, at least 64 MiB, as far as a quarter of
+ * the memory that is free now allows. What takes its inputs in turn from as much memory finds none of them
+ * in a cache.
+ */
+EJK_API int64_t ejk_rotation_bytes(void);
 
 /** Seconds of a clock that only runs forward. */
 EJK_API double ejk_now(void);

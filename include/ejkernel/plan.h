@@ -65,6 +65,12 @@ EJK_API ejk_choice_step ejk_plan_step(const ejk_plan *plan);
 EJK_API const void *ejk_plan_config(const ejk_plan *plan);
 /** Cost as the kernel counts it; zeros if it does not. */
 EJK_API ejk_cost ejk_plan_cost(const ejk_plan *plan);
+/**
+ * True if the call lives from memory: it is known to move bytes, and has fewer than 8 FLOPs for each. CPUs
+ * break even at 15 to 30; decoding has 0.5 to 4, the shortest prefill of interest 30. Measured with inputs
+ * that lie in a cache, such a call says little of how it will run.
+ */
+EJK_API bool ejk_plan_is_memory_bound(const ejk_plan *plan);
 
 /**
  * The plan as JSON: {"op","version","implementation","platform","backend","isa","dtype",

@@ -214,7 +214,7 @@ typedef struct ejk_tune_report {
     double ratio;   /**< time of the guarded candidate / time of the default: median of pairs; NaN
                              if there was no such comparison, which then chose the default */
     double noise;   /**< twice the standard error of that median; the ratio had to be below
-                             1 - max(0.01, noise) */
+                             1 - max(0.03, noise) */
     int32_t pairs;  /**< pairs that were compared */
     int32_t rounds; /**< that were completed */
     double elapsed_s, budget_s;
@@ -232,7 +232,9 @@ typedef struct ejk_tune_report {
  * fifths of the budget go there. Those that remain are timed in rounds, each once per round in an order
  * drawn from `seed`; from the third round on, one whose lower quartile lies more than 1 % above the upper
  * quartile of the best is dropped. Last, the lowest median, if it is not the default's, is measured against
- * the default in 7 to 21 alternating pairs and checked once more.
+ * the default in 7 to 21 alternating pairs and checked once more. It wins if the median of the pairs' ratios
+ * lies below 1 by more than its noise and by 3 %, and if it leads in each third of the pairs; samples last
+ * up to 10 ms here where the budget has room for them (not where `sample_s` is 0).
  *
  * The budget is kept up to one run and the 7 pairs, which may take half a budget more; where they would
  * take longer the default stays. Candidates that tie are told apart by their numbers, the lower wins; one

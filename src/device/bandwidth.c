@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define LINE 64
 /* Read between two looks at the clock. */
@@ -15,7 +16,6 @@
 #define AHEAD 4096
 
 #define LEAST_BYTES (INT64_C(64) << 20)
-#define MOST_BYTES  (INT64_C(1) << 30)
 #define HUGE_PAGE   (INT64_C(2) << 20)
 
 struct part {
@@ -63,9 +63,10 @@ static void touch_part(void *reading_, int64_t index) {
     memset(reading->buffer + index * reading->part_bytes, 1, (size_t)reading->part_bytes);
 }
 
-static int64_t default_bytes(void) {
-    int64_t twice = 2 * ejk_cpu()->l3_bytes;
-    return ejki_min(ejki_max(twice, LEAST_BYTES), MOST_BYTES);
+int64_t ejk_rotation_bytes(void) {
+    const int64_t wanted = ejki_max(2 * ejk_cpu()->l3_bytes, LEAST_BYTES);
+    const int64_t room = (int64_t)sysconf(_SC_AVPHYS_PAGES) / 4 * (int64_t)sysconf(_SC_PAGESIZE);
+    return ejki_max(ejki_min(wanted, room), LINE);
 }
 
 static ejk_status measure(ejk_threads *threads, char *buffer, int64_t bytes, double seconds,
@@ -101,7 +102,7 @@ ejk_status ejk_measure_read_bandwidth(ejk_threads *threads, void *scratch, int64
     EJKI_TRY(check(threads, scratch, bytes, bytes_per_second_out));
     EJKI_TRY(ejki_check_seconds(seconds));
     if (scratch) return measure(threads, scratch, bytes, seconds, bytes_per_second_out);
-    if (bytes == 0) bytes = default_bytes();
+    if (bytes == 0) bytes = ejki_max(ejk_rotation_bytes(), LINE * (int64_t)ejk_threads_count(threads));
     int64_t room;
     char *buffer = NULL;
     if (ejki_add(bytes, HUGE_PAGE, &room))

@@ -42,10 +42,15 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     const int64_t window = p->last_offset - p->first_offset + 1;
     params->kv_blocksize = ejk_int(
         clamp(ejki_min(cache / 8 / row, window / 4) / 32 * 32, 32, ejki_min(256, whole(p->keys))));
-    /* The row-wise kernel: a block of all heads' keys and values well inside the cache, and enough splits
-     * for many threads, but none below 512 keys. */
+    /*
+     * The row-wise kernel: a block of all heads' keys and values well inside the cache, and enough splits
+     * for many threads, none below 512 keys but for the first four: with fewer tasks a few threads would
+     * share out the heads, and then none reads memory in order.
+     */
     params->blocksize_keys = ejk_int(clamp((1 << 17) / (row * kv_heads) / 32 * 32, 32, 128));
-    params->num_key_splits = ejk_int(clamp(p->keys / 512, 1, ejki_cdiv(64, ejki_max(1, p->batch))));
+    const int64_t batch = ejki_max(1, p->batch);
+    const int64_t few = clamp(p->keys / 64, 1, ejki_cdiv(4, batch));
+    params->num_key_splits = ejk_int(clamp(p->keys / 512, few, ejki_cdiv(64, batch)));
 }
 
 /* ---- Candidates ------------------------------------------------------------------------------------- */

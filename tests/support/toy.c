@@ -99,6 +99,10 @@ static ejk_status compute(const ejk_run *run) {
     return *owner == run ? EJK_OK : EJK_STATUS_INTERNAL;
 }
 
+const float *toy_input(const ejk_run *run) {
+    return ((const toy_problem *)run->problem)->x;
+}
+
 static const ejk_parameter parameters[] = {{"rows", 8, 64, 8, 16, "rows at once"}};
 
 const ejk_implementation toy_implementation = {

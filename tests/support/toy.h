@@ -43,6 +43,9 @@ extern ejk_opt_int toy_advice;
 /* Called by every run if not NULL. */
 extern void (*toy_during)(const ejk_run *run);
 
+/* Where a run reads from. */
+const float *toy_input(const ejk_run *run);
+
 /* A context that knows the operation. */
 ejk_context *toy_context(const ejk_context_options *options);
 

@@ -9,7 +9,8 @@ static ejk_status run(void *user, int32_t index) {
     tune_world *w = user;
     const tune_script *s = &w->script[index];
     int32_t before = w->runs[index]++;
-    w->now += s->seconds * (1 + s->noise * random_real(&w->random)) + (before == 0 ? s->first : 0);
+    const double seconds = s->later_from > 0 && before >= s->later_from ? s->later : s->seconds;
+    w->now += seconds * (1 + s->noise * random_real(&w->random)) + (before == 0 ? s->first : 0);
     w->result = 1 + (before >= s->off_from ? s->off : 0);
     if (++w->all_runs == w->cancel_after) w->cancel = w->cancel_value;
     if (!s->fails || before < s->fails_from) return EJK_OK;

@@ -15,6 +15,8 @@ enum { WORLD_MOST = 32 };
 typedef struct tune_script {
     double seconds;     /* of a run */
     double noise;       /* a run takes up to this part more, evenly spread */
+    int32_t later_from; /* from this run on, counted from 0, it takes `later`; 0 = never */
+    double later;
     double first;       /* what the first run takes on top */
     double off;         /* by how much the result is wrong, NaN allowed */
     int32_t off_from;   /* from this run on, counted from 0 */

@@ -99,7 +99,8 @@ static bool row_plan_of(const ejki_flash_problem *p, const int64_t *parameters, 
     t.split_keys = ejki_round_up(ejki_max(1, ejki_cdiv(p->keys, parameters[0])), t.block);
     t.splits = ejki_max(1, ejki_cdiv(p->keys, t.split_keys));
     /* All heads in one task read memory in order; fewer only if that leaves threads idle. */
-    t.parts = ejki_cdiv((int64_t)workers * 2, ejki_max(1, p->batch * t.splits));
+    const int64_t wanted = workers > 1 ? (int64_t)workers * 2 : 1;
+    t.parts = ejki_cdiv(wanted, ejki_max(1, p->batch * t.splits));
     t.parts = ejki_max(1, ejki_min(p->kv_heads, t.parts));
     if (p->key.stride_h > p->key.stride_t) t.parts = ejki_max(1, p->kv_heads);
     t.heads = ejki_cdiv(p->kv_heads, t.parts);

@@ -171,3 +171,11 @@ const void *ejk_plan_config(const ejk_plan *plan) {
 ejk_cost ejk_plan_cost(const ejk_plan *plan) {
     return plan ? plan->cost : (ejk_cost){0};
 }
+
+/* Floating-point operations per byte. */
+#define MEMORY_BOUND 8.0
+
+bool ejk_plan_is_memory_bound(const ejk_plan *plan) {
+    const ejk_cost cost = ejk_plan_cost(plan);
+    return cost.bytes > 0 && cost.flops < MEMORY_BOUND * cost.bytes;
+}

@@ -3,6 +3,7 @@
  * Tuning of a kernel's call: candidates become plans, results are compared with the default's. The engine
  * that runs them is tune.c.
  */
+#include <ejkernel/device.h>
 #include <ejkernel/executor.h>
 
 #include "base/base.h"
@@ -21,7 +22,9 @@ typedef struct subject {
     ejk_context *context; /* without a chooser: a candidate is exactly what it says */
     const ejk_autotune_options *options;
     ejki_operands_copy operands;
-    ejk_owned_tensor *kept; /* the default's results, one per field */
+    ejki_operands_copy *further; /* the same inputs elsewhere, for calls that live from memory */
+    int32_t further_count, turn; /* 0 = `operands`, then `further` */
+    ejk_owned_tensor *kept;      /* the default's results, one per field */
     char *configs;
     int32_t count;
     ejk_plan **plans;  /* two for each candidate: forward, backward */
@@ -55,12 +58,18 @@ static ejk_status plan_of(subject *s, int32_t index, bool backward, ejk_plan **o
     return EJK_OK;
 }
 
+/* The next of the copies of the inputs. */
+static const void *next_args(subject *s) {
+    s->turn = s->turn < s->further_count ? s->turn + 1 : 0;
+    return s->turn > 0 ? s->further[s->turn - 1].args : s->operands.args;
+}
+
 static ejk_status run(void *user, int32_t index) {
     subject *s = user;
     ejk_plan *plan;
     if (s->options->pass != EJK_TUNE_BACKWARD) {
         EJKI_TRY(plan_of(s, index, false, &plan));
-        EJKI_TRY(ejk_plan_execute(plan, s->operands.args, NULL, 0));
+        EJKI_TRY(ejk_plan_execute(plan, next_args(s), NULL, 0));
     }
     if (s->options->pass == EJK_TUNE_FORWARD) return EJK_OK;
     EJKI_TRY(plan_of(s, index, true, &plan));
@@ -79,9 +88,33 @@ static const ejk_tensor *result(const subject *s, int32_t index) {
     return output && s->options->pass != EJK_TUNE_BACKWARD ? tensor_of(s, index) : NULL;
 }
 
+enum { MOST_COPIES = 1024 }; /* of small inputs: what calling costs outweighs where they lie */
+
+/*
+ * A call that lives from memory finds its inputs there in use: the keys of one layer are not in a cache after
+ * those of all others were read. So its runs take copies in turn that no cache holds together.
+ */
+static ejk_status rotate_inputs(subject *s, int32_t index) {
+    ejk_plan *plan;
+    if (s->options->pass != EJK_TUNE_FORWARD) return EJK_OK;
+    EJKI_TRY(plan_of(s, index, false, &plan));
+    const int64_t bytes = ejki_operands_input_bytes(&s->operands);
+    if (!ejk_plan_is_memory_bound(plan) || bytes == 0) return EJK_OK;
+    const int64_t allowed = s->options->tuner.memory_bytes;
+    const int64_t room = ejk_rotation_bytes();
+    const int64_t fitting = (allowed > 0 ? ejki_min(allowed, room) : room) / bytes;
+    const int64_t count = ejki_min(fitting, MOST_COPIES);
+    if (count == 0) return EJK_OK;
+    s->further = calloc((size_t)count, sizeof *s->further);
+    if (!s->further) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for copies of inputs");
+    while (s->further_count < count)
+        EJKI_TRY(ejki_operands_copy_inputs(&s->operands, &s->further[s->further_count++]));
+    return EJK_OK;
+}
+
 static ejk_status keep(void *user, int32_t index) {
     subject *s = user;
-    (void)index;
+    EJKI_TRY(rotate_inputs(s, index));
     for (int32_t i = 0; i < result_count(s); i++) {
         const ejk_tensor *tensor = result(s, i);
         if (!tensor || tensor->dtype == EJK_DTYPE_UNSET) continue;
@@ -194,6 +227,8 @@ static void close_subject(subject *s) {
     for (int32_t i = 0; s->plans && i < 2 * s->count; i++) ejk_plan_destroy(s->plans[i]);
     for (int32_t i = 0; s->kept && i < result_count(s); i++) ejk_owned_tensor_close(&s->kept[i]);
     ejk_free(s->description);
+    for (int32_t i = 0; i < s->further_count; i++) ejki_operands_copy_release(&s->further[i]);
+    free(s->further);
     ejki_operands_copy_release(&s->operands);
     ejk_context_destroy(s->context);
     free(s->configs);

@@ -31,6 +31,11 @@ ejk_status ejki_time_calls(const ejki_subject *subject, int64_t calls, double *s
     return EJK_OK;
 }
 
+int64_t ejki_calls_lasting(double sample_s, double each) {
+    double needed = each > 0 ? ceil(sample_s / each) : MOST_CALLS;
+    return (int64_t)fmax(1, fmin(needed, MOST_CALLS));
+}
+
 ejk_status ejki_calibrate(const ejki_subject *subject, double sample_s, int64_t *calls,
                           double *seconds) {
     int64_t count = 1;
@@ -39,8 +44,8 @@ ejk_status ejki_calibrate(const ejki_subject *subject, double sample_s, int64_t 
         EJKI_TRY(ejki_time_calls(subject, count, &each));
         if (each * (double)count >= sample_s || count >= MOST_CALLS) break;
         /* At most tenfold at once: the first calls are the slowest, or the clock has not moved yet. */
-        double needed = each > 0 ? ceil(1.1 * sample_s / each) : 10 * (double)count;
-        count = ejki_max(count + 1, (int64_t)fmin(needed, 10 * (double)count));
+        int64_t needed = ejki_calls_lasting(1.1 * sample_s, each);
+        count = ejki_max(count + 1, ejki_min(needed, 10 * count));
     }
     *calls = count;
     *seconds = each;

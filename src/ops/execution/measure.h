@@ -27,6 +27,9 @@ ejk_status ejki_run_calls(const ejki_subject *subject, int64_t calls);
 /* Seconds of a call, the mean of `calls` in a row. */
 ejk_status ejki_time_calls(const ejki_subject *subject, int64_t calls, double *seconds);
 
+/* How many calls of `each` seconds last that long, at least one. */
+int64_t ejki_calls_lasting(double sample_s, double each);
+
 /* Finds how many calls make a sample of `sample_s`; gives that sample's seconds of a call too. */
 ejk_status ejki_calibrate(const ejki_subject *subject, double sample_s, int64_t *calls,
                           double *seconds);

@@ -22,8 +22,13 @@ bool ejki_is_output(const ejk_field *field, const void *args) {
            tensor_at(field, args)->dtype != EJK_DTYPE_UNSET;
 }
 
-static ejk_status give_memory(const ejk_field *field, int32_t index, ejk_tensor *tensor,
-                              void **memory) {
+static bool is_input(const ejk_field *field, const void *args) {
+    return field->kind == EJK_FIELD_TENSOR && !is_result(field) &&
+           tensor_at(field, args)->dtype != EJK_DTYPE_UNSET;
+}
+
+/* Memory of its own for a tensor, the same strides in it; all zeros. */
+static ejk_status give_memory(const ejk_field *field, ejk_tensor *tensor, void **memory) {
     int64_t low, high;
     ejk_tensor_span(tensor, &low, &high);
     /* Some bytes more, so that an empty tensor has an address as well. */
@@ -34,27 +39,55 @@ static ejk_status give_memory(const ejk_field *field, int32_t index, ejk_tensor 
                          (long long)(high - low), field->name);
     memset(*memory, 0, bytes);
     tensor->data = (char *)*memory - low;
-    if (!is_result(field))
-        ejki_fill(tensor, 1, index,
-                  tensor->dtype == EJK_DTYPE_BOOL || tensor->dtype == EJK_DTYPE_U8);
     return EJK_OK;
 }
 
-ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
-                                     ejki_operands_copy *out) {
+static ejk_status copy_args(const ejk_record *record, const void *args, ejki_operands_copy *out) {
     *out = (ejki_operands_copy){.record = record,
                                 .args = malloc(record->size + 1),
                                 .memory = calloc((size_t)record->count + 1, sizeof(void *))};
     if (!out->args || !out->memory)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a copy of a call");
     memcpy(out->args, args, record->size);
+    return EJK_OK;
+}
+
+ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
+                                     ejki_operands_copy *out) {
+    EJKI_TRY(copy_args(record, args, out));
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
-        if (field->kind != EJK_FIELD_TENSOR) continue;
+        const bool input = is_input(field, args);
+        if (!input && !ejki_is_output(field, args)) continue;
         ejk_tensor *tensor = tensor_at(field, out->args);
-        if (tensor->dtype == EJK_DTYPE_UNSET) continue;
-        if (!is_result(field) && tensor->data) continue;
-        EJKI_TRY(give_memory(field, i, tensor, &out->memory[i]));
+        if (input && tensor->data) continue;
+        EJKI_TRY(give_memory(field, tensor, &out->memory[i]));
+        if (input)
+            ejki_fill(tensor, 1, i,
+                      tensor->dtype == EJK_DTYPE_BOOL || tensor->dtype == EJK_DTYPE_U8);
+    }
+    return EJK_OK;
+}
+
+int64_t ejki_operands_input_bytes(const ejki_operands_copy *copy) {
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < copy->record->count; i++) {
+        int64_t low, high;
+        if (!is_input(&copy->record->fields[i], copy->args)) continue;
+        ejk_tensor_span(tensor_at(&copy->record->fields[i], copy->args), &low, &high);
+        bytes += high - low;
+    }
+    return bytes;
+}
+
+ejk_status ejki_operands_copy_inputs(const ejki_operands_copy *first, ejki_operands_copy *out) {
+    EJKI_TRY(copy_args(first->record, first->args, out));
+    for (int32_t i = 0; i < first->record->count; i++) {
+        const ejk_field *field = &first->record->fields[i];
+        if (!is_input(field, first->args)) continue;
+        ejk_tensor *tensor = tensor_at(field, out->args);
+        EJKI_TRY(give_memory(field, tensor, &out->memory[i]));
+        EJKI_TRY(ejk_tensor_copy(tensor_at(field, first->args), tensor));
     }
     return EJK_OK;
 }

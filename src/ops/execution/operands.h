@@ -19,6 +19,16 @@ typedef struct ejki_operands_copy {
  */
 ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
                                      ejki_operands_copy *out);
+
+/* Bytes that the inputs lie in. */
+int64_t ejki_operands_input_bytes(const ejki_operands_copy *copy);
+
+/*
+ * The same call with inputs of the same contents in memory of its own; results go where `first` has them,
+ * which must live as long. As above in all else.
+ */
+ejk_status ejki_operands_copy_inputs(const ejki_operands_copy *first, ejki_operands_copy *out);
+
 void ejki_operands_copy_release(ejki_operands_copy *copy);
 
 /* Fills the outputs with what no operation writes: NaN, or bytes of ones. */

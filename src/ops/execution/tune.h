@@ -10,7 +10,7 @@
 
 /* Whatever is this much slower than the default once warm will not win. */
 #define EJKI_HOPELESS 10.0
-/* A lead below this is none, however quiet the machine: the next process may lay its code out otherwise. */
+/* A lead below this is none, however quiet the machine. */
 #define EJKI_LEAST_LEAD 0.01
 /* The fewest pairs that the guard decides by. */
 #define EJKI_LEAST_PAIRS 7
