@@ -145,23 +145,23 @@ static bool measure_all(bench_state *state) {
 /* ---- The command ----------------------------------------------------------------------------------- */
 
 static const char method[] =
-    "\nMethod. Inputs are uniform in [-1, 1), masks true nine times in ten. The result is "
-    "computed\n"
-    "once into memory full of NaN and has to be finite; --against compares it with another\n"
-    "platform's. After warming up, ceilings and batches of runs (20 ms or more) alternate: the\n"
-    "multiply-add ceiling of the implementation's tier and type, on as many threads, is measured\n"
-    "before and after each batch, and a share is the batch's rate over the mean of these two. The\n"
-    "report has medians over all repetitions; shares are medians of shares. FLOPs count what "
-    "causal\n"
-    "and window leave visible; bytes count inputs and outputs once. Shapes with fewer than 8 "
-    "FLOPs\n"
-    "per byte, and all with --cold, take their inputs in turn from as much memory as twice the "
-    "last\n"
-    "cache, and the read ceiling of a buffer of that size is measured around each batch as well.\n"
-    "Elsewhere inputs may lie in a cache, and a share of bandwidth above 1 says that they do. "
-    "Host\n"
-    "cost is the time of a call, and of a plan's execution, with all sizes 8 and one head, on one\n"
-    "thread: the median of batches.\n";
+    "\nMethod. Inputs are uniform in [-1, 1), masks true nine times in ten. The result is\n"
+    "computed once into memory full of NaN and has to be finite; --against compares it with\n"
+    "another platform's. After warming up, ceilings and batches of runs (20 ms or more) "
+    "alternate:\n"
+    "the multiply-add ceiling of the implementation's tier and type, on as many threads, is\n"
+    "measured before and after each batch, and a share is the batch's rate over the mean of these\n"
+    "two. The report has medians over all repetitions; shares are medians of shares. A loop that\n"
+    "notices whether another program uses the same cores runs before and after each batch too;\n"
+    "repetitions with cores to themselves are counted, and their median share is told besides.\n"
+    "FLOPs count what causal and window leave visible; bytes count inputs and outputs once. "
+    "Shapes\n"
+    "with fewer than 8 FLOPs per byte, and all with --cold, take their inputs in turn from as "
+    "much\n"
+    "memory as twice the last cache, and the read ceiling of a buffer of that size is measured\n"
+    "around each batch as well. Elsewhere inputs may lie in a cache, and a share of bandwidth\n"
+    "above 1 says that they do. Host cost is the time of a call, and of a plan's execution, with\n"
+    "all sizes 8 and one head, on one thread: the median of batches.\n";
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
     puts(

@@ -59,6 +59,7 @@ typedef struct bench_rate {
     double rate;    /* at the median time */
     double ceiling; /* median */
     double share, share_max;
+    double share_undisturbed; /* the same median over undisturbed repetitions only; 0 = none was */
 } bench_rate;
 
 /* Seconds that calling costs, on a tiny shape: a plan's execution, a call, a call through an executor. */
@@ -77,7 +78,9 @@ typedef struct bench_result {
     bool cold;
     int64_t rotated_bytes, copies;
     int32_t repetitions;
-    int64_t runs; /* in each */
+    int32_t
+        undisturbed; /* repetitions before and after which the cores were not shared; -1 = unknown */
+    int64_t runs;    /* in each */
     double time, time_p10, time_p90;
     bench_rate compute, memory;
     bench_host host;

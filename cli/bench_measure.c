@@ -7,7 +7,9 @@
  *     ceiling, batch, ceiling, batch, ceiling, …
  *
  * and each batch counts as a share of the mean of the two ceilings around it. Reported is the median of
- * these shares, never a quotient of numbers from different moments.
+ * these shares, never a quotient of numbers from different moments. A short look before and after each
+ * batch tells whether another program ran on the same cores; the median of the repetitions where none did is
+ * reported besides, never instead.
  *
  * The arithmetic ceiling is that of the implementation's own tier and type, on as many threads as the
  * call was offered. The memory ceiling is reading a buffer as large as all inputs together; where these
@@ -21,17 +23,23 @@
 /* A batch is long against the clock's resolution and a thread's waking up, short against a change of clock. */
 #define BATCH_SECONDS   0.020
 #define CEILING_SECONDS 0.015
+#define SHARE_SECONDS   0.003
+
+/* Cores that give less than this are shared (device.h). Disturbed ones were seen at 0.70 to 0.93. */
+#define UNDISTURBED 0.97
 
 #define LEAST_REPETITIONS 3
 
 /* Values of all repetitions. */
 typedef struct samples {
     double *time, *share, *ceiling, *memory_share, *memory_ceiling;
+    double *core_share; /* the lesser of before and after; NaN = not known */
     int32_t count;
 } samples;
 
 typedef struct ceilings {
     double flops, bytes;
+    double core_share[2]; /* when their measurement began and when it ended */
 } ceilings;
 
 /* Where ceilings are measured. */
@@ -60,26 +68,41 @@ static double quantile(double *values, int32_t count, double part) {
 }
 
 static bool open_samples(samples *out) {
-    double *all = calloc((size_t)5 * BENCH_MOST_REPETITIONS, sizeof *all);
+    double *all = calloc((size_t)6 * BENCH_MOST_REPETITIONS, sizeof *all);
     if (!all) return complain("no memory for the measurements");
     *out = (samples){.time = all,
                      .share = all + BENCH_MOST_REPETITIONS,
                      .ceiling = all + 2 * BENCH_MOST_REPETITIONS,
                      .memory_share = all + 3 * BENCH_MOST_REPETITIONS,
-                     .memory_ceiling = all + 4 * BENCH_MOST_REPETITIONS};
+                     .memory_ceiling = all + 4 * BENCH_MOST_REPETITIONS,
+                     .core_share = all + 5 * BENCH_MOST_REPETITIONS};
     return true;
 }
 
 /* ---- Ceilings -------------------------------------------------------------------------------------- */
 
-static bool read_flops(const ceiling_meter *meter, ceilings *out) {
-    return succeeded(
-        ejk_measure_peak(meter->threads, meter->isa, meter->dtype, CEILING_SECONDS, &out->flops));
+/* NaN where there is no way to tell. */
+static bool read_core_share(const ceiling_meter *meter, double *out) {
+    *out = NAN;
+    return !ejk_cpu()->tiers[EJK_ISA_AVX2] ||
+           succeeded(ejk_measure_core_share(meter->threads, SHARE_SECONDS, out));
 }
 
-static bool read_bytes(const ceiling_meter *meter, ceilings *out) {
+static bool read_flops(const ceiling_meter *meter, double *out) {
+    return succeeded(
+        ejk_measure_peak(meter->threads, meter->isa, meter->dtype, CEILING_SECONDS, out));
+}
+
+static bool read_bytes(const ceiling_meter *meter, double *out) {
     return succeeded(ejk_measure_read_bandwidth(meter->threads, meter->buffer, meter->bytes,
-                                                CEILING_SECONDS, &out->bytes));
+                                                CEILING_SECONDS, out));
+}
+
+/* What stands between two batches; the ceiling of memory only if asked for. */
+static bool read_ceilings(const ceiling_meter *meter, bool memory, ceilings *out) {
+    return read_core_share(meter, &out->core_share[0]) && read_flops(meter, &out->flops) &&
+           (!memory || read_bytes(meter, &out->bytes)) &&
+           read_core_share(meter, &out->core_share[1]);
 }
 
 static bool open_meter(const bench_case *bench, ejk_context *context, ceiling_meter *out) {
@@ -124,15 +147,17 @@ static void add_sample(const ejk_cost *cost, double time, const ceilings *before
     all->memory_ceiling[i] = (before->bytes + after->bytes) / 2;
     all->share[i] = cost->flops / time / all->ceiling[i];
     all->memory_share[i] = cost->bytes / time / all->memory_ceiling[i];
+    const double just_before = before->core_share[1], just_after = after->core_share[0];
+    all->core_share[i] = just_before < just_after ? just_before : just_after;
 }
 
 /* The last ceiling of memory, where it is not taken around each batch, comes after all. */
 static bool finish_memory(const ceiling_meter *meter, const ejk_cost *cost, double first,
                           samples *all) {
-    ceilings last;
+    double last;
     if (!read_bytes(meter, &last)) return false;
     for (int32_t i = 0; i < all->count; i++) {
-        all->memory_ceiling[i] = (first + last.bytes) / 2;
+        all->memory_ceiling[i] = (first + last) / 2;
         all->memory_share[i] = cost->bytes / all->time[i] / all->memory_ceiling[i];
     }
     return true;
@@ -141,37 +166,58 @@ static bool finish_memory(const ceiling_meter *meter, const ejk_cost *cost, doub
 static bool repeat(bench_case *bench, const ceiling_meter *meter, const bench_options *wish,
                    const bench_result *facts, samples *all) {
     ceilings before, after;
-    if (!read_bytes(meter, &before) || !read_flops(meter, &before)) return false;
+    if (!read_ceilings(meter, true, &before)) return false;
     double first = before.bytes, end = ejk_now() + wish->seconds;
     int32_t least = wish->repeat ? wish->repeat : LEAST_REPETITIONS;
     int32_t most = wish->repeat ? wish->repeat : BENCH_MOST_REPETITIONS;
     while (all->count < least || (all->count < most && ejk_now() < end)) {
         double time;
         after = before;
-        if (!run_batch(bench, facts->runs, &time) || !read_flops(meter, &after)) return false;
-        if (facts->cold && !read_bytes(meter, &after)) return false;
+        if (!run_batch(bench, facts->runs, &time) || !read_ceilings(meter, facts->cold, &after))
+            return false;
         add_sample(&facts->cost, time, &before, &after, all);
         before = after;
     }
     return facts->cold || finish_memory(meter, &facts->cost, first, all);
 }
 
-static bench_rate rate_of(double amount, double time, double *ceilings_, double *shares,
-                          int32_t count) {
+/* The shares of undisturbed repetitions to the front; how many there are. */
+static int32_t pick_undisturbed(const samples *all, const double *shares, double *out) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < all->count; i++)
+        if (all->core_share[i] >= UNDISTURBED) out[count++] = shares[i];
+    return count;
+}
+
+/* Sorts ceilings and shares. */
+static bench_rate rate_of(const samples *all, double amount, double time, double *ceilings_,
+                          double *shares) {
+    double undisturbed[BENCH_MOST_REPETITIONS];
+    const int32_t count = pick_undisturbed(all, shares, undisturbed);
     return (bench_rate){.rate = amount / time,
-                        .ceiling = quantile(ceilings_, count, 0.5),
-                        .share = quantile(shares, count, 0.5),
-                        .share_max = quantile(shares, count, 1)};
+                        .ceiling = quantile(ceilings_, all->count, 0.5),
+                        .share = quantile(shares, all->count, 0.5),
+                        .share_max = quantile(shares, all->count, 1),
+                        .share_undisturbed = quantile(undisturbed, count, 0.5)};
+}
+
+static int32_t count_undisturbed(const samples *all) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < all->count; i++) {
+        if (isnan(all->core_share[i])) return -1;
+        count += all->core_share[i] >= UNDISTURBED;
+    }
+    return count;
 }
 
 static void summarise(samples *all, bench_result *out) {
     out->repetitions = all->count;
+    out->undisturbed = count_undisturbed(all);
     out->time = quantile(all->time, all->count, 0.5);
     out->time_p10 = quantile(all->time, all->count, 0.1);
     out->time_p90 = quantile(all->time, all->count, 0.9);
-    out->compute = rate_of(out->cost.flops, out->time, all->ceiling, all->share, all->count);
-    out->memory =
-        rate_of(out->cost.bytes, out->time, all->memory_ceiling, all->memory_share, all->count);
+    out->compute = rate_of(all, out->cost.flops, out->time, all->ceiling, all->share);
+    out->memory = rate_of(all, out->cost.bytes, out->time, all->memory_ceiling, all->memory_share);
 }
 
 static json_t *describe(const ejk_plan *plan) {

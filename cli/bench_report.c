@@ -59,6 +59,12 @@ static json_t *result_json(const ejk_kernel *kernel, const bench_result *r) {
         "host_plan_ns", r->host.plan * 1e9, "host_executor_ns", r->host.executor * 1e9);
     if (row && numbers) json_object_update(row, numbers);
     json_decref(numbers);
+    if (row)
+        json_object_update_new(
+            row, json_pack("{s:o, s:o, s:o}", "undisturbed_repetitions",
+                           r->undisturbed < 0 ? json_null() : json_integer(r->undisturbed),
+                           "share_of_peak_undisturbed", known(r->compute.share_undisturbed),
+                           "share_of_bandwidth_undisturbed", known(r->memory.share_undisturbed)));
     if (row && r->against)
         json_object_update_new(
             row, json_pack("{s:s, s:o, s:o, s:f}", "against", r->against, "error_against",
@@ -116,6 +122,14 @@ static bool print_rows(const bench_result *results, int count) {
     return table_print(&table, 0);
 }
 
+static void print_undisturbed(const bench_result *r) {
+    const double share = r->cold ? r->memory.share_undisturbed : r->compute.share_undisturbed;
+    if (r->undisturbed < 0) return;
+    printf("; %d with cores to themselves", (int)r->undisturbed);
+    if (r->undisturbed > 0 && r->undisturbed < r->repetitions && share > 0)
+        printf(": %.1f %% of %s", 100 * share, r->cold ? "bandwidth" : "peak");
+}
+
 static void print_notes(const bench_result *results, int count) {
     for (int i = 0; i < count; i++) {
         const bench_result *r = &results[i];
@@ -128,6 +142,7 @@ static void print_notes(const bench_result *results, int count) {
         if (r->cold)
             printf(", cold: %lld copies of the inputs rotate over %s", (long long)r->copies,
                    machine_bytes(r->rotated_bytes, bytes));
+        print_undisturbed(r);
         if (r->against) printf(", one run of %s takes %.3f ms", r->against, 1e3 * r->against_time);
         putchar('\n');
     }

@@ -145,6 +145,17 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_read_bandwidth(ejk_threads *threads
                                                             double *bytes_per_second_out);
 
 /**
+ * Whether `threads` have their cores to themselves: the rate of multiply-adds between which other
+ * instructions are issued, over their rate without, for about `seconds`. 1 = undisturbed. Well below (0.97
+ * and less) another program runs on a second hardware thread of the same core: that halves what a core
+ * issues in a cycle, which multiply-adds in registers, the ceiling, do not notice, and all other code does.
+ * Statuses: UNAVAILABLE (a tier without such a loop: only avx2 and above have one), INVALID_ARGUMENT,
+ * OUT_OF_MEMORY.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_measure_core_share(ejk_threads *threads, double seconds,
+                                                        double *share_out);
+
+/**
  * Bytes that no cache holds: twice the reported last-level cache, at least 64 MiB, as far as a quarter of
  * the memory that is free now allows. What takes its inputs in turn from as much memory finds none of them
  * in a cache.

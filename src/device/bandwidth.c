@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory ceiling: all threads read their own parts of a buffer that no cache holds. */
-#define _GNU_SOURCE 1
 #include "base/base.h"
 #include "device/rate.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define LINE 64
@@ -16,7 +14,6 @@
 #define AHEAD 4096
 
 #define LEAST_BYTES (INT64_C(64) << 20)
-#define HUGE_PAGE   (INT64_C(2) << 20)
 
 struct part {
     _Alignas(LINE) int64_t position;
@@ -103,15 +100,10 @@ ejk_status ejk_measure_read_bandwidth(ejk_threads *threads, void *scratch, int64
     EJKI_TRY(ejki_check_seconds(seconds));
     if (scratch) return measure(threads, scratch, bytes, seconds, bytes_per_second_out);
     if (bytes == 0) bytes = ejki_max(ejk_rotation_bytes(), LINE * (int64_t)ejk_threads_count(threads));
-    int64_t room;
-    char *buffer = NULL;
-    if (ejki_add(bytes, HUGE_PAGE, &room))
-        buffer = aligned_alloc(HUGE_PAGE, (size_t)ejki_round_up(bytes, HUGE_PAGE));
+    char *buffer = ejki_allocate(bytes);
     if (!buffer)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a buffer of %lld bytes",
                          (long long)bytes);
-    /* Fewer misses of the address cache where it is granted; nothing else depends on it. */
-    (void)madvise(buffer, (size_t)bytes, MADV_HUGEPAGE);
     ejk_status status = measure(threads, buffer, bytes, seconds, bytes_per_second_out);
     free(buffer);
     return status;

@@ -76,6 +76,13 @@ static double run_job(void *job_, int64_t index) {
     return job->peak->flops * job->peak->iterations;
 }
 
+static double run_crowded(void *job_, int64_t index) {
+    (void)index;
+    const struct job *job = job_;
+    job->peak->crowded(job->operands, job->peak->iterations);
+    return job->peak->flops * job->peak->iterations;
+}
+
 static ejk_status check(ejk_isa isa, ejk_dtype dtype) {
     ejk_isa known;
     if (ejk_isa_from_name(ejk_isa_name(isa), &known) != EJK_OK)
@@ -103,4 +110,25 @@ ejk_status ejk_measure_peak(ejk_threads *threads, ejk_isa isa, ejk_dtype dtype, 
                          ejk_isa_name(isa), ejk_dtype_name(dtype));
     fill_operands(job.peak, job.operands);
     return ejki_measure_rate(threads, run_job, &job, seconds, 0, flops_per_second_out);
+}
+
+ejk_status ejk_measure_core_share(ejk_threads *threads, double seconds, double *share_out) {
+    enum { PAIRS = 5 }; /* a clock that changes meets one of them */
+    if (!share_out) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "share_out is NULL");
+    EJKI_TRY(ejki_check_seconds(seconds));
+    struct job job = {.peak = find_peak(ejk_cpu()->isa, EJK_DTYPE_F32)};
+    if (!job.peak || !job.peak->crowded)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE,
+                         "there is no loop for isa %s that notices a neighbour",
+                         ejk_isa_name(ejk_cpu()->isa));
+    fill_operands(job.peak, job.operands);
+    double shares[PAIRS];
+    for (int i = 0; i < PAIRS; i++) {
+        double alone, crowded;
+        EJKI_TRY(ejki_measure_rate(threads, run_job, &job, seconds / (2 * PAIRS), 0, &alone));
+        EJKI_TRY(ejki_measure_rate(threads, run_crowded, &job, seconds / (2 * PAIRS), 0, &crowded));
+        shares[i] = crowded / alone;
+    }
+    *share_out = ejki_quantile(shares, PAIRS, 0.5);
+    return EJK_OK;
 }

@@ -19,6 +19,9 @@ typedef struct ejki_peak {
     /* `operands`: `registers` of `register_bytes` each, all of type `dtype`, the last `negated` of them
        the negatives of those before them. */
     void (*run)(const void *operands, int64_t iterations);
+    /* The same with instructions that do nothing between them, three for four: of the four a cycle that
+       any processor issues it leaves half a one free. NULL = there is no such loop. */
+    void (*crowded)(const void *operands, int64_t iterations);
     int32_t registers, register_bytes, negated;
     int32_t iterations; /* about 10 us */
     double flops;       /* of one iteration */

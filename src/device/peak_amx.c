@@ -39,7 +39,7 @@ static void add_bf16(const void *operands, int64_t iterations) {
 
 /* Each of 16 x 16 sums takes 32 products. */
 const ejki_peak ejki_peak_amx[1] = {
-    {EJK_ISA_AMX, EJK_DTYPE_BF16, add_bf16, .registers = TILES, .register_bytes = TILE_BYTES,
+    {EJK_ISA_AMX, EJK_DTYPE_BF16, add_bf16, NULL, .registers = TILES, .register_bytes = TILE_BYTES,
      .negated = 1, .iterations = 200, .flops = 2.0 * CHAINS * 16 * 16 * 32 * 2},
 };
 

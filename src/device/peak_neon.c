@@ -43,8 +43,8 @@ PEAK(add_f64, "2d")
 #define SHAPE .registers = REGISTERS, .register_bytes = 16, .negated = 2, .iterations = 1024
 
 const ejki_peak ejki_peak_neon[2] = {
-    {EJK_ISA_NEON, EJK_DTYPE_F32, add_f32, SHAPE, .flops = 2 * CHAINS * 4 * 2},
-    {EJK_ISA_NEON, EJK_DTYPE_F64, add_f64, SHAPE, .flops = 2 * CHAINS * 2 * 2},
+    {EJK_ISA_NEON, EJK_DTYPE_F32, add_f32, NULL, SHAPE, .flops = 2 * CHAINS * 4 * 2},
+    {EJK_ISA_NEON, EJK_DTYPE_F64, add_f64, NULL, SHAPE, .flops = 2 * CHAINS * 2 * 2},
 };
 
 #endif

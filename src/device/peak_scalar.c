@@ -43,6 +43,6 @@ PEAK(add_f64, double)
 #define SHAPE .registers = REGISTERS, .register_bytes = 16, .negated = 0, .iterations = 1024
 
 const ejki_peak ejki_peak_scalar[2] = {
-    {EJK_ISA_SCALAR, EJK_DTYPE_F32, add_f32, SHAPE, .flops = 2 * CHAINS * 4 * 2},
-    {EJK_ISA_SCALAR, EJK_DTYPE_F64, add_f64, SHAPE, .flops = 2 * CHAINS * 2 * 2},
+    {EJK_ISA_SCALAR, EJK_DTYPE_F32, add_f32, NULL, SHAPE, .flops = 2 * CHAINS * 4 * 2},
+    {EJK_ISA_SCALAR, EJK_DTYPE_F64, add_f64, NULL, SHAPE, .flops = 2 * CHAINS * 2 * 2},
 };
