@@ -71,6 +71,28 @@ static void wrong_arguments_of_a_peak_are_refused(void **state) {
     assert_true(rate <= UNTOUCHED && rate >= UNTOUCHED);
 }
 
+static void core_share_is_measured(void **state) {
+    (void)state;
+    ejk_threads *threads = NULL;
+    assert_int_equal(ejk_threads_create(2, &threads), EJK_OK);
+    for (int with = 0; with < 2; with++) {
+        double share = UNTOUCHED;
+        ejk_status status = ejk_measure_core_share(with ? threads : NULL, SECONDS, &share);
+        if (ejk_cpu()->tiers[EJK_ISA_AVX2]) {
+            assert_int_equal(status, EJK_OK);
+            assert_true(isfinite(share) && share > 0);
+        } else {
+            assert_int_equal(status, EJK_STATUS_UNAVAILABLE);
+            assert_true(share <= UNTOUCHED && share >= UNTOUCHED);
+        }
+    }
+    double share = UNTOUCHED;
+    assert_int_equal(ejk_measure_core_share(threads, 0, &share), EJK_STATUS_INVALID_ARGUMENT);
+    assert_int_equal(ejk_measure_core_share(threads, SECONDS, NULL), EJK_STATUS_INVALID_ARGUMENT);
+    assert_true(share <= UNTOUCHED && share >= UNTOUCHED);
+    ejk_threads_destroy(threads);
+}
+
 static void bandwidth_is_measured(void **state) {
     (void)state;
     ejk_threads *threads = NULL;
@@ -173,6 +195,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peaks_are_measured_where_the_tier_is),
         cmocka_unit_test(wrong_arguments_of_a_peak_are_refused),
+        cmocka_unit_test(core_share_is_measured),
         cmocka_unit_test(bandwidth_is_measured),
         cmocka_unit_test(scratch_is_used_and_nothing_around_it),
         cmocka_unit_test(wrong_arguments_of_bandwidth_are_refused),

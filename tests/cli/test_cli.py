@@ -294,6 +294,12 @@ class Bench(unittest.TestCase):
             for name in ("peak_gflops", "share_of_peak", "read_gbps", "share_of_bandwidth", "host_ns",
                          "host_plan_ns", "host_executor_ns", "against_time_s"):
                 self.assertGreater(row[name], 0)
+            undisturbed = row["undisturbed_repetitions"]
+            if undisturbed:
+                self.assertLessEqual(undisturbed, row["repetitions"])
+                self.assertLessEqual(row["share_of_peak_undisturbed"], row["share_of_peak_max"])
+            else:
+                self.assertIsNone(row["share_of_peak_undisturbed"])
             self.assertLess(row["error_against"], 1e-5)
             self.assertTrue(row["arguments"]["causal"])
             self.assertIn("bias", row["arguments"])
