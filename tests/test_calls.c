@@ -195,11 +195,13 @@ static void test_kernels_by_name(void **state) {
     EXPECT_OK(ejk_context_find_kernel(context, "flash_attention", &found));
     assert_ptr_equal(found, &ejk_flash_attention_kernel);
     assert_ptr_equal(ejk_context_kernel(context, 0), &ejk_flash_attention_kernel);
-    assert_ptr_equal(ejk_context_kernel(context, 1), &toy_kernel);
-    assert_null(ejk_context_kernel(context, 2));
+    assert_ptr_equal(ejk_context_kernel(context, 1), &ejk_flash_attention_vjp_kernel);
+    assert_ptr_equal(ejk_context_kernel(context, 2), &toy_kernel);
+    assert_null(ejk_context_kernel(context, 3));
     assert_null(ejk_context_kernel(context, -1));
     EXPECT_FAIL(UNAVAILABLE,
-                "ring_attention is not in this version, these are: flash_attention, toy",
+                "ring_attention is not in this version, these are: flash_attention, "
+                "flash_attention_vjp, toy",
                 ejk_context_find_kernel(context, "ring_attention", &found));
     EXPECT_FAIL(UNKNOWN_NAME, "'toys' is no operation; these exist: flash_attention, toy",
                 ejk_context_find_kernel(context, "toys", &found));
@@ -233,7 +235,7 @@ static void test_bad_kernels(void **state) {
     toy_args args = toy_call(x, y, 1, 1);
     EXPECT_FAIL(INVALID_ARGUMENT, "parameters_field", ejk_call(context, &kernel, &args));
     assert_true(y[0] == -1);
-    assert_null(ejk_context_kernel(context, 2));
+    assert_null(ejk_context_kernel(context, 3));
 }
 
 static void test_options(void **state) {

@@ -47,10 +47,10 @@ EJK_RECORD_STRUCT(ejk_flash_attention_config, EJK_FLASH_ATTENTION_CONFIG);
 extern EJK_API const ejk_record ejk_flash_attention_config_record;
 
 /**
- * Arguments. Symbols: B batch, T queries, S keys, Hq and Hkv heads, D head dim of query and key, Dv of
+ * What is attended to, and how. Symbols: B batch, T queries, S keys, Hq and Hkv heads, D head dim of query and key, Dv of
  * value, n sinks. Any strides with a contiguous last axis. Zero-initialised members are left out.
  */
-#define EJK_FLASH_ATTENTION_ARGS(F, R)                                                             \
+#define EJK_FLASH_ATTENTION_INPUTS(F, R)                                                           \
     F(TENSOR, query, EJK_REQUIRED, "", "[B,T,Hq,D] float", "queries")                              \
     F(TENSOR, key, EJK_REQUIRED, "", "[B,S,Hkv,D] query", "keys")                                  \
     F(TENSOR, value, EJK_REQUIRED, "", "[B,S,Hkv,Dv] query", "values")                             \
@@ -65,7 +65,8 @@ extern EJK_API const ejk_record ejk_flash_attention_config_record;
     F(TENSOR, attention_mask, EJK_OPTIONAL, "none", "[B|1,Hq|Hkv|1,T|1,S] bool",                   \
       "true where a query may attend")                                                             \
     F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")             \
-    F(FLOAT, dropout_prob, EJK_OPTIONAL, "0", "", "dropout; only 0 in this version")               \
+    F(FLOAT, dropout_prob, EJK_OPTIONAL, "0", "",                                                  \
+      "part of the weights that is dropped, 0 ≤ p < 1; the others times 1/(1−p)")                  \
     F(OPT_INT, dropout_seed, EJK_OPTIONAL, "0", "", "seed of the dropout")                         \
     F(BOOL, causal, EJK_OPTIONAL, "false", "", "hide keys after the query's own position")         \
     F(OPT_INT, causal_offset, EJK_OPTIONAL, "S - T", "keys",                                       \
@@ -85,7 +86,11 @@ extern EJK_API const ejk_record ejk_flash_attention_config_record;
     F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
       "implementation technology: auto, simd, reference; before that of cfg")                      \
     R(ejk_flash_attention_config, cfg, ejk_flash_attention_config_record,                          \
-      "explicit configuration, always honoured")                                                   \
+      "explicit configuration, always honoured")
+
+/** Arguments: the inputs, and what the call writes. */
+#define EJK_FLASH_ATTENTION_ARGS(F, R)                                                             \
+    EJK_FLASH_ATTENTION_INPUTS(F, R)                                                               \
     F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[B,T,Hq,Dv] float",                                   \
       "attention output, in the type of query (float32 if not normalised)")                        \
     F(TENSOR, lse, EJK_OUTPUT, "not written", "[B,Hq,T] float32",                                  \
@@ -98,8 +103,33 @@ extern EJK_API const ejk_record ejk_flash_attention_config_record;
 EJK_RECORD_STRUCT(ejk_flash_attention_args, EJK_FLASH_ATTENTION_ARGS);
 extern EJK_API const ejk_record ejk_flash_attention_args_record;
 
+/**
+ * Arguments of the gradients: the inputs of the call, what it wrote, the cotangents of that, and where the
+ * gradients go. A gradient that is left out is not computed; one of a broadcast axis is the sum over it.
+ */
+#define EJK_FLASH_ATTENTION_VJP_ARGS(F, R)                                                         \
+    EJK_FLASH_ATTENTION_INPUTS(F, R)                                                               \
+    F(TENSOR, out, EJK_REQUIRED, "", "[B,T,Hq,Dv] query", "what the call wrote")                   \
+    F(TENSOR, lse, EJK_REQUIRED, "", "[B,Hq,T] float32", "what the call wrote")                    \
+    F(TENSOR, d_out, EJK_REQUIRED, "", "[B,T,Hq,Dv] query", "cotangent of out")                    \
+    F(TENSOR, d_lse, EJK_OPTIONAL, "0", "[B,Hq,T] float32", "cotangent of lse")                    \
+    F(TENSOR, d_query, EJK_OUTPUT, "not computed", "[B,T,Hq,D] query", "gradient")                 \
+    F(TENSOR, d_key, EJK_OUTPUT, "not computed", "[B,S,Hkv,D] query",                              \
+      "gradient, summed over the heads of a group")                                                \
+    F(TENSOR, d_value, EJK_OUTPUT, "not computed", "[B,S,Hkv,Dv] query",                           \
+      "gradient, summed over the heads of a group")                                                \
+    F(TENSOR, d_bias, EJK_OUTPUT, "not computed", "[B|1,Hq|1,T|1,S] query",                        \
+      "gradient, of the shape of bias")                                                            \
+    F(TENSOR, d_softmax_aux, EJK_OUTPUT, "not computed", "[n] or [Hq,n] or [Hkv,n] query",         \
+      "gradient, of the shape of softmax_aux")
+
+EJK_RECORD_STRUCT(ejk_flash_attention_vjp_args, EJK_FLASH_ATTENTION_VJP_ARGS);
+extern EJK_API const ejk_record ejk_flash_attention_vjp_args_record;
+
 /** The operation's description. */
 extern EJK_API const ejk_kernel ejk_flash_attention_kernel;
+/** That of its gradients, an operation of its own: "flash_attention_vjp", with cfg.bwd_params. */
+extern EJK_API const ejk_kernel ejk_flash_attention_vjp_kernel;
 
 /**
  * Computes. Results go to `out` and, where given, `lse`, `row_max`, `row_sum`; nothing is written if the
@@ -108,6 +138,23 @@ extern EJK_API const ejk_kernel ejk_flash_attention_kernel;
  */
 EJK_API EJK_NODISCARD ejk_status ejk_flash_attention(ejk_context *context,
                                                      const ejk_flash_attention_args *args);
+
+/**
+ * The same for a call whose gradients will be asked for: `lse` has to be given, and normalize_output may not
+ * be false. `out` and `lse` are all that the gradients need besides the inputs.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_fwd(ejk_context *context,
+                                                         const ejk_flash_attention_args *args);
+
+/**
+ * Gradients: Σ cotangents · outputs, derived by each wanted input. Formulas as in A. Griewank, A. Walther,
+ * "Evaluating Derivatives" (2008), applied to the ones above; T. Dao et al. for recomputing the weights from
+ * lse. Bitwise the same from run to run and for any number of threads. Extra memory: a tile for each thread,
+ * [B,Hq,T] floats, and at most one float32 copy of a gradient; never [T,S].
+ * Gradients of rows that see no key, and of keys that no row sees, are exactly 0.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_vjp(ejk_context *context,
+                                                         const ejk_flash_attention_vjp_args *args);
 
 #ifdef __cplusplus
 }

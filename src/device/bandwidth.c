@@ -99,7 +99,8 @@ ejk_status ejk_measure_read_bandwidth(ejk_threads *threads, void *scratch, int64
     EJKI_TRY(check(threads, scratch, bytes, bytes_per_second_out));
     EJKI_TRY(ejki_check_seconds(seconds));
     if (scratch) return measure(threads, scratch, bytes, seconds, bytes_per_second_out);
-    if (bytes == 0) bytes = ejki_max(ejk_rotation_bytes(), LINE * (int64_t)ejk_threads_count(threads));
+    if (bytes == 0)
+        bytes = ejki_max(ejk_rotation_bytes(), LINE * (int64_t)ejk_threads_count(threads));
     char *buffer = ejki_allocate(bytes);
     if (!buffer)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a buffer of %lld bytes",

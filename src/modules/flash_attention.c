@@ -23,7 +23,7 @@ static inline void *pointer(const ejk_tensor *tensor) {
     return tensor->dtype == EJK_DTYPE_UNSET ? NULL : tensor->data;
 }
 
-static void bind(const void *arguments, void *problem) {
+void ejki_flash_bind(const void *arguments, void *problem) {
     const ejk_flash_attention_args *args = arguments;
     ejki_flash_problem *p = problem;
     p->query.data = args->query.data;
@@ -50,7 +50,7 @@ const ejk_kernel ejk_flash_attention_kernel = {
     .parameters_field = "fwd_params",
     .problem_size = sizeof(ejki_flash_problem),
     .prepare = prepare,
-    .bind = bind,
+    .bind = ejki_flash_bind,
     .heuristic_cfg = ejki_flash_heuristic_cfg,
     .cost = ejki_flash_cost,
     .candidate_cfgs = ejki_flash_candidate_cfgs,

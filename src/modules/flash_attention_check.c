@@ -20,10 +20,6 @@ static ejk_status check_heads(const ejk_axes *axes) {
 
 static ejk_status check_types(const ejk_flash_attention_args *args) {
     ejk_dtype dtype = args->query.dtype;
-    if (dtype != EJK_DTYPE_F32 && dtype != EJK_DTYPE_F64)
-        return ejki_fail(EJK_STATUS_UNAVAILABLE,
-                         "query has type %s, which is not in this version: float32 and float64 are",
-                         ejk_dtype_name(dtype));
     bool accumulator = args->normalize_output == EJK_FALSE;
     ejk_dtype expected = accumulator ? EJK_DTYPE_F32 : dtype;
     if (args->out.dtype != expected)
@@ -35,14 +31,17 @@ static ejk_status check_types(const ejk_flash_attention_args *args) {
                      ejk_dtype_name(args->logits_dtype));
 }
 
-static ejk_status check_dropout(double probability) {
+/* The counters of the random numbers have 32 bits for each axis. */
+static ejk_status check_dropout(double probability, const ejk_axes *axes) {
+    static const char *const names[] = {"B", "Hq", "T", "S"};
     if (!(probability >= 0 && probability < 1))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "dropout_prob is %g, expected at least 0 and below 1", probability);
-    if (probability > 0)
-        return ejki_fail(EJK_STATUS_UNAVAILABLE,
-                         "dropout_prob is %g, only 0 is in this version: it has no dropout",
-                         probability);
+    for (size_t i = 0; probability > 0 && i < sizeof names / sizeof *names; i++)
+        if (ejk_axes_get(axes, names[i]) > INT64_C(1) << 32)
+            return ejki_fail(EJK_STATUS_OVERFLOW,
+                             "%s is %lld, expected at most 2^32 where there is dropout", names[i],
+                             (long long)ejk_axes_get(axes, names[i]));
     return EJK_OK;
 }
 
@@ -53,7 +52,7 @@ static ejk_status check_side(ejk_opt_int side, const char *name) {
                      (long long)side.value);
 }
 
-static ejk_status check_numbers(const ejk_flash_attention_args *args) {
+static ejk_status check_numbers(const ejk_flash_attention_args *args, const ejk_axes *axes) {
     ejk_opt_float scale = args->softmax_scale, cap = args->logits_soft_cap;
     if (scale.set && !isfinite(scale.value))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
@@ -61,7 +60,7 @@ static ejk_status check_numbers(const ejk_flash_attention_args *args) {
     if (cap.set && !(isfinite(cap.value) && cap.value > 0))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "logits_soft_cap is %g, expected a finite number above 0", cap.value);
-    EJKI_TRY(check_dropout(args->dropout_prob));
+    EJKI_TRY(check_dropout(args->dropout_prob, axes));
     EJKI_TRY(check_side(args->sliding_window.left, "left"));
     return check_side(args->sliding_window.right, "right");
 }
@@ -121,7 +120,7 @@ ejk_status ejki_flash_check(const ejk_flash_attention_args *args, const ejk_axes
     EJKI_TRY(check_sizes(axes));
     EJKI_TRY(check_heads(axes));
     EJKI_TRY(check_types(args));
-    EJKI_TRY(check_numbers(args));
+    EJKI_TRY(check_numbers(args, axes));
     EJKI_TRY(check_precision(args->precision));
     EJKI_TRY(check_segments(&args->q_segment_ids, &args->kv_segment_ids));
     return check_results(args);

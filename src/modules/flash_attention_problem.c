@@ -89,6 +89,8 @@ void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes 
         .scale = head_dim ? 1 / sqrt((double)head_dim) : 1,
         .soft_cap = args->logits_soft_cap.set ? args->logits_soft_cap.value : 0,
         .normalize = args->normalize_output != EJK_FALSE,
+        .dropout = args->dropout_prob,
+        .dropout_seed = (uint64_t)args->dropout_seed.value,
     };
     if (args->softmax_scale.set) out->scale = args->softmax_scale.value;
     out->mask_group = sharers(out, args->attention_mask.shape[1]);

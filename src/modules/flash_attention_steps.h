@@ -14,6 +14,9 @@ ejk_status ejki_flash_check(const ejk_flash_attention_args *args, const ejk_axes
 void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes *axes,
                            ejki_flash_problem *out);
 
+/* Puts the pointers of flash_attention's arguments into its problem. */
+void ejki_flash_bind(const void *args, void *problem);
+
 void ejki_flash_cost(const void *problem, ejk_cost *cost);
 
 /* flash_attention_config.c: see ejk_kernel. */

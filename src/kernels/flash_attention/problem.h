@@ -69,6 +69,9 @@ typedef struct ejki_flash_problem {
      */
     int64_t first_offset, last_offset;
     bool normalize;
+    /* dropout.h has which weights are kept. Not 0 only where B, Hq, T and S are below 2^32. */
+    double dropout; /* probability, 0 = none */
+    uint64_t dropout_seed;
 } ejki_flash_problem;
 
 /* The keys that positions allow query i to see: [*first, *end), empty if *first >= *end. */

@@ -566,6 +566,10 @@ static ejk_status tile_run(const ejk_run *run) {
     return EJK_OK;
 }
 
+static bool tile_applicable(const void *problem) {
+    return ((const ejki_flash_problem *)problem)->dropout == 0;
+}
+
 static const ejk_parameter tile_parameters[] = {
     {"q_blocksize", 1, 65536, 1, TILE_QUERY_BLOCK, "query rows of a task"},
     {"kv_blocksize", 1, TILE_KEYS, 1, TILE_KEY_BLOCK, "keys packed at a time"},
@@ -582,6 +586,7 @@ const ejk_implementation TILE_SYMBOL = {
     .version = 1,
     .parameters = tile_parameters,
     .parameter_count = 2,
+    .applicable = tile_applicable,
     .prepare = tile_prepare,
     .run = tile_run,
 };

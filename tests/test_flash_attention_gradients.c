@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients of the reference in f64 against central differences of the reference's own results, for every
+ * input that has one and every feature; and what calls of the operation are refused.
+ */
+#include "support/expect.h"
+#include "support/random.h"
+
+#include "kernels/flash_attention/dropout.h"
+
+#include <Random123/philox.h>
+#include <ejkernel/ejkernel.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 512 };
+
+/* What is differentiated by. */
+enum { QUERY, KEY, VALUE, BIAS, SINKS, INPUTS };
+static const char *const names[INPUTS] = {"query", "key", "value", "bias", "softmax_aux"};
+
+typedef struct sample {
+    double in[INPUTS][MOST], gradient[INPUTS][MOST];
+    double out[MOST], d_out[MOST];
+    float lse[MOST], d_lse[MOST];
+    unsigned char mask[MOST];
+    int32_t query_ids[MOST], key_ids[MOST];
+    ejk_flash_attention_args args;
+    ejk_tensor shape[INPUTS];
+    int64_t count[INPUTS], outs, rows;
+} sample;
+
+static ejk_context *context;
+
+static int setup(void **state) {
+    (void)state;
+    EXPECT_OK(ejk_context_create(&(ejk_context_options){.threads = 2}, &context));
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    ejk_context_destroy(context);
+    return 0;
+}
+
+static int64_t one_or(struct random *r, int64_t size) {
+    return random_chance(r, 0.5) ? 1 : size;
+}
+
+/* Sizes small enough that every element is moved; each feature in a third of the samples. */
+static void fill(sample *s, uint64_t seed) {
+    struct random r = {seed};
+    memset(s, 0, sizeof *s);
+    const int64_t b = random_int(&r, 1, 2), t = random_int(&r, 1, 5), keys = random_int(&r, 1, 6);
+    const int64_t kv = random_int(&r, 1, 2), heads = kv * random_int(&r, 1, 2);
+    const int64_t d = random_int(&r, 1, 3), dv = random_int(&r, 1, 3);
+    const int64_t bias[4] = {one_or(&r, b), one_or(&r, heads), one_or(&r, t), keys};
+    const int64_t mask[4] = {one_or(&r, b), random_chance(&r, 0.5) ? kv : heads, one_or(&r, t),
+                             keys};
+    const int64_t sinks[2] = {random_chance(&r, 0.5) ? kv : heads, random_int(&r, 1, 3)};
+    const bool flat = random_chance(&r, 0.5);
+    s->shape[QUERY] =
+        ejk_tensor_contiguous(s->in[QUERY], EJK_DTYPE_F64, 4, (int64_t[]){b, t, heads, d});
+    s->shape[KEY] =
+        ejk_tensor_contiguous(s->in[KEY], EJK_DTYPE_F64, 4, (int64_t[]){b, keys, kv, d});
+    s->shape[VALUE] =
+        ejk_tensor_contiguous(s->in[VALUE], EJK_DTYPE_F64, 4, (int64_t[]){b, keys, kv, dv});
+    if (random_chance(&r, 0.33))
+        s->shape[BIAS] = ejk_tensor_contiguous(s->in[BIAS], EJK_DTYPE_F64, 4, bias);
+    if (random_chance(&r, 0.33))
+        s->shape[SINKS] = ejk_tensor_contiguous(s->in[SINKS], EJK_DTYPE_F64, flat ? 1 : 2,
+                                                flat ? sinks + 1 : sinks);
+    for (int i = 0; i < INPUTS; i++) {
+        s->count[i] = s->shape[i].dtype == EJK_DTYPE_UNSET ? 0 : ejk_tensor_count(&s->shape[i]);
+        for (int64_t n = 0; n < s->count[i]; n++) s->in[i][n] = 2 * random_real(&r) - 1;
+    }
+    s->outs = b * t * heads * dv;
+    s->rows = b * t * heads;
+    for (int64_t n = 0; n < s->outs; n++) s->d_out[n] = 2 * random_real(&r) - 1;
+    for (int64_t n = 0; n < s->rows; n++) s->d_lse[n] = (float)(2 * random_real(&r) - 1);
+    for (int64_t n = 0; n < MOST; n++) {
+        s->mask[n] = random_chance(&r, 0.6);
+        s->query_ids[n] = (int32_t)random_int(&r, -1, 1);
+        s->key_ids[n] = (int32_t)random_int(&r, -1, 1);
+    }
+    s->args = (ejk_flash_attention_args){
+        .query = s->shape[QUERY],
+        .key = s->shape[KEY],
+        .value = s->shape[VALUE],
+        .bias = s->shape[BIAS],
+        .softmax_aux = s->shape[SINKS],
+        .out = ejk_tensor_contiguous(s->out, EJK_DTYPE_F64, 4, (int64_t[]){b, t, heads, dv}),
+        .lse = ejk_tensor_contiguous(s->lse, EJK_DTYPE_F32, 3, (int64_t[]){b, heads, t}),
+        .causal = random_chance(&r, 0.33),
+        .platform = "reference"};
+    if (random_chance(&r, 0.33))
+        s->args.attention_mask = ejk_tensor_contiguous(s->mask, EJK_DTYPE_BOOL, 4, mask);
+    if (random_chance(&r, 0.33)) {
+        s->args.q_segment_ids =
+            ejk_tensor_contiguous(s->query_ids, EJK_DTYPE_I32, 2, (int64_t[]){b, t});
+        s->args.kv_segment_ids =
+            ejk_tensor_contiguous(s->key_ids, EJK_DTYPE_I32, 2, (int64_t[]){b, keys});
+    }
+    if (random_chance(&r, 0.33)) s->args.sliding_window.left = ejk_int(random_int(&r, 0, 3));
+    if (random_chance(&r, 0.33)) s->args.sliding_window.right = ejk_int(random_int(&r, 0, 3));
+    if (random_chance(&r, 0.33)) s->args.causal_offset = ejk_int(random_int(&r, -2, 4));
+    if (random_chance(&r, 0.33)) s->args.logits_soft_cap = ejk_float(0.7);
+    if (random_chance(&r, 0.33)) s->args.softmax_scale = ejk_float(1.3);
+    if (random_chance(&r, 0.33)) {
+        s->args.dropout_prob = 0.4;
+        s->args.dropout_seed = ejk_int((int64_t)seed * 77777);
+    }
+}
+
+/* A gradient's tensor: the input's shape, other memory. */
+static ejk_tensor gradient_of(sample *s, int input) {
+    ejk_tensor t = s->shape[input];
+    if (t.dtype != EJK_DTYPE_UNSET) t.data = s->gradient[input];
+    return t;
+}
+
+static ejk_flash_attention_vjp_args vjp_args(sample *s, bool with_lse) {
+    ejk_flash_attention_vjp_args v = {.d_query = gradient_of(s, QUERY),
+                                      .d_key = gradient_of(s, KEY),
+                                      .d_value = gradient_of(s, VALUE),
+                                      .d_bias = gradient_of(s, BIAS),
+                                      .d_softmax_aux = gradient_of(s, SINKS)};
+    memcpy(&v, &s->args, offsetof(ejk_flash_attention_args, out));
+    v.out = v.d_out = s->args.out;
+    v.d_out.data = s->d_out;
+    v.lse = s->args.lse;
+    if (with_lse) {
+        v.d_lse = s->args.lse;
+        v.d_lse.data = s->d_lse;
+    }
+    return v;
+}
+
+/* Σ cotangents · results. */
+static double loss(sample *s, bool with_lse) {
+    double sum = 0;
+    EXPECT_OK(ejk_flash_attention(context, &s->args));
+    for (int64_t n = 0; n < s->outs; n++) sum += s->out[n] * s->d_out[n];
+    for (int64_t n = 0; with_lse && n < s->rows; n++)
+        if (isfinite(s->lse[n])) sum += (double)s->lse[n] * (double)s->d_lse[n];
+    return sum;
+}
+
+/* lse is written as f32, so steps have to be long where its cotangent counts. */
+static void compare(sample *s, uint64_t seed, bool with_lse) {
+    const double step = with_lse ? 0.02 : 1e-4, tolerance = with_lse ? 2e-3 : 3e-7;
+    const ejk_flash_attention_vjp_args v = vjp_args(s, with_lse);
+    (void)loss(s, false);
+    for (int i = 0; i < INPUTS; i++)
+        for (int64_t n = 0; n < s->count[i]; n++) s->gradient[i][n] = NAN;
+    EXPECT_OK(ejk_flash_attention_vjp(context, &v));
+    for (int i = 0; i < INPUTS; i++)
+        for (int64_t n = 0; n < s->count[i]; n++) {
+            const double kept = s->in[i][n];
+            s->in[i][n] = kept + step;
+            const double above = loss(s, with_lse);
+            s->in[i][n] = kept - step;
+            const double below = loss(s, with_lse);
+            s->in[i][n] = kept;
+            const double expected = (above - below) / (2 * step);
+            if (!(fabs(s->gradient[i][n] - expected) <= tolerance * (1 + fabs(expected))))
+                fail_msg("seed %llu%s: gradient %d of %s is %.9g, differences say %.9g",
+                         (unsigned long long)seed, with_lse ? " with lse" : "", (int)n, names[i],
+                         s->gradient[i][n], expected);
+        }
+}
+
+static void gradients_are_the_slopes(void **state) {
+    (void)state;
+    static sample s;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        fill(&s, seed);
+        compare(&s, seed, false);
+        if (seed % 4 == 0) compare(&s, seed, true);
+    }
+}
+
+/* Nothing that is masked has a gradient, and NaN there reaches none. */
+static void hidden_places_have_no_gradient(void **state) {
+    (void)state;
+    static sample s;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        fill(&s, seed);
+        const int64_t keys = s.shape[KEY].shape[1],
+                      row = s.shape[KEY].shape[2] * s.shape[KEY].shape[3];
+        memset(s.mask, 1, sizeof s.mask);
+        const int64_t rows = ejk_tensor_count(&s.args.query) / s.args.query.shape[3];
+        for (int64_t n = 0; n < rows * keys && n < MOST; n++) s.mask[n] = n % keys != 0;
+        s.args.attention_mask =
+            ejk_tensor_contiguous(s.mask, EJK_DTYPE_BOOL, 4, (int64_t[]){1, 1, 1, keys});
+        for (int64_t b = 0; b < s.shape[KEY].shape[0]; b++)
+            for (int64_t n = 0; n < row; n++) s.in[KEY][b * keys * row + n] = NAN;
+        const ejk_flash_attention_vjp_args v = vjp_args(&s, true);
+        EXPECT_OK(ejk_flash_attention(context, &s.args));
+        EXPECT_OK(ejk_flash_attention_vjp(context, &v));
+        for (int i = 0; i < INPUTS; i++)
+            for (int64_t n = 0; n < s.count[i]; n++) assert_true(isfinite(s.gradient[i][n]));
+        for (int64_t b = 0; b < s.shape[KEY].shape[0]; b++)
+            for (int64_t n = 0; n < row; n++) assert_true(s.gradient[KEY][b * keys * row + n] == 0);
+    }
+}
+
+static void wrong_calls_are_refused(void **state) {
+    (void)state;
+    static sample s;
+    fill(&s, 1);
+    s.args.bias = s.shape[BIAS] = (ejk_tensor){0};
+    s.args.softmax_aux = s.shape[SINKS] = (ejk_tensor){0};
+    ejk_flash_attention_vjp_args v = vjp_args(&s, false);
+    s.gradient[QUERY][0] = 42;
+    v.normalize_output = EJK_FALSE;
+    EXPECT_FAIL(INVALID_ARGUMENT, "normalize_output", ejk_flash_attention_vjp(context, &v));
+    v = vjp_args(&s, false);
+    v.d_bias = ejk_tensor_contiguous(s.gradient[BIAS], EJK_DTYPE_F64, 4,
+                                     (int64_t[]){1, 1, 1, s.args.key.shape[1]});
+    EXPECT_FAIL(INVALID_ARGUMENT, "d_bias", ejk_flash_attention_vjp(context, &v));
+    v = vjp_args(&s, false);
+    v.d_query.shape[1]++;
+    EXPECT_FAIL(INVALID_SHAPE, "d_query", ejk_flash_attention_vjp(context, &v));
+    v = vjp_args(&s, false);
+    v.lse = (ejk_tensor){0};
+    EXPECT_FAIL(INVALID_ARGUMENT, "lse", ejk_flash_attention_vjp(context, &v));
+    v = vjp_args(&s, false);
+    v.dropout_prob = 1;
+    EXPECT_FAIL(INVALID_ARGUMENT, "dropout_prob", ejk_flash_attention_vjp(context, &v));
+    v = vjp_args(&s, false);
+    v.d_key.data = s.in[KEY];
+    EXPECT_FAIL(INVALID_LAYOUT, "d_key", ejk_flash_attention_vjp(context, &v));
+    ejk_flash_attention_args args = s.args;
+    args.lse = (ejk_tensor){0};
+    EXPECT_FAIL(INVALID_ARGUMENT, "lse", ejk_flash_attention_fwd(context, &args));
+    EXPECT_OK(ejk_flash_attention_fwd(context, &s.args));
+    assert_true(s.gradient[QUERY][0] == 42);
+}
+
+/* The mean of what is kept is what there was, and the same seed keeps the same. */
+static void dropout_keeps_its_part(void **state) {
+    (void)state;
+    enum { KEYS = 4096 };
+    static double value[KEYS], key[KEYS], query[1], first[1], second[1];
+    for (int j = 0; j < KEYS; j++) value[j] = 1;
+    ejk_flash_attention_args args = {.query = ejk_tensor_4d(query, EJK_DTYPE_F64, 1, 1, 1, 1),
+                                     .key = ejk_tensor_4d(key, EJK_DTYPE_F64, 1, KEYS, 1, 1),
+                                     .value = ejk_tensor_4d(value, EJK_DTYPE_F64, 1, KEYS, 1, 1),
+                                     .out = ejk_tensor_4d(first, EJK_DTYPE_F64, 1, 1, 1, 1),
+                                     .dropout_prob = 0.25,
+                                     .dropout_seed = ejk_int(5)};
+    EXPECT_OK(ejk_flash_attention(context, &args));
+    EXPECT_NEAR(first[0], 1, 0.03); /* five deviations */
+    assert_true(first[0] != 1);
+    args.out.data = second;
+    EXPECT_OK(ejk_flash_attention(context, &args));
+    assert_true(first[0] == second[0]);
+    args.dropout_seed = ejk_int(6);
+    EXPECT_OK(ejk_flash_attention(context, &args));
+    assert_true(first[0] != second[0]);
+}
+
+/* The generator's own implementation says what its words are. */
+static void dropout_words_are_philox(void **state) {
+    (void)state;
+    struct random r = {3};
+    for (int i = 0; i < 1000; i++) {
+        const uint64_t seed = random_bits(&r), a = random_bits(&r), b = random_bits(&r);
+        const philox4x32_ctr_t at = {
+            {(uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32)}};
+        const philox4x32_key_t by = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
+        const philox4x32_ctr_t expected = philox4x32(at, by);
+        uint32_t words[4];
+        ejki_dropout_words(seed, at.v[0], at.v[1], at.v[2], at.v[3], words);
+        for (int n = 0; n < 4; n++) assert_int_equal(words[n], expected.v[n]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(gradients_are_the_slopes, setup, teardown),
+        cmocka_unit_test_setup_teardown(hidden_places_have_no_gradient, setup, teardown),
+        cmocka_unit_test_setup_teardown(wrong_calls_are_refused, setup, teardown),
+        cmocka_unit_test(dropout_words_are_philox),
+        cmocka_unit_test_setup_teardown(dropout_keeps_its_part, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
