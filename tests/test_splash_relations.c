@@ -61,6 +61,25 @@ static void backward_has_the_blocks_of_forward_transposed(void **state) {
     }
 }
 
+static void is_dkv_wins_over_the_name(void **state) {
+    (void)state;
+    for (struct random r; soak_round(&r, 26, 200);) {
+        struct splash_call call;
+        splash_call_open(&r, &call);
+        for (int dkv = 0; dkv < 2; dkv++) {
+            ejk_splash_mask_info named, told;
+            call.args.is_dkv = EJK_UNSET;
+            EXPECT_OK(ways[dkv](&call.args, &named));
+            call.args.is_dkv = dkv ? EJK_TRUE : EJK_FALSE;
+            EXPECT_OK(ways[!dkv](&call.args, &told));
+            expect_equal(&named, &told);
+            ejk_splash_mask_info_close(&named);
+            ejk_splash_mask_info_close(&told);
+        }
+        splash_call_close(&call);
+    }
+}
+
 /* ---- The whole and its shards ---------------------------------------------------------------------- */
 
 /* The mask of one head shard and q shard alone, of elements. */
@@ -176,6 +195,31 @@ static void elements_give_the_blocks_that_numbers_give(void **state) {
     }
 }
 
+/* Elements that stay the caller's, in rows that lie apart. */
+static void borrowed_elements_are_like_copied_ones(void **state) {
+    (void)state;
+    for (struct random r; soak_round(&r, 25, 200);) {
+        uint8_t bytes[20 * 32];
+        int64_t q = random_int(&r, 1, 20), kv = random_int(&r, 1, 24);
+        for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = random_chance(&r, 0.5) ? 255 : 0;
+        ejk_tensor array = ejk_tensor_2d(bytes, EJK_DTYPE_BOOL, q, kv);
+        array.strides[0] = 32;
+        ejk_splash_mask *copied = NULL, *borrowed = NULL;
+        EXPECT_OK(ejk_numpy_mask_create(&array, &copied));
+        EXPECT_OK(ejk_numpy_mask_borrow(&array, &borrowed));
+        assert_true(ejk_splash_mask_equal(copied, borrowed));
+        assert_true(ejk_splash_mask_hash(copied) == ejk_splash_mask_hash(borrowed));
+        bytes[0] = !bytes[0];
+        assert_false(ejk_splash_mask_equal(copied, borrowed));
+        ejk_splash_mask_release(borrowed);
+        borrowed = NULL;
+        array.strides[1] = 2;
+        if (kv > 1) EXPECT_FAIL(INVALID_LAYOUT, "", ejk_numpy_mask_borrow(&array, &borrowed));
+        assert_null(borrowed);
+        ejk_splash_mask_release(copied);
+    }
+}
+
 /* ---- Again ----------------------------------------------------------------------------------------- */
 
 static void a_call_repeated_answers_the_same(void **state) {
@@ -205,6 +249,8 @@ int main(void) {
         SOAK_TEST(backward_has_the_blocks_of_forward_transposed),
         SOAK_TEST(shards_are_what_they_are_alone),
         SOAK_TEST(elements_give_the_blocks_that_numbers_give),
+        SOAK_TEST(borrowed_elements_are_like_copied_ones),
+        SOAK_TEST(is_dkv_wins_over_the_name),
         SOAK_TEST(a_call_repeated_answers_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
