@@ -4,7 +4,7 @@
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 
-.PHONY: all demo check check-long check-asan check-tsan check-valgrind fuzz docs lint install clean
+.PHONY: all demo check check-long check-properties check-asan check-tsan check-valgrind fuzz docs lint install clean
 
 all:
 	@tools/setup.sh build
@@ -30,8 +30,15 @@ check-asan check-tsan check-valgrind: check-%:
 	@cmake --build build/$* --target tests
 	@tools/check.sh build/$* $(CTEST_OPTIONS)
 
+# Ten minutes of random masks, each run from a seed of its own, which a failure tells.
+check-properties:
+	@tools/setup.sh check
+	@cmake --preset check >/dev/null
+	@cmake --build build --target tests
+	@tools/check.sh build -C long -L long
+
 # What is too slow for every change: sanitizers, fuzzing, valgrind, clang-tidy over the kernels too.
-check-long: check check-asan check-tsan check-valgrind fuzz
+check-long: check-properties check check-asan check-tsan check-valgrind fuzz
 	@tools/check_tidy.sh build all
 
 fuzz:

@@ -165,7 +165,8 @@ static const char method[] =
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
     puts(
-        "usage: ejk bench OPERATION --shape B=1,Hq=8,T=1024,D=64 [--flag value]...\n\n"
+        "usage: ejk bench OPERATION --shape B=1,Hq=8,T=1024,D=64 [--flag value]...\n"
+        "       ejk bench mask_info [--flag value]...\n\n"
         "Measures an operation and what share of this machine's ceilings it reaches. Symbols of a\n"
         "shape left out are B=1, Hkv=Hq, S=T, Dv=D. Flags are --name value or --name=value.\n");
     if (!options_help(own)) return FAILED;
@@ -207,6 +208,8 @@ static int find_and_bench(int count, char **words, const option *own, const benc
 }
 
 int bench_command(int count, char **words) {
+    if (count > 0 && strcmp(words[0], "mask_info") == 0)
+        return bench_mask_info(count - 1, words + 1);
     bench_options wish = {.seconds = 3};
     const option own[] = {
         {"shape", OPTION_TEXTS, &wish.shapes, "SIZES", "sizes of the symbols; may be repeated"},

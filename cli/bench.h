@@ -96,6 +96,9 @@ bool bench_measure(bench_case *bench, ejk_context *context, const bench_options 
 /* Measures what calling costs. */
 bool bench_measure_host(bench_case *tiny, ejk_context *context, bench_host *out);
 
+/* The value below which `part` of the values lie, between neighbours; 0 of none. Sorts them. */
+double bench_quantile(double *values, int32_t count, double part);
+
 /* ---- bench_verify.c --------------------------------------------------------------------------------- */
 
 /* Runs once on results that are filled with NaN, and looks at what comes out. */
@@ -104,6 +107,11 @@ bool bench_verify(bench_case *bench);
 /* Runs the same inputs on another platform and compares. */
 bool bench_compare(bench_case *bench, ejk_context *context, const char *platform,
                    bench_result *out);
+
+/* ---- bench_mask_info.c: masks, which are no operation ------------------------------------------------ */
+
+/* `ejk bench mask_info`; `words` are those behind it. */
+int bench_mask_info(int count, char **words);
 
 /* ---- bench_report.c, plot.c ------------------------------------------------------------------------- */
 

@@ -58,8 +58,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Sorts the values; interpolates between neighbours. */
-static double quantile(double *values, int32_t count, double part) {
+double bench_quantile(double *values, int32_t count, double part) {
     if (count == 0) return 0;
     qsort(values, (size_t)count, sizeof *values, by_value);
     double place = part * (count - 1);
@@ -195,10 +194,10 @@ static bench_rate rate_of(const samples *all, double amount, double time, double
     double undisturbed[BENCH_MOST_REPETITIONS];
     const int32_t count = pick_undisturbed(all, shares, undisturbed);
     return (bench_rate){.rate = amount / time,
-                        .ceiling = quantile(ceilings_, all->count, 0.5),
-                        .share = quantile(shares, all->count, 0.5),
-                        .share_max = quantile(shares, all->count, 1),
-                        .share_undisturbed = quantile(undisturbed, count, 0.5)};
+                        .ceiling = bench_quantile(ceilings_, all->count, 0.5),
+                        .share = bench_quantile(shares, all->count, 0.5),
+                        .share_max = bench_quantile(shares, all->count, 1),
+                        .share_undisturbed = bench_quantile(undisturbed, count, 0.5)};
 }
 
 static int32_t count_undisturbed(const samples *all) {
@@ -213,9 +212,9 @@ static int32_t count_undisturbed(const samples *all) {
 static void summarise(samples *all, bench_result *out) {
     out->repetitions = all->count;
     out->undisturbed = count_undisturbed(all);
-    out->time = quantile(all->time, all->count, 0.5);
-    out->time_p10 = quantile(all->time, all->count, 0.1);
-    out->time_p90 = quantile(all->time, all->count, 0.9);
+    out->time = bench_quantile(all->time, all->count, 0.5);
+    out->time_p10 = bench_quantile(all->time, all->count, 0.1);
+    out->time_p90 = bench_quantile(all->time, all->count, 0.9);
     out->compute = rate_of(all, out->cost.flops, out->time, all->ceiling, all->share);
     out->memory = rate_of(all, out->cost.bytes, out->time, all->memory_ceiling, all->memory_share);
 }
@@ -270,9 +269,9 @@ static bool measure_host(bench_case *tiny, ejk_context *context, ejk_executor *e
             }
             if (batch >= 0) times[way][batch] = (ejk_now() - start) / CALLS;
         }
-    *out = (bench_host){.plan = quantile(times[0], BATCHES, 0.5),
-                        .call = quantile(times[1], BATCHES, 0.5),
-                        .executor = quantile(times[2], BATCHES, 0.5)};
+    *out = (bench_host){.plan = bench_quantile(times[0], BATCHES, 0.5),
+                        .call = bench_quantile(times[1], BATCHES, 0.5),
+                        .executor = bench_quantile(times[2], BATCHES, 0.5)};
     return true;
 }
 

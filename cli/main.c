@@ -16,6 +16,7 @@ static const struct {
     {"cache", "show and change the configurations that are kept", cache_command},
     {"explain", "say which configuration a call gets, and why", explain_command},
     {"labels", "find calls in HLO or StableHLO text", labels_command},
+    {"mask-info", "process masks for block-sparse attention, JSON in and out", mask_info_command},
 };
 
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -23,7 +24,7 @@ enum { COMMANDS = sizeof commands / sizeof *commands };
 static void print_help(void) {
     puts("ejk: attention kernels from the command line\n");
     puts("usage: ejk COMMAND [--flag value]...\n");
-    for (int i = 0; i < COMMANDS; i++) printf("  %-8s%s\n", commands[i].name, commands[i].doc);
+    for (int i = 0; i < COMMANDS; i++) printf("  %-11s%s\n", commands[i].name, commands[i].doc);
     puts("\n`ejk COMMAND --help` says more about each, `ejk info --op flash_attention` about an\n"
          "operation, `ejk --version` which version this is.");
 }
@@ -39,7 +40,8 @@ static int dispatch(int count, char **words) {
     }
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(words[1], commands[i].name) == 0) return commands[i].run(count - 2, words + 2);
-    complain("'%s' is no command, expected info, run, bench, tune, cache, explain or labels",
+    complain("'%s' is no command, expected info, run, bench, tune, cache, explain, labels or "
+             "mask-info",
              words[1]);
     return FAILED;
 }

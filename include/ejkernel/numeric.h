@@ -259,6 +259,60 @@ EJK_API EJK_NODISCARD ejk_status ejk_generate_attention_inputs(
 EJK_API void ejk_attention_inputs_close(ejk_attention_inputs *inputs);
 
 /**
+ * Fills a bool tensor of any shape and strides: each element is true with the probability 1 − `sparsity`,
+ * element i by the 32 bits of the counter i. The document's numbers are those of NumPy's older generator,
+ * which this does not repeat.
+ * Statuses: those of ejk_tensor_check(), INVALID_DTYPE, INVALID_ARGUMENT (sparsity not of 0 to 1).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_make_random_mask(ejk_random_key key, double sparsity,
+                                                      ejk_threads *threads, const ejk_tensor *out);
+
+/** What ejk_make_dummy_rpa_inputs() makes. Zero-initialised = the defaults. */
+typedef struct ejk_rpa_inputs_options {
+    ejk_opt_int num_seqs;      /**< 4 */
+    ejk_opt_int pages_per_seq; /**< 3 */
+    ejk_opt_int page_size;     /**< 16 keys; a multiple of the elements of kv_dtype in 32 bits */
+    ejk_opt_int num_q_heads;   /**< 8 */
+    ejk_opt_int num_kv_heads;  /**< 2 */
+    ejk_opt_int head_dim;      /**< 80 */
+    ejk_opt_int kv_len_max;    /**< most keys of a sequence; unset, or more = what its pages hold */
+    ejk_dtype kv_dtype;        /**< f32, bf16 or f16; unset = f32 */
+    ejk_dtype q_dtype;         /**< the same; unset = kv_dtype */
+    bool has_distribution;     /**< `decode_prefill_mixed` is given */
+    int32_t decode_prefill_mixed[3]; /**< else 0, 0, num_seqs */
+    bool has_key;                    /**< `key` is given */
+    ejk_random_key key;              /**< else that of the seed 0 */
+    ejk_threads *threads;
+} ejk_rpa_inputs_options;
+
+/** Arguments of ragged paged attention. Release with ejk_rpa_inputs_close(). */
+typedef struct ejk_rpa_inputs {
+    ejk_owned_tensor queries;  /**< [tokens, num_q_heads, head_dim] */
+    ejk_owned_tensor keys;     /**< [tokens, num_kv_heads, head_dim] */
+    ejk_owned_tensor values;   /**< as keys */
+    ejk_owned_tensor kv_cache; /**< [pages, page_size, ⌈2·num_kv_heads / n⌉, n, D], see below */
+    ejk_owned_tensor kv_lens;  /**< int32 [num_seqs]: keys of each */
+    ejk_owned_tensor block_tables;    /**< int32 [pages]: those of each sequence in turn */
+    ejk_owned_tensor query_start_loc; /**< int32 [num_seqs + 1]: where the tokens of each begin */
+    ejk_owned_tensor distribution; /**< int32 [3]: ends of decoding, prefilling, mixed sequences */
+} ejk_rpa_inputs;
+
+/**
+ * Random inputs for ragged paged attention: standard normal numbers; each sequence with 1 to kv_len_max keys
+ * and 1 query up to as many as keys, decoding ones with 1; pages = num_seqs · pages_per_seq, numbered in
+ * order. In the cache n is the elements of kv_dtype in 32 bits, and D is head_dim rounded up to 128, with
+ * zeros behind head_dim. NULL: the defaults. On failure *out is as it was.
+ * Statuses: INVALID_ARGUMENT (a number out of range, page_size not a multiple of n, a distribution that does
+ * not rise from 0 on to num_seqs, NULL), INVALID_DTYPE, OVERFLOW (pages or tokens beyond int32, or bytes
+ * beyond int64), OUT_OF_MEMORY.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_make_dummy_rpa_inputs(const ejk_rpa_inputs_options *options,
+                                                           ejk_rpa_inputs *out);
+
+/** Releases the tensors and zeroes the struct. A zeroed struct is allowed. */
+EJK_API void ejk_rpa_inputs_close(ejk_rpa_inputs *inputs);
+
+/**
  * Random blocks of keys for sparse attention, as int32 `[B, Tq, H, S]`: the queries of block number n (of
  * `block_size`, a divisor of Tq) see S different blocks among 0 … n, or all of them and −1 in the other
  * places; ascending, so that −1 comes first, and the same for all queries of a block. Which blocks: the

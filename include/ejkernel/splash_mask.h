@@ -244,6 +244,23 @@ EJK_API EJK_NODISCARD ejk_status ejk_splash_mask_read(const ejk_splash_mask *mas
  */
 EJK_API EJK_NODISCARD ejk_status ejk_splash_mask_check(const ejk_splash_mask *mask);
 
+/**
+ * The elements of a causal mask without the mask: `out` is a bool tensor [Q, K] with contiguous rows, whose
+ * element (t, c) becomes t + offset >= c.
+ * Statuses: INVALID_ARGUMENT (NULL, an empty axis), INVALID_SHAPE (not two axes), INVALID_DTYPE,
+ * INVALID_LAYOUT.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_make_causal_mask(int64_t offset, const ejk_tensor *out);
+
+/** The same as ejk_local_mask_create() has it. */
+EJK_API EJK_NODISCARD ejk_status ejk_make_local_attention_mask(ejk_window window_size,
+                                                               int64_t offset,
+                                                               const ejk_tensor *out);
+
+/** The same as ejk_chunked_causal_mask_create() has it: INVALID_ARGUMENT for a chunk_size below 1, too. */
+EJK_API EJK_NODISCARD ejk_status ejk_make_chunk_attention_mask(int64_t chunk_size,
+                                                               const ejk_tensor *out);
+
 /* ---- MaskInfo -------------------------------------------------------------------------------------- */
 
 /**

@@ -8,9 +8,9 @@ import sys
 EJK, SOURCE = sys.argv[1], sys.argv[2]
 
 
-def ejk(*words, status=0, **environment):
-    """Runs the command and checks its exit status; the answer has stdout and stderr."""
-    answer = subprocess.run([EJK, *words], capture_output=True, text=True, timeout=150,
+def ejk(*words, status=0, given=None, **environment):
+    """Runs the command on a text and checks its exit status; the answer has stdout and stderr."""
+    answer = subprocess.run([EJK, *words], input=given, capture_output=True, text=True, timeout=150,
                             env={**os.environ, **environment})
     if answer.returncode != status:
         raise AssertionError(f"{words}: exit {answer.returncode}, expected {status}\n"
