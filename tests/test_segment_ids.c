@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Segment ids to masks, masks to segment ids. */
+#include "base/bits.h"
 #include "sequence/patterns.h"
 #include "support/expect.h"
 #include "support/random.h"

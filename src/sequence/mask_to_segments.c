@@ -6,6 +6,7 @@
  *
  * Many matrices are spread over the threads whole; the steps of one are spread otherwise.
  */
+#include "base/bits.h"
 #include "sequence/patterns.h"
 #include "sequence/sequence.h"
 

@@ -22,9 +22,6 @@ typedef struct ejki_patterns {
 /* Slots of the table for `count` rows: a power of two, at least twice as many. */
 int64_t ejki_pattern_slots(int64_t count);
 
-/* A number nobody outside can guess, for ejki_hash_bits(): masks cannot be made to collide on purpose. */
-uint64_t ejki_hash_secret(void);
-
 /* 0 iff no bit is set. */
 uint64_t ejki_hash_bits(const uint64_t *words, int64_t width, uint64_t secret);
 
@@ -34,10 +31,5 @@ uint64_t ejki_hash_bits(const uint64_t *words, int64_t width, uint64_t secret);
  */
 int64_t ejki_number_patterns(const ejki_bit_rows *rows, int64_t first_id,
                              const ejki_patterns *patterns);
-
-/*
- * The square of 64 × 64 bits in `block` turned around its diagonal: bit j of word i becomes bit i of word j.
- */
-void ejki_transpose_bits(uint64_t block[64]);
 
 #endif
