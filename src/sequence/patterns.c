@@ -7,11 +7,11 @@
 #include <string.h>
 
 uint64_t ejki_hash_bits(const uint64_t *words, int64_t width, uint64_t secret) {
-    const uint64_t other = secret ^ UINT64_C(0xd6e8feb86659fd93);
-    uint64_t hash = secret, any = 0;
+    const uint64_t key = ejki_line_key(secret, 0);
+    uint64_t hash = 0, any = 0;
     for (int64_t i = 0; i < width; i++) {
         any |= words[i];
-        hash = ejki_fold(words[i] ^ other, hash ^ UINT64_C(0xa0761d6478bd642f)) + words[i];
+        hash += ejki_word_share(secret, key, i, words[i]);
     }
     return any ? ejki_hash_done(hash) : 0;
 }
@@ -25,6 +25,28 @@ int64_t ejki_pattern_slots(int64_t count) {
 static bool equal(const ejki_bit_rows *rows, int64_t a, int64_t b) {
     return memcmp(rows->words + a * rows->stride, rows->words + b * rows->stride,
                   (size_t)rows->width * sizeof *rows->words) == 0;
+}
+
+bool ejki_find_shared(int64_t count, const ejki_patterns *patterns, uint64_t *shared) {
+    int64_t slots = ejki_pattern_slots(count);
+    bool found = false;
+    for (int64_t s = 0; s < slots; s++) patterns->table[s] = -1;
+    for (int64_t w = 0; w < ejki_cdiv(count, 64); w++) shared[w] = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t hash = patterns->hashes[i];
+        if (hash == 0) continue;
+        int64_t slot = (int64_t)(hash >> 1) & (slots - 1), first;
+        while ((first = patterns->table[slot]) >= 0 && patterns->hashes[first] != hash)
+            slot = (slot + 1) & (slots - 1);
+        if (first < 0) {
+            patterns->table[slot] = i;
+            continue;
+        }
+        shared[first / 64] |= UINT64_C(1) << first % 64;
+        shared[i / 64] |= UINT64_C(1) << i % 64;
+        found = true;
+    }
+    return found;
 }
 
 int64_t ejki_number_patterns(const ejki_bit_rows *rows, int64_t first_id,

@@ -26,8 +26,13 @@ int64_t ejki_pattern_slots(int64_t count);
 uint64_t ejki_hash_bits(const uint64_t *words, int64_t width, uint64_t secret);
 
 /*
+ * Sets the bits of those rows whose hash, not 0, another row has too; true if there are any. Uses the table.
+ */
+bool ejki_find_shared(int64_t count, const ejki_patterns *patterns, uint64_t *shared);
+
+/*
  * Numbers the rows by pattern in order of first occurrence, from `first_id`, -1 for rows without a bit. Rows of
- * equal hash are compared. Returns the number of patterns.
+ * equal hash are compared; the words of others are not read. Returns the number of patterns.
  */
 int64_t ejki_number_patterns(const ejki_bit_rows *rows, int64_t first_id,
                              const ejki_patterns *patterns);
