@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Segment ids to masks, masks to segment ids. */
+#include "base/bits.h"
 #include "sequence/patterns.h"
 #include "support/expect.h"
+#include "support/guarded.h"
 #include "support/random.h"
 #include "support/strided.h"
 
@@ -333,6 +335,45 @@ static void large_on_threads(void **state) {
 /* ---- Parts ------------------------------------------------------------------------------------------------ */
 
 /* Rows whose hashes are all the same are told apart by their bits. */
+/*
+ * Patterns that many rows and columns share, over several tasks and words, the mask's rows apart from each
+ * other and its last element at the end of what may be read: the same ids on any number of threads.
+ */
+static void shared_patterns_on_threads(void **state) {
+    struct random r = {24};
+    for (int round = 0; round < 12; round++) {
+        int64_t queries = random_int(&r, 150, 700), keys = random_int(&r, 60, 700);
+        int64_t gap = random_int(&r, 0, 9), stride = keys + gap, kinds = random_int(&r, 1, 40);
+        size_t size = (size_t)((queries - 1) * stride + keys);
+        struct guarded memory;
+        guarded_create(&memory, size, round % 2 ? GUARDED_START : GUARDED_END, 0);
+        int8_t *plain = malloc((size_t)(queries * keys));
+        int64_t *ids = malloc((size_t)(queries + keys) * 2 * sizeof *ids);
+        assert_true(plain != NULL && ids != NULL);
+        for (int64_t i = 0; i < queries; i++) {
+            for (int64_t j = 0; j < keys; j++) {
+                uint64_t mixed = (uint64_t)(i % kinds * 41 + j * j % kinds) * 0x9e3779b97f4a7c15u;
+                plain[i * keys + j] = i % kinds != 3 && mixed >> 61 == 0;
+                memory.data[i * stride + j] = plain[i * keys + j] ? (uint8_t)(1 + j % 255) : 0;
+            }
+        }
+        int64_t *wanted = ids + queries + keys;
+        obvious_numbering(plain, queries, keys, keys, 1, 1, wanted);
+        obvious_numbering(plain, keys, 1, queries, keys, 1, wanted + queries);
+        ejk_tensor mask = ejk_tensor_2d(memory.data, EJK_DTYPE_BOOL, queries, keys);
+        mask.strides[0] = stride;
+        ejk_tensor q = ejk_tensor_1d(ids, EJK_DTYPE_I64, queries);
+        ejk_tensor kv = ejk_tensor_1d(ids + queries, EJK_DTYPE_I64, keys);
+        for (int i = 0; i < 2; i++) {
+            EXPECT_OK(ejk_mask_to_segment_ids(i ? *state : NULL, &mask, false, 1, &q, &kv));
+            assert_memory_equal(ids, wanted, (size_t)(queries + keys) * sizeof *ids);
+        }
+        free(plain);
+        free(ids);
+        guarded_destroy(&memory);
+    }
+}
+
 static void collisions_are_verified(void **state) {
     (void)state;
     uint64_t words[6][2] = {{1, 2}, {1, 3}, {0, 0}, {1, 2}, {9, 2}, {1, 3}}, hashes[6];
@@ -451,6 +492,7 @@ int main(void) {
         cmocka_unit_test(random_ids),
         cmocka_unit_test(random_numberings),
         cmocka_unit_test(large_on_threads),
+        cmocka_unit_test(shared_patterns_on_threads),
         cmocka_unit_test(collisions_are_verified),
         cmocka_unit_test(bits_are_turned),
         cmocka_unit_test(wrong_masks),

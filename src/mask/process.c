@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Masks known beforehand, processed: ejk_process_mask() and ejk_process_mask_dkv(). */
+#include "base/bits.h"
 #include "mask/process.h"
 
 #include <stdlib.h>
@@ -57,6 +58,7 @@ static void free_masks(ejki_masks *masks) {
     free(masks->masks);
     free(masks->of_head);
     free(masks->states);
+    free(masks->hashes);
     free(masks->ids);
     free(masks->blocks);
 }
@@ -66,16 +68,39 @@ static void free_masks(ejki_masks *masks) {
 struct state_loop {
     const ejki_mask_call *call;
     const ejki_masks *masks;
+    int64_t strips; /* tasks of a block row; masks with structure use the first only */
     atomic_bool failed;
 };
+
+static bool is_dense(const ejk_splash_mask *mask) {
+    return mask->kind == EJK_SPLASH_MASK_NUMPY;
+}
 
 static void find_states_of_row(void *loop_, int64_t index) {
     struct state_loop *loop = loop_;
     const ejki_mask_call *call = loop->call;
-    int64_t row = index % call->rows;
-    if (!ejki_mask_states(loop->masks->masks[index / call->rows], row * call->bq, call->bq,
-                          call->bkv, call->columns, loop->masks->states + index * call->columns))
+    int64_t strip = index % loop->strips, line = index / loop->strips, row = line % call->rows;
+    const ejk_splash_mask *mask = loop->masks->masks[line / call->rows];
+    uint8_t *states = loop->masks->states + line * call->columns;
+    if (is_dense(mask))
+        ejki_dense_scan(call, mask, row, strip, loop->masks->secret, states,
+                        loop->masks->hashes + line * call->columns);
+    else if (strip == 0 &&
+             !ejki_mask_states(mask, row * call->bq, call->bq, call->bkv, call->columns, states))
         atomic_store(&loop->failed, true);
+}
+
+/* Zeros where dense masks are added up. */
+static ejk_status open_hashes(const ejki_mask_call *call, ejki_masks *masks) {
+    for (int64_t u = 0; u < masks->count; u++) {
+        if (!is_dense(masks->masks[u])) continue;
+        if (masks->hashes == NULL)
+            EJKI_TRY(ejki_mask_alloc(call, masks->count * call->cells, sizeof *masks->hashes,
+                                     &masks->hashes));
+        memset(masks->states + u * call->cells, 0, (size_t)call->cells);
+        memset(masks->hashes + u * call->cells, 0, (size_t)call->cells * sizeof *masks->hashes);
+    }
+    return EJK_OK;
 }
 
 static ejk_status find_states(const ejki_mask_call *call, ejki_masks *masks) {
@@ -84,9 +109,17 @@ static ejk_status find_states(const ejki_mask_call *call, ejki_masks *masks) {
         return REFUSE(OVERFLOW, INVALID_ARGUMENT, "the blocks of %lld masks cannot be counted",
                       (long long)masks->count);
     EJKI_TRY(ejki_mask_alloc(call, cells, 1, &masks->states));
-    struct state_loop loop = {.call = call, .masks = masks};
+    EJKI_TRY(open_hashes(call, masks));
+    masks->secret = ejki_hash_secret();
+    struct state_loop loop = {.call = call, .masks = masks, .strips = 1};
+    if (masks->hashes != NULL) loop.strips = ejki_dense_strips(call);
     atomic_init(&loop.failed, false);
-    ejk_parallel_for(call->threads, masks->count * call->rows, find_states_of_row, &loop);
+    ejk_parallel_for(call->threads, masks->count * call->rows * loop.strips, find_states_of_row,
+                     &loop);
+    for (int64_t u = 0; u < masks->count; u++)
+        if (is_dense(masks->masks[u]))
+            ejki_dense_settle(call->cells, masks->states + u * call->cells,
+                              masks->hashes + u * call->cells);
     if (!atomic_load(&loop.failed)) return EJK_OK;
     return REFUSE(OUT_OF_MEMORY, INVALID_ARGUMENT, "memory for states of blocks could not be had");
 }

@@ -34,6 +34,9 @@ typedef struct {
     int64_t count;
     int64_t *of_head;
     uint8_t *states;     /* [count][cells] */
+    uint64_t secret;     /* of the hashes */
+    uint64_t *hashes;    /* of the blocks of dense masks, [count][cells]: 0 = the same as its left
+                            neighbour; NULL if there are none */
     int32_t *ids;        /* the same shape, where partial; NULL if no table is wanted or needed */
     int64_t block_count; /* of the table */
     uint8_t *blocks;     /* [block_count][bq][bkv] */
@@ -45,6 +48,20 @@ ejk_status ejki_mask_call_check(const int64_t *shape, const ejk_process_mask_arg
 
 /* Memory for count * size bytes, zeroed on demand; checks the call's limit. */
 ejk_status ejki_mask_alloc(const ejki_mask_call *call, int64_t count, int64_t size, void *out);
+
+/* Into how many strips of rows a block row of a dense mask is cut: each is a task. */
+int64_t ejki_dense_strips(const ejki_mask_call *call);
+
+/* Adds what one strip tells of the blocks of its row; both arrays begin as zeros. */
+void ejki_dense_scan(const ejki_mask_call *call, const ejk_splash_mask *mask, int64_t block_row,
+                     int64_t strip, uint64_t secret, uint8_t *seen, uint64_t *hashes);
+
+/* Turns what all strips saw of `count` blocks into their states and hashes. */
+void ejki_dense_settle(int64_t count, uint8_t *states, uint64_t *hashes);
+
+/* The same hash for the block of any mask, from its elements. */
+uint64_t ejki_block_hash(const ejki_mask_call *call, const ejk_splash_mask *mask, int64_t cell,
+                         uint64_t secret);
 
 /* Fills in masks->ids, blocks and block_count. */
 ejk_status ejki_partial_table(const ejki_mask_call *call, ejki_masks *masks);

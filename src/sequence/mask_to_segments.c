@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a mask to segment ids. Rows are packed to bits, hashed and numbered. Two columns are equal if they are
- * equal in one row of each pattern: only these rows are turned, 64 × 64 bits at a time, into columns, which are
- * then numbered in the same way.
+ * From a mask to segment ids. Rows are packed to bits, hashed and numbered. In the same pass, 64 rows at a time
+ * are turned, so that each column gives a word to a hash of its own: the mask is read once. Columns of equal
+ * hash are compared by their bits in one row of each pattern, as rows of one pattern cannot tell them apart.
  *
  * Many matrices are spread over the threads whole; the steps of one are spread otherwise.
  */
+#include "base/bits.h"
 #include "sequence/patterns.h"
 #include "sequence/sequence.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* One matrix at work, with memory for one. */
 typedef struct matrix {
@@ -23,33 +25,83 @@ typedef struct matrix {
     ejki_patterns row_patterns, column_patterns;
     int64_t representatives; /* of rows */
     uint64_t *scratch;       /* a row for each task of rows */
-    int64_t rows_a_task;
-    void *memory[9];
+    uint64_t *shares;        /* of the columns' hashes, for each task of rows: rows.width * 64 */
+    uint64_t *any;           /* the columns with a bit, for each task of rows: rows.width */
+    uint64_t *shared;        /* [rows.width]: the columns whose hash another has too */
+    int64_t rows_a_task;     /* a multiple of 64 */
+    void *memory[12];
     int held;
 } matrix;
 
-/* ---- Steps ------------------------------------------------------------------------------------------- */
+/* ---- Rows, and hashes of columns --------------------------------------------------------------------- */
 
-/* Rows [start, start + rows_a_task) as bits, and their hashes. */
-static void pack_rows(void *argument, int64_t index) {
-    const matrix *m = argument;
-    uint64_t *scratch = m->scratch + index * m->rows.stride;
-    int64_t start = index * m->rows_a_task;
-    int64_t end = ejki_min(start + m->rows_a_task, m->rows.count), width = m->rows.width;
-    for (int64_t i = start; i < end; i++) {
-        uint64_t *words = m->rows.words + i * m->rows.stride;
-        /* No head at all forbids nothing. */
-        if (m->heads.shape[0] == 0) {
-            for (int64_t k = 0; k < m->columns.count; k++) words[k / 64] |= UINT64_C(1) << k % 64;
-        }
-        for (int64_t h = 0; h < m->heads.shape[0]; h++) {
-            ejk_tensor row = ejki_tensor_at(ejki_tensor_at(m->heads, h), i);
-            ejki_pack_row(&row, h == 0 ? words : scratch);
-            for (int64_t w = 0; h > 0 && w < width; w++) words[w] &= scratch[w];
-        }
-        m->row_patterns.hashes[i] = ejki_hash_bits(words, width, m->secret);
+/* Row i as bits. */
+static void pack_row(const matrix *m, int64_t i, uint64_t *words, uint64_t *scratch) {
+    /* No head at all forbids nothing. */
+    if (m->heads.shape[0] == 0) {
+        memset(words, 0, (size_t)m->rows.width * sizeof *words);
+        for (int64_t k = 0; k < m->columns.count; k++) words[k / 64] |= UINT64_C(1) << k % 64;
+    }
+    for (int64_t h = 0; h < m->heads.shape[0]; h++) {
+        ejk_tensor row = ejki_tensor_at(ejki_tensor_at(m->heads, h), i);
+        ejki_pack_row(&row, h == 0 ? words : scratch);
+        for (int64_t w = 0; h > 0 && w < m->rows.width; w++) words[w] &= scratch[w];
     }
 }
+
+/* Adds a word of each of up to 64 rows from `first` on to the hashes of its 64 columns. */
+static void add_square(const matrix *m, int64_t first, int64_t count, int64_t word, uint64_t key,
+                       uint64_t *shares, uint64_t *any) {
+    uint64_t block[64], some = 0;
+    const uint64_t *from = m->rows.words + first * m->rows.stride + word;
+    for (int64_t i = 0; i < count; i++) some |= block[i] = from[i * m->rows.stride];
+    *any |= some;
+    for (int64_t i = count; i < 64; i++) block[i] = 0;
+    ejki_transpose_bits(block);
+    for (int64_t i = 0; i < 64; i++) shares[i] += ejki_word_share(m->secret, key, 0, block[i]);
+}
+
+/* The rows of one task, 64 at a time: their bits and hashes, and their part in those of the columns. */
+static void pack_rows(void *argument, int64_t index) {
+    const matrix *m = argument;
+    int64_t start = index * m->rows_a_task, width = m->rows.width;
+    int64_t end = ejki_min(start + m->rows_a_task, m->rows.count);
+    uint64_t *scratch = m->scratch + index * m->rows.stride;
+    uint64_t *shares = m->shares + index * width * 64, *any = m->any + index * width;
+    memset(shares, 0, (size_t)width * 64 * sizeof *shares);
+    memset(any, 0, (size_t)width * sizeof *any);
+    for (int64_t first = start; first < end; first += 64) {
+        int64_t count = ejki_min(64, end - first);
+        for (int64_t i = first; i < first + count; i++) {
+            uint64_t *words = m->rows.words + i * m->rows.stride;
+            pack_row(m, i, words, scratch);
+            m->row_patterns.hashes[i] = ejki_hash_bits(words, width, m->secret);
+        }
+        uint64_t key = ejki_line_key(m->secret, first);
+        for (int64_t w = 0; w < width; w++)
+            add_square(m, first, count, w, key, shares + 64 * w, any + w);
+    }
+}
+
+static int64_t row_tasks(const matrix *m) {
+    return ejki_cdiv(m->rows.count, m->rows_a_task);
+}
+
+/* The hashes of the columns of one word, from what all tasks have. */
+static void join_columns(void *argument, int64_t word) {
+    const matrix *m = argument;
+    int64_t tasks = row_tasks(m), count = ejki_min(64, m->columns.count - word * 64);
+    uint64_t sums[64] = {0}, any = 0;
+    for (int64_t t = 0; t < tasks; t++) {
+        const uint64_t *shares = m->shares + (t * m->rows.width + word) * 64;
+        for (int64_t i = 0; i < 64; i++) sums[i] += shares[i];
+        any |= m->any[t * m->rows.width + word];
+    }
+    for (int64_t i = 0; i < count; i++)
+        m->column_patterns.hashes[word * 64 + i] = any >> i & 1 ? ejki_hash_done(sums[i]) : 0;
+}
+
+/* ---- Bits of columns --------------------------------------------------------------------------------- */
 
 /* Words of a row that one task turns, and rows it turns before the next word: whole lines of the cache. */
 enum { WORDS_A_TASK = 8, ROWS_A_TURN = 8 * 64 };
@@ -74,6 +126,7 @@ static void turn_word(const matrix *m, int64_t first, int64_t word) {
     for (int64_t i = 0; i < count; i++) column[i * m->columns.stride] = block[i];
 }
 
+/* Only where a column will be compared. */
 static void turn_columns(void *argument, int64_t index) {
     const matrix *m = argument;
     int64_t start = index * WORDS_A_TASK;
@@ -81,32 +134,30 @@ static void turn_columns(void *argument, int64_t index) {
     for (int64_t top = 0; top < m->representatives; top += ROWS_A_TURN) {
         int64_t bottom = ejki_min(top + ROWS_A_TURN, m->representatives);
         for (int64_t word = start; word < end; word++) {
-            for (int64_t first = top; first < bottom; first += 64) turn_word(m, first, word);
+            for (int64_t first = top; first < bottom && m->shared[word] != 0; first += 64)
+                turn_word(m, first, word);
         }
     }
-    for (int64_t k = start * 64; k < ejki_min(end * 64, m->columns.count); k++) {
-        m->column_patterns.hashes[k] =
-            ejki_hash_bits(m->columns.words + k * m->columns.stride, m->columns.width, m->secret);
-    }
-}
-
-static int64_t row_tasks(const matrix *m) {
-    return ejki_cdiv(m->rows.count, m->rows_a_task);
 }
 
 static void number(matrix *m) {
     ejk_parallel_for(m->threads, row_tasks(m), pack_rows, m);
     m->representatives = ejki_number_patterns(&m->rows, m->first_id, &m->row_patterns);
+    ejk_parallel_for(m->threads, m->rows.width, join_columns, m);
     m->columns.width = ejki_bit_words(m->representatives);
     m->columns.stride = m->columns.width | 1;
-    ejk_parallel_for(m->threads, ejki_cdiv(m->rows.width, WORDS_A_TASK), turn_columns, m);
+    if (ejki_find_shared(m->columns.count, &m->column_patterns, m->shared))
+        ejk_parallel_for(m->threads, ejki_cdiv(m->rows.width, WORDS_A_TASK), turn_columns, m);
     (void)ejki_number_patterns(&m->columns, m->first_id, &m->column_patterns);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------ */
 
+/* Uninitialised: whatever is read was written before. */
 static void *hold(matrix *m, int64_t count, size_t size) {
-    return m->memory[m->held++] = ejki_sequence_alloc(count, size);
+    int64_t bytes;
+    void *memory = ejki_mul(count, (int64_t)size, &bytes) ? ejki_allocate(bytes) : NULL;
+    return m->memory[m->held++] = memory;
 }
 
 static ejki_patterns hold_patterns(matrix *m, int64_t count) {
@@ -123,10 +174,13 @@ static bool create(matrix *m, ejk_threads *threads, int64_t queries, int64_t key
     m->columns = (ejki_bit_rows){NULL, keys, down, down | 1};
     int64_t least = ejki_cdiv(65536, ejki_max(keys, 1));
     int64_t even = ejki_cdiv(queries, 4 * (int64_t)ejk_threads_count(threads));
-    m->rows_a_task = ejki_max(ejki_max(least, even), 1);
+    m->rows_a_task = ejki_round_up(ejki_max(ejki_max(least, even), 1), 64);
     m->rows.words = hold(m, queries * m->rows.stride, sizeof(uint64_t));
     m->columns.words = hold(m, keys * m->columns.stride, sizeof(uint64_t));
     m->scratch = hold(m, row_tasks(m) * m->rows.stride, sizeof(uint64_t));
+    m->shares = hold(m, row_tasks(m) * across * 64, sizeof(uint64_t));
+    m->any = hold(m, row_tasks(m) * across, sizeof(uint64_t));
+    m->shared = hold(m, across, sizeof(uint64_t));
     m->row_patterns = hold_patterns(m, queries);
     m->column_patterns = hold_patterns(m, keys);
     int64_t slots = ejki_pattern_slots(ejki_max(queries, keys));

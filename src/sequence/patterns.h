@@ -22,22 +22,19 @@ typedef struct ejki_patterns {
 /* Slots of the table for `count` rows: a power of two, at least twice as many. */
 int64_t ejki_pattern_slots(int64_t count);
 
-/* A number nobody outside can guess, for ejki_hash_bits(): masks cannot be made to collide on purpose. */
-uint64_t ejki_hash_secret(void);
-
 /* 0 iff no bit is set. */
 uint64_t ejki_hash_bits(const uint64_t *words, int64_t width, uint64_t secret);
 
 /*
+ * Sets the bits of those rows whose hash, not 0, another row has too; true if there are any. Uses the table.
+ */
+bool ejki_find_shared(int64_t count, const ejki_patterns *patterns, uint64_t *shared);
+
+/*
  * Numbers the rows by pattern in order of first occurrence, from `first_id`, -1 for rows without a bit. Rows of
- * equal hash are compared. Returns the number of patterns.
+ * equal hash are compared; the words of others are not read. Returns the number of patterns.
  */
 int64_t ejki_number_patterns(const ejki_bit_rows *rows, int64_t first_id,
                              const ejki_patterns *patterns);
-
-/*
- * The square of 64 × 64 bits in `block` turned around its diagonal: bit j of word i becomes bit i of word j.
- */
-void ejki_transpose_bits(uint64_t block[64]);
 
 #endif
