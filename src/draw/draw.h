@@ -85,8 +85,8 @@ void ejki_print_title(FILE *out, const ejki_picture *picture, const ejki_drawing
 
 /* The colours, told apart without red and green: by hue and by lightness. */
 #define EJKI_COLOUR_EMPTY   "#ffffff"
-#define EJKI_COLOUR_PARTIAL "#f0a33a"
-#define EJKI_COLOUR_FULL    "#1f5f9e"
+#define EJKI_COLOUR_PARTIAL "#f2a93b"
+#define EJKI_COLOUR_FULL    "#3d8fd1"
 #define EJKI_COLOUR_PAPER   "#f4f4f1"
 #define EJKI_COLOUR_ORDER   "#111111"
 

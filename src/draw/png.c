@@ -12,7 +12,7 @@ enum { BORDER = 8, SMALLEST_LINES = 6 };
 enum { PAPER = FULL + 1, GRID, ORDER, COLOURS };
 
 static const png_byte palette[COLOURS][3] = {
-    [EMPTY] = {0xff, 0xff, 0xff}, [PARTIAL] = {0xf0, 0xa3, 0x3a}, [FULL] = {0x1f, 0x5f, 0x9e},
+    [EMPTY] = {0xff, 0xff, 0xff}, [PARTIAL] = {0xf2, 0xa9, 0x3b}, [FULL] = {0x3d, 0x8f, 0xd1},
     [PAPER] = {0xf4, 0xf4, 0xf1}, [GRID] = {0x8a, 0x8a, 0x8a},    [ORDER] = {0x11, 0x11, 0x11},
 };
 
@@ -44,12 +44,20 @@ static void fill_cells(const struct canvas *canvas) {
                  ejki_picture_row(picture, i)[j]);
 }
 
-/* From one point to another, a pixel at a time along the longer axis. */
+/* From one point to another, a step at a time along the longer axis. */
 static void draw_line(const struct canvas *canvas, const int64_t from[2], const int64_t to[2]) {
     int64_t dx = to[0] - from[0], dy = to[1] - from[1];
     int64_t steps = ejki_max(ejki_max(dx, -dx), ejki_max(ejki_max(dy, -dy), 1));
+    int64_t thick = 1 + canvas->side / 24;
     for (int64_t n = 0; n <= steps; n++)
-        fill(canvas, from[0] + dx * n / steps, from[1] + dy * n / steps, 1, 1, ORDER);
+        fill(canvas, from[0] + dx * n / steps - thick / 2, from[1] + dy * n / steps - thick / 2,
+             thick, thick, ORDER);
+}
+
+static void draw_dot(const struct canvas *canvas, const int64_t at[2], int64_t radius) {
+    for (int64_t y = -radius; y <= radius; y++)
+        for (int64_t x = -radius; x <= radius; x++)
+            if (x * x + y * y <= radius * radius) fill(canvas, at[0] + x, at[1] + y, 1, 1, ORDER);
 }
 
 static void draw_order(const struct canvas *canvas) {
@@ -61,7 +69,7 @@ static void draw_order(const struct canvas *canvas) {
         int64_t right[2] = {edge(canvas, last) + middle, left[1]};
         draw_line(canvas, begun ? at : left, left);
         draw_line(canvas, left, right);
-        if (!begun) fill(canvas, left[0] - dot, left[1] - dot, 2 * dot + 1, 2 * dot + 1, ORDER);
+        if (!begun) draw_dot(canvas, left, dot + 1);
         begun = true;
         memcpy(at, right, sizeof at);
     }

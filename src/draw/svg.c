@@ -43,11 +43,11 @@ static void print_cells(FILE *out, const ejki_picture *picture, uint8_t state, c
     if (begun) fputs("\"/>\n", out);
 }
 
-static void print_grid(FILE *out, const ejki_picture *picture) {
+/* Lines are given in thousandths of a cell: not every program knows strokes that do not scale. */
+static void print_grid(FILE *out, const ejki_picture *picture, int64_t side) {
     if (picture->cell_rows > MOST_LINES || picture->cell_columns > MOST_LINES) return;
-    fputs("<path fill=\"none\" stroke=\"#8a8a8a\" stroke-width=\".5\" "
-          "vector-effect=\"non-scaling-stroke\" d=\"",
-          out);
+    fprintf(out, "<path fill=\"none\" stroke=\"#8a8a8a\" stroke-width=\"0.%03lld\" d=\"",
+            (long long)ejki_min(600 / side, 999));
     for (int64_t i = 1; i < picture->cell_rows; i++)
         fprintf(out, "M0 %lldh%lld", (long long)i, (long long)picture->cell_columns);
     for (int64_t j = 1; j < picture->cell_columns; j++)
@@ -56,7 +56,7 @@ static void print_grid(FILE *out, const ejki_picture *picture) {
 }
 
 /* A line through the middles of the cells, from a dot at the first to a square at the last. */
-static void print_order(FILE *out, const ejki_picture *picture, bool hidden) {
+static void print_order(FILE *out, const ejki_picture *picture, int64_t side, bool hidden) {
     int64_t first, last, end[2] = {0, 0};
     bool begun = false;
     for (int64_t i = 0; i < picture->cell_rows; i++) {
@@ -65,10 +65,9 @@ static void print_order(FILE *out, const ejki_picture *picture, bool hidden) {
             fprintf(out,
                     "<g class=\"order\" transform=\"translate(.5 .5)\"%s>\n"
                     "<circle cx=\"%lld\" cy=\"%lld\" r=\".2\" fill=\"%s\"/>\n"
-                    "<path fill=\"none\" stroke=\"%s\" stroke-width=\"1.2\" "
-                    "vector-effect=\"non-scaling-stroke\" d=\"",
+                    "<path fill=\"none\" stroke=\"%s\" stroke-width=\"0.%03lld\" d=\"",
                     hidden ? " visibility=\"hidden\"" : "", (long long)first, (long long)i,
-                    EJKI_COLOUR_ORDER, EJKI_COLOUR_ORDER);
+                    EJKI_COLOUR_ORDER, EJKI_COLOUR_ORDER, (long long)ejki_min(1500 / side, 120));
         fprintf(out, "%c%lld %lld", begun ? 'L' : 'M', (long long)first, (long long)i);
         if (last > first) fprintf(out, "H%lld", (long long)last);
         begun = true;
@@ -120,7 +119,7 @@ void ejki_draw_svg(FILE *out, const ejki_picture *picture, const ejki_drawing *d
     bool order = drawing->order && survey->partial + survey->full > 0 &&
                  (survey->block_shape[0] > 1 || survey->block_shape[1] > 1);
     bool line = order && side >= SMALLEST_ORDER;
-    int64_t foot = drawing->legend ? (order ? 3 : 2) * LINE + 8 : 0;
+    int64_t foot = drawing->legend ? (line ? 3 : 2) * LINE + 8 : 0;
     int64_t all = top + height + foot + MARGIN;
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%lld\" height=\"%lld\" "
@@ -150,8 +149,8 @@ void ejki_draw_svg(FILE *out, const ejki_picture *picture, const ejki_drawing *d
     print_cells(out, picture, PARTIAL, EJKI_COLOUR_PARTIAL);
     print_cells(out, picture, FULL, EJKI_COLOUR_FULL);
     fputs("</g>\n", out);
-    print_grid(out, picture);
-    if (line || (order && drawing->page)) print_order(out, picture, !line);
+    print_grid(out, picture, side);
+    if (line || (order && drawing->page)) print_order(out, picture, side, !line);
     fprintf(out,
             "</svg>\n<rect x=\"%d\" y=\"%lld\" width=\"%lld\" height=\"%lld\" fill=\"none\" "
             "stroke=\"#8a8a8a\"/>\n",
