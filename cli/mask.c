@@ -20,19 +20,22 @@ typedef struct mask_request {
 
 /* ---- Options ----------------------------------------------------------------------------------------- */
 
+/* A number of at least 1 that ends where `end` then points. */
+static bool read_size(const char *text, char **end, int64_t *out) {
+    errno = 0;
+    *out = strtoll(text, end, 10);
+    return *text >= '0' && *text <= '9' && errno == 0 && *out >= 1;
+}
+
 /* "128x128", or one number for both. */
 static bool read_blocks(const char *text, int64_t blocks[2]) {
-    char rest;
-    long long q, kv;
+    char *end;
     if (!text) return true;
-    int count = sscanf(text, "%18lldx%18lld%c", &q, &kv, &rest);
-    if (count == 1 && strspn(text, "0123456789") == strlen(text)) kv = q;
-    if ((count != 2 && kv != q) || count < 1 || strspn(text, "0123456789x") != strlen(text) ||
-        q < 1 || kv < 1)
-        return complain("--blocks is '%s', expected two numbers of at least 1, as 128x128", text);
-    blocks[0] = q;
-    blocks[1] = kv;
-    return true;
+    bool read = read_size(text, &end, &blocks[0]);
+    blocks[1] = blocks[0];
+    if (read && *end == 'x') read = read_size(end + 1, &end, &blocks[1]);
+    return (read && !*end) ||
+           complain("--blocks is '%s', expected two numbers of at least 1, as 128x128", text);
 }
 
 static bool read_head(const char *text, int64_t *head) {

@@ -52,6 +52,14 @@ static inline bool ejki_cells_are_blocks(const ejki_picture *picture) {
     return picture->group[0] == 1 && picture->group[1] == 1;
 }
 
+static inline bool ejki_blocks_are_elements(const ejki_picture *picture) {
+    return picture->survey.block_shape[0] == 1 && picture->survey.block_shape[1] == 1;
+}
+
+static inline bool ejki_shows_elements(const ejki_picture *picture) {
+    return ejki_blocks_are_elements(picture) && ejki_cells_are_blocks(picture);
+}
+
 static inline const uint8_t *ejki_picture_row(const ejki_picture *picture, int64_t row) {
     return picture->states + row * picture->cell_columns;
 }

@@ -141,8 +141,7 @@ void ejki_draw_html(FILE *out, const ejki_picture *picture, const ejki_drawing *
     fputs("</h1>\n", out);
     fputs(tools, out);
     ejki_draw_svg(out, picture, drawing);
-    bool visits = ejki_cells_are_blocks(picture) &&
-                  (survey->block_shape[0] > 1 || survey->block_shape[1] > 1);
+    bool visits = ejki_cells_are_blocks(picture) && !ejki_blocks_are_elements(picture);
     fprintf(out,
             "<script>\nconst mask = { shape: [%lld, %lld], cell: [%lld, %lld], blocks: %s, runs: [",
             (long long)survey->q, (long long)survey->kv, (long long)ejki_cell_length(picture, 0),

@@ -194,7 +194,7 @@ static void print_share(FILE *out, const ejk_mask_survey *survey) {
 
 void ejki_print_counts(FILE *out, const ejki_picture *picture) {
     const ejk_mask_survey *survey = &picture->survey;
-    if (survey->block_shape[0] == 1 && survey->block_shape[1] == 1)
+    if (ejki_blocks_are_elements(picture))
         fprintf(out, "elements: %lld hidden, %lld visible", (long long)survey->empty,
                 (long long)survey->full);
     else

@@ -89,7 +89,6 @@ static ejk_status encode(FILE *out, const struct canvas *canvas) {
 }
 
 ejk_status ejki_draw_png(FILE *out, const ejki_picture *picture, const ejki_drawing *drawing) {
-    const ejk_mask_survey *survey = &picture->survey;
     int64_t rows = picture->cell_rows, columns = picture->cell_columns;
     int64_t side = ejki_max(1, (drawing->width - 2 * BORDER) / ejki_max(rows, columns));
     struct canvas canvas = {.picture = picture,
@@ -103,8 +102,8 @@ ejk_status ejki_draw_png(FILE *out, const ejki_picture *picture, const ejki_draw
                       (long long)canvas.width, (long long)canvas.height);
     memset(canvas.pixels, PAPER, (size_t)(canvas.width * canvas.height));
     fill_cells(&canvas);
-    bool blocks = survey->block_shape[0] > 1 || survey->block_shape[1] > 1;
-    if (drawing->order && blocks && side >= SMALLEST_LINES) draw_order(&canvas);
+    if (drawing->order && !ejki_blocks_are_elements(picture) && side >= SMALLEST_LINES)
+        draw_order(&canvas);
     ejk_status status = encode(out, &canvas);
     free(canvas.pixels);
     return status;

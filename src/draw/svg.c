@@ -96,9 +96,10 @@ static void print_key(FILE *out, int64_t x, int64_t y, const char *colour, const
 
 static void print_legend(FILE *out, const ejki_picture *picture, bool line, int64_t y) {
     const ejk_mask_survey *survey = &picture->survey;
-    print_key(out, MARGIN, y, EJKI_COLOUR_FULL, "full");
-    print_key(out, MARGIN + 70, y, EJKI_COLOUR_PARTIAL, "partial");
-    print_key(out, MARGIN + 160, y, EJKI_COLOUR_EMPTY, "empty");
+    bool elements = ejki_shows_elements(picture);
+    print_key(out, MARGIN, y, EJKI_COLOUR_FULL, elements ? "visible" : "full");
+    print_key(out, MARGIN + 80, y, EJKI_COLOUR_EMPTY, elements ? "hidden" : "empty");
+    if (!elements) print_key(out, MARGIN + 160, y, EJKI_COLOUR_PARTIAL, "partial");
     print_line(out, y + LINE, "");
     fprintf(out, "queries 0 to %lld downwards, keys 0 to %lld to the right</text>\n",
             (long long)(survey->q - 1), (long long)(survey->kv - 1));
@@ -116,8 +117,8 @@ void ejki_draw_svg(FILE *out, const ejki_picture *picture, const ejki_drawing *d
     int64_t side = ejki_max(1, room / ejki_max(rows, columns));
     int64_t width = side * columns, height = side * rows;
     int64_t top = drawing->legend ? MARGIN + 2 * LINE : MARGIN;
-    bool order = drawing->order && survey->partial + survey->full > 0 &&
-                 (survey->block_shape[0] > 1 || survey->block_shape[1] > 1);
+    bool order =
+        drawing->order && survey->partial + survey->full > 0 && !ejki_blocks_are_elements(picture);
     bool line = order && side >= SMALLEST_ORDER;
     int64_t foot = drawing->legend ? (line ? 3 : 2) * LINE + 8 : 0;
     int64_t all = top + height + foot + MARGIN;

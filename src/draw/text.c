@@ -40,9 +40,9 @@ static void find_widths(struct page *page) {
     int number = digits(ejki_max(visits - 1, 0));
     page->label = digits(survey->q - 1);
     page->cell = page->drawing->colour ? 1 : 2;
-    bool elements = survey->block_shape[0] == 1 && survey->block_shape[1] == 1;
     page->numbers =
-        page->drawing->order && visits > 0 && !elements && ejki_cells_are_blocks(page->picture) &&
+        page->drawing->order && visits > 0 && !ejki_blocks_are_elements(page->picture) &&
+        ejki_cells_are_blocks(page->picture) &&
         page->label + 3 + page->picture->cell_columns * (number + 2) <= page->drawing->width;
     if (page->numbers) page->cell = number + 2;
 }
@@ -111,8 +111,7 @@ static void print_axis(const struct page *page) {
 static void print_legend(const struct page *page) {
     const ejki_picture *picture = page->picture;
     const ejk_mask_survey *survey = &picture->survey;
-    bool elements = survey->block_shape[0] == 1 && survey->block_shape[1] == 1;
-    bool plain = elements && ejki_cells_are_blocks(picture);
+    bool plain = ejki_shows_elements(picture);
     for (int state = FULL; state >= EMPTY; state--) {
         static const char *const words[] = {"empty", "partial", "full"};
         static const char *const element_words[] = {"hidden", "", "visible"};
@@ -127,7 +126,7 @@ static void print_legend(const struct page *page) {
     fputc('\n', page->out);
     if (page->numbers)
         fputs("numbers: the order of visits\n", page->out);
-    else if (page->drawing->order && !elements)
+    else if (page->drawing->order && !ejki_blocks_are_elements(picture))
         fprintf(page->out, "%lld visits, row after row, from left to right\n",
                 (long long)(survey->partial + survey->full));
 }
