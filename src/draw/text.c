@@ -81,7 +81,8 @@ static void print_rows(struct page *page) {
     bool halves = page->drawing->colour && !page->numbers;
     for (int64_t i = 0; i < picture->cell_rows; i += halves ? 2 : 1) {
         const uint8_t *states = ejki_picture_row(picture, i);
-        fprintf(page->out, "%*lld │", page->label, (long long)(i * ejki_cell_length(picture, 0)));
+        long long first = i * ejki_cell_length(picture, 0);
+        fprintf(page->out, "%*lld │", page->label, first);
         if (page->numbers)
             print_numbers(page, states);
         else if (halves)
@@ -98,7 +99,7 @@ static void print_rows(struct page *page) {
 static void print_axis(const struct page *page) {
     const ejki_picture *picture = page->picture;
     int64_t width = picture->cell_columns * page->cell;
-    long long last = (long long)((picture->cell_columns - 1) * ejki_cell_length(picture, 1));
+    long long last = (picture->cell_columns - 1) * ejki_cell_length(picture, 1);
     int64_t gap = (picture->cell_columns - 1) * page->cell - 1;
     fprintf(page->out, "%*s  0", page->label, "");
     if (gap > 0 && gap + 1 + digits(last) <= width + 1)
@@ -111,6 +112,7 @@ static void print_axis(const struct page *page) {
 static void print_legend(const struct page *page) {
     const ejki_picture *picture = page->picture;
     const ejk_mask_survey *survey = &picture->survey;
+    long long visits = survey->partial + survey->full;
     bool plain = ejki_shows_elements(picture);
     for (int state = FULL; state >= EMPTY; state--) {
         static const char *const words[] = {"empty", "partial", "full"};
@@ -127,8 +129,7 @@ static void print_legend(const struct page *page) {
     if (page->numbers)
         fputs("numbers: the order of visits\n", page->out);
     else if (page->drawing->order && !ejki_blocks_are_elements(picture))
-        fprintf(page->out, "%lld visits, row after row, from left to right\n",
-                (long long)(survey->partial + survey->full));
+        fprintf(page->out, "%lld visits, row after row, from left to right\n", visits);
 }
 
 void ejki_draw_text(FILE *out, const ejki_picture *picture, const ejki_drawing *drawing) {
