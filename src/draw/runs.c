@@ -109,7 +109,7 @@ static bool combine(int64_t base, int64_t middle, int needed, ejki_runs *runs) {
         if (is != was) items[runs->count++] = at;
     }
     int64_t count = runs->count - end;
-    memmove(items + base, items + end, (size_t)count * sizeof *items);
+    if (count > 0) memmove(items + base, items + end, (size_t)count * sizeof *items);
     runs->count = base + count;
     return true;
 }
