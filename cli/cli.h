@@ -22,6 +22,7 @@ int cache_command(int count, char **words);
 int explain_command(int count, char **words);
 int labels_command(int count, char **words);
 int mask_info_command(int count, char **words);
+int mask_command(int count, char **words);
 
 /* Prints "ejk: " and the sentence. Always false. */
 __attribute__((format(printf, 1, 2))) bool complain(const char *format, ...);

@@ -17,6 +17,7 @@ static const struct {
     {"explain", "say which configuration a call gets, and why", explain_command},
     {"labels", "find calls in HLO or StableHLO text", labels_command},
     {"mask-info", "process masks for block-sparse attention, JSON in and out", mask_info_command},
+    {"mask", "draw a mask: elements, blocks, the order of visits", mask_command},
 };
 
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -40,8 +41,8 @@ static int dispatch(int count, char **words) {
     }
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(words[1], commands[i].name) == 0) return commands[i].run(count - 2, words + 2);
-    complain("'%s' is no command, expected info, run, bench, tune, cache, explain, labels or "
-             "mask-info",
+    complain("'%s' is no command, expected info, run, bench, tune, cache, explain, labels, "
+             "mask or mask-info",
              words[1]);
     return FAILED;
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 # ---- What is allowed -------------------------------------------------------------------------------
 
 # From the ground up: a room may use the public headers of itself and of every room before it.
-ROOMS = ["base", "tensor", "record", "device", "mask", "sequence", "numeric", "kernels", "ops/core",
+ROOMS = ["base", "tensor", "record", "device", "mask", "sequence", "numeric", "draw", "kernels", "ops/core",
          "ops/identity", "ops/config", "ops/execution", "modules"]
 
 # The room that each public header belongs to; ejkernel.h includes them all and so belongs to the highest.
@@ -25,6 +25,7 @@ PUBLIC = {
     "sequence.h": "sequence",
     "numeric.h": "numeric",
     "splash_mask.h": "mask",
+    "mask_drawing.h": "draw",
     "registry.h": "kernels",
     "hooks.h": "ops/core",
     "params.h": "ops/core",
@@ -57,6 +58,7 @@ PRIVATE = {
     "sequence": ["base"],
     "numeric": ["base"],
     "mask": ["base"],
+    "draw": ["base", "mask"],
     "kernels": ["base", "tensor"],
     "ops/core": ["base"],
     "ops/identity": ["base"],
@@ -76,12 +78,13 @@ EXTERNAL = {
     "Random123/threefry.h": ["numeric"],
     "jansson.h": ["tensor", "record", "ops/core", "ops/identity", "ops/config", "ops/execution", "cli"],
     "openssl/evp.h": ["ops/identity"],
-    "jansson.h": ["tensor", "record", "mask", "ops/core", "ops/identity", "ops/config", "ops/execution",
+    "jansson.h": ["tensor", "record", "mask", "draw", "ops/core", "ops/identity", "ops/config", "ops/execution",
                   "cli"],
     "openssl/evp.h": ["mask", "ops/identity"],
     "openssl/bn.h": ["ops/identity"],
     "openssl/err.h": ["ops/identity"],
     "sqlite3.h": ["ops/config"],
+    "png.h": ["draw"],
     "cmocka.h": [],
 }
 

@@ -69,7 +69,7 @@ class Help(unittest.TestCase):
     def test_general(self):
         for words in ([], ["--help"], ["-h"]):
             text = ejk(*words).stdout
-            for command in ("info", "run", "bench", "tune", "cache", "explain", "labels",
+            for command in ("info", "run", "bench", "tune", "cache", "explain", "labels", "mask",
                             "mask-info"):
                 self.assertIn(command, text)
         with open(os.path.join(SOURCE, "VERSION")) as file:
