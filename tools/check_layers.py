@@ -13,8 +13,8 @@ from pathlib import Path
 # ---- What is allowed -------------------------------------------------------------------------------
 
 # From the ground up: a room may use the public headers of itself and of every room before it.
-ROOMS = ["base", "tensor", "record", "device", "mask", "sequence", "numeric", "kernels", "ops/core",
-         "ops/identity", "ops/config", "ops/execution", "modules"]
+ROOMS = ["base", "tensor", "record", "device", "mask", "sequence", "numeric", "mask_info", "kernels",
+         "ops/core", "ops/identity", "ops/config", "ops/execution", "modules"]
 
 # The room that each public header belongs to; ejkernel.h includes them all and so belongs to the highest.
 PUBLIC = {
@@ -25,6 +25,7 @@ PUBLIC = {
     "sequence.h": "sequence",
     "numeric.h": "numeric",
     "splash_mask.h": "mask",
+    "mask_info.h": "mask_info",
     "registry.h": "kernels",
     "hooks.h": "ops/core",
     "params.h": "ops/core",
@@ -57,6 +58,7 @@ PRIVATE = {
     "sequence": ["base"],
     "numeric": ["base"],
     "mask": ["base"],
+    "mask_info": ["base"],
     "kernels": ["base", "tensor"],
     "ops/core": ["base"],
     "ops/identity": ["base"],

@@ -20,6 +20,7 @@
 #include <ejkernel/kernel.h>
 #include <ejkernel/labels.h>
 #include <ejkernel/lowered.h>
+#include <ejkernel/mask_info.h>
 #include <ejkernel/numeric.h>
 #include <ejkernel/params.h>
 #include <ejkernel/plan.h>
