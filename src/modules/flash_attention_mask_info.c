@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A MaskInfo in place of the masks of flash attention (docs/adr/mask-info-in-calls.md). */
+/* A MaskInfo in place of the masks of flash attention (docs/adr/0007-mask-info-in-calls.md). */
 #include <ejkernel/flash_attention.h>
 
 #include "base/base.h"
