@@ -244,6 +244,55 @@ static void shardings(void **state) {
     ejk_mask_info_release(info);
 }
 
+/* Names travel through transforms, each by default or as given; wishes that cannot be are dropped. */
+static void names_of_axes(void **state) {
+    (void)state;
+    ejk_mask_info *info = NULL, *causal = NULL;
+    ejk_tensor ids = IDS(2, 0, 0, 0, 0);
+    ejk_mask_info_options options = {0};
+    EXPECT_OK(ejk_axis_names_of("data", &options.axes.batch_axis_name));
+    EXPECT_OK(ejk_axis_names_of("", &options.axes.kvheads_axis_name));
+    EXPECT_OK(ejk_mask_info_from_segments(&ids, NULL, false, &options, &info));
+    EXPECT_OK(ejk_mask_info_apply_causal(info, NULL, &causal));
+    ejk_mask_axes axes;
+    ejk_mask_info_axes(causal, &axes);
+    assert_string_equal(axes.batch_axis_name.names[0], "data");
+    assert_string_equal(axes.qheads_axis_name.names[0], "tp");
+    assert_int_equal(axes.kvheads_axis_name.count, -1);
+    assert_string_equal(axes.sequence_axis_name.names[0], "sp");
+    ejk_mask_info_release(causal);
+    ejk_mask_info_release(info);
+    info = NULL;
+    options.axes.batch_axis_name.count = 9;
+    EXPECT_FAIL(INVALID_ARGUMENT, "batch_axis_name has a count of 9",
+                ejk_mask_info_from_segments(&ids, NULL, false, &options, &info));
+    assert_null(info);
+
+    ejk_mesh mesh = mesh_of(2, 1, 4, 2);
+    ejk_partition wish = {.rank = 3}, got;
+    EXPECT_OK(ejk_axis_names_of("dp,tp", &wish.axes[0]));
+    EXPECT_OK(ejk_axis_names_of("sp", &wish.axes[1]));
+    EXPECT_OK(ejk_axis_names_of("nowhere", &wish.axes[2]));
+    EXPECT_OK(ejk_get_corrected_partition((int64_t[]){16, 3, 4, 5}, 4, &wish, &mesh, &got));
+    assert_true(got.rank == 4 && got.axes[0].count == 2);
+    for (int i = 1; i < 4; i++) assert_int_equal(got.axes[i].count, -1);
+    EXPECT_OK(ejk_get_corrected_partition((int64_t[]){7}, 1, &wish, &mesh, &got));
+    assert_int_equal(got.rank, 0);
+}
+
+static void masks_of_ids(void **state) {
+    (void)state;
+    ejk_tensor q = IDS(1, 0, -1), kv = IDS(1, 0, 1, 0);
+    uint8_t q_valid[2], kv_valid[3], pairs[6];
+    ejk_tensor q_mask = ejk_tensor_2d(q_valid, EJK_DTYPE_BOOL, 1, 2);
+    ejk_tensor kv_mask = ejk_tensor_2d(kv_valid, EJK_DTYPE_BOOL, 1, 3);
+    ejk_tensor mask = ejk_tensor_4d(pairs, EJK_DTYPE_BOOL, 1, 1, 2, 3);
+    EXPECT_OK(ejk_segment_ids_to_qkv_masks(&q, &kv, &q_mask, &kv_mask, &mask));
+    HOLDS(q_mask, 1, 0);
+    HOLDS(kv_mask, 1, 1, 1);
+    HOLDS(mask, 1, 0, 1, 0, 0, 0);
+}
+
 static void note(void *user, const char *line) {
     char *notes = user;
     strncat(notes, line, 400 - strlen(notes));
@@ -299,6 +348,10 @@ static void errors(void **state) {
     EXPECT_FAIL(INVALID_ARGUMENT, "neither", ejk_mask_info_q_position_ids(none, &t));
     assert_int_equal(t.rank, 77);
     assert_int_equal(ejk_mask_info_kv_len(none), -1);
+    int64_t shape[3] = {0};
+    ejk_mask_info_shape(none, shape);
+    assert_true(shape[0] == -1 && shape[1] == -1 && shape[2] == -1);
+    assert_int_equal(ejk_mask_info_batch_size(none), -1);
     assert_false(ejk_mask_info_is_self_attention(none));
     ejk_mask_info_release(none);
     ejk_mask_info_release(NULL);
@@ -331,6 +384,8 @@ int main(void) {
         cmocka_unit_test(trace),
         cmocka_unit_test(errors),
         cmocka_unit_test(empty_axes),
+        cmocka_unit_test(names_of_axes),
+        cmocka_unit_test(masks_of_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
