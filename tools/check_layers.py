@@ -15,6 +15,8 @@ from pathlib import Path
 # From the ground up: a room may use the public headers of itself and of every room before it.
 ROOMS = ["base", "tensor", "record", "device", "mask", "sequence", "numeric", "draw", "kernels", "ops/core",
          "ops/identity", "ops/config", "ops/execution", "modules"]
+ROOMS = ["base", "tensor", "record", "device", "mask", "sequence", "numeric", "mask_info", "kernels",
+         "ops/core", "ops/identity", "ops/config", "ops/execution", "modules"]
 
 # The room that each public header belongs to; ejkernel.h includes them all and so belongs to the highest.
 PUBLIC = {
@@ -26,6 +28,7 @@ PUBLIC = {
     "numeric.h": "numeric",
     "splash_mask.h": "mask",
     "mask_drawing.h": "draw",
+    "mask_info.h": "mask_info",
     "registry.h": "kernels",
     "hooks.h": "ops/core",
     "params.h": "ops/core",
@@ -59,6 +62,7 @@ PRIVATE = {
     "numeric": ["base"],
     "mask": ["base"],
     "draw": ["base", "mask"],
+    "mask_info": ["base"],
     "kernels": ["base", "tensor"],
     "ops/core": ["base"],
     "ops/identity": ["base"],

@@ -21,6 +21,7 @@
 #include <ejkernel/labels.h>
 #include <ejkernel/lowered.h>
 #include <ejkernel/mask_drawing.h>
+#include <ejkernel/mask_info.h>
 #include <ejkernel/numeric.h>
 #include <ejkernel/params.h>
 #include <ejkernel/plan.h>

@@ -30,6 +30,7 @@
 #define EJKERNEL_FLASH_ATTENTION_H
 
 #include <ejkernel/context.h>
+#include <ejkernel/mask_info.h>
 #include <ejkernel/plan.h>
 #include <ejkernel/record.h>
 
@@ -155,6 +156,25 @@ EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_fwd(ejk_context *context,
  */
 EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_vjp(ejk_context *context,
                                                          const ejk_flash_attention_vjp_args *args);
+
+/**
+ * Writes a MaskInfo into arguments: afterwards attention_mask or both segment ids, and where it helps causal,
+ * causal_offset and sliding_window, say what `info` says. Its tensors are views: keep `info` until the last
+ * call with these arguments. A causal or sliding_window that is there already is kept and hides besides.
+ *
+ * Statuses: INVALID_ARGUMENT (NULL; attention_mask, q_segment_ids or kv_segment_ids is there already; nothing
+ * in info says what to hide), OUT_OF_MEMORY. Arguments are untouched on failure.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_set_mask_info(ejk_flash_attention_args *args,
+                                                                   const ejk_mask_info *info);
+
+/**
+ * The call with a MaskInfo in place of masks: both of the above on a copy of the arguments. `info` NULL
+ * hides nothing. Statuses: those of both.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_masked(ejk_context *context,
+                                                            const ejk_flash_attention_args *args,
+                                                            const ejk_mask_info *info);
 
 #ifdef __cplusplus
 }
