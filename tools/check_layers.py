@@ -78,8 +78,6 @@ EXTERNAL = {
     "pthreadpool.h": ["device"],
     "dlpack/dlpack.h": ["tensor"],
     "Random123/threefry.h": ["numeric"],
-    "jansson.h": ["tensor", "record", "ops/core", "ops/identity", "ops/config", "ops/execution", "cli"],
-    "openssl/evp.h": ["ops/identity"],
     "jansson.h": ["tensor", "record", "mask", "draw", "ops/core", "ops/identity", "ops/config", "ops/execution",
                   "cli"],
     "openssl/evp.h": ["mask", "ops/identity"],
