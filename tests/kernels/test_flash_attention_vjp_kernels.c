@@ -146,7 +146,7 @@ int main(void) {
     for (uint64_t seed = first; done < cases; seed++) {
         struct vjp_case c;
         struct vjp_oracle o;
-        if (!vjp_case_create(&c, seed, 600000)) {
+        if (!vjp_case_create(&c, seed, 2000000)) {
             if (cases == 1) break;
             continue;
         }

@@ -224,6 +224,7 @@ static void naive_row(const struct naive *n) {
         if (!flash_visible(p, n->b, n->h, n->i, j)) continue;
         float slope, product = 0, size = 0;
         const float weight = expf(naive_score(n, j, &slope) - lse);
+        n->o->pairs += n->measures;
         if (weight == 0) continue;
         const float m = p->dropout == 0                              ? 1
                         : ejki_dropout_keeps(p, n->b, n->h, n->i, j) ? factor
@@ -320,7 +321,9 @@ bool vjp_oracle_accepts(const struct vjp_oracle *o, int gradient, const float *g
     }
     if (error.largest == 0) return true;
     double eps_f = 4 * FLT_EPSILON * size.frobenius, eps_l = 4 * FLT_EPSILON * size.largest;
-    if (o->rows < 16 || o->count[gradient] < 64) {
+    /* Few numbers; rows with so few keys that weights are 1; all keys alike, so that everything cancels. */
+    if (o->rows < 16 || o->count[gradient] < 64 || o->pairs < 4 * o->rows ||
+        size.frobenius < 0x1p-10 * sum.frobenius) {
         eps_f = 4 * FLT_EPSILON * (1 + o->magnitude) * fmax(size.frobenius, sum.frobenius);
         eps_l = 4 * FLT_EPSILON * (1 + o->magnitude) * fmax(size.largest, sum.largest);
     }

@@ -15,7 +15,7 @@ struct vjp_oracle {
     double *spread[VJP_GRADIENTS]; /* sums of the terms' sizes */
     int64_t count[VJP_GRADIENTS];
     double magnitude; /* largest Σ |scale·q·k| + |bias| of a visible key */
-    int64_t rows;
+    int64_t rows, pairs; /* of which a row sees a key */
 };
 
 /* Exits the process without memory. */
