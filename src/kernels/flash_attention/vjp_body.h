@@ -58,7 +58,8 @@ typedef struct vjp_worker {
     float *weights, *tile;
     int64_t batch, kv_head, head; /* head: of all batches */
     int64_t key_block, key, key_end, panels;
-    int64_t row, count; /* of the block of rows */
+    int64_t row, count;  /* of the block of rows */
+    int64_t ahead, pace; /* rows asked for ahead of time, and how many at each product */
     bool keys_finite, rows_finite;
 } vjp_worker;
 
@@ -161,6 +162,42 @@ static void vjp_pack_rows(vjp_worker *w) {
     w->rows_finite = vjp_is_finite(probe);
 }
 
+static void vjp_ask(const void *data, int64_t element, int64_t width) {
+    const char *at = (const char *)flash_place(data, element);
+    const char *end = at + width * (int64_t)sizeof(float);
+    for (; at < end; at += 64) __builtin_prefetch(at, 0, 2);
+}
+
+/*
+ * Asks for what is needed next, a few rows at each product: the next block's queries and cotangents, and the
+ * places where this block's gradients will be added. Rows of one head lie far apart in [B, T, H, D], fall into
+ * few sets of the second-level cache and so come from further away each time.
+ */
+static void vjp_ahead(vjp_worker *w) {
+    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const vjp_plan *t = &w->shared->plan;
+    const int64_t end = ejki_min(w->count, w->ahead + w->pace);
+    for (; w->ahead < end; w->ahead++) {
+        const flash_row *r = &w->block.row[w->ahead];
+        if (v->wants_query)
+            vjp_ask(v->d_query.data,
+                    r->batch * v->d_query.stride_b + r->query * v->d_query.stride_t +
+                        r->head * v->d_query.stride_h,
+                    p->head_dim);
+        const int64_t next = w->row + t->rows + w->ahead;
+        if (next >= t->all_rows) continue;
+        const int64_t query = p->group == 1 ? next : next / p->group;
+        const int64_t head = w->kv_head * p->group + next - query * p->group;
+        vjp_ask(p->query.data,
+                w->batch * p->query.stride_b + query * p->query.stride_t + head * p->query.stride_h,
+                p->head_dim);
+        const ejki_bthd *c = &v->out_cotangent;
+        vjp_ask(c->data, w->batch * c->stride_b + query * c->stride_t + head * c->stride_h,
+                p->value_dim);
+    }
+}
+
 /* d += aᵀ · b over rows [first, end) of the block, for the keys of a panel; `width` columns of d. */
 static void vjp_add_keys(const vjp_worker *w, const float *a, const float *b, float *d,
                          int64_t width, int64_t first, int64_t end) {
@@ -196,6 +233,7 @@ static void vjp_panel(vjp_worker *w, int64_t panel) {
     for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
         if (tile->low >= key + TILE_COLUMNS || tile->high <= key) continue;
         const int64_t at = tile->first * TILE_COLUMNS;
+        vjp_ahead(w);
         vjp_scores(&w->block, tile, key, p->head_dim, w->rows + at, turn,
                    w->keys_across + panel * TILE_COLUMNS * p->head_dim, w->weights + at);
         if (t->wants_slopes)
@@ -304,6 +342,8 @@ static void vjp_rows(vjp_worker *w, int64_t row_block) {
         w->block.row[i] = flash_row_of(&v->forward, w->batch, w->kv_head, w->row + i);
     vjp_cut(&w->block, w->row, w->count);
     vjp_pack_rows(w);
+    w->ahead = 0;
+    w->pace = ejki_cdiv(t->rows, w->panels * (w->block.tile_end - w->block.tile));
     for (int64_t panel = 0; panel < w->panels; panel++) vjp_panel(w, panel);
     if (!v->wants_query) return;
     _Atomic int32_t *counter = shared->turns + w->head * t->row_blocks + row_block;
