@@ -122,6 +122,8 @@ const ejk_kernel ejk_flash_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_flash_vjp_problem),
     .prepare = prepare,
     .bind = bind,
+    .heuristic_cfg = ejki_flash_vjp_heuristic_cfg,
+    .candidate_cfgs = ejki_flash_vjp_candidate_cfgs,
     .cost = cost,
 };
 

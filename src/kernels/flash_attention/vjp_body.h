@@ -370,6 +370,18 @@ static void vjp_task(vjp_worker *w, int64_t head, int64_t key_block) {
     if (v->wants_value) vjp_write_keys(w, &v->d_value, w->d_values, p->value_dim, 1);
 }
 
+/*
+ * The task at a place in the order. As many heads as there are workers take turns, so that workers are seldom
+ * at neighbouring blocks of one head; a block still comes after those before it.
+ */
+static void vjp_task_at(vjp_worker *w, int64_t index) {
+    const vjp_plan *t = &w->shared->plan;
+    const int64_t first = index / (w->shared->workers * t->key_blocks) * w->shared->workers;
+    const int64_t heads = ejki_min(w->shared->workers, t->heads - first);
+    index -= first * t->key_blocks;
+    vjp_task(w, first + index % heads, index / heads);
+}
+
 /* A worker takes tasks in order until none is left. */
 static void vjp_work(void *argument, int64_t index) {
     vjp_shared *shared = argument;
@@ -382,7 +394,7 @@ static void vjp_work(void *argument, int64_t index) {
         if (t->joins_heads)
             for (int64_t head = 0; head < t->heads; head++) vjp_task(&w, head, task);
         else
-            vjp_task(&w, task / t->key_blocks, task % t->key_blocks);
+            vjp_task_at(&w, task);
     }
 }
 
