@@ -14,7 +14,7 @@ struct vjp_oracle {
     double *exact[VJP_GRADIENTS], *naive[2][VJP_GRADIENTS];
     double *spread[VJP_GRADIENTS]; /* sums of the terms' sizes */
     int64_t count[VJP_GRADIENTS];
-    double magnitude; /* largest Σ |scale·q·k| + |bias| of a visible key */
+    double magnitude;    /* largest Σ |scale·q·k| + |bias| of a visible key */
     int64_t rows, pairs; /* of which a row sees a key */
 };
 
