@@ -26,6 +26,7 @@ struct trial {
     int64_t parameters[EJK_MAX_PARAMETERS];
     char text[1024];
     int *failures;
+    int64_t *threaded; /* runs with several workers */
 };
 
 static void fail(const struct trial *t, const char *why) {
@@ -61,6 +62,7 @@ static bool run(struct trial *t, ejk_threads *threads, float *got[VJP_GRADIENTS]
     }
     if (launch.workers < 1 || launch.workers > offered)
         fail(t, "asks for more workers than there are");
+    *t->threaded += launch.workers > 1;
     struct guarded workspace;
     guarded_create(&workspace, launch.workspace_bytes, GUARDED_END,
                    (64 - launch.workspace_bytes % 64) % 64);
@@ -139,7 +141,7 @@ int main(void) {
     const uint64_t first = number_from("EJK_TEST_SEED", 1);
     const int64_t cases = (int64_t)number_from("EJK_TEST_CASES", 300);
     int failures[MOST] = {0}, all = 0;
-    int64_t runs[MOST] = {0}, done = 0;
+    int64_t runs[MOST] = {0}, threaded[MOST] = {0}, done = 0;
     double worst[MOST] = {0};
     ejk_threads *threads[4] = {NULL, test_threads_create(2), test_threads_create(3),
                                test_threads_create(5)};
@@ -155,7 +157,8 @@ int main(void) {
         for (int32_t i = 0; i < ejki_builtin_implementation_count && i < MOST; i++) {
             const ejk_implementation *e = ejki_builtin_implementations[i];
             if (!takes_part(e) || (e->applicable && !e->applicable(&c.problem))) continue;
-            struct trial t = {.c = &c, .implementation = e, .failures = &failures[i]};
+            struct trial t = {
+                .c = &c, .implementation = e, .failures = &failures[i], .threaded = &threaded[i]};
             try_case(&t, exact ? &o : NULL, threads, &worst[i]);
             runs[i]++;
         }
@@ -167,9 +170,10 @@ int main(void) {
     for (int32_t i = 0; i < ejki_builtin_implementation_count && i < MOST; i++) {
         if (!takes_part(ejki_builtin_implementations[i])) continue;
         const bool few = cases >= 100 && runs[i] < 100;
-        printf("%-4s %s: %" PRId64 " cases, %d failures; at most %.2f of the tolerance\n",
+        printf("%-4s %s: %" PRId64 " cases, %" PRId64
+               " runs with several workers, %d failures; at most %.2f of the tolerance\n",
                failures[i] || few ? "FAIL" : "ok", ejki_builtin_implementations[i]->name, runs[i],
-               failures[i], worst[i]);
+               threaded[i], failures[i], worst[i]);
         all += failures[i] + few;
     }
     return all ? EXIT_FAILURE : EXIT_SUCCESS;
