@@ -89,6 +89,8 @@ typedef struct ejk_kernel {
     /** Another call key than the documented one (identity.h), under which configurations are kept: a text of
      * fewer than `size` bytes. NULL = that. */
     ejk_status (*key_builder)(const ejk_invocation *invocation, char *key, size_t size);
+    /** Of gradients: the operation whose results, under their own names, are arguments here. NULL = none. */
+    const struct ejk_kernel *forward;
 } ejk_kernel;
 
 /** The configuration every operation's configuration starts with. */

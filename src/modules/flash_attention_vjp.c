@@ -122,7 +122,10 @@ const ejk_kernel ejk_flash_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_flash_vjp_problem),
     .prepare = prepare,
     .bind = bind,
+    .heuristic_cfg = ejki_flash_vjp_heuristic_cfg,
+    .candidate_cfgs = ejki_flash_vjp_candidate_cfgs,
     .cost = cost,
+    .forward = &ejk_flash_attention_kernel,
 };
 
 ejk_status ejk_flash_attention_fwd(ejk_context *context, const ejk_flash_attention_args *args) {
