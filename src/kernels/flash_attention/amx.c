@@ -16,7 +16,8 @@
  *
  * Where queries and keys are small enough that no score can leave the range of amx_row_weights(), and no
  * feature changes scores, weights are made by the fast way; else row by row, the same bits where both
- * could. Log-sum-exp, row_max and row_sum have f32 accuracy, for which the weights are computed in f32.
+ * could. Log-sum-exp, row_max and row_sum have f32 accuracy, for which the weights are computed in f32;
+ * without normalisation, where out is f32 too, what rounding them loses is multiplied as well.
  *
  * AMX counts numbers below 2^-126 as 0. Chunks with values that are so small, too large, or not finite
  * are added key by key, only those with a weight, which is slow. Such small queries and keys count as 0.
@@ -58,20 +59,30 @@ typedef struct amx_tile {
     float top;
 } amx_tile;
 
+/* Rows that will be needed next: lines of them are asked for while products run. */
+typedef struct amx_stream {
+    uintptr_t row;
+    int64_t rows, stride, width; /* left, bytes apart, bytes long */
+} amx_stream;
+
 /* One worker's memory and the group it is at. */
 typedef struct amx_state {
     const ejki_flash_problem *problem;
     const amx_plan *plan;
-    bool general, precise;
-    float scale; /* of raw products to base 2; 1 if amx_modify() has done it */
+    bool general;
+    bool precise; /* weights are computed in f32 */
+    bool split;   /* and multiplied in two parts */
+    float scale;  /* of raw products to base 2; 1 if amx_modify() has done it */
     amx_exp exp;
     uint16_t *query, *keys, *values, *weights, *ones;
     float *sums, *lanes, *scores, *reference, *maximum, *base;
     flash_row *row;
     amx_tile *tile;
     amx_task task;
-    int64_t block;                               /* first key of the block */
-    float key_top;                               /* its largest key component */
+    int64_t block; /* first key of the block */
+    float key_top; /* its largest key component */
+    amx_stream ahead[2];
+    int64_t pace;                                /* rows of each stream to ask for at a chunk */
     bool plain[AMX_KEYS / AMX_CHUNK], all_plain; /* values of a chunk go through the products */
 } amx_state;
 
@@ -105,7 +116,7 @@ static amx_plan amx_plan_of(const ejki_flash_problem *p, const int64_t *paramete
     const int64_t tiles = t.rows / AMX_ROWS, element = sizeof(uint16_t), real = sizeof(float);
     int64_t at = 0;
     t.score_at = amx_reserve(&at, 2 * AMX_ROWS * AMX_CHUNK, real);
-    t.weight_at = amx_reserve(&at, AMX_ROWS * t.keys, element);
+    t.weight_at = amx_reserve(&at, (p->normalize ? 1 : 2) * AMX_ROWS * t.keys, element);
     t.ones_at = amx_reserve(&at, AMX_ELEMENT, element);
     t.float_at = amx_reserve(&at, t.rows, 3 * real);
     t.lane_at = amx_reserve(&at, t.rows, VL * real);
@@ -124,6 +135,7 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
                      .plan = t,
                      .general = flash_is_general(p),
                      .precise = p->lse.data || !p->normalize,
+                     .split = !p->normalize,
                      .scale = flash_scale(p),
                      .exp = amx_exp_table()};
     s->scores = (float *)(void *)(memory + t->score_at);
@@ -163,6 +175,11 @@ static inline uint16_t *amx_weights_of(const amx_state *s, int64_t row, int64_t 
     return s->weights + chunk * 2 * AMX_ELEMENT + row % AMX_ROWS * AMX_CHUNK;
 }
 
+/* The rest of the row's weights, where they have two parts. */
+static inline uint16_t *amx_rest_of(const amx_state *s, int64_t row, int64_t chunk) {
+    return amx_weights_of(s, row, chunk) + AMX_ROWS * s->plan->keys;
+}
+
 static void amx_set_reference(amx_state *s, int64_t row, float reference) {
     s->reference[row] = amx_round_reference(reference);
     s->base[row] = amx_base(s->reference[row]);
@@ -187,9 +204,11 @@ static __attribute__((noinline)) void amx_prepare_scores(amx_state *s, const amx
 }
 
 /* A row's weights of a chunk by the complete way. */
-static inline __m512i amx_weigh(amx_state *s, int64_t row, const float *scores, vf *lanes) {
-    if (s->precise) return amx_precise_weights(scores, s->scale, s->reference[row], lanes);
-    return amx_any_weights(&s->exp, scores, s->scale, s->reference[row]);
+static inline __m512i amx_weigh(amx_state *s, int64_t row, int64_t chunk, const float *scores,
+                                vf *lanes) {
+    if (!s->precise) return amx_any_weights(&s->exp, scores, s->scale, s->reference[row]);
+    return amx_precise_weights(scores, s->scale, s->reference[row], lanes,
+                               s->split ? amx_rest_of(s, row, chunk) : NULL);
 }
 
 static inline bool amx_overflows(__m512i weights) {
@@ -203,14 +222,16 @@ static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *sp
     if (!(top > before)) return false; /* NaN made it look so */
     amx_set_reference(s, row, before + ceilf(top - before));
     const float power = s->reference[row] - before, factor = exp2f(-power);
-    for (int64_t c = span->first; c < chunk; c++)
+    for (int64_t c = span->first; c < chunk; c++) {
         amx_lower_weights(amx_weights_of(s, row, c), power);
+        if (s->split) amx_lower_weights(amx_rest_of(s, row, c), power);
+    }
     for (int64_t d = 0; d <= s->plan->wide * 16; d += 16) {
         float *sum = amx_sum(s, row, d);
         v_store(sum, v_mul(v_load(sum), v_set1(factor)));
     }
     *lanes = v_mul(*lanes, v_set1(factor));
-    _mm512_store_si512(amx_weights_of(s, row, chunk), amx_weigh(s, row, scores, lanes));
+    _mm512_store_si512(amx_weights_of(s, row, chunk), amx_weigh(s, row, chunk, scores, lanes));
     return true;
 }
 
@@ -228,7 +249,7 @@ static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const am
     for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
         const vf before = v_load(s->lanes + i * VL);
         vf lanes = before;
-        const __m512i w = amx_weigh(s, i, scores, &lanes);
+        const __m512i w = amx_weigh(s, i, chunk, scores, &lanes);
         _mm512_store_si512(amx_weights_of(s, i, chunk), w);
         if (amx_overflows(w)) {
             vf raised = before;
@@ -249,7 +270,8 @@ static __attribute__((noinline)) void amx_add_carefully(amx_state *s, const amx_
             const int64_t n = j - key, place = n % 16 / 4 * 8 + n / 16 * 4 + n % 4;
             const uint16_t bits = amx_weights_of(s, i, chunk)[place];
             if (bits == 0) continue;
-            const vf weight = v_set1(ejk_bf16_to_f32(bits));
+            const float rest = s->split ? ejk_bf16_to_f32(amx_rest_of(s, i, chunk)[place]) : 0;
+            const vf weight = v_set1(ejk_bf16_to_f32(bits) + rest);
             for (int64_t d = 0; d < p->value_dim; d += VL) {
                 float *sum = amx_sum(s, i, d);
                 const char *value = amx_place(p->value.data, start + j * p->value.stride_t + d);
@@ -275,6 +297,18 @@ static bool amx_is_unset(const amx_state *s, const amx_span *span) {
     return false;
 }
 
+static inline void amx_look_ahead(amx_state *s) {
+    for (int n = 0; n < 2; n++) {
+        amx_stream *a = &s->ahead[n];
+        for (int64_t i = ejki_min(s->pace, a->rows); i > 0; i--) {
+            for (int64_t at = 0; at < a->width; at += 64)
+                _mm_prefetch((const char *)(a->row + (uintptr_t)at), _MM_HINT_T1);
+            a->row += (uintptr_t)a->stride;
+            a->rows--;
+        }
+    }
+}
+
 /* Weights of all chunks of a span. */
 static void amx_make_weights(amx_state *s, const amx_span *span) {
     const int64_t steps = s->plan->steps, tile = span->row / AMX_ROWS;
@@ -285,6 +319,7 @@ static void amx_make_weights(amx_state *s, const amx_span *span) {
     amx_pair pair = {.query = query, .base = s->base + span->row, .factor = v_set1(s->scale * 128)};
     amx_scores(steps, query, s->keys + span->first * 2 * steps * AMX_ELEMENT, scores);
     for (int64_t c = span->first; c < span->end; c++) {
+        amx_look_ahead(s);
         const uint16_t *next = s->keys + (c + 1) * 2 * steps * AMX_ELEMENT;
         if (amx_needs_prepare(s, span, e, c, unset)) {
             amx_prepare_scores(s, span, c, scores);
@@ -318,11 +353,13 @@ static void amx_add_values(amx_state *s, const amx_span *span) {
     for (int64_t c = span->first, end; c < span->end; c = end) {
         end = s->all_plain ? span->end : c;
         while (end < span->end && s->plain[end]) end++;
-        if (end > c)
-            amx_values(amx_weights_of(s, 0, c), end - c, s->values + c * t->wide * AMX_ELEMENT,
-                       t->wide, s->ones, sums);
-        else
+        if (end == c) {
             amx_add_carefully(s, span, end++);
+            continue;
+        }
+        const uint16_t *values = s->values + c * t->wide * AMX_ELEMENT;
+        amx_values(amx_weights_of(s, 0, c), end - c, values, t->wide, s->ones, sums);
+        if (s->split) amx_values(amx_rest_of(s, 0, c), end - c, values, t->wide, s->ones, sums);
     }
 }
 
@@ -432,7 +469,37 @@ static void amx_pack(amx_state *s, int64_t first, int64_t end) {
     s->key_top = amx_top(top);
 }
 
-static void amx_group(amx_state *s, amx_task task) {
+/* Looks ahead to the keys [key, key + rows) of a task's head, and their values. */
+static void amx_plan_ahead(amx_state *s, const amx_task *task, int64_t key, int64_t rows) {
+    const ejki_flash_problem *p = s->problem;
+    const ejki_bthd *tensors[] = {&p->key, &p->value};
+    const int64_t widths[] = {p->head_dim, p->value_dim}, element = sizeof(uint16_t);
+    const int64_t chunks = ejki_cdiv(s->task.rows, AMX_ROWS) * (s->plan->keys / AMX_CHUNK);
+    s->pace = ejki_cdiv(rows, chunks);
+    for (int n = 0; n < 2; n++) {
+        const ejki_bthd *t = tensors[n];
+        s->ahead[n] = (amx_stream){(uintptr_t)amx_place(t->data, task->batch * t->stride_b +
+                                                                     task->kv_head * t->stride_h +
+                                                                     key * t->stride_t),
+                                   rows, t->stride_t * element, widths[n] * element};
+    }
+}
+
+/* What comes after the block that ends at `end`: the next one, or the first one of the next task. */
+static void amx_plan_next(amx_state *s, int64_t end, int64_t high, const amx_task *next) {
+    const ejki_flash_problem *p = s->problem;
+    int64_t key = 0, last = 0;
+    if (end < high) {
+        amx_plan_ahead(s, &s->task, end, ejki_min(s->plan->keys, high - end));
+        return;
+    }
+    if (next->rows > 0) ejki_flash_visible(p, next->first_row / p->group, &key, &last);
+    key = ejki_min(key, p->keys);
+    amx_plan_ahead(s, next, key, next->rows > 0 ? ejki_min(s->plan->keys, p->keys - key) : 0);
+}
+
+/* One task from beginning to end; `next` is one that comes soon after it. */
+static void amx_group(amx_state *s, amx_task task, amx_task next) {
     const ejki_flash_problem *p = s->problem;
     const amx_plan *t = s->plan;
     int64_t low, high;
@@ -441,6 +508,7 @@ static void amx_group(amx_state *s, amx_task task) {
     for (s->block = low / t->keys * t->keys; s->block < high; s->block += t->keys) {
         const int64_t end = ejki_min(s->block + t->keys, high);
         amx_pack(s, ejki_max(low - s->block, 0) / AMX_CHUNK, ejki_cdiv(end - s->block, AMX_CHUNK));
+        amx_plan_next(s, end, high, &next);
         for (int64_t row = 0; row < task.rows; row += AMX_ROWS) amx_block(s, row, end);
     }
     for (int64_t i = 0; i < task.rows; i++) {
@@ -453,6 +521,7 @@ static void amx_group(amx_state *s, amx_task task) {
 /* The task of an index: heads one after the other, so that groups of a head find its keys in the cache;
  * in a head the last rows first, which under a causal mask are the longest. */
 static amx_task amx_task_of(const ejki_flash_problem *p, const amx_plan *t, int64_t index) {
+    if (index >= t->tasks) return (amx_task){0};
     const int64_t half = index - t->whole, group = half < 0 ? index : t->whole + half / 2;
     const int64_t head = group / t->groups;
     amx_task task = {.batch = head / p->kv_heads, .kv_head = head % p->kv_heads};
@@ -471,6 +540,7 @@ typedef struct amx_shared {
     const ejki_flash_problem *problem;
     amx_plan plan;
     char *workspace;
+    int32_t workers;
     _Atomic int64_t next;
 } amx_shared;
 
@@ -484,7 +554,8 @@ static void amx_worker(void *argument, int64_t worker) {
     for (;;) {
         const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
         if (index >= t->tasks) break;
-        amx_group(&state, amx_task_of(shared->problem, t, index));
+        amx_group(&state, amx_task_of(shared->problem, t, index),
+                  amx_task_of(shared->problem, t, index + shared->workers));
     }
     amx_close();
 }
@@ -500,7 +571,8 @@ static ejk_status amx_prepare(const void *problem, const int64_t *parameters, in
 }
 
 static ejk_status amx_run(const ejk_run *run) {
-    amx_shared shared = {.problem = run->problem, .workspace = run->workspace};
+    amx_shared shared = {
+        .problem = run->problem, .workspace = run->workspace, .workers = run->workers};
     shared.plan = amx_plan_of(run->problem, run->parameters, run->workers);
     if (run->workers == 1)
         amx_worker(&shared, 0);
@@ -514,7 +586,7 @@ static bool amx_applicable(const void *problem) {
 }
 
 static const ejk_parameter amx_parameters[] = {
-    {"q_blocksize", 1, 65536, 1, 512, "query rows of a task"},
+    {"q_blocksize", 1, 65536, 1, 1024, "query rows of a task"},
     {"kv_blocksize", 1, AMX_KEYS, 1, 512, "keys packed at a time"},
 };
 

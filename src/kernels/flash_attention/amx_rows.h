@@ -89,17 +89,28 @@ static inline void amx_modify(const ejki_flash_problem *p, const flash_row *r, i
     }
 }
 
-/* Weights rounded to bf16 from f32; *lanes += weights. */
-static inline __m512i amx_precise_weights(const float *scores, float scale, float reference,
-                                          vf *lanes) {
-    const vf factor = v_set1(scale), base = v_set1(reference == -INFINITY ? 0 : reference);
+/* 32 floats to bf16 in the order of tiles. */
+static inline __m512i amx_round(vf a, vf b) {
     const __m512i order =
         _mm512_set_epi16(31, 30, 29, 28, 15, 14, 13, 12, 27, 26, 25, 24, 11, 10, 9, 8, 23, 22, 21,
                          20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+}
+
+static inline vf amx_lost(vf v) {
+    const __m512i bits = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(v));
+    return v_sub(v, _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)));
+}
+
+/* Weights rounded to bf16 from f32, and, if `rest` is not NULL, what that lost; *lanes += weights. */
+static inline __m512i amx_precise_weights(const float *scores, float scale, float reference,
+                                          vf *lanes, uint16_t *rest) {
+    const vf factor = v_set1(scale), base = v_set1(reference == -INFINITY ? 0 : reference);
     const vf a = v_exp2(v_fms(v_load(scores), factor, base));
     const vf b = v_exp2(v_fms(v_load(scores + VL), factor, base));
     *lanes = v_add(*lanes, v_add(a, b));
-    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+    if (rest) _mm512_store_si512(rest, amx_round(amx_lost(a), amx_lost(b)));
+    return amx_round(a, b);
 }
 
 /*
@@ -138,11 +149,12 @@ static inline float amx_row_top(const float *scores) {
 
 /* 32 weights times 2^-power, `power` above 0; NaN stays. What is too small becomes 0. */
 static inline void amx_lower_weights(uint16_t *weights, float power) {
-    const __m512i w = _mm512_load_si512(weights), infinite = _mm512_set1_epi16(0x7f80);
+    const __m512i w = _mm512_load_si512(weights), magnitude = _mm512_set1_epi16(0x7fff);
+    const __m512i m = _mm512_and_si512(w, magnitude), sign = _mm512_andnot_si512(magnitude, w);
     const int bits = power < 256 ? (int)power << 7 : 0x7fff;
-    const __mmask32 nan = _mm512_cmpgt_epu16_mask(w, infinite);
-    const __m512i lower = _mm512_subs_epu16(w, _mm512_set1_epi16((short)bits));
-    _mm512_store_si512(weights, _mm512_mask_mov_epi16(lower, nan, w));
+    const __mmask32 nan = _mm512_cmpgt_epu16_mask(m, _mm512_set1_epi16(0x7f80));
+    const __m512i lower = _mm512_subs_epu16(m, _mm512_set1_epi16((short)bits));
+    _mm512_store_si512(weights, _mm512_mask_mov_epi16(_mm512_or_si512(lower, sign), nan, w));
 }
 
 /* ---- The end of a row -------------------------------------------------------------------------------- */
