@@ -112,7 +112,7 @@ static amx_plan amx_plan_of(const ejki_flash_problem *p, const int64_t *paramete
     t.keys = ejki_round_up(ejki_max(1, ejki_min(parameters[1], p->keys)), AMX_CHUNK);
     t.steps = ejki_cdiv(p->head_dim, 32);
     t.wide = ejki_cdiv(p->value_dim, 16);
-    t.sums = (t.wide + 1) * 2 * AMX_SUMS;
+    t.sums = ejki_max(2, t.wide + 1) * 2 * AMX_SUMS;
     const int64_t tiles = t.rows / AMX_ROWS, element = sizeof(uint16_t), real = sizeof(float);
     int64_t at = 0;
     t.score_at = amx_reserve(&at, 2 * AMX_ROWS * AMX_CHUNK, real);
@@ -310,7 +310,7 @@ static inline void amx_look_ahead(amx_state *s) {
 }
 
 /* Weights of all chunks of a span. */
-static void amx_make_weights(amx_state *s, const amx_span *span) {
+static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_span *span) {
     const int64_t steps = s->plan->steps, tile = span->row / AMX_ROWS;
     const amx_tile *e = &s->tile[tile];
     const uint16_t *query = s->query + tile * 2 * steps * AMX_ELEMENT;
@@ -347,7 +347,7 @@ static void amx_make_weights(amx_state *s, const amx_span *span) {
 }
 
 /* sums += weights · values over a span. */
-static void amx_add_values(amx_state *s, const amx_span *span) {
+static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_span *span) {
     const amx_plan *t = s->plan;
     float *sums = s->sums + span->row / AMX_ROWS * t->sums;
     for (int64_t c = span->first, end; c < span->end; c = end) {
@@ -419,7 +419,7 @@ static amx_tile amx_pack_queries(const ejki_flash_problem *p, const flash_row *r
 }
 
 /* Packs a task's queries and starts its rows. Returns the range of keys that any of them sees. */
-static void amx_begin(amx_state *s, int64_t *low, int64_t *high) {
+static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int64_t *high) {
     const ejki_flash_problem *p = s->problem;
     const amx_task *task = &s->task;
     const amx_plan *t = s->plan;
@@ -445,7 +445,7 @@ static void amx_begin(amx_state *s, int64_t *low, int64_t *high) {
 }
 
 /* Packs keys and values of the chunks [first, end) of a block. */
-static void amx_pack(amx_state *s, int64_t first, int64_t end) {
+static __attribute__((noinline)) void amx_pack(amx_state *s, int64_t first, int64_t end) {
     const ejki_flash_problem *p = s->problem;
     const amx_plan *t = s->plan;
     const int64_t element = sizeof(uint16_t);

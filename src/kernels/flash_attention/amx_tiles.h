@@ -296,37 +296,55 @@ static inline void amx_add_pair(const uint16_t *weights, int64_t chunks, amx_col
     AMX_BARRIER();
 }
 
-static inline void amx_add_one(const uint16_t *weights, int64_t chunks, amx_column a, float *sums) {
+/* The same for three columns, the last one of ones: two columns alone would wait for the latency of their sums. */
+static inline void amx_add_last(const uint16_t *weights, int64_t chunks, amx_column a, amx_column b,
+                                const uint16_t *ones, float *sums) {
     AMX_BARRIER();
     _tile_loadd(0, sums, 64);
     _tile_loadd(1, sums + AMX_SUMS, 64);
+    _tile_loadd(2, sums + 2 * AMX_SUMS, 64);
+    _tile_loadd(3, sums + 3 * AMX_SUMS, 64);
+    _tile_loadd(4, sums + 4 * AMX_SUMS, 64);
+    _tile_loadd(5, sums + 5 * AMX_SUMS, 64);
     for (int64_t c = 0; c < chunks; c++) {
-        _tile_loadd(4, a.tile, 64);
+        _tile_loadd(7, a.tile, 64);
         _tile_loadd(6, weights, 64);
-        _tile_dpbf16ps(0, 6, 4);
-        _tile_loadd(7, weights + AMX_ELEMENT, 64);
-        _tile_dpbf16ps(1, 7, 4);
+        _tile_dpbf16ps(0, 6, 7);
+        _tile_loadd(7, b.tile, 64);
+        _tile_dpbf16ps(2, 6, 7);
+        _tile_loadd(7, ones, 64);
+        _tile_dpbf16ps(4, 6, 7);
+        _tile_loadd(6, weights + AMX_ELEMENT, 64);
+        _tile_dpbf16ps(5, 6, 7);
+        _tile_loadd(7, b.tile, 64);
+        _tile_dpbf16ps(3, 6, 7);
+        _tile_loadd(7, a.tile, 64);
+        _tile_dpbf16ps(1, 6, 7);
         a.tile += a.step;
+        b.tile += b.step;
         weights += 2 * AMX_ELEMENT;
     }
     _tile_stored(0, sums, 64);
     _tile_stored(1, sums + AMX_SUMS, 64);
+    _tile_stored(2, sums + 2 * AMX_SUMS, 64);
+    _tile_stored(3, sums + 3 * AMX_SUMS, 64);
+    _tile_stored(4, sums + 4 * AMX_SUMS, 64);
+    _tile_stored(5, sums + 5 * AMX_SUMS, 64);
     AMX_BARRIER();
 }
 
 /* sums[column][half] += weights · values; behind the `wide` columns of values, one of ones. */
 static inline void amx_values(const uint16_t *weights, int64_t chunks, const uint16_t *values,
                               int64_t wide, const uint16_t *ones, float *sums) {
-    for (int64_t n = 0; n <= wide; n += 2) {
-        const amx_column a = n < wide ? (amx_column){values + n * AMX_ELEMENT, wide * AMX_ELEMENT}
-                                      : (amx_column){ones, 0};
-        const amx_column b = n + 1 < wide
-                                 ? (amx_column){values + (n + 1) * AMX_ELEMENT, wide * AMX_ELEMENT}
-                                 : (amx_column){ones, 0};
-        if (n < wide)
-            amx_add_pair(weights, chunks, a, b, sums + n * 2 * AMX_SUMS);
-        else
-            amx_add_one(weights, chunks, a, sums + n * 2 * AMX_SUMS);
+    for (int64_t n = 0; n <= wide; n += 2, sums += 4 * AMX_SUMS) {
+        const amx_column none = {ones, 0}, a = {values + n * AMX_ELEMENT, wide * AMX_ELEMENT};
+        const amx_column b = {a.tile + AMX_ELEMENT, a.step};
+        if (n + 2 == wide) {
+            amx_add_last(weights, chunks, a, b, ones, sums);
+            return;
+        }
+        /* Without any values the second column of ones is one more than needed. */
+        amx_add_pair(weights, chunks, wide == 0 ? none : a, n + 1 < wide ? b : none, sums);
     }
 }
 
