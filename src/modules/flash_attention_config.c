@@ -36,6 +36,23 @@ static int64_t quarter_window(const ejki_flash_problem *p) {
 }
 
 /*
+ * The tiled kernel on AMX: keys as many as their weights fit the first-level cache, and so many rows, up to
+ * 1024, that packing a block costs little beside using it, within half of the second level.
+ */
+static void set_amx_blocks(const ejk_invocation *invocation, int64_t cache,
+                           ejk_fwd_params *params) {
+    const ejki_flash_problem *p = invocation->problem;
+    const int64_t dims = clamp(p->head_dim, 1, 1 << 20) + 2 * clamp(p->value_dim, 1, 1 << 20);
+    const int64_t heads = ejki_max(1, p->batch * p->kv_heads);
+    const int64_t share =
+        ejki_cdiv(p->queries * p->group, ejki_cdiv((int64_t)invocation->threads * 4, heads));
+    const int64_t rows = clamp(cache / 2 / (2 * dims), 64, 1024);
+    const int64_t window = p->last_offset - p->first_offset + 1;
+    params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 64)));
+    params->kv_blocksize = ejk_int(clamp(window / 4 / 32 * 32, 64, ejki_min(512, whole(p->keys))));
+}
+
+/*
  * Blocks by the second-level cache, of which the tiled kernel gives a quarter to a task's queries and
  * sums and an eighth to the keys and values at hand; queries packed beyond 512 rows, or keys beyond 256,
  * gained nothing (docs/kernels/flash_attention.md has the figures). Below that, tasks are made small
@@ -60,6 +77,7 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
      * share out the heads, and then none reads memory in order.
      */
     params->blocksize_keys = ejk_int(clamp((1 << 17) / (row * kv_heads) / 32 * 32, 32, 128));
+    if (invocation->implementation->isa == EJK_ISA_AMX) set_amx_blocks(invocation, cache, params);
     const int64_t batch = ejki_max(1, p->batch);
     const int64_t few = clamp(p->keys / 64, 1, ejki_cdiv(4, batch));
     params->num_key_splits = ejk_int(clamp(p->keys / 512, few, ejki_cdiv(64, batch)));
