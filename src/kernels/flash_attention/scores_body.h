@@ -258,7 +258,7 @@ static inline void flash_drop(const ejki_flash_problem *p, const flash_row *r, i
     for (int64_t j = 0; j < count; j += 2 * VL) {
         uint32_t k0 = (uint32_t)p->dropout_seed, k1 = (uint32_t)(p->dropout_seed >> 32);
         vw c0 = lanes + (uint64_t)(key + j) / 4, c1 = none + (uint64_t)r->query;
-        vw c2 = none + (uint64_t)r->head, c3 = none + (uint64_t)r->batch;
+        vw c2 = none + (uint64_t)r->head, c3 = none + (uint64_t)(r->batch + p->first_sequence);
         for (int round = 0; round < 10; round++) {
             const vw a = v_multiply(none + 0xD2511F53u, c0), b = v_multiply(none + 0xCD9E8D57u, c2);
             c0 = (b >> 32) ^ c1 ^ k0;

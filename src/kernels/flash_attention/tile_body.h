@@ -28,6 +28,7 @@
 
 #include "base/base.h"
 #include "kernels/flash_attention/problem.h"
+#include "kernels/flash_attention/sequences.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -532,6 +533,7 @@ typedef struct tile_shared {
     const ejki_flash_problem *problem;
     tile_plan plan;
     char *workspace;
+    int64_t *first; /* of packed sequences: the first task of each part, and the number of all */
     int32_t workers;
     _Atomic int64_t next;
 } tile_shared;
@@ -556,6 +558,60 @@ static void tile_worker(void *argument, int64_t worker) {
     }
 }
 
+/* ---- Packed sequences ----------------------------------------------------------------------------- */
+
+/* A part's plan: that of the whole, with groups of at most as many rows. */
+static tile_plan tile_part_plan(const ejki_flash_problem *p, const tile_plan *t, int64_t part) {
+    tile_plan own = *t;
+    const int64_t rows = ejki_flash_part_queries(p, part) * p->group;
+    own.rows = ejki_cdiv(rows, ejki_max(1, ejki_cdiv(rows, t->rows)));
+    own.rows = ejki_round_up(ejki_max(1, own.rows), TILE_ROWS);
+    own.groups = ejki_cdiv(rows, own.rows);
+    own.whole = own.tasks = own.groups * p->kv_heads;
+    return own;
+}
+
+/* Counts the tasks of each part; found anew in every run, since lengths are data. */
+static void tile_count_tasks(const tile_shared *s) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t parts = ejki_flash_parts(p);
+    s->first[0] = 0;
+    for (int64_t n = 0; n < parts; n++)
+        s->first[n + 1] = s->first[n] + tile_part_plan(p, &s->plan, n).tasks;
+}
+
+/* Tasks one by one, whatever sequence they are of: a part's problem and plan stand for the whole's. */
+static void tile_packed_worker(void *argument, int64_t worker) {
+    tile_shared *shared = argument;
+    const int64_t parts = ejki_flash_parts(shared->problem);
+    float *memory = (float *)(void *)(shared->workspace + worker * shared->plan.bytes);
+    ejki_flash_problem problem;
+    tile_plan plan;
+    tile_state state;
+    for (int64_t part = -1;;) {
+        const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        if (index >= shared->first[parts]) return;
+        if (part < 0 || index >= shared->first[part + 1]) {
+            do part++;
+            while (index >= shared->first[part + 1]);
+            problem = ejki_flash_part(shared->problem, part);
+            plan = tile_part_plan(shared->problem, &shared->plan, part);
+            tile_bind(&state, &problem, &plan, memory);
+        }
+        const int64_t own = index - shared->first[part];
+        tile_group(&state, tile_task_of(&problem, &plan, own),
+                   tile_task_of(&problem, &plan, own + shared->workers));
+    }
+}
+
+static ejk_status tile_run_packed(tile_shared *s, const ejk_run *run) {
+    EJKI_TRY(ejki_flash_sequences_check(s->problem));
+    s->first = (int64_t *)(void *)(s->workspace + s->plan.bytes * run->workers);
+    tile_count_tasks(s);
+    ejk_parallel_for(run->threads, run->workers, tile_packed_worker, s);
+    return EJK_OK;
+}
+
 static ejk_status tile_prepare(const void *problem, const int64_t *parameters, int32_t threads,
                                ejk_launch *launch) {
     const tile_plan t = tile_plan_of(problem, parameters, 1);
@@ -563,6 +619,8 @@ static ejk_status tile_prepare(const void *problem, const int64_t *parameters, i
     launch->workers =
         flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
     launch->workspace_bytes = (size_t)(t.bytes * launch->workers);
+    if (((const ejki_flash_problem *)problem)->layout != EJKI_FLASH_DENSE)
+        launch->workspace_bytes += (size_t)(ejki_flash_parts(problem) + 1) * sizeof(int64_t);
     return EJK_OK;
 }
 
@@ -570,6 +628,7 @@ static ejk_status tile_run(const ejk_run *run) {
     tile_shared shared = {
         .problem = run->problem, .workspace = run->workspace, .workers = run->workers};
     shared.plan = tile_plan_of(run->problem, run->parameters, run->workers);
+    if (shared.problem->layout != EJKI_FLASH_DENSE) return tile_run_packed(&shared, run);
     if (run->workers == 1)
         tile_worker(&shared, 0);
     else
