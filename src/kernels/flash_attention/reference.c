@@ -53,8 +53,10 @@ static void compute(reference_row *row, double *scratch) {
     double all_max = max, all_sum = row_add_sinks(row, sum, &all_max);
     /* A row that sees nothing has weights of 0 only; 0/0 must not make a NaN of it. */
     double factor = all_sum == 0 ? 0 : row_weight(max, all_max) / all_sum;
+    /* One NaN makes a NaN of the whole row, even if dropout keeps nothing of it. */
+    const double whole = isnan(sum) ? sum : 1;
     if (p->dropout > 0) drop(row, scratch);
-    write_out(row, scratch, scratch + p->keys, p->normalize ? factor : 1);
+    write_out(row, scratch, scratch + p->keys, p->normalize ? factor : whole);
     write_scalar(row, &p->lse, all_max + log(all_sum));
     write_scalar(row, &p->row_max, max);
     write_scalar(row, &p->row_sum, sum);

@@ -8,10 +8,11 @@
  * packed once (keys transposed into panels, values as rows, both padded with zeros) and used by all row
  * tiles of the group. For a tile: scores = query · keysᵀ, softmax in place, sums += weights · values.
  *
- * Softmax. A row's reference is the largest score of the first block in which it sees a key, and stays:
+ * Softmax. A row's reference is the largest score of the first block in which it sees a key, as a whole power of
+ * two, so that it can be moved by others without rounding, and stays:
  * weights are 2^(z − reference), which f32 holds without loss up to 2^127, so the usual maximum,
  * rescaling of sums and comparison are not paid for every block. Only if a lane of the running sum grows
- * beyond SUM_LIMIT is the row brought back, exactly, by a power of two; and if a weight overflowed, the
+ * beyond SUM_LIMIT is the row brought back, exactly, by a power of two; and if it grew beyond EXACT_LIMIT, the
  * block's scores are computed again under a new reference. All of it is decided by the row alone.
  *
  * Why results do not depend on tiles: products add in the order of keys, blocks and lanes lie at absolute
@@ -55,6 +56,8 @@ PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
 
 /* A lane's sum above this brings the row back. Far from overflow, far above any ordinary row. */
 #define SUM_LIMIT 65536.0f
+/* Beyond this the exponents of weights, as differences to the reference, have lost too many digits. */
+#define EXACT_LIMIT 0x1p20f
 
 /* How a problem is cut, and how a worker's scratch memory is laid out, in floats. */
 typedef struct tile_plan {
@@ -258,7 +261,7 @@ static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row
     const float *before = s->lanes + row * VL;
     const float top = v_largest(v_max(v_load(lanes), v_zero())); /* lanes may be NaN */
     float factor;
-    if (top < INFINITY) {
+    if (top < EXACT_LIMIT) {
         const int power = ilogbf(top);
         factor = scalbnf(1.0f, -power);
         s->reference[row] += (float)power;
@@ -268,7 +271,7 @@ static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row
     } else {
         tile_scores(s, row, 1, span, scores);
         const float reference =
-            flash_maximum(scores + span.first, span.end - span.first) * s->scale;
+            rintf(flash_maximum(scores + span.first, span.end - span.first) * s->scale);
         factor = exp2f(s->reference[row] - reference);
         s->reference[row] = reference;
         const vf kept = v_mul(v_load(before), v_set1(factor));
@@ -294,7 +297,7 @@ static inline void tile_refer(tile_state *s, int64_t row, int rows, tile_span sp
     for (int i = 0; i < ROUNDED; i += VL)
         v_store(maximum + i, v_mul(v_largests(top + i), v_set1(s->scale)));
     for (int i = 0; i < rows; i++) {
-        if (s->reference[row + i] == -INFINITY) s->reference[row + i] = maximum[i];
+        if (s->reference[row + i] == -INFINITY) s->reference[row + i] = rintf(maximum[i]);
         if (maximum[i] > s->maximum[row + i]) s->maximum[row + i] = maximum[i];
     }
 }
