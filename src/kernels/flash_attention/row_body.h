@@ -234,10 +234,28 @@ static void row_softmax(const row_task *task, const flash_row *r, int64_t key, i
     if (s->drops) flash_drop(s->problem, r, key + first, end - first, scores);
 }
 
-/* Rows of elements as rows of floats, padded with zeros to `stride`. */
+static inline __attribute__((always_inline)) void
+row_widen_of(const ejk_dtype dtype, const void *source, int64_t source_stride, int64_t rows,
+             int64_t width, float *target, int64_t stride) {
+    for (int64_t i = 0; i < rows; i++, target += stride) {
+        const void *row = element_at(dtype, source, i * source_stride);
+        int64_t d = 0;
+        for (; d + VL <= width; d += VL)
+            v_store(target + d, v_widen(dtype, element_at(dtype, row, d)));
+        if (d < width)
+            v_store(target + d, v_widen_first(dtype, element_at(dtype, row, d), width - d));
+    }
+}
+
+/* Rows of elements as rows of floats, `stride` apart: width rounded up to VL, the rest of it 0. */
 static void row_widen(ejk_dtype dtype, const void *source, int64_t source_stride, int64_t rows,
                       int64_t width, float *target, int64_t stride) {
-    (void)pack_rows_any(dtype, source, source_stride, rows, width, target, stride);
+    if (dtype == EJK_DTYPE_F32)
+        row_widen_of(EJK_DTYPE_F32, source, source_stride, rows, width, target, stride);
+    else if (dtype == EJK_DTYPE_BF16)
+        row_widen_of(EJK_DTYPE_BF16, source, source_stride, rows, width, target, stride);
+    else
+        row_widen_of(EJK_DTYPE_F16, source, source_stride, rows, width, target, stride);
 }
 
 /* Finds the block's keys and values, of columns [low, high), widened where that has to be. */
