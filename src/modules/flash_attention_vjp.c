@@ -39,6 +39,11 @@ static ejk_status check_gradient(const ejk_tensor *gradient, const char *name,
 }
 
 static ejk_status check(const ejk_flash_attention_vjp_args *args) {
+    if (ejk_tensor_present(&args->cum_seqlens_q) || ejk_tensor_present(&args->cum_seqlens_k))
+        return ejki_fail(EJK_STATUS_UNAVAILABLE,
+                         "%s is given, but gradients of packed sequences are not in this version",
+                         ejk_tensor_present(&args->cum_seqlens_q) ? "cum_seqlens_q"
+                                                                  : "cum_seqlens_k");
     if (args->normalize_output == EJK_FALSE)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "normalize_output is false, expected true: there are no gradients of an "
