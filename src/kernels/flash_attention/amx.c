@@ -500,7 +500,8 @@ static ejk_status amx_run(const ejk_run *run) {
 }
 
 static bool amx_applicable(const void *problem) {
-    return ((const ejki_flash_problem *)problem)->dropout == 0;
+    const ejki_flash_problem *p = problem;
+    return p->dropout == 0 && p->layout == EJKI_FLASH_DENSE;
 }
 
 static const ejk_parameter amx_parameters[] = {

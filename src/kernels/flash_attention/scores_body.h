@@ -69,6 +69,11 @@ static inline int64_t flash_id(const ejki_flash_problem *p, const void *ids, int
                                : ((const ejki_int32 *)ids)[index];
 }
 
+/* An element's place in a tensor of floats. */
+static inline float *flash_place(const void *data, int64_t element) {
+    return element_at(EJK_DTYPE_F32, data, element);
+}
+
 /* Start of a row's mask bytes, and of its bias. */
 static inline const uint8_t *flash_mask_row(const ejki_flash_problem *p, const flash_row *r) {
     return (const uint8_t *)p->mask.data + r->batch * p->mask.stride_b +

@@ -62,7 +62,7 @@ static inline bool vjp_sees_all(const vjp_tile *tile, int64_t key) {
 static inline void vjp_modify(const vjp_block *block, const flash_row *r, int64_t key,
                               int64_t count, float *scores, float *caps) {
     const ejki_flash_problem *p = &block->problem->forward;
-    const float *bias = p->has_bias ? flash_bias_row(p, r) + key : NULL;
+    const float *bias = p->has_bias ? flash_place(flash_bias_row(p, r), key) : NULL;
     const bool hides = p->has_mask || p->has_segments, capped = p->soft_cap != 0;
     if (hides) flash_allowed(p, r, key, count, block->allowed);
     const vf scale = v_set1((float)(capped ? p->scale / p->soft_cap : p->scale));
