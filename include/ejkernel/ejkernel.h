@@ -8,6 +8,7 @@
 #define EJKERNEL_EJKERNEL_H
 
 #include <ejkernel/attention.h>
+#include <ejkernel/attention_merge.h>
 #include <ejkernel/batch.h>
 #include <ejkernel/benchmark.h>
 #include <ejkernel/chooser.h>
