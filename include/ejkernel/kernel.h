@@ -52,10 +52,10 @@ typedef struct ejk_invocation {
 
 /** Description of an operation. Constant; it and what it points to live as long as its contexts. */
 typedef struct ejk_kernel {
-    const char *op_id;      /**< "flash_attention" */
-    const char *version;    /**< of the operation's meaning; NULL = "0" */
-    const char *doc;        /**< one line */
-    const ejk_record *args; /**< description of the arguments */
+    const char *op_id;        /**< "flash_attention" */
+    const char *version;      /**< of the operation's meaning; NULL = "0" */
+    const char *doc;          /**< one line */
+    const ejk_record *args;   /**< description of the arguments */
     const ejk_record *config; /**< description of the configuration; NULL = none */
     /**
      * Name of the nested record of `args` that holds an explicit configuration ("cfg"), and the record

@@ -88,8 +88,8 @@ static void cost(const void *problem, ejk_cost *out) {
     if (!p->wants_weights) return;
     const double d = (double)f->head_dim, dv = (double)f->value_dim;
     if (d + dv > 0) out->flops *= (2 * d + dv) / (d + dv);
-    out->bytes += (double)f->batch * (double)f->query_heads * (double)f->queries *
-                  (double)f->keys * (double)ejk_dtype_size(f->dtype);
+    out->bytes += (double)f->batch * (double)f->query_heads * (double)f->queries * (double)f->keys *
+                  (double)ejk_dtype_size(f->dtype);
 }
 
 const ejk_kernel ejk_attention_kernel = {

@@ -90,9 +90,9 @@ static void cost(const void *problem, ejk_cost *out) {
     const double rows = (double)p->batch * (double)p->queries * (double)p->heads,
                  n = (double)p->parts, dv = (double)p->value_dim;
     out->flops = 2 * rows * n * dv;
-    out->bytes = rows * (n * (dv * (double)ejk_dtype_size(p->dtype) + (p->has_sums ? 8 : 4)) +
-                         dv * (double)ejk_dtype_size(p->out_dtype) +
-                         (p->merged_lse.stride_t ? 4 : 0));
+    out->bytes =
+        rows * (n * (dv * (double)ejk_dtype_size(p->dtype) + (p->has_sums ? 8 : 4)) +
+                dv * (double)ejk_dtype_size(p->out_dtype) + (p->merged_lse.stride_t ? 4 : 0));
 }
 
 /* ---- Parts with their logarithms -------------------------------------------------------------------- */
@@ -174,8 +174,7 @@ const ejk_kernel ejk_attention_merge_accumulators_kernel = {
 static ejk_status check_sink_gradient(const ejk_tensor *gradient, const ejk_tensor *sinks) {
     if (!ejk_tensor_present(gradient)) return EJK_OK;
     if (!ejk_tensor_present(sinks))
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                         "d_softmax_aux is given without softmax_aux");
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "d_softmax_aux is given without softmax_aux");
     if (gradient->rank == sinks->rank &&
         memcmp(gradient->shape, sinks->shape, (size_t)sinks->rank * sizeof *sinks->shape) == 0)
         return EJK_OK;

@@ -32,8 +32,8 @@ static ejk_flash_attention_args flash_args(const ejk_scaled_dot_product_attentio
     return flash;
 }
 
-static ejk_flash_attention_vjp_args flash_vjp(
-    const ejk_scaled_dot_product_attention_vjp_args *args) {
+static ejk_flash_attention_vjp_args
+flash_vjp(const ejk_scaled_dot_product_attention_vjp_args *args) {
     ejk_flash_attention_vjp_args flash = {.causal = false};
     FLASH_INPUTS(&flash, args);
     EJKI_DENSE_SHARED_VJP(&flash, args);
@@ -125,13 +125,15 @@ ejk_status ejk_scaled_dot_product_attention_fwd(ejk_context *context,
     return ejk_call(context, &ejk_scaled_dot_product_attention_kernel, args);
 }
 
-ejk_status ejk_scaled_dot_product_attention_vjp(
-    ejk_context *context, const ejk_scaled_dot_product_attention_vjp_args *args) {
+ejk_status
+ejk_scaled_dot_product_attention_vjp(ejk_context *context,
+                                     const ejk_scaled_dot_product_attention_vjp_args *args) {
     return ejk_call(context, &ejk_scaled_dot_product_attention_vjp_kernel, args);
 }
 
-ejk_status ejk_scaled_dot_product_attention_set_mask_info(
-    ejk_scaled_dot_product_attention_args *args, const ejk_mask_info *info) {
+ejk_status
+ejk_scaled_dot_product_attention_set_mask_info(ejk_scaled_dot_product_attention_args *args,
+                                               const ejk_mask_info *info) {
     if (!args) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");
     ejk_flash_attention_args flash = {.causal = false};
     EJKI_DENSE_MASKS(&flash, args);
@@ -140,9 +142,10 @@ ejk_status ejk_scaled_dot_product_attention_set_mask_info(
     return EJK_OK;
 }
 
-ejk_status ejk_scaled_dot_product_attention_masked(
-    ejk_context *context, const ejk_scaled_dot_product_attention_args *args,
-    const ejk_mask_info *info) {
+ejk_status
+ejk_scaled_dot_product_attention_masked(ejk_context *context,
+                                        const ejk_scaled_dot_product_attention_args *args,
+                                        const ejk_mask_info *info) {
     if (!args) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");
     ejk_scaled_dot_product_attention_args masked = *args;
     if (info) EJKI_TRY(ejk_scaled_dot_product_attention_set_mask_info(&masked, info));

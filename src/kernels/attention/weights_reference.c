@@ -17,12 +17,11 @@ static void compute(const ejki_attention_problem *a, reference_row *row, double 
     const double all_sum = row_add_sinks(row, sum, &all_max);
     const double factor = all_sum == 0 ? 0 : row_weight(max, all_max) / all_sum;
     const double kept = p->dropout > 0 ? ejki_dropout_factor(p->dropout) : 1;
-    const int64_t start = row->b * a->weights.stride_b + row->h * a->weights.stride_h +
-                          row->i * a->weights.stride_t;
+    const int64_t start =
+        row->b * a->weights.stride_b + row->h * a->weights.stride_h + row->i * a->weights.stride_t;
     for (int64_t j = 0; j < p->keys; j++) {
         double weight = 0;
-        if (j >= row->first && j < row->end && scratch[j] != 0)
-            weight = scratch[j] * factor * kept;
+        if (j >= row->first && j < row->end && scratch[j] != 0) weight = scratch[j] * factor * kept;
         if (p->dropout > 0 && !ejki_dropout_keeps(p, row->b, row->h, row->i, j)) weight = 0;
         row_store(p->dtype, a->weights.data, start + j, weight);
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/simd/vec_avx2.h"
 
-#define MERGE_TIER avx2
-#define MERGE_NAME "avx2"
-#define MERGE_ISA  EJK_ISA_AVX2
+#define MERGE_TIER          avx2
+#define MERGE_NAME          "avx2"
+#define MERGE_ISA           EJK_ISA_AVX2
 #define MERGE_STREAM(to, v) _mm256_stream_ps((to), (v))
 #define MERGE_FENCE()       _mm_sfence()
 #include "kernels/attention_merge/merge_body.h"

@@ -17,7 +17,7 @@
 /* Rows of a task, heads of a task, and elements converted at a time. */
 enum { ROWS = 16, HEADS = 16, STRETCH = 256, AT_ONCE = 4 };
 /* Results of more bytes than this are written past the caches. */
-#define STREAMED (INT64_C(8) << 20)
+#define STREAMED (INT64_C(1) << 20)
 
 _Static_assert(ROWS % VL == 0, "whole vectors of rows");
 
@@ -189,19 +189,17 @@ static void add_any(const merge_task *t, int64_t count, void *to) {
 
 static void add_row(const merge_task *t, const merge_row *r) {
     const ejki_merge_problem *p = t->p;
-    const float *weights =
-        t->weights + (r->h - t->head) * p->parts * ROWS + (r->i - t->first);
+    const float *weights = t->weights + (r->h - t->head) * p->parts * ROWS + (r->i - t->first);
     const int64_t width = (int64_t)ejk_dtype_size(p->dtype);
     int64_t count = 0;
     for (int64_t n = 0; n < p->parts; n++) {
         const float w = weights[n * ROWS];
         if (w == 0) continue;
         t->factors[count] = w;
-        t->sources[count++] =
-            (const char *)p->part.data + merge_part_start(&p->part, r, n) * width;
+        t->sources[count++] = (const char *)p->part.data + merge_part_start(&p->part, r, n) * width;
     }
-    char *to = (char *)p->out.data +
-               merge_out_start(&p->out, r) * (int64_t)ejk_dtype_size(p->out_dtype);
+    char *to =
+        (char *)p->out.data + merge_out_start(&p->out, r) * (int64_t)ejk_dtype_size(p->out_dtype);
     if (p->dtype == EJK_DTYPE_F32 && p->out_dtype == EJK_DTYPE_F32)
         add_floats(t, count, (float *)(void *)to, p->value_dim,
                    t->streams && (uintptr_t)to % sizeof(vf) == 0);
@@ -277,14 +275,20 @@ static bool applicable(const void *problem) {
     return ((const ejki_merge_problem *)problem)->out_dtype != EJK_DTYPE_F64;
 }
 
-#define MERGE_JOIN(type, tier)  ejki_attention_merge_##type##_##tier
+#define MERGE_JOIN(type, tier)   ejki_attention_merge_##type##_##tier
 #define MERGE_SYMBOL(type, tier) MERGE_JOIN(type, tier)
 #define MERGE_IMPLEMENTATION(type, element)                                                        \
     extern const ejk_implementation MERGE_SYMBOL(type, MERGE_TIER);                                \
-    const ejk_implementation MERGE_SYMBOL(type, MERGE_TIER) = {                                    \
-        .algorithm = "attention_merge", .name = #type "/" MERGE_NAME,                              \
-        .platform = EJK_PLATFORM_SIMD, .backend = EJK_BACKEND_CPU, .isa = MERGE_ISA,               \
-        .dtype = element, .version = 1, .applicable = applicable, .prepare = prepare, .run = run}
+    const ejk_implementation MERGE_SYMBOL(type, MERGE_TIER) = {.algorithm = "attention_merge",     \
+                                                               .name = #type "/" MERGE_NAME,       \
+                                                               .platform = EJK_PLATFORM_SIMD,      \
+                                                               .backend = EJK_BACKEND_CPU,         \
+                                                               .isa = MERGE_ISA,                   \
+                                                               .dtype = element,                   \
+                                                               .version = 1,                       \
+                                                               .applicable = applicable,           \
+                                                               .prepare = prepare,                 \
+                                                               .run = run}
 
 MERGE_IMPLEMENTATION(f32, EJK_DTYPE_F32);
 MERGE_IMPLEMENTATION(bf16, EJK_DTYPE_BF16);

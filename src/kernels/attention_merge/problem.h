@@ -22,7 +22,7 @@ typedef struct ejki_merge_problem {
     ejk_dtype dtype;                                 /* of the parts and the sinks */
     ejk_dtype out_dtype;
     ejki_merge_parts part;
-    ejki_merge_rows lse;  /* log-sum-exp of the parts; with has_sums their largest scores */
+    ejki_merge_rows lse; /* log-sum-exp of the parts; with has_sums their largest scores */
     bool has_sums, has_sinks;
     ejki_merge_rows sums; /* with has_sums: the parts are not normalised, these are their sums */
     ejki_bthd out;

@@ -36,8 +36,8 @@ static void merge(const ejki_merge_problem *p, const merge_row *r) {
         for (int64_t n = 0; n < p->parts; n++) {
             const double weight = row_weight(merge_log(p, r, n), largest);
             if (weight == 0) continue;
-            sum += weight / total * row_load(p->dtype, p->part.data,
-                                             merge_part_start(&p->part, r, n) + d);
+            sum += weight / total *
+                   row_load(p->dtype, p->part.data, merge_part_start(&p->part, r, n) + d);
         }
         row_store(p->out_dtype, p->out.data, start + d, sum);
     }
@@ -86,8 +86,8 @@ static double delta_of(const ejki_merge_vjp_problem *v, const merge_row *r) {
     const int64_t at = merge_out_start(&p->out, r), d_at = merge_out_start(&v->d_out, r);
     double delta = 0;
     for (int64_t d = 0; d < p->value_dim; d++)
-        delta += row_load(p->dtype, v->d_out.data, d_at + d) *
-                 row_load(p->dtype, p->out.data, at + d);
+        delta +=
+            row_load(p->dtype, v->d_out.data, d_at + d) * row_load(p->dtype, p->out.data, at + d);
     if (v->has_lse_cotangent)
         delta -= row_load(EJK_DTYPE_F32, v->d_lse.data, merge_scalar_start(&v->d_lse, r));
     return delta;
