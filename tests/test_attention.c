@@ -334,6 +334,15 @@ static void wrong_calls_are_refused(void **state) {
     sdpa.softmax_scale = ejk_float(NAN);
     EXPECT_FAIL(INVALID_ARGUMENT, "softmax_scale",
                 ejk_scaled_dot_product_attention(context, &sdpa));
+    const ejk_attention_config wish = {.platform = "reference"};
+    const ejk_scaled_dot_product_attention_config sdpa_wish = {.platform = "triton"};
+    a->cfg = wish;
+    sdpa = dense_sdpa(&c);
+    sdpa.cfg = sdpa_wish;
+    EXPECT_FAIL(UNAVAILABLE, "triton", ejk_scaled_dot_product_attention(context, &sdpa));
+    sdpa = dense_sdpa(&c);
+    sdpa.cum_seqlens_q = ejk_tensor_contiguous(c.key_ids, EJK_DTYPE_I64, 1, (int64_t[]){2});
+    EXPECT_FAIL(UNAVAILABLE, "cum_seqlens_q", ejk_scaled_dot_product_attention(context, &sdpa));
     /* What is asked for, but not wanted, is not written. */
     a->return_weights = EJK_FALSE;
     static double before[DENSE_MOST];

@@ -147,12 +147,17 @@ static void add_floats(const merge_task *t, int64_t count, float *to, int64_t si
 
 static void widen(ejk_dtype dtype, const void *from, int64_t at, float *to, int64_t count) {
     uint16_t bits[STRETCH];
-    memcpy(bits, (const uint16_t *)from + at, (size_t)count * sizeof *bits);
 #ifdef MERGE_BF16
-    /* Whole vectors: what lies behind `count` is never stored. */
-    for (int64_t i = 0; i < count; i += VL)
-        v_store(to + i, dtype == EJK_DTYPE_BF16 ? MERGE_BF16(bits + i) : MERGE_F16(bits + i));
+    const char *source = (const char *)from + at * 2;
+    int64_t i = 0;
+    for (; i + VL <= count; i += VL, source += 2 * VL)
+        v_store(to + i, dtype == EJK_DTYPE_BF16 ? MERGE_BF16(source) : MERGE_F16(source));
+    if (i == count) return;
+    memset(bits, 0, VL * sizeof *bits);
+    memcpy(bits, source, (size_t)(count - i) * sizeof *bits);
+    v_store(to + i, dtype == EJK_DTYPE_BF16 ? MERGE_BF16(bits) : MERGE_F16(bits));
 #else
+    memcpy(bits, (const uint16_t *)from + at, (size_t)count * sizeof *bits);
     if (dtype == EJK_DTYPE_BF16)
         ejk_convert_bf16_to_f32(bits, to, count);
     else
