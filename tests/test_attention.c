@@ -324,6 +324,7 @@ static void sequences_may_be_padded(void **state) {
         flash.cum_seqlens_q = sdpa.cum_seqlens_q =
             ejk_tensor_1d(query_sums, EJK_DTYPE_I32, c.b + 1);
         flash.cum_seqlens_k = sdpa.cum_seqlens_k = ejk_tensor_1d(key_sums, EJK_DTYPE_I32, c.b + 1);
+        memset(c.out_storage, 0xff, sizeof c.out_storage);
         EXPECT_OK(ejk_flash_attention(context, &flash));
         memcpy(expected, c.out_storage, sizeof expected);
         memset(c.out_storage, 0xff, sizeof c.out_storage);
