@@ -335,7 +335,7 @@ static int count_inputs(const ejk_kernel *kernel, int64_t memory_bytes) {
 static void test_inputs_rotate_where_memory_is_the_bound(void **state) {
     (void)state;
     toy_advice = ejk_int(16);
-    assert_in_range(count_inputs(&toy_kernel, 0), 20, 1025); /* as many as there were runs */
+    assert_in_range(count_inputs(&toy_kernel, 0), 5, 1025); /* as many as there were runs */
     /* Candidates that take more than 1 kB are not run, nor are more copies made. */
     assert_int_equal(count_inputs(&toy_kernel, 1024), 1 + 1024 / (int)sizeof x);
     ejk_kernel unknown = toy_kernel;
