@@ -47,6 +47,7 @@ PUBLIC = {
     "lowered.h": "ops/execution",
     "profiler.h": "ops/execution",
     "flash_attention.h": "modules",
+    "blocksparse_attention.h": "modules",
     "ejkernel.h": "modules",
 }
 

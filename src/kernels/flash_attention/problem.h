@@ -7,6 +7,8 @@
 #ifndef EJKI_FLASH_ATTENTION_PROBLEM_H
 #define EJKI_FLASH_ATTENTION_PROBLEM_H
 
+#include "kernels/flash_attention/pattern.h"
+
 #include <ejkernel/tensor.h>
 
 /* Elements at any address: views need not be aligned. Vector loads do not care; these are for the rest. */
@@ -72,6 +74,7 @@ typedef struct ejki_flash_problem {
     /* dropout.h has which weights are kept. Not 0 only where B, Hq, T and S are below 2^32. */
     double dropout; /* probability, 0 = none */
     uint64_t dropout_seed;
+    ejki_pattern pattern; /* zeros but for block-sparse attention */
 } ejki_flash_problem;
 
 /* The keys that positions allow query i to see: [*first, *end), empty if *first >= *end. */
@@ -80,6 +83,8 @@ static inline void ejki_flash_visible(const ejki_flash_problem *p, int64_t i, in
     int64_t low = i + p->first_offset, high = i + p->last_offset + 1;
     *first = low < 0 ? 0 : low;
     *end = high > p->keys ? p->keys : high;
+    if (p->pattern.has_function || p->pattern.chunk > 0)
+        ejki_pattern_limit(&p->pattern, i, first, end);
 }
 
 #endif
