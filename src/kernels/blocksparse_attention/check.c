@@ -45,6 +45,7 @@ static ejk_status check_cell(line *at) {
 
 ejk_status ejki_pattern_check(const ejki_flash_problem *problem, const ejki_pattern *pattern) {
     const ejki_pattern *p = pattern;
+    if (p->planes == 0) return EJK_OK;
     const int64_t lines = p->by_column ? p->columns : p->rows;
     const int64_t cells = p->by_column ? p->rows : p->columns;
     const int64_t limit =
