@@ -61,7 +61,8 @@ typedef struct tile_plan {
     int64_t unit;   /* rows that groups are cut from: all, or those of a block of the pattern */
     int64_t parts;  /* groups per unit */
     int64_t groups; /* per key head */
-    int64_t whole;  /* tasks that are a group each; after them come halves of groups */
+    int64_t groups_in_all;
+    int64_t whole; /* tasks that are a group each; after them come halves of groups */
     int64_t tasks;
     int64_t claim;     /* whole tasks that a worker takes at once */
     int64_t keys;      /* of a full block, a multiple of TILE_COLUMNS */
@@ -69,7 +70,9 @@ typedef struct tile_plan {
     int64_t sum_width; /* and to TILE_COLUMNS */
     int64_t query_at, sum_at, lane_at, key_at, value_at, score_at, reference_at, row_at, extent_at,
         allowed_at, cell_at;
-    int64_t bytes; /* of one worker */
+    int64_t bytes;        /* of one worker */
+    const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
+    int64_t order_bytes;
 } tile_plan;
 
 /* A group of rows of one key head. */
@@ -147,12 +150,15 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
     t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.unit, t.parts)), TILE_ROWS);
     t.parts = ejki_cdiv(t.unit, t.rows);
     t.groups = sparse ? p->queries / p->pattern.block_q * t.parts : t.parts;
-    t.whole = t.tasks = p->batch * p->kv_heads * t.groups;
+    t.whole = t.tasks = t.groups_in_all = p->batch * p->kv_heads * t.groups;
     if (workers > 1) {
         /* The last tasks are halved, so that workers end nearly together. */
         const int64_t halved = ejki_min(t.tasks, 2 * (int64_t)workers);
         t.whole = t.tasks - halved;
         t.tasks += halved;
+        int64_t at = 0;
+        tile_place(&at, sparse ? t.tasks : 0, sizeof(int64_t) / sizeof(float));
+        t.order_bytes = at * (int64_t)sizeof(float);
     }
     /* Neighbouring tasks go to one worker where there are many: neighbouring heads often share lines. */
     t.claim = sparse ? 1 : ejki_max(1, t.whole / (16 * (int64_t)ejki_max(1, workers)));
@@ -372,7 +378,8 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
  * in a head the last rows first, which under a causal mask are the longest. */
 static tile_task tile_task_of(const ejki_flash_problem *p, const tile_plan *t, int64_t index) {
     if (index >= t->tasks) return (tile_task){0};
-    const int64_t half = index - t->whole, group = half < 0 ? index : t->whole + half / 2;
+    const int64_t half = index - t->whole, place = half < 0 ? index : t->whole + half / 2;
+    const int64_t group = t->order ? t->order[place] : place;
     const int64_t head = group / t->groups;
     tile_task task = {.batch = head / p->kv_heads, .kv_head = head % p->kv_heads};
     const int64_t at = t->groups - 1 - group % t->groups, part = at % t->parts;
@@ -385,6 +392,8 @@ static tile_task tile_task_of(const ejki_flash_problem *p, const tile_plan *t, i
     task.rows -= upper;
     return task;
 }
+
+#include "kernels/flash_attention/tile_blocks_body.h"
 
 /* A stream is left out where its rows have no floats. */
 static void tile_stream_add(tile_ahead *a, tile_stream stream) {
@@ -421,16 +430,6 @@ static void tile_stream_rows(const ejki_flash_problem *p, tile_ahead *a, const t
                                   .inner_stride = tensor->stride_h,
                                   .outer_stride = tensor->stride_t,
                                   .at = task->first_row % p->group});
-}
-
-/* The first key that a task will need, near enough to ask memory for it. */
-static int64_t tile_first_key(const ejki_flash_problem *p, const tile_plan *t,
-                              const tile_task *task) {
-    int64_t key, end;
-    ejki_flash_visible(p, task->first_row / p->group, &key, &end);
-    if (p->pattern.planes > 0)
-        key = ejki_max(key, tile_cells_first(p, task->kv_head, task->first_row / t->unit));
-    return ejki_min(key, p->keys) / t->keys * t->keys;
 }
 
 /* Starts looking ahead from a block of keys [.., high) of the task. */
@@ -513,25 +512,6 @@ static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
     memset(s->lanes, 0, (size_t)(task->rows * VL) * sizeof(float));
 }
 
-/* Goes to the next block that exists and in which a row of the task sees keys of [low, high). */
-static bool tile_next_block(tile_state *s, int64_t low, int64_t high) {
-    const ejki_flash_problem *p = s->problem;
-    do {
-        if (s->cells.count > 0 && s->following >= s->cells.end) {
-            s->following = tile_cells_next(&s->cells, p);
-            if (s->following >= high) return false;
-            tile_cells_step(&s->cells, p);
-        }
-        s->block = s->following;
-        s->following += s->plan->keys;
-        s->end = ejki_min(s->following, high);
-        if (s->cells.count > 0) s->end = ejki_min(s->end, s->cells.end);
-        if (s->block >= high) return false;
-    } while (s->end <= low);
-    s->cells.hide = s->cells.masks || (s->cells.count > 0 && (s->end - s->block) % TILE_COLUMNS);
-    return true;
-}
-
 /* One task from beginning to end; `next` is the one that this worker will probably be given then. */
 static void tile_group(tile_state *s, tile_task task, tile_task next) {
     const ejki_flash_problem *p = s->problem;
@@ -592,11 +572,12 @@ static void tile_worker(void *argument, int64_t worker) {
 
 static ejk_status tile_prepare(const void *problem, const int64_t *parameters, int32_t threads,
                                ejk_launch *launch) {
-    const tile_plan t = tile_plan_of(problem, parameters, 1);
-    if (t.bytes >= (int64_t)4 << 48) return flash_too_large(problem);
+    const tile_plan t = tile_plan_of(problem, parameters, threads);
+    if (t.bytes >= (int64_t)4 << 48 || t.order_bytes >= (int64_t)4 << 48)
+        return flash_too_large(problem);
     launch->workers =
-        flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
-    launch->workspace_bytes = (size_t)(t.bytes * launch->workers);
+        flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.groups_in_all));
+    launch->workspace_bytes = (size_t)(t.bytes * launch->workers + t.order_bytes);
     return EJK_OK;
 }
 
@@ -604,6 +585,11 @@ static ejk_status tile_run(const ejk_run *run) {
     tile_shared shared = {
         .problem = run->problem, .workspace = run->workspace, .workers = run->workers};
     shared.plan = tile_plan_of(run->problem, run->parameters, run->workers);
+    if (shared.plan.order_bytes > 0) {
+        int64_t *order = (int64_t *)(void *)(shared.workspace + shared.plan.bytes * run->workers);
+        tile_order(run->problem, &shared.plan, order);
+        shared.plan.order = order;
+    }
     if (run->workers == 1)
         tile_worker(&shared, 0);
     else
