@@ -6,6 +6,25 @@
 #ifndef EJKI_TILE_BLOCKS_BODY_H
 #define EJKI_TILE_BLOCKS_BODY_H
 
+/* The task of an index: heads one after the other, so that groups of a head find its keys in the cache;
+ * in a head the last rows first, which under a causal mask are the longest. */
+static tile_task tile_task_of(const ejki_flash_problem *p, const tile_plan *t, int64_t index) {
+    if (index >= t->tasks) return (tile_task){0};
+    const int64_t half = index - t->whole, place = half < 0 ? index : t->whole + half / 2;
+    const int64_t group = t->order ? t->order[place] : place;
+    const int64_t head = group / t->groups;
+    tile_task task = {.batch = head / p->kv_heads, .kv_head = head % p->kv_heads};
+    const int64_t at = t->groups - 1 - group % t->groups, part = at % t->parts;
+    task.first_row = at / t->parts * t->unit + part * t->rows;
+    task.rows = ejki_min(t->rows, t->unit - part * t->rows);
+    if (half < 0) return task;
+    const int64_t upper = ejki_min(task.rows, ejki_round_up(ejki_cdiv(task.rows, 2), TILE_ROWS));
+    if (half % 2) return (tile_task){task.batch, task.kv_head, task.first_row, upper};
+    task.first_row += upper;
+    task.rows -= upper;
+    return task;
+}
+
 /* The first key that a task will need, near enough to ask memory for it. */
 static int64_t tile_first_key(const ejki_flash_problem *p, const tile_plan *t,
                               const tile_task *task) {
@@ -66,6 +85,14 @@ static void tile_order(const ejki_flash_problem *p, const tile_plan *t, int64_t 
         before += count;
     }
     for (int64_t g = 0; g < groups; g++) order[place[tile_weight(p, t, g)]++] = g;
+}
+
+/* Claims *count tasks and answers the first: by the handful at first, the last quarter one by one. */
+static inline int64_t tile_claim(const tile_plan *t, _Atomic int64_t *next, int64_t *count) {
+    const int64_t index = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
+    const int64_t claims = t->whole * 3 / 4 / t->claim;
+    *count = index < claims ? t->claim : 1;
+    return index < claims ? index * t->claim : index - claims + claims * t->claim;
 }
 
 #endif

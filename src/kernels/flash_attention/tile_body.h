@@ -374,25 +374,6 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
                            true, tile_look_ahead(s));
 }
 
-/* The task of an index: heads one after the other, so that groups of a head find its keys in the cache;
- * in a head the last rows first, which under a causal mask are the longest. */
-static tile_task tile_task_of(const ejki_flash_problem *p, const tile_plan *t, int64_t index) {
-    if (index >= t->tasks) return (tile_task){0};
-    const int64_t half = index - t->whole, place = half < 0 ? index : t->whole + half / 2;
-    const int64_t group = t->order ? t->order[place] : place;
-    const int64_t head = group / t->groups;
-    tile_task task = {.batch = head / p->kv_heads, .kv_head = head % p->kv_heads};
-    const int64_t at = t->groups - 1 - group % t->groups, part = at % t->parts;
-    task.first_row = at / t->parts * t->unit + part * t->rows;
-    task.rows = ejki_min(t->rows, t->unit - part * t->rows);
-    if (half < 0) return task;
-    const int64_t upper = ejki_min(task.rows, ejki_round_up(ejki_cdiv(task.rows, 2), TILE_ROWS));
-    if (half % 2) return (tile_task){task.batch, task.kv_head, task.first_row, upper};
-    task.first_row += upper;
-    task.rows -= upper;
-    return task;
-}
-
 #include "kernels/flash_attention/tile_blocks_body.h"
 
 /* A stream is left out where its rows have no floats. */
@@ -523,17 +504,16 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
     if (s->cells.count > 0) tile_cells_begin(&s->cells, p, task.kv_head, task.first_row / t->unit);
     while (tile_next_block(s, low, high)) {
         /* Only what the task sees of the block, from a whole panel on. */
-        const int64_t end = s->end;
         const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
         const int64_t first = s->block + skip;
-        pack_transposed(flash_key(p, task.batch, task.kv_head, first), p->key.stride_t, end - first,
-                        p->head_dim, s->keys + skip * p->head_dim);
+        pack_transposed(flash_key(p, task.batch, task.kv_head, first), p->key.stride_t,
+                        s->end - first, p->head_dim, s->keys + skip * p->head_dim);
         s->finite = pack_rows(flash_value(p, task.batch, task.kv_head, first), p->value.stride_t,
-                              end - first, p->value_dim, s->values + skip * t->width, t->width);
+                              s->end - first, p->value_dim, s->values + skip * t->width, t->width);
         tile_plan_ahead(s, high, next);
         for (int64_t i = 0, n; i < task.rows; i += n) {
             n = product_rows(task.rows - i);
-            tile_block(s, i, (int)n, end);
+            tile_block(s, i, (int)n, s->end);
         }
     }
     for (int64_t i = 0; i < task.rows; i++)
@@ -557,11 +537,8 @@ static void tile_worker(void *argument, int64_t worker) {
     tile_state state;
     tile_bind(&state, shared->problem, t, (float *)(void *)(shared->workspace + worker * t->bytes));
     for (;;) {
-        /* By the handful at first, the last quarter one by one. */
-        int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
-        const int64_t claims = t->whole * 3 / 4 / t->claim;
-        const int64_t count = index < claims ? t->claim : 1;
-        index = index < claims ? index * t->claim : index - claims + claims * t->claim;
+        int64_t count;
+        const int64_t index = tile_claim(t, &shared->next, &count);
         if (index >= t->tasks) return;
         const int64_t others = index + count * shared->workers;
         for (int64_t i = 0; i < count; i++)
