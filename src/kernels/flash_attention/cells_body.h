@@ -85,24 +85,27 @@ static inline int64_t tile_cells_first(const ejki_flash_problem *p, int64_t kv_h
 
 /*
  * Writes -inf over those of `width` scores of a row, the first being that of key `key`, that the pattern
- * hides, and from key `end` on over all. `allowed` is scratch of `width` bytes.
+ * hides, and from key `end` on over all. `allowed` is scratch of VL bytes.
  */
 static inline void tile_cells_hide(const tile_cells *c, const ejki_flash_problem *p,
                                    const flash_row *r, int64_t key, int64_t end, int64_t width,
                                    float *scores, uint8_t *allowed) {
     const ejki_cell *cell = &c->cell[c->count == 1 ? 0 : r->head % p->group].now;
     const int64_t count = cell->state == 0 ? 0 : ejki_min(width, end - key);
+    int64_t j = count / VL * VL;
     if (cell->block != NULL) {
-        const uint8_t *own =
-            cell->block + (r->query - c->row * p->pattern.block_q) * p->pattern.block_row;
-        for (int64_t j = 0; j < count; j++) allowed[j] = own[key - c->first + j] != 0;
-        memset(allowed + count, 0, (size_t)(width - count));
-        for (int64_t j = 0; j < width; j += VL)
-            v_store(scores + j, v_allow(v_load(scores + j), allowed + j));
-        return;
+        const int64_t row = r->query - c->row * p->pattern.block_q;
+        const uint8_t *own = cell->block + row * p->pattern.block_row + (key - c->first);
+        for (int64_t n = 0; n < j; n += VL)
+            v_store(scores + n, v_allow(v_load(scores + n), own + n));
+        if (j == width) return;
+        /* Never a byte beyond the row. */
+        memset(allowed, 0, VL);
+        memcpy(allowed, own + j, (size_t)(count - j));
+        v_store(scores + j, v_allow(v_load(scores + j), allowed));
+        j += VL;
     }
-    for (int64_t j = count / VL * VL; j < width; j += VL)
-        v_store(scores + j, v_keep(v_load(scores + j), -j, count - j));
+    for (; j < width; j += VL) v_store(scores + j, v_keep(v_load(scores + j), -j, count - j));
 }
 
 #endif
