@@ -218,8 +218,11 @@ static void check_forward(struct random *r, struct world *w) {
     if (w->dtype == EJK_DTYPE_F32) {
         strcpy(args.platform, "simd");
         if (random_chance(r, 0.5)) {
-            args.cfg.fwd_params.q_blocksize = ejk_int(random_int(r, 1, 60));
-            args.cfg.fwd_params.kv_blocksize = ejk_int(random_int(r, 1, 200));
+            ejk_blocksparse_attention_config cfg = {.platform = "simd"};
+            cfg.fwd_params.q_blocksize = ejk_int(random_int(r, 1, 60));
+            cfg.fwd_params.kv_blocksize = ejk_int(random_int(r, 1, 200));
+            cfg.bwd_params.q_blocksize = ejk_int(1); /* of no meaning here */
+            args.cfg = cfg;
         }
         for (int i = 0; i < TIERS; i++) {
             EXPECT_OK(ejk_blocksparse_attention(tiers[i], &args));
