@@ -16,7 +16,6 @@ struct ejki_kernel_node {
 static const char *const later[] = {
     "attention",
     "scaled_dot_product_attention",
-    "blocksparse_attention",
     "ring_attention",
     "page_attention",
     "ragged_page_attention",
