@@ -501,7 +501,8 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
     s->task = task;
     tile_begin(s, &low, &high);
     s->following = low / t->keys * t->keys;
-    if (s->cells.count > 0) tile_cells_begin(&s->cells, p, task.kv_head, task.first_row / t->unit);
+    if (task.rows > 0 && s->cells.count > 0)
+        tile_cells_begin(&s->cells, p, task.kv_head, task.first_row / t->unit);
     while (tile_next_block(s, low, high)) {
         /* Only what the task sees of the block, from a whole panel on. */
         const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
