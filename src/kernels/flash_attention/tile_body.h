@@ -57,11 +57,10 @@ PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
 
 /* How a problem is cut, and how a worker's scratch memory is laid out, in floats. */
 typedef struct tile_plan {
-    int64_t rows;   /* of a full group, a multiple of TILE_ROWS */
-    int64_t unit;   /* rows that groups are cut from: all, or those of a block of the pattern */
-    int64_t parts;  /* groups per unit */
-    int64_t groups; /* per key head */
-    int64_t groups_in_all;
+    int64_t rows;  /* of a full group, a multiple of TILE_ROWS */
+    int64_t unit;  /* rows that groups are cut from: all, or those of a block of the pattern */
+    int64_t parts; /* groups per unit */
+    int64_t groups, groups_in_all; /* per key head, and of all */
     int64_t whole; /* tasks that are a group each; after them come halves of groups */
     int64_t tasks;
     int64_t claim;     /* whole tasks that a worker takes at once */
