@@ -12,8 +12,9 @@ all:
 	@cmake --build build
 
 demo: all
-	@cmake --build build --target bytelm_attention
+	@cmake --build build --target bytelm_attention bytelm
 	build/examples/bytelm_attention examples/data/bytelm
+	build/examples/bytelm examples/data/bytelm
 
 check:
 	@tools/setup.sh check

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tensors of a shape, their memory and what is in them: numbers uniform in [-1, 1), masks true with
- * probability 0.9, integers rising in four steps along the last axis, as the segments of a packed batch.
+ * probability 0.9, integers rising in four steps along the last axis, as the segments of a packed batch. What a
+ * forward pass would have written is computed by it: gradients are not defined for anything else.
  */
 #define _GNU_SOURCE 1
 #include "bench.h"
@@ -113,6 +114,42 @@ static void fill_inputs(const ejk_kernel *kernel, void *args, uint64_t *state) {
     }
 }
 
+/* Bytes of a field that is no nested record. */
+static size_t field_size(ejk_field_kind kind) {
+    switch (kind) {
+    case EJK_FIELD_BOOL: return sizeof(bool);
+    case EJK_FIELD_INT: return sizeof(int64_t);
+    case EJK_FIELD_FLOAT: return sizeof(double);
+    case EJK_FIELD_OPT_BOOL: return sizeof(ejk_opt_bool);
+    case EJK_FIELD_OPT_INT: return sizeof(ejk_opt_int);
+    case EJK_FIELD_OPT_FLOAT: return sizeof(ejk_opt_float);
+    case EJK_FIELD_WINDOW: return sizeof(ejk_window);
+    case EJK_FIELD_NAME: return EJK_NAME_SIZE;
+    case EJK_FIELD_DTYPE: return sizeof(ejk_dtype);
+    case EJK_FIELD_TENSOR: return sizeof(ejk_tensor);
+    case EJK_FIELD_RECORD: break;
+    }
+    return 0;
+}
+
+/* Runs the operation whose results are inputs here, on those of its arguments that are here too. */
+static bool fill_forward(const ejk_kernel *kernel, ejk_context *context, const void *args) {
+    const ejk_kernel *forward = kernel->forward;
+    if (!forward) return true;
+    char *others = calloc(1, forward->args->size);
+    if (!others) return complain("no memory for the arguments of %s", forward->op_id);
+    for (int32_t i = 0; i < forward->args->count; i++) {
+        const ejk_field *field = &forward->args->fields[i];
+        size_t offset;
+        const ejk_field *same = ejk_record_find(kernel->args, field->name, &offset);
+        if (same && same->kind == field->kind)
+            memcpy(others + field->offset, (const char *)args + offset, field_size(field->kind));
+    }
+    const bool done = succeeded(ejk_call(context, forward, others));
+    free(others);
+    return done;
+}
+
 /* ---- The case -------------------------------------------------------------------------------------- */
 
 static int64_t copies_of(const bench_case *bench, int64_t bytes) {
@@ -120,7 +157,7 @@ static int64_t copies_of(const bench_case *bench, int64_t bytes) {
     return bench->cold && most > bytes ? (most + bytes - 1) / bytes : 1;
 }
 
-static bool allocate(bench_case *bench, bool cold) {
+static bool allocate(bench_case *bench, ejk_context *context, bool cold) {
     const ejk_kernel *kernel = bench->call.kernel;
     int64_t inputs = total(&bench->call, false), outputs = total(&bench->call, true);
     bench->cold = inputs > 0 && (cold || ejk_plan_is_memory_bound(bench->plan));
@@ -139,6 +176,7 @@ static bool allocate(bench_case *bench, bool cold) {
         memcpy(args, bench->call.args, kernel->args->size);
         at = place(kernel, args, false, at);
         fill_inputs(kernel, args, &state);
+        if (!fill_forward(kernel, context, args)) return false;
     }
     return true;
 }
@@ -148,7 +186,8 @@ static bool build(const bench_request *request, ejk_context *context, bench_case
     if (!call_open(kernel, &bench->call)) return false;
     memcpy(bench->call.args, request->arguments->args, kernel->args->size);
     return shape_declare(&request->shape, &bench->call) &&
-           call_plan(&bench->call, context, &bench->plan) && allocate(bench, request->cold);
+           call_plan(&bench->call, context, &bench->plan) &&
+           allocate(bench, context, request->cold);
 }
 
 bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out) {

@@ -104,13 +104,20 @@ static bool read_ceilings(const ceiling_meter *meter, bool memory, ceilings *out
            read_core_share(meter, &out->core_share[1]);
 }
 
+/* The element type that the implementation multiplies in. bf16 and f16 are multiplied as f32 below AMX. */
+static ejk_dtype ceiling_dtype(const ejk_implementation *chosen) {
+    if (chosen->dtype == EJK_DTYPE_F64) return EJK_DTYPE_F64;
+    if (chosen->dtype == EJK_DTYPE_BF16 && chosen->isa == EJK_ISA_AMX) return EJK_DTYPE_BF16;
+    return EJK_DTYPE_F32;
+}
+
 static bool open_meter(const bench_case *bench, ejk_context *context, ceiling_meter *out) {
     const ejk_implementation *chosen = ejk_plan_implementation(bench->plan);
     int64_t bytes = bench->cold ? bench->input_bytes : ejk_rotation_bytes();
     int64_t least = 64 * (int64_t)ejk_threads_count(ejk_context_threads(context));
     *out = (ceiling_meter){.threads = ejk_context_threads(context),
                            .isa = chosen->isa,
-                           .dtype = chosen->dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F64 : EJK_DTYPE_F32,
+                           .dtype = ceiling_dtype(chosen),
                            .bytes = bytes < least ? least : bytes};
     out->buffer = bench_allocate(out->bytes);
     return out->buffer != NULL;

@@ -164,11 +164,16 @@ static json_t *record_json(const ejk_record *record) {
     return list;
 }
 
+/* Where an operation's implementations are found. */
+static const char *algorithm_of(const ejk_kernel *kernel) {
+    return kernel->algorithm ? kernel->algorithm : kernel->op_id;
+}
+
 static json_t *operation_json(const ejk_kernel *kernel, const ejk_registry *registry) {
     return json_pack("{s:s, s:s, s:s*, s:o, s:o}", "op", kernel->op_id, "version",
                      kernel->version ? kernel->version : "0", "doc", kernel->doc, "arguments",
                      record_json(kernel->args), "implementations",
-                     registry_json(registry, kernel->op_id));
+                     registry_json(registry, algorithm_of(kernel)));
 }
 
 static bool print_operation(const ejk_kernel *kernel, const ejk_registry *registry) {
@@ -176,8 +181,8 @@ static bool print_operation(const ejk_kernel *kernel, const ejk_registry *regist
     if (!succeeded(ejk_record_help(kernel->args, &help))) return false;
     printf("%s: %s\n\n%s\n", kernel->op_id, kernel->doc ? kernel->doc : "", help);
     ejk_free(help);
-    return print_registry(registry, kernel->op_id) && putchar('\n') != EOF &&
-           print_parameters(registry, kernel->op_id);
+    return print_registry(registry, algorithm_of(kernel)) && putchar('\n') != EOF &&
+           print_parameters(registry, algorithm_of(kernel));
 }
 
 /* ---- The command ----------------------------------------------------------------------------------- */

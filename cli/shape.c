@@ -79,12 +79,39 @@ static void put_heads_first(ejk_tensor *tensor) {
     tensor->strides[1] = tensor->shape[3];
 }
 
+static bool is_tensor(const ejk_field *field, ejk_field_role role) {
+    return field->kind == EJK_FIELD_TENSOR && field->role == role;
+}
+
+/* True if the operation has no result but those that are asked for, as gradients are. */
+static bool all_results_optional(const ejk_record *record) {
+    for (int32_t i = 0; i < record->count; i++)
+        if (is_tensor(&record->fields[i], EJK_REQUIRED_OUTPUT)) return false;
+    return true;
+}
+
+/*
+ * A result that is always computed here: of an operation without required results, all those whose shape is
+ * that of a required input, d_query for query, or of an optional one that is given, d_bias for bias.
+ */
+static bool is_derived(const ejk_record *record, const ejk_field *result, const char *with) {
+    if (!is_tensor(result, EJK_OUTPUT) || strncmp(result->name, "d_", 2) != 0) return false;
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *input = &record->fields[i];
+        if (strcmp(input->name, result->name + 2) == 0)
+            return is_tensor(input, EJK_REQUIRED) || names(with, input->name);
+    }
+    return false;
+}
+
 static bool declare(const call_shape *shape, op_call *call) {
     const ejk_record *record = call->kernel->args;
+    const bool derives = all_results_optional(record);
     if (!check_names(record, shape->with)) return false;
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
-        bool required = field->role == EJK_REQUIRED || field->role == EJK_REQUIRED_OUTPUT;
+        bool required = field->role == EJK_REQUIRED || field->role == EJK_REQUIRED_OUTPUT ||
+                        (derives && is_derived(record, field, shape->with));
         if (field->kind != EJK_FIELD_TENSOR || !(required || names(shape->with, field->name)))
             continue;
         if (!call_declare(call, i, &shape->axes, shape->dtype)) return false;

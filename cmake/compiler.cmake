@@ -28,7 +28,7 @@ endif()
 set(EJK_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
 set(EJK_ISA_FLAGS_avx512 ${EJK_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd
                          -mprefer-vector-width=512)
-set(EJK_ISA_FLAGS_amx ${EJK_ISA_FLAGS_avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
+set(EJK_ISA_FLAGS_amx ${EJK_ISA_FLAGS_avx512} -mavx512bf16 -mavx512vbmi -mamx-tile -mamx-bf16)
 set(EJK_ISA_FLAGS_neon)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")

@@ -3,6 +3,7 @@
  * Block-sparse attention and its gradients against flash attention with the elements of the same mask, for
  * every kind of mask; arrays that lie; what calls are refused.
  */
+#include "support/flash_case.h"
 #include "support/soak.h"
 #include "support/splash_call.h"
 
@@ -32,20 +33,9 @@ static void *room(int64_t count, size_t size) {
     return memory;
 }
 
-static void store(ejk_dtype dtype, void *data, int64_t index, double value) {
-    if (dtype == EJK_DTYPE_F64)
-        ((double *)data)[index] = value;
-    else
-        ((float *)data)[index] = (float)value;
-}
-
-static double load(ejk_dtype dtype, const void *data, int64_t index) {
-    return dtype == EJK_DTYPE_F64 ? ((const double *)data)[index] : ((const float *)data)[index];
-}
-
 static void *numbers(struct random *r, ejk_dtype dtype, int64_t count) {
     void *data = room(count, 8);
-    for (int64_t i = 0; i < count; i++) store(dtype, data, i, random_normal(r));
+    for (int64_t i = 0; i < count; i++) flash_store(dtype, data, i, random_normal(r));
     return data;
 }
 
@@ -59,8 +49,10 @@ static void poison(struct world *w) {
                 for (int64_t i = 0; i < w->q; i++) seen |= w->dense[(h * w->q + i) * w->kv + j];
             for (int64_t b = 0; !seen && b < w->b; b++) {
                 const int64_t row = (b * w->kv_heads + g) * w->kv + j;
-                for (int64_t k = 0; k < w->d; k++) store(w->dtype, w->key, row * w->d + k, NAN);
-                for (int64_t k = 0; k < w->dv; k++) store(w->dtype, w->value, row * w->dv + k, NAN);
+                for (int64_t k = 0; k < w->d; k++)
+                    flash_store(w->dtype, w->key, row * w->d + k, NAN);
+                for (int64_t k = 0; k < w->dv; k++)
+                    flash_store(w->dtype, w->value, row * w->dv + k, NAN);
             }
         }
 }
@@ -188,7 +180,7 @@ static ejk_flash_attention_args dense_call(const struct world *w, void *out, flo
 static void expect_near_all(const struct world *w, const void *got, const void *wanted,
                             int64_t count, double tolerance) {
     for (int64_t i = 0; i < count; i++) {
-        const double a = load(w->dtype, got, i), b = load(w->dtype, wanted, i);
+        const double a = flash_load(w->dtype, got, i), b = flash_load(w->dtype, wanted, i);
         if (!(fabs(a - b) <= tolerance * (1 + fabs(b))))
             fail_msg("element %lld is %.9g, expected %.9g", (long long)i, a, b);
     }
@@ -200,6 +192,11 @@ static void expect_lse(const struct world *w, const float *wanted) {
             assert_true(w->lse[i] == wanted[i]);
         else
             EXPECT_NEAR(w->lse[i], wanted[i], 1e-5 * (1 + fabs((double)wanted[i])));
+}
+
+/* What a result in f32 may be off; of 16 bits, by one unit in the last place, as it is rounded once. */
+static double step(ejk_dtype dtype) {
+    return dtype == EJK_DTYPE_BF16 ? 0x1p-7 : dtype == EJK_DTYPE_F16 ? 0x1p-10 : 1e-5;
 }
 
 static void check_forward(struct random *r, struct world *w) {
@@ -215,7 +212,8 @@ static void check_forward(struct random *r, struct world *w) {
     EXPECT_OK(ejk_blocksparse_attention_fwd(contexts[1], &args));
     assert_memory_equal(w->out, expected, (size_t)outs * ejk_dtype_size(w->dtype));
     assert_memory_equal(w->lse, lse, (size_t)rows * sizeof *lse);
-    if (w->dtype == EJK_DTYPE_F32) {
+    if (w->dtype != EJK_DTYPE_F64) {
+        const size_t bytes = (size_t)outs * ejk_dtype_size(w->dtype);
         strcpy(args.platform, "simd");
         if (random_chance(r, 0.5)) {
             ejk_blocksparse_attention_config cfg = {.platform = "simd"};
@@ -226,14 +224,14 @@ static void check_forward(struct random *r, struct world *w) {
         }
         for (int i = 0; i < TIERS; i++) {
             EXPECT_OK(ejk_blocksparse_attention(tiers[i], &args));
-            expect_near_all(w, w->out, expected, outs, 1e-5);
+            expect_near_all(w, w->out, expected, outs, step(w->dtype));
             expect_lse(w, lse);
         }
         for (int i = 0; i < THREADS; i++) {
-            memset(w->out, 0xee, (size_t)outs * sizeof(float));
+            memset(w->out, 0xee, bytes);
             EXPECT_OK(ejk_blocksparse_attention(contexts[i], &args));
-            if (i == 0) memcpy(first, w->out, (size_t)outs * sizeof(float));
-            assert_memory_equal(w->out, first, (size_t)outs * sizeof(float));
+            if (i == 0) memcpy(first, w->out, bytes);
+            assert_memory_equal(w->out, first, bytes);
         }
     }
     free(expected);
@@ -241,11 +239,15 @@ static void check_forward(struct random *r, struct world *w) {
     free(lse);
 }
 
+static const ejk_dtype types[] = {EJK_DTYPE_F32, EJK_DTYPE_F32,  EJK_DTYPE_F32,
+                                  EJK_DTYPE_F64, EJK_DTYPE_BF16, EJK_DTYPE_F16};
+
 static void blocks_attend_as_their_elements_do(void **state) {
     (void)state;
     for (struct random r; soak_round(&r, 41, 600);) {
         struct world w;
-        open_world(&r, random_chance(&r, 0.8) ? EJK_DTYPE_F32 : EJK_DTYPE_F64, false, &w);
+        const ejk_dtype dtype = RANDOM_OF(&r, types);
+        open_world(&r, dtype, false, &w);
         check_forward(&r, &w);
         close_world(&w);
     }
@@ -255,7 +257,8 @@ static void large_blocks_do_too(void **state) {
     (void)state;
     for (struct random r; soak_round(&r, 42, 60);) {
         struct world w;
-        open_world(&r, EJK_DTYPE_F32, true, &w);
+        const ejk_dtype dtype = RANDOM_OF(&r, types);
+        open_world(&r, dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F32 : dtype, true, &w);
         check_forward(&r, &w);
         close_world(&w);
     }

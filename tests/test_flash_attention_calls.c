@@ -194,8 +194,8 @@ static void test_combinations(void **state) {
     REFUSED(INVALID_ARGUMENT, "row_max", args.row_max = args.lse; args.row_max.data = row_max);
     REFUSED(INVALID_ARGUMENT, "row_sum", args.row_sum = args.lse; args.row_sum.data = row_sum);
     ejk_tensor lengths = ejk_tensor_1d(anything, EJK_DTYPE_I32, 3);
-    REFUSED(UNAVAILABLE, "cum_seqlens_q", args.cum_seqlens_q = lengths);
-    REFUSED(UNAVAILABLE, "cum_seqlens_k", args.cum_seqlens_k = lengths);
+    REFUSED(INVALID_ARGUMENT, "cum_seqlens_q is given alone", args.cum_seqlens_q = lengths);
+    REFUSED(INVALID_ARGUMENT, "cum_seqlens_k is given alone", args.cum_seqlens_k = lengths);
 }
 
 /* Explicit parameters of an implementation that takes some, beyond its bounds. */

@@ -179,6 +179,43 @@ static void huge_blocks_are_one(void **state) {
     ejk_free(text);
 }
 
+/* The documented example, from the object itself; and one that has no ids stored. */
+static void a_mask_info_shows_itself(void **state) {
+    (void)state;
+    int32_t ids[T] = {1, 1, 1, 1, 2, 2, 2, -1};
+    const ejk_tensor tensor = ejk_tensor_2d(ids, EJK_DTYPE_I32, 1, T);
+    ejk_mask_info *packed, *causal;
+    EXPECT_OK(ejk_mask_info_from_segments(&tensor, NULL, false, NULL, &packed));
+    EXPECT_OK(ejk_mask_info_apply_causal(packed, NULL, &causal));
+    ejk_mask_visualize_args args = {.block_size = {ejk_int(2)}};
+    char *text = NULL;
+    size_t length = 0;
+    EXPECT_OK(ejk_mask_info_visualize(causal, &args, &text, &length));
+    assert_non_null(strstr(text, "         010102?"
+                                 "?\n"));
+    assert_non_null(strstr(text, "   MIX ||    ░░░░||\n"));
+    assert_int_equal(strlen(text), length);
+    ejk_free(text);
+    EXPECT_OK(ejk_mask_info_visualize(causal, NULL, &text, &length));
+    assert_non_null(strstr(text, "blocks of 32"));
+    ejk_free(text);
+    uint8_t mask[T * T] = {1};
+    args.mask = ejk_tensor_4d(mask, EJK_DTYPE_BOOL, 1, 1, T, T);
+    text = NULL;
+    EXPECT_FAIL(INVALID_ARGUMENT, "beside those of the MaskInfo",
+                ejk_mask_info_visualize(causal, &args, &text, &length));
+    EXPECT_FAIL(INVALID_ARGUMENT, "NULL", ejk_mask_info_visualize(NULL, NULL, &text, &length));
+    assert_null(text);
+    ejk_mask_info *dense;
+    EXPECT_OK(ejk_mask_info_from_attention_mask(&args.mask, NULL, &dense));
+    args.mask = (ejk_tensor){0};
+    EXPECT_OK(ejk_mask_info_visualize(dense, &args, &text, &length));
+    ejk_free(text);
+    ejk_mask_info_release(dense);
+    ejk_mask_info_release(causal);
+    ejk_mask_info_release(packed);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_documented_picture),
@@ -186,6 +223,7 @@ int main(void) {
         cmocka_unit_test(blocks_are_merged_and_rows_grouped),
         cmocka_unit_test(wrong_calls_are_refused),
         cmocka_unit_test(huge_blocks_are_one),
+        cmocka_unit_test(a_mask_info_shows_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

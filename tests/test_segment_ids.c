@@ -354,7 +354,7 @@ static void shared_patterns_on_threads(void **state) {
             for (int64_t j = 0; j < keys; j++) {
                 uint64_t mixed = (uint64_t)(i % kinds * 41 + j * j % kinds) * 0x9e3779b97f4a7c15u;
                 plain[i * keys + j] = i % kinds != 3 && mixed >> 61 == 0;
-                memory.data[i * stride + j] = plain[i * keys + j] ? (uint8_t)(1 + j % 255) : 0;
+                memory.data[i * stride + j] = (uint8_t)(plain[i * keys + j] ? 1 + j % 255 : 0);
             }
         }
         int64_t *wanted = ids + queries + keys;

@@ -46,8 +46,11 @@ PUBLIC = {
     "batch.h": "ops/execution",
     "lowered.h": "ops/execution",
     "profiler.h": "ops/execution",
+    "attention.h": "modules",
+    "attention_merge.h": "modules",
     "flash_attention.h": "modules",
     "blocksparse_attention.h": "modules",
+    "scaled_dot_product_attention.h": "modules",
     "ejkernel.h": "modules",
 }
 

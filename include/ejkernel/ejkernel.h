@@ -7,6 +7,8 @@
 #ifndef EJKERNEL_EJKERNEL_H
 #define EJKERNEL_EJKERNEL_H
 
+#include <ejkernel/attention.h>
+#include <ejkernel/attention_merge.h>
 #include <ejkernel/batch.h>
 #include <ejkernel/benchmark.h>
 #include <ejkernel/blocksparse_attention.h>
@@ -31,6 +33,7 @@
 #include <ejkernel/record.h>
 #include <ejkernel/recording.h>
 #include <ejkernel/registry.h>
+#include <ejkernel/scaled_dot_product_attention.h>
 #include <ejkernel/selector.h>
 #include <ejkernel/sequence.h>
 #include <ejkernel/splash_mask.h>

@@ -19,7 +19,15 @@
  * The same holds if all its visible scores are −∞. What lies in masked places, NaN included, never
  * reaches a result; what is visible propagates as arithmetic says.
  *
- * Accuracy: the error against f64 is at most twice that of a plain f32 evaluation plus 4 ulp. Results are
+ * Packed sequences: with cum_seqlens_q and cum_seqlens_k, sequence n has the queries from cum_seqlens_q[n] to
+ * before cum_seqlens_q[n+1], its keys likewise, and sees nothing else; S and T in the default offset, and the
+ * places that dropout counts, are its own. Tokens lie one after the other, query [T,Hq,D], lse [Hq,T], and there is no
+ * bias, mask or segment ids; or sequence n is the first tokens of batch entry n, query [B,T,Hq,D] with N = B.
+ * Rows of no sequence get output 0 and lse −∞. Lengths that decrease, or end beyond the tensors, are
+ * INVALID_ARGUMENT when the call is executed, before anything is written.
+ *
+ * Accuracy: the error against f64 is at most twice that of a plain evaluation in the type of query, sums in
+ * f32, plus 4 ulp of that type. Results are
  * bitwise equal for any number of threads, any batch neighbours, any position of a row, with the same
  * implementation and parameters.
  *
@@ -52,15 +60,14 @@ extern EJK_API const ejk_record ejk_flash_attention_config_record;
  * value, n sinks. Any strides with a contiguous last axis. Zero-initialised members are left out.
  */
 #define EJK_FLASH_ATTENTION_INPUTS(F, R)                                                           \
-    F(TENSOR, query, EJK_REQUIRED, "", "[B,T,Hq,D] float", "queries")                              \
-    F(TENSOR, key, EJK_REQUIRED, "", "[B,S,Hkv,D] query", "keys")                                  \
-    F(TENSOR, value, EJK_REQUIRED, "", "[B,S,Hkv,Dv] query", "values")                             \
+    F(TENSOR, query, EJK_REQUIRED, "", "[B,T,Hq,D] or [T,Hq,D] float", "queries")                  \
+    F(TENSOR, key, EJK_REQUIRED, "", "[B,S,Hkv,D] or [S,Hkv,D] query", "keys")                     \
+    F(TENSOR, value, EJK_REQUIRED, "", "[B,S,Hkv,Dv] or [S,Hkv,Dv] query", "values")               \
     F(TENSOR, bias, EJK_OPTIONAL, "none", "[B|1,Hq|1,T|1,S] query",                                \
       "added to the scores after the soft cap, natural-log units")                                 \
     F(TENSOR, cum_seqlens_q, EJK_OPTIONAL, "none", "[N+1] int",                                    \
-      "cumulative query lengths of packed sequences; not in this version")                         \
-    F(TENSOR, cum_seqlens_k, EJK_OPTIONAL, "none", "[N+1] int",                                    \
-      "cumulative key lengths of packed sequences; not in this version")                           \
+      "0 and the ends of N packed sequences of queries, not decreasing; given with cum_seqlens_k") \
+    F(TENSOR, cum_seqlens_k, EJK_OPTIONAL, "none", "[N+1] int", "0 and the ends of their keys")    \
     F(TENSOR, softmax_aux, EJK_OPTIONAL, "none", "[n] or [Hq,n] or [Hkv,n] query",                 \
       "sinks: logits that join the denominator only")                                              \
     F(TENSOR, attention_mask, EJK_OPTIONAL, "none", "[B|1,Hq|Hkv|1,T|1,S] bool",                   \
@@ -92,13 +99,13 @@ extern EJK_API const ejk_record ejk_flash_attention_config_record;
 /** Arguments: the inputs, and what the call writes. */
 #define EJK_FLASH_ATTENTION_ARGS(F, R)                                                             \
     EJK_FLASH_ATTENTION_INPUTS(F, R)                                                               \
-    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[B,T,Hq,Dv] float",                                   \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[B,T,Hq,Dv] or [T,Hq,Dv] float",                      \
       "attention output, in the type of query (float32 if not normalised)")                        \
-    F(TENSOR, lse, EJK_OUTPUT, "not written", "[B,Hq,T] float32",                                  \
+    F(TENSOR, lse, EJK_OUTPUT, "not written", "[B,Hq,T] or [Hq,T] float32",                        \
       "log-sum-exp of each row, sinks included, natural log")                                      \
-    F(TENSOR, row_max, EJK_OUTPUT, "not written", "[B,Hq,T] float32",                              \
+    F(TENSOR, row_max, EJK_OUTPUT, "not written", "[B,Hq,T] or [Hq,T] float32",                    \
       "largest visible score of each row; with normalize_output = false")                          \
-    F(TENSOR, row_sum, EJK_OUTPUT, "not written", "[B,Hq,T] float32",                              \
+    F(TENSOR, row_sum, EJK_OUTPUT, "not written", "[B,Hq,T] or [Hq,T] float32",                    \
       "sum of exp(score - row_max); with normalize_output = false")
 
 EJK_RECORD_STRUCT(ejk_flash_attention_args, EJK_FLASH_ATTENTION_ARGS);

@@ -52,10 +52,10 @@ typedef struct ejk_invocation {
 
 /** Description of an operation. Constant; it and what it points to live as long as its contexts. */
 typedef struct ejk_kernel {
-    const char *op_id;      /**< "flash_attention": also the algorithm looked up in the registry */
-    const char *version;    /**< of the operation's meaning; NULL = "0" */
-    const char *doc;        /**< one line */
-    const ejk_record *args; /**< description of the arguments */
+    const char *op_id;        /**< "flash_attention" */
+    const char *version;      /**< of the operation's meaning; NULL = "0" */
+    const char *doc;          /**< one line */
+    const ejk_record *args;   /**< description of the arguments */
     const ejk_record *config; /**< description of the configuration; NULL = none */
     /**
      * Name of the nested record of `args` that holds an explicit configuration ("cfg"), and the record
@@ -89,6 +89,17 @@ typedef struct ejk_kernel {
     /** Another call key than the documented one (identity.h), under which configurations are kept: a text of
      * fewer than `size` bytes. NULL = that. */
     ejk_status (*key_builder)(const ejk_invocation *invocation, char *key, size_t size);
+    /** Of gradients: the operation whose results, under their own names, are arguments here. NULL = none. */
+    const struct ejk_kernel *forward;
+    /** What is looked up in the registry; NULL = op_id. So operations with the same problem, or one that begins
+     * with the other's, share implementations. */
+    const char *algorithm;
+    /**
+     * Algorithm of a second step on the same problem, run after the implementation; NULL as a function or an
+     * answer = none. Asked once, when the plan is made. It is looked up as the first, and its parameters have
+     * their fallbacks. Hooks run alone.
+     */
+    const char *(*afterwards)(const void *problem);
 } ejk_kernel;
 
 /** The configuration every operation's configuration starts with. */

@@ -29,6 +29,7 @@
 #ifndef EJKERNEL_MASK_DRAWING_H
 #define EJKERNEL_MASK_DRAWING_H
 
+#include <ejkernel/mask_info.h>
 #include <ejkernel/splash_mask.h>
 
 #ifdef __cplusplus
@@ -135,6 +136,14 @@ typedef struct ejk_mask_visualize_args {
  */
 EJK_API EJK_NODISCARD ejk_status ejk_mask_visualize(const ejk_mask_visualize_args *args,
                                                     char **text, size_t *length);
+
+/**
+ * The same of a MaskInfo: mask and ids are its own, and those of `args` (NULL = defaults) stay unset. The
+ * mask is computed if it has not been. Statuses: those above, and of mask_info.h.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_mask_info_visualize(const ejk_mask_info *info,
+                                                         const ejk_mask_visualize_args *args,
+                                                         char **text, size_t *length);
 
 #ifdef __cplusplus
 }

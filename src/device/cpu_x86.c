@@ -8,7 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Leaf 7, sub-leaf 0, EDX. */
+/* Leaf 7, sub-leaf 0, ECX. */
+#define AVX512_VBMI_BIT (1u << 1)
+/* The same, EDX. */
 #define AMX_BF16_BIT    (1u << 22)
 #define AVX512_FP16_BIT (1u << 23)
 #define AMX_TILE_BIT    (1u << 24)
@@ -50,7 +52,8 @@ void ejki_cpu_add_x86(ejk_cpu_info *cpu, uint32_t signature) {
     if (!cpu->tiers[EJK_ISA_AVX512] || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return;
     cpu->avx512_fp16 = edx & AVX512_FP16_BIT;
     cpu->amx_bf16 = (edx & AMX_TILE_BIT) && (edx & AMX_BF16_BIT) && tiles_permitted();
-    cpu->tiers[EJK_ISA_AMX] = cpu->amx_bf16;
+    /* Kernels of this tier use what all such processors have besides; a hypervisor may hide it. */
+    cpu->tiers[EJK_ISA_AMX] = cpu->amx_bf16 && cpu->avx512_bf16 && (ecx & AVX512_VBMI_BIT);
 }
 
 #endif

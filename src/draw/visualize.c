@@ -249,3 +249,20 @@ ejk_status ejk_mask_visualize(const ejk_mask_visualize_args *args, char **text, 
     *length = size;
     return EJK_OK;
 }
+
+ejk_status ejk_mask_info_visualize(const ejk_mask_info *info, const ejk_mask_visualize_args *args,
+                                   char **text, size_t *length) {
+    ejk_mask_visualize_args own = {.batch = 0};
+    if (args) own = *args;
+    if (ejk_tensor_present(&own.mask) || ejk_tensor_present(&own.q_segment_ids) ||
+        ejk_tensor_present(&own.kv_segment_ids))
+        return REFUSE(INVALID_ARGUMENT, INVALID_ARGUMENT,
+                      "args has a mask or segment ids, expected none beside those of the MaskInfo");
+    EJKI_TRY(ejk_mask_info_get_or_compute_attention_mask(info, EJK_DTYPE_BOOL, &own.mask));
+    ejk_mask_info_fields fields;
+    EJKI_TRY(ejk_mask_info_tree_flatten(info, &fields));
+    own.q_segment_ids = fields.q_segment_ids;
+    own.kv_segment_ids =
+        ejk_tensor_present(&fields.kv_segment_ids) ? fields.kv_segment_ids : fields.q_segment_ids;
+    return ejk_mask_visualize(&own, text, length);
+}

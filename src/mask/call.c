@@ -81,7 +81,7 @@ ejk_status ejki_mask_alloc(const ejki_mask_call *call, int64_t count, int64_t si
                       "an array of %lld entries of %lld bytes is asked for, more than the limit of "
                       "%lld bytes",
                       (long long)count, (long long)size, (long long)call->max_bytes);
-    void *memory = malloc((size_t)ejki_max(bytes, 1));
+    void *memory = ejki_allocate(bytes);
     if (memory == NULL)
         return REFUSE(OUT_OF_MEMORY, INVALID_ARGUMENT, "memory of %lld bytes could not be had",
                       (long long)bytes);

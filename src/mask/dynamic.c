@@ -13,23 +13,32 @@ struct dynamic {
     uint8_t *blocks; /* [heads][rows][columns][bq][bkv], for dkv the last two exchanged */
 };
 
-static uint8_t element(const struct dynamic *dynamic, int64_t head, int64_t row, int64_t column) {
-    return dynamic->elements[head * dynamic->head_stride + row * dynamic->row_stride +
-                             column * dynamic->column_stride] != 0;
+/* The stride is a constant where it can be, so that compilers take many elements at once. */
+static inline void copy_elements(const uint8_t *from, int64_t stride, int64_t count, uint8_t *to,
+                                 int64_t step) {
+    for (int64_t i = 0; i < count; i++) to[i * step] = from[i * stride] != 0;
 }
+
+enum { STRIP = 64 }; /* columns that are turned at a time: a line of the mask, lines of the block */
 
 static void copy_block(const struct dynamic *dynamic, int64_t head, int64_t row, int64_t column,
                        uint8_t *out) {
     const ejki_mask_call *call = dynamic->call;
+    const int64_t stride = dynamic->column_stride;
+    const uint8_t *from = dynamic->elements + head * dynamic->head_stride +
+                          row * dynamic->row_stride + column * stride;
     if (call->dkv) {
-        for (int64_t b = 0; b < call->bkv; b++)
+        for (int64_t b = 0; b < call->bkv; b += STRIP)
             for (int64_t a = 0; a < call->bq; a++)
-                *out++ = element(dynamic, head, row + a, column + b);
+                copy_elements(from + a * dynamic->row_stride + b * stride, stride,
+                              ejki_min(STRIP, call->bkv - b), out + b * call->bq + a, call->bq);
         return;
     }
-    for (int64_t a = 0; a < call->bq; a++)
-        for (int64_t b = 0; b < call->bkv; b++)
-            *out++ = element(dynamic, head, row + a, column + b);
+    for (int64_t a = 0; a < call->bq; a++, from += dynamic->row_stride, out += call->bkv)
+        if (stride == 1)
+            copy_elements(from, 1, call->bkv, out, 1);
+        else
+            copy_elements(from, stride, call->bkv, out, 1);
 }
 
 /* One block row of one head. */

@@ -212,6 +212,7 @@ const ejk_kernel ejk_blocksparse_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_blocksparse_vjp_problem),
     .prepare = prepare_vjp,
     .bind = bind_vjp,
+    .forward = &ejk_blocksparse_attention_kernel,
 };
 
 /* ---- Calls -------------------------------------------------------------------------------------------- */

@@ -38,6 +38,8 @@ void ejki_flash_bind(const void *arguments, void *problem) {
     p->query_segments.data = pointer(&args->q_segment_ids);
     p->key_segments.data = pointer(&args->kv_segment_ids);
     p->sinks = pointer(&args->softmax_aux);
+    p->query_sums = pointer(&args->cum_seqlens_q);
+    p->key_sums = pointer(&args->cum_seqlens_k);
 }
 
 const ejk_kernel ejk_flash_attention_kernel = {

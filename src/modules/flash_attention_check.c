@@ -33,7 +33,7 @@ static ejk_status check_types(const ejk_flash_attention_args *args) {
 
 /* The counters of the random numbers have 32 bits for each axis. */
 static ejk_status check_dropout(double probability, const ejk_axes *axes) {
-    static const char *const names[] = {"B", "Hq", "T", "S"};
+    static const char *const names[] = {"B", "N", "Hq", "T", "S"};
     if (!(probability >= 0 && probability < 1))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "dropout_prob is %g, expected at least 0 and below 1", probability);
@@ -112,11 +112,68 @@ static ejk_status check_sizes(const ejk_axes *axes) {
     return EJK_OK;
 }
 
+/* All tensors with a batch axis, or none of them. */
+static ejk_status check_ranks(const ejk_flash_attention_args *args) {
+    const struct {
+        const ejk_tensor *tensor;
+        const char *name;
+        int32_t axes; /* besides that of the batch */
+    } all[] = {
+        {&args->key, "key", 3}, {&args->value, "value", 3},     {&args->out, "out", 3},
+        {&args->lse, "lse", 2}, {&args->row_max, "row_max", 2}, {&args->row_sum, "row_sum", 2},
+    };
+    const int32_t batch = args->query.rank - 3;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (ejk_tensor_present(all[i].tensor) && all[i].tensor->rank != all[i].axes + batch)
+            return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                             "%s has rank %d, expected %d beside query's %d", all[i].name,
+                             (int)all[i].tensor->rank, (int)(all[i].axes + batch),
+                             (int)args->query.rank);
+    return EJK_OK;
+}
+
+/* Bias, masks and ids have a place for each padded token, but none for sequences side by side. */
+static ejk_status check_tokens(const ejk_flash_attention_args *args) {
+    const struct {
+        const ejk_tensor *tensor;
+        const char *name;
+    } padded[] = {{&args->bias, "bias"},
+                  {&args->attention_mask, "attention_mask"},
+                  {&args->q_segment_ids, "q_segment_ids"},
+                  {&args->kv_segment_ids, "kv_segment_ids"}};
+    for (size_t i = 0; i < sizeof padded / sizeof *padded; i++)
+        if (ejk_tensor_present(padded[i].tensor))
+            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                             "%s is given, expected none where query is [T,Hq,D]", padded[i].name);
+    return EJK_OK;
+}
+
+/* The lengths themselves are data, looked at when the plan is executed. */
+static ejk_status check_layout(const ejk_flash_attention_args *args, const ejk_axes *axes) {
+    const ejk_tensor *query = &args->cum_seqlens_q, *key = &args->cum_seqlens_k;
+    if (ejk_tensor_present(query) != ejk_tensor_present(key))
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is given alone, expected %s too",
+                         ejk_tensor_present(query) ? "cum_seqlens_q" : "cum_seqlens_k",
+                         ejk_tensor_present(query) ? "cum_seqlens_k" : "cum_seqlens_q");
+    if (!ejk_tensor_present(query) && args->query.rank == 3)
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                         "query has rank 3, expected 4 without cum_seqlens_q");
+    EJKI_TRY(check_ranks(args));
+    if (!ejk_tensor_present(query)) return EJK_OK;
+    if (query->dtype != key->dtype)
+        return ejki_fail(EJK_STATUS_INVALID_DTYPE,
+                         "cum_seqlens_k has type %s, expected %s as cum_seqlens_q",
+                         ejk_dtype_name(key->dtype), ejk_dtype_name(query->dtype));
+    if (args->query.rank == 3) return check_tokens(args);
+    if (ejk_axes_get(axes, "N") == ejk_axes_get(axes, "B")) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                     "cum_seqlens_q has %lld elements, expected %lld, one more than query's batch",
+                     (long long)ejk_axes_get(axes, "N") + 1,
+                     (long long)ejk_axes_get(axes, "B") + 1);
+}
+
 ejk_status ejki_flash_check(const ejk_flash_attention_args *args, const ejk_axes *axes) {
-    if (ejk_tensor_present(&args->cum_seqlens_q) || ejk_tensor_present(&args->cum_seqlens_k))
-        return ejki_fail(
-            EJK_STATUS_UNAVAILABLE, "%s is given, but packed sequences are not in this version",
-            ejk_tensor_present(&args->cum_seqlens_q) ? "cum_seqlens_q" : "cum_seqlens_k");
+    EJKI_TRY(check_layout(args, axes));
     EJKI_TRY(check_sizes(axes));
     EJKI_TRY(check_heads(axes));
     EJKI_TRY(check_types(args));

@@ -7,6 +7,7 @@
 #include <ejkernel/flash_attention.h>
 
 #include "base/base.h"
+#include "kernels/flash_attention/vjp_problem.h"
 
 #include <string.h>
 
@@ -19,6 +20,38 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
     return ejki_max(low, ejki_min(value, high));
 }
 
+static int64_t cache_bytes(void) {
+    return ejk_cpu()->l2_bytes > 0 ? ejk_cpu()->l2_bytes : 1 << 20;
+}
+
+/* Bytes of a key with its value. Bounds far above any real size keep sums from overflowing. */
+static int64_t row_bytes(const ejki_flash_problem *p) {
+    return (clamp(p->head_dim, 1, 1 << 20) + clamp(p->value_dim, 1, 1 << 20)) *
+           (int64_t)sizeof(float);
+}
+
+/* A window's edges cut blocks, which costs less where blocks are much shorter than the window. */
+static int64_t quarter_window(const ejki_flash_problem *p) {
+    return (p->last_offset - p->first_offset + 1) / 4;
+}
+
+/*
+ * The tiled kernel on AMX: keys as many as their weights fit the first-level cache, and so many rows, up to
+ * 1024, that packing a block costs little beside using it, within half of the second level.
+ */
+static void set_amx_blocks(const ejk_invocation *invocation, int64_t cache,
+                           ejk_fwd_params *params) {
+    const ejki_flash_problem *p = invocation->problem;
+    const int64_t dims = clamp(p->head_dim, 1, 1 << 20) + 2 * clamp(p->value_dim, 1, 1 << 20);
+    const int64_t heads = ejki_max(1, p->batch * p->kv_heads);
+    const int64_t share =
+        ejki_cdiv(p->queries * p->group, ejki_cdiv((int64_t)invocation->threads * 4, heads));
+    const int64_t rows = clamp(cache / 2 / (2 * dims), 64, 1024);
+    const int64_t window = p->last_offset - p->first_offset + 1;
+    params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 64)));
+    params->kv_blocksize = ejk_int(clamp(window / 4 / 32 * 32, 64, ejki_min(512, whole(p->keys))));
+}
+
 /*
  * Blocks by the second-level cache, of which the tiled kernel gives a quarter to a task's queries and
  * sums and an eighth to the keys and values at hand; queries packed beyond 512 rows, or keys beyond 256,
@@ -29,28 +62,44 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
 void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     const ejki_flash_problem *p = invocation->problem;
     ejk_fwd_params *params = &((ejk_flash_attention_config *)config)->fwd_params;
-    const int64_t cache = ejk_cpu()->l2_bytes > 0 ? ejk_cpu()->l2_bytes : 1 << 20;
-    /* Bounds far above any real size keep the sums below from overflowing. */
-    const int64_t dims = clamp(p->head_dim, 1, 1 << 20) + clamp(p->value_dim, 1, 1 << 20);
-    const int64_t row = dims * (int64_t)sizeof(float), kv_heads = clamp(p->kv_heads, 1, 1 << 20);
+    const int64_t cache = cache_bytes(), row = row_bytes(p);
+    const int64_t kv_heads = clamp(p->kv_heads, 1, 1 << 20);
     const int64_t heads = ejki_max(1, p->batch * p->kv_heads);
     const int64_t tasks_per_head = ejki_cdiv((int64_t)invocation->threads * 4, heads);
     const int64_t share = ejki_cdiv(p->queries * p->group, tasks_per_head);
     const int64_t rows = clamp(cache / 4 / row, 48, 512);
     params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 48)));
-    /* A window's edges cut blocks, which costs less where blocks are much shorter than the window. */
-    const int64_t window = p->last_offset - p->first_offset + 1;
-    params->kv_blocksize = ejk_int(
-        clamp(ejki_min(cache / 8 / row, window / 4) / 32 * 32, 32, ejki_min(256, whole(p->keys))));
+    params->kv_blocksize = ejk_int(clamp(ejki_min(cache / 8 / row, quarter_window(p)) / 32 * 32, 32,
+                                         ejki_min(256, whole(p->keys))));
     /*
      * The row-wise kernel: a block of all heads' keys and values well inside the cache, and enough splits
      * for many threads, none below 512 keys but for the first four: with fewer tasks a few threads would
      * share out the heads, and then none reads memory in order.
      */
     params->blocksize_keys = ejk_int(clamp((1 << 17) / (row * kv_heads) / 32 * 32, 32, 128));
+    if (invocation->implementation->isa == EJK_ISA_AMX) set_amx_blocks(invocation, cache, params);
     const int64_t batch = ejki_max(1, p->batch);
     const int64_t few = clamp(p->keys / 64, 1, ejki_cdiv(4, batch));
     params->num_key_splits = ejk_int(clamp(p->keys / 512, few, ejki_cdiv(64, batch)));
+}
+
+/*
+ * Gradients. A key takes two and a half rows of the worker's memory, packed twice and with two sums, and a
+ * column of slopes beside the block of queries; a third of the second-level cache holds them. Fewer keys, but
+ * not below 64, where there would be fewer than eight tasks. Both follow from shapes and processor alone.
+ */
+void ejki_flash_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config) {
+    const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)invocation->problem)->forward;
+    ejk_bwd_params *params = &((ejk_flash_attention_config *)config)->bwd_params;
+    const int64_t cache = cache_bytes(), row = row_bytes(p);
+    const int64_t rows = clamp(cache / 8 / row / 12 * 12, 24, 96);
+    const int64_t heads = clamp(p->batch * p->kv_heads, 1, 8);
+    const int64_t share = ejki_max(64, p->keys / (8 / heads));
+    const int64_t keys = cache / 3 / (row * 5 / 2 + rows * (int64_t)sizeof(float));
+    params->q_blocksize = ejk_int(rows);
+    params->kv_blocksize =
+        ejk_int(clamp(ejki_min(ejki_min(keys, share), quarter_window(p)) / 32 * 32, 32,
+                      ejki_min(256, whole(p->keys))));
 }
 
 /* ---- Candidates ------------------------------------------------------------------------------------- */
@@ -58,13 +107,12 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
 /* A parameter and the value beyond which nothing changes any more. */
 typedef struct range {
     const char *name;
-    size_t offset; /* in the parameters */
+    size_t offset; /* in the configuration */
     int64_t most;
 } range;
 
 static ejk_opt_int *value_of(void *config, const range *r) {
-    char *params = (char *)&((ejk_flash_attention_config *)config)->fwd_params;
-    return (ejk_opt_int *)(void *)(params + r->offset);
+    return (ejk_opt_int *)(void *)((char *)config + r->offset);
 }
 
 static bool takes(const ejk_implementation *chosen, const char *name) {
@@ -79,19 +127,12 @@ static const double factors[][2] = {
     {0.25, 1}, {4, 1}, {1, 0.25}, {1, 4}, {0.25, 2},  {4, 0.5}, {0.25, 0.5}, {4, 2},
 };
 
-ejk_status ejki_flash_candidate_cfgs(const ejk_invocation *invocation, void *configs,
-                                     int32_t capacity, int32_t *count) {
-    const ejki_flash_problem *p = invocation->problem;
-    const range ranges[] = {
-        {"q_blocksize", offsetof(ejk_fwd_params, q_blocksize), p->queries * p->group},
-        {"kv_blocksize", offsetof(ejk_fwd_params, kv_blocksize), whole(p->keys)},
-        {"num_key_splits", offsetof(ejk_fwd_params, num_key_splits), ejki_cdiv(p->keys, 32)},
-        {"blocksize_keys", offsetof(ejk_fwd_params, blocksize_keys), whole(p->keys)},
-    };
+static ejk_status vary(const ejk_invocation *invocation, const range *ranges, int32_t how_many,
+                       void *configs, int32_t capacity, int32_t *count) {
     ejk_flash_attention_config base, *list = configs;
     const range *pair[2];
     int32_t found = 0;
-    for (size_t i = 0; i < sizeof ranges / sizeof *ranges && found < 2; i++)
+    for (int32_t i = 0; i < how_many && found < 2; i++)
         if (takes(invocation->implementation, ranges[i].name)) pair[found++] = &ranges[i];
     *count = 0;
     if (found < 2) return EJK_OK; /* the reference and the small kernel take none */
@@ -107,4 +148,30 @@ ejk_status ejki_flash_candidate_cfgs(const ejk_invocation *invocation, void *con
         (*count)++;
     }
     return EJK_OK;
+}
+
+ejk_status ejki_flash_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                     int32_t capacity, int32_t *count) {
+#define PLACE(field) offsetof(ejk_flash_attention_config, fwd_params.field)
+    const ejki_flash_problem *p = invocation->problem;
+    const range ranges[] = {
+        {"q_blocksize", PLACE(q_blocksize), p->queries * p->group},
+        {"kv_blocksize", PLACE(kv_blocksize), whole(p->keys)},
+        {"num_key_splits", PLACE(num_key_splits), ejki_cdiv(p->keys, 32)},
+        {"blocksize_keys", PLACE(blocksize_keys), whole(p->keys)},
+    };
+#undef PLACE
+    return vary(invocation, ranges, 4, configs, capacity, count);
+}
+
+ejk_status ejki_flash_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                         int32_t capacity, int32_t *count) {
+#define PLACE(field) offsetof(ejk_flash_attention_config, bwd_params.field)
+    const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)invocation->problem)->forward;
+    const range ranges[] = {
+        {"q_blocksize", PLACE(q_blocksize), ejki_min(512, p->queries * p->group)},
+        {"kv_blocksize", PLACE(kv_blocksize), ejki_min(512, whole(p->keys))},
+    };
+#undef PLACE
+    return vary(invocation, ranges, 2, configs, capacity, count);
 }

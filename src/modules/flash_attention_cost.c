@@ -31,8 +31,20 @@ static double bytes_of(const ejki_bhts *t, const ejki_flash_problem *p, double h
            spread((double)p->queries, t->stride_t) * (double)p->keys;
 }
 
+/* Lengths are data: packed sequences count as equally long ones. */
+static ejki_flash_problem evened(const ejki_flash_problem *p) {
+    ejki_flash_problem even = *p;
+    if (p->layout != EJKI_FLASH_TOKENS) return even;
+    even.queries /= ejki_max(1, p->batch);
+    even.keys /= ejki_max(1, p->batch);
+    if (!p->ends_together) return even;
+    even.first_offset += even.keys - even.queries;
+    even.last_offset += even.keys - even.queries;
+    return even;
+}
+
 void ejki_flash_cost(const void *problem, ejk_cost *cost) {
-    const ejki_flash_problem *p = problem;
+    const ejki_flash_problem even = evened(problem), *p = &even;
     double size = (double)ejk_dtype_size(p->dtype), batch = (double)p->batch;
     double d = (double)p->head_dim, dv = (double)p->value_dim;
     double rows = batch * (double)p->query_heads * (double)p->queries;

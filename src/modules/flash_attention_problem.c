@@ -14,7 +14,9 @@ static int64_t stride(const ejk_tensor *t, int32_t axis) {
     return t->shape[axis] == 1 ? 0 : t->strides[axis];
 }
 
+/* Without a batch axis tokens of packed sequences lie one after the other. */
 static ejki_bthd bthd(const ejk_tensor *t) {
+    if (t->rank == 3) return (ejki_bthd){NULL, 0, t->strides[0], t->strides[1]};
     return (ejki_bthd){NULL, t->strides[0], t->strides[1], t->strides[2]};
 }
 
@@ -25,6 +27,7 @@ static ejki_bhts bhts(const ejk_tensor *t) {
 /* An axis of one element may have any stride: the contiguous one says that the result is wanted. */
 static ejki_bht bht(const ejk_tensor *t) {
     if (!ejk_tensor_present(t)) return (ejki_bht){0};
+    if (t->rank == 2) return (ejki_bht){NULL, 0, t->strides[0], 1};
     return (ejki_bht){NULL, t->strides[0], t->strides[1], 1};
 }
 
@@ -40,7 +43,9 @@ static int64_t bounded(int64_t a, int64_t b) {
 }
 
 static void resolve_positions(const ejk_flash_attention_args *args, ejki_flash_problem *p) {
-    int64_t offset = args->causal_offset.set ? args->causal_offset.value : p->keys - p->queries;
+    p->ends_together = p->layout != EJKI_FLASH_DENSE && !args->causal_offset.set;
+    int64_t offset = p->ends_together ? 0 : p->keys - p->queries;
+    if (args->causal_offset.set) offset = args->causal_offset.value;
     ejk_window window = args->sliding_window;
     p->first_offset = window.left.set ? bounded(offset, -window.left.value) : -FAR;
     p->last_offset = window.right.set ? bounded(offset, window.right.value) : FAR;
@@ -92,6 +97,11 @@ void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes 
         .dropout = args->dropout_prob,
         .dropout_seed = (uint64_t)args->dropout_seed.value,
     };
+    if (ejk_tensor_present(&args->cum_seqlens_q)) {
+        out->layout = args->query.rank == 3 ? EJKI_FLASH_TOKENS : EJKI_FLASH_PADDED;
+        out->batch = ejk_axes_get(axes, "N");
+        out->sums_are_i64 = args->cum_seqlens_q.dtype == EJK_DTYPE_I64;
+    }
     if (args->softmax_scale.set) out->scale = args->softmax_scale.value;
     out->mask_group = sharers(out, args->attention_mask.shape[1]);
     resolve_sinks(&args->softmax_aux, out);

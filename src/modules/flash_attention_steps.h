@@ -23,5 +23,8 @@ void ejki_flash_cost(const void *problem, ejk_cost *cost);
 void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config);
 ejk_status ejki_flash_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                      int32_t capacity, int32_t *count);
+void ejki_flash_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config);
+ejk_status ejki_flash_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                         int32_t capacity, int32_t *count);
 
 #endif

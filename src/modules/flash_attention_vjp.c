@@ -39,6 +39,11 @@ static ejk_status check_gradient(const ejk_tensor *gradient, const char *name,
 }
 
 static ejk_status check(const ejk_flash_attention_vjp_args *args) {
+    if (ejk_tensor_present(&args->cum_seqlens_q) || ejk_tensor_present(&args->cum_seqlens_k))
+        return ejki_fail(EJK_STATUS_UNAVAILABLE,
+                         "%s is given, but gradients of packed sequences are not in this version",
+                         ejk_tensor_present(&args->cum_seqlens_q) ? "cum_seqlens_q"
+                                                                  : "cum_seqlens_k");
     if (args->normalize_output == EJK_FALSE)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "normalize_output is false, expected true: there are no gradients of an "
@@ -122,7 +127,10 @@ const ejk_kernel ejk_flash_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_flash_vjp_problem),
     .prepare = prepare,
     .bind = bind,
+    .heuristic_cfg = ejki_flash_vjp_heuristic_cfg,
+    .candidate_cfgs = ejki_flash_vjp_candidate_cfgs,
     .cost = cost,
+    .forward = &ejk_flash_attention_kernel,
 };
 
 ejk_status ejk_flash_attention_fwd(ejk_context *context, const ejk_flash_attention_args *args) {

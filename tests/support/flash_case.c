@@ -76,8 +76,9 @@ static void choose_sinks(struct flash_case *c, struct random *r) {
 
 /* A quarter plain, a quarter with one feature, half with any. */
 static void choose_features(struct flash_case *c, struct random *r) {
-    enum { CAUSAL, WINDOW, CAP, BIAS, MASK, SEGMENTS, SINKS, RAW, FEATURES };
+    enum { CAUSAL, WINDOW, CAP, BIAS, MASK, SEGMENTS, SINKS, RAW, DROPOUT, FEATURES };
     static const double caps[] = {0.3, 5, 50}, scales[] = {1, 0.1, -0.3, 2, 0, 1e-3, 1e-35};
+    static const double probabilities[] = {0.1, 0.1, 0.5, 0.9, 1e-3};
     ejki_flash_problem *p = &c->problem;
     bool on[FEATURES] = {false};
     const int64_t how_many = random_int(r, 0, 3);
@@ -95,6 +96,8 @@ static void choose_features(struct flash_case *c, struct random *r) {
     p->has_segments = on[SEGMENTS];
     p->segments_are_i64 = random_chance(r, 0.5);
     p->has_sinks = on[SINKS];
+    p->dropout = on[DROPOUT] ? RANDOM_OF(r, probabilities) : 0;
+    p->dropout_seed = random_bits(r);
     p->mask_group = p->sink_group = 1;
     if (on[MASK]) choose_mask(c, r);
     if (on[SINKS]) choose_sinks(c, r);
@@ -133,7 +136,9 @@ static struct random random_of(uint64_t seed) {
 
 ejk_dtype flash_case_dtype(uint64_t seed) {
     struct random r = random_of(seed);
-    return random_chance(&r, 0.25) ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
+    const double dice = random_real(&r);
+    if (dice < 0.4) return EJK_DTYPE_F32;
+    return dice < 0.6 ? EJK_DTYPE_F64 : dice < 0.8 ? EJK_DTYPE_BF16 : EJK_DTYPE_F16;
 }
 
 void flash_case_create(struct flash_case *c, uint64_t seed, int64_t budget) {
@@ -171,10 +176,10 @@ void flash_case_print(const struct flash_case *c, char *text, size_t size) {
     snprintf(text, size,
              "EJK_TEST_SEED=%" PRIu64 " EJK_TEST_CASES=1: %s B=%" PRId64 " T=%" PRId64 " S=%" PRId64
              " Hq=%" PRId64 " Hkv=%" PRId64 " D=%" PRId64 " Dv=%" PRId64 " scale=%g keys=i%+" PRId64
-             "..i%+" PRId64 " cap=%g%s%s%s%s%s%s%s%s%s scores=%s%s",
+             "..i%+" PRId64 " cap=%g dropout=%g%s%s%s%s%s%s%s%s%s scores=%s%s",
              c->seed, ejk_dtype_name(p->dtype), p->batch, p->queries, p->keys, p->query_heads,
              p->kv_heads, p->head_dim, p->value_dim, p->scale, p->first_offset, p->last_offset,
-             p->soft_cap, p->has_bias ? " bias" : "",
+             p->soft_cap, p->dropout, p->has_bias ? " bias" : "",
              p->has_bias && t->infinite_bias ? "(-inf)" : "", p->has_mask ? " mask" : "",
              p->has_segments ? " segments" : "", p->has_sinks ? " sinks" : "",
              p->has_sinks && t->wide_sinks ? "(wide)" : "", p->normalize ? "" : " raw",

@@ -87,8 +87,9 @@ void flash_case_fill(struct flash_case *c, struct random *random);
 /* Fills outputs anew. */
 void flash_case_clear_outputs(struct flash_case *c);
 
-/* Element `index` from `data`, as double; types are f32 and f64. */
+/* Element `index` from `data`, as double, and back, rounded; types are f64, f32, bf16 and f16. */
 double flash_load(ejk_dtype dtype, const void *data, int64_t index);
+void flash_store(ejk_dtype dtype, void *data, int64_t index, double value);
 
 /* True if query i of (b, h) may attend to key j, straight from the rules. */
 bool flash_visible(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i, int64_t j);

@@ -8,20 +8,35 @@
 double flash_load(ejk_dtype dtype, const void *data, int64_t index) {
     double wide;
     float narrow;
-    if (dtype == EJK_DTYPE_F64) {
-        memcpy(&wide, (const char *)data + index * 8, sizeof wide);
-        return wide;
+    uint16_t bits;
+    switch (dtype) {
+    case EJK_DTYPE_F64: memcpy(&wide, (const char *)data + index * 8, sizeof wide); return wide;
+    case EJK_DTYPE_BF16:
+    case EJK_DTYPE_F16:
+        memcpy(&bits, (const char *)data + index * 2, sizeof bits);
+        return (double)(dtype == EJK_DTYPE_BF16 ? ejk_bf16_to_f32(bits) : ejk_f16_to_f32(bits));
+    default: memcpy(&narrow, (const char *)data + index * 4, sizeof narrow); return (double)narrow;
     }
-    memcpy(&narrow, (const char *)data + index * 4, sizeof narrow);
-    return (double)narrow;
 }
 
-static void put(ejk_dtype dtype, void *data, int64_t index, double value) {
+void flash_store(ejk_dtype dtype, void *data, int64_t index, double value) {
     const float narrow = (float)value;
-    if (dtype == EJK_DTYPE_F64)
-        memcpy((char *)data + index * 8, &value, sizeof value);
-    else
-        memcpy((char *)data + index * 4, &narrow, sizeof narrow);
+    uint16_t bits;
+    switch (dtype) {
+    case EJK_DTYPE_F64: memcpy((char *)data + index * 8, &value, sizeof value); return;
+    case EJK_DTYPE_BF16:
+    case EJK_DTYPE_F16:
+        bits = dtype == EJK_DTYPE_BF16 ? ejk_f32_to_bf16(narrow) : ejk_f32_to_f16(narrow);
+        memcpy((char *)data + index * 2, &bits, sizeof bits);
+        return;
+    default: memcpy((char *)data + index * 4, &narrow, sizeof narrow);
+    }
+}
+
+/* What is finite stays so in f16. */
+static void put(ejk_dtype dtype, void *data, int64_t index, double value) {
+    if (dtype == EJK_DTYPE_F16 && isfinite(value)) value = fmax(-65504, fmin(65504, value));
+    flash_store(dtype, data, index, value);
 }
 
 /* ---- Layout --------------------------------------------------------------------------------------- */
@@ -141,7 +156,8 @@ static void fill_query(struct flash_case *c, struct random *r) {
     const ejki_flash_problem *p = &c->problem;
     const enum flash_pattern pattern = c->traits.pattern;
     const bool sloped = pattern >= FLASH_ONE_HOT && pattern <= FLASH_JUMP;
-    const double size = pattern == FLASH_TINY ? 1e-20 : 1;
+    const double tiny = p->dtype == EJK_DTYPE_F16 ? 1e-6 : 1e-20;
+    const double size = pattern == FLASH_TINY ? tiny : 1;
     FOR(b, p->batch) FOR(t, p->queries) FOR(h, p->query_heads) FOR(d, p->head_dim) {
         double value = size * random_normal(r);
         if (sloped && d == 0 && fabs(p->scale) > 1e-6) value = 1 / p->scale;
@@ -165,7 +181,10 @@ static void fill_key(struct flash_case *c, struct random *r) {
 static void fill_value(struct flash_case *c, struct random *r) {
     static const double sizes[] = {1, 1, 1, 1e3, 1e-3}, offsets[] = {0, 0, 5};
     const ejki_flash_problem *p = &c->problem;
-    const double size = RANDOM_OF(r, sizes), offset = RANDOM_OF(r, offsets);
+    double size = RANDOM_OF(r, sizes), offset = RANDOM_OF(r, offsets);
+    /* Subnormal results, and with dropout some that overflow. */
+    if (p->dtype == EJK_DTYPE_F16 && random_chance(r, 0.2))
+        size = random_chance(r, 0.5) ? 1e-6 : 2e4;
     FOR(b, p->batch)
     FOR(j, p->keys)
     FOR(h, p->kv_heads)

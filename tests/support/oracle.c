@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/oracle.h"
+#include "kernels/flash_attention/dropout.h"
 #include "support/flash_case.h"
 
 #include <float.h>
@@ -59,6 +60,10 @@ static double sink_at(const ejki_flash_problem *p, const struct row *row, int64_
     return flash_load(p->dtype, p->sinks, row->h / p->sink_group * p->sink_stride_h + n);
 }
 
+static bool keeps(const ejki_flash_problem *p, const struct row *row, int64_t j) {
+    return p->dropout == 0 || ejki_dropout_keeps(p, row->b, row->h, row->i, j);
+}
+
 /* ---- Exact: the formula in long double ------------------------------------------------------------ */
 
 typedef long double real;
@@ -112,10 +117,12 @@ static void exact_row(struct flash_oracle *o, const ejki_flash_problem *p, const
     exact->row_max[row->index] = (double)top;
     exact->row_sum[row->index] = (double)sum;
     const real base = p->normalize ? all_top : top, divisor = p->normalize ? denominator : 1;
+    const real factor = (real)ejki_dropout_factor(p->dropout);
     for (int64_t j = 0; j < p->keys; j++)
-        z[j] = z[j] == -(real)INFINITY ? HIDDEN : expl(z[j] - base) / divisor;
+        z[j] = z[j] == -(real)INFINITY || !keeps(p, row, j) ? HIDDEN
+                                                            : expl(z[j] - base) / divisor * factor;
     for (int64_t d = 0; d < p->value_dim; d++) {
-        real total = 0, spread = 0;
+        real total = isnan(sum) ? (real)NAN : 0, spread = 0; /* even if all of a row is dropped */
         for (int64_t j = 0; j < p->keys; j++) {
             if (z[j] == HIDDEN) continue;
             const real term = z[j] * (real)kv_at(p, &p->value, row, j, d);
@@ -127,11 +134,17 @@ static void exact_row(struct flash_oracle *o, const ejki_flash_problem *p, const
     }
 }
 
-/* ---- Naive: each operation rounded to the type of the problem -------------------------------------- */
+/* ---- Naive: each operation rounded to f64 or f32, weights and outputs to the type ----------------- */
 
 /* Sums and products of two floats are exact enough in double that rounding them once more changes nothing. */
 static double rounded(const ejki_flash_problem *p, double value) {
     return p->dtype == EJK_DTYPE_F64 ? value : (double)(float)value;
+}
+
+static double rounded_to(ejk_dtype dtype, double value) {
+    double place;
+    flash_store(dtype, &place, 0, value);
+    return flash_load(dtype, &place, 0);
 }
 
 /* `backwards`: the other order of summation, and the scale multiplied into the query first. */
@@ -178,11 +191,13 @@ static void naive_row(struct flash_values *out, const ejki_flash_problem *p, con
         double total = 0;
         for (int64_t n = 0; n < p->keys; n++) {
             const int64_t j = backwards ? p->keys - 1 - n : n;
-            if (z[j] != 0)
-                total = rounded(p, total + rounded(p, z[j] * kv_at(p, &p->value, row, j, d)));
+            if (z[j] != 0 && keeps(p, row, j))
+                total = rounded(p, total + rounded(p, rounded_to(p->dtype, z[j]) *
+                                                          kv_at(p, &p->value, row, j, d)));
         }
         if (p->normalize) total = sum == 0 ? 0 : rounded(p, total / denominator);
-        out->out[row->out + d] = p->normalize ? total : (double)(float)total;
+        if (p->dropout > 0) total = rounded(p, total * ejki_dropout_factor(p->dropout));
+        out->out[row->out + d] = rounded_to(p->normalize ? p->dtype : EJK_DTYPE_F32, total);
     }
     out->lse[row->index] = (double)(float)(all_top + log(denominator));
     out->row_max[row->index] = (double)(float)top;
@@ -239,6 +254,7 @@ struct result {
     const double *exact, *naive[2], *got, *spread;
     int64_t count;
     double eps;
+    ejk_dtype dtype;
     enum { ELEMENT, LOG_SUM, MAXIMUM, SUM } kind;
     double relative_to; /* what eps is multiplied by: 1, or 1 + the largest |row_max| */
 };
@@ -270,10 +286,21 @@ static struct norms tolerance(const struct flash_oracle *o, const struct result 
         eps_l *= (1 + o->magnitude) * fmax(1, spread->largest / size->largest);
     }
     const double times = o->magnitude > 1000 ? 4 : 2;
+    /* Below the normal numbers of f16 all are the same distance apart. */
+    const double least = r->dtype == EJK_DTYPE_F16 ? 0x1p-24 : 0;
     return (struct norms){
-        .frobenius = times * fmax(naive[0].frobenius, naive[1].frobenius) + eps_f * size->frobenius,
-        .largest = times * fmax(naive[0].largest, naive[1].largest) + eps_l * size->largest,
+        .frobenius = times * fmax(naive[0].frobenius, naive[1].frobenius) +
+                     eps_f * size->frobenius + least * sqrt((double)r->count),
+        .largest = times * fmax(naive[0].largest, naive[1].largest) + eps_l * size->largest + least,
     };
+}
+
+/* What is expected: beyond what an f16 holds, infinity. Where rounding decides, what there is. */
+static double overflowed(ejk_dtype dtype, double exact, double got) {
+    const double limit = 65520, size = fabs(exact);
+    if (dtype != EJK_DTYPE_F16 || !(size > 0.999 * limit)) return exact;
+    if (size < 1.001 * limit && (got > 0) == (exact > 0) && fabs(got) >= 0.99 * limit) return got;
+    return size > limit ? copysign(INFINITY, exact) : exact;
 }
 
 static bool accepts(const struct flash_oracle *o, const struct result *r, double *worst, char *why,
@@ -284,7 +311,7 @@ static bool accepts(const struct flash_oracle *o, const struct result *r, double
     struct norms size = {0}, spread = {0}, error = {0}, naive[2] = {{0}};
     int64_t farthest = 0;
     for (int64_t n = 0; n < r->count; n++) {
-        const double exact = r->exact[n];
+        const double exact = overflowed(r->dtype, r->exact[n], r->got[n]);
         if (!isfinite(exact) || !isfinite(r->got[n])) {
             if (isfinite(exact) || !same_kind(r, exact, r->got[n])) {
                 snprintf(why, room, "%s element %lld is %g, expected %g", r->name, (long long)n,
@@ -316,6 +343,15 @@ static bool accepts(const struct flash_oracle *o, const struct result *r, double
     return false;
 }
 
+static double epsilon(ejk_dtype dtype) {
+    switch (dtype) {
+    case EJK_DTYPE_F64: return DBL_EPSILON;
+    case EJK_DTYPE_BF16: return 0x1p-7;
+    case EJK_DTYPE_F16: return 0x1p-10;
+    default: return FLT_EPSILON;
+    }
+}
+
 /* 1 + the largest finite |row_max|. */
 static double largest_maximum(const struct flash_oracle *o) {
     double largest = 0;
@@ -327,13 +363,13 @@ static double largest_maximum(const struct flash_oracle *o) {
 bool flash_oracle_accepts(const struct flash_oracle *o, const ejki_flash_problem *p,
                           const struct flash_values *got, double *worst, char *why, size_t size) {
     const struct flash_values *e = &o->exact, *a = &o->naive[0], *b = &o->naive[1];
-    const double eps = p->normalize && p->dtype == EJK_DTYPE_F64 ? DBL_EPSILON : FLT_EPSILON;
+    const ejk_dtype dtype = p->normalize ? p->dtype : EJK_DTYPE_F32;
     const double relative_to = p->normalize ? 1 : largest_maximum(o);
 #define STATISTIC(x, kind, relative)                                                               \
-    { #x, e->x, {a->x, b->x }, got->x, NULL, o->rows, FLT_EPSILON, kind, relative }
+    { #x, e->x, {a->x, b->x }, got->x, NULL, o->rows, FLT_EPSILON, EJK_DTYPE_F32, kind, relative }
     /* clang-format off */
     const struct result results[] = {
-        {"out", e->out, {a->out, b->out}, got->out, o->spread, o->outs, eps, ELEMENT, relative_to},
+        {"out", e->out, {a->out, b->out}, got->out, o->spread, o->outs, epsilon(dtype), dtype, ELEMENT, relative_to},
         STATISTIC(lse, LOG_SUM, 1),
         STATISTIC(row_max, MAXIMUM, 1),
         STATISTIC(row_sum, SUM, relative_to),

@@ -44,17 +44,21 @@ static ejk_status run_checked(const ejk_implementation *dense, const ejk_run *ru
         .run = run_##symbol,                                                                       \
     };
 
-#define TILE(symbol, id, tier) BLOCKSPARSE(symbol, id, tier, F32, SIMD, CPU, parameters, 2)
+#define TILE(tier, name, element, type)                                                            \
+    BLOCKSPARSE(element##_##name##_tile, #element "/" #name "/tile", tier, type, SIMD, CPU,        \
+                parameters, 2)
+#define TILES(tier, name)                                                                          \
+    TILE(tier, name, f32, F32) TILE(tier, name, bf16, BF16) TILE(tier, name, f16, F16)
 #define REFERENCE(symbol, id, element)                                                             \
     BLOCKSPARSE(symbol, id, SCALAR, element, REFERENCE, ANY, NULL, 0)
 
 #if defined(__x86_64__)
-TILE(f32_avx512_tile, "f32/avx512/tile", AVX512)
-TILE(f32_avx2_tile, "f32/avx2/tile", AVX2)
+TILES(AVX512, avx512)
+TILES(AVX2, avx2)
 #elif defined(__aarch64__)
-TILE(f32_neon_tile, "f32/neon/tile", NEON)
+TILES(NEON, neon)
 #endif
-TILE(f32_scalar_tile, "f32/scalar/tile", SCALAR)
+TILES(SCALAR, scalar)
 REFERENCE(f32_reference, "f32/reference", F32)
 REFERENCE(f64_reference, "f64/reference", F64)
 REFERENCE(bf16_reference, "bf16/reference", BF16)

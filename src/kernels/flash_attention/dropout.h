@@ -40,8 +40,8 @@ static inline void ejki_dropout_words(uint64_t seed, uint32_t quad, uint32_t que
 static inline bool ejki_dropout_keeps(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i,
                                       int64_t j) {
     uint32_t words[4];
-    ejki_dropout_words(p->dropout_seed, (uint32_t)(j / 4), (uint32_t)i, (uint32_t)h, (uint32_t)b,
-                       words);
+    ejki_dropout_words(p->dropout_seed, (uint32_t)(j / 4), (uint32_t)i, (uint32_t)h,
+                       (uint32_t)(b + p->first_sequence), words);
     return words[j % 4] >= ejki_dropout_threshold(p->dropout);
 }
 

@@ -40,6 +40,11 @@ typedef struct ejki_pattern {
     int64_t chunk, chunk_offset; /* the same of position i + chunk_offset; 0 = no chunks */
 } ejki_pattern;
 
+/* True of plain flash attention: nothing here hides anything. */
+static inline bool ejki_pattern_is_empty(const ejki_pattern *p) {
+    return p->planes == 0 && !p->has_function && p->chunk == 0;
+}
+
 /* A block as a cell has it. */
 typedef struct ejki_cell {
     int32_t state;

@@ -41,6 +41,14 @@ typedef struct ejki_ids {
     int64_t stride_b;
 } ejki_ids;
 
+/* How sequences lie in the tensors: one in each batch entry, all of it; packed one after the other; or
+ * packed by their lengths, but each at the start of a batch entry. */
+typedef enum ejki_flash_layout {
+    EJKI_FLASH_DENSE,
+    EJKI_FLASH_TOKENS,
+    EJKI_FLASH_PADDED,
+} ejki_flash_layout;
+
 typedef struct ejki_flash_problem {
     int64_t batch, queries, keys;  /* B, T, S; each may be 0 */
     int64_t query_heads, kv_heads; /* Hq, Hkv; Hq = group * Hkv; both may be 0 */
@@ -74,7 +82,17 @@ typedef struct ejki_flash_problem {
     /* dropout.h has which weights are kept. Not 0 only where B, Hq, T and S are below 2^32. */
     double dropout; /* probability, 0 = none */
     uint64_t dropout_seed;
-    ejki_pattern pattern; /* zeros but for block-sparse attention */
+    /*
+     * Packed sequences: `batch` of them; `queries` and `keys` are those of all together, or padded ones; no
+     * strides of a batch axis with EJKI_FLASH_TOKENS. An implementation that does not go through sequences.h
+     * has to decline whatever is not dense.
+     */
+    ejki_flash_layout layout;
+    bool sums_are_i64;
+    const void *query_sums, *key_sums; /* batch + 1 cumulative lengths; not checked yet */
+    bool ends_together;                /* offsets count from keys − queries of a sequence */
+    int64_t first_sequence;            /* what batch entry 0 is for the dropout */
+    ejki_pattern pattern;              /* zeros but for block-sparse attention */
 } ejki_flash_problem;
 
 /* The keys that positions allow query i to see: [*first, *end), empty if *first >= *end. */

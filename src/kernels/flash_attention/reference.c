@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "kernels/flash_attention/dropout.h"
 #include "kernels/flash_attention/reference_row.h"
+#include "kernels/flash_attention/sequences.h"
 
 #include <ejkernel/registry.h>
 
@@ -52,8 +53,10 @@ static void compute(reference_row *row, double *scratch) {
     double all_max = max, all_sum = row_add_sinks(row, sum, &all_max);
     /* A row that sees nothing has weights of 0 only; 0/0 must not make a NaN of it. */
     double factor = all_sum == 0 ? 0 : row_weight(max, all_max) / all_sum;
+    /* One NaN makes a NaN of the whole row, even if dropout keeps nothing of it. */
+    const double whole = isnan(sum) ? sum : 1;
     if (p->dropout > 0) drop(row, scratch);
-    write_out(row, scratch, scratch + p->keys, p->normalize ? factor : 1);
+    write_out(row, scratch, scratch + p->keys, p->normalize ? factor : whole);
     write_scalar(row, &p->lse, all_max + log(all_sum));
     write_scalar(row, &p->row_max, max);
     write_scalar(row, &p->row_sum, sum);
@@ -89,13 +92,11 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
 }
 
 /* Worker `index` takes every workers-th row, so that causal rows, which grow, are spread evenly. */
-static void work(void *argument, int64_t index) {
-    const ejk_run *run = argument;
-    const ejki_flash_problem *p = run->problem;
-    int64_t bytes = 0, rows = 0;
-    if (!scratch_bytes(p, &bytes) || !row_count(p, &rows)) return; /* prepare() refused these */
-    double *scratch = (double *)(void *)((char *)run->workspace + index * bytes);
-    for (int64_t n = index; n < rows; n += run->workers) {
+static void work_through(const ejki_flash_problem *p, int64_t index, int64_t workers,
+                         double *scratch) {
+    int64_t rows = 0;
+    if (!row_count(p, &rows)) return; /* prepare() refused these */
+    for (int64_t n = index; n < rows; n += workers) {
         int64_t heads = n / p->queries;
         reference_row row = {.problem = p,
                              .b = heads / p->query_heads,
@@ -105,8 +106,25 @@ static void work(void *argument, int64_t index) {
     }
 }
 
+static void work(void *argument, int64_t index) {
+    const ejk_run *run = argument;
+    const ejki_flash_problem *p = run->problem;
+    int64_t bytes = 0;
+    if (!scratch_bytes(p, &bytes)) return;
+    double *scratch = (double *)(void *)((char *)run->workspace + index * bytes);
+    if (p->layout == EJKI_FLASH_DENSE) {
+        work_through(p, index, run->workers, scratch);
+        return;
+    }
+    for (int64_t part = 0; part < ejki_flash_parts(p); part++) {
+        const ejki_flash_problem own = ejki_flash_part(p, part);
+        work_through(&own, index, run->workers, scratch);
+    }
+}
+
 static ejk_status run(const ejk_run *run) {
     const ejki_flash_problem *p = run->problem;
+    if (p->layout != EJKI_FLASH_DENSE) EJKI_TRY(ejki_flash_sequences_check(p));
     /* With nothing to write, the rows may be more than any memory holds. */
     if (p->value_dim == 0 && !p->lse.data && !p->row_max.data && !p->row_sum.data) return EJK_OK;
     ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);

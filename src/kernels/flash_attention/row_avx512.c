@@ -6,7 +6,6 @@
 #define TILE_VECTORS       4
 #define TILE_STREAMS       1
 #define TILE_ROW_COUNTS(X) X(4) X(2) X(1)
-#define ROW_SYMBOL         ejki_flash_attention_f32_avx512_row
-#define ROW_ID             "f32/avx512/row"
+#define ROW_TIER           avx512
 #define ROW_ISA            EJK_ISA_AVX512
 #include "kernels/flash_attention/row_body.h"

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention forward in f32, row-wise: for few query rows over many keys, as in decoding, where
+ * Flash attention forward, row-wise: for few query rows over many keys, as in decoding, where
  * reading keys and values once is all that matters.
  *
- * Nothing is packed. A task is a range of keys (a split) for some key heads of one batch entry. Blocks of
+ * Nothing is packed, but keys and values of 16 bits become floats, a block of one head at a time, which stays
+ * in the first-level cache; everything after is f32. A task is a range of keys (a split) for some key heads of one batch entry. Blocks of
  * keys are visited for all its heads before the next block, so that in the [B,S,H,D] layout memory is
  * read in order, and the next block is asked for meanwhile. Scores are dot products of four rows with
  * four keys in registers; softmax keeps a running maximum per row; weights times values is the product of
- * product_body.h with values where they lie.
+ * product_body.h with values where they lie, or where they were widened.
  *
  * Splits are merged in their order by whoever finishes the last one of a batch entry's heads. Their
  * number comes from the configuration alone, so results do not depend on the number of threads; heads
  * per task does depend on it and changes nothing.
  *
- * The includer defines what product_body.h asks for, and ROW_SYMBOL, ROW_ID, ROW_ISA.
+ * The includer defines what product_body.h asks for, and ROW_TIER, its name in symbols, and ROW_ISA.
  */
 #include <ejkernel/registry.h>
 
@@ -51,7 +52,7 @@ typedef struct row_plan {
     int64_t tasks;
     int64_t depth, width; /* head_dim and value_dim rounded up to VL */
     int64_t state;        /* floats of one row: lanes, reference, maximum, padding, sums */
-    int64_t query_at, score_at, allowed_at, worker_floats;
+    int64_t query_at, score_at, allowed_at, key_at, value_at, worker_floats;
     int64_t partial_at,
         count_at; /* shared by the workers: states of all rows and splits; counters */
     int64_t bytes;
@@ -66,7 +67,7 @@ typedef struct row_shared {
     row_plan plan;
     float *memory;
     float scale;
-    bool general;
+    bool general, drops;
     _Atomic int64_t next;
 } row_shared;
 
@@ -74,13 +75,17 @@ typedef struct row_shared {
 typedef struct row_task {
     const row_shared *shared;
     float *query, *scores;
+    float *wide_keys, *wide_values; /* of a block, if elements are not floats */
     uint8_t *allowed;
     int64_t batch, split, first_head, heads;
     int64_t first, end; /* keys */
+    /* Keys and values of the head and block at hand, column 0 first; strides in floats. */
+    const float *keys, *values;
+    int64_t key_stride, value_stride;
     /* What of the next block to ask for: keys further on; or, where the rows of the task's heads lie side
      * by side, the place in memory order that was reached, which the processor's own prefetching follows. */
     int64_t ahead;
-    const float *next_key, *next_value;
+    const char *next_key, *next_value;
 } row_task;
 
 static bool row_add(int64_t *at, int64_t rows, int64_t columns, int64_t *start) {
@@ -112,6 +117,9 @@ static bool row_plan_of(const ejki_flash_problem *p, const int64_t *parameters, 
     fits &= row_add(&at, t.rows * t.heads, t.depth, &t.query_at);
     fits &= row_add(&at, t.rows + DOT, SCORE_STRIDE, &t.score_at);
     fits &= row_add(&at, t.block, 1, &t.allowed_at);
+    const int64_t wide = p->dtype == EJK_DTYPE_F32 ? 0 : t.block;
+    fits &= row_add(&at, wide, t.depth, &t.key_at);
+    fits &= row_add(&at, wide, t.width, &t.value_at);
     t.worker_floats = at;
     at = 0;
     fits &= row_add(&at, workers, t.worker_floats, &ignored);
@@ -132,10 +140,10 @@ static float *row_state(const row_shared *s, int64_t batch, int64_t split, int64
     return s->memory + t->partial_at + (head * t->rows + row) * t->state;
 }
 
-/* Lines to ask for during DOT dot products: at each step of d, one per key. */
+/* Lines to ask for during DOT dot products: at each step of d, one per key. Steps in bytes. */
 typedef struct row_lines {
-    const float *first;
-    int64_t per_key, per_float;
+    const void *first;
+    int64_t per_key, per_element;
 } row_lines;
 
 /* Dot products of DOT query rows, padded with zeros, with DOT keys: scores[row][key]. */
@@ -150,7 +158,8 @@ static inline __attribute__((always_inline)) void row_dots(const float *query, i
         vf k[DOT];
         EJKI_UNROLL for (int j = 0; j < DOT; j++) {
             k[j] = v_load(key[j] + d);
-            __builtin_prefetch(ahead.first + j * ahead.per_key + d * ahead.per_float, 0, 2);
+            __builtin_prefetch(
+                (const char *)ahead.first + j * ahead.per_key + d * ahead.per_element, 0, 2);
         }
         EJKI_UNROLL for (int i = 0; i < rows; i++) {
             const vf q = v_load(query + i * depth + d);
@@ -175,17 +184,18 @@ static void row_scores(row_task *task, int64_t kv_head, const float *query, int6
                        int64_t low, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
+    const int64_t size = element_size(p->dtype);
     for (int64_t c = low; c < high; c += DOT) {
         const float *keys[DOT];
         for (int j = 0; j < DOT; j++)
-            keys[j] = flash_key(p, task->batch, kv_head, key + ejki_min(c + j, high - 1));
+            keys[j] = task->keys + ejki_min(c + j, high - 1) * task->key_stride;
         row_lines ahead = {keys[0], 0, 0};
         if (task->next_key) {
-            ahead = (row_lines){task->next_key, VL, DOT};
-            task->next_key += DOT * p->head_dim;
+            ahead = (row_lines){task->next_key, VL * size, DOT * size};
+            task->next_key += DOT * p->head_dim * size;
         } else if (task->ahead) {
             ahead = (row_lines){flash_key(p, task->batch, kv_head, key + c + task->ahead),
-                                p->key.stride_t, 1};
+                                p->key.stride_t * size, size};
         }
         for (int64_t i = 0; i < t->rows; i += DOT, ahead = (row_lines){keys[0], 0, 0}) {
             const float *rows = query + i * t->depth;
@@ -221,6 +231,52 @@ static void row_softmax(const row_task *task, const flash_row *r, int64_t key, i
     }
     v_store(state,
             flash_weights(scores, end - first, s->scale, state[STATE_REFERENCE], v_load(state)));
+    if (s->drops) flash_drop(s->problem, r, key + first, end - first, scores);
+}
+
+static inline __attribute__((always_inline)) void
+row_widen_of(const ejk_dtype dtype, const void *source, int64_t source_stride, int64_t rows,
+             int64_t width, float *target, int64_t stride) {
+    for (int64_t i = 0; i < rows; i++, target += stride) {
+        const void *row = element_at(dtype, source, i * source_stride);
+        int64_t d = 0;
+        for (; d + VL <= width; d += VL)
+            v_store(target + d, v_widen(dtype, element_at(dtype, row, d)));
+        if (d < width)
+            v_store(target + d, v_widen_first(dtype, element_at(dtype, row, d), width - d));
+    }
+}
+
+/* Rows of elements as rows of floats, `stride` apart: width rounded up to VL, the rest of it 0. */
+static void row_widen(ejk_dtype dtype, const void *source, int64_t source_stride, int64_t rows,
+                      int64_t width, float *target, int64_t stride) {
+    if (dtype == EJK_DTYPE_F32)
+        row_widen_of(EJK_DTYPE_F32, source, source_stride, rows, width, target, stride);
+    else if (dtype == EJK_DTYPE_BF16)
+        row_widen_of(EJK_DTYPE_BF16, source, source_stride, rows, width, target, stride);
+    else
+        row_widen_of(EJK_DTYPE_F16, source, source_stride, rows, width, target, stride);
+}
+
+/* Finds the block's keys and values, of columns [low, high), widened where that has to be. */
+static void row_find(row_task *task, int64_t kv_head, int64_t key, int64_t low, int64_t high) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const row_plan *t = &task->shared->plan;
+    if (p->dtype == EJK_DTYPE_F32) {
+        task->keys = flash_key(p, task->batch, kv_head, key);
+        task->key_stride = p->key.stride_t;
+        task->values = flash_value(p, task->batch, kv_head, key);
+        task->value_stride = p->value.stride_t;
+        return;
+    }
+    task->keys = task->wide_keys;
+    task->key_stride = t->depth;
+    task->values = task->wide_values;
+    task->value_stride = t->width;
+    row_widen(p->dtype, flash_key(p, task->batch, kv_head, key + low), p->key.stride_t, high - low,
+              p->head_dim, task->wide_keys + low * t->depth, t->depth);
+    row_widen(p->dtype, flash_value(p, task->batch, kv_head, key + low), p->value.stride_t,
+              high - low, p->value_dim, task->wide_values + low * t->width, t->width);
 }
 
 /* sums += weights · values over columns [low, high), values where they lie. */
@@ -228,8 +284,9 @@ static void row_add_values(row_task *task, int64_t kv_head, int64_t key, int64_t
                            float *states) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
-    const float *values = flash_value(p, task->batch, kv_head, key + low);
-    const int64_t stride = p->value.stride_t, whole = p->value_dim / VL * VL, depth = high - low;
+    const int64_t stride = task->value_stride, size = element_size(p->dtype);
+    const int64_t whole = p->value_dim / VL * VL, depth = high - low;
+    const float *values = task->values + low * stride;
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
         const float *weights = task->scores + i * SCORE_STRIDE + low;
@@ -237,12 +294,13 @@ static void row_add_values(row_task *task, int64_t kv_head, int64_t key, int64_t
         for (int64_t d = 0; d < whole; d += TILE_COLUMNS) {
             product_ahead ahead = {.line[0] = values};
             if (i == 0 && task->next_value) {
-                ahead.line[0] = task->next_value;
-                ahead.step = TILE_COLUMNS;
-                task->next_value += depth * TILE_COLUMNS;
+                ahead.line[0] = (const float *)(const void *)task->next_value;
+                ahead.step = TILE_COLUMNS * size / (int64_t)sizeof(float);
+                task->next_value += depth * TILE_COLUMNS * size;
             } else if (i == 0 && task->ahead) {
-                ahead.line[0] = flash_value(p, task->batch, kv_head, key + low + task->ahead) + d;
-                ahead.step = stride;
+                ahead.line[0] = element_at(
+                    p->dtype, flash_value(p, task->batch, kv_head, key + low + task->ahead), d);
+                ahead.step = p->value.stride_t * size / (int64_t)sizeof(float);
             }
             product_values((int)n, ejki_min(TILE_COLUMNS, whole - d), depth, weights, values + d,
                            stride, sums + d, t->state, true, &ahead);
@@ -258,19 +316,20 @@ static void row_add_values(row_task *task, int64_t kv_head, int64_t key, int64_t
     }
 }
 
-/* The same key by key over what each row sees: for hidden values that are not finite. */
+/* The same key by key over what each row sees and keeps: for other values that are not finite. */
 static __attribute__((noinline)) void row_add_carefully(const row_task *task, int64_t kv_head,
                                                         int64_t key, int64_t low, int64_t high,
                                                         float *states) {
-    const ejki_flash_problem *p = task->shared->problem;
-    const row_plan *t = &task->shared->plan;
+    const row_shared *s = task->shared;
+    const ejki_flash_problem *p = s->problem;
+    const row_plan *t = &s->plan;
     for (int64_t i = 0; i < t->rows; i++) {
         const flash_row r = flash_row_of(p, task->batch, kv_head, i);
         float *sums = states + i * t->state + STATE_SUMS;
         for (int64_t c = low; c < high; c++) {
-            if (!flash_sees(p, &r, key + c)) continue;
-            const float *values = flash_value(p, task->batch, kv_head, key + c);
+            const float *values = task->values + c * task->value_stride;
             const float weight = task->scores[i * SCORE_STRIDE + c];
+            if (!flash_sees(p, &r, key + c) || (s->drops && weight == 0)) continue;
             for (int64_t d = 0; d < p->value_dim; d += VL) {
                 const int64_t width = ejki_min(VL, p->value_dim - d);
                 const vf v = v_load_first(values + d, width);
@@ -297,6 +356,7 @@ static void row_block(row_task *task, int64_t kv_head, const float *query, int64
     low = ejki_max(low, 0);
     high = ejki_min(high, count);
     if (low >= high) return;
+    row_find(task, kv_head, key, low, high);
     row_scores(task, kv_head, query, key, low, high);
     const int64_t first = low / (2 * VL) * (2 * VL), end = ejki_round_up(high, VL);
     float *states = row_state(s, task->batch, task->split, kv_head, 0);
@@ -306,9 +366,9 @@ static void row_block(row_task *task, int64_t kv_head, const float *query, int64
                     states + i * t->state);
     }
     bool finite = true;
-    if (s->general || least > low || most < high)
+    if (s->general || s->drops || least > low || most < high)
         for (int64_t c = low; c < high && finite; c++)
-            finite = flash_is_finite(flash_value(p, task->batch, kv_head, key + c), p->value_dim);
+            finite = flash_is_finite(task->values + c * task->value_stride, p->value_dim);
     if (!finite)
         row_add_carefully(task, kv_head, key, low, high, states);
     else
@@ -339,8 +399,7 @@ static void row_run_task(row_task *task) {
             const flash_row r = flash_row_of(p, task->batch, task->first_head + h, i);
             float *query = task->query + (h * t->rows + i) * t->depth;
             float *state = row_state(s, task->batch, task->split, r.kv_head, i);
-            memset(query, 0, (size_t)t->depth * sizeof(float));
-            if (p->head_dim) memcpy(query, flash_query(p, &r), (size_t)p->head_dim * sizeof(float));
+            row_widen(p->dtype, flash_query(p, &r), 0, 1, p->head_dim, query, t->depth);
             memset(state, 0, (size_t)t->state * sizeof(float));
             state[STATE_REFERENCE] = state[STATE_MAXIMUM] = -INFINITY;
         }
@@ -393,6 +452,8 @@ static void row_worker(void *argument, int64_t worker) {
         row_task task = {.shared = s,
                          .query = own + t->query_at,
                          .scores = own + t->score_at,
+                         .wide_keys = own + t->key_at,
+                         .wide_values = own + t->value_at,
                          .allowed = (uint8_t *)(void *)(own + t->allowed_at),
                          .batch = rest / t->splits,
                          .split = rest % t->splits,
@@ -409,7 +470,8 @@ static void row_worker(void *argument, int64_t worker) {
 
 static bool row_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
-    return p->queries <= ROW_LIMIT && p->queries * p->group <= ROW_LIMIT && p->dropout == 0;
+    return p->queries <= ROW_LIMIT && p->queries * p->group <= ROW_LIMIT &&
+           p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern);
 }
 
 static ejk_status row_prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -425,7 +487,10 @@ static ejk_status row_prepare(const void *problem, const int64_t *parameters, in
 
 static ejk_status row_run(const ejk_run *run) {
     const ejki_flash_problem *p = run->problem;
-    row_shared shared = {.problem = p, .memory = run->workspace, .general = flash_is_general(p)};
+    row_shared shared = {.problem = p,
+                         .memory = run->workspace,
+                         .general = flash_is_general(p),
+                         .drops = p->dropout > 0};
     (void)row_plan_of(p, run->parameters, run->workers, &shared.plan);
     shared.scale = flash_scale(p);
     memset(shared.memory + shared.plan.count_at, 0,
@@ -442,18 +507,28 @@ static const ejk_parameter row_parameters[] = {
     {"blocksize_keys", 1, ROW_KEYS, 1, 32, "keys visited at a time"},
 };
 
-const ejk_implementation ROW_SYMBOL = {
-    .algorithm = "flash_attention",
-    .name = ROW_ID,
-    .platform = EJK_PLATFORM_SIMD,
-    .backend = EJK_BACKEND_CPU,
-    .isa = ROW_ISA,
-    .dtype = EJK_DTYPE_F32,
-    .priority = 10,
-    .version = 1,
-    .parameters = row_parameters,
-    .parameter_count = 2,
-    .applicable = row_applicable,
-    .prepare = row_prepare,
-    .run = row_run,
-};
+#define ROW_TEXT_OF(name)            #name
+#define ROW_TEXT(name)               ROW_TEXT_OF(name)
+#define ROW_SYMBOL_OF(element, tier) ejki_flash_attention_##element##_##tier##_row
+#define ROW_SYMBOL(element, tier)    ROW_SYMBOL_OF(element, tier)
+#define ROW_IMPLEMENTATION(element, element_type)                                                  \
+    extern const ejk_implementation ROW_SYMBOL(element, ROW_TIER);                                 \
+    const ejk_implementation ROW_SYMBOL(element, ROW_TIER) = {                                     \
+        .algorithm = "flash_attention",                                                            \
+        .name = #element "/" ROW_TEXT(ROW_TIER) "/row",                                            \
+        .platform = EJK_PLATFORM_SIMD,                                                             \
+        .backend = EJK_BACKEND_CPU,                                                                \
+        .isa = ROW_ISA,                                                                            \
+        .dtype = element_type,                                                                     \
+        .priority = 10,                                                                            \
+        .version = 1,                                                                              \
+        .parameters = row_parameters,                                                              \
+        .parameter_count = 2,                                                                      \
+        .applicable = row_applicable,                                                              \
+        .prepare = row_prepare,                                                                    \
+        .run = row_run,                                                                            \
+    }
+
+ROW_IMPLEMENTATION(f32, EJK_DTYPE_F32);
+ROW_IMPLEMENTATION(bf16, EJK_DTYPE_BF16);
+ROW_IMPLEMENTATION(f16, EJK_DTYPE_F16);

@@ -6,7 +6,6 @@
 #define TILE_VECTORS       4
 #define TILE_STREAMS       1
 #define TILE_ROW_COUNTS(X) X(4) X(2) X(1)
-#define ROW_SYMBOL         ejki_flash_attention_f32_neon_row
-#define ROW_ID             "f32/neon/row"
+#define ROW_TIER           neon
 #define ROW_ISA            EJK_ISA_NEON
 #include "kernels/flash_attention/row_body.h"

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What happens to scores between the two products, row by row: soft cap, bias, visibility; the running
- * reference and sum of the online softmax; the end of a row. Written in the vector vocabulary; shared by
- * the tiled and the row-wise kernel. Scores are in base 2: z · log2(e).
+ * reference and sum of the online softmax; dropout; the end of a row. Written in the vector vocabulary;
+ * shared by the tiled and the row-wise kernel. Scores are f32 and in base 2, z · log2(e), whatever the type
+ * of the tensors.
  */
 #ifndef EJKI_FLASH_SCORES_BODY_H
 #define EJKI_FLASH_SCORES_BODY_H
 
 #include "base/base.h"
+#include "kernels/flash_attention/dropout.h"
 #include "kernels/flash_attention/problem.h"
 
 #include <math.h>
 #include <string.h>
+
+#include "kernels/simd/vec_element.h"
 
 #define LOG2_E 1.4426950408889634
 #define LN_2   0.6931471805599453
@@ -65,14 +69,20 @@ static inline int64_t flash_id(const ejki_flash_problem *p, const void *ids, int
                                : ((const ejki_int32 *)ids)[index];
 }
 
+/* An element's place in a tensor of floats. */
+static inline float *flash_place(const void *data, int64_t element) {
+    return element_at(EJK_DTYPE_F32, data, element);
+}
+
 /* Start of a row's mask bytes, and of its bias. */
 static inline const uint8_t *flash_mask_row(const ejki_flash_problem *p, const flash_row *r) {
     return (const uint8_t *)p->mask.data + r->batch * p->mask.stride_b +
            r->head / p->mask_group * p->mask.stride_h + r->query * p->mask.stride_t;
 }
-static inline const float *flash_bias_row(const ejki_flash_problem *p, const flash_row *r) {
-    return (const float *)p->bias.data + r->batch * p->bias.stride_b + r->head * p->bias.stride_h +
-           r->query * p->bias.stride_t;
+static inline const void *flash_bias_row(const ejki_flash_problem *p, const flash_row *r) {
+    return element_at(p->dtype, p->bias.data,
+                      r->batch * p->bias.stride_b + r->head * p->bias.stride_h +
+                          r->query * p->bias.stride_t);
 }
 
 /* A row's place in a [B, H, T] result. */
@@ -92,29 +102,34 @@ static inline bool flash_is_finite(const float *row, int64_t width) {
     return sum == sum;
 }
 
-/* An element's place. By numbers, since a tensor without elements may have no memory. */
-static inline float *flash_place(const void *data, int64_t element) {
-    return (float *)((uintptr_t)data + (uintptr_t)element * sizeof(float));
-}
-
 /* Where a row's query, a key, a value and a row's output start. */
-static inline const float *flash_query(const ejki_flash_problem *p, const flash_row *r) {
-    return flash_place(p->query.data, r->batch * p->query.stride_b + r->query * p->query.stride_t +
-                                          r->head * p->query.stride_h);
+static inline void *flash_row_at(const ejki_bthd *tensor, ejk_dtype dtype, const flash_row *r) {
+    return element_at(dtype, tensor->data,
+                      r->batch * tensor->stride_b + r->query * tensor->stride_t +
+                          r->head * tensor->stride_h);
 }
-static inline const float *flash_key(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
-                                     int64_t key) {
-    return flash_place(p->key.data,
-                       batch * p->key.stride_b + kv_head * p->key.stride_h + key * p->key.stride_t);
+static inline void *flash_key_at(const ejki_bthd *tensor, ejk_dtype dtype, int64_t batch,
+                                 int64_t kv_head, int64_t key) {
+    return element_at(dtype, tensor->data,
+                      batch * tensor->stride_b + kv_head * tensor->stride_h +
+                          key * tensor->stride_t);
 }
-static inline const float *flash_value(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
-                                       int64_t key) {
-    return flash_place(p->value.data, batch * p->value.stride_b + kv_head * p->value.stride_h +
-                                          key * p->value.stride_t);
+static inline const void *flash_query(const ejki_flash_problem *p, const flash_row *r) {
+    return flash_row_at(&p->query, p->dtype, r);
 }
-static inline float *flash_out(const ejki_flash_problem *p, const flash_row *r) {
-    return flash_place(p->out.data, r->batch * p->out.stride_b + r->query * p->out.stride_t +
-                                        r->head * p->out.stride_h);
+static inline const void *flash_key(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
+                                    int64_t key) {
+    return flash_key_at(&p->key, p->dtype, batch, kv_head, key);
+}
+static inline const void *flash_value(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
+                                      int64_t key) {
+    return flash_key_at(&p->value, p->dtype, batch, kv_head, key);
+}
+static inline ejk_dtype flash_out_dtype(const ejki_flash_problem *p) {
+    return p->normalize ? p->dtype : EJK_DTYPE_F32;
+}
+static inline void *flash_out(const ejki_flash_problem *p, const flash_row *r) {
+    return flash_row_at(&p->out, flash_out_dtype(p), r);
 }
 
 static inline size_t flash_id_size(const ejki_flash_problem *p) {
@@ -158,7 +173,7 @@ static inline void flash_allowed(const ejki_flash_problem *p, const flash_row *r
  */
 static inline void flash_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
                                 int64_t count, float *scores, uint8_t *allowed) {
-    const float *bias = p->has_bias ? flash_bias_row(p, r) + key : NULL;
+    const void *bias = p->has_bias ? element_at(p->dtype, flash_bias_row(p, r), key) : NULL;
     const bool hides = p->has_mask || p->has_segments, caps = p->soft_cap != 0;
     const bool rescales = flash_rescales(p);
     const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
@@ -169,7 +184,9 @@ static inline void flash_modify(const ejki_flash_problem *p, const flash_row *r,
         if (rescales) z = v_mul(z, scale);
         if (caps) z = v_mul(v_tanh(z), cap);
         if (bias) {
-            const vf b = count - j >= VL ? v_load(bias + j) : v_load_first(bias + j, count - j);
+            const void *at = element_at(p->dtype, bias, j);
+            const vf b =
+                count - j >= VL ? v_widen(p->dtype, at) : v_widen_first(p->dtype, at, count - j);
             z = v_fma(b, v_set1((float)LOG2_E), z);
         }
         if (hides) z = v_allow(z, allowed + j);
@@ -230,6 +247,43 @@ static inline vf flash_weights(float *scores, int64_t count, float scale, float 
     return v_add(lanes, v_add(even, odd));
 }
 
+/*
+ * Dropout of a row's weights of the keys [key, key + count), key a multiple of 2 VL: those that it does not
+ * keep become 0, up to the next multiple of 2 VL. What is kept is multiplied at the end of the row.
+ *
+ * Quads of keys are lanes of 64 bits, of which Philox uses the lower half and leaves anything in the upper;
+ * their order over the lanes is such that v_zip brings the words into the order of keys.
+ */
+static inline void flash_drop(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                              int64_t count, float *weights) {
+    typedef uint32_t vu __attribute__((vector_size(4 * VL)));
+    const uint32_t threshold = ejki_dropout_threshold(p->dropout);
+    const vw none = {0}, low = none + 0xffffffffu;
+    vw lanes;
+    for (int i = 0; i < VL / 2; i++) lanes[i] = (uint64_t)(i % 2 * (VL / 4) + i / 2);
+    for (int64_t j = 0; j < count; j += 2 * VL) {
+        uint32_t k0 = (uint32_t)p->dropout_seed, k1 = (uint32_t)(p->dropout_seed >> 32);
+        vw c0 = lanes + (uint64_t)(key + j) / 4, c1 = none + (uint64_t)r->query;
+        vw c2 = none + (uint64_t)r->head, c3 = none + (uint64_t)(r->batch + p->first_sequence);
+        for (int round = 0; round < 10; round++) {
+            const vw a = v_multiply(none + 0xD2511F53u, c0), b = v_multiply(none + 0xCD9E8D57u, c2);
+            c0 = (b >> 32) ^ c1 ^ k0;
+            c2 = (a >> 32) ^ c3 ^ k1;
+            c1 = b;
+            c3 = a;
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+        const vw first = (c0 & low) | c1 << 32, second = (c2 & low) | c3 << 32;
+        const vu words[2] = {(vu)v_zip_even(first, second), (vu)v_zip_odd(first, second)};
+        for (int i = 0; i < 2; i++) {
+            const vu kept = (vu)(words[i] >= threshold);
+            float *at = weights + j + i * VL;
+            v_store(at, (vf)((vu)v_load(at) & kept));
+        }
+    }
+}
+
 /* A row's end: out = accumulator · factor, and the natural log-sum-exp. */
 typedef struct flash_end {
     float factor, lse;
@@ -253,12 +307,14 @@ static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_ro
     if (!p->has_sinks && !want_lse) return (flash_end){.factor = empty ? 0 : 1 / sum};
     const double own = empty ? -INFINITY : reference * flash_correction(p);
     double top = own, total = 0;
-    const ejki_float *sinks = p->sinks;
-    if (p->has_sinks) sinks += r->head / p->sink_group * p->sink_stride_h;
-    for (int64_t n = 0; n < p->sink_count; n++)
-        if (sinks[n] * LOG2_E > top) top = sinks[n] * LOG2_E;
+    const int64_t first = p->has_sinks ? r->head / p->sink_group * p->sink_stride_h : 0;
+    for (int64_t n = 0; n < p->sink_count; n++) {
+        const double sink = element_load(p->dtype, p->sinks, first + n) * LOG2_E;
+        if (sink > top) top = sink;
+    }
     if (top == -INFINITY && empty) return (flash_end){.factor = 0, .lse = -INFINITY};
-    for (int64_t n = 0; n < p->sink_count; n++) total += exp2(sinks[n] * LOG2_E - top);
+    for (int64_t n = 0; n < p->sink_count; n++)
+        total += exp2(element_load(p->dtype, p->sinks, first + n) * LOG2_E - top);
     const double weight = empty ? 0 : own == top ? 1 : exp2(own - top);
     total += weight * sum;
     return (flash_end){.factor = empty ? 0 : (float)(weight / total),
@@ -282,16 +338,18 @@ static inline void flash_write_row(const ejki_flash_problem *p, const flash_row 
             *flash_at(&p->row_max, r) = (float)(maximum * flash_correction(p) * LN_2);
         if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum == 0 ? 0 : sum * end.factor;
     }
-    float *out = flash_out(p, r);
+    if (p->dropout > 0) end.factor *= (float)ejki_dropout_factor(p->dropout);
+    const ejk_dtype dtype = flash_out_dtype(p);
+    void *out = flash_out(p, r);
     const vf factor = v_set1(end.factor);
     const bool blank = sum == 0; /* 0 · inf must not make NaN in a row that saw nothing */
     for (int64_t d = 0; d < p->value_dim; d += VL) {
         const float *from = sums + d / panel * step + d % panel;
         const vf v = blank ? v_zero() : v_mul(v_load(from), factor);
         if (p->value_dim - d >= VL)
-            v_store(out + d, v);
+            v_narrow(dtype, element_at(dtype, out, d), v);
         else
-            v_store_first(out + d, v, p->value_dim - d);
+            v_narrow_first(dtype, element_at(dtype, out, d), v, p->value_dim - d);
     }
 }
 

@@ -63,7 +63,7 @@ static inline void small_load(const small_rows *s, vf query[SMALL_DIM + VL]) {
     for (int64_t d = 0; d < p->head_dim; d += VL) {
         const int64_t width = ejki_min(VL, p->head_dim - d);
         for (int64_t i = 0; i < s->count; i++) {
-            const float *own = flash_query(p, &s->row[i]) + d;
+            const float *own = (const float *)flash_query(p, &s->row[i]) + d;
             query[d + i] = width == VL ? v_load(own) : v_load_first(own, width);
         }
         for (int64_t i = s->count; i < VL; i++) query[d + i] = v_zero();
@@ -147,7 +147,7 @@ static inline void small_write(const small_rows *s, vf sums[SMALL_DIM + VL], vf 
                                     : v_zero();
         v_transpose(sums + d);
         for (int64_t i = 0; i < s->count; i++) {
-            float *own = flash_out(p, &s->row[i]) + d;
+            float *own = (float *)flash_out(p, &s->row[i]) + d;
             if (width == VL)
                 v_store(own, sums[d + i]);
             else
@@ -199,7 +199,9 @@ static bool small_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     return p->keys <= SMALL_KEYS && p->queries <= SMALL_ROWS &&
            p->queries * p->group <= SMALL_ROWS && p->head_dim <= SMALL_DIM &&
-           p->value_dim <= SMALL_DIM && p->normalize && p->dropout == 0 && !flash_is_general(p);
+           p->value_dim <= SMALL_DIM && p->normalize && p->dropout == 0 &&
+           p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern) &&
+           !flash_is_general(p);
 }
 
 static ejk_status small_prepare(const void *problem, const int64_t *parameters, int32_t threads,

@@ -8,7 +8,6 @@
 #define TILE_ROW_COUNTS(X) X(12) X(8) X(4) X(2) X(1)
 #define TILE_QUERY_BLOCK   256
 #define TILE_KEY_BLOCK     256
-#define TILE_SYMBOL        ejki_flash_attention_f32_avx512_tile
-#define TILE_ID            "f32/avx512/tile"
+#define TILE_TIER          avx512
 #define TILE_ISA           EJK_ISA_AVX512
 #include "kernels/flash_attention/tile_body.h"

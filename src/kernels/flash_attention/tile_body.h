@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention forward in f32, tiled: for many query rows.
+ * Flash attention forward, tiled: for many query rows. Tensors are f32, bf16 or f16; packing makes floats of
+ * them, everything after is f32, and outputs are rounded once.
  *
  * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
  * worker packs the group's queries, then walks over blocks of keys at absolute positions; each block is
  * packed once (keys transposed into panels, values as rows, both padded with zeros) and used by all row
  * tiles of the group. For a tile: scores = query · keysᵀ, softmax in place, sums += weights · values.
  *
- * Softmax. A row's reference is the largest score of the first block in which it sees a key, and stays:
+ * Softmax. A row's reference is the largest score of the first block in which it sees a key, as a whole power of
+ * two, so that it can be moved by others without rounding, and stays:
  * weights are 2^(z − reference), which f32 holds without loss up to 2^127, so the usual maximum,
  * rescaling of sums and comparison are not paid for every block. Only if a lane of the running sum grows
- * beyond SUM_LIMIT is the row brought back, exactly, by a power of two; and if a weight overflowed, the
+ * beyond SUM_LIMIT is the row brought back, exactly, by a power of two; and if it grew beyond EXACT_LIMIT, the
  * block's scores are computed again under a new reference. All of it is decided by the row alone.
  *
  * Why results do not depend on tiles: products add in the order of keys, blocks and lanes lie at absolute
@@ -20,13 +22,14 @@
  * Limits. Weights below 2^-126 of the reference count as 0. The score tile, a panel of keys and the
  * tile's queries should fit the first-level cache; the group and a block of keys and values the second.
  *
- * The includer defines what product_body.h asks for, and TILE_SYMBOL, TILE_ID, TILE_ISA,
+ * The includer defines what product_body.h asks for, and TILE_TIER, its name in symbols, TILE_ISA,
  * TILE_QUERY_BLOCK and TILE_KEY_BLOCK.
  */
 #include <ejkernel/registry.h>
 
 #include "base/base.h"
 #include "kernels/flash_attention/problem.h"
+#include "kernels/flash_attention/sequences.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -54,6 +57,8 @@ PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
 
 /* A lane's sum above this brings the row back. Far from overflow, far above any ordinary row. */
 #define SUM_LIMIT 65536.0f
+/* Beyond this the exponents of weights, as differences to the reference, have lost too many digits. */
+#define EXACT_LIMIT 0x1p20f
 
 /* How a problem is cut, and how a worker's scratch memory is laid out, in floats. */
 typedef struct tile_plan {
@@ -81,10 +86,10 @@ typedef struct tile_task {
 
 /* Rows that lie in memory with two strides, `inner` of them per step of the outer one. */
 typedef struct tile_stream {
-    const float *row;
-    int64_t rows, width; /* left, and floats of each */
-    int64_t inner, inner_stride, outer_stride;
-    int64_t at; /* within the inner ones */
+    const char *row;
+    int64_t rows, width;                       /* left, and bytes of each */
+    int64_t inner, inner_stride, outer_stride; /* strides in bytes */
+    int64_t at;                                /* within the inner ones */
 } tile_stream;
 
 /*
@@ -109,7 +114,7 @@ typedef struct tile_extent {
 typedef struct tile_state {
     const ejki_flash_problem *problem;
     const tile_plan *plan;
-    bool general, tracks_maximum;
+    bool general, tracks_maximum, drops;
     float scale; /* of raw products to base 2; 1 if flash_modify() has done it */
     float *query, *sums, *lanes, *keys, *values, *scores, *reference, *maximum;
     flash_row *row;
@@ -128,7 +133,7 @@ typedef struct tile_state {
 typedef struct tile_span {
     int64_t first, end, low, high;
     bool hides;   /* some row does not see some column of [first, end) by its position */
-    bool partial; /* some row does not see some column of [low, high) */
+    bool partial; /* some row does not see or keep some column of [low, high) */
 } tile_span;
 
 /* Room for rows x columns floats; *at stays below 2^48, and at that value says that they do not fit. */
@@ -188,6 +193,7 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->plan = t;
     s->general = flash_is_general(p);
     s->tracks_maximum = !p->normalize;
+    s->drops = p->dropout > 0;
     s->scale = flash_scale(p);
     s->query = memory + t->query_at;
     s->sums = memory + t->sum_at;
@@ -213,15 +219,15 @@ static inline const product_ahead *tile_look_ahead(tile_state *s) {
     a->credit += a->pace;
     while (a->credit > 0 && a->current < a->count && count < PRODUCT_LINES) {
         tile_stream *t = &a->stream[a->current];
-        const int64_t lines = (t->width + 15) / 16, inner = t->inner, rows = t->rows;
+        const int64_t lines = (t->width + 63) / 64, inner = t->inner, rows = t->rows;
         const int64_t step = t->inner_stride, turn = t->outer_stride - inner * step;
         const int64_t most =
             ejki_min(rows, (ejki_min(a->credit, PRODUCT_LINES - count) + lines - 1) / lines);
-        const float *row = t->row;
+        const char *row = t->row;
         int64_t at = t->at;
         for (int64_t i = 0; i < most; i++) {
             for (int64_t n = 0; n < lines && count < PRODUCT_LINES; n++)
-                line[count++] = row + 16 * n;
+                line[count++] = (const float *)(const void *)(row + 64 * n);
             row += step;
             if (++at == inner) {
                 at = 0;
@@ -272,7 +278,7 @@ static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row
     const float *before = s->lanes + row * VL;
     const float top = v_largest(v_max(v_load(lanes), v_zero())); /* lanes may be NaN */
     float factor;
-    if (top < INFINITY) {
+    if (top < EXACT_LIMIT) {
         const int power = ilogbf(top);
         factor = scalbnf(1.0f, -power);
         s->reference[row] += (float)power;
@@ -282,7 +288,7 @@ static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row
     } else {
         tile_scores(s, row, 1, span, scores);
         const float reference =
-            flash_maximum(scores + span.first, span.end - span.first) * s->scale;
+            rintf(flash_maximum(scores + span.first, span.end - span.first) * s->scale);
         factor = exp2f(s->reference[row] - reference);
         s->reference[row] = reference;
         const vf kept = v_mul(v_load(before), v_set1(factor));
@@ -308,7 +314,7 @@ static inline void tile_refer(tile_state *s, int64_t row, int rows, tile_span sp
     for (int i = 0; i < ROUNDED; i += VL)
         v_store(maximum + i, v_mul(v_largests(top + i), v_set1(s->scale)));
     for (int i = 0; i < rows; i++) {
-        if (s->reference[row + i] == -INFINITY) s->reference[row + i] = maximum[i];
+        if (s->reference[row + i] == -INFINITY) s->reference[row + i] = rintf(maximum[i]);
         if (maximum[i] > s->maximum[row + i]) s->maximum[row + i] = maximum[i];
     }
 }
@@ -335,13 +341,14 @@ static __attribute__((noinline)) void tile_softmax(tile_state *s, int64_t row, i
     for (int i = 0; i < rows; i++) v_store(s->lanes + (row + i) * VL, v_load(after[i]));
 }
 
-/* sums += weights · values, key by key over what each row sees: for values that are not finite. */
+/* sums += weights · values, key by key over what each row sees and keeps: for values that are not finite. */
 static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
                                                          tile_span span) {
     const int64_t width = s->plan->width;
     for (int i = 0; i < rows; i++)
         for (int64_t c = span.low; c < span.high; c++) {
             if (!flash_sees(s->problem, &s->row[row + i], s->block + c)) continue;
+            if (s->drops && s->scores[i * SCORE_STRIDE + c] == 0) continue;
             const vf weight = v_set1(s->scores[i * SCORE_STRIDE + c]);
             for (int64_t d = 0; d < width; d += VL) {
                 float *sum = tile_sum(s, row + i, d);
@@ -361,9 +368,14 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
                       .low = low,
                       .high = high};
     span.hides = e->least > block + span.first || e->most < block + span.end;
-    span.partial = s->general || s->cells.hide || e->least > block + low || e->most < block + high;
+    span.partial =
+        s->general || s->drops || s->cells.hide || e->least > block + low || e->most < block + high;
     tile_scores(s, row, rows, span, s->scores);
     tile_softmax(s, row, rows, span);
+    if (s->drops)
+        for (int i = 0; i < rows; i++)
+            flash_drop(s->problem, &s->row[row + i], block + span.first, span.end - span.first,
+                       s->scores + i * SCORE_STRIDE + span.first);
     if (span.partial && !s->finite)
         tile_add_carefully(s, row, rows, span);
     else
@@ -375,7 +387,7 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
 
 #include "kernels/flash_attention/tile_blocks_body.h"
 
-/* A stream is left out where its rows have no floats. */
+/* A stream is left out where its rows have no elements. */
 static void tile_stream_add(tile_ahead *a, tile_stream stream) {
     if (stream.width > 0 && stream.rows > 0) a->stream[a->count++] = stream;
 }
@@ -383,33 +395,32 @@ static void tile_stream_add(tile_ahead *a, tile_stream stream) {
 /* Keys [key, key + rows) of a task's head, and their values. */
 static void tile_stream_keys(const ejki_flash_problem *p, tile_ahead *a, const tile_task *task,
                              int64_t key, int64_t rows) {
+    const int64_t size = element_size(p->dtype);
     tile_stream_add(a, (tile_stream){.row = flash_key(p, task->batch, task->kv_head, key),
                                      .rows = rows,
-                                     .width = p->head_dim,
+                                     .width = p->head_dim * size,
                                      .inner = 1,
-                                     .outer_stride = p->key.stride_t});
+                                     .outer_stride = p->key.stride_t * size});
     tile_stream_add(a, (tile_stream){.row = flash_value(p, task->batch, task->kv_head, key),
                                      .rows = rows,
-                                     .width = p->value_dim,
+                                     .width = p->value_dim * size,
                                      .inner = 1,
-                                     .outer_stride = p->value.stride_t});
+                                     .outer_stride = p->value.stride_t * size});
 }
 
 /* A task's rows of query or out. */
 static void tile_stream_rows(const ejki_flash_problem *p, tile_ahead *a, const tile_task *task,
-                             const ejki_bthd *tensor, int64_t width) {
+                             const ejki_bthd *tensor, ejk_dtype dtype, int64_t width) {
     if (task->rows == 0) return;
+    const int64_t size = element_size(dtype);
     const flash_row r = flash_row_of(p, task->batch, task->kv_head, task->first_row);
-    tile_stream_add(a,
-                    (tile_stream){.row = flash_place(tensor->data, r.batch * tensor->stride_b +
-                                                                       r.query * tensor->stride_t +
-                                                                       r.head * tensor->stride_h),
-                                  .rows = task->rows,
-                                  .width = width,
-                                  .inner = p->group,
-                                  .inner_stride = tensor->stride_h,
-                                  .outer_stride = tensor->stride_t,
-                                  .at = task->first_row % p->group});
+    tile_stream_add(a, (tile_stream){.row = flash_row_at(tensor, dtype, &r),
+                                     .rows = task->rows,
+                                     .width = width * size,
+                                     .inner = p->group,
+                                     .inner_stride = tensor->stride_h * size,
+                                     .outer_stride = tensor->stride_t * size,
+                                     .at = task->first_row % p->group});
 }
 
 /* Starts looking ahead from a block of keys [.., high) of the task. */
@@ -424,16 +435,16 @@ static void tile_plan_ahead(tile_state *s, int64_t high, tile_task next) {
     if (key < high) {
         tile_stream_keys(p, a, &s->task, key, ejki_min(t->keys, high - key));
     } else {
-        tile_stream_rows(p, a, &s->task, &p->out, p->value_dim);
+        tile_stream_rows(p, a, &s->task, &p->out, flash_out_dtype(p), p->value_dim);
         if (next.rows > 0) {
             const int64_t first = tile_first_key(p, t, &next);
             tile_stream_keys(p, a, &next, first, ejki_min(t->keys, p->keys - first));
         }
-        tile_stream_rows(p, a, &next, &p->query, p->head_dim);
+        tile_stream_rows(p, a, &next, &p->query, p->dtype, p->head_dim);
     }
     int64_t lines = 0;
     for (int32_t i = 0; i < a->count; i++)
-        lines += a->stream[i].rows * ejki_cdiv(a->stream[i].width, 16);
+        lines += a->stream[i].rows * ejki_cdiv(a->stream[i].width, 64);
     const int64_t products = ejki_cdiv(s->task.rows, TILE_ROWS) *
                              (t->keys / TILE_COLUMNS + ejki_cdiv(t->width, TILE_COLUMNS));
     a->pace = 1 + lines / products;
@@ -444,7 +455,8 @@ static void tile_plan_ahead(tile_state *s, int64_t high, tile_task next) {
 static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_row *rows,
                                      int64_t count, float *target) {
     tile_extent e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys};
-    const float *query[(TILE_ROWS + VL - 1) / VL * VL];
+    const ejk_dtype dtype = p->dtype;
+    const void *query[(TILE_ROWS + VL - 1) / VL * VL];
     for (int64_t i = 0; i < count; i++) {
         e.low = ejki_min(e.low, rows[i].first);
         e.high = ejki_max(e.high, rows[i].end);
@@ -458,9 +470,11 @@ static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_ro
             const int64_t width = ejki_min(VL, p->head_dim - d);
             vf block[VL];
             for (int64_t i = 0; i < VL; i++)
-                block[i] = first + i >= count ? v_zero()
-                           : width == VL      ? v_load(query[first + i] + d)
-                                              : v_load_first(query[first + i] + d, width);
+                block[i] =
+                    first + i >= count ? v_zero()
+                    : width == VL
+                        ? v_widen(dtype, element_at(dtype, query[first + i], d))
+                        : v_widen_first(dtype, element_at(dtype, query[first + i], d), width);
             v_transpose(block);
             for (int64_t i = 0; i < width; i++)
                 v_store_first(target + (d + i) * TILE_ROWS + first, block[i], lanes);
@@ -506,10 +520,12 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
         /* Only what the task sees of the block, from a whole panel on. */
         const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
         const int64_t first = s->block + skip;
-        pack_transposed(flash_key(p, task.batch, task.kv_head, first), p->key.stride_t,
-                        s->end - first, p->head_dim, s->keys + skip * p->head_dim);
-        s->finite = pack_rows(flash_value(p, task.batch, task.kv_head, first), p->value.stride_t,
-                              s->end - first, p->value_dim, s->values + skip * t->width, t->width);
+        pack_transposed_any(p->dtype, flash_key(p, task.batch, task.kv_head, first),
+                            p->key.stride_t, s->end - first, p->head_dim,
+                            s->keys + skip * p->head_dim);
+        s->finite = pack_rows_any(p->dtype, flash_value(p, task.batch, task.kv_head, first),
+                                  p->value.stride_t, s->end - first, p->value_dim,
+                                  s->values + skip * t->width, t->width);
         tile_plan_ahead(s, high, next);
         for (int64_t i = 0, n; i < task.rows; i += n) {
             n = product_rows(task.rows - i);
@@ -521,80 +537,4 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
                         s->reference[i], s->maximum[i], v_sum(v_load(s->lanes + i * VL)));
 }
 
-/* What the workers of one run share. */
-typedef struct tile_shared {
-    const ejki_flash_problem *problem;
-    tile_plan plan;
-    char *workspace;
-    int32_t workers;
-    _Atomic int64_t next;
-} tile_shared;
-
-/* A worker takes tasks until none is left. */
-static void tile_worker(void *argument, int64_t worker) {
-    tile_shared *shared = argument;
-    const tile_plan *t = &shared->plan;
-    tile_state state;
-    tile_bind(&state, shared->problem, t, (float *)(void *)(shared->workspace + worker * t->bytes));
-    for (;;) {
-        int64_t count;
-        const int64_t index = tile_claim(t, &shared->next, &count);
-        if (index >= t->tasks) return;
-        const int64_t others = index + count * shared->workers;
-        for (int64_t i = 0; i < count; i++)
-            tile_group(&state, tile_task_of(shared->problem, t, index + i),
-                       tile_task_of(shared->problem, t, i + 1 < count ? index + i + 1 : others));
-    }
-}
-
-static ejk_status tile_prepare(const void *problem, const int64_t *parameters, int32_t threads,
-                               ejk_launch *launch) {
-    const tile_plan t = tile_plan_of(problem, parameters, threads);
-    if (t.bytes >= (int64_t)4 << 48 || t.order_bytes >= (int64_t)4 << 48)
-        return flash_too_large(problem);
-    launch->workers =
-        flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.groups_in_all));
-    launch->workspace_bytes = (size_t)(t.bytes * launch->workers + t.order_bytes);
-    return EJK_OK;
-}
-
-static ejk_status tile_run(const ejk_run *run) {
-    tile_shared shared = {
-        .problem = run->problem, .workspace = run->workspace, .workers = run->workers};
-    shared.plan = tile_plan_of(run->problem, run->parameters, run->workers);
-    if (shared.plan.order_bytes > 0) {
-        int64_t *order = (int64_t *)(void *)(shared.workspace + shared.plan.bytes * run->workers);
-        tile_order(run->problem, &shared.plan, order);
-        shared.plan.order = order;
-    }
-    if (run->workers == 1)
-        tile_worker(&shared, 0);
-    else
-        ejk_parallel_for(run->threads, run->workers, tile_worker, &shared);
-    return EJK_OK;
-}
-
-static bool tile_applicable(const void *problem) {
-    return ((const ejki_flash_problem *)problem)->dropout == 0;
-}
-
-static const ejk_parameter tile_parameters[] = {
-    {"q_blocksize", 1, 65536, 1, TILE_QUERY_BLOCK, "query rows of a task"},
-    {"kv_blocksize", 1, TILE_KEYS, 1, TILE_KEY_BLOCK, "keys packed at a time"},
-};
-
-const ejk_implementation TILE_SYMBOL = {
-    .algorithm = "flash_attention",
-    .name = TILE_ID,
-    .platform = EJK_PLATFORM_SIMD,
-    .backend = EJK_BACKEND_CPU,
-    .isa = TILE_ISA,
-    .dtype = EJK_DTYPE_F32,
-    .priority = 0,
-    .version = 1,
-    .parameters = tile_parameters,
-    .parameter_count = 2,
-    .applicable = tile_applicable,
-    .prepare = tile_prepare,
-    .run = tile_run,
-};
+#include "kernels/flash_attention/tile_workers_body.h"

@@ -8,7 +8,6 @@
 #define TILE_ROW_COUNTS(X) X(6) X(4) X(2) X(1)
 #define TILE_QUERY_BLOCK   256
 #define TILE_KEY_BLOCK     256
-#define TILE_SYMBOL        ejki_flash_attention_f32_neon_tile
-#define TILE_ID            "f32/neon/tile"
+#define TILE_TIER          neon
 #define TILE_ISA           EJK_ISA_NEON
 #include "kernels/flash_attention/tile_body.h"

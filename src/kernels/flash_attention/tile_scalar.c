@@ -8,7 +8,6 @@
 #define TILE_ROW_COUNTS(X) X(4) X(2) X(1)
 #define TILE_QUERY_BLOCK   256
 #define TILE_KEY_BLOCK     256
-#define TILE_SYMBOL        ejki_flash_attention_f32_scalar_tile
-#define TILE_ID            "f32/scalar/tile"
+#define TILE_TIER          scalar
 #define TILE_ISA           EJK_ISA_SCALAR
 #include "kernels/flash_attention/tile_body.h"

@@ -141,60 +141,6 @@ static inline int product_rows(int64_t rows) {
         for (; j < columns; j += VL) one(depth, a, b + j, b_stride, c + j, c_stride, add, ahead);  \
     }
 
-/*
- * Packs `keys` rows of `dim` floats into panels of TILE_COLUMNS columns: panel[d][column], so that a
- * product finds consecutive columns side by side. Columns beyond `keys` become 0.
- */
-static inline void pack_transposed(const float *source, int64_t stride, int64_t keys, int64_t dim,
-                                   float *target) {
-    for (int64_t panel = 0; panel < keys; panel += TILE_COLUMNS, target += dim * TILE_COLUMNS)
-        for (int64_t column = 0; column < TILE_COLUMNS; column += VL) {
-            const float *rows = source + (panel + column) * stride;
-            const int64_t left = keys - panel - column;
-            int64_t d = 0;
-            vf block[VL];
-            for (; left >= VL && d + VL <= dim; d += VL) {
-                EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] = v_load(rows + i * stride + d);
-                v_transpose(block);
-                EJKI_UNROLL for (int i = 0; i < VL; i++)
-                    v_store(target + (d + i) * TILE_COLUMNS + column, block[i]);
-            }
-            for (; left <= 0 && d < dim; d++) v_store(target + d * TILE_COLUMNS + column, v_zero());
-            for (; d < dim; d += VL) { /* at the edges */
-                const int64_t width = dim - d < VL ? dim - d : VL;
-                for (int i = 0; i < VL; i++)
-                    block[i] = i < left ? v_load_first(rows + i * stride + d, width) : v_zero();
-                v_transpose(block);
-                for (int64_t i = 0; i < width; i++)
-                    v_store(target + (d + i) * TILE_COLUMNS + column, block[i]);
-            }
-        }
-}
-
-/*
- * Copies `rows` rows of `width` floats into rows of `target_stride` ≥ width floats, a multiple of VL, the
- * rest 0. True if all of them are finite.
- */
-static inline bool pack_rows(const float *source, int64_t stride, int64_t rows, int64_t width,
-                             float *target, int64_t target_stride) {
-    vf probe = v_zero();
-    for (int64_t i = 0; i < rows; i++, source += stride, target += target_stride) {
-        int64_t d = 0;
-        for (; d + VL <= width; d += VL) {
-            const vf v = v_load(source + d);
-            probe = v_fma(v, v_zero(), probe); /* 0 · v is NaN for an infinite v and for NaN */
-            v_store(target + d, v);
-        }
-        if (d < width) {
-            const vf v = v_load_first(source + d, width - d);
-            probe = v_fma(v, v_zero(), probe);
-            v_store(target + d, v);
-            d += VL;
-        }
-        for (; d < target_stride; d += VL) v_store(target + d, v_zero());
-    }
-    const float sum = v_sum(probe);
-    return sum == sum;
-}
+#include "kernels/simd/pack_body.h"
 
 #endif

@@ -5,8 +5,10 @@
 
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef __m256 vf;
+typedef uint64_t vw __attribute__((vector_size(32)));
 #define VL 8
 
 static inline vf v_zero(void) {
@@ -33,6 +35,62 @@ static inline vf v_load_first(const float *p, int64_t n) {
 }
 static inline void v_store_first(float *p, vf v, int64_t n) {
     _mm256_maskstore_ps(p, v_first(n), v);
+}
+static inline __m128i v_halves(const void *p, int64_t n) {
+    uint16_t bits[VL] = {0};
+    memcpy(bits, p, (size_t)n * sizeof *bits);
+    return _mm_loadu_si128((const __m128i *)(const void *)bits);
+}
+static inline vf v_from_bf16(__m128i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+static inline __m128i v_to_bf16(vf v) {
+    const __m256i bits = _mm256_castps_si256(v), high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    const __m256i nearest = _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    const __m256i rounded = _mm256_blendv_epi8(nearest, quiet, nan);
+    return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+}
+static inline __m128i v_to_f16(vf v) {
+    return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+}
+static inline vf v_load_bf16(const void *p) {
+    return v_from_bf16(_mm_loadu_si128((const __m128i *)p));
+}
+static inline vf v_load_bf16_first(const void *p, int64_t n) {
+    return v_from_bf16(v_halves(p, n));
+}
+static inline vf v_load_f16(const void *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+static inline vf v_load_f16_first(const void *p, int64_t n) {
+    return _mm256_cvtph_ps(v_halves(p, n));
+}
+static inline void v_store_bf16(void *p, vf v) {
+    _mm_storeu_si128((__m128i *)p, v_to_bf16(v));
+}
+static inline void v_store_bf16_first(void *p, vf v, int64_t n) {
+    const __m128i bits = v_to_bf16(v);
+    memcpy(p, &bits, (size_t)n * sizeof(uint16_t));
+}
+static inline void v_store_f16(void *p, vf v) {
+    _mm_storeu_si128((__m128i *)p, v_to_f16(v));
+}
+static inline void v_store_f16_first(void *p, vf v, int64_t n) {
+    const __m128i bits = v_to_f16(v);
+    memcpy(p, &bits, (size_t)n * sizeof(uint16_t));
+}
+static inline vw v_multiply(vw a, vw b) {
+    return (vw)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
+static inline vw v_zip_even(vw a, vw b) {
+    return (vw)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b);
+}
+static inline vw v_zip_odd(vw a, vw b) {
+    return (vw)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b);
 }
 static inline vf v_add(vf a, vf b) {
     return _mm256_add_ps(a, b);

@@ -15,6 +15,10 @@
  *   v_sums(r)            lane i is the sum of r[i]'s lanes
  *   v_largests(r)        lane i is the largest of r[i]'s lanes, none of them NaN
  *   v_transpose          VL x VL floats in registers
+ *   v_load_bf16, v_load_f16      VL elements of 16 bits, at any address; …_first as above
+ *   v_store_bf16, v_store_f16    rounded to nearest, ties to even; NaN becomes quiet; subnormals stay
+ *   v_multiply(a, b)     products of the lower halves of VL / 2 words of 64 bits
+ *   v_zip_even(a, b)     a[0], b[0], a[2], b[2], …; v_zip_odd: a[1], b[1], a[3], b[3], …
  * All are static inline: a unit compiled for one tier never shares a symbol with another.
  */
 #ifndef EJKI_VEC_H
@@ -24,6 +28,7 @@
 #include <stdint.h>
 
 typedef __m512 vf;
+typedef uint64_t vw __attribute__((vector_size(64)));
 #define VL 16
 
 static inline vf v_zero(void) {
@@ -46,6 +51,48 @@ static inline vf v_load_first(const float *p, int64_t n) {
 }
 static inline void v_store_first(float *p, vf v, int64_t n) {
     _mm512_mask_storeu_ps(p, v_first(n), v);
+}
+static inline vf v_load_bf16_first(const void *p, int64_t n) {
+    const __m256i bits = _mm256_maskz_loadu_epi16(v_first(n), p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+static inline vf v_load_bf16(const void *p) {
+    const __m256i bits = _mm256_loadu_si256((const __m256i *)p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+static inline vf v_load_f16_first(const void *p, int64_t n) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(v_first(n), p));
+}
+static inline vf v_load_f16(const void *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+/* Not VCVTNEPS2BF16, which takes subnormal numbers for 0. */
+static inline void v_store_bf16_first(void *p, vf v, int64_t n) {
+    const __m512i bits = _mm512_castps_si512(v), high = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    const __m512i nearest = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
+    const __m512i rounded = _mm512_mask_or_epi32(nearest, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q),
+                                                 high, _mm512_set1_epi32(0x40));
+    _mm256_mask_storeu_epi16(p, v_first(n), _mm512_cvtepi32_epi16(rounded));
+}
+static inline void v_store_bf16(void *p, vf v) {
+    v_store_bf16_first(p, v, VL);
+}
+static inline void v_store_f16_first(void *p, vf v, int64_t n) {
+    _mm256_mask_storeu_epi16(p, v_first(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+static inline void v_store_f16(void *p, vf v) {
+    v_store_f16_first(p, v, VL);
+}
+static inline vw v_multiply(vw a, vw b) {
+    return (vw)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+}
+static inline vw v_zip_even(vw a, vw b) {
+    return (vw)_mm512_unpacklo_epi64((__m512i)a, (__m512i)b);
+}
+static inline vw v_zip_odd(vw a, vw b) {
+    return (vw)_mm512_unpackhi_epi64((__m512i)a, (__m512i)b);
 }
 static inline vf v_add(vf a, vf b) {
     return _mm512_add_ps(a, b);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 typedef float32x4_t vf;
+typedef uint64_t vw __attribute__((vector_size(16)));
 #define VL 4
 
 static inline vf v_zero(void) {
@@ -31,6 +32,49 @@ static inline void v_store_first(float *p, vf v, int64_t n) {
     float lanes[VL];
     vst1q_f32(lanes, v);
     memcpy(p, lanes, (size_t)n * sizeof *p);
+}
+static inline vf v_load_bf16_first(const void *p, int64_t n) {
+    uint16_t bits[VL] = {0};
+    memcpy(bits, p, (size_t)n * sizeof *bits);
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(bits), 16));
+}
+static inline vf v_load_f16_first(const void *p, int64_t n) {
+    uint16_t bits[VL] = {0};
+    memcpy(bits, p, (size_t)n * sizeof *bits);
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(bits)));
+}
+static inline void v_store_bf16_first(void *p, vf v, int64_t n) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(v), high = vshrq_n_u32(bits, 16);
+    const uint32x4_t half = vaddq_u32(vandq_u32(high, vdupq_n_u32(1)), vdupq_n_u32(0x7fff));
+    const uint32x4_t nearest = vshrq_n_u32(vaddq_u32(bits, half), 16);
+    const uint32x4_t quiet = vorrq_u32(high, vdupq_n_u32(0x40));
+    const uint16x4_t rounded = vmovn_u32(vbslq_u32(vceqq_f32(v, v), nearest, quiet));
+    memcpy(p, &rounded, (size_t)n * sizeof(uint16_t));
+}
+static inline void v_store_f16_first(void *p, vf v, int64_t n) {
+    const float16x4_t rounded = vcvt_f16_f32(v);
+    memcpy(p, &rounded, (size_t)n * sizeof(uint16_t));
+}
+static inline vf v_load_bf16(const void *p) {
+    return v_load_bf16_first(p, VL);
+}
+static inline vf v_load_f16(const void *p) {
+    return v_load_f16_first(p, VL);
+}
+static inline void v_store_bf16(void *p, vf v) {
+    v_store_bf16_first(p, v, VL);
+}
+static inline void v_store_f16(void *p, vf v) {
+    v_store_f16_first(p, v, VL);
+}
+static inline vw v_multiply(vw a, vw b) {
+    return (vw)vmull_u32(vmovn_u64((uint64x2_t)a), vmovn_u64((uint64x2_t)b));
+}
+static inline vw v_zip_even(vw a, vw b) {
+    return (vw)vzip1q_u64((uint64x2_t)a, (uint64x2_t)b);
+}
+static inline vw v_zip_odd(vw a, vw b) {
+    return (vw)vzip2q_u64((uint64x2_t)a, (uint64x2_t)b);
 }
 static inline vf v_add(vf a, vf b) {
     return vaddq_f32(a, b);

@@ -10,8 +10,11 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "tensor/convert.h"
+
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
+typedef uint64_t vw __attribute__((vector_size(16)));
 #define VL 4
 
 static inline vf v_zero(void) {
@@ -35,6 +38,49 @@ static inline vf v_load_first(const float *p, int64_t n) {
 }
 static inline void v_store_first(float *p, vf v, int64_t n) {
     memcpy(p, &v, (size_t)n * sizeof *p);
+}
+static inline vf v_load_bf16_first(const void *p, int64_t n) {
+    uint16_t bits[VL] = {0};
+    memcpy(bits, p, (size_t)n * sizeof *bits);
+    return (vf){ejki_bf16_to_f32(bits[0]), ejki_bf16_to_f32(bits[1]), ejki_bf16_to_f32(bits[2]),
+                ejki_bf16_to_f32(bits[3])};
+}
+static inline vf v_load_f16_first(const void *p, int64_t n) {
+    uint16_t bits[VL] = {0};
+    memcpy(bits, p, (size_t)n * sizeof *bits);
+    return (vf){ejki_f16_to_f32(bits[0]), ejki_f16_to_f32(bits[1]), ejki_f16_to_f32(bits[2]),
+                ejki_f16_to_f32(bits[3])};
+}
+static inline void v_store_bf16_first(void *p, vf v, int64_t n) {
+    const uint16_t bits[VL] = {ejki_f32_to_bf16(v[0]), ejki_f32_to_bf16(v[1]),
+                               ejki_f32_to_bf16(v[2]), ejki_f32_to_bf16(v[3])};
+    memcpy(p, bits, (size_t)n * sizeof *bits);
+}
+static inline void v_store_f16_first(void *p, vf v, int64_t n) {
+    const uint16_t bits[VL] = {ejki_f32_to_f16(v[0]), ejki_f32_to_f16(v[1]), ejki_f32_to_f16(v[2]),
+                               ejki_f32_to_f16(v[3])};
+    memcpy(p, bits, (size_t)n * sizeof *bits);
+}
+static inline vf v_load_bf16(const void *p) {
+    return v_load_bf16_first(p, VL);
+}
+static inline vf v_load_f16(const void *p) {
+    return v_load_f16_first(p, VL);
+}
+static inline void v_store_bf16(void *p, vf v) {
+    v_store_bf16_first(p, v, VL);
+}
+static inline void v_store_f16(void *p, vf v) {
+    v_store_f16_first(p, v, VL);
+}
+static inline vw v_multiply(vw a, vw b) {
+    return (a & 0xffffffffu) * (b & 0xffffffffu);
+}
+static inline vw v_zip_even(vw a, vw b) {
+    return (vw){a[0], b[0]};
+}
+static inline vw v_zip_odd(vw a, vw b) {
+    return (vw){a[1], b[1]};
 }
 static inline vf v_add(vf a, vf b) {
     return a + b;

@@ -165,8 +165,12 @@ struct ejk_plan {
     void *problem; /* NULL: the arguments are the problem */
     ejki_signature signature;
     ejki_operands operands;
-    ejk_launch launch;
-    ejk_threads *threads; /* NULL for one worker */
+    ejk_launch launch;               /* workspace_bytes: what both steps need */
+    ejk_threads *threads;            /* NULL for one worker */
+    const ejk_implementation *after; /* second step; NULL = none */
+    int64_t after_parameters[EJK_MAX_PARAMETERS];
+    ejk_threads *after_threads;
+    int32_t after_workers;
     ejki_workspaces *workspaces;
     bool owns_workspaces;
     ejk_cost cost;

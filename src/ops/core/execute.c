@@ -24,7 +24,12 @@ static ejk_status run(const ejk_plan *plan, const void *args, void *workspace) {
         plan->kernel->bind(args, problem);
         call.problem = problem;
     }
-    return plan->implementation->run(&call);
+    EJKI_TRY(plan->implementation->run(&call));
+    if (!plan->after) return EJK_OK;
+    call.parameters = plan->after_parameters;
+    call.threads = plan->after_threads;
+    call.workers = plan->after_workers;
+    return plan->after->run(&call);
 }
 
 ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace) {

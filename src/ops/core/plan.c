@@ -36,18 +36,31 @@ static ejk_status prepare_problem(ejk_plan *plan, const ejk_axes *axes) {
     return EJK_OK;
 }
 
-static ejk_status prepare_launch(ejk_plan *plan) {
-    const ejk_implementation *chosen = plan->implementation;
+static ejk_status ask_launch(const ejk_plan *plan, const ejk_implementation *chosen,
+                             const int64_t *parameters, ejk_launch *launch) {
     int32_t threads = ejk_threads_count(plan->context->threads);
-    plan->launch = (ejk_launch){.workers = chosen ? 1 : threads};
-    if (!chosen) return EJK_OK; /* a hook is given the threads itself */
+    *launch = (ejk_launch){.workers = 1};
     if (chosen->prepare)
-        EJKI_TRY(
-            chosen->prepare(ejki_plan_problem(plan), plan->parameters, threads, &plan->launch));
-    if (plan->launch.workers < 1 || plan->launch.workers > threads)
-        return ejki_fail(EJK_STATUS_INTERNAL, "%s wants %d workers, expected 1 to %d", chosen->name,
-                         (int)plan->launch.workers, (int)threads);
-    if (plan->launch.workers > 1) plan->threads = plan->context->threads;
+        EJKI_TRY(chosen->prepare(ejki_plan_problem(plan), parameters, threads, launch));
+    if (launch->workers >= 1 && launch->workers <= threads) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INTERNAL, "%s wants %d workers, expected 1 to %d", chosen->name,
+                     (int)launch->workers, (int)threads);
+}
+
+/* The steps run one after the other, so the larger workspace serves both. */
+static ejk_status prepare_launch(ejk_plan *plan) {
+    ejk_threads *threads = plan->context->threads;
+    plan->launch = (ejk_launch){.workers = ejk_threads_count(threads)};
+    if (!plan->implementation) return EJK_OK; /* a hook is given the threads itself */
+    EJKI_TRY(ask_launch(plan, plan->implementation, plan->parameters, &plan->launch));
+    if (plan->launch.workers > 1) plan->threads = threads;
+    if (!plan->after) return EJK_OK;
+    ejk_launch second;
+    EJKI_TRY(ask_launch(plan, plan->after, plan->after_parameters, &second));
+    plan->after_workers = second.workers;
+    if (second.workers > 1) plan->after_threads = threads;
+    if (second.workspace_bytes > plan->launch.workspace_bytes)
+        plan->launch.workspace_bytes = second.workspace_bytes;
     return EJK_OK;
 }
 

@@ -61,14 +61,19 @@ static ejk_status find_runner(ejk_plan *plan, ejk_invocation *invocation) {
         return ejki_fail(EJK_STATUS_UNAVAILABLE, "%.64s has no hook %s%s%s for this call",
                          kernel->op_id, method, invocation->method ? "_" : "",
                          invocation->method ? invocation->method : "");
-    const ejk_query query = {.algorithm = kernel->op_id,
-                             .platform = invocation->platform,
-                             .backend = invocation->backend,
-                             .isa = plan->context->isa,
-                             .dtype = plan->dtype,
-                             .problem = ejki_plan_problem(plan)};
+    ejk_query query = {.algorithm = kernel->algorithm ? kernel->algorithm : kernel->op_id,
+                       .platform = invocation->platform,
+                       .backend = invocation->backend,
+                       .isa = plan->context->isa,
+                       .dtype = plan->dtype,
+                       .problem = ejki_plan_problem(plan)};
     EJKI_TRY(ejk_registry_get(plan->context->registry, &query, &plan->implementation));
     invocation->implementation = plan->implementation;
+    query.algorithm = kernel->afterwards ? kernel->afterwards(query.problem) : NULL;
+    if (!query.algorithm) return EJK_OK;
+    EJKI_TRY(ejk_registry_get(plan->context->registry, &query, &plan->after));
+    for (int32_t i = 0; i < plan->after->parameter_count; i++)
+        plan->after_parameters[i] = plan->after->parameters[i].fallback;
     return EJK_OK;
 }
 

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Completes a text with a small language model: byte by byte, always the likeliest, up to an empty line.
+ * Arguments: the folder of the model and the text; by default the start of a Python function.
+ */
+#include "model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char function[] = "def isfile(path):\n"
+                               "    \"\"\"Test whether a path is a regular file\"\"\"\n"
+                               "    try:\n";
+
+typedef struct timing {
+    int bytes;
+    double seconds;
+} timing;
+
+static ejk_status timed_read(bytelm *model, const char *bytes, int count, float *logits,
+                             timing *t) {
+    double start = ejk_now();
+    ejk_status status = bytelm_read(model, (const uint8_t *)bytes, count, logits);
+    t->seconds += ejk_now() - start;
+    t->bytes += count;
+    return status;
+}
+
+/* Reads the text at once, then what follows it byte by byte. */
+static ejk_status complete(bytelm *model, const char *text, timing *prefill, timing *decode) {
+    static float logits[BYTELM_CONTEXT * BYTELM_VOCABULARY];
+    const int length = (int)strlen(text);
+    ejk_status status = timed_read(model, text, length, logits, prefill);
+    if (status != EJK_OK) return status;
+    fputs(text, stdout);
+    char last = text[length - 1];
+    char next = (char)bytelm_likeliest(&logits[(length - 1) * BYTELM_VOCABULARY]);
+    for (int i = length; i < BYTELM_CONTEXT && !(last == '\n' && next == '\n'); i++) {
+        putchar(next);
+        status = timed_read(model, &next, 1, logits, decode);
+        if (status != EJK_OK) return status;
+        last = next;
+        next = (char)bytelm_likeliest(logits);
+    }
+    return EJK_OK;
+}
+
+static void report(const char *what, timing t) {
+    printf("%s: %4d tokens, %6.0f a second\n", what, t.bytes, t.bytes / t.seconds);
+}
+
+int main(int count, char **words) {
+    const char *folder = count > 1 ? words[1] : "examples/data/bytelm";
+    const char *text = count > 2 ? words[2] : function;
+    if (count > 3 || !*text || strlen(text) > BYTELM_CONTEXT) {
+        fprintf(stderr, "usage: bytelm [folder [text of 1 to %d bytes]]\n", BYTELM_CONTEXT);
+        return 1;
+    }
+    ejk_context *context = NULL;
+    bytelm *model = NULL;
+    timing prefill = {0}, decode = {0};
+    ejk_status status = ejk_context_create(NULL, &context);
+    if (status == EJK_OK) status = bytelm_open(context, folder, &model);
+    if (status == EJK_OK) status = complete(model, text, &prefill, &decode);
+    if (status == EJK_OK) {
+        putchar('\n');
+        report("prefill", prefill);
+        report("decode ", decode);
+    } else {
+        fprintf(stderr, "%s: %s\n", ejk_status_name(status), ejk_last_error());
+    }
+    bytelm_close(model);
+    ejk_context_destroy(context);
+    return status == EJK_OK ? 0 : 1;
+}

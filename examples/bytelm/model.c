@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    VOCABULARY = BYTELM_VOCABULARY,
+    CONTEXT = BYTELM_CONTEXT,
+    LAYERS = 4,
+    WIDTH = 256, /* of the stream that runs through the layers */
+    HEADS = 4,
+    KV_HEADS = 2,
+    HEAD_DIM = 64,
+    HALF = HEAD_DIM / 2,
+    Q_WIDTH = HEADS * HEAD_DIM,
+    KV_WIDTH = KV_HEADS * HEAD_DIM,
+    HIDDEN = 512, /* of the MLP */
+    WINDOW = 127, /* bytes before its own that a query of every second layer sees */
+    LANES = 16    /* partial sums of a dot product; divides all widths */
+};
+
+/* What queries, keys, values and sinks are given to attention in; everything else is float32. */
+static const ejk_dtype attention_dtype = EJK_DTYPE_F32;
+
+typedef struct layer {
+    /* Weights, [out, in]. */
+    float attn_norm[WIDTH], wq[Q_WIDTH * WIDTH], wk[KV_WIDTH * WIDTH], wv[KV_WIDTH * WIDTH];
+    float wo[WIDTH * Q_WIDTH];
+    float mlp_norm[WIDTH], gate[HIDDEN * WIDTH], up[HIDDEN * WIDTH], down[WIDTH * HIDDEN];
+    ejk_owned_tensor sinks;        /* [HEADS, 1] */
+    ejk_owned_tensor keys, values; /* the cache, [1, KV_HEADS, CONTEXT, HEAD_DIM] */
+    ejk_window window;
+} layer;
+
+struct bytelm {
+    ejk_context *context;
+    int position; /* bytes read so far */
+    float embed[VOCABULARY * WIDTH], norm[WIDTH];
+    layer layers[LAYERS];
+    float cosine[CONTEXT * HALF], sine[CONTEXT * HALF];
+    /* What is computed for the bytes being read, a row for each. */
+    float x[CONTEXT * WIDTH], h[CONTEXT * WIDTH];
+    float q[CONTEXT * Q_WIDTH], k[CONTEXT * KV_WIDTH], v[CONTEXT * KV_WIDTH];
+    float gate[CONTEXT * HIDDEN], up[CONTEXT * HIDDEN];
+    ejk_owned_tensor query, out; /* [1, CONTEXT, HEADS, HEAD_DIM] */
+};
+
+/* ---- Loading ---------------------------------------------------------------------------------------- */
+
+/* Converts a tensor of the file. The copy refuses one whose shape differs from the target's. */
+static ejk_status load(const ejk_safetensors *file, const char *name, ejk_tensor target) {
+    ejk_tensor source;
+    ejk_status status = ejk_safetensors_tensor(file, name, &source);
+    return status == EJK_OK ? ejk_tensor_copy(&source, &target) : status;
+}
+
+static ejk_tensor vector(float *data, int length) {
+    return ejk_tensor_1d(data, EJK_DTYPE_F32, length);
+}
+
+static ejk_tensor matrix(float *data, int rows, int columns) {
+    return ejk_tensor_2d(data, EJK_DTYPE_F32, rows, columns);
+}
+
+static ejk_status load_layer(const ejk_safetensors *file, int index, layer *l) {
+    const struct {
+        const char *name;
+        ejk_tensor target;
+    } weights[] = {{"attn_norm", vector(l->attn_norm, WIDTH)},
+                   {"wq", matrix(l->wq, Q_WIDTH, WIDTH)},
+                   {"wk", matrix(l->wk, KV_WIDTH, WIDTH)},
+                   {"wv", matrix(l->wv, KV_WIDTH, WIDTH)},
+                   {"wo", matrix(l->wo, WIDTH, Q_WIDTH)},
+                   {"mlp_norm", vector(l->mlp_norm, WIDTH)},
+                   {"gate", matrix(l->gate, HIDDEN, WIDTH)},
+                   {"up", matrix(l->up, HIDDEN, WIDTH)},
+                   {"down", matrix(l->down, WIDTH, HIDDEN)},
+                   {"sinks", ejk_tensor_1d(l->sinks.tensor.data, attention_dtype, HEADS)}};
+    ejk_status status = EJK_OK;
+    for (size_t i = 0; i < sizeof weights / sizeof *weights && status == EJK_OK; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "layers.%d.%s", index, weights[i].name);
+        status = load(file, name, weights[i].target);
+    }
+    return status;
+}
+
+static ejk_status create(ejk_owned_tensor *out, int32_t rank, const int64_t *shape) {
+    return ejk_owned_tensor_create(attention_dtype, rank, shape, out);
+}
+
+static ejk_status create_tensors(bytelm *model) {
+    static const int64_t rows[] = {1, CONTEXT, HEADS, HEAD_DIM}, sinks[] = {HEADS, 1};
+    /* Each head's keys lie together, so that a call over any number of them reads memory in order. */
+    static const int64_t cache[] = {1, KV_HEADS, CONTEXT, HEAD_DIM};
+    ejk_status status = create(&model->query, 4, rows);
+    if (status == EJK_OK) status = create(&model->out, 4, rows);
+    for (int i = 0; i < LAYERS && status == EJK_OK; i++) {
+        layer *l = &model->layers[i];
+        status = create(&l->sinks, 2, sinks);
+        if (status == EJK_OK) status = create(&l->keys, 4, cache);
+        if (status == EJK_OK) status = create(&l->values, 4, cache);
+        if (i % 2 == 1) l->window = ejk_window_of(WINDOW, 0);
+    }
+    return status;
+}
+
+static void fill_angles(bytelm *model) {
+    for (int i = 0; i < CONTEXT * HALF; i++) {
+        const int position = i / HALF, pair = i % HALF;
+        double angle = position * pow(10000, -pair / (double)HALF);
+        model->cosine[i] = (float)cos(angle);
+        model->sine[i] = (float)sin(angle);
+    }
+}
+
+ejk_status bytelm_open(ejk_context *context, const char *folder, bytelm **out) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    ejk_safetensors *file = NULL;
+    ejk_status status = ejk_safetensors_open(path, &file);
+    if (status != EJK_OK) return status;
+    bytelm *model = calloc(1, sizeof *model);
+    if (model) {
+        model->context = context;
+        fill_angles(model);
+        status = create_tensors(model);
+    } else {
+        status = EJK_STATUS_OUT_OF_MEMORY;
+    }
+    if (status == EJK_OK) status = load(file, "embed", matrix(model->embed, VOCABULARY, WIDTH));
+    if (status == EJK_OK) status = load(file, "norm", vector(model->norm, WIDTH));
+    for (int i = 0; i < LAYERS && status == EJK_OK; i++)
+        status = load_layer(file, i, &model->layers[i]);
+    ejk_safetensors_close(file);
+    if (status == EJK_OK)
+        *out = model;
+    else
+        bytelm_close(model);
+    return status;
+}
+
+void bytelm_close(bytelm *model) {
+    if (!model) return;
+    for (int i = 0; i < LAYERS; i++) {
+        ejk_owned_tensor_close(&model->layers[i].sinks);
+        ejk_owned_tensor_close(&model->layers[i].keys);
+        ejk_owned_tensor_close(&model->layers[i].values);
+    }
+    ejk_owned_tensor_close(&model->query);
+    ejk_owned_tensor_close(&model->out);
+    free(model);
+}
+
+/* ---- Plain loops ------------------------------------------------------------------------------------ */
+
+/* Sums in LANES independent parts, which is an order that compilers may vectorise. */
+static float dot(const float *a, const float *b, int length) {
+    float sums[LANES] = {0}, sum = 0;
+    for (int i = 0; i < length; i += LANES)
+        for (int lane = 0; lane < LANES; lane++) sums[lane] += a[i + lane] * b[i + lane];
+    for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
+    return sum;
+}
+
+/* y [rows, outputs] = x [rows, inputs] times the transpose of w [outputs, inputs]. */
+static void linear(const float *x, int rows, int inputs, const float *w, int outputs, float *y) {
+    for (int row = 0; row < rows; row++)
+        for (int i = 0; i < outputs; i++)
+            y[row * outputs + i] = dot(&x[row * inputs], &w[i * inputs], inputs);
+}
+
+static void add(float *x, const float *y, int count) {
+    for (int i = 0; i < count; i++) x[i] += y[i];
+}
+
+static void normalise(const float *x, int rows, const float *weight, float *y) {
+    for (; rows > 0; rows--, x += WIDTH, y += WIDTH) {
+        float scale = 1 / sqrtf(dot(x, x, WIDTH) / WIDTH + 1e-6F);
+        for (int i = 0; i < WIDTH; i++) y[i] = x[i] * scale * weight[i];
+    }
+}
+
+/* Rotates each head of each row by the angles of the row's position. */
+static void rotate(const bytelm *model, float *x, int rows, int heads) {
+    for (int head = 0; head < rows * heads; head++, x += HEAD_DIM) {
+        const int position = model->position + head / heads;
+        const float *cosine = &model->cosine[position * HALF],
+                    *sine = &model->sine[position * HALF];
+        for (int i = 0; i < HALF; i++) {
+            float a = x[i], b = x[i + HALF];
+            x[i] = a * cosine[i] - b * sine[i];
+            x[i + HALF] = b * cosine[i] + a * sine[i];
+        }
+    }
+}
+
+/* gate = silu(gate) · up */
+static void activate(float *gate, const float *up, int count) {
+    for (int i = 0; i < count; i++) gate[i] = gate[i] / (1 + expf(-gate[i])) * up[i];
+}
+
+/* ---- Attention -------------------------------------------------------------------------------------- */
+
+/* Positions of a layer's cache as attention reads them, [1, count, KV_HEADS, HEAD_DIM]. */
+static ejk_tensor cached(const ejk_owned_tensor *cache, int start, int count) {
+    return ejk_tensor_slice(ejk_tensor_transpose(cache->tensor, 1, 2), 1, start, count);
+}
+
+/* Copies `rows` rows of q to attention, and back to q what comes out of it; k and v join the cache. */
+static ejk_status attend(bytelm *model, layer *l, int rows) {
+    const ejk_tensor q = ejk_tensor_4d(model->q, EJK_DTYPE_F32, 1, rows, HEADS, HEAD_DIM);
+    const ejk_tensor k = ejk_tensor_4d(model->k, EJK_DTYPE_F32, 1, rows, KV_HEADS, HEAD_DIM);
+    const ejk_tensor v = ejk_tensor_4d(model->v, EJK_DTYPE_F32, 1, rows, KV_HEADS, HEAD_DIM);
+    const ejk_tensor query = ejk_tensor_slice(model->query.tensor, 1, 0, rows);
+    const ejk_tensor out = ejk_tensor_slice(model->out.tensor, 1, 0, rows);
+    const ejk_tensor new_keys = cached(&l->keys, model->position, rows);
+    const ejk_tensor new_values = cached(&l->values, model->position, rows);
+    /* With fewer queries than keys, the last query sees the last key: no offset has to be given. */
+    const ejk_flash_attention_args args = {.query = query,
+                                           .key = cached(&l->keys, 0, model->position + rows),
+                                           .value = cached(&l->values, 0, model->position + rows),
+                                           .softmax_aux = l->sinks.tensor,
+                                           .causal = true,
+                                           .sliding_window = l->window,
+                                           .logits_soft_cap = ejk_float(30),
+                                           .out = out};
+    ejk_status status = ejk_tensor_copy(&k, &new_keys);
+    if (status == EJK_OK) status = ejk_tensor_copy(&v, &new_values);
+    if (status == EJK_OK) status = ejk_tensor_copy(&q, &query);
+    if (status == EJK_OK) status = ejk_flash_attention(model->context, &args);
+    if (status == EJK_OK) status = ejk_tensor_copy(&out, &q);
+    return status;
+}
+
+/* ---- Reading ---------------------------------------------------------------------------------------- */
+
+static ejk_status apply(bytelm *model, layer *l, int rows) {
+    float *x = model->x, *h = model->h;
+    normalise(x, rows, l->attn_norm, h);
+    linear(h, rows, WIDTH, l->wq, Q_WIDTH, model->q);
+    linear(h, rows, WIDTH, l->wk, KV_WIDTH, model->k);
+    linear(h, rows, WIDTH, l->wv, KV_WIDTH, model->v);
+    rotate(model, model->q, rows, HEADS);
+    rotate(model, model->k, rows, KV_HEADS);
+    ejk_status status = attend(model, l, rows);
+    if (status != EJK_OK) return status;
+    linear(model->q, rows, Q_WIDTH, l->wo, WIDTH, h);
+    add(x, h, rows * WIDTH);
+
+    normalise(x, rows, l->mlp_norm, h);
+    linear(h, rows, WIDTH, l->gate, HIDDEN, model->gate);
+    linear(h, rows, WIDTH, l->up, HIDDEN, model->up);
+    activate(model->gate, model->up, rows * HIDDEN);
+    linear(model->gate, rows, HIDDEN, l->down, WIDTH, h);
+    add(x, h, rows * WIDTH);
+    return EJK_OK;
+}
+
+ejk_status bytelm_read(bytelm *model, const uint8_t *bytes, int count, float *logits) {
+    /* Bytes that do not fit give a view that the library refuses. */
+    const ejk_tensor room = cached(&model->layers[0].keys, model->position, count);
+    ejk_status status = ejk_tensor_check(&room, "cache");
+    if (status != EJK_OK) return status;
+    for (int i = 0; i < count; i++)
+        memcpy(&model->x[i * WIDTH], &model->embed[bytes[i] * WIDTH], WIDTH * sizeof(float));
+    for (int i = 0; i < LAYERS && status == EJK_OK; i++)
+        status = apply(model, &model->layers[i], count);
+    if (status != EJK_OK) return status;
+    normalise(model->x, count, model->norm, model->h);
+    linear(model->h, count, WIDTH, model->embed, VOCABULARY, logits);
+    model->position += count;
+    return EJK_OK;
+}
+
+void bytelm_forget(bytelm *model) {
+    model->position = 0;
+}
+
+uint8_t bytelm_likeliest(const float *logits) {
+    int best = 0;
+    for (int i = 1; i < VOCABULARY; i++)
+        if (logits[i] > logits[best]) best = i;
+    return (uint8_t)best;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How flash attention on AMX is cut into tasks, and where a worker's memory has what. */
+#ifndef EJKI_FLASH_AMX_PLAN_H
+#define EJKI_FLASH_AMX_PLAN_H
+
+#include "base/base.h"
+#include "kernels/flash_attention/amx_rows.h"
+
+/* How a problem is cut, and how a worker's memory is laid out, in bytes. */
+typedef struct amx_plan {
+    int64_t rows, groups; /* of a full group, a multiple of AMX_ROWS; groups of a key head */
+    int64_t whole, tasks; /* tasks that are a group each; after them come halves of groups */
+    int64_t keys;         /* of a full block, a multiple of AMX_CHUNK */
+    int64_t steps, wide;  /* tiles that a query is long, and a value wide */
+    int64_t sums;         /* floats of a row tile's sums */
+    int64_t query_at, sum_at, lane_at, key_at, value_at, weight_at, score_at, row_at, tile_at,
+        float_at, ones_at;
+    int64_t bytes;
+} amx_plan;
+
+typedef struct amx_task {
+    int64_t batch, kv_head, first_row, rows;
+} amx_task;
+
+/* A row tile: the keys that any of its rows sees, those that all see, and its largest query component. */
+typedef struct amx_tile {
+    int64_t low, high, least, most;
+    float top;
+} amx_tile;
+
+/* Room for rows x columns bytes; *at stays below 2^50, and at that value says that they do not fit. */
+static inline int64_t amx_reserve(int64_t *at, int64_t rows, int64_t columns) {
+    const int64_t start = *at, limit = (int64_t)1 << 50;
+    int64_t count;
+    if (!ejki_mul(rows, columns, &count) || count > limit - start) count = limit - start;
+    *at = ejki_min(limit, start + ejki_round_up(count, 64));
+    return start;
+}
+
+static inline amx_plan amx_plan_of(const ejki_flash_problem *p, const int64_t *parameters,
+                                   int32_t workers) {
+    amx_plan t = {0};
+    const int64_t rows = p->queries * p->group;
+    t.groups = ejki_max(1, ejki_cdiv(rows, parameters[0]));
+    t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(rows, t.groups)), AMX_ROWS);
+    t.groups = ejki_cdiv(rows, t.rows);
+    t.whole = t.tasks = p->batch * p->kv_heads * t.groups;
+    if (workers > 1) {
+        /* The last tasks are halved, so that workers end nearly together. */
+        const int64_t halved = ejki_min(t.tasks, 2 * (int64_t)workers);
+        t.whole = t.tasks - halved;
+        t.tasks += halved;
+    }
+    t.keys = ejki_round_up(ejki_max(1, ejki_min(parameters[1], p->keys)), AMX_CHUNK);
+    t.steps = ejki_cdiv(p->head_dim, 32);
+    t.wide = ejki_cdiv(p->value_dim, 16);
+    t.sums = ejki_max(2, t.wide + 1) * 2 * AMX_SUMS;
+    const int64_t tiles = t.rows / AMX_ROWS, element = sizeof(uint16_t), real = sizeof(float);
+    int64_t at = 0;
+    t.score_at = amx_reserve(&at, 2 * AMX_ROWS * AMX_CHUNK, real);
+    t.weight_at = amx_reserve(&at, (p->normalize ? 1 : 2) * AMX_ROWS * t.keys, element);
+    t.ones_at = amx_reserve(&at, AMX_ELEMENT, element);
+    t.float_at = amx_reserve(&at, t.rows, 3 * real);
+    t.lane_at = amx_reserve(&at, t.rows, VL * real);
+    t.query_at = amx_reserve(&at, t.rows * 32 * element, t.steps);
+    t.sum_at = amx_reserve(&at, tiles * real, t.sums);
+    t.key_at = amx_reserve(&at, t.keys * 32 * element, t.steps);
+    t.value_at = amx_reserve(&at, t.keys * 16 * element, t.wide);
+    t.row_at = amx_reserve(&at, t.rows, sizeof(flash_row));
+    t.tile_at = amx_reserve(&at, tiles, sizeof(amx_tile));
+    t.bytes = at;
+    return t;
+}
+
+/* The task of an index: heads one after the other, so that groups of a head find its keys in the cache;
+ * in a head the last rows first, which under a causal mask are the longest. */
+static inline amx_task amx_task_of(const ejki_flash_problem *p, const amx_plan *t, int64_t index) {
+    if (index >= t->tasks) return (amx_task){0};
+    const int64_t half = index - t->whole, group = half < 0 ? index : t->whole + half / 2;
+    const int64_t head = group / t->groups;
+    amx_task task = {.batch = head / p->kv_heads, .kv_head = head % p->kv_heads};
+    task.first_row = (t->groups - 1 - group % t->groups) * t->rows;
+    task.rows = ejki_min(t->rows, p->queries * p->group - task.first_row);
+    if (half < 0) return task;
+    const int64_t upper = ejki_min(task.rows, ejki_round_up(ejki_cdiv(task.rows, 2), AMX_ROWS));
+    if (half % 2) return (amx_task){task.batch, task.kv_head, task.first_row, upper};
+    task.first_row += upper;
+    task.rows -= upper;
+    return task;
+}
+
+#endif

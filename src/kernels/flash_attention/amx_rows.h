@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happens to rows of scores in flash attention on AMX besides the plain case: soft cap, bias,
+ * visibility; references; weights of scores that are not tame or have to be precise; the end of a row.
+ * As scores_body.h, for bf16 problems and chunks of 32 keys.
+ */
+#ifndef EJKI_FLASH_AMX_ROWS_H
+#define EJKI_FLASH_AMX_ROWS_H
+
+#include "kernels/simd/vec_avx512.h"
+#include "kernels/simd/vec_math.h"
+
+#include "kernels/flash_attention/amx_tiles.h"
+#include "kernels/flash_attention/scores_body.h"
+
+/* A weight from here on raises its row's reference: 2^40. */
+#define AMX_MOST_WEIGHT 0x1p40f
+#define AMX_MOST_BITS   ((127 + 40) << 7)
+
+/* Scores to base 2, and references, within this let weights be computed by amx_row_weights(). */
+#define AMX_TAME 16384.0f
+
+/* Elements of bf16 tensors begin anywhere. */
+static inline char *amx_place(const void *data, int64_t element) {
+    return (char *)((uintptr_t)data + (uintptr_t)element * sizeof(uint16_t));
+}
+
+static inline double amx_element(const void *data, int64_t element) {
+    uint16_t bits;
+    memcpy(&bits, amx_place(data, element), sizeof bits);
+    return (double)ejk_bf16_to_f32(bits);
+}
+
+static inline vf amx_widen(const void *data, int64_t count) {
+    const __m256i bits = _mm256_maskz_loadu_epi16(count >= 16  ? 0xffff
+                                                  : count <= 0 ? 0
+                                                               : v_first(count),
+                                                  data);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+/* To the nearest, ties to even. The instruction for it would make 0 of subnormal numbers. */
+static inline __m256i amx_narrow(vf v) {
+    const __m512i bits = _mm512_castps_si512(v), one = _mm512_set1_epi32(1);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+    const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(sum, nan, quiet), 16));
+}
+
+/*
+ * References are rounded so that differences between those of a row are whole or, where they are not, so
+ * large that 2^difference is 0; and near ones so that 128 times them is whole.
+ */
+static inline float amx_round_reference(float reference) {
+    return fabsf(reference) <= AMX_TAME ? rintf(reference * 128) / 128 : rintf(reference);
+}
+
+static inline bool amx_is_far(float reference) {
+    return fabsf(reference) > AMX_TAME && reference != -INFINITY;
+}
+
+/* What amx_row_weights() adds: with it a score of -inf has no weight, and without a reference none has. */
+static inline float amx_base(float reference) {
+    return fabsf(reference) <= AMX_TAME ? AMX_MAGIC + 128 * (127 - reference) : AMX_MAGIC;
+}
+
+/* flash_modify() for a chunk: `count` raw products become base-2 scores. */
+static inline void amx_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                              int64_t count, float *scores) {
+    const char *bias = NULL;
+    uint8_t allowed[AMX_CHUNK];
+    if (p->has_bias)
+        bias = amx_place(p->bias.data, r->batch * p->bias.stride_b + r->head * p->bias.stride_h +
+                                           r->query * p->bias.stride_t + key);
+    const bool hides = p->has_mask || p->has_segments, caps = p->soft_cap != 0;
+    const bool rescales = flash_rescales(p);
+    const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
+    const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
+    if (hides) flash_allowed(p, r, key, count, allowed);
+    for (int64_t j = 0; j < count; j += VL) {
+        vf z = v_load(scores + j);
+        if (rescales) z = v_mul(z, scale);
+        if (caps) z = v_mul(v_tanh(z), cap);
+        if (bias) z = v_fma(amx_widen(bias + 2 * j, count - j), v_set1((float)LOG2_E), z);
+        if (hides) z = v_allow(z, allowed + j);
+        v_store(scores + j, z);
+    }
+}
+
+/* 32 floats to bf16 in the order of tiles. */
+static inline __m512i amx_round(vf a, vf b) {
+    const __m512i order =
+        _mm512_set_epi16(31, 30, 29, 28, 15, 14, 13, 12, 27, 26, 25, 24, 11, 10, 9, 8, 23, 22, 21,
+                         20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+}
+
+static inline vf amx_lost(vf v) {
+    const __m512i bits = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(v));
+    return v_sub(v, _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)));
+}
+
+/* Weights rounded to bf16 from f32, and, if `rest` is not NULL, what that lost; *lanes += weights. */
+static inline __m512i amx_precise_weights(const float *scores, float scale, float reference,
+                                          vf *lanes, uint16_t *rest) {
+    const vf factor = v_set1(scale), base = v_set1(reference == -INFINITY ? 0 : reference);
+    const vf a = v_exp2(v_fms(v_load(scores), factor, base));
+    const vf b = v_exp2(v_fms(v_load(scores + VL), factor, base));
+    *lanes = v_add(*lanes, v_add(a, b));
+    if (rest) _mm512_store_si512(rest, amx_round(amx_lost(a), amx_lost(b)));
+    return amx_round(a, b);
+}
+
+/*
+ * The weights that amx_row_weights() makes, of any scores and reference: what lies far below 2^23 would
+ * be wrong as an integer, and NaN as well.
+ */
+static inline __m512i amx_any_weights(const amx_exp *e, const float *scores, float scale,
+                                      float reference) {
+    const vf a = v_load(scores), b = v_load(scores + VL);
+    const __m512i least = _mm512_set1_epi32(AMX_MAGIC_BITS);
+    vf x, y;
+    if (amx_is_far(reference) || reference != reference) {
+        const vf factor = v_set1(scale), base = v_set1(reference);
+        const vf offset = v_set1(AMX_MAGIC + 128 * 127), steps = v_set1(128);
+        x = v_fma(v_fms(a, factor, base), steps, offset);
+        y = v_fma(v_fms(b, factor, base), steps, offset);
+    } else {
+        const vf factor = v_set1(scale * 128), base = v_set1(amx_base(reference));
+        x = v_fma(a, factor, base);
+        y = v_fma(b, factor, base);
+    }
+    const __m512i w = amx_bits(e, _mm512_max_epi32(_mm512_castps_si512(x), least),
+                               _mm512_max_epi32(_mm512_castps_si512(y), least));
+    const __mmask16 nan_x = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __mmask16 nan_y = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
+    if (_mm512_kortestz(nan_x, nan_y)) return w;
+    const __m512i of_x = _mm512_movm_epi32(nan_x), of_y = _mm512_movm_epi32(nan_y);
+    return _mm512_mask_mov_epi16(w, _mm512_movepi16_mask(_mm512_packs_epi32(of_x, of_y)),
+                                 _mm512_set1_epi16(0x7fc0));
+}
+
+/* The largest of a row's 32 scores, -inf if there is none; NaN is passed over. */
+static inline float amx_row_top(const float *scores) {
+    return flash_maximum(scores, AMX_CHUNK);
+}
+
+/* 32 weights times 2^-power, `power` above 0; NaN stays. What is too small becomes 0. */
+static inline void amx_lower_weights(uint16_t *weights, float power) {
+    const __m512i w = _mm512_load_si512(weights), magnitude = _mm512_set1_epi16(0x7fff);
+    const __m512i m = _mm512_and_si512(w, magnitude), sign = _mm512_andnot_si512(magnitude, w);
+    const int bits = power < 256 ? (int)power << 7 : 0x7fff;
+    const __mmask32 nan = _mm512_cmpgt_epu16_mask(m, _mm512_set1_epi16(0x7f80));
+    const __m512i lower = _mm512_subs_epu16(m, _mm512_set1_epi16((short)bits));
+    _mm512_store_si512(weights, _mm512_mask_mov_epi16(_mm512_or_si512(lower, sign), nan, w));
+}
+
+/* ---- The end of a row -------------------------------------------------------------------------------- */
+
+/* A row's share of its sums: what they are multiplied by, and the log-sum-exp. `own` is Σ 2^(z − reference)
+ * over visible keys, `rounded` that of the weights as they were multiplied. */
+static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row *r, float reference,
+                                   float own, float rounded) {
+    const bool empty = own == 0;
+    const double mine = empty ? -INFINITY : reference * flash_correction(p);
+    double top = mine, total = 0;
+    const int64_t sinks = p->has_sinks ? r->head / p->sink_group * p->sink_stride_h : 0;
+    for (int64_t n = 0; n < p->sink_count; n++)
+        top = fmax(top, amx_element(p->sinks, sinks + n) * LOG2_E);
+    if (top == -INFINITY && empty) return (flash_end){.factor = 0, .lse = -INFINITY};
+    for (int64_t n = 0; n < p->sink_count; n++)
+        total += exp2(amx_element(p->sinks, sinks + n) * LOG2_E - top);
+    const double weight = empty ? 0 : mine == top ? own : exp2(mine - top) * own;
+    total += weight;
+    return (flash_end){.factor = empty ? 0 : (float)(weight / total / rounded),
+                       .lse = p->lse.data ? (float)((top + log2(total)) * LN_2) : 0};
+}
+
+/* Writes a finished row. `sums` has 16 columns at each `step`; `maximum` is the largest visible base-2
+ * score and is looked at only without normalisation. */
+static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r, const float *sums,
+                                 int64_t step, float reference, float maximum, float own,
+                                 float rounded) {
+    flash_end end = {.factor = own == 0 ? 0 : 1 / rounded};
+    if (p->has_sinks || p->lse.data) end = amx_finish(p, r, reference, own, rounded);
+    if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
+    if (!p->normalize) {
+        const float sum = own == 0 ? 0 : own == own ? own * exp2f(reference - maximum) : NAN;
+        end.factor = own == 0 ? 0 : sum / rounded;
+        if (p->row_max.data)
+            *flash_at(&p->row_max, r) = (float)(maximum * flash_correction(p) * LN_2);
+        if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum;
+    }
+    const int64_t at =
+        r->batch * p->out.stride_b + r->query * p->out.stride_t + r->head * p->out.stride_h;
+    const vf factor = v_set1(end.factor);
+    for (int64_t d = 0; d < p->value_dim; d += VL, sums += step) {
+        const int64_t width = ejki_min(VL, p->value_dim - d);
+        /* 0 · inf must not make NaN in a row that saw nothing */
+        const vf v = own == 0 ? v_zero() : v_mul(v_load(sums), factor);
+        if (p->normalize)
+            _mm256_mask_storeu_epi16(amx_place(p->out.data, at + d), v_first(width), amx_narrow(v));
+        else
+            v_store_first(flash_place(p->out.data, at + d), v, width);
+    }
+}
+
+#endif

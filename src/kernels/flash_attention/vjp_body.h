@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients of flash attention in f32, tiled. vjp_problem.h has the formulas.
+ *
+ * The rows of a key head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task
+ * is a block of keys of a key head: its keys and values are packed once, and the gradients of both are summed in
+ * the worker's memory while blocks of rows come by in order. Of a block of rows and a panel of keys
+ *
+ *     weights = exp(query · keyᵀ − lse)              d_value += weightsᵀ · cotangent
+ *     slopes = weights ∘ (cotangent · valueᵀ − δ)    d_key += slopesᵀ · query
+ *
+ * are made while both lie in the first-level cache; after the last panel, d_query += slopes · key, straight
+ * into the result, whose rows were 0. These sums have many writers: a block of rows takes contributions in the
+ * order of blocks of keys, each task waiting for its turn. Tasks are handed out in that order, so the one that
+ * is waited for is always at work; they soon run one block behind the other and hardly wait at all.
+ *
+ * So nothing depends on the number of threads, and memory is that of a task per thread, two numbers per row and
+ * a counter per block of rows. A gradient of the bias that is summed over heads or batches has tasks that take
+ * a block of keys of all of them; such columns have one writer.
+ *
+ * Hidden places. A hidden weight is an exact 0, and so is its slope, whatever was computed there. 0 · inf would
+ * still be NaN, so what is packed is looked at; where anything is not finite, sums skip coefficients of 0.
+ *
+ * The includer defines what product_body.h asks for, and VJP_SYMBOL, VJP_ID and VJP_ISA.
+ */
+#include <ejkernel/registry.h>
+
+#include "base/base.h"
+#include "kernels/flash_attention/dropout.h"
+#include "kernels/flash_attention/vjp_problem.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "kernels/simd/vec_math.h"
+#include "kernels/flash_attention/vjp_products.h"
+#include "kernels/flash_attention/scores_body.h"
+#include "kernels/flash_attention/vjp_scores.h"
+#include "kernels/flash_attention/vjp_plan.h"
+
+/* What the workers of one run share. */
+typedef struct vjp_shared {
+    const ejki_flash_vjp_problem *problem;
+    vjp_plan plan;
+    float *workers_memory, *lse, *delta;
+    _Atomic int32_t *turns; /* of each block of rows: blocks of keys that have been added */
+    int32_t workers;
+    _Atomic int64_t next;
+} vjp_shared;
+
+/* One worker's memory and the task it is at. */
+typedef struct vjp_worker {
+    vjp_shared *shared;
+    vjp_block block;
+    float *keys_across, *values_across, *keys, *d_keys, *d_values, *rows, *cotangents, *slopes;
+    float *weights, *tile;
+    int64_t batch, kv_head, head; /* head: of all batches */
+    int64_t key_block, key, key_end, panels;
+    int64_t row, count;  /* of the block of rows */
+    int64_t ahead, pace; /* rows asked for ahead of time, and how many at each product */
+    bool keys_finite, rows_finite;
+} vjp_worker;
+
+/* ---- A task's keys --------------------------------------------------------------------------------- */
+
+static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
+    const vjp_plan *t = &shared->plan;
+    float *memory = shared->workers_memory + index * t->worker_floats;
+    *w = (vjp_worker){.shared = shared};
+    w->keys_across = memory + t->keys_across_at;
+    w->values_across = memory + t->values_across_at;
+    w->keys = memory + t->keys_at;
+    w->d_keys = memory + t->d_keys_at;
+    w->d_values = memory + t->d_values_at;
+    w->rows = memory + t->rows_at;
+    w->cotangents = memory + t->cotangents_at;
+    w->slopes = memory + t->slopes_at;
+    w->weights = memory + t->weights_at;
+    w->tile = memory + t->tile_at;
+    w->block = (vjp_block){.problem = shared->problem,
+                           .general = t->general,
+                           .scale = (float)shared->problem->forward.scale,
+                           .row = (flash_row *)(void *)(memory + t->row_at),
+                           .tile = (vjp_tile *)(void *)(memory + t->tiles_at),
+                           .caps = memory + t->caps_at,
+                           .kept = memory + t->kept_at,
+                           .allowed = (uint8_t *)(void *)(memory + t->allowed_at)};
+}
+
+static void vjp_pack_keys(vjp_worker *w) {
+    const ejki_flash_problem *p = &w->shared->problem->forward;
+    const vjp_plan *t = &w->shared->plan;
+    const int64_t turn = t->keys * TILE_COLUMNS, count = w->key_end - w->key;
+    pack_transposed(flash_key(p, w->batch, w->kv_head, w->key), p->key.stride_t, count, p->head_dim,
+                    w->keys_across);
+    if (t->wants_slopes)
+        pack_transposed(flash_value(p, w->batch, w->kv_head, w->key), p->value.stride_t, count,
+                        p->value_dim, w->values_across);
+    vf probe = v_zero();
+    for (int64_t j = 0; w->shared->problem->wants_query && j < w->panels * TILE_COLUMNS; j++) {
+        float *target = w->keys + j * TILE_COLUMNS;
+        if (j < count)
+            probe = vjp_pack_row(flash_key(p, w->batch, w->kv_head, w->key + j), p->head_dim,
+                                 target, turn, probe);
+        else
+            for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS, target += turn)
+                memset(target, 0, TILE_COLUMNS * sizeof *target);
+    }
+    w->keys_finite = vjp_is_finite(probe);
+    memset(w->d_keys, 0, (size_t)(turn * t->head_panels) * sizeof(float));
+    memset(w->d_values, 0, (size_t)(turn * t->value_panels) * sizeof(float));
+}
+
+/* Writes factor times the sums of the task's keys. */
+static void vjp_write_keys(const vjp_worker *w, const ejki_bthd *target, const float *sums,
+                           int64_t width, float factor) {
+    const int64_t turn = w->shared->plan.keys * TILE_COLUMNS;
+    const vf scale = v_set1(factor);
+    for (int64_t key = w->key; key < w->key_end; key++, sums += TILE_COLUMNS) {
+        float *out =
+            flash_place(target->data, w->batch * target->stride_b + w->kv_head * target->stride_h +
+                                          key * target->stride_t);
+        for (int64_t d = 0; d < width; d += VL) {
+            const vf v = v_mul(v_load(sums + d / TILE_COLUMNS * turn + d % TILE_COLUMNS), scale);
+            if (width - d >= VL)
+                v_store(out + d, v);
+            else
+                v_store_first(out + d, v, width - d);
+        }
+    }
+}
+
+/* ---- A block of rows ------------------------------------------------------------------------------- */
+
+static const float *vjp_cotangent(const ejki_flash_vjp_problem *v, const flash_row *r) {
+    const ejki_bthd *t = &v->out_cotangent;
+    return flash_place(t->data,
+                       r->batch * t->stride_b + r->query * t->stride_t + r->head * t->stride_h);
+}
+
+/* Rows that see nothing are packed as 0: their cotangents count nowhere. */
+static void vjp_pack_rows(vjp_worker *w) {
+    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const int64_t turn = w->shared->plan.rows * TILE_COLUMNS;
+    vf probe = v_zero();
+    for (int64_t i = 0; i < w->count; i++) {
+        const flash_row *r = &w->block.row[i];
+        const bool blank = w->block.lse[i] == -INFINITY;
+        probe = vjp_pack_row(flash_query(p, r), blank ? 0 : p->head_dim, w->rows + i * TILE_COLUMNS,
+                             turn, probe);
+        probe = vjp_pack_row(vjp_cotangent(v, r), blank ? 0 : p->value_dim,
+                             w->cotangents + i * TILE_COLUMNS, turn, probe);
+        if (!blank) continue;
+        for (int64_t d = 0; d < w->shared->plan.head_panels; d++)
+            memset(w->rows + d * turn + i * TILE_COLUMNS, 0, TILE_COLUMNS * sizeof(float));
+        for (int64_t d = 0; d < w->shared->plan.value_panels; d++)
+            memset(w->cotangents + d * turn + i * TILE_COLUMNS, 0, TILE_COLUMNS * sizeof(float));
+    }
+    w->rows_finite = vjp_is_finite(probe);
+}
+
+static void vjp_ask(const void *data, int64_t element, int64_t width) {
+    const char *at = (const char *)flash_place(data, element);
+    const char *end = at + width * (int64_t)sizeof(float);
+    for (; at < end; at += 64) __builtin_prefetch(at, 0, 2);
+}
+
+/*
+ * Asks for what is needed next, a few rows at each product: the next block's queries and cotangents, and the
+ * places where this block's gradients will be added. Rows of one head lie far apart in [B, T, H, D], fall into
+ * few sets of the second-level cache and so come from further away each time.
+ */
+static void vjp_ahead(vjp_worker *w) {
+    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const vjp_plan *t = &w->shared->plan;
+    const int64_t end = ejki_min(w->count, w->ahead + w->pace);
+    for (; w->ahead < end; w->ahead++) {
+        const flash_row *r = &w->block.row[w->ahead];
+        if (v->wants_query)
+            vjp_ask(v->d_query.data,
+                    r->batch * v->d_query.stride_b + r->query * v->d_query.stride_t +
+                        r->head * v->d_query.stride_h,
+                    p->head_dim);
+        const int64_t next = w->row + t->rows + w->ahead;
+        if (next >= t->all_rows) continue;
+        const int64_t query = p->group == 1 ? next : next / p->group;
+        const int64_t head = w->kv_head * p->group + next - query * p->group;
+        vjp_ask(p->query.data,
+                w->batch * p->query.stride_b + query * p->query.stride_t + head * p->query.stride_h,
+                p->head_dim);
+        const ejki_bthd *c = &v->out_cotangent;
+        vjp_ask(c->data, w->batch * c->stride_b + query * c->stride_t + head * c->stride_h,
+                p->value_dim);
+    }
+}
+
+/* d += aᵀ · b over rows [first, end) of the block, for the keys of a panel; `width` columns of d. */
+static void vjp_add_keys(const vjp_worker *w, const float *a, const float *b, float *d,
+                         int64_t width, int64_t first, int64_t end) {
+    const int64_t b_turn = w->shared->plan.rows * TILE_COLUMNS;
+    const int64_t d_turn = w->shared->plan.keys * TILE_COLUMNS;
+    a += first * TILE_COLUMNS;
+    b += first * TILE_COLUMNS;
+    if (!w->rows_finite) {
+        for (int64_t i = 0; i < end - first; i++)
+            for (int64_t j = 0; j < TILE_COLUMNS; j++)
+                if (a[i * TILE_COLUMNS + j] != 0)
+                    vjp_add_row(a[i * TILE_COLUMNS + j], width, b + i * TILE_COLUMNS, b_turn,
+                                d + j * TILE_COLUMNS, d_turn);
+        return;
+    }
+    for (int64_t column = 0; column < width; column += TILE_COLUMNS, b += b_turn, d += d_turn)
+        for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
+            rows = product_rows(TILE_COLUMNS - j);
+            const vjp_product add =
+                width - column > VL ? vjp_add((int)rows) : vjp_add_one((int)rows);
+            add(end - first, a + j, 0, b, d + j * TILE_COLUMNS, NULL, NULL, 0);
+        }
+}
+
+/* One panel of keys: weights and slopes of the tiles that see it, and what the keys gain by them. */
+static void vjp_panel(vjp_worker *w, int64_t panel) {
+    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const vjp_plan *t = &w->shared->plan;
+    const int64_t key = w->key + panel * TILE_COLUMNS, turn = t->rows * TILE_COLUMNS;
+    float *slopes = w->slopes + panel * turn;
+    int64_t first = w->count, end = 0;
+    for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
+        if (tile->low >= key + TILE_COLUMNS || tile->high <= key) continue;
+        const int64_t at = tile->first * TILE_COLUMNS;
+        vjp_ahead(w);
+        vjp_scores(&w->block, tile, key, p->head_dim, w->rows + at, turn,
+                   w->keys_across + panel * TILE_COLUMNS * p->head_dim, w->weights + at);
+        if (t->wants_slopes)
+            vjp_slopes_of(&w->block, tile, key, p->value_dim, w->cotangents + at, turn,
+                          w->values_across + panel * TILE_COLUMNS * p->value_dim, w->weights + at,
+                          slopes + at);
+        else if (p->dropout > 0)
+            vjp_drop(&w->block, tile, key, w->weights + at);
+        first = ejki_min(first, tile->first);
+        end = tile->first + tile->rows;
+    }
+    if (first >= end) return;
+    const int64_t keys_at = panel * TILE_COLUMNS * TILE_COLUMNS;
+    if (v->wants_value)
+        vjp_add_keys(w, w->weights, w->cotangents, w->d_values + keys_at, p->value_dim, first, end);
+    if (v->wants_key)
+        vjp_add_keys(w, slopes, w->rows, w->d_keys + keys_at, p->head_dim, first, end);
+}
+
+/* ---- Gradients of queries -------------------------------------------------------------------------- */
+
+/* Adds scale times a tile's columns to rows of d_query. */
+static void vjp_add_queries(const vjp_worker *w, const vjp_tile *tile, int64_t column,
+                            int64_t width) {
+    const ejki_bthd *target = &w->shared->problem->d_query;
+    const vf scale = v_set1(w->block.scale);
+    for (int64_t i = 0; i < tile->rows; i++) {
+        const flash_row *r = &w->block.row[tile->first + i];
+        float *out =
+            flash_place(target->data, r->batch * target->stride_b + r->query * target->stride_t +
+                                          r->head * target->stride_h + column);
+        for (int64_t j = 0; j < width; j += VL) {
+            const vf v = v_load(w->tile + i * TILE_COLUMNS + j);
+            if (width - j >= VL)
+                v_store(out + j, v_fma(v, scale, v_load(out + j)));
+            else
+                v_store_first(out + j, v_fma(v, scale, v_load_first(out + j, width - j)),
+                              width - j);
+        }
+    }
+}
+
+/* slopes · keys of a tile, where coefficients of 0 count nowhere. */
+static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t first,
+                         int64_t end) {
+    const vjp_plan *t = &w->shared->plan;
+    const float *keys = w->keys + column * t->keys;
+    memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
+    for (int64_t i = 0; i < tile->rows; i++)
+        for (int64_t j = first * TILE_COLUMNS; j < end * TILE_COLUMNS; j++) {
+            const int64_t row = j / TILE_COLUMNS * t->rows + tile->first + i;
+            const float slope = w->slopes[row * TILE_COLUMNS + j % TILE_COLUMNS];
+            if (slope != 0)
+                vjp_add_row(slope, TILE_COLUMNS, keys + j * TILE_COLUMNS, 0,
+                            w->tile + i * TILE_COLUMNS, 0);
+        }
+}
+
+static void vjp_queries(vjp_worker *w) {
+    const ejki_flash_problem *p = &w->shared->problem->forward;
+    const vjp_plan *t = &w->shared->plan;
+    const int64_t turn = t->rows * TILE_COLUMNS;
+    for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS) {
+        const int64_t width = ejki_min(TILE_COLUMNS, p->head_dim - d);
+        for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
+            const int64_t low = ejki_max(tile->low, w->key) - w->key;
+            const int64_t high = ejki_min(tile->high, w->key_end) - w->key;
+            if (low >= high) continue;
+            const int64_t first = low / TILE_COLUMNS, end = ejki_cdiv(high, TILE_COLUMNS);
+            const vjp_product raw =
+                width > VL ? vjp_raw((int)tile->rows) : vjp_raw_one((int)tile->rows);
+            if (w->keys_finite)
+                raw((end - first) * TILE_COLUMNS,
+                    w->slopes + first * turn + tile->first * TILE_COLUMNS, turn,
+                    w->keys + d * t->keys + first * TILE_COLUMNS * TILE_COLUMNS, w->tile, NULL,
+                    NULL, 0);
+            else
+                vjp_skipping(w, tile, d, first, end);
+            vjp_add_queries(w, tile, d, width);
+        }
+    }
+}
+
+/* Waits until `turn` blocks of keys have been added to a block of rows. */
+static void vjp_wait(_Atomic int32_t *counter, int64_t turn) {
+    for (int64_t tries = 0; atomic_load_explicit(counter, memory_order_acquire) != turn; tries++)
+        if (tries % 256 == 255) sched_yield();
+}
+
+/* ---- Tasks ----------------------------------------------------------------------------------------- */
+
+/* A block of rows beside the task's keys, if any of it sees any of them. */
+static void vjp_rows(vjp_worker *w, int64_t row_block) {
+    vjp_shared *shared = w->shared;
+    const vjp_plan *t = &shared->plan;
+    const ejki_flash_vjp_problem *v = shared->problem;
+    w->row = row_block * t->rows;
+    w->count = ejki_min(t->rows, t->all_rows - w->row);
+    int64_t low, high;
+    vjp_extent(&v->forward, w->row, w->count, &low, &high);
+    if (low >= high || low >= w->key_end || high <= w->key) return;
+    const int64_t statistics = w->head * t->all_rows + w->row;
+    w->block.lse = shared->lse + statistics;
+    w->block.delta = shared->delta + statistics;
+    for (int64_t i = 0; i < w->count; i++)
+        w->block.row[i] = flash_row_of(&v->forward, w->batch, w->kv_head, w->row + i);
+    vjp_cut(&w->block, w->row, w->count);
+    vjp_pack_rows(w);
+    w->ahead = 0;
+    w->pace = ejki_cdiv(t->rows, w->panels * (w->block.tile_end - w->block.tile));
+    for (int64_t panel = 0; panel < w->panels; panel++) vjp_panel(w, panel);
+    if (!v->wants_query) return;
+    _Atomic int32_t *counter = shared->turns + w->head * t->row_blocks + row_block;
+    const int64_t turn = w->key_block - low / t->keys;
+    if (shared->workers > 1) vjp_wait(counter, turn);
+    vjp_queries(w);
+    atomic_store_explicit(counter, (int32_t)(turn + 1), memory_order_release);
+}
+
+static void vjp_task(vjp_worker *w, int64_t head, int64_t key_block) {
+    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const vjp_plan *t = &w->shared->plan;
+    w->head = head;
+    w->batch = head / p->kv_heads;
+    w->kv_head = head % p->kv_heads;
+    w->key_block = key_block;
+    w->key = key_block * t->keys;
+    w->key_end = ejki_min(p->keys, w->key + t->keys);
+    w->panels = ejki_cdiv(w->key_end - w->key, TILE_COLUMNS);
+    vjp_pack_keys(w);
+    for (int64_t block = 0; block < t->row_blocks; block++) vjp_rows(w, block);
+    if (v->wants_key) vjp_write_keys(w, &v->d_key, w->d_keys, p->head_dim, w->block.scale);
+    if (v->wants_value) vjp_write_keys(w, &v->d_value, w->d_values, p->value_dim, 1);
+}
+
+/*
+ * The task at a place in the order. As many heads as there are workers take turns, so that workers are seldom
+ * at neighbouring blocks of one head; a block still comes after those before it.
+ */
+static void vjp_task_at(vjp_worker *w, int64_t index) {
+    const vjp_plan *t = &w->shared->plan;
+    const int64_t first = index / (w->shared->workers * t->key_blocks) * w->shared->workers;
+    const int64_t heads = ejki_min(w->shared->workers, t->heads - first);
+    index -= first * t->key_blocks;
+    vjp_task(w, first + index % heads, index / heads);
+}
+
+/* A worker takes tasks in order until none is left. */
+static void vjp_work(void *argument, int64_t index) {
+    vjp_shared *shared = argument;
+    const vjp_plan *t = &shared->plan;
+    vjp_worker w;
+    vjp_bind(&w, shared, index);
+    for (;;) {
+        const int64_t task = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        if (task >= t->tasks) return;
+        if (t->joins_heads)
+            for (int64_t head = 0; head < t->heads; head++) vjp_task(&w, head, task);
+        else
+            vjp_task_at(&w, task);
+    }
+}
+
+/* ---- Rows and sinks -------------------------------------------------------------------------------- */
+
+/* δ, less the cotangent of lse. */
+static float vjp_delta(const ejki_flash_vjp_problem *v, const flash_row *r) {
+    const ejki_flash_problem *p = &v->forward;
+    const float *out = flash_out(p, r), *cotangent = vjp_cotangent(v, r);
+    vf sum = v_zero();
+    for (int64_t d = 0; d < p->value_dim; d += VL) {
+        const int64_t left = p->value_dim - d;
+        sum = left >= VL
+                  ? v_fma(v_load(out + d), v_load(cotangent + d), sum)
+                  : v_fma(v_load_first(out + d, left), v_load_first(cotangent + d, left), sum);
+    }
+    return v_sum(sum) - (v->has_lse_cotangent ? *flash_at(&v->lse_cotangent, r) : 0);
+}
+
+/* A worker's share of what comes first: statistics of rows, and zeros where others will add. */
+static void vjp_begin(void *argument, int64_t index) {
+    const vjp_shared *shared = argument;
+    const vjp_plan *t = &shared->plan;
+    const ejki_flash_vjp_problem *v = shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    for (int64_t n = index; n < t->bias_rows; n += shared->workers) {
+        const ejki_bias_gradient *bias = &v->d_bias;
+        const int64_t queries = bias->stride_t ? p->queries : 1;
+        const int64_t heads = bias->stride_h ? p->query_heads : 1;
+        float *row = flash_place(bias->data, n / queries / heads * bias->stride_b +
+                                                 n / queries % heads * bias->stride_h +
+                                                 n % queries * bias->stride_t);
+        memset(row, 0, (size_t)p->keys * sizeof *row);
+    }
+    const int64_t rows = t->heads * t->all_rows, share = ejki_cdiv(rows, shared->workers);
+    for (int64_t n = index * share; n < ejki_min(rows, (index + 1) * share); n++) {
+        const int64_t head = n / t->all_rows;
+        const flash_row r =
+            flash_row_of(p, head / p->kv_heads, head % p->kv_heads, n % t->all_rows);
+        const float lse = *flash_at(&p->lse, &r);
+        shared->lse[n] = lse;
+        shared->delta[n] = lse == -INFINITY ? 0 : vjp_delta(v, &r);
+        if (v->wants_query && p->head_dim > 0)
+            memset(flash_place(v->d_query.data, r.batch * v->d_query.stride_b +
+                                                    r.query * v->d_query.stride_t +
+                                                    r.head * v->d_query.stride_h),
+                   0, (size_t)p->head_dim * sizeof(float));
+    }
+}
+
+/* Gradients of the sinks of one head, or of all where they share them: sums in f64, over rows in order. */
+static void vjp_sink(const vjp_shared *shared, int64_t sink_head) {
+    const vjp_plan *t = &shared->plan;
+    const ejki_flash_vjp_problem *v = shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const bool all = p->sink_stride_h == 0;
+    const ejki_float *sinks = (const ejki_float *)p->sinks + sink_head * p->sink_stride_h;
+    ejki_float *out = (ejki_float *)v->d_sinks + sink_head * v->d_sink_stride_h;
+    for (int64_t n = 0; n < p->sink_count; n++) {
+        double sum = 0;
+        for (int64_t row = 0; row < t->heads * t->all_rows; row++) {
+            const int64_t head = row / t->all_rows % p->kv_heads * p->group + row % p->group;
+            if ((!all && head / p->sink_group != sink_head) || shared->lse[row] == -INFINITY)
+                continue;
+            sum -= (double)expf(sinks[n] - shared->lse[row]) * (double)shared->delta[row];
+        }
+        out[n] = (float)sum;
+    }
+}
+
+static void vjp_sinks(void *argument, int64_t index) {
+    const vjp_shared *shared = argument;
+    const ejki_flash_problem *p = &shared->problem->forward;
+    const int64_t heads = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
+    for (int64_t head = index; head < heads; head += shared->workers) vjp_sink(shared, head);
+}
+
+/* ---- The implementation ---------------------------------------------------------------------------- */
+
+static ejk_status vjp_prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                              ejk_launch *launch) {
+    const ejki_flash_vjp_problem *v = problem;
+    const vjp_plan t = vjp_plan_of(v, parameters);
+    if (t.bytes >= VJP_LIMIT) return flash_too_large(&v->forward);
+    launch->workers =
+        flash_is_light(&v->forward)
+            ? 1
+            : (int32_t)ejki_max(1, ejki_min(threads, ejki_min(t.tasks, t.most_workers)));
+    launch->workspace_bytes =
+        (size_t)(t.bytes + launch->workers * t.worker_floats * (int64_t)sizeof(float));
+    return EJK_OK;
+}
+
+static void vjp_all(vjp_shared *shared, ejk_threads *threads, void (*step)(void *, int64_t)) {
+    if (shared->workers == 1)
+        step(shared, 0);
+    else
+        ejk_parallel_for(threads, shared->workers, step, shared);
+}
+
+static ejk_status vjp_run(const ejk_run *run) {
+    vjp_shared shared = {.problem = run->problem, .workers = run->workers};
+    const ejki_flash_vjp_problem *v = shared.problem;
+    shared.plan = vjp_plan_of(v, run->parameters);
+    const vjp_plan *t = &shared.plan;
+    shared.workers_memory = run->workspace;
+    shared.lse = shared.workers_memory + run->workers * t->worker_floats;
+    shared.delta = shared.lse + t->heads * t->all_rows;
+    shared.turns = (_Atomic int32_t *)(void *)(shared.delta + t->heads * t->all_rows);
+    for (int64_t n = 0; n < t->heads * t->row_blocks; n++) atomic_init(&shared.turns[n], 0);
+    vjp_all(&shared, run->threads, vjp_begin);
+    if (v->wants_query || v->wants_key || v->wants_value || v->wants_bias)
+        vjp_all(&shared, run->threads, vjp_work);
+    if (v->wants_sinks) vjp_all(&shared, run->threads, vjp_sinks);
+    return EJK_OK;
+}
+
+static const ejk_parameter vjp_parameters[] = {
+    {"q_blocksize", 1, 512, 1, 96, "query rows beside a block of keys at a time"},
+    {"kv_blocksize", 1, 512, 1, 256, "keys of a task; rounded up to whole panels"},
+};
+
+static bool vjp_applicable(const void *problem) {
+    return ejki_pattern_is_empty(&((const ejki_flash_vjp_problem *)problem)->forward.pattern);
+}
+
+const ejk_implementation VJP_SYMBOL = {
+    .algorithm = "flash_attention_vjp",
+    .name = VJP_ID,
+    .platform = EJK_PLATFORM_SIMD,
+    .backend = EJK_BACKEND_CPU,
+    .isa = VJP_ISA,
+    .dtype = EJK_DTYPE_F32,
+    .version = 1,
+    .parameters = vjp_parameters,
+    .parameter_count = 2,
+    .applicable = vjp_applicable,
+    .prepare = vjp_prepare,
+    .run = vjp_run,
+};

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How gradients of attention are cut into tasks, and how a worker's memory is laid out. */
+#ifndef EJKI_VJP_PLAN_H
+#define EJKI_VJP_PLAN_H
+
+#include "base/base.h"
+#include "kernels/flash_attention/vjp_problem.h"
+
+/* Places are in floats. Panels have TILE_COLUMNS columns. */
+typedef struct vjp_plan {
+    int64_t heads, all_rows;           /* B · Hkv, and T · G of each */
+    int64_t rows, row_blocks;          /* of a block of rows */
+    int64_t keys, key_blocks;          /* of a block of keys, a multiple of TILE_COLUMNS */
+    int64_t head_panels, value_panels; /* of D and Dv */
+    int64_t tasks, most_workers, bias_rows;
+    bool general, joins_heads, wants_slopes;
+    int64_t keys_across_at, values_across_at, keys_at, d_keys_at, d_values_at, rows_at,
+        cotangents_at, slopes_at, weights_at, tile_at, row_at, tiles_at, caps_at, kept_at,
+        allowed_at;
+    int64_t worker_floats;
+    int64_t bytes; /* of what all share */
+} vjp_plan;
+
+#define VJP_LIMIT ((int64_t)1 << 47)
+
+/* Room for rows x columns floats; *at stays below 2^40, and at that value says that they do not fit. */
+static int64_t vjp_place(int64_t *at, int64_t rows, int64_t columns) {
+    const int64_t start = *at, limit = (int64_t)1 << 40;
+    int64_t count;
+    if (!ejki_mul(rows, columns, &count) || count > limit - start) count = limit - start;
+    *at = ejki_min(limit, start + ejki_round_up(count, 16));
+    return start;
+}
+
+static void vjp_lay_out(vjp_plan *t, const ejki_flash_problem *p) {
+    const int64_t c = TILE_COLUMNS, panels = t->keys / c;
+    int64_t at = 0;
+    t->keys_across_at = vjp_place(&at, t->keys, p->head_dim);
+    t->values_across_at = vjp_place(&at, t->keys, p->value_dim);
+    t->keys_at = vjp_place(&at, t->keys * c, t->head_panels);
+    t->d_keys_at = vjp_place(&at, t->keys * c, t->head_panels);
+    t->d_values_at = vjp_place(&at, t->keys * c, t->value_panels);
+    t->rows_at = vjp_place(&at, t->rows * c, t->head_panels);
+    t->cotangents_at = vjp_place(&at, t->rows * c, t->value_panels);
+    t->slopes_at = vjp_place(&at, t->rows * c, panels);
+    t->weights_at = vjp_place(&at, t->rows, c);
+    t->tile_at = vjp_place(&at, TILE_ROWS, c);
+    t->row_at = vjp_place(&at, t->rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
+    t->tiles_at = vjp_place(&at, t->rows, (int64_t)(sizeof(vjp_tile) / sizeof(float)));
+    t->caps_at = vjp_place(&at, TILE_ROWS, c);
+    t->kept_at = vjp_place(&at, TILE_ROWS, c);
+    t->allowed_at = vjp_place(&at, c, 1);
+    t->worker_floats = at;
+}
+
+static int64_t vjp_bias_rows(const ejki_flash_vjp_problem *v) {
+    const ejki_flash_problem *p = &v->forward;
+    if (!v->wants_bias) return 0;
+    return (v->d_bias.stride_b ? p->batch : 1) * (v->d_bias.stride_h ? p->query_heads : 1) *
+           (v->d_bias.stride_t ? p->queries : 1);
+}
+
+static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *parameters) {
+    const ejki_flash_problem *p = &v->forward;
+    vjp_plan t = {.heads = p->batch * p->kv_heads, .all_rows = p->queries * p->group};
+    t.rows = ejki_max(1, ejki_min(parameters[0], t.all_rows));
+    t.row_blocks = ejki_cdiv(t.all_rows, t.rows);
+    t.keys = ejki_round_up(ejki_max(1, ejki_min(parameters[1], p->keys)), TILE_COLUMNS);
+    t.key_blocks = ejki_cdiv(p->keys, t.keys);
+    t.head_panels = ejki_cdiv(p->head_dim, TILE_COLUMNS);
+    t.value_panels = ejki_cdiv(p->value_dim, TILE_COLUMNS);
+    t.bias_rows = vjp_bias_rows(v);
+    /* Several batches or groups add to the same columns of the bias. */
+    t.joins_heads = v->wants_bias && ((!v->d_bias.stride_b && p->batch > 1) ||
+                                      (!v->d_bias.stride_h && p->kv_heads > 1));
+    t.tasks = t.joins_heads ? t.key_blocks : t.heads * t.key_blocks;
+    t.most_workers = ejki_max(1, t.tasks);
+    t.wants_slopes = v->wants_query || v->wants_key || v->wants_bias;
+    t.general = flash_is_general(p) || p->dropout > 0 || v->wants_bias;
+    vjp_lay_out(&t, p);
+    int64_t at = 0;
+    vjp_place(&at, t.heads, 2 * t.all_rows);
+    vjp_place(&at, t.heads, t.row_blocks);
+    t.bytes = at * (int64_t)sizeof(float);
+    if (t.worker_floats >= (int64_t)1 << 40 || at >= (int64_t)1 << 40) t.bytes = VJP_LIMIT;
+    return t;
+}
+
+#endif

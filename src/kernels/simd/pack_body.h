@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rows of a tensor brought into the order in which product_body.h, which includes this, reads them, and into
+ * f32: bf16 and f16 become floats here and nowhere else. Strides count elements.
+ */
+#ifndef EJKI_PACK_BODY_H
+#define EJKI_PACK_BODY_H
+
+#include "kernels/simd/vec_element.h"
+
+static inline __attribute__((always_inline)) void pack_transposed_of(const ejk_dtype dtype,
+                                                                     const void *source,
+                                                                     int64_t stride, int64_t keys,
+                                                                     int64_t dim, float *target) {
+    for (int64_t panel = 0; panel < keys; panel += TILE_COLUMNS, target += dim * TILE_COLUMNS)
+        for (int64_t column = 0; column < TILE_COLUMNS; column += VL) {
+            const char *rows = element_at(dtype, source, (panel + column) * stride);
+            const int64_t left = keys - panel - column;
+            int64_t d = 0;
+            vf block[VL];
+            for (; left >= VL && d + VL <= dim; d += VL) {
+                EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] =
+                    v_widen(dtype, element_at(dtype, rows, i * stride + d));
+                v_transpose(block);
+                EJKI_UNROLL for (int i = 0; i < VL; i++)
+                    v_store(target + (d + i) * TILE_COLUMNS + column, block[i]);
+            }
+            for (; left <= 0 && d < dim; d++) v_store(target + d * TILE_COLUMNS + column, v_zero());
+            for (; d < dim; d += VL) { /* at the edges */
+                const int64_t width = dim - d < VL ? dim - d : VL;
+                for (int i = 0; i < VL; i++)
+                    block[i] =
+                        i < left
+                            ? v_widen_first(dtype, element_at(dtype, rows, i * stride + d), width)
+                            : v_zero();
+                v_transpose(block);
+                for (int64_t i = 0; i < width; i++)
+                    v_store(target + (d + i) * TILE_COLUMNS + column, block[i]);
+            }
+        }
+}
+
+static inline __attribute__((always_inline)) bool
+pack_rows_of(const ejk_dtype dtype, const void *source, int64_t stride, int64_t rows, int64_t width,
+             float *target, int64_t target_stride) {
+    vf probe = v_zero();
+    for (int64_t i = 0; i < rows; i++, target += target_stride) {
+        const char *row = element_at(dtype, source, i * stride);
+        int64_t d = 0;
+        for (; d + VL <= width; d += VL) {
+            const vf v = v_widen(dtype, element_at(dtype, row, d));
+            probe = v_fma(v, v_zero(), probe); /* 0 · v is NaN for an infinite v and for NaN */
+            v_store(target + d, v);
+        }
+        if (d < width) {
+            const vf v = v_widen_first(dtype, element_at(dtype, row, d), width - d);
+            probe = v_fma(v, v_zero(), probe);
+            v_store(target + d, v);
+            d += VL;
+        }
+        for (; d < target_stride; d += VL) v_store(target + d, v_zero());
+    }
+    const float sum = v_sum(probe);
+    return sum == sum;
+}
+
+/*
+ * Packs `keys` rows of `dim` elements into panels of TILE_COLUMNS columns: panel[d][column], so that a
+ * product finds consecutive columns side by side. Columns beyond `keys` become 0.
+ */
+static inline void pack_transposed_any(ejk_dtype dtype, const void *source, int64_t stride,
+                                       int64_t keys, int64_t dim, float *target) {
+    if (dtype == EJK_DTYPE_F32)
+        pack_transposed_of(EJK_DTYPE_F32, source, stride, keys, dim, target);
+    else if (dtype == EJK_DTYPE_BF16)
+        pack_transposed_of(EJK_DTYPE_BF16, source, stride, keys, dim, target);
+    else
+        pack_transposed_of(EJK_DTYPE_F16, source, stride, keys, dim, target);
+}
+
+/*
+ * Copies `rows` rows of `width` elements into rows of `target_stride` ≥ width floats, a multiple of VL, the
+ * rest 0. True if all of them are finite.
+ */
+static inline bool pack_rows_any(ejk_dtype dtype, const void *source, int64_t stride, int64_t rows,
+                                 int64_t width, float *target, int64_t target_stride) {
+    if (dtype == EJK_DTYPE_F32)
+        return pack_rows_of(EJK_DTYPE_F32, source, stride, rows, width, target, target_stride);
+    if (dtype == EJK_DTYPE_BF16)
+        return pack_rows_of(EJK_DTYPE_BF16, source, stride, rows, width, target, target_stride);
+    return pack_rows_of(EJK_DTYPE_F16, source, stride, rows, width, target, target_stride);
+}
+
+/* The same of floats. */
+static inline void pack_transposed(const float *source, int64_t stride, int64_t keys, int64_t dim,
+                                   float *target) {
+    pack_transposed_of(EJK_DTYPE_F32, source, stride, keys, dim, target);
+}
+static inline bool pack_rows(const float *source, int64_t stride, int64_t rows, int64_t width,
+                             float *target, int64_t target_stride) {
+    return pack_rows_of(EJK_DTYPE_F32, source, stride, rows, width, target, target_stride);
+}
+
+#endif

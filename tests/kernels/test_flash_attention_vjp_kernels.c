@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every implementation of the gradients of flash attention in f32 that this processor can run, on random cases:
+ *   accuracy   error within SEMANTICS section 5; nothing else written, nothing beyond an input read
+ *   workers    the same bits with 1, 2, 3 and 5 workers, and once more with 1
+ *
+ * EJK_TEST_SEED, EJK_TEST_CASES and EJK_TEST_FILTER as in test_flash_attention_kernels.c; a failure prints them.
+ * Its own main, because it also runs where only the C library is.
+ */
+#include "kernels/builtin.h"
+#include "support/flash_run.h"
+#include "support/test_threads.h"
+#include "support/vjp_oracle.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { MOST_PRINTED = 10 };
+
+struct trial {
+    struct vjp_case *c;
+    const ejk_implementation *implementation;
+    int64_t parameters[EJK_MAX_PARAMETERS];
+    char text[1024];
+    int *failures;
+    int64_t *threaded; /* runs with several workers */
+};
+
+static void fail(const struct trial *t, const char *why) {
+    if ((*t->failures)++ < MOST_PRINTED)
+        printf("FAIL %s: %s [%s]\n", t->implementation->name, why, t->text);
+    fflush(stdout);
+}
+
+/* Fallbacks half of the time, else anything within bounds, small steps more often. */
+static void choose_parameters(struct trial *t, struct random *r) {
+    const ejk_implementation *e = t->implementation;
+    const bool fallback = random_chance(r, 0.5);
+    size_t used = strlen(t->text);
+    for (int32_t i = 0; i < e->parameter_count; i++) {
+        const ejk_parameter *p = e->parameters + i;
+        const double share = random_real(r);
+        const int64_t steps = (p->maximum - p->minimum) / p->step;
+        t->parameters[i] = p->minimum + p->step * (int64_t)((double)steps * share * share * share);
+        if (fallback) t->parameters[i] = p->fallback;
+        used += (size_t)snprintf(t->text + used, sizeof t->text - used, " %s=%" PRId64, p->name,
+                                 t->parameters[i]);
+    }
+}
+
+/* Runs, and takes all gradients. */
+static bool run(struct trial *t, ejk_threads *threads, float *got[VJP_GRADIENTS]) {
+    const ejk_implementation *e = t->implementation;
+    const int32_t offered = ejk_threads_count(threads);
+    ejk_launch launch = {.workers = 1};
+    if (e->prepare(&t->c->problem, t->parameters, offered, &launch) != EJK_OK) {
+        fail(t, ejk_last_error());
+        return false;
+    }
+    if (launch.workers < 1 || launch.workers > offered)
+        fail(t, "asks for more workers than there are");
+    *t->threaded += launch.workers > 1;
+    struct guarded workspace;
+    guarded_create(&workspace, launch.workspace_bytes, GUARDED_END,
+                   (64 - launch.workspace_bytes % 64) % 64);
+    const ejk_run call = {.problem = &t->c->problem,
+                          .parameters = t->parameters,
+                          .workspace = workspace.data,
+                          .threads = threads,
+                          .workers = launch.workers};
+    const bool ran = e->run(&call) == EJK_OK;
+    if (!ran) fail(t, ejk_last_error());
+    if (!guarded_intact(&workspace)) fail(t, "the workspace was overrun");
+    guarded_destroy(&workspace);
+    bool clean = true;
+    for (int i = 0; i < VJP_GRADIENTS; i++) got[i] = vjp_case_take(t->c, i, &clean);
+    if (!clean) fail(t, "something beside the gradients was written");
+    return true;
+}
+
+static void release(float *got[VJP_GRADIENTS]) {
+    for (int i = 0; i < VJP_GRADIENTS; i++) free(got[i]);
+}
+
+/* Equal bits; of NaN, any are equal. */
+static bool same(const float *a, const float *b, int64_t count) {
+    for (int64_t n = 0; n < count; n++)
+        if (memcmp(a + n, b + n, sizeof *a) != 0 && !(isnan(a[n]) && isnan(b[n]))) return false;
+    return true;
+}
+
+static void check_workers(struct trial *t, float *const alone[VJP_GRADIENTS],
+                          ejk_threads *const threads[4]) {
+    static const int counts[] = {1, 2, 3, 5};
+    for (int k = 0; k < 4; k++) {
+        float *got[VJP_GRADIENTS];
+        char why[128];
+        if (!run(t, threads[k], got)) return;
+        for (int i = 0; i < VJP_GRADIENTS; i++)
+            if (got[i] && !same(alone[i], got[i], t->c->rows[i] * t->c->width[i])) {
+                snprintf(why, sizeof why, "%s has other bits with %d workers", vjp_names[i],
+                         counts[k]);
+                fail(t, why);
+            }
+        release(got);
+    }
+}
+
+/* Where visible places hold NaN or infinities, which results they reach depends on what underflows. */
+static void try_case(struct trial *t, const struct vjp_oracle *o, ejk_threads *const threads[4],
+                     double *worst) {
+    struct random r = {.state = t->c->forward.seed ^ UINT64_C(0x5bd1e9955bd1e995)};
+    vjp_case_print(t->c, t->text, sizeof t->text);
+    choose_parameters(t, &r);
+    float *got[VJP_GRADIENTS];
+    char why[512];
+    if (!run(t, NULL, got)) return;
+    for (int i = 0; i < VJP_GRADIENTS; i++)
+        if (o && got[i] && !vjp_oracle_accepts(o, i, got[i], worst, why, sizeof why)) fail(t, why);
+    if (random_chance(&r, 0.5)) check_workers(t, got, threads);
+    release(got);
+}
+
+static bool takes_part(const ejk_implementation *e) {
+    const char *filter = getenv("EJK_TEST_FILTER");
+    return strcasecmp(e->algorithm, "flash_attention_vjp") == 0 && e->dtype == EJK_DTYPE_F32 &&
+           (e->isa == EJK_ISA_SCALAR || ejk_cpu()->tiers[e->isa]) &&
+           (!filter || strstr(e->name, filter));
+}
+
+static uint64_t number_from(const char *name, uint64_t otherwise) {
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+int main(void) {
+    enum { MOST = 64 };
+    const uint64_t first = number_from("EJK_TEST_SEED", 1);
+    const int64_t cases = (int64_t)number_from("EJK_TEST_CASES", 300);
+    int failures[MOST] = {0}, all = 0;
+    int64_t runs[MOST] = {0}, threaded[MOST] = {0}, done = 0;
+    double worst[MOST] = {0};
+    ejk_threads *threads[4] = {NULL, test_threads_create(2), test_threads_create(3),
+                               test_threads_create(5)};
+    for (uint64_t seed = first; done < cases; seed++) {
+        struct vjp_case c;
+        struct vjp_oracle o;
+        if (!vjp_case_create(&c, seed, 2000000)) {
+            if (cases == 1) break;
+            continue;
+        }
+        const bool exact = c.forward.traits.poison <= FLASH_IN_HIDDEN;
+        if (exact) vjp_oracle_create(&o, &c);
+        for (int32_t i = 0; i < ejki_builtin_implementation_count && i < MOST; i++) {
+            const ejk_implementation *e = ejki_builtin_implementations[i];
+            if (!takes_part(e) || (e->applicable && !e->applicable(&c.problem))) continue;
+            struct trial t = {
+                .c = &c, .implementation = e, .failures = &failures[i], .threaded = &threaded[i]};
+            try_case(&t, exact ? &o : NULL, threads, &worst[i]);
+            runs[i]++;
+        }
+        if (exact) vjp_oracle_destroy(&o);
+        vjp_case_destroy(&c);
+        done++;
+    }
+    for (int i = 1; i < 4; i++) ejk_threads_destroy(threads[i]);
+    for (int32_t i = 0; i < ejki_builtin_implementation_count && i < MOST; i++) {
+        if (!takes_part(ejki_builtin_implementations[i])) continue;
+        const bool few = cases >= 100 && runs[i] < 100;
+        printf("%-4s %s: %" PRId64 " cases, %" PRId64
+               " runs with several workers, %d failures; at most %.2f of the tolerance\n",
+               failures[i] || few ? "FAIL" : "ok", ejki_builtin_implementations[i]->name, runs[i],
+               threaded[i], failures[i], worst[i]);
+        all += failures[i] + few;
+    }
+    return all ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/vjp_case.h"
+#include "support/flash_run.h"
+
+#include "kernels/builtin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+const char *const vjp_names[VJP_GRADIENTS] = {"d_query", "d_key", "d_value", "d_bias", "d_sinks"};
+
+enum { F32 = sizeof(float) };
+
+static void *place(struct guarded *memory, struct random *r, int64_t floats) {
+    const enum guarded_side side = random_chance(r, 0.7) ? GUARDED_END : GUARDED_START;
+    guarded_create(memory, (size_t)floats * F32, side,
+                   random_chance(r, 0.3) ? (size_t)random_int(r, 0, 63) : 0);
+    return memory->data;
+}
+
+/* [B, n, H, width] with gaps here and there. */
+static ejki_bthd place_bthd(struct guarded *memory, struct random *r, int64_t batch, int64_t n,
+                            int64_t heads, int64_t width) {
+    ejki_bthd view = {.stride_h = width + (random_chance(r, 0.3) ? random_int(r, 0, 5) : 0)};
+    view.stride_t = heads * view.stride_h;
+    view.stride_b = n * view.stride_t + (random_chance(r, 0.3) ? 3 : 0);
+    if (random_chance(r, 0.3)) { /* heads outside */
+        view.stride_t = view.stride_h;
+        view.stride_h = n * view.stride_t;
+    }
+    const int64_t last =
+        (batch - 1) * view.stride_b + (n - 1) * view.stride_t + (heads - 1) * view.stride_h + width;
+    view.data = place(memory, r, batch > 0 && n > 0 && heads > 0 && width > 0 ? last : 0);
+    return view;
+}
+
+static ejki_bht place_bht(struct guarded *memory, struct random *r, const ejki_flash_problem *p) {
+    ejki_bht view = {.stride_t = random_chance(r, 0.3) ? 2 : 1};
+    view.stride_h = p->queries * view.stride_t;
+    view.stride_b = p->query_heads * view.stride_h;
+    view.data = place(memory, r, p->batch * view.stride_b);
+    return view;
+}
+
+static bool sees_nothing(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i) {
+    for (int64_t j = 0; j < p->keys; j++)
+        if (flash_visible(p, b, h, i, j)) return false;
+    return true;
+}
+
+/* Cotangents of rows that see nothing are NaN where hidden places are hostile. */
+static void fill_cotangents(struct vjp_case *c, struct random *r) {
+    const ejki_flash_problem *p = &c->problem.forward;
+    const ejki_bthd *t = &c->problem.out_cotangent;
+    const ejki_bht *l = &c->problem.lse_cotangent;
+    const bool hostile = c->forward.traits.poison == FLASH_IN_HIDDEN && !p->has_sinks;
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t i = 0; i < p->queries; i++)
+            for (int64_t h = 0; h < p->query_heads; h++) {
+                ejki_float *row =
+                    (ejki_float *)t->data + b * t->stride_b + i * t->stride_t + h * t->stride_h;
+                const bool blank = hostile && sees_nothing(p, b, h, i);
+                for (int64_t d = 0; d < p->value_dim; d++)
+                    row[d] = blank ? NAN : (float)random_normal(r);
+                if (c->problem.has_lse_cotangent)
+                    l->data[b * l->stride_b + h * l->stride_h + i * l->stride_t] =
+                        blank ? NAN : (float)random_normal(r);
+            }
+}
+
+/* What the forward pass writes, by the reference. */
+static void run_forward(struct vjp_case *c, struct random *r) {
+    ejki_flash_problem *p = &c->problem.forward;
+    if (!p->lse.data) p->lse = place_bht(&c->lse, r, p);
+    for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
+        const ejk_implementation *e = ejki_builtin_implementations[i];
+        if (strcasecmp(e->algorithm, "flash_attention") != 0 ||
+            strcmp(e->name, "f32/reference") != 0)
+            continue;
+        char why[256];
+        if (!flash_run(e, p, NULL, NULL, why, sizeof why)) abort();
+    }
+    guarded_protect(&c->forward.memory[FLASH_OUT]);
+    guarded_protect(&c->forward.memory[FLASH_LSE]);
+    if (c->lse.pages) guarded_protect(&c->lse);
+}
+
+static void place_gradients(struct vjp_case *c, struct random *r) {
+    ejki_flash_vjp_problem *v = &c->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const bool all = random_chance(r, 0.6);
+    v->wants_query = all || random_chance(r, 0.5);
+    v->wants_key = all || random_chance(r, 0.5);
+    v->wants_value = all || random_chance(r, 0.5);
+    v->wants_bias = p->has_bias && (all || random_chance(r, 0.5));
+    v->wants_sinks = p->has_sinks && (all || random_chance(r, 0.5));
+    if (v->wants_query)
+        v->d_query = place_bthd(&c->gradient[VJP_QUERY], r, p->batch, p->queries, p->query_heads,
+                                p->head_dim);
+    if (v->wants_key)
+        v->d_key =
+            place_bthd(&c->gradient[VJP_KEY], r, p->batch, p->keys, p->kv_heads, p->head_dim);
+    if (v->wants_value)
+        v->d_value =
+            place_bthd(&c->gradient[VJP_VALUE], r, p->batch, p->keys, p->kv_heads, p->value_dim);
+    c->rows[VJP_QUERY] = p->batch * p->queries * p->query_heads;
+    c->rows[VJP_KEY] = c->rows[VJP_VALUE] = p->batch * p->keys * p->kv_heads;
+    c->width[VJP_QUERY] = c->width[VJP_KEY] = p->head_dim;
+    c->width[VJP_VALUE] = p->value_dim;
+    if (p->has_bias) {
+        const struct flash_traits *t = &c->forward.traits;
+        const int64_t batch = t->bias_batch ? p->batch : 1,
+                      queries = t->bias_queries ? p->queries : 1;
+        const int64_t heads = t->bias_heads ? p->query_heads : 1;
+        const int64_t stride = p->keys + (random_chance(r, 0.3) ? 3 : 0);
+        c->rows[VJP_BIAS] = batch * heads * queries;
+        c->width[VJP_BIAS] = p->keys;
+        v->d_bias = (ejki_bias_gradient){.stride_t = queries == 1 ? 0 : stride,
+                                         .stride_h = heads == 1 ? 0 : stride * queries,
+                                         .stride_b = batch == 1 ? 0 : stride * queries * heads};
+        if (v->wants_bias)
+            v->d_bias.data = place(&c->gradient[VJP_BIAS], r,
+                                   c->rows[VJP_BIAS] > 0 && p->keys > 0
+                                       ? stride * (c->rows[VJP_BIAS] - 1) + p->keys
+                                       : 0);
+    }
+    if (p->has_sinks) {
+        c->rows[VJP_SINKS] = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
+        c->width[VJP_SINKS] = p->sink_count;
+        v->d_sink_stride_h = p->sink_stride_h == 0 ? 0 : p->sink_count + 1;
+        if (v->wants_sinks)
+            v->d_sinks = place(&c->gradient[VJP_SINKS], r,
+                               c->rows[VJP_SINKS] > 0
+                                   ? (c->rows[VJP_SINKS] - 1) * v->d_sink_stride_h + p->sink_count
+                                   : 0);
+    }
+}
+
+bool vjp_case_create(struct vjp_case *c, uint64_t seed, int64_t budget) {
+    *c = (struct vjp_case){.problem = {.wants_query = false}};
+    if (flash_case_dtype(seed) != EJK_DTYPE_F32) return false;
+    flash_case_create(&c->forward, seed, budget);
+    if (!c->forward.problem.normalize) {
+        flash_case_destroy(&c->forward);
+        return false;
+    }
+    struct random r = {.state = seed ^ UINT64_C(0x9e3779b97f4a7c15)};
+    ejki_flash_vjp_problem *v = &c->problem;
+    ejki_flash_problem *p = &v->forward;
+    *p = c->forward.problem;
+    p->row_max = p->row_sum = (ejki_bht){.data = NULL};
+    if (random_chance(&r, 0.2)) {
+        p->dropout = random_chance(&r, 0.5) ? 0.3 : 0.9 * random_real(&r);
+        p->dropout_seed = random_bits(&r);
+    }
+    run_forward(c, &r);
+    v->out_cotangent =
+        place_bthd(&c->d_out, &r, p->batch, p->queries, p->query_heads, p->value_dim);
+    v->has_lse_cotangent = random_chance(&r, 0.3);
+    if (v->has_lse_cotangent) v->lse_cotangent = place_bht(&c->d_lse, &r, p);
+    fill_cotangents(c, &r);
+    guarded_protect(&c->d_out);
+    if (v->has_lse_cotangent) guarded_protect(&c->d_lse);
+    place_gradients(c, &r);
+    return true;
+}
+
+void vjp_case_destroy(struct vjp_case *c) {
+    guarded_destroy(&c->lse);
+    guarded_destroy(&c->d_out);
+    guarded_destroy(&c->d_lse);
+    for (int i = 0; i < VJP_GRADIENTS; i++) guarded_destroy(&c->gradient[i]);
+    flash_case_destroy(&c->forward);
+}
+
+void vjp_case_print(const struct vjp_case *c, char *text, size_t size) {
+    const ejki_flash_vjp_problem *v = &c->problem;
+    flash_case_print(&c->forward, text, size);
+    const size_t used = strlen(text);
+    snprintf(text + used, size - used, " dropout=%g wants=%d%d%d%d%d%s", v->forward.dropout,
+             v->wants_query, v->wants_key, v->wants_value, v->wants_bias, v->wants_sinks,
+             v->has_lse_cotangent ? " d_lse" : "");
+}
+
+static int64_t bthd_place(const ejki_bthd *view, int64_t n, int64_t heads, int64_t row) {
+    return row / heads / n * view->stride_b + row / heads % n * view->stride_t +
+           row % heads * view->stride_h;
+}
+
+int64_t vjp_case_place(const struct vjp_case *c, int gradient, int64_t row) {
+    const ejki_flash_vjp_problem *v = &c->problem;
+    const ejki_flash_problem *p = &v->forward;
+    switch (gradient) {
+    case VJP_QUERY: return bthd_place(&v->d_query, p->queries, p->query_heads, row);
+    case VJP_KEY: return bthd_place(&v->d_key, p->keys, p->kv_heads, row);
+    case VJP_VALUE: return bthd_place(&v->d_value, p->keys, p->kv_heads, row);
+    case VJP_SINKS: return row * v->d_sink_stride_h;
+    default: break;
+    }
+    const int64_t queries = c->forward.traits.bias_queries ? p->queries : 1;
+    const int64_t heads = c->forward.traits.bias_heads ? p->query_heads : 1;
+    return row / queries / heads * v->d_bias.stride_b + row / queries % heads * v->d_bias.stride_h +
+           row % queries * v->d_bias.stride_t;
+}
+
+float *vjp_case_take(struct vjp_case *c, int gradient, bool *clean) {
+    struct guarded *memory = &c->gradient[gradient];
+    if (!memory->pages) return NULL;
+    const int64_t width = c->width[gradient];
+    float *values = malloc((size_t)(c->rows[gradient] * width) * F32 + 1);
+    if (!values) abort();
+    for (int64_t row = 0; row < c->rows[gradient] && width > 0; row++) {
+        unsigned char *from = memory->data + vjp_case_place(c, gradient, row) * F32;
+        memcpy(values + row * width, from, (size_t)width * F32);
+        memset(from, GUARDED_FILL, (size_t)width * F32);
+    }
+    if (!guarded_blank(memory)) *clean = false;
+    guarded_fill(memory);
+    return values;
+}

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/vjp_oracle.h"
+#include "support/flash_run.h"
+
+#include "kernels/builtin.h"
+#include "kernels/flash_attention/dropout.h"
+
+#include <float.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static double *doubles(int64_t count) {
+    double *memory = calloc((size_t)count + 1, sizeof *memory);
+    if (!memory) abort();
+    return memory;
+}
+
+/* ---- Exact: the reference on the problem in f64 ----------------------------------------------------- */
+
+static double *widened_bthd(ejki_bthd *view, int64_t batch, int64_t n, int64_t heads,
+                            int64_t width) {
+    double *data = doubles(batch * n * heads * width), *at = data;
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t h = 0; h < heads; h++)
+                for (int64_t d = 0; d < width; d++)
+                    *at++ = flash_load(EJK_DTYPE_F32, view->data,
+                                       b * view->stride_b + i * view->stride_t +
+                                           h * view->stride_h + d);
+    *view = (ejki_bthd){data, n * heads * width, heads * width, width};
+    return data;
+}
+
+/* As many elements as the strides reach; axes that are broadcast have stride 0. */
+static double *widened_bias(ejki_flash_problem *p) {
+    double *data = doubles(p->batch * p->query_heads * p->queries * p->keys), *at = data;
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t h = 0; h < p->query_heads; h++)
+            for (int64_t i = 0; i < p->queries; i++)
+                for (int64_t j = 0; j < p->keys; j++)
+                    *at++ = flash_load(EJK_DTYPE_F32, p->bias.data,
+                                       b * p->bias.stride_b + h * p->bias.stride_h +
+                                           i * p->bias.stride_t + j);
+    p->bias =
+        (ejki_bhts){data, p->query_heads * p->queries * p->keys, p->queries * p->keys, p->keys};
+    return data;
+}
+
+static void exact_gradients(struct vjp_oracle *o, const struct vjp_case *c) {
+    ejki_flash_vjp_problem v = c->problem;
+    ejki_flash_problem *p = &v.forward;
+    p->dtype = EJK_DTYPE_F64;
+    double *memory[6] = {NULL};
+    memory[0] = widened_bthd(&p->query, p->batch, p->queries, p->query_heads, p->head_dim);
+    memory[1] = widened_bthd(&p->key, p->batch, p->keys, p->kv_heads, p->head_dim);
+    memory[2] = widened_bthd(&p->value, p->batch, p->keys, p->kv_heads, p->value_dim);
+    memory[3] = widened_bthd(&v.out_cotangent, p->batch, p->queries, p->query_heads, p->value_dim);
+    if (p->has_bias) memory[4] = widened_bias(p);
+    if (p->has_sinks) {
+        const int64_t reach = (c->rows[VJP_SINKS] - 1) * p->sink_stride_h + p->sink_count;
+        memory[5] = doubles(c->rows[VJP_SINKS] > 0 ? reach : 0);
+        for (int64_t n = 0; c->rows[VJP_SINKS] > 0 && n < reach; n++)
+            memory[5][n] = flash_load(EJK_DTYPE_F32, p->sinks, n);
+        p->sinks = memory[5];
+    }
+    v.d_query = (ejki_bthd){o->exact[VJP_QUERY], p->queries * p->query_heads * p->head_dim,
+                            p->query_heads * p->head_dim, p->head_dim};
+    v.d_key = (ejki_bthd){o->exact[VJP_KEY], p->keys * p->kv_heads * p->head_dim,
+                          p->kv_heads * p->head_dim, p->head_dim};
+    v.d_value = (ejki_bthd){o->exact[VJP_VALUE], p->keys * p->kv_heads * p->value_dim,
+                            p->kv_heads * p->value_dim, p->value_dim};
+    const struct flash_traits *t = &c->forward.traits;
+    const int64_t queries = t->bias_queries ? p->queries : 1,
+                  heads = t->bias_heads ? p->query_heads : 1;
+    v.d_bias = (ejki_bias_gradient){
+        o->exact[VJP_BIAS], v.d_bias.stride_b ? heads * queries * p->keys : 0,
+        v.d_bias.stride_h ? queries * p->keys : 0, v.d_bias.stride_t ? p->keys : 0};
+    v.d_sinks = o->exact[VJP_SINKS];
+    v.d_sink_stride_h = p->sink_stride_h ? p->sink_count : 0;
+    v.wants_query = v.wants_key = v.wants_value = true;
+    v.wants_bias = p->has_bias;
+    v.wants_sinks = p->has_sinks;
+    for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
+        const ejk_implementation *e = ejki_builtin_implementations[i];
+        if (strcasecmp(e->algorithm, "flash_attention_vjp") != 0 ||
+            strcmp(e->name, "f64/reference") != 0)
+            continue;
+        ejk_launch launch = {.workers = 1};
+        if (e->prepare(&v, NULL, 1, &launch) != EJK_OK) abort();
+        ejk_run run = {.problem = &v, .workers = 1};
+        run.workspace = aligned_alloc(64, (launch.workspace_bytes + 127) / 64 * 64);
+        if (!run.workspace || e->run(&run) != EJK_OK) abort();
+        free(run.workspace);
+    }
+    for (int i = 0; i < 6; i++) free(memory[i]);
+}
+
+/* ---- Naive: each operation rounded to f32 ----------------------------------------------------------- */
+
+struct naive {
+    const struct vjp_case *c;
+    struct vjp_oracle *o;
+    double **to;
+    bool backwards, measures; /* sums in the other order; adds to spread and magnitude too */
+    int64_t b, h, i;
+    float *z, *slope, *weight, *dz;
+};
+
+static int64_t ordered(const struct naive *n, int64_t k, int64_t count) {
+    return n->backwards ? count - 1 - k : k;
+}
+
+static float element(const ejki_bthd *view, int64_t b, int64_t t, int64_t h, int64_t d) {
+    return ((const ejki_float *)
+                view->data)[b * view->stride_b + t * view->stride_t + h * view->stride_h + d];
+}
+
+static float key_at(const struct naive *n, const ejki_bthd *view, int64_t j, int64_t d) {
+    return element(view, n->b, j, n->h / n->c->problem.forward.group, d);
+}
+
+static void add(const struct naive *n, int gradient, int64_t index, float term) {
+    double *sum = n->to[gradient] + index;
+    *sum = (double)((float)*sum + term);
+}
+
+static float naive_score(const struct naive *n, int64_t j, float *slope) {
+    const ejki_flash_problem *p = &n->c->problem.forward;
+    const float scale = (float)p->scale, cap = (float)p->soft_cap;
+    float z = 0, size = 0;
+    for (int64_t k = 0; k < p->head_dim; k++) {
+        const int64_t d = ordered(n, k, p->head_dim);
+        float q = element(&p->query, n->b, n->i, n->h, d);
+        if (n->backwards) q *= scale;
+        const float term = q * key_at(n, &p->key, j, d);
+        z += term;
+        size += fabsf(term);
+    }
+    if (!n->backwards) z *= scale, size *= fabsf(scale);
+    *slope = 1;
+    if (p->soft_cap != 0) {
+        const float t = tanhf(z / cap);
+        z = cap * t;
+        *slope = 1 - t * t;
+    }
+    if (p->has_bias) {
+        const float bias =
+            ((const ejki_float *)p->bias.data)[n->b * p->bias.stride_b + n->h * p->bias.stride_h +
+                                               n->i * p->bias.stride_t + j];
+        z += bias;
+        if (isfinite(bias)) size += fabsf(bias);
+    }
+    if (n->measures && isfinite(size)) n->o->magnitude = fmax(n->o->magnitude, (double)size);
+    return z;
+}
+
+static float naive_delta(const struct naive *n) {
+    const ejki_flash_vjp_problem *v = &n->c->problem;
+    const ejki_flash_problem *p = &v->forward;
+    float delta = 0;
+    for (int64_t k = 0; k < p->value_dim; k++) {
+        const int64_t d = ordered(n, k, p->value_dim);
+        delta +=
+            element(&v->out_cotangent, n->b, n->i, n->h, d) * element(&p->out, n->b, n->i, n->h, d);
+    }
+    if (v->has_lse_cotangent) {
+        const ejki_bht *l = &v->lse_cotangent;
+        delta -= l->data[n->b * l->stride_b + n->h * l->stride_h + n->i * l->stride_t];
+    }
+    return delta;
+}
+
+static int64_t bias_place(const struct naive *n, int64_t j) {
+    const ejki_flash_problem *p = &n->c->problem.forward;
+    const struct flash_traits *t = &n->c->forward.traits;
+    int64_t row = t->bias_batch ? n->b : 0;
+    row = row * (t->bias_heads ? p->query_heads : 1) + (t->bias_heads ? n->h : 0);
+    row = row * (t->bias_queries ? p->queries : 1) + (t->bias_queries ? n->i : 0);
+    return row * p->keys + j;
+}
+
+static void spread(const struct naive *n, int gradient, int64_t index, float term) {
+    if (n->measures && isfinite(term)) n->o->spread[gradient][index] += (double)fabsf(term);
+}
+
+/* What one visible pair adds everywhere. `size` stands for dz before anything cancels. */
+static void naive_pair(const struct naive *n, int64_t j, float kept, float dz, float size,
+                       float slope) {
+    const ejki_flash_vjp_problem *v = &n->c->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const float scale = (float)p->scale;
+    const int64_t query = (n->b * p->queries + n->i) * p->query_heads + n->h;
+    const int64_t key = (n->b * p->keys + j) * p->kv_heads + n->h / p->group;
+    for (int64_t d = 0; d < p->value_dim; d++) {
+        const float term = kept * element(&v->out_cotangent, n->b, n->i, n->h, d);
+        if (kept != 0) add(n, VJP_VALUE, key * p->value_dim + d, term);
+        spread(n, VJP_VALUE, key * p->value_dim + d, term);
+    }
+    if (p->has_bias) {
+        add(n, VJP_BIAS, bias_place(n, j), dz);
+        spread(n, VJP_BIAS, bias_place(n, j), size);
+    }
+    const float dx = scale * (dz * slope), most = scale * size;
+    for (int64_t d = 0; d < p->head_dim; d++) {
+        const float k = key_at(n, &p->key, j, d), q = element(&p->query, n->b, n->i, n->h, d);
+        add(n, VJP_QUERY, query * p->head_dim + d, dx * k);
+        spread(n, VJP_QUERY, query * p->head_dim + d, most * k);
+        add(n, VJP_KEY, key * p->head_dim + d, dx * q);
+        spread(n, VJP_KEY, key * p->head_dim + d, most * q);
+    }
+}
+
+static void naive_row(const struct naive *n) {
+    const ejki_flash_vjp_problem *v = &n->c->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const float lse =
+        p->lse.data[n->b * p->lse.stride_b + n->h * p->lse.stride_h + n->i * p->lse.stride_t];
+    if (lse == -INFINITY) return;
+    const float delta = naive_delta(n), factor = (float)ejki_dropout_factor(p->dropout);
+    for (int64_t k = 0; k < p->keys; k++) {
+        const int64_t j = ordered(n, k, p->keys);
+        if (!flash_visible(p, n->b, n->h, n->i, j)) continue;
+        float slope, product = 0, size = 0;
+        const float weight = expf(naive_score(n, j, &slope) - lse);
+        n->o->pairs += n->measures;
+        if (weight == 0) continue;
+        const float m = p->dropout == 0                              ? 1
+                        : ejki_dropout_keeps(p, n->b, n->h, n->i, j) ? factor
+                                                                     : 0;
+        for (int64_t e = 0; e < p->value_dim && m != 0; e++) {
+            const int64_t d = ordered(n, e, p->value_dim);
+            const float term =
+                element(&v->out_cotangent, n->b, n->i, n->h, d) * key_at(n, &p->value, j, d);
+            product += term;
+            size += fabsf(term);
+        }
+        naive_pair(n, j, weight * m, weight * (m * product - delta),
+                   weight * (m * size + fabsf(delta)), slope);
+    }
+    const int64_t head = p->sink_stride_h == 0 ? 0 : n->h / p->sink_group;
+    for (int64_t s = 0; p->has_sinks && s < p->sink_count; s++) {
+        const float sink = ((const ejki_float *)p->sinks)[head * p->sink_stride_h + s];
+        const float term = -expf(sink - lse) * delta;
+        add(n, VJP_SINKS, head * p->sink_count + s, term);
+        spread(n, VJP_SINKS, head * p->sink_count + s, term);
+    }
+}
+
+static void naive_gradients(struct vjp_oracle *o, const struct vjp_case *c, int which) {
+    const ejki_flash_problem *p = &c->problem.forward;
+    struct naive n = {
+        .c = c, .o = o, .to = o->naive[which], .backwards = which == 1, .measures = which == 0};
+    const int64_t rows = p->batch * p->query_heads * p->queries;
+    for (int64_t k = 0; k < rows; k++) {
+        const int64_t row = ordered(&n, k, rows);
+        n.b = row / p->queries / p->query_heads;
+        n.h = row / p->queries % p->query_heads;
+        n.i = row % p->queries;
+        naive_row(&n);
+    }
+}
+
+void vjp_oracle_create(struct vjp_oracle *o, const struct vjp_case *c) {
+    *o = (struct vjp_oracle){.rows = c->rows[VJP_QUERY]};
+    for (int i = 0; i < VJP_GRADIENTS; i++) {
+        o->count[i] = c->rows[i] * c->width[i];
+        o->exact[i] = doubles(o->count[i]);
+        o->spread[i] = doubles(o->count[i]);
+        o->naive[0][i] = doubles(o->count[i]);
+        o->naive[1][i] = doubles(o->count[i]);
+    }
+    exact_gradients(o, c);
+    naive_gradients(o, c, 0);
+    naive_gradients(o, c, 1);
+}
+
+void vjp_oracle_destroy(struct vjp_oracle *o) {
+    for (int i = 0; i < VJP_GRADIENTS; i++) {
+        free(o->exact[i]);
+        free(o->spread[i]);
+        free(o->naive[0][i]);
+        free(o->naive[1][i]);
+    }
+}
+
+/* ---- Comparing -------------------------------------------------------------------------------------- */
+
+struct norms {
+    double squares, frobenius, largest;
+};
+
+static void measure(struct norms *norms, double value) {
+    norms->squares += value * value;
+    norms->frobenius = sqrt(norms->squares);
+    norms->largest = fmax(norms->largest, fabs(value));
+}
+
+bool vjp_oracle_accepts(const struct vjp_oracle *o, int gradient, const float *got, double *worst,
+                        char *why, size_t room) {
+    struct norms size = {0}, sum = {0}, error = {0}, naive[2] = {{0}};
+    int64_t farthest = 0;
+    for (int64_t n = 0; n < o->count[gradient]; n++) {
+        const double exact = o->exact[gradient][n], value = (double)got[n];
+        if (!isfinite(exact)) {
+            if (!isfinite(value)) continue;
+        } else if (isfinite(value)) {
+            if (fabs(value - exact) > error.largest) farthest = n;
+            measure(&size, exact);
+            measure(&sum, o->spread[gradient][n]);
+            measure(&error, value - exact);
+            for (int i = 0; i < 2; i++)
+                if (isfinite(o->naive[i][gradient][n]))
+                    measure(&naive[i], o->naive[i][gradient][n] - exact);
+            continue;
+        }
+        snprintf(why, room, "%s element %lld is %g, expected %g", vjp_names[gradient], (long long)n,
+                 value, exact);
+        return false;
+    }
+    if (error.largest == 0) return true;
+    double eps_f = 4 * FLT_EPSILON * size.frobenius, eps_l = 4 * FLT_EPSILON * size.largest;
+    /* Few numbers; rows with so few keys that weights are 1; all keys alike, so that everything cancels. */
+    if (o->rows < 16 || o->count[gradient] < 64 || o->pairs < 4 * o->rows ||
+        size.frobenius < 0x1p-10 * sum.frobenius) {
+        eps_f = 4 * FLT_EPSILON * (1 + o->magnitude) * fmax(size.frobenius, sum.frobenius);
+        eps_l = 4 * FLT_EPSILON * (1 + o->magnitude) * fmax(size.largest, sum.largest);
+    }
+    const double times = o->magnitude > 1000 ? 4 : 2;
+    const double most_f = times * fmax(naive[0].frobenius, naive[1].frobenius) + eps_f;
+    const double most_l = times * fmax(naive[0].largest, naive[1].largest) + eps_l;
+    const double used = fmax(error.frobenius / most_f, error.largest / most_l);
+    if (used <= 1) {
+        *worst = fmax(*worst, used);
+        return true;
+    }
+    snprintf(
+        why, room,
+        "%s is off by %.3g of %.3g (allowed %.3g), largest %.3g (allowed %.3g); element %lld is "
+        "%.9g, expected %.9g",
+        vjp_names[gradient], error.frobenius, size.frobenius, most_f, error.largest, most_l,
+        (long long)farthest, (double)got[farthest], o->exact[gradient][farthest]);
+    return false;
+}
