@@ -304,6 +304,35 @@ static void mask_infos_stand_for_masks(void **state) {
         assert_memory_equal(before_weights, c.weights_storage, sizeof before_weights);             \
     } while (0)
 
+/* Rows of which the last are no sequence's: the same as flash attention's padded layout. */
+static void sequences_may_be_padded(void **state) {
+    (void)state;
+    static double expected[DENSE_MOST];
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        dense_fill(&c, seed, EJK_DTYPE_F32);
+        ejk_flash_attention_args flash = dense_flash(&c);
+        ejk_scaled_dot_product_attention_args sdpa = dense_sdpa(&c);
+        flash.bias = sdpa.bias = flash.attention_mask = sdpa.attention_mask = (ejk_tensor){0};
+        flash.softmax_aux = flash.q_segment_ids = flash.kv_segment_ids = (ejk_tensor){0};
+        flash.logits_soft_cap = (ejk_opt_float){0};
+        flash.dropout_prob = 0;
+        int32_t query_sums[16] = {0}, key_sums[16] = {0};
+        for (int64_t b = 0; b < c.b; b++) {
+            query_sums[b + 1] = query_sums[b] + (int32_t)(c.t - (b == 0));
+            key_sums[b + 1] = key_sums[b] + (int32_t)(c.s - (b == 1));
+        }
+        flash.cum_seqlens_q = sdpa.cum_seqlens_q =
+            ejk_tensor_1d(query_sums, EJK_DTYPE_I32, c.b + 1);
+        flash.cum_seqlens_k = sdpa.cum_seqlens_k = ejk_tensor_1d(key_sums, EJK_DTYPE_I32, c.b + 1);
+        memset(c.out_storage, 0xff, sizeof c.out_storage);
+        EXPECT_OK(ejk_flash_attention(context, &flash));
+        memcpy(expected, c.out_storage, sizeof expected);
+        memset(c.out_storage, 0xff, sizeof c.out_storage);
+        EXPECT_OK(ejk_scaled_dot_product_attention(context, &sdpa));
+        assert_memory_equal(c.out_storage, expected, sizeof expected);
+    }
+}
+
 static void wrong_calls_are_refused(void **state) {
     (void)state;
     ejk_attention_args *a = &c.args;
@@ -342,7 +371,8 @@ static void wrong_calls_are_refused(void **state) {
     EXPECT_FAIL(UNAVAILABLE, "triton", ejk_scaled_dot_product_attention(context, &sdpa));
     sdpa = dense_sdpa(&c);
     sdpa.cum_seqlens_q = ejk_tensor_contiguous(c.key_ids, EJK_DTYPE_I64, 1, (int64_t[]){2});
-    EXPECT_FAIL(UNAVAILABLE, "cum_seqlens_q", ejk_scaled_dot_product_attention(context, &sdpa));
+    EXPECT_FAIL(INVALID_ARGUMENT, "cum_seqlens_q",
+                ejk_scaled_dot_product_attention(context, &sdpa));
     /* What is asked for, but not wanted, is not written. */
     a->return_weights = EJK_FALSE;
     static double before[DENSE_MOST];
@@ -361,6 +391,7 @@ int main(void) {
         cmocka_unit_test(bits_do_not_depend_on_threads),
         cmocka_unit_test(hidden_nan_stays_hidden),
         cmocka_unit_test(mask_infos_stand_for_masks),
+        cmocka_unit_test(sequences_may_be_padded),
         cmocka_unit_test(wrong_calls_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
