@@ -314,6 +314,7 @@ static void sequences_may_be_padded(void **state) {
         ejk_scaled_dot_product_attention_args sdpa = dense_sdpa(&c);
         flash.bias = sdpa.bias = flash.attention_mask = sdpa.attention_mask = (ejk_tensor){0};
         flash.softmax_aux = flash.q_segment_ids = flash.kv_segment_ids = (ejk_tensor){0};
+        sdpa.q_segment_ids = sdpa.kv_segment_ids = (ejk_tensor){0};
         flash.logits_soft_cap = (ejk_opt_float){0};
         flash.dropout_prob = 0;
         int32_t query_sums[16] = {0}, key_sums[16] = {0};
