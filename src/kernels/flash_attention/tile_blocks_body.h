@@ -38,6 +38,7 @@ static int64_t tile_first_key(const ejki_flash_problem *p, const tile_plan *t,
 /* Goes to the next block that exists and in which a row of the task sees keys of [low, high). */
 static bool tile_next_block(tile_state *s, int64_t low, int64_t high) {
     const ejki_flash_problem *p = s->problem;
+    if (low >= high) return false; /* half a task without rows has not begun its cells */
     do {
         if (s->cells.count > 0 && s->following >= s->cells.end) {
             s->following = tile_cells_next(&s->cells, p);
