@@ -201,7 +201,7 @@ static void test_kernels_by_name(void **state) {
     assert_ptr_equal(found, &toy_kernel);
     EXPECT_OK(ejk_context_find_kernel(context, "flash_attention", &found));
     assert_ptr_equal(found, &ejk_flash_attention_kernel);
-    assert_non_null(ejk_context_kernel(context, 0));
+    assert_ptr_equal(ejk_context_kernel(context, 0), &ejk_attention_kernel);
     assert_ptr_equal(ejk_context_kernel(context, last_kernel()), &toy_kernel);
     assert_null(ejk_context_kernel(context, last_kernel() + 1));
     assert_null(ejk_context_kernel(context, -1));

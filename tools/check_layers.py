@@ -49,6 +49,7 @@ PUBLIC = {
     "attention.h": "modules",
     "attention_merge.h": "modules",
     "flash_attention.h": "modules",
+    "blocksparse_attention.h": "modules",
     "scaled_dot_product_attention.h": "modules",
     "ejkernel.h": "modules",
 }

@@ -11,6 +11,7 @@
 #include <ejkernel/attention_merge.h>
 #include <ejkernel/batch.h>
 #include <ejkernel/benchmark.h>
+#include <ejkernel/blocksparse_attention.h>
 #include <ejkernel/chooser.h>
 #include <ejkernel/config.h>
 #include <ejkernel/context.h>

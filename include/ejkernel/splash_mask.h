@@ -220,6 +220,14 @@ EJK_API const ejk_splash_mask *ejk_splash_mask_head(const ejk_splash_mask *mask,
 EJK_API bool ejk_splash_mask_call(const ejk_splash_mask *mask, int64_t q, int64_t kv);
 
 /**
+ * What a causal, local or chunked mask says as numbers: position q sees the columns from q - left to
+ * q + right, each side unlimited if unset, and, where *chunk_size is not 0, none before the chunk of that
+ * length that q is in. Numbers beyond int64 are cut to it. False for other masks; then nothing is written.
+ */
+EJK_API bool ejk_splash_mask_interval(const ejk_splash_mask *mask, ejk_window *interval,
+                                      int64_t *chunk_size);
+
+/**
  * True if both are of one class and of equal parts: full, shape; causal, shape, offset and q_sequence;
  * local, these and the window; chunked, shape, chunk_size and q_sequence; numpy, shape and elements;
  * logical ones, their parts in order. shard_count does not count.

@@ -32,6 +32,33 @@ void ejki_mask_interval(const ejk_splash_mask *mask, int64_t q, int64_t *low, in
     *high = cut(last, -1, mask->kv - 1);
 }
 
+/* a + b, cut to what int64 holds. */
+static ejk_opt_int sum_of(int64_t a, int64_t b) {
+    int64_t sum;
+    return ejk_int(ejki_add(a, b, &sum) ? sum : a < 0 ? INT64_MIN : INT64_MAX);
+}
+
+bool ejk_splash_mask_interval(const ejk_splash_mask *mask, ejk_window *interval,
+                              int64_t *chunk_size) {
+    if (mask == NULL || interval == NULL || chunk_size == NULL || !ejki_mask_is_interval(mask))
+        return false;
+    ejk_window out = {.left = {.set = false}};
+    if (mask->kind == EJK_SPLASH_MASK_CAUSAL) {
+        out.right = ejk_int(mask->offset);
+    } else if (mask->kind == EJK_SPLASH_MASK_LOCAL) {
+        const ejk_window window = mask->window;
+        if (window.left.set)
+            out.left =
+                sum_of(window.left.value, mask->offset == INT64_MIN ? INT64_MAX : -mask->offset);
+        if (window.right.set) out.right = sum_of(window.right.value, mask->offset);
+    } else {
+        out.right = ejk_int(0);
+    }
+    *interval = out;
+    *chunk_size = mask->kind == EJK_SPLASH_MASK_CHUNKED_CAUSAL ? mask->chunk_size : 0;
+    return true;
+}
+
 bool ejk_splash_mask_computable(const ejk_splash_mask *mask) {
     return mask != NULL && (ejki_mask_is_interval(mask) || mask->kind == EJK_SPLASH_MASK_FUNCTION);
 }

@@ -8,6 +8,7 @@
 static const ejki_element elements[] = {
     {"float", "float64, float32, bfloat16 or float16", BIT(F64) | BIT(F32) | BIT(BF16) | BIT(F16)},
     {"int", "int32 or int64", BIT(I32) | BIT(I64)},
+    {"index", "int8, int16, int32 or int64", BIT(I8) | BIT(I16) | BIT(I32) | BIT(I64)},
     {"bool", "bool or uint8", BIT(BOOL) | BIT(U8)},
 #define ELEMENT(name, number, size, text) {text, text, BIT(name)},
     EJK_DTYPE_LIST(ELEMENT)

@@ -137,7 +137,7 @@ static uint64_t number_from(const char *name, uint64_t otherwise) {
 }
 
 int main(void) {
-    enum { MOST = 64 };
+    enum { MOST = 128 };
     const uint64_t first = number_from("EJK_TEST_SEED", 1);
     const int64_t cases = (int64_t)number_from("EJK_TEST_CASES", 300);
     int failures[MOST] = {0}, all = 0;

@@ -501,7 +501,7 @@ static ejk_status amx_run(const ejk_run *run) {
 
 static bool amx_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
-    return p->dropout == 0 && p->layout == EJKI_FLASH_DENSE;
+    return p->dropout == 0 && p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern);
 }
 
 static const ejk_parameter amx_parameters[] = {

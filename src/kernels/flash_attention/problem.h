@@ -7,6 +7,8 @@
 #ifndef EJKI_FLASH_ATTENTION_PROBLEM_H
 #define EJKI_FLASH_ATTENTION_PROBLEM_H
 
+#include "kernels/flash_attention/pattern.h"
+
 #include <ejkernel/tensor.h>
 
 /* Elements at any address: views need not be aligned. Vector loads do not care; these are for the rest. */
@@ -90,6 +92,7 @@ typedef struct ejki_flash_problem {
     const void *query_sums, *key_sums; /* batch + 1 cumulative lengths; not checked yet */
     bool ends_together;                /* offsets count from keys − queries of a sequence */
     int64_t first_sequence;            /* what batch entry 0 is for the dropout */
+    ejki_pattern pattern;              /* zeros but for block-sparse attention */
 } ejki_flash_problem;
 
 /* The keys that positions allow query i to see: [*first, *end), empty if *first >= *end. */
@@ -98,6 +101,8 @@ static inline void ejki_flash_visible(const ejki_flash_problem *p, int64_t i, in
     int64_t low = i + p->first_offset, high = i + p->last_offset + 1;
     *first = low < 0 ? 0 : low;
     *end = high > p->keys ? p->keys : high;
+    if (p->pattern.has_function || p->pattern.chunk > 0)
+        ejki_pattern_limit(&p->pattern, i, first, end);
 }
 
 #endif

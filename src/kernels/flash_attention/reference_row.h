@@ -96,7 +96,7 @@ static inline bool row_sees(const reference_row *row, int64_t j) {
         const int64_t id = row_segment(p, &p->query_segments, row->b, row->i);
         if (id < 0 || id != row_segment(p, &p->key_segments, row->b, j)) return false;
     }
-    return true;
+    return ejki_pattern_sees(&p->pattern, row->h, row->i, j);
 }
 
 /* A score; *slope, if not NULL, is its derivative by the scaled product: 1 without a soft cap. */

@@ -471,7 +471,7 @@ static void row_worker(void *argument, int64_t worker) {
 static bool row_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     return p->queries <= ROW_LIMIT && p->queries * p->group <= ROW_LIMIT &&
-           p->layout == EJKI_FLASH_DENSE;
+           p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern);
 }
 
 static ejk_status row_prepare(const void *problem, const int64_t *parameters, int32_t threads,

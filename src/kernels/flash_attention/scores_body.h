@@ -198,6 +198,7 @@ static inline void flash_modify(const ejki_flash_problem *p, const flash_row *r,
 static inline bool flash_sees(const ejki_flash_problem *p, const flash_row *r, int64_t key) {
     if (key < r->first || key >= r->end) return false;
     if (p->has_mask && !flash_mask_row(p, r)[key]) return false;
+    if (!ejki_pattern_sees(&p->pattern, r->head, r->query, key)) return false;
     if (!p->has_segments) return true;
     const int64_t own = flash_id(p, flash_ids_of(p, p->query_segments, r->batch), r->query);
     return own >= 0 && own == flash_id(p, flash_ids_of(p, p->key_segments, r->batch), key);

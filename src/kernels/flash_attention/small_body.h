@@ -200,7 +200,8 @@ static bool small_applicable(const void *problem) {
     return p->keys <= SMALL_KEYS && p->queries <= SMALL_ROWS &&
            p->queries * p->group <= SMALL_ROWS && p->head_dim <= SMALL_DIM &&
            p->value_dim <= SMALL_DIM && p->normalize && p->dropout == 0 &&
-           p->layout == EJKI_FLASH_DENSE && !flash_is_general(p);
+           p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern) &&
+           !flash_is_general(p);
 }
 
 static ejk_status small_prepare(const void *problem, const int64_t *parameters, int32_t threads,

@@ -38,6 +38,7 @@
 #include "kernels/simd/vec_math.h"
 #include "kernels/simd/product_body.h"
 #include "kernels/flash_attention/scores_body.h"
+#include "kernels/flash_attention/cells_body.h"
 
 /* Rows of scores lie this far apart: the largest block of keys and a line more, so that they fall into
  * different cache sets. */
@@ -61,17 +62,21 @@ PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
 
 /* How a problem is cut, and how a worker's scratch memory is laid out, in floats. */
 typedef struct tile_plan {
-    int64_t rows;   /* of a full group, a multiple of TILE_ROWS */
-    int64_t groups; /* per key head */
-    int64_t whole;  /* tasks that are a group each; after them come halves of groups */
+    int64_t rows;  /* of a full group, a multiple of TILE_ROWS */
+    int64_t unit;  /* rows that groups are cut from: all, or those of a block of the pattern */
+    int64_t parts; /* groups per unit */
+    int64_t groups, groups_in_all; /* per key head, and of all */
+    int64_t whole; /* tasks that are a group each; after them come halves of groups */
     int64_t tasks;
     int64_t claim;     /* whole tasks that a worker takes at once */
     int64_t keys;      /* of a full block, a multiple of TILE_COLUMNS */
     int64_t width;     /* value_dim rounded up to VL */
     int64_t sum_width; /* and to TILE_COLUMNS */
     int64_t query_at, sum_at, lane_at, key_at, value_at, score_at, reference_at, row_at, extent_at,
-        allowed_at;
-    int64_t bytes; /* of one worker */
+        allowed_at, cell_at;
+    int64_t bytes;        /* of one worker */
+    const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
+    int64_t order_bytes;
 } tile_plan;
 
 /* A group of rows of one key head. */
@@ -116,8 +121,10 @@ typedef struct tile_state {
     tile_extent *extent; /* of each TILE_ROWS rows */
     uint8_t *allowed;
     tile_task task;
-    int64_t block; /* first key of the block */
-    bool finite;   /* the block's values are */
+    int64_t block, end; /* first key of the block, and the one behind its last */
+    int64_t following;  /* where the next one begins, if not at the next block of a pattern */
+    tile_cells cells;
+    bool finite; /* the block's values are */
     tile_ahead ahead;
 } tile_state;
 
@@ -141,20 +148,25 @@ static int64_t tile_place(int64_t *at, int64_t rows, int64_t columns) {
 static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parameters,
                               int32_t workers) {
     tile_plan t = {0};
-    const int64_t rows = p->queries * p->group;
-    t.groups = ejki_max(1, ejki_cdiv(rows, parameters[0]));
-    t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(rows, t.groups)), TILE_ROWS);
-    t.groups = ejki_cdiv(rows, t.rows);
-    t.whole = t.tasks = p->batch * p->kv_heads * t.groups;
+    const bool sparse = p->pattern.planes > 0;
+    t.unit = (sparse ? p->pattern.block_q : p->queries) * p->group;
+    t.parts = ejki_max(1, ejki_cdiv(t.unit, parameters[0]));
+    t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.unit, t.parts)), TILE_ROWS);
+    t.parts = ejki_cdiv(t.unit, t.rows);
+    t.groups = sparse ? p->queries / p->pattern.block_q * t.parts : t.parts;
+    t.whole = t.tasks = t.groups_in_all = p->batch * p->kv_heads * t.groups;
     if (workers > 1) {
         /* The last tasks are halved, so that workers end nearly together. */
         const int64_t halved = ejki_min(t.tasks, 2 * (int64_t)workers);
         t.whole = t.tasks - halved;
         t.tasks += halved;
+        int64_t at = 0;
+        tile_place(&at, sparse ? t.tasks : 0, sizeof(int64_t) / sizeof(float));
+        t.order_bytes = at * (int64_t)sizeof(float);
     }
     /* Neighbouring tasks go to one worker where there are many: neighbouring heads often share lines. */
-    t.claim = ejki_max(1, t.whole / (16 * (int64_t)ejki_max(1, workers)));
-    t.keys = ejki_max(1, ejki_min(parameters[1], p->keys));
+    t.claim = sparse ? 1 : ejki_max(1, t.whole / (16 * (int64_t)ejki_max(1, workers)));
+    t.keys = ejki_max(1, ejki_min(parameters[1], sparse ? p->pattern.block_kv : p->keys));
     t.keys = ejki_round_up(t.keys, TILE_COLUMNS);
     t.width = ejki_round_up(p->value_dim, VL);
     t.sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
@@ -170,6 +182,7 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
     t.extent_at =
         tile_place(&at, t.rows / TILE_ROWS, (int64_t)(sizeof(tile_extent) / sizeof(float)));
     t.allowed_at = tile_place(&at, t.keys, 1);
+    t.cell_at = tile_place(&at, tile_cell_count(p), sizeof(tile_cell) / sizeof(float));
     t.bytes = at * (int64_t)sizeof(float);
     return t;
 }
@@ -193,6 +206,8 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->row = (flash_row *)(void *)(memory + t->row_at);
     s->extent = (tile_extent *)(void *)(memory + t->extent_at);
     s->allowed = (uint8_t *)(void *)(memory + t->allowed_at);
+    s->cells = (tile_cells){.cell = (tile_cell *)(void *)(memory + t->cell_at),
+                            .count = tile_cell_count(p)};
 }
 
 /* Lists the lines that the next product is to ask for. Short sequences spend a tenth of their time here if
@@ -244,7 +259,7 @@ static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, fl
     for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS)
         product_scores(rows, TILE_COLUMNS, p->head_dim, query, s->keys + c * p->head_dim,
                        TILE_COLUMNS, scores + c, SCORE_STRIDE, false, tile_look_ahead(s));
-    if (!s->general && !span.hides) return;
+    if (!s->general && !span.hides && !s->cells.hide) return;
     const int64_t key = s->block + span.first, width = span.end - span.first;
     for (int i = 0; i < rows; i++, scores += SCORE_STRIDE) {
         const flash_row *r = &s->row[row + i];
@@ -252,6 +267,8 @@ static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, fl
             flash_modify(p, r, key, ejki_min(width, p->keys - key), scores + span.first,
                          s->allowed);
         if (r->first > key || r->end < key + width) flash_hide(r, key, width, scores + span.first);
+        if (s->cells.hide)
+            tile_cells_hide(&s->cells, p, r, key, s->end, width, scores + span.first, s->allowed);
     }
 }
 
@@ -351,7 +368,8 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
                       .low = low,
                       .high = high};
     span.hides = e->least > block + span.first || e->most < block + span.end;
-    span.partial = s->general || s->drops || e->least > block + low || e->most < block + high;
+    span.partial =
+        s->general || s->drops || s->cells.hide || e->least > block + low || e->most < block + high;
     tile_scores(s, row, rows, span, s->scores);
     tile_softmax(s, row, rows, span);
     if (s->drops)
@@ -367,22 +385,7 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
                            true, tile_look_ahead(s));
 }
 
-/* The task of an index: heads one after the other, so that groups of a head find its keys in the cache;
- * in a head the last rows first, which under a causal mask are the longest. */
-static tile_task tile_task_of(const ejki_flash_problem *p, const tile_plan *t, int64_t index) {
-    if (index >= t->tasks) return (tile_task){0};
-    const int64_t half = index - t->whole, group = half < 0 ? index : t->whole + half / 2;
-    const int64_t head = group / t->groups;
-    tile_task task = {.batch = head / p->kv_heads, .kv_head = head % p->kv_heads};
-    task.first_row = (t->groups - 1 - group % t->groups) * t->rows;
-    task.rows = ejki_min(t->rows, p->queries * p->group - task.first_row);
-    if (half < 0) return task;
-    const int64_t upper = ejki_min(task.rows, ejki_round_up(ejki_cdiv(task.rows, 2), TILE_ROWS));
-    if (half % 2) return (tile_task){task.batch, task.kv_head, task.first_row, upper};
-    task.first_row += upper;
-    task.rows -= upper;
-    return task;
-}
+#include "kernels/flash_attention/tile_blocks_body.h"
 
 /* A stream is left out where its rows have no elements. */
 static void tile_stream_add(tile_ahead *a, tile_stream stream) {
@@ -420,21 +423,22 @@ static void tile_stream_rows(const ejki_flash_problem *p, tile_ahead *a, const t
                                      .at = task->first_row % p->group});
 }
 
-/* Starts looking ahead from a block that ends at key `end`, of keys [.., high) of the task. */
-static void tile_plan_ahead(tile_state *s, int64_t end, int64_t high, tile_task next) {
+/* Starts looking ahead from a block of keys [.., high) of the task. */
+static void tile_plan_ahead(tile_state *s, int64_t high, tile_task next) {
     const ejki_flash_problem *p = s->problem;
     const tile_plan *t = s->plan;
     tile_ahead *a = &s->ahead;
     a->current = a->count = 0;
-    if (end < high) {
-        tile_stream_keys(p, a, &s->task, end, ejki_min(t->keys, high - end));
+    const int64_t key = s->following < s->cells.end || s->cells.count == 0
+                            ? s->following
+                            : tile_cells_next(&s->cells, p);
+    if (key < high) {
+        tile_stream_keys(p, a, &s->task, key, ejki_min(t->keys, high - key));
     } else {
         tile_stream_rows(p, a, &s->task, &p->out, flash_out_dtype(p), p->value_dim);
         if (next.rows > 0) {
-            int64_t key, last;
-            ejki_flash_visible(p, next.first_row / p->group, &key, &last);
-            key = ejki_min(key, p->keys) / t->keys * t->keys;
-            tile_stream_keys(p, a, &next, key, ejki_min(t->keys, p->keys - key));
+            const int64_t first = tile_first_key(p, t, &next);
+            tile_stream_keys(p, a, &next, first, ejki_min(t->keys, p->keys - first));
         }
         tile_stream_rows(p, a, &next, &p->query, p->dtype, p->head_dim);
     }
@@ -509,21 +513,23 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
     int64_t low, high;
     s->task = task;
     tile_begin(s, &low, &high);
-    for (s->block = low / t->keys * t->keys; s->block < high; s->block += t->keys) {
+    s->following = low / t->keys * t->keys;
+    if (task.rows > 0 && s->cells.count > 0)
+        tile_cells_begin(&s->cells, p, task.kv_head, task.first_row / t->unit);
+    while (tile_next_block(s, low, high)) {
         /* Only what the task sees of the block, from a whole panel on. */
-        const int64_t end = ejki_min(s->block + t->keys, high);
         const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
         const int64_t first = s->block + skip;
         pack_transposed_any(p->dtype, flash_key(p, task.batch, task.kv_head, first),
-                            p->key.stride_t, end - first, p->head_dim,
+                            p->key.stride_t, s->end - first, p->head_dim,
                             s->keys + skip * p->head_dim);
         s->finite = pack_rows_any(p->dtype, flash_value(p, task.batch, task.kv_head, first),
-                                  p->value.stride_t, end - first, p->value_dim,
+                                  p->value.stride_t, s->end - first, p->value_dim,
                                   s->values + skip * t->width, t->width);
-        tile_plan_ahead(s, end, high, next);
+        tile_plan_ahead(s, high, next);
         for (int64_t i = 0, n; i < task.rows; i += n) {
             n = product_rows(task.rows - i);
-            tile_block(s, i, (int)n, end);
+            tile_block(s, i, (int)n, s->end);
         }
     }
     for (int64_t i = 0; i < task.rows; i++)

@@ -21,11 +21,8 @@ static void tile_worker(void *argument, int64_t worker) {
     tile_state state;
     tile_bind(&state, shared->problem, t, (float *)(void *)(shared->workspace + worker * t->bytes));
     for (;;) {
-        /* By the handful at first, the last quarter one by one. */
-        int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
-        const int64_t claims = t->whole * 3 / 4 / t->claim;
-        const int64_t count = index < claims ? t->claim : 1;
-        index = index < claims ? index * t->claim : index - claims + claims * t->claim;
+        int64_t count;
+        const int64_t index = tile_claim(t, &shared->next, &count);
         if (index >= t->tasks) return;
         const int64_t others = index + count * shared->workers;
         for (int64_t i = 0; i < count; i++)
@@ -42,7 +39,8 @@ static tile_plan tile_part_plan(const ejki_flash_problem *p, const tile_plan *t,
     const int64_t rows = ejki_flash_part_queries(p, part) * p->group;
     own.rows = ejki_cdiv(rows, ejki_max(1, ejki_cdiv(rows, t->rows)));
     own.rows = ejki_round_up(ejki_max(1, own.rows), TILE_ROWS);
-    own.groups = ejki_cdiv(rows, own.rows);
+    own.groups = own.parts = ejki_cdiv(rows, own.rows);
+    own.unit = rows;
     own.whole = own.tasks = own.groups * p->kv_heads;
     return own;
 }
@@ -90,11 +88,12 @@ static ejk_status tile_run_packed(tile_shared *s, const ejk_run *run) {
 
 static ejk_status tile_prepare(const void *problem, const int64_t *parameters, int32_t threads,
                                ejk_launch *launch) {
-    const tile_plan t = tile_plan_of(problem, parameters, 1);
-    if (t.bytes >= (int64_t)4 << 48) return flash_too_large(problem);
+    const tile_plan t = tile_plan_of(problem, parameters, threads);
+    if (t.bytes >= (int64_t)4 << 48 || t.order_bytes >= (int64_t)4 << 48)
+        return flash_too_large(problem);
     launch->workers =
-        flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
-    launch->workspace_bytes = (size_t)(t.bytes * launch->workers);
+        flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.groups_in_all));
+    launch->workspace_bytes = (size_t)(t.bytes * launch->workers + t.order_bytes);
     if (((const ejki_flash_problem *)problem)->layout != EJKI_FLASH_DENSE)
         launch->workspace_bytes += (size_t)(ejki_flash_parts(problem) + 1) * sizeof(int64_t);
     return EJK_OK;
@@ -105,11 +104,22 @@ static ejk_status tile_run(const ejk_run *run) {
         .problem = run->problem, .workspace = run->workspace, .workers = run->workers};
     shared.plan = tile_plan_of(run->problem, run->parameters, run->workers);
     if (shared.problem->layout != EJKI_FLASH_DENSE) return tile_run_packed(&shared, run);
+    if (shared.plan.order_bytes > 0) {
+        int64_t *order = (int64_t *)(void *)(shared.workspace + shared.plan.bytes * run->workers);
+        tile_order(run->problem, &shared.plan, order);
+        shared.plan.order = order;
+    }
     if (run->workers == 1)
         tile_worker(&shared, 0);
     else
         ejk_parallel_for(run->threads, run->workers, tile_worker, &shared);
     return EJK_OK;
+}
+
+/* Patterns are of whole tensors: parts of packed sequences have none. */
+static bool tile_applicable(const void *problem) {
+    const ejki_flash_problem *p = problem;
+    return p->layout == EJKI_FLASH_DENSE || ejki_pattern_is_empty(&p->pattern);
 }
 
 static const ejk_parameter tile_parameters[] = {
@@ -134,6 +144,7 @@ static const ejk_parameter tile_parameters[] = {
         .version = 1,                                                                              \
         .parameters = tile_parameters,                                                             \
         .parameter_count = 2,                                                                      \
+        .applicable = tile_applicable,                                                             \
         .prepare = tile_prepare,                                                                   \
         .run = tile_run,                                                                           \
     }

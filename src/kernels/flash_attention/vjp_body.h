@@ -517,6 +517,10 @@ static const ejk_parameter vjp_parameters[] = {
     {"kv_blocksize", 1, 512, 1, 256, "keys of a task; rounded up to whole panels"},
 };
 
+static bool vjp_applicable(const void *problem) {
+    return ejki_pattern_is_empty(&((const ejki_flash_vjp_problem *)problem)->forward.pattern);
+}
+
 const ejk_implementation VJP_SYMBOL = {
     .algorithm = "flash_attention_vjp",
     .name = VJP_ID,
@@ -527,6 +531,7 @@ const ejk_implementation VJP_SYMBOL = {
     .version = 1,
     .parameters = vjp_parameters,
     .parameter_count = 2,
+    .applicable = vjp_applicable,
     .prepare = vjp_prepare,
     .run = vjp_run,
 };

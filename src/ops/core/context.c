@@ -14,9 +14,6 @@ struct ejki_kernel_node {
 
 /* Operations that later versions bring. */
 static const char *const later[] = {
-    "attention",
-    "scaled_dot_product_attention",
-    "blocksparse_attention",
     "ring_attention",
     "page_attention",
     "ragged_page_attention",

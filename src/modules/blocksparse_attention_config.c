@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Configurations and cost of block-sparse attention: those of flash attention, within a block. */
+#include "modules/blocksparse_attention_steps.h"
+#include "modules/flash_attention_steps.h"
+
+#include "base/base.h"
+
+/* Both configurations have the same fields, so that one's functions serve the other. */
+_Static_assert(sizeof(ejk_blocksparse_attention_config) == sizeof(ejk_flash_attention_config) &&
+                   offsetof(ejk_blocksparse_attention_config, fwd_params) ==
+                       offsetof(ejk_flash_attention_config, fwd_params),
+               "configurations of the same fields");
+
+void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *config) {
+    const ejki_flash_problem *p = invocation->problem;
+    ejk_fwd_params *params = &((ejk_blocksparse_attention_config *)config)->fwd_params;
+    ejki_flash_heuristic_cfg(invocation, config);
+    params->num_key_splits = params->blocksize_keys = (ejk_opt_int){0};
+    if (p->pattern.planes == 0) return;
+    const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
+    params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);
+    params->kv_blocksize.value = ejki_min(params->kv_blocksize.value, p->pattern.block_kv);
+}
+
+ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                           int32_t capacity, int32_t *count) {
+    return ejki_flash_candidate_cfgs(invocation, configs, capacity, count);
+}
+
+/* Blocks count as alive as far as the shape of the grids lets them be: what their entries say is data. */
+void ejki_blocksparse_cost(const void *problem, ejk_cost *cost) {
+    const ejki_flash_problem *p = problem;
+    ejki_flash_cost(p, cost);
+    if (p->pattern.planes == 0 || p->keys == 0) return;
+    const double alive = (double)p->pattern.columns * (double)p->pattern.block_kv / (double)p->keys;
+    if (alive < 1) cost->flops *= alive;
+}

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* MaskInfos from masks, and from MaskInfos the arguments of calls. */
+#include <ejkernel/blocksparse_attention.h>
+
+#include "base/base.h"
+
+#include <string.h>
+
+/* ---- From a mask -------------------------------------------------------------------------------------- */
+
+/* The largest divisor of a length up to 128. */
+static int64_t block_of(int64_t length) {
+    int64_t size = ejki_min(length, 128);
+    while (size > 1 && length % size != 0) size--;
+    return size;
+}
+
+static bool is_function(const ejk_splash_mask *mask) {
+    return ejk_splash_mask_kind_of(mask) == EJK_SPLASH_MASK_FUNCTION;
+}
+
+/* A user's predicate cannot be an argument; as a part of another mask it becomes elements. */
+static ejk_status with_elements(const ejk_splash_mask *mask, ejk_splash_mask **out) {
+    int64_t shape[3];
+    ejk_splash_mask *full = NULL;
+    (void)ejk_splash_mask_shape(mask, shape);
+    EJKI_TRY(ejk_full_mask_create(shape, &full));
+    const ejk_status status = ejk_logical_and_create(mask, full, out);
+    ejk_splash_mask_release(full);
+    return status;
+}
+
+/* The multi-head mask to be processed: a reference of the caller's. */
+static ejk_status heads_of(const ejk_splash_mask *mask, ejk_splash_mask **out) {
+    if (ejk_splash_mask_kind_of(mask) == EJK_SPLASH_MASK_MULTI_HEAD) {
+        int64_t shape[3];
+        (void)ejk_splash_mask_shape(mask, shape);
+        bool own = false;
+        for (int64_t h = 0; h < shape[0]; h++) own |= is_function(ejk_splash_mask_head(mask, h));
+        if (!own) {
+            *out = ejk_splash_mask_retain(mask);
+            return EJK_OK;
+        }
+        /* Equal heads stay equal: the first stands for those that are. */
+        for (int64_t h = 1; h < shape[0]; h++)
+            if (!ejk_splash_mask_equal(ejk_splash_mask_head(mask, 0),
+                                       ejk_splash_mask_head(mask, h))) {
+                *out = ejk_splash_mask_retain(mask); /* of several masks all become elements */
+                return EJK_OK;
+            }
+        return heads_of(ejk_splash_mask_head(mask, 0), out);
+    }
+    ejk_splash_mask *elements = NULL;
+    if (is_function(mask)) EJKI_TRY(with_elements(mask, &elements));
+    const ejk_splash_mask *list[1] = {elements ? elements : mask};
+    const ejk_status status = ejk_multi_head_mask_create(list, 1, out);
+    ejk_splash_mask_release(elements);
+    return status;
+}
+
+static ejk_status process(const ejk_splash_mask *heads, const ejk_blocksparse_mask_options *options,
+                          ejk_blocksparse_mask_info *out) {
+    int64_t shape[3];
+    (void)ejk_splash_mask_shape(heads, shape);
+    ejk_process_mask_args args = {.mask = heads,
+                                  .shrink_grid = options->shrink_grid,
+                                  .threads = options->threads,
+                                  .max_bytes = options->max_bytes};
+    for (int i = 0; i < 2; i++) {
+        args.block_shape[i] =
+            options->block_shape[i] ? options->block_shape[i] : block_of(shape[1 + i]);
+        out->fwd_block_shape[i] = out->dq_block_shape[i] = out->dkv_block_shape[i] =
+            args.block_shape[i];
+    }
+    EJKI_TRY(ejk_process_mask(&args, &out->fwd));
+    if (options->forward_only) return EJK_OK;
+    EJKI_TRY(ejk_process_mask(&args, &out->dq));
+    return ejk_process_mask_dkv(&args, &out->dkv);
+}
+
+ejk_status ejk_blocksparse_mask_info_create(const ejk_splash_mask *mask,
+                                            const ejk_blocksparse_mask_options *options,
+                                            ejk_blocksparse_mask_info *out) {
+    static const ejk_blocksparse_mask_options defaults;
+    if (mask == NULL || out == NULL)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL", mask == NULL ? "mask" : "out");
+    ejk_splash_mask *heads = NULL;
+    EJKI_TRY(heads_of(mask, &heads));
+    ejk_blocksparse_mask_info info = {.fwd = {.owner = NULL}};
+    const ejk_status status = process(heads, options ? options : &defaults, &info);
+    ejk_splash_mask_release(heads);
+    if (status == EJK_OK)
+        *out = info;
+    else
+        ejk_blocksparse_mask_info_close(&info);
+    return status;
+}
+
+void ejk_blocksparse_mask_info_close(ejk_blocksparse_mask_info *info) {
+    if (info == NULL) return;
+    ejk_splash_mask_info_close(&info->fwd);
+    ejk_splash_mask_info_close(&info->dq);
+    ejk_splash_mask_info_close(&info->dkv);
+    *info = (ejk_blocksparse_mask_info){.fwd = {.owner = NULL}};
+}
+
+/* ---- Into arguments ----------------------------------------------------------------------------------- */
+
+static bool is_there(const ejk_splash_mask_info *info) {
+    return ejk_tensor_present(&info->block_mask);
+}
+
+/* Blocks of a dynamic MaskInfo lie by head, row and column: one list of them. */
+static ejk_status list_of_blocks(const ejk_tensor *blocks, ejk_tensor *out) {
+    *out = *blocks;
+    if (!ejk_tensor_present(blocks) || blocks->rank == 3) return EJK_OK;
+    int64_t shape[3] = {1, 0, 0};
+    if (blocks->rank != 5)
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                         "partial_mask_blocks has %d axes, expected 3 or 5", (int)blocks->rank);
+    for (int i = 0; i < 3; i++)
+        if (!ejki_mul(shape[0], blocks->shape[i], &shape[0]))
+            return ejki_fail(EJK_STATUS_OVERFLOW, "partial_mask_blocks has too many blocks");
+    shape[1] = blocks->shape[3];
+    shape[2] = blocks->shape[4];
+    *out = ejk_tensor_contiguous(blocks->data, blocks->dtype, 3, shape);
+    return EJK_OK;
+}
+
+/* What a predicate says, as the numbers of mask_function. */
+static ejk_status function_of(const ejk_splash_mask_info *info,
+                              ejk_blocksparse_attention_args *args) {
+    if (info->mask_function == NULL) return EJK_OK;
+    if (!ejk_splash_mask_interval(info->mask_function, &args->mask_interval,
+                                  &args->mask_chunk_size))
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "mask_function is a %s mask, expected causal, local or chunked_causal",
+                         ejk_splash_mask_kind_name(ejk_splash_mask_kind_of(info->mask_function)));
+    memcpy(args->mask_function, "interval", sizeof "interval");
+    args->q_sequence = info->q_sequence;
+    return EJK_OK;
+}
+
+static ejk_status check_shape(const int64_t *shape, const char *name) {
+    if (shape[0] >= 1 && shape[1] >= 1) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                     "%s_block_shape is {%lld, %lld}, expected at least 1 each", name,
+                     (long long)shape[0], (long long)shape[1]);
+}
+
+static ejk_status refuse_second(bool there) {
+    if (!there) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                     "a MaskInfo or mask_function is in args already, expected neither");
+}
+
+static ejk_status set_forward(ejk_blocksparse_attention_args *args,
+                              const ejk_blocksparse_mask_info *info) {
+    EJKI_TRY(refuse_second(ejk_tensor_present(&args->fwd_block_mask) || args->mask_function[0]));
+    EJKI_TRY(check_shape(info->fwd_block_shape, "fwd"));
+    EJKI_TRY(list_of_blocks(&info->fwd.partial_mask_blocks, &args->fwd_partial_mask_blocks));
+    EJKI_TRY(function_of(&info->fwd, args));
+    args->fwd_data_next = info->fwd.data_next;
+    args->fwd_mask_next = info->fwd.mask_next;
+    args->fwd_block_mask = info->fwd.block_mask;
+    args->fwd_kv_blocksize = ejk_int(info->fwd_block_shape[1]);
+    return EJK_OK;
+}
+
+static ejk_status check_info(const void *args, const ejk_blocksparse_mask_info *info) {
+    if (args != NULL && info != NULL && is_there(&info->fwd)) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s",
+                     args == NULL   ? "args is NULL"
+                     : info == NULL ? "info is NULL"
+                                    : "fwd of info is empty, expected a MaskInfo");
+}
+
+ejk_status ejk_blocksparse_attention_set_mask_info(ejk_blocksparse_attention_args *args,
+                                                   const ejk_blocksparse_mask_info *info) {
+    EJKI_TRY(check_info(args, info));
+    ejk_blocksparse_attention_args own = *args;
+    EJKI_TRY(set_forward(&own, info));
+    *args = own;
+    return EJK_OK;
+}
+
+ejk_status ejk_blocksparse_attention_vjp_set_mask_info(ejk_blocksparse_attention_vjp_args *args,
+                                                       const ejk_blocksparse_mask_info *info) {
+    EJKI_TRY(check_info(args, info));
+    ejk_blocksparse_attention_args forward = {.lse = args->lse};
+    ejk_blocksparse_attention_vjp_args own = *args;
+    memcpy(&forward, args, offsetof(ejk_blocksparse_attention_args, out));
+    EJKI_TRY(refuse_second(ejk_tensor_present(&args->dq_block_mask) ||
+                           ejk_tensor_present(&args->dkv_block_mask)));
+    EJKI_TRY(set_forward(&forward, info));
+    memcpy(&own, &forward, offsetof(ejk_blocksparse_attention_args, out));
+    if (is_there(&info->dq)) {
+        EJKI_TRY(check_shape(info->dq_block_shape, "dq"));
+        EJKI_TRY(list_of_blocks(&info->dq.partial_mask_blocks, &own.dq_partial_mask_blocks));
+        own.dq_data_next = info->dq.data_next;
+        own.dq_mask_next = info->dq.mask_next;
+        own.dq_block_mask = info->dq.block_mask;
+        own.dq_kv_blocksize = ejk_int(info->dq_block_shape[1]);
+    }
+    if (is_there(&info->dkv)) {
+        EJKI_TRY(check_shape(info->dkv_block_shape, "dkv"));
+        EJKI_TRY(list_of_blocks(&info->dkv.partial_mask_blocks, &own.dkv_partial_mask_blocks));
+        own.dkv_data_next = info->dkv.data_next;
+        own.dkv_mask_next = info->dkv.mask_next;
+        own.dkv_block_mask = info->dkv.block_mask;
+        own.dkv_q_blocksize = ejk_int(info->dkv_block_shape[0]);
+    }
+    *args = own;
+    return EJK_OK;
+}
+
+ejk_status ejk_blocksparse_attention_masked(ejk_context *context,
+                                            const ejk_blocksparse_attention_args *args,
+                                            const ejk_splash_mask *mask) {
+    if (args == NULL || mask == NULL) return ejk_blocksparse_attention(context, args);
+    const ejk_blocksparse_mask_options options = {.forward_only = true};
+    ejk_blocksparse_attention_args own = *args;
+    ejk_blocksparse_mask_info info;
+    EJKI_TRY(ejk_blocksparse_mask_info_create(mask, &options, &info));
+    ejk_status status = ejk_blocksparse_attention_set_mask_info(&own, &info);
+    if (status == EJK_OK) status = ejk_blocksparse_attention(context, &own);
+    ejk_blocksparse_mask_info_close(&info);
+    return status;
+}

@@ -1,0 +1,587 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Block-sparse attention and its gradients against flash attention with the elements of the same mask, for
+ * every kind of mask; arrays that lie; what calls are refused.
+ */
+#include "support/flash_case.h"
+#include "support/soak.h"
+#include "support/splash_call.h"
+
+#include <ejkernel/ejkernel.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { THREADS = 3, TIERS = 3 };
+static ejk_context *contexts[THREADS], *tiers[TIERS];
+
+/* A call and everything it points to; heads before tokens. */
+struct world {
+    int64_t b, heads, kv_heads, q, kv, d, dv;
+    ejk_splash_mask *mask;
+    uint8_t *dense; /* [heads][q][kv] */
+    ejk_dtype dtype;
+    void *query, *key, *value, *out, *d_out, *sinks;
+    float *lse;
+    int32_t *query_ids, *key_ids;
+    ejk_blocksparse_mask_info info;
+    ejk_blocksparse_attention_args args;
+};
+
+static void *room(int64_t count, size_t size) {
+    void *memory = calloc((size_t)count + 1, size);
+    assert_non_null(memory);
+    return memory;
+}
+
+static void *numbers(struct random *r, ejk_dtype dtype, int64_t count) {
+    void *data = room(count, 8);
+    for (int64_t i = 0; i < count; i++) flash_store(dtype, data, i, random_normal(r));
+    return data;
+}
+
+/* Keys that no row of their head's group sees become NaN. */
+static void poison(struct world *w) {
+    const int64_t group = w->heads / w->kv_heads;
+    for (int64_t g = 0; g < w->kv_heads; g++)
+        for (int64_t j = 0; j < w->kv; j++) {
+            bool seen = false;
+            for (int64_t h = g * group; h < (g + 1) * group; h++)
+                for (int64_t i = 0; i < w->q; i++) seen |= w->dense[(h * w->q + i) * w->kv + j];
+            for (int64_t b = 0; !seen && b < w->b; b++) {
+                const int64_t row = (b * w->kv_heads + g) * w->kv + j;
+                for (int64_t k = 0; k < w->d; k++)
+                    flash_store(w->dtype, w->key, row * w->d + k, NAN);
+                for (int64_t k = 0; k < w->dv; k++)
+                    flash_store(w->dtype, w->value, row * w->dv + k, NAN);
+            }
+        }
+}
+
+static ejk_splash_mask *heads_of(struct random *r, ejk_splash_mask *kinds[2], int64_t heads) {
+    const ejk_splash_mask *list[8];
+    ejk_splash_mask *mask = NULL;
+    const double mixed = random_chance(r, 0.5) ? 0 : 0.4;
+    for (int64_t i = 0; i < heads; i++) list[i] = kinds[random_chance(r, mixed)];
+    EXPECT_OK(ejk_multi_head_mask_create(list, heads, &mask));
+    return mask;
+}
+
+/* Elements of which whole blocks are empty or full. */
+static ejk_splash_mask *block_mask(struct random *r, int64_t q, int64_t kv, int64_t bq,
+                                   int64_t bkv) {
+    uint8_t *bytes = room(q * kv, 1);
+    for (int64_t i = 0; i < q; i += bq)
+        for (int64_t j = 0; j < kv; j += bkv) {
+            const double density = RANDOM_OF(r, ((double[]){0, 0, 0, 0.5, 1}));
+            for (int64_t a = i; a < i + bq; a++)
+                for (int64_t c = j; c < j + bkv; c++) bytes[a * kv + c] = random_chance(r, density);
+        }
+    ejk_splash_mask *mask = splash_dense(bytes, q, kv);
+    free(bytes);
+    return mask;
+}
+
+/* Small worlds have every kind of mask, large ones more keys and rows than a tile. */
+static void open_world(struct random *r, ejk_dtype dtype, bool large, struct world *w) {
+    *w = (struct world){.dtype = dtype};
+    const int64_t bq = large ? random_int(r, 1, 70) : random_int(r, 1, 8);
+    const int64_t bkv = large ? random_int(r, 1, 130) : random_int(r, 1, 8);
+    w->b = random_int(r, 1, 2);
+    w->kv_heads = random_int(r, 1, 2);
+    w->heads = w->kv_heads * random_int(r, 1, 3);
+    w->q = bq * random_int(r, 1, large ? 4 : 7);
+    w->kv = bkv * random_int(r, 1, large ? 4 : 7);
+    w->d = random_int(r, 1, large ? 40 : 5);
+    w->dv = random_int(r, 1, large ? 40 : 5);
+    ejk_splash_mask *kinds[2];
+    for (int i = 0; i < 2; i++)
+        kinds[i] =
+            large ? block_mask(r, w->q, w->kv, bq, bkv) : splash_random_mask(r, w->q, w->kv, 2);
+    w->mask = heads_of(r, kinds, w->heads);
+    for (int i = 0; i < 2; i++) ejk_splash_mask_release(kinds[i]);
+    w->dense = splash_elements(w->mask);
+    const int64_t rows = w->b * w->heads * w->q, keys = w->b * w->kv_heads * w->kv;
+    w->query = numbers(r, dtype, rows * w->d);
+    w->key = numbers(r, dtype, keys * w->d);
+    w->value = numbers(r, dtype, keys * w->dv);
+    w->d_out = numbers(r, dtype, rows * w->dv);
+    w->sinks = numbers(r, dtype, w->heads * 2);
+    w->out = room(rows * w->dv, 8);
+    w->lse = room(rows, sizeof *w->lse);
+    w->query_ids = room(w->b * w->q, 4);
+    w->key_ids = room(w->b * w->kv, 4);
+    for (int64_t i = 0; i < w->b * w->q; i++) w->query_ids[i] = (int32_t)random_int(r, -1, 3) / 2;
+    for (int64_t i = 0; i < w->b * w->kv; i++) w->key_ids[i] = (int32_t)random_int(r, -1, 3) / 2;
+    w->args = (ejk_blocksparse_attention_args){
+        .query = ejk_tensor_4d(w->query, dtype, w->b, w->heads, w->q, w->d),
+        .key = ejk_tensor_4d(w->key, dtype, w->b, w->kv_heads, w->kv, w->d),
+        .value = ejk_tensor_4d(w->value, dtype, w->b, w->kv_heads, w->kv, w->dv),
+        .out = ejk_tensor_4d(w->out, dtype, w->b, w->heads, w->q, w->dv),
+        .lse = ejk_tensor_3d(w->lse, EJK_DTYPE_F32, w->b, w->heads, w->q)};
+    if (random_chance(r, 0.3))
+        w->args.softmax_aux = ejk_tensor_contiguous(w->sinks, dtype, 2, (int64_t[]){w->heads, 2});
+    if (random_chance(r, 0.3)) w->args.logits_soft_cap = ejk_float(0.8);
+    if (random_chance(r, 0.3)) w->args.softmax_scale = ejk_float(1.4);
+    if (random_chance(r, 0.2)) w->args.causal = true;
+    if (random_chance(r, 0.2)) w->args.sliding_window.left = ejk_int(random_int(r, 0, w->kv));
+    if (random_chance(r, 0.2)) {
+        w->args.q_segment_ids =
+            ejk_tensor_contiguous(w->query_ids, EJK_DTYPE_I32, 2, (int64_t[]){w->b, w->q});
+        w->args.kv_segment_ids =
+            ejk_tensor_contiguous(w->key_ids, EJK_DTYPE_I32, 2, (int64_t[]){w->b, w->kv});
+    }
+    const ejk_blocksparse_mask_options options = {
+        .block_shape = {bq, bkv}, .shrink_grid = random_chance(r, 0.5) ? EJK_UNSET : EJK_FALSE};
+    EXPECT_OK(ejk_blocksparse_mask_info_create(w->mask, &options, &w->info));
+}
+
+static void close_world(struct world *w) {
+    ejk_blocksparse_mask_info_close(&w->info);
+    ejk_splash_mask_release(w->mask);
+    void *all[] = {w->dense, w->query, w->key,       w->value,   w->out,
+                   w->d_out, w->sinks, w->query_ids, w->key_ids, w->lse};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+static ejk_tensor tokens_first(ejk_tensor t) {
+    const ejk_tensor from = t;
+    t.shape[1] = from.shape[2];
+    t.shape[2] = from.shape[1];
+    t.strides[1] = from.strides[2];
+    t.strides[2] = from.strides[1];
+    return t;
+}
+
+/* The same call with the mask's elements. */
+static ejk_flash_attention_args dense_call(const struct world *w, void *out, float *lse) {
+    const ejk_blocksparse_attention_args *a = &w->args;
+    ejk_flash_attention_args f = {
+        .query = tokens_first(a->query),
+        .key = tokens_first(a->key),
+        .value = tokens_first(a->value),
+        .softmax_aux = a->softmax_aux,
+        .attention_mask = ejk_tensor_4d(w->dense, EJK_DTYPE_BOOL, 1, w->heads, w->q, w->kv),
+        .softmax_scale = a->softmax_scale,
+        .causal = a->causal,
+        .sliding_window = a->sliding_window,
+        .logits_soft_cap = a->logits_soft_cap,
+        .q_segment_ids = a->q_segment_ids,
+        .kv_segment_ids = a->kv_segment_ids,
+        .out = tokens_first(a->out),
+        .lse = a->lse,
+        .platform = "reference"};
+    f.out.data = out;
+    f.lse.data = lse;
+    return f;
+}
+
+/* ---- Forward ------------------------------------------------------------------------------------------ */
+
+static void expect_near_all(const struct world *w, const void *got, const void *wanted,
+                            int64_t count, double tolerance) {
+    for (int64_t i = 0; i < count; i++) {
+        const double a = flash_load(w->dtype, got, i), b = flash_load(w->dtype, wanted, i);
+        if (!(fabs(a - b) <= tolerance * (1 + fabs(b))))
+            fail_msg("element %lld is %.9g, expected %.9g", (long long)i, a, b);
+    }
+}
+
+static void expect_lse(const struct world *w, const float *wanted) {
+    for (int64_t i = 0; i < w->b * w->heads * w->q; i++)
+        if (isinf(wanted[i]))
+            assert_true(w->lse[i] == wanted[i]);
+        else
+            EXPECT_NEAR(w->lse[i], wanted[i], 1e-5 * (1 + fabs((double)wanted[i])));
+}
+
+/* What a result in f32 may be off; of 16 bits, by one unit in the last place, as it is rounded once. */
+static double step(ejk_dtype dtype) {
+    return dtype == EJK_DTYPE_BF16 ? 0x1p-7 : dtype == EJK_DTYPE_F16 ? 0x1p-10 : 1e-5;
+}
+
+static void check_forward(struct random *r, struct world *w) {
+    const int64_t outs = w->b * w->heads * w->q * w->dv, rows = w->b * w->heads * w->q;
+    void *expected = room(outs, 8), *first = room(outs, 8);
+    float *lse = room(rows, sizeof *lse);
+    const ejk_flash_attention_args dense = dense_call(w, expected, lse);
+    poison(w);
+    EXPECT_OK(ejk_flash_attention(contexts[0], &dense));
+    ejk_blocksparse_attention_args args = w->args;
+    EXPECT_OK(ejk_blocksparse_attention_set_mask_info(&args, &w->info));
+    strcpy(args.platform, "reference");
+    EXPECT_OK(ejk_blocksparse_attention_fwd(contexts[1], &args));
+    assert_memory_equal(w->out, expected, (size_t)outs * ejk_dtype_size(w->dtype));
+    assert_memory_equal(w->lse, lse, (size_t)rows * sizeof *lse);
+    if (w->dtype != EJK_DTYPE_F64) {
+        const size_t bytes = (size_t)outs * ejk_dtype_size(w->dtype);
+        strcpy(args.platform, "simd");
+        if (random_chance(r, 0.5)) {
+            ejk_blocksparse_attention_config cfg = {.platform = "simd"};
+            cfg.fwd_params.q_blocksize = ejk_int(random_int(r, 1, 60));
+            cfg.fwd_params.kv_blocksize = ejk_int(random_int(r, 1, 200));
+            cfg.bwd_params.q_blocksize = ejk_int(1); /* of no meaning here */
+            args.cfg = cfg;
+        }
+        for (int i = 0; i < TIERS; i++) {
+            EXPECT_OK(ejk_blocksparse_attention(tiers[i], &args));
+            expect_near_all(w, w->out, expected, outs, step(w->dtype));
+            expect_lse(w, lse);
+        }
+        for (int i = 0; i < THREADS; i++) {
+            memset(w->out, 0xee, bytes);
+            EXPECT_OK(ejk_blocksparse_attention(contexts[i], &args));
+            if (i == 0) memcpy(first, w->out, bytes);
+            assert_memory_equal(w->out, first, bytes);
+        }
+    }
+    free(expected);
+    free(first);
+    free(lse);
+}
+
+static const ejk_dtype types[] = {EJK_DTYPE_F32, EJK_DTYPE_F32,  EJK_DTYPE_F32,
+                                  EJK_DTYPE_F64, EJK_DTYPE_BF16, EJK_DTYPE_F16};
+
+static void blocks_attend_as_their_elements_do(void **state) {
+    (void)state;
+    for (struct random r; soak_round(&r, 41, 600);) {
+        struct world w;
+        const ejk_dtype dtype = RANDOM_OF(&r, types);
+        open_world(&r, dtype, false, &w);
+        check_forward(&r, &w);
+        close_world(&w);
+    }
+}
+
+static void large_blocks_do_too(void **state) {
+    (void)state;
+    for (struct random r; soak_round(&r, 42, 60);) {
+        struct world w;
+        const ejk_dtype dtype = RANDOM_OF(&r, types);
+        open_world(&r, dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F32 : dtype, true, &w);
+        check_forward(&r, &w);
+        close_world(&w);
+    }
+}
+
+/* Dynamic MaskInfos, and head shards of a static one. */
+static void other_mask_infos_do_too(void **state) {
+    (void)state;
+    for (struct random r; soak_round(&r, 43, 100);) {
+        struct world w;
+        open_world(&r, EJK_DTYPE_F32, false, &w);
+        ejk_blocksparse_mask_info own = w.info;
+        const int64_t *block = own.fwd_block_shape;
+        if (random_chance(&r, 0.5)) {
+            const ejk_process_dynamic_mask_args args = {
+                .mask = ejk_tensor_3d(w.dense, EJK_DTYPE_BOOL, w.heads, w.q, w.kv),
+                .block_shape = {block[0], block[1]},
+                .downcast_smem_data = random_chance(&r, 0.5) ? EJK_TRUE : EJK_FALSE};
+            EXPECT_OK(ejk_process_dynamic_mask(&args, &w.info.fwd));
+        } else {
+            ejk_process_mask_args args = {.mask = w.mask,
+                                          .block_shape = {block[0], block[1]},
+                                          .head_shards = ejk_int(w.kv_heads)};
+            if (ejk_process_mask(&args, &w.info.fwd) != EJK_OK) fail_msg("%s", ejk_last_error());
+            if (w.info.fwd.mask_function != NULL &&
+                ejk_splash_mask_kind_of(w.info.fwd.mask_function) == EJK_SPLASH_MASK_FUNCTION) {
+                ejk_splash_mask_info_close(&w.info.fwd);
+                w.info.fwd = own.fwd;
+            }
+        }
+        check_forward(&r, &w);
+        if (w.info.fwd.owner != own.fwd.owner) ejk_splash_mask_info_close(&w.info.fwd);
+        w.info.fwd = own.fwd;
+        close_world(&w);
+    }
+}
+
+/* Without a MaskInfo numbers alone say what is visible. */
+static void numbers_hide_by_themselves(void **state) {
+    (void)state;
+    for (struct random r; soak_round(&r, 44, 60);) {
+        struct world w;
+        open_world(&r, EJK_DTYPE_F32, true, &w);
+        const int64_t offset = w.kv - w.q, chunk = random_int(&r, 1, 90);
+        const bool chunked = random_chance(&r, 0.7);
+        for (int64_t h = 0; h < w.heads; h++)
+            for (int64_t i = 0; i < w.q; i++)
+                for (int64_t j = 0; j < w.kv; j++) {
+                    const int64_t at = i + offset, rest = (at % chunk + chunk) % chunk;
+                    w.dense[(h * w.q + i) * w.kv + j] = !chunked || (j <= at && j >= at - rest);
+                }
+        ejk_blocksparse_attention_args args = w.args;
+        if (chunked) args.chunk_size = ejk_int(chunk);
+        const int64_t outs = w.b * w.heads * w.q * w.dv;
+        float *expected = room(outs, 4), *lse = room(w.b * w.heads * w.q, 4);
+        const ejk_flash_attention_args dense = dense_call(&w, expected, lse);
+        EXPECT_OK(ejk_flash_attention(contexts[0], &dense));
+        EXPECT_OK(ejk_blocksparse_attention(contexts[1], &args));
+        expect_near_all(&w, w.out, expected, outs, 1e-5);
+        expect_lse(&w, lse);
+        free(expected);
+        free(lse);
+        close_world(&w);
+    }
+}
+
+/* ---- Gradients ---------------------------------------------------------------------------------------- */
+
+struct gradients {
+    double *part[4]; /* of query, key, value, sinks */
+    int64_t count[4];
+};
+
+static void open_gradients(const struct world *w, struct gradients *g) {
+    const int64_t rows = w->b * w->heads * w->q, keys = w->b * w->kv_heads * w->kv;
+    const int64_t counts[4] = {rows * w->d, keys * w->d, keys * w->dv, w->heads * 2};
+    for (int i = 0; i < 4; i++) {
+        g->count[i] = counts[i];
+        g->part[i] = room(counts[i], sizeof(double));
+        for (int64_t n = 0; n < counts[i]; n++) g->part[i][n] = NAN;
+    }
+}
+
+static ejk_tensor at(ejk_tensor t, void *data) {
+    if (t.dtype != EJK_DTYPE_UNSET) t.data = data;
+    return t;
+}
+
+static void sparse_gradients(struct world *w, const ejk_blocksparse_mask_info *info,
+                             ejk_context *context, struct gradients *g) {
+    ejk_blocksparse_attention_vjp_args v = {.out = w->args.out,
+                                            .lse = w->args.lse,
+                                            .d_out = at(w->args.out, w->d_out),
+                                            .d_query = at(w->args.query, g->part[0]),
+                                            .d_key = at(w->args.key, g->part[1]),
+                                            .d_value = at(w->args.value, g->part[2]),
+                                            .d_softmax_aux = at(w->args.softmax_aux, g->part[3])};
+    memcpy(&v, &w->args, offsetof(ejk_blocksparse_attention_args, out));
+    EXPECT_OK(ejk_blocksparse_attention_vjp_set_mask_info(&v, info));
+    EXPECT_OK(ejk_blocksparse_attention_vjp(context, &v));
+}
+
+static void dense_gradients(struct world *w, struct gradients *g) {
+    const ejk_flash_attention_args f = dense_call(w, w->out, w->lse);
+    ejk_flash_attention_vjp_args v = {.lse = f.lse};
+    memcpy(&v, &f, offsetof(ejk_flash_attention_args, out));
+    v.out = f.out;
+    v.d_out = at(f.out, w->d_out);
+    v.d_query = at(f.query, g->part[0]);
+    v.d_key = at(f.key, g->part[1]);
+    v.d_value = at(f.value, g->part[2]);
+    v.d_softmax_aux = at(f.softmax_aux, g->part[3]);
+    EXPECT_OK(ejk_flash_attention_vjp(contexts[0], &v));
+}
+
+static double loss(struct world *w) {
+    ejk_blocksparse_attention_args args = w->args;
+    double sum = 0;
+    EXPECT_OK(ejk_blocksparse_attention_set_mask_info(&args, &w->info));
+    EXPECT_OK(ejk_blocksparse_attention(contexts[0], &args));
+    for (int64_t i = 0; i < w->b * w->heads * w->q * w->dv; i++)
+        sum += ((double *)w->out)[i] * ((double *)w->d_out)[i];
+    return sum;
+}
+
+/* Some elements of each input by central differences. */
+static void check_slopes(struct random *r, struct world *w, const struct gradients *g) {
+    double *in[4] = {w->query, w->key, w->value, w->sinks};
+    const int inputs = ejk_tensor_present(&w->args.softmax_aux) ? 4 : 3;
+    for (int i = 0; i < inputs; i++)
+        for (int tries = 0; tries < 6; tries++) {
+            const int64_t n = random_int(r, 0, g->count[i] - 1);
+            const double kept = in[i][n], step = 1e-4;
+            in[i][n] = kept + step;
+            const double above = loss(w);
+            in[i][n] = kept - step;
+            const double below = loss(w);
+            in[i][n] = kept;
+            const double slope = (above - below) / (2 * step);
+            EXPECT_NEAR(g->part[i][n], slope, 1e-6 * (1 + fabs(slope)));
+        }
+}
+
+static void gradients_are_those_of_the_elements(void **state) {
+    (void)state;
+    for (struct random r; soak_round(&r, 45, 200);) {
+        struct world w;
+        struct gradients sparse, dense;
+        open_world(&r, EJK_DTYPE_F64, false, &w);
+        open_gradients(&w, &sparse);
+        open_gradients(&w, &dense);
+        ejk_blocksparse_mask_info info = w.info;
+        if (random_chance(&r, 0.3)) info.dkv = (ejk_splash_mask_info){.owner = NULL};
+        if (random_chance(&r, 0.3)) info.dq = (ejk_splash_mask_info){.owner = NULL};
+        (void)loss(&w);
+        sparse_gradients(&w, &info, contexts[random_int(&r, 0, 2)], &sparse);
+        dense_gradients(&w, &dense);
+        const int inputs = ejk_tensor_present(&w.args.softmax_aux) ? 4 : 3;
+        for (int i = 0; i < inputs; i++)
+            expect_near_all(&w, sparse.part[i], dense.part[i], sparse.count[i], 1e-12);
+        if (random_chance(&r, 0.3)) check_slopes(&r, &w, &sparse);
+        for (int i = 0; i < 4; i++) {
+            free(sparse.part[i]);
+            free(dense.part[i]);
+        }
+        close_world(&w);
+    }
+}
+
+/* ---- Arrays that lie ---------------------------------------------------------------------------------- */
+
+static void scramble(struct random *r, ejk_tensor *t, const void *from, void *to,
+                     double how_often) {
+    const int64_t bytes = ejk_tensor_count(t) * (int64_t)ejk_dtype_size(t->dtype);
+    memcpy(to, from, (size_t)bytes);
+    for (int64_t i = 0; i < bytes; i++)
+        if (random_chance(r, how_often))
+            ((uint8_t *)to)[i] = (uint8_t)RANDOM_OF(r, ((int[]){0, 1, 2, 3, 7, 127, 128, 255}));
+    t->data = to;
+}
+
+static void arrays_that_lie_are_found(void **state) {
+    (void)state;
+    int64_t refused = 0, computed = 0;
+    for (struct random r; soak_round(&r, 46, 1500);) {
+        struct world w;
+        open_world(&r, EJK_DTYPE_F32, false, &w);
+        const int64_t outs = w.b * w.heads * w.q * w.dv;
+        ejk_blocksparse_mask_info own = w.info;
+        ejk_tensor *arrays[] = {&own.fwd.data_next, &own.fwd.block_mask, &own.fwd.mask_next,
+                                &own.dq.data_next,  &own.dq.block_mask,  &own.dq.mask_next,
+                                &own.dkv.data_next, &own.dkv.block_mask, &own.dkv.mask_next};
+        void *copies[9];
+        for (int i = 0; i < 9; i++) {
+            const int64_t size =
+                ejk_tensor_present(arrays[i])
+                    ? ejk_tensor_count(arrays[i]) * (int64_t)ejk_dtype_size(arrays[i]->dtype)
+                    : 0;
+            copies[i] = malloc((size_t)size + 1);
+            assert_non_null(copies[i]);
+            if (size > 0)
+                scramble(&r, arrays[i], arrays[i]->data, copies[i],
+                         RANDOM_OF(&r, ((double[]){0, 0.02, 0.5})));
+        }
+        ejk_blocksparse_attention_args args = w.args;
+        EXPECT_OK(ejk_blocksparse_attention_set_mask_info(&args, &own));
+        if (random_chance(&r, 0.3)) strcpy(args.platform, "reference");
+        memset(w.out, 0x5a, (size_t)outs * sizeof(float));
+        const ejk_status status = ejk_blocksparse_attention(contexts[random_int(&r, 0, 2)], &args);
+        if (status == EJK_OK) {
+            computed++;
+        } else {
+            refused++;
+            assert_int_equal(status, EJK_STATUS_INVALID_ARGUMENT);
+            assert_non_null(strstr(ejk_last_error(), "fwd_"));
+            for (int64_t i = 0; i < outs * (int64_t)sizeof(float); i++)
+                assert_int_equal(((uint8_t *)w.out)[i], 0x5a);
+        }
+        struct gradients g;
+        open_gradients(&w, &g);
+        memset(g.part[0], 0x5a, (size_t)g.count[0] * sizeof(float));
+        ejk_blocksparse_attention_vjp_args v = {.out = w.args.out,
+                                                .lse = w.args.lse,
+                                                .d_out = at(w.args.out, w.d_out),
+                                                .d_query = at(w.args.query, g.part[0]),
+                                                .d_key = at(w.args.key, g.part[1])};
+        memcpy(&v, &w.args, offsetof(ejk_blocksparse_attention_args, out));
+        EXPECT_OK(ejk_blocksparse_attention_vjp_set_mask_info(&v, &own));
+        if (ejk_blocksparse_attention_vjp(contexts[0], &v) != EJK_OK)
+            for (int64_t i = 0; i < g.count[0] * (int64_t)sizeof(float); i++)
+                assert_int_equal(((uint8_t *)g.part[0])[i], 0x5a);
+        for (int i = 0; i < 4; i++) free(g.part[i]);
+        for (int i = 0; i < 9; i++) free(copies[i]);
+        close_world(&w);
+    }
+    assert_true(refused > 100 && computed > 100);
+}
+
+/* ---- Refusals ----------------------------------------------------------------------------------------- */
+
+static bool always(void *user, int64_t q, int64_t kv) {
+    (void)user;
+    return q >= 0 && kv >= 0;
+}
+
+static void wrong_calls_are_refused(void **state) {
+    (void)state;
+    struct random r = {7};
+    struct world w;
+    open_world(&r, EJK_DTYPE_F32, true, &w);
+    ejk_blocksparse_attention_args args = w.args, bad;
+    EXPECT_OK(ejk_blocksparse_attention_set_mask_info(&args, &w.info));
+    EXPECT_FAIL(INVALID_ARGUMENT, "already",
+                ejk_blocksparse_attention_set_mask_info(&args, &w.info));
+    EXPECT_FAIL(INVALID_ARGUMENT, "info", ejk_blocksparse_attention_set_mask_info(&args, NULL));
+    EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_blocksparse_attention_set_mask_info(NULL, &w.info));
+    bad = args;
+    bad.fwd_data_next = (ejk_tensor){0};
+    EXPECT_FAIL(INVALID_ARGUMENT, "fwd_data_next", ejk_blocksparse_attention(contexts[0], &bad));
+    bad = args;
+    bad.fwd_kv_blocksize = ejk_int(0);
+    EXPECT_FAIL(INVALID_SHAPE, "blocks of 0 keys", ejk_blocksparse_attention(contexts[0], &bad));
+    bad = args;
+    bad.fwd_kv_blocksize.set = false;
+    bad.fwd_mask_next = bad.fwd_partial_mask_blocks = (ejk_tensor){0};
+    EXPECT_FAIL(INVALID_ARGUMENT, "fwd_kv_blocksize", ejk_blocksparse_attention(contexts[0], &bad));
+    bad = args;
+    bad.chunk_size = ejk_int(0);
+    EXPECT_FAIL(INVALID_ARGUMENT, "chunk_size", ejk_blocksparse_attention(contexts[0], &bad));
+    bad = args;
+    strcpy(bad.mask_function, "causal");
+    EXPECT_FAIL(UNKNOWN_NAME, "mask_function", ejk_blocksparse_attention(contexts[0], &bad));
+    bad = args;
+    bad.lse = (ejk_tensor){0};
+    EXPECT_FAIL(INVALID_ARGUMENT, "lse", ejk_blocksparse_attention_fwd(contexts[0], &bad));
+    /* A predicate of the user's own becomes elements where the library processes the mask. */
+    ejk_splash_mask *own = NULL, *heads = NULL;
+    EXPECT_OK(ejk_function_mask_create((int64_t[]){w.q, w.kv}, always, NULL, NULL, &own));
+    EXPECT_OK(ejk_multi_head_mask_create((const ejk_splash_mask *const *)&own, 1, &heads));
+    ejk_process_mask_args process = {
+        .mask = heads, .block_shape = {w.info.fwd_block_shape[0], w.info.fwd_block_shape[1]}};
+    ejk_blocksparse_mask_info info = {
+        .fwd_block_shape = {process.block_shape[0], process.block_shape[1]}};
+    EXPECT_OK(ejk_process_mask(&process, &info.fwd));
+    bad = w.args;
+    EXPECT_FAIL(INVALID_ARGUMENT, "function mask",
+                ejk_blocksparse_attention_set_mask_info(&bad, &info));
+    EXPECT_OK(ejk_blocksparse_attention_masked(contexts[0], &w.args, own));
+    EXPECT_OK(ejk_blocksparse_attention_masked(contexts[0], &w.args, heads));
+    EXPECT_OK(ejk_blocksparse_attention_masked(contexts[0], &w.args, NULL));
+    ejk_blocksparse_mask_info_close(&info);
+    ejk_splash_mask_release(own);
+    ejk_splash_mask_release(heads);
+    close_world(&w);
+}
+
+static int setup(void **state) {
+    (void)state;
+    static const char *const isas[TIERS] = {"scalar", "avx2", NULL};
+    for (int i = 0; i < THREADS; i++)
+        EXPECT_OK(ejk_context_create(&(ejk_context_options){.threads = i + 1}, &contexts[i]));
+    for (int i = 0; i < TIERS; i++)
+        EXPECT_OK(
+            ejk_context_create(&(ejk_context_options){.threads = 1, .isa = isas[i]}, &tiers[i]));
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    for (int i = 0; i < THREADS; i++) ejk_context_destroy(contexts[i]);
+    for (int i = 0; i < TIERS; i++) ejk_context_destroy(tiers[i]);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        SOAK_TEST(blocks_attend_as_their_elements_do),
+        SOAK_TEST(large_blocks_do_too),
+        SOAK_TEST(other_mask_infos_do_too),
+        SOAK_TEST(numbers_hide_by_themselves),
+        SOAK_TEST(gradients_are_those_of_the_elements),
+        SOAK_TEST(arrays_that_lie_are_found),
+        cmocka_unit_test(wrong_calls_are_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
