@@ -28,9 +28,8 @@ static inline void add_word(struct sum *sum, uint64_t bits, uint64_t all, uint64
 /* One row of `count` blocks from number `first` on. */
 static void scan_row(const ejki_mask_call *call, const uint8_t *row, int64_t first, int64_t count,
                      uint64_t secret, uint64_t key, struct sum *sums) {
-    uint64_t left[NEAR];
+    uint64_t left[NEAR] = {0};
     int64_t words = call->bkv / 64, rest = call->bkv % 64;
-    for (int64_t w = 0; w < ejki_min(words + 1, NEAR); w++) left[w] = 0;
     for (int64_t j = 0; j < count; j++) {
         struct sum sum = sums[j];
         int64_t at = (first + j) * call->bkv;
