@@ -18,4 +18,4 @@ ejk_checker(symbols build 60 1 ${tools}/check_symbols.sh $<TARGET_FILE:ejkernel>
 ejk_checker(docs build 120 1 ${tools}/check_docs.sh ${PROJECT_BINARY_DIR})
 ejk_checker(install build 120 1 ${tools}/check_install.sh ${PROJECT_BINARY_DIR})
 ejk_checker(clang build 300 2 ${tools}/check_preset.sh clang ${PROJECT_BINARY_DIR}/clang)
-ejk_checker(aarch64 build 600 2 ${tools}/check_preset.sh aarch64 ${PROJECT_BINARY_DIR}/aarch64 run)
+ejk_checker(aarch64 build 1200 2 ${tools}/check_preset.sh aarch64 ${PROJECT_BINARY_DIR}/aarch64 run)
