@@ -3,7 +3,7 @@
  * Flash attention in bf16 on AMX tiles, on random cases, against the formula in double precision: error at
  * most twice that of a naive evaluation (weights rounded to bf16) plus 4 eps; NaN and infinities where
  * they belong and nowhere else; nothing read beyond an input or written beside an output; the same bits for
- * one, two and three workers, for a part of the queries alone, and whatever the other queries are.
+ * one, two and three workers, and for a part of the queries alone.
  */
 #include "base/base.h"
 #include "kernels/flash_attention/problem.h"
