@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/base.h"
 #include "ops/execution/measure.h"
+#include "ops/execution/tune.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -86,13 +87,7 @@ ejk_status ejk_autotuner_autotune(const ejk_autotuner *tuner, const ejk_tune_pro
     if (problem == NULL || out == NULL || problem->run == NULL)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "ejk_autotuner_autotune: problem, its run or out is NULL");
-    if (problem->count < 1 || problem->count > EJK_TUNE_MOST_CANDIDATES)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "problem: count is %d, expected 1 to %d",
-                         (int)problem->count, EJK_TUNE_MOST_CANDIDATES);
-    if (problem->default_index < 0 || problem->default_index >= problem->count)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                         "problem: default_index is %d, expected 0 to %d",
-                         (int)problem->default_index, (int)problem->count - 1);
+    EJKI_TRY(ejki_tune_check_counts(problem));
     ejk_autotune_data data = {0};
     char *sentence = ejki_hide_sentence();
     ejk_status status = measure_all(tuner != NULL ? tuner : &defaults, problem, &data);

@@ -109,10 +109,7 @@ ejk_status ejki_check(ejki_tuning *t, int32_t index) {
 
 /* ---- The call --------------------------------------------------------------------------------------- */
 
-static ejk_status check_problem(const ejk_tune_problem *problem) {
-    if (problem->run == NULL || problem->check == NULL)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                         "problem: run or check is NULL, expected both functions");
+ejk_status ejki_tune_check_counts(const ejk_tune_problem *problem) {
     if (problem->count < 1 || problem->count > EJK_TUNE_MOST_CANDIDATES)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "problem: count is %d, expected 1 to %d",
                          (int)problem->count, EJK_TUNE_MOST_CANDIDATES);
@@ -121,6 +118,13 @@ static ejk_status check_problem(const ejk_tune_problem *problem) {
                          "problem: default_index is %d, expected 0 to %d",
                          (int)problem->default_index, (int)problem->count - 1);
     return EJK_OK;
+}
+
+static ejk_status check_problem(const ejk_tune_problem *problem) {
+    if (problem->run == NULL || problem->check == NULL)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "problem: run or check is NULL, expected both functions");
+    return ejki_tune_check_counts(problem);
 }
 
 static ejk_status read_options(ejki_tuning *t) {

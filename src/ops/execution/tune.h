@@ -48,6 +48,9 @@ static inline bool ejki_is_default(const ejki_tuning *t, int32_t index) {
     return index == t->problem->default_index;
 }
 
+/* How many candidates a problem has, and which is its default. */
+ejk_status ejki_tune_check_counts(const ejk_tune_problem *problem);
+
 double ejki_elapsed(const ejki_tuning *t);
 
 /* The caller's flag: 0, 1 = finish, 2 = stop. */
