@@ -210,23 +210,26 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
                             .count = tile_cell_count(p)};
 }
 
+/* The most lines that look ahead at a product; the others are left to what it needs itself. */
+#define TILE_LINES (PRODUCT_LINES / 2)
+
 /* Lists the lines that the next product is to ask for. Short sequences spend a tenth of their time here if
  * the stream is not kept in registers meanwhile. */
-static inline const product_ahead *tile_look_ahead(tile_state *s) {
+static inline product_ahead *tile_look_ahead(tile_state *s) {
     tile_ahead *a = &s->ahead;
     const float **line = a->lines.line;
     int64_t count = 0;
     a->credit += a->pace;
-    while (a->credit > 0 && a->current < a->count && count < PRODUCT_LINES) {
+    while (a->credit > 0 && a->current < a->count && count < TILE_LINES) {
         tile_stream *t = &a->stream[a->current];
         const int64_t lines = (t->width + 63) / 64, inner = t->inner, rows = t->rows;
         const int64_t step = t->inner_stride, turn = t->outer_stride - inner * step;
         const int64_t most =
-            ejki_min(rows, (ejki_min(a->credit, PRODUCT_LINES - count) + lines - 1) / lines);
+            ejki_min(rows, (ejki_min(a->credit, TILE_LINES - count) + lines - 1) / lines);
         const char *row = t->row;
         int64_t at = t->at;
         for (int64_t i = 0; i < most; i++) {
-            for (int64_t n = 0; n < lines && count < PRODUCT_LINES; n++)
+            for (int64_t n = 0; n < lines && count < TILE_LINES; n++)
                 line[count++] = (const float *)(const void *)(row + 64 * n);
             row += step;
             if (++at == inner) {
@@ -244,6 +247,22 @@ static inline const product_ahead *tile_look_ahead(tile_state *s) {
     return &a->lines;
 }
 
+/* Adds the lines that flash_modify() will read beside a panel of scores. Rows lie far apart and every tile
+ * has others, so that nothing else asks for them in time. */
+static inline void tile_look_beside(const ejki_flash_problem *p, const flash_row *rows, int count,
+                                    int64_t key, product_ahead *lines) {
+    const int64_t columns = ejki_min(TILE_COLUMNS, p->keys - key), size = element_size(p->dtype);
+    for (int i = 0; i < count; i++) {
+        const char *bias = flash_bias_row(p, &rows[i]);
+        for (int64_t n = 0; p->has_bias && n < columns * size; n += 64)
+            if (lines->count < PRODUCT_LINES)
+                lines->line[lines->count++] = (const float *)(const void *)(bias + key * size + n);
+        if (p->has_mask && lines->count < PRODUCT_LINES)
+            lines->line[lines->count++] =
+                (const float *)(const void *)(flash_mask_row(p, &rows[i]) + key);
+    }
+}
+
 /* A row's sum of column d. A panel of TILE_COLUMNS columns of a tile's rows lies together. */
 static inline float *tile_sum(const tile_state *s, int64_t row, int64_t d) {
     const int64_t tile = row / TILE_ROWS * TILE_ROWS, column = d % TILE_COLUMNS;
@@ -256,9 +275,12 @@ static inline float *tile_sum(const tile_state *s, int64_t row, int64_t d) {
 static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, float *scores) {
     const ejki_flash_problem *p = s->problem;
     const float *query = s->query + row / TILE_ROWS * TILE_ROWS * p->head_dim + row % TILE_ROWS;
-    for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS)
+    for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS) {
+        product_ahead *ahead = tile_look_ahead(s);
+        if (s->general) tile_look_beside(p, &s->row[row], rows, s->block + c, ahead);
         product_scores(rows, TILE_COLUMNS, p->head_dim, query, s->keys + c * p->head_dim,
-                       TILE_COLUMNS, scores + c, SCORE_STRIDE, false, tile_look_ahead(s));
+                       TILE_COLUMNS, scores + c, SCORE_STRIDE, false, ahead);
+    }
     if (!s->general && !span.hides && !s->cells.hide) return;
     const int64_t key = s->block + span.first, width = span.end - span.first;
     for (int i = 0; i < rows; i++, scores += SCORE_STRIDE) {

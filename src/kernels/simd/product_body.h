@@ -34,7 +34,7 @@
 #endif
 
 /* The most lines of memory that one product asks for ahead of time. */
-#define PRODUCT_LINES 32
+#define PRODUCT_LINES 64
 
 /*
  * Memory that will be needed after a product: one line is asked for at each step of its depth, so that

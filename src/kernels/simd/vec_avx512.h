@@ -12,6 +12,7 @@
  *   v_keep(v, low, high) lanes low ≤ lane < high, -inf elsewhere
  *   v_allow(v, bytes)    lanes whose byte is not 0, -inf elsewhere
  *   v_select_gt(a, b, x, y)      x where a > b, else y
+ *   v_any_gt(a, b)       whether a > b in any lane
  *   v_sums(r)            lane i is the sum of r[i]'s lanes
  *   v_largests(r)        lane i is the largest of r[i]'s lanes, none of them NaN
  *   v_transpose          VL x VL floats in registers
@@ -25,6 +26,7 @@
 #define EJKI_VEC_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef __m512 vf;
@@ -133,6 +135,9 @@ static inline vf v_copysign(vf magnitude, vf sign) {
 }
 static inline vf v_select_gt(vf a, vf b, vf x, vf y) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), y, x);
+}
+static inline bool v_any_gt(vf a, vf b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0;
 }
 static inline float v_sum(vf v) {
     return _mm512_reduce_add_ps(v);

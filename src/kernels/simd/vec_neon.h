@@ -4,6 +4,7 @@
 #define EJKI_VEC_H
 
 #include <arm_neon.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -90,6 +91,9 @@ static inline vf v_div(vf a, vf b) {
 }
 static inline vf v_select_gt(vf a, vf b, vf x, vf y) {
     return vbslq_f32(vcgtq_f32(a, b), x, y);
+}
+static inline bool v_any_gt(vf a, vf b) {
+    return vmaxvq_u32(vcgtq_f32(a, b)) != 0;
 }
 static inline vf v_max(vf a, vf b) {
     return v_select_gt(a, b, a, b);

@@ -7,6 +7,7 @@
 #ifndef EJKI_VEC_H
 #define EJKI_VEC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -113,6 +114,9 @@ static inline vf v_blend(vi mask, vf x, vf y) {
 }
 static inline vf v_select_gt(vf a, vf b, vf x, vf y) {
     return v_blend(a > b, x, y);
+}
+static inline bool v_any_gt(vf a, vf b) {
+    return a[0] > b[0] || a[1] > b[1] || a[2] > b[2] || a[3] > b[3];
 }
 static inline vf v_max(vf a, vf b) {
     return v_blend(a > b, a, b);
