@@ -71,6 +71,18 @@ static void strides(void **state) {
     assert_int_equal(got[0], 77);
 }
 
+static void input_shapes(void **state) {
+    (void)state;
+    int64_t shapes[EJK_INPUT_SHAPES][EJK_INPUT_SHAPE_AXES];
+    EXPECT_OK(ejk_get_input_shapes(shapes));
+    assert_memory_equal(shapes[0], ((int64_t[]){256, 1, 256, 16, 1, 128}), sizeof shapes[0]);
+    assert_memory_equal(shapes[8], ((int64_t[]){1, 1, 65536, 16, 1, 128}), sizeof shapes[0]);
+    assert_memory_equal(shapes[9], ((int64_t[]){1, 1, 131072, 16, 1, 128}), sizeof shapes[0]);
+    assert_memory_equal(shapes[10], ((int64_t[]){256, 1, 256, 16, 2, 128}), sizeof shapes[0]);
+    assert_memory_equal(shapes[19], ((int64_t[]){1, 1, 131072, 16, 2, 128}), sizeof shapes[0]);
+    EXPECT_FAIL(INVALID_ARGUMENT, "shapes_out is NULL", ejk_get_input_shapes(NULL));
+}
+
 /* ---- Chunks ---------------------------------------------------------------------------------------- */
 
 static void documented_chunks(void **state) {
@@ -542,6 +554,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes),
         cmocka_unit_test(strides),
+        cmocka_unit_test(input_shapes),
         cmocka_unit_test(documented_chunks),
         cmocka_unit_test(chunks_of_every_axis_and_type),
         cmocka_unit_test(large_chunks_by_threads),

@@ -52,6 +52,18 @@ EJK_API EJK_NODISCARD ejk_status ejk_get_padded_headsize(int64_t head_dim, int64
 EJK_API EJK_NODISCARD ejk_status ejk_strides_from_shape(const int64_t *shape, int32_t rank,
                                                         int64_t *strides_out);
 
+/** Rows and columns of ejk_get_input_shapes(). */
+#define EJK_INPUT_SHAPES     20
+#define EJK_INPUT_SHAPE_AXES 6
+
+/**
+ * The shapes that attention is tried on: row n has max(1, 2^(16 − i)), 1, 2^i, 16, g and 128, with i from 8 to
+ * 17, first for g = 1, then for g = 2: the tokens of batch and sequence together are 65536 as long as they can.
+ * Statuses: INVALID_ARGUMENT (NULL).
+ */
+EJK_API EJK_NODISCARD ejk_status
+ejk_get_input_shapes(int64_t shapes_out[EJK_INPUT_SHAPES][EJK_INPUT_SHAPE_AXES]);
+
 /* ---- Chunks --------------------------------------------------------------------------------------- */
 
 /**

@@ -39,8 +39,8 @@ static struct seen turn_block(const struct dynamic *dynamic, const uint8_t *from
     const ejki_mask_call *call = dynamic->call;
     struct seen seen = {.all = true};
     uint8_t square[SIDE * SIDE];
-    for (int64_t b = 0; b < call->bkv; b += SIDE)
-        for (int64_t a = 0; a < call->bq; a += SIDE) {
+    for (int64_t a = 0; a < call->bq; a += SIDE)
+        for (int64_t b = 0; b < call->bkv; b += SIDE) {
             int64_t columns = ejki_min(SIDE, call->bkv - b), rows = ejki_min(SIDE, call->bq - a);
             for (int64_t i = 0; i < rows; i++)
                 copy_row(from + (a + i) * dynamic->row_stride + b * dynamic->column_stride,

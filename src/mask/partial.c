@@ -243,8 +243,8 @@ static void turn_rows(const ejki_mask_call *call, const ejk_splash_mask *mask, i
                       int64_t column, int64_t row, int64_t rows, uint8_t *out) {
     enum { WIDTH = 128 };
     uint8_t piece[TURNED * WIDTH];
-    for (int64_t b = 0; b < call->bkv; b += WIDTH)
-        for (int64_t a = row; a < row + rows; a += TURNED) {
+    for (int64_t a = row; a < row + rows; a += TURNED)
+        for (int64_t b = 0; b < call->bkv; b += WIDTH) {
             int64_t columns = ejki_min(WIDTH, call->bkv - b);
             int64_t count = ejki_min(TURNED, row + rows - a);
             ejki_mask_block(mask, first + a, column + b, count, columns, piece);
