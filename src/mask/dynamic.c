@@ -33,20 +33,21 @@ static void look(struct seen *seen, const uint8_t *bytes, int64_t count) {
     seen->all &= all;
 }
 
-/* A block for dkv, turned square by square. */
+/* A block for dkv: pieces are read as long as memory likes it, and turned into whole lines of the block. */
 static struct seen turn_block(const struct dynamic *dynamic, const uint8_t *from, uint8_t *out) {
-    enum { SIDE = 64 }; /* lines of the block are written whole */
+    enum { HEIGHT = 64, WIDTH = 512 };
     const ejki_mask_call *call = dynamic->call;
     struct seen seen = {.all = true};
-    uint8_t square[SIDE * SIDE];
-    for (int64_t a = 0; a < call->bq; a += SIDE)
-        for (int64_t b = 0; b < call->bkv; b += SIDE) {
-            int64_t columns = ejki_min(SIDE, call->bkv - b), rows = ejki_min(SIDE, call->bq - a);
+    uint8_t piece[HEIGHT * WIDTH];
+    for (int64_t a = 0; a < call->bq; a += HEIGHT)
+        for (int64_t b = 0; b < call->bkv; b += WIDTH) {
+            int64_t rows = ejki_min(HEIGHT, call->bq - a);
+            int64_t columns = ejki_min(WIDTH, call->bkv - b);
             for (int64_t i = 0; i < rows; i++)
                 copy_row(from + (a + i) * dynamic->row_stride + b * dynamic->column_stride,
-                         dynamic->column_stride, columns, square + i * columns);
-            look(&seen, square, rows * columns);
-            ejki_transpose_bytes(square, columns, rows, columns, out + b * call->bq + a, call->bq);
+                         dynamic->column_stride, columns, piece + i * columns);
+            look(&seen, piece, rows * columns);
+            ejki_transpose_bytes(piece, columns, rows, columns, out + b * call->bq + a, call->bq);
         }
     return seen;
 }

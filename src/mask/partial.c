@@ -241,7 +241,7 @@ enum { TURNED = 64 }; /* rows that are turned at once: a line of the turned bloc
 /* Rows of a block whose first element is at (first, column), turned for dkv. */
 static void turn_rows(const ejki_mask_call *call, const ejk_splash_mask *mask, int64_t first,
                       int64_t column, int64_t row, int64_t rows, uint8_t *out) {
-    enum { WIDTH = 128 };
+    enum { WIDTH = 512 };
     uint8_t piece[TURNED * WIDTH];
     for (int64_t a = row; a < row + rows; a += TURNED)
         for (int64_t b = 0; b < call->bkv; b += WIDTH) {
