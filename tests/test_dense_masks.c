@@ -7,6 +7,7 @@
 #include "support/expect.h"
 #include "support/guarded.h"
 #include "support/random.h"
+#include "support/test_threads.h"
 
 #include <ejkernel/splash_mask.h>
 #include <stdlib.h>
@@ -270,8 +271,8 @@ static void bytes_are_turned(void **state) {
 
 int main(void) {
     static ejk_threads *threads[THREADS];
-    if (ejk_threads_create(2, &threads[1]) != EJK_OK) return 1;
-    if (ejk_threads_create(3, &threads[2]) != EJK_OK) return 1;
+    threads[1] = test_threads_create(2);
+    threads[2] = test_threads_create(3);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_turned),
         cmocka_unit_test_prestate(random_blocks, threads),

@@ -2,6 +2,7 @@
 /* Sizes, chunks, log-sum-exp, division, timer and memory: documented values, strides, errors. */
 #include "support/expect.h"
 #include "support/random.h"
+#include "support/test_threads.h"
 
 #include <ejkernel/numeric.h>
 #include <math.h>
@@ -170,7 +171,7 @@ static void large_chunks_by_threads(void **state) {
     for (int i = 0; i < 2; i++) cut[i] = malloc(ROOM * sizeof **cut);
     for (int i = 0; i < ROOM; i++) numbers[i] = (int16_t)(i % 32749);
     ejk_threads *threads;
-    EXPECT_OK(ejk_threads_create(4, &threads));
+    threads = test_threads_create(4);
     for (int round = 0; round < 24; round++) {
         const int64_t *shape = shapes[round % 4];
         int32_t axis = round / 4 % 3;
@@ -326,7 +327,7 @@ static void log_sum_exp_over_any_axes(void **state) {
     (void)state;
     struct random r = {6};
     ejk_threads *threads;
-    EXPECT_OK(ejk_threads_create(3, &threads));
+    threads = test_threads_create(3);
     for (int round = 0; round < 3000; round++) {
         check_log_sum_exp(&r, all_types[round % TYPES], round % 2 ? threads : NULL);
     }
@@ -351,7 +352,7 @@ static void long_log_sum_exp(void **state) {
         EXPECT_NEAR(alone[row], top + log(sum), 1e-12);
     }
     ejk_threads *threads;
-    EXPECT_OK(ejk_threads_create(4, &threads));
+    threads = test_threads_create(4);
     out.data = threaded;
     EXPECT_OK(ejk_log_sum_exp(&x, &axis, 1, false, threads, &out));
     assert_memory_equal(threaded, alone, sizeof alone);
@@ -457,7 +458,7 @@ static void large_division_by_threads(void **state) {
                y = ejk_tensor_1d(d, EJK_DTYPE_F32, COUNT);
     ejk_tensor z = ejk_tensor_1d(q, EJK_DTYPE_F32, COUNT);
     ejk_safe_divide_options options = {.min_denominator = ejk_float(0.5)};
-    EXPECT_OK(ejk_threads_create(4, &options.threads));
+    options.threads = test_threads_create(4);
     EXPECT_OK(ejk_safe_divide(&x, &y, &options, &z));
     for (int i = 0; i < COUNT; i++) assert_true(q[i] == n[i] / (d[i] == 0 ? 0.5f : d[i]));
     ejk_threads_destroy(options.threads);

@@ -3,6 +3,7 @@
 #include "support/expect.h"
 #include "support/random.h"
 #include "support/strided.h"
+#include "support/test_threads.h"
 
 #include <ejkernel/sequence.h>
 #include <stdlib.h>
@@ -202,7 +203,7 @@ static void large_packings_by_threads(void **state) {
     int64_t *alone = malloc(2 * TOKENS * sizeof *alone),
             *shared = malloc(2 * TOKENS * sizeof *shared);
     ejk_threads *threads;
-    EXPECT_OK(ejk_threads_create(4, &threads));
+    threads = test_threads_create(4);
     ejk_tensor wanted = ejk_tensor_2d(alone, EJK_DTYPE_I64, TOKENS, 2);
     ejk_tensor got = ejk_tensor_2d(shared, EJK_DTYPE_I64, TOKENS, 2);
     EXPECT_OK(ejk_prepare_token_indices(NULL, &cu, &wanted));
@@ -233,7 +234,7 @@ static void random_masks(void **state) {
     (void)state;
     struct random r = {12};
     ejk_threads *threads;
-    EXPECT_OK(ejk_threads_create(3, &threads));
+    threads = test_threads_create(3);
     for (int round = 0; round < 300; round++) {
         static int8_t truth[70 * MOST];
         int64_t shape[] = {random_int(&r, 0, 70), random_int(&r, 0, MOST)};
