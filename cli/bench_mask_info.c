@@ -14,11 +14,17 @@
 #include <sys/resource.h>
 
 enum { STRUCTURED = 1048576, DENSE = 16384, SEGMENTED = 8192, BLOCK = 512, WINDOW = 4096 };
-enum { SEGMENTS = 16, LEAST_RUNS = 3, MOST_COPIES = 64, MASK_CASES = 11 };
+enum { SEGMENTS = 16, LEAST_RUNS = 3, MOST_COPIES = 64, MASK_CASES = 13 };
 
 #define CEILING_SECONDS 0.05
 
-typedef enum mask_work { WORK_STATIC, WORK_DKV, WORK_DYNAMIC, WORK_SEGMENTS } mask_work;
+typedef enum mask_work {
+    WORK_STATIC,
+    WORK_DKV,
+    WORK_DYNAMIC,
+    WORK_DYNAMIC_DKV,
+    WORK_SEGMENTS
+} mask_work;
 typedef enum mask_content { HELD_CAUSAL, HELD_LOCAL, CAUSAL, SEGMENT, RANDOM } mask_content;
 
 static const struct mask_case {
@@ -29,13 +35,14 @@ static const struct mask_case {
     {WORK_STATIC, HELD_CAUSAL, STRUCTURED}, {WORK_DKV, HELD_CAUSAL, STRUCTURED},
     {WORK_STATIC, HELD_LOCAL, STRUCTURED},  {WORK_DKV, HELD_LOCAL, STRUCTURED},
     {WORK_STATIC, CAUSAL, DENSE},           {WORK_DKV, CAUSAL, DENSE},
-    {WORK_STATIC, RANDOM, DENSE},           {WORK_DYNAMIC, CAUSAL, DENSE},
+    {WORK_STATIC, RANDOM, DENSE},           {WORK_DKV, RANDOM, DENSE},
+    {WORK_DYNAMIC, CAUSAL, DENSE},          {WORK_DYNAMIC_DKV, CAUSAL, DENSE},
     {WORK_SEGMENTS, SEGMENT, SEGMENTED},    {WORK_SEGMENTS, CAUSAL, SEGMENTED},
     {WORK_SEGMENTS, RANDOM, SEGMENTED},
 };
 
 static const char *const work_names[] = {"process_mask", "process_mask_dkv", "process_dynamic_mask",
-                                         "mask_to_segment_ids"};
+                                         "process_dynamic_mask_dkv", "mask_to_segment_ids"};
 static const char *const content_names[] = {"causal", "local", "dense causal", "dense segments",
                                             "dense random"};
 
@@ -161,7 +168,8 @@ static ejk_status process(const mask_bench *bench, ejk_splash_mask_info *out) {
         .mask = ejk_tensor_3d(elements_of(bench, bench->next).data, EJK_DTYPE_BOOL, 1, side, side),
         .block_shape = {BLOCK, BLOCK},
         .threads = bench->threads};
-    return ejk_process_dynamic_mask(&dynamic, out);
+    if (bench->what->work == WORK_DYNAMIC) return ejk_process_dynamic_mask(&dynamic, out);
+    return ejk_process_dynamic_mask_dkv(&dynamic, out);
 }
 
 /* Releasing the result is not in the time. */
@@ -236,6 +244,11 @@ static bool measure(const struct mask_case *what, ejk_threads *threads, double s
 
 /* ---- Report ---------------------------------------------------------------------------------------- */
 
+/* All that is read and written, over what is read. */
+static double with_result(const mask_result *r) {
+    return (double)(r->input_bytes + r->result_bytes) / (double)r->input_bytes;
+}
+
 static json_t *result_json(const struct mask_case *what, const mask_result *r) {
     json_t *row = json_pack(
         "{s:s, s:s, s:[I, I], s:[i, i], s:i, s:f, s:f, s:f, s:I, s:I}", "function",
@@ -245,9 +258,10 @@ static json_t *result_json(const struct mask_case *what, const mask_result *r) {
         (json_int_t)r->result_bytes, "input_bytes", (json_int_t)r->input_bytes);
     if (row && what->work == WORK_SEGMENTS) json_object_del(row, "block_shape");
     json_t *more = r->input_bytes > 0
-                       ? json_pack("{s:f, s:f, s:f, s:I}", "bytes_per_second",
+                       ? json_pack("{s:f, s:f, s:f, s:f, s:I}", "bytes_per_second",
                                    (double)r->input_bytes / r->time, "read_bandwidth", r->read,
-                                   "share_of_bandwidth", r->share, "copies", (json_int_t)r->copies)
+                                   "share_of_bandwidth", r->share, "share_with_result",
+                                   r->share * with_result(r), "copies", (json_int_t)r->copies)
                        : json_pack("{s:f}", "peak_process_bytes", r->peak_bytes);
     if (row && more) json_object_update(row, more);
     json_decref(more);
@@ -273,20 +287,21 @@ static void add_row(text_table *table, const struct mask_case *what, const mask_
     table_add_time(table, r->p90);
     table_add(table, "%s", machine_bytes(r->result_bytes, bytes));
     if (r->input_bytes == 0) {
-        for (int i = 0; i < 3; i++) table_add(table, "-");
+        for (int i = 0; i < 4; i++) table_add(table, "-");
         table_add(table, "%s", machine_bytes((int64_t)r->peak_bytes, bytes));
         return;
     }
     table_add(table, "%.2f", (double)r->input_bytes / r->time * 1e-9);
     table_add(table, "%.2f", r->read * 1e-9);
     table_add(table, "%.1f %%", 100 * r->share);
+    table_add(table, "%.1f %%", 100 * r->share * with_result(r));
     table_add(table, "-");
 }
 
 static bool report_table(const mask_result *results, ejk_threads *threads) {
-    static const char *const titles[] = {"function", "mask",   "side", "runs", "time",  "p10",
-                                         "p90",      "result", "GB/s", "read", "share", "peak"};
-    text_table table = {.align = "llrrrrrrrrrr"};
+    static const char *const titles[] = {"function", "mask", "side", "runs",  "time",  "p10", "p90",
+                                         "result",   "GB/s", "read", "share", "moved", "peak"};
+    text_table table = {.align = "llrrrrrrrrrrr"};
     printf("%s, %s, %d threads, blocks of %d\n\n", ejk_device_fingerprint(), ejk_cpu()->name,
            (int)ejk_threads_count(threads), BLOCK);
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
@@ -323,7 +338,8 @@ static bool print_help(const option *own) {
         "GB/s are bytes of the mask over the time. Dense masks are as many copies, in turn, as no\n"
         "cache holds; the bandwidth of reading that much memory, on as many threads, is measured\n"
         "before and after each run, whose share is of the mean of these two; the median share is\n"
-        "told. Peak is the most memory that the process had until then.");
+        "told, and with what is written, moved: fresh memory, which costs several times what it\n"
+        "does to read as much. Peak is the most memory that the process had until then.");
     return true;
 }
 

@@ -212,21 +212,21 @@ static void errors_of_whole_tensors(void **state) {
     (void)state;
     double reference[] = {3, 4, 0, 0}, value[] = {3, 4, 1, -2}, got = -1;
     ejk_tensor a = f64s(reference, 4), b = f64s(value, 4), c = f64s(value, 3);
-    EXPECT_OK(ejk_get_abs_err(&a, &b, &got));
+    EXPECT_OK(ejk_get_abs_err(&a, &b, NULL, &got));
     assert_true(got == 2);
-    EXPECT_OK(ejk_get_err_ratio(&a, &b, &got));
+    EXPECT_OK(ejk_get_err_ratio(&a, &b, NULL, &got));
     EXPECT_NEAR(got, 0.4472135936, 1e-9); /* sqrt(5 / 4) / (sqrt(25 / 4) + 1e-8) */
-    EXPECT_FAIL(INVALID_SHAPE, "value", ejk_get_abs_err(&a, &c, &got));
-    EXPECT_FAIL(INVALID_SHAPE, "value", ejk_get_err_ratio(&a, &c, &got));
-    EXPECT_FAIL(INVALID_ARGUMENT, "out", ejk_get_abs_err(&a, &b, NULL));
-    EXPECT_FAIL(INVALID_ARGUMENT, "out", ejk_get_err_ratio(&a, &b, NULL));
+    EXPECT_FAIL(INVALID_SHAPE, "value", ejk_get_abs_err(&a, &c, NULL, &got));
+    EXPECT_FAIL(INVALID_SHAPE, "value", ejk_get_err_ratio(&a, &c, NULL, &got));
+    EXPECT_FAIL(INVALID_ARGUMENT, "out", ejk_get_abs_err(&a, &b, NULL, NULL));
+    EXPECT_FAIL(INVALID_ARGUMENT, "out", ejk_get_err_ratio(&a, &b, NULL, NULL));
     value[1] = N;
-    EXPECT_OK(ejk_get_abs_err(&a, &b, &got));
+    EXPECT_OK(ejk_get_abs_err(&a, &b, NULL, &got));
     assert_true(isnan(got));
     ejk_tensor empty = f64s(NULL, 0);
-    EXPECT_OK(ejk_get_abs_err(&empty, &empty, &got));
+    EXPECT_OK(ejk_get_abs_err(&empty, &empty, NULL, &got));
     assert_true(got == 0);
-    EXPECT_OK(ejk_get_err_ratio(&empty, &empty, &got));
+    EXPECT_OK(ejk_get_err_ratio(&empty, &empty, NULL, &got));
     assert_true(got == 0);
 }
 
@@ -267,8 +267,52 @@ static void close_by_ratio(void **state) {
     EXPECT_FAIL(INVALID_ARGUMENT, "err_atol -1", ejk_assert_close("", &a, &b, 1, &options, NULL));
 }
 
+/* Sums are joined in the order of their parts: the same bits from any number of threads. */
+static void errors_by_threads(void **state) {
+    (void)state;
+    enum { ROWS = 5, COLUMNS = 60000, COUNT = ROWS * COLUMNS };
+    float *numbers = malloc(2 * COUNT * sizeof *numbers), *others = numbers + COUNT;
+    struct random r = {71};
+    for (int i = 0; i < COUNT; i++) {
+        numbers[i] = (float)random_normal(&r);
+        others[i] = numbers[i] + (float)random_normal(&r) * 1e-2f;
+    }
+    ejk_tensor a = ejk_tensor_2d(numbers, EJK_DTYPE_F32, ROWS, COLUMNS);
+    ejk_tensor b = ejk_tensor_2d(others, EJK_DTYPE_F32, ROWS, COLUMNS);
+    double wanted[2], got[2], squares[2] = {0}, largest = 0;
+    for (int i = 0; i < COUNT; i++) {
+        double difference = fabs((double)numbers[i] - (double)others[i]);
+        largest = difference > largest ? difference : largest;
+        squares[0] += difference * difference;
+        squares[1] += (double)numbers[i] * (double)numbers[i];
+    }
+    EXPECT_OK(ejk_get_abs_err(&a, &b, NULL, &wanted[0]));
+    EXPECT_OK(ejk_get_err_ratio(&a, &b, NULL, &wanted[1]));
+    assert_true(wanted[0] == largest);
+    EXPECT_NEAR(wanted[1], sqrt(squares[0]) / sqrt(squares[1]), 1e-9);
+    for (int32_t count = 2; count <= 6; count += 2) {
+        ejk_assert_close_options options = {0};
+        ejk_assert_close_report report = {0};
+        EXPECT_OK(ejk_threads_create(count, &options.threads));
+        EXPECT_OK(ejk_get_abs_err(&a, &b, options.threads, &got[0]));
+        EXPECT_OK(ejk_get_err_ratio(&a, &b, options.threads, &got[1]));
+        assert_memory_equal(got, wanted, sizeof got);
+        EXPECT_OK(ejk_assert_close("x", &a, &b, 1, &options, &report));
+        assert_memory_equal(&report.err_ratio, &wanted[1], sizeof wanted[1]);
+        /* A NaN in the last part is seen, whatever else is. */
+        float kept = others[COUNT - 1];
+        others[COUNT - 1] = NAN;
+        EXPECT_OK(ejk_get_abs_err(&a, &b, options.threads, &got[0]));
+        assert_true(isnan(got[0]));
+        others[COUNT - 1] = kept;
+        ejk_threads_destroy(options.threads);
+    }
+    free(numbers);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(errors_by_threads),
         cmocka_unit_test(within_the_documented_tolerance),
         cmocka_unit_test(the_worst_element_is_named),
         cmocka_unit_test(nan_and_infinity),

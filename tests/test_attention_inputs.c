@@ -248,7 +248,7 @@ static void block_indices(void **state) {
     enum { B = 2, BLOCKS = 5, SIZE = 3, H = 2, S = 3 };
     int32_t got[B][BLOCKS * SIZE][H][S], again[B][BLOCKS * SIZE][H][S];
     ejk_tensor out = ejk_tensor_4d(got, EJK_DTYPE_I32, B, BLOCKS * SIZE, H, S);
-    EXPECT_OK(ejk_generate_block_indices(ejk_prng_key(42), SIZE, &out));
+    EXPECT_OK(ejk_generate_block_indices(ejk_prng_key(42), SIZE, NULL, &out));
     bool differ = false;
     for (int b = 0; b < B; b++) {
         for (int t = 0; t < BLOCKS * SIZE; t++) {
@@ -267,17 +267,44 @@ static void block_indices(void **state) {
     }
     assert_true(differ);
     out.data = again;
-    EXPECT_OK(ejk_generate_block_indices(ejk_prng_key(42), SIZE, &out));
+    EXPECT_OK(ejk_generate_block_indices(ejk_prng_key(42), SIZE, NULL, &out));
     assert_memory_equal(again, got, sizeof got);
-    EXPECT_OK(ejk_generate_block_indices(ejk_prng_key(43), SIZE, &out));
+    EXPECT_OK(ejk_generate_block_indices(ejk_prng_key(43), SIZE, NULL, &out));
     assert_memory_not_equal(again, got, sizeof got);
-    EXPECT_FAIL(INVALID_SHAPE, "multiple", ejk_generate_block_indices(ejk_prng_key(1), 4, &out));
+    EXPECT_FAIL(INVALID_SHAPE, "multiple",
+                ejk_generate_block_indices(ejk_prng_key(1), 4, NULL, &out));
     EXPECT_FAIL(INVALID_ARGUMENT, "block_size is 0",
-                ejk_generate_block_indices(ejk_prng_key(1), 0, &out));
+                ejk_generate_block_indices(ejk_prng_key(1), 0, NULL, &out));
     ejk_tensor flat = ejk_tensor_1d(again, EJK_DTYPE_I32, 6);
-    EXPECT_FAIL(INVALID_SHAPE, "rank 1", ejk_generate_block_indices(ejk_prng_key(1), 1, &flat));
+    EXPECT_FAIL(INVALID_SHAPE, "rank 1",
+                ejk_generate_block_indices(ejk_prng_key(1), 1, NULL, &flat));
     out.dtype = EJK_DTYPE_F32;
-    EXPECT_FAIL(INVALID_DTYPE, "int32", ejk_generate_block_indices(ejk_prng_key(1), SIZE, &out));
+    EXPECT_FAIL(INVALID_DTYPE, "int32",
+                ejk_generate_block_indices(ejk_prng_key(1), SIZE, NULL, &out));
+}
+
+/* Every group has numbers of its own: any number of threads chooses the same, into any strides. */
+static void block_indices_by_threads(void **state) {
+    (void)state;
+    enum { B = 2, BLOCKS = 150, SIZE = 2, H = 3, S = 16, COUNT = B * BLOCKS * SIZE * H * S };
+    static int32_t alone[COUNT], shared[COUNT], turned[COUNT];
+    ejk_tensor out = ejk_tensor_4d(alone, EJK_DTYPE_I32, B, BLOCKS * SIZE, H, S);
+    EXPECT_OK(ejk_generate_block_indices(ejk_prng_key(5), SIZE, NULL, &out));
+    for (int32_t count = 2; count <= 7; count += 5) {
+        ejk_threads *threads;
+        EXPECT_OK(ejk_threads_create(count, &threads));
+        memset(shared, 0x55, sizeof shared);
+        out = ejk_tensor_4d(shared, EJK_DTYPE_I32, B, BLOCKS * SIZE, H, S);
+        EXPECT_OK(ejk_generate_block_indices(ejk_prng_key(5), SIZE, threads, &out));
+        assert_memory_equal(shared, alone, sizeof alone);
+        memset(turned, 0x55, sizeof turned);
+        out = ejk_tensor_transpose(ejk_tensor_4d(turned, EJK_DTYPE_I32, S, BLOCKS * SIZE, H, B), 0,
+                                   3);
+        EXPECT_OK(ejk_generate_block_indices(ejk_prng_key(5), SIZE, threads, &out));
+        ejk_tensor wanted = ejk_tensor_4d(alone, EJK_DTYPE_I32, B, BLOCKS * SIZE, H, S);
+        EXPECT_OK(ejk_assert_allclose(&out, &wanted, NULL, NULL));
+        ejk_threads_destroy(threads);
+    }
 }
 
 /* Each block is chosen equally often: four of eight, many times. */
@@ -286,7 +313,7 @@ static void blocks_are_chosen_evenly(void **state) {
     enum { B = 2000, BLOCKS = 8, S = 4 };
     int32_t *got = malloc(sizeof *got * B * BLOCKS * S);
     ejk_tensor out = ejk_tensor_4d(got, EJK_DTYPE_I32, B, BLOCKS, 1, S);
-    EXPECT_OK(ejk_generate_block_indices(ejk_prng_key(3), 1, &out));
+    EXPECT_OK(ejk_generate_block_indices(ejk_prng_key(3), 1, NULL, &out));
     int counts[BLOCKS] = {0};
     for (int b = 0; b < B; b++) {
         for (int s = 0; s < S; s++) counts[got[(b * BLOCKS + BLOCKS - 1) * S + s]]++;
@@ -305,6 +332,7 @@ int main(void) {
         cmocka_unit_test(other_types_are_rounded),
         cmocka_unit_test(refusals),
         cmocka_unit_test(block_indices),
+        cmocka_unit_test(block_indices_by_threads),
         cmocka_unit_test(blocks_are_chosen_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

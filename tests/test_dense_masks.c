@@ -3,9 +3,11 @@
  * Dense masks processed in one pass, against the obvious: blocks of any size, rows apart from each other, bytes
  * of any truth, elements up to the end of what may be read, any number of threads.
  */
+#include "base/bits.h"
 #include "support/expect.h"
 #include "support/guarded.h"
 #include "support/random.h"
+#include "support/test_threads.h"
 
 #include <ejkernel/splash_mask.h>
 #include <stdlib.h>
@@ -123,7 +125,22 @@ static ejk_splash_mask *mask_of(const struct world *w, bool indirect) {
     return both;
 }
 
-static void expect_result(const struct world *w, const ejk_splash_mask_info *info) {
+/* Blocks of a result against those expected; for dkv they are [bkv][bq]. */
+static void expect_blocks(const struct world *w, bool dkv, const uint8_t *got,
+                          const uint8_t *wanted, int64_t count) {
+    const struct shape *s = &w->shape;
+    if (!dkv) {
+        assert_memory_equal(got, wanted, (size_t)(count * w->size));
+        return;
+    }
+    for (int64_t n = 0; n < count; n++, got += w->size, wanted += w->size)
+        for (int64_t j = 0; j < s->bkv; j++)
+            for (int64_t i = 0; i < s->bq; i++)
+                if (got[j * s->bq + i] != wanted[i * s->bkv + j])
+                    fail_msg("block %d: (%d, %d) is wrong", (int)n, (int)i, (int)j);
+}
+
+static void expect_result(const struct world *w, bool dkv, const ejk_splash_mask_info *info) {
     int64_t planes = info->block_mask.shape[0];
     const int32_t *states = info->block_mask.data, *next = info->mask_next.data;
     assert_int_equal(info->block_mask.dtype, EJK_DTYPE_I32);
@@ -137,7 +154,35 @@ static void expect_result(const struct world *w, const ejk_splash_mask_info *inf
         return;
     }
     assert_int_equal(info->partial_mask_blocks.shape[0], w->count);
-    assert_memory_equal(info->partial_mask_blocks.data, w->blocks, (size_t)(w->count * w->size));
+    assert_int_equal(info->partial_mask_blocks.shape[1], dkv ? w->shape.bkv : w->shape.bq);
+    expect_blocks(w, dkv, info->partial_mask_blocks.data, w->blocks, w->count);
+}
+
+/* Of a mask that is known when the kernel runs all blocks are kept. */
+static void check_dynamic(const struct world *w, bool dkv, ejk_threads *threads) {
+    uint8_t *wanted = malloc((size_t)(w->cells * w->size));
+    assert_non_null(wanted);
+    for (int h = 0; h < HEADS; h++) {
+        ejk_process_dynamic_mask_args args = {
+            .mask = ejk_tensor_3d(w->memory[h].data, EJK_DTYPE_BOOL, 1, w->q, w->kv),
+            .block_shape = {w->shape.bq, w->shape.bkv},
+            .threads = threads};
+        ejk_splash_mask_info info;
+        args.mask.strides[0] = w->q * w->stride;
+        args.mask.strides[1] = w->stride;
+        EXPECT_OK(dkv ? ejk_process_dynamic_mask_dkv(&args, &info)
+                      : ejk_process_dynamic_mask(&args, &info));
+        const int8_t *states = info.block_mask.data;
+        for (int64_t c = 0; c < w->cells; c++) {
+            assert_int_equal(states[c], w->states[h * w->cells + c]);
+            for (int64_t i = 0; i < w->shape.bq; i++)
+                memcpy(wanted + c * w->size + i * w->shape.bkv, block_row(w, h * w->cells + c, i),
+                       (size_t)w->shape.bkv);
+        }
+        expect_blocks(w, dkv, info.partial_mask_blocks.data, wanted, w->cells);
+        ejk_splash_mask_info_close(&info);
+    }
+    free(wanted);
 }
 
 static void check(struct random *r, ejk_threads *const *threads, struct shape shape) {
@@ -152,9 +197,12 @@ static void check(struct random *r, ejk_threads *const *threads, struct shape sh
                                       .downcast_smem_data = EJK_FALSE,
                                       .head_shards = ejk_int(HEADS),
                                       .threads = threads[way % THREADS]};
-        EXPECT_OK(ejk_process_mask(&args, &info));
-        expect_result(&w, &info);
-        ejk_splash_mask_info_close(&info);
+        for (int dkv = 0; dkv < 2; dkv++) {
+            EXPECT_OK(dkv ? ejk_process_mask_dkv(&args, &info) : ejk_process_mask(&args, &info));
+            expect_result(&w, dkv, &info);
+            ejk_splash_mask_info_close(&info);
+            if (way < THREADS) check_dynamic(&w, dkv, threads[way]);
+        }
         ejk_splash_mask_release(mask);
     }
     close_world(&w);
@@ -168,11 +216,12 @@ static void random_blocks(void **state) {
                              random_int(&r, 1, 6)});
 }
 
-/* Several strips of a block row, more blocks in a row than are kept at hand, and blocks wider than are compared
+/* Several strips of a block row, blocks that are copied in parts, more blocks in a row than are kept at hand, and blocks wider than are compared
  * with their neighbours. */
 static void extreme_blocks(void **state) {
     static const struct shape shapes[] = {{70, 64, 2, 3},  {129, 67, 1, 4}, {2, 1, 3, 700},
-                                          {3, 4200, 2, 3}, {1, 129, 40, 2}, {2, 3, 300, 1}};
+                                          {3, 4200, 2, 3}, {1, 129, 40, 2}, {2, 3, 300, 1},
+                                          {500, 600, 1, 2}};
     struct random r = {32};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int round = 0; round < 1; round++) check(&r, *state, shapes[i]);
@@ -201,11 +250,31 @@ static void tables_have_limits(void **state) {
     ejk_splash_mask_release(one);
 }
 
+/* Rectangles of any size, turned beside bytes that stay. */
+static void bytes_are_turned(void **state) {
+    (void)state;
+    static uint8_t from[90 * 108], to[100 * 98];
+    struct random r = {31};
+    for (int round = 0; round < 200; round++) {
+        int64_t rows = random_int(&r, 0, 90), columns = random_int(&r, 0, 99);
+        int64_t from_step = columns + random_int(&r, 0, 8), to_step = rows + random_int(&r, 0, 7);
+        for (size_t i = 0; i < sizeof from; i++) from[i] = (uint8_t)random_bits(&r);
+        memset(to, 0x5a, sizeof to);
+        ejki_transpose_bytes(from, from_step, rows, columns, to, to_step);
+        for (int64_t j = 0; j < columns; j++)
+            for (int64_t i = 0; i < to_step; i++)
+                assert_int_equal(to[j * to_step + i], i < rows ? from[i * from_step + j] : 0x5a);
+        for (size_t i = (size_t)(columns * to_step); i < sizeof to; i++)
+            assert_int_equal(to[i], 0x5a);
+    }
+}
+
 int main(void) {
     static ejk_threads *threads[THREADS];
-    if (ejk_threads_create(2, &threads[1]) != EJK_OK) return 1;
-    if (ejk_threads_create(3, &threads[2]) != EJK_OK) return 1;
+    threads[1] = test_threads_create(2);
+    threads[2] = test_threads_create(3);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_are_turned),
         cmocka_unit_test_prestate(random_blocks, threads),
         cmocka_unit_test_prestate(extreme_blocks, threads),
         cmocka_unit_test_prestate(tables_have_limits, threads),

@@ -16,15 +16,15 @@ static void elements_are_those_of_the_rule(void **state) {
     (void)state;
     uint8_t bytes[24];
     ejk_tensor out = ejk_tensor_2d(bytes, EJK_DTYPE_BOOL, 4, 6);
-    EXPECT_OK(ejk_make_causal_mask(0, &out));
+    EXPECT_OK(ejk_make_causal_mask(0, NULL, &out));
     expect_elements(bytes, "100000110000111000111100");
-    EXPECT_OK(ejk_make_causal_mask(-2, &out));
+    EXPECT_OK(ejk_make_causal_mask(-2, NULL, &out));
     expect_elements(bytes, "000000000000100000110000");
-    EXPECT_OK(ejk_make_local_attention_mask((ejk_window){ejk_int(1), ejk_int(0)}, 1, &out));
+    EXPECT_OK(ejk_make_local_attention_mask((ejk_window){ejk_int(1), ejk_int(0)}, 1, NULL, &out));
     expect_elements(bytes, "110000011000001100000110");
-    EXPECT_OK(ejk_make_local_attention_mask((ejk_window){{0, false}, ejk_int(-1)}, 0, &out));
+    EXPECT_OK(ejk_make_local_attention_mask((ejk_window){{0, false}, ejk_int(-1)}, 0, NULL, &out));
     expect_elements(bytes, "000000100000110000111000");
-    EXPECT_OK(ejk_make_chunk_attention_mask(2, &out));
+    EXPECT_OK(ejk_make_chunk_attention_mask(2, NULL, &out));
     expect_elements(bytes, "100000110000001000001100");
 }
 
@@ -35,23 +35,55 @@ static void rows_may_lie_apart(void **state) {
     memset(bytes, 7, sizeof bytes);
     ejk_tensor out = ejk_tensor_2d(bytes, EJK_DTYPE_BOOL, 3, 2);
     out.strides[0] = 5;
-    EXPECT_OK(ejk_make_causal_mask(0, &out));
+    EXPECT_OK(ejk_make_causal_mask(0, NULL, &out));
     expect_elements(bytes, "107771177711777");
+}
+
+static void large_elements_by_threads(void **state) {
+    (void)state;
+    enum { ROWS = 1500, COLUMNS = 2000 };
+    static uint8_t alone[ROWS * COLUMNS], shared[ROWS * COLUMNS];
+    ejk_tensor one = ejk_tensor_2d(alone, EJK_DTYPE_BOOL, ROWS, COLUMNS), all = one;
+    ejk_window window = {ejk_int(70), ejk_int(3)};
+    ejk_threads *threads;
+    all.data = shared;
+    EXPECT_OK(ejk_threads_create(3, &threads));
+    EXPECT_OK(ejk_make_causal_mask(5, NULL, &one));
+    EXPECT_OK(ejk_make_causal_mask(5, threads, &all));
+    assert_memory_equal(alone, shared, sizeof alone);
+    assert_int_equal(alone[(ROWS - 1) * COLUMNS + ROWS + 4], 1);
+    assert_int_equal(alone[(ROWS - 1) * COLUMNS + ROWS + 5], 0);
+    EXPECT_OK(ejk_make_local_attention_mask(window, -9, NULL, &one));
+    EXPECT_OK(ejk_make_local_attention_mask(window, -9, threads, &all));
+    assert_memory_equal(alone, shared, sizeof alone);
+    EXPECT_OK(ejk_make_chunk_attention_mask(77, NULL, &one));
+    EXPECT_OK(ejk_make_chunk_attention_mask(77, threads, &all));
+    assert_memory_equal(alone, shared, sizeof alone);
+    ejk_threads_destroy(threads);
 }
 
 static void bad_outputs_are_refused(void **state) {
     (void)state;
     uint8_t bytes[24] = {9};
     ejk_tensor out = ejk_tensor_2d(bytes, EJK_DTYPE_BOOL, 4, 6);
-    EXPECT_FAIL(INVALID_ARGUMENT, "chunk_size", ejk_make_chunk_attention_mask(0, &out));
+    EXPECT_FAIL(INVALID_ARGUMENT, "chunk_size", ejk_make_chunk_attention_mask(0, NULL, &out));
     assert_int_equal(ejk_splash_last_reason(), EJK_SPLASH_REASON_CHUNK_SIZE);
-    EXPECT_FAIL(INVALID_ARGUMENT, "out is NULL", ejk_make_causal_mask(0, NULL));
+    EXPECT_FAIL(INVALID_ARGUMENT, "out is NULL", ejk_make_causal_mask(0, NULL, NULL));
     out = ejk_tensor_3d(bytes, EJK_DTYPE_BOOL, 1, 4, 6);
-    EXPECT_FAIL(INVALID_SHAPE, "out has 3 axes", ejk_make_causal_mask(0, &out));
+    EXPECT_FAIL(INVALID_SHAPE, "out has 3 axes", ejk_make_causal_mask(0, NULL, &out));
     out = ejk_tensor_2d(bytes, EJK_DTYPE_I8, 4, 6);
-    EXPECT_FAIL(INVALID_DTYPE, "", ejk_make_causal_mask(0, &out));
+    EXPECT_FAIL(INVALID_DTYPE, "", ejk_make_causal_mask(0, NULL, &out));
+    out = ejk_tensor_2d(bytes, EJK_DTYPE_BOOL, 4, 6);
+    out.strides[0] = 5;
+    EXPECT_FAIL(INVALID_LAYOUT, "rows that meet", ejk_make_causal_mask(0, NULL, &out));
+    out = ejk_tensor_2d(NULL, EJK_DTYPE_BOOL, 4, 6);
+    EXPECT_FAIL(INVALID_ARGUMENT, "out", ejk_make_causal_mask(0, NULL, &out));
+    out = ejk_tensor_2d(bytes, EJK_DTYPE_BOOL, 4, 6);
+    out.device_type = EJK_DEVICE_CUDA;
+    EXPECT_FAIL(UNAVAILABLE, "device", ejk_make_causal_mask(0, NULL, &out));
     out = ejk_tensor_2d(bytes, EJK_DTYPE_BOOL, 0, 6);
-    EXPECT_FAIL(INVALID_ARGUMENT, "", ejk_make_local_attention_mask((ejk_window){0}, 0, &out));
+    EXPECT_FAIL(INVALID_ARGUMENT, "",
+                ejk_make_local_attention_mask((ejk_window){0}, 0, NULL, &out));
     assert_int_equal(bytes[0], 9);
 }
 
@@ -206,6 +238,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(elements_are_those_of_the_rule),
         cmocka_unit_test(rows_may_lie_apart),
+        cmocka_unit_test(large_elements_by_threads),
         cmocka_unit_test(bad_outputs_are_refused),
         cmocka_unit_test(random_masks_have_their_density),
         cmocka_unit_test(defaults_are_the_documented_ones),

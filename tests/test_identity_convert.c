@@ -17,7 +17,7 @@ static void documented_use(void **state) {
     assert_memory_equal(&x, &y, sizeof x);
     ejk_tensor g = ejk_tensor_1d(gradient, EJK_DTYPE_F16, 3);
     ejk_tensor out = ejk_tensor_1d(back, EJK_DTYPE_F32, 3);
-    EXPECT_OK(ejk_identity_convert_backward(&convert, &g, &out));
+    EXPECT_OK(ejk_identity_convert_backward(NULL, &convert, &g, &out));
     EXPECT_NEAR(back[0], 0x1.554p-2, 0);
     EXPECT_NEAR(back[1], 65504, 0);
     EXPECT_NEAR(back[2], -0x1p-24, 0);
@@ -32,8 +32,29 @@ static void narrower_and_backwards(void **state) {
     ejk_tensor g = ejk_tensor_1d(gradient + 2, EJK_DTYPE_F64, 3);
     g.strides[0] = -1;
     ejk_tensor out = ejk_tensor_1d(back, EJK_DTYPE_BF16, 3);
-    EXPECT_OK(ejk_identity_convert_backward(&convert, &g, &out));
+    EXPECT_OK(ejk_identity_convert_backward(NULL, &convert, &g, &out));
     assert_true(back[0] == 0x3f80 && back[1] == 0x4000 && back[2] == 0x3f80);
+}
+
+/* A large gradient of any axes' order is the same from any number of threads. */
+static void large_by_threads(void **state) {
+    (void)state;
+    enum { ROWS = 300, COLUMNS = 900, COUNT = ROWS * COLUMNS };
+    static float gradient[COUNT];
+    static uint16_t alone[COUNT], shared[COUNT];
+    for (int i = 0; i < COUNT; i++) gradient[i] = (float)(i % 5003) * 0.37f - 900;
+    ejk_identity_convert convert;
+    ejk_threads *threads;
+    EXPECT_OK(ejk_threads_create(3, &threads));
+    EXPECT_OK(ejk_identity_dtype_convert(EJK_DTYPE_BF16, &convert));
+    ejk_tensor g =
+        ejk_tensor_transpose(ejk_tensor_2d(gradient, EJK_DTYPE_F32, COLUMNS, ROWS), 0, 1);
+    ejk_tensor wanted = ejk_tensor_2d(alone, EJK_DTYPE_BF16, ROWS, COLUMNS), got = wanted;
+    got.data = shared;
+    EXPECT_OK(ejk_identity_convert_backward(NULL, &convert, &g, &wanted));
+    EXPECT_OK(ejk_identity_convert_backward(threads, &convert, &g, &got));
+    assert_memory_equal(shared, alone, sizeof alone);
+    ejk_threads_destroy(threads);
 }
 
 static void errors(void **state) {
@@ -50,16 +71,18 @@ static void errors(void **state) {
     ejk_tensor g = ejk_tensor_1d(gradient, EJK_DTYPE_F32, 2);
     ejk_tensor out = ejk_tensor_1d(back, EJK_DTYPE_F32, 2);
     EXPECT_FAIL(INVALID_DTYPE, "gradient_out has element type float32, expected float64",
-                ejk_identity_convert_backward(&convert, &g, &out));
+                ejk_identity_convert_backward(NULL, &convert, &g, &out));
     EXPECT_OK(ejk_identity_dtype_convert(EJK_DTYPE_F32, &convert));
     ejk_tensor bad = ejk_tensor_1d(whole, EJK_DTYPE_I32, 2);
     EXPECT_FAIL(INVALID_DTYPE, "gradient has element type int32, expected a floating type",
-                ejk_identity_convert_backward(&convert, &bad, &out));
+                ejk_identity_convert_backward(NULL, &convert, &bad, &out));
     bad = ejk_tensor_1d(back, EJK_DTYPE_F32, 1);
     EXPECT_FAIL(INVALID_SHAPE, "axis 0 of gradient_out is 1 long, expected 2",
-                ejk_identity_convert_backward(&convert, &g, &bad));
-    EXPECT_FAIL(INVALID_LAYOUT, "gradient_out at", ejk_identity_convert_backward(&convert, &g, &g));
-    EXPECT_FAIL(INVALID_ARGUMENT, "convert is NULL", ejk_identity_convert_backward(NULL, &g, &out));
+                ejk_identity_convert_backward(NULL, &convert, &g, &bad));
+    EXPECT_FAIL(INVALID_LAYOUT, "gradient_out at",
+                ejk_identity_convert_backward(NULL, &convert, &g, &g));
+    EXPECT_FAIL(INVALID_ARGUMENT, "convert is NULL",
+                ejk_identity_convert_backward(NULL, NULL, &g, &out));
     EXPECT_FAIL(INVALID_ARGUMENT, "x is NULL", ejk_identity_convert_forward(&convert, NULL, &bad));
     EXPECT_FAIL(INVALID_ARGUMENT, "out is NULL", ejk_identity_convert_forward(&convert, &g, NULL));
     assert_true(back[0] == 7 && back[1] == 7);
@@ -69,6 +92,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documented_use),
         cmocka_unit_test(narrower_and_backwards),
+        cmocka_unit_test(large_by_threads),
         cmocka_unit_test(errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

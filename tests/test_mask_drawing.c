@@ -225,7 +225,7 @@ static void visits_are_those_of_mask_info(void **state) {
 
 /* ---- Pixels ---------------------------------------------------------------------------------------- */
 
-static const uint8_t colours[3][3] = {{0xff, 0xff, 0xff}, {0xf2, 0xa9, 0x3b}, {0x3d, 0x8f, 0xd1}};
+static const uint8_t colours[3][3] = {{0xff, 0xff, 0xff}, {0xd9, 0x7f, 0x0c}, {0x2a, 0x6f, 0xb0}};
 
 static void pixels_are_the_states(void **state) {
     (void)state;

@@ -159,6 +159,42 @@ static void nesting_has_an_end(void **state) {
     ejk_splash_mask_release(mask);
 }
 
+/* Numbers of a mask that follow from its kind; what they do not say is left alone. */
+static void masks_of_structure_tell_their_numbers(void **state) {
+    (void)state;
+    const int64_t shape[2] = {6, 9};
+    ejk_window got = {ejk_int(77), ejk_int(77)};
+    int64_t chunk = 77;
+    ejk_splash_mask *mask = NULL;
+    EXPECT_OK(ejk_full_mask_create(shape, &mask));
+    assert_false(ejk_splash_mask_interval(mask, &got, &chunk));
+    assert_true(got.left.value == 77 && chunk == 77);
+    assert_string_equal(ejk_splash_mask_kind_name(ejk_splash_mask_kind_of(mask)), "full");
+    ejk_splash_mask_release(mask);
+    EXPECT_OK(ejk_causal_mask_create(shape, -3, NULL, &mask));
+    assert_true(ejk_splash_mask_interval(mask, &got, &chunk));
+    assert_true(!got.left.set && got.right.set && got.right.value == -3 && chunk == 0);
+    assert_string_equal(ejk_splash_mask_kind_name(ejk_splash_mask_kind_of(mask)), "causal");
+    ejk_splash_mask_release(mask);
+    EXPECT_OK(ejk_local_mask_create(shape, ejk_window_of(5, 2), 4, NULL, &mask));
+    assert_true(ejk_splash_mask_interval(mask, &got, &chunk));
+    assert_true(got.left.value == 1 && got.right.value == 6 && chunk == 0);
+    ejk_splash_mask_release(mask);
+    EXPECT_OK(
+        ejk_local_mask_create(shape, ejk_window_of(INT64_MAX, INT64_MAX), INT64_MIN, NULL, &mask));
+    assert_true(ejk_splash_mask_interval(mask, &got, &chunk));
+    assert_true(got.left.value == INT64_MAX && got.right.value == -1);
+    ejk_splash_mask_release(mask);
+    EXPECT_OK(ejk_chunked_causal_mask_create(shape, 4, NULL, &mask));
+    assert_true(ejk_splash_mask_interval(mask, &got, &chunk));
+    assert_true(!got.left.set && got.right.value == 0 && chunk == 4);
+    ejk_splash_mask_release(mask);
+    assert_false(ejk_splash_mask_interval(NULL, &got, &chunk));
+    assert_string_equal(ejk_splash_reason_name(EJK_SPLASH_REASON_Q_BLOCK_SIZE), "q_block_size");
+    assert_non_null(ejk_splash_reason_name((ejk_splash_reason)-5));
+    assert_non_null(ejk_splash_mask_kind_name((ejk_splash_mask_kind)-5));
+}
+
 static void *use(void *mask_) {
     const ejk_splash_mask *mask = mask_;
     for (int i = 0; i < 500; i++) {
@@ -189,6 +225,7 @@ int main(void) {
         cmocka_unit_test(masks_equal_their_likes_only),
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(nesting_has_an_end),
+        cmocka_unit_test(masks_of_structure_tell_their_numbers),
         cmocka_unit_test(threads_share_a_mask),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

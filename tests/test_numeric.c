@@ -2,6 +2,7 @@
 /* Sizes, chunks, log-sum-exp, division, timer and memory: documented values, strides, errors. */
 #include "support/expect.h"
 #include "support/random.h"
+#include "support/test_threads.h"
 
 #include <ejkernel/numeric.h>
 #include <math.h>
@@ -71,6 +72,18 @@ static void strides(void **state) {
     assert_int_equal(got[0], 77);
 }
 
+static void input_shapes(void **state) {
+    (void)state;
+    int64_t shapes[EJK_INPUT_SHAPES][EJK_INPUT_SHAPE_AXES];
+    EXPECT_OK(ejk_get_input_shapes(shapes));
+    assert_memory_equal(shapes[0], ((int64_t[]){256, 1, 256, 16, 1, 128}), sizeof shapes[0]);
+    assert_memory_equal(shapes[8], ((int64_t[]){1, 1, 65536, 16, 1, 128}), sizeof shapes[0]);
+    assert_memory_equal(shapes[9], ((int64_t[]){1, 1, 131072, 16, 1, 128}), sizeof shapes[0]);
+    assert_memory_equal(shapes[10], ((int64_t[]){256, 1, 256, 16, 2, 128}), sizeof shapes[0]);
+    assert_memory_equal(shapes[19], ((int64_t[]){1, 1, 131072, 16, 2, 128}), sizeof shapes[0]);
+    EXPECT_FAIL(INVALID_ARGUMENT, "shapes_out is NULL", ejk_get_input_shapes(NULL));
+}
+
 /* ---- Chunks ---------------------------------------------------------------------------------------- */
 
 static void documented_chunks(void **state) {
@@ -83,13 +96,13 @@ static void documented_chunks(void **state) {
     ejk_tensor joined = ejk_tensor_1d(back, EJK_DTYPE_I32, 10);
     for (int32_t axis = -1; axis <= 0; axis++) {
         memset(chunks, 0x5a, sizeof chunks);
-        EXPECT_OK(ejk_chunk_array(&array, 4, axis, 0, &cut));
+        EXPECT_OK(ejk_chunk_array(&array, 4, axis, 0, NULL, &cut));
         assert_memory_equal(chunks, wanted, sizeof wanted);
         memset(back, 0x5a, sizeof back);
-        EXPECT_OK(ejk_unchunk_array(&cut, 10, axis, &joined));
+        EXPECT_OK(ejk_unchunk_array(&cut, 10, axis, NULL, &joined));
         assert_memory_equal(back, numbers, sizeof back);
     }
-    EXPECT_OK(ejk_chunk_array(&array, 4, 0, -7.9, &cut));
+    EXPECT_OK(ejk_chunk_array(&array, 4, 0, -7.9, NULL, &cut));
     assert_int_equal(chunks[2][3], -7);
 }
 
@@ -121,7 +134,7 @@ static void check_chunks(struct random *r, ejk_dtype dtype) {
     for (int i = 0; i < 4; i++) chunks.strides[i] *= 2;
     chunks = ejk_tensor_transpose(chunks, 0, 3);
     EXPECT_OK(ejk_tensor_copy(&source, &array));
-    EXPECT_OK(ejk_chunk_array(&array, chunk, named, 9, &chunks));
+    EXPECT_OK(ejk_chunk_array(&array, chunk, named, 9, NULL, &chunks));
 
     ejk_tensor seen = ejk_tensor_contiguous(cut, EJK_DTYPE_F64, 4, lengths);
     EXPECT_OK(ejk_tensor_copy(&chunks, &seen));
@@ -138,7 +151,7 @@ static void check_chunks(struct random *r, ejk_dtype dtype) {
         assert_true(cut[i] == (along < shape[axis] ? plain[at] : 9));
     }
     ejk_tensor joined = ejk_tensor_contiguous(back, dtype, 3, shape);
-    EXPECT_OK(ejk_unchunk_array(&chunks, shape[axis], named, &joined));
+    EXPECT_OK(ejk_unchunk_array(&chunks, shape[axis], named, NULL, &joined));
     ejk_allclose_options exact = {.rtol = ejk_float(0), .atol = ejk_float(0)};
     EXPECT_OK(ejk_assert_allclose(&joined, &source, &exact, NULL));
 }
@@ -149,6 +162,47 @@ static void chunks_of_every_axis_and_type(void **state) {
     for (int round = 0; round < 4000; round++) check_chunks(&r, all_types[round % TYPES]);
 }
 
+/* Large ones, cut along any axis, and an array whose axes are in another order: as one thread has them. */
+static void large_chunks_by_threads(void **state) {
+    (void)state;
+    const int64_t shapes[][3] = {{700, 31, 17}, {3, 90000, 2}, {2, 3, 60000}, {400000, 1, 1}};
+    enum { ROOM = 900000 };
+    int16_t *numbers = malloc(ROOM * sizeof *numbers), *cut[2], *back = malloc(ROOM * sizeof *back);
+    for (int i = 0; i < 2; i++) cut[i] = malloc(ROOM * sizeof **cut);
+    for (int i = 0; i < ROOM; i++) numbers[i] = (int16_t)(i % 32749);
+    ejk_threads *threads;
+    threads = test_threads_create(4);
+    for (int round = 0; round < 24; round++) {
+        const int64_t *shape = shapes[round % 4];
+        int32_t axis = round / 4 % 3;
+        int64_t length = shape[axis], chunk = length < 7 ? 2 : length / 7 + round % 5;
+        int64_t lengths[4] = {0}, count = shape[0] * shape[1] * shape[2];
+        for (int i = 0; i < 3; i++) lengths[i + (i > axis)] = shape[i];
+        lengths[axis] = (length + chunk - 1) / chunk;
+        lengths[axis + 1] = chunk;
+        int64_t turned[3] = {shape[2], shape[1], shape[0]};
+        ejk_tensor array =
+            ejk_tensor_transpose(ejk_tensor_contiguous(numbers, EJK_DTYPE_I16, 3, turned), 0, 2);
+        for (int i = 0; i < 2; i++) {
+            ejk_tensor chunks = ejk_tensor_contiguous(cut[i], EJK_DTYPE_I16, 4, lengths);
+            assert_true(ejk_tensor_count(&chunks) <= ROOM);
+            memset(cut[i], 0x5a + i, ROOM * sizeof **cut);
+            EXPECT_OK(ejk_chunk_array(&array, chunk, axis, -3, i ? threads : NULL, &chunks));
+            int64_t bytes = ejk_tensor_count(&chunks) * (int64_t)sizeof **cut;
+            if (i > 0) assert_memory_equal(cut[0], cut[1], (size_t)bytes);
+            ejk_tensor joined =
+                ejk_tensor_transpose(ejk_tensor_contiguous(back, EJK_DTYPE_I16, 3, turned), 0, 2);
+            memset(back, 0x77, (size_t)count * sizeof *back);
+            EXPECT_OK(ejk_unchunk_array(&chunks, length, axis, i ? threads : NULL, &joined));
+            assert_memory_equal(back, numbers, (size_t)count * sizeof *back);
+        }
+    }
+    ejk_threads_destroy(threads);
+    for (int i = 0; i < 2; i++) free(cut[i]);
+    free(numbers);
+    free(back);
+}
+
 static void chunks_refused(void **state) {
     (void)state;
     float numbers[16] = {0}, room[16];
@@ -156,32 +210,36 @@ static void chunks_refused(void **state) {
     ejk_tensor array = ejk_tensor_1d(numbers, EJK_DTYPE_F32, 10);
     ejk_tensor out = ejk_tensor_2d(room, EJK_DTYPE_F32, 3, 4), wrong = out;
     ejk_tensor flat = ejk_tensor_1d(room, EJK_DTYPE_F32, 12);
-    EXPECT_FAIL(INVALID_ARGUMENT, "chunk_size is 0", ejk_chunk_array(&array, 0, 0, 0, &out));
-    EXPECT_FAIL(INVALID_ARGUMENT, "axis is 1", ejk_chunk_array(&array, 4, 1, 0, &out));
-    EXPECT_FAIL(INVALID_ARGUMENT, "axis is -2", ejk_chunk_array(&array, 4, -2, 0, &out));
-    EXPECT_FAIL(INVALID_SHAPE, "axis 0 of out is 3 long", ejk_chunk_array(&array, 5, 0, 0, &out));
-    EXPECT_FAIL(INVALID_SHAPE, "out has rank 1", ejk_chunk_array(&array, 4, 0, 0, &flat));
+    EXPECT_FAIL(INVALID_ARGUMENT, "chunk_size is 0", ejk_chunk_array(&array, 0, 0, 0, NULL, &out));
+    EXPECT_FAIL(INVALID_ARGUMENT, "axis is 1", ejk_chunk_array(&array, 4, 1, 0, NULL, &out));
+    EXPECT_FAIL(INVALID_ARGUMENT, "axis is -2", ejk_chunk_array(&array, 4, -2, 0, NULL, &out));
+    EXPECT_FAIL(INVALID_SHAPE, "axis 0 of out is 3 long",
+                ejk_chunk_array(&array, 5, 0, 0, NULL, &out));
+    EXPECT_FAIL(INVALID_SHAPE, "out has rank 1", ejk_chunk_array(&array, 4, 0, 0, NULL, &flat));
     ejk_tensor one = ejk_tensor_contiguous(numbers, EJK_DTYPE_F32, 0, NULL);
-    EXPECT_FAIL(INVALID_SHAPE, "array has rank 0", ejk_chunk_array(&one, 4, 0, 0, &out));
+    EXPECT_FAIL(INVALID_SHAPE, "array has rank 0", ejk_chunk_array(&one, 4, 0, 0, NULL, &out));
     ejk_tensor full =
         ejk_tensor_contiguous(numbers, EJK_DTYPE_F32, 8, (int64_t[]){1, 1, 1, 1, 1, 1, 1, 1});
-    EXPECT_FAIL(INVALID_SHAPE, "array has rank 8", ejk_chunk_array(&full, 4, 0, 0, &out));
+    EXPECT_FAIL(INVALID_SHAPE, "array has rank 8", ejk_chunk_array(&full, 4, 0, 0, NULL, &out));
     wrong.dtype = EJK_DTYPE_I32;
-    EXPECT_FAIL(INVALID_DTYPE, "int32", ejk_chunk_array(&array, 4, 0, 0, &wrong));
+    EXPECT_FAIL(INVALID_DTYPE, "int32", ejk_chunk_array(&array, 4, 0, 0, NULL, &wrong));
     wrong = out;
     wrong.strides[0] = 3;
-    EXPECT_FAIL(INVALID_LAYOUT, "out", ejk_chunk_array(&array, 4, 0, 0, &wrong));
+    EXPECT_FAIL(INVALID_LAYOUT, "out", ejk_chunk_array(&array, 4, 0, 0, NULL, &wrong));
     wrong = ejk_tensor_2d(numbers + 4, EJK_DTYPE_F32, 3, 4);
-    EXPECT_FAIL(INVALID_LAYOUT, "array", ejk_chunk_array(&array, 4, 0, 0, &wrong));
+    EXPECT_FAIL(INVALID_LAYOUT, "array", ejk_chunk_array(&array, 4, 0, 0, NULL, &wrong));
     wrong = out;
     wrong.device_type = EJK_DEVICE_CUDA;
-    EXPECT_FAIL(UNAVAILABLE, "out", ejk_chunk_array(&array, 4, 0, 0, &wrong));
+    EXPECT_FAIL(UNAVAILABLE, "out", ejk_chunk_array(&array, 4, 0, 0, NULL, &wrong));
 
-    EXPECT_FAIL(INVALID_ARGUMENT, "original_length is 13", ejk_unchunk_array(&out, 13, 0, &array));
-    EXPECT_FAIL(INVALID_ARGUMENT, "original_length is -1", ejk_unchunk_array(&out, -1, 0, &array));
-    EXPECT_FAIL(INVALID_ARGUMENT, "axis is 1", ejk_unchunk_array(&out, 10, 1, &array));
-    EXPECT_FAIL(INVALID_SHAPE, "axis 0 of out is 10 long", ejk_unchunk_array(&out, 9, 0, &array));
-    EXPECT_FAIL(INVALID_SHAPE, "chunks has rank 1", ejk_unchunk_array(&array, 9, 0, &out));
+    EXPECT_FAIL(INVALID_ARGUMENT, "original_length is 13",
+                ejk_unchunk_array(&out, 13, 0, NULL, &array));
+    EXPECT_FAIL(INVALID_ARGUMENT, "original_length is -1",
+                ejk_unchunk_array(&out, -1, 0, NULL, &array));
+    EXPECT_FAIL(INVALID_ARGUMENT, "axis is 1", ejk_unchunk_array(&out, 10, 1, NULL, &array));
+    EXPECT_FAIL(INVALID_SHAPE, "axis 0 of out is 10 long",
+                ejk_unchunk_array(&out, 9, 0, NULL, &array));
+    EXPECT_FAIL(INVALID_SHAPE, "chunks has rank 1", ejk_unchunk_array(&array, 9, 0, NULL, &out));
     for (int i = 0; i < 16; i++) assert_true(room[i] == 5 && numbers[i] == 0);
 }
 
@@ -269,7 +327,7 @@ static void log_sum_exp_over_any_axes(void **state) {
     (void)state;
     struct random r = {6};
     ejk_threads *threads;
-    EXPECT_OK(ejk_threads_create(3, &threads));
+    threads = test_threads_create(3);
     for (int round = 0; round < 3000; round++) {
         check_log_sum_exp(&r, all_types[round % TYPES], round % 2 ? threads : NULL);
     }
@@ -294,7 +352,7 @@ static void long_log_sum_exp(void **state) {
         EXPECT_NEAR(alone[row], top + log(sum), 1e-12);
     }
     ejk_threads *threads;
-    EXPECT_OK(ejk_threads_create(4, &threads));
+    threads = test_threads_create(4);
     out.data = threaded;
     EXPECT_OK(ejk_log_sum_exp(&x, &axis, 1, false, threads, &out));
     assert_memory_equal(threaded, alone, sizeof alone);
@@ -400,7 +458,7 @@ static void large_division_by_threads(void **state) {
                y = ejk_tensor_1d(d, EJK_DTYPE_F32, COUNT);
     ejk_tensor z = ejk_tensor_1d(q, EJK_DTYPE_F32, COUNT);
     ejk_safe_divide_options options = {.min_denominator = ejk_float(0.5)};
-    EXPECT_OK(ejk_threads_create(4, &options.threads));
+    options.threads = test_threads_create(4);
     EXPECT_OK(ejk_safe_divide(&x, &y, &options, &z));
     for (int i = 0; i < COUNT; i++) assert_true(q[i] == n[i] / (d[i] == 0 ? 0.5f : d[i]));
     ejk_threads_destroy(options.threads);
@@ -497,8 +555,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes),
         cmocka_unit_test(strides),
+        cmocka_unit_test(input_shapes),
         cmocka_unit_test(documented_chunks),
         cmocka_unit_test(chunks_of_every_axis_and_type),
+        cmocka_unit_test(large_chunks_by_threads),
         cmocka_unit_test(chunks_refused),
         cmocka_unit_test(documented_log_sum_exp),
         cmocka_unit_test(log_sum_exp_of_infinities),

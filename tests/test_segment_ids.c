@@ -6,6 +6,7 @@
 #include "support/guarded.h"
 #include "support/random.h"
 #include "support/strided.h"
+#include "support/test_threads.h"
 
 #include <ejkernel/sequence.h>
 #include <stdlib.h>
@@ -471,7 +472,7 @@ static void wrong_ids(void **state) {
 
 static int start_threads(void **state) {
     ejk_threads *threads;
-    if (ejk_threads_create(3, &threads) != EJK_OK) return 1;
+    threads = test_threads_create(3);
     *state = threads;
     return 0;
 }

@@ -3,8 +3,10 @@
 #include "support/expect.h"
 #include "support/random.h"
 #include "support/strided.h"
+#include "support/test_threads.h"
 
 #include <ejkernel/sequence.h>
+#include <stdlib.h>
 
 enum { MOST = 600 };
 
@@ -48,18 +50,18 @@ static void documented_packing(void **state) {
     (void)state;
     int32_t numbers[] = {0, 3, 4, 8, 10}, tokens[10], pairs[10][2], chunks[6][2], offsets[5];
     ejk_tensor cu = OF(numbers), out = OF(tokens);
-    EXPECT_OK(ejk_prepare_position_ids(&cu, &out));
+    EXPECT_OK(ejk_prepare_position_ids(NULL, &cu, &out));
     SAME(tokens, 0, 1, 2, 0, 0, 1, 2, 3, 0, 1);
-    EXPECT_OK(ejk_prepare_sequence_ids(&cu, &out));
+    EXPECT_OK(ejk_prepare_sequence_ids(NULL, &cu, &out));
     SAME(tokens, 0, 0, 0, 1, 2, 2, 2, 2, 3, 3);
     out = ejk_tensor_2d(pairs, EJK_DTYPE_I32, 10, 2);
-    EXPECT_OK(ejk_prepare_token_indices(&cu, &out));
+    EXPECT_OK(ejk_prepare_token_indices(NULL, &cu, &out));
     SAME(pairs, 0, 0, 0, 1, 0, 2, 1, 0, 2, 0, 2, 1, 2, 2, 2, 3, 3, 0, 3, 1);
     int64_t count = -1;
     EXPECT_OK(ejk_prepare_chunk_count(&cu, 2, &count));
     assert_int_equal(count, 6);
     out = ejk_tensor_2d(chunks, EJK_DTYPE_I32, 6, 2);
-    EXPECT_OK(ejk_prepare_chunk_indices(&cu, 2, &out));
+    EXPECT_OK(ejk_prepare_chunk_indices(NULL, &cu, 2, &out));
     SAME(chunks, 0, 0, 0, 1, 1, 0, 2, 0, 2, 1, 3, 0);
     out = OF(offsets);
     EXPECT_OK(ejk_prepare_chunk_offsets(&cu, 2, &out));
@@ -71,7 +73,7 @@ static void empty_sequences_keep_their_number(void **state) {
     (void)state;
     int32_t numbers[] = {0, 3, 3, 5}, tokens[5];
     ejk_tensor cu = OF(numbers), out = OF(tokens);
-    EXPECT_OK(ejk_prepare_sequence_ids(&cu, &out));
+    EXPECT_OK(ejk_prepare_sequence_ids(NULL, &cu, &out));
     SAME(tokens, 0, 0, 0, 2, 2);
 }
 
@@ -80,11 +82,11 @@ static void nothing_at_all(void **state) {
     int32_t zero[] = {0}, offset[] = {-7};
     ejk_tensor cu = OF(zero), none = of_i32(NULL, 0), out = OF(offset);
     EXPECT_OK(ejk_prepare_lens(&cu, &none));
-    EXPECT_OK(ejk_prepare_position_ids(&cu, &none));
+    EXPECT_OK(ejk_prepare_position_ids(NULL, &cu, &none));
     EXPECT_OK(ejk_prepare_chunk_offsets(&cu, 4, &out));
     assert_int_equal(offset[0], 0);
     ejk_tensor pairs = ejk_tensor_2d(NULL, EJK_DTYPE_I32, 0, 2);
-    EXPECT_OK(ejk_prepare_token_indices(&cu, &pairs));
+    EXPECT_OK(ejk_prepare_token_indices(NULL, &cu, &pairs));
     ejk_tensor mask = ejk_tensor_2d(NULL, EJK_DTYPE_BOOL, 0, 5);
     offset[0] = -7;
     EXPECT_OK(ejk_prepare_cu_seqlens_from_mask(NULL, &mask, &out));
@@ -142,13 +144,13 @@ static void check_listings(const struct packing *p, struct random *r) {
     int64_t rows[MOST][2], column[MOST], count = list_pieces(p, 1, rows), shape[] = {count, 2};
     struct strided out;
     strided_create(&out, r, RANDOM_OF(r, index_types), 2, shape);
-    EXPECT_OK(ejk_prepare_token_indices(&p->cu.view, &out.view));
+    EXPECT_OK(ejk_prepare_token_indices(NULL, &p->cu.view, &out.view));
     expect_numbers(&out, rows[0]);
     for (int which = 0; which < 2; which++) {
         for (int64_t i = 0; i < count; i++) column[i] = rows[i][which];
         strided_create(&out, r, RANDOM_OF(r, index_types), 1, &count);
-        EXPECT_OK(which == 0 ? ejk_prepare_sequence_ids(&p->cu.view, &out.view)
-                             : ejk_prepare_position_ids(&p->cu.view, &out.view));
+        EXPECT_OK(which == 0 ? ejk_prepare_sequence_ids(NULL, &p->cu.view, &out.view)
+                             : ejk_prepare_position_ids(NULL, &p->cu.view, &out.view));
         expect_numbers(&out, column);
     }
     int64_t chunks;
@@ -156,7 +158,7 @@ static void check_listings(const struct packing *p, struct random *r) {
     EXPECT_OK(ejk_prepare_chunk_count(&p->cu.view, p->chunk, &chunks));
     assert_int_equal(chunks, shape[0]);
     strided_create(&out, r, RANDOM_OF(r, index_types), 2, shape);
-    EXPECT_OK(ejk_prepare_chunk_indices(&p->cu.view, p->chunk, &out.view));
+    EXPECT_OK(ejk_prepare_chunk_indices(NULL, &p->cu.view, p->chunk, &out.view));
     expect_numbers(&out, rows[0]);
 }
 
@@ -187,11 +189,52 @@ static void random_packings(void **state) {
     }
 }
 
+/* Enough tokens for many tasks, that end in the middle of sequences and of runs of empty ones. */
+static void large_packings_by_threads(void **state) {
+    (void)state;
+    enum { SEQUENCES = 4000, TOKENS = 150000 };
+    static int64_t ends[SEQUENCES + 1];
+    struct random r = {14};
+    for (int64_t n = 0; n < SEQUENCES; n++)
+        ends[n + 1] = ends[n] + (random_chance(&r, 0.4) ? 0 : random_int(&r, 1, 80));
+    ends[SEQUENCES] = TOKENS;
+    assert_true(ends[SEQUENCES - 1] < TOKENS);
+    ejk_tensor cu = ejk_tensor_1d(ends, EJK_DTYPE_I64, SEQUENCES + 1);
+    int64_t *alone = malloc(2 * TOKENS * sizeof *alone),
+            *shared = malloc(2 * TOKENS * sizeof *shared);
+    ejk_threads *threads;
+    threads = test_threads_create(4);
+    ejk_tensor wanted = ejk_tensor_2d(alone, EJK_DTYPE_I64, TOKENS, 2);
+    ejk_tensor got = ejk_tensor_2d(shared, EJK_DTYPE_I64, TOKENS, 2);
+    EXPECT_OK(ejk_prepare_token_indices(NULL, &cu, &wanted));
+    EXPECT_OK(ejk_prepare_token_indices(threads, &cu, &got));
+    assert_memory_equal(shared, alone, 2 * TOKENS * sizeof *alone);
+    for (int64_t n = 0, at = 0; n < SEQUENCES; n++)
+        for (int64_t i = 0; i < ends[n + 1] - ends[n]; i++, at++)
+            assert_true(alone[2 * at] == n && alone[2 * at + 1] == i);
+    got = ejk_tensor_1d(shared, EJK_DTYPE_I64, TOKENS);
+    EXPECT_OK(ejk_prepare_sequence_ids(threads, &cu, &got));
+    for (int64_t i = 0; i < TOKENS; i++) assert_int_equal(shared[i], alone[2 * i]);
+    EXPECT_OK(ejk_prepare_position_ids(threads, &cu, &got));
+    for (int64_t i = 0; i < TOKENS; i++) assert_int_equal(shared[i], alone[2 * i + 1]);
+    int64_t chunks;
+    EXPECT_OK(ejk_prepare_chunk_count(&cu, 2, &chunks));
+    assert_true(chunks > 2 * 64 * 512 && chunks < TOKENS);
+    wanted.shape[0] = chunks;
+    got = ejk_tensor_2d(shared, EJK_DTYPE_I64, chunks, 2);
+    EXPECT_OK(ejk_prepare_chunk_indices(NULL, &cu, 2, &wanted));
+    EXPECT_OK(ejk_prepare_chunk_indices(threads, &cu, 2, &got));
+    assert_memory_equal(shared, alone, (size_t)chunks * 2 * sizeof *alone);
+    ejk_threads_destroy(threads);
+    free(alone);
+    free(shared);
+}
+
 static void random_masks(void **state) {
     (void)state;
     struct random r = {12};
     ejk_threads *threads;
-    EXPECT_OK(ejk_threads_create(3, &threads));
+    threads = test_threads_create(3);
     for (int round = 0; round < 300; round++) {
         static int8_t truth[70 * MOST];
         int64_t shape[] = {random_int(&r, 0, 70), random_int(&r, 0, MOST)};
@@ -241,7 +284,7 @@ static void hostile_lengths(void **state) {
     EXPECT_FAIL(INVALID_ARGUMENT, "cu_seqlens[0] is 1, expected 0", ejk_prepare_lens(&cu, &one));
     cu = OF(falling);
     EXPECT_FAIL(INVALID_ARGUMENT, "cu_seqlens[2] is 3, less than 5", ejk_prepare_lens(&cu, &two));
-    EXPECT_FAIL(INVALID_ARGUMENT, "cu_seqlens[2] is 3", ejk_prepare_position_ids(&cu, &two));
+    EXPECT_FAIL(INVALID_ARGUMENT, "cu_seqlens[2] is 3", ejk_prepare_position_ids(NULL, &cu, &two));
     EXPECT_FAIL(INVALID_ARGUMENT, "cu_seqlens[2] is 3", ejk_prepare_chunk_offsets(&cu, 2, &two));
     cu = OF(negative);
     EXPECT_FAIL(INVALID_ARGUMENT, "cu_seqlens[1] is -1", ejk_prepare_lens(&cu, &one));
@@ -250,7 +293,8 @@ static void hostile_lengths(void **state) {
     EXPECT_FAIL(OVERFLOW, "lens_out is int32 but has to hold 1099511627776",
                 ejk_prepare_lens(&cu, &one));
     EXPECT_FAIL(INVALID_ARGUMENT, "chunk_size is 0", ejk_prepare_chunk_count(&cu, 0, &count));
-    EXPECT_FAIL(INVALID_ARGUMENT, "chunk_size is -1", ejk_prepare_chunk_indices(&cu, -1, &one));
+    EXPECT_FAIL(INVALID_ARGUMENT, "chunk_size is -1",
+                ejk_prepare_chunk_indices(NULL, &cu, -1, &one));
     EXPECT_FAIL(INVALID_ARGUMENT, "chunk_size is 0", ejk_prepare_chunk_offsets(&cu, 0, &two));
     EXPECT_FAIL(INVALID_ARGUMENT, "count_out is NULL", ejk_prepare_chunk_count(&cu, 1, NULL));
     assert_int_equal(count, -7);
@@ -272,7 +316,8 @@ static void wrong_tensors(void **state) {
     bad = of_i32(lens, 3);
     EXPECT_FAIL(INVALID_SHAPE, "axis 0 of lens_out is 3 long, expected 2",
                 ejk_prepare_lens(&cu, &bad));
-    EXPECT_FAIL(INVALID_SHAPE, "indices_out has rank 1", ejk_prepare_token_indices(&cu, &out));
+    EXPECT_FAIL(INVALID_SHAPE, "indices_out has rank 1",
+                ejk_prepare_token_indices(NULL, &cu, &out));
     bad = ejk_tensor_2d(numbers, EJK_DTYPE_I32, 1, 3);
     EXPECT_FAIL(INVALID_SHAPE, "cu_seqlens has rank 2", ejk_prepare_lens(&bad, &out));
     bad = of_i32(numbers, 0);
@@ -295,11 +340,17 @@ static void wrong_tensors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(documented_lens),    cmocka_unit_test(documented_masks),
-        cmocka_unit_test(documented_packing), cmocka_unit_test(empty_sequences_keep_their_number),
-        cmocka_unit_test(nothing_at_all),     cmocka_unit_test(random_packings),
-        cmocka_unit_test(random_masks),       cmocka_unit_test(every_byte_counts),
-        cmocka_unit_test(hostile_lengths),    cmocka_unit_test(wrong_tensors),
+        cmocka_unit_test(documented_lens),
+        cmocka_unit_test(documented_masks),
+        cmocka_unit_test(documented_packing),
+        cmocka_unit_test(empty_sequences_keep_their_number),
+        cmocka_unit_test(nothing_at_all),
+        cmocka_unit_test(random_packings),
+        cmocka_unit_test(large_packings_by_threads),
+        cmocka_unit_test(random_masks),
+        cmocka_unit_test(every_byte_counts),
+        cmocka_unit_test(hostile_lengths),
+        cmocka_unit_test(wrong_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

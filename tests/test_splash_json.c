@@ -210,11 +210,44 @@ static void masks_read_back_as_they_were(void **state) {
     assert_int_equal(ejk_splash_last_reason(), EJK_SPLASH_REASON_INVALID_REQUEST);
 }
 
+/* What a caller's own MaskInfo is written as, against the answer to the request for it. */
+static void results_are_written_as_answers_are(void **state) {
+    (void)state;
+    static struct text text;
+    const char *const requests[2] = {
+        "{\"mask\": {\"type\": \"multi_head\", \"masks\": [{\"type\": \"local\", \"shape\": [8, "
+        "12], "
+        "\"window_size\": [2, 1]}]}, \"block_shape\": [4, 4], \"encoding\": \"list\"}",
+        "{\"mask\": {\"type\": \"multi_head\", \"masks\": [{\"type\": \"local\", \"shape\": [8, "
+        "12], "
+        "\"window_size\": [2, 1]}]}, \"block_shape\": [4, 4], \"encoding\": \"base64\"}"};
+    const int64_t shape[2] = {8, 12};
+    ejk_splash_mask *mask, *heads;
+    ejk_splash_mask_info info;
+    EXPECT_OK(ejk_local_mask_create(shape, ejk_window_of(2, 1), 0, NULL, &mask));
+    EXPECT_OK(ejk_multi_head_mask_create((const ejk_splash_mask *const *)&mask, 1, &heads));
+    ejk_process_mask_args args = {.mask = heads, .block_shape = {4, 4}};
+    EXPECT_OK(ejk_process_mask(&args, &info));
+    for (int base64 = 0; base64 < 2; base64++) {
+        text = (struct text){.used = 0};
+        EXPECT_OK(ejk_splash_mask_info_to_json(&info, base64 == 1, take, &text));
+        assert_string_equal(text.bytes, answer(requests[base64], true));
+    }
+    text = (struct text){.limit = 30};
+    EXPECT_FAIL(IO, "", ejk_splash_mask_info_to_json(&info, false, take, &text));
+    EXPECT_FAIL(INVALID_ARGUMENT, "NULL", ejk_splash_mask_info_to_json(NULL, false, take, &text));
+    EXPECT_FAIL(INVALID_ARGUMENT, "NULL", ejk_splash_mask_info_to_json(&info, false, NULL, NULL));
+    ejk_splash_mask_info_close(&info);
+    ejk_splash_mask_release(heads);
+    ejk_splash_mask_release(mask);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_documented_requests_are_answered),
         cmocka_unit_test(other_kinds_are_answered),
         cmocka_unit_test(every_fault_has_its_reason),
+        cmocka_unit_test(results_are_written_as_answers_are),
         cmocka_unit_test(too_large_is_refused),
         cmocka_unit_test(masks_read_back_as_they_were),
     };

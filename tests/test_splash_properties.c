@@ -5,6 +5,7 @@
  */
 #include "support/soak.h"
 #include "support/splash_call.h"
+#include "support/test_threads.h"
 
 /* ---- Elements and slices --------------------------------------------------------------------------- */
 
@@ -130,7 +131,7 @@ static void masks_are_rebuilt_from_the_result(void **state) {
 static void threads_change_nothing(void **state) {
     (void)state;
     ejk_threads *threads = NULL;
-    EXPECT_OK(ejk_threads_create(4, &threads));
+    threads = test_threads_create(4);
     for (struct random r; soak_round(&r, 2, 200);) {
         struct splash_call call;
         ejk_splash_mask_info alone, together;

@@ -52,6 +52,18 @@ EJK_API EJK_NODISCARD ejk_status ejk_get_padded_headsize(int64_t head_dim, int64
 EJK_API EJK_NODISCARD ejk_status ejk_strides_from_shape(const int64_t *shape, int32_t rank,
                                                         int64_t *strides_out);
 
+/** Rows and columns of ejk_get_input_shapes(). */
+#define EJK_INPUT_SHAPES     20
+#define EJK_INPUT_SHAPE_AXES 6
+
+/**
+ * The shapes that attention is tried on: row n has max(1, 2^(16 − i)), 1, 2^i, 16, g and 128, with i from 8 to
+ * 17, first for g = 1, then for g = 2: the tokens of batch and sequence together are 65536 as long as they can.
+ * Statuses: INVALID_ARGUMENT (NULL).
+ */
+EJK_API EJK_NODISCARD ejk_status
+ejk_get_input_shapes(int64_t shapes_out[EJK_INPUT_SHAPES][EJK_INPUT_SHAPE_AXES]);
+
 /* ---- Chunks --------------------------------------------------------------------------------------- */
 
 /**
@@ -64,7 +76,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_strides_from_shape(const int64_t *shape, in
  */
 EJK_API EJK_NODISCARD ejk_status ejk_chunk_array(const ejk_tensor *array, int64_t chunk_size,
                                                  int32_t axis, double pad_value,
-                                                 const ejk_tensor *out);
+                                                 ejk_threads *threads, const ejk_tensor *out);
 
 /**
  * Joins what ejk_chunk_array() cut: the axes of chunks and of what is in them become one, of which the
@@ -75,7 +87,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_chunk_array(const ejk_tensor *array, int64_
  */
 EJK_API EJK_NODISCARD ejk_status ejk_unchunk_array(const ejk_tensor *chunks,
                                                    int64_t original_length, int32_t axis,
-                                                   const ejk_tensor *out);
+                                                   ejk_threads *threads, const ejk_tensor *out);
 
 /* ---- Stable arithmetic ---------------------------------------------------------------------------- */
 
@@ -162,19 +174,22 @@ EJK_API EJK_NODISCARD ejk_status ejk_assert_allclose(const ejk_tensor *actual,
 
 /** Largest |reference − value|, NaN if one is; 0 without elements. Statuses: INVALID_SHAPE. */
 EJK_API EJK_NODISCARD ejk_status ejk_get_abs_err(const ejk_tensor *reference,
-                                                 const ejk_tensor *value, double *out);
+                                                 const ejk_tensor *value, ejk_threads *threads,
+                                                 double *out);
 
 /**
  * Root of the mean square of the difference, over that of the reference plus 1e-8; 0 without elements.
  * Statuses: INVALID_SHAPE.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_get_err_ratio(const ejk_tensor *reference,
-                                                   const ejk_tensor *value, double *out);
+                                                   const ejk_tensor *value, ejk_threads *threads,
+                                                   double *out);
 
 /** How ejk_assert_close() judges. Zero-initialised = the defaults. */
 typedef struct ejk_assert_close_options {
     bool warning;           /**< never a mismatch, only a warning */
     ejk_opt_float err_atol; /**< an absolute error up to this always passes, ≥ 0; 1e-6 */
+    ejk_threads *threads;
 } ejk_assert_close_options;
 
 /** What ejk_assert_close() found. */
@@ -321,6 +336,7 @@ EJK_API void ejk_rpa_inputs_close(ejk_rpa_inputs *inputs);
  * Statuses: INVALID_SHAPE (rank, Tq), INVALID_DTYPE, INVALID_ARGUMENT (block_size below 1).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_generate_block_indices(ejk_random_key key, int64_t block_size,
+                                                            ejk_threads *threads,
                                                             const ejk_tensor *out);
 
 /* ---- Launch parameters ---------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@
  * fails has written nothing.
  *
  * Calls that take `threads` spread large work over them; NULL means the calling thread alone. Results are the
- * same, bit for bit, for any number of threads.
+ * same, bit for bit, for any number of threads. Calls that do not have one number for each sequence to write.
  *
  * Thread-safety: every function may be called from any thread at once, on results that do not meet.
  */
@@ -50,15 +50,18 @@ EJK_API EJK_NODISCARD ejk_status ejk_prepare_cu_seqlens_from_mask(ejk_threads *t
                                                                   const ejk_tensor *cu_seqlens_out);
 
 /** For each of the cu_seqlens[N] tokens, its position in its sequence, from 0. */
-EJK_API EJK_NODISCARD ejk_status ejk_prepare_position_ids(const ejk_tensor *cu_seqlens,
+EJK_API EJK_NODISCARD ejk_status ejk_prepare_position_ids(ejk_threads *threads,
+                                                          const ejk_tensor *cu_seqlens,
                                                           const ejk_tensor *positions_out);
 
 /** For each of the cu_seqlens[N] tokens, the number of its sequence, from 0; empty sequences count. */
-EJK_API EJK_NODISCARD ejk_status ejk_prepare_sequence_ids(const ejk_tensor *cu_seqlens,
+EJK_API EJK_NODISCARD ejk_status ejk_prepare_sequence_ids(ejk_threads *threads,
+                                                          const ejk_tensor *cu_seqlens,
                                                           const ejk_tensor *sequences_out);
 
 /** Both as rows (sequence, position): `[tokens,2]`. */
-EJK_API EJK_NODISCARD ejk_status ejk_prepare_token_indices(const ejk_tensor *cu_seqlens,
+EJK_API EJK_NODISCARD ejk_status ejk_prepare_token_indices(ejk_threads *threads,
+                                                           const ejk_tensor *cu_seqlens,
                                                            const ejk_tensor *indices_out);
 
 /**
@@ -69,7 +72,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_prepare_chunk_count(const ejk_tensor *cu_se
                                                          int64_t chunk_size, int64_t *count_out);
 
 /** Rows (sequence, chunk in it) of these chunks: `[chunks,2]`. */
-EJK_API EJK_NODISCARD ejk_status ejk_prepare_chunk_indices(const ejk_tensor *cu_seqlens,
+EJK_API EJK_NODISCARD ejk_status ejk_prepare_chunk_indices(ejk_threads *threads,
+                                                           const ejk_tensor *cu_seqlens,
                                                            int64_t chunk_size,
                                                            const ejk_tensor *indices_out);
 
@@ -164,7 +168,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_identity_convert_forward(const ejk_identity
                                                               const ejk_tensor *x, ejk_tensor *out);
 
 /** Backward: the floating `gradient` in the type of `convert`, which `gradient_out` must have. */
-EJK_API EJK_NODISCARD ejk_status ejk_identity_convert_backward(const ejk_identity_convert *convert,
+EJK_API EJK_NODISCARD ejk_status ejk_identity_convert_backward(ejk_threads *threads,
+                                                               const ejk_identity_convert *convert,
                                                                const ejk_tensor *gradient,
                                                                const ejk_tensor *gradient_out);
 

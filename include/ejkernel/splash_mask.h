@@ -240,7 +240,8 @@ EJK_API uint64_t ejk_splash_mask_hash(const ejk_splash_mask *mask);
 /**
  * Reads a rectangle: per axis from `start` up to, without, `stop`, into a bool tensor of that shape with
  * contiguous rows. Nothing else of the mask is evaluated.
- * Statuses: INVALID_ARGUMENT (a slice outside the mask), INVALID_SHAPE, INVALID_DTYPE, INVALID_LAYOUT.
+ * Statuses: INVALID_ARGUMENT (a slice outside the mask), INVALID_SHAPE, INVALID_DTYPE, INVALID_LAYOUT,
+ * UNAVAILABLE (memory of another device).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_splash_mask_read(const ejk_splash_mask *mask,
                                                       const int64_t *start, const int64_t *stop,
@@ -254,19 +255,21 @@ EJK_API EJK_NODISCARD ejk_status ejk_splash_mask_check(const ejk_splash_mask *ma
 
 /**
  * The elements of a causal mask without the mask: `out` is a bool tensor [Q, K] with contiguous rows, whose
- * element (t, c) becomes t + offset >= c.
+ * element (t, c) becomes t + offset >= c. NULL `threads` = the calling thread alone.
  * Statuses: INVALID_ARGUMENT (NULL, an empty axis), INVALID_SHAPE (not two axes), INVALID_DTYPE,
- * INVALID_LAYOUT.
+ * INVALID_LAYOUT, UNAVAILABLE (memory of another device).
  */
-EJK_API EJK_NODISCARD ejk_status ejk_make_causal_mask(int64_t offset, const ejk_tensor *out);
+EJK_API EJK_NODISCARD ejk_status ejk_make_causal_mask(int64_t offset, ejk_threads *threads,
+                                                      const ejk_tensor *out);
 
 /** The same as ejk_local_mask_create() has it. */
 EJK_API EJK_NODISCARD ejk_status ejk_make_local_attention_mask(ejk_window window_size,
-                                                               int64_t offset,
+                                                               int64_t offset, ejk_threads *threads,
                                                                const ejk_tensor *out);
 
 /** The same as ejk_chunked_causal_mask_create() has it: INVALID_ARGUMENT for a chunk_size below 1, too. */
 EJK_API EJK_NODISCARD ejk_status ejk_make_chunk_attention_mask(int64_t chunk_size,
+                                                               ejk_threads *threads,
                                                                const ejk_tensor *out);
 
 /* ---- MaskInfo -------------------------------------------------------------------------------------- */

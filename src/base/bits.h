@@ -108,4 +108,8 @@ static inline void ejki_pack_bytes(const unsigned char *bytes, int64_t count, ui
  */
 void ejki_transpose_bits(uint64_t block[64]);
 
+/* The bytes of a rectangle turned around its diagonal: to[j * to_stride + i] = from[i * from_stride + j]. */
+void ejki_transpose_bytes(const unsigned char *from, int64_t from_stride, int64_t rows,
+                          int64_t columns, unsigned char *to, int64_t to_stride);
+
 #endif

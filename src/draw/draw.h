@@ -72,11 +72,25 @@ static inline int64_t ejki_cell_length(const ejki_picture *picture, int axis) {
 /* The first and last cell of a row that is not empty; false if all are. */
 bool ejki_picture_visited(const ejki_picture *picture, int64_t row, int64_t *first, int64_t *last);
 
+/* A line of words about a picture: what they say has a bound. */
+typedef struct {
+    char text[256];
+} ejki_words;
+
 /* "causal mask, 64 x 64" and the like. */
-void ejki_print_name(FILE *out, const ejki_picture *picture);
+ejki_words ejki_name_words(const ejki_picture *picture);
 
 /* "blocks of 8 x 8: 28 empty, 8 partial, 28 full; 50.8 % visible" */
-void ejki_print_counts(FILE *out, const ejki_picture *picture);
+ejki_words ejki_counts_words(const ejki_picture *picture);
+
+/* "queries 0 to 63 downwards, keys 0 to 63 to the right" */
+ejki_words ejki_axes_words(const ejki_picture *picture);
+
+/* What the line of visits is said to be. */
+#define EJKI_ORDER_WORDS "line: the order of visits, from the dot to the square"
+
+/* What a state is called. */
+const char *ejki_state_word(const ejki_picture *picture, int state);
 
 /* ---- Formats --------------------------------------------------------------------------------------- */
 
@@ -91,10 +105,13 @@ void ejki_print_escaped(FILE *out, const char *text);
 /* Title as XML: the user's, or the mask's name. */
 void ejki_print_title(FILE *out, const ejki_picture *picture, const ejki_drawing *drawing);
 
-/* The colours, told apart without red and green: by hue and by lightness. */
+/*
+ * The colours, told apart without red and green: by hue and by lightness. Both have a contrast of 3:1 to empty
+ * cells and to the line of visits, as is asked of graphics.
+ */
 #define EJKI_COLOUR_EMPTY   "#ffffff"
-#define EJKI_COLOUR_PARTIAL "#f2a93b"
-#define EJKI_COLOUR_FULL    "#3d8fd1"
+#define EJKI_COLOUR_PARTIAL "#d97f0c"
+#define EJKI_COLOUR_FULL    "#2a6fb0"
 #define EJKI_COLOUR_PAPER   "#f4f4f1"
 #define EJKI_COLOUR_ORDER   "#111111"
 

@@ -4,27 +4,31 @@
 
 static const char head[] =
     "<style>\n"
-    "body { margin: 1rem auto; padding: 0 1rem; max-width: 60rem; background: " EJKI_COLOUR_PAPER
+    "body { margin: 1rem auto; padding: 0 1rem; max-width: 50rem; background: " EJKI_COLOUR_PAPER
     "; color: #222; font: 1rem/1.5 sans-serif }\n"
     "h1 { font-size: 1.2rem; margin: 0 }\n"
     "p { margin: 0 }\n"
-    "svg { display: block; max-width: 100%; height: auto }\n"
+    "body > svg { display: block; max-width: 100%; max-height: max(20rem, 100vh - 13rem); height: "
+    "auto }\n"
+    ".key { display: flex; flex-wrap: wrap; gap: 0 1.5rem }\n"
+    ".key i { display: inline-block; width: .75em; height: .75em; margin-right: .4em; border: 1px "
+    "solid #777 }\n"
     ".map { cursor: crosshair; touch-action: none }\n"
     ".map:focus { outline: 3px solid " EJKI_COLOUR_PARTIAL " }\n"
-    "#tools { display: flex; gap: .5rem; align-items: center; margin: .5rem 0 }\n"
+    "#tools { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; margin: .5rem 0 }\n"
     "#tools[hidden] { display: none }\n"
-    "button { font: inherit; min-width: 2.5rem }\n"
+    "button { font: inherit; min-width: 2.5rem; white-space: nowrap }\n"
     "output { display: block; min-height: 1.5rem }\n"
     "</style>\n";
 
-static const char tools[] =
-    "<div id=\"tools\" hidden>\n"
-    "<button id=\"in\" aria-label=\"zoom in\">+</button>\n"
-    "<button id=\"out\" aria-label=\"zoom out\">&minus;</button>\n"
-    "<button id=\"whole\">whole mask</button>\n"
-    "<label id=\"visits\"><input type=\"checkbox\" id=\"order\"> order of visits</label>\n"
-    "</div>\n"
-    "<output id=\"place\" aria-live=\"polite\"></output>\n";
+static const char tools[] = "<div id=\"tools\" hidden>\n"
+                            "<button id=\"in\" aria-label=\"zoom in\">+</button>\n"
+                            "<button id=\"out\" aria-label=\"zoom out\">&minus;</button>\n"
+                            "<button id=\"whole\">whole mask</button>\n"
+                            "<label id=\"visits\"><input type=\"checkbox\" id=\"order\"> order of "
+                            "visits, from the dot to the square</label>\n"
+                            "</div>\n"
+                            "<output id=\"place\" aria-live=\"polite\"></output>\n";
 
 /* `mask` stands before it: shape, cell, rows of runs as [state, length, …], whether cells are blocks. */
 static const char script[] =
@@ -66,8 +70,7 @@ static const char script[] =
     "  if (i < 0 || j < 0 || i >= height || j >= width) { by('place').value = ''; return; }\n"
     "  const state = rows[i][j];\n"
     "  let text = `query ${range(i, mask.cell[0], mask.shape[0])}, `\n"
-    "    + `key ${range(j, mask.cell[1], mask.shape[1])}: ${['empty', 'partial', "
-    "'full'][state]}`;\n"
+    "    + `key ${range(j, mask.cell[1], mask.shape[1])}: ${mask.words[state]}`;\n"
     "  if (mask.blocks && state) {\n"
     "    const number = before[i] + rows[i].slice(0, j).filter(other => other).length;\n"
     "    text += `, visit ${number} of ${seen}`;\n"
@@ -130,6 +133,16 @@ static void print_runs(FILE *out, const ejki_picture *picture) {
     }
 }
 
+static void print_legend(FILE *out, const ejki_picture *picture) {
+    static const char *const colours[] = {EJKI_COLOUR_EMPTY, EJKI_COLOUR_PARTIAL, EJKI_COLOUR_FULL};
+    fputs("<p class=\"key\">", out);
+    for (int state = FULL; state >= EMPTY; state--)
+        if (ejki_state_word(picture, state)[0] != '\0')
+            fprintf(out, "<span><i style=\"background: %s\"></i>%s</span>\n", colours[state],
+                    ejki_state_word(picture, state));
+    fprintf(out, "<span>%s</span></p>\n", ejki_axes_words(picture).text);
+}
+
 void ejki_draw_html(FILE *out, const ejki_picture *picture, const ejki_drawing *drawing) {
     const ejk_mask_survey *survey = &picture->survey;
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -139,13 +152,21 @@ void ejki_draw_html(FILE *out, const ejki_picture *picture, const ejki_drawing *
     fprintf(out, "</title>\n%s</head>\n<body>\n<h1>", head);
     ejki_print_title(out, picture, drawing);
     fputs("</h1>\n", out);
+    if (drawing->legend) fprintf(out, "<p>%s</p>\n", ejki_counts_words(picture).text);
     fputs(tools, out);
-    ejki_draw_svg(out, picture, drawing);
+    /* The page has the words, so that they stay as large as text is where the drawing is small. */
+    ejki_drawing bare = *drawing;
+    bare.legend = false;
+    ejki_draw_svg(out, picture, &bare);
+    if (drawing->legend) print_legend(out, picture);
     bool visits = ejki_cells_are_blocks(picture) && !ejki_blocks_are_elements(picture);
     fprintf(out,
-            "<script>\nconst mask = { shape: [%lld, %lld], cell: [%lld, %lld], blocks: %s, runs: [",
+            "<script>\nconst mask = { shape: [%lld, %lld], cell: [%lld, %lld], blocks: %s,\n"
+            "words: ['%s', '%s', '%s'], runs: [",
             (long long)survey->q, (long long)survey->kv, (long long)ejki_cell_length(picture, 0),
-            (long long)ejki_cell_length(picture, 1), visits ? "true" : "false");
+            (long long)ejki_cell_length(picture, 1), visits ? "true" : "false",
+            ejki_state_word(picture, EMPTY), ejki_state_word(picture, PARTIAL),
+            ejki_state_word(picture, FULL));
     print_runs(out, picture);
     fprintf(out, "] };\n%s</script>\n</body>\n</html>\n", script);
 }

@@ -172,38 +172,59 @@ bool ejki_picture_visited(const ejki_picture *picture, int64_t row, int64_t *fir
     return *last >= 0;
 }
 
-void ejki_print_name(FILE *out, const ejki_picture *picture) {
+/* One more piece behind the words that are there. */
+#define ADD(words, ...)                                                                            \
+    snprintf((words).text + strlen((words).text), sizeof(words).text - strlen((words).text),       \
+             __VA_ARGS__)
+
+ejki_words ejki_name_words(const ejki_picture *picture) {
+    ejki_words words = {""};
     if (picture->heads > 0)
-        fprintf(out, "head %lld of %lld, ", (long long)picture->head, (long long)picture->heads);
-    fprintf(out, "%s mask, %lld x %lld", ejk_splash_mask_kind_name(picture->mask->kind),
-            (long long)picture->survey.q, (long long)picture->survey.kv);
+        ADD(words, "head %lld of %lld, ", (long long)picture->head, (long long)picture->heads);
+    ADD(words, "%s mask, %lld x %lld", ejk_splash_mask_kind_name(picture->mask->kind),
+        (long long)picture->survey.q, (long long)picture->survey.kv);
+    return words;
 }
 
 /* In tenths of a per cent, so that no locale has a say; what is not all or nothing is not said to be. */
-static void print_share(FILE *out, const ejk_mask_survey *survey) {
+static void add_share(ejki_words *words, const ejk_mask_survey *survey) {
     bool none = survey->partial + survey->full == 0, all = survey->partial + survey->empty == 0;
     int tenths = (int)(survey->share * 1000 + 0.5);
     if (tenths <= 0 && !none)
-        fputs("less than 0.1 %", out);
+        ADD(*words, "less than 0.1 %% visible");
     else if (tenths >= 1000 && !all)
-        fputs("more than 99.9 %", out);
+        ADD(*words, "more than 99.9 %% visible");
     else
-        fprintf(out, "%d.%d %%", tenths / 10, tenths % 10);
-    fputs(" visible", out);
+        ADD(*words, "%d.%d %% visible", tenths / 10, tenths % 10);
 }
 
-void ejki_print_counts(FILE *out, const ejki_picture *picture) {
+ejki_words ejki_counts_words(const ejki_picture *picture) {
     const ejk_mask_survey *survey = &picture->survey;
+    ejki_words words = {""};
     if (ejki_blocks_are_elements(picture))
-        fprintf(out, "elements: %lld hidden, %lld visible", (long long)survey->empty,
-                (long long)survey->full);
+        ADD(words, "elements: %lld hidden, %lld visible", (long long)survey->empty,
+            (long long)survey->full);
     else
-        fprintf(out, "blocks of %lld x %lld: %lld empty, %lld partial, %lld full",
-                (long long)survey->block_shape[0], (long long)survey->block_shape[1],
-                (long long)survey->empty, (long long)survey->partial, (long long)survey->full);
+        ADD(words, "blocks of %lld x %lld: %lld empty, %lld partial, %lld full",
+            (long long)survey->block_shape[0], (long long)survey->block_shape[1],
+            (long long)survey->empty, (long long)survey->partial, (long long)survey->full);
     if (!ejki_cells_are_blocks(picture))
-        fprintf(out, ", %lld x %lld to a cell", (long long)picture->group[0],
-                (long long)picture->group[1]);
-    fputs("; ", out);
-    print_share(out, survey);
+        ADD(words, ", %lld x %lld to a cell", (long long)picture->group[0],
+            (long long)picture->group[1]);
+    ADD(words, "; ");
+    add_share(&words, survey);
+    return words;
+}
+
+ejki_words ejki_axes_words(const ejki_picture *picture) {
+    ejki_words words = {""};
+    ADD(words, "queries 0 to %lld downwards, keys 0 to %lld to the right",
+        (long long)(picture->survey.q - 1), (long long)(picture->survey.kv - 1));
+    return words;
+}
+
+const char *ejki_state_word(const ejki_picture *picture, int state) {
+    static const char *const words[][FULL + 1] = {{"empty", "partial", "full"},
+                                                  {"hidden", "", "visible"}};
+    return words[ejki_shows_elements(picture)][state];
 }

@@ -2,7 +2,9 @@
 /* Pictures as SVG: a path of runs per state, so that a file is as long as the mask is intricate. */
 #include "draw/draw.h"
 
-enum { MARGIN = 16, LINE = 20, TEXT_SIZE = 13, SMALLEST_ORDER = 6, MOST_LINES = 64 };
+#include <string.h>
+
+enum { MARGIN = 16, LINE = 20, TEXT_SIZE = 13, LETTER = 7, SMALLEST_ORDER = 6, MOST_LINES = 64 };
 
 void ejki_print_escaped(FILE *out, const char *text) {
     for (; *text != '\0'; text++) switch (*text) {
@@ -18,7 +20,7 @@ void ejki_print_title(FILE *out, const ejki_picture *picture, const ejki_drawing
     if (drawing->title != NULL)
         ejki_print_escaped(out, drawing->title);
     else
-        ejki_print_name(out, picture);
+        fputs(ejki_name_words(picture).text, out);
 }
 
 /* ---- Cells ----------------------------------------------------------------------------------------- */
@@ -83,8 +85,28 @@ static void print_order(FILE *out, const ejki_picture *picture, int64_t side, bo
 
 /* ---- Words ----------------------------------------------------------------------------------------- */
 
-static void print_line(FILE *out, int64_t y, const char *attributes) {
-    fprintf(out, "<text x=\"%d\" y=\"%lld\"%s>", MARGIN, (long long)y, attributes);
+/* A line of text, drawn narrower if it might not fit: letters are about half as wide as high. */
+static void open_line(FILE *out, int64_t y, int64_t room, size_t letters, const char *attributes) {
+    fprintf(out, "<text x=\"%d\" y=\"%lld\"%s", MARGIN, (long long)y, attributes);
+    if ((int64_t)letters * LETTER > room)
+        fprintf(out, " textLength=\"%lld\" lengthAdjust=\"spacingAndGlyphs\"", (long long)room);
+    fputc('>', out);
+}
+
+static void print_line(FILE *out, int64_t y, int64_t room, const char *words,
+                       const char *attributes) {
+    open_line(out, y, room, strlen(words), attributes);
+    fprintf(out, "%s</text>\n", words);
+}
+
+static void print_caption(FILE *out, const ejki_picture *picture, const ejki_drawing *drawing,
+                          int64_t room) {
+    const char *title = drawing->title;
+    size_t letters = title != NULL ? strlen(title) : strlen(ejki_name_words(picture).text);
+    open_line(out, LINE + 4, room, letters, " font-weight=\"bold\"");
+    ejki_print_title(out, picture, drawing);
+    fputs("</text>\n", out);
+    print_line(out, 2 * LINE + 4, room, ejki_counts_words(picture).text, "");
 }
 
 static void print_key(FILE *out, int64_t x, int64_t y, const char *colour, const char *word) {
@@ -94,18 +116,15 @@ static void print_key(FILE *out, int64_t x, int64_t y, const char *colour, const
             (long long)x, (long long)(y - 11), colour, (long long)(x + 18), (long long)y, word);
 }
 
-static void print_legend(FILE *out, const ejki_picture *picture, bool line, int64_t y) {
-    const ejk_mask_survey *survey = &picture->survey;
-    bool elements = ejki_shows_elements(picture);
-    print_key(out, MARGIN, y, EJKI_COLOUR_FULL, elements ? "visible" : "full");
-    print_key(out, MARGIN + 80, y, EJKI_COLOUR_EMPTY, elements ? "hidden" : "empty");
-    if (!elements) print_key(out, MARGIN + 160, y, EJKI_COLOUR_PARTIAL, "partial");
-    print_line(out, y + LINE, "");
-    fprintf(out, "queries 0 to %lld downwards, keys 0 to %lld to the right</text>\n",
-            (long long)(survey->q - 1), (long long)(survey->kv - 1));
-    if (!line) return;
-    print_line(out, y + 2 * LINE, " class=\"order\"");
-    fputs("line: the order of visits, from the dot to the square</text>\n", out);
+static void print_legend(FILE *out, const ejki_picture *picture, bool line, int64_t room,
+                         int64_t y) {
+    static const char *const colours[] = {EJKI_COLOUR_EMPTY, EJKI_COLOUR_PARTIAL, EJKI_COLOUR_FULL};
+    static const int order[] = {FULL, EMPTY, PARTIAL};
+    int64_t step = ejki_min(80, room / 3);
+    for (int i = 0; i < (ejki_shows_elements(picture) ? 2 : 3); i++)
+        print_key(out, MARGIN + i * step, y, colours[order[i]], ejki_state_word(picture, order[i]));
+    print_line(out, y + LINE, room, ejki_axes_words(picture).text, "");
+    if (line) print_line(out, y + 2 * LINE, room, EJKI_ORDER_WORDS, " class=\"order\"");
 }
 
 /* ---- The picture ----------------------------------------------------------------------------------- */
@@ -124,23 +143,15 @@ void ejki_draw_svg(FILE *out, const ejki_picture *picture, const ejki_drawing *d
     int64_t all = top + height + foot + MARGIN;
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%lld\" height=\"%lld\" "
-            "viewBox=\"0 0 %lld %lld\" role=\"img\" font-family=\"sans-serif\" font-size=\"%d\" "
+            "viewBox=\"0 0 %lld %lld\"%s role=\"img\" font-family=\"sans-serif\" font-size=\"%d\" "
             "fill=\"#222222\">\n<title>",
             (long long)drawing->width, (long long)all, (long long)drawing->width, (long long)all,
-            TEXT_SIZE);
+            drawing->page ? " preserveAspectRatio=\"xMinYMin\"" : "", TEXT_SIZE);
     ejki_print_title(out, picture, drawing);
-    fputs("</title>\n<desc>", out);
-    ejki_print_counts(out, picture);
-    fprintf(out, "</desc>\n<rect width=\"%lld\" height=\"%lld\" fill=\"%s\"/>\n",
-            (long long)drawing->width, (long long)all, EJKI_COLOUR_PAPER);
-    if (drawing->legend) {
-        print_line(out, LINE + 4, " font-weight=\"bold\"");
-        ejki_print_title(out, picture, drawing);
-        fputs("</text>\n", out);
-        print_line(out, 2 * LINE + 4, "");
-        ejki_print_counts(out, picture);
-        fputs("</text>\n", out);
-    }
+    fprintf(out, "</title>\n<desc>%s</desc>\n<rect width=\"%lld\" height=\"%lld\" fill=\"%s\"/>\n",
+            ejki_counts_words(picture).text, (long long)drawing->width, (long long)all,
+            EJKI_COLOUR_PAPER);
+    if (drawing->legend) print_caption(out, picture, drawing, room);
     fprintf(out,
             "<svg class=\"map\" x=\"%d\" y=\"%lld\" width=\"%lld\" height=\"%lld\" "
             "viewBox=\"0 0 %lld %lld\">\n<rect width=\"%lld\" height=\"%lld\" fill=\"%s\"/>\n"
@@ -156,6 +167,6 @@ void ejki_draw_svg(FILE *out, const ejki_picture *picture, const ejki_drawing *d
             "</svg>\n<rect x=\"%d\" y=\"%lld\" width=\"%lld\" height=\"%lld\" fill=\"none\" "
             "stroke=\"#8a8a8a\"/>\n",
             MARGIN, (long long)top, (long long)width, (long long)height);
-    if (drawing->legend) print_legend(out, picture, line, top + height + LINE);
+    if (drawing->legend) print_legend(out, picture, line, room, top + height + LINE);
     fputs("</svg>\n", out);
 }

@@ -109,41 +109,52 @@ static void print_axis(const struct page *page) {
     fputc('\n', page->out);
 }
 
+/* Words in lines no longer than the page is wide; a word that is longer has a line of its own. */
+static void print_words(const struct page *page, const char *words) {
+    int64_t at = 0;
+    while (*words != '\0') {
+        size_t length = strcspn(words, " ");
+        int64_t letters = 0;
+        for (size_t i = 0; i < length; i++) letters += ((unsigned char)words[i] & 0xc0) != 0x80;
+        bool fits = at + (at > 0) + letters <= page->drawing->width;
+        if (at > 0) fputc(fits ? ' ' : '\n', page->out);
+        at = (fits ? at + (at > 0) : 0) + letters;
+        fwrite(words, 1, length, page->out);
+        words += length;
+        words += strspn(words, " ");
+    }
+    fputc('\n', page->out);
+}
+
 static void print_legend(const struct page *page) {
     const ejki_picture *picture = page->picture;
     const ejk_mask_survey *survey = &picture->survey;
     long long visits = survey->partial + survey->full;
     bool plain = ejki_shows_elements(picture);
     for (int state = FULL; state >= EMPTY; state--) {
-        static const char *const words[] = {"empty", "partial", "full"};
-        static const char *const element_words[] = {"hidden", "", "visible"};
         if (plain && state == PARTIAL) continue;
         if (page->drawing->colour)
             fprintf(page->out, "\x1b[48;5;%dm  \x1b[0m", ansi[state]);
         else
             fputs(state == EMPTY ? "blank" : shade[state], page->out);
-        fprintf(page->out, " %s%s", plain ? element_words[state] : words[state],
-                state == EMPTY ? "" : ", ");
+        fprintf(page->out, " %s%s", ejki_state_word(picture, state), state == EMPTY ? "" : ", ");
     }
     fputc('\n', page->out);
     if (page->numbers)
-        fputs("numbers: the order of visits\n", page->out);
-    else if (page->drawing->order && !ejki_blocks_are_elements(picture))
-        fprintf(page->out, "%lld visits, row after row, from left to right\n", visits);
+        print_words(page, "numbers: the order of visits");
+    else if (page->drawing->order && !ejki_blocks_are_elements(picture)) {
+        ejki_words words;
+        snprintf(words.text, sizeof words.text, "%lld visits, row after row, from left to right",
+                 visits);
+        print_words(page, words.text);
+    }
 }
 
 void ejki_draw_text(FILE *out, const ejki_picture *picture, const ejki_drawing *drawing) {
     struct page page = {.out = out, .picture = picture, .drawing = drawing};
     find_widths(&page);
-    if (drawing->title != NULL)
-        fputs(drawing->title, out);
-    else
-        ejki_print_name(out, picture);
-    fputc('\n', out);
-    if (drawing->legend) {
-        ejki_print_counts(out, picture);
-        fputc('\n', out);
-    }
+    print_words(&page, drawing->title != NULL ? drawing->title : ejki_name_words(picture).text);
+    if (drawing->legend) print_words(&page, ejki_counts_words(picture).text);
     int64_t width = picture->cell_columns * page.cell;
     print_axis(&page);
     fprintf(out, "%*s ┌", page.label, "");

@@ -114,9 +114,3 @@ void ejk_splash_mask_info_close(ejk_splash_mask_info *info) {
     ejk_splash_mask_release((ejk_splash_mask *)info->mask_function);
     memset(info, 0, sizeof *info);
 }
-
-void ejki_transpose_block(uint8_t *block, int64_t rows, int64_t columns, uint8_t *scratch) {
-    memcpy(scratch, block, (size_t)(rows * columns));
-    for (int64_t j = 0; j < columns; j++)
-        for (int64_t i = 0; i < rows; i++) *block++ = scratch[i * columns + j];
-}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Masks whose elements are known when the kernel runs: every block is kept, and no two are compared. */
+#include "base/bits.h"
 #include "mask/process.h"
 
 #include <stdlib.h>
@@ -13,32 +14,56 @@ struct dynamic {
     uint8_t *blocks; /* [heads][rows][columns][bq][bkv], for dkv the last two exchanged */
 };
 
-/* The stride is a constant where it can be, so that compilers take many elements at once. */
-static inline void copy_elements(const uint8_t *from, int64_t stride, int64_t count, uint8_t *to,
-                                 int64_t step) {
-    for (int64_t i = 0; i < count; i++) to[i * step] = from[i * stride] != 0;
+static void copy_row(const uint8_t *from, int64_t stride, int64_t count, uint8_t *to) {
+    if (stride == 1)
+        for (int64_t i = 0; i < count; i++) to[i] = from[i] != 0;
+    else
+        for (int64_t i = 0; i < count; i++) to[i] = from[i * stride] != 0;
 }
 
-enum { STRIP = 64 }; /* columns that are turned at a time: a line of the mask, lines of the block */
+/* What was seen of a block. */
+struct seen {
+    bool any, all;
+};
 
-static void copy_block(const struct dynamic *dynamic, int64_t head, int64_t row, int64_t column,
-                       uint8_t *out) {
+static void look(struct seen *seen, const uint8_t *bytes, int64_t count) {
+    bool any, all;
+    ejki_scan_bytes(bytes, count, &any, &all);
+    seen->any |= any;
+    seen->all &= all;
+}
+
+/* A block for dkv: pieces are read as long as memory likes it, and turned into whole lines of the block. */
+static struct seen turn_block(const struct dynamic *dynamic, const uint8_t *from, uint8_t *out) {
+    enum { HEIGHT = 64, WIDTH = 512 };
     const ejki_mask_call *call = dynamic->call;
-    const int64_t stride = dynamic->column_stride;
+    struct seen seen = {.all = true};
+    uint8_t piece[HEIGHT * WIDTH];
+    for (int64_t a = 0; a < call->bq; a += HEIGHT)
+        for (int64_t b = 0; b < call->bkv; b += WIDTH) {
+            int64_t rows = ejki_min(HEIGHT, call->bq - a);
+            int64_t columns = ejki_min(WIDTH, call->bkv - b);
+            for (int64_t i = 0; i < rows; i++)
+                copy_row(from + (a + i) * dynamic->row_stride + b * dynamic->column_stride,
+                         dynamic->column_stride, columns, piece + i * columns);
+            look(&seen, piece, rows * columns);
+            ejki_transpose_bytes(piece, columns, rows, columns, out + b * call->bq + a, call->bq);
+        }
+    return seen;
+}
+
+static struct seen copy_block(const struct dynamic *dynamic, int64_t head, int64_t row,
+                              int64_t column, uint8_t *out) {
+    const ejki_mask_call *call = dynamic->call;
     const uint8_t *from = dynamic->elements + head * dynamic->head_stride +
-                          row * dynamic->row_stride + column * stride;
-    if (call->dkv) {
-        for (int64_t b = 0; b < call->bkv; b += STRIP)
-            for (int64_t a = 0; a < call->bq; a++)
-                copy_elements(from + a * dynamic->row_stride + b * stride, stride,
-                              ejki_min(STRIP, call->bkv - b), out + b * call->bq + a, call->bq);
-        return;
+                          row * dynamic->row_stride + column * dynamic->column_stride;
+    if (call->dkv) return turn_block(dynamic, from, out);
+    struct seen seen = {.all = true};
+    for (int64_t a = 0; a < call->bq; a++, from += dynamic->row_stride, out += call->bkv) {
+        copy_row(from, dynamic->column_stride, call->bkv, out);
+        look(&seen, out, call->bkv);
     }
-    for (int64_t a = 0; a < call->bq; a++, from += dynamic->row_stride, out += call->bkv)
-        if (stride == 1)
-            copy_elements(from, 1, call->bkv, out, 1);
-        else
-            copy_elements(from, stride, call->bkv, out, 1);
+    return seen;
 }
 
 /* One block row of one head. */
@@ -50,12 +75,12 @@ static void process_row(void *dynamic_, int64_t index) {
     for (int64_t j = 0; j < call->columns; j++) {
         int64_t cell = index * call->columns + j;
         uint8_t *block = dynamic->blocks + cell * size;
-        bool any, all;
-        copy_block(dynamic, head, i * call->bq, j * call->bkv, block);
-        ejki_scan_bytes(block, size, &any, &all);
-        dynamic->grid.states[cell] = all ? FULL : any ? PARTIAL : EMPTY;
-        dynamic->grid.next[0][cell] = (int32_t)(!any ? 0 : call->dkv ? i % call->shard_rows : j);
-        dynamic->grid.next[1][cell] = (int32_t)(any && !all ? shard_row * call->columns + j : 0);
+        struct seen seen = copy_block(dynamic, head, i * call->bq, j * call->bkv, block);
+        bool partial = seen.any && !seen.all;
+        int64_t next = call->dkv ? i % call->shard_rows : j;
+        dynamic->grid.states[cell] = seen.all ? FULL : partial ? PARTIAL : EMPTY;
+        dynamic->grid.next[0][cell] = (int32_t)(seen.any ? next : 0);
+        dynamic->grid.next[1][cell] = (int32_t)(partial ? shard_row * call->columns + j : 0);
     }
 }
 

@@ -54,6 +54,10 @@ static inline int64_t ejki_mask_position(const ejk_splash_mask *mask, int64_t ro
 void ejki_mask_row(const ejk_splash_mask *mask, int64_t row, int64_t column, int64_t count,
                    uint8_t *out);
 
+/* Whether a rectangle of the mask, [start, stop), can be read into `out`. */
+ejk_status ejki_mask_read_check(const ejk_splash_mask *mask, const int64_t *start,
+                                const int64_t *stop, const ejk_tensor *out);
+
 /* Elements of a rectangle, row after row. */
 void ejki_mask_block(const ejk_splash_mask *mask, int64_t row, int64_t column, int64_t rows,
                      int64_t columns, uint8_t *out);

@@ -236,15 +236,35 @@ static void number_blocks(struct table *table, int64_t cells) {
             table->masks->ids[c] = numbers[table->masks->ids[c]];
 }
 
+enum { TURNED = 64 }; /* rows that are turned at once: a line of the turned block */
+
+/* Rows of a block whose first element is at (first, column), turned for dkv. */
+static void turn_rows(const ejki_mask_call *call, const ejk_splash_mask *mask, int64_t first,
+                      int64_t column, int64_t row, int64_t rows, uint8_t *out) {
+    enum { WIDTH = 512 };
+    uint8_t piece[TURNED * WIDTH];
+    for (int64_t a = row; a < row + rows; a += TURNED)
+        for (int64_t b = 0; b < call->bkv; b += WIDTH) {
+            int64_t columns = ejki_min(WIDTH, call->bkv - b);
+            int64_t count = ejki_min(TURNED, row + rows - a);
+            ejki_mask_block(mask, first + a, column + b, count, columns, piece);
+            ejki_transpose_bytes(piece, columns, count, columns, out + b * call->bq + a, call->bq);
+        }
+}
+
 static void copy_part(void *table_, int64_t index) {
     const struct table *table = table_;
     const ejki_mask_call *call = table->call;
     int64_t block = index / table->parts, row = index % table->parts * table->part_rows;
     int64_t rows = ejki_min(table->part_rows, call->bq - row);
     int64_t cell = table->entries[table->distinct[block]].cell, within = cell % call->cells;
-    ejki_mask_block(mask_of(table, cell), within / call->columns * call->bq + row,
-                    within % call->columns * call->bkv, rows, call->bkv,
-                    table->blocks + block * table->block_bytes + row * call->bkv);
+    const ejk_splash_mask *mask = mask_of(table, cell);
+    uint8_t *out = table->blocks + block * table->block_bytes;
+    int64_t first = within / call->columns * call->bq, column = within % call->columns * call->bkv;
+    if (call->dkv)
+        turn_rows(call, mask, first, column, row, rows, out);
+    else
+        ejki_mask_block(mask, first + row, column, rows, call->bkv, out + row * call->bkv);
 }
 
 static ejk_status copy_blocks(struct table *table) {
@@ -259,7 +279,9 @@ static ejk_status copy_blocks(struct table *table) {
                       (long long)limit);
     table->blocks = ejki_allocate(bytes);
     if (table->blocks == NULL) return out_of_memory();
-    table->part_rows = ejki_min(ejki_cdiv(PART_BYTES, call->bkv), call->bq);
+    table->part_rows = ejki_cdiv(PART_BYTES, call->bkv);
+    if (call->dkv) table->part_rows = ejki_round_up(table->part_rows, TURNED);
+    table->part_rows = ejki_min(table->part_rows, call->bq);
     table->parts = ejki_cdiv(call->bq, table->part_rows);
     ejk_parallel_for(call->threads, table->distinct_count * table->parts, copy_part, table);
     return EJK_OK;

@@ -164,14 +164,6 @@ static ejk_status make_grid(const ejki_mask_call *call, const ejki_masks *masks,
 static ejk_status publish_blocks(const ejki_mask_call *call, ejki_masks *masks,
                                  ejk_splash_mask_info *info) {
     if (masks->blocks == NULL) return EJK_OK;
-    int64_t size = call->bq * call->bkv;
-    if (call->dkv) {
-        uint8_t *scratch = NULL;
-        EJKI_TRY(ejki_mask_alloc(call, size, 1, &scratch));
-        for (int64_t i = 0; i < masks->block_count; i++)
-            ejki_transpose_block(masks->blocks + i * size, call->bq, call->bkv, scratch);
-        free(scratch);
-    }
     ejki_info_keep(info, PARTIAL_BLOCKS, masks->blocks);
     info->partial_mask_blocks =
         ejk_tensor_3d(masks->blocks, EJK_DTYPE_BOOL, masks->block_count,

@@ -63,7 +63,7 @@ void ejki_dense_settle(int64_t count, uint8_t *states, uint64_t *hashes);
 uint64_t ejki_block_hash(const ejki_mask_call *call, const ejk_splash_mask *mask, int64_t cell,
                          uint64_t secret);
 
-/* Fills in masks->ids, blocks and block_count. */
+/* Fills in masks->ids, blocks (for dkv with their axes exchanged) and block_count. */
 ejk_status ejki_partial_table(const ejki_mask_call *call, ejki_masks *masks);
 
 /* data_next (want_partial false) or mask_next of all planes, each beginning anew in every group of shards. */
@@ -88,8 +88,5 @@ ejk_status ejki_info_open(ejk_splash_mask_info *info);
 
 /* Hands an array over to the info. */
 void ejki_info_keep(ejk_splash_mask_info *info, int place, void *array);
-
-/* Exchanges the axes of a block [rows][columns]; `scratch` has its size. */
-void ejki_transpose_block(uint8_t *block, int64_t rows, int64_t columns, uint8_t *scratch);
 
 #endif

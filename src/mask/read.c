@@ -160,43 +160,70 @@ const ejk_splash_mask *ejk_splash_mask_head(const ejk_splash_mask *mask, int64_t
     return mask->parts[head];
 }
 
-static ejk_status check_slice(const ejk_splash_mask *mask, const int64_t *start,
-                              const int64_t *stop, const ejk_tensor *out, int32_t *rank) {
+static int64_t magnitude(int64_t step) {
+    return step < 0 ? -step : step;
+}
+
+/* Whether no row of a result meets another: its other axes step over all that the narrower ones reach. */
+static bool rows_apart(const ejk_tensor *out) {
+    int32_t axis[2] = {out->rank - 2, 0}, axes = out->rank - 1;
+    int64_t reach = out->shape[out->rank - 1];
+    if (ejk_tensor_count(out) == 0) return true;
+    if (axes == 2 && magnitude(out->strides[0]) < magnitude(out->strides[1])) {
+        axis[0] = 0;
+        axis[1] = 1;
+    }
+    for (int32_t i = 0; i < axes; i++) {
+        int64_t length = out->shape[axis[i]], step = magnitude(out->strides[axis[i]]);
+        if (length > 1 && step < reach) return false;
+        if (length > 1) reach += (length - 1) * step;
+    }
+    return true;
+}
+
+ejk_status ejki_mask_read_check(const ejk_splash_mask *mask, const int64_t *start,
+                                const int64_t *stop, const ejk_tensor *out) {
     int64_t shape[3];
-    *rank = ejk_splash_mask_shape(mask, shape);
-    for (int32_t i = 0; i < *rank; i++)
+    int32_t rank = ejk_splash_mask_shape(mask, shape);
+    for (int32_t i = 0; i < rank; i++)
         if (start[i] < 0 || stop[i] > shape[i] || start[i] > stop[i])
             return REFUSE(INVALID_ARGUMENT, INVALID_ARGUMENT,
                           "the slice of axis %d is %lld to %lld, expected a part of 0 to %lld",
                           (int)i, (long long)start[i], (long long)stop[i], (long long)shape[i]);
     ejki_splash_reason_set(EJK_SPLASH_REASON_INVALID_ARGUMENT);
     EJKI_TRY(ejk_tensor_check(out, "out"));
+    if (out->device_type != EJK_DEVICE_CPU)
+        return REFUSE(UNAVAILABLE, INVALID_ARGUMENT, "out lies on device type %d, expected the CPU",
+                      (int)out->device_type);
     if (out->dtype != EJK_DTYPE_BOOL)
         return REFUSE(INVALID_DTYPE, INVALID_ARGUMENT, "out is of %s, expected bool",
                       ejk_dtype_name(out->dtype));
-    if (out->rank != *rank)
+    if (out->rank != rank)
         return REFUSE(INVALID_SHAPE, INVALID_ARGUMENT, "out has %d axes, expected %d",
-                      (int)out->rank, (int)*rank);
-    for (int32_t i = 0; i < *rank; i++)
+                      (int)out->rank, (int)rank);
+    for (int32_t i = 0; i < rank; i++)
         if (out->shape[i] != stop[i] - start[i])
             return REFUSE(INVALID_SHAPE, INVALID_ARGUMENT,
                           "axis %d of out has the length %lld, expected that of the slice, %lld",
                           (int)i, (long long)out->shape[i], (long long)(stop[i] - start[i]));
-    if (out->shape[*rank - 1] > 1 && out->strides[*rank - 1] != 1)
+    if (out->shape[rank - 1] > 1 && out->strides[rank - 1] != 1)
         return REFUSE(INVALID_LAYOUT, INVALID_ARGUMENT,
                       "out has a step of %lld within its rows, expected 1",
-                      (long long)out->strides[*rank - 1]);
+                      (long long)out->strides[rank - 1]);
+    if (!rows_apart(out))
+        return REFUSE(INVALID_LAYOUT, INVALID_ARGUMENT,
+                      "out has rows that meet by its strides, expected each at a place of its own");
     return EJK_OK;
 }
 
 ejk_status ejk_splash_mask_read(const ejk_splash_mask *mask, const int64_t *start,
                                 const int64_t *stop, const ejk_tensor *out) {
-    int32_t rank;
     if (mask == NULL || start == NULL || stop == NULL || out == NULL)
         return REFUSE(INVALID_ARGUMENT, INVALID_ARGUMENT,
                       "ejk_splash_mask_read: mask, start, stop or out is NULL");
-    EJKI_TRY(check_slice(mask, start, stop, out, &rank));
+    EJKI_TRY(ejki_mask_read_check(mask, start, stop, out));
     if (ejk_tensor_count(out) == 0) return EJK_OK;
+    int32_t rank = out->rank;
     int64_t heads = rank == 3 ? stop[0] - start[0] : 1;
     const int64_t *from = start + rank - 2, *to = stop + rank - 2;
     int64_t row_step = out->strides[rank - 2], head_step = rank == 3 ? out->strides[0] : 0;

@@ -3,6 +3,7 @@
 #include <ejkernel/numeric.h>
 
 #include "base/base.h"
+#include "device/copy.h"
 #include "numeric/array.h"
 
 #include <inttypes.h>
@@ -55,7 +56,7 @@ static int32_t parts_of(int64_t length, int64_t chunk_size, part parts[2]) {
 }
 
 ejk_status ejk_chunk_array(const ejk_tensor *array, int64_t chunk_size, int32_t axis,
-                           double pad_value, const ejk_tensor *out) {
+                           double pad_value, ejk_threads *threads, const ejk_tensor *out) {
     EJKI_TRY(check_pair(array, "array", out));
     if (array->rank < 1 || array->rank >= EJK_MAX_RANK) {
         return ejki_fail(EJK_STATUS_INVALID_SHAPE,
@@ -78,7 +79,7 @@ ejk_status ejk_chunk_array(const ejk_tensor *array, int64_t chunk_size, int32_t 
     for (int32_t i = 0; i < count; i++) {
         ejk_tensor source = plain_part(*array, axis, chunk_size, parts[i]);
         ejk_tensor target = chunked_part(*out, axis, parts[i]);
-        EJKI_TRY(ejk_tensor_copy(&source, &target));
+        EJKI_TRY(ejki_copy(threads, &source, &target));
     }
     int64_t rest = length % chunk_size;
     if (rest == 0) return EJK_OK;
@@ -86,11 +87,11 @@ ejk_status ejk_chunk_array(const ejk_tensor *array, int64_t chunk_size, int32_t 
     target = ejk_tensor_slice(target, axis + 1, rest, chunk_size - rest);
     ejk_tensor source = ejk_tensor_contiguous(&pad_value, EJK_DTYPE_F64, target.rank, target.shape);
     for (int32_t i = 0; i < source.rank; i++) source.strides[i] = 0;
-    return ejk_tensor_copy(&source, &target);
+    return ejki_copy(threads, &source, &target);
 }
 
 ejk_status ejk_unchunk_array(const ejk_tensor *chunks, int64_t original_length, int32_t axis,
-                             const ejk_tensor *out) {
+                             ejk_threads *threads, const ejk_tensor *out) {
     EJKI_TRY(check_pair(chunks, "chunks", out));
     if (chunks->rank < 2) {
         return ejki_fail(EJK_STATUS_INVALID_SHAPE,
@@ -117,7 +118,7 @@ ejk_status ejk_unchunk_array(const ejk_tensor *chunks, int64_t original_length, 
     for (int32_t i = 0; i < count; i++) {
         ejk_tensor source = chunked_part(*chunks, axis, parts[i]);
         ejk_tensor target = plain_part(*out, axis, chunk_size, parts[i]);
-        EJKI_TRY(ejk_tensor_copy(&source, &target));
+        EJKI_TRY(ejki_copy(threads, &source, &target));
     }
     return EJK_OK;
 }

@@ -4,6 +4,7 @@
 #include "base/base.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static ejk_status require_out(const void *out) {
     return out ? EJK_OK : ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "out is NULL");
@@ -43,6 +44,21 @@ ejk_status ejk_get_padded_headsize(int64_t head_dim, int64_t *out) {
     EJKI_TRY(require_out(out));
     EJKI_TRY(next_power_of_2(head_dim, "head_dim", &power));
     *out = ejki_max(16, power);
+    return EJK_OK;
+}
+
+ejk_status ejk_get_input_shapes(int64_t shapes_out[EJK_INPUT_SHAPES][EJK_INPUT_SHAPE_AXES]) {
+    if (!shapes_out) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "shapes_out is NULL");
+    for (int n = 0; n < EJK_INPUT_SHAPES; n++) {
+        int power = 8 + n % 10;
+        const int64_t shape[EJK_INPUT_SHAPE_AXES] = {power < 16 ? INT64_C(1) << (16 - power) : 1,
+                                                     1,
+                                                     INT64_C(1) << power,
+                                                     16,
+                                                     1 + n / 10,
+                                                     128};
+        memcpy(shapes_out[n], shape, sizeof shape);
+    }
     return EJK_OK;
 }
 

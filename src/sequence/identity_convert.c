@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An identity whose gradient has a type of its own. */
+#include "device/copy.h"
 #include "sequence/sequence.h"
 
 static ejk_status check(const ejk_identity_convert *convert) {
@@ -29,7 +30,7 @@ ejk_status ejk_identity_convert_forward(const ejk_identity_convert *convert, con
     return EJK_OK;
 }
 
-ejk_status ejk_identity_convert_backward(const ejk_identity_convert *convert,
+ejk_status ejk_identity_convert_backward(ejk_threads *threads, const ejk_identity_convert *convert,
                                          const ejk_tensor *gradient,
                                          const ejk_tensor *gradient_out) {
     EJKI_TRY(check(convert));
@@ -41,5 +42,5 @@ ejk_status ejk_identity_convert_backward(const ejk_identity_convert *convert,
                          ejk_dtype_name(gradient_out->dtype), ejk_dtype_name(convert->dtype));
     }
     EJKI_TRY(ejki_sequence_apart(gradient_out, "gradient_out", gradient, "gradient"));
-    return ejk_tensor_copy(gradient, gradient_out);
+    return ejki_copy(threads, gradient, gradient_out);
 }

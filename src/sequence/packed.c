@@ -5,29 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { PIECE = 512 };
-
-/* Rows of one or two numbers on their way to a result. */
-typedef struct writer {
-    const ejk_tensor *out;
-    int64_t done, waiting; /* rows */
-    int64_t rows[PIECE][2];
-} writer;
-
-static ejk_status flush(writer *w) {
-    ejk_tensor part = ejk_tensor_slice(*w->out, 0, w->done, w->waiting);
-    ejk_tensor rows = ejk_tensor_2d(w->rows, EJK_DTYPE_I64, w->waiting, 2);
-    if (part.rank == 1) rows = ejki_tensor_at(ejk_tensor_transpose(rows, 0, 1), 0);
-    w->done += w->waiting;
-    w->waiting = 0;
-    return ejk_tensor_copy(&rows, &part);
-}
-
-static ejk_status put(writer *w, int64_t first, int64_t second) {
-    w->rows[w->waiting][0] = first;
-    w->rows[w->waiting][1] = second;
-    return ++w->waiting == PIECE ? flush(w) : EJK_OK;
-}
+enum { PIECE = 512, TASK = 64 * PIECE };
 
 /* What a row says of element i of sequence n. */
 enum content { ELEMENT, SEQUENCE, SEQUENCE_AND_ELEMENT };
@@ -35,24 +13,27 @@ enum content { ELEMENT, SEQUENCE, SEQUENCE_AND_ELEMENT };
 typedef struct listing {
     const char *name; /* of the result */
     enum content content;
-    int64_t chunk_size; /* 1: elements are tokens */
+    const ejki_lengths *lengths; /* in elements: tokens or chunks */
+    const ejk_tensor *out;
 } listing;
 
-static int64_t pieces(const ejki_lengths *lengths, int64_t n, int64_t chunk_size) {
-    return ejki_cdiv(lengths->ends[n + 1] - lengths->ends[n], chunk_size);
-}
-
-static int64_t all_pieces(const ejki_lengths *lengths, int64_t chunk_size) {
-    int64_t count = 0;
-    for (int64_t n = 0; n < lengths->sequences; n++) count += pieces(lengths, n, chunk_size);
-    return count;
+/* From tokens to the chunks that each sequence is cut into. */
+static void count_chunks(ejki_lengths *lengths, int64_t chunk_size) {
+    int64_t *ends = lengths->ends, start = 0, chunks = 0;
+    for (int64_t n = 0; n < lengths->sequences; n++) {
+        int64_t end = ends[n + 1];
+        chunks += ejki_cdiv(end - start, chunk_size);
+        start = end;
+        ends[n + 1] = chunks;
+    }
 }
 
 /* The greatest number of a listing, or 0 of none. */
-static int64_t greatest(const ejki_lengths *lengths, const listing *what) {
+static int64_t greatest(const listing *what) {
+    const int64_t *ends = what->lengths->ends;
     int64_t result = 0;
-    for (int64_t n = 0; n < lengths->sequences; n++) {
-        int64_t count = pieces(lengths, n, what->chunk_size);
+    for (int64_t n = 0; n < what->lengths->sequences; n++) {
+        int64_t count = ends[n + 1] - ends[n];
         if (count == 0) continue;
         if (what->content != SEQUENCE) result = ejki_max(result, count - 1);
         if (what->content != ELEMENT) result = ejki_max(result, n);
@@ -60,41 +41,81 @@ static int64_t greatest(const ejki_lengths *lengths, const listing *what) {
     return result;
 }
 
-static ejk_status write_listing(const ejki_lengths *lengths, const ejk_tensor *cu_seqlens,
-                                const listing *what, const ejk_tensor *out) {
-    int64_t shape[] = {all_pieces(lengths, what->chunk_size), 2};
-    int32_t rank = what->content == SEQUENCE_AND_ELEMENT ? 2 : 1;
-    EJKI_TRY(ejki_sequence_output(out, what->name, EJKI_INDICES, rank, shape));
-    EJKI_TRY(ejki_sequence_apart(out, what->name, cu_seqlens, "cu_seqlens"));
-    EJKI_TRY(ejki_sequence_fits(out, what->name, greatest(lengths, what)));
-    writer w = {.out = out};
-    for (int64_t n = 0; n < lengths->sequences; n++) {
-        int64_t count = pieces(lengths, n, what->chunk_size);
-        for (int64_t i = 0; i < count; i++) {
-            EJKI_TRY(put(&w, what->content == ELEMENT ? i : n, i));
-        }
+/* The sequence that element number `at` of all is in. */
+static int64_t sequence_of(const ejki_lengths *lengths, int64_t at) {
+    int64_t low = 0, high = lengths->sequences - 1;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (lengths->ends[middle + 1] > at)
+            high = middle;
+        else
+            low = middle + 1;
     }
-    return flush(&w);
+    return low;
 }
 
-static ejk_status list(const ejk_tensor *cu_seqlens, const listing *what, const ejk_tensor *out) {
+/* Shapes were checked, and the buffer is apart from all: a copy cannot be refused. */
+static void store(const ejk_tensor *out, int64_t at, int64_t count, int64_t (*rows)[2]) {
+    ejk_tensor part = ejk_tensor_slice(*out, 0, at, count);
+    ejk_tensor source = ejk_tensor_2d(rows, EJK_DTYPE_I64, count, 2);
+    if (part.rank == 1) source = ejki_tensor_at(ejk_tensor_transpose(source, 0, 1), 0);
+    ejk_status status = ejk_tensor_copy(&source, &part);
+    (void)status;
+}
+
+static void list_part(void *argument, int64_t index) {
+    const listing *what = argument;
+    const int64_t *ends = what->lengths->ends;
+    int64_t at = index * TASK, n = sequence_of(what->lengths, at);
+    int64_t end = ejki_min(at + TASK, ejki_lengths_total(what->lengths));
+    while (at < end) {
+        int64_t rows[PIECE][2], count = ejki_min(PIECE, end - at);
+        for (int64_t i = 0; i < count; i++) {
+            while (ends[n + 1] <= at + i) n++;
+            rows[i][1] = at + i - ends[n];
+            rows[i][0] = what->content == ELEMENT ? rows[i][1] : n;
+        }
+        store(what->out, at, count, rows);
+        at += count;
+    }
+}
+
+static ejk_status write_listing(ejk_threads *threads, const ejk_tensor *cu_seqlens, listing *what) {
+    int64_t count = ejki_lengths_total(what->lengths), shape[] = {count, 2};
+    int32_t rank = what->content == SEQUENCE_AND_ELEMENT ? 2 : 1;
+    EJKI_TRY(ejki_sequence_output(what->out, what->name, EJKI_INDICES, rank, shape));
+    EJKI_TRY(ejki_sequence_apart(what->out, what->name, cu_seqlens, "cu_seqlens"));
+    EJKI_TRY(ejki_sequence_fits(what->out, what->name, greatest(what)));
+    ejk_parallel_for(threads, ejki_cdiv(count, TASK), list_part, what);
+    return EJK_OK;
+}
+
+/* Elements are chunks of `chunk_size` tokens. */
+static ejk_status list(ejk_threads *threads, const ejk_tensor *cu_seqlens, int64_t chunk_size,
+                       listing what) {
     ejki_lengths lengths;
     EJKI_TRY(ejki_lengths_read(cu_seqlens, &lengths));
-    ejk_status status = write_listing(&lengths, cu_seqlens, what, out);
+    if (chunk_size > 1) count_chunks(&lengths, chunk_size);
+    what.lengths = &lengths;
+    ejk_status status = write_listing(threads, cu_seqlens, &what);
     free(lengths.ends);
     return status;
 }
 
-ejk_status ejk_prepare_position_ids(const ejk_tensor *cu_seqlens, const ejk_tensor *positions_out) {
-    return list(cu_seqlens, &(listing){"positions_out", ELEMENT, 1}, positions_out);
+ejk_status ejk_prepare_position_ids(ejk_threads *threads, const ejk_tensor *cu_seqlens,
+                                    const ejk_tensor *positions_out) {
+    return list(threads, cu_seqlens, 1, (listing){"positions_out", ELEMENT, NULL, positions_out});
 }
 
-ejk_status ejk_prepare_sequence_ids(const ejk_tensor *cu_seqlens, const ejk_tensor *sequences_out) {
-    return list(cu_seqlens, &(listing){"sequences_out", SEQUENCE, 1}, sequences_out);
+ejk_status ejk_prepare_sequence_ids(ejk_threads *threads, const ejk_tensor *cu_seqlens,
+                                    const ejk_tensor *sequences_out) {
+    return list(threads, cu_seqlens, 1, (listing){"sequences_out", SEQUENCE, NULL, sequences_out});
 }
 
-ejk_status ejk_prepare_token_indices(const ejk_tensor *cu_seqlens, const ejk_tensor *indices_out) {
-    return list(cu_seqlens, &(listing){"indices_out", SEQUENCE_AND_ELEMENT, 1}, indices_out);
+ejk_status ejk_prepare_token_indices(ejk_threads *threads, const ejk_tensor *cu_seqlens,
+                                     const ejk_tensor *indices_out) {
+    return list(threads, cu_seqlens, 1,
+                (listing){"indices_out", SEQUENCE_AND_ELEMENT, NULL, indices_out});
 }
 
 static ejk_status check_chunk_size(int64_t chunk_size) {
@@ -103,11 +124,11 @@ static ejk_status check_chunk_size(int64_t chunk_size) {
                      chunk_size);
 }
 
-ejk_status ejk_prepare_chunk_indices(const ejk_tensor *cu_seqlens, int64_t chunk_size,
-                                     const ejk_tensor *indices_out) {
+ejk_status ejk_prepare_chunk_indices(ejk_threads *threads, const ejk_tensor *cu_seqlens,
+                                     int64_t chunk_size, const ejk_tensor *indices_out) {
     EJKI_TRY(check_chunk_size(chunk_size));
-    return list(cu_seqlens, &(listing){"indices_out", SEQUENCE_AND_ELEMENT, chunk_size},
-                indices_out);
+    return list(threads, cu_seqlens, chunk_size,
+                (listing){"indices_out", SEQUENCE_AND_ELEMENT, NULL, indices_out});
 }
 
 ejk_status ejk_prepare_chunk_count(const ejk_tensor *cu_seqlens, int64_t chunk_size,
@@ -119,24 +140,19 @@ ejk_status ejk_prepare_chunk_count(const ejk_tensor *cu_seqlens, int64_t chunk_s
     }
     ejki_lengths lengths;
     EJKI_TRY(ejki_lengths_read(cu_seqlens, &lengths));
-    *count_out = all_pieces(&lengths, chunk_size);
+    count_chunks(&lengths, chunk_size);
+    *count_out = ejki_lengths_total(&lengths);
     free(lengths.ends);
     return EJK_OK;
 }
 
-static ejk_status write_offsets(const ejki_lengths *lengths, const ejk_tensor *cu_seqlens,
-                                int64_t chunk_size, const ejk_tensor *out) {
+static ejk_status write_offsets(const ejki_lengths *chunks, const ejk_tensor *cu_seqlens,
+                                const ejk_tensor *out) {
     EJKI_TRY(ejki_sequence_output(out, "offsets_out", EJKI_INDICES, 1, cu_seqlens->shape));
     EJKI_TRY(ejki_sequence_apart(out, "offsets_out", cu_seqlens, "cu_seqlens"));
-    EJKI_TRY(ejki_sequence_fits(out, "offsets_out", all_pieces(lengths, chunk_size)));
-    writer w = {.out = out};
-    int64_t before = 0;
-    EJKI_TRY(put(&w, 0, 0));
-    for (int64_t n = 0; n < lengths->sequences; n++) {
-        before += pieces(lengths, n, chunk_size);
-        EJKI_TRY(put(&w, before, 0));
-    }
-    return flush(&w);
+    EJKI_TRY(ejki_sequence_fits(out, "offsets_out", ejki_lengths_total(chunks)));
+    ejk_tensor offsets = ejk_tensor_1d(chunks->ends, EJK_DTYPE_I64, chunks->sequences + 1);
+    return ejk_tensor_copy(&offsets, out);
 }
 
 ejk_status ejk_prepare_chunk_offsets(const ejk_tensor *cu_seqlens, int64_t chunk_size,
@@ -144,7 +160,8 @@ ejk_status ejk_prepare_chunk_offsets(const ejk_tensor *cu_seqlens, int64_t chunk
     EJKI_TRY(check_chunk_size(chunk_size));
     ejki_lengths lengths;
     EJKI_TRY(ejki_lengths_read(cu_seqlens, &lengths));
-    ejk_status status = write_offsets(&lengths, cu_seqlens, chunk_size, offsets_out);
+    count_chunks(&lengths, chunk_size);
+    ejk_status status = write_offsets(&lengths, cu_seqlens, offsets_out);
     free(lengths.ends);
     return status;
 }
