@@ -19,7 +19,7 @@ static double mean_loss(const float *rows, int count) {
     for (int i = 0; i + 1 < count; i++) {
         const float *row = &rows[i * VOCABULARY];
         double sum = 0;
-        for (int j = 0; j < VOCABULARY; j++) sum += exp(row[j]);
+        for (int j = 0; j < VOCABULARY; j++) sum += exp((double)row[j]);
         loss += log(sum) - row[prompt[i + 1]];
     }
     return loss / (count - 1);

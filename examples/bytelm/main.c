@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Completes a text with a small language model: byte by byte, always the likeliest, up to an empty line.
- * Arguments: the folder of the model, the text, by default the start of a Python function, and --dtype with the
- * type that attention computes in, by default f32.
+ * Arguments: --dtype and what attention computes in, the folder of the model, and the text.
  */
 #include "model.h"
 
