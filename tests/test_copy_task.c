@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-/* Until the losses have fallen a hundredfold. */
-enum { STEPS = 140 };
+/* Until the losses have fallen to a hundredth. */
+enum { STEPS = 120 };
 
 /* Of two losses of the same step, as a part of them. */
 #define LOSS_TOLERANCE 1e-5

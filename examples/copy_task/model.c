@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    BATCH = 32,
+    BATCH = 16,
     LAYERS = 2,
     WIDTH = 32,
     HEADS = 4,
