@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* Until the losses have fallen to a hundredth. */
+/* Until the loss is far below a tenth of the first. */
 enum { STEPS = 120 };
 
 /* Of two losses of the same step, as a part of them. */
@@ -36,7 +36,7 @@ static void test_learns(void **state) {
     /* At first each of the symbols is as likely as any. */
     EXPECT_NEAR(fast.loss[0], log(COPY_SYMBOLS), 1);
     assert_true(fast.loss[STEPS - 1] < fast.loss[0] / 10);
-    EXPECT_NEAR(fast.right, 1, 0.01);
+    EXPECT_NEAR(fast.right, 1, 0.05);
     train("reference", &plain);
     for (int i = 0; i < STEPS; i++) EXPECT_NEAR(fast.loss[i] / plain.loss[i], 1, LOSS_TOLERANCE);
 }
