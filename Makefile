@@ -12,9 +12,11 @@ all:
 	@cmake --build build
 
 demo: all
-	@cmake --build build --target bytelm_attention bytelm
+	@cmake --build build --target bytelm_attention bytelm bytelm_logits
 	build/examples/bytelm_attention examples/data/bytelm
+	build/examples/bytelm_logits examples/data/bytelm
 	build/examples/bytelm examples/data/bytelm
+	build/examples/bytelm --dtype bf16 examples/data/bytelm
 
 check:
 	@tools/setup.sh check

@@ -9,7 +9,9 @@
 /* All that a bench holds. */
 typedef struct bench_state {
     const bench_options *wish;
-    op_call call; /* the arguments that are no tensors */
+    op_call call;  /* the arguments that are no tensors */
+    op_call plain; /* platform and configuration only */
+    call_layout layout;
     bench_request request;
     int32_t *threads;
     int thread_counts;
@@ -40,6 +42,11 @@ static bool read_threads(bench_state *state) {
     }
 }
 
+static bool set_options(const bench_options *wish, const op_call *call) {
+    return call_set_config(call, wish->config) &&
+           call_set_platform(call->kernel, call->args, wish->platform);
+}
+
 static bool prepare(bench_state *state) {
     const bench_options *wish = state->wish;
     if (wish->shapes.count == 0)
@@ -49,10 +56,13 @@ static bool prepare(bench_state *state) {
                         (int)BENCH_MOST_REPETITIONS);
     state->request.cold = wish->cold;
     state->request.arguments = &state->call;
-    return call_set_config(&state->call, wish->config) &&
-           call_set_platform(state->call.kernel, state->call.args, wish->platform) &&
-           shape_options(wish->dtype, wish->with, wish->layout, &state->request.shape) &&
-           read_threads(state);
+    if (!set_options(wish, &state->call) || !set_options(wish, &state->plain) ||
+        !shape_options(wish->dtype, wish->with, wish->layout, &state->request.shape) ||
+        !layout_open(&wish->data, &state->layout))
+        return false;
+    state->request.shape.layout = &state->layout;
+    if (wish->plain || layout_given(&state->layout)) state->request.plain = &state->plain;
+    return read_threads(state);
 }
 
 /* ---- Measuring ------------------------------------------------------------------------------------- */
@@ -78,6 +88,21 @@ static json_t *arguments_json(const op_call *call) {
     return arguments;
 }
 
+/* In turn with the plain call. */
+static bool measure_beside(const bench_state *state, ejk_context *context, bench_case *bench,
+                           bench_result *out) {
+    const bench_request request = bench_plain(&state->request);
+    bench_case plain;
+    if (!(bench->scores > 0))
+        return complain("--plain is given, but what %s costs by visible score is not known",
+                        state->call.kernel->op_id);
+    if (!bench_case_open(&request, context, &plain)) return false;
+    out->plain = shape_text(&request.shape.axes);
+    const bool measured = out->plain && bench_measure(bench, &plain, context, state->wish, out);
+    bench_case_close(&plain);
+    return measured;
+}
+
 static bool measure_shape(const bench_state *state, ejk_context *context, bench_case *bench,
                           bench_result *out) {
     const char *against = state->wish->against;
@@ -85,9 +110,12 @@ static bool measure_shape(const bench_state *state, ejk_context *context, bench_
     out->arguments = arguments_json(&bench->call);
     out->dtype = state->request.shape.dtype;
     out->host = state->host;
+    out->lengths = state->layout.text;
+    out->alive = state->layout.alive;
     return out->shape && out->arguments && bench_verify(bench) &&
            (!against || bench_compare(bench, context, against, out)) &&
-           bench_measure(bench, context, state->wish, out);
+           (state->wish->plain ? measure_beside(state, context, bench, out)
+                               : bench_measure(bench, NULL, context, state->wish, out));
 }
 
 static bool with_context(const bench_state *state, int32_t threads, ejk_context **out) {
@@ -111,6 +139,8 @@ static bool add_result(bench_state *state, int32_t threads) {
 /* All symbols 8, batch and heads 1: what is left is the cost of calling. */
 static bool measure_host(bench_state *state) {
     bench_request tiny = state->request;
+    if (layout_given(&state->layout)) tiny = bench_plain(&tiny);
+    tiny.plain = NULL;
     tiny.cold = false;
     for (int32_t i = 0; i < tiny.shape.axes.count; i++) {
         const char *name = tiny.shape.axes.axis[i].name;
@@ -134,7 +164,8 @@ static bool measure_all(bench_state *state) {
         calloc((size_t)shapes->count * (size_t)state->thread_counts, sizeof *state->results);
     if (!state->results) return complain("no memory for the results");
     for (int i = 0; i < shapes->count; i++) {
-        if (!shape_sizes(shapes->items[i], &state->request.shape.axes)) return false;
+        if (!shape_sizes(shapes->items[i], &state->layout, &state->request.shape.axes))
+            return false;
         if (i == 0 && !measure_host(state)) return false;
         for (int k = 0; k < state->thread_counts; k++)
             if (!add_result(state, state->threads[k])) return false;
@@ -154,9 +185,17 @@ static const char method[] =
     "two. The report has medians over all repetitions; shares are medians of shares. A loop that\n"
     "notices whether another program uses the same cores runs before and after each batch too;\n"
     "repetitions with cores to themselves are counted, and their median share is told besides.\n"
-    "FLOPs count what causal and window leave visible; bytes count inputs and outputs once. "
-    "Shapes\n"
-    "with fewer than 8 FLOPs per byte, and all with --cold, take their inputs in turn from as "
+    "FLOPs count what causal, window, --lengths and --alive leave visible; bytes count inputs and\n"
+    "outputs once. --lengths packs sequences (cum_seqlens_q and cum_seqlens_k), and --alive fills "
+    "a\n"
+    "MaskInfo: in each row of blocks as many are full, at random places. --plain compares with "
+    "the\n"
+    "dense call without masks, biases, sinks and caps, for packed sequences with as many of one\n"
+    "length and as many scores: a batch of it follows each batch, and the median quotient of "
+    "their\n"
+    "times per visible score is told.\n"
+    "Shapes with fewer than 8 FLOPs per byte, and all with --cold, take their inputs in turn from "
+    "as "
     "much\n"
     "memory as twice the last cache, and the read ceiling of a buffer of that size is measured\n"
     "around each batch as well. Elsewhere inputs may lie in a cache, and a share of bandwidth\n"
@@ -180,16 +219,18 @@ static int print_help(const ejk_kernel *kernel, const option *own) {
 static int bench_operation(const ejk_kernel *kernel, int count, char **words, const option *own,
                            const bench_options *wish) {
     bench_state state = {.wish = wish};
-    if (!call_open(kernel, &state.call)) return FAILED;
+    const bool opened = call_open(kernel, &state.call) && call_open(kernel, &state.plain);
     const field_flags fields = {kernel, state.call.args, NULL};
-    bool measured = options_parse(count, words, own, &fields) && prepare(&state) &&
+    bool measured = opened && options_parse(count, words, own, &fields) && prepare(&state) &&
                     measure_all(&state) &&
                     bench_report(kernel, state.results, state.count, wish->json) &&
                     (!wish->plot || bench_plot(wish->plot, kernel, state.results, state.count));
     for (int i = 0; i < state.count; i++) bench_result_close(&state.results[i]);
     free(state.results);
     free(state.threads);
-    call_close(&state.call);
+    layout_close(&state.layout);
+    if (opened) call_close(&state.plain);
+    if (state.call.args) call_close(&state.call);
     return measured ? DONE : FAILED;
 }
 
@@ -216,6 +257,15 @@ int bench_command(int count, char **words) {
         {"dtype", OPTION_TEXT, &wish.dtype, "TYPE", "element type of the inputs; default f32"},
         {"with", OPTION_TEXT, &wish.with, "NAMES", "optional tensors to give, as bias,softmax_aux"},
         {"layout", OPTION_TEXT, &wish.layout, "ORDER", "bthd (default), or bhtd: heads first"},
+        {"lengths", OPTION_TEXT, &wish.data.lengths, "LENGTHS",
+         "packed sequences in place of B, T and S: 4096,63x16 (one, and 63 of 16), 64x1-2048 "
+         "(random)"},
+        {"alive", OPTION_NUMBER, &wish.data.alive, "PART",
+         "blocks of a MaskInfo to visit, as 0.1; the others are empty"},
+        {"block", OPTION_COUNT, &wish.data.block, "N",
+         "queries and keys of such a block; default 128"},
+        {"plain", OPTION_ALONE, &wish.plain, "",
+         "tell the time per visible score over that of the plain call, measured in turn"},
         {"threads", OPTION_TEXT, &wish.threads, "N,...", "numbers of threads, each one a row"},
         {"isa", OPTION_TEXT, &wish.isa, "TIER", "highest instruction-set tier, as avx2"},
         {"platform", OPTION_TEXT, &wish.platform, "NAME", "auto, simd or reference"},

@@ -14,9 +14,10 @@ enum { BENCH_MOST_REPETITIONS = 1000 };
 typedef struct bench_options {
     texts shapes;
     const char *dtype, *with, *threads, *isa, *platform, *config, *against, *layout, *plot;
+    layout_words data;
     double seconds;
     int32_t repeat; /* 0 = as `seconds` allows; at most BENCH_MOST_REPETITIONS */
-    bool cold, json, help;
+    bool cold, plain, json, help;
 } bench_options;
 
 /* ---- bench_case.c: a shape with memory to run on ---------------------------------------------------- */
@@ -28,6 +29,8 @@ typedef struct bench_options {
 typedef struct bench_case {
     op_call call; /* the arguments, tensors without memory */
     ejk_plan *plan;
+    ejk_cost cost; /* by what is visible, so far as shape and layout tell */
+    double scores; /* visible ones of a head; 0 = not known */
     void *
         *args; /* `copies` structs of arguments, each with inputs of its own; results are shared */
     int64_t copies, next;
@@ -39,11 +42,19 @@ typedef struct bench_case {
 /* What a case is made from. */
 typedef struct bench_request {
     const op_call *arguments; /* those that are no tensors */
+    /* The same of the plain call, platform and configuration only; NULL: visible scores are not counted. */
+    const op_call *plain;
     call_shape shape;
     bool cold; /* rotate inputs, whatever the arithmetic intensity */
 } bench_request;
 
 bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out);
+
+/*
+ * The plain call beside a request: dense, without masks, biases, sinks and caps. Packed sequences are
+ * sequences of one length, as many with as many scores.
+ */
+bench_request bench_plain(const bench_request *request);
 void bench_case_close(bench_case *bench);
 
 /* Runs once, on the next copy of the inputs. */
@@ -84,14 +95,22 @@ typedef struct bench_result {
     double time, time_p10, time_p90;
     bench_rate compute, memory;
     bench_host host;
-    const char *against; /* platform compared with, or NULL */
+    const char *lengths; /* of packed sequences, as they were given, or NULL */
+    double alive;        /* part of the blocks that was asked for, or 0 */
+    double scores;       /* visible ones of a head, or 0 */
+    char *plain;         /* shape of the call measured beside it, or NULL */
+    double over_plain, over_plain_p10, over_plain_p90; /* time per visible score over that one's */
+    const char *against;                               /* platform compared with, or NULL */
     difference difference;
     double against_time;
 } bench_result;
 
-/* Measures a case that runs rightly; fills everything but shape, arguments, host costs and comparison. */
-bool bench_measure(bench_case *bench, ejk_context *context, const bench_options *wish,
-                   bench_result *out);
+/*
+ * Measures a case that runs rightly; fills everything but shapes, arguments, host costs and comparison. A
+ * second case, or NULL, is measured in turn with it.
+ */
+bool bench_measure(bench_case *bench, bench_case *plain, ejk_context *context,
+                   const bench_options *wish, bench_result *out);
 
 /* Measures what calling costs. */
 bool bench_measure_host(bench_case *tiny, ejk_context *context, bench_host *out);

@@ -157,10 +157,11 @@ static int64_t copies_of(const bench_case *bench, int64_t bytes) {
     return bench->cold && most > bytes ? (most + bytes - 1) / bytes : 1;
 }
 
-static bool allocate(bench_case *bench, ejk_context *context, bool cold) {
+static bool allocate(bench_case *bench, ejk_context *context, const bench_request *request) {
     const ejk_kernel *kernel = bench->call.kernel;
+    const call_layout *layout = request->shape.layout;
     int64_t inputs = total(&bench->call, false), outputs = total(&bench->call, true);
-    bench->cold = inputs > 0 && (cold || ejk_plan_is_memory_bound(bench->plan));
+    bench->cold = inputs > 0 && (request->cold || ejk_plan_is_memory_bound(bench->plan));
     int64_t copies = copies_of(bench, inputs);
     bench->memory = bench_allocate(copies * inputs + outputs);
     bench->args = calloc((size_t)copies, sizeof *bench->args);
@@ -176,18 +177,78 @@ static bool allocate(bench_case *bench, ejk_context *context, bool cold) {
         memcpy(args, bench->call.args, kernel->args->size);
         at = place(kernel, args, false, at);
         fill_inputs(kernel, args, &state);
+        if (layout) layout_fill(layout, kernel, args);
         if (!fill_forward(kernel, context, args)) return false;
     }
     return true;
 }
 
-static bool build(const bench_request *request, ejk_context *context, bench_case *bench) {
+static bool plan(const bench_request *request, ejk_context *context, bench_case *bench) {
     const ejk_kernel *kernel = request->arguments->kernel;
     if (!call_open(kernel, &bench->call)) return false;
     memcpy(bench->call.args, request->arguments->args, kernel->args->size);
-    return shape_declare(&request->shape, &bench->call) &&
-           call_plan(&bench->call, context, &bench->plan) &&
-           allocate(bench, context, request->cold);
+    if (!shape_declare(&request->shape, &bench->call) ||
+        !call_plan(&bench->call, context, &bench->plan))
+        return false;
+    bench->cost = ejk_plan_cost(bench->plan);
+    return true;
+}
+
+bench_request bench_plain(const bench_request *request) {
+    bench_request plain = *request;
+    ejk_axes *axes = &plain.shape.axes;
+    const call_layout *layout = request->shape.layout;
+    plain.arguments = request->plain;
+    plain.shape.with = NULL;
+    plain.shape.layout = NULL;
+    if (!layout || !layout->lengths) return plain;
+    for (int32_t i = 0; i < axes->count; i++) {
+        const char *name = axes->axis[i].name;
+        if (strcmp(name, "N") == 0)
+            strcpy(axes->axis[i].name, "B");
+        else if (strcmp(name, "T") == 0 || strcmp(name, "S") == 0)
+            axes->axis[i].length = layout_even_length(layout);
+    }
+    return plain;
+}
+
+/* All scores of a head; 0 of an operation that has none. */
+static double all_scores(const ejk_axes *axes) {
+    static const char *const symbols[] = {"B", "T", "S"};
+    double scores = 1;
+    for (int i = 0; i < 3; i++) {
+        const int64_t length = ejk_axes_get(axes, symbols[i]);
+        scores *= length > 0 ? (double)length : 0;
+    }
+    return scores;
+}
+
+/*
+ * What a plan cannot tell, since it lies in the data: visible scores are counted here, and each costs what
+ * it costs the plain call, which sees all of its own.
+ */
+static bool count_scores(const bench_request *request, ejk_context *context, bench_case *bench) {
+    if (!request->plain) return true;
+    const bench_request plain = bench_plain(request);
+    const call_layout *layout = request->shape.layout;
+    bench_case other = {.call = {.kernel = plain.arguments->kernel}};
+    const bool planned = plan(&plain, context, &other);
+    const double all = all_scores(&plain.shape.axes);
+    const double flops = all > 0 ? other.cost.flops / all : 0; /* of a score, in all heads */
+    bench_case_close(&other);
+    if (!planned) return false;
+    if (layout && layout_given(layout)) {
+        bench->scores = layout_scores(layout, &bench->call, &request->shape.axes);
+        bench->cost.flops = flops * bench->scores;
+    } else if (flops > 0) {
+        bench->scores = bench->cost.flops / flops;
+    }
+    return true;
+}
+
+static bool build(const bench_request *request, ejk_context *context, bench_case *bench) {
+    return plan(request, context, bench) && count_scores(request, context, bench) &&
+           allocate(bench, context, request);
 }
 
 bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out) {

@@ -34,6 +34,8 @@
 typedef struct samples {
     double *time, *share, *ceiling, *memory_share, *memory_ceiling;
     double *core_share; /* the lesser of before and after; NaN = not known */
+    double
+        *over_plain; /* time per visible score over that of the plain call; only if there is one */
     int32_t count;
 } samples;
 
@@ -51,6 +53,12 @@ typedef struct ceiling_meter {
     int64_t bytes;
 } ceiling_meter;
 
+/* A case that is measured in turn with another. */
+typedef struct beside {
+    bench_case *plain; /* or NULL */
+    int64_t runs;
+} beside;
+
 /* ---- Statistics ------------------------------------------------------------------------------------ */
 
 static int by_value(const void *a, const void *b) {
@@ -67,14 +75,15 @@ double bench_quantile(double *values, int32_t count, double part) {
 }
 
 static bool open_samples(samples *out) {
-    double *all = calloc((size_t)6 * BENCH_MOST_REPETITIONS, sizeof *all);
+    double *all = calloc((size_t)7 * BENCH_MOST_REPETITIONS, sizeof *all);
     if (!all) return complain("no memory for the measurements");
     *out = (samples){.time = all,
                      .share = all + BENCH_MOST_REPETITIONS,
                      .ceiling = all + 2 * BENCH_MOST_REPETITIONS,
                      .memory_share = all + 3 * BENCH_MOST_REPETITIONS,
                      .memory_ceiling = all + 4 * BENCH_MOST_REPETITIONS,
-                     .core_share = all + 5 * BENCH_MOST_REPETITIONS};
+                     .core_share = all + 5 * BENCH_MOST_REPETITIONS,
+                     .over_plain = all + 6 * BENCH_MOST_REPETITIONS};
     return true;
 }
 
@@ -169,8 +178,17 @@ static bool finish_memory(const ceiling_meter *meter, const ejk_cost *cost, doub
     return true;
 }
 
-static bool repeat(bench_case *bench, const ceiling_meter *meter, const bench_options *wish,
-                   const bench_result *facts, samples *all) {
+/* A batch of the plain call, right after one of the case, which was the last sample. */
+static bool run_plain(const bench_case *bench, bench_case *plain, int64_t runs, samples *all) {
+    double time;
+    if (!run_batch(plain, runs, &time)) return false;
+    all->over_plain[all->count - 1] =
+        all->time[all->count - 1] / time * plain->scores / bench->scores;
+    return true;
+}
+
+static bool repeat(bench_case *bench, const beside *other, const ceiling_meter *meter,
+                   const bench_options *wish, const bench_result *facts, samples *all) {
     ceilings before, after;
     if (!read_ceilings(meter, true, &before)) return false;
     double first = before.bytes, end = ejk_now() + wish->seconds;
@@ -183,6 +201,9 @@ static bool repeat(bench_case *bench, const ceiling_meter *meter, const bench_op
             return false;
         add_sample(&facts->cost, time, &before, &after, all);
         before = after;
+        if (other->plain && (!run_plain(bench, other->plain, other->runs, all) ||
+                             !read_ceilings(meter, facts->cold, &before)))
+            return false;
     }
     return facts->cold || finish_memory(meter, &facts->cost, first, all);
 }
@@ -216,7 +237,11 @@ static int32_t count_undisturbed(const samples *all) {
     return count;
 }
 
-static void summarise(samples *all, bench_result *out) {
+static void summarise(samples *all, bool beside_plain, bench_result *out) {
+    const int32_t compared = beside_plain ? all->count : 0;
+    out->over_plain = bench_quantile(all->over_plain, compared, 0.5);
+    out->over_plain_p10 = bench_quantile(all->over_plain, compared, 0.1);
+    out->over_plain_p90 = bench_quantile(all->over_plain, compared, 0.9);
     out->repetitions = all->count;
     out->undisturbed = count_undisturbed(all);
     out->time = bench_quantile(all->time, all->count, 0.5);
@@ -235,11 +260,12 @@ static json_t *describe(const ejk_plan *plan) {
     return description;
 }
 
-bool bench_measure(bench_case *bench, ejk_context *context, const bench_options *wish,
-                   bench_result *out) {
+bool bench_measure(bench_case *bench, bench_case *plain, ejk_context *context,
+                   const bench_options *wish, bench_result *out) {
     out->plan = describe(bench->plan);
     if (!out->plan) return false;
-    out->cost = ejk_plan_cost(bench->plan);
+    out->cost = bench->cost;
+    out->scores = bench->scores;
     out->threads = ejk_threads_count(ejk_context_threads(context));
     out->copies = bench->copies;
     out->cold = bench->cold;
@@ -247,10 +273,12 @@ bool bench_measure(bench_case *bench, ejk_context *context, const bench_options 
     if (!open_meter(bench, context, &meter)) return false;
     out->rotated_bytes = meter.bytes;
     samples all = {0};
-    bool measured = open_samples(&all) &&
-                    warm_up(bench, fmin(0.2, wish->seconds / 4), &out->runs) &&
-                    repeat(bench, &meter, wish, out, &all);
-    if (measured) summarise(&all, out);
+    beside other = {.plain = plain};
+    const double warming = fmin(0.2, wish->seconds / 4);
+    bool measured = open_samples(&all) && warm_up(bench, warming, &out->runs) &&
+                    (!plain || warm_up(plain, warming, &other.runs)) &&
+                    repeat(bench, &other, &meter, wish, out, &all);
+    if (measured) summarise(&all, plain != NULL, out);
     free(all.time);
     free(meter.buffer);
     return measured;

@@ -14,6 +14,7 @@ const char *bench_plan_text(const bench_result *result, const char *name) {
 
 void bench_result_close(bench_result *result) {
     free(result->shape);
+    free(result->plain);
     json_decref(result->plan);
     json_decref(result->arguments);
     *result = (bench_result){0};
@@ -65,6 +66,13 @@ static json_t *result_json(const ejk_kernel *kernel, const bench_result *r) {
                            r->undisturbed < 0 ? json_null() : json_integer(r->undisturbed),
                            "share_of_peak_undisturbed", known(r->compute.share_undisturbed),
                            "share_of_bandwidth_undisturbed", known(r->memory.share_undisturbed)));
+    if (row)
+        json_object_update_new(
+            row, json_pack("{s:s?, s:o, s:o, s:s?, s:o, s:o, s:o}", "lengths", r->lengths, "alive",
+                           known(r->alive), "visible_scores", known(r->scores), "plain_shape",
+                           r->plain, "time_per_score_over_plain", known(r->over_plain),
+                           "time_per_score_over_plain_p10", known(r->over_plain_p10),
+                           "time_per_score_over_plain_p90", known(r->over_plain_p90)));
     if (row && r->against)
         json_object_update_new(
             row, json_pack("{s:s, s:o, s:o, s:f}", "against", r->against, "error_against",
@@ -143,6 +151,11 @@ static void print_notes(const bench_result *results, int count) {
             printf(", cold: %lld copies of the inputs rotate over %s", (long long)r->copies,
                    machine_bytes(r->rotated_bytes, bytes));
         print_undisturbed(r);
+        if (r->lengths) printf(", lengths %s", r->lengths);
+        if (r->alive > 0) printf(", %g of the blocks", r->alive);
+        if (r->plain)
+            printf(", a visible score takes %.3f (%.3f to %.3f) of the time of %s", r->over_plain,
+                   r->over_plain_p10, r->over_plain_p90, r->plain);
         if (r->against) printf(", one run of %s takes %.3f ms", r->against, 1e3 * r->against_time);
         putchar('\n');
     }

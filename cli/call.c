@@ -83,7 +83,7 @@ static ejk_dtype element_of(const op_call *call, const ejk_field *field, ejk_dty
     }
     ejk_dtype dtype = EJK_DTYPE_UNSET;
     if (strcmp(word, "float") == 0) return number;
-    if (strcmp(word, "int") == 0) return EJK_DTYPE_I32;
+    if (strcmp(word, "int") == 0 || strcmp(word, "index") == 0) return EJK_DTYPE_I32;
     return ejk_dtype_from_name(word, &dtype) == EJK_OK ? dtype : EJK_DTYPE_UNSET;
 }
 
@@ -92,8 +92,10 @@ bool call_declare(const op_call *call, int32_t field, const ejk_axes *axes, ejk_
     int32_t rank;
     int64_t shape[EJK_MAX_RANK];
     if (!succeeded(ejk_field_shape(f, axes, &rank, shape))) return false;
-    ejk_tensor tensor = ejk_tensor_contiguous(NULL, element_of(call, f, number), rank, shape);
-    *call_tensor(call->kernel, call->args, field) = tensor;
+    const ejk_dtype dtype = element_of(call, f, number);
+    if (dtype == EJK_DTYPE_UNSET)
+        return complain("%s has elements '%s', of which no type is known", f->name, f->unit);
+    *call_tensor(call->kernel, call->args, field) = ejk_tensor_contiguous(NULL, dtype, rank, shape);
     return true;
 }
 

@@ -14,13 +14,13 @@ bool shape_options(const char *dtype, const char *with, const char *layout, call
 
 /* ---- Symbols --------------------------------------------------------------------------------------- */
 
-static bool complete(ejk_axes *axes) {
+static bool complete(bool packed, ejk_axes *axes) {
     static const struct {
         const char *symbol, *same_as; /* "" = 1, NULL = no default */
     } symbols[] = {{"B", ""},  {"Hq", NULL}, {"Hkv", "Hq"}, {"T", NULL},
                    {"S", "T"}, {"D", NULL},  {"Dv", "D"}};
     ejk_axes ordered = {.count = 0};
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+    for (size_t i = packed; i < sizeof symbols / sizeof *symbols; i++) {
         const char *same_as = symbols[i].same_as;
         int64_t length = ejk_axes_get(axes, symbols[i].symbol);
         if (length < 0 && same_as) length = *same_as ? ejk_axes_get(axes, same_as) : 1;
@@ -34,8 +34,9 @@ static bool complete(ejk_axes *axes) {
     return true;
 }
 
-bool shape_sizes(const char *text, ejk_axes *out) {
-    return succeeded(ejk_axes_parse(text, out)) && complete(out);
+bool shape_sizes(const char *text, const call_layout *layout, ejk_axes *out) {
+    return succeeded(ejk_axes_parse(text, out)) && (!layout || layout_sizes(layout, out)) &&
+           complete(layout && layout->lengths, out);
 }
 
 /* ---- Views ----------------------------------------------------------------------------------------- */
@@ -107,12 +108,14 @@ static bool is_derived(const ejk_record *record, const ejk_field *result, const 
 static bool declare(const call_shape *shape, op_call *call) {
     const ejk_record *record = call->kernel->args;
     const bool derives = all_results_optional(record);
-    if (!check_names(record, shape->with)) return false;
+    const char *laid_out = shape->layout ? layout_tensors(shape->layout) : NULL;
+    if (!check_names(record, shape->with) || !check_names(record, laid_out)) return false;
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
         bool required = field->role == EJK_REQUIRED || field->role == EJK_REQUIRED_OUTPUT ||
                         (derives && is_derived(record, field, shape->with));
-        if (field->kind != EJK_FIELD_TENSOR || !(required || names(shape->with, field->name)))
+        if (field->kind != EJK_FIELD_TENSOR ||
+            !(required || names(shape->with, field->name) || names(laid_out, field->name)))
             continue;
         if (!call_declare(call, i, &shape->axes, shape->dtype)) return false;
         ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
@@ -127,7 +130,7 @@ bool shape_declare(const call_shape *shape, op_call *call) {
     call_shape whole = *shape;
     if (ejk_axes_get(&whole.axes, "n") < 0 && !succeeded(ejk_axes_set(&whole.axes, "n", 1)))
         return false;
-    return declare(&whole, call);
+    return declare(&whole, call) && (!shape->layout || layout_arguments(shape->layout, call));
 }
 
 /* ---- A call of words alone -------------------------------------------------------------------------- */
@@ -137,17 +140,27 @@ bool shape_context(const call_words *words, ejk_context **out) {
     return succeeded(ejk_context_create(&options, out));
 }
 
-bool shape_call(const char *command, const call_words *words, ejk_context *context, op_call *call) {
+static bool declare_call(const call_words *words, const call_layout *layout, ejk_context *context,
+                         op_call *call) {
     call_shape shape;
     ejk_plan *plan;
+    if (!shape_options(words->dtype, words->with, words->layout, &shape) ||
+        !shape_sizes(words->shape, layout, &shape.axes))
+        return false;
+    shape.layout = layout;
+    if (!shape_declare(&shape, call) || !call_plan(call, context, &plan)) return false;
+    ejk_plan_destroy(plan);
+    return layout_own(layout, call);
+}
+
+bool shape_call(const char *command, const call_words *words, ejk_context *context, op_call *call) {
+    call_layout layout;
     if (!words->shape)
         return complain("%s needs a shape, as --shape B=1,Hq=8,T=1024,D=64", command);
-    if (!call_set_config(call, words->config) ||
-        !call_set_platform(call->kernel, call->args, words->platform) ||
-        !shape_options(words->dtype, words->with, words->layout, &shape) ||
-        !shape_sizes(words->shape, &shape.axes) || !shape_declare(&shape, call) ||
-        !call_plan(call, context, &plan))
-        return false;
-    ejk_plan_destroy(plan);
-    return true;
+    const bool declared = layout_open(&words->data, &layout) &&
+                          call_set_config(call, words->config) &&
+                          call_set_platform(call->kernel, call->args, words->platform) &&
+                          declare_call(words, &layout, context, call);
+    layout_close(&layout);
+    return declared;
 }

@@ -3,24 +3,25 @@
 #ifndef EJK_CLI_SHAPE_H
 #define EJK_CLI_SHAPE_H
 
-#include "call.h"
+#include "layout.h"
 
 /* What the tensors of a call are to be. */
 typedef struct call_shape {
     ejk_axes axes;
     ejk_dtype dtype;
-    const char *with; /* optional tensors, "bias,lse", or NULL */
-    bool heads_first; /* in memory [B,H,T,D] in place of [B,T,H,D] */
+    const char *with;          /* optional tensors, "bias,lse", or NULL */
+    bool heads_first;          /* in memory [B,H,T,D] in place of [B,T,H,D] */
+    const call_layout *layout; /* or NULL */
 } call_shape;
 
 /* Sets all but the sizes from the texts of --dtype, --with and --layout; each may be NULL. */
 bool shape_options(const char *dtype, const char *with, const char *layout, call_shape *out);
 
 /*
- * Reads sizes, puts the usual symbols into their order and binds those that were left out: B = 1, S = T,
- * Hkv = Hq, Dv = D.
+ * Reads sizes, puts the usual symbols into their order and binds those that follow from a layout, which may be
+ * NULL, and those that were left out: B = 1, S = T, Hkv = Hq, Dv = D. Packed sequences have no B.
  */
-bool shape_sizes(const char *text, ejk_axes *out);
+bool shape_sizes(const char *text, const call_layout *layout, ejk_axes *out);
 
 /* Declares the tensors that are required and those asked for, without memory. */
 bool shape_declare(const call_shape *shape, op_call *call);
@@ -28,6 +29,7 @@ bool shape_declare(const call_shape *shape, op_call *call);
 /* The flags by which a call without data is described; NULL and 0 = not given. */
 typedef struct call_words {
     const char *shape, *dtype, *with, *layout, *platform, *config, *isa;
+    layout_words data;
     int32_t threads;
 } call_words;
 
@@ -35,7 +37,8 @@ typedef struct call_words {
 bool shape_context(const call_words *words, ejk_context **out);
 
 /*
- * Declares the tensors of a call whose other arguments are set, and makes sure that it can be planned.
+ * Declares the tensors of a call whose other arguments are set, and makes sure that it can be planned. Those
+ * that a layout is about have memory.
  * `command` is named in the sentence if there is no shape.
  */
 bool shape_call(const char *command, const call_words *words, ejk_context *context, op_call *call);

@@ -225,13 +225,16 @@ static bool tune_file(int count, char **words, const option *own, const tune_opt
     if (!wish->recorded)
         return complain("tune needs an operation first, as `ejk tune flash_attention --help`, or "
                         "--recorded");
-    if (call->shape || call->dtype || call->with || call->layout || call->platform)
+    if (call->shape || call->dtype || call->with || call->layout || call->platform ||
+        call->data.lengths || call->data.alive > 0)
         return complain("--recorded brings its own calls, --%s cannot be given with it",
-                        call->shape    ? "shape"
-                        : call->dtype  ? "dtype"
-                        : call->with   ? "with"
-                        : call->layout ? "layout"
-                                       : "platform");
+                        call->shape            ? "shape"
+                        : call->dtype          ? "dtype"
+                        : call->with           ? "with"
+                        : call->layout         ? "layout"
+                        : call->data.lengths   ? "lengths"
+                        : call->data.alive > 0 ? "alive"
+                                               : "platform");
     return tune(wish, NULL);
 }
 
@@ -261,6 +264,13 @@ int tune_command(int count, char **words) {
         {"dtype", OPTION_TEXT, &call->dtype, "TYPE", "element type of the inputs; default f32"},
         {"with", OPTION_TEXT, &call->with, "NAMES", "optional tensors, as bias,softmax_aux"},
         {"layout", OPTION_TEXT, &call->layout, "ORDER", "bthd (default), or bhtd: heads first"},
+        {"lengths", OPTION_TEXT, &call->data.lengths, "LENGTHS",
+         "packed sequences in place of B, T and S: 4096,63x16 (one, and 63 of 16), 64x1-2048 "
+         "(random)"},
+        {"alive", OPTION_NUMBER, &call->data.alive, "PART",
+         "blocks of a MaskInfo to visit, as 0.1; the others are empty"},
+        {"block", OPTION_COUNT, &call->data.block, "N",
+         "queries and keys of such a block; default 128"},
         {"platform", OPTION_TEXT, &call->platform, "NAME", "auto, simd or reference"},
         {"recorded", OPTION_TEXT, &wish.recorded, "FILE", "the calls of a recording instead"},
         {"threads", OPTION_COUNT, &call->threads, "N",

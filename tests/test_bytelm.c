@@ -13,6 +13,8 @@
 
 enum { PROMPT = 1000, VOCABULARY = BYTELM_VOCABULARY, READ = 600, GREEDY = 120 };
 
+#define MEAN_LOSS 0.9205
+
 /* Largest difference of two logits; they reach 30 or so, and were rounded to float32 themselves. */
 #define LOGITS_TOLERANCE 1e-4
 
@@ -60,7 +62,7 @@ static void test_prefill(void **state) {
     bytelm_forget(model);
     EXPECT_OK(bytelm_read(model, prompt, PROMPT, logits));
     expect_logits(logits, 0, PROMPT);
-    EXPECT_NEAR(mean_loss(), 0.9205, 5e-5);
+    EXPECT_NEAR(mean_loss(), MEAN_LOSS, 5e-5);
 }
 
 /* The same bytes one by one, all over the cache. */
@@ -114,10 +116,51 @@ static void test_full(void **state) {
     expect_logits(logits, before, 1);
 }
 
+/* Root of the mean square of what is wrong with all logits. */
+static double error_of_logits(void) {
+    ejk_owned_tensor exact;
+    double squares = 0;
+    EXPECT_OK(ejk_npy_read(FOLDER "/logits.npy", &exact));
+    for (int i = 0; i < PROMPT * VOCABULARY; i++) {
+        double difference = (double)logits[i] - ((const float *)exact.tensor.data)[i];
+        squares += difference * difference;
+    }
+    ejk_owned_tensor_close(&exact);
+    return sqrt(squares / (PROMPT * VOCABULARY));
+}
+
+/*
+ * Attention on numbers of 8 and 11 bits, at once and after half of the prompt one by one. What they round away
+ * is a hundredth of a logit and a thousandth; the bounds are two or three times what was seen.
+ */
+static void test_narrow_types(void **state) {
+    (void)state;
+    static const struct {
+        ejk_dtype dtype;
+        double logits, loss;
+    } types[] = {{EJK_DTYPE_BF16, 0.05, 1e-3}, {EJK_DTYPE_F16, 0.006, 1.5e-4}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int alone = 0; alone <= PROMPT / 2; alone += PROMPT / 2) {
+            bytelm *narrow;
+            EXPECT_OK(bytelm_open(context, FOLDER, types[i].dtype, &narrow));
+            EXPECT_OK(bytelm_read(narrow, prompt, PROMPT - alone, logits));
+            for (int at = PROMPT - alone; at < PROMPT; at++)
+                EXPECT_OK(bytelm_read(narrow, &prompt[at], 1, &logits[at * VOCABULARY]));
+            EXPECT_NEAR(error_of_logits(), 0, types[i].logits);
+            EXPECT_NEAR(mean_loss(), MEAN_LOSS, types[i].loss);
+            /* Else attention was given float32 after all. */
+            assert_true(error_of_logits() > types[i].logits / 30);
+            bytelm_close(narrow);
+        }
+}
+
 static void test_no_model(void **state) {
     (void)state;
     bytelm *none = NULL;
-    EXPECT_FAIL(IO, "model.safetensors", bytelm_open(context, FOLDER "/nowhere", &none));
+    EXPECT_FAIL(IO, "model.safetensors",
+                bytelm_open(context, FOLDER "/nowhere", EJK_DTYPE_F32, &none));
+    assert_null(none);
+    EXPECT_FAIL(INVALID_DTYPE, "", bytelm_open(context, FOLDER, EJK_DTYPE_UNSET, &none));
     assert_null(none);
     bytelm_close(NULL);
 }
@@ -126,7 +169,7 @@ static int set_up(void **state) {
     (void)state;
     read_bytes(FOLDER "/prompt.txt", prompt, PROMPT);
     EXPECT_OK(ejk_context_create(NULL, &context));
-    EXPECT_OK(bytelm_open(context, FOLDER, &model));
+    EXPECT_OK(bytelm_open(context, FOLDER, EJK_DTYPE_F32, &model));
     return 0;
 }
 
@@ -139,9 +182,10 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prefill), cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_pieces),  cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_full),    cmocka_unit_test(test_no_model),
+        cmocka_unit_test(test_prefill),  cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_pieces),   cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_full),     cmocka_unit_test(test_narrow_types),
+        cmocka_unit_test(test_no_model),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Completes a text with a small language model: byte by byte, always the likeliest, up to an empty line.
- * Arguments: the folder of the model and the text; by default the start of a Python function.
+ * Arguments: --dtype and what attention computes in, the folder of the model, and the text.
  */
 #include "model.h"
 
@@ -45,27 +45,36 @@ static ejk_status complete(bytelm *model, const char *text, timing *prefill, tim
     return EJK_OK;
 }
 
-static void report(const char *what, timing t) {
-    printf("%s: %4d tokens, %6.0f a second\n", what, t.bytes, t.bytes / t.seconds);
+static void report(const char *what, ejk_dtype dtype, timing t) {
+    printf("%s (%s): %4d tokens, %6.0f a second\n", what, ejk_dtype_name(dtype), t.bytes,
+           t.bytes / t.seconds);
 }
 
 int main(int count, char **words) {
+    ejk_dtype dtype = EJK_DTYPE_F32;
+    ejk_status status = EJK_OK;
+    if (count > 2 && strcmp(words[1], "--dtype") == 0) {
+        status = ejk_dtype_from_name(words[2], &dtype);
+        count -= 2;
+        words += 2;
+    }
     const char *folder = count > 1 ? words[1] : "examples/data/bytelm";
     const char *text = count > 2 ? words[2] : function;
     if (count > 3 || !*text || strlen(text) > BYTELM_CONTEXT) {
-        fprintf(stderr, "usage: bytelm [folder [text of 1 to %d bytes]]\n", BYTELM_CONTEXT);
+        fprintf(stderr, "usage: bytelm [--dtype bf16] [folder [text of 1 to %d bytes]]\n",
+                BYTELM_CONTEXT);
         return 1;
     }
     ejk_context *context = NULL;
     bytelm *model = NULL;
     timing prefill = {0}, decode = {0};
-    ejk_status status = ejk_context_create(NULL, &context);
-    if (status == EJK_OK) status = bytelm_open(context, folder, &model);
+    if (status == EJK_OK) status = ejk_context_create(NULL, &context);
+    if (status == EJK_OK) status = bytelm_open(context, folder, dtype, &model);
     if (status == EJK_OK) status = complete(model, text, &prefill, &decode);
     if (status == EJK_OK) {
         putchar('\n');
-        report("prefill", prefill);
-        report("decode ", decode);
+        report("prefill", dtype, prefill);
+        report("decode ", dtype, decode);
     } else {
         fprintf(stderr, "%s: %s\n", ejk_status_name(status), ejk_last_error());
     }

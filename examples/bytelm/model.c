@@ -22,9 +22,6 @@ enum {
     LANES = 16    /* partial sums of a dot product; divides all widths */
 };
 
-/* What queries, keys, values and sinks are given to attention in; everything else is float32. */
-static const ejk_dtype attention_dtype = EJK_DTYPE_F32;
-
 typedef struct layer {
     /* Weights, [out, in]. */
     float attn_norm[WIDTH], wq[Q_WIDTH * WIDTH], wk[KV_WIDTH * WIDTH], wv[KV_WIDTH * WIDTH];
@@ -78,7 +75,7 @@ static ejk_status load_layer(const ejk_safetensors *file, int index, layer *l) {
                    {"gate", matrix(l->gate, HIDDEN, WIDTH)},
                    {"up", matrix(l->up, HIDDEN, WIDTH)},
                    {"down", matrix(l->down, WIDTH, HIDDEN)},
-                   {"sinks", ejk_tensor_1d(l->sinks.tensor.data, attention_dtype, HEADS)}};
+                   {"sinks", ejk_tensor_1d(l->sinks.tensor.data, l->sinks.tensor.dtype, HEADS)}};
     ejk_status status = EJK_OK;
     for (size_t i = 0; i < sizeof weights / sizeof *weights && status == EJK_OK; i++) {
         char name[64];
@@ -88,21 +85,17 @@ static ejk_status load_layer(const ejk_safetensors *file, int index, layer *l) {
     return status;
 }
 
-static ejk_status create(ejk_owned_tensor *out, int32_t rank, const int64_t *shape) {
-    return ejk_owned_tensor_create(attention_dtype, rank, shape, out);
-}
-
-static ejk_status create_tensors(bytelm *model) {
+static ejk_status create_tensors(bytelm *model, ejk_dtype dtype) {
     static const int64_t rows[] = {1, CONTEXT, HEADS, HEAD_DIM}, sinks[] = {HEADS, 1};
     /* Each head's keys lie together, so that a call over any number of them reads memory in order. */
     static const int64_t cache[] = {1, KV_HEADS, CONTEXT, HEAD_DIM};
-    ejk_status status = create(&model->query, 4, rows);
-    if (status == EJK_OK) status = create(&model->out, 4, rows);
+    ejk_status status = ejk_owned_tensor_create(dtype, 4, rows, &model->query);
+    if (status == EJK_OK) status = ejk_owned_tensor_create(dtype, 4, rows, &model->out);
     for (int i = 0; i < LAYERS && status == EJK_OK; i++) {
         layer *l = &model->layers[i];
-        status = create(&l->sinks, 2, sinks);
-        if (status == EJK_OK) status = create(&l->keys, 4, cache);
-        if (status == EJK_OK) status = create(&l->values, 4, cache);
+        status = ejk_owned_tensor_create(dtype, 2, sinks, &l->sinks);
+        if (status == EJK_OK) status = ejk_owned_tensor_create(dtype, 4, cache, &l->keys);
+        if (status == EJK_OK) status = ejk_owned_tensor_create(dtype, 4, cache, &l->values);
         if (i % 2 == 1) l->window = ejk_window_of(WINDOW, 0);
     }
     return status;
@@ -117,20 +110,16 @@ static void fill_angles(bytelm *model) {
     }
 }
 
-ejk_status bytelm_open(ejk_context *context, const char *folder, bytelm **out) {
+ejk_status bytelm_open(ejk_context *context, const char *folder, ejk_dtype dtype, bytelm **out) {
     char path[4096];
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     ejk_safetensors *file = NULL;
-    ejk_status status = ejk_safetensors_open(path, &file);
-    if (status != EJK_OK) return status;
     bytelm *model = calloc(1, sizeof *model);
-    if (model) {
-        model->context = context;
-        fill_angles(model);
-        status = create_tensors(model);
-    } else {
-        status = EJK_STATUS_OUT_OF_MEMORY;
-    }
+    if (!model) return EJK_STATUS_OUT_OF_MEMORY;
+    model->context = context;
+    fill_angles(model);
+    ejk_status status = ejk_safetensors_open(path, &file);
+    if (status == EJK_OK) status = create_tensors(model, dtype);
     if (status == EJK_OK) status = load(file, "embed", matrix(model->embed, VOCABULARY, WIDTH));
     if (status == EJK_OK) status = load(file, "norm", vector(model->norm, WIDTH));
     for (int i = 0; i < LAYERS && status == EJK_OK; i++)
@@ -235,8 +224,6 @@ static ejk_status attend(bytelm *model, layer *l, int rows) {
     if (status == EJK_OK) status = ejk_tensor_copy(&out, &q);
     return status;
 }
-
-/* ---- Reading ---------------------------------------------------------------------------------------- */
 
 static ejk_status apply(bytelm *model, layer *l, int rows) {
     float *x = model->x, *h = model->h;

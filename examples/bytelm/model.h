@@ -14,8 +14,12 @@ enum { BYTELM_VOCABULARY = 256, BYTELM_CONTEXT = 1024 };
 
 typedef struct bytelm bytelm;
 
-/* Loads a model from `folder`. It computes in `context`, which has to outlive it. */
-EJK_NODISCARD ejk_status bytelm_open(ejk_context *context, const char *folder, bytelm **out);
+/*
+ * Loads a model from `folder`. It computes in `context`, which has to outlive it: attention on queries, keys
+ * and values of `dtype` (f32, bf16 or f16), all else in f32.
+ */
+EJK_NODISCARD ejk_status bytelm_open(ejk_context *context, const char *folder, ejk_dtype dtype,
+                                     bytelm **out);
 
 /* NULL is allowed. */
 void bytelm_close(bytelm *model);

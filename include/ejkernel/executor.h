@@ -122,6 +122,10 @@ EJK_API EJK_NODISCARD ejk_status ejk_executor_compile(ejk_executor *executor,
 /**
  * Runs the kernel's fwd_with_residuals hook: results as a call's, and what the backward pass needs into
  * `residuals`, a struct of kernel->residuals (NULL if the kernel has none). UNAVAILABLE: no such hook.
+ *
+ * An operation whose gradients are an operation of the context (ejk_kernel.forward), as those of the library
+ * are, has no hooks: it is called, and its results are the residuals. INVALID_ARGUMENT: one that the gradients
+ * need, as lse, is not given.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_executor_fwd(ejk_executor *executor, const ejk_kernel *kernel,
                                                   const void *args, void *residuals,
@@ -145,6 +149,11 @@ typedef struct ejk_vjp_call {
  * Runs the kernel's vjp hook. Its configuration is chosen for the backward pass. Statuses: those of a call;
  * INVALID_ARGUMENT (another number of cotangents or gradients than tensors), INVALID_SHAPE (a cotangent or
  * gradient of another shape than its tensor's), UNAVAILABLE (no such hook).
+ *
+ * Where gradients are an operation, that one is called, with the arguments of the same names and all that holds
+ * for its calls. The results are those that the forward call wrote, residuals are not looked at, and a zeroed
+ * cotangent counts as zeros where it may be left out, as that of lse. INVALID_ARGUMENT: a cotangent or gradient is given
+ * that the operation does not have, as that of a mask.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_executor_vjp(ejk_executor *executor, const ejk_kernel *kernel,
                                                   const void *args, const ejk_vjp_call *vjp,
@@ -166,7 +175,11 @@ typedef struct ejk_autotune_options {
     ejk_tuner_options tuner;
     double
         tolerance; /**< by which a result may differ from the default's; 0 = by the element type */
-    /** BACKWARD and BOTH need a kernel with a vjp hook. What is chosen for BOTH counts as forward. */
+    /**
+     * BACKWARD and BOTH need a kernel with a vjp hook. What is chosen for BOTH counts as forward.
+     * Where gradients are an operation of the context, BACKWARD tunes a call of that: on what the forward
+     * call writes, wanting all gradients. BOTH then tunes one after the other, by an executor only.
+     */
     ejk_tune_pass pass;
 } ejk_autotune_options;
 

@@ -159,6 +159,7 @@ const ejk_kernel ejk_attention_vjp_kernel = {
     .bind = bind_vjp,
     .heuristic_cfg = heuristic_cfg_vjp,
     .cost = cost_vjp,
+    .forward = &ejk_attention_kernel,
     .algorithm = "flash_attention_vjp",
 };
 

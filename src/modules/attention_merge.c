@@ -241,6 +241,7 @@ const ejk_kernel ejk_attention_merge_vjp_kernel = {
     .prepare = prepare_vjp,
     .bind = bind_vjp,
     .cost = cost_vjp,
+    .forward = &ejk_attention_merge_kernel,
 };
 
 /* ---- Calls ------------------------------------------------------------------------------------------ */

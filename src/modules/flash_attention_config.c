@@ -77,7 +77,9 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
      * share out the heads, and then none reads memory in order.
      */
     params->blocksize_keys = ejk_int(clamp((1 << 17) / (row * kv_heads) / 32 * 32, 32, 128));
-    if (invocation->implementation->isa == EJK_ISA_AMX) set_amx_blocks(invocation, cache, params);
+    /* A hook that runs in place of an implementation is told the same blocks. */
+    const ejk_implementation *chosen = invocation->implementation;
+    if (chosen && chosen->isa == EJK_ISA_AMX) set_amx_blocks(invocation, cache, params);
     const int64_t batch = ejki_max(1, p->batch);
     const int64_t few = clamp(p->keys / 64, 1, ejki_cdiv(4, batch));
     params->num_key_splits = ejk_int(clamp(p->keys / 512, few, ejki_cdiv(64, batch)));
@@ -116,7 +118,7 @@ static ejk_opt_int *value_of(void *config, const range *r) {
 }
 
 static bool takes(const ejk_implementation *chosen, const char *name) {
-    for (int32_t i = 0; i < chosen->parameter_count; i++)
+    for (int32_t i = 0; chosen && i < chosen->parameter_count; i++)
         if (strcmp(chosen->parameters[i].name, name) == 0) return true;
     return false;
 }

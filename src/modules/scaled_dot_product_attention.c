@@ -111,6 +111,7 @@ const ejk_kernel ejk_scaled_dot_product_attention_vjp_kernel = {
     .bind = bind_vjp,
     .heuristic_cfg = heuristic_cfg_vjp,
     .cost = cost_vjp,
+    .forward = &ejk_scaled_dot_product_attention_kernel,
     .algorithm = "flash_attention_vjp",
 };
 

@@ -327,6 +327,48 @@ class Bench(unittest.TestCase):
                       "--dtype", "f64", "--platform", "reference", *self.SHORT)["results"]
         self.assertEqual((rows[0]["dtype"], rows[0]["platform"]), ("float64", "reference"))
 
+    def test_lengths(self):
+        """Packed sequences: what is visible is counted, and compared with sequences of one length."""
+        call = ["bench", "flash_attention", "--shape", "Hq=2,D=16", "--threads", "1", *self.SHORT]
+        row = parsed(*call, "--lengths", "30,3x10,0", "--plain", "--against", "reference")["results"][0]
+        self.assertEqual(row["shape"], "Hq=2,Hkv=2,T=60,S=60,D=16,Dv=16,N=5")
+        self.assertEqual(row["arguments"]["cum_seqlens_q"]["shape"], [6])
+        self.assertEqual(row["visible_scores"], 30 * 30 + 3 * 10 * 10)
+        self.assertEqual(row["flops"], 2 * 2 * row["visible_scores"] * (16 + 16))
+        self.assertEqual(row["plain_shape"], "Hq=2,Hkv=2,T=15,S=15,D=16,Dv=16,B=5")
+        self.assertLess(row["error_against"], 1e-5)
+        quotients = [row["time_per_score_over_plain" + part] for part in ("_p10", "", "_p90")]
+        self.assertEqual(quotients, sorted(quotients))
+        self.assertGreater(quotients[0], 0)
+        row = parsed(*call, "--lengths", "2x3,1x4", "--causal", "--sliding-window", "1,1")["results"][0]
+        self.assertEqual((row["visible_scores"], row["lengths"]), (5 + 5 + 7, "2x3,1x4"))
+        self.assertIsNone(row["time_per_score_over_plain"])
+        first, second = (parsed(*call, "--lengths", "9x1-40")["results"][0] for _ in range(2))
+        self.assertEqual(first["visible_scores"], second["visible_scores"])
+        self.assertNotIn(first["visible_scores"] / 9, [n * n for n in range(1, 41)])
+
+    def test_alive(self):
+        """A MaskInfo of which a part is alive: the same part in every row of blocks."""
+        call = ["bench", "blocksparse_attention", "--shape", "Hq=2,T=64,S=80,D=16", "--threads", "1",
+                "--block", "8", *self.SHORT]
+        row = parsed(*call, "--alive", "0.2", "--plain", "--against", "reference")["results"][0]
+        self.assertEqual(row["arguments"]["fwd_block_mask"]["shape"], [1, 8, 10])
+        self.assertEqual(row["visible_scores"], 64 * 80 / 5)
+        self.assertEqual(row["flops"], 2 * 2 * row["visible_scores"] * (16 + 16))
+        self.assertLess(row["error_against"], 1e-5)
+        self.assertGreater(row["time_per_score_over_plain"], 0)
+        row = parsed(*call, "--alive", "1", "--causal", "--causal-offset", "0")["results"][0]
+        self.assertEqual(row["visible_scores"], 64 * 65 / 2)
+
+    def test_plain(self):
+        """Features together, by visible score; the text of the report says so too."""
+        call = ["bench", "flash_attention", "--shape", "Hq=1,T=64,D=16", "--threads", "1", "--plain",
+                "--causal", "--logits-soft-cap", "30", "--with", "bias,softmax_aux", *self.SHORT]
+        row = parsed(*call)["results"][0]
+        self.assertEqual(row["visible_scores"], 64 * 65 / 2)
+        self.assertEqual(row["plain_shape"], row["shape"])
+        self.assertIn("a visible score takes", ejk(*call).stdout)
+
     def test_config(self):
         """A parameter's smallest value is taken, and said to come from outside."""
         call = ["bench", "flash_attention", "--shape", "T=256,Hq=1,D=64", "--threads", "1", *self.SHORT]
@@ -368,6 +410,18 @@ class Bench(unittest.TestCase):
                             (shape + ["--repeat", "1001"], "--repeat"),
                             (["--shape", f"T={1 << 36},Hq=1,D=64"], "memory"),
                             (shape + ["--against", "pallas"], "pallas"),
+                            (shape + ["--lengths", "8"], "--shape has T"),
+                            (["--shape", "Hq=1,D=8", "--lengths", "8,"], "--lengths"),
+                            (["--shape", "Hq=1,D=8", "--lengths", "9-8"], "--lengths"),
+                            (["--shape", "Hq=1,D=8", "--lengths", "3x0"], "no token"),
+                            (["--shape", "Hq=1,D=8", "--lengths", "9999999x9"], "--lengths"),
+                            (["--shape", "Hq=1,D=8", "--lengths", "8x99999999999999999999"], "--lengths"),
+                            (["--shape", "Hq=1,D=8", "--lengths", "999999x1073741824"], "tokens"),
+                            (shape + ["--alive", "1.5"], "--alive"),
+                            (shape + ["--alive", "0.5", "--lengths", "8"], "--lengths"),
+                            (shape + ["--alive", "0.5"], "--block"),
+                            (shape + ["--alive", "0.5", "--block", "4"], "fwd_data_next"),
+                            (shape + ["--block", "4"], "--alive"),
                             (shape + ["--plot", "/no/such/folder.svg"] + self.SHORT, "folder.svg")):
             error = ejk("bench", "flash_attention", *words, status=2).stderr
             self.assertTrue(error.startswith("ejk: "), error)

@@ -52,6 +52,23 @@ class Cached(unittest.TestCase):
 
 
 class Tune(Cached):
+    def test_backward(self):
+        """The gradients are an operation of their own, and what is tuned is kept for that."""
+        tuned = self.tune("--backward")
+        self.assertEqual(tuned["key"]["op_id"], "flash_attention_vjp@v0")
+        self.assertIn("with=d_query+d_key+d_value", tuned["problem"])
+        call = ["blocksparse_attention", "--shape", "Hq=1,T=32,D=8", "--alive", "0.5", "--block", "8"]
+        tuned = parsed("tune", *call, "--threads", "1", "--backward", *self.SHORT, *self.cache)
+        self.assertEqual(tuned["key"]["op_id"], "blocksparse_attention_vjp@v0")
+
+    def test_layouts(self):
+        """Lengths and blocks are data that the candidates run on."""
+        tuned = parsed("tune", "flash_attention", "--shape", "Hq=1,D=16", "--lengths", "9,3x20",
+                       "--threads", "1", *self.SHORT, *self.cache)
+        self.assertIn("T=69", tuned["problem"])
+        error = self.refused("tune", "--recorded", "x", "--lengths", "8", *self.cache)
+        self.assertEqual(error, "--recorded brings its own calls, --lengths cannot be given with it")
+
     def test_round_trip(self):
         """What is tuned is kept, shown, taken away, brought back and used."""
         self.assertEqual(self.explain()["step"], "heuristics")
@@ -198,7 +215,8 @@ class Tune(Cached):
                 (["--recorded", "x", "--shape", "T=1"],
                  "--recorded brings its own calls, --shape cannot be given with it"),
                 (["--recorded", "/no/such/file"], "/no/such/file: No such file or directory"),
-                (shape + ["--backward"], "flash_attention has no hook vjp for this call")):
+                (["attention_merge_accumulators", "--shape", "N=2,Hq=1,T=2,Dv=8", "--backward"],
+                 "attention_merge_accumulators has no hook vjp for this call")):
             self.assertEqual(self.refused("tune", *words, *self.cache), sentence)
         self.assertIn("calls.txt:2: ", self.refused("tune", "--recorded",
                                                     self.write("calls.txt", "# x\nflash_attention:T=\n")))

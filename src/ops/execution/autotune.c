@@ -10,6 +10,7 @@
 #include "ops/core/context.h"
 #include "ops/core/request.h"
 #include "ops/execution/backward.h"
+#include "ops/execution/gradients.h"
 #include "ops/execution/operands.h"
 
 #include <stdlib.h>
@@ -273,6 +274,22 @@ static ejk_status tune(subject *s, ejk_context *context, const void *args, void 
     return EJK_OK;
 }
 
+/* The backward pass of a kernel whose gradients are an operation of the same configuration: a call of that. */
+static ejk_status tune_gradients(subject *s, const ejk_kernel *gradient, ejk_context *context,
+                                 const void *args, void *best, ejk_tune_report **report,
+                                 ejk_config_measurement *measurement) {
+    const ejk_autotune_options options = ejki_gradient_options(s->options);
+    const ejk_kernel *kernel = s->kernel;
+    ejki_gradients g;
+    ejk_status status = ejki_gradients_open(&g, context, gradient, kernel, args);
+    s->kernel = gradient;
+    s->options = &options;
+    if (status == EJK_OK) status = tune(s, context, g.args, best, report, measurement);
+    close_subject(s);
+    ejki_gradients_close(&g);
+    return status;
+}
+
 ejk_status ejk_autotune(ejk_context *context, const ejk_kernel *kernel, const void *args,
                         const ejk_autotune_options *options, void *best, ejk_tune_report **report,
                         ejk_config_measurement *measurement) {
@@ -290,6 +307,10 @@ ejk_status ejk_autotune(ejk_context *context, const ejk_kernel *kernel, const vo
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "config_count is %d, expected 1 or more",
                          (int)options->config_count);
     subject s = {.kernel = kernel, .options = options ? options : &defaults};
+    const ejk_kernel *gradient =
+        s.options->pass == EJK_TUNE_BACKWARD ? ejki_gradient_kernel(context, kernel) : NULL;
+    if (gradient && gradient->config == kernel->config)
+        return tune_gradients(&s, gradient, context, args, best, report, measurement);
     const ejk_status status = tune(&s, context, args, best, report, measurement);
     close_subject(&s);
     return status;

@@ -5,6 +5,7 @@
 #include <ejkernel/problem.h>
 
 #include "base/base.h"
+#include "ops/execution/gradients.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,9 +73,7 @@ static ejk_status tune(void *self, const ejk_invocation *invocation, void *confi
     return status;
 }
 
-static ejk_status run_job(job *j, const ejk_kernel *kernel) {
-    static const ejk_autotune_options defaults;
-    if (!j->options) j->options = &defaults;
+static ejk_status run_pass(job *j, const ejk_kernel *kernel) {
     const ejk_config_chooser chooser = {j, tune, NULL};
     ejk_context *context;
     EJKI_TRY(ejki_context_derive(j->executor->context, &chooser, &context));
@@ -90,6 +89,36 @@ static ejk_status run_job(job *j, const ejk_kernel *kernel) {
     if (status == EJK_OK) ejk_plan_destroy(plan);
     ejk_context_destroy(context);
     return status;
+}
+
+/* The gradients of a call as a call of their own, remembered as that. */
+static ejk_status run_gradients(const job *j, const ejk_kernel *gradient,
+                                const ejk_kernel *kernel) {
+    const ejk_autotune_options options = ejki_gradient_options(j->options);
+    job own = *j;
+    ejki_gradients g;
+    ejk_status status = ejki_gradients_open(&g, j->executor->context, gradient, kernel, j->args);
+    own.options = &options;
+    own.args = g.args;
+    if (status == EJK_OK) status = run_pass(&own, gradient);
+    ejki_gradients_close(&g);
+    return status;
+}
+
+static ejk_status run_job(job *j, const ejk_kernel *kernel) {
+    static const ejk_autotune_options defaults;
+    if (!j->options) j->options = &defaults;
+    const ejk_kernel *gradient = j->options->pass == EJK_TUNE_FORWARD
+                                     ? NULL
+                                     : ejki_gradient_kernel(j->executor->context, kernel);
+    if (!gradient) return run_pass(j, kernel);
+    if (j->options->pass == EJK_TUNE_BOTH) {
+        const ejk_autotune_options options = ejki_gradient_options(j->options);
+        job forward = *j;
+        forward.options = &options;
+        EJKI_TRY(run_pass(&forward, kernel));
+    }
+    return run_gradients(j, gradient, kernel);
 }
 
 static ejk_status check(const ejk_executor *executor, const void *second, const char *name) {
