@@ -44,6 +44,12 @@ typedef struct amx_stream {
     int64_t rows, stride, width; /* left, bytes apart, bytes long */
 } amx_stream;
 
+/* Rows [row, end) of the task in a tensor, likewise. */
+typedef struct amx_rows {
+    const ejki_bthd *tensor;
+    int64_t row, end, width;
+} amx_rows;
+
 /* One worker's memory and the group it is at. */
 typedef struct amx_state {
     const ejki_flash_problem *problem;
@@ -61,7 +67,8 @@ typedef struct amx_state {
     int64_t block; /* first key of the block */
     float key_top; /* its largest key component */
     amx_stream ahead[2];
-    int64_t pace;                                /* rows of each stream to ask for at a chunk */
+    amx_rows soon[2];                            /* next tile's queries, this one's output */
+    int64_t pace, row_pace;                      /* rows of each to ask for at a chunk */
     bool plain[AMX_KEYS / AMX_CHUNK], all_plain; /* values of a chunk go through the products */
 } amx_state;
 
@@ -232,15 +239,26 @@ static bool amx_is_unset(const amx_state *s, const amx_span *span) {
     return false;
 }
 
+/* Asks for all lines of `width` bytes. */
+AMX_INLINE void amx_ask(uintptr_t row, int64_t width) {
+    for (int64_t at = 0; at < width; at += 64)
+        _mm_prefetch((const char *)(row + (uintptr_t)at), _MM_HINT_T1);
+}
+
 static inline void amx_look_ahead(amx_state *s) {
     for (int n = 0; n < 2; n++) {
         amx_stream *a = &s->ahead[n];
         for (int64_t i = ejki_min(s->pace, a->rows); i > 0; i--) {
-            for (int64_t at = 0; at < a->width; at += 64)
-                _mm_prefetch((const char *)(a->row + (uintptr_t)at), _MM_HINT_T1);
+            amx_ask(a->row, a->width);
             a->row += (uintptr_t)a->stride;
             a->rows--;
         }
+    }
+    for (int n = 0; n < 2; n++) {
+        amx_rows *a = &s->soon[n];
+        const int64_t end = ejki_min(a->row + s->row_pace, a->end);
+        for (; a->row < end; a->row++)
+            amx_ask((uintptr_t)amx_row_place(a->tensor, &s->row[a->row]), a->width);
     }
 }
 
@@ -308,6 +326,56 @@ static bool amx_is_tame(const amx_state *s, const amx_span *span) {
     return true;
 }
 
+/* Packs a row tile's queries and clears its sums. */
+static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t steps = s->plan->steps, sums = s->plan->sums;
+    uint16_t *target = s->query + row * 32 * steps;
+    __m512i top = _mm512_setzero_si512();
+    for (int64_t i = 0; i < AMX_ROWS; i++) {
+        uint16_t *to = target + i / 16 * steps * AMX_ELEMENT + i % 16 * 32;
+        const bool exists = row + i < s->task.rows;
+        const char *query = exists ? amx_row_place(&p->query, &s->row[row + i]) : NULL;
+        for (int64_t n = 0; n < steps; n++) {
+            const __m512i v =
+                exists ? amx_load(query + 64 * n, p->head_dim - 32 * n) : _mm512_setzero_si512();
+            top = amx_larger(top, v);
+            _mm512_store_si512(to + n * AMX_ELEMENT, v);
+        }
+    }
+    s->tile[row / AMX_ROWS].top = amx_top(top);
+    memset(s->sums + row / AMX_ROWS * sums, 0, (size_t)sums * sizeof(float));
+    if (s->precise) memset(s->lanes + row * VL, 0, AMX_ROWS * VL * sizeof(float));
+}
+
+/* Writes a row tile's results. */
+static __attribute__((noinline)) void amx_end_tile(amx_state *s, int64_t row) {
+    const amx_plan *t = s->plan;
+    const int64_t end = ejki_min(row + AMX_ROWS, s->task.rows);
+    for (int64_t i = row; i < end; i++) {
+        const float rounded = *amx_sum(s, i, t->wide * 16);
+        amx_write_row(s->problem, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->reference[i],
+                      s->maximum[i], s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded,
+                      rounded);
+    }
+}
+
+/* Rows to ask for while a tile's weights are made: the next tile's queries, if it begins at this block, and
+ * this one's output, if it ends here. */
+static void amx_plan_rows(amx_state *s, const amx_span *span, int64_t block_end) {
+    const ejki_flash_problem *p = s->problem;
+    const amx_tile *e = &s->tile[span->row / AMX_ROWS];
+    const int64_t next = span->row + AMX_ROWS, element = sizeof(uint16_t);
+    s->row_pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
+    s->soon[0] = s->soon[1] = (amx_rows){0};
+    if (next < s->task.rows && e[1].low >= s->block && e[1].low < block_end)
+        s->soon[0] = (amx_rows){&p->query, next, ejki_min(next + AMX_ROWS, s->task.rows),
+                                p->head_dim * element};
+    if (e->high <= block_end && p->normalize)
+        s->soon[1] =
+            (amx_rows){&p->out, span->row, span->row + span->rows, p->value_dim * element};
+}
+
 static void amx_block(amx_state *s, int64_t row, int64_t block_end) {
     const amx_tile *e = &s->tile[row / AMX_ROWS];
     const int64_t low = ejki_max(e->low, s->block) - s->block;
@@ -317,47 +385,32 @@ static void amx_block(amx_state *s, int64_t row, int64_t block_end) {
                      .rows = ejki_min(AMX_ROWS, s->task.rows - row),
                      .first = low / AMX_CHUNK,
                      .end = ejki_cdiv(high, AMX_CHUNK)};
+    if (e->low >= s->block) amx_begin_tile(s, row);
     span.careful = s->general || s->precise || !amx_is_tame(s, &span);
+    amx_plan_rows(s, &span, block_end);
     amx_make_weights(s, &span);
     amx_add_values(s, &span);
+    if (e->high <= block_end) amx_end_tile(s, row);
 }
 
 /* ---- A task ------------------------------------------------------------------------------------------ */
 
-/* Packs a row tile's queries and writes what they see. */
-static amx_tile amx_pack_queries(const ejki_flash_problem *p, const flash_row *rows, int64_t count,
-                                 int64_t steps, uint16_t *target) {
+/* What a row tile sees. */
+static amx_tile amx_tile_of(const ejki_flash_problem *p, const flash_row *rows, int64_t count) {
     amx_tile e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys};
-    __m512i top = _mm512_setzero_si512();
-    for (int64_t i = 0; i < AMX_ROWS; i++) {
-        uint16_t *to = target + i / 16 * steps * AMX_ELEMENT + i % 16 * 32;
-        const char *query = NULL;
-        if (i < count) {
-            const flash_row *r = &rows[i];
-            e.low = ejki_min(e.low, r->first);
-            e.high = ejki_max(e.high, r->end);
-            e.least = ejki_max(e.least, r->first);
-            e.most = ejki_min(e.most, r->end);
-            query = amx_place(p->query.data, r->batch * p->query.stride_b +
-                                                 r->query * p->query.stride_t +
-                                                 r->head * p->query.stride_h);
-        }
-        for (int64_t n = 0; n < steps; n++) {
-            const __m512i v =
-                query ? amx_load(query + 64 * n, p->head_dim - 32 * n) : _mm512_setzero_si512();
-            top = amx_larger(top, v);
-            _mm512_store_si512(to + n * AMX_ELEMENT, v);
-        }
+    for (const flash_row *r = rows; r < rows + count; r++) {
+        e.low = ejki_min(e.low, r->first);
+        e.high = ejki_max(e.high, r->end);
+        e.least = ejki_max(e.least, r->first);
+        e.most = ejki_min(e.most, r->end);
     }
-    e.top = amx_top(top);
     return e;
 }
 
-/* Packs a task's queries and starts its rows. Returns the range of keys that any of them sees. */
+/* Starts a task's rows. Returns the range of keys that any of them sees. */
 static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int64_t *high) {
     const ejki_flash_problem *p = s->problem;
     const amx_task *task = &s->task;
-    const amx_plan *t = s->plan;
     const int64_t tiles = ejki_cdiv(task->rows, AMX_ROWS);
     *low = p->keys;
     *high = 0;
@@ -369,14 +422,11 @@ static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int6
     }
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t row = i * AMX_ROWS;
-        s->tile[i] = amx_pack_queries(p, s->row + row, ejki_min(AMX_ROWS, task->rows - row),
-                                      t->steps, s->query + row * 32 * t->steps);
+        s->tile[i] = amx_tile_of(p, s->row + row, ejki_min(AMX_ROWS, task->rows - row));
         if (s->tile[i].low >= s->tile[i].high) continue;
         *low = ejki_min(*low, s->tile[i].low);
         *high = ejki_max(*high, s->tile[i].high);
     }
-    memset(s->sums, 0, (size_t)(tiles * t->sums) * sizeof(float));
-    memset(s->lanes, 0, (size_t)(task->rows * VL) * sizeof(float));
 }
 
 /* Packs keys and values of the chunks [first, end) of a block. */
@@ -435,7 +485,6 @@ static void amx_plan_next(amx_state *s, int64_t end, int64_t high, const amx_tas
 
 /* One task from beginning to end; `next` is one that comes soon after it. */
 static void amx_group(amx_state *s, amx_task task, amx_task next) {
-    const ejki_flash_problem *p = s->problem;
     const amx_plan *t = s->plan;
     int64_t low, high;
     s->task = task;
@@ -446,10 +495,12 @@ static void amx_group(amx_state *s, amx_task task, amx_task next) {
         amx_plan_next(s, end, high, &next);
         for (int64_t row = 0; row < task.rows; row += AMX_ROWS) amx_block(s, row, end);
     }
-    for (int64_t i = 0; i < task.rows; i++) {
-        const float rounded = *amx_sum(s, i, t->wide * 16);
-        amx_write_row(p, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->reference[i], s->maximum[i],
-                      s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded, rounded);
+    /* What sees nothing has not been begun. */
+    for (int64_t row = 0; row < task.rows; row += AMX_ROWS) {
+        const amx_tile *e = &s->tile[row / AMX_ROWS];
+        if (e->low < e->high) continue;
+        amx_begin_tile(s, row);
+        amx_end_tile(s, row);
     }
 }
 

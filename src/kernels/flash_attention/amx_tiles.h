@@ -224,7 +224,10 @@ AMX_INLINE __m512i amx_some_weights(const amx_pair *t, const amx_exp *e, int fro
 }
 
 /* Scores of a chunk, and meanwhile weights from the scores of the one before. `steps` is a constant. */
-AMX_INLINE __m512i amx_both(const int steps, const amx_pair *t, const amx_exp *e) {
+AMX_INLINE __m512i amx_both(const int steps, const amx_pair *pair, const amx_exp *table) {
+    /* Copies of what the loop only reads: what is stored could else have changed it. */
+    const amx_pair copy = *pair, *t = &copy;
+    const amx_exp own = *table, *e = &own;
     const uint16_t *query = t->query, *key = t->key;
     __m512i top = _mm512_setzero_si512();
     AMX_BARRIER();
