@@ -36,15 +36,9 @@
 #include "kernels/flash_attention/amx_plan.h"
 #include "kernels/flash_attention/amx_rows.h"
 
-#define AMX_KEYS 512 /* of a block at most: their weights stay in the first-level cache */
+#define AMX_KEYS 2048 /* of a block at most */
 
-/* Rows that will be needed next: lines of them are asked for while products run. */
-typedef struct amx_stream {
-    uintptr_t row;
-    int64_t rows, stride, width; /* left, bytes apart, bytes long */
-} amx_stream;
-
-/* Rows [row, end) of the task in a tensor, likewise. */
+/* Rows [row, end) of the task in a tensor that will be needed soon: they are asked for while products run. */
 typedef struct amx_rows {
     const ejki_bthd *tensor;
     int64_t row, end, width;
@@ -66,9 +60,8 @@ typedef struct amx_state {
     amx_task task;
     int64_t block; /* first key of the block */
     float key_top; /* its largest key component */
-    amx_stream ahead[2];
     amx_rows soon[2];                            /* next tile's queries, this one's output */
-    int64_t pace, row_pace;                      /* rows of each to ask for at a chunk */
+    int64_t pace;                                /* rows of each to ask for at a chunk */
     bool plain[AMX_KEYS / AMX_CHUNK], all_plain; /* values of a chunk go through the products */
 } amx_state;
 
@@ -105,21 +98,30 @@ typedef struct amx_span {
     bool careful;
 } amx_span;
 
+/* Where a row's tile has its queries and sums: tiles that are done with before the next one share one place. */
+static inline int64_t amx_slot(const amx_state *s, int64_t row) {
+    return s->plan->slots == 1 ? 0 : row / AMX_ROWS;
+}
+
+static inline uint16_t *amx_queries(const amx_state *s, int64_t row) {
+    return s->query + amx_slot(s, row) * 2 * s->plan->steps * AMX_ELEMENT;
+}
+
 /* Where a row's sums of column d begin. */
 static inline float *amx_sum(const amx_state *s, int64_t row, int64_t d) {
     const int64_t half = row % AMX_ROWS / 16;
-    return s->sums + row / AMX_ROWS * s->plan->sums + (d / 16 * 2 + half) * AMX_SUMS +
+    return s->sums + amx_slot(s, row) * s->plan->sums + (d / 16 * 2 + half) * AMX_SUMS +
            row % 16 * 16 + d % 16;
 }
 
 /* The row's 32 weights of a chunk. */
 static inline uint16_t *amx_weights_of(const amx_state *s, int64_t row, int64_t chunk) {
-    return s->weights + chunk * 2 * AMX_ELEMENT + row % AMX_ROWS * AMX_CHUNK;
+    return s->weights + chunk % AMX_PARTS * 2 * AMX_ELEMENT + row % AMX_ROWS * AMX_CHUNK;
 }
 
 /* The rest of the row's weights, where they have two parts. */
 static inline uint16_t *amx_rest_of(const amx_state *s, int64_t row, int64_t chunk) {
-    return amx_weights_of(s, row, chunk) + AMX_ROWS * s->plan->keys;
+    return amx_weights_of(s, row, chunk) + AMX_ROWS * AMX_PART;
 }
 
 static void amx_set_reference(amx_state *s, int64_t row, float reference) {
@@ -239,34 +241,20 @@ static bool amx_is_unset(const amx_state *s, const amx_span *span) {
     return false;
 }
 
-/* Asks for all lines of `width` bytes. */
-AMX_INLINE void amx_ask(uintptr_t row, int64_t width) {
-    for (int64_t at = 0; at < width; at += 64)
-        _mm_prefetch((const char *)(row + (uintptr_t)at), _MM_HINT_T1);
-}
-
 static inline void amx_look_ahead(amx_state *s) {
     for (int n = 0; n < 2; n++) {
-        amx_stream *a = &s->ahead[n];
-        for (int64_t i = ejki_min(s->pace, a->rows); i > 0; i--) {
-            amx_ask(a->row, a->width);
-            a->row += (uintptr_t)a->stride;
-            a->rows--;
-        }
-    }
-    for (int n = 0; n < 2; n++) {
         amx_rows *a = &s->soon[n];
-        const int64_t end = ejki_min(a->row + s->row_pace, a->end);
+        const int64_t end = ejki_min(a->row + s->pace, a->end);
         for (; a->row < end; a->row++)
-            amx_ask((uintptr_t)amx_row_place(a->tensor, &s->row[a->row]), a->width);
+            amx_ask(amx_row_place(a->tensor, &s->row[a->row]), a->width);
     }
 }
 
 /* Weights of all chunks of a span. */
 static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_span *span) {
-    const int64_t steps = s->plan->steps, tile = span->row / AMX_ROWS;
-    const amx_tile *e = &s->tile[tile];
-    const uint16_t *query = s->query + tile * 2 * steps * AMX_ELEMENT;
+    const int64_t steps = s->plan->steps;
+    const amx_tile *e = &s->tile[span->row / AMX_ROWS];
+    const uint16_t *query = amx_queries(s, span->row);
     float *scores = s->scores, *other = s->scores + AMX_ROWS * AMX_CHUNK;
     bool unset = amx_is_unset(s, span);
     amx_pair pair = {.query = query, .base = s->base + span->row, .factor = v_set1(s->scale * 128)};
@@ -302,7 +290,7 @@ static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_s
 /* sums += weights · values over a span. */
 static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_span *span) {
     const amx_plan *t = s->plan;
-    float *sums = s->sums + span->row / AMX_ROWS * t->sums;
+    float *sums = amx_sum(s, span->row, 0);
     for (int64_t c = span->first, end; c < span->end; c = end) {
         end = s->all_plain ? span->end : c;
         while (end < span->end && s->plain[end]) end++;
@@ -330,7 +318,7 @@ static bool amx_is_tame(const amx_state *s, const amx_span *span) {
 static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) {
     const ejki_flash_problem *p = s->problem;
     const int64_t steps = s->plan->steps, sums = s->plan->sums;
-    uint16_t *target = s->query + row * 32 * steps;
+    uint16_t *target = amx_queries(s, row);
     __m512i top = _mm512_setzero_si512();
     for (int64_t i = 0; i < AMX_ROWS; i++) {
         uint16_t *to = target + i / 16 * steps * AMX_ELEMENT + i % 16 * 32;
@@ -344,7 +332,7 @@ static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) 
         }
     }
     s->tile[row / AMX_ROWS].top = amx_top(top);
-    memset(s->sums + row / AMX_ROWS * sums, 0, (size_t)sums * sizeof(float));
+    memset(amx_sum(s, row, 0), 0, (size_t)sums * sizeof(float));
     if (s->precise) memset(s->lanes + row * VL, 0, AMX_ROWS * VL * sizeof(float));
 }
 
@@ -366,7 +354,7 @@ static void amx_plan_rows(amx_state *s, const amx_span *span, int64_t block_end)
     const ejki_flash_problem *p = s->problem;
     const amx_tile *e = &s->tile[span->row / AMX_ROWS];
     const int64_t next = span->row + AMX_ROWS, element = sizeof(uint16_t);
-    s->row_pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
+    s->pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
     s->soon[0] = s->soon[1] = (amx_rows){0};
     if (next < s->task.rows && e[1].low >= s->block && e[1].low < block_end)
         s->soon[0] = (amx_rows){&p->query, next, ejki_min(next + AMX_ROWS, s->task.rows),
@@ -388,8 +376,11 @@ static void amx_block(amx_state *s, int64_t row, int64_t block_end) {
     if (e->low >= s->block) amx_begin_tile(s, row);
     span.careful = s->general || s->precise || !amx_is_tame(s, &span);
     amx_plan_rows(s, &span, block_end);
-    amx_make_weights(s, &span);
-    amx_add_values(s, &span);
+    for (const int64_t last = span.end; span.first < last; span.first = span.end) {
+        span.end = ejki_min(last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
+        amx_make_weights(s, &span);
+        amx_add_values(s, &span);
+    }
     if (e->high <= block_end) amx_end_tile(s, row);
 }
 
@@ -454,37 +445,8 @@ static __attribute__((noinline)) void amx_pack(amx_state *s, int64_t first, int6
     s->key_top = amx_top(top);
 }
 
-/* Looks ahead to the keys [key, key + rows) of a task's head, and their values. */
-static void amx_plan_ahead(amx_state *s, const amx_task *task, int64_t key, int64_t rows) {
-    const ejki_flash_problem *p = s->problem;
-    const ejki_bthd *tensors[] = {&p->key, &p->value};
-    const int64_t widths[] = {p->head_dim, p->value_dim}, element = sizeof(uint16_t);
-    const int64_t chunks = ejki_cdiv(s->task.rows, AMX_ROWS) * (s->plan->keys / AMX_CHUNK);
-    s->pace = ejki_cdiv(rows, chunks);
-    for (int n = 0; n < 2; n++) {
-        const ejki_bthd *t = tensors[n];
-        s->ahead[n] = (amx_stream){(uintptr_t)amx_place(t->data, task->batch * t->stride_b +
-                                                                     task->kv_head * t->stride_h +
-                                                                     key * t->stride_t),
-                                   rows, t->stride_t * element, widths[n] * element};
-    }
-}
-
-/* What comes after the block that ends at `end`: the next one, or the first one of the next task. */
-static void amx_plan_next(amx_state *s, int64_t end, int64_t high, const amx_task *next) {
-    const ejki_flash_problem *p = s->problem;
-    int64_t key = 0, last = 0;
-    if (end < high) {
-        amx_plan_ahead(s, &s->task, end, ejki_min(s->plan->keys, high - end));
-        return;
-    }
-    if (next->rows > 0) ejki_flash_visible(p, next->first_row / p->group, &key, &last);
-    key = ejki_min(key, p->keys);
-    amx_plan_ahead(s, next, key, next->rows > 0 ? ejki_min(s->plan->keys, p->keys - key) : 0);
-}
-
-/* One task from beginning to end; `next` is one that comes soon after it. */
-static void amx_group(amx_state *s, amx_task task, amx_task next) {
+/* One task from beginning to end. */
+static void amx_group(amx_state *s, amx_task task) {
     const amx_plan *t = s->plan;
     int64_t low, high;
     s->task = task;
@@ -492,7 +454,6 @@ static void amx_group(amx_state *s, amx_task task, amx_task next) {
     for (s->block = low / t->keys * t->keys; s->block < high; s->block += t->keys) {
         const int64_t end = ejki_min(s->block + t->keys, high);
         amx_pack(s, ejki_max(low - s->block, 0) / AMX_CHUNK, ejki_cdiv(end - s->block, AMX_CHUNK));
-        amx_plan_next(s, end, high, &next);
         for (int64_t row = 0; row < task.rows; row += AMX_ROWS) amx_block(s, row, end);
     }
     /* What sees nothing has not been begun. */
@@ -523,8 +484,7 @@ static void amx_worker(void *argument, int64_t worker) {
     for (;;) {
         const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
         if (index >= t->tasks) break;
-        amx_group(&state, amx_task_of(shared->problem, t, index),
-                  amx_task_of(shared->problem, t, index + shared->workers));
+        amx_group(&state, amx_task_of(shared->problem, t, index));
     }
     amx_close();
 }
@@ -557,7 +517,7 @@ static bool amx_applicable(const void *problem) {
 
 static const ejk_parameter amx_parameters[] = {
     {"q_blocksize", 1, 65536, 1, 1024, "query rows of a task"},
-    {"kv_blocksize", 1, AMX_KEYS, 1, 512, "keys packed at a time"},
+    {"kv_blocksize", 1, AMX_KEYS, 1, 1024, "keys packed at a time"},
 };
 
 extern const ejk_implementation ejki_flash_attention_bf16_amx_tile;
