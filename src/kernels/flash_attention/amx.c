@@ -33,31 +33,15 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "kernels/flash_attention/amx_blocks.h"
 #include "kernels/flash_attention/amx_plan.h"
 #include "kernels/flash_attention/amx_rows.h"
-
-#define AMX_KEYS 2048 /* of a block at most */
 
 /* Rows [row, end) of the task in a tensor that will be needed soon: they are asked for while products run. */
 typedef struct amx_rows {
     const ejki_bthd *tensor;
     int64_t row, end, width;
 } amx_rows;
-
-/* The same for keys or values: `rows` are left. */
-typedef struct amx_stream {
-    uintptr_t row;
-    int64_t rows, stride, width; /* bytes */
-} amx_stream;
-
-/* A packed block, or what there is of it yet: chunks [first, end), none if they are equal. */
-typedef struct amx_packed {
-    int64_t batch, kv_head, block; /* first key of the block */
-    int64_t first, end;
-    uint16_t *keys, *values;
-    __m512i top;                                 /* the larger magnitudes of keys */
-    bool plain[AMX_KEYS / AMX_CHUNK], all_plain; /* values of a chunk go through the products */
-} amx_packed;
 
 /* One worker's memory and the group it is at. */
 typedef struct amx_state {
@@ -73,13 +57,13 @@ typedef struct amx_state {
     flash_row *row;
     amx_tile *tile;
     amx_task task;
-    int64_t block; /* first key of the block */
-    float key_top; /* its largest key component */
+    int64_t block;                      /* first key of the block */
+    float key_top;                      /* its largest key component */
     amx_packed packed[2], *now, *later; /* `later` is packed bit by bit while `now` is used */
-    int64_t later_end, share;           /* chunks of it that are wanted, and to be packed at a tile */
-    amx_stream ahead[2];                /* keys and values that will be packed after the next tile */
-    amx_rows soon[2];                   /* next tile's queries, this one's output */
-    int64_t pace, ahead_pace;           /* rows of each to ask for at a chunk */
+    int64_t later_end, share; /* chunks of it that are wanted, and to be packed at a tile */
+    amx_stream ahead[2];      /* keys and values that will be packed after the next tile */
+    amx_rows soon[2];         /* next tile's queries, this one's output */
+    int64_t pace, ahead_pace; /* rows of each to ask for at a chunk */
 } amx_state;
 
 static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *t, char *memory) {
@@ -267,8 +251,7 @@ static inline void amx_look_ahead(amx_state *s) {
     for (int n = 0; n < 2; n++) {
         amx_rows *a = &s->soon[n];
         const int64_t end = ejki_min(a->row + s->pace, a->end);
-        for (; a->row < end; a->row++)
-            amx_ask(amx_row_place(a->tensor, &s->row[a->row]), a->width);
+        for (; a->row < end; a->row++) amx_ask(amx_row_place(a->tensor, &s->row[a->row]), a->width);
     }
     for (int n = 0; n < 2; n++) {
         amx_stream *a = &s->ahead[n];
@@ -384,14 +367,14 @@ static void amx_plan_rows(amx_state *s, const amx_span *span, int64_t block_end)
     const amx_tile *e = &s->tile[span->row / AMX_ROWS];
     const int64_t next = span->row + AMX_ROWS, element = sizeof(uint16_t);
     s->pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
-    s->ahead_pace = ejki_cdiv(ejki_max(s->ahead[0].rows, s->ahead[1].rows), span->end - span->first);
+    s->ahead_pace =
+        ejki_cdiv(ejki_max(s->ahead[0].rows, s->ahead[1].rows), span->end - span->first);
     s->soon[0] = s->soon[1] = (amx_rows){0};
     if (next < s->task.rows && e[1].low >= s->block && e[1].low < block_end)
         s->soon[0] = (amx_rows){&p->query, next, ejki_min(next + AMX_ROWS, s->task.rows),
                                 p->head_dim * element};
     if (e->high <= block_end && p->normalize)
-        s->soon[1] =
-            (amx_rows){&p->out, span->row, span->row + span->rows, p->value_dim * element};
+        s->soon[1] = (amx_rows){&p->out, span->row, span->row + span->rows, p->value_dim * element};
 }
 
 static void amx_block(amx_state *s, int64_t row, int64_t block_end) {
@@ -452,51 +435,6 @@ static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int6
 
 /* ---- Packed blocks --------------------------------------------------------------------------------------- */
 
-/* Keys or values from the chunk `chunk` on, as many rows as there are in `chunks`. */
-static amx_stream amx_rows_of(const amx_state *s, const amx_packed *b, const ejki_bthd *tensor,
-                              int64_t width, int64_t chunk, int64_t chunks) {
-    const int64_t key = b->block + chunk * AMX_CHUNK, element = sizeof(uint16_t);
-    const int64_t rows = ejki_min(chunks * AMX_CHUNK, s->problem->keys - key);
-    const int64_t at =
-        b->batch * tensor->stride_b + b->kv_head * tensor->stride_h + key * tensor->stride_t;
-    return (amx_stream){(uintptr_t)amx_place(tensor->data, at), ejki_max(0, rows),
-                        tensor->stride_t * element, width * element};
-}
-
-/* Packs keys and values up to the chunk `end`. */
-static __attribute__((noinline)) void amx_pack(amx_state *s, amx_packed *b, int64_t end) {
-    const ejki_flash_problem *p = s->problem;
-    const int64_t steps = s->plan->steps, wide = s->plan->wide;
-    for (; b->end < end; b->end++) {
-        const int64_t c = b->end;
-        const amx_stream key = amx_rows_of(s, b, &p->key, p->head_dim, c, 1);
-        const amx_stream value = amx_rows_of(s, b, &p->value, p->value_dim, c, 1);
-        for (int64_t half = 0; half < 2; half++)
-            b->top = amx_pack_keys((const char *)key.row + 16 * half * key.stride, key.stride,
-                                   key.rows - 16 * half, p->head_dim, steps,
-                                   b->keys + (2 * c + half) * steps * AMX_ELEMENT, b->top);
-        b->plain[c] =
-            amx_pack_values((const char *)value.row, value.stride, value.rows, p->value_dim, wide,
-                            b->values + c * wide * AMX_ELEMENT);
-        b->all_plain &= b->plain[c];
-    }
-}
-
-static void amx_start(amx_packed *b, const amx_task *task, int64_t block, int64_t first) {
-    b->batch = task->batch;
-    b->kv_head = task->kv_head;
-    b->block = block;
-    b->first = b->end = first;
-    b->top = _mm512_setzero_si512();
-    b->all_plain = true;
-}
-
-/* True if packing this block can go on from the chunk `first`. */
-static bool amx_is_packed(const amx_packed *b, const amx_task *task, int64_t block, int64_t first) {
-    return b->first < b->end && b->batch == task->batch && b->kv_head == task->kv_head &&
-           b->block == block && b->first <= first && first <= b->end;
-}
-
 /* Sees to it that the chunks [first, end) of the block are packed. */
 static void amx_use(amx_state *s, int64_t first, int64_t end) {
     if (!amx_is_packed(s->now, &s->task, s->block, first)) {
@@ -506,8 +444,17 @@ static void amx_use(amx_state *s, int64_t first, int64_t end) {
         if (!amx_is_packed(s->now, &s->task, s->block, first))
             amx_start(s->now, &s->task, s->block, first);
     }
-    amx_pack(s, s->now, end);
+    amx_pack(s->problem, s->plan, s->now, end);
     s->key_top = amx_top(s->now->top);
+}
+
+/* Plans to ask for what will be packed after the next row tile. */
+static void amx_plan_ahead(amx_state *s) {
+    const ejki_flash_problem *p = s->problem;
+    const amx_packed *b = s->later;
+    const int64_t count = ejki_max(0, ejki_min(s->share, s->later_end - b->end));
+    s->ahead[0] = amx_rows_of(p, b, &p->key, p->head_dim, b->end, count);
+    s->ahead[1] = amx_rows_of(p, b, &p->value, p->value_dim, b->end, count);
 }
 
 /* What is packed beside the use of a block that ends at `end`: the next one, or the first one of the next task. */
@@ -530,16 +477,14 @@ static void amx_plan_later(amx_state *s, int64_t end, int64_t high, const amx_ta
     amx_start(s->later, task, block, first);
     s->later_end = wanted;
     s->share = ejki_cdiv(wanted - first, ejki_cdiv(s->task.rows, AMX_ROWS));
+    amx_plan_ahead(s);
 }
 
-/* Packs a row tile's share of the next block; plans to ask for that of the tile after it. */
+/* Packs a row tile's share of the next block. */
 static void amx_pack_later(amx_state *s) {
-    const ejki_flash_problem *p = s->problem;
     if (s->later->end >= s->later_end) return;
-    amx_pack(s, s->later, ejki_min(s->later_end, s->later->end + s->share));
-    const int64_t count = ejki_min(s->share, s->later_end - s->later->end);
-    s->ahead[0] = amx_rows_of(s, s->later, &p->key, p->head_dim, s->later->end, count);
-    s->ahead[1] = amx_rows_of(s, s->later, &p->value, p->value_dim, s->later->end, count);
+    amx_pack(s->problem, s->plan, s->later, ejki_min(s->later_end, s->later->end + s->share));
+    amx_plan_ahead(s);
 }
 
 /* One task from beginning to end; `next` is one that comes soon after it. */

@@ -15,9 +15,9 @@ typedef struct amx_plan {
     int64_t rows, groups; /* of a full group, a multiple of AMX_ROWS; groups of a key head */
     int64_t whole, tasks; /* tasks that are a group each; after them come halves of groups */
     int64_t keys;         /* of a full block, a multiple of AMX_CHUNK */
-    int64_t slots;        /* row tiles that need memory of their own: one where a block has all keys */
-    int64_t steps, wide;  /* tiles that a query is long, and a value wide */
-    int64_t sums;         /* floats of a row tile's sums */
+    int64_t slots; /* row tiles that need memory of their own: one where a block has all keys */
+    int64_t steps, wide; /* tiles that a query is long, and a value wide */
+    int64_t sums;        /* floats of a row tile's sums */
     int64_t query_at, sum_at, lane_at, key_at, value_at, weight_at, score_at, row_at, tile_at,
         float_at, ones_at;
     int64_t bytes;
