@@ -3,11 +3,11 @@
  * Flash attention forward in bf16 on AMX tiles.
  *
  * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
- * worker packs the group's queries, then walks over blocks of keys at absolute positions. A block is
- * packed once and used by all row tiles of the group, 32 rows each: for each chunk of 32 keys
+ * worker walks over blocks of keys at absolute positions. A block is packed once, while the one before is
+ * used, and serves all row tiles of the group, 32 rows each: for each chunk of 32 keys
  * scores = query · keysᵀ, while the vector units make weights of the chunk before; then, over all chunks
- * of the block, sums += weights · values. A column of ones beside the values adds up the weights as they
- * were rounded.
+ * of a part of the block, sums += weights · values. A column of ones beside the values adds up the weights
+ * as they were rounded. A tile's queries are packed at its first block, its results written after its last.
  *
  * Softmax. A row's reference is the largest score of the first chunk in which it sees a key, and stays:
  * weights are 2^(z − reference), whose exponents bf16 holds as f32 does. A chunk with a weight from
