@@ -36,8 +36,9 @@ static int64_t quarter_window(const ejki_flash_problem *p) {
 }
 
 /*
- * The tiled kernel on AMX: keys as many as their weights fit the first-level cache, and so many rows, up to
- * 1024, that packing a block costs little beside using it, within half of the second level.
+ * The tiled kernel on AMX. A block of all keys needs neither sums nor queries of more than one tile: it is taken
+ * where a quarter of the second-level cache holds it, for it is there twice, the next one being packed meanwhile.
+ * Else it has half of that, and as many rows go with it, up to 1024, as half of the cache has sums and queries of.
  */
 static void set_amx_blocks(const ejk_invocation *invocation, int64_t cache,
                            ejk_fwd_params *params) {
@@ -48,8 +49,11 @@ static void set_amx_blocks(const ejk_invocation *invocation, int64_t cache,
         ejki_cdiv(p->queries * p->group, ejki_cdiv((int64_t)invocation->threads * 4, heads));
     const int64_t rows = clamp(cache / 2 / (2 * dims), 64, 1024);
     const int64_t window = p->last_offset - p->first_offset + 1;
+    const int64_t keys = cache / 2 / row_bytes(p); /* R is of floats, these are half as long */
+    const int64_t block = p->keys <= ejki_min(keys, 1024) ? p->keys : clamp(keys / 2, 64, 1024);
     params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 64)));
-    params->kv_blocksize = ejk_int(clamp(window / 4 / 32 * 32, 64, ejki_min(512, whole(p->keys))));
+    params->kv_blocksize =
+        ejk_int(clamp(window / 4 / 32 * 32, 64, ejki_min(whole(block), whole(p->keys))));
 }
 
 /*

@@ -228,7 +228,7 @@ static void create(world *w, uint64_t seed) {
     guarded_protect(&w->key);
     guarded_protect(&w->value);
     w->parameters[0] = random_int(&r, 1, 300);
-    w->parameters[1] = random_int(&r, 1, 512);
+    w->parameters[1] = random_int(&r, 1, random_chance(&r, 0.5) ? 512 : 1100);
     snprintf(
         w->text, sizeof w->text,
         "seed %llu: B=%lld T=%lld S=%lld Hkv=%lld G=%lld D=%lld Dv=%lld scale=%g cap=%g bias=%d "

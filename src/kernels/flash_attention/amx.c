@@ -3,11 +3,11 @@
  * Flash attention forward in bf16 on AMX tiles.
  *
  * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
- * worker packs the group's queries, then walks over blocks of keys at absolute positions. A block is
- * packed once and used by all row tiles of the group, 32 rows each: for each chunk of 32 keys
+ * worker walks over blocks of keys at absolute positions. A block is packed once, while the one before is
+ * used, and serves all row tiles of the group, 32 rows each: for each chunk of 32 keys
  * scores = query · keysᵀ, while the vector units make weights of the chunk before; then, over all chunks
- * of the block, sums += weights · values. A column of ones beside the values adds up the weights as they
- * were rounded.
+ * of a part of the block, sums += weights · values. A column of ones beside the values adds up the weights
+ * as they were rounded. A tile's queries are packed at its first block, its results written after its last.
  *
  * Softmax. A row's reference is the largest score of the first chunk in which it sees a key, and stays:
  * weights are 2^(z − reference), whose exponents bf16 holds as f32 does. A chunk with a weight from
@@ -33,16 +33,15 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "kernels/flash_attention/amx_blocks.h"
 #include "kernels/flash_attention/amx_plan.h"
 #include "kernels/flash_attention/amx_rows.h"
 
-#define AMX_KEYS 512 /* of a block at most: their weights stay in the first-level cache */
-
-/* Rows that will be needed next: lines of them are asked for while products run. */
-typedef struct amx_stream {
-    uintptr_t row;
-    int64_t rows, stride, width; /* left, bytes apart, bytes long */
-} amx_stream;
+/* Rows [row, end) of the task in a tensor that will be needed soon: they are asked for while products run. */
+typedef struct amx_rows {
+    const ejki_bthd *tensor;
+    int64_t row, end, width;
+} amx_rows;
 
 /* One worker's memory and the group it is at. */
 typedef struct amx_state {
@@ -53,16 +52,18 @@ typedef struct amx_state {
     bool split;   /* and multiplied in two parts */
     float scale;  /* of raw products to base 2; 1 if amx_modify() has done it */
     amx_exp exp;
-    uint16_t *query, *keys, *values, *weights, *ones;
+    uint16_t *query, *weights, *ones;
     float *sums, *lanes, *scores, *reference, *maximum, *base;
     flash_row *row;
     amx_tile *tile;
     amx_task task;
-    int64_t block; /* first key of the block */
-    float key_top; /* its largest key component */
-    amx_stream ahead[2];
-    int64_t pace;                                /* rows of each stream to ask for at a chunk */
-    bool plain[AMX_KEYS / AMX_CHUNK], all_plain; /* values of a chunk go through the products */
+    int64_t block;                      /* first key of the block */
+    float key_top;                      /* its largest key component */
+    amx_packed packed[2], *now, *later; /* `later` is packed bit by bit while `now` is used */
+    int64_t later_end, share; /* chunks of it that are wanted, and to be packed at a tile */
+    amx_stream ahead[2];      /* keys and values that will be packed after the next tile */
+    amx_rows soon[2];         /* next tile's queries, this one's output */
+    int64_t pace, ahead_pace; /* rows of each to ask for at a chunk */
 } amx_state;
 
 static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *t, char *memory) {
@@ -82,8 +83,13 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
     s->lanes = (float *)(void *)(memory + t->lane_at);
     s->query = (uint16_t *)(void *)(memory + t->query_at);
     s->sums = (float *)(void *)(memory + t->sum_at);
-    s->keys = (uint16_t *)(void *)(memory + t->key_at);
-    s->values = (uint16_t *)(void *)(memory + t->value_at);
+    for (int i = 0; i < 2; i++) {
+        s->packed[i].keys = (uint16_t *)(void *)(memory + t->key_at) + i * t->keys * 32 * t->steps;
+        s->packed[i].values =
+            (uint16_t *)(void *)(memory + t->value_at) + i * t->keys * 16 * t->wide;
+    }
+    s->now = &s->packed[0];
+    s->later = &s->packed[1];
     s->row = (flash_row *)(void *)(memory + t->row_at);
     s->tile = (amx_tile *)(void *)(memory + t->tile_at);
     for (int i = 0; i < AMX_ELEMENT; i++) s->ones[i] = 0x3f80;
@@ -98,21 +104,30 @@ typedef struct amx_span {
     bool careful;
 } amx_span;
 
+/* Where a row's tile has its queries and sums: tiles that are done with before the next one share one place. */
+static inline int64_t amx_slot(const amx_state *s, int64_t row) {
+    return s->plan->slots == 1 ? 0 : row / AMX_ROWS;
+}
+
+static inline uint16_t *amx_queries(const amx_state *s, int64_t row) {
+    return s->query + amx_slot(s, row) * 2 * s->plan->steps * AMX_ELEMENT;
+}
+
 /* Where a row's sums of column d begin. */
 static inline float *amx_sum(const amx_state *s, int64_t row, int64_t d) {
     const int64_t half = row % AMX_ROWS / 16;
-    return s->sums + row / AMX_ROWS * s->plan->sums + (d / 16 * 2 + half) * AMX_SUMS +
+    return s->sums + amx_slot(s, row) * s->plan->sums + (d / 16 * 2 + half) * AMX_SUMS +
            row % 16 * 16 + d % 16;
 }
 
 /* The row's 32 weights of a chunk. */
 static inline uint16_t *amx_weights_of(const amx_state *s, int64_t row, int64_t chunk) {
-    return s->weights + chunk * 2 * AMX_ELEMENT + row % AMX_ROWS * AMX_CHUNK;
+    return s->weights + chunk % AMX_PARTS * 2 * AMX_ELEMENT + row % AMX_ROWS * AMX_CHUNK;
 }
 
 /* The rest of the row's weights, where they have two parts. */
 static inline uint16_t *amx_rest_of(const amx_state *s, int64_t row, int64_t chunk) {
-    return amx_weights_of(s, row, chunk) + AMX_ROWS * s->plan->keys;
+    return amx_weights_of(s, row, chunk) + AMX_ROWS * AMX_PART;
 }
 
 static void amx_set_reference(amx_state *s, int64_t row, float reference) {
@@ -234,28 +249,31 @@ static bool amx_is_unset(const amx_state *s, const amx_span *span) {
 
 static inline void amx_look_ahead(amx_state *s) {
     for (int n = 0; n < 2; n++) {
+        amx_rows *a = &s->soon[n];
+        const int64_t end = ejki_min(a->row + s->pace, a->end);
+        for (; a->row < end; a->row++) amx_ask(amx_row_place(a->tensor, &s->row[a->row]), a->width);
+    }
+    for (int n = 0; n < 2; n++) {
         amx_stream *a = &s->ahead[n];
-        for (int64_t i = ejki_min(s->pace, a->rows); i > 0; i--) {
-            for (int64_t at = 0; at < a->width; at += 64)
-                _mm_prefetch((const char *)(a->row + (uintptr_t)at), _MM_HINT_T1);
+        for (int64_t i = ejki_min(s->ahead_pace, a->rows); i > 0; i--, a->rows--) {
+            amx_ask((const char *)a->row, a->width);
             a->row += (uintptr_t)a->stride;
-            a->rows--;
         }
     }
 }
 
 /* Weights of all chunks of a span. */
 static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_span *span) {
-    const int64_t steps = s->plan->steps, tile = span->row / AMX_ROWS;
-    const amx_tile *e = &s->tile[tile];
-    const uint16_t *query = s->query + tile * 2 * steps * AMX_ELEMENT;
+    const int64_t steps = s->plan->steps;
+    const amx_tile *e = &s->tile[span->row / AMX_ROWS];
+    const uint16_t *query = amx_queries(s, span->row);
     float *scores = s->scores, *other = s->scores + AMX_ROWS * AMX_CHUNK;
     bool unset = amx_is_unset(s, span);
     amx_pair pair = {.query = query, .base = s->base + span->row, .factor = v_set1(s->scale * 128)};
-    amx_scores(steps, query, s->keys + span->first * 2 * steps * AMX_ELEMENT, scores);
+    amx_scores(steps, query, s->now->keys + span->first * 2 * steps * AMX_ELEMENT, scores);
     for (int64_t c = span->first; c < span->end; c++) {
         amx_look_ahead(s);
-        const uint16_t *next = s->keys + (c + 1) * 2 * steps * AMX_ELEMENT;
+        const uint16_t *next = s->now->keys + (c + 1) * 2 * steps * AMX_ELEMENT;
         if (amx_needs_prepare(s, span, e, c, unset)) {
             amx_prepare_scores(s, span, c, scores);
             if (unset) unset = amx_is_unset(s, span);
@@ -284,15 +302,15 @@ static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_s
 /* sums += weights · values over a span. */
 static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_span *span) {
     const amx_plan *t = s->plan;
-    float *sums = s->sums + span->row / AMX_ROWS * t->sums;
+    float *sums = amx_sum(s, span->row, 0);
     for (int64_t c = span->first, end; c < span->end; c = end) {
-        end = s->all_plain ? span->end : c;
-        while (end < span->end && s->plain[end]) end++;
+        end = s->now->all_plain ? span->end : c;
+        while (end < span->end && s->now->plain[end]) end++;
         if (end == c) {
             amx_add_carefully(s, span, end++);
             continue;
         }
-        const uint16_t *values = s->values + c * t->wide * AMX_ELEMENT;
+        const uint16_t *values = s->now->values + c * t->wide * AMX_ELEMENT;
         amx_values(amx_weights_of(s, 0, c), end - c, values, t->wide, s->ones, sums);
         if (s->split) amx_values(amx_rest_of(s, 0, c), end - c, values, t->wide, s->ones, sums);
     }
@@ -308,6 +326,57 @@ static bool amx_is_tame(const amx_state *s, const amx_span *span) {
     return true;
 }
 
+/* Packs a row tile's queries and clears its sums. */
+static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t steps = s->plan->steps, sums = s->plan->sums;
+    uint16_t *target = amx_queries(s, row);
+    __m512i top = _mm512_setzero_si512();
+    for (int64_t i = 0; i < AMX_ROWS; i++) {
+        uint16_t *to = target + i / 16 * steps * AMX_ELEMENT + i % 16 * 32;
+        const bool exists = row + i < s->task.rows;
+        const char *query = exists ? amx_row_place(&p->query, &s->row[row + i]) : NULL;
+        for (int64_t n = 0; n < steps; n++) {
+            const __m512i v =
+                exists ? amx_load(query + 64 * n, p->head_dim - 32 * n) : _mm512_setzero_si512();
+            top = amx_larger(top, v);
+            _mm512_store_si512(to + n * AMX_ELEMENT, v);
+        }
+    }
+    s->tile[row / AMX_ROWS].top = amx_top(top);
+    memset(amx_sum(s, row, 0), 0, (size_t)sums * sizeof(float));
+    if (s->precise) memset(s->lanes + row * VL, 0, AMX_ROWS * VL * sizeof(float));
+}
+
+/* Writes a row tile's results. */
+static __attribute__((noinline)) void amx_end_tile(amx_state *s, int64_t row) {
+    const amx_plan *t = s->plan;
+    const int64_t end = ejki_min(row + AMX_ROWS, s->task.rows);
+    for (int64_t i = row; i < end; i++) {
+        const float rounded = *amx_sum(s, i, t->wide * 16);
+        amx_write_row(s->problem, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->reference[i],
+                      s->maximum[i], s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded,
+                      rounded);
+    }
+}
+
+/* Rows to ask for while a tile's weights are made: the next tile's queries, if it begins at this block, and
+ * this one's output, if it ends here. */
+static void amx_plan_rows(amx_state *s, const amx_span *span, int64_t block_end) {
+    const ejki_flash_problem *p = s->problem;
+    const amx_tile *e = &s->tile[span->row / AMX_ROWS];
+    const int64_t next = span->row + AMX_ROWS, element = sizeof(uint16_t);
+    s->pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
+    s->ahead_pace =
+        ejki_cdiv(ejki_max(s->ahead[0].rows, s->ahead[1].rows), span->end - span->first);
+    s->soon[0] = s->soon[1] = (amx_rows){0};
+    if (next < s->task.rows && e[1].low >= s->block && e[1].low < block_end)
+        s->soon[0] = (amx_rows){&p->query, next, ejki_min(next + AMX_ROWS, s->task.rows),
+                                p->head_dim * element};
+    if (e->high <= block_end && p->normalize)
+        s->soon[1] = (amx_rows){&p->out, span->row, span->row + span->rows, p->value_dim * element};
+}
+
 static void amx_block(amx_state *s, int64_t row, int64_t block_end) {
     const amx_tile *e = &s->tile[row / AMX_ROWS];
     const int64_t low = ejki_max(e->low, s->block) - s->block;
@@ -317,47 +386,35 @@ static void amx_block(amx_state *s, int64_t row, int64_t block_end) {
                      .rows = ejki_min(AMX_ROWS, s->task.rows - row),
                      .first = low / AMX_CHUNK,
                      .end = ejki_cdiv(high, AMX_CHUNK)};
+    if (e->low >= s->block) amx_begin_tile(s, row);
     span.careful = s->general || s->precise || !amx_is_tame(s, &span);
-    amx_make_weights(s, &span);
-    amx_add_values(s, &span);
+    amx_plan_rows(s, &span, block_end);
+    for (const int64_t last = span.end; span.first < last; span.first = span.end) {
+        span.end = ejki_min(last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
+        amx_make_weights(s, &span);
+        amx_add_values(s, &span);
+    }
+    if (e->high <= block_end) amx_end_tile(s, row);
 }
 
 /* ---- A task ------------------------------------------------------------------------------------------ */
 
-/* Packs a row tile's queries and writes what they see. */
-static amx_tile amx_pack_queries(const ejki_flash_problem *p, const flash_row *rows, int64_t count,
-                                 int64_t steps, uint16_t *target) {
+/* What a row tile sees. */
+static amx_tile amx_tile_of(const ejki_flash_problem *p, const flash_row *rows, int64_t count) {
     amx_tile e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys};
-    __m512i top = _mm512_setzero_si512();
-    for (int64_t i = 0; i < AMX_ROWS; i++) {
-        uint16_t *to = target + i / 16 * steps * AMX_ELEMENT + i % 16 * 32;
-        const char *query = NULL;
-        if (i < count) {
-            const flash_row *r = &rows[i];
-            e.low = ejki_min(e.low, r->first);
-            e.high = ejki_max(e.high, r->end);
-            e.least = ejki_max(e.least, r->first);
-            e.most = ejki_min(e.most, r->end);
-            query = amx_place(p->query.data, r->batch * p->query.stride_b +
-                                                 r->query * p->query.stride_t +
-                                                 r->head * p->query.stride_h);
-        }
-        for (int64_t n = 0; n < steps; n++) {
-            const __m512i v =
-                query ? amx_load(query + 64 * n, p->head_dim - 32 * n) : _mm512_setzero_si512();
-            top = amx_larger(top, v);
-            _mm512_store_si512(to + n * AMX_ELEMENT, v);
-        }
+    for (const flash_row *r = rows; r < rows + count; r++) {
+        e.low = ejki_min(e.low, r->first);
+        e.high = ejki_max(e.high, r->end);
+        e.least = ejki_max(e.least, r->first);
+        e.most = ejki_min(e.most, r->end);
     }
-    e.top = amx_top(top);
     return e;
 }
 
-/* Packs a task's queries and starts its rows. Returns the range of keys that any of them sees. */
+/* Starts a task's rows. Returns the range of keys that any of them sees. */
 static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int64_t *high) {
     const ejki_flash_problem *p = s->problem;
     const amx_task *task = &s->task;
-    const amx_plan *t = s->plan;
     const int64_t tiles = ejki_cdiv(task->rows, AMX_ROWS);
     *low = p->keys;
     *high = 0;
@@ -369,87 +426,88 @@ static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int6
     }
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t row = i * AMX_ROWS;
-        s->tile[i] = amx_pack_queries(p, s->row + row, ejki_min(AMX_ROWS, task->rows - row),
-                                      t->steps, s->query + row * 32 * t->steps);
+        s->tile[i] = amx_tile_of(p, s->row + row, ejki_min(AMX_ROWS, task->rows - row));
         if (s->tile[i].low >= s->tile[i].high) continue;
         *low = ejki_min(*low, s->tile[i].low);
         *high = ejki_max(*high, s->tile[i].high);
     }
-    memset(s->sums, 0, (size_t)(tiles * t->sums) * sizeof(float));
-    memset(s->lanes, 0, (size_t)(task->rows * VL) * sizeof(float));
 }
 
-/* Packs keys and values of the chunks [first, end) of a block. */
-static __attribute__((noinline)) void amx_pack(amx_state *s, int64_t first, int64_t end) {
-    const ejki_flash_problem *p = s->problem;
-    const amx_plan *t = s->plan;
-    const int64_t element = sizeof(uint16_t);
-    const int64_t key_at = s->task.batch * p->key.stride_b + s->task.kv_head * p->key.stride_h;
-    const int64_t value_at =
-        s->task.batch * p->value.stride_b + s->task.kv_head * p->value.stride_h;
-    __m512i top = _mm512_setzero_si512();
-    s->all_plain = true;
-    for (int64_t c = first; c < end; c++) {
-        const int64_t key = s->block + c * AMX_CHUNK, left = p->keys - key;
-        for (int64_t half = 0; half < 2; half++)
-            top =
-                amx_pack_keys(amx_place(p->key.data, key_at + (key + 16 * half) * p->key.stride_t),
-                              p->key.stride_t * element, left - 16 * half, p->head_dim, t->steps,
-                              s->keys + (2 * c + half) * t->steps * AMX_ELEMENT, top);
-        s->plain[c] = amx_pack_values(amx_place(p->value.data, value_at + key * p->value.stride_t),
-                                      p->value.stride_t * element, left, p->value_dim, t->wide,
-                                      s->values + c * t->wide * AMX_ELEMENT);
-        s->all_plain &= s->plain[c];
+/* ---- Packed blocks --------------------------------------------------------------------------------------- */
+
+/* Sees to it that the chunks [first, end) of the block are packed. */
+static void amx_use(amx_state *s, int64_t first, int64_t end) {
+    if (!amx_is_packed(s->now, &s->task, s->block, first)) {
+        amx_packed *swap = s->now;
+        s->now = s->later;
+        s->later = swap;
+        if (!amx_is_packed(s->now, &s->task, s->block, first))
+            amx_start(s->now, &s->task, s->block, first);
     }
-    s->key_top = amx_top(top);
+    amx_pack(s->problem, s->plan, s->now, end);
+    s->key_top = amx_top(s->now->top);
 }
 
-/* Looks ahead to the keys [key, key + rows) of a task's head, and their values. */
-static void amx_plan_ahead(amx_state *s, const amx_task *task, int64_t key, int64_t rows) {
+/* Plans to ask for what will be packed after the next row tile. */
+static void amx_plan_ahead(amx_state *s) {
     const ejki_flash_problem *p = s->problem;
-    const ejki_bthd *tensors[] = {&p->key, &p->value};
-    const int64_t widths[] = {p->head_dim, p->value_dim}, element = sizeof(uint16_t);
-    const int64_t chunks = ejki_cdiv(s->task.rows, AMX_ROWS) * (s->plan->keys / AMX_CHUNK);
-    s->pace = ejki_cdiv(rows, chunks);
-    for (int n = 0; n < 2; n++) {
-        const ejki_bthd *t = tensors[n];
-        s->ahead[n] = (amx_stream){(uintptr_t)amx_place(t->data, task->batch * t->stride_b +
-                                                                     task->kv_head * t->stride_h +
-                                                                     key * t->stride_t),
-                                   rows, t->stride_t * element, widths[n] * element};
-    }
+    const amx_packed *b = s->later;
+    const int64_t count = ejki_max(0, ejki_min(s->share, s->later_end - b->end));
+    s->ahead[0] = amx_rows_of(p, b, &p->key, p->head_dim, b->end, count);
+    s->ahead[1] = amx_rows_of(p, b, &p->value, p->value_dim, b->end, count);
 }
 
-/* What comes after the block that ends at `end`: the next one, or the first one of the next task. */
-static void amx_plan_next(amx_state *s, int64_t end, int64_t high, const amx_task *next) {
+/* What is packed beside the use of a block that ends at `end`: the next one, or the first one of the next task. */
+static void amx_plan_later(amx_state *s, int64_t end, int64_t high, const amx_task *next) {
     const ejki_flash_problem *p = s->problem;
-    int64_t key = 0, last = 0;
-    if (end < high) {
-        amx_plan_ahead(s, &s->task, end, ejki_min(s->plan->keys, high - end));
-        return;
+    const int64_t keys = s->plan->keys;
+    const amx_task *task = &s->task;
+    int64_t low = end, unused;
+    s->later_end = 0;
+    if (low >= high) {
+        if (next->rows == 0) return;
+        task = next;
+        ejki_flash_visible(p, next->first_row / p->group, &low, &unused);
+        ejki_flash_visible(p, (next->first_row + next->rows - 1) / p->group, &unused, &high);
+        if (low >= high) return;
     }
-    if (next->rows > 0) ejki_flash_visible(p, next->first_row / p->group, &key, &last);
-    key = ejki_min(key, p->keys);
-    amx_plan_ahead(s, next, key, next->rows > 0 ? ejki_min(s->plan->keys, p->keys - key) : 0);
+    const int64_t block = low / keys * keys, first = (low - block) / AMX_CHUNK;
+    const int64_t wanted = ejki_cdiv(ejki_min(keys, high - block), AMX_CHUNK);
+    if (amx_is_packed(s->now, task, block, first)) return;
+    amx_start(s->later, task, block, first);
+    s->later_end = wanted;
+    s->share = ejki_cdiv(wanted - first, ejki_cdiv(s->task.rows, AMX_ROWS));
+    amx_plan_ahead(s);
+}
+
+/* Packs a row tile's share of the next block. */
+static void amx_pack_later(amx_state *s) {
+    if (s->later->end >= s->later_end) return;
+    amx_pack(s->problem, s->plan, s->later, ejki_min(s->later_end, s->later->end + s->share));
+    amx_plan_ahead(s);
 }
 
 /* One task from beginning to end; `next` is one that comes soon after it. */
 static void amx_group(amx_state *s, amx_task task, amx_task next) {
-    const ejki_flash_problem *p = s->problem;
     const amx_plan *t = s->plan;
     int64_t low, high;
     s->task = task;
     amx_begin(s, &low, &high);
     for (s->block = low / t->keys * t->keys; s->block < high; s->block += t->keys) {
         const int64_t end = ejki_min(s->block + t->keys, high);
-        amx_pack(s, ejki_max(low - s->block, 0) / AMX_CHUNK, ejki_cdiv(end - s->block, AMX_CHUNK));
-        amx_plan_next(s, end, high, &next);
-        for (int64_t row = 0; row < task.rows; row += AMX_ROWS) amx_block(s, row, end);
+        amx_use(s, ejki_max(low - s->block, 0) / AMX_CHUNK, ejki_cdiv(end - s->block, AMX_CHUNK));
+        amx_plan_later(s, end, high, &next);
+        for (int64_t row = 0; row < task.rows; row += AMX_ROWS) {
+            amx_block(s, row, end);
+            amx_pack_later(s);
+        }
     }
-    for (int64_t i = 0; i < task.rows; i++) {
-        const float rounded = *amx_sum(s, i, t->wide * 16);
-        amx_write_row(p, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->reference[i], s->maximum[i],
-                      s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded, rounded);
+    /* What sees nothing has not been begun. */
+    for (int64_t row = 0; row < task.rows; row += AMX_ROWS) {
+        const amx_tile *e = &s->tile[row / AMX_ROWS];
+        if (e->low < e->high) continue;
+        amx_begin_tile(s, row);
+        amx_end_tile(s, row);
     }
 }
 
@@ -506,7 +564,7 @@ static bool amx_applicable(const void *problem) {
 
 static const ejk_parameter amx_parameters[] = {
     {"q_blocksize", 1, 65536, 1, 1024, "query rows of a task"},
-    {"kv_blocksize", 1, AMX_KEYS, 1, 512, "keys packed at a time"},
+    {"kv_blocksize", 1, AMX_KEYS, 1, 1024, "keys packed at a time"},
 };
 
 extern const ejk_implementation ejki_flash_attention_bf16_amx_tile;

@@ -6,13 +6,18 @@
 #include "base/base.h"
 #include "kernels/flash_attention/amx_rows.h"
 
+/* Keys whose weights are made before they are used, with room for these in the first-level cache, and their chunks. */
+#define AMX_PART  512
+#define AMX_PARTS (AMX_PART / AMX_CHUNK)
+
 /* How a problem is cut, and how a worker's memory is laid out, in bytes. */
 typedef struct amx_plan {
     int64_t rows, groups; /* of a full group, a multiple of AMX_ROWS; groups of a key head */
     int64_t whole, tasks; /* tasks that are a group each; after them come halves of groups */
     int64_t keys;         /* of a full block, a multiple of AMX_CHUNK */
-    int64_t steps, wide;  /* tiles that a query is long, and a value wide */
-    int64_t sums;         /* floats of a row tile's sums */
+    int64_t slots; /* row tiles that need memory of their own: one where a block has all keys */
+    int64_t steps, wide; /* tiles that a query is long, and a value wide */
+    int64_t sums;        /* floats of a row tile's sums */
     int64_t query_at, sum_at, lane_at, key_at, value_at, weight_at, score_at, row_at, tile_at,
         float_at, ones_at;
     int64_t bytes;
@@ -55,17 +60,18 @@ static inline amx_plan amx_plan_of(const ejki_flash_problem *p, const int64_t *p
     t.steps = ejki_cdiv(p->head_dim, 32);
     t.wide = ejki_cdiv(p->value_dim, 16);
     t.sums = ejki_max(2, t.wide + 1) * 2 * AMX_SUMS;
+    t.slots = t.keys >= p->keys ? 1 : t.rows / AMX_ROWS;
     const int64_t tiles = t.rows / AMX_ROWS, element = sizeof(uint16_t), real = sizeof(float);
     int64_t at = 0;
     t.score_at = amx_reserve(&at, 2 * AMX_ROWS * AMX_CHUNK, real);
-    t.weight_at = amx_reserve(&at, (p->normalize ? 1 : 2) * AMX_ROWS * t.keys, element);
+    t.weight_at = amx_reserve(&at, (p->normalize ? 1 : 2) * AMX_ROWS * AMX_PART, element);
     t.ones_at = amx_reserve(&at, AMX_ELEMENT, element);
     t.float_at = amx_reserve(&at, t.rows, 3 * real);
     t.lane_at = amx_reserve(&at, t.rows, VL * real);
-    t.query_at = amx_reserve(&at, t.rows * 32 * element, t.steps);
-    t.sum_at = amx_reserve(&at, tiles * real, t.sums);
-    t.key_at = amx_reserve(&at, t.keys * 32 * element, t.steps);
-    t.value_at = amx_reserve(&at, t.keys * 16 * element, t.wide);
+    t.query_at = amx_reserve(&at, t.slots * 2 * AMX_ELEMENT * element, t.steps);
+    t.sum_at = amx_reserve(&at, t.slots * real, t.sums);
+    t.key_at = amx_reserve(&at, 2 * t.keys * 32 * element, t.steps);
+    t.value_at = amx_reserve(&at, 2 * t.keys * 16 * element, t.wide);
     t.row_at = amx_reserve(&at, t.rows, sizeof(flash_row));
     t.tile_at = amx_reserve(&at, tiles, sizeof(amx_tile));
     t.bytes = at;

@@ -25,6 +25,12 @@ static inline char *amx_place(const void *data, int64_t element) {
     return (char *)((uintptr_t)data + (uintptr_t)element * sizeof(uint16_t));
 }
 
+/* Where a row lies in a tensor of queries or of their results, if that is bf16. */
+static inline char *amx_row_place(const ejki_bthd *tensor, const flash_row *r) {
+    return amx_place(tensor->data, r->batch * tensor->stride_b + r->query * tensor->stride_t +
+                                       r->head * tensor->stride_h);
+}
+
 static inline double amx_element(const void *data, int64_t element) {
     uint16_t bits;
     memcpy(&bits, amx_place(data, element), sizeof bits);

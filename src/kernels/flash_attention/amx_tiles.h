@@ -80,6 +80,11 @@ static inline float amx_top(__m512i top) {
     return value;
 }
 
+/* Asks for the lines of a row that will be needed soon. */
+AMX_INLINE void amx_ask(const char *row, int64_t width) {
+    for (int64_t at = 0; at < width; at += 64) _mm_prefetch(row + at, _MM_HINT_T0);
+}
+
 /* Packs up to 16 keys, transposed by pairs of components; returns the larger magnitudes. */
 static inline __m512i amx_pack_keys(const char *key, int64_t stride_bytes, int64_t count,
                                     int64_t dim, int64_t steps, uint16_t *target, __m512i top) {
@@ -224,7 +229,10 @@ AMX_INLINE __m512i amx_some_weights(const amx_pair *t, const amx_exp *e, int fro
 }
 
 /* Scores of a chunk, and meanwhile weights from the scores of the one before. `steps` is a constant. */
-AMX_INLINE __m512i amx_both(const int steps, const amx_pair *t, const amx_exp *e) {
+AMX_INLINE __m512i amx_both(const int steps, const amx_pair *pair, const amx_exp *table) {
+    /* Copies of what the loop only reads: what is stored could else have changed it. */
+    const amx_pair copy = *pair, *t = &copy;
+    const amx_exp own = *table, *e = &own;
     const uint16_t *query = t->query, *key = t->key;
     __m512i top = _mm512_setzero_si512();
     AMX_BARRIER();
