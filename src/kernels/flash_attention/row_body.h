@@ -296,8 +296,9 @@ static void row_add_floats(row_task *task, int64_t low, int64_t high, float *sta
     }
 }
 
-/* The same of 16 bits. */
-static void row_add_halves(row_task *task, int64_t low, int64_t high, float *states) {
+/* The same of 16 bits; `asked` lines of the next block's values have been asked for already. */
+static void row_add_halves(row_task *task, int64_t low, int64_t high, int64_t asked,
+                           float *states) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const void *values = element_at(p->dtype, task->values, low * p->value.stride_t);
@@ -311,7 +312,8 @@ static void row_add_halves(row_task *task, int64_t low, int64_t high, float *sta
         const bool in_order = i == 0 && task->next_value;
         line = halves_values_for(p->dtype, (int)n)(
             p->value_dim, high - low, task->scores + i * SCORE_STRIDE + low, values,
-            p->value.stride_t, states + i * t->state + STATE_SUMS, t->state, line, in_order);
+            p->value.stride_t, states + i * t->state + STATE_SUMS, t->state, line, in_order,
+            in_order ? asked : 0);
         if (in_order) task->next_value = line;
     }
 }
@@ -352,6 +354,21 @@ static bool row_is_finite(const row_task *task, int64_t low, int64_t high) {
     return true;
 }
 
+/*
+ * Lines of the next block's values to ask for before the softmax, which asks for none: memory would be idle
+ * meanwhile, and of 16 bits there is too little slack to make up for that. Returns how many.
+ */
+static int64_t row_ask(row_task *task, int64_t keys) {
+    const ejki_flash_problem *p = task->shared->problem;
+    enum { LINES = 24 };
+    if (p->dtype == EJK_DTYPE_F32 || !task->next_value || p->value_dim < TILE_COLUMNS ||
+        keys < 2 * LINES)
+        return 0;
+    for (int64_t i = 0; i < LINES; i++) __builtin_prefetch(task->next_value + i * HALVES * 2, 0, 2);
+    task->next_value += LINES * HALVES * 2;
+    return LINES;
+}
+
 /* One block of keys for one key head. */
 static void row_block(row_task *task, int64_t kv_head, const float *query, int64_t key,
                       int64_t count) {
@@ -372,6 +389,7 @@ static void row_block(row_task *task, int64_t kv_head, const float *query, int64
     task->keys = flash_key(p, task->batch, kv_head, key);
     task->values = flash_value(p, task->batch, kv_head, key);
     row_scores(task, query, low, high);
+    const int64_t asked = row_ask(task, high - low);
     const int64_t first = low / (2 * VL) * (2 * VL), end = ejki_round_up(high, VL);
     float *states = row_state(s, task->batch, task->split, kv_head, 0);
     for (int64_t i = 0; i < t->rows; i++) {
@@ -385,7 +403,7 @@ static void row_block(row_task *task, int64_t kv_head, const float *query, int64
     else if (p->dtype == EJK_DTYPE_F32)
         row_add_floats(task, low, high, states);
     else
-        row_add_halves(task, low, high, states);
+        row_add_halves(task, low, high, asked, states);
 }
 
 /* The task of an index: which keys of which heads. */

@@ -16,6 +16,16 @@
 /* Elements of a step. */
 #define HALVES (2 * VL)
 
+#if defined(__AVX512F__)
+#define HALVES_REGISTER(v) "+v"(v)
+#elif defined(__x86_64__)
+#define HALVES_REGISTER(v) "+x"(v)
+#elif defined(__aarch64__)
+#define HALVES_REGISTER(v) "+w"(v)
+#else
+#define HALVES_REGISTER(v) "+m"(v)
+#endif
+
 static inline __attribute__((always_inline)) void halves_load(const ejk_dtype dtype, const void *p,
                                                               vf out[2]) {
     typedef uint32_t vu __attribute__((vector_size(4 * VL)));
@@ -26,6 +36,8 @@ static inline __attribute__((always_inline)) void halves_load(const ejk_dtype dt
     }
     vu pairs;
     memcpy(&pairs, p, sizeof pairs);
+    /* One load: a compiler would make it two, as operands of shift and mask, and both miss the cache. */
+    __asm__("" : HALVES_REGISTER(pairs));
     out[0] = (vf)(pairs << 16);
     out[1] = (vf)(pairs & 0xffff0000u);
 }
@@ -67,28 +79,34 @@ static inline void halves_sort(ejk_dtype dtype, const float *row, int64_t width,
 
 /*
  * sums[i] += Σ_k weights[i][k] · values[k] for a few rows. `line` is memory to ask for meanwhile, one line for
- * each HALVES elements: rows as far apart as those of values; or, with `in_order`, one line after the other.
+ * each HALVES elements: rows as far apart as those of values; or, with `in_order`, one line after the other, less
+ * the `asked` ones that were asked for before.
  * Returns where it came to.
  */
 #define HALVES_OPERANDS                                                                            \
     int64_t width, int64_t depth, const float *weights, const void *values, int64_t stride,        \
-        float *sums, int64_t sums_stride, const char *line, bool in_order
+        float *sums, int64_t sums_stride, const char *line, bool in_order, int64_t asked
 typedef const char *(*halves_fn)(HALVES_OPERANDS);
 
-/* `pairs` times HALVES columns, or, with 0, the first `columns` of VL. */
+/*
+ * `pairs` times HALVES columns, or, with 0, the first `columns` of VL. Besides `line`, which comes from memory, the
+ * first-level cache is given values NEAR keys early: loads that miss it wait behind all that memory still owes.
+ */
 static inline __attribute__((always_inline)) void
 halves_columns(const ejk_dtype dtype, const int rows, const int pairs, int64_t columns,
                int64_t depth, const float *weights, const void *values, int64_t stride, float *sums,
-               int64_t sums_stride, const char *line, int64_t line_step) {
-    enum { MOST = TILE_VECTORS < 2 ? 2 : TILE_VECTORS };
+               int64_t sums_stride, const char *line, int64_t line_step, int64_t asking) {
+    enum { MOST = TILE_VECTORS < 2 ? 2 : TILE_VECTORS, NEAR = 16 };
     const int vectors = pairs > 0 ? 2 * pairs : 1;
     vf sum[TILE_ROWS][MOST], column[MOST];
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         sum[i][j] = v_load(sums + i * sums_stride + j * VL);
-    for (int64_t k = 0; k < depth; k++, line += line_step) {
+    for (int64_t k = 0; k < depth; k++, line += k < asking ? line_step : 0) {
         const void *row = element_at(dtype, values, k * stride);
+        const char *near = element_at(dtype, row, NEAR * stride);
         if (pairs == 0) column[0] = v_widen_first(dtype, row, columns);
         EJKI_UNROLL for (int j = 0; j < pairs; j++) {
+            __builtin_prefetch(near + j * HALVES * 2, 0, 3);
             __builtin_prefetch(line + j * HALVES * 2, 0, 2);
             halves_load(dtype, element_at(dtype, row, j * HALVES), column + 2 * j);
         }
@@ -108,22 +126,23 @@ halves_values(const ejk_dtype dtype, const int rows, HALVES_OPERANDS) {
     const int64_t full = PAIRS * HALVES, row_step = in_order ? full * 2 : stride * 2;
     int64_t d = 0;
     for (; d + full <= width; d += full) {
+        const int64_t asking = depth - (d == 0 ? asked / PAIRS : 0);
         halves_columns(dtype, rows, PAIRS, 0, depth, weights, element_at(dtype, values, d), stride,
-                       sums + d, sums_stride, line, row_step);
-        line += in_order ? depth * full * 2 : full * 2;
+                       sums + d, sums_stride, line, row_step, asking);
+        line += in_order ? asking * full * 2 : full * 2;
     }
     for (; d + HALVES <= width; d += HALVES) {
         halves_columns(dtype, rows, 1, 0, depth, weights, element_at(dtype, values, d), stride,
-                       sums + d, sums_stride, line, in_order ? HALVES * 2 : stride * 2);
+                       sums + d, sums_stride, line, in_order ? HALVES * 2 : stride * 2, depth);
         line += in_order ? depth * HALVES * 2 : HALVES * 2;
     }
     for (; d < width; d += VL)
         halves_columns(dtype, rows, 0, width - d < VL ? width - d : VL, depth, weights,
-                       element_at(dtype, values, d), stride, sums + d, sums_stride, line, 0);
+                       element_at(dtype, values, d), stride, sums + d, sums_stride, line, 0, depth);
     return line;
 }
 
-#define HALVES_CALL width, depth, weights, values, stride, sums, sums_stride, line, in_order
+#define HALVES_CALL width, depth, weights, values, stride, sums, sums_stride, line, in_order, asked
 #define HALVES_FUNCTIONS(n)                                                                        \
     static __attribute__((noinline)) const char *halves_values_bf16_##n(HALVES_OPERANDS) {         \
         return halves_values(EJK_DTYPE_BF16, n, HALVES_CALL);                                      \
