@@ -80,7 +80,8 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
      * for many threads, none below 512 keys but for the first four: with fewer tasks a few threads would
      * share out the heads, and then none reads memory in order.
      */
-    params->blocksize_keys = ejk_int(clamp((1 << 17) / (row * kv_heads) / 32 * 32, 32, 128));
+    const int64_t own = row / (int64_t)sizeof(float) * (int64_t)ejk_dtype_size(p->dtype);
+    params->blocksize_keys = ejk_int(clamp((1 << 17) / (own * kv_heads) / 32 * 32, 32, 128));
     /* A hook that runs in place of an implementation is told the same blocks. */
     const ejk_implementation *chosen = invocation->implementation;
     if (chosen && chosen->isa == EJK_ISA_AMX) set_amx_blocks(invocation, cache, params);

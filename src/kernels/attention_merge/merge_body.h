@@ -2,20 +2,22 @@
 /*
  * attention_merge in vectors. A task is a block of rows of some heads. Its weights come first, lanes along the
  * rows, kept as [head][part][row]; then each row adds its parts in order, lanes along Dv, a few vectors at a time,
- * parts of weight 0 left out. What is not float32 is converted a stretch at a time. Results that no cache will hold are
- * written past it where the processor can, which saves reading their lines.
+ * parts of weight 0 left out. Elements of 16 bits become floats, and floats elements, in registers. Results that no
+ * cache will hold are written past it where the processor can, which saves reading their lines.
  *
  * The including file gives MERGE_TIER (in names), MERGE_NAME, MERGE_ISA, and may give MERGE_STREAM(address, vector) for
- * whole vectors at multiples of their size, with MERGE_FENCE().
+ * whole vectors at multiples of their size, MERGE_STREAM_HALF(address, bits) for VL elements of 16 bits likewise, with
+ * MERGE_FENCE(). vjp_body.h goes on from here.
  */
 #include "base/base.h"
 #include "kernels/attention_merge/merge_row.h"
+#include "kernels/simd/vec_element.h"
 
 #include <ejkernel/registry.h>
 
 #define LOG2E 1.4426950408889634f
-/* Rows of a task, heads of a task, and elements converted at a time. */
-enum { ROWS = 16, HEADS = 16, STRETCH = 256, AT_ONCE = 4 };
+/* Rows of a task, heads of a task, vectors of a row at a time, and how many bytes ahead parts are asked for. */
+enum { ROWS = 16, HEADS = 16, AT_ONCE = 4, AHEAD = 1024 };
 /* Results of more bytes than this are written past the caches. */
 #define STREAMED (INT64_C(1) << 20)
 
@@ -109,113 +111,87 @@ static void weigh_all(const merge_task *t) {
 
 /* ---- Rows ------------------------------------------------------------------------------------------- */
 
-static inline void put(float *to, vf v, bool streams) {
+/* A whole vector as elements, past the caches if that was decided and the place allows it. */
+static inline __attribute__((always_inline)) void put(const ejk_dtype dtype, void *to, vf v,
+                                                      bool streams) {
 #ifdef MERGE_STREAM
     if (streams) {
-        MERGE_STREAM(to, v);
+        if (dtype == EJK_DTYPE_F32) {
+            MERGE_STREAM(to, v);
+        } else {
+            uint16_t bits[VL];
+            v_narrow(dtype, bits, v);
+            MERGE_STREAM_HALF(to, bits);
+        }
         return;
     }
 #else
     (void)streams;
 #endif
-    v_store(to, v);
+    v_narrow(dtype, to, v);
 }
 
-/* `count` parts of float32 onto `to`. */
-static void add_floats(const merge_task *t, int64_t count, float *to, int64_t size, bool streams) {
+/* True if elements of this type at `to` may be written so. */
+static inline bool may_stream(ejk_dtype dtype, const void *to, bool wanted) {
+    return wanted && (uintptr_t)to % (uintptr_t)(VL * element_size(dtype)) == 0;
+}
+
+/* `count` parts onto `to`. */
+static inline __attribute__((always_inline)) void add_parts(const ejk_dtype from_dtype,
+                                                            const ejk_dtype to_dtype,
+                                                            const merge_task *t, int64_t count,
+                                                            void *to, bool streams) {
+    const int64_t size = t->p->value_dim;
     int64_t d = 0;
     for (; d + AT_ONCE * VL <= size; d += AT_ONCE * VL) {
         vf sum[AT_ONCE];
         for (int k = 0; k < AT_ONCE; k++) sum[k] = v_zero();
         for (int64_t n = 0; n < count; n++) {
-            const float *from = (const float *)t->sources[n] + d;
+            const void *from = element_at(from_dtype, t->sources[n], d);
             const vf w = v_set1(t->factors[n]);
-            for (int k = 0; k < AT_ONCE; k++) sum[k] = v_fma(w, v_load(from + k * VL), sum[k]);
+            for (int k = 0; k < AT_ONCE; k++) {
+                const void *at = element_at(from_dtype, from, k * VL);
+                sum[k] = v_fma(w, v_widen(from_dtype, at), sum[k]);
+                __builtin_prefetch((const char *)at + AHEAD, 0, 2);
+            }
         }
-        for (int k = 0; k < AT_ONCE; k++) put(to + d + k * VL, sum[k], streams);
+        for (int k = 0; k < AT_ONCE; k++)
+            put(to_dtype, element_at(to_dtype, to, d + k * VL), sum[k], streams);
     }
     for (; d < size; d += VL) {
         const int64_t left = ejki_min(size - d, VL);
         vf sum = v_zero();
         for (int64_t n = 0; n < count; n++) {
-            const float *from = (const float *)t->sources[n] + d;
-            sum = v_fma(v_set1(t->factors[n]), v_load_first(from, left), sum);
+            const void *from = element_at(from_dtype, t->sources[n], d);
+            sum = v_fma(v_set1(t->factors[n]), v_widen_first(from_dtype, from, left), sum);
         }
-        v_store_first(to + d, sum, left);
-    }
-}
-
-static void widen(ejk_dtype dtype, const void *from, int64_t at, float *to, int64_t count) {
-    uint16_t bits[STRETCH];
-#ifdef MERGE_BF16
-    const char *source = (const char *)from + at * 2;
-    int64_t i = 0;
-    for (; i + VL <= count; i += VL, source += 2 * VL)
-        v_store(to + i, dtype == EJK_DTYPE_BF16 ? MERGE_BF16(source) : MERGE_F16(source));
-    if (i == count) return;
-    memset(bits, 0, VL * sizeof *bits);
-    memcpy(bits, source, (size_t)(count - i) * sizeof *bits);
-    v_store(to + i, dtype == EJK_DTYPE_BF16 ? MERGE_BF16(bits) : MERGE_F16(bits));
-#else
-    memcpy(bits, (const uint16_t *)from + at, (size_t)count * sizeof *bits);
-    if (dtype == EJK_DTYPE_BF16)
-        ejk_convert_bf16_to_f32(bits, to, count);
-    else
-        ejk_convert_f16_to_f32(bits, to, count);
-#endif
-}
-
-static void store_stretch(ejk_dtype dtype, const float *from, void *to, int64_t at, int64_t count) {
-    uint16_t bits[STRETCH];
-    if (dtype == EJK_DTYPE_F32) {
-        memcpy((float *)to + at, from, (size_t)count * sizeof *from);
-        return;
-    }
-    if (dtype == EJK_DTYPE_BF16)
-        ejk_convert_f32_to_bf16(from, bits, count);
-    else
-        ejk_convert_f32_to_f16(from, bits, count);
-    memcpy((uint16_t *)to + at, bits, (size_t)count * sizeof *bits);
-}
-
-/* Any types, a stretch at a time. */
-static void add_any(const merge_task *t, int64_t count, void *to) {
-    const ejki_merge_problem *p = t->p;
-    float sums[STRETCH + VL], part[STRETCH + VL];
-    for (int64_t at = 0; at < p->value_dim; at += STRETCH) {
-        const int64_t size = ejki_min(p->value_dim - at, STRETCH);
-        for (int64_t d = 0; d < size; d += VL) v_store(sums + d, v_zero());
-        for (int64_t n = 0; n < count; n++) {
-            const vf w = v_set1(t->factors[n]);
-            if (p->dtype == EJK_DTYPE_F32)
-                memcpy(part, (const float *)t->sources[n] + at, (size_t)size * sizeof *part);
-            else
-                widen(p->dtype, t->sources[n], at, part, size);
-            for (int64_t d = 0; d < size; d += VL)
-                v_store(sums + d, v_fma(w, v_load(part + d), v_load(sums + d)));
-        }
-        store_stretch(p->out_dtype, sums, to, at, size);
+        v_narrow_first(to_dtype, element_at(to_dtype, to, d), sum, left);
     }
 }
 
 static void add_row(const merge_task *t, const merge_row *r) {
     const ejki_merge_problem *p = t->p;
     const float *weights = t->weights + (r->h - t->head) * p->parts * ROWS + (r->i - t->first);
-    const int64_t width = (int64_t)ejk_dtype_size(p->dtype);
     int64_t count = 0;
     for (int64_t n = 0; n < p->parts; n++) {
         const float w = weights[n * ROWS];
         if (w == 0) continue;
         t->factors[count] = w;
-        t->sources[count++] = (const char *)p->part.data + merge_part_start(&p->part, r, n) * width;
+        t->sources[count++] = element_at(p->dtype, p->part.data, merge_part_start(&p->part, r, n));
     }
-    char *to =
-        (char *)p->out.data + merge_out_start(&p->out, r) * (int64_t)ejk_dtype_size(p->out_dtype);
-    if (p->dtype == EJK_DTYPE_F32 && p->out_dtype == EJK_DTYPE_F32)
-        add_floats(t, count, (float *)(void *)to, p->value_dim,
-                   t->streams && (uintptr_t)to % sizeof(vf) == 0);
+    const ejk_dtype from = p->dtype, out = p->out_dtype;
+    void *to = element_at(out, p->out.data, merge_out_start(&p->out, r));
+    const bool streams = may_stream(out, to, t->streams);
+    if (from == EJK_DTYPE_F32 && out == EJK_DTYPE_F32)
+        add_parts(EJK_DTYPE_F32, EJK_DTYPE_F32, t, count, to, streams);
+    else if (from == EJK_DTYPE_F32 && out == EJK_DTYPE_BF16)
+        add_parts(EJK_DTYPE_F32, EJK_DTYPE_BF16, t, count, to, streams);
+    else if (from == EJK_DTYPE_F32)
+        add_parts(EJK_DTYPE_F32, EJK_DTYPE_F16, t, count, to, streams);
+    else if (from == EJK_DTYPE_BF16)
+        add_parts(EJK_DTYPE_BF16, EJK_DTYPE_BF16, t, count, to, streams);
     else
-        add_any(t, count, to);
+        add_parts(EJK_DTYPE_F16, EJK_DTYPE_F16, t, count, to, streams);
 }
 
 /* ---- Tasks ------------------------------------------------------------------------------------------ */
@@ -254,7 +230,8 @@ static void work(void *argument, int64_t index) {
     int64_t bytes = 0;
     if (!scratch_bytes(p, &bytes)) return; /* prepare() refused these */
     char *scratch = (char *)run->workspace + index * bytes;
-    const int64_t out_bytes = p->batch * p->queries * p->heads * p->value_dim * 4;
+    const int64_t out_bytes =
+        p->batch * p->queries * p->heads * p->value_dim * element_size(p->out_dtype);
     merge_task t = {.p = p,
                     .weights = (float *)(void *)scratch,
                     .sources = (const void **)(void *)(scratch + p->parts * HEADS * ROWS * 4),
@@ -304,3 +281,5 @@ static bool applicable(const void *problem) {
 MERGE_IMPLEMENTATION(f32, EJK_DTYPE_F32);
 MERGE_IMPLEMENTATION(bf16, EJK_DTYPE_BF16);
 MERGE_IMPLEMENTATION(f16, EJK_DTYPE_F16);
+
+#include "kernels/attention_merge/vjp_body.h"

@@ -3,12 +3,12 @@
  * Flash attention forward, row-wise: for few query rows over many keys, as in decoding, where
  * reading keys and values once is all that matters.
  *
- * Nothing is packed, but keys and values of 16 bits become floats, a block of one head at a time, which stays
- * in the first-level cache; everything after is f32. A task is a range of keys (a split) for some key heads of one batch entry. Blocks of
- * keys are visited for all its heads before the next block, so that in the [B,S,H,D] layout memory is
- * read in order, and the next block is asked for meanwhile. Scores are dot products of four rows with
- * four keys in registers; softmax keeps a running maximum per row; weights times values is the product of
- * product_body.h with values where they lie, or where they were widened.
+ * Nothing is packed: keys and values are read where they lie, those of 16 bits becoming floats in registers
+ * (row_halves_body.h); all else is f32. A task is a range of keys (a split) for some key heads of one batch
+ * entry. Blocks of keys are visited for all its heads before the next block, so that in the [B,S,H,D] layout
+ * memory is read in order, and the next block, of this task or of the next, is asked for meanwhile. Scores
+ * are dot products of four rows with four keys in registers; softmax keeps a running maximum per row; weights
+ * times values is the product of product_body.h.
  *
  * Splits are merged in their order by whoever finishes the last one of a batch entry's heads. Their
  * number comes from the configuration alone, so results do not depend on the number of threads; heads
@@ -43,6 +43,8 @@
 TILE_ROW_COUNTS(VALUES_PAIR)
 PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
 
+#include "kernels/flash_attention/row_halves_body.h"
+
 /* How a problem is cut and memory laid out, in floats. */
 typedef struct row_plan {
     int64_t rows; /* of a key head */
@@ -52,7 +54,7 @@ typedef struct row_plan {
     int64_t tasks;
     int64_t depth, width; /* head_dim and value_dim rounded up to VL */
     int64_t state;        /* floats of one row: lanes, reference, maximum, padding, sums */
-    int64_t query_at, score_at, allowed_at, key_at, value_at, worker_floats;
+    int64_t query_at, score_at, allowed_at, row_at, worker_floats;
     int64_t partial_at,
         count_at; /* shared by the workers: states of all rows and splits; counters */
     int64_t bytes;
@@ -73,18 +75,20 @@ typedef struct row_shared {
 
 /* One worker at one task. */
 typedef struct row_task {
-    const row_shared *shared;
+    row_shared *shared;
     float *query, *scores;
-    float *wide_keys, *wide_values; /* of a block, if elements are not floats */
+    float *row; /* one of values, or of out */
     uint8_t *allowed;
     int64_t batch, split, first_head, heads;
     int64_t first, end; /* keys */
-    /* Keys and values of the head and block at hand, column 0 first; strides in floats. */
-    const float *keys, *values;
-    int64_t key_stride, value_stride;
-    /* What of the next block to ask for: keys further on; or, where the rows of the task's heads lie side
-     * by side, the place in memory order that was reached, which the processor's own prefetching follows. */
-    int64_t ahead;
+    int64_t following;  /* index of the task after this one, or -1 before it is claimed */
+    /* Keys and values of the head and block at hand, column 0 first. */
+    const void *keys, *values;
+    /* What of the next block to ask for: how many bytes further on it lies; or, where the rows of the task's
+     * heads lie side by side, the place in memory order that was reached, which the processor's own
+     * prefetching follows. */
+    bool asks;
+    int64_t key_ahead, value_ahead;
     const char *next_key, *next_value;
 } row_task;
 
@@ -117,9 +121,7 @@ static bool row_plan_of(const ejki_flash_problem *p, const int64_t *parameters, 
     fits &= row_add(&at, t.rows * t.heads, t.depth, &t.query_at);
     fits &= row_add(&at, t.rows + DOT, SCORE_STRIDE, &t.score_at);
     fits &= row_add(&at, t.block, 1, &t.allowed_at);
-    const int64_t wide = p->dtype == EJK_DTYPE_F32 ? 0 : t.block;
-    fits &= row_add(&at, wide, t.depth, &t.key_at);
-    fits &= row_add(&at, wide, t.width, &t.value_at);
+    fits &= row_add(&at, 1, t.width, &t.row_at);
     t.worker_floats = at;
     at = 0;
     fits &= row_add(&at, workers, t.worker_floats, &ignored);
@@ -146,55 +148,69 @@ typedef struct row_lines {
     int64_t per_key, per_element;
 } row_lines;
 
+/* sums[row][key] += <query, key> of `rows` rows and the vectors k[key]. */
+static inline __attribute__((always_inline)) void
+row_multiply(const float *query, int64_t depth, const vf k[DOT], const int rows, vf *sum) {
+    EJKI_UNROLL for (int i = 0; i < rows; i++) {
+        const vf q = v_load(query + i * depth);
+        EJKI_UNROLL for (int j = 0; j < DOT; j++) sum[i * DOT + j] =
+            v_fma(q, k[j], sum[i * DOT + j]);
+    }
+}
+
 /* Dot products of DOT query rows, padded with zeros, with DOT keys: scores[row][key]. */
-static inline __attribute__((always_inline)) void row_dots(const float *query, int64_t depth,
-                                                           const float *const key[DOT],
-                                                           int64_t head_dim, float *scores,
-                                                           row_lines ahead, const int rows) {
-    vf sum[DOT * DOT];
+static inline __attribute__((always_inline)) void
+row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *const key[DOT],
+         int64_t head_dim, float *scores, row_lines ahead, const int rows) {
+    vf sum[DOT * DOT], k[DOT], other[DOT];
     EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
     int64_t d = 0;
-    for (; d + VL <= head_dim; d += VL) {
-        vf k[DOT];
+    const int64_t step = dtype == EJK_DTYPE_F32 ? VL : HALVES;
+    for (; d + step <= head_dim; d += step) {
         EJKI_UNROLL for (int j = 0; j < DOT; j++) {
-            k[j] = v_load(key[j] + d);
+            const void *at = element_at(dtype, key[j], d);
+            if (dtype == EJK_DTYPE_F32) {
+                k[j] = v_load(at);
+            } else {
+                vf pair[2];
+                halves_load(dtype, at, pair);
+                k[j] = pair[0];
+                other[j] = pair[1];
+            }
             __builtin_prefetch(
                 (const char *)ahead.first + j * ahead.per_key + d * ahead.per_element, 0, 2);
         }
-        EJKI_UNROLL for (int i = 0; i < rows; i++) {
-            const vf q = v_load(query + i * depth + d);
-            EJKI_UNROLL for (int j = 0; j < DOT; j++) sum[i * DOT + j] =
-                v_fma(q, k[j], sum[i * DOT + j]);
-        }
+        row_multiply(query + d, depth, k, rows, sum);
+        if (dtype != EJK_DTYPE_F32) row_multiply(query + d + VL, depth, other, rows, sum);
     }
-    if (d < head_dim)
-        for (int j = 0; j < DOT; j++) {
-            const vf k = v_load_first(key[j] + d, head_dim - d);
-            EJKI_UNROLL for (int i = 0; i < rows; i++) sum[i * DOT + j] =
-                v_fma(v_load(query + i * depth + d), k, sum[i * DOT + j]);
-        }
+    for (; d < head_dim; d += VL) {
+        for (int j = 0; j < DOT; j++)
+            k[j] = v_widen_first(dtype, element_at(dtype, key[j], d), ejki_min(VL, head_dim - d));
+        row_multiply(query + d, depth, k, rows, sum);
+    }
     float all[DOT * DOT];
     EJKI_UNROLL for (int i = 0; i < DOT * DOT; i += VL) v_store(all + i, v_sums(sum + i));
     for (int i = 0; i < rows; i++)
         memcpy(scores + i * SCORE_STRIDE, all + i * DOT, sizeof(float) * DOT);
 }
 
-/* Raw scores of all rows of a key head with keys [key + low, key + high), into columns low, …. */
-static void row_scores(row_task *task, int64_t kv_head, const float *query, int64_t key,
-                       int64_t low, int64_t high) {
+/* Raw scores of all rows of a key head with the block's keys [low, high), into columns low, …. */
+static inline __attribute__((always_inline)) void row_scores_of(const ejk_dtype dtype,
+                                                                row_task *task, const float *query,
+                                                                int64_t low, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
-    const int64_t size = element_size(p->dtype);
+    const int64_t size = element_size(dtype), step = dtype == EJK_DTYPE_F32 ? VL : HALVES;
     for (int64_t c = low; c < high; c += DOT) {
-        const float *keys[DOT];
+        const void *keys[DOT];
         for (int j = 0; j < DOT; j++)
-            keys[j] = task->keys + ejki_min(c + j, high - 1) * task->key_stride;
+            keys[j] = element_at(dtype, task->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
         row_lines ahead = {keys[0], 0, 0};
         if (task->next_key) {
-            ahead = (row_lines){task->next_key, VL * size, DOT * size};
+            ahead = (row_lines){task->next_key, step * size, DOT * size};
             task->next_key += DOT * p->head_dim * size;
-        } else if (task->ahead) {
-            ahead = (row_lines){flash_key(p, task->batch, kv_head, key + c + task->ahead),
+        } else if (task->asks) {
+            ahead = (row_lines){(const void *)((uintptr_t)keys[0] + (uintptr_t)task->key_ahead),
                                 p->key.stride_t * size, size};
         }
         for (int64_t i = 0; i < t->rows; i += DOT, ahead = (row_lines){keys[0], 0, 0}) {
@@ -202,15 +218,25 @@ static void row_scores(row_task *task, int64_t kv_head, const float *query, int6
             float *scores = task->scores + i * SCORE_STRIDE + c;
             const int64_t left = t->rows - i;
             if (left >= DOT)
-                row_dots(rows, t->depth, keys, p->head_dim, scores, ahead, DOT);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, DOT);
             else if (left == 1)
-                row_dots(rows, t->depth, keys, p->head_dim, scores, ahead, 1);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 1);
             else if (left == 2)
-                row_dots(rows, t->depth, keys, p->head_dim, scores, ahead, 2);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 2);
             else
-                row_dots(rows, t->depth, keys, p->head_dim, scores, ahead, 3);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 3);
         }
     }
+}
+
+static void row_scores(row_task *task, const float *query, int64_t low, int64_t high) {
+    const ejk_dtype dtype = task->shared->problem->dtype;
+    if (dtype == EJK_DTYPE_F32)
+        row_scores_of(EJK_DTYPE_F32, task, query, low, high);
+    else if (dtype == EJK_DTYPE_BF16)
+        row_scores_of(EJK_DTYPE_BF16, task, query, low, high);
+    else
+        row_scores_of(EJK_DTYPE_F16, task, query, low, high);
 }
 
 /* Columns [first, end) of a row's scores become weights; its state follows. */
@@ -234,59 +260,13 @@ static void row_softmax(const row_task *task, const flash_row *r, int64_t key, i
     if (s->drops) flash_drop(s->problem, r, key + first, end - first, scores);
 }
 
-static inline __attribute__((always_inline)) void
-row_widen_of(const ejk_dtype dtype, const void *source, int64_t source_stride, int64_t rows,
-             int64_t width, float *target, int64_t stride) {
-    for (int64_t i = 0; i < rows; i++, target += stride) {
-        const void *row = element_at(dtype, source, i * source_stride);
-        int64_t d = 0;
-        for (; d + VL <= width; d += VL)
-            v_store(target + d, v_widen(dtype, element_at(dtype, row, d)));
-        if (d < width)
-            v_store(target + d, v_widen_first(dtype, element_at(dtype, row, d), width - d));
-    }
-}
-
-/* Rows of elements as rows of floats, `stride` apart: width rounded up to VL, the rest of it 0. */
-static void row_widen(ejk_dtype dtype, const void *source, int64_t source_stride, int64_t rows,
-                      int64_t width, float *target, int64_t stride) {
-    if (dtype == EJK_DTYPE_F32)
-        row_widen_of(EJK_DTYPE_F32, source, source_stride, rows, width, target, stride);
-    else if (dtype == EJK_DTYPE_BF16)
-        row_widen_of(EJK_DTYPE_BF16, source, source_stride, rows, width, target, stride);
-    else
-        row_widen_of(EJK_DTYPE_F16, source, source_stride, rows, width, target, stride);
-}
-
-/* Finds the block's keys and values, of columns [low, high), widened where that has to be. */
-static void row_find(row_task *task, int64_t kv_head, int64_t key, int64_t low, int64_t high) {
+/* sums += weights · values of floats over columns [low, high), where they lie. */
+static void row_add_floats(row_task *task, int64_t low, int64_t high, float *states) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
-    if (p->dtype == EJK_DTYPE_F32) {
-        task->keys = flash_key(p, task->batch, kv_head, key);
-        task->key_stride = p->key.stride_t;
-        task->values = flash_value(p, task->batch, kv_head, key);
-        task->value_stride = p->value.stride_t;
-        return;
-    }
-    task->keys = task->wide_keys;
-    task->key_stride = t->depth;
-    task->values = task->wide_values;
-    task->value_stride = t->width;
-    row_widen(p->dtype, flash_key(p, task->batch, kv_head, key + low), p->key.stride_t, high - low,
-              p->head_dim, task->wide_keys + low * t->depth, t->depth);
-    row_widen(p->dtype, flash_value(p, task->batch, kv_head, key + low), p->value.stride_t,
-              high - low, p->value_dim, task->wide_values + low * t->width, t->width);
-}
-
-/* sums += weights · values over columns [low, high), values where they lie. */
-static void row_add_values(row_task *task, int64_t kv_head, int64_t key, int64_t low, int64_t high,
-                           float *states) {
-    const ejki_flash_problem *p = task->shared->problem;
-    const row_plan *t = &task->shared->plan;
-    const int64_t stride = task->value_stride, size = element_size(p->dtype);
+    const int64_t stride = p->value.stride_t, size = (int64_t)sizeof(float);
     const int64_t whole = p->value_dim / VL * VL, depth = high - low;
-    const float *values = task->values + low * stride;
+    const float *values = flash_place(task->values, low * stride);
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
         const float *weights = task->scores + i * SCORE_STRIDE + low;
@@ -295,12 +275,12 @@ static void row_add_values(row_task *task, int64_t kv_head, int64_t key, int64_t
             product_ahead ahead = {.line[0] = values};
             if (i == 0 && task->next_value) {
                 ahead.line[0] = (const float *)(const void *)task->next_value;
-                ahead.step = TILE_COLUMNS * size / (int64_t)sizeof(float);
+                ahead.step = TILE_COLUMNS;
                 task->next_value += depth * TILE_COLUMNS * size;
-            } else if (i == 0 && task->ahead) {
-                ahead.line[0] = element_at(
-                    p->dtype, flash_value(p, task->batch, kv_head, key + low + task->ahead), d);
-                ahead.step = p->value.stride_t * size / (int64_t)sizeof(float);
+            } else if (i == 0 && task->asks) {
+                ahead.line[0] =
+                    (const float *)((uintptr_t)(values + d) + (uintptr_t)task->value_ahead);
+                ahead.step = stride;
             }
             product_values((int)n, ejki_min(TILE_COLUMNS, whole - d), depth, weights, values + d,
                            stride, sums + d, t->state, true, &ahead);
@@ -316,6 +296,28 @@ static void row_add_values(row_task *task, int64_t kv_head, int64_t key, int64_t
     }
 }
 
+/* The same of 16 bits; `asked` lines of the next block's values have been asked for already. */
+static void row_add_halves(row_task *task, int64_t low, int64_t high, int64_t asked,
+                           float *states) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const row_plan *t = &task->shared->plan;
+    const void *values = element_at(p->dtype, task->values, low * p->value.stride_t);
+    for (int64_t i = 0, n; i < t->rows; i += n) {
+        n = product_rows(t->rows - i);
+        const char *line = values;
+        if (i == 0 && task->next_value)
+            line = task->next_value;
+        else if (i == 0 && task->asks)
+            line = (const char *)((uintptr_t)values + (uintptr_t)task->value_ahead);
+        const bool in_order = i == 0 && task->next_value;
+        line = halves_values_for(p->dtype, (int)n)(
+            p->value_dim, high - low, task->scores + i * SCORE_STRIDE + low, values,
+            p->value.stride_t, states + i * t->state + STATE_SUMS, t->state, line, in_order,
+            in_order ? asked : 0);
+        if (in_order) task->next_value = line;
+    }
+}
+
 /* The same key by key over what each row sees and keeps: for other values that are not finite. */
 static __attribute__((noinline)) void row_add_carefully(const row_task *task, int64_t kv_head,
                                                         int64_t key, int64_t low, int64_t high,
@@ -323,20 +325,48 @@ static __attribute__((noinline)) void row_add_carefully(const row_task *task, in
     const row_shared *s = task->shared;
     const ejki_flash_problem *p = s->problem;
     const row_plan *t = &s->plan;
-    for (int64_t i = 0; i < t->rows; i++) {
-        const flash_row r = flash_row_of(p, task->batch, kv_head, i);
-        float *sums = states + i * t->state + STATE_SUMS;
-        for (int64_t c = low; c < high; c++) {
-            const float *values = task->values + c * task->value_stride;
+    for (int64_t c = low; c < high; c++) {
+        halves_widen(p->dtype, element_at(p->dtype, task->values, c * p->value.stride_t),
+                     p->value_dim, task->row);
+        for (int64_t i = 0; i < t->rows; i++) {
+            const flash_row r = flash_row_of(p, task->batch, kv_head, i);
+            float *sums = states + i * t->state + STATE_SUMS;
             const float weight = task->scores[i * SCORE_STRIDE + c];
             if (!flash_sees(p, &r, key + c) || (s->drops && weight == 0)) continue;
-            for (int64_t d = 0; d < p->value_dim; d += VL) {
-                const int64_t width = ejki_min(VL, p->value_dim - d);
-                const vf v = v_load_first(values + d, width);
-                v_store(sums + d, v_fma(v_set1(weight), v, v_load(sums + d)));
-            }
+            for (int64_t d = 0; d < p->value_dim; d += VL)
+                v_store(sums + d, v_fma(v_set1(weight), v_load(task->row + d), v_load(sums + d)));
         }
     }
+}
+
+/* True if the block's values [low, high) are all finite. */
+static bool row_is_finite(const row_task *task, int64_t low, int64_t high) {
+    const ejki_flash_problem *p = task->shared->problem;
+    for (int64_t c = low; c < high; c++) {
+        const void *values = element_at(p->dtype, task->values, c * p->value.stride_t);
+        const float *row = values;
+        if (p->dtype != EJK_DTYPE_F32) {
+            halves_widen(p->dtype, values, p->value_dim, task->row);
+            row = task->row;
+        }
+        if (!flash_is_finite(row, p->value_dim)) return false;
+    }
+    return true;
+}
+
+/*
+ * Lines of the next block's values to ask for before the softmax, which asks for none: memory would be idle
+ * meanwhile, and of 16 bits there is too little slack to make up for that. Returns how many.
+ */
+static int64_t row_ask(row_task *task, int64_t keys) {
+    const ejki_flash_problem *p = task->shared->problem;
+    enum { LINES = 24 };
+    if (p->dtype == EJK_DTYPE_F32 || !task->next_value || p->value_dim < TILE_COLUMNS ||
+        keys < 2 * LINES)
+        return 0;
+    for (int64_t i = 0; i < LINES; i++) __builtin_prefetch(task->next_value + i * HALVES * 2, 0, 2);
+    task->next_value += LINES * HALVES * 2;
+    return LINES;
 }
 
 /* One block of keys for one key head. */
@@ -356,8 +386,10 @@ static void row_block(row_task *task, int64_t kv_head, const float *query, int64
     low = ejki_max(low, 0);
     high = ejki_min(high, count);
     if (low >= high) return;
-    row_find(task, kv_head, key, low, high);
-    row_scores(task, kv_head, query, key, low, high);
+    task->keys = flash_key(p, task->batch, kv_head, key);
+    task->values = flash_value(p, task->batch, kv_head, key);
+    row_scores(task, query, low, high);
+    const int64_t asked = row_ask(task, high - low);
     const int64_t first = low / (2 * VL) * (2 * VL), end = ejki_round_up(high, VL);
     float *states = row_state(s, task->batch, task->split, kv_head, 0);
     for (int64_t i = 0; i < t->rows; i++) {
@@ -365,29 +397,61 @@ static void row_block(row_task *task, int64_t kv_head, const float *query, int64
         row_softmax(task, &r, key, first, end, high, task->scores + i * SCORE_STRIDE,
                     states + i * t->state);
     }
-    bool finite = true;
-    if (s->general || s->drops || least > low || most < high)
-        for (int64_t c = low; c < high && finite; c++)
-            finite = flash_is_finite(task->values + c * task->value_stride, p->value_dim);
-    if (!finite)
+    const bool hides = s->general || s->drops || least > low || most < high;
+    if (hides && !row_is_finite(task, low, high))
         row_add_carefully(task, kv_head, key, low, high, states);
+    else if (p->dtype == EJK_DTYPE_F32)
+        row_add_floats(task, low, high, states);
     else
-        row_add_values(task, kv_head, key, low, high, states);
+        row_add_halves(task, low, high, asked, states);
 }
 
-/* Settles what to ask for while the block at `key` is computed: the next one, if it is whole. */
+/* The task of an index: which keys of which heads. */
+static void row_place(const row_shared *s, int64_t index, row_task *task) {
+    const ejki_flash_problem *p = s->problem;
+    const row_plan *t = &s->plan;
+    const int64_t part = index % t->parts, rest = index / t->parts;
+    task->batch = rest / t->splits;
+    task->split = rest % t->splits;
+    task->first_head = part * t->heads;
+    task->heads = ejki_min(t->heads, p->kv_heads - task->first_head);
+    task->first = task->split * t->split_keys;
+    task->end = ejki_min(p->keys, task->first + t->split_keys);
+}
+
+static int64_t row_claim(row_shared *s) {
+    return atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+}
+
+/*
+ * Settles what to ask for while the block at `key` is computed: the next one, if it is whole; at a task's
+ * end the first one of the worker's next task, which is claimed for that.
+ */
 static void row_look_ahead(row_task *task, int64_t key) {
-    const ejki_flash_problem *p = task->shared->problem;
-    const int64_t block = task->shared->plan.block, heads = task->heads;
-    task->ahead = 0;
+    const row_shared *s = task->shared;
+    const ejki_flash_problem *p = s->problem;
+    const int64_t block = s->plan.block;
+    row_task next = *task;
+    next.first = key + block;
+    if (next.first >= task->end) {
+        task->following = row_claim(task->shared);
+        if (task->following < s->plan.tasks) row_place(s, task->following, &next);
+    }
     task->next_key = task->next_value = NULL;
-    if (key + 2 * block > p->keys) return;
-    task->ahead = block;
-    if (p->key.stride_t == heads * p->head_dim && (heads == 1 || p->key.stride_h == p->head_dim))
-        task->next_key = flash_key(p, task->batch, task->first_head, key + block);
-    if (p->value.stride_t == heads * p->value_dim &&
-        (heads == 1 || p->value.stride_h == p->value_dim))
-        task->next_value = flash_value(p, task->batch, task->first_head, key + block);
+    task->asks = next.heads == task->heads && next.first + block <= next.end;
+    if (!task->asks) return;
+    const char *next_key = flash_key(p, next.batch, next.first_head, next.first);
+    const char *next_value = flash_value(p, next.batch, next.first_head, next.first);
+    const char *own_key = flash_key(p, task->batch, task->first_head, key);
+    const char *own_value = flash_value(p, task->batch, task->first_head, key);
+    task->key_ahead = (int64_t)((uintptr_t)next_key - (uintptr_t)own_key);
+    task->value_ahead = (int64_t)((uintptr_t)next_value - (uintptr_t)own_value);
+    if (p->key.stride_t == task->heads * p->head_dim &&
+        (task->heads == 1 || p->key.stride_h == p->head_dim))
+        task->next_key = next_key;
+    if (p->value.stride_t == task->heads * p->value_dim &&
+        (task->heads == 1 || p->value.stride_h == p->value_dim))
+        task->next_value = next_value;
 }
 
 static void row_run_task(row_task *task) {
@@ -399,7 +463,7 @@ static void row_run_task(row_task *task) {
             const flash_row r = flash_row_of(p, task->batch, task->first_head + h, i);
             float *query = task->query + (h * t->rows + i) * t->depth;
             float *state = row_state(s, task->batch, task->split, r.kv_head, i);
-            row_widen(p->dtype, flash_query(p, &r), 0, 1, p->head_dim, query, t->depth);
+            halves_widen(p->dtype, flash_query(p, &r), p->head_dim, query);
             memset(state, 0, (size_t)t->state * sizeof(float));
             state[STATE_REFERENCE] = state[STATE_MAXIMUM] = -INFINITY;
         }
@@ -416,6 +480,7 @@ static void row_run_task(row_task *task) {
 /* Joins the splits of a task's rows and writes them. */
 static void row_merge(const row_task *task) {
     const row_shared *s = task->shared;
+    const ejki_flash_problem *p = s->problem;
     const row_plan *t = &s->plan;
     for (int64_t h = task->first_head; h < task->first_head + task->heads; h++)
         for (int64_t i = 0; i < t->rows; i++) {
@@ -434,36 +499,31 @@ static void row_merge(const row_task *task) {
                     v_store(whole + d, v_fma(v_load(part + d), v_set1(factor), kept));
                 }
             }
-            const flash_row r = flash_row_of(s->problem, task->batch, h, i);
-            flash_write_row(s->problem, &r, whole + STATE_SUMS, t->width, t->width, top, top, sum);
+            const flash_row r = flash_row_of(p, task->batch, h, i);
+            halves_sort(p->dtype, whole + STATE_SUMS, p->value_dim, task->row);
+            flash_write_row(p, &r, task->row, t->width, t->width, top, top, sum);
         }
 }
 
 static void row_worker(void *argument, int64_t worker) {
     row_shared *s = argument;
-    const ejki_flash_problem *p = s->problem;
     const row_plan *t = &s->plan;
     float *own = s->memory + worker * t->worker_floats;
     _Atomic int32_t *counts = (_Atomic int32_t *)(void *)(s->memory + t->count_at);
+    row_task task = {.shared = s,
+                     .query = own + t->query_at,
+                     .scores = own + t->score_at,
+                     .row = own + t->row_at,
+                     .allowed = (uint8_t *)(void *)(own + t->allowed_at),
+                     .following = -1};
     for (;;) {
-        const int64_t index = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+        const int64_t index = task.following >= 0 ? task.following : row_claim(s);
         if (index >= t->tasks) return;
-        const int64_t part = index % t->parts, rest = index / t->parts;
-        row_task task = {.shared = s,
-                         .query = own + t->query_at,
-                         .scores = own + t->score_at,
-                         .wide_keys = own + t->key_at,
-                         .wide_values = own + t->value_at,
-                         .allowed = (uint8_t *)(void *)(own + t->allowed_at),
-                         .batch = rest / t->splits,
-                         .split = rest % t->splits,
-                         .first_head = part * t->heads};
-        task.heads = ejki_min(t->heads, p->kv_heads - task.first_head);
-        task.first = task.split * t->split_keys;
-        task.end = ejki_min(p->keys, task.first + t->split_keys);
+        task.following = -1;
+        row_place(s, index, &task);
         row_run_task(&task);
-        if (atomic_fetch_add_explicit(&counts[task.batch * t->parts + part], 1,
-                                      memory_order_acq_rel) == t->splits - 1)
+        const int64_t group = index / t->parts / t->splits * t->parts + index % t->parts;
+        if (atomic_fetch_add_explicit(&counts[group], 1, memory_order_acq_rel) == t->splits - 1)
             row_merge(&task);
     }
 }
