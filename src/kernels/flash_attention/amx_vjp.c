@@ -91,8 +91,7 @@ static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
         amx_vjp_pack_keys(values, p->value_dim, t->value_steps,
                           s->values + c * t->value_wide * AMX_ELEMENT, NULL, &value);
         s->chunk[c] = (amx_vjp_chunk){amx_top(key.top), amx_top(value.top), key.odd || value.odd};
-        if (s->chunk[c].odd)
-            memset(across, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof *across);
+        if (s->chunk[c].odd) memset(across, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof *across);
     }
 }
 
@@ -182,10 +181,10 @@ static amx_vjp_next amx_vjp_next_of(const amx_vjp_state *s, amx_vjp_spot at, flo
                           .products = stage + AMX_ROWS * AMX_CHUNK};
 }
 
-static amx_vjp_unit amx_vjp_unit_of(const amx_vjp_state *s, amx_vjp_spot at,
-                                    const float *stage) {
+static amx_vjp_unit amx_vjp_unit_of(const amx_vjp_state *s, amx_vjp_spot at, const float *stage) {
     const int64_t tiles = s->plan->rows / AMX_ROWS, chunks = s->plan->keys / AMX_CHUNK;
-    const int64_t half = tiles * AMX_ELEMENT, start = at.chunk % 2 * 2 * half + at.tile * AMX_ELEMENT;
+    const int64_t half = tiles * AMX_ELEMENT,
+                  start = at.chunk % 2 * 2 * half + at.tile * AMX_ELEMENT;
     return (amx_vjp_unit){.scores = stage,
                           .products = stage + AMX_ROWS * AMX_CHUNK,
                           .tile = &s->tile[at.tile],
@@ -311,7 +310,8 @@ static void amx_vjp_add_tile(const amx_vjp_state *s, int64_t tile, int64_t d, in
     const int64_t chunks = t->keys / AMX_CHUNK, odd = chunks * AMX_ELEMENT;
     const amx_vjp_operand left = {s->across + (first * t->wide + d) * AMX_ELEMENT, AMX_ELEMENT,
                                   t->wide * AMX_ELEMENT};
-    amx_vjp_operand right = {s->pairs + (tile * 2 * chunks + first) * AMX_ELEMENT, odd, AMX_ELEMENT};
+    amx_vjp_operand right = {s->pairs + (tile * 2 * chunks + first) * AMX_ELEMENT, odd,
+                             AMX_ELEMENT};
     float *sums = s->sums + (tile * 2 * t->wide + d) * AMX_SUMS;
     if (d + 2 == t->wide) {
         amx_vjp_add_square(left, right, end - first, sums, AMX_SUMS, t->wide * AMX_SUMS);
@@ -366,8 +366,7 @@ static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, int64_t str
     if (s->block == first)
         memset(s->sums, 0, (size_t)(s->tiles * 2 * t->wide * AMX_SUMS) * sizeof(float));
     amx_vjp_queries(s);
-    if (s->block == last)
-        amx_vjp_write_queries(s);
+    if (s->block == last) amx_vjp_write_queries(s);
     if (shares)
         atomic_store_explicit(counter, (int32_t)(s->block - first + 1), memory_order_release);
 }
@@ -434,7 +433,8 @@ static void amx_vjp_worker(void *argument, int64_t worker) {
 
 /* ---- Rows and sinks ----------------------------------------------------------------------------------- */
 
-static float amx_vjp_delta(const ejki_flash_vjp_problem *v, int64_t batch, int64_t head, int64_t i) {
+static float amx_vjp_delta(const ejki_flash_vjp_problem *v, int64_t batch, int64_t head,
+                           int64_t i) {
     const ejki_flash_problem *p = &v->forward;
     const ejki_bht *l = &v->lse_cotangent;
     const float sum = amx_vjp_dot(amx_vjp_at(&p->out, batch, i, head),
@@ -505,9 +505,8 @@ static ejk_status amx_vjp_prepare(const void *problem, const int64_t *parameters
     const amx_vjp_plan t = amx_vjp_plan_of(v, parameters);
     if (t.bytes >= AMX_VJP_LIMIT || t.shared_bytes >= AMX_VJP_LIMIT)
         return flash_too_large(&v->forward);
-    launch->workers = flash_is_light(&v->forward)
-                          ? 1
-                          : (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
+    launch->workers =
+        flash_is_light(&v->forward) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
     launch->workspace_bytes = (size_t)(t.shared_bytes + launch->workers * t.bytes);
     return EJK_OK;
 }
@@ -554,7 +553,7 @@ static const ejk_parameter amx_vjp_parameters[] = {
 extern const ejk_implementation ejki_flash_attention_vjp_bf16_amx;
 const ejk_implementation ejki_flash_attention_vjp_bf16_amx = {
     .algorithm = "flash_attention_vjp",
-    .name = "bf16/amx",
+    .name = "bf16/amx/tile",
     .platform = EJK_PLATFORM_SIMD,
     .backend = EJK_BACKEND_CPU,
     .isa = EJK_ISA_AMX,

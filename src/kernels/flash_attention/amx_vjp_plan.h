@@ -13,14 +13,14 @@
  * cut into blocks. A task is a block of keys of a key head.
  */
 typedef struct amx_vjp_plan {
-    int64_t heads;                            /* B · Hkv */
-    int64_t rows, head_strips, strips;        /* of a strip; strips of a query head, of a key head */
-    int64_t keys, key_blocks, tasks;          /* of a block, a multiple of AMX_VJP_PANEL */
-    int64_t steps, value_steps;               /* 32 columns each of D and Dv */
-    int64_t wide, value_wide;                 /* 16 columns each, twice as many */
-    int64_t key_at, value_at, across_at;      /* bytes into a worker's memory */
-    int64_t d_key_at, d_value_at;             /* sums */
-    int64_t query_at, cotangent_at;           /* pairs of components */
+    int64_t heads;                       /* B · Hkv */
+    int64_t rows, head_strips, strips;   /* of a strip; strips of a query head, of a key head */
+    int64_t keys, key_blocks, tasks;     /* of a block, a multiple of AMX_VJP_PANEL */
+    int64_t steps, value_steps;          /* 32 columns each of D and Dv */
+    int64_t wide, value_wide;            /* 16 columns each, twice as many */
+    int64_t key_at, value_at, across_at; /* bytes into a worker's memory */
+    int64_t d_key_at, d_value_at;        /* sums */
+    int64_t query_at, cotangent_at;      /* pairs of components */
     int64_t query_rows_at, cotangent_rows_at; /* pairs of rows */
     int64_t stage_at, weights_at, slopes_at, pairs_at, d_query_at, tile_at, chunk_at, scratch_at;
     int64_t bytes;

@@ -20,11 +20,11 @@ typedef struct amx_vjp_state {
     float *d_keys, *d_values, *d_queries, *stage, *scratch;
     amx_vjp_tile *tile;
     amx_vjp_chunk *chunk;
-    const float *delta;             /* of the strip */
-    float *sums;                    /* of the strip's d_query */
-    int64_t batch, kv_head, head;   /* head: that of the strip */
-    int64_t block, key, key_end;    /* keys of the task */
-    int64_t row, count, tiles;      /* queries of the strip */
+    const float *delta;           /* of the strip */
+    float *sums;                  /* of the strip's d_query */
+    int64_t batch, kv_head, head; /* head: that of the strip */
+    int64_t block, key, key_end;  /* keys of the task */
+    int64_t row, count, tiles;    /* queries of the strip */
 } amx_vjp_state;
 
 static inline const char *amx_vjp_at(const ejki_bthd *t, int64_t batch, int64_t i, int64_t head) {
@@ -125,8 +125,7 @@ static __attribute__((noinline)) void amx_vjp_add_odd_rows(const amx_vjp_state *
     const ejki_flash_problem *p = &v->forward;
     const amx_vjp_plan *t = s->plan;
     for (int64_t j = 0; j < AMX_VJP_PANEL; j++) {
-        const int64_t at =
-            (j / 16 * (t->rows / AMX_ROWS) + tile) * AMX_ELEMENT + j % 16 * AMX_ROWS;
+        const int64_t at = (j / 16 * (t->rows / AMX_ROWS) + tile) * AMX_ELEMENT + j % 16 * AMX_ROWS;
         const int64_t key = panel * AMX_VJP_PANEL + j, sum = key % 16 * 16;
         for (int64_t n = 0; n < AMX_ROWS; n++) {
             const int64_t row = s->tile[tile].row + amx_vjp_row(n / 2) + n % 2;
@@ -175,9 +174,9 @@ static inline void amx_vjp_write_keys(const amx_vjp_state *s, const ejki_bthd *t
                                       const float *sums, int64_t wide, int64_t width,
                                       float factor) {
     for (int64_t n = 0; n < s->key_end - s->key; n++) {
-        char *out = amx_place(target->data, s->batch * target->stride_b +
-                                                (s->key + n) * target->stride_t +
-                                                s->kv_head * target->stride_h);
+        char *out =
+            amx_place(target->data, s->batch * target->stride_b + (s->key + n) * target->stride_t +
+                                        s->kv_head * target->stride_h);
         const float *from = sums + n / 16 * wide * AMX_SUMS + n % 16 * 16;
         for (int64_t d = 0; d < width; d += VL, from += AMX_SUMS)
             amx_vjp_write(out + 2 * d, v_mul(v_load(from), v_set1(factor)), width - d);

@@ -18,7 +18,8 @@
 #define AMX_VJP_SHIFT 3    /* bf16 has 128 */
 #define AMX_VJP_HALF  4
 #define AMX_VJP_TAME  4000.0f /* scores and lse to base 2 within this need no care */
-#define AMX_VJP_MOST  0x4000  /* weights from here on, as bits, were no shares of a sum: care is needed */
+#define AMX_VJP_MOST                                                                               \
+    0x4000 /* weights from here on, as bits, were no shares of a sum: care is needed */
 
 /* What a score's float is before a row's lse counts. */
 #define AMX_VJP_BASE (AMX_MAGIC + AMX_VJP_STEPS * 127 + AMX_VJP_HALF)
@@ -52,11 +53,10 @@ typedef struct amx_vjp_pair {
 
 AMX_INLINE amx_vjp_pair amx_vjp_slope(const amx_vjp_unit *u, int key, __m512i weights) {
     const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(weights, 16));
-    const __m512 odd =
-        _mm512_castsi512_ps(_mm512_and_si512(weights, _mm512_set1_epi32(-65536)));
+    const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(weights, _mm512_set1_epi32(-65536)));
     const float *product = u->products + key * AMX_ROWS, *delta = u->tile->delta;
-    const __m512 x = _mm512_mul_ps(
-        even, _mm512_sub_ps(_mm512_load_ps(product), _mm512_loadu_ps(delta)));
+    const __m512 x =
+        _mm512_mul_ps(even, _mm512_sub_ps(_mm512_load_ps(product), _mm512_loadu_ps(delta)));
     const __m512 y = _mm512_mul_ps(
         odd, _mm512_sub_ps(_mm512_load_ps(product + 16), _mm512_loadu_ps(delta + 16)));
     const __m512i half = _mm512_set1_epi32(0x8000);
@@ -120,18 +120,20 @@ static inline __m512i amx_vjp_any_weights(const amx_vjp_unit *u, const amx_exp *
     __m512i number[2], nan[2];
     for (int half = 0; half < 2; half++) {
         const vf score = v_load(u->scores + key * AMX_ROWS + 16 * half);
-        const vf y = v_fms(score, v_set1(u->scale), v_load(u->tile->reference + 16 * half));
-        const vf z = v_fma(y, v_set1(AMX_VJP_STEPS), v_set1(AMX_VJP_BASE));
-        number[half] =
-            _mm512_min_epi32(_mm512_max_epi32(_mm512_castps_si512(z), least), most);
+        const vf scale = v_set1(u->scale), lowest = v_set1(-INFINITY);
+        const __mmask16 none = _mm512_cmp_ps_mask(v_mul(score, scale), lowest, _CMP_EQ_OQ);
+        const vf y = v_fms(score, scale, v_load(u->tile->reference + 16 * half));
+        const vf z =
+            _mm512_mask_mov_ps(v_fma(y, v_set1(AMX_VJP_STEPS), v_set1(AMX_VJP_BASE)), none, lowest);
+        number[half] = _mm512_min_epi32(_mm512_max_epi32(_mm512_castps_si512(z), least), most);
         nan[half] = _mm512_movm_epi32(_mm512_cmp_ps_mask(z, z, _CMP_UNORD_Q));
     }
     const __m512i w = _mm512_mask_mov_epi16(
         amx_vjp_weights(e, number[0], number[1]),
         _mm512_movepi16_mask(_mm512_packs_epi32(nan[0], nan[1])), _mm512_set1_epi16(0x7fc0));
-    const __mmask32 seen =
-        _mm512_mask_cmpgt_epi16_mask(_mm512_cmple_epi16_mask(_mm512_loadu_si512(u->tile->first), at),
-                                     _mm512_loadu_si512(u->tile->end), at);
+    const __mmask32 seen = _mm512_mask_cmpgt_epi16_mask(
+        _mm512_cmple_epi16_mask(_mm512_loadu_si512(u->tile->first), at),
+        _mm512_loadu_si512(u->tile->end), at);
     return _mm512_maskz_mov_epi16(seen, w);
 }
 
@@ -140,8 +142,8 @@ static inline __m512i amx_vjp_any_slope(vf weight, vf product, vf delta, vf cap)
     const __mmask16 some = _mm512_cmp_ps_mask(weight, v_zero(), _CMP_NEQ_UQ);
     const vf slope = v_mul(v_mul(weight, v_sub(product, delta)), cap);
     const __mmask16 nan = _mm512_cmp_ps_mask(slope, slope, _CMP_UNORD_Q);
-    const __m512i bits = _mm512_mask_mov_epi32(_mm512_castps_si512(slope), nan,
-                                               _mm512_set1_epi32(0x7fc00000));
+    const __m512i bits =
+        _mm512_mask_mov_epi32(_mm512_castps_si512(slope), nan, _mm512_set1_epi32(0x7fc00000));
     return _mm512_maskz_add_epi32(some, bits, _mm512_set1_epi32(0x8000));
 }
 
@@ -217,9 +219,9 @@ static inline void amx_vjp_products(const amx_vjp_next *n, int64_t steps, int64_
 }
 
 /* One of the two products, and meanwhile the pairs of keys [from, from + 8) of another unit. */
-AMX_INLINE __m512i amx_vjp_both(const int steps, const uint16_t *a, const uint16_t *b, float *target,
-                                const amx_vjp_unit *u, const amx_exp *e, const int from,
-                                const bool edge, __m512i top) {
+AMX_INLINE __m512i amx_vjp_both(const int steps, const uint16_t *a, const uint16_t *b,
+                                float *target, const amx_vjp_unit *u, const amx_exp *e,
+                                const int from, const bool edge, __m512i top) {
     AMX_BARRIER();
     _tile_zero(0);
     _tile_zero(1);

@@ -73,8 +73,7 @@ static inline __m512i amx_vjp_zip_high(__m512i x, __m512i y) {
 /* Stores 16 vectors of 16 pairs, transposed. */
 static inline void amx_vjp_store_across(vf block[16], uint16_t *target) {
     v_transpose(block);
-    for (int i = 0; i < 16; i++)
-        _mm512_store_si512(target + 32 * i, _mm512_castps_si512(block[i]));
+    for (int i = 0; i < 16; i++) _mm512_store_si512(target + 32 * i, _mm512_castps_si512(block[i]));
 }
 
 /* Packs 32 rows as pairs of components, even and odd rows if `apart`, and as pairs of rows. */
