@@ -31,7 +31,7 @@
 #include "kernels/flash_attention/amx_vjp_plan.h"
 #include "kernels/flash_attention/amx_vjp_rows.h"
 
-#define AMX_VJP_RUN 8 /* chunks of keys that are multiplied with a strip's slopes at a time */
+#define AMX_VJP_RUN 16 /* chunks of keys that are multiplied with a strip's slopes at a time */
 
 /* What the workers of one run share. */
 typedef struct amx_vjp_shared {
@@ -303,23 +303,17 @@ static void amx_vjp_chunks(const amx_vjp_state *s, const amx_vjp_tile *t, int64_
     *end = high <= low ? *first : ejki_min(*end, ejki_cdiv(high, AMX_CHUNK));
 }
 
-/* A tile's sums, d tiles [d, d + 2) or [d, d + 4) of them, += slopes · keys over chunks [first, end). */
+/* A tile's sums, d tiles d and d + 1 of them, += slopes · keys over chunks [first, end). */
 static void amx_vjp_add_tile(const amx_vjp_state *s, int64_t tile, int64_t d, int64_t first,
                              int64_t end) {
     const amx_vjp_plan *t = s->plan;
-    const int64_t chunks = t->keys / AMX_CHUNK, odd = chunks * AMX_ELEMENT;
+    const int64_t chunks = t->keys / AMX_CHUNK;
     const amx_vjp_operand left = {s->across + (first * t->wide + d) * AMX_ELEMENT, AMX_ELEMENT,
                                   t->wide * AMX_ELEMENT};
-    amx_vjp_operand right = {s->pairs + (tile * 2 * chunks + first) * AMX_ELEMENT, odd,
-                             AMX_ELEMENT};
-    float *sums = s->sums + (tile * 2 * t->wide + d) * AMX_SUMS;
-    if (d + 2 == t->wide) {
-        amx_vjp_add_square(left, right, end - first, sums, AMX_SUMS, t->wide * AMX_SUMS);
-        return;
-    }
-    amx_vjp_add_four(left, right, end - first, sums, AMX_SUMS);
-    right.tile += odd;
-    amx_vjp_add_four(left, right, end - first, sums + t->wide * AMX_SUMS, AMX_SUMS);
+    const amx_vjp_operand right = {s->pairs + (tile * 2 * chunks + first) * AMX_ELEMENT,
+                                   chunks * AMX_ELEMENT, AMX_ELEMENT};
+    amx_vjp_add_square(left, right, end - first, s->sums + (tile * 2 * t->wide + d) * AMX_SUMS,
+                       AMX_SUMS, t->wide * AMX_SUMS);
 }
 
 /* d_query += slopes · keys for the whole strip. */
@@ -327,7 +321,7 @@ static void amx_vjp_queries(const amx_vjp_state *s) {
     const amx_vjp_plan *t = s->plan;
     const int64_t chunks = t->keys / AMX_CHUNK;
     for (int64_t run = 0; run < chunks; run += AMX_VJP_RUN)
-        for (int64_t d = 0; d < t->wide; d += 4)
+        for (int64_t d = 0; d < t->wide; d += 2)
             for (int64_t n = 0; n < s->tiles; n++) {
                 int64_t first = run, end = run + AMX_VJP_RUN;
                 amx_vjp_chunks(s, &s->tile[n], &first, &end);

@@ -46,19 +46,34 @@ AMX_INLINE __m512i amx_vjp_weights(const amx_exp *e, __m512i a, __m512i b) {
         w, _mm512_maskz_permutex2var_epi8(0x5555555555555555u, e->low, w, e->high));
 }
 
+/* What all keys of a unit share, for registers. */
+typedef struct amx_vjp_fixed {
+    amx_vjp_unit unit;
+    amx_exp exp;
+    __m512 factor, base, later_base, even, odd; /* δ of even and odd rows */
+} amx_vjp_fixed;
+
+AMX_INLINE amx_vjp_fixed amx_vjp_fix(const amx_vjp_unit *u, const amx_exp *e) {
+    return (amx_vjp_fixed){*u,
+                           *e,
+                           _mm512_set1_ps(u->scale * AMX_VJP_STEPS),
+                           _mm512_loadu_ps(u->tile->base),
+                           _mm512_loadu_ps(u->tile->base + 16),
+                           _mm512_loadu_ps(u->tile->delta),
+                           _mm512_loadu_ps(u->tile->delta + 16)};
+}
+
 /* Slopes of a key's even and odd rows, with half a unit of bf16 added. */
 typedef struct amx_vjp_pair {
     __m512i even, odd;
 } amx_vjp_pair;
 
-AMX_INLINE amx_vjp_pair amx_vjp_slope(const amx_vjp_unit *u, int key, __m512i weights) {
+AMX_INLINE amx_vjp_pair amx_vjp_slope(const amx_vjp_fixed *f, int key, __m512i weights) {
     const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(weights, 16));
     const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(weights, _mm512_set1_epi32(-65536)));
-    const float *product = u->products + key * AMX_ROWS, *delta = u->tile->delta;
-    const __m512 x =
-        _mm512_mul_ps(even, _mm512_sub_ps(_mm512_load_ps(product), _mm512_loadu_ps(delta)));
-    const __m512 y = _mm512_mul_ps(
-        odd, _mm512_sub_ps(_mm512_load_ps(product + 16), _mm512_loadu_ps(delta + 16)));
+    const float *product = f->unit.products + key * AMX_ROWS;
+    const __m512 x = _mm512_mul_ps(even, _mm512_sub_ps(_mm512_load_ps(product), f->even));
+    const __m512 y = _mm512_mul_ps(odd, _mm512_sub_ps(_mm512_load_ps(product + 16), f->odd));
     const __m512i half = _mm512_set1_epi32(0x8000);
     return (amx_vjp_pair){_mm512_add_epi32(_mm512_castps_si512(x), half),
                           _mm512_add_epi32(_mm512_castps_si512(y), half)};
@@ -79,14 +94,12 @@ AMX_INLINE void amx_vjp_store_pair(const amx_vjp_unit *u, int i, amx_vjp_pair a,
     _mm512_store_si512(u->pairs + u->odd + 32 * i, amx_vjp_blend(odd, b.odd));
 }
 
-AMX_INLINE __m512i amx_vjp_key_weights(const amx_vjp_unit *u, const amx_exp *e, int key,
-                                       const bool edge) {
-    const float *score = u->scores + key * AMX_ROWS, *base = u->tile->base;
-    const __m512 factor = _mm512_set1_ps(u->scale * AMX_VJP_STEPS);
-    const __m512 a = _mm512_fmadd_ps(_mm512_load_ps(score), factor, _mm512_loadu_ps(base));
-    const __m512 b =
-        _mm512_fmadd_ps(_mm512_load_ps(score + 16), factor, _mm512_loadu_ps(base + 16));
-    __m512i w = amx_vjp_weights(e, _mm512_castps_si512(a), _mm512_castps_si512(b));
+AMX_INLINE __m512i amx_vjp_key_weights(const amx_vjp_fixed *f, int key, const bool edge) {
+    const amx_vjp_unit *u = &f->unit;
+    const float *score = u->scores + key * AMX_ROWS;
+    const __m512 a = _mm512_fmadd_ps(_mm512_load_ps(score), f->factor, f->base);
+    const __m512 b = _mm512_fmadd_ps(_mm512_load_ps(score + 16), f->factor, f->later_base);
+    __m512i w = amx_vjp_weights(&f->exp, _mm512_castps_si512(a), _mm512_castps_si512(b));
     if (edge) {
         const __m512i at = _mm512_set1_epi16((short)(u->key + key));
         const __mmask32 seen = _mm512_mask_cmpgt_epi16_mask(
@@ -99,13 +112,13 @@ AMX_INLINE __m512i amx_vjp_key_weights(const amx_vjp_unit *u, const amx_exp *e, 
 }
 
 /* The pairs of keys [from, to); returns the larger weights. */
-AMX_INLINE __m512i amx_vjp_some(const amx_vjp_unit *u, const amx_exp *e, int from, int to,
-                                const bool edge, __m512i top) {
+AMX_INLINE __m512i amx_vjp_some(const amx_vjp_fixed *f, int from, int to, const bool edge,
+                                __m512i top) {
     AMX_UNROLL for (int i = from; i < to; i++) {
-        const __m512i v = amx_vjp_key_weights(u, e, 2 * i, edge);
-        const __m512i w = amx_vjp_key_weights(u, e, 2 * i + 1, edge);
+        const __m512i v = amx_vjp_key_weights(f, 2 * i, edge);
+        const __m512i w = amx_vjp_key_weights(f, 2 * i + 1, edge);
         top = _mm512_max_epu16(top, _mm512_max_epu16(v, w));
-        amx_vjp_store_pair(u, i, amx_vjp_slope(u, 2 * i, v), amx_vjp_slope(u, 2 * i + 1, w));
+        amx_vjp_store_pair(&f->unit, i, amx_vjp_slope(f, 2 * i, v), amx_vjp_slope(f, 2 * i + 1, w));
     }
     return top;
 }
@@ -220,54 +233,59 @@ static inline void amx_vjp_products(const amx_vjp_next *n, int64_t steps, int64_
 
 /* One of the two products, and meanwhile the pairs of keys [from, from + 8) of another unit. */
 AMX_INLINE __m512i amx_vjp_both(const int steps, const uint16_t *a, const uint16_t *b,
-                                float *target, const amx_vjp_unit *u, const amx_exp *e,
-                                const int from, const bool edge, __m512i top) {
+                                float *target, const amx_vjp_fixed *f, const int from,
+                                const bool edge, __m512i top) {
     AMX_BARRIER();
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     AMX_UNROLL for (int s = 0; s < steps; s++) {
+        const int at = from + 8 * s / steps, end = from + 8 * (s + 1) / steps;
         _tile_loadd(4, b + s * AMX_ELEMENT, 64);
         _tile_loadd(6, a + s * AMX_ELEMENT, 64);
         _tile_dpbf16ps(0, 6, 4);
-        top = amx_vjp_some(u, e, from + 8 * s / steps, from + (8 * s + 2) / steps, edge, top);
+        top = amx_vjp_some(f, at, at + (end - at) / 4, edge, top);
         _tile_loadd(7, a + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(1, 7, 4);
-        top = amx_vjp_some(u, e, from + (8 * s + 2) / steps, from + (8 * s + 4) / steps, edge, top);
+        top = amx_vjp_some(f, at + (end - at) / 4, at + (end - at) / 2, edge, top);
         _tile_loadd(5, b + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(2, 6, 5);
-        top = amx_vjp_some(u, e, from + (8 * s + 4) / steps, from + (8 * s + 6) / steps, edge, top);
+        top = amx_vjp_some(f, at + (end - at) / 2, at + (end - at) * 3 / 4, edge, top);
         _tile_dpbf16ps(3, 7, 5);
-        top = amx_vjp_some(u, e, from + (8 * s + 6) / steps, from + (8 * s + 8) / steps, edge, top);
+        top = amx_vjp_some(f, at + (end - at) * 3 / 4, end, edge, top);
     }
     amx_vjp_store_product(target);
     return top;
 }
 
+static inline bool amx_vjp_fits(__m512i top) {
+    return _mm512_cmpge_epu16_mask(top, _mm512_set1_epi16(AMX_VJP_MOST)) == 0;
+}
+
 /* Products of one unit while weights and slopes of another are made; false if these have to be made with care. */
 AMX_INLINE bool amx_vjp_overlap(const int steps, const amx_vjp_next *n, const amx_vjp_unit *u,
                                 const amx_exp *e, const bool edge) {
+    const amx_vjp_fixed f = amx_vjp_fix(u, e);
     __m512i top = _mm512_setzero_si512();
-    top = amx_vjp_both(steps, n->keys, n->queries, n->scores, u, e, 0, edge, top);
-    top = amx_vjp_both(steps, n->values, n->cotangents, n->products, u, e, 8, edge, top);
-    return _mm512_cmpge_epu16_mask(top, _mm512_set1_epi16(AMX_VJP_MOST)) == 0;
+    top = amx_vjp_both(steps, n->keys, n->queries, n->scores, &f, 0, edge, top);
+    top = amx_vjp_both(steps, n->values, n->cotangents, n->products, &f, 8, edge, top);
+    return amx_vjp_fits(top);
 }
 
 /* Weights and slopes alone. */
 static __attribute__((noinline)) bool amx_vjp_alone(const amx_vjp_unit *u, const amx_exp *e) {
-    const __m512i top = amx_vjp_some(u, e, 0, AMX_CHUNK / 2, true, _mm512_setzero_si512());
-    return _mm512_cmpge_epu16_mask(top, _mm512_set1_epi16(AMX_VJP_MOST)) == 0;
+    const amx_vjp_fixed f = amx_vjp_fix(u, e);
+    return amx_vjp_fits(amx_vjp_some(&f, 0, AMX_CHUNK / 2, true, _mm512_setzero_si512()));
 }
 
-static __attribute__((noinline)) bool amx_vjp_overlap_2(const amx_vjp_next *n,
-                                                        const amx_vjp_unit *u, const amx_exp *e) {
-    return amx_vjp_overlap(2, n, u, e, false);
-}
-static __attribute__((noinline)) bool amx_vjp_overlap_4(const amx_vjp_next *n,
-                                                        const amx_vjp_unit *u, const amx_exp *e) {
-    return amx_vjp_overlap(4, n, u, e, false);
-}
+#define AMX_VJP_OVERLAP(name, steps, edge)                                                         \
+    static __attribute__((noinline)) bool name(const amx_vjp_next *n, const amx_vjp_unit *u,       \
+                                               const amx_exp *e) {                                 \
+        return amx_vjp_overlap(steps, n, u, e, edge);                                              \
+    }
+AMX_VJP_OVERLAP(amx_vjp_overlap_2, 2, false)
+AMX_VJP_OVERLAP(amx_vjp_overlap_4, 4, false)
 
 /* Products of one unit, and weights and slopes of another that needs no care or is at an edge. */
 static inline bool amx_vjp_step(int64_t steps, int64_t value_steps, const amx_vjp_next *n,
