@@ -234,7 +234,7 @@ static void amx_vjp_make(const amx_vjp_state *s, int64_t panel, int64_t first, i
     float *stage = s->stage, *other = s->stage + 2 * size;
     amx_vjp_spot last = {-1, 0};
     for (int64_t n = 0; n < 2 * (end - first); n++) {
-        const amx_vjp_spot at = {first + n % (end - first), 2 * panel + n / (end - first)};
+        const amx_vjp_spot at = {first + n / 2, 2 * panel + n % 2};
         if (!amx_vjp_meets(s, &s->tile[at.tile], at.chunk)) {
             const amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
             for (int64_t half = 0; half < 2; half++) {
