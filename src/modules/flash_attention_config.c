@@ -90,6 +90,17 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     params->num_key_splits = ejk_int(clamp(p->keys / 512, few, ejki_cdiv(64, batch)));
 }
 
+/* Gradients on AMX: half of the second-level cache holds a block of keys, packed three times, its two sums and slopes
+ * beside a strip of queries. */
+static void set_amx_vjp_blocks(const ejki_flash_problem *p, int64_t cache, ejk_bwd_params *params) {
+    const int64_t dims = clamp(p->head_dim, 1, 1 << 20) + clamp(p->value_dim, 1, 1 << 20);
+    const int64_t rows = dims <= 128 ? 256 : 128, heads = clamp(p->batch * p->kv_heads, 1, 8);
+    const int64_t keys = cache / 2 / (7 * dims + 2 * rows) / 64 * 64;
+    const int64_t share = ejki_max(256, p->keys / (8 / heads));
+    params->q_blocksize = ejk_int(rows);
+    params->kv_blocksize = ejk_int(clamp(ejki_min(keys, share), 64, 512));
+}
+
 /*
  * Gradients. A key takes two and a half rows of the worker's memory, packed twice and with two sums, and a
  * column of slopes beside the block of queries; a third of the second-level cache holds them. Fewer keys, but
@@ -107,6 +118,7 @@ void ejki_flash_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config
     params->kv_blocksize =
         ejk_int(clamp(ejki_min(ejki_min(keys, share), quarter_window(p)) / 32 * 32, 32,
                       ejki_min(256, whole(p->keys))));
+    if (invocation->implementation->isa == EJK_ISA_AMX) set_amx_vjp_blocks(p, cache, params);
 }
 
 /* ---- Candidates ------------------------------------------------------------------------------------- */

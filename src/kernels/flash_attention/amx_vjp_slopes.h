@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weights and slopes of 32 rows beside a chunk of 32 keys, from their two products, and products of one such unit
+ * while slopes of another are made.
+ *
+ *     weights = 2^(score − lse)        slopes = weights ∘ (products − δ)
+ *
+ * Weights are made by integers as the forward pass makes them (amx_tiles.h), from eight times finer numbers: a row's
+ * lse is not rounded to 1/128 first. Slopes are made from the weights as they were rounded.
+ */
+#ifndef EJKI_AMX_VJP_SLOPES_H
+#define EJKI_AMX_VJP_SLOPES_H
+
+#include "kernels/flash_attention/amx_vjp_plan.h"
+#include "kernels/flash_attention/amx_vjp_tiles.h"
+
+#define AMX_VJP_STEPS 1024 /* numbers for a doubling */
+#define AMX_VJP_SHIFT 3    /* bf16 has 128 */
+#define AMX_VJP_HALF  4
+#define AMX_VJP_TAME  4000.0f /* scores and lse to base 2 within this need no care */
+#define AMX_VJP_MOST                                                                               \
+    0x4000 /* weights from here on, as bits, were no shares of a sum: care is needed */
+
+/* What a score's float is before a row's lse counts. */
+#define AMX_VJP_BASE (AMX_MAGIC + AMX_VJP_STEPS * 127 + AMX_VJP_HALF)
+
+typedef struct amx_vjp_unit {
+    const float *scores, *products; /* [32 keys][32 rows]; rows of products in even, odd order */
+    const amx_vjp_tile *tile;
+    int64_t key; /* counted from the block */
+    uint16_t *weights, *slopes;
+    int64_t half; /* from the first 16 keys to the others */
+    uint16_t *pairs;
+    int64_t odd; /* from even rows to odd ones */
+    float scale; /* of scores to base 2 */
+    float *caps; /* NULL, or [32 keys][32 rows] that slopes are multiplied with */
+} amx_vjp_unit;
+
+/* Numbers near AMX_MAGIC, eight times finer than bf16, to weights in their order. */
+AMX_INLINE __m512i amx_vjp_weights(const amx_exp *e, __m512i a, __m512i b) {
+    const __m512i magic = _mm512_set1_epi32(AMX_MAGIC_BITS);
+    const __m512i w =
+        _mm512_packus_epi32(_mm512_srai_epi32(_mm512_sub_epi32(a, magic), AMX_VJP_SHIFT),
+                            _mm512_srai_epi32(_mm512_sub_epi32(b, magic), AMX_VJP_SHIFT));
+    return _mm512_sub_epi16(
+        w, _mm512_maskz_permutex2var_epi8(0x5555555555555555u, e->low, w, e->high));
+}
+
+/* What all keys of a unit share, for registers. */
+typedef struct amx_vjp_fixed {
+    amx_vjp_unit unit;
+    amx_exp exp;
+    __m512 factor, base, later_base, even, odd; /* δ of even and odd rows */
+} amx_vjp_fixed;
+
+AMX_INLINE amx_vjp_fixed amx_vjp_fix(const amx_vjp_unit *u, const amx_exp *e) {
+    return (amx_vjp_fixed){*u,
+                           *e,
+                           _mm512_set1_ps(u->scale * AMX_VJP_STEPS),
+                           _mm512_loadu_ps(u->tile->base),
+                           _mm512_loadu_ps(u->tile->base + 16),
+                           _mm512_loadu_ps(u->tile->delta),
+                           _mm512_loadu_ps(u->tile->delta + 16)};
+}
+
+/* Slopes of a key's even and odd rows, with half a unit of bf16 added. */
+typedef struct amx_vjp_pair {
+    __m512i even, odd;
+} amx_vjp_pair;
+
+AMX_INLINE amx_vjp_pair amx_vjp_slope(const amx_vjp_fixed *f, int key, __m512i weights) {
+    const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(weights, 16));
+    const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(weights, _mm512_set1_epi32(-65536)));
+    const float *product = f->unit.products + key * AMX_ROWS;
+    const __m512 x = _mm512_mul_ps(even, _mm512_sub_ps(_mm512_load_ps(product), f->even));
+    const __m512 y = _mm512_mul_ps(odd, _mm512_sub_ps(_mm512_load_ps(product + 16), f->odd));
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    return (amx_vjp_pair){_mm512_add_epi32(_mm512_castps_si512(x), half),
+                          _mm512_add_epi32(_mm512_castps_si512(y), half)};
+}
+
+/* Low halves of a, high halves of b. */
+AMX_INLINE __m512i amx_vjp_blend(__m512i a, __m512i b) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, a, b);
+}
+
+/* Stores slopes of the keys 2i and 2i + 1. */
+AMX_INLINE void amx_vjp_store_pair(const amx_vjp_unit *u, int i, amx_vjp_pair a, amx_vjp_pair b) {
+    const __m512i even = _mm512_srli_epi32(a.even, 16), odd = _mm512_srli_epi32(a.odd, 16);
+    uint16_t *slopes = u->slopes + i / 8 * u->half + i % 8 * 64;
+    _mm512_store_si512(slopes, amx_vjp_blend(even, a.odd));
+    _mm512_store_si512(slopes + 32, amx_vjp_blend(_mm512_srli_epi32(b.even, 16), b.odd));
+    _mm512_store_si512(u->pairs + 32 * i, amx_vjp_blend(even, b.even));
+    _mm512_store_si512(u->pairs + u->odd + 32 * i, amx_vjp_blend(odd, b.odd));
+}
+
+AMX_INLINE __m512i amx_vjp_key_weights(const amx_vjp_fixed *f, int key, const bool edge) {
+    const amx_vjp_unit *u = &f->unit;
+    const float *score = u->scores + key * AMX_ROWS;
+    const __m512 a = _mm512_fmadd_ps(_mm512_load_ps(score), f->factor, f->base);
+    const __m512 b = _mm512_fmadd_ps(_mm512_load_ps(score + 16), f->factor, f->later_base);
+    __m512i w = amx_vjp_weights(&f->exp, _mm512_castps_si512(a), _mm512_castps_si512(b));
+    if (edge) {
+        const __m512i at = _mm512_set1_epi16((short)(u->key + key));
+        const __mmask32 seen = _mm512_mask_cmpgt_epi16_mask(
+            _mm512_cmple_epi16_mask(_mm512_loadu_si512(u->tile->first), at),
+            _mm512_loadu_si512(u->tile->end), at);
+        w = _mm512_maskz_mov_epi16(seen, w);
+    }
+    _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
+    return w;
+}
+
+/* The pairs of keys [from, to); returns the larger weights. */
+AMX_INLINE __m512i amx_vjp_some(const amx_vjp_fixed *f, int from, int to, const bool edge,
+                                __m512i top) {
+    AMX_UNROLL for (int i = from; i < to; i++) {
+        const __m512i v = amx_vjp_key_weights(f, 2 * i, edge);
+        const __m512i w = amx_vjp_key_weights(f, 2 * i + 1, edge);
+        top = _mm512_max_epu16(top, _mm512_max_epu16(v, w));
+        amx_vjp_store_pair(&f->unit, i, amx_vjp_slope(f, 2 * i, v), amx_vjp_slope(f, 2 * i + 1, w));
+    }
+    return top;
+}
+
+/* ---- With care ---------------------------------------------------------------------------------------- */
+
+/* A key's weights whatever scores and lse are: NaN stays, too large a weight becomes infinite. */
+static inline __m512i amx_vjp_any_weights(const amx_vjp_unit *u, const amx_exp *e, int key) {
+    const __m512i least = _mm512_set1_epi32(AMX_MAGIC_BITS);
+    const __m512i most = _mm512_set1_epi32(AMX_MAGIC_BITS + (0x7f80 << AMX_VJP_SHIFT));
+    const __m512i at = _mm512_set1_epi16((short)(u->key + key));
+    __m512i number[2], nan[2];
+    for (int half = 0; half < 2; half++) {
+        const vf score = v_load(u->scores + key * AMX_ROWS + 16 * half);
+        const vf scale = v_set1(u->scale), lowest = v_set1(-INFINITY);
+        const __mmask16 none = _mm512_cmp_ps_mask(v_mul(score, scale), lowest, _CMP_EQ_OQ);
+        const vf y = v_fms(score, scale, v_load(u->tile->reference + 16 * half));
+        const vf z =
+            _mm512_mask_mov_ps(v_fma(y, v_set1(AMX_VJP_STEPS), v_set1(AMX_VJP_BASE)), none, lowest);
+        number[half] = _mm512_min_epi32(_mm512_max_epi32(_mm512_castps_si512(z), least), most);
+        nan[half] = _mm512_movm_epi32(_mm512_cmp_ps_mask(z, z, _CMP_UNORD_Q));
+    }
+    const __m512i w = _mm512_mask_mov_epi16(
+        amx_vjp_weights(e, number[0], number[1]),
+        _mm512_movepi16_mask(_mm512_packs_epi32(nan[0], nan[1])), _mm512_set1_epi16(0x7fc0));
+    const __mmask32 seen = _mm512_mask_cmpgt_epi16_mask(
+        _mm512_cmple_epi16_mask(_mm512_loadu_si512(u->tile->first), at),
+        _mm512_loadu_si512(u->tile->end), at);
+    return _mm512_maskz_mov_epi16(seen, w);
+}
+
+/* A row's slopes are 0 where its weights are, whatever the products are. */
+static inline __m512i amx_vjp_any_slope(vf weight, vf product, vf delta, vf cap) {
+    const __mmask16 some = _mm512_cmp_ps_mask(weight, v_zero(), _CMP_NEQ_UQ);
+    const vf slope = v_mul(v_mul(weight, v_sub(product, delta)), cap);
+    const __mmask16 nan = _mm512_cmp_ps_mask(slope, slope, _CMP_UNORD_Q);
+    const __m512i bits =
+        _mm512_mask_mov_epi32(_mm512_castps_si512(slope), nan, _mm512_set1_epi32(0x7fc00000));
+    return _mm512_maskz_add_epi32(some, bits, _mm512_set1_epi32(0x8000));
+}
+
+static inline amx_vjp_pair amx_vjp_any_slopes(const amx_vjp_unit *u, int key, __m512i weights) {
+    const float *product = u->products + key * AMX_ROWS, *delta = u->tile->delta;
+    vf even = v_set1(1), odd = even;
+    if (u->caps) {
+        const vf a = v_load(u->caps + key * AMX_ROWS), b = v_load(u->caps + key * AMX_ROWS + 16);
+        const __m512i order =
+            _mm512_set_epi32(30, 28, 14, 12, 26, 24, 10, 8, 22, 20, 6, 4, 18, 16, 2, 0);
+        even = _mm512_permutex2var_ps(a, order, b);
+        odd = _mm512_permutex2var_ps(a, _mm512_add_epi32(order, _mm512_set1_epi32(1)), b);
+    }
+    const vf x = _mm512_castsi512_ps(_mm512_slli_epi32(weights, 16));
+    const vf y = _mm512_castsi512_ps(_mm512_and_si512(weights, _mm512_set1_epi32(-65536)));
+    return (amx_vjp_pair){amx_vjp_any_slope(x, v_load(product), v_load(delta), even),
+                          amx_vjp_any_slope(y, v_load(product + 16), v_load(delta + 16), odd)};
+}
+
+static __attribute__((noinline)) void amx_vjp_careful(const amx_vjp_unit *u, const amx_exp *e) {
+    for (int i = 0; i < AMX_CHUNK / 2; i++) {
+        amx_vjp_pair slopes[2];
+        for (int n = 0; n < 2; n++) {
+            const int key = 2 * i + n;
+            const __m512i w = amx_vjp_any_weights(u, e, key);
+            _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
+            slopes[n] = amx_vjp_any_slopes(u, key, w);
+        }
+        amx_vjp_store_pair(u, i, slopes[0], slopes[1]);
+    }
+}
+
+/* ---- Products ----------------------------------------------------------------------------------------- */
+
+/* The products of a unit, scores = keys · queriesᵀ and products = values · cotangentsᵀ, and where they go. */
+typedef struct amx_vjp_next {
+    const uint16_t *keys, *values, *queries, *cotangents;
+    float *scores, *products;
+} amx_vjp_next;
+
+AMX_INLINE void amx_vjp_store_product(float *target) {
+    _tile_stored(0, target, 128);
+    _tile_stored(1, target + 16 * AMX_ROWS, 128);
+    _tile_stored(2, target + 16, 128);
+    _tile_stored(3, target + 16 * AMX_ROWS + 16, 128);
+    AMX_BARRIER();
+}
+
+/* target[32 keys][32 rows] = a · b. */
+static inline void amx_vjp_product(int64_t steps, const uint16_t *a, const uint16_t *b,
+                                   float *target) {
+    AMX_BARRIER();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t s = 0; s < steps; s++, a += AMX_ELEMENT, b += AMX_ELEMENT) {
+        _tile_loadd(4, b, 64);
+        _tile_loadd(6, a, 64);
+        _tile_dpbf16ps(0, 6, 4);
+        _tile_loadd(7, a + steps * AMX_ELEMENT, 64);
+        _tile_dpbf16ps(1, 7, 4);
+        _tile_loadd(5, b + steps * AMX_ELEMENT, 64);
+        _tile_dpbf16ps(2, 6, 5);
+        _tile_dpbf16ps(3, 7, 5);
+    }
+    amx_vjp_store_product(target);
+}
+
+static inline void amx_vjp_products(const amx_vjp_next *n, int64_t steps, int64_t value_steps) {
+    amx_vjp_product(steps, n->keys, n->queries, n->scores);
+    amx_vjp_product(value_steps, n->values, n->cotangents, n->products);
+}
+
+/* One of the two products, and meanwhile the pairs of keys [from, from + 8) of another unit. */
+AMX_INLINE __m512i amx_vjp_both(const int steps, const uint16_t *a, const uint16_t *b,
+                                float *target, const amx_vjp_fixed *f, const int from,
+                                const bool edge, __m512i top) {
+    AMX_BARRIER();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    AMX_UNROLL for (int s = 0; s < steps; s++) {
+        const int at = from + 8 * s / steps, end = from + 8 * (s + 1) / steps;
+        _tile_loadd(4, b + s * AMX_ELEMENT, 64);
+        _tile_loadd(6, a + s * AMX_ELEMENT, 64);
+        _tile_dpbf16ps(0, 6, 4);
+        top = amx_vjp_some(f, at, at + (end - at) / 4, edge, top);
+        _tile_loadd(7, a + (steps + s) * AMX_ELEMENT, 64);
+        _tile_dpbf16ps(1, 7, 4);
+        top = amx_vjp_some(f, at + (end - at) / 4, at + (end - at) / 2, edge, top);
+        _tile_loadd(5, b + (steps + s) * AMX_ELEMENT, 64);
+        _tile_dpbf16ps(2, 6, 5);
+        top = amx_vjp_some(f, at + (end - at) / 2, at + (end - at) * 3 / 4, edge, top);
+        _tile_dpbf16ps(3, 7, 5);
+        top = amx_vjp_some(f, at + (end - at) * 3 / 4, end, edge, top);
+    }
+    amx_vjp_store_product(target);
+    return top;
+}
+
+static inline bool amx_vjp_fits(__m512i top) {
+    return _mm512_cmpge_epu16_mask(top, _mm512_set1_epi16(AMX_VJP_MOST)) == 0;
+}
+
+/* Products of one unit while weights and slopes of another are made; false if these have to be made with care. */
+AMX_INLINE bool amx_vjp_overlap(const int steps, const amx_vjp_next *n, const amx_vjp_unit *u,
+                                const amx_exp *e, const bool edge) {
+    const amx_vjp_fixed f = amx_vjp_fix(u, e);
+    __m512i top = _mm512_setzero_si512();
+    top = amx_vjp_both(steps, n->keys, n->queries, n->scores, &f, 0, edge, top);
+    top = amx_vjp_both(steps, n->values, n->cotangents, n->products, &f, 8, edge, top);
+    return amx_vjp_fits(top);
+}
+
+/* Weights and slopes alone. */
+static __attribute__((noinline)) bool amx_vjp_alone(const amx_vjp_unit *u, const amx_exp *e) {
+    const amx_vjp_fixed f = amx_vjp_fix(u, e);
+    return amx_vjp_fits(amx_vjp_some(&f, 0, AMX_CHUNK / 2, true, _mm512_setzero_si512()));
+}
+
+#define AMX_VJP_OVERLAP(name, steps, edge)                                                         \
+    static __attribute__((noinline)) bool name(const amx_vjp_next *n, const amx_vjp_unit *u,       \
+                                               const amx_exp *e) {                                 \
+        return amx_vjp_overlap(steps, n, u, e, edge);                                              \
+    }
+AMX_VJP_OVERLAP(amx_vjp_overlap_2, 2, false)
+AMX_VJP_OVERLAP(amx_vjp_overlap_4, 4, false)
+
+/* Products of one unit, and weights and slopes of another that needs no care or is at an edge. */
+static inline bool amx_vjp_step(int64_t steps, int64_t value_steps, const amx_vjp_next *n,
+                                const amx_vjp_unit *u, const amx_exp *e, bool edge) {
+    if (!edge && steps == value_steps) {
+        if (steps == 2) return amx_vjp_overlap_2(n, u, e);
+        if (steps == 4) return amx_vjp_overlap_4(n, u, e);
+    }
+    amx_vjp_products(n, steps, value_steps);
+    return amx_vjp_alone(u, e);
+}
+
+#endif
