@@ -11,18 +11,16 @@
 
 const char *const vjp_names[VJP_GRADIENTS] = {"d_query", "d_key", "d_value", "d_bias", "d_sinks"};
 
-enum { F32 = sizeof(float) };
-
-static void *place(struct guarded *memory, struct random *r, int64_t floats) {
+static void *place(struct guarded *memory, struct random *r, int64_t count, ejk_dtype dtype) {
     const enum guarded_side side = random_chance(r, 0.7) ? GUARDED_END : GUARDED_START;
-    guarded_create(memory, (size_t)floats * F32, side,
+    guarded_create(memory, (size_t)count * ejk_dtype_size(dtype), side,
                    random_chance(r, 0.3) ? (size_t)random_int(r, 0, 63) : 0);
     return memory->data;
 }
 
 /* [B, n, H, width] with gaps here and there. */
-static ejki_bthd place_bthd(struct guarded *memory, struct random *r, int64_t batch, int64_t n,
-                            int64_t heads, int64_t width) {
+static ejki_bthd place_bthd(struct guarded *memory, struct random *r, ejk_dtype dtype,
+                            int64_t batch, int64_t n, int64_t heads, int64_t width) {
     ejki_bthd view = {.stride_h = width + (random_chance(r, 0.3) ? random_int(r, 0, 5) : 0)};
     view.stride_t = heads * view.stride_h;
     view.stride_b = n * view.stride_t + (random_chance(r, 0.3) ? 3 : 0);
@@ -32,7 +30,7 @@ static ejki_bthd place_bthd(struct guarded *memory, struct random *r, int64_t ba
     }
     const int64_t last =
         (batch - 1) * view.stride_b + (n - 1) * view.stride_t + (heads - 1) * view.stride_h + width;
-    view.data = place(memory, r, batch > 0 && n > 0 && heads > 0 && width > 0 ? last : 0);
+    view.data = place(memory, r, batch > 0 && n > 0 && heads > 0 && width > 0 ? last : 0, dtype);
     return view;
 }
 
@@ -40,7 +38,7 @@ static ejki_bht place_bht(struct guarded *memory, struct random *r, const ejki_f
     ejki_bht view = {.stride_t = random_chance(r, 0.3) ? 2 : 1};
     view.stride_h = p->queries * view.stride_t;
     view.stride_b = p->query_heads * view.stride_h;
-    view.data = place(memory, r, p->batch * view.stride_b);
+    view.data = place(memory, r, p->batch * view.stride_b, EJK_DTYPE_F32);
     return view;
 }
 
@@ -59,29 +57,44 @@ static void fill_cotangents(struct vjp_case *c, struct random *r) {
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t i = 0; i < p->queries; i++)
             for (int64_t h = 0; h < p->query_heads; h++) {
-                ejki_float *row =
-                    (ejki_float *)t->data + b * t->stride_b + i * t->stride_t + h * t->stride_h;
+                const int64_t row = b * t->stride_b + i * t->stride_t + h * t->stride_h;
                 const bool blank = hostile && sees_nothing(p, b, h, i);
                 for (int64_t d = 0; d < p->value_dim; d++)
-                    row[d] = blank ? NAN : (float)random_normal(r);
+                    flash_store(p->dtype, t->data, row + d, blank ? (double)NAN : random_normal(r));
                 if (c->problem.has_lse_cotangent)
                     l->data[b * l->stride_b + h * l->stride_h + i * l->stride_t] =
                         blank ? NAN : (float)random_normal(r);
             }
 }
 
+static bool wrote_infinities(const ejki_flash_problem *p) {
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t i = 0; i < p->queries; i++)
+            for (int64_t h = 0; h < p->query_heads; h++)
+                for (int64_t d = 0; d < p->value_dim; d++)
+                    if (!isfinite(flash_load(p->dtype, p->out.data,
+                                             b * p->out.stride_b + i * p->out.stride_t +
+                                                 h * p->out.stride_h + d)))
+                        return true;
+    return false;
+}
+
 /* What the forward pass writes, by the reference. */
 static void run_forward(struct vjp_case *c, struct random *r) {
+    static const char *const names[] = {[EJK_DTYPE_F32] = "f32/reference",
+                                        [EJK_DTYPE_BF16] = "bf16/reference",
+                                        [EJK_DTYPE_F16] = "f16/reference"};
     ejki_flash_problem *p = &c->problem.forward;
     if (!p->lse.data) p->lse = place_bht(&c->lse, r, p);
     for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
         const ejk_implementation *e = ejki_builtin_implementations[i];
         if (strcasecmp(e->algorithm, "flash_attention") != 0 ||
-            strcmp(e->name, "f32/reference") != 0)
+            strcmp(e->name, names[p->dtype]) != 0)
             continue;
         char why[256];
         if (!flash_run(e, p, NULL, NULL, why, sizeof why)) abort();
     }
+    c->overflows = wrote_infinities(p);
     guarded_protect(&c->forward.memory[FLASH_OUT]);
     guarded_protect(&c->forward.memory[FLASH_LSE]);
     if (c->lse.pages) guarded_protect(&c->lse);
@@ -97,14 +110,14 @@ static void place_gradients(struct vjp_case *c, struct random *r) {
     v->wants_bias = p->has_bias && (all || random_chance(r, 0.5));
     v->wants_sinks = p->has_sinks && (all || random_chance(r, 0.5));
     if (v->wants_query)
-        v->d_query = place_bthd(&c->gradient[VJP_QUERY], r, p->batch, p->queries, p->query_heads,
-                                p->head_dim);
+        v->d_query = place_bthd(&c->gradient[VJP_QUERY], r, p->dtype, p->batch, p->queries,
+                                p->query_heads, p->head_dim);
     if (v->wants_key)
-        v->d_key =
-            place_bthd(&c->gradient[VJP_KEY], r, p->batch, p->keys, p->kv_heads, p->head_dim);
+        v->d_key = place_bthd(&c->gradient[VJP_KEY], r, p->dtype, p->batch, p->keys, p->kv_heads,
+                              p->head_dim);
     if (v->wants_value)
-        v->d_value =
-            place_bthd(&c->gradient[VJP_VALUE], r, p->batch, p->keys, p->kv_heads, p->value_dim);
+        v->d_value = place_bthd(&c->gradient[VJP_VALUE], r, p->dtype, p->batch, p->keys,
+                                p->kv_heads, p->value_dim);
     c->rows[VJP_QUERY] = p->batch * p->queries * p->query_heads;
     c->rows[VJP_KEY] = c->rows[VJP_VALUE] = p->batch * p->keys * p->kv_heads;
     c->width[VJP_QUERY] = c->width[VJP_KEY] = p->head_dim;
@@ -124,7 +137,8 @@ static void place_gradients(struct vjp_case *c, struct random *r) {
             v->d_bias.data = place(&c->gradient[VJP_BIAS], r,
                                    c->rows[VJP_BIAS] > 0 && p->keys > 0
                                        ? stride * (c->rows[VJP_BIAS] - 1) + p->keys
-                                       : 0);
+                                       : 0,
+                                   p->dtype);
     }
     if (p->has_sinks) {
         c->rows[VJP_SINKS] = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
@@ -134,13 +148,14 @@ static void place_gradients(struct vjp_case *c, struct random *r) {
             v->d_sinks = place(&c->gradient[VJP_SINKS], r,
                                c->rows[VJP_SINKS] > 0
                                    ? (c->rows[VJP_SINKS] - 1) * v->d_sink_stride_h + p->sink_count
-                                   : 0);
+                                   : 0,
+                               p->dtype);
     }
 }
 
 bool vjp_case_create(struct vjp_case *c, uint64_t seed, int64_t budget) {
     *c = (struct vjp_case){.problem = {.wants_query = false}};
-    if (flash_case_dtype(seed) != EJK_DTYPE_F32) return false;
+    if (flash_case_dtype(seed) == EJK_DTYPE_F64) return false;
     flash_case_create(&c->forward, seed, budget);
     if (!c->forward.problem.normalize) {
         flash_case_destroy(&c->forward);
@@ -157,7 +172,7 @@ bool vjp_case_create(struct vjp_case *c, uint64_t seed, int64_t budget) {
     }
     run_forward(c, &r);
     v->out_cotangent =
-        place_bthd(&c->d_out, &r, p->batch, p->queries, p->query_heads, p->value_dim);
+        place_bthd(&c->d_out, &r, p->dtype, p->batch, p->queries, p->query_heads, p->value_dim);
     v->has_lse_cotangent = random_chance(&r, 0.3);
     if (v->has_lse_cotangent) v->lse_cotangent = place_bht(&c->d_lse, &r, p);
     fill_cotangents(c, &r);
@@ -208,13 +223,15 @@ int64_t vjp_case_place(const struct vjp_case *c, int gradient, int64_t row) {
 float *vjp_case_take(struct vjp_case *c, int gradient, bool *clean) {
     struct guarded *memory = &c->gradient[gradient];
     if (!memory->pages) return NULL;
-    const int64_t width = c->width[gradient];
-    float *values = malloc((size_t)(c->rows[gradient] * width) * F32 + 1);
+    const ejk_dtype dtype = c->problem.forward.dtype;
+    const int64_t width = c->width[gradient], size = (int64_t)ejk_dtype_size(dtype);
+    float *values = malloc((size_t)(c->rows[gradient] * width) * sizeof *values + 1);
     if (!values) abort();
     for (int64_t row = 0; row < c->rows[gradient] && width > 0; row++) {
-        unsigned char *from = memory->data + vjp_case_place(c, gradient, row) * F32;
-        memcpy(values + row * width, from, (size_t)width * F32);
-        memset(from, GUARDED_FILL, (size_t)width * F32);
+        unsigned char *from = memory->data + vjp_case_place(c, gradient, row) * size;
+        for (int64_t n = 0; n < width; n++)
+            values[row * width + n] = (float)flash_load(dtype, from, n);
+        memset(from, GUARDED_FILL, (size_t)(width * size));
     }
     if (!guarded_blank(memory)) *clean = false;
     guarded_fill(memory);

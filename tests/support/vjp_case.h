@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random problems of the gradients of flash attention: a flash_case in f32, what its forward pass wrote,
- * cotangents, and guarded places for any of the gradients.
+ * Random problems of the gradients of flash attention: a flash_case in f32, bf16 or f16, what its forward pass
+ * wrote, cotangents, and guarded places for any of the gradients.
  */
 #ifndef TESTS_VJP_CASE_H
 #define TESTS_VJP_CASE_H
@@ -17,9 +17,11 @@ struct vjp_case {
     ejki_flash_vjp_problem problem;
     struct guarded lse, d_out, d_lse, gradient[VJP_GRADIENTS];
     int64_t rows[VJP_GRADIENTS], width[VJP_GRADIENTS]; /* 0 rows where there is no such gradient */
+    bool
+        overflows; /* the forward pass wrote what is not finite, so that cotangents meet infinities */
 };
 
-/* False if the seed's problem has none: another type, or a sum that is not normalised. */
+/* False if the seed's problem has none: f64, or a sum that is not normalised. */
 bool vjp_case_create(struct vjp_case *c, uint64_t seed, int64_t budget);
 void vjp_case_destroy(struct vjp_case *c);
 void vjp_case_print(const struct vjp_case *c, char *text, size_t size);

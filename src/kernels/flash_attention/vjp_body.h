@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients of flash attention in f32, tiled. vjp_problem.h has the formulas.
+ * Gradients of flash attention, tiled. vjp_problem.h has the formulas. Tensors are f32, bf16 or f16; packing
+ * makes floats of them, everything after is f32, and results are rounded once.
  *
  * The rows of a key head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task
  * is a block of keys of a key head: its keys and values are packed once, and the gradients of both are summed in
@@ -10,7 +11,7 @@
  *     slopes = weights ∘ (cotangent · valueᵀ − δ)    d_key += slopesᵀ · query
  *
  * are made while both lie in the first-level cache; after the last panel, d_query += slopes · key, straight
- * into the result, whose rows were 0. These sums have many writers: a block of rows takes contributions in the
+ * into the result, whose rows were 0, or in 16 bits into an f32 copy of it. These sums have many writers: a block of rows takes contributions in the
  * order of blocks of keys, each task waiting for its turn. Tasks are handed out in that order, so the one that
  * is waited for is always at work; they soon run one block behind the other and hardly wait at all.
  *
@@ -21,7 +22,7 @@
  * Hidden places. A hidden weight is an exact 0, and so is its slope, whatever was computed there. 0 · inf would
  * still be NaN, so what is packed is looked at; where anything is not finite, sums skip coefficients of 0.
  *
- * The includer defines what product_body.h asks for, and VJP_SYMBOL, VJP_ID and VJP_ISA.
+ * The includer defines what product_body.h asks for, and VJP_TIER, its name in symbols, and VJP_ISA.
  */
 #include <ejkernel/registry.h>
 
@@ -44,7 +45,7 @@
 typedef struct vjp_shared {
     const ejki_flash_vjp_problem *problem;
     vjp_plan plan;
-    float *workers_memory, *lse, *delta;
+    float *workers_memory, *lse, *delta, *query_sums;
     _Atomic int32_t *turns; /* of each block of rows: blocks of keys that have been added */
     int32_t workers;
     _Atomic int64_t next;
@@ -86,24 +87,27 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
                            .tile = (vjp_tile *)(void *)(memory + t->tiles_at),
                            .caps = memory + t->caps_at,
                            .kept = memory + t->kept_at,
-                           .allowed = (uint8_t *)(void *)(memory + t->allowed_at)};
+                           .allowed = (uint8_t *)(void *)(memory + t->allowed_at),
+                           .bias = t->bias_heads > 0 ? memory + t->bias_at : NULL,
+                           .bias_keys = t->keys,
+                           .bias_step = t->bias_queries};
 }
 
 static void vjp_pack_keys(vjp_worker *w) {
     const ejki_flash_problem *p = &w->shared->problem->forward;
     const vjp_plan *t = &w->shared->plan;
     const int64_t turn = t->keys * TILE_COLUMNS, count = w->key_end - w->key;
-    pack_transposed(flash_key(p, w->batch, w->kv_head, w->key), p->key.stride_t, count, p->head_dim,
-                    w->keys_across);
+    pack_transposed_any(p->dtype, flash_key(p, w->batch, w->kv_head, w->key), p->key.stride_t,
+                        count, p->head_dim, w->keys_across);
     if (t->wants_slopes)
-        pack_transposed(flash_value(p, w->batch, w->kv_head, w->key), p->value.stride_t, count,
-                        p->value_dim, w->values_across);
+        pack_transposed_any(p->dtype, flash_value(p, w->batch, w->kv_head, w->key),
+                            p->value.stride_t, count, p->value_dim, w->values_across);
     vf probe = v_zero();
     for (int64_t j = 0; w->shared->problem->wants_query && j < w->panels * TILE_COLUMNS; j++) {
         float *target = w->keys + j * TILE_COLUMNS;
         if (j < count)
-            probe = vjp_pack_row(flash_key(p, w->batch, w->kv_head, w->key + j), p->head_dim,
-                                 target, turn, probe);
+            probe = vjp_pack_row(p->dtype, flash_key(p, w->batch, w->kv_head, w->key + j),
+                                 p->head_dim, target, turn, probe);
         else
             for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS, target += turn)
                 memset(target, 0, TILE_COLUMNS * sizeof *target);
@@ -117,27 +121,27 @@ static void vjp_pack_keys(vjp_worker *w) {
 static void vjp_write_keys(const vjp_worker *w, const ejki_bthd *target, const float *sums,
                            int64_t width, float factor) {
     const int64_t turn = w->shared->plan.keys * TILE_COLUMNS;
+    const ejk_dtype dtype = w->shared->problem->forward.dtype;
     const vf scale = v_set1(factor);
     for (int64_t key = w->key; key < w->key_end; key++, sums += TILE_COLUMNS) {
-        float *out =
-            flash_place(target->data, w->batch * target->stride_b + w->kv_head * target->stride_h +
-                                          key * target->stride_t);
+        void *out = flash_key_at(target, dtype, w->batch, w->kv_head, key);
         for (int64_t d = 0; d < width; d += VL) {
             const vf v = v_mul(v_load(sums + d / TILE_COLUMNS * turn + d % TILE_COLUMNS), scale);
-            if (width - d >= VL)
-                v_store(out + d, v);
-            else
-                v_store_first(out + d, v, width - d);
+            v_narrow_some(dtype, element_at(dtype, out, d), v, width - d);
         }
     }
 }
 
 /* ---- A block of rows ------------------------------------------------------------------------------- */
 
-static const float *vjp_cotangent(const ejki_flash_vjp_problem *v, const flash_row *r) {
-    const ejki_bthd *t = &v->out_cotangent;
-    return flash_place(t->data,
-                       r->batch * t->stride_b + r->query * t->stride_t + r->head * t->stride_h);
+static const void *vjp_cotangent(const ejki_flash_vjp_problem *v, const flash_row *r) {
+    return flash_row_at(&v->out_cotangent, v->forward.dtype, r);
+}
+
+/* Where a row's gradient is summed, `row` of all rows of all heads. */
+static float *vjp_query_sum(const vjp_shared *shared, const flash_row *r, int64_t row) {
+    if (shared->query_sums) return shared->query_sums + row * shared->problem->forward.head_dim;
+    return flash_row_at(&shared->problem->d_query, EJK_DTYPE_F32, r);
 }
 
 /* Rows that see nothing are packed as 0: their cotangents count nowhere. */
@@ -149,9 +153,9 @@ static void vjp_pack_rows(vjp_worker *w) {
     for (int64_t i = 0; i < w->count; i++) {
         const flash_row *r = &w->block.row[i];
         const bool blank = w->block.lse[i] == -INFINITY;
-        probe = vjp_pack_row(flash_query(p, r), blank ? 0 : p->head_dim, w->rows + i * TILE_COLUMNS,
-                             turn, probe);
-        probe = vjp_pack_row(vjp_cotangent(v, r), blank ? 0 : p->value_dim,
+        probe = vjp_pack_row(p->dtype, flash_query(p, r), blank ? 0 : p->head_dim,
+                             w->rows + i * TILE_COLUMNS, turn, probe);
+        probe = vjp_pack_row(p->dtype, vjp_cotangent(v, r), blank ? 0 : p->value_dim,
                              w->cotangents + i * TILE_COLUMNS, turn, probe);
         if (!blank) continue;
         for (int64_t d = 0; d < w->shared->plan.head_panels; d++)
@@ -162,10 +166,8 @@ static void vjp_pack_rows(vjp_worker *w) {
     w->rows_finite = vjp_is_finite(probe);
 }
 
-static void vjp_ask(const void *data, int64_t element, int64_t width) {
-    const char *at = (const char *)flash_place(data, element);
-    const char *end = at + width * (int64_t)sizeof(float);
-    for (; at < end; at += 64) __builtin_prefetch(at, 0, 2);
+static void vjp_ask(const char *at, int64_t bytes) {
+    for (const char *end = at + bytes; at < end; at += 64) __builtin_prefetch(at, 0, 2);
 }
 
 /*
@@ -181,20 +183,16 @@ static void vjp_ahead(vjp_worker *w) {
     for (; w->ahead < end; w->ahead++) {
         const flash_row *r = &w->block.row[w->ahead];
         if (v->wants_query)
-            vjp_ask(v->d_query.data,
-                    r->batch * v->d_query.stride_b + r->query * v->d_query.stride_t +
-                        r->head * v->d_query.stride_h,
-                    p->head_dim);
+            vjp_ask((const char *)vjp_query_sum(w->shared, r,
+                                                w->head * t->all_rows + w->row + w->ahead),
+                    p->head_dim * (int64_t)sizeof(float));
         const int64_t next = w->row + t->rows + w->ahead;
         if (next >= t->all_rows) continue;
-        const int64_t query = p->group == 1 ? next : next / p->group;
-        const int64_t head = w->kv_head * p->group + next - query * p->group;
-        vjp_ask(p->query.data,
-                w->batch * p->query.stride_b + query * p->query.stride_t + head * p->query.stride_h,
-                p->head_dim);
-        const ejki_bthd *c = &v->out_cotangent;
-        vjp_ask(c->data, w->batch * c->stride_b + query * c->stride_t + head * c->stride_h,
-                p->value_dim);
+        flash_row other = {.batch = w->batch};
+        other.query = p->group == 1 ? next : next / p->group;
+        other.head = w->kv_head * p->group + next - other.query * p->group;
+        vjp_ask(flash_query(p, &other), p->head_dim * element_size(p->dtype));
+        vjp_ask(vjp_cotangent(v, &other), p->value_dim * element_size(p->dtype));
     }
 }
 
@@ -255,16 +253,14 @@ static void vjp_panel(vjp_worker *w, int64_t panel) {
 
 /* ---- Gradients of queries -------------------------------------------------------------------------- */
 
-/* Adds scale times a tile's columns to rows of d_query. */
+/* Adds scale times a tile's columns to rows of d_query, or to their sums. */
 static void vjp_add_queries(const vjp_worker *w, const vjp_tile *tile, int64_t column,
                             int64_t width) {
-    const ejki_bthd *target = &w->shared->problem->d_query;
+    const int64_t first = w->head * w->shared->plan.all_rows + w->row + tile->first;
     const vf scale = v_set1(w->block.scale);
     for (int64_t i = 0; i < tile->rows; i++) {
         const flash_row *r = &w->block.row[tile->first + i];
-        float *out =
-            flash_place(target->data, r->batch * target->stride_b + r->query * target->stride_t +
-                                          r->head * target->stride_h + column);
+        float *out = vjp_query_sum(w->shared, r, first + i) + column;
         for (int64_t j = 0; j < width; j += VL) {
             const vf v = v_load(w->tile + i * TILE_COLUMNS + j);
             if (width - j >= VL)
@@ -353,6 +349,24 @@ static void vjp_rows(vjp_worker *w, int64_t row_block) {
     atomic_store_explicit(counter, (int32_t)(turn + 1), memory_order_release);
 }
 
+static void vjp_write_bias(const vjp_worker *w) {
+    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_bias_gradient *bias = &v->d_bias;
+    const vjp_plan *t = &w->shared->plan;
+    const ejk_dtype dtype = v->forward.dtype;
+    const float *sums = w->block.bias;
+    for (int64_t h = 0; h < t->bias_heads; h++)
+        for (int64_t i = 0; i < t->bias_queries; i++, sums += t->keys) {
+            void *out = element_at(dtype, bias->data,
+                                   w->batch * bias->stride_b +
+                                       (w->kv_head * v->forward.group + h) * bias->stride_h +
+                                       i * bias->stride_t + w->key);
+            for (int64_t j = 0; j < w->key_end - w->key; j += VL)
+                v_narrow_some(dtype, element_at(dtype, out, j), v_load(sums + j),
+                              w->key_end - w->key - j);
+        }
+}
+
 static void vjp_task(vjp_worker *w, int64_t head, int64_t key_block) {
     const ejki_flash_vjp_problem *v = w->shared->problem;
     const ejki_flash_problem *p = &v->forward;
@@ -370,6 +384,23 @@ static void vjp_task(vjp_worker *w, int64_t head, int64_t key_block) {
     if (v->wants_value) vjp_write_keys(w, &v->d_value, w->d_values, p->value_dim, 1);
 }
 
+/* A block of keys of all heads that add to the same elements of the bias, or of the only one. */
+static void vjp_joint(vjp_worker *w, int64_t joint, int64_t key_block) {
+    const ejki_flash_problem *p = &w->shared->problem->forward;
+    const vjp_plan *t = &w->shared->plan;
+    const int64_t kv_heads = t->joins_heads ? 1 : p->kv_heads;
+    const int64_t batches = t->joins_batches ? p->batch : 1;
+    const int64_t heads = t->joins_heads ? p->kv_heads : 1;
+    w->block.bias_key = key_block * t->keys;
+    if (w->block.bias)
+        memset(w->block.bias, 0,
+               (size_t)(t->bias_heads * t->bias_queries * t->keys) * sizeof(float));
+    for (int64_t b = 0; b < batches; b++)
+        for (int64_t h = 0; h < heads; h++)
+            vjp_task(w, (joint / kv_heads + b) * p->kv_heads + joint % kv_heads + h, key_block);
+    if (w->block.bias) vjp_write_bias(w);
+}
+
 /*
  * The task at a place in the order. As many heads as there are workers take turns, so that workers are seldom
  * at neighbouring blocks of one head; a block still comes after those before it.
@@ -377,9 +408,9 @@ static void vjp_task(vjp_worker *w, int64_t head, int64_t key_block) {
 static void vjp_task_at(vjp_worker *w, int64_t index) {
     const vjp_plan *t = &w->shared->plan;
     const int64_t first = index / (w->shared->workers * t->key_blocks) * w->shared->workers;
-    const int64_t heads = ejki_min(w->shared->workers, t->heads - first);
+    const int64_t joints = ejki_min(w->shared->workers, t->joints - first);
     index -= first * t->key_blocks;
-    vjp_task(w, first + index % heads, index / heads);
+    vjp_joint(w, first + index % joints, index / joints);
 }
 
 /* A worker takes tasks in order until none is left. */
@@ -391,10 +422,7 @@ static void vjp_work(void *argument, int64_t index) {
     for (;;) {
         const int64_t task = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
         if (task >= t->tasks) return;
-        if (t->joins_heads)
-            for (int64_t head = 0; head < t->heads; head++) vjp_task(&w, head, task);
-        else
-            vjp_task_at(&w, task);
+        vjp_task_at(&w, task);
     }
 }
 
@@ -403,13 +431,12 @@ static void vjp_work(void *argument, int64_t index) {
 /* δ, less the cotangent of lse. */
 static float vjp_delta(const ejki_flash_vjp_problem *v, const flash_row *r) {
     const ejki_flash_problem *p = &v->forward;
-    const float *out = flash_out(p, r), *cotangent = vjp_cotangent(v, r);
+    const void *out = flash_out(p, r), *cotangent = vjp_cotangent(v, r);
     vf sum = v_zero();
     for (int64_t d = 0; d < p->value_dim; d += VL) {
         const int64_t left = p->value_dim - d;
-        sum = left >= VL
-                  ? v_fma(v_load(out + d), v_load(cotangent + d), sum)
-                  : v_fma(v_load_first(out + d, left), v_load_first(cotangent + d, left), sum);
+        sum = v_fma(v_widen_some(p->dtype, element_at(p->dtype, out, d), left),
+                    v_widen_some(p->dtype, element_at(p->dtype, cotangent, d), left), sum);
     }
     return v_sum(sum) - (v->has_lse_cotangent ? *flash_at(&v->lse_cotangent, r) : 0);
 }
@@ -424,10 +451,11 @@ static void vjp_begin(void *argument, int64_t index) {
         const ejki_bias_gradient *bias = &v->d_bias;
         const int64_t queries = bias->stride_t ? p->queries : 1;
         const int64_t heads = bias->stride_h ? p->query_heads : 1;
-        float *row = flash_place(bias->data, n / queries / heads * bias->stride_b +
-                                                 n / queries % heads * bias->stride_h +
-                                                 n % queries * bias->stride_t);
-        memset(row, 0, (size_t)p->keys * sizeof *row);
+        void *row =
+            element_at(p->dtype, bias->data,
+                       n / queries / heads * bias->stride_b + n / queries % heads * bias->stride_h +
+                           n % queries * bias->stride_t);
+        memset(row, 0, (size_t)(p->keys * element_size(p->dtype)));
     }
     const int64_t rows = t->heads * t->all_rows, share = ejki_cdiv(rows, shared->workers);
     for (int64_t n = index * share; n < ejki_min(rows, (index + 1) * share); n++) {
@@ -438,10 +466,26 @@ static void vjp_begin(void *argument, int64_t index) {
         shared->lse[n] = lse;
         shared->delta[n] = lse == -INFINITY ? 0 : vjp_delta(v, &r);
         if (v->wants_query && p->head_dim > 0)
-            memset(flash_place(v->d_query.data, r.batch * v->d_query.stride_b +
-                                                    r.query * v->d_query.stride_t +
-                                                    r.head * v->d_query.stride_h),
-                   0, (size_t)p->head_dim * sizeof(float));
+            memset(vjp_query_sum(shared, &r, n), 0, (size_t)p->head_dim * sizeof(float));
+    }
+}
+
+/* A worker's share of what comes last in 16 bits: sums of rows are rounded. */
+static void vjp_end(void *argument, int64_t index) {
+    const vjp_shared *shared = argument;
+    const vjp_plan *t = &shared->plan;
+    const ejki_flash_vjp_problem *v = shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const int64_t rows = t->heads * t->all_rows, share = ejki_cdiv(rows, shared->workers);
+    for (int64_t n = index * share; n < ejki_min(rows, (index + 1) * share); n++) {
+        const int64_t head = n / t->all_rows;
+        const flash_row r =
+            flash_row_of(p, head / p->kv_heads, head % p->kv_heads, n % t->all_rows);
+        const float *sums = vjp_query_sum(shared, &r, n);
+        void *out = flash_row_at(&v->d_query, p->dtype, &r);
+        for (int64_t d = 0; d < p->head_dim; d += VL)
+            v_narrow_some(p->dtype, element_at(p->dtype, out, d),
+                          v_load_first(sums + d, ejki_min(VL, p->head_dim - d)), p->head_dim - d);
     }
 }
 
@@ -451,17 +495,16 @@ static void vjp_sink(const vjp_shared *shared, int64_t sink_head) {
     const ejki_flash_vjp_problem *v = shared->problem;
     const ejki_flash_problem *p = &v->forward;
     const bool all = p->sink_stride_h == 0;
-    const ejki_float *sinks = (const ejki_float *)p->sinks + sink_head * p->sink_stride_h;
-    ejki_float *out = (ejki_float *)v->d_sinks + sink_head * v->d_sink_stride_h;
     for (int64_t n = 0; n < p->sink_count; n++) {
+        const float sink = element_load(p->dtype, p->sinks, sink_head * p->sink_stride_h + n);
         double sum = 0;
         for (int64_t row = 0; row < t->heads * t->all_rows; row++) {
             const int64_t head = row / t->all_rows % p->kv_heads * p->group + row % p->group;
             if ((!all && head / p->sink_group != sink_head) || shared->lse[row] == -INFINITY)
                 continue;
-            sum -= (double)expf(sinks[n] - shared->lse[row]) * (double)shared->delta[row];
+            sum -= (double)expf(sink - shared->lse[row]) * (double)shared->delta[row];
         }
-        out[n] = (float)sum;
+        element_store(p->dtype, v->d_sinks, sink_head * v->d_sink_stride_h + n, (float)sum);
     }
 }
 
@@ -502,12 +545,14 @@ static ejk_status vjp_run(const ejk_run *run) {
     const vjp_plan *t = &shared.plan;
     shared.workers_memory = run->workspace;
     shared.lse = shared.workers_memory + run->workers * t->worker_floats;
-    shared.delta = shared.lse + t->heads * t->all_rows;
-    shared.turns = (_Atomic int32_t *)(void *)(shared.delta + t->heads * t->all_rows);
+    shared.delta = shared.lse + t->delta_at;
+    shared.turns = (_Atomic int32_t *)(void *)(shared.lse + t->turns_at);
+    shared.query_sums = t->sums_queries ? shared.lse + t->query_sums_at : NULL;
     for (int64_t n = 0; n < t->heads * t->row_blocks; n++) atomic_init(&shared.turns[n], 0);
     vjp_all(&shared, run->threads, vjp_begin);
     if (v->wants_query || v->wants_key || v->wants_value || v->wants_bias)
         vjp_all(&shared, run->threads, vjp_work);
+    if (t->sums_queries) vjp_all(&shared, run->threads, vjp_end);
     if (v->wants_sinks) vjp_all(&shared, run->threads, vjp_sinks);
     return EJK_OK;
 }
@@ -521,17 +566,27 @@ static bool vjp_applicable(const void *problem) {
     return ejki_pattern_is_empty(&((const ejki_flash_vjp_problem *)problem)->forward.pattern);
 }
 
-const ejk_implementation VJP_SYMBOL = {
-    .algorithm = "flash_attention_vjp",
-    .name = VJP_ID,
-    .platform = EJK_PLATFORM_SIMD,
-    .backend = EJK_BACKEND_CPU,
-    .isa = VJP_ISA,
-    .dtype = EJK_DTYPE_F32,
-    .version = 1,
-    .parameters = vjp_parameters,
-    .parameter_count = 2,
-    .applicable = vjp_applicable,
-    .prepare = vjp_prepare,
-    .run = vjp_run,
-};
+#define VJP_TEXT_OF(name)            #name
+#define VJP_TEXT(name)               VJP_TEXT_OF(name)
+#define VJP_SYMBOL_OF(element, tier) ejki_flash_attention_vjp_##element##_##tier
+#define VJP_SYMBOL(element, tier)    VJP_SYMBOL_OF(element, tier)
+#define VJP_IMPLEMENTATION(element, element_type)                                                  \
+    extern const ejk_implementation VJP_SYMBOL(element, VJP_TIER);                                 \
+    const ejk_implementation VJP_SYMBOL(element, VJP_TIER) = {                                     \
+        .algorithm = "flash_attention_vjp",                                                        \
+        .name = #element "/" VJP_TEXT(VJP_TIER) "/vjp",                                            \
+        .platform = EJK_PLATFORM_SIMD,                                                             \
+        .backend = EJK_BACKEND_CPU,                                                                \
+        .isa = VJP_ISA,                                                                            \
+        .dtype = element_type,                                                                     \
+        .version = 1,                                                                              \
+        .parameters = vjp_parameters,                                                              \
+        .parameter_count = 2,                                                                      \
+        .applicable = vjp_applicable,                                                              \
+        .prepare = vjp_prepare,                                                                    \
+        .run = vjp_run,                                                                            \
+    }
+
+VJP_IMPLEMENTATION(f32, EJK_DTYPE_F32);
+VJP_IMPLEMENTATION(bf16, EJK_DTYPE_BF16);
+VJP_IMPLEMENTATION(f16, EJK_DTYPE_F16);

@@ -13,12 +13,17 @@ typedef struct vjp_plan {
     int64_t keys, key_blocks;          /* of a block of keys, a multiple of TILE_COLUMNS */
     int64_t head_panels, value_panels; /* of D and Dv */
     int64_t tasks, most_workers, bias_rows;
-    bool general, joins_heads, wants_slopes;
+    bool general, wants_slopes;
+    bool joins_batches, joins_heads;  /* a task takes all of them, one after the other */
+    int64_t joints;                   /* tasks of a block of keys */
+    int64_t bias_heads, bias_queries; /* rows of sums of the bias in a worker's memory; 0 = none */
+    bool sums_queries;                /* d_query cannot hold sums: an f32 copy does */
     int64_t keys_across_at, values_across_at, keys_at, d_keys_at, d_values_at, rows_at,
         cotangents_at, slopes_at, weights_at, tile_at, row_at, tiles_at, caps_at, kept_at,
-        allowed_at;
+        allowed_at, bias_at;
     int64_t worker_floats;
-    int64_t bytes; /* of what all share */
+    int64_t delta_at, turns_at, query_sums_at; /* of what all share, after lse */
+    int64_t bytes;                             /* of what all share */
 } vjp_plan;
 
 #define VJP_LIMIT ((int64_t)1 << 47)
@@ -50,6 +55,7 @@ static void vjp_lay_out(vjp_plan *t, const ejki_flash_problem *p) {
     t->caps_at = vjp_place(&at, TILE_ROWS, c);
     t->kept_at = vjp_place(&at, TILE_ROWS, c);
     t->allowed_at = vjp_place(&at, c, 1);
+    t->bias_at = vjp_place(&at, t->bias_heads * t->bias_queries, t->keys);
     t->worker_floats = at;
 }
 
@@ -60,27 +66,48 @@ static int64_t vjp_bias_rows(const ejki_flash_vjp_problem *v) {
            (v->d_bias.stride_t ? p->queries : 1);
 }
 
+/*
+ * Where several batches or groups add to the same elements of the bias, a task takes a block of keys of all of
+ * them. In 16 bits, where elements are sums, a task has sums of its own: of few keys if there are many rows.
+ */
+static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
+    const ejki_flash_problem *p = &v->forward;
+    const ejki_bias_gradient *bias = &v->d_bias;
+    const int64_t few = ejki_round_up(64, TILE_COLUMNS);
+    t->bias_rows = vjp_bias_rows(v);
+    t->joins_batches = v->wants_bias && !bias->stride_b && p->batch > 1;
+    t->joins_heads = v->wants_bias && !bias->stride_h && p->kv_heads > 1;
+    t->joints = (t->joins_batches ? 1 : p->batch) * (t->joins_heads ? 1 : p->kv_heads);
+    if (!v->wants_bias || p->dtype == EJK_DTYPE_F32) return;
+    if (!t->joins_batches && (bias->stride_h || p->query_heads == 1) &&
+        (bias->stride_t || p->queries == 1))
+        return;
+    t->bias_heads = bias->stride_h ? p->group : 1;
+    t->bias_queries = bias->stride_t ? p->queries : 1;
+    if (t->bias_heads * t->bias_queries > few) t->keys = ejki_min(t->keys, few);
+}
+
 static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *parameters) {
     const ejki_flash_problem *p = &v->forward;
     vjp_plan t = {.heads = p->batch * p->kv_heads, .all_rows = p->queries * p->group};
     t.rows = ejki_max(1, ejki_min(parameters[0], t.all_rows));
     t.row_blocks = ejki_cdiv(t.all_rows, t.rows);
     t.keys = ejki_round_up(ejki_max(1, ejki_min(parameters[1], p->keys)), TILE_COLUMNS);
+    vjp_plan_bias(&t, v);
     t.key_blocks = ejki_cdiv(p->keys, t.keys);
     t.head_panels = ejki_cdiv(p->head_dim, TILE_COLUMNS);
     t.value_panels = ejki_cdiv(p->value_dim, TILE_COLUMNS);
-    t.bias_rows = vjp_bias_rows(v);
-    /* Several batches or groups add to the same columns of the bias. */
-    t.joins_heads = v->wants_bias && ((!v->d_bias.stride_b && p->batch > 1) ||
-                                      (!v->d_bias.stride_h && p->kv_heads > 1));
-    t.tasks = t.joins_heads ? t.key_blocks : t.heads * t.key_blocks;
+    t.sums_queries = v->wants_query && p->dtype != EJK_DTYPE_F32;
+    t.tasks = t.joints * t.key_blocks;
     t.most_workers = ejki_max(1, t.tasks);
     t.wants_slopes = v->wants_query || v->wants_key || v->wants_bias;
     t.general = flash_is_general(p) || p->dropout > 0 || v->wants_bias;
     vjp_lay_out(&t, p);
     int64_t at = 0;
-    vjp_place(&at, t.heads, 2 * t.all_rows);
-    vjp_place(&at, t.heads, t.row_blocks);
+    vjp_place(&at, t.heads, t.all_rows);
+    t.delta_at = vjp_place(&at, t.heads, t.all_rows);
+    t.turns_at = vjp_place(&at, t.heads, t.row_blocks);
+    t.query_sums_at = vjp_place(&at, t.sums_queries ? t.heads * t.all_rows : 0, p->head_dim);
     t.bytes = at * (int64_t)sizeof(float);
     if (t.worker_floats >= (int64_t)1 << 40 || at >= (int64_t)1 << 40) t.bytes = VJP_LIMIT;
     return t;

@@ -28,6 +28,8 @@ typedef struct vjp_block {
     const float *lse, *delta;
     float *caps, *kept; /* of a tile: slope of the soft cap; multiplier of dropout */
     uint8_t *allowed;
+    float *bias; /* sums of the task's keys, where d_bias cannot hold them; else NULL */
+    int64_t bias_keys, bias_key, bias_step; /* of a row; the first one; rows from head to head */
 } vjp_block;
 
 /* Keys that any of `count` rows of a key head sees by its position; the first and the last row see the ends. */
@@ -62,7 +64,7 @@ static inline bool vjp_sees_all(const vjp_tile *tile, int64_t key) {
 static inline void vjp_modify(const vjp_block *block, const flash_row *r, int64_t key,
                               int64_t count, float *scores, float *caps) {
     const ejki_flash_problem *p = &block->problem->forward;
-    const float *bias = p->has_bias ? flash_place(flash_bias_row(p, r), key) : NULL;
+    const void *bias = p->has_bias ? element_at(p->dtype, flash_bias_row(p, r), key) : NULL;
     const bool hides = p->has_mask || p->has_segments, capped = p->soft_cap != 0;
     if (hides) flash_allowed(p, r, key, count, block->allowed);
     const vf scale = v_set1((float)(capped ? p->scale / p->soft_cap : p->scale));
@@ -75,7 +77,7 @@ static inline void vjp_modify(const vjp_block *block, const flash_row *r, int64_
         }
         const int64_t left = count - j;
         if (bias && left > 0)
-            z = v_add(z, left >= VL ? v_load(bias + j) : v_load_first(bias + j, left));
+            z = v_add(z, v_widen_some(p->dtype, element_at(p->dtype, bias, j), left));
         if (hides && left > 0) z = v_allow(z, block->allowed + j);
         v_store(scores + j, z);
     }
@@ -112,13 +114,9 @@ static inline void vjp_scores(const vjp_block *block, const vjp_tile *tile, int6
 /* Multipliers of dropout for a row and a panel of keys: 0 or `factor`. */
 static inline void vjp_kept(const ejki_flash_problem *p, const flash_row *r, int64_t key,
                             float *kept) {
-    const uint32_t threshold = ejki_dropout_threshold(p->dropout);
-    const float factor = (float)ejki_dropout_factor(p->dropout);
-    uint32_t words[TILE_COLUMNS / 4][4];
-    for (int q = 0; q < TILE_COLUMNS / 4; q++)
-        ejki_dropout_words(p->dropout_seed, (uint32_t)(key / 4 + q), (uint32_t)r->query,
-                           (uint32_t)r->head, (uint32_t)r->batch, words[q]);
-    for (int j = 0; j < TILE_COLUMNS; j++) kept[j] = words[j / 4][j % 4] >= threshold ? factor : 0;
+    const vf factor = v_set1((float)ejki_dropout_factor(p->dropout));
+    for (int64_t j = 0; j < TILE_COLUMNS; j += VL) v_store(kept + j, factor);
+    flash_drop(p, r, key, TILE_COLUMNS, kept);
 }
 
 /* weights become those that dropout leaves. */
@@ -134,17 +132,26 @@ static inline void vjp_drop(const vjp_block *block, const vjp_tile *tile, int64_
     }
 }
 
-/* Adds the first `count` slopes of a row to its place in the gradient of the bias. */
-static inline void vjp_add_bias(const ejki_bias_gradient *bias, const flash_row *r, int64_t key,
+/* Adds the first `count` slopes of a row to its place in the gradient of the bias, or in sums of it. In 16 bits
+ * such a place is added to once only. */
+static inline void vjp_add_bias(const vjp_block *block, const flash_row *r, int64_t key,
                                 int64_t count, const float *slopes) {
-    float *out = flash_place(bias->data, r->batch * bias->stride_b + r->head * bias->stride_h +
-                                             r->query * bias->stride_t + key);
+    const ejki_bias_gradient *bias = &block->problem->d_bias;
+    ejk_dtype dtype = block->problem->forward.dtype;
+    void *out = element_at(dtype, bias->data,
+                           r->batch * bias->stride_b + r->head * bias->stride_h +
+                               r->query * bias->stride_t + key);
+    if (block->bias) {
+        const int64_t head = r->head - r->kv_head * block->problem->forward.group;
+        const int64_t row =
+            (bias->stride_h ? head * block->bias_step : 0) + (bias->stride_t ? r->query : 0);
+        out = block->bias + row * block->bias_keys + (key - block->bias_key);
+        dtype = EJK_DTYPE_F32;
+    }
     for (int64_t j = 0; j < count; j += VL) {
-        const int64_t left = count - j;
-        if (left >= VL)
-            v_store(out + j, v_add(v_load(out + j), v_load(slopes + j)));
-        else
-            v_store_first(out + j, v_add(v_load_first(out + j, left), v_load(slopes + j)), left);
+        void *at = element_at(dtype, out, j);
+        const vf sum = v_add(v_widen_some(dtype, at, count - j), v_load(slopes + j));
+        v_narrow_some(dtype, at, sum, count - j);
     }
 }
 
@@ -175,8 +182,7 @@ static inline void vjp_slopes_of(const vjp_block *block, const vjp_tile *tile, i
             v_store(row + j, v_select_gt(w, v_zero(), slope, w));
         }
         if (block->problem->wants_bias)
-            vjp_add_bias(&block->problem->d_bias, r, key, ejki_min(TILE_COLUMNS, p->keys - key),
-                         row);
+            vjp_add_bias(block, r, key, ejki_min(TILE_COLUMNS, p->keys - key), row);
         for (int64_t j = 0; p->soft_cap != 0 && j < TILE_COLUMNS; j += VL) {
             const vf slope = v_load(row + j);
             v_store(row + j, v_select_gt(v_load(weight + j), v_zero(),
