@@ -28,7 +28,7 @@
 
 #include "base/base.h"
 #include "kernels/flash_attention/dropout.h"
-#include "kernels/flash_attention/vjp_problem.h"
+#include "kernels/flash_attention/sequences.h"
 
 #include <math.h>
 #include <sched.h>
@@ -45,19 +45,24 @@
 typedef struct vjp_shared {
     const ejki_flash_vjp_problem *problem;
     vjp_plan plan;
+    ejki_vjp_tasks tasks;
     float *workers_memory, *lse, *delta, *query_sums;
     _Atomic int32_t *turns; /* of each block of rows: blocks of keys that have been added */
     int32_t workers;
     _Atomic int64_t next;
 } vjp_shared;
 
-/* One worker's memory and the task it is at. */
+/* One worker's memory and the task it is at. Sequences and batch entries are problems of their own. */
 typedef struct vjp_worker {
     vjp_shared *shared;
+    ejki_flash_vjp_problem own;
+    vjp_plan plan;
     vjp_block block;
     float *keys_across, *values_across, *keys, *d_keys, *d_values, *rows, *cotangents, *slopes;
     float *weights, *tile;
-    int64_t batch, kv_head, head; /* head: of all batches */
+    int64_t sequence, kv_head;
+    int64_t first_row; /* of the head, among those of all */
+    _Atomic int32_t *turns;
     int64_t key_block, key, key_end, panels;
     int64_t row, count;  /* of the block of rows */
     int64_t ahead, pace; /* rows asked for ahead of time, and how many at each product */
@@ -69,7 +74,7 @@ typedef struct vjp_worker {
 static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     const vjp_plan *t = &shared->plan;
     float *memory = shared->workers_memory + index * t->worker_floats;
-    *w = (vjp_worker){.shared = shared};
+    *w = (vjp_worker){.shared = shared, .sequence = -1};
     w->keys_across = memory + t->keys_across_at;
     w->values_across = memory + t->values_across_at;
     w->keys = memory + t->keys_at;
@@ -80,7 +85,7 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     w->slopes = memory + t->slopes_at;
     w->weights = memory + t->weights_at;
     w->tile = memory + t->tile_at;
-    w->block = (vjp_block){.problem = shared->problem,
+    w->block = (vjp_block){.problem = &w->own,
                            .general = t->general,
                            .scale = (float)shared->problem->forward.scale,
                            .row = (flash_row *)(void *)(memory + t->row_at),
@@ -89,25 +94,34 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
                            .kept = memory + t->kept_at,
                            .allowed = (uint8_t *)(void *)(memory + t->allowed_at),
                            .bias = t->bias_heads > 0 ? memory + t->bias_at : NULL,
-                           .bias_keys = t->keys,
                            .bias_step = t->bias_queries};
 }
 
+static void vjp_enter(vjp_worker *w, int64_t sequence) {
+    const vjp_shared *shared = w->shared;
+    if (w->sequence == sequence) return;
+    w->sequence = sequence;
+    w->own = ejki_flash_vjp_part(shared->problem, sequence);
+    w->plan = shared->plan;
+    vjp_plan_enter(&w->plan, &shared->tasks.sequence[sequence]);
+    w->block.bias_keys = w->plan.keys;
+}
+
 static void vjp_pack_keys(vjp_worker *w) {
-    const ejki_flash_problem *p = &w->shared->problem->forward;
-    const vjp_plan *t = &w->shared->plan;
+    const ejki_flash_problem *p = &w->own.forward;
+    const vjp_plan *t = &w->plan;
     const int64_t turn = t->keys * TILE_COLUMNS, count = w->key_end - w->key;
-    pack_transposed_any(p->dtype, flash_key(p, w->batch, w->kv_head, w->key), p->key.stride_t,
-                        count, p->head_dim, w->keys_across);
+    pack_transposed_any(p->dtype, flash_key(p, 0, w->kv_head, w->key), p->key.stride_t, count,
+                        p->head_dim, w->keys_across);
     if (t->wants_slopes)
-        pack_transposed_any(p->dtype, flash_value(p, w->batch, w->kv_head, w->key),
-                            p->value.stride_t, count, p->value_dim, w->values_across);
+        pack_transposed_any(p->dtype, flash_value(p, 0, w->kv_head, w->key), p->value.stride_t,
+                            count, p->value_dim, w->values_across);
     vf probe = v_zero();
-    for (int64_t j = 0; w->shared->problem->wants_query && j < w->panels * TILE_COLUMNS; j++) {
+    for (int64_t j = 0; w->own.wants_query && j < w->panels * TILE_COLUMNS; j++) {
         float *target = w->keys + j * TILE_COLUMNS;
         if (j < count)
-            probe = vjp_pack_row(p->dtype, flash_key(p, w->batch, w->kv_head, w->key + j),
-                                 p->head_dim, target, turn, probe);
+            probe = vjp_pack_row(p->dtype, flash_key(p, 0, w->kv_head, w->key + j), p->head_dim,
+                                 target, turn, probe);
         else
             for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS, target += turn)
                 memset(target, 0, TILE_COLUMNS * sizeof *target);
@@ -120,11 +134,11 @@ static void vjp_pack_keys(vjp_worker *w) {
 /* Writes factor times the sums of the task's keys. */
 static void vjp_write_keys(const vjp_worker *w, const ejki_bthd *target, const float *sums,
                            int64_t width, float factor) {
-    const int64_t turn = w->shared->plan.keys * TILE_COLUMNS;
-    const ejk_dtype dtype = w->shared->problem->forward.dtype;
+    const int64_t turn = w->plan.keys * TILE_COLUMNS;
+    const ejk_dtype dtype = w->own.forward.dtype;
     const vf scale = v_set1(factor);
     for (int64_t key = w->key; key < w->key_end; key++, sums += TILE_COLUMNS) {
-        void *out = flash_key_at(target, dtype, w->batch, w->kv_head, key);
+        void *out = flash_key_at(target, dtype, 0, w->kv_head, key);
         for (int64_t d = 0; d < width; d += VL) {
             const vf v = v_mul(v_load(sums + d / TILE_COLUMNS * turn + d % TILE_COLUMNS), scale);
             v_narrow_some(dtype, element_at(dtype, out, d), v, width - d);
@@ -139,16 +153,17 @@ static const void *vjp_cotangent(const ejki_flash_vjp_problem *v, const flash_ro
 }
 
 /* Where a row's gradient is summed, `row` of all rows of all heads. */
-static float *vjp_query_sum(const vjp_shared *shared, const flash_row *r, int64_t row) {
-    if (shared->query_sums) return shared->query_sums + row * shared->problem->forward.head_dim;
-    return flash_row_at(&shared->problem->d_query, EJK_DTYPE_F32, r);
+static float *vjp_query_sum(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                            const flash_row *r, int64_t row) {
+    if (shared->query_sums) return shared->query_sums + row * own->forward.head_dim;
+    return flash_row_at(&own->d_query, EJK_DTYPE_F32, r);
 }
 
 /* Rows that see nothing are packed as 0: their cotangents count nowhere. */
 static void vjp_pack_rows(vjp_worker *w) {
-    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const int64_t turn = w->shared->plan.rows * TILE_COLUMNS;
+    const int64_t turn = w->plan.rows * TILE_COLUMNS;
     vf probe = v_zero();
     for (int64_t i = 0; i < w->count; i++) {
         const flash_row *r = &w->block.row[i];
@@ -158,9 +173,9 @@ static void vjp_pack_rows(vjp_worker *w) {
         probe = vjp_pack_row(p->dtype, vjp_cotangent(v, r), blank ? 0 : p->value_dim,
                              w->cotangents + i * TILE_COLUMNS, turn, probe);
         if (!blank) continue;
-        for (int64_t d = 0; d < w->shared->plan.head_panels; d++)
+        for (int64_t d = 0; d < w->plan.head_panels; d++)
             memset(w->rows + d * turn + i * TILE_COLUMNS, 0, TILE_COLUMNS * sizeof(float));
-        for (int64_t d = 0; d < w->shared->plan.value_panels; d++)
+        for (int64_t d = 0; d < w->plan.value_panels; d++)
             memset(w->cotangents + d * turn + i * TILE_COLUMNS, 0, TILE_COLUMNS * sizeof(float));
     }
     w->rows_finite = vjp_is_finite(probe);
@@ -176,19 +191,18 @@ static void vjp_ask(const char *at, int64_t bytes) {
  * few sets of the second-level cache and so come from further away each time.
  */
 static void vjp_ahead(vjp_worker *w) {
-    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const vjp_plan *t = &w->shared->plan;
+    const vjp_plan *t = &w->plan;
     const int64_t end = ejki_min(w->count, w->ahead + w->pace);
     for (; w->ahead < end; w->ahead++) {
         const flash_row *r = &w->block.row[w->ahead];
         if (v->wants_query)
-            vjp_ask((const char *)vjp_query_sum(w->shared, r,
-                                                w->head * t->all_rows + w->row + w->ahead),
+            vjp_ask((const char *)vjp_query_sum(w->shared, v, r, w->first_row + w->row + w->ahead),
                     p->head_dim * (int64_t)sizeof(float));
         const int64_t next = w->row + t->rows + w->ahead;
         if (next >= t->all_rows) continue;
-        flash_row other = {.batch = w->batch};
+        flash_row other = {.batch = 0};
         other.query = p->group == 1 ? next : next / p->group;
         other.head = w->kv_head * p->group + next - other.query * p->group;
         vjp_ask(flash_query(p, &other), p->head_dim * element_size(p->dtype));
@@ -199,8 +213,8 @@ static void vjp_ahead(vjp_worker *w) {
 /* d += aᵀ · b over rows [first, end) of the block, for the keys of a panel; `width` columns of d. */
 static void vjp_add_keys(const vjp_worker *w, const float *a, const float *b, float *d,
                          int64_t width, int64_t first, int64_t end) {
-    const int64_t b_turn = w->shared->plan.rows * TILE_COLUMNS;
-    const int64_t d_turn = w->shared->plan.keys * TILE_COLUMNS;
+    const int64_t b_turn = w->plan.rows * TILE_COLUMNS;
+    const int64_t d_turn = w->plan.keys * TILE_COLUMNS;
     a += first * TILE_COLUMNS;
     b += first * TILE_COLUMNS;
     if (!w->rows_finite) {
@@ -222,9 +236,9 @@ static void vjp_add_keys(const vjp_worker *w, const float *a, const float *b, fl
 
 /* One panel of keys: weights and slopes of the tiles that see it, and what the keys gain by them. */
 static void vjp_panel(vjp_worker *w, int64_t panel) {
-    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const vjp_plan *t = &w->shared->plan;
+    const vjp_plan *t = &w->plan;
     const int64_t key = w->key + panel * TILE_COLUMNS, turn = t->rows * TILE_COLUMNS;
     float *slopes = w->slopes + panel * turn;
     int64_t first = w->count, end = 0;
@@ -256,11 +270,11 @@ static void vjp_panel(vjp_worker *w, int64_t panel) {
 /* Adds scale times a tile's columns to rows of d_query, or to their sums. */
 static void vjp_add_queries(const vjp_worker *w, const vjp_tile *tile, int64_t column,
                             int64_t width) {
-    const int64_t first = w->head * w->shared->plan.all_rows + w->row + tile->first;
+    const int64_t first = w->first_row + w->row + tile->first;
     const vf scale = v_set1(w->block.scale);
     for (int64_t i = 0; i < tile->rows; i++) {
         const flash_row *r = &w->block.row[tile->first + i];
-        float *out = vjp_query_sum(w->shared, r, first + i) + column;
+        float *out = vjp_query_sum(w->shared, &w->own, r, first + i) + column;
         for (int64_t j = 0; j < width; j += VL) {
             const vf v = v_load(w->tile + i * TILE_COLUMNS + j);
             if (width - j >= VL)
@@ -275,7 +289,7 @@ static void vjp_add_queries(const vjp_worker *w, const vjp_tile *tile, int64_t c
 /* slopes · keys of a tile, where coefficients of 0 count nowhere. */
 static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t first,
                          int64_t end) {
-    const vjp_plan *t = &w->shared->plan;
+    const vjp_plan *t = &w->plan;
     const float *keys = w->keys + column * t->keys;
     memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
     for (int64_t i = 0; i < tile->rows; i++)
@@ -289,8 +303,8 @@ static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t colu
 }
 
 static void vjp_queries(vjp_worker *w) {
-    const ejki_flash_problem *p = &w->shared->problem->forward;
-    const vjp_plan *t = &w->shared->plan;
+    const ejki_flash_problem *p = &w->own.forward;
+    const vjp_plan *t = &w->plan;
     const int64_t turn = t->rows * TILE_COLUMNS;
     for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS) {
         const int64_t width = ejki_min(TILE_COLUMNS, p->head_dim - d);
@@ -323,57 +337,41 @@ static void vjp_wait(_Atomic int32_t *counter, int64_t turn) {
 
 /* A block of rows beside the task's keys, if any of it sees any of them. */
 static void vjp_rows(vjp_worker *w, int64_t row_block) {
-    vjp_shared *shared = w->shared;
-    const vjp_plan *t = &shared->plan;
-    const ejki_flash_vjp_problem *v = shared->problem;
+    const vjp_shared *shared = w->shared;
+    const vjp_plan *t = &w->plan;
+    const ejki_flash_vjp_problem *v = &w->own;
     w->row = row_block * t->rows;
     w->count = ejki_min(t->rows, t->all_rows - w->row);
     int64_t low, high;
     vjp_extent(&v->forward, w->row, w->count, &low, &high);
     if (low >= high || low >= w->key_end || high <= w->key) return;
-    const int64_t statistics = w->head * t->all_rows + w->row;
+    const int64_t statistics = w->first_row + w->row;
     w->block.lse = shared->lse + statistics;
     w->block.delta = shared->delta + statistics;
     for (int64_t i = 0; i < w->count; i++)
-        w->block.row[i] = flash_row_of(&v->forward, w->batch, w->kv_head, w->row + i);
+        w->block.row[i] = flash_row_of(&v->forward, 0, w->kv_head, w->row + i);
     vjp_cut(&w->block, w->row, w->count);
     vjp_pack_rows(w);
     w->ahead = 0;
     w->pace = ejki_cdiv(t->rows, w->panels * (w->block.tile_end - w->block.tile));
     for (int64_t panel = 0; panel < w->panels; panel++) vjp_panel(w, panel);
     if (!v->wants_query) return;
-    _Atomic int32_t *counter = shared->turns + w->head * t->row_blocks + row_block;
+    _Atomic int32_t *counter = w->turns + row_block;
     const int64_t turn = w->key_block - low / t->keys;
     if (shared->workers > 1) vjp_wait(counter, turn);
     vjp_queries(w);
     atomic_store_explicit(counter, (int32_t)(turn + 1), memory_order_release);
 }
 
-static void vjp_write_bias(const vjp_worker *w) {
-    const ejki_flash_vjp_problem *v = w->shared->problem;
-    const ejki_bias_gradient *bias = &v->d_bias;
-    const vjp_plan *t = &w->shared->plan;
-    const ejk_dtype dtype = v->forward.dtype;
-    const float *sums = w->block.bias;
-    for (int64_t h = 0; h < t->bias_heads; h++)
-        for (int64_t i = 0; i < t->bias_queries; i++, sums += t->keys) {
-            void *out = element_at(dtype, bias->data,
-                                   w->batch * bias->stride_b +
-                                       (w->kv_head * v->forward.group + h) * bias->stride_h +
-                                       i * bias->stride_t + w->key);
-            for (int64_t j = 0; j < w->key_end - w->key; j += VL)
-                v_narrow_some(dtype, element_at(dtype, out, j), v_load(sums + j),
-                              w->key_end - w->key - j);
-        }
-}
-
-static void vjp_task(vjp_worker *w, int64_t head, int64_t key_block) {
-    const ejki_flash_vjp_problem *v = w->shared->problem;
+static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t key_block) {
+    vjp_enter(w, sequence);
+    const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const vjp_plan *t = &w->shared->plan;
-    w->head = head;
-    w->batch = head / p->kv_heads;
-    w->kv_head = head % p->kv_heads;
+    const vjp_plan *t = &w->plan;
+    const ejki_vjp_sequence *s = &w->shared->tasks.sequence[sequence];
+    w->kv_head = kv_head;
+    w->first_row = s->first_row + kv_head * s->rows;
+    w->turns = w->shared->turns + s->first_turn + kv_head * s->row_blocks;
     w->key_block = key_block;
     w->key = key_block * t->keys;
     w->key_end = ejki_min(p->keys, w->key + t->keys);
@@ -384,45 +382,64 @@ static void vjp_task(vjp_worker *w, int64_t head, int64_t key_block) {
     if (v->wants_value) vjp_write_keys(w, &v->d_value, w->d_values, p->value_dim, 1);
 }
 
-/* A block of keys of all heads that add to the same elements of the bias, or of the only one. */
-static void vjp_joint(vjp_worker *w, int64_t joint, int64_t key_block) {
-    const ejki_flash_problem *p = &w->shared->problem->forward;
+/* ---- Gradients of the bias ------------------------------------------------------------------------- */
+
+/* Rounds the sums of a block of keys to the gradient of a batch entry's and key head's bias. */
+static void vjp_write_bias(const vjp_worker *w, int64_t batch, int64_t kv_head, int64_t key) {
+    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_bias_gradient *bias = &v->d_bias;
     const vjp_plan *t = &w->shared->plan;
+    const ejk_dtype dtype = v->forward.dtype;
+    const int64_t count = ejki_min(t->keys, v->forward.keys - key);
+    const float *sums = w->block.bias;
+    for (int64_t h = 0; h < t->bias_heads; h++)
+        for (int64_t i = 0; i < t->bias_queries; i++, sums += t->keys) {
+            const int64_t head = kv_head * v->forward.group + h;
+            void *out = element_at(dtype, bias->data,
+                                   batch * bias->stride_b + head * bias->stride_h +
+                                       i * bias->stride_t + key);
+            for (int64_t j = 0; j < count; j += VL)
+                v_narrow_some(dtype, element_at(dtype, out, j), v_load(sums + j), count - j);
+        }
+}
+
+/* A block of keys of all heads that add to the same elements of the bias. */
+static void vjp_joint(vjp_worker *w, int64_t joint, int64_t key_block) {
+    const vjp_shared *shared = w->shared;
+    const ejki_flash_problem *p = &shared->problem->forward;
+    const vjp_plan *t = &shared->plan;
     const int64_t kv_heads = t->joins_heads ? 1 : p->kv_heads;
-    const int64_t batches = t->joins_batches ? p->batch : 1;
-    const int64_t heads = t->joins_heads ? p->kv_heads : 1;
+    const int64_t batch = joint / kv_heads, kv_head = joint % kv_heads;
     w->block.bias_key = key_block * t->keys;
     if (w->block.bias)
         memset(w->block.bias, 0,
                (size_t)(t->bias_heads * t->bias_queries * t->keys) * sizeof(float));
-    for (int64_t b = 0; b < batches; b++)
-        for (int64_t h = 0; h < heads; h++)
-            vjp_task(w, (joint / kv_heads + b) * p->kv_heads + joint % kv_heads + h, key_block);
-    if (w->block.bias) vjp_write_bias(w);
+    for (int64_t b = batch; b < (t->joins_batches ? p->batch : batch + 1); b++)
+        for (int64_t h = kv_head; h < (t->joins_heads ? p->kv_heads : kv_head + 1); h++)
+            if (key_block < shared->tasks.sequence[b].key_blocks) vjp_task(w, b, h, key_block);
+    if (w->block.bias) vjp_write_bias(w, batch, kv_head, w->block.bias_key);
 }
 
-/*
- * The task at a place in the order. As many heads as there are workers take turns, so that workers are seldom
- * at neighbouring blocks of one head; a block still comes after those before it.
- */
-static void vjp_task_at(vjp_worker *w, int64_t index) {
-    const vjp_plan *t = &w->shared->plan;
-    const int64_t first = index / (w->shared->workers * t->key_blocks) * w->shared->workers;
-    const int64_t joints = ejki_min(w->shared->workers, t->joints - first);
-    index -= first * t->key_blocks;
-    vjp_joint(w, first + index % joints, index / joints);
-}
+/* ---- Workers --------------------------------------------------------------------------------------- */
 
 /* A worker takes tasks in order until none is left. */
 static void vjp_work(void *argument, int64_t index) {
     vjp_shared *shared = argument;
     const vjp_plan *t = &shared->plan;
+    const bool joins = shared->problem->wants_bias;
+    const int64_t count = joins ? t->joints * t->key_blocks : shared->tasks.count;
+    ejki_vjp_task task = {.at = 0};
     vjp_worker w;
     vjp_bind(&w, shared, index);
     for (;;) {
-        const int64_t task = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
-        if (task >= t->tasks) return;
-        vjp_task_at(&w, task);
+        const int64_t next = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        if (next >= count) return;
+        if (joins) {
+            vjp_joint(&w, next % t->joints, next / t->joints);
+        } else {
+            ejki_vjp_go(&shared->tasks, next, shared->workers, &task);
+            vjp_task(&w, task.sequence, task.kv_head, task.key_block);
+        }
     }
 }
 
@@ -441,7 +458,34 @@ static float vjp_delta(const ejki_flash_vjp_problem *v, const flash_row *r) {
     return v_sum(sum) - (v->has_lse_cotangent ? *flash_at(&v->lse_cotangent, r) : 0);
 }
 
-/* A worker's share of what comes first: statistics of rows, and zeros where others will add. */
+/* Does something with row `n` of all, which is `r` of a sequence. */
+typedef void (*vjp_row_step)(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                             const flash_row *r, int64_t n);
+
+/* With a worker's share of the rows of each sequence. */
+static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_row_step step) {
+    const int64_t kv_heads = shared->problem->forward.kv_heads;
+    for (int64_t b = 0; b < shared->tasks.batch; b++) {
+        const ejki_vjp_sequence *s = &shared->tasks.sequence[b];
+        const int64_t rows = kv_heads * s->rows, share = ejki_cdiv(rows, shared->workers);
+        const ejki_flash_vjp_problem own = ejki_flash_vjp_part(shared->problem, b);
+        for (int64_t n = index * share; n < ejki_min(rows, (index + 1) * share); n++) {
+            const flash_row r = flash_row_of(&own.forward, 0, n / s->rows, n % s->rows);
+            step(shared, &own, &r, s->first_row + n);
+        }
+    }
+}
+
+static void vjp_begin_row(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                          const flash_row *r, int64_t n) {
+    const float lse = *flash_at(&own->forward.lse, r);
+    shared->lse[n] = lse;
+    shared->delta[n] = lse == -INFINITY ? 0 : vjp_delta(own, r);
+    if (own->wants_query && own->forward.head_dim > 0)
+        memset(vjp_query_sum(shared, own, r, n), 0, (size_t)own->forward.head_dim * sizeof(float));
+}
+
+/* A worker's share of what comes first: statistics of rows, and zeros where others will add or nobody. */
 static void vjp_begin(void *argument, int64_t index) {
     const vjp_shared *shared = argument;
     const vjp_plan *t = &shared->plan;
@@ -457,52 +501,42 @@ static void vjp_begin(void *argument, int64_t index) {
                            n % queries * bias->stride_t);
         memset(row, 0, (size_t)(p->keys * element_size(p->dtype)));
     }
-    const int64_t rows = t->heads * t->all_rows, share = ejki_cdiv(rows, shared->workers);
-    for (int64_t n = index * share; n < ejki_min(rows, (index + 1) * share); n++) {
-        const int64_t head = n / t->all_rows;
-        const flash_row r =
-            flash_row_of(p, head / p->kv_heads, head % p->kv_heads, n % t->all_rows);
-        const float lse = *flash_at(&p->lse, &r);
-        shared->lse[n] = lse;
-        shared->delta[n] = lse == -INFINITY ? 0 : vjp_delta(v, &r);
-        if (v->wants_query && p->head_dim > 0)
-            memset(vjp_query_sum(shared, &r, n), 0, (size_t)p->head_dim * sizeof(float));
-    }
+    vjp_each_row(shared, index, vjp_begin_row);
+    ejki_flash_vjp_clear(v, index, shared->workers);
 }
 
-/* A worker's share of what comes last in 16 bits: sums of rows are rounded. */
+static void vjp_end_row(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                        const flash_row *r, int64_t n) {
+    const ejk_dtype dtype = own->forward.dtype;
+    const int64_t width = own->forward.head_dim;
+    const float *sums = vjp_query_sum(shared, own, r, n);
+    void *out = flash_row_at(&own->d_query, dtype, r);
+    for (int64_t d = 0; d < width; d += VL)
+        v_narrow_some(dtype, element_at(dtype, out, d),
+                      v_widen_some(EJK_DTYPE_F32, sums + d, width - d), width - d);
+}
+
+/* What comes last in 16 bits: sums of rows are rounded. */
 static void vjp_end(void *argument, int64_t index) {
-    const vjp_shared *shared = argument;
-    const vjp_plan *t = &shared->plan;
-    const ejki_flash_vjp_problem *v = shared->problem;
-    const ejki_flash_problem *p = &v->forward;
-    const int64_t rows = t->heads * t->all_rows, share = ejki_cdiv(rows, shared->workers);
-    for (int64_t n = index * share; n < ejki_min(rows, (index + 1) * share); n++) {
-        const int64_t head = n / t->all_rows;
-        const flash_row r =
-            flash_row_of(p, head / p->kv_heads, head % p->kv_heads, n % t->all_rows);
-        const float *sums = vjp_query_sum(shared, &r, n);
-        void *out = flash_row_at(&v->d_query, p->dtype, &r);
-        for (int64_t d = 0; d < p->head_dim; d += VL)
-            v_narrow_some(p->dtype, element_at(p->dtype, out, d),
-                          v_load_first(sums + d, ejki_min(VL, p->head_dim - d)), p->head_dim - d);
-    }
+    vjp_each_row(argument, index, vjp_end_row);
 }
 
 /* Gradients of the sinks of one head, or of all where they share them: sums in f64, over rows in order. */
 static void vjp_sink(const vjp_shared *shared, int64_t sink_head) {
-    const vjp_plan *t = &shared->plan;
     const ejki_flash_vjp_problem *v = shared->problem;
     const ejki_flash_problem *p = &v->forward;
     const bool all = p->sink_stride_h == 0;
     for (int64_t n = 0; n < p->sink_count; n++) {
         const float sink = element_load(p->dtype, p->sinks, sink_head * p->sink_stride_h + n);
         double sum = 0;
-        for (int64_t row = 0; row < t->heads * t->all_rows; row++) {
-            const int64_t head = row / t->all_rows % p->kv_heads * p->group + row % p->group;
-            if ((!all && head / p->sink_group != sink_head) || shared->lse[row] == -INFINITY)
-                continue;
-            sum -= (double)expf(sink - shared->lse[row]) * (double)shared->delta[row];
+        for (int64_t b = 0; b < shared->tasks.batch; b++) {
+            const ejki_vjp_sequence *s = &shared->tasks.sequence[b];
+            const float *lse = shared->lse + s->first_row, *delta = shared->delta + s->first_row;
+            for (int64_t row = 0; row < p->kv_heads * s->rows; row++) {
+                const int64_t head = row / s->rows * p->group + row % s->rows % p->group;
+                if ((!all && head / p->sink_group != sink_head) || lse[row] == -INFINITY) continue;
+                sum -= (double)expf(sink - lse[row]) * (double)delta[row];
+            }
         }
         element_store(p->dtype, v->d_sinks, sink_head * v->d_sink_stride_h + n, (float)sum);
     }
@@ -543,12 +577,16 @@ static ejk_status vjp_run(const ejk_run *run) {
     const ejki_flash_vjp_problem *v = shared.problem;
     shared.plan = vjp_plan_of(v, run->parameters);
     const vjp_plan *t = &shared.plan;
+    if (v->forward.layout != EJKI_FLASH_DENSE) EJKI_TRY(ejki_flash_sequences_check(&v->forward));
     shared.workers_memory = run->workspace;
     shared.lse = shared.workers_memory + run->workers * t->worker_floats;
     shared.delta = shared.lse + t->delta_at;
     shared.turns = (_Atomic int32_t *)(void *)(shared.lse + t->turns_at);
     shared.query_sums = t->sums_queries ? shared.lse + t->query_sums_at : NULL;
-    for (int64_t n = 0; n < t->heads * t->row_blocks; n++) atomic_init(&shared.turns[n], 0);
+    shared.tasks.sequence = (ejki_vjp_sequence *)(void *)(shared.lse + t->sequences_at);
+    shared.tasks.order = (int64_t *)(void *)(shared.lse + t->order_at);
+    ejki_vjp_cut(&shared.tasks, &v->forward, t->rows, t->keys, TILE_COLUMNS, v->wants_bias);
+    for (int64_t n = 0; n < t->turn_count; n++) atomic_init(&shared.turns[n], 0);
     vjp_all(&shared, run->threads, vjp_begin);
     if (v->wants_query || v->wants_key || v->wants_value || v->wants_bias)
         vjp_all(&shared, run->threads, vjp_work);

@@ -5,25 +5,28 @@
 
 #include "base/base.h"
 #include "kernels/flash_attention/vjp_problem.h"
+#include "kernels/flash_attention/vjp_tasks.h"
 
 /* Places are in floats. Panels have TILE_COLUMNS columns. */
 typedef struct vjp_plan {
-    int64_t heads, all_rows;           /* B · Hkv, and T · G of each */
-    int64_t rows, row_blocks;          /* of a block of rows */
-    int64_t keys, key_blocks;          /* of a block of keys, a multiple of TILE_COLUMNS */
+    int64_t all_rows;         /* T · G, of a key head; of packed sequences, of all together */
+    int64_t rows, row_blocks; /* of a block of rows */
+    int64_t keys, key_blocks; /* of a block of keys, a multiple of TILE_COLUMNS */
     int64_t head_panels, value_panels; /* of D and Dv */
     int64_t tasks, most_workers, bias_rows;
     bool general, wants_slopes;
     bool joins_batches, joins_heads;  /* a task takes all of them, one after the other */
-    int64_t joints;                   /* tasks of a block of keys */
+    int64_t joints;                   /* then: tasks of a block of keys */
     int64_t bias_heads, bias_queries; /* rows of sums of the bias in a worker's memory; 0 = none */
     bool sums_queries;                /* d_query cannot hold sums: an f32 copy does */
     int64_t keys_across_at, values_across_at, keys_at, d_keys_at, d_values_at, rows_at,
         cotangents_at, slopes_at, weights_at, tile_at, row_at, tiles_at, caps_at, kept_at,
         allowed_at, bias_at;
     int64_t worker_floats;
-    int64_t delta_at, turns_at, query_sums_at; /* of what all share, after lse */
-    int64_t bytes;                             /* of what all share */
+    int64_t row_count, turn_count; /* rows of all heads, and blocks of them; at least */
+    int64_t delta_at, turns_at, query_sums_at, sequences_at,
+        order_at;  /* of what all share, after lse */
+    int64_t bytes; /* of what all share */
 } vjp_plan;
 
 #define VJP_LIMIT ((int64_t)1 << 47)
@@ -89,7 +92,7 @@ static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
 
 static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *parameters) {
     const ejki_flash_problem *p = &v->forward;
-    vjp_plan t = {.heads = p->batch * p->kv_heads, .all_rows = p->queries * p->group};
+    vjp_plan t = {.all_rows = p->queries * p->group};
     t.rows = ejki_max(1, ejki_min(parameters[0], t.all_rows));
     t.row_blocks = ejki_cdiv(t.all_rows, t.rows);
     t.keys = ejki_round_up(ejki_max(1, ejki_min(parameters[1], p->keys)), TILE_COLUMNS);
@@ -104,13 +107,27 @@ static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *para
     t.general = flash_is_general(p) || p->dropout > 0 || v->wants_bias;
     vjp_lay_out(&t, p);
     int64_t at = 0;
-    vjp_place(&at, t.heads, t.all_rows);
-    t.delta_at = vjp_place(&at, t.heads, t.all_rows);
-    t.turns_at = vjp_place(&at, t.heads, t.row_blocks);
-    t.query_sums_at = vjp_place(&at, t.sums_queries ? t.heads * t.all_rows : 0, p->head_dim);
+    /* Tokens of packed sequences are in one list; each of them may end with a block that is not full. */
+    const bool tokens = p->layout == EJKI_FLASH_TOKENS;
+    t.row_count = (tokens ? 1 : p->batch) * p->kv_heads * t.all_rows;
+    t.turn_count = p->kv_heads * (tokens ? t.row_blocks + p->batch : p->batch * t.row_blocks);
+    vjp_place(&at, t.row_count, 1);
+    t.delta_at = vjp_place(&at, t.row_count, 1);
+    t.turns_at = vjp_place(&at, t.turn_count, 1);
+    t.query_sums_at = vjp_place(&at, t.sums_queries ? t.row_count : 0, p->head_dim);
+    t.sequences_at = vjp_place(&at, p->batch, sizeof(ejki_vjp_sequence) / sizeof(float));
+    t.order_at = vjp_place(&at, p->batch, sizeof(int64_t) / sizeof(float));
     t.bytes = at * (int64_t)sizeof(float);
     if (t.worker_floats >= (int64_t)1 << 40 || at >= (int64_t)1 << 40) t.bytes = VJP_LIMIT;
     return t;
+}
+
+/* The plan of a sequence is that of all with its own counts. */
+static void vjp_plan_enter(vjp_plan *t, const ejki_vjp_sequence *s) {
+    t->all_rows = s->rows;
+    t->row_blocks = s->row_blocks;
+    t->keys = s->block;
+    t->key_blocks = s->key_blocks;
 }
 
 #endif
