@@ -4,6 +4,7 @@
 
 #include "kernels/builtin.h"
 #include "kernels/flash_attention/dropout.h"
+#include "kernels/flash_attention/sequences.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -54,11 +55,12 @@ static void exact_gradients(struct vjp_oracle *o, const struct vjp_case *c) {
     const ejk_dtype dtype = p->dtype;
     p->dtype = EJK_DTYPE_F64;
     double *memory[6] = {NULL};
-    memory[0] = widened_bthd(dtype, &p->query, p->batch, p->queries, p->query_heads, p->head_dim);
-    memory[1] = widened_bthd(dtype, &p->key, p->batch, p->keys, p->kv_heads, p->head_dim);
-    memory[2] = widened_bthd(dtype, &p->value, p->batch, p->keys, p->kv_heads, p->value_dim);
+    const int64_t entries = c->entries;
+    memory[0] = widened_bthd(dtype, &p->query, entries, p->queries, p->query_heads, p->head_dim);
+    memory[1] = widened_bthd(dtype, &p->key, entries, p->keys, p->kv_heads, p->head_dim);
+    memory[2] = widened_bthd(dtype, &p->value, entries, p->keys, p->kv_heads, p->value_dim);
     memory[3] =
-        widened_bthd(dtype, &v.out_cotangent, p->batch, p->queries, p->query_heads, p->value_dim);
+        widened_bthd(dtype, &v.out_cotangent, entries, p->queries, p->query_heads, p->value_dim);
     if (p->has_bias) memory[4] = widened_bias(dtype, p);
     if (p->has_sinks) {
         const int64_t reach = (c->rows[VJP_SINKS] - 1) * p->sink_stride_h + p->sink_count;
@@ -103,11 +105,12 @@ static void exact_gradients(struct vjp_oracle *o, const struct vjp_case *c) {
 
 struct naive {
     const struct vjp_case *c;
+    const ejki_flash_vjp_problem *v; /* of the row's sequence */
     struct vjp_oracle *o;
     double **to;
     bool backwards, measures; /* sums in the other order; adds to spread and magnitude too */
-    int64_t b, h, i;
-    float *z, *slope, *weight, *dz;
+    int64_t sequence, h, i;
+    int64_t query, key; /* the sequence's first, among those of all */
 };
 
 static int64_t ordered(const struct naive *n, int64_t k, int64_t count) {
@@ -120,7 +123,7 @@ static float load(const struct naive *n, const void *data, int64_t index) {
 
 static float element(const struct naive *n, const ejki_bthd *view, int64_t t, int64_t h,
                      int64_t d) {
-    return load(n, view->data, n->b * view->stride_b + t * view->stride_t + h * view->stride_h + d);
+    return load(n, view->data, t * view->stride_t + h * view->stride_h + d);
 }
 
 static float row_at(const struct naive *n, const ejki_bthd *view, int64_t d) {
@@ -128,7 +131,7 @@ static float row_at(const struct naive *n, const ejki_bthd *view, int64_t d) {
 }
 
 static float key_at(const struct naive *n, const ejki_bthd *view, int64_t j, int64_t d) {
-    return element(n, view, j, n->h / n->c->problem.forward.group, d);
+    return element(n, view, j, n->h / n->v->forward.group, d);
 }
 
 static float rounded(ejk_dtype dtype, float value) {
@@ -144,7 +147,7 @@ static void add(const struct naive *n, int gradient, int64_t index, float term) 
 }
 
 static float naive_score(const struct naive *n, int64_t j, float *slope) {
-    const ejki_flash_problem *p = &n->c->problem.forward;
+    const ejki_flash_problem *p = &n->v->forward;
     const float scale = (float)p->scale, cap = (float)p->soft_cap;
     float z = 0, size = 0;
     for (int64_t k = 0; k < p->head_dim; k++) {
@@ -164,8 +167,7 @@ static float naive_score(const struct naive *n, int64_t j, float *slope) {
     }
     if (p->has_bias) {
         const float bias =
-            load(n, p->bias.data,
-                 n->b * p->bias.stride_b + n->h * p->bias.stride_h + n->i * p->bias.stride_t + j);
+            load(n, p->bias.data, n->h * p->bias.stride_h + n->i * p->bias.stride_t + j);
         z += bias;
         if (isfinite(bias)) size += fabsf(bias);
     }
@@ -174,7 +176,7 @@ static float naive_score(const struct naive *n, int64_t j, float *slope) {
 }
 
 static float naive_delta(const struct naive *n) {
-    const ejki_flash_vjp_problem *v = &n->c->problem;
+    const ejki_flash_vjp_problem *v = n->v;
     const ejki_flash_problem *p = &v->forward;
     float delta = 0;
     for (int64_t k = 0; k < p->value_dim; k++) {
@@ -183,7 +185,7 @@ static float naive_delta(const struct naive *n) {
     }
     if (v->has_lse_cotangent) {
         const ejki_bht *l = &v->lse_cotangent;
-        delta -= l->data[n->b * l->stride_b + n->h * l->stride_h + n->i * l->stride_t];
+        delta -= l->data[n->h * l->stride_h + n->i * l->stride_t];
     }
     return delta;
 }
@@ -191,7 +193,7 @@ static float naive_delta(const struct naive *n) {
 static int64_t bias_place(const struct naive *n, int64_t j) {
     const ejki_flash_problem *p = &n->c->problem.forward;
     const struct flash_traits *t = &n->c->forward.traits;
-    int64_t row = t->bias_batch ? n->b : 0;
+    int64_t row = t->bias_batch ? n->sequence : 0;
     row = row * (t->bias_heads ? p->query_heads : 1) + (t->bias_heads ? n->h : 0);
     row = row * (t->bias_queries ? p->queries : 1) + (t->bias_queries ? n->i : 0);
     return row * p->keys + j;
@@ -204,11 +206,11 @@ static void spread(const struct naive *n, int gradient, int64_t index, float ter
 /* What one visible pair adds everywhere. `size` stands for dz before anything cancels. */
 static void naive_pair(const struct naive *n, int64_t j, float kept, float dz, float size,
                        float slope) {
-    const ejki_flash_vjp_problem *v = &n->c->problem;
+    const ejki_flash_vjp_problem *v = n->v;
     const ejki_flash_problem *p = &v->forward;
     const float scale = (float)p->scale, rest = rounded(n->o->dtype, kept);
-    const int64_t query = (n->b * p->queries + n->i) * p->query_heads + n->h;
-    const int64_t key = (n->b * p->keys + j) * p->kv_heads + n->h / p->group;
+    const int64_t query = (n->query + n->i) * p->query_heads + n->h;
+    const int64_t key = (n->key + j) * p->kv_heads + n->h / p->group;
     for (int64_t d = 0; d < p->value_dim; d++) {
         const float term = rest * row_at(n, &v->out_cotangent, d);
         if (kept != 0) add(n, VJP_VALUE, key * p->value_dim + d, term);
@@ -229,22 +231,19 @@ static void naive_pair(const struct naive *n, int64_t j, float kept, float dz, f
 }
 
 static void naive_row(const struct naive *n) {
-    const ejki_flash_vjp_problem *v = &n->c->problem;
+    const ejki_flash_vjp_problem *v = n->v;
     const ejki_flash_problem *p = &v->forward;
-    const float lse =
-        p->lse.data[n->b * p->lse.stride_b + n->h * p->lse.stride_h + n->i * p->lse.stride_t];
+    const float lse = p->lse.data[n->h * p->lse.stride_h + n->i * p->lse.stride_t];
     if (lse == -INFINITY) return;
     const float delta = naive_delta(n), factor = (float)ejki_dropout_factor(p->dropout);
     for (int64_t k = 0; k < p->keys; k++) {
         const int64_t j = ordered(n, k, p->keys);
-        if (!flash_visible(p, n->b, n->h, n->i, j)) continue;
+        if (!flash_visible(p, 0, n->h, n->i, j)) continue;
         float slope, product = 0, size = 0;
         const float weight = expf(naive_score(n, j, &slope) - lse);
         n->o->pairs += n->measures;
         if (weight == 0) continue;
-        const float m = p->dropout == 0                              ? 1
-                        : ejki_dropout_keeps(p, n->b, n->h, n->i, j) ? factor
-                                                                     : 0;
+        const float m = p->dropout == 0 ? 1 : ejki_dropout_keeps(p, 0, n->h, n->i, j) ? factor : 0;
         for (int64_t e = 0; e < p->value_dim && m != 0; e++) {
             const int64_t d = ordered(n, e, p->value_dim);
             const float term = row_at(n, &v->out_cotangent, d) * key_at(n, &p->value, j, d);
@@ -267,13 +266,20 @@ static void naive_gradients(struct vjp_oracle *o, const struct vjp_case *c, int 
     const ejki_flash_problem *p = &c->problem.forward;
     struct naive n = {
         .c = c, .o = o, .to = o->naive[which], .backwards = which == 1, .measures = which == 0};
-    const int64_t rows = p->batch * p->query_heads * p->queries;
-    for (int64_t k = 0; k < rows; k++) {
-        const int64_t row = ordered(&n, k, rows);
-        n.b = row / p->queries / p->query_heads;
-        n.h = row / p->queries % p->query_heads;
-        n.i = row % p->queries;
-        naive_row(&n);
+    const bool tokens = p->layout == EJKI_FLASH_TOKENS;
+    for (int64_t m = 0; m < p->batch; m++) {
+        n.sequence = ordered(&n, m, p->batch);
+        const ejki_flash_vjp_problem own = ejki_flash_vjp_part(&c->problem, n.sequence);
+        n.v = &own;
+        n.query = tokens ? c->ends[0][n.sequence] : n.sequence * p->queries;
+        n.key = tokens ? c->ends[1][n.sequence] : n.sequence * p->keys;
+        const int64_t rows = own.forward.query_heads * own.forward.queries;
+        for (int64_t k = 0; k < rows; k++) {
+            const int64_t row = ordered(&n, k, rows);
+            n.h = row / own.forward.queries;
+            n.i = row % own.forward.queries;
+            naive_row(&n);
+        }
     }
     for (int i = 0; i < VJP_GRADIENTS; i++)
         for (int64_t k = 0; k < o->count[i]; k++)
