@@ -200,8 +200,8 @@ static void vjp_ahead(vjp_worker *w) {
         if (v->wants_query)
             vjp_ask((const char *)vjp_query_sum(w->shared, v, r, w->first_row + w->row + w->ahead),
                     p->head_dim * (int64_t)sizeof(float));
-        const int64_t next = w->row + t->rows + w->ahead;
-        if (next >= t->all_rows) continue;
+        const int64_t next = w->row - t->rows + w->ahead;
+        if (next < 0) continue;
         flash_row other = {.batch = 0};
         other.query = p->group == 1 ? next : next / p->group;
         other.head = w->kv_head * p->group + next - other.query * p->group;
@@ -377,7 +377,7 @@ static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t k
     w->key_end = ejki_min(p->keys, w->key + t->keys);
     w->panels = ejki_cdiv(w->key_end - w->key, TILE_COLUMNS);
     vjp_pack_keys(w);
-    for (int64_t block = 0; block < t->row_blocks; block++) vjp_rows(w, block);
+    for (int64_t block = t->row_blocks - 1; block >= 0; block--) vjp_rows(w, block);
     if (v->wants_key) vjp_write_keys(w, &v->d_key, w->d_keys, p->head_dim, w->block.scale);
     if (v->wants_value) vjp_write_keys(w, &v->d_value, w->d_values, p->value_dim, 1);
 }

@@ -57,7 +57,7 @@ void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, int64_t ro
         s->row_blocks = ejki_cdiv(s->rows, rows);
         if (p->layout != EJKI_FLASH_DENSE && !alike)
             s->block =
-                ejki_min(keys, ejki_round_up(ejki_max(64, ejki_cdiv(s->keys, 8 / heads)), columns));
+                ejki_min(keys, ejki_round_up(ejki_max(64, ejki_cdiv(s->keys, 8) * heads), columns));
         s->key_blocks = ejki_cdiv(s->keys, s->block);
         first_row += p->kv_heads * s->rows;
         first_turn += p->kv_heads * s->row_blocks;
