@@ -42,6 +42,10 @@ static void count(ejki_vjp_tasks *tasks) {
     }
 }
 
+static int64_t blocks_of(int64_t count, int64_t unit, int64_t size) {
+    return count / unit * ejki_cdiv(unit, size);
+}
+
 void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, int64_t rows, int64_t keys,
                   int64_t columns, bool alike) {
     const int64_t heads = ejki_max(1, ejki_min(p->kv_heads, 8));
@@ -54,11 +58,11 @@ void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, int64_t ro
         *s = (ejki_vjp_sequence){.block = keys, .first_row = first_row, .first_turn = first_turn};
         ejki_flash_part_lengths(p, n, &queries, &s->keys);
         s->rows = queries * p->group;
-        s->row_blocks = ejki_cdiv(s->rows, rows);
+        s->row_blocks = blocks_of(s->rows, ejki_vjp_row_unit(p, s->rows), rows);
         if (p->layout != EJKI_FLASH_DENSE && !alike)
             s->block =
                 ejki_min(keys, ejki_round_up(ejki_max(64, ejki_cdiv(s->keys, 8) * heads), columns));
-        s->key_blocks = ejki_cdiv(s->keys, s->block);
+        s->key_blocks = blocks_of(s->keys, ejki_vjp_key_unit(p, s->keys), s->block);
         first_row += p->kv_heads * s->rows;
         first_turn += p->kv_heads * s->row_blocks;
     }

@@ -7,6 +7,7 @@
 #ifndef EJKI_FLASH_ATTENTION_VJP_TASKS_H
 #define EJKI_FLASH_ATTENTION_VJP_TASKS_H
 
+#include "base/base.h"
 #include "kernels/flash_attention/problem.h"
 
 typedef struct ejki_vjp_sequence {
@@ -18,6 +19,14 @@ typedef struct ejki_vjp_sequence {
     int64_t run,
         first_task; /* of the first of some that have as many blocks: how many, and their first task */
 } ejki_vjp_sequence;
+
+/* Rows, and keys, that a pattern has in a block; without one all of them. No block of ours lies in two. */
+static inline int64_t ejki_vjp_row_unit(const ejki_flash_problem *p, int64_t rows) {
+    return p->pattern.planes > 0 ? p->pattern.block_q * p->group : ejki_max(1, rows);
+}
+static inline int64_t ejki_vjp_key_unit(const ejki_flash_problem *p, int64_t keys) {
+    return p->pattern.planes > 0 ? p->pattern.block_kv : ejki_max(1, keys);
+}
 
 /* The list of a problem's tasks: places for `batch` sequences, and for as many numbers. */
 typedef struct ejki_vjp_tasks {
