@@ -37,7 +37,6 @@
 
 #include "kernels/simd/vec_math.h"
 #include "kernels/flash_attention/vjp_products.h"
-#include "kernels/flash_attention/scores_body.h"
 #include "kernels/flash_attention/vjp_scores.h"
 #include "kernels/flash_attention/vjp_plan.h"
 
@@ -60,11 +59,13 @@ typedef struct vjp_worker {
     vjp_block block;
     float *keys_across, *values_across, *keys, *d_keys, *d_values, *rows, *cotangents, *slopes;
     float *weights, *tile;
+    vjp_range seeing[TILE_COLUMNS]; /* rows that see the columns of a panel from here on */
     int64_t sequence, kv_head;
     int64_t first_row; /* of the head, among those of all */
     _Atomic int32_t *turns;
     int64_t key_block, key, key_end, panels;
     int64_t row, count;  /* of the block of rows */
+    int64_t next_row;    /* of the one after it; all rows if there is none */
     int64_t ahead, pace; /* rows asked for ahead of time, and how many at each product */
     bool keys_finite, rows_finite;
 } vjp_worker;
@@ -86,15 +87,24 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     w->weights = memory + t->weights_at;
     w->tile = memory + t->tile_at;
     w->block = (vjp_block){.problem = &w->own,
-                           .general = t->general,
                            .scale = (float)shared->problem->forward.scale,
                            .row = (flash_row *)(void *)(memory + t->row_at),
                            .tile = (vjp_tile *)(void *)(memory + t->tiles_at),
                            .caps = memory + t->caps_at,
                            .kept = memory + t->kept_at,
-                           .allowed = (uint8_t *)(void *)(memory + t->allowed_at),
+                           .seen = (uint32_t *)(void *)(memory + t->seen_at),
+                           .ids = (vjp_ids *)(void *)(memory + t->ids_at),
+                           .cell = (ejki_cell *)(void *)(memory + t->cells_at),
+                           .cells = t->cells,
+                           .most_panels = t->keys / TILE_COLUMNS,
                            .bias = t->bias_heads > 0 ? memory + t->bias_at : NULL,
                            .bias_step = t->bias_queries};
+    w->block.tile->any = (uint32_t *)(void *)(memory + t->words_at);
+    const ejki_flash_vjp_problem *v = shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    w->block.looks = p->has_mask || p->has_segments || t->cells > 0;
+    w->block.rescales = p->soft_cap != 0 || p->has_bias;
+    w->block.bends = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
 }
 
 static void vjp_enter(vjp_worker *w, int64_t sequence) {
@@ -103,7 +113,8 @@ static void vjp_enter(vjp_worker *w, int64_t sequence) {
     w->sequence = sequence;
     w->own = ejki_flash_vjp_part(shared->problem, sequence);
     w->plan = shared->plan;
-    vjp_plan_enter(&w->plan, &shared->tasks.sequence[sequence]);
+    if (shared->problem->forward.layout != EJKI_FLASH_DENSE)
+        vjp_plan_enter(&w->plan, &shared->tasks.sequence[sequence]);
     w->block.bias_keys = w->plan.keys;
 }
 
@@ -137,8 +148,13 @@ static void vjp_write_keys(const vjp_worker *w, const ejki_bthd *target, const f
     const int64_t turn = w->plan.keys * TILE_COLUMNS;
     const ejk_dtype dtype = w->own.forward.dtype;
     const vf scale = v_set1(factor);
+    enum { AHEAD = 8 };
     for (int64_t key = w->key; key < w->key_end; key++, sums += TILE_COLUMNS) {
-        void *out = flash_key_at(target, dtype, 0, w->kv_head, key);
+        char *out = flash_key_at(target, dtype, 0, w->kv_head, key);
+        if (key + AHEAD < w->key_end) /* rows of a head lie apart: nobody else asks for them */
+            for (int64_t n = 0; n < width * element_size(dtype); n += 64)
+                __builtin_prefetch(
+                    (char *)flash_key_at(target, dtype, 0, w->kv_head, key + AHEAD) + n, 1, 2);
         for (int64_t d = 0; d < width; d += VL) {
             const vf v = v_mul(v_load(sums + d / TILE_COLUMNS * turn + d % TILE_COLUMNS), scale);
             v_narrow_some(dtype, element_at(dtype, out, d), v, width - d);
@@ -200,8 +216,8 @@ static void vjp_ahead(vjp_worker *w) {
         if (v->wants_query)
             vjp_ask((const char *)vjp_query_sum(w->shared, v, r, w->first_row + w->row + w->ahead),
                     p->head_dim * (int64_t)sizeof(float));
-        const int64_t next = w->row - t->rows + w->ahead;
-        if (next < 0) continue;
+        const int64_t next = w->next_row + w->ahead;
+        if (next >= t->all_rows) continue;
         flash_row other = {.batch = 0};
         other.query = p->group == 1 ? next : next / p->group;
         other.head = w->kv_head * p->group + next - other.query * p->group;
@@ -210,27 +226,45 @@ static void vjp_ahead(vjp_worker *w) {
     }
 }
 
-/* d += aᵀ · b over rows [first, end) of the block, for the keys of a panel; `width` columns of d. */
-static void vjp_add_keys(const vjp_worker *w, const float *a, const float *b, float *d,
-                         int64_t width, int64_t first, int64_t end) {
+/* Rows of the block that see any of `columns` of a panel: from the first tile of such to the last. */
+static vjp_range vjp_rows_of(const vjp_worker *w, int64_t panel, uint32_t columns) {
+    vjp_range rows = {w->count, 0};
+    for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
+        if (!(tile->any[panel] & columns)) continue;
+        rows.first = ejki_min(rows.first, tile->first);
+        rows.end = tile->first + tile->rows;
+    }
+    return rows;
+}
+
+/* d += aᵀ · b over those rows of the block that see them, for the keys of a panel; `width` columns of d. */
+static void vjp_add_keys(vjp_worker *w, int64_t panel, const float *a, const float *b, float *d,
+                         int64_t width) {
     const int64_t b_turn = w->plan.rows * TILE_COLUMNS;
     const int64_t d_turn = w->plan.keys * TILE_COLUMNS;
-    a += first * TILE_COLUMNS;
-    b += first * TILE_COLUMNS;
     if (!w->rows_finite) {
-        for (int64_t i = 0; i < end - first; i++)
+        const vjp_range seen = vjp_rows_of(w, panel, VJP_EVERY);
+        for (int64_t i = seen.first; i < seen.end; i++)
             for (int64_t j = 0; j < TILE_COLUMNS; j++)
                 if (a[i * TILE_COLUMNS + j] != 0)
                     vjp_add_row(a[i * TILE_COLUMNS + j], width, b + i * TILE_COLUMNS, b_turn,
                                 d + j * TILE_COLUMNS, d_turn);
         return;
     }
+    for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
+        rows = product_rows(TILE_COLUMNS - j);
+        w->seeing[j] =
+            vjp_rows_of(w, panel, (uint32_t)((UINT64_C(1) << (j + rows)) - (UINT64_C(1) << j)));
+    }
     for (int64_t column = 0; column < width; column += TILE_COLUMNS, b += b_turn, d += d_turn)
         for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
             rows = product_rows(TILE_COLUMNS - j);
+            const vjp_range seen = w->seeing[j];
+            if (seen.first >= seen.end) continue;
             const vjp_product add =
                 width - column > VL ? vjp_add((int)rows) : vjp_add_one((int)rows);
-            add(end - first, a + j, 0, b, d + j * TILE_COLUMNS, NULL, NULL, 0);
+            add(seen.end - seen.first, a + seen.first * TILE_COLUMNS + j, 0,
+                b + seen.first * TILE_COLUMNS, d + j * TILE_COLUMNS, NULL, NULL, 0);
         }
 }
 
@@ -239,30 +273,33 @@ static void vjp_panel(vjp_worker *w, int64_t panel) {
     const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
     const vjp_plan *t = &w->plan;
-    const int64_t key = w->key + panel * TILE_COLUMNS, turn = t->rows * TILE_COLUMNS;
+    const int64_t turn = t->rows * TILE_COLUMNS;
     float *slopes = w->slopes + panel * turn;
-    int64_t first = w->count, end = 0;
+    bool seen = false;
     for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
-        if (tile->low >= key + TILE_COLUMNS || tile->high <= key) continue;
         const int64_t at = tile->first * TILE_COLUMNS;
+        if (tile->any[panel] == 0) {
+            const size_t size = (size_t)(tile->rows * TILE_COLUMNS) * sizeof(float);
+            memset(w->weights + at, 0, size);
+            memset(slopes + at, 0, size);
+            continue;
+        }
+        seen = true;
         vjp_ahead(w);
-        vjp_scores(&w->block, tile, key, p->head_dim, w->rows + at, turn,
+        vjp_scores(&w->block, tile, panel, p->head_dim, w->rows + at, turn,
                    w->keys_across + panel * TILE_COLUMNS * p->head_dim, w->weights + at);
         if (t->wants_slopes)
-            vjp_slopes_of(&w->block, tile, key, p->value_dim, w->cotangents + at, turn,
+            vjp_slopes_of(&w->block, tile, panel, p->value_dim, w->cotangents + at, turn,
                           w->values_across + panel * TILE_COLUMNS * p->value_dim, w->weights + at,
                           slopes + at);
         else if (p->dropout > 0)
-            vjp_drop(&w->block, tile, key, w->weights + at);
-        first = ejki_min(first, tile->first);
-        end = tile->first + tile->rows;
+            vjp_drop(&w->block, tile, panel, w->weights + at);
     }
-    if (first >= end) return;
+    if (!seen) return;
     const int64_t keys_at = panel * TILE_COLUMNS * TILE_COLUMNS;
     if (v->wants_value)
-        vjp_add_keys(w, w->weights, w->cotangents, w->d_values + keys_at, p->value_dim, first, end);
-    if (v->wants_key)
-        vjp_add_keys(w, slopes, w->rows, w->d_keys + keys_at, p->head_dim, first, end);
+        vjp_add_keys(w, panel, w->weights, w->cotangents, w->d_values + keys_at, p->value_dim);
+    if (v->wants_key) vjp_add_keys(w, panel, slopes, w->rows, w->d_keys + keys_at, p->head_dim);
 }
 
 /* ---- Gradients of queries -------------------------------------------------------------------------- */
@@ -309,15 +346,17 @@ static void vjp_queries(vjp_worker *w) {
     for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS) {
         const int64_t width = ejki_min(TILE_COLUMNS, p->head_dim - d);
         for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
-            const int64_t low = ejki_max(tile->low, w->key) - w->key;
-            const int64_t high = ejki_min(tile->high, w->key_end) - w->key;
-            if (low >= high) continue;
-            const int64_t first = low / TILE_COLUMNS, end = ejki_cdiv(high, TILE_COLUMNS);
+            int64_t first = 0, end = w->panels;
+            while (first < end && tile->any[first] == 0) first++;
+            while (end > first && tile->any[end - 1] == 0) end--;
+            if (first == end) continue;
+            /* up to the last column that any row sees */
+            const int64_t depth =
+                (end - first - 1) * TILE_COLUMNS + 32 - __builtin_clz(tile->any[end - 1]);
             const vjp_product raw =
                 width > VL ? vjp_raw((int)tile->rows) : vjp_raw_one((int)tile->rows);
             if (w->keys_finite)
-                raw((end - first) * TILE_COLUMNS,
-                    w->slopes + first * turn + tile->first * TILE_COLUMNS, turn,
+                raw(depth, w->slopes + first * turn + tile->first * TILE_COLUMNS, turn,
                     w->keys + d * t->keys + first * TILE_COLUMNS * TILE_COLUMNS, w->tile, NULL,
                     NULL, 0);
             else
@@ -327,7 +366,7 @@ static void vjp_queries(vjp_worker *w) {
     }
 }
 
-/* Waits until `turn` blocks of keys have been added to a block of rows. */
+/* Waits until a block of rows says that it is this turn. */
 static void vjp_wait(_Atomic int32_t *counter, int64_t turn) {
     for (int64_t tries = 0; atomic_load_explicit(counter, memory_order_acquire) != turn; tries++)
         if (tries % 256 == 255) sched_yield();
@@ -335,32 +374,70 @@ static void vjp_wait(_Atomic int32_t *counter, int64_t turn) {
 
 /* ---- Tasks ----------------------------------------------------------------------------------------- */
 
-/* A block of rows beside the task's keys, if any of it sees any of them. */
+/* True if positions and pattern let any row of a block see any key of the task. Leaves its cells. */
+static bool vjp_meets(const vjp_worker *w, int64_t row_block) {
+    const ejki_flash_problem *p = &w->own.forward;
+    const vjp_range rows = vjp_block_rows(&w->plan, row_block);
+    int64_t low, high;
+    vjp_extent(p, rows.first, rows.end - rows.first, &low, &high);
+    if (low >= high || low >= w->key_end || high <= w->key) return false;
+    return vjp_find_cells(p, w->kv_head, rows.first / p->group, w->key, w->block.cells,
+                          w->block.cell);
+}
+
+/* The last block of rows up to `row_block` that the task meets; −1 if there is none. */
+static int64_t vjp_next(const vjp_worker *w, int64_t row_block) {
+    while (row_block >= 0 && !vjp_meets(w, row_block)) row_block--;
+    return row_block;
+}
+
+/* Whose contribution to a block of rows comes before the task's: one more than its block of keys, or 0. */
+static int64_t vjp_turn(const vjp_worker *w, int64_t row_block) {
+    const ejki_flash_problem *p = &w->own.forward;
+    const vjp_range rows = vjp_block_rows(&w->plan, row_block);
+    int64_t low, high;
+    vjp_extent(p, rows.first, rows.end - rows.first, &low, &high);
+    for (int64_t block = w->key_block; block > 0; block--) {
+        const vjp_range keys = vjp_block_keys(&w->plan, block - 1);
+        if (keys.end <= low) break;
+        if (vjp_find_cells(p, w->kv_head, rows.first / p->group, keys.first, w->block.cells,
+                           w->block.cell))
+            return block;
+    }
+    return 0;
+}
+
+/* A block of rows that meets the task's keys. */
 static void vjp_rows(vjp_worker *w, int64_t row_block) {
     const vjp_shared *shared = w->shared;
     const vjp_plan *t = &w->plan;
     const ejki_flash_vjp_problem *v = &w->own;
-    w->row = row_block * t->rows;
-    w->count = ejki_min(t->rows, t->all_rows - w->row);
-    int64_t low, high;
-    vjp_extent(&v->forward, w->row, w->count, &low, &high);
-    if (low >= high || low >= w->key_end || high <= w->key) return;
+    const vjp_range rows = vjp_block_rows(t, row_block);
+    w->row = rows.first;
+    w->count = rows.end - rows.first;
     const int64_t statistics = w->first_row + w->row;
     w->block.lse = shared->lse + statistics;
     w->block.delta = shared->delta + statistics;
-    for (int64_t i = 0; i < w->count; i++)
-        w->block.row[i] = flash_row_of(&v->forward, 0, w->kv_head, w->row + i);
-    vjp_cut(&w->block, w->row, w->count);
-    vjp_pack_rows(w);
-    w->ahead = 0;
-    w->pace = ejki_cdiv(t->rows, w->panels * (w->block.tile_end - w->block.tile));
-    for (int64_t panel = 0; panel < w->panels; panel++) vjp_panel(w, panel);
+    for (int64_t i = 0; i < w->count; i++) {
+        flash_row *r = &w->block.row[i];
+        *r = flash_row_of(&v->forward, 0, w->kv_head, w->row + i);
+        if (w->block.lse[i] == -INFINITY) r->first = r->end = 0;
+    }
+    (void)vjp_find_cells(&v->forward, w->kv_head, w->row / v->forward.group, w->key, w->block.cells,
+                         w->block.cell);
+    vjp_cut(&w->block, w->count);
+    const bool seen = vjp_look(&w->block);
+    if (seen) {
+        vjp_pack_rows(w);
+        w->ahead = 0;
+        w->pace = ejki_cdiv(t->rows, w->panels * (w->block.tile_end - w->block.tile));
+        for (int64_t panel = 0; panel < w->panels; panel++) vjp_panel(w, panel);
+    }
     if (!v->wants_query) return;
     _Atomic int32_t *counter = w->turns + row_block;
-    const int64_t turn = w->key_block - low / t->keys;
-    if (shared->workers > 1) vjp_wait(counter, turn);
-    vjp_queries(w);
-    atomic_store_explicit(counter, (int32_t)(turn + 1), memory_order_release);
+    if (shared->workers > 1) vjp_wait(counter, vjp_turn(w, row_block));
+    if (seen) vjp_queries(w);
+    atomic_store_explicit(counter, (int32_t)(w->key_block + 1), memory_order_release);
 }
 
 static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t key_block) {
@@ -373,11 +450,20 @@ static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t k
     w->first_row = s->first_row + kv_head * s->rows;
     w->turns = w->shared->turns + s->first_turn + kv_head * s->row_blocks;
     w->key_block = key_block;
-    w->key = key_block * t->keys;
-    w->key_end = ejki_min(p->keys, w->key + t->keys);
+    const vjp_range keys = vjp_block_keys(t, key_block);
+    w->block.key = w->key = keys.first;
+    w->block.end = w->key_end = keys.end;
     w->panels = ejki_cdiv(w->key_end - w->key, TILE_COLUMNS);
+    vjp_look_at_segments(&w->block, 0);
     vjp_pack_keys(w);
-    for (int64_t block = t->row_blocks - 1; block >= 0; block--) vjp_rows(w, block);
+    /* From the last rows on: the next block of keys, which in a causal call begins with later rows, then finds
+     * that those before it have been there. */
+    for (int64_t block = vjp_next(w, t->row_blocks - 1); block >= 0;) {
+        const int64_t next = vjp_next(w, block - 1);
+        w->next_row = next >= 0 ? vjp_block_rows(t, next).first : t->all_rows;
+        vjp_rows(w, block);
+        block = next;
+    }
     if (v->wants_key) vjp_write_keys(w, &v->d_key, w->d_keys, p->head_dim, w->block.scale);
     if (v->wants_value) vjp_write_keys(w, &v->d_value, w->d_values, p->value_dim, 1);
 }
@@ -385,19 +471,19 @@ static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t k
 /* ---- Gradients of the bias ------------------------------------------------------------------------- */
 
 /* Rounds the sums of a block of keys to the gradient of a batch entry's and key head's bias. */
-static void vjp_write_bias(const vjp_worker *w, int64_t batch, int64_t kv_head, int64_t key) {
+static void vjp_write_bias(const vjp_worker *w, int64_t batch, int64_t kv_head, vjp_range keys) {
     const ejki_flash_vjp_problem *v = w->shared->problem;
     const ejki_bias_gradient *bias = &v->d_bias;
     const vjp_plan *t = &w->shared->plan;
     const ejk_dtype dtype = v->forward.dtype;
-    const int64_t count = ejki_min(t->keys, v->forward.keys - key);
+    const int64_t count = keys.end - keys.first;
     const float *sums = w->block.bias;
     for (int64_t h = 0; h < t->bias_heads; h++)
         for (int64_t i = 0; i < t->bias_queries; i++, sums += t->keys) {
             const int64_t head = kv_head * v->forward.group + h;
             void *out = element_at(dtype, bias->data,
                                    batch * bias->stride_b + head * bias->stride_h +
-                                       i * bias->stride_t + key);
+                                       i * bias->stride_t + keys.first);
             for (int64_t j = 0; j < count; j += VL)
                 v_narrow_some(dtype, element_at(dtype, out, j), v_load(sums + j), count - j);
         }
@@ -410,14 +496,15 @@ static void vjp_joint(vjp_worker *w, int64_t joint, int64_t key_block) {
     const vjp_plan *t = &shared->plan;
     const int64_t kv_heads = t->joins_heads ? 1 : p->kv_heads;
     const int64_t batch = joint / kv_heads, kv_head = joint % kv_heads;
-    w->block.bias_key = key_block * t->keys;
+    const vjp_range keys = vjp_block_keys(t, key_block);
+    w->block.bias_key = keys.first;
     if (w->block.bias)
         memset(w->block.bias, 0,
                (size_t)(t->bias_heads * t->bias_queries * t->keys) * sizeof(float));
     for (int64_t b = batch; b < (t->joins_batches ? p->batch : batch + 1); b++)
         for (int64_t h = kv_head; h < (t->joins_heads ? p->kv_heads : kv_head + 1); h++)
             if (key_block < shared->tasks.sequence[b].key_blocks) vjp_task(w, b, h, key_block);
-    if (w->block.bias) vjp_write_bias(w, batch, kv_head, w->block.bias_key);
+    if (w->block.bias) vjp_write_bias(w, batch, kv_head, keys);
 }
 
 /* ---- Workers --------------------------------------------------------------------------------------- */
@@ -445,44 +532,69 @@ static void vjp_work(void *argument, int64_t index) {
 
 /* ---- Rows and sinks -------------------------------------------------------------------------------- */
 
-/* δ, less the cotangent of lse. */
-static float vjp_delta(const ejki_flash_vjp_problem *v, const flash_row *r) {
-    const ejki_flash_problem *p = &v->forward;
-    const void *out = flash_out(p, r), *cotangent = vjp_cotangent(v, r);
-    vf sum = v_zero();
-    for (int64_t d = 0; d < p->value_dim; d += VL) {
-        const int64_t left = p->value_dim - d;
-        sum = v_fma(v_widen_some(p->dtype, element_at(p->dtype, out, d), left),
-                    v_widen_some(p->dtype, element_at(p->dtype, cotangent, d), left), sum);
-    }
-    return v_sum(sum) - (v->has_lse_cotangent ? *flash_at(&v->lse_cotangent, r) : 0);
+/* VL numbers of each of `count` rows, a column in each vector, 0 beyond `left` numbers. */
+static inline void vjp_columns(ejk_dtype dtype, const void *const row[VL], int64_t count, int64_t d,
+                               int64_t left, vf column[VL]) {
+    for (int i = 0; i < VL; i++)
+        column[i] = i < count ? v_widen_some(dtype, element_at(dtype, row[i], d), left) : v_zero();
+    v_transpose(column);
 }
 
-/* Does something with row `n` of all, which is `r` of a sequence. */
-typedef void (*vjp_row_step)(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
-                             const flash_row *r, int64_t n);
+/* δ of up to VL rows, less the cotangents of lse. It adds up in the order of the products <dO, value>, so that
+ * where out is one value, and the two cancel, nothing is left of them. */
+static void vjp_delta(const ejki_flash_vjp_problem *v, const flash_row *rows, int64_t count,
+                      float *delta) {
+    const ejki_flash_problem *p = &v->forward;
+    const void *out[VL], *cotangent[VL];
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = flash_out(p, &rows[i]);
+        cotangent[i] = vjp_cotangent(v, &rows[i]);
+    }
+    vf sum = v_zero(), a[VL], b[VL];
+    for (int64_t d = 0; d < p->value_dim; d += VL) {
+        const int64_t left = p->value_dim - d;
+        vjp_columns(p->dtype, out, count, d, left, a);
+        vjp_columns(p->dtype, cotangent, count, d, left, b);
+        for (int k = 0; k < VL && k < left; k++) sum = v_fma(b[k], a[k], sum);
+    }
+    v_store_first(delta, sum, count);
+    for (int64_t i = 0; v->has_lse_cotangent && i < count; i++)
+        delta[i] -= *flash_at(&v->lse_cotangent, &rows[i]);
+}
+
+/* Does something with up to VL rows of a sequence, the first of which is row `n` of all. */
+typedef void (*vjp_rows_step)(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                              const flash_row *rows, int64_t count, int64_t n);
 
 /* With a worker's share of the rows of each sequence. */
-static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_row_step step) {
+static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step step) {
     const int64_t kv_heads = shared->problem->forward.kv_heads;
     for (int64_t b = 0; b < shared->tasks.batch; b++) {
         const ejki_vjp_sequence *s = &shared->tasks.sequence[b];
-        const int64_t rows = kv_heads * s->rows, share = ejki_cdiv(rows, shared->workers);
+        const int64_t all = kv_heads * s->rows, share = ejki_cdiv(all, shared->workers);
         const ejki_flash_vjp_problem own = ejki_flash_vjp_part(shared->problem, b);
-        for (int64_t n = index * share; n < ejki_min(rows, (index + 1) * share); n++) {
-            const flash_row r = flash_row_of(&own.forward, 0, n / s->rows, n % s->rows);
-            step(shared, &own, &r, s->first_row + n);
+        for (int64_t n = index * share, end = ejki_min(all, n + share), count; n < end;
+             n += count) {
+            flash_row rows[VL];
+            count = ejki_min(VL, end - n);
+            for (int64_t i = 0; i < count; i++)
+                rows[i] = flash_row_of(&own.forward, 0, (n + i) / s->rows, (n + i) % s->rows);
+            step(shared, &own, rows, count, s->first_row + n);
         }
     }
 }
 
-static void vjp_begin_row(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
-                          const flash_row *r, int64_t n) {
-    const float lse = *flash_at(&own->forward.lse, r);
-    shared->lse[n] = lse;
-    shared->delta[n] = lse == -INFINITY ? 0 : vjp_delta(own, r);
-    if (own->wants_query && own->forward.head_dim > 0)
-        memset(vjp_query_sum(shared, own, r, n), 0, (size_t)own->forward.head_dim * sizeof(float));
+static void vjp_begin_rows(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                           const flash_row *rows, int64_t count, int64_t n) {
+    const ejki_flash_problem *p = &own->forward;
+    vjp_delta(own, rows, count, shared->delta + n);
+    for (int64_t i = 0; i < count; i++) {
+        shared->lse[n + i] = *flash_at(&p->lse, &rows[i]);
+        if (shared->lse[n + i] == -INFINITY) shared->delta[n + i] = 0;
+        if (own->wants_query && p->head_dim > 0)
+            memset(vjp_query_sum(shared, own, &rows[i], n + i), 0,
+                   (size_t)p->head_dim * sizeof(float));
+    }
 }
 
 /* A worker's share of what comes first: statistics of rows, and zeros where others will add or nobody. */
@@ -501,24 +613,26 @@ static void vjp_begin(void *argument, int64_t index) {
                            n % queries * bias->stride_t);
         memset(row, 0, (size_t)(p->keys * element_size(p->dtype)));
     }
-    vjp_each_row(shared, index, vjp_begin_row);
+    vjp_each_row(shared, index, vjp_begin_rows);
     ejki_flash_vjp_clear(v, index, shared->workers);
 }
 
-static void vjp_end_row(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
-                        const flash_row *r, int64_t n) {
+static void vjp_end_rows(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                         const flash_row *rows, int64_t count, int64_t n) {
     const ejk_dtype dtype = own->forward.dtype;
     const int64_t width = own->forward.head_dim;
-    const float *sums = vjp_query_sum(shared, own, r, n);
-    void *out = flash_row_at(&own->d_query, dtype, r);
-    for (int64_t d = 0; d < width; d += VL)
-        v_narrow_some(dtype, element_at(dtype, out, d),
-                      v_widen_some(EJK_DTYPE_F32, sums + d, width - d), width - d);
+    for (int64_t i = 0; i < count; i++) {
+        const float *sums = vjp_query_sum(shared, own, &rows[i], n + i);
+        void *out = flash_row_at(&own->d_query, dtype, &rows[i]);
+        for (int64_t d = 0; d < width; d += VL)
+            v_narrow_some(dtype, element_at(dtype, out, d),
+                          v_widen_some(EJK_DTYPE_F32, sums + d, width - d), width - d);
+    }
 }
 
 /* What comes last in 16 bits: sums of rows are rounded. */
 static void vjp_end(void *argument, int64_t index) {
-    vjp_each_row(argument, index, vjp_end_row);
+    vjp_each_row(argument, index, vjp_end_rows);
 }
 
 /* Gradients of the sinks of one head, or of all where they share them: sums in f64, over rows in order. */
@@ -585,7 +699,8 @@ static ejk_status vjp_run(const ejk_run *run) {
     shared.query_sums = t->sums_queries ? shared.lse + t->query_sums_at : NULL;
     shared.tasks.sequence = (ejki_vjp_sequence *)(void *)(shared.lse + t->sequences_at);
     shared.tasks.order = (int64_t *)(void *)(shared.lse + t->order_at);
-    ejki_vjp_cut(&shared.tasks, &v->forward, t->rows, t->keys, TILE_COLUMNS, v->wants_bias);
+    const ejki_vjp_blocks blocks = {t->rows, t->keys, TILE_COLUMNS, t->row_blocks, t->key_blocks};
+    ejki_vjp_cut(&shared.tasks, &v->forward, &blocks, v->wants_bias);
     for (int64_t n = 0; n < t->turn_count; n++) atomic_init(&shared.turns[n], 0);
     vjp_all(&shared, run->threads, vjp_begin);
     if (v->wants_query || v->wants_key || v->wants_value || v->wants_bias)
@@ -599,10 +714,6 @@ static const ejk_parameter vjp_parameters[] = {
     {"q_blocksize", 1, 512, 1, 96, "query rows beside a block of keys at a time"},
     {"kv_blocksize", 1, 512, 1, 256, "keys of a task; rounded up to whole panels"},
 };
-
-static bool vjp_applicable(const void *problem) {
-    return ejki_pattern_is_empty(&((const ejki_flash_vjp_problem *)problem)->forward.pattern);
-}
 
 #define VJP_TEXT_OF(name)            #name
 #define VJP_TEXT(name)               VJP_TEXT_OF(name)
@@ -620,7 +731,6 @@ static bool vjp_applicable(const void *problem) {
         .version = 1,                                                                              \
         .parameters = vjp_parameters,                                                              \
         .parameter_count = 2,                                                                      \
-        .applicable = vjp_applicable,                                                              \
         .prepare = vjp_prepare,                                                                    \
         .run = vjp_run,                                                                            \
     }
