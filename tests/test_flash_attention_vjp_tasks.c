@@ -39,7 +39,8 @@ static struct world *world_of(const int64_t *lengths, int64_t count, int64_t hea
                                      .last_offset = causal ? 0 : INT64_C(1) << 61};
     w.tasks.sequence = w.sequence;
     w.tasks.order = w.order;
-    ejki_vjp_cut(&w.tasks, &w.problem, ROWS, block, COLUMNS, false);
+    const ejki_vjp_blocks blocks = {.rows = ROWS, .keys = block, .columns = COLUMNS};
+    ejki_vjp_cut(&w.tasks, &w.problem, &blocks, false);
     return &w;
 }
 

@@ -46,7 +46,7 @@ typedef struct vjp_shared {
     vjp_plan plan;
     ejki_vjp_tasks tasks;
     float *workers_memory, *lse, *delta, *query_sums;
-    _Atomic int32_t *turns; /* of each block of rows: one more than the block of keys added last */
+    _Atomic int32_t *turns; /* of each block of rows: blocks of keys that have been added */
     int32_t workers;
     _Atomic int64_t next;
 } vjp_shared;
@@ -65,7 +65,7 @@ typedef struct vjp_worker {
     _Atomic int32_t *turns;
     int64_t key_block, key, key_end, panels;
     int64_t row, count;  /* of the block of rows */
-    vjp_range next;      /* rows of the one that comes after it; none if there is none */
+    int64_t next_row;    /* of the one after it; all rows if there is none */
     int64_t ahead, pace; /* rows asked for ahead of time, and how many at each product */
     bool keys_finite, rows_finite;
 } vjp_worker;
@@ -113,7 +113,8 @@ static void vjp_enter(vjp_worker *w, int64_t sequence) {
     w->sequence = sequence;
     w->own = ejki_flash_vjp_part(shared->problem, sequence);
     w->plan = shared->plan;
-    vjp_plan_enter(&w->plan, &w->own.forward, &shared->tasks.sequence[sequence]);
+    if (shared->problem->forward.layout != EJKI_FLASH_DENSE)
+        vjp_plan_enter(&w->plan, &shared->tasks.sequence[sequence]);
     w->block.bias_keys = w->plan.keys;
 }
 
@@ -208,14 +209,15 @@ static void vjp_ask(const char *at, int64_t bytes) {
 static void vjp_ahead(vjp_worker *w) {
     const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
+    const vjp_plan *t = &w->plan;
     const int64_t end = ejki_min(w->count, w->ahead + w->pace);
     for (; w->ahead < end; w->ahead++) {
         const flash_row *r = &w->block.row[w->ahead];
         if (v->wants_query)
             vjp_ask((const char *)vjp_query_sum(w->shared, v, r, w->first_row + w->row + w->ahead),
                     p->head_dim * (int64_t)sizeof(float));
-        const int64_t next = w->next.first + w->ahead;
-        if (next >= w->next.end) continue;
+        const int64_t next = w->next_row + w->ahead;
+        if (next >= t->all_rows) continue;
         flash_row other = {.batch = 0};
         other.query = p->group == 1 ? next : next / p->group;
         other.head = w->kv_head * p->group + next - other.query * p->group;
@@ -383,10 +385,9 @@ static bool vjp_meets(const vjp_worker *w, int64_t row_block) {
                           w->block.cell);
 }
 
-/* The last block of rows before `row_block` that the task meets; -1 if there is none. */
+/* The last block of rows up to `row_block` that the task meets; −1 if there is none. */
 static int64_t vjp_next(const vjp_worker *w, int64_t row_block) {
-    do row_block--;
-    while (row_block >= 0 && !vjp_meets(w, row_block));
+    while (row_block >= 0 && !vjp_meets(w, row_block)) row_block--;
     return row_block;
 }
 
@@ -455,9 +456,11 @@ static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t k
     w->panels = ejki_cdiv(w->key_end - w->key, TILE_COLUMNS);
     vjp_look_at_segments(&w->block, 0);
     vjp_pack_keys(w);
-    for (int64_t block = vjp_next(w, t->row_blocks); block >= 0;) {
-        const int64_t next = vjp_next(w, block);
-        w->next = next < 0 ? (vjp_range){0, 0} : vjp_block_rows(t, next);
+    /* From the last rows on: the next block of keys, which in a causal call begins with later rows, then finds
+     * that those before it have been there. */
+    for (int64_t block = vjp_next(w, t->row_blocks - 1); block >= 0;) {
+        const int64_t next = vjp_next(w, block - 1);
+        w->next_row = next >= 0 ? vjp_block_rows(t, next).first : t->all_rows;
         vjp_rows(w, block);
         block = next;
     }
@@ -569,9 +572,9 @@ static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step 
     for (int64_t b = 0; b < shared->tasks.batch; b++) {
         const ejki_vjp_sequence *s = &shared->tasks.sequence[b];
         const int64_t all = kv_heads * s->rows, share = ejki_cdiv(all, shared->workers);
-        const int64_t end = ejki_min(all, (index + 1) * share);
         const ejki_flash_vjp_problem own = ejki_flash_vjp_part(shared->problem, b);
-        for (int64_t n = index * share, count; n < end; n += count) {
+        for (int64_t n = index * share, end = ejki_min(all, n + share), count; n < end;
+             n += count) {
             flash_row rows[VL];
             count = ejki_min(VL, end - n);
             for (int64_t i = 0; i < count; i++)
@@ -583,14 +586,14 @@ static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step 
 
 static void vjp_begin_rows(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
                            const flash_row *rows, int64_t count, int64_t n) {
-    const int64_t width = own->wants_query ? own->forward.head_dim : 0;
-    float *lse = shared->lse + n, *delta = shared->delta + n;
-    vjp_delta(own, rows, count, delta);
+    const ejki_flash_problem *p = &own->forward;
+    vjp_delta(own, rows, count, shared->delta + n);
     for (int64_t i = 0; i < count; i++) {
-        lse[i] = *flash_at(&own->forward.lse, &rows[i]);
-        if (lse[i] == -INFINITY) delta[i] = 0;
-        if (width > 0)
-            memset(vjp_query_sum(shared, own, &rows[i], n + i), 0, (size_t)width * sizeof(float));
+        shared->lse[n + i] = *flash_at(&p->lse, &rows[i]);
+        if (shared->lse[n + i] == -INFINITY) shared->delta[n + i] = 0;
+        if (own->wants_query && p->head_dim > 0)
+            memset(vjp_query_sum(shared, own, &rows[i], n + i), 0,
+                   (size_t)p->head_dim * sizeof(float));
     }
 }
 
@@ -614,7 +617,6 @@ static void vjp_begin(void *argument, int64_t index) {
     ejki_flash_vjp_clear(v, index, shared->workers);
 }
 
-/* What comes last in 16 bits: sums of rows are rounded. */
 static void vjp_end_rows(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
                          const flash_row *rows, int64_t count, int64_t n) {
     const ejk_dtype dtype = own->forward.dtype;
@@ -624,10 +626,11 @@ static void vjp_end_rows(const vjp_shared *shared, const ejki_flash_vjp_problem 
         void *out = flash_row_at(&own->d_query, dtype, &rows[i]);
         for (int64_t d = 0; d < width; d += VL)
             v_narrow_some(dtype, element_at(dtype, out, d),
-                          v_load_first(sums + d, ejki_min(VL, width - d)), width - d);
+                          v_widen_some(EJK_DTYPE_F32, sums + d, width - d), width - d);
     }
 }
 
+/* What comes last in 16 bits: sums of rows are rounded. */
 static void vjp_end(void *argument, int64_t index) {
     vjp_each_row(argument, index, vjp_end_rows);
 }
@@ -696,7 +699,8 @@ static ejk_status vjp_run(const ejk_run *run) {
     shared.query_sums = t->sums_queries ? shared.lse + t->query_sums_at : NULL;
     shared.tasks.sequence = (ejki_vjp_sequence *)(void *)(shared.lse + t->sequences_at);
     shared.tasks.order = (int64_t *)(void *)(shared.lse + t->order_at);
-    ejki_vjp_cut(&shared.tasks, &v->forward, t->rows, t->keys, TILE_COLUMNS, v->wants_bias);
+    const ejki_vjp_blocks blocks = {t->rows, t->keys, TILE_COLUMNS, t->row_blocks, t->key_blocks};
+    ejki_vjp_cut(&shared.tasks, &v->forward, &blocks, v->wants_bias);
     for (int64_t n = 0; n < t->turn_count; n++) atomic_init(&shared.turns[n], 0);
     vjp_all(&shared, run->threads, vjp_begin);
     if (v->wants_query || v->wants_key || v->wants_value || v->wants_bias)

@@ -97,25 +97,22 @@ static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
     if (t->bias_heads * t->bias_queries > few) t->keys = ejki_min(t->keys, few);
 }
 
-/* Counts blocks of rows and keys, none of which lies in two blocks of a pattern. */
-static void vjp_count_blocks(vjp_plan *t, const ejki_flash_problem *p) {
-    t->row_unit = ejki_vjp_row_unit(p, t->all_rows);
-    t->key_unit = ejki_vjp_key_unit(p, p->keys);
+/* Cuts rows and keys into blocks, none of which lies in two blocks of a pattern. */
+static void vjp_plan_blocks(vjp_plan *t, const ejki_flash_problem *p) {
+    const bool has_grid = p->pattern.planes > 0;
+    t->cells = tile_cell_count(p);
+    t->row_unit = has_grid ? p->pattern.block_q * p->group : ejki_max(1, t->all_rows);
+    t->key_unit = has_grid ? p->pattern.block_kv : ejki_max(1, p->keys);
+    t->rows = ejki_min(t->rows, t->row_unit);
+    if (has_grid) /* about equal ones */
+        t->rows =
+            ejki_min(t->rows, ejki_round_up(ejki_cdiv(t->row_unit, ejki_cdiv(t->row_unit, t->rows)),
+                                            TILE_ROWS));
+    t->keys = ejki_min(t->keys, ejki_round_up(t->key_unit, TILE_COLUMNS));
     t->row_parts = ejki_cdiv(t->row_unit, t->rows);
     t->key_parts = ejki_cdiv(t->key_unit, t->keys);
     t->row_blocks = t->all_rows / t->row_unit * t->row_parts;
     t->key_blocks = p->keys / t->key_unit * t->key_parts;
-}
-
-static void vjp_plan_blocks(vjp_plan *t, const ejki_flash_problem *p) {
-    const int64_t rows = ejki_vjp_row_unit(p, t->all_rows);
-    t->cells = tile_cell_count(p);
-    t->rows = ejki_min(t->rows, rows);
-    if (p->pattern.planes > 0) /* about equal ones */
-        t->rows =
-            ejki_min(t->rows, ejki_round_up(ejki_cdiv(rows, ejki_cdiv(rows, t->rows)), TILE_ROWS));
-    t->keys = ejki_min(t->keys, ejki_round_up(ejki_vjp_key_unit(p, p->keys), TILE_COLUMNS));
-    vjp_count_blocks(t, p);
 }
 
 /* Consecutive rows or keys. */
@@ -164,11 +161,15 @@ static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *para
     return t;
 }
 
-/* The plan of a sequence is that of all with its own counts. */
-static void vjp_plan_enter(vjp_plan *t, const ejki_flash_problem *own, const ejki_vjp_sequence *s) {
-    t->all_rows = s->rows;
+/* The plan of a packed sequence is that of all with its own counts. */
+static void vjp_plan_enter(vjp_plan *t, const ejki_vjp_sequence *s) {
+    t->all_rows = t->row_unit = s->rows;
+    t->row_blocks = s->row_blocks;
+    t->row_parts = ejki_max(1, s->row_blocks);
     t->keys = s->block;
-    vjp_count_blocks(t, own);
+    t->key_unit = s->keys;
+    t->key_blocks = s->key_blocks;
+    t->key_parts = ejki_max(1, s->key_blocks);
 }
 
 #endif

@@ -42,27 +42,28 @@ static void count(ejki_vjp_tasks *tasks) {
     }
 }
 
-static int64_t blocks_of(int64_t count, int64_t unit, int64_t size) {
-    return count / unit * ejki_cdiv(unit, size);
+/* A sequence's own blocks of keys. */
+static int64_t block_of(const ejki_flash_problem *p, const ejki_vjp_blocks *blocks, int64_t keys) {
+    const int64_t heads = ejki_max(1, ejki_min(p->kv_heads, 8));
+    const int64_t share = ejki_max(64, ejki_cdiv(keys, 8) * heads);
+    return ejki_min(blocks->keys, ejki_round_up(share, blocks->columns));
 }
 
-void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, int64_t rows, int64_t keys,
-                  int64_t columns, bool alike) {
-    const int64_t heads = ejki_max(1, ejki_min(p->kv_heads, 8));
+void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, const ejki_vjp_blocks *blocks,
+                  bool alike) {
+    const bool dense = p->layout == EJKI_FLASH_DENSE;
     int64_t first_row = 0, first_turn = 0;
     tasks->batch = p->batch;
     tasks->kv_heads = p->kv_heads;
     for (int64_t n = 0; n < p->batch; n++) {
         ejki_vjp_sequence *s = &tasks->sequence[n];
         int64_t queries;
-        *s = (ejki_vjp_sequence){.block = keys, .first_row = first_row, .first_turn = first_turn};
+        *s = (ejki_vjp_sequence){.first_row = first_row, .first_turn = first_turn};
         ejki_flash_part_lengths(p, n, &queries, &s->keys);
         s->rows = queries * p->group;
-        s->row_blocks = blocks_of(s->rows, ejki_vjp_row_unit(p, s->rows), rows);
-        if (p->layout != EJKI_FLASH_DENSE && !alike)
-            s->block =
-                ejki_min(keys, ejki_round_up(ejki_max(64, ejki_cdiv(s->keys, 8) * heads), columns));
-        s->key_blocks = blocks_of(s->keys, ejki_vjp_key_unit(p, s->keys), s->block);
+        s->block = dense || alike ? blocks->keys : block_of(p, blocks, s->keys);
+        s->row_blocks = dense ? blocks->row_blocks : ejki_cdiv(s->rows, blocks->rows);
+        s->key_blocks = dense ? blocks->key_blocks : ejki_cdiv(s->keys, s->block);
         first_row += p->kv_heads * s->rows;
         first_turn += p->kv_heads * s->row_blocks;
     }

@@ -7,7 +7,6 @@
 #ifndef EJKI_FLASH_ATTENTION_VJP_TASKS_H
 #define EJKI_FLASH_ATTENTION_VJP_TASKS_H
 
-#include "base/base.h"
 #include "kernels/flash_attention/problem.h"
 
 typedef struct ejki_vjp_sequence {
@@ -19,14 +18,6 @@ typedef struct ejki_vjp_sequence {
     int64_t run,
         first_task; /* of the first of some that have as many blocks: how many, and their first task */
 } ejki_vjp_sequence;
-
-/* Rows, and keys, that a pattern has in a block; without one all of them. No block of ours lies in two. */
-static inline int64_t ejki_vjp_row_unit(const ejki_flash_problem *p, int64_t rows) {
-    return p->pattern.planes > 0 ? p->pattern.block_q * p->group : ejki_max(1, rows);
-}
-static inline int64_t ejki_vjp_key_unit(const ejki_flash_problem *p, int64_t keys) {
-    return p->pattern.planes > 0 ? p->pattern.block_kv : ejki_max(1, keys);
-}
 
 /* The list of a problem's tasks: places for `batch` sequences, and for as many numbers. */
 typedef struct ejki_vjp_tasks {
@@ -42,13 +33,17 @@ typedef struct ejki_vjp_task {
     int64_t sequence, kv_head, key_block;
 } ejki_vjp_task;
 
+/* Sizes of blocks, of keys a multiple of `columns`; and how many a dense problem has. */
+typedef struct ejki_vjp_blocks {
+    int64_t rows, keys, columns, row_blocks, key_blocks;
+} ejki_vjp_blocks;
+
 /*
- * Fills the list for blocks of `rows` rows and of at most `keys` keys, a multiple of `columns`; lengths of packed
- * sequences have been checked. Unless `alike`, a packed sequence has smaller blocks where it would otherwise
+ * Fills the list; lengths of packed sequences have been checked. Unless `alike`, a packed sequence has smaller blocks where it would otherwise
  * be fewer than eight tasks: it may be all that there is to share out.
  */
-void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, int64_t rows, int64_t keys,
-                  int64_t columns, bool alike);
+void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, const ejki_vjp_blocks *blocks,
+                  bool alike);
 
 /*
  * Goes to task `index` < count, which must not be before the one that the worker is at. As many heads as there
