@@ -428,6 +428,106 @@ static void gradients_are_those_of_the_elements(void **state) {
     }
 }
 
+/* As far as sums of many numbers go, of 16 bits with one rounding at the end. */
+static void expect_gradients(const struct world *w, const struct gradients *got,
+                             const struct gradients *wanted, double tolerance) {
+    const int inputs = ejk_tensor_present(&w->args.softmax_aux) ? 4 : 3;
+    for (int i = 0; i < inputs; i++) {
+        double size = 1;
+        for (int64_t n = 0; n < wanted->count[i]; n++)
+            size = fmax(size, fabs(flash_load(w->dtype, wanted->part[i], n)));
+        for (int64_t n = 0; n < wanted->count[i]; n++) {
+            const double a = flash_load(w->dtype, got->part[i], n);
+            const double b = flash_load(w->dtype, wanted->part[i], n);
+            if (!(fabs(a - b) <= tolerance * size))
+                fail_msg(
+                    "type %d, gradient %d, element %lld is %.9g, expected %.9g of at most %.9g",
+                    (int)w->dtype, i, (long long)n, a, b, size);
+        }
+    }
+}
+
+static void expect_same_gradients(const struct world *w, const struct gradients *a,
+                                  const struct gradients *b) {
+    for (int i = 0; i < 4; i++)
+        assert_memory_equal(a->part[i], b->part[i], (size_t)a->count[i] * ejk_dtype_size(w->dtype));
+}
+
+static void close_gradients(struct gradients *g) {
+    for (int i = 0; i < 4; i++) free(g->part[i]);
+}
+
+/* Every tier against the reference of the same call, and the same bits for any number of threads. */
+static void check_tiers(struct random *r, struct world *w, const ejk_blocksparse_mask_info *info) {
+    struct gradients expected, got, other;
+    open_gradients(w, &expected);
+    open_gradients(w, &got);
+    open_gradients(w, &other);
+    ejk_blocksparse_attention_args forward = w->args;
+    EXPECT_OK(ejk_blocksparse_attention_set_mask_info(&forward, &w->info));
+    strcpy(forward.platform, "reference");
+    EXPECT_OK(ejk_blocksparse_attention_fwd(contexts[0], &forward));
+    strcpy(w->args.platform, "reference");
+    sparse_gradients(w, info, contexts[0], &expected);
+    strcpy(w->args.platform, "simd");
+    if (random_chance(r, 0.5)) {
+        w->args.cfg.bwd_params.q_blocksize = ejk_int(random_int(r, 1, 60));
+        w->args.cfg.bwd_params.kv_blocksize = ejk_int(random_int(r, 1, 200));
+    }
+    for (int i = 0; i < TIERS; i++) {
+        sparse_gradients(w, info, tiers[i], &got);
+        /* of 16 bits more, since the reference does not take the rounded output for δ */
+        expect_gradients(w, &got, &expected, (w->dtype == EJK_DTYPE_F32 ? 1 : 4) * step(w->dtype));
+    }
+    sparse_gradients(w, info, contexts[0], &got);
+    for (int i = 1; i < THREADS; i++) {
+        sparse_gradients(w, info, contexts[i], &other);
+        expect_same_gradients(w, &got, &other);
+    }
+    close_gradients(&expected);
+    close_gradients(&got);
+    close_gradients(&other);
+}
+
+static void tiers_have_the_gradients_of_the_reference(void **state) {
+    (void)state;
+    for (struct random r; soak_round(&r, 48, 150);) {
+        static const ejk_dtype own[] = {EJK_DTYPE_F32, EJK_DTYPE_F32, EJK_DTYPE_BF16,
+                                        EJK_DTYPE_F16};
+        struct world w;
+        open_world(&r, RANDOM_OF(&r, own), random_chance(&r, 0.5), &w);
+        poison(&w);
+        ejk_blocksparse_mask_info info = w.info;
+        if (random_chance(&r, 0.2)) info.dkv = (ejk_splash_mask_info){.owner = NULL};
+        if (random_chance(&r, 0.2)) info.dq = (ejk_splash_mask_info){.owner = NULL};
+        check_tiers(&r, &w, &info);
+        close_world(&w);
+    }
+}
+
+/* Grids of other blocks, which need a pass of their own. */
+static void grids_of_keys_may_have_other_blocks(void **state) {
+    (void)state;
+    for (struct random r; soak_round(&r, 49, 40);) {
+        struct world w;
+        open_world(&r, EJK_DTYPE_F32, true, &w);
+        const ejk_blocksparse_mask_options options = {.block_shape = {w.q, w.kv}};
+        ejk_blocksparse_mask_info other, info = w.info;
+        EXPECT_OK(ejk_blocksparse_mask_info_create(w.mask, &options, &other));
+        poison(&w);
+        if (random_chance(&r, 0.5)) {
+            info.dkv = other.dkv;
+            memcpy(info.dkv_block_shape, other.dkv_block_shape, sizeof info.dkv_block_shape);
+        } else {
+            info.dq = other.dq;
+            memcpy(info.dq_block_shape, other.dq_block_shape, sizeof info.dq_block_shape);
+        }
+        check_tiers(&r, &w, &info);
+        ejk_blocksparse_mask_info_close(&other);
+        close_world(&w);
+    }
+}
+
 /* ---- Arrays that lie ---------------------------------------------------------------------------------- */
 
 static void scramble(struct random *r, ejk_tensor *t, const void *from, void *to,
@@ -580,6 +680,8 @@ int main(void) {
         SOAK_TEST(other_mask_infos_do_too),
         SOAK_TEST(numbers_hide_by_themselves),
         SOAK_TEST(gradients_are_those_of_the_elements),
+        SOAK_TEST(tiers_have_the_gradients_of_the_reference),
+        SOAK_TEST(grids_of_keys_may_have_other_blocks),
         SOAK_TEST(arrays_that_lie_are_found),
         cmocka_unit_test(wrong_calls_are_refused),
     };
