@@ -25,6 +25,7 @@ typedef struct sample {
     double out[MOST], d_out[MOST];
     float lse[MOST], d_lse[MOST];
     unsigned char mask[MOST];
+    int64_t sums[2][MOST];
     int32_t query_ids[MOST], key_ids[MOST];
     ejk_flash_attention_args args;
     ejk_tensor shape[INPUTS];
@@ -114,6 +115,46 @@ static void fill(sample *s, uint64_t seed) {
     }
 }
 
+/* Non-decreasing ends, the first 0; of padded sequences with at most `length` between them. */
+static ejk_tensor ends_of(struct random *r, int64_t *sums, int64_t count, int64_t length,
+                          bool padded) {
+    sums[0] = 0;
+    for (int64_t n = 0; n < count; n++)
+        sums[n + 1] = sums[n] + random_int(r, 0, padded ? length : length - sums[n]);
+    return ejk_tensor_1d(sums, EJK_DTYPE_I64, count + 1);
+}
+
+static void drop_batch(ejk_tensor *t) {
+    const bool lse = t->rank == 3;
+    if (lse) {
+        *t = ejk_tensor_2d(t->data, t->dtype, t->shape[1], t->shape[0] * t->shape[2]);
+        return;
+    }
+    *t = ejk_tensor_3d(t->data, t->dtype, t->shape[0] * t->shape[1], t->shape[2], t->shape[3]);
+}
+
+/* Cuts the sample's tokens into sequences: each batch entry's, or all that lie one after the other. */
+static void pack(sample *s, uint64_t seed, bool padded) {
+    struct random r = {seed * 31 + 7};
+    random_bits(&r);
+    ejk_flash_attention_args *a = &s->args;
+    int64_t count = a->query.shape[0];
+    if (!padded) {
+        ejk_tensor *const all[] = {&a->query, &a->key, &a->value, &a->out, &a->lse};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop_batch(all[i]);
+        a->bias = a->attention_mask = a->q_segment_ids = a->kv_segment_ids = (ejk_tensor){0};
+        s->shape[QUERY] = a->query;
+        s->shape[KEY] = a->key;
+        s->shape[VALUE] = a->value;
+        s->shape[BIAS] = a->bias;
+        s->count[BIAS] = 0;
+        count = random_int(&r, 0, 4);
+    }
+    const int32_t axis = padded ? 1 : 0;
+    a->cum_seqlens_q = ends_of(&r, s->sums[0], count, a->query.shape[axis], padded);
+    a->cum_seqlens_k = ends_of(&r, s->sums[1], count, a->key.shape[axis], padded);
+}
+
 /* A gradient's tensor: the input's shape, other memory. */
 static ejk_tensor gradient_of(sample *s, int input) {
     ejk_tensor t = s->shape[input];
@@ -182,6 +223,33 @@ static void gradients_are_the_slopes(void **state) {
     }
 }
 
+/* Those of tokens of no sequence are exactly 0, whatever lies there. */
+static void expect_nothing_outside(sample *s, int input, int which) {
+    const ejk_tensor *t = &s->shape[input];
+    const bool padded = t->rank == 4;
+    const int64_t entries = padded ? t->shape[0] : 1, length = t->shape[padded],
+                  row = t->shape[padded + 1] * t->shape[padded + 2];
+    const int64_t count = s->args.cum_seqlens_q.shape[0] - 1, *sums = s->sums[which];
+    for (int64_t b = 0; b < entries; b++)
+        for (int64_t n = (padded ? sums[b + 1] - sums[b] : sums[count]) * row; n < length * row;
+             n++)
+            assert_true(s->gradient[input][b * length * row + n] == 0);
+}
+
+static void gradients_of_sequences_are_the_slopes(void **state) {
+    (void)state;
+    static sample s;
+    for (uint64_t seed = 1000; seed < 1300; seed++) {
+        fill(&s, seed);
+        pack(&s, seed, seed % 2);
+        compare(&s, seed, false);
+        if (seed % 4 < 2) compare(&s, seed, true);
+        expect_nothing_outside(&s, QUERY, 0);
+        expect_nothing_outside(&s, KEY, 1);
+        expect_nothing_outside(&s, VALUE, 1);
+    }
+}
+
 /* Nothing that is masked has a gradient, and NaN there reaches none. */
 static void hidden_places_have_no_gradient(void **state) {
     (void)state;
@@ -233,6 +301,24 @@ static void wrong_calls_are_refused(void **state) {
     v = vjp_args(&s, false);
     v.d_key.data = s.in[KEY];
     EXPECT_FAIL(INVALID_LAYOUT, "d_key", ejk_flash_attention_vjp(context, &v));
+    v = vjp_args(&s, false);
+    v.d_key = ejk_tensor_3d(s.gradient[KEY], EJK_DTYPE_F64, v.key.shape[1], v.key.shape[2],
+                            v.key.shape[3]);
+    EXPECT_FAIL(INVALID_SHAPE, "d_key has rank 3", ejk_flash_attention_vjp(context, &v));
+    for (int padded = 0; padded < 2; padded++) {
+        static sample packed;
+        fill(&packed, 1);
+        pack(&packed, 1, padded);
+        v = vjp_args(&packed, false);
+        packed.gradient[QUERY][0] = 42;
+        packed.sums[1][0] = 1;
+        EXPECT_FAIL(INVALID_ARGUMENT, "cum_seqlens_k starts at 1",
+                    ejk_flash_attention_vjp(context, &v));
+        v.cum_seqlens_k = (ejk_tensor){0};
+        EXPECT_FAIL(INVALID_ARGUMENT, "cum_seqlens_q is given alone",
+                    ejk_flash_attention_vjp(context, &v));
+        assert_true(packed.gradient[QUERY][0] == 42);
+    }
     ejk_flash_attention_args args = s.args;
     args.lse = (ejk_tensor){0};
     EXPECT_FAIL(INVALID_ARGUMENT, "lse", ejk_flash_attention_fwd(context, &args));
@@ -282,6 +368,7 @@ static void dropout_words_are_philox(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(gradients_are_the_slopes, setup, teardown),
+        cmocka_unit_test_setup_teardown(gradients_of_sequences_are_the_slopes, setup, teardown),
         cmocka_unit_test_setup_teardown(hidden_places_have_no_gradient, setup, teardown),
         cmocka_unit_test_setup_teardown(wrong_calls_are_refused, setup, teardown),
         cmocka_unit_test(dropout_words_are_philox),

@@ -117,14 +117,14 @@ extern EJK_API const ejk_record ejk_flash_attention_args_record;
  */
 #define EJK_FLASH_ATTENTION_VJP_ARGS(F, R)                                                         \
     EJK_FLASH_ATTENTION_INPUTS(F, R)                                                               \
-    F(TENSOR, out, EJK_REQUIRED, "", "[B,T,Hq,Dv] query", "what the call wrote")                   \
-    F(TENSOR, lse, EJK_REQUIRED, "", "[B,Hq,T] float32", "what the call wrote")                    \
-    F(TENSOR, d_out, EJK_REQUIRED, "", "[B,T,Hq,Dv] query", "cotangent of out")                    \
-    F(TENSOR, d_lse, EJK_OPTIONAL, "0", "[B,Hq,T] float32", "cotangent of lse")                    \
-    F(TENSOR, d_query, EJK_OUTPUT, "not computed", "[B,T,Hq,D] query", "gradient")                 \
-    F(TENSOR, d_key, EJK_OUTPUT, "not computed", "[B,S,Hkv,D] query",                              \
+    F(TENSOR, out, EJK_REQUIRED, "", "[B,T,Hq,Dv] or [T,Hq,Dv] query", "what the call wrote")      \
+    F(TENSOR, lse, EJK_REQUIRED, "", "[B,Hq,T] or [Hq,T] float32", "what the call wrote")          \
+    F(TENSOR, d_out, EJK_REQUIRED, "", "[B,T,Hq,Dv] or [T,Hq,Dv] query", "cotangent of out")       \
+    F(TENSOR, d_lse, EJK_OPTIONAL, "0", "[B,Hq,T] or [Hq,T] float32", "cotangent of lse")          \
+    F(TENSOR, d_query, EJK_OUTPUT, "not computed", "[B,T,Hq,D] or [T,Hq,D] query", "gradient")     \
+    F(TENSOR, d_key, EJK_OUTPUT, "not computed", "[B,S,Hkv,D] or [S,Hkv,D] query",                 \
       "gradient, summed over the heads of a group")                                                \
-    F(TENSOR, d_value, EJK_OUTPUT, "not computed", "[B,S,Hkv,Dv] query",                           \
+    F(TENSOR, d_value, EJK_OUTPUT, "not computed", "[B,S,Hkv,Dv] or [S,Hkv,Dv] query",             \
       "gradient, summed over the heads of a group")                                                \
     F(TENSOR, d_bias, EJK_OUTPUT, "not computed", "[B|1,Hq|1,T|1,S] query",                        \
       "gradient, of the shape of bias")                                                            \
@@ -159,7 +159,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_fwd(ejk_context *context,
  * "Evaluating Derivatives" (2008), applied to the ones above; T. Dao et al. for recomputing the weights from
  * lse. Bitwise the same from run to run and for any number of threads. Extra memory: a tile for each thread,
  * [B,Hq,T] floats, and at most one float32 copy of a gradient; never [T,S].
- * Gradients of rows that see no key, and of keys that no row sees, are exactly 0.
+ * Gradients of rows that see no key, of keys that no row sees, and of tokens of no sequence are exactly 0.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_vjp(ejk_context *context,
                                                          const ejk_flash_attention_vjp_args *args);

@@ -4,6 +4,7 @@
  * problem and gradients are those of flash attention, asked with views of the same tensors.
  */
 #include "modules/blocksparse_attention_steps.h"
+#include "modules/flash_attention_steps.h"
 
 #include <ejkernel/flash_attention.h>
 
@@ -212,6 +213,8 @@ const ejk_kernel ejk_blocksparse_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_blocksparse_vjp_problem),
     .prepare = prepare_vjp,
     .bind = bind_vjp,
+    .heuristic_cfg = ejki_blocksparse_vjp_heuristic_cfg,
+    .candidate_cfgs = ejki_flash_vjp_candidate_cfgs,
     .forward = &ejk_blocksparse_attention_kernel,
 };
 

@@ -8,7 +8,10 @@
 /* Both configurations have the same fields, so that one's functions serve the other. */
 _Static_assert(sizeof(ejk_blocksparse_attention_config) == sizeof(ejk_flash_attention_config) &&
                    offsetof(ejk_blocksparse_attention_config, fwd_params) ==
-                       offsetof(ejk_flash_attention_config, fwd_params),
+                       offsetof(ejk_flash_attention_config, fwd_params) &&
+                   offsetof(ejk_blocksparse_attention_config, bwd_params) ==
+                       offsetof(ejk_flash_attention_config, bwd_params) &&
+                   offsetof(ejki_blocksparse_vjp_problem, flash) == 0,
                "configurations of the same fields");
 
 void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *config) {
@@ -16,6 +19,17 @@ void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *conf
     ejk_fwd_params *params = &((ejk_blocksparse_attention_config *)config)->fwd_params;
     ejki_flash_heuristic_cfg(invocation, config);
     params->num_key_splits = params->blocksize_keys = (ejk_opt_int){0};
+    if (p->pattern.planes == 0) return;
+    const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
+    params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);
+    params->kv_blocksize.value = ejki_min(params->kv_blocksize.value, p->pattern.block_kv);
+}
+
+void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config) {
+    const ejki_flash_problem *p =
+        &((const ejki_blocksparse_vjp_problem *)invocation->problem)->flash.forward;
+    ejk_bwd_params *params = &((ejk_blocksparse_attention_config *)config)->bwd_params;
+    ejki_flash_vjp_heuristic_cfg(invocation, config); /* its problem is the first member */
     if (p->pattern.planes == 0) return;
     const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
     params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);

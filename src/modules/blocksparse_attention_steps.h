@@ -35,6 +35,7 @@ ejk_status ejki_limits_of(const ejk_blocksparse_attention_args *args, ejki_flash
 
 /* blocksparse_attention_config.c: see ejk_kernel. */
 void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *config);
+void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config);
 ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                            int32_t capacity, int32_t *count);
 void ejki_blocksparse_cost(const void *problem, ejk_cost *cost);

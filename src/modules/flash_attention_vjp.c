@@ -38,22 +38,45 @@ static ejk_status check_gradient(const ejk_tensor *gradient, const char *name,
                      name, of);
 }
 
+/* Cotangents and gradients have a batch axis if the inputs have one. */
+static ejk_status check_ranks(const ejk_flash_attention_vjp_args *args) {
+    const struct {
+        const ejk_tensor *tensor;
+        const char *name;
+        int32_t axes; /* besides that of the batch */
+    } all[] = {
+        {&args->d_out, "d_out", 3}, {&args->d_lse, "d_lse", 2},     {&args->d_query, "d_query", 3},
+        {&args->d_key, "d_key", 3}, {&args->d_value, "d_value", 3},
+    };
+    const int32_t batch = args->query.rank - 3;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (ejk_tensor_present(all[i].tensor) && all[i].tensor->rank != all[i].axes + batch)
+            return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                             "%s has rank %d, expected %d beside query's %d", all[i].name,
+                             (int)all[i].tensor->rank, (int)(all[i].axes + batch),
+                             (int)args->query.rank);
+    return EJK_OK;
+}
+
 static ejk_status check(const ejk_flash_attention_vjp_args *args) {
-    if (ejk_tensor_present(&args->cum_seqlens_q) || ejk_tensor_present(&args->cum_seqlens_k))
-        return ejki_fail(EJK_STATUS_UNAVAILABLE,
-                         "%s is given, but gradients of packed sequences are not in this version",
-                         ejk_tensor_present(&args->cum_seqlens_q) ? "cum_seqlens_q"
-                                                                  : "cum_seqlens_k");
     if (args->normalize_output == EJK_FALSE)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "normalize_output is false, expected true: there are no gradients of an "
                          "accumulator");
+    EJKI_TRY(check_ranks(args));
     EJKI_TRY(check_gradient(&args->d_bias, "d_bias", &args->bias, "bias"));
     return check_gradient(&args->d_softmax_aux, "d_softmax_aux", &args->softmax_aux, "softmax_aux");
 }
 
+/* Without a batch axis tokens of packed sequences lie one after the other. */
 static ejki_bthd bthd(const ejk_tensor *t) {
+    if (t->rank == 3) return (ejki_bthd){NULL, 0, t->strides[0], t->strides[1]};
     return (ejki_bthd){NULL, t->strides[0], t->strides[1], t->strides[2]};
+}
+
+static ejki_bht bht(const ejk_tensor *t) {
+    if (t->rank == 2) return (ejki_bht){NULL, 0, t->strides[0], 1};
+    return (ejki_bht){NULL, t->strides[0], t->strides[1], 1};
 }
 
 /* The step of an axis: 0 where it was summed over. */
@@ -75,7 +98,7 @@ static ejk_status prepare(const void *arguments, const ejk_axes *axes, void *pro
         .wants_sinks = ejk_tensor_present(&args->d_softmax_aux),
         .has_lse_cotangent = ejk_tensor_present(&args->d_lse),
         .out_cotangent = bthd(&args->d_out),
-        .lse_cotangent = {NULL, args->d_lse.strides[0], args->d_lse.strides[1], 1},
+        .lse_cotangent = bht(&args->d_lse),
         .d_query = bthd(&args->d_query),
         .d_key = bthd(&args->d_key),
         .d_value = bthd(&args->d_value),
@@ -84,7 +107,7 @@ static ejk_status prepare(const void *arguments, const ejk_axes *axes, void *pro
         .d_sink_stride_h = args->d_softmax_aux.rank == 2 ? stride(&args->d_softmax_aux, 0) : 0,
     };
     ejki_flash_problem_of(&forward, axes, &v->forward);
-    v->forward.lse = (ejki_bht){NULL, args->lse.strides[0], args->lse.strides[1], 1};
+    v->forward.lse = bht(&args->lse);
     return EJK_OK;
 }
 

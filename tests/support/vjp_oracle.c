@@ -4,6 +4,7 @@
 
 #include "kernels/builtin.h"
 #include "kernels/flash_attention/dropout.h"
+#include "kernels/flash_attention/sequences.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -19,14 +20,14 @@ static double *doubles(int64_t count) {
 
 /* ---- Exact: the reference on the problem in f64 ----------------------------------------------------- */
 
-static double *widened_bthd(ejki_bthd *view, int64_t batch, int64_t n, int64_t heads,
-                            int64_t width) {
+static double *widened_bthd(ejk_dtype dtype, ejki_bthd *view, int64_t batch, int64_t n,
+                            int64_t heads, int64_t width) {
     double *data = doubles(batch * n * heads * width), *at = data;
     for (int64_t b = 0; b < batch; b++)
         for (int64_t i = 0; i < n; i++)
             for (int64_t h = 0; h < heads; h++)
                 for (int64_t d = 0; d < width; d++)
-                    *at++ = flash_load(EJK_DTYPE_F32, view->data,
+                    *at++ = flash_load(dtype, view->data,
                                        b * view->stride_b + i * view->stride_t +
                                            h * view->stride_h + d);
     *view = (ejki_bthd){data, n * heads * width, heads * width, width};
@@ -34,13 +35,13 @@ static double *widened_bthd(ejki_bthd *view, int64_t batch, int64_t n, int64_t h
 }
 
 /* As many elements as the strides reach; axes that are broadcast have stride 0. */
-static double *widened_bias(ejki_flash_problem *p) {
+static double *widened_bias(ejk_dtype dtype, ejki_flash_problem *p) {
     double *data = doubles(p->batch * p->query_heads * p->queries * p->keys), *at = data;
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->query_heads; h++)
             for (int64_t i = 0; i < p->queries; i++)
                 for (int64_t j = 0; j < p->keys; j++)
-                    *at++ = flash_load(EJK_DTYPE_F32, p->bias.data,
+                    *at++ = flash_load(dtype, p->bias.data,
                                        b * p->bias.stride_b + h * p->bias.stride_h +
                                            i * p->bias.stride_t + j);
     p->bias =
@@ -51,18 +52,21 @@ static double *widened_bias(ejki_flash_problem *p) {
 static void exact_gradients(struct vjp_oracle *o, const struct vjp_case *c) {
     ejki_flash_vjp_problem v = c->problem;
     ejki_flash_problem *p = &v.forward;
+    const ejk_dtype dtype = p->dtype;
     p->dtype = EJK_DTYPE_F64;
     double *memory[6] = {NULL};
-    memory[0] = widened_bthd(&p->query, p->batch, p->queries, p->query_heads, p->head_dim);
-    memory[1] = widened_bthd(&p->key, p->batch, p->keys, p->kv_heads, p->head_dim);
-    memory[2] = widened_bthd(&p->value, p->batch, p->keys, p->kv_heads, p->value_dim);
-    memory[3] = widened_bthd(&v.out_cotangent, p->batch, p->queries, p->query_heads, p->value_dim);
-    if (p->has_bias) memory[4] = widened_bias(p);
+    const int64_t entries = c->entries;
+    memory[0] = widened_bthd(dtype, &p->query, entries, p->queries, p->query_heads, p->head_dim);
+    memory[1] = widened_bthd(dtype, &p->key, entries, p->keys, p->kv_heads, p->head_dim);
+    memory[2] = widened_bthd(dtype, &p->value, entries, p->keys, p->kv_heads, p->value_dim);
+    memory[3] =
+        widened_bthd(dtype, &v.out_cotangent, entries, p->queries, p->query_heads, p->value_dim);
+    if (p->has_bias) memory[4] = widened_bias(dtype, p);
     if (p->has_sinks) {
         const int64_t reach = (c->rows[VJP_SINKS] - 1) * p->sink_stride_h + p->sink_count;
         memory[5] = doubles(c->rows[VJP_SINKS] > 0 ? reach : 0);
         for (int64_t n = 0; c->rows[VJP_SINKS] > 0 && n < reach; n++)
-            memory[5][n] = flash_load(EJK_DTYPE_F32, p->sinks, n);
+            memory[5][n] = flash_load(dtype, p->sinks, n);
         p->sinks = memory[5];
     }
     v.d_query = (ejki_bthd){o->exact[VJP_QUERY], p->queries * p->query_heads * p->head_dim,
@@ -97,28 +101,44 @@ static void exact_gradients(struct vjp_oracle *o, const struct vjp_case *c) {
     for (int i = 0; i < 6; i++) free(memory[i]);
 }
 
-/* ---- Naive: each operation rounded to f32 ----------------------------------------------------------- */
+/* ---- Naive: each operation rounded to f32, weights, slopes and results to the type ------------------- */
 
 struct naive {
     const struct vjp_case *c;
+    const ejki_flash_vjp_problem *v; /* of the row's sequence */
     struct vjp_oracle *o;
     double **to;
     bool backwards, measures; /* sums in the other order; adds to spread and magnitude too */
-    int64_t b, h, i;
-    float *z, *slope, *weight, *dz;
+    int64_t sequence, h, i;
+    int64_t query, key; /* the sequence's first, among those of all */
 };
 
 static int64_t ordered(const struct naive *n, int64_t k, int64_t count) {
     return n->backwards ? count - 1 - k : k;
 }
 
-static float element(const ejki_bthd *view, int64_t b, int64_t t, int64_t h, int64_t d) {
-    return ((const ejki_float *)
-                view->data)[b * view->stride_b + t * view->stride_t + h * view->stride_h + d];
+static float load(const struct naive *n, const void *data, int64_t index) {
+    return (float)flash_load(n->o->dtype, data, index);
+}
+
+static float element(const struct naive *n, const ejki_bthd *view, int64_t t, int64_t h,
+                     int64_t d) {
+    return load(n, view->data, t * view->stride_t + h * view->stride_h + d);
+}
+
+static float row_at(const struct naive *n, const ejki_bthd *view, int64_t d) {
+    return element(n, view, n->i, n->h, d);
 }
 
 static float key_at(const struct naive *n, const ejki_bthd *view, int64_t j, int64_t d) {
-    return element(view, n->b, j, n->h / n->c->problem.forward.group, d);
+    return element(n, view, j, n->h / n->v->forward.group, d);
+}
+
+static float rounded(ejk_dtype dtype, float value) {
+    uint16_t bits[2];
+    if (dtype == EJK_DTYPE_F32) return value;
+    flash_store(dtype, bits, 0, (double)value);
+    return (float)flash_load(dtype, bits, 0);
 }
 
 static void add(const struct naive *n, int gradient, int64_t index, float term) {
@@ -127,12 +147,12 @@ static void add(const struct naive *n, int gradient, int64_t index, float term) 
 }
 
 static float naive_score(const struct naive *n, int64_t j, float *slope) {
-    const ejki_flash_problem *p = &n->c->problem.forward;
+    const ejki_flash_problem *p = &n->v->forward;
     const float scale = (float)p->scale, cap = (float)p->soft_cap;
     float z = 0, size = 0;
     for (int64_t k = 0; k < p->head_dim; k++) {
         const int64_t d = ordered(n, k, p->head_dim);
-        float q = element(&p->query, n->b, n->i, n->h, d);
+        float q = row_at(n, &p->query, d);
         if (n->backwards) q *= scale;
         const float term = q * key_at(n, &p->key, j, d);
         z += term;
@@ -147,8 +167,7 @@ static float naive_score(const struct naive *n, int64_t j, float *slope) {
     }
     if (p->has_bias) {
         const float bias =
-            ((const ejki_float *)p->bias.data)[n->b * p->bias.stride_b + n->h * p->bias.stride_h +
-                                               n->i * p->bias.stride_t + j];
+            load(n, p->bias.data, n->h * p->bias.stride_h + n->i * p->bias.stride_t + j);
         z += bias;
         if (isfinite(bias)) size += fabsf(bias);
     }
@@ -157,17 +176,16 @@ static float naive_score(const struct naive *n, int64_t j, float *slope) {
 }
 
 static float naive_delta(const struct naive *n) {
-    const ejki_flash_vjp_problem *v = &n->c->problem;
+    const ejki_flash_vjp_problem *v = n->v;
     const ejki_flash_problem *p = &v->forward;
     float delta = 0;
     for (int64_t k = 0; k < p->value_dim; k++) {
         const int64_t d = ordered(n, k, p->value_dim);
-        delta +=
-            element(&v->out_cotangent, n->b, n->i, n->h, d) * element(&p->out, n->b, n->i, n->h, d);
+        delta += row_at(n, &v->out_cotangent, d) * row_at(n, &p->out, d);
     }
     if (v->has_lse_cotangent) {
         const ejki_bht *l = &v->lse_cotangent;
-        delta -= l->data[n->b * l->stride_b + n->h * l->stride_h + n->i * l->stride_t];
+        delta -= l->data[n->h * l->stride_h + n->i * l->stride_t];
     }
     return delta;
 }
@@ -175,7 +193,7 @@ static float naive_delta(const struct naive *n) {
 static int64_t bias_place(const struct naive *n, int64_t j) {
     const ejki_flash_problem *p = &n->c->problem.forward;
     const struct flash_traits *t = &n->c->forward.traits;
-    int64_t row = t->bias_batch ? n->b : 0;
+    int64_t row = t->bias_batch ? n->sequence : 0;
     row = row * (t->bias_heads ? p->query_heads : 1) + (t->bias_heads ? n->h : 0);
     row = row * (t->bias_queries ? p->queries : 1) + (t->bias_queries ? n->i : 0);
     return row * p->keys + j;
@@ -188,13 +206,13 @@ static void spread(const struct naive *n, int gradient, int64_t index, float ter
 /* What one visible pair adds everywhere. `size` stands for dz before anything cancels. */
 static void naive_pair(const struct naive *n, int64_t j, float kept, float dz, float size,
                        float slope) {
-    const ejki_flash_vjp_problem *v = &n->c->problem;
+    const ejki_flash_vjp_problem *v = n->v;
     const ejki_flash_problem *p = &v->forward;
-    const float scale = (float)p->scale;
-    const int64_t query = (n->b * p->queries + n->i) * p->query_heads + n->h;
-    const int64_t key = (n->b * p->keys + j) * p->kv_heads + n->h / p->group;
+    const float scale = (float)p->scale, rest = rounded(n->o->dtype, kept);
+    const int64_t query = (n->query + n->i) * p->query_heads + n->h;
+    const int64_t key = (n->key + j) * p->kv_heads + n->h / p->group;
     for (int64_t d = 0; d < p->value_dim; d++) {
-        const float term = kept * element(&v->out_cotangent, n->b, n->i, n->h, d);
+        const float term = rest * row_at(n, &v->out_cotangent, d);
         if (kept != 0) add(n, VJP_VALUE, key * p->value_dim + d, term);
         spread(n, VJP_VALUE, key * p->value_dim + d, term);
     }
@@ -202,9 +220,9 @@ static void naive_pair(const struct naive *n, int64_t j, float kept, float dz, f
         add(n, VJP_BIAS, bias_place(n, j), dz);
         spread(n, VJP_BIAS, bias_place(n, j), size);
     }
-    const float dx = scale * (dz * slope), most = scale * size;
+    const float dx = rounded(n->o->dtype, scale * (dz * slope)), most = scale * size;
     for (int64_t d = 0; d < p->head_dim; d++) {
-        const float k = key_at(n, &p->key, j, d), q = element(&p->query, n->b, n->i, n->h, d);
+        const float k = key_at(n, &p->key, j, d), q = row_at(n, &p->query, d);
         add(n, VJP_QUERY, query * p->head_dim + d, dx * k);
         spread(n, VJP_QUERY, query * p->head_dim + d, most * k);
         add(n, VJP_KEY, key * p->head_dim + d, dx * q);
@@ -213,26 +231,22 @@ static void naive_pair(const struct naive *n, int64_t j, float kept, float dz, f
 }
 
 static void naive_row(const struct naive *n) {
-    const ejki_flash_vjp_problem *v = &n->c->problem;
+    const ejki_flash_vjp_problem *v = n->v;
     const ejki_flash_problem *p = &v->forward;
-    const float lse =
-        p->lse.data[n->b * p->lse.stride_b + n->h * p->lse.stride_h + n->i * p->lse.stride_t];
+    const float lse = p->lse.data[n->h * p->lse.stride_h + n->i * p->lse.stride_t];
     if (lse == -INFINITY) return;
     const float delta = naive_delta(n), factor = (float)ejki_dropout_factor(p->dropout);
     for (int64_t k = 0; k < p->keys; k++) {
         const int64_t j = ordered(n, k, p->keys);
-        if (!flash_visible(p, n->b, n->h, n->i, j)) continue;
+        if (!flash_visible(p, 0, n->h, n->i, j)) continue;
         float slope, product = 0, size = 0;
         const float weight = expf(naive_score(n, j, &slope) - lse);
         n->o->pairs += n->measures;
         if (weight == 0) continue;
-        const float m = p->dropout == 0                              ? 1
-                        : ejki_dropout_keeps(p, n->b, n->h, n->i, j) ? factor
-                                                                     : 0;
+        const float m = p->dropout == 0 ? 1 : ejki_dropout_keeps(p, 0, n->h, n->i, j) ? factor : 0;
         for (int64_t e = 0; e < p->value_dim && m != 0; e++) {
             const int64_t d = ordered(n, e, p->value_dim);
-            const float term =
-                element(&v->out_cotangent, n->b, n->i, n->h, d) * key_at(n, &p->value, j, d);
+            const float term = row_at(n, &v->out_cotangent, d) * key_at(n, &p->value, j, d);
             product += term;
             size += fabsf(term);
         }
@@ -241,7 +255,7 @@ static void naive_row(const struct naive *n) {
     }
     const int64_t head = p->sink_stride_h == 0 ? 0 : n->h / p->sink_group;
     for (int64_t s = 0; p->has_sinks && s < p->sink_count; s++) {
-        const float sink = ((const ejki_float *)p->sinks)[head * p->sink_stride_h + s];
+        const float sink = load(n, p->sinks, head * p->sink_stride_h + s);
         const float term = -expf(sink - lse) * delta;
         add(n, VJP_SINKS, head * p->sink_count + s, term);
         spread(n, VJP_SINKS, head * p->sink_count + s, term);
@@ -252,18 +266,28 @@ static void naive_gradients(struct vjp_oracle *o, const struct vjp_case *c, int 
     const ejki_flash_problem *p = &c->problem.forward;
     struct naive n = {
         .c = c, .o = o, .to = o->naive[which], .backwards = which == 1, .measures = which == 0};
-    const int64_t rows = p->batch * p->query_heads * p->queries;
-    for (int64_t k = 0; k < rows; k++) {
-        const int64_t row = ordered(&n, k, rows);
-        n.b = row / p->queries / p->query_heads;
-        n.h = row / p->queries % p->query_heads;
-        n.i = row % p->queries;
-        naive_row(&n);
+    const bool tokens = p->layout == EJKI_FLASH_TOKENS;
+    for (int64_t m = 0; m < p->batch; m++) {
+        n.sequence = ordered(&n, m, p->batch);
+        const ejki_flash_vjp_problem own = ejki_flash_vjp_part(&c->problem, n.sequence);
+        n.v = &own;
+        n.query = tokens ? c->ends[0][n.sequence] : n.sequence * p->queries;
+        n.key = tokens ? c->ends[1][n.sequence] : n.sequence * p->keys;
+        const int64_t rows = own.forward.query_heads * own.forward.queries;
+        for (int64_t k = 0; k < rows; k++) {
+            const int64_t row = ordered(&n, k, rows);
+            n.h = row / own.forward.queries;
+            n.i = row % own.forward.queries;
+            naive_row(&n);
+        }
     }
+    for (int i = 0; i < VJP_GRADIENTS; i++)
+        for (int64_t k = 0; k < o->count[i]; k++)
+            n.to[i][k] = (double)rounded(o->dtype, (float)n.to[i][k]);
 }
 
 void vjp_oracle_create(struct vjp_oracle *o, const struct vjp_case *c) {
-    *o = (struct vjp_oracle){.rows = c->rows[VJP_QUERY]};
+    *o = (struct vjp_oracle){.rows = c->rows[VJP_QUERY], .dtype = c->problem.forward.dtype};
     for (int i = 0; i < VJP_GRADIENTS; i++) {
         o->count[i] = c->rows[i] * c->width[i];
         o->exact[i] = doubles(o->count[i]);
@@ -297,12 +321,27 @@ static void measure(struct norms *norms, double value) {
     norms->largest = fmax(norms->largest, fabs(value));
 }
 
+/* What is expected: beyond what an f16 holds, infinity. Where rounding decides, what there is. */
+static double overflowed(ejk_dtype dtype, double exact, double got) {
+    const double limit = 65520, size = fabs(exact);
+    if (dtype != EJK_DTYPE_F16 || !(size > 0.99 * limit)) return exact;
+    if (size < 1.01 * limit && (got > 0) == (exact > 0) && fabs(got) >= 0.98 * limit) return got;
+    return size > limit ? copysign((double)INFINITY, exact) : exact;
+}
+
+static double epsilon(ejk_dtype dtype) {
+    return dtype == EJK_DTYPE_F32    ? (double)FLT_EPSILON
+           : dtype == EJK_DTYPE_BF16 ? 0x1p-7
+                                     : 0x1p-10;
+}
+
 bool vjp_oracle_accepts(const struct vjp_oracle *o, int gradient, const float *got, double *worst,
                         char *why, size_t room) {
     struct norms size = {0}, sum = {0}, error = {0}, naive[2] = {{0}};
     int64_t farthest = 0;
     for (int64_t n = 0; n < o->count[gradient]; n++) {
-        const double exact = o->exact[gradient][n], value = (double)got[n];
+        const double value = (double)got[n];
+        const double exact = overflowed(o->dtype, o->exact[gradient][n], value);
         if (!isfinite(exact)) {
             if (!isfinite(value)) continue;
         } else if (isfinite(value)) {
@@ -320,16 +359,20 @@ bool vjp_oracle_accepts(const struct vjp_oracle *o, int gradient, const float *g
         return false;
     }
     if (error.largest == 0) return true;
-    double eps_f = 4 * FLT_EPSILON * size.frobenius, eps_l = 4 * FLT_EPSILON * size.largest;
+    const double eps = epsilon(o->dtype);
+    double eps_f = 4 * eps * size.frobenius, eps_l = 4 * eps * size.largest;
     /* Few numbers; rows with so few keys that weights are 1; all keys alike, so that everything cancels. */
     if (o->rows < 16 || o->count[gradient] < 64 || o->pairs < 4 * o->rows ||
         size.frobenius < 0x1p-10 * sum.frobenius) {
-        eps_f = 4 * FLT_EPSILON * (1 + o->magnitude) * fmax(size.frobenius, sum.frobenius);
-        eps_l = 4 * FLT_EPSILON * (1 + o->magnitude) * fmax(size.largest, sum.largest);
+        eps_f = 4 * eps * (1 + o->magnitude) * fmax(size.frobenius, sum.frobenius);
+        eps_l = 4 * eps * (1 + o->magnitude) * fmax(size.largest, sum.largest);
     }
     const double times = o->magnitude > 1000 ? 4 : 2;
-    const double most_f = times * fmax(naive[0].frobenius, naive[1].frobenius) + eps_f;
-    const double most_l = times * fmax(naive[0].largest, naive[1].largest) + eps_l;
+    /* Below the normal numbers of f16 all are the same distance apart. */
+    const double least = o->dtype == EJK_DTYPE_F16 ? 0x1p-24 : 0;
+    const double most_f = times * fmax(naive[0].frobenius, naive[1].frobenius) + eps_f +
+                          least * sqrt((double)o->count[gradient]);
+    const double most_l = times * fmax(naive[0].largest, naive[1].largest) + eps_l + least;
     const double used = fmax(error.frobenius / most_f, error.largest / most_l);
     if (used <= 1) {
         *worst = fmax(*worst, used);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What gradients of flash attention should be, by the reference in f64, and how far f32 may be from it: twice the
- * error of a naive evaluation plus 4 eps (SEMANTICS section 5). Naive: every operation rounded to f32, weights
- * from the lse that was given, sums in two orders of which the larger error counts. Where few numbers make
+ * What gradients of flash attention should be, by the reference in f64, and how far others may be from it: twice
+ * the error of a naive evaluation plus 4 eps (SEMANTICS section 5). Naive: every operation rounded to f32, weights
+ * from the lse that was given, weights and slopes rounded to the type of the tensors before they are multiplied,
+ * sums in two orders of which the larger error counts, rounded to the type at the end. Where few numbers make
  * that a matter of luck, eps is relative to what is added rather than to what remains of it.
  */
 #ifndef TESTS_VJP_ORACLE_H
@@ -16,6 +17,7 @@ struct vjp_oracle {
     int64_t count[VJP_GRADIENTS];
     double magnitude;    /* largest Σ |scale·q·k| + |bias| of a visible key */
     int64_t rows, pairs; /* of which a row sees a key */
+    ejk_dtype dtype;
 };
 
 /* Exits the process without memory. */

@@ -4,13 +4,14 @@
  * measured against. Weights and the row's output are computed anew instead of taken from the forward pass, so
  * that no rounding of its results gets in.
  *
- * A task is a key head of a batch entry: its keys' gradients are summed in the order of heads and rows, whatever
- * the number of threads. Gradients that several tasks share, those of bias and sinks, are summed by one worker.
+ * A task is a key head of a sequence, which without packed ones is a batch entry: its keys' gradients are summed
+ * in the order of heads and rows, whatever the number of threads. Gradients that several tasks share, those of
+ * bias and sinks, are summed by one worker.
  */
 #include "base/base.h"
 #include "kernels/flash_attention/dropout.h"
 #include "kernels/flash_attention/reference_row.h"
-#include "kernels/flash_attention/vjp_problem.h"
+#include "kernels/flash_attention/sequences.h"
 
 #include <ejkernel/registry.h>
 
@@ -58,16 +59,17 @@ static bool layout_of(const ejki_flash_vjp_problem *v, layout *out) {
 }
 
 typedef struct task {
-    const ejki_flash_vjp_problem *v;
-    const layout *at;
+    const ejki_flash_vjp_problem *v, *whole; /* the sequence's, and that of all */
+    int64_t sequence;
+    const layout *at; /* of the whole */
     double *scratch, *shared;
 } task;
 
 /* The row's place in the sums of the bias' gradient. */
 static double *bias_row(const task *t, const reference_row *row) {
-    const ejki_flash_problem *p = row->problem;
+    const ejki_flash_problem *p = &t->whole->forward;
     const ejki_bias_gradient *bias = &t->v->d_bias;
-    int64_t index = bias->stride_b ? row->b : 0;
+    int64_t index = bias->stride_b ? t->sequence : 0;
     index = index * (bias->stride_h ? p->query_heads : 1) + (bias->stride_h ? row->h : 0);
     index = index * (bias->stride_t ? p->queries : 1) + (bias->stride_t ? row->i : 0);
     return t->shared + t->at->bias + index * p->keys;
@@ -162,26 +164,26 @@ static void differentiate_row(const task *t, reference_row *row) {
 }
 
 /* Writes the sums of a key head. */
-static void write_keys(const task *t, int64_t b, int64_t head, const ejki_bthd *target,
-                       int64_t sums, int64_t width) {
+static void write_keys(const task *t, int64_t head, const ejki_bthd *target, int64_t sums,
+                       int64_t width) {
     const ejki_flash_problem *p = &t->v->forward;
     for (int64_t j = 0; j < p->keys; j++)
         for (int64_t d = 0; d < width; d++)
-            row_store(p->dtype, target->data,
-                      b * target->stride_b + j * target->stride_t + head * target->stride_h + d,
+            row_store(p->dtype, target->data, j * target->stride_t + head * target->stride_h + d,
                       t->scratch[sums + j * width + d]);
 }
 
-static void differentiate_head(const task *t, int64_t b, int64_t kv_head) {
+static void differentiate_head(const task *t, int64_t kv_head) {
     const ejki_flash_problem *p = &t->v->forward;
-    for (int64_t n = t->at->key; n < t->at->worker; n++) t->scratch[n] = 0;
+    for (int64_t n = 0; n < p->keys * p->head_dim; n++) t->scratch[t->at->key + n] = 0;
+    for (int64_t n = 0; n < p->keys * p->value_dim; n++) t->scratch[t->at->value + n] = 0;
     for (int64_t g = 0; g < p->group; g++)
         for (int64_t i = 0; i < p->queries; i++) {
-            reference_row row = {.problem = p, .b = b, .h = kv_head * p->group + g, .i = i};
+            reference_row row = {.problem = p, .h = kv_head * p->group + g, .i = i};
             differentiate_row(t, &row);
         }
-    if (t->v->wants_key) write_keys(t, b, kv_head, &t->v->d_key, t->at->key, p->head_dim);
-    if (t->v->wants_value) write_keys(t, b, kv_head, &t->v->d_value, t->at->value, p->value_dim);
+    if (t->v->wants_key) write_keys(t, kv_head, &t->v->d_key, t->at->key, p->head_dim);
+    if (t->v->wants_value) write_keys(t, kv_head, &t->v->d_value, t->at->value, p->value_dim);
 }
 
 static void write_shared(const task *t) {
@@ -231,14 +233,25 @@ static void work(void *argument, int64_t index) {
     layout at = {0};
     if (!layout_of(v, &at)) return; /* prepare() refused these */
     double *all = run->workspace;
-    const task t = {v, &at, all + index * at.worker, all + run->workers * at.worker};
+    task t = {.whole = v,
+              .at = &at,
+              .scratch = all + index * at.worker,
+              .shared = all + run->workers * at.worker};
     for (int64_t n = 0; n < at.bias_count + at.sinks_count; n++) t.shared[n] = 0;
-    for (int64_t n = index; n < p->batch * p->kv_heads; n += run->workers)
-        differentiate_head(&t, n / p->kv_heads, n % p->kv_heads);
+    for (int64_t n = index; n < p->batch * p->kv_heads; n += run->workers) {
+        t.sequence = n / p->kv_heads;
+        const ejki_flash_vjp_problem own = ejki_flash_vjp_part(v, t.sequence);
+        t.v = &own;
+        differentiate_head(&t, n % p->kv_heads);
+    }
+    t.v = v;
     write_shared(&t);
+    ejki_flash_vjp_clear(v, index, run->workers);
 }
 
 static ejk_status run(const ejk_run *run) {
+    const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)run->problem)->forward;
+    if (p->layout != EJKI_FLASH_DENSE) EJKI_TRY(ejki_flash_sequences_check(p));
     ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);
     return EJK_OK;
 }

@@ -7,7 +7,7 @@
 #ifndef EJKI_FLASH_ATTENTION_SEQUENCES_H
 #define EJKI_FLASH_ATTENTION_SEQUENCES_H
 
-#include "kernels/flash_attention/problem.h"
+#include "kernels/flash_attention/vjp_problem.h"
 
 /*
  * Checks what only the data says: cumulative lengths start at 0, do not decrease and end within the tensors.
@@ -21,7 +21,17 @@ int64_t ejki_flash_parts(const ejki_flash_problem *p);
 /* Query rows of one head of a part. */
 int64_t ejki_flash_part_queries(const ejki_flash_problem *p, int64_t part);
 
-/* A part as a problem of its own. Lengths have been checked. */
+/* Queries and keys of a part. */
+void ejki_flash_part_lengths(const ejki_flash_problem *p, int64_t part, int64_t *queries,
+                             int64_t *keys);
+
+/* A part as a problem of its own. Lengths have been checked. Of a dense problem, a batch entry. */
 ejki_flash_problem ejki_flash_part(const ejki_flash_problem *p, int64_t part);
+
+/* The same of gradients, those of a sequence: its place in the gradient of the bias may be that of others too. */
+ejki_flash_vjp_problem ejki_flash_vjp_part(const ejki_flash_vjp_problem *v, int64_t sequence);
+
+/* Writes what gradients of tokens of no sequence are, 0. Of `workers`, worker `index` writes its share. */
+void ejki_flash_vjp_clear(const ejki_flash_vjp_problem *v, int64_t index, int64_t workers);
 
 #endif

@@ -6,7 +6,6 @@
 #define TILE_VECTORS       2
 #define TILE_STREAMS       0
 #define TILE_ROW_COUNTS(X) X(6) X(4) X(2) X(1)
-#define VJP_SYMBOL         ejki_flash_attention_vjp_f32_avx2
-#define VJP_ID             "f32/avx2/vjp"
+#define VJP_TIER           avx2
 #define VJP_ISA            EJK_ISA_AVX2
 #include "kernels/flash_attention/vjp_body.h"

@@ -6,7 +6,6 @@
 #define TILE_VECTORS       2
 #define TILE_STREAMS       0
 #define TILE_ROW_COUNTS(X) X(12) X(8) X(4) X(2) X(1)
-#define VJP_SYMBOL         ejki_flash_attention_vjp_f32_avx512
-#define VJP_ID             "f32/avx512/vjp"
+#define VJP_TIER           avx512
 #define VJP_ISA            EJK_ISA_AVX512
 #include "kernels/flash_attention/vjp_body.h"

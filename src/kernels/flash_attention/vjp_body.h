@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients of flash attention in f32, tiled. vjp_problem.h has the formulas.
+ * Gradients of flash attention, tiled. vjp_problem.h has the formulas. Tensors are f32, bf16 or f16; packing
+ * makes floats of them, everything after is f32, and results are rounded once.
  *
  * The rows of a key head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task
  * is a block of keys of a key head: its keys and values are packed once, and the gradients of both are summed in
@@ -10,7 +11,7 @@
  *     slopes = weights ∘ (cotangent · valueᵀ − δ)    d_key += slopesᵀ · query
  *
  * are made while both lie in the first-level cache; after the last panel, d_query += slopes · key, straight
- * into the result, whose rows were 0. These sums have many writers: a block of rows takes contributions in the
+ * into the result, whose rows were 0, or in 16 bits into an f32 copy of it. These sums have many writers: a block of rows takes contributions in the
  * order of blocks of keys, each task waiting for its turn. Tasks are handed out in that order, so the one that
  * is waited for is always at work; they soon run one block behind the other and hardly wait at all.
  *
@@ -21,13 +22,13 @@
  * Hidden places. A hidden weight is an exact 0, and so is its slope, whatever was computed there. 0 · inf would
  * still be NaN, so what is packed is looked at; where anything is not finite, sums skip coefficients of 0.
  *
- * The includer defines what product_body.h asks for, and VJP_SYMBOL, VJP_ID and VJP_ISA.
+ * The includer defines what product_body.h asks for, and VJP_TIER, its name in symbols, and VJP_ISA.
  */
 #include <ejkernel/registry.h>
 
 #include "base/base.h"
 #include "kernels/flash_attention/dropout.h"
-#include "kernels/flash_attention/vjp_problem.h"
+#include "kernels/flash_attention/sequences.h"
 
 #include <math.h>
 #include <sched.h>
@@ -36,29 +37,25 @@
 
 #include "kernels/simd/vec_math.h"
 #include "kernels/flash_attention/vjp_products.h"
-#include "kernels/flash_attention/scores_body.h"
 #include "kernels/flash_attention/vjp_scores.h"
 #include "kernels/flash_attention/vjp_plan.h"
+#include "kernels/flash_attention/vjp_rows.h"
 
-/* What the workers of one run share. */
-typedef struct vjp_shared {
-    const ejki_flash_vjp_problem *problem;
-    vjp_plan plan;
-    float *workers_memory, *lse, *delta;
-    _Atomic int32_t *turns; /* of each block of rows: blocks of keys that have been added */
-    int32_t workers;
-    _Atomic int64_t next;
-} vjp_shared;
-
-/* One worker's memory and the task it is at. */
+/* One worker's memory and the task it is at. Sequences and batch entries are problems of their own. */
 typedef struct vjp_worker {
     vjp_shared *shared;
+    ejki_flash_vjp_problem own;
+    vjp_plan plan;
     vjp_block block;
     float *keys_across, *values_across, *keys, *d_keys, *d_values, *rows, *cotangents, *slopes;
     float *weights, *tile;
-    int64_t batch, kv_head, head; /* head: of all batches */
+    vjp_range seeing[TILE_COLUMNS]; /* rows that see the columns of a panel from here on */
+    int64_t sequence, kv_head;
+    int64_t first_row; /* of the head, among those of all */
+    _Atomic int32_t *turns;
     int64_t key_block, key, key_end, panels;
     int64_t row, count;  /* of the block of rows */
+    int64_t next_row;    /* of the one after it; all rows if there is none */
     int64_t ahead, pace; /* rows asked for ahead of time, and how many at each product */
     bool keys_finite, rows_finite;
 } vjp_worker;
@@ -68,7 +65,7 @@ typedef struct vjp_worker {
 static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     const vjp_plan *t = &shared->plan;
     float *memory = shared->workers_memory + index * t->worker_floats;
-    *w = (vjp_worker){.shared = shared};
+    *w = (vjp_worker){.shared = shared, .sequence = -1};
     w->keys_across = memory + t->keys_across_at;
     w->values_across = memory + t->values_across_at;
     w->keys = memory + t->keys_at;
@@ -79,30 +76,52 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     w->slopes = memory + t->slopes_at;
     w->weights = memory + t->weights_at;
     w->tile = memory + t->tile_at;
-    w->block = (vjp_block){.problem = shared->problem,
-                           .general = t->general,
+    w->block = (vjp_block){.problem = &w->own,
                            .scale = (float)shared->problem->forward.scale,
                            .row = (flash_row *)(void *)(memory + t->row_at),
                            .tile = (vjp_tile *)(void *)(memory + t->tiles_at),
                            .caps = memory + t->caps_at,
                            .kept = memory + t->kept_at,
-                           .allowed = (uint8_t *)(void *)(memory + t->allowed_at)};
+                           .seen = (uint32_t *)(void *)(memory + t->seen_at),
+                           .ids = (vjp_ids *)(void *)(memory + t->ids_at),
+                           .cell = (ejki_cell *)(void *)(memory + t->cells_at),
+                           .cells = t->cells,
+                           .most_panels = t->keys / TILE_COLUMNS,
+                           .bias = t->bias_heads > 0 ? memory + t->bias_at : NULL,
+                           .bias_step = t->bias_queries};
+    w->block.tile->any = (uint32_t *)(void *)(memory + t->words_at);
+    const ejki_flash_vjp_problem *v = shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    w->block.looks = p->has_mask || p->has_segments || t->cells > 0;
+    w->block.rescales = p->soft_cap != 0 || p->has_bias;
+    w->block.bends = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
+}
+
+static void vjp_enter(vjp_worker *w, int64_t sequence) {
+    const vjp_shared *shared = w->shared;
+    if (w->sequence == sequence) return;
+    w->sequence = sequence;
+    w->own = ejki_flash_vjp_part(shared->problem, sequence);
+    w->plan = shared->plan;
+    if (shared->problem->forward.layout != EJKI_FLASH_DENSE)
+        vjp_plan_enter(&w->plan, &shared->tasks.sequence[sequence]);
+    w->block.bias_keys = w->plan.keys;
 }
 
 static void vjp_pack_keys(vjp_worker *w) {
-    const ejki_flash_problem *p = &w->shared->problem->forward;
-    const vjp_plan *t = &w->shared->plan;
+    const ejki_flash_problem *p = &w->own.forward;
+    const vjp_plan *t = &w->plan;
     const int64_t turn = t->keys * TILE_COLUMNS, count = w->key_end - w->key;
-    pack_transposed(flash_key(p, w->batch, w->kv_head, w->key), p->key.stride_t, count, p->head_dim,
-                    w->keys_across);
+    pack_transposed_any(p->dtype, flash_key(p, 0, w->kv_head, w->key), p->key.stride_t, count,
+                        p->head_dim, w->keys_across);
     if (t->wants_slopes)
-        pack_transposed(flash_value(p, w->batch, w->kv_head, w->key), p->value.stride_t, count,
-                        p->value_dim, w->values_across);
+        pack_transposed_any(p->dtype, flash_value(p, 0, w->kv_head, w->key), p->value.stride_t,
+                            count, p->value_dim, w->values_across);
     vf probe = v_zero();
-    for (int64_t j = 0; w->shared->problem->wants_query && j < w->panels * TILE_COLUMNS; j++) {
+    for (int64_t j = 0; w->own.wants_query && j < w->panels * TILE_COLUMNS; j++) {
         float *target = w->keys + j * TILE_COLUMNS;
         if (j < count)
-            probe = vjp_pack_row(flash_key(p, w->batch, w->kv_head, w->key + j), p->head_dim,
+            probe = vjp_pack_row(p->dtype, flash_key(p, 0, w->kv_head, w->key + j), p->head_dim,
                                  target, turn, probe);
         else
             for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS, target += turn)
@@ -116,56 +135,49 @@ static void vjp_pack_keys(vjp_worker *w) {
 /* Writes factor times the sums of the task's keys. */
 static void vjp_write_keys(const vjp_worker *w, const ejki_bthd *target, const float *sums,
                            int64_t width, float factor) {
-    const int64_t turn = w->shared->plan.keys * TILE_COLUMNS;
+    const int64_t turn = w->plan.keys * TILE_COLUMNS;
+    const ejk_dtype dtype = w->own.forward.dtype;
     const vf scale = v_set1(factor);
+    enum { AHEAD = 8 };
     for (int64_t key = w->key; key < w->key_end; key++, sums += TILE_COLUMNS) {
-        float *out =
-            flash_place(target->data, w->batch * target->stride_b + w->kv_head * target->stride_h +
-                                          key * target->stride_t);
+        char *out = flash_key_at(target, dtype, 0, w->kv_head, key);
+        if (key + AHEAD < w->key_end) /* rows of a head lie apart: nobody else asks for them */
+            for (int64_t n = 0; n < width * element_size(dtype); n += 64)
+                __builtin_prefetch(
+                    (char *)flash_key_at(target, dtype, 0, w->kv_head, key + AHEAD) + n, 1, 2);
         for (int64_t d = 0; d < width; d += VL) {
             const vf v = v_mul(v_load(sums + d / TILE_COLUMNS * turn + d % TILE_COLUMNS), scale);
-            if (width - d >= VL)
-                v_store(out + d, v);
-            else
-                v_store_first(out + d, v, width - d);
+            v_narrow_some(dtype, element_at(dtype, out, d), v, width - d);
         }
     }
 }
 
 /* ---- A block of rows ------------------------------------------------------------------------------- */
 
-static const float *vjp_cotangent(const ejki_flash_vjp_problem *v, const flash_row *r) {
-    const ejki_bthd *t = &v->out_cotangent;
-    return flash_place(t->data,
-                       r->batch * t->stride_b + r->query * t->stride_t + r->head * t->stride_h);
-}
-
 /* Rows that see nothing are packed as 0: their cotangents count nowhere. */
 static void vjp_pack_rows(vjp_worker *w) {
-    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const int64_t turn = w->shared->plan.rows * TILE_COLUMNS;
+    const int64_t turn = w->plan.rows * TILE_COLUMNS;
     vf probe = v_zero();
     for (int64_t i = 0; i < w->count; i++) {
         const flash_row *r = &w->block.row[i];
         const bool blank = w->block.lse[i] == -INFINITY;
-        probe = vjp_pack_row(flash_query(p, r), blank ? 0 : p->head_dim, w->rows + i * TILE_COLUMNS,
-                             turn, probe);
-        probe = vjp_pack_row(vjp_cotangent(v, r), blank ? 0 : p->value_dim,
+        probe = vjp_pack_row(p->dtype, flash_query(p, r), blank ? 0 : p->head_dim,
+                             w->rows + i * TILE_COLUMNS, turn, probe);
+        probe = vjp_pack_row(p->dtype, vjp_cotangent(v, r), blank ? 0 : p->value_dim,
                              w->cotangents + i * TILE_COLUMNS, turn, probe);
         if (!blank) continue;
-        for (int64_t d = 0; d < w->shared->plan.head_panels; d++)
+        for (int64_t d = 0; d < w->plan.head_panels; d++)
             memset(w->rows + d * turn + i * TILE_COLUMNS, 0, TILE_COLUMNS * sizeof(float));
-        for (int64_t d = 0; d < w->shared->plan.value_panels; d++)
+        for (int64_t d = 0; d < w->plan.value_panels; d++)
             memset(w->cotangents + d * turn + i * TILE_COLUMNS, 0, TILE_COLUMNS * sizeof(float));
     }
     w->rows_finite = vjp_is_finite(probe);
 }
 
-static void vjp_ask(const void *data, int64_t element, int64_t width) {
-    const char *at = (const char *)flash_place(data, element);
-    const char *end = at + width * (int64_t)sizeof(float);
-    for (; at < end; at += 64) __builtin_prefetch(at, 0, 2);
+static void vjp_ask(const char *at, int64_t bytes) {
+    for (const char *end = at + bytes; at < end; at += 64) __builtin_prefetch(at, 0, 2);
 }
 
 /*
@@ -174,97 +186,111 @@ static void vjp_ask(const void *data, int64_t element, int64_t width) {
  * few sets of the second-level cache and so come from further away each time.
  */
 static void vjp_ahead(vjp_worker *w) {
-    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const vjp_plan *t = &w->shared->plan;
+    const vjp_plan *t = &w->plan;
     const int64_t end = ejki_min(w->count, w->ahead + w->pace);
     for (; w->ahead < end; w->ahead++) {
         const flash_row *r = &w->block.row[w->ahead];
         if (v->wants_query)
-            vjp_ask(v->d_query.data,
-                    r->batch * v->d_query.stride_b + r->query * v->d_query.stride_t +
-                        r->head * v->d_query.stride_h,
-                    p->head_dim);
-        const int64_t next = w->row + t->rows + w->ahead;
+            vjp_ask((const char *)vjp_query_sum(w->shared, v, r, w->first_row + w->row + w->ahead),
+                    p->head_dim * (int64_t)sizeof(float));
+        const int64_t next = w->next_row + w->ahead;
         if (next >= t->all_rows) continue;
-        const int64_t query = p->group == 1 ? next : next / p->group;
-        const int64_t head = w->kv_head * p->group + next - query * p->group;
-        vjp_ask(p->query.data,
-                w->batch * p->query.stride_b + query * p->query.stride_t + head * p->query.stride_h,
-                p->head_dim);
-        const ejki_bthd *c = &v->out_cotangent;
-        vjp_ask(c->data, w->batch * c->stride_b + query * c->stride_t + head * c->stride_h,
-                p->value_dim);
+        flash_row other = {.batch = 0};
+        other.query = p->group == 1 ? next : next / p->group;
+        other.head = w->kv_head * p->group + next - other.query * p->group;
+        vjp_ask(flash_query(p, &other), p->head_dim * element_size(p->dtype));
+        vjp_ask(vjp_cotangent(v, &other), p->value_dim * element_size(p->dtype));
     }
 }
 
-/* d += aᵀ · b over rows [first, end) of the block, for the keys of a panel; `width` columns of d. */
-static void vjp_add_keys(const vjp_worker *w, const float *a, const float *b, float *d,
-                         int64_t width, int64_t first, int64_t end) {
-    const int64_t b_turn = w->shared->plan.rows * TILE_COLUMNS;
-    const int64_t d_turn = w->shared->plan.keys * TILE_COLUMNS;
-    a += first * TILE_COLUMNS;
-    b += first * TILE_COLUMNS;
+/* Rows of the block that see any of `columns` of a panel: from the first tile of such to the last. */
+static vjp_range vjp_rows_of(const vjp_worker *w, int64_t panel, uint32_t columns) {
+    vjp_range rows = {w->count, 0};
+    for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
+        if (!(tile->any[panel] & columns)) continue;
+        rows.first = ejki_min(rows.first, tile->first);
+        rows.end = tile->first + tile->rows;
+    }
+    return rows;
+}
+
+/* d += aᵀ · b over those rows of the block that see them, for the keys of a panel; `width` columns of d. */
+static void vjp_add_keys(vjp_worker *w, int64_t panel, const float *a, const float *b, float *d,
+                         int64_t width) {
+    const int64_t b_turn = w->plan.rows * TILE_COLUMNS;
+    const int64_t d_turn = w->plan.keys * TILE_COLUMNS;
     if (!w->rows_finite) {
-        for (int64_t i = 0; i < end - first; i++)
+        const vjp_range seen = vjp_rows_of(w, panel, VJP_EVERY);
+        for (int64_t i = seen.first; i < seen.end; i++)
             for (int64_t j = 0; j < TILE_COLUMNS; j++)
                 if (a[i * TILE_COLUMNS + j] != 0)
                     vjp_add_row(a[i * TILE_COLUMNS + j], width, b + i * TILE_COLUMNS, b_turn,
                                 d + j * TILE_COLUMNS, d_turn);
         return;
     }
+    for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
+        rows = product_rows(TILE_COLUMNS - j);
+        w->seeing[j] =
+            vjp_rows_of(w, panel, (uint32_t)((UINT64_C(1) << (j + rows)) - (UINT64_C(1) << j)));
+    }
     for (int64_t column = 0; column < width; column += TILE_COLUMNS, b += b_turn, d += d_turn)
         for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
             rows = product_rows(TILE_COLUMNS - j);
+            const vjp_range seen = w->seeing[j];
+            if (seen.first >= seen.end) continue;
             const vjp_product add =
                 width - column > VL ? vjp_add((int)rows) : vjp_add_one((int)rows);
-            add(end - first, a + j, 0, b, d + j * TILE_COLUMNS, NULL, NULL, 0);
+            add(seen.end - seen.first, a + seen.first * TILE_COLUMNS + j, 0,
+                b + seen.first * TILE_COLUMNS, d + j * TILE_COLUMNS, NULL, NULL, 0);
         }
 }
 
 /* One panel of keys: weights and slopes of the tiles that see it, and what the keys gain by them. */
 static void vjp_panel(vjp_worker *w, int64_t panel) {
-    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const vjp_plan *t = &w->shared->plan;
-    const int64_t key = w->key + panel * TILE_COLUMNS, turn = t->rows * TILE_COLUMNS;
+    const vjp_plan *t = &w->plan;
+    const int64_t turn = t->rows * TILE_COLUMNS;
     float *slopes = w->slopes + panel * turn;
-    int64_t first = w->count, end = 0;
+    bool seen = false;
     for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
-        if (tile->low >= key + TILE_COLUMNS || tile->high <= key) continue;
         const int64_t at = tile->first * TILE_COLUMNS;
+        if (tile->any[panel] == 0) {
+            const size_t size = (size_t)(tile->rows * TILE_COLUMNS) * sizeof(float);
+            memset(w->weights + at, 0, size);
+            memset(slopes + at, 0, size);
+            continue;
+        }
+        seen = true;
         vjp_ahead(w);
-        vjp_scores(&w->block, tile, key, p->head_dim, w->rows + at, turn,
+        vjp_scores(&w->block, tile, panel, p->head_dim, w->rows + at, turn,
                    w->keys_across + panel * TILE_COLUMNS * p->head_dim, w->weights + at);
         if (t->wants_slopes)
-            vjp_slopes_of(&w->block, tile, key, p->value_dim, w->cotangents + at, turn,
+            vjp_slopes_of(&w->block, tile, panel, p->value_dim, w->cotangents + at, turn,
                           w->values_across + panel * TILE_COLUMNS * p->value_dim, w->weights + at,
                           slopes + at);
         else if (p->dropout > 0)
-            vjp_drop(&w->block, tile, key, w->weights + at);
-        first = ejki_min(first, tile->first);
-        end = tile->first + tile->rows;
+            vjp_drop(&w->block, tile, panel, w->weights + at);
     }
-    if (first >= end) return;
+    if (!seen) return;
     const int64_t keys_at = panel * TILE_COLUMNS * TILE_COLUMNS;
     if (v->wants_value)
-        vjp_add_keys(w, w->weights, w->cotangents, w->d_values + keys_at, p->value_dim, first, end);
-    if (v->wants_key)
-        vjp_add_keys(w, slopes, w->rows, w->d_keys + keys_at, p->head_dim, first, end);
+        vjp_add_keys(w, panel, w->weights, w->cotangents, w->d_values + keys_at, p->value_dim);
+    if (v->wants_key) vjp_add_keys(w, panel, slopes, w->rows, w->d_keys + keys_at, p->head_dim);
 }
 
 /* ---- Gradients of queries -------------------------------------------------------------------------- */
 
-/* Adds scale times a tile's columns to rows of d_query. */
+/* Adds scale times a tile's columns to rows of d_query, or to their sums. */
 static void vjp_add_queries(const vjp_worker *w, const vjp_tile *tile, int64_t column,
                             int64_t width) {
-    const ejki_bthd *target = &w->shared->problem->d_query;
+    const int64_t first = w->first_row + w->row + tile->first;
     const vf scale = v_set1(w->block.scale);
     for (int64_t i = 0; i < tile->rows; i++) {
         const flash_row *r = &w->block.row[tile->first + i];
-        float *out =
-            flash_place(target->data, r->batch * target->stride_b + r->query * target->stride_t +
-                                          r->head * target->stride_h + column);
+        float *out = vjp_query_sum(w->shared, &w->own, r, first + i) + column;
         for (int64_t j = 0; j < width; j += VL) {
             const vf v = v_load(w->tile + i * TILE_COLUMNS + j);
             if (width - j >= VL)
@@ -279,7 +305,7 @@ static void vjp_add_queries(const vjp_worker *w, const vjp_tile *tile, int64_t c
 /* slopes · keys of a tile, where coefficients of 0 count nowhere. */
 static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t first,
                          int64_t end) {
-    const vjp_plan *t = &w->shared->plan;
+    const vjp_plan *t = &w->plan;
     const float *keys = w->keys + column * t->keys;
     memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
     for (int64_t i = 0; i < tile->rows; i++)
@@ -293,21 +319,23 @@ static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t colu
 }
 
 static void vjp_queries(vjp_worker *w) {
-    const ejki_flash_problem *p = &w->shared->problem->forward;
-    const vjp_plan *t = &w->shared->plan;
+    const ejki_flash_problem *p = &w->own.forward;
+    const vjp_plan *t = &w->plan;
     const int64_t turn = t->rows * TILE_COLUMNS;
     for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS) {
         const int64_t width = ejki_min(TILE_COLUMNS, p->head_dim - d);
         for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
-            const int64_t low = ejki_max(tile->low, w->key) - w->key;
-            const int64_t high = ejki_min(tile->high, w->key_end) - w->key;
-            if (low >= high) continue;
-            const int64_t first = low / TILE_COLUMNS, end = ejki_cdiv(high, TILE_COLUMNS);
+            int64_t first = 0, end = w->panels;
+            while (first < end && tile->any[first] == 0) first++;
+            while (end > first && tile->any[end - 1] == 0) end--;
+            if (first == end) continue;
+            /* up to the last column that any row sees */
+            const int64_t depth =
+                (end - first - 1) * TILE_COLUMNS + 32 - __builtin_clz(tile->any[end - 1]);
             const vjp_product raw =
                 width > VL ? vjp_raw((int)tile->rows) : vjp_raw_one((int)tile->rows);
             if (w->keys_finite)
-                raw((end - first) * TILE_COLUMNS,
-                    w->slopes + first * turn + tile->first * TILE_COLUMNS, turn,
+                raw(depth, w->slopes + first * turn + tile->first * TILE_COLUMNS, turn,
                     w->keys + d * t->keys + first * TILE_COLUMNS * TILE_COLUMNS, w->tile, NULL,
                     NULL, 0);
             else
@@ -317,7 +345,7 @@ static void vjp_queries(vjp_worker *w) {
     }
 }
 
-/* Waits until `turn` blocks of keys have been added to a block of rows. */
+/* Waits until a block of rows says that it is this turn. */
 static void vjp_wait(_Atomic int32_t *counter, int64_t turn) {
     for (int64_t tries = 0; atomic_load_explicit(counter, memory_order_acquire) != turn; tries++)
         if (tries % 256 == 255) sched_yield();
@@ -325,151 +353,160 @@ static void vjp_wait(_Atomic int32_t *counter, int64_t turn) {
 
 /* ---- Tasks ----------------------------------------------------------------------------------------- */
 
-/* A block of rows beside the task's keys, if any of it sees any of them. */
-static void vjp_rows(vjp_worker *w, int64_t row_block) {
-    vjp_shared *shared = w->shared;
-    const vjp_plan *t = &shared->plan;
-    const ejki_flash_vjp_problem *v = shared->problem;
-    w->row = row_block * t->rows;
-    w->count = ejki_min(t->rows, t->all_rows - w->row);
+/* True if positions and pattern let any row of a block see any key of the task. Leaves its cells. */
+static bool vjp_meets(const vjp_worker *w, int64_t row_block) {
+    const ejki_flash_problem *p = &w->own.forward;
+    const vjp_range rows = vjp_block_rows(&w->plan, row_block);
     int64_t low, high;
-    vjp_extent(&v->forward, w->row, w->count, &low, &high);
-    if (low >= high || low >= w->key_end || high <= w->key) return;
-    const int64_t statistics = w->head * t->all_rows + w->row;
-    w->block.lse = shared->lse + statistics;
-    w->block.delta = shared->delta + statistics;
-    for (int64_t i = 0; i < w->count; i++)
-        w->block.row[i] = flash_row_of(&v->forward, w->batch, w->kv_head, w->row + i);
-    vjp_cut(&w->block, w->row, w->count);
-    vjp_pack_rows(w);
-    w->ahead = 0;
-    w->pace = ejki_cdiv(t->rows, w->panels * (w->block.tile_end - w->block.tile));
-    for (int64_t panel = 0; panel < w->panels; panel++) vjp_panel(w, panel);
-    if (!v->wants_query) return;
-    _Atomic int32_t *counter = shared->turns + w->head * t->row_blocks + row_block;
-    const int64_t turn = w->key_block - low / t->keys;
-    if (shared->workers > 1) vjp_wait(counter, turn);
-    vjp_queries(w);
-    atomic_store_explicit(counter, (int32_t)(turn + 1), memory_order_release);
+    vjp_extent(p, rows.first, rows.end - rows.first, &low, &high);
+    if (low >= high || low >= w->key_end || high <= w->key) return false;
+    return vjp_find_cells(p, w->kv_head, rows.first / p->group, w->key, w->block.cells,
+                          w->block.cell);
 }
 
-static void vjp_task(vjp_worker *w, int64_t head, int64_t key_block) {
-    const ejki_flash_vjp_problem *v = w->shared->problem;
+/* The last block of rows up to `row_block` that the task meets; −1 if there is none. */
+static int64_t vjp_next(const vjp_worker *w, int64_t row_block) {
+    while (row_block >= 0 && !vjp_meets(w, row_block)) row_block--;
+    return row_block;
+}
+
+/* Whose contribution to a block of rows comes before the task's: one more than its block of keys, or 0. */
+static int64_t vjp_turn(const vjp_worker *w, int64_t row_block) {
+    const ejki_flash_problem *p = &w->own.forward;
+    const vjp_range rows = vjp_block_rows(&w->plan, row_block);
+    int64_t low, high;
+    vjp_extent(p, rows.first, rows.end - rows.first, &low, &high);
+    for (int64_t block = w->key_block; block > 0; block--) {
+        const vjp_range keys = vjp_block_keys(&w->plan, block - 1);
+        if (keys.end <= low) break;
+        if (vjp_find_cells(p, w->kv_head, rows.first / p->group, keys.first, w->block.cells,
+                           w->block.cell))
+            return block;
+    }
+    return 0;
+}
+
+/* A block of rows that meets the task's keys. */
+static void vjp_rows(vjp_worker *w, int64_t row_block) {
+    const vjp_shared *shared = w->shared;
+    const vjp_plan *t = &w->plan;
+    const ejki_flash_vjp_problem *v = &w->own;
+    const vjp_range rows = vjp_block_rows(t, row_block);
+    w->row = rows.first;
+    w->count = rows.end - rows.first;
+    const int64_t statistics = w->first_row + w->row;
+    w->block.lse = shared->lse + statistics;
+    w->block.delta = shared->delta + statistics;
+    for (int64_t i = 0; i < w->count; i++) {
+        flash_row *r = &w->block.row[i];
+        *r = flash_row_of(&v->forward, 0, w->kv_head, w->row + i);
+        if (w->block.lse[i] == -INFINITY) r->first = r->end = 0;
+    }
+    (void)vjp_find_cells(&v->forward, w->kv_head, w->row / v->forward.group, w->key, w->block.cells,
+                         w->block.cell);
+    vjp_cut(&w->block, w->count);
+    const bool seen = vjp_look(&w->block);
+    if (seen) {
+        vjp_pack_rows(w);
+        w->ahead = 0;
+        w->pace = ejki_cdiv(t->rows, w->panels * (w->block.tile_end - w->block.tile));
+        for (int64_t panel = 0; panel < w->panels; panel++) vjp_panel(w, panel);
+    }
+    if (!v->wants_query) return;
+    _Atomic int32_t *counter = w->turns + row_block;
+    if (shared->workers > 1) vjp_wait(counter, vjp_turn(w, row_block));
+    if (seen) vjp_queries(w);
+    atomic_store_explicit(counter, (int32_t)(w->key_block + 1), memory_order_release);
+}
+
+static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t key_block) {
+    vjp_enter(w, sequence);
+    const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const vjp_plan *t = &w->shared->plan;
-    w->head = head;
-    w->batch = head / p->kv_heads;
-    w->kv_head = head % p->kv_heads;
+    const vjp_plan *t = &w->plan;
+    const ejki_vjp_sequence *s = &w->shared->tasks.sequence[sequence];
+    w->kv_head = kv_head;
+    w->first_row = s->first_row + kv_head * s->rows;
+    w->turns = w->shared->turns + s->first_turn + kv_head * s->row_blocks;
     w->key_block = key_block;
-    w->key = key_block * t->keys;
-    w->key_end = ejki_min(p->keys, w->key + t->keys);
+    const vjp_range keys = vjp_block_keys(t, key_block);
+    w->block.key = w->key = keys.first;
+    w->block.end = w->key_end = keys.end;
     w->panels = ejki_cdiv(w->key_end - w->key, TILE_COLUMNS);
+    vjp_look_at_segments(&w->block, 0);
     vjp_pack_keys(w);
-    for (int64_t block = 0; block < t->row_blocks; block++) vjp_rows(w, block);
+    /* From the last rows on: the next block of keys, which in a causal call begins with later rows, then finds
+     * that those before it have been there. */
+    for (int64_t block = vjp_next(w, t->row_blocks - 1); block >= 0;) {
+        const int64_t next = vjp_next(w, block - 1);
+        w->next_row = next >= 0 ? vjp_block_rows(t, next).first : t->all_rows;
+        vjp_rows(w, block);
+        block = next;
+    }
     if (v->wants_key) vjp_write_keys(w, &v->d_key, w->d_keys, p->head_dim, w->block.scale);
     if (v->wants_value) vjp_write_keys(w, &v->d_value, w->d_values, p->value_dim, 1);
 }
 
-/*
- * The task at a place in the order. As many heads as there are workers take turns, so that workers are seldom
- * at neighbouring blocks of one head; a block still comes after those before it.
- */
-static void vjp_task_at(vjp_worker *w, int64_t index) {
+/* ---- Gradients of the bias ------------------------------------------------------------------------- */
+
+/* Rounds the sums of a block of keys to the gradient of a batch entry's and key head's bias. */
+static void vjp_write_bias(const vjp_worker *w, int64_t batch, int64_t kv_head, vjp_range keys) {
+    const ejki_flash_vjp_problem *v = w->shared->problem;
+    const ejki_bias_gradient *bias = &v->d_bias;
     const vjp_plan *t = &w->shared->plan;
-    const int64_t first = index / (w->shared->workers * t->key_blocks) * w->shared->workers;
-    const int64_t heads = ejki_min(w->shared->workers, t->heads - first);
-    index -= first * t->key_blocks;
-    vjp_task(w, first + index % heads, index / heads);
+    const ejk_dtype dtype = v->forward.dtype;
+    const int64_t count = keys.end - keys.first;
+    const float *sums = w->block.bias;
+    for (int64_t h = 0; h < t->bias_heads; h++)
+        for (int64_t i = 0; i < t->bias_queries; i++, sums += t->keys) {
+            const int64_t head = kv_head * v->forward.group + h;
+            void *out = element_at(dtype, bias->data,
+                                   batch * bias->stride_b + head * bias->stride_h +
+                                       i * bias->stride_t + keys.first);
+            for (int64_t j = 0; j < count; j += VL)
+                v_narrow_some(dtype, element_at(dtype, out, j), v_load(sums + j), count - j);
+        }
 }
+
+/* A block of keys of all heads that add to the same elements of the bias. */
+static void vjp_joint(vjp_worker *w, int64_t joint, int64_t key_block) {
+    const vjp_shared *shared = w->shared;
+    const ejki_flash_problem *p = &shared->problem->forward;
+    const vjp_plan *t = &shared->plan;
+    const int64_t kv_heads = t->joins_heads ? 1 : p->kv_heads;
+    const int64_t batch = joint / kv_heads, kv_head = joint % kv_heads;
+    const vjp_range keys = vjp_block_keys(t, key_block);
+    w->block.bias_key = keys.first;
+    if (w->block.bias)
+        memset(w->block.bias, 0,
+               (size_t)(t->bias_heads * t->bias_queries * t->keys) * sizeof(float));
+    for (int64_t b = batch; b < (t->joins_batches ? p->batch : batch + 1); b++)
+        for (int64_t h = kv_head; h < (t->joins_heads ? p->kv_heads : kv_head + 1); h++)
+            if (key_block < shared->tasks.sequence[b].key_blocks) vjp_task(w, b, h, key_block);
+    if (w->block.bias) vjp_write_bias(w, batch, kv_head, keys);
+}
+
+/* ---- Workers --------------------------------------------------------------------------------------- */
 
 /* A worker takes tasks in order until none is left. */
 static void vjp_work(void *argument, int64_t index) {
     vjp_shared *shared = argument;
     const vjp_plan *t = &shared->plan;
+    const bool joins = shared->problem->wants_bias;
+    const int64_t count = joins ? t->joints * t->key_blocks : shared->tasks.count;
+    ejki_vjp_task task = {.at = 0};
     vjp_worker w;
     vjp_bind(&w, shared, index);
     for (;;) {
-        const int64_t task = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
-        if (task >= t->tasks) return;
-        if (t->joins_heads)
-            for (int64_t head = 0; head < t->heads; head++) vjp_task(&w, head, task);
-        else
-            vjp_task_at(&w, task);
-    }
-}
-
-/* ---- Rows and sinks -------------------------------------------------------------------------------- */
-
-/* δ, less the cotangent of lse. */
-static float vjp_delta(const ejki_flash_vjp_problem *v, const flash_row *r) {
-    const ejki_flash_problem *p = &v->forward;
-    const float *out = flash_out(p, r), *cotangent = vjp_cotangent(v, r);
-    vf sum = v_zero();
-    for (int64_t d = 0; d < p->value_dim; d += VL) {
-        const int64_t left = p->value_dim - d;
-        sum = left >= VL
-                  ? v_fma(v_load(out + d), v_load(cotangent + d), sum)
-                  : v_fma(v_load_first(out + d, left), v_load_first(cotangent + d, left), sum);
-    }
-    return v_sum(sum) - (v->has_lse_cotangent ? *flash_at(&v->lse_cotangent, r) : 0);
-}
-
-/* A worker's share of what comes first: statistics of rows, and zeros where others will add. */
-static void vjp_begin(void *argument, int64_t index) {
-    const vjp_shared *shared = argument;
-    const vjp_plan *t = &shared->plan;
-    const ejki_flash_vjp_problem *v = shared->problem;
-    const ejki_flash_problem *p = &v->forward;
-    for (int64_t n = index; n < t->bias_rows; n += shared->workers) {
-        const ejki_bias_gradient *bias = &v->d_bias;
-        const int64_t queries = bias->stride_t ? p->queries : 1;
-        const int64_t heads = bias->stride_h ? p->query_heads : 1;
-        float *row = flash_place(bias->data, n / queries / heads * bias->stride_b +
-                                                 n / queries % heads * bias->stride_h +
-                                                 n % queries * bias->stride_t);
-        memset(row, 0, (size_t)p->keys * sizeof *row);
-    }
-    const int64_t rows = t->heads * t->all_rows, share = ejki_cdiv(rows, shared->workers);
-    for (int64_t n = index * share; n < ejki_min(rows, (index + 1) * share); n++) {
-        const int64_t head = n / t->all_rows;
-        const flash_row r =
-            flash_row_of(p, head / p->kv_heads, head % p->kv_heads, n % t->all_rows);
-        const float lse = *flash_at(&p->lse, &r);
-        shared->lse[n] = lse;
-        shared->delta[n] = lse == -INFINITY ? 0 : vjp_delta(v, &r);
-        if (v->wants_query && p->head_dim > 0)
-            memset(flash_place(v->d_query.data, r.batch * v->d_query.stride_b +
-                                                    r.query * v->d_query.stride_t +
-                                                    r.head * v->d_query.stride_h),
-                   0, (size_t)p->head_dim * sizeof(float));
-    }
-}
-
-/* Gradients of the sinks of one head, or of all where they share them: sums in f64, over rows in order. */
-static void vjp_sink(const vjp_shared *shared, int64_t sink_head) {
-    const vjp_plan *t = &shared->plan;
-    const ejki_flash_vjp_problem *v = shared->problem;
-    const ejki_flash_problem *p = &v->forward;
-    const bool all = p->sink_stride_h == 0;
-    const ejki_float *sinks = (const ejki_float *)p->sinks + sink_head * p->sink_stride_h;
-    ejki_float *out = (ejki_float *)v->d_sinks + sink_head * v->d_sink_stride_h;
-    for (int64_t n = 0; n < p->sink_count; n++) {
-        double sum = 0;
-        for (int64_t row = 0; row < t->heads * t->all_rows; row++) {
-            const int64_t head = row / t->all_rows % p->kv_heads * p->group + row % p->group;
-            if ((!all && head / p->sink_group != sink_head) || shared->lse[row] == -INFINITY)
-                continue;
-            sum -= (double)expf(sinks[n] - shared->lse[row]) * (double)shared->delta[row];
+        const int64_t next = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        if (next >= count) return;
+        if (joins) {
+            vjp_joint(&w, next % t->joints, next / t->joints);
+        } else {
+            ejki_vjp_go(&shared->tasks, next, shared->workers, &task);
+            vjp_task(&w, task.sequence, task.kv_head, task.key_block);
         }
-        out[n] = (float)sum;
     }
-}
-
-static void vjp_sinks(void *argument, int64_t index) {
-    const vjp_shared *shared = argument;
-    const ejki_flash_problem *p = &shared->problem->forward;
-    const int64_t heads = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
-    for (int64_t head = index; head < heads; head += shared->workers) vjp_sink(shared, head);
 }
 
 /* ---- The implementation ---------------------------------------------------------------------------- */
@@ -500,14 +537,21 @@ static ejk_status vjp_run(const ejk_run *run) {
     const ejki_flash_vjp_problem *v = shared.problem;
     shared.plan = vjp_plan_of(v, run->parameters);
     const vjp_plan *t = &shared.plan;
+    if (v->forward.layout != EJKI_FLASH_DENSE) EJKI_TRY(ejki_flash_sequences_check(&v->forward));
     shared.workers_memory = run->workspace;
     shared.lse = shared.workers_memory + run->workers * t->worker_floats;
-    shared.delta = shared.lse + t->heads * t->all_rows;
-    shared.turns = (_Atomic int32_t *)(void *)(shared.delta + t->heads * t->all_rows);
-    for (int64_t n = 0; n < t->heads * t->row_blocks; n++) atomic_init(&shared.turns[n], 0);
+    shared.delta = shared.lse + t->delta_at;
+    shared.turns = (_Atomic int32_t *)(void *)(shared.lse + t->turns_at);
+    shared.query_sums = t->sums_queries ? shared.lse + t->query_sums_at : NULL;
+    shared.tasks.sequence = (ejki_vjp_sequence *)(void *)(shared.lse + t->sequences_at);
+    shared.tasks.order = (int64_t *)(void *)(shared.lse + t->order_at);
+    const ejki_vjp_blocks blocks = {t->rows, t->keys, TILE_COLUMNS, t->row_blocks, t->key_blocks};
+    ejki_vjp_cut(&shared.tasks, &v->forward, &blocks, v->wants_bias);
+    for (int64_t n = 0; n < t->turn_count; n++) atomic_init(&shared.turns[n], 0);
     vjp_all(&shared, run->threads, vjp_begin);
     if (v->wants_query || v->wants_key || v->wants_value || v->wants_bias)
         vjp_all(&shared, run->threads, vjp_work);
+    if (t->sums_queries) vjp_all(&shared, run->threads, vjp_end);
     if (v->wants_sinks) vjp_all(&shared, run->threads, vjp_sinks);
     return EJK_OK;
 }
@@ -517,21 +561,26 @@ static const ejk_parameter vjp_parameters[] = {
     {"kv_blocksize", 1, 512, 1, 256, "keys of a task; rounded up to whole panels"},
 };
 
-static bool vjp_applicable(const void *problem) {
-    return ejki_pattern_is_empty(&((const ejki_flash_vjp_problem *)problem)->forward.pattern);
-}
+#define VJP_TEXT_OF(name)            #name
+#define VJP_TEXT(name)               VJP_TEXT_OF(name)
+#define VJP_SYMBOL_OF(element, tier) ejki_flash_attention_vjp_##element##_##tier
+#define VJP_SYMBOL(element, tier)    VJP_SYMBOL_OF(element, tier)
+#define VJP_IMPLEMENTATION(element, element_type)                                                  \
+    extern const ejk_implementation VJP_SYMBOL(element, VJP_TIER);                                 \
+    const ejk_implementation VJP_SYMBOL(element, VJP_TIER) = {                                     \
+        .algorithm = "flash_attention_vjp",                                                        \
+        .name = #element "/" VJP_TEXT(VJP_TIER) "/vjp",                                            \
+        .platform = EJK_PLATFORM_SIMD,                                                             \
+        .backend = EJK_BACKEND_CPU,                                                                \
+        .isa = VJP_ISA,                                                                            \
+        .dtype = element_type,                                                                     \
+        .version = 1,                                                                              \
+        .parameters = vjp_parameters,                                                              \
+        .parameter_count = 2,                                                                      \
+        .prepare = vjp_prepare,                                                                    \
+        .run = vjp_run,                                                                            \
+    }
 
-const ejk_implementation VJP_SYMBOL = {
-    .algorithm = "flash_attention_vjp",
-    .name = VJP_ID,
-    .platform = EJK_PLATFORM_SIMD,
-    .backend = EJK_BACKEND_CPU,
-    .isa = VJP_ISA,
-    .dtype = EJK_DTYPE_F32,
-    .version = 1,
-    .parameters = vjp_parameters,
-    .parameter_count = 2,
-    .applicable = vjp_applicable,
-    .prepare = vjp_prepare,
-    .run = vjp_run,
-};
+VJP_IMPLEMENTATION(f32, EJK_DTYPE_F32);
+VJP_IMPLEMENTATION(bf16, EJK_DTYPE_BF16);
+VJP_IMPLEMENTATION(f16, EJK_DTYPE_F16);

@@ -6,7 +6,6 @@
 #define TILE_VECTORS       4
 #define TILE_STREAMS       0
 #define TILE_ROW_COUNTS(X) X(6) X(4) X(2) X(1)
-#define VJP_SYMBOL         ejki_flash_attention_vjp_f32_neon
-#define VJP_ID             "f32/neon/vjp"
+#define VJP_TIER           neon
 #define VJP_ISA            EJK_ISA_NEON
 #include "kernels/flash_attention/vjp_body.h"

@@ -5,19 +5,31 @@
 
 #include "base/base.h"
 #include "kernels/flash_attention/vjp_problem.h"
+#include "kernels/flash_attention/vjp_tasks.h"
 
 /* Places are in floats. Panels have TILE_COLUMNS columns. */
 typedef struct vjp_plan {
-    int64_t heads, all_rows;           /* B · Hkv, and T · G of each */
-    int64_t rows, row_blocks;          /* of a block of rows */
-    int64_t keys, key_blocks;          /* of a block of keys, a multiple of TILE_COLUMNS */
+    int64_t all_rows;         /* T · G, of a key head; of packed sequences, of all together */
+    int64_t rows, row_blocks; /* of a block of rows */
+    int64_t keys, key_blocks; /* of a block of keys, a multiple of TILE_COLUMNS */
+    int64_t row_unit,
+        row_parts; /* rows that a pattern has in a block, all without; blocks of them */
+    int64_t key_unit, key_parts;       /* the same of keys */
+    int64_t cells;                     /* of a pattern that blocks of rows and keys lie in */
     int64_t head_panels, value_panels; /* of D and Dv */
     int64_t tasks, most_workers, bias_rows;
-    bool general, joins_heads, wants_slopes;
+    bool wants_slopes;
+    bool joins_batches, joins_heads;  /* a task takes all of them, one after the other */
+    int64_t joints;                   /* then: tasks of a block of keys */
+    int64_t bias_heads, bias_queries; /* rows of sums of the bias in a worker's memory; 0 = none */
+    bool sums_queries;                /* d_query cannot hold sums: an f32 copy does */
     int64_t keys_across_at, values_across_at, keys_at, d_keys_at, d_values_at, rows_at,
-        cotangents_at, slopes_at, weights_at, tile_at, row_at, tiles_at, caps_at, kept_at,
-        allowed_at;
+        cotangents_at, slopes_at, weights_at, tile_at, row_at, tiles_at, caps_at, kept_at, seen_at,
+        words_at, ids_at, cells_at, bias_at;
     int64_t worker_floats;
+    int64_t row_count, turn_count; /* rows of all heads, and blocks of them; at least */
+    int64_t delta_at, turns_at, query_sums_at, sequences_at,
+        order_at;  /* of what all share, after lse */
     int64_t bytes; /* of what all share */
 } vjp_plan;
 
@@ -49,7 +61,11 @@ static void vjp_lay_out(vjp_plan *t, const ejki_flash_problem *p) {
     t->tiles_at = vjp_place(&at, t->rows, (int64_t)(sizeof(vjp_tile) / sizeof(float)));
     t->caps_at = vjp_place(&at, TILE_ROWS, c);
     t->kept_at = vjp_place(&at, TILE_ROWS, c);
-    t->allowed_at = vjp_place(&at, c, 1);
+    t->seen_at = vjp_place(&at, t->rows, panels);
+    t->words_at = vjp_place(&at, t->rows, 2 * panels);
+    t->ids_at = vjp_place(&at, panels, (int64_t)(sizeof(vjp_ids) / sizeof(float)));
+    t->cells_at = vjp_place(&at, t->cells, (int64_t)(sizeof(ejki_cell) / sizeof(float)));
+    t->bias_at = vjp_place(&at, t->bias_heads * t->bias_queries, t->keys);
     t->worker_floats = at;
 }
 
@@ -60,30 +76,100 @@ static int64_t vjp_bias_rows(const ejki_flash_vjp_problem *v) {
            (v->d_bias.stride_t ? p->queries : 1);
 }
 
+/*
+ * Where several batches or groups add to the same elements of the bias, a task takes a block of keys of all of
+ * them. In 16 bits, where elements are sums, a task has sums of its own: of few keys if there are many rows.
+ */
+static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
+    const ejki_flash_problem *p = &v->forward;
+    const ejki_bias_gradient *bias = &v->d_bias;
+    const int64_t few = ejki_round_up(64, TILE_COLUMNS);
+    t->bias_rows = vjp_bias_rows(v);
+    t->joins_batches = v->wants_bias && !bias->stride_b && p->batch > 1;
+    t->joins_heads = v->wants_bias && !bias->stride_h && p->kv_heads > 1;
+    t->joints = (t->joins_batches ? 1 : p->batch) * (t->joins_heads ? 1 : p->kv_heads);
+    if (!v->wants_bias || p->dtype == EJK_DTYPE_F32) return;
+    if (!t->joins_batches && (bias->stride_h || p->query_heads == 1) &&
+        (bias->stride_t || p->queries == 1))
+        return;
+    t->bias_heads = bias->stride_h ? p->group : 1;
+    t->bias_queries = bias->stride_t ? p->queries : 1;
+    if (t->bias_heads * t->bias_queries > few) t->keys = ejki_min(t->keys, few);
+}
+
+/* Cuts rows and keys into blocks, none of which lies in two blocks of a pattern. */
+static void vjp_plan_blocks(vjp_plan *t, const ejki_flash_problem *p) {
+    const bool has_grid = p->pattern.planes > 0;
+    t->cells = tile_cell_count(p);
+    t->row_unit = has_grid ? p->pattern.block_q * p->group : ejki_max(1, t->all_rows);
+    t->key_unit = has_grid ? p->pattern.block_kv : ejki_max(1, p->keys);
+    t->rows = ejki_min(t->rows, t->row_unit);
+    if (has_grid) /* about equal ones */
+        t->rows =
+            ejki_min(t->rows, ejki_round_up(ejki_cdiv(t->row_unit, ejki_cdiv(t->row_unit, t->rows)),
+                                            TILE_ROWS));
+    t->keys = ejki_min(t->keys, ejki_round_up(t->key_unit, TILE_COLUMNS));
+    t->row_parts = ejki_cdiv(t->row_unit, t->rows);
+    t->key_parts = ejki_cdiv(t->key_unit, t->keys);
+    t->row_blocks = t->all_rows / t->row_unit * t->row_parts;
+    t->key_blocks = p->keys / t->key_unit * t->key_parts;
+}
+
+/* Consecutive rows or keys. */
+typedef struct vjp_range {
+    int64_t first, end;
+} vjp_range;
+
+static inline vjp_range vjp_block_of(int64_t index, int64_t unit, int64_t parts, int64_t size) {
+    const int64_t start = index / parts * unit, first = start + index % parts * size;
+    return (vjp_range){first, ejki_min(first + size, start + unit)};
+}
+static inline vjp_range vjp_block_rows(const vjp_plan *t, int64_t index) {
+    return vjp_block_of(index, t->row_unit, t->row_parts, t->rows);
+}
+static inline vjp_range vjp_block_keys(const vjp_plan *t, int64_t index) {
+    return vjp_block_of(index, t->key_unit, t->key_parts, t->keys);
+}
+
 static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *parameters) {
     const ejki_flash_problem *p = &v->forward;
-    vjp_plan t = {.heads = p->batch * p->kv_heads, .all_rows = p->queries * p->group};
+    vjp_plan t = {.all_rows = p->queries * p->group};
     t.rows = ejki_max(1, ejki_min(parameters[0], t.all_rows));
-    t.row_blocks = ejki_cdiv(t.all_rows, t.rows);
     t.keys = ejki_round_up(ejki_max(1, ejki_min(parameters[1], p->keys)), TILE_COLUMNS);
-    t.key_blocks = ejki_cdiv(p->keys, t.keys);
+    vjp_plan_bias(&t, v);
+    vjp_plan_blocks(&t, p);
     t.head_panels = ejki_cdiv(p->head_dim, TILE_COLUMNS);
     t.value_panels = ejki_cdiv(p->value_dim, TILE_COLUMNS);
-    t.bias_rows = vjp_bias_rows(v);
-    /* Several batches or groups add to the same columns of the bias. */
-    t.joins_heads = v->wants_bias && ((!v->d_bias.stride_b && p->batch > 1) ||
-                                      (!v->d_bias.stride_h && p->kv_heads > 1));
-    t.tasks = t.joins_heads ? t.key_blocks : t.heads * t.key_blocks;
+    t.sums_queries = v->wants_query && p->dtype != EJK_DTYPE_F32;
+    t.tasks = t.joints * t.key_blocks;
     t.most_workers = ejki_max(1, t.tasks);
     t.wants_slopes = v->wants_query || v->wants_key || v->wants_bias;
-    t.general = flash_is_general(p) || p->dropout > 0 || v->wants_bias;
     vjp_lay_out(&t, p);
     int64_t at = 0;
-    vjp_place(&at, t.heads, 2 * t.all_rows);
-    vjp_place(&at, t.heads, t.row_blocks);
+    /* Tokens of packed sequences are in one list; each of them may end with a block that is not full. */
+    const bool tokens = p->layout == EJKI_FLASH_TOKENS;
+    t.row_count = (tokens ? 1 : p->batch) * p->kv_heads * t.all_rows;
+    t.turn_count = p->kv_heads * (tokens ? t.row_blocks + p->batch : p->batch * t.row_blocks);
+    vjp_place(&at, t.row_count, 1);
+    t.delta_at = vjp_place(&at, t.row_count, 1);
+    t.turns_at = vjp_place(&at, t.turn_count, 1);
+    t.query_sums_at = vjp_place(&at, t.sums_queries ? t.row_count : 0, p->head_dim);
+    t.sequences_at = vjp_place(&at, p->batch, sizeof(ejki_vjp_sequence) / sizeof(float));
+    t.order_at = vjp_place(&at, p->batch, sizeof(int64_t) / sizeof(float));
     t.bytes = at * (int64_t)sizeof(float);
     if (t.worker_floats >= (int64_t)1 << 40 || at >= (int64_t)1 << 40) t.bytes = VJP_LIMIT;
     return t;
+}
+
+/* The plan of a packed sequence is that of all with its own counts. */
+static void vjp_plan_enter(vjp_plan *t, const ejki_vjp_sequence *s) {
+    t->all_rows = t->row_unit = s->rows;
+    t->row_blocks = s->row_blocks;
+    t->row_parts = ejki_max(1, s->row_blocks);
+    t->keys = s->block;
+    t->key_unit = s->keys;
+    t->key_blocks = s->key_blocks;
+    t->key_parts = ejki_max(1, s->key_blocks);
 }
 
 #endif

@@ -133,20 +133,32 @@ static inline void vjp_add_row(float coefficient, int64_t width, const float *b,
             v_store(c + j, v_fma(factor, v_load(b + j), v_load(c + j)));
 }
 
-/* Copies a row of `width` floats into panels `turn` floats apart, the rest of the last one 0. Returns `probe`
- * plus 0 · row, NaN if any of it is not finite. */
-static inline vf vjp_pack_row(const float *source, int64_t width, float *target, int64_t turn,
-                              vf probe) {
+static inline __attribute__((always_inline)) vf vjp_pack_row_of(const ejk_dtype dtype,
+                                                                const void *source, int64_t width,
+                                                                float *target, int64_t turn,
+                                                                vf probe) {
     for (int64_t d = 0; d < width; d += TILE_COLUMNS, target += turn)
         for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
+            const void *at = element_at(dtype, source, d + j);
             const int64_t left = width - d - j;
-            const vf v = left >= VL ? v_load(source + d + j)
-                         : left > 0 ? v_load_first(source + d + j, left)
+            const vf v = left >= VL ? v_widen(dtype, at)
+                         : left > 0 ? v_widen_first(dtype, at, left)
                                     : v_zero();
             probe = v_fma(v, v_zero(), probe);
             v_store(target + j, v);
         }
     return probe;
+}
+
+/* Copies a row of `width` elements into panels `turn` floats apart, the rest of the last one 0. Returns
+ * `probe` plus 0 · row, NaN if any of it is not finite. */
+static inline vf vjp_pack_row(ejk_dtype dtype, const void *source, int64_t width, float *target,
+                              int64_t turn, vf probe) {
+    if (dtype == EJK_DTYPE_F32)
+        return vjp_pack_row_of(EJK_DTYPE_F32, source, width, target, turn, probe);
+    if (dtype == EJK_DTYPE_BF16)
+        return vjp_pack_row_of(EJK_DTYPE_BF16, source, width, target, turn, probe);
+    return vjp_pack_row_of(EJK_DTYPE_F16, source, width, target, turn, probe);
 }
 
 static inline bool vjp_is_finite(vf probe) {

@@ -6,7 +6,6 @@
 #define TILE_VECTORS       2
 #define TILE_STREAMS       0
 #define TILE_ROW_COUNTS(X) X(4) X(2) X(1)
-#define VJP_SYMBOL         ejki_flash_attention_vjp_f32_scalar
-#define VJP_ID             "f32/scalar/vjp"
+#define VJP_TIER           scalar
 #define VJP_ISA            EJK_ISA_SCALAR
 #include "kernels/flash_attention/vjp_body.h"

@@ -2,188 +2,180 @@
 /*
  * Weights and slopes of a tile of rows beside a panel of keys. Where every row sees every key and a score is
  * nothing but a product, both are finished in registers; else products are stored and gone through row by
- * row. Scores are natural ones, −inf where hidden.
+ * row. Both ways give the same bits. Scores are natural ones; weights and slopes of hidden keys are 0,
+ * whatever was computed there.
  */
 #ifndef EJKI_VJP_SCORES_H
 #define EJKI_VJP_SCORES_H
 
-#include "kernels/flash_attention/scores_body.h"
+#include "kernels/flash_attention/vjp_seen.h"
 
-#include <float.h>
-
-/* Some rows of a block, and keys [low, high) that any of them sees by its position, [least, most) that all
- * of them see. */
-typedef struct vjp_tile {
-    int64_t first, rows;
-    int64_t low, high, least, most;
-} vjp_tile;
-
-/* A block of rows. */
-typedef struct vjp_block {
-    const ejki_flash_vjp_problem *problem;
-    bool general;
-    float scale;
-    flash_row *row;
-    vjp_tile *tile, *tile_end;
-    const float *lse, *delta;
-    float *caps, *kept; /* of a tile: slope of the soft cap; multiplier of dropout */
-    uint8_t *allowed;
-} vjp_block;
-
-/* Keys that any of `count` rows of a key head sees by its position; the first and the last row see the ends. */
-static inline void vjp_extent(const ejki_flash_problem *p, int64_t row, int64_t count, int64_t *low,
-                              int64_t *high) {
-    int64_t other;
-    ejki_flash_visible(p, row / p->group, low, &other);
-    ejki_flash_visible(p, (row + count - 1) / p->group, &other, high);
+/* Raw products of a tile, of the only vector of columns that any row looks at where there is but one. */
+static inline void vjp_multiply(const vjp_tile *tile, int64_t panel, int64_t depth, const float *a,
+                                int64_t turn, const float *b, float *c) {
+    const uint32_t any = tile->any[panel];
+    const int64_t only = __builtin_ctz(any) / VL * VL;
+    if (any >> only >= UINT64_C(1) << VL)
+        vjp_raw((int)tile->rows)(depth, a, turn, b, c, NULL, NULL, 0);
+    else
+        vjp_raw_one((int)tile->rows)(depth, a, turn, b + only, c + only, NULL, NULL, 0);
 }
 
-/* Cuts a block of `count` rows, row `row` being the first, into tiles. */
-static inline void vjp_cut(vjp_block *block, int64_t row, int64_t count) {
+/* Products of a tile become weights; soft cap's slopes on the way. */
+static inline __attribute__((always_inline)) void
+vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vjp_block *block,
+           const vjp_tile *tile, int64_t panel, float *weights) {
     const ejki_flash_problem *p = &block->problem->forward;
-    vjp_tile *tile = block->tile;
-    for (int64_t at = 0; at < count; at += tile->rows, tile++) {
-        *tile = (vjp_tile){.first = at, .rows = product_rows(count - at)};
-        vjp_extent(p, row + at, tile->rows, &tile->low, &tile->high);
-        tile->least = block->row[at + tile->rows - 1].first;
-        tile->most = block->row[at].end;
-        for (int64_t i = 0; i < tile->rows; i++)
-            if (block->lse[at + i] == -INFINITY) tile->most = tile->least; /* it sees nothing */
-    }
-    block->tile_end = tile;
-}
-
-/* Every row of the tile sees every key of the panel by its position. */
-static inline bool vjp_sees_all(const vjp_tile *tile, int64_t key) {
-    return tile->least <= key && tile->most >= key + TILE_COLUMNS;
-}
-
-/* Products of one row become natural scores; soft cap's slopes on the way. */
-static inline void vjp_modify(const vjp_block *block, const flash_row *r, int64_t key,
-                              int64_t count, float *scores, float *caps) {
-    const ejki_flash_problem *p = &block->problem->forward;
-    const float *bias = p->has_bias ? flash_place(flash_bias_row(p, r), key) : NULL;
-    const bool hides = p->has_mask || p->has_segments, capped = p->soft_cap != 0;
-    if (hides) flash_allowed(p, r, key, count, block->allowed);
+    const int64_t key = block->key + panel * TILE_COLUMNS, left = block->end - key;
     const vf scale = v_set1((float)(capped ? p->scale / p->soft_cap : p->scale));
-    for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
-        vf z = v_mul(v_load(scores + j), scale);
-        if (capped) {
-            const vf t = v_tanh(z);
-            v_store(caps + j, v_mul(v_sub(v_set1(1), t), v_add(v_set1(1), t)));
-            z = v_mul(t, v_set1((float)p->soft_cap));
+    const vf cap = v_set1((float)p->soft_cap);
+    for (int64_t i = 0; i < tile->rows; i++) {
+        const uint32_t seen = vjp_seen(block, tile, panel, i);
+        const flash_row *r = &block->row[tile->first + i];
+        const char *bias = biased ? element_at(dtype, flash_bias_row(p, r), key) : NULL;
+        const vf lse = v_set1(block->lse[tile->first + i]);
+        float *row = weights + i * TILE_COLUMNS;
+        EJKI_UNROLL for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
+            vf z = v_load(row + j);
+            vf factor = scale;
+            if (capped) {
+                z = v_tanh(v_mul(z, scale));
+                v_store(block->caps + i * TILE_COLUMNS + j,
+                        v_mul(v_sub(v_set1(1), z), v_add(v_set1(1), z)));
+                factor = cap;
+            }
+            if (biased) {
+                const char *at = element_at(dtype, bias, j);
+                z = v_fma(z, factor, left > j ? v_widen_some(dtype, at, left - j) : v_zero());
+                __builtin_prefetch(element_at(dtype, at, TILE_COLUMNS), 0, 2);
+                z = v_sub(z, lse);
+            } else {
+                z = v_fms(z, factor, lse);
+            }
+            v_store(row + j, v_where(vjp_exp(z), seen >> j));
         }
-        const int64_t left = count - j;
-        if (bias && left > 0)
-            z = v_add(z, left >= VL ? v_load(bias + j) : v_load_first(bias + j, left));
-        if (hides && left > 0) z = v_allow(z, block->allowed + j);
-        v_store(scores + j, z);
     }
+}
+
+/* A row's place in the gradient of the bias, or in sums of it, from a key on. */
+static inline void *vjp_bias_place(const vjp_block *block, const flash_row *r, int64_t key) {
+    const ejki_bias_gradient *bias = &block->problem->d_bias;
+    if (!block->bias)
+        return element_at(block->problem->forward.dtype, bias->data,
+                          r->batch * bias->stride_b + r->head * bias->stride_h +
+                              r->query * bias->stride_t + key);
+    const int64_t head = r->head - r->kv_head * block->problem->forward.group;
+    const int64_t row =
+        (bias->stride_h ? head * block->bias_step : 0) + (bias->stride_t ? r->query : 0);
+    return block->bias + row * block->bias_keys + (key - block->bias_key);
+}
+
+/* Products of a tile, multiplied by what dropout says, become slopes; those of the bias are added to its
+ * gradient. In 16 bits its elements are added to once only. */
+static inline __attribute__((always_inline)) void
+vjp_bend(const bool capped, const bool adds, const ejk_dtype dtype, const vjp_block *block,
+         const vjp_tile *tile, int64_t panel, const float *weights, float *slopes) {
+    const int64_t key = block->key + panel * TILE_COLUMNS, left = block->end - key;
+    for (int64_t i = 0; i < tile->rows; i++) {
+        const uint32_t seen = vjp_seen(block, tile, panel, i);
+        const vf delta = v_set1(block->delta[tile->first + i]);
+        char *bias = adds ? vjp_bias_place(block, &block->row[tile->first + i], key) : NULL;
+        float *row = slopes + i * TILE_COLUMNS;
+        const float *weight = weights + i * TILE_COLUMNS, *caps = block->caps + i * TILE_COLUMNS;
+        EJKI_UNROLL for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
+            vf slope = v_mul(v_load(weight + j), v_sub(v_load(row + j), delta));
+            slope = v_where(slope, seen >> j);
+            if (adds && left > j) {
+                char *at = element_at(dtype, bias, j);
+                const vf sum = v_add(v_widen_some(dtype, at, left - j), slope);
+                v_narrow_some(dtype, at, sum, left - j);
+                __builtin_prefetch(element_at(dtype, at, TILE_COLUMNS), 1, 2);
+            }
+            if (capped) slope = v_where(v_mul(slope, v_load(caps + j)), seen >> j);
+            v_store(row + j, slope);
+        }
+    }
+}
+
+/* Both in the shapes that they come in: a type that is known is not asked for at each vector. */
+#define VJP_EACH_TYPE(call, capped, given, type, ...)                                              \
+    do {                                                                                           \
+        if (!(given))                                                                              \
+            call(capped, false, EJK_DTYPE_F32, __VA_ARGS__);                                       \
+        else if ((type) == EJK_DTYPE_F32)                                                          \
+            call(capped, true, EJK_DTYPE_F32, __VA_ARGS__);                                        \
+        else                                                                                       \
+            call(capped, true, type, __VA_ARGS__);                                                 \
+    } while (0)
+
+static __attribute__((noinline)) void vjp_soften_tile(const vjp_block *block, const vjp_tile *tile,
+                                                      int64_t panel, float *weights) {
+    const ejki_flash_problem *p = &block->problem->forward;
+    if (p->soft_cap != 0)
+        VJP_EACH_TYPE(vjp_soften, true, p->has_bias, p->dtype, block, tile, panel, weights);
+    else
+        VJP_EACH_TYPE(vjp_soften, false, p->has_bias, p->dtype, block, tile, panel, weights);
+}
+
+static __attribute__((noinline)) void vjp_bend_tile(const vjp_block *block, const vjp_tile *tile,
+                                                    int64_t panel, const float *weights,
+                                                    float *slopes) {
+    const ejki_flash_vjp_problem *v = block->problem;
+    const ejk_dtype dtype = block->bias ? EJK_DTYPE_F32 : v->forward.dtype;
+    if (v->forward.soft_cap != 0)
+        VJP_EACH_TYPE(vjp_bend, true, v->wants_bias, dtype, block, tile, panel, weights, slopes);
+    else
+        VJP_EACH_TYPE(vjp_bend, false, v->wants_bias, dtype, block, tile, panel, weights, slopes);
 }
 
 /* weights = exp(query · keys − lse). */
-static inline void vjp_scores(const vjp_block *block, const vjp_tile *tile, int64_t key,
+static inline void vjp_scores(const vjp_block *block, const vjp_tile *tile, int64_t panel,
                               int64_t depth, const float *rows, int64_t turn, const float *keys,
                               float *weights) {
-    const ejki_flash_problem *p = &block->problem->forward;
-    const float *lse = block->lse + tile->first;
-    if (!block->general && vjp_sees_all(tile, key)) {
-        vjp_weights((int)tile->rows)(depth, rows, turn, keys, weights, lse, NULL, block->scale);
+    if (!block->rescales && tile->all[panel] == VJP_EVERY) {
+        vjp_weights((int)tile->rows)(depth, rows, turn, keys, weights, block->lse + tile->first,
+                                     NULL, block->scale);
         return;
     }
-    vjp_raw((int)tile->rows)(depth, rows, turn, keys, weights, NULL, NULL, 0);
-    const int64_t count = ejki_min(TILE_COLUMNS, p->keys - key);
-    for (int64_t i = 0; i < tile->rows; i++) {
-        const flash_row *r = &block->row[tile->first + i];
-        float *row = weights + i * TILE_COLUMNS;
-        if (lse[i] == -INFINITY) {
-            memset(row, 0, TILE_COLUMNS * sizeof *row);
-            continue;
-        }
-        vjp_modify(block, r, key, count, row, block->caps + i * TILE_COLUMNS);
-        flash_hide(r, key, TILE_COLUMNS, row);
-        for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
-            const vf z = v_load(row + j), e = vjp_exp(v_sub(z, v_set1(lse[i])));
-            v_store(row + j, v_select_gt(v_set1(-FLT_MAX), z, v_zero(), e));
-        }
-    }
+    vjp_multiply(tile, panel, depth, rows, turn, keys, weights);
+    vjp_soften_tile(block, tile, panel, weights);
 }
 
 /* Multipliers of dropout for a row and a panel of keys: 0 or `factor`. */
 static inline void vjp_kept(const ejki_flash_problem *p, const flash_row *r, int64_t key,
                             float *kept) {
-    const uint32_t threshold = ejki_dropout_threshold(p->dropout);
-    const float factor = (float)ejki_dropout_factor(p->dropout);
-    uint32_t words[TILE_COLUMNS / 4][4];
-    for (int q = 0; q < TILE_COLUMNS / 4; q++)
-        ejki_dropout_words(p->dropout_seed, (uint32_t)(key / 4 + q), (uint32_t)r->query,
-                           (uint32_t)r->head, (uint32_t)r->batch, words[q]);
-    for (int j = 0; j < TILE_COLUMNS; j++) kept[j] = words[j / 4][j % 4] >= threshold ? factor : 0;
+    const vf factor = v_set1((float)ejki_dropout_factor(p->dropout));
+    for (int64_t j = 0; j < TILE_COLUMNS; j += VL) v_store(kept + j, factor);
+    flash_drop(p, r, key, TILE_COLUMNS, kept);
 }
 
-/* weights become those that dropout leaves. */
-static inline void vjp_drop(const vjp_block *block, const vjp_tile *tile, int64_t key,
-                            float *weights) {
+/* Numbers of a tile, weights or products, become those that dropout leaves. */
+static inline void vjp_drop(const vjp_block *block, const vjp_tile *tile, int64_t panel,
+                            float *numbers) {
     const ejki_flash_problem *p = &block->problem->forward;
-    for (int64_t i = 0; i < tile->rows; i++, weights += TILE_COLUMNS) {
-        vjp_kept(p, &block->row[tile->first + i], key, block->kept);
+    for (int64_t i = 0; i < tile->rows; i++, numbers += TILE_COLUMNS) {
+        vjp_kept(p, &block->row[tile->first + i], block->key + panel * TILE_COLUMNS, block->kept);
         for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
             const vf m = v_load(block->kept + j);
-            v_store(weights + j, v_select_gt(m, v_zero(), v_mul(m, v_load(weights + j)), v_zero()));
+            v_store(numbers + j, v_select_gt(m, v_zero(), v_mul(m, v_load(numbers + j)), v_zero()));
         }
     }
 }
 
-/* Adds the first `count` slopes of a row to its place in the gradient of the bias. */
-static inline void vjp_add_bias(const ejki_bias_gradient *bias, const flash_row *r, int64_t key,
-                                int64_t count, const float *slopes) {
-    float *out = flash_place(bias->data, r->batch * bias->stride_b + r->head * bias->stride_h +
-                                             r->query * bias->stride_t + key);
-    for (int64_t j = 0; j < count; j += VL) {
-        const int64_t left = count - j;
-        if (left >= VL)
-            v_store(out + j, v_add(v_load(out + j), v_load(slopes + j)));
-        else
-            v_store_first(out + j, v_add(v_load_first(out + j, left), v_load(slopes + j)), left);
-    }
-}
-
-/* slopes = weights ∘ (M ∘ cotangent · values − δ), times the slope of the cap; 0 where the weight is 0. */
-static inline void vjp_slopes_of(const vjp_block *block, const vjp_tile *tile, int64_t key,
+/* slopes = weights ∘ (M ∘ cotangent · values − δ), times the slope of the cap. */
+static inline void vjp_slopes_of(const vjp_block *block, const vjp_tile *tile, int64_t panel,
                                  int64_t depth, const float *cotangents, int64_t turn,
                                  const float *values, float *weights, float *slopes) {
-    const ejki_flash_problem *p = &block->problem->forward;
-    const float *delta = block->delta + tile->first;
-    if (!block->general && vjp_sees_all(tile, key)) {
-        vjp_slopes((int)tile->rows)(depth, cotangents, turn, values, slopes, delta, weights, 0);
+    if (!block->bends && tile->all[panel] == VJP_EVERY) {
+        vjp_slopes((int)tile->rows)(depth, cotangents, turn, values, slopes,
+                                    block->delta + tile->first, weights, 0);
         return;
     }
-    vjp_raw((int)tile->rows)(depth, cotangents, turn, values, slopes, NULL, NULL, 0);
-    for (int64_t i = 0; i < tile->rows; i++) {
-        const flash_row *r = &block->row[tile->first + i];
-        float *row = slopes + i * TILE_COLUMNS;
-        const float *weight = weights + i * TILE_COLUMNS, *caps = block->caps + i * TILE_COLUMNS;
-        if (p->dropout > 0) vjp_kept(p, r, key, block->kept);
-        for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
-            const vf w = v_load(weight + j);
-            vf product = v_load(row + j);
-            if (p->dropout > 0) {
-                const vf m = v_load(block->kept + j);
-                product = v_select_gt(m, v_zero(), v_mul(m, product), v_zero());
-            }
-            const vf slope = v_mul(w, v_sub(product, v_set1(delta[i])));
-            v_store(row + j, v_select_gt(w, v_zero(), slope, w));
-        }
-        if (block->problem->wants_bias)
-            vjp_add_bias(&block->problem->d_bias, r, key, ejki_min(TILE_COLUMNS, p->keys - key),
-                         row);
-        for (int64_t j = 0; p->soft_cap != 0 && j < TILE_COLUMNS; j += VL) {
-            const vf slope = v_load(row + j);
-            v_store(row + j, v_select_gt(v_load(weight + j), v_zero(),
-                                         v_mul(slope, v_load(caps + j)), slope));
-        }
-    }
-    if (p->dropout > 0) vjp_drop(block, tile, key, weights);
+    vjp_multiply(tile, panel, depth, cotangents, turn, values, slopes);
+    const bool drops = block->problem->forward.dropout > 0;
+    if (drops) vjp_drop(block, tile, panel, slopes);
+    vjp_bend_tile(block, tile, panel, weights, slopes);
+    if (drops) vjp_drop(block, tile, panel, weights);
 }
 
 #endif

@@ -192,6 +192,11 @@ static inline vf v_allow(vf v, const uint8_t *bytes) {
     const __m256i deny = _mm256_cmpeq_epi32(_mm256_cvtepu8_epi32(b), _mm256_setzero_si256());
     return _mm256_blendv_ps(v, _mm256_set1_ps(-__builtin_inff()), _mm256_castsi256_ps(deny));
 }
+static inline vf v_where(vf v, uint32_t bits) {
+    const __m256i lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i set = _mm256_and_si256(_mm256_set1_epi32((int)bits), lanes);
+    return _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, lanes)));
+}
 
 static inline void v_transpose(vf r[VL]) {
     vf t[VL];

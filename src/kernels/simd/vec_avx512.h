@@ -11,6 +11,7 @@
  *   v_exp2               2^y within 2 ulp; below 2^-126 exactly 0, NaN stays NaN
  *   v_keep(v, low, high) lanes low ≤ lane < high, -inf elsewhere
  *   v_allow(v, bytes)    lanes whose byte is not 0, -inf elsewhere
+ *   v_where(v, bits)     lanes whose bit is set, from the lowest on, 0 elsewhere
  *   v_select_gt(a, b, x, y)      x where a > b, else y
  *   v_any_gt(a, b)       whether a > b in any lane
  *   v_sums(r)            lane i is the sum of r[i]'s lanes
@@ -206,6 +207,9 @@ static inline vf v_keep(vf v, int64_t low, int64_t high) {
 static inline vf v_allow(vf v, const uint8_t *bytes) {
     const __m128i b = _mm_loadu_si128((const __m128i *)(const void *)bytes);
     return _mm512_mask_blend_ps(_mm_test_epi8_mask(b, b), _mm512_set1_ps(-__builtin_inff()), v);
+}
+static inline vf v_where(vf v, uint32_t bits) {
+    return _mm512_maskz_mov_ps((__mmask16)bits, v);
 }
 
 static inline void v_transpose(vf r[VL]) {

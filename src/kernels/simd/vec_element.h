@@ -29,6 +29,17 @@ static inline float element_load(ejk_dtype dtype, const void *data, int64_t inde
     return dtype == EJK_DTYPE_BF16 ? ejki_bf16_to_f32(bits) : ejki_f16_to_f32(bits);
 }
 
+static inline void element_store(ejk_dtype dtype, void *data, int64_t index, float value) {
+    void *place = element_at(dtype, data, index);
+    if (dtype == EJK_DTYPE_F32) {
+        memcpy(place, &value, sizeof value);
+        return;
+    }
+    const uint16_t bits =
+        dtype == EJK_DTYPE_BF16 ? ejki_f32_to_bf16(value) : ejki_f32_to_f16(value);
+    memcpy(place, &bits, sizeof bits);
+}
+
 /* v_load, v_load_first, v_store and v_store_first of elements; stores round once. */
 static inline __attribute__((always_inline)) vf v_widen(ejk_dtype dtype, const void *p) {
     if (dtype == EJK_DTYPE_F32) return v_load(p);
@@ -55,6 +66,19 @@ static inline __attribute__((always_inline)) void v_narrow_first(ejk_dtype dtype
         v_store_bf16_first(p, v, n);
     else
         v_store_f16_first(p, v, n);
+}
+
+/* n elements of a row, at most VL of which count: whole vectors wherever there is room for them. */
+static inline __attribute__((always_inline)) vf v_widen_some(ejk_dtype dtype, const void *p,
+                                                             int64_t n) {
+    return n >= VL ? v_widen(dtype, p) : v_widen_first(dtype, p, n);
+}
+static inline __attribute__((always_inline)) void v_narrow_some(ejk_dtype dtype, void *p, vf v,
+                                                                int64_t n) {
+    if (n >= VL)
+        v_narrow(dtype, p, v);
+    else
+        v_narrow_first(dtype, p, v, n);
 }
 
 #endif

@@ -158,6 +158,11 @@ static inline vf v_allow(vf v, const uint8_t *bytes) {
     return vbslq_f32(vceqq_u32(vld1q_u32(lanes), vdupq_n_u32(0)), vdupq_n_f32(-__builtin_inff()),
                      v);
 }
+static inline vf v_where(vf v, uint32_t bits) {
+    const uint32x4_t lanes = {1, 2, 4, 8};
+    const uint32x4_t set = vtstq_u32(vdupq_n_u32(bits), lanes);
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(v), set));
+}
 
 static inline void v_transpose(vf r[VL]) {
     const float32x4x2_t a = vtrnq_f32(r[0], r[1]), b = vtrnq_f32(r[2], r[3]);

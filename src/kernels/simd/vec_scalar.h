@@ -173,6 +173,11 @@ static inline vf v_allow(vf v, const uint8_t *bytes) {
     const vi lanes = {bytes[0], bytes[1], bytes[2], bytes[3]};
     return v_blend(lanes == (vi){0}, v_set1(-__builtin_inff()), v);
 }
+static inline vf v_where(vf v, uint32_t bits) {
+    const int32_t b = (int32_t)(bits & 15);
+    const vi lanes = {b & 1, b & 2, b & 4, b & 8};
+    return v_blend(lanes != (vi){0}, v, v_zero());
+}
 
 static inline void v_transpose(vf r[VL]) {
     const vf a = r[0], b = r[1], c = r[2], d = r[3];

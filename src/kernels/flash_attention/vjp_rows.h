@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What gradients of attention do with rows before and after their tasks: δ, sums of d_query, gradients of sinks.
+ * Part of vjp_body.h, which includes it.
+ */
+#ifndef EJKI_VJP_ROWS_H
+#define EJKI_VJP_ROWS_H
+
+#include "kernels/flash_attention/vjp_plan.h"
+
+/* What the workers of one run share. */
+typedef struct vjp_shared {
+    const ejki_flash_vjp_problem *problem;
+    vjp_plan plan;
+    ejki_vjp_tasks tasks;
+    float *workers_memory, *lse, *delta, *query_sums;
+    _Atomic int32_t *turns; /* of each block of rows: blocks of keys that have been added */
+    int32_t workers;
+    _Atomic int64_t next;
+} vjp_shared;
+
+static const void *vjp_cotangent(const ejki_flash_vjp_problem *v, const flash_row *r) {
+    return flash_row_at(&v->out_cotangent, v->forward.dtype, r);
+}
+
+/* Where a row's gradient is summed, `row` of all rows of all heads. */
+static float *vjp_query_sum(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                            const flash_row *r, int64_t row) {
+    if (shared->query_sums) return shared->query_sums + row * own->forward.head_dim;
+    return flash_row_at(&own->d_query, EJK_DTYPE_F32, r);
+}
+
+/* VL numbers of each of `count` rows, a column in each vector, 0 beyond `left` numbers. */
+static inline void vjp_columns(ejk_dtype dtype, const void *const row[VL], int64_t count, int64_t d,
+                               int64_t left, vf column[VL]) {
+    for (int i = 0; i < VL; i++)
+        column[i] = i < count ? v_widen_some(dtype, element_at(dtype, row[i], d), left) : v_zero();
+    v_transpose(column);
+}
+
+/* δ of up to VL rows, less the cotangents of lse. It adds up in the order of the products <dO, value>, so that
+ * where out is one value, and the two cancel, nothing is left of them. */
+static void vjp_delta(const ejki_flash_vjp_problem *v, const flash_row *rows, int64_t count,
+                      float *delta) {
+    const ejki_flash_problem *p = &v->forward;
+    const void *out[VL], *cotangent[VL];
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = flash_out(p, &rows[i]);
+        cotangent[i] = vjp_cotangent(v, &rows[i]);
+    }
+    vf sum = v_zero(), a[VL], b[VL];
+    for (int64_t d = 0; d < p->value_dim; d += VL) {
+        const int64_t left = p->value_dim - d;
+        vjp_columns(p->dtype, out, count, d, left, a);
+        vjp_columns(p->dtype, cotangent, count, d, left, b);
+        for (int k = 0; k < VL && k < left; k++) sum = v_fma(b[k], a[k], sum);
+    }
+    v_store_first(delta, sum, count);
+    for (int64_t i = 0; v->has_lse_cotangent && i < count; i++)
+        delta[i] -= *flash_at(&v->lse_cotangent, &rows[i]);
+}
+
+/* Does something with up to VL rows of a sequence, the first of which is row `n` of all. */
+typedef void (*vjp_rows_step)(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                              const flash_row *rows, int64_t count, int64_t n);
+
+/* With a worker's share of the rows of each sequence. */
+static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step step) {
+    const int64_t kv_heads = shared->problem->forward.kv_heads;
+    for (int64_t b = 0; b < shared->tasks.batch; b++) {
+        const ejki_vjp_sequence *s = &shared->tasks.sequence[b];
+        const int64_t all = kv_heads * s->rows, share = ejki_cdiv(all, shared->workers);
+        const ejki_flash_vjp_problem own = ejki_flash_vjp_part(shared->problem, b);
+        for (int64_t n = index * share, end = ejki_min(all, n + share), count; n < end;
+             n += count) {
+            flash_row rows[VL];
+            count = ejki_min(VL, end - n);
+            for (int64_t i = 0; i < count; i++)
+                rows[i] = flash_row_of(&own.forward, 0, (n + i) / s->rows, (n + i) % s->rows);
+            step(shared, &own, rows, count, s->first_row + n);
+        }
+    }
+}
+
+static void vjp_begin_rows(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                           const flash_row *rows, int64_t count, int64_t n) {
+    const ejki_flash_problem *p = &own->forward;
+    vjp_delta(own, rows, count, shared->delta + n);
+    for (int64_t i = 0; i < count; i++) {
+        shared->lse[n + i] = *flash_at(&p->lse, &rows[i]);
+        if (shared->lse[n + i] == -INFINITY) shared->delta[n + i] = 0;
+        if (own->wants_query && p->head_dim > 0)
+            memset(vjp_query_sum(shared, own, &rows[i], n + i), 0,
+                   (size_t)p->head_dim * sizeof(float));
+    }
+}
+
+/* A worker's share of what comes first: statistics of rows, and zeros where others will add or nobody. */
+static void vjp_begin(void *argument, int64_t index) {
+    const vjp_shared *shared = argument;
+    const vjp_plan *t = &shared->plan;
+    const ejki_flash_vjp_problem *v = shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    for (int64_t n = index; n < t->bias_rows; n += shared->workers) {
+        const ejki_bias_gradient *bias = &v->d_bias;
+        const int64_t queries = bias->stride_t ? p->queries : 1;
+        const int64_t heads = bias->stride_h ? p->query_heads : 1;
+        void *row =
+            element_at(p->dtype, bias->data,
+                       n / queries / heads * bias->stride_b + n / queries % heads * bias->stride_h +
+                           n % queries * bias->stride_t);
+        memset(row, 0, (size_t)(p->keys * element_size(p->dtype)));
+    }
+    vjp_each_row(shared, index, vjp_begin_rows);
+    ejki_flash_vjp_clear(v, index, shared->workers);
+}
+
+static void vjp_end_rows(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                         const flash_row *rows, int64_t count, int64_t n) {
+    const ejk_dtype dtype = own->forward.dtype;
+    const int64_t width = own->forward.head_dim;
+    for (int64_t i = 0; i < count; i++) {
+        const float *sums = vjp_query_sum(shared, own, &rows[i], n + i);
+        void *out = flash_row_at(&own->d_query, dtype, &rows[i]);
+        for (int64_t d = 0; d < width; d += VL)
+            v_narrow_some(dtype, element_at(dtype, out, d),
+                          v_widen_some(EJK_DTYPE_F32, sums + d, width - d), width - d);
+    }
+}
+
+/* What comes last in 16 bits: sums of rows are rounded. */
+static void vjp_end(void *argument, int64_t index) {
+    vjp_each_row(argument, index, vjp_end_rows);
+}
+
+/* Gradients of the sinks of one head, or of all where they share them: sums in f64, over rows in order. */
+static void vjp_sink(const vjp_shared *shared, int64_t sink_head) {
+    const ejki_flash_vjp_problem *v = shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const bool all = p->sink_stride_h == 0;
+    for (int64_t n = 0; n < p->sink_count; n++) {
+        const float sink = element_load(p->dtype, p->sinks, sink_head * p->sink_stride_h + n);
+        double sum = 0;
+        for (int64_t b = 0; b < shared->tasks.batch; b++) {
+            const ejki_vjp_sequence *s = &shared->tasks.sequence[b];
+            const float *lse = shared->lse + s->first_row, *delta = shared->delta + s->first_row;
+            for (int64_t row = 0; row < p->kv_heads * s->rows; row++) {
+                const int64_t head = row / s->rows * p->group + row % s->rows % p->group;
+                if ((!all && head / p->sink_group != sink_head) || lse[row] == -INFINITY) continue;
+                sum -= (double)expf(sink - lse[row]) * (double)delta[row];
+            }
+        }
+        element_store(p->dtype, v->d_sinks, sink_head * v->d_sink_stride_h + n, (float)sum);
+    }
+}
+
+static void vjp_sinks(void *argument, int64_t index) {
+    const vjp_shared *shared = argument;
+    const ejki_flash_problem *p = &shared->problem->forward;
+    const int64_t heads = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
+    for (int64_t head = index; head < heads; head += shared->workers) vjp_sink(shared, head);
+}
+
+#endif
