@@ -36,9 +36,9 @@ static int64_t quarter_window(const ejki_flash_problem *p) {
 }
 
 /*
- * The tiled kernel on AMX. A block of all keys needs neither sums nor queries of more than one tile: it is taken
- * where a quarter of the second-level cache holds it, for it is there twice, the next one being packed meanwhile.
- * Else it has half of that, and as many rows go with it, up to 1024, as half of the cache has sums and queries of.
+ * The tiled kernel on AMX. A block of all keys is begun and ended once: it is taken where a quarter of the
+ * second-level cache holds it. Else a block has half of that, and as many rows go with it, up to 1024, as half of
+ * the cache has sums and queries of.
  */
 static void set_amx_blocks(const ejk_invocation *invocation, int64_t cache,
                            ejk_fwd_params *params) {

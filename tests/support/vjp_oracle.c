@@ -362,7 +362,7 @@ bool vjp_oracle_accepts(const struct vjp_oracle *o, int gradient, const float *g
     const double eps = epsilon(o->dtype);
     double eps_f = 4 * eps * size.frobenius, eps_l = 4 * eps * size.largest;
     /* Few numbers; rows with so few keys that weights are 1; all keys alike, so that everything cancels. */
-    if (o->rows < 16 || o->count[gradient] < 64 || o->pairs < 4 * o->rows ||
+    if (o->rows < 32 || o->count[gradient] < 64 || o->pairs < 4 * o->rows ||
         size.frobenius < 0x1p-10 * sum.frobenius) {
         eps_f = 4 * eps * (1 + o->magnitude) * fmax(size.frobenius, sum.frobenius);
         eps_l = 4 * eps * (1 + o->magnitude) * fmax(size.largest, sum.largest);

@@ -3,11 +3,11 @@
  * Flash attention forward in bf16 on AMX tiles.
  *
  * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
- * worker walks over blocks of keys at absolute positions. A block is packed once, while the one before is
- * used, and serves all row tiles of the group, 32 rows each: for each chunk of 32 keys
+ * worker packs the group's queries, then walks over blocks of keys at absolute positions. A block is
+ * packed once and used by all row tiles of the group, 32 rows each: for each chunk of 32 keys
  * scores = query · keysᵀ, while the vector units make weights of the chunk before; then, over all chunks
- * of a part of the block, sums += weights · values. A column of ones beside the values adds up the weights
- * as they were rounded. A tile's queries are packed at its first block, its results written after its last.
+ * of the block, sums += weights · values. A column of ones beside the values adds up the weights as they
+ * were rounded.
  *
  * Softmax. A row's reference is the largest score of the first chunk in which it sees a key, and stays:
  * weights are 2^(z − reference), whose exponents bf16 holds as f32 does. A chunk with a weight from
@@ -33,9 +33,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "kernels/flash_attention/amx_blocks.h"
 #include "kernels/flash_attention/amx_plan.h"
 #include "kernels/flash_attention/amx_rows.h"
+
+#define AMX_KEYS 2048 /* of a block at most */
 
 /* Rows [row, end) of the task in a tensor that will be needed soon: they are asked for while products run. */
 typedef struct amx_rows {
@@ -52,18 +53,16 @@ typedef struct amx_state {
     bool split;   /* and multiplied in two parts */
     float scale;  /* of raw products to base 2; 1 if amx_modify() has done it */
     amx_exp exp;
-    uint16_t *query, *weights, *ones;
+    uint16_t *query, *keys, *values, *weights, *ones;
     float *sums, *lanes, *scores, *reference, *maximum, *base;
     flash_row *row;
     amx_tile *tile;
     amx_task task;
-    int64_t block;                      /* first key of the block */
-    float key_top;                      /* its largest key component */
-    amx_packed packed[2], *now, *later; /* `later` is packed bit by bit while `now` is used */
-    int64_t later_end, share; /* chunks of it that are wanted, and to be packed at a tile */
-    amx_stream ahead[2];      /* keys and values that will be packed after the next tile */
-    amx_rows soon[2];         /* next tile's queries, this one's output */
-    int64_t pace, ahead_pace; /* rows of each to ask for at a chunk */
+    int64_t block;                               /* first key of the block */
+    float key_top;                               /* its largest key component */
+    amx_rows soon[2];                            /* next tile's queries, this one's output */
+    int64_t pace;                                /* rows of each to ask for at a chunk */
+    bool plain[AMX_KEYS / AMX_CHUNK], all_plain; /* values of a chunk go through the products */
 } amx_state;
 
 static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *t, char *memory) {
@@ -83,13 +82,8 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
     s->lanes = (float *)(void *)(memory + t->lane_at);
     s->query = (uint16_t *)(void *)(memory + t->query_at);
     s->sums = (float *)(void *)(memory + t->sum_at);
-    for (int i = 0; i < 2; i++) {
-        s->packed[i].keys = (uint16_t *)(void *)(memory + t->key_at) + i * t->keys * 32 * t->steps;
-        s->packed[i].values =
-            (uint16_t *)(void *)(memory + t->value_at) + i * t->keys * 16 * t->wide;
-    }
-    s->now = &s->packed[0];
-    s->later = &s->packed[1];
+    s->keys = (uint16_t *)(void *)(memory + t->key_at);
+    s->values = (uint16_t *)(void *)(memory + t->value_at);
     s->row = (flash_row *)(void *)(memory + t->row_at);
     s->tile = (amx_tile *)(void *)(memory + t->tile_at);
     for (int i = 0; i < AMX_ELEMENT; i++) s->ones[i] = 0x3f80;
@@ -253,13 +247,6 @@ static inline void amx_look_ahead(amx_state *s) {
         const int64_t end = ejki_min(a->row + s->pace, a->end);
         for (; a->row < end; a->row++) amx_ask(amx_row_place(a->tensor, &s->row[a->row]), a->width);
     }
-    for (int n = 0; n < 2; n++) {
-        amx_stream *a = &s->ahead[n];
-        for (int64_t i = ejki_min(s->ahead_pace, a->rows); i > 0; i--, a->rows--) {
-            amx_ask((const char *)a->row, a->width);
-            a->row += (uintptr_t)a->stride;
-        }
-    }
 }
 
 /* Weights of all chunks of a span. */
@@ -270,10 +257,10 @@ static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_s
     float *scores = s->scores, *other = s->scores + AMX_ROWS * AMX_CHUNK;
     bool unset = amx_is_unset(s, span);
     amx_pair pair = {.query = query, .base = s->base + span->row, .factor = v_set1(s->scale * 128)};
-    amx_scores(steps, query, s->now->keys + span->first * 2 * steps * AMX_ELEMENT, scores);
+    amx_scores(steps, query, s->keys + span->first * 2 * steps * AMX_ELEMENT, scores);
     for (int64_t c = span->first; c < span->end; c++) {
         amx_look_ahead(s);
-        const uint16_t *next = s->now->keys + (c + 1) * 2 * steps * AMX_ELEMENT;
+        const uint16_t *next = s->keys + (c + 1) * 2 * steps * AMX_ELEMENT;
         if (amx_needs_prepare(s, span, e, c, unset)) {
             amx_prepare_scores(s, span, c, scores);
             if (unset) unset = amx_is_unset(s, span);
@@ -304,13 +291,13 @@ static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_spa
     const amx_plan *t = s->plan;
     float *sums = amx_sum(s, span->row, 0);
     for (int64_t c = span->first, end; c < span->end; c = end) {
-        end = s->now->all_plain ? span->end : c;
-        while (end < span->end && s->now->plain[end]) end++;
+        end = s->all_plain ? span->end : c;
+        while (end < span->end && s->plain[end]) end++;
         if (end == c) {
             amx_add_carefully(s, span, end++);
             continue;
         }
-        const uint16_t *values = s->now->values + c * t->wide * AMX_ELEMENT;
+        const uint16_t *values = s->values + c * t->wide * AMX_ELEMENT;
         amx_values(amx_weights_of(s, 0, c), end - c, values, t->wide, s->ones, sums);
         if (s->split) amx_values(amx_rest_of(s, 0, c), end - c, values, t->wide, s->ones, sums);
     }
@@ -367,8 +354,6 @@ static void amx_plan_rows(amx_state *s, const amx_span *span, int64_t block_end)
     const amx_tile *e = &s->tile[span->row / AMX_ROWS];
     const int64_t next = span->row + AMX_ROWS, element = sizeof(uint16_t);
     s->pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
-    s->ahead_pace =
-        ejki_cdiv(ejki_max(s->ahead[0].rows, s->ahead[1].rows), span->end - span->first);
     s->soon[0] = s->soon[1] = (amx_rows){0};
     if (next < s->task.rows && e[1].low >= s->block && e[1].low < block_end)
         s->soon[0] = (amx_rows){&p->query, next, ejki_min(next + AMX_ROWS, s->task.rows),
@@ -433,74 +418,41 @@ static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int6
     }
 }
 
-/* ---- Packed blocks --------------------------------------------------------------------------------------- */
-
-/* Sees to it that the chunks [first, end) of the block are packed. */
-static void amx_use(amx_state *s, int64_t first, int64_t end) {
-    if (!amx_is_packed(s->now, &s->task, s->block, first)) {
-        amx_packed *swap = s->now;
-        s->now = s->later;
-        s->later = swap;
-        if (!amx_is_packed(s->now, &s->task, s->block, first))
-            amx_start(s->now, &s->task, s->block, first);
-    }
-    amx_pack(s->problem, s->plan, s->now, end);
-    s->key_top = amx_top(s->now->top);
-}
-
-/* Plans to ask for what will be packed after the next row tile. */
-static void amx_plan_ahead(amx_state *s) {
+/* Packs keys and values of the chunks [first, end) of a block. */
+static __attribute__((noinline)) void amx_pack(amx_state *s, int64_t first, int64_t end) {
     const ejki_flash_problem *p = s->problem;
-    const amx_packed *b = s->later;
-    const int64_t count = ejki_max(0, ejki_min(s->share, s->later_end - b->end));
-    s->ahead[0] = amx_rows_of(p, b, &p->key, p->head_dim, b->end, count);
-    s->ahead[1] = amx_rows_of(p, b, &p->value, p->value_dim, b->end, count);
-}
-
-/* What is packed beside the use of a block that ends at `end`: the next one, or the first one of the next task. */
-static void amx_plan_later(amx_state *s, int64_t end, int64_t high, const amx_task *next) {
-    const ejki_flash_problem *p = s->problem;
-    const int64_t keys = s->plan->keys;
-    const amx_task *task = &s->task;
-    int64_t low = end, unused;
-    s->later_end = 0;
-    if (low >= high) {
-        if (next->rows == 0) return;
-        task = next;
-        ejki_flash_visible(p, next->first_row / p->group, &low, &unused);
-        ejki_flash_visible(p, (next->first_row + next->rows - 1) / p->group, &unused, &high);
-        if (low >= high) return;
+    const amx_plan *t = s->plan;
+    const int64_t element = sizeof(uint16_t);
+    const int64_t key_at = s->task.batch * p->key.stride_b + s->task.kv_head * p->key.stride_h;
+    const int64_t value_at =
+        s->task.batch * p->value.stride_b + s->task.kv_head * p->value.stride_h;
+    __m512i top = _mm512_setzero_si512();
+    s->all_plain = true;
+    for (int64_t c = first; c < end; c++) {
+        const int64_t key = s->block + c * AMX_CHUNK, left = p->keys - key;
+        for (int64_t half = 0; half < 2; half++)
+            top =
+                amx_pack_keys(amx_place(p->key.data, key_at + (key + 16 * half) * p->key.stride_t),
+                              p->key.stride_t * element, left - 16 * half, p->head_dim, t->steps,
+                              s->keys + (2 * c + half) * t->steps * AMX_ELEMENT, top);
+        s->plain[c] = amx_pack_values(amx_place(p->value.data, value_at + key * p->value.stride_t),
+                                      p->value.stride_t * element, left, p->value_dim, t->wide,
+                                      s->values + c * t->wide * AMX_ELEMENT);
+        s->all_plain &= s->plain[c];
     }
-    const int64_t block = low / keys * keys, first = (low - block) / AMX_CHUNK;
-    const int64_t wanted = ejki_cdiv(ejki_min(keys, high - block), AMX_CHUNK);
-    if (amx_is_packed(s->now, task, block, first)) return;
-    amx_start(s->later, task, block, first);
-    s->later_end = wanted;
-    s->share = ejki_cdiv(wanted - first, ejki_cdiv(s->task.rows, AMX_ROWS));
-    amx_plan_ahead(s);
+    s->key_top = amx_top(top);
 }
 
-/* Packs a row tile's share of the next block. */
-static void amx_pack_later(amx_state *s) {
-    if (s->later->end >= s->later_end) return;
-    amx_pack(s->problem, s->plan, s->later, ejki_min(s->later_end, s->later->end + s->share));
-    amx_plan_ahead(s);
-}
-
-/* One task from beginning to end; `next` is one that comes soon after it. */
-static void amx_group(amx_state *s, amx_task task, amx_task next) {
+/* One task from beginning to end. */
+static void amx_group(amx_state *s, amx_task task) {
     const amx_plan *t = s->plan;
     int64_t low, high;
     s->task = task;
     amx_begin(s, &low, &high);
     for (s->block = low / t->keys * t->keys; s->block < high; s->block += t->keys) {
         const int64_t end = ejki_min(s->block + t->keys, high);
-        amx_use(s, ejki_max(low - s->block, 0) / AMX_CHUNK, ejki_cdiv(end - s->block, AMX_CHUNK));
-        amx_plan_later(s, end, high, &next);
-        for (int64_t row = 0; row < task.rows; row += AMX_ROWS) {
-            amx_block(s, row, end);
-            amx_pack_later(s);
-        }
+        amx_pack(s, ejki_max(low - s->block, 0) / AMX_CHUNK, ejki_cdiv(end - s->block, AMX_CHUNK));
+        for (int64_t row = 0; row < task.rows; row += AMX_ROWS) amx_block(s, row, end);
     }
     /* What sees nothing has not been begun. */
     for (int64_t row = 0; row < task.rows; row += AMX_ROWS) {
@@ -530,8 +482,7 @@ static void amx_worker(void *argument, int64_t worker) {
     for (;;) {
         const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
         if (index >= t->tasks) break;
-        amx_group(&state, amx_task_of(shared->problem, t, index),
-                  amx_task_of(shared->problem, t, index + shared->workers));
+        amx_group(&state, amx_task_of(shared->problem, t, index));
     }
     amx_close();
 }

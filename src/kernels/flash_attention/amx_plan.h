@@ -70,8 +70,8 @@ static inline amx_plan amx_plan_of(const ejki_flash_problem *p, const int64_t *p
     t.lane_at = amx_reserve(&at, t.rows, VL * real);
     t.query_at = amx_reserve(&at, t.slots * 2 * AMX_ELEMENT * element, t.steps);
     t.sum_at = amx_reserve(&at, t.slots * real, t.sums);
-    t.key_at = amx_reserve(&at, 2 * t.keys * 32 * element, t.steps);
-    t.value_at = amx_reserve(&at, 2 * t.keys * 16 * element, t.wide);
+    t.key_at = amx_reserve(&at, t.keys * 32 * element, t.steps);
+    t.value_at = amx_reserve(&at, t.keys * 16 * element, t.wide);
     t.row_at = amx_reserve(&at, t.rows, sizeof(flash_row));
     t.tile_at = amx_reserve(&at, tiles, sizeof(amx_tile));
     t.bytes = at;

@@ -21,6 +21,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/base.h"
 #include "kernels/simd/vec_avx512.h"
 
 #define AMX_ROWS    32  /* of a row tile: two halves */
@@ -85,9 +86,15 @@ AMX_INLINE void amx_ask(const char *row, int64_t width) {
     for (int64_t at = 0; at < width; at += 64) _mm_prefetch(row + at, _MM_HINT_T0);
 }
 
+/* Rows that packing asks for ahead of time: a row's lines lie apart from the next one's where heads lie side by
+ * side, so the processor does not foresee them. */
+#define AMX_AHEAD 32
+
 /* Packs up to 16 keys, transposed by pairs of components; returns the larger magnitudes. */
 static inline __m512i amx_pack_keys(const char *key, int64_t stride_bytes, int64_t count,
                                     int64_t dim, int64_t steps, uint16_t *target, __m512i top) {
+    for (int64_t i = AMX_AHEAD; i < ejki_min(count, AMX_AHEAD + 16); i++)
+        amx_ask(key + i * stride_bytes, 2 * dim);
     for (int64_t s = 0; s < steps; s++) {
         __m512i r[16];
         vf block[16];
@@ -120,6 +127,8 @@ static inline bool amx_pack_values(const char *value, int64_t stride_bytes, int6
     __mmask32 odd = 0;
     for (int64_t i = 0; i < 16; i++) {
         const int64_t a = 4 * (i >> 2) + 2 * (i & 1) + 8 * (i & 2);
+        for (int64_t n = a + AMX_AHEAD; n < ejki_min(count, a + AMX_AHEAD + 2); n++)
+            amx_ask(value + n * stride_bytes, 2 * dim);
         for (int64_t d = 0; d < wide; d += 2) {
             __m512i x = _mm512_setzero_si512(), y = x;
             if (a < count) x = amx_load(value + a * stride_bytes + 32 * d, dim - 16 * d);
