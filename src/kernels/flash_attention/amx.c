@@ -362,6 +362,18 @@ static void amx_plan_rows(amx_state *s, const amx_span *span, int64_t block_end)
         s->soon[1] = (amx_rows){&p->out, span->row, span->row + span->rows, p->value_dim * element};
 }
 
+/* True if mask and segments let a row of the span see any of its keys. */
+static bool amx_sees(const amx_state *s, const amx_span *span) {
+    const ejki_flash_problem *p = s->problem;
+    uint8_t allowed[AMX_PARTS * AMX_CHUNK];
+    if (!p->has_mask && !p->has_segments) return true;
+    for (int64_t i = 0; i < span->rows; i++)
+        if (flash_sees_any(p, &s->row[span->row + i], s->block + span->first * AMX_CHUNK,
+                           s->block + span->end * AMX_CHUNK, allowed))
+            return true;
+    return false;
+}
+
 static void amx_block(amx_state *s, int64_t row, int64_t block_end) {
     const amx_tile *e = &s->tile[row / AMX_ROWS];
     const int64_t low = ejki_max(e->low, s->block) - s->block;
@@ -376,6 +388,7 @@ static void amx_block(amx_state *s, int64_t row, int64_t block_end) {
     amx_plan_rows(s, &span, block_end);
     for (const int64_t last = span.end; span.first < last; span.first = span.end) {
         span.end = ejki_min(last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
+        if (!amx_sees(s, &span)) continue;
         amx_make_weights(s, &span);
         amx_add_values(s, &span);
     }
@@ -521,7 +534,7 @@ static const ejk_parameter amx_parameters[] = {
 extern const ejk_implementation ejki_flash_attention_bf16_amx_tile;
 const ejk_implementation ejki_flash_attention_bf16_amx_tile = {
     .algorithm = "flash_attention",
-    .name = "bf16/amx/tile",
+    .name = "bf16/amx/matrix",
     .platform = EJK_PLATFORM_SIMD,
     .backend = EJK_BACKEND_CPU,
     .isa = EJK_ISA_AMX,

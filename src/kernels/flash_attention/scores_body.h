@@ -166,6 +166,15 @@ static inline void flash_allowed(const ejki_flash_problem *p, const flash_row *r
     memset(allowed + count, 0, (size_t)(ejki_round_up(count, VL) - count));
 }
 
+/* True if a row sees any of the keys [key, end); `allowed` is scratch of as many, rounded up to VL. */
+static inline bool flash_sees_any(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                                  int64_t end, uint8_t *allowed) {
+    const int64_t first = ejki_max(key, r->first), last = ejki_min(end, r->end);
+    if (first >= last) return false;
+    flash_allowed(p, r, first, last - first, allowed);
+    return memchr(allowed, 1, (size_t)(last - first)) != NULL;
+}
+
 /*
  * Raw products scores[0, count) of a row with the keys from `key` become base-2 scores, if there is more
  * to it than flash_scale(): scale, cap, bias; and -inf where mask or segments hide the key. `allowed` is

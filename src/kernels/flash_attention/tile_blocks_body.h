@@ -35,6 +35,20 @@ static int64_t tile_first_key(const ejki_flash_problem *p, const tile_plan *t,
     return ejki_min(key, p->keys) / t->keys * t->keys;
 }
 
+/* Finds out which tiles see anything of the block by mask and segments; false if none does. */
+static bool tile_look_at_block(tile_state *s) {
+    const ejki_flash_problem *p = s->problem;
+    bool any = false;
+    if (!p->has_mask && !p->has_segments) return true;
+    for (int64_t i = 0; i < s->task.rows; i++) {
+        bool *seen = &s->extent[i / TILE_ROWS].seen;
+        if (i % TILE_ROWS == 0) *seen = false;
+        if (!*seen) *seen = flash_sees_any(p, &s->row[i], s->block, s->end, s->allowed);
+        any |= *seen;
+    }
+    return any;
+}
+
 /* Goes to the next block that exists and in which a row of the task sees keys of [low, high). */
 static bool tile_next_block(tile_state *s, int64_t low, int64_t high) {
     const ejki_flash_problem *p = s->problem;
@@ -50,7 +64,7 @@ static bool tile_next_block(tile_state *s, int64_t low, int64_t high) {
         s->end = ejki_min(s->following, high);
         if (s->cells.count > 0) s->end = ejki_min(s->end, s->cells.end);
         if (s->block >= high) return false;
-    } while (s->end <= low);
+    } while (s->end <= low || !tile_look_at_block(s));
     s->cells.hide = s->cells.masks || (s->cells.count > 0 && (s->end - s->block) % TILE_COLUMNS);
     return true;
 }

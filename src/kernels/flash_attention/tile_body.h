@@ -108,6 +108,7 @@ typedef struct tile_ahead {
 typedef struct tile_extent {
     int64_t low, high;   /* [low, high): seen by some row; empty if low ≥ high */
     int64_t least, most; /* [least, most): seen by every row */
+    bool seen;           /* some row sees a key of the present block */
 } tile_extent;
 
 /* One worker's memory and the group it is at. */
@@ -384,7 +385,7 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
     const tile_extent *e = &s->extent[row / TILE_ROWS];
     const int64_t low = ejki_max(e->low, block) - block;
     const int64_t high = ejki_min(e->high, block_end) - block;
-    if (low >= high) return;
+    if (low >= high || !e->seen) return;
     tile_span span = {.first = low / TILE_COLUMNS * TILE_COLUMNS,
                       .end = ejki_round_up(high, TILE_COLUMNS),
                       .low = low,
@@ -476,7 +477,7 @@ static void tile_plan_ahead(tile_state *s, int64_t high, tile_task next) {
 /* Packs up to TILE_ROWS queries side by side, target[d][row], and writes what they see. */
 static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_row *rows,
                                      int64_t count, float *target) {
-    tile_extent e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys};
+    tile_extent e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys, .seen = true};
     const ejk_dtype dtype = p->dtype;
     const void *query[(TILE_ROWS + VL - 1) / VL * VL];
     for (int64_t i = 0; i < count; i++) {
