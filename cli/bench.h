@@ -73,9 +73,14 @@ typedef struct bench_rate {
     double share_undisturbed; /* the same median over undisturbed repetitions only; 0 = none was */
 } bench_rate;
 
-/* Seconds that calling costs, on a tiny shape: a plan's execution, a call, a call through an executor. */
+/* Ways of calling an operation. */
+enum { BENCH_PLAN, BENCH_CALL, BENCH_EXECUTOR, BENCH_WAYS };
+
+/* Seconds that they cost on a tiny shape, medians of batches. */
 typedef struct bench_host {
-    double plan, call, executor;
+    double seconds[BENCH_WAYS];
+    double seconds_undisturbed[BENCH_WAYS]; /* 0 = no batch was undisturbed */
+    int32_t batches, undisturbed;           /* of each way; -1 = unknown */
 } bench_host;
 
 /* One line of the report. */

@@ -208,19 +208,20 @@ static bool repeat(bench_case *bench, const beside *other, const ceiling_meter *
     return facts->cold || finish_memory(meter, &facts->cost, first, all);
 }
 
-/* The shares of undisturbed repetitions to the front; how many there are. */
-static int32_t pick_undisturbed(const samples *all, const double *shares, double *out) {
-    int32_t count = 0;
-    for (int32_t i = 0; i < all->count; i++)
-        if (all->core_share[i] >= UNDISTURBED) out[count++] = shares[i];
-    return count;
+/* The values of undisturbed repetitions; how many there are. */
+static int32_t pick_undisturbed(const double *core_share, int32_t count, const double *values,
+                                double *out) {
+    int32_t picked = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (core_share[i] >= UNDISTURBED) out[picked++] = values[i];
+    return picked;
 }
 
 /* Sorts ceilings and shares. */
 static bench_rate rate_of(const samples *all, double amount, double time, double *ceilings_,
                           double *shares) {
     double undisturbed[BENCH_MOST_REPETITIONS];
-    const int32_t count = pick_undisturbed(all, shares, undisturbed);
+    const int32_t count = pick_undisturbed(all->core_share, all->count, shares, undisturbed);
     return (bench_rate){.rate = amount / time,
                         .ceiling = bench_quantile(ceilings_, all->count, 0.5),
                         .share = bench_quantile(shares, all->count, 0.5),
@@ -286,37 +287,68 @@ bool bench_measure(bench_case *bench, bench_case *plain, ejk_context *context,
 
 /* ---- Host cost ------------------------------------------------------------------------------------- */
 
-/* The median of batches of about a millisecond each. */
-static bool measure_host(bench_case *tiny, ejk_context *context, ejk_executor *executor,
-                         bench_host *out) {
-    enum { BATCHES = 31, CALLS = 2000, WAYS = 3 };
+enum { HOST_BATCHES = 31, HOST_CALLS = 2000 };
+
+/* Batches of half a millisecond; one way's after another's, between two looks at the cores. */
+typedef struct host_samples {
+    double time[BENCH_WAYS][HOST_BATCHES];
+    double core_share[HOST_BATCHES];
+} host_samples;
+
+static bool run_host_batch(bench_case *tiny, ejk_context *context, ejk_executor *executor, int way,
+                           double *seconds) {
     const ejk_kernel *kernel = tiny->call.kernel;
     const void *args = tiny->args[0];
-    double times[WAYS][BATCHES];
-    for (int batch = -1; batch < BATCHES; batch++) /* the first one warms up */
-        for (int way = 0; way < WAYS; way++) {
-            double start = ejk_now();
-            for (int i = 0; i < CALLS; i++) {
-                ejk_status status = way == 0   ? ejk_plan_execute(tiny->plan, args, NULL, 0)
-                                    : way == 1 ? ejk_call(context, kernel, args)
-                                               : ejk_executor_call(executor, kernel, args, NULL);
-                if (status != EJK_OK) return succeeded(status);
-            }
-            if (batch >= 0) times[way][batch] = (ejk_now() - start) / CALLS;
-        }
-    *out = (bench_host){.plan = bench_quantile(times[0], BATCHES, 0.5),
-                        .call = bench_quantile(times[1], BATCHES, 0.5),
-                        .executor = bench_quantile(times[2], BATCHES, 0.5)};
+    double start = ejk_now();
+    for (int i = 0; i < HOST_CALLS; i++) {
+        ejk_status status = way == BENCH_PLAN   ? ejk_plan_execute(tiny->plan, args, NULL, 0)
+                            : way == BENCH_CALL ? ejk_call(context, kernel, args)
+                                                : ejk_executor_call(executor, kernel, args, NULL);
+        if (status != EJK_OK) return succeeded(status);
+    }
+    *seconds = (ejk_now() - start) / HOST_CALLS;
     return true;
+}
+
+static bool repeat_host(bench_case *tiny, ejk_context *context, ejk_executor *executor,
+                        host_samples *all) {
+    const ceiling_meter meter = {.threads = ejk_context_threads(context)};
+    double before, after, time[BENCH_WAYS];
+    for (int batch = -1; batch < HOST_BATCHES; batch++) { /* the first one warms up */
+        if (batch <= 0 && !read_core_share(&meter, &before)) return false;
+        for (int way = 0; way < BENCH_WAYS; way++)
+            if (!run_host_batch(tiny, context, executor, way, &time[way])) return false;
+        if (!read_core_share(&meter, &after)) return false;
+        if (batch >= 0) {
+            for (int way = 0; way < BENCH_WAYS; way++) all->time[way][batch] = time[way];
+            all->core_share[batch] = before < after ? before : after;
+        }
+        before = after;
+    }
+    return true;
+}
+
+static void summarise_host(host_samples *all, bench_host *out) {
+    double undisturbed[HOST_BATCHES];
+    out->batches = HOST_BATCHES;
+    for (int way = 0; way < BENCH_WAYS; way++) {
+        out->undisturbed =
+            pick_undisturbed(all->core_share, HOST_BATCHES, all->time[way], undisturbed);
+        out->seconds_undisturbed[way] = bench_quantile(undisturbed, out->undisturbed, 0.5);
+        out->seconds[way] = bench_quantile(all->time[way], HOST_BATCHES, 0.5);
+    }
+    if (isnan(all->core_share[0])) out->undisturbed = -1;
 }
 
 bool bench_measure_host(bench_case *tiny, ejk_context *context, bench_host *out) {
     ejk_config_selector_chain *chain = NULL;
     ejk_executor *executor = NULL;
+    host_samples all;
     bool measured = succeeded(ejk_config_selector_chain_create(NULL, &chain)) &&
                     succeeded(ejk_executor_create(
                         context, &(ejk_executor_options){.selector = chain}, &executor)) &&
-                    measure_host(tiny, context, executor, out);
+                    repeat_host(tiny, context, executor, &all);
+    if (measured) summarise_host(&all, out);
     ejk_executor_destroy(executor);
     ejk_config_selector_chain_destroy(chain);
     return measured;

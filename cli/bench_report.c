@@ -37,6 +37,18 @@ static json_t *plan_member(const bench_result *r, const char *name) {
     return json_incref(json_object_get(r->plan, name));
 }
 
+static json_t *host_json(const bench_host *host) {
+    const double *all = host->seconds, *undisturbed = host->seconds_undisturbed;
+    return json_pack("{s:f, s:f, s:f, s:i, s:o, s:o, s:o, s:o}", "host_ns", all[BENCH_CALL] * 1e9,
+                     "host_plan_ns", all[BENCH_PLAN] * 1e9, "host_executor_ns",
+                     all[BENCH_EXECUTOR] * 1e9, "host_batches", (int)host->batches,
+                     "host_undisturbed_batches",
+                     host->undisturbed < 0 ? json_null() : json_integer(host->undisturbed),
+                     "host_ns_undisturbed", known(undisturbed[BENCH_CALL] * 1e9),
+                     "host_plan_ns_undisturbed", known(undisturbed[BENCH_PLAN] * 1e9),
+                     "host_executor_ns_undisturbed", known(undisturbed[BENCH_EXECUTOR] * 1e9));
+}
+
 static json_t *result_json(const ejk_kernel *kernel, const bench_result *r) {
     json_t *row =
         json_pack("{s:s, s:s, s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:O}", "op", kernel->op_id,
@@ -47,7 +59,7 @@ static json_t *result_json(const ejk_kernel *kernel, const bench_result *r) {
                   plan_member(r, "workers"), "arguments", r->arguments);
     json_t *numbers = json_pack(
         "{s:f, s:f, s:f, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, "
-        "s:o, s:f, s:f, s:f}",
+        "s:o}",
         "time_s", r->time, "time_s_p10", r->time_p10, "time_s_p90", r->time_p90, "repetitions",
         (int)r->repetitions, "runs_per_repetition", (json_int_t)r->runs, "gflops",
         known(r->compute.rate * 1e-9), "peak_gflops", known(r->compute.ceiling * 1e-9),
@@ -56,10 +68,10 @@ static json_t *result_json(const ejk_kernel *kernel, const bench_result *r) {
         "share_of_bandwidth", known(r->memory.share), "share_of_bandwidth_max",
         known(r->memory.share_max), "cold", (int)r->cold, "rotated_bytes",
         (json_int_t)r->rotated_bytes, "input_copies", (json_int_t)r->copies, "flops",
-        known(r->cost.flops), "bytes", known(r->cost.bytes), "host_ns", r->host.call * 1e9,
-        "host_plan_ns", r->host.plan * 1e9, "host_executor_ns", r->host.executor * 1e9);
+        known(r->cost.flops), "bytes", known(r->cost.bytes));
     if (row && numbers) json_object_update(row, numbers);
     json_decref(numbers);
+    if (row) json_object_update_new(row, host_json(&r->host));
     if (row)
         json_object_update_new(
             row, json_pack("{s:o, s:o, s:o}", "undisturbed_repetitions",
@@ -177,6 +189,19 @@ static void print_arguments(const ejk_kernel *kernel, const json_t *arguments) {
     putchar('\n');
 }
 
+static void print_host(const bench_host *host) {
+    const double *all = host->seconds, *undisturbed = host->seconds_undisturbed;
+    printf("host cost of a tiny call: %.0f ns, of its plan's execution: %.0f ns, through an "
+           "executor: %.0f ns; %d batches",
+           all[BENCH_CALL] * 1e9, all[BENCH_PLAN] * 1e9, all[BENCH_EXECUTOR] * 1e9,
+           (int)host->batches);
+    if (host->undisturbed >= 0) printf(", %d with cores to themselves", (int)host->undisturbed);
+    if (host->undisturbed > 0)
+        printf(": %.0f, %.0f, %.0f ns", undisturbed[BENCH_CALL] * 1e9,
+               undisturbed[BENCH_PLAN] * 1e9, undisturbed[BENCH_EXECUTOR] * 1e9);
+    putchar('\n');
+}
+
 static bool print_report(const ejk_kernel *kernel, const bench_result *results, int count) {
     const ejk_cpu_info *cpu = ejk_cpu();
     char l3[32];
@@ -188,11 +213,7 @@ static bool print_report(const ejk_kernel *kernel, const bench_result *results, 
     if (!print_rows(results, count)) return false;
     putchar('\n');
     print_notes(results, count);
-    const bench_host *host = &results[0].host;
-    printf(
-        "host cost of a tiny call: %.0f ns, of its plan's execution: %.0f ns, through an executor: "
-        "%.0f ns\n",
-        host->call * 1e9, host->plan * 1e9, host->executor * 1e9);
+    print_host(&results[0].host);
     return true;
 }
 

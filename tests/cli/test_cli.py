@@ -301,6 +301,12 @@ class Bench(unittest.TestCase):
                 self.assertLessEqual(row["share_of_peak_undisturbed"], row["share_of_peak_max"])
             else:
                 self.assertIsNone(row["share_of_peak_undisturbed"])
+            undisturbed = row["host_undisturbed_batches"]
+            if undisturbed:
+                self.assertLessEqual(undisturbed, row["host_batches"])
+                self.assertGreater(row["host_plan_ns_undisturbed"], 0)
+            else:
+                self.assertIsNone(row["host_plan_ns_undisturbed"])
             self.assertLess(row["error_against"], 1e-5)
             self.assertTrue(row["arguments"]["causal"])
             self.assertIn("bias", row["arguments"])

@@ -26,24 +26,39 @@
 #define SMALL_DIM  64
 #define SMALL_ROWS 32
 
-/* Up to VL rows of one key head, from `first` on. */
+/* Up to VL rows of one key head, from `first` on. A problem's rows run over its query heads first. */
 typedef struct small_rows {
     const ejki_flash_problem *problem;
     int64_t batch, kv_head, first, count;
-    flash_row row[VL]; /* without what they see: small_lanes() has that */
+    const float *query[VL];
+    float *out[VL];
 } small_rows;
+
+/* Without what it sees: small_lanes() has that. */
+static inline flash_row small_row(const small_rows *s, int64_t lane) {
+    const int64_t group = s->problem->group, row = s->first + lane;
+    const int64_t query = group == 1 ? row : row / group;
+    return (flash_row){.batch = s->batch,
+                       .kv_head = s->kv_head,
+                       .query = query,
+                       .head = s->kv_head * group + row - query * group};
+}
 
 static inline void small_place(small_rows *s) {
     const ejki_flash_problem *p = s->problem;
-    flash_row r = {.batch = s->batch, .kv_head = s->kv_head};
-    r.query = p->group == 1 ? s->first : s->first / p->group;
-    r.head = s->kv_head * p->group + s->first - r.query * p->group;
-    const int64_t end = (s->kv_head + 1) * p->group;
+    const flash_row r = small_row(s, 0);
+    const int64_t rewind = p->group - 1;
+    int64_t left = s->kv_head * p->group + rewind - r.head; /* heads of this query to come */
+    const float *query = flash_query(p, &r);
+    float *out = flash_out(p, &r);
     for (int64_t i = 0; i < s->count; i++) {
-        s->row[i] = r;
-        if (++r.head < end) continue;
-        r.head = end - p->group;
-        r.query++;
+        s->query[i] = query;
+        s->out[i] = out;
+        const bool next = left-- == 0; /* query; element pointers may pass the last one unused */
+        if (next) left = rewind;
+        if (i + 1 == s->count) break;
+        query += next ? p->query.stride_t - rewind * p->query.stride_h : p->query.stride_h;
+        out += next ? p->out.stride_t - rewind * p->out.stride_h : p->out.stride_h;
     }
 }
 
@@ -59,39 +74,72 @@ static inline void small_lanes(const small_rows *s, int64_t key, int64_t *low, i
 
 /* Queries transposed: query[d] holds element d of every row. */
 static inline void small_load(const small_rows *s, vf query[SMALL_DIM + VL]) {
-    const ejki_flash_problem *p = s->problem;
-    for (int64_t d = 0; d < p->head_dim; d += VL) {
-        const int64_t width = ejki_min(VL, p->head_dim - d);
-        for (int64_t i = 0; i < s->count; i++) {
-            const float *own = (const float *)flash_query(p, &s->row[i]) + d;
-            query[d + i] = width == VL ? v_load(own) : v_load_first(own, width);
-        }
+    const int64_t head_dim = s->problem->head_dim;
+    for (int64_t d = 0; d < head_dim; d += VL) {
+        const int64_t width = ejki_min(VL, head_dim - d);
+        for (int64_t i = 0; i < s->count; i++)
+            query[d + i] =
+                width == VL ? v_load(s->query[i] + d) : v_load_first(s->query[i] + d, width);
         for (int64_t i = s->count; i < VL; i++) query[d + i] = v_zero();
         v_transpose(query + d);
     }
 }
 
+/*
+ * sums[i] = Σ_n vectors[n] · scalars[n · along + i · across] for i < count: a scalar product of rows with
+ * keys, or a sum of values. Four at a time share the loads of vectors and do not wait for each other.
+ */
+static inline void small_product(const vf *vectors, int64_t terms, const ejki_float *scalars,
+                                 int64_t along, int64_t across, int64_t count, vf *sums) {
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+        const ejki_float *own = scalars + i * across;
+        vf a = v_zero(), b = v_zero(), c = v_zero(), e = v_zero();
+        for (int64_t n = 0; n < terms; n++, own += along) {
+            a = v_fma(v_set1(*own), vectors[n], a);
+            b = v_fma(v_set1(own[across]), vectors[n], b);
+            c = v_fma(v_set1(own[2 * across]), vectors[n], c);
+            e = v_fma(v_set1(own[3 * across]), vectors[n], e);
+        }
+        sums[i] = a;
+        sums[i + 1] = b;
+        sums[i + 2] = c;
+        sums[i + 3] = e;
+    }
+    for (; i < count; i++) {
+        const ejki_float *own = scalars + i * across;
+        vf sum = v_zero();
+        for (int64_t n = 0; n < terms; n++, own += along)
+            sum = v_fma(v_set1(*own), vectors[n], sum);
+        sums[i] = sum;
+    }
+}
+
 /* Weights of every key for every row. Returns their sums; *top gets the rows' largest scores. */
-static inline vf small_weights(const small_rows *s, const vf query[SMALL_DIM + VL],
+static inline vf small_weights(const small_rows *s, const vf query[SMALL_DIM + VL], bool hides,
                                vf weight[SMALL_KEYS], vf *top) {
     const ejki_flash_problem *p = s->problem;
     const vf scale = v_set1(flash_scale(p));
+    small_product(query, p->head_dim, flash_key(p, s->batch, s->kv_head, 0), 1, p->key.stride_t,
+                  p->keys, weight);
+    if (hides)
+        for (int64_t j = 0; j < p->keys; j++) {
+            int64_t low, high;
+            small_lanes(s, j, &low, &high);
+            weight[j] = v_keep(weight[j], low, high);
+        }
+    /* Four keys at a time: each step of a chain would wait for the one before. */
+    for (int64_t j = p->keys; j % 4 != 0; j++) weight[j] = v_set1(-INFINITY);
     vf largest = v_set1(-INFINITY), sum = v_zero();
-    const ejki_float *key = flash_key(p, s->batch, s->kv_head, 0);
-    for (int64_t j = 0; j < p->keys; j++, key += p->key.stride_t) {
-        vf z = v_zero();
-        for (int64_t d = 0; d < p->head_dim; d++) z = v_fma(v_set1(key[d]), query[d], z);
-        int64_t low, high;
-        small_lanes(s, j, &low, &high);
-        if (low > 0 || high < VL) z = v_keep(z, low, high);
-        weight[j] = z;
-        largest = v_max(z, largest);
-    }
+    for (int64_t j = 0; j < p->keys; j += 4)
+        largest = v_max(v_max(v_max(weight[j], weight[j + 1]), v_max(weight[j + 2], weight[j + 3])),
+                        largest);
     *top = v_mul(largest, scale);
     const vf base = v_select_gt(*top, v_set1(-INFINITY), *top, v_zero());
-    for (int64_t j = 0; j < p->keys; j++) {
-        weight[j] = v_exp2(v_fms(weight[j], scale, base));
-        sum = v_add(sum, weight[j]);
+    for (int64_t j = 0; j < p->keys; j += 4) {
+        for (int64_t i = j; i < j + 4; i++) weight[i] = v_exp2(v_fms(weight[i], scale, base));
+        sum =
+            v_add(sum, v_add(v_add(weight[j], weight[j + 1]), v_add(weight[j + 2], weight[j + 3])));
     }
     return sum;
 }
@@ -101,58 +149,54 @@ static inline void small_values(const small_rows *s, const vf weight[SMALL_KEYS]
                                 vf sums[SMALL_DIM + VL]) {
     const ejki_flash_problem *p = s->problem;
     const ejki_float *values = flash_value(p, s->batch, s->kv_head, 0);
-    if (!checks)
-        for (int64_t d = 0; d < p->value_dim; d++) {
-            const ejki_float *value = values + d;
-            vf sum = v_zero();
-            for (int64_t j = 0; j < p->keys; j++, value += p->value.stride_t)
-                sum = v_fma(weight[j], v_set1(*value), sum);
-            sums[d] = sum;
+    if (!checks) {
+        small_product(weight, p->keys, values, p->value.stride_t, 1, p->value_dim, sums);
+        return;
+    }
+    for (int64_t d = 0; d < p->value_dim; d++) {
+        sums[d] = v_zero();
+        for (int64_t j = 0; j < p->keys; j++) {
+            int64_t low, high;
+            small_lanes(s, j, &low, &high);
+            const vf sees = v_keep(v_zero(), low, high); /* -inf where it does not */
+            const vf sum = v_fma(v_set1(values[j * p->value.stride_t + d]), weight[j], sums[d]);
+            sums[d] = v_select_gt(v_zero(), sees, sums[d], sum);
         }
-    else
-        for (int64_t d = 0; d < p->value_dim; d++) {
-            sums[d] = v_zero();
-            for (int64_t j = 0; j < p->keys; j++) {
-                int64_t low, high;
-                small_lanes(s, j, &low, &high);
-                const vf sees = v_keep(v_zero(), low, high); /* -inf where it does not */
-                const vf value = v_set1(values[j * p->value.stride_t + d]);
-                sums[d] = v_select_gt(v_zero(), sees, sums[d], v_fma(weight[j], value, sums[d]));
-            }
-        }
+    }
 }
 
-/* Writes the rows, sinks and log-sum-exp by the way that all kernels share. */
-static inline void small_write(const small_rows *s, vf sums[SMALL_DIM + VL], vf total, vf top) {
+/* What the rows' sums are multiplied by; writes log-sum-exp by the way that all kernels share. */
+static inline vf small_finish(const small_rows *s, vf total, vf top) {
     const ejki_flash_problem *p = s->problem;
-    vf factor = v_div(v_set1(1.0f), total);
-    if (p->has_sinks || p->lse.data) {
-        float totals[VL], tops[VL], factors[VL] = {0};
-        v_store(totals, total);
-        v_store(tops, top);
-        for (int64_t i = 0; i < s->count; i++) {
-            const flash_row *r = &s->row[i];
-            const flash_end end = flash_finish(p, r, tops[i], totals[i], p->lse.data != NULL);
-            factors[i] = end.factor;
-            if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
-        }
-        factor = v_load(factors);
+    if (!p->has_sinks && !p->lse.data) return v_div(v_set1(1.0f), total);
+    float totals[VL], tops[VL], factors[VL] = {0};
+    v_store(totals, total);
+    v_store(tops, top);
+    for (int64_t i = 0; i < s->count; i++) {
+        const flash_row r = small_row(s, i);
+        const flash_end end = flash_finish(p, &r, tops[i], totals[i], p->lse.data != NULL);
+        factors[i] = end.factor;
+        if (p->lse.data) *flash_at(&p->lse, &r) = end.lse;
     }
-    for (int64_t d = 0; d < p->value_dim; d += VL) {
-        const int64_t width = ejki_min(VL, p->value_dim - d);
+    return v_load(factors);
+}
+
+static inline void small_write(const small_rows *s, vf sums[SMALL_DIM + VL], vf total, vf top) {
+    const int64_t value_dim = s->problem->value_dim;
+    const vf factor = small_finish(s, total, top);
+    for (int64_t d = 0; d < value_dim; d += VL) {
+        const int64_t width = ejki_min(VL, value_dim - d);
         for (int64_t i = 0; i < VL;
              i++) /* a row that saw nothing is 0, whatever 0 · inf would be */
             sums[d + i] = i < width ? v_select_gt(v_set1(FLT_TRUE_MIN), total, v_zero(),
                                                   v_mul(sums[d + i], factor))
                                     : v_zero();
         v_transpose(sums + d);
-        for (int64_t i = 0; i < s->count; i++) {
-            float *own = (float *)flash_out(p, &s->row[i]) + d;
+        for (int64_t i = 0; i < s->count; i++)
             if (width == VL)
-                v_store(own, sums[d + i]);
+                v_store(s->out[i] + d, sums[d + i]);
             else
-                v_store_first(own, sums[d + i], width);
-        }
+                v_store_first(s->out[i] + d, sums[d + i], width);
     }
 }
 
@@ -173,7 +217,7 @@ static void small_head(const ejki_flash_problem *p, int64_t batch, int64_t kv_he
         s.count = ejki_min(VL, rows - first);
         small_place(&s);
         small_load(&s, query);
-        const vf total = small_weights(&s, query, weight, &top);
+        const vf total = small_weights(&s, query, hides, weight, &top);
         small_values(&s, weight, checks, sums);
         small_write(&s, sums, total, top);
     }

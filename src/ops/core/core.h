@@ -37,16 +37,19 @@ void ejki_workspaces_close(ejki_workspaces *list);
 
 /* ---- signature.c: is this call one for that plan? --------------------------------------------------- */
 
-/* What the word or byte at an offset of the arguments must be. */
+/* Compilers compare such at once; every processor here has registers for them. */
+typedef uint64_t ejki_bytes __attribute__((vector_size(16)));
+
+/* What the bytes at an offset of the arguments must be, where the mask says that they count. */
 typedef struct ejki_expected {
-    uint32_t offset, value;
+    ejki_bytes value, counts;
+    size_t offset;
 } ejki_expected;
 
-/* Every value that counts in a call's signature; one allocation, of `words`. */
+/* Every value that counts in a call's signature. */
 typedef struct ejki_signature {
-    ejki_expected *words, *bytes; /* 4 bytes and 1 byte wide */
-    uint32_t *tensors;            /* offsets of those present */
-    size_t word_count, byte_count, tensor_count;
+    ejki_expected *blocks; /* owned */
+    size_t count;          /* 0: too small a record, compare it by its fields */
 } ejki_signature;
 
 ejk_status ejki_signature_create(const ejk_record *record, const void *args, ejki_signature *out);

@@ -150,7 +150,7 @@ void ejk_plan_destroy(ejk_plan *plan) {
         free(plan->workspaces);
     }
     ejki_operands_close(&plan->operands);
-    free(plan->signature.words);
+    free(plan->signature.blocks);
     free(plan->config);
     free(plan->problem);
     free(plan->args);

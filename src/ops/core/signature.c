@@ -1,133 +1,117 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call's signature as plain numbers at plain offsets, so that comparing it is a few short loops without
- * a look at the record. They read no padding, and nothing of what is unset but the mark that says so.
- * They are stricter than ejk_record_same_signature() (0.0 against -0.0, what lies behind a view's last
- * axis), which therefore has the last word when they find a difference.
+ * A call's signature as masked blocks of bytes at plain offsets, so that comparing it is a short loop
+ * without a look at the record. Padding and what is unset count for nothing but the mark that says so. It
+ * is stricter than ejk_record_same_signature() (0.0 against -0.0),
+ * which therefore has the last word when it finds a difference.
  */
 #include "ops/core/core.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(sizeof(bool) == 1 && sizeof(ejk_dtype) == 4 && sizeof(ejk_opt_bool) == 4,
-               "widths of the values compared");
+enum { BLOCK = sizeof(((ejki_expected *)0)->value) };
 
-/* A view without its data pointer: all that follows, in pairs of 64-bit words. */
-enum {
-    VIEW = offsetof(ejk_tensor, dtype),
-    VIEW_PAIRS = (sizeof(ejk_tensor) - VIEW) / 16,
-};
-_Static_assert(sizeof(ejk_tensor) == 8 + 16 * (1 + EJK_MAX_RANK) && VIEW == 8,
-               "views have no padding and consist of pairs");
-
-/* Values of one call, counted while the lists are NULL, then written: the same walk does both. */
+/* Marks the bytes that count, in a record as large as the arguments. */
 typedef struct walk {
     const char *args;
-    ejki_signature *out;
+    unsigned char *counts;
 } walk;
 
-static void expect_words(const walk *w, size_t offset, size_t count) {
-    for (; count > 0; count--, offset += 4) {
-        ejki_expected *e = w->out->words ? &w->out->words[w->out->word_count] : NULL;
-        w->out->word_count++;
-        if (!e) continue;
-        e->offset = (uint32_t)offset;
-        memcpy(&e->value, w->args + offset, 4);
-    }
+static void count_bytes(const walk *w, size_t offset, size_t bytes) {
+    memset(w->counts + offset, 0xff, bytes);
 }
 
-static void expect_bytes(const walk *w, size_t offset, size_t count) {
-    for (; count > 0; count--, offset++) {
-        if (w->out->words)
-            w->out->bytes[w->out->byte_count] =
-                (ejki_expected){(uint32_t)offset, (unsigned char)w->args[offset]};
-        w->out->byte_count++;
-    }
+static void count_tensor(const walk *w, size_t offset) {
+    ejk_tensor tensor;
+    memcpy(&tensor, w->args + offset, sizeof tensor);
+    count_bytes(w, offset + offsetof(ejk_tensor, dtype), sizeof tensor.dtype);
+    if (tensor.dtype == EJK_DTYPE_UNSET) return;
+    const size_t axes = (size_t)tensor.rank * sizeof *tensor.shape;
+    count_bytes(w, offset + offsetof(ejk_tensor, rank), sizeof tensor.rank);
+    count_bytes(w, offset + offsetof(ejk_tensor, shape), axes);
+    count_bytes(w, offset + offsetof(ejk_tensor, strides), axes);
+    count_bytes(w, offset + offsetof(ejk_tensor, device_type), sizeof tensor.device_type);
+    count_bytes(w, offset + offsetof(ejk_tensor, device_index), sizeof tensor.device_index);
 }
 
-static void expect_tensor(const walk *w, size_t offset) {
-    if (((const ejk_tensor *)(const void *)(w->args + offset))->dtype == EJK_DTYPE_UNSET) {
-        expect_words(w, offset + offsetof(ejk_tensor, dtype), 1);
-        return;
-    }
-    if (w->out->words) w->out->tensors[w->out->tensor_count] = (uint32_t)offset;
-    w->out->tensor_count++;
+static void count_optional(const walk *w, size_t offset) {
+    const size_t mark = offset + offsetof(ejk_opt_int, set);
+    count_bytes(w, mark, sizeof(bool));
+    if (w->args[mark]) count_bytes(w, offset, sizeof(int64_t));
 }
 
-static void expect_optional(const walk *w, size_t offset) {
-    size_t mark = offset + offsetof(ejk_opt_int, set);
-    expect_bytes(w, mark, 1);
-    if (w->args[mark]) expect_words(w, offset, 2);
-}
-
-static void expect_record(const walk *w, const ejk_record *record, size_t base) {
+static void count_record(const walk *w, const ejk_record *record, size_t base) {
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
         size_t offset = base + field->offset;
         switch (field->kind) {
-        case EJK_FIELD_BOOL: expect_bytes(w, offset, 1); break;
+        case EJK_FIELD_BOOL: count_bytes(w, offset, sizeof(bool)); break;
         case EJK_FIELD_INT:
-        case EJK_FIELD_FLOAT: expect_words(w, offset, 2); break;
-        case EJK_FIELD_OPT_BOOL:
-        case EJK_FIELD_DTYPE: expect_words(w, offset, 1); break;
+        case EJK_FIELD_FLOAT: count_bytes(w, offset, sizeof(int64_t)); break;
+        case EJK_FIELD_OPT_BOOL: count_bytes(w, offset, sizeof(ejk_opt_bool)); break;
+        case EJK_FIELD_DTYPE: count_bytes(w, offset, sizeof(ejk_dtype)); break;
         case EJK_FIELD_OPT_INT:
-        case EJK_FIELD_OPT_FLOAT: expect_optional(w, offset); break;
+        case EJK_FIELD_OPT_FLOAT: count_optional(w, offset); break;
         case EJK_FIELD_WINDOW:
-            expect_optional(w, offset + offsetof(ejk_window, left));
-            expect_optional(w, offset + offsetof(ejk_window, right));
+            count_optional(w, offset + offsetof(ejk_window, left));
+            count_optional(w, offset + offsetof(ejk_window, right));
             break;
-        case EJK_FIELD_NAME: expect_bytes(w, offset, strlen(w->args + offset) + 1); break;
-        case EJK_FIELD_TENSOR: expect_tensor(w, offset); break;
-        case EJK_FIELD_RECORD: expect_record(w, field->record, offset); break;
+        case EJK_FIELD_NAME: count_bytes(w, offset, strlen(w->args + offset) + 1); break;
+        case EJK_FIELD_TENSOR: count_tensor(w, offset); break;
+        case EJK_FIELD_RECORD: count_record(w, field->record, offset); break;
         }
     }
 }
 
+static bool block_counts(const unsigned char *counts) {
+    for (int i = 0; i < BLOCK; i++)
+        if (counts[i]) return true;
+    return false;
+}
+
+/* Blocks from one end to the other, the last one moved back so as to end with the record. */
+static void list_blocks(const walk *w, size_t size, ejki_signature *out) {
+    for (size_t from = 0; from < size; from += BLOCK) {
+        const size_t offset = from + BLOCK <= size ? from : size - BLOCK;
+        if (!block_counts(w->counts + offset)) continue;
+        ejki_expected *e = &out->blocks[out->count++];
+        e->offset = offset;
+        memcpy(&e->counts, w->counts + offset, BLOCK);
+        memcpy(&e->value, w->args + offset, BLOCK);
+    }
+}
+
 ejk_status ejki_signature_create(const ejk_record *record, const void *args, ejki_signature *out) {
-    ejki_signature made = {0};
-    walk w = {args, &made};
-    expect_record(&w, record, 0);
-    size_t values = made.word_count + made.byte_count;
-    ejki_expected *words = calloc(values + made.tensor_count + 1, sizeof *words);
-    if (!words) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan's signature");
-    made = (ejki_signature){
-        .words = words, .bytes = words + made.word_count, .tensors = &words[values].offset};
-    expect_record(&w, record, 0);
-    *out = made;
+    if (record->size < BLOCK) return EJK_OK; /* never fits exactly */
+    unsigned char *counts = calloc(record->size, 1);
+    const size_t most = record->size / BLOCK + 1;
+    ejki_expected *blocks = aligned_alloc(BLOCK, most * sizeof *blocks);
+    if (!counts || !blocks) {
+        free(counts);
+        free(blocks);
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan's signature");
+    }
+    walk w = {args, counts};
+    *out = (ejki_signature){.blocks = blocks};
+    count_record(&w, record, 0);
+    list_blocks(&w, record->size, out);
+    free(counts);
     return EJK_OK;
 }
 
-/* In pairs, because compilers leave them alone otherwise; every processor here has such registers. */
-typedef uint64_t pair __attribute__((vector_size(16)));
-
-static inline pair view_difference(const char *a, const char *b) {
-    pair difference = {0, 0}, x, y;
-    for (int i = 0; i < VIEW_PAIRS; i++) {
-        memcpy(&x, a + VIEW + i * (int)sizeof x, sizeof x);
-        memcpy(&y, b + VIEW + i * (int)sizeof y, sizeof y);
-        difference |= x ^ y;
-    }
-    return difference;
+static inline ejki_bytes difference_at(const ejki_expected *e, const char *args) {
+    ejki_bytes given;
+    memcpy(&given, args + e->offset, BLOCK);
+    return (given ^ e->value) & e->counts;
 }
 
 bool ejki_plan_fits_exactly(const ejk_plan *plan, const void *args) {
     const ejki_signature *s = &plan->signature;
-    const char *given = args, *expected = plan->args;
-    pair views = {0, 0};
-    for (size_t i = 0; i < s->tensor_count; i++)
-        views |= view_difference(given + s->tensors[i], expected + s->tensors[i]);
-    uint64_t difference = views[0] | views[1];
+    ejki_bytes difference = {0, 0};
 #pragma GCC unroll 4
-    for (size_t i = 0; i < s->word_count; i++) {
-        uint32_t word;
-        memcpy(&word, given + s->words[i].offset, sizeof word);
-        difference |= word ^ s->words[i].value;
-    }
-#pragma GCC unroll 4
-    for (size_t i = 0; i < s->byte_count; i++)
-        difference |= (unsigned char)given[s->bytes[i].offset] ^ s->bytes[i].value;
-    return !difference;
+    for (size_t i = 0; i < s->count; i++) difference |= difference_at(&s->blocks[i], args);
+    return s->count && !(difference[0] | difference[1]);
 }
 
 bool ejki_plan_fits(const ejk_plan *plan, const void *args) {
