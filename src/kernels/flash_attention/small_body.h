@@ -18,6 +18,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "kernels/simd/unroll.h"
 #include "kernels/simd/vec_math.h"
 #include "kernels/flash_attention/scores_body.h"
 
@@ -46,19 +47,20 @@ static inline flash_row small_row(const small_rows *s, int64_t lane) {
 
 static inline void small_place(small_rows *s) {
     const ejki_flash_problem *p = s->problem;
-    const flash_row r = small_row(s, 0);
-    const int64_t rewind = p->group - 1;
-    int64_t left = s->kv_head * p->group + rewind - r.head; /* heads of this query to come */
-    const float *query = flash_query(p, &r);
-    float *out = flash_out(p, &r);
-    for (int64_t i = 0; i < s->count; i++) {
-        s->query[i] = query;
-        s->out[i] = out;
-        const bool next = left-- == 0; /* query; element pointers may pass the last one unused */
-        if (next) left = rewind;
-        if (i + 1 == s->count) break;
-        query += next ? p->query.stride_t - rewind * p->query.stride_h : p->query.stride_h;
-        out += next ? p->out.stride_t - rewind * p->out.stride_h : p->out.stride_h;
+    if (p->group == 1) {
+        const flash_row r = small_row(s, 0);
+        const float *query = flash_query(p, &r);
+        float *out = flash_out(p, &r);
+        for (int64_t i = 0; i < s->count; i++) {
+            s->query[i] = query + i * p->query.stride_t;
+            s->out[i] = out + i * p->out.stride_t;
+        }
+    } else {
+        for (int64_t i = 0; i < s->count; i++) {
+            const flash_row r = small_row(s, i);
+            s->query[i] = flash_query(p, &r);
+            s->out[i] = flash_out(p, &r);
+        }
     }
 }
 
@@ -85,34 +87,29 @@ static inline void small_load(const small_rows *s, vf query[SMALL_DIM + VL]) {
     }
 }
 
+/* small_product() for `count` sums side by side, a constant. */
+static inline __attribute__((always_inline)) void
+small_sums(const int count, const vf *vectors, int64_t terms, const ejki_float *scalars,
+           int64_t along, int64_t across, vf *sums) {
+    vf sum[8];
+    EJKI_UNROLL for (int i = 0; i < count; i++) sum[i] = v_zero();
+    for (int64_t n = 0; n < terms; n++, scalars += along)
+        EJKI_UNROLL for (int i = 0; i < count; i++) sum[i] =
+            v_fma(v_set1(scalars[i * across]), vectors[n], sum[i]);
+    EJKI_UNROLL for (int i = 0; i < count; i++) sums[i] = sum[i];
+}
+
 /*
- * sums[i] = Σ_n vectors[n] · scalars[n · along + i · across] for i < count: a scalar product of rows with
- * keys, or a sum of values. Four at a time share the loads of vectors and do not wait for each other.
+ * sums[i] = Σ_n vectors[n] · scalars[n · along + i · across] for i < count: products of rows and keys, or sums
+ * of values. Several at a time share the loads of vectors and do not wait for each other.
  */
 static inline void small_product(const vf *vectors, int64_t terms, const ejki_float *scalars,
                                  int64_t along, int64_t across, int64_t count, vf *sums) {
     int64_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        const ejki_float *own = scalars + i * across;
-        vf a = v_zero(), b = v_zero(), c = v_zero(), e = v_zero();
-        for (int64_t n = 0; n < terms; n++, own += along) {
-            a = v_fma(v_set1(*own), vectors[n], a);
-            b = v_fma(v_set1(own[across]), vectors[n], b);
-            c = v_fma(v_set1(own[2 * across]), vectors[n], c);
-            e = v_fma(v_set1(own[3 * across]), vectors[n], e);
-        }
-        sums[i] = a;
-        sums[i + 1] = b;
-        sums[i + 2] = c;
-        sums[i + 3] = e;
-    }
-    for (; i < count; i++) {
-        const ejki_float *own = scalars + i * across;
-        vf sum = v_zero();
-        for (int64_t n = 0; n < terms; n++, own += along)
-            sum = v_fma(v_set1(*own), vectors[n], sum);
-        sums[i] = sum;
-    }
+    for (; i + 8 <= count; i += 8)
+        small_sums(8, vectors, terms, scalars + i * across, along, across, sums + i);
+    for (; i < count; i++)
+        small_sums(1, vectors, terms, scalars + i * across, along, across, sums + i);
 }
 
 /* Weights of every key for every row. Returns their sums; *top gets the rows' largest scores. */

@@ -22,16 +22,10 @@
 
 #include <stdint.h>
 
+#include "kernels/simd/unroll.h"
+
 /* Columns of a full tile. */
 #define TILE_COLUMNS (TILE_VECTORS * VL)
-
-#if defined(__clang__)
-#define EJKI_UNROLL       _Pragma("clang loop unroll(full)")
-#define EJKI_UNROLL_TWICE _Pragma("clang loop unroll_count(2)")
-#else
-#define EJKI_UNROLL       _Pragma("GCC unroll 32")
-#define EJKI_UNROLL_TWICE _Pragma("GCC unroll 2")
-#endif
 
 /* The most lines of memory that one product asks for ahead of time. */
 #define PRODUCT_LINES 64

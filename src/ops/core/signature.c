@@ -64,21 +64,16 @@ static void count_record(const walk *w, const ejk_record *record, size_t base) {
     }
 }
 
-static bool block_counts(const unsigned char *counts) {
-    for (int i = 0; i < BLOCK; i++)
-        if (counts[i]) return true;
-    return false;
-}
-
-/* Blocks from one end to the other, the last one moved back so as to end with the record. */
+/* As few blocks as cover all that counts. The last one may have to begin earlier, to end with the record. */
 static void list_blocks(const walk *w, size_t size, ejki_signature *out) {
-    for (size_t from = 0; from < size; from += BLOCK) {
-        const size_t offset = from + BLOCK <= size ? from : size - BLOCK;
-        if (!block_counts(w->counts + offset)) continue;
+    for (size_t at = 0; at < size; at++) {
+        if (!w->counts[at]) continue;
+        const size_t offset = at + BLOCK <= size ? at : size - BLOCK;
         ejki_expected *e = &out->blocks[out->count++];
         e->offset = offset;
         memcpy(&e->counts, w->counts + offset, BLOCK);
         memcpy(&e->value, w->args + offset, BLOCK);
+        at = offset + BLOCK - 1;
     }
 }
 
