@@ -77,7 +77,8 @@ static void heuristic_cfg(const ejk_invocation *invocation, void *config) {
 static ejk_status candidate_cfgs(const ejk_invocation *invocation, void *configs, int32_t capacity,
                                  int32_t *count) {
     return ejki_dense_candidates(invocation, configs, sizeof(ejk_attention_config),
-                                 offsetof(ejk_attention_config, fwd_params), capacity, count);
+                                 offsetof(ejk_attention_config, fwd_params),
+                                 offsetof(ejk_attention_config, bwd_params), capacity, count);
 }
 
 /* The weights take the first product again, and are written once. */
@@ -158,6 +159,7 @@ const ejk_kernel ejk_attention_vjp_kernel = {
     .prepare = prepare_vjp,
     .bind = bind_vjp,
     .heuristic_cfg = heuristic_cfg_vjp,
+    .candidate_cfgs = candidate_cfgs,
     .cost = cost_vjp,
     .forward = &ejk_attention_kernel,
     .algorithm = "flash_attention_vjp",

@@ -39,5 +39,6 @@ void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *
 ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                            int32_t capacity, int32_t *count);
 void ejki_blocksparse_cost(const void *problem, ejk_cost *cost);
+void ejki_blocksparse_vjp_cost(const void *problem, ejk_cost *cost);
 
 #endif

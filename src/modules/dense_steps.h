@@ -32,9 +32,10 @@
 void ejki_dense_fwd_params(const ejk_invocation *invocation, ejk_fwd_params *out);
 void ejki_dense_bwd_params(const ejk_invocation *invocation, ejk_bwd_params *out);
 
-/* Flash attention's candidates; `configs` have theirs at `offset` and are `size` bytes each. */
+/* Flash attention's candidates, for gradients its gradients'; where `configs`, of `size` bytes, have them. */
 ejk_status ejki_dense_candidates(const ejk_invocation *invocation, void *configs, size_t size,
-                                 size_t offset, int32_t capacity, int32_t *count);
+                                 size_t fwd_params, size_t bwd_params, int32_t capacity,
+                                 int32_t *count);
 
 /* INVALID_ARGUMENT: gradients will be asked for, and lse is missing. */
 ejk_status ejki_dense_check_residuals(const ejk_tensor *lse);

@@ -78,7 +78,8 @@ static ejk_status candidate_cfgs(const ejk_invocation *invocation, void *configs
                                  int32_t *count) {
     return ejki_dense_candidates(
         invocation, configs, sizeof(ejk_scaled_dot_product_attention_config),
-        offsetof(ejk_scaled_dot_product_attention_config, fwd_params), capacity, count);
+        offsetof(ejk_scaled_dot_product_attention_config, fwd_params),
+        offsetof(ejk_scaled_dot_product_attention_config, bwd_params), capacity, count);
 }
 
 const ejk_kernel ejk_scaled_dot_product_attention_kernel = {
@@ -110,6 +111,7 @@ const ejk_kernel ejk_scaled_dot_product_attention_vjp_kernel = {
     .prepare = prepare_vjp,
     .bind = bind_vjp,
     .heuristic_cfg = heuristic_cfg_vjp,
+    .candidate_cfgs = candidate_cfgs,
     .cost = cost_vjp,
     .forward = &ejk_scaled_dot_product_attention_kernel,
     .algorithm = "flash_attention_vjp",
