@@ -34,6 +34,7 @@
 #define EJKERNEL_BLOCKSPARSE_ATTENTION_H
 
 #include <ejkernel/context.h>
+#include <ejkernel/mask_info.h>
 #include <ejkernel/plan.h>
 #include <ejkernel/record.h>
 #include <ejkernel/splash_mask.h>
@@ -96,8 +97,8 @@ extern EJK_API const ejk_record ejk_blocksparse_attention_config_record;
     F(BOOL, causal, EJK_OPTIONAL, "false", "", "hide keys after the query's own position")         \
     F(OPT_INT, causal_offset, EJK_OPTIONAL, "S - T, 0 with positions", "keys",                     \
       "added to the position of a query, for causal, window and chunks")                           \
-    F(OPT_BOOL, fused_backward, EJK_OPTIONAL, "where it can be", "",                               \
-      "of the documented signature; no effect: gradients take one pass where grids allow it")      \
+    F(OPT_BOOL, fused_backward, EJK_OPTIONAL, "true", "",                                          \
+      "of the documented signature; no effect: all gradients take one pass")                       \
     EJK_BLOCKSPARSE_GRIDS(F, fwd, "[Pf,Rf,Cf]", "[Nf,Qf,Kf]")                                      \
     F(OPT_INT, fwd_kv_blocksize, EJK_OPTIONAL, "that of fwd_partial_mask_blocks", "keys",          \
       "keys of a block of fwd; its queries are T / rows")                                          \
@@ -224,6 +225,18 @@ EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_set_mask_info(
     ejk_blocksparse_attention_args *args, const ejk_blocksparse_mask_info *info);
 EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_vjp_set_mask_info(
     ejk_blocksparse_attention_vjp_args *args, const ejk_blocksparse_mask_info *info);
+
+/**
+ * Writes the library-wide MaskInfo of mask_info.h into arguments: attention_mask or both segment ids say what `info`
+ * says, its limits included, and q_positions and kv_positions are those that it was given, for the causal,
+ * sliding_window and chunk_size of the call. Views: keep it until the last call with them. Statuses: INVALID_ARGUMENT (NULL;
+ * attention_mask, segment ids or positions are there already; nothing in info says what to hide),
+ * OUT_OF_MEMORY. Arguments are untouched on failure.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_set_masks(
+    ejk_blocksparse_attention_args *args, const ejk_mask_info *info);
+EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_vjp_set_masks(
+    ejk_blocksparse_attention_vjp_args *args, const ejk_mask_info *info);
 
 /**
  * The call with a mask in place of a MaskInfo, which is derived and dropped again: for calls that are made

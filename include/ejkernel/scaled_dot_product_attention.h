@@ -98,9 +98,11 @@ EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_fwd(
 EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_vjp(
     ejk_context *context, const ejk_scaled_dot_product_attention_vjp_args *args);
 
-/** As ejk_flash_attention_set_mask_info() and ejk_flash_attention_masked(). */
+/** As ejk_flash_attention_set_mask_info() and its kin. */
 EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_set_mask_info(
     ejk_scaled_dot_product_attention_args *args, const ejk_mask_info *info);
+EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_vjp_set_mask_info(
+    ejk_scaled_dot_product_attention_vjp_args *args, const ejk_mask_info *info);
 EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_masked(
     ejk_context *context, const ejk_scaled_dot_product_attention_args *args,
     const ejk_mask_info *info);

@@ -181,12 +181,12 @@ ejk_status ejk_attention_vjp(ejk_context *context, const ejk_attention_vjp_args 
 }
 
 ejk_status ejk_attention_set_mask_info(ejk_attention_args *args, const ejk_mask_info *info) {
-    if (!args) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");
-    ejk_flash_attention_args flash = {.causal = false};
-    EJKI_DENSE_MASKS(&flash, args);
-    EJKI_TRY(ejk_flash_attention_set_mask_info(&flash, info));
-    EJKI_DENSE_MASKS(args, &flash);
-    return EJK_OK;
+    EJKI_DENSE_SET_MASK_INFO(args, info);
+}
+
+ejk_status ejk_attention_vjp_set_mask_info(ejk_attention_vjp_args *args,
+                                           const ejk_mask_info *info) {
+    EJKI_DENSE_SET_MASK_INFO(args, info);
 }
 
 ejk_status ejk_attention_masked(ejk_context *context, const ejk_attention_args *args,

@@ -28,6 +28,17 @@
      (to)->kv_segment_ids = (from)->kv_segment_ids, (to)->causal = (from)->causal,                 \
      (to)->causal_offset = (from)->causal_offset, (to)->sliding_window = (from)->sliding_window)
 
+/* A MaskInfo in place of the masks of a call: see ejk_flash_attention_set_mask_info(). */
+#define EJKI_DENSE_SET_MASK_INFO(args, info)                                                       \
+    do {                                                                                           \
+        ejk_flash_attention_args flash_ = {.causal = false};                                       \
+        if (!(args)) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");                \
+        EJKI_DENSE_MASKS(&flash_, args);                                                           \
+        EJKI_TRY(ejk_flash_attention_set_mask_info(&flash_, info));                                \
+        EJKI_DENSE_MASKS(args, &flash_);                                                           \
+        return EJK_OK;                                                                             \
+    } while (0)
+
 /* Flash attention's parameters for this call, without measuring. */
 void ejki_dense_fwd_params(const ejk_invocation *invocation, ejk_fwd_params *out);
 void ejki_dense_bwd_params(const ejk_invocation *invocation, ejk_bwd_params *out);
