@@ -58,7 +58,7 @@ static bool prepare(bench_state *state) {
     state->request.arguments = &state->call;
     if (!set_options(wish, &state->call) || !set_options(wish, &state->plain) ||
         !shape_options(wish->dtype, wish->with, wish->layout, &state->request.shape) ||
-        !layout_open(&wish->data, &state->layout))
+        !layout_open(&wish->data, state->call.kernel, &state->layout))
         return false;
     state->request.shape.layout = &state->layout;
     if (wish->plain || layout_given(&state->layout)) state->request.plain = &state->plain;

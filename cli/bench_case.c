@@ -201,11 +201,14 @@ bench_request bench_plain(const bench_request *request) {
     plain.arguments = request->plain;
     plain.shape.with = NULL;
     plain.shape.layout = NULL;
+    if (layout && layout->alive > 0) axes->count -= 3; /* those of the grid, which come last */
     if (!layout || !layout->lengths) return plain;
     for (int32_t i = 0; i < axes->count; i++) {
         const char *name = axes->axis[i].name;
         if (strcmp(name, "N") == 0)
             strcpy(axes->axis[i].name, "B");
+        else if (strcmp(name, "B") == 0)
+            axes->axis[i].length = layout->count;
         else if (strcmp(name, "T") == 0 || strcmp(name, "S") == 0)
             axes->axis[i].length = layout_even_length(layout);
     }

@@ -81,14 +81,25 @@ static bool read_lengths(call_layout *layout) {
     return layout->total > 0 || complain("--lengths is '%.60s', which has no token", layout->text);
 }
 
-bool layout_open(const layout_words *words, call_layout *out) {
+static bool has_tensor(const ejk_kernel *kernel, const char *name) {
+    const ejk_field *field = ejk_record_find(kernel->args, name, NULL);
+    return field && field->kind == EJK_FIELD_TENSOR;
+}
+
+bool layout_open(const layout_words *words, const ejk_kernel *kernel, call_layout *out) {
     *out = (call_layout){.text = words->lengths,
+                         .as_segments = words->lengths && !has_tensor(kernel, "cum_seqlens_q"),
                          .alive = words->alive,
                          .block = words->block ? words->block : DEFAULT_BLOCK};
     if (words->lengths && words->alive > 0)
         return complain("--lengths and --alive are given, expected one of them");
     if (words->alive > 1) return complain("--alive is %g, expected at most 1", words->alive);
     if (words->block && !(words->alive > 0)) return complain("--block is given without --alive");
+    if (out->as_segments && !has_tensor(kernel, "q_segment_ids"))
+        return complain("--lengths is given, but %s takes neither cum_seqlens_q nor q_segment_ids",
+                        kernel->op_id);
+    if (words->alive > 0 && !has_tensor(kernel, "fwd_block_mask"))
+        return complain("--alive is given, but %s takes no blocks of a MaskInfo", kernel->op_id);
     return !words->lengths || read_lengths(out);
 }
 
@@ -104,7 +115,8 @@ bool layout_given(const call_layout *layout) {
 /* ---- Shapes ---------------------------------------------------------------------------------------- */
 
 const char *layout_tensors(const call_layout *layout) {
-    return layout->lengths     ? "cum_seqlens_q,cum_seqlens_k"
+    return layout->as_segments ? "q_segment_ids,kv_segment_ids"
+           : layout->lengths   ? "cum_seqlens_q,cum_seqlens_k"
            : layout->alive > 0 ? "fwd_data_next,fwd_block_mask"
                                : NULL;
 }
@@ -116,7 +128,7 @@ static bool bind_lengths(const call_layout *layout, ejk_axes *axes) {
             return complain("--shape has %s, which follows from --lengths", symbols[i]);
     return succeeded(ejk_axes_set(axes, "T", layout->total)) &&
            succeeded(ejk_axes_set(axes, "S", layout->total)) &&
-           succeeded(ejk_axes_set(axes, "N", layout->count));
+           (layout->as_segments || succeeded(ejk_axes_set(axes, "N", layout->count)));
 }
 
 static bool bind_blocks(const call_layout *layout, ejk_axes *axes) {
@@ -172,6 +184,12 @@ static void fill_sums(const call_layout *layout, int32_t *sums) {
     for (int64_t i = 0; i < layout->count; i++) sums[i + 1] = sums[i] + (int32_t)layout->lengths[i];
 }
 
+/* The number of its sequence for each token. */
+static void fill_segments(const call_layout *layout, int32_t *ids) {
+    for (int64_t n = 0; ids && n < layout->count; n++)
+        for (int64_t i = 0; i < layout->lengths[n]; i++) *ids++ = (int32_t)n;
+}
+
 /* In each row of cells as many alive, at random places: a cell lives if those still wanted say so. */
 static void draw_row(const call_layout *layout, uint64_t *state, int64_t columns, int32_t *alive) {
     const double wanted = round(layout->alive * (double)columns);
@@ -203,14 +221,16 @@ void layout_fill(const call_layout *layout, const ejk_kernel *kernel, void *args
     if (layout->lengths) {
         fill_sums(layout, numbers(kernel, args, "cum_seqlens_q"));
         fill_sums(layout, numbers(kernel, args, "cum_seqlens_k"));
+        fill_segments(layout, numbers(kernel, args, "q_segment_ids"));
+        fill_segments(layout, numbers(kernel, args, "kv_segment_ids"));
     } else if (layout->alive > 0) {
         fill_grid(layout, kernel, args);
     }
 }
 
 bool layout_own(const call_layout *layout, op_call *call) {
-    static const char *const names[] = {"cum_seqlens_q", "cum_seqlens_k", "fwd_data_next",
-                                        "fwd_block_mask"};
+    static const char *const names[] = {"cum_seqlens_q",  "cum_seqlens_k", "q_segment_ids",
+                                        "kv_segment_ids", "fwd_data_next", "fwd_block_mask"};
     if (!layout_given(layout)) return true;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const int32_t index = field_index(call->kernel, names[i]);

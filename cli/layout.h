@@ -17,14 +17,19 @@ typedef struct layout_words {
 
 typedef struct call_layout {
     const char *text; /* of --lengths, or NULL */
+    bool
+        as_segments; /* the operation has no cumulative lengths: segment ids tell sequences apart */
     int64_t *lengths; /* of the sequences, or NULL */
     int64_t count, total;
     double alive; /* what was asked for; 0 = no blocks */
     int64_t block;
 } call_layout;
 
-/* Reads the flags; closed by the caller also after a failure. */
-bool layout_open(const layout_words *words, call_layout *out);
+/*
+ * Reads the flags for an operation, which has to have arguments for them; closed by the caller also after a
+ * failure.
+ */
+bool layout_open(const layout_words *words, const ejk_kernel *kernel, call_layout *out);
 void layout_close(call_layout *layout);
 
 /* True if there is anything to lay out. */

@@ -36,7 +36,7 @@ static bool complete(bool packed, ejk_axes *axes) {
 
 bool shape_sizes(const char *text, const call_layout *layout, ejk_axes *out) {
     return succeeded(ejk_axes_parse(text, out)) && (!layout || layout_sizes(layout, out)) &&
-           complete(layout && layout->lengths, out);
+           complete(layout && layout->lengths && !layout->as_segments, out);
 }
 
 /* ---- Views ----------------------------------------------------------------------------------------- */
@@ -157,7 +157,7 @@ bool shape_call(const char *command, const call_words *words, ejk_context *conte
     call_layout layout;
     if (!words->shape)
         return complain("%s needs a shape, as --shape B=1,Hq=8,T=1024,D=64", command);
-    const bool declared = layout_open(&words->data, &layout) &&
+    const bool declared = layout_open(&words->data, call->kernel, &layout) &&
                           call_set_config(call, words->config) &&
                           call_set_platform(call->kernel, call->args, words->platform) &&
                           declare_call(words, &layout, context, call);

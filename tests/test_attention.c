@@ -334,6 +334,55 @@ static void sequences_may_be_padded(void **state) {
     }
 }
 
+/* Tokens side by side: the same as flash attention's, gradients too. */
+static void sequences_may_be_packed(void **state) {
+    (void)state;
+    enum { TOKENS = 11, HEADS = 2, DIM = 3, COUNT = TOKENS * HEADS * DIM };
+    static float data[4][COUNT], out[2][COUNT], gradient[2][COUNT], lse[2][HEADS * TOKENS];
+    const int64_t shape[] = {TOKENS, HEADS, DIM}, rows[] = {HEADS, TOKENS};
+    int32_t sums[] = {0, 4, 4, 9};
+    for (int i = 0; i < 4 * COUNT; i++) data[i / COUNT][i % COUNT] = (float)(i * 37 % 41) / 20 - 1;
+    const ejk_tensor tokens = ejk_tensor_contiguous(NULL, EJK_DTYPE_F32, 3, shape);
+    ejk_flash_attention_vjp_args flash = {.query = tokens, .causal = true};
+    flash.key = flash.value = flash.d_out = flash.out = flash.d_key = tokens;
+    flash.query.data = data[0];
+    flash.key.data = data[1];
+    flash.value.data = data[2];
+    flash.d_out.data = data[3];
+    flash.cum_seqlens_q = flash.cum_seqlens_k = ejk_tensor_1d(sums, EJK_DTYPE_I32, 4);
+    flash.lse = ejk_tensor_contiguous(lse[0], EJK_DTYPE_F32, 2, rows);
+    flash.out.data = out[0];
+    flash.d_key.data = gradient[0];
+    ejk_flash_attention_args forward = {.out = flash.out, .lse = flash.lse};
+    memcpy(&forward, &flash, offsetof(ejk_flash_attention_args, out));
+    EXPECT_OK(ejk_flash_attention(context, &forward));
+    EXPECT_OK(ejk_flash_attention_vjp(context, &flash));
+    ejk_scaled_dot_product_attention_vjp_args sdpa = {.query = flash.query,
+                                                      .key = flash.key,
+                                                      .value = flash.value,
+                                                      .cum_seqlens_q = flash.cum_seqlens_q,
+                                                      .cum_seqlens_k = flash.cum_seqlens_k,
+                                                      .causal = true,
+                                                      .out = flash.out,
+                                                      .lse = flash.lse,
+                                                      .d_out = flash.d_out,
+                                                      .d_key = flash.d_key};
+    sdpa.out.data = out[1];
+    sdpa.lse.data = lse[1];
+    sdpa.d_key.data = gradient[1];
+    ejk_scaled_dot_product_attention_args own = {.out = sdpa.out, .lse = sdpa.lse};
+    memcpy(&own, &sdpa, offsetof(ejk_scaled_dot_product_attention_args, out));
+    EXPECT_OK(ejk_scaled_dot_product_attention(context, &own));
+    EXPECT_OK(ejk_scaled_dot_product_attention_vjp(context, &sdpa));
+    assert_memory_equal(out[1], out[0], sizeof out[0]);
+    assert_memory_equal(lse[1], lse[0], sizeof lse[0]);
+    assert_memory_equal(gradient[1], gradient[0], sizeof gradient[0]);
+    assert_true(out[1][0] == data[2][0] && out[1][COUNT - 1] == 0 && isinf(lse[1][TOKENS - 1]));
+    own.cum_seqlens_q = own.cum_seqlens_k = (ejk_tensor){0};
+    EXPECT_FAIL(INVALID_SHAPE, "expected 4 without cum_seqlens_q",
+                ejk_scaled_dot_product_attention(context, &own));
+}
+
 static void wrong_calls_are_refused(void **state) {
     (void)state;
     ejk_attention_args *a = &c.args;
@@ -393,6 +442,7 @@ int main(void) {
         cmocka_unit_test(hidden_nan_stays_hidden),
         cmocka_unit_test(mask_infos_stand_for_masks),
         cmocka_unit_test(sequences_may_be_padded),
+        cmocka_unit_test(sequences_may_be_packed),
         cmocka_unit_test(wrong_calls_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

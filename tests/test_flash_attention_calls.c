@@ -171,6 +171,8 @@ static void test_values(void **state) {
     REFUSED(INVALID_ARGUMENT, "inf", args.logits_soft_cap = ejk_float(INFINITY));
     REFUSED(INVALID_ARGUMENT, "softmax_scale", args.softmax_scale = ejk_float(NAN));
     REFUSED(INVALID_ARGUMENT, "softmax_scale", args.softmax_scale = ejk_float(-INFINITY));
+    REFUSED(INVALID_ARGUMENT, "softmax_scale is 1e+31, expected at most 1e+30 in size",
+            args.softmax_scale = ejk_float(1e31));
     REFUSED(INVALID_ARGUMENT, "dropout_prob is 1", args.dropout_prob = 1);
     REFUSED(INVALID_ARGUMENT, "dropout_prob is -0.5", args.dropout_prob = -0.5);
     REFUSED(INVALID_ARGUMENT, "dropout_prob", args.dropout_prob = NAN);
@@ -443,6 +445,28 @@ static void test_model(void **state) {
     expect_layer(1, ejk_window_of(127, 0));
 }
 
+/* A cap that no score reaches is none, and one that all exceed by far leaves them alike, on every platform. */
+static void test_caps_of_any_size(void **state) {
+    (void)state;
+    static const double caps[] = {1e300, 1e39, 1e31, 1e29, 1e-300, 1e-40, 1e-30};
+    static float zeros[B * T * HQ * D], own[OUT], wanted[OUT];
+    for (int i = 0; i < 4; i++)
+        for (size_t n = 0; n < sizeof caps / sizeof *caps; n++) {
+            ejk_flash_attention_args args = good();
+            if (i % 2 == 1) args.query.data = zeros;
+            args.out.data = wanted;
+            args.lse = (ejk_tensor){0};
+            if (caps[n] < 1) args.softmax_scale = ejk_float(0);
+            EXPECT_OK(ejk_flash_attention(context, &args));
+            strcpy(args.platform, i < 2 ? "simd" : "reference");
+            args.out.data = own;
+            args.softmax_scale = (ejk_opt_float){0};
+            args.logits_soft_cap = ejk_float(caps[n]);
+            EXPECT_OK(ejk_flash_attention(context, &args));
+            for (int j = 0; j < OUT; j++) EXPECT_NEAR(own[j], wanted[j], 1e-4);
+        }
+}
+
 /* Tuning finds candidates for the tiled and the row-wise kernel, all different; each computes the same. */
 static void test_tuning(void **state) {
     (void)state;
@@ -492,6 +516,7 @@ int main(void) {
         TEST(test_unnormalised),
         TEST(test_packed),
         TEST(test_nothing),
+        TEST(test_caps_of_any_size),
         TEST(test_model),
         TEST(test_tuning),
     };

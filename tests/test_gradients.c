@@ -4,6 +4,8 @@
 
 #include <ejkernel/ejkernel.h>
 
+#include "kernels/flash_attention/vjp_problem.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -332,6 +334,115 @@ static void test_autotune(void **state) {
                              NULL));
 }
 
+/* Both directions in one: the call's choice with the parameters that the gradients have for themselves. */
+static void test_autotune_both(void **state) {
+    (void)state;
+    const ejk_flash_attention_args args = flash_call();
+    const ejk_flash_attention_config candidate = {.fwd_params.q_blocksize = ejk_int(16),
+                                                  .bwd_params.q_blocksize = ejk_int(48)};
+    ejk_autotune_options options = {.pass = EJK_TUNE_BOTH,
+                                    .configs = &candidate,
+                                    .config_count = 1,
+                                    .tuner = {.time_s = 5, .max_rounds = 6, .iters = 6}};
+    ejk_flash_attention_config best, untouched;
+    ejk_config_measurement measurement = {0};
+    ejk_tune_report *report = NULL;
+    EXPECT_OK(ejk_autotune(context, &ejk_flash_attention_kernel, &args, &options, &best, &report,
+                           &measurement));
+    assert_non_null(report->backward);
+    assert_null(report->backward->backward);
+    assert_int_equal(report->count, 2);
+    assert_int_equal(report->backward->count, 2);
+    assert_non_null(strstr(report->candidates[0].description, "fwd_params"));
+    assert_non_null(strstr(report->backward->candidates[0].description, "bwd_params"));
+    assert_true(best.fwd_params.q_blocksize.set && best.bwd_params.q_blocksize.set);
+    if (report->backward->chosen == 1) assert_int_equal(best.bwd_params.q_blocksize.value, 48);
+    assert_true(measurement.repetitions == report->candidates[report->chosen].samples);
+    report->backward->cancelled = true;
+    report->backward->rounds = 0;
+    report->backward->chosen = report->backward->default_index;
+    assert_false(ejk_tune_report_is_settled(report));
+    char *json;
+    EXPECT_OK(ejk_tune_report_to_json(report, 0, &json));
+    assert_non_null(strstr(json, "\"backward\""));
+    ejk_free(json);
+    ejk_tune_report_destroy(report);
+    EXPECT_OK(
+        ejk_autotune(context, &ejk_flash_attention_kernel, &args, &options, &best, NULL, NULL));
+    /* Nothing is written if either fails. */
+    memset(&best, 0x5a, sizeof best);
+    memcpy(&untouched, &best, sizeof best);
+    report = NULL;
+    const ejk_flash_attention_args accumulator = {.query = args.query,
+                                                  .key = args.key,
+                                                  .value = args.value,
+                                                  .normalize_output = EJK_FALSE,
+                                                  .out = args.out};
+    EXPECT_FAIL(INVALID_ARGUMENT, "no gradients of an accumulator",
+                ejk_autotune(context, &ejk_flash_attention_kernel, &accumulator, &options, &best,
+                             &report, NULL));
+    assert_null(report);
+    assert_memory_equal(&best, &untouched, sizeof best);
+}
+
+/* Looks at what a call for gradients is given when it is tuned; its gradients are all 0. */
+static double seen_lse, seen_out;
+static int seen;
+
+static ejk_status look(const ejk_run *run) {
+    const ejki_flash_vjp_problem *v = run->problem;
+    const ejki_flash_problem *p = &v->forward;
+    seen++;
+    seen_lse = p->lse.data[(HQ - 1) * p->lse.stride_h + T - 1];
+    seen_out = ((const float *)p->out.data)[Q - 1];
+    memset(v->d_query.data, 0, sizeof d_query);
+    return EJK_OK;
+}
+
+static void test_results_of_the_forward_call(void **state) {
+    (void)state;
+    const ejk_implementation spy = {.algorithm = "flash_attention_vjp",
+                                    .name = "spy",
+                                    .platform = EJK_PLATFORM_SIMD,
+                                    .backend = EJK_BACKEND_CPU,
+                                    .dtype = EJK_DTYPE_F32,
+                                    .priority = 1000,
+                                    .version = 1,
+                                    .run = look};
+    EXPECT_OK(ejk_registry_register(ejk_context_registry(context), &spy));
+    ejk_flash_attention_vjp_args args = {.query = tokens(query, HQ),
+                                         .key = tokens(key, HKV),
+                                         .value = tokens(value, HKV),
+                                         .causal = true,
+                                         .out = tokens(NULL, HQ),
+                                         .lse = rows(),
+                                         .d_out = tokens(NULL, HQ),
+                                         .d_query = tokens(NULL, HQ)};
+    const ejk_autotune_options options = {.tuner = {.time_s = 1, .max_rounds = 1, .iters = 1}};
+    ejk_flash_attention_config best;
+    ejk_flash_attention_args forward = {.query = args.query,
+                                        .key = args.key,
+                                        .value = args.value,
+                                        .causal = true,
+                                        .out = tokens(out, HQ),
+                                        .lse = rows()};
+    EXPECT_OK(ejk_flash_attention(context, &forward));
+    const double true_lse = lse[HQ * T - 1], true_out = out[Q - 1];
+    for (int i = 0; i < HQ * T; i++) lse[i] = 7; /* what is given is used as it is */
+    EXPECT_OK(
+        ejk_autotune(context, &ejk_flash_attention_vjp_kernel, &args, &options, &best, NULL, NULL));
+    assert_true(seen > 0);
+    assert_true(seen_lse == 7 && lse[0] == 7);
+    EXPECT_NEAR(seen_out, true_out, 1e-6);
+    args.lse.data = NULL;
+    seen = 0;
+    EXPECT_OK(
+        ejk_autotune(context, &ejk_flash_attention_vjp_kernel, &args, &options, &best, NULL, NULL));
+    assert_true(seen > 0);
+    EXPECT_NEAR(seen_lse, true_lse, 1e-6);
+    EXPECT_NEAR(seen_out, true_out, 1e-6);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_flash_attention, set_up, tear_down),
@@ -341,6 +452,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_tuned_backward, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_other_operations, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_autotune, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_autotune_both, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_results_of_the_forward_call, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 /* Attention with a MaskInfo equals attention with the dense mask it stands for; splash masks there and back. */
 #include "support/mask_world.h"
 
-#include <ejkernel/flash_attention.h>
+#include <ejkernel/ejkernel.h>
 #include <math.h>
 #include <string.h>
 
@@ -80,6 +80,98 @@ static void calls_equal_dense_ones(void **state) {
         ejk_mask_info_release(info);
     }
     assert_true(numbers > 10 && ids > 10 && dense > 10); /* every form was met */
+}
+
+/* Arguments of gradients get what those of the call get. */
+static void gradients_take_one_too(void **state) {
+    (void)state;
+    struct random r = {13};
+    for (int round = 0; round < 50; round++) {
+        ejk_mask_info *info = limited(&r, 2, 5, 7);
+        ejk_flash_attention_args flash = call(2, 5, 7, got);
+        flash.causal = random_chance(&r, 0.5);
+        ejk_attention_vjp_args dense = {.causal = flash.causal};
+        ejk_scaled_dot_product_attention_vjp_args scaled = {.causal = flash.causal};
+        ejk_flash_attention_vjp_args vjp = {.d_out = flash.out};
+        memcpy(&vjp, &flash, offsetof(ejk_flash_attention_args, out));
+        EXPECT_OK(ejk_flash_attention_set_mask_info(&flash, info));
+        EXPECT_OK(ejk_flash_attention_vjp_set_mask_info(&vjp, info));
+        EXPECT_OK(ejk_attention_vjp_set_mask_info(&dense, info));
+        EXPECT_OK(ejk_scaled_dot_product_attention_vjp_set_mask_info(&scaled, info));
+        assert_memory_equal(&vjp, &flash, offsetof(ejk_flash_attention_args, out));
+        assert_ptr_equal(vjp.d_out.data, got);
+#define SAME(field)                                                                                \
+    assert_memory_equal(&dense.field, &flash.field, sizeof flash.field);                           \
+    assert_memory_equal(&scaled.field, &flash.field, sizeof flash.field)
+        SAME(attention_mask);
+        SAME(q_segment_ids);
+        SAME(kv_segment_ids);
+        SAME(causal);
+        SAME(causal_offset);
+        SAME(sliding_window);
+#undef SAME
+        EXPECT_FAIL(INVALID_ARGUMENT, "info is NULL",
+                    ejk_attention_vjp_set_mask_info(&dense, NULL));
+        ejk_mask_info_release(info);
+    }
+    EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_flash_attention_vjp_set_mask_info(NULL, NULL));
+    EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_attention_vjp_set_mask_info(NULL, NULL));
+    EXPECT_FAIL(INVALID_ARGUMENT, "args",
+                ejk_scaled_dot_product_attention_vjp_set_mask_info(NULL, NULL));
+}
+
+/* Block-sparse attention goes by the positions of an object besides, where it hides by itself. */
+static void blocks_take_positions_too(void **state) {
+    (void)state;
+    struct random r = {14};
+    for (int round = 0; round < 100; round++) {
+        const int64_t t = random_int(&r, 1, 12), s = random_int(&r, 1, 14);
+        int32_t places[2][16];
+        uint8_t shown[2 * 16 * 16];
+        ejk_tensor mask;
+        ejk_mask_info *bare = limited(&r, 1, t, s), *info = NULL;
+        for (int i = 0; i < 16; i++)
+            for (int side = 0; side < 2; side++) places[side][i] = (int32_t)random_int(&r, 0, 9);
+        const ejk_mask_info_fields fields = {
+            .q_positions = ejk_tensor_2d(places[0], EJK_DTYPE_I32, 1, t),
+            .kv_positions = ejk_tensor_2d(places[1], EJK_DTYPE_I32, 1, s)};
+        EXPECT_OK(ejk_mask_info_replace(bare, &fields, &info));
+        EXPECT_OK(ejk_mask_info_attention_mask(info, &mask));
+        const int64_t heads = mask.shape[1];
+        for (int64_t n = 0; n < heads * t * s; n++)
+            shown[n] = mask_at(info, 0, n / s / t, n / s % t, n % s) &&
+                       places[1][n % s] <= places[0][n / s % t];
+        ejk_flash_attention_args plain = call(1, t, s, wanted);
+        plain.attention_mask = ejk_tensor_4d(shown, EJK_DTYPE_BOOL, 1, heads, t, s);
+        EXPECT_OK(ejk_flash_attention(context, &plain));
+        ejk_blocksparse_attention_args args = {.query = ejk_tensor_4d(q, EJK_DTYPE_F32, 1, 2, t, D),
+                                               .key = ejk_tensor_4d(k, EJK_DTYPE_F32, 1, 2, s, D),
+                                               .value = ejk_tensor_4d(v, EJK_DTYPE_F32, 1, 2, s, D),
+                                               .causal = true,
+                                               .out =
+                                                   ejk_tensor_4d(got, EJK_DTYPE_F32, 1, 2, t, D)};
+        ejk_tensor *swapped[] = {&args.query, &args.key, &args.value, &args.out};
+        for (int i = 0; i < 4; i++) {
+            swapped[i]->strides[1] = D;
+            swapped[i]->strides[2] = 2 * D;
+        }
+        ejk_blocksparse_attention_vjp_args vjp = {.out = args.out};
+        EXPECT_OK(ejk_blocksparse_attention_set_masks(&args, info));
+        EXPECT_OK(ejk_blocksparse_attention_vjp_set_masks(&vjp, info));
+        assert_memory_equal(&vjp.attention_mask, &args.attention_mask, sizeof vjp.attention_mask);
+        assert_memory_equal(&vjp.q_positions, &args.q_positions, sizeof vjp.q_positions);
+        EXPECT_OK(ejk_blocksparse_attention(context, &args));
+        for (int64_t i = 0; i < t * 2 * D; i++) EXPECT_NEAR(got[i], wanted[i], 1e-5);
+        EXPECT_FAIL(INVALID_ARGUMENT, "q_positions is given beside mask_info",
+                    ejk_blocksparse_attention_set_masks(&args, info));
+        args.q_positions = args.kv_positions = (ejk_tensor){0};
+        EXPECT_FAIL(INVALID_ARGUMENT, "is given beside mask_info",
+                    ejk_blocksparse_attention_set_masks(&args, info));
+        ejk_mask_info_release(info);
+        ejk_mask_info_release(bare);
+    }
+    EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_blocksparse_attention_set_masks(NULL, NULL));
+    EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_blocksparse_attention_vjp_set_masks(NULL, NULL));
 }
 
 static void nothing_dense_for_structure(void **state) {
@@ -169,10 +261,9 @@ static void errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_equal_dense_ones),
-        cmocka_unit_test(nothing_dense_for_structure),
-        cmocka_unit_test(splash_masks_and_back),
-        cmocka_unit_test(errors),
+        cmocka_unit_test(calls_equal_dense_ones),    cmocka_unit_test(gradients_take_one_too),
+        cmocka_unit_test(blocks_take_positions_too), cmocka_unit_test(nothing_dense_for_structure),
+        cmocka_unit_test(splash_masks_and_back),     cmocka_unit_test(errors),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -130,9 +130,11 @@ EJK_API EJK_NODISCARD ejk_status ejk_attention_fwd(ejk_context *context,
 EJK_API EJK_NODISCARD ejk_status ejk_attention_vjp(ejk_context *context,
                                                    const ejk_attention_vjp_args *args);
 
-/** As ejk_flash_attention_set_mask_info() and ejk_flash_attention_masked(). */
+/** As ejk_flash_attention_set_mask_info() and its kin. */
 EJK_API EJK_NODISCARD ejk_status ejk_attention_set_mask_info(ejk_attention_args *args,
                                                              const ejk_mask_info *info);
+EJK_API EJK_NODISCARD ejk_status ejk_attention_vjp_set_mask_info(ejk_attention_vjp_args *args,
+                                                                 const ejk_mask_info *info);
 EJK_API EJK_NODISCARD ejk_status ejk_attention_masked(ejk_context *context,
                                                       const ejk_attention_args *args,
                                                       const ejk_mask_info *info);

@@ -6,7 +6,9 @@
  * Scores, softmax, sinks, lse and rows that see nothing are those of flash_attention.h. Key j is visible to
  * query i iff the MaskInfo, attention_mask, causal, sliding_window, chunk_size and segment ids all allow it.
  * causal, sliding_window and chunk_size look at i + causal_offset, by default S − T, and chunk_size hides
- * what lies in another chunk or after the query.
+ * what lies in another chunk or after the query. With q_positions or kv_positions they look at these in place
+ * of i and j, in any order, and causal_offset is 0 by default; positions beyond ±2^61 count as ±2^61. The
+ * MaskInfo, attention_mask and segment ids keep to indices.
  *
  * A MaskInfo (splash_mask.h) cuts the scores into blocks and says of each whether it is empty, partial or
  * full. Empty blocks cost nothing but a look at their cell, and what lies in them, NaN included, reaches no
@@ -32,6 +34,7 @@
 #define EJKERNEL_BLOCKSPARSE_ATTENTION_H
 
 #include <ejkernel/context.h>
+#include <ejkernel/mask_info.h>
 #include <ejkernel/plan.h>
 #include <ejkernel/record.h>
 #include <ejkernel/splash_mask.h>
@@ -79,6 +82,12 @@ extern EJK_API const ejk_record ejk_blocksparse_attention_config_record;
       "segment of each query, below 0 = padding; given with kv_segment_ids")                       \
     F(TENSOR, kv_segment_ids, EJK_OPTIONAL, "none", "[B,S] int",                                   \
       "segment of each key, below 0 = padding")                                                    \
+    F(TENSOR, q_positions, EJK_OPTIONAL, "0, 1, ..., T-1", "[B,T] int",                            \
+      "position of each query, for causal, sliding_window and chunk_size")                         \
+    F(TENSOR, kv_positions, EJK_OPTIONAL, "0, 1, ..., S-1", "[B,S] int",                           \
+      "position of each key, of the type of q_positions")                                          \
+    F(NAME, sequence_parallelism_mesh_axis_name, EJK_OPTIONAL, "none", "",                         \
+      "axis of a mesh that queries are spread over; not in this version")                          \
     F(OPT_FLOAT, logits_soft_cap, EJK_OPTIONAL, "none", "", "cap * tanh(score / cap), above 0")    \
     F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")             \
     F(WINDOW, sliding_window, EJK_OPTIONAL, "unlimited", "keys",                                   \
@@ -86,8 +95,10 @@ extern EJK_API const ejk_record ejk_blocksparse_attention_config_record;
     F(OPT_INT, chunk_size, EJK_OPTIONAL, "none", "keys",                                           \
       "hide keys of other chunks of this length, and those after the query")                       \
     F(BOOL, causal, EJK_OPTIONAL, "false", "", "hide keys after the query's own position")         \
-    F(OPT_INT, causal_offset, EJK_OPTIONAL, "S - T", "keys",                                       \
-      "key position of query 0, for causal, window and chunks")                                    \
+    F(OPT_INT, causal_offset, EJK_OPTIONAL, "S - T, 0 with positions", "keys",                     \
+      "added to the position of a query, for causal, window and chunks")                           \
+    F(OPT_BOOL, fused_backward, EJK_OPTIONAL, "true", "",                                          \
+      "of the documented signature; no effect: all gradients take one pass")                       \
     EJK_BLOCKSPARSE_GRIDS(F, fwd, "[Pf,Rf,Cf]", "[Nf,Qf,Kf]")                                      \
     F(OPT_INT, fwd_kv_blocksize, EJK_OPTIONAL, "that of fwd_partial_mask_blocks", "keys",          \
       "keys of a block of fwd; its queries are T / rows")                                          \
@@ -116,8 +127,10 @@ extern EJK_API const ejk_record ejk_blocksparse_attention_args_record;
 
 /**
  * Arguments of the gradients: the inputs of the call, the MaskInfos of the backward pass, what the call wrote,
- * the cotangents of that, and where the gradients go. Without dq, fwd stands for it; without dkv, dq does.
- * All have to say the same mask, else a gradient is that of the mask its own MaskInfo says.
+ * the cotangents of that, and where the gradients go. dq and dkv may be left out, and have blocks of other
+ * sizes than fwd; gradients are computed by the blocks of dq where it is given, else by those of fwd. All have to
+ * say the same mask, that of the call, but for what causal, a window, chunks or mask_function hide anyway: else
+ * the call fails with INVALID_ARGUMENT and names a query and a key before anything is written.
  */
 #define EJK_BLOCKSPARSE_ATTENTION_VJP_ARGS(F, R)                                                   \
     EJK_BLOCKSPARSE_ATTENTION_INPUTS(F, R)                                                         \
@@ -162,7 +175,8 @@ ejk_blocksparse_attention_fwd(ejk_context *context, const ejk_blocksparse_attent
 
 /**
  * Gradients, as ejk_flash_attention_vjp() has them: exactly 0 for rows that see no key and keys that no row
- * sees, bitwise the same for any number of threads.
+ * sees, bitwise the same for any number of threads. Statuses: those of ejk_blocksparse_attention(), and
+ * INVALID_ARGUMENT for MaskInfos that differ.
  */
 EJK_API EJK_NODISCARD ejk_status
 ejk_blocksparse_attention_vjp(ejk_context *context, const ejk_blocksparse_attention_vjp_args *args);
@@ -211,6 +225,18 @@ EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_set_mask_info(
     ejk_blocksparse_attention_args *args, const ejk_blocksparse_mask_info *info);
 EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_vjp_set_mask_info(
     ejk_blocksparse_attention_vjp_args *args, const ejk_blocksparse_mask_info *info);
+
+/**
+ * Writes the library-wide MaskInfo of mask_info.h into arguments: attention_mask or both segment ids say what `info`
+ * says, its limits included, and q_positions and kv_positions are those that it was given, for the causal,
+ * sliding_window and chunk_size of the call. Views: keep it until the last call with them. Statuses: INVALID_ARGUMENT (NULL;
+ * attention_mask, segment ids or positions are there already; nothing in info says what to hide),
+ * OUT_OF_MEMORY. Arguments are untouched on failure.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_set_masks(
+    ejk_blocksparse_attention_args *args, const ejk_mask_info *info);
+EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_vjp_set_masks(
+    ejk_blocksparse_attention_vjp_args *args, const ejk_mask_info *info);
 
 /**
  * The call with a mask in place of a MaskInfo, which is derived and dropped again: for calls that are made

@@ -178,15 +178,17 @@ typedef struct ejk_autotune_options {
     /**
      * BACKWARD and BOTH need a kernel with a vjp hook. What is chosen for BOTH counts as forward.
      * Where gradients are an operation of the context, BACKWARD tunes a call of that: on what the forward
-     * call writes, wanting all gradients. BOTH then tunes one after the other, by an executor only.
+     * call writes, wanting all gradients. BOTH then tunes one after the other, each with the whole budget: an executor
+     * remembers two choices and tells of both; ejk_autotune() answers one configuration, of the call with the gradients'
+     * own parameters (as bwd_params), a report with `backward` set, and the call's measurement.
      */
     ejk_tune_pass pass;
 } ejk_autotune_options;
 
 /**
  * Finds the fastest configuration of a call (tuning.h says how) and writes it to `best`, of kernel->config.
- * Inputs are those of `args` where they have data, else random numbers; results go to memory of the
- * tuner's own. Nothing is remembered. `report` may be NULL, else it is freed with ejk_tune_report_destroy().
+ * Inputs are those of `args` where they have data, else random numbers, and of a call for gradients what the
+ * forward call writes for them; results go to memory of the tuner's own. Nothing is remembered. `report` may be NULL, else it is freed with ejk_tune_report_destroy().
  * `measurement` may be NULL. Statuses: those of ejk_tune() and of the default's plan.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_autotune(ejk_context *context, const ejk_kernel *kernel,

@@ -84,7 +84,7 @@ extern EJK_API const ejk_record ejk_flash_attention_config_record;
     F(OPT_FLOAT, logits_soft_cap, EJK_OPTIONAL, "none", "", "cap * tanh(score / cap), above 0")    \
     F(OPT_BOOL, normalize_output, EJK_OPTIONAL, "true", "",                                        \
       "false: out is the float32 accumulator beside row_max and row_sum")                          \
-    F(NAME, precision, EJK_OPTIONAL, "highest", "",                                                \
+    F(NAME, precision, EJK_OPTIONAL, "default", "",                                                \
       "default, high or highest: all accumulate in float32")                                       \
     F(DTYPE, logits_dtype, EJK_OPTIONAL, "float32", "", "type of the scores; only float32")        \
     F(TENSOR, q_segment_ids, EJK_OPTIONAL, "none", "[B,T] int",                                    \
@@ -174,6 +174,10 @@ EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_vjp(ejk_context *context,
  */
 EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_set_mask_info(ejk_flash_attention_args *args,
                                                                    const ejk_mask_info *info);
+
+/** The same for the arguments of the gradients. */
+EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_vjp_set_mask_info(
+    ejk_flash_attention_vjp_args *args, const ejk_mask_info *info);
 
 /**
  * The call with a MaskInfo in place of masks: both of the above on a copy of the arguments. `info` NULL

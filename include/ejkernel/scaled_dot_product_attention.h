@@ -28,15 +28,14 @@ extern EJK_API const ejk_record ejk_scaled_dot_product_attention_config_record;
 
 /** What is attended to, and how. Symbols as in flash_attention.h. */
 #define EJK_SCALED_DOT_PRODUCT_ATTENTION_INPUTS(F, R)                                              \
-    F(TENSOR, query, EJK_REQUIRED, "", "[B,T,Hq,D] float", "queries")                              \
-    F(TENSOR, key, EJK_REQUIRED, "", "[B,S,Hkv,D] query", "keys")                                  \
-    F(TENSOR, value, EJK_REQUIRED, "", "[B,S,Hkv,Dv] query", "values")                             \
+    F(TENSOR, query, EJK_REQUIRED, "", "[B,T,Hq,D] or [T,Hq,D] float", "queries")                  \
+    F(TENSOR, key, EJK_REQUIRED, "", "[B,S,Hkv,D] or [S,Hkv,D] query", "keys")                     \
+    F(TENSOR, value, EJK_REQUIRED, "", "[B,S,Hkv,Dv] or [S,Hkv,Dv] query", "values")               \
     F(TENSOR, bias, EJK_OPTIONAL, "none", "[B|1,Hq|1,T|1,S] query",                                \
       "added to the scaled scores, natural-log units")                                             \
     F(TENSOR, cum_seqlens_q, EJK_OPTIONAL, "none", "[N+1] int",                                    \
-      "cumulative query lengths of packed sequences; as far as flash_attention has them")          \
-    F(TENSOR, cum_seqlens_k, EJK_OPTIONAL, "none", "[N+1] int",                                    \
-      "cumulative key lengths of packed sequences; as far as flash_attention has them")            \
+      "0 and the ends of N packed sequences of queries, not decreasing; given with cum_seqlens_k") \
+    F(TENSOR, cum_seqlens_k, EJK_OPTIONAL, "none", "[N+1] int", "0 and the ends of their keys")    \
     F(TENSOR, attention_mask, EJK_OPTIONAL, "none", "[B|1,Hq|Hkv|1,T|1,S] bool",                   \
       "true where a query may attend")                                                             \
     F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")             \
@@ -57,8 +56,8 @@ extern EJK_API const ejk_record ejk_scaled_dot_product_attention_config_record;
 /** Arguments: the inputs, and what the call writes. */
 #define EJK_SCALED_DOT_PRODUCT_ATTENTION_ARGS(F, R)                                                \
     EJK_SCALED_DOT_PRODUCT_ATTENTION_INPUTS(F, R)                                                  \
-    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[B,T,Hq,Dv] query", "attention output")               \
-    F(TENSOR, lse, EJK_OUTPUT, "not written", "[B,Hq,T] float32",                                  \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[B,T,Hq,Dv] or [T,Hq,Dv] query", "attention output")  \
+    F(TENSOR, lse, EJK_OUTPUT, "not written", "[B,Hq,T] or [Hq,T] float32",                        \
       "log-sum-exp of each row, natural log")
 
 EJK_RECORD_STRUCT(ejk_scaled_dot_product_attention_args, EJK_SCALED_DOT_PRODUCT_ATTENTION_ARGS);
@@ -67,14 +66,14 @@ extern EJK_API const ejk_record ejk_scaled_dot_product_attention_args_record;
 /** Arguments of the gradients: see ejk_flash_attention_vjp_args. */
 #define EJK_SCALED_DOT_PRODUCT_ATTENTION_VJP_ARGS(F, R)                                            \
     EJK_SCALED_DOT_PRODUCT_ATTENTION_INPUTS(F, R)                                                  \
-    F(TENSOR, out, EJK_REQUIRED, "", "[B,T,Hq,Dv] query", "what the call wrote")                   \
-    F(TENSOR, lse, EJK_REQUIRED, "", "[B,Hq,T] float32", "what the call wrote")                    \
-    F(TENSOR, d_out, EJK_REQUIRED, "", "[B,T,Hq,Dv] query", "cotangent of out")                    \
-    F(TENSOR, d_lse, EJK_OPTIONAL, "0", "[B,Hq,T] float32", "cotangent of lse")                    \
-    F(TENSOR, d_query, EJK_OUTPUT, "not computed", "[B,T,Hq,D] query", "gradient")                 \
-    F(TENSOR, d_key, EJK_OUTPUT, "not computed", "[B,S,Hkv,D] query",                              \
+    F(TENSOR, out, EJK_REQUIRED, "", "[B,T,Hq,Dv] or [T,Hq,Dv] query", "what the call wrote")      \
+    F(TENSOR, lse, EJK_REQUIRED, "", "[B,Hq,T] or [Hq,T] float32", "what the call wrote")          \
+    F(TENSOR, d_out, EJK_REQUIRED, "", "[B,T,Hq,Dv] or [T,Hq,Dv] query", "cotangent of out")       \
+    F(TENSOR, d_lse, EJK_OPTIONAL, "0", "[B,Hq,T] or [Hq,T] float32", "cotangent of lse")          \
+    F(TENSOR, d_query, EJK_OUTPUT, "not computed", "[B,T,Hq,D] or [T,Hq,D] query", "gradient")     \
+    F(TENSOR, d_key, EJK_OUTPUT, "not computed", "[B,S,Hkv,D] or [S,Hkv,D] query",                 \
       "gradient, summed over the heads of a group")                                                \
-    F(TENSOR, d_value, EJK_OUTPUT, "not computed", "[B,S,Hkv,Dv] query",                           \
+    F(TENSOR, d_value, EJK_OUTPUT, "not computed", "[B,S,Hkv,Dv] or [S,Hkv,Dv] query",             \
       "gradient, summed over the heads of a group")                                                \
     F(TENSOR, d_bias, EJK_OUTPUT, "not computed", "[B|1,Hq|1,T|1,S] query",                        \
       "gradient, of the shape of bias")
@@ -99,9 +98,11 @@ EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_fwd(
 EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_vjp(
     ejk_context *context, const ejk_scaled_dot_product_attention_vjp_args *args);
 
-/** As ejk_flash_attention_set_mask_info() and ejk_flash_attention_masked(). */
+/** As ejk_flash_attention_set_mask_info() and its kin. */
 EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_set_mask_info(
     ejk_scaled_dot_product_attention_args *args, const ejk_mask_info *info);
+EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_vjp_set_mask_info(
+    ejk_scaled_dot_product_attention_vjp_args *args, const ejk_mask_info *info);
 EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_masked(
     ejk_context *context, const ejk_scaled_dot_product_attention_args *args,
     const ejk_mask_info *info);

@@ -221,6 +221,8 @@ typedef struct ejk_tune_report {
     uint64_t seed;
     bool cancelled;   /**< `cancel` was set */
     bool out_of_time; /**< the budget ended first runs or rounds before they were complete */
+    struct ejk_tune_report
+        *backward; /**< of the gradients, where ejk_autotune() tuned both; or NULL */
 } ejk_tune_report;
 
 /**
@@ -248,8 +250,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_tune(const ejk_tune_problem *problem,
 
 /**
  * True if the choice rests on a comparison: something proved faster than the default, or the default stayed
- * after all had their chance in rounds, or there was nothing else. What does not is kept nowhere: another
- * tuning may find better. False of NULL.
+ * after all had their chance in rounds, or there was nothing else; and so does that of `backward`, if it is there. What
+ * does not is kept nowhere: another tuning may find better. False of NULL.
  */
 EJK_API bool ejk_tune_report_is_settled(const ejk_tune_report *report);
 

@@ -77,7 +77,8 @@ static void heuristic_cfg(const ejk_invocation *invocation, void *config) {
 static ejk_status candidate_cfgs(const ejk_invocation *invocation, void *configs, int32_t capacity,
                                  int32_t *count) {
     return ejki_dense_candidates(invocation, configs, sizeof(ejk_attention_config),
-                                 offsetof(ejk_attention_config, fwd_params), capacity, count);
+                                 offsetof(ejk_attention_config, fwd_params),
+                                 offsetof(ejk_attention_config, bwd_params), capacity, count);
 }
 
 /* The weights take the first product again, and are written once. */
@@ -158,6 +159,7 @@ const ejk_kernel ejk_attention_vjp_kernel = {
     .prepare = prepare_vjp,
     .bind = bind_vjp,
     .heuristic_cfg = heuristic_cfg_vjp,
+    .candidate_cfgs = candidate_cfgs,
     .cost = cost_vjp,
     .forward = &ejk_attention_kernel,
     .algorithm = "flash_attention_vjp",
@@ -179,12 +181,12 @@ ejk_status ejk_attention_vjp(ejk_context *context, const ejk_attention_vjp_args 
 }
 
 ejk_status ejk_attention_set_mask_info(ejk_attention_args *args, const ejk_mask_info *info) {
-    if (!args) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");
-    ejk_flash_attention_args flash = {.causal = false};
-    EJKI_DENSE_MASKS(&flash, args);
-    EJKI_TRY(ejk_flash_attention_set_mask_info(&flash, info));
-    EJKI_DENSE_MASKS(args, &flash);
-    return EJK_OK;
+    EJKI_DENSE_SET_MASK_INFO(args, info);
+}
+
+ejk_status ejk_attention_vjp_set_mask_info(ejk_attention_vjp_args *args,
+                                           const ejk_mask_info *info) {
+    EJKI_DENSE_SET_MASK_INFO(args, info);
 }
 
 ejk_status ejk_attention_masked(ejk_context *context, const ejk_attention_args *args,

@@ -43,6 +43,10 @@ static ejk_tensor tokens_first(const ejk_tensor *tensor) {
     return t;
 }
 
+static bool has_positions(const ejk_blocksparse_attention_args *args) {
+    return ejk_tensor_present(&args->q_positions) || ejk_tensor_present(&args->kv_positions);
+}
+
 static ejk_flash_attention_args flash_args(const ejk_blocksparse_attention_args *args) {
     return (ejk_flash_attention_args){
         .query = tokens_first(&args->query),
@@ -53,7 +57,8 @@ static ejk_flash_attention_args flash_args(const ejk_blocksparse_attention_args 
         .attention_mask = args->attention_mask,
         .softmax_scale = args->softmax_scale,
         .causal = args->causal || args->chunk_size.set,
-        .causal_offset = args->causal_offset,
+        .causal_offset =
+            !args->causal_offset.set && has_positions(args) ? ejk_int(0) : args->causal_offset,
         .sliding_window = args->sliding_window,
         .logits_soft_cap = args->logits_soft_cap,
         .q_segment_ids = args->q_segment_ids,
@@ -102,6 +107,8 @@ static void bind(const void *arguments, void *problem) {
     p->query_segments.data = pointer(&args->q_segment_ids);
     p->key_segments.data = pointer(&args->kv_segment_ids);
     p->sinks = pointer(&args->softmax_aux);
+    p->positions.query = pointer(&args->q_positions);
+    p->positions.key = pointer(&args->kv_positions);
     ejki_pattern_bind(&grid, &p->pattern);
     p->pattern.positions = pointer(&args->q_sequence);
 }
@@ -168,38 +175,50 @@ static ejki_grid_args dkv_grid(const ejk_blocksparse_attention_vjp_args *args) {
                             true};
 }
 
-/* dq, or fwd in its place. */
-static ejki_grid_args row_grid(const ejk_blocksparse_attention_vjp_args *args,
-                               const ejk_blocksparse_attention_args *inputs) {
-    const ejki_grid_args grid = dq_grid(args);
-    return ejki_grid_given(&grid) ? grid : fwd_grid(inputs);
+/* The grids of a call for gradients: dq, or fwd in its place; fwd if dq is given too; dkv. */
+typedef struct vjp_grids {
+    ejki_grid_args own, others[2];
+} vjp_grids;
+
+static vjp_grids grids_of(const ejk_blocksparse_attention_vjp_args *args,
+                          const ejk_blocksparse_attention_args *inputs) {
+    static const ejk_tensor none;
+    const ejki_grid_args dq = dq_grid(args), fwd = fwd_grid(inputs), dkv = dkv_grid(args);
+    const ejki_grid_args absent = {.next = &none, .id = &none, .state = &none, .blocks = &none};
+    if (!ejki_grid_given(&dq)) return (vjp_grids){fwd, {absent, dkv}};
+    return (vjp_grids){dq, {fwd, dkv}};
 }
 
 static ejk_status prepare_vjp(const void *arguments, const ejk_axes *axes, void *problem) {
     const ejk_blocksparse_attention_vjp_args *args = arguments;
     const ejk_blocksparse_attention_args inputs = inputs_of(args);
     const ejk_flash_attention_vjp_args flash = flash_vjp_args(args);
-    const ejki_grid_args rows = row_grid(args, &inputs), columns = dkv_grid(args);
+    const vjp_grids grids = grids_of(args, &inputs);
     ejki_blocksparse_vjp_problem *v = problem;
     ejki_flash_problem *p = &v->flash.forward;
     *v = (ejki_blocksparse_vjp_problem){0};
     EJKI_TRY(ejk_flash_attention_vjp_kernel.prepare(&flash, axes, &v->flash));
     EJKI_TRY(ejki_limits_of(&inputs, p));
-    v->keys = p->pattern;
-    EJKI_TRY(ejki_pattern_of(&rows, p, &p->pattern));
-    return ejki_pattern_of(&columns, p, &v->keys);
+    for (int i = 0; i < 2; i++) {
+        v->others[i] = p->pattern;
+        EJKI_TRY(ejki_pattern_of(&grids.others[i], p, &v->others[i]));
+    }
+    return ejki_pattern_of(&grids.own, p, &p->pattern);
 }
 
 static void bind_vjp(const void *arguments, void *problem) {
     const ejk_blocksparse_attention_vjp_args *args = arguments;
     const ejk_blocksparse_attention_args inputs = inputs_of(args);
     const ejk_flash_attention_vjp_args flash = flash_vjp_args(args);
-    const ejki_grid_args rows = row_grid(args, &inputs), columns = dkv_grid(args);
+    const vjp_grids grids = grids_of(args, &inputs);
     ejki_blocksparse_vjp_problem *v = problem;
+    ejki_flash_problem *p = &v->flash.forward;
     ejk_flash_attention_vjp_kernel.bind(&flash, &v->flash);
-    ejki_pattern_bind(&rows, &v->flash.forward.pattern);
-    ejki_pattern_bind(&columns, &v->keys);
-    v->flash.forward.pattern.positions = v->keys.positions = args->q_sequence.data;
+    ejki_pattern_bind(&grids.own, &p->pattern);
+    for (int i = 0; i < 2; i++) ejki_pattern_bind(&grids.others[i], &v->others[i]);
+    p->pattern.positions = pointer(&args->q_sequence);
+    p->positions.query = pointer(&args->q_positions);
+    p->positions.key = pointer(&args->kv_positions);
 }
 
 const ejk_kernel ejk_blocksparse_attention_vjp_kernel = {
@@ -215,6 +234,7 @@ const ejk_kernel ejk_blocksparse_attention_vjp_kernel = {
     .bind = bind_vjp,
     .heuristic_cfg = ejki_blocksparse_vjp_heuristic_cfg,
     .candidate_cfgs = ejki_flash_vjp_candidate_cfgs,
+    .cost = ejki_blocksparse_vjp_cost,
     .forward = &ejk_blocksparse_attention_kernel,
 };
 

@@ -42,10 +42,19 @@ ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, voi
 }
 
 /* Blocks count as alive as far as the shape of the grids lets them be: what their entries say is data. */
-void ejki_blocksparse_cost(const void *problem, ejk_cost *cost) {
-    const ejki_flash_problem *p = problem;
-    ejki_flash_cost(p, cost);
+static void count_blocks(const ejki_flash_problem *p, ejk_cost *cost) {
     if (p->pattern.planes == 0 || p->keys == 0) return;
     const double alive = (double)p->pattern.columns * (double)p->pattern.block_kv / (double)p->keys;
     if (alive < 1) cost->flops *= alive;
+}
+
+void ejki_blocksparse_cost(const void *problem, ejk_cost *cost) {
+    ejki_flash_cost(problem, cost);
+    count_blocks(problem, cost);
+}
+
+void ejki_blocksparse_vjp_cost(const void *problem, ejk_cost *cost) {
+    const ejki_blocksparse_vjp_problem *v = problem;
+    ejk_flash_attention_vjp_kernel.cost(&v->flash, cost);
+    count_blocks(&v->flash.forward, cost);
 }

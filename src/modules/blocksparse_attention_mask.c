@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* MaskInfos from masks, and from MaskInfos the arguments of calls. */
 #include <ejkernel/blocksparse_attention.h>
+#include <ejkernel/flash_attention.h>
 
 #include "base/base.h"
 
@@ -226,4 +227,46 @@ ejk_status ejk_blocksparse_attention_masked(ejk_context *context,
     if (status == EJK_OK) status = ejk_blocksparse_attention(context, &own);
     ejk_blocksparse_mask_info_close(&info);
     return status;
+}
+
+/* ---- From a MaskInfo of the library ------------------------------------------------------------------- */
+
+static ejk_status check_positions(const ejk_blocksparse_attention_args *args) {
+    const bool query = ejk_tensor_present(&args->q_positions);
+    if (!query && !ejk_tensor_present(&args->kv_positions)) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                     "%s is given beside mask_info, expected one of them",
+                     query ? "q_positions" : "kv_positions");
+}
+
+ejk_status ejk_blocksparse_attention_set_masks(ejk_blocksparse_attention_args *args,
+                                               const ejk_mask_info *info) {
+    if (args == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");
+    /* With a limit of the call's own, those of the object go into its mask: they mean indices. */
+    ejk_flash_attention_args masks = {.attention_mask = args->attention_mask,
+                                      .q_segment_ids = args->q_segment_ids,
+                                      .kv_segment_ids = args->kv_segment_ids,
+                                      .causal = true};
+    ejk_tensor query, key;
+    EJKI_TRY(check_positions(args));
+    EJKI_TRY(ejk_flash_attention_set_mask_info(&masks, info));
+    EJKI_TRY(ejk_mask_info_q_positions(info, &query));
+    EJKI_TRY(ejk_mask_info_kv_positions(info, &key));
+    args->attention_mask = masks.attention_mask;
+    args->q_segment_ids = masks.q_segment_ids;
+    args->kv_segment_ids = masks.kv_segment_ids;
+    args->q_positions = query;
+    args->kv_positions = key;
+    return EJK_OK;
+}
+
+ejk_status ejk_blocksparse_attention_vjp_set_masks(ejk_blocksparse_attention_vjp_args *args,
+                                                   const ejk_mask_info *info) {
+    if (args == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");
+    const size_t inputs = offsetof(ejk_blocksparse_attention_args, out);
+    ejk_blocksparse_attention_args forward = {.causal = false};
+    memcpy(&forward, args, inputs);
+    EJKI_TRY(ejk_blocksparse_attention_set_masks(&forward, info));
+    memcpy(args, &forward, inputs);
+    return EJK_OK;
 }

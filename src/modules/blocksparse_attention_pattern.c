@@ -110,15 +110,48 @@ static int64_t limited(int64_t value) {
     return ejki_max(-FAR, ejki_min(value, FAR));
 }
 
+/* What is hidden by index is now hidden by position. */
+static ejk_status use_positions(const ejk_blocksparse_attention_args *args,
+                                ejki_flash_problem *problem) {
+    const ejk_tensor *query = &args->q_positions, *key = &args->kv_positions;
+    const bool by_query = ejk_tensor_present(query), by_key = ejk_tensor_present(key);
+    if (!by_query && !by_key) return EJK_OK;
+    if (by_query && by_key && query->dtype != key->dtype)
+        return ejki_fail(EJK_STATUS_INVALID_DTYPE,
+                         "kv_positions has type %s, expected %s as q_positions",
+                         ejk_dtype_name(key->dtype), ejk_dtype_name(query->dtype));
+    problem->positions = (ejki_positions){
+        .given = true,
+        .are_i64 = (by_query ? query : key)->dtype == EJK_DTYPE_I64,
+        .query_stride_b = by_query ? query->strides[0] : 0,
+        .key_stride_b = by_key ? key->strides[0] : 0,
+        .first = problem->first_offset,
+        .last = problem->last_offset,
+        .chunk = problem->pattern.chunk,
+        .chunk_offset = args->causal_offset.set ? problem->pattern.chunk_offset : 0,
+    };
+    problem->first_offset = -FAR;
+    problem->last_offset = FAR;
+    problem->pattern.chunk = 0;
+    return EJK_OK;
+}
+
 ejk_status ejki_limits_of(const ejk_blocksparse_attention_args *args, ejki_flash_problem *problem) {
     ejki_pattern *p = &problem->pattern;
     const ejk_window interval = args->mask_interval;
+    if (args->sequence_parallelism_mesh_axis_name[0] != '\0')
+        return ejki_fail(
+            EJK_STATUS_UNAVAILABLE,
+            "sequence_parallelism_mesh_axis_name is '%s', but queries cannot be spread "
+            "over a mesh in this version: leave it empty",
+            args->sequence_parallelism_mesh_axis_name);
     if (args->chunk_size.set && args->chunk_size.value < 1)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "chunk_size is %lld, expected at least 1",
                          (long long)args->chunk_size.value);
     p->chunk = args->chunk_size.set ? args->chunk_size.value : 0;
     p->chunk_offset = limited(args->causal_offset.set ? args->causal_offset.value
                                                       : problem->keys - problem->queries);
+    EJKI_TRY(use_positions(args, problem));
     p->has_function = strcmp(args->mask_function, "interval") == 0;
     if (!p->has_function) {
         if (args->mask_function[0] != '\0' && strcmp(args->mask_function, "none") != 0)

@@ -30,7 +30,7 @@ ejk_status ejki_pattern_of(const ejki_grid_args *grid, const ejki_flash_problem 
 /* Puts the pointers of the same arrays into a pattern. */
 void ejki_pattern_bind(const ejki_grid_args *grid, ejki_pattern *out);
 
-/* Checks predicate and chunks of a call and writes them into its problem's pattern. */
+/* Checks predicate, chunks and positions of a call and writes them into its problem. */
 ejk_status ejki_limits_of(const ejk_blocksparse_attention_args *args, ejki_flash_problem *problem);
 
 /* blocksparse_attention_config.c: see ejk_kernel. */
@@ -39,5 +39,6 @@ void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *
 ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                            int32_t capacity, int32_t *count);
 void ejki_blocksparse_cost(const void *problem, ejk_cost *cost);
+void ejki_blocksparse_vjp_cost(const void *problem, ejk_cost *cost);
 
 #endif

@@ -4,6 +4,7 @@
 #include "base/base.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* The same call, seen by a kernel of flash attention: problem and implementation are what it takes. */
 static ejk_invocation as(const ejk_kernel *kernel, const ejk_invocation *invocation) {
@@ -28,14 +29,19 @@ void ejki_dense_bwd_params(const ejk_invocation *invocation, ejk_bwd_params *out
 }
 
 ejk_status ejki_dense_candidates(const ejk_invocation *invocation, void *configs, size_t size,
-                                 size_t offset, int32_t capacity, int32_t *count) {
-    const ejk_invocation inner = as(&ejk_flash_attention_kernel, invocation);
+                                 size_t fwd_params, size_t bwd_params, int32_t capacity,
+                                 int32_t *count) {
+    const ejk_kernel *flash =
+        invocation->kernel->forward ? &ejk_flash_attention_vjp_kernel : &ejk_flash_attention_kernel;
+    const ejk_invocation inner = as(flash, invocation);
     ejk_flash_attention_config *list = calloc((size_t)ejki_max(capacity, 1), sizeof *list);
     if (!list) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for configurations");
-    ejk_status status = ejki_flash_candidate_cfgs(&inner, list, capacity, count);
-    for (int32_t i = 0; status == EJK_OK && i < *count; i++)
-        *(ejk_fwd_params *)(void *)((char *)configs + (size_t)i * size + offset) =
-            list[i].fwd_params;
+    const ejk_status status = flash->candidate_cfgs(&inner, list, capacity, count);
+    for (int32_t i = 0; status == EJK_OK && i < *count; i++) {
+        char *own = (char *)configs + (size_t)i * size;
+        memcpy(own + fwd_params, &list[i].fwd_params, sizeof list[i].fwd_params);
+        memcpy(own + bwd_params, &list[i].bwd_params, sizeof list[i].bwd_params);
+    }
     free(list);
     return status;
 }

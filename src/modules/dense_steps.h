@@ -28,13 +28,25 @@
      (to)->kv_segment_ids = (from)->kv_segment_ids, (to)->causal = (from)->causal,                 \
      (to)->causal_offset = (from)->causal_offset, (to)->sliding_window = (from)->sliding_window)
 
+/* A MaskInfo in place of the masks of a call: see ejk_flash_attention_set_mask_info(). */
+#define EJKI_DENSE_SET_MASK_INFO(args, info)                                                       \
+    do {                                                                                           \
+        ejk_flash_attention_args flash_ = {.causal = false};                                       \
+        if (!(args)) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");                \
+        EJKI_DENSE_MASKS(&flash_, args);                                                           \
+        EJKI_TRY(ejk_flash_attention_set_mask_info(&flash_, info));                                \
+        EJKI_DENSE_MASKS(args, &flash_);                                                           \
+        return EJK_OK;                                                                             \
+    } while (0)
+
 /* Flash attention's parameters for this call, without measuring. */
 void ejki_dense_fwd_params(const ejk_invocation *invocation, ejk_fwd_params *out);
 void ejki_dense_bwd_params(const ejk_invocation *invocation, ejk_bwd_params *out);
 
-/* Flash attention's candidates; `configs` have theirs at `offset` and are `size` bytes each. */
+/* Flash attention's candidates, for gradients its gradients'; where `configs`, of `size` bytes, have them. */
 ejk_status ejki_dense_candidates(const ejk_invocation *invocation, void *configs, size_t size,
-                                 size_t offset, int32_t capacity, int32_t *count);
+                                 size_t fwd_params, size_t bwd_params, int32_t capacity,
+                                 int32_t *count);
 
 /* INVALID_ARGUMENT: gradients will be asked for, and lse is missing. */
 ejk_status ejki_dense_check_residuals(const ejk_tensor *lse);

@@ -57,6 +57,10 @@ static ejk_status check_numbers(const ejk_flash_attention_args *args, const ejk_
     if (scale.set && !isfinite(scale.value))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "softmax_scale is %g, expected a finite number", scale.value);
+    if (scale.set && args->query.dtype != EJK_DTYPE_F64 && fabs(scale.value) > EJKI_FLASH_FAR)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "softmax_scale is %g, expected at most %g in size: scores are float32",
+                         scale.value, EJKI_FLASH_FAR);
     if (cap.set && !(isfinite(cap.value) && cap.value > 0))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "logits_soft_cap is %g, expected a finite number above 0", cap.value);

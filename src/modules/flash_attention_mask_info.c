@@ -4,6 +4,8 @@
 
 #include "base/base.h"
 
+#include <string.h>
+
 ejk_status ejk_flash_attention_set_mask_info(ejk_flash_attention_args *args,
                                              const ejk_mask_info *info) {
     if (args == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");
@@ -27,6 +29,17 @@ ejk_status ejk_flash_attention_set_mask_info(ejk_flash_attention_args *args,
     args->causal = mask.causal;
     args->causal_offset = mask.causal_offset;
     args->sliding_window = mask.sliding_window;
+    return EJK_OK;
+}
+
+ejk_status ejk_flash_attention_vjp_set_mask_info(ejk_flash_attention_vjp_args *args,
+                                                 const ejk_mask_info *info) {
+    if (args == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");
+    const size_t inputs = offsetof(ejk_flash_attention_args, out); /* as the others begin, too */
+    ejk_flash_attention_args forward = {.causal = false};
+    memcpy(&forward, args, inputs);
+    EJKI_TRY(ejk_flash_attention_set_mask_info(&forward, info));
+    memcpy(args, &forward, inputs);
     return EJK_OK;
 }
 

@@ -61,6 +61,17 @@ static void resolve_sinks(const ejk_tensor *sinks, ejki_flash_problem *p) {
     p->sink_group = per_head ? sharers(p, sinks->shape[0]) : 1;
 }
 
+/*
+ * Kernels divide by the cap and multiply by it in float32: where that would overflow, a large cap is none, and a
+ * small one is raised to what scores cannot tell from it.
+ */
+static double soft_cap_of(const ejk_flash_attention_args *args, double scale) {
+    const double cap = args->logits_soft_cap.value;
+    if (!args->logits_soft_cap.set) return 0;
+    if (args->query.dtype == EJK_DTYPE_F64) return cap;
+    return cap >= EJKI_FLASH_FAR ? 0 : fmax(cap, fmax(1, fabs(scale)) * 1e-36);
+}
+
 void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes *axes,
                            ejki_flash_problem *out) {
     int64_t heads = ejk_axes_get(axes, "Hq"), kv_heads = ejk_axes_get(axes, "Hkv");
@@ -92,7 +103,6 @@ void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes 
         .segments_are_i64 = args->q_segment_ids.dtype == EJK_DTYPE_I64,
         .sink_group = 1,
         .scale = head_dim ? 1 / sqrt((double)head_dim) : 1,
-        .soft_cap = args->logits_soft_cap.set ? args->logits_soft_cap.value : 0,
         .normalize = args->normalize_output != EJK_FALSE,
         .dropout = args->dropout_prob,
         .dropout_seed = (uint64_t)args->dropout_seed.value,
@@ -103,6 +113,7 @@ void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes 
         out->sums_are_i64 = args->cum_seqlens_q.dtype == EJK_DTYPE_I64;
     }
     if (args->softmax_scale.set) out->scale = args->softmax_scale.value;
+    out->soft_cap = soft_cap_of(args, out->scale);
     out->mask_group = sharers(out, args->attention_mask.shape[1]);
     resolve_sinks(&args->softmax_aux, out);
     resolve_positions(args, out);

@@ -7,6 +7,9 @@
 
 #include "kernels/flash_attention/problem.h"
 
+/* Beyond this float32 scores overflow; a soft cap as large is felt by none of them. */
+#define EJKI_FLASH_FAR 1e30
+
 /* What the record cannot say: combinations, values, what this version does not have. */
 ejk_status ejki_flash_check(const ejk_flash_attention_args *args, const ejk_axes *axes);
 

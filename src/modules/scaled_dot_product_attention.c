@@ -78,7 +78,8 @@ static ejk_status candidate_cfgs(const ejk_invocation *invocation, void *configs
                                  int32_t *count) {
     return ejki_dense_candidates(
         invocation, configs, sizeof(ejk_scaled_dot_product_attention_config),
-        offsetof(ejk_scaled_dot_product_attention_config, fwd_params), capacity, count);
+        offsetof(ejk_scaled_dot_product_attention_config, fwd_params),
+        offsetof(ejk_scaled_dot_product_attention_config, bwd_params), capacity, count);
 }
 
 const ejk_kernel ejk_scaled_dot_product_attention_kernel = {
@@ -110,6 +111,7 @@ const ejk_kernel ejk_scaled_dot_product_attention_vjp_kernel = {
     .prepare = prepare_vjp,
     .bind = bind_vjp,
     .heuristic_cfg = heuristic_cfg_vjp,
+    .candidate_cfgs = candidate_cfgs,
     .cost = cost_vjp,
     .forward = &ejk_scaled_dot_product_attention_kernel,
     .algorithm = "flash_attention_vjp",
@@ -135,12 +137,13 @@ ejk_scaled_dot_product_attention_vjp(ejk_context *context,
 ejk_status
 ejk_scaled_dot_product_attention_set_mask_info(ejk_scaled_dot_product_attention_args *args,
                                                const ejk_mask_info *info) {
-    if (!args) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");
-    ejk_flash_attention_args flash = {.causal = false};
-    EJKI_DENSE_MASKS(&flash, args);
-    EJKI_TRY(ejk_flash_attention_set_mask_info(&flash, info));
-    EJKI_DENSE_MASKS(args, &flash);
-    return EJK_OK;
+    EJKI_DENSE_SET_MASK_INFO(args, info);
+}
+
+ejk_status
+ejk_scaled_dot_product_attention_vjp_set_mask_info(ejk_scaled_dot_product_attention_vjp_args *args,
+                                                   const ejk_mask_info *info) {
+    EJKI_DENSE_SET_MASK_INFO(args, info);
 }
 
 ejk_status

@@ -353,6 +353,28 @@ class Bench(unittest.TestCase):
         self.assertEqual(first["visible_scores"], second["visible_scores"])
         self.assertNotIn(first["visible_scores"] / 9, [n * n for n in range(1, 41)])
 
+    def test_lengths_of_other_operations(self):
+        """Gradients too; without cumulative lengths segment ids tell the sequences apart."""
+        call = ["--shape", "Hq=2,D=16", "--threads", "1", "--lengths", "30,3x10", "--causal", *self.SHORT]
+        for operation, tensor, dtype, factor in (
+                ("flash_attention_vjp", "cum_seqlens_k", "f32", 5),
+                ("scaled_dot_product_attention", "cum_seqlens_k", "bf16", 2),
+                ("scaled_dot_product_attention_vjp", "cum_seqlens_k", "f32", 5),
+                ("blocksparse_attention", "q_segment_ids", "f16", 2),
+                ("blocksparse_attention_vjp", "kv_segment_ids", "f32", 5),
+                ("attention_vjp", "q_segment_ids", "f32", 5)):
+            with self.subTest(operation):
+                row = parsed("bench", operation, *call, "--dtype", dtype, "--against", "reference",
+                             "--plain")["results"][0]
+                self.assertEqual(row["arguments"][tensor]["shape"], [5] if "cum" in tensor else [1, 60])
+                self.assertEqual(row["visible_scores"], 30 * 31 / 2 + 3 * 10 * 11 / 2)
+                self.assertEqual(row["flops"], factor * 2 * 2 * row["visible_scores"] * 16)
+                self.assertLess(row["error_against"], 0.05)
+                self.assertIn("T=17,S=17", row["plain_shape"])
+                self.assertIn("B=4", row["plain_shape"])
+        self.assertIn("--lengths is given, but attention_merge takes neither",
+                      ejk("bench", "attention_merge", "--shape", "Hq=2,Dv=16", "--lengths", "8", status=2).stderr)
+
     def test_alive(self):
         """A MaskInfo of which a part is alive: the same part in every row of blocks."""
         call = ["bench", "blocksparse_attention", "--shape", "Hq=2,T=64,S=80,D=16", "--threads", "1",
@@ -363,6 +385,9 @@ class Bench(unittest.TestCase):
         self.assertEqual(row["flops"], 2 * 2 * row["visible_scores"] * (16 + 16))
         self.assertLess(row["error_against"], 1e-5)
         self.assertGreater(row["time_per_score_over_plain"], 0)
+        self.assertEqual(row["plain_shape"], "B=1,Hq=2,Hkv=2,T=64,S=80,D=16,Dv=16")
+        row = parsed("bench", "blocksparse_attention_vjp", *call[2:], "--alive", "0.2")["results"][0]
+        self.assertEqual(row["flops"], 5 * 2 * 2 * (64 * 80 / 5) * 16)
         row = parsed(*call, "--alive", "1", "--causal", "--causal-offset", "0")["results"][0]
         self.assertEqual(row["visible_scores"], 64 * 65 / 2)
 
@@ -425,8 +450,8 @@ class Bench(unittest.TestCase):
                             (["--shape", "Hq=1,D=8", "--lengths", "999999x1073741824"], "tokens"),
                             (shape + ["--alive", "1.5"], "--alive"),
                             (shape + ["--alive", "0.5", "--lengths", "8"], "--lengths"),
-                            (shape + ["--alive", "0.5"], "--block"),
-                            (shape + ["--alive", "0.5", "--block", "4"], "fwd_data_next"),
+                            (shape + ["--alive", "0.5"], "flash_attention takes no blocks"),
+                            (shape + ["--alive", "0.5", "--block", "4"], "takes no blocks"),
                             (shape + ["--block", "4"], "--alive"),
                             (shape + ["--plot", "/no/such/folder.svg"] + self.SHORT, "folder.svg")):
             error = ejk("bench", "flash_attention", *words, status=2).stderr

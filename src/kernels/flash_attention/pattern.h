@@ -10,6 +10,8 @@
 #ifndef EJKI_FLASH_ATTENTION_PATTERN_H
 #define EJKI_FLASH_ATTENTION_PATTERN_H
 
+#include "kernels/flash_attention/positions.h"
+
 #include <ejkernel/tensor.h>
 
 /* [planes, rows, columns] of integers of `size` bytes; the last axis is contiguous. */
@@ -114,16 +116,11 @@ static inline bool ejki_pattern_sees(const ejki_pattern *p, int64_t h, int64_t i
     return cell.block[p->by_column ? b * p->block_row + a : a * p->block_row + b] != 0;
 }
 
-static inline int64_t ejki_pattern_chunk_start(int64_t position, int64_t chunk) {
-    const int64_t rest = position % chunk;
-    return position - (rest < 0 ? rest + chunk : rest);
-}
-
 /* Narrows the keys [*first, *end) that row i may see to what predicate and chunks allow. */
 static inline void ejki_pattern_limit(const ejki_pattern *p, int64_t i, int64_t *first,
                                       int64_t *end) {
     if (p->chunk > 0) {
-        const int64_t start = ejki_pattern_chunk_start(i + p->chunk_offset, p->chunk);
+        const int64_t start = ejki_chunk_start(i + p->chunk_offset, p->chunk);
         if (start > *first) *first = start;
     }
     if (!p->has_function) return;
@@ -132,7 +129,7 @@ static inline void ejki_pattern_limit(const ejki_pattern *p, int64_t i, int64_t 
     int64_t low = q + p->function_first;
     const int64_t high = q + p->function_last + 1;
     if (p->function_chunk > 0) {
-        const int64_t start = ejki_pattern_chunk_start(q, p->function_chunk);
+        const int64_t start = ejki_chunk_start(q, p->function_chunk);
         if (start > low) low = start;
     }
     if (low > *first) *first = low;

@@ -8,6 +8,7 @@
 #define EJKI_FLASH_ATTENTION_PROBLEM_H
 
 #include "kernels/flash_attention/pattern.h"
+#include "kernels/flash_attention/positions.h"
 
 #include <ejkernel/tensor.h>
 
@@ -91,8 +92,10 @@ typedef struct ejki_flash_problem {
     bool sums_are_i64;
     const void *query_sums, *key_sums; /* batch + 1 cumulative lengths; not checked yet */
     bool ends_together;                /* offsets count from keys − queries of a sequence */
-    int64_t first_sequence;            /* what batch entry 0 is for the dropout */
+    int64_t first_sequence;            /* what batch entry 0 is for dropout and positions */
     ejki_pattern pattern;              /* zeros but for block-sparse attention */
+    /* The same. If they are given, first_offset, last_offset and the pattern's chunks hide nothing. */
+    ejki_positions positions;
 } ejki_flash_problem;
 
 /* The keys that positions allow query i to see: [*first, *end), empty if *first >= *end. */

@@ -47,7 +47,7 @@ static inline void row_store(ejk_dtype dtype, void *data, int64_t index, double 
 typedef struct reference_row {
     const ejki_flash_problem *problem;
     int64_t b, h, i;
-    int64_t first, end; /* keys that positions allow */
+    int64_t first, end; /* keys that indices allow */
 } reference_row;
 
 /* Where a row, or the key or value j that it reads, begins. */
@@ -82,7 +82,16 @@ static inline int64_t row_segment(const ejki_flash_problem *p, const ejki_ids *i
     return id;
 }
 
-/* Of a key that positions allow. */
+static inline bool row_is_near(const reference_row *row, int64_t j) {
+    const ejki_flash_problem *p = row->problem;
+    const int64_t batch = row->b + p->first_sequence;
+    int64_t low, high;
+    ejki_position_range(&p->positions, batch, row->i, &low, &high);
+    const int64_t position = ejki_key_position(&p->positions, batch, j);
+    return low <= position && position <= high;
+}
+
+/* Of a key that indices allow. */
 static inline bool row_sees(const reference_row *row, int64_t j) {
     const ejki_flash_problem *p = row->problem;
     if (p->has_mask) {
@@ -96,6 +105,7 @@ static inline bool row_sees(const reference_row *row, int64_t j) {
         const int64_t id = row_segment(p, &p->query_segments, row->b, row->i);
         if (id < 0 || id != row_segment(p, &p->key_segments, row->b, j)) return false;
     }
+    if (p->positions.given && !row_is_near(row, j)) return false;
     return ejki_pattern_sees(&p->pattern, row->h, row->i, j);
 }
 

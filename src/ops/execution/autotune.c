@@ -217,6 +217,7 @@ static ejk_status find_candidates(subject *s, ejk_context *base) {
 static ejk_status open_subject(subject *s, ejk_context *base, const void *args) {
     EJKI_TRY(ejki_context_derive(base, NULL, &s->context));
     EJKI_TRY(ejki_operands_copy_create(s->kernel->args, args, &s->operands));
+    EJKI_TRY(ejki_gradients_fill_results(s->context, s->kernel, args, &s->operands));
     if (s->options->pass != EJK_TUNE_FORWARD)
         EJKI_TRY(ejki_backward_open(&s->backward, s->context, s->kernel, s->operands.args));
     s->kept = calloc((size_t)result_count(s) + 1, sizeof *s->kept);
@@ -290,6 +291,58 @@ static ejk_status tune_gradients(subject *s, const ejk_kernel *gradient, ejk_con
     return status;
 }
 
+static ejk_status tune_pass(ejk_context *context, const ejk_kernel *kernel, const void *args,
+                            const ejk_autotune_options *options, void *best,
+                            ejk_tune_report **report, ejk_config_measurement *measurement) {
+    subject s = {.kernel = kernel, .options = options};
+    const ejk_kernel *gradient =
+        options->pass == EJK_TUNE_BACKWARD ? ejki_gradient_kernel(context, kernel) : NULL;
+    if (gradient && gradient->config == kernel->config)
+        return tune_gradients(&s, gradient, context, args, best, report, measurement);
+    const ejk_status status = tune(&s, context, args, best, report, measurement);
+    close_subject(&s);
+    return status;
+}
+
+/* The parameters that only the gradients look at, into what was chosen for the call. */
+static void take_parameters(const ejk_kernel *kernel, const ejk_kernel *gradient, const void *from,
+                            void *to) {
+    const char *name = gradient->parameters_field, *own = kernel->parameters_field;
+    if (!name || (own && strcmp(name, own) == 0)) return;
+    const ejk_field *field = ejk_record_find(kernel->config, name, NULL);
+    if (field && field->kind == EJK_FIELD_RECORD)
+        memcpy((char *)to + field->offset, (const char *)from + field->offset, field->record->size);
+}
+
+/* A call, and then its gradients, which are an operation. */
+static ejk_status tune_both(ejk_context *context, const ejk_kernel *kernel,
+                            const ejk_kernel *gradient, const void *args,
+                            const ejk_autotune_options *options, void *best,
+                            ejk_tune_report **report, ejk_config_measurement *measurement) {
+    const size_t size = kernel->config->size;
+    ejk_autotune_options pass = ejki_gradient_options(options);
+    ejk_tune_report *forward = NULL, *backward = NULL;
+    ejk_config_measurement measured;
+    char *chosen = calloc(2, size);
+    if (!chosen) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for configurations");
+    ejk_status status = tune_pass(context, kernel, args, &pass, chosen, &forward, &measured);
+    pass.pass = EJK_TUNE_BACKWARD;
+    if (status == EJK_OK)
+        status = tune_pass(context, kernel, args, &pass, chosen + size, &backward, NULL);
+    if (status == EJK_OK) {
+        take_parameters(kernel, gradient, chosen + size, chosen);
+        memcpy(best, chosen, size);
+        if (measurement) *measurement = measured;
+        forward->backward = backward;
+    }
+    free(chosen);
+    if (status == EJK_OK && report)
+        *report = forward;
+    else
+        ejk_tune_report_destroy(forward);
+    return status;
+}
+
 ejk_status ejk_autotune(ejk_context *context, const ejk_kernel *kernel, const void *args,
                         const ejk_autotune_options *options, void *best, ejk_tune_report **report,
                         ejk_config_measurement *measurement) {
@@ -306,12 +359,10 @@ ejk_status ejk_autotune(ejk_context *context, const ejk_kernel *kernel, const vo
     if (options && options->configs && options->config_count < 1)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "config_count is %d, expected 1 or more",
                          (int)options->config_count);
-    subject s = {.kernel = kernel, .options = options ? options : &defaults};
+    if (!options) options = &defaults;
     const ejk_kernel *gradient =
-        s.options->pass == EJK_TUNE_BACKWARD ? ejki_gradient_kernel(context, kernel) : NULL;
+        options->pass == EJK_TUNE_BOTH ? ejki_gradient_kernel(context, kernel) : NULL;
     if (gradient && gradient->config == kernel->config)
-        return tune_gradients(&s, gradient, context, args, best, report, measurement);
-    const ejk_status status = tune(&s, context, args, best, report, measurement);
-    close_subject(&s);
-    return status;
+        return tune_both(context, kernel, gradient, args, options, best, report, measurement);
+    return tune_pass(context, kernel, args, options, best, report, measurement);
 }

@@ -178,6 +178,44 @@ void ejki_gradients_close(ejki_gradients *g) {
     *g = (ejki_gradients){.args = NULL};
 }
 
+/* A result of the forward call that has memory in `own`, but had no data in `args`; NULL if this is none. */
+static ejk_tensor *lacking(const ejk_kernel *gradient, int32_t index, const void *args,
+                           const ejki_operands_copy *own) {
+    const ejk_field *field = &gradient->args->fields[index];
+    if (!needed(field, gradient->forward) || tensor_at(field, args)->data) return NULL;
+    ejk_tensor *tensor = tensor_at(field, own->args);
+    return tensor->dtype == EJK_DTYPE_UNSET ? NULL : tensor;
+}
+
+static ejk_status take_results(const ejk_kernel *gradient, const void *args, const void *results,
+                               const ejki_operands_copy *own) {
+    for (int32_t i = 0; i < gradient->args->count; i++) {
+        const ejk_tensor *tensor = lacking(gradient, i, args, own);
+        if (!tensor) continue;
+        const ejk_field *result = find(gradient->forward->args, gradient->args->fields[i].name);
+        EJKI_TRY(ejk_tensor_copy(tensor_at(result, results), tensor));
+    }
+    return EJK_OK;
+}
+
+ejk_status ejki_gradients_fill_results(ejk_context *context, const ejk_kernel *gradient,
+                                       const void *args, const ejki_operands_copy *own) {
+    const ejk_kernel *forward = gradient->forward;
+    bool lacks = false;
+    for (int32_t i = 0; forward && i < gradient->args->count; i++)
+        lacks |= lacking(gradient, i, args, own) != NULL;
+    if (!lacks) return EJK_OK;
+    void *inputs;
+    ejki_operands_copy call;
+    EJKI_TRY(ejki_gradient_args(forward, gradient, own->args, &inputs));
+    ejk_status status = ejki_operands_copy_create(forward->args, inputs, &call);
+    if (status == EJK_OK) status = run_forward(context, forward, call.args);
+    if (status == EJK_OK) status = take_results(gradient, args, call.args, own);
+    ejki_operands_copy_release(&call);
+    free(inputs);
+    return status;
+}
+
 ejk_autotune_options ejki_gradient_options(const ejk_autotune_options *options) {
     ejk_autotune_options own = *options;
     own.pass = EJK_TUNE_FORWARD;

@@ -42,6 +42,13 @@ ejk_status ejki_gradients_open(ejki_gradients *g, ejk_context *context, const ej
                                const ejk_kernel *kernel, const void *args);
 void ejki_gradients_close(ejki_gradients *g);
 
+/*
+ * Results of the forward call that a call of its gradients was given without data: computed from the inputs of
+ * `own`, a copy of `args` with memory. Nothing to do for other operations.
+ */
+ejk_status ejki_gradients_fill_results(ejk_context *context, const ejk_kernel *gradient,
+                                       const void *args, const ejki_operands_copy *own);
+
 /* Tuning options for that: those of the call's backward pass as of a forward one. */
 ejk_autotune_options ejki_gradient_options(const ejk_autotune_options *options);
 

@@ -28,6 +28,7 @@ const char *ejk_tune_phase_name(ejk_tune_phase phase) {
 
 bool ejk_tune_report_is_settled(const ejk_tune_report *report) {
     if (!report) return false;
+    if (report->backward && !ejk_tune_report_is_settled(report->backward)) return false;
     if (report->chosen != report->default_index || report->count == 1) return true;
     return report->rounds > 0 && !report->cancelled;
 }
@@ -39,6 +40,7 @@ void ejk_tune_report_destroy(ejk_tune_report *report) {
         free((char *)report->candidates[i].sentence);
     }
     free(report->candidates);
+    ejk_tune_report_destroy(report->backward);
     free(report);
 }
 
@@ -57,11 +59,9 @@ static bool add_candidate(json_t *list, const ejk_tune_candidate *candidate) {
     return (json_array_append_new(list, o) == 0) & whole;
 }
 
-ejk_status ejk_tune_report_to_json(const ejk_tune_report *report, int flags, char **out) {
-    if (report == NULL || out == NULL)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                         "ejk_tune_report_to_json: report or out is NULL");
-    json_t *o = json_object(), *candidates = json_array();
+/* Writes into `o`; false if memory ran out. */
+static bool write_report(json_t *o, const ejk_tune_report *report) {
+    json_t *candidates = json_array();
     bool whole = true;
     for (int32_t i = 0; i < report->count; i++)
         whole &= add_candidate(candidates, &report->candidates[i]);
@@ -80,5 +80,17 @@ ejk_status ejk_tune_report_to_json(const ejk_tune_report *report, int flags, cha
     whole &= ejki_json_set(o, "seed", json_string(seed));
     whole &= ejki_json_set(o, "cancelled", json_boolean(report->cancelled));
     whole &= ejki_json_set(o, "out_of_time", json_boolean(report->out_of_time));
+    if (!report->backward) return whole;
+    json_t *backward = json_object();
+    whole &= write_report(backward, report->backward);
+    return ejki_json_set(o, "backward", backward) & whole;
+}
+
+ejk_status ejk_tune_report_to_json(const ejk_tune_report *report, int flags, char **out) {
+    if (report == NULL || out == NULL)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "ejk_tune_report_to_json: report or out is NULL");
+    json_t *o = json_object();
+    const bool whole = write_report(o, report);
     return ejki_json_print(o, whole, flags, out);
 }

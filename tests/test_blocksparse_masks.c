@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What else says which keys are visible to block-sparse attention: positions in place of indices, against the
+ * elements that they show; and MaskInfos of a call and its gradients, which have to agree.
+ */
+#include "support/sparse_world.h"
+
+static ejk_context *contexts[2];
+
+/* ---- Positions ---------------------------------------------------------------------------------------- */
+
+/* Positions of a call and the elements that they and the mask show, [B, heads, T, S]. */
+struct places {
+    int64_t *query, *key;
+    uint8_t *shown;
+    bool has_query, has_key;
+};
+
+static int64_t far_or_near(struct random *r, bool wide, int64_t count) {
+    if (wide && random_chance(r, 0.1))
+        return RANDOM_OF(r, ((int64_t[]){INT64_MIN, INT64_MIN / 2, INT64_MAX, INT64_MAX - 1}));
+    return random_int(r, -2, count + 2);
+}
+
+static int64_t bounded(int64_t position) {
+    const int64_t far = INT64_C(1) << 61;
+    return position < -far ? -far : position > far ? far : position;
+}
+
+static bool is_shown(const ejk_blocksparse_attention_args *a, int64_t q, int64_t k) {
+    const int64_t at = bounded(q) + (a->causal_offset.set ? a->causal_offset.value : 0);
+    k = bounded(k);
+    if ((a->causal || a->chunk_size.set) && k > at) return false;
+    if (a->sliding_window.left.set && k < at - a->sliding_window.left.value) return false;
+    if (a->sliding_window.right.set && k > at + a->sliding_window.right.value) return false;
+    if (!a->chunk_size.set) return true;
+    const int64_t size = a->chunk_size.value;
+    return k >= at - (at % size + size) % size;
+}
+
+static ejk_tensor ids(void *data, ejk_dtype dtype, int64_t batch, int64_t count) {
+    return ejk_tensor_contiguous(data, dtype, 2, (int64_t[]){batch, count});
+}
+
+/* Numbers of 64 bits, or of 32 in their place. */
+static void narrow(int64_t *numbers_, int64_t count) {
+    for (int64_t i = 0; i < count; i++) ((int32_t *)(void *)numbers_)[i] = (int32_t)numbers_[i];
+}
+
+static void open_places(struct random *r, struct world *w, struct places *p) {
+    const bool wide = random_chance(r, 0.5);
+    const int64_t queries = w->b * w->q, keys = w->b * w->kv;
+    ejk_blocksparse_attention_args *a = &w->args;
+    *p = (struct places){.query = room(queries, 8), .key = room(keys, 8)};
+    p->has_query = random_chance(r, 0.8);
+    p->has_key = !p->has_query || random_chance(r, 0.8);
+    p->shown = room(w->b * w->heads * w->q * w->kv, 1);
+    for (int64_t i = 0; i < queries; i++)
+        p->query[i] = p->has_query ? far_or_near(r, wide, w->kv) : i % w->q;
+    for (int64_t j = 0; j < keys; j++)
+        p->key[j] = p->has_key ? far_or_near(r, wide, w->kv) : j % w->kv;
+    if (random_chance(r, 0.4)) a->causal = true;
+    if (random_chance(r, 0.3)) a->sliding_window.left = ejk_int(random_int(r, 0, w->kv));
+    if (random_chance(r, 0.3)) a->sliding_window.right = ejk_int(random_int(r, 0, w->kv));
+    if (random_chance(r, 0.3)) a->chunk_size = ejk_int(random_int(r, 1, w->kv + 1));
+    if (random_chance(r, 0.3)) a->causal_offset = ejk_int(random_int(r, -w->kv, w->kv));
+    for (int64_t n = 0; n < w->b * w->heads * w->q * w->kv; n++) {
+        const int64_t j = n % w->kv, i = n / w->kv % w->q, b = n / w->kv / w->q / w->heads;
+        p->shown[n] = w->dense[n % (w->heads * w->q * w->kv)] &&
+                      is_shown(a, p->query[b * w->q + i], p->key[b * w->kv + j]);
+    }
+    const ejk_dtype dtype = wide ? EJK_DTYPE_I64 : EJK_DTYPE_I32;
+    if (!wide) narrow(p->query, queries);
+    if (!wide) narrow(p->key, keys);
+    if (p->has_query) a->q_positions = ids(p->query, dtype, w->b, w->q);
+    if (p->has_key) a->kv_positions = ids(p->key, dtype, w->b, w->kv);
+}
+
+static void close_places(struct places *p) {
+    free(p->query);
+    free(p->key);
+    free(p->shown);
+}
+
+/* The call whose mask has the elements that are shown. */
+static ejk_flash_attention_args shown_call(const struct world *w, const struct places *p, void *out,
+                                           float *lse) {
+    ejk_flash_attention_args f = dense_call(w, out, lse);
+    f.attention_mask = ejk_tensor_4d(p->shown, EJK_DTYPE_BOOL, w->b, w->heads, w->q, w->kv);
+    f.causal = false;
+    f.sliding_window = (ejk_window){{0}, {0}};
+    return f;
+}
+
+static void expect_close(const struct world *w, const void *got, const void *wanted, int64_t count,
+                         double tolerance) {
+    for (int64_t i = 0; i < count; i++) {
+        const double a = flash_load(w->dtype, got, i), b = flash_load(w->dtype, wanted, i);
+        if (!(fabs(a - b) <= tolerance * (1 + fabs(b))))
+            fail_msg("element %lld is %.9g, expected %.9g", (long long)i, a, b);
+    }
+}
+
+static void positions_hide_what_their_elements_hide(void **state) {
+    (void)state;
+    for (struct random r; soak_round(&r, 61, 300);) {
+        static const ejk_dtype types[] = {EJK_DTYPE_F64, EJK_DTYPE_F32, EJK_DTYPE_BF16,
+                                          EJK_DTYPE_F16};
+        struct world w;
+        struct places p;
+        const ejk_dtype dtype = RANDOM_OF(&r, types);
+        open_world(&r, dtype, dtype != EJK_DTYPE_F64 && random_chance(&r, 0.3), &w);
+        open_places(&r, &w, &p);
+        poison(&w);
+        const int64_t outs = w.b * w.heads * w.q * w.dv, rows = w.b * w.heads * w.q;
+        void *expected = room(outs, 8);
+        float *lse = room(rows, sizeof *lse);
+        const ejk_flash_attention_args dense = shown_call(&w, &p, expected, lse);
+        EXPECT_OK(ejk_flash_attention(contexts[0], &dense));
+        EXPECT_OK(ejk_blocksparse_attention_set_mask_info(&w.args, &w.info));
+        for (int i = 0; i < 2; i++) {
+            EXPECT_OK(ejk_blocksparse_attention_fwd(contexts[i], &w.args));
+            const double step = dtype == EJK_DTYPE_BF16  ? 0x1p-7
+                                : dtype == EJK_DTYPE_F16 ? 0x1p-10
+                                                         : 1e-5;
+            expect_close(&w, w.out, expected, outs, step);
+            for (int64_t n = 0; n < rows; n++)
+                assert_true(w.lse[n] == lse[n] || fabsf(w.lse[n] - lse[n]) < 1e-4f);
+        }
+        free(expected);
+        free(lse);
+        close_places(&p);
+        close_world(&w);
+    }
+}
+
+/* Gradients of query, key and value. */
+struct slopes {
+    double *part[3];
+    int64_t count[3];
+};
+
+static void open_slopes(const struct world *w, struct slopes *s) {
+    s->count[0] = w->b * w->heads * w->q * w->d;
+    s->count[1] = w->b * w->kv_heads * w->kv * w->d;
+    s->count[2] = w->b * w->kv_heads * w->kv * w->dv;
+    for (int i = 0; i < 3; i++) s->part[i] = room(s->count[i], sizeof(double));
+}
+
+static void close_slopes(struct slopes *s) {
+    for (int i = 0; i < 3; i++) free(s->part[i]);
+}
+
+static ejk_tensor with(ejk_tensor t, void *data) {
+    t.data = data;
+    return t;
+}
+
+static ejk_blocksparse_attention_vjp_args vjp_of(const struct world *w, struct slopes *s) {
+    ejk_blocksparse_attention_vjp_args v = {.out = w->args.out,
+                                            .lse = w->args.lse,
+                                            .d_out = with(w->args.out, w->d_out),
+                                            .d_query = with(w->args.query, s->part[0]),
+                                            .d_key = with(w->args.key, s->part[1]),
+                                            .d_value = with(w->args.value, s->part[2])};
+    memcpy(&v, &w->args, offsetof(ejk_blocksparse_attention_args, out));
+    return v;
+}
+
+static void positions_have_the_gradients_of_their_elements(void **state) {
+    (void)state;
+    for (struct random r; soak_round(&r, 62, 150);) {
+        struct world w;
+        struct places p;
+        struct slopes got, wanted;
+        const ejk_dtype dtype = random_chance(&r, 0.5) ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
+        open_world(&r, dtype, false, &w);
+        open_places(&r, &w, &p);
+        poison(&w);
+        open_slopes(&w, &got);
+        open_slopes(&w, &wanted);
+        ejk_blocksparse_attention_vjp_args v = vjp_of(&w, &got);
+        EXPECT_OK(ejk_blocksparse_attention_set_mask_info(&w.args, &w.info));
+        EXPECT_OK(ejk_blocksparse_attention_vjp_set_mask_info(&v, &w.info));
+        EXPECT_OK(ejk_blocksparse_attention_fwd(contexts[0], &w.args));
+        EXPECT_OK(ejk_blocksparse_attention_vjp(contexts[0], &v));
+        const ejk_flash_attention_args f = shown_call(&w, &p, w.out, w.lse);
+        ejk_flash_attention_vjp_args dense = {.lse = f.lse};
+        memcpy(&dense, &f, offsetof(ejk_flash_attention_args, out));
+        dense.out = f.out;
+        dense.d_out = with(f.out, w.d_out);
+        dense.d_query = with(f.query, wanted.part[0]);
+        dense.d_key = with(f.key, wanted.part[1]);
+        dense.d_value = with(f.value, wanted.part[2]);
+        EXPECT_OK(ejk_flash_attention_vjp(contexts[0], &dense));
+        for (int i = 0; i < 3; i++)
+            expect_close(&w, got.part[i], wanted.part[i], got.count[i],
+                         dtype == EJK_DTYPE_F64 ? 1e-12 : 2e-5);
+        close_slopes(&got);
+        close_slopes(&wanted);
+        close_places(&p);
+        close_world(&w);
+    }
+}
+
+static void odd_positions_are_refused(void **state) {
+    (void)state;
+    struct random r = {9};
+    struct world w;
+    open_world(&r, EJK_DTYPE_F32, true, &w);
+    int64_t *numbers_ = room(w.b * (w.q + w.kv), 8);
+    ejk_blocksparse_attention_args args = w.args;
+    args.q_positions = ids(numbers_, EJK_DTYPE_I32, w.b, w.q);
+    args.kv_positions = ids(numbers_, EJK_DTYPE_I64, w.b, w.kv);
+    EXPECT_FAIL(INVALID_DTYPE, "kv_positions has type int64, expected int32 as q_positions",
+                ejk_blocksparse_attention(contexts[0], &args));
+    args.kv_positions = ids(numbers_, EJK_DTYPE_I32, w.b, w.kv + 1);
+    EXPECT_FAIL(INVALID_SHAPE, "kv_positions", ejk_blocksparse_attention(contexts[0], &args));
+    args = w.args;
+    args.q_positions = ids(numbers_, EJK_DTYPE_F32, w.b, w.q);
+    EXPECT_FAIL(INVALID_DTYPE, "q_positions", ejk_blocksparse_attention(contexts[0], &args));
+    args = w.args;
+    strcpy(args.sequence_parallelism_mesh_axis_name, "sp");
+    EXPECT_FAIL(UNAVAILABLE, "sequence_parallelism_mesh_axis_name is 'sp'",
+                ejk_blocksparse_attention(contexts[0], &args));
+    args = w.args;
+    args.fused_backward = EJK_TRUE;
+    EXPECT_OK(ejk_blocksparse_attention(contexts[0], &args));
+    free(numbers_);
+    close_world(&w);
+}
+
+/* ---- MaskInfos that differ ---------------------------------------------------------------------------- */
+
+/* The world's elements as a MaskInfo; heads with the same elements share a mask. */
+static void info_of(const struct world *w, uint8_t *elements, const int64_t block[2],
+                    ejk_blocksparse_mask_info *out) {
+    ejk_splash_mask *list[8], *mask = NULL;
+    for (int64_t h = 0; h < w->heads; h++)
+        list[h] = splash_dense(elements + h * w->q * w->kv, w->q, w->kv);
+    EXPECT_OK(ejk_multi_head_mask_create((const ejk_splash_mask *const *)list, w->heads, &mask));
+    EXPECT_OK(ejk_blocksparse_mask_info_create(
+        mask, &(ejk_blocksparse_mask_options){.block_shape = {block[0], block[1]}}, out));
+    for (int64_t h = 0; h < w->heads; h++) ejk_splash_mask_release(list[h]);
+    ejk_splash_mask_release(mask);
+}
+
+/* One element is another in one of the MaskInfos; it matters unless positions hide it anyway. */
+static void masks_that_differ_are_refused(void **state) {
+    (void)state;
+    int64_t refused = 0, computed = 0;
+    for (struct random r; soak_round(&r, 63, 200);) {
+        struct world w;
+        struct slopes slopes;
+        open_world(&r, EJK_DTYPE_F32, random_chance(&r, 0.3), &w);
+        open_slopes(&w, &slopes);
+        memset(slopes.part[1], 0x5a, (size_t)slopes.count[1] * sizeof(float));
+        ejk_blocksparse_mask_info own, other, mixed;
+        const int64_t block[2] = {w.q, random_chance(&r, 0.5) ? w.kv : 1};
+        const int64_t h = random_int(&r, 0, w.heads - 1), i = random_int(&r, 0, w.q - 1);
+        const int64_t j = random_int(&r, 0, w.kv - 1), flipped = (h * w.q + i) * w.kv + j;
+        info_of(&w, w.dense, w.info.fwd_block_shape, &own);
+        w.dense[flipped] = !w.dense[flipped];
+        info_of(&w, w.dense, random_chance(&r, 0.5) ? block : w.info.fwd_block_shape, &other);
+        mixed = own;
+        if (random_chance(&r, 0.5)) {
+            mixed.dkv = other.dkv;
+            memcpy(mixed.dkv_block_shape, other.dkv_block_shape, sizeof mixed.dkv_block_shape);
+            if (random_chance(&r, 0.5)) mixed.dq = (ejk_splash_mask_info){.owner = NULL};
+        } else {
+            mixed.dq = other.dq;
+            memcpy(mixed.dq_block_shape, other.dq_block_shape, sizeof mixed.dq_block_shape);
+            if (random_chance(&r, 0.5)) mixed.dkv = (ejk_splash_mask_info){.owner = NULL};
+        }
+        ejk_blocksparse_attention_vjp_args v = vjp_of(&w, &slopes);
+        EXPECT_OK(ejk_blocksparse_attention_vjp_set_mask_info(&v, &mixed));
+        if (random_chance(&r, 0.5)) strcpy(v.platform, "reference");
+        const int64_t at = i + w.kv - w.q;
+        const bool hidden = (v.causal && j > at) ||
+                            (v.sliding_window.left.set && j < at - v.sliding_window.left.value);
+        char words[96];
+        snprintf(words, sizeof words, "hides key %lld from query %lld of head ", (long long)j,
+                 (long long)i);
+        if (hidden) {
+            computed++;
+            EXPECT_OK(ejk_blocksparse_attention_vjp(contexts[0], &v));
+        } else {
+            refused++;
+            EXPECT_FAIL(INVALID_ARGUMENT, words, ejk_blocksparse_attention_vjp(contexts[0], &v));
+            for (int64_t n = 0; n < slopes.count[1] * (int64_t)sizeof(float); n++)
+                assert_int_equal(((uint8_t *)slopes.part[1])[n], 0x5a);
+        }
+        ejk_blocksparse_mask_info_close(&own);
+        ejk_blocksparse_mask_info_close(&other);
+        close_slopes(&slopes);
+        close_world(&w);
+    }
+    assert_true(refused > 50 && computed > 10);
+}
+
+/* Without fwd and dq the call hides nothing, and dkv may not either. */
+static void a_mask_of_keys_alone_is_refused(void **state) {
+    (void)state;
+    struct random r = {10};
+    struct world w;
+    struct slopes slopes;
+    open_world(&r, EJK_DTYPE_F32, true, &w);
+    open_slopes(&w, &slopes);
+    w.args.causal = false;
+    w.args.sliding_window = (ejk_window){{0}, {0}};
+    ejk_blocksparse_mask_info info;
+    memset(w.dense, 1, (size_t)(w.heads * w.q * w.kv));
+    w.dense[2 * w.kv + 1] = 0;
+    info_of(&w, w.dense, w.info.fwd_block_shape, &info);
+    ejk_blocksparse_attention_vjp_args set = vjp_of(&w, &slopes), v = set;
+    EXPECT_OK(ejk_blocksparse_attention_vjp_set_mask_info(&set, &info));
+    v.dkv_data_next = set.dkv_data_next;
+    v.dkv_mask_next = set.dkv_mask_next;
+    v.dkv_block_mask = set.dkv_block_mask;
+    v.dkv_partial_mask_blocks = set.dkv_partial_mask_blocks;
+    EXPECT_FAIL(INVALID_ARGUMENT,
+                "dkv hides key 1 from query 2 of head 0 and the call, which has no fwd, does not",
+                ejk_blocksparse_attention_vjp(contexts[0], &v));
+    ejk_blocksparse_mask_info_close(&info);
+    close_slopes(&slopes);
+    close_world(&w);
+}
+
+static int setup(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        EXPECT_OK(ejk_context_create(&(ejk_context_options){.threads = i + 1}, &contexts[i]));
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) ejk_context_destroy(contexts[i]);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        SOAK_TEST(positions_hide_what_their_elements_hide),
+        SOAK_TEST(positions_have_the_gradients_of_their_elements),
+        cmocka_unit_test(odd_positions_are_refused),
+        SOAK_TEST(masks_that_differ_are_refused),
+        cmocka_unit_test(a_mask_of_keys_alone_is_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
