@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The row-wise kernel at one block of keys for one key head: scores, softmax, weights times values. Part of
+ * row_body.h, which includes it behind its types.
+ */
+#ifndef EJKI_FLASH_ROW_BLOCK_BODY_H
+#define EJKI_FLASH_ROW_BLOCK_BODY_H
+
+/* Lines to ask for during DOT dot products: at each step of d, one per key. Steps in bytes. */
+typedef struct row_lines {
+    const void *first;
+    int64_t per_key, per_element;
+} row_lines;
+
+/* sums[row][key] += <query, key> of `rows` rows and the vectors k[key]. */
+static inline __attribute__((always_inline)) void
+row_multiply(const float *query, int64_t depth, const vf k[DOT], const int rows, vf *sum) {
+    EJKI_UNROLL for (int i = 0; i < rows; i++) {
+        const vf q = v_load(query + i * depth);
+        EJKI_UNROLL for (int j = 0; j < DOT; j++) sum[i * DOT + j] =
+            v_fma(q, k[j], sum[i * DOT + j]);
+    }
+}
+
+/* Dot products of DOT query rows, padded with zeros, with DOT keys: scores[row][key]. */
+static inline __attribute__((always_inline)) void
+row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *const key[DOT],
+         int64_t head_dim, float *scores, row_lines ahead, const int rows) {
+    vf sum[DOT * DOT], k[DOT], other[DOT];
+    EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
+    int64_t d = 0;
+    const int64_t step = dtype == EJK_DTYPE_F32 ? VL : HALVES;
+    for (; d + step <= head_dim; d += step) {
+        EJKI_UNROLL for (int j = 0; j < DOT; j++) {
+            const void *at = element_at(dtype, key[j], d);
+            if (dtype == EJK_DTYPE_F32) {
+                k[j] = v_load(at);
+            } else {
+                vf pair[2];
+                halves_load(dtype, at, pair);
+                k[j] = pair[0];
+                other[j] = pair[1];
+            }
+            __builtin_prefetch(
+                (const char *)ahead.first + j * ahead.per_key + d * ahead.per_element, 0, 2);
+        }
+        row_multiply(query + d, depth, k, rows, sum);
+        if (dtype != EJK_DTYPE_F32) row_multiply(query + d + VL, depth, other, rows, sum);
+    }
+    for (; d < head_dim; d += VL) {
+        for (int j = 0; j < DOT; j++)
+            k[j] = v_widen_first(dtype, element_at(dtype, key[j], d), ejki_min(VL, head_dim - d));
+        row_multiply(query + d, depth, k, rows, sum);
+    }
+    float all[DOT * DOT];
+    EJKI_UNROLL for (int i = 0; i < DOT * DOT; i += VL) v_store(all + i, v_sums(sum + i));
+    for (int i = 0; i < rows; i++)
+        memcpy(scores + i * SCORE_STRIDE, all + i * DOT, sizeof(float) * DOT);
+}
+
+/* Raw scores of all rows of a key head with the block's keys [low, high), into columns low, …. */
+static inline __attribute__((always_inline)) void row_scores_of(const ejk_dtype dtype,
+                                                                row_task *task, const float *query,
+                                                                int64_t low, int64_t high) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const row_plan *t = &task->shared->plan;
+    const int64_t size = element_size(dtype), step = dtype == EJK_DTYPE_F32 ? VL : HALVES;
+    for (int64_t c = low; c < high; c += DOT) {
+        const void *keys[DOT];
+        for (int j = 0; j < DOT; j++)
+            keys[j] = element_at(dtype, task->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
+        row_lines ahead = {keys[0], 0, 0};
+        if (task->next_key) {
+            ahead = (row_lines){task->next_key, step * size, DOT * size};
+            task->next_key += DOT * p->head_dim * size;
+        } else if (task->asks) {
+            ahead = (row_lines){(const void *)((uintptr_t)keys[0] + (uintptr_t)task->key_ahead),
+                                p->key.stride_t * size, size};
+        }
+        for (int64_t i = 0; i < t->rows; i += DOT, ahead = (row_lines){keys[0], 0, 0}) {
+            const float *rows = query + i * t->depth;
+            float *scores = task->scores + i * SCORE_STRIDE + c;
+            const int64_t left = t->rows - i;
+            if (left >= DOT)
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, DOT);
+            else if (left == 1)
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 1);
+            else if (left == 2)
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 2);
+            else
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 3);
+        }
+    }
+}
+
+static void row_scores(row_task *task, const float *query, int64_t low, int64_t high) {
+    const ejk_dtype dtype = task->shared->problem->dtype;
+    if (dtype == EJK_DTYPE_F32)
+        row_scores_of(EJK_DTYPE_F32, task, query, low, high);
+    else if (dtype == EJK_DTYPE_BF16)
+        row_scores_of(EJK_DTYPE_BF16, task, query, low, high);
+    else
+        row_scores_of(EJK_DTYPE_F16, task, query, low, high);
+}
+
+/* Columns [first, end) of a row's scores become weights; its state follows. */
+static void row_softmax(const row_task *task, const flash_row *r, int64_t key, int64_t first,
+                        int64_t end, int64_t high, float *scores, float *state) {
+    const row_shared *s = task->shared;
+    scores += first;
+    if (s->general) flash_modify(s->problem, r, key + first, high - first, scores, task->allowed);
+    if (r->first > key + first || r->end < key + end)
+        flash_hide(r, key + first, end - first, scores);
+    const float top = flash_maximum(scores, end - first) * s->scale;
+    if (top > state[STATE_REFERENCE]) {
+        const vf factor = v_set1(exp2f(state[STATE_REFERENCE] - top));
+        v_store(state, v_mul(v_load(state), factor));
+        for (int64_t d = STATE_SUMS; d < s->plan.state; d += VL)
+            v_store(state + d, v_mul(v_load(state + d), factor));
+        state[STATE_REFERENCE] = state[STATE_MAXIMUM] = top;
+    }
+    v_store(state,
+            flash_weights(scores, end - first, s->scale, state[STATE_REFERENCE], v_load(state)));
+    if (s->drops) flash_drop(s->problem, r, key + first, end - first, scores);
+}
+
+/* sums += weights · values of floats over columns [low, high), where they lie. */
+static void row_add_floats(row_task *task, int64_t low, int64_t high, float *states) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const row_plan *t = &task->shared->plan;
+    const int64_t stride = p->value.stride_t, size = (int64_t)sizeof(float);
+    const int64_t whole = p->value_dim / VL * VL, depth = high - low;
+    const float *values = flash_place(task->values, low * stride);
+    for (int64_t i = 0, n; i < t->rows; i += n) {
+        n = product_rows(t->rows - i);
+        const float *weights = task->scores + i * SCORE_STRIDE + low;
+        float *sums = states + i * t->state + STATE_SUMS;
+        for (int64_t d = 0; d < whole; d += TILE_COLUMNS) {
+            product_ahead ahead = {.line[0] = values};
+            if (i == 0 && task->next_value) {
+                ahead.line[0] = (const float *)(const void *)task->next_value;
+                ahead.step = TILE_COLUMNS;
+                task->next_value += depth * TILE_COLUMNS * size;
+            } else if (i == 0 && task->asks) {
+                ahead.line[0] =
+                    (const float *)((uintptr_t)(values + d) + (uintptr_t)task->value_ahead);
+                ahead.step = stride;
+            }
+            product_values((int)n, ejki_min(TILE_COLUMNS, whole - d), depth, weights, values + d,
+                           stride, sums + d, t->state, true, &ahead);
+        }
+        if (whole == p->value_dim) continue;
+        for (int64_t c = 0; c < depth; c++) {
+            const vf v = v_load_first(values + c * stride + whole, p->value_dim - whole);
+            for (int64_t k = 0; k < n; k++) {
+                float *sum = sums + k * t->state + whole;
+                v_store(sum, v_fma(v_set1(weights[k * SCORE_STRIDE + c]), v, v_load(sum)));
+            }
+        }
+    }
+}
+
+/* The same of 16 bits; `asked` lines of the next block's values have been asked for already. */
+static void row_add_halves(row_task *task, int64_t low, int64_t high, int64_t asked,
+                           float *states) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const row_plan *t = &task->shared->plan;
+    const void *values = element_at(p->dtype, task->values, low * p->value.stride_t);
+    for (int64_t i = 0, n; i < t->rows; i += n) {
+        n = product_rows(t->rows - i);
+        const char *line = values;
+        if (i == 0 && task->next_value)
+            line = task->next_value;
+        else if (i == 0 && task->asks)
+            line = (const char *)((uintptr_t)values + (uintptr_t)task->value_ahead);
+        const bool in_order = i == 0 && task->next_value;
+        line = halves_values_for(p->dtype, (int)n)(
+            p->value_dim, high - low, task->scores + i * SCORE_STRIDE + low, values,
+            p->value.stride_t, states + i * t->state + STATE_SUMS, t->state, line, in_order,
+            in_order ? asked : 0);
+        if (in_order) task->next_value = line;
+    }
+}
+
+/* The same key by key over what each row sees and keeps: for other values that are not finite. */
+static __attribute__((noinline)) void row_add_carefully(const row_task *task, int64_t kv_head,
+                                                        int64_t key, int64_t low, int64_t high,
+                                                        float *states) {
+    const row_shared *s = task->shared;
+    const ejki_flash_problem *p = s->problem;
+    const row_plan *t = &s->plan;
+    for (int64_t c = low; c < high; c++) {
+        halves_widen(p->dtype, element_at(p->dtype, task->values, c * p->value.stride_t),
+                     p->value_dim, task->row);
+        for (int64_t i = 0; i < t->rows; i++) {
+            const flash_row r = flash_row_of(p, task->batch, kv_head, i);
+            float *sums = states + i * t->state + STATE_SUMS;
+            const float weight = task->scores[i * SCORE_STRIDE + c];
+            if (!flash_sees(p, &r, key + c) || (s->drops && weight == 0)) continue;
+            for (int64_t d = 0; d < p->value_dim; d += VL)
+                v_store(sums + d, v_fma(v_set1(weight), v_load(task->row + d), v_load(sums + d)));
+        }
+    }
+}
+
+/* True if the block's values [low, high) are all finite. */
+static bool row_is_finite(const row_task *task, int64_t low, int64_t high) {
+    const ejki_flash_problem *p = task->shared->problem;
+    for (int64_t c = low; c < high; c++) {
+        const void *values = element_at(p->dtype, task->values, c * p->value.stride_t);
+        const float *row = values;
+        if (p->dtype != EJK_DTYPE_F32) {
+            halves_widen(p->dtype, values, p->value_dim, task->row);
+            row = task->row;
+        }
+        if (!flash_is_finite(row, p->value_dim)) return false;
+    }
+    return true;
+}
+
+/*
+ * Lines of the next block's values to ask for before the softmax, which asks for none: memory would be idle
+ * meanwhile, and of 16 bits there is too little slack to make up for that. Returns how many.
+ */
+static int64_t row_ask(row_task *task, int64_t keys) {
+    const ejki_flash_problem *p = task->shared->problem;
+    enum { LINES = 24 };
+    if (p->dtype == EJK_DTYPE_F32 || !task->next_value || p->value_dim < TILE_COLUMNS ||
+        keys < 2 * LINES)
+        return 0;
+    for (int64_t i = 0; i < LINES; i++) __builtin_prefetch(task->next_value + i * HALVES * 2, 0, 2);
+    task->next_value += LINES * HALVES * 2;
+    return LINES;
+}
+
+/* Finds out which rows see any of the keys [key, key + count); false if none does. */
+static bool row_look(const row_task *task, int64_t kv_head, int64_t key, int64_t count,
+                     bool seen[ROW_LIMIT]) {
+    const row_shared *s = task->shared;
+    const ejki_flash_problem *p = s->problem;
+    bool any = false;
+    for (int64_t i = 0; i < s->plan.rows; i++) {
+        const flash_row r = flash_row_of(p, task->batch, kv_head, i);
+        seen[i] = r.first < key + count && r.end > key && r.first < r.end;
+        if (seen[i] && s->hides) seen[i] = flash_sees_any(p, &r, key, key + count, task->allowed);
+        any |= seen[i];
+    }
+    return any;
+}
+
+/* One block of keys for one key head; its rows' states lie side by side. */
+static void row_block(row_task *task, int64_t kv_head, const float *query, int64_t key,
+                      int64_t count, float *states) {
+    const row_shared *s = task->shared;
+    const ejki_flash_problem *p = s->problem;
+    const row_plan *t = &s->plan;
+    int64_t low = count, high = 0, least = 0, most = count;
+    bool seen[ROW_LIMIT];
+    if (!row_look(task, kv_head, key, count, seen)) return;
+    for (int64_t i = 0; i < t->rows; i++) {
+        const flash_row r = flash_row_of(p, task->batch, kv_head, i);
+        low = ejki_min(low, r.first - key);
+        high = ejki_max(high, r.end - key);
+        least = ejki_max(least, r.first - key);
+        most = ejki_min(most, r.end - key);
+    }
+    low = ejki_max(low, 0);
+    high = ejki_min(high, count);
+    task->keys = flash_key(p, task->batch, kv_head, key);
+    task->values = flash_value(p, task->batch, kv_head, key);
+    row_scores(task, query, low, high);
+    const int64_t asked = row_ask(task, high - low);
+    const int64_t first = low / (2 * VL) * (2 * VL), end = ejki_round_up(high, VL);
+    for (int64_t i = 0; i < t->rows; i++) {
+        const flash_row r = flash_row_of(p, task->batch, kv_head, i);
+        row_softmax(task, &r, key, first, end, high, task->scores + i * SCORE_STRIDE,
+                    states + i * t->state);
+    }
+    const bool hides = s->general || s->drops || least > low || most < high;
+    if (hides && !row_is_finite(task, low, high))
+        row_add_carefully(task, kv_head, key, low, high, states);
+    else if (p->dtype == EJK_DTYPE_F32)
+        row_add_floats(task, low, high, states);
+    else
+        row_add_halves(task, low, high, asked, states);
+}
+
+#endif
