@@ -6,12 +6,6 @@
 #ifndef EJKI_FLASH_ROW_BLOCK_BODY_H
 #define EJKI_FLASH_ROW_BLOCK_BODY_H
 
-/* Lines to ask for during DOT dot products: at each step of d, one per key. Steps in bytes. */
-typedef struct row_lines {
-    const void *first;
-    int64_t per_key, per_element;
-} row_lines;
-
 /* sums[row][key] += <query, key> of `rows` rows and the vectors k[key]. */
 static inline __attribute__((always_inline)) void
 row_multiply(const float *query, int64_t depth, const vf k[DOT], const int rows, vf *sum) {
@@ -22,10 +16,11 @@ row_multiply(const float *query, int64_t depth, const vf k[DOT], const int rows,
     }
 }
 
-/* Dot products of DOT query rows, padded with zeros, with DOT keys: scores[row][key]. */
+/* Dot products of DOT query rows, padded with zeros, with DOT keys: scores[row][key]. Meanwhile asks for as much as a
+ * key has at each line[j]. */
 static inline __attribute__((always_inline)) void
 row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *const key[DOT],
-         int64_t head_dim, float *scores, row_lines ahead, const int rows) {
+         int64_t head_dim, float *scores, const char *const line[DOT], const int rows) {
     vf sum[DOT * DOT], k[DOT], other[DOT];
     EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
     int64_t d = 0;
@@ -41,8 +36,7 @@ row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *c
                 k[j] = pair[0];
                 other[j] = pair[1];
             }
-            __builtin_prefetch(
-                (const char *)ahead.first + j * ahead.per_key + d * ahead.per_element, 0, 2);
+            __builtin_prefetch((const char *)element_at(dtype, line[j], d), 0, 2);
         }
         row_multiply(query + d, depth, k, rows, sum);
         if (dtype != EJK_DTYPE_F32) row_multiply(query + d + VL, depth, other, rows, sum);
@@ -58,37 +52,45 @@ row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *c
         memcpy(scores + i * SCORE_STRIDE, all + i * DOT, sizeof(float) * DOT);
 }
 
+/* What to ask for beside DOT keys of so many bytes. */
+static inline void row_ask_keys(row_task *task, const void *const keys[DOT], int64_t bytes,
+                                const char *line[DOT]) {
+    halves_lines *ask = &task->ask;
+    for (int j = 0; j < DOT; j++) {
+        line[j] = (const char *)((uintptr_t)keys[j] + (uintptr_t)task->key_ahead);
+        if (!ask->at[0]) continue;
+        line[j] = ask->at[j];
+        ask->at[j] += bytes;
+    }
+}
+
 /* Raw scores of all rows of a key head with the block's keys [low, high), into columns low, …. */
 static inline __attribute__((always_inline)) void row_scores_of(const ejk_dtype dtype,
                                                                 row_task *task, const float *query,
                                                                 int64_t low, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
-    const int64_t size = element_size(dtype), step = dtype == EJK_DTYPE_F32 ? VL : HALVES;
+    const int64_t size = element_size(dtype);
     for (int64_t c = low; c < high; c += DOT) {
         const void *keys[DOT];
         for (int j = 0; j < DOT; j++)
             keys[j] = element_at(dtype, task->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
-        row_lines ahead = {keys[0], 0, 0};
-        if (task->next_key) {
-            ahead = (row_lines){task->next_key, step * size, DOT * size};
-            task->next_key += DOT * p->head_dim * size;
-        } else if (task->asks) {
-            ahead = (row_lines){(const void *)((uintptr_t)keys[0] + (uintptr_t)task->key_ahead),
-                                p->key.stride_t * size, size};
-        }
-        for (int64_t i = 0; i < t->rows; i += DOT, ahead = (row_lines){keys[0], 0, 0}) {
+        const char *line[DOT];
+        row_ask_keys(task, keys, p->head_dim * size, line);
+        for (int64_t i = 0; i < t->rows; i += DOT) {
+            if (i > 0)
+                for (int j = 0; j < DOT; j++) line[j] = keys[0];
             const float *rows = query + i * t->depth;
             float *scores = task->scores + i * SCORE_STRIDE + c;
             const int64_t left = t->rows - i;
             if (left >= DOT)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, DOT);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, DOT);
             else if (left == 1)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 1);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, 1);
             else if (left == 2)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 2);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, 2);
             else
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 3);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, 3);
         }
     }
 }
@@ -124,61 +126,18 @@ static void row_softmax(const row_task *task, const flash_row *r, int64_t key, i
     if (s->drops) flash_drop(s->problem, r, key + first, end - first, scores);
 }
 
-/* sums += weights · values of floats over columns [low, high), where they lie. */
-static void row_add_floats(row_task *task, int64_t low, int64_t high, float *states) {
-    const ejki_flash_problem *p = task->shared->problem;
-    const row_plan *t = &task->shared->plan;
-    const int64_t stride = p->value.stride_t, size = (int64_t)sizeof(float);
-    const int64_t whole = p->value_dim / VL * VL, depth = high - low;
-    const float *values = flash_place(task->values, low * stride);
-    for (int64_t i = 0, n; i < t->rows; i += n) {
-        n = product_rows(t->rows - i);
-        const float *weights = task->scores + i * SCORE_STRIDE + low;
-        float *sums = states + i * t->state + STATE_SUMS;
-        for (int64_t d = 0; d < whole; d += TILE_COLUMNS) {
-            product_ahead ahead = {.line[0] = values};
-            if (i == 0 && task->next_value) {
-                ahead.line[0] = (const float *)(const void *)task->next_value;
-                ahead.step = TILE_COLUMNS;
-                task->next_value += depth * TILE_COLUMNS * size;
-            } else if (i == 0 && task->asks) {
-                ahead.line[0] =
-                    (const float *)((uintptr_t)(values + d) + (uintptr_t)task->value_ahead);
-                ahead.step = stride;
-            }
-            product_values((int)n, ejki_min(TILE_COLUMNS, whole - d), depth, weights, values + d,
-                           stride, sums + d, t->state, true, &ahead);
-        }
-        if (whole == p->value_dim) continue;
-        for (int64_t c = 0; c < depth; c++) {
-            const vf v = v_load_first(values + c * stride + whole, p->value_dim - whole);
-            for (int64_t k = 0; k < n; k++) {
-                float *sum = sums + k * t->state + whole;
-                v_store(sum, v_fma(v_set1(weights[k * SCORE_STRIDE + c]), v, v_load(sum)));
-            }
-        }
-    }
-}
-
-/* The same of 16 bits; `asked` lines of the next block's values have been asked for already. */
-static void row_add_halves(row_task *task, int64_t low, int64_t high, int64_t asked,
-                           float *states) {
+/* sums += weights · values over columns [low, high), where they lie. */
+static void row_add_values(row_task *task, int64_t low, int64_t high, float *states) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const void *values = element_at(p->dtype, task->values, low * p->value.stride_t);
+    halves_lines none = {.ahead = 0};
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
-        const char *line = values;
-        if (i == 0 && task->next_value)
-            line = task->next_value;
-        else if (i == 0 && task->asks)
-            line = (const char *)((uintptr_t)values + (uintptr_t)task->value_ahead);
-        const bool in_order = i == 0 && task->next_value;
-        line = halves_values_for(p->dtype, (int)n)(
-            p->value_dim, high - low, task->scores + i * SCORE_STRIDE + low, values,
-            p->value.stride_t, states + i * t->state + STATE_SUMS, t->state, line, in_order,
-            in_order ? asked : 0);
-        if (in_order) task->next_value = line;
+        halves_values_for(p->dtype, (int)n)(p->value_dim, high - low,
+                                            task->scores + i * SCORE_STRIDE + low, values,
+                                            p->value.stride_t, states + i * t->state + STATE_SUMS,
+                                            t->state, i == 0 ? &task->ask : &none);
     }
 }
 
@@ -218,21 +177,6 @@ static bool row_is_finite(const row_task *task, int64_t low, int64_t high) {
     return true;
 }
 
-/*
- * Lines of the next block's values to ask for before the softmax, which asks for none: memory would be idle
- * meanwhile, and of 16 bits there is too little slack to make up for that. Returns how many.
- */
-static int64_t row_ask(row_task *task, int64_t keys) {
-    const ejki_flash_problem *p = task->shared->problem;
-    enum { LINES = 24 };
-    if (p->dtype == EJK_DTYPE_F32 || !task->next_value || p->value_dim < TILE_COLUMNS ||
-        keys < 2 * LINES)
-        return 0;
-    for (int64_t i = 0; i < LINES; i++) __builtin_prefetch(task->next_value + i * HALVES * 2, 0, 2);
-    task->next_value += LINES * HALVES * 2;
-    return LINES;
-}
-
 /* Finds out which rows see any of the keys [key, key + count); false if none does. */
 static bool row_look(const row_task *task, int64_t kv_head, int64_t key, int64_t count,
                      bool seen[ROW_LIMIT]) {
@@ -269,7 +213,6 @@ static void row_block(row_task *task, int64_t kv_head, const float *query, int64
     task->keys = flash_key(p, task->batch, kv_head, key);
     task->values = flash_value(p, task->batch, kv_head, key);
     row_scores(task, query, low, high);
-    const int64_t asked = row_ask(task, high - low);
     const int64_t first = low / (2 * VL) * (2 * VL), end = ejki_round_up(high, VL);
     for (int64_t i = 0; i < t->rows; i++) {
         const flash_row r = flash_row_of(p, task->batch, kv_head, i);
@@ -279,10 +222,8 @@ static void row_block(row_task *task, int64_t kv_head, const float *query, int64
     const bool hides = s->general || s->drops || least > low || most < high;
     if (hides && !row_is_finite(task, low, high))
         row_add_carefully(task, kv_head, key, low, high, states);
-    else if (p->dtype == EJK_DTYPE_F32)
-        row_add_floats(task, low, high, states);
     else
-        row_add_halves(task, low, high, asked, states);
+        row_add_values(task, low, high, states);
 }
 
 #endif

@@ -37,12 +37,6 @@
 #define ROW_KEYS     512
 #define SCORE_STRIDE (ROW_KEYS + 16)
 
-/* sums += weights times values. */
-#define VALUES_PAIR(n) PRODUCT_PAIR(product_values, n, SCORE_STRIDE, 1, c_stride)
-#define VALUES_CASE(n) PRODUCT_CASE(product_values, n)
-TILE_ROW_COUNTS(VALUES_PAIR)
-PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
-
 #include "kernels/flash_attention/row_halves_body.h"
 
 /* How a problem is cut and memory laid out, in floats. */
@@ -85,12 +79,13 @@ typedef struct row_task {
     int64_t following;  /* index of the task after this one, or -1 before it is claimed */
     /* Keys and values of the head and block at hand, column 0 first. */
     const void *keys, *values;
-    /* What of the next block to ask for: how many bytes further on it lies; or, where the rows of the task's
-     * heads lie side by side, the place in memory order that was reached, which the processor's own
-     * prefetching follows. */
-    bool asks;
-    int64_t key_ahead, value_ahead;
-    const char *next_key, *next_value;
+    /*
+     * What of the next block to ask for: what lies so many bytes further on; or, where the rows of the task's heads
+     * lie side by side, the halves of keys and of values, all four line by line: the processor's own prefetching
+     * follows each of them, and of one alone asks for less than memory could give.
+     */
+    int64_t key_ahead;
+    halves_lines ask;
 } row_task;
 
 static bool row_add(int64_t *at, int64_t rows, int64_t columns, int64_t *start) {
@@ -198,21 +193,23 @@ static void row_look_ahead(row_task *task, int64_t following, int64_t key) {
             next.first = row_seek(&next, next.first);
         }
     }
-    task->next_key = task->next_value = NULL;
-    task->asks = next.heads == task->heads && next.first + block <= next.end;
-    if (!task->asks) return;
+    task->key_ahead = 0;
+    task->ask = (halves_lines){.ahead = 0};
+    if (next.heads != task->heads || next.first + block > next.end) return;
     const char *next_key = flash_key(p, next.batch, next.first_head, next.first);
     const char *next_value = flash_value(p, next.batch, next.first_head, next.first);
     const char *own_key = flash_key(p, task->batch, task->first_head, key);
     const char *own_value = flash_value(p, task->batch, task->first_head, key);
     task->key_ahead = (int64_t)((uintptr_t)next_key - (uintptr_t)own_key);
-    task->value_ahead = (int64_t)((uintptr_t)next_value - (uintptr_t)own_value);
-    if (p->key.stride_t == task->heads * p->head_dim &&
-        (task->heads == 1 || p->key.stride_h == p->head_dim))
-        task->next_key = next_key;
-    if (p->value.stride_t == task->heads * p->value_dim &&
-        (task->heads == 1 || p->value.stride_h == p->value_dim))
-        task->next_value = next_value;
+    task->ask.ahead = (int64_t)((uintptr_t)next_value - (uintptr_t)own_value);
+    const bool one = task->heads == 1;
+    if (p->key.stride_t != task->heads * p->head_dim ||
+        p->value.stride_t != task->heads * p->value_dim ||
+        !(one || (p->key.stride_h == p->head_dim && p->value.stride_h == p->value_dim)))
+        return;
+    const int64_t half = block / 2 * element_size(p->dtype);
+    task->ask = (halves_lines){.at = {next_key, next_value, next_key + half * p->key.stride_t,
+                                      next_value + half * p->value.stride_t}};
 }
 
 /* Queries of the task's heads as the products want them, and empty states. */
