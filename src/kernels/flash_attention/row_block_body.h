@@ -177,19 +177,14 @@ static bool row_is_finite(const row_task *task, int64_t low, int64_t high) {
     return true;
 }
 
-/* Finds out which rows see any of the keys [key, key + count); false if none does. */
-static bool row_look(const row_task *task, int64_t kv_head, int64_t key, int64_t count,
-                     bool seen[ROW_LIMIT]) {
+/* True if a row of the key head sees any of the keys [key, key + count). */
+static bool row_sees(const row_task *task, int64_t kv_head, int64_t key, int64_t count) {
     const row_shared *s = task->shared;
-    const ejki_flash_problem *p = s->problem;
-    bool any = false;
     for (int64_t i = 0; i < s->plan.rows; i++) {
-        const flash_row r = flash_row_of(p, task->batch, kv_head, i);
-        seen[i] = r.first < key + count && r.end > key && r.first < r.end;
-        if (seen[i] && s->hides) seen[i] = flash_sees_any(p, &r, key, key + count, task->allowed);
-        any |= seen[i];
+        const flash_row r = flash_row_of(s->problem, task->batch, kv_head, i);
+        if (flash_sees_any(s->problem, &r, key, key + count, task->allowed)) return true;
     }
-    return any;
+    return false;
 }
 
 /* One block of keys for one key head; its rows' states lie side by side. */
@@ -199,8 +194,7 @@ static void row_block(row_task *task, int64_t kv_head, const float *query, int64
     const ejki_flash_problem *p = s->problem;
     const row_plan *t = &s->plan;
     int64_t low = count, high = 0, least = 0, most = count;
-    bool seen[ROW_LIMIT];
-    if (!row_look(task, kv_head, key, count, seen)) return;
+    if (s->hides && !row_sees(task, kv_head, key, count)) return;
     for (int64_t i = 0; i < t->rows; i++) {
         const flash_row r = flash_row_of(p, task->batch, kv_head, i);
         low = ejki_min(low, r.first - key);
@@ -210,6 +204,7 @@ static void row_block(row_task *task, int64_t kv_head, const float *query, int64
     }
     low = ejki_max(low, 0);
     high = ejki_min(high, count);
+    if (low >= high) return;
     task->keys = flash_key(p, task->batch, kv_head, key);
     task->values = flash_value(p, task->batch, kv_head, key);
     row_scores(task, query, low, high);

@@ -64,7 +64,8 @@ typedef struct row_shared {
     float *memory;
     float scale;
     bool general, drops;
-    bool hides; /* mask or segments hide keys, or may */
+    bool hides;        /* mask or segments hide keys, or may */
+    int64_t low, high; /* keys that positions let any row see */
     _Atomic int64_t next;
 } row_shared;
 
@@ -86,6 +87,7 @@ typedef struct row_task {
      */
     int64_t key_ahead;
     halves_lines ask;
+    bool ready; /* all of the next block has been asked for */
 } row_task;
 
 static bool row_add(int64_t *at, int64_t rows, int64_t columns, int64_t *start) {
@@ -165,15 +167,51 @@ static int64_t row_claim(row_shared *s) {
     return atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
 }
 
-/* The first block from `key` on of which a row of the task sees anything, as far as mask and segments go. */
+/* The first block from `key` on of which a row of the task sees anything; the task's end if there is none. */
 static int64_t row_seek(const row_task *task, int64_t key) {
-    const int64_t block = task->shared->plan.block;
-    bool seen[ROW_LIMIT];
-    for (; task->shared->hides && key < task->end; key += block)
+    const row_shared *s = task->shared;
+    const int64_t block = s->plan.block, end = ejki_min(task->end, s->high);
+    for (key = ejki_max(key, s->low / block * block); key < end; key += block) {
+        if (!s->hides) return key;
         for (int64_t h = 0; h < task->heads; h++)
-            if (row_look(task, task->first_head + h, key, ejki_min(block, task->end - key), seen))
-                return key;
-    return key;
+            if (row_sees(task, task->first_head + h, key, ejki_min(block, end - key))) return key;
+    }
+    return task->end;
+}
+
+/* True if rows of the task's heads lie side by side, those of the next key after them. */
+static bool row_is_dense(const row_task *task, const ejki_bthd *tensor, int64_t width) {
+    return tensor->stride_t == task->heads * width &&
+           (task->heads == 1 || tensor->stride_h == width);
+}
+
+/* Halves of the keys and of the values of a block; NULL if rows do not lie side by side. */
+static halves_lines row_lines_of(const row_task *task, int64_t key, int64_t count) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const int64_t half = count / 2 * element_size(p->dtype);
+    if (!row_is_dense(task, &p->key, p->head_dim) || !row_is_dense(task, &p->value, p->value_dim))
+        return (halves_lines){.ahead = 0};
+    const char *keys = flash_key(p, task->batch, task->first_head, key);
+    const char *values = flash_value(p, task->batch, task->first_head, key);
+    return (halves_lines){
+        .at = {keys, values, keys + half * p->key.stride_t, values + half * p->value.stride_t}};
+}
+
+/*
+ * Asks at once for a block that no block before it could ask for, which takes as long as memory needs anyway. Few
+ * keys may well be in a cache, where asking would cost more than it gives. (Inline: gcc drops calls of functions
+ * that do nothing but ask.)
+ */
+static inline __attribute__((always_inline)) void row_ask_all(const row_task *task, int64_t key,
+                                                              int64_t count) {
+    const ejki_flash_problem *p = task->shared->problem;
+    enum { FEW = 8 };
+    const halves_lines lines = row_lines_of(task, key, count);
+    if (task->ready || !lines.at[0] || p->keys < FEW * task->shared->plan.block) return;
+    const int64_t keys = lines.at[2] - lines.at[0], values = lines.at[3] - lines.at[1];
+    for (int64_t i = 0; i < keys || i < values; i += 64)
+        for (int j = 0; j < 4; j++)
+            if (i < (j % 2 ? values : keys)) __builtin_prefetch(lines.at[j] + i, 0, 2);
 }
 
 /*
@@ -195,21 +233,16 @@ static void row_look_ahead(row_task *task, int64_t following, int64_t key) {
     }
     task->key_ahead = 0;
     task->ask = (halves_lines){.ahead = 0};
-    if (next.heads != task->heads || next.first + block > next.end) return;
+    task->ready = next.heads == task->heads && next.first + block <= next.end;
+    if (!task->ready) return;
+    task->ask = row_lines_of(&next, next.first, block);
+    if (task->ask.at[0]) return;
     const char *next_key = flash_key(p, next.batch, next.first_head, next.first);
     const char *next_value = flash_value(p, next.batch, next.first_head, next.first);
     const char *own_key = flash_key(p, task->batch, task->first_head, key);
     const char *own_value = flash_value(p, task->batch, task->first_head, key);
     task->key_ahead = (int64_t)((uintptr_t)next_key - (uintptr_t)own_key);
     task->ask.ahead = (int64_t)((uintptr_t)next_value - (uintptr_t)own_value);
-    const bool one = task->heads == 1;
-    if (p->key.stride_t != task->heads * p->head_dim ||
-        p->value.stride_t != task->heads * p->value_dim ||
-        !(one || (p->key.stride_h == p->head_dim && p->value.stride_h == p->value_dim)))
-        return;
-    const int64_t half = block / 2 * element_size(p->dtype);
-    task->ask = (halves_lines){.at = {next_key, next_value, next_key + half * p->key.stride_t,
-                                      next_value + half * p->value.stride_t}};
 }
 
 /* Queries of the task's heads as the products want them, and empty states. */
@@ -235,6 +268,7 @@ static void row_run_task(row_task *task) {
     for (int64_t key = row_seek(task, task->first), following; key < task->end; key = following) {
         const int64_t count = ejki_min(t->block, task->end - key);
         following = row_seek(task, key + t->block);
+        row_ask_all(task, key, count);
         row_look_ahead(task, following, key);
         for (int64_t h = 0; h < task->heads; h++) {
             const int64_t head = task->first_head + h;
@@ -318,7 +352,15 @@ static ejk_status row_run(const ejk_run *run) {
                          .memory = run->workspace,
                          .general = flash_is_general(p),
                          .drops = p->dropout > 0,
-                         .hides = p->has_mask || p->has_segments};
+                         .hides = p->has_mask || p->has_segments,
+                         .low = p->keys};
+    for (int64_t i = 0; i < p->queries; i++) {
+        int64_t first, end;
+        ejki_flash_visible(p, i, &first, &end);
+        if (first >= end) continue;
+        shared.low = ejki_min(shared.low, first);
+        shared.high = ejki_max(shared.high, end);
+    }
     (void)row_plan_of(p, run->parameters, run->workers, &shared.plan);
     shared.scale = flash_scale(p);
     memset(shared.memory + shared.plan.count_at, 0,
