@@ -37,12 +37,6 @@
 #define ROW_KEYS     512
 #define SCORE_STRIDE (ROW_KEYS + 16)
 
-/* sums += weights times values. */
-#define VALUES_PAIR(n) PRODUCT_PAIR(product_values, n, SCORE_STRIDE, 1, c_stride)
-#define VALUES_CASE(n) PRODUCT_CASE(product_values, n)
-TILE_ROW_COUNTS(VALUES_PAIR)
-PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
-
 #include "kernels/flash_attention/row_halves_body.h"
 
 /* How a problem is cut and memory laid out, in floats. */
@@ -70,6 +64,8 @@ typedef struct row_shared {
     float *memory;
     float scale;
     bool general, drops;
+    bool hides;        /* mask or segments hide keys, or may */
+    int64_t low, high; /* keys that positions let any row see */
     _Atomic int64_t next;
 } row_shared;
 
@@ -84,12 +80,14 @@ typedef struct row_task {
     int64_t following;  /* index of the task after this one, or -1 before it is claimed */
     /* Keys and values of the head and block at hand, column 0 first. */
     const void *keys, *values;
-    /* What of the next block to ask for: how many bytes further on it lies; or, where the rows of the task's
-     * heads lie side by side, the place in memory order that was reached, which the processor's own
-     * prefetching follows. */
-    bool asks;
-    int64_t key_ahead, value_ahead;
-    const char *next_key, *next_value;
+    /*
+     * What of the next block to ask for: what lies so many bytes further on; or, where the rows of the task's heads
+     * lie side by side, the halves of keys and of values, all four line by line: the processor's own prefetching
+     * follows each of them, and of one alone asks for less than memory could give.
+     */
+    int64_t key_ahead;
+    halves_lines ask;
+    bool ready; /* all of the next block has been asked for */
 } row_task;
 
 static bool row_add(int64_t *at, int64_t rows, int64_t columns, int64_t *start) {
@@ -142,269 +140,15 @@ static float *row_state(const row_shared *s, int64_t batch, int64_t split, int64
     return s->memory + t->partial_at + (head * t->rows + row) * t->state;
 }
 
-/* Lines to ask for during DOT dot products: at each step of d, one per key. Steps in bytes. */
-typedef struct row_lines {
-    const void *first;
-    int64_t per_key, per_element;
-} row_lines;
-
-/* sums[row][key] += <query, key> of `rows` rows and the vectors k[key]. */
-static inline __attribute__((always_inline)) void
-row_multiply(const float *query, int64_t depth, const vf k[DOT], const int rows, vf *sum) {
-    EJKI_UNROLL for (int i = 0; i < rows; i++) {
-        const vf q = v_load(query + i * depth);
-        EJKI_UNROLL for (int j = 0; j < DOT; j++) sum[i * DOT + j] =
-            v_fma(q, k[j], sum[i * DOT + j]);
+/* States of rows that have seen nothing. */
+static void row_clear(const row_shared *s, float *states) {
+    for (int64_t i = 0; i < s->plan.rows; i++, states += s->plan.state) {
+        memset(states, 0, (size_t)s->plan.state * sizeof(float));
+        states[STATE_REFERENCE] = states[STATE_MAXIMUM] = -INFINITY;
     }
 }
 
-/* Dot products of DOT query rows, padded with zeros, with DOT keys: scores[row][key]. */
-static inline __attribute__((always_inline)) void
-row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *const key[DOT],
-         int64_t head_dim, float *scores, row_lines ahead, const int rows) {
-    vf sum[DOT * DOT], k[DOT], other[DOT];
-    EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
-    int64_t d = 0;
-    const int64_t step = dtype == EJK_DTYPE_F32 ? VL : HALVES;
-    for (; d + step <= head_dim; d += step) {
-        EJKI_UNROLL for (int j = 0; j < DOT; j++) {
-            const void *at = element_at(dtype, key[j], d);
-            if (dtype == EJK_DTYPE_F32) {
-                k[j] = v_load(at);
-            } else {
-                vf pair[2];
-                halves_load(dtype, at, pair);
-                k[j] = pair[0];
-                other[j] = pair[1];
-            }
-            __builtin_prefetch(
-                (const char *)ahead.first + j * ahead.per_key + d * ahead.per_element, 0, 2);
-        }
-        row_multiply(query + d, depth, k, rows, sum);
-        if (dtype != EJK_DTYPE_F32) row_multiply(query + d + VL, depth, other, rows, sum);
-    }
-    for (; d < head_dim; d += VL) {
-        for (int j = 0; j < DOT; j++)
-            k[j] = v_widen_first(dtype, element_at(dtype, key[j], d), ejki_min(VL, head_dim - d));
-        row_multiply(query + d, depth, k, rows, sum);
-    }
-    float all[DOT * DOT];
-    EJKI_UNROLL for (int i = 0; i < DOT * DOT; i += VL) v_store(all + i, v_sums(sum + i));
-    for (int i = 0; i < rows; i++)
-        memcpy(scores + i * SCORE_STRIDE, all + i * DOT, sizeof(float) * DOT);
-}
-
-/* Raw scores of all rows of a key head with the block's keys [low, high), into columns low, …. */
-static inline __attribute__((always_inline)) void row_scores_of(const ejk_dtype dtype,
-                                                                row_task *task, const float *query,
-                                                                int64_t low, int64_t high) {
-    const ejki_flash_problem *p = task->shared->problem;
-    const row_plan *t = &task->shared->plan;
-    const int64_t size = element_size(dtype), step = dtype == EJK_DTYPE_F32 ? VL : HALVES;
-    for (int64_t c = low; c < high; c += DOT) {
-        const void *keys[DOT];
-        for (int j = 0; j < DOT; j++)
-            keys[j] = element_at(dtype, task->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
-        row_lines ahead = {keys[0], 0, 0};
-        if (task->next_key) {
-            ahead = (row_lines){task->next_key, step * size, DOT * size};
-            task->next_key += DOT * p->head_dim * size;
-        } else if (task->asks) {
-            ahead = (row_lines){(const void *)((uintptr_t)keys[0] + (uintptr_t)task->key_ahead),
-                                p->key.stride_t * size, size};
-        }
-        for (int64_t i = 0; i < t->rows; i += DOT, ahead = (row_lines){keys[0], 0, 0}) {
-            const float *rows = query + i * t->depth;
-            float *scores = task->scores + i * SCORE_STRIDE + c;
-            const int64_t left = t->rows - i;
-            if (left >= DOT)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, DOT);
-            else if (left == 1)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 1);
-            else if (left == 2)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 2);
-            else
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, ahead, 3);
-        }
-    }
-}
-
-static void row_scores(row_task *task, const float *query, int64_t low, int64_t high) {
-    const ejk_dtype dtype = task->shared->problem->dtype;
-    if (dtype == EJK_DTYPE_F32)
-        row_scores_of(EJK_DTYPE_F32, task, query, low, high);
-    else if (dtype == EJK_DTYPE_BF16)
-        row_scores_of(EJK_DTYPE_BF16, task, query, low, high);
-    else
-        row_scores_of(EJK_DTYPE_F16, task, query, low, high);
-}
-
-/* Columns [first, end) of a row's scores become weights; its state follows. */
-static void row_softmax(const row_task *task, const flash_row *r, int64_t key, int64_t first,
-                        int64_t end, int64_t high, float *scores, float *state) {
-    const row_shared *s = task->shared;
-    scores += first;
-    if (s->general) flash_modify(s->problem, r, key + first, high - first, scores, task->allowed);
-    if (r->first > key + first || r->end < key + end)
-        flash_hide(r, key + first, end - first, scores);
-    const float top = flash_maximum(scores, end - first) * s->scale;
-    if (top > state[STATE_REFERENCE]) {
-        const vf factor = v_set1(exp2f(state[STATE_REFERENCE] - top));
-        v_store(state, v_mul(v_load(state), factor));
-        for (int64_t d = STATE_SUMS; d < s->plan.state; d += VL)
-            v_store(state + d, v_mul(v_load(state + d), factor));
-        state[STATE_REFERENCE] = state[STATE_MAXIMUM] = top;
-    }
-    v_store(state,
-            flash_weights(scores, end - first, s->scale, state[STATE_REFERENCE], v_load(state)));
-    if (s->drops) flash_drop(s->problem, r, key + first, end - first, scores);
-}
-
-/* sums += weights · values of floats over columns [low, high), where they lie. */
-static void row_add_floats(row_task *task, int64_t low, int64_t high, float *states) {
-    const ejki_flash_problem *p = task->shared->problem;
-    const row_plan *t = &task->shared->plan;
-    const int64_t stride = p->value.stride_t, size = (int64_t)sizeof(float);
-    const int64_t whole = p->value_dim / VL * VL, depth = high - low;
-    const float *values = flash_place(task->values, low * stride);
-    for (int64_t i = 0, n; i < t->rows; i += n) {
-        n = product_rows(t->rows - i);
-        const float *weights = task->scores + i * SCORE_STRIDE + low;
-        float *sums = states + i * t->state + STATE_SUMS;
-        for (int64_t d = 0; d < whole; d += TILE_COLUMNS) {
-            product_ahead ahead = {.line[0] = values};
-            if (i == 0 && task->next_value) {
-                ahead.line[0] = (const float *)(const void *)task->next_value;
-                ahead.step = TILE_COLUMNS;
-                task->next_value += depth * TILE_COLUMNS * size;
-            } else if (i == 0 && task->asks) {
-                ahead.line[0] =
-                    (const float *)((uintptr_t)(values + d) + (uintptr_t)task->value_ahead);
-                ahead.step = stride;
-            }
-            product_values((int)n, ejki_min(TILE_COLUMNS, whole - d), depth, weights, values + d,
-                           stride, sums + d, t->state, true, &ahead);
-        }
-        if (whole == p->value_dim) continue;
-        for (int64_t c = 0; c < depth; c++) {
-            const vf v = v_load_first(values + c * stride + whole, p->value_dim - whole);
-            for (int64_t k = 0; k < n; k++) {
-                float *sum = sums + k * t->state + whole;
-                v_store(sum, v_fma(v_set1(weights[k * SCORE_STRIDE + c]), v, v_load(sum)));
-            }
-        }
-    }
-}
-
-/* The same of 16 bits; `asked` lines of the next block's values have been asked for already. */
-static void row_add_halves(row_task *task, int64_t low, int64_t high, int64_t asked,
-                           float *states) {
-    const ejki_flash_problem *p = task->shared->problem;
-    const row_plan *t = &task->shared->plan;
-    const void *values = element_at(p->dtype, task->values, low * p->value.stride_t);
-    for (int64_t i = 0, n; i < t->rows; i += n) {
-        n = product_rows(t->rows - i);
-        const char *line = values;
-        if (i == 0 && task->next_value)
-            line = task->next_value;
-        else if (i == 0 && task->asks)
-            line = (const char *)((uintptr_t)values + (uintptr_t)task->value_ahead);
-        const bool in_order = i == 0 && task->next_value;
-        line = halves_values_for(p->dtype, (int)n)(
-            p->value_dim, high - low, task->scores + i * SCORE_STRIDE + low, values,
-            p->value.stride_t, states + i * t->state + STATE_SUMS, t->state, line, in_order,
-            in_order ? asked : 0);
-        if (in_order) task->next_value = line;
-    }
-}
-
-/* The same key by key over what each row sees and keeps: for other values that are not finite. */
-static __attribute__((noinline)) void row_add_carefully(const row_task *task, int64_t kv_head,
-                                                        int64_t key, int64_t low, int64_t high,
-                                                        float *states) {
-    const row_shared *s = task->shared;
-    const ejki_flash_problem *p = s->problem;
-    const row_plan *t = &s->plan;
-    for (int64_t c = low; c < high; c++) {
-        halves_widen(p->dtype, element_at(p->dtype, task->values, c * p->value.stride_t),
-                     p->value_dim, task->row);
-        for (int64_t i = 0; i < t->rows; i++) {
-            const flash_row r = flash_row_of(p, task->batch, kv_head, i);
-            float *sums = states + i * t->state + STATE_SUMS;
-            const float weight = task->scores[i * SCORE_STRIDE + c];
-            if (!flash_sees(p, &r, key + c) || (s->drops && weight == 0)) continue;
-            for (int64_t d = 0; d < p->value_dim; d += VL)
-                v_store(sums + d, v_fma(v_set1(weight), v_load(task->row + d), v_load(sums + d)));
-        }
-    }
-}
-
-/* True if the block's values [low, high) are all finite. */
-static bool row_is_finite(const row_task *task, int64_t low, int64_t high) {
-    const ejki_flash_problem *p = task->shared->problem;
-    for (int64_t c = low; c < high; c++) {
-        const void *values = element_at(p->dtype, task->values, c * p->value.stride_t);
-        const float *row = values;
-        if (p->dtype != EJK_DTYPE_F32) {
-            halves_widen(p->dtype, values, p->value_dim, task->row);
-            row = task->row;
-        }
-        if (!flash_is_finite(row, p->value_dim)) return false;
-    }
-    return true;
-}
-
-/*
- * Lines of the next block's values to ask for before the softmax, which asks for none: memory would be idle
- * meanwhile, and of 16 bits there is too little slack to make up for that. Returns how many.
- */
-static int64_t row_ask(row_task *task, int64_t keys) {
-    const ejki_flash_problem *p = task->shared->problem;
-    enum { LINES = 24 };
-    if (p->dtype == EJK_DTYPE_F32 || !task->next_value || p->value_dim < TILE_COLUMNS ||
-        keys < 2 * LINES)
-        return 0;
-    for (int64_t i = 0; i < LINES; i++) __builtin_prefetch(task->next_value + i * HALVES * 2, 0, 2);
-    task->next_value += LINES * HALVES * 2;
-    return LINES;
-}
-
-/* One block of keys for one key head. */
-static void row_block(row_task *task, int64_t kv_head, const float *query, int64_t key,
-                      int64_t count) {
-    const row_shared *s = task->shared;
-    const ejki_flash_problem *p = s->problem;
-    const row_plan *t = &s->plan;
-    int64_t low = count, high = 0, least = 0, most = count;
-    for (int64_t i = 0; i < t->rows; i++) {
-        const flash_row r = flash_row_of(p, task->batch, kv_head, i);
-        low = ejki_min(low, r.first - key);
-        high = ejki_max(high, r.end - key);
-        least = ejki_max(least, r.first - key);
-        most = ejki_min(most, r.end - key);
-    }
-    low = ejki_max(low, 0);
-    high = ejki_min(high, count);
-    if (low >= high) return;
-    task->keys = flash_key(p, task->batch, kv_head, key);
-    task->values = flash_value(p, task->batch, kv_head, key);
-    row_scores(task, query, low, high);
-    const int64_t asked = row_ask(task, high - low);
-    const int64_t first = low / (2 * VL) * (2 * VL), end = ejki_round_up(high, VL);
-    float *states = row_state(s, task->batch, task->split, kv_head, 0);
-    for (int64_t i = 0; i < t->rows; i++) {
-        const flash_row r = flash_row_of(p, task->batch, kv_head, i);
-        row_softmax(task, &r, key, first, end, high, task->scores + i * SCORE_STRIDE,
-                    states + i * t->state);
-    }
-    const bool hides = s->general || s->drops || least > low || most < high;
-    if (hides && !row_is_finite(task, low, high))
-        row_add_carefully(task, kv_head, key, low, high, states);
-    else if (p->dtype == EJK_DTYPE_F32)
-        row_add_floats(task, low, high, states);
-    else
-        row_add_halves(task, low, high, asked, states);
-}
+#include "kernels/flash_attention/row_block_body.h"
 
 /* The task of an index: which keys of which heads. */
 static void row_place(const row_shared *s, int64_t index, row_task *task) {
@@ -423,56 +167,113 @@ static int64_t row_claim(row_shared *s) {
     return atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
 }
 
+/* The first block from `key` on of which a row of the task sees anything; the task's end if there is none. */
+static int64_t row_seek(const row_task *task, int64_t key) {
+    const row_shared *s = task->shared;
+    const int64_t block = s->plan.block, end = ejki_min(task->end, s->high);
+    for (key = ejki_max(key, s->low / block * block); key < end; key += block) {
+        if (!s->hides) return key;
+        for (int64_t h = 0; h < task->heads; h++)
+            if (row_sees(task, task->first_head + h, key, ejki_min(block, end - key))) return key;
+    }
+    return task->end;
+}
+
+/* True if rows of the task's heads lie side by side, those of the next key after them. */
+static bool row_is_dense(const row_task *task, const ejki_bthd *tensor, int64_t width) {
+    return tensor->stride_t == task->heads * width &&
+           (task->heads == 1 || tensor->stride_h == width);
+}
+
+/* Halves of the keys and of the values of a block; NULL if rows do not lie side by side. */
+static halves_lines row_lines_of(const row_task *task, int64_t key, int64_t count) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const int64_t half = count / 2 * element_size(p->dtype);
+    if (!row_is_dense(task, &p->key, p->head_dim) || !row_is_dense(task, &p->value, p->value_dim))
+        return (halves_lines){.ahead = 0};
+    const char *keys = flash_key(p, task->batch, task->first_head, key);
+    const char *values = flash_value(p, task->batch, task->first_head, key);
+    return (halves_lines){
+        .at = {keys, values, keys + half * p->key.stride_t, values + half * p->value.stride_t}};
+}
+
+/*
+ * Asks at once for a block that no block before it could ask for, which takes as long as memory needs anyway. Few
+ * keys may well be in a cache, where asking would cost more than it gives. (Inline: gcc drops calls of functions
+ * that do nothing but ask.)
+ */
+static inline __attribute__((always_inline)) void row_ask_all(const row_task *task, int64_t key,
+                                                              int64_t count) {
+    const ejki_flash_problem *p = task->shared->problem;
+    enum { FEW = 8 };
+    const halves_lines lines = row_lines_of(task, key, count);
+    if (task->ready || !lines.at[0] || p->keys < FEW * task->shared->plan.block) return;
+    const int64_t keys = lines.at[2] - lines.at[0], values = lines.at[3] - lines.at[1];
+    for (int64_t i = 0; i < keys || i < values; i += 64)
+        for (int j = 0; j < 4; j++)
+            if (i < (j % 2 ? values : keys)) __builtin_prefetch(lines.at[j] + i, 0, 2);
+}
+
 /*
  * Settles what to ask for while the block at `key` is computed: the next one, if it is whole; at a task's
  * end the first one of the worker's next task, which is claimed for that.
  */
-static void row_look_ahead(row_task *task, int64_t key) {
+static void row_look_ahead(row_task *task, int64_t following, int64_t key) {
     const row_shared *s = task->shared;
     const ejki_flash_problem *p = s->problem;
     const int64_t block = s->plan.block;
     row_task next = *task;
-    next.first = key + block;
+    next.first = following;
     if (next.first >= task->end) {
         task->following = row_claim(task->shared);
-        if (task->following < s->plan.tasks) row_place(s, task->following, &next);
+        if (task->following < s->plan.tasks) {
+            row_place(s, task->following, &next);
+            next.first = row_seek(&next, next.first);
+        }
     }
-    task->next_key = task->next_value = NULL;
-    task->asks = next.heads == task->heads && next.first + block <= next.end;
-    if (!task->asks) return;
+    task->key_ahead = 0;
+    task->ask = (halves_lines){.ahead = 0};
+    task->ready = next.heads == task->heads && next.first + block <= next.end;
+    if (!task->ready) return;
+    task->ask = row_lines_of(&next, next.first, block);
+    if (task->ask.at[0]) return;
     const char *next_key = flash_key(p, next.batch, next.first_head, next.first);
     const char *next_value = flash_value(p, next.batch, next.first_head, next.first);
     const char *own_key = flash_key(p, task->batch, task->first_head, key);
     const char *own_value = flash_value(p, task->batch, task->first_head, key);
     task->key_ahead = (int64_t)((uintptr_t)next_key - (uintptr_t)own_key);
-    task->value_ahead = (int64_t)((uintptr_t)next_value - (uintptr_t)own_value);
-    if (p->key.stride_t == task->heads * p->head_dim &&
-        (task->heads == 1 || p->key.stride_h == p->head_dim))
-        task->next_key = next_key;
-    if (p->value.stride_t == task->heads * p->value_dim &&
-        (task->heads == 1 || p->value.stride_h == p->value_dim))
-        task->next_value = next_value;
+    task->ask.ahead = (int64_t)((uintptr_t)next_value - (uintptr_t)own_value);
+}
+
+/* Queries of the task's heads as the products want them, and empty states. */
+static void row_begin(row_task *task) {
+    const row_shared *s = task->shared;
+    const ejki_flash_problem *p = s->problem;
+    const row_plan *t = &s->plan;
+    for (int64_t h = 0; h < task->heads; h++) {
+        const int64_t head = task->first_head + h;
+        for (int64_t i = 0; i < t->rows; i++) {
+            const flash_row r = flash_row_of(p, task->batch, head, i);
+            halves_widen(p->dtype, flash_query(p, &r), p->head_dim,
+                         task->query + (h * t->rows + i) * t->depth);
+        }
+        row_clear(s, row_state(s, task->batch, task->split, head, 0));
+    }
 }
 
 static void row_run_task(row_task *task) {
     const row_shared *s = task->shared;
-    const ejki_flash_problem *p = s->problem;
     const row_plan *t = &s->plan;
-    for (int64_t h = 0; h < task->heads; h++)
-        for (int64_t i = 0; i < t->rows; i++) {
-            const flash_row r = flash_row_of(p, task->batch, task->first_head + h, i);
-            float *query = task->query + (h * t->rows + i) * t->depth;
-            float *state = row_state(s, task->batch, task->split, r.kv_head, i);
-            halves_widen(p->dtype, flash_query(p, &r), p->head_dim, query);
-            memset(state, 0, (size_t)t->state * sizeof(float));
-            state[STATE_REFERENCE] = state[STATE_MAXIMUM] = -INFINITY;
-        }
-    for (int64_t key = task->first; key < task->end; key += t->block) {
+    row_begin(task);
+    for (int64_t key = row_seek(task, task->first), following; key < task->end; key = following) {
         const int64_t count = ejki_min(t->block, task->end - key);
-        row_look_ahead(task, key);
+        following = row_seek(task, key + t->block);
+        row_ask_all(task, key, count);
+        row_look_ahead(task, following, key);
         for (int64_t h = 0; h < task->heads; h++) {
             const int64_t head = task->first_head + h;
-            row_block(task, head, task->query + h * t->rows * t->depth, key, count);
+            row_block(task, head, task->query + h * t->rows * t->depth, key, count,
+                      row_state(s, task->batch, task->split, head, 0));
         }
     }
 }
@@ -518,7 +319,7 @@ static void row_worker(void *argument, int64_t worker) {
                      .following = -1};
     for (;;) {
         const int64_t index = task.following >= 0 ? task.following : row_claim(s);
-        if (index >= t->tasks) return;
+        if (index >= t->tasks) break;
         task.following = -1;
         row_place(s, index, &task);
         row_run_task(&task);
@@ -550,7 +351,16 @@ static ejk_status row_run(const ejk_run *run) {
     row_shared shared = {.problem = p,
                          .memory = run->workspace,
                          .general = flash_is_general(p),
-                         .drops = p->dropout > 0};
+                         .drops = p->dropout > 0,
+                         .hides = p->has_mask || p->has_segments,
+                         .low = p->keys};
+    for (int64_t i = 0; i < p->queries; i++) {
+        int64_t first, end;
+        ejki_flash_visible(p, i, &first, &end);
+        if (first >= end) continue;
+        shared.low = ejki_min(shared.low, first);
+        shared.high = ejki_max(shared.high, end);
+    }
     (void)row_plan_of(p, run->parameters, run->workers, &shared.plan);
     shared.scale = flash_scale(p);
     memset(shared.memory + shared.plan.count_at, 0,

@@ -29,9 +29,9 @@
 static inline __attribute__((always_inline)) void halves_load(const ejk_dtype dtype, const void *p,
                                                               vf out[2]) {
     typedef uint32_t vu __attribute__((vector_size(4 * VL)));
-    if (dtype == EJK_DTYPE_F16) {
-        out[0] = v_load_f16(p);
-        out[1] = v_load_f16(element_at(dtype, p, VL));
+    if (dtype != EJK_DTYPE_BF16) {
+        out[0] = v_widen(dtype, p);
+        out[1] = v_widen(dtype, element_at(dtype, p, VL));
         return;
     }
     vu pairs;
@@ -78,38 +78,44 @@ static inline void halves_sort(ejk_dtype dtype, const float *row, int64_t width,
 }
 
 /*
- * sums[i] += Σ_k weights[i][k] · values[k] for a few rows. `line` is memory to ask for meanwhile, one line for
- * each HALVES elements: rows as far apart as those of values; or, with `in_order`, one line after the other, less
- * the `asked` ones that were asked for before.
- * Returns where it came to.
+ * What to ask for meanwhile, as many lines as are read: from four places in turn, each line after line; or, where
+ * at[0] is NULL, what lies `ahead` bytes further on.
  */
+typedef struct halves_lines {
+    const char *at[4];
+    int64_t ahead;
+} halves_lines;
+
+/* sums[i] += Σ_k weights[i][k] · values[k] for a few rows. Moves `lines` on. */
 #define HALVES_OPERANDS                                                                            \
     int64_t width, int64_t depth, const float *weights, const void *values, int64_t stride,        \
-        float *sums, int64_t sums_stride, const char *line, bool in_order, int64_t asked
-typedef const char *(*halves_fn)(HALVES_OPERANDS);
+        float *sums, int64_t sums_stride, halves_lines *lines
+typedef void (*halves_fn)(HALVES_OPERANDS);
 
-/*
- * `pairs` times HALVES columns, or, with 0, the first `columns` of VL. Besides `line`, which comes from memory, the
- * first-level cache is given values NEAR keys early: loads that miss it wait behind all that memory still owes.
- */
+/* `pairs` times HALVES columns, or, with 0, the first `columns` of VL. */
 static inline __attribute__((always_inline)) void
 halves_columns(const ejk_dtype dtype, const int rows, const int pairs, int64_t columns,
                int64_t depth, const float *weights, const void *values, int64_t stride, float *sums,
-               int64_t sums_stride, const char *line, int64_t line_step, int64_t asking) {
-    enum { MOST = TILE_VECTORS < 2 ? 2 : TILE_VECTORS, NEAR = 16 };
+               int64_t sums_stride, halves_lines *lines) {
+    enum { MOST = TILE_VECTORS < 2 ? 2 : TILE_VECTORS };
     const int vectors = pairs > 0 ? 2 * pairs : 1;
+    const int count = pairs * HALVES * (int)element_size(dtype) / 64; /* lines of a row */
     vf sum[TILE_ROWS][MOST], column[MOST];
+    const bool in_order = lines->at[0] != NULL;
+    const char *a = lines->at[0], *b = lines->at[1], *c = lines->at[2], *d = lines->at[3];
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         sum[i][j] = v_load(sums + i * sums_stride + j * VL);
-    for (int64_t k = 0; k < depth; k++, line += k < asking ? line_step : 0) {
+    for (int64_t k = 0; k < depth; k++) {
         const void *row = element_at(dtype, values, k * stride);
-        const char *near = element_at(dtype, row, NEAR * stride);
         if (pairs == 0) column[0] = v_widen_first(dtype, row, columns);
-        EJKI_UNROLL for (int j = 0; j < pairs; j++) {
-            __builtin_prefetch(near + j * HALVES * 2, 0, 3);
-            __builtin_prefetch(line + j * HALVES * 2, 0, 2);
-            halves_load(dtype, element_at(dtype, row, j * HALVES), column + 2 * j);
+        EJKI_UNROLL for (int j = 0; j < count; j++) {
+            const char *same = (const char *)((uintptr_t)row + (uintptr_t)lines->ahead) + 64 * j;
+            __builtin_prefetch(in_order ? a : same, 0, 2);
+            const char *next = (const char *)((uintptr_t)a + 64);
+            a = b, b = c, c = d, d = next;
         }
+        EJKI_UNROLL for (int j = 0; j < pairs; j++)
+            halves_load(dtype, element_at(dtype, row, j * HALVES), column + 2 * j);
         EJKI_UNROLL for (int i = 0; i < rows; i++) {
             const vf weight = v_set1(weights[i * SCORE_STRIDE + k]);
             EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] =
@@ -118,47 +124,45 @@ halves_columns(const ejk_dtype dtype, const int rows, const int pairs, int64_t c
     }
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         v_store(sums + i * sums_stride + j * VL, sum[i][j]);
+    if (in_order) *lines = (halves_lines){.at = {a, b, c, d}};
 }
 
-static inline __attribute__((always_inline)) const char *
-halves_values(const ejk_dtype dtype, const int rows, HALVES_OPERANDS) {
+static inline __attribute__((always_inline)) void halves_values(const ejk_dtype dtype,
+                                                                const int rows, HALVES_OPERANDS) {
     enum { PAIRS = TILE_VECTORS < 2 ? 1 : TILE_VECTORS / 2 };
-    const int64_t full = PAIRS * HALVES, row_step = in_order ? full * 2 : stride * 2;
     int64_t d = 0;
-    for (; d + full <= width; d += full) {
-        const int64_t asking = depth - (d == 0 ? asked / PAIRS : 0);
+    for (; d + PAIRS * HALVES <= width; d += PAIRS * HALVES)
         halves_columns(dtype, rows, PAIRS, 0, depth, weights, element_at(dtype, values, d), stride,
-                       sums + d, sums_stride, line, row_step, asking);
-        line += in_order ? asking * full * 2 : full * 2;
-    }
-    for (; d + HALVES <= width; d += HALVES) {
+                       sums + d, sums_stride, lines);
+    for (; d + HALVES <= width; d += HALVES)
         halves_columns(dtype, rows, 1, 0, depth, weights, element_at(dtype, values, d), stride,
-                       sums + d, sums_stride, line, in_order ? HALVES * 2 : stride * 2, depth);
-        line += in_order ? depth * HALVES * 2 : HALVES * 2;
-    }
+                       sums + d, sums_stride, lines);
     for (; d < width; d += VL)
         halves_columns(dtype, rows, 0, width - d < VL ? width - d : VL, depth, weights,
-                       element_at(dtype, values, d), stride, sums + d, sums_stride, line, 0, depth);
-    return line;
+                       element_at(dtype, values, d), stride, sums + d, sums_stride, lines);
 }
 
-#define HALVES_CALL width, depth, weights, values, stride, sums, sums_stride, line, in_order, asked
-#define HALVES_FUNCTIONS(n)                                                                        \
-    static __attribute__((noinline)) const char *halves_values_bf16_##n(HALVES_OPERANDS) {         \
-        return halves_values(EJK_DTYPE_BF16, n, HALVES_CALL);                                      \
-    }                                                                                              \
-    static __attribute__((noinline)) const char *halves_values_f16_##n(HALVES_OPERANDS) {          \
-        return halves_values(EJK_DTYPE_F16, n, HALVES_CALL);                                       \
+#define HALVES_CALL width, depth, weights, values, stride, sums, sums_stride, lines
+#define HALVES_FUNCTION(name, dtype, n)                                                            \
+    static __attribute__((noinline)) void halves_values_##name##_##n(HALVES_OPERANDS) {            \
+        halves_values(dtype, n, HALVES_CALL);                                                      \
     }
+#define HALVES_FUNCTIONS(n)                                                                        \
+    HALVES_FUNCTION(f32, EJK_DTYPE_F32, n)                                                         \
+    HALVES_FUNCTION(bf16, EJK_DTYPE_BF16, n)                                                       \
+    HALVES_FUNCTION(f16, EJK_DTYPE_F16, n)
 TILE_ROW_COUNTS(HALVES_FUNCTIONS)
 
 /* For `rows` of product_rows(). */
 static inline halves_fn halves_values_for(ejk_dtype dtype, int rows) {
 #define HALVES_CASE(n)                                                                             \
-    if (rows == n) return dtype == EJK_DTYPE_BF16 ? halves_values_bf16_##n : halves_values_f16_##n;
+    if (rows == n)                                                                                 \
+        return dtype == EJK_DTYPE_F32    ? halves_values_f32_##n                                   \
+               : dtype == EJK_DTYPE_BF16 ? halves_values_bf16_##n                                  \
+                                         : halves_values_f16_##n;
     TILE_ROW_COUNTS(HALVES_CASE)
 #undef HALVES_CASE
-    return halves_values_bf16_1;
+    return halves_values_f32_1;
 }
 
 #endif
