@@ -7,10 +7,17 @@
 #include "kernels/flash_attention/vjp_problem.h"
 #include "kernels/flash_attention/vjp_tasks.h"
 
+/* Memory that will be needed soon. */
+typedef struct vjp_piece {
+    const char *at;
+    int64_t bytes;
+} vjp_piece;
+
 /* Places are in floats. Panels have TILE_COLUMNS columns. */
 typedef struct vjp_plan {
     int64_t all_rows;         /* T · G, of a key head; of packed sequences, of all together */
     int64_t rows, row_blocks; /* of a block of rows */
+    int64_t row_step;         /* rows from one of its panels to the next */
     int64_t keys, key_blocks; /* of a block of keys, a multiple of TILE_COLUMNS */
     int64_t row_unit,
         row_parts; /* rows that a pattern has in a block, all without; blocks of them */
@@ -25,7 +32,7 @@ typedef struct vjp_plan {
     bool sums_queries;                /* d_query cannot hold sums: an f32 copy does */
     int64_t keys_across_at, values_across_at, keys_at, d_keys_at, d_values_at, rows_at,
         cotangents_at, slopes_at, weights_at, tile_at, row_at, tiles_at, caps_at, kept_at, seen_at,
-        words_at, ids_at, cells_at, bias_at;
+        words_at, ids_at, cells_at, pieces_at, bias_at;
     int64_t worker_floats;
     int64_t row_count, turn_count; /* rows of all heads, and blocks of them; at least */
     int64_t delta_at, turns_at, query_sums_at, sequences_at,
@@ -44,6 +51,15 @@ static int64_t vjp_place(int64_t *at, int64_t rows, int64_t columns) {
     return start;
 }
 
+/*
+ * A tile of rows is some lines of each panel. Were panels a multiple of the first-level cache's sets apart, all of
+ * a tile would lie in the same few sets: they are some multiples and a tile apart.
+ */
+static int64_t vjp_row_step(int64_t rows) {
+    const int64_t sets = 4096 / (TILE_COLUMNS * (int64_t)sizeof(float));
+    return rows + ((TILE_ROWS - rows) % sets + sets) % sets;
+}
+
 static void vjp_lay_out(vjp_plan *t, const ejki_flash_problem *p) {
     const int64_t c = TILE_COLUMNS, panels = t->keys / c;
     int64_t at = 0;
@@ -52,19 +68,20 @@ static void vjp_lay_out(vjp_plan *t, const ejki_flash_problem *p) {
     t->keys_at = vjp_place(&at, t->keys * c, t->head_panels);
     t->d_keys_at = vjp_place(&at, t->keys * c, t->head_panels);
     t->d_values_at = vjp_place(&at, t->keys * c, t->value_panels);
-    t->rows_at = vjp_place(&at, t->rows * c, t->head_panels);
-    t->cotangents_at = vjp_place(&at, t->rows * c, t->value_panels);
-    t->slopes_at = vjp_place(&at, t->rows * c, panels);
+    t->rows_at = vjp_place(&at, t->row_step * c, t->head_panels);
+    t->cotangents_at = vjp_place(&at, t->row_step * c, t->value_panels);
+    t->slopes_at = vjp_place(&at, t->row_step * c, panels);
     t->weights_at = vjp_place(&at, t->rows, c);
     t->tile_at = vjp_place(&at, TILE_ROWS, c);
     t->row_at = vjp_place(&at, t->rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
     t->tiles_at = vjp_place(&at, t->rows, (int64_t)(sizeof(vjp_tile) / sizeof(float)));
-    t->caps_at = vjp_place(&at, TILE_ROWS, c);
+    t->caps_at = vjp_place(&at, t->rows, c);
     t->kept_at = vjp_place(&at, TILE_ROWS, c);
     t->seen_at = vjp_place(&at, t->rows, panels);
     t->words_at = vjp_place(&at, t->rows, 2 * panels);
     t->ids_at = vjp_place(&at, panels, (int64_t)(sizeof(vjp_ids) / sizeof(float)));
     t->cells_at = vjp_place(&at, t->cells, (int64_t)(sizeof(ejki_cell) / sizeof(float)));
+    t->pieces_at = vjp_place(&at, 3 * t->rows, (int64_t)(sizeof(vjp_piece) / sizeof(float)));
     t->bias_at = vjp_place(&at, t->bias_heads * t->bias_queries, t->keys);
     t->worker_floats = at;
 }
@@ -138,6 +155,7 @@ static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *para
     t.keys = ejki_round_up(ejki_max(1, ejki_min(parameters[1], p->keys)), TILE_COLUMNS);
     vjp_plan_bias(&t, v);
     vjp_plan_blocks(&t, p);
+    t.row_step = vjp_row_step(t.rows);
     t.head_panels = ejki_cdiv(p->head_dim, TILE_COLUMNS);
     t.value_panels = ejki_cdiv(p->value_dim, TILE_COLUMNS);
     t.sums_queries = v->wants_query && p->dtype != EJK_DTYPE_F32;

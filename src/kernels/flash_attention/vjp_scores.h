@@ -40,7 +40,7 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
             vf factor = scale;
             if (capped) {
                 z = v_tanh(v_mul(z, scale));
-                v_store(block->caps + i * TILE_COLUMNS + j,
+                v_store(block->caps + (tile->first + i) * TILE_COLUMNS + j,
                         v_mul(v_sub(v_set1(1), z), v_add(v_set1(1), z)));
                 factor = cap;
             }
@@ -81,7 +81,8 @@ vjp_bend(const bool capped, const bool adds, const ejk_dtype dtype, const vjp_bl
         const vf delta = v_set1(block->delta[tile->first + i]);
         char *bias = adds ? vjp_bias_place(block, &block->row[tile->first + i], key) : NULL;
         float *row = slopes + i * TILE_COLUMNS;
-        const float *weight = weights + i * TILE_COLUMNS, *caps = block->caps + i * TILE_COLUMNS;
+        const float *weight = weights + i * TILE_COLUMNS,
+                    *caps = block->caps + (tile->first + i) * TILE_COLUMNS;
         EJKI_UNROLL for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
             vf slope = v_mul(v_load(weight + j), v_sub(v_load(row + j), delta));
             slope = v_where(slope, seen >> j);

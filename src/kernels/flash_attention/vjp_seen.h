@@ -41,7 +41,7 @@ typedef struct vjp_block {
     ejki_cell *cell;
     int64_t cells; /* 0 = no pattern; 1 = one plane for all heads of the group; else one per head */
     const float *lse, *delta;
-    float *caps, *kept; /* of a tile: slope of the soft cap; multiplier of dropout */
+    float *caps, *kept; /* slope of the soft cap, of a panel; multiplier of dropout, of a tile */
     float *bias;        /* sums of the task's keys, where d_bias cannot hold them; else NULL */
     int64_t bias_keys, bias_key, bias_step; /* of a row; the first one; rows from head to head */
 } vjp_block;
@@ -176,16 +176,16 @@ static inline void vjp_look_at(vjp_block *block, const vjp_tile *tile, int64_t p
     tile->all[panel] = all;
 }
 
-/* Looks up what the tiles of the block see. False: nothing. */
-static inline bool vjp_look(vjp_block *block) {
+/* Looks up what the tiles of the block see. Returns how many pairs of a tile and a panel see anything. */
+static inline int64_t vjp_look(vjp_block *block) {
     const int64_t panels = ejki_cdiv(block->end - block->key, TILE_COLUMNS);
-    uint32_t any = 0;
+    int64_t visible = 0;
     for (const vjp_tile *tile = block->tile; tile < block->tile_end; tile++)
         for (int64_t panel = 0; panel < panels; panel++) {
             vjp_look_at(block, tile, panel);
-            any |= tile->any[panel];
+            visible += tile->any[panel] != 0;
         }
-    return any != 0;
+    return visible;
 }
 
 /* What segments the keys of a task are in. */
