@@ -155,6 +155,16 @@ static void vjp_add_keys(vjp_worker *w, int64_t panel, const float *a, const flo
         }
 }
 
+/* Weights and slopes of a tile that sees none of a panel are 0 where a product comes by: between rows that see the
+ * panel, or between panels that the tile sees. */
+static inline void vjp_blank(const vjp_tile *tile, int64_t panel, vjp_range seen, float *weights,
+                             float *slopes) {
+    const bool between = tile->first >= seen.first && tile->first < seen.end;
+    const size_t size = (size_t)(tile->rows * TILE_COLUMNS) * sizeof(float);
+    if (between) memset(weights, 0, size);
+    if (between || (panel >= tile->first_panel && panel < tile->end_panel)) memset(slopes, 0, size);
+}
+
 /* One panel of keys: weights, then slopes of the tiles that see it, and what the keys gain by them. First all
  * weights: the first-level cache holds the panel's keys or values beside the rows that come by, hardly both. */
 static void vjp_panel(vjp_worker *w, int64_t panel) {
@@ -163,21 +173,17 @@ static void vjp_panel(vjp_worker *w, int64_t panel) {
     const vjp_plan *t = &w->plan;
     const int64_t turn = t->row_step * TILE_COLUMNS;
     float *slopes = w->slopes + panel * turn;
-    bool seen = false;
+    const vjp_range seen = vjp_rows_of(w, panel, VJP_EVERY);
     for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
         const int64_t at = tile->first * TILE_COLUMNS;
         if (tile->any[panel] == 0) {
-            const size_t size = (size_t)(tile->rows * TILE_COLUMNS) * sizeof(float);
-            memset(w->weights + at, 0, size);
-            memset(slopes + at, 0, size);
+            vjp_blank(tile, panel, seen, w->weights + at, slopes + at);
             continue;
         }
-        seen = true;
         vjp_ask(w);
         vjp_scores(&w->block, tile, panel, p->head_dim, w->rows + at, turn,
                    w->keys_across + panel * TILE_COLUMNS * p->head_dim, w->weights + at);
     }
-    if (!seen) return;
     for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
         const int64_t at = tile->first * TILE_COLUMNS;
         if (tile->any[panel] == 0) continue;
@@ -190,6 +196,7 @@ static void vjp_panel(vjp_worker *w, int64_t panel) {
             vjp_drop(&w->block, tile, panel, w->weights + at);
         }
     }
+    if (seen.first >= seen.end) return;
     const int64_t keys_at = panel * TILE_COLUMNS * TILE_COLUMNS;
     if (v->wants_value)
         vjp_add_keys(w, panel, w->weights, w->cotangents, w->d_values + keys_at, p->value_dim);
@@ -240,10 +247,8 @@ static void vjp_queries(vjp_worker *w) {
     for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS) {
         const int64_t width = ejki_min(TILE_COLUMNS, p->head_dim - d);
         for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
-            int64_t first = 0, end = w->panels;
-            while (first < end && tile->any[first] == 0) first++;
-            while (end > first && tile->any[end - 1] == 0) end--;
-            if (first == end) continue;
+            const int64_t first = tile->first_panel, end = tile->end_panel;
+            if (end == 0) continue;
             /* up to the last column that any row sees */
             const int64_t depth =
                 (end - first - 1) * TILE_COLUMNS + 32 - __builtin_clz(tile->any[end - 1]);
@@ -277,6 +282,19 @@ static bool vjp_meets(const vjp_worker *w, int64_t row_block) {
     if (low >= high || low >= w->key_end || high <= w->key) return false;
     return vjp_find_cells(p, w->kv_head, rows.first / p->group, w->key, w->block.cells,
                           w->block.cell);
+}
+
+/* The gradient of the bias is 0 where tiles see none of some panels; vjp_begin() has seen to other tasks. */
+static void vjp_blank_tiles(const vjp_worker *w) {
+    for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++)
+        for (int64_t first = 0, end; first < w->panels; first = end + 1) {
+            for (end = first; end < w->panels && tile->any[end] == 0;) end++;
+            if (first == end) continue;
+            const int64_t key = w->key + first * TILE_COLUMNS;
+            for (int64_t i = tile->first; i < tile->first + tile->rows; i++)
+                vjp_blank_bias(&w->block, &w->block.row[i], key,
+                               ejki_min(w->key + end * TILE_COLUMNS, w->key_end));
+        }
 }
 
 /* The last block of rows up to `row_block` that the task meets; −1 if there is none. */
@@ -321,6 +339,7 @@ static void vjp_rows(vjp_worker *w, int64_t row_block) {
                          w->block.cell);
     vjp_cut(&w->block, w->count);
     const int64_t visible = vjp_look(&w->block);
+    if (w->block.bias_once) vjp_blank_tiles(w);
     if (visible > 0) {
         vjp_pack_rows(w);
         vjp_list(w, visible);

@@ -24,7 +24,9 @@ typedef struct vjp_plan {
     int64_t key_unit, key_parts;       /* the same of keys */
     int64_t cells;                     /* of a pattern that blocks of rows and keys lie in */
     int64_t head_panels, value_panels; /* of D and Dv */
-    int64_t tasks, most_workers, bias_rows;
+    int64_t tasks, most_workers;
+    int64_t bias_rows; /* of d_bias */
+    bool bias_once;    /* its elements are of one row and key each */
     bool wants_slopes;
     bool joins_batches, joins_heads;  /* a task takes all of them, one after the other */
     int64_t joints;                   /* then: tasks of a block of keys */
@@ -81,7 +83,7 @@ static void vjp_lay_out(vjp_plan *t, const ejki_flash_problem *p) {
     t->words_at = vjp_place(&at, t->rows, 2 * panels);
     t->ids_at = vjp_place(&at, panels, (int64_t)(sizeof(vjp_ids) / sizeof(float)));
     t->cells_at = vjp_place(&at, t->cells, (int64_t)(sizeof(ejki_cell) / sizeof(float)));
-    t->pieces_at = vjp_place(&at, 3 * t->rows, (int64_t)(sizeof(vjp_piece) / sizeof(float)));
+    t->pieces_at = vjp_place(&at, 5 * t->rows, (int64_t)(sizeof(vjp_piece) / sizeof(float)));
     t->bias_at = vjp_place(&at, t->bias_heads * t->bias_queries, t->keys);
     t->worker_floats = at;
 }
@@ -101,14 +103,13 @@ static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
     const ejki_flash_problem *p = &v->forward;
     const ejki_bias_gradient *bias = &v->d_bias;
     const int64_t few = ejki_round_up(64, TILE_COLUMNS);
-    t->bias_rows = vjp_bias_rows(v);
     t->joins_batches = v->wants_bias && !bias->stride_b && p->batch > 1;
     t->joins_heads = v->wants_bias && !bias->stride_h && p->kv_heads > 1;
     t->joints = (t->joins_batches ? 1 : p->batch) * (t->joins_heads ? 1 : p->kv_heads);
-    if (!v->wants_bias || p->dtype == EJK_DTYPE_F32) return;
-    if (!t->joins_batches && (bias->stride_h || p->query_heads == 1) &&
-        (bias->stride_t || p->queries == 1))
-        return;
+    t->bias_once = v->wants_bias && (bias->stride_b || p->batch == 1) &&
+                   (bias->stride_h || p->query_heads == 1) && (bias->stride_t || p->queries == 1);
+    t->bias_rows = vjp_bias_rows(v);
+    if (!v->wants_bias || p->dtype == EJK_DTYPE_F32 || t->bias_once) return;
     t->bias_heads = bias->stride_h ? p->group : 1;
     t->bias_queries = bias->stride_t ? p->queries : 1;
     if (t->bias_heads * t->bias_queries > few) t->keys = ejki_min(t->keys, few);

@@ -54,6 +54,7 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
                            .cells = t->cells,
                            .most_panels = t->keys / TILE_COLUMNS,
                            .bias = t->bias_heads > 0 ? memory + t->bias_at : NULL,
+                           .bias_once = t->bias_once,
                            .bias_step = t->bias_queries};
     w->block.tile->any = (uint32_t *)(void *)(memory + t->words_at);
     const ejki_flash_vjp_problem *v = shared->problem;
@@ -76,7 +77,7 @@ static void vjp_enter(vjp_worker *w, int64_t sequence) {
 
 /*
  * Lists what is needed next: of each row the place where its gradient will be added, and query and cotangent of
- * the row that follows in the next block. Rows of one head lie far apart in [B, T, H, D], fall into few sets of the
+ * the row that follows in the next block, with the first panel of its bias. Rows of one head lie far apart in [B, T, H, D], fall into few sets of the
  * second-level cache and so come from further away each time.
  */
 static void vjp_list(vjp_worker *w, int64_t visible) {
@@ -95,6 +96,13 @@ static void vjp_list(vjp_worker *w, int64_t visible) {
         r.head = w->kv_head * p->group + next - r.query * p->group;
         *piece++ = (vjp_piece){flash_query(p, &r), p->head_dim * element_size(p->dtype)};
         *piece++ = (vjp_piece){vjp_cotangent(v, &r), p->value_dim * element_size(p->dtype)};
+        if (!p->has_bias) continue;
+        ejki_flash_visible(p, r.query, &r.first, &r.end);
+        const int64_t key = w->key + ejki_max(0, r.first - w->key) / TILE_COLUMNS * TILE_COLUMNS;
+        const int64_t bytes = TILE_COLUMNS * element_size(p->dtype);
+        if (key >= ejki_min(r.end, w->key_end)) continue;
+        *piece++ = (vjp_piece){element_at(p->dtype, flash_bias_row(p, &r), key), bytes};
+        if (w->block.bias_once) *piece++ = (vjp_piece){vjp_bias_place(&w->block, &r, key), bytes};
     }
     const int64_t adds =
         (v->wants_value ? t->value_panels : 0) + (v->wants_key ? t->head_panels : 0);
