@@ -116,8 +116,7 @@ void ejki_flash_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config
     const int64_t keys = cache / 3 / (row * 5 / 2 + rows * (int64_t)sizeof(float));
     params->q_blocksize = ejk_int(rows);
     params->kv_blocksize =
-        ejk_int(clamp(ejki_min(ejki_min(keys, share), quarter_window(p)) / 32 * 32, 32,
-                      ejki_min(256, whole(p->keys))));
+        ejk_int(clamp(ejki_min(keys, share) / 32 * 32, 32, ejki_min(256, whole(p->keys))));
     if (invocation->implementation->isa == EJK_ISA_AMX) set_amx_vjp_blocks(p, cache, params);
 }
 

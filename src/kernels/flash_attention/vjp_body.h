@@ -40,73 +40,9 @@
 #include "kernels/flash_attention/vjp_scores.h"
 #include "kernels/flash_attention/vjp_plan.h"
 #include "kernels/flash_attention/vjp_rows.h"
-
-/* One worker's memory and the task it is at. Sequences and batch entries are problems of their own. */
-typedef struct vjp_worker {
-    vjp_shared *shared;
-    ejki_flash_vjp_problem own;
-    vjp_plan plan;
-    vjp_block block;
-    float *keys_across, *values_across, *keys, *d_keys, *d_values, *rows, *cotangents, *slopes;
-    float *weights, *tile;
-    vjp_range seeing[TILE_COLUMNS]; /* rows that see the columns of a panel from here on */
-    int64_t sequence, kv_head;
-    int64_t first_row; /* of the head, among those of all */
-    _Atomic int32_t *turns;
-    int64_t key_block, key, key_end, panels;
-    int64_t row, count;  /* of the block of rows */
-    int64_t next_row;    /* of the one after it; all rows if there is none */
-    int64_t ahead, pace; /* rows asked for ahead of time, and how many at each product */
-    bool keys_finite, rows_finite;
-} vjp_worker;
+#include "kernels/flash_attention/vjp_worker.h"
 
 /* ---- A task's keys --------------------------------------------------------------------------------- */
-
-static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
-    const vjp_plan *t = &shared->plan;
-    float *memory = shared->workers_memory + index * t->worker_floats;
-    *w = (vjp_worker){.shared = shared, .sequence = -1};
-    w->keys_across = memory + t->keys_across_at;
-    w->values_across = memory + t->values_across_at;
-    w->keys = memory + t->keys_at;
-    w->d_keys = memory + t->d_keys_at;
-    w->d_values = memory + t->d_values_at;
-    w->rows = memory + t->rows_at;
-    w->cotangents = memory + t->cotangents_at;
-    w->slopes = memory + t->slopes_at;
-    w->weights = memory + t->weights_at;
-    w->tile = memory + t->tile_at;
-    w->block = (vjp_block){.problem = &w->own,
-                           .scale = (float)shared->problem->forward.scale,
-                           .row = (flash_row *)(void *)(memory + t->row_at),
-                           .tile = (vjp_tile *)(void *)(memory + t->tiles_at),
-                           .caps = memory + t->caps_at,
-                           .kept = memory + t->kept_at,
-                           .seen = (uint32_t *)(void *)(memory + t->seen_at),
-                           .ids = (vjp_ids *)(void *)(memory + t->ids_at),
-                           .cell = (ejki_cell *)(void *)(memory + t->cells_at),
-                           .cells = t->cells,
-                           .most_panels = t->keys / TILE_COLUMNS,
-                           .bias = t->bias_heads > 0 ? memory + t->bias_at : NULL,
-                           .bias_step = t->bias_queries};
-    w->block.tile->any = (uint32_t *)(void *)(memory + t->words_at);
-    const ejki_flash_vjp_problem *v = shared->problem;
-    const ejki_flash_problem *p = &v->forward;
-    w->block.looks = p->has_mask || p->has_segments || t->cells > 0;
-    w->block.rescales = p->soft_cap != 0 || p->has_bias;
-    w->block.bends = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
-}
-
-static void vjp_enter(vjp_worker *w, int64_t sequence) {
-    const vjp_shared *shared = w->shared;
-    if (w->sequence == sequence) return;
-    w->sequence = sequence;
-    w->own = ejki_flash_vjp_part(shared->problem, sequence);
-    w->plan = shared->plan;
-    if (shared->problem->forward.layout != EJKI_FLASH_DENSE)
-        vjp_plan_enter(&w->plan, &shared->tasks.sequence[sequence]);
-    w->block.bias_keys = w->plan.keys;
-}
 
 static void vjp_pack_keys(vjp_worker *w) {
     const ejki_flash_problem *p = &w->own.forward;
@@ -158,7 +94,7 @@ static void vjp_write_keys(const vjp_worker *w, const ejki_bthd *target, const f
 static void vjp_pack_rows(vjp_worker *w) {
     const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const int64_t turn = w->plan.rows * TILE_COLUMNS;
+    const int64_t turn = w->plan.row_step * TILE_COLUMNS;
     vf probe = v_zero();
     for (int64_t i = 0; i < w->count; i++) {
         const flash_row *r = &w->block.row[i];
@@ -176,35 +112,6 @@ static void vjp_pack_rows(vjp_worker *w) {
     w->rows_finite = vjp_is_finite(probe);
 }
 
-static void vjp_ask(const char *at, int64_t bytes) {
-    for (const char *end = at + bytes; at < end; at += 64) __builtin_prefetch(at, 0, 2);
-}
-
-/*
- * Asks for what is needed next, a few rows at each product: the next block's queries and cotangents, and the
- * places where this block's gradients will be added. Rows of one head lie far apart in [B, T, H, D], fall into
- * few sets of the second-level cache and so come from further away each time.
- */
-static void vjp_ahead(vjp_worker *w) {
-    const ejki_flash_vjp_problem *v = &w->own;
-    const ejki_flash_problem *p = &v->forward;
-    const vjp_plan *t = &w->plan;
-    const int64_t end = ejki_min(w->count, w->ahead + w->pace);
-    for (; w->ahead < end; w->ahead++) {
-        const flash_row *r = &w->block.row[w->ahead];
-        if (v->wants_query)
-            vjp_ask((const char *)vjp_query_sum(w->shared, v, r, w->first_row + w->row + w->ahead),
-                    p->head_dim * (int64_t)sizeof(float));
-        const int64_t next = w->next_row + w->ahead;
-        if (next >= t->all_rows) continue;
-        flash_row other = {.batch = 0};
-        other.query = p->group == 1 ? next : next / p->group;
-        other.head = w->kv_head * p->group + next - other.query * p->group;
-        vjp_ask(flash_query(p, &other), p->head_dim * element_size(p->dtype));
-        vjp_ask(vjp_cotangent(v, &other), p->value_dim * element_size(p->dtype));
-    }
-}
-
 /* Rows of the block that see any of `columns` of a panel: from the first tile of such to the last. */
 static vjp_range vjp_rows_of(const vjp_worker *w, int64_t panel, uint32_t columns) {
     vjp_range rows = {w->count, 0};
@@ -219,7 +126,7 @@ static vjp_range vjp_rows_of(const vjp_worker *w, int64_t panel, uint32_t column
 /* d += aᵀ · b over those rows of the block that see them, for the keys of a panel; `width` columns of d. */
 static void vjp_add_keys(vjp_worker *w, int64_t panel, const float *a, const float *b, float *d,
                          int64_t width) {
-    const int64_t b_turn = w->plan.rows * TILE_COLUMNS;
+    const int64_t b_turn = w->plan.row_step * TILE_COLUMNS;
     const int64_t d_turn = w->plan.keys * TILE_COLUMNS;
     if (!w->rows_finite) {
         const vjp_range seen = vjp_rows_of(w, panel, VJP_EVERY);
@@ -242,39 +149,54 @@ static void vjp_add_keys(vjp_worker *w, int64_t panel, const float *a, const flo
             if (seen.first >= seen.end) continue;
             const vjp_product add =
                 width - column > VL ? vjp_add((int)rows) : vjp_add_one((int)rows);
+            vjp_ask(w);
             add(seen.end - seen.first, a + seen.first * TILE_COLUMNS + j, 0,
                 b + seen.first * TILE_COLUMNS, d + j * TILE_COLUMNS, NULL, NULL, 0);
         }
 }
 
-/* One panel of keys: weights and slopes of the tiles that see it, and what the keys gain by them. */
+/* Weights and slopes of a tile that sees none of a panel are 0 where a product comes by: between rows that see the
+ * panel, or between panels that the tile sees. */
+static inline void vjp_blank(const vjp_tile *tile, int64_t panel, vjp_range seen, float *weights,
+                             float *slopes) {
+    const bool between = tile->first >= seen.first && tile->first < seen.end;
+    const size_t size = (size_t)(tile->rows * TILE_COLUMNS) * sizeof(float);
+    if (between) memset(weights, 0, size);
+    if (between || (panel >= tile->first_panel && panel < tile->end_panel)) memset(slopes, 0, size);
+}
+
+/* One panel of keys: weights, then slopes of the tiles that see it, and what the keys gain by them. First all
+ * weights: the first-level cache holds the panel's keys or values beside the rows that come by, hardly both. */
 static void vjp_panel(vjp_worker *w, int64_t panel) {
     const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
     const vjp_plan *t = &w->plan;
-    const int64_t turn = t->rows * TILE_COLUMNS;
+    const int64_t turn = t->row_step * TILE_COLUMNS;
     float *slopes = w->slopes + panel * turn;
-    bool seen = false;
+    const vjp_range seen = vjp_rows_of(w, panel, VJP_EVERY);
     for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
         const int64_t at = tile->first * TILE_COLUMNS;
         if (tile->any[panel] == 0) {
-            const size_t size = (size_t)(tile->rows * TILE_COLUMNS) * sizeof(float);
-            memset(w->weights + at, 0, size);
-            memset(slopes + at, 0, size);
+            vjp_blank(tile, panel, seen, w->weights + at, slopes + at);
             continue;
         }
-        seen = true;
-        vjp_ahead(w);
+        vjp_ask(w);
         vjp_scores(&w->block, tile, panel, p->head_dim, w->rows + at, turn,
                    w->keys_across + panel * TILE_COLUMNS * p->head_dim, w->weights + at);
-        if (t->wants_slopes)
+    }
+    for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
+        const int64_t at = tile->first * TILE_COLUMNS;
+        if (tile->any[panel] == 0) continue;
+        if (t->wants_slopes) {
+            vjp_ask(w);
             vjp_slopes_of(&w->block, tile, panel, p->value_dim, w->cotangents + at, turn,
                           w->values_across + panel * TILE_COLUMNS * p->value_dim, w->weights + at,
                           slopes + at);
-        else if (p->dropout > 0)
+        } else if (p->dropout > 0) {
             vjp_drop(&w->block, tile, panel, w->weights + at);
+        }
     }
-    if (!seen) return;
+    if (seen.first >= seen.end) return;
     const int64_t keys_at = panel * TILE_COLUMNS * TILE_COLUMNS;
     if (v->wants_value)
         vjp_add_keys(w, panel, w->weights, w->cotangents, w->d_values + keys_at, p->value_dim);
@@ -310,7 +232,7 @@ static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t colu
     memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
     for (int64_t i = 0; i < tile->rows; i++)
         for (int64_t j = first * TILE_COLUMNS; j < end * TILE_COLUMNS; j++) {
-            const int64_t row = j / TILE_COLUMNS * t->rows + tile->first + i;
+            const int64_t row = j / TILE_COLUMNS * t->row_step + tile->first + i;
             const float slope = w->slopes[row * TILE_COLUMNS + j % TILE_COLUMNS];
             if (slope != 0)
                 vjp_add_row(slope, TILE_COLUMNS, keys + j * TILE_COLUMNS, 0,
@@ -321,14 +243,12 @@ static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t colu
 static void vjp_queries(vjp_worker *w) {
     const ejki_flash_problem *p = &w->own.forward;
     const vjp_plan *t = &w->plan;
-    const int64_t turn = t->rows * TILE_COLUMNS;
+    const int64_t turn = t->row_step * TILE_COLUMNS;
     for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS) {
         const int64_t width = ejki_min(TILE_COLUMNS, p->head_dim - d);
         for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
-            int64_t first = 0, end = w->panels;
-            while (first < end && tile->any[first] == 0) first++;
-            while (end > first && tile->any[end - 1] == 0) end--;
-            if (first == end) continue;
+            const int64_t first = tile->first_panel, end = tile->end_panel;
+            if (end == 0) continue;
             /* up to the last column that any row sees */
             const int64_t depth =
                 (end - first - 1) * TILE_COLUMNS + 32 - __builtin_clz(tile->any[end - 1]);
@@ -362,6 +282,19 @@ static bool vjp_meets(const vjp_worker *w, int64_t row_block) {
     if (low >= high || low >= w->key_end || high <= w->key) return false;
     return vjp_find_cells(p, w->kv_head, rows.first / p->group, w->key, w->block.cells,
                           w->block.cell);
+}
+
+/* The gradient of the bias is 0 where tiles see none of some panels; vjp_begin() has seen to other tasks. */
+static void vjp_blank_tiles(const vjp_worker *w) {
+    for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++)
+        for (int64_t first = 0, end; first < w->panels; first = end + 1) {
+            for (end = first; end < w->panels && tile->any[end] == 0;) end++;
+            if (first == end) continue;
+            const int64_t key = w->key + first * TILE_COLUMNS;
+            for (int64_t i = tile->first; i < tile->first + tile->rows; i++)
+                vjp_blank_bias(&w->block, &w->block.row[i], key,
+                               ejki_min(w->key + end * TILE_COLUMNS, w->key_end));
+        }
 }
 
 /* The last block of rows up to `row_block` that the task meets; −1 if there is none. */
@@ -405,17 +338,17 @@ static void vjp_rows(vjp_worker *w, int64_t row_block) {
     (void)vjp_find_cells(&v->forward, w->kv_head, w->row / v->forward.group, w->key, w->block.cells,
                          w->block.cell);
     vjp_cut(&w->block, w->count);
-    const bool seen = vjp_look(&w->block);
-    if (seen) {
+    const int64_t visible = vjp_look(&w->block);
+    if (w->block.bias_once) vjp_blank_tiles(w);
+    if (visible > 0) {
         vjp_pack_rows(w);
-        w->ahead = 0;
-        w->pace = ejki_cdiv(t->rows, w->panels * (w->block.tile_end - w->block.tile));
+        vjp_list(w, visible);
         for (int64_t panel = 0; panel < w->panels; panel++) vjp_panel(w, panel);
     }
     if (!v->wants_query) return;
     _Atomic int32_t *counter = w->turns + row_block;
     if (shared->workers > 1) vjp_wait(counter, vjp_turn(w, row_block));
-    if (seen) vjp_queries(w);
+    if (visible > 0) vjp_queries(w);
     atomic_store_explicit(counter, (int32_t)(w->key_block + 1), memory_order_release);
 }
 

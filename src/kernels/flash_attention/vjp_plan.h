@@ -7,17 +7,26 @@
 #include "kernels/flash_attention/vjp_problem.h"
 #include "kernels/flash_attention/vjp_tasks.h"
 
+/* Memory that will be needed soon. */
+typedef struct vjp_piece {
+    const char *at;
+    int64_t bytes;
+} vjp_piece;
+
 /* Places are in floats. Panels have TILE_COLUMNS columns. */
 typedef struct vjp_plan {
     int64_t all_rows;         /* T · G, of a key head; of packed sequences, of all together */
     int64_t rows, row_blocks; /* of a block of rows */
+    int64_t row_step;         /* rows from one of its panels to the next */
     int64_t keys, key_blocks; /* of a block of keys, a multiple of TILE_COLUMNS */
     int64_t row_unit,
         row_parts; /* rows that a pattern has in a block, all without; blocks of them */
     int64_t key_unit, key_parts;       /* the same of keys */
     int64_t cells;                     /* of a pattern that blocks of rows and keys lie in */
     int64_t head_panels, value_panels; /* of D and Dv */
-    int64_t tasks, most_workers, bias_rows;
+    int64_t tasks, most_workers;
+    int64_t bias_rows; /* of d_bias */
+    bool bias_once;    /* its elements are of one row and key each */
     bool wants_slopes;
     bool joins_batches, joins_heads;  /* a task takes all of them, one after the other */
     int64_t joints;                   /* then: tasks of a block of keys */
@@ -25,7 +34,7 @@ typedef struct vjp_plan {
     bool sums_queries;                /* d_query cannot hold sums: an f32 copy does */
     int64_t keys_across_at, values_across_at, keys_at, d_keys_at, d_values_at, rows_at,
         cotangents_at, slopes_at, weights_at, tile_at, row_at, tiles_at, caps_at, kept_at, seen_at,
-        words_at, ids_at, cells_at, bias_at;
+        words_at, ids_at, cells_at, pieces_at, bias_at;
     int64_t worker_floats;
     int64_t row_count, turn_count; /* rows of all heads, and blocks of them; at least */
     int64_t delta_at, turns_at, query_sums_at, sequences_at,
@@ -44,6 +53,15 @@ static int64_t vjp_place(int64_t *at, int64_t rows, int64_t columns) {
     return start;
 }
 
+/*
+ * A tile of rows is some lines of each panel. Were panels a multiple of the first-level cache's sets apart, all of
+ * a tile would lie in the same few sets: they are some multiples and a tile apart.
+ */
+static int64_t vjp_row_step(int64_t rows) {
+    const int64_t sets = 4096 / (TILE_COLUMNS * (int64_t)sizeof(float));
+    return rows + ((TILE_ROWS - rows) % sets + sets) % sets;
+}
+
 static void vjp_lay_out(vjp_plan *t, const ejki_flash_problem *p) {
     const int64_t c = TILE_COLUMNS, panels = t->keys / c;
     int64_t at = 0;
@@ -52,19 +70,20 @@ static void vjp_lay_out(vjp_plan *t, const ejki_flash_problem *p) {
     t->keys_at = vjp_place(&at, t->keys * c, t->head_panels);
     t->d_keys_at = vjp_place(&at, t->keys * c, t->head_panels);
     t->d_values_at = vjp_place(&at, t->keys * c, t->value_panels);
-    t->rows_at = vjp_place(&at, t->rows * c, t->head_panels);
-    t->cotangents_at = vjp_place(&at, t->rows * c, t->value_panels);
-    t->slopes_at = vjp_place(&at, t->rows * c, panels);
+    t->rows_at = vjp_place(&at, t->row_step * c, t->head_panels);
+    t->cotangents_at = vjp_place(&at, t->row_step * c, t->value_panels);
+    t->slopes_at = vjp_place(&at, t->row_step * c, panels);
     t->weights_at = vjp_place(&at, t->rows, c);
     t->tile_at = vjp_place(&at, TILE_ROWS, c);
     t->row_at = vjp_place(&at, t->rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
     t->tiles_at = vjp_place(&at, t->rows, (int64_t)(sizeof(vjp_tile) / sizeof(float)));
-    t->caps_at = vjp_place(&at, TILE_ROWS, c);
+    t->caps_at = vjp_place(&at, t->rows, c);
     t->kept_at = vjp_place(&at, TILE_ROWS, c);
     t->seen_at = vjp_place(&at, t->rows, panels);
     t->words_at = vjp_place(&at, t->rows, 2 * panels);
     t->ids_at = vjp_place(&at, panels, (int64_t)(sizeof(vjp_ids) / sizeof(float)));
     t->cells_at = vjp_place(&at, t->cells, (int64_t)(sizeof(ejki_cell) / sizeof(float)));
+    t->pieces_at = vjp_place(&at, 5 * t->rows, (int64_t)(sizeof(vjp_piece) / sizeof(float)));
     t->bias_at = vjp_place(&at, t->bias_heads * t->bias_queries, t->keys);
     t->worker_floats = at;
 }
@@ -84,14 +103,13 @@ static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
     const ejki_flash_problem *p = &v->forward;
     const ejki_bias_gradient *bias = &v->d_bias;
     const int64_t few = ejki_round_up(64, TILE_COLUMNS);
-    t->bias_rows = vjp_bias_rows(v);
     t->joins_batches = v->wants_bias && !bias->stride_b && p->batch > 1;
     t->joins_heads = v->wants_bias && !bias->stride_h && p->kv_heads > 1;
     t->joints = (t->joins_batches ? 1 : p->batch) * (t->joins_heads ? 1 : p->kv_heads);
-    if (!v->wants_bias || p->dtype == EJK_DTYPE_F32) return;
-    if (!t->joins_batches && (bias->stride_h || p->query_heads == 1) &&
-        (bias->stride_t || p->queries == 1))
-        return;
+    t->bias_once = v->wants_bias && (bias->stride_b || p->batch == 1) &&
+                   (bias->stride_h || p->query_heads == 1) && (bias->stride_t || p->queries == 1);
+    t->bias_rows = vjp_bias_rows(v);
+    if (!v->wants_bias || p->dtype == EJK_DTYPE_F32 || t->bias_once) return;
     t->bias_heads = bias->stride_h ? p->group : 1;
     t->bias_queries = bias->stride_t ? p->queries : 1;
     if (t->bias_heads * t->bias_queries > few) t->keys = ejki_min(t->keys, few);
@@ -138,6 +156,7 @@ static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *para
     t.keys = ejki_round_up(ejki_max(1, ejki_min(parameters[1], p->keys)), TILE_COLUMNS);
     vjp_plan_bias(&t, v);
     vjp_plan_blocks(&t, p);
+    t.row_step = vjp_row_step(t.rows);
     t.head_panels = ejki_cdiv(p->head_dim, TILE_COLUMNS);
     t.value_panels = ejki_cdiv(p->value_dim, TILE_COLUMNS);
     t.sums_queries = v->wants_query && p->dtype != EJK_DTYPE_F32;

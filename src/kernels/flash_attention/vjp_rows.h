@@ -95,6 +95,21 @@ static void vjp_begin_rows(const vjp_shared *shared, const ejki_flash_vjp_proble
     }
 }
 
+/* Keys of the tasks that write a row of d_bias: those that meet its block of rows. None where all is added up, or where
+ * it is not positions alone that say which. */
+static vjp_range vjp_bias_written(const vjp_plan *t, const ejki_flash_problem *p, int64_t query,
+                                  int64_t head) {
+    vjp_range keys = {0, 0};
+    if (!t->bias_once || p->layout != EJKI_FLASH_DENSE || t->cells > 0) return keys;
+    const vjp_range rows = vjp_block_rows(t, (query * p->group + head % p->group) / t->rows);
+    int64_t low, high;
+    vjp_extent(p, rows.first, rows.end - rows.first, &low, &high);
+    low = ejki_max(low, 0);
+    high = ejki_min(high, p->keys);
+    if (low >= high) return keys;
+    return (vjp_range){low / t->keys * t->keys, ejki_min(p->keys, ejki_round_up(high, t->keys))};
+}
+
 /* A worker's share of what comes first: statistics of rows, and zeros where others will add or nobody. */
 static void vjp_begin(void *argument, int64_t index) {
     const vjp_shared *shared = argument;
@@ -105,11 +120,14 @@ static void vjp_begin(void *argument, int64_t index) {
         const ejki_bias_gradient *bias = &v->d_bias;
         const int64_t queries = bias->stride_t ? p->queries : 1;
         const int64_t heads = bias->stride_h ? p->query_heads : 1;
-        void *row =
-            element_at(p->dtype, bias->data,
-                       n / queries / heads * bias->stride_b + n / queries % heads * bias->stride_h +
-                           n % queries * bias->stride_t);
-        memset(row, 0, (size_t)(p->keys * element_size(p->dtype)));
+        const int64_t query = n % queries, head = n / queries % heads;
+        void *row = element_at(p->dtype, bias->data,
+                               n / queries / heads * bias->stride_b + head * bias->stride_h +
+                                   query * bias->stride_t);
+        const vjp_range written = vjp_bias_written(t, p, query, head);
+        memset(row, 0, (size_t)(written.first * element_size(p->dtype)));
+        memset(element_at(p->dtype, row, written.end), 0,
+               (size_t)((p->keys - written.end) * element_size(p->dtype)));
     }
     vjp_each_row(shared, index, vjp_begin_rows);
     ejki_flash_vjp_clear(v, index, shared->workers);
@@ -133,21 +151,25 @@ static void vjp_end(void *argument, int64_t index) {
     vjp_each_row(argument, index, vjp_end_rows);
 }
 
-/* Gradients of the sinks of one head, or of all where they share them: sums in f64, over rows in order. */
+/* Gradients of the sinks of one head, or of all where they share them: sums in f64, over heads of a batch entry and
+ * their rows in order. */
 static void vjp_sink(const vjp_shared *shared, int64_t sink_head) {
     const ejki_flash_vjp_problem *v = shared->problem;
     const ejki_flash_problem *p = &v->forward;
     const bool all = p->sink_stride_h == 0;
+    const int64_t heads = all ? p->query_heads : p->sink_group;
+    const int64_t first = all ? 0 : sink_head * p->sink_group;
     for (int64_t n = 0; n < p->sink_count; n++) {
         const float sink = element_load(p->dtype, p->sinks, sink_head * p->sink_stride_h + n);
         double sum = 0;
         for (int64_t b = 0; b < shared->tasks.batch; b++) {
             const ejki_vjp_sequence *s = &shared->tasks.sequence[b];
-            const float *lse = shared->lse + s->first_row, *delta = shared->delta + s->first_row;
-            for (int64_t row = 0; row < p->kv_heads * s->rows; row++) {
-                const int64_t head = row / s->rows * p->group + row % s->rows % p->group;
-                if ((!all && head / p->sink_group != sink_head) || lse[row] == -INFINITY) continue;
-                sum -= (double)expf(sink - lse[row]) * (double)delta[row];
+            for (int64_t head = first; head < first + heads; head++) {
+                const int64_t at = s->first_row + head / p->group * s->rows + head % p->group;
+                const float *lse = shared->lse + at, *delta = shared->delta + at;
+                for (int64_t row = 0; row < s->rows; row += p->group)
+                    if (lse[row] != -INFINITY)
+                        sum -= (double)expf(sink - lse[row]) * (double)delta[row];
             }
         }
         element_store(p->dtype, v->d_sinks, sink_head * v->d_sink_stride_h + n, (float)sum);

@@ -40,7 +40,7 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
             vf factor = scale;
             if (capped) {
                 z = v_tanh(v_mul(z, scale));
-                v_store(block->caps + i * TILE_COLUMNS + j,
+                v_store(block->caps + (tile->first + i) * TILE_COLUMNS + j,
                         v_mul(v_sub(v_set1(1), z), v_add(v_set1(1), z)));
                 factor = cap;
             }
@@ -70,24 +70,35 @@ static inline void *vjp_bias_place(const vjp_block *block, const flash_row *r, i
     return block->bias + row * block->bias_keys + (key - block->bias_key);
 }
 
-/* Products of a tile, multiplied by what dropout says, become slopes; those of the bias are added to its
- * gradient. In 16 bits its elements are added to once only. */
+/* Writes 0 to a row's places of keys [key, end) in the gradient of the bias. */
+static inline void vjp_blank_bias(const vjp_block *block, const flash_row *r, int64_t key,
+                                  int64_t end) {
+    memset(vjp_bias_place(block, r, key), 0,
+           (size_t)((end - key) * element_size(block->problem->forward.dtype)));
+}
+
+/* What becomes of slopes in the gradient of the bias. */
+enum { VJP_NO_BIAS, VJP_BIAS_ADDS, VJP_BIAS_STORES };
+
+/* Products of a tile, multiplied by what dropout says, become slopes; those of the bias go to its gradient. */
 static inline __attribute__((always_inline)) void
-vjp_bend(const bool capped, const bool adds, const ejk_dtype dtype, const vjp_block *block,
+vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_block *block,
          const vjp_tile *tile, int64_t panel, const float *weights, float *slopes) {
     const int64_t key = block->key + panel * TILE_COLUMNS, left = block->end - key;
     for (int64_t i = 0; i < tile->rows; i++) {
         const uint32_t seen = vjp_seen(block, tile, panel, i);
         const vf delta = v_set1(block->delta[tile->first + i]);
-        char *bias = adds ? vjp_bias_place(block, &block->row[tile->first + i], key) : NULL;
+        char *bias = mode ? vjp_bias_place(block, &block->row[tile->first + i], key) : NULL;
         float *row = slopes + i * TILE_COLUMNS;
-        const float *weight = weights + i * TILE_COLUMNS, *caps = block->caps + i * TILE_COLUMNS;
+        const float *weight = weights + i * TILE_COLUMNS,
+                    *caps = block->caps + (tile->first + i) * TILE_COLUMNS;
         EJKI_UNROLL for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
             vf slope = v_mul(v_load(weight + j), v_sub(v_load(row + j), delta));
             slope = v_where(slope, seen >> j);
-            if (adds && left > j) {
+            if (mode && left > j) {
                 char *at = element_at(dtype, bias, j);
-                const vf sum = v_add(v_widen_some(dtype, at, left - j), slope);
+                vf sum = slope;
+                if (mode == VJP_BIAS_ADDS) sum = v_add(v_widen_some(dtype, at, left - j), slope);
                 v_narrow_some(dtype, at, sum, left - j);
                 __builtin_prefetch(element_at(dtype, at, TILE_COLUMNS), 1, 2);
             }
@@ -97,7 +108,7 @@ vjp_bend(const bool capped, const bool adds, const ejk_dtype dtype, const vjp_bl
     }
 }
 
-/* Both in the shapes that they come in: a type that is known is not asked for at each vector. */
+/* The bias in the types that it comes in: one that is known is not asked for at each vector. */
 #define VJP_EACH_TYPE(call, capped, given, type, ...)                                              \
     do {                                                                                           \
         if (!(given))                                                                              \
@@ -117,15 +128,27 @@ static __attribute__((noinline)) void vjp_soften_tile(const vjp_block *block, co
         VJP_EACH_TYPE(vjp_soften, false, p->has_bias, p->dtype, block, tile, panel, weights);
 }
 
+static inline __attribute__((always_inline)) void
+vjp_bend_to_bias(const bool capped, const vjp_block *block, const vjp_tile *tile, int64_t panel,
+                 const float *weights, float *slopes) {
+    const ejk_dtype dtype = block->problem->forward.dtype;
+    if (!block->problem->wants_bias)
+        vjp_bend(capped, VJP_NO_BIAS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
+    else if (!block->bias_once)
+        vjp_bend(capped, VJP_BIAS_ADDS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
+    else if (dtype == EJK_DTYPE_F32)
+        vjp_bend(capped, VJP_BIAS_STORES, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
+    else
+        vjp_bend(capped, VJP_BIAS_STORES, dtype, block, tile, panel, weights, slopes);
+}
+
 static __attribute__((noinline)) void vjp_bend_tile(const vjp_block *block, const vjp_tile *tile,
                                                     int64_t panel, const float *weights,
                                                     float *slopes) {
-    const ejki_flash_vjp_problem *v = block->problem;
-    const ejk_dtype dtype = block->bias ? EJK_DTYPE_F32 : v->forward.dtype;
-    if (v->forward.soft_cap != 0)
-        VJP_EACH_TYPE(vjp_bend, true, v->wants_bias, dtype, block, tile, panel, weights, slopes);
+    if (block->problem->forward.soft_cap != 0)
+        vjp_bend_to_bias(true, block, tile, panel, weights, slopes);
     else
-        VJP_EACH_TYPE(vjp_bend, false, v->wants_bias, dtype, block, tile, panel, weights, slopes);
+        vjp_bend_to_bias(false, block, tile, panel, weights, slopes);
 }
 
 /* weights = exp(query · keys − lse). */

@@ -17,7 +17,8 @@
 typedef struct vjp_tile {
     int64_t first, rows;
     int64_t low, high, least, most;
-    uint32_t *any, *all; /* of each panel */
+    int64_t first_panel, end_panel; /* from the first that any row sees to the last */
+    uint32_t *any, *all;            /* of each panel */
 } vjp_tile;
 
 /* Segment ids of a panel's keys. */
@@ -41,7 +42,8 @@ typedef struct vjp_block {
     ejki_cell *cell;
     int64_t cells; /* 0 = no pattern; 1 = one plane for all heads of the group; else one per head */
     const float *lse, *delta;
-    float *caps, *kept; /* of a tile: slope of the soft cap; multiplier of dropout */
+    float *caps, *kept; /* slope of the soft cap, of a panel; multiplier of dropout, of a tile */
+    bool bias_once;     /* elements of d_bias are of one row and key each */
     float *bias;        /* sums of the task's keys, where d_bias cannot hold them; else NULL */
     int64_t bias_keys, bias_key, bias_step; /* of a row; the first one; rows from head to head */
 } vjp_block;
@@ -176,16 +178,21 @@ static inline void vjp_look_at(vjp_block *block, const vjp_tile *tile, int64_t p
     tile->all[panel] = all;
 }
 
-/* Looks up what the tiles of the block see. False: nothing. */
-static inline bool vjp_look(vjp_block *block) {
+/* Looks up what the tiles of the block see. Returns how many pairs of a tile and a panel see anything. */
+static inline int64_t vjp_look(vjp_block *block) {
     const int64_t panels = ejki_cdiv(block->end - block->key, TILE_COLUMNS);
-    uint32_t any = 0;
-    for (const vjp_tile *tile = block->tile; tile < block->tile_end; tile++)
+    int64_t visible = 0;
+    for (vjp_tile *tile = block->tile; tile < block->tile_end; tile++) {
+        tile->first_panel = tile->end_panel = 0;
         for (int64_t panel = 0; panel < panels; panel++) {
             vjp_look_at(block, tile, panel);
-            any |= tile->any[panel];
+            if (tile->any[panel] == 0) continue;
+            if (tile->end_panel == 0) tile->first_panel = panel;
+            tile->end_panel = panel + 1;
+            visible++;
         }
-    return any != 0;
+    }
+    return visible;
 }
 
 /* What segments the keys of a task are in. */
