@@ -209,15 +209,14 @@ static int print_help(const ejk_kernel *kernel, const option *own) {
         "Measures an operation and what share of this machine's ceilings it reaches. Symbols of a\n"
         "shape left out are B=1, Hkv=Hq, S=T, Dv=D. Flags are --name value or --name=value.\n");
     if (!options_help(own)) return FAILED;
-    puts(method);
-    printf(
-        "Arguments that are no tensors may be given as flags, as --causal: `ejk info --op %s`.\n",
-        kernel ? kernel->op_id : "OPERATION");
+    fputs(method, stdout);
+    call_help_flags(kernel);
     return DONE;
 }
 
 static int bench_operation(const ejk_kernel *kernel, int count, char **words, const option *own,
-                           const bench_options *wish) {
+                           const void *wanted) {
+    const bench_options *wish = wanted;
     bench_state state = {.wish = wish};
     const bool opened = call_open(kernel, &state.call) && call_open(kernel, &state.plain);
     const field_flags fields = {kernel, state.call.args, NULL};
@@ -234,20 +233,6 @@ static int bench_operation(const ejk_kernel *kernel, int count, char **words, co
     return measured ? DONE : FAILED;
 }
 
-static int find_and_bench(int count, char **words, const option *own, const bench_options *wish) {
-    bool help = options_ask_help(count, words);
-    if (help && (count == 0 || words[0][0] == '-')) return print_help(NULL, own);
-    ejk_context *catalogue;
-    if (!open_catalogue(&catalogue)) return FAILED;
-    const ejk_kernel *kernel;
-    int status = FAILED;
-    if (call_operation("bench", catalogue, count, words, &kernel))
-        status = help ? print_help(kernel, own)
-                      : bench_operation(kernel, count - 1, words + 1, own, wish);
-    ejk_context_destroy(catalogue);
-    return status;
-}
-
 int bench_command(int count, char **words) {
     if (count > 0 && strcmp(words[0], "mask_info") == 0)
         return bench_mask_info(count - 1, words + 1);
@@ -257,13 +242,7 @@ int bench_command(int count, char **words) {
         {"dtype", OPTION_TEXT, &wish.dtype, "TYPE", "element type of the inputs; default f32"},
         {"with", OPTION_TEXT, &wish.with, "NAMES", "optional tensors to give, as bias,softmax_aux"},
         {"layout", OPTION_TEXT, &wish.layout, "ORDER", "bthd (default), or bhtd: heads first"},
-        {"lengths", OPTION_TEXT, &wish.data.lengths, "LENGTHS",
-         "packed sequences in place of B, T and S: 4096,63x16 (one, and 63 of 16), 64x1-2048 "
-         "(random)"},
-        {"alive", OPTION_NUMBER, &wish.data.alive, "PART",
-         "blocks of a MaskInfo to visit, as 0.1; the others are empty"},
-        {"block", OPTION_COUNT, &wish.data.block, "N",
-         "queries and keys of such a block; default 128"},
+        LAYOUT_OPTIONS(&wish.data),
         {"plain", OPTION_ALONE, &wish.plain, "",
          "tell the time per visible score over that of the plain call, measured in turn"},
         {"threads", OPTION_TEXT, &wish.threads, "N,...", "numbers of threads, each one a row"},
@@ -279,7 +258,8 @@ int bench_command(int count, char **words) {
         {"help", OPTION_ALONE, &wish.help, "", "this text"},
         {.name = NULL}};
     if (!options_texts(count, &wish.shapes)) return FAILED;
-    int status = find_and_bench(count, words, own, &wish);
+    const int status =
+        call_command(&(op_command){"bench", print_help, bench_operation}, count, words, own, &wish);
     free(wish.shapes.items);
     return status;
 }

@@ -182,7 +182,9 @@ static void print_arguments(const ejk_kernel *kernel, const json_t *arguments) {
         bool tensor = field->kind == EJK_FIELD_TENSOR;
         if (!value || (tensor && field->role != EJK_OPTIONAL && field->role != EJK_OUTPUT))
             continue;
-        char *text = tensor ? NULL : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+        char *text =
+            tensor ? NULL
+                   : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
         printf(", %s%s%s", field->name, text ? " " : "", text ? text : "");
         free(text);
     }

@@ -5,12 +5,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool call_operation(const char *command, ejk_context *catalogue, int count, char **words,
-                    const ejk_kernel **out) {
-    if (count == 0 || words[0][0] == '-')
-        return complain("%s needs an operation first, as `ejk %s flash_attention --help`", command,
-                        command);
-    return succeeded(ejk_context_find_kernel(catalogue, words[0], out));
+int call_command(const op_command *command, int count, char **words, const option *own,
+                 const void *wish) {
+    const bool help = options_ask_help(count, words), named = count > 0 && words[0][0] != '-';
+    if (help && !named) return command->help(NULL, own);
+    if (!named) {
+        complain("%s needs an operation first, as `ejk %s flash_attention --help`", command->name,
+                 command->name);
+        return FAILED;
+    }
+    ejk_context *catalogue;
+    const ejk_kernel *kernel;
+    int status = FAILED;
+    if (!open_catalogue(&catalogue)) return FAILED;
+    if (succeeded(ejk_context_find_kernel(catalogue, words[0], &kernel)))
+        status = help ? command->help(kernel, own)
+                      : command->run(kernel, count - 1, words + 1, own, wish);
+    ejk_context_destroy(catalogue);
+    return status;
+}
+
+void call_help_flags(const ejk_kernel *kernel) {
+    printf(
+        "\nArguments that are no tensors may be given as flags, as --causal: `ejk info --op %s`.\n",
+        kernel ? kernel->op_id : "OPERATION");
 }
 
 bool call_open(const ejk_kernel *kernel, op_call *out) {

@@ -3,7 +3,7 @@
 #ifndef EJK_CLI_CALL_H
 #define EJK_CLI_CALL_H
 
-#include "cli.h"
+#include "options.h"
 
 /* Arguments, and the memory of those tensors that the call owns. */
 typedef struct op_call {
@@ -12,12 +12,22 @@ typedef struct op_call {
     ejk_owned_tensor *owned; /* by index of the field */
 } op_call;
 
-/*
- * The operation that the first word names. `command` is named in the sentence if there is no such word.
- * The catalogue has to outlive the kernel.
- */
-bool call_operation(const char *command, ejk_context *catalogue, int count, char **words,
-                    const ejk_kernel **out);
+/* A command on an operation. Both functions answer an exit status. */
+typedef struct op_command {
+    const char *name;
+    /* Prints the help, without an operation that of all. */
+    int (*help)(const ejk_kernel *kernel, const option *own);
+    /* Does what the words behind the operation's name say; `own` flags write into `wish`. */
+    int (*run)(const ejk_kernel *kernel, int count, char **words, const option *own,
+               const void *wish);
+} op_command;
+
+/* Has the command do what its words ask for, of which the first names the operation. */
+int call_command(const op_command *command, int count, char **words, const option *own,
+                 const void *wish);
+
+/* The end of such a help: where the flags of an operation are told. */
+void call_help_flags(const ejk_kernel *kernel);
 
 bool call_open(const ejk_kernel *kernel, op_call *out);
 void call_close(op_call *call);

@@ -204,10 +204,11 @@ static void close_explanation(explanation *e) {
     for (int i = 0; i < STEPS; i++) json_decref(e->events[i]);
 }
 
-static bool explain(const ejk_kernel *kernel, int count, char **words, const option *own,
-                    const explain_options *wish) {
+static int explain(const ejk_kernel *kernel, int count, char **words, const option *own,
+                   const void *wanted) {
+    const explain_options *wish = wanted;
     explanation e = {.wish = wish};
-    if (!call_open(kernel, &e.call)) return false;
+    if (!call_open(kernel, &e.call)) return FAILED;
     const field_flags fields = {kernel, e.call.args, NULL};
     bool done = options_parse(count, words, own, &fields) &&
                 (kernel->config ||
@@ -216,45 +217,28 @@ static bool explain(const ejk_kernel *kernel, int count, char **words, const opt
                 shape_call("explain", &wish->call, e.context, &e.call) &&
                 store_open(wish->cache, false, &e.store) && ask(&e) && print(&e);
     close_explanation(&e);
-    return done;
+    return done ? DONE : FAILED;
 }
 
-static bool print_help(const ejk_kernel *kernel, const option *own) {
+static int print_help(const ejk_kernel *kernel, const option *own) {
     puts("usage: ejk explain OPERATION --shape B=1,Hq=8,T=1024,D=64 [--flag value]...\n\n"
          "Says which step chooses the configuration of a call, what was chosen, and by which key "
          "it\n"
          "is kept. Nothing is measured. Symbols of a shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
-    if (!options_help(own)) return false;
-    printf(
-        "\nArguments that are no tensors may be given as flags, as --causal: `ejk info --op %s`.\n",
-        kernel ? kernel->op_id : "OPERATION");
-    return true;
+    if (!options_help(own)) return FAILED;
+    call_help_flags(kernel);
+    return DONE;
 }
 
 int explain_command(int count, char **words) {
     explain_options wish = {.cache = NULL};
     call_words *call = &wish.call;
     const option own[] = {
-        {"shape", OPTION_TEXT, &call->shape, "SIZES", "sizes of the symbols"},
-        {"dtype", OPTION_TEXT, &call->dtype, "TYPE", "element type of the inputs; default f32"},
-        {"with", OPTION_TEXT, &call->with, "NAMES", "optional tensors, as bias,softmax_aux"},
-        {"layout", OPTION_TEXT, &call->layout, "ORDER", "bthd (default), or bhtd: heads first"},
-        {"threads", OPTION_COUNT, &call->threads, "N",
-         "threads; default EJKERNEL_NUM_THREADS or all"},
-        {"isa", OPTION_TEXT, &call->isa, "TIER", "highest instruction-set tier, as avx2"},
-        {"platform", OPTION_TEXT, &call->platform, "NAME", "auto, simd or reference"},
+        CALL_OPTIONS(call),
         {"config", OPTION_TEXT, &call->config, "JSON", "explicit configuration of the operation"},
         {"cache", OPTION_TEXT, &wish.cache, "PATH", "where to look; see `ejk cache path`"},
         {"json", OPTION_ALONE, &wish.json, "", "the answer as JSON"},
         {"help", OPTION_ALONE, &wish.help, "", "this text"},
         {.name = NULL}};
-    bool help = options_ask_help(count, words), done = false;
-    if (help && (count == 0 || words[0][0] == '-')) return print_help(NULL, own) ? DONE : FAILED;
-    ejk_context *catalogue;
-    const ejk_kernel *kernel;
-    if (!open_catalogue(&catalogue)) return FAILED;
-    if (call_operation("explain", catalogue, count, words, &kernel))
-        done = help ? print_help(kernel, own) : explain(kernel, count - 1, words + 1, own, &wish);
-    ejk_context_destroy(catalogue);
-    return done ? DONE : FAILED;
+    return call_command(&(op_command){"explain", print_help, explain}, count, words, own, &wish);
 }

@@ -15,6 +15,18 @@ typedef struct layout_words {
     int32_t block;
 } layout_words;
 
+/* The same as own flags of a command. */
+#define LAYOUT_OPTIONS(words)                                                                      \
+    {"lengths", OPTION_TEXT, &(words)->lengths, "LENGTHS",                                         \
+     "packed sequences in place of B, T and S: 4096,63x16 (one, and 63 of 16), 64x1-2048 "         \
+     "(random)"},                                                                                  \
+        {"alive", OPTION_NUMBER, &(words)->alive, "PART",                                          \
+         "blocks of a MaskInfo to visit, as 0.1; the others are empty"},                           \
+    {                                                                                              \
+        "block", OPTION_COUNT, &(words)->block, "N",                                               \
+            "queries and keys of such a block; default 128"                                        \
+    }
+
 typedef struct call_layout {
     const char *text; /* of --lengths, or NULL */
     bool

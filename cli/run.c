@@ -234,7 +234,8 @@ static int print_help(const ejk_kernel *kernel, const option *own) {
 }
 
 static int run_operation(const ejk_kernel *kernel, int count, char **words, const option *own,
-                         const run_options *wish) {
+                         const void *wanted) {
+    const run_options *wish = wanted;
     op_run run = {.wish = wish};
     int status = FAILED;
     if (!call_open(kernel, &run.call)) return FAILED;
@@ -270,15 +271,5 @@ int run_command(int count, char **words) {
         {"json", OPTION_ALONE, &wish.json, "", "report as JSON"},
         {"help", OPTION_ALONE, &wish.help, "", "this text, with the operation's arguments"},
         {.name = NULL}};
-    bool help = options_ask_help(count, words);
-    if (help && (count == 0 || words[0][0] == '-')) return print_help(NULL, own);
-    ejk_context *catalogue;
-    if (!open_catalogue(&catalogue)) return FAILED;
-    const ejk_kernel *kernel;
-    int status = FAILED;
-    if (call_operation("run", catalogue, count, words, &kernel))
-        status = help ? print_help(kernel, own)
-                      : run_operation(kernel, count - 1, words + 1, own, &wish);
-    ejk_context_destroy(catalogue);
-    return status;
+    return call_command(&(op_command){"run", print_help, run_operation}, count, words, own, &wish);
 }

@@ -33,6 +33,20 @@ typedef struct call_words {
     int32_t threads;
 } call_words;
 
+/* Those flags but the configuration, as own ones of a command. */
+#define CALL_OPTIONS(call)                                                                         \
+    {"shape", OPTION_TEXT, &(call)->shape, "SIZES", "sizes of the symbols"},                       \
+        {"dtype", OPTION_TEXT, &(call)->dtype, "TYPE", "element type of the inputs; default f32"}, \
+        {"with", OPTION_TEXT, &(call)->with, "NAMES", "optional tensors, as bias,softmax_aux"},    \
+        {"layout", OPTION_TEXT, &(call)->layout, "ORDER", "bthd (default), or bhtd: heads first"}, \
+        LAYOUT_OPTIONS(&(call)->data),                                                             \
+        {"platform", OPTION_TEXT, &(call)->platform, "NAME", "auto, simd or reference"},           \
+        {"threads", OPTION_COUNT, &(call)->threads, "N",                                           \
+         "threads; default EJKERNEL_NUM_THREADS or all"},                                          \
+    {                                                                                              \
+        "isa", OPTION_TEXT, &(call)->isa, "TIER", "highest instruction-set tier, as avx2"          \
+    }
+
 /* A context of the threads and the tier that are asked for. */
 bool shape_context(const call_words *words, ejk_context **out);
 

@@ -195,16 +195,15 @@ static int print_help(const ejk_kernel *kernel, const option *own) {
          "own and is faster by more than the noise. Ctrl-C ends the search with what was found, a\n"
          "second one at once. Symbols of a shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
     if (!options_help(own)) return FAILED;
-    printf(
-        "\nArguments that are no tensors may be given as flags, as --causal: `ejk info --op %s`.\n",
-        kernel ? kernel->op_id : "OPERATION");
+    call_help_flags(kernel);
     return DONE;
 }
 
-static bool tune_words(const ejk_kernel *kernel, int count, char **words, const option *own,
-                       const tune_options *wish) {
+static int tune_words(const ejk_kernel *kernel, int count, char **words, const option *own,
+                      const void *wanted) {
+    const tune_options *wish = wanted;
     op_call call;
-    if (!call_open(kernel, &call)) return false;
+    if (!call_open(kernel, &call)) return FAILED;
     const field_flags fields = {kernel, call.args, NULL};
     bool done = options_parse(count, words, own, &fields);
     if (done && wish->recorded)
@@ -216,7 +215,7 @@ static bool tune_words(const ejk_kernel *kernel, int count, char **words, const 
         done = complain("tune chooses the configuration, but --%s is given", config->name);
     done = done && tune(wish, &call);
     call_close(&call);
-    return done;
+    return done ? DONE : FAILED;
 }
 
 static bool tune_file(int count, char **words, const option *own, const tune_options *wish) {
@@ -238,44 +237,11 @@ static bool tune_file(int count, char **words, const option *own, const tune_opt
     return tune(wish, NULL);
 }
 
-static int find_and_tune(int count, char **words, const option *own, const tune_options *wish) {
-    bool help = options_ask_help(count, words);
-    if (count == 0 || words[0][0] == '-')
-        return help ? print_help(NULL, own) : tune_file(count, words, own, wish) ? DONE : FAILED;
-    ejk_context *catalogue;
-    const ejk_kernel *kernel;
-    int status = FAILED;
-    if (!open_catalogue(&catalogue)) return FAILED;
-    if (call_operation("tune", catalogue, count, words, &kernel)) {
-        if (help)
-            status = print_help(kernel, own);
-        else if (tune_words(kernel, count - 1, words + 1, own, wish))
-            status = DONE;
-    }
-    ejk_context_destroy(catalogue);
-    return status;
-}
-
 int tune_command(int count, char **words) {
     tune_options wish = {.budget = 0};
-    call_words *call = &wish.call;
     const option own[] = {
-        {"shape", OPTION_TEXT, &call->shape, "SIZES", "sizes of the symbols"},
-        {"dtype", OPTION_TEXT, &call->dtype, "TYPE", "element type of the inputs; default f32"},
-        {"with", OPTION_TEXT, &call->with, "NAMES", "optional tensors, as bias,softmax_aux"},
-        {"layout", OPTION_TEXT, &call->layout, "ORDER", "bthd (default), or bhtd: heads first"},
-        {"lengths", OPTION_TEXT, &call->data.lengths, "LENGTHS",
-         "packed sequences in place of B, T and S: 4096,63x16 (one, and 63 of 16), 64x1-2048 "
-         "(random)"},
-        {"alive", OPTION_NUMBER, &call->data.alive, "PART",
-         "blocks of a MaskInfo to visit, as 0.1; the others are empty"},
-        {"block", OPTION_COUNT, &call->data.block, "N",
-         "queries and keys of such a block; default 128"},
-        {"platform", OPTION_TEXT, &call->platform, "NAME", "auto, simd or reference"},
+        CALL_OPTIONS(&wish.call),
         {"recorded", OPTION_TEXT, &wish.recorded, "FILE", "the calls of a recording instead"},
-        {"threads", OPTION_COUNT, &call->threads, "N",
-         "threads; default EJKERNEL_NUM_THREADS or all"},
-        {"isa", OPTION_TEXT, &call->isa, "TIER", "highest instruction-set tier, as avx2"},
         {"budget", OPTION_TIME, &wish.budget, "TIME", "for a call, as 500ms or 2m; default 10s"},
         {"backward", OPTION_ALONE, &wish.backward, "", "tune the gradients' computation"},
         {"candidates", OPTION_TEXTS, &wish.candidates, "JSON",
@@ -287,7 +253,12 @@ int tune_command(int count, char **words) {
         {"help", OPTION_ALONE, &wish.help, "", "this text"},
         {.name = NULL}};
     if (!options_texts(count, &wish.candidates)) return FAILED;
-    int status = find_and_tune(count, words, own, &wish);
+    const op_command command = {"tune", print_help, tune_words};
+    int status;
+    if (!options_ask_help(count, words) && (count == 0 || words[0][0] == '-'))
+        status = tune_file(count, words, own, &wish) ? DONE : FAILED;
+    else
+        status = call_command(&command, count, words, own, &wish);
     free(wish.candidates.items);
     return status;
 }

@@ -42,6 +42,23 @@ static inline int64_t ejki_round_up(int64_t a, int64_t b) {
     return ejki_cdiv(a, b) * b;
 }
 
+/* A constant that a list of X(name, number, text) declares; LIST(EJKI_NAMED) makes a table of them. */
+typedef struct ejki_named {
+    int64_t number;
+    const char *name, *text;
+} ejki_named;
+#define EJKI_NAMED(name, number, text) {number, #name, text},
+
+/* The constant of a number; `otherwise` if there is none. */
+static inline ejki_named ejki_named_of(const ejki_named *list, size_t count, int64_t number,
+                                       const char *otherwise) {
+    for (size_t i = 0; i < count; i++)
+        if (list[i].number == number) return list[i];
+    return (ejki_named){number, otherwise, otherwise};
+}
+#define EJKI_NAMED_OF(list, number, otherwise)                                                     \
+    ejki_named_of(list, sizeof list / sizeof *list, number, otherwise)
+
 /*
  * Uninitialised memory at a multiple of 64 bytes, freed with free(); NULL if there is none. From 2 MiB on it
  * lies in large pages where the system grants them, which saves misses of the address cache.

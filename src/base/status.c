@@ -9,24 +9,14 @@
 
 static _Thread_local char last_error[1024];
 
+static const ejki_named statuses[] = {EJK_STATUS_LIST(EJKI_NAMED)};
+
 const char *ejk_status_name(ejk_status status) {
-    switch (status) {
-#define STATUS_NAME(name, number, text)                                                            \
-    case EJK_STATUS_##name: return #name;
-        EJK_STATUS_LIST(STATUS_NAME)
-#undef STATUS_NAME
-    }
-    return "UNKNOWN";
+    return EJKI_NAMED_OF(statuses, status, "UNKNOWN").name;
 }
 
 const char *ejk_status_message(ejk_status status) {
-    switch (status) {
-#define STATUS_TEXT(name, number, text)                                                            \
-    case EJK_STATUS_##name: return text;
-        EJK_STATUS_LIST(STATUS_TEXT)
-#undef STATUS_TEXT
-    }
-    return "not a status of this library";
+    return EJKI_NAMED_OF(statuses, status, "not a status of this library").text;
 }
 
 const char *ejk_last_error(void) {

@@ -13,21 +13,11 @@ ejk_splash_reason ejk_splash_last_reason(void) {
 }
 
 const char *ejk_splash_reason_name(ejk_splash_reason reason) {
-    switch (reason) {
-#define NAME(name, number, text)                                                                   \
-    case EJK_SPLASH_REASON_##name: return text;
-        EJK_SPLASH_REASON_LIST(NAME)
-#undef NAME
-    }
-    return "";
+    static const ejki_named reasons[] = {EJK_SPLASH_REASON_LIST(EJKI_NAMED)};
+    return EJKI_NAMED_OF(reasons, reason, "").text;
 }
 
 const char *ejk_splash_mask_kind_name(ejk_splash_mask_kind kind) {
-    switch (kind) {
-#define NAME(name, number, text)                                                                   \
-    case EJK_SPLASH_MASK_##name: return text;
-        EJK_SPLASH_MASK_LIST(NAME)
-#undef NAME
-    }
-    return "unknown";
+    static const ejki_named kinds[] = {EJK_SPLASH_MASK_LIST(EJKI_NAMED)};
+    return EJKI_NAMED_OF(kinds, kind, "unknown").text;
 }

@@ -233,7 +233,7 @@ const ejk_kernel ejk_blocksparse_attention_vjp_kernel = {
     .prepare = prepare_vjp,
     .bind = bind_vjp,
     .heuristic_cfg = ejki_blocksparse_vjp_heuristic_cfg,
-    .candidate_cfgs = ejki_flash_vjp_candidate_cfgs,
+    .candidate_cfgs = ejki_blocksparse_vjp_candidate_cfgs,
     .cost = ejki_blocksparse_vjp_cost,
     .forward = &ejk_blocksparse_attention_kernel,
 };

@@ -36,9 +36,38 @@ void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *
     params->kv_blocksize.value = ejki_min(params->kv_blocksize.value, p->pattern.block_kv);
 }
 
+static bool is_within(const ejki_pattern *pattern, int64_t rows, ejk_opt_int q, ejk_opt_int kv) {
+    return q.value <= rows && kv.value <= pattern->block_kv;
+}
+
+/* Takes out what is larger than a block: a kernel would compute by the block's size anyway. */
+static void keep_within(const ejki_flash_problem *p, bool backward,
+                        ejk_blocksparse_attention_config *list, int32_t *count) {
+    const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
+    int32_t kept = 0;
+    for (int32_t i = 0; p->pattern.planes > 0 && i < *count; i++) {
+        const ejk_fwd_params *fwd = &list[i].fwd_params;
+        const ejk_bwd_params *bwd = &list[i].bwd_params;
+        if (backward ? is_within(&p->pattern, rows, bwd->q_blocksize, bwd->kv_blocksize)
+                     : is_within(&p->pattern, rows, fwd->q_blocksize, fwd->kv_blocksize))
+            list[kept++] = list[i];
+    }
+    if (p->pattern.planes > 0) *count = kept;
+}
+
 ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                            int32_t capacity, int32_t *count) {
-    return ejki_flash_candidate_cfgs(invocation, configs, capacity, count);
+    EJKI_TRY(ejki_flash_candidate_cfgs(invocation, configs, capacity, count));
+    keep_within(invocation->problem, false, configs, count);
+    return EJK_OK;
+}
+
+ejk_status ejki_blocksparse_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                               int32_t capacity, int32_t *count) {
+    const ejki_blocksparse_vjp_problem *v = invocation->problem;
+    EJKI_TRY(ejki_flash_vjp_candidate_cfgs(invocation, configs, capacity, count));
+    keep_within(&v->flash.forward, true, configs, count);
+    return EJK_OK;
 }
 
 /* Blocks count as alive as far as the shape of the grids lets them be: what their entries say is data. */

@@ -38,6 +38,8 @@ void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *conf
 void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config);
 ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                            int32_t capacity, int32_t *count);
+ejk_status ejki_blocksparse_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                               int32_t capacity, int32_t *count);
 void ejki_blocksparse_cost(const void *problem, ejk_cost *cost);
 void ejki_blocksparse_vjp_cost(const void *problem, ejk_cost *cost);
 

@@ -5,8 +5,6 @@
 #include "kernels/flash_attention/dropout.h"
 #include "kernels/flash_attention/reference_row.h"
 
-#include <ejkernel/registry.h>
-
 /* Writes a row; keys that positions hide have weight 0. `scratch` has room for its scores. */
 static void compute(const ejki_attention_problem *a, reference_row *row, double *scratch) {
     const ejki_flash_problem *p = &a->flash;
@@ -74,18 +72,4 @@ static ejk_status run(const ejk_run *run) {
     return EJK_OK;
 }
 
-#define REFERENCE(type, element)                                                                   \
-    {                                                                                              \
-        .algorithm = "attention_weights", .name = type "/reference",                               \
-        .platform = EJK_PLATFORM_REFERENCE, .backend = EJK_BACKEND_ANY, .isa = EJK_ISA_SCALAR,     \
-        .dtype = element, .version = 1, .prepare = prepare, .run = run                             \
-    }
-
-extern const ejk_implementation ejki_attention_weights_f32_reference;
-extern const ejk_implementation ejki_attention_weights_f64_reference;
-extern const ejk_implementation ejki_attention_weights_bf16_reference;
-extern const ejk_implementation ejki_attention_weights_f16_reference;
-const ejk_implementation ejki_attention_weights_f32_reference = REFERENCE("f32", EJK_DTYPE_F32);
-const ejk_implementation ejki_attention_weights_f64_reference = REFERENCE("f64", EJK_DTYPE_F64);
-const ejk_implementation ejki_attention_weights_bf16_reference = REFERENCE("bf16", EJK_DTYPE_BF16);
-const ejk_implementation ejki_attention_weights_f16_reference = REFERENCE("f16", EJK_DTYPE_F16);
+REFERENCES(attention_weights, "attention_weights", run)

@@ -157,21 +157,5 @@ static ejk_status run_vjp(const ejk_run *run) {
     return EJK_OK;
 }
 
-#define REFERENCE(operation, type, element, function)                                              \
-    {                                                                                              \
-        .algorithm = operation, .name = type "/reference", .platform = EJK_PLATFORM_REFERENCE,     \
-        .backend = EJK_BACKEND_ANY, .isa = EJK_ISA_SCALAR, .dtype = element, .version = 1,         \
-        .prepare = prepare, .run = function                                                        \
-    }
-#define BOTH(type, element)                                                                        \
-    extern const ejk_implementation ejki_attention_merge_##type##_reference;                       \
-    extern const ejk_implementation ejki_attention_merge_vjp_##type##_reference;                   \
-    const ejk_implementation ejki_attention_merge_##type##_reference =                             \
-        REFERENCE("attention_merge", #type, element, run);                                         \
-    const ejk_implementation ejki_attention_merge_vjp_##type##_reference =                         \
-        REFERENCE("attention_merge_vjp", #type, element, run_vjp)
-
-BOTH(f32, EJK_DTYPE_F32);
-BOTH(f64, EJK_DTYPE_F64);
-BOTH(bf16, EJK_DTYPE_BF16);
-BOTH(f16, EJK_DTYPE_F16);
+REFERENCES(attention_merge, "attention_merge", run)
+REFERENCES(attention_merge_vjp, "attention_merge_vjp", run_vjp)

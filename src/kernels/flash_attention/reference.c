@@ -12,8 +12,6 @@
 #include "kernels/flash_attention/reference_row.h"
 #include "kernels/flash_attention/sequences.h"
 
-#include <ejkernel/registry.h>
-
 /* Weights of dropped keys become 0, those of the others larger. */
 static void drop(const reference_row *row, double *weights) {
     const ejki_flash_problem *p = row->problem;
@@ -131,18 +129,4 @@ static ejk_status run(const ejk_run *run) {
     return EJK_OK;
 }
 
-#define REFERENCE(type, element)                                                                   \
-    {                                                                                              \
-        .algorithm = "flash_attention", .name = type "/reference",                                 \
-        .platform = EJK_PLATFORM_REFERENCE, .backend = EJK_BACKEND_ANY, .isa = EJK_ISA_SCALAR,     \
-        .dtype = element, .version = 1, .prepare = prepare, .run = run                             \
-    }
-
-extern const ejk_implementation ejki_flash_attention_f32_reference;
-extern const ejk_implementation ejki_flash_attention_f64_reference;
-extern const ejk_implementation ejki_flash_attention_bf16_reference;
-extern const ejk_implementation ejki_flash_attention_f16_reference;
-const ejk_implementation ejki_flash_attention_f32_reference = REFERENCE("f32", EJK_DTYPE_F32);
-const ejk_implementation ejki_flash_attention_f64_reference = REFERENCE("f64", EJK_DTYPE_F64);
-const ejk_implementation ejki_flash_attention_bf16_reference = REFERENCE("bf16", EJK_DTYPE_BF16);
-const ejk_implementation ejki_flash_attention_f16_reference = REFERENCE("f16", EJK_DTYPE_F16);
+REFERENCES(flash_attention, "flash_attention", run)

@@ -9,6 +9,8 @@
 
 #include "kernels/flash_attention/problem.h"
 
+#include <ejkernel/registry.h>
+
 #include <math.h>
 #include <string.h>
 
@@ -169,5 +171,23 @@ static inline double row_add_sinks(const reference_row *row, double sum, double 
     *max = all;
     return sum;
 }
+
+/* The references of an operation, by the prepare() and a function of the file that says this. */
+#define REFERENCE(symbol, operation, function, type, element)                                      \
+    extern const ejk_implementation ejki_##symbol##_reference;                                     \
+    const ejk_implementation ejki_##symbol##_reference = {.algorithm = operation,                  \
+                                                          .name = type "/reference",               \
+                                                          .platform = EJK_PLATFORM_REFERENCE,      \
+                                                          .backend = EJK_BACKEND_ANY,              \
+                                                          .isa = EJK_ISA_SCALAR,                   \
+                                                          .dtype = EJK_DTYPE_##element,            \
+                                                          .version = 1,                            \
+                                                          .prepare = prepare,                      \
+                                                          .run = function};
+#define REFERENCES(symbol, operation, function)                                                    \
+    REFERENCE(symbol##_f32, operation, function, "f32", F32)                                       \
+    REFERENCE(symbol##_f64, operation, function, "f64", F64)                                       \
+    REFERENCE(symbol##_bf16, operation, function, "bf16", BF16)                                    \
+    REFERENCE(symbol##_f16, operation, function, "f16", F16)
 
 #endif

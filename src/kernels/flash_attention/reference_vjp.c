@@ -13,8 +13,6 @@
 #include "kernels/flash_attention/reference_row.h"
 #include "kernels/flash_attention/sequences.h"
 
-#include <ejkernel/registry.h>
-
 /* Doubles of a worker: a row's weights, slopes and dZ, and sums of its key head's gradients. */
 typedef struct layout {
     int64_t weights, slopes, scores; /* [S] each */
@@ -256,19 +254,4 @@ static ejk_status run(const ejk_run *run) {
     return EJK_OK;
 }
 
-#define REFERENCE(type, element)                                                                   \
-    {                                                                                              \
-        .algorithm = "flash_attention_vjp", .name = type "/reference",                             \
-        .platform = EJK_PLATFORM_REFERENCE, .backend = EJK_BACKEND_ANY, .isa = EJK_ISA_SCALAR,     \
-        .dtype = element, .version = 1, .prepare = prepare, .run = run                             \
-    }
-
-extern const ejk_implementation ejki_flash_attention_vjp_f32_reference;
-extern const ejk_implementation ejki_flash_attention_vjp_f64_reference;
-extern const ejk_implementation ejki_flash_attention_vjp_bf16_reference;
-extern const ejk_implementation ejki_flash_attention_vjp_f16_reference;
-const ejk_implementation ejki_flash_attention_vjp_f32_reference = REFERENCE("f32", EJK_DTYPE_F32);
-const ejk_implementation ejki_flash_attention_vjp_f64_reference = REFERENCE("f64", EJK_DTYPE_F64);
-const ejk_implementation ejki_flash_attention_vjp_bf16_reference =
-    REFERENCE("bf16", EJK_DTYPE_BF16);
-const ejk_implementation ejki_flash_attention_vjp_f16_reference = REFERENCE("f16", EJK_DTYPE_F16);
+REFERENCES(flash_attention_vjp, "flash_attention_vjp", run)

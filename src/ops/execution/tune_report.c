@@ -7,23 +7,13 @@
 #include <stdlib.h>
 
 const char *ejk_tune_verdict_name(ejk_tune_verdict verdict) {
-    switch (verdict) {
-#define VERDICT_NAME(name, number, text)                                                           \
-    case EJK_TUNE_VERDICT_##name: return text;
-        EJK_TUNE_VERDICT_LIST(VERDICT_NAME)
-#undef VERDICT_NAME
-    }
-    return "unknown";
+    static const ejki_named verdicts[] = {EJK_TUNE_VERDICT_LIST(EJKI_NAMED)};
+    return EJKI_NAMED_OF(verdicts, verdict, "unknown").text;
 }
 
 const char *ejk_tune_phase_name(ejk_tune_phase phase) {
-    switch (phase) {
-#define PHASE_NAME(name, number, text)                                                             \
-    case EJK_TUNE_PHASE_##name: return text;
-        EJK_TUNE_PHASE_LIST(PHASE_NAME)
-#undef PHASE_NAME
-    }
-    return "unknown";
+    static const ejki_named phases[] = {EJK_TUNE_PHASE_LIST(EJKI_NAMED)};
+    return EJKI_NAMED_OF(phases, phase, "unknown").text;
 }
 
 bool ejk_tune_report_is_settled(const ejk_tune_report *report) {
