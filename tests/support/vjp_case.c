@@ -230,18 +230,24 @@ static void place_gradients(struct vjp_case *c, struct random *r) {
         const int64_t batch = t->bias_batch ? p->batch : 1,
                       queries = t->bias_queries ? p->queries : 1;
         const int64_t heads = t->bias_heads ? p->query_heads : 1;
-        const int64_t stride = p->keys + (random_chance(r, 0.3) ? 3 : 0);
+        const bool aligned = random_chance(r, 0.5); /* rows that may be streamed */
+        const int64_t stride = aligned                 ? (p->keys + 15) / 16 * 16
+                               : random_chance(r, 0.3) ? p->keys + 3
+                                                       : p->keys;
         c->rows[VJP_BIAS] = batch * heads * queries;
         c->width[VJP_BIAS] = p->keys;
         v->d_bias = (ejki_bias_gradient){.stride_t = queries == 1 ? 0 : stride,
                                          .stride_h = heads == 1 ? 0 : stride * queries,
                                          .stride_b = batch == 1 ? 0 : stride * queries * heads};
-        if (v->wants_bias)
-            v->d_bias.data = place(&c->gradient[VJP_BIAS], r,
-                                   c->rows[VJP_BIAS] > 0 && p->keys > 0
-                                       ? stride * (c->rows[VJP_BIAS] - 1) + p->keys
-                                       : 0,
-                                   p->dtype);
+        const int64_t count =
+            c->rows[VJP_BIAS] > 0 && p->keys > 0 ? stride * (c->rows[VJP_BIAS] - 1) + p->keys : 0;
+        if (v->wants_bias && aligned) {
+            const size_t bytes = (size_t)count * ejk_dtype_size(p->dtype);
+            guarded_create(&c->gradient[VJP_BIAS], bytes, GUARDED_END, (64 - bytes % 64) % 64);
+            v->d_bias.data = c->gradient[VJP_BIAS].data;
+        } else if (v->wants_bias) {
+            v->d_bias.data = place(&c->gradient[VJP_BIAS], r, count, p->dtype);
+        }
     }
     if (p->has_sinks) {
         c->rows[VJP_SINKS] = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;

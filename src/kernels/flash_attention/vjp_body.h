@@ -291,9 +291,10 @@ static void vjp_blank_tiles(const vjp_worker *w) {
             for (end = first; end < w->panels && tile->any[end] == 0;) end++;
             if (first == end) continue;
             const int64_t key = w->key + first * TILE_COLUMNS;
+            const int64_t count = ejki_min(w->key + end * TILE_COLUMNS, w->key_end) - key;
             for (int64_t i = tile->first; i < tile->first + tile->rows; i++)
-                vjp_blank_bias(&w->block, &w->block.row[i], key,
-                               ejki_min(w->key + end * TILE_COLUMNS, w->key_end));
+                vjp_blank_bias(vjp_bias_place(&w->block, &w->block.row[i], key),
+                               count * element_size(w->own.forward.dtype), w->block.bias_streams);
         }
 }
 
@@ -432,7 +433,7 @@ static void vjp_work(void *argument, int64_t index) {
     vjp_bind(&w, shared, index);
     for (;;) {
         const int64_t next = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
-        if (next >= count) return;
+        if (next >= count) break;
         if (joins) {
             vjp_joint(&w, next % t->joints, next / t->joints);
         } else {
@@ -440,6 +441,7 @@ static void vjp_work(void *argument, int64_t index) {
             vjp_task(&w, task.sequence, task.kv_head, task.key_block);
         }
     }
+    v_streamed();
 }
 
 /* ---- The implementation ---------------------------------------------------------------------------- */

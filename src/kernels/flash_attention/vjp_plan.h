@@ -27,6 +27,7 @@ typedef struct vjp_plan {
     int64_t tasks, most_workers;
     int64_t bias_rows; /* of d_bias */
     bool bias_once;    /* its elements are of one row and key each */
+    bool bias_streams; /* and rows of it begin where memory's lines do: nobody reads them soon */
     bool wants_slopes;
     bool joins_batches, joins_heads;  /* a task takes all of them, one after the other */
     int64_t joints;                   /* then: tasks of a block of keys */
@@ -109,6 +110,9 @@ static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
     t->bias_once = v->wants_bias && (bias->stride_b || p->batch == 1) &&
                    (bias->stride_h || p->query_heads == 1) && (bias->stride_t || p->queries == 1);
     t->bias_rows = vjp_bias_rows(v);
+    t->bias_streams = t->bias_once && p->dtype == EJK_DTYPE_F32 && p->pattern.planes == 0 &&
+                      ((uintptr_t)bias->data % 64 | (uint64_t)bias->stride_b % 16 |
+                       (uint64_t)bias->stride_h % 16 | (uint64_t)bias->stride_t % 16) == 0;
     if (!v->wants_bias || p->dtype == EJK_DTYPE_F32 || t->bias_once) return;
     t->bias_heads = bias->stride_h ? p->group : 1;
     t->bias_queries = bias->stride_t ? p->queries : 1;

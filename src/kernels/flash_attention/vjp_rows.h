@@ -125,12 +125,14 @@ static void vjp_begin(void *argument, int64_t index) {
                                n / queries / heads * bias->stride_b + head * bias->stride_h +
                                    query * bias->stride_t);
         const vjp_range written = vjp_bias_written(t, p, query, head);
-        memset(row, 0, (size_t)(written.first * element_size(p->dtype)));
-        memset(element_at(p->dtype, row, written.end), 0,
-               (size_t)((p->keys - written.end) * element_size(p->dtype)));
+        const int64_t size = element_size(p->dtype);
+        vjp_blank_bias(row, written.first * size, t->bias_streams);
+        vjp_blank_bias(element_at(p->dtype, row, written.end), (p->keys - written.end) * size,
+                       t->bias_streams);
     }
     vjp_each_row(shared, index, vjp_begin_rows);
     ejki_flash_vjp_clear(v, index, shared->workers);
+    v_streamed();
 }
 
 static void vjp_end_rows(const vjp_shared *shared, const ejki_flash_vjp_problem *own,

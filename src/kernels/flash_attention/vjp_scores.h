@@ -70,15 +70,16 @@ static inline void *vjp_bias_place(const vjp_block *block, const flash_row *r, i
     return block->bias + row * block->bias_keys + (key - block->bias_key);
 }
 
-/* Writes 0 to a row's places of keys [key, end) in the gradient of the bias. */
-static inline void vjp_blank_bias(const vjp_block *block, const flash_row *r, int64_t key,
-                                  int64_t end) {
-    memset(vjp_bias_place(block, r, key), 0,
-           (size_t)((end - key) * element_size(block->problem->forward.dtype)));
+/* Writes 0 to some bytes of the gradient of the bias. Streaming begins at a place of which it may. */
+static inline void vjp_blank_bias(void *at, int64_t bytes, bool streams) {
+    float *place = at;
+    for (; streams && bytes >= (int64_t)sizeof(vf); bytes -= (int64_t)sizeof(vf), place += VL)
+        v_stream(place, v_zero());
+    memset(place, 0, (size_t)bytes);
 }
 
 /* What becomes of slopes in the gradient of the bias. */
-enum { VJP_NO_BIAS, VJP_BIAS_ADDS, VJP_BIAS_STORES };
+enum { VJP_NO_BIAS, VJP_BIAS_ADDS, VJP_BIAS_STORES, VJP_BIAS_STREAMS };
 
 /* Products of a tile, multiplied by what dropout says, become slopes; those of the bias go to its gradient. */
 static inline __attribute__((always_inline)) void
@@ -95,7 +96,9 @@ vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_blo
         EJKI_UNROLL for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
             vf slope = v_mul(v_load(weight + j), v_sub(v_load(row + j), delta));
             slope = v_where(slope, seen >> j);
-            if (mode && left > j) {
+            if (mode == VJP_BIAS_STREAMS) {
+                v_stream((float *)(void *)bias + j, slope);
+            } else if (mode && left > j) {
                 char *at = element_at(dtype, bias, j);
                 vf sum = slope;
                 if (mode == VJP_BIAS_ADDS) sum = v_add(v_widen_some(dtype, at, left - j), slope);
@@ -136,6 +139,8 @@ vjp_bend_to_bias(const bool capped, const vjp_block *block, const vjp_tile *tile
         vjp_bend(capped, VJP_NO_BIAS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
     else if (!block->bias_once)
         vjp_bend(capped, VJP_BIAS_ADDS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
+    else if (block->bias_streams && block->end - block->key >= (panel + 1) * TILE_COLUMNS)
+        vjp_bend(capped, VJP_BIAS_STREAMS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
     else if (dtype == EJK_DTYPE_F32)
         vjp_bend(capped, VJP_BIAS_STORES, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
     else

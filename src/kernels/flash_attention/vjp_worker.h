@@ -55,6 +55,7 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
                            .most_panels = t->keys / TILE_COLUMNS,
                            .bias = t->bias_heads > 0 ? memory + t->bias_at : NULL,
                            .bias_once = t->bias_once,
+                           .bias_streams = t->bias_streams,
                            .bias_step = t->bias_queries};
     w->block.tile->any = (uint32_t *)(void *)(memory + t->words_at);
     const ejki_flash_vjp_problem *v = shared->problem;

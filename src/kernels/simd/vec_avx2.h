@@ -24,6 +24,12 @@ static inline vf v_load(const float *p) {
 static inline void v_store(float *p, vf v) {
     _mm256_storeu_ps(p, v);
 }
+static inline void v_stream(float *p, vf v) {
+    _mm256_stream_ps(p, v);
+}
+static inline void v_streamed(void) {
+    _mm_sfence();
+}
 /* Lane indices, and lanes below n as a mask. */
 static inline __m256i v_lanes(void) {
     return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

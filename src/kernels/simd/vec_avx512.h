@@ -3,6 +3,8 @@
  * The vector vocabulary on AVX-512 (F, BW, DQ, VL). One of four headers with the same words; bodies are
  * written against the words only. What each word means:
  *   v_load/v_store       VL floats at any address
+ *   v_stream             the same to an aligned address, past the caches where there is such a store; other
+ *                        threads may read it after v_streamed()
  *   v_load_first/v_store_first   the first n of them, 0 ≤ n ≤ VL; nothing beyond is touched, the rest is 0
  *   v_fma(a, b, c)       a * b + c, rounded once where the hardware can
  *   v_fma_one(p, b, c)   p[0] * b + c
@@ -45,6 +47,12 @@ static inline vf v_load(const float *p) {
 }
 static inline void v_store(float *p, vf v) {
     _mm512_storeu_ps(p, v);
+}
+static inline void v_stream(float *p, vf v) {
+    _mm512_stream_ps(p, v);
+}
+static inline void v_streamed(void) {
+    _mm_sfence();
 }
 static inline __mmask16 v_first(int64_t n) {
     return (__mmask16)((1u << n) - 1u);

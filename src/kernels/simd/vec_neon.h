@@ -24,6 +24,10 @@ static inline vf v_load(const float *p) {
 static inline void v_store(float *p, vf v) {
     vst1q_f32(p, v);
 }
+static inline void v_stream(float *p, vf v) {
+    v_store(p, v);
+}
+static inline void v_streamed(void) {}
 static inline vf v_load_first(const float *p, int64_t n) {
     float lanes[VL] = {0};
     memcpy(lanes, p, (size_t)n * sizeof *p);

@@ -32,6 +32,10 @@ static inline vf v_load(const float *p) {
 static inline void v_store(float *p, vf v) {
     memcpy(p, &v, sizeof v);
 }
+static inline void v_stream(float *p, vf v) {
+    v_store(p, v);
+}
+static inline void v_streamed(void) {}
 static inline vf v_load_first(const float *p, int64_t n) {
     vf v = {0};
     memcpy(&v, p, (size_t)n * sizeof *p);
