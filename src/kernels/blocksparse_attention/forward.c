@@ -14,6 +14,14 @@ static const ejk_parameter parameters[] = {
     {"kv_blocksize", 1, 512, 1, 256, "keys packed at a time, at most those of a block"},
 };
 
+/* On AMX blocks are packed together, so many that lie apart as well as a part of one. */
+#if defined(__x86_64__)
+static const ejk_parameter amx_parameters[] = {
+    {"q_blocksize", 1, 65536, 1, 1024, "query rows of a task, at most those of a block"},
+    {"kv_blocksize", 1, 2048, 1, 1024, "keys packed at a time, of one or more blocks"},
+};
+#endif
+
 static ejk_status run_checked(const ejk_implementation *dense, const ejk_run *run) {
     const ejki_flash_problem *p = run->problem;
     EJKI_TRY(ejki_pattern_check(p, &p->pattern));
@@ -53,6 +61,7 @@ static ejk_status run_checked(const ejk_implementation *dense, const ejk_run *ru
     BLOCKSPARSE(symbol, id, SCALAR, element, REFERENCE, ANY, NULL, 0)
 
 #if defined(__x86_64__)
+BLOCKSPARSE(bf16_amx_tile, "bf16/amx/matrix", AMX, BF16, SIMD, CPU, amx_parameters, 2)
 TILES(AVX512, avx512)
 TILES(AVX2, avx2)
 #elif defined(__aarch64__)

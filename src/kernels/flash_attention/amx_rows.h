@@ -148,6 +148,20 @@ static inline __m512i amx_any_weights(const amx_exp *e, const float *scores, flo
                                  _mm512_set1_epi16(0x7fc0));
 }
 
+/* Clears those of a row's 32 weights, and of `rest` if it is not NULL, that dropout does not keep. */
+static inline void amx_drop(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                            uint16_t *weights, uint16_t *rest) {
+    float keep[AMX_CHUNK];
+    const __m512i all = _mm512_set1_epi32(-1);
+    _mm512_storeu_si512(keep, all);
+    _mm512_storeu_si512(keep + VL, all);
+    flash_drop(p, r, key, AMX_CHUNK, keep);
+    const __m512i kept =
+        _mm512_packs_epi32(_mm512_loadu_si512(keep), _mm512_loadu_si512(keep + VL));
+    _mm512_store_si512(weights, _mm512_and_si512(_mm512_load_si512(weights), kept));
+    if (rest) _mm512_store_si512(rest, _mm512_and_si512(_mm512_load_si512(rest), kept));
+}
+
 /* The largest of a row's 32 scores, -inf if there is none; NaN is passed over. */
 static inline float amx_row_top(const float *scores) {
     return flash_maximum(scores, AMX_CHUNK);
@@ -199,6 +213,7 @@ static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r
             *flash_at(&p->row_max, r) = (float)(maximum * flash_correction(p) * LN_2);
         if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum;
     }
+    if (p->dropout > 0) end.factor *= (float)ejki_dropout_factor(p->dropout);
     const int64_t at =
         r->batch * p->out.stride_b + r->query * p->out.stride_t + r->head * p->out.stride_h;
     const vf factor = v_set1(end.factor);
