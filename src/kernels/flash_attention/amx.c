@@ -58,6 +58,8 @@ typedef struct amx_state {
     amx_exp exp;
     uint16_t *query, *keys, *values, *weights, *ones;
     float *sums, *lanes, *scores, *reference, *maximum, *base;
+    float
+        *rounded; /* with dropout: sums of weights as they were rounded, none left out; as lanes */
     flash_row *row;
     amx_tile *tile;
     amx_task task;
@@ -94,6 +96,7 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
     s->maximum = s->reference + t->rows;
     s->base = s->maximum + t->rows;
     s->lanes = (float *)(void *)(memory + t->lane_at);
+    s->rounded = s->lanes + t->rows * VL;
     s->query = (uint16_t *)(void *)(memory + t->query_at);
     s->sums = (float *)(void *)(memory + t->sum_at);
     s->keys = (uint16_t *)(void *)(memory + t->key_at);
@@ -195,6 +198,10 @@ static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *sp
         v_store(sum, v_mul(v_load(sum), v_set1(factor)));
     }
     *lanes = v_mul(*lanes, v_set1(factor));
+    if (s->drops) {
+        float *rounded = s->rounded + row * VL;
+        v_store(rounded, v_mul(v_load(rounded), v_set1(factor)));
+    }
     _mm512_store_si512(amx_weights_of(s, row, chunk), amx_weigh(s, row, chunk, scores, lanes));
     return true;
 }
@@ -206,6 +213,18 @@ static __attribute__((noinline)) void amx_raise_rows(amx_state *s, const amx_spa
     for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK)
         if (amx_overflows(_mm512_load_si512(amx_weights_of(s, i, chunk))))
             amx_raise(s, span, i, chunk, scores, &unused);
+}
+
+/* A row's weights of a chunk join the sum of all, then those that are dropped become 0. */
+static void amx_drop(amx_state *s, int64_t row, int64_t chunk) {
+    const __m512i kept = amx_kept(s->problem, &s->row[row], s->chunk[chunk].key);
+    uint16_t *weights = amx_weights_of(s, row, chunk), *rest = amx_rest_of(s, row, chunk);
+    float *rounded = s->rounded + row * VL;
+    v_store(rounded, v_add(v_load(rounded), amx_sum_weights(weights)));
+    amx_clear_weights(weights, kept);
+    if (!s->split) return;
+    v_store(rounded, v_add(v_load(rounded), amx_sum_weights(rest)));
+    amx_clear_weights(rest, kept);
 }
 
 static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const amx_span *span,
@@ -220,9 +239,7 @@ static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const am
             if (amx_raise(s, span, i, chunk, scores, &raised)) lanes = raised;
         }
         v_store(s->lanes + i * VL, lanes);
-        if (s->drops)
-            amx_drop(s->problem, &s->row[i], s->chunk[chunk].key, amx_weights_of(s, i, chunk),
-                     s->split ? amx_rest_of(s, i, chunk) : NULL);
+        if (s->drops) amx_drop(s, i, chunk);
     }
 }
 
@@ -358,6 +375,7 @@ static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) 
     s->tile[row / AMX_ROWS].top = amx_top(top);
     memset(amx_sum(s, row, 0), 0, (size_t)sums * sizeof(float));
     if (s->precise) memset(s->lanes + row * VL, 0, AMX_ROWS * VL * sizeof(float));
+    if (s->drops) memset(s->rounded + row * VL, 0, AMX_ROWS * VL * sizeof(float));
 }
 
 /* Writes a row tile's results. */
@@ -365,10 +383,11 @@ static __attribute__((noinline)) void amx_end_tile(amx_state *s, int64_t row) {
     const amx_plan *t = s->plan;
     const int64_t end = ejki_min(row + AMX_ROWS, s->task.rows);
     for (int64_t i = row; i < end; i++) {
-        const float rounded = *amx_sum(s, i, t->wide * 16);
-        const float own = s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded;
+        const float rounded =
+            s->drops ? v_sum(v_load(s->rounded + i * VL)) : *amx_sum(s, i, t->wide * 16);
         amx_write_row(s->problem, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->reference[i],
-                      s->maximum[i], own, s->drops ? own : rounded);
+                      s->maximum[i], s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded,
+                      rounded);
     }
     s->tile[row / AMX_ROWS].ended = true;
 }

@@ -72,7 +72,7 @@ static inline void amx_lay_out(const ejki_flash_problem *p, amx_plan *t) {
     t->weight_at = amx_reserve(&at, (p->normalize ? 1 : 2) * AMX_ROWS * AMX_PART, element);
     t->ones_at = amx_reserve(&at, AMX_ELEMENT, element);
     t->float_at = amx_reserve(&at, t->rows, 3 * real);
-    t->lane_at = amx_reserve(&at, t->rows, VL * real);
+    t->lane_at = amx_reserve(&at, t->rows, (p->dropout > 0 ? 2 : 1) * VL * real);
     t->query_at = amx_reserve(&at, t->slots * 2 * AMX_ELEMENT * element, t->steps);
     t->sum_at = amx_reserve(&at, t->slots * real, t->sums);
     t->key_at = amx_reserve(&at, keys * 32 * element, t->steps);
