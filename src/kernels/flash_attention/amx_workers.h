@@ -170,10 +170,17 @@ static ejk_status amx_run(const ejk_run *run) {
     return EJK_OK;
 }
 
+/* True if tiles would be nearly empty: sequences of a few rows and keys on average. Vectors take them faster. */
+static bool amx_is_tiny(const ejki_flash_problem *p) {
+    const int64_t sequences = p->layout == EJKI_FLASH_TOKENS ? ejki_max(1, p->batch) : 1;
+    return p->queries / sequences * p->group < 16 && p->keys / sequences < 64;
+}
+
 /* Patterns are of whole tensors, parts of packed sequences have none; and dropout counts keys by fours. */
 static bool amx_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
-    return ejki_pattern_is_empty(&p->pattern) || (p->layout == EJKI_FLASH_DENSE && p->dropout == 0);
+    if (ejki_pattern_is_empty(&p->pattern)) return !amx_is_tiny(p);
+    return p->layout == EJKI_FLASH_DENSE && p->dropout == 0;
 }
 
 static const ejk_parameter amx_parameters[] = {
