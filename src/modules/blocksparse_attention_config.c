@@ -14,14 +14,17 @@ _Static_assert(sizeof(ejk_blocksparse_attention_config) == sizeof(ejk_flash_atte
                    offsetof(ejki_blocksparse_vjp_problem, flash) == 0,
                "configurations of the same fields");
 
+/* On AMX many blocks are packed together: few rows beside many keys. */
 void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     const ejki_flash_problem *p = invocation->problem;
+    const ejk_implementation *chosen = invocation->implementation;
     ejk_fwd_params *params = &((ejk_blocksparse_attention_config *)config)->fwd_params;
     ejki_flash_heuristic_cfg(invocation, config);
     params->num_key_splits = params->blocksize_keys = (ejk_opt_int){0};
     if (p->pattern.planes == 0) return;
     const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
     params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);
+    if (chosen && chosen->isa == EJK_ISA_AMX) return;
     params->kv_blocksize.value = ejki_min(params->kv_blocksize.value, p->pattern.block_kv);
 }
 

@@ -6,14 +6,18 @@
  *     SPARSE_OPERATION            "blocksparse_attention"
  *     SPARSE_KIND                 "tile", where names of fast ones end
  *     SPARSE_TILE(element, name)  how their symbols end, both here and in flash attention
+ *     SPARSE_MATRIX               that of the one on AMX
  *     SPARSE_REFERENCE(element)   those of the reference
- *     parameters                  two of them
+ *     parameters                  two of them; on x86-64 also matrix_parameters, of the one on AMX
  *     prepare_with(), run_with()  as ejk_implementation has them, with flash attention's first
  */
 #include <ejkernel/registry.h>
 
-#define SPARSE_ENTRY(symbol, id, tier, element, technology, hardware, fits, list, count)           \
+#define SPARSE_ENTRY(symbol, id, tier, element, technology, hardware, positions, list, count)      \
     extern const ejk_implementation ejki_flash_attention_##symbol;                                 \
+    static bool fits_##symbol(const void *problem) {                                               \
+        return fits(&ejki_flash_attention_##symbol, problem, positions);                           \
+    }                                                                                              \
     static ejk_status prepare_##symbol(const void *problem, const int64_t *values,                 \
                                        int32_t threads, ejk_launch *launch) {                      \
         return prepare_with(&ejki_flash_attention_##symbol, problem, values, threads, launch);     \
@@ -32,7 +36,7 @@
         .version = 1,                                                                              \
         .parameters = list,                                                                        \
         .parameter_count = count,                                                                  \
-        .applicable = fits,                                                                        \
+        .applicable = fits_##symbol,                                                               \
         .prepare = prepare_##symbol,                                                               \
         .run = run_##symbol,                                                                       \
     };
@@ -42,7 +46,7 @@
 
 #define SPARSE_FAST(tier, name, element, type)                                                     \
     SPARSE_NAMED(SPARSE_TILE(element, name), #element "/" #name "/" SPARSE_KIND, tier, type, SIMD, \
-                 CPU, without_positions, parameters, 2)
+                 CPU, false, parameters, 2)
 #define SPARSE_TIER(tier, name)                                                                    \
     SPARSE_FAST(tier, name, f32, F32)                                                              \
     SPARSE_FAST(tier, name, bf16, BF16) SPARSE_FAST(tier, name, f16, F16)
@@ -51,11 +55,13 @@
                  NULL, NULL, 0)
 
 /* Keys that positions show need not lie side by side, as tiles have them. */
-static bool without_positions(const void *problem) {
-    return !((const ejki_flash_problem *)problem)->positions.given;
+static bool fits(const ejk_implementation *dense, const void *problem, bool positions) {
+    return (positions || !((const ejki_flash_problem *)problem)->positions.given) &&
+           (!dense->applicable || dense->applicable(problem));
 }
 
 #if defined(__x86_64__)
+SPARSE_NAMED(SPARSE_MATRIX, "bf16/amx/matrix", AMX, BF16, SIMD, CPU, false, matrix_parameters, 2)
 SPARSE_TIER(AVX512, avx512)
 SPARSE_TIER(AVX2, avx2)
 #elif defined(__aarch64__)

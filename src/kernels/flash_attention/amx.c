@@ -29,6 +29,7 @@
 
 #include "base/base.h"
 #include "kernels/flash_attention/problem.h"
+#include "kernels/flash_attention/sequences.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -36,7 +37,8 @@
 #include "kernels/flash_attention/amx_plan.h"
 #include "kernels/flash_attention/amx_rows.h"
 
-#define AMX_KEYS 2048 /* of a block at most */
+#define AMX_KEYS       2048 /* of a block at most */
+#define AMX_LEAST_ROWS 128  /* of a task that is cut only because it is long */
 
 /* Rows [row, end) of the task in a tensor that will be needed soon: they are asked for while products run. */
 typedef struct amx_rows {
@@ -51,28 +53,42 @@ typedef struct amx_state {
     bool general;
     bool precise; /* weights are computed in f32 */
     bool split;   /* and multiplied in two parts */
-    float scale;  /* of raw products to base 2; 1 if amx_modify() has done it */
+    bool drops;
+    float scale; /* of raw products to base 2; 1 if amx_modify() has done it */
     amx_exp exp;
     uint16_t *query, *keys, *values, *weights, *ones;
     float *sums, *lanes, *scores, *reference, *maximum, *base;
+    float
+        *rounded; /* with dropout: sums of weights as they were rounded, none left out; as lanes */
     flash_row *row;
     amx_tile *tile;
     amx_task task;
-    int64_t block;                               /* first key of the block */
-    float key_top;                               /* its largest key component */
-    amx_rows soon[2];                            /* next tile's queries, this one's output */
-    int64_t pace;                                /* rows of each to ask for at a chunk */
-    bool plain[AMX_KEYS / AMX_CHUNK], all_plain; /* values of a chunk go through the products */
+    amx_chunk *chunk;
+    int64_t first, end; /* chunks of the block */
+    int64_t following;  /* first key of the next one */
+    tile_cells cells;   /* of the pattern's block that comes next, or that is cut there */
+    ejki_cell *now;     /* those of the block's chunks */
+    float key_top;      /* the block's largest key component */
+    bool all_plain;     /* all its values go through the products */
+    amx_rows soon[2];   /* next tile's queries, this one's output */
+    int64_t pace;       /* rows of each to ask for at a chunk */
 } amx_state;
 
+#include "kernels/flash_attention/amx_blocks.h"
+
+static void amx_set_problem(amx_state *s, const ejki_flash_problem *p, const amx_plan *t) {
+    s->problem = p;
+    s->plan = t;
+    s->general = flash_is_general(p);
+    s->drops = p->dropout > 0;
+    s->precise = p->lse.data || !p->normalize || s->drops;
+    s->split = !p->normalize;
+    s->scale = flash_scale(p);
+}
+
 static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *t, char *memory) {
-    *s = (amx_state){.problem = p,
-                     .plan = t,
-                     .general = flash_is_general(p),
-                     .precise = p->lse.data || !p->normalize,
-                     .split = !p->normalize,
-                     .scale = flash_scale(p),
-                     .exp = amx_exp_table()};
+    *s = (amx_state){.exp = amx_exp_table()};
+    amx_set_problem(s, p, t);
     s->scores = (float *)(void *)(memory + t->score_at);
     s->weights = (uint16_t *)(void *)(memory + t->weight_at);
     s->ones = (uint16_t *)(void *)(memory + t->ones_at);
@@ -80,12 +96,17 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
     s->maximum = s->reference + t->rows;
     s->base = s->maximum + t->rows;
     s->lanes = (float *)(void *)(memory + t->lane_at);
+    s->rounded = s->lanes + t->rows * VL;
     s->query = (uint16_t *)(void *)(memory + t->query_at);
     s->sums = (float *)(void *)(memory + t->sum_at);
     s->keys = (uint16_t *)(void *)(memory + t->key_at);
     s->values = (uint16_t *)(void *)(memory + t->value_at);
     s->row = (flash_row *)(void *)(memory + t->row_at);
     s->tile = (amx_tile *)(void *)(memory + t->tile_at);
+    s->chunk = (amx_chunk *)(void *)(memory + t->chunk_at);
+    s->cells.cell = (tile_cell *)(void *)(memory + t->cell_at);
+    s->cells.count = tile_cell_count(p);
+    s->now = (ejki_cell *)(void *)(memory + t->now_at);
     for (int i = 0; i < AMX_ELEMENT; i++) s->ones[i] = 0x3f80;
 }
 
@@ -134,12 +155,14 @@ static void amx_set_reference(amx_state *s, int64_t row, float reference) {
 static __attribute__((noinline)) void amx_prepare_scores(amx_state *s, const amx_span *span,
                                                          int64_t chunk, float *scores) {
     const ejki_flash_problem *p = s->problem;
-    const int64_t key = s->block + chunk * AMX_CHUNK, count = ejki_min(AMX_CHUNK, p->keys - key);
+    const amx_chunk *place = &s->chunk[chunk];
+    const int64_t key = place->key, count = place->end - key;
     const bool tracks = !p->normalize;
     for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
         const flash_row *r = &s->row[i];
         if (s->general) amx_modify(p, r, key, count, scores);
         if (r->first > key || r->end < key + AMX_CHUNK) flash_hide(r, key, AMX_CHUNK, scores);
+        if (place->hides) amx_hide_cells(s, r, place, scores);
         if (s->reference[i] != -INFINITY && !tracks) continue;
         const float top = amx_row_top(scores) * s->scale;
         if (s->reference[i] == -INFINITY && top != -INFINITY) amx_set_reference(s, i, top);
@@ -175,6 +198,10 @@ static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *sp
         v_store(sum, v_mul(v_load(sum), v_set1(factor)));
     }
     *lanes = v_mul(*lanes, v_set1(factor));
+    if (s->drops) {
+        float *rounded = s->rounded + row * VL;
+        v_store(rounded, v_mul(v_load(rounded), v_set1(factor)));
+    }
     _mm512_store_si512(amx_weights_of(s, row, chunk), amx_weigh(s, row, chunk, scores, lanes));
     return true;
 }
@@ -186,6 +213,18 @@ static __attribute__((noinline)) void amx_raise_rows(amx_state *s, const amx_spa
     for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK)
         if (amx_overflows(_mm512_load_si512(amx_weights_of(s, i, chunk))))
             amx_raise(s, span, i, chunk, scores, &unused);
+}
+
+/* A row's weights of a chunk join the sum of all, then those that are dropped become 0. */
+static void amx_drop(amx_state *s, int64_t row, int64_t chunk) {
+    const __m512i kept = amx_kept(s->problem, &s->row[row], s->chunk[chunk].key);
+    uint16_t *weights = amx_weights_of(s, row, chunk), *rest = amx_rest_of(s, row, chunk);
+    float *rounded = s->rounded + row * VL;
+    v_store(rounded, v_add(v_load(rounded), amx_sum_weights(weights)));
+    amx_clear_weights(weights, kept);
+    if (!s->split) return;
+    v_store(rounded, v_add(v_load(rounded), amx_sum_weights(rest)));
+    amx_clear_weights(rest, kept);
 }
 
 static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const amx_span *span,
@@ -200,6 +239,7 @@ static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const am
             if (amx_raise(s, span, i, chunk, scores, &raised)) lanes = raised;
         }
         v_store(s->lanes + i * VL, lanes);
+        if (s->drops) amx_drop(s, i, chunk);
     }
 }
 
@@ -207,7 +247,7 @@ static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const am
 static __attribute__((noinline)) void amx_add_carefully(amx_state *s, const amx_span *span,
                                                         int64_t chunk) {
     const ejki_flash_problem *p = s->problem;
-    const int64_t key = s->block + chunk * AMX_CHUNK, end = ejki_min(key + AMX_CHUNK, p->keys);
+    const int64_t key = s->chunk[chunk].key, end = s->chunk[chunk].end;
     const int64_t start = s->task.batch * p->value.stride_b + s->task.kv_head * p->value.stride_h;
     for (int64_t i = span->row; i < span->row + span->rows; i++)
         for (int64_t j = key; j < end; j++) {
@@ -231,8 +271,9 @@ static __attribute__((noinline)) void amx_add_carefully(amx_state *s, const amx_
 /* True if a chunk's raw products have to be looked at before they become weights. */
 static inline bool amx_needs_prepare(const amx_state *s, const amx_span *span, const amx_tile *e,
                                      int64_t chunk, bool unset) {
-    const int64_t key = s->block + chunk * AMX_CHUNK;
-    return unset || span->careful || e->least > key || e->most < key + AMX_CHUNK;
+    const amx_chunk *place = &s->chunk[chunk];
+    return unset || span->careful || place->hides || e->least > place->key ||
+           e->most < place->key + AMX_CHUNK;
 }
 
 static bool amx_is_unset(const amx_state *s, const amx_span *span) {
@@ -292,7 +333,7 @@ static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_spa
     float *sums = amx_sum(s, span->row, 0);
     for (int64_t c = span->first, end; c < span->end; c = end) {
         end = s->all_plain ? span->end : c;
-        while (end < span->end && s->plain[end]) end++;
+        while (end < span->end && s->chunk[end].plain) end++;
         if (end == c) {
             amx_add_carefully(s, span, end++);
             continue;
@@ -318,6 +359,7 @@ static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) 
     const ejki_flash_problem *p = s->problem;
     const int64_t steps = s->plan->steps, sums = s->plan->sums;
     uint16_t *target = amx_queries(s, row);
+    s->tile[row / AMX_ROWS].begun = true;
     __m512i top = _mm512_setzero_si512();
     for (int64_t i = 0; i < AMX_ROWS; i++) {
         uint16_t *to = target + i / 16 * steps * AMX_ELEMENT + i % 16 * 32;
@@ -333,6 +375,7 @@ static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) 
     s->tile[row / AMX_ROWS].top = amx_top(top);
     memset(amx_sum(s, row, 0), 0, (size_t)sums * sizeof(float));
     if (s->precise) memset(s->lanes + row * VL, 0, AMX_ROWS * VL * sizeof(float));
+    if (s->drops) memset(s->rounded + row * VL, 0, AMX_ROWS * VL * sizeof(float));
 }
 
 /* Writes a row tile's results. */
@@ -340,25 +383,27 @@ static __attribute__((noinline)) void amx_end_tile(amx_state *s, int64_t row) {
     const amx_plan *t = s->plan;
     const int64_t end = ejki_min(row + AMX_ROWS, s->task.rows);
     for (int64_t i = row; i < end; i++) {
-        const float rounded = *amx_sum(s, i, t->wide * 16);
+        const float rounded =
+            s->drops ? v_sum(v_load(s->rounded + i * VL)) : *amx_sum(s, i, t->wide * 16);
         amx_write_row(s->problem, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->reference[i],
                       s->maximum[i], s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded,
                       rounded);
     }
+    s->tile[row / AMX_ROWS].ended = true;
 }
 
 /* Rows to ask for while a tile's weights are made: the next tile's queries, if it begins at this block, and
  * this one's output, if it ends here. */
-static void amx_plan_rows(amx_state *s, const amx_span *span, int64_t block_end) {
+static void amx_plan_rows(amx_state *s, const amx_span *span) {
     const ejki_flash_problem *p = s->problem;
     const amx_tile *e = &s->tile[span->row / AMX_ROWS];
     const int64_t next = span->row + AMX_ROWS, element = sizeof(uint16_t);
     s->pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
     s->soon[0] = s->soon[1] = (amx_rows){0};
-    if (next < s->task.rows && e[1].low >= s->block && e[1].low < block_end)
+    if (next < s->task.rows && !e[1].begun && e[1].low < s->following)
         s->soon[0] = (amx_rows){&p->query, next, ejki_min(next + AMX_ROWS, s->task.rows),
                                 p->head_dim * element};
-    if (e->high <= block_end && p->normalize)
+    if (e->high <= s->following && p->normalize)
         s->soon[1] = (amx_rows){&p->out, span->row, span->row + span->rows, p->value_dim * element};
 }
 
@@ -367,32 +412,40 @@ static bool amx_sees(const amx_state *s, const amx_span *span) {
     const ejki_flash_problem *p = s->problem;
     uint8_t allowed[AMX_PARTS * AMX_CHUNK];
     if (!p->has_mask && !p->has_segments) return true;
-    for (int64_t i = 0; i < span->rows; i++)
-        if (flash_sees_any(p, &s->row[span->row + i], s->block + span->first * AMX_CHUNK,
-                           s->block + span->end * AMX_CHUNK, allowed))
-            return true;
+    for (int64_t c = span->first, next; c < span->end; c = next) {
+        /* A run of keys, as far as it goes. */
+        next = c + 1;
+        while (next < span->end && s->chunk[next].key == s->chunk[next - 1].end) next++;
+        for (int64_t i = span->row; i < span->row + span->rows; i++)
+            if (flash_sees_any(p, &s->row[i], s->chunk[c].key, s->chunk[next - 1].end, allowed))
+                return true;
+    }
     return false;
 }
 
-static void amx_block(amx_state *s, int64_t row, int64_t block_end) {
-    const amx_tile *e = &s->tile[row / AMX_ROWS];
-    const int64_t low = ejki_max(e->low, s->block) - s->block;
-    const int64_t high = ejki_min(e->high, block_end) - s->block;
-    if (low >= high) return;
-    amx_span span = {.row = row,
-                     .rows = ejki_min(AMX_ROWS, s->task.rows - row),
-                     .first = low / AMX_CHUNK,
-                     .end = ejki_cdiv(high, AMX_CHUNK)};
-    if (e->low >= s->block) amx_begin_tile(s, row);
+/* Chunks of the block in which a row of the tile sees a key by positions. */
+static void amx_narrow_span(const amx_state *s, const amx_tile *e, int64_t *first, int64_t *end) {
+    *first = s->first;
+    *end = e->low < e->high ? s->end : s->first;
+    while (*first < *end && s->chunk[*first].end <= e->low) ++*first;
+    while (*first < *end && s->chunk[*end - 1].key >= e->high) --*end;
+}
+
+static void amx_block(amx_state *s, int64_t row) {
+    amx_tile *e = &s->tile[row / AMX_ROWS];
+    amx_span span = {.row = row, .rows = ejki_min(AMX_ROWS, s->task.rows - row)};
+    amx_narrow_span(s, e, &span.first, &span.end);
+    if (span.first >= span.end) return;
+    if (!e->begun) amx_begin_tile(s, row);
     span.careful = s->general || s->precise || !amx_is_tame(s, &span);
-    amx_plan_rows(s, &span, block_end);
+    amx_plan_rows(s, &span);
     for (const int64_t last = span.end; span.first < last; span.first = span.end) {
         span.end = ejki_min(last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
         if (!amx_sees(s, &span)) continue;
         amx_make_weights(s, &span);
         amx_add_values(s, &span);
     }
-    if (e->high <= block_end) amx_end_tile(s, row);
+    if (e->high <= s->following) amx_end_tile(s, row);
 }
 
 /* ---- A task ------------------------------------------------------------------------------------------ */
@@ -431,119 +484,57 @@ static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int6
     }
 }
 
-/* Packs keys and values of the chunks [first, end) of a block. */
-static __attribute__((noinline)) void amx_pack(amx_state *s, int64_t first, int64_t end) {
+/* A chunk's rows in keys or values, and those of the next one. */
+static amx_source amx_source_of(const amx_state *s, const ejki_bthd *tensor, int64_t chunk) {
+    const int64_t start = s->task.batch * tensor->stride_b + s->task.kv_head * tensor->stride_h;
+    const amx_chunk *c = &s->chunk[chunk];
+    return (amx_source){.row = amx_place(tensor->data, start + c->key * tensor->stride_t),
+                        .ahead = amx_place(tensor->data, start + c[1].key * tensor->stride_t),
+                        .stride = tensor->stride_t * (int64_t)sizeof(uint16_t),
+                        .count = c->end - c->key,
+                        .coming = c[1].end - c[1].key};
+}
+
+/* Packs keys and values of a block. */
+static __attribute__((noinline)) void amx_pack(amx_state *s) {
     const ejki_flash_problem *p = s->problem;
     const amx_plan *t = s->plan;
-    const int64_t element = sizeof(uint16_t);
-    const int64_t key_at = s->task.batch * p->key.stride_b + s->task.kv_head * p->key.stride_h;
-    const int64_t value_at =
-        s->task.batch * p->value.stride_b + s->task.kv_head * p->value.stride_h;
     __m512i top = _mm512_setzero_si512();
     s->all_plain = true;
-    for (int64_t c = first; c < end; c++) {
-        const int64_t key = s->block + c * AMX_CHUNK, left = p->keys - key;
-        for (int64_t half = 0; half < 2; half++)
-            top =
-                amx_pack_keys(amx_place(p->key.data, key_at + (key + 16 * half) * p->key.stride_t),
-                              p->key.stride_t * element, left - 16 * half, p->head_dim, t->steps,
-                              s->keys + (2 * c + half) * t->steps * AMX_ELEMENT, top);
-        s->plain[c] = amx_pack_values(amx_place(p->value.data, value_at + key * p->value.stride_t),
-                                      p->value.stride_t * element, left, p->value_dim, t->wide,
-                                      s->values + c * t->wide * AMX_ELEMENT);
-        s->all_plain &= s->plain[c];
+    for (int64_t c = s->first; c < s->end; c++) {
+        amx_source keys = amx_source_of(s, &p->key, c);
+        uint16_t *target = s->keys + 2 * c * t->steps * AMX_ELEMENT;
+        top = amx_pack_keys(keys, p->head_dim, t->steps, target, top);
+        keys.row += 16 * keys.stride;
+        keys.ahead += 16 * keys.stride;
+        keys.count -= 16;
+        keys.coming -= 16;
+        top = amx_pack_keys(keys, p->head_dim, t->steps, target + t->steps * AMX_ELEMENT, top);
+        s->chunk[c].plain = amx_pack_values(amx_source_of(s, &p->value, c), p->value_dim, t->wide,
+                                            s->values + c * t->wide * AMX_ELEMENT);
+        s->all_plain &= s->chunk[c].plain;
     }
     s->key_top = amx_top(top);
 }
 
 /* One task from beginning to end. */
 static void amx_group(amx_state *s, amx_task task) {
-    const amx_plan *t = s->plan;
     int64_t low, high;
     s->task = task;
     amx_begin(s, &low, &high);
-    for (s->block = low / t->keys * t->keys; s->block < high; s->block += t->keys) {
-        const int64_t end = ejki_min(s->block + t->keys, high);
-        amx_pack(s, ejki_max(low - s->block, 0) / AMX_CHUNK, ejki_cdiv(end - s->block, AMX_CHUNK));
-        for (int64_t row = 0; row < task.rows; row += AMX_ROWS) amx_block(s, row, end);
+    if (low < high) {
+        amx_first_block(s, low);
+        while (amx_next_block(s, low, high)) {
+            amx_pack(s);
+            for (int64_t row = 0; row < task.rows; row += AMX_ROWS) amx_block(s, row);
+        }
     }
-    /* What sees nothing has not been begun. */
+    /* What has met no key, or has more before it than there are. */
     for (int64_t row = 0; row < task.rows; row += AMX_ROWS) {
         const amx_tile *e = &s->tile[row / AMX_ROWS];
-        if (e->low < e->high) continue;
-        amx_begin_tile(s, row);
-        amx_end_tile(s, row);
+        if (!e->begun) amx_begin_tile(s, row);
+        if (!e->ended) amx_end_tile(s, row);
     }
 }
 
-/* What the workers of one run share. */
-typedef struct amx_shared {
-    const ejki_flash_problem *problem;
-    amx_plan plan;
-    char *workspace;
-    int32_t workers;
-    _Atomic int64_t next;
-} amx_shared;
-
-/* A worker takes tasks until none is left. */
-static void amx_worker(void *argument, int64_t worker) {
-    amx_shared *shared = argument;
-    const amx_plan *t = &shared->plan;
-    amx_state state;
-    amx_bind(&state, shared->problem, t, shared->workspace + worker * t->bytes);
-    amx_open();
-    for (;;) {
-        const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
-        if (index >= t->tasks) break;
-        amx_group(&state, amx_task_of(shared->problem, t, index));
-    }
-    amx_close();
-}
-
-static ejk_status amx_prepare(const void *problem, const int64_t *parameters, int32_t threads,
-                              ejk_launch *launch) {
-    const amx_plan t = amx_plan_of(problem, parameters, 1);
-    if (t.bytes >= (int64_t)1 << 50) return flash_too_large(problem);
-    launch->workers =
-        flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.tasks));
-    launch->workspace_bytes = (size_t)(t.bytes * launch->workers);
-    return EJK_OK;
-}
-
-static ejk_status amx_run(const ejk_run *run) {
-    amx_shared shared = {
-        .problem = run->problem, .workspace = run->workspace, .workers = run->workers};
-    shared.plan = amx_plan_of(run->problem, run->parameters, run->workers);
-    if (run->workers == 1)
-        amx_worker(&shared, 0);
-    else
-        ejk_parallel_for(run->threads, run->workers, amx_worker, &shared);
-    return EJK_OK;
-}
-
-static bool amx_applicable(const void *problem) {
-    const ejki_flash_problem *p = problem;
-    return p->dropout == 0 && p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern);
-}
-
-static const ejk_parameter amx_parameters[] = {
-    {"q_blocksize", 1, 65536, 1, 1024, "query rows of a task"},
-    {"kv_blocksize", 1, AMX_KEYS, 1, 1024, "keys packed at a time"},
-};
-
-extern const ejk_implementation ejki_flash_attention_bf16_amx_tile;
-const ejk_implementation ejki_flash_attention_bf16_amx_tile = {
-    .algorithm = "flash_attention",
-    .name = "bf16/amx/matrix",
-    .platform = EJK_PLATFORM_SIMD,
-    .backend = EJK_BACKEND_CPU,
-    .isa = EJK_ISA_AMX,
-    .dtype = EJK_DTYPE_BF16,
-    .priority = 5,
-    .version = 1,
-    .parameters = amx_parameters,
-    .parameter_count = 2,
-    .applicable = amx_applicable,
-    .prepare = amx_prepare,
-    .run = amx_run,
-};
+#include "kernels/flash_attention/amx_workers.h"

@@ -148,6 +148,26 @@ static inline __m512i amx_any_weights(const amx_exp *e, const float *scores, flo
                                  _mm512_set1_epi16(0x7fc0));
 }
 
+/* The sum of 32 weights in bf16, by lanes. */
+static inline vf amx_sum_weights(const uint16_t *weights) {
+    return v_add(amx_widen(weights, VL), amx_widen(weights + VL, VL));
+}
+
+/* Clears those of a row's 32 weights that dropout does not keep, as bits by `kept`. */
+static inline void amx_clear_weights(uint16_t *weights, __m512i kept) {
+    _mm512_store_si512(weights, _mm512_and_si512(_mm512_load_si512(weights), kept));
+}
+
+/* Which weights of the 32 keys from `key` on dropout keeps, in the order of tiles. */
+static inline __m512i amx_kept(const ejki_flash_problem *p, const flash_row *r, int64_t key) {
+    float keep[AMX_CHUNK];
+    const __m512i all = _mm512_set1_epi32(-1);
+    _mm512_storeu_si512(keep, all);
+    _mm512_storeu_si512(keep + VL, all);
+    flash_drop(p, r, key, AMX_CHUNK, keep);
+    return _mm512_packs_epi32(_mm512_loadu_si512(keep), _mm512_loadu_si512(keep + VL));
+}
+
 /* The largest of a row's 32 scores, -inf if there is none; NaN is passed over. */
 static inline float amx_row_top(const float *scores) {
     return flash_maximum(scores, AMX_CHUNK);
@@ -199,6 +219,7 @@ static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r
             *flash_at(&p->row_max, r) = (float)(maximum * flash_correction(p) * LN_2);
         if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum;
     }
+    if (p->dropout > 0) end.factor *= (float)ejki_dropout_factor(p->dropout);
     const int64_t at =
         r->batch * p->out.stride_b + r->query * p->out.stride_t + r->head * p->out.stride_h;
     const vf factor = v_set1(end.factor);

@@ -86,15 +86,22 @@ AMX_INLINE void amx_ask(const char *row, int64_t width) {
     for (int64_t at = 0; at < width; at += 64) _mm_prefetch(row + at, _MM_HINT_T0);
 }
 
-/* Rows that packing asks for ahead of time: a row's lines lie apart from the next one's where heads lie side by
- * side, so the processor does not foresee them. */
-#define AMX_AHEAD 32
+/*
+ * Keys or values to pack, `stride` bytes apart, and those to ask for meanwhile, which come next: a row's lines
+ * lie apart from the next one's where heads lie side by side, so the processor does not foresee them.
+ */
+typedef struct amx_source {
+    const char *row, *ahead;
+    int64_t stride, count, coming;
+} amx_source;
 
 /* Packs up to 16 keys, transposed by pairs of components; returns the larger magnitudes. */
-static inline __m512i amx_pack_keys(const char *key, int64_t stride_bytes, int64_t count,
-                                    int64_t dim, int64_t steps, uint16_t *target, __m512i top) {
-    for (int64_t i = AMX_AHEAD; i < ejki_min(count, AMX_AHEAD + 16); i++)
-        amx_ask(key + i * stride_bytes, 2 * dim);
+static inline __m512i amx_pack_keys(amx_source from, int64_t dim, int64_t steps, uint16_t *target,
+                                    __m512i top) {
+    const char *key = from.row;
+    const int64_t count = from.count, stride_bytes = from.stride;
+    for (int64_t i = 0; i < ejki_min(from.coming, 16); i++)
+        amx_ask(from.ahead + i * stride_bytes, 2 * dim);
     for (int64_t s = 0; s < steps; s++) {
         __m512i r[16];
         vf block[16];
@@ -117,8 +124,9 @@ static inline __m512i amx_pack_keys(const char *key, int64_t stride_bytes, int64
 #define AMX_MOST_VALUE  0x5f80
 
 /* Packs up to 32 values. True if all are 0 or within the bounds above. */
-static inline bool amx_pack_values(const char *value, int64_t stride_bytes, int64_t count,
-                                   int64_t dim, int64_t wide, uint16_t *target) {
+static inline bool amx_pack_values(amx_source from, int64_t dim, int64_t wide, uint16_t *target) {
+    const char *value = from.row;
+    const int64_t count = from.count, stride_bytes = from.stride;
     const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
                                          8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
@@ -127,8 +135,8 @@ static inline bool amx_pack_values(const char *value, int64_t stride_bytes, int6
     __mmask32 odd = 0;
     for (int64_t i = 0; i < 16; i++) {
         const int64_t a = 4 * (i >> 2) + 2 * (i & 1) + 8 * (i & 2);
-        for (int64_t n = a + AMX_AHEAD; n < ejki_min(count, a + AMX_AHEAD + 2); n++)
-            amx_ask(value + n * stride_bytes, 2 * dim);
+        for (int64_t n = a; n < ejki_min(from.coming, a + 2); n++)
+            amx_ask(from.ahead + n * stride_bytes, 2 * dim);
         for (int64_t d = 0; d < wide; d += 2) {
             __m512i x = _mm512_setzero_si512(), y = x;
             if (a < count) x = amx_load(value + a * stride_bytes + 32 * d, dim - 16 * d);
@@ -163,8 +171,14 @@ typedef struct amx_exp {
 #define AMX_MAGIC_BITS 0x4B400000
 
 static inline amx_exp amx_exp_table(void) {
-    uint8_t table[128];
-    for (int f = 0; f < 128; f++) table[f] = (uint8_t)(f - (int)rint(128 * (exp2(f / 128.0) - 1)));
+    static const uint8_t table[128] = {
+        0,  0,  1,  1,  1,  1,  2,  2,  2,  3,  3,  3,  3,  4,  4,  4,  4,  5,  5,  5,  5,  6,
+        6,  6,  6,  6,  7,  7,  7,  7,  7,  8,  8,  8,  8,  8,  8,  9,  9,  9,  9,  9,  9,  9,
+        10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11,
+        11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 10, 10, 10, 10, 10, 10,
+        10, 10, 10, 9,  9,  9,  9,  9,  9,  9,  8,  8,  8,  8,  8,  7,  7,  7,  7,  7,  6,  6,
+        6,  6,  5,  5,  5,  4,  4,  4,  3,  3,  3,  3,  2,  2,  1,  1,  1,  0,
+    };
     return (amx_exp){_mm512_loadu_si512(table), _mm512_loadu_si512(table + 64)};
 }
 

@@ -83,6 +83,18 @@ static inline int64_t tile_cells_first(const ejki_flash_problem *p, int64_t kv_h
     return cell.column == INT64_MAX ? p->keys : cell.column * p->pattern.block_kv;
 }
 
+/* Blocks of a row of the grid that are not empty, of all heads of a key head together. */
+static inline int64_t tile_cells_alive(const ejki_flash_problem *p, int64_t kv_head, int64_t row) {
+    const ejki_pattern *pattern = &p->pattern;
+    int64_t count = 0;
+    for (int64_t i = 0; i < tile_cell_count(p); i++) {
+        const int64_t plane = (kv_head * p->group + i) / pattern->plane_heads;
+        for (int64_t column = 0; column < pattern->columns; column++)
+            count += ejki_grid_at(&pattern->state, plane, row, column) != 0;
+    }
+    return count;
+}
+
 /*
  * Writes -inf over those of `width` scores of a row, the first being that of key `key`, that the pattern
  * hides, and from key `end` on over all. `allowed` is scratch of VL bytes.

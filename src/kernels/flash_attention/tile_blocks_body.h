@@ -71,15 +71,8 @@ static bool tile_next_block(tile_state *s, int64_t low, int64_t high) {
 
 /* How many blocks a group's tasks will visit, at least about: 0, or 1 + the power of two. */
 static int32_t tile_weight(const ejki_flash_problem *p, const tile_plan *t, int64_t group) {
-    const ejki_pattern *pattern = &p->pattern;
     const int64_t kv_head = group / t->groups % p->kv_heads;
-    const int64_t row = (t->groups - 1 - group % t->groups) / t->parts;
-    int64_t count = 0;
-    for (int64_t i = 0; i < tile_cell_count(p); i++) {
-        const int64_t plane = (kv_head * p->group + i) / pattern->plane_heads;
-        for (int64_t column = 0; column < pattern->columns; column++)
-            count += ejki_grid_at(&pattern->state, plane, row, column) != 0;
-    }
+    int64_t count = tile_cells_alive(p, kv_head, (t->groups - 1 - group % t->groups) / t->parts);
     int32_t weight = 0;
     for (; count > 0; count >>= 1) weight++;
     return weight;

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which keys a task of flash attention on AMX goes to, block after block. Without a pattern a block is a run of
+ * keys at an absolute position. With one, it has the chunks of as many blocks of the pattern as it holds, those
+ * that any head of the task has, one after the other: so that little blocks far apart cost no more than a run.
+ * Chunks are counted from the first block of the block row on, whether a row of the task sees it or not: nothing
+ * depends on which rows a task has. Part of amx.c, which includes it behind its types.
+ */
+#ifndef EJKI_FLASH_AMX_BLOCKS_H
+#define EJKI_FLASH_AMX_BLOCKS_H
+
+/* Lists the chunks of the next run of keys. */
+static void amx_next_run(amx_state *s, int64_t low, int64_t high) {
+    const int64_t keys = s->problem->keys, block = s->following;
+    s->following += s->plan->chunks * AMX_CHUNK;
+    s->first = ejki_max(low - block, 0) / AMX_CHUNK;
+    s->end = ejki_cdiv(ejki_min(s->following, high) - block, AMX_CHUNK);
+    for (int64_t c = s->first; c <= s->end; c++) {
+        const int64_t key = ejki_min(keys, block + c * AMX_CHUNK);
+        s->chunk[c] = (amx_chunk){.key = key, .end = ejki_min(keys, key + AMX_CHUNK)};
+    }
+}
+
+/* Lists the chunks of the next blocks of the pattern, as many as there is room for. */
+static void amx_next_cells(amx_state *s, int64_t low, int64_t high) {
+    const ejki_flash_problem *p = s->problem;
+    tile_cells *cells = &s->cells;
+    int64_t cell = -cells->count;
+    s->first = s->end = 0;
+    for (int64_t c = 0; c < s->plan->chunks && s->following < high; c++) {
+        const bool enters = s->following >= cells->end;
+        if (enters) tile_cells_step(cells, p);
+        if (enters || c == 0) {
+            cell += cells->count;
+            for (int64_t i = 0; i < cells->count; i++) s->now[cell + i] = cells->cell[i].now;
+        }
+        const int64_t key = s->following, end = ejki_min(key + AMX_CHUNK, cells->end);
+        s->chunk[c] = (amx_chunk){.key = key,
+                                  .end = end,
+                                  .first = cells->first,
+                                  .cell = cell,
+                                  .hides = cells->masks || end < key + AMX_CHUNK};
+        s->end = c + 1;
+        if (end <= low) s->first = s->end;
+        s->following = end < cells->end ? end : tile_cells_next(cells, p);
+    }
+    const int64_t key = ejki_min(s->following, p->keys);
+    s->chunk[s->end] = (amx_chunk){.key = key, .end = ejki_min(p->keys, key + AMX_CHUNK)};
+}
+
+/* Starts at the first block in which rows of the task may see keys of [low, high). */
+static void amx_first_block(amx_state *s, int64_t low) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t keys = s->plan->chunks * AMX_CHUNK;
+    s->following = low / keys * keys;
+    if (s->cells.count == 0) return;
+    tile_cells_begin(&s->cells, p, s->task.kv_head, s->task.first_row / s->plan->unit);
+    s->following = tile_cells_next(&s->cells, p);
+}
+
+/* Lists the next block's chunks; false if no block is left. */
+static bool amx_next_block(amx_state *s, int64_t low, int64_t high) {
+    do {
+        if (s->following >= high) return false;
+        if (s->cells.count > 0)
+            amx_next_cells(s, low, high);
+        else
+            amx_next_run(s, low, high);
+    } while (s->first >= s->end);
+    return true;
+}
+
+/* Writes -inf over those of a row's 32 scores that the pattern hides. */
+static void amx_hide_cells(const amx_state *s, const flash_row *r, const amx_chunk *chunk,
+                           float *scores) {
+    const ejki_flash_problem *p = s->problem;
+    const ejki_cell *cell = &s->now[chunk->cell + (s->cells.count == 1 ? 0 : r->head % p->group)];
+    const int64_t count = cell->state == 0 ? 0 : chunk->end - chunk->key;
+    __mmask32 seen = count >= AMX_CHUNK ? 0xffffffffu : ((__mmask32)1 << count) - 1;
+    if (cell->block != NULL) {
+        const int64_t row = r->query - s->cells.row * p->pattern.block_q;
+        const uint8_t *own = cell->block + row * p->pattern.block_row + (chunk->key - chunk->first);
+        const __m256i bytes = _mm256_maskz_loadu_epi8(seen, own);
+        seen = _mm256_test_epi8_mask(bytes, bytes);
+    }
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    _mm512_mask_storeu_ps(scores, (__mmask16)~seen, none);
+    _mm512_mask_storeu_ps(scores + VL, (__mmask16)(~seen >> 16), none);
+}
+
+/* How many blocks of the pattern a group will visit, at least about: 0, or 1 + the power of two. */
+static int32_t amx_weight(const ejki_flash_problem *p, const amx_plan *t, int64_t group) {
+    const int64_t kv_head = group / t->groups % p->kv_heads;
+    int64_t count = tile_cells_alive(p, kv_head, (t->groups - 1 - group % t->groups) / t->parts);
+    int32_t weight = 0;
+    for (; count > 0; count >>= 1) weight++;
+    return weight;
+}
+
+#endif
