@@ -109,6 +109,11 @@ static ejk_status run_checked(const ejk_implementation *dense, const ejk_run *ru
     return part.wants_key || part.wants_value ? run_part(dense, run, &part) : EJK_OK;
 }
 
+static bool applies(const ejk_implementation *dense, const void *problem) {
+    const ejki_blocksparse_vjp_problem *v = problem;
+    return !dense->applicable || dense->applicable(&v->flash);
+}
+
 /* Memory and workers that serve whichever passes there will be: entries decide, and may change. */
 static ejk_status prepare_all(const ejk_implementation *dense, const void *problem,
                               const int64_t *values, int32_t threads, ejk_launch *launch) {
@@ -135,11 +140,19 @@ static const ejk_parameter parameters[] = {
     {"kv_blocksize", 1, 512, 1, 256, "keys of a task, at most those of a block"},
 };
 
-#define BACKWARD(symbol, id, tier, element, technology, hardware, list, count)                     \
+static const ejk_parameter matrix_parameters[] = {
+    {"q_blocksize", 1, 512, 1, 128, "query rows beside a block of keys; several blocks may be"},
+    {"kv_blocksize", 1, 2048, 1, 512, "keys of a task; several blocks may be"},
+};
+
+#define BACKWARD(symbol, id, tier, element, technology, hardware, list, count, preferred)          \
     extern const ejk_implementation ejki_flash_attention_vjp_##symbol;                             \
     static ejk_status prepare_##symbol(const void *problem, const int64_t *values,                 \
                                        int32_t threads, ejk_launch *launch) {                      \
         return prepare_all(&ejki_flash_attention_vjp_##symbol, problem, values, threads, launch);  \
+    }                                                                                              \
+    static bool applies_##symbol(const void *problem) {                                            \
+        return applies(&ejki_flash_attention_vjp_##symbol, problem);                               \
     }                                                                                              \
     static ejk_status run_##symbol(const ejk_run *run) {                                           \
         return run_checked(&ejki_flash_attention_vjp_##symbol, run);                               \
@@ -152,21 +165,24 @@ static const ejk_parameter parameters[] = {
         .backend = EJK_BACKEND_##hardware,                                                         \
         .isa = EJK_ISA_##tier,                                                                     \
         .dtype = EJK_DTYPE_##element,                                                              \
+        .priority = preferred,                                                                     \
         .version = 1,                                                                              \
         .parameters = list,                                                                        \
         .parameter_count = count,                                                                  \
+        .applicable = applies_##symbol,                                                            \
         .prepare = prepare_##symbol,                                                               \
         .run = run_##symbol,                                                                       \
     };
 
 #define TILE(tier, name, element, type)                                                            \
-    BACKWARD(element##_##name, #element "/" #name "/vjp", tier, type, SIMD, CPU, parameters, 2)
+    BACKWARD(element##_##name, #element "/" #name "/vjp", tier, type, SIMD, CPU, parameters, 2, 0)
 #define TILES(tier, name)                                                                          \
     TILE(tier, name, f32, F32) TILE(tier, name, bf16, BF16) TILE(tier, name, f16, F16)
 #define REFERENCE(symbol, id, element)                                                             \
-    BACKWARD(symbol, id, SCALAR, element, REFERENCE, ANY, NULL, 0)
+    BACKWARD(symbol, id, SCALAR, element, REFERENCE, ANY, NULL, 0, 0)
 
 #if defined(__x86_64__)
+BACKWARD(bf16_amx, "bf16/amx/matrix", AMX, BF16, SIMD, CPU, matrix_parameters, 2, 5)
 TILES(AVX512, avx512)
 TILES(AVX2, avx2)
 #elif defined(__aarch64__)
