@@ -223,9 +223,11 @@ static void amx_vjp_unit_step(const amx_vjp_state *s, amx_vjp_spot at, float *st
     bool tame = amx_vjp_is_tame(s, tile, chunk, 0);
     amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
     uint32_t words[AMX_ROWS];
+    const bool beside =
+        next && all && tame && !s->general && amx_vjp_overlaps(t->steps, t->value_steps);
+    if (beside && amx_vjp_step(t->steps, next, &u, &s->exp)) return;
     u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
-    if (tame && !s->general && next) {
-        if (amx_vjp_step(t->steps, t->value_steps, next, &u, &s->exp, !all)) return;
+    if (beside) {
         amx_vjp_careful(&u, &s->exp);
         return;
     }

@@ -317,23 +317,22 @@ static inline bool amx_vjp_alone(const amx_vjp_unit *u, const amx_exp *e) {
     return u->kept ? amx_vjp_dropped(u, e) : amx_vjp_plain(u, e);
 }
 
-#define AMX_VJP_OVERLAP(name, steps, edge)                                                         \
+#define AMX_VJP_OVERLAP(name, steps)                                                               \
     static __attribute__((noinline)) bool name(const amx_vjp_next *n, const amx_vjp_unit *u,       \
                                                const amx_exp *e) {                                 \
-        return amx_vjp_overlap(steps, n, u, e, edge);                                              \
+        return amx_vjp_overlap(steps, n, u, e, false);                                             \
     }
-AMX_VJP_OVERLAP(amx_vjp_overlap_2, 2, false)
-AMX_VJP_OVERLAP(amx_vjp_overlap_4, 4, false)
+AMX_VJP_OVERLAP(amx_vjp_overlap_2, 2)
+AMX_VJP_OVERLAP(amx_vjp_overlap_4, 4)
 
-/* Products of one unit, and weights and slopes of another that needs no care or is at an edge. */
-static inline bool amx_vjp_step(int64_t steps, int64_t value_steps, const amx_vjp_next *n,
-                                const amx_vjp_unit *u, const amx_exp *e, bool edge) {
-    if (!edge && !u->kept && steps == value_steps) {
-        if (steps == 2) return amx_vjp_overlap_2(n, u, e);
-        if (steps == 4) return amx_vjp_overlap_4(n, u, e);
-    }
-    amx_vjp_products(n, steps, value_steps);
-    return amx_vjp_alone(u, e);
+static inline bool amx_vjp_overlaps(int64_t steps, int64_t value_steps) {
+    return steps == value_steps && (steps == 2 || steps == 4);
+}
+
+/* Products of one unit, and weights and slopes of another, of which every row sees every key. */
+static inline bool amx_vjp_step(int64_t steps, const amx_vjp_next *n, const amx_vjp_unit *u,
+                                const amx_exp *e) {
+    return steps == 2 ? amx_vjp_overlap_2(n, u, e) : amx_vjp_overlap_4(n, u, e);
 }
 
 #endif
