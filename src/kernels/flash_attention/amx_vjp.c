@@ -156,15 +156,34 @@ static void amx_vjp_pack_tile(amx_vjp_state *s, int64_t n) {
            (size_t)(t->value_wide * AMX_ELEMENT) * sizeof(uint16_t));
 }
 
+/* Looks up the cells of the strip's part i of the pattern's rows. False: there is none. */
+static bool amx_vjp_find(const amx_vjp_state *s, int64_t i) {
+    const ejki_pattern *t = &s->problem.forward.pattern;
+    const int64_t first = s->key / t->block_kv, end = ejki_cdiv(s->key_end, t->block_kv);
+    bool found = false;
+    amx_vjp_cells(t, s->head / t->plane_heads, i, first, end, s->cell);
+    for (int64_t n = 0; n < end - first; n++) found |= s->cell[n].state != 0;
+    return found;
+}
+
 /* Looks at a strip's tiles, and packs those that see something of the block. False: there is none. */
 static __attribute__((noinline)) bool amx_vjp_pack_strip(amx_vjp_state *s, const float *delta) {
-    bool any = false;
+    const ejki_pattern *p = &s->problem.forward.pattern;
+    int64_t row = -1; /* of cells */
+    bool any = false, found = true;
+    memset(s->state, AMX_VJP_NONE, (size_t)(s->tiles * s->plan.chunks));
     for (int64_t n = 0; n < s->tiles; n++) {
         amx_vjp_tile *tile = &s->tile[n];
         tile->row = s->row + n * AMX_ROWS;
         tile->count = ejki_min(AMX_ROWS, s->count - n * AMX_ROWS);
+        tile->seen = false;
+        if (p->planes > 0 && tile->row / p->block_q != row) {
+            row = tile->row / p->block_q;
+            found = amx_vjp_find(s, row);
+        }
+        if (!found) continue;
         amx_vjp_describe(s, tile, delta);
-        amx_vjp_look_over(s, n);
+        amx_vjp_look_over(s, n, p->planes > 0 ? s->cell : NULL);
         if (tile->seen) amx_vjp_pack_tile(s, n);
         any |= tile->seen;
     }
@@ -374,15 +393,15 @@ static void amx_vjp_leave_sums(const amx_vjp_state *s, float *shared, bool ends)
 }
 
 /* Adds the block's part of the strip's d_query in its turn. */
-static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, amx_vjp_range rows,
+static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, const amx_vjp_meeting *meeting,
                            int64_t strip, bool seen) {
     const amx_vjp_plan *t = &s->plan;
-    const ejki_flash_problem *p = &s->problem.forward;
-    const int64_t before = amx_vjp_neighbour(p, t, s->head, rows, s->block, -1);
-    const int64_t after = amx_vjp_neighbour(p, t, s->head, rows, s->block, 1);
+    const int64_t before = amx_vjp_neighbour(meeting, s->block, -1);
+    const int64_t after = amx_vjp_neighbour(meeting, s->block, 1);
     const bool shares = before >= 0 || after >= 0;
-    _Atomic int32_t *counter = shared->turns + s->first_turn + strip;
-    float *sums = shared->sums + (s->first_row + s->head * p->queries + s->row) * 32 * t->steps;
+    _Atomic int32_t *counter = shared->turns + strip;
+    float *sums = shared->sums +
+                  (s->first_row + s->head * s->problem.forward.queries + s->row) * 32 * t->steps;
     if (before >= 0 && shared->workers > 1) amx_vjp_wait(counter, before + 1);
     amx_vjp_take_sums(s, shares ? sums : NULL, before < 0);
     if (seen) amx_vjp_queries(s);
@@ -390,20 +409,33 @@ static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, amx_vjp_ran
     if (shares) atomic_store_explicit(counter, (int32_t)(s->block + 1), memory_order_release);
 }
 
+/* Asks for the sums of tiles that see something: they come from further away. */
+static void amx_vjp_ask_sums(const amx_vjp_state *s, const amx_vjp_shared *shared) {
+    const int64_t size = 128 * s->plan.steps * AMX_ROWS;
+    const char *sums =
+        (const char *)shared->sums +
+        (s->first_row + s->head * s->problem.forward.queries + s->row) * 128 * s->plan.steps;
+    for (int64_t n = 0; n < s->tiles; n++)
+        for (int64_t at = 0; s->tile[n].seen && at < size; at += 64)
+            _mm_prefetch(sums + n * size + at, _MM_HINT_T1);
+}
+
 static void amx_vjp_strip(amx_vjp_state *s, amx_vjp_shared *shared, int64_t strip) {
     const amx_vjp_plan *t = &s->plan;
     const ejki_flash_problem *p = &s->problem.forward;
     const amx_vjp_range rows = amx_vjp_part(&t->queries, strip % t->head_strips);
-    const amx_vjp_range keys = {s->key, s->key_end};
+    const int64_t turn = s->first_turn + strip;
+    const amx_vjp_meeting meeting =
+        amx_vjp_meeting_of(p, t, rows, shared->met + turn * t->met_words);
+    if (!amx_vjp_meets(&meeting, s->block)) return;
     s->head = s->kv_head * p->group + strip / t->head_strips;
-    if (!amx_vjp_meets(p, s->head, rows, amx_vjp_extent(p, rows), keys)) return;
-    (void)amx_vjp_find(p, s->head, rows, keys, s->cell);
     s->row = rows.first;
     s->count = rows.end - rows.first;
     s->tiles = ejki_cdiv(s->count, AMX_ROWS);
     const bool seen = amx_vjp_pack_strip(s, shared->delta + s->first_row + s->head * p->queries);
+    if (seen && s->problem.wants_query && p->pattern.planes > 0) amx_vjp_ask_sums(s, shared);
     for (int64_t panel = 0; seen && panel < t->chunks / 2; panel++) amx_vjp_panel(s, panel);
-    if (s->problem.wants_query) amx_vjp_finish(s, shared, rows, strip, seen);
+    if (s->problem.wants_query) amx_vjp_finish(s, shared, &meeting, turn, seen);
 }
 
 /* ---- Tasks -------------------------------------------------------------------------------------------- */
@@ -491,6 +523,7 @@ static ejk_status amx_vjp_run(const ejk_run *run) {
     shared.delta = (float *)(void *)(memory + t->delta_at);
     shared.turns = (_Atomic int32_t *)(void *)(memory + t->turns_at);
     shared.memory = memory + t->shared_bytes;
+    shared.met = (uint64_t *)(void *)(memory + t->met_at);
     shared.tasks.sequence = (ejki_vjp_sequence *)(void *)(memory + t->sequences_at);
     shared.tasks.order = (int64_t *)(void *)(memory + t->order_at);
     amx_vjp_cut_all(&shared);

@@ -17,7 +17,8 @@ typedef struct amx_vjp_shared {
     char *memory;        /* of all workers */
     float *sums, *delta; /* of all rows; of d_query, and δ */
     _Atomic int32_t
-        *turns; /* of each strip: one more than the block of keys that was added last, or 0 */
+        *turns;    /* of each strip: one more than the block of keys that was added last, or 0 */
+    uint64_t *met; /* of each strip, where there is a pattern: amx_vjp_seen.h */
     int32_t workers;
     _Atomic int64_t next;
 } amx_vjp_shared;
@@ -41,11 +42,20 @@ static inline float amx_vjp_delta(const ejki_flash_vjp_problem *v, int64_t head,
     return v->has_lse_cotangent ? sum - l->data[head * l->stride_h + i * l->stride_t] : sum;
 }
 
-/* δ of a strip's rows, and zeros if it meets no block of keys. */
+/* What blocks a strip meets, δ of its rows, and zeros if it meets none. */
 static inline void amx_vjp_begin_strip(const ejki_flash_vjp_problem *v, const amx_vjp_plan *t,
-                                       int64_t head, amx_vjp_range rows, float *delta) {
+                                       int64_t head, amx_vjp_range rows, uint64_t *met,
+                                       float *delta) {
     const ejki_flash_problem *p = &v->forward;
-    const bool alone = amx_vjp_neighbour(p, t, head, rows, -1, 1) < 0;
+    const ejki_pattern *pattern = &p->pattern;
+    if (pattern->planes > 0) {
+        const amx_vjp_range seen = amx_vjp_extent(p, rows);
+        memset(met, 0, (size_t)t->met_words * sizeof *met);
+        for (int64_t i = rows.first / pattern->block_q; i * pattern->block_q < rows.end; i++)
+            amx_vjp_note(p, t, head / pattern->plane_heads, i, seen, met);
+    }
+    const amx_vjp_meeting meeting = amx_vjp_meeting_of(p, t, rows, met);
+    const bool alone = amx_vjp_neighbour(&meeting, -1, 1) < 0;
     for (int64_t i = rows.first; i < rows.end; i++) {
         const bool blank = amx_vjp_lse(p, head, i) == -INFINITY;
         delta[i] = blank ? 0 : amx_vjp_delta(v, head, i);
@@ -60,15 +70,16 @@ static inline void amx_vjp_begin(void *argument, int64_t index) {
     const int64_t heads = shared->problem->forward.query_heads;
     int64_t strip = 0;
     for (int64_t n = 0; n < shared->tasks.batch; n++) {
-        const ejki_vjp_sequence *s = &shared->tasks.sequence[n];
         ejki_flash_vjp_problem own;
         amx_vjp_plan t;
         amx_vjp_enter(shared, n, &own, &t);
+        float *delta = shared->delta + shared->tasks.sequence[n].first_row;
         for (int64_t i = 0; i < heads * t.head_strips; i++, strip++) {
             if (strip % shared->workers != index) continue;
             const int64_t head = i / t.head_strips;
             amx_vjp_begin_strip(&own, &t, head, amx_vjp_part(&t.queries, i % t.head_strips),
-                                shared->delta + s->first_row + head * own.forward.queries);
+                                shared->met + strip * t.met_words,
+                                delta + head * own.forward.queries);
         }
     }
     ejki_flash_vjp_clear(shared->problem, index, shared->workers);

@@ -27,7 +27,7 @@ typedef struct amx_vjp_plan {
     int64_t key_blocks;                       /* of a sequence */
     int64_t tasks;                            /* at most */
     int64_t tiles, chunks;                    /* of a strip, of a block, as there is room for */
-    int64_t cells;                            /* of a pattern that a strip and a block lie in */
+    int64_t cells;                            /* of a row of a pattern that a block lies in */
     int64_t steps, value_steps;               /* 32 columns each of D and Dv */
     int64_t wide, value_wide;                 /* 16 columns each, twice as many */
     int64_t key_at, value_at, across_at;      /* bytes into a worker's memory */
@@ -38,6 +38,8 @@ typedef struct amx_vjp_plan {
     int64_t state_at, seen_at, cell_at;
     int64_t bytes;
     int64_t sums_at, delta_at, turns_at, sequences_at, order_at; /* bytes into what workers share */
+    int64_t met_at;
+    int64_t met_words; /* of each strip: a bit for each block of keys, where there is a pattern */
     int64_t turn_count, shared_bytes;
 } amx_vjp_plan;
 
@@ -115,6 +117,8 @@ static inline void amx_vjp_share(amx_vjp_plan *t, const ejki_flash_vjp_problem *
     t->delta_at = amx_reserve(&at, heads * (int64_t)sizeof(float), p->queries);
     t->turns_at = amx_reserve(&at, t->turn_count, sizeof(int32_t));
     t->sequences_at = amx_reserve(&at, p->batch, sizeof(ejki_vjp_sequence));
+    t->met_words = p->pattern.planes > 0 ? ejki_cdiv(t->key_blocks, 64) : 0;
+    t->met_at = amx_reserve(&at, t->turn_count * (int64_t)sizeof(uint64_t), t->met_words);
     t->order_at = amx_reserve(&at, p->batch, sizeof(int64_t));
     t->shared_bytes = at;
 }
@@ -134,6 +138,11 @@ static inline amx_vjp_cuts amx_vjp_cuts_of(int64_t all, int64_t block, int64_t s
 
 static inline int64_t amx_vjp_parts(const amx_vjp_cuts *cuts, int64_t all) {
     return all / cuts->unit * cuts->parts;
+}
+
+/* The part that an element is in. */
+static inline int64_t amx_vjp_part_at(const amx_vjp_cuts *cuts, int64_t at) {
+    return at / cuts->unit * cuts->parts + at % cuts->unit / cuts->size;
 }
 
 static inline amx_vjp_range amx_vjp_part(const amx_vjp_cuts *cuts, int64_t index) {
@@ -161,9 +170,7 @@ static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
                                  : p->batch * ejki_cdiv(p->keys, AMX_VJP_PANEL));
     t.tiles = t.queries.size / AMX_ROWS;
     t.chunks = ejki_round_up(t.keys.size, AMX_VJP_PANEL) / AMX_CHUNK;
-    if (grid)
-        t.cells = ejki_cdiv(t.queries.size, p->pattern.block_q) *
-                  ejki_cdiv(t.keys.size, p->pattern.block_kv);
+    t.cells = grid ? ejki_cdiv(t.keys.size, p->pattern.block_kv) : 0;
     t.value_steps = ejki_cdiv(p->value_dim, 32);
     t.wide = 2 * t.steps;
     t.value_wide = 2 * t.value_steps;

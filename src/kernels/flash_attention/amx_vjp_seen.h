@@ -27,42 +27,71 @@ static inline amx_vjp_range amx_vjp_extent(const ejki_flash_problem *p, amx_vjp_
     return seen;
 }
 
-/* Looks up the cells of a head's strip and a block of keys, row by row, if `cell` is not NULL. False: there is none. */
-static inline bool amx_vjp_find(const ejki_flash_problem *p, int64_t head, amx_vjp_range rows,
-                                amx_vjp_range keys, ejki_cell *cell) {
-    const ejki_pattern *t = &p->pattern;
-    if (t->planes == 0) return true;
-    bool found = false;
-    for (int64_t i = rows.first / t->block_q; i * t->block_q < rows.end; i++)
-        for (int64_t j = keys.first / t->block_kv; j * t->block_kv < keys.end; j++) {
-            const ejki_cell own = ejki_pattern_find(t, head / t->plane_heads, i, j);
-            found |= own.state != 0;
-            if (cell)
-                *cell++ = own;
-            else if (found)
-                return true;
-        }
-    return found;
+/*
+ * Looks up a plane's cells of row i in columns [first, end), walking over the row once. Beyond `cell` nothing is
+ * written where there is none: those are 0.
+ */
+static inline void amx_vjp_cells(const ejki_pattern *t, int64_t plane, int64_t i, int64_t first,
+                                 int64_t end, ejki_cell *cell) {
+    memset(cell, 0, (size_t)(end - first) * sizeof *cell);
+    if (t->by_column) {
+        for (int64_t j = first; j < end; j++) cell[j - first] = ejki_pattern_find(t, plane, i, j);
+        return;
+    }
+    for (int64_t at = ejki_pattern_seek(t, plane, i, 0); at < t->columns;
+         at = ejki_pattern_seek(t, plane, i, at + 1)) {
+        const int64_t j = ejki_grid_at(&t->next, plane, i, at);
+        if (j >= end) return;
+        if (j >= first) cell[j - first] = ejki_pattern_cell(t, plane, i, at);
+    }
 }
 
-/* True if positions and pattern let a head's strip see any of a block of keys. */
-static inline bool amx_vjp_meets(const ejki_flash_problem *p, int64_t head, amx_vjp_range rows,
-                                 amx_vjp_range seen, amx_vjp_range keys) {
-    return seen.first < seen.end && seen.first < keys.end && seen.end > keys.first &&
-           amx_vjp_find(p, head, rows, keys, NULL);
+/* Notes which blocks of keys the cells of row i let a strip meet, if they lie within what positions let it see. */
+static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan *t, int64_t plane,
+                                int64_t i, amx_vjp_range seen, uint64_t *met) {
+    const ejki_pattern *pattern = &p->pattern;
+    for (int64_t j = 0; j < p->keys / pattern->block_kv;) {
+        ejki_cell cell[64];
+        const int64_t end = ejki_min(j + 64, p->keys / pattern->block_kv);
+        amx_vjp_cells(pattern, plane, i, j, end, cell);
+        for (int64_t n = 0; n < end - j; n++) {
+            if (cell[n].state == 0) continue;
+            const int64_t first = ejki_max(seen.first, (j + n) * pattern->block_kv);
+            const int64_t last = ejki_min(seen.end, (j + n + 1) * pattern->block_kv) - 1;
+            if (first > last) continue;
+            for (int64_t block = amx_vjp_part_at(&t->keys, first);
+                 block <= amx_vjp_part_at(&t->keys, last); block++)
+                met[block / 64] |= (uint64_t)1 << block % 64;
+        }
+        j = end;
+    }
+}
+
+/* What blocks of keys a strip meets: a bit each in `met` where there is a pattern, else all in a range. */
+typedef struct amx_vjp_meeting {
+    const uint64_t *met;
+    int64_t first, end;
+} amx_vjp_meeting;
+
+static inline amx_vjp_meeting amx_vjp_meeting_of(const ejki_flash_problem *p, const amx_vjp_plan *t,
+                                                 amx_vjp_range rows, const uint64_t *met) {
+    if (p->pattern.planes > 0) return (amx_vjp_meeting){met, 0, t->key_blocks};
+    const amx_vjp_range seen = amx_vjp_extent(p, rows);
+    if (seen.first >= seen.end) return (amx_vjp_meeting){.end = 0};
+    return (amx_vjp_meeting){.first = amx_vjp_part_at(&t->keys, seen.first),
+                             .end = amx_vjp_part_at(&t->keys, seen.end - 1) + 1};
+}
+
+static inline bool amx_vjp_meets(const amx_vjp_meeting *m, int64_t block) {
+    return block >= m->first && block < m->end &&
+           (m->met == NULL || (m->met[block / 64] >> block % 64 & 1));
 }
 
 /* The block of keys before or after one, as `step` is −1 or 1, that a strip meets; −1 if there is none. */
-static inline int64_t amx_vjp_neighbour(const ejki_flash_problem *p, const amx_vjp_plan *t,
-                                        int64_t head, amx_vjp_range rows, int64_t block,
-                                        int64_t step) {
-    const amx_vjp_range seen = amx_vjp_extent(p, rows);
-    for (block += step; block >= 0 && block < t->key_blocks; block += step) {
-        const amx_vjp_range keys = amx_vjp_part(&t->keys, block);
-        if (step < 0 ? keys.end <= seen.first : keys.first >= seen.end) break;
-        if (amx_vjp_meets(p, head, rows, seen, keys)) return block;
-    }
-    return -1;
+static inline int64_t amx_vjp_neighbour(const amx_vjp_meeting *m, int64_t block, int64_t step) {
+    block = step > 0 ? ejki_max(block + 1, m->first) : ejki_min(block, m->end) - 1;
+    while (block >= m->first && block < m->end && !amx_vjp_meets(m, block)) block += step;
+    return block >= m->first && block < m->end ? block : -1;
 }
 
 /* ---- Rows --------------------------------------------------------------------------------------------- */
@@ -153,27 +182,16 @@ static inline uint32_t *amx_vjp_words_of(const amx_vjp_state *s, int64_t tile, i
     return s->seen + (tile * s->plan.chunks + chunk) * AMX_ROWS;
 }
 
-/* The cell that a tile and the chunk from `key` on lie in. */
-static inline const ejki_cell *amx_vjp_cell(const amx_vjp_state *s, const amx_vjp_tile *t,
-                                            int64_t key) {
-    const ejki_pattern *p = &s->problem.forward.pattern;
-    const int64_t columns = ejki_cdiv(s->key_end, p->block_kv) - s->key / p->block_kv;
-    return s->cell + (t->row / p->block_q - s->row / p->block_q) * columns +
-           (key / p->block_kv - s->key / p->block_kv);
-}
-
-static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int64_t chunk) {
+static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int64_t chunk,
+                                      const uint8_t *block) {
     const ejki_flash_problem *p = &s->problem.forward;
     const amx_vjp_tile *t = &s->tile[tile];
     const int64_t key = s->key + chunk * AMX_CHUNK;
-    if (key >= s->key_end || t->low >= key + AMX_CHUNK || t->high <= key) return AMX_VJP_NONE;
+    if (t->low >= key + AMX_CHUNK || t->high <= key) return AMX_VJP_NONE;
     const bool whole = t->least <= key && t->most >= key + AMX_CHUNK;
-    if (!s->looks) return whole ? AMX_VJP_ALL : AMX_VJP_SOME;
-    const ejki_cell *cell = p->pattern.planes > 0 ? amx_vjp_cell(s, t, key) : NULL;
-    if (cell && cell->state == 0) return AMX_VJP_NONE;
-    const uint8_t *block = cell ? cell->block : NULL;
     const bool hides = block || p->has_mask || p->has_segments;
     if (whole && !hides) return AMX_VJP_ALL;
+    if (!s->looks) return AMX_VJP_SOME;
     uint32_t *words = amx_vjp_words_of(s, tile, chunk);
     const __m512i ones = _mm512_set1_epi32(-1);
     uint32_t any = 0, all = 0;
@@ -188,15 +206,28 @@ static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int6
     return any == 0 ? AMX_VJP_NONE : all == t->rows ? AMX_VJP_ALL : AMX_VJP_SOME;
 }
 
-/* Looks up what a tile sees of the block. */
-static inline void amx_vjp_look_over(const amx_vjp_state *s, int64_t tile) {
+/* Looks at the chunks of keys [first, end), counted from the block, which lie in one cell or in none. */
+static inline void amx_vjp_look_along(const amx_vjp_state *s, int64_t tile, int64_t first,
+                                      int64_t end, const uint8_t *block) {
     amx_vjp_tile *t = &s->tile[tile];
-    t->seen = false;
-    for (int64_t chunk = 0; chunk < s->plan.chunks; chunk++) {
-        const uint8_t state = amx_vjp_look_at(s, tile, chunk);
+    for (int64_t chunk = first / AMX_CHUNK; chunk < ejki_cdiv(end, AMX_CHUNK); chunk++) {
+        const uint8_t state = amx_vjp_look_at(s, tile, chunk, block);
         *amx_vjp_state_of(s, tile, chunk) = state;
         t->seen |= state != AMX_VJP_NONE;
     }
+}
+
+/* Looks up what a tile sees of the block. `cell` has those of its rows and the block, NULL without a pattern. */
+static inline void amx_vjp_look_over(const amx_vjp_state *s, int64_t tile, const ejki_cell *cell) {
+    const int64_t size = s->problem.forward.pattern.block_kv;
+    if (!cell) {
+        amx_vjp_look_along(s, tile, 0, s->key_end - s->key, NULL);
+        return;
+    }
+    for (int64_t j = s->key / size; j * size < s->key_end; j++, cell++)
+        if (cell->state != 0)
+            amx_vjp_look_along(s, tile, ejki_max(0, j * size - s->key),
+                               ejki_min(s->key_end, (j + 1) * size) - s->key, cell->block);
 }
 
 static inline bool amx_vjp_sees(const amx_vjp_state *s, int64_t tile, int64_t chunk) {
