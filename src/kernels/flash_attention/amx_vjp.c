@@ -171,6 +171,7 @@ static __attribute__((noinline)) bool amx_vjp_pack_strip(amx_vjp_state *s, const
     const ejki_pattern *p = &s->problem.forward.pattern;
     int64_t row = -1; /* of cells */
     bool any = false, found = true;
+    s->units = 0;
     memset(s->state, AMX_VJP_NONE, (size_t)(s->tiles * s->plan.chunks));
     for (int64_t n = 0; n < s->tiles; n++) {
         amx_vjp_tile *tile = &s->tile[n];
@@ -232,9 +233,23 @@ static bool amx_vjp_is_tame(const amx_vjp_state *s, const amx_vjp_tile *t, const
            product <= 0x1p100;
 }
 
+/* Asks for some of what the next strip needs: rows of a head lie apart, and sums come from further away. */
+static void amx_vjp_ask(amx_vjp_state *s) {
+    const ejki_flash_vjp_problem *v = &s->problem;
+    const int64_t end = ejki_min(s->ahead.end, s->ahead.first + s->pace);
+    for (int64_t i = s->ahead.first; i < end; i++) {
+        amx_ask(amx_vjp_at(&v->forward.query, i, s->ahead_head), 2 * v->forward.head_dim);
+        amx_ask(amx_vjp_at(&v->out_cotangent, i, s->ahead_head), 2 * v->forward.value_dim);
+        if (s->ahead_sums)
+            amx_ask((const char *)(s->ahead_sums + i * 32 * s->plan.steps), 128 * s->plan.steps);
+    }
+    s->ahead.first = end;
+}
+
 /* Slopes of one unit, beside the products of the next one, if there is one. */
-static void amx_vjp_unit_step(const amx_vjp_state *s, amx_vjp_spot at, float *stage,
+static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
                               const amx_vjp_next *next) {
+    amx_vjp_ask(s);
     const amx_vjp_plan *t = &s->plan;
     const amx_vjp_tile *tile = &s->tile[at.tile];
     const amx_vjp_chunk *chunk = &s->chunk[at.chunk];
@@ -263,7 +278,7 @@ static void amx_vjp_unit_step(const amx_vjp_state *s, amx_vjp_spot at, float *st
 }
 
 /* Weights and slopes of tiles beside a panel; 0 where one that sees something of it sees nothing of a chunk. */
-static void amx_vjp_make(const amx_vjp_state *s, int64_t panel) {
+static void amx_vjp_make(amx_vjp_state *s, int64_t panel) {
     const int64_t size = AMX_ROWS * AMX_CHUNK;
     float *stage = s->stage, *other = s->stage + 2 * size;
     amx_vjp_spot last = {-1, 0};
@@ -309,7 +324,7 @@ static bool amx_vjp_sees_panel(const amx_vjp_state *s, int64_t tile, int64_t pan
 }
 
 /* What a panel's keys gain by neighbouring tiles that see something of them. */
-static void amx_vjp_panel(const amx_vjp_state *s, int64_t panel) {
+static void amx_vjp_panel(amx_vjp_state *s, int64_t panel) {
     const ejki_flash_vjp_problem *v = &s->problem;
     const amx_vjp_plan *t = &s->plan;
     const int64_t key = panel * (AMX_VJP_PANEL / 16);
@@ -409,15 +424,30 @@ static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, const amx_v
     if (shares) atomic_store_explicit(counter, (int32_t)(s->block + 1), memory_order_release);
 }
 
-/* Asks for the sums of tiles that see something: they come from further away. */
-static void amx_vjp_ask_sums(const amx_vjp_state *s, const amx_vjp_shared *shared) {
-    const int64_t size = 128 * s->plan.steps * AMX_ROWS;
-    const char *sums =
-        (const char *)shared->sums +
-        (s->first_row + s->head * s->problem.forward.queries + s->row) * 128 * s->plan.steps;
-    for (int64_t n = 0; n < s->tiles; n++)
-        for (int64_t at = 0; s->tile[n].seen && at < size; at += 64)
-            _mm_prefetch(sums + n * size + at, _MM_HINT_T1);
+static amx_vjp_meeting amx_vjp_meeting_at(const amx_vjp_state *s, const amx_vjp_shared *shared,
+                                          int64_t strip) {
+    const amx_vjp_plan *t = &s->plan;
+    return amx_vjp_meeting_of(&s->problem.forward, t,
+                              amx_vjp_part(&t->queries, strip % t->head_strips),
+                              shared->met + (s->first_turn + strip) * t->met_words);
+}
+
+/* Plans what to ask for while a strip is worked on: the rows of the next one that meets the block. */
+static void amx_vjp_plan_ahead(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t strip) {
+    const amx_vjp_plan *t = &s->plan;
+    const ejki_flash_problem *p = &s->problem.forward;
+    s->ahead = (amx_vjp_range){0, 0};
+    for (strip++; strip < t->strips; strip++) {
+        const amx_vjp_meeting meeting = amx_vjp_meeting_at(s, shared, strip);
+        if (amx_vjp_meets(&meeting, s->block)) break;
+    }
+    if (strip == t->strips) return;
+    s->ahead = amx_vjp_part(&t->queries, strip % t->head_strips);
+    s->ahead_head = s->kv_head * p->group + strip / t->head_strips;
+    s->pace = ejki_cdiv(s->ahead.end - s->ahead.first, ejki_max(1, s->units));
+    s->ahead_sums = s->problem.wants_query && t->key_blocks > 1
+                        ? shared->sums + (s->first_row + s->ahead_head * p->queries) * 32 * t->steps
+                        : NULL;
 }
 
 static void amx_vjp_strip(amx_vjp_state *s, amx_vjp_shared *shared, int64_t strip) {
@@ -425,15 +455,14 @@ static void amx_vjp_strip(amx_vjp_state *s, amx_vjp_shared *shared, int64_t stri
     const ejki_flash_problem *p = &s->problem.forward;
     const amx_vjp_range rows = amx_vjp_part(&t->queries, strip % t->head_strips);
     const int64_t turn = s->first_turn + strip;
-    const amx_vjp_meeting meeting =
-        amx_vjp_meeting_of(p, t, rows, shared->met + turn * t->met_words);
+    const amx_vjp_meeting meeting = amx_vjp_meeting_at(s, shared, strip);
     if (!amx_vjp_meets(&meeting, s->block)) return;
     s->head = s->kv_head * p->group + strip / t->head_strips;
     s->row = rows.first;
     s->count = rows.end - rows.first;
     s->tiles = ejki_cdiv(s->count, AMX_ROWS);
     const bool seen = amx_vjp_pack_strip(s, shared->delta + s->first_row + s->head * p->queries);
-    if (seen && s->problem.wants_query && p->pattern.planes > 0) amx_vjp_ask_sums(s, shared);
+    amx_vjp_plan_ahead(s, shared, strip);
     for (int64_t panel = 0; seen && panel < t->chunks / 2; panel++) amx_vjp_panel(s, panel);
     if (s->problem.wants_query) amx_vjp_finish(s, shared, &meeting, turn, seen);
 }

@@ -30,6 +30,10 @@ typedef struct amx_vjp_state {
     int64_t first_turn;              /* of the key head */
     int64_t block, key, key_end;     /* keys of the task */
     int64_t row, count, tiles;       /* queries of the strip */
+    int64_t units;                   /* tiles beside chunks of which they see something */
+    amx_vjp_range ahead;             /* queries that are asked for ahead of time, */
+    int64_t ahead_head, pace;        /* their head, and how many at each unit */
+    const float *ahead_sums;         /* NULL, or those of the head */
 } amx_vjp_state;
 
 static inline const char *amx_vjp_at(const ejki_bthd *t, int64_t i, int64_t head) {

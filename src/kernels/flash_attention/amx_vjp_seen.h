@@ -207,18 +207,19 @@ static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int6
 }
 
 /* Looks at the chunks of keys [first, end), counted from the block, which lie in one cell or in none. */
-static inline void amx_vjp_look_along(const amx_vjp_state *s, int64_t tile, int64_t first,
-                                      int64_t end, const uint8_t *block) {
+static inline void amx_vjp_look_along(amx_vjp_state *s, int64_t tile, int64_t first, int64_t end,
+                                      const uint8_t *block) {
     amx_vjp_tile *t = &s->tile[tile];
     for (int64_t chunk = first / AMX_CHUNK; chunk < ejki_cdiv(end, AMX_CHUNK); chunk++) {
         const uint8_t state = amx_vjp_look_at(s, tile, chunk, block);
         *amx_vjp_state_of(s, tile, chunk) = state;
         t->seen |= state != AMX_VJP_NONE;
+        s->units += state != AMX_VJP_NONE;
     }
 }
 
 /* Looks up what a tile sees of the block. `cell` has those of its rows and the block, NULL without a pattern. */
-static inline void amx_vjp_look_over(const amx_vjp_state *s, int64_t tile, const ejki_cell *cell) {
+static inline void amx_vjp_look_over(amx_vjp_state *s, int64_t tile, const ejki_cell *cell) {
     const int64_t size = s->problem.forward.pattern.block_kv;
     if (!cell) {
         amx_vjp_look_along(s, tile, 0, s->key_end - s->key, NULL);
