@@ -33,7 +33,9 @@ void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *
         &((const ejki_blocksparse_vjp_problem *)invocation->problem)->flash.forward;
     ejk_bwd_params *params = &((ejk_blocksparse_attention_config *)config)->bwd_params;
     ejki_flash_vjp_heuristic_cfg(invocation, config); /* its problem is the first member */
-    if (p->pattern.planes == 0) return;
+    /* On AMX a task may be several blocks. */
+    const bool several = invocation->implementation->isa == EJK_ISA_AMX;
+    if (p->pattern.planes == 0 || several) return;
     const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
     params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);
     params->kv_blocksize.value = ejki_min(params->kv_blocksize.value, p->pattern.block_kv);

@@ -37,7 +37,7 @@ typedef struct world {
     int pattern;
     ejki_flash_vjp_problem v;
     struct guarded memory[TENSORS], gradient[GRADIENTS], lse, d_lse, bias, mask, ids, key_ids,
-        sinks;
+        sinks, grid, blocks;
     int64_t parameters[2];
     char text[512];
 } world;
@@ -166,17 +166,86 @@ static void features(struct random *r, world *w) {
     }
 }
 
+/* Block sizes that divide a length, or 0. */
+static int64_t block_of(struct random *r, int64_t length) {
+    static const int64_t blocks[] = {1, 5, 8, 10, 16, 32, 33, 64, 65, 96, 100, 128, 200};
+    const int64_t block = RANDOM_OF(r, blocks);
+    return length % block == 0 && length / block < 64 ? block : 0;
+}
+
+/*
+ * Cells of which a part is empty, partial or full; shrunk, if they go by rows: those that are not empty come first
+ * in their row. Partial ones have blocks of their own.
+ */
+static void grid(struct random *r, world *w, int64_t block_q, int64_t block_kv) {
+    ejki_flash_problem *p = &w->v.forward;
+    ejki_pattern *t = &p->pattern;
+    const int64_t columns = p->keys / block_kv;
+    *t = (ejki_pattern){.name = "fwd", .block_q = block_q, .block_kv = block_kv};
+    t->planes = random_chance(r, 0.5) ? 1 : random_chance(r, 0.5) ? p->kv_heads : p->query_heads;
+    t->plane_heads = p->query_heads / t->planes;
+    t->rows = p->queries / block_q;
+    t->columns = columns;
+    t->by_column = random_chance(r, 0.2);
+    const int64_t count = t->planes * t->rows * columns, size = block_q * block_kv;
+    const bool shrunk = !t->by_column && random_chance(r, 0.5);
+    const double alive = RANDOM_OF(r, ((const double[]){0.1, 0.5, 0.8, 1}));
+    guarded_create(&w->grid, (size_t)count * 12, GUARDED_END, 0);
+    ejki_int32 *next = (ejki_int32 *)(void *)w->grid.data, *state = next + count,
+               *id = state + count;
+    int64_t partial = 0;
+    for (int64_t row = 0; row < t->planes * t->rows; row++)
+        for (int64_t n = 0, at = 0; n < columns; n++) {
+            const int32_t own = random_chance(r, alive) ? (int32_t)random_int(r, 1, 2) : 0;
+            if (own == 0 && shrunk) continue;
+            const int64_t place = row * columns + at++;
+            next[place] = (int32_t)(t->by_column ? row % t->rows : n);
+            state[place] = own;
+            id[place] = (int32_t)partial;
+            partial += own == 1;
+        }
+    guarded_create(&w->blocks, (size_t)(partial * size), GUARDED_END, 0);
+    for (int64_t n = 0; n < partial * size; n++) w->blocks.data[n] = random_chance(r, 0.4);
+    const ejki_grid of = {.stride_p = t->rows * columns, .stride_r = columns, .size = 4};
+    t->next = t->state = t->id = of;
+    t->next.data = next;
+    t->state.data = state;
+    t->id.data = id;
+    t->blocks = w->blocks.data;
+    t->block_count = partial;
+    t->block_stride = size;
+    t->block_row = t->by_column ? block_q : block_kv;
+    guarded_protect(&w->grid);
+    guarded_protect(&w->blocks);
+}
+
+static void pattern(struct random *r, world *w) {
+    ejki_flash_problem *p = &w->v.forward;
+    if (random_chance(r, 0.5)) p->queries = RANDOM_OF(r, ((const int64_t[]){64, 128, 160, 192}));
+    if (random_chance(r, 0.5)) p->keys = RANDOM_OF(r, ((const int64_t[]){128, 160, 256, 320}));
+    const int64_t block_q = block_of(r, p->queries), block_kv = block_of(r, p->keys);
+    if (block_q > 0 && block_kv > 0) grid(r, w, block_q, block_kv);
+    if (random_chance(r, 0.2)) p->pattern.chunk = random_int(r, 1, 70);
+}
+
+static bool visible(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+    int64_t first, end;
+    ejki_flash_visible(p, i, &first, &end);
+    return j >= first && j < end && flash_visible(p, b, h, i, j) &&
+           ejki_pattern_sees(&p->pattern, h, i, j);
+}
+
 /* No query of the key head sees key j. */
 static bool hidden(const ejki_flash_problem *p, int64_t b, int64_t kv, int64_t j) {
     for (int64_t g = 0; g < p->group; g++)
         for (int64_t i = 0; i < p->queries; i++)
-            if (flash_visible(p, b, kv * p->group + g, i, j)) return false;
+            if (visible(p, b, kv * p->group + g, i, j)) return false;
     return true;
 }
 
 static bool blank(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i) {
     for (int64_t j = 0; j < p->keys; j++)
-        if (flash_visible(p, b, h, i, j)) return false;
+        if (visible(p, b, h, i, j)) return false;
     return !p->has_sinks;
 }
 
@@ -223,6 +292,7 @@ static void create(world *w, uint64_t seed) {
     ejki_flash_problem *p = &v->forward;
     p->dtype = EJK_DTYPE_BF16;
     sizes(&r, p);
+    if (random_chance(&r, 0.25)) pattern(&r, w);
     features(&r, w);
     w->pattern = random_chance(&r, 0.5) ? NORMAL : (int)random_int(&r, 0, PATTERNS - 1);
     const int64_t b = p->batch, t = p->queries, n = p->keys, h = p->query_heads, kv = p->kv_heads;
@@ -266,18 +336,20 @@ static void create(world *w, uint64_t seed) {
     snprintf(w->text, sizeof w->text,
              "seed %llu: B=%lld T=%lld S=%lld Hkv=%lld G=%lld D=%lld Dv=%lld scale=%g cap=%g "
              "bias=%d mask=%d segments=%d sinks=%d d_lse=%d wants=%d%d%d%d first=%lld last=%lld "
-             "pattern=%d q=%lld kv=%lld",
+             "pattern=%d q=%lld kv=%lld blocks=%lldx%lld%s chunk=%lld",
              (unsigned long long)seed, (long long)b, (long long)t, (long long)n, (long long)kv,
              (long long)p->group, (long long)p->head_dim, (long long)p->value_dim, p->scale,
              p->soft_cap, p->has_bias, p->has_mask, p->has_segments, p->has_sinks,
              v->has_lse_cotangent, v->wants_query, v->wants_key, v->wants_value, v->wants_sinks,
              (long long)p->first_offset, (long long)p->last_offset, w->pattern,
-             (long long)w->parameters[0], (long long)w->parameters[1]);
+             (long long)w->parameters[0], (long long)w->parameters[1],
+             (long long)p->pattern.block_q, (long long)p->pattern.block_kv,
+             p->pattern.by_column ? " by column" : "", (long long)p->pattern.chunk);
 }
 
 static void destroy(world *w) {
-    struct guarded *others[] = {&w->lse, &w->d_lse,   &w->bias, &w->mask,
-                                &w->ids, &w->key_ids, &w->sinks};
+    struct guarded *others[] = {&w->lse,     &w->d_lse, &w->bias, &w->mask,  &w->ids,
+                                &w->key_ids, &w->sinks, &w->grid, &w->blocks};
     for (int i = 0; i < TENSORS; i++) guarded_destroy(&w->memory[i]);
     for (int i = 0; i < GRADIENTS; i++)
         if (w->gradient[i].pages) guarded_destroy(&w->gradient[i]);

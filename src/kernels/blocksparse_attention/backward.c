@@ -14,6 +14,13 @@ static const ejk_parameter parameters[] = {
     {"kv_blocksize", 1, 512, 1, 256, "keys of a task, at most those of a block"},
 };
 
+#if defined(__x86_64__)
+static const ejk_parameter matrix_parameters[] = {
+    {"q_blocksize", 1, 512, 1, 128, "query rows beside a block of keys; several blocks may be"},
+    {"kv_blocksize", 1, 2048, 1, 512, "keys of a task; several blocks may be"},
+};
+#endif
+
 static ejk_status prepare_with(const ejk_implementation *dense, const void *problem,
                                const int64_t *values, int32_t threads, ejk_launch *launch) {
     return dense->prepare(problem, values, threads, launch);
@@ -33,5 +40,6 @@ static ejk_status run_with(const ejk_implementation *dense, const ejk_run *run) 
 #define SPARSE_OPERATION           "blocksparse_attention_vjp"
 #define SPARSE_KIND                "vjp"
 #define SPARSE_TILE(element, name) vjp_##element##_##name
+#define SPARSE_MATRIX              vjp_bf16_amx
 #define SPARSE_REFERENCE(element)  vjp_##element##_reference
 #include "kernels/blocksparse_attention/implementations_body.h"

@@ -22,35 +22,25 @@
 #include <ejkernel/registry.h>
 
 #include "base/base.h"
+#include "kernels/flash_attention/sequences.h"
 #include "kernels/flash_attention/vjp_problem.h"
 
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#include "kernels/flash_attention/amx_vjp_plan.h"
-#include "kernels/flash_attention/amx_vjp_rows.h"
+#include "kernels/flash_attention/amx_vjp_ends.h"
 
 #define AMX_VJP_RUN 16 /* chunks of keys that are multiplied with a strip's slopes at a time */
-
-/* What the workers of one run share. */
-typedef struct amx_vjp_shared {
-    const ejki_flash_vjp_problem *problem;
-    amx_vjp_plan plan;
-    char *memory; /* of all workers */
-    float *sums, *delta;
-    _Atomic int32_t *turns; /* of each strip: blocks of keys that have been added */
-    int32_t workers;
-    _Atomic int64_t next;
-} amx_vjp_shared;
 
 static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t worker) {
     const amx_vjp_plan *t = &shared->plan;
     const ejki_flash_problem *p = &shared->problem->forward;
     char *memory = shared->memory + worker * t->bytes;
-    *s = (amx_vjp_state){.problem = shared->problem, .plan = t, .exp = amx_exp_table()};
-    s->general = p->soft_cap != 0 || p->has_bias || p->has_mask || p->has_segments;
-    s->scale = s->general ? flash_scale(p) : (float)(p->scale * LOG2_E);
+    *s = (amx_vjp_state){.sequence = -1, .exp = amx_exp_table()};
+    s->general = p->soft_cap != 0 || p->has_bias;
+    s->looks = amx_vjp_looks(p);
+    s->scale = (float)(p->scale * LOG2_E);
     s->keys = (uint16_t *)(void *)(memory + t->key_at);
     s->values = (uint16_t *)(void *)(memory + t->value_at);
     s->across = (uint16_t *)(void *)(memory + t->across_at);
@@ -68,21 +58,25 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     s->scratch = (float *)(void *)(memory + t->scratch_at);
     s->tile = (amx_vjp_tile *)(void *)(memory + t->tile_at);
     s->chunk = (amx_vjp_chunk *)(void *)(memory + t->chunk_at);
+    s->state = (uint8_t *)(void *)(memory + t->state_at);
+    s->seen = (uint32_t *)(void *)(memory + t->seen_at);
+    s->cell = (ejki_cell *)(void *)(memory + t->cell_at);
 }
 
 /* ---- Packing ------------------------------------------------------------------------------------------ */
 
 /* Packs the task's keys and values. */
 static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
-    const ejki_flash_problem *p = &s->problem->forward;
-    const amx_vjp_plan *t = s->plan;
-    for (int64_t c = 0; c < t->keys / AMX_CHUNK; c++) {
+    const ejki_flash_problem *p = &s->problem.forward;
+    const amx_vjp_plan *t = &s->plan;
+    const int64_t chunks = ejki_round_up(s->key_end - s->key, AMX_VJP_PANEL) / AMX_CHUNK;
+    for (int64_t c = 0; c < chunks; c++) {
         const char *keys[AMX_CHUNK], *values[AMX_CHUNK];
         for (int64_t j = 0; j < AMX_CHUNK; j++) {
             const int64_t key = s->key + c * AMX_CHUNK + j;
             const bool exists = key < s->key_end;
-            keys[j] = exists ? amx_vjp_at(&p->key, s->batch, key, s->kv_head) : NULL;
-            values[j] = exists ? amx_vjp_at(&p->value, s->batch, key, s->kv_head) : NULL;
+            keys[j] = exists ? amx_vjp_at(&p->key, key, s->kv_head) : NULL;
+            values[j] = exists ? amx_vjp_at(&p->value, key, s->kv_head) : NULL;
         }
         amx_vjp_look key = {.odd = 0}, value = {.odd = 0};
         uint16_t *across = s->across + c * t->wide * AMX_ELEMENT;
@@ -93,70 +87,108 @@ static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
         s->chunk[c] = (amx_vjp_chunk){amx_top(key.top), amx_top(value.top), key.odd || value.odd};
         if (s->chunk[c].odd) memset(across, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof *across);
     }
+    memset(s->d_keys, 0, (size_t)(chunks * AMX_CHUNK * 32 * t->steps) * sizeof(float));
+    memset(s->d_values, 0, (size_t)(chunks * AMX_CHUNK * 32 * t->value_steps) * sizeof(float));
 }
 
-/* What is known of a tile's rows besides their elements; those that see nothing become NULL. */
-static void amx_vjp_describe(const amx_vjp_state *s, amx_vjp_tile *t, const char **queries,
-                             const char **cotangents) {
-    const ejki_flash_vjp_problem *v = s->problem;
-    const ejki_flash_problem *p = &v->forward;
-    t->low = t->most = p->keys;
+/* What is known of a tile's rows besides their elements. `delta` is that of the head's rows. */
+static void amx_vjp_describe(const amx_vjp_state *s, amx_vjp_tile *t, const float *delta) {
+    const ejki_flash_problem *p = &s->problem.forward;
+    const int64_t keys = s->key_end - s->key;
+    t->low = t->most = s->key_end;
     t->high = t->least = 0;
     t->wild = false;
+    t->rows = 0;
     for (int64_t n = 0; n < AMX_ROWS; n++) {
         const int64_t i = amx_vjp_row(n / 2) + n % 2, even_odd = n % 2 * 16 + n / 2;
-        queries[i] = cotangents[i] = NULL;
         t->base[i] = AMX_MAGIC;
         t->reference[i] = t->delta[even_odd] = 0;
         t->first[n] = t->end[n] = 0;
         if (i >= t->count) continue;
         const int64_t row = t->row + i;
-        const float lse = amx_vjp_lse(p, s->batch, s->head, row);
+        const float lse = amx_vjp_lse(p, s->head, row);
         if (lse == -INFINITY) continue;
         int64_t first, end;
         ejki_flash_visible(p, row, &first, &end);
+        end = ejki_min(end, s->key_end);
         if (first < end) {
             t->low = ejki_min(t->low, first);
             t->high = ejki_max(t->high, end);
         }
         t->least = ejki_max(t->least, first);
         t->most = ejki_min(t->most, end);
-        t->first[n] = (int16_t)ejki_max(0, ejki_min(first - s->key, s->plan->keys));
-        t->end[n] = (int16_t)ejki_max(0, ejki_min(end - s->key, s->plan->keys));
+        t->first[n] = (int16_t)ejki_max(0, ejki_min(first - s->key, keys));
+        t->end[n] = (int16_t)ejki_max(0, end - s->key);
+        t->rows |= (uint32_t)1 << n;
         t->reference[i] = lse * (float)LOG2_E;
         t->base[i] = AMX_VJP_BASE - AMX_VJP_STEPS * t->reference[i];
-        t->delta[even_odd] = s->delta[row];
-        if (!(fabsf(t->reference[i]) <= AMX_VJP_TAME) || !(fabsf(s->delta[row]) <= 0x1p100f))
+        t->delta[even_odd] = delta[row];
+        if (!(fabsf(t->reference[i]) <= AMX_VJP_TAME) || !(fabsf(delta[row]) <= 0x1p100f))
             t->wild = true;
-        queries[i] = amx_vjp_at(&p->query, s->batch, row, s->head);
-        cotangents[i] = amx_vjp_at(&v->out_cotangent, s->batch, row, s->head);
     }
 }
 
-/* Packs a strip's queries and cotangents. */
-static __attribute__((noinline)) void amx_vjp_pack_strip(amx_vjp_state *s) {
-    const ejki_flash_problem *p = &s->problem->forward;
-    const amx_vjp_plan *t = s->plan;
+/* Packs a tile's queries and cotangents; rows that see nothing at all count as 0. */
+static void amx_vjp_pack_tile(amx_vjp_state *s, int64_t n) {
+    const ejki_flash_vjp_problem *v = &s->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const amx_vjp_plan *t = &s->plan;
+    const char *queries[AMX_ROWS], *cotangents[AMX_ROWS];
+    amx_vjp_tile *tile = &s->tile[n];
+    amx_vjp_look query = {.odd = 0}, cotangent = {.odd = 0};
+    for (int64_t place = 0; place < AMX_ROWS; place++) {
+        const int64_t i = amx_vjp_row(place / 2) + place % 2;
+        const bool there = tile->rows >> place & 1;
+        queries[i] = there ? amx_vjp_at(&p->query, tile->row + i, s->head) : NULL;
+        cotangents[i] = there ? amx_vjp_at(&v->out_cotangent, tile->row + i, s->head) : NULL;
+    }
+    const int64_t at = n * t->wide * AMX_ELEMENT, value_at = n * t->value_wide * AMX_ELEMENT;
+    amx_vjp_pack_rows(queries, p->head_dim, t->steps, false, s->queries + at, s->query_rows + at,
+                      &query);
+    amx_vjp_pack_rows(cotangents, p->value_dim, t->value_steps, true, s->cotangents + value_at,
+                      s->cotangent_rows + value_at, &cotangent);
+    tile->query_top = amx_top(query.top);
+    tile->cotangent_top = amx_top(cotangent.top);
+    tile->odd = query.odd || cotangent.odd;
+    if (!tile->odd) return;
+    memset(s->query_rows + at, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof(uint16_t));
+    memset(s->cotangent_rows + value_at, 0,
+           (size_t)(t->value_wide * AMX_ELEMENT) * sizeof(uint16_t));
+}
+
+/* Looks up the cells of the strip's part i of the pattern's rows. False: there is none. */
+static bool amx_vjp_find(const amx_vjp_state *s, int64_t i) {
+    const ejki_pattern *t = &s->problem.forward.pattern;
+    const int64_t first = s->key / t->block_kv, end = ejki_cdiv(s->key_end, t->block_kv);
+    bool found = false;
+    amx_vjp_cells(t, s->head / t->plane_heads, i, first, end, s->cell);
+    for (int64_t n = 0; n < end - first; n++) found |= s->cell[n].state != 0;
+    return found;
+}
+
+/* Looks at a strip's tiles, and packs those that see something of the block. False: there is none. */
+static __attribute__((noinline)) bool amx_vjp_pack_strip(amx_vjp_state *s, const float *delta) {
+    const ejki_pattern *p = &s->problem.forward.pattern;
+    int64_t row = -1; /* of cells */
+    bool any = false, found = true;
+    s->units = 0;
+    memset(s->state, AMX_VJP_NONE, (size_t)(s->tiles * s->plan.chunks));
     for (int64_t n = 0; n < s->tiles; n++) {
-        const char *queries[AMX_ROWS], *cotangents[AMX_ROWS];
         amx_vjp_tile *tile = &s->tile[n];
-        amx_vjp_look query = {.odd = 0}, cotangent = {.odd = 0};
         tile->row = s->row + n * AMX_ROWS;
         tile->count = ejki_min(AMX_ROWS, s->count - n * AMX_ROWS);
-        amx_vjp_describe(s, tile, queries, cotangents);
-        const int64_t at = n * t->wide * AMX_ELEMENT, value_at = n * t->value_wide * AMX_ELEMENT;
-        amx_vjp_pack_rows(queries, p->head_dim, t->steps, false, s->queries + at,
-                          s->query_rows + at, &query);
-        amx_vjp_pack_rows(cotangents, p->value_dim, t->value_steps, true, s->cotangents + value_at,
-                          s->cotangent_rows + value_at, &cotangent);
-        tile->query_top = amx_top(query.top);
-        tile->cotangent_top = amx_top(cotangent.top);
-        tile->odd = query.odd || cotangent.odd;
-        if (!tile->odd) continue;
-        memset(s->query_rows + at, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof(uint16_t));
-        memset(s->cotangent_rows + value_at, 0,
-               (size_t)(t->value_wide * AMX_ELEMENT) * sizeof(uint16_t));
+        tile->seen = false;
+        if (p->planes > 0 && tile->row / p->block_q != row) {
+            row = tile->row / p->block_q;
+            found = amx_vjp_find(s, row);
+        }
+        if (!found) continue;
+        amx_vjp_describe(s, tile, delta);
+        amx_vjp_look_over(s, n, p->planes > 0 ? s->cell : NULL);
+        if (tile->seen) amx_vjp_pack_tile(s, n);
+        any |= tile->seen;
     }
+    return any;
 }
 
 /* ---- A panel of keys ---------------------------------------------------------------------------------- */
@@ -166,13 +198,8 @@ typedef struct amx_vjp_spot {
     int64_t tile, chunk; /* of the block */
 } amx_vjp_spot;
 
-static bool amx_vjp_meets(const amx_vjp_state *s, const amx_vjp_tile *t, int64_t chunk) {
-    const int64_t key = s->key + chunk * AMX_CHUNK;
-    return t->low < key + AMX_CHUNK && t->high > key;
-}
-
 static amx_vjp_next amx_vjp_next_of(const amx_vjp_state *s, amx_vjp_spot at, float *stage) {
-    const amx_vjp_plan *t = s->plan;
+    const amx_vjp_plan *t = &s->plan;
     return (amx_vjp_next){.keys = s->keys + at.chunk * t->wide * AMX_ELEMENT,
                           .values = s->values + at.chunk * t->value_wide * AMX_ELEMENT,
                           .queries = s->queries + at.tile * t->wide * AMX_ELEMENT,
@@ -182,13 +209,11 @@ static amx_vjp_next amx_vjp_next_of(const amx_vjp_state *s, amx_vjp_spot at, flo
 }
 
 static amx_vjp_unit amx_vjp_unit_of(const amx_vjp_state *s, amx_vjp_spot at, const float *stage) {
-    const int64_t tiles = s->plan->rows / AMX_ROWS, chunks = s->plan->keys / AMX_CHUNK;
-    const int64_t half = tiles * AMX_ELEMENT,
+    const int64_t chunks = s->plan.chunks, half = s->plan.tiles * AMX_ELEMENT,
                   start = at.chunk % 2 * 2 * half + at.tile * AMX_ELEMENT;
     return (amx_vjp_unit){.scores = stage,
                           .products = stage + AMX_ROWS * AMX_CHUNK,
                           .tile = &s->tile[at.tile],
-                          .key = at.chunk * AMX_CHUNK,
                           .weights = s->weights + start,
                           .slopes = s->slopes + start,
                           .half = half,
@@ -197,45 +222,70 @@ static amx_vjp_unit amx_vjp_unit_of(const amx_vjp_state *s, amx_vjp_spot at, con
                           .scale = s->scale};
 }
 
-/* True if nothing about the unit can leave what the fast way takes. */
-static bool amx_vjp_is_tame(const amx_vjp_state *s, const amx_vjp_tile *t, const amx_vjp_chunk *c) {
-    const ejki_flash_problem *p = &s->problem->forward;
+/* True if nothing about the unit can leave what the fast way takes; `bias` is the largest of its biases. */
+static bool amx_vjp_is_tame(const amx_vjp_state *s, const amx_vjp_tile *t, const amx_vjp_chunk *c,
+                            float bias) {
+    const ejki_flash_problem *p = &s->problem.forward;
     const double score = (double)t->query_top * (double)c->key_top * (double)p->head_dim;
     const double product = (double)t->cotangent_top * (double)c->value_top * (double)p->value_dim;
-    return !s->general && !t->wild && !t->odd && !c->odd &&
-           score * fabs((double)s->scale) <= (double)AMX_VJP_TAME && product <= 0x1p100;
+    return p->soft_cap == 0 && !t->wild && !t->odd && !c->odd &&
+           score * fabs((double)s->scale) + (double)bias * LOG2_E <= (double)AMX_VJP_TAME &&
+           product <= 0x1p100;
+}
+
+/* Asks for some of what the next strip needs: rows of a head lie apart, and sums come from further away. */
+static void amx_vjp_ask(amx_vjp_state *s) {
+    const ejki_flash_vjp_problem *v = &s->problem;
+    const int64_t end = ejki_min(s->ahead.end, s->ahead.first + s->pace);
+    for (int64_t i = s->ahead.first; i < end; i++) {
+        amx_ask(amx_vjp_at(&v->forward.query, i, s->ahead_head), 2 * v->forward.head_dim);
+        amx_ask(amx_vjp_at(&v->out_cotangent, i, s->ahead_head), 2 * v->forward.value_dim);
+        if (s->ahead_sums)
+            amx_ask((const char *)(s->ahead_sums + i * 32 * s->plan.steps), 128 * s->plan.steps);
+    }
+    s->ahead.first = end;
 }
 
 /* Slopes of one unit, beside the products of the next one, if there is one. */
-static void amx_vjp_unit_step(const amx_vjp_state *s, amx_vjp_spot at, float *stage,
+static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
                               const amx_vjp_next *next) {
-    const amx_vjp_plan *t = s->plan;
+    amx_vjp_ask(s);
+    const amx_vjp_plan *t = &s->plan;
     const amx_vjp_tile *tile = &s->tile[at.tile];
     const amx_vjp_chunk *chunk = &s->chunk[at.chunk];
-    const int64_t key = s->key + at.chunk * AMX_CHUNK;
+    const bool all = *amx_vjp_state_of(s, at.tile, at.chunk) == AMX_VJP_ALL;
+    bool tame = amx_vjp_is_tame(s, tile, chunk, 0);
     amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
-    if (amx_vjp_is_tame(s, tile, chunk)) {
-        const bool edge = tile->least > key || tile->most < key + AMX_CHUNK;
-        if (next ? amx_vjp_step(t->steps, t->value_steps, next, &u, &s->exp, edge)
-                 : amx_vjp_alone(&u, &s->exp))
-            return;
-    } else {
-        if (next) amx_vjp_products(next, t->steps, t->value_steps);
-        if (tile->odd || chunk->odd)
-            amx_vjp_slow_products(s, at.tile, at.chunk, stage, stage + AMX_ROWS * AMX_CHUNK);
-        if (s->general) u.caps = amx_vjp_modify(s, at.tile, at.chunk, stage);
+    uint32_t words[AMX_ROWS];
+    const bool beside =
+        next && all && tame && !s->general && amx_vjp_overlaps(t->steps, t->value_steps);
+    if (beside && amx_vjp_step(t->steps, next, &u, &s->exp)) return;
+    u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
+    if (beside) {
+        amx_vjp_careful(&u, &s->exp);
+        return;
     }
-    amx_vjp_careful(&u, &s->exp);
+    if (next) amx_vjp_products(next, t->steps, t->value_steps);
+    if (tile->odd || chunk->odd)
+        amx_vjp_slow_products(s, at.tile, at.chunk, u.seen, stage, stage + AMX_ROWS * AMX_CHUNK);
+    if (s->general) {
+        const float bias = amx_vjp_modify(s, at.tile, at.chunk, stage);
+        tame = tame && amx_vjp_is_tame(s, tile, chunk, bias);
+        if (s->problem.forward.soft_cap != 0) u.caps = s->scratch + AMX_ROWS * AMX_CHUNK;
+        u.scale = 1;
+    }
+    if (!tame || !amx_vjp_alone(&u, &s->exp)) amx_vjp_careful(&u, &s->exp);
 }
 
-/* Weights and slopes of all tiles [first, end) beside a panel; 0 where a tile sees nothing of a chunk. */
-static void amx_vjp_make(const amx_vjp_state *s, int64_t panel, int64_t first, int64_t end) {
+/* Weights and slopes of tiles beside a panel; 0 where one that sees something of it sees nothing of a chunk. */
+static void amx_vjp_make(amx_vjp_state *s, int64_t panel) {
     const int64_t size = AMX_ROWS * AMX_CHUNK;
     float *stage = s->stage, *other = s->stage + 2 * size;
     amx_vjp_spot last = {-1, 0};
-    for (int64_t n = 0; n < 2 * (end - first); n++) {
-        const amx_vjp_spot at = {first + n / 2, 2 * panel + n % 2};
-        if (!amx_vjp_meets(s, &s->tile[at.tile], at.chunk)) {
+    for (int64_t n = 0; n < 2 * s->tiles; n++) {
+        const amx_vjp_spot at = {n / 2, 2 * panel + n % 2};
+        if (!amx_vjp_sees(s, at.tile, at.chunk)) {
+            if (!amx_vjp_sees(s, at.tile, at.chunk ^ 1)) continue;
             const amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
             for (int64_t half = 0; half < 2; half++) {
                 memset(u.weights + half * u.half, 0, AMX_ELEMENT * sizeof(uint16_t));
@@ -247,21 +297,21 @@ static void amx_vjp_make(const amx_vjp_state *s, int64_t panel, int64_t first, i
         if (last.tile >= 0)
             amx_vjp_unit_step(s, last, stage, &next);
         else
-            amx_vjp_products(&next, s->plan->steps, s->plan->value_steps);
+            amx_vjp_products(&next, s->plan.steps, s->plan.value_steps);
         float *swap = stage;
         stage = other;
         other = swap;
         last = at;
     }
-    amx_vjp_unit_step(s, last, stage, NULL);
+    if (last.tile >= 0) amx_vjp_unit_step(s, last, stage, NULL);
 }
 
 /* The sums of a panel's keys += coefficientsᵀ · rows, over the tiles [first, end). */
 static void amx_vjp_add_panel(const amx_vjp_state *s, const uint16_t *coefficients,
                               const uint16_t *rows, int64_t wide, int64_t first, int64_t end,
                               float *sums) {
-    const int64_t half = s->plan->rows / AMX_ROWS * AMX_ELEMENT;
-    const amx_vjp_operand left = {coefficients + first * AMX_ELEMENT, half, AMX_ELEMENT};
+    const amx_vjp_operand left = {coefficients + first * AMX_ELEMENT, s->plan.tiles * AMX_ELEMENT,
+                                  AMX_ELEMENT};
     for (int64_t d = 0; d < wide; d++) {
         const amx_vjp_operand right = {rows + (first * wide + d) * AMX_ELEMENT, 0,
                                        wide * AMX_ELEMENT};
@@ -269,136 +319,171 @@ static void amx_vjp_add_panel(const amx_vjp_state *s, const uint16_t *coefficien
     }
 }
 
-static void amx_vjp_panel(const amx_vjp_state *s, int64_t panel) {
-    const ejki_flash_vjp_problem *v = s->problem;
-    const amx_vjp_plan *t = s->plan;
-    int64_t first = s->tiles, end = 0;
-    for (int64_t n = 0; n < s->tiles; n++)
-        if (amx_vjp_meets(s, &s->tile[n], 2 * panel) ||
-            amx_vjp_meets(s, &s->tile[n], 2 * panel + 1)) {
-            first = ejki_min(first, n);
-            end = n + 1;
-        }
-    if (first >= end) return;
-    amx_vjp_make(s, panel, first, end);
+static bool amx_vjp_sees_panel(const amx_vjp_state *s, int64_t tile, int64_t panel) {
+    return amx_vjp_sees(s, tile, 2 * panel) || amx_vjp_sees(s, tile, 2 * panel + 1);
+}
+
+/* What a panel's keys gain by neighbouring tiles that see something of them. */
+static void amx_vjp_panel(amx_vjp_state *s, int64_t panel) {
+    const ejki_flash_vjp_problem *v = &s->problem;
+    const amx_vjp_plan *t = &s->plan;
     const int64_t key = panel * (AMX_VJP_PANEL / 16);
-    if (v->wants_value)
-        amx_vjp_add_panel(s, s->weights, s->cotangent_rows, t->value_wide, first, end,
-                          s->d_values + key * t->value_wide * AMX_SUMS);
-    if (v->wants_key)
-        amx_vjp_add_panel(s, s->slopes, s->query_rows, t->wide, first, end,
-                          s->d_keys + key * t->wide * AMX_SUMS);
-    for (int64_t n = first; n < end; n++)
-        if (s->tile[n].odd) amx_vjp_add_odd_rows(s, n, panel);
+    amx_vjp_make(s, panel);
+    for (int64_t first = 0, end; first < s->tiles; first = end + 1) {
+        for (end = first; end < s->tiles && amx_vjp_sees_panel(s, end, panel);) end++;
+        if (first == end) continue;
+        if (v->wants_value)
+            amx_vjp_add_panel(s, s->weights, s->cotangent_rows, t->value_wide, first, end,
+                              s->d_values + key * t->value_wide * AMX_SUMS);
+        if (v->wants_key)
+            amx_vjp_add_panel(s, s->slopes, s->query_rows, t->wide, first, end,
+                              s->d_keys + key * t->wide * AMX_SUMS);
+        for (int64_t n = first; n < end; n++)
+            if (s->tile[n].odd) amx_vjp_add_odd_rows(s, n, panel);
+    }
 }
 
 /* ---- A strip of queries ------------------------------------------------------------------------------- */
 
-/* Chunks of the block that a tile meets, from `first` on and before `end`. */
-static void amx_vjp_chunks(const amx_vjp_state *s, const amx_vjp_tile *t, int64_t *first,
-                           int64_t *end) {
-    const int64_t low = ejki_max(t->low, s->key) - s->key;
-    const int64_t high = ejki_min(t->high, s->key_end) - s->key;
-    *first = ejki_max(*first, low / AMX_CHUNK);
-    *end = high <= low ? *first : ejki_min(*end, ejki_cdiv(high, AMX_CHUNK));
-}
-
 /* A tile's sums, d tiles d and d + 1 of them, += slopes · keys over chunks [first, end). */
 static void amx_vjp_add_tile(const amx_vjp_state *s, int64_t tile, int64_t d, int64_t first,
                              int64_t end) {
-    const amx_vjp_plan *t = s->plan;
-    const int64_t chunks = t->keys / AMX_CHUNK;
+    const amx_vjp_plan *t = &s->plan;
     const amx_vjp_operand left = {s->across + (first * t->wide + d) * AMX_ELEMENT, AMX_ELEMENT,
                                   t->wide * AMX_ELEMENT};
-    const amx_vjp_operand right = {s->pairs + (tile * 2 * chunks + first) * AMX_ELEMENT,
-                                   chunks * AMX_ELEMENT, AMX_ELEMENT};
-    amx_vjp_add_square(left, right, end - first, s->sums + (tile * 2 * t->wide + d) * AMX_SUMS,
-                       AMX_SUMS, t->wide * AMX_SUMS);
+    const amx_vjp_operand right = {s->pairs + (tile * 2 * t->chunks + first) * AMX_ELEMENT,
+                                   t->chunks * AMX_ELEMENT, AMX_ELEMENT};
+    amx_vjp_add_square(left, right, end - first, s->tile[tile].sums + d * AMX_SUMS, AMX_SUMS,
+                       t->wide * AMX_SUMS);
 }
 
-/* d_query += slopes · keys for the whole strip. */
+/* d_query += slopes · keys for the whole strip, over neighbouring chunks that a tile sees. */
 static void amx_vjp_queries(const amx_vjp_state *s) {
-    const amx_vjp_plan *t = s->plan;
-    const int64_t chunks = t->keys / AMX_CHUNK;
-    for (int64_t run = 0; run < chunks; run += AMX_VJP_RUN)
+    const amx_vjp_plan *t = &s->plan;
+    for (int64_t run = 0; run < t->chunks; run += AMX_VJP_RUN)
         for (int64_t d = 0; d < t->wide; d += 2)
             for (int64_t n = 0; n < s->tiles; n++) {
-                int64_t first = run, end = run + AMX_VJP_RUN;
-                amx_vjp_chunks(s, &s->tile[n], &first, &end);
-                if (first < end) amx_vjp_add_tile(s, n, d, first, end);
+                const int64_t most = ejki_min(t->chunks, run + AMX_VJP_RUN);
+                for (int64_t first = run, end; first < most; first = end + 1) {
+                    for (end = first; end < most && amx_vjp_sees(s, n, end);) end++;
+                    if (first < end) amx_vjp_add_tile(s, n, d, first, end);
+                }
             }
-    for (int64_t n = 0; n < s->tiles; n++) {
-        int64_t first = 0, end = chunks;
-        amx_vjp_chunks(s, &s->tile[n], &first, &end);
-        for (int64_t c = first; c < end; c++)
-            if (s->chunk[c].odd) amx_vjp_add_odd_keys(s, n, c);
-    }
+    for (int64_t n = 0; n < s->tiles; n++)
+        for (int64_t c = 0; c < t->chunks; c++)
+            if (amx_vjp_sees(s, n, c) && s->chunk[c].odd) amx_vjp_add_odd_keys(s, n, c);
 }
 
-/* Waits until `turn` blocks of keys have been added to a strip. */
+/* Waits until a strip says that it is this turn. */
 static void amx_vjp_wait(_Atomic int32_t *counter, int64_t turn) {
     for (int64_t tries = 1; atomic_load_explicit(counter, memory_order_acquire) != turn; tries++)
         if (tries % 256 == 0) sched_yield();
 }
 
-/* Keys that queries [row, row + count) see by their position. */
-static void amx_vjp_extent(const ejki_flash_problem *p, int64_t row, int64_t count, int64_t *low,
-                           int64_t *high) {
-    int64_t unused;
-    ejki_flash_visible(p, row, low, &unused);
-    ejki_flash_visible(p, row + count - 1, &unused, high);
+/* A strip's sums in the memory that blocks of keys share, or of its own; `begins`: they are 0. */
+static void amx_vjp_take_sums(amx_vjp_state *s, float *shared, bool begins) {
+    const int64_t size = 2 * s->plan.wide * AMX_SUMS;
+    for (int64_t n = 0; n < s->tiles; n++) {
+        amx_vjp_tile *t = &s->tile[n];
+        float *place = shared ? shared + n * size : NULL;
+        const bool whole = t->count == AMX_ROWS;
+        t->sums = place && whole ? place : s->d_queries + n * size;
+        if (begins)
+            memset(t->sums, 0, (size_t)size * sizeof(float));
+        else if (!whole)
+            amx_vjp_unfold(s, t, place);
+    }
 }
 
-/* Adds the block's part of the strip's d_query in its turn: blocks [first, last] have one. */
-static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, int64_t strip, int64_t first,
-                           int64_t last) {
-    const amx_vjp_plan *t = s->plan;
-    const bool shares = first < last;
+/* Writes a strip's sums, if they are complete, or leaves them to the next block of keys. */
+static void amx_vjp_leave_sums(const amx_vjp_state *s, float *shared, bool ends) {
+    const int64_t size = 2 * s->plan.wide * AMX_SUMS;
+    for (int64_t n = 0; n < s->tiles; n++) {
+        const amx_vjp_tile *t = &s->tile[n];
+        if (ends)
+            amx_vjp_write_tile(s, t);
+        else if (t->count < AMX_ROWS)
+            amx_vjp_fold(s, t, shared + n * size);
+    }
+}
+
+/* Adds the block's part of the strip's d_query in its turn. */
+static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, const amx_vjp_meeting *meeting,
+                           int64_t strip, bool seen) {
+    const amx_vjp_plan *t = &s->plan;
+    const int64_t before = amx_vjp_neighbour(meeting, s->block, -1);
+    const int64_t after = amx_vjp_neighbour(meeting, s->block, 1);
+    const bool shares = before >= 0 || after >= 0;
     _Atomic int32_t *counter = shared->turns + strip;
-    s->sums = shares ? shared->sums + strip * t->rows * 32 * t->steps : s->d_queries;
-    if (shares && shared->workers > 1) amx_vjp_wait(counter, s->block - first);
-    if (s->block == first)
-        memset(s->sums, 0, (size_t)(s->tiles * 2 * t->wide * AMX_SUMS) * sizeof(float));
-    amx_vjp_queries(s);
-    if (s->block == last) amx_vjp_write_queries(s);
-    if (shares)
-        atomic_store_explicit(counter, (int32_t)(s->block - first + 1), memory_order_release);
+    float *sums = shared->sums +
+                  (s->first_row + s->head * s->problem.forward.queries + s->row) * 32 * t->steps;
+    if (before >= 0 && shared->workers > 1) amx_vjp_wait(counter, before + 1);
+    amx_vjp_take_sums(s, shares ? sums : NULL, before < 0);
+    if (seen) amx_vjp_queries(s);
+    amx_vjp_leave_sums(s, sums, after < 0);
+    if (shares) atomic_store_explicit(counter, (int32_t)(s->block + 1), memory_order_release);
+}
+
+static amx_vjp_meeting amx_vjp_meeting_at(const amx_vjp_state *s, const amx_vjp_shared *shared,
+                                          int64_t strip) {
+    const amx_vjp_plan *t = &s->plan;
+    return amx_vjp_meeting_of(&s->problem.forward, t,
+                              amx_vjp_part(&t->queries, strip % t->head_strips),
+                              shared->met + (s->first_turn + strip) * t->met_words);
+}
+
+/* Plans what to ask for while a strip is worked on: the rows of the next one that meets the block. */
+static void amx_vjp_plan_ahead(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t strip) {
+    const amx_vjp_plan *t = &s->plan;
+    const ejki_flash_problem *p = &s->problem.forward;
+    s->ahead = (amx_vjp_range){0, 0};
+    for (strip++; strip < t->strips; strip++) {
+        const amx_vjp_meeting meeting = amx_vjp_meeting_at(s, shared, strip);
+        if (amx_vjp_meets(&meeting, s->block)) break;
+    }
+    if (strip == t->strips) return;
+    s->ahead = amx_vjp_part(&t->queries, strip % t->head_strips);
+    s->ahead_head = s->kv_head * p->group + strip / t->head_strips;
+    s->pace = ejki_cdiv(s->ahead.end - s->ahead.first, ejki_max(1, s->units));
+    s->ahead_sums = s->problem.wants_query && t->key_blocks > 1
+                        ? shared->sums + (s->first_row + s->ahead_head * p->queries) * 32 * t->steps
+                        : NULL;
 }
 
 static void amx_vjp_strip(amx_vjp_state *s, amx_vjp_shared *shared, int64_t strip) {
-    const amx_vjp_plan *t = s->plan;
-    const ejki_flash_problem *p = &s->problem->forward;
-    const int64_t head = s->batch * p->kv_heads + s->kv_head;
-    int64_t low, high;
+    const amx_vjp_plan *t = &s->plan;
+    const ejki_flash_problem *p = &s->problem.forward;
+    const amx_vjp_range rows = amx_vjp_part(&t->queries, strip % t->head_strips);
+    const int64_t turn = s->first_turn + strip;
+    const amx_vjp_meeting meeting = amx_vjp_meeting_at(s, shared, strip);
+    if (!amx_vjp_meets(&meeting, s->block)) return;
     s->head = s->kv_head * p->group + strip / t->head_strips;
-    s->row = strip % t->head_strips * t->rows;
-    s->count = ejki_min(t->rows, p->queries - s->row);
+    s->row = rows.first;
+    s->count = rows.end - rows.first;
     s->tiles = ejki_cdiv(s->count, AMX_ROWS);
-    amx_vjp_extent(p, s->row, s->count, &low, &high);
-    if (low >= high || low >= s->key_end || high <= s->key) return;
-    s->delta = shared->delta + (s->batch * p->query_heads + s->head) * p->queries;
-    amx_vjp_pack_strip(s);
-    const int64_t from = ejki_max(low - s->key, 0) / AMX_VJP_PANEL;
-    const int64_t to = ejki_cdiv(ejki_min(high, s->key_end) - s->key, AMX_VJP_PANEL);
-    for (int64_t panel = from; panel < to; panel++) amx_vjp_panel(s, panel);
-    if (s->problem->wants_query)
-        amx_vjp_finish(s, shared, head * t->strips + strip, low / t->keys, (high - 1) / t->keys);
+    const bool seen = amx_vjp_pack_strip(s, shared->delta + s->first_row + s->head * p->queries);
+    amx_vjp_plan_ahead(s, shared, strip);
+    for (int64_t panel = 0; seen && panel < t->chunks / 2; panel++) amx_vjp_panel(s, panel);
+    if (s->problem.wants_query) amx_vjp_finish(s, shared, &meeting, turn, seen);
 }
 
 /* ---- Tasks -------------------------------------------------------------------------------------------- */
 
-static void amx_vjp_task(amx_vjp_state *s, amx_vjp_shared *shared, int64_t head, int64_t block) {
-    const ejki_flash_vjp_problem *v = s->problem;
+static void amx_vjp_task(amx_vjp_state *s, amx_vjp_shared *shared, const ejki_vjp_task *task) {
+    if (s->sequence != task->sequence) amx_vjp_enter(shared, task->sequence, &s->problem, &s->plan);
+    const ejki_flash_vjp_problem *v = &s->problem;
     const ejki_flash_problem *p = &v->forward;
-    const amx_vjp_plan *t = s->plan;
-    s->batch = head / p->kv_heads;
-    s->kv_head = head % p->kv_heads;
-    s->block = block;
-    s->key = block * t->keys;
-    s->key_end = ejki_min(p->keys, s->key + t->keys);
+    const amx_vjp_plan *t = &s->plan;
+    const ejki_vjp_sequence *sequence = &shared->tasks.sequence[task->sequence];
+    const amx_vjp_range keys = amx_vjp_part(&t->keys, task->key_block);
+    s->sequence = task->sequence;
+    s->kv_head = task->kv_head;
+    s->first_row = sequence->first_row;
+    s->first_turn = sequence->first_turn + task->kv_head * t->strips;
+    s->block = task->key_block;
+    s->key = keys.first;
+    s->key_end = keys.end;
     amx_vjp_pack_block(s);
-    memset(s->d_keys, 0, (size_t)(t->keys * 32 * t->steps) * sizeof(float));
-    memset(s->d_values, 0, (size_t)(t->keys * 32 * t->value_steps) * sizeof(float));
     for (int64_t strip = 0; strip < t->strips; strip++) amx_vjp_strip(s, shared, strip);
     if (v->wants_key)
         amx_vjp_write_keys(s, &v->d_key, s->d_keys, t->wide, p->head_dim, (float)p->scale);
@@ -406,89 +491,20 @@ static void amx_vjp_task(amx_vjp_state *s, amx_vjp_shared *shared, int64_t head,
         amx_vjp_write_keys(s, &v->d_value, s->d_values, t->value_wide, p->value_dim, 1);
 }
 
-/* A worker takes tasks until none is left: as many heads as there are workers take turns, a head's blocks of keys
- * one after the other. */
+/* A worker takes tasks until none is left. */
 static void amx_vjp_worker(void *argument, int64_t worker) {
     amx_vjp_shared *shared = argument;
-    const amx_vjp_plan *t = &shared->plan;
+    ejki_vjp_task task = {.at = 0};
     amx_vjp_state state;
     amx_vjp_bind(&state, shared, worker);
     amx_open();
     for (;;) {
         const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
-        if (index >= t->tasks) break;
-        const int64_t first = index / (shared->workers * t->key_blocks) * shared->workers;
-        const int64_t heads = ejki_min(shared->workers, t->heads - first);
-        const int64_t place = index - first * t->key_blocks;
-        amx_vjp_task(&state, shared, first + place % heads, place / heads);
+        if (index >= shared->tasks.count) break;
+        ejki_vjp_go(&shared->tasks, index, shared->workers, &task);
+        amx_vjp_task(&state, shared, &task);
     }
     amx_close();
-}
-
-/* ---- Rows and sinks ----------------------------------------------------------------------------------- */
-
-static float amx_vjp_delta(const ejki_flash_vjp_problem *v, int64_t batch, int64_t head,
-                           int64_t i) {
-    const ejki_flash_problem *p = &v->forward;
-    const ejki_bht *l = &v->lse_cotangent;
-    const float sum = amx_vjp_dot(amx_vjp_at(&p->out, batch, i, head),
-                                  amx_vjp_at(&v->out_cotangent, batch, i, head), p->value_dim);
-    return v->has_lse_cotangent
-               ? sum - l->data[batch * l->stride_b + head * l->stride_h + i * l->stride_t]
-               : sum;
-}
-
-/* A worker's share of what comes first: δ of rows, and zeros for strips that see nothing. */
-static void amx_vjp_begin(void *argument, int64_t index) {
-    const amx_vjp_shared *shared = argument;
-    const amx_vjp_plan *t = &shared->plan;
-    const ejki_flash_vjp_problem *v = shared->problem;
-    const ejki_flash_problem *p = &v->forward;
-    const int64_t strips = p->batch * p->query_heads * t->head_strips;
-    for (int64_t n = index; n < strips; n += shared->workers) {
-        const int64_t head = n / t->head_strips % p->query_heads;
-        const int64_t batch = n / t->head_strips / p->query_heads;
-        const int64_t row = n % t->head_strips * t->rows, end = ejki_min(row + t->rows, p->queries);
-        float *delta = shared->delta + (batch * p->query_heads + head) * p->queries;
-        int64_t low, high;
-        amx_vjp_extent(p, row, end - row, &low, &high);
-        for (int64_t i = row; i < end; i++) {
-            const bool blank = amx_vjp_lse(p, batch, head, i) == -INFINITY;
-            delta[i] = blank ? 0 : amx_vjp_delta(v, batch, head, i);
-            if (v->wants_query && low >= high && p->head_dim > 0)
-                memset(amx_place(v->d_query.data, batch * v->d_query.stride_b +
-                                                      i * v->d_query.stride_t +
-                                                      head * v->d_query.stride_h),
-                       0, (size_t)p->head_dim * sizeof(uint16_t));
-        }
-    }
-}
-
-/* Gradients of the sinks of one head, or of all where they share them: sums in f64, over rows in order. */
-static void amx_vjp_sink(const amx_vjp_shared *shared, int64_t sink_head) {
-    const ejki_flash_vjp_problem *v = shared->problem;
-    const ejki_flash_problem *p = &v->forward;
-    const bool all = p->sink_stride_h == 0;
-    for (int64_t n = 0; n < p->sink_count; n++) {
-        const double sink = amx_element(p->sinks, sink_head * p->sink_stride_h + n);
-        double sum = 0;
-        for (int64_t row = 0; row < p->batch * p->query_heads * p->queries; row++) {
-            const int64_t batch = row / p->queries / p->query_heads;
-            const int64_t head = row / p->queries % p->query_heads;
-            if (!all && head / p->sink_group != sink_head) continue;
-            const float lse = amx_vjp_lse(p, batch, head, row % p->queries);
-            if (lse != -INFINITY) sum -= exp(sink - (double)lse) * (double)shared->delta[row];
-        }
-        const uint16_t bits = ejk_f32_to_bf16((float)sum);
-        memcpy(amx_place(v->d_sinks, sink_head * v->d_sink_stride_h + n), &bits, sizeof bits);
-    }
-}
-
-static void amx_vjp_sinks(void *argument, int64_t index) {
-    const amx_vjp_shared *shared = argument;
-    const ejki_flash_problem *p = &shared->problem->forward;
-    const int64_t heads = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
-    for (int64_t head = index; head < heads; head += shared->workers) amx_vjp_sink(shared, head);
 }
 
 /* ---- The implementation ------------------------------------------------------------------------------- */
@@ -513,9 +529,22 @@ static void amx_vjp_all(amx_vjp_shared *shared, ejk_threads *threads,
         ejk_parallel_for(threads, shared->workers, step, shared);
 }
 
+/* Makes the list of tasks. */
+static void amx_vjp_cut_all(amx_vjp_shared *shared) {
+    const ejki_flash_problem *p = &shared->problem->forward;
+    const amx_vjp_plan *t = &shared->plan;
+    const ejki_vjp_blocks blocks = {
+        .keys = t->keys.size, .row_blocks = t->strips, .key_blocks = t->key_blocks};
+    if (p->layout == EJKI_FLASH_DENSE)
+        ejki_vjp_cut(&shared->tasks, p, &blocks, true);
+    else
+        amx_vjp_cut(&shared->tasks, p, t->queries.size, t->keys.size);
+}
+
 static ejk_status amx_vjp_run(const ejk_run *run) {
     amx_vjp_shared shared = {.problem = run->problem, .workers = run->workers};
     const ejki_flash_vjp_problem *v = shared.problem;
+    if (v->forward.layout != EJKI_FLASH_DENSE) EJKI_TRY(ejki_flash_sequences_check(&v->forward));
     shared.plan = amx_vjp_plan_of(v, run->parameters);
     const amx_vjp_plan *t = &shared.plan;
     char *memory = run->workspace;
@@ -523,7 +552,11 @@ static ejk_status amx_vjp_run(const ejk_run *run) {
     shared.delta = (float *)(void *)(memory + t->delta_at);
     shared.turns = (_Atomic int32_t *)(void *)(memory + t->turns_at);
     shared.memory = memory + t->shared_bytes;
-    for (int64_t n = 0; n < t->heads * t->strips; n++) atomic_init(&shared.turns[n], 0);
+    shared.met = (uint64_t *)(void *)(memory + t->met_at);
+    shared.tasks.sequence = (ejki_vjp_sequence *)(void *)(memory + t->sequences_at);
+    shared.tasks.order = (int64_t *)(void *)(memory + t->order_at);
+    amx_vjp_cut_all(&shared);
+    for (int64_t n = 0; n < t->turn_count; n++) atomic_init(&shared.turns[n], 0);
     amx_vjp_all(&shared, run->threads, amx_vjp_begin);
     if (v->wants_query || v->wants_key || v->wants_value)
         amx_vjp_all(&shared, run->threads, amx_vjp_worker);
@@ -531,12 +564,10 @@ static ejk_status amx_vjp_run(const ejk_run *run) {
     return EJK_OK;
 }
 
-/* Gradients of a bias, dropout, packed sequences and patterns of blocks are left to others. */
+/* Gradients of a bias and dropout are left to others. */
 static bool amx_vjp_applicable(const void *problem) {
     const ejki_flash_vjp_problem *v = problem;
-    const ejki_flash_problem *p = &v->forward;
-    return !v->wants_bias && p->dropout == 0 && p->layout == EJKI_FLASH_DENSE &&
-           ejki_pattern_is_empty(&p->pattern);
+    return !v->wants_bias && v->forward.dropout == 0;
 }
 
 static const ejk_parameter amx_vjp_parameters[] = {

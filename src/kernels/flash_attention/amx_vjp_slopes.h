@@ -27,13 +27,15 @@
 typedef struct amx_vjp_unit {
     const float *scores, *products; /* [32 keys][32 rows]; rows of products in even, odd order */
     const amx_vjp_tile *tile;
-    int64_t key; /* counted from the block */
     uint16_t *weights, *slopes;
     int64_t half; /* from the first 16 keys to the others */
     uint16_t *pairs;
-    int64_t odd; /* from even rows to odd ones */
-    float scale; /* of scores to base 2 */
-    float *caps; /* NULL, or [32 keys][32 rows] that slopes are multiplied with */
+    int64_t odd;          /* from even rows to odd ones */
+    float scale;          /* of scores to base 2 */
+    float *caps;          /* NULL, or [32 keys][32 rows] that slopes are multiplied with */
+    const uint32_t *seen; /* keys that rows see, a word each; weights' order */
+    const uint32_t *kept; /* NULL, or those that dropout keeps; even rows, odd rows */
+    float share;          /* what products of those are multiplied with */
 } amx_vjp_unit;
 
 /* Numbers near AMX_MAGIC, eight times finer than bf16, to weights in their order. */
@@ -51,6 +53,7 @@ typedef struct amx_vjp_fixed {
     amx_vjp_unit unit;
     amx_exp exp;
     __m512 factor, base, later_base, even, odd; /* δ of even and odd rows */
+    __m512 share;
 } amx_vjp_fixed;
 
 AMX_INLINE amx_vjp_fixed amx_vjp_fix(const amx_vjp_unit *u, const amx_exp *e) {
@@ -60,7 +63,25 @@ AMX_INLINE amx_vjp_fixed amx_vjp_fix(const amx_vjp_unit *u, const amx_exp *e) {
                            _mm512_loadu_ps(u->tile->base),
                            _mm512_loadu_ps(u->tile->base + 16),
                            _mm512_loadu_ps(u->tile->delta),
-                           _mm512_loadu_ps(u->tile->delta + 16)};
+                           _mm512_loadu_ps(u->tile->delta + 16),
+                           _mm512_set1_ps(u->share)};
+}
+
+/* Which of 16 words have a key's bit. */
+AMX_INLINE __mmask16 amx_vjp_bit(const uint32_t *words, int key) {
+    return _mm512_test_epi32_mask(_mm512_loadu_si512(words), _mm512_set1_epi32((int)(1u << key)));
+}
+
+/* The rows that see a key. */
+AMX_INLINE __mmask32 amx_vjp_rows_of(const uint32_t *words, int key) {
+    return _mm512_kunpackw(amx_vjp_bit(words + 16, key), amx_vjp_bit(words, key));
+}
+
+/* Weights without those of even and odd rows that are not kept. */
+AMX_INLINE __m512i amx_vjp_leave(__m512i weights, __mmask16 even, __mmask16 odd) {
+    const __m512i high = _mm512_set1_epi32(-65536), low = _mm512_set1_epi32(65535);
+    weights = _mm512_mask_and_epi32(weights, _knot_mask16(even), weights, high);
+    return _mm512_mask_and_epi32(weights, _knot_mask16(odd), weights, low);
 }
 
 /* Slopes of a key's even and odd rows, with half a unit of bf16 added. */
@@ -68,12 +89,22 @@ typedef struct amx_vjp_pair {
     __m512i even, odd;
 } amx_vjp_pair;
 
-AMX_INLINE amx_vjp_pair amx_vjp_slope(const amx_vjp_fixed *f, int key, __m512i weights) {
+AMX_INLINE amx_vjp_pair amx_vjp_slope(const amx_vjp_fixed *f, int key, __m512i weights,
+                                      const bool drops) {
     const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(weights, 16));
     const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(weights, _mm512_set1_epi32(-65536)));
     const float *product = f->unit.products + key * AMX_ROWS;
-    const __m512 x = _mm512_mul_ps(even, _mm512_sub_ps(_mm512_load_ps(product), f->even));
-    const __m512 y = _mm512_mul_ps(odd, _mm512_sub_ps(_mm512_load_ps(product + 16), f->odd));
+    __m512 p = _mm512_load_ps(product), q = _mm512_load_ps(product + 16);
+    if (drops) {
+        const uint32_t *kept = f->unit.kept;
+        const __mmask16 a = amx_vjp_bit(kept, key), b = amx_vjp_bit(kept + 16, key);
+        p = _mm512_maskz_mul_ps(a, p, f->share);
+        q = _mm512_maskz_mul_ps(b, q, f->share);
+        _mm512_store_si512(f->unit.weights + key / 16 * f->unit.half + key % 16 * 32,
+                           amx_vjp_leave(weights, a, b));
+    }
+    const __m512 x = _mm512_mul_ps(even, _mm512_sub_ps(p, f->even));
+    const __m512 y = _mm512_mul_ps(odd, _mm512_sub_ps(q, f->odd));
     const __m512i half = _mm512_set1_epi32(0x8000);
     return (amx_vjp_pair){_mm512_add_epi32(_mm512_castps_si512(x), half),
                           _mm512_add_epi32(_mm512_castps_si512(y), half)};
@@ -94,31 +125,28 @@ AMX_INLINE void amx_vjp_store_pair(const amx_vjp_unit *u, int i, amx_vjp_pair a,
     _mm512_store_si512(u->pairs + u->odd + 32 * i, amx_vjp_blend(odd, b.odd));
 }
 
-AMX_INLINE __m512i amx_vjp_key_weights(const amx_vjp_fixed *f, int key, const bool edge) {
+/* A key's weights; with dropout they are stored later. */
+AMX_INLINE __m512i amx_vjp_key_weights(const amx_vjp_fixed *f, int key, const bool edge,
+                                       const bool drops) {
     const amx_vjp_unit *u = &f->unit;
     const float *score = u->scores + key * AMX_ROWS;
     const __m512 a = _mm512_fmadd_ps(_mm512_load_ps(score), f->factor, f->base);
     const __m512 b = _mm512_fmadd_ps(_mm512_load_ps(score + 16), f->factor, f->later_base);
     __m512i w = amx_vjp_weights(&f->exp, _mm512_castps_si512(a), _mm512_castps_si512(b));
-    if (edge) {
-        const __m512i at = _mm512_set1_epi16((short)(u->key + key));
-        const __mmask32 seen = _mm512_mask_cmpgt_epi16_mask(
-            _mm512_cmple_epi16_mask(_mm512_loadu_si512(u->tile->first), at),
-            _mm512_loadu_si512(u->tile->end), at);
-        w = _mm512_maskz_mov_epi16(seen, w);
-    }
-    _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
+    if (edge) w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key), w);
+    if (!drops) _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
     return w;
 }
 
 /* The pairs of keys [from, to); returns the larger weights. */
 AMX_INLINE __m512i amx_vjp_some(const amx_vjp_fixed *f, int from, int to, const bool edge,
-                                __m512i top) {
+                                const bool drops, __m512i top) {
     AMX_UNROLL for (int i = from; i < to; i++) {
-        const __m512i v = amx_vjp_key_weights(f, 2 * i, edge);
-        const __m512i w = amx_vjp_key_weights(f, 2 * i + 1, edge);
+        const __m512i v = amx_vjp_key_weights(f, 2 * i, edge, drops);
+        const __m512i w = amx_vjp_key_weights(f, 2 * i + 1, edge, drops);
         top = _mm512_max_epu16(top, _mm512_max_epu16(v, w));
-        amx_vjp_store_pair(&f->unit, i, amx_vjp_slope(f, 2 * i, v), amx_vjp_slope(f, 2 * i + 1, w));
+        amx_vjp_store_pair(&f->unit, i, amx_vjp_slope(f, 2 * i, v, drops),
+                           amx_vjp_slope(f, 2 * i + 1, w, drops));
     }
     return top;
 }
@@ -129,7 +157,6 @@ AMX_INLINE __m512i amx_vjp_some(const amx_vjp_fixed *f, int from, int to, const 
 static inline __m512i amx_vjp_any_weights(const amx_vjp_unit *u, const amx_exp *e, int key) {
     const __m512i least = _mm512_set1_epi32(AMX_MAGIC_BITS);
     const __m512i most = _mm512_set1_epi32(AMX_MAGIC_BITS + (0x7f80 << AMX_VJP_SHIFT));
-    const __m512i at = _mm512_set1_epi16((short)(u->key + key));
     __m512i number[2], nan[2];
     for (int half = 0; half < 2; half++) {
         const vf score = v_load(u->scores + key * AMX_ROWS + 16 * half);
@@ -144,10 +171,7 @@ static inline __m512i amx_vjp_any_weights(const amx_vjp_unit *u, const amx_exp *
     const __m512i w = _mm512_mask_mov_epi16(
         amx_vjp_weights(e, number[0], number[1]),
         _mm512_movepi16_mask(_mm512_packs_epi32(nan[0], nan[1])), _mm512_set1_epi16(0x7fc0));
-    const __mmask32 seen = _mm512_mask_cmpgt_epi16_mask(
-        _mm512_cmple_epi16_mask(_mm512_loadu_si512(u->tile->first), at),
-        _mm512_loadu_si512(u->tile->end), at);
-    return _mm512_maskz_mov_epi16(seen, w);
+    return _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key), w);
 }
 
 /* A row's slopes are 0 where its weights are, whatever the products are. */
@@ -172,8 +196,13 @@ static inline amx_vjp_pair amx_vjp_any_slopes(const amx_vjp_unit *u, int key, __
     }
     const vf x = _mm512_castsi512_ps(_mm512_slli_epi32(weights, 16));
     const vf y = _mm512_castsi512_ps(_mm512_and_si512(weights, _mm512_set1_epi32(-65536)));
-    return (amx_vjp_pair){amx_vjp_any_slope(x, v_load(product), v_load(delta), even),
-                          amx_vjp_any_slope(y, v_load(product + 16), v_load(delta + 16), odd)};
+    vf p = v_load(product), q = v_load(product + 16);
+    if (u->kept) {
+        p = _mm512_maskz_mul_ps(amx_vjp_bit(u->kept, key), p, v_set1(u->share));
+        q = _mm512_maskz_mul_ps(amx_vjp_bit(u->kept + 16, key), q, v_set1(u->share));
+    }
+    return (amx_vjp_pair){amx_vjp_any_slope(x, p, v_load(delta), even),
+                          amx_vjp_any_slope(y, q, v_load(delta + 16), odd)};
 }
 
 static __attribute__((noinline)) void amx_vjp_careful(const amx_vjp_unit *u, const amx_exp *e) {
@@ -181,9 +210,11 @@ static __attribute__((noinline)) void amx_vjp_careful(const amx_vjp_unit *u, con
         amx_vjp_pair slopes[2];
         for (int n = 0; n < 2; n++) {
             const int key = 2 * i + n;
-            const __m512i w = amx_vjp_any_weights(u, e, key);
-            _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
+            __m512i w = amx_vjp_any_weights(u, e, key);
             slopes[n] = amx_vjp_any_slopes(u, key, w);
+            if (u->kept)
+                w = amx_vjp_leave(w, amx_vjp_bit(u->kept, key), amx_vjp_bit(u->kept + 16, key));
+            _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
         }
         amx_vjp_store_pair(u, i, slopes[0], slopes[1]);
     }
@@ -245,15 +276,15 @@ AMX_INLINE __m512i amx_vjp_both(const int steps, const uint16_t *a, const uint16
         _tile_loadd(4, b + s * AMX_ELEMENT, 64);
         _tile_loadd(6, a + s * AMX_ELEMENT, 64);
         _tile_dpbf16ps(0, 6, 4);
-        top = amx_vjp_some(f, at, at + (end - at) / 4, edge, top);
+        top = amx_vjp_some(f, at, at + (end - at) / 4, edge, false, top);
         _tile_loadd(7, a + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(1, 7, 4);
-        top = amx_vjp_some(f, at + (end - at) / 4, at + (end - at) / 2, edge, top);
+        top = amx_vjp_some(f, at + (end - at) / 4, at + (end - at) / 2, edge, false, top);
         _tile_loadd(5, b + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(2, 6, 5);
-        top = amx_vjp_some(f, at + (end - at) / 2, at + (end - at) * 3 / 4, edge, top);
+        top = amx_vjp_some(f, at + (end - at) / 2, at + (end - at) * 3 / 4, edge, false, top);
         _tile_dpbf16ps(3, 7, 5);
-        top = amx_vjp_some(f, at + (end - at) * 3 / 4, end, edge, top);
+        top = amx_vjp_some(f, at + (end - at) * 3 / 4, end, edge, false, top);
     }
     amx_vjp_store_product(target);
     return top;
@@ -274,28 +305,34 @@ AMX_INLINE bool amx_vjp_overlap(const int steps, const amx_vjp_next *n, const am
 }
 
 /* Weights and slopes alone. */
-static __attribute__((noinline)) bool amx_vjp_alone(const amx_vjp_unit *u, const amx_exp *e) {
+static __attribute__((noinline)) bool amx_vjp_plain(const amx_vjp_unit *u, const amx_exp *e) {
     const amx_vjp_fixed f = amx_vjp_fix(u, e);
-    return amx_vjp_fits(amx_vjp_some(&f, 0, AMX_CHUNK / 2, true, _mm512_setzero_si512()));
+    return amx_vjp_fits(amx_vjp_some(&f, 0, AMX_CHUNK / 2, true, false, _mm512_setzero_si512()));
+}
+static __attribute__((noinline)) bool amx_vjp_dropped(const amx_vjp_unit *u, const amx_exp *e) {
+    const amx_vjp_fixed f = amx_vjp_fix(u, e);
+    return amx_vjp_fits(amx_vjp_some(&f, 0, AMX_CHUNK / 2, true, true, _mm512_setzero_si512()));
+}
+static inline bool amx_vjp_alone(const amx_vjp_unit *u, const amx_exp *e) {
+    return u->kept ? amx_vjp_dropped(u, e) : amx_vjp_plain(u, e);
 }
 
-#define AMX_VJP_OVERLAP(name, steps, edge)                                                         \
+#define AMX_VJP_OVERLAP(name, steps)                                                               \
     static __attribute__((noinline)) bool name(const amx_vjp_next *n, const amx_vjp_unit *u,       \
                                                const amx_exp *e) {                                 \
-        return amx_vjp_overlap(steps, n, u, e, edge);                                              \
+        return amx_vjp_overlap(steps, n, u, e, false);                                             \
     }
-AMX_VJP_OVERLAP(amx_vjp_overlap_2, 2, false)
-AMX_VJP_OVERLAP(amx_vjp_overlap_4, 4, false)
+AMX_VJP_OVERLAP(amx_vjp_overlap_2, 2)
+AMX_VJP_OVERLAP(amx_vjp_overlap_4, 4)
 
-/* Products of one unit, and weights and slopes of another that needs no care or is at an edge. */
-static inline bool amx_vjp_step(int64_t steps, int64_t value_steps, const amx_vjp_next *n,
-                                const amx_vjp_unit *u, const amx_exp *e, bool edge) {
-    if (!edge && steps == value_steps) {
-        if (steps == 2) return amx_vjp_overlap_2(n, u, e);
-        if (steps == 4) return amx_vjp_overlap_4(n, u, e);
-    }
-    amx_vjp_products(n, steps, value_steps);
-    return amx_vjp_alone(u, e);
+static inline bool amx_vjp_overlaps(int64_t steps, int64_t value_steps) {
+    return steps == value_steps && (steps == 2 || steps == 4);
+}
+
+/* Products of one unit, and weights and slopes of another, of which every row sees every key. */
+static inline bool amx_vjp_step(int64_t steps, const amx_vjp_next *n, const amx_vjp_unit *u,
+                                const amx_exp *e) {
+    return steps == 2 ? amx_vjp_overlap_2(n, u, e) : amx_vjp_overlap_4(n, u, e);
 }
 
 #endif
