@@ -308,6 +308,7 @@ static void first_use_and_warm_calls(void **state) {
          out = twin_of(EJK_DTYPE_BF16, 4, (int64_t[]){B, T, H, D}, 0);
     struct random r = {1};
     fill(&lse, &r, 1);
+    send(&part);
     const ejk_attention_merge_args args = {
         .partial_out = part.there, .partial_lse = lse.there, .out = out.there};
     double start = ejk_now();
