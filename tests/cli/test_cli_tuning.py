@@ -66,6 +66,11 @@ class Tune(Cached):
         tuned = parsed("tune", "flash_attention", "--shape", "Hq=1,D=16", "--lengths", "9,3x20",
                        "--threads", "1", *self.SHORT, *self.cache)
         self.assertIn("T=69", tuned["problem"])
+        told = parsed("explain", "flash_attention_vjp", "--shape", "Hq=1,D=16", "--lengths", "9,3x20", *self.cache)
+        self.assertIn("T=69,S=69,D=16,Dv=16,N=4", told["problem"])
+        told = parsed("explain", "blocksparse_attention", "--shape", "Hq=1,T=64,D=16", "--alive", "0.5",
+                      "--block", "16", *self.cache)
+        self.assertIn("fwd_kv_blocksize=16", told["problem"])
         error = self.refused("tune", "--recorded", "x", "--lengths", "8", *self.cache)
         self.assertEqual(error, "--recorded brings its own calls, --lengths cannot be given with it")
 
