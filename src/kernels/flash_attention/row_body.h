@@ -6,9 +6,9 @@
  * Nothing is packed: keys and values are read where they lie, those of 16 bits becoming floats in registers
  * (row_halves_body.h); all else is f32. A task is a range of keys (a split) for some key heads of one batch
  * entry. Blocks of keys are visited for all its heads before the next block, so that in the [B,S,H,D] layout
- * memory is read in order, and the next block, of this task or of the next, is asked for meanwhile. Scores
- * are dot products of four rows with four keys in registers; softmax keeps a running maximum per row; weights
- * times values is the product of product_body.h.
+ * a block is one piece of memory, and the next block, of this task or of the next, is asked for meanwhile
+ * (row_look_ahead). Scores are dot products of four rows with four keys in registers; softmax keeps a running
+ * maximum per row (row_block_body.h).
  *
  * Splits are merged in their order by whoever finishes the last one of a batch entry's heads. Their
  * number comes from the configuration alone, so results do not depend on the number of threads; heads

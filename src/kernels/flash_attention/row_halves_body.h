@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Elements of 16 bits used where they lie, for the row-wise kernel: they become floats on their way into the
+ * Elements used where they lie, for the row-wise kernel: those of 16 bits become floats on their way into the
  * multiply-adds, once for all rows of a group. Include after product_body.h and vec_element.h.
  *
  * 2 · VL elements become two vectors. Of bf16, one shift makes floats of those with even numbers, one mask of
@@ -99,7 +99,7 @@ halves_columns(const ejk_dtype dtype, const int rows, const int pairs, int64_t c
                int64_t sums_stride, halves_lines *lines) {
     enum { MOST = TILE_VECTORS < 2 ? 2 : TILE_VECTORS };
     const int vectors = pairs > 0 ? 2 * pairs : 1;
-    const int count = pairs * HALVES * (int)element_size(dtype) / 64; /* lines of a row */
+    const int bytes = pairs * HALVES * (int)element_size(dtype), line = bytes < 64 ? bytes : 64;
     vf sum[TILE_ROWS][MOST], column[MOST];
     const bool in_order = lines->at[0] != NULL;
     const char *a = lines->at[0], *b = lines->at[1], *c = lines->at[2], *d = lines->at[3];
@@ -108,10 +108,10 @@ halves_columns(const ejk_dtype dtype, const int rows, const int pairs, int64_t c
     for (int64_t k = 0; k < depth; k++) {
         const void *row = element_at(dtype, values, k * stride);
         if (pairs == 0) column[0] = v_widen_first(dtype, row, columns);
-        EJKI_UNROLL for (int j = 0; j < count; j++) {
-            const char *same = (const char *)((uintptr_t)row + (uintptr_t)lines->ahead) + 64 * j;
+        EJKI_UNROLL for (int j = 0; j < bytes; j += line) {
+            const char *same = (const char *)((uintptr_t)row + (uintptr_t)lines->ahead) + j;
             __builtin_prefetch(in_order ? a : same, 0, 2);
-            const char *next = (const char *)((uintptr_t)a + 64);
+            const char *next = (const char *)((uintptr_t)a + (uintptr_t)line);
             a = b, b = c, c = d, d = next;
         }
         EJKI_UNROLL for (int j = 0; j < pairs; j++)
