@@ -7,6 +7,7 @@
  * A quarter of the cases have packed sequences.
  *
  * EJK_TEST_SEED, EJK_TEST_CASES and EJK_TEST_FILTER as in test_flash_attention_kernels.c; a failure prints them.
+ * EJK_TEST_BUDGET bounds the work of a case, and with it the case of a seed.
  * Its own main, because it also runs where only the C library is.
  */
 #include "kernels/builtin.h"
@@ -148,6 +149,7 @@ int main(void) {
     enum { MOST = 128 };
     const uint64_t first = number_from("EJK_TEST_SEED", 1);
     const int64_t cases = (int64_t)number_from("EJK_TEST_CASES", 300);
+    const int64_t budget = (int64_t)number_from("EJK_TEST_BUDGET", 2000000);
     int failures[MOST] = {0}, all = 0;
     int64_t runs[MOST] = {0}, threaded[MOST] = {0}, packed[MOST] = {0};
     int64_t done[] = {[EJK_DTYPE_F32] = 0, [EJK_DTYPE_BF16] = 0, [EJK_DTYPE_F16] = 0};
@@ -158,7 +160,7 @@ int main(void) {
         if (cases > 1 && done[flash_case_dtype(seed)] >= cases) continue;
         struct vjp_case c;
         struct vjp_oracle o;
-        if (!vjp_case_create(&c, seed, 2000000)) {
+        if (!vjp_case_create(&c, seed, budget)) {
             if (cases == 1) break;
             continue;
         }
