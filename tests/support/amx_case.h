@@ -356,8 +356,9 @@ static bool visible(const world *w, const ejki_flash_problem *p, int64_t b, int6
     const ejki_pattern *g = &p->pattern;
     if (!flash_visible(p, b, h, i, j)) return false;
     if (w->seen && !w->seen[(h * p->queries + i) * p->keys + j]) return false;
-    return g->chunk == 0 ||
-           j >= floor((double)(i + g->chunk_offset) / (double)g->chunk) * (double)g->chunk;
+    if (g->chunk == 0) return true;
+    const int64_t at = i + g->chunk_offset, rest = at % g->chunk;
+    return j >= at - (rest < 0 ? rest + g->chunk : rest);
 }
 
 /* ---- Contents ------------------------------------------------------------------------------------------ */

@@ -504,12 +504,12 @@ static __attribute__((noinline)) void amx_pack(amx_state *s) {
     for (int64_t c = s->first; c < s->end; c++) {
         amx_source keys = amx_source_of(s, &p->key, c);
         uint16_t *target = s->keys + 2 * c * t->steps * AMX_ELEMENT;
-        top = amx_pack_keys(keys, p->head_dim, t->steps, target, top);
+        top = amx_pack_keys(&keys, p->head_dim, t->steps, target, top);
         keys.row += 16 * keys.stride;
         keys.ahead += 16 * keys.stride;
         keys.count -= 16;
         keys.coming -= 16;
-        top = amx_pack_keys(keys, p->head_dim, t->steps, target + t->steps * AMX_ELEMENT, top);
+        top = amx_pack_keys(&keys, p->head_dim, t->steps, target + t->steps * AMX_ELEMENT, top);
         s->chunk[c].plain = amx_pack_values(amx_source_of(s, &p->value, c), p->value_dim, t->wide,
                                             s->values + c * t->wide * AMX_ELEMENT);
         s->all_plain &= s->chunk[c].plain;

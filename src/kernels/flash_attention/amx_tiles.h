@@ -96,12 +96,12 @@ typedef struct amx_source {
 } amx_source;
 
 /* Packs up to 16 keys, transposed by pairs of components; returns the larger magnitudes. */
-static inline __m512i amx_pack_keys(amx_source from, int64_t dim, int64_t steps, uint16_t *target,
-                                    __m512i top) {
-    const char *key = from.row;
-    const int64_t count = from.count, stride_bytes = from.stride;
-    for (int64_t i = 0; i < ejki_min(from.coming, 16); i++)
-        amx_ask(from.ahead + i * stride_bytes, 2 * dim);
+static inline __m512i amx_pack_keys(const amx_source *from, int64_t dim, int64_t steps,
+                                    uint16_t *target, __m512i top) {
+    const char *key = from->row;
+    const int64_t count = from->count, stride_bytes = from->stride;
+    for (int64_t i = 0; i < ejki_min(from->coming, 16); i++)
+        amx_ask(from->ahead + i * stride_bytes, 2 * dim);
     for (int64_t s = 0; s < steps; s++) {
         __m512i r[16];
         vf block[16];
