@@ -124,6 +124,11 @@ static void features(struct random *r, world *w) {
     p->scale = random_chance(r, 0.8) ? 1 / sqrt((double)p->head_dim)
                                      : RANDOM_OF(r, ((const double[]){0.3, -0.2, 0, 1}));
     p->soft_cap = random_chance(r, 0.15) ? 5 : 0;
+    if (random_chance(r, 0.15)) {
+        p->dropout = RANDOM_OF(r, ((const double[]){0.1, 0.5, 0.9}));
+        p->dropout_seed = random_bits(r);
+        p->first_sequence = random_int(r, 0, 3);
+    }
     p->normalize = true;
     p->sink_group = p->mask_group = 1;
     if (random_chance(r, 0.15)) {
@@ -336,12 +341,12 @@ static void create(world *w, uint64_t seed) {
     snprintf(w->text, sizeof w->text,
              "seed %llu: B=%lld T=%lld S=%lld Hkv=%lld G=%lld D=%lld Dv=%lld scale=%g cap=%g "
              "bias=%d mask=%d segments=%d sinks=%d d_lse=%d wants=%d%d%d%d first=%lld last=%lld "
-             "pattern=%d q=%lld kv=%lld blocks=%lldx%lld%s chunk=%lld",
+             "pattern=%d dropout=%g q=%lld kv=%lld blocks=%lldx%lld%s chunk=%lld",
              (unsigned long long)seed, (long long)b, (long long)t, (long long)n, (long long)kv,
              (long long)p->group, (long long)p->head_dim, (long long)p->value_dim, p->scale,
              p->soft_cap, p->has_bias, p->has_mask, p->has_segments, p->has_sinks,
              v->has_lse_cotangent, v->wants_query, v->wants_key, v->wants_value, v->wants_sinks,
-             (long long)p->first_offset, (long long)p->last_offset, w->pattern,
+             (long long)p->first_offset, (long long)p->last_offset, w->pattern, p->dropout,
              (long long)w->parameters[0], (long long)w->parameters[1],
              (long long)p->pattern.block_q, (long long)p->pattern.block_kv,
              p->pattern.by_column ? " by column" : "", (long long)p->pattern.chunk);

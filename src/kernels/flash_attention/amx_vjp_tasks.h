@@ -29,9 +29,8 @@ static inline int64_t amx_vjp_block(const ejki_flash_problem *p, int64_t most) {
 
 /* Fills the list of tasks of packed sequences, with strips of `rows` queries of one head in place of blocks of rows. */
 static inline void amx_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, int64_t rows,
-                               int64_t most) {
-    const ejki_vjp_blocks blocks = {
-        .rows = rows, .keys = amx_vjp_block(p, most), .columns = AMX_VJP_PANEL};
+                               int64_t keys) {
+    const ejki_vjp_blocks blocks = {.rows = rows, .keys = keys, .columns = AMX_VJP_PANEL};
     int64_t turn = 0;
     ejki_vjp_cut(tasks, p, &blocks, true);
     for (int64_t n = 0; n < p->batch; n++) {
