@@ -171,13 +171,6 @@ static void features(struct random *r, world *w) {
     }
 }
 
-/* Block sizes that divide a length, or 0. */
-static int64_t block_of(struct random *r, int64_t length) {
-    static const int64_t blocks[] = {1, 5, 8, 10, 16, 32, 33, 64, 65, 96, 100, 128, 200};
-    const int64_t block = RANDOM_OF(r, blocks);
-    return length % block == 0 && length / block < 64 ? block : 0;
-}
-
 /*
  * Cells of which a part is empty, partial or full; shrunk, if they go by rows: those that are not empty come first
  * in their row. Partial ones have blocks of their own.
@@ -226,10 +219,13 @@ static void grid(struct random *r, world *w, int64_t block_q, int64_t block_kv) 
 
 static void pattern(struct random *r, world *w) {
     ejki_flash_problem *p = &w->v.forward;
-    if (random_chance(r, 0.5)) p->queries = RANDOM_OF(r, ((const int64_t[]){64, 128, 160, 192}));
-    if (random_chance(r, 0.5)) p->keys = RANDOM_OF(r, ((const int64_t[]){128, 160, 256, 320}));
-    const int64_t block_q = block_of(r, p->queries), block_kv = block_of(r, p->keys);
-    if (block_q > 0 && block_kv > 0) grid(r, w, block_q, block_kv);
+    static const int64_t blocks[] = {1, 5, 8, 10, 16, 32, 33, 64, 65, 96, 100, 128};
+    if (random_chance(r, 0.8)) {
+        const int64_t block_q = RANDOM_OF(r, blocks), block_kv = RANDOM_OF(r, blocks);
+        p->queries = block_q * random_int(r, 1, block_q > 50 ? 3 : 5);
+        p->keys = block_kv * random_int(r, 1, 5);
+        grid(r, w, block_q, block_kv);
+    }
     if (random_chance(r, 0.2)) p->pattern.chunk = random_int(r, 1, 70);
 }
 

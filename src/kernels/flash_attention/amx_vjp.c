@@ -2,8 +2,8 @@
 /*
  * Gradients of flash attention in bf16 on AMX tiles. vjp_problem.h has the formulas, amx_vjp_tiles.h the layouts.
  *
- * A task is a block of keys of a key head. Its keys and values are packed once; then strips of queries come by in
- * order, head after head of the group. Of a strip and a panel of 64 keys, tile by tile of 32 rows and 32 keys,
+ * A task is a block of keys of a key head. Its keys and values are packed once; then strips of queries come by, head
+ * after head of the group, the last one first. Of a strip and a panel of 64 keys, tile by tile of 32 rows and 32 keys,
  *
  *     weights = exp(query · key − lse)                slopes = weights ∘ (cotangent · value − δ)
  *
@@ -320,11 +320,11 @@ static void amx_vjp_plan_ahead(amx_vjp_state *s, const amx_vjp_shared *shared, i
     const amx_vjp_plan *t = &s->plan;
     const ejki_flash_problem *p = &s->problem.forward;
     s->ahead = (amx_vjp_range){0, 0};
-    for (strip++; strip < t->strips; strip++) {
+    for (strip--; strip >= 0; strip--) {
         const amx_vjp_meeting meeting = amx_vjp_meeting_at(s, shared, strip);
         if (amx_vjp_meets(&meeting, s->block)) break;
     }
-    if (strip == t->strips) return;
+    if (strip < 0) return;
     s->ahead = amx_vjp_part(&t->queries, strip % t->head_strips);
     s->ahead_head = s->kv_head * p->group + strip / t->head_strips;
     s->pace = ejki_cdiv(s->ahead.end - s->ahead.first, ejki_max(1, s->units));
@@ -367,7 +367,9 @@ static void amx_vjp_task(amx_vjp_state *s, amx_vjp_shared *shared, const ejki_vj
     s->key = keys.first;
     s->key_end = keys.end;
     amx_vjp_pack_block(s);
-    for (int64_t strip = 0; strip < t->strips; strip++) amx_vjp_strip(s, shared, strip);
+    /* From the last strip on: the next block of keys, which in a causal call begins with later rows, then finds that
+     * those before it have been there. */
+    for (int64_t strip = t->strips - 1; strip >= 0; strip--) amx_vjp_strip(s, shared, strip);
     if (v->wants_key)
         amx_vjp_write_keys(s, &v->d_key, s->d_keys, t->wide, p->head_dim, (float)p->scale);
     if (v->wants_value)
@@ -447,8 +449,7 @@ static void amx_vjp_cut_all(amx_vjp_shared *shared) {
     if (p->layout == EJKI_FLASH_DENSE)
         ejki_vjp_cut(&shared->tasks, p, &blocks, true);
     else
-        amx_vjp_cut(&shared->tasks, p, t->queries.size,
-                    shared->problem->wants_bias ? t->keys.size : amx_vjp_block(p, t->keys.size));
+        amx_vjp_cut(&shared->tasks, p, t->queries.size, t->keys.size, shared->problem->wants_bias);
 }
 
 static ejk_status amx_vjp_run(const ejk_run *run) {

@@ -111,13 +111,16 @@ static inline void amx_vjp_share(amx_vjp_plan *t, const ejki_flash_vjp_problem *
     const ejki_flash_problem *p = &v->forward;
     const bool tokens = p->layout == EJKI_FLASH_TOKENS;
     const int64_t heads = (tokens ? 1 : p->batch) * p->query_heads;
+    const int64_t strips = p->layout == EJKI_FLASH_DENSE
+                               ? t->head_strips
+                               : ejki_cdiv(p->queries, ejki_min(t->queries.size, 64)) + 1;
     const int64_t more = tokens ? p->batch * p->query_heads : 0;
     /* With one block of keys the gradients of a strip of queries are complete when it ends. */
     const bool several =
         p->layout == EJKI_FLASH_DENSE ? t->key_blocks > 1 : p->keys > AMX_VJP_PANEL;
     const bool sums = v->wants_query && several;
     int64_t at = 0;
-    t->turn_count = heads * t->head_strips + more;
+    t->turn_count = heads * strips + more;
     t->sums_at = amx_reserve(&at, sums ? heads * p->queries : 0, 128 * t->steps);
     t->delta_at = amx_reserve(&at, heads * (int64_t)sizeof(float), p->queries);
     t->turns_at = amx_reserve(&at, t->turn_count, sizeof(int32_t));
@@ -208,7 +211,7 @@ static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
 /* The plan of a packed sequence is that of all with its own counts. */
 static inline void amx_vjp_plan_enter(amx_vjp_plan *t, const ejki_flash_problem *p,
                                       const ejki_vjp_sequence *s) {
-    t->queries = amx_vjp_cuts_of(p->queries, 0, t->queries.size);
+    t->queries = amx_vjp_cuts_of(p->queries, 0, amx_vjp_strip_rows(p->queries, t->queries.size));
     t->keys = amx_vjp_cuts_of(p->keys, 0, s->block);
     t->head_strips = amx_vjp_parts(&t->queries, p->queries);
     t->strips = s->row_blocks;
