@@ -2,9 +2,9 @@
 /*
  * How gradients of attention are shared out, in units of work: a pair of a query and a key that it sees counts one.
  * Workers take the tasks in their order, each the next one when it is free, and a block of keys adds to a block of
- * rows after those before it of the same head.
+ * rows after those before it of the same head. On vectors, and on AMX with strips and blocks of its own.
  */
-#include "kernels/flash_attention/vjp_tasks.h"
+#include "kernels/flash_attention/amx_vjp_tasks.h"
 #include "support/expect.h"
 #include "support/random.h"
 
@@ -19,10 +19,11 @@ struct world {
     ejki_vjp_sequence sequence[MOST];
     int64_t order[MOST];
     ejki_vjp_tasks tasks;
+    bool matrix;
 };
 
 static struct world *world_of(const int64_t *lengths, int64_t count, int64_t heads, bool causal,
-                              int64_t block) {
+                              int64_t block, bool matrix) {
     static struct world w;
     memset(&w, 0, sizeof w);
     for (int64_t n = 0; n < count; n++) w.ends[n + 1] = w.ends[n] + lengths[n];
@@ -39,8 +40,12 @@ static struct world *world_of(const int64_t *lengths, int64_t count, int64_t hea
                                      .last_offset = causal ? 0 : INT64_C(1) << 61};
     w.tasks.sequence = w.sequence;
     w.tasks.order = w.order;
+    w.matrix = matrix;
     const ejki_vjp_blocks blocks = {.rows = ROWS, .keys = block, .columns = COLUMNS};
-    ejki_vjp_cut(&w.tasks, &w.problem, &blocks, false);
+    if (matrix)
+        amx_vjp_cut(&w.tasks, &w.problem, 256, 2 * block, false);
+    else
+        ejki_vjp_cut(&w.tasks, &w.problem, &blocks, false);
     return &w;
 }
 
@@ -62,9 +67,10 @@ static double work_of(const struct world *w, const ejki_vjp_task *task, int64_t 
 static double end_of(const struct world *w, const ejki_vjp_task *task, double now, double *turns,
                      double *work) {
     const ejki_vjp_sequence *s = &w->sequence[task->sequence];
+    const int64_t rows = w->matrix ? amx_vjp_strip_rows(s->rows, 256) : ROWS;
     for (int64_t block = s->row_blocks - 1; block >= 0; block--) {
-        const int64_t end = (block + 1) * ROWS < s->rows ? (block + 1) * ROWS : s->rows;
-        const double own = work_of(w, task, block * ROWS, end);
+        const int64_t end = (block + 1) * rows < s->rows ? (block + 1) * rows : s->rows;
+        const double own = work_of(w, task, block * rows, end);
         if (own == 0) continue;
         now = now + own > turns[block] ? now + own : turns[block];
         turns[block] = now;
@@ -114,9 +120,10 @@ static void one_long_sequence_is_shared(void **state) {
         const int64_t count = random_int(&r, 20, 100);
         for (int64_t n = 0; n < count; n++)
             lengths[n] = random_chance(&r, 0.1) ? 0 : random_int(&r, 1, 64);
-        lengths[random_int(&r, 0, count - 1)] = RANDOM_OF(&r, longs);
+        /* 300 queries are too few strips on AMX for one worker to follow another closely */
+        lengths[random_int(&r, 0, count - 1)] = longs[random_int(&r, seed % 2, 4)];
         const struct world *w =
-            world_of(lengths, count, RANDOM_OF(&r, heads), random_chance(&r, 0.5), 256);
+            world_of(lengths, count, RANDOM_OF(&r, heads), random_chance(&r, 0.5), 256, seed % 2);
         assert_true(speedup(w, 1) == 1);
         const double two = speedup(w, 2);
         if (two < 1.8) fail_msg("seed %d: two workers are %g times faster", (int)seed, two);
@@ -130,26 +137,32 @@ static void random_lengths_are_shared(void **state) {
         random_bits(&r);
         int64_t lengths[64];
         for (int64_t n = 0; n < 64; n++) lengths[n] = random_int(&r, 1, 2048);
-        const struct world *w = world_of(lengths, 64, 1, random_chance(&r, 0.5), 256);
+        const struct world *w = world_of(lengths, 64, 1, random_chance(&r, 0.5), 256, seed % 2);
         const double two = speedup(w, 2), four = speedup(w, 4);
-        if (two < 1.97 || four < 3.8) fail_msg("seed %d: %g and %g times", (int)seed, two, four);
+        if (two < (seed % 2 ? 1.9 : 1.97) || four < 3.8)
+            fail_msg("seed %d: %g and %g times", (int)seed, two, four);
     }
 }
 
 /* Blocks of a sequence follow from its own length: its neighbours change no bit of it. */
-static void neighbours_change_no_block(void **state) {
-    (void)state;
+static void check_neighbours(bool matrix) {
     const int64_t alone[] = {777}, among[] = {5, 0, 777, 3000, 12};
-    struct world *w = world_of(alone, 1, 2, false, 256);
+    struct world *w = world_of(alone, 1, 2, false, 256, matrix);
     const int64_t block = w->sequence[0].block;
-    w = world_of(among, 5, 2, false, 256);
+    w = world_of(among, 5, 2, false, 256, matrix);
     assert_int_equal(w->sequence[2].block, block);
     assert_int_equal(block % COLUMNS, 0);
     assert_int_equal(w->order[0], 3);
     assert_int_equal(w->order[1], 2);
     assert_int_equal(w->sequence[1].key_blocks, 0);
-    w = world_of(among, 0, 2, false, 256);
+    w = world_of(among, 0, 2, false, 256, matrix);
     assert_int_equal(w->tasks.count, 0);
+}
+
+static void neighbours_change_no_block(void **state) {
+    (void)state;
+    check_neighbours(false);
+    check_neighbours(true);
 }
 
 int main(void) {

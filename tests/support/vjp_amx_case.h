@@ -124,6 +124,11 @@ static void features(struct random *r, world *w) {
     p->scale = random_chance(r, 0.8) ? 1 / sqrt((double)p->head_dim)
                                      : RANDOM_OF(r, ((const double[]){0.3, -0.2, 0, 1}));
     p->soft_cap = random_chance(r, 0.15) ? 5 : 0;
+    if (random_chance(r, 0.15)) {
+        p->dropout = RANDOM_OF(r, ((const double[]){0.1, 0.5, 0.9}));
+        p->dropout_seed = random_bits(r);
+        p->first_sequence = random_int(r, 0, 3);
+    }
     p->normalize = true;
     p->sink_group = p->mask_group = 1;
     if (random_chance(r, 0.15)) {
@@ -164,13 +169,6 @@ static void features(struct random *r, world *w) {
             put(w->sinks.data, i, 2 * random_normal(r));
         p->sinks = w->sinks.data;
     }
-}
-
-/* Block sizes that divide a length, or 0. */
-static int64_t block_of(struct random *r, int64_t length) {
-    static const int64_t blocks[] = {1, 5, 8, 10, 16, 32, 33, 64, 65, 96, 100, 128, 200};
-    const int64_t block = RANDOM_OF(r, blocks);
-    return length % block == 0 && length / block < 64 ? block : 0;
 }
 
 /*
@@ -221,10 +219,13 @@ static void grid(struct random *r, world *w, int64_t block_q, int64_t block_kv) 
 
 static void pattern(struct random *r, world *w) {
     ejki_flash_problem *p = &w->v.forward;
-    if (random_chance(r, 0.5)) p->queries = RANDOM_OF(r, ((const int64_t[]){64, 128, 160, 192}));
-    if (random_chance(r, 0.5)) p->keys = RANDOM_OF(r, ((const int64_t[]){128, 160, 256, 320}));
-    const int64_t block_q = block_of(r, p->queries), block_kv = block_of(r, p->keys);
-    if (block_q > 0 && block_kv > 0) grid(r, w, block_q, block_kv);
+    static const int64_t blocks[] = {1, 5, 8, 10, 16, 32, 33, 64, 65, 96, 100, 128};
+    if (random_chance(r, 0.8)) {
+        const int64_t block_q = RANDOM_OF(r, blocks), block_kv = RANDOM_OF(r, blocks);
+        p->queries = block_q * random_int(r, 1, block_q > 50 ? 3 : 5);
+        p->keys = block_kv * random_int(r, 1, 5);
+        grid(r, w, block_q, block_kv);
+    }
     if (random_chance(r, 0.2)) p->pattern.chunk = random_int(r, 1, 70);
 }
 
@@ -336,12 +337,12 @@ static void create(world *w, uint64_t seed) {
     snprintf(w->text, sizeof w->text,
              "seed %llu: B=%lld T=%lld S=%lld Hkv=%lld G=%lld D=%lld Dv=%lld scale=%g cap=%g "
              "bias=%d mask=%d segments=%d sinks=%d d_lse=%d wants=%d%d%d%d first=%lld last=%lld "
-             "pattern=%d q=%lld kv=%lld blocks=%lldx%lld%s chunk=%lld",
+             "pattern=%d dropout=%g q=%lld kv=%lld blocks=%lldx%lld%s chunk=%lld",
              (unsigned long long)seed, (long long)b, (long long)t, (long long)n, (long long)kv,
              (long long)p->group, (long long)p->head_dim, (long long)p->value_dim, p->scale,
              p->soft_cap, p->has_bias, p->has_mask, p->has_segments, p->has_sinks,
              v->has_lse_cotangent, v->wants_query, v->wants_key, v->wants_value, v->wants_sinks,
-             (long long)p->first_offset, (long long)p->last_offset, w->pattern,
+             (long long)p->first_offset, (long long)p->last_offset, w->pattern, p->dropout,
              (long long)w->parameters[0], (long long)w->parameters[1],
              (long long)p->pattern.block_q, (long long)p->pattern.block_kv,
              p->pattern.by_column ? " by column" : "", (long long)p->pattern.chunk);

@@ -2,8 +2,8 @@
 /*
  * Gradients of flash attention in bf16 on AMX tiles. vjp_problem.h has the formulas, amx_vjp_tiles.h the layouts.
  *
- * A task is a block of keys of a key head. Its keys and values are packed once; then strips of queries come by in
- * order, head after head of the group. Of a strip and a panel of 64 keys, tile by tile of 32 rows and 32 keys,
+ * A task is a block of keys of a key head. Its keys and values are packed once; then strips of queries come by, head
+ * after head of the group, the last one first. Of a strip and a panel of 64 keys, tile by tile of 32 rows and 32 keys,
  *
  *     weights = exp(query · key − lse)                slopes = weights ∘ (cotangent · value − δ)
  *
@@ -29,7 +29,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "kernels/flash_attention/amx_vjp_drop.h"
 #include "kernels/flash_attention/amx_vjp_ends.h"
+#include "kernels/flash_attention/amx_vjp_pack.h"
 
 #define AMX_VJP_RUN 16 /* chunks of keys that are multiplied with a strip's slopes at a time */
 
@@ -61,134 +63,7 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     s->state = (uint8_t *)(void *)(memory + t->state_at);
     s->seen = (uint32_t *)(void *)(memory + t->seen_at);
     s->cell = (ejki_cell *)(void *)(memory + t->cell_at);
-}
-
-/* ---- Packing ------------------------------------------------------------------------------------------ */
-
-/* Packs the task's keys and values. */
-static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
-    const ejki_flash_problem *p = &s->problem.forward;
-    const amx_vjp_plan *t = &s->plan;
-    const int64_t chunks = ejki_round_up(s->key_end - s->key, AMX_VJP_PANEL) / AMX_CHUNK;
-    for (int64_t c = 0; c < chunks; c++) {
-        const char *keys[AMX_CHUNK], *values[AMX_CHUNK];
-        for (int64_t j = 0; j < AMX_CHUNK; j++) {
-            const int64_t key = s->key + c * AMX_CHUNK + j;
-            const bool exists = key < s->key_end;
-            keys[j] = exists ? amx_vjp_at(&p->key, key, s->kv_head) : NULL;
-            values[j] = exists ? amx_vjp_at(&p->value, key, s->kv_head) : NULL;
-        }
-        amx_vjp_look key = {.odd = 0}, value = {.odd = 0};
-        uint16_t *across = s->across + c * t->wide * AMX_ELEMENT;
-        amx_vjp_pack_keys(keys, p->head_dim, t->steps, s->keys + c * t->wide * AMX_ELEMENT, across,
-                          &key);
-        amx_vjp_pack_keys(values, p->value_dim, t->value_steps,
-                          s->values + c * t->value_wide * AMX_ELEMENT, NULL, &value);
-        s->chunk[c] = (amx_vjp_chunk){amx_top(key.top), amx_top(value.top), key.odd || value.odd};
-        if (s->chunk[c].odd) memset(across, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof *across);
-    }
-    memset(s->d_keys, 0, (size_t)(chunks * AMX_CHUNK * 32 * t->steps) * sizeof(float));
-    memset(s->d_values, 0, (size_t)(chunks * AMX_CHUNK * 32 * t->value_steps) * sizeof(float));
-}
-
-/* What is known of a tile's rows besides their elements. `delta` is that of the head's rows. */
-static void amx_vjp_describe(const amx_vjp_state *s, amx_vjp_tile *t, const float *delta) {
-    const ejki_flash_problem *p = &s->problem.forward;
-    const int64_t keys = s->key_end - s->key;
-    t->low = t->most = s->key_end;
-    t->high = t->least = 0;
-    t->wild = false;
-    t->rows = 0;
-    for (int64_t n = 0; n < AMX_ROWS; n++) {
-        const int64_t i = amx_vjp_row(n / 2) + n % 2, even_odd = n % 2 * 16 + n / 2;
-        t->base[i] = AMX_MAGIC;
-        t->reference[i] = t->delta[even_odd] = 0;
-        t->first[n] = t->end[n] = 0;
-        if (i >= t->count) continue;
-        const int64_t row = t->row + i;
-        const float lse = amx_vjp_lse(p, s->head, row);
-        if (lse == -INFINITY) continue;
-        int64_t first, end;
-        ejki_flash_visible(p, row, &first, &end);
-        end = ejki_min(end, s->key_end);
-        if (first < end) {
-            t->low = ejki_min(t->low, first);
-            t->high = ejki_max(t->high, end);
-        }
-        t->least = ejki_max(t->least, first);
-        t->most = ejki_min(t->most, end);
-        t->first[n] = (int16_t)ejki_max(0, ejki_min(first - s->key, keys));
-        t->end[n] = (int16_t)ejki_max(0, end - s->key);
-        t->rows |= (uint32_t)1 << n;
-        t->reference[i] = lse * (float)LOG2_E;
-        t->base[i] = AMX_VJP_BASE - AMX_VJP_STEPS * t->reference[i];
-        t->delta[even_odd] = delta[row];
-        if (!(fabsf(t->reference[i]) <= AMX_VJP_TAME) || !(fabsf(delta[row]) <= 0x1p100f))
-            t->wild = true;
-    }
-}
-
-/* Packs a tile's queries and cotangents; rows that see nothing at all count as 0. */
-static void amx_vjp_pack_tile(amx_vjp_state *s, int64_t n) {
-    const ejki_flash_vjp_problem *v = &s->problem;
-    const ejki_flash_problem *p = &v->forward;
-    const amx_vjp_plan *t = &s->plan;
-    const char *queries[AMX_ROWS], *cotangents[AMX_ROWS];
-    amx_vjp_tile *tile = &s->tile[n];
-    amx_vjp_look query = {.odd = 0}, cotangent = {.odd = 0};
-    for (int64_t place = 0; place < AMX_ROWS; place++) {
-        const int64_t i = amx_vjp_row(place / 2) + place % 2;
-        const bool there = tile->rows >> place & 1;
-        queries[i] = there ? amx_vjp_at(&p->query, tile->row + i, s->head) : NULL;
-        cotangents[i] = there ? amx_vjp_at(&v->out_cotangent, tile->row + i, s->head) : NULL;
-    }
-    const int64_t at = n * t->wide * AMX_ELEMENT, value_at = n * t->value_wide * AMX_ELEMENT;
-    amx_vjp_pack_rows(queries, p->head_dim, t->steps, false, s->queries + at, s->query_rows + at,
-                      &query);
-    amx_vjp_pack_rows(cotangents, p->value_dim, t->value_steps, true, s->cotangents + value_at,
-                      s->cotangent_rows + value_at, &cotangent);
-    tile->query_top = amx_top(query.top);
-    tile->cotangent_top = amx_top(cotangent.top);
-    tile->odd = query.odd || cotangent.odd;
-    if (!tile->odd) return;
-    memset(s->query_rows + at, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof(uint16_t));
-    memset(s->cotangent_rows + value_at, 0,
-           (size_t)(t->value_wide * AMX_ELEMENT) * sizeof(uint16_t));
-}
-
-/* Looks up the cells of the strip's part i of the pattern's rows. False: there is none. */
-static bool amx_vjp_find(const amx_vjp_state *s, int64_t i) {
-    const ejki_pattern *t = &s->problem.forward.pattern;
-    const int64_t first = s->key / t->block_kv, end = ejki_cdiv(s->key_end, t->block_kv);
-    bool found = false;
-    amx_vjp_cells(t, s->head / t->plane_heads, i, first, end, s->cell);
-    for (int64_t n = 0; n < end - first; n++) found |= s->cell[n].state != 0;
-    return found;
-}
-
-/* Looks at a strip's tiles, and packs those that see something of the block. False: there is none. */
-static __attribute__((noinline)) bool amx_vjp_pack_strip(amx_vjp_state *s, const float *delta) {
-    const ejki_pattern *p = &s->problem.forward.pattern;
-    int64_t row = -1; /* of cells */
-    bool any = false, found = true;
-    s->units = 0;
-    memset(s->state, AMX_VJP_NONE, (size_t)(s->tiles * s->plan.chunks));
-    for (int64_t n = 0; n < s->tiles; n++) {
-        amx_vjp_tile *tile = &s->tile[n];
-        tile->row = s->row + n * AMX_ROWS;
-        tile->count = ejki_min(AMX_ROWS, s->count - n * AMX_ROWS);
-        tile->seen = false;
-        if (p->planes > 0 && tile->row / p->block_q != row) {
-            row = tile->row / p->block_q;
-            found = amx_vjp_find(s, row);
-        }
-        if (!found) continue;
-        amx_vjp_describe(s, tile, delta);
-        amx_vjp_look_over(s, n, p->planes > 0 ? s->cell : NULL);
-        if (tile->seen) amx_vjp_pack_tile(s, n);
-        any |= tile->seen;
-    }
-    return any;
+    s->bias = (float *)(void *)(memory + t->bias_at);
 }
 
 /* ---- A panel of keys ---------------------------------------------------------------------------------- */
@@ -254,11 +129,12 @@ static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
     const amx_vjp_tile *tile = &s->tile[at.tile];
     const amx_vjp_chunk *chunk = &s->chunk[at.chunk];
     const bool all = *amx_vjp_state_of(s, at.tile, at.chunk) == AMX_VJP_ALL;
+    const bool drops = s->problem.forward.dropout > 0;
     bool tame = amx_vjp_is_tame(s, tile, chunk, 0);
     amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
-    uint32_t words[AMX_ROWS];
+    uint32_t words[AMX_ROWS], kept[AMX_ROWS];
     const bool beside =
-        next && all && tame && !s->general && amx_vjp_overlaps(t->steps, t->value_steps);
+        next && all && tame && !s->general && !drops && amx_vjp_overlaps(t->steps, t->value_steps);
     if (beside && amx_vjp_step(t->steps, next, &u, &s->exp)) return;
     u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
     if (beside) {
@@ -274,7 +150,14 @@ static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
         if (s->problem.forward.soft_cap != 0) u.caps = s->scratch + AMX_ROWS * AMX_CHUNK;
         u.scale = 1;
     }
+    if (drops) {
+        amx_vjp_keep(s, at.tile, s->key + at.chunk * AMX_CHUNK, u.seen, kept);
+        u.kept = kept;
+        u.share = (float)ejki_dropout_factor(s->problem.forward.dropout);
+    }
+    if (s->problem.wants_bias) u.changes = s->scratch;
     if (!tame || !amx_vjp_alone(&u, &s->exp)) amx_vjp_careful(&u, &s->exp);
+    if (u.changes) amx_vjp_tell(s, at.tile, at.chunk, u.changes);
 }
 
 /* Weights and slopes of tiles beside a panel; 0 where one that sees something of it sees nothing of a chunk. */
@@ -437,11 +320,11 @@ static void amx_vjp_plan_ahead(amx_vjp_state *s, const amx_vjp_shared *shared, i
     const amx_vjp_plan *t = &s->plan;
     const ejki_flash_problem *p = &s->problem.forward;
     s->ahead = (amx_vjp_range){0, 0};
-    for (strip++; strip < t->strips; strip++) {
+    for (strip--; strip >= 0; strip--) {
         const amx_vjp_meeting meeting = amx_vjp_meeting_at(s, shared, strip);
         if (amx_vjp_meets(&meeting, s->block)) break;
     }
-    if (strip == t->strips) return;
+    if (strip < 0) return;
     s->ahead = amx_vjp_part(&t->queries, strip % t->head_strips);
     s->ahead_head = s->kv_head * p->group + strip / t->head_strips;
     s->pace = ejki_cdiv(s->ahead.end - s->ahead.first, ejki_max(1, s->units));
@@ -484,23 +367,51 @@ static void amx_vjp_task(amx_vjp_state *s, amx_vjp_shared *shared, const ejki_vj
     s->key = keys.first;
     s->key_end = keys.end;
     amx_vjp_pack_block(s);
-    for (int64_t strip = 0; strip < t->strips; strip++) amx_vjp_strip(s, shared, strip);
+    /* From the last strip on: the next block of keys, which in a causal call begins with later rows, then finds that
+     * those before it have been there. */
+    for (int64_t strip = t->strips - 1; strip >= 0; strip--) amx_vjp_strip(s, shared, strip);
     if (v->wants_key)
         amx_vjp_write_keys(s, &v->d_key, s->d_keys, t->wide, p->head_dim, (float)p->scale);
     if (v->wants_value)
-        amx_vjp_write_keys(s, &v->d_value, s->d_values, t->value_wide, p->value_dim, 1);
+        amx_vjp_write_keys(s, &v->d_value, s->d_values, t->value_wide, p->value_dim,
+                           (float)ejki_dropout_factor(p->dropout));
+}
+
+/* A block of keys of all heads that add to the same elements of the bias. */
+static void amx_vjp_joint(amx_vjp_state *s, amx_vjp_shared *shared, int64_t joint,
+                          int64_t key_block) {
+    const ejki_flash_problem *p = &shared->problem->forward;
+    const amx_vjp_plan *t = &shared->plan;
+    const int64_t kv_heads = t->joins_heads ? 1 : p->kv_heads;
+    const int64_t batch = joint / kv_heads, kv_head = joint % kv_heads;
+    const int64_t room = t->bias_heads * t->bias_queries * t->chunks * AMX_CHUNK;
+    memset(s->bias, 0, (size_t)room * sizeof(float));
+    for (int64_t b = batch; b < (t->joins_batches ? p->batch : batch + 1); b++)
+        for (int64_t h = kv_head; h < (t->joins_heads ? p->kv_heads : kv_head + 1); h++) {
+            const ejki_vjp_task task = {.sequence = b, .kv_head = h, .key_block = key_block};
+            if (key_block < shared->tasks.sequence[b].key_blocks) amx_vjp_task(s, shared, &task);
+        }
+    amx_vjp_write_bias(s->bias, t, shared->problem, batch, kv_head,
+                       amx_vjp_part(&t->keys, key_block));
 }
 
 /* A worker takes tasks until none is left. */
 static void amx_vjp_worker(void *argument, int64_t worker) {
     amx_vjp_shared *shared = argument;
+    const amx_vjp_plan *t = &shared->plan;
+    const bool joins = shared->problem->wants_bias;
+    const int64_t count = joins ? t->joints * t->key_blocks : shared->tasks.count;
     ejki_vjp_task task = {.at = 0};
     amx_vjp_state state;
     amx_vjp_bind(&state, shared, worker);
     amx_open();
     for (;;) {
         const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
-        if (index >= shared->tasks.count) break;
+        if (index >= count) break;
+        if (joins) {
+            amx_vjp_joint(&state, shared, index % t->joints, index / t->joints);
+            continue;
+        }
         ejki_vjp_go(&shared->tasks, index, shared->workers, &task);
         amx_vjp_task(&state, shared, &task);
     }
@@ -538,7 +449,7 @@ static void amx_vjp_cut_all(amx_vjp_shared *shared) {
     if (p->layout == EJKI_FLASH_DENSE)
         ejki_vjp_cut(&shared->tasks, p, &blocks, true);
     else
-        amx_vjp_cut(&shared->tasks, p, t->queries.size, t->keys.size);
+        amx_vjp_cut(&shared->tasks, p, t->queries.size, t->keys.size, shared->problem->wants_bias);
 }
 
 static ejk_status amx_vjp_run(const ejk_run *run) {
@@ -558,16 +469,10 @@ static ejk_status amx_vjp_run(const ejk_run *run) {
     amx_vjp_cut_all(&shared);
     for (int64_t n = 0; n < t->turn_count; n++) atomic_init(&shared.turns[n], 0);
     amx_vjp_all(&shared, run->threads, amx_vjp_begin);
-    if (v->wants_query || v->wants_key || v->wants_value)
+    if (v->wants_query || v->wants_key || v->wants_value || v->wants_bias)
         amx_vjp_all(&shared, run->threads, amx_vjp_worker);
     if (v->wants_sinks) amx_vjp_all(&shared, run->threads, amx_vjp_sinks);
     return EJK_OK;
-}
-
-/* Gradients of a bias and dropout are left to others. */
-static bool amx_vjp_applicable(const void *problem) {
-    const ejki_flash_vjp_problem *v = problem;
-    return !v->wants_bias && v->forward.dropout == 0;
 }
 
 static const ejk_parameter amx_vjp_parameters[] = {
@@ -587,7 +492,6 @@ const ejk_implementation ejki_flash_attention_vjp_bf16_amx = {
     .version = 1,
     .parameters = amx_vjp_parameters,
     .parameter_count = 2,
-    .applicable = amx_vjp_applicable,
     .prepare = amx_vjp_prepare,
     .run = amx_vjp_run,
 };

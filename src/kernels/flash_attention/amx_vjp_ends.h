@@ -6,6 +6,7 @@
 #ifndef EJKI_AMX_VJP_ENDS_H
 #define EJKI_AMX_VJP_ENDS_H
 
+#include "kernels/flash_attention/amx_vjp_bias.h"
 #include "kernels/flash_attention/amx_vjp_seen.h"
 
 #include <stdatomic.h>
@@ -69,6 +70,7 @@ static inline void amx_vjp_begin(void *argument, int64_t index) {
     const amx_vjp_shared *shared = argument;
     const int64_t heads = shared->problem->forward.query_heads;
     int64_t strip = 0;
+    amx_vjp_clear_bias(shared->problem, index, shared->workers);
     for (int64_t n = 0; n < shared->tasks.batch; n++) {
         ejki_flash_vjp_problem own;
         amx_vjp_plan t;

@@ -23,19 +23,23 @@ typedef struct amx_vjp_cuts {
  */
 typedef struct amx_vjp_plan {
     amx_vjp_cuts queries, keys;
-    int64_t head_strips, strips;              /* of a query head, of a key head */
-    int64_t key_blocks;                       /* of a sequence */
-    int64_t tasks;                            /* at most */
-    int64_t tiles, chunks;                    /* of a strip, of a block, as there is room for */
-    int64_t cells;                            /* of a row of a pattern that a block lies in */
-    int64_t steps, value_steps;               /* 32 columns each of D and Dv */
-    int64_t wide, value_wide;                 /* 16 columns each, twice as many */
-    int64_t key_at, value_at, across_at;      /* bytes into a worker's memory */
-    int64_t d_key_at, d_value_at;             /* sums */
-    int64_t query_at, cotangent_at;           /* pairs of components */
+    int64_t head_strips, strips;         /* of a query head, of a key head */
+    int64_t key_blocks;                  /* of a sequence */
+    int64_t tasks;                       /* at most */
+    int64_t tiles, chunks;               /* of a strip, of a block, as there is room for */
+    int64_t cells;                       /* of a row of a pattern that a block lies in */
+    bool joins_batches, joins_heads;     /* that add to the same bias: one after the other */
+    int64_t joints;                      /* of a block of keys, where the bias has a gradient */
+    int64_t bias_heads, bias_queries;    /* rows of sums of it in a worker's memory; 0 = none */
+    int64_t steps, value_steps;          /* 32 columns each of D and Dv */
+    int64_t wide, value_wide;            /* 16 columns each, twice as many */
+    int64_t key_at, value_at, across_at; /* bytes into a worker's memory */
+    int64_t d_key_at, d_value_at;        /* sums */
+    int64_t query_at, cotangent_at;      /* pairs of components */
     int64_t query_rows_at, cotangent_rows_at; /* pairs of rows */
     int64_t stage_at, weights_at, slopes_at, pairs_at, d_query_at, tile_at, chunk_at, scratch_at;
     int64_t state_at, seen_at, cell_at;
+    int64_t bias_at;
     int64_t bytes;
     int64_t sums_at, delta_at, turns_at, sequences_at, order_at; /* bytes into what workers share */
     int64_t met_at;
@@ -97,6 +101,7 @@ static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p)
     t->d_key_at = amx_reserve(&at, keys * sum, t->steps);
     t->d_value_at = amx_reserve(&at, keys * sum, t->value_steps);
     t->seen_at = amx_reserve(&at, amx_vjp_looks(p) ? rows * 4 : 0, t->chunks);
+    t->bias_at = amx_reserve(&at, t->bias_heads * t->bias_queries, keys * real);
     t->cell_at = amx_reserve(&at, t->cells, sizeof(ejki_cell));
     t->bytes = at;
 }
@@ -106,13 +111,16 @@ static inline void amx_vjp_share(amx_vjp_plan *t, const ejki_flash_vjp_problem *
     const ejki_flash_problem *p = &v->forward;
     const bool tokens = p->layout == EJKI_FLASH_TOKENS;
     const int64_t heads = (tokens ? 1 : p->batch) * p->query_heads;
+    const int64_t strips = p->layout == EJKI_FLASH_DENSE
+                               ? t->head_strips
+                               : ejki_cdiv(p->queries, ejki_min(t->queries.size, 64)) + 1;
     const int64_t more = tokens ? p->batch * p->query_heads : 0;
     /* With one block of keys the gradients of a strip of queries are complete when it ends. */
     const bool several =
         p->layout == EJKI_FLASH_DENSE ? t->key_blocks > 1 : p->keys > AMX_VJP_PANEL;
     const bool sums = v->wants_query && several;
     int64_t at = 0;
-    t->turn_count = heads * t->head_strips + more;
+    t->turn_count = heads * strips + more;
     t->sums_at = amx_reserve(&at, sums ? heads * p->queries : 0, 128 * t->steps);
     t->delta_at = amx_reserve(&at, heads * (int64_t)sizeof(float), p->queries);
     t->turns_at = amx_reserve(&at, t->turn_count, sizeof(int32_t));
@@ -151,6 +159,26 @@ static inline amx_vjp_range amx_vjp_part(const amx_vjp_cuts *cuts, int64_t index
     return (amx_vjp_range){first, ejki_min(first + cuts->size, start + cuts->unit)};
 }
 
+/*
+ * Where several batches or groups add to the same elements of the bias, a task takes a block of keys of all of them.
+ * Where elements are sums, it has sums of its own: of few keys if there are many rows. Returns how many keys.
+ */
+static inline int64_t amx_vjp_plan_bias(amx_vjp_plan *t, const ejki_flash_vjp_problem *v,
+                                        int64_t keys) {
+    const ejki_flash_problem *p = &v->forward;
+    const ejki_bias_gradient *bias = &v->d_bias;
+    t->joins_batches = v->wants_bias && !bias->stride_b && p->batch > 1;
+    t->joins_heads = v->wants_bias && !bias->stride_h && p->kv_heads > 1;
+    t->joints = (t->joins_batches ? 1 : p->batch) * (t->joins_heads ? 1 : p->kv_heads);
+    if (!v->wants_bias || (!t->joins_batches && (bias->stride_h || p->query_heads == 1) &&
+                           (bias->stride_t || p->queries == 1)))
+        return keys;
+    t->bias_heads = bias->stride_h ? p->group : 1;
+    t->bias_queries = bias->stride_t ? p->queries : 1;
+    const bool many = t->bias_heads * t->bias_queries > AMX_VJP_PANEL;
+    return many ? ejki_min(keys, AMX_VJP_PANEL) : keys;
+}
+
 static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
                                            const int64_t *parameters) {
     const ejki_flash_problem *p = &v->forward;
@@ -158,7 +186,7 @@ static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
     amx_vjp_plan t = {.steps = ejki_cdiv(p->head_dim, 32)};
     const int64_t queries = ejki_round_up(ejki_max(1, p->queries), AMX_ROWS);
     const int64_t rows = ejki_min(queries, ejki_round_up(parameters[0], AMX_ROWS));
-    const int64_t keys = ejki_max(1, ejki_min(parameters[1], p->keys));
+    const int64_t keys = amx_vjp_plan_bias(&t, v, ejki_max(1, ejki_min(parameters[1], p->keys)));
     t.queries = amx_vjp_cuts_of(p->queries, grid ? p->pattern.block_q : 0, rows);
     t.keys = amx_vjp_cuts_of(p->keys, grid ? p->pattern.block_kv : 0,
                              ejki_round_up(keys, AMX_VJP_PANEL));
@@ -168,6 +196,7 @@ static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
     t.tasks = p->kv_heads * (p->layout == EJKI_FLASH_DENSE
                                  ? p->batch * t.key_blocks
                                  : p->batch * ejki_cdiv(p->keys, AMX_VJP_PANEL));
+    if (v->wants_bias) t.tasks = t.joints * t.key_blocks;
     t.tiles = t.queries.size / AMX_ROWS;
     t.chunks = ejki_round_up(t.keys.size, AMX_VJP_PANEL) / AMX_CHUNK;
     t.cells = grid ? ejki_cdiv(t.keys.size, p->pattern.block_kv) : 0;
@@ -182,7 +211,7 @@ static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
 /* The plan of a packed sequence is that of all with its own counts. */
 static inline void amx_vjp_plan_enter(amx_vjp_plan *t, const ejki_flash_problem *p,
                                       const ejki_vjp_sequence *s) {
-    t->queries = amx_vjp_cuts_of(p->queries, 0, t->queries.size);
+    t->queries = amx_vjp_cuts_of(p->queries, 0, amx_vjp_strip_rows(p->queries, t->queries.size));
     t->keys = amx_vjp_cuts_of(p->keys, 0, s->block);
     t->head_strips = amx_vjp_parts(&t->queries, p->queries);
     t->strips = s->row_blocks;

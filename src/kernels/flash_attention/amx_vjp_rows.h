@@ -20,6 +20,7 @@ typedef struct amx_vjp_state {
     uint16_t *keys, *values, *across, *queries, *cotangents, *query_rows, *cotangent_rows;
     uint16_t *weights, *slopes, *pairs;
     float *d_keys, *d_values, *d_queries, *stage, *scratch;
+    float *bias; /* sums of its gradient */
     amx_vjp_tile *tile;
     amx_vjp_chunk *chunk;
     uint8_t *state; /* of each tile and chunk: amx_vjp_seen.h */

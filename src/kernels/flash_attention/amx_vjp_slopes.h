@@ -36,6 +36,7 @@ typedef struct amx_vjp_unit {
     const uint32_t *seen; /* keys that rows see, a word each; weights' order */
     const uint32_t *kept; /* NULL, or those that dropout keeps; even rows, odd rows */
     float share;          /* what products of those are multiplied with */
+    float *changes;       /* NULL, or where slopes by the bias go: [32 keys][even rows, odd rows] */
 } amx_vjp_unit;
 
 /* Numbers near AMX_MAGIC, eight times finer than bf16, to weights in their order. */
@@ -90,7 +91,7 @@ typedef struct amx_vjp_pair {
 } amx_vjp_pair;
 
 AMX_INLINE amx_vjp_pair amx_vjp_slope(const amx_vjp_fixed *f, int key, __m512i weights,
-                                      const bool drops) {
+                                      const bool drops, const bool tells) {
     const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(weights, 16));
     const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(weights, _mm512_set1_epi32(-65536)));
     const float *product = f->unit.products + key * AMX_ROWS;
@@ -105,6 +106,10 @@ AMX_INLINE amx_vjp_pair amx_vjp_slope(const amx_vjp_fixed *f, int key, __m512i w
     }
     const __m512 x = _mm512_mul_ps(even, _mm512_sub_ps(p, f->even));
     const __m512 y = _mm512_mul_ps(odd, _mm512_sub_ps(q, f->odd));
+    if (tells) {
+        _mm512_store_ps(f->unit.changes + key * AMX_ROWS, x);
+        _mm512_store_ps(f->unit.changes + key * AMX_ROWS + 16, y);
+    }
     const __m512i half = _mm512_set1_epi32(0x8000);
     return (amx_vjp_pair){_mm512_add_epi32(_mm512_castps_si512(x), half),
                           _mm512_add_epi32(_mm512_castps_si512(y), half)};
@@ -140,13 +145,13 @@ AMX_INLINE __m512i amx_vjp_key_weights(const amx_vjp_fixed *f, int key, const bo
 
 /* The pairs of keys [from, to); returns the larger weights. */
 AMX_INLINE __m512i amx_vjp_some(const amx_vjp_fixed *f, int from, int to, const bool edge,
-                                const bool drops, __m512i top) {
+                                const bool drops, const bool tells, __m512i top) {
     AMX_UNROLL for (int i = from; i < to; i++) {
         const __m512i v = amx_vjp_key_weights(f, 2 * i, edge, drops);
         const __m512i w = amx_vjp_key_weights(f, 2 * i + 1, edge, drops);
         top = _mm512_max_epu16(top, _mm512_max_epu16(v, w));
-        amx_vjp_store_pair(&f->unit, i, amx_vjp_slope(f, 2 * i, v, drops),
-                           amx_vjp_slope(f, 2 * i + 1, w, drops));
+        amx_vjp_store_pair(&f->unit, i, amx_vjp_slope(f, 2 * i, v, drops, tells),
+                           amx_vjp_slope(f, 2 * i + 1, w, drops, tells));
     }
     return top;
 }
@@ -174,10 +179,15 @@ static inline __m512i amx_vjp_any_weights(const amx_vjp_unit *u, const amx_exp *
     return _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key), w);
 }
 
-/* A row's slopes are 0 where its weights are, whatever the products are. */
-static inline __m512i amx_vjp_any_slope(vf weight, vf product, vf delta, vf cap) {
+/* A row's changes and slopes are 0 where its weights are, whatever the products are. */
+static inline vf amx_vjp_any_change(vf weight, vf product, vf delta) {
     const __mmask16 some = _mm512_cmp_ps_mask(weight, v_zero(), _CMP_NEQ_UQ);
-    const vf slope = v_mul(v_mul(weight, v_sub(product, delta)), cap);
+    return _mm512_maskz_mul_ps(some, weight, v_sub(product, delta));
+}
+
+static inline __m512i amx_vjp_any_slope(vf weight, vf change, vf cap) {
+    const __mmask16 some = _mm512_cmp_ps_mask(weight, v_zero(), _CMP_NEQ_UQ);
+    const vf slope = v_mul(change, cap);
     const __mmask16 nan = _mm512_cmp_ps_mask(slope, slope, _CMP_UNORD_Q);
     const __m512i bits =
         _mm512_mask_mov_epi32(_mm512_castps_si512(slope), nan, _mm512_set1_epi32(0x7fc00000));
@@ -201,8 +211,13 @@ static inline amx_vjp_pair amx_vjp_any_slopes(const amx_vjp_unit *u, int key, __
         p = _mm512_maskz_mul_ps(amx_vjp_bit(u->kept, key), p, v_set1(u->share));
         q = _mm512_maskz_mul_ps(amx_vjp_bit(u->kept + 16, key), q, v_set1(u->share));
     }
-    return (amx_vjp_pair){amx_vjp_any_slope(x, p, v_load(delta), even),
-                          amx_vjp_any_slope(y, q, v_load(delta + 16), odd)};
+    const vf a = amx_vjp_any_change(x, p, v_load(delta));
+    const vf b = amx_vjp_any_change(y, q, v_load(delta + 16));
+    if (u->changes) {
+        v_store(u->changes + key * AMX_ROWS, a);
+        v_store(u->changes + key * AMX_ROWS + 16, b);
+    }
+    return (amx_vjp_pair){amx_vjp_any_slope(x, a, even), amx_vjp_any_slope(y, b, odd)};
 }
 
 static __attribute__((noinline)) void amx_vjp_careful(const amx_vjp_unit *u, const amx_exp *e) {
@@ -276,15 +291,16 @@ AMX_INLINE __m512i amx_vjp_both(const int steps, const uint16_t *a, const uint16
         _tile_loadd(4, b + s * AMX_ELEMENT, 64);
         _tile_loadd(6, a + s * AMX_ELEMENT, 64);
         _tile_dpbf16ps(0, 6, 4);
-        top = amx_vjp_some(f, at, at + (end - at) / 4, edge, false, top);
+        top = amx_vjp_some(f, at, at + (end - at) / 4, edge, false, false, top);
         _tile_loadd(7, a + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(1, 7, 4);
-        top = amx_vjp_some(f, at + (end - at) / 4, at + (end - at) / 2, edge, false, top);
+        top = amx_vjp_some(f, at + (end - at) / 4, at + (end - at) / 2, edge, false, false, top);
         _tile_loadd(5, b + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(2, 6, 5);
-        top = amx_vjp_some(f, at + (end - at) / 2, at + (end - at) * 3 / 4, edge, false, top);
+        top =
+            amx_vjp_some(f, at + (end - at) / 2, at + (end - at) * 3 / 4, edge, false, false, top);
         _tile_dpbf16ps(3, 7, 5);
-        top = amx_vjp_some(f, at + (end - at) * 3 / 4, end, edge, false, top);
+        top = amx_vjp_some(f, at + (end - at) * 3 / 4, end, edge, false, false, top);
     }
     amx_vjp_store_product(target);
     return top;
@@ -305,15 +321,19 @@ AMX_INLINE bool amx_vjp_overlap(const int steps, const amx_vjp_next *n, const am
 }
 
 /* Weights and slopes alone. */
-static __attribute__((noinline)) bool amx_vjp_plain(const amx_vjp_unit *u, const amx_exp *e) {
-    const amx_vjp_fixed f = amx_vjp_fix(u, e);
-    return amx_vjp_fits(amx_vjp_some(&f, 0, AMX_CHUNK / 2, true, false, _mm512_setzero_si512()));
-}
-static __attribute__((noinline)) bool amx_vjp_dropped(const amx_vjp_unit *u, const amx_exp *e) {
-    const amx_vjp_fixed f = amx_vjp_fix(u, e);
-    return amx_vjp_fits(amx_vjp_some(&f, 0, AMX_CHUNK / 2, true, true, _mm512_setzero_si512()));
-}
+#define AMX_VJP_ALONE(name, drops, tells)                                                          \
+    static __attribute__((noinline)) bool name(const amx_vjp_unit *u, const amx_exp *e) {          \
+        const amx_vjp_fixed f = amx_vjp_fix(u, e);                                                 \
+        const __m512i none = _mm512_setzero_si512();                                               \
+        return amx_vjp_fits(amx_vjp_some(&f, 0, AMX_CHUNK / 2, true, drops, tells, none));         \
+    }
+AMX_VJP_ALONE(amx_vjp_plain, false, false)
+AMX_VJP_ALONE(amx_vjp_dropped, true, false)
+AMX_VJP_ALONE(amx_vjp_told, false, true)
+AMX_VJP_ALONE(amx_vjp_dropped_and_told, true, true)
+
 static inline bool amx_vjp_alone(const amx_vjp_unit *u, const amx_exp *e) {
+    if (u->changes) return u->kept ? amx_vjp_dropped_and_told(u, e) : amx_vjp_told(u, e);
     return u->kept ? amx_vjp_dropped(u, e) : amx_vjp_plain(u, e);
 }
 

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gradient of the bias. Where each element is of one pair it is written as it is; where elements are sums, a task
+ * has sums in f32 of its keys. Tasks that add to the same elements are one after the other.
+ */
+#ifndef EJKI_AMX_VJP_BIAS_H
+#define EJKI_AMX_VJP_BIAS_H
+
+#include "kernels/flash_attention/amx_vjp_rows.h"
+
+/* 16 changes of a row's scores, the first being that of key `at` of the block. */
+static inline void amx_vjp_tell_row(const amx_vjp_state *s, int64_t row, int64_t at, vf changes) {
+    const ejki_bias_gradient *bias = &s->problem.d_bias;
+    const amx_vjp_plan *t = &s->plan;
+    if (t->bias_heads == 0) {
+        if (s->key + at < s->key_end)
+            amx_vjp_write(amx_place(bias->data,
+                                    s->head * bias->stride_h + row * bias->stride_t + s->key + at),
+                          changes, s->key_end - s->key - at);
+        return;
+    }
+    const int64_t head = bias->stride_h ? s->head - s->kv_head * s->problem.forward.group : 0;
+    const int64_t own = head * t->bias_queries + (bias->stride_t ? row : 0);
+    float *sum = s->bias + own * t->chunks * AMX_CHUNK + at;
+    v_store(sum, v_add(v_load(sum), changes));
+}
+
+/* A unit's changes of scores, [32 keys][even rows, odd rows], to the gradient. */
+static __attribute__((noinline)) void amx_vjp_tell(const amx_vjp_state *s, int64_t tile,
+                                                   int64_t chunk, const float *changes) {
+    const amx_vjp_tile *t = &s->tile[tile];
+    for (int n = 0; n < 4; n++) {
+        const int64_t key = n / 2 * 16, odd = n % 2;
+        vf block[16];
+        for (int64_t k = 0; k < 16; k++)
+            block[k] = v_load(changes + (key + k) * AMX_ROWS + 16 * odd);
+        v_transpose(block);
+        for (int64_t i = 0; i < 16; i++)
+            if (amx_vjp_row(i) + odd < t->count)
+                amx_vjp_tell_row(s, t->row + amx_vjp_row(i) + odd, chunk * AMX_CHUNK + key,
+                                 block[i]);
+    }
+}
+
+/* Zeros where changes are written one by one and some are not: a worker's share of the rows. */
+static inline void amx_vjp_clear_bias(const ejki_flash_vjp_problem *v, int64_t index,
+                                      int64_t workers) {
+    const ejki_flash_problem *p = &v->forward;
+    const ejki_bias_gradient *bias = &v->d_bias;
+    const int64_t queries = bias->stride_t ? p->queries : 1;
+    const int64_t heads = bias->stride_h ? p->query_heads : 1;
+    const int64_t rows = v->wants_bias ? (bias->stride_b ? p->batch : 1) * heads * queries : 0;
+    for (int64_t n = index; n < rows; n += workers)
+        memset(amx_place(bias->data, n / queries / heads * bias->stride_b +
+                                         n / queries % heads * bias->stride_h +
+                                         n % queries * bias->stride_t),
+               0, (size_t)p->keys * sizeof(uint16_t));
+}
+
+/* Rounds the sums of a block of keys to the gradient of a batch entry's and key head's bias. */
+static inline void amx_vjp_write_bias(const float *sums, const amx_vjp_plan *t,
+                                      const ejki_flash_vjp_problem *v, int64_t batch,
+                                      int64_t kv_head, amx_vjp_range keys) {
+    const ejki_bias_gradient *bias = &v->d_bias;
+    for (int64_t n = 0; n < t->bias_heads * t->bias_queries; n++, sums += t->chunks * AMX_CHUNK) {
+        const int64_t head = kv_head * v->forward.group + n / t->bias_queries;
+        char *out = amx_place(bias->data, batch * bias->stride_b + head * bias->stride_h +
+                                              n % t->bias_queries * bias->stride_t + keys.first);
+        for (int64_t j = 0; j < keys.end - keys.first; j += VL)
+            amx_vjp_write(out + 2 * j, v_load(sums + j), keys.end - keys.first - j);
+    }
+}
+
+#endif
