@@ -12,7 +12,7 @@
  */
 #include <ejkernel/registry.h>
 
-#define SPARSE_ENTRY(symbol, id, tier, element, technology, hardware, fits, list, count)           \
+#define SPARSE_ENTRY(symbol, id, tier, element, technology, hardware, list, count)                 \
     extern const ejk_implementation ejki_flash_attention_##symbol;                                 \
     static ejk_status prepare_##symbol(const void *problem, const int64_t *values,                 \
                                        int32_t threads, ejk_launch *launch) {                      \
@@ -32,7 +32,6 @@
         .version = 1,                                                                              \
         .parameters = list,                                                                        \
         .parameter_count = count,                                                                  \
-        .applicable = fits,                                                                        \
         .prepare = prepare_##symbol,                                                               \
         .run = run_##symbol,                                                                       \
     };
@@ -42,18 +41,13 @@
 
 #define SPARSE_FAST(tier, name, element, type)                                                     \
     SPARSE_NAMED(SPARSE_TILE(element, name), #element "/" #name "/" SPARSE_KIND, tier, type, SIMD, \
-                 CPU, without_positions, parameters, 2)
+                 CPU, parameters, 2)
 #define SPARSE_TIER(tier, name)                                                                    \
     SPARSE_FAST(tier, name, f32, F32)                                                              \
     SPARSE_FAST(tier, name, bf16, BF16) SPARSE_FAST(tier, name, f16, F16)
 #define SPARSE_PLAIN(element, type)                                                                \
     SPARSE_NAMED(SPARSE_REFERENCE(element), #element "/reference", SCALAR, type, REFERENCE, ANY,   \
-                 NULL, NULL, 0)
-
-/* Keys that positions show need not lie side by side, as tiles have them. */
-static bool without_positions(const void *problem) {
-    return !((const ejki_flash_problem *)problem)->positions.given;
-}
+                 NULL, 0)
 
 #if defined(__x86_64__)
 SPARSE_TIER(AVX512, avx512)
