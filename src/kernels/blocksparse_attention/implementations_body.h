@@ -46,15 +46,15 @@
 
 #define SPARSE_FAST(tier, name, element, type)                                                     \
     SPARSE_NAMED(SPARSE_TILE(element, name), #element "/" #name "/" SPARSE_KIND, tier, type, SIMD, \
-                 CPU, false, parameters, 2)
+                 CPU, true, parameters, 2)
 #define SPARSE_TIER(tier, name)                                                                    \
     SPARSE_FAST(tier, name, f32, F32)                                                              \
     SPARSE_FAST(tier, name, bf16, BF16) SPARSE_FAST(tier, name, f16, F16)
 #define SPARSE_PLAIN(element, type)                                                                \
     SPARSE_NAMED(SPARSE_REFERENCE(element), #element "/reference", SCALAR, type, REFERENCE, ANY,   \
-                 NULL, NULL, 0)
+                 true, NULL, 0)
 
-/* Keys that positions show need not lie side by side, as tiles have them. */
+/* Keys that positions show need not lie side by side, as matrix tiles have them. */
 static bool fits(const ejk_implementation *dense, const void *problem, bool positions) {
     return (positions || !((const ejki_flash_problem *)problem)->positions.given) &&
            (!dense->applicable || dense->applicable(problem));

@@ -352,7 +352,7 @@ static ejk_status row_run(const ejk_run *run) {
                          .memory = run->workspace,
                          .general = flash_is_general(p),
                          .drops = p->dropout > 0,
-                         .hides = p->has_mask || p->has_segments,
+                         .hides = flash_hides_keys(p),
                          .low = p->keys};
     for (int64_t i = 0; i < p->queries; i++) {
         int64_t first, end;

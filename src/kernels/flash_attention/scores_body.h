@@ -41,9 +41,14 @@ static inline bool flash_rescales(const ejki_flash_problem *p) {
     return p->soft_cap != 0 || p->has_bias || !(p->scale > 0) || p->scale * LOG2_E < 1e-30;
 }
 
+/* True if single keys are hidden: by a mask, segments or positions. */
+static inline bool flash_hides_keys(const ejki_flash_problem *p) {
+    return p->has_mask || p->has_segments || p->positions.given;
+}
+
 /* True if scores have to go through flash_modify(). */
 static inline bool flash_is_general(const ejki_flash_problem *p) {
-    return flash_rescales(p) || p->has_mask || p->has_segments;
+    return flash_rescales(p) || flash_hides_keys(p);
 }
 
 /* The multiplication left to flash_weights(): raw products to base 2, unless flash_modify() does it. */
@@ -139,8 +144,19 @@ static inline const void *flash_ids_of(const ejki_flash_problem *p, ejki_ids ids
     return (const char *)ids.data + (size_t)(batch * ids.stride_b) * flash_id_size(p);
 }
 
+/* The positions that a row sees, and that of a key of its sequence. */
+static inline void flash_position_range(const ejki_flash_problem *p, const flash_row *r,
+                                        int64_t *low, int64_t *high) {
+    ejki_position_range(&p->positions, r->batch + p->first_sequence, r->query, low, high);
+}
+static inline bool flash_is_near(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                                 int64_t low, int64_t high) {
+    const int64_t at = ejki_key_position(&p->positions, r->batch + p->first_sequence, key);
+    return low <= at && at <= high;
+}
+
 /*
- * Which of the keys [key, key + count) mask and segments allow a row to see, one byte each. Bytes up to
+ * Which of the keys [key, key + count) mask, segments and positions allow a row to see, one byte each. Bytes up to
  * the next multiple of VL are 0.
  */
 static inline void flash_allowed(const ejki_flash_problem *p, const flash_row *r, int64_t key,
@@ -163,6 +179,11 @@ static inline void flash_allowed(const ejki_flash_problem *p, const flash_row *r
             for (int64_t j = 0; j < count; j++)
                 allowed[j] &= ((const ejki_int32 *)ids)[key + j] == own;
     }
+    if (p->positions.given) {
+        int64_t low, high;
+        flash_position_range(p, r, &low, &high);
+        for (int64_t j = 0; j < count; j++) allowed[j] &= flash_is_near(p, r, key + j, low, high);
+    }
     memset(allowed + count, 0, (size_t)(ejki_round_up(count, VL) - count));
 }
 
@@ -183,7 +204,7 @@ static inline bool flash_sees_any(const ejki_flash_problem *p, const flash_row *
 static inline void flash_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
                                 int64_t count, float *scores, uint8_t *allowed) {
     const void *bias = p->has_bias ? element_at(p->dtype, flash_bias_row(p, r), key) : NULL;
-    const bool hides = p->has_mask || p->has_segments, caps = p->soft_cap != 0;
+    const bool hides = flash_hides_keys(p), caps = p->soft_cap != 0;
     const bool rescales = flash_rescales(p);
     const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
     const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
@@ -208,6 +229,11 @@ static inline bool flash_sees(const ejki_flash_problem *p, const flash_row *r, i
     if (key < r->first || key >= r->end) return false;
     if (p->has_mask && !flash_mask_row(p, r)[key]) return false;
     if (!ejki_pattern_sees(&p->pattern, r->head, r->query, key)) return false;
+    if (p->positions.given) {
+        int64_t low, high;
+        flash_position_range(p, r, &low, &high);
+        if (!flash_is_near(p, r, key, low, high)) return false;
+    }
     if (!p->has_segments) return true;
     const int64_t own = flash_id(p, flash_ids_of(p, p->query_segments, r->batch), r->query);
     return own >= 0 && own == flash_id(p, flash_ids_of(p, p->key_segments, r->batch), key);

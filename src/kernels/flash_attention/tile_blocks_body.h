@@ -39,7 +39,7 @@ static int64_t tile_first_key(const ejki_flash_problem *p, const tile_plan *t,
 static bool tile_look_at_block(tile_state *s) {
     const ejki_flash_problem *p = s->problem;
     bool any = false;
-    if (!p->has_mask && !p->has_segments) return true;
+    if (!flash_hides_keys(p)) return true;
     for (int64_t i = 0; i < s->task.rows; i++) {
         bool *seen = &s->extent[i / TILE_ROWS].seen;
         if (i % TILE_ROWS == 0) *seen = false;

@@ -60,7 +60,7 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     w->block.tile->any = (uint32_t *)(void *)(memory + t->words_at);
     const ejki_flash_vjp_problem *v = shared->problem;
     const ejki_flash_problem *p = &v->forward;
-    w->block.looks = p->has_mask || p->has_segments || t->cells > 0;
+    w->block.looks = flash_hides_keys(p) || t->cells > 0;
     w->block.rescales = p->soft_cap != 0 || p->has_bias;
     w->block.bends = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
 }
