@@ -10,7 +10,7 @@
 #ifndef EJKI_CUDA_BASE_CUH
 #define EJKI_CUDA_BASE_CUH
 
-#include "problem.h"
+#include "problem.cuh"
 
 #ifndef BIAS
 #define BIAS 0
