@@ -134,7 +134,8 @@ static void test_layouts(void **state) {
     REFUSED(INVALID_LAYOUT, "out overlaps query", args.out.data = q);
     REFUSED(INVALID_LAYOUT, "out overlaps value", args.value.data = out + 3);
     REFUSED(INVALID_LAYOUT, "out overlaps lse", args.lse.data = out + OUT - 1);
-    REFUSED(UNAVAILABLE, "key", args.key.device_type = EJK_DEVICE_CUDA);
+    REFUSED(INVALID_ARGUMENT, "key: lies on cuda:0, but query on the CPU",
+            args.key.device_type = EJK_DEVICE_CUDA);
 }
 
 static void test_sizes_that_do_not_fit(void **state) {

@@ -43,6 +43,11 @@ typedef struct ejk_context_options {
      * EJKERNEL_AUTOTUNE_POLICY is "autotune". Its events go to `on_event`.
      */
     const ejk_config_chooser *chooser;
+    /**
+     * Where calls with tensors on a GPU enqueue their work: a `CUstream`, which is a `cudaStream_t`; NULL = the
+     * default stream of the tensors' device.
+     */
+    void *stream;
 } ejk_context_options;
 
 /**
@@ -78,10 +83,16 @@ EJK_API const ejk_kernel *ejk_context_kernel(const ejk_context *context, int32_t
  * Calls a kernel: the plan for these arguments is found in the context, or made and kept there (at most
  * 256; the plans longest unused give way, in sets of 8). `args` is the struct that kernel->args
  * describes. A plan that was made keeps its implementation, whatever is registered later.
+ * Tensors on a GPU: see plan.h. While a stream is captured into a graph, only calls whose plans exist can be
+ * made, as making one allocates; and a graph must not outlive the plan's workspace, so plan such calls yourself.
  * Statuses: those of ejk_plan_create() and ejk_plan_execute().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_call(ejk_context *context, const ejk_kernel *kernel,
                                           const void *args);
+
+/** The same on a stream in place of the context's. It does not matter to tensors of the CPU. */
+EJK_API EJK_NODISCARD ejk_status ejk_call_on(ejk_context *context, const ejk_kernel *kernel,
+                                             const void *args, void *stream);
 
 #ifdef __cplusplus
 }

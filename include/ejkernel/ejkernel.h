@@ -15,6 +15,7 @@
 #include <ejkernel/chooser.h>
 #include <ejkernel/config.h>
 #include <ejkernel/context.h>
+#include <ejkernel/cuda.h>
 #include <ejkernel/device.h>
 #include <ejkernel/executor.h>
 #include <ejkernel/flash_attention.h>

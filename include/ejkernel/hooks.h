@@ -17,7 +17,8 @@
  *     method+platform, method+backend, method
  *
  * where the context is `shard_map` if the call is made by that method. On a CPU the platform `auto` tries
- * simd, then reference.
+ * simd, then reference. Where the tensors lie on a GPU the backend is gpu, `auto` tries cuda, and a `run` hook
+ * that names neither this backend nor a platform of GPUs does not count: it could not read them.
  *
  * Thread-safety: hooks may be called from any threads at once.
  */
@@ -49,6 +50,7 @@ typedef struct ejk_hook_call {
     /** One per input tensor of the arguments, in their order; without dtype = not wanted. Of vjp only. */
     const ejk_tensor *gradients;
     int32_t gradient_count;
+    void *stream; /**< of tensors on a GPU: where work is to be enqueued; a `CUstream` */
 } ejk_hook_call;
 
 /** One hook: its name, and the one function that fits it. */
@@ -63,7 +65,8 @@ typedef struct ejk_hook {
 
 /**
  * The hook of a kernel for a method, as "run"; NULL if it has none. `context` is NULL or "shard_map";
- * platform AUTO stands for none, or for simd and then reference if the backend is CPU or ANY.
+ * platform AUTO stands for none, for simd and then reference if the backend is CPU or ANY, or for cuda if it is
+ * GPU.
  */
 EJK_API const ejk_hook *ejk_hook_resolve(const struct ejk_kernel *kernel, const char *method,
                                          const char *context, ejk_platform platform,

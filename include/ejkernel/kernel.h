@@ -48,6 +48,8 @@ typedef struct ejk_invocation {
     ejk_backend backend;      /**< asked for, or ANY */
     const char *method;       /**< "shard_map", or NULL for a plain call */
     bool backward;            /**< gradients are computed, not the operation itself */
+    int32_t device_type;      /**< where the tensors lie: an #ejk_device_type */
+    int32_t device_index;     /**< which device of that type */
 } ejk_invocation;
 
 /** Description of an operation. Constant; it and what it points to live as long as its contexts. */
@@ -105,8 +107,8 @@ typedef struct ejk_kernel {
 /** The configuration every operation's configuration starts with. */
 #define EJK_BASE_OPERATION_CONFIG(F, R)                                                            \
     F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference")                                          \
-    F(NAME, backend, EJK_OPTIONAL, "any", "", "kind of hardware: any, cpu")
+      "implementation technology: auto, simd, reference, cuda")                                    \
+    F(NAME, backend, EJK_OPTIONAL, "any", "", "kind of hardware: any, cpu, gpu")
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,12 @@
  * buffer of the plan's own lock-free list (which grows only if more executions overlap than ever
  * before). A plan of one worker never enters the thread pool.
  *
+ * A call runs where its tensors lie, all in one place. On a GPU (cuda.h) an execution enqueues its work on the
+ * context's stream, or another, and returns; it neither waits nor allocates, and may be captured into a graph,
+ * which then is good for as long as the plan. Workspace is memory of that GPU: the caller's, or the plan's own,
+ * which is allocated when the plan is made and serves one stream, the context's, as work there is done one after
+ * the other.
+ *
  * Thread-safety: a plan is constant after creation and may be executed from any threads at once, with
  * different workspaces. It must be destroyed before its context.
  */
@@ -29,7 +35,8 @@ typedef struct ejk_plan ejk_plan;
  * execution asks for the same shapes, strides, types and values. `args` is copied.
  * Statuses: INVALID_ARGUMENT, INVALID_SHAPE, INVALID_DTYPE, INVALID_LAYOUT, OVERFLOW (the call),
  * UNKNOWN_NAME (platform, backend or another name that nothing has), UNAVAILABLE (no implementation
- * fits; option of a later version), OUT_OF_MEMORY.
+ * fits; option of a later version; a GPU that cannot be used), OUT_OF_MEMORY, INTERNAL (a GPU's driver fails).
+ * Tensors that do not all lie in one place are INVALID_ARGUMENT.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_create(ejk_context *context, const ejk_kernel *kernel,
                                                  const void *args, ejk_plan **out);
@@ -37,7 +44,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_plan_create(ejk_context *context, const ejk
 /** NULL is allowed. No execution may be running. */
 EJK_API void ejk_plan_destroy(ejk_plan *plan);
 
-/** Bytes of workspace, to be aligned to 64; 0 if none is needed. */
+/** Bytes of workspace, to be aligned to 64, on a GPU to 256; 0 if none is needed. */
 EJK_API size_t ejk_plan_workspace(const ejk_plan *plan);
 
 /**
@@ -50,10 +57,34 @@ EJK_API size_t ejk_plan_workspace(const ejk_plan *plan);
  * overlap each other freely.
  * Statuses: INVALID_ARGUMENT (a missing pointer; a signature that is not the plan's), INVALID_LAYOUT (an
  * output overlaps an input or another output; a workspace that is not aligned), WORKSPACE_TOO_SMALL,
- * OUT_OF_MEMORY (workspace NULL and more executions at once than ever before).
+ * OUT_OF_MEMORY (workspace NULL and more executions at once than ever before), INTERNAL (a GPU's driver fails).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_execute(const ejk_plan *plan, const void *args,
                                                   void *workspace, size_t workspace_bytes);
+
+/**
+ * The same on a stream in place of the context's. It does not matter to tensors of the CPU. INVALID_ARGUMENT also:
+ * another stream than the context's, and no workspace where one is needed.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_execute_on(const ejk_plan *plan, const void *args,
+                                                     void *workspace, size_t workspace_bytes,
+                                                     void *stream);
+
+/** What an ejk_plan_prebuild() met. */
+typedef struct ejk_prebuilt {
+    int32_t compiled; /**< kernels that were compiled and put into the cache */
+    int32_t found;    /**< kernels that were there */
+} ejk_prebuilt;
+
+/**
+ * Compiles what a call on a GPU of an architecture, as "sm_90a", needs, and keeps it in the cache on disk (cuda.h),
+ * so that the first call does not have to. No GPU is needed, but NVRTC is. Where the tensors of `args` lie does
+ * not matter. Adds to the counts of *out. Statuses: those of ejk_plan_create(), INVALID_ARGUMENT (an architecture
+ * that is not known; the sentence lists those that are).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_prebuild(ejk_context *context, const ejk_kernel *kernel,
+                                                   const void *args, const char *architecture,
+                                                   ejk_prebuilt *out);
 
 /** What was settled. Where a hook runs, there is no implementation (NULL). */
 EJK_API const ejk_kernel *ejk_plan_kernel(const ejk_plan *plan);
@@ -75,7 +106,7 @@ EJK_API bool ejk_plan_is_memory_bound(const ejk_plan *plan);
 /**
  * The plan as JSON: {"op","version","implementation","platform","backend","isa","dtype",
  * "implementation_version","step","parameters":{…},"chosen_by":{name:step},"workers","workspace_bytes",
- * "config":{…}}. A step is one of chooser.h: "step" is where the configuration came from, "chosen_by" where
+ * "config":{…}}, and "device":"cuda:0" where the tensors lie on a GPU. A step is one of chooser.h: "step" is where the configuration came from, "chosen_by" where
  * each parameter did. Where a hook runs, its name stands for the implementation's.
  * Freed with ejk_free().
  */

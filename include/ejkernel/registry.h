@@ -8,8 +8,9 @@
  * the parameters it takes with their bounds. Which one runs, and with which values, is decided elsewhere
  * (plan.h). The library's own come in by the same ejk_registry_register() that is open to you.
  *
- * The names triton, pallas, xla and cuda are known and stand for technologies without an implementation
- * in this version: asking for one answers #EJK_STATUS_UNAVAILABLE with the list of what exists.
+ * The names triton, pallas and xla are known and stand for technologies without an implementation in this
+ * version: asking for one answers #EJK_STATUS_UNAVAILABLE with the list of what exists. So does asking for cuda
+ * where there is no NVIDIA GPU that can be used (cuda.h), with the reason.
  *
  * Thread-safety: a registry may be read and added to from any thread at once. Entries are never removed.
  */
@@ -34,7 +35,7 @@ extern "C" {
     X(TRITON, 5, "triton")                                                                         \
     X(PALLAS, 6, "pallas")
 
-/** A technology; AUTO lets the library pick: on a CPU simd, then reference. */
+/** A technology; AUTO lets the library pick: on a CPU simd, then reference, on a GPU cuda. */
 typedef enum ejk_platform {
 #define EJK_PLATFORM_ENUM(name, number, text) EJK_PLATFORM_##name = number,
     EJK_PLATFORM_LIST(EJK_PLATFORM_ENUM)
@@ -75,19 +76,29 @@ typedef struct ejk_parameter {
 /** The most parameters an implementation may take. */
 #define EJK_MAX_PARAMETERS 8
 
+/** The most things that an implementation may prepare for its runs. */
+#define EJK_MAX_PREPARED 8
+
 /** What an implementation needs to run one problem, answered once, when its plan is made. */
 typedef struct ejk_launch {
-    size_t workspace_bytes; /**< scratch memory in all, aligned to 64 bytes */
-    int32_t workers;        /**< threads it will use, 1 … those offered */
+    size_t
+        workspace_bytes; /**< scratch memory in all, aligned to 64 bytes; on a GPU to 256, on that GPU */
+    int32_t workers; /**< threads it will use, 1 … those offered */
+    int32_t device;  /**< given: index of the GPU on which the tensors lie; 0 on the CPU */
+    /** Handed to every run: what takes time to have, as compiled kernels. It lives as long as the process. */
+    void *prepared[EJK_MAX_PREPARED];
 } ejk_launch;
 
 /** One run: what `run` is given. */
 typedef struct ejk_run {
     const void *problem;       /**< the operation's problem with this call's pointers */
     const int64_t *parameters; /**< values, in the order of the implementation's list */
-    void *workspace;           /**< `workspace_bytes` of the launch, aligned to 64 bytes */
+    void *workspace;           /**< `workspace_bytes` of the launch, aligned as it says */
     ejk_threads *threads;      /**< for ejk_parallel_for() */
     int32_t workers;           /**< of the launch */
+    int32_t device;            /**< of the launch */
+    void *stream;              /**< on a GPU: where the work is enqueued; a `CUstream` */
+    void *const *prepared;     /**< of the launch */
 } ejk_run;
 
 /**
@@ -111,8 +122,13 @@ typedef struct ejk_implementation {
     /** Says what a run needs. Pure. NULL = no workspace, one worker. */
     ejk_status (*prepare)(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch);
-    /** Computes. May be called from any threads at once, with different workspaces. */
+    /**
+     * Computes. May be called from any threads at once, with different workspaces. With backend GPU it enqueues its
+     * work on the stream, and neither waits nor allocates: the call may be captured into a graph.
+     */
     ejk_status (*run)(const ejk_run *run);
+    /** Backend GPU: compute capabilities, 10 times, that it is for, both inclusive: 80 is 8.0. 0 = any. */
+    int32_t least_capability, most_capability;
 } ejk_implementation;
 
 /** A set of implementations. */
@@ -142,11 +158,18 @@ typedef struct ejk_query {
     ejk_isa isa; /**< highest tier allowed */
     ejk_dtype dtype;
     const void *problem; /**< if not NULL, `applicable` is asked */
+    /**
+     * Where the call's tensors lie: GPU admits entries of backend GPU only, CPU all others; ANY does not ask.
+     * What runs on a GPU never reads the CPU's memory, nor the other way round.
+     */
+    ejk_backend place;
+    int32_t capability; /**< of that GPU, 10 times; 0 = not asked */
 } ejk_query;
 
 /**
  * The preferred implementation that fits. With platform AUTO simd is tried before reference, whatever
- * the priorities. Tiers that this processor lacks never fit.
+ * the priorities; on a GPU there is cuda only. Tiers that this processor lacks never fit, nor does what runs on a
+ * GPU by cuda where there is none.
  * Statuses: UNKNOWN_NAME (no such algorithm; lists those that exist), UNAVAILABLE (none fits; lists what
  * exists for it, as "flash_attention on platform triton is unavailable, these exist: …").
  */
@@ -156,7 +179,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_registry_get(const ejk_registry *registry,
 
 /**
  * The platform a call would run on: an explicit one if an implementation of the algorithm stands behind
- * it, else UNAVAILABLE; AUTO: the first that exists. Statuses as ejk_registry_get().
+ * it and can run here, else UNAVAILABLE; AUTO: the first that exists for tensors of the CPU. Statuses as
+ * ejk_registry_get().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_detect_platform(const ejk_registry *registry,
                                                      const char *algorithm, ejk_platform platform,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which of a registry's implementations is preferred, and the sentences for when none fits. */
 #include "base/base.h"
+#include "device/cuda.h"
 #include "kernels/registry.h"
 
 #include <stdarg.h>
@@ -33,12 +34,28 @@ static bool automatic(ejk_backend backend, ejk_platform platform) {
 }
 
 static bool on_platform(const ejk_implementation *e, const ejk_query *query) {
-    if (query->platform == EJK_PLATFORM_AUTO) return automatic(query->backend, e->platform);
+    if (query->platform == EJK_PLATFORM_AUTO)
+        return automatic(query->place == EJK_BACKEND_GPU ? EJK_BACKEND_GPU : query->backend,
+                         e->platform);
     return e->platform == query->platform;
 }
 
+static bool needs_cuda(const ejk_implementation *e) {
+    return e->platform == EJK_PLATFORM_CUDA && e->backend == EJK_BACKEND_GPU;
+}
+
+/* What lies on a GPU is for what runs there, and for nothing else. */
+static bool in_place(const ejk_implementation *e, const ejk_query *query) {
+    if (query->place != EJK_BACKEND_ANY &&
+        (query->place == EJK_BACKEND_GPU) != (e->backend == EJK_BACKEND_GPU))
+        return false;
+    if (!query->capability) return true;
+    return query->capability >= e->least_capability &&
+           (!e->most_capability || query->capability <= e->most_capability);
+}
+
 static bool fits(const ejk_implementation *e, const ejk_query *query) {
-    if (!on_platform(e, query)) return false;
+    if (!on_platform(e, query) || !in_place(e, query)) return false;
     if (e->backend != EJK_BACKEND_ANY && query->backend != EJK_BACKEND_ANY &&
         e->backend != query->backend)
         return false;
@@ -46,7 +63,8 @@ static bool fits(const ejk_implementation *e, const ejk_query *query) {
     if (e->isa != EJK_ISA_SCALAR && !ejk_cpu()->tiers[e->isa]) return false;
     if (e->dtype != EJK_DTYPE_UNSET && query->dtype != EJK_DTYPE_UNSET && e->dtype != query->dtype)
         return false;
-    return !query->problem || !e->applicable || e->applicable(query->problem);
+    if (query->problem && e->applicable && !e->applicable(query->problem)) return false;
+    return !needs_cuda(e) || ejki_cuda_target_get() || ejki_cuda_available() == EJK_OK;
 }
 
 /* A list for a sentence; what does not fit is shown as dots. */
@@ -82,21 +100,34 @@ ejk_status ejki_unknown_algorithm(const ejk_registry *registry, const char *algo
     return status;
 }
 
+static void describe_wish(const ejk_query *query, char *wish, size_t size) {
+    const char *dtype = query->dtype ? ejk_dtype_name(query->dtype) : "any type";
+    const char *problem = query->problem ? ", for this problem" : "";
+    if (query->place == EJK_BACKEND_GPU)
+        snprintf(wish, size, ", tensors on a GPU of compute capability %d.%d, %s%s",
+                 (int)query->capability / 10, (int)query->capability % 10, dtype, problem);
+    else
+        snprintf(wish, size, ", backend %s, %s%s, tiers up to %s where the processor has %s%s",
+                 ejk_backend_name(query->backend), dtype,
+                 query->place == EJK_BACKEND_CPU ? ", tensors on the CPU" : "",
+                 ejk_isa_name(query->isa), ejk_isa_name(ejk_cpu()->isa), problem);
+}
+
 /* Says what was asked for, no more than it takes to see why nothing fits, and what there is. */
 static ejk_status unavailable(const ejk_registry *registry, const ejk_query *query) {
     struct listing exist = {.used = 0};
-    bool platform_exists = false;
+    bool platform_exists = false, gpus_only = true;
     EJKI_REGISTRY_EACH(e, registry) {
         if (!ejki_same_name(e->algorithm, query->algorithm)) continue;
         list(&exist, "%s %.96s", ejk_platform_name(e->platform), e->name);
         platform_exists |= on_platform(e, query);
+        gpus_only &= !on_platform(e, query) || needs_cuda(e);
     }
-    char wish[160] = "";
-    if (platform_exists)
-        snprintf(wish, sizeof wish, ", backend %s, %s, tiers up to %s where the processor has %s%s",
-                 ejk_backend_name(query->backend),
-                 query->dtype ? ejk_dtype_name(query->dtype) : "any type", ejk_isa_name(query->isa),
-                 ejk_isa_name(ejk_cpu()->isa), query->problem ? ", for this problem" : "");
+    char wish[400] = "";
+    if (platform_exists && gpus_only && ejki_cuda_available() != EJK_OK)
+        snprintf(wish, sizeof wish, " (%.300s)", ejk_last_error());
+    else if (platform_exists || query->place == EJK_BACKEND_GPU)
+        describe_wish(query, wish, sizeof wish);
     return ejki_fail(EJK_STATUS_UNAVAILABLE,
                      "%.64s on platform %s%s is unavailable, these exist: %s", query->algorithm,
                      ejk_platform_name(query->platform), wish, exist.text);

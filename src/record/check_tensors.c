@@ -12,6 +12,8 @@ typedef struct bindings {
     char
         name[EJKI_PREFIX_SIZE]; /* of the tensor looked at, for sentences: with its outer records */
     const char *field;          /* its field alone */
+    const ejk_tensor *first;    /* the first tensor there is, by which the place of all is known */
+    char first_name[EJKI_PREFIX_SIZE];
     ejk_axes axes;
     const char *origin[sizeof((ejk_axes *)0)->axis / sizeof *((ejk_axes *)0)->axis];
 } bindings;
@@ -133,11 +135,36 @@ static ejk_status check_element(const ejk_record *record, const void *object, co
                      record->name);
 }
 
-static ejk_status check_view(const ejk_tensor *tensor, const char *name) {
-    if (tensor->device_type != EJK_DEVICE_CPU)
+/* "the CPU" or "cuda:0". */
+static const char *place_of(const ejk_tensor *tensor, char room[32]) {
+    if (tensor->device_type == EJK_DEVICE_CPU) return "the CPU";
+    snprintf(room, 32, "cuda:%d", (int)tensor->device_index);
+    return room;
+}
+
+/* What runs a call reaches the memory of one device. */
+static ejk_status check_place(const ejk_tensor *tensor, const char *name, bindings *bound) {
+    char here[32], there[32];
+    if (tensor->device_type != EJK_DEVICE_CPU && tensor->device_type != EJK_DEVICE_CUDA)
         return ejki_fail(EJK_STATUS_UNAVAILABLE,
-                         "%s: lies on device type %d, expected %d, the memory of the CPU", name,
-                         (int)tensor->device_type, (int)EJK_DEVICE_CPU);
+                         "%s: lies on device type %d, expected %d, the CPU, or %d, a CUDA device",
+                         name, (int)tensor->device_type, (int)EJK_DEVICE_CPU, (int)EJK_DEVICE_CUDA);
+    if (!bound->first) {
+        bound->first = tensor;
+        memcpy(bound->first_name, name, sizeof bound->first_name);
+    }
+    if (tensor->device_type == bound->first->device_type &&
+        (tensor->device_type == EJK_DEVICE_CPU ||
+         tensor->device_index == bound->first->device_index))
+        return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                     "%s: lies on %s, but %s on %s; expected all tensors of a call in one place",
+                     name, place_of(tensor, here), bound->first_name,
+                     place_of(bound->first, there));
+}
+
+static ejk_status check_view(const ejk_tensor *tensor, const char *name, bindings *bound) {
+    EJKI_TRY(check_place(tensor, name, bound));
     EJKI_TRY(ejk_tensor_check(tensor, name));
     int32_t last = tensor->rank - 1;
     if (last >= 0 && tensor->shape[last] > 1 && tensor->strides[last] != 1)
@@ -169,7 +196,7 @@ static ejk_status check_tensors(const ejk_record *record, const void *object, co
         }
         ejki_unit unit;
         EJKI_TRY(ejki_unit_read(field, &unit));
-        EJKI_TRY(check_view(tensor, name));
+        EJKI_TRY(check_view(tensor, name, bound));
         memcpy(bound->name, name, sizeof name);
         bound->field = field->name;
         EJKI_TRY(check_shape(&unit, tensor, bound));

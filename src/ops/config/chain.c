@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ops/config/chain.h"
 
+#include <ejkernel/cuda.h>
 #include <ejkernel/identity.h>
 #include <ejkernel/record.h>
 
@@ -13,6 +14,18 @@
 
 /* ---- Keys ------------------------------------------------------------------------------------------- */
 
+/* The fingerprint of where the call runs. */
+static ejk_status write_device(const ejk_invocation *invocation, char *text, size_t size) {
+    if (invocation->device_type != EJK_DEVICE_CUDA) {
+        snprintf(text, size, "%s", ejk_device_fingerprint());
+        return EJK_OK;
+    }
+    ejk_gpu_info gpu;
+    EJKI_TRY(ejk_device_info(invocation->device_index, &gpu));
+    snprintf(text, size, "%s", gpu.fingerprint);
+    return EJK_OK;
+}
+
 ejk_status ejk_invocation_key(const ejk_invocation *invocation, ejk_config_key_text *room,
                               ejk_config_key *out) {
     if (!invocation || !room || !out)
@@ -22,7 +35,8 @@ ejk_status ejk_invocation_key(const ejk_invocation *invocation, ejk_config_key_t
                                      : "out");
     const ejk_kernel *kernel = invocation->kernel;
     ejk_config_key_text text;
-    snprintf(text.device, sizeof text.device, "%s", ejk_device_fingerprint());
+    const bool on_gpu = invocation->device_type == EJK_DEVICE_CUDA;
+    EJKI_TRY(write_device(invocation, text.device, sizeof text.device));
     const int length = snprintf(text.op_id, sizeof text.op_id, "%s@v%s", kernel->op_id,
                                 kernel->version ? kernel->version : "0");
     if (length >= (int)sizeof text.op_id)
@@ -36,7 +50,7 @@ ejk_status ejk_invocation_key(const ejk_invocation *invocation, ejk_config_key_t
     EJKI_TRY(ejk_layout_key(kernel->args, invocation->args, text.layout));
     /* A context that was told to use a lower tier than this processor's has choices of its own. */
     const ejk_isa isa = invocation->context ? ejk_context_isa(invocation->context) : ejk_cpu()->isa;
-    if (isa != ejk_cpu()->isa)
+    if (isa != ejk_cpu()->isa && !on_gpu)
         snprintf(text.layout + strlen(text.layout), sizeof text.layout - strlen(text.layout), "@%s",
                  ejk_isa_name(isa));
     *room = text;
@@ -44,7 +58,7 @@ ejk_status ejk_invocation_key(const ejk_invocation *invocation, ejk_config_key_t
                             .op_id = room->op_id,
                             .call_key = room->call_key,
                             .layout = room->layout,
-                            .threads = invocation->threads,
+                            .threads = on_gpu ? 1 : invocation->threads,
                             .direction = invocation->backward ? EJK_BACKWARD : EJK_FORWARD};
     return EJK_OK;
 }
@@ -157,8 +171,9 @@ static void tell(const ejk_config_selector_chain *chain, const char *event,
 /* Where a call runs: in the events of steps that had to decide on it. */
 static void add_place(json_t *fields, const ejk_invocation *invocation) {
     const ejk_implementation *chosen = invocation->implementation;
-    const ejk_backend backend =
-        chosen && chosen->backend != EJK_BACKEND_ANY ? chosen->backend : EJK_BACKEND_CPU;
+    const ejk_backend backend = chosen && chosen->backend != EJK_BACKEND_ANY ? chosen->backend
+                                : invocation->device_type == EJK_DEVICE_CUDA ? EJK_BACKEND_GPU
+                                                                             : EJK_BACKEND_CPU;
     json_object_set_new(fields, "platform", json_string(ejk_backend_name(backend)));
     json_object_set_new(fields, "method",
                         invocation->method ? json_string(invocation->method) : json_null());

@@ -11,6 +11,7 @@
 #ifndef EJKI_OPS_CONFIG_PERSISTENT_H
 #define EJKI_OPS_CONFIG_PERSISTENT_H
 
+#include "base/folder.h"
 #include "ops/config/fixed_since.h"
 #include "ops/config/store.h"
 
@@ -48,10 +49,6 @@ struct ejk_persistent_cache {
  * it, or NULL. Both are to be freed. OUT_OF_MEMORY.
  */
 ejk_status ejki_persistent_path(const char *path, char **out, char **trouble);
-/* A text put together, to be freed; NULL for want of memory. */
-char *ejki_compose(const char *format, ...) EJKI_PRINTF(1, 2);
-/* Makes the folders that a file lies in; its text is as before afterwards. False: errno says why not. */
-bool ejki_persistent_make_folders(char *file);
 
 /* ---- persistent_lock.c -------------------------------------------------------------------------------- */
 

@@ -67,6 +67,7 @@ ejk_status ejki_context_create(const ejk_context_options *options, ejk_context *
     memset(context, 0, sizeof *context);
     context->on_event = given.on_event;
     context->on_event_user = given.on_event_user;
+    context->stream = given.stream;
     if (given.chooser) context->chooser = *given.chooser;
     pthread_mutex_init(&context->kernels_lock, NULL);
     pthread_mutex_init(&context->cache.lock, NULL);
@@ -89,6 +90,7 @@ ejk_status ejki_context_derive(ejk_context *base, const ejk_config_chooser *choo
     context->isa = base->isa;
     context->on_event = base->on_event;
     context->on_event_user = base->on_event_user;
+    context->stream = base->stream;
     if (chooser) context->chooser = *chooser;
     pthread_mutex_init(&context->kernels_lock, NULL);
     pthread_mutex_init(&context->cache.lock, NULL);

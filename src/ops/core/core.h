@@ -35,6 +35,21 @@ ejk_status ejki_workspaces_take(ejki_workspaces *list, size_t bytes, void **out)
 void ejki_workspaces_give(ejki_workspaces *list, void *workspace);
 void ejki_workspaces_close(ejki_workspaces *list);
 
+/* ---- device_memory.c: a plan's workspace on a GPU ---------------------------------------------------- */
+
+/* Device memory is aligned to this. */
+#define EJKI_DEVICE_ALIGNMENT 256
+
+typedef struct ejki_device_memory ejki_device_memory;
+
+/* OUT_OF_MEMORY, and what the device says. */
+ejk_status ejki_device_memory_create(int32_t device, size_t bytes, ejki_device_memory **out);
+/* Waits for the device. NULL is allowed. */
+void ejki_device_memory_destroy(ejki_device_memory *memory);
+/* The memory, until it is given back: nobody else enqueues work that uses it meanwhile. */
+void *ejki_device_memory_take(ejki_device_memory *memory);
+void ejki_device_memory_give(ejki_device_memory *memory);
+
 /* ---- signature.c: is this call one for that plan? --------------------------------------------------- */
 
 /* Compilers compare such at once; every processor here has registers for them. */
@@ -147,6 +162,7 @@ struct ejk_context {
     ejk_isa isa;
     ejk_event_fn on_event;
     void *on_event_user;
+    void *stream;
     ejk_config_chooser chooser; /* without functions: the call's own, else heuristics */
     void *adopted;              /* ended with the context by `destroy_adopted` */
     void (*destroy_adopted)(void *object);
@@ -173,7 +189,9 @@ struct ejk_plan {
     const ejk_implementation *after; /* second step; NULL = none */
     int64_t after_parameters[EJK_MAX_PARAMETERS];
     ejk_threads *after_threads;
-    int32_t after_workers;
+    ejk_launch after_launch;
+    ejki_place place;
+    ejki_device_memory *device_memory; /* workspace on a GPU; NULL = none */
     ejki_workspaces *workspaces;
     bool owns_workspaces;
     ejk_cost cost;
@@ -213,6 +231,6 @@ bool ejki_plan_fits(const ejk_plan *plan, const void *args);
 /* The same for certain if true; may be false for a call that fits, but is quicker to say so. */
 bool ejki_plan_fits_exactly(const ejk_plan *plan, const void *args);
 /* Executes a call that fits. NULL workspace = one of the plan's list. */
-ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace);
+ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace, void *stream);
 
 #endif

@@ -55,13 +55,21 @@ static bool add_config(const ejk_plan *plan, json_t *object) {
     return !failed;
 }
 
+/* Where it runs, unless on the CPU. */
+static bool add_device(const ejk_plan *plan, json_t *object) {
+    if (plan->place.device_type == EJK_DEVICE_CPU) return true;
+    json_t *device = json_sprintf("cuda:%d", (int)plan->place.device_index);
+    return !json_object_set_new(object, "device", device);
+}
+
 ejk_status ejk_plan_describe(const ejk_plan *plan, char **out) {
     if (!plan || !out)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL, expected one",
                          plan ? "out" : "plan");
     json_t *object = describe(plan);
     char *text = NULL;
-    if (object && add_parameters(plan, object) && add_config(plan, object))
+    if (object && add_parameters(plan, object) && add_config(plan, object) &&
+        add_device(plan, object))
         text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     if (!text)

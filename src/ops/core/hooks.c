@@ -53,6 +53,8 @@ static const ejk_hook *resolve(const ejk_kernel *kernel, const char *method, con
     } else if (backend <= EJK_BACKEND_CPU) {
         places[count++] = ejk_platform_name(EJK_PLATFORM_SIMD);
         places[count++] = ejk_platform_name(EJK_PLATFORM_REFERENCE);
+    } else if (backend == EJK_BACKEND_GPU) {
+        places[count++] = ejk_platform_name(EJK_PLATFORM_CUDA);
     }
     places[count++] = ejk_backend_name(backend == EJK_BACKEND_ANY ? EJK_BACKEND_CPU : backend);
     places[count] = NULL;

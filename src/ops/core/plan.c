@@ -2,6 +2,8 @@
 /* Making plans: everything that a call does not have to do again. */
 #include "ops/core/core.h"
 
+#include "device/cuda.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +41,7 @@ static ejk_status prepare_problem(ejk_plan *plan, const ejk_axes *axes) {
 static ejk_status ask_launch(const ejk_plan *plan, const ejk_implementation *chosen,
                              const int64_t *parameters, ejk_launch *launch) {
     int32_t threads = ejk_threads_count(plan->context->threads);
-    *launch = (ejk_launch){.workers = 1};
+    *launch = (ejk_launch){.workers = 1, .device = plan->place.device_index};
     if (chosen->prepare)
         EJKI_TRY(chosen->prepare(ejki_plan_problem(plan), parameters, threads, launch));
     if (launch->workers >= 1 && launch->workers <= threads) return EJK_OK;
@@ -55,13 +57,30 @@ static ejk_status prepare_launch(ejk_plan *plan) {
     EJKI_TRY(ask_launch(plan, plan->implementation, plan->parameters, &plan->launch));
     if (plan->launch.workers > 1) plan->threads = threads;
     if (!plan->after) return EJK_OK;
-    ejk_launch second;
-    EJKI_TRY(ask_launch(plan, plan->after, plan->after_parameters, &second));
-    plan->after_workers = second.workers;
-    if (second.workers > 1) plan->after_threads = threads;
-    if (second.workspace_bytes > plan->launch.workspace_bytes)
-        plan->launch.workspace_bytes = second.workspace_bytes;
+    ejk_launch *second = &plan->after_launch;
+    EJKI_TRY(ask_launch(plan, plan->after, plan->after_parameters, second));
+    if (second->workers > 1) plan->after_threads = threads;
+    if (second->workspace_bytes > plan->launch.workspace_bytes)
+        plan->launch.workspace_bytes = second->workspace_bytes;
     return EJK_OK;
+}
+
+/* On a GPU memory is had now: an execution may not allocate. */
+static ejk_status prepare_memory(ejk_plan *plan) {
+    if (plan->place.device_type != EJK_DEVICE_CUDA || !plan->launch.workspace_bytes ||
+        ejki_cuda_target_get())
+        return EJK_OK;
+    return ejki_device_memory_create(plan->place.device_index, plan->launch.workspace_bytes,
+                                     &plan->device_memory);
+}
+
+/* The device of tensors on a GPU must be one that there is. */
+static ejk_status find_place(ejk_plan *plan) {
+    const ejk_gpu_info *gpu;
+    plan->place = ejki_place_of(plan->kernel->args, plan->args);
+    return plan->place.device_type == EJK_DEVICE_CUDA
+               ? ejki_cuda_gpu(plan->place.device_index, &gpu)
+               : EJK_OK;
 }
 
 /* In the order in which things may be relied upon; the plan is destroyed by the caller on failure. */
@@ -73,10 +92,12 @@ static ejk_status settle(ejk_plan *plan, const void *args) {
     EJKI_TRY(ejki_values_check(record, plan->args));
     ejk_axes axes = {.count = 0};
     EJKI_TRY(check_tensors(plan, &axes));
+    EJKI_TRY(find_place(plan));
     EJKI_TRY(ejki_operands_create(record, plan->args, &plan->operands));
     EJKI_TRY(prepare_problem(plan, &axes));
     EJKI_TRY(ejki_plan_select(plan));
     EJKI_TRY(prepare_launch(plan));
+    EJKI_TRY(prepare_memory(plan));
     return ejki_signature_create(record, plan->args, &plan->signature);
 }
 
@@ -88,7 +109,10 @@ ejk_status ejki_plan_make(const ejki_plan_request *request, ejk_plan **out) {
     plan->kernel = request->kernel;
     plan->workspaces = &request->context->workspaces;
     plan->request = request;
+    const ejki_cuda_listener before = ejki_cuda_listen(
+        (ejki_cuda_listener){request->context->on_event, request->context->on_event_user});
     ejk_status status = settle(plan, request->args);
+    ejki_cuda_listen(before);
     plan->request = NULL;
     if (status == EJK_OK)
         *out = plan;
@@ -107,7 +131,7 @@ void ejki_plan_announce(const ejk_plan *plan) {
 
 /* A list of the plan's own with one buffer in it, so that the first execution allocates nothing. */
 static ejk_status own_workspaces(ejk_plan *plan) {
-    if (!plan->launch.workspace_bytes) return EJK_OK;
+    if (!plan->launch.workspace_bytes || plan->place.device_type != EJK_DEVICE_CPU) return EJK_OK;
     ejki_workspaces *list = calloc(1, sizeof *list);
     if (!list) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan's workspaces");
     plan->workspaces = list;
@@ -149,6 +173,7 @@ void ejk_plan_destroy(ejk_plan *plan) {
         ejki_workspaces_close(plan->workspaces);
         free(plan->workspaces);
     }
+    ejki_device_memory_destroy(plan->device_memory);
     ejki_operands_close(&plan->operands);
     free(plan->signature.blocks);
     free(plan->config);

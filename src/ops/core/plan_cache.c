@@ -114,35 +114,49 @@ static ejki_cache_slot *insert(ejki_plan_cache *cache, uint64_t hash, const void
 }
 
 static ejk_status call_new(ejk_context *context, const ejk_kernel *kernel, const void *args,
-                           uint64_t hash) {
+                           uint64_t hash, void *stream) {
     ejk_plan *plan;
     EJKI_TRY(ejki_plan_make(
         &(ejki_plan_request){.context = context, .kernel = kernel, .args = args}, &plan));
     ejki_plan_announce(plan);
     ejki_cache_slot *slot = insert(&context->cache, hash, args, &plan);
-    ejk_status status = ejki_plan_run(slot ? slot->plan : plan, args, NULL);
+    ejk_status status = ejki_plan_run(slot ? slot->plan : plan, args, NULL, stream);
     if (slot) unpin(slot);
     ejk_plan_destroy(plan);
     return status;
 }
 
-ejk_status ejk_call(ejk_context *context, const ejk_kernel *kernel, const void *args) {
-    if (!context || !kernel || !args)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL, expected one",
-                         !context  ? "context"
-                         : !kernel ? "kernel"
-                                   : "args");
+static inline ejk_status call(ejk_context *context, const ejk_kernel *kernel, const void *args,
+                              void *stream) {
     const uint64_t generation = ejki_context_generation(context);
     ejki_cache_slot *slot = guess(&context->cache, kernel, args, generation);
     if (!slot) {
         uint64_t hash = ejk_record_signature(kernel->args, args) ^ (uint64_t)(uintptr_t)kernel;
         if (!hash) hash = 1; /* 0 marks an empty slot */
         slot = lookup(&context->cache, hash, kernel, args, generation);
-        if (!slot) return call_new(context, kernel, args, hash);
+        if (!slot) return call_new(context, kernel, args, hash, stream);
     }
-    ejk_status status = ejki_plan_run(slot->plan, args, NULL);
+    ejk_status status = ejki_plan_run(slot->plan, args, NULL, stream);
     unpin(slot);
     return status;
+}
+
+static ejk_status missing(const ejk_context *context, const ejk_kernel *kernel) {
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL, expected one",
+                     !context  ? "context"
+                     : !kernel ? "kernel"
+                               : "args");
+}
+
+ejk_status ejk_call(ejk_context *context, const ejk_kernel *kernel, const void *args) {
+    if (!context || !kernel || !args) return missing(context, kernel);
+    return call(context, kernel, args, context->stream);
+}
+
+ejk_status ejk_call_on(ejk_context *context, const ejk_kernel *kernel, const void *args,
+                       void *stream) {
+    if (!context || !kernel || !args) return missing(context, kernel);
+    return call(context, kernel, args, stream);
 }
 
 void ejki_plan_cache_clear(ejki_plan_cache *cache) {

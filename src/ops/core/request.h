@@ -16,6 +16,12 @@ typedef struct ejki_plan_request {
     bool backward;
 } ejki_plan_request;
 
+/* Where the first tensor of a call lies, and with it all. Without tensors: the CPU. */
+typedef struct ejki_place {
+    int32_t device_type, device_index;
+} ejki_place;
+ejki_place ejki_place_of(const ejk_record *record, const void *args);
+
 /* As ejk_plan_create(). */
 ejk_status ejki_plan_request_create(const ejki_plan_request *request, ejk_plan **out);
 

@@ -5,7 +5,10 @@
  */
 #include "ops/core/core.h"
 
+#include "device/cuda.h"
+
 #include <stdlib.h>
+#include <string.h>
 
 /* The text of a NAME field; "" if the record has no such field or there is no record. */
 static const char *text_of(const ejk_record *record, const void *object, const char *name) {
@@ -41,6 +44,43 @@ static ejk_dtype dtype_of(const ejk_plan *plan) {
     return EJK_DTYPE_UNSET;
 }
 
+ejki_place ejki_place_of(const ejk_record *record, const void *args) {
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        const void *place = (const char *)args + field->offset;
+        if (field->kind == EJK_FIELD_RECORD) {
+            const ejki_place inner = ejki_place_of(field->record, place);
+            if (inner.device_type != EJK_DEVICE_CPU) return inner;
+        }
+        const ejk_tensor *tensor = place;
+        if (field->kind == EJK_FIELD_TENSOR && ejk_tensor_present(tensor))
+            return (ejki_place){tensor->device_type, tensor->device_index};
+    }
+    return (ejki_place){EJK_DEVICE_CPU, 0};
+}
+
+/* True unless the tensors lie on a GPU, of which the hook's name does not tell that it knows. */
+static bool reaches(const ejk_hook *hook, ejki_place place) {
+    static const char *const ends[] = {"_gpu", "_cuda", "_triton", "_pallas", "_xla"};
+    if (place.device_type == EJK_DEVICE_CPU) return true;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const size_t length = strlen(hook->name), rest = strlen(ends[i]);
+        if (length > rest && strcmp(hook->name + length - rest, ends[i]) == 0) return true;
+    }
+    return false;
+}
+
+/* Adds to a query what follows from where the tensors lie. */
+static ejk_status ask_place(const ejk_plan *plan, ejk_query *query) {
+    const ejk_gpu_info *gpu;
+    query->place = EJK_BACKEND_CPU;
+    if (plan->place.device_type == EJK_DEVICE_CPU) return EJK_OK;
+    EJKI_TRY(ejki_cuda_gpu(plan->place.device_index, &gpu));
+    query->place = EJK_BACKEND_GPU;
+    query->capability = gpu->capability;
+    return EJK_OK;
+}
+
 /* The kernel's own hook if it has one for this call, else an implementation of the registry. */
 static ejk_status find_runner(ejk_plan *plan, ejk_invocation *invocation) {
     const ejk_kernel *kernel = plan->kernel;
@@ -52,9 +92,12 @@ static ejk_status find_runner(ejk_plan *plan, ejk_invocation *invocation) {
     if (config)
         EJKI_TRY(ejk_backend_from_name(text_of(kernel->config, config, "backend"),
                                        &invocation->backend));
+    if (plan->place.device_type == EJK_DEVICE_CUDA && invocation->backend == EJK_BACKEND_ANY)
+        invocation->backend = EJK_BACKEND_GPU;
     const char *method = plan->request->hook ? plan->request->hook : "run";
     plan->hook = ejk_hook_resolve(kernel, method, invocation->method, invocation->platform,
                                   invocation->backend);
+    if (plan->hook && !reaches(plan->hook, plan->place)) plan->hook = NULL;
     invocation->run = plan->hook;
     if (plan->hook) return EJK_OK;
     if (plan->request->hook || invocation->method)
@@ -67,6 +110,7 @@ static ejk_status find_runner(ejk_plan *plan, ejk_invocation *invocation) {
                        .isa = plan->context->isa,
                        .dtype = plan->dtype,
                        .problem = ejki_plan_problem(plan)};
+    EJKI_TRY(ask_place(plan, &query));
     EJKI_TRY(ejk_registry_get(plan->context->registry, &query, &plan->implementation));
     invocation->implementation = plan->implementation;
     query.algorithm = kernel->afterwards ? kernel->afterwards(query.problem) : NULL;
@@ -131,7 +175,9 @@ ejk_status ejki_plan_select(ejk_plan *plan) {
                                  .context = plan->context,
                                  .override_cfg = override,
                                  .method = plan->request->method,
-                                 .backward = plan->request->backward};
+                                 .backward = plan->request->backward,
+                                 .device_type = plan->place.device_type,
+                                 .device_index = plan->place.device_index};
     EJKI_TRY(find_runner(plan, &invocation));
     if (override) EJKI_TRY(ejk_invocation_check_config(&invocation, override));
     EJKI_TRY(choose_config(plan, &invocation));

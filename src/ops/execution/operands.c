@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "ops/core/fill.h"
+#include "ops/core/request.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,9 @@ static ejk_status copy_args(const ejk_record *record, const void *args, ejki_ope
 
 ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
                                      ejki_operands_copy *out) {
+    if (ejki_place_of(record, args).device_type != EJK_DEVICE_CPU)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE,
+                         "calls with tensors on a GPU are not measured in this version");
     EJKI_TRY(copy_args(record, args, out));
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the files of this room tell what happens to kernels. */
+#ifndef EJKI_DEVICE_CUDA_EVENT_H
+#define EJKI_DEVICE_CUDA_EVENT_H
+
+#include "device/cuda.h"
+
+/* Tells this thread's listener; `format` and what follows are those of json_pack(). */
+void ejki_cuda_tell(const char *event, const char *format, ...);
+
+#endif

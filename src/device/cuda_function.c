@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels of this process: one module for each text, set of constants and device, and its functions. Whoever asks
+ * for one that is being made waits for it. They stay until the process ends, as the primary contexts do.
+ */
+#include "device/cuda_cache.h"
+#include "device/cuda_driver.h"
+#include "device/cuda_event.h"
+#include "device/cuda_nvrtc.h"
+
+#include <ejkernel/device.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ejki_cuda_function {
+    struct ejki_cuda_function *next;
+    char *entry;
+    int32_t device; /* -1: only built, for a device that need not be there */
+    void *handle;
+    ejki_cuda_usage usage;
+};
+
+typedef struct module {
+    struct module *next;
+    int32_t device;
+    const ejki_cuda_source *source;
+    ejki_cuda_key key;
+    bool making;
+    void *handle;
+    ejki_cuda_function_t *functions;
+} module;
+
+/* Guards the lists; a module whose `making` is set belongs to the thread that makes it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
+static module *modules;
+
+/* ---- Machine code ----------------------------------------------------------------------------------- */
+
+static ejk_status build(const char *architecture, const ejki_cuda_source *source,
+                        const ejki_cuda_constant *constants, int32_t count,
+                        const ejki_cuda_key *key, ejki_cuda_image *out) {
+    int version = 0;
+    const double start = ejk_now();
+    EJKI_TRY(ejki_nvrtc_load(&version));
+    ejki_cuda_cache_note(version, ejki_nvrtc_path());
+    if (ejki_cuda_cache_read(key, version, source->name, out)) return EJK_OK;
+    EJKI_TRY(ejki_cuda_compile(architecture, source, constants, count, out));
+    ejki_cuda_tell("cuda_kernel_compiled", "{s:s, s:s, s:f}", "kernel", source->name,
+                   "architecture", architecture, "seconds", ejk_now() - start);
+    ejki_cuda_cache_write(key, version, source->name, out);
+    if (ejki_cuda_target_get()) ejki_cuda_target_get()->built++;
+    return EJK_OK;
+}
+
+/* From the disk if the version of NVRTC is known without loading it, or there is none at all. */
+static ejk_status obtain(const char *architecture, const ejki_cuda_source *source,
+                         const ejki_cuda_constant *constants, int32_t count,
+                         const ejki_cuda_key *key, ejki_cuda_image *out) {
+    const int noted = ejki_cuda_cache_noted();
+    if (noted && ejki_cuda_cache_read(key, noted, source->name, out)) return EJK_OK;
+    const ejk_status status = build(architecture, source, constants, count, key, out);
+    int unused;
+    if (status != EJK_STATUS_UNAVAILABLE || ejki_nvrtc_load(&unused) == EJK_OK) return status;
+    if (ejki_cuda_cache_read(key, 0, source->name, out)) return EJK_OK;
+    return build(architecture, source, constants, count, key, out); /* for its sentence */
+}
+
+/* ---- Modules ---------------------------------------------------------------------------------------- */
+
+static module *find(int32_t device, const ejki_cuda_source *source, const ejki_cuda_key *key) {
+    for (module *m = modules; m; m = m->next)
+        if (m->device == device && m->source == source && memcmp(&m->key, key, sizeof *key) == 0)
+            return m;
+    return NULL;
+}
+
+static ejk_status load(int32_t device, const char *name, const ejki_cuda_image *image, void **out) {
+    bool pushed;
+    EJKI_TRY(ejki_cuda_enter(device, &pushed));
+    const int error = ejki_cuda_driver_get()->load(out, image->bytes);
+    ejki_cuda_leave(pushed);
+    if (error == EJKI_CU_SUCCESS) return EJK_OK;
+    char doing[128];
+    snprintf(doing, sizeof doing, "kernel %.64s cannot be loaded on cuda:%d", name, (int)device);
+    return ejki_cuda_check(error, doing);
+}
+
+/* Under the lock: takes a module out again, and wakes those who wait for it to try themselves. */
+static void drop(module *gone) {
+    for (module **at = &modules; *at; at = &(*at)->next)
+        if (*at == gone) {
+            *at = gone->next;
+            break;
+        }
+    free(gone);
+}
+
+static ejk_status make_module(module *m, const char *architecture,
+                              const ejki_cuda_constant *constants, int32_t count) {
+    ejki_cuda_image image;
+    EJKI_TRY(obtain(architecture, m->source, constants, count, &m->key, &image));
+    const ejk_status status = load(m->device, m->source->name, &image, &m->handle);
+    ejki_cuda_image_close(&image);
+    return status;
+}
+
+/* Called and answered under the lock, which is given up while the module is made. */
+static ejk_status module_of(int32_t device, const char *architecture,
+                            const ejki_cuda_source *source, const ejki_cuda_constant *constants,
+                            int32_t count, const ejki_cuda_key *key, module **out) {
+    module *m = NULL;
+    while ((m = find(device, source, key)) && m->making) pthread_cond_wait(&made, &lock);
+    if (!m) {
+        m = calloc(1, sizeof *m);
+        if (!m) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a kernel's module");
+        *m = (module){
+            .next = modules, .device = device, .source = source, .key = *key, .making = true};
+        modules = m;
+        pthread_mutex_unlock(&lock);
+        const ejk_status status = make_module(m, architecture, constants, count);
+        pthread_mutex_lock(&lock);
+        m->making = false;
+        if (status != EJK_OK) drop(m);
+        pthread_cond_broadcast(&made);
+        if (status != EJK_OK) return status;
+    }
+    *out = m;
+    return EJK_OK;
+}
+
+/* ---- Functions -------------------------------------------------------------------------------------- */
+
+static int attribute_of(void *handle, int attribute) {
+    int value = 0;
+    return ejki_cuda_driver_get()->get_attribute(&value, attribute, handle) == EJKI_CU_SUCCESS
+               ? value
+               : 0;
+}
+
+/* More than 48 KB of dynamic shared memory has to be asked for: once and all there is, so that launches need not. */
+static void allow_shared(int32_t shared_bytes, const ejki_cuda_function_t *f) {
+    const int most = (int)(shared_bytes - f->usage.shared_bytes);
+    if (most > 0)
+        ejki_cuda_driver_get()->set_attribute(f->handle, EJKI_CU_FUNCTION_MOST_DYNAMIC_SHARED,
+                                              most);
+}
+
+static ejk_status take_handle(const module *m, const char *entry, ejki_cuda_function_t *out) {
+    bool pushed;
+    const ejk_gpu_info *gpu;
+    EJKI_TRY(ejki_cuda_gpu(m->device, &gpu));
+    EJKI_TRY(ejki_cuda_enter(m->device, &pushed));
+    const int error = ejki_cuda_driver_get()->function(&out->handle, m->handle, entry);
+    if (error == EJKI_CU_SUCCESS)
+        out->usage = (ejki_cuda_usage){attribute_of(out->handle, EJKI_CU_FUNCTION_REGISTERS),
+                                       attribute_of(out->handle, EJKI_CU_FUNCTION_SHARED_BYTES),
+                                       attribute_of(out->handle, EJKI_CU_FUNCTION_LOCAL_BYTES)};
+    if (error == EJKI_CU_SUCCESS) allow_shared((int32_t)gpu->shared_bytes, out);
+    ejki_cuda_leave(pushed);
+    if (error == EJKI_CU_SUCCESS) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INTERNAL, "kernel text %.64s has no entry %.64s (%d)",
+                     m->source->name, entry, error);
+}
+
+static ejk_status new_function(int32_t device, const char *entry, ejki_cuda_function_t **out) {
+    ejki_cuda_function_t *function = calloc(1, sizeof *function);
+    char *name = strdup(entry);
+    if (!function || !name) {
+        free(function);
+        free(name);
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a kernel");
+    }
+    function->entry = name;
+    function->device = device;
+    *out = function;
+    return EJK_OK;
+}
+
+/* Under the lock. */
+static ejk_status function_of(module *m, const char *entry, ejki_cuda_function_t **out) {
+    for (ejki_cuda_function_t *f = m->functions; f; f = f->next)
+        if (strcmp(f->entry, entry) == 0) {
+            *out = f;
+            return EJK_OK;
+        }
+    ejki_cuda_function_t *f = NULL;
+    EJKI_TRY(new_function(m->device, entry, &f));
+    const ejk_status status = take_handle(m, entry, f);
+    if (status != EJK_OK) {
+        free(f->entry);
+        free(f);
+        return status;
+    }
+    f->next = m->functions;
+    m->functions = f;
+    *out = f;
+    return EJK_OK;
+}
+
+/* One that stands for all that were only built. */
+static ejki_cuda_function_t built_only = {.device = -1};
+
+static ejk_status build_ahead(ejki_cuda_target *target, const ejki_cuda_source *source,
+                              const ejki_cuda_constant *constants, int32_t count,
+                              const ejki_cuda_key *key, ejki_cuda_function_t **out) {
+    ejki_cuda_image image;
+    const int32_t before = target->built;
+    EJKI_TRY(obtain(target->gpu.architecture, source, constants, count, key, &image));
+    ejki_cuda_image_close(&image);
+    if (target->built == before) target->found++;
+    *out = &built_only;
+    return EJK_OK;
+}
+
+ejk_status ejki_cuda_function(int32_t device, const ejki_cuda_source *source, const char *entry,
+                              const ejki_cuda_constant *constants, int32_t count,
+                              ejki_cuda_function_t **out) {
+    const ejk_gpu_info *gpu;
+    ejki_cuda_key key;
+    module *m = NULL;
+    if (!source) return ejki_fail(EJK_STATUS_INTERNAL, "no text of kernel %.64s", entry);
+    EJKI_TRY(ejki_cuda_gpu(device, &gpu));
+    EJKI_TRY(ejki_cuda_key_make(gpu->architecture, source, constants, count, &key));
+    ejki_cuda_target *target = ejki_cuda_target_get();
+    if (target) return build_ahead(target, source, constants, count, &key, out);
+    pthread_mutex_lock(&lock);
+    ejk_status status = module_of(device, gpu->architecture, source, constants, count, &key, &m);
+    if (status == EJK_OK) status = function_of(m, entry, out);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+ejki_cuda_usage ejki_cuda_function_usage(const ejki_cuda_function_t *function) {
+    return function->usage;
+}
+
+/* ---- Launches --------------------------------------------------------------------------------------- */
+
+ejk_status ejki_cuda_run(ejki_cuda_function_t *f, const ejki_cuda_launch *how,
+                         void *const *arguments) {
+    bool pushed;
+    if (f->device < 0)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "a kernel that was only built for an architecture cannot be launched");
+    EJKI_TRY(ejki_cuda_enter(f->device, &pushed));
+    const int error = ejki_cuda_driver_get()->launch(
+        f->handle, how->grid[0], how->grid[1], how->grid[2], how->block[0], how->block[1],
+        how->block[2], how->shared_bytes, how->stream, (void **)(uintptr_t)arguments, NULL);
+    ejki_cuda_leave(pushed);
+    if (error == EJKI_CU_SUCCESS) return EJK_OK;
+    char doing[128];
+    snprintf(doing, sizeof doing, "kernel %.64s cannot be launched", f->entry);
+    return ejki_cuda_check(error, doing);
+}
+
+ejk_status ejk_cuda_look(ejk_cuda_info *out) {
+    if (!out)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "out is NULL, expected where to put it");
+    ejk_cuda_info info = {.driver = ejki_cuda_driver_version()};
+    snprintf(info.driver_build, sizeof info.driver_build, "%s", ejki_cuda_driver_get()->build);
+    if (ejki_nvrtc_load(&info.nvrtc) == EJK_OK)
+        snprintf(info.nvrtc_path, sizeof info.nvrtc_path, "%s", ejki_nvrtc_path());
+    ejki_cuda_cache_look(&info);
+    *out = info;
+    return EJK_OK;
+}

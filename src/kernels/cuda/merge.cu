@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * attention_merge: a row of the result is merged by LANES neighbouring threads, each of which keeps runs of
+ * VECTOR elements. Parts are read once, with the loads of several under way at a time.
+ *
+ * Constants: TYPE, OUT (element types), VECTOR (elements of a run), LANES (a power of two, at most 32).
+ */
+#include "element.cuh"
+#include "merge_arguments.cuh"
+
+#define THREADS 256
+#define ROWS    (THREADS / LANES)
+#define AHEAD   4
+
+typedef typename element<TYPE>::bits part_element;
+typedef typename element<OUT>::bits out_element;
+typedef run_of<TYPE, VECTOR> part_run;
+typedef run_of<OUT, VECTOR> out_run;
+
+struct row {
+    merge_size b, t, h;
+};
+
+/* The larger of two, where NaN wins. */
+__device__ static inline float larger(float a, float b) {
+    return a != a || a > b ? a : b;
+}
+
+/* exp(score - largest); 0 for what nothing was seen of, also if all is so. */
+__device__ static inline float weight(float score, float largest) {
+    return score == -INFINITY ? 0 : expf(score - largest);
+}
+
+/* Threads that merge the same row. */
+__device__ static inline unsigned neighbours() {
+    return LANES == 32 ? ~0u : ((1u << (LANES & 31)) - 1) << (threadIdx.x % 32 / LANES * LANES);
+}
+
+template <typename function> __device__ static inline float over_lanes(float value, function join) {
+    for (int step = LANES / 2; step; step /= 2)
+        value = join(value, __shfl_xor_sync(neighbours(), value, step));
+    return value;
+}
+
+/* Largest logarithm of parts and sinks, and what all together weigh relative to it. */
+struct scale {
+    float largest, total;
+};
+
+__device__ static scale scale_of(const merge_arguments &a, const row &r, const float *lse, int lane) {
+    const float *sums = a.sums ? a.sums + r.b * a.sums_b + r.h * a.sums_h + r.t : nullptr;
+    const part_element *sinks =
+        (const part_element *)a.sinks + r.h / a.sink_group * a.sink_stride_h;
+    float largest = -INFINITY, total = 0;
+    for (merge_size n = lane; n < a.parts; n += LANES) largest = larger(largest, lse[n * a.lse_n]);
+    for (merge_size m = lane; m < a.sink_count; m += LANES)
+        largest = larger(largest, value_of<TYPE>(sinks[m]));
+    largest = over_lanes(largest, [](float x, float y) { return larger(x, y); });
+    for (merge_size n = lane; n < a.parts; n += LANES) {
+        const float w = weight(lse[n * a.lse_n], largest);
+        if (w != 0) total += sums ? w * sums[n * a.sums_n] : w;
+    }
+    for (merge_size m = lane; m < a.sink_count; m += LANES)
+        total += weight(value_of<TYPE>(sinks[m]), largest);
+    return {largest, over_lanes(total, [](float x, float y) { return x + y; })};
+}
+
+/* A part that weighs nothing is not looked at: it may hold anything. */
+__device__ static void add_parts(const merge_arguments &a, const part_element *part, const float *lse,
+                                 const scale &s, float (&sum)[VECTOR]) {
+    for (merge_size n = 0; n < a.parts; n += AHEAD) {
+        part_run values[AHEAD];
+        float w[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            w[k] = n + k < a.parts ? weight(lse[(n + k) * a.lse_n], s.largest) / s.total : 0;
+            if (w[k] != 0) values[k] = *(const part_run *)(part + (n + k) * a.part_n);
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (w[k] != 0)
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) sum[i] += w[k] * value_of<TYPE>(values[k].at[i]);
+    }
+}
+
+__device__ static void merge_row(const merge_arguments &a, const row &r, int lane) {
+    const float *lse = a.lse + r.b * a.lse_b + r.h * a.lse_h + r.t;
+    const scale s = scale_of(a, r, lse, lane);
+    const part_element *part =
+        (const part_element *)a.part + r.b * a.part_b + r.t * a.part_t + r.h * a.part_h;
+    out_element *out = (out_element *)a.out + r.b * a.out_b + r.t * a.out_t + r.h * a.out_h;
+    for (merge_size d = lane * VECTOR; d < a.value_dim; d += LANES * VECTOR) {
+        float sum[VECTOR] = {};
+        out_run result;
+        add_parts(a, part + d, lse, s, sum);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) result.at[i] = bits_of<OUT>(sum[i]);
+        *(out_run *)(out + d) = result;
+    }
+    if (a.merged && lane == 0)
+        a.merged[r.b * a.merged_b + r.h * a.merged_h + r.t * a.merged_t] =
+            s.largest + logf(s.total);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) merge(const merge_arguments a) {
+    const merge_size rows = a.batch * a.queries * a.heads;
+    const int lane = threadIdx.x % LANES;
+    for (merge_size n = (merge_size)blockIdx.x * ROWS + threadIdx.x / LANES; n < rows;
+         n += (merge_size)gridDim.x * ROWS) {
+        const merge_size tokens = n / a.heads;
+        merge_row(a, {tokens / a.queries, tokens % a.queries, n % a.heads}, lane);
+    }
+}
