@@ -77,8 +77,8 @@ static enum outcome run_on_gpu(struct trial *t, const void *problem, int check) 
     ejk_run run = {.problem = problem,
                    .parameters = t->parameters,
                    .workspace = workspace,
-                   .workers = 1};
-    memcpy(run.prepared, launch.prepared, sizeof run.prepared);
+                   .workers = 1,
+                   .prepared = launch.prepared};
     const ejk_status status = e->run(&run);
     if (status == EJK_STATUS_INVALID_LAYOUT) {
         t->counts->refused[t->index]++;
@@ -351,10 +351,10 @@ static void try_packed(struct trial *t, struct vjp_case *c) {
         guarded_create(&fresh[i], both[i]->size, GUARDED_START, slack);
         gpu_mirror_add(t->mirror, &fresh[i]);
     }
-    there.out.data = gpu_mirror_of(
-        t->mirror, fresh[0].pages + ((unsigned char *)p->out.data - out->pages));
-    there.lse.data = gpu_mirror_of(
-        t->mirror, fresh[1].pages + ((unsigned char *)p->lse.data - lse->pages));
+    there.out.data =
+        gpu_mirror_of(t->mirror, fresh[0].pages + ((unsigned char *)p->out.data - out->pages));
+    there.lse.data =
+        gpu_mirror_of(t->mirror, fresh[1].pages + ((unsigned char *)p->lse.data - lse->pages));
     if (run_on_gpu(t, &there, PACKED) == DONE)
         for (int i = 0; i < 2; i++) {
             gpu_mirror_fetch(t->mirror, &fresh[i]);

@@ -7,7 +7,7 @@
 
 /* A kernel's tiles as its parameters say, made to fit. */
 typedef struct tiling {
-    int64_t rows, keys;          /* of a tile */
+    int64_t rows, keys; /* of a tile */
     int64_t warps, row_tiles, stages;
     int64_t splits, split_keys;
     int64_t shared_bytes;
@@ -178,7 +178,8 @@ static const ejk_parameter plain_parameters[] = {
 };
 
 static const ejk_parameter mma_parameters[] = {
-    {"q_blocksize", 16, 256, 16, 128, "rows of a tile, of all heads of a group: 16 or 32 for a warp"},
+    {"q_blocksize", 16, 256, 16, 128,
+     "rows of a tile, of all heads of a group: 16 or 32 for a warp"},
     {"kv_blocksize", 16, 128, 16, 64, "keys of a block"},
     {"num_warps", 1, 8, 1, 4, "warps of a GPU block: 1, 2, 4 or 8"},
     {"num_stages", 1, 4, 1, 2, "blocks of keys in shared memory"},

@@ -114,8 +114,8 @@ ejki_cuda_problem ejki_cuda_problem_of(const ejki_flash_problem *p) {
 ejk_status ejki_cuda_check_address(const void *data, int64_t size, const char *name) {
     if ((uintptr_t)data % (uintptr_t)size == 0) return EJK_OK;
     return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
-                     "%s lies at %p, expected a multiple of its element's %lld bytes on a GPU", name,
-                     data, (long long)size);
+                     "%s lies at %p, expected a multiple of its element's %lld bytes on a GPU",
+                     name, data, (long long)size);
 }
 
 ejk_status ejki_cuda_check_aligned(const ejki_flash_problem *p) {
