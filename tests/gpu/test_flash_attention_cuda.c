@@ -119,7 +119,7 @@ static void choose_parameters(struct trial *t, struct random *r) {
 static void mirror_case(struct trial *t, struct flash_case *c) {
     gpu_mirror_reset(t->mirror);
     flash_case_clear_outputs(c);
-    for (int i = 0; i < FLASH_TENSORS; i++) gpu_mirror_add(t->mirror, &c->memory[i]);
+    for (int i = 0; i < FLASH_TENSORS; i++) gpu_mirror_add(t->mirror, &c->memory[i], 1);
 }
 
 /* Runs the case or a part of it and takes what it wrote. */
@@ -250,7 +250,7 @@ static void each_buffer(struct vjp_case *c, void (*visit)(void *user, struct gua
 
 static void add_buffer(void *user, struct guarded *host, int kind) {
     (void)kind;
-    gpu_mirror_add(((struct trial *)user)->mirror, host);
+    gpu_mirror_add(((struct trial *)user)->mirror, host, 8);
 }
 
 static void fetch_buffer(void *user, struct guarded *host, int kind) {
@@ -349,7 +349,7 @@ static void try_packed(struct trial *t, struct vjp_case *c) {
         if (!both[i]->pages) return;
         const size_t slack = (size_t)(both[i]->data - both[i]->pages);
         guarded_create(&fresh[i], both[i]->size, GUARDED_START, slack);
-        gpu_mirror_add(t->mirror, &fresh[i]);
+        gpu_mirror_add(t->mirror, &fresh[i], 8);
     }
     there.out.data =
         gpu_mirror_of(t->mirror, fresh[0].pages + ((unsigned char *)p->out.data - out->pages));

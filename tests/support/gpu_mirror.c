@@ -50,10 +50,11 @@ static unsigned char *take(struct gpu_mirror *m, size_t bytes) {
     return m->memory + m->used - whole;
 }
 
-void gpu_mirror_add(struct gpu_mirror *m, struct guarded *host) {
+void gpu_mirror_add(struct gpu_mirror *m, struct guarded *host, size_t alignment) {
     if (!host->pages) return;
     if (m->count == GPU_MIRROR_BUFFERS) abort();
-    unsigned char *pages = take(m, host->mapped);
+    const size_t offset = (size_t)(host->data - host->pages) % alignment;
+    unsigned char *pages = take(m, host->mapped + alignment) + (alignment - offset) % alignment;
     copy(pages, true, host->pages, false, host->mapped);
     m->buffers[m->count].host = host;
     m->buffers[m->count++].pages = pages;

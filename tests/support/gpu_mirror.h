@@ -30,8 +30,9 @@ void gpu_mirror_destroy(struct gpu_mirror *m);
 
 /* Forgets all buffers. */
 void gpu_mirror_reset(struct gpu_mirror *m);
-/* Copies a buffer with its surroundings; one without memory is left out. */
-void gpu_mirror_add(struct gpu_mirror *m, struct guarded *host);
+/* Copies a buffer with its surroundings; one without memory is left out. Its first byte comes to lie at a multiple of
+ * `alignment`, at most 256. */
+void gpu_mirror_add(struct gpu_mirror *m, struct guarded *host, size_t alignment);
 /* The place there of an address here; NULL stays NULL. */
 void *gpu_mirror_of(const struct gpu_mirror *m, const void *address);
 /* `bytes` of NaN for a workspace, canaries around them. */

@@ -5,7 +5,7 @@
  */
 #include "gradients.cuh"
 
-/* δ_i = Σ_d dO_id out_id − dL_i, 0 of rows that see nothing: a warp for each row. */
+/* δ_i = Σ_d dO_id out_id − dL_i, 0 of rows that see nothing, and the shift of scores: a warp for each row. */
 extern "C" __global__ void __launch_bounds__(128)
     delta(const __grid_constant__ ejki_cuda_vjp_problem v) {
     const ejki_cuda_problem &p = v.forward;
@@ -32,6 +32,7 @@ extern "C" __global__ void __launch_bounds__(128)
                                                      h * v.lse_cotangent.stride_h +
                                                      token * v.lse_cotangent.stride_t];
     v.delta[row] = sum;
+    v.shift[row] = lse == NOTHING ? NOTHING : -lse * LOG2_E;
 }
 
 /* dsink_n = −Σ_i exp(sink_n − lse_i) δ_i over all rows that read it: a block for each. */

@@ -66,7 +66,7 @@ static ejk_status prepare_rest(const ejki_flash_vjp_problem *v, const tiling *t,
             "gradients of %lld keys and %lld queries are more than a GPU's grid can count",
             (long long)p->keys, (long long)p->queries);
     launch->workers = 1;
-    launch->workspace_bytes = (size_t)ejki_cuda_rows(p) * sizeof(float);
+    launch->workspace_bytes = 2 * (size_t)ejki_cuda_rows(p) * sizeof(float);
     ejki_cuda_constants constants = ejki_cuda_constants_of(p);
     EJKI_TRY(ejki_cuda_ready(launch, DELTA, "backward_rows.cu", "delta", &constants));
     EJKI_TRY(ejki_cuda_ready(launch, SINKS, "backward_rows.cu", "sinks", &constants));
@@ -131,6 +131,7 @@ static ejk_status run_all(const ejk_run *run, const tiling *t) {
     EJKI_TRY(check_aligned(v));
     ejki_cuda_vjp_problem problem = problem_of(v, t);
     problem.delta = run->workspace;
+    problem.shift = problem.delta ? problem.delta + ejki_cuda_rows(p) : NULL;
     EJKI_TRY(begin(run, DELTA, ejki_cdiv(ejki_cuda_rows(p), 4), 1, 128, 0, &problem));
     if (v->wants_query && p->head_dim > 0)
         EJKI_TRY(begin(run, QUERY, p->queries > 0 ? ejki_cuda_blocks(p, problem.forward.tiles) : 0,
@@ -183,6 +184,100 @@ static ejk_status plain_run(const ejk_run *run) {
     return run_all(run, &t);
 }
 
+/* ---- Tensor cores -------------------------------------------------------------------------------------- */
+
+typedef struct mma_tiling {
+    tiling t;
+    int64_t warps, row_block, key_block; /* steps of the kernel over keys, and of that over rows */
+    int64_t row_stages, key_stages;      /* of the kernels over rows, and over keys */
+} mma_tiling;
+
+static int64_t row_of_tile(const ejki_flash_problem *p) {
+    return (ejki_round_up(p->head_dim, 64) + ejki_round_up(p->value_dim, 64)) * 2;
+}
+
+/* Fewer stages, then shorter steps, where shared memory would not hold them. Answers its bytes. */
+static int64_t fit(const ejki_flash_problem *p, int64_t own, int64_t more, int64_t *block,
+                   int64_t *stages) {
+    for (;;) {
+        const int64_t bytes = own * row_of_tile(p) + *stages * *block * (row_of_tile(p) + more);
+        if (bytes <= EJKI_CUDA_SHARED_BYTES || (*stages == 1 && *block == 16)) return bytes;
+        if (*stages > 1)
+            --*stages;
+        else
+            *block -= 16;
+    }
+}
+
+static mma_tiling mma_tiling_of(const ejki_flash_vjp_problem *v, const int64_t *parameters) {
+    const ejki_flash_problem *p = &v->forward;
+    mma_tiling m = {.warps = parameters[2] >= 8   ? 8
+                             : parameters[2] >= 4 ? 4
+                                                  : 2,
+                    .row_block = parameters[0],
+                    .key_block = parameters[1],
+                    .row_stages = parameters[3],
+                    .key_stages = parameters[3]};
+    while (m.warps > 2 && 16 * (m.warps + 1) * row_of_tile(p) > EJKI_CUDA_SHARED_BYTES)
+        m.warps /= 2;
+    const int64_t own = 16 * m.warps;
+    m.t = (tiling){.rows = own,
+                   .keys = own,
+                   .row_threads = 32 * m.warps,
+                   .key_threads = 32 * m.warps,
+                   .row_bytes = fit(p, own, 0, &m.key_block, &m.row_stages),
+                   .key_bytes = fit(p, own, 8, &m.row_block, &m.key_stages),
+                   .two_passes = p->head_dim + p->value_dim > 256};
+    return m;
+}
+
+static bool mma_applicable(const void *problem) {
+    const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)problem)->forward;
+    return ejki_cuda_fits(p) && p->head_dim > 0 && p->value_dim > 0 && p->head_dim <= 256 &&
+           p->value_dim <= 256;
+}
+
+static ejk_status ready(ejk_launch *launch, int32_t place, const char *entry,
+                        ejki_cuda_constants constants, const char *first, const char *second) {
+    ejki_cuda_add(&constants, first, 1);
+    if (second) ejki_cuda_add(&constants, second, 1);
+    return ejki_cuda_ready(launch, place, "backward_mma.cu", entry, &constants);
+}
+
+static ejk_status mma_prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                              ejk_launch *launch) {
+    (void)threads;
+    const ejki_flash_vjp_problem *v = problem;
+    const ejki_flash_problem *p = &v->forward;
+    const mma_tiling m = mma_tiling_of(v, parameters);
+    EJKI_TRY(prepare_rest(v, &m.t, launch));
+    ejki_cuda_constants base = ejki_cuda_constants_of(p);
+    ejki_cuda_add(&base, "FOLDED", (float)p->scale > 0 && p->soft_cap <= 0 && !p->has_bias);
+    ejki_cuda_add(&base, "WARPS", m.warps);
+    ejki_cuda_constants rows = base, keys = base;
+    ejki_cuda_add(&rows, "BLOCK", m.key_block);
+    ejki_cuda_add(&rows, "STAGES", m.row_stages);
+    ejki_cuda_add(&keys, "BLOCK", m.row_block);
+    ejki_cuda_add(&keys, "STAGES", m.key_stages);
+    if (v->wants_query) EJKI_TRY(ready(launch, QUERY, "d_query_mma", rows, "D_QUERY", NULL));
+    if (!m.t.two_passes)
+        return wants_keys(v) ? ready(launch, KEYS, "d_keys_mma", keys, "D_KEY", "D_VALUE") : EJK_OK;
+    if (v->wants_key) EJKI_TRY(ready(launch, KEYS, "d_keys_mma", keys, "D_KEY", NULL));
+    return v->wants_value ? ready(launch, VALUES, "d_keys_mma", keys, "D_VALUE", NULL) : EJK_OK;
+}
+
+static ejk_status mma_run(const ejk_run *run) {
+    const mma_tiling m = mma_tiling_of(run->problem, run->parameters);
+    return run_all(run, &m.t);
+}
+
+static const ejk_parameter mma_parameters[] = {
+    {"q_blocksize", 16, 128, 16, 64, "rows of a step of the kernel over keys"},
+    {"kv_blocksize", 16, 128, 16, 64, "keys of a step of the kernel over rows"},
+    {"num_warps", 2, 8, 2, 4, "warps of a GPU block, each with 16 rows or keys: 2, 4 or 8"},
+    {"num_stages", 1, 3, 1, 2, "steps in shared memory"},
+};
+
 /* ---- Implementations ----------------------------------------------------------------------------------- */
 
 #define PLAIN(symbol, text, element)                                                               \
@@ -202,3 +297,23 @@ static ejk_status plain_run(const ejk_run *run) {
 PLAIN(ejki_flash_attention_vjp_f32_cuda_plain, "f32", EJK_DTYPE_F32);
 PLAIN(ejki_flash_attention_vjp_bf16_cuda_plain, "bf16", EJK_DTYPE_BF16);
 PLAIN(ejki_flash_attention_vjp_f16_cuda_plain, "f16", EJK_DTYPE_F16);
+
+#define MMA(symbol, text, element)                                                                 \
+    extern const ejk_implementation symbol;                                                        \
+    const ejk_implementation symbol = {                                                            \
+        .algorithm = "flash_attention_vjp",                                                        \
+        .name = text "/cuda/mma",                                                                  \
+        .platform = EJK_PLATFORM_CUDA,                                                             \
+        .backend = EJK_BACKEND_GPU,                                                                \
+        .dtype = element,                                                                          \
+        .priority = 10,                                                                            \
+        .version = 1,                                                                              \
+        .least_capability = 80,                                                                    \
+        .parameters = mma_parameters,                                                              \
+        .parameter_count = 4,                                                                      \
+        .applicable = mma_applicable,                                                              \
+        .prepare = mma_prepare,                                                                    \
+        .run = mma_run,                                                                            \
+    }
+MMA(ejki_flash_attention_vjp_bf16_cuda_mma, "bf16", EJK_DTYPE_BF16);
+MMA(ejki_flash_attention_vjp_f16_cuda_mma, "f16", EJK_DTYPE_F16);

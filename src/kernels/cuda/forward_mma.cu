@@ -70,8 +70,11 @@ DEVICE void soften(lane_rows &rows, int tile, float unit, float (&z)[COLUMNS][4]
             }
         rows.sum[tile][half] = sum;
         rows.max[tile][half] = top;
+        if (__any_sync(~0u, scale != 1)) {
 #pragma unroll
-        for (int n = 0; n < WIDTH; n++) out[n][2 * half] *= scale, out[n][2 * half + 1] *= scale;
+            for (int n = 0; n < WIDTH; n++)
+                out[n][2 * half] *= scale, out[n][2 * half + 1] *= scale;
+        }
     }
 }
 

@@ -37,6 +37,15 @@ DEVICE void copy_piece(u32 to, const void *from, bool there) {
                  "r"(there ? 16 : 0)
                  : "memory");
 }
+DEVICE void copy_whole_piece(u32 to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+/* Copies a float, or writes 0. */
+DEVICE void copy_float(u32 to, const float *from, bool there) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+                 "r"(there ? 4 : 0)
+                 : "memory");
+}
 DEVICE void copies_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -96,8 +105,20 @@ template <int dim> DEVICE void copy_elements(u32 to, const u16 *from, int d, boo
 template <int count, int dim>
 DEVICE void copy_tile(u32 tile, const rows_of &from, int first, int rows, int group) {
     enum { PIECES = 2 * sixteens(dim), ALL = count * PIECES };
-    if (from.whole) {
+    /* The usual case: one step from a thread's piece to its next. */
+    if (THREADS % PIECES == 0 && dim % 16 == 0 && ALL % THREADS == 0 && from.whole && group == 1 &&
+        first + count <= rows) {
+        enum { STEP = THREADS % PIECES ? 1 : THREADS / PIECES };
+        const int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+        const u16 *at = from.data + (i64)(first + row) * from.stride_t + piece * 8;
+        const i64 step = STEP * from.stride_t;
 #pragma unroll
+        for (int n = 0; n < ALL / THREADS; n++, at += step)
+            copy_whole_piece(piece_at<dim>(tile, row + n * STEP, piece), at);
+        return;
+    }
+    if (from.whole) {
+#pragma unroll 1
         for (int n = 0; n < cdiv(ALL, THREADS); n++) {
             const int index = n * THREADS + threadIdx.x, row = index / PIECES;
             if (ALL % THREADS != 0 && index >= ALL) break;
@@ -121,14 +142,12 @@ DEVICE void copy_tile(u32 tile, const rows_of &from, int first, int rows, int gr
 DEVICE void load_4(u32 (&x)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(at)
-                 : "memory");
+                 : "r"(at));
 }
 DEVICE void load_4_turned(u32 (&x)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(at)
-                 : "memory");
+                 : "r"(at));
 }
 
 /* Rows row … row + 16, coordinates 16 k …, as the left operand. */
@@ -198,9 +217,9 @@ template <int n> DEVICE bool has_nan(const float (&x)[n][4]) {
  * A weight of 0 times an infinity or a NaN is a NaN, where a key that is not seen must add nothing. So when there is a
  * NaN in the sums, all is done again: once with 0 in place of what is not finite, and then with 1 in place of it, 0 in
  * that of all else, and weights of 1 where they are not 0: then a sum above 0 says that one had to be added. Sums of
- * finite numbers come out bit by bit as the first time.
+ * finite numbers come out bit by bit as the first time. Gradients do not ask for the sign: theirs become NaN.
  */
-enum pass { PLAIN, FINITE, UPWARDS, DOWNWARDS };
+enum pass { PLAIN, FINITE, UPWARDS, DOWNWARDS, EITHER };
 
 DEVICE u32 replaced(u32 pair, int pass) {
     const u32 exponent = ELEMENT == 1 ? 0x7f80 : 0x7c00, one = ELEMENT == 1 ? 0x3f80 : 0x3c00;
@@ -209,8 +228,8 @@ DEVICE u32 replaced(u32 pair, int pass) {
     for (int n = 0; n < 32; n += 16) {
         const u32 x = pair >> n & 0xffff;
         const bool odd = (x & exponent) == exponent, nan = odd && (x & 0x7fff) != exponent;
-        const bool counts = odd && (nan || (pass == DOWNWARDS) == (x >> 15 != 0));
-        result |= (pass == FINITE ? (odd ? 0 : x) : counts ? one : 0) << n;
+        const bool same = pass == EITHER || (pass == DOWNWARDS) == (x >> 15 != 0);
+        result |= (pass == FINITE ? (odd ? 0 : x) : odd && (nan || same) ? one : 0) << n;
     }
     return result;
 }

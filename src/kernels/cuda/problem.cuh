@@ -63,6 +63,7 @@ typedef struct ejki_cuda_vjp_problem {
     void *d_sinks;
     long long d_sink_stride_h;
     float *delta; /* [entries, Hq, T], written first */
+    float *shift; /* as delta: -lse in units of log 2; -inf where lse is */
     int key_tiles; /* of all sequences of one key head */
 } ejki_cuda_vjp_problem;
 
