@@ -181,11 +181,11 @@ ejk_status ejk_device_count(int32_t *out) {
 }
 
 ejk_status ejk_device_info(int32_t index, ejk_gpu_info *out) {
-    struct device *found = NULL;
+    const ejk_gpu_info *found = NULL;
     if (!out)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "out is NULL, expected where to put it");
-    EJKI_TRY(find(index, &found));
-    *out = found->info;
+    EJKI_TRY(ejki_cuda_gpu(index, &found));
+    *out = *found;
     return EJK_OK;
 }
 

@@ -47,6 +47,8 @@ ejk_status ejki_cuda_target_begin(ejki_cuda_target *target, const char *architec
         if (strcmp(known[i].architecture, architecture) == 0) {
             *target = (ejki_cuda_target){.gpu = known[i]};
             snprintf(target->gpu.name, sizeof target->gpu.name, "%s", architecture);
+            snprintf(target->gpu.fingerprint, sizeof target->gpu.fingerprint, "gpu|%s; %d.%d; 0.0",
+                     architecture, (int)known[i].capability / 10, (int)known[i].capability % 10);
             current_target = target;
             return EJK_OK;
         }

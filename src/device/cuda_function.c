@@ -39,33 +39,40 @@ static module *modules;
 
 /* ---- Machine code ----------------------------------------------------------------------------------- */
 
-static ejk_status build(const char *architecture, const ejki_cuda_source *source,
-                        const ejki_cuda_constant *constants, int32_t count,
-                        const ejki_cuda_key *key, ejki_cuda_image *out) {
+/* All that a kernel's machine code is made from. */
+typedef struct recipe {
+    const char *architecture;
+    const ejki_cuda_source *source;
+    const ejki_cuda_constant *constants;
+    int32_t count;
+    const ejki_cuda_key *key;
+} recipe;
+
+/* `missed`: the version of NVRTC whose file was looked for already. */
+static ejk_status build(const recipe *r, int missed, ejki_cuda_image *out) {
     int version = 0;
     const double start = ejk_now();
     EJKI_TRY(ejki_nvrtc_load(&version));
     ejki_cuda_cache_note(version, ejki_nvrtc_path());
-    if (ejki_cuda_cache_read(key, version, source->name, out)) return EJK_OK;
-    EJKI_TRY(ejki_cuda_compile(architecture, source, constants, count, out));
-    ejki_cuda_tell("cuda_kernel_compiled", "{s:s, s:s, s:f}", "kernel", source->name,
-                   "architecture", architecture, "seconds", ejk_now() - start);
-    ejki_cuda_cache_write(key, version, source->name, out);
+    if (version != missed && ejki_cuda_cache_read(r->key, version, r->source->name, out))
+        return EJK_OK;
+    EJKI_TRY(ejki_cuda_compile(r->architecture, r->source, r->constants, r->count, out));
+    ejki_cuda_tell("cuda_kernel_compiled", "{s:s, s:s, s:f}", "kernel", r->source->name,
+                   "architecture", r->architecture, "seconds", ejk_now() - start);
+    ejki_cuda_cache_write(r->key, version, r->source->name, out);
     if (ejki_cuda_target_get()) ejki_cuda_target_get()->built++;
     return EJK_OK;
 }
 
 /* From the disk if the version of NVRTC is known without loading it, or there is none at all. */
-static ejk_status obtain(const char *architecture, const ejki_cuda_source *source,
-                         const ejki_cuda_constant *constants, int32_t count,
-                         const ejki_cuda_key *key, ejki_cuda_image *out) {
-    const int noted = ejki_cuda_cache_noted();
-    if (noted && ejki_cuda_cache_read(key, noted, source->name, out)) return EJK_OK;
-    const ejk_status status = build(architecture, source, constants, count, key, out);
+static ejk_status obtain(const recipe *r, ejki_cuda_image *out) {
     int unused;
+    const int noted = ejki_cuda_cache_noted();
+    if (noted && ejki_cuda_cache_read(r->key, noted, r->source->name, out)) return EJK_OK;
+    const ejk_status status = build(r, noted, out);
     if (status != EJK_STATUS_UNAVAILABLE || ejki_nvrtc_load(&unused) == EJK_OK) return status;
-    if (ejki_cuda_cache_read(key, 0, source->name, out)) return EJK_OK;
-    return build(architecture, source, constants, count, key, out); /* for its sentence */
+    if (ejki_cuda_cache_read(r->key, 0, r->source->name, out)) return EJK_OK;
+    return ejki_nvrtc_load(&unused); /* for its sentence */
 }
 
 /* ---- Modules ---------------------------------------------------------------------------------------- */
@@ -98,29 +105,26 @@ static void drop(module *gone) {
     free(gone);
 }
 
-static ejk_status make_module(module *m, const char *architecture,
-                              const ejki_cuda_constant *constants, int32_t count) {
+static ejk_status make_module(module *m, const recipe *r) {
     ejki_cuda_image image;
-    EJKI_TRY(obtain(architecture, m->source, constants, count, &m->key, &image));
+    EJKI_TRY(obtain(r, &image));
     const ejk_status status = load(m->device, m->source->name, &image, &m->handle);
     ejki_cuda_image_close(&image);
     return status;
 }
 
 /* Called and answered under the lock, which is given up while the module is made. */
-static ejk_status module_of(int32_t device, const char *architecture,
-                            const ejki_cuda_source *source, const ejki_cuda_constant *constants,
-                            int32_t count, const ejki_cuda_key *key, module **out) {
+static ejk_status module_of(int32_t device, const recipe *r, module **out) {
     module *m = NULL;
-    while ((m = find(device, source, key)) && m->making) pthread_cond_wait(&made, &lock);
+    while ((m = find(device, r->source, r->key)) && m->making) pthread_cond_wait(&made, &lock);
     if (!m) {
         m = calloc(1, sizeof *m);
         if (!m) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a kernel's module");
         *m = (module){
-            .next = modules, .device = device, .source = source, .key = *key, .making = true};
+            .next = modules, .device = device, .source = r->source, .key = *r->key, .making = true};
         modules = m;
         pthread_mutex_unlock(&lock);
-        const ejk_status status = make_module(m, architecture, constants, count);
+        const ejk_status status = make_module(m, r);
         pthread_mutex_lock(&lock);
         m->making = false;
         if (status != EJK_OK) drop(m);
@@ -203,12 +207,11 @@ static ejk_status function_of(module *m, const char *entry, ejki_cuda_function_t
 /* One that stands for all that were only built. */
 static ejki_cuda_function_t built_only = {.device = -1};
 
-static ejk_status build_ahead(ejki_cuda_target *target, const ejki_cuda_source *source,
-                              const ejki_cuda_constant *constants, int32_t count,
-                              const ejki_cuda_key *key, ejki_cuda_function_t **out) {
+static ejk_status build_ahead(ejki_cuda_target *target, const recipe *r,
+                              ejki_cuda_function_t **out) {
     ejki_cuda_image image;
     const int32_t before = target->built;
-    EJKI_TRY(obtain(target->gpu.architecture, source, constants, count, key, &image));
+    EJKI_TRY(obtain(r, &image));
     ejki_cuda_image_close(&image);
     if (target->built == before) target->found++;
     *out = &built_only;
@@ -224,10 +227,11 @@ ejk_status ejki_cuda_function(int32_t device, const ejki_cuda_source *source, co
     if (!source) return ejki_fail(EJK_STATUS_INTERNAL, "no text of kernel %.64s", entry);
     EJKI_TRY(ejki_cuda_gpu(device, &gpu));
     EJKI_TRY(ejki_cuda_key_make(gpu->architecture, source, constants, count, &key));
+    const recipe r = {gpu->architecture, source, constants, count, &key};
     ejki_cuda_target *target = ejki_cuda_target_get();
-    if (target) return build_ahead(target, source, constants, count, &key, out);
+    if (target) return build_ahead(target, &r, out);
     pthread_mutex_lock(&lock);
-    ejk_status status = module_of(device, gpu->architecture, source, constants, count, &key, &m);
+    ejk_status status = module_of(device, &r, &m);
     if (status == EJK_OK) status = function_of(m, entry, out);
     pthread_mutex_unlock(&lock);
     return status;

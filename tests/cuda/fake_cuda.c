@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A driver in place of libcuda for tests without a GPU: devices are memory of the CPU, a launch is counted and
+ * does nothing. It takes what fake_nvrtc.c compiles. FAKE_CUDA_VERSION, FAKE_CUDA_DEVICES and FAKE_CUDA_MEMORY say
+ * what it is.
+ */
+#include "cuda/fake_cuda.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VISIBLE __attribute__((visibility("default")))
+
+enum { OK, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, BAD_IMAGE = 200, NOT_FOUND = 500 };
+enum { MOST_BLOCKS = 64, MOST_DEPTH = 8 };
+
+VISIBLE fake_cuda_counts fake_cuda;
+
+static struct block {
+    void *bytes;
+    size_t size;
+} blocks[MOST_BLOCKS];
+static int contexts[4];
+static _Thread_local void *stack[MOST_DEPTH];
+static _Thread_local int depth;
+
+static long number(const char *name, long otherwise) {
+    const char *text = getenv(name);
+    return text ? strtol(text, NULL, 10) : otherwise;
+}
+
+#define FAKE(name, ...)                                                                            \
+    VISIBLE int name(__VA_ARGS__);                                                                 \
+    int name(__VA_ARGS__)
+
+FAKE(cuInit, unsigned flags) {
+    (void)flags;
+    return number("FAKE_CUDA_DEVICES", 2) ? OK : NO_DEVICE;
+}
+FAKE(cuDriverGetVersion, int *version) {
+    *version = (int)number("FAKE_CUDA_VERSION", 13000);
+    return OK;
+}
+FAKE(cuGetErrorString, int error, const char **text) {
+    *text = error == NO_MEMORY ? "out of memory" : error == BAD_IMAGE ? "bad image" : "fault";
+    return OK;
+}
+FAKE(cuDeviceGetCount, int *count) {
+    *count = (int)number("FAKE_CUDA_DEVICES", 2);
+    return OK;
+}
+FAKE(cuDeviceGet, int *device, int index) {
+    *device = index;
+    return OK;
+}
+FAKE(cuDeviceGetName, char *name, int size, int device) {
+    snprintf(name, (size_t)size, "Fake | GPU %d", device);
+    return OK;
+}
+FAKE(cuDeviceTotalMem_v2, size_t *bytes, int device) {
+    (void)device;
+    *bytes = (size_t)number("FAKE_CUDA_MEMORY", 1 << 24);
+    return OK;
+}
+FAKE(cuDeviceGetAttribute, int *value, int attribute, int device) {
+    (void)device;
+    *value = attribute == 16   ? 132
+             : attribute == 38 ? 50 << 20
+             : attribute == 75 ? 9
+             : attribute == 97 ? 232448
+                               : 0;
+    return OK;
+}
+FAKE(cuDevicePrimaryCtxRetain, void **context, int device) {
+    *context = &contexts[device];
+    fake_cuda.retained++;
+    return OK;
+}
+FAKE(cuCtxGetCurrent, void **context) {
+    *context = depth ? stack[depth - 1] : NULL;
+    return OK;
+}
+FAKE(cuCtxPushCurrent_v2, void *context) {
+    if (depth == MOST_DEPTH) return INVALID;
+    stack[depth++] = context;
+    return OK;
+}
+FAKE(cuCtxPopCurrent_v2, void **context) {
+    if (!depth) return INVALID;
+    *context = stack[--depth];
+    return OK;
+}
+
+/* ---- Kernels: an image is "FAKE", the text and the options ------------------------------------------ */
+
+FAKE(cuModuleLoadData, void **module, const void *image) {
+    if (!depth || strncmp(image, "FAKE", 4) != 0) return BAD_IMAGE;
+    *module = strdup(image);
+    fake_cuda.loaded++;
+    return *module ? OK : NO_MEMORY;
+}
+FAKE(cuModuleGetFunction, void **function, void *module, const char *name) {
+    *function = strstr(module, name);
+    return *function ? OK : NOT_FOUND;
+}
+FAKE(cuFuncGetAttribute, int *value, int attribute, void *function) {
+    (void)function;
+    *value = attribute == 4 ? 40 : attribute == 1 ? 1024 : 0;
+    return OK;
+}
+FAKE(cuFuncSetAttribute, void *function, int attribute, int value) {
+    (void)function;
+    if (attribute == 8) fake_cuda.shared_allowed = value;
+    return OK;
+}
+FAKE(cuLaunchKernel, void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream,
+     void **arguments, void **extra) {
+    (void)extra;
+    if (!depth || !function || !arguments || grid_x * grid_y * grid_z * block_y * block_z == 0)
+        return INVALID;
+    if ((int)shared_bytes > fake_cuda.shared_allowed) return INVALID;
+    fake_cuda.launches++;
+    fake_cuda.grid = grid_x;
+    fake_cuda.block = block_x;
+    fake_cuda.stream = stream;
+    fake_cuda.argument = arguments[0];
+    return OK;
+}
+
+/* ---- Memory ----------------------------------------------------------------------------------------- */
+
+static size_t used(void) {
+    size_t bytes = 0;
+    for (int i = 0; i < MOST_BLOCKS; i++) bytes += blocks[i].size;
+    return bytes;
+}
+FAKE(cuMemGetInfo_v2, size_t *idle, size_t *total) {
+    cuDeviceTotalMem_v2(total, 0);
+    *idle = *total - used();
+    return OK;
+}
+FAKE(cuMemAlloc_v2, unsigned long long *address, size_t bytes) {
+    size_t idle, total;
+    cuMemGetInfo_v2(&idle, &total);
+    if (!depth || bytes > idle) return depth ? NO_MEMORY : INVALID;
+    for (int i = 0; i < MOST_BLOCKS; i++) {
+        if (blocks[i].bytes) continue;
+        blocks[i] = (struct block){aligned_alloc(256, (bytes + 255) / 256 * 256), bytes};
+        *address = (unsigned long long)(uintptr_t)blocks[i].bytes;
+        fake_cuda.allocated++;
+        fake_cuda.live++;
+        return blocks[i].bytes ? OK : NO_MEMORY;
+    }
+    return NO_MEMORY;
+}
+FAKE(cuMemFree_v2, unsigned long long address) {
+    for (int i = 0; i < MOST_BLOCKS; i++) {
+        if (!blocks[i].bytes || (uintptr_t)blocks[i].bytes != address) continue;
+        free(blocks[i].bytes);
+        blocks[i] = (struct block){NULL, 0};
+        fake_cuda.live--;
+        return OK;
+    }
+    return INVALID;
+}
+FAKE(cuMemcpyAsync, unsigned long long target, unsigned long long source, size_t bytes,
+     void *stream) {
+    (void)stream;
+    if (!depth) return INVALID;
+    memcpy((void *)(uintptr_t)target, (const void *)(uintptr_t)source, bytes);
+    return OK;
+}
+FAKE(cuStreamSynchronize, void *stream) {
+    fake_cuda.stream = stream;
+    fake_cuda.waits++;
+    return depth ? OK : INVALID;
+}

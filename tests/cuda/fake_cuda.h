@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the driver of the tests saw: its variable fake_cuda, found by dlsym(). */
+#ifndef TESTS_CUDA_FAKE_CUDA_H
+#define TESTS_CUDA_FAKE_CUDA_H
+
+typedef struct fake_cuda_counts {
+    int retained, loaded, launches, allocated, live, waits;
+    int shared_allowed;
+    unsigned grid, block; /* of the last launch */
+    void *stream;
+    const void *argument;
+} fake_cuda_counts;
+
+#endif
