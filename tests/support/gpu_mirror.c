@@ -28,7 +28,8 @@ static void copy(void *to, bool to_gpu, const void *from, bool from_gpu, size_t 
 void gpu_mirror_create(struct gpu_mirror *m, size_t size) {
     void *memory;
     need(ejk_device_allocate(0, size, &memory));
-    *m = (struct gpu_mirror){.memory = memory, .size = size};
+    *m = (struct gpu_mirror){
+        .memory = memory, .size = size, .exact = getenv("EJK_TEST_EXACT") != NULL};
 }
 
 void gpu_mirror_destroy(struct gpu_mirror *m) {
@@ -36,6 +37,7 @@ void gpu_mirror_destroy(struct gpu_mirror *m) {
 }
 
 void gpu_mirror_reset(struct gpu_mirror *m) {
+    for (int i = 0; i < m->count; i++) need(ejk_device_free(0, m->buffers[i].own));
     m->used = 0;
     m->count = 0;
 }
@@ -53,6 +55,16 @@ static unsigned char *take(struct gpu_mirror *m, size_t bytes) {
 void gpu_mirror_add(struct gpu_mirror *m, struct guarded *host, size_t alignment) {
     if (!host->pages) return;
     if (m->count == GPU_MIRROR_BUFFERS) abort();
+    m->buffers[m->count].own = NULL;
+    if (m->exact && alignment > 1 && host->size > 0) {
+        need(ejk_device_allocate(0, host->size, &m->buffers[m->count].own));
+        copy(m->buffers[m->count].own, true, host->data, false, host->size);
+        m->buffers[m->count].host = host;
+        m->buffers[m->count].pages =
+            (unsigned char *)m->buffers[m->count].own - (host->data - host->pages);
+        m->count++;
+        return;
+    }
     const size_t offset = (size_t)(host->data - host->pages) % alignment;
     unsigned char *pages = take(m, host->mapped + alignment) + (alignment - offset) % alignment;
     copy(pages, true, host->pages, false, host->mapped);
@@ -101,20 +113,28 @@ bool gpu_mirror_workspace_intact(struct gpu_mirror *m, const void *workspace, si
     return intact;
 }
 
-static const unsigned char *pages_of(const struct gpu_mirror *m, const struct guarded *host) {
-    for (int i = 0; i < m->count; i++)
-        if (m->buffers[i].host == host) return m->buffers[i].pages;
-    return NULL;
+static int find(const struct gpu_mirror *m, const struct guarded *host) {
+    int i = 0;
+    while (i < m->count && m->buffers[i].host != host) i++;
+    if (i == m->count) abort();
+    return i;
 }
 
 void gpu_mirror_fetch(struct gpu_mirror *m, struct guarded *host) {
-    if (host->pages) copy(host->pages, false, pages_of(m, host), true, host->mapped);
+    if (!host->pages) return;
+    const int i = find(m, host);
+    if (m->buffers[i].own)
+        copy(host->data, false, m->buffers[i].own, true, host->size);
+    else
+        copy(host->pages, false, m->buffers[i].pages, true, host->mapped);
 }
 
 bool gpu_mirror_same(struct gpu_mirror *m, const struct guarded *host) {
     if (!host->pages) return true;
+    const int i = find(m, host);
+    if (m->buffers[i].own) return true;
     unsigned char *room = filled(host->mapped);
-    copy(room, false, pages_of(m, host), true, host->mapped);
+    copy(room, false, m->buffers[i].pages, true, host->mapped);
     const bool same = memcmp(room, host->pages, host->mapped) == 0;
     free(room);
     return same;

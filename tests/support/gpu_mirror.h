@@ -20,11 +20,14 @@ struct gpu_mirror {
     struct {
         struct guarded *host;
         unsigned char *pages; /* on the GPU */
+        void *own;            /* memory of its own, NULL = a part of `memory` */
     } buffers[GPU_MIRROR_BUFFERS];
     int count;
+    bool
+        exact; /* each buffer in memory of its own, without surroundings, for a checker of memory */
 };
 
-/* Exits the process if the GPU has no memory. */
+/* Exits the process if the GPU has no memory. EJK_TEST_EXACT in the environment asks for `exact`. */
 void gpu_mirror_create(struct gpu_mirror *m, size_t size);
 void gpu_mirror_destroy(struct gpu_mirror *m);
 
