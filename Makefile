@@ -4,7 +4,7 @@
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 
-.PHONY: all demo check check-long check-properties check-asan check-tsan check-valgrind fuzz docs lint install clean
+.PHONY: all demo check check-gpu check-long check-properties check-asan check-tsan check-valgrind fuzz docs lint install portable clean
 
 all:
 	@tools/setup.sh build
@@ -23,6 +23,13 @@ check:
 	@cmake --preset check >/dev/null
 	@cmake --build build --target all tests
 	@tools/check.sh build
+
+# What needs a GPU, and says that it was skipped where there is none; `make check` has these tests too.
+check-gpu:
+	@tools/setup.sh check
+	@cmake --preset check >/dev/null
+	@cmake --build build --target all tests
+	@tools/check.sh build -L gpu
 
 # valgrind shows a processor of its own, which is not the one that the test of the device finds elsewhere; and
 # a forked child has to leave its parent's SQLite handle alone, which valgrind counts as a leak.
@@ -61,6 +68,14 @@ lint:
 
 install: all
 	@cmake --install build --prefix $(PREFIX)
+
+# Command, library, tests of GPUs and the libraries they need in one folder, build/portable/ejkernel, for machines
+# with a GPU and without a package registry.
+portable:
+	@tools/setup.sh check
+	@cmake --preset portable >/dev/null
+	@cmake --build build/portable --target ejk tests_gpu
+	@tools/portable.sh build/portable build/portable/ejkernel
 
 clean:
 	@rm -rf build

@@ -20,6 +20,7 @@ int bench_command(int count, char **words);
 int tune_command(int count, char **words);
 int cache_command(int count, char **words);
 int explain_command(int count, char **words);
+int prebuild_command(int count, char **words);
 int labels_command(int count, char **words);
 int mask_info_command(int count, char **words);
 int mask_command(int count, char **words);

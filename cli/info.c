@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ejk info`: the library, the machine, an operation, the registry. */
 #include "cli.h"
+#include "gpu.h"
 #include "machine.h"
 #include "options.h"
 #include "table.h"
@@ -37,6 +38,7 @@ static bool print_machine(void) {
               machine_bytes(cpu->l3_bytes, l3), (long long)cpu->line_bytes);
     table_add(&table, "fingerprint");
     table_add(&table, "%s", ejk_device_fingerprint());
+    gpu_rows(&table);
     if (ejk_isa_environment() != EJK_OK) {
         table_add(&table, "ignored");
         table_add(&table, "%s", ejk_last_error());
@@ -62,13 +64,21 @@ static const char *dtype_of(const ejk_implementation *entry) {
     return entry->dtype == EJK_DTYPE_UNSET ? "any" : ejk_dtype_name(entry->dtype);
 }
 
+/* True if this machine has what the entry runs on. */
+static bool available(const ejk_implementation *entry) {
+    int32_t count;
+    if (entry->platform == EJK_PLATFORM_CUDA && entry->backend == EJK_BACKEND_GPU)
+        return ejk_device_count(&count) == EJK_OK;
+    return ejk_cpu()->tiers[entry->isa];
+}
+
 static json_t *entry_json(const ejk_implementation *entry) {
     return json_pack(
         "{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:b, s:o}", "algorithm", entry->algorithm, "name",
         entry->name, "platform", ejk_platform_name(entry->platform), "backend",
         ejk_backend_name(entry->backend), "isa", ejk_isa_name(entry->isa), "dtype", dtype_of(entry),
         "priority", (int)entry->priority, "version", (int)entry->version, "available",
-        (int)ejk_cpu()->tiers[entry->isa], "parameters", parameters_json(entry));
+        (int)available(entry), "parameters", parameters_json(entry));
 }
 
 /* Entries of one algorithm, or of all if it is NULL. */
@@ -102,7 +112,7 @@ static bool print_registry(const ejk_registry *registry, const char *algorithm) 
         table_add(&table, "%s", dtype_of(entry));
         table_add(&table, "%d", (int)entry->priority);
         table_add(&table, "%d", (int)entry->version);
-        table_add(&table, "%s", yes_no(ejk_cpu()->tiers[entry->isa]));
+        table_add(&table, "%s", yes_no(available(entry)));
     }
     return table_print(&table, 0);
 }
@@ -203,7 +213,10 @@ static bool answer(const info_options *wish, ejk_context *catalogue) {
     if (wish->kernels)
         return wish->json ? print_json(registry_json(registry, NULL))
                           : print_registry(registry, NULL);
-    return wish->json ? print_json(machine_json()) : print_machine();
+    if (!wish->json) return print_machine();
+    json_t *machine = machine_json();
+    json_object_set_new(machine, "cuda", gpu_json());
+    return print_json(machine);
 }
 
 int info_command(int count, char **words) {

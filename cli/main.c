@@ -15,6 +15,7 @@ static const struct {
     {"tune", "find the fastest configuration of a call, and keep it", tune_command},
     {"cache", "show and change the configurations that are kept", cache_command},
     {"explain", "say which configuration a call gets, and why", explain_command},
+    {"prebuild", "compile kernels for GPUs before they are needed", prebuild_command},
     {"labels", "find calls in HLO or StableHLO text", labels_command},
     {"mask-info", "process masks for block-sparse attention, JSON in and out", mask_info_command},
     {"mask", "draw a mask: elements, blocks, the order of visits", mask_command},
@@ -41,8 +42,8 @@ static int dispatch(int count, char **words) {
     }
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(words[1], commands[i].name) == 0) return commands[i].run(count - 2, words + 2);
-    complain("'%s' is no command, expected info, run, bench, tune, cache, explain, labels, "
-             "mask or mask-info",
+    complain("'%s' is no command, expected info, run, bench, tune, cache, explain, prebuild, "
+             "labels, mask or mask-info",
              words[1]);
     return FAILED;
 }

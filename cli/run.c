@@ -2,13 +2,14 @@
 /* `ejk run`: one call of any operation on tensors from files. */
 #include "call.h"
 #include "compare.h"
+#include "gpu.h"
 #include "options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 typedef struct run_options {
-    const char *output, *expect, *isa, *platform, *config;
+    const char *output, *expect, *isa, *platform, *config, *device;
     double tolerance; /* 0 = that of the result's element type */
     int32_t threads;
     bool json, help;
@@ -19,6 +20,7 @@ typedef struct op_run {
     const run_options *wish;
     op_call call;
     const char **files; /* by index of the field */
+    gpu_call gpu;
     ejk_context *context;
     ejk_plan *plan;
     ejk_owned_tensor expected;
@@ -77,6 +79,7 @@ static bool declare_outputs(op_run *run) {
     ejk_dtype number = first && ejk_tensor_present(first) ? first->dtype : EJK_DTYPE_F32;
     for (int32_t i = 0; i < kernel->args->count; i++)
         if (is_wanted(run, i) && !call_declare(&run->call, i, &axes, number)) return false;
+    gpu_place(&run->gpu, &run->call);
     return true;
 }
 
@@ -88,9 +91,9 @@ static bool allocate_outputs(op_run *run) {
         ejk_owned_tensor *memory = &run->call.owned[i];
         if (!succeeded(ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape, memory)))
             return false;
-        tensor->data = memory->tensor.data;
+        if (run->gpu.device < 0) tensor->data = memory->tensor.data;
     }
-    return true;
+    return gpu_allocate(&run->gpu, &run->call);
 }
 
 static bool write_outputs(const op_run *run) {
@@ -107,11 +110,13 @@ static bool write_outputs(const op_run *run) {
 static bool execute(op_run *run) {
     for (int i = 0; i < 2; i++) {
         double start = ejk_now();
-        if (!succeeded(ejk_plan_execute(run->plan, run->call.args, NULL, 0))) return false;
+        if (!succeeded(ejk_plan_execute(run->plan, run->call.args, NULL, 0)) ||
+            !gpu_wait(&run->gpu))
+            return false;
         run->seconds = ejk_now() - start;
         if (run->seconds > 1) break;
     }
-    return true;
+    return gpu_fetch(&run->gpu, &run->call);
 }
 
 static double tolerance_of(const op_run *run) {
@@ -132,8 +137,7 @@ static bool compare_output(op_run *run) {
     if (!run->wish->expect) return true;
     int32_t output = call_first_output(run->call.kernel);
     return succeeded(ejk_tensor_load(run->wish->expect, &run->expected)) &&
-           compare(call_tensor(run->call.kernel, run->call.args, output), &run->expected.tensor,
-                   &run->difference);
+           compare(&run->call.owned[output].tensor, &run->expected.tensor, &run->difference);
 }
 
 static bool compute(op_run *run) {
@@ -142,6 +146,7 @@ static bool compute(op_run *run) {
     return call_set_config(&run->call, wish->config) &&
            call_set_platform(run->call.kernel, run->call.args, wish->platform) &&
            succeeded(ejk_context_create(&options, &run->context)) && load_inputs(run) &&
+           gpu_open(wish->device, &run->call, &run->gpu) && gpu_send(&run->gpu, &run->call) &&
            declare_outputs(run) && call_plan(&run->call, run->context, &run->plan) &&
            allocate_outputs(run) && execute(run) && compare_output(run) && write_outputs(run);
 }
@@ -189,8 +194,11 @@ static json_t *report_json(const op_run *run) {
 
 static void print_report(const op_run *run) {
     const ejk_implementation *chosen = ejk_plan_implementation(run->plan);
-    printf("%s by %s, threads %d: %.4g ms", run->call.kernel->op_id, chosen->name,
-           (int)ejk_plan_workers(run->plan), run->seconds * 1e3);
+    printf("%s by %s, ", run->call.kernel->op_id, chosen->name);
+    if (run->gpu.device < 0)
+        printf("threads %d: %.4g ms", (int)ejk_plan_workers(run->plan), run->seconds * 1e3);
+    else
+        printf("cuda:%d: %.4g ms", (int)run->gpu.device, run->seconds * 1e3);
     double flops = ejk_plan_cost(run->plan).flops;
     if (flops > 0 && run->seconds > 0) printf(", %.4g GFLOP/s", flops / run->seconds * 1e-9);
     putchar('\n');
@@ -235,7 +243,7 @@ static int print_help(const ejk_kernel *kernel, const option *own) {
 
 static int run_operation(const ejk_kernel *kernel, int count, char **words, const option *own,
                          const run_options *wish) {
-    op_run run = {.wish = wish};
+    op_run run = {.wish = wish, .gpu = {.device = -1}};
     int status = FAILED;
     if (!call_open(kernel, &run.call)) return FAILED;
     run.files = calloc((size_t)kernel->args->count, sizeof *run.files);
@@ -249,6 +257,7 @@ static int run_operation(const ejk_kernel *kernel, int count, char **words, cons
     }
     ejk_plan_destroy(run.plan);
     ejk_context_destroy(run.context);
+    gpu_close(&run.gpu, &run.call);
     ejk_owned_tensor_close(&run.expected);
     free(run.files);
     call_close(&run.call);
@@ -264,7 +273,8 @@ int run_command(int count, char **words) {
          "largest relative error (Frobenius) for --expect; 1e-5, for float64 1e-10"},
         {"threads", OPTION_COUNT, &wish.threads, "N",
          "threads; default EJKERNEL_NUM_THREADS or all"},
-        {"platform", OPTION_TEXT, &wish.platform, "NAME", "auto, simd or reference"},
+        {"device", OPTION_TEXT, &wish.device, "NAME", "where to run: cpu, cuda or cuda:N"},
+        {"platform", OPTION_TEXT, &wish.platform, "NAME", "auto, simd, reference or cuda"},
         {"isa", OPTION_TEXT, &wish.isa, "TIER", "highest instruction-set tier, as avx2"},
         {"config", OPTION_TEXT, &wish.config, "JSON", "explicit configuration of the operation"},
         {"json", OPTION_ALONE, &wish.json, "", "report as JSON"},

@@ -24,6 +24,13 @@ if(EJK_SANITIZE)
   add_link_options(-fsanitize=${EJK_SANITIZE})
 endif()
 
+# RPATH rather than RUNPATH: it holds for the libraries of libraries too.
+if(EJK_PORTABLE)
+  set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+  set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
+  add_link_options(LINKER:--disable-new-dtags)
+endif()
+
 # Exactly the flags of each tier; each list includes the tier below.
 set(EJK_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
 set(EJK_ISA_FLAGS_avx512 ${EJK_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd

@@ -235,10 +235,12 @@ static void views_are_checked(void **state) {
             object.query = (ejk_tensor){0});
     REFUSES(INVALID_ARGUMENT, "out: missing, expected a tensor [B,T,Hq,D] query",
             object.out = (ejk_tensor){0});
-    REFUSES(INVALID_ARGUMENT, "key: lies on cuda:1, but query on the CPU; expected all",
+    REFUSES(INVALID_ARGUMENT,
+            "key: lies on cuda:1, but query on the CPU; expected all "
+            "tensors of a call in one place",
             object.key.device_type = EJK_DEVICE_CUDA;
             object.key.device_index = 1);
-    REFUSES(UNAVAILABLE, "key: lies on device type 10, expected 0, the CPU, or 2",
+    REFUSES(UNAVAILABLE, "key: lies on device type 10, expected 0, the CPU, or 2, a CUDA device",
             object.key.device_type = 10);
     REFUSES(INVALID_LAYOUT, "key: axis 3, the last, has stride 2, expected 1",
             object.key.strides[3] = 2);

@@ -35,6 +35,20 @@
     } while (0)
 #define IN_CHILD(check) assert_true(holds_in_child(check, NULL))
 
+/* A file beside the program. */
+static inline const char *beside(const char *name) {
+    static char paths[2][512];
+    static int next;
+    char *path = paths[next++ % 2];
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof paths[0] - 64);
+    if (length < 0) abort();
+    path[length] = '\0';
+    snprintf(strrchr(path, '/') + 1, 64, "%s", name);
+    return path;
+}
+#define FAKE_CUDA  beside("libfake_cuda.so")
+#define FAKE_NVRTC beside("libfake_nvrtc.so")
+
 /* The fakes, and a cache and a count of compilations in the test's folder. */
 static inline void use_fakes(void) {
     setenv("EJKERNEL_CUDA_LIBRARY", FAKE_CUDA, 1);

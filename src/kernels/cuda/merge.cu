@@ -73,7 +73,8 @@ __device__ static void add_parts(const merge_arguments &a, const part_element *p
         float w[AHEAD];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
-            w[k] = n + k < a.parts ? weight(lse[(n + k) * a.lse_n], s.largest) / s.total : 0;
+            w[k] = n + k < a.parts ? weight(lse[(n + k) * a.lse_n], s.largest) : 0;
+            if (w[k] != 0) w[k] /= s.total; /* which is 0 where nothing was seen */
             if (w[k] != 0) values[k] = *(const part_run *)(part + (n + k) * a.part_n);
         }
 #pragma unroll

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The command and GPUs, without one: a driver and a compiler of the tests stand in. Usage: as test_cli.py."""
+import array
+import json
+import os
+import struct
+import sys
+import tempfile
+import unittest
+
+from command import EJK, ejk, parsed
+
+FAKES = os.path.join(os.path.dirname(os.path.abspath(EJK)), "tests")
+MERGE = "attention_merge:N=3,B=1,T=2,Hq=2,Dv=8"
+
+
+def write_npy(path, count, shape):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}"
+    header += " " * (63 - (len(header) + 10) % 64) + "\n"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+        file.write(array.array("f", [0.5] * count).tobytes())
+
+
+class WithFakes(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.set("EJKERNEL_CUDA_CACHE", self.path("kernels"))
+        self.set("EJKERNEL_NVRTC_LIBRARY", os.path.join(FAKES, "libfake_nvrtc.so"))
+        self.set("EJKERNEL_CUDA_LIBRARY", os.path.join(FAKES, "libfake_cuda.so"))
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def set(self, name, value):
+        old = os.environ.get(name)
+        os.environ[name] = value
+        self.addCleanup(lambda: os.environ.update({name: old}) if old is not None else os.environ.pop(name))
+
+    def without_a_driver(self):
+        self.set("EJKERNEL_CUDA_LIBRARY", self.path("nothing.so"))
+
+    def fails(self, words, *arguments):
+        self.assertIn(words, ejk(*arguments, status=2).stderr)
+
+    def test_info_shows_gpus(self):
+        text = ejk("info").stdout
+        for words in ("cuda:1", "Fake   GPU 1 (sm_90a, 132 SMs), 16 MiB, L2 50 MiB", "driver 13.0",
+                      "NVRTC 13.0", f"0 cached in {self.path('kernels')}, 0 of 256 MiB"):
+            self.assertIn(words, text)
+        cuda = parsed("info")["cuda"]
+        self.assertEqual([d["name"] for d in cuda["devices"]], ["Fake   GPU 0", "Fake   GPU 1"])
+        self.assertIsNone(cuda["unavailable"])
+        self.assertEqual((cuda["driver"], cuda["nvrtc"], cuda["cache"]["kernels"]), (13000, 13000, 0))
+        kernels = {k["name"]: k["available"] for k in parsed("info", "--op", "attention_merge")["implementations"]}
+        self.assertTrue(kernels["bf16/cuda"])
+
+    def test_info_says_why_there_is_none(self):
+        self.without_a_driver()
+        self.assertIn("none: no GPU: NVIDIA's driver cannot be loaded", ejk("info").stdout)
+        cuda = parsed("info")["cuda"]
+        self.assertEqual((cuda["devices"], cuda["driver"]), ([], 0))
+        self.assertIn("no GPU", cuda["unavailable"])
+        kernels = {k["name"]: k["available"] for k in parsed("info", "--op", "attention_merge")["implementations"]}
+        self.assertFalse(kernels["bf16/cuda"])
+        self.assertTrue(kernels["f32/reference"])
+
+    def run_words(self, device):
+        write_npy(self.path("part.npy"), 96, (3, 1, 2, 2, 8))
+        write_npy(self.path("lse.npy"), 12, (3, 1, 2, 2))
+        return ("run", "attention_merge", "--partial-out", self.path("part.npy"), "--partial-lse", self.path("lse.npy"),
+                "--output", self.path("out.npy"), "--device", device)
+
+    def test_run_moves_tensors(self):
+        answer = parsed(*self.run_words("cuda:1"))
+        self.assertEqual(answer["plan"]["device"], "cuda:1")
+        self.assertEqual(answer["plan"]["implementation"], "f32/cuda")
+        self.assertTrue(os.path.exists(self.path("out.npy")))
+        self.assertIn("by f32/cuda, cuda:0", ejk(*self.run_words("cuda")).stdout)
+        self.assertEqual(parsed(*self.run_words("cpu"))["plan"]["backend"], "cpu")
+        self.assertEqual(parsed("info")["cuda"]["cache"]["kernels"], 2)
+
+    def test_run_refuses_devices(self):
+        self.fails("--device is 'gpu', expected cpu, cuda or cuda:N", *self.run_words("gpu"))
+        self.fails("--device is 'cuda:'", *self.run_words("cuda:"))
+        self.fails("device is 2, expected 0 to 1", *self.run_words("cuda:2"))
+        self.fails("on platform simd", *self.run_words("cuda"), "--platform", "simd")
+        self.without_a_driver()
+        self.fails("no GPU: NVIDIA's driver cannot be loaded", *self.run_words("cuda"))
+
+    def test_prebuild_needs_no_gpu(self):
+        self.without_a_driver()
+        with open(self.path("calls"), "w") as file:
+            file.write(f"# two\n{MERGE}\n{MERGE},dtype=bf16\n")
+        first = parsed("prebuild", "--device-arch", "sm_90a", "--shapes", self.path("calls"))
+        self.assertEqual((first["compiled"], first["found"], first["kernels"]), (4, 0, 4))
+        self.assertEqual(len(first["calls"]), 2)
+        again = ejk("prebuild", MERGE, "--device-arch", "sm_90a").stdout
+        self.assertIn("dtype=float32: 0 compiled, 2 found", again)
+        self.assertIn(f"0 kernels for sm_90a compiled, 2 found; 4 in {self.path('kernels')}", again)
+        self.fails("architecture is 'sm_1', expected one of", "prebuild", MERGE, "--device-arch", "sm_1")
+        self.fails("--device-arch is missing, as sm_90a: no GPU", "prebuild", MERGE)
+        self.fails("prebuild needs calls", "prebuild", "--device-arch", "sm_90a")
+        self.fails("attention_weights", "prebuild", "attention:B=1,T=2,Hq=2,D=8,dtype=f32,with=attention_weights", "--device-arch", "sm_90a")
+        self.assertIn("usage: ejk prebuild", ejk("prebuild", "--help").stdout)
+
+    def test_prebuild_takes_the_first_gpu(self):
+        answer = parsed("prebuild", MERGE)
+        self.assertEqual((answer["architecture"], answer["compiled"]), ("sm_90a", 2))
+        self.set("EJKERNEL_NVRTC_LIBRARY", self.path("nothing.so"))
+        self.fails("NVRTC cannot be loaded from EJKERNEL_NVRTC_LIBRARY", "prebuild", MERGE + ",dtype=f16")
+
+
+if __name__ == "__main__":
+    if not os.path.exists(os.path.join(FAKES, "libfake_cuda.so")):
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,46 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Packs the command, the library, the tests of GPUs and the shared libraries they need into one folder that may be
+# carried anywhere: `bin/ejk`, and `run.sh` for the tests. The build has run paths of its own (-DEJK_PORTABLE=ON).
+# Usage: portable.sh <build folder> <folder to make>
+set -eu
+build=$(cd "$1" && pwd)
+folder=$2
+most=$((64 * 1024 * 1024))
+
+rm -rf "$folder"
+mkdir -p "$folder/bin" "$folder/lib"
+cp "$build/ejk" "$build"/tests/test_* "$folder/bin/"
+cp "$build"/tests/libfake_*.so "$folder/bin/"
+cp -P "$build"/libejkernel.so* "$folder/lib/"
+
+# The C library belongs to the system, as its loader does.
+ldd "$folder"/bin/ejk "$folder"/bin/test_* "$build/libejkernel.so" |
+    awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+    grep -vE '/(libc|libm|libdl|libpthread|librt)\.so\.[0-9]+$|/libejkernel\.so' |
+    while read -r library; do cp -L "$library" "$folder/lib/"; done
+strip --strip-unneeded "$folder"/bin/* "$folder"/lib/*.so*
+
+cat >"$folder/run.sh" <<'EOF'
+#!/bin/sh
+# Runs the tests, or those named. One that could not run here is skipped. Fails if one fails.
+here=$(cd "$(dirname "$0")" && pwd)
+status=0
+[ $# -gt 0 ] || set -- $(cd "$here/bin" && ls -d test_*)
+for name in "$@"; do
+    "$here/bin/$name" && answer=0 || answer=$?
+    case $answer in
+    0) echo "$name: passed" ;;
+    77) echo "$name: skipped" ;;
+    *) echo "$name: failed ($answer)"; status=1 ;;
+    esac
+done
+exit $status
+EOF
+chmod +x "$folder/run.sh"
+bytes=$(du -sb "$folder" | cut -f1)
+if [ "$bytes" -gt "$most" ]; then
+    echo "$folder has $bytes bytes, at most $most are allowed"
+    exit 1
+fi
+echo "$folder: $bytes bytes"
