@@ -25,9 +25,37 @@ static const char *const architectures[] = {"sm_80", "sm_90a"};
 
 #define ALL_OPTIONS " BIAS=1 MASK=1 SEGMENTS=1 SOFT_CAP=1 DROPOUT=1"
 
+/* clang-format off */
 static const struct row rows[] = {
-#include "gpu/compile_rows.inc"
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=1", {96, 176}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=1", {32, 32}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=1", {32, 32}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=1 FOLDED=1", {32, 32}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=1 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=1", {32, 32}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=0" ALL_OPTIONS, {464, 448}},
+    {"forward_mma.cu", "ELEMENT=2 HEAD_DIM=80 VALUE_DIM=80 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=0" ALL_OPTIONS, {96, 96}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1", {160, 128}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1", {80, 96}},
+    {"backward_mma.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1", {32, 32}},
+    {"backward_mma.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1", {32, 32}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 BLOCK=32 STAGES=1 FOLDED=1 D_QUERY=1", {144, 128}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 BLOCK=32 STAGES=1 FOLDED=1 D_KEY=1", {32, 144}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=0 D_QUERY=1" ALL_OPTIONS, {32, 32}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=0 D_KEY=1 D_VALUE=1" ALL_OPTIONS, {32, 32}},
+    {"forward_plain.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 ROWS=4", {32, 32}},
+    {"forward_plain.cu", "ELEMENT=0 HEAD_DIM=128 VALUE_DIM=128 ROWS=4", {48, 64}},
+    {"forward_plain.cu", "ELEMENT=0 HEAD_DIM=576 VALUE_DIM=576 ROWS=2", {48, 32}},
+    {"forward_plain.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 ROWS=4" ALL_OPTIONS, {32, 32}},
+    {"backward_plain.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 ROWS=4", {32, 144}},
+    {"backward_plain.cu", "ELEMENT=0 HEAD_DIM=576 VALUE_DIM=576 ROWS=2", {80, 96}},
+    {"backward_plain.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 ROWS=4" ALL_OPTIONS, {96, 96}},
+    {"backward_bias.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 ROWS=4 BIAS=1 ALL_QUERIES=0", {96, 96}},
+    {"backward_bias.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 ROWS=4 BIAS=1 ALL_QUERIES=1", {96, 96}},
+    {"backward_rows.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128", {96, 96}},
+    {"combine.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128", {96, 96}},
+    {"combine.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 DROPOUT=1", {96, 96}},
 };
+/* clang-format on */
 
 static int constants_of(char *text, ejki_cuda_constant *list) {
     int count = 0;

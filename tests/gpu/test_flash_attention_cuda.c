@@ -7,7 +7,7 @@
  *   packed     packed sequences near the reference (forward; gradients of them are among the cases)
  *
  * EJK_TEST_SEED and EJK_TEST_CASES choose the cases, EJK_TEST_FILTER implementations by a part of "algorithm name".
- * Nearly every case is compiled anew, so EJK_TEST_PROCESSES share the cases; after EJK_TEST_SECONDS none is begun.
+ * Nearly every case is compiled anew, so EJK_TEST_PROCESSES, one for each CPU, share the cases; after EJK_TEST_SECONDS, 120, none is begun.
  * Under EJK_TEST_EXACT each tensor has memory of its own on the GPU, for compute-sanitizer; the canaries are left out.
  * Answers 77 where there is no GPU.
  */
@@ -499,10 +499,10 @@ static int report(const struct counts *all, int processes) {
 
 int main(void) {
     if (!has_gpu()) return SKIPPED;
-    int processes = (int)number_from("EJK_TEST_PROCESSES", 4);
+    int processes = (int)number_from("EJK_TEST_PROCESSES", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
     if (processes > MOST_PROCESSES) processes = MOST_PROCESSES;
     const uint64_t cases = number_from("EJK_TEST_CASES", 400);
-    const time_t end = time(NULL) + (time_t)number_from("EJK_TEST_SECONDS", 600);
+    const time_t end = time(NULL) + (time_t)number_from("EJK_TEST_SECONDS", 120);
     struct counts *all = mmap(NULL, sizeof *all * (size_t)processes, PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED) return EXIT_FAILURE;
