@@ -30,6 +30,7 @@ static bool too_large(const ejki_flash_vjp_problem *v, const tiling *t) {
 /* ---- Bias: one kernel for all -------------------------------------------------------------------------- */
 
 enum { PLAIN_WARPS = 4, PLAIN_THREADS = 128, PLAIN_STEP = 32, PLAIN_CHUNK = 64 };
+enum { MOST_COLUMNS = 65535 }; /* of a grid */
 
 static int64_t plain_rows(const ejki_flash_problem *p) {
     return ejki_max(p->head_dim, p->value_dim) > 256 ? 2 : 4;
@@ -60,7 +61,9 @@ static int64_t bias_blocks(const ejki_flash_vjp_problem *v) {
 static ejk_status prepare_rest(const ejki_flash_vjp_problem *v, const tiling *t,
                                ejk_launch *launch) {
     const ejki_flash_problem *p = &v->forward;
-    if (too_large(v, t) || bias_blocks(v) > INT32_MAX || p->keys > 65535 * (int64_t)PLAIN_STEP)
+    const bool wide = v->wants_bias &&
+                      (bias_blocks(v) > INT32_MAX || ejki_cdiv(p->keys, PLAIN_STEP) > MOST_COLUMNS);
+    if (too_large(v, t) || wide)
         return ejki_fail(
             EJK_STATUS_OVERFLOW,
             "gradients of %lld keys and %lld queries are more than a GPU's grid can count",
@@ -146,8 +149,7 @@ static ejk_status run_all(const ejk_run *run, const tiling *t) {
                        plain_bytes(p), &problem));
     if (!v->wants_sinks) return EJK_OK;
     const int64_t heads = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
-    return begin(run, SINKS, p->query_heads > 0 ? heads * p->sink_count : p->sink_count, 1, 256, 0,
-                 &problem);
+    return begin(run, SINKS, heads * p->sink_count, 1, 256, 0, &problem);
 }
 
 /* ---- Plain --------------------------------------------------------------------------------------------- */
