@@ -36,7 +36,7 @@ static char *folder(void) {
         if (slash)
             *slash = '\0';
         else
-            strcpy(root, ".");
+            memcpy(root, ".", 2);
     }
     char *path = root ? ejki_compose("%s/cuda", root) : NULL;
     free(root);
