@@ -20,6 +20,10 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
     return ejki_max(low, ejki_min(value, high));
 }
 
+static bool on_gpu(const ejk_invocation *invocation) {
+    return invocation->implementation && invocation->implementation->backend == EJK_BACKEND_GPU;
+}
+
 static int64_t cache_bytes(void) {
     return ejk_cpu()->l2_bytes > 0 ? ejk_cpu()->l2_bytes : 1 << 20;
 }
@@ -66,6 +70,10 @@ static void set_amx_blocks(const ejk_invocation *invocation, int64_t cache,
 void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     const ejki_flash_problem *p = invocation->problem;
     ejk_fwd_params *params = &((ejk_flash_attention_config *)config)->fwd_params;
+    if (on_gpu(invocation)) {
+        ejki_flash_gpu_heuristic_cfg(invocation, params);
+        return;
+    }
     const int64_t cache = cache_bytes(), row = row_bytes(p);
     const int64_t kv_heads = clamp(p->kv_heads, 1, 1 << 20);
     const int64_t heads = ejki_max(1, p->batch * p->kv_heads);
@@ -109,6 +117,10 @@ static void set_amx_vjp_blocks(const ejki_flash_problem *p, int64_t cache, ejk_b
 void ejki_flash_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)invocation->problem)->forward;
     ejk_bwd_params *params = &((ejk_flash_attention_config *)config)->bwd_params;
+    if (on_gpu(invocation)) {
+        ejki_flash_gpu_vjp_heuristic_cfg(params);
+        return;
+    }
     const int64_t cache = cache_bytes(), row = row_bytes(p);
     const int64_t rows = clamp(cache / 8 / row / 12 * 12, 24, 96);
     const int64_t heads = clamp(p->batch * p->kv_heads, 1, 8);
@@ -172,6 +184,8 @@ ejk_status ejki_flash_candidate_cfgs(const ejk_invocation *invocation, void *con
                                      int32_t capacity, int32_t *count) {
 #define PLACE(field) offsetof(ejk_flash_attention_config, fwd_params.field)
     const ejki_flash_problem *p = invocation->problem;
+    if (on_gpu(invocation))
+        return ejki_flash_gpu_candidate_cfgs(invocation, configs, capacity, count);
     const range ranges[] = {
         {"q_blocksize", PLACE(q_blocksize), p->queries * p->group},
         {"kv_blocksize", PLACE(kv_blocksize), whole(p->keys)},
@@ -186,6 +200,8 @@ ejk_status ejki_flash_vjp_candidate_cfgs(const ejk_invocation *invocation, void 
                                          int32_t capacity, int32_t *count) {
 #define PLACE(field) offsetof(ejk_flash_attention_config, bwd_params.field)
     const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)invocation->problem)->forward;
+    if (on_gpu(invocation))
+        return ejki_flash_gpu_vjp_candidate_cfgs(invocation, configs, capacity, count);
     const range ranges[] = {
         {"q_blocksize", PLACE(q_blocksize), ejki_min(512, p->queries * p->group)},
         {"kv_blocksize", PLACE(kv_blocksize), ejki_min(512, whole(p->keys))},

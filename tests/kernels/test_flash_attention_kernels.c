@@ -283,7 +283,7 @@ static void try_implementation(struct trial *t) {
 /* True if the implementation takes part and has not had its cases yet. */
 static bool wanted(const struct suite *suite, int32_t index) {
     const ejk_implementation *e = ejki_builtin_implementations[index];
-    return strcasecmp(e->algorithm, "flash_attention") == 0 &&
+    return strcasecmp(e->algorithm, "flash_attention") == 0 && e->backend != EJK_BACKEND_GPU &&
            (e->isa == EJK_ISA_SCALAR || ejk_cpu()->tiers[e->isa]) &&
            strstr(e->name, suite->filter) != NULL && suite->progress->cases[index] < suite->cases;
 }
@@ -370,7 +370,7 @@ static int run_children(struct suite *suite) {
 static int64_t report(const struct suite *suite, int32_t index) {
     const ejk_implementation *e = ejki_builtin_implementations[index];
     const struct progress *progress = suite->progress;
-    if (strcasecmp(e->algorithm, "flash_attention") != 0) return 0;
+    if (strcasecmp(e->algorithm, "flash_attention") != 0 || e->backend == EJK_BACKEND_GPU) return 0;
     if (!strstr(e->name, suite->filter)) {
         printf("skip %s: not of the filter\n", e->name);
         return 0;

@@ -130,6 +130,7 @@ static void try_case(struct trial *t, const struct vjp_oracle *o, ejk_threads *c
 static bool takes_part(const ejk_implementation *e) {
     const char *filter = getenv("EJK_TEST_FILTER");
     return strcasecmp(e->algorithm, "flash_attention_vjp") == 0 && e->dtype != EJK_DTYPE_F64 &&
+           e->backend != EJK_BACKEND_GPU &&
            (e->isa == EJK_ISA_SCALAR || ejk_cpu()->tiers[e->isa]) &&
            (!filter || strstr(e->name, filter));
 }

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the launchers of this folder share: problems as kernels take them, constants, and tiles. */
+#ifndef EJKI_CUDA_LAUNCH_H
+#define EJKI_CUDA_LAUNCH_H
+
+#include <ejkernel/registry.h>
+
+#include "base/base.h"
+#include "device/cuda.h"
+#include "kernels/cuda/problem.cuh"
+#include "kernels/flash_attention/vjp_problem.h"
+
+/* Shared memory that a block may have on every GPU from sm_80 up. */
+enum { EJKI_CUDA_SHARED_BYTES = 99 * 1024 };
+
+/* What a kernel is compiled for. */
+typedef struct ejki_cuda_constants {
+    ejki_cuda_constant list[24];
+    int32_t count;
+} ejki_cuda_constants;
+
+void ejki_cuda_add(ejki_cuda_constants *constants, const char *name, int64_t value);
+
+/* Those of base.cuh. */
+ejki_cuda_constants ejki_cuda_constants_of(const ejki_flash_problem *p);
+
+/* Sizes that the kernels' 32-bit numbers hold, and no pattern of blocks. */
+bool ejki_cuda_fits(const ejki_flash_problem *p);
+
+/* Rows of all heads, those of the tensors. */
+int64_t ejki_cuda_rows(const ejki_flash_problem *p);
+
+/* Entries of the batch axis. */
+int64_t ejki_cuda_entries(const ejki_flash_problem *p);
+
+/* Tiles of `size` of `times` rows for each of `tokens` tokens; for packed sequences as many as there can be. */
+int64_t ejki_cuda_tiles(const ejki_flash_problem *p, int64_t tokens, int64_t times, int64_t size);
+
+/* Blocks of the grid for so many tiles. */
+int64_t ejki_cuda_blocks(const ejki_flash_problem *p, int64_t tiles);
+
+/* All but tiles and parts of keys. */
+ejki_cuda_problem ejki_cuda_problem_of(const ejki_flash_problem *p);
+
+/* INVALID_LAYOUT if a pointer is not a multiple of its element's size, which a GPU needs. */
+ejk_status ejki_cuda_check_aligned(const ejki_flash_problem *p);
+ejk_status ejki_cuda_check_address(const void *data, int64_t size, const char *name);
+
+/* Compiles `entry` of a text into a place of what is prepared. */
+ejk_status ejki_cuda_ready(ejk_launch *launch, int32_t place, const char *text, const char *entry,
+                           const ejki_cuda_constants *constants);
+
+/* Launches it with one argument. */
+typedef struct ejki_cuda_work {
+    int32_t place, threads;
+    int64_t blocks, splits; /* of the grid */
+    int64_t shared_bytes;
+} ejki_cuda_work;
+ejk_status ejki_cuda_begin(const ejk_run *run, const ejki_cuda_work *work, void *argument);
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Flash attention as its kernels on a GPU are given it, by value: an ejki_flash_problem with pointers of the
+ * device. Read by the C compiler and by NVRTC, so that both agree on every offset; plain types only.
+ *
+ * Rows are packed: row r of a key head is query r / group of query head kv_head * group + r % group. So a key is
+ * fetched once for all heads of its group, and a few queries fill a tile.
+ */
+#ifndef EJKI_CUDA_PROBLEM_H
+#define EJKI_CUDA_PROBLEM_H
+
+typedef struct ejki_cuda_bthd {
+    void *data;
+    long long stride_b, stride_t, stride_h;
+} ejki_cuda_bthd;
+
+/* [B, H, T, S] of bias, mask and the gradient of the bias; [B, H, T] of what a row has one of. */
+typedef struct ejki_cuda_bhts {
+    void *data;
+    long long stride_b, stride_h, stride_t;
+} ejki_cuda_bhts;
+
+typedef struct ejki_cuda_ids {
+    const void *data;
+    long long stride_b;
+} ejki_cuda_ids;
+
+/* Values of ejki_flash_layout. */
+enum { EJKI_CUDA_DENSE, EJKI_CUDA_TOKENS, EJKI_CUDA_PADDED };
+
+typedef struct ejki_cuda_problem {
+    ejki_cuda_bthd query, key, value, out;
+    ejki_cuda_bhts lse, row_max, row_sum; /* f32; NULL data = not wanted */
+    ejki_cuda_bhts bias, mask;
+    ejki_cuda_ids query_segments, key_segments;
+    const void *sinks; /* NULL = none */
+    const void *query_sums, *key_sums;
+    long long sink_stride_h;
+    long long first_offset, last_offset; /* of visible keys; beyond ±2^60 = no limit */
+    long long first_sequence;
+    unsigned long long dropout_seed;
+    long long entries;  /* of the batch axis: 1 where tokens lie one after the other */
+    int batch;          /* sequences */
+    int queries, keys;  /* of the tensors */
+    int kv_heads, group;
+    int sink_count, sink_group, mask_group;
+    int layout, sums_are_i64, segments_are_i64, ends_together, normalize;
+    int tiles;          /* of rows, of all sequences of one key head */
+    int splits;         /* parts of the keys */
+    int split_keys;     /* keys of a part, whole blocks */
+    unsigned drop_below; /* words below are dropped */
+    float keep_factor;  /* what kept weights are multiplied with */
+    float scale, soft_cap;
+    /* Where a part of the keys leaves its sums: [splits, rows, Dv], its maxima and sums [splits, rows]. */
+    float *part_out, *part_max, *part_sum;
+} ejki_cuda_problem;
+
+/* Gradients: ejki_flash_vjp_problem. */
+typedef struct ejki_cuda_vjp_problem {
+    ejki_cuda_problem forward;
+    ejki_cuda_bthd out_cotangent, d_query, d_key, d_value; /* NULL data = not wanted */
+    ejki_cuda_bhts lse_cotangent, d_bias;
+    void *d_sinks;
+    long long d_sink_stride_h;
+    float *delta; /* [entries, Hq, T], written first */
+    float *shift; /* as delta: -lse in units of log 2; -inf where lse is */
+    int key_tiles; /* of all sequences of one key head */
+} ejki_cuda_vjp_problem;
+
+#endif

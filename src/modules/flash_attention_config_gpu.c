@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Configurations of flash attention on a GPU. Measured on one H100, 2026-11-22 (docs/kernels/flash_attention.md): 128
+ * rows of four warps beat 64 by a quarter, as keys are then fetched from shared memory half as often; a warp with 16
+ * rows is best where there are no more rows than that, and 16 parts of 8192 keys.
+ */
+#include "modules/flash_attention_steps.h"
+
+#include <ejkernel/chooser.h>
+#include <ejkernel/flash_attention.h>
+
+#include "base/base.h"
+#include "kernels/flash_attention/vjp_problem.h"
+
+/* Blocks that keep a large GPU busy: two for each of 132 multiprocessors, or eight small ones. */
+enum { BUSY = 264, BUSY_SMALL = 1024, LEAST_KEYS_OF_A_PART = 512 };
+
+static int64_t blocks_of(const ejki_flash_problem *p, int64_t rows) {
+    const int64_t entries = p->layout == EJKI_FLASH_TOKENS ? 1 : p->batch;
+    return ejki_max(1, ejki_cdiv(p->queries * p->group, rows) * entries * p->kv_heads);
+}
+
+/* Parts of the keys: none so small that its sums cost more than it does, and no more than make enough blocks. */
+static int64_t parts_of(const ejki_flash_problem *p, int64_t blocks, int64_t enough) {
+    return ejki_max(1, ejki_min(p->keys / LEAST_KEYS_OF_A_PART, enough / blocks));
+}
+
+void ejki_flash_gpu_heuristic_cfg(const ejk_invocation *invocation, ejk_fwd_params *params) {
+    const ejki_flash_problem *p = invocation->problem;
+    const int64_t rows = p->queries * p->group;
+    int64_t tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+    if (rows > 64 && p->value_dim <= 128 && blocks_of(p, 128) >= BUSY) tile = 128;
+    const int64_t enough = tile == 16 ? BUSY_SMALL : BUSY;
+    params->q_blocksize = ejk_int(tile);
+    params->kv_blocksize = ejk_int(64);
+    params->num_warps = ejk_int(ejki_min(4, tile / 16));
+    params->num_stages = ejk_int(2);
+    params->num_key_splits = ejk_int(parts_of(p, blocks_of(p, tile), enough));
+}
+
+void ejki_flash_gpu_vjp_heuristic_cfg(ejk_bwd_params *params) {
+    params->q_blocksize = params->kv_blocksize = ejk_int(64);
+    params->num_warps = ejk_int(4);
+    params->num_stages = ejk_int(2);
+}
+
+/* ---- Candidates ------------------------------------------------------------------------------------- */
+
+/* Rows, keys, warps, stages. */
+static const int64_t forward[][4] = {
+    {128, 64, 4, 2}, {64, 64, 4, 2}, {128, 128, 4, 2}, {128, 32, 4, 2}, {128, 64, 8, 2},
+    {64, 128, 4, 2}, {64, 32, 4, 3}, {32, 64, 2, 2},   {16, 64, 1, 2},  {16, 32, 1, 3},
+};
+static const int64_t backward[][4] = {
+    {64, 64, 4, 2}, {32, 64, 4, 2}, {64, 32, 4, 2}, {32, 32, 4, 2}, {64, 64, 8, 2}, {64, 64, 4, 1},
+};
+
+static bool has_parameters(const ejk_invocation *invocation) {
+    return invocation->implementation->parameter_count > 3;
+}
+
+ejk_status ejki_flash_gpu_candidate_cfgs(const ejk_invocation *invocation,
+                                         ejk_flash_attention_config *list, int32_t capacity,
+                                         int32_t *count) {
+    ejk_flash_attention_config base;
+    *count = 0;
+    if (!has_parameters(invocation)) return EJK_OK;
+    EJKI_TRY(ejk_invocation_heuristics(invocation, &base));
+    for (size_t i = 0; i < sizeof forward / sizeof *forward && *count < capacity; i++) {
+        ejk_fwd_params *params = &list[*count].fwd_params;
+        list[*count] = base;
+        params->q_blocksize = ejk_int(forward[i][0]);
+        params->kv_blocksize = ejk_int(forward[i][1]);
+        params->num_warps = ejk_int(forward[i][2]);
+        params->num_stages = ejk_int(forward[i][3]);
+        (*count)++;
+    }
+    return EJK_OK;
+}
+
+ejk_status ejki_flash_gpu_vjp_candidate_cfgs(const ejk_invocation *invocation,
+                                             ejk_flash_attention_config *list, int32_t capacity,
+                                             int32_t *count) {
+    ejk_flash_attention_config base;
+    *count = 0;
+    if (!has_parameters(invocation)) return EJK_OK;
+    EJKI_TRY(ejk_invocation_heuristics(invocation, &base));
+    for (size_t i = 0; i < sizeof backward / sizeof *backward && *count < capacity; i++) {
+        ejk_bwd_params *params = &list[*count].bwd_params;
+        list[*count] = base;
+        params->q_blocksize = ejk_int(backward[i][0]);
+        params->kv_blocksize = ejk_int(backward[i][1]);
+        params->num_warps = ejk_int(backward[i][2]);
+        params->num_stages = ejk_int(backward[i][3]);
+        (*count)++;
+    }
+    return EJK_OK;
+}

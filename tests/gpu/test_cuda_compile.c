@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels of flash attention for GPUs, compiled for sm_80 and sm_90a with the constants that their launchers give
+ * them, without a GPU: registers and bytes spilled stay within what is recorded here, and no warning comes. Limits are
+ * what NVRTC 13 makes of them and a little more; raise one only with a measurement that says why. Answers 77 where
+ * there is no NVRTC. EJK_TEST_PROCESSES share the work.
+ */
+#include "device/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SKIPPED = 77, MOST_PROCESSES = 32 };
+
+/* A kernel's text, its constants, and how many bytes a thread may spill on either architecture. */
+struct row {
+    const char *text, *constants;
+    int spills[2];
+};
+
+static const char *const architectures[] = {"sm_80", "sm_90a"};
+
+#define ALL_OPTIONS " BIAS=1 MASK=1 SEGMENTS=1 SOFT_CAP=1 DROPOUT=1"
+
+/* clang-format off */
+static const struct row rows[] = {
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=1", {96, 176}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=1", {32, 32}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=1", {32, 32}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=1 FOLDED=1", {32, 32}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=1 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=1", {32, 32}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=0" ALL_OPTIONS, {464, 448}},
+    {"forward_mma.cu", "ELEMENT=2 HEAD_DIM=80 VALUE_DIM=80 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=0" ALL_OPTIONS, {96, 96}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1", {160, 128}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1", {80, 96}},
+    {"backward_mma.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1", {32, 32}},
+    {"backward_mma.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1", {32, 32}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 BLOCK=32 STAGES=1 FOLDED=1 D_QUERY=1", {144, 128}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 BLOCK=32 STAGES=1 FOLDED=1 D_KEY=1", {32, 144}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=0 D_QUERY=1" ALL_OPTIONS, {32, 32}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=0 D_KEY=1 D_VALUE=1" ALL_OPTIONS, {32, 32}},
+    {"forward_plain.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 ROWS=4", {32, 32}},
+    {"forward_plain.cu", "ELEMENT=0 HEAD_DIM=128 VALUE_DIM=128 ROWS=4", {48, 64}},
+    {"forward_plain.cu", "ELEMENT=0 HEAD_DIM=576 VALUE_DIM=576 ROWS=2", {48, 32}},
+    {"forward_plain.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 ROWS=4" ALL_OPTIONS, {32, 32}},
+    {"backward_plain.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 ROWS=4", {32, 144}},
+    {"backward_plain.cu", "ELEMENT=0 HEAD_DIM=576 VALUE_DIM=576 ROWS=2", {80, 96}},
+    {"backward_plain.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 ROWS=4" ALL_OPTIONS, {96, 96}},
+    {"backward_bias.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 ROWS=4 BIAS=1 ALL_QUERIES=0", {96, 96}},
+    {"backward_bias.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 ROWS=4 BIAS=1 ALL_QUERIES=1", {96, 96}},
+    {"backward_rows.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128", {96, 96}},
+    {"combine.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128", {96, 96}},
+    {"combine.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 DROPOUT=1", {96, 96}},
+};
+/* clang-format on */
+
+static int constants_of(char *text, ejki_cuda_constant *list) {
+    int count = 0;
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) {
+        char *value = strchr(word, '=');
+        if (!value) abort();
+        *value = '\0';
+        list[count++] = (ejki_cuda_constant){word, strtoll(value + 1, NULL, 10)};
+    }
+    return count;
+}
+
+/* The largest number before `what` in a log; -1 if it is not there. */
+static int largest(const char *log, const char *what) {
+    int most = -1;
+    for (const char *at = strstr(log, what); at; at = strstr(at + 1, what)) {
+        const char *start = at;
+        while (start > log && start[-1] >= '0' && start[-1] <= '9') start--;
+        const int value = atoi(start);
+        if (value > most) most = value;
+    }
+    return most;
+}
+
+static bool check(const struct row *row, int which) {
+    char text[512];
+    ejki_cuda_constant list[32];
+    ejki_cuda_image image;
+    snprintf(text, sizeof text, "%s", row->constants);
+    const int count = constants_of(text, list);
+    const ejki_cuda_source *source = ejki_cuda_text(row->text);
+    if (!source) {
+        printf("FAIL %s: there is no such text\n", row->text);
+        return false;
+    }
+    if (ejki_cuda_compile(architectures[which], source, list, count, &image) != EJK_OK) {
+        printf("FAIL %s %s [%s]: %s\n", row->text, architectures[which], row->constants,
+               ejk_last_error());
+        return false;
+    }
+    const int registers = largest(image.log, " registers");
+    const int spilled = largest(image.log, " bytes spill stores");
+    const bool warned = strstr(image.log, "warning") || strstr(image.log, "C75");
+    const bool good =
+        registers > 0 && spilled >= 0 && spilled <= row->spills[which] && !warned && image.size > 0;
+    printf("%-4s %s %s [%s]: %d registers, %d bytes spilled, %d allowed%s\n", good ? "ok" : "FAIL",
+           row->text, architectures[which], row->constants, registers, spilled, row->spills[which],
+           warned ? ", with warnings" : "");
+    if (warned) printf("%s\n", image.log);
+    fflush(stdout);
+    ejki_cuda_image_close(&image);
+    return good;
+}
+
+/* Every `step`th row from `first` on. */
+static int check_rows(size_t first, size_t step) {
+    int failures = 0;
+    for (size_t i = first; i < 2 * sizeof rows / sizeof *rows; i += step)
+        failures += !check(&rows[i / 2], (int)(i % 2));
+    return failures;
+}
+
+int main(void) {
+    ejki_cuda_image image;
+    const ejki_cuda_constant least[] = {{"ELEMENT", 0}, {"HEAD_DIM", 8}, {"VALUE_DIM", 8}};
+    if (ejki_cuda_compile("sm_80", ejki_cuda_text("combine.cu"), least, 3, &image) != EJK_OK) {
+        printf("%s\n", ejk_last_error());
+        return strstr(ejk_last_error(), "not found") ? SKIPPED : EXIT_FAILURE;
+    }
+    ejki_cuda_image_close(&image);
+    const char *wish = getenv("EJK_TEST_PROCESSES");
+    int processes = wish ? atoi(wish) : 2, failures = 0;
+    if (processes < 1 || processes > MOST_PROCESSES) processes = MOST_PROCESSES;
+    fflush(stdout);
+    pid_t children[MOST_PROCESSES];
+    for (int n = 0; n < processes; n++) {
+        children[n] = fork();
+        if (children[n] == 0) {
+            const int failed = check_rows((size_t)n, (size_t)processes);
+            fflush(stdout);
+            _Exit(failed ? EXIT_FAILURE : EXIT_SUCCESS);
+        }
+    }
+    for (int n = 0; n < processes; n++) {
+        int status = 0;
+        failures += waitpid(children[n], &status, 0) != children[n] || status != 0;
+    }
+    return failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}
