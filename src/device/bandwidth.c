@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #define LINE 64
-/* Read between two looks at the clock. */
-#define PIECE (INT64_C(128) << 10)
+/* Read between two looks at the clock, a line of each of PLACES parts in turn: from one place alone memory gave a
+ * quarter to a third less where measured, because a processor asks ahead for so much of each place only. */
+#define PIECE  (INT64_C(512) << 10)
+#define PLACES 4
 /* How far ahead lines are asked for: without it 15 % slower where measured; then wider loads gain nothing. */
 #define AHEAD 4096
 
@@ -31,15 +33,17 @@ typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
 
 static uint64_t read_lines(const char *from, int64_t bytes) {
     vector a = {0}, b = a, c = a, d = a;
-    for (int64_t at = 0; at < bytes; at += LINE) {
-        const vector *line = (const vector *)(from + at);
-        /* An address past the end may be asked for: a prefetch never faults. */
-        __builtin_prefetch((const void *)((uintptr_t)line + AHEAD));
-        a ^= line[0];
-        b ^= line[1];
-        c ^= line[2];
-        d ^= line[3];
-    }
+    const int64_t lines = bytes / LINE, apart = ejki_max(1, lines / PLACES);
+    for (int64_t i = 0; i < apart; i++)
+        for (int64_t at = i; at < lines; at += apart) {
+            const vector *line = (const vector *)(from + at * LINE);
+            /* An address past the end may be asked for: a prefetch never faults. */
+            __builtin_prefetch((const void *)((uintptr_t)line + AHEAD));
+            a ^= line[0];
+            b ^= line[1];
+            c ^= line[2];
+            d ^= line[3];
+        }
     a ^= b ^ c ^ d;
     return a[0] ^ a[1];
 }
