@@ -91,6 +91,7 @@ typedef struct listing {
     int64_t bytes;
 } listing;
 
+/* The name fits. */
 static bool add(listing *all, const char *name, const struct stat *facts) {
     if (all->count == all->room) {
         const size_t room = all->room ? 2 * all->room : 64;
@@ -100,7 +101,7 @@ static bool add(listing *all, const char *name, const struct stat *facts) {
         all->room = room;
     }
     kept_file *file = &all->files[all->count++];
-    snprintf(file->name, sizeof file->name, "%s", name);
+    memcpy(file->name, name, strlen(name) + 1);
     file->bytes = facts->st_size;
     file->used = facts->st_mtim;
     all->bytes += facts->st_size;
