@@ -179,6 +179,61 @@ static bool merges(const void *unused) {
     return true;
 }
 
+/* Flash attention over one tensor as queries, keys and values. */
+static ejk_flash_attention_args attention_call(void *room, int64_t queries, int64_t dim) {
+    const int64_t shape[] = {1, queries, 2, dim};
+    const ejk_tensor x = ejk_device_tensor(room, 0, EJK_DTYPE_BF16, 4, shape);
+    const ejk_tensor out = ejk_device_tensor((char *)room + (1 << 20), 0, EJK_DTYPE_BF16, 4, shape);
+    return (ejk_flash_attention_args){.query = x, .key = x, .value = x, .out = out};
+}
+
+static const char *attention_of(ejk_context *context, const ejk_flash_attention_args *args) {
+    ejk_plan *plan;
+    if (ejk_plan_create(context, &ejk_flash_attention_kernel, args, &plan) != EJK_OK) return "";
+    const char *name = ejk_plan_implementation(plan)->name;
+    ejk_plan_destroy(plan);
+    return name;
+}
+
+/* What sm_90a has a kernel for of its own: which calls, and what is enqueued. */
+static bool attends(const void *unused) {
+    (void)unused;
+    void *room;
+    int other;
+    ejk_plan *plan;
+    ejk_context *context;
+    WORKS(ejk_device_allocate(0, 2 << 20, &room));
+    WORKS(ejk_context_create(NULL, &context));
+    ejk_flash_attention_args args = attention_call(room, 400, 128);
+    WORKS(ejk_plan_create(context, &ejk_flash_attention_kernel, &args, &plan));
+    HOLDS(strcmp(ejk_plan_implementation(plan)->name, "bf16/cuda/sm90") == 0);
+    HOLDS(ejk_plan_workspace(plan) == 0);
+    WORKS(ejk_plan_execute_on(plan, &args, NULL, 0, &other));
+    HOLDS(seen()->launches == 1 && seen()->maps == 3 && seen()->stream == &other);
+    HOLDS(seen()->grid == 8 && seen()->block == 384); /* 4 tiles of 128 rows for each head */
+    args.key.data = (char *)room + 8;                 /* no map begins there */
+    WORKS(ejk_plan_execute(plan, &args, NULL, 0));
+    HOLDS(seen()->launches == 2 && seen()->maps == 3);
+    args.key.data = (char *)room + 7;
+    FAILS(INVALID_LAYOUT, "key lies at", ejk_plan_execute(plan, &args, NULL, 0));
+    ejk_plan_destroy(plan);
+    args = attention_call(room, 400, 128);
+    args.causal = true;
+    args.logits_soft_cap = ejk_float(30);
+    HOLDS(strcmp(attention_of(context, &args), "bf16/cuda/sm90") == 0);
+    args.dropout_prob = 0.5;
+    HOLDS(strcmp(attention_of(context, &args), "bf16/cuda/mma") == 0);
+    args = attention_call(room, 100, 256);
+    HOLDS(strcmp(attention_of(context, &args), "bf16/cuda/mma") == 0);
+    args = attention_call(room, 20, 128);
+    HOLDS(strcmp(attention_of(context, &args), "bf16/cuda/mma") == 0);
+    args = attention_call(room, 400, 64);
+    args.key.strides[1] += 4;
+    HOLDS(strcmp(attention_of(context, &args), "bf16/cuda/mma") == 0);
+    ejk_context_destroy(context);
+    return true;
+}
+
 static bool misplaced(const void *unused) {
     (void)unused;
     static char host[200000];
@@ -249,6 +304,7 @@ static bool tuned(const void *unused) {
 static void calls_on_a_device(void **state) {
     (void)state;
     IN_CHILD(merges);
+    IN_CHILD(attends);
     IN_CHILD(misplaced);
     IN_CHILD(tuned);
 }
