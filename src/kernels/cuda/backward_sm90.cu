@@ -5,7 +5,7 @@
  * computed again by backward_mma.cu. Besides the constants of base.cuh:
  *
  *   ROWS      of a tile of queries: 64, or 128 if both heads are at most 64
- *   ORDERED   1 = tiles of keys add to d_query one after the other, the last first
+ *   ORDERED   1 = tiles of keys add to d_query one after the other, the first first
  *   D_QUERY   1 = d_query is computed
  *
  * A block of the grid takes one tile of 128 keys after the other from a counter and goes through the tiles of queries
@@ -87,6 +87,14 @@ struct job {
 };
 static_assert(sizeof(job) <= 64, "its place");
 
+/*
+ * Of a job's tiles of queries the n-th: the last first, so that under a causal mask tiles of keys that are begun together
+ * meet the same one at a time. It stays in the second-level cache, and each waits for its turn but once.
+ */
+DEVICE int tile_at(const job *x, int n) {
+    return x->first_tile + x->tiles - 1 - n;
+}
+
 DEVICE int offset_of(i64 offset) {
     const i64 most = 1 << 30;
     return (int)(offset < -most ? -most : offset > most ? most : offset);
@@ -101,7 +109,7 @@ DEVICE int slot_of(const ejki_cuda_problem &p, const sequence &s) {
 DEVICE bool find_job(const ejki_cuda_vjp_problem &v, int index, job *to) {
     const ejki_cuda_problem &p = v.forward;
     tile_place at;
-    if (!place_of_block(p, index, v.key_tiles, ORDERED, KEYS, 1, p.key_sums, p.keys, &at))
+    if (!place_of_block(p, index, v.key_tiles, false, KEYS, 1, p.key_sums, p.keys, &at))
         return false;
     const sequence &s = at.s;
     /* The tokens of no sequence are the tail of the tensor. */
@@ -167,7 +175,7 @@ DEVICE void copy_job(const tensor_map &query, const tensor_map &key, const tenso
         for (int n = 0; n < x->tiles; n++, ++*turn) {
             const u32 stage = *turn % 2, empty = *turn / 2 % 2 ^ 1;
             const u32 full = base + QUERY_FULL + 8 * stage, out_full = base + OUT_FULL + 8 * stage;
-            const int token = x->query + (x->first_tile + n) * ROWS;
+            const int token = x->query + tile_at(x, n) * ROWS;
             barrier_wait(base + QUERY_EMPTY + 8 * stage, empty);
             barrier_expect(full, QUERY_BYTES);
             for (int c = 0; c < HEAD / 64; c++)
@@ -231,7 +239,7 @@ DEVICE void copy_rows(const ejki_cuda_vjp_problem &v, jobs list, u32 base, u8 *m
                                   v.forward.queries +
                               x->query;
             for (int n = 0; n < x->tiles; n++, turn++) {
-                const int i0 = (x->first_tile + n) * ROWS;
+                const int i0 = tile_at(x, n) * ROWS;
                 const u32 barriers = base + 8 * (turn % 2);
                 float shift[ROWS / 32], delta[ROWS / 32];
 #pragma unroll
@@ -281,14 +289,15 @@ DEVICE void pass_turn(u32 *turn) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(turn) : "memory");
 }
 
-/*
- * Both shares of a tile. In order the last tile of keys that sees it comes first, in place of zeros: under a causal mask
- * tiles of keys that are begun together then come by one after the other.
- */
+/* How many tiles of keys see this one of queries and come before. */
+DEVICE int turn_of(const job *x, int number) {
+    return x->first_key / KEYS - larger(number * ROWS + x->low, 0) / KEYS;
+}
+
+/* Both shares of a tile. Where there is an order, the first is in place of zeros. */
 DEVICE void add_tile(const ejki_cuda_vjp_problem &v, const job *x, i64 tile, int number, u32 from,
                      u32 empty) {
-    const int last_row = lesser((number + 1) * ROWS, x->known) - 1;
-    const int own = lesser(last_row + x->high, x->keys - 1) / KEYS - x->first_key / KEYS;
+    const int own = ORDERED ? turn_of(x, number) : 0;
     if (ORDERED && own > 0) await_turn(v.turns + tile, own);
 #pragma unroll
     for (int which = 0; which < 2; which++) {
@@ -322,7 +331,7 @@ DEVICE void add_shares(const ejki_cuda_vjp_problem &v, jobs list, u32 base, u32 
             for (int n = 0; n < x->tiles; n++, turn++) {
                 if (turn % 2 != stage) continue;
                 barrier_wait(base + SHARE_FULL + 8 * stage, turn / 2 % 2);
-                add_tile(v, x, first + x->first_tile + n, x->first_tile + n,
+                add_tile(v, x, first + tile_at(x, n), tile_at(x, n),
                          base + SHARE_AT + stage * 2 * SHARE_BYTES, base + SHARE_EMPTY + 8 * stage);
             }
         }
