@@ -14,9 +14,7 @@
 
 #define DEVICE_MEMBER __device__ __forceinline__
 
-struct __align__(64) tensor_map {
-    u64 opaque[16];
-};
+typedef ejki_cuda_map tensor_map;
 
 /* ---- Barriers --------------------------------------------------------------------------------------- */
 
