@@ -100,11 +100,6 @@ DEVICE int offset_of(i64 offset) {
     return (int)(offset < -most ? -most : offset > most ? most : offset);
 }
 
-/* Of tokens that lie one after the other each sequence may begin a tile: so many are enough, and no sums are shared. */
-DEVICE int slot_of(const ejki_cuda_problem &p, const sequence &s) {
-    return p.layout == EJKI_CUDA_TOKENS ? s.query / ROWS + s.number : 0;
-}
-
 /* By all lanes of a warp, one of which writes. False if the number is of no tile. */
 DEVICE bool find_job(const ejki_cuda_vjp_problem &v, int index, job *to) {
     const ejki_cuda_problem &p = v.forward;
@@ -138,7 +133,9 @@ DEVICE bool find_job(const ejki_cuda_vjp_problem &v, int index, job *to) {
     x.tiles = begin < end ? cdiv(end, ROWS) - x.first_tile : 0;
     x.all_begin = all_begin;
     x.all_end = all_end;
-    x.slot = slot_of(p, s);
+    x.slot =
+        p.layout == EJKI_CUDA_TOKENS ? tiles_before(p, s.number, ROWS, p.query_sums, p.queries) : 0;
+    x.tiles = larger(0, lesser(x.tiles, v.slots - x.slot - x.first_tile));
     if (threadIdx.x % 32 == 0) *to = x;
     return true;
 }
@@ -706,7 +703,7 @@ extern "C" __global__ void __launch_bounds__(128)
     visible_keys(s, lesser(i0 + ROWS, s.known) - 1, &unused, &end);
     const bool any = i0 < s.known && s.first <= s.last && begin < end;
     float sums[SHARE / 2];
-    const i64 tile = ((i64)s.entry * heads + h) * v.slots + slot_of(p, s) + at.own;
+    const i64 tile = ((i64)s.entry * heads + h) * v.slots + index;
     const float4 *from = (const float4 *)share_at(v, tile, which) + threadIdx.x;
 #pragma unroll
     for (int n = 0; n < SHARE / 8; n++) {
