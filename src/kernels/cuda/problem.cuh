@@ -39,17 +39,17 @@ typedef struct ejki_cuda_problem {
     long long first_offset, last_offset; /* of visible keys; beyond ±2^60 = no limit */
     long long first_sequence;
     unsigned long long dropout_seed;
-    long long entries; /* of the batch axis: 1 where tokens lie one after the other */
-    int batch;         /* sequences */
-    int queries, keys; /* of the tensors */
+    long long entries;  /* of the batch axis: 1 where tokens lie one after the other */
+    int batch;          /* sequences */
+    int queries, keys;  /* of the tensors */
     int kv_heads, group;
     int sink_count, sink_group, mask_group;
     int layout, sums_are_i64, segments_are_i64, ends_together, normalize;
-    int tiles;           /* of rows, of all sequences of one key head */
-    int splits;          /* parts of the keys */
-    int split_keys;      /* keys of a part, whole blocks */
+    int tiles;          /* of rows, of all sequences of one key head */
+    int splits;         /* parts of the keys */
+    int split_keys;     /* keys of a part, whole blocks */
     unsigned drop_below; /* words below are dropped */
-    float keep_factor;   /* what kept weights are multiplied with */
+    float keep_factor;  /* what kept weights are multiplied with */
     float scale, soft_cap;
     /* Where a part of the keys leaves its sums: [splits, rows, Dv], its maxima and sums [splits, rows]. */
     float *part_out, *part_max, *part_sum;
@@ -62,8 +62,8 @@ typedef struct ejki_cuda_vjp_problem {
     ejki_cuda_bhts lse_cotangent, d_bias;
     void *d_sinks;
     long long d_sink_stride_h;
-    float *delta;  /* [entries, Hq, T], written first */
-    float *shift;  /* as delta: -lse in units of log 2; -inf where lse is */
+    float *delta; /* [entries, Hq, T], written first */
+    float *shift; /* as delta: -lse in units of log 2; -inf where lse is */
     int key_tiles; /* of all sequences of one key head */
     /* Of backward_sm90.cu; what is not NULL is zeroed first, but for sums if they are added in order. */
     float *sums;      /* of d_query, tile by tile */
@@ -84,7 +84,7 @@ typedef struct ejki_cuda_map {
 typedef struct ejki_cuda_sm90_problem {
     ejki_cuda_map query_map, key_map, value_map;
     ejki_cuda_problem all; /* but for `tiles`: of one query head */
-    int heads_together;    /* whose tiles are done side by side; 0 = order.cuh */
+    int heads_together; /* whose tiles are done side by side; 0 = order.cuh */
     int copied; /* a tensor lies where no map can begin: threads copy, and there are no maps */
     /*
      * Soft cap in units of log 2, of a product x: where |x| <= cap_limit, x * (cap_series[0] + cap_series[1] * x * x
