@@ -52,8 +52,8 @@ void ejki_device_memory_give(ejki_device_memory *memory);
 
 /* ---- signature.c: is this call one for that plan? --------------------------------------------------- */
 
-/* Compilers compare such at once; every processor here has registers for them. */
-typedef uint64_t ejki_bytes __attribute__((vector_size(16)));
+/* Compared at once, or by halves where registers are shorter. */
+typedef uint64_t ejki_bytes __attribute__((vector_size(32)));
 
 /* What the bytes at an offset of the arguments must be, where the mask says that they count. */
 typedef struct ejki_expected {
@@ -63,8 +63,11 @@ typedef struct ejki_expected {
 
 /* Every value that counts in a call's signature. */
 typedef struct ejki_signature {
-    ejki_expected *blocks; /* owned */
+    ejki_expected *blocks; /* owned; those in which all that counts must be 0 come last */
     size_t count;          /* 0: too small a record, compare it by its fields */
+    size_t values;         /* blocks before those */
+    /* Compares them, with the registers that this processor has. */
+    bool (*fits)(const struct ejki_signature *signature, const void *args);
 } ejki_signature;
 
 ejk_status ejki_signature_create(const ejk_record *record, const void *args, ejki_signature *out);
@@ -229,7 +232,9 @@ ejk_status ejki_plan_make(const ejki_plan_request *request, ejk_plan **out);
 /* True if the call has the plan's signature. */
 bool ejki_plan_fits(const ejk_plan *plan, const void *args);
 /* The same for certain if true; may be false for a call that fits, but is quicker to say so. */
-bool ejki_plan_fits_exactly(const ejk_plan *plan, const void *args);
+static inline bool ejki_plan_fits_exactly(const ejk_plan *plan, const void *args) {
+    return plan->signature.fits(&plan->signature, args);
+}
 /* Executes a call that fits. NULL workspace = one of the plan's list. */
 ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace, void *stream);
 
