@@ -145,6 +145,13 @@ EJK_API bool ejk_plan_is_memory_bound(const ejk_plan *plan);
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_describe(const ejk_plan *plan, char **out);
 
+/**
+ * All implementations of the plan's algorithm as JSON, in the order of preference: [{"implementation","platform",
+ * "verdict","reason"}]. The verdict is "chosen", "fits" (but another one is preferred, or a hook ran before it) or
+ * "does not fit"; the reason says why, as ejk_registry_explain() does. Freed with ejk_free().
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_explain(const ejk_plan *plan, char **out);
+
 #ifdef __cplusplus
 }
 #endif
