@@ -111,6 +111,20 @@ bool gpu_move_owned(int32_t device, op_call *call) {
     return true;
 }
 
+bool gpu_copy_tensors(int32_t device, op_call *call) {
+    for (int32_t i = 0; i < call->kernel->args->count; i++) {
+        ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
+        if (!tensor || !ejk_tensor_present(tensor) || !tensor->data) continue;
+        if (!succeeded(ejk_device_tensor_create(device, tensor->dtype, tensor->rank, tensor->shape,
+                                                &call->owned[i])) ||
+            !succeeded(ejk_device_copy(tensor, &call->owned[i].tensor, NULL)))
+            return false;
+        *tensor = call->owned[i].tensor;
+    }
+    gpu_place_tensors(device, call->kernel, call->args);
+    return true;
+}
+
 bool gpu_send_bytes(int32_t device, void *there, const void *here, int64_t bytes) {
     const ejk_tensor from = ejk_tensor_1d((void *)(uintptr_t)here, EJK_DTYPE_U8, bytes);
     const ejk_tensor to = ejk_device_tensor(there, device, EJK_DTYPE_U8, 1, &bytes);

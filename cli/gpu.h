@@ -23,6 +23,9 @@ void gpu_place_tensors(int32_t device, const ejk_kernel *kernel, void *args);
 /* Puts the tensors that the call owns, which have their contents, on a device; -1 changes nothing. */
 bool gpu_move_owned(int32_t device, op_call *call);
 
+/* Puts all tensors of a call there: those with data in memory that the call owns then. */
+bool gpu_copy_tensors(int32_t device, op_call *call);
+
 /* Copies bytes to a device, or from it. */
 bool gpu_send_bytes(int32_t device, void *there, const void *here, int64_t bytes);
 bool gpu_fetch_bytes(int32_t device, const void *there, void *here, int64_t bytes);

@@ -58,6 +58,7 @@ enum {
     X(set, "cuMemsetD8Async",                                                                      \
       (ejki_cu_address target, unsigned char byte, size_t bytes, void *stream))                    \
     X(wait, "cuStreamSynchronize", (void *stream))                                                 \
+    X(wait_all, "cuCtxSynchronize", (void))                                                        \
     X(unload, "cuModuleUnload", (void *module))                                                    \
     X(event, "cuEventCreate", (void **event, unsigned flags))                                      \
     X(event_end, "cuEventDestroy_v2", (void *event))                                               \

@@ -53,6 +53,14 @@ ejk_status ejki_cuda_timer_read(const ejki_cuda_timer *timer, double *seconds) {
     return EJK_OK;
 }
 
+ejk_status ejki_cuda_wait_all(int32_t device) {
+    bool pushed;
+    EJKI_TRY(ejki_cuda_enter(device, &pushed));
+    const int error = ejki_cuda_driver_get()->wait_all();
+    ejki_cuda_leave(pushed);
+    return ejki_cuda_check(error, "work on a GPU went wrong");
+}
+
 ejk_status ejki_cuda_set(int32_t device, void *memory, unsigned char byte, size_t bytes,
                          void *stream) {
     bool pushed;

@@ -24,6 +24,9 @@ ejk_status ejki_cuda_timer_stop(const ejki_cuda_timer *timer);
 /* Waits until the second has passed; seconds between both. INTERNAL if what was enqueued failed. */
 ejk_status ejki_cuda_timer_read(const ejki_cuda_timer *timer, double *seconds);
 
+/* Waits for all work on a GPU, on whatever stream. */
+ejk_status ejki_cuda_wait_all(int32_t device);
+
 /* Enqueues setting bytes on a GPU. */
 ejk_status ejki_cuda_set(int32_t device, void *memory, unsigned char byte, size_t bytes,
                          void *stream);

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE 1
 #include "cuda/fake_cuda.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@
 #define VISIBLE __attribute__((visibility("default")))
 
 enum { OK, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, BAD_IMAGE = 200, NOT_FOUND = 500 };
-enum { MOST_BLOCKS = 64, MOST_DEPTH = 8 };
+enum { MOST_BLOCKS = 4096, MOST_DEPTH = 8 };
 
 VISIBLE fake_cuda_counts fake_cuda;
 
@@ -25,6 +26,7 @@ static struct block {
     void *bytes;
     size_t size;
 } blocks[MOST_BLOCKS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the blocks */
 static int contexts[4];
 static _Thread_local void *stack[MOST_DEPTH];
 static _Thread_local int depth;
@@ -147,7 +149,7 @@ FAKE(cuMemGetInfo_v2, size_t *idle, size_t *total) {
     *idle = *total - used();
     return OK;
 }
-FAKE(cuMemAlloc_v2, unsigned long long *address, size_t bytes) {
+static int take(unsigned long long *address, size_t bytes) {
     size_t idle, total;
     cuMemGetInfo_v2(&idle, &total);
     if (!depth || bytes > idle) return depth ? NO_MEMORY : INVALID;
@@ -161,7 +163,7 @@ FAKE(cuMemAlloc_v2, unsigned long long *address, size_t bytes) {
     }
     return NO_MEMORY;
 }
-FAKE(cuMemFree_v2, unsigned long long address) {
+static int give_back(unsigned long long address) {
     for (int i = 0; i < MOST_BLOCKS; i++) {
         if (!blocks[i].bytes || (uintptr_t)blocks[i].bytes != address) continue;
         free(blocks[i].bytes);
@@ -171,12 +173,27 @@ FAKE(cuMemFree_v2, unsigned long long address) {
     }
     return INVALID;
 }
+FAKE(cuMemAlloc_v2, unsigned long long *address, size_t bytes) {
+    pthread_mutex_lock(&lock);
+    const int answer = take(address, bytes);
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+FAKE(cuMemFree_v2, unsigned long long address) {
+    pthread_mutex_lock(&lock);
+    const int answer = give_back(address);
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
 FAKE(cuMemcpyAsync, unsigned long long target, unsigned long long source, size_t bytes,
      void *stream) {
     (void)stream;
     if (!depth) return INVALID;
     memcpy((void *)(uintptr_t)target, (const void *)(uintptr_t)source, bytes);
     return OK;
+}
+FAKE(cuCtxSynchronize, void) {
+    return depth ? OK : INVALID;
 }
 FAKE(cuMemsetD8Async, unsigned long long target, unsigned char byte, size_t bytes, void *stream) {
     (void)stream;
