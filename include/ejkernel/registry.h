@@ -129,7 +129,8 @@ typedef struct ejk_implementation {
     ejk_status (*run)(const ejk_run *run);
     /** Backend GPU: compute capabilities, 10 times, that it is for, both inclusive: 80 is 8.0. 0 = any. */
     int32_t least_capability, most_capability;
-    const char *needs; /**< what `applicable` asks for, in a few words for explanations; may be NULL */
+    const char
+        *needs; /**< what `applicable` asks for, in a few words for explanations; may be NULL */
 } ejk_implementation;
 
 /** A set of implementations. */

@@ -264,8 +264,8 @@ static ejk_status open_subject(subject *s, ejk_context *base, const void *args) 
             return ejki_fail(EJK_STATUS_UNAVAILABLE,
                              "gradients by hooks of %.64s are measured on the CPU only",
                              s->kernel->op_id);
-        EJKI_TRY(
-            ejki_cuda_timer_open(s->operands.place.device_index, ejki_context_stream(s->context), &s->timer));
+        EJKI_TRY(ejki_cuda_timer_open(s->operands.place.device_index,
+                                      ejki_context_stream(s->context), &s->timer));
     }
     if (s->options->pass != EJK_TUNE_FORWARD)
         EJKI_TRY(ejki_backward_open(&s->backward, s->context, s->kernel, s->operands.args));
