@@ -55,7 +55,16 @@ enum {
     X(release, "cuMemFree_v2", (ejki_cu_address address))                                          \
     X(copy, "cuMemcpyAsync",                                                                       \
       (ejki_cu_address target, ejki_cu_address source, size_t bytes, void *stream))                \
-    X(wait, "cuStreamSynchronize", (void *stream))
+    X(set, "cuMemsetD8Async",                                                                      \
+      (ejki_cu_address target, unsigned char byte, size_t bytes, void *stream))                    \
+    X(wait, "cuStreamSynchronize", (void *stream))                                                 \
+    X(wait_all, "cuCtxSynchronize", (void))                                                        \
+    X(unload, "cuModuleUnload", (void *module))                                                    \
+    X(event, "cuEventCreate", (void **event, unsigned flags))                                      \
+    X(event_end, "cuEventDestroy_v2", (void *event))                                               \
+    X(event_mark, "cuEventRecord", (void *event, void *stream))                                    \
+    X(event_wait, "cuEventSynchronize", (void *event))                                             \
+    X(event_between, "cuEventElapsedTime", (float *milliseconds, void *first, void *second))
 
 typedef struct ejki_cuda_driver {
 #define EJKI_CU_MEMBER(member, symbol, parameters) int(*member) parameters;

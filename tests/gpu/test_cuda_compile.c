@@ -15,7 +15,7 @@
 
 enum { SKIPPED = 77, MOST_PROCESSES = 32 };
 
-/* A kernel's text, its constants, and how many bytes a thread may spill on either architecture. */
+/* A kernel's text, its constants, and how many bytes a thread may spill on either architecture; -1: not for it. */
 struct row {
     const char *text, *constants;
     int spills[2];
@@ -54,6 +54,11 @@ static const struct row rows[] = {
     {"backward_rows.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128", {96, 96}},
     {"combine.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128", {96, 96}},
     {"combine.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 DROPOUT=1", {96, 96}},
+    {"ceiling.cu", "KIND=0 ELEMENT=1", {0, 0}},
+    {"ceiling.cu", "KIND=1 ELEMENT=1", {0, 0}},
+    {"ceiling.cu", "KIND=1 ELEMENT=2", {0, 0}},
+    {"ceiling.cu", "KIND=2 ELEMENT=1", {-1, 0}},
+    {"ceiling.cu", "KIND=2 ELEMENT=2", {-1, 0}},
 };
 /* clang-format on */
 
@@ -86,6 +91,7 @@ static bool check(const struct row *row, int which) {
     ejki_cuda_image image;
     snprintf(text, sizeof text, "%s", row->constants);
     const int count = constants_of(text, list);
+    if (row->spills[which] < 0) return true;
     const ejki_cuda_source *source = ejki_cuda_text(row->text);
     if (!source) {
         printf("FAIL %s: there is no such text\n", row->text);

@@ -199,6 +199,7 @@ static const ejk_parameter mma_parameters[] = {
         .parameters = plain_parameters,                                                            \
         .parameter_count = 1,                                                                      \
         .applicable = plain_applicable,                                                            \
+        .needs = "heads up to 576, no MaskInfo",                                                   \
         .prepare = plain_prepare,                                                                  \
         .run = plain_run,                                                                          \
     }
@@ -220,6 +221,7 @@ PLAIN(ejki_flash_attention_f16_cuda_plain, "f16", EJK_DTYPE_F16);
         .parameters = mma_parameters,                                                              \
         .parameter_count = 5,                                                                      \
         .applicable = mma_applicable,                                                              \
+        .needs = "heads of 1 to 256, no MaskInfo",                                                 \
         .prepare = mma_prepare,                                                                    \
         .run = mma_run,                                                                            \
     }

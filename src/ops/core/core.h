@@ -199,6 +199,7 @@ struct ejk_plan {
     bool owns_workspaces;
     ejk_cost cost;
     ejk_dtype dtype; /* by which the implementation was found */
+    ejk_query query; /* the whole of it, without the problem */
     int64_t parameters[EJK_MAX_PARAMETERS];
     ejk_choice_step sources[EJK_MAX_PARAMETERS];
 };
