@@ -243,6 +243,30 @@ ejki_cuda_usage ejki_cuda_function_usage(const ejki_cuda_function_t *function) {
 
 /* ---- Launches --------------------------------------------------------------------------------------- */
 
+static int launch_overlapping(const ejki_cuda_function_t *f, const ejki_cuda_launch *how,
+                              void *const *arguments) {
+    ejki_cu_launch_attribute attribute = {.id = EJKI_CU_PROGRAMMATIC_SERIALIZATION};
+    attribute.value.number = 1;
+    const ejki_cu_launch_config config = {
+        .grid = {how->grid[0], how->grid[1], how->grid[2]},
+        .block = {how->block[0], how->block[1], how->block[2]},
+        .shared_bytes = how->shared_bytes,
+        .stream = how->stream,
+        .attributes = &attribute,
+        .attribute_count = 1,
+    };
+    return ejki_cuda_driver_get()->launch_with(&config, f->handle, (void **)(uintptr_t)arguments,
+                                               NULL);
+}
+
+static int launch(const ejki_cuda_function_t *f, const ejki_cuda_launch *how,
+                  void *const *arguments) {
+    if (how->overlaps) return launch_overlapping(f, how, arguments);
+    return ejki_cuda_driver_get()->launch(
+        f->handle, how->grid[0], how->grid[1], how->grid[2], how->block[0], how->block[1],
+        how->block[2], how->shared_bytes, how->stream, (void **)(uintptr_t)arguments, NULL);
+}
+
 ejk_status ejki_cuda_run(ejki_cuda_function_t *f, const ejki_cuda_launch *how,
                          void *const *arguments) {
     bool pushed;
@@ -250,9 +274,7 @@ ejk_status ejki_cuda_run(ejki_cuda_function_t *f, const ejki_cuda_launch *how,
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "a kernel that was only built for an architecture cannot be launched");
     EJKI_TRY(ejki_cuda_enter(f->device, &pushed));
-    const int error = ejki_cuda_driver_get()->launch(
-        f->handle, how->grid[0], how->grid[1], how->grid[2], how->block[0], how->block[1],
-        how->block[2], how->shared_bytes, how->stream, (void **)(uintptr_t)arguments, NULL);
+    const int error = launch(f, how, arguments);
     ejki_cuda_leave(pushed);
     if (error == EJKI_CU_SUCCESS) return EJK_OK;
     char doing[128];

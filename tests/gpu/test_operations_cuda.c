@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations on top of flash attention, on a GPU: random calls, each made by the reference on the CPU and with tensors on the
+ * Operations on top of flash attention, and decoding, on a GPU: random calls, each made by the reference on the CPU and with tensors on the
  * GPU, by the library's own choice: the results agree, twice the same bits, and
  * nothing but them was written.
  *
@@ -17,17 +17,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SKIPPED = 77, MOST_PROCESSES = 64, MOST_TRIALS = 256, OPERATIONS = 8 };
+enum { SKIPPED = 77, MOST_PROCESSES = 64, MOST_TRIALS = 256, OPERATIONS = 9 };
 
 struct counts {
     char doing[160];
     int64_t calls[OPERATIONS], failures;
     double worst[OPERATIONS];
 };
-static const char *const operations[OPERATIONS] = {
-    "blocksparse_attention", "blocksparse_attention_vjp",    "attention",
-    "attention_vjp",         "scaled_dot_product_attention", "scaled_dot_product_attention_vjp",
-    "attention_merge",       "attention_merge_vjp"};
+static const char *const operations[OPERATIONS] = {"blocksparse_attention",
+                                                   "blocksparse_attention_vjp",
+                                                   "attention",
+                                                   "attention_vjp",
+                                                   "scaled_dot_product_attention",
+                                                   "scaled_dot_product_attention_vjp",
+                                                   "flash_attention",
+                                                   "attention_merge",
+                                                   "attention_merge_vjp"};
 
 struct trial {
     struct counts *counts;
@@ -280,6 +285,75 @@ static void dense_cases(struct trial *t) {
     try_call(t, &ejk_scaled_dot_product_attention_vjp_kernel, &s, dtype);
 }
 
+/* ---- Few rows ---------------------------------------------------------------------------------------- */
+
+static void need_implementation(struct trial *t, const ejk_kernel *kernel, const void *args,
+                                const char *part) {
+    ejk_plan *plan = NULL;
+    struct gpu_call call;
+    char why[300];
+    gpu_call_open(&call, kernel->args, args, &t->random);
+    const ejk_status status = ejk_plan_create(t->context, kernel, call.args, &plan);
+    const char *name = plan ? ejk_plan_implementation(plan)->name : ejk_last_error();
+    if (status != EJK_OK || !strstr(name, part)) {
+        snprintf(why, sizeof why, "'%.200s', expected %s", name, part);
+        note_failure(t, kernel->op_id, why);
+    }
+    ejk_plan_destroy(plan);
+    gpu_call_close(&call);
+}
+
+static void decode_case(struct trial *t) {
+    struct random *r = &t->random;
+    const ejk_dtype dtype = random_chance(r, 0.6) ? EJK_DTYPE_BF16 : EJK_DTYPE_F16;
+    const int64_t b = random_int(r, 1, 3), queries = random_int(r, 1, 4), kv = random_int(r, 1, 3);
+    const int64_t group = random_int(r, 1, 16 / queries), heads = kv * group;
+    const int64_t d = RANDOM_OF(r, ((int64_t[]){32, 64, 96, 128, 128, 256}));
+    const int64_t dv = RANDOM_OF(r, ((int64_t[]){64, 128, 128, 192, 256}));
+    const int64_t keys = random_chance(r, 0.2)
+                             ? random_int(r, 0, 20)
+                             : random_int(r, 1, RANDOM_OF(r, ((int[]){300, 4000})));
+    const int64_t rows = b * queries * heads, all = b * keys * kv;
+    void *query = numbers(r, dtype, rows * d), *key = numbers(r, dtype, all * d);
+    void *value = numbers(r, dtype, all * dv), *sinks = numbers(r, dtype, heads * 2);
+    void *out = room(rows * dv, 8);
+    float *lse = room(rows, 4), *max = room(rows, 4), *sum = room(rows, 4);
+    ejk_flash_attention_args args = {.query = ejk_tensor_4d(query, dtype, b, queries, heads, d),
+                                     .key = ejk_tensor_4d(key, dtype, b, keys, kv, d),
+                                     .value = ejk_tensor_4d(value, dtype, b, keys, kv, dv),
+                                     .out = ejk_tensor_4d(out, dtype, b, queries, heads, dv),
+                                     .lse = ejk_tensor_3d(lse, EJK_DTYPE_F32, b, heads, queries)};
+    args.causal = random_chance(r, 0.6);
+    if (random_chance(r, 0.3)) args.sliding_window.left = ejk_int(random_int(r, 0, keys));
+    if (random_chance(r, 0.2)) args.causal_offset = ejk_int(random_int(r, -5, keys + 5));
+    if (random_chance(r, 0.3)) args.logits_soft_cap = ejk_float(2);
+    if (random_chance(r, 0.2)) args.softmax_scale = ejk_float(random_chance(r, 0.5) ? -0.2 : 0.5);
+    if (random_chance(r, 0.3))
+        args.softmax_aux = ejk_tensor_contiguous(sinks, dtype, 2, (int64_t[]){heads, 2});
+    if (random_chance(r, 0.3)) {
+        args.row_max = ejk_tensor_3d(max, EJK_DTYPE_F32, b, heads, queries);
+        args.row_sum = ejk_tensor_3d(sum, EJK_DTYPE_F32, b, heads, queries);
+    }
+    if (random_chance(r, 0.6)) {
+        args.cfg.fwd_params.num_warps = ejk_int(random_int(r, 1, 8));
+        args.cfg.fwd_params.num_stages = ejk_int(random_int(r, 1, 8));
+        args.cfg.fwd_params.num_key_splits = ejk_int(RANDOM_OF(r, ((int64_t[]){1, 2, 7, 40})));
+    }
+    /* Scores that rise from key to key: bases are left again and again. */
+    if (random_chance(r, 0.2) && !args.softmax_scale.set)
+        for (int64_t i = 0; i < all * d; i++)
+            flash_store(dtype, key, i,
+                        flash_load(dtype, key, i) * (1 + (double)(i / d / kv % (keys + 1)) / 99));
+    /* Values that are not finite, where rows may see them or not. */
+    for (int64_t n = random_chance(r, 0.3) ? 3 : 0; n > 0 && all > 0; n--)
+        flash_store(dtype, value, random_int(r, 0, all * dv - 1),
+                    RANDOM_OF(r, ((double[]){INFINITY, -INFINITY, NAN})));
+    try_call(t, &ejk_flash_attention_kernel, &args, dtype);
+    if (random_chance(r, 0.2)) need_implementation(t, &ejk_flash_attention_kernel, &args, "decode");
+    void *memory[] = {query, key, value, sinks, out, lse, max, sum};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
+}
+
 /* ---- Merging ----------------------------------------------------------------------------------------- */
 
 static void merge_case(struct trial *t) {
@@ -392,6 +466,8 @@ static void run_cases(struct counts *counts, uint64_t first, uint64_t step, uint
         case 0: merge_case(&t); break;
         case 1: dense_cases(&t); break;
         case 2: lying_case(&t); break;
+        case 3:
+        case 4: decode_case(&t); break;
         default: sparse_case(&t); break;
         }
     }

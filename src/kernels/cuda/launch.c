@@ -163,6 +163,7 @@ ejk_status ejki_cuda_begin(const ejk_run *run, const ejki_cuda_work *work, void 
         .block = {(uint32_t)work->threads, 1, 1},
         .shared_bytes = (uint32_t)work->shared_bytes,
         .stream = run->stream,
+        .overlaps = work->overlaps,
     };
     void *arguments[] = {argument};
     return ejki_cuda_run(run->prepared[work->place], &how, arguments);

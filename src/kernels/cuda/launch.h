@@ -78,6 +78,7 @@ typedef struct ejki_cuda_work {
     int32_t place, threads;
     int64_t blocks, splits; /* of the grid */
     int64_t shared_bytes;
+    bool overlaps; /* as ejki_cuda_launch has it */
 } ejki_cuda_work;
 ejk_status ejki_cuda_begin(const ejk_run *run, const ejki_cuda_work *work, void *argument);
 
