@@ -59,6 +59,8 @@ typedef struct ejki_cuda_launch {
     uint32_t grid[3], block[3];
     uint32_t shared_bytes; /* dynamic */
     void *stream;
+    /* It may begin before what is ahead of it on the stream has ended, and waits for that itself; from sm_90 on. */
+    bool overlaps;
 } ejki_cuda_launch;
 
 /*

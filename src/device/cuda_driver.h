@@ -26,7 +26,24 @@ enum {
     EJKI_CU_CAPABILITY_MAJOR = 75,
     EJKI_CU_CAPABILITY_MINOR = 76,
     EJKI_CU_SHARED_OPTIN = 97,
+    EJKI_CU_PROGRAMMATIC_SERIALIZATION = 6, /* attributes of launches */
 };
+
+/* CUlaunchAttribute and CUlaunchConfig; of the attributes' values only numbers are used. */
+typedef struct ejki_cu_launch_attribute {
+    int id, padding;
+    union {
+        int number;
+        char size[64];
+    } value;
+} ejki_cu_launch_attribute;
+
+typedef struct ejki_cu_launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream;
+    ejki_cu_launch_attribute *attributes;
+    unsigned attribute_count;
+} ejki_cu_launch_config;
 
 /* Member, symbol, parameters. Every function answers a CUresult. */
 #define EJKI_CU_LIST(X)                                                                            \
@@ -50,6 +67,8 @@ enum {
       (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,        \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **arguments,  \
        void **extra))                                                                              \
+    X(launch_with, "cuLaunchKernelEx",                                                             \
+      (const ejki_cu_launch_config *config, void *function, void **arguments, void **extra))       \
     X(free_bytes, "cuMemGetInfo_v2", (size_t * free, size_t * total))                              \
     X(allocate, "cuMemAlloc_v2", (ejki_cu_address * address, size_t bytes))                        \
     X(release, "cuMemFree_v2", (ejki_cu_address address))                                          \

@@ -300,8 +300,25 @@ ejki_cuda_usage ejki_cuda_function_usage(const ejki_cuda_function_t *function) {
 
 /* ---- Launches --------------------------------------------------------------------------------------- */
 
+static int launch_overlapping(const ejki_cuda_function_t *f, const ejki_cuda_launch *how,
+                              void *const *arguments) {
+    ejki_cu_launch_attribute attribute = {.id = EJKI_CU_PROGRAMMATIC_SERIALIZATION};
+    attribute.value.number = 1;
+    const ejki_cu_launch_config config = {
+        .grid = {how->grid[0], how->grid[1], how->grid[2]},
+        .block = {how->block[0], how->block[1], how->block[2]},
+        .shared_bytes = how->shared_bytes,
+        .stream = how->stream,
+        .attributes = &attribute,
+        .attribute_count = 1,
+    };
+    return ejki_cuda_driver_get()->launch_with(&config, f->handle, (void **)(uintptr_t)arguments,
+                                               NULL);
+}
+
 static int launch(const ejki_cuda_function_t *f, const ejki_cuda_launch *how,
                   void *const *arguments) {
+    if (how->overlaps) return launch_overlapping(f, how, arguments);
     return ejki_cuda_driver_get()->launch(
         f->handle, how->grid[0], how->grid[1], how->grid[2], how->block[0], how->block[1],
         how->block[2], how->shared_bytes, how->stream, (void **)(uintptr_t)arguments, NULL);

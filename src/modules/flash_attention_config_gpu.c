@@ -12,6 +12,8 @@
 #include "base/base.h"
 #include "kernels/flash_attention/vjp_problem.h"
 
+#include <string.h>
+
 /* Blocks that keep a large GPU busy: two for each of 132 multiprocessors, or eight small ones. */
 enum { BUSY = 264, BUSY_SMALL = 1024, LEAST_KEYS_OF_A_PART = 512 };
 
@@ -25,8 +27,41 @@ static int64_t parts_of(const ejki_flash_problem *p, int64_t blocks, int64_t eno
     return ejki_max(1, ejki_min(p->keys / LEAST_KEYS_OF_A_PART, enough / blocks));
 }
 
+/* ---- Decoding: memory is what counts, so every multiprocessor has to fetch all the time -------------- */
+
+enum { MULTIPROCESSORS = 132, LEAST_KEYS_OF_A_WARP = 16, RING_BYTES = 196608 };
+
+/* Warps of a block, those of a multiprocessor being eight, and parts; `busy` are blocks at work, of a thousand. */
+typedef struct decoding {
+    int64_t warps, splits, busy;
+} decoding;
+
+static decoding decoding_of(const ejki_flash_problem *p, int64_t warps) {
+    const int64_t heads = ejki_max(1, p->batch * p->kv_heads), room = MULTIPROCESSORS * 8 / warps;
+    const int64_t most = ejki_max(1, p->keys / (LEAST_KEYS_OF_A_WARP * warps));
+    decoding d = {.warps = warps, .splits = ejki_max(1, ejki_min(most, room / heads))};
+    const int64_t blocks = heads * d.splits;
+    d.busy = 1000 * blocks / (ejki_cdiv(blocks, room) * room);
+    return d;
+}
+
+static void set_decoding(const ejki_flash_problem *p, ejk_fwd_params *params) {
+    const decoding wide = decoding_of(p, 8), narrow = decoding_of(p, 4);
+    const decoding d = narrow.busy > wide.busy + 20 ? narrow : wide;
+    const int64_t stage =
+        32 * (ejki_round_up(p->head_dim, 64) + ejki_round_up(p->value_dim, 64)) * 8;
+    params->num_warps = ejk_int(d.warps);
+    params->num_stages = ejk_int(ejki_max(1, ejki_min(8, RING_BYTES / stage)));
+    params->num_key_splits = ejk_int(ejki_min(65535, d.splits));
+}
+
 void ejki_flash_gpu_heuristic_cfg(const ejk_invocation *invocation, ejk_fwd_params *params) {
     const ejki_flash_problem *p = invocation->problem;
+    const ejk_implementation *chosen = invocation->implementation;
+    if (chosen && strstr(chosen->name, "/decode")) {
+        set_decoding(p, params);
+        return;
+    }
     const int64_t rows = p->queries * p->group;
     int64_t tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
     if (rows > 64 && p->value_dim <= 128 && blocks_of(p, 128) >= BUSY) tile = 128;

@@ -137,6 +137,22 @@ FAKE(cuLaunchKernel, void *function, unsigned grid_x, unsigned grid_y, unsigned 
     return OK;
 }
 
+/* CUlaunchConfig as the library knows it, up to its attributes. */
+typedef struct launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream, *attributes;
+    unsigned attribute_count;
+} launch_config;
+
+FAKE(cuLaunchKernelEx, const launch_config *config, void *function, void **arguments,
+     void **extra) {
+    if (config->attribute_count != 1 || *(const int *)config->attributes != 6) return INVALID;
+    fake_cuda.overlapping++;
+    return cuLaunchKernel(function, config->grid[0], config->grid[1], config->grid[2],
+                          config->block[0], config->block[1], config->block[2],
+                          config->shared_bytes, config->stream, arguments, extra);
+}
+
 /* ---- Memory ----------------------------------------------------------------------------------------- */
 
 static size_t used(void) {

@@ -5,6 +5,7 @@
 
 typedef struct fake_cuda_counts {
     int retained, loaded, launches, allocated, live, waits, events;
+    int overlapping; /* launches of cuLaunchKernelEx() */
     int shared_allowed;
     unsigned grid, block; /* of the last launch */
     void *stream;

@@ -179,6 +179,11 @@ static bool merges(const void *unused) {
     return true;
 }
 
+static ejk_status do_nothing(const ejk_run *run) {
+    (void)run;
+    return EJK_OK;
+}
+
 static bool misplaced(const void *unused) {
     (void)unused;
     static char host[200000];
@@ -215,8 +220,13 @@ static bool misplaced(const void *unused) {
     HOLDS(platform == EJK_PLATFORM_CUDA);
     WORKS(ejk_detect_platform(registry, "attention_merge", EJK_PLATFORM_AUTO, &platform));
     HOLDS(platform == EJK_PLATFORM_SIMD);
+    const ejk_implementation here = {.algorithm = "of_the_cpu",
+                                     .name = "f32",
+                                     .platform = EJK_PLATFORM_REFERENCE,
+                                     .run = do_nothing};
+    WORKS(ejk_registry_register(registry, &here));
     FAILS(UNAVAILABLE, "these exist",
-          ejk_detect_platform(registry, "attention_weights", EJK_PLATFORM_CUDA, &platform));
+          ejk_detect_platform(registry, "of_the_cpu", EJK_PLATFORM_CUDA, &platform));
     ejk_context_destroy(context);
     return true;
 }

@@ -3,7 +3,7 @@
  * Kernels of flash attention for GPUs, compiled for sm_80 and sm_90a with the constants that their launchers give
  * them, without a GPU: registers and bytes spilled stay within what is recorded here, and no warning comes. Limits are
  * what NVRTC 13 makes of them and a little more; raise one only with a measurement that says why. Answers 77 where
- * there is no NVRTC. EJK_TEST_PROCESSES share the work.
+ * there is no NVRTC. EJK_TEST_PROCESSES share the work; EJK_TEST_FILTER is a part of a text's name.
  */
 #include "device/cuda.h"
 
@@ -23,6 +23,7 @@ struct row {
 
 static const char *const architectures[] = {"sm_80", "sm_90a"};
 
+#define CELLS       " CELL_QUERIES=128 CELL_KEYS=128"
 #define ALL_OPTIONS " BIAS=1 MASK=1 SEGMENTS=1 SOFT_CAP=1 DROPOUT=1"
 
 /* clang-format off */
@@ -35,13 +36,20 @@ static const struct row rows[] = {
     {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=0" ALL_OPTIONS, {464, 448}},
     {"forward_mma.cu", "ELEMENT=2 HEAD_DIM=80 VALUE_DIM=80 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=0" ALL_OPTIONS, {96, 96}},
     {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1", {160, 128}},
-    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1", {80, 96}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1", {80, 112}},
     {"backward_mma.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1", {32, 32}},
     {"backward_mma.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1", {32, 32}},
     {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 BLOCK=32 STAGES=1 FOLDED=1 D_QUERY=1", {144, 128}},
     {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 BLOCK=32 STAGES=1 FOLDED=1 D_KEY=1", {32, 144}},
     {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=0 D_QUERY=1" ALL_OPTIONS, {32, 32}},
     {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=0 D_KEY=1 D_VALUE=1" ALL_OPTIONS, {32, 32}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=1" CELLS, {336, 336}},
+    {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=1 FOLDED=0 POSITIONS=1 CHUNKED=1" CELLS ALL_OPTIONS, {96, 96}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1" CELLS, {256, 256}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1" CELLS, {384, 384}},
+    {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=1 FUNCTION=1 CHUNKED=1 D_KEY=1 D_VALUE=1", {32, 32}},
+    {"backward_plain.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 ROWS=4 POSITIONS=1" CELLS, {160, 160}},
+    {"pattern.cu", "", {0, 0}},
     {"forward_plain.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 ROWS=4", {32, 32}},
     {"forward_plain.cu", "ELEMENT=0 HEAD_DIM=128 VALUE_DIM=128 ROWS=4", {48, 64}},
     {"forward_plain.cu", "ELEMENT=0 HEAD_DIM=576 VALUE_DIM=576 ROWS=2", {48, 32}},
@@ -52,6 +60,16 @@ static const struct row rows[] = {
     {"backward_bias.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 ROWS=4 BIAS=1 ALL_QUERIES=0", {96, 96}},
     {"backward_bias.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 ROWS=4 BIAS=1 ALL_QUERIES=1", {96, 96}},
     {"backward_rows.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128", {96, 96}},
+    {"weights.cu", "ELEMENT=0 HEAD_DIM=128 VALUE_DIM=128 ROWS=4", {32, 32}},
+    {"weights.cu", "ELEMENT=1 HEAD_DIM=576 VALUE_DIM=64 ROWS=2" ALL_OPTIONS, {96, 96}},
+    {"merge_vjp.cu", "TYPE=2 VECTOR=4 LANES=32", {0, 0}},
+    {"merge_vjp.cu", "TYPE=3 VECTOR=8 LANES=16", {0, 0}},
+    {"merge_vjp.cu", "TYPE=4 VECTOR=1 LANES=32", {0, 0}},
+    {"merge.cu", "TYPE=3 OUT=3 VECTOR=8 LANES=16", {0, 0}},
+    {"decode.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=8 STAGES=3 HALVES=1 RESIDENT=1 FOLDED=1 OVERLAP=0", {0, 0}},
+    {"decode.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 STAGES=3 HALVES=1 RESIDENT=2 FOLDED=1 OVERLAP=0", {0, 0}},
+    {"decode.cu", "ELEMENT=2 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 STAGES=3 HALVES=2 RESIDENT=1 FOLDED=1 OVERLAP=0", {0, 0}},
+    {"decode.cu", "ELEMENT=2 HEAD_DIM=96 VALUE_DIM=64 WARPS=8 STAGES=6 HALVES=2 RESIDENT=1 FOLDED=0 OVERLAP=0 SOFT_CAP=1", {0, 0}},
     {"combine.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128", {96, 96}},
     {"combine.cu", "ELEMENT=0 HEAD_DIM=64 VALUE_DIM=64 DROPOUT=1", {96, 96}},
     {"ceiling.cu", "KIND=0 ELEMENT=1", {0, 0}},
@@ -119,8 +137,10 @@ static bool check(const struct row *row, int which) {
 /* Every `step`th row from `first` on. */
 static int check_rows(size_t first, size_t step) {
     int failures = 0;
+    const char *filter = getenv("EJK_TEST_FILTER");
     for (size_t i = first; i < 2 * sizeof rows / sizeof *rows; i += step)
-        failures += !check(&rows[i / 2], (int)(i % 2));
+        if (!filter || strstr(rows[i / 2].text, filter))
+            failures += !check(&rows[i / 2], (int)(i % 2));
     return failures;
 }
 

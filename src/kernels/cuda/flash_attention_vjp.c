@@ -7,7 +7,7 @@
 #include "kernels/cuda/launch.h"
 
 /* What is prepared. */
-enum { DELTA, SINKS, QUERY, KEYS, VALUES, BIAS };
+enum { DELTA, SINKS, QUERY, KEYS, VALUES, BIAS, CELLS };
 
 /* Of the kernels over rows and over keys. */
 typedef struct tiling {
@@ -69,7 +69,9 @@ static ejk_status prepare_rest(const ejki_flash_vjp_problem *v, const tiling *t,
             "gradients of %lld keys and %lld queries are more than a GPU's grid can count",
             (long long)p->keys, (long long)p->queries);
     launch->workers = 1;
-    launch->workspace_bytes = 2 * (size_t)ejki_cuda_rows(p) * sizeof(float);
+    launch->workspace_bytes =
+        (size_t)ejki_cuda_cell_bytes(p) + 2 * (size_t)ejki_cuda_rows(p) * sizeof(float);
+    EJKI_TRY(ejki_cuda_ready_cells(launch, CELLS, p));
     ejki_cuda_constants constants = ejki_cuda_constants_of(p);
     EJKI_TRY(ejki_cuda_ready(launch, DELTA, "backward_rows.cu", "delta", &constants));
     EJKI_TRY(ejki_cuda_ready(launch, SINKS, "backward_rows.cu", "sinks", &constants));
@@ -133,8 +135,11 @@ static ejk_status run_all(const ejk_run *run, const tiling *t) {
     const ejki_flash_problem *p = &v->forward;
     EJKI_TRY(check_aligned(v));
     ejki_cuda_vjp_problem problem = problem_of(v, t);
-    problem.delta = run->workspace;
+    problem.forward.pattern.cells = run->workspace;
+    if (ejki_cuda_rows(p) > 0)
+        problem.delta = (float *)(void *)((char *)run->workspace + ejki_cuda_cell_bytes(p));
     problem.shift = problem.delta ? problem.delta + ejki_cuda_rows(p) : NULL;
+    EJKI_TRY(ejki_cuda_begin_cells(run, CELLS, p, run->workspace));
     EJKI_TRY(begin(run, DELTA, ejki_cdiv(ejki_cuda_rows(p), 4), 1, 128, 0, &problem));
     if (v->wants_query && p->head_dim > 0)
         EJKI_TRY(begin(run, QUERY, p->queries > 0 ? ejki_cuda_blocks(p, problem.forward.tiles) : 0,
@@ -282,10 +287,10 @@ static const ejk_parameter mma_parameters[] = {
 
 /* ---- Implementations ----------------------------------------------------------------------------------- */
 
-#define PLAIN(symbol, text, element)                                                               \
+#define PLAIN(symbol, operation, text, element)                                                    \
     extern const ejk_implementation symbol;                                                        \
     const ejk_implementation symbol = {                                                            \
-        .algorithm = "flash_attention_vjp",                                                        \
+        .algorithm = operation,                                                                    \
         .name = text "/cuda/plain",                                                                \
         .platform = EJK_PLATFORM_CUDA,                                                             \
         .backend = EJK_BACKEND_GPU,                                                                \
@@ -296,14 +301,20 @@ static const ejk_parameter mma_parameters[] = {
         .prepare = plain_prepare,                                                                  \
         .run = plain_run,                                                                          \
     }
-PLAIN(ejki_flash_attention_vjp_f32_cuda_plain, "f32", EJK_DTYPE_F32);
-PLAIN(ejki_flash_attention_vjp_bf16_cuda_plain, "bf16", EJK_DTYPE_BF16);
-PLAIN(ejki_flash_attention_vjp_f16_cuda_plain, "f16", EJK_DTYPE_F16);
+PLAIN(ejki_flash_attention_vjp_f32_cuda_plain, "flash_attention_vjp", "f32", EJK_DTYPE_F32);
+PLAIN(ejki_blocksparse_attention_vjp_f32_cuda_plain, "blocksparse_attention_vjp", "f32",
+      EJK_DTYPE_F32);
+PLAIN(ejki_flash_attention_vjp_bf16_cuda_plain, "flash_attention_vjp", "bf16", EJK_DTYPE_BF16);
+PLAIN(ejki_blocksparse_attention_vjp_bf16_cuda_plain, "blocksparse_attention_vjp", "bf16",
+      EJK_DTYPE_BF16);
+PLAIN(ejki_flash_attention_vjp_f16_cuda_plain, "flash_attention_vjp", "f16", EJK_DTYPE_F16);
+PLAIN(ejki_blocksparse_attention_vjp_f16_cuda_plain, "blocksparse_attention_vjp", "f16",
+      EJK_DTYPE_F16);
 
-#define MMA(symbol, text, element)                                                                 \
+#define MMA(symbol, operation, text, element)                                                      \
     extern const ejk_implementation symbol;                                                        \
     const ejk_implementation symbol = {                                                            \
-        .algorithm = "flash_attention_vjp",                                                        \
+        .algorithm = operation,                                                                    \
         .name = text "/cuda/mma",                                                                  \
         .platform = EJK_PLATFORM_CUDA,                                                             \
         .backend = EJK_BACKEND_GPU,                                                                \
@@ -317,5 +328,8 @@ PLAIN(ejki_flash_attention_vjp_f16_cuda_plain, "f16", EJK_DTYPE_F16);
         .prepare = mma_prepare,                                                                    \
         .run = mma_run,                                                                            \
     }
-MMA(ejki_flash_attention_vjp_bf16_cuda_mma, "bf16", EJK_DTYPE_BF16);
-MMA(ejki_flash_attention_vjp_f16_cuda_mma, "f16", EJK_DTYPE_F16);
+MMA(ejki_flash_attention_vjp_bf16_cuda_mma, "flash_attention_vjp", "bf16", EJK_DTYPE_BF16);
+MMA(ejki_blocksparse_attention_vjp_bf16_cuda_mma, "blocksparse_attention_vjp", "bf16",
+    EJK_DTYPE_BF16);
+MMA(ejki_flash_attention_vjp_f16_cuda_mma, "flash_attention_vjp", "f16", EJK_DTYPE_F16);
+MMA(ejki_blocksparse_attention_vjp_f16_cuda_mma, "blocksparse_attention_vjp", "f16", EJK_DTYPE_F16);

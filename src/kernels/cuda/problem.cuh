@@ -25,6 +25,46 @@ typedef struct ejki_cuda_ids {
     long long stride_b;
 } ejki_cuda_ids;
 
+/*
+ * What an ejki_pattern and ejki_positions let be seen, besides the offsets of the problem. Blocks of scores have a cell
+ * each, as pattern.cu writes them; a predicate and chunks that follow from indices are part of the offsets and of
+ * `chunk`, others are a function of the row.
+ */
+enum { EJKI_CUDA_EMPTY = -2, EJKI_CUDA_FULL = -1 }; /* else the number of a partial block */
+
+typedef struct ejki_cuda_pattern {
+    const int *cells;            /* [planes, T / CELL_QUERIES, S / CELL_KEYS] */
+    const unsigned char *blocks; /* elements of partial blocks, not 0 = visible */
+    long long block_stride, query_stride, key_stride;
+    long long chunk, chunk_offset; /* CHUNKED: nothing before the chunk of i + chunk_offset */
+    /* FUNCTION: row i sees positions[i] + first … + last, and nothing before its chunk if that is not 0. */
+    const int *positions; /* NULL = i */
+    long long function_first, function_last, function_chunk;
+    /* POSITIONS: the key's has to be of the query's plus first … last, and not before its chunk. */
+    const void *query_positions, *key_positions; /* NULL = indices */
+    long long query_positions_b, key_positions_b;
+    long long position_first, position_last, position_chunk, position_offset;
+    int plane_heads; /* query head h reads plane h / plane_heads */
+    int positions_are_i64;
+} ejki_cuda_pattern;
+
+/* A grid of a MaskInfo: integers of `size` bytes. */
+typedef struct ejki_cuda_grid {
+    const void *data;
+    long long stride_p, stride_r;
+    int size;
+} ejki_cuda_grid;
+
+/* What pattern.cu makes cells of. */
+typedef struct ejki_cuda_grids {
+    ejki_cuda_grid next, state, id;
+    int *cells;                /* [planes, block_rows, block_columns] */
+    long long block_count;     /* partial blocks; -1 = a partial one shows what a full one does */
+    int planes, rows, columns; /* of the grids */
+    int block_rows, block_columns;
+    int by_column;
+} ejki_cuda_grids;
+
 /* Values of ejki_flash_layout. */
 enum { EJKI_CUDA_DENSE, EJKI_CUDA_TOKENS, EJKI_CUDA_PADDED };
 
@@ -39,21 +79,28 @@ typedef struct ejki_cuda_problem {
     long long first_offset, last_offset; /* of visible keys; beyond ±2^60 = no limit */
     long long first_sequence;
     unsigned long long dropout_seed;
-    long long entries;  /* of the batch axis: 1 where tokens lie one after the other */
-    int batch;          /* sequences */
-    int queries, keys;  /* of the tensors */
+    long long entries; /* of the batch axis: 1 where tokens lie one after the other */
+    int batch;         /* sequences */
+    int queries, keys; /* of the tensors */
     int kv_heads, group;
     int sink_count, sink_group, mask_group;
     int layout, sums_are_i64, segments_are_i64, ends_together, normalize;
-    int tiles;          /* of rows, of all sequences of one key head */
-    int splits;         /* parts of the keys */
-    int split_keys;     /* keys of a part, whole blocks */
+    int tiles;           /* of rows, of all sequences of one key head */
+    int splits;          /* parts of the keys */
+    int split_keys;      /* keys of a part, whole blocks */
     unsigned drop_below; /* words below are dropped */
-    float keep_factor;  /* what kept weights are multiplied with */
+    float keep_factor;   /* what kept weights are multiplied with */
     float scale, soft_cap;
+    ejki_cuda_pattern pattern;
     /* Where a part of the keys leaves its sums: [splits, rows, Dv], its maxima and sums [splits, rows]. */
     float *part_out, *part_max, *part_sum;
 } ejki_cuda_problem;
+
+/* ejki_attention_problem. */
+typedef struct ejki_cuda_weights_problem {
+    ejki_cuda_problem forward;
+    ejki_cuda_bhts weights; /* of the element type, written */
+} ejki_cuda_weights_problem;
 
 /* Gradients: ejki_flash_vjp_problem. */
 typedef struct ejki_cuda_vjp_problem {
@@ -62,8 +109,8 @@ typedef struct ejki_cuda_vjp_problem {
     ejki_cuda_bhts lse_cotangent, d_bias;
     void *d_sinks;
     long long d_sink_stride_h;
-    float *delta; /* [entries, Hq, T], written first */
-    float *shift; /* as delta: -lse in units of log 2; -inf where lse is */
+    float *delta;  /* [entries, Hq, T], written first */
+    float *shift;  /* as delta: -lse in units of log 2; -inf where lse is */
     int key_tiles; /* of all sequences of one key head */
 } ejki_cuda_vjp_problem;
 
