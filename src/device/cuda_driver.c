@@ -36,6 +36,13 @@ static ejk_status find_symbols(void *library, const char *path) {
     }
     EJKI_CU_LIST(FIND)
 #undef FIND
+#define FIND(member, symbol, parameters)                                                           \
+    {                                                                                              \
+        void *found = dlsym(library, symbol);                                                      \
+        memcpy(&driver.member, &found, sizeof found);                                              \
+    }
+    EJKI_CU_OPTIONAL_LIST(FIND)
+#undef FIND
     return EJK_OK;
 }
 

@@ -85,9 +85,17 @@ typedef struct ejki_cu_launch_config {
     X(event_wait, "cuEventSynchronize", (void *event))                                             \
     X(event_between, "cuEventElapsedTime", (float *milliseconds, void *first, void *second))
 
+/* Those that are NULL where the driver lacks them. */
+#define EJKI_CU_OPTIONAL_LIST(X)                                                                   \
+    X(encode_tiled, "cuTensorMapEncodeTiled",                                                      \
+      (void *map, int type, unsigned rank, void *address, const uint64_t *sizes,                   \
+       const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,        \
+       int swizzle, int promotion, int fill))
+
 typedef struct ejki_cuda_driver {
 #define EJKI_CU_MEMBER(member, symbol, parameters) int(*member) parameters;
     EJKI_CU_LIST(EJKI_CU_MEMBER)
+    EJKI_CU_OPTIONAL_LIST(EJKI_CU_MEMBER)
 #undef EJKI_CU_MEMBER
     int loaded_version; /* CUDA version that it serves, 13000; 0 = no driver */
     char build[64];     /* version of the driver itself; "" = unknown */

@@ -55,11 +55,41 @@ static void set_decoding(const ejki_flash_problem *p, ejk_fwd_params *params) {
     params->num_key_splits = ejk_int(ejki_min(65535, d.splits));
 }
 
+/* Is it a kernel that keeps a copying warpgroup, with tiles of one query head? */
+static bool has_copier(const ejk_implementation *chosen) {
+    return chosen && chosen->least_capability == 90;
+}
+
+/* Queries, keys, warps, stages. */
+static void set_copied(ejk_fwd_params *params, int64_t queries, int64_t keys, int64_t warps,
+                       int64_t stages) {
+    params->q_blocksize = ejk_int(queries);
+    params->kv_blocksize = ejk_int(keys);
+    params->num_warps = ejk_int(warps);
+    params->num_stages = ejk_int(stages);
+}
+
+/* Wide heads leave registers for two warpgroups, narrow ones for three; short rows waste less of a small tile. */
+static void set_copied_for(const ejki_flash_problem *p, ejk_fwd_params *params) {
+    const bool triangle = p->last_offset < p->keys;
+    const bool narrow = p->value_dim <= 64 && p->head_dim <= 64;
+    if (triangle && p->keys <= 1024 && narrow)
+        set_copied(params, 64, 64, 8, 4);
+    else if (narrow)
+        set_copied(params, 192, 128, 12, 2);
+    else
+        set_copied(params, 128, 128, 8, 2);
+}
+
 void ejki_flash_gpu_heuristic_cfg(const ejk_invocation *invocation, ejk_fwd_params *params) {
     const ejki_flash_problem *p = invocation->problem;
     const ejk_implementation *chosen = invocation->implementation;
     if (chosen && strstr(chosen->name, "/decode")) {
         set_decoding(p, params);
+        return;
+    }
+    if (has_copier(chosen)) {
+        set_copied_for(p, params);
         return;
     }
     const int64_t rows = p->queries * p->group;

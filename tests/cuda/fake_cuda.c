@@ -153,6 +153,25 @@ FAKE(cuLaunchKernelEx, const launch_config *config, void *function, void **argum
                           config->shared_bytes, config->stream, arguments, extra);
 }
 
+/* The map is what it was made from. */
+FAKE(cuTensorMapEncodeTiled, void *map, int type, unsigned rank, void *address,
+     const uint64_t *sizes, const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
+     int interleave, int swizzle, int promotion, int fill) {
+    (void)promotion;
+    if (interleave || fill || steps[0] != 1 || box[0] > 256) return INVALID;
+    const uint64_t made[16] = {(uint64_t)(uintptr_t)address,
+                               (uint64_t)type,
+                               rank,
+                               (uint64_t)swizzle,
+                               sizes[0],
+                               box[0],
+                               rank > 1 ? sizes[1] : 0,
+                               rank > 1 ? strides[0] : 0,
+                               rank > 1 ? box[1] : 0};
+    memcpy(map, made, sizeof made);
+    return OK;
+}
+
 /* ---- Memory ----------------------------------------------------------------------------------------- */
 
 static size_t used(void) {

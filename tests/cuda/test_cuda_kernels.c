@@ -193,10 +193,38 @@ static bool launches(const void *unused) {
     return true;
 }
 
+static bool tensor_maps(const void *unused) {
+    (void)unused;
+    const int64_t sizes[] = {64, 100, 3}, strides[] = {128, 12800}, odd[] = {128, 12808};
+    const int32_t box[] = {64, 32, 1}, wide[] = {512, 1, 1};
+    ejki_cuda_tensor_map map;
+    void *data = (void *)(uintptr_t)4096;
+    WORKS(ejki_cuda_tensor_map_encode(data, EJK_DTYPE_BF16, 3, sizes, strides, box, 128, &map));
+    HOLDS(map.opaque[0] == 4096 && map.opaque[1] == 9 && map.opaque[2] == 3 && map.opaque[3] == 3);
+    HOLDS(map.opaque[4] == 64 && map.opaque[5] == 64 && map.opaque[6] == 100);
+    HOLDS(map.opaque[7] == 128 && map.opaque[8] == 32 && (uintptr_t)&map % 64 == 0);
+    WORKS(ejki_cuda_tensor_map_encode(data, EJK_DTYPE_F32, 1, sizes, strides, box, 0, &map));
+    FAILS(INVALID_LAYOUT, "lies at 0x1008, expected a multiple of 16 bytes",
+          ejki_cuda_tensor_map_encode((char *)data + 8, EJK_DTYPE_F16, 1, sizes, strides, box, 0,
+                                      &map));
+    FAILS(INVALID_LAYOUT, "axis 2 has a stride of 12808 bytes",
+          ejki_cuda_tensor_map_encode(data, EJK_DTYPE_F16, 3, sizes, odd, box, 0, &map));
+    FAILS(INVALID_LAYOUT, "the driver refuses a tensor map of 1 axes, the first of 64 elements (1)",
+          ejki_cuda_tensor_map_encode(data, EJK_DTYPE_F16, 1, sizes, strides, wide, 0, &map));
+    FAILS(INVALID_ARGUMENT, "of 6 axes of float16 under a swizzle of 0 bytes",
+          ejki_cuda_tensor_map_encode(data, EJK_DTYPE_F16, 6, sizes, strides, box, 0, &map));
+    FAILS(INVALID_ARGUMENT, "a swizzle of 48 bytes",
+          ejki_cuda_tensor_map_encode(data, EJK_DTYPE_F16, 1, sizes, strides, box, 48, &map));
+    FAILS(INVALID_ARGUMENT, "axes of int32",
+          ejki_cuda_tensor_map_encode(data, EJK_DTYPE_I32, 1, sizes, strides, box, 0, &map));
+    return true;
+}
+
 static void kernels_of_a_process(void **state) {
     (void)state;
     IN_CHILD(one_process);
     IN_CHILD(launches);
+    IN_CHILD(tensor_maps);
 }
 
 /* ---- On disk ---------------------------------------------------------------------------------------- */

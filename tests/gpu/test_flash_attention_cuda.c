@@ -6,6 +6,7 @@
  *   rows       the same bits when a part of the rows is computed alone (forward)
  *   packed     packed sequences near the reference (forward; gradients of them are among the cases)
  *
+ * A third of the cases are for kernels on tiles (FLASH_TILED), under EJK_TEST_TILED all of them.
  * EJK_TEST_SEED and EJK_TEST_CASES choose the cases, EJK_TEST_FILTER implementations by a part of "algorithm name".
  * Nearly every case is compiled anew, so EJK_TEST_PROCESSES, one for each CPU, share the cases; after EJK_TEST_SECONDS, 120, none is begun.
  * Under EJK_TEST_EXACT each tensor has memory of its own on the GPU, for compute-sanitizer; the canaries are left out.
@@ -368,12 +369,16 @@ static void try_packed(struct trial *t, struct vjp_case *c) {
 
 /* ---- Cases ------------------------------------------------------------------------------------------ */
 
+static int32_t capability; /* of the GPU, in a child */
+
 static bool wanted(int32_t index, const char *algorithm, ejk_dtype dtype, const void *problem) {
     const ejk_implementation *e = ejki_builtin_implementations[index];
     const char *filter = getenv("EJK_TEST_FILTER");
     char name[256];
     snprintf(name, sizeof name, "%s %s", e->algorithm, e->name);
     return e->platform == EJK_PLATFORM_CUDA && strcmp(e->algorithm, algorithm) == 0 &&
+           capability >= e->least_capability &&
+           (!e->most_capability || capability <= e->most_capability) &&
            (!filter || strstr(name, filter)) && (!problem || e->dtype == dtype) &&
            (!problem || !e->applicable || e->applicable(problem));
 }
@@ -395,14 +400,16 @@ static void forward_case(struct counts *counts, struct gpu_mirror *mirror, uint6
     if (flash_case_dtype(seed) == EJK_DTYPE_F64 || !any_wanted("flash_attention")) return;
     struct flash_case c;
     struct flash_oracle oracle;
+    bool made = false;
     flash_case_create(&c, seed, 1000000);
-    flash_oracle_create(&oracle, &c.problem);
     for (int32_t i = 0; i < ejki_builtin_implementation_count && i < MOST; i++) {
         if (!wanted(i, "flash_attention", c.problem.dtype, &c.problem)) continue;
         struct trial t = trial_of(counts, mirror, i);
+        if (!made) flash_oracle_create(&oracle, &c.problem);
+        made = true;
         try_forward(&t, &c, &oracle);
     }
-    flash_oracle_destroy(&oracle);
+    if (made) flash_oracle_destroy(&oracle);
     flash_case_destroy(&c);
 }
 
@@ -420,16 +427,18 @@ static void gradient_case(struct counts *counts, struct gpu_mirror *mirror, uint
     if (!vjp_case_create(&c, seed, 1000000)) return;
     const ejki_flash_problem *p = &c.problem.forward;
     const bool exact = c.forward.traits.poison <= FLASH_IN_HIDDEN && !c.overflows;
-    if (exact) vjp_oracle_create(&o, &c);
+    bool made = false;
     for (int32_t i = 0; i < ejki_builtin_implementation_count && i < MOST; i++) {
         struct trial t = trial_of(counts, mirror, i);
-        if (wanted(i, "flash_attention_vjp", p->dtype, &c.problem))
+        if (wanted(i, "flash_attention_vjp", p->dtype, &c.problem)) {
+            if (exact && !made) vjp_oracle_create(&o, &c);
+            made = exact;
             try_vjp(&t, &c, exact ? &o : NULL);
-        else if (p->layout != EJKI_FLASH_DENSE && is_mild(&c) &&
-                 wanted(i, "flash_attention", p->dtype, p))
+        } else if (p->layout != EJKI_FLASH_DENSE && is_mild(&c) &&
+                   wanted(i, "flash_attention", p->dtype, p))
             try_packed(&t, &c);
     }
-    if (exact) vjp_oracle_destroy(&o);
+    if (made) vjp_oracle_destroy(&o);
     vjp_case_destroy(&c);
 }
 
@@ -441,9 +450,13 @@ static uint64_t number_from(const char *name, uint64_t otherwise) {
 static void run_cases(struct counts *counts, uint64_t first, uint64_t step, uint64_t cases,
                       time_t end) {
     struct gpu_mirror mirror;
+    ejk_gpu_info info;
+    if (ejk_device_info(0, &info) != EJK_OK) _Exit(EXIT_FAILURE);
+    capability = info.capability;
     gpu_mirror_create(&mirror, (size_t)256 << 20);
     for (uint64_t n = first; n < cases && time(NULL) < end; n += step) {
-        const uint64_t seed = number_from("EJK_TEST_SEED", 1) + n;
+        const uint64_t kind = n % 3 == 2 || getenv("EJK_TEST_TILED") ? FLASH_TILED : 0;
+        const uint64_t seed = (number_from("EJK_TEST_SEED", 1) + n) | kind;
         snprintf(counts->doing, sizeof counts->doing, "making case %" PRIu64, seed);
         forward_case(counts, &mirror, seed);
         gradient_case(counts, &mirror, seed);

@@ -12,6 +12,14 @@ static const int64_t long_lengths[] = {257, 300, 511, 512, 513, 767, 1025};
 static const int64_t dims[] = {1,  2,  3,  5,  8,  15,  16,  17,  31,  32,  33,  40,
                                63, 64, 65, 80, 96, 100, 127, 128, 129, 192, 257, 576};
 
+static const int64_t tiled_lengths[] = {17,  31,  64,  65,  96,  127, 128, 129,
+                                        130, 191, 192, 193, 255, 257, 300, 385};
+static const int64_t tiled_dims[] = {8, 32, 64, 64, 64, 72, 80, 96, 100, 112, 128, 128, 128, 128};
+
+static bool is_tiled(const struct flash_case *c) {
+    return (c->seed & FLASH_TILED) != 0;
+}
+
 /* A size, once in a while 0. */
 static int64_t size_of(struct random *r, int64_t size) {
     return random_chance(r, 0.01) ? 0 : size;
@@ -35,6 +43,21 @@ static void choose_sizes(ejki_flash_problem *p, struct random *r, int64_t budget
         p->group = random_chance(r, 0.4) ? 1 : random_int(r, 2, 9);
         p->query_heads = p->group * p->kv_heads;
     } while (scores_of(p) * (p->head_dim + p->value_dim) > budget || scores_of(p) > budget / 16);
+}
+
+static void choose_tiled_sizes(ejki_flash_problem *p, struct random *r, int64_t budget) {
+    do {
+        p->queries = RANDOM_OF(r, tiled_lengths);
+        p->keys = random_chance(r, 0.4)   ? p->queries
+                  : random_chance(r, 0.2) ? RANDOM_OF(r, long_lengths)
+                                          : RANDOM_OF(r, tiled_lengths);
+        p->head_dim = RANDOM_OF(r, tiled_dims);
+        p->value_dim = random_chance(r, 0.7) ? p->head_dim : RANDOM_OF(r, tiled_dims);
+        p->batch = random_int(r, 1, 2);
+        p->kv_heads = random_int(r, 1, 2);
+        p->group = random_chance(r, 0.5) ? 1 : random_int(r, 2, 4);
+        p->query_heads = p->group * p->kv_heads;
+    } while (scores_of(p) * (p->head_dim + p->value_dim) > budget);
 }
 
 /* Causal and window as positions; far beyond all keys where a side is open. */
@@ -85,6 +108,8 @@ static void choose_features(struct flash_case *c, struct random *r) {
     if (how_many == 1) on[random_int(r, 0, FEATURES - 1)] = true;
     if (how_many >= 2)
         for (int i = 0; i < FEATURES; i++) on[i] = random_chance(r, 0.35);
+    if (is_tiled(c) && random_chance(r, 0.9))
+        on[BIAS] = on[MASK] = on[SEGMENTS] = on[DROPOUT] = false;
 
     choose_positions(p, r, on[CAUSAL], on[WINDOW]);
     p->soft_cap = on[CAP] ? RANDOM_OF(r, caps) : 0;
@@ -137,6 +162,7 @@ static struct random random_of(uint64_t seed) {
 ejk_dtype flash_case_dtype(uint64_t seed) {
     struct random r = random_of(seed);
     const double dice = random_real(&r);
+    if (seed & FLASH_TILED) return dice < 0.5 ? EJK_DTYPE_BF16 : EJK_DTYPE_F16;
     if (dice < 0.4) return EJK_DTYPE_F32;
     return dice < 0.6 ? EJK_DTYPE_F64 : dice < 0.8 ? EJK_DTYPE_BF16 : EJK_DTYPE_F16;
 }
@@ -149,7 +175,10 @@ void flash_case_create(struct flash_case *c, uint64_t seed, int64_t budget) {
     /* Large problems now and then; f64, which only the reference takes, needs none. */
     if (random_chance(&r, 0.06)) budget *= 4;
     if (c->problem.dtype == EJK_DTYPE_F64) budget /= 4;
-    choose_sizes(&c->problem, &r, budget);
+    if (is_tiled(c))
+        choose_tiled_sizes(&c->problem, &r, 30 * budget);
+    else
+        choose_sizes(&c->problem, &r, budget);
     choose_features(c, &r);
     if (random_chance(&r, 0.5))
         c->traits.pattern = (enum flash_pattern)random_int(&r, 0, FLASH_PATTERNS - 1);

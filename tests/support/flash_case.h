@@ -71,6 +71,12 @@ struct flash_case {
     struct guarded memory[FLASH_TENSORS];
 };
 
+/*
+ * Set in a seed: cases for kernels on tiles of 16-bit elements. Rows begin at multiples of eight elements from one
+ * another, sizes and lengths are those around tiles, and few cases have a bias, a mask, segments or dropout.
+ */
+#define FLASH_TILED (UINT64_C(1) << 62)
+
 /* The element type that a seed leads to, known before anything is made. */
 ejk_dtype flash_case_dtype(uint64_t seed);
 

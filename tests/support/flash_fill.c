@@ -47,11 +47,11 @@ static void put(ejk_dtype dtype, void *data, int64_t index, double value) {
  */
 struct layout {
     int64_t stored[3], strides[3];
-    bool broadcast[3];
+    bool broadcast[3], eights;
     int64_t row;
 };
 
-/* Chooses strides: axes in any order, gaps, backwards. Returns elements; *origin is that of (0, 0, 0). */
+/* Chooses strides: axes in any order, gaps, backwards; multiples of eight only forwards. Returns elements; *origin is that of (0, 0, 0). */
 static int64_t choose_strides(struct layout *l, struct random *r, int64_t *origin) {
     int order[3] = {0, 1, 2};
     for (int i = 2; i > 0; i--) {
@@ -61,16 +61,17 @@ static int64_t choose_strides(struct layout *l, struct random *r, int64_t *origi
         order[other] = kept;
     }
     const bool gaps = random_chance(r, 0.4);
-    int64_t extent = l->row;
+    const int64_t unit = l->eights ? 8 : 1;
+    int64_t extent = (l->row + unit - 1) / unit * unit;
     *origin = 0;
     bool empty = l->row == 0;
     for (int i = 2; i >= 0; i--) {
         const int axis = order[i];
-        const int64_t stride = extent + (gaps ? random_int(r, 0, 5) : 0);
+        const int64_t stride = extent + unit * (gaps ? random_int(r, 0, 5) : 0);
         l->strides[axis] = stride;
         if (l->stored[axis] > 1) extent = stride * (l->stored[axis] - 1) + extent;
         if (l->stored[axis] == 0) empty = true;
-        if (l->stored[axis] > 1 && random_chance(r, 0.05)) {
+        if (l->stored[axis] > 1 && !l->eights && random_chance(r, 0.05)) {
             *origin += stride * (l->stored[axis] - 1);
             l->strides[axis] = -stride;
         }
@@ -101,6 +102,7 @@ static struct layout layout_of(int64_t n0, int64_t n1, int64_t n2, int64_t row) 
 
 static void place_bthd(struct flash_case *c, enum flash_tensor tensor, ejki_bthd *view,
                        ejk_dtype dtype, struct layout l, struct random *r) {
+    l.eights = (c->seed & FLASH_TILED) != 0;
     view->data = place(c, tensor, &l, ejk_dtype_size(dtype), r);
     view->stride_b = l.strides[0];
     view->stride_t = l.strides[1];

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Flash attention by forward_sm90.cu: what it takes, its tiles, and the maps that its copies go by. */
+#include "kernels/cuda/launch.h"
+
+#include <math.h>
+
+enum {
+    MOST_DIM = 128,
+    PIECE = 8,                         /* elements of 16 bytes */
+    MULTIPROCESSOR_BYTES = 228 * 1024, /* of shared memory, of which each block costs 1 KB more */
+    BLOCK_BYTES = 227 * 1024,
+    MULTIPROCESSOR_REGISTERS = 65536,
+    LEAST_QUERIES = 16,
+    OWN_REGISTERS = 32,      /* besides sums, scores and weights */
+    SERVICE_BYTES = 6 * 1024 /* barriers and order, at the most */
+};
+
+/* The kernel's tiles as its parameters say, made to fit. */
+typedef struct tiling {
+    int64_t consumers, keys, stages, blocks; /* as the kernel's constants */
+    int64_t fewer, more;
+    int64_t shared_bytes;
+} tiling;
+
+static int64_t pitch_of(int64_t dim) {
+    return ejki_round_up(dim, 64);
+}
+
+static int64_t bytes_of(const ejki_flash_problem *p, const tiling *t) {
+    const int64_t row = 2 * (pitch_of(p->head_dim) + pitch_of(p->value_dim));
+    return t->consumers * 64 * 2 * pitch_of(p->head_dim) + t->stages * t->keys * row +
+           SERVICE_BYTES;
+}
+
+/* Registers of the threads that copy and of those that compute: what a multiprocessor has, in eights. */
+static void share_registers(tiling *t) {
+    const int64_t warpgroups = t->consumers + 1;
+    const int64_t each = MULTIPROCESSOR_REGISTERS / t->blocks / (128 * warpgroups) / 8 * 8;
+    t->fewer = t->consumers > 2 ? 32 : 24;
+    t->more = ejki_min(240, (warpgroups * each - t->fewer) / t->consumers / 8 * 8);
+}
+
+static bool fits(const ejki_flash_problem *p, const tiling *t) {
+    const int64_t needed = ejki_round_up(p->value_dim, 16) / 2 + t->keys * 3 / 4 + OWN_REGISTERS;
+    return needed <= t->more && t->shared_bytes <= BLOCK_BYTES &&
+           t->blocks * (t->shared_bytes + 1024) <= MULTIPROCESSOR_BYTES;
+}
+
+/* Fewer blocks, then fewer stages down to two, then fewer keys. */
+static tiling tiling_of(const ejki_flash_problem *p, const int64_t *parameters) {
+    tiling t = {.consumers = ejki_max(1, parameters[0] / 64),
+                .keys = parameters[1],
+                .stages = parameters[3]};
+    t.blocks = ejki_max(1, ejki_min(4, parameters[2] / (4 * t.consumers)));
+    for (;;) {
+        share_registers(&t);
+        t.shared_bytes = bytes_of(p, &t);
+        if (fits(p, &t)) return t;
+        if (t.stages > 2)
+            t.stages--;
+        else if (t.keys > 64)
+            t.keys -= 16;
+        else if (t.blocks > 1)
+            t.blocks--, t.keys = parameters[1], t.stages = parameters[3];
+        else if (t.keys > 16)
+            t.keys -= 16;
+        else
+            return t;
+    }
+}
+
+/* ---- What it takes ---------------------------------------------------------------------------------- */
+
+/* Strides that a map can have: of axes of more than one, multiples of 16 bytes, above 0. */
+static bool has_map(const ejki_bthd *t, int64_t entries, int64_t tokens, int64_t heads) {
+    const int64_t most = INT64_C(1) << 38;
+    const int64_t strides[] = {entries > 1 ? t->stride_b : PIECE, tokens > 1 ? t->stride_t : PIECE,
+                               heads > 1 ? t->stride_h : PIECE};
+    for (int i = 0; i < 3; i++)
+        if (strides[i] % PIECE || strides[i] <= 0 || strides[i] > most) return false;
+    return true;
+}
+
+/*
+ * Heads of 1 to 128 elements, rows at multiples of 16 bytes from one another, and nothing but positions, packed
+ * sequences, a soft cap and sinks. A few queries are better off where all heads of a group share a tile.
+ */
+static bool applicable(const void *problem) {
+    const ejki_flash_problem *p = problem;
+    const int64_t entries = ejki_cuda_entries(p);
+    return ejki_cuda_fits(p) && p->head_dim > 0 && p->value_dim > 0 && p->head_dim <= MOST_DIM &&
+           p->value_dim <= MOST_DIM && !p->has_bias && !p->has_mask && !p->has_segments &&
+           p->dropout <= 0 && p->keys > 0 && p->query_heads > 0 && entries > 0 &&
+           p->queries >= LEAST_QUERIES && has_map(&p->query, entries, p->queries, p->query_heads) &&
+           has_map(&p->key, entries, p->keys, p->kv_heads) &&
+           has_map(&p->value, entries, p->keys, p->kv_heads);
+}
+
+static bool is_folded(const ejki_flash_problem *p) {
+    return (float)p->scale > 0 && p->soft_cap <= 0;
+}
+
+static int64_t tiles_of(const ejki_flash_problem *p, const tiling *t) {
+    return ejki_cuda_tiles(p, p->queries, 1, 64 * t->consumers);
+}
+
+static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch) {
+    (void)threads;
+    const ejki_flash_problem *p = problem;
+    const tiling t = tiling_of(p, parameters);
+    ejki_cuda_constants constants = ejki_cuda_constants_of(p);
+    ejki_cuda_add(&constants, "CONSUMERS", t.consumers);
+    ejki_cuda_add(&constants, "KEYS", t.keys);
+    ejki_cuda_add(&constants, "STAGES", t.stages);
+    ejki_cuda_add(&constants, "BLOCKS", t.blocks);
+    ejki_cuda_add(&constants, "FEWER", t.fewer);
+    ejki_cuda_add(&constants, "MORE", t.more);
+    ejki_cuda_add(&constants, "FOLDED", is_folded(p));
+    launch->workers = 1;
+    return ejki_cuda_ready(launch, 0, "forward_sm90.cu", "forward_sm90", &constants);
+}
+
+/* ---- Running ---------------------------------------------------------------------------------------- */
+
+/* A tensor's map, from the multiple of 16 bytes at or before it; *shift are the elements between. */
+static ejk_status map_of(const ejki_flash_problem *p, const ejki_bthd *t, int64_t dim,
+                         int64_t tokens, int64_t heads, int64_t rows, ejki_cuda_map *map,
+                         int *shift) {
+    const uintptr_t odd = (uintptr_t)t->data % (2 * PIECE);
+    const int64_t entries = ejki_cuda_entries(p);
+    const int64_t sizes[] = {dim + (int64_t)odd / 2, tokens, heads, entries};
+    const int64_t strides[] = {2 * (tokens > 1 ? t->stride_t : PIECE),
+                               2 * (heads > 1 ? t->stride_h : PIECE),
+                               2 * (entries > 1 ? t->stride_b : PIECE)};
+    const int32_t box[] = {64, (int32_t)rows, 1, 1};
+    ejki_cuda_tensor_map made;
+    EJKI_TRY(ejki_cuda_tensor_map_encode((const char *)t->data - odd, p->dtype, 4, sizes, strides,
+                                         box, 128, &made));
+    for (int i = 0; i < 16; i++) map->opaque[i] = made.opaque[i];
+    *shift = (int)(odd / 2);
+    return EJK_OK;
+}
+
+/* tanh(x) = x * (1 - x * x / 3 + …) where |x| <= 1/2, to 6e-9. */
+static void set_cap(const ejki_flash_problem *p, ejki_cuda_sm90_problem *out) {
+    static const double series[] = {0.9999999870693154, -0.33333071894196603, 0.13324828997683086,
+                                    -0.052989241174611214, 0.017141319046519384};
+    const double log2_e = 1.4426950408889634, factor = p->scale / p->soft_cap;
+    double power = p->scale * log2_e;
+    for (int i = 0; i < 5; i++, power *= factor * factor)
+        out->cap_series[i] = (float)(series[i] * power);
+    out->cap_limit = (float)(0.5 / fabs(factor));
+    out->cap_exponent = (float)(2 * log2_e * factor);
+    out->cap_high = (float)(p->soft_cap * log2_e);
+}
+
+/* Heads whose tiles are done side by side: where tiles differ in length, so many that a round has all lengths. */
+static int heads_together(const ejki_flash_problem *p) {
+    const bool even = p->last_offset >= p->keys && p->layout == EJKI_FLASH_DENSE;
+    return even ? 1 : 8;
+}
+
+static ejk_status run(const ejk_run *r) {
+    const ejki_flash_problem *p = r->problem;
+    const tiling t = tiling_of(p, r->parameters);
+    const ejk_gpu_info *gpu;
+    EJKI_TRY(ejki_cuda_check_aligned(p));
+    EJKI_TRY(ejki_cuda_gpu(r->device, &gpu));
+    ejki_cuda_sm90_problem problem = {.all = ejki_cuda_problem_of(p),
+                                      .heads_together = heads_together(p)};
+    const int64_t tiles = tiles_of(p, &t);
+    problem.all.tiles = (int)tiles;
+    if (p->soft_cap > 0) set_cap(p, &problem);
+    EJKI_TRY(map_of(p, &p->query, p->head_dim, p->queries, p->query_heads, 64, &problem.query_map,
+                    &problem.query_shift));
+    EJKI_TRY(map_of(p, &p->key, p->head_dim, p->keys, p->kv_heads, t.keys, &problem.key_map,
+                    &problem.key_shift));
+    EJKI_TRY(map_of(p, &p->value, p->value_dim, p->keys, p->kv_heads, t.keys, &problem.value_map,
+                    &problem.value_shift));
+    const int64_t all = tiles * p->query_heads * ejki_cuda_entries(p);
+    const ejki_cuda_work work = {.blocks = ejki_min(all, gpu->multiprocessors * t.blocks),
+                                 .splits = 1,
+                                 .threads = (int32_t)(128 * (t.consumers + 1)),
+                                 .shared_bytes = t.shared_bytes};
+    return ejki_cuda_begin(r, &work, &problem);
+}
+
+static const ejk_parameter parameters[] = {
+    {"q_blocksize", 64, 192, 64, 128, "queries of a tile: 64 for each warpgroup that computes"},
+    {"kv_blocksize", 16, 176, 16, 128, "keys of a block"},
+    {"num_warps", 4, 16, 4, 8, "warps that compute on one multiprocessor"},
+    {"num_stages", 1, 4, 1, 2, "blocks of keys in shared memory"},
+};
+
+#define SM90(symbol, text, element)                                                                \
+    extern const ejk_implementation symbol;                                                        \
+    const ejk_implementation symbol = {                                                            \
+        .algorithm = "flash_attention",                                                            \
+        .name = text "/cuda/sm90",                                                                 \
+        .platform = EJK_PLATFORM_CUDA,                                                             \
+        .backend = EJK_BACKEND_GPU,                                                                \
+        .dtype = element,                                                                          \
+        .priority = 20,                                                                            \
+        .version = 1,                                                                              \
+        .least_capability = 90,                                                                    \
+        .most_capability = 90,                                                                     \
+        .parameters = parameters,                                                                  \
+        .parameter_count = 4,                                                                      \
+        .applicable = applicable,                                                                  \
+        .prepare = prepare,                                                                        \
+        .run = run,                                                                                \
+    }
+SM90(ejki_flash_attention_bf16_cuda_sm90, "bf16", EJK_DTYPE_BF16);
+SM90(ejki_flash_attention_f16_cuda_sm90, "f16", EJK_DTYPE_F16);

@@ -1,0 +1,629 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Flash attention on tensor cores of sm_90a, for bf16 and f16, head sizes up to 128 and what positions hide. One
+ * warpgroup keeps the copy engine busy, CONSUMERS others have 64 rows each of a tile, all of one query head. Scores of
+ * a block of KEYS are on their way while the block before is multiplied with its values. Blocks of the grid stay, and
+ * take tiles in an order that is settled beforehand: nothing is counted in memory. Besides the constants of base.cuh:
+ *
+ *   CONSUMERS, KEYS, STAGES
+ *   BLOCKS   of the grid on one multiprocessor
+ *   FEWER, MORE   registers of a thread that copies, and of one that computes
+ *   FOLDED   1 = the scale is positive and no cap follows it: it is multiplied into exponents
+ */
+#define WARPS (4 * CONSUMERS)
+#include "hopper.cuh"
+#include "order.cuh"
+
+enum {
+    THREADS_IN_ALL = 128 * (CONSUMERS + 1),
+    ROWS = 64 * CONSUMERS,
+    WIDTH = round_up(VALUE_DIM, 16),
+    QUERY_BYTES = 64 * pitch_of(HEAD_DIM) * 2, /* of a warpgroup */
+    KEY_BYTES = KEYS * pitch_of(HEAD_DIM) * 2,
+    VALUE_BYTES = KEYS * pitch_of(VALUE_DIM) * 2,
+    COLUMN_BYTES = KEYS * 128, /* 64 columns of a block */
+    SLOTS = 2,
+    REDO_BITS = 2048,
+};
+
+/* What a tile is, for all warps. Keys and queries count inside the sequence. */
+struct work {
+    sequence s;
+    int head, row;  /* query head, first row */
+    int begin, end; /* blocks of keys; begin > end: there are no more tiles */
+    int round;
+};
+
+struct layout {
+    u8 query[CONSUMERS * QUERY_BYTES];
+    u8 key[STAGES * KEY_BYTES];
+    u8 value[STAGES * VALUE_BYTES];
+    u64 query_full, query_empty, key_full[STAGES], key_empty[STAGES], value_full[STAGES],
+        value_empty[STAGES], work_full[SLOTS], work_empty[SLOTS];
+    work works[SLOTS];
+    u32 redo[REDO_BITS / 32]; /* rounds whose sums had a NaN */
+    order tiles;
+};
+
+typedef ring_place<STAGES> stage_place;
+
+/* ---- What is visible -------------------------------------------------------------------------------- */
+
+/* Blocks of keys that rows first … first + count see any of: one at least, so that all warps go the same way. */
+DEVICE void blocks_of(const sequence &s, int first, int count, int *begin, int *end) {
+    int low = 0, high = 0, unused;
+    const int last = lesser(first + count, s.known) - 1;
+    if (first <= last) {
+        visible_keys(s, first, &low, &unused);
+        visible_keys(s, last, &unused, &high);
+    }
+    *begin = lesser(low, larger(s.keys - 1, 0)) / KEYS;
+    *end = larger(cdiv(high, KEYS), *begin + 1);
+}
+
+/* A lane's two rows, as positions from the lane's first column of a block on. */
+struct lane_rows {
+    float max[2], sum[2], scale[2];
+};
+
+DEVICE float unit_of(const ejki_cuda_problem &p) {
+    return FOLDED ? p.scale * LOG2_E : 1;
+}
+
+/* Scores of keys that positions hide become `hidden`. */
+DEVICE void mask_block(const sequence &s, int i, int j0, float hidden, float (&z)[KEYS / 2]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int low, high;
+        visible_keys(s, i + 8 * half, &low, &high);
+        low -= j0 + threadIdx.x % 4 * 2;
+        high -= j0 + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                if (n * 8 + k < low || n * 8 + k >= high) z[4 * n + 2 * half + k] = hidden;
+    }
+}
+
+#if !FOLDED
+/*
+ * Products become scores in units of log 2. Under a cap, rows of a block whose products are small take tanh from its
+ * series, whose factors the launcher has made ready; which ones do follows from the row and the block alone.
+ */
+DEVICE void finish_scores(const ejki_cuda_sm90_problem &p, float (&z)[KEYS / 2]) {
+#if SOFT_CAP
+    bool large[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float most = 0;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+            most = fmaxf(most, fmaxf(fabsf(z[4 * n + 2 * half]), fabsf(z[4 * n + 2 * half + 1])));
+        large[half] = larger_of_lanes(most, 4) > p.cap_limit;
+    }
+    if (__any_sync(~0u, large[0] || large[1])) {
+#pragma unroll
+        for (int n = 0; n < KEYS / 2; n++) {
+            float tail;
+            asm("rcp.approx.ftz.f32 %0, %1;"
+                : "=f"(tail)
+                : "f"(1 + power_of_2(z[n] * p.cap_exponent)));
+            if (large[n / 2 % 2]) z[n] = fmaf(-2 * p.cap_high, tail, p.cap_high);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n++) {
+        const float u = z[n] * z[n];
+        const float a = fmaf(fmaf(fmaf(fmaf(p.cap_series[4], u, p.cap_series[3]), u,
+                                       p.cap_series[2]),
+                                  u, p.cap_series[1]),
+                             u, p.cap_series[0]);
+        if (!large[n / 2 % 2]) z[n] *= a;
+    }
+#else
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
+#endif
+}
+#endif
+
+/* Scores become weights. */
+DEVICE void soften(lane_rows &rows, float unit, float (&z)[KEYS / 2]) {
+    float top[2], base[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float a = rows.max[half];
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+            a = fmaxf(a, fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
+        top[half] = larger_of_lanes(a, 4);
+        base[half] = top[half] == NOTHING ? 0 : top[half] * unit;
+        rows.scale[half] = power_of_2(fmaf(rows.max[half], unit, -base[half]));
+        rows.max[half] = top[half];
+    }
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float &a = z[4 * n + 2 * half], &b = z[4 * n + 2 * half + 1];
+            a = power_of_2(fmaf(a, unit, -base[half]));
+            b = power_of_2(fmaf(b, unit, -base[half]));
+            sum[half] += a + b;
+        }
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
+}
+
+DEVICE void rescale(const lane_rows &rows, float (&out)[WIDTH / 2]) {
+#pragma unroll
+    for (int n = 0; n < WIDTH / 2; n++) out[n] *= rows.scale[n / 2 % 2];
+}
+
+/* ---- Products --------------------------------------------------------------------------------------- */
+
+DEVICE void begin_scores(u32 query, u32 key, float (&z)[KEYS / 2]) {
+    hold(z);
+    products_begin();
+    const u64 q = operand_at(query, 16), k = operand_at(key, 16);
+#pragma unroll
+    for (int n = 0; n < sixteens(HEAD_DIM); n++)
+        products<KEYS>::shared<0, 0>(z, operand_on(q, n / 4 * 64 * 128 + n % 4 * 32),
+                                     operand_on(k, n / 4 * COLUMN_BYTES + n % 4 * 32), n != 0);
+    products_commit();
+}
+
+DEVICE void begin_sums(const u32 (&weights)[KEYS / 4], u32 value, float (&out)[WIDTH / 2]) {
+    hold(out);
+    products_begin();
+    const u64 v = operand_at(value, COLUMN_BYTES);
+#pragma unroll
+    for (int n = 0; n < KEYS / 16; n++)
+        products<WIDTH>::held<1>(out, weights + 4 * n, operand_on(v, n * 2048), 1);
+    products_commit();
+}
+
+/* ---- Results ---------------------------------------------------------------------------------------- */
+
+/* Of four lanes' pairs of columns lane l gets all of the l-th eight: x[n] is of eight n before. */
+DEVICE void turn_pieces(u32 (&x)[4]) {
+    const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
+    const u32 a = __shfl_xor_sync(~0u, upper ? x[0] : x[2], 2);
+    const u32 b = __shfl_xor_sync(~0u, upper ? x[1] : x[3], 2);
+    if (upper)
+        x[0] = a, x[1] = b;
+    else
+        x[2] = a, x[3] = b;
+    const u32 c = __shfl_xor_sync(~0u, odd ? x[0] : x[1], 1);
+    const u32 d = __shfl_xor_sync(~0u, odd ? x[2] : x[3], 1);
+    if (odd)
+        x[0] = c, x[2] = d;
+    else
+        x[1] = c, x[3] = d;
+}
+
+/* A row's element type and place in memory. */
+struct row_target {
+    bool is_f32, pieces;
+    u8 *data;
+};
+
+DEVICE row_target target_of(const ejki_cuda_problem &p, const sequence &s, int h, int i) {
+    row_target t;
+    const i64 to = s.entry * p.out.stride_b + (s.query + i) * p.out.stride_t + h * p.out.stride_h;
+    t.is_f32 = !p.normalize;
+    t.data = (u8 *)p.out.data + to * (t.is_f32 ? 4 : 2);
+    t.pieces = !t.is_f32 && VALUE_DIM % 32 == 0 && ((u64)t.data & 15) == 0;
+    return t;
+}
+
+DEVICE void put(const row_target &t, int d, float x, int pass) {
+    if (d >= VALUE_DIM) return;
+    float *wide = (float *)t.data + d;
+    element *own = (element *)t.data + d;
+    if (pass > FINITE) {
+        if (!(x > 0)) return;
+        x = (t.is_f32 ? *wide : widen(*own)) + (pass == UPWARDS ? -NOTHING : NOTHING);
+    }
+    if (t.is_f32)
+        *wide = x;
+    else
+        *own = narrow(x);
+}
+
+/* Ends the lane's rows and writes them; true if sums that should be numbers are not. */
+DEVICE bool write_rows(const ejki_cuda_problem &p, const sequence &s, int h, int i,
+                       const lane_rows &rows, const float (&out)[WIDTH / 2], int pass) {
+    bool odd = false;
+    float factor[2];
+    row_target to[2];
+    bool there[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = i + 8 * half;
+        const float sum = sum_of_lanes(rows.sum[half], 4);
+        there[half] = row < s.queries;
+        factor[half] = 1;
+        to[half] = target_of(p, s, h, lesser(row, larger(s.queries - 1, 0)));
+        if (there[half] && pass <= FINITE)
+            factor[half] = finish_row(p, s, h, row, rows.max[half] * (FOLDED ? p.scale : LOG_2),
+                                      sum, threadIdx.x % 4 == 0);
+        bool nan = false;
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++) {
+            const float a = out[4 * n + 2 * half], b = out[4 * n + 2 * half + 1];
+            nan = nan || a != a || b != b;
+        }
+        odd = odd || (nan && sum == sum && there[half]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (__all_sync(~0u, to[half].pieces) && pass <= FINITE) {
+#pragma unroll
+            for (int n = 0; n < VALUE_DIM / 32; n++) {
+                u32 x[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    x[k] = pack(out[(n * 4 + k) * 4 + 2 * half] * factor[half],
+                                out[(n * 4 + k) * 4 + 2 * half + 1] * factor[half]);
+                turn_pieces(x);
+                if (there[half])
+                    *(uint4 *)(to[half].data + n * 64 + threadIdx.x % 4 * 16) =
+                        make_uint4(x[0], x[1], x[2], x[3]);
+            }
+        } else if (there[half]) {
+#pragma unroll
+            for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+                    put(to[half], n * 8 + threadIdx.x % 4 * 2 + k,
+                        out[4 * n + 2 * half + k] * factor[half], pass);
+        }
+    }
+    return odd;
+}
+
+/* ---- Copies ----------------------------------------------------------------------------------------- */
+
+/* One lane: 64 columns and `rows` rows at a time. */
+template <int dim, int rows>
+DEVICE void copy_columns(u32 to, u32 barrier, const tensor_map *map, int shift, int token, int head,
+                         i64 entry) {
+#pragma unroll
+    for (int n = 0; n < pitch_of(dim) / 64; n++)
+        copy_box(to + n * rows * 128, map, barrier, shift + n * 64, token, head, (int)entry);
+}
+
+/* The work of a round, by all lanes of a warp; false if there is none. */
+DEVICE bool work_of_round(const ejki_cuda_sm90_problem &p, const layout &shared, int round,
+                          work *w) {
+    tile_place at;
+    if (!tile_of_round<ROWS>(p.all, shared.tiles, p.heads_together, round, &at)) return false;
+    w->s = at.s;
+    w->head = at.head;
+    w->row = at.own * ROWS;
+    w->round = round;
+    blocks_of(w->s, w->row, ROWS, &w->begin, &w->end);
+    return true;
+}
+
+/* By one warp: its first lane begins all copies. */
+DEVICE void copy_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
+    stage_place at = {0, 1};
+    u32 slot = 0, slot_parity = 1, query_parity = 1;
+    const bool first_lane = threadIdx.x % 32 == 0;
+    for (int round = 0; more_tiles(p.all, shared.tiles, round); round++) {
+        work w;
+        if (!work_of_round(p, shared, round, &w)) continue;
+        barrier_wait(shared_address(&shared.work_empty[slot]), slot_parity);
+        if (first_lane) {
+            shared.works[slot] = w;
+            barrier_arrive(shared_address(&shared.work_full[slot]));
+            const int kv_head = w.head / p.all.group;
+            for (int block = w.end - 1; block >= w.begin; block--) {
+                const int token = w.s.key + block * KEYS;
+                const u32 key_full = shared_address(&shared.key_full[at.stage]);
+                const u32 value_full = shared_address(&shared.value_full[at.stage]);
+                barrier_wait(shared_address(&shared.key_empty[at.stage]), at.parity);
+                barrier_expect(key_full, KEY_BYTES);
+                copy_columns<HEAD_DIM, KEYS>(shared_address(shared.key) + at.stage * KEY_BYTES,
+                                             key_full, &p.key_map, p.key_shift, token, kv_head,
+                                             w.s.entry);
+                if (block == w.end - 1) {
+                    const u32 full = shared_address(&shared.query_full);
+                    barrier_wait(shared_address(&shared.query_empty), query_parity);
+                    barrier_expect(full, CONSUMERS * QUERY_BYTES);
+#pragma unroll
+                    for (int n = 0; n < CONSUMERS; n++)
+                        copy_columns<HEAD_DIM, 64>(shared_address(shared.query) + n * QUERY_BYTES,
+                                                   full, &p.query_map, p.query_shift,
+                                                   w.s.query + w.row + n * 64, w.head, w.s.entry);
+                }
+                barrier_wait(shared_address(&shared.value_empty[at.stage]), at.parity);
+                barrier_expect(value_full, VALUE_BYTES);
+                copy_columns<VALUE_DIM, KEYS>(shared_address(shared.value) + at.stage * VALUE_BYTES,
+                                              value_full, &p.value_map, p.value_shift, token,
+                                              kv_head, w.s.entry);
+                at.next();
+            }
+        }
+        __syncwarp();
+        query_parity ^= 1;
+        slot = (slot + 1) % SLOTS, slot_parity ^= slot == 0;
+    }
+    barrier_wait(shared_address(&shared.work_empty[slot]), slot_parity);
+    if (first_lane) {
+        shared.works[slot].begin = 1, shared.works[slot].end = 0;
+        barrier_arrive(shared_address(&shared.work_full[slot]));
+    }
+}
+
+/* ---- Tiles ------------------------------------------------------------------------------------------ */
+
+enum { ALL_CONSUMERS = 1, CONSUMER_THREADS = 128 * CONSUMERS };
+
+/* What the rows of a warpgroup are. */
+struct strip {
+    int own;                /* row of this lane */
+    int begin, end;         /* blocks */
+    int all_begin, all_end; /* keys that all rows see */
+};
+
+DEVICE strip strip_of(const work &w, int warp) {
+    strip t;
+    const int first = w.row + warp / 4 * 64;
+    const int last = larger(lesser(first + 64, w.s.queries), 1) - 1;
+    int unused;
+    t.own = w.row + warp * 16 + threadIdx.x % 32 / 4;
+    visible_keys(w.s, lesser(first, last), &unused, &t.all_end);
+    visible_keys(w.s, last, &t.all_begin, &unused);
+    if (last >= w.s.known) t.all_end = 0;
+    blocks_of(w.s, first, 64, &t.begin, &t.end);
+    t.begin = larger(w.begin, lesser(t.begin, w.end - 1));
+    t.end = larger(t.begin + 1, lesser(t.end, w.end));
+    return t;
+}
+
+DEVICE void arrive(const u64 &barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&barrier));
+}
+
+DEVICE void wait_for_key(const layout &shared, const stage_place &at) {
+    barrier_wait(shared_address(&shared.key_full[at.stage]), at.parity);
+}
+DEVICE void wait_for_value(const layout &shared, const stage_place &at) {
+    barrier_wait(shared_address(&shared.value_full[at.stage]), at.parity);
+}
+DEVICE void leave_key(const layout &shared, stage_place &at) {
+    arrive(shared.key_empty[at.stage]);
+    at.next();
+}
+DEVICE void leave_value(const layout &shared, stage_place &at) {
+    arrive(shared.value_empty[at.stage]);
+    at.next();
+}
+DEVICE void pass_block(const layout &shared, stage_place &key, stage_place &value) {
+    wait_for_key(shared, key);
+    leave_key(shared, key);
+    wait_for_value(shared, value);
+    leave_value(shared, value);
+}
+
+/* Products become weights. */
+DEVICE void weigh(const ejki_cuda_sm90_problem &p, const work &w, const strip &t, int block,
+                  lane_rows &rows, float (&z)[KEYS / 2]) {
+    const int j0 = block * KEYS;
+    const bool edge = j0 < t.all_begin || j0 + KEYS > t.all_end;
+#if !FOLDED
+    if (SOFT_CAP && edge) mask_block(w.s, t.own, j0, 0, z);
+    finish_scores(p, z);
+#endif
+    if (edge) mask_block(w.s, t.own, j0, NOTHING, z);
+    soften(rows, unit_of(p.all), z);
+}
+
+/*
+ * Copies by the threads that compute, for passes after the first, which mma.cuh tells of: all of them come here, and
+ * none is using what is copied to.
+ */
+template <int count, int dim>
+DEVICE void copy_replaced(u32 to, const ejki_cuda_bthd &from, const sequence &s, int token,
+                          int head, int first, int end, int pass) {
+    const u16 *data = (const u16 *)from.data + s.entry * from.stride_b + head * from.stride_h;
+    enum { PIECES = pitch_of(dim) / 8 };
+    meet(ALL_CONSUMERS, CONSUMER_THREADS);
+#pragma unroll 1
+    for (int index = threadIdx.x - 128; index < count * PIECES; index += CONSUMER_THREADS) {
+        const int row = index / PIECES, piece = index % PIECES;
+        const u16 *at = data + (i64)(token + first + row) * from.stride_t + piece * 8;
+        u32 x[4];
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const bool there = first + row < end;
+            const u32 low = there && piece * 8 + 2 * n < dim ? at[2 * n] : 0;
+            const u32 high = there && piece * 8 + 2 * n + 1 < dim ? at[2 * n + 1] : 0;
+            x[n] = low | high << 16;
+            if (pass != PLAIN) x[n] = replaced(x[n], pass);
+        }
+        store_piece(to + piece / 8 * count * 128 + row * 128 + ((piece ^ row) & 7) * 16,
+                    make_uint4(x[0], x[1], x[2], x[3]));
+    }
+    stores_visible();
+    meet(ALL_CONSUMERS, CONSUMER_THREADS);
+}
+
+DEVICE void copy_query(const ejki_cuda_sm90_problem &p, const work &w, u32 to) {
+#pragma unroll 1
+    for (int n = 0; n < CONSUMERS; n++)
+        copy_replaced<64, HEAD_DIM>(to + n * QUERY_BYTES, p.all.query, w.s, w.s.query, w.head,
+                                    w.row + n * 64, w.s.queries, PLAIN);
+}
+DEVICE void copy_key(const ejki_cuda_sm90_problem &p, const work &w, u32 to, int block) {
+    copy_replaced<KEYS, HEAD_DIM>(to, p.all.key, w.s, w.s.key, w.head / p.all.group, block * KEYS,
+                                  w.s.keys, PLAIN);
+}
+DEVICE void copy_value(const ejki_cuda_sm90_problem &p, const work &w, u32 to, int block,
+                       int pass) {
+    copy_replaced<KEYS, VALUE_DIM>(to, p.all.value, w.s, w.s.key, w.head / p.all.group,
+                                   block * KEYS, w.s.keys, pass);
+}
+
+/* The next block's keys are there. */
+DEVICE void take_key(const ejki_cuda_sm90_problem &p, const layout &shared, const work &w,
+                     const stage_place &key, int block, int pass) {
+    if (pass == PLAIN)
+        wait_for_key(shared, key);
+    else
+        copy_key(p, w, shared_address(shared.key), block);
+}
+
+/* Weights as a left operand; passes after the first then copy the block's values. */
+DEVICE void pack_weights(const ejki_cuda_sm90_problem &p, const layout &shared, const work &w,
+                         int block, int pass, float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
+    if (pass != PLAIN) {
+        copy_value(p, w, shared_address(shared.value), block, pass);
+        if (pass > FINITE) {
+#pragma unroll
+            for (int n = 0; n < KEYS / 2; n++) z[n] = z[n] != 0 ? 1 : 0;
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < KEYS / 4; n++) weights[n] = pack(z[2 * n], z[2 * n + 1]);
+}
+
+/* The next round to be done again, beginning with `round`; -1 = none. */
+DEVICE int round_again(const ejki_cuda_sm90_problem &p, const layout &shared, int round) {
+    u32 any = 0;
+    for (int n = 0; n < REDO_BITS / 32; n++) any |= shared.redo[n];
+    if (!any) return -1;
+    for (; more_tiles(p.all, shared.tiles, round); round++)
+        if (shared.redo[round % REDO_BITS / 32] >> round % 32 & 1) return round;
+    return -1;
+}
+
+/*
+ * All tiles of this block of the grid, as they come, and then, in three more passes, those in whose sums there was a
+ * NaN. `warp` counts those that compute.
+ */
+DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int warp) {
+    const u32 query = shared_address(shared.query), key_ring = shared_address(shared.key),
+              value_ring = shared_address(shared.value);
+    stage_place key = {0, 0}, value = {0, 0};
+    u32 slot = 0, slot_parity = 0, query_parity = 0;
+    int pass = PLAIN, again = 0;
+    float out[WIDTH / 2], z[KEYS / 2];
+    u32 weights[KEYS / 4];
+    lane_rows rows;
+    for (;;) {
+        if (pass == PLAIN) {
+            barrier_wait(shared_address(&shared.work_full[slot]), slot_parity);
+            if (shared.works[slot].begin > shared.works[slot].end) pass = DOWNWARDS, again = -1;
+        }
+        if (pass != PLAIN) {
+            meet(ALL_CONSUMERS, CONSUMER_THREADS);
+            if (pass == DOWNWARDS) pass = PLAIN, again = round_again(p, shared, again + 1);
+            if (again < 0) break;
+            pass++;
+            work w;
+            if (!work_of_round(p, shared, again, &w)) w.begin = 1, w.end = 0;
+            if (warp == 0 && threadIdx.x % 32 == 0) shared.works[0] = w;
+            meet(ALL_CONSUMERS, CONSUMER_THREADS);
+            slot = 0, key.stage = value.stage = 0;
+            copy_query(p, shared.works[0], query);
+        }
+        const work &w = shared.works[slot];
+        const strip t = strip_of(w, warp);
+        int block = w.end - 1;
+#pragma unroll
+        for (int n = 0; n < WIDTH / 2; n++) out[n] = 0;
+        rows.max[0] = rows.max[1] = NOTHING;
+        rows.sum[0] = rows.sum[1] = 0;
+        rows.scale[0] = rows.scale[1] = 1;
+        if (pass == PLAIN) {
+#pragma unroll 1
+            for (; block >= t.end; block--) pass_block(shared, key, value);
+            barrier_wait(shared_address(&shared.query_full), query_parity);
+        }
+        const int last = pass == PLAIN ? t.begin : w.begin;
+        const u32 own_query = query + warp / 4 * QUERY_BYTES;
+        take_key(p, shared, w, key, block, pass);
+        begin_scores(own_query, key_ring + key.stage * KEY_BYTES, z);
+        products_wait<0>();
+        hold(z);
+        if (pass == PLAIN) leave_key(shared, key);
+        weigh(p, w, t, block, rows, z);
+        pack_weights(p, shared, w, block, pass, z, weights);
+#pragma unroll 1
+        for (block--; block >= last; block--) {
+            take_key(p, shared, w, key, block, pass);
+            begin_scores(own_query, key_ring + key.stage * KEY_BYTES, z);
+            rescale(rows, out);
+            if (pass == PLAIN) wait_for_value(shared, value);
+            begin_sums(weights, value_ring + value.stage * VALUE_BYTES, out);
+            products_wait<1>();
+            hold(z);
+            if (pass == PLAIN) leave_key(shared, key);
+            weigh(p, w, t, block, rows, z);
+            products_wait<0>();
+            hold(out);
+            hold(weights);
+            if (pass == PLAIN) leave_value(shared, value);
+            pack_weights(p, shared, w, block, pass, z, weights);
+        }
+        if (pass == PLAIN) arrive(shared.query_empty), query_parity ^= 1;
+        rescale(rows, out);
+        if (pass == PLAIN) wait_for_value(shared, value);
+        begin_sums(weights, value_ring + value.stage * VALUE_BYTES, out);
+        products_wait<0>();
+        hold(out);
+        if (pass == PLAIN) {
+            leave_value(shared, value);
+#pragma unroll 1
+            for (; block >= w.begin; block--) pass_block(shared, key, value);
+        }
+        const bool odd = write_rows(p.all, w.s, w.head, t.own, rows, out, pass);
+        if (pass == PLAIN) {
+            if (odd) atomicOr(&shared.redo[w.round % REDO_BITS / 32], 1u << w.round % 32);
+            arrive(shared.work_empty[slot]);
+            slot = (slot + 1) % SLOTS, slot_parity ^= slot == 0;
+        }
+    }
+}
+
+DEVICE void set_barriers(layout &shared) {
+    const int warps = 4 * CONSUMERS;
+    barrier_init(shared_address(&shared.query_full), 1);
+    barrier_init(shared_address(&shared.query_empty), warps);
+    for (int n = 0; n < STAGES; n++) {
+        barrier_init(shared_address(&shared.key_full[n]), 1);
+        barrier_init(shared_address(&shared.key_empty[n]), warps);
+        barrier_init(shared_address(&shared.value_full[n]), 1);
+        barrier_init(shared_address(&shared.value_empty[n]), warps);
+    }
+    for (int n = 0; n < SLOTS; n++) {
+        barrier_init(shared_address(&shared.work_full[n]), 1);
+        barrier_init(shared_address(&shared.work_empty[n]), warps);
+    }
+    barriers_ready();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS_IN_ALL, BLOCKS)
+    forward_sm90(const __grid_constant__ ejki_cuda_sm90_problem p) {
+    extern __shared__ __align__(1024) u8 memory[];
+    layout &shared = *(layout *)memory;
+    if (threadIdx.x == 0) set_barriers(shared);
+    for (int n = threadIdx.x; n < REDO_BITS / 32; n += THREADS_IN_ALL) shared.redo[n] = 0;
+    make_order<ROWS, THREADS_IN_ALL>(p.all, shared.tiles, (int *)shared.key);
+    __syncthreads();
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    if (warp < 4) {
+        fewer_registers<FEWER>();
+        if (warp == 0) copy_tiles(p, shared);
+    } else {
+        more_registers<MORE>();
+        compute_tiles(p, shared, warp - 4);
+    }
+}

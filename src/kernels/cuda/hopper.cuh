@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What only sm_90a has: barriers in shared memory that count bytes, the copy engine, and products of warpgroups.
+ * Addresses of shared memory are those of shared_address(). A warpgroup is four warps, the first a multiple of 4.
+ *
+ * A tile for products is rows of 128 bytes, 64 elements, under a swizzle of 128 bytes, at a multiple of 1024 bytes; wider
+ * rows are such tiles one after the other. ptxas makes products wait for each other, and says so by C7510 to C7520, if
+ * one is still going on over a loop's back edge, if a branch decides whether it is begun, or if registers run out.
+ */
+#ifndef EJKI_CUDA_HOPPER_CUH
+#define EJKI_CUDA_HOPPER_CUH
+
+#include "mma.cuh"
+
+#define DEVICE_MEMBER __device__ __forceinline__
+
+typedef ejki_cuda_map tensor_map;
+
+/* ---- Barriers --------------------------------------------------------------------------------------- */
+
+DEVICE void barrier_init(u32 barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
+                 : "memory");
+}
+/* After the last barrier_init, before the block's threads meet. */
+DEVICE void barriers_ready() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+DEVICE void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/* Arrives, and lets the barrier wait for so many bytes of copies too. */
+DEVICE void barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+                 "r"(bytes)
+                 : "memory");
+}
+/* Until the phase of this parity is over; that before the first counts as over with parity 1. */
+DEVICE void barrier_wait(u32 barrier, u32 parity) {
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+                 "@over bra done;\n"
+                 "bra again;\n"
+                 "done:\n"
+                 "}\n" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* A place in a ring of `size` stages, each with a barrier that it is full and one that it is empty. */
+template <int size> struct ring_place {
+    u32 stage, parity;
+    DEVICE_MEMBER void next() {
+        if (++stage == size) stage = 0, parity ^= 1;
+    }
+};
+
+/* Barriers of the hardware, 1 to 15, for a multiple of 32 threads: all wait, or some only arrive. */
+DEVICE void meet(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+DEVICE void pass_by(int barrier, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/* ---- The copy engine -------------------------------------------------------------------------------- */
+
+/* Makes this thread's ordinary stores to shared memory visible to products and copies, before a barrier. */
+DEVICE void stores_visible() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+DEVICE void prefetch_map(const tensor_map *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+DEVICE void copy_box(u32 to, const tensor_map *map, u32 barrier, int c0, int c1, int c2, int c3) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+                 : "memory");
+}
+DEVICE void store_box(const tensor_map *map, u32 from, int c0, int c1, int c2, int c3) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
+                 "[%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+                 "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+                 : "memory");
+}
+/* A run of bytes: a multiple of 16, as both addresses. */
+DEVICE void copy_run(u32 to, const void *from, u32 bytes, u32 barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+DEVICE void store_run(void *to, u32 from, u32 bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+}
+/* Adds floats, each addition by itself, in no order. */
+DEVICE void add_run(float *to, u32 from, u32 bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                     to),
+                 "r"(from), "r"(bytes)
+                 : "memory");
+}
+DEVICE void stores_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* Until all but `left` of this thread's groups have read shared memory, or have been written. */
+template <int left> DEVICE void stores_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(left) : "memory");
+}
+template <int left> DEVICE void stores_written() {
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(left) : "memory");
+}
+
+/* ---- Registers -------------------------------------------------------------------------------------- */
+
+/* Of each thread of this warpgroup from now on; all warpgroups together keep within what the launch took. */
+template <int count> DEVICE void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count> DEVICE void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+/* Four 8 x 8 matrices of 16-bit elements, rows at the lanes' addresses. */
+DEVICE void store_4(u32 at, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+DEVICE void store_4_turned(u32 at, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+/* ---- Products of warpgroups ------------------------------------------------------------------------- */
+
+/* Where an operand lies. `wide`: bytes from 64 columns to the next 64, where the contracted axis is that of rows. */
+DEVICE u64 operand_at(u32 address, u32 wide) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)(wide >> 4) << 16 | (u64)(1024 >> 4) << 32 |
+           1ull << 62;
+}
+/* The same, so many bytes on. */
+DEVICE u64 operand_on(u64 operand, u32 bytes) {
+    return operand + (bytes >> 4);
+}
+
+DEVICE void products_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+DEVICE void products_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int left> DEVICE void products_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
+}
+/* Registers of products stay where they are: before products are begun, and after they are waited for. */
+template <int n> DEVICE void hold(float (&x)[n]) {
+#pragma unroll
+    for (int i = 0; i < n; i++) asm volatile("" : "+f"(x[i])::"memory");
+}
+template <int n> DEVICE void hold(u32 (&x)[n]) {
+#pragma unroll
+    for (int i = 0; i < n; i++) asm volatile("" : "+r"(x[i])::"memory");
+}
+
+#if ELEMENT == 1
+#define PRODUCT_TYPES ".f32.bf16.bf16"
+#else
+#define PRODUCT_TYPES ".f32.f16.f16"
+#endif
+
+/* Eight operands of an asm statement, and their constraints. */
+#define NAMES_0   "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES_1   NAMES_0 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_2   NAMES_1 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NAMES_3   NAMES_2 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_4   NAMES_3 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NAMES_5   NAMES_4 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define NAMES_6   NAMES_5 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define NAMES_7   NAMES_6 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_8   NAMES_7 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define NAMES_9   NAMES_8 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define NAMES_10  NAMES_9 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define NAMES_11  NAMES_10 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_12  NAMES_11 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define NAMES_13  NAMES_12 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define NAMES_14  NAMES_13 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define NAMES_15  NAMES_14 ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define EIGHT(i)                                                                                   \
+    "+f"(c[8 * i]), "+f"(c[8 * i + 1]), "+f"(c[8 * i + 2]), "+f"(c[8 * i + 3]), "+f"(c[8 * i + 4]), \
+        "+f"(c[8 * i + 5]), "+f"(c[8 * i + 6]), "+f"(c[8 * i + 7])
+#define SUMS_0  EIGHT(0)
+#define SUMS_1  SUMS_0, EIGHT(1)
+#define SUMS_2  SUMS_1, EIGHT(2)
+#define SUMS_3  SUMS_2, EIGHT(3)
+#define SUMS_4  SUMS_3, EIGHT(4)
+#define SUMS_5  SUMS_4, EIGHT(5)
+#define SUMS_6  SUMS_5, EIGHT(6)
+#define SUMS_7  SUMS_6, EIGHT(7)
+#define SUMS_8  SUMS_7, EIGHT(8)
+#define SUMS_9  SUMS_8, EIGHT(9)
+#define SUMS_10 SUMS_9, EIGHT(10)
+#define SUMS_11 SUMS_10, EIGHT(11)
+#define SUMS_12 SUMS_11, EIGHT(12)
+#define SUMS_13 SUMS_12, EIGHT(13)
+#define SUMS_14 SUMS_13, EIGHT(14)
+#define SUMS_15 SUMS_14, EIGHT(15)
+
+/*
+ * c += a b, or c = a b if `add` is 0, for 64 rows, `columns` columns and 16 of the contracted axis. A lane of warp w
+ * has of the rows 16 w + lane / 4 (c[4 n], c[4 n + 1]) and that + 8 (c[4 n + 2], c[4 n + 3]) columns
+ * 8 n + 2 * (lane % 4) and the next. turn_a, turn_b: 1 if the operand's rows in memory are those of the contracted
+ * axis. `left`, the left operand in registers, is as sums of 16 columns packed in order.
+ */
+template <int columns> struct products;
+
+#define PRODUCTS(columns, last, p0, p1, p2, p3, p4, p5, p6)                                        \
+    template <> struct products<columns> {                                                         \
+        template <int turn_a, int turn_b>                                                          \
+        DEVICE_MEMBER static void shared(float (&c)[columns / 2], u64 a, u64 b, int add) {         \
+            asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " p2                                \
+                         ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16" PRODUCT_TYPES    \
+                         " {" NAMES_##last "}, " p0 ", " p1 ", add, 1, 1, " p3 ", " p4 ";\n}\n"    \
+                         : SUMS_##last                                                             \
+                         : "l"(a), "l"(b), "r"(add), "n"(turn_a), "n"(turn_b));                    \
+        }                                                                                          \
+        template <int turn_b>                                                                      \
+        DEVICE_MEMBER static void held(float (&c)[columns / 2], const u32 *left, u64 b, int add) { \
+            asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " p5                                \
+                         ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16" PRODUCT_TYPES    \
+                         " {" NAMES_##last "}, {" p0 ", " p1 ", " p2 ", " p3 "}, " p4              \
+                         ", add, 1, 1, " p6 ";\n}\n"                                               \
+                         : SUMS_##last                                                             \
+                         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(b),         \
+                           "r"(add), "n"(turn_b));                                                 \
+        }                                                                                          \
+    }
+PRODUCTS(16, 0, "%8", "%9", "%10", "%11", "%12", "%13", "%14");
+PRODUCTS(32, 1, "%16", "%17", "%18", "%19", "%20", "%21", "%22");
+PRODUCTS(48, 2, "%24", "%25", "%26", "%27", "%28", "%29", "%30");
+PRODUCTS(64, 3, "%32", "%33", "%34", "%35", "%36", "%37", "%38");
+PRODUCTS(80, 4, "%40", "%41", "%42", "%43", "%44", "%45", "%46");
+PRODUCTS(96, 5, "%48", "%49", "%50", "%51", "%52", "%53", "%54");
+PRODUCTS(112, 6, "%56", "%57", "%58", "%59", "%60", "%61", "%62");
+PRODUCTS(128, 7, "%64", "%65", "%66", "%67", "%68", "%69", "%70");
+PRODUCTS(144, 8, "%72", "%73", "%74", "%75", "%76", "%77", "%78");
+PRODUCTS(160, 9, "%80", "%81", "%82", "%83", "%84", "%85", "%86");
+PRODUCTS(176, 10, "%88", "%89", "%90", "%91", "%92", "%93", "%94");
+PRODUCTS(192, 11, "%96", "%97", "%98", "%99", "%100", "%101", "%102");
+PRODUCTS(208, 12, "%104", "%105", "%106", "%107", "%108", "%109", "%110");
+PRODUCTS(224, 13, "%112", "%113", "%114", "%115", "%116", "%117", "%118");
+PRODUCTS(240, 14, "%120", "%121", "%122", "%123", "%124", "%125", "%126");
+PRODUCTS(256, 15, "%128", "%129", "%130", "%131", "%132", "%133", "%134");
+
+#endif

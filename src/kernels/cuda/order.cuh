@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * In which order blocks of the grid, which stay, take tiles of one query head: settled by shapes alone. Tiles are
+ * counted with the longest first, so that the last ones are short; a round gives one to each block, every other round
+ * in the blocks' reverse order, which evens out what they do. Heads come a few together, whose keys stay in the
+ * second-level cache. Of packed sequences those with most keys come first.
+ */
+#ifndef EJKI_CUDA_ORDER_CUH
+#define EJKI_CUDA_ORDER_CUH
+
+#include "visibility.cuh"
+
+enum { MOST_ORDERED = 511 }; /* packed sequences; more are taken as they lie */
+
+struct order {
+    int tiles;                   /* of a head: of all sequences, or of one */
+    int count;                   /* sequences, with the rows of none as the last; 0 = not ordered */
+    int begin[MOST_ORDERED + 2]; /* tiles before a sequence */
+    u16 sequence[MOST_ORDERED + 1];
+};
+
+/* All threads of a block; the block has to meet afterwards. `scratch` has room for 8 KB. */
+template <int size, int threads>
+DEVICE void make_order(const ejki_cuda_problem &p, order &o, int *scratch) {
+    const int count = p.batch + 1;
+    const bool ordered = p.layout == EJKI_CUDA_TOKENS && count <= MOST_ORDERED + 1;
+    if (threadIdx.x == 0) o.tiles = p.tiles, o.count = ordered ? count : 0;
+    if (!ordered) return;
+    int *keys = scratch, *tiles = scratch + MOST_ORDERED + 1;
+    for (int n = threadIdx.x; n < count; n += threads) {
+        const sequence s = sequence_at(p, n);
+        keys[n] = s.keys;
+        tiles[n] = cdiv(s.queries, size);
+    }
+    __syncthreads();
+    for (int n = threadIdx.x; n < count; n += threads) {
+        int rank = 0, before = 0, all = 0;
+        for (int m = 0; m < count; m++) {
+            const bool first = keys[m] > keys[n] || (keys[m] == keys[n] && m < n);
+            rank += first;
+            before += first ? tiles[m] : 0;
+            all += tiles[m];
+        }
+        o.begin[rank] = before;
+        o.sequence[rank] = (u16)n;
+        if (n == 0) o.tiles = o.begin[count] = all;
+    }
+}
+
+DEVICE int columns_of(const ejki_cuda_problem &p) {
+    const int heads = p.kv_heads * p.group;
+    return p.layout == EJKI_CUDA_TOKENS ? heads : heads * p.batch;
+}
+
+DEVICE bool more_tiles(const ejki_cuda_problem &p, const order &o, int round) {
+    return (i64)round * gridDim.x < (i64)o.tiles * columns_of(p);
+}
+
+DEVICE void find_ordered(const ejki_cuda_problem &p, const order &o, int index, tile_place *at) {
+    int low = 0, high = o.count; /* begin[low] <= index < begin[high] */
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (o.begin[middle] <= index)
+            low = middle;
+        else
+            high = middle;
+    }
+    at->s = sequence_at(p, o.sequence[low]);
+    at->own = o.begin[low + 1] - 1 - index;
+}
+
+/* What this block does in a round, by all lanes of a warp; false if nothing. A tile has `size` rows. */
+template <int size>
+DEVICE bool tile_of_round(const ejki_cuda_problem &p, const order &o, int together, int round,
+                          tile_place *at) {
+    const int place = round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    const i64 index = (i64)round * gridDim.x + place;
+    const int columns = columns_of(p), heads = p.kv_heads * p.group;
+    if (index >= (i64)o.tiles * columns) return false;
+    const int group = (int)(index / ((i64)together * o.tiles));
+    const int rest = (int)(index - (i64)group * together * o.tiles);
+    const int width = lesser(together, columns - group * together);
+    const int column = group * together + rest % width, tile = rest / width;
+    at->head = column % heads;
+    if (o.count)
+        find_ordered(p, o, tile, at);
+    else if (p.layout == EJKI_CUDA_TOKENS)
+        return find_tile(p, o.tiles - 1 - tile, size, 1, p.query_sums, p.queries, at);
+    else
+        at->s = sequence_at(p, column / heads), at->own = o.tiles - 1 - tile;
+    return true;
+}
+
+#endif
