@@ -77,7 +77,7 @@ typedef struct ejk_parameter {
 #define EJK_MAX_PARAMETERS 8
 
 /** The most things that an implementation may prepare for its runs. */
-#define EJK_MAX_PREPARED 8
+#define EJK_MAX_PREPARED 12
 
 /** What an implementation needs to run one problem, answered once, when its plan is made. */
 typedef struct ejk_launch {

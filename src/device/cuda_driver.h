@@ -92,6 +92,13 @@ typedef struct ejki_cu_launch_config {
        const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,        \
        int swizzle, int promotion, int fill))
 
+/* Those that are NULL where the driver lacks them. */
+#define EJKI_CU_OPTIONAL_LIST(X)                                                                   \
+    X(encode_tiled, "cuTensorMapEncodeTiled",                                                      \
+      (void *map, int type, unsigned rank, void *address, const uint64_t *sizes,                   \
+       const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,        \
+       int swizzle, int promotion, int fill))
+
 typedef struct ejki_cuda_driver {
 #define EJKI_CU_MEMBER(member, symbol, parameters) int(*member) parameters;
     EJKI_CU_LIST(EJKI_CU_MEMBER)

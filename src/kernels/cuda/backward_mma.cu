@@ -103,6 +103,16 @@ DEVICE element *address(const ejki_cuda_bthd &t, i64 entry, int token, int head)
     return (element *)t.data + entry * t.stride_b + token * t.stride_t + head * t.stride_h;
 }
 
+/* True if one of a row's elements is NaN; four lanes share a row, and all of them ask. */
+template <int dim> DEVICE bool row_is_nan(const element *row, bool there) {
+    bool nan = false;
+#pragma unroll 4
+    for (int d = threadIdx.x % 4; d < dim; d += 4)
+        if (there) nan = nan || widen(row[d]) != widen(row[d]);
+    nan = __shfl_xor_sync(~0u, nan, 1) || nan;
+    return __shfl_xor_sync(~0u, nan, 2) || nan;
+}
+
 /*
  * Of a pair that is seen, without options: its weight and dX, from `shift` = -lse and `rest` = -scale δ. Where the
  * weight is 0 both are, if anything may be not finite.
@@ -165,17 +175,25 @@ DEVICE void row_pairs(const ejki_cuda_problem &p, const lane_rows &rows, int j0,
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    d_query_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
-    extern __shared__ __align__(1024) u8 memory[];
+DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
     const ejki_cuda_problem &p = v.forward;
     tile_place at;
-    if (!place_of_block(p, blockIdx.x, p.tiles, true, OWN, p.group, p.query_sums, p.queries, &at))
+    if (!place_of_block(p, index, p.tiles, true, OWN, p.group, p.query_sums, p.queries, &at))
         return;
     const u32 query = shared_address(memory), d_out = query + OWN_HEAD_BYTES;
     const u32 ring = query + OWN_BYTES;
     const int count = at.s.queries * p.group, first_row = at.own * OWN;
     const int own = first_row + threadIdx.x / 32 * 16;
+    element *place[2]; /* none: not written */
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = own + half * 8 + threadIdx.x % 32 / 4;
+        place[half] = address(v.d_query, at.s.entry, at.s.query + row / p.group,
+                              at.head * p.group + row % p.group);
+        if (row >= count) place[half] = nullptr;
+        if (v.spoilt && !row_is_nan<HEAD_DIM>(place[half], row < count)) place[half] = nullptr;
+    }
+    if (v.spoilt && !__syncthreads_or(place[0] || place[1])) return;
     const rows_of keys = rows_at<HEAD_DIM>(p.key, at.s.entry, at.s.key, at.head);
     const rows_of values = rows_at<VALUE_DIM>(p.value, at.s.entry, at.s.key, at.head);
     copy_tile<OWN, HEAD_DIM>(query,
@@ -239,14 +257,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         copies_wait<0>();
         if (__syncthreads_or(pass == PLAIN && has_nan(sums))) continue;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int row = own + half * 8 + threadIdx.x % 32 / 4;
-            if (row < count)
-                write_row<HEAD_DIM>(address(v.d_query, at.s.entry, at.s.query + row / p.group,
-                                            at.head * p.group + row % p.group),
-                                    sums, half, pass);
-        }
+        for (int half = 0; half < 2; half++)
+            if (place[half]) write_row<HEAD_DIM>(place[half], sums, half, pass);
         if (pass == PLAIN) return;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    d_query_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
+    extern __shared__ __align__(1024) u8 memory[];
+    if (v.spoilt && *v.spoilt == 0) return;
+#pragma unroll 1
+    for (int index = blockIdx.x; index < v.jobs; index += gridDim.x) {
+        d_query_tile(v, index, memory);
+        __syncthreads();
     }
 }
 
@@ -296,12 +320,10 @@ DEVICE void key_pairs(const ejki_cuda_vjp_problem &v, const sequence &s, int h, 
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    d_keys_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
-    extern __shared__ __align__(1024) u8 memory[];
+DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
     const ejki_cuda_problem &p = v.forward;
     tile_place at;
-    if (!place_of_block(p, blockIdx.x, v.key_tiles, false, OWN, 1, p.key_sums, p.keys, &at)) return;
+    if (!place_of_block(p, index, v.key_tiles, false, OWN, 1, p.key_sums, p.keys, &at)) return;
     const u32 key = shared_address(memory), value = key + OWN_HEAD_BYTES, ring = key + OWN_BYTES;
     const sequence &s = at.s;
     /* The tokens of no sequence are the tail of the tensor. */
@@ -310,6 +332,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int count = alien ? p.keys - start : p.layout == EJKI_CUDA_PADDED ? p.keys : s.keys;
     const int first_key = at.own * OWN;
     const int own = first_key + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    bool writes[2] = {own < count, own + 8 < count};
+    if (v.spoilt) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int j = start + own + half * 8;
+            bool nan = false;
+            if (D_KEY && v.d_key.data)
+                nan = row_is_nan<HEAD_DIM>(address(v.d_key, s.entry, j, at.head), writes[half]);
+            if (D_VALUE && v.d_value.data)
+                nan |= row_is_nan<VALUE_DIM>(address(v.d_value, s.entry, j, at.head), writes[half]);
+            writes[half] = nan;
+        }
+        if (!__syncthreads_or(writes[0] || writes[1])) return;
+    }
     copy_tile<OWN, HEAD_DIM>(key, rows_at<HEAD_DIM>(p.key, s.entry, start, at.head), first_key,
                              s.keys, 1);
     copy_tile<OWN, VALUE_DIM>(value, rows_at<VALUE_DIM>(p.value, s.entry, start, at.head),
@@ -401,7 +437,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int j = own + half * 8;
-            if (j >= count) continue;
+            if (!writes[half]) continue;
 #if D_KEY
             if (v.d_key.data)
                 write_row<HEAD_DIM>(address(v.d_key, s.entry, start + j, at.head), d_key, half,
@@ -414,6 +450,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
         }
         if (pass == PLAIN) return;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    d_keys_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
+    extern __shared__ __align__(1024) u8 memory[];
+    if (v.spoilt && *v.spoilt == 0) return;
+#pragma unroll 1
+    for (int index = blockIdx.x; index < v.jobs; index += gridDim.x) {
+        d_keys_tile(v, index, memory);
+        __syncthreads();
     }
 }
 

@@ -82,4 +82,15 @@ typedef struct ejki_cuda_work {
 } ejki_cuda_work;
 ejk_status ejki_cuda_begin(const ejk_run *run, const ejki_cuda_work *work, void *argument);
 
+/* The members that all implementations of these kernels share, and others behind them. */
+#define EJKI_CUDA_IMPLEMENTATION(symbol, of, text, element, ...)                                   \
+    extern const ejk_implementation symbol;                                                        \
+    const ejk_implementation symbol = {.algorithm = of,                                            \
+                                       .name = text,                                               \
+                                       .platform = EJK_PLATFORM_CUDA,                              \
+                                       .backend = EJK_BACKEND_GPU,                                 \
+                                       .dtype = element,                                           \
+                                       .version = 1,                                               \
+                                       __VA_ARGS__}
+
 #endif

@@ -112,6 +112,14 @@ typedef struct ejki_cuda_vjp_problem {
     float *delta;  /* [entries, Hq, T], written first */
     float *shift;  /* as delta: -lse in units of log 2; -inf where lse is */
     int key_tiles; /* of all sequences of one key head */
+    /* Of backward_sm90.cu; what is not NULL is zeroed first, but for sums if they are added in order. */
+    float *sums;      /* of d_query, tile by tile */
+    unsigned *ticket; /* tiles of keys that were taken */
+    unsigned *turns;  /* [entries, Hq, slots, 2]: tiles of keys that have added */
+    int *spoilt; /* not 0: some sums are NaN. To other kernels: only NaN is written anew, if so */
+    long long zeros, sum_zeros; /* how many, of 4 bytes at ticket, of 16 at sums */
+    int jobs;                   /* tiles of all heads and entries */
+    int slots;                  /* of tiles of one head's queries */
 } ejki_cuda_vjp_problem;
 
 /* As the driver encodes it, for the copy engine of sm_90. */

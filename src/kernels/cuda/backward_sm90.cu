@@ -1,0 +1,705 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients of flash attention on sm_90a, for bf16 and f16 and heads up to 128: d_query, d_key and d_value by one kernel,
+ * so that five products do. What is not finite behind a mask may spoil sums here; the sums are NaN then, and the rows are
+ * computed again by backward_mma.cu. Besides the constants of base.cuh:
+ *
+ *   ROWS      of a tile of queries: 64, or 128 if both heads are at most 64
+ *   ORDERED   1 = tiles of keys add to d_query in the order of their numbers
+ *   D_QUERY   1 = d_query is computed
+ *
+ * A block of the grid takes one tile of 128 keys after the other from a counter and goes through the tiles of queries
+ * that see it, of all heads of the group. Of its warpgroups the first moves data: warp 0 copies tiles and says what is
+ * next, warp 1 fetches what rows have one of, warps 2 and 3 add to d_query. The two others compute, each for 64 keys:
+ *
+ *     S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += dS^T Q    dQ = dS K
+ *
+ * P^T and dS^T are left operands out of registers; dS goes through shared memory, as d_query wants all 128 keys of it.
+ * Of d_query each warpgroup computes one half, of the columns, or of the rows if there are 128. It is added to floats
+ * that lie as the warpgroups' registers do, and rounded at the end by a kernel of its own.
+ */
+#define WARPS 12
+#include "hopper.cuh"
+
+#ifndef D_QUERY
+#define D_QUERY 1
+#endif
+
+enum {
+    KEYS = 128,
+    STAGES = 2,
+    HEAD = round_up(HEAD_DIM, 64),
+    VALUE = round_up(VALUE_DIM, 64),
+    COMPUTING = 256, /* threads */
+    /* Of d_query each warpgroup's share. */
+    SHARE = ROWS == 128 ? HEAD : HEAD / 2,
+    ROW_SHARES = ROWS / 64,
+    /* Bytes of tiles. */
+    KEY_BYTES = KEYS * HEAD * 2,
+    VALUE_BYTES = KEYS * VALUE * 2,
+    QUERY_BYTES = ROWS * HEAD * 2,
+    OUT_BYTES = ROWS * VALUE * 2,
+    SLOPE_BYTES = KEYS * ROWS * 2,
+    SHARE_BYTES = 64 * SHARE * 4,
+    ROW_BYTES =
+        ROWS * 8 + 16, /* shifts, deltas, the tile's first row, and whether it lies at an edge */
+    /* Places in shared memory. */
+    KEY_AT = 0,
+    VALUE_AT = KEY_AT + KEY_BYTES,
+    QUERY_AT = VALUE_AT + VALUE_BYTES,
+    OUT_AT = QUERY_AT + STAGES * QUERY_BYTES,
+    SLOPE_AT = OUT_AT + STAGES * OUT_BYTES,
+    SHARE_AT = SLOPE_AT + 2 * SLOPE_BYTES,
+    ROW_AT = SHARE_AT + 4 * SHARE_BYTES,
+    JOB_AT = ROW_AT + STAGES * ROW_BYTES,
+    BARRIERS = JOB_AT + 2 * 64,
+    /* Barriers; those of a ring one for each stage. */
+    KEY_FULL = BARRIERS,
+    VALUE_FULL = KEY_FULL + 8,
+    KEYS_EMPTY = VALUE_FULL + 8,
+    JOB_FULL = KEYS_EMPTY + 8,
+    JOB_EMPTY = JOB_FULL + 16,
+    QUERY_FULL = JOB_EMPTY + 16,
+    QUERY_EMPTY = QUERY_FULL + 16,
+    OUT_FULL = QUERY_EMPTY + 16,
+    OUT_EMPTY = OUT_FULL + 16,
+    SHARE_FULL = OUT_EMPTY + 16, /* [warpgroup][stage] */
+    SHARE_EMPTY = SHARE_FULL + 32,
+    MEMORY = SHARE_EMPTY + 32,
+    MEET_SLOPES = 1, /* hardware barrier */
+};
+static_assert(MEMORY <= 227 * 1024, "shared memory");
+static_assert(ROWS == 64 || (HEAD + VALUE == 128 && !SOFT_CAP), "registers");
+
+/* ---- What there is to do ------------------------------------------------------------------------------ */
+
+/* A tile of keys; what each role needs of it. */
+struct job {
+    int there;              /* 0: there are no more */
+    int entry, head;        /* of the batch axis; key head */
+    int first_key, start;   /* its first key in the sequence, and in the tensor */
+    int count, keys;        /* keys of the tile that are written; of the sequence */
+    int query, known;       /* the sequence's first row in the tensor, its rows */
+    int last_tile, tiles;   /* of queries, the last first */
+    int low, high;          /* key - row of what is visible */
+    int all_begin, all_end; /* rows that see all keys of the tile */
+    int slot;               /* where sums of the sequence begin */
+};
+static_assert(sizeof(job) <= 64, "its place");
+
+DEVICE int offset_of(i64 offset) {
+    const i64 most = 1 << 30;
+    return (int)(offset < -most ? -most : offset > most ? most : offset);
+}
+
+/* Of tokens that lie one after the other each sequence may begin a tile: so many are enough, and no sums are shared. */
+DEVICE int slot_of(const ejki_cuda_problem &p, const sequence &s) {
+    return p.layout == EJKI_CUDA_TOKENS ? s.query / ROWS + s.number : 0;
+}
+
+/* By all lanes of a warp, one of which writes. False if the number is of no tile. */
+DEVICE bool find_job(const ejki_cuda_vjp_problem &v, int index, job *to) {
+    const ejki_cuda_problem &p = v.forward;
+    tile_place at;
+    if (!place_of_block(p, index, v.key_tiles, false, KEYS, 1, p.key_sums, p.keys, &at))
+        return false;
+    const sequence &s = at.s;
+    /* The tokens of no sequence are the tail of the tensor. */
+    const bool alien = p.layout == EJKI_CUDA_TOKENS && s.number == p.batch;
+    const int start = alien ? (int)sum_before(p, p.key_sums, p.batch, p.keys) : s.key;
+    const int count = alien ? p.keys - start : p.layout == EJKI_CUDA_PADDED ? p.keys : s.keys;
+    int begin = 0, all_end = 0, all_begin = 0, end = 0;
+    job x;
+    x.entry = (int)s.entry;
+    x.head = at.head;
+    x.first_key = at.own * KEYS;
+    x.start = start + x.first_key;
+    x.count = count - x.first_key;
+    x.keys = s.keys;
+    x.query = s.query;
+    x.known = s.known;
+    x.low = offset_of(s.first);
+    x.high = offset_of(s.last);
+    if (x.first_key < s.keys && s.first <= s.last) {
+        visible_queries(s, x.first_key, &begin, &all_end);
+        visible_queries(s, lesser(x.first_key + KEYS, s.keys) - 1, &all_begin, &end);
+        if (all_end == s.known) all_end = 1 << 30; /* rows beyond weigh nothing */
+        if (x.first_key + KEYS > s.keys) all_end = 0;
+    }
+    const int first = begin / ROWS;
+    x.tiles = begin < end ? cdiv(end, ROWS) - first : 0;
+    x.last_tile = first + x.tiles - 1;
+    x.all_begin = all_begin;
+    x.all_end = all_end;
+    x.slot = slot_of(p, s);
+    if (threadIdx.x % 32 == 0) *to = x;
+    return true;
+}
+
+/* A ring of two jobs, filled by warp 0. */
+struct jobs {
+    u32 base;
+    u8 *memory;
+    ring_place<2> at;
+
+    /* By all lanes of a warp: a job, good until it is done with. */
+    DEVICE_MEMBER const job *next() {
+        barrier_wait(base + JOB_FULL + 8 * at.stage, at.parity);
+        return (const job *)(memory + JOB_AT + 64 * at.stage);
+    }
+    DEVICE_MEMBER void done() {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(base + JOB_EMPTY + 8 * at.stage);
+        at.next();
+    }
+};
+
+/* ---- Moving data -------------------------------------------------------------------------------------- */
+
+/* The tiles of a job, by one lane; *turn counts those of queries. */
+DEVICE void copy_job(const tensor_map &query, const tensor_map &key, const tensor_map &value,
+                     const tensor_map &d_out, const job *x, int group, u32 base, u32 *turn) {
+    barrier_expect(base + KEY_FULL, KEY_BYTES);
+    for (int c = 0; c < HEAD / 64; c++)
+        copy_box(base + KEY_AT + c * KEYS * 128, &key, base + KEY_FULL, c * 64, x->start, x->head,
+                 x->entry);
+    bool first = true;
+    for (int h = x->head * group; h < (x->head + 1) * group; h++)
+        for (int n = 0; n < x->tiles; n++, ++*turn) {
+            const u32 stage = *turn % 2, empty = *turn / 2 % 2 ^ 1;
+            const u32 full = base + QUERY_FULL + 8 * stage, out_full = base + OUT_FULL + 8 * stage;
+            const int token = x->query + (x->last_tile - n) * ROWS;
+            barrier_wait(base + QUERY_EMPTY + 8 * stage, empty);
+            barrier_expect(full, QUERY_BYTES);
+            for (int c = 0; c < HEAD / 64; c++)
+                copy_box(base + QUERY_AT + stage * QUERY_BYTES + c * ROWS * 128, &query, full,
+                         c * 64, token, h, x->entry);
+            if (first) {
+                first = false;
+                barrier_expect(base + VALUE_FULL, VALUE_BYTES);
+                for (int c = 0; c < VALUE / 64; c++)
+                    copy_box(base + VALUE_AT + c * KEYS * 128, &value, base + VALUE_FULL, c * 64,
+                             x->start, x->head, x->entry);
+            }
+            barrier_wait(base + OUT_EMPTY + 8 * stage, empty);
+            barrier_expect(out_full, OUT_BYTES);
+            for (int c = 0; c < VALUE / 64; c++)
+                copy_box(base + OUT_AT + stage * OUT_BYTES + c * ROWS * 128, &d_out, out_full,
+                         c * 64, token, h, x->entry);
+        }
+}
+
+/* Warp 0: takes jobs, and copies what they need. */
+DEVICE void copy_tiles(const tensor_map &query, const tensor_map &key, const tensor_map &value,
+                       const tensor_map &d_out, const ejki_cuda_vjp_problem &v, u32 base,
+                       u8 *memory) {
+    const bool one = threadIdx.x == 0;
+    ring_place<2> place = {0, 0};
+    u32 turn = 0, parity = 1;
+    for (;;) {
+        job *x = (job *)(memory + JOB_AT + 64 * place.stage);
+        barrier_wait(base + JOB_EMPTY + 8 * place.stage, place.parity ^ 1);
+        int index = 0;
+        do {
+            if (one) index = (int)atomicAdd(v.ticket, 1u);
+            index = __shfl_sync(~0u, index, 0);
+        } while (index < v.jobs && !find_job(v, index, x));
+        __syncwarp();
+        if (one) {
+            x->there = index < v.jobs;
+            barrier_arrive(base + JOB_FULL + 8 * place.stage);
+        }
+        if (index >= v.jobs) return;
+        place.next();
+        if (one && x->tiles > 0) {
+            barrier_wait(base + KEYS_EMPTY, parity);
+            parity ^= 1;
+            copy_job(query, key, value, d_out, x, v.forward.group, base, &turn);
+        }
+        __syncwarp();
+    }
+}
+
+/* Warp 1: shifts and deltas; rows that are not there weigh nothing. */
+DEVICE void copy_rows(const ejki_cuda_vjp_problem &v, jobs list, u32 base, u8 *memory) {
+    const int lane = threadIdx.x % 32, group = v.forward.group;
+    u32 turn = 0;
+    for (;;) {
+        const job *x = list.next();
+        if (!x->there) return;
+        for (int h = 0; h < group; h++) {
+            const i64 first = ((i64)x->entry * v.forward.kv_heads * group + x->head * group + h) *
+                                  v.forward.queries +
+                              x->query;
+            for (int n = 0; n < x->tiles; n++, turn++) {
+                const int i0 = (x->last_tile - n) * ROWS;
+                const u32 barriers = base + 8 * (turn % 2);
+                float shift[ROWS / 32], delta[ROWS / 32];
+#pragma unroll
+                for (int k = 0; k < ROWS / 32; k++) {
+                    const int i = i0 + k * 32 + lane;
+                    const bool there = i < x->known;
+                    shift[k] = there ? v.shift[first + i] : NOTHING;
+                    delta[k] = there ? v.delta[first + i] : 0;
+                }
+                barrier_wait(barriers + QUERY_EMPTY, turn / 2 % 2 ^ 1);
+                float *to = (float *)(memory + ROW_AT + turn % 2 * ROW_BYTES);
+#pragma unroll
+                for (int k = 0; k < ROWS / 32; k++) {
+                    to[k * 32 + lane] = shift[k];
+                    to[ROWS + k * 32 + lane] = delta[k];
+                }
+                if (lane == 0) {
+                    ((int *)to)[2 * ROWS] = i0;
+                    ((int *)to)[2 * ROWS + 1] = i0 < x->all_begin || i0 + ROWS > x->all_end;
+                }
+                __syncwarp();
+                if (lane == 0) barrier_arrive(barriers + QUERY_FULL);
+            }
+        }
+        list.done();
+    }
+}
+
+/* Bytes of a warpgroup's share that are of any column, and where a tile's share lies. */
+DEVICE int share_bytes(int which) {
+    const int columns = ROWS == 128 ? HEAD_DIM : lesser(HEAD_DIM - which * SHARE, (int)SHARE);
+    return round_up(larger(columns, 0), 8) * 256;
+}
+DEVICE float *share_at(const ejki_cuda_vjp_problem &v, i64 tile, int which) {
+    return v.sums + (tile * ROWS * round_up(HEAD_DIM, 8) + which * (share_bytes(0) / 4));
+}
+
+/* Until tiles of keys before this one have added. */
+DEVICE void await_turn(const u32 *turn, u32 own) {
+    u32 now;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+    while (now != own);
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+DEVICE void pass_turn(u32 *turn) {
+    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(turn) : "memory");
+}
+
+/* Warps 2 and 3, one for each warpgroup that computes. */
+DEVICE void add_shares(const ejki_cuda_vjp_problem &v, jobs list, u32 base, int which) {
+    const int group = v.forward.group;
+    const bool one = threadIdx.x % 32 == 0;
+    const u32 bytes = (u32)share_bytes(which);
+    u32 turn = 0;
+    for (;;) {
+        const job *x = list.next();
+        if (!x->there) break;
+        for (int h = 0; one && h < group; h++) {
+            const i64 first =
+                ((i64)x->entry * v.forward.kv_heads * group + x->head * group + h) * v.slots +
+                x->slot;
+            for (int n = 0; n < x->tiles; n++, turn++) {
+                const int number = x->last_tile - n, key_tile = x->first_key / KEYS;
+                const i64 tile = first + number;
+                const u32 stage = which * 2 + turn % 2;
+                const u32 from = base + SHARE_AT + stage * SHARE_BYTES;
+                const int first_tile = larger(number * ROWS + x->low, 0) / KEYS;
+                barrier_wait(base + SHARE_FULL + 8 * stage, turn / 2 % 2);
+                if (ORDERED) await_turn(v.turns + tile * 2 + which, key_tile - first_tile);
+                if (bytes > 0) {
+                    if (ORDERED && key_tile == first_tile)
+                        store_run(share_at(v, tile, which), from, bytes);
+                    else
+                        add_run(share_at(v, tile, which), from, bytes);
+                    stores_commit();
+                    stores_read<0>();
+                }
+                barrier_arrive(base + SHARE_EMPTY + 8 * stage);
+                if (ORDERED) {
+                    stores_written<0>();
+                    pass_turn(v.turns + tile * 2 + which);
+                }
+            }
+        }
+        list.done();
+    }
+    if (one) stores_written<0>();
+}
+
+/* ---- Rows in memory ----------------------------------------------------------------------------------- */
+
+/*
+ * A lane has of four times 8 columns a pair each, the quad's lanes all 32: afterwards it has the 8 columns of its number
+ * in one piece.
+ */
+DEVICE void turn_quad(u32 (&x)[4]) {
+    const bool high = threadIdx.x & 2, odd = threadIdx.x & 1;
+    u32 a = high ? x[0] : x[2], b = high ? x[1] : x[3];
+    a = __shfl_xor_sync(~0u, a, 2);
+    b = __shfl_xor_sync(~0u, b, 2);
+    if (high)
+        x[0] = a, x[1] = b;
+    else
+        x[2] = a, x[3] = b;
+    a = odd ? x[0] : x[1];
+    b = odd ? x[2] : x[3];
+    a = __shfl_xor_sync(~0u, a, 1);
+    b = __shfl_xor_sync(~0u, b, 1);
+    if (odd)
+        x[0] = a, x[2] = b;
+    else
+        x[1] = a, x[3] = b;
+}
+
+/* Where rows go. */
+struct target {
+    element *data; /* of row 0 */
+    i64 stride;
+    int rows;   /* those that are there */
+    bool whole; /* pieces lie at multiples of 16 bytes */
+};
+
+DEVICE target target_of(const ejki_cuda_bthd &t, i64 entry, int token, int head, int rows) {
+    target x;
+    x.data = (element *)t.data + entry * t.stride_b + token * t.stride_t + head * t.stride_h;
+    x.stride = t.stride_t;
+    x.rows = rows;
+    x.whole = (((u64)t.data >> 1 | t.stride_b | t.stride_t | t.stride_h) & 7) == 0;
+    return x;
+}
+
+DEVICE void write_piece(const target &to, int row, int column, int dim, const u32 (&x)[4]) {
+    if (row >= to.rows || column >= dim) return;
+    element *at = to.data + row * to.stride + column;
+    if (to.whole && column + 8 <= dim) {
+        *(uint4 *)at = make_uint4(x[0], x[1], x[2], x[3]);
+        return;
+    }
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        if (column + n < dim) at[n] = (element)(x[n / 2] >> (n % 2 * 16));
+}
+
+/* Writes 64 rows of a warpgroup's sums, columns from `first` on. True if one of them is NaN. */
+template <int columns>
+DEVICE bool write_sums(const target &to, int first, int dim, const float (&sums)[columns / 2],
+                       float factor) {
+    const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, lane = threadIdx.x % 4;
+    bool nan = false;
+#pragma unroll
+    for (int n = 0; n < columns / 32; n++) {
+        u32 low[4], high[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const float *x = sums + (n * 4 + k) * 4;
+            const bool odd = !(x[0] * 0 == 0 && x[1] * 0 == 0),
+                       odd_2 = !(x[2] * 0 == 0 && x[3] * 0 == 0);
+            if (first + n * 32 + k * 8 < dim)
+                nan = nan || (odd && row < to.rows) || (odd_2 && row + 8 < to.rows);
+            low[k] = pack(x[0] * factor, x[1] * factor);
+            high[k] = pack(x[2] * factor, x[3] * factor);
+        }
+        turn_quad(low);
+        turn_quad(high);
+        write_piece(to, row, first + n * 32 + lane * 8, dim, low);
+        write_piece(to, row + 8, first + n * 32 + lane * 8, dim, high);
+    }
+    return nan;
+}
+
+/* ---- Computing ---------------------------------------------------------------------------------------- */
+
+/* 64 keys' products with all rows of a tile; both have `dim` columns. */
+template <int dim> DEVICE void multiply(float (&sums)[ROWS / 2], u64 keys, u64 rows) {
+    hold(sums);
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < sixteens(dim); k++)
+        products<ROWS>::shared<0, 0>(sums, operand_on(keys, k / 4 * KEYS * 128 + k % 4 * 32),
+                                     operand_on(rows, k / 4 * ROWS * 128 + k % 4 * 32), k != 0);
+    products_commit();
+}
+
+/* Adds to 64 keys' sums: weights times rows. */
+template <int columns>
+DEVICE void add_rows(float (&sums)[columns / 2], u32 (&weights)[ROWS / 4], u64 rows) {
+    hold(sums);
+    hold(weights);
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < ROWS / 16; k++)
+        products<columns>::template held<1>(sums, weights + 4 * k, operand_on(rows, k * 2048), 1);
+    products_commit();
+}
+
+/* Weights of pairs that do not see each other become 0; `key` is the first of the lane's two, in the sequence. */
+DEVICE void hide(const job *x, int i0, int key, float (&s)[ROWS / 2]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int j = key + half * 8;
+        const u32 first = j < x->keys ? (u32)(j - x->high) : 1u << 31;
+        const u32 more = j < x->keys ? (u32)(x->high - x->low) : 0;
+        const u32 own = (u32)i0 + threadIdx.x % 4 * 2 - first;
+#pragma unroll
+        for (int n = 0; n < ROWS / 4; n++) {
+            float &weight = s[n / 2 * 4 + half * 2 + n % 2];
+            if (own + (u32)(n / 2 * 8 + n % 2) > more) weight = 0;
+        }
+    }
+}
+
+#if SOFT_CAP
+/* tanh to within two units of 2^-24, 1 for large numbers. */
+DEVICE float tanh_of(float x) {
+    return 1 - __fdividef(2, power_of_2(x * (2 * LOG2_E)) + 1);
+}
+#endif
+
+/* Products become weights P; *slopes is what a soft cap makes of them, else nothing. */
+DEVICE void make_weights(const ejki_cuda_problem &p, const float2 *shifts, float (&s)[ROWS / 2],
+                         float (&slopes)[SOFT_CAP ? ROWS / 2 : 1]) {
+#if SOFT_CAP
+    const float factor = p.scale / p.soft_cap, cap = p.soft_cap * LOG2_E;
+#else
+    const float factor = p.scale * LOG2_E;
+#endif
+#pragma unroll
+    for (int n = 0; n < ROWS / 8; n++) {
+        const float2 shift = shifts[n * 4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            float &x = s[4 * n + k];
+            const float by = k % 2 ? shift.y : shift.x;
+#if SOFT_CAP
+            const float t = tanh_of(x * factor);
+            slopes[4 * n + k] = fmaf(-t, t, 1);
+            x = power_of_2(fmaf(t, cap, by));
+#else
+            x = power_of_2(fmaf(x, factor, by));
+#endif
+        }
+    }
+}
+
+/* The halves of a pair. */
+DEVICE float low_of(u32 x) {
+    return ELEMENT == 1 ? __uint_as_float(x << 16) : widen((element)x);
+}
+DEVICE float high_of(u32 x) {
+    return ELEMENT == 1 ? __uint_as_float(x & 0xffff0000) : widen((element)(x >> 16));
+}
+
+/*
+ * Slopes by the product: weights times what is above or below δ. Of 128 rows there are no registers for weights
+ * besides the rounded ones, which then serve here too.
+ */
+DEVICE void make_slopes(const float2 *deltas, const float (&s)[ROWS / 2],
+                        const u32 (&weights)[ROWS / 4], const float (&back)[ROWS / 2],
+                        u32 (&packed)[ROWS / 4]) {
+#pragma unroll
+    for (int n = 0; n < ROWS / 4; n++) {
+        const float2 delta = deltas[n / 2 * 4];
+        const float low = ROWS == 128 ? low_of(weights[n]) : s[2 * n];
+        const float high = ROWS == 128 ? high_of(weights[n]) : s[2 * n + 1];
+        packed[n] = pack(low * (back[2 * n] - delta.x), high * (back[2 * n + 1] - delta.y));
+    }
+}
+
+/* 64 keys' slopes into the tile of all: 64 rows of queries wide, then the next 64. */
+DEVICE void store_slopes(u32 tile, const u32 (&slopes)[ROWS / 4]) {
+    const int lane = threadIdx.x % 32;
+    const int key = (threadIdx.x / 32 - 4) * 16 + lane % 16;
+#pragma unroll
+    for (int k = 0; k < ROWS / 16; k++)
+        store_4(tile + k / 4 * KEYS * 128 + key * 128 +
+                    (((k % 4 * 2 + lane / 16) ^ (lane & 7)) << 4),
+                slopes[4 * k], slopes[4 * k + 1], slopes[4 * k + 2], slopes[4 * k + 3]);
+    stores_visible();
+}
+
+/* A warpgroup's share of d_query, as its registers are. */
+DEVICE void store_share(u32 to, const float (&share)[SHARE / 2]) {
+#pragma unroll
+    for (int n = 0; n < SHARE / 8; n++)
+        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + n * 2048 +
+                                                                      threadIdx.x % 128 * 16),
+                     "f"(share[4 * n]), "f"(share[4 * n + 1]), "f"(share[4 * n + 2]),
+                     "f"(share[4 * n + 3])
+                     : "memory");
+    stores_visible();
+}
+
+DEVICE void compute(const ejki_cuda_vjp_problem &v, jobs list, u32 base, u8 *memory, int which) {
+    const ejki_cuda_problem &p = v.forward;
+    const bool one = threadIdx.x % 32 == 0;
+    u32 parity = 0, turn = 0; /* of keys and values; how many tiles of queries there were */
+    for (;;) {
+        const job *x = list.next();
+        if (!x->there) return;
+        float d_key[HEAD / 2], d_value[VALUE / 2];
+#pragma unroll
+        for (int n = 0; n < HEAD / 2; n++) d_key[n] = 0;
+#pragma unroll
+        for (int n = 0; n < VALUE / 2; n++) d_value[n] = 0;
+        int n = p.group * x->tiles;
+        if (n > 0) {
+            barrier_wait(base + KEY_FULL, parity);
+            barrier_wait(base + VALUE_FULL, parity);
+            parity ^= 1;
+        }
+#pragma unroll 1
+        for (; n > 0; n--, turn++) {
+            const u32 stage = turn % 2, full = turn / 2 % 2;
+            const u32 query = base + QUERY_AT + stage * QUERY_BYTES;
+            const u32 d_out = base + OUT_AT + stage * OUT_BYTES;
+            const u8 *rows = memory + ROW_AT + stage * ROW_BYTES;
+            const float2 *shifts = (const float2 *)rows + threadIdx.x % 4;
+            float s[ROWS / 2], back[ROWS / 2];
+            u32 weights[ROWS / 4], slopes[ROWS / 4];
+            barrier_wait(base + QUERY_FULL + 8 * stage, full);
+            multiply<HEAD_DIM>(s, operand_at(base + KEY_AT + which * 8192, 0),
+                               operand_at(query, 0));
+            barrier_wait(base + OUT_FULL + 8 * stage, full);
+            multiply<VALUE_DIM>(back, operand_at(base + VALUE_AT + which * 8192, 0),
+                                operand_at(d_out, 0));
+            products_wait<1>();
+            hold(s);
+            float caps[SOFT_CAP ? ROWS / 2 : 1];
+            make_weights(p, shifts, s, caps);
+            const int2 place = *(const int2 *)(rows + ROWS * 8);
+            if (place.y)
+                hide(x, place.x, x->first_key + (threadIdx.x / 32 - 4) * 16 + threadIdx.x % 32 / 4,
+                     s);
+#pragma unroll
+            for (int k = 0; k < ROWS / 4; k++) weights[k] = pack(s[2 * k], s[2 * k + 1]);
+#if SOFT_CAP
+#pragma unroll
+            for (int k = 0; k < ROWS / 2; k++) s[k] *= caps[k];
+#endif
+            products_wait<0>();
+            hold(back);
+            add_rows<VALUE>(d_value, weights, operand_at(d_out, ROWS * 128));
+            make_slopes(shifts + ROWS / 2, s, weights, back, slopes);
+            if (D_QUERY) {
+                store_slopes(base + SLOPE_AT + stage * SLOPE_BYTES, slopes);
+                meet(MEET_SLOPES, COMPUTING);
+            }
+            float share[SHARE / 2];
+            if (D_QUERY) {
+                /* Slopes of the warpgroup's rows, or its columns of the keys. */
+                const u64 left = operand_at(base + SLOPE_AT + stage * SLOPE_BYTES +
+                                                (ROWS == 128 ? which * KEYS * 128 : 0),
+                                            0);
+                const u64 right = operand_at(base + KEY_AT +
+                                                 (ROWS == 128   ? 0
+                                                  : HEAD == 128 ? which * KEYS * 128
+                                                                : which * 64),
+                                             0);
+                hold(share);
+                products_begin();
+#pragma unroll
+                for (int k = 0; k < KEYS / 16; k++)
+                    products<SHARE>::shared<1, 1>(share, operand_on(left, k * 2048),
+                                                  operand_on(right, k * 2048), k != 0);
+                products_commit();
+            }
+            add_rows<HEAD>(d_key, slopes, operand_at(query, ROWS * 128));
+            products_wait<1 + D_QUERY>();
+            hold(d_value);
+            hold(weights);
+            if (one) barrier_arrive(base + OUT_EMPTY + 8 * stage);
+            if (D_QUERY) {
+                const u32 number = which * 2 + stage;
+                products_wait<1>();
+                hold(share);
+                barrier_wait(base + SHARE_EMPTY + 8 * number, full ^ 1);
+                store_share(base + SHARE_AT + number * SHARE_BYTES, share);
+                __syncwarp();
+                if (one) barrier_arrive(base + SHARE_FULL + 8 * number);
+            }
+            products_wait<0>();
+            hold(d_key);
+            hold(slopes);
+            if (one) barrier_arrive(base + QUERY_EMPTY + 8 * stage);
+        }
+        if (one && x->tiles > 0) barrier_arrive(base + KEYS_EMPTY);
+        bool nan = false;
+        const int start = x->start + which * 64, rows = x->count - which * 64;
+        if (v.d_key.data)
+            nan = write_sums<HEAD>(target_of(v.d_key, x->entry, start, x->head, rows), 0, HEAD_DIM,
+                                   d_key, p.scale);
+        if (v.d_value.data)
+            nan |= write_sums<VALUE>(target_of(v.d_value, x->entry, start, x->head, rows), 0,
+                                     VALUE_DIM, d_value, 1);
+        if (nan) *v.spoilt = 1;
+        list.done();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(384, 1)
+    backward_sm90(const __grid_constant__ tensor_map query, const __grid_constant__ tensor_map key,
+                  const __grid_constant__ tensor_map value,
+                  const __grid_constant__ tensor_map d_out,
+                  const __grid_constant__ ejki_cuda_vjp_problem v) {
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 base = shared_address(memory);
+    if (threadIdx.x == 0) {
+        barrier_init(base + KEY_FULL, 1);
+        barrier_init(base + VALUE_FULL, 1);
+        barrier_init(base + KEYS_EMPTY, 8);
+        for (int n = 0; n < 16; n += 8) {
+            barrier_init(base + JOB_FULL + n, 1);
+            barrier_init(base + JOB_EMPTY + n, 9 + 2 * D_QUERY);
+            barrier_init(base + QUERY_FULL + n, 2);
+            barrier_init(base + QUERY_EMPTY + n, 8);
+            barrier_init(base + OUT_FULL + n, 1);
+            barrier_init(base + OUT_EMPTY + n, 8);
+        }
+        for (int n = 0; n < 32; n += 8) {
+            barrier_init(base + SHARE_FULL + n, 4);
+            barrier_init(base + SHARE_EMPTY + n, 1);
+        }
+        barriers_ready();
+    }
+    __syncthreads();
+    const int warp = threadIdx.x / 32;
+    const jobs list = {base, memory, {0, 0}};
+    if (warp < 4) {
+        fewer_registers<24>();
+        if (warp == 0) copy_tiles(query, key, value, d_out, v, base, memory);
+        if (warp == 1) copy_rows(v, list, base, memory);
+        if (D_QUERY && warp > 1) add_shares(v, list, base, warp - 2);
+    } else {
+        more_registers<240>();
+        compute(v, list, base, memory, threadIdx.x / 128 - 1);
+    }
+}
+
+/* ---- d_query, rounded --------------------------------------------------------------------------------- */
+
+/* A block for each share of a tile. */
+extern "C" __global__ void __launch_bounds__(128)
+    round_sm90(const __grid_constant__ ejki_cuda_vjp_problem v) {
+    const ejki_cuda_problem &p = v.forward;
+    const int heads = p.kv_heads * p.group, which = blockIdx.x % 2;
+    const int index = blockIdx.x / 2 % p.tiles, column = blockIdx.x / 2 / p.tiles;
+    const int h = column % heads;
+    tile_place at = {sequence_at(p, p.layout == EJKI_CUDA_TOKENS ? 0 : column / heads), h, index};
+    if (p.layout == EJKI_CUDA_TOKENS && !find_tile(p, index, ROWS, 1, p.query_sums, p.queries, &at))
+        return;
+    const sequence &s = at.s;
+    const int i0 = at.own * ROWS, first_row = i0 + (ROWS == 128 ? which * 64 : 0);
+    const int first_column = ROWS == 128 ? 0 : which * SHARE;
+    int begin, end, unused;
+    visible_keys(s, i0, &begin, &unused);
+    visible_keys(s, lesser(i0 + ROWS, s.known) - 1, &unused, &end);
+    const bool any = i0 < s.known && s.first <= s.last && begin < end;
+    float sums[SHARE / 2];
+    const i64 tile = ((i64)s.entry * heads + h) * v.slots + slot_of(p, s) + at.own;
+    const float4 *from = (const float4 *)share_at(v, tile, which) + threadIdx.x;
+#pragma unroll
+    for (int n = 0; n < SHARE / 8; n++) {
+        float4 x = make_float4(0, 0, 0, 0);
+        if (any && first_column + n * 8 < HEAD_DIM) x = __ldcs(from + n * 128);
+        sums[4 * n] = x.x, sums[4 * n + 1] = x.y, sums[4 * n + 2] = x.z, sums[4 * n + 3] = x.w;
+    }
+    const target to = target_of(v.d_query, s.entry, s.query + first_row, h, s.queries - first_row);
+    if (write_sums<SHARE>(to, first_column, HEAD_DIM, sums, p.scale)) *v.spoilt = 1;
+}
