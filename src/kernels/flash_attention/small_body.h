@@ -118,7 +118,7 @@ static SMALL_INLINE void small_terms(const int64_t terms, const int count, const
 static SMALL_INLINE void small_scores(const small_rows *s, const bool plain, const int most,
                                       vf *scores) {
     const ejki_flash_problem *p = s->problem;
-    const int64_t head_dim = plain || p->keys > 0 ? p->head_dim : 0;
+    const int64_t head_dim = p->head_dim;
     const ejki_float *keys[SMALL_BLOCK];
     EJKI_UNROLL for (int j = 0; j < most; j++) scores[j] = v_zero();
     if (plain) {
@@ -130,6 +130,7 @@ static SMALL_INLINE void small_scores(const small_rows *s, const bool plain, con
         }
         return;
     }
+    if (p->keys == 0) return;
     vf query[SMALL_DIM];
     for (int64_t d = 0; d < head_dim; d += VL)
         small_load(s, false, d, ejki_min(VL, head_dim - d), query + d);
