@@ -102,12 +102,12 @@ static SMALL_INLINE void small_keys(const small_rows *s, const bool plain, int64
         start + (plain ? key + j : ejki_min(key + j, p->keys - 1)) * stride;
 }
 
-/* sums += part[n] · element d + n of the keys, for n < terms. */
-static SMALL_INLINE void small_terms(const int64_t terms, const int count, const vf part[VL],
-                                     const ejki_float *const keys[SMALL_BLOCK], int64_t d,
-                                     vf *sums) {
-    EJKI_UNROLL for (int64_t n = 0; n < terms; n++) EJKI_UNROLL for (int j = 0; j < count; j++)
-        sums[j] = v_fma(v_set1(keys[j][d + n]), part[n], sums[j]);
+/* sums += column · element d of `count` keys. */
+static SMALL_INLINE void small_term(const int count, vf column,
+                                    const ejki_float *const keys[SMALL_BLOCK], int64_t d,
+                                    vf *sums) {
+    EJKI_UNROLL for (int j = 0; j < count; j++) sums[j] =
+        v_fma(v_set1(keys[j][d]), column, sums[j]);
 }
 
 /*
@@ -118,7 +118,7 @@ static SMALL_INLINE void small_terms(const int64_t terms, const int count, const
 static SMALL_INLINE void small_scores(const small_rows *s, const bool plain, const int most,
                                       vf *scores) {
     const ejki_flash_problem *p = s->problem;
-    const int64_t head_dim = plain || p->keys > 0 ? p->head_dim : 0;
+    const int64_t head_dim = p->head_dim;
     const ejki_float *keys[SMALL_BLOCK];
     EJKI_UNROLL for (int j = 0; j < most; j++) scores[j] = v_zero();
     if (plain) {
@@ -126,10 +126,12 @@ static SMALL_INLINE void small_scores(const small_rows *s, const bool plain, con
             vf part[VL];
             small_load(s, true, d, VL, part);
             small_keys(s, true, 0, d, keys);
-            small_terms(VL, SMALL_BLOCK, part, keys, 0, scores);
+            EJKI_UNROLL for (int n = 0; n < VL; n++)
+                small_term(SMALL_BLOCK, part[n], keys, n, scores);
         }
         return;
     }
+    if (p->keys == 0) return;
     vf query[SMALL_DIM];
     for (int64_t d = 0; d < head_dim; d += VL)
         small_load(s, false, d, ejki_min(VL, head_dim - d), query + d);
@@ -138,8 +140,9 @@ static SMALL_INLINE void small_scores(const small_rows *s, const bool plain, con
         small_keys(s, false, block, 0, keys);
         int64_t d = 0;
         for (; d + VL <= head_dim; d += VL)
-            small_terms(VL, count, query + d, keys, d, scores + block);
-        if (d < head_dim) small_terms(head_dim - d, count, query + d, keys, d, scores + block);
+            EJKI_UNROLL for (int n = 0; n < VL; n++)
+                small_term(count, query[d + n], keys, d + n, scores + block);
+        for (; d < head_dim; d++) small_term(count, query[d], keys, d, scores + block);
     }
 }
 
@@ -241,12 +244,20 @@ static SMALL_INLINE void small_write(const small_rows *s, const bool plain, int6
     }
 }
 
+static inline vf small_load_some(const float *at, int64_t width) {
+    return width == VL ? v_load(at) : v_load_first(at, width);
+}
+
+/* sums += weight · value of one key for every row. */
+static SMALL_INLINE void small_value(const float *weights, vf value, vf *sums) {
+    EJKI_UNROLL for (int i = 0; i < VL; i++) sums[i] = v_fma_one(weights + i, value, sums[i]);
+}
+
 /* out = factor · Σ weight · value. False if that may be wrong: a hidden key times what is not finite. */
 static SMALL_INLINE bool small_values(const small_rows *s, const bool plain, const int most,
                                       const small_weights *w) {
     const ejki_flash_problem *p = s->problem;
-    const int64_t keys = plain ? most : p->keys, value_dim = p->value_dim;
-    const int64_t stride = p->value.stride_t;
+    const int64_t value_dim = p->value_dim, stride = p->value.stride_t;
     const bool hides = !plain && small_hides(p);
     vf probe = v_zero();
     for (int64_t d = 0; d < value_dim; d += VL) {
@@ -257,11 +268,12 @@ static SMALL_INLINE bool small_values(const small_rows *s, const bool plain, con
         /* Weights are read again: knowing them, the compiler would make all broadcasts beforehand. */
         __asm__ volatile("" : : "r"(w) : "memory");
         EJKI_UNROLL for (int i = 0; i < VL; i++) sum[i] = v_zero();
-        EJKI_UNROLL for (int64_t j = 0; j < keys; j++) {
-            const float *at = value + j * stride;
-            const vf v = width == VL ? v_load(at) : v_load_first(at, width);
-            EJKI_UNROLL for (int i = 0; i < VL; i++) sum[i] =
-                v_fma_one(w->weight + j * VL + i, v, sum[i]);
+        if (plain) {
+            EJKI_UNROLL for (int j = 0; j < most; j++)
+                small_value(w->weight + j * VL, v_load(value + j * stride), sum);
+        } else {
+            for (int64_t j = 0; j < p->keys; j++)
+                small_value(w->weight + j * VL, small_load_some(value + j * stride, width), sum);
         }
         small_write(s, plain, d, width, sum, w);
         if (hides)

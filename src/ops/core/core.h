@@ -61,16 +61,20 @@ typedef struct ejki_expected {
     size_t offset;
 } ejki_expected;
 
+typedef struct ejki_signature ejki_signature;
+typedef bool (*ejki_fits)(const ejki_signature *signature, const void *args);
+
 /* Every value that counts in a call's signature. */
-typedef struct ejki_signature {
+struct ejki_signature {
     ejki_expected *blocks; /* owned; those in which all that counts must be 0 come last */
     size_t count;          /* 0: too small a record, compare it by its fields */
     size_t values;         /* blocks before those */
-    /* Compares them, with the registers that this processor has. */
-    bool (*fits)(const struct ejki_signature *signature, const void *args);
-} ejki_signature;
+    ejki_fits fits;        /* compares them, with the registers that the processor has */
+};
 
-ejk_status ejki_signature_create(const ejk_record *record, const void *args, ejki_signature *out);
+/* With instructions up to those of a tier. */
+ejk_status ejki_signature_create(const ejk_record *record, const void *args, ejk_isa isa,
+                                 ejki_signature *out);
 /* INVALID_ARGUMENT with the first field that differs and both its values. */
 ejk_status ejki_signature_explain(const ejk_record *record, const void *expected, const void *args);
 

@@ -2,12 +2,10 @@
 /*
  * A call's signature as masked blocks of bytes at plain offsets, so that comparing it is a short loop
  * without a look at the record. Padding and what is unset count for nothing but the mark that says so. It
- * is stricter than ejk_record_same_signature() (0.0 against -0.0),
- * which therefore has the last word when it finds a difference.
+ * is stricter than ejk_record_same_signature() (0.0 against -0.0), which therefore has the last word when it
+ * finds a difference.
  */
 #include "ops/core/core.h"
-
-#include <ejkernel/device.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -124,12 +122,18 @@ __attribute__((target("avx2,avx512f,avx512vl"))) static bool fits_avx512(const e
                                                                          const void *args) {
     return fits(s, args);
 }
+static ejki_fits fits_of(ejk_isa isa) {
+    return isa >= EJK_ISA_AVX512 ? fits_avx512 : isa >= EJK_ISA_AVX2 ? fits_avx2 : fits_anywhere;
+}
 #else
-#define fits_avx2   fits_anywhere
-#define fits_avx512 fits_anywhere
+static ejki_fits fits_of(ejk_isa isa) {
+    (void)isa;
+    return fits_anywhere;
+}
 #endif
 
-ejk_status ejki_signature_create(const ejk_record *record, const void *args, ejki_signature *out) {
+ejk_status ejki_signature_create(const ejk_record *record, const void *args, ejk_isa isa,
+                                 ejki_signature *out) {
     *out = (ejki_signature){.fits = fits_never};
     if (record->size < BLOCK) return EJK_OK;
     unsigned char *counts = calloc(record->size, 1);
@@ -141,11 +145,7 @@ ejk_status ejki_signature_create(const ejk_record *record, const void *args, ejk
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan's signature");
     }
     walk w = {args, counts};
-    const bool *tiers = ejk_cpu()->tiers;
-    *out = (ejki_signature){.blocks = blocks,
-                            .fits = tiers[EJK_ISA_AVX512] ? fits_avx512
-                                    : tiers[EJK_ISA_AVX2] ? fits_avx2
-                                                          : fits_anywhere};
+    *out = (ejki_signature){.blocks = blocks, .fits = fits_of(isa)};
     count_record(&w, record, 0);
     list_blocks(&w, record->size, false, out);
     out->values = out->count;
