@@ -8,6 +8,7 @@
  *   FOLDED                    as in forward_mma.cu
  *   D_QUERY, D_KEY, D_VALUE   1 = it is computed; d_query by a kernel of its own
  */
+#define COPIES_APART
 #include "mma.cuh"
 
 #include "gradients.cuh"

@@ -13,6 +13,7 @@
 #include "ops/core/request.h"
 #include "ops/execution/backward.h"
 #include "ops/execution/gradients.h"
+#include "ops/execution/measure.h"
 #include "ops/execution/operands.h"
 
 #include <stdlib.h>
@@ -145,7 +146,7 @@ static ejk_status keep(void *user, int32_t index) {
     for (int32_t i = 0; i < result_count(s); i++) {
         const ejk_tensor *tensor = result(s, i);
         if (!tensor || tensor->dtype == EJK_DTYPE_UNSET) continue;
-        EJKI_TRY(ejki_tensor_fetch(tensor, &s->kept[i]));
+        EJKI_TRY(ejki_tensor_fetch_flat(tensor, &s->kept[i]));
     }
     return EJK_OK;
 }
@@ -169,8 +170,9 @@ static ejk_status agree(const subject *s, const ejk_tensor *kept, const ejk_tens
     if (tensor->device_type == EJK_DEVICE_CPU)
         return ejk_tensors_agree(kept, tensor, tolerance, agrees, difference);
     ejk_owned_tensor here;
-    EJKI_TRY(ejki_tensor_fetch(tensor, &here));
-    const ejk_status status = ejk_tensors_agree(kept, &here.tensor, tolerance, agrees, difference);
+    EJKI_TRY(ejki_tensor_fetch_flat(tensor, &here));
+    const ejk_status status = ejki_tensors_agree(ejk_context_threads(s->context), kept,
+                                                 &here.tensor, tolerance, agrees, difference);
     ejk_owned_tensor_close(&here);
     return status;
 }

@@ -97,12 +97,12 @@ static ejk_status mirror_open(const ejk_tensor *there, bool fetched, mirror *out
     memset(out->bytes, 0, (size_t)out->size);
     out->view.data = (char *)out->bytes - out->low;
     if (!fetched) return EJK_OK;
-    const ejk_status status = ejki_cuda_wait_all(device);
-    if (status == EJK_OK && ejki_cuda_copy_bytes(device, out->bytes, (char *)there->data + out->low,
-                                                 (size_t)out->size, NULL) == EJK_OK)
-        return EJK_OK;
-    free(out->bytes);
-    return status != EJK_OK ? status : EJK_STATUS_INTERNAL;
+    ejk_status status = ejki_cuda_wait_all(device);
+    if (status == EJK_OK)
+        status = ejki_cuda_copy_bytes(device, out->bytes, (char *)there->data + out->low,
+                                      (size_t)out->size, NULL);
+    if (status != EJK_OK) free(out->bytes);
+    return status;
 }
 
 static ejk_status mirror_send(const mirror *m, const ejk_tensor *there) {
@@ -129,6 +129,25 @@ ejk_status ejki_tensor_fetch(const ejk_tensor *tensor, ejk_owned_tensor *out) {
             ejk_owned_tensor_close(&copy);
     }
     free(m.bytes);
+    return status;
+}
+
+ejk_status ejki_tensor_fetch_flat(const ejk_tensor *tensor, ejk_owned_tensor *out) {
+    int64_t low;
+    const int64_t count = ejk_tensor_count(tensor), bytes = span_of(tensor, &low);
+    const int32_t device = tensor->device_index;
+    if (!on_gpu(place_of_tensor(tensor)) || bytes != count * (int64_t)ejk_dtype_size(tensor->dtype))
+        return ejki_tensor_fetch(tensor, out);
+    ejk_owned_tensor copy;
+    EJKI_TRY(ejk_owned_tensor_create(tensor->dtype, 1, &count, &copy));
+    ejk_status status = ejki_cuda_wait_all(device);
+    if (status == EJK_OK)
+        status = ejki_cuda_copy_bytes(device, copy.tensor.data, (char *)tensor->data + low,
+                                      (size_t)bytes, NULL);
+    if (status == EJK_OK)
+        *out = copy;
+    else
+        ejk_owned_tensor_close(&copy);
     return status;
 }
 

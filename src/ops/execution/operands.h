@@ -40,6 +40,9 @@ ejk_status ejki_operands_poison(const ejki_operands_copy *copy);
 /* A copy that the CPU can read, row by row, of a tensor wherever it lies, once all work there is done. */
 ejk_status ejki_tensor_fetch(const ejk_tensor *tensor, ejk_owned_tensor *out);
 
+/* The same for comparing: all elements of a tensor of a GPU that has no gaps, in the order of memory. */
+ejk_status ejki_tensor_fetch_flat(const ejk_tensor *tensor, ejk_owned_tensor *out);
+
 /* Copies between two tensors of one shape, element type and place, of any strides. */
 ejk_status ejki_tensor_move(const ejk_tensor *source, const ejk_tensor *target);
 
