@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A call of any operation whose tensors lie on the CPU, made again with tensors on a GPU: each in memory of its own
- * between canaries, with strides of its own, what lies between its elements and all results NaN beforehand.
+ * between canaries, with strides of its own, what lies between its elements and all results NaN beforehand. Under
+ * EJK_TEST_EXACT without canaries, for compute-sanitizer.
  */
 #ifndef TESTS_GPU_CALL_H
 #define TESTS_GPU_CALL_H

@@ -12,7 +12,7 @@ typedef struct tiling {
     int64_t warps, halves, stages, resident;
     int64_t splits, split_keys;
     int64_t shared_bytes;
-    bool overlap;
+    bool direct, overlap;
 } tiling;
 
 static int64_t stage_bytes(const ejki_flash_problem *p) {
@@ -35,13 +35,14 @@ static ejk_status tiling_of(const ejki_flash_problem *p, const int64_t *paramete
                                               : ejki_min(parameters[0], 2),
                 .halves = p->queries * p->group > 8 ? 2 : 1,
                 .stages = parameters[1]};
+    /* Two blocks of keys and the sums have to fit the registers of a thread. */
+    t.direct = t.stages == 1 && t.halves == 1 && ejki_max(p->head_dim, p->value_dim) <= 128;
     while (t.stages > 1 && t.warps * t.stages * stage_bytes(p) > room) t.stages--;
     while (t.warps > 1 && ejki_max(t.warps * stage_bytes(p), left_bytes(p, &t)) > room)
         t.warps /= 2;
     t.shared_bytes = ejki_max(t.warps * t.stages * stage_bytes(p), left_bytes(p, &t));
     /* Blocks that fit together, each with the KiB that the system takes; registers for more are not asked for. */
-    t.resident = ejki_max(1, ejki_min(room / (t.shared_bytes + 1024), 16 / t.warps));
-    t.resident = ejki_min(t.resident, 8 / t.warps > 0 ? 8 / t.warps : 1);
+    t.resident = ejki_max(1, ejki_min(room / (t.shared_bytes + 1024), 8 / t.warps));
     t.split_keys = ejki_round_up(ejki_max(1, ejki_cdiv(p->keys, parameters[2])), KEYS * t.warps);
     t.splits = ejki_max(1, ejki_cdiv(p->keys, t.split_keys));
     t.overlap = t.splits > 1 && gpu->capability >= 90;
@@ -77,12 +78,44 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_constants constants = ejki_cuda_constants_of(p);
     ejki_cuda_add(&constants, "WARPS", t.warps);
     ejki_cuda_add(&constants, "STAGES", t.stages);
+    ejki_cuda_add(&constants, "DIRECT", t.direct);
     ejki_cuda_add(&constants, "HALVES", t.halves);
     ejki_cuda_add(&constants, "RESIDENT", t.resident);
     ejki_cuda_add(&constants, "FOLDED", (float)p->scale > 0 && p->soft_cap <= 0);
     ejki_cuda_add(&constants, "OVERLAP", t.overlap);
     EJKI_TRY(ejki_cuda_ready(launch, MAIN, "decode.cu", "decode", &constants));
-    return t.splits > 1 ? ejki_cuda_ready(launch, JOIN, "decode.cu", "join", &constants) : EJK_OK;
+    if (t.splits == 1) return EJK_OK;
+    EJKI_TRY(ejki_cuda_ready(launch, JOIN, "decode.cu", "join", &constants));
+    return EJK_OK;
+}
+
+static ejki_cuda_decode_problem problem_of(const ejki_flash_problem *f, const tiling *t) {
+    const ejki_cuda_problem p = ejki_cuda_problem_of(f);
+    return (ejki_cuda_decode_problem){
+        .key = p.key,
+        .value = p.value,
+        .query = p.query,
+        .queries = p.queries,
+        .keys = p.keys,
+        .kv_heads = p.kv_heads,
+        .group = p.group,
+        .splits = (int)t->splits,
+        .split_keys = (int)t->split_keys,
+        .scale = p.scale,
+        .soft_cap = p.soft_cap,
+        .first_offset = p.first_offset,
+        .last_offset = p.last_offset,
+        .out = p.out,
+        .batch = p.batch,
+        .normalize = p.normalize,
+        .sink_count = p.sink_count,
+        .sink_group = p.sink_group,
+        .sinks = p.sinks,
+        .sink_stride_h = p.sink_stride_h,
+        .lse = p.lse,
+        .row_max = p.row_max,
+        .row_sum = p.row_sum,
+    };
 }
 
 static ejk_status run(const ejk_run *run) {
@@ -92,15 +125,8 @@ static ejk_status run(const ejk_run *run) {
     if (rows == 0) return EJK_OK;
     EJKI_TRY(ejki_cuda_check_aligned(p));
     EJKI_TRY(tiling_of(p, run->parameters, run->device, &t));
-    ejki_cuda_problem problem = ejki_cuda_problem_of(p);
-    problem.splits = (int)t.splits;
-    problem.split_keys = (int)t.split_keys;
-    /* Sums first: they are read in pairs. */
-    problem.part_out = run->workspace;
-    if (t.splits > 1) {
-        problem.part_max = problem.part_out + t.splits * rows * p->value_dim;
-        problem.part_sum = problem.part_max + t.splits * rows;
-    }
+    ejki_cuda_decode_problem problem = problem_of(p, &t);
+    problem.parts = run->workspace;
     const ejki_cuda_work work = {.place = MAIN,
                                  .blocks = p->kv_heads * p->batch,
                                  .splits = t.splits,
@@ -108,17 +134,15 @@ static ejk_status run(const ejk_run *run) {
                                  .shared_bytes = t.shared_bytes};
     EJKI_TRY(ejki_cuda_begin(run, &work, &problem));
     if (t.splits == 1) return EJK_OK;
-    const ejki_cuda_work join = {.place = JOIN,
-                                 .blocks = ejki_cdiv(rows, 4),
-                                 .splits = 1,
-                                 .threads = 128,
-                                 .overlaps = t.overlap};
+    const ejki_cuda_work join = {
+        .place = JOIN, .blocks = rows, .splits = 1, .threads = 32, .overlaps = t.overlap};
     return ejki_cuda_begin(run, &join, &problem);
 }
 
 static const ejk_parameter parameters[] = {
     {"num_warps", 1, 8, 1, 8, "warps of a GPU block: 1, 2, 4 or 8"},
-    {"num_stages", 1, 8, 1, 3, "blocks of 16 keys that a warp has in shared memory"},
+    {"num_stages", 1, 8, 1, 3,
+     "blocks of 16 keys that a warp has in shared memory; 1 = two in registers, if they suffice"},
     {"num_key_splits", 1, 65535, 1, 1, "parts the keys are split into, joined at the end"},
 };
 

@@ -23,9 +23,11 @@ DEVICE float finish_row(const ejki_cuda_problem &p, const sequence &s, int h, in
     float all_max = max, all = sum;
     if (p.sinks && i < s.known) {
         const element *sinks = (const element *)p.sinks + sinks_start(p, h);
+#pragma unroll 1
         for (int n = 0; n < p.sink_count; n++) all_max = fmaxf(all_max, widen(sinks[n]));
         const float base = all_max == NOTHING ? 0 : all_max;
         all = sum * expf(max - base);
+#pragma unroll 1
         for (int n = 0; n < p.sink_count; n++) all += expf(widen(sinks[n]) - base);
     }
     if (writer) {

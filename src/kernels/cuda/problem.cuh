@@ -96,6 +96,23 @@ typedef struct ejki_cuda_problem {
     float *part_out, *part_max, *part_sum;
 } ejki_cuda_problem;
 
+/*
+ * Attention of few rows: what decode.cu needs of an ejki_cuda_problem, in few bytes and in the order in which it is
+ * read. A launch fetches its arguments anew, 64 bytes at a time, while all else waits.
+ */
+typedef struct ejki_cuda_decode_problem {
+    ejki_cuda_bthd key, value, query;
+    int queries, keys, kv_heads, group, splits, split_keys;
+    float scale, soft_cap;
+    long long first_offset, last_offset;
+    float *parts; /* sums [splits, rows, Dv], then maxima and sums of weights [splits, rows] */
+    ejki_cuda_bthd out;
+    int batch, normalize, sink_count, sink_group;
+    const void *sinks; /* NULL = none */
+    long long sink_stride_h;
+    ejki_cuda_bhts lse, row_max, row_sum;
+} ejki_cuda_decode_problem;
+
 /* ejki_attention_problem. */
 typedef struct ejki_cuda_weights_problem {
     ejki_cuda_problem forward;
