@@ -369,7 +369,7 @@ static void try_packed(struct trial *t, struct vjp_case *c) {
 
 /* ---- Cases ------------------------------------------------------------------------------------------ */
 
-static int32_t capability; /* of the GPU, in a child */
+static int32_t capability; /* of the GPU, in a child; 0 in its parent */
 
 static bool wanted(int32_t index, const char *algorithm, ejk_dtype dtype, const void *problem) {
     const ejk_implementation *e = ejki_builtin_implementations[index];
@@ -377,8 +377,8 @@ static bool wanted(int32_t index, const char *algorithm, ejk_dtype dtype, const 
     char name[256];
     snprintf(name, sizeof name, "%s %s", e->algorithm, e->name);
     return e->platform == EJK_PLATFORM_CUDA && strcmp(e->algorithm, algorithm) == 0 &&
-           capability >= e->least_capability &&
-           (!e->most_capability || capability <= e->most_capability) &&
+           (!capability || (capability >= e->least_capability &&
+                            (!e->most_capability || capability <= e->most_capability))) &&
            (!filter || strstr(name, filter)) && (!problem || e->dtype == dtype) &&
            (!problem || !e->applicable || e->applicable(problem));
 }

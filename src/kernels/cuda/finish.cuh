@@ -20,13 +20,14 @@ DEVICE i64 sinks_start(const ejki_cuda_problem &p, int h) {
  */
 DEVICE float finish_row(const ejki_cuda_problem &p, const sequence &s, int h, int i, float max,
                         float sum, bool writer) {
-    float all_max = max, all = sum;
+    float all_max = max, all = sum, part = 1;
     if (p.sinks && i < s.known) {
         const element *sinks = (const element *)p.sinks + sinks_start(p, h);
 #pragma unroll 1
         for (int n = 0; n < p.sink_count; n++) all_max = fmaxf(all_max, widen(sinks[n]));
         const float base = all_max == NOTHING ? 0 : all_max;
-        all = sum * expf(max - base);
+        part = expf(max - base);
+        all = sum * part;
 #pragma unroll 1
         for (int n = 0; n < p.sink_count; n++) all += expf(widen(sinks[n]) - base);
     }
@@ -36,8 +37,7 @@ DEVICE float finish_row(const ejki_cuda_problem &p, const sequence &s, int h, in
         row_store(p.row_sum, s.entry, h, s.query + i, sum);
     }
     float factor = 1;
-    if (p.normalize)
-        factor = all == 0 ? 0 : expf(max - (all_max == NOTHING ? 0 : all_max)) / all;
+    if (p.normalize) factor = all == 0 ? 0 : part / all;
     if (sum != sum) factor = sum;
 #if DROPOUT
     factor *= p.keep_factor;

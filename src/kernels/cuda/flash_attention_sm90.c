@@ -11,6 +11,7 @@ enum {
     BLOCK_BYTES = 227 * 1024,
     MULTIPROCESSOR_REGISTERS = 65536,
     LEAST_QUERIES = 16,
+    ROUNDS = 4,              /* of a group of heads */
     OWN_REGISTERS = 32,      /* besides sums, scores and weights */
     SERVICE_BYTES = 6 * 1024 /* barriers and order, at the most */
 };
@@ -18,7 +19,7 @@ enum {
 /* The kernel's tiles as its parameters say, made to fit. */
 typedef struct tiling {
     int64_t consumers, keys, stages, blocks; /* as the kernel's constants */
-    int64_t fewer, more;
+    int64_t each, fewer, more;               /* registers: as launched, of either kind of thread */
     int64_t shared_bytes;
 } tiling;
 
@@ -32,17 +33,23 @@ static int64_t bytes_of(const ejki_flash_problem *p, const tiling *t) {
            SERVICE_BYTES;
 }
 
+/* Blocks of a multiprocessor by their registers: threads begin with no more than they get then. */
+static int64_t least_blocks(const tiling *t) {
+    return t->consumers == 1 ? ejki_max(2, t->blocks) : t->blocks;
+}
+
 /* Registers of the threads that copy and of those that compute: what a multiprocessor has, in eights. */
 static void share_registers(tiling *t) {
     const int64_t warpgroups = t->consumers + 1;
-    const int64_t each = MULTIPROCESSOR_REGISTERS / t->blocks / (128 * warpgroups) / 8 * 8;
+    t->each = MULTIPROCESSOR_REGISTERS / least_blocks(t) / (128 * warpgroups) / 8 * 8;
     t->fewer = t->consumers > 2 ? 32 : 24;
-    t->more = ejki_min(240, (warpgroups * each - t->fewer) / t->consumers / 8 * 8);
+    t->more = ejki_min(240, (warpgroups * t->each - t->fewer) / t->consumers / 8 * 8);
 }
 
 static bool fits(const ejki_flash_problem *p, const tiling *t) {
-    const int64_t needed = ejki_round_up(p->value_dim, 16) / 2 + t->keys * 3 / 4 + OWN_REGISTERS;
-    return needed <= t->more && t->shared_bytes <= BLOCK_BYTES &&
+    const int64_t sums = ejki_round_up(p->value_dim, 16) / 2, scores = t->keys / 2;
+    return sums + scores * 3 / 2 + OWN_REGISTERS <= t->more &&
+           ejki_max(sums, scores) + OWN_REGISTERS <= t->each && t->shared_bytes <= BLOCK_BYTES &&
            t->blocks * (t->shared_bytes + 1024) <= MULTIPROCESSOR_BYTES;
 }
 
@@ -114,10 +121,13 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&constants, "CONSUMERS", t.consumers);
     ejki_cuda_add(&constants, "KEYS", t.keys);
     ejki_cuda_add(&constants, "STAGES", t.stages);
-    ejki_cuda_add(&constants, "BLOCKS", t.blocks);
+    ejki_cuda_add(&constants, "BLOCKS", least_blocks(&t));
     ejki_cuda_add(&constants, "FEWER", t.fewer);
     ejki_cuda_add(&constants, "MORE", t.more);
     ejki_cuda_add(&constants, "FOLDED", is_folded(p));
+    if (tiles_of(p, &t) * p->query_heads * ejki_cuda_entries(p) > 1 << 30)
+        return ejki_fail(EJK_STATUS_OVERFLOW, "%lld queries are more tiles than a GPU can count",
+                         (long long)ejki_cuda_rows(p));
     launch->workers = 1;
     return ejki_cuda_ready(launch, 0, "forward_sm90.cu", "forward_sm90", &constants);
 }
@@ -156,10 +166,11 @@ static void set_cap(const ejki_flash_problem *p, ejki_cuda_sm90_problem *out) {
     out->cap_high = (float)(p->soft_cap * log2_e);
 }
 
-/* Heads whose tiles are done side by side: where tiles differ in length, so many that a round has all lengths. */
-static int heads_together(const ejki_flash_problem *p) {
+/* Heads whose tiles are done side by side: so many that a round has all lengths; 0 = they are all of one length. */
+static int heads_together(const ejki_flash_problem *p, int64_t tiles, int64_t blocks) {
     const bool even = p->last_offset >= p->keys && p->layout == EJKI_FLASH_DENSE;
-    return even ? 1 : 8;
+    const int64_t heads = ejki_round_up(ejki_cdiv(ROUNDS * blocks, tiles), 8);
+    return even ? 0 : (int)ejki_min(heads, p->query_heads * ejki_cuda_entries(p));
 }
 
 static ejk_status run(const ejk_run *r) {
@@ -168,9 +179,10 @@ static ejk_status run(const ejk_run *r) {
     const ejk_gpu_info *gpu;
     EJKI_TRY(ejki_cuda_check_aligned(p));
     EJKI_TRY(ejki_cuda_gpu(r->device, &gpu));
+    const int64_t tiles = tiles_of(p, &t), all = tiles * p->query_heads * ejki_cuda_entries(p);
+    const int64_t blocks = ejki_min(all, gpu->multiprocessors * t.blocks);
     ejki_cuda_sm90_problem problem = {.all = ejki_cuda_problem_of(p),
-                                      .heads_together = heads_together(p)};
-    const int64_t tiles = tiles_of(p, &t);
+                                      .heads_together = heads_together(p, tiles, blocks)};
     problem.all.tiles = (int)tiles;
     if (p->soft_cap > 0) set_cap(p, &problem);
     EJKI_TRY(map_of(p, &p->query, p->head_dim, p->queries, p->query_heads, 64, &problem.query_map,
@@ -179,8 +191,7 @@ static ejk_status run(const ejk_run *r) {
                     &problem.key_shift));
     EJKI_TRY(map_of(p, &p->value, p->value_dim, p->keys, p->kv_heads, t.keys, &problem.value_map,
                     &problem.value_shift));
-    const int64_t all = tiles * p->query_heads * ejki_cuda_entries(p);
-    const ejki_cuda_work work = {.blocks = ejki_min(all, gpu->multiprocessors * t.blocks),
+    const ejki_cuda_work work = {.blocks = blocks,
                                  .splits = 1,
                                  .threads = (int32_t)(128 * (t.consumers + 1)),
                                  .shared_bytes = t.shared_bytes};

@@ -22,13 +22,15 @@ enum {
     KEY_BYTES = KEYS * pitch_of(HEAD_DIM) * 2,
     VALUE_BYTES = KEYS * pitch_of(VALUE_DIM) * 2,
     COLUMN_BYTES = KEYS * 128, /* 64 columns of a block */
-    SLOTS = 2,
+    SLOTS = 4,
     REDO_BITS = 2048,
 };
 
 /* What a tile is, for all warps. Keys and queries count inside the sequence. */
 struct work {
-    sequence s;
+    i64 entry;
+    int query, queries, key, keys, known; /* of the sequence */
+    int low, high;  /* offsets of visible keys, within 30 bits */
     int head, row;  /* query head, first row */
     int begin, end; /* blocks of keys; begin > end: there are no more tiles */
     int round;
@@ -40,7 +42,7 @@ struct layout {
     u8 value[STAGES * VALUE_BYTES];
     u64 query_full, query_empty, key_full[STAGES], key_empty[STAGES], value_full[STAGES],
         value_empty[STAGES], work_full[SLOTS], work_empty[SLOTS];
-    work works[SLOTS];
+    work works[SLOTS + 1]; /* the last for what is done again */
     u32 redo[REDO_BITS / 32]; /* rounds whose sums had a NaN */
     order tiles;
 };
@@ -49,15 +51,20 @@ typedef ring_place<STAGES> stage_place;
 
 /* ---- What is visible -------------------------------------------------------------------------------- */
 
+/* The keys that positions let row i see, as visible_keys(). */
+DEVICE int first_key(const work &w, int i) {
+    return larger(0, lesser(i + w.low, w.keys));
+}
+DEVICE int last_key(const work &w, int i) {
+    return i < w.known ? larger(0, lesser(i + w.high + 1, w.keys)) : 0;
+}
+
 /* Blocks of keys that rows first … first + count see any of: one at least, so that all warps go the same way. */
-DEVICE void blocks_of(const sequence &s, int first, int count, int *begin, int *end) {
-    int low = 0, high = 0, unused;
-    const int last = lesser(first + count, s.known) - 1;
-    if (first <= last) {
-        visible_keys(s, first, &low, &unused);
-        visible_keys(s, last, &unused, &high);
-    }
-    *begin = lesser(low, larger(s.keys - 1, 0)) / KEYS;
+DEVICE void blocks_of(const work &w, int first, int count, int *begin, int *end) {
+    const int last = lesser(first + count, w.known) - 1;
+    const int low = first <= last ? first_key(w, first) : 0;
+    const int high = first <= last ? last_key(w, last) : 0;
+    *begin = lesser(low, larger(w.keys - 1, 0)) / KEYS;
     *end = larger(cdiv(high, KEYS), *begin + 1);
 }
 
@@ -71,18 +78,24 @@ DEVICE float unit_of(const ejki_cuda_problem &p) {
 }
 
 /* Scores of keys that positions hide become `hidden`. */
-DEVICE void mask_block(const sequence &s, int i, int j0, float hidden, float (&z)[KEYS / 2]) {
+DEVICE void mask_block(const work &w, int i, int j0, float hidden, float (&z)[KEYS / 2]) {
+    const int column = j0 + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        int low, high;
-        visible_keys(s, i + 8 * half, &low, &high);
-        low -= j0 + threadIdx.x % 4 * 2;
-        high -= j0 + threadIdx.x % 4 * 2;
+        const int low = first_key(w, i + 8 * half) - column;
+        const int high = last_key(w, i + 8 * half) - column;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int k = 0; k < 2; k++)
-                if (n * 8 + k < low || n * 8 + k >= high) z[4 * n + 2 * half + k] = hidden;
+                if (n * 8 + k >= high) z[4 * n + 2 * half + k] = hidden;
+        if (__any_sync(~0u, low > 0)) {
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+                    if (n * 8 + k < low) z[4 * n + 2 * half + k] = hidden;
+        }
     }
 }
 
@@ -210,9 +223,10 @@ struct row_target {
     u8 *data;
 };
 
-DEVICE row_target target_of(const ejki_cuda_problem &p, const sequence &s, int h, int i) {
+DEVICE row_target target_of(const ejki_cuda_problem &p, const work &w, int i) {
     row_target t;
-    const i64 to = s.entry * p.out.stride_b + (s.query + i) * p.out.stride_t + h * p.out.stride_h;
+    const i64 to =
+        w.entry * p.out.stride_b + (w.query + i) * p.out.stride_t + w.head * p.out.stride_h;
     t.is_f32 = !p.normalize;
     t.data = (u8 *)p.out.data + to * (t.is_f32 ? 4 : 2);
     t.pieces = !t.is_f32 && VALUE_DIM % 32 == 0 && ((u64)t.data & 15) == 0;
@@ -234,9 +248,13 @@ DEVICE void put(const row_target &t, int d, float x, int pass) {
 }
 
 /* Ends the lane's rows and writes them; true if sums that should be numbers are not. */
-DEVICE bool write_rows(const ejki_cuda_problem &p, const sequence &s, int h, int i,
-                       const lane_rows &rows, const float (&out)[WIDTH / 2], int pass) {
+DEVICE bool write_rows(const ejki_cuda_problem &p, const work &w, int i, const lane_rows &rows,
+                       const float (&out)[WIDTH / 2], int pass) {
     bool odd = false;
+    sequence s;
+    s.entry = w.entry;
+    s.query = w.query;
+    s.known = w.known;
     float factor[2];
     row_target to[2];
     bool there[2];
@@ -244,11 +262,11 @@ DEVICE bool write_rows(const ejki_cuda_problem &p, const sequence &s, int h, int
     for (int half = 0; half < 2; half++) {
         const int row = i + 8 * half;
         const float sum = sum_of_lanes(rows.sum[half], 4);
-        there[half] = row < s.queries;
+        there[half] = row < w.queries;
         factor[half] = 1;
-        to[half] = target_of(p, s, h, lesser(row, larger(s.queries - 1, 0)));
+        to[half] = target_of(p, w, lesser(row, larger(w.queries - 1, 0)));
         if (there[half] && pass <= FINITE)
-            factor[half] = finish_row(p, s, h, row, rows.max[half] * (FOLDED ? p.scale : LOG_2),
+            factor[half] = finish_row(p, s, w.head, row, rows.max[half] * (FOLDED ? p.scale : LOG_2),
                                       sum, threadIdx.x % 4 == 0);
         bool nan = false;
 #pragma unroll
@@ -290,73 +308,93 @@ DEVICE bool write_rows(const ejki_cuda_problem &p, const sequence &s, int h, int
 /* One lane: 64 columns and `rows` rows at a time. */
 template <int dim, int rows>
 DEVICE void copy_columns(u32 to, u32 barrier, const tensor_map *map, int shift, int token, int head,
-                         i64 entry) {
+                         int entry) {
 #pragma unroll
     for (int n = 0; n < pitch_of(dim) / 64; n++)
-        copy_box(to + n * rows * 128, map, barrier, shift + n * 64, token, head, (int)entry);
+        copy_box(to + n * rows * 128, map, barrier, shift + n * 64, token, head, entry);
 }
 
 /* The work of a round, by all lanes of a warp; false if there is none. */
 DEVICE bool work_of_round(const ejki_cuda_sm90_problem &p, const layout &shared, int round,
                           work *w) {
     tile_place at;
+    const int far = (1 << 30) - 1;
     if (!tile_of_round<ROWS>(p.all, shared.tiles, p.heads_together, round, &at)) return false;
-    w->s = at.s;
+    w->entry = at.s.entry;
+    w->query = at.s.query;
+    w->queries = at.s.queries;
+    w->key = at.s.key;
+    w->keys = at.s.keys;
+    w->known = at.s.known;
+    w->low = clamped(at.s.first + far, 2 * far) - far;
+    w->high = clamped(at.s.last + far, 2 * far) - far;
     w->head = at.head;
     w->row = at.own * ROWS;
     w->round = round;
-    blocks_of(w->s, w->row, ROWS, &w->begin, &w->end);
+    blocks_of(*w, w->row, ROWS, &w->begin, &w->end);
     return true;
 }
 
-/* By one warp: its first lane begins all copies. */
+typedef ring_place<SLOTS> slot_place;
+
+/* By one warp: what the others do next. */
+DEVICE void settle_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
+    slot_place slot = {0, 1};
+    const int rounds = rounds_of(p.all, shared.tiles, p.heads_together);
+    for (int round = 0; round <= rounds; round++) {
+        work w;
+        if (round == rounds)
+            w.begin = 1, w.end = 0;
+        else if (!work_of_round(p, shared, round, &w))
+            continue;
+        barrier_wait(shared_address(&shared.work_empty[slot.stage]), slot.parity);
+        if (threadIdx.x % 32 == 0) {
+            shared.works[slot.stage] = w;
+            barrier_arrive(shared_address(&shared.work_full[slot.stage]));
+        }
+        slot.next();
+    }
+}
+
+/* By one thread: all copies. */
 DEVICE void copy_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
     stage_place at = {0, 1};
-    u32 slot = 0, slot_parity = 1, query_parity = 1;
-    const bool first_lane = threadIdx.x % 32 == 0;
-    for (int round = 0; more_tiles(p.all, shared.tiles, round); round++) {
-        work w;
-        if (!work_of_round(p, shared, round, &w)) continue;
-        barrier_wait(shared_address(&shared.work_empty[slot]), slot_parity);
-        if (first_lane) {
-            shared.works[slot] = w;
-            barrier_arrive(shared_address(&shared.work_full[slot]));
-            const int kv_head = w.head / p.all.group;
-            for (int block = w.end - 1; block >= w.begin; block--) {
-                const int token = w.s.key + block * KEYS;
-                const u32 key_full = shared_address(&shared.key_full[at.stage]);
-                const u32 value_full = shared_address(&shared.value_full[at.stage]);
-                barrier_wait(shared_address(&shared.key_empty[at.stage]), at.parity);
-                barrier_expect(key_full, KEY_BYTES);
-                copy_columns<HEAD_DIM, KEYS>(shared_address(shared.key) + at.stage * KEY_BYTES,
-                                             key_full, &p.key_map, p.key_shift, token, kv_head,
-                                             w.s.entry);
-                if (block == w.end - 1) {
-                    const u32 full = shared_address(&shared.query_full);
-                    barrier_wait(shared_address(&shared.query_empty), query_parity);
-                    barrier_expect(full, CONSUMERS * QUERY_BYTES);
+    slot_place slot = {0, 0};
+    const u32 query_full = shared_address(&shared.query_full);
+    u32 query_parity = 1;
+    for (;;) {
+        barrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
+        const work &w = shared.works[slot.stage];
+        const int begin = w.begin, end = w.end, head = w.head, entry = (int)w.entry;
+        const int kv_head = head / p.all.group, key = w.key, query = w.query + w.row;
+        barrier_arrive(shared_address(&shared.work_empty[slot.stage]));
+        slot.next();
+        if (begin > end) break;
+        for (int block = end - 1; block >= begin; block--) {
+            const int token = key + block * KEYS;
+            const u32 key_full = shared_address(&shared.key_full[at.stage]);
+            const u32 value_full = shared_address(&shared.value_full[at.stage]);
+            barrier_wait(shared_address(&shared.key_empty[at.stage]), at.parity);
+            barrier_expect(key_full, KEY_BYTES);
+            copy_columns<HEAD_DIM, KEYS>(shared_address(shared.key) + at.stage * KEY_BYTES,
+                                         key_full, &p.key_map, p.key_shift, token, kv_head, entry);
+            if (block == end - 1) {
+                barrier_wait(shared_address(&shared.query_empty), query_parity);
+                barrier_expect(query_full, CONSUMERS * QUERY_BYTES);
 #pragma unroll
-                    for (int n = 0; n < CONSUMERS; n++)
-                        copy_columns<HEAD_DIM, 64>(shared_address(shared.query) + n * QUERY_BYTES,
-                                                   full, &p.query_map, p.query_shift,
-                                                   w.s.query + w.row + n * 64, w.head, w.s.entry);
-                }
-                barrier_wait(shared_address(&shared.value_empty[at.stage]), at.parity);
-                barrier_expect(value_full, VALUE_BYTES);
-                copy_columns<VALUE_DIM, KEYS>(shared_address(shared.value) + at.stage * VALUE_BYTES,
-                                              value_full, &p.value_map, p.value_shift, token,
-                                              kv_head, w.s.entry);
-                at.next();
+                for (int n = 0; n < CONSUMERS; n++)
+                    copy_columns<HEAD_DIM, 64>(shared_address(shared.query) + n * QUERY_BYTES,
+                                               query_full, &p.query_map, p.query_shift,
+                                               query + n * 64, head, entry);
+                query_parity ^= 1;
             }
+            barrier_wait(shared_address(&shared.value_empty[at.stage]), at.parity);
+            barrier_expect(value_full, VALUE_BYTES);
+            copy_columns<VALUE_DIM, KEYS>(shared_address(shared.value) + at.stage * VALUE_BYTES,
+                                          value_full, &p.value_map, p.value_shift, token, kv_head,
+                                          entry);
+            at.next();
         }
-        __syncwarp();
-        query_parity ^= 1;
-        slot = (slot + 1) % SLOTS, slot_parity ^= slot == 0;
-    }
-    barrier_wait(shared_address(&shared.work_empty[slot]), slot_parity);
-    if (first_lane) {
-        shared.works[slot].begin = 1, shared.works[slot].end = 0;
-        barrier_arrive(shared_address(&shared.work_full[slot]));
     }
 }
 
@@ -374,13 +412,11 @@ struct strip {
 DEVICE strip strip_of(const work &w, int warp) {
     strip t;
     const int first = w.row + warp / 4 * 64;
-    const int last = larger(lesser(first + 64, w.s.queries), 1) - 1;
-    int unused;
+    const int last = larger(lesser(first + 64, w.queries), 1) - 1;
     t.own = w.row + warp * 16 + threadIdx.x % 32 / 4;
-    visible_keys(w.s, lesser(first, last), &unused, &t.all_end);
-    visible_keys(w.s, last, &t.all_begin, &unused);
-    if (last >= w.s.known) t.all_end = 0;
-    blocks_of(w.s, first, 64, &t.begin, &t.end);
+    t.all_begin = first_key(w, last);
+    t.all_end = last < w.known ? last_key(w, lesser(first, last)) : 0;
+    blocks_of(w, first, 64, &t.begin, &t.end);
     t.begin = larger(w.begin, lesser(t.begin, w.end - 1));
     t.end = larger(t.begin + 1, lesser(t.end, w.end));
     return t;
@@ -412,17 +448,27 @@ DEVICE void pass_block(const layout &shared, stage_place &key, stage_place &valu
     leave_value(shared, value);
 }
 
-/* Products become weights. */
+/* Do positions hide any of the block's keys from a row of the strip? */
+DEVICE bool is_edge(const strip &t, int block) {
+    return block * KEYS < t.all_begin || block * KEYS + KEYS > t.all_end;
+}
+
+/* Products become weights; `edge` = of a block where positions may hide some. */
+template <bool edge>
 DEVICE void weigh(const ejki_cuda_sm90_problem &p, const work &w, const strip &t, int block,
                   lane_rows &rows, float (&z)[KEYS / 2]) {
-    const int j0 = block * KEYS;
-    const bool edge = j0 < t.all_begin || j0 + KEYS > t.all_end;
+    const bool hides = edge && is_edge(t, block);
 #if !FOLDED
-    if (SOFT_CAP && edge) mask_block(w.s, t.own, j0, 0, z);
+    if (SOFT_CAP && hides) mask_block(w, t.own, block * KEYS, 0, z);
     finish_scores(p, z);
 #endif
-    if (edge) mask_block(w.s, t.own, j0, NOTHING, z);
+    if (hides) mask_block(w, t.own, block * KEYS, NOTHING, z);
     soften(rows, unit_of(p.all), z);
+}
+
+DEVICE void pack_all(const float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 4; n++) weights[n] = pack(z[2 * n], z[2 * n + 1]);
 }
 
 /*
@@ -430,9 +476,9 @@ DEVICE void weigh(const ejki_cuda_sm90_problem &p, const work &w, const strip &t
  * none is using what is copied to.
  */
 template <int count, int dim>
-DEVICE void copy_replaced(u32 to, const ejki_cuda_bthd &from, const sequence &s, int token,
-                          int head, int first, int end, int pass) {
-    const u16 *data = (const u16 *)from.data + s.entry * from.stride_b + head * from.stride_h;
+DEVICE void copy_replaced(u32 to, const ejki_cuda_bthd &from, const work &w, int token, int head,
+                          int first, int end, int pass) {
+    const u16 *data = (const u16 *)from.data + w.entry * from.stride_b + head * from.stride_h;
     enum { PIECES = pitch_of(dim) / 8 };
     meet(ALL_CONSUMERS, CONSUMER_THREADS);
 #pragma unroll 1
@@ -458,17 +504,17 @@ DEVICE void copy_replaced(u32 to, const ejki_cuda_bthd &from, const sequence &s,
 DEVICE void copy_query(const ejki_cuda_sm90_problem &p, const work &w, u32 to) {
 #pragma unroll 1
     for (int n = 0; n < CONSUMERS; n++)
-        copy_replaced<64, HEAD_DIM>(to + n * QUERY_BYTES, p.all.query, w.s, w.s.query, w.head,
-                                    w.row + n * 64, w.s.queries, PLAIN);
+        copy_replaced<64, HEAD_DIM>(to + n * QUERY_BYTES, p.all.query, w, w.query, w.head,
+                                    w.row + n * 64, w.queries, PLAIN);
 }
 DEVICE void copy_key(const ejki_cuda_sm90_problem &p, const work &w, u32 to, int block) {
-    copy_replaced<KEYS, HEAD_DIM>(to, p.all.key, w.s, w.s.key, w.head / p.all.group, block * KEYS,
-                                  w.s.keys, PLAIN);
+    copy_replaced<KEYS, HEAD_DIM>(to, p.all.key, w, w.key, w.head / p.all.group, block * KEYS,
+                                  w.keys, PLAIN);
 }
 DEVICE void copy_value(const ejki_cuda_sm90_problem &p, const work &w, u32 to, int block,
                        int pass) {
-    copy_replaced<KEYS, VALUE_DIM>(to, p.all.value, w.s, w.s.key, w.head / p.all.group,
-                                   block * KEYS, w.s.keys, pass);
+    copy_replaced<KEYS, VALUE_DIM>(to, p.all.value, w, w.key, w.head / p.all.group,
+                                   block * KEYS, w.keys, pass);
 }
 
 /* The next block's keys are there. */
@@ -490,8 +536,7 @@ DEVICE void pack_weights(const ejki_cuda_sm90_problem &p, const layout &shared, 
             for (int n = 0; n < KEYS / 2; n++) z[n] = z[n] != 0 ? 1 : 0;
         }
     }
-#pragma unroll
-    for (int n = 0; n < KEYS / 4; n++) weights[n] = pack(z[2 * n], z[2 * n + 1]);
+    pack_all(z, weights);
 }
 
 /* The next round to be done again, beginning with `round`; -1 = none. */
@@ -499,7 +544,7 @@ DEVICE int round_again(const ejki_cuda_sm90_problem &p, const layout &shared, in
     u32 any = 0;
     for (int n = 0; n < REDO_BITS / 32; n++) any |= shared.redo[n];
     if (!any) return -1;
-    for (; more_tiles(p.all, shared.tiles, round); round++)
+    for (; round < rounds_of(p.all, shared.tiles, p.heads_together); round++)
         if (shared.redo[round % REDO_BITS / 32] >> round % 32 & 1) return round;
     return -1;
 }
@@ -512,15 +557,16 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
     const u32 query = shared_address(shared.query), key_ring = shared_address(shared.key),
               value_ring = shared_address(shared.value);
     stage_place key = {0, 0}, value = {0, 0};
-    u32 slot = 0, slot_parity = 0, query_parity = 0;
+    slot_place slot = {0, 0};
+    u32 query_parity = 0;
     int pass = PLAIN, again = 0;
     float out[WIDTH / 2], z[KEYS / 2];
     u32 weights[KEYS / 4];
     lane_rows rows;
     for (;;) {
         if (pass == PLAIN) {
-            barrier_wait(shared_address(&shared.work_full[slot]), slot_parity);
-            if (shared.works[slot].begin > shared.works[slot].end) pass = DOWNWARDS, again = -1;
+            barrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
+            if (shared.works[slot.stage].begin > shared.works[slot.stage].end) pass = DOWNWARDS, again = -1;
         }
         if (pass != PLAIN) {
             meet(ALL_CONSUMERS, CONSUMER_THREADS);
@@ -529,12 +575,12 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
             pass++;
             work w;
             if (!work_of_round(p, shared, again, &w)) w.begin = 1, w.end = 0;
-            if (warp == 0 && threadIdx.x % 32 == 0) shared.works[0] = w;
+            if (warp == 0 && threadIdx.x % 32 == 0) shared.works[SLOTS] = w;
             meet(ALL_CONSUMERS, CONSUMER_THREADS);
-            slot = 0, key.stage = value.stage = 0;
-            copy_query(p, shared.works[0], query);
+            slot.stage = SLOTS, key.stage = value.stage = 0;
+            copy_query(p, shared.works[SLOTS], query);
         }
-        const work &w = shared.works[slot];
+        const work &w = shared.works[slot.stage];
         const strip t = strip_of(w, warp);
         int block = w.end - 1;
 #pragma unroll
@@ -554,24 +600,44 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         products_wait<0>();
         hold(z);
         if (pass == PLAIN) leave_key(shared, key);
-        weigh(p, w, t, block, rows, z);
+        weigh<true>(p, w, t, block, rows, z);
         pack_weights(p, shared, w, block, pass, z, weights);
+        block--;
+        while (block >= last) {
 #pragma unroll 1
-        for (block--; block >= last; block--) {
-            take_key(p, shared, w, key, block, pass);
-            begin_scores(own_query, key_ring + key.stage * KEY_BYTES, z);
-            rescale(rows, out);
-            if (pass == PLAIN) wait_for_value(shared, value);
-            begin_sums(weights, value_ring + value.stage * VALUE_BYTES, out);
-            products_wait<1>();
-            hold(z);
-            if (pass == PLAIN) leave_key(shared, key);
-            weigh(p, w, t, block, rows, z);
-            products_wait<0>();
-            hold(out);
-            hold(weights);
-            if (pass == PLAIN) leave_value(shared, value);
-            pack_weights(p, shared, w, block, pass, z, weights);
+            for (; block >= last && (pass != PLAIN || is_edge(t, block)); block--) {
+                take_key(p, shared, w, key, block, pass);
+                begin_scores(own_query, key_ring + key.stage * KEY_BYTES, z);
+                rescale(rows, out);
+                if (pass == PLAIN) wait_for_value(shared, value);
+                begin_sums(weights, value_ring + value.stage * VALUE_BYTES, out);
+                products_wait<1>();
+                hold(z);
+                if (pass == PLAIN) leave_key(shared, key);
+                weigh<true>(p, w, t, block, rows, z);
+                products_wait<0>();
+                hold(out);
+                hold(weights);
+                if (pass == PLAIN) leave_value(shared, value);
+                pack_weights(p, shared, w, block, pass, z, weights);
+            }
+#pragma unroll 1
+            for (; block >= last && !is_edge(t, block); block--) {
+                wait_for_key(shared, key);
+                begin_scores(own_query, key_ring + key.stage * KEY_BYTES, z);
+                rescale(rows, out);
+                wait_for_value(shared, value);
+                begin_sums(weights, value_ring + value.stage * VALUE_BYTES, out);
+                products_wait<1>();
+                hold(z);
+                leave_key(shared, key);
+                weigh<false>(p, w, t, block, rows, z);
+                products_wait<0>();
+                hold(out);
+                hold(weights);
+                leave_value(shared, value);
+                pack_all(z, weights);
+            }
         }
         if (pass == PLAIN) arrive(shared.query_empty), query_parity ^= 1;
         rescale(rows, out);
@@ -584,11 +650,11 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
 #pragma unroll 1
             for (; block >= w.begin; block--) pass_block(shared, key, value);
         }
-        const bool odd = write_rows(p.all, w.s, w.head, t.own, rows, out, pass);
+        const bool odd = write_rows(p.all, w, t.own, rows, out, pass);
         if (pass == PLAIN) {
             if (odd) atomicOr(&shared.redo[w.round % REDO_BITS / 32], 1u << w.round % 32);
-            arrive(shared.work_empty[slot]);
-            slot = (slot + 1) % SLOTS, slot_parity ^= slot == 0;
+            arrive(shared.work_empty[slot.stage]);
+            slot.next();
         }
     }
 }
@@ -605,7 +671,7 @@ DEVICE void set_barriers(layout &shared) {
     }
     for (int n = 0; n < SLOTS; n++) {
         barrier_init(shared_address(&shared.work_full[n]), 1);
-        barrier_init(shared_address(&shared.work_empty[n]), warps);
+        barrier_init(shared_address(&shared.work_empty[n]), warps + 1);
     }
     barriers_ready();
 }
@@ -614,14 +680,20 @@ extern "C" __global__ void __launch_bounds__(THREADS_IN_ALL, BLOCKS)
     forward_sm90(const __grid_constant__ ejki_cuda_sm90_problem p) {
     extern __shared__ __align__(1024) u8 memory[];
     layout &shared = *(layout *)memory;
-    if (threadIdx.x == 0) set_barriers(shared);
+    if (threadIdx.x == 0) {
+        prefetch_map(&p.query_map);
+        prefetch_map(&p.key_map);
+        prefetch_map(&p.value_map);
+        set_barriers(shared);
+    }
     for (int n = threadIdx.x; n < REDO_BITS / 32; n += THREADS_IN_ALL) shared.redo[n] = 0;
     make_order<ROWS, THREADS_IN_ALL>(p.all, shared.tiles, (int *)shared.key);
     __syncthreads();
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {
         fewer_registers<FEWER>();
-        if (warp == 0) copy_tiles(p, shared);
+        if (warp == 0 && threadIdx.x == 0) copy_tiles(p, shared);
+        if (warp == 1) settle_tiles(p, shared);
     } else {
         more_registers<MORE>();
         compute_tiles(p, shared, warp - 4);

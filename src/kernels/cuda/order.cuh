@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In which order blocks of the grid, which stay, take tiles of one query head: settled by shapes alone. Tiles are
- * counted with the longest first, so that the last ones are short; a round gives one to each block, every other round
- * in the blocks' reverse order, which evens out what they do. Heads come a few together, whose keys stay in the
- * second-level cache. Of packed sequences those with most keys come first.
+ * In which order blocks of the grid, which stay, take tiles of one query head: settled by shapes alone. A round gives
+ * each block a tile. Heads come so many together that their keys stay in the second-level cache and that they last for
+ * a few rounds; inside such a group the longest tiles come first, and every other round goes through the blocks
+ * backwards, which evens out what they do. Of packed sequences those with most keys come first. Where all tiles are of
+ * one length, `together` is 0: a head's tiles come one after the other.
  */
 #ifndef EJKI_CUDA_ORDER_CUH
 #define EJKI_CUDA_ORDER_CUH
@@ -52,8 +53,16 @@ DEVICE int columns_of(const ejki_cuda_problem &p) {
     return p.layout == EJKI_CUDA_TOKENS ? heads : heads * p.batch;
 }
 
-DEVICE bool more_tiles(const ejki_cuda_problem &p, const order &o, int round) {
-    return (i64)round * gridDim.x < (i64)o.tiles * columns_of(p);
+/* How many heads are taken together, their rounds, and those of all. */
+DEVICE int width_of(const ejki_cuda_problem &p, int together) {
+    return together ? together : columns_of(p);
+}
+DEVICE int rounds_of_group(const order &o, int width) {
+    return (int)(((i64)o.tiles * width + gridDim.x - 1) / gridDim.x);
+}
+DEVICE int rounds_of(const ejki_cuda_problem &p, const order &o, int together) {
+    const int width = width_of(p, together);
+    return rounds_of_group(o, width) * cdiv(columns_of(p), width);
 }
 
 DEVICE void find_ordered(const ejki_cuda_problem &p, const order &o, int index, tile_place *at) {
@@ -73,14 +82,16 @@ DEVICE void find_ordered(const ejki_cuda_problem &p, const order &o, int index, 
 template <int size>
 DEVICE bool tile_of_round(const ejki_cuda_problem &p, const order &o, int together, int round,
                           tile_place *at) {
-    const int place = round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    const i64 index = (i64)round * gridDim.x + place;
-    const int columns = columns_of(p), heads = p.kv_heads * p.group;
-    if (index >= (i64)o.tiles * columns) return false;
-    const int group = (int)(index / ((i64)together * o.tiles));
-    const int rest = (int)(index - (i64)group * together * o.tiles);
-    const int width = lesser(together, columns - group * together);
-    const int column = group * together + rest % width, tile = rest / width;
+    const int columns = columns_of(p), heads = p.kv_heads * p.group, blocks = gridDim.x;
+    const int most = width_of(p, together), rounds = rounds_of_group(o, most);
+    const int group = round / rounds, width = lesser(most, columns - group * most);
+    /* A group begins with the block after the one that the group before ended with. */
+    const int start = (int)((i64)group * most * o.tiles % blocks);
+    const int own = ((int)blockIdx.x - start + blocks) % blocks, turn = round - group * rounds;
+    const int index = turn * blocks + (turn % 2 ? blocks - 1 - own : own);
+    if (index >= width * o.tiles) return false;
+    const int column = group * most + (together ? index % width : index / o.tiles);
+    const int tile = together ? index / width : index % o.tiles;
     at->head = column % heads;
     if (o.count)
         find_ordered(p, o, tile, at);
