@@ -114,7 +114,11 @@ void ejki_flash_gpu_heuristic_cfg(const ejk_invocation *invocation, ejk_fwd_para
     params->num_key_splits = ejk_int(parts_of(p, blocks_of(p, tile), enough));
 }
 
-void ejki_flash_gpu_vjp_heuristic_cfg(ejk_bwd_params *params) {
+void ejki_flash_gpu_vjp_heuristic_cfg(const ejk_invocation *invocation, ejk_bwd_params *params) {
+    if (has_copier(invocation)) {
+        params->q_blocksize = ejk_int(128); /* 64 where registers want that */
+        return;
+    }
     params->q_blocksize = params->kv_blocksize = ejk_int(64);
     params->num_warps = ejk_int(4);
     params->num_stages = ejk_int(2);

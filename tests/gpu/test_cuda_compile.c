@@ -35,6 +35,13 @@ static const struct row rows[] = {
     {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=1 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=1", {32, 32}},
     {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=0" ALL_OPTIONS, {464, 448}},
     {"forward_mma.cu", "ELEMENT=2 HEAD_DIM=80 VALUE_DIM=80 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=0" ALL_OPTIONS, {96, 96}},
+    {"forward_sm90.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=2 KEYS=128 STAGES=2 BLOCKS=1 FEWER=24 MORE=240 FOLDED=1", {-1, 240}},
+    {"forward_sm90.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=2 KEYS=176 STAGES=2 BLOCKS=1 FEWER=24 MORE=240 FOLDED=1", {-1, 240}},
+    {"forward_sm90.cu", "ELEMENT=2 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=3 KEYS=80 STAGES=2 BLOCKS=1 FEWER=32 MORE=160 FOLDED=1", {-1, 240}},
+    {"forward_sm90.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=3 KEYS=128 STAGES=2 BLOCKS=1 FEWER=32 MORE=160 FOLDED=1", {-1, 200}},
+    {"forward_sm90.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=1 KEYS=64 STAGES=4 BLOCKS=2 FEWER=24 MORE=232 FOLDED=1", {-1, 400}},
+    {"forward_sm90.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=2 KEYS=128 STAGES=2 BLOCKS=1 FEWER=24 MORE=240 FOLDED=0 SOFT_CAP=1", {-1, 400}},
+    {"forward_sm90.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=3 KEYS=128 STAGES=2 BLOCKS=1 FEWER=32 MORE=160 FOLDED=0 SOFT_CAP=1", {-1, 500}},
     {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1", {160, 128}},
     {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1", {80, 112}},
     {"backward_mma.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1", {32, 32}},
@@ -43,6 +50,16 @@ static const struct row rows[] = {
     {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 BLOCK=32 STAGES=1 FOLDED=1 D_KEY=1", {32, 144}},
     {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=0 D_QUERY=1" ALL_OPTIONS, {32, 32}},
     {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=0 D_KEY=1 D_VALUE=1" ALL_OPTIONS, {32, 32}},
+    {"backward_sm90.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 ROWS=64 ORDERED=1", {-1, 560}},
+    {"backward_sm90.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 ROWS=64 ORDERED=0", {-1, 560}},
+    {"backward_sm90.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 ROWS=128 ORDERED=1", {-1, 560}},
+    {"backward_sm90.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 ROWS=128 ORDERED=0", {-1, 560}},
+    {"backward_sm90.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 ROWS=64 ORDERED=1", {-1, 560}},
+    {"backward_sm90.cu", "ELEMENT=2 HEAD_DIM=80 VALUE_DIM=80 ROWS=64 ORDERED=1", {-1, 560}},
+    {"backward_sm90.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=64 ROWS=64 ORDERED=1", {-1, 560}},
+    {"backward_sm90.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=128 ROWS=64 ORDERED=1 D_QUERY=0", {-1, 560}},
+    {"backward_sm90.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 ROWS=64 ORDERED=1 SOFT_CAP=1", {-1, 640}},
+    {"backward_sm90.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 ROWS=64 ORDERED=1 SOFT_CAP=1", {-1, 560}},
     {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=1" CELLS, {336, 336}},
     {"forward_mma.cu", "ELEMENT=1 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=1 FOLDED=0 POSITIONS=1 CHUNKED=1" CELLS ALL_OPTIONS, {96, 96}},
     {"backward_mma.cu", "ELEMENT=1 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1" CELLS, {256, 256}},
@@ -140,7 +157,7 @@ static int check_rows(size_t first, size_t step) {
     int failures = 0;
     const char *filter = getenv("EJK_TEST_FILTER");
     for (size_t i = first; i < 2 * sizeof rows / sizeof *rows; i += step)
-        if (!filter || strstr(rows[i / 2].text, filter))
+        if (rows[i / 2].spills[i % 2] >= 0 && (!filter || strstr(rows[i / 2].text, filter)))
             failures += !check(&rows[i / 2], (int)(i % 2));
     return failures;
 }

@@ -5,7 +5,7 @@
  * computed again by backward_mma.cu. Besides the constants of base.cuh:
  *
  *   ROWS      of a tile of queries: 64, or 128 if both heads are at most 64
- *   ORDERED   1 = tiles of keys add to d_query in the order of their numbers
+ *   ORDERED   1 = tiles of keys add to d_query one after the other, the first first
  *   D_QUERY   1 = d_query is computed
  *
  * A block of the grid takes one tile of 128 keys after the other from a counter and goes through the tiles of queries
@@ -63,9 +63,9 @@ enum {
     QUERY_EMPTY = QUERY_FULL + 16,
     OUT_FULL = QUERY_EMPTY + 16,
     OUT_EMPTY = OUT_FULL + 16,
-    SHARE_FULL = OUT_EMPTY + 16, /* [warpgroup][stage] */
-    SHARE_EMPTY = SHARE_FULL + 32,
-    MEMORY = SHARE_EMPTY + 32,
+    SHARE_FULL = OUT_EMPTY + 16,
+    SHARE_EMPTY = SHARE_FULL + 16,
+    MEMORY = SHARE_EMPTY + 16,
     MEET_SLOPES = 1, /* hardware barrier */
 };
 static_assert(MEMORY <= 227 * 1024, "shared memory");
@@ -80,21 +80,24 @@ struct job {
     int first_key, start;   /* its first key in the sequence, and in the tensor */
     int count, keys;        /* keys of the tile that are written; of the sequence */
     int query, known;       /* the sequence's first row in the tensor, its rows */
-    int last_tile, tiles;   /* of queries, the last first */
+    int first_tile, tiles;  /* of queries */
     int low, high;          /* key - row of what is visible */
     int all_begin, all_end; /* rows that see all keys of the tile */
     int slot;               /* where sums of the sequence begin */
 };
 static_assert(sizeof(job) <= 64, "its place");
 
+/*
+ * Of a job's tiles of queries the n-th: the last first, so that under a causal mask tiles of keys that are begun together
+ * meet the same one at a time. It stays in the second-level cache, and each waits for its turn but once.
+ */
+DEVICE int tile_at(const job *x, int n) {
+    return x->first_tile + x->tiles - 1 - n;
+}
+
 DEVICE int offset_of(i64 offset) {
     const i64 most = 1 << 30;
     return (int)(offset < -most ? -most : offset > most ? most : offset);
-}
-
-/* Of tokens that lie one after the other each sequence may begin a tile: so many are enough, and no sums are shared. */
-DEVICE int slot_of(const ejki_cuda_problem &p, const sequence &s) {
-    return p.layout == EJKI_CUDA_TOKENS ? s.query / ROWS + s.number : 0;
 }
 
 /* By all lanes of a warp, one of which writes. False if the number is of no tile. */
@@ -126,12 +129,13 @@ DEVICE bool find_job(const ejki_cuda_vjp_problem &v, int index, job *to) {
         if (all_end == s.known) all_end = 1 << 30; /* rows beyond weigh nothing */
         if (x.first_key + KEYS > s.keys) all_end = 0;
     }
-    const int first = begin / ROWS;
-    x.tiles = begin < end ? cdiv(end, ROWS) - first : 0;
-    x.last_tile = first + x.tiles - 1;
+    x.first_tile = begin / ROWS;
+    x.tiles = begin < end ? cdiv(end, ROWS) - x.first_tile : 0;
     x.all_begin = all_begin;
     x.all_end = all_end;
-    x.slot = slot_of(p, s);
+    x.slot =
+        p.layout == EJKI_CUDA_TOKENS ? tiles_before(p, s.number, ROWS, p.query_sums, p.queries) : 0;
+    x.tiles = larger(0, lesser(x.tiles, v.slots - x.slot - x.first_tile));
     if (threadIdx.x % 32 == 0) *to = x;
     return true;
 }
@@ -168,7 +172,7 @@ DEVICE void copy_job(const tensor_map &query, const tensor_map &key, const tenso
         for (int n = 0; n < x->tiles; n++, ++*turn) {
             const u32 stage = *turn % 2, empty = *turn / 2 % 2 ^ 1;
             const u32 full = base + QUERY_FULL + 8 * stage, out_full = base + OUT_FULL + 8 * stage;
-            const int token = x->query + (x->last_tile - n) * ROWS;
+            const int token = x->query + tile_at(x, n) * ROWS;
             barrier_wait(base + QUERY_EMPTY + 8 * stage, empty);
             barrier_expect(full, QUERY_BYTES);
             for (int c = 0; c < HEAD / 64; c++)
@@ -232,7 +236,7 @@ DEVICE void copy_rows(const ejki_cuda_vjp_problem &v, jobs list, u32 base, u8 *m
                                   v.forward.queries +
                               x->query;
             for (int n = 0; n < x->tiles; n++, turn++) {
-                const int i0 = (x->last_tile - n) * ROWS;
+                const int i0 = tile_at(x, n) * ROWS;
                 const u32 barriers = base + 8 * (turn % 2);
                 float shift[ROWS / 32], delta[ROWS / 32];
 #pragma unroll
@@ -270,23 +274,49 @@ DEVICE float *share_at(const ejki_cuda_vjp_problem &v, i64 tile, int which) {
     return v.sums + (tile * ROWS * round_up(HEAD_DIM, 8) + which * (share_bytes(0) / 4));
 }
 
-/* Until tiles of keys before this one have added. */
+/* Until tiles of keys whose turn is before have added. */
 DEVICE void await_turn(const u32 *turn, u32 own) {
     u32 now;
     do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
     while (now != own);
-    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 DEVICE void pass_turn(u32 *turn) {
-    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("fence.proxy.async.global;" ::: "memory");
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(turn) : "memory");
 }
 
-/* Warps 2 and 3, one for each warpgroup that computes. */
-DEVICE void add_shares(const ejki_cuda_vjp_problem &v, jobs list, u32 base, int which) {
+/* How many tiles of keys see this one of queries and come before. */
+DEVICE int turn_of(const job *x, int number) {
+    return x->first_key / KEYS - larger(number * ROWS + x->low, 0) / KEYS;
+}
+
+/* Both shares of a tile. Where there is an order, the first is in place of zeros. */
+DEVICE void add_tile(const ejki_cuda_vjp_problem &v, const job *x, i64 tile, int number, u32 from,
+                     u32 empty) {
+    const int own = ORDERED ? turn_of(x, number) : 0;
+    if (ORDERED && own > 0) await_turn(v.turns + tile, own);
+#pragma unroll
+    for (int which = 0; which < 2; which++) {
+        const u32 bytes = (u32)share_bytes(which);
+        if (bytes == 0) continue;
+        if (ORDERED && own == 0)
+            store_run(share_at(v, tile, which), from + which * SHARE_BYTES, bytes);
+        else
+            add_run(share_at(v, tile, which), from + which * SHARE_BYTES, bytes);
+    }
+    stores_commit();
+    stores_read<0>();
+    barrier_arrive(empty);
+    if (!ORDERED) return;
+    stores_written<0>();
+    pass_turn(v.turns + tile);
+}
+
+/* Warps 2 and 3: every other tile of queries, as it takes longer than to compute one. */
+DEVICE void add_shares(const ejki_cuda_vjp_problem &v, jobs list, u32 base, u32 stage) {
     const int group = v.forward.group;
     const bool one = threadIdx.x % 32 == 0;
-    const u32 bytes = (u32)share_bytes(which);
     u32 turn = 0;
     for (;;) {
         const job *x = list.next();
@@ -296,26 +326,10 @@ DEVICE void add_shares(const ejki_cuda_vjp_problem &v, jobs list, u32 base, int 
                 ((i64)x->entry * v.forward.kv_heads * group + x->head * group + h) * v.slots +
                 x->slot;
             for (int n = 0; n < x->tiles; n++, turn++) {
-                const int number = x->last_tile - n, key_tile = x->first_key / KEYS;
-                const i64 tile = first + number;
-                const u32 stage = which * 2 + turn % 2;
-                const u32 from = base + SHARE_AT + stage * SHARE_BYTES;
-                const int first_tile = larger(number * ROWS + x->low, 0) / KEYS;
+                if (turn % 2 != stage) continue;
                 barrier_wait(base + SHARE_FULL + 8 * stage, turn / 2 % 2);
-                if (ORDERED) await_turn(v.turns + tile * 2 + which, key_tile - first_tile);
-                if (bytes > 0) {
-                    if (ORDERED && key_tile == first_tile)
-                        store_run(share_at(v, tile, which), from, bytes);
-                    else
-                        add_run(share_at(v, tile, which), from, bytes);
-                    stores_commit();
-                    stores_read<0>();
-                }
-                barrier_arrive(base + SHARE_EMPTY + 8 * stage);
-                if (ORDERED) {
-                    stores_written<0>();
-                    pass_turn(v.turns + tile * 2 + which);
-                }
+                add_tile(v, x, first + tile_at(x, n), tile_at(x, n),
+                         base + SHARE_AT + stage * 2 * SHARE_BYTES, base + SHARE_EMPTY + 8 * stage);
             }
         }
         list.done();
@@ -606,13 +620,12 @@ DEVICE void compute(const ejki_cuda_vjp_problem &v, jobs list, u32 base, u8 *mem
             hold(weights);
             if (one) barrier_arrive(base + OUT_EMPTY + 8 * stage);
             if (D_QUERY) {
-                const u32 number = which * 2 + stage;
                 products_wait<1>();
                 hold(share);
-                barrier_wait(base + SHARE_EMPTY + 8 * number, full ^ 1);
-                store_share(base + SHARE_AT + number * SHARE_BYTES, share);
+                barrier_wait(base + SHARE_EMPTY + 8 * stage, full ^ 1);
+                store_share(base + SHARE_AT + (stage * 2 + which) * SHARE_BYTES, share);
                 __syncwarp();
-                if (one) barrier_arrive(base + SHARE_FULL + 8 * number);
+                if (one) barrier_arrive(base + SHARE_FULL + 8 * stage);
             }
             products_wait<0>();
             hold(d_key);
@@ -651,9 +664,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
             barrier_init(base + QUERY_EMPTY + n, 8);
             barrier_init(base + OUT_FULL + n, 1);
             barrier_init(base + OUT_EMPTY + n, 8);
-        }
-        for (int n = 0; n < 32; n += 8) {
-            barrier_init(base + SHARE_FULL + n, 4);
+            barrier_init(base + SHARE_FULL + n, 8);
             barrier_init(base + SHARE_EMPTY + n, 1);
         }
         barriers_ready();
@@ -692,7 +703,7 @@ extern "C" __global__ void __launch_bounds__(128)
     visible_keys(s, lesser(i0 + ROWS, s.known) - 1, &unused, &end);
     const bool any = i0 < s.known && s.first <= s.last && begin < end;
     float sums[SHARE / 2];
-    const i64 tile = ((i64)s.entry * heads + h) * v.slots + slot_of(p, s) + at.own;
+    const i64 tile = ((i64)s.entry * heads + h) * v.slots + index;
     const float4 *from = (const float4 *)share_at(v, tile, which) + threadIdx.x;
 #pragma unroll
     for (int n = 0; n < SHARE / 8; n++) {

@@ -31,7 +31,7 @@ static layout layout_of(const ejki_flash_vjp_problem *v, const int64_t *paramete
     const int64_t head = ejki_round_up(p->head_dim, 64), value = ejki_round_up(p->value_dim, 64);
     layout l = {.rows = rows_of(p, parameters), .heads = ejki_cuda_entries(p) * p->query_heads};
     l.slots = ejki_cuda_tiles(p, p->queries, 1, l.rows);
-    l.zeros = ejki_round_up(2 + l.heads * l.slots * 2, ALIGNMENT / 4);
+    l.zeros = ejki_round_up(2 + l.heads * l.slots, ALIGNMENT / 4);
     l.sums = ejki_round_up(2 * ejki_cuda_rows(p) * (int64_t)sizeof(float), ALIGNMENT) + 4 * l.zeros;
     l.sum_bytes = v->wants_query ? l.heads * l.slots * l.rows * ejki_round_up(p->head_dim, 8) *
                                        (int64_t)sizeof(float)

@@ -132,7 +132,7 @@ typedef struct ejki_cuda_vjp_problem {
     /* Of backward_sm90.cu; what is not NULL is zeroed first, but for sums if they are added in order. */
     float *sums;      /* of d_query, tile by tile */
     unsigned *ticket; /* tiles of keys that were taken */
-    unsigned *turns;  /* [entries, Hq, slots, 2]: tiles of keys that have added */
+    unsigned *turns;  /* [entries, Hq, slots]: tiles of keys that have added */
     int *spoilt; /* not 0: some sums are NaN. To other kernels: only NaN is written anew, if so */
     long long zeros, sum_zeros; /* how many, of 4 bytes at ticket, of 16 at sums */
     int jobs;                   /* tiles of all heads and entries */
@@ -147,9 +147,9 @@ typedef struct ejki_cuda_map {
 /* forward_sm90.cu: [D, T, H, B] of query, key and value, from the last multiple of 16 bytes before each. */
 typedef struct ejki_cuda_sm90_problem {
     ejki_cuda_map query_map, key_map, value_map;
-    ejki_cuda_problem all; /* but for `tiles`: of one query head */
+    ejki_cuda_problem all;                   /* but for `tiles`: of one query head */
     int query_shift, key_shift, value_shift; /* elements from there to the tensor */
-    int heads_together; /* whose tiles are done side by side */
+    int heads_together;                      /* whose tiles are done side by side */
     /*
      * Soft cap in units of log 2, of a product x: where |x| <= cap_limit, x * (cap_series[0] + cap_series[1] * x * x
      * + …), else cap_high * (1 - 2 / (1 + 2^(cap_exponent * x))).

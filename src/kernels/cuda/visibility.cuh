@@ -108,6 +108,21 @@ DEVICE bool find_tile(const ejki_cuda_problem &p, int index, int size, int times
 }
 
 /*
+ * Tiles of sequences before number `end`, at most 2^30: so each tile of a packed sequence has a number of its own, even
+ * if sums are not those of sequences. All lanes of a warp call it.
+ */
+DEVICE int tiles_before(const ejki_cuda_problem &p, int end, int size, const void *sums,
+                        int length) {
+    i64 count = 0;
+    for (int n = threadIdx.x % 32; n < end; n += 32) {
+        int start;
+        count += cdiv(sequence_length(p, sums, n, length, &start), size);
+    }
+    for (int n = 16; n > 0; n /= 2) count += __shfl_xor_sync(~0u, count, n);
+    return (int)(count > 1 << 30 ? 1 << 30 : count);
+}
+
+/*
  * What block `index` of the grid does: `tiles` tiles for each key head and, unless tokens lie one after the other, each
  * entry. Heads come in groups of eight, whose keys stay in the second-level cache; inside a group the last tiles,
  * which see most under a causal mask, come first (`falling`).
