@@ -157,7 +157,7 @@ static int check_rows(size_t first, size_t step) {
     int failures = 0;
     const char *filter = getenv("EJK_TEST_FILTER");
     for (size_t i = first; i < 2 * sizeof rows / sizeof *rows; i += step)
-        if (rows[i / 2].spills[i % 2] >= 0 && (!filter || strstr(rows[i / 2].text, filter)))
+        if (!filter || strstr(rows[i / 2].text, filter))
             failures += !check(&rows[i / 2], (int)(i % 2));
     return failures;
 }
