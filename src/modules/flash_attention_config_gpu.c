@@ -115,7 +115,7 @@ void ejki_flash_gpu_heuristic_cfg(const ejk_invocation *invocation, ejk_fwd_para
 }
 
 void ejki_flash_gpu_vjp_heuristic_cfg(const ejk_invocation *invocation, ejk_bwd_params *params) {
-    if (has_copier(invocation)) {
+    if (has_copier(invocation->implementation)) {
         params->q_blocksize = ejk_int(128); /* 64 where registers want that */
         return;
     }
