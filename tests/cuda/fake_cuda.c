@@ -17,7 +17,15 @@
 
 #define VISIBLE __attribute__((visibility("default")))
 
-enum { OK, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, BAD_IMAGE = 200, NOT_FOUND = 500 };
+enum {
+    OK,
+    INVALID = 1,
+    NO_MEMORY = 2,
+    NO_DEVICE = 100,
+    BAD_IMAGE = 200,
+    NO_CONTEXT = 201,
+    NOT_FOUND = 500
+};
 enum { MOST_BLOCKS = 4096, MOST_DEPTH = 8 };
 
 VISIBLE fake_cuda_counts fake_cuda;
@@ -158,6 +166,7 @@ FAKE(cuTensorMapEncodeTiled, void *map, int type, unsigned rank, void *address,
      const uint64_t *sizes, const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
      int interleave, int swizzle, int promotion, int fill) {
     (void)promotion;
+    if (!depth) return NO_CONTEXT;
     if (interleave || fill || steps[0] != 1 || box[0] > 256) return INVALID;
     const uint64_t made[16] = {(uint64_t)(uintptr_t)address,
                                (uint64_t)type,

@@ -4,6 +4,7 @@
  * is needed: driver and compiler are the tests' own, but for the last test, which asks NVRTC where there is one.
  */
 #include "cuda/cuda_world.h"
+#include "device/cuda_driver.h"
 
 #include <dirent.h>
 #include <ejkernel/ejkernel.h>
@@ -198,7 +199,11 @@ static bool tensor_maps(const void *unused) {
     const int64_t sizes[] = {64, 100, 3}, strides[] = {128, 12800}, odd[] = {128, 12808};
     const int32_t box[] = {64, 32, 1}, wide[] = {512, 1, 1};
     ejki_cuda_tensor_map map;
+    bool pushed;
     void *data = (void *)(uintptr_t)4096;
+    FAILS(INVALID_LAYOUT, "of 3 axes, the first of 64 elements (201)",
+          ejki_cuda_tensor_map_encode(data, EJK_DTYPE_BF16, 3, sizes, strides, box, 128, &map));
+    WORKS(ejki_cuda_enter(0, &pushed));
     WORKS(ejki_cuda_tensor_map_encode(data, EJK_DTYPE_BF16, 3, sizes, strides, box, 128, &map));
     HOLDS(map.opaque[0] == 4096 && map.opaque[1] == 9 && map.opaque[2] == 3 && map.opaque[3] == 3);
     HOLDS(map.opaque[4] == 64 && map.opaque[5] == 64 && map.opaque[6] == 100);
@@ -217,6 +222,7 @@ static bool tensor_maps(const void *unused) {
           ejki_cuda_tensor_map_encode(data, EJK_DTYPE_F16, 1, sizes, strides, box, 48, &map));
     FAILS(INVALID_ARGUMENT, "axes of int32",
           ejki_cuda_tensor_map_encode(data, EJK_DTYPE_I32, 1, sizes, strides, box, 0, &map));
+    ejki_cuda_leave(pushed);
     return true;
 }
 

@@ -91,6 +91,9 @@ static void *place(struct flash_case *c, enum flash_tensor tensor, struct layout
     if (count == 0 && random_chance(r, 0.5)) return NULL;
     const enum guarded_side side = random_chance(r, 0.7) ? GUARDED_END : GUARDED_START;
     size_t slack = random_chance(r, 0.3) ? element * (size_t)random_int(r, 1, 15) : 0;
+    /* Most of what is in eights begins at a multiple of 16 bytes. */
+    if (l->eights && random_chance(r, 0.85))
+        slack = (16 - (size_t)count * element % 16) % 16 + 16 * (size_t)random_int(r, 0, 1);
     if (c->traits.odd_addresses) slack += (size_t)random_int(r, 0, (int64_t)element - 1);
     guarded_create(&c->memory[tensor], (size_t)count * element, side, slack);
     return c->memory[tensor].data + (size_t)origin * element;

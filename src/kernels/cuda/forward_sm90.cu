@@ -11,29 +11,17 @@
  *   FOLDED   1 = the scale is positive and no cap follows it: it is multiplied into exponents
  */
 #define WARPS (4 * CONSUMERS)
-#include "hopper.cuh"
 #include "order.cuh"
+#include "rows_sm90.cuh"
 
 enum {
     THREADS_IN_ALL = 128 * (CONSUMERS + 1),
-    ROWS = 64 * CONSUMERS,
-    WIDTH = round_up(VALUE_DIM, 16),
     QUERY_BYTES = 64 * pitch_of(HEAD_DIM) * 2, /* of a warpgroup */
     KEY_BYTES = KEYS * pitch_of(HEAD_DIM) * 2,
     VALUE_BYTES = KEYS * pitch_of(VALUE_DIM) * 2,
     COLUMN_BYTES = KEYS * 128, /* 64 columns of a block */
     SLOTS = 4,
     REDO_BITS = 2048,
-};
-
-/* What a tile is, for all warps. Keys and queries count inside the sequence. */
-struct work {
-    i64 entry;
-    int query, queries, key, keys, known; /* of the sequence */
-    int low, high;  /* offsets of visible keys, within 30 bits */
-    int head, row;  /* query head, first row */
-    int begin, end; /* blocks of keys; begin > end: there are no more tiles */
-    int round;
 };
 
 struct layout {
@@ -44,136 +32,11 @@ struct layout {
         value_empty[STAGES], work_full[SLOTS], work_empty[SLOTS];
     work works[SLOTS + 1]; /* the last for what is done again */
     u32 redo[REDO_BITS / 32]; /* rounds whose sums had a NaN */
+    int odd;                  /* some value in what is done again is not finite */
     order tiles;
 };
 
 typedef ring_place<STAGES> stage_place;
-
-/* ---- What is visible -------------------------------------------------------------------------------- */
-
-/* The keys that positions let row i see, as visible_keys(). */
-DEVICE int first_key(const work &w, int i) {
-    return larger(0, lesser(i + w.low, w.keys));
-}
-DEVICE int last_key(const work &w, int i) {
-    return i < w.known ? larger(0, lesser(i + w.high + 1, w.keys)) : 0;
-}
-
-/* Blocks of keys that rows first … first + count see any of: one at least, so that all warps go the same way. */
-DEVICE void blocks_of(const work &w, int first, int count, int *begin, int *end) {
-    const int last = lesser(first + count, w.known) - 1;
-    const int low = first <= last ? first_key(w, first) : 0;
-    const int high = first <= last ? last_key(w, last) : 0;
-    *begin = lesser(low, larger(w.keys - 1, 0)) / KEYS;
-    *end = larger(cdiv(high, KEYS), *begin + 1);
-}
-
-/* A lane's two rows, as positions from the lane's first column of a block on. */
-struct lane_rows {
-    float max[2], sum[2], scale[2];
-};
-
-DEVICE float unit_of(const ejki_cuda_problem &p) {
-    return FOLDED ? p.scale * LOG2_E : 1;
-}
-
-/* Scores of keys that positions hide become `hidden`. */
-DEVICE void mask_block(const work &w, int i, int j0, float hidden, float (&z)[KEYS / 2]) {
-    const int column = j0 + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int low = first_key(w, i + 8 * half) - column;
-        const int high = last_key(w, i + 8 * half) - column;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-                if (n * 8 + k >= high) z[4 * n + 2 * half + k] = hidden;
-        if (__any_sync(~0u, low > 0)) {
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                for (int k = 0; k < 2; k++)
-                    if (n * 8 + k < low) z[4 * n + 2 * half + k] = hidden;
-        }
-    }
-}
-
-#if !FOLDED
-/*
- * Products become scores in units of log 2. Under a cap, rows of a block whose products are small take tanh from its
- * series, whose factors the launcher has made ready; which ones do follows from the row and the block alone.
- */
-DEVICE void finish_scores(const ejki_cuda_sm90_problem &p, float (&z)[KEYS / 2]) {
-#if SOFT_CAP
-    bool large[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float most = 0;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-            most = fmaxf(most, fmaxf(fabsf(z[4 * n + 2 * half]), fabsf(z[4 * n + 2 * half + 1])));
-        large[half] = larger_of_lanes(most, 4) > p.cap_limit;
-    }
-    if (__any_sync(~0u, large[0] || large[1])) {
-#pragma unroll
-        for (int n = 0; n < KEYS / 2; n++) {
-            float tail;
-            asm("rcp.approx.ftz.f32 %0, %1;"
-                : "=f"(tail)
-                : "f"(1 + power_of_2(z[n] * p.cap_exponent)));
-            if (large[n / 2 % 2]) z[n] = fmaf(-2 * p.cap_high, tail, p.cap_high);
-        }
-    }
-#pragma unroll
-    for (int n = 0; n < KEYS / 2; n++) {
-        const float u = z[n] * z[n];
-        const float a = fmaf(fmaf(fmaf(fmaf(p.cap_series[4], u, p.cap_series[3]), u,
-                                       p.cap_series[2]),
-                                  u, p.cap_series[1]),
-                             u, p.cap_series[0]);
-        if (!large[n / 2 % 2]) z[n] *= a;
-    }
-#else
-#pragma unroll
-    for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
-#endif
-}
-#endif
-
-/* Scores become weights. */
-DEVICE void soften(lane_rows &rows, float unit, float (&z)[KEYS / 2]) {
-    float top[2], base[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float a = rows.max[half];
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-            a = fmaxf(a, fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
-        top[half] = larger_of_lanes(a, 4);
-        base[half] = top[half] == NOTHING ? 0 : top[half] * unit;
-        rows.scale[half] = power_of_2(fmaf(rows.max[half], unit, -base[half]));
-        rows.max[half] = top[half];
-    }
-    float sum[2] = {0, 0};
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float &a = z[4 * n + 2 * half], &b = z[4 * n + 2 * half + 1];
-            a = power_of_2(fmaf(a, unit, -base[half]));
-            b = power_of_2(fmaf(b, unit, -base[half]));
-            sum[half] += a + b;
-        }
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
-}
-
-DEVICE void rescale(const lane_rows &rows, float (&out)[WIDTH / 2]) {
-#pragma unroll
-    for (int n = 0; n < WIDTH / 2; n++) out[n] *= rows.scale[n / 2 % 2];
-}
 
 /* ---- Products --------------------------------------------------------------------------------------- */
 
@@ -198,120 +61,15 @@ DEVICE void begin_sums(const u32 (&weights)[KEYS / 4], u32 value, float (&out)[W
     products_commit();
 }
 
-/* ---- Results ---------------------------------------------------------------------------------------- */
-
-/* Of four lanes' pairs of columns lane l gets all of the l-th eight: x[n] is of eight n before. */
-DEVICE void turn_pieces(u32 (&x)[4]) {
-    const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
-    const u32 a = __shfl_xor_sync(~0u, upper ? x[0] : x[2], 2);
-    const u32 b = __shfl_xor_sync(~0u, upper ? x[1] : x[3], 2);
-    if (upper)
-        x[0] = a, x[1] = b;
-    else
-        x[2] = a, x[3] = b;
-    const u32 c = __shfl_xor_sync(~0u, odd ? x[0] : x[1], 1);
-    const u32 d = __shfl_xor_sync(~0u, odd ? x[2] : x[3], 1);
-    if (odd)
-        x[0] = c, x[2] = d;
-    else
-        x[1] = c, x[3] = d;
-}
-
-/* A row's element type and place in memory. */
-struct row_target {
-    bool is_f32, pieces;
-    u8 *data;
-};
-
-DEVICE row_target target_of(const ejki_cuda_problem &p, const work &w, int i) {
-    row_target t;
-    const i64 to =
-        w.entry * p.out.stride_b + (w.query + i) * p.out.stride_t + w.head * p.out.stride_h;
-    t.is_f32 = !p.normalize;
-    t.data = (u8 *)p.out.data + to * (t.is_f32 ? 4 : 2);
-    t.pieces = !t.is_f32 && VALUE_DIM % 32 == 0 && ((u64)t.data & 15) == 0;
-    return t;
-}
-
-DEVICE void put(const row_target &t, int d, float x, int pass) {
-    if (d >= VALUE_DIM) return;
-    float *wide = (float *)t.data + d;
-    element *own = (element *)t.data + d;
-    if (pass > FINITE) {
-        if (!(x > 0)) return;
-        x = (t.is_f32 ? *wide : widen(*own)) + (pass == UPWARDS ? -NOTHING : NOTHING);
-    }
-    if (t.is_f32)
-        *wide = x;
-    else
-        *own = narrow(x);
-}
-
-/* Ends the lane's rows and writes them; true if sums that should be numbers are not. */
-DEVICE bool write_rows(const ejki_cuda_problem &p, const work &w, int i, const lane_rows &rows,
-                       const float (&out)[WIDTH / 2], int pass) {
-    bool odd = false;
-    sequence s;
-    s.entry = w.entry;
-    s.query = w.query;
-    s.known = w.known;
-    float factor[2];
-    row_target to[2];
-    bool there[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = i + 8 * half;
-        const float sum = sum_of_lanes(rows.sum[half], 4);
-        there[half] = row < w.queries;
-        factor[half] = 1;
-        to[half] = target_of(p, w, lesser(row, larger(w.queries - 1, 0)));
-        if (there[half] && pass <= FINITE)
-            factor[half] = finish_row(p, s, w.head, row, rows.max[half] * (FOLDED ? p.scale : LOG_2),
-                                      sum, threadIdx.x % 4 == 0);
-        bool nan = false;
-#pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++) {
-            const float a = out[4 * n + 2 * half], b = out[4 * n + 2 * half + 1];
-            nan = nan || a != a || b != b;
-        }
-        odd = odd || (nan && sum == sum && there[half]);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        if (__all_sync(~0u, to[half].pieces) && pass <= FINITE) {
-#pragma unroll
-            for (int n = 0; n < VALUE_DIM / 32; n++) {
-                u32 x[4];
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    x[k] = pack(out[(n * 4 + k) * 4 + 2 * half] * factor[half],
-                                out[(n * 4 + k) * 4 + 2 * half + 1] * factor[half]);
-                turn_pieces(x);
-                if (there[half])
-                    *(uint4 *)(to[half].data + n * 64 + threadIdx.x % 4 * 16) =
-                        make_uint4(x[0], x[1], x[2], x[3]);
-            }
-        } else if (there[half]) {
-#pragma unroll
-            for (int n = 0; n < WIDTH / 8; n++)
-#pragma unroll
-                for (int k = 0; k < 2; k++)
-                    put(to[half], n * 8 + threadIdx.x % 4 * 2 + k,
-                        out[4 * n + 2 * half + k] * factor[half], pass);
-        }
-    }
-    return odd;
-}
-
 /* ---- Copies ----------------------------------------------------------------------------------------- */
 
 /* One lane: 64 columns and `rows` rows at a time. */
 template <int dim, int rows>
-DEVICE void copy_columns(u32 to, u32 barrier, const tensor_map *map, int shift, int token, int head,
+DEVICE void copy_columns(u32 to, u32 barrier, const tensor_map *map, int token, int head,
                          int entry) {
 #pragma unroll
     for (int n = 0; n < pitch_of(dim) / 64; n++)
-        copy_box(to + n * rows * 128, map, barrier, shift + n * 64, token, head, entry);
+        copy_box(to + n * rows * 128, map, barrier, n * 64, token, head, entry);
 }
 
 /* The work of a round, by all lanes of a warp; false if there is none. */
@@ -377,21 +135,21 @@ DEVICE void copy_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
             barrier_wait(shared_address(&shared.key_empty[at.stage]), at.parity);
             barrier_expect(key_full, KEY_BYTES);
             copy_columns<HEAD_DIM, KEYS>(shared_address(shared.key) + at.stage * KEY_BYTES,
-                                         key_full, &p.key_map, p.key_shift, token, kv_head, entry);
+                                         key_full, &p.key_map, token, kv_head, entry);
             if (block == end - 1) {
                 barrier_wait(shared_address(&shared.query_empty), query_parity);
                 barrier_expect(query_full, CONSUMERS * QUERY_BYTES);
 #pragma unroll
                 for (int n = 0; n < CONSUMERS; n++)
                     copy_columns<HEAD_DIM, 64>(shared_address(shared.query) + n * QUERY_BYTES,
-                                               query_full, &p.query_map, p.query_shift,
+                                               query_full, &p.query_map,
                                                query + n * 64, head, entry);
                 query_parity ^= 1;
             }
             barrier_wait(shared_address(&shared.value_empty[at.stage]), at.parity);
             barrier_expect(value_full, VALUE_BYTES);
             copy_columns<VALUE_DIM, KEYS>(shared_address(shared.value) + at.stage * VALUE_BYTES,
-                                          value_full, &p.value_map, p.value_shift, token, kv_head,
+                                          value_full, &p.value_map, token, kv_head,
                                           entry);
             at.next();
         }
@@ -472,14 +230,15 @@ DEVICE void pack_all(const float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
 }
 
 /*
- * Copies by the threads that compute, for passes after the first, which mma.cuh tells of: all of them come here, and
- * none is using what is copied to.
+ * Copies by the threads that compute, to the rings' first stages, for passes after the first, which mma.cuh tells of:
+ * all of them come here, and none uses what is copied to.
  */
 template <int count, int dim>
-DEVICE void copy_replaced(u32 to, const ejki_cuda_bthd &from, const work &w, int token, int head,
-                          int first, int end, int pass) {
+DEVICE void copy_rows(layout &shared, u32 to, const ejki_cuda_bthd &from, const work &w, int token,
+                      int head, int first, int end, int pass) {
     const u16 *data = (const u16 *)from.data + w.entry * from.stride_b + head * from.stride_h;
     enum { PIECES = pitch_of(dim) / 8 };
+    bool odd = false;
     meet(ALL_CONSUMERS, CONSUMER_THREADS);
 #pragma unroll 1
     for (int index = threadIdx.x - 128; index < count * PIECES; index += CONSUMER_THREADS) {
@@ -491,46 +250,39 @@ DEVICE void copy_replaced(u32 to, const ejki_cuda_bthd &from, const work &w, int
             const bool there = first + row < end;
             const u32 low = there && piece * 8 + 2 * n < dim ? at[2 * n] : 0;
             const u32 high = there && piece * 8 + 2 * n + 1 < dim ? at[2 * n + 1] : 0;
-            x[n] = low | high << 16;
-            if (pass != PLAIN) x[n] = replaced(x[n], pass);
+            const u32 both = low | high << 16;
+            x[n] = pass == PLAIN ? both : replaced(both, pass);
+            odd = odd || x[n] != both;
         }
         store_piece(to + piece / 8 * count * 128 + row * 128 + ((piece ^ row) & 7) * 16,
                     make_uint4(x[0], x[1], x[2], x[3]));
     }
+    if (__any_sync(~0u, odd)) shared.odd = 1;
     stores_visible();
     meet(ALL_CONSUMERS, CONSUMER_THREADS);
 }
 
-DEVICE void copy_query(const ejki_cuda_sm90_problem &p, const work &w, u32 to) {
+DEVICE void copy_query(const ejki_cuda_sm90_problem &p, layout &shared, const work &w) {
 #pragma unroll 1
     for (int n = 0; n < CONSUMERS; n++)
-        copy_replaced<64, HEAD_DIM>(to + n * QUERY_BYTES, p.all.query, w, w.query, w.head,
-                                    w.row + n * 64, w.queries, PLAIN);
+        copy_rows<64, HEAD_DIM>(shared, shared_address(shared.query) + n * QUERY_BYTES, p.all.query,
+                                w, w.query, w.head, w.row + n * 64, w.queries, PLAIN);
 }
-DEVICE void copy_key(const ejki_cuda_sm90_problem &p, const work &w, u32 to, int block) {
-    copy_replaced<KEYS, HEAD_DIM>(to, p.all.key, w, w.key, w.head / p.all.group, block * KEYS,
-                                  w.keys, PLAIN);
+DEVICE void copy_key(const ejki_cuda_sm90_problem &p, layout &shared, const work &w, int block) {
+    copy_rows<KEYS, HEAD_DIM>(shared, shared_address(shared.key), p.all.key, w, w.key,
+                              w.head / p.all.group, block * KEYS, w.keys, PLAIN);
 }
-DEVICE void copy_value(const ejki_cuda_sm90_problem &p, const work &w, u32 to, int block,
+DEVICE void copy_value(const ejki_cuda_sm90_problem &p, layout &shared, const work &w, int block,
                        int pass) {
-    copy_replaced<KEYS, VALUE_DIM>(to, p.all.value, w, w.key, w.head / p.all.group,
-                                   block * KEYS, w.keys, pass);
-}
-
-/* The next block's keys are there. */
-DEVICE void take_key(const ejki_cuda_sm90_problem &p, const layout &shared, const work &w,
-                     const stage_place &key, int block, int pass) {
-    if (pass == PLAIN)
-        wait_for_key(shared, key);
-    else
-        copy_key(p, w, shared_address(shared.key), block);
+    copy_rows<KEYS, VALUE_DIM>(shared, shared_address(shared.value), p.all.value, w, w.key,
+                               w.head / p.all.group, block * KEYS, w.keys, pass);
 }
 
 /* Weights as a left operand; passes after the first then copy the block's values. */
-DEVICE void pack_weights(const ejki_cuda_sm90_problem &p, const layout &shared, const work &w,
-                         int block, int pass, float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
+DEVICE void pack_weights(const ejki_cuda_sm90_problem &p, layout &shared, const work &w, int block,
+                         int pass, float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
     if (pass != PLAIN) {
-        copy_value(p, w, shared_address(shared.value), block, pass);
+        copy_value(p, shared, w, block, pass);
         if (pass > FINITE) {
 #pragma unroll
             for (int n = 0; n < KEYS / 2; n++) z[n] = z[n] != 0 ? 1 : 0;
@@ -539,13 +291,15 @@ DEVICE void pack_weights(const ejki_cuda_sm90_problem &p, const layout &shared, 
     pack_all(z, weights);
 }
 
-/* The next round to be done again, beginning with `round`; -1 = none. */
-DEVICE int round_again(const ejki_cuda_sm90_problem &p, const layout &shared, int round) {
+/* The next round to be done again, beginning with `round`, and its work; -1 = none. */
+DEVICE int round_again(const ejki_cuda_sm90_problem &p, const layout &shared, int round, work *w) {
     u32 any = 0;
     for (int n = 0; n < REDO_BITS / 32; n++) any |= shared.redo[n];
     if (!any) return -1;
     for (; round < rounds_of(p.all, shared.tiles, p.heads_together); round++)
-        if (shared.redo[round % REDO_BITS / 32] >> round % 32 & 1) return round;
+        if ((shared.redo[round % REDO_BITS / 32] >> round % 32 & 1) &&
+            work_of_round(p, shared, round, w))
+            return round;
     return -1;
 }
 
@@ -559,26 +313,30 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
     stage_place key = {0, 0}, value = {0, 0};
     slot_place slot = {0, 0};
     u32 query_parity = 0;
-    int pass = PLAIN, again = 0;
+    int pass = p.copied ? DOWNWARDS : PLAIN, again = -1;
     float out[WIDTH / 2], z[KEYS / 2];
     u32 weights[KEYS / 4];
     lane_rows rows;
     for (;;) {
         if (pass == PLAIN) {
             barrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
-            if (shared.works[slot.stage].begin > shared.works[slot.stage].end) pass = DOWNWARDS, again = -1;
+            if (shared.works[slot.stage].begin > shared.works[slot.stage].end) pass = DOWNWARDS;
         }
         if (pass != PLAIN) {
             meet(ALL_CONSUMERS, CONSUMER_THREADS);
-            if (pass == DOWNWARDS) pass = PLAIN, again = round_again(p, shared, again + 1);
-            if (again < 0) break;
-            pass++;
-            work w;
-            if (!work_of_round(p, shared, again, &w)) w.begin = 1, w.end = 0;
-            if (warp == 0 && threadIdx.x % 32 == 0) shared.works[SLOTS] = w;
+            const bool over = pass == DOWNWARDS || (pass == FINITE && !shared.odd);
             meet(ALL_CONSUMERS, CONSUMER_THREADS);
+            if (over) {
+                work w;
+                pass = PLAIN;
+                again = round_again(p, shared, again + 1, &w);
+                if (again < 0) break;
+                if (warp == 0 && threadIdx.x % 32 == 0) shared.works[SLOTS] = w, shared.odd = 0;
+                meet(ALL_CONSUMERS, CONSUMER_THREADS);
+            }
+            pass++;
             slot.stage = SLOTS, key.stage = value.stage = 0;
-            copy_query(p, shared.works[SLOTS], query);
+            copy_query(p, shared, shared.works[SLOTS]);
         }
         const work &w = shared.works[slot.stage];
         const strip t = strip_of(w, warp);
@@ -595,7 +353,10 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         }
         const int last = pass == PLAIN ? t.begin : w.begin;
         const u32 own_query = query + warp / 4 * QUERY_BYTES;
-        take_key(p, shared, w, key, block, pass);
+        if (pass == PLAIN)
+            wait_for_key(shared, key);
+        else
+            copy_key(p, shared, w, block);
         begin_scores(own_query, key_ring + key.stage * KEY_BYTES, z);
         products_wait<0>();
         hold(z);
@@ -606,7 +367,10 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         while (block >= last) {
 #pragma unroll 1
             for (; block >= last && (pass != PLAIN || is_edge(t, block)); block--) {
-                take_key(p, shared, w, key, block, pass);
+                if (pass == PLAIN)
+                    wait_for_key(shared, key);
+                else
+                    copy_key(p, shared, w, block);
                 begin_scores(own_query, key_ring + key.stage * KEY_BYTES, z);
                 rescale(rows, out);
                 if (pass == PLAIN) wait_for_value(shared, value);
@@ -686,13 +450,15 @@ extern "C" __global__ void __launch_bounds__(THREADS_IN_ALL, BLOCKS)
         prefetch_map(&p.value_map);
         set_barriers(shared);
     }
-    for (int n = threadIdx.x; n < REDO_BITS / 32; n += THREADS_IN_ALL) shared.redo[n] = 0;
+    for (int n = threadIdx.x; n < REDO_BITS / 32; n += THREADS_IN_ALL)
+        shared.redo[n] = p.copied ? ~0u : 0;
     make_order<ROWS, THREADS_IN_ALL>(p.all, shared.tiles, (int *)shared.key);
     __syncthreads();
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {
         fewer_registers<FEWER>();
-        if (warp == 0 && threadIdx.x == 0) copy_tiles(p, shared);
+        if (p.copied) return;
+        if (threadIdx.x == 0) copy_tiles(p, shared);
         if (warp == 1) settle_tiles(p, shared);
     } else {
         more_registers<MORE>();

@@ -144,17 +144,17 @@ typedef struct ejki_cuda_map {
     unsigned long long opaque[16];
 } __attribute__((aligned(64))) ejki_cuda_map;
 
-/* forward_sm90.cu: [D, T, H, B] of query, key and value, from the last multiple of 16 bytes before each. */
+/* forward_sm90.cu: [D, T, H, B] of query, key and value. */
 typedef struct ejki_cuda_sm90_problem {
     ejki_cuda_map query_map, key_map, value_map;
-    ejki_cuda_problem all;                   /* but for `tiles`: of one query head */
-    int query_shift, key_shift, value_shift; /* elements from there to the tensor */
-    int heads_together;                      /* whose tiles are done side by side */
+    ejki_cuda_problem all; /* but for `tiles`: of one query head */
+    int heads_together; /* whose tiles are done side by side; 0 = order.cuh */
+    int copied; /* a tensor lies where no map can begin: threads copy, and there are no maps */
     /*
      * Soft cap in units of log 2, of a product x: where |x| <= cap_limit, x * (cap_series[0] + cap_series[1] * x * x
      * + …), else cap_high * (1 - 2 / (1 + 2^(cap_exponent * x))).
      */
-    float cap_limit, cap_exponent, cap_high, cap_series[5];
+    float cap_limit, cap_exponent, cap_high, cap_series[4];
 } ejki_cuda_sm90_problem;
 
 #endif

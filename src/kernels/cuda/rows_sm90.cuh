@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rows of forward_sm90.cu: what a tile is, which keys its rows see, how products become weights, and how rows end. A
+ * lane has two rows, eight apart, of the 64 of its warpgroup, and of each the columns that hopper.cuh says.
+ */
+#ifndef EJKI_CUDA_ROWS_SM90_CUH
+#define EJKI_CUDA_ROWS_SM90_CUH
+
+#include "hopper.cuh"
+
+enum {
+    ROWS = 64 * CONSUMERS,
+    WIDTH = round_up(VALUE_DIM, 16),
+};
+
+/* What a tile is, for all warps. Keys and queries count inside the sequence. */
+struct work {
+    i64 entry;
+    int query, queries, key, keys, known; /* of the sequence */
+    int low, high;  /* offsets of visible keys, within 30 bits */
+    int head, row;  /* query head, first row */
+    int begin, end; /* blocks of keys; begin > end: there are no more tiles */
+    int round;
+};
+
+/* ---- What is visible -------------------------------------------------------------------------------- */
+
+/* The keys that positions let row i see, as visible_keys(). */
+DEVICE int first_key(const work &w, int i) {
+    return larger(0, lesser(i + w.low, w.keys));
+}
+DEVICE int last_key(const work &w, int i) {
+    return i < w.known ? larger(0, lesser(i + w.high + 1, w.keys)) : 0;
+}
+
+/* Blocks of keys that rows first … first + count see any of: one at least, so that all warps go the same way. */
+DEVICE void blocks_of(const work &w, int first, int count, int *begin, int *end) {
+    const int last = lesser(first + count, w.known) - 1;
+    const int low = first <= last ? first_key(w, first) : 0;
+    const int high = first <= last ? last_key(w, last) : 0;
+    *begin = lesser(low, larger(w.keys - 1, 0)) / KEYS;
+    *end = larger(cdiv(high, KEYS), *begin + 1);
+}
+
+/* A lane's two rows, as positions from the lane's first column of a block on. */
+struct lane_rows {
+    float max[2], sum[2], scale[2];
+};
+
+DEVICE float unit_of(const ejki_cuda_problem &p) {
+    return FOLDED ? p.scale * LOG2_E : 1;
+}
+
+/* Scores of keys that positions hide become `hidden`. */
+DEVICE void mask_block(const work &w, int i, int j0, float hidden, float (&z)[KEYS / 2]) {
+    const int column = j0 + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int low = first_key(w, i + 8 * half) - column;
+        const int high = last_key(w, i + 8 * half) - column;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                if (n * 8 + k >= high) z[4 * n + 2 * half + k] = hidden;
+        if (__any_sync(~0u, low > 0)) {
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+                    if (n * 8 + k < low) z[4 * n + 2 * half + k] = hidden;
+        }
+    }
+}
+
+#if !FOLDED
+/*
+ * Products become scores in units of log 2. Under a cap, rows of a block whose products are small take tanh from its
+ * series, whose factors the launcher has made ready; which ones do follows from the row and the block alone.
+ */
+DEVICE void finish_scores(const ejki_cuda_sm90_problem &p, float (&z)[KEYS / 2]) {
+#if SOFT_CAP
+    bool large[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float most = 0;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+            most = fmaxf(most, fmaxf(fabsf(z[4 * n + 2 * half]), fabsf(z[4 * n + 2 * half + 1])));
+        large[half] = larger_of_lanes(most, 4) > p.cap_limit;
+    }
+    if (__any_sync(~0u, large[0] || large[1])) {
+#pragma unroll
+        for (int n = 0; n < KEYS / 2; n++) {
+            float tail;
+            asm("rcp.approx.ftz.f32 %0, %1;"
+                : "=f"(tail)
+                : "f"(1 + power_of_2(z[n] * p.cap_exponent)));
+            if (large[n / 2 % 2]) z[n] = fmaf(-2 * p.cap_high, tail, p.cap_high);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n++) {
+        const float u = z[n] * z[n];
+        const float a = fmaf(fmaf(fmaf(p.cap_series[3], u, p.cap_series[2]), u, p.cap_series[1]),
+                             u, p.cap_series[0]);
+        if (!large[n / 2 % 2]) z[n] *= a;
+    }
+#else
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
+#endif
+}
+#endif
+
+/* Scores become weights. */
+DEVICE void soften(lane_rows &rows, float unit, float (&z)[KEYS / 2]) {
+    float top[2], base[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float a = rows.max[half];
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+            a = fmaxf(a, fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
+        top[half] = larger_of_lanes(a, 4);
+        base[half] = top[half] == NOTHING ? 0 : top[half] * unit;
+        rows.scale[half] = power_of_2(fmaf(rows.max[half], unit, -base[half]));
+        rows.max[half] = top[half];
+    }
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float &a = z[4 * n + 2 * half], &b = z[4 * n + 2 * half + 1];
+            a = power_of_2(fmaf(a, unit, -base[half]));
+            b = power_of_2(fmaf(b, unit, -base[half]));
+            sum[half] += a + b;
+        }
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
+}
+
+DEVICE void rescale(const lane_rows &rows, float (&out)[WIDTH / 2]) {
+#pragma unroll
+    for (int n = 0; n < WIDTH / 2; n++) out[n] *= rows.scale[n / 2 % 2];
+}
+
+/* ---- Results ---------------------------------------------------------------------------------------- */
+
+/* Of four lanes' pairs of columns lane l gets all of the l-th eight: x[n] is of eight n before. */
+DEVICE void turn_pieces(u32 (&x)[4]) {
+    const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
+    const u32 a = __shfl_xor_sync(~0u, upper ? x[0] : x[2], 2);
+    const u32 b = __shfl_xor_sync(~0u, upper ? x[1] : x[3], 2);
+    if (upper)
+        x[0] = a, x[1] = b;
+    else
+        x[2] = a, x[3] = b;
+    const u32 c = __shfl_xor_sync(~0u, odd ? x[0] : x[1], 1);
+    const u32 d = __shfl_xor_sync(~0u, odd ? x[2] : x[3], 1);
+    if (odd)
+        x[0] = c, x[2] = d;
+    else
+        x[1] = c, x[3] = d;
+}
+
+/* A row's element type and place in memory. */
+struct row_target {
+    bool is_f32, pieces;
+    u8 *data;
+};
+
+DEVICE row_target target_of(const ejki_cuda_problem &p, const work &w, int i) {
+    row_target t;
+    const i64 to =
+        w.entry * p.out.stride_b + (w.query + i) * p.out.stride_t + w.head * p.out.stride_h;
+    t.is_f32 = !p.normalize;
+    t.data = (u8 *)p.out.data + to * (t.is_f32 ? 4 : 2);
+    t.pieces = !t.is_f32 && VALUE_DIM % 32 == 0 && ((u64)t.data & 15) == 0;
+    return t;
+}
+
+DEVICE void put(const row_target &t, int d, float x, int pass) {
+    if (d >= VALUE_DIM) return;
+    float *wide = (float *)t.data + d;
+    element *own = (element *)t.data + d;
+    if (pass > FINITE) {
+        if (!(x > 0)) return;
+        x = (t.is_f32 ? *wide : widen(*own)) + (pass == UPWARDS ? -NOTHING : NOTHING);
+    }
+    if (t.is_f32)
+        *wide = x;
+    else
+        *own = narrow(x);
+}
+
+/* Ends the lane's rows and writes them; true if sums that should be numbers are not. */
+DEVICE bool write_rows(const ejki_cuda_problem &p, const work &w, int i, const lane_rows &rows,
+                       const float (&out)[WIDTH / 2], int pass) {
+    const float sum[2] = {sum_of_lanes(rows.sum[0], 4), sum_of_lanes(rows.sum[1], 4)};
+    float factor[2] = {1, 1};
+    row_target to[2];
+    sequence s;
+    s.entry = w.entry;
+    s.query = w.query;
+    s.known = w.known;
+    bool odd = false, pieces = pass <= FINITE;
+#pragma unroll 1
+    for (int half = 0; half < 2; half++) {
+        const int row = i + 8 * half;
+        to[half] = target_of(p, w, lesser(row, larger(w.queries - 1, 0)));
+        pieces = pieces && to[half].pieces;
+        if (row < w.queries && pass <= FINITE)
+            factor[half] = finish_row(p, s, w.head, row, rows.max[half] * (FOLDED ? p.scale : LOG_2),
+                                      sum[half], threadIdx.x % 4 == 0);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        bool nan = false;
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++) {
+            const float a = out[4 * n + 2 * half], b = out[4 * n + 2 * half + 1];
+            nan = nan || a != a || b != b;
+        }
+        odd = odd || (nan && sum[half] == sum[half] && i + 8 * half < w.queries);
+    }
+    if (__all_sync(~0u, pieces)) {
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int n = 0; n < VALUE_DIM / 32; n++) {
+                u32 x[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    x[k] = pack(out[(n * 4 + k) * 4 + 2 * half] * factor[half],
+                                out[(n * 4 + k) * 4 + 2 * half + 1] * factor[half]);
+                turn_pieces(x);
+                if (i + 8 * half < w.queries)
+                    *(uint4 *)(to[half].data + n * 64 + threadIdx.x % 4 * 16) =
+                        make_uint4(x[0], x[1], x[2], x[3]);
+            }
+        return odd;
+    }
+    float own[WIDTH / 2]; /* in local memory, for a short loop */
+#pragma unroll
+    for (int n = 0; n < WIDTH / 2; n++) own[n] = out[n];
+#pragma unroll 1
+    for (int n = 0; n < WIDTH / 2; n++) {
+        const int half = n / 2 % 2;
+        if (i + 8 * half < w.queries)
+            put(to[half], n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2, own[n] * factor[half], pass);
+    }
+    return odd;
+}
+
+#endif
