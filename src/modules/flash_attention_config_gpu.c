@@ -32,11 +32,11 @@ static int64_t parts_of(const ejki_flash_problem *p, int64_t blocks, int64_t eno
  *
  * On one H200, 2026-11-22: few heads and not too many bytes are over sooner if keys come straight into registers, by 0.7
  * of 20 µs at 8192 keys of 8 heads; with more a ring of 192 KiB on each multiprocessor wins, by 6 of 73 µs at 64 heads
- * back to back. Eight warps and four are equal where they keep as many multiprocessors busy.
+ * back to back. Eight warps of a block beat four, if these do not keep many more multiprocessors busy.
  */
 
 enum { MULTIPROCESSORS = 132, LEAST_KEYS_OF_A_WARP = 16, RING_BYTES = 196608, FEW_HEADS = 32 };
-enum { FEW_BYTES = 64 << 20 };
+enum { FEW_BYTES = 64 << 20, MUCH = 100 };
 
 /* Warps of a block, those of a multiprocessor being eight, and parts; `busy` are blocks at work, of a thousand. */
 typedef struct decoding {
@@ -54,13 +54,14 @@ static decoding decoding_of(const ejki_flash_problem *p, int64_t warps) {
 
 static void set_decoding(const ejki_flash_problem *p, ejk_fwd_params *params) {
     const decoding wide = decoding_of(p, 8), narrow = decoding_of(p, 4);
-    const decoding d = narrow.busy > wide.busy + 20 ? narrow : wide;
+    const decoding d = narrow.busy > wide.busy + MUCH ? narrow : wide;
     const int64_t stage =
         32 * (ejki_round_up(p->head_dim, 64) + ejki_round_up(p->value_dim, 64)) * 8;
     const int64_t heads = p->batch * p->kv_heads;
     const double bytes =
         2.0 * (double)heads * (double)p->keys * (double)(p->head_dim + p->value_dim);
-    const bool direct = heads <= FEW_HEADS && bytes <= FEW_BYTES;
+    const bool direct = heads <= FEW_HEADS && bytes <= FEW_BYTES && p->queries * p->group <= 8 &&
+                        ejki_max(p->head_dim, p->value_dim) <= 128;
     params->num_warps = ejk_int(d.warps);
     params->num_stages = ejk_int(direct ? 1 : ejki_max(2, ejki_min(8, RING_BYTES / stage)));
     params->num_key_splits = ejk_int(ejki_min(65535, d.splits));

@@ -56,90 +56,16 @@ static void note_failure(struct trial *t, const char *operation, const char *why
 
 /* ---- Comparing -------------------------------------------------------------------------------------- */
 
-static double tolerance_of(ejk_dtype dtype) {
-    return dtype == EJK_DTYPE_BF16 ? 0x1p-6 : dtype == EJK_DTYPE_F16 ? 0x1p-9 : 0x1p-15;
-}
-
-/*
- * By the norm of the difference, in shares of that of what is expected: twice that of rounding weights to the type once,
- * and a little where all of a result cancels out.
- */
-static bool near(const ejk_tensor *got, const ejk_tensor *wanted, ejk_dtype dtype, double *worst,
-                 char *why, size_t size) {
-    const int64_t count = ejk_tensor_count(wanted);
-    double error = 0, norm = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const double a = flash_load(got->dtype, got->data, i);
-        const double b = flash_load(wanted->dtype, wanted->data, i);
-        if ((isnan(a) && isnan(b)) || a == b) {
-            norm += isfinite(b) ? b * b : 0;
-            continue;
-        }
-        if (!isfinite(a) || !isfinite(b)) {
-            snprintf(why, size, "element %" PRId64 " is %g, expected %g", i, a, b);
-            return false;
-        }
-        error += (a - b) * (a - b);
-        norm += b * b;
-    }
-    const double allowed = tolerance_of(dtype) * (sqrt(norm) + 0.05 * sqrt((double)count));
-    if (allowed > 0) *worst = fmax(*worst, sqrt(error) / allowed);
-    if (sqrt(error) <= allowed) return true;
-    snprintf(why, size, "off by %.3g of %.3g, %.3g is allowed", sqrt(error), sqrt(norm), allowed);
-    return false;
-}
-
-static bool is_result(const ejk_field *field) {
-    return field->kind == EJK_FIELD_TENSOR &&
-           (field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT);
-}
-
-static ejk_tensor *tensor_of(const void *args, const ejk_field *field) {
-    return (ejk_tensor *)(void *)((char *)(uintptr_t)args + field->offset);
-}
-
-/* A copy of arguments whose results have memory of their own; NaN at first. */
-static void *own_results(const ejk_record *record, const void *args) {
-    void *own = malloc(record->size);
-    if (!own) abort();
-    memcpy(own, args, record->size);
-    for (int32_t i = 0; i < record->count; i++) {
-        ejk_tensor *tensor = tensor_of(own, &record->fields[i]);
-        if (!is_result(&record->fields[i]) || !ejk_tensor_present(tensor)) continue;
-        const size_t bytes = (size_t)ejk_tensor_count(tensor) * ejk_dtype_size(tensor->dtype) + 1;
-        *tensor = ejk_tensor_contiguous(malloc(bytes), tensor->dtype, tensor->rank, tensor->shape);
-        if (!tensor->data) abort();
-        memset(tensor->data, 0xff, bytes);
-    }
-    return own;
-}
-
-static void free_results(const ejk_record *record, void *own) {
-    for (int32_t i = 0; i < record->count; i++)
-        if (is_result(&record->fields[i]) && ejk_tensor_present(tensor_of(own, &record->fields[i])))
-            free(tensor_of(own, &record->fields[i])->data);
-    free(own);
-}
-
-/* Views may have any strides. */
-static ejk_tensor straight(const ejk_tensor *view) {
-    const size_t bytes = (size_t)ejk_tensor_count(view) * ejk_dtype_size(view->dtype) + 1;
-    const ejk_tensor all =
-        ejk_tensor_contiguous(malloc(bytes), view->dtype, view->rank, view->shape);
-    if (!all.data || ejk_tensor_copy(view, &all) != EJK_OK) abort();
-    return all;
-}
-
 static void compare(struct trial *t, const ejk_kernel *kernel, ejk_dtype dtype, const void *got,
                     const void *again, const void *wanted) {
     char why[256], text[320];
     for (int32_t i = 0; i < kernel->args->count; i++) {
         const ejk_field *field = &kernel->args->fields[i];
-        const ejk_tensor *a = tensor_of(got, field), *b = tensor_of(again, field);
-        if (!is_result(field) || !ejk_tensor_present(a)) continue;
-        const ejk_tensor expected = straight(tensor_of(wanted, field));
-        if (!near(a, &expected, dtype, &t->counts->worst[number_of(kernel->op_id)], why,
-                  sizeof why)) {
+        const ejk_tensor *a = gpu_call_tensor(got, field), *b = gpu_call_tensor(again, field);
+        if (!gpu_call_writes(field) || !ejk_tensor_present(a)) continue;
+        const ejk_tensor expected = gpu_call_straight(gpu_call_tensor(wanted, field));
+        if (!gpu_call_near(a, &expected, dtype, &t->counts->worst[number_of(kernel->op_id)], why,
+                           sizeof why)) {
             snprintf(text, sizeof text, "%s: %s", field->name, why);
             note_failure(t, kernel->op_id, text);
         }
@@ -170,7 +96,7 @@ static ejk_status call_reference(struct trial *t, const ejk_kernel *kernel, cons
 static void try_call(struct trial *t, const ejk_kernel *kernel, const void *args, ejk_dtype dtype) {
     const char *filter = getenv("EJK_TEST_FILTER");
     const int number = number_of(kernel->op_id);
-    void *got = own_results(kernel->args, args), *again = own_results(kernel->args, args);
+    void *got = gpu_call_results(kernel->args, args), *again = gpu_call_results(kernel->args, args);
     struct gpu_call call;
     char why[700];
     snprintf(t->counts->doing, sizeof t->counts->doing, "%s seed %" PRIu64, kernel->op_id, t->seed);
@@ -196,8 +122,8 @@ static void try_call(struct trial *t, const ejk_kernel *kernel, const void *args
         }
         gpu_call_close(&call);
     }
-    free_results(kernel->args, got);
-    free_results(kernel->args, again);
+    gpu_call_free_results(kernel->args, got);
+    gpu_call_free_results(kernel->args, again);
 }
 
 static ejk_tensor at(ejk_tensor t, void *data) {
@@ -445,7 +371,7 @@ static void lying_case(struct trial *t) {
     }
     struct gpu_call call;
     char why[700] = "";
-    void *got = own_results(&ejk_blocksparse_attention_args_record, &bad);
+    void *got = gpu_call_results(&ejk_blocksparse_attention_args_record, &bad);
     good.fwd_block_mask.data = honest;
     EXPECT_OK(call_reference(t, &ejk_blocksparse_attention_kernel, &good));
     gpu_call_open(&call, &ejk_blocksparse_attention_args_record, &bad, r);
@@ -456,7 +382,7 @@ static void lying_case(struct trial *t) {
     else
         compare(t, &ejk_blocksparse_attention_kernel, EJK_DTYPE_F32, got, got, &good);
     gpu_call_close(&call);
-    free_results(&ejk_blocksparse_attention_args_record, got);
+    gpu_call_free_results(&ejk_blocksparse_attention_args_record, got);
     free(state);
     free(honest);
     free(next);
@@ -468,14 +394,14 @@ static void lying_case(struct trial *t) {
 /* Makes one call with arguments on the GPU and takes its results. */
 #define MOVED(call)                                                                                \
     do {                                                                                           \
-        void *got = own_results(c.record, wanted);                                                 \
+        void *got = gpu_call_results(c.record, wanted);                                            \
         if ((call) != EJK_OK)                                                                      \
             note_failure(t, operation, ejk_last_error());                                          \
         else if (!gpu_call_take(&c, got, why, sizeof why))                                         \
             note_failure(t, operation, why);                                                       \
         else                                                                                       \
             compare(t, kernel, dtype, got, got, wanted);                                           \
-        free_results(c.record, got);                                                               \
+        gpu_call_free_results(c.record, got);                                                      \
     } while (0)
 
 static void moved_case(struct trial *t) {
