@@ -202,6 +202,7 @@ AMX_INLINE __m512i amx_row_weights(const amx_exp *e, const float *scores, __m512
 /* ---- Products --------------------------------------------------------------------------------------- */
 
 AMX_INLINE void amx_store_scores(float *scores) {
+    AMX_BARRIER();
     _tile_stored(0, scores, 128);
     _tile_stored(1, scores + 16 * AMX_CHUNK, 128);
     _tile_stored(2, scores + 16, 128);
@@ -233,9 +234,9 @@ static inline void amx_scores(int64_t steps, const uint16_t *query, const uint16
 
 /* What both scores and weights of a chunk need. */
 typedef struct amx_pair {
-    const uint16_t *query, *key; /* of the scores */
-    float *next;                 /* where they go */
-    const float *scores, *base;  /* of the weights: [32][32] and [32] */
+    const uint16_t *query, *key; /* of the scores that come next */
+    float *scores;               /* of the weights, [32][32], and where those that come next go */
+    const float *base;           /* [32] */
     uint16_t *weights;           /* where they go */
     __m512 factor;
 } amx_pair;
@@ -277,19 +278,21 @@ AMX_INLINE __m512i amx_both(const int steps, const amx_pair *pair, const amx_exp
         _tile_dpbf16ps(3, 7, 5);
         top = amx_some_weights(t, e, (32 * s + 24) / steps, (32 * s + 32) / steps, top);
     }
-    amx_store_scores(t->next);
+    amx_store_scores(t->scores);
     return top;
 }
 
 static inline __m512i amx_next(int64_t steps, const amx_pair *t, const amx_exp *e) {
+    __m512i top = _mm512_setzero_si512();
     switch (steps) {
     case 1: return amx_both(1, t, e);
     case 2: return amx_both(2, t, e);
     case 3: return amx_both(3, t, e);
     case 4: return amx_both(4, t, e);
     default:
-        amx_scores(steps, t->query, t->key, t->next);
-        return amx_some_weights(t, e, 0, AMX_ROWS, _mm512_setzero_si512());
+        top = amx_some_weights(t, e, 0, AMX_ROWS, top);
+        amx_scores(steps, t->query, t->key, t->scores);
+        return top;
     }
 }
 
