@@ -118,6 +118,7 @@ typedef struct amx_span {
     int64_t rows, first, end;
     int64_t last; /* end of all that the tile has of the block */
     bool careful;
+    bool fresh; /* no row has met a key yet */
     bool ready; /* the first chunk's raw products are there */
 } amx_span;
 
@@ -198,6 +199,24 @@ static __attribute__((noinline)) void amx_prepare_scores(amx_state *s, const amx
         const float top = amx_row_top(scores) * s->scale;
         if (s->reference[i] == -INFINITY && top != -INFINITY) amx_set_reference(s, i, top);
         if (top > s->maximum[i]) s->maximum[i] = top;
+    }
+}
+
+/* References of rows that meet their first keys in a tame chunk, which all of them see whole: those that
+ * amx_prepare_scores() would find, 16 at a time. */
+static __attribute__((noinline)) void amx_first_references(amx_state *s, const amx_span *span) {
+    const vf scale = v_set1(s->scale), steps = v_set1(128), magic = v_set1(AMX_MAGIC);
+    for (int64_t row = 0; row < AMX_ROWS; row += VL) {
+        const float *scores = s->scores + row * AMX_CHUNK;
+        vf top[VL];
+        for (int64_t i = 0; i < VL; i++, scores += AMX_CHUNK)
+            top[i] = v_max(v_load(scores), v_load(scores + VL));
+        v_transpose(top);
+        for (int64_t n = VL / 2; n > 0; n /= 2)
+            for (int64_t i = 0; i < n; i++) top[i] = v_max(top[i], top[i + n]);
+        const vf fine = _mm512_roundscale_ps(v_mul(v_mul(top[0], scale), steps), 8);
+        v_store(s->reference + span->row + row, v_mul(fine, v_set1(1 / 128.0f)));
+        v_store(s->base + span->row + row, v_add(magic, v_sub(v_set1(127 * 128), fine)));
     }
 }
 
@@ -316,7 +335,7 @@ static inline void amx_look_ahead(amx_state *s) {
 /* Weights of all chunks of a span, and the raw products of the chunk behind it. */
 static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_span *span) {
     const int64_t steps = s->plan->steps;
-    bool unset = amx_is_unset(s, span);
+    bool unset = amx_is_unset(s, span), fresh = span->fresh;
     amx_pair pair = {.query = amx_queries(s, span->row),
                      .scores = s->scores,
                      .base = s->base + span->row,
@@ -326,7 +345,11 @@ static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_s
         const bool more = c + 1 < span->last;
         amx_look_ahead(s);
         if (amx_needs_prepare(s, span, c, unset)) {
-            amx_prepare_scores(s, span, c);
+            if (fresh && !span->careful && amx_is_whole(s, span, c))
+                amx_first_references(s, span);
+            else
+                amx_prepare_scores(s, span, c);
+            fresh = false;
             if (unset) unset = amx_is_unset(s, span);
         }
         if (span->careful) {
@@ -454,7 +477,8 @@ static void amx_block(amx_state *s, int64_t row) {
     amx_span span = {.row = row, .rows = ejki_min(AMX_ROWS, s->task.rows - row)};
     amx_narrow_span(s, e, &span.first, &span.end);
     if (span.first >= span.end) return;
-    if (!e->begun) amx_begin_tile(s, row);
+    span.fresh = !e->begun;
+    if (span.fresh) amx_begin_tile(s, row);
     span.careful = s->general || s->precise || !amx_is_tame(s, &span);
     amx_plan_rows(s, &span);
     for (span.last = span.end; span.first < span.last; span.first = span.end) {
@@ -463,6 +487,7 @@ static void amx_block(amx_state *s, int64_t row) {
         if (sees) {
             amx_make_weights(s, &span);
             amx_add_values(s, &span);
+            span.fresh = false;
         }
         span.ready = sees;
     }
