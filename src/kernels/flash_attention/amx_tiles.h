@@ -163,31 +163,31 @@ static inline bool amx_pack_values(amx_source from, int64_t dim, int64_t wide, u
  * the bits of a bf16 whose mantissa f stands for 2^(f/128), where it should be 1 + f/128. A table of the
  * differences corrects that. What is too small becomes 0 by saturation.
  */
-typedef struct amx_exp {
-    __m512i low, high; /* f − round(128 · (2^(f/128) − 1)) for f below and from 64 */
-} amx_exp;
+typedef __m512i amx_exp; /* f − 128 · (2^(f/128) − 1) for pairs of f, to the nearest */
 
 #define AMX_MAGIC      12582912.0f
 #define AMX_MAGIC_BITS 0x4B400000
 
 static inline amx_exp amx_exp_table(void) {
-    static const uint8_t table[128] = {
-        0,  0,  1,  1,  1,  1,  2,  2,  2,  3,  3,  3,  3,  4,  4,  4,  4,  5,  5,  5,  5,  6,
-        6,  6,  6,  6,  7,  7,  7,  7,  7,  8,  8,  8,  8,  8,  8,  9,  9,  9,  9,  9,  9,  9,
-        10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11,
-        11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 10, 10, 10, 10, 10, 10,
-        10, 10, 10, 9,  9,  9,  9,  9,  9,  9,  8,  8,  8,  8,  8,  7,  7,  7,  7,  7,  6,  6,
-        6,  6,  5,  5,  5,  4,  4,  4,  3,  3,  3,  3,  2,  2,  1,  1,  1,  0,
+    static const uint8_t table[64] = {
+        0,  1,  1,  2,  2,  3,  4,  4,  5,  5,  5,  6,  6,  7,  7,  8,  8,  8,  9,  9,  9,  9,
+        10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 10, 10, 10,
+        10, 10, 9,  9,  9,  8,  8,  8,  7,  7,  6,  6,  5,  5,  4,  3,  3,  2,  1,  1,
     };
-    return (amx_exp){_mm512_loadu_si512(table), _mm512_loadu_si512(table + 64)};
+    return _mm512_loadu_si512(table);
+}
+
+/* Bits of a bf16, whose mantissa is f, to those of the weight. */
+AMX_INLINE __m512i amx_correct(const amx_exp *e, __m512i w) {
+    const __m512i place = _mm512_srli_epi16(w, 1);
+    return _mm512_sub_epi16(w, _mm512_maskz_permutexvar_epi8(0x5555555555555555u, place, *e));
 }
 
 /* From floats near AMX_MAGIC to weights. */
 AMX_INLINE __m512i amx_bits(const amx_exp *e, __m512i a, __m512i b) {
     const __m512i magic = _mm512_set1_epi32(AMX_MAGIC_BITS);
     const __m512i w = _mm512_packus_epi32(_mm512_sub_epi32(a, magic), _mm512_sub_epi32(b, magic));
-    return _mm512_sub_epi16(
-        w, _mm512_maskz_permutex2var_epi8(0x5555555555555555u, e->low, w, e->high));
+    return amx_correct(e, w);
 }
 
 /* 32 weights of scores that are -inf or tame: see amx_is_tame(). */
