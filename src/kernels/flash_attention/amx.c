@@ -448,11 +448,11 @@ static void amx_plan_rows(amx_state *s, const amx_span *span) {
         s->pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
 }
 
-/* True if mask and segments let a row of the span see any of its keys. */
+/* True if mask, segments and positions let a row of the span see any of its keys. */
 static bool amx_sees(const amx_state *s, const amx_span *span) {
     const ejki_flash_problem *p = s->problem;
     uint8_t allowed[AMX_PARTS * AMX_CHUNK];
-    if (!p->has_mask && !p->has_segments) return true;
+    if (!flash_hides_keys(p)) return true;
     for (int64_t c = span->first, next; c < span->end; c = next) {
         /* A run of keys, as far as it goes. */
         next = c + 1;
