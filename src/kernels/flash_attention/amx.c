@@ -39,6 +39,7 @@
 
 #define AMX_KEYS       2048 /* of a block at most */
 #define AMX_LEAST_ROWS 128  /* of a task that is cut only because it is long */
+#define AMX_BIAS_AHEAD 2    /* chunks whose bias is asked for before it is needed */
 
 /* Rows [row, end) of the task in a tensor that will be needed soon: they are asked for while products run. */
 typedef struct amx_rows {
@@ -332,6 +333,15 @@ static inline void amx_look_ahead(amx_state *s) {
     }
 }
 
+/* Asks for the bias of a chunk, whose rows lie far apart. */
+AMX_INLINE void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
+    const ejki_flash_problem *p = s->problem;
+    if (chunk >= span->last) return;
+    const int64_t last = s->chunk[chunk].end - 1;
+    for (int64_t i = span->row; i < span->row + span->rows; i++)
+        _mm_prefetch(amx_place(flash_bias_row(p, &s->row[i]), last), _MM_HINT_T0);
+}
+
 /* Weights of all chunks of a span, and the raw products of the chunk behind it. */
 static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_span *span) {
     const int64_t steps = s->plan->steps;
@@ -340,10 +350,13 @@ static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_s
                      .scores = s->scores,
                      .base = s->base + span->row,
                      .factor = v_set1(s->scale * 128)};
+    const bool biased = s->problem->has_bias;
+    for (int64_t n = 0; biased && n < AMX_BIAS_AHEAD; n++) amx_ask_bias(s, span, span->first + n);
     if (!span->ready) amx_multiply(s, span, span->first);
     for (int64_t c = span->first; c < span->end; c++) {
         const bool more = c + 1 < span->last;
         amx_look_ahead(s);
+        if (biased) amx_ask_bias(s, span, c + AMX_BIAS_AHEAD);
         if (amx_needs_prepare(s, span, c, unset)) {
             if (fresh && !span->careful && amx_is_whole(s, span, c))
                 amx_first_references(s, span);
