@@ -101,8 +101,9 @@ static void positions_have_the_gradients_of_their_elements(void **state) {
         struct world w;
         struct places p;
         struct slopes got, wanted;
-        const ejk_dtype dtype = random_chance(&r, 0.5) ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
-        open_world(&r, dtype, dtype == EJK_DTYPE_F32 && random_chance(&r, 0.4), &w);
+        static const ejk_dtype types[] = {EJK_DTYPE_F64, EJK_DTYPE_F32, EJK_DTYPE_BF16};
+        const ejk_dtype dtype = RANDOM_OF(&r, types);
+        open_world(&r, dtype, dtype != EJK_DTYPE_F64 && random_chance(&r, 0.4), &w);
         open_places(&r, &w, &p);
         poison(&w);
         open_slopes(&w, &got);
@@ -123,7 +124,9 @@ static void positions_have_the_gradients_of_their_elements(void **state) {
         EXPECT_OK(ejk_flash_attention_vjp(contexts[0], &dense));
         for (int i = 0; i < 3; i++)
             expect_close(&w, got.part[i], wanted.part[i], got.count[i],
-                         dtype == EJK_DTYPE_F64 ? 1e-12 : 2e-5);
+                         dtype == EJK_DTYPE_F64   ? 1e-12
+                         : dtype == EJK_DTYPE_F32 ? 2e-5
+                                                  : 0x1p-3);
         close_slopes(&got);
         close_slopes(&wanted);
         close_places(&p);
