@@ -8,9 +8,11 @@
  *   FOLDED                    as in forward_mma.cu
  *   D_QUERY, D_KEY, D_VALUE   1 = it is computed; d_query by a kernel of its own
  */
+#define COPIES_APART
 #include "mma.cuh"
 
 #include "gradients.cuh"
+#include "visits.cuh"
 
 #ifndef D_QUERY
 #define D_QUERY 0
@@ -33,7 +35,8 @@ enum {
     OWN_BYTES = OWN_HEAD_BYTES + OWN * pitch_of(VALUE_DIM) * 2,
     HEAD_BYTES = BLOCK * pitch_of(HEAD_DIM) * 2,
     TILE_BYTES = HEAD_BYTES + BLOCK * pitch_of(VALUE_DIM) * 2,
-    ROW_BYTES = TILE_BYTES + BLOCK * 8, /* of a stage of rows: shift and delta after the tiles */
+    ROW_BYTES = TILE_BYTES + BLOCK * 8,  /* of a stage of rows: shift and delta after the tiles */
+    AHEAD = STAGES > 1 ? STAGES - 1 : 1, /* blocks known before they are visited */
 };
 
 /* Products of the warp's 16 of its own tile with all of a block. */
@@ -160,7 +163,8 @@ DEVICE void row_pairs(const ejki_cuda_problem &p, const lane_rows &rows, int j0,
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const int j = j0 + n * 8 + threadIdx.x % 4 * 2 + k % 2, half = k / 2;
-            const bool sees = !edge || (j >= rows.low[half] && j < rows.high[half]);
+            const bool sees = !edge || (j >= rows.low[half] && j < rows.high[half] &&
+                                        row_shows(p, rows.context[half], j));
             if (SIMPLE) {
                 simple_pair(p, rows.shift[half], rows.rest[half], sees, careful || edge, z[n][k],
                             back[n][k]);
@@ -199,16 +203,18 @@ DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) 
     copy_tile<OWN, VALUE_DIM>(
         d_out, rows_at<VALUE_DIM>(v.out_cotangent, at.s.entry, at.s.query, at.head * p.group),
         first_row, at.s.known * p.group, p.group);
-    int begin, all_end, all_begin, end;
-    visible_keys(at.s, first_row / p.group, &begin, &all_end);
-    visible_keys(at.s, (lesser(first_row + OWN, count) - 1) / p.group, &all_begin, &end);
-    const bool known = (lesser(first_row + OWN, count) - 1) / p.group < at.s.known;
-    if (!known) all_end = 0, end = clamped(at.s.known + at.s.last, at.s.keys);
-    const int first = begin / BLOCK, last = cdiv(end, BLOCK);
+    const int first_query = first_row / p.group;
+    const int last_query = (lesser(first_row + OWN, count) - 1) / p.group;
+    const key_range range = keys_of_rows(at.s, first_query, last_query);
+    const int first = range.begin / BLOCK, last = cdiv(range.end, BLOCK);
+    const auto look = [&](int block) {
+        return state_of(p, at.head * p.group, at.head * p.group + p.group - 1, first_query,
+                        last_query, block * BLOCK, lesser(block * BLOCK + BLOCK, at.s.keys) - 1);
+    };
     lane_rows rows;
     find_rows(v, at, own, count, rows);
-    const auto copy = [&](int block) {
-        const u32 to = ring + (u32)(block - first) % STAGES * TILE_BYTES;
+    const auto copy = [&](int n, int block) {
+        const u32 to = ring + (u32)n % STAGES * TILE_BYTES;
         if (block < last) {
             copy_tile<BLOCK, HEAD_DIM>(to, keys, block * BLOCK, at.s.keys, 1);
             copy_tile<BLOCK, VALUE_DIM>(to + HEAD_BYTES, values, block * BLOCK, at.s.keys, 1);
@@ -219,23 +225,28 @@ DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) 
 #pragma unroll 1
     for (int pass = PLAIN; pass <= EITHER; pass += pass == FINITE ? EITHER - FINITE : 1) {
         clear(sums);
+        visits<AHEAD> line = visits_of<AHEAD>(first, last);
 #pragma unroll 1
-        for (int n = 0; n < STAGES - 1; n++) copy(first + n);
+        for (int n = 0; n < STAGES - 1; n++) copy(n, next_visit(line, n, look));
 #pragma unroll 1
-        for (int block = first; block < last; block++) {
+        for (int n = 0;; n++) {
+            bool whole;
+            if (STAGES == 1) next_visit(line, n, look);
+            const int block = this_visit(line, n, &whole), j0 = block * BLOCK;
+            if (block >= last) break;
             if (STAGES == 1) {
                 __syncthreads();
-                copy(block);
+                copy(n, block);
             }
             copies_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
             __syncthreads();
-            if (STAGES > 1) copy(block + STAGES - 1);
-            const u32 key = ring + (u32)(block - first) % STAGES * TILE_BYTES;
-            const int j0 = block * BLOCK;
+            if (STAGES > 1) copy(n + STAGES - 1, next_visit(line, n + STAGES - 1, look));
+            const u32 key = ring + (u32)n % STAGES * TILE_BYTES;
+            const bool edge = !whole || j0 < range.all_begin || j0 + BLOCK > range.all_end;
             float z[COLUMNS][4], back[COLUMNS][4];
             multiply<HEAD_DIM>(z, query, key);
             multiply<VALUE_DIM>(back, d_out, key + HEAD_BYTES);
-            row_pairs(p, rows, j0, j0 < all_begin || j0 + BLOCK > all_end, pass != PLAIN, z, back);
+            row_pairs(p, rows, j0, edge, pass != PLAIN, z, back);
             if (pass != PLAIN) {
                 __syncthreads();
                 replace_tile<BLOCK, HEAD_DIM>(key, pass);
@@ -288,15 +299,16 @@ DEVICE void key_pairs(const ejki_cuda_vjp_problem &v, const sequence &s, int h, 
             if (edge) visible_keys(s, i, &low, &high);
             row_context context;
             row_state state;
-            if (!SIMPLE) {
+            if (!SIMPLE || ((CELLS || POSITIONS) && edge))
                 context = row_context_of(p, s, h, lesser(i, s.known - 1));
+            if (!SIMPLE) {
                 state.lse = shift == NOTHING ? NOTHING : -shift * LOG_2;
                 state.delta = delta;
             }
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int j = key + half * 8, k = 2 * half + side;
-                const bool sees = !edge || (j >= low && j < high);
+                const bool sees = !edge || (j >= low && j < high && row_shows(p, context, j));
                 if (SIMPLE) {
                     simple_pair(p, shift, -p.scale * delta, sees, careful || edge, z[n][k],
                                 back[n][k]);
@@ -350,10 +362,15 @@ DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
     const int first = begin / BLOCK, each = larger(cdiv(end, BLOCK) - first, 0);
     const int blocks = each * p.group;
     const i64 heads = (i64)p.kv_heads * p.group;
-    const auto copy = [&](int n) {
+    const auto look = [&](int block) {
+        const int h = at.head * p.group + block / each, i0 = (first + block % each) * BLOCK;
+        return state_of(p, h, h, i0, lesser(i0 + BLOCK, s.known) - 1, first_key,
+                        lesser(first_key + OWN, s.keys) - 1);
+    };
+    const auto copy = [&](int n, int block) {
         const u32 to = ring + (u32)n % STAGES * ROW_BYTES;
-        if (n < blocks) {
-            const int h = at.head * p.group + n / each, i0 = (first + n % each) * BLOCK;
+        if (block < blocks) {
+            const int h = at.head * p.group + block / each, i0 = (first + block % each) * BLOCK;
             copy_tile<BLOCK, HEAD_DIM>(to, rows_at<HEAD_DIM>(p.query, s.entry, s.query, h), i0,
                                        s.known, 1);
             copy_tile<BLOCK, VALUE_DIM>(to + HEAD_BYTES,
@@ -374,20 +391,25 @@ DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
     for (int pass = PLAIN; pass <= EITHER; pass += pass == FINITE ? EITHER - FINITE : 1) {
         clear(d_key);
         clear(d_value);
+        visits<AHEAD> line = visits_of<AHEAD>(0, blocks);
 #pragma unroll 1
-        for (int n = 0; n < STAGES - 1; n++) copy(n);
+        for (int n = 0; n < STAGES - 1; n++) copy(n, next_visit(line, n, look));
 #pragma unroll 1
-        for (int block = 0; block < blocks; block++) {
+        for (int n = 0;; n++) {
+            bool whole;
+            if (STAGES == 1) next_visit(line, n, look);
+            const int block = this_visit(line, n, &whole);
+            if (block >= blocks) break;
             if (STAGES == 1) {
                 __syncthreads();
-                copy(block);
+                copy(n, block);
             }
             copies_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
             __syncthreads();
-            if (STAGES > 1) copy(block + STAGES - 1);
-            const u32 stage = (u32)block % STAGES * ROW_BYTES, query = ring + stage;
+            if (STAGES > 1) copy(n + STAGES - 1, next_visit(line, n + STAGES - 1, look));
+            const u32 stage = (u32)n % STAGES * ROW_BYTES, query = ring + stage;
             const int i0 = (first + block % each) * BLOCK, h = at.head * p.group + block / each;
-            const bool edge = i0 < all_begin || i0 + BLOCK > all_end;
+            const bool edge = IRREGULAR || !whole || i0 < all_begin || i0 + BLOCK > all_end;
             float z[COLUMNS][4], back[COLUMNS][4];
             multiply<HEAD_DIM>(z, key, query);
             if (D_KEY)

@@ -60,7 +60,9 @@ static ejk_status prepare_rest(const ejki_flash_vjp_problem *v, const tiling *t,
             "gradients of %lld keys and %lld queries are more than a GPU's grid can count",
             (long long)p->keys, (long long)p->queries);
     launch->workers = 1;
-    launch->workspace_bytes = 2 * (size_t)ejki_cuda_rows(p) * sizeof(float);
+    launch->workspace_bytes =
+        (size_t)ejki_cuda_cell_bytes(p) + 2 * (size_t)ejki_cuda_rows(p) * sizeof(float);
+    EJKI_TRY(ejki_cuda_ready_cells(launch, EJKI_CUDA_CELLS, p));
     ejki_cuda_constants constants = ejki_cuda_constants_of(p);
     EJKI_TRY(ejki_cuda_ready(launch, EJKI_CUDA_DELTA, "backward_rows.cu", "delta", &constants));
     EJKI_TRY(ejki_cuda_ready(launch, EJKI_CUDA_SINKS, "backward_rows.cu", "sinks", &constants));
@@ -161,8 +163,11 @@ static ejk_status run_all(const ejk_run *run, const tiling *t) {
     const ejki_flash_problem *p = &v->forward;
     EJKI_TRY(ejki_cuda_vjp_check_aligned(v));
     ejki_cuda_vjp_problem problem = ejki_cuda_vjp_problem_of(v, t);
-    problem.delta = run->workspace;
+    problem.forward.pattern.cells = run->workspace;
+    if (ejki_cuda_rows(p) > 0)
+        problem.delta = (float *)(void *)((char *)run->workspace + ejki_cuda_cell_bytes(p));
     problem.shift = problem.delta ? problem.delta + ejki_cuda_rows(p) : NULL;
+    EJKI_TRY(ejki_cuda_begin_cells(run, EJKI_CUDA_CELLS, p, run->workspace));
     EJKI_TRY(ejki_cuda_vjp_delta(run, &problem));
     EJKI_TRY(ejki_cuda_vjp_products(run, t, INT32_MAX, &problem));
     if (v->wants_bias)
@@ -310,18 +315,27 @@ static const ejk_parameter mma_parameters[] = {
 
 /* ---- Implementations ----------------------------------------------------------------------------------- */
 
-#define PLAIN(symbol, text, element)                                                               \
-    EJKI_CUDA_IMPLEMENTATION(symbol, "flash_attention_vjp", text "/cuda/plain", element,           \
+#define PLAIN(symbol, operation, text, element)                                                    \
+    EJKI_CUDA_IMPLEMENTATION(symbol, operation, text "/cuda/plain", element,                       \
                              .least_capability = 70, .applicable = plain_applicable,               \
                              .prepare = plain_prepare, .run = plain_run)
-PLAIN(ejki_flash_attention_vjp_f32_cuda_plain, "f32", EJK_DTYPE_F32);
-PLAIN(ejki_flash_attention_vjp_bf16_cuda_plain, "bf16", EJK_DTYPE_BF16);
-PLAIN(ejki_flash_attention_vjp_f16_cuda_plain, "f16", EJK_DTYPE_F16);
+PLAIN(ejki_flash_attention_vjp_f32_cuda_plain, "flash_attention_vjp", "f32", EJK_DTYPE_F32);
+PLAIN(ejki_blocksparse_attention_vjp_f32_cuda_plain, "blocksparse_attention_vjp", "f32",
+      EJK_DTYPE_F32);
+PLAIN(ejki_flash_attention_vjp_bf16_cuda_plain, "flash_attention_vjp", "bf16", EJK_DTYPE_BF16);
+PLAIN(ejki_blocksparse_attention_vjp_bf16_cuda_plain, "blocksparse_attention_vjp", "bf16",
+      EJK_DTYPE_BF16);
+PLAIN(ejki_flash_attention_vjp_f16_cuda_plain, "flash_attention_vjp", "f16", EJK_DTYPE_F16);
+PLAIN(ejki_blocksparse_attention_vjp_f16_cuda_plain, "blocksparse_attention_vjp", "f16",
+      EJK_DTYPE_F16);
 
-#define MMA(symbol, text, element)                                                                 \
-    EJKI_CUDA_IMPLEMENTATION(symbol, "flash_attention_vjp", text "/cuda/mma", element,             \
-                             .priority = 10, .least_capability = 80, .parameters = mma_parameters, \
+#define MMA(symbol, operation, text, element)                                                      \
+    EJKI_CUDA_IMPLEMENTATION(symbol, operation, text "/cuda/mma", element, .priority = 10,         \
+                             .least_capability = 80, .parameters = mma_parameters,                 \
                              .parameter_count = 4, .applicable = mma_applicable,                   \
                              .prepare = ejki_cuda_vjp_mma_prepare, .run = ejki_cuda_vjp_mma_run)
-MMA(ejki_flash_attention_vjp_bf16_cuda_mma, "bf16", EJK_DTYPE_BF16);
-MMA(ejki_flash_attention_vjp_f16_cuda_mma, "f16", EJK_DTYPE_F16);
+MMA(ejki_flash_attention_vjp_bf16_cuda_mma, "flash_attention_vjp", "bf16", EJK_DTYPE_BF16);
+MMA(ejki_blocksparse_attention_vjp_bf16_cuda_mma, "blocksparse_attention_vjp", "bf16",
+    EJK_DTYPE_BF16);
+MMA(ejki_flash_attention_vjp_f16_cuda_mma, "flash_attention_vjp", "f16", EJK_DTYPE_F16);
+MMA(ejki_blocksparse_attention_vjp_f16_cuda_mma, "blocksparse_attention_vjp", "f16", EJK_DTYPE_F16);
