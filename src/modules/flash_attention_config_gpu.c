@@ -81,14 +81,19 @@ static void set_copied(ejk_fwd_params *params, int64_t queries, int64_t keys, in
     params->num_stages = ejk_int(stages);
 }
 
-/* Wide heads leave registers for two warpgroups, narrow ones for three; short rows waste less of a small tile. */
+/*
+ * Wide heads leave registers for two warpgroups, narrow ones for three. Under a triangle short rows waste less of
+ * small tiles: measured on one H200, 2026-11-22 (docs/kernels/flash_attention_cuda.md).
+ */
 static void set_copied_for(const ejki_flash_problem *p, ejk_fwd_params *params) {
-    const bool triangle = p->last_offset < p->keys;
+    const bool triangle = p->last_offset < p->keys && p->layout == EJKI_FLASH_DENSE;
     const bool narrow = p->value_dim <= 64 && p->head_dim <= 64;
-    if (triangle && p->keys <= 1024 && narrow)
-        set_copied(params, 64, 64, 8, 4);
+    if (narrow && triangle && p->keys > 512 && p->keys <= 1024)
+        set_copied(params, 64, 64, 12, 3);
     else if (narrow)
         set_copied(params, 192, 128, 12, 2);
+    else if (triangle && p->keys <= 512)
+        set_copied(params, 128, 64, 8, 3);
     else
         set_copied(params, 128, 128, 8, 2);
 }
@@ -136,6 +141,12 @@ static const int64_t backward[][4] = {
     {64, 64, 4, 2}, {32, 64, 4, 2}, {64, 32, 4, 2}, {32, 32, 4, 2}, {64, 64, 8, 2}, {64, 64, 4, 1},
 };
 
+/* Queries, keys, warps, stages. */
+static const int64_t copied[][4] = {
+    {128, 128, 8, 2}, {128, 160, 8, 2}, {128, 64, 8, 3}, {192, 128, 12, 2},
+    {192, 80, 12, 2}, {64, 64, 12, 3},  {64, 128, 8, 2},
+};
+
 static bool has_parameters(const ejk_invocation *invocation) {
     return invocation->implementation->parameter_count > 3;
 }
@@ -147,6 +158,13 @@ ejk_status ejki_flash_gpu_candidate_cfgs(const ejk_invocation *invocation,
     *count = 0;
     if (!has_parameters(invocation)) return EJK_OK;
     EJKI_TRY(ejk_invocation_heuristics(invocation, &base));
+    for (size_t i = 0;
+         has_copier(invocation) && i < sizeof copied / sizeof *copied && *count < capacity; i++) {
+        list[*count] = base;
+        set_copied(&list[(*count)++].fwd_params, copied[i][0], copied[i][1], copied[i][2],
+                   copied[i][3]);
+    }
+    if (has_copier(invocation)) return EJK_OK;
     for (size_t i = 0; i < sizeof forward / sizeof *forward && *count < capacity; i++) {
         ejk_fwd_params *params = &list[*count].fwd_params;
         list[*count] = base;

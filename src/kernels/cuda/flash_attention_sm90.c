@@ -12,7 +12,9 @@ enum {
     MULTIPROCESSOR_BYTES = 228 * 1024, /* of shared memory, of which each block costs 1 KB more */
     BLOCK_BYTES = 227 * 1024,
     MULTIPROCESSOR_REGISTERS = 65536,
-    LEAST_QUERIES = 16,
+    LEAST_QUERIES = 64, /* of a sequence */
+    FEW_TILES = 64,     /* and so many keys are better off in parts */
+    MANY_KEYS = 2048,
     ROUNDS = 4,              /* of a group of heads */
     OWN_REGISTERS = 32,      /* besides sums, scores and weights */
     SERVICE_BYTES = 6 * 1024 /* barriers and order, at the most */
@@ -90,9 +92,20 @@ static bool has_map(const ejki_bthd *t, int64_t entries, int64_t tokens, int64_t
     return true;
 }
 
+/* Queries of a sequence: of packed ones, on the average. */
+static int64_t queries_of(const ejki_flash_problem *p) {
+    return p->layout == EJKI_FLASH_TOKENS ? p->queries / ejki_max(p->batch, 1) : p->queries;
+}
+
+/* A few queries are better off where all heads of a group share a tile, and many keys where they are split. */
+static bool is_long(const ejki_flash_problem *p) {
+    const int64_t tiles = ejki_cdiv(p->queries, 64) * p->query_heads * ejki_cuda_entries(p);
+    return queries_of(p) >= LEAST_QUERIES && (tiles >= FEW_TILES || p->keys < MANY_KEYS);
+}
+
 /*
  * Heads of 1 to 128 elements, rows at multiples of 16 bytes from one another, and nothing but positions, packed
- * sequences, a soft cap and sinks. A few queries are better off where all heads of a group share a tile.
+ * sequences, a soft cap and sinks.
  */
 static bool applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
@@ -100,8 +113,8 @@ static bool applicable(const void *problem) {
     return ejki_cuda_fits(p) && p->head_dim > 0 && p->value_dim > 0 && p->head_dim <= MOST_DIM &&
            p->value_dim <= MOST_DIM && !p->has_bias && !p->has_mask && !p->has_segments &&
            p->dropout <= 0 && ejki_pattern_is_empty(&p->pattern) && !p->positions.given &&
-           p->keys > 0 && p->query_heads > 0 && entries > 0 &&
-           p->queries >= LEAST_QUERIES && has_map(&p->query, entries, p->queries, p->query_heads) &&
+           p->keys > 0 && p->query_heads > 0 && entries > 0 && is_long(p) &&
+           has_map(&p->query, entries, p->queries, p->query_heads) &&
            has_map(&p->key, entries, p->keys, p->kv_heads) &&
            has_map(&p->value, entries, p->keys, p->kv_heads);
 }
