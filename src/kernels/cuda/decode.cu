@@ -26,6 +26,8 @@ enum {
     KEY_BYTES = KEYS * pitch_of(HEAD_DIM) * 2,
     STAGE_BYTES = KEY_BYTES + KEYS * pitch_of(VALUE_DIM) * 2,
     WIDTH = VALUE_DIM / 8, /* eights of the output */
+    /* 1 = values are taken from the ring once scores are done: registers do not hold both. */
+    LATE = DIRECT || HALVES == 2 || HEAD_DIM + VALUE_DIM > 256,
 };
 
 /* What the shared functions take; members that are not set here are not read. */
@@ -151,20 +153,24 @@ DEVICE void copy_block(u32 stage, int block, const walk &w) {
                          [&](int row, int piece) { return value_piece(stage, row, piece); });
 }
 
-DEVICE void take(pieces &x, u32 stage) {
-    const int lane = threadIdx.x % 32;
+DEVICE void take_keys(pieces &x, u32 stage) {
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
         for (int c = 0; c < HEAD_STEPS; c++)
-            x.key[n][c] = load_piece(key_piece(stage, key_row(n), 4 * c + lane % 4));
+            x.key[n][c] = load_piece(key_piece(stage, key_row(n), 4 * c + threadIdx.x % 4));
+}
+
+DEVICE void take_values(pieces &x, u32 stage) {
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int h = 0; h < VALUE_STEPS; h++)
-            x.value[n][h] = load_piece(value_piece(stage, value_row(n), 8 * h + lane / 4));
+            x.value[n][h] =
+                load_piece(value_piece(stage, value_row(n), 8 * h + threadIdx.x % 32 / 4));
 }
 
+#if DIRECT
 DEVICE uint4 fetch(const u16 *at) {
     uint4 x;
     asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -192,6 +198,8 @@ DEVICE void fetch_block(pieces &x, int block, const walk &w) {
         for (int h = 0; h < VALUE_STEPS; h++) x.value[n][h] = fetch(at + 64 * h);
     }
 }
+
+#endif
 
 /* ---- Rows ------------------------------------------------------------------------------------------------ */
 
@@ -342,16 +350,17 @@ DEVICE void add_values(const float (&z)[2][4], const pieces &x, float (&out)[WID
     }
 }
 
-/* One block: scores, weights, and their sums of values. */
-template <bool careful>
+/* One block: scores, weights, and their sums of values, which `get_values` has there. */
+template <bool careful, class getter>
 DEVICE void visit(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pieces &x, int block,
-                  int pass, float (&out)[WIDTH][4]) {
+                  int pass, float (&out)[WIDTH][4], getter get_values) {
     const int j0 = block * KEYS;
     const bool edge = j0 < w.range.all_begin || j0 + KEYS > w.range.all_end;
     float z[2][4];
     multiply(z, rows, x);
     if (edge || !FOLDED) mask_scores(p, rows, j0, edge, z);
     soften(rows, unit_of(p), z, out);
+    get_values();
     if (careful && pass > FINITE) replace_weights(z);
     if (careful && pass != PLAIN) replace_values(x, pass);
     add_values(z, x, out);
@@ -368,8 +377,11 @@ DEVICE void through_ring(const ejki_cuda_problem &p, const walk &w, lane_rows &r
             pieces x;
             copies_wait<STAGES - 1>();
             __syncwarp();
-            take(x, stage);
-            visit<careful>(p, w, rows, x, block, pass, out);
+            take_keys(x, stage);
+            if (!LATE) take_values(x, stage);
+            visit<careful>(p, w, rows, x, block, pass, out, [&] {
+                if (LATE) take_values(x, stage);
+            });
             __syncwarp();
         }
         if (block + STAGES * WARPS < w.last) copy_block(stage, block + STAGES * WARPS, w);
@@ -379,18 +391,20 @@ DEVICE void through_ring(const ejki_cuda_problem &p, const walk &w, lane_rows &r
     copies_wait<0>();
 }
 
+#if DIRECT
 /* All of a warp's blocks, of which the first two were fetched. */
 DEVICE void through_registers(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pieces &a,
                               pieces &b, float (&out)[WIDTH][4]) {
 #pragma unroll 1
     for (int block = w.start; block < w.last; block += 2 * WARPS) {
-        visit<false>(p, w, rows, a, block, PLAIN, out);
+        visit<false>(p, w, rows, a, block, PLAIN, out, [] {});
         fetch_block(a, block + 2 * WARPS, w);
         if (block + WARPS >= w.last) break;
-        visit<false>(p, w, rows, b, block + WARPS, PLAIN, out);
+        visit<false>(p, w, rows, b, block + WARPS, PLAIN, out, [] {});
         fetch_block(b, block + 3 * WARPS, w);
     }
 }
+#endif
 
 /* True if there is a NaN in the sums of the lane's rows. */
 DEVICE bool needs_care(const float (&out)[WIDTH][4]) {
