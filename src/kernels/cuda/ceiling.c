@@ -34,7 +34,7 @@ static ejk_status open_load(int32_t device, const char *entry, int kind, ejk_dty
 
 /* So much of a step a block has to do, and so many of blocks and steps last about a millisecond on an H100. */
 typedef struct work {
-    double flop;
+    int64_t flop;
     uint32_t blocks; /* of a multiprocessor */
     int steps;
 } work;
@@ -73,7 +73,7 @@ ejk_status ejk_gpu_measure_peak(int32_t device, ejk_dtype dtype, ejk_gpu_ceiling
     const uint32_t blocks = each.blocks * (uint32_t)gpu->multiprocessors;
     EJKI_TRY(open_load(device, "multiply", kind, dtype, blocks, &l));
     l.arguments.steps = each.steps;
-    return measure_load(device, &l, each.flop * blocks * each.steps, out);
+    return measure_load(device, &l, (double)each.flop * blocks * each.steps, out);
 }
 
 ejk_status ejk_gpu_measure_bandwidth(int32_t device, ejk_gpu_ceiling *out) {

@@ -16,7 +16,7 @@ typedef struct ceiling_arguments {
 #define CEILING_WGMMA         2
 #define CEILING_THREADS       256
 #define CEILING_FLOP_OF_FMA   (2 * 64 * CEILING_THREADS)
-#define CEILING_FLOP_OF_MMA   (2 * 16 * 8 * 16 * 16 * (CEILING_THREADS / 32))
-#define CEILING_FLOP_OF_WGMMA (2 * 64 * 256 * 16 * 8 * (CEILING_THREADS / 128))
+#define CEILING_FLOP_OF_MMA   (2 * 16 * 8 * 16 * 16 * CEILING_THREADS / 32)
+#define CEILING_FLOP_OF_WGMMA (2 * 64 * 256 * 16 * 8 * CEILING_THREADS / 128)
 
 #endif
