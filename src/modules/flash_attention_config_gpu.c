@@ -73,8 +73,8 @@ static bool has_copier(const ejk_implementation *chosen) {
 }
 
 /* Queries, keys, warps, stages. */
-static void set_copied(ejk_fwd_params *params, int64_t queries, int64_t keys, int64_t warps,
-                       int64_t stages) {
+static void set_tiles(ejk_fwd_params *params, int64_t queries, int64_t keys, int64_t warps,
+                      int64_t stages) {
     params->q_blocksize = ejk_int(queries);
     params->kv_blocksize = ejk_int(keys);
     params->num_warps = ejk_int(warps);
@@ -89,13 +89,13 @@ static void set_copied_for(const ejki_flash_problem *p, ejk_fwd_params *params) 
     const bool triangle = p->last_offset < p->keys && p->layout == EJKI_FLASH_DENSE;
     const bool narrow = p->value_dim <= 64 && p->head_dim <= 64;
     if (narrow && triangle && p->keys > 512 && p->keys <= 1024)
-        set_copied(params, 64, 64, 12, 3);
+        set_tiles(params, 64, 64, 12, 3);
     else if (narrow)
-        set_copied(params, 192, 128, 12, 2);
+        set_tiles(params, 192, 128, 12, 2);
     else if (triangle && p->keys <= 512)
-        set_copied(params, 128, 64, 8, 3);
+        set_tiles(params, 128, 64, 8, 3);
     else
-        set_copied(params, 128, 128, 8, 2);
+        set_tiles(params, 128, 128, 8, 2);
 }
 
 void ejki_flash_gpu_heuristic_cfg(const ejk_invocation *invocation, ejk_fwd_params *params) {
@@ -113,10 +113,7 @@ void ejki_flash_gpu_heuristic_cfg(const ejk_invocation *invocation, ejk_fwd_para
     int64_t tile = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
     if (rows > 64 && p->value_dim <= 128 && blocks_of(p, 128) >= BUSY) tile = 128;
     const int64_t enough = tile == 16 ? BUSY_SMALL : BUSY;
-    params->q_blocksize = ejk_int(tile);
-    params->kv_blocksize = ejk_int(64);
-    params->num_warps = ejk_int(ejki_min(4, tile / 16));
-    params->num_stages = ejk_int(2);
+    set_tiles(params, tile, 64, ejki_min(4, tile / 16), 2);
     params->num_key_splits = ejk_int(parts_of(p, blocks_of(p, tile), enough));
 }
 
@@ -158,21 +155,12 @@ ejk_status ejki_flash_gpu_candidate_cfgs(const ejk_invocation *invocation,
     *count = 0;
     if (!has_parameters(invocation)) return EJK_OK;
     EJKI_TRY(ejk_invocation_heuristics(invocation, &base));
-    for (size_t i = 0;
-         has_copier(invocation) && i < sizeof copied / sizeof *copied && *count < capacity; i++) {
+    const bool copier = has_copier(invocation->implementation);
+    const int64_t(*tiles)[4] = copier ? copied : forward;
+    const size_t known = copier ? sizeof copied / sizeof *copied : sizeof forward / sizeof *forward;
+    for (size_t i = 0; i < known && *count < capacity; i++) {
         list[*count] = base;
-        set_copied(&list[(*count)++].fwd_params, copied[i][0], copied[i][1], copied[i][2],
-                   copied[i][3]);
-    }
-    if (has_copier(invocation)) return EJK_OK;
-    for (size_t i = 0; i < sizeof forward / sizeof *forward && *count < capacity; i++) {
-        ejk_fwd_params *params = &list[*count].fwd_params;
-        list[*count] = base;
-        params->q_blocksize = ejk_int(forward[i][0]);
-        params->kv_blocksize = ejk_int(forward[i][1]);
-        params->num_warps = ejk_int(forward[i][2]);
-        params->num_stages = ejk_int(forward[i][3]);
-        (*count)++;
+        set_tiles(&list[(*count)++].fwd_params, tiles[i][0], tiles[i][1], tiles[i][2], tiles[i][3]);
     }
     return EJK_OK;
 }
