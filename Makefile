@@ -74,7 +74,7 @@ install: all
 portable:
 	@tools/setup.sh check
 	@cmake --preset portable >/dev/null
-	@cmake --build build/portable --target ejk tests_gpu
+	@cmake --build build/portable --target ejk bytelm tests_gpu
 	@tools/portable.sh build/portable build/portable/ejkernel
 
 clean:

@@ -16,6 +16,7 @@ typedef struct bench_state {
     int32_t *threads;
     int thread_counts;
     bench_host host;
+    bench_gpu gpu; /* what is measured once */
     bench_result *results;
     int count;
 } bench_state;
@@ -54,6 +55,7 @@ static bool prepare(bench_state *state) {
     if (wish->repeat > BENCH_MOST_REPETITIONS)
         return complain("--repeat is %d, expected at most %d", (int)wish->repeat,
                         (int)BENCH_MOST_REPETITIONS);
+    if (!gpu_device(wish->device, &state->request.device)) return false;
     state->request.cold = wish->cold;
     state->request.arguments = &state->call;
     if (!set_options(wish, &state->call) || !set_options(wish, &state->plain) ||
@@ -88,6 +90,15 @@ static json_t *arguments_json(const op_call *call) {
     return arguments;
 }
 
+static bool measure_case(const bench_state *state, ejk_context *context, bench_case *bench,
+                         bench_case *plain, bench_result *out) {
+    if (bench->device < 0) return bench_measure(bench, plain, context, state->wish, out);
+    out->on_gpu = true;
+    out->gpu = state->gpu;
+    return bench_gpu_measure(bench, plain, state->wish, out) &&
+           bench_gpu_measure_first(bench, context, &out->gpu);
+}
+
 /* In turn with the plain call. */
 static bool measure_beside(const bench_state *state, ejk_context *context, bench_case *bench,
                            bench_result *out) {
@@ -98,7 +109,7 @@ static bool measure_beside(const bench_state *state, ejk_context *context, bench
                         state->call.kernel->op_id);
     if (!bench_case_open(&request, context, &plain)) return false;
     out->plain = shape_text(&request.shape.axes);
-    const bool measured = out->plain && bench_measure(bench, &plain, context, state->wish, out);
+    const bool measured = out->plain && measure_case(state, context, bench, &plain, out);
     bench_case_close(&plain);
     return measured;
 }
@@ -115,7 +126,7 @@ static bool measure_shape(const bench_state *state, ejk_context *context, bench_
     return out->shape && out->arguments && bench_verify(bench) &&
            (!against || bench_compare(bench, context, against, out)) &&
            (state->wish->plain ? measure_beside(state, context, bench, out)
-                               : bench_measure(bench, NULL, context, state->wish, out));
+                               : measure_case(state, context, bench, NULL, out));
 }
 
 static bool with_context(const bench_state *state, int32_t threads, ejk_context **out) {
@@ -151,7 +162,9 @@ static bool measure_host(bench_state *state) {
     if (!with_context(state, 1, &context)) return false;
     bool measured = bench_case_open(&tiny, context, &bench);
     if (measured) {
-        measured = bench_measure_host(&bench, context, &state->host);
+        measured = bench.device < 0
+                       ? bench_measure_host(&bench, context, &state->host)
+                       : bench_gpu_measure_host(&bench, context, &state->host, &state->gpu);
         bench_case_close(&bench);
     }
     ejk_context_destroy(context);
@@ -167,7 +180,8 @@ static bool measure_all(bench_state *state) {
         if (!shape_sizes(shapes->items[i], &state->layout, &state->request.shape.axes))
             return false;
         if (i == 0 && !measure_host(state)) return false;
-        for (int k = 0; k < state->thread_counts; k++)
+        const int rows = state->request.device < 0 ? state->thread_counts : 1;
+        for (int k = 0; k < rows; k++)
             if (!add_result(state, state->threads[k])) return false;
     }
     return true;
@@ -200,7 +214,15 @@ static const char method[] =
     "memory as twice the last cache, and the read ceiling of a buffer of that size is measured\n"
     "around each batch as well. Elsewhere inputs may lie in a cache, and a share of bandwidth\n"
     "above 1 says that they do. Host cost is the time of a call, and of a plan's execution, with\n"
-    "all sizes 8 and one head, on one thread: the median of batches.\n";
+    "all sizes 8 and one head, on one thread: the median of batches.\n\n"
+    "On a GPU times are taken by events: alone, behind 256 MiB that are set, half a second after\n"
+    "what came before (10 times, or --repeat), and in a row of 10 launches (5 times, or "
+    "--repeat).\n"
+    "The ceilings, tensor cores and reading, are measured in both ways before and after; a share "
+    "is\n"
+    "over the mean of the two. Host cost of a plan is told with what of it is the driver's "
+    "launch;\n"
+    "first use is what making the plan takes with the compiler, and from the disk.\n";
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
     puts(
@@ -247,9 +269,11 @@ int bench_command(int count, char **words) {
          "tell the time per visible score over that of the plain call, measured in turn"},
         {"threads", OPTION_TEXT, &wish.threads, "N,...", "numbers of threads, each one a row"},
         {"isa", OPTION_TEXT, &wish.isa, "TIER", "highest instruction-set tier, as avx2"},
-        {"platform", OPTION_TEXT, &wish.platform, "NAME", "auto, simd or reference"},
+        {"platform", OPTION_TEXT, &wish.platform, "NAME", "auto, simd, reference or cuda"},
+        {"device", OPTION_TEXT, &wish.device, "NAME", "cpu (default), cuda or cuda:N"},
         {"config", OPTION_TEXT, &wish.config, "JSON", "explicit configuration of the operation"},
-        {"seconds", OPTION_NUMBER, &wish.seconds, "X", "time of measuring a row; default 3"},
+        {"seconds", OPTION_NUMBER, &wish.seconds, "X",
+         "time of measuring a row; default 3; not on a GPU"},
         {"repeat", OPTION_COUNT, &wish.repeat, "N", "repetitions, in place of --seconds"},
         {"cold", OPTION_ALONE, &wish.cold, "", "let every run find its inputs in memory only"},
         {"against", OPTION_TEXT, &wish.against, "NAME", "a platform to compare results with"},

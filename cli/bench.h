@@ -5,6 +5,7 @@
 
 #include "call.h"
 #include "compare.h"
+#include "gpu.h"
 #include "options.h"
 #include "shape.h"
 
@@ -13,7 +14,7 @@ enum { BENCH_MOST_REPETITIONS = 1000 };
 /* What is asked for. */
 typedef struct bench_options {
     texts shapes;
-    const char *dtype, *with, *threads, *isa, *platform, *config, *against, *layout, *plot;
+    const char *dtype, *with, *threads, *isa, *platform, *config, *against, *layout, *plot, *device;
     layout_words data;
     double seconds;
     int32_t repeat; /* 0 = as `seconds` allows; at most BENCH_MOST_REPETITIONS */
@@ -36,6 +37,7 @@ typedef struct bench_case {
     int64_t copies, next;
     int64_t input_bytes; /* of all copies */
     bool cold;           /* runs find their inputs in memory, not in a cache */
+    int32_t device;      /* that the memory is of; -1 = the CPU */
     void *memory;
 } bench_case;
 
@@ -45,7 +47,8 @@ typedef struct bench_request {
     /* The same of the plain call, platform and configuration only; NULL: visible scores are not counted. */
     const op_call *plain;
     call_shape shape;
-    bool cold; /* rotate inputs, whatever the arithmetic intensity */
+    bool cold;      /* rotate inputs, whatever the arithmetic intensity */
+    int32_t device; /* on which tensors lie; -1 = the CPU */
 } bench_request;
 
 bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out);
@@ -57,8 +60,11 @@ bool bench_case_open(const bench_request *request, ejk_context *context, bench_c
 bench_request bench_plain(const bench_request *request);
 void bench_case_close(bench_case *bench);
 
-/* Runs once, on the next copy of the inputs. */
+/* Runs once, on the next copy of the inputs; on a GPU it is only enqueued. */
 bool bench_case_run(bench_case *bench);
+
+/* The arguments of the next run. */
+const void *bench_case_next(bench_case *bench);
 
 /* Memory for reading and writing, in large pages where they are granted. Freed with free(). */
 void *bench_allocate(int64_t bytes);
@@ -82,6 +88,18 @@ typedef struct bench_host {
     double seconds_undisturbed[BENCH_WAYS]; /* 0 = no batch was undisturbed */
     int32_t batches, undisturbed;           /* of each way; -1 = unknown */
 } bench_host;
+
+/* What a GPU adds to a line. */
+typedef struct bench_gpu {
+    int32_t device;
+    ejk_gpu_times times;                /* the line's time is that alone */
+    ejk_gpu_ceiling peak, read;         /* the mean of before and after */
+    double compute_share, memory_share; /* in a row */
+    double over_plain;                  /* in a row; as the line's, which is alone */
+    ejk_host_cost host;                 /* of a tiny call's plan */
+    double bare_launch;
+    ejk_first_use first;
+} bench_gpu;
 
 /* One line of the report. */
 typedef struct bench_result {
@@ -108,6 +126,8 @@ typedef struct bench_result {
     const char *against;                               /* platform compared with, or NULL */
     difference difference;
     double against_time;
+    bench_gpu gpu; /* if `on_gpu` */
+    bool on_gpu;
 } bench_result;
 
 /*
@@ -119,6 +139,25 @@ bool bench_measure(bench_case *bench, bench_case *plain, ejk_context *context,
 
 /* Measures what calling costs. */
 bool bench_measure_host(bench_case *tiny, ejk_context *context, bench_host *out);
+
+/* ---- bench_gpu.c: the same on a GPU ------------------------------------------------------------------ */
+
+bool bench_gpu_measure(bench_case *bench, bench_case *plain, const bench_options *wish,
+                       bench_result *out);
+
+/* Calls of a tiny case: what the host needs for them. */
+bool bench_gpu_measure_host(bench_case *tiny, ejk_context *context, bench_host *host,
+                            bench_gpu *out);
+
+/* What the first call of this shape takes. */
+bool bench_gpu_measure_first(const bench_case *bench, ejk_context *context, bench_gpu *out);
+
+/* Prints the table, and what stands below it. */
+bool bench_gpu_print(const ejk_kernel *kernel, const bench_result *results, int count);
+
+/* The members that a GPU adds, and the machine that it is; new references. */
+json_t *bench_gpu_json(const bench_result *result);
+json_t *bench_gpu_machine(int32_t device);
 
 /* The value below which `part` of the values lie, between neighbours; 0 of none. Sorts them. */
 double bench_quantile(double *values, int32_t count, double part);
@@ -145,6 +184,12 @@ void bench_result_close(bench_result *result);
 
 /* Draws a roofline. */
 bool bench_plot(const char *path, const ejk_kernel *kernel, const bench_result *results, int count);
+
+/* Prints the operation's name and those of its arguments that the shape does not tell. */
+void bench_print_arguments(const ejk_kernel *kernel, const json_t *arguments);
+
+/* A share in percent, or a dash. */
+void bench_add_share(text_table *table, double share);
 
 /* The text of a plan's member, as "isa". */
 const char *bench_plan_text(const bench_result *result, const char *name);

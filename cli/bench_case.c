@@ -152,33 +152,73 @@ static bool fill_forward(const ejk_kernel *kernel, ejk_context *context, const v
 
 /* ---- The case -------------------------------------------------------------------------------------- */
 
+/* Twice the last cache, where the call runs; not more than an eighth of a GPU's memory. */
+static int64_t rotation_of(const bench_case *bench) {
+    ejk_gpu_info gpu;
+    if (bench->device < 0 || ejk_device_info(bench->device, &gpu) != EJK_OK)
+        return ejk_rotation_bytes();
+    return 2 * gpu.l2_bytes < gpu.memory_bytes / 8 ? 2 * gpu.l2_bytes : gpu.memory_bytes / 8;
+}
+
 static int64_t copies_of(const bench_case *bench, int64_t bytes) {
-    int64_t most = ejk_rotation_bytes();
+    const int64_t most = rotation_of(bench);
     return bench->cold && most > bytes ? (most + bytes - 1) / bytes : 1;
+}
+
+static bool allocate_memory(bench_case *bench, int64_t bytes) {
+    if (bench->device < 0) {
+        bench->memory = bench_allocate(bytes);
+        return bench->memory != NULL;
+    }
+    return succeeded(
+        ejk_device_allocate(bench->device, (size_t)(bytes > 0 ? bytes : 1), &bench->memory));
+}
+
+/* Fills a copy of the inputs in memory of the CPU, which is then sent to where they lie. */
+static bool fill_there(const bench_case *bench, const call_layout *layout, void *args, char *there,
+                       int64_t bytes, uint64_t *state) {
+    const ejk_kernel *kernel = bench->call.kernel;
+    void *here = bench_allocate(bytes);
+    if (!here) return false;
+    place(kernel, args, false, here);
+    fill_inputs(kernel, args, state);
+    if (layout) layout_fill(layout, kernel, args);
+    const bool sent = gpu_send_bytes(bench->device, there, here, bytes);
+    free(here);
+    place(kernel, args, false, there);
+    return sent;
+}
+
+static bool fill_copy(const bench_case *bench, ejk_context *context, const call_layout *layout,
+                      void *args, char *at, int64_t bytes, uint64_t *state) {
+    const ejk_kernel *kernel = bench->call.kernel;
+    if (bench->device >= 0)
+        return fill_there(bench, layout, args, at, bytes, state) &&
+               fill_forward(kernel, context, args);
+    place(kernel, args, false, at);
+    fill_inputs(kernel, args, state);
+    if (layout) layout_fill(layout, kernel, args);
+    return fill_forward(kernel, context, args);
 }
 
 static bool allocate(bench_case *bench, ejk_context *context, const bench_request *request) {
     const ejk_kernel *kernel = bench->call.kernel;
-    const call_layout *layout = request->shape.layout;
     int64_t inputs = total(&bench->call, false), outputs = total(&bench->call, true);
     bench->cold = inputs > 0 && (request->cold || ejk_plan_is_memory_bound(bench->plan));
     int64_t copies = copies_of(bench, inputs);
-    bench->memory = bench_allocate(copies * inputs + outputs);
+    if (!allocate_memory(bench, copies * inputs + outputs)) return false;
     bench->args = calloc((size_t)copies, sizeof *bench->args);
-    if (!bench->memory) return false;
     if (!bench->args) return complain("no memory for the arguments of %s", kernel->op_id);
     bench->input_bytes = copies * inputs;
     char *at = place(kernel, bench->call.args, true, bench->memory);
     uint64_t state = 0x9e3779b97f4a7c15;
-    for (int64_t i = 0; i < copies; i++) {
+    for (int64_t i = 0; i < copies; i++, at += inputs) {
         void *args = bench->args[i] = malloc(kernel->args->size);
         if (!args) return complain("no memory for the arguments of %s", kernel->op_id);
         bench->copies = i + 1;
         memcpy(args, bench->call.args, kernel->args->size);
-        at = place(kernel, args, false, at);
-        fill_inputs(kernel, args, &state);
-        if (layout) layout_fill(layout, kernel, args);
-        if (!fill_forward(kernel, context, args)) return false;
+        if (!fill_copy(bench, context, request->shape.layout, args, at, inputs, &state))
+            return false;
     }
     return true;
 }
@@ -187,9 +227,9 @@ static bool plan(const bench_request *request, ejk_context *context, bench_case 
     const ejk_kernel *kernel = request->arguments->kernel;
     if (!call_open(kernel, &bench->call)) return false;
     memcpy(bench->call.args, request->arguments->args, kernel->args->size);
-    if (!shape_declare(&request->shape, &bench->call) ||
-        !call_plan(&bench->call, context, &bench->plan))
-        return false;
+    if (!shape_declare(&request->shape, &bench->call)) return false;
+    gpu_place_tensors(request->device, kernel, bench->call.args);
+    if (!call_plan(&bench->call, context, &bench->plan)) return false;
     bench->cost = ejk_plan_cost(bench->plan);
     return true;
 }
@@ -234,7 +274,7 @@ static bool count_scores(const bench_request *request, ejk_context *context, ben
     if (!request->plain) return true;
     const bench_request plain = bench_plain(request);
     const call_layout *layout = request->shape.layout;
-    bench_case other = {.call = {.kernel = plain.arguments->kernel}};
+    bench_case other = {.call = {.kernel = plain.arguments->kernel}, .device = -1};
     const bool planned = plan(&plain, context, &other);
     const double all = all_scores(&plain.shape.axes);
     const double flops = all > 0 ? other.cost.flops / all : 0; /* of a score, in all heads */
@@ -255,7 +295,7 @@ static bool build(const bench_request *request, ejk_context *context, bench_case
 }
 
 bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out) {
-    *out = (bench_case){.call = {.kernel = request->arguments->kernel}};
+    *out = (bench_case){.call = {.kernel = request->arguments->kernel}, .device = request->device};
     if (build(request, context, out)) return true;
     bench_case_close(out);
     return false;
@@ -265,13 +305,20 @@ void bench_case_close(bench_case *bench) {
     ejk_plan_destroy(bench->plan);
     for (int64_t i = 0; i < bench->copies; i++) free(bench->args[i]);
     free(bench->args);
-    free(bench->memory);
+    if (bench->device < 0)
+        free(bench->memory);
+    else if (bench->memory && ejk_device_free(bench->device, bench->memory) != EJK_OK)
+        complain("%s", ejk_last_error());
     call_close(&bench->call);
-    *bench = (bench_case){.call = bench->call};
+    *bench = (bench_case){.call = bench->call, .device = -1};
+}
+
+const void *bench_case_next(bench_case *bench) {
+    const void *args = bench->args[bench->next];
+    bench->next = bench->next + 1 < bench->copies ? bench->next + 1 : 0;
+    return args;
 }
 
 bool bench_case_run(bench_case *bench) {
-    const void *args = bench->args[bench->next];
-    bench->next = bench->next + 1 < bench->copies ? bench->next + 1 : 0;
-    return succeeded(ejk_plan_execute(bench->plan, args, NULL, 0));
+    return succeeded(ejk_plan_execute(bench->plan, bench_case_next(bench), NULL, 0));
 }

@@ -90,18 +90,22 @@ static json_t *result_json(const ejk_kernel *kernel, const bench_result *r) {
             row, json_pack("{s:s, s:o, s:o, s:f}", "against", r->against, "error_against",
                            measured(r->difference.relative), "maximum_error_against",
                            measured(r->difference.maximum), "against_time_s", r->against_time));
+    if (row && r->on_gpu) json_object_update_new(row, bench_gpu_json(r));
     return row;
 }
 
 static json_t *report_json(const ejk_kernel *kernel, const bench_result *results, int count) {
     json_t *rows = json_array();
     for (int i = 0; i < count; i++) json_array_append_new(rows, result_json(kernel, &results[i]));
-    return json_pack("{s:o, s:o}", "machine", machine_json(), "results", rows);
+    json_t *machine = machine_json();
+    if (results[0].on_gpu)
+        json_object_set_new(machine, "gpu", bench_gpu_machine(results[0].gpu.device));
+    return json_pack("{s:o, s:o}", "machine", machine, "results", rows);
 }
 
 /* ---- Table ----------------------------------------------------------------------------------------- */
 
-static void add_share(text_table *table, double share) {
+void bench_add_share(text_table *table, double share) {
     if (share > 0)
         table_add(table, "%.1f %%", 100 * share);
     else
@@ -111,7 +115,7 @@ static void add_share(text_table *table, double share) {
 static void add_rate(text_table *table, const bench_rate *rate) {
     table_add(table, "%.1f", rate->rate * 1e-9);
     table_add(table, "%.1f", rate->ceiling * 1e-9);
-    add_share(table, rate->share);
+    bench_add_share(table, rate->share);
 }
 
 /* A share of bandwidth means something where inputs come from memory. */
@@ -123,7 +127,7 @@ static void add_row(text_table *table, const bench_result *r) {
     table_add_time(table, r->time_p10);
     table_add_time(table, r->time_p90);
     add_rate(table, &r->compute);
-    add_share(table, r->compute.share_max);
+    bench_add_share(table, r->compute.share_max);
     add_rate(table, &r->memory);
     if (r->against)
         table_add(table, "%.2g", r->difference.relative);
@@ -174,7 +178,7 @@ static void print_notes(const bench_result *results, int count) {
 }
 
 /* Arguments but the tensors, which the shape tells already; of those, the optional ones by name. */
-static void print_arguments(const ejk_kernel *kernel, const json_t *arguments) {
+void bench_print_arguments(const ejk_kernel *kernel, const json_t *arguments) {
     printf("%s", kernel->op_id);
     for (int32_t i = 0; i < kernel->args->count; i++) {
         const ejk_field *field = &kernel->args->fields[i];
@@ -209,7 +213,7 @@ static bool print_report(const ejk_kernel *kernel, const bench_result *results, 
     char l3[32];
     printf("%s, %s, %d cores, last cache %s\n", ejk_device_fingerprint(), cpu->name,
            (int)cpu->cores, machine_bytes(cpu->l3_bytes, l3));
-    print_arguments(kernel, results[0].arguments);
+    bench_print_arguments(kernel, results[0].arguments);
     printf("%s; shares are medians over repetitions, each of the ceilings around it\n\n",
            ejk_dtype_name(results[0].dtype));
     if (!print_rows(results, count)) return false;
@@ -220,6 +224,7 @@ static bool print_report(const ejk_kernel *kernel, const bench_result *results, 
 }
 
 bool bench_report(const ejk_kernel *kernel, const bench_result *results, int count, bool json) {
-    return json ? print_json(report_json(kernel, results, count))
-                : print_report(kernel, results, count);
+    if (json) return print_json(report_json(kernel, results, count));
+    return results[0].on_gpu ? bench_gpu_print(kernel, results, count)
+                             : print_report(kernel, results, count);
 }

@@ -155,6 +155,20 @@ static bool print_plan(const json_t *plan) {
     return table_print(&table, 0);
 }
 
+/* Those that were left out, and why; not those for tensors elsewhere. */
+static bool print_others(const json_t *all) {
+    text_table table = {.align = "llll"};
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        const json_t *each = json_array_get(all, i);
+        if (strncmp(store_text(each, "reason"), "is for tensors", 14) == 0) continue;
+        table_add(&table, "%s", store_text(each, "implementation"));
+        table_add(&table, "%s", store_text(each, "platform"));
+        table_add(&table, "%s", store_text(each, "verdict"));
+        table_add(&table, "%s", store_text(each, "reason"));
+    }
+    return table_print(&table, 0);
+}
+
 static bool print_key(const ejk_config_key *key) {
     text_table table = {.align = "ll"};
     add_line(&table, "device", key->device);
@@ -166,29 +180,46 @@ static bool print_key(const ejk_config_key *key) {
     return table_print(&table, 0);
 }
 
-static bool print_all(const explanation *e, const char *problem, json_t *plan, json_t *steps) {
+/* What is printed, in JSON. */
+typedef struct answers {
+    json_t *plan, *steps, *implementations;
+} answers;
+
+static bool print_all(const explanation *e, const char *problem, const answers *a) {
     if (e->wish->json)
-        return print_json(json_pack("{s:s?, s:s, s:O, s:O, s:o, s:{s:s, s:b}}", "problem", problem,
-                                    "step", ejk_choice_step_name(ejk_plan_step(e->plan)), "steps",
-                                    steps, "plan", plan, "key", store_key_json(&e->key), "cache",
+        return print_json(json_pack("{s:s?, s:s, s:O, s:O, s:O, s:o, s:{s:s, s:b}}", "problem",
+                                    problem, "step", ejk_choice_step_name(ejk_plan_step(e->plan)),
+                                    "steps", a->steps, "plan", a->plan, "implementations",
+                                    a->implementations, "key", store_key_json(&e->key), "cache",
                                     "path", e->store.path, "exists", e->store.cache != NULL));
     printf("%s\n\n", problem ? problem : e->call.kernel->op_id);
-    return print_steps(steps) && putchar('\n') != EOF && print_plan(plan) && putchar('\n') != EOF &&
+    return print_steps(a->steps) && putchar('\n') != EOF && print_plan(a->plan) &&
+           putchar('\n') != EOF && print_others(a->implementations) && putchar('\n') != EOF &&
            print_key(&e->key);
 }
 
+static json_t *read_json(ejk_status (*write)(const ejk_plan *plan, char **out),
+                         const ejk_plan *plan) {
+    char *text;
+    if (!succeeded(write(plan, &text))) return NULL;
+    json_t *read = json_loads(text, 0, NULL);
+    ejk_free(text);
+    return read;
+}
+
 static bool print(const explanation *e) {
-    char *description, *problem = NULL;
-    if (!succeeded(ejk_plan_describe(e->plan, &description))) return false;
+    char *problem = NULL;
     /* A call that has no text is explained all the same. */
     if (ejk_problem_to_text(e->call.kernel, e->call.args, &problem) != EJK_OK) problem = NULL;
-    json_t *plan = json_loads(description, 0, NULL), *steps = steps_json(e);
-    bool done = plan && steps ? print_all(e, problem, plan, steps)
-                              : complain("no memory for an explanation");
-    json_decref(plan);
-    json_decref(steps);
+    const answers a = {read_json(ejk_plan_describe, e->plan), steps_json(e),
+                       read_json(ejk_plan_explain, e->plan)};
+    const bool done = a.plan && a.steps && a.implementations
+                          ? print_all(e, problem, &a)
+                          : complain("no memory for an explanation");
+    json_decref(a.plan);
+    json_decref(a.steps);
+    json_decref(a.implementations);
     ejk_free(problem);
-    ejk_free(description);
     return done;
 }
 
@@ -222,9 +253,9 @@ static int explain(const ejk_kernel *kernel, int count, char **words, const opti
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
     puts("usage: ejk explain OPERATION --shape B=1,Hq=8,T=1024,D=64 [--flag value]...\n\n"
-         "Says which step chooses the configuration of a call, what was chosen, and by which key "
-         "it\n"
-         "is kept. Nothing is measured. Symbols of a shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
+         "Says which step chooses the configuration of a call, what was chosen, why other\n"
+         "implementations were not, and by which key it is kept. Nothing is measured. Symbols of a "
+         "shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
     if (!options_help(own)) return FAILED;
     call_help_flags(kernel);
     return DONE;

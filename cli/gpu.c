@@ -72,7 +72,8 @@ json_t *gpu_json(void) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------ */
 
-static bool read_device(const char *text, int32_t *out) {
+bool gpu_device(const char *text, int32_t *out) {
+    ejk_gpu_info gpu;
     *out = -1;
     if (!text || strcmp(text, "cpu") == 0) return true;
     char *end = NULL;
@@ -81,15 +82,66 @@ static bool read_device(const char *text, int32_t *out) {
     if (!numbered && strcmp(text, "cuda") != 0)
         return complain("--device is '%s', expected cpu, cuda or cuda:N", text);
     *out = (int32_t)number;
+    return succeeded(ejk_device_info(*out, &gpu));
+}
+
+void gpu_place_tensors(int32_t device, const ejk_kernel *kernel, void *args) {
+    for (int32_t i = 0; device >= 0 && i < kernel->args->count; i++) {
+        ejk_tensor *tensor = call_tensor(kernel, args, i);
+        if (!tensor || !ejk_tensor_present(tensor)) continue;
+        tensor->device_type = EJK_DEVICE_CUDA;
+        tensor->device_index = device;
+    }
+}
+
+bool gpu_move_owned(int32_t device, op_call *call) {
+    for (int32_t i = 0; device >= 0 && i < call->kernel->args->count; i++) {
+        ejk_owned_tensor *own = &call->owned[i], there;
+        const ejk_tensor *here = &own->tensor;
+        if (!own->owner) continue;
+        if (!succeeded(
+                ejk_device_tensor_create(device, here->dtype, here->rank, here->shape, &there)))
+            return false;
+        const bool copied = succeeded(ejk_device_copy(here, &there.tensor, NULL));
+        ejk_owned_tensor_close(own);
+        *own = there;
+        *call_tensor(call->kernel, call->args, i) = there.tensor;
+        if (!copied) return false;
+    }
     return true;
 }
 
+bool gpu_copy_tensors(int32_t device, op_call *call) {
+    for (int32_t i = 0; i < call->kernel->args->count; i++) {
+        ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
+        if (!tensor || !ejk_tensor_present(tensor) || !tensor->data) continue;
+        if (!succeeded(ejk_device_tensor_create(device, tensor->dtype, tensor->rank, tensor->shape,
+                                                &call->owned[i])) ||
+            !succeeded(ejk_device_copy(tensor, &call->owned[i].tensor, NULL)))
+            return false;
+        *tensor = call->owned[i].tensor;
+    }
+    gpu_place_tensors(device, call->kernel, call->args);
+    return true;
+}
+
+bool gpu_send_bytes(int32_t device, void *there, const void *here, int64_t bytes) {
+    const ejk_tensor from = ejk_tensor_1d((void *)(uintptr_t)here, EJK_DTYPE_U8, bytes);
+    const ejk_tensor to = ejk_device_tensor(there, device, EJK_DTYPE_U8, 1, &bytes);
+    return bytes == 0 || succeeded(ejk_device_copy(&from, &to, NULL));
+}
+
+bool gpu_fetch_bytes(int32_t device, const void *there, void *here, int64_t bytes) {
+    const ejk_tensor to = ejk_tensor_1d(here, EJK_DTYPE_U8, bytes);
+    const ejk_tensor from =
+        ejk_device_tensor((void *)(uintptr_t)there, device, EJK_DTYPE_U8, 1, &bytes);
+    return bytes == 0 || succeeded(ejk_device_copy(&from, &to, NULL));
+}
+
 bool gpu_open(const char *text, const op_call *call, gpu_call *out) {
-    ejk_gpu_info gpu;
     *out = (gpu_call){.device = -1};
-    if (!read_device(text, &out->device)) return false;
+    if (!gpu_device(text, &out->device)) return false;
     if (out->device < 0) return true;
-    if (!succeeded(ejk_device_info(out->device, &gpu))) return false;
     out->memory = calloc((size_t)call->kernel->args->count + 1, sizeof *out->memory);
     return out->memory || complain("no memory for the tensors of %s", call->kernel->op_id);
 }
@@ -115,12 +167,7 @@ bool gpu_send(gpu_call *gpu, op_call *call) {
 }
 
 void gpu_place(const gpu_call *gpu, op_call *call) {
-    for (int32_t i = 0; gpu->device >= 0 && i < call->kernel->args->count; i++) {
-        ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
-        if (!tensor || !ejk_tensor_present(tensor)) continue;
-        tensor->device_type = EJK_DEVICE_CUDA;
-        tensor->device_index = gpu->device;
-    }
+    gpu_place_tensors(gpu->device, call->kernel, call->args);
 }
 
 bool gpu_allocate(gpu_call *gpu, op_call *call) {

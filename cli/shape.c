@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shape.h"
 
+#include "gpu.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -144,13 +146,17 @@ static bool declare_call(const call_words *words, const call_layout *layout, ejk
                          op_call *call) {
     call_shape shape;
     ejk_plan *plan;
-    if (!shape_options(words->dtype, words->with, words->layout, &shape) ||
+    int32_t device;
+    if (!gpu_device(words->device, &device) ||
+        !shape_options(words->dtype, words->with, words->layout, &shape) ||
         !shape_sizes(words->shape, layout, &shape.axes))
         return false;
     shape.layout = layout;
-    if (!shape_declare(&shape, call) || !call_plan(call, context, &plan)) return false;
+    if (!shape_declare(&shape, call)) return false;
+    gpu_place_tensors(device, call->kernel, call->args);
+    if (!call_plan(call, context, &plan)) return false;
     ejk_plan_destroy(plan);
-    return layout_own(layout, call);
+    return layout_own(layout, call) && gpu_move_owned(device, call);
 }
 
 bool shape_call(const char *command, const call_words *words, ejk_context *context, op_call *call) {

@@ -28,7 +28,7 @@ bool shape_declare(const call_shape *shape, op_call *call);
 
 /* The flags by which a call without data is described; NULL and 0 = not given. */
 typedef struct call_words {
-    const char *shape, *dtype, *with, *layout, *platform, *config, *isa;
+    const char *shape, *dtype, *with, *layout, *platform, *config, *isa, *device;
     layout_words data;
     int32_t threads;
 } call_words;
@@ -40,7 +40,8 @@ typedef struct call_words {
         {"with", OPTION_TEXT, &(call)->with, "NAMES", "optional tensors, as bias,softmax_aux"},    \
         {"layout", OPTION_TEXT, &(call)->layout, "ORDER", "bthd (default), or bhtd: heads first"}, \
         LAYOUT_OPTIONS(&(call)->data),                                                             \
-        {"platform", OPTION_TEXT, &(call)->platform, "NAME", "auto, simd or reference"},           \
+        {"platform", OPTION_TEXT, &(call)->platform, "NAME", "auto, simd, reference or cuda"},     \
+        {"device", OPTION_TEXT, &(call)->device, "NAME", "cpu (default), cuda or cuda:N"},         \
         {"threads", OPTION_COUNT, &(call)->threads, "N",                                           \
          "threads; default EJKERNEL_NUM_THREADS or all"},                                          \
     {                                                                                              \
@@ -51,8 +52,8 @@ typedef struct call_words {
 bool shape_context(const call_words *words, ejk_context **out);
 
 /*
- * Declares the tensors of a call whose other arguments are set, and makes sure that it can be planned. Those
- * that a layout is about have memory.
+ * Declares the tensors of a call whose other arguments are set, on the device that is asked for, and makes sure that
+ * it can be planned. Those that a layout is about have memory.
  * `command` is named in the sentence if there is no shape.
  */
 bool shape_call(const char *command, const call_words *words, ejk_context *context, op_call *call);

@@ -6,6 +6,7 @@
  */
 #include "tune.h"
 
+#include "gpu.h"
 #include "interrupt.h"
 
 #include <math.h>
@@ -22,6 +23,7 @@ typedef struct tune_state {
     config_store store;
     progress_bar bar;
     const volatile int *cancel;
+    int32_t device;          /* of recorded calls; -1 = the CPU */
     json_t *tuned, *skipped; /* lists, with --json and of a recording */
     bool failed;             /* something that was told could not be printed or stored */
 } tune_state;
@@ -109,6 +111,21 @@ static void skip(tune_state *state, const char *problem) {
         complain("%s is passed over: %s", problem, ejk_last_error());
 }
 
+/* The call of a problem on the device that is asked for; tensors that have data bring it along. */
+static ejk_status tune_problem(tune_state *state, const ejk_problem *problem) {
+    const ejk_kernel *kernel = ejk_problem_kernel(problem);
+    const void *args = ejk_problem_args(problem);
+    op_call call;
+    if (state->device < 0) return tune_call(state, kernel, args);
+    if (!call_open(kernel, &call)) return EJK_STATUS_OUT_OF_MEMORY;
+    memcpy(call.args, args, kernel->args->size);
+    const bool moved = gpu_copy_tensors(state->device, &call);
+    const ejk_status status =
+        moved ? tune_call(state, kernel, call.args) : EJK_STATUS_OUT_OF_MEMORY;
+    call_close(&call);
+    return status;
+}
+
 static ejk_status tune_recorded(void *user, const ejk_recorded_invocation *invocation) {
     tune_state *state = user;
     ejk_problem *problem;
@@ -116,7 +133,7 @@ static ejk_status tune_recorded(void *user, const ejk_recorded_invocation *invoc
     state->bar.number++;
     ejk_status status = ejk_problem_parse(state->context, invocation->problem, &problem);
     if (status == EJK_OK) {
-        status = tune_call(state, ejk_problem_kernel(problem), ejk_problem_args(problem));
+        status = tune_problem(state, problem);
         ejk_problem_destroy(problem);
     }
     if (status != EJK_OK && !state->failed) skip(state, invocation->problem);
@@ -151,7 +168,8 @@ static bool open_state(tune_state *state) {
     state->skipped = json_array();
     state->bar = bar_open();
     if (!state->tuned || !state->skipped) return complain("no memory for the report");
-    return shape_context(&wish->call, &state->context) &&
+    return gpu_device(wish->call.device, &state->device) &&
+           shape_context(&wish->call, &state->context) &&
            succeeded(ejk_config_selector_chain_create(NULL, &state->chain)) &&
            succeeded(ejk_executor_create(state->context,
                                          &(ejk_executor_options){.selector = state->chain},
@@ -193,7 +211,9 @@ static int print_help(const ejk_kernel *kernel, const option *own) {
          "programs that use it find it. The default stays unless another one's result agrees with "
          "its\n"
          "own and is faster by more than the noise. Ctrl-C ends the search with what was found, a\n"
-         "second one at once. Symbols of a shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
+         "second one at once. On a GPU candidates are compiled before the time for measuring "
+         "begins.\n"
+         "Symbols of a shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
     if (!options_help(own)) return FAILED;
     call_help_flags(kernel);
     return DONE;

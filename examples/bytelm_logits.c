@@ -45,7 +45,7 @@ static ejk_status run(ejk_context *context, const char *folder, const char *name
     bytelm *model = NULL;
     ejk_dtype dtype;
     ejk_status status = ejk_dtype_from_name(name, &dtype);
-    if (status == EJK_OK) status = bytelm_open(context, folder, dtype, &model);
+    if (status == EJK_OK) status = bytelm_open(context, folder, dtype, -1, &model);
     if (status == EJK_OK) status = bytelm_read(model, prompt, count, logits);
     if (status == EJK_OK) report(name, exact, count);
     bytelm_close(model);

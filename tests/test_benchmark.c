@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Timing of functions and of candidates one after the other, on a clock by script; comparing tensors. */
+#include "ops/execution/measure.h"
 #include "support/expect.h"
 #include "support/tune_world.h"
 
@@ -314,6 +315,41 @@ static void what_is_not_finite_must_stand_in_place(void **state) {
     }
 }
 
+/* Whatever the number of threads: the same norms but for the order of sums, and nothing is passed over. */
+static void threads_find_the_same(void **state) {
+    (void)state;
+    const int64_t count = 100003;
+    ejk_threads *threads;
+    ejk_owned_tensor e, a;
+    EXPECT_OK(ejk_threads_create(3, &threads));
+    EXPECT_OK(ejk_owned_tensor_create(EJK_DTYPE_F32, 1, &count, &e));
+    EXPECT_OK(ejk_owned_tensor_create(EJK_DTYPE_F32, 1, &count, &a));
+    float *expected = e.tensor.data, *actual = a.tensor.data;
+    for (int64_t i = 0; i < count; i++) {
+        expected[i] = (float)(i % 1009 - 500);
+        actual[i] = expected[i] * (1 + 1e-3F * (float)(i % 7));
+    }
+    bool agrees = false;
+    double difference = -1;
+    const double alone = difference_of(&e.tensor, &a.tensor, 0.01, true);
+    EXPECT_OK(ejki_tensors_agree(threads, &e.tensor, &a.tensor, 0.01, &agrees, &difference));
+    assert_true(agrees);
+    EXPECT_NEAR(difference, alone, 1e-12);
+    EXPECT_OK(ejki_tensors_agree(threads, &e.tensor, &a.tensor, alone / 2, &agrees, &difference));
+    assert_false(agrees);
+    const int64_t places[] = {0, 1562, 1563, count / 2, count - 1};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const float kept = actual[places[i]];
+        actual[places[i]] = NAN;
+        EXPECT_OK(ejki_tensors_agree(threads, &e.tensor, &a.tensor, 1, &agrees, &difference));
+        assert_true(!agrees && isinf(difference));
+        actual[places[i]] = kept;
+    }
+    ejk_owned_tensor_close(&e);
+    ejk_owned_tensor_close(&a);
+    ejk_threads_destroy(threads);
+}
+
 /* Every type against f64, rows longer than a stretch, and views with strides of all signs. */
 static void all_types_and_strides_are_read(void **state) {
     (void)state;
@@ -390,6 +426,7 @@ int main(void) {
         cmocka_unit_test(results_travel_as_json),
         cmocka_unit_test(wrong_results_are_refused),
         cmocka_unit_test(tensors_are_compared_by_norm),
+        cmocka_unit_test(threads_find_the_same),
         cmocka_unit_test(what_is_not_finite_must_stand_in_place),
         cmocka_unit_test(all_types_and_strides_are_read),
         cmocka_unit_test(tensors_that_do_not_compare_are_refused),

@@ -142,7 +142,7 @@ static void test_narrow_types(void **state) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         for (int alone = 0; alone <= PROMPT / 2; alone += PROMPT / 2) {
             bytelm *narrow;
-            EXPECT_OK(bytelm_open(context, FOLDER, types[i].dtype, &narrow));
+            EXPECT_OK(bytelm_open(context, FOLDER, types[i].dtype, -1, &narrow));
             EXPECT_OK(bytelm_read(narrow, prompt, PROMPT - alone, logits));
             for (int at = PROMPT - alone; at < PROMPT; at++)
                 EXPECT_OK(bytelm_read(narrow, &prompt[at], 1, &logits[at * VOCABULARY]));
@@ -158,9 +158,9 @@ static void test_no_model(void **state) {
     (void)state;
     bytelm *none = NULL;
     EXPECT_FAIL(IO, "model.safetensors",
-                bytelm_open(context, FOLDER "/nowhere", EJK_DTYPE_F32, &none));
+                bytelm_open(context, FOLDER "/nowhere", EJK_DTYPE_F32, -1, &none));
     assert_null(none);
-    EXPECT_FAIL(INVALID_DTYPE, "", bytelm_open(context, FOLDER, EJK_DTYPE_UNSET, &none));
+    EXPECT_FAIL(INVALID_DTYPE, "", bytelm_open(context, FOLDER, EJK_DTYPE_UNSET, -1, &none));
     assert_null(none);
     bytelm_close(NULL);
 }
@@ -169,7 +169,7 @@ static int set_up(void **state) {
     (void)state;
     read_bytes(FOLDER "/prompt.txt", prompt, PROMPT);
     EXPECT_OK(ejk_context_create(NULL, &context));
-    EXPECT_OK(bytelm_open(context, FOLDER, EJK_DTYPE_F32, &model));
+    EXPECT_OK(bytelm_open(context, FOLDER, EJK_DTYPE_F32, -1, &model));
     return 0;
 }
 

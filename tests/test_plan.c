@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: made once, executed often, refused when a call is another one. */
+#include "ops/core/core.h"
 #include "support/expect.h"
 #include "support/toy.h"
 
@@ -140,6 +141,34 @@ static void test_signature(void **state) {
     EXPECT_FAIL(INVALID_ARGUMENT, "columns", ejk_plan_execute(plan, &other, NULL, 0));
     expect_untouched();
     ejk_plan_destroy(plan);
+}
+
+/* On every tier: a call fits its plan's blocks of bytes if and only if their records agree. */
+static void test_every_byte_of_a_signature(void **state) {
+    (void)state;
+    static const ejk_isa tiers[] = {EJK_ISA_SCALAR, EJK_ISA_AVX2, EJK_ISA_AVX512};
+    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++) {
+        if (tiers[i] != EJK_ISA_SCALAR && !ejk_cpu()->tiers[tiers[i]]) continue;
+        ejk_context *capped = toy_context(&(ejk_context_options){.isa = ejk_isa_name(tiers[i])});
+        toy_args args = toy_call(x, y, N, M), other;
+        args.shift = ejk_int(3);
+        strcpy(args.cfg.platform, "reference");
+        ejk_plan *plan = NULL;
+        EXPECT_OK(ejk_plan_create(capped, &toy_kernel, &args, &plan));
+        assert_true(ejki_plan_fits_exactly(plan, &args));
+        int differences = 0;
+        for (size_t byte = 0; byte < sizeof args; byte++) {
+            other = args;
+            ((unsigned char *)&other)[byte] ^= 1;
+            const bool same = ejk_record_same_signature(&toy_args_record, &args, &other);
+            if (ejki_plan_fits_exactly(plan, &other) != same)
+                fail_msg("%s: byte %zu", ejk_isa_name(tiers[i]), byte);
+            differences += !same;
+        }
+        assert_true(differences > 100);
+        ejk_plan_destroy(plan);
+        ejk_context_destroy(capped);
+    }
 }
 
 /* What does not count must not keep a call from its plan. */
@@ -411,6 +440,7 @@ int main(void) {
         TEST(test_null_arguments),
         TEST(test_workspace),
         TEST(test_signature),
+        TEST(test_every_byte_of_a_signature),
         TEST(test_same_signature),
         TEST(test_values_no_field_can_have),
         TEST(test_parameters),

@@ -23,6 +23,7 @@ PUBLIC = {
     "record.h": "record",
     "device.h": "device",
     "cuda.h": "device",
+    "gpu_measure.h": "device",
     "sequence.h": "sequence",
     "numeric.h": "numeric",
     "splash_mask.h": "mask",
@@ -70,7 +71,7 @@ PRIVATE = {
     "ops/core": ["base", "device"],
     "ops/identity": ["base"],
     "ops/config": ["base"],
-    "ops/execution": ["base", "ops/core"],
+    "ops/execution": ["base", "device", "ops/core"],
     "modules": ["base", "kernels", "ops/core"],
 }
 

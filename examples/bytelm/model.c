@@ -27,8 +27,6 @@ typedef struct layer {
     float attn_norm[WIDTH], wq[Q_WIDTH * WIDTH], wk[KV_WIDTH * WIDTH], wv[KV_WIDTH * WIDTH];
     float wo[WIDTH * Q_WIDTH];
     float mlp_norm[WIDTH], gate[HIDDEN * WIDTH], up[HIDDEN * WIDTH], down[WIDTH * HIDDEN];
-    ejk_owned_tensor sinks;        /* [HEADS, 1] */
-    ejk_owned_tensor keys, values; /* the cache, [1, KV_HEADS, CONTEXT, HEAD_DIM] */
     ejk_window window;
 } layer;
 
@@ -42,7 +40,10 @@ struct bytelm {
     float x[CONTEXT * WIDTH], h[CONTEXT * WIDTH];
     float q[CONTEXT * Q_WIDTH], k[CONTEXT * KV_WIDTH], v[CONTEXT * KV_WIDTH];
     float gate[CONTEXT * HIDDEN], up[CONTEXT * HIDDEN];
-    ejk_owned_tensor query, out; /* [1, CONTEXT, HEADS, HEAD_DIM] */
+    /* Where attention runs. */
+    ejk_owned_tensor query, out, sinks; /* [1, CONTEXT, HEADS, HEAD_DIM]; [LAYERS * HEADS, 1] */
+    ejk_owned_tensor memory;            /* of the cache: keys of a layer, its values, … */
+    ejk_tensor cache;                   /* [2 * LAYERS, CONTEXT, KV_HEADS, HEAD_DIM] */
 };
 
 /* ---- Loading ---------------------------------------------------------------------------------------- */
@@ -51,31 +52,28 @@ struct bytelm {
 static ejk_status load(const ejk_safetensors *file, const char *name, ejk_tensor target) {
     ejk_tensor source;
     ejk_status status = ejk_safetensors_tensor(file, name, &source);
-    return status == EJK_OK ? ejk_tensor_copy(&source, &target) : status;
+    return status == EJK_OK ? ejk_device_copy(&source, &target, NULL) : status;
 }
 
-static ejk_tensor vector(float *data, int length) {
-    return ejk_tensor_1d(data, EJK_DTYPE_F32, length);
-}
-
+/* A vector where there are no columns. */
 static ejk_tensor matrix(float *data, int rows, int columns) {
-    return ejk_tensor_2d(data, EJK_DTYPE_F32, rows, columns);
+    return columns ? ejk_tensor_2d(data, EJK_DTYPE_F32, rows, columns)
+                   : ejk_tensor_1d(data, EJK_DTYPE_F32, rows);
 }
 
-static ejk_status load_layer(const ejk_safetensors *file, int index, layer *l) {
+static ejk_status load_layer(const ejk_safetensors *file, int index, bytelm *model) {
+    layer *l = &model->layers[index];
+    ejk_tensor sinks = ejk_tensor_slice(model->sinks.tensor, 0, index * HEADS, HEADS);
+    sinks.rank = 1; /* as the file has it */
     const struct {
         const char *name;
         ejk_tensor target;
-    } weights[] = {{"attn_norm", vector(l->attn_norm, WIDTH)},
-                   {"wq", matrix(l->wq, Q_WIDTH, WIDTH)},
-                   {"wk", matrix(l->wk, KV_WIDTH, WIDTH)},
-                   {"wv", matrix(l->wv, KV_WIDTH, WIDTH)},
-                   {"wo", matrix(l->wo, WIDTH, Q_WIDTH)},
-                   {"mlp_norm", vector(l->mlp_norm, WIDTH)},
-                   {"gate", matrix(l->gate, HIDDEN, WIDTH)},
-                   {"up", matrix(l->up, HIDDEN, WIDTH)},
-                   {"down", matrix(l->down, WIDTH, HIDDEN)},
-                   {"sinks", ejk_tensor_1d(l->sinks.tensor.data, l->sinks.tensor.dtype, HEADS)}};
+    } weights[] = {
+        {"attn_norm", matrix(l->attn_norm, WIDTH, 0)}, {"wq", matrix(l->wq, Q_WIDTH, WIDTH)},
+        {"wk", matrix(l->wk, KV_WIDTH, WIDTH)},        {"wv", matrix(l->wv, KV_WIDTH, WIDTH)},
+        {"wo", matrix(l->wo, WIDTH, Q_WIDTH)},         {"mlp_norm", matrix(l->mlp_norm, WIDTH, 0)},
+        {"gate", matrix(l->gate, HIDDEN, WIDTH)},      {"up", matrix(l->up, HIDDEN, WIDTH)},
+        {"down", matrix(l->down, WIDTH, HIDDEN)},      {"sinks", sinks}};
     ejk_status status = EJK_OK;
     for (size_t i = 0; i < sizeof weights / sizeof *weights && status == EJK_OK; i++) {
         char name[64];
@@ -85,19 +83,24 @@ static ejk_status load_layer(const ejk_safetensors *file, int index, layer *l) {
     return status;
 }
 
-static ejk_status create_tensors(bytelm *model, ejk_dtype dtype) {
-    static const int64_t rows[] = {1, CONTEXT, HEADS, HEAD_DIM}, sinks[] = {HEADS, 1};
-    /* Each head's keys lie together, so that a call over any number of them reads memory in order. */
-    static const int64_t cache[] = {1, KV_HEADS, CONTEXT, HEAD_DIM};
-    ejk_status status = ejk_owned_tensor_create(dtype, 4, rows, &model->query);
-    if (status == EJK_OK) status = ejk_owned_tensor_create(dtype, 4, rows, &model->out);
-    for (int i = 0; i < LAYERS && status == EJK_OK; i++) {
-        layer *l = &model->layers[i];
-        status = ejk_owned_tensor_create(dtype, 2, sinks, &l->sinks);
-        if (status == EJK_OK) status = ejk_owned_tensor_create(dtype, 4, cache, &l->keys);
-        if (status == EJK_OK) status = ejk_owned_tensor_create(dtype, 4, cache, &l->values);
-        if (i % 2 == 1) l->window = ejk_window_of(WINDOW, 0);
-    }
+static ejk_status create(int device, ejk_dtype dtype, int rank, const int64_t *shape,
+                         ejk_owned_tensor *out) {
+    if (device < 0) return ejk_owned_tensor_create(dtype, rank, shape, out);
+    return ejk_device_tensor_create(device, dtype, rank, shape, out);
+}
+
+/* On a CPU each head's keys lie together, so that a call over any number of them reads memory in order. */
+static ejk_status create_tensors(bytelm *model, ejk_dtype dtype, int device) {
+    static const int64_t rows[] = {1, CONTEXT, HEADS, HEAD_DIM}, sinks[] = {LAYERS * HEADS, 1};
+    const bool cpu = device < 0;
+    const int64_t cache[] = {2 * LAYERS, cpu ? KV_HEADS : CONTEXT, cpu ? CONTEXT : KV_HEADS,
+                             HEAD_DIM};
+    ejk_status status = create(device, dtype, 4, rows, &model->query);
+    if (status == EJK_OK) status = create(device, dtype, 4, rows, &model->out);
+    if (status == EJK_OK) status = create(device, dtype, 2, sinks, &model->sinks);
+    if (status == EJK_OK) status = create(device, dtype, 4, cache, &model->memory);
+    model->cache = cpu ? ejk_tensor_transpose(model->memory.tensor, 1, 2) : model->memory.tensor;
+    for (int i = 1; i < LAYERS; i += 2) model->layers[i].window = ejk_window_of(WINDOW, 0);
     return status;
 }
 
@@ -110,7 +113,8 @@ static void fill_angles(bytelm *model) {
     }
 }
 
-ejk_status bytelm_open(ejk_context *context, const char *folder, ejk_dtype dtype, bytelm **out) {
+ejk_status bytelm_open(ejk_context *context, const char *folder, ejk_dtype dtype, int device,
+                       bytelm **out) {
     char path[4096];
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     ejk_safetensors *file = NULL;
@@ -119,11 +123,10 @@ ejk_status bytelm_open(ejk_context *context, const char *folder, ejk_dtype dtype
     model->context = context;
     fill_angles(model);
     ejk_status status = ejk_safetensors_open(path, &file);
-    if (status == EJK_OK) status = create_tensors(model, dtype);
+    if (status == EJK_OK) status = create_tensors(model, dtype, device);
     if (status == EJK_OK) status = load(file, "embed", matrix(model->embed, VOCABULARY, WIDTH));
-    if (status == EJK_OK) status = load(file, "norm", vector(model->norm, WIDTH));
-    for (int i = 0; i < LAYERS && status == EJK_OK; i++)
-        status = load_layer(file, i, &model->layers[i]);
+    if (status == EJK_OK) status = load(file, "norm", matrix(model->norm, WIDTH, 0));
+    for (int i = 0; i < LAYERS && status == EJK_OK; i++) status = load_layer(file, i, model);
     ejk_safetensors_close(file);
     if (status == EJK_OK)
         *out = model;
@@ -134,13 +137,8 @@ ejk_status bytelm_open(ejk_context *context, const char *folder, ejk_dtype dtype
 
 void bytelm_close(bytelm *model) {
     if (!model) return;
-    for (int i = 0; i < LAYERS; i++) {
-        ejk_owned_tensor_close(&model->layers[i].sinks);
-        ejk_owned_tensor_close(&model->layers[i].keys);
-        ejk_owned_tensor_close(&model->layers[i].values);
-    }
-    ejk_owned_tensor_close(&model->query);
-    ejk_owned_tensor_close(&model->out);
+    ejk_owned_tensor *const all[] = {&model->query, &model->out, &model->sinks, &model->memory};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) ejk_owned_tensor_close(all[i]);
     free(model);
 }
 
@@ -194,38 +192,41 @@ static void activate(float *gate, const float *up, int count) {
 
 /* ---- Attention -------------------------------------------------------------------------------------- */
 
-/* Positions of a layer's cache as attention reads them, [1, count, KV_HEADS, HEAD_DIM]. */
-static ejk_tensor cached(const ejk_owned_tensor *cache, int start, int count) {
-    return ejk_tensor_slice(ejk_tensor_transpose(cache->tensor, 1, 2), 1, start, count);
+/* Positions of a layer's keys, or values, as attention reads them, [1, count, KV_HEADS, HEAD_DIM]. */
+static ejk_tensor cached(const bytelm *model, int which, int start, int count) {
+    return ejk_tensor_slice(ejk_tensor_slice(model->cache, 0, which, 1), 1, start, count);
 }
 
 /* Copies `rows` rows of q to attention, and back to q what comes out of it; k and v join the cache. */
-static ejk_status attend(bytelm *model, layer *l, int rows) {
+static ejk_status attend(bytelm *model, int index, int rows) {
+    const int seen = model->position + rows;
     const ejk_tensor q = ejk_tensor_4d(model->q, EJK_DTYPE_F32, 1, rows, HEADS, HEAD_DIM);
     const ejk_tensor k = ejk_tensor_4d(model->k, EJK_DTYPE_F32, 1, rows, KV_HEADS, HEAD_DIM);
     const ejk_tensor v = ejk_tensor_4d(model->v, EJK_DTYPE_F32, 1, rows, KV_HEADS, HEAD_DIM);
     const ejk_tensor query = ejk_tensor_slice(model->query.tensor, 1, 0, rows);
     const ejk_tensor out = ejk_tensor_slice(model->out.tensor, 1, 0, rows);
-    const ejk_tensor new_keys = cached(&l->keys, model->position, rows);
-    const ejk_tensor new_values = cached(&l->values, model->position, rows);
+    const ejk_tensor new_keys = cached(model, 2 * index, model->position, rows);
+    const ejk_tensor new_values = cached(model, 2 * index + 1, model->position, rows);
     /* With fewer queries than keys, the last query sees the last key: no offset has to be given. */
-    const ejk_flash_attention_args args = {.query = query,
-                                           .key = cached(&l->keys, 0, model->position + rows),
-                                           .value = cached(&l->values, 0, model->position + rows),
-                                           .softmax_aux = l->sinks.tensor,
-                                           .causal = true,
-                                           .sliding_window = l->window,
-                                           .logits_soft_cap = ejk_float(30),
-                                           .out = out};
-    ejk_status status = ejk_tensor_copy(&k, &new_keys);
-    if (status == EJK_OK) status = ejk_tensor_copy(&v, &new_values);
-    if (status == EJK_OK) status = ejk_tensor_copy(&q, &query);
+    const ejk_flash_attention_args args = {
+        .query = query,
+        .key = cached(model, 2 * index, 0, seen),
+        .value = cached(model, 2 * index + 1, 0, seen),
+        .softmax_aux = ejk_tensor_slice(model->sinks.tensor, 0, index * HEADS, HEADS),
+        .causal = true,
+        .sliding_window = model->layers[index].window,
+        .logits_soft_cap = ejk_float(30),
+        .out = out};
+    ejk_status status = ejk_device_copy(&k, &new_keys, NULL);
+    if (status == EJK_OK) status = ejk_device_copy(&v, &new_values, NULL);
+    if (status == EJK_OK) status = ejk_device_copy(&q, &query, NULL);
     if (status == EJK_OK) status = ejk_flash_attention(model->context, &args);
-    if (status == EJK_OK) status = ejk_tensor_copy(&out, &q);
+    if (status == EJK_OK) status = ejk_device_copy(&out, &q, NULL);
     return status;
 }
 
-static ejk_status apply(bytelm *model, layer *l, int rows) {
+static ejk_status apply(bytelm *model, int index, int rows) {
+    const layer *l = &model->layers[index];
     float *x = model->x, *h = model->h;
     normalise(x, rows, l->attn_norm, h);
     linear(h, rows, WIDTH, l->wq, Q_WIDTH, model->q);
@@ -233,11 +234,10 @@ static ejk_status apply(bytelm *model, layer *l, int rows) {
     linear(h, rows, WIDTH, l->wv, KV_WIDTH, model->v);
     rotate(model, model->q, rows, HEADS);
     rotate(model, model->k, rows, KV_HEADS);
-    ejk_status status = attend(model, l, rows);
+    ejk_status status = attend(model, index, rows);
     if (status != EJK_OK) return status;
     linear(model->q, rows, Q_WIDTH, l->wo, WIDTH, h);
     add(x, h, rows * WIDTH);
-
     normalise(x, rows, l->mlp_norm, h);
     linear(h, rows, WIDTH, l->gate, HIDDEN, model->gate);
     linear(h, rows, WIDTH, l->up, HIDDEN, model->up);
@@ -249,13 +249,12 @@ static ejk_status apply(bytelm *model, layer *l, int rows) {
 
 ejk_status bytelm_read(bytelm *model, const uint8_t *bytes, int count, float *logits) {
     /* Bytes that do not fit give a view that the library refuses. */
-    const ejk_tensor room = cached(&model->layers[0].keys, model->position, count);
+    const ejk_tensor room = cached(model, 0, model->position, count);
     ejk_status status = ejk_tensor_check(&room, "cache");
     if (status != EJK_OK) return status;
     for (int i = 0; i < count; i++)
         memcpy(&model->x[i * WIDTH], &model->embed[bytes[i] * WIDTH], WIDTH * sizeof(float));
-    for (int i = 0; i < LAYERS && status == EJK_OK; i++)
-        status = apply(model, &model->layers[i], count);
+    for (int i = 0; i < LAYERS && status == EJK_OK; i++) status = apply(model, i, count);
     if (status != EJK_OK) return status;
     normalise(model->x, count, model->norm, model->h);
     linear(model->h, count, WIDTH, model->embed, VOCABULARY, logits);

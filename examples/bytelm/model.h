@@ -2,7 +2,6 @@
 /*
  * A byte-level language model: it reads bytes and says, after each, how likely every byte is to follow.
  * The weights and what they compute are described in examples/data/bytelm/README.md.
- *
  * Every function answers as the library's do. A model is used by one thread at a time.
  */
 #ifndef BYTELM_MODEL_H
@@ -16,10 +15,10 @@ typedef struct bytelm bytelm;
 
 /*
  * Loads a model from `folder`. It computes in `context`, which has to outlive it: attention on queries, keys
- * and values of `dtype` (f32, bf16 or f16), all else in f32.
+ * and values of `dtype` (f32, bf16 or f16) on GPU `device`, or with -1 on the CPU; all else in f32 on the CPU.
  */
 EJK_NODISCARD ejk_status bytelm_open(ejk_context *context, const char *folder, ejk_dtype dtype,
-                                     bytelm **out);
+                                     int device, bytelm **out);
 
 /* NULL is allowed. */
 void bytelm_close(bytelm *model);

@@ -67,7 +67,7 @@ extern EJK_API const ejk_record ejk_attention_config_record;
     F(TENSOR, kv_segment_ids, EJK_OPTIONAL, "none", "[B,S] int",                                   \
       "segment of each key, below 0 = padding")                                                    \
     F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference; before that of cfg")                      \
+      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
     R(ejk_attention_config, cfg, ejk_attention_config_record,                                      \
       "explicit configuration, always honoured")
 

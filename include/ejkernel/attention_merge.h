@@ -44,7 +44,7 @@ extern EJK_API const ejk_record ejk_attention_merge_config_record;
     F(TENSOR, softmax_aux, EJK_OPTIONAL, "none", "[n] or [Hq,n] or [Hkv,n] partial_out",           \
       "sinks: logits that join the denominator once")                                              \
     F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference; before that of cfg")                      \
+      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
     R(ejk_attention_merge_config, cfg, ejk_attention_merge_config_record,                          \
       "explicit configuration, always honoured")
 
@@ -65,7 +65,7 @@ extern EJK_API const ejk_record ejk_attention_merge_args_record;
     F(TENSOR, softmax_aux, EJK_OPTIONAL, "none", "[n] or [Hq,n] or [Hkv,n] float32",               \
       "sinks: logits that join the denominator once")                                              \
     F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference; before that of cfg")                      \
+      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
     R(ejk_attention_merge_config, cfg, ejk_attention_merge_config_record,                          \
       "explicit configuration, always honoured")                                                   \
     F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[B,T,Hq,Dv] float", "merged output, of any type")     \

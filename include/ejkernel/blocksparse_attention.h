@@ -28,6 +28,11 @@
  * INVALID_ARGUMENT and the entry's place if a state is not 0, 1 or 2, an index is out of range, or the blocks
  * that a row of cells (for dkv, a column) names do not ascend.
  *
+ * On a GPU the arrays of a MaskInfo lie there, as all tensors of a call do (ejk_blocksparse_mask_info_to_device()), and
+ * are data of each execution: a small kernel ahead of it makes a cell of 4 bytes for each block of scores, in
+ * workspace. What is wrong cannot be reported, as an execution does not wait: a cell whose state or index is none
+ * counts as empty, of two that name the same block one counts, and the MaskInfos of gradients are not compared.
+ *
  * Accuracy and reproducibility are those of flash_attention.h.
  */
 #ifndef EJKERNEL_BLOCKSPARSE_ATTENTION_H
@@ -111,7 +116,7 @@ extern EJK_API const ejk_record ejk_blocksparse_attention_config_record;
     F(INT, mask_chunk_size, EJK_OPTIONAL, "0", "keys",                                             \
       "mask_function interval: and nothing before the chunk that q is in; 0 = no chunks")          \
     F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference; before that of cfg")                      \
+      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
     R(ejk_blocksparse_attention_config, cfg, ejk_blocksparse_attention_config_record,              \
       "explicit configuration, always honoured")
 
@@ -192,6 +197,7 @@ ejk_blocksparse_attention_vjp(ejk_context *context, const ejk_blocksparse_attent
 typedef struct ejk_blocksparse_mask_info {
     ejk_splash_mask_info fwd, dq, dkv;
     int64_t fwd_block_shape[2], dq_block_shape[2], dkv_block_shape[2]; /**< {bq, bkv} each */
+    void *owner; /**< private: of arrays on a GPU; NULL in what you fill yourself */
 } ejk_blocksparse_mask_info;
 
 /** How a mask is processed. NULL or all zeros = default. */
@@ -214,6 +220,15 @@ EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_mask_info_create(
 
 /** Frees what it holds and zeroes the struct. A zeroed struct is allowed. */
 EJK_API void ejk_blocksparse_mask_info_close(ejk_blocksparse_mask_info *info);
+
+/**
+ * The same with copies of its arrays on a GPU, for calls with tensors there. Allocates and waits, so it is not for
+ * every call; `*out` is overwritten, and closed by ejk_blocksparse_mask_info_close() after the last work with it was
+ * enqueued. Statuses: INVALID_ARGUMENT (NULL), OUT_OF_MEMORY, those of ejk_device_tensor_create() and
+ * ejk_device_copy(); `*out` is untouched on failure.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_mask_info_to_device(
+    const ejk_blocksparse_mask_info *info, int32_t device, ejk_blocksparse_mask_info *out);
 
 /**
  * Writes a MaskInfo into arguments, as views: keep it until the last call with them. Statuses:
@@ -240,7 +255,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_vjp_set_masks(
 
 /**
  * The call with a mask in place of a MaskInfo, which is derived and dropped again: for calls that are made
- * once. `mask` NULL hides nothing. Statuses: those of the functions above.
+ * once. `mask` NULL hides nothing. With tensors on a GPU it allocates there, and waits. Statuses: those of the functions above.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_masked(
     ejk_context *context, const ejk_blocksparse_attention_args *args, const ejk_splash_mask *mask);

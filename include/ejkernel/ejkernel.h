@@ -19,6 +19,7 @@
 #include <ejkernel/device.h>
 #include <ejkernel/executor.h>
 #include <ejkernel/flash_attention.h>
+#include <ejkernel/gpu_measure.h>
 #include <ejkernel/hooks.h>
 #include <ejkernel/identity.h>
 #include <ejkernel/kernel.h>

@@ -189,6 +189,9 @@ typedef struct ejk_autotune_options {
  * Finds the fastest configuration of a call (tuning.h says how) and writes it to `best`, of kernel->config.
  * Inputs are those of `args` where they have data, else random numbers, and of a call for gradients what the
  * forward call writes for them; results go to memory of the tuner's own. Nothing is remembered. `report` may be NULL, else it is freed with ejk_tune_report_destroy().
+ * Where tensors lie on a GPU it runs there, on the context's stream, and is timed by events; candidates' kernels are
+ * compiled first, on the context's threads, for as long as `time_s` at most and not counted in it; one that does not
+ * compile is reported as failed. Results are compared on the CPU.
  * `measurement` may be NULL. Statuses: those of ejk_tune() and of the default's plan.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_autotune(ejk_context *context, const ejk_kernel *kernel,

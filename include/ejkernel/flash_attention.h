@@ -92,7 +92,7 @@ extern EJK_API const ejk_record ejk_flash_attention_config_record;
     F(TENSOR, kv_segment_ids, EJK_OPTIONAL, "none", "[B,S] int",                                   \
       "segment of each key, below 0 = padding")                                                    \
     F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference; before that of cfg")                      \
+      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
     R(ejk_flash_attention_config, cfg, ejk_flash_attention_config_record,                          \
       "explicit configuration, always honoured")
 
@@ -121,6 +121,8 @@ extern EJK_API const ejk_record ejk_flash_attention_args_record;
     F(TENSOR, lse, EJK_REQUIRED, "", "[B,Hq,T] or [Hq,T] float32", "what the call wrote")          \
     F(TENSOR, d_out, EJK_REQUIRED, "", "[B,T,Hq,Dv] or [T,Hq,Dv] query", "cotangent of out")       \
     F(TENSOR, d_lse, EJK_OPTIONAL, "0", "[B,Hq,T] or [Hq,T] float32", "cotangent of lse")          \
+    F(OPT_BOOL, deterministic, EJK_OPTIONAL, "true", "",                                           \
+      "false: a GPU may add in any order, so that bits differ from run to run")                    \
     F(TENSOR, d_query, EJK_OUTPUT, "not computed", "[B,T,Hq,D] or [T,Hq,D] query", "gradient")     \
     F(TENSOR, d_key, EJK_OUTPUT, "not computed", "[B,S,Hkv,D] or [S,Hkv,D] query",                 \
       "gradient, summed over the heads of a group")                                                \
@@ -157,8 +159,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_fwd(ejk_context *context,
 /**
  * Gradients: Σ cotangents · outputs, derived by each wanted input. Formulas as in A. Griewank, A. Walther,
  * "Evaluating Derivatives" (2008), applied to the ones above; T. Dao et al. for recomputing the weights from
- * lse. Bitwise the same from run to run and for any number of threads. Extra memory: a tile for each thread,
- * [B,Hq,T] floats, and at most one float32 copy of a gradient; never [T,S].
+ * lse. Bitwise the same from run to run and for any number of threads, unless `deterministic` is false. Extra
+ * memory: a tile for each thread, [B,Hq,T] floats, and at most one float32 copy of a gradient; never [T,S].
  * Gradients of rows that see no key, of keys that no row sees, and of tokens of no sequence are exactly 0.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_vjp(ejk_context *context,

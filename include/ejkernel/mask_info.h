@@ -388,6 +388,17 @@ EJK_API EJK_NODISCARD ejk_status ejk_mask_info_attention_args(const ejk_mask_inf
                                                               ejk_mask_info_args *out);
 
 /**
+ * A view of an object, as ejk_mask_info_attention_args() and the readers of this header give them, becomes one of a
+ * copy on a GPU, for calls with tensors there. The object keeps it as long as it lives, one for each device: the first
+ * time it is allocated and copied, which waits; later it is found. An unset tensor stays unset. The
+ * ejk_…_set_mask_info() of the operations do this by themselves where `query` lies on a GPU.
+ * Statuses: INVALID_ARGUMENT (NULL, a device that is not there), those of ejk_device_tensor_create() and
+ * ejk_device_copy(). The tensor is untouched on failure.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_mask_info_on_device(const ejk_mask_info *info, int32_t device,
+                                                         ejk_tensor *view);
+
+/**
  * One batch as a multi-head splash mask of `heads` heads, which has to be H if that is not 1. Limits over
  * tokens that all share a segment stay structure (full, causal, local, chunked masks); anything else becomes
  * a numpy mask of the elements. Also INVALID_ARGUMENT for Q or K of 0, which splash masks do not have.

@@ -86,6 +86,39 @@ EJK_API EJK_NODISCARD ejk_status ejk_plan_prebuild(ejk_context *context, const e
                                                    const void *args, const char *architecture,
                                                    ejk_prebuilt *out);
 
+/** What the host does for an execution on a GPU, in seconds. */
+typedef struct ejk_host_cost {
+    double plan_s;   /**< an execution of a plan that was executed before, until it returns */
+    double driver_s; /**< of this, within the driver's launches */
+    double beyond_s; /**< the difference, the median of batches: what the library adds */
+    double launches; /**< kernels of an execution */
+} ejk_host_cost;
+
+/**
+ * Measures what executing a plan costs the host, on a GPU: batches of executions with these arguments, and the device
+ * is waited for between them. It includes two looks at the clock for each launch, some 50 ns. INVALID_ARGUMENT (NULL;
+ * a plan for the CPU), and what ejk_plan_execute() answers.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_measure_host(const ejk_plan *plan, const void *args,
+                                                       ejk_host_cost *out);
+
+/** What the first call of a configuration costs on a GPU: seconds of making its plan. */
+typedef struct ejk_first_use {
+    double compile_s; /**< where no cache has its kernels */
+    double load_s;    /**< where the disk has them; 0 = nothing could be kept there */
+    int32_t kernels;  /**< that it takes */
+} ejk_first_use;
+
+/**
+ * Measures it: plans are made once by the compiler and five times from the disk, and thrown away; the median counts.
+ * Kernels that this process has already are not used, nor are caches of the compiler's. The time of loading the
+ * driver and NVRTC, once in a process, is not part of it. Statuses: those of ejk_plan_create(), INVALID_ARGUMENT
+ * (tensors on the CPU).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_measure_first_use(ejk_context *context,
+                                                            const ejk_kernel *kernel,
+                                                            const void *args, ejk_first_use *out);
+
 /** What was settled. Where a hook runs, there is no implementation (NULL). */
 EJK_API const ejk_kernel *ejk_plan_kernel(const ejk_plan *plan);
 EJK_API const ejk_implementation *ejk_plan_implementation(const ejk_plan *plan);
@@ -111,6 +144,13 @@ EJK_API bool ejk_plan_is_memory_bound(const ejk_plan *plan);
  * Freed with ejk_free().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_describe(const ejk_plan *plan, char **out);
+
+/**
+ * All implementations of the plan's algorithm as JSON, in the order of preference: [{"implementation","platform",
+ * "verdict","reason"}]. The verdict is "chosen", "fits" (but another one is preferred, or a hook ran before it) or
+ * "does not fit"; the reason says why, as ejk_registry_explain() does. Freed with ejk_free().
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_explain(const ejk_plan *plan, char **out);
 
 #ifdef __cplusplus
 }

@@ -77,7 +77,7 @@ typedef struct ejk_parameter {
 #define EJK_MAX_PARAMETERS 8
 
 /** The most things that an implementation may prepare for its runs. */
-#define EJK_MAX_PREPARED 8
+#define EJK_MAX_PREPARED 12
 
 /** What an implementation needs to run one problem, answered once, when its plan is made. */
 typedef struct ejk_launch {
@@ -129,6 +129,8 @@ typedef struct ejk_implementation {
     ejk_status (*run)(const ejk_run *run);
     /** Backend GPU: compute capabilities, 10 times, that it is for, both inclusive: 80 is 8.0. 0 = any. */
     int32_t least_capability, most_capability;
+    const char
+        *needs; /**< what `applicable` asks for, in a few words for explanations; may be NULL */
 } ejk_implementation;
 
 /** A set of implementations. */
@@ -176,6 +178,15 @@ typedef struct ejk_query {
 EJK_API EJK_NODISCARD ejk_status ejk_registry_get(const ejk_registry *registry,
                                                   const ejk_query *query,
                                                   const ejk_implementation **out);
+
+/**
+ * Why an implementation does not fit a query, as "needs compute capability 8.0, the GPU has 7.5"; "" if it fits.
+ * `out` has room for `size` bytes, and is cut. Whether it is of the query's algorithm is not asked.
+ * Statuses: INVALID_ARGUMENT (NULL, no room).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_registry_explain(const ejk_query *query,
+                                                      const ejk_implementation *implementation,
+                                                      char *out, size_t size);
 
 /**
  * The platform a call would run on: an explicit one if an implementation of the algorithm stands behind

@@ -43,7 +43,7 @@ extern EJK_API const ejk_record ejk_scaled_dot_product_attention_config_record;
     F(WINDOW, sliding_window, EJK_OPTIONAL, "unlimited", "keys",                                   \
       "left,right: keys visible to each side, inclusive; one number = both")                       \
     F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference; before that of cfg")                      \
+      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
     F(OPT_INT, causal_offset, EJK_OPTIONAL, "S - T", "keys",                                       \
       "key position of query 0, for causal and window")                                            \
     F(TENSOR, q_segment_ids, EJK_OPTIONAL, "none", "[B,T] int",                                    \

@@ -108,6 +108,11 @@ typedef struct ejk_tune_problem {
     /** A text for the report, as the candidate's configuration in JSON; copied at once. NULL = none. */
     const char *(*describe)(void *user, int32_t index);
     void *user; /**< first argument of all of them */
+    /**
+     * Seconds that `calls` runs of the candidate take together, where a look at a clock around them says something else,
+     * as on a device that works on its own. What is done only once, as compiling, may be left out. NULL = the clock.
+     */
+    ejk_status (*time)(void *user, int32_t index, int64_t calls, double *seconds);
 } ejk_tune_problem;
 
 /** What the engine is doing: name, number, text. */
@@ -199,10 +204,11 @@ typedef struct ejk_tune_candidate {
     const char *sentence;    /**< why it is out, for people */
     const char *description; /**< what `describe` said */
     double difference;       /**< the last that `check` said */
-    double first_s;          /**< the first run, with all that is done only once */
-    double median_s;         /**< of a run; from its first runs alone if `samples` is 0 */
-    double spread_s;         /**< between the quartiles of the samples */
-    int32_t samples;         /**< rounds it took part in */
+    double
+        first_s; /**< the first run, with all that is done only once, unless the problem's `time` leaves it out */
+    double median_s; /**< of a run; from its first runs alone if `samples` is 0 */
+    double spread_s; /**< between the quartiles of the samples */
+    int32_t samples; /**< rounds it took part in */
 } ejk_tune_candidate;
 
 /** What ejk_tune() found. */

@@ -59,6 +59,8 @@ typedef struct ejki_cuda_launch {
     uint32_t grid[3], block[3];
     uint32_t shared_bytes; /* dynamic */
     void *stream;
+    /* It may begin before what is ahead of it on the stream has ended, and waits for that itself; from sm_90 on. */
+    bool overlaps;
 } ejki_cuda_launch;
 
 /*
@@ -68,6 +70,20 @@ typedef struct ejki_cuda_launch {
  */
 ejk_status ejki_cuda_run(ejki_cuda_function_t *function, const ejki_cuda_launch *how,
                          void *const *arguments);
+
+/*
+ * The same launch so many times by the driver's function alone, and the seconds that one took on the host: what
+ * everything else is held against.
+ */
+ejk_status ejki_cuda_run_bare(ejki_cuda_function_t *function, const ejki_cuda_launch *how,
+                              void *const *arguments, int32_t times, double *seconds);
+
+/* Seconds that this thread's ejki_cuda_run() spends within the driver's launch, summed up from now on. NULL ends it. */
+typedef struct ejki_cuda_meter {
+    double seconds;
+    int64_t launches;
+} ejki_cuda_meter;
+void ejki_cuda_meter_set(ejki_cuda_meter *meter);
 
 /* ---- Tensor maps ------------------------------------------------------------------------------------ */
 
@@ -117,6 +133,20 @@ ejk_status ejki_cuda_target_begin(ejki_cuda_target *target, const char *architec
 void ejki_cuda_target_end(void);
 /* That of this thread; NULL = none. */
 ejki_cuda_target *ejki_cuda_target_get(void);
+
+/*
+ * Until the end, this thread's plans have kernels of their own, made anew: by the compiler without a look at any
+ * cache, or from the disk. The end unloads them; plans of that time must be gone.
+ */
+typedef struct ejki_cuda_trial {
+    bool compile;
+    int32_t compiled, kernels; /* by the compiler; all that were loaded */
+    struct ejki_cuda_module *modules;
+} ejki_cuda_trial;
+void ejki_cuda_trial_begin(ejki_cuda_trial *trial);
+void ejki_cuda_trial_end(void);
+/* That of this thread; NULL = none. */
+ejki_cuda_trial *ejki_cuda_trial_get(void);
 
 /* ---- Events ----------------------------------------------------------------------------------------- */
 

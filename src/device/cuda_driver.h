@@ -26,7 +26,24 @@ enum {
     EJKI_CU_CAPABILITY_MAJOR = 75,
     EJKI_CU_CAPABILITY_MINOR = 76,
     EJKI_CU_SHARED_OPTIN = 97,
+    EJKI_CU_PROGRAMMATIC_SERIALIZATION = 6, /* attributes of launches */
 };
+
+/* CUlaunchAttribute and CUlaunchConfig; of the attributes' values only numbers are used. */
+typedef struct ejki_cu_launch_attribute {
+    int id, padding;
+    union {
+        int number;
+        char size[64];
+    } value;
+} ejki_cu_launch_attribute;
+
+typedef struct ejki_cu_launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream;
+    ejki_cu_launch_attribute *attributes;
+    unsigned attribute_count;
+} ejki_cu_launch_config;
 
 /* Member, symbol, parameters. Every function answers a CUresult. */
 #define EJKI_CU_LIST(X)                                                                            \
@@ -50,12 +67,30 @@ enum {
       (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,        \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **arguments,  \
        void **extra))                                                                              \
+    X(launch_with, "cuLaunchKernelEx",                                                             \
+      (const ejki_cu_launch_config *config, void *function, void **arguments, void **extra))       \
     X(free_bytes, "cuMemGetInfo_v2", (size_t * free, size_t * total))                              \
     X(allocate, "cuMemAlloc_v2", (ejki_cu_address * address, size_t bytes))                        \
     X(release, "cuMemFree_v2", (ejki_cu_address address))                                          \
     X(copy, "cuMemcpyAsync",                                                                       \
       (ejki_cu_address target, ejki_cu_address source, size_t bytes, void *stream))                \
-    X(wait, "cuStreamSynchronize", (void *stream))
+    X(set, "cuMemsetD8Async",                                                                      \
+      (ejki_cu_address target, unsigned char byte, size_t bytes, void *stream))                    \
+    X(wait, "cuStreamSynchronize", (void *stream))                                                 \
+    X(wait_all, "cuCtxSynchronize", (void))                                                        \
+    X(unload, "cuModuleUnload", (void *module))                                                    \
+    X(event, "cuEventCreate", (void **event, unsigned flags))                                      \
+    X(event_end, "cuEventDestroy_v2", (void *event))                                               \
+    X(event_mark, "cuEventRecord", (void *event, void *stream))                                    \
+    X(event_wait, "cuEventSynchronize", (void *event))                                             \
+    X(event_between, "cuEventElapsedTime", (float *milliseconds, void *first, void *second))
+
+/* Those that are NULL where the driver lacks them. */
+#define EJKI_CU_OPTIONAL_LIST(X)                                                                   \
+    X(encode_tiled, "cuTensorMapEncodeTiled",                                                      \
+      (void *map, int type, unsigned rank, void *address, const uint64_t *sizes,                   \
+       const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,        \
+       int swizzle, int promotion, int fill))
 
 /* Those that are NULL where the driver lacks them. */
 #define EJKI_CU_OPTIONAL_LIST(X)                                                                   \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whom a thread's calls tell, and for which architecture it builds. */
+/* Whom a thread's calls tell, for which architecture it builds, and whether it tries what making kernels costs. */
 #include "device/cuda_event.h"
 
 #include <jansson.h>
@@ -10,6 +10,7 @@
 
 static _Thread_local ejki_cuda_listener listener;
 static _Thread_local ejki_cuda_target *current_target;
+static _Thread_local ejki_cuda_trial *current_trial;
 
 ejki_cuda_listener ejki_cuda_listen(ejki_cuda_listener next) {
     const ejki_cuda_listener before = listener;
@@ -65,4 +66,17 @@ void ejki_cuda_target_end(void) {
 
 ejki_cuda_target *ejki_cuda_target_get(void) {
     return current_target;
+}
+
+void ejki_cuda_trial_begin(ejki_cuda_trial *trial) {
+    current_trial = trial;
+}
+
+ejki_cuda_trial *ejki_cuda_trial_get(void) {
+    return current_trial;
+}
+
+void ejki_cuda_trial_end(void) {
+    if (current_trial) ejki_cuda_unload(current_trial);
+    current_trial = NULL;
 }

@@ -22,8 +22,8 @@ struct ejki_cuda_function {
     ejki_cuda_usage usage;
 };
 
-typedef struct module {
-    struct module *next;
+typedef struct ejki_cuda_module {
+    struct ejki_cuda_module *next;
     int32_t device;
     const ejki_cuda_source *source;
     ejki_cuda_key key;
@@ -36,6 +36,8 @@ typedef struct module {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
 static module *modules;
+
+static _Thread_local ejki_cuda_meter *current_meter;
 
 /* ---- Machine code ----------------------------------------------------------------------------------- */
 
@@ -54,19 +56,23 @@ static ejk_status build(const recipe *r, int missed, ejki_cuda_image *out) {
     const double start = ejk_now();
     EJKI_TRY(ejki_nvrtc_load(&version));
     ejki_cuda_cache_note(version, ejki_nvrtc_path());
-    if (version != missed && ejki_cuda_cache_read(r->key, version, r->source->name, out))
-        return EJK_OK;
+    ejki_cuda_trial *trial = ejki_cuda_trial_get();
+    const bool look = version != missed && !(trial && trial->compile);
+    if (look && ejki_cuda_cache_read(r->key, version, r->source->name, out)) return EJK_OK;
     EJKI_TRY(ejki_cuda_compile(r->architecture, r->source, r->constants, r->count, out));
     ejki_cuda_tell("cuda_kernel_compiled", "{s:s, s:s, s:f}", "kernel", r->source->name,
                    "architecture", r->architecture, "seconds", ejk_now() - start);
     ejki_cuda_cache_write(r->key, version, r->source->name, out);
     if (ejki_cuda_target_get()) ejki_cuda_target_get()->built++;
+    if (trial) trial->compiled++;
     return EJK_OK;
 }
 
 /* From the disk if the version of NVRTC is known without loading it, or there is none at all. */
 static ejk_status obtain(const recipe *r, ejki_cuda_image *out) {
     int unused;
+    const ejki_cuda_trial *trial = ejki_cuda_trial_get();
+    if (trial && trial->compile) return build(r, 0, out);
     const int noted = ejki_cuda_cache_noted();
     if (noted && ejki_cuda_cache_read(r->key, noted, r->source->name, out)) return EJK_OK;
     const ejk_status status = build(r, noted, out);
@@ -77,8 +83,9 @@ static ejk_status obtain(const recipe *r, ejki_cuda_image *out) {
 
 /* ---- Modules ---------------------------------------------------------------------------------------- */
 
-static module *find(int32_t device, const ejki_cuda_source *source, const ejki_cuda_key *key) {
-    for (module *m = modules; m; m = m->next)
+static module *find(module *list, int32_t device, const ejki_cuda_source *source,
+                    const ejki_cuda_key *key) {
+    for (module *m = list; m; m = m->next)
         if (m->device == device && m->source == source && memcmp(&m->key, key, sizeof *key) == 0)
             return m;
     return NULL;
@@ -113,15 +120,41 @@ static ejk_status make_module(module *m, const recipe *r) {
     return status;
 }
 
+static ejk_status new_module(int32_t device, const recipe *r, module **out) {
+    module *m = calloc(1, sizeof *m);
+    if (!m) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a kernel's module");
+    *m = (module){.device = device, .source = r->source, .key = *r->key, .making = true};
+    *out = m;
+    return EJK_OK;
+}
+
+/* One that this thread has for itself, made anew. */
+static ejk_status trial_module(ejki_cuda_trial *trial, int32_t device, const recipe *r,
+                               module **out) {
+    module *m = find(trial->modules, device, r->source, r->key);
+    *out = m;
+    if (m) return EJK_OK;
+    EJKI_TRY(new_module(device, r, &m));
+    const ejk_status status = make_module(m, r);
+    if (status != EJK_OK) {
+        free(m);
+        return status;
+    }
+    m->next = trial->modules;
+    trial->modules = m;
+    trial->kernels++;
+    *out = m;
+    return EJK_OK;
+}
+
 /* Called and answered under the lock, which is given up while the module is made. */
 static ejk_status module_of(int32_t device, const recipe *r, module **out) {
     module *m = NULL;
-    while ((m = find(device, r->source, r->key)) && m->making) pthread_cond_wait(&made, &lock);
+    while ((m = find(modules, device, r->source, r->key)) && m->making)
+        pthread_cond_wait(&made, &lock);
     if (!m) {
-        m = calloc(1, sizeof *m);
-        if (!m) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a kernel's module");
-        *m = (module){
-            .next = modules, .device = device, .source = r->source, .key = *r->key, .making = true};
+        EJKI_TRY(new_module(device, r, &m));
+        m->next = modules;
         modules = m;
         pthread_mutex_unlock(&lock);
         const ejk_status status = make_module(m, r);
@@ -204,6 +237,25 @@ static ejk_status function_of(module *m, const char *entry, ejki_cuda_function_t
     return EJK_OK;
 }
 
+void ejki_cuda_unload(ejki_cuda_trial *trial) {
+    while (trial->modules) {
+        module *m = trial->modules;
+        bool pushed;
+        trial->modules = m->next;
+        if (ejki_cuda_enter(m->device, &pushed) == EJK_OK) {
+            ejki_cuda_driver_get()->unload(m->handle);
+            ejki_cuda_leave(pushed);
+        }
+        while (m->functions) {
+            ejki_cuda_function_t *f = m->functions;
+            m->functions = f->next;
+            free(f->entry);
+            free(f);
+        }
+        free(m);
+    }
+}
+
 /* One that stands for all that were only built. */
 static ejki_cuda_function_t built_only = {.device = -1};
 
@@ -230,6 +282,11 @@ ejk_status ejki_cuda_function(int32_t device, const ejki_cuda_source *source, co
     const recipe r = {gpu->architecture, source, constants, count, &key};
     ejki_cuda_target *target = ejki_cuda_target_get();
     if (target) return build_ahead(target, &r, out);
+    ejki_cuda_trial *trial = ejki_cuda_trial_get();
+    if (trial) {
+        EJKI_TRY(trial_module(trial, device, &r, &m));
+        return function_of(m, entry, out);
+    }
     pthread_mutex_lock(&lock);
     ejk_status status = module_of(device, &r, &m);
     if (status == EJK_OK) status = function_of(m, entry, out);
@@ -243,6 +300,46 @@ ejki_cuda_usage ejki_cuda_function_usage(const ejki_cuda_function_t *function) {
 
 /* ---- Launches --------------------------------------------------------------------------------------- */
 
+static int launch_overlapping(const ejki_cuda_function_t *f, const ejki_cuda_launch *how,
+                              void *const *arguments) {
+    ejki_cu_launch_attribute attribute = {.id = EJKI_CU_PROGRAMMATIC_SERIALIZATION};
+    attribute.value.number = 1;
+    const ejki_cu_launch_config config = {
+        .grid = {how->grid[0], how->grid[1], how->grid[2]},
+        .block = {how->block[0], how->block[1], how->block[2]},
+        .shared_bytes = how->shared_bytes,
+        .stream = how->stream,
+        .attributes = &attribute,
+        .attribute_count = 1,
+    };
+    return ejki_cuda_driver_get()->launch_with(&config, f->handle, (void **)(uintptr_t)arguments,
+                                               NULL);
+}
+
+static int launch(const ejki_cuda_function_t *f, const ejki_cuda_launch *how,
+                  void *const *arguments) {
+    if (how->overlaps) return launch_overlapping(f, how, arguments);
+    return ejki_cuda_driver_get()->launch(
+        f->handle, how->grid[0], how->grid[1], how->grid[2], how->block[0], how->block[1],
+        how->block[2], how->shared_bytes, how->stream, (void **)(uintptr_t)arguments, NULL);
+}
+
+static int launch_metered(ejki_cuda_meter *meter, const ejki_cuda_function_t *f,
+                          const ejki_cuda_launch *how, void *const *arguments) {
+    const double start = ejk_now();
+    const int error = launch(f, how, arguments);
+    meter->seconds += ejk_now() - start;
+    meter->launches++;
+    return error;
+}
+
+static ejk_status launched(const ejki_cuda_function_t *f, int error) {
+    if (error == EJKI_CU_SUCCESS) return EJK_OK;
+    char doing[128];
+    snprintf(doing, sizeof doing, "kernel %.64s cannot be launched", f->entry);
+    return ejki_cuda_check(error, doing);
+}
+
 ejk_status ejki_cuda_run(ejki_cuda_function_t *f, const ejki_cuda_launch *how,
                          void *const *arguments) {
     bool pushed;
@@ -250,14 +347,27 @@ ejk_status ejki_cuda_run(ejki_cuda_function_t *f, const ejki_cuda_launch *how,
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "a kernel that was only built for an architecture cannot be launched");
     EJKI_TRY(ejki_cuda_enter(f->device, &pushed));
-    const int error = ejki_cuda_driver_get()->launch(
-        f->handle, how->grid[0], how->grid[1], how->grid[2], how->block[0], how->block[1],
-        how->block[2], how->shared_bytes, how->stream, (void **)(uintptr_t)arguments, NULL);
+    const int error = current_meter ? launch_metered(current_meter, f, how, arguments)
+                                    : launch(f, how, arguments);
     ejki_cuda_leave(pushed);
-    if (error == EJKI_CU_SUCCESS) return EJK_OK;
-    char doing[128];
-    snprintf(doing, sizeof doing, "kernel %.64s cannot be launched", f->entry);
-    return ejki_cuda_check(error, doing);
+    return launched(f, error);
+}
+
+void ejki_cuda_meter_set(ejki_cuda_meter *meter) {
+    current_meter = meter;
+}
+
+ejk_status ejki_cuda_run_bare(ejki_cuda_function_t *f, const ejki_cuda_launch *how,
+                              void *const *arguments, int32_t times, double *seconds) {
+    bool pushed;
+    int error = EJKI_CU_SUCCESS;
+    EJKI_TRY(ejki_cuda_enter(f->device, &pushed));
+    const double start = ejk_now();
+    for (int32_t i = 0; i < times && error == EJKI_CU_SUCCESS; i++)
+        error = launch(f, how, arguments);
+    *seconds = (ejk_now() - start) / times;
+    ejki_cuda_leave(pushed);
+    return launched(f, error);
 }
 
 ejk_status ejk_cuda_look(ejk_cuda_info *out) {

@@ -203,21 +203,23 @@ static void *read_cubin(void *program, size_t *size) {
     return NULL;
 }
 
-enum { MOST_CONSTANTS = 64, OWN_OPTIONS = 4 };
+enum { MOST_CONSTANTS = 64, OWN_OPTIONS = 4, CACHES_ITSELF = 13000 };
 
 static ejk_status compile(void *program, const char *architecture, const char *name,
                           const ejki_cuda_constant *constants, int32_t count,
                           ejki_cuda_image *out) {
     char texts[MOST_CONSTANTS + 1][96];
-    const char *options[MOST_CONSTANTS + OWN_OPTIONS] = {texts[0], "-std=c++17", "-default-device",
-                                                         "--ptxas-options=-v"};
+    const char *options[MOST_CONSTANTS + OWN_OPTIONS + 1] = {
+        texts[0], "-std=c++17", "-default-device", "--ptxas-options=-v"};
     snprintf(texts[0], sizeof texts[0], "-arch=%.16s", architecture);
     for (int32_t i = 0; i < count; i++) {
         snprintf(texts[i + 1], sizeof texts[0], "-D%.64s=(%lld)", constants[i].name,
                  (long long)constants[i].value);
         options[OWN_OPTIONS + i] = texts[i + 1];
     }
-    const int error = nvrtc.compile(program, OWN_OPTIONS + count, options);
+    int all = OWN_OPTIONS + count;
+    if (ejki_cuda_trial_get() && version >= CACHES_ITSELF) options[all++] = "--no-cache";
+    const int error = nvrtc.compile(program, all, options);
     ejki_cuda_image image = {.log = read_log(program)};
     if (!image.log) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a compiler's log");
     ejk_status status = check_log(error, image.log, name, architecture);

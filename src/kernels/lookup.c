@@ -44,27 +44,84 @@ static bool needs_cuda(const ejk_implementation *e) {
     return e->platform == EJK_PLATFORM_CUDA && e->backend == EJK_BACKEND_GPU;
 }
 
+/* Where the sentence goes that says why something does not fit; without room only whether matters. */
+typedef struct reason {
+    char *text;
+    size_t size;
+} reason;
+
+static bool no(const reason *why, const char *format, ...) EJKI_PRINTF(2, 3);
+static bool no(const reason *why, const char *format, ...) {
+    if (!why->size) return false;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why->text, why->size, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
 /* What lies on a GPU is for what runs there, and for nothing else. */
-static bool in_place(const ejk_implementation *e, const ejk_query *query) {
-    if (query->place != EJK_BACKEND_ANY &&
-        (query->place == EJK_BACKEND_GPU) != (e->backend == EJK_BACKEND_GPU))
-        return false;
-    if (!query->capability) return true;
-    return query->capability >= e->least_capability &&
-           (!e->most_capability || query->capability <= e->most_capability);
+static bool in_place(const ejk_implementation *e, const ejk_query *query, const reason *why) {
+    const bool on_gpu = query->place == EJK_BACKEND_GPU;
+    if (query->place != EJK_BACKEND_ANY && on_gpu != (e->backend == EJK_BACKEND_GPU))
+        return no(why, "is for tensors on %s", on_gpu ? "the CPU" : "a GPU");
+    const int has = (int)query->capability, least = (int)e->least_capability,
+              most = (int)e->most_capability;
+    if (!has) return true;
+    if (has < least)
+        return no(why, "needs compute capability %d.%d or later, the GPU has %d.%d", least / 10,
+                  least % 10, has / 10, has % 10);
+    if (most && has > most)
+        return no(why, "is for compute capabilities up to %d.%d, the GPU has %d.%d", most / 10,
+                  most % 10, has / 10, has % 10);
+    return true;
+}
+
+static bool has_tier(const ejk_implementation *e, const ejk_query *query, const reason *why) {
+    if (e->isa > query->isa)
+        return no(why, "needs %s, allowed are tiers up to %s", ejk_isa_name(e->isa),
+                  ejk_isa_name(query->isa));
+    if (e->isa != EJK_ISA_SCALAR && !ejk_cpu()->tiers[e->isa])
+        return no(why, "needs %s, which the processor lacks", ejk_isa_name(e->isa));
+    return true;
+}
+
+static bool fits_why(const ejk_implementation *e, const ejk_query *query, const reason *why) {
+    if (!in_place(e, query, why)) return false;
+    if (!on_platform(e, query))
+        return query->platform == EJK_PLATFORM_AUTO
+                   ? no(why, "is of platform %s, which is not taken here unless it is named",
+                        ejk_platform_name(e->platform))
+                   : no(why, "is of platform %s, asked for is %s", ejk_platform_name(e->platform),
+                        ejk_platform_name(query->platform));
+    if (e->backend != EJK_BACKEND_ANY && query->backend != EJK_BACKEND_ANY &&
+        e->backend != query->backend)
+        return no(why, "is for backend %s, asked for is %s", ejk_backend_name(e->backend),
+                  ejk_backend_name(query->backend));
+    if (!has_tier(e, query, why)) return false;
+    if (e->dtype != EJK_DTYPE_UNSET && query->dtype != EJK_DTYPE_UNSET && e->dtype != query->dtype)
+        return no(why, "takes %s, the tensors have %s", ejk_dtype_name(e->dtype),
+                  ejk_dtype_name(query->dtype));
+    if (query->problem && e->applicable && !e->applicable(query->problem))
+        return no(why, "cannot compute this problem%s%s", e->needs ? ": it needs " : "",
+                  e->needs ? e->needs : "");
+    if (!needs_cuda(e) || ejki_cuda_target_get() || ejki_cuda_available() == EJK_OK) return true;
+    return no(why, "%s", ejk_last_error());
 }
 
 static bool fits(const ejk_implementation *e, const ejk_query *query) {
-    if (!on_platform(e, query) || !in_place(e, query)) return false;
-    if (e->backend != EJK_BACKEND_ANY && query->backend != EJK_BACKEND_ANY &&
-        e->backend != query->backend)
-        return false;
-    if (e->isa > query->isa) return false;
-    if (e->isa != EJK_ISA_SCALAR && !ejk_cpu()->tiers[e->isa]) return false;
-    if (e->dtype != EJK_DTYPE_UNSET && query->dtype != EJK_DTYPE_UNSET && e->dtype != query->dtype)
-        return false;
-    if (query->problem && e->applicable && !e->applicable(query->problem)) return false;
-    return !needs_cuda(e) || ejki_cuda_target_get() || ejki_cuda_available() == EJK_OK;
+    const reason unasked = {NULL, 0};
+    return fits_why(e, query, &unasked);
+}
+
+ejk_status ejk_registry_explain(const ejk_query *query, const ejk_implementation *implementation,
+                                char *out, size_t size) {
+    if (!query || !implementation || !out || size == 0)
+        return ejki_missing(!query ? "query" : !implementation ? "implementation" : "out");
+    const reason why = {out, size};
+    *out = '\0';
+    (void)fits_why(implementation, query, &why);
+    return EJK_OK;
 }
 
 /* A list for a sentence; what does not fit is shown as dots. */

@@ -74,6 +74,7 @@ static void destroy(ejk_mask_info *info) {
     ejki_array_release(info->q_source);
     ejki_array_release(info->kv_source);
     ejki_band_close(&info->band);
+    ejki_copies_close(info->copies);
     pthread_mutex_destroy(&info->lock);
     free(info);
 }

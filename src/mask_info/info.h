@@ -49,6 +49,13 @@ typedef struct ejki_band {
     int64_t chunk;       /* 0 = none */
 } ejki_band;
 
+/* A view's copy on a GPU. */
+typedef struct ejki_copy {
+    struct ejki_copy *next;
+    const void *source;
+    ejk_owned_tensor there;
+} ejki_copy;
+
 struct ejk_mask_info {
     atomic_int_fast64_t references;
     pthread_mutex_t lock;
@@ -62,6 +69,7 @@ struct ejk_mask_info {
     ejk_mask_axes axes;
     bool stored[FORM_MASK]; /* of the ids and positions */
     _Atomic(ejki_array *) slots[FORMS][DTYPES];
+    ejki_copy *copies; /* under the lock */
 };
 
 /* ---- Arrays ------------------------------------------------------------------------------------------ */
@@ -76,6 +84,8 @@ static inline uint8_t *ejki_bytes(const ejki_array *array) {
 static inline int32_t *ejki_ids(const ejki_array *array) {
     return array->owned.tensor.data;
 }
+
+void ejki_copies_close(ejki_copy *copies);
 
 /* ---- Arguments: copies of what callers give, with a sentence where they are wrong ---------------------- */
 

@@ -118,6 +118,7 @@ static ejk_flash_attention_vjp_args flash_vjp(const ejk_attention_vjp_args *args
     FLASH_INPUTS(&flash, args);
     EJKI_DENSE_SHARED_VJP(&flash, args);
     flash.d_softmax_aux = args->d_softmax_aux;
+    flash.deterministic = args->deterministic;
     return flash;
 }
 

@@ -20,6 +20,8 @@ void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *conf
     const ejk_implementation *chosen = invocation->implementation;
     ejk_fwd_params *params = &((ejk_blocksparse_attention_config *)config)->fwd_params;
     ejki_flash_heuristic_cfg(invocation, config);
+    /* On a GPU tiles are whole whatever the blocks are; several may be in one. */
+    if (chosen && chosen->backend == EJK_BACKEND_GPU) return;
     params->num_key_splits = params->blocksize_keys = (ejk_opt_int){0};
     if (p->pattern.planes == 0) return;
     const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
@@ -33,8 +35,9 @@ void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *
         &((const ejki_blocksparse_vjp_problem *)invocation->problem)->flash.forward;
     ejk_bwd_params *params = &((ejk_blocksparse_attention_config *)config)->bwd_params;
     ejki_flash_vjp_heuristic_cfg(invocation, config); /* its problem is the first member */
-    /* On AMX a task may be several blocks. */
-    const bool several = invocation->implementation->isa == EJK_ISA_AMX;
+    /* On AMX and GPUs a task may be several blocks. */
+    const ejk_implementation *chosen = invocation->implementation;
+    const bool several = chosen->isa == EJK_ISA_AMX || chosen->backend == EJK_BACKEND_GPU;
     if (p->pattern.planes == 0 || several) return;
     const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
     params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* MaskInfos from masks, and from MaskInfos the arguments of calls. */
 #include <ejkernel/blocksparse_attention.h>
+#include <ejkernel/cuda.h>
 #include <ejkernel/flash_attention.h>
 
 #include "base/base.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- From a mask -------------------------------------------------------------------------------------- */
@@ -97,12 +99,70 @@ ejk_status ejk_blocksparse_mask_info_create(const ejk_splash_mask *mask,
     return status;
 }
 
+static void close_copies(void *owner);
+
 void ejk_blocksparse_mask_info_close(ejk_blocksparse_mask_info *info) {
     if (info == NULL) return;
+    close_copies(info->owner);
     ejk_splash_mask_info_close(&info->fwd);
     ejk_splash_mask_info_close(&info->dq);
     ejk_splash_mask_info_close(&info->dkv);
     *info = (ejk_blocksparse_mask_info){.fwd = {.owner = NULL}};
+}
+
+/* ---- On a GPU ----------------------------------------------------------------------------------------- */
+
+/* Copies of the arrays of the three. */
+enum { COPIES = 15 };
+typedef struct copies {
+    ejk_owned_tensor list[COPIES];
+    int32_t count;
+} copies;
+
+static void close_copies(void *owner) {
+    copies *own = owner;
+    for (int32_t i = 0; own != NULL && i < own->count; i++) ejk_owned_tensor_close(&own->list[i]);
+    free(own);
+}
+
+static ejk_status move_tensor(int32_t device, copies *own, ejk_tensor *tensor) {
+    ejk_owned_tensor there;
+    if (!ejk_tensor_present(tensor)) return EJK_OK;
+    EJKI_TRY(ejk_device_tensor_create(device, tensor->dtype, tensor->rank, tensor->shape, &there));
+    own->list[own->count++] = there;
+    EJKI_TRY(ejk_device_copy(tensor, &there.tensor, NULL));
+    *tensor = there.tensor;
+    return EJK_OK;
+}
+
+static ejk_status move_arrays(int32_t device, copies *own, ejk_splash_mask_info *info) {
+    EJKI_TRY(move_tensor(device, own, &info->data_next));
+    EJKI_TRY(move_tensor(device, own, &info->mask_next));
+    EJKI_TRY(move_tensor(device, own, &info->block_mask));
+    EJKI_TRY(move_tensor(device, own, &info->partial_mask_blocks));
+    return move_tensor(device, own, &info->q_sequence);
+}
+
+ejk_status ejk_blocksparse_mask_info_to_device(const ejk_blocksparse_mask_info *info,
+                                               int32_t device, ejk_blocksparse_mask_info *out) {
+    if (info == NULL || out == NULL)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL", info == NULL ? "info" : "out");
+    copies *own = calloc(1, sizeof *own);
+    if (own == NULL) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a MaskInfo");
+    ejk_blocksparse_mask_info there = *info;
+    ejk_splash_mask_info *const parts[] = {&there.fwd, &there.dq, &there.dkv};
+    there.owner = own;
+    for (int i = 0; i < 3; i++) {
+        parts[i]->owner = NULL;
+        ejk_splash_mask_retain(parts[i]->mask_function);
+    }
+    ejk_status status = EJK_OK;
+    for (int i = 0; i < 3 && status == EJK_OK; i++) status = move_arrays(device, own, parts[i]);
+    if (status == EJK_OK)
+        *out = there;
+    else
+        ejk_blocksparse_mask_info_close(&there);
+    return status;
 }
 
 /* ---- Into arguments ----------------------------------------------------------------------------------- */
@@ -215,6 +275,16 @@ ejk_status ejk_blocksparse_attention_vjp_set_mask_info(ejk_blocksparse_attention
     return EJK_OK;
 }
 
+/* A MaskInfo of the CPU becomes one where `query` lies. */
+static ejk_status move_beside(const ejk_tensor *query, ejk_blocksparse_mask_info *info) {
+    ejk_blocksparse_mask_info there;
+    if (query->device_type != EJK_DEVICE_CUDA) return EJK_OK;
+    EJKI_TRY(ejk_blocksparse_mask_info_to_device(info, query->device_index, &there));
+    ejk_blocksparse_mask_info_close(info);
+    *info = there;
+    return EJK_OK;
+}
+
 ejk_status ejk_blocksparse_attention_masked(ejk_context *context,
                                             const ejk_blocksparse_attention_args *args,
                                             const ejk_splash_mask *mask) {
@@ -223,9 +293,10 @@ ejk_status ejk_blocksparse_attention_masked(ejk_context *context,
     ejk_blocksparse_attention_args own = *args;
     ejk_blocksparse_mask_info info;
     EJKI_TRY(ejk_blocksparse_mask_info_create(mask, &options, &info));
-    ejk_status status = ejk_blocksparse_attention_set_mask_info(&own, &info);
+    ejk_status status = move_beside(&args->query, &info);
+    if (status == EJK_OK) status = ejk_blocksparse_attention_set_mask_info(&own, &info);
     if (status == EJK_OK) status = ejk_blocksparse_attention(context, &own);
-    ejk_blocksparse_mask_info_close(&info);
+    ejk_blocksparse_mask_info_close(&info); /* which on a GPU waits until the call is done */
     return status;
 }
 
@@ -243,7 +314,8 @@ ejk_status ejk_blocksparse_attention_set_masks(ejk_blocksparse_attention_args *a
                                                const ejk_mask_info *info) {
     if (args == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");
     /* With a limit of the call's own, those of the object go into its mask: they mean indices. */
-    ejk_flash_attention_args masks = {.attention_mask = args->attention_mask,
+    ejk_flash_attention_args masks = {.query = args->query,
+                                      .attention_mask = args->attention_mask,
                                       .q_segment_ids = args->q_segment_ids,
                                       .kv_segment_ids = args->kv_segment_ids,
                                       .causal = true};
@@ -252,6 +324,10 @@ ejk_status ejk_blocksparse_attention_set_masks(ejk_blocksparse_attention_args *a
     EJKI_TRY(ejk_flash_attention_set_mask_info(&masks, info));
     EJKI_TRY(ejk_mask_info_q_positions(info, &query));
     EJKI_TRY(ejk_mask_info_kv_positions(info, &key));
+    if (args->query.device_type == EJK_DEVICE_CUDA) {
+        EJKI_TRY(ejk_mask_info_on_device(info, args->query.device_index, &query));
+        EJKI_TRY(ejk_mask_info_on_device(info, args->query.device_index, &key));
+    }
     args->attention_mask = masks.attention_mask;
     args->q_segment_ids = masks.q_segment_ids;
     args->kv_segment_ids = masks.kv_segment_ids;

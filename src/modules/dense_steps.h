@@ -34,6 +34,7 @@
         ejk_flash_attention_args flash_ = {.causal = false};                                       \
         if (!(args)) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");                \
         EJKI_DENSE_MASKS(&flash_, args);                                                           \
+        flash_.query = (args)->query;                                                              \
         EJKI_TRY(ejk_flash_attention_set_mask_info(&flash_, info));                                \
         EJKI_DENSE_MASKS(args, &flash_);                                                           \
         return EJK_OK;                                                                             \

@@ -118,7 +118,7 @@ void ejki_flash_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config
     const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)invocation->problem)->forward;
     ejk_bwd_params *params = &((ejk_flash_attention_config *)config)->bwd_params;
     if (on_gpu(invocation)) {
-        ejki_flash_gpu_vjp_heuristic_cfg(params);
+        ejki_flash_gpu_vjp_heuristic_cfg(invocation, params);
         return;
     }
     const int64_t cache = cache_bytes(), row = row_bytes(p);

@@ -6,6 +6,15 @@
 
 #include <string.h>
 
+/* The object's tensors where those of the call lie. */
+static ejk_status move(const ejk_mask_info *info, const ejk_tensor *query,
+                       ejk_mask_info_args *mask) {
+    if (query->device_type != EJK_DEVICE_CUDA) return EJK_OK;
+    EJKI_TRY(ejk_mask_info_on_device(info, query->device_index, &mask->attention_mask));
+    EJKI_TRY(ejk_mask_info_on_device(info, query->device_index, &mask->q_segment_ids));
+    return ejk_mask_info_on_device(info, query->device_index, &mask->kv_segment_ids);
+}
+
 ejk_status ejk_flash_attention_set_mask_info(ejk_flash_attention_args *args,
                                              const ejk_mask_info *info) {
     if (args == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "args is NULL");
@@ -22,6 +31,7 @@ ejk_status ejk_flash_attention_set_mask_info(ejk_flash_attention_args *args,
                args->sliding_window.right.set;
     ejk_mask_info_args mask;
     EJKI_TRY(ejk_mask_info_attention_args(info, !own, &mask));
+    EJKI_TRY(move(info, &args->query, &mask));
     args->attention_mask = mask.attention_mask;
     args->q_segment_ids = mask.q_segment_ids;
     args->kv_segment_ids = mask.kv_segment_ids;

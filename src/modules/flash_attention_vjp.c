@@ -97,6 +97,7 @@ static ejk_status prepare(const void *arguments, const ejk_axes *axes, void *pro
         .wants_bias = ejk_tensor_present(&args->d_bias),
         .wants_sinks = ejk_tensor_present(&args->d_softmax_aux),
         .has_lse_cotangent = ejk_tensor_present(&args->d_lse),
+        .unordered = args->deterministic == EJK_FALSE,
         .out_cotangent = bthd(&args->d_out),
         .lse_cotangent = bht(&args->d_lse),
         .d_query = bthd(&args->d_query),

@@ -90,6 +90,76 @@ class WithFakes(unittest.TestCase):
         self.without_a_driver()
         self.fails("no GPU: NVIDIA's driver cannot be loaded", *self.run_words("cuda"))
 
+    # Launches fill all memory with zeros, so that results are numbers.
+    def call_words(self, *more):
+        self.set("FAKE_CUDA_CLEARS", "1")
+        return ("flash_attention", "--shape", "B=1,Hq=2,T=64,D=64", "--dtype", "bf16", "--device", "cuda:1") + more
+
+    def test_bench_measures_on_a_gpu(self):
+        words = ("bench",) + self.call_words("--repeat", "2", "--causal", "--plain", "--against", "reference")
+        answer = parsed(*words)
+        self.assertEqual(answer["machine"]["gpu"]["fingerprint"], "gpu|Fake   GPU 1; 9.0; 13.0")
+        row = answer["results"][0]
+        self.assertEqual((row["device"], row["implementation"], row["repetitions"]), ("cuda:1", "bf16/cuda/mma", 2))
+        self.assertEqual((row["in_a_row"]["rows"], row["in_a_row"]["launches"]), (2, 10))
+        for rates in (row, row["in_a_row"]):
+            for name in ("time_s", "gflops", "peak_gflops", "share_of_peak", "gbps", "read_gbps", "time_per_score_over_plain"):
+                self.assertGreater(rates[name], 0, name)
+        self.assertAlmostEqual(row["share_of_peak"], row["gflops"] / row["peak_gflops"])
+        self.assertEqual(row["first_use"]["kernels"], 1)
+        self.assertGreater(row["first_use"]["load_s"], 0)
+        self.assertGreater(row["host_plan_beyond_launch_ns"], 0)
+        self.assertAlmostEqual(row["host_plan_ns"], row["host_plan_driver_ns"] + row["host_plan_beyond_launch_ns"],
+                               delta=0.5 * row["host_plan_ns"])
+        self.assertEqual(row["error_against"], 0)
+        text = ejk(*words, "--plot", self.path("roof.svg")).stdout
+        for part in ("cuda:1, gpu|Fake   GPU 1", "alone", "in a row", "first use: ", "ms from the disk", "a bare launch"):
+            self.assertIn(part, text)
+        self.assertTrue(os.path.exists(self.path("roof.svg")))
+
+    def test_bench_of_packed_sequences_and_gradients(self):
+        self.set("FAKE_CUDA_CLEARS", "1")
+        row = parsed("bench", "flash_attention", "--shape", "Hq=2,D=64", "--lengths", "2x32", "--dtype", "bf16",
+                     "--device", "cuda", "--repeat", "1")["results"][0]
+        self.assertEqual((row["lengths"], row["visible_scores"]), ("2x32", 2 * 32 * 32))
+        row = parsed("bench", "flash_attention_vjp", "--shape", "B=1,Hq=2,T=64,D=64", "--dtype", "f16", "--layout", "bhtd",
+                     "--device", "cuda", "--repeat", "1", "--cold")["results"][0]
+        self.assertGreater(row["first_use"]["kernels"], 1)
+        self.assertTrue(row["cold"])
+        self.fails("device is 2", "bench", "flash_attention", "--shape", "B=1,Hq=2,T=64,D=64", "--device", "cuda:2")
+
+    def test_results_that_are_not_written_are_refused(self):
+        self.fails("out", "bench", "flash_attention", "--shape", "B=1,Hq=2,T=64,D=64", "--device", "cuda")
+
+    def test_explain_on_a_gpu(self):
+        words = ("explain",) + self.call_words()
+        answer = parsed(*words)
+        self.assertEqual(answer["key"]["device"], "gpu|Fake   GPU 1; 9.0; 13.0")
+        self.assertEqual(answer["plan"]["device"], "cuda:1")
+        verdicts = {e["implementation"]: (e["verdict"], e["reason"]) for e in answer["implementations"]}
+        self.assertEqual(verdicts["bf16/cuda/mma"], ("chosen", ""))
+        self.assertEqual(verdicts["bf16/cuda/plain"], ("fits", "another one is preferred"))
+        self.assertEqual(verdicts["f32/reference"], ("does not fit", "is for tensors on the CPU"))
+        wide = {e["implementation"]: e["reason"] for e in parsed(
+            "explain", "flash_attention", "--shape", "B=1,Hq=2,T=64,D=320", "--dtype", "bf16", "--device", "cuda")["implementations"]}
+        self.assertIn("cannot compute this problem: it needs heads of 1 to 256", wide["bf16/cuda/mma"])
+        text = ejk(*words).stdout
+        self.assertIn("takes float16, the tensors have bfloat16", text)
+        self.assertNotIn("f32/reference", text)
+
+    def test_tune_on_a_gpu(self):
+        words = self.call_words("--cache", self.path("configs.db"))
+        self.set("FAKE_NVRTC_REFUSED", "-DWARPS=(8)")
+        answer = parsed("tune", *words, "--budget", "2s")
+        self.assertTrue(answer["stored"])
+        self.assertEqual(answer["key"]["device"], "gpu|Fake   GPU 1; 9.0; 13.0")
+        failed = [c for c in answer["report"]["candidates"] if c["verdict"] == "failed"]
+        self.assertEqual(len(failed), 1)
+        self.assertIn("cannot be compiled", failed[0]["sentence"])
+        self.assertEqual(parsed("explain", *words)["step"], "persistent")
+        text = ejk("tune", *words, "--budget", "500ms", "--backward", "--no-store").stdout
+        self.assertIn("with=d_query+d_key+d_value", text)
+
     def test_prebuild_needs_no_gpu(self):
         self.without_a_driver()
         with open(self.path("calls"), "w") as file:

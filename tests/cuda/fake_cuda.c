@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A driver in place of libcuda for tests without a GPU: devices are memory of the CPU, a launch is counted and
- * does nothing. It takes what fake_nvrtc.c compiles. FAKE_CUDA_VERSION, FAKE_CUDA_DEVICES and FAKE_CUDA_MEMORY say
- * what it is.
+ * does nothing, or with FAKE_CUDA_CLEARS fills all memory with zeros. It takes what fake_nvrtc.c compiles.
+ * FAKE_CUDA_VERSION, FAKE_CUDA_DEVICES and FAKE_CUDA_MEMORY say what it is.
  */
+#define _GNU_SOURCE 1
 #include "cuda/fake_cuda.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define VISIBLE __attribute__((visibility("default")))
 
@@ -23,7 +26,7 @@ enum {
     NO_CONTEXT = 201,
     NOT_FOUND = 500
 };
-enum { MOST_BLOCKS = 64, MOST_DEPTH = 8 };
+enum { MOST_BLOCKS = 4096, MOST_DEPTH = 8 };
 
 VISIBLE fake_cuda_counts fake_cuda;
 
@@ -31,6 +34,7 @@ static struct block {
     void *bytes;
     size_t size;
 } blocks[MOST_BLOCKS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the blocks */
 static int contexts[4];
 static _Thread_local void *stack[MOST_DEPTH];
 static _Thread_local int depth;
@@ -132,11 +136,29 @@ FAKE(cuLaunchKernel, void *function, unsigned grid_x, unsigned grid_y, unsigned 
         return INVALID;
     if ((int)shared_bytes > fake_cuda.shared_allowed) return INVALID;
     fake_cuda.launches++;
+    for (int i = 0; i < MOST_BLOCKS && number("FAKE_CUDA_CLEARS", 0); i++)
+        if (blocks[i].bytes) memset(blocks[i].bytes, 0, blocks[i].size);
     fake_cuda.grid = grid_x;
     fake_cuda.block = block_x;
     fake_cuda.stream = stream;
     fake_cuda.argument = arguments[0];
     return OK;
+}
+
+/* CUlaunchConfig as the library knows it, up to its attributes. */
+typedef struct launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream, *attributes;
+    unsigned attribute_count;
+} launch_config;
+
+FAKE(cuLaunchKernelEx, const launch_config *config, void *function, void **arguments,
+     void **extra) {
+    if (config->attribute_count != 1 || *(const int *)config->attributes != 6) return INVALID;
+    fake_cuda.overlapping++;
+    return cuLaunchKernel(function, config->grid[0], config->grid[1], config->grid[2],
+                          config->block[0], config->block[1], config->block[2],
+                          config->shared_bytes, config->stream, arguments, extra);
 }
 
 /* The map is what it was made from. */
@@ -172,7 +194,7 @@ FAKE(cuMemGetInfo_v2, size_t *idle, size_t *total) {
     *idle = *total - used();
     return OK;
 }
-FAKE(cuMemAlloc_v2, unsigned long long *address, size_t bytes) {
+static int take(unsigned long long *address, size_t bytes) {
     size_t idle, total;
     cuMemGetInfo_v2(&idle, &total);
     if (!depth || bytes > idle) return depth ? NO_MEMORY : INVALID;
@@ -186,7 +208,7 @@ FAKE(cuMemAlloc_v2, unsigned long long *address, size_t bytes) {
     }
     return NO_MEMORY;
 }
-FAKE(cuMemFree_v2, unsigned long long address) {
+static int give_back(unsigned long long address) {
     for (int i = 0; i < MOST_BLOCKS; i++) {
         if (!blocks[i].bytes || (uintptr_t)blocks[i].bytes != address) continue;
         free(blocks[i].bytes);
@@ -196,12 +218,71 @@ FAKE(cuMemFree_v2, unsigned long long address) {
     }
     return INVALID;
 }
+FAKE(cuMemAlloc_v2, unsigned long long *address, size_t bytes) {
+    pthread_mutex_lock(&lock);
+    const int answer = take(address, bytes);
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+FAKE(cuMemFree_v2, unsigned long long address) {
+    pthread_mutex_lock(&lock);
+    const int answer = give_back(address);
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
 FAKE(cuMemcpyAsync, unsigned long long target, unsigned long long source, size_t bytes,
      void *stream) {
     (void)stream;
     if (!depth) return INVALID;
     memcpy((void *)(uintptr_t)target, (const void *)(uintptr_t)source, bytes);
     return OK;
+}
+FAKE(cuCtxSynchronize, void) {
+    return depth ? OK : INVALID;
+}
+FAKE(cuMemsetD8Async, unsigned long long target, unsigned char byte, size_t bytes, void *stream) {
+    (void)stream;
+    if (!depth) return INVALID;
+    memset((void *)(uintptr_t)target, byte, bytes);
+    return OK;
+}
+
+/* ---- Events have the time of the CPU ------------------------------------------------------------------ */
+
+typedef struct event {
+    double milliseconds;
+} event;
+
+FAKE(cuEventCreate, void **made, unsigned flags) {
+    (void)flags;
+    *made = calloc(1, sizeof(event));
+    fake_cuda.events++;
+    return depth && *made ? OK : INVALID;
+}
+FAKE(cuEventDestroy_v2, void *gone) {
+    free(gone);
+    fake_cuda.events--;
+    return OK;
+}
+FAKE(cuEventRecord, void *given, void *stream) {
+    struct timespec now;
+    (void)stream;
+    if (!depth) return INVALID;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    ((event *)given)->milliseconds = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+    return OK;
+}
+FAKE(cuEventSynchronize, void *given) {
+    return depth && given ? OK : INVALID;
+}
+FAKE(cuEventElapsedTime, float *milliseconds, void *first, void *second) {
+    *milliseconds = (float)(((event *)second)->milliseconds - ((event *)first)->milliseconds);
+    return OK;
+}
+FAKE(cuModuleUnload, void *module) {
+    free(module);
+    fake_cuda.loaded--;
+    return depth ? OK : INVALID;
 }
 FAKE(cuStreamSynchronize, void *stream) {
     fake_cuda.stream = stream;

@@ -4,7 +4,8 @@
 #define TESTS_CUDA_FAKE_CUDA_H
 
 typedef struct fake_cuda_counts {
-    int retained, loaded, launches, allocated, live, waits, maps;
+    int retained, loaded, launches, allocated, live, waits, events, maps;
+    int overlapping; /* launches of cuLaunchKernelEx() */
     int shared_allowed;
     unsigned grid, block; /* of the last launch */
     void *stream;

@@ -2,7 +2,8 @@
 /*
  * A compiler in place of NVRTC for tests where there is none: what it makes is "FAKE", the text and the options.
  * Every program it compiles adds a byte to the file FAKE_NVRTC_COUNT; FAKE_NVRTC_VERSION is its version, as
- * 13000. A text with an "#error" does not compile, one under -DSERIALISED has the note of a wgmma that waits.
+ * 13000. A text with an "#error" does not compile, nor does one that has FAKE_NVRTC_REFUSED in it or in its options;
+ * one under -DSERIALISED has the note of a wgmma that waits.
  */
 #include <fcntl.h>
 #include <stdbool.h>
@@ -67,7 +68,9 @@ FAKE(nvrtcCompileProgram, void *given, int count, const char *const *options) {
                      "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async "
                      "instructions are serialized\n");
     }
-    if (!strstr(p->image, "#error")) return 0;
+    const char *refused = getenv("FAKE_NVRTC_REFUSED");
+    const bool refuses = refused && strstr(p->image, refused);
+    if (!refuses && !strstr(p->image, "#error")) return 0;
     snprintf(p->log, sizeof p->log, "1 thing first\ntest.cu(3): error: #error directive: no\n");
     return 6;
 }

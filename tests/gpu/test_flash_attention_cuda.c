@@ -288,6 +288,21 @@ static bool same(const float *a, const float *b, int64_t count) {
     return true;
 }
 
+/* The same where sums may be added in any order. */
+static void try_unordered(struct trial *t, struct vjp_case *c, const struct vjp_oracle *o) {
+    float *got[VJP_GRADIENTS];
+    char why[512];
+    c->problem.unordered = true;
+    if (run_vjp(t, c, ACCURACY, got) == DONE) {
+        for (int i = 0; i < VJP_GRADIENTS; i++)
+            if (o && got[i] &&
+                !vjp_oracle_accepts(o, i, got[i], &t->counts->worst[t->index], why, sizeof why))
+                fail(t, ACCURACY, why);
+        release(got);
+    }
+    c->problem.unordered = false;
+}
+
 static void try_vjp(struct trial *t, struct vjp_case *c, const struct vjp_oracle *o) {
     struct random r = {.state = c->forward.seed ^ UINT64_C(0x5bd1e9955bd1e995)};
     vjp_case_print(c, t->text, sizeof t->text);
@@ -299,6 +314,7 @@ static void try_vjp(struct trial *t, struct vjp_case *c, const struct vjp_oracle
         if (o && got[i] &&
             !vjp_oracle_accepts(o, i, got[i], &t->counts->worst[t->index], why, sizeof why))
             fail(t, ACCURACY, why);
+    if (random_chance(&r, 0.2)) try_unordered(t, c, o);
     if (run_vjp(t, c, AGAIN, again) == DONE) {
         for (int i = 0; i < VJP_GRADIENTS; i++)
             if (got[i] && !same(got[i], again[i], c->rows[i] * c->width[i]))

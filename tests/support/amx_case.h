@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "kernels/flash_attention/problem.h"
+#include "support/amx_segments.h"
 #include "support/expect.h"
 #include "support/flash_run.h"
 
@@ -154,17 +155,7 @@ static void features(struct random *r, world *w) {
             w->mask.data[i] = random_chance(r, 0.8) && i % p->keys % 13 != 5;
         p->mask.data = w->mask.data;
     }
-    if (random_chance(r, beside)) {
-        p->has_segments = true;
-        guarded_create(&w->ids, (size_t)(p->batch * p->queries) * 4, GUARDED_END, 0);
-        guarded_create(&w->key_ids, (size_t)(p->batch * p->keys) * 4, GUARDED_END, 0);
-        for (int64_t i = 0; i < p->batch * p->queries; i++)
-            ((ejki_int32 *)(void *)w->ids.data)[i] = (int32_t)(i % p->queries / 40) - 1;
-        for (int64_t i = 0; i < p->batch * p->keys; i++)
-            ((ejki_int32 *)(void *)w->key_ids.data)[i] = (int32_t)(i % p->keys / 40) - 1;
-        p->query_segments = (ejki_ids){w->ids.data, p->queries};
-        p->key_segments = (ejki_ids){w->key_ids.data, p->keys};
-    }
+    if (random_chance(r, beside)) amx_segments(p, &w->ids, &w->key_ids);
     if (random_chance(r, 0.2)) {
         p->has_sinks = true;
         p->sink_count = random_int(r, 1, 3);

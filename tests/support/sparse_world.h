@@ -24,20 +24,20 @@ struct world {
     ejk_blocksparse_attention_args args;
 };
 
-static void *room(int64_t count, size_t size) {
+static inline void *room(int64_t count, size_t size) {
     void *memory = calloc((size_t)count + 1, size);
     assert_non_null(memory);
     return memory;
 }
 
-static void *numbers(struct random *r, ejk_dtype dtype, int64_t count) {
+static inline void *numbers(struct random *r, ejk_dtype dtype, int64_t count) {
     void *data = room(count, 8);
     for (int64_t i = 0; i < count; i++) flash_store(dtype, data, i, random_normal(r));
     return data;
 }
 
 /* Keys that no row of their head's group sees become NaN. */
-static void poison(struct world *w) {
+static inline void poison(struct world *w) {
     const int64_t group = w->heads / w->kv_heads;
     for (int64_t g = 0; g < w->kv_heads; g++)
         for (int64_t j = 0; j < w->kv; j++) {
@@ -54,7 +54,8 @@ static void poison(struct world *w) {
         }
 }
 
-static ejk_splash_mask *heads_of(struct random *r, ejk_splash_mask *kinds[2], int64_t heads) {
+static inline ejk_splash_mask *heads_of(struct random *r, ejk_splash_mask *kinds[2],
+                                        int64_t heads) {
     const ejk_splash_mask *list[8];
     ejk_splash_mask *mask = NULL;
     const double mixed = random_chance(r, 0.5) ? 0 : 0.4;
@@ -64,8 +65,8 @@ static ejk_splash_mask *heads_of(struct random *r, ejk_splash_mask *kinds[2], in
 }
 
 /* Elements of which whole blocks are empty or full. */
-static ejk_splash_mask *block_mask(struct random *r, int64_t q, int64_t kv, int64_t bq,
-                                   int64_t bkv) {
+static inline ejk_splash_mask *block_mask(struct random *r, int64_t q, int64_t kv, int64_t bq,
+                                          int64_t bkv) {
     uint8_t *bytes = room(q * kv, 1);
     for (int64_t i = 0; i < q; i += bq)
         for (int64_t j = 0; j < kv; j += bkv) {
@@ -78,18 +79,25 @@ static ejk_splash_mask *block_mask(struct random *r, int64_t q, int64_t kv, int6
     return mask;
 }
 
-/* Small worlds have every kind of mask, large ones more keys and rows than a tile. */
-static void open_world(struct random *r, ejk_dtype dtype, bool large, struct world *w) {
+enum { SMALL, LARGE, WIDE };
+
+/* Small worlds have every kind of mask, large ones more keys and rows than a tile, wide ones some dozen tiles. */
+static inline void open_world(struct random *r, ejk_dtype dtype, int large, struct world *w) {
     *w = (struct world){.dtype = dtype};
-    const int64_t bq = large ? random_int(r, 1, 70) : random_int(r, 1, 8);
-    const int64_t bkv = large ? random_int(r, 1, 130) : random_int(r, 1, 8);
-    w->b = random_int(r, 1, 2);
-    w->kv_heads = random_int(r, 1, 2);
-    w->heads = w->kv_heads * random_int(r, 1, 3);
-    w->q = bq * random_int(r, 1, large ? 4 : 7);
-    w->kv = bkv * random_int(r, 1, large ? 4 : 7);
-    w->d = random_int(r, 1, large ? 40 : 5);
-    w->dv = random_int(r, 1, large ? 40 : 5);
+    const bool wide = large == WIDE;
+    const int64_t bq = wide    ? RANDOM_OF(r, ((int64_t[]){16, 64, 128}))
+                       : large ? random_int(r, 1, 70)
+                               : random_int(r, 1, 8);
+    const int64_t bkv = wide    ? RANDOM_OF(r, ((int64_t[]){32, 96, 128}))
+                        : large ? random_int(r, 1, 130)
+                                : random_int(r, 1, 8);
+    w->b = wide ? 1 : random_int(r, 1, 2);
+    w->kv_heads = wide ? 1 : random_int(r, 1, 2);
+    w->heads = w->kv_heads * random_int(r, 1, wide ? 2 : 3);
+    w->q = bq * random_int(r, 1, wide ? 2 : large ? 4 : 7);
+    w->kv = bkv * (wide ? random_int(r, 10, 40) : random_int(r, 1, large ? 4 : 7));
+    w->d = wide ? RANDOM_OF(r, ((int64_t[]){64, 128})) : random_int(r, 1, large ? 40 : 5);
+    w->dv = wide ? w->d : random_int(r, 1, large ? 40 : 5);
     ejk_splash_mask *kinds[2];
     for (int i = 0; i < 2; i++)
         kinds[i] =
@@ -132,7 +140,7 @@ static void open_world(struct random *r, ejk_dtype dtype, bool large, struct wor
     EXPECT_OK(ejk_blocksparse_mask_info_create(w->mask, &options, &w->info));
 }
 
-static void close_world(struct world *w) {
+static inline void close_world(struct world *w) {
     ejk_blocksparse_mask_info_close(&w->info);
     ejk_splash_mask_release(w->mask);
     void *all[] = {w->dense, w->query, w->key,       w->value,   w->out,
@@ -140,7 +148,7 @@ static void close_world(struct world *w) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-static ejk_tensor tokens_first(ejk_tensor t) {
+static inline ejk_tensor tokens_first(ejk_tensor t) {
     const ejk_tensor from = t;
     t.shape[1] = from.shape[2];
     t.shape[2] = from.shape[1];
@@ -150,7 +158,7 @@ static ejk_tensor tokens_first(ejk_tensor t) {
 }
 
 /* The same call with the mask's elements. */
-static ejk_flash_attention_args dense_call(const struct world *w, void *out, float *lse) {
+static inline ejk_flash_attention_args dense_call(const struct world *w, void *out, float *lse) {
     const ejk_blocksparse_attention_args *a = &w->args;
     ejk_flash_attention_args f = {
         .query = tokens_first(a->query),

@@ -1,28 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention_merge on GPUs: launches of src/kernels/cuda/merge.cu. */
-#include "device/cuda.h"
-#include "kernels/attention_merge/problem.h"
-#include "kernels/cuda/merge_arguments.cuh"
+#include "kernels/attention_merge/merge_cuda.h"
 
-#include <ejkernel/registry.h>
-
-/* As the kernel's text has them. */
-enum { THREADS = 256, MOST_LANES = 32, RUN_BYTES = 16 };
-
-/* Elements of a run in the widest form. */
-static int64_t widest(const ejki_merge_problem *p) {
-    return RUN_BYTES / (int64_t)ejk_dtype_size(p->dtype);
-}
-
-/* Threads for each row: as many as it has runs, up to a power of two. */
-static int64_t lanes(const ejki_merge_problem *p, int64_t vector) {
+int64_t ejki_merge_lanes(const ejki_merge_problem *p, int64_t vector) {
     int64_t count = 1;
-    while (count < MOST_LANES && count * vector < p->value_dim) count *= 2;
+    while (count < MERGE_MOST_LANES && count * vector < p->value_dim) count *= 2;
     return count;
 }
 
-static bool divides(int64_t vector, const int64_t *strides, int count) {
-    for (int i = 0; i < count; i++)
+bool ejki_merge_divides(int64_t vector, const int64_t *strides, int32_t count) {
+    for (int32_t i = 0; i < count; i++)
         if (strides[i] % vector) return false;
     return true;
 }
@@ -32,7 +19,7 @@ static bool can_widen(const ejki_merge_problem *p) {
     const int64_t strides[] = {p->value_dim,     p->part.stride_n, p->part.stride_b,
                                p->part.stride_t, p->part.stride_h, p->out.stride_b,
                                p->out.stride_t,  p->out.stride_h};
-    return divides(widest(p), strides, sizeof strides / sizeof *strides);
+    return ejki_merge_divides(ejki_merge_widest(p), strides, sizeof strides / sizeof *strides);
 }
 
 static bool applicable(const void *problem) {
@@ -43,8 +30,10 @@ static bool applicable(const void *problem) {
 }
 
 static ejk_status compile(const ejki_merge_problem *p, int32_t device, int64_t vector, void **out) {
-    const ejki_cuda_constant constants[] = {
-        {"TYPE", p->dtype}, {"OUT", p->out_dtype}, {"VECTOR", vector}, {"LANES", lanes(p, vector)}};
+    const ejki_cuda_constant constants[] = {{"TYPE", p->dtype},
+                                            {"OUT", p->out_dtype},
+                                            {"VECTOR", vector},
+                                            {"LANES", ejki_merge_lanes(p, vector)}};
     ejki_cuda_function_t *function;
     EJKI_TRY(ejki_cuda_function(device, ejki_cuda_text("merge.cu"), "merge", constants,
                                 sizeof constants / sizeof *constants, &function));
@@ -59,10 +48,11 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     (void)threads;
     const ejki_merge_problem *p = problem;
     EJKI_TRY(compile(p, launch->device, 1, &launch->prepared[0]));
-    return can_widen(p) ? compile(p, launch->device, widest(p), &launch->prepared[1]) : EJK_OK;
+    return can_widen(p) ? compile(p, launch->device, ejki_merge_widest(p), &launch->prepared[1])
+                        : EJK_OK;
 }
 
-static merge_arguments arguments_of(const ejki_merge_problem *p) {
+merge_arguments ejki_merge_arguments(const ejki_merge_problem *p) {
     return (merge_arguments){
         .parts = p->parts,
         .batch = p->batch,
@@ -97,16 +87,12 @@ static merge_arguments arguments_of(const ejki_merge_problem *p) {
     };
 }
 
-/* Elements have to be aligned to their own size: a GPU reads them no other way. */
-static bool aligned(const void *data, int64_t bytes) {
-    return (uintptr_t)data % (uintptr_t)bytes == 0;
-}
-
 static ejk_status check_alignment(const ejki_merge_problem *p) {
     const int64_t size = (int64_t)ejk_dtype_size(p->dtype),
                   out_size = (int64_t)ejk_dtype_size(p->out_dtype);
-    if (aligned(p->part.data, size) && aligned(p->out.data, out_size) && aligned(p->sinks, size) &&
-        aligned(p->lse.data, 4) && aligned(p->sums.data, 4) && aligned(p->merged_lse.data, 4))
+    if (ejki_merge_aligned(p->part.data, size) && ejki_merge_aligned(p->out.data, out_size) &&
+        ejki_merge_aligned(p->sinks, size) && ejki_merge_aligned(p->lse.data, 4) &&
+        ejki_merge_aligned(p->sums.data, 4) && ejki_merge_aligned(p->merged_lse.data, 4))
         return EJK_OK;
     return ejki_fail(
         EJK_STATUS_INVALID_LAYOUT,
@@ -119,15 +105,15 @@ static ejk_status run(const ejk_run *run) {
     const int64_t rows = p->batch * p->heads * p->queries;
     if (rows == 0) return EJK_OK;
     EJKI_TRY(check_alignment(p));
-    const int64_t out_run = widest(p) * (int64_t)ejk_dtype_size(p->out_dtype);
-    const bool wide =
-        run->prepared[1] && aligned(p->part.data, RUN_BYTES) && aligned(p->out.data, out_run);
-    const int64_t in_block = THREADS / lanes(p, wide ? widest(p) : 1);
-    merge_arguments given = arguments_of(p);
+    const int64_t out_run = ejki_merge_widest(p) * (int64_t)ejk_dtype_size(p->out_dtype);
+    const bool wide = run->prepared[1] && ejki_merge_aligned(p->part.data, MERGE_RUN_BYTES) &&
+                      ejki_merge_aligned(p->out.data, out_run);
+    const int64_t in_block = MERGE_THREADS / ejki_merge_lanes(p, wide ? ejki_merge_widest(p) : 1);
+    merge_arguments given = ejki_merge_arguments(p);
     void *arguments[] = {&given};
     const ejki_cuda_launch how = {
         .grid = {(uint32_t)ejki_min(ejki_cdiv(rows, in_block), INT32_MAX), 1, 1},
-        .block = {THREADS, 1, 1},
+        .block = {MERGE_THREADS, 1, 1},
         .stream = run->stream};
     return ejki_cuda_run(run->prepared[wide], &how, arguments);
 }

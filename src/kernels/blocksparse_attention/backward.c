@@ -21,11 +21,6 @@ static const ejk_parameter matrix_parameters[] = {
 };
 #endif
 
-static ejk_status prepare_with(const ejk_implementation *dense, const void *problem,
-                               const int64_t *values, int32_t threads, ejk_launch *launch) {
-    return dense->prepare(problem, values, threads, launch);
-}
-
 static ejk_status run_with(const ejk_implementation *dense, const ejk_run *run) {
     const ejki_blocksparse_vjp_problem *v = run->problem;
     const ejki_flash_problem *p = &v->flash.forward;

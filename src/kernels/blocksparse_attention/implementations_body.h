@@ -9,18 +9,19 @@
  *     SPARSE_MATRIX               that of the one on AMX
  *     SPARSE_REFERENCE(element)   those of the reference
  *     parameters                  two of them; on x86-64 also matrix_parameters, of the one on AMX
- *     prepare_with(), run_with()  as ejk_implementation has them, with flash attention's first
+ *     run_with()                  as ejk_implementation has run(), with flash attention's first
  */
 #include <ejkernel/registry.h>
 
-#define SPARSE_ENTRY(symbol, id, tier, element, technology, hardware, positions, list, count)      \
+#define SPARSE_ENTRY(symbol, id, tier, element, technology, hardware, list, count)                 \
     extern const ejk_implementation ejki_flash_attention_##symbol;                                 \
-    static bool fits_##symbol(const void *problem) {                                               \
-        return fits(&ejki_flash_attention_##symbol, problem, positions);                           \
+    static bool applicable_##symbol(const void *problem) {                                         \
+        const ejk_implementation *dense = &ejki_flash_attention_##symbol;                          \
+        return !dense->applicable || dense->applicable(problem);                                   \
     }                                                                                              \
     static ejk_status prepare_##symbol(const void *problem, const int64_t *values,                 \
                                        int32_t threads, ejk_launch *launch) {                      \
-        return prepare_with(&ejki_flash_attention_##symbol, problem, values, threads, launch);     \
+        return ejki_flash_attention_##symbol.prepare(problem, values, threads, launch);            \
     }                                                                                              \
     static ejk_status run_##symbol(const ejk_run *run) {                                           \
         return run_with(&ejki_flash_attention_##symbol, run);                                      \
@@ -36,7 +37,7 @@
         .version = 1,                                                                              \
         .parameters = list,                                                                        \
         .parameter_count = count,                                                                  \
-        .applicable = fits_##symbol,                                                               \
+        .applicable = applicable_##symbol,                                                         \
         .prepare = prepare_##symbol,                                                               \
         .run = run_##symbol,                                                                       \
     };
@@ -46,22 +47,16 @@
 
 #define SPARSE_FAST(tier, name, element, type)                                                     \
     SPARSE_NAMED(SPARSE_TILE(element, name), #element "/" #name "/" SPARSE_KIND, tier, type, SIMD, \
-                 CPU, true, parameters, 2)
+                 CPU, parameters, 2)
 #define SPARSE_TIER(tier, name)                                                                    \
     SPARSE_FAST(tier, name, f32, F32)                                                              \
     SPARSE_FAST(tier, name, bf16, BF16) SPARSE_FAST(tier, name, f16, F16)
 #define SPARSE_PLAIN(element, type)                                                                \
     SPARSE_NAMED(SPARSE_REFERENCE(element), #element "/reference", SCALAR, type, REFERENCE, ANY,   \
-                 true, NULL, 0)
-
-/* Keys that positions show need not lie side by side, as matrix tiles have them. */
-static bool fits(const ejk_implementation *dense, const void *problem, bool positions) {
-    return (positions || !((const ejki_flash_problem *)problem)->positions.given) &&
-           (!dense->applicable || dense->applicable(problem));
-}
+                 NULL, 0)
 
 #if defined(__x86_64__)
-SPARSE_NAMED(SPARSE_MATRIX, "bf16/amx/matrix", AMX, BF16, SIMD, CPU, false, matrix_parameters, 2)
+SPARSE_NAMED(SPARSE_MATRIX, "bf16/amx/matrix", AMX, BF16, SIMD, CPU, matrix_parameters, 2)
 SPARSE_TIER(AVX512, avx512)
 SPARSE_TIER(AVX2, avx2)
 #elif defined(__aarch64__)

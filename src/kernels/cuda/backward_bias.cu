@@ -9,6 +9,7 @@
 #include "plain.cuh"
 
 #include "gradients.cuh"
+#include "visits.cuh"
 
 /* Adds the pairs of rows first … first + TILE of a head with one step of keys. */
 DEVICE void add_tile(const ejki_cuda_vjp_problem &v, const sequence &s, int h, int first, int j0,
@@ -17,6 +18,9 @@ DEVICE void add_tile(const ejki_cuda_vjp_problem &v, const sequence &s, int h, i
     float *queries = memory, *cotangents = queries + TILE * padded(HEAD_DIM);
     float *staged = cotangents + TILE * padded(VALUE_DIM);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kv_head = h / p.group;
+    if (state_of(p, h, h, first, lesser(first + TILE, p.queries) - 1, j0,
+                 lesser(j0 + STEP, p.keys) - 1) == NOBODY)
+        return;
     __syncthreads();
     keep_rows<HEAD_DIM>(queries, rows_at(p.query, s.entry, s.query, h), first, s.known, 1);
     keep_rows<VALUE_DIM>(cotangents, rows_at(v.out_cotangent, s.entry, s.query, h), first, s.known,
@@ -33,9 +37,9 @@ DEVICE void add_tile(const ejki_cuda_vjp_problem &v, const sequence &s, int h, i
         if (i >= s.known) continue;
         int low, high;
         visible_keys(s, i, &low, &high);
-        sums[r] += pair_of(p, row_context_of(p, s, h, i), row_state_of(v, s, h, i),
-                           j >= low && j < high, j, z[r], back[r])
-                       .dz;
+        const row_context context = row_context_of(p, s, h, i);
+        const bool sees = j >= low && j < high && row_shows(p, context, j);
+        sums[r] += pair_of(p, context, row_state_of(v, s, h, i), sees, j, z[r], back[r]).dz;
     }
 }
 
@@ -51,7 +55,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sums[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) sums[r] = 0;
-    for (int b = v.d_bias.stride_b ? entry : 0; b <= (v.d_bias.stride_b ? entry : p.batch - 1); b++) {
+    for (int b = v.d_bias.stride_b ? entry : 0; b <= (v.d_bias.stride_b ? entry : p.batch - 1);
+         b++) {
         const sequence s = sequence_at(p, b);
         for (int h = v.d_bias.stride_h ? head : 0; h <= (v.d_bias.stride_h ? head : heads - 1); h++)
             for (int t = ALL_QUERIES ? 0 : tile; t <= (ALL_QUERIES ? tiles - 1 : tile); t++)

@@ -8,9 +8,11 @@
  *   FOLDED                    as in forward_mma.cu
  *   D_QUERY, D_KEY, D_VALUE   1 = it is computed; d_query by a kernel of its own
  */
+#define COPIES_APART
 #include "mma.cuh"
 
 #include "gradients.cuh"
+#include "visits.cuh"
 
 #ifndef D_QUERY
 #define D_QUERY 0
@@ -33,12 +35,12 @@ enum {
     OWN_BYTES = OWN_HEAD_BYTES + OWN * pitch_of(VALUE_DIM) * 2,
     HEAD_BYTES = BLOCK * pitch_of(HEAD_DIM) * 2,
     TILE_BYTES = HEAD_BYTES + BLOCK * pitch_of(VALUE_DIM) * 2,
-    ROW_BYTES = TILE_BYTES + BLOCK * 8, /* of a stage of rows: shift and delta after the tiles */
+    ROW_BYTES = TILE_BYTES + BLOCK * 8,  /* of a stage of rows: shift and delta after the tiles */
+    AHEAD = STAGES > 1 ? STAGES - 1 : 1, /* blocks known before they are visited */
 };
 
 /* Products of the warp's 16 of its own tile with all of a block. */
-template <int dim>
-DEVICE void multiply(float (&z)[COLUMNS][4], u32 own, u32 block) {
+template <int dim> DEVICE void multiply(float (&z)[COLUMNS][4], u32 own, u32 block) {
     clear(z);
 #pragma unroll
     for (int k = 0; k < sixteens(dim); k++) {
@@ -102,12 +104,22 @@ DEVICE element *address(const ejki_cuda_bthd &t, i64 entry, int token, int head)
     return (element *)t.data + entry * t.stride_b + token * t.stride_t + head * t.stride_h;
 }
 
+/* True if one of a row's elements is NaN; four lanes share a row, and all of them ask. */
+template <int dim> DEVICE bool row_is_nan(const element *row, bool there) {
+    bool nan = false;
+#pragma unroll 4
+    for (int d = threadIdx.x % 4; d < dim; d += 4)
+        if (there) nan = nan || widen(row[d]) != widen(row[d]);
+    nan = __shfl_xor_sync(~0u, nan, 1) || nan;
+    return __shfl_xor_sync(~0u, nan, 2) || nan;
+}
+
 /*
  * Of a pair that is seen, without options: its weight and dX, from `shift` = -lse and `rest` = -scale δ. Where the
  * weight is 0 both are, if anything may be not finite.
  */
-DEVICE void simple_pair(const ejki_cuda_problem &p, float shift, float rest, bool sees, bool careful,
-                        float &z, float &back) {
+DEVICE void simple_pair(const ejki_cuda_problem &p, float shift, float rest, bool sees,
+                        bool careful, float &z, float &back) {
     float weight = power_of_2(fmaf(z, p.scale * LOG2_E, shift));
     if (!sees) weight = 0;
     back = weight * fmaf(back, p.scale, rest);
@@ -151,47 +163,58 @@ DEVICE void row_pairs(const ejki_cuda_problem &p, const lane_rows &rows, int j0,
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const int j = j0 + n * 8 + threadIdx.x % 4 * 2 + k % 2, half = k / 2;
-            const bool sees = !edge || (j >= rows.low[half] && j < rows.high[half]);
+            const bool sees = !edge || (j >= rows.low[half] && j < rows.high[half] &&
+                                        row_shows(p, rows.context[half], j));
             if (SIMPLE) {
                 simple_pair(p, rows.shift[half], rows.rest[half], sees, careful || edge, z[n][k],
                             back[n][k]);
             } else {
-                const pair x = pair_of(p, rows.context[half], rows.state[half], sees, j, z[n][k],
-                                       back[n][k]);
+                const pair x =
+                    pair_of(p, rows.context[half], rows.state[half], sees, j, z[n][k], back[n][k]);
                 back[n][k] = x.dz * x.slope * p.scale;
             }
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    d_query_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
-    extern __shared__ __align__(1024) u8 memory[];
+DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
     const ejki_cuda_problem &p = v.forward;
     tile_place at;
-    if (!place_of_block(p, blockIdx.x, p.tiles, true, OWN, p.group, p.query_sums, p.queries, &at))
+    if (!place_of_block(p, index, p.tiles, true, OWN, p.group, p.query_sums, p.queries, &at))
         return;
     const u32 query = shared_address(memory), d_out = query + OWN_HEAD_BYTES;
     const u32 ring = query + OWN_BYTES;
     const int count = at.s.queries * p.group, first_row = at.own * OWN;
     const int own = first_row + threadIdx.x / 32 * 16;
+    element *place[2]; /* none: not written */
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = own + half * 8 + threadIdx.x % 32 / 4;
+        place[half] = address(v.d_query, at.s.entry, at.s.query + row / p.group,
+                              at.head * p.group + row % p.group);
+        if (row >= count) place[half] = nullptr;
+        if (v.spoilt && !row_is_nan<HEAD_DIM>(place[half], row < count)) place[half] = nullptr;
+    }
+    if (v.spoilt && !__syncthreads_or(place[0] || place[1])) return;
     const rows_of keys = rows_at<HEAD_DIM>(p.key, at.s.entry, at.s.key, at.head);
     const rows_of values = rows_at<VALUE_DIM>(p.value, at.s.entry, at.s.key, at.head);
-    copy_tile<OWN, HEAD_DIM>(
-        query, rows_at<HEAD_DIM>(p.query, at.s.entry, at.s.query, at.head * p.group), first_row,
-        at.s.known * p.group, p.group);
+    copy_tile<OWN, HEAD_DIM>(query,
+                             rows_at<HEAD_DIM>(p.query, at.s.entry, at.s.query, at.head * p.group),
+                             first_row, at.s.known * p.group, p.group);
     copy_tile<OWN, VALUE_DIM>(
         d_out, rows_at<VALUE_DIM>(v.out_cotangent, at.s.entry, at.s.query, at.head * p.group),
         first_row, at.s.known * p.group, p.group);
-    int begin, all_end, all_begin, end;
-    visible_keys(at.s, first_row / p.group, &begin, &all_end);
-    visible_keys(at.s, (lesser(first_row + OWN, count) - 1) / p.group, &all_begin, &end);
-    const bool known = (lesser(first_row + OWN, count) - 1) / p.group < at.s.known;
-    if (!known) all_end = 0, end = clamped(at.s.known + at.s.last, at.s.keys);
-    const int first = begin / BLOCK, last = cdiv(end, BLOCK);
+    const int first_query = first_row / p.group;
+    const int last_query = (lesser(first_row + OWN, count) - 1) / p.group;
+    const key_range range = keys_of_rows(at.s, first_query, last_query);
+    const int first = range.begin / BLOCK, last = cdiv(range.end, BLOCK);
+    const auto look = [&](int block) {
+        return state_of(p, at.head * p.group, at.head * p.group + p.group - 1, first_query,
+                        last_query, block * BLOCK, lesser(block * BLOCK + BLOCK, at.s.keys) - 1);
+    };
     lane_rows rows;
     find_rows(v, at, own, count, rows);
-    const auto copy = [&](int block) {
-        const u32 to = ring + (u32)(block - first) % STAGES * TILE_BYTES;
+    const auto copy = [&](int n, int block) {
+        const u32 to = ring + (u32)n % STAGES * TILE_BYTES;
         if (block < last) {
             copy_tile<BLOCK, HEAD_DIM>(to, keys, block * BLOCK, at.s.keys, 1);
             copy_tile<BLOCK, VALUE_DIM>(to + HEAD_BYTES, values, block * BLOCK, at.s.keys, 1);
@@ -202,23 +225,28 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll 1
     for (int pass = PLAIN; pass <= EITHER; pass += pass == FINITE ? EITHER - FINITE : 1) {
         clear(sums);
+        visits<AHEAD> line = visits_of<AHEAD>(first, last);
 #pragma unroll 1
-        for (int n = 0; n < STAGES - 1; n++) copy(first + n);
+        for (int n = 0; n < STAGES - 1; n++) copy(n, next_visit(line, n, look));
 #pragma unroll 1
-        for (int block = first; block < last; block++) {
+        for (int n = 0;; n++) {
+            bool whole;
+            if (STAGES == 1) next_visit(line, n, look);
+            const int block = this_visit(line, n, &whole), j0 = block * BLOCK;
+            if (block >= last) break;
             if (STAGES == 1) {
                 __syncthreads();
-                copy(block);
+                copy(n, block);
             }
             copies_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
             __syncthreads();
-            if (STAGES > 1) copy(block + STAGES - 1);
-            const u32 key = ring + (u32)(block - first) % STAGES * TILE_BYTES;
-            const int j0 = block * BLOCK;
+            if (STAGES > 1) copy(n + STAGES - 1, next_visit(line, n + STAGES - 1, look));
+            const u32 key = ring + (u32)n % STAGES * TILE_BYTES;
+            const bool edge = !whole || j0 < range.all_begin || j0 + BLOCK > range.all_end;
             float z[COLUMNS][4], back[COLUMNS][4];
             multiply<HEAD_DIM>(z, query, key);
             multiply<VALUE_DIM>(back, d_out, key + HEAD_BYTES);
-            row_pairs(p, rows, j0, j0 < all_begin || j0 + BLOCK > all_end, pass != PLAIN, z, back);
+            row_pairs(p, rows, j0, edge, pass != PLAIN, z, back);
             if (pass != PLAIN) {
                 __syncthreads();
                 replace_tile<BLOCK, HEAD_DIM>(key, pass);
@@ -230,14 +258,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         copies_wait<0>();
         if (__syncthreads_or(pass == PLAIN && has_nan(sums))) continue;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int row = own + half * 8 + threadIdx.x % 32 / 4;
-            if (row < count)
-                write_row<HEAD_DIM>(address(v.d_query, at.s.entry, at.s.query + row / p.group,
-                                            at.head * p.group + row % p.group),
-                                    sums, half, pass);
-        }
+        for (int half = 0; half < 2; half++)
+            if (place[half]) write_row<HEAD_DIM>(place[half], sums, half, pass);
         if (pass == PLAIN) return;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    d_query_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
+    extern __shared__ __align__(1024) u8 memory[];
+    if (v.spoilt && *v.spoilt == 0) return;
+#pragma unroll 1
+    for (int index = blockIdx.x; index < v.jobs; index += gridDim.x) {
+        d_query_tile(v, index, memory);
+        __syncthreads();
     }
 }
 
@@ -265,15 +299,16 @@ DEVICE void key_pairs(const ejki_cuda_vjp_problem &v, const sequence &s, int h, 
             if (edge) visible_keys(s, i, &low, &high);
             row_context context;
             row_state state;
-            if (!SIMPLE) {
+            if (!SIMPLE || ((CELLS || POSITIONS) && edge))
                 context = row_context_of(p, s, h, lesser(i, s.known - 1));
+            if (!SIMPLE) {
                 state.lse = shift == NOTHING ? NOTHING : -shift * LOG_2;
                 state.delta = delta;
             }
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int j = key + half * 8, k = 2 * half + side;
-                const bool sees = !edge || (j >= low && j < high);
+                const bool sees = !edge || (j >= low && j < high && row_shows(p, context, j));
                 if (SIMPLE) {
                     simple_pair(p, shift, -p.scale * delta, sees, careful || edge, z[n][k],
                                 back[n][k]);
@@ -286,12 +321,10 @@ DEVICE void key_pairs(const ejki_cuda_vjp_problem &v, const sequence &s, int h, 
         }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    d_keys_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
-    extern __shared__ __align__(1024) u8 memory[];
+DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
     const ejki_cuda_problem &p = v.forward;
     tile_place at;
-    if (!place_of_block(p, blockIdx.x, v.key_tiles, false, OWN, 1, p.key_sums, p.keys, &at)) return;
+    if (!place_of_block(p, index, v.key_tiles, false, OWN, 1, p.key_sums, p.keys, &at)) return;
     const u32 key = shared_address(memory), value = key + OWN_HEAD_BYTES, ring = key + OWN_BYTES;
     const sequence &s = at.s;
     /* The tokens of no sequence are the tail of the tensor. */
@@ -300,6 +333,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int count = alien ? p.keys - start : p.layout == EJKI_CUDA_PADDED ? p.keys : s.keys;
     const int first_key = at.own * OWN;
     const int own = first_key + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    bool writes[2] = {own < count, own + 8 < count};
+    if (v.spoilt) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int j = start + own + half * 8;
+            bool nan = false;
+            if (D_KEY && v.d_key.data)
+                nan = row_is_nan<HEAD_DIM>(address(v.d_key, s.entry, j, at.head), writes[half]);
+            if (D_VALUE && v.d_value.data)
+                nan |= row_is_nan<VALUE_DIM>(address(v.d_value, s.entry, j, at.head), writes[half]);
+            writes[half] = nan;
+        }
+        if (!__syncthreads_or(writes[0] || writes[1])) return;
+    }
     copy_tile<OWN, HEAD_DIM>(key, rows_at<HEAD_DIM>(p.key, s.entry, start, at.head), first_key,
                              s.keys, 1);
     copy_tile<OWN, VALUE_DIM>(value, rows_at<VALUE_DIM>(p.value, s.entry, start, at.head),
@@ -315,10 +362,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int first = begin / BLOCK, each = larger(cdiv(end, BLOCK) - first, 0);
     const int blocks = each * p.group;
     const i64 heads = (i64)p.kv_heads * p.group;
-    const auto copy = [&](int n) {
+    const auto look = [&](int block) {
+        const int h = at.head * p.group + block / each, i0 = (first + block % each) * BLOCK;
+        return state_of(p, h, h, i0, lesser(i0 + BLOCK, s.known) - 1, first_key,
+                        lesser(first_key + OWN, s.keys) - 1);
+    };
+    const auto copy = [&](int n, int block) {
         const u32 to = ring + (u32)n % STAGES * ROW_BYTES;
-        if (n < blocks) {
-            const int h = at.head * p.group + n / each, i0 = (first + n % each) * BLOCK;
+        if (block < blocks) {
+            const int h = at.head * p.group + block / each, i0 = (first + block % each) * BLOCK;
             copy_tile<BLOCK, HEAD_DIM>(to, rows_at<HEAD_DIM>(p.query, s.entry, s.query, h), i0,
                                        s.known, 1);
             copy_tile<BLOCK, VALUE_DIM>(to + HEAD_BYTES,
@@ -339,29 +391,33 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int pass = PLAIN; pass <= EITHER; pass += pass == FINITE ? EITHER - FINITE : 1) {
         clear(d_key);
         clear(d_value);
+        visits<AHEAD> line = visits_of<AHEAD>(0, blocks);
 #pragma unroll 1
-        for (int n = 0; n < STAGES - 1; n++) copy(n);
+        for (int n = 0; n < STAGES - 1; n++) copy(n, next_visit(line, n, look));
 #pragma unroll 1
-        for (int block = 0; block < blocks; block++) {
+        for (int n = 0;; n++) {
+            bool whole;
+            if (STAGES == 1) next_visit(line, n, look);
+            const int block = this_visit(line, n, &whole);
+            if (block >= blocks) break;
             if (STAGES == 1) {
                 __syncthreads();
-                copy(block);
+                copy(n, block);
             }
             copies_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
             __syncthreads();
-            if (STAGES > 1) copy(block + STAGES - 1);
-            const u32 stage = (u32)block % STAGES * ROW_BYTES, query = ring + stage;
+            if (STAGES > 1) copy(n + STAGES - 1, next_visit(line, n + STAGES - 1, look));
+            const u32 stage = (u32)n % STAGES * ROW_BYTES, query = ring + stage;
             const int i0 = (first + block % each) * BLOCK, h = at.head * p.group + block / each;
-            const bool edge = i0 < all_begin || i0 + BLOCK > all_end;
+            const bool edge = IRREGULAR || !whole || i0 < all_begin || i0 + BLOCK > all_end;
             float z[COLUMNS][4], back[COLUMNS][4];
             multiply<HEAD_DIM>(z, key, query);
             if (D_KEY)
                 multiply<VALUE_DIM>(back, value, query + HEAD_BYTES);
             else
                 clear(back);
-            key_pairs(v, s, h, i0, own,
-                      (const float *)(memory + OWN_BYTES + stage + TILE_BYTES), edge,
-                      pass != PLAIN, z, back);
+            key_pairs(v, s, h, i0, own, (const float *)(memory + OWN_BYTES + stage + TILE_BYTES),
+                      edge, pass != PLAIN, z, back);
             if (pass != PLAIN) {
                 __syncthreads();
                 replace_tile<BLOCK, HEAD_DIM>(query, pass);
@@ -382,7 +438,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int j = own + half * 8;
-            if (j >= count) continue;
+            if (!writes[half]) continue;
 #if D_KEY
             if (v.d_key.data)
                 write_row<HEAD_DIM>(address(v.d_key, s.entry, start + j, at.head), d_key, half,
@@ -395,6 +451,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
         }
         if (pass == PLAIN) return;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    d_keys_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
+    extern __shared__ __align__(1024) u8 memory[];
+    if (v.spoilt && *v.spoilt == 0) return;
+#pragma unroll 1
+    for (int index = blockIdx.x; index < v.jobs; index += gridDim.x) {
+        d_keys_tile(v, index, memory);
+        __syncthreads();
     }
 }
 

@@ -9,6 +9,7 @@
 #include "plain.cuh"
 
 #include "gradients.cuh"
+#include "visits.cuh"
 
 /* Rows of a warp: their places, and what their pairs need. */
 struct own_rows {
@@ -32,8 +33,7 @@ DEVICE void find_rows(const ejki_cuda_vjp_problem &v, const tile_place &at, int 
 template <int dim>
 DEVICE void write_sums(const ejki_cuda_bthd &t, i64 entry, int token, int head,
                        const float (&sums)[2 * chunks(dim)], float factor) {
-    element *to =
-        (element *)t.data + entry * t.stride_b + token * t.stride_t + head * t.stride_h;
+    element *to = (element *)t.data + entry * t.stride_b + token * t.stride_t + head * t.stride_h;
     put_row<dim>(sums, factor, [&](int d, float x) { to[d] = narrow(x); });
 }
 
@@ -66,18 +66,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int r = 0; r < ROWS; r++)
         for (int n = 0; n < 2 * chunks(HEAD_DIM); n++) sums[r][n] = 0;
     const int last_row = lesser(first_row + TILE, count) - 1;
-    int begin, end, unused;
-    visible_keys(at.s, first_row / group, &begin, &unused);
-    visible_keys(at.s, lesser(last_row / group, at.s.known - 1), &unused, &end);
-    for (int j0 = begin / STEP * STEP; j0 < end; j0 += STEP) {
+    const int first_query = first_row / group,
+              last_query = lesser(last_row / group, at.s.known - 1);
+    const key_range range = keys_of_rows(at.s, first_query, last_query);
+    for (int j0 = range.begin / STEP * STEP; j0 < range.end; j0 += STEP) {
+        if (state_of(p, at.head * group, at.head * group + group - 1, first_query, last_query, j0,
+                     lesser(j0 + STEP, at.s.keys) - 1) == NOBODY)
+            continue;
         float z[ROWS], back[ROWS];
         products<HEAD_DIM>(z, queries, staged, key, j0, at.s.keys, 1);
         products<VALUE_DIM>(back, cotangents, staged, value, j0, at.s.keys, 1);
         const int j = j0 + lane;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const pair x = pair_of(p, rows.context[r], rows.state[r],
-                                   j >= rows.low[r] && j < rows.high[r], j, z[r], back[r]);
+            const bool sees =
+                j >= rows.low[r] && j < rows.high[r] && row_shows(p, rows.context[r], j);
+            const pair x = pair_of(p, rows.context[r], rows.state[r], sees, j, z[r], back[r]);
             weights[r * STEP + lane] = x.dz * x.slope;
         }
         weighted<HEAD_DIM>(sums, weights, staged, key, j0, at.s.keys, 1);
@@ -99,7 +103,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float *keys = memory, *values = keys + TILE * padded(HEAD_DIM);
     float *staged = values + TILE * padded(VALUE_DIM), *weights = staged + STEP * PITCH;
     tile_place at;
-    if (!place_of_block(p, blockIdx.x, v.key_tiles, false, TILE, 1, p.key_sums, p.keys, &at)) return;
+    if (!place_of_block(p, blockIdx.x, v.key_tiles, false, TILE, 1, p.key_sums, p.keys, &at))
+        return;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = p.group;
     /* The tokens of no sequence are the tail of the tensor. */
     const bool alien = p.layout == EJKI_CUDA_TOKENS && at.s.number == p.batch;
@@ -126,7 +131,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     visible_queries(at.s, first_key, &begin, &unused);
     visible_queries(at.s, lesser(first_key + TILE, at.s.keys) - 1, &unused, &end);
     if (first_key >= at.s.keys) end = 0;
+    const int last_key = lesser(first_key + TILE, at.s.keys) - 1;
     for (int row0 = begin * group / STEP * STEP; row0 < end * group; row0 += STEP) {
+        if (state_of(p, at.head * group, at.head * group + group - 1, row0 / group,
+                     (lesser(row0 + STEP, rows) - 1) / group, first_key, last_key) == NOBODY)
+            continue;
         float z[ROWS], back[ROWS], slope[ROWS];
         products<HEAD_DIM>(z, keys, staged, query, row0, rows, group);
         products<VALUE_DIM>(back, values, staged, d_out, row0, rows, group);
@@ -139,7 +148,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int j = own + r;
-            const bool sees = row0 + lane < rows && j >= low && j < high;
+            const bool sees =
+                row0 + lane < rows && j >= low && j < high && row_shows(p, context, j);
             const pair x = pair_of(p, context, state, sees, j, z[r], back[r]);
             weights[r * STEP + lane] = x.kept;
             slope[r] = x.dz * x.slope;

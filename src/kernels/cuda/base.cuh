@@ -6,6 +6,8 @@
  *   ELEMENT    of the tensors: 0 f32, 1 bf16, 2 f16
  *   HEAD_DIM, VALUE_DIM
  *   BIAS, MASK, SEGMENTS, SOFT_CAP, DROPOUT   1 = the problem has it
+ *   CHUNKED, FUNCTION, POSITIONS                the same of a pattern's limits (problem.cuh)
+ *   CELL_QUERIES, CELL_KEYS                   a block of a pattern; 0 = there are no cells
  */
 #ifndef EJKI_CUDA_BASE_CUH
 #define EJKI_CUDA_BASE_CUH
@@ -27,6 +29,21 @@
 #ifndef DROPOUT
 #define DROPOUT 0
 #endif
+#ifndef CHUNKED
+#define CHUNKED 0
+#endif
+#ifndef FUNCTION
+#define FUNCTION 0
+#endif
+#ifndef POSITIONS
+#define POSITIONS 0
+#endif
+#ifndef CELL_KEYS
+#define CELL_QUERIES 0
+#define CELL_KEYS    0
+#endif
+#define CELLS     (CELL_KEYS > 0)
+#define IRREGULAR (FUNCTION || POSITIONS) /* what rows see does not rise with them */
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -34,7 +51,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 
-#define DEVICE static __device__ __forceinline__
+#define DEVICE  static __device__ __forceinline__
 #define NOTHING __int_as_float(0xff800000) /* -inf: the score of what is not visible */
 #define LOG2_E  1.4426950408889634f
 #define LOG_2   0.6931471805599453f

@@ -23,15 +23,17 @@ static void split(tiling *t, int64_t keys, int64_t parts) {
     t->splits = ejki_max(1, ejki_cdiv(keys, t->split_keys));
 }
 
-/* Maxima, sums and outputs of all parts. False if they are more than can be counted. */
+/* Cells, then maxima, sums and outputs of all parts. False if they are more than can be counted. */
 static bool workspace_of(const ejki_flash_problem *p, const tiling *t, int64_t *bytes) {
-    *bytes = 0;
+    int64_t parts = 0;
+    *bytes = ejki_cuda_cell_bytes(p);
     if (t->splits == 1) return true;
-    return ejki_mul(ejki_cuda_rows(p), t->splits, bytes) &&
-           ejki_mul(*bytes, (p->value_dim + 2) * (int64_t)sizeof(float), bytes);
+    return ejki_mul(ejki_cuda_rows(p), t->splits, &parts) &&
+           ejki_mul(parts, (p->value_dim + 2) * (int64_t)sizeof(float), &parts) &&
+           ejki_add(*bytes, parts, bytes);
 }
 
-enum { MAIN, JOIN }; /* what is prepared */
+enum { MAIN, JOIN, CELLS }; /* what is prepared */
 
 /* Compiles the kernel with its own constants added, and the one that joins its parts. */
 static ejk_status prepare_tiles(const ejki_flash_problem *p, const tiling *t, const char *text,
@@ -45,6 +47,7 @@ static ejk_status prepare_tiles(const ejki_flash_problem *p, const tiling *t, co
                          (long long)t->splits, (long long)ejki_cuda_rows(p));
     launch->workers = 1;
     launch->workspace_bytes = (size_t)bytes;
+    EJKI_TRY(ejki_cuda_ready_cells(launch, CELLS, p));
     EJKI_TRY(ejki_cuda_ready(launch, MAIN, text, entry, constants));
     if (t->splits == 1) return EJK_OK;
     ejki_cuda_constants of_join = {.count = 0};
@@ -69,14 +72,18 @@ static ejk_status run_tiles(const ejk_run *run, const tiling *t) {
     problem.tiles = (int)tiles;
     problem.splits = (int)t->splits;
     problem.split_keys = (int)t->split_keys;
-    problem.part_max = run->workspace;
-    problem.part_sum = t->splits > 1 ? problem.part_max + t->splits * rows : NULL;
-    problem.part_out = t->splits > 1 ? problem.part_sum + t->splits * rows : NULL;
+    problem.pattern.cells = run->workspace;
+    if (t->splits > 1) {
+        problem.part_max = (float *)(void *)((char *)run->workspace + ejki_cuda_cell_bytes(p));
+        problem.part_sum = problem.part_max + t->splits * rows;
+        problem.part_out = problem.part_sum + t->splits * rows;
+    }
     const ejki_cuda_work work = {.place = MAIN,
                                  .blocks = ejki_cuda_blocks(p, tiles),
                                  .splits = t->splits,
                                  .threads = (int32_t)t->warps * 32,
                                  .shared_bytes = t->shared_bytes};
+    EJKI_TRY(ejki_cuda_begin_cells(run, CELLS, p, run->workspace));
     EJKI_TRY(ejki_cuda_begin(run, &work, &problem));
     if (t->splits == 1) return EJK_OK;
     const ejki_cuda_work join = {
@@ -186,10 +193,10 @@ static const ejk_parameter mma_parameters[] = {
     {"num_key_splits", 1, 65535, 1, 1, "parts the keys are split into, joined at the end"},
 };
 
-#define PLAIN(symbol, text, element)                                                               \
+#define PLAIN(symbol, operation, text, element)                                                    \
     extern const ejk_implementation symbol;                                                        \
     const ejk_implementation symbol = {                                                            \
-        .algorithm = "flash_attention",                                                            \
+        .algorithm = operation,                                                                    \
         .name = text "/cuda/plain",                                                                \
         .platform = EJK_PLATFORM_CUDA,                                                             \
         .backend = EJK_BACKEND_GPU,                                                                \
@@ -199,17 +206,21 @@ static const ejk_parameter mma_parameters[] = {
         .parameters = plain_parameters,                                                            \
         .parameter_count = 1,                                                                      \
         .applicable = plain_applicable,                                                            \
+        .needs = "heads up to 576, no MaskInfo",                                                   \
         .prepare = plain_prepare,                                                                  \
         .run = plain_run,                                                                          \
     }
-PLAIN(ejki_flash_attention_f32_cuda_plain, "f32", EJK_DTYPE_F32);
-PLAIN(ejki_flash_attention_bf16_cuda_plain, "bf16", EJK_DTYPE_BF16);
-PLAIN(ejki_flash_attention_f16_cuda_plain, "f16", EJK_DTYPE_F16);
+PLAIN(ejki_flash_attention_f32_cuda_plain, "flash_attention", "f32", EJK_DTYPE_F32);
+PLAIN(ejki_blocksparse_attention_f32_cuda_plain, "blocksparse_attention", "f32", EJK_DTYPE_F32);
+PLAIN(ejki_flash_attention_bf16_cuda_plain, "flash_attention", "bf16", EJK_DTYPE_BF16);
+PLAIN(ejki_blocksparse_attention_bf16_cuda_plain, "blocksparse_attention", "bf16", EJK_DTYPE_BF16);
+PLAIN(ejki_flash_attention_f16_cuda_plain, "flash_attention", "f16", EJK_DTYPE_F16);
+PLAIN(ejki_blocksparse_attention_f16_cuda_plain, "blocksparse_attention", "f16", EJK_DTYPE_F16);
 
-#define MMA(symbol, text, element)                                                                 \
+#define MMA(symbol, operation, text, element)                                                      \
     extern const ejk_implementation symbol;                                                        \
     const ejk_implementation symbol = {                                                            \
-        .algorithm = "flash_attention",                                                            \
+        .algorithm = operation,                                                                    \
         .name = text "/cuda/mma",                                                                  \
         .platform = EJK_PLATFORM_CUDA,                                                             \
         .backend = EJK_BACKEND_GPU,                                                                \
@@ -220,8 +231,11 @@ PLAIN(ejki_flash_attention_f16_cuda_plain, "f16", EJK_DTYPE_F16);
         .parameters = mma_parameters,                                                              \
         .parameter_count = 5,                                                                      \
         .applicable = mma_applicable,                                                              \
+        .needs = "heads of 1 to 256, no MaskInfo",                                                 \
         .prepare = mma_prepare,                                                                    \
         .run = mma_run,                                                                            \
     }
-MMA(ejki_flash_attention_bf16_cuda_mma, "bf16", EJK_DTYPE_BF16);
-MMA(ejki_flash_attention_f16_cuda_mma, "f16", EJK_DTYPE_F16);
+MMA(ejki_flash_attention_bf16_cuda_mma, "flash_attention", "bf16", EJK_DTYPE_BF16);
+MMA(ejki_blocksparse_attention_bf16_cuda_mma, "blocksparse_attention", "bf16", EJK_DTYPE_BF16);
+MMA(ejki_flash_attention_f16_cuda_mma, "flash_attention", "f16", EJK_DTYPE_F16);
+MMA(ejki_blocksparse_attention_f16_cuda_mma, "blocksparse_attention", "f16", EJK_DTYPE_F16);

@@ -112,7 +112,8 @@ static bool applicable(const void *problem) {
     const int64_t entries = ejki_cuda_entries(p);
     return ejki_cuda_fits(p) && p->head_dim > 0 && p->value_dim > 0 && p->head_dim <= MOST_DIM &&
            p->value_dim <= MOST_DIM && !p->has_bias && !p->has_mask && !p->has_segments &&
-           p->dropout <= 0 && p->keys > 0 && p->query_heads > 0 && entries > 0 && is_long(p) &&
+           p->dropout <= 0 && ejki_pattern_is_empty(&p->pattern) && !p->positions.given &&
+           p->keys > 0 && p->query_heads > 0 && entries > 0 && is_long(p) &&
            has_map(&p->query, entries, p->queries, p->query_heads) &&
            has_map(&p->key, entries, p->keys, p->kv_heads) &&
            has_map(&p->value, entries, p->keys, p->kv_heads);

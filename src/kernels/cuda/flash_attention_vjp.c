@@ -4,18 +4,9 @@
  * the bias and the sinks, as they are wanted. Scores are computed anew by each, and nothing is added by more than one
  * block, so that the same call has the same bits; besides results, only delta is kept.
  */
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/vjp_launch.h"
 
-/* What is prepared. */
-enum { DELTA, SINKS, QUERY, KEYS, VALUES, BIAS };
-
-/* Of the kernels over rows and over keys. */
-typedef struct tiling {
-    int64_t rows, keys; /* of a tile of either */
-    int64_t row_threads, key_threads;
-    int64_t row_bytes, key_bytes; /* of shared memory */
-    bool two_passes;              /* d_key and d_value by launches of their own */
-} tiling;
+typedef ejki_cuda_vjp_tiling tiling;
 
 static bool wants_keys(const ejki_flash_vjp_problem *v) {
     return v->wants_key || v->wants_value;
@@ -69,21 +60,23 @@ static ejk_status prepare_rest(const ejki_flash_vjp_problem *v, const tiling *t,
             "gradients of %lld keys and %lld queries are more than a GPU's grid can count",
             (long long)p->keys, (long long)p->queries);
     launch->workers = 1;
-    launch->workspace_bytes = 2 * (size_t)ejki_cuda_rows(p) * sizeof(float);
+    launch->workspace_bytes =
+        (size_t)ejki_cuda_cell_bytes(p) + 2 * (size_t)ejki_cuda_rows(p) * sizeof(float);
+    EJKI_TRY(ejki_cuda_ready_cells(launch, EJKI_CUDA_CELLS, p));
     ejki_cuda_constants constants = ejki_cuda_constants_of(p);
-    EJKI_TRY(ejki_cuda_ready(launch, DELTA, "backward_rows.cu", "delta", &constants));
-    EJKI_TRY(ejki_cuda_ready(launch, SINKS, "backward_rows.cu", "sinks", &constants));
+    EJKI_TRY(ejki_cuda_ready(launch, EJKI_CUDA_DELTA, "backward_rows.cu", "delta", &constants));
+    EJKI_TRY(ejki_cuda_ready(launch, EJKI_CUDA_SINKS, "backward_rows.cu", "sinks", &constants));
     if (!v->wants_bias) return EJK_OK;
     ejki_cuda_add(&constants, "ROWS", plain_rows(p));
     ejki_cuda_add(&constants, "ALL_QUERIES", all_queries(v));
-    return ejki_cuda_ready(launch, BIAS, "backward_bias.cu", "d_bias", &constants);
+    return ejki_cuda_ready(launch, EJKI_CUDA_BIAS, "backward_bias.cu", "d_bias", &constants);
 }
 
 static ejki_cuda_bthd bthd(const ejki_bthd *t) {
     return (ejki_cuda_bthd){t->data, t->stride_b, t->stride_t, t->stride_h};
 }
 
-static ejki_cuda_vjp_problem problem_of(const ejki_flash_vjp_problem *v, const tiling *t) {
+ejki_cuda_vjp_problem ejki_cuda_vjp_problem_of(const ejki_flash_vjp_problem *v, const tiling *t) {
     const ejki_flash_problem *p = &v->forward;
     const ejki_bht *l = &v->lse_cotangent;
     const ejki_bias_gradient *bias = &v->d_bias;
@@ -104,7 +97,7 @@ static ejki_cuda_vjp_problem problem_of(const ejki_flash_vjp_problem *v, const t
     return problem;
 }
 
-static ejk_status check_aligned(const ejki_flash_vjp_problem *v) {
+ejk_status ejki_cuda_vjp_check_aligned(const ejki_flash_vjp_problem *v) {
     const int64_t size = (int64_t)ejk_dtype_size(v->forward.dtype);
     EJKI_TRY(ejki_cuda_check_aligned(&v->forward));
     EJKI_TRY(ejki_cuda_check_address(v->out_cotangent.data, size, "the cotangent of out"));
@@ -117,9 +110,8 @@ static ejk_status check_aligned(const ejki_flash_vjp_problem *v) {
     return v->wants_sinks ? ejki_cuda_check_address(v->d_sinks, size, "d_sinks") : EJK_OK;
 }
 
-/* Launches nothing for an empty grid. */
-static ejk_status begin(const ejk_run *run, int32_t place, int64_t blocks, int64_t columns,
-                        int64_t threads, int64_t bytes, ejki_cuda_vjp_problem *problem) {
+ejk_status ejki_cuda_vjp_begin(const ejk_run *run, int32_t place, int64_t blocks, int64_t columns,
+                               int64_t threads, int64_t bytes, ejki_cuda_vjp_problem *problem) {
     const ejki_cuda_work work = {.place = place,
                                  .threads = (int32_t)threads,
                                  .blocks = blocks,
@@ -128,28 +120,61 @@ static ejk_status begin(const ejk_run *run, int32_t place, int64_t blocks, int64
     return blocks > 0 && columns > 0 ? ejki_cuda_begin(run, &work, problem) : EJK_OK;
 }
 
+ejk_status ejki_cuda_vjp_delta(const ejk_run *run, ejki_cuda_vjp_problem *problem) {
+    const ejki_flash_vjp_problem *v = run->problem;
+    /* As backward_rows.cu has them: lanes of a row, and four rows for each of a block's. */
+    const int64_t lanes = v->forward.value_dim > 128 ? 32 : v->forward.value_dim > 64 ? 16 : 8;
+    return ejki_cuda_vjp_begin(run, EJKI_CUDA_DELTA,
+                               ejki_cdiv(ejki_cuda_rows(&v->forward), 4 * 256 / lanes), 1, 256, 0,
+                               problem);
+}
+
+ejk_status ejki_cuda_vjp_sinks(const ejk_run *run, ejki_cuda_vjp_problem *problem) {
+    const ejki_flash_vjp_problem *v = run->problem;
+    const ejki_flash_problem *p = &v->forward;
+    if (!v->wants_sinks) return EJK_OK;
+    const int64_t heads = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
+    return ejki_cuda_vjp_begin(run, EJKI_CUDA_SINKS, heads * p->sink_count, 1, 256, 0, problem);
+}
+
+ejk_status ejki_cuda_vjp_products(const ejk_run *run, const tiling *t, int64_t most,
+                                  ejki_cuda_vjp_problem *problem) {
+    const ejki_flash_vjp_problem *v = run->problem;
+    const ejki_flash_problem *p = &v->forward;
+    if (v->wants_query && p->head_dim > 0 && p->queries > 0) {
+        const int64_t blocks = ejki_cuda_blocks(p, problem->forward.tiles);
+        problem->jobs = (int)blocks;
+        EJKI_TRY(ejki_cuda_vjp_begin(run, EJKI_CUDA_QUERY, ejki_min(blocks, most), 1,
+                                     t->row_threads, t->row_bytes, problem));
+    }
+    const int64_t blocks = p->keys > 0 ? ejki_cuda_blocks(p, problem->key_tiles) : 0;
+    problem->jobs = (int)blocks;
+    if (wants_keys(v) && !(t->two_passes && !v->wants_key))
+        EJKI_TRY(ejki_cuda_vjp_begin(run, EJKI_CUDA_KEYS, ejki_min(blocks, most), 1, t->key_threads,
+                                     t->key_bytes, problem));
+    if (t->two_passes && v->wants_value)
+        EJKI_TRY(ejki_cuda_vjp_begin(run, EJKI_CUDA_VALUES, ejki_min(blocks, most), 1,
+                                     t->key_threads, t->key_bytes, problem));
+    return EJK_OK;
+}
+
 static ejk_status run_all(const ejk_run *run, const tiling *t) {
     const ejki_flash_vjp_problem *v = run->problem;
     const ejki_flash_problem *p = &v->forward;
-    EJKI_TRY(check_aligned(v));
-    ejki_cuda_vjp_problem problem = problem_of(v, t);
-    problem.delta = run->workspace;
+    EJKI_TRY(ejki_cuda_vjp_check_aligned(v));
+    ejki_cuda_vjp_problem problem = ejki_cuda_vjp_problem_of(v, t);
+    problem.forward.pattern.cells = run->workspace;
+    if (ejki_cuda_rows(p) > 0)
+        problem.delta = (float *)(void *)((char *)run->workspace + ejki_cuda_cell_bytes(p));
     problem.shift = problem.delta ? problem.delta + ejki_cuda_rows(p) : NULL;
-    EJKI_TRY(begin(run, DELTA, ejki_cdiv(ejki_cuda_rows(p), 4), 1, 128, 0, &problem));
-    if (v->wants_query && p->head_dim > 0)
-        EJKI_TRY(begin(run, QUERY, p->queries > 0 ? ejki_cuda_blocks(p, problem.forward.tiles) : 0,
-                       1, t->row_threads, t->row_bytes, &problem));
-    const int64_t key_blocks = p->keys > 0 ? ejki_cuda_blocks(p, problem.key_tiles) : 0;
-    if (wants_keys(v) && !(t->two_passes && !v->wants_key))
-        EJKI_TRY(begin(run, KEYS, key_blocks, 1, t->key_threads, t->key_bytes, &problem));
-    if (t->two_passes && v->wants_value)
-        EJKI_TRY(begin(run, VALUES, key_blocks, 1, t->key_threads, t->key_bytes, &problem));
+    EJKI_TRY(ejki_cuda_begin_cells(run, EJKI_CUDA_CELLS, p, run->workspace));
+    EJKI_TRY(ejki_cuda_vjp_delta(run, &problem));
+    EJKI_TRY(ejki_cuda_vjp_products(run, t, INT32_MAX, &problem));
     if (v->wants_bias)
-        EJKI_TRY(begin(run, BIAS, bias_blocks(v), ejki_cdiv(p->keys, PLAIN_STEP), PLAIN_THREADS,
-                       plain_bytes(p), &problem));
-    if (!v->wants_sinks) return EJK_OK;
-    const int64_t heads = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
-    return begin(run, SINKS, heads * p->sink_count, 1, 256, 0, &problem);
+        EJKI_TRY(ejki_cuda_vjp_begin(run, EJKI_CUDA_BIAS, bias_blocks(v),
+                                     ejki_cdiv(p->keys, PLAIN_STEP), PLAIN_THREADS, plain_bytes(p),
+                                     &problem));
+    return ejki_cuda_vjp_sinks(run, &problem);
 }
 
 /* ---- Plain --------------------------------------------------------------------------------------------- */
@@ -177,8 +202,9 @@ static ejk_status plain_prepare(const void *problem, const int64_t *parameters, 
     EJKI_TRY(prepare_rest(v, &t, launch));
     ejki_cuda_constants constants = ejki_cuda_constants_of(&v->forward);
     ejki_cuda_add(&constants, "ROWS", plain_rows(&v->forward));
-    EJKI_TRY(ejki_cuda_ready(launch, QUERY, "backward_plain.cu", "d_query_plain", &constants));
-    return ejki_cuda_ready(launch, KEYS, "backward_plain.cu", "d_keys_plain", &constants);
+    EJKI_TRY(
+        ejki_cuda_ready(launch, EJKI_CUDA_QUERY, "backward_plain.cu", "d_query_plain", &constants));
+    return ejki_cuda_ready(launch, EJKI_CUDA_KEYS, "backward_plain.cu", "d_keys_plain", &constants);
 }
 
 static ejk_status plain_run(const ejk_run *run) {
@@ -246,8 +272,8 @@ static ejk_status ready(ejk_launch *launch, int32_t place, const char *entry,
     return ejki_cuda_ready(launch, place, "backward_mma.cu", entry, &constants);
 }
 
-static ejk_status mma_prepare(const void *problem, const int64_t *parameters, int32_t threads,
-                              ejk_launch *launch) {
+ejk_status ejki_cuda_vjp_mma_prepare(const void *problem, const int64_t *parameters,
+                                     int32_t threads, ejk_launch *launch) {
     (void)threads;
     const ejki_flash_vjp_problem *v = problem;
     const ejki_flash_problem *p = &v->forward;
@@ -261,16 +287,23 @@ static ejk_status mma_prepare(const void *problem, const int64_t *parameters, in
     ejki_cuda_add(&rows, "STAGES", m.row_stages);
     ejki_cuda_add(&keys, "BLOCK", m.row_block);
     ejki_cuda_add(&keys, "STAGES", m.key_stages);
-    if (v->wants_query) EJKI_TRY(ready(launch, QUERY, "d_query_mma", rows, "D_QUERY", NULL));
+    if (v->wants_query)
+        EJKI_TRY(ready(launch, EJKI_CUDA_QUERY, "d_query_mma", rows, "D_QUERY", NULL));
     if (!m.t.two_passes)
-        return wants_keys(v) ? ready(launch, KEYS, "d_keys_mma", keys, "D_KEY", "D_VALUE") : EJK_OK;
-    if (v->wants_key) EJKI_TRY(ready(launch, KEYS, "d_keys_mma", keys, "D_KEY", NULL));
-    return v->wants_value ? ready(launch, VALUES, "d_keys_mma", keys, "D_VALUE", NULL) : EJK_OK;
+        return wants_keys(v) ? ready(launch, EJKI_CUDA_KEYS, "d_keys_mma", keys, "D_KEY", "D_VALUE")
+                             : EJK_OK;
+    if (v->wants_key) EJKI_TRY(ready(launch, EJKI_CUDA_KEYS, "d_keys_mma", keys, "D_KEY", NULL));
+    return v->wants_value ? ready(launch, EJKI_CUDA_VALUES, "d_keys_mma", keys, "D_VALUE", NULL)
+                          : EJK_OK;
 }
 
-static ejk_status mma_run(const ejk_run *run) {
+ejk_status ejki_cuda_vjp_mma_run(const ejk_run *run) {
     const mma_tiling m = mma_tiling_of(run->problem, run->parameters);
     return run_all(run, &m.t);
+}
+
+tiling ejki_cuda_vjp_mma_tiling(const ejki_flash_vjp_problem *v, const int64_t *parameters) {
+    return mma_tiling_of(v, parameters).t;
 }
 
 static const ejk_parameter mma_parameters[] = {
@@ -282,40 +315,27 @@ static const ejk_parameter mma_parameters[] = {
 
 /* ---- Implementations ----------------------------------------------------------------------------------- */
 
-#define PLAIN(symbol, text, element)                                                               \
-    extern const ejk_implementation symbol;                                                        \
-    const ejk_implementation symbol = {                                                            \
-        .algorithm = "flash_attention_vjp",                                                        \
-        .name = text "/cuda/plain",                                                                \
-        .platform = EJK_PLATFORM_CUDA,                                                             \
-        .backend = EJK_BACKEND_GPU,                                                                \
-        .dtype = element,                                                                          \
-        .version = 1,                                                                              \
-        .least_capability = 70,                                                                    \
-        .applicable = plain_applicable,                                                            \
-        .prepare = plain_prepare,                                                                  \
-        .run = plain_run,                                                                          \
-    }
-PLAIN(ejki_flash_attention_vjp_f32_cuda_plain, "f32", EJK_DTYPE_F32);
-PLAIN(ejki_flash_attention_vjp_bf16_cuda_plain, "bf16", EJK_DTYPE_BF16);
-PLAIN(ejki_flash_attention_vjp_f16_cuda_plain, "f16", EJK_DTYPE_F16);
+#define PLAIN(symbol, operation, text, element)                                                    \
+    EJKI_CUDA_IMPLEMENTATION(symbol, operation, text "/cuda/plain", element,                       \
+                             .least_capability = 70, .applicable = plain_applicable,               \
+                             .prepare = plain_prepare, .run = plain_run)
+PLAIN(ejki_flash_attention_vjp_f32_cuda_plain, "flash_attention_vjp", "f32", EJK_DTYPE_F32);
+PLAIN(ejki_blocksparse_attention_vjp_f32_cuda_plain, "blocksparse_attention_vjp", "f32",
+      EJK_DTYPE_F32);
+PLAIN(ejki_flash_attention_vjp_bf16_cuda_plain, "flash_attention_vjp", "bf16", EJK_DTYPE_BF16);
+PLAIN(ejki_blocksparse_attention_vjp_bf16_cuda_plain, "blocksparse_attention_vjp", "bf16",
+      EJK_DTYPE_BF16);
+PLAIN(ejki_flash_attention_vjp_f16_cuda_plain, "flash_attention_vjp", "f16", EJK_DTYPE_F16);
+PLAIN(ejki_blocksparse_attention_vjp_f16_cuda_plain, "blocksparse_attention_vjp", "f16",
+      EJK_DTYPE_F16);
 
-#define MMA(symbol, text, element)                                                                 \
-    extern const ejk_implementation symbol;                                                        \
-    const ejk_implementation symbol = {                                                            \
-        .algorithm = "flash_attention_vjp",                                                        \
-        .name = text "/cuda/mma",                                                                  \
-        .platform = EJK_PLATFORM_CUDA,                                                             \
-        .backend = EJK_BACKEND_GPU,                                                                \
-        .dtype = element,                                                                          \
-        .priority = 10,                                                                            \
-        .version = 1,                                                                              \
-        .least_capability = 80,                                                                    \
-        .parameters = mma_parameters,                                                              \
-        .parameter_count = 4,                                                                      \
-        .applicable = mma_applicable,                                                              \
-        .prepare = mma_prepare,                                                                    \
-        .run = mma_run,                                                                            \
-    }
-MMA(ejki_flash_attention_vjp_bf16_cuda_mma, "bf16", EJK_DTYPE_BF16);
-MMA(ejki_flash_attention_vjp_f16_cuda_mma, "f16", EJK_DTYPE_F16);
+#define MMA(symbol, operation, text, element)                                                      \
+    EJKI_CUDA_IMPLEMENTATION(symbol, operation, text "/cuda/mma", element, .priority = 10,         \
+                             .least_capability = 80, .parameters = mma_parameters,                 \
+                             .parameter_count = 4, .applicable = mma_applicable,                   \
+                             .prepare = ejki_cuda_vjp_mma_prepare, .run = ejki_cuda_vjp_mma_run)
+MMA(ejki_flash_attention_vjp_bf16_cuda_mma, "flash_attention_vjp", "bf16", EJK_DTYPE_BF16);
+MMA(ejki_blocksparse_attention_vjp_bf16_cuda_mma, "blocksparse_attention_vjp", "bf16",
+    EJK_DTYPE_BF16);
+MMA(ejki_flash_attention_vjp_f16_cuda_mma, "flash_attention_vjp", "f16", EJK_DTYPE_F16);
+MMA(ejki_blocksparse_attention_vjp_f16_cuda_mma, "blocksparse_attention_vjp", "f16", EJK_DTYPE_F16);

@@ -9,14 +9,17 @@
  */
 #include "mma.cuh"
 
+#include "visits.cuh"
+
 enum {
     ROWS = 16 * ROW_TILES * WARPS,
-    COLUMNS = KEYS / 8,             /* eights of keys */
+    COLUMNS = KEYS / 8,              /* eights of keys */
     WIDTH = 2 * sixteens(VALUE_DIM), /* eights of the output */
     QUERY_BYTES = ROWS * pitch_of(HEAD_DIM) * 2,
     KEY_BYTES = KEYS * pitch_of(HEAD_DIM) * 2,
     VALUE_BYTES = KEYS * pitch_of(VALUE_DIM) * 2,
     STAGE_BYTES = KEY_BYTES + VALUE_BYTES,
+    AHEAD = STAGES > 1 ? STAGES - 1 : 1, /* blocks known before they are visited */
 };
 
 /* A lane has two rows of each of the warp's tiles. Maxima are of scores as they are multiplied with `unit`. */
@@ -39,11 +42,11 @@ DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int t
         for (int k = 0; k < 4; k++) {
             const int j = j0 + n * 8 + threadIdx.x % 4 * 2 + k % 2, half = k / 2;
             const row_context &c = rows.context[tile][half];
-            bool sees = !edge || (j >= rows.low[tile][half] && j < rows.high[tile][half]);
+            bool sees = !edge || (j >= rows.low[tile][half] && j < rows.high[tile][half] &&
+                                  row_shows(p, c, j));
             sees = sees && row_sees(p, c, j);
             float slope;
-            if (!FOLDED && sees)
-                z[n][k] = score_of(p, c, j, z[n][k] * p.scale, &slope) * LOG2_E;
+            if (!FOLDED && sees) z[n][k] = score_of(p, c, j, z[n][k] * p.scale, &slope) * LOG2_E;
             if (!sees) z[n][k] = NOTHING;
         }
 }
@@ -105,8 +108,8 @@ DEVICE row_target target_of(const ejki_cuda_problem &p, const sequence &s, int h
     t.is_f32 = p.splits > 1 || !p.normalize;
     if (p.splits > 1) {
         const i64 heads = p.kv_heads * p.group, rows = p.entries * heads * p.queries;
-        t.data = p.part_out + (blockIdx.y * rows + (s.entry * heads + h) * p.queries + s.query + i) *
-                                  VALUE_DIM;
+        t.data = p.part_out +
+                 (blockIdx.y * rows + (s.entry * heads + h) * p.queries + s.query + i) * VALUE_DIM;
         return t;
     }
     const i64 to = s.entry * p.out.stride_b + (s.query + i) * p.out.stride_t + h * p.out.stride_h;
@@ -165,10 +168,10 @@ DEVICE void write_row(const ejki_cuda_problem &p, const tile_place &at, int row,
     }
 }
 
-/* Starts copying a block of keys and values, or nothing if it is beyond the last. */
-DEVICE void copy_block(u32 ring, int block, int first, int end, const rows_of &key,
+/* Starts copying the block of the nth visit, or nothing if it is beyond the last. */
+DEVICE void copy_block(u32 ring, int n, int block, int end, const rows_of &key,
                        const rows_of &value, int keys) {
-    const u32 to = ring + (u32)(block - first) % STAGES * STAGE_BYTES;
+    const u32 to = ring + (u32)n % STAGES * STAGE_BYTES;
     if (block < end) {
         copy_tile<KEYS, HEAD_DIM>(to, key, block * KEYS, keys, 1);
         copy_tile<KEYS, VALUE_DIM>(to + KEY_BYTES, value, block * KEYS, keys, 1);
@@ -249,21 +252,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const u32 query = shared_address(memory), ring = query + QUERY_BYTES;
     const int count = at.s.queries * p.group, first_row = at.own * ROWS;
     const int own = first_row + threadIdx.x / 32 * 16 * ROW_TILES;
-    const rows_of queries =
-        rows_at<HEAD_DIM>(p.query, at.s.entry, at.s.query, at.head * p.group);
+    const rows_of queries = rows_at<HEAD_DIM>(p.query, at.s.entry, at.s.query, at.head * p.group);
     const rows_of key = rows_at<HEAD_DIM>(p.key, at.s.entry, at.s.key, at.head);
     const rows_of value = rows_at<VALUE_DIM>(p.value, at.s.entry, at.s.key, at.head);
     copy_tile<ROWS, HEAD_DIM>(query, queries, first_row, count, p.group);
 
-    /* Keys that any row sees, and those that all do. */
-    int begin, all_end, all_begin, end;
-    visible_keys(at.s, first_row / p.group, &begin, &all_end);
-    visible_keys(at.s, (lesser(first_row + ROWS, count) - 1) / p.group, &all_begin, &end);
-    const bool known = (lesser(first_row + ROWS, count) - 1) / p.group < at.s.known;
-    if (!known) all_end = 0, end = clamped(at.s.known + at.s.last, at.s.keys);
-    begin = larger(begin, (int)blockIdx.y * p.split_keys);
-    end = lesser(end, ((int)blockIdx.y + 1) * p.split_keys);
+    const int first_query = first_row / p.group;
+    const int last_query = (lesser(first_row + ROWS, count) - 1) / p.group;
+    const key_range range = keys_of_rows(at.s, first_query, last_query);
+    const int begin = larger(range.begin, (int)blockIdx.y * p.split_keys);
+    const int end = lesser(range.end, ((int)blockIdx.y + 1) * p.split_keys);
     const int first = begin / KEYS, last = cdiv(end, KEYS);
+    const auto look = [&](int block) {
+        return state_of(p, at.head * p.group, at.head * p.group + p.group - 1, first_query,
+                        last_query, block * KEYS, lesser(block * KEYS + KEYS, at.s.keys) - 1);
+    };
 
     lane_rows rows;
     begin_rows(p, at, own, count, rows);
@@ -276,26 +279,32 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             rows.max[t][0] = rows.max[t][1] = NOTHING;
             rows.sum[t][0] = rows.sum[t][1] = 0;
         }
+        visits<AHEAD> line = visits_of<AHEAD>(first, last);
 #pragma unroll
         for (int n = 0; n < STAGES - 1; n++)
-            copy_block(ring, first + n, first, last, key, value, at.s.keys);
+            copy_block(ring, n, next_visit(line, n, look), last, key, value, at.s.keys);
 #pragma unroll 1
-        for (int block = first; block < last; block++) {
+        for (int n = 0;; n++) {
+            bool whole;
+            if (STAGES == 1) next_visit(line, n, look);
+            const int block = this_visit(line, n, &whole), j0 = block * KEYS;
+            if (block >= last) break;
             if (STAGES == 1) {
                 __syncthreads();
-                copy_block(ring, block, first, last, key, value, at.s.keys);
+                copy_block(ring, n, block, last, key, value, at.s.keys);
             }
             copies_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
             __syncthreads();
             if (STAGES > 1)
-                copy_block(ring, block + STAGES - 1, first, last, key, value, at.s.keys);
-            const u32 stage = ring + (u32)(block - first) % STAGES * STAGE_BYTES;
+                copy_block(ring, n + STAGES - 1, next_visit(line, n + STAGES - 1, look), last, key,
+                           value, at.s.keys);
+            const u32 stage = ring + (u32)n % STAGES * STAGE_BYTES;
             if (pass != PLAIN) {
                 replace_tile<KEYS, VALUE_DIM>(stage + KEY_BYTES, pass);
                 __syncthreads();
             }
-            const int j0 = block * KEYS;
-            visit(p, rows, query, stage, j0, j0 < all_begin || j0 + KEYS > all_end, pass, out);
+            visit(p, rows, query, stage, j0,
+                  !whole || j0 < range.all_begin || j0 + KEYS > range.all_end, pass, out);
         }
         copies_wait<0>();
         __syncthreads();

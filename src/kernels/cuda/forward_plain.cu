@@ -8,6 +8,7 @@
  */
 #include "plain.cuh"
 
+#include "visits.cuh"
 
 DEVICE void write_row(const ejki_cuda_problem &p, const tile_place &at, int row, float max,
                       float sum, const float (&sums)[2 * chunks(VALUE_DIM)]) {
@@ -23,8 +24,8 @@ DEVICE void write_row(const ejki_cuda_problem &p, const tile_place &at, int row,
         return;
     }
     const float factor = finish_row(p, at.s, h, i, max, sum, writer);
-    const i64 to = at.s.entry * p.out.stride_b + (at.s.query + i) * p.out.stride_t +
-                   h * p.out.stride_h;
+    const i64 to =
+        at.s.entry * p.out.stride_b + (at.s.query + i) * p.out.stride_t + h * p.out.stride_h;
     if (p.normalize) {
         element *out = (element *)p.out.data + to;
         put_row<VALUE_DIM>(sums, factor, [&](int d, float x) { out[d] = narrow(x); });
@@ -80,20 +81,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         visible_keys(at.s, row / group, &low[r], &high[r]);
         context[r] = row_context_of(p, at.s, at.head * group + row % group, row / group);
     }
-    int begin, end, unused;
-    visible_keys(at.s, first_row / group, &begin, &unused);
-    visible_keys(at.s, lesser((lesser(first_row + TILE, rows) - 1) / group, at.s.known - 1), &unused,
-                 &end);
-    begin = larger(begin / STEP * STEP, (int)blockIdx.y * p.split_keys);
-    end = lesser(end, ((int)blockIdx.y + 1) * p.split_keys);
+    const int first_query = first_row / group;
+    const int last_query = lesser((lesser(first_row + TILE, rows) - 1) / group, at.s.known - 1);
+    const key_range range = keys_of_rows(at.s, first_query, last_query);
+    const int begin = larger(range.begin / STEP * STEP, (int)blockIdx.y * p.split_keys);
+    const int end = lesser(range.end, ((int)blockIdx.y + 1) * p.split_keys);
     for (int j0 = begin; j0 < end; j0 += STEP) {
+        if (state_of(p, at.head * group, at.head * group + group - 1, first_query, last_query, j0,
+                     lesser(j0 + STEP, at.s.keys) - 1) == NOBODY)
+            continue;
         float z[ROWS];
         products<HEAD_DIM>(z, queries, staged, key, j0, at.s.keys, 1);
         const int j = j0 + lane;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float slope;
-            const bool sees = j >= low[r] && j < high[r] && row_sees(p, context[r], j);
+            const bool sees = j >= low[r] && j < high[r] && row_shows(p, context[r], j) &&
+                              row_sees(p, context[r], j);
             z[r] = sees ? score_of(p, context[r], j, z[r] * p.scale, &slope) : NOTHING;
         }
         soften(z, max, sum, sums);

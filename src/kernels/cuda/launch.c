@@ -20,6 +20,7 @@ ejki_cuda_constants ejki_cuda_constants_of(const ejki_flash_problem *p) {
     if (p->has_segments) ejki_cuda_add(&c, "SEGMENTS", 1);
     if (p->soft_cap > 0) ejki_cuda_add(&c, "SOFT_CAP", 1);
     if (p->dropout > 0) ejki_cuda_add(&c, "DROPOUT", 1);
+    ejki_cuda_add_pattern(&c, p);
     return c;
 }
 
@@ -29,11 +30,15 @@ ejki_cuda_constants ejki_cuda_constants_of(const ejki_flash_problem *p) {
 #define MOST (INT64_C(1) << 30)
 
 bool ejki_cuda_fits(const ejki_flash_problem *p) {
-    int64_t rows, heads, all;
-    return ejki_pattern_is_empty(&p->pattern) && p->head_dim <= 576 && p->value_dim <= 576 &&
-           p->queries < MOST && p->keys < MOST && p->batch < MOST && p->query_heads < MOST &&
-           ejki_mul(p->queries, ejki_max(p->group, 1), &rows) && rows < MOST &&
-           ejki_mul(p->batch, p->query_heads, &heads) && heads < MOST &&
+    const ejki_pattern *t = &p->pattern;
+    int64_t rows, heads, all, cells;
+    const bool dense = ejki_pattern_is_empty(t) && !p->positions.given;
+    return (dense || p->layout == EJKI_FLASH_DENSE) && t->rows < MOST && t->columns < MOST &&
+           t->block_count < MOST && ejki_mul(t->planes, ejki_max(t->rows, t->columns), &cells) &&
+           cells < MOST && ejki_cuda_cell_bytes(p) >= 0 && p->head_dim <= 576 &&
+           p->value_dim <= 576 && p->queries < MOST && p->keys < MOST && p->batch < MOST &&
+           p->query_heads < MOST && ejki_mul(p->queries, ejki_max(p->group, 1), &rows) &&
+           rows < MOST && ejki_mul(p->batch, p->query_heads, &heads) && heads < MOST &&
            ejki_mul(heads, ejki_max(p->queries, p->keys), &all) && all < (INT64_C(1) << 36);
 }
 
@@ -84,8 +89,8 @@ ejki_cuda_problem ejki_cuda_problem_of(const ejki_flash_problem *p) {
         .query_sums = p->query_sums,
         .key_sums = p->key_sums,
         .sink_stride_h = p->sink_stride_h,
-        .first_offset = p->first_offset,
-        .last_offset = p->last_offset,
+        .first_offset = ejki_cuda_first_offset(p),
+        .last_offset = ejki_cuda_last_offset(p),
         .first_sequence = p->first_sequence,
         .dropout_seed = p->dropout_seed,
         .entries = ejki_cuda_entries(p),
@@ -108,6 +113,7 @@ ejki_cuda_problem ejki_cuda_problem_of(const ejki_flash_problem *p) {
         .keep_factor = (float)ejki_dropout_factor(p->dropout),
         .scale = (float)p->scale,
         .soft_cap = (float)p->soft_cap,
+        .pattern = ejki_cuda_pattern_of(p, NULL),
     };
 }
 
@@ -134,6 +140,7 @@ ejk_status ejki_cuda_check_aligned(const ejki_flash_problem *p) {
         EJKI_TRY(ejki_cuda_check_address(p->query_segments.data, id, "q_segment_ids"));
         EJKI_TRY(ejki_cuda_check_address(p->key_segments.data, id, "kv_segment_ids"));
     }
+    EJKI_TRY(ejki_cuda_check_pattern(p));
     if (p->layout == EJKI_FLASH_DENSE) return EJK_OK;
     EJKI_TRY(ejki_cuda_check_address(p->query_sums, sum, "cum_seqlens_q"));
     return ejki_cuda_check_address(p->key_sums, sum, "cum_seqlens_k");
@@ -156,6 +163,7 @@ ejk_status ejki_cuda_begin(const ejk_run *run, const ejki_cuda_work *work, void 
         .block = {(uint32_t)work->threads, 1, 1},
         .shared_bytes = (uint32_t)work->shared_bytes,
         .stream = run->stream,
+        .overlaps = work->overlaps,
     };
     void *arguments[] = {argument};
     return ejki_cuda_run(run->prepared[work->place], &how, arguments);

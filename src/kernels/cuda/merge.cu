@@ -3,43 +3,18 @@
  * attention_merge: a row of the result is merged by LANES neighbouring threads, each of which keeps runs of
  * VECTOR elements. Parts are read once, with the loads of several under way at a time.
  *
- * Constants: TYPE, OUT (element types), VECTOR (elements of a run), LANES (a power of two, at most 32).
+ * Constants: those of merge.cuh, and OUT (element type).
  */
-#include "element.cuh"
-#include "merge_arguments.cuh"
+#include "merge.cuh"
 
-#define THREADS 256
-#define ROWS    (THREADS / LANES)
-#define AHEAD   4
+#define AHEAD 4
 
-typedef typename element<TYPE>::bits part_element;
 typedef typename element<OUT>::bits out_element;
-typedef run_of<TYPE, VECTOR> part_run;
 typedef run_of<OUT, VECTOR> out_run;
-
-struct row {
-    merge_size b, t, h;
-};
 
 /* The larger of two, where NaN wins. */
 __device__ static inline float larger(float a, float b) {
     return a != a || a > b ? a : b;
-}
-
-/* exp(score - largest); 0 for what nothing was seen of, also if all is so. */
-__device__ static inline float weight(float score, float largest) {
-    return score == -INFINITY ? 0 : expf(score - largest);
-}
-
-/* Threads that merge the same row. */
-__device__ static inline unsigned neighbours() {
-    return LANES == 32 ? ~0u : ((1u << (LANES & 31)) - 1) << (threadIdx.x % 32 / LANES * LANES);
-}
-
-template <typename function> __device__ static inline float over_lanes(float value, function join) {
-    for (int step = LANES / 2; step; step /= 2)
-        value = join(value, __shfl_xor_sync(neighbours(), value, step));
-    return value;
 }
 
 /* Largest logarithm of parts and sinks, and what all together weigh relative to it. */
@@ -108,8 +83,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) merge(const merge_argument
     const merge_size rows = a.batch * a.queries * a.heads;
     const int lane = threadIdx.x % LANES;
     for (merge_size n = (merge_size)blockIdx.x * ROWS + threadIdx.x / LANES; n < rows;
-         n += (merge_size)gridDim.x * ROWS) {
-        const merge_size tokens = n / a.heads;
-        merge_row(a, {tokens / a.queries, tokens % a.queries, n % a.heads}, lane);
-    }
+         n += (merge_size)gridDim.x * ROWS)
+        merge_row(a, row_of(a, n), lane);
 }

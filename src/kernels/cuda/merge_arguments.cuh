@@ -22,4 +22,20 @@ typedef struct merge_arguments {
     merge_size merged_b, merged_h, merged_t;
 } merge_arguments;
 
+/* Gradients; `forward` as it was, `out` and `merged` to be read. NULL: not wanted, or not given. */
+typedef struct merge_vjp_arguments {
+    merge_arguments forward;
+    const void *d_out;
+    merge_size d_out_b, d_out_t, d_out_h;
+    const float *d_lse;
+    merge_size d_lse_b, d_lse_h, d_lse_t;
+    void *d_part;
+    merge_size d_part_n, d_part_b, d_part_t, d_part_h;
+    float *d_part_lse;
+    merge_size d_part_lse_n, d_part_lse_b, d_part_lse_h;
+    void *d_sinks;
+    merge_size d_sink_stride_h; /* 0: all heads share the sinks */
+    float *delta;               /* [batch, heads, queries], where sinks are wanted */
+} merge_vjp_arguments;
+
 #endif

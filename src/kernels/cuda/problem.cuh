@@ -25,6 +25,46 @@ typedef struct ejki_cuda_ids {
     long long stride_b;
 } ejki_cuda_ids;
 
+/*
+ * What an ejki_pattern and ejki_positions let be seen, besides the offsets of the problem. Blocks of scores have a cell
+ * each, as pattern.cu writes them; a predicate and chunks that follow from indices are part of the offsets and of
+ * `chunk`, others are a function of the row.
+ */
+enum { EJKI_CUDA_EMPTY = -2, EJKI_CUDA_FULL = -1 }; /* else the number of a partial block */
+
+typedef struct ejki_cuda_pattern {
+    const int *cells;            /* [planes, T / CELL_QUERIES, S / CELL_KEYS] */
+    const unsigned char *blocks; /* elements of partial blocks, not 0 = visible */
+    long long block_stride, query_stride, key_stride;
+    long long chunk, chunk_offset; /* CHUNKED: nothing before the chunk of i + chunk_offset */
+    /* FUNCTION: row i sees positions[i] + first … + last, and nothing before its chunk if that is not 0. */
+    const int *positions; /* NULL = i */
+    long long function_first, function_last, function_chunk;
+    /* POSITIONS: the key's has to be of the query's plus first … last, and not before its chunk. */
+    const void *query_positions, *key_positions; /* NULL = indices */
+    long long query_positions_b, key_positions_b;
+    long long position_first, position_last, position_chunk, position_offset;
+    int plane_heads; /* query head h reads plane h / plane_heads */
+    int positions_are_i64;
+} ejki_cuda_pattern;
+
+/* A grid of a MaskInfo: integers of `size` bytes. */
+typedef struct ejki_cuda_grid {
+    const void *data;
+    long long stride_p, stride_r;
+    int size;
+} ejki_cuda_grid;
+
+/* What pattern.cu makes cells of. */
+typedef struct ejki_cuda_grids {
+    ejki_cuda_grid next, state, id;
+    int *cells;                /* [planes, block_rows, block_columns] */
+    long long block_count;     /* partial blocks; -1 = a partial one shows what a full one does */
+    int planes, rows, columns; /* of the grids */
+    int block_rows, block_columns;
+    int by_column;
+} ejki_cuda_grids;
+
 /* Values of ejki_flash_layout. */
 enum { EJKI_CUDA_DENSE, EJKI_CUDA_TOKENS, EJKI_CUDA_PADDED };
 
@@ -51,9 +91,33 @@ typedef struct ejki_cuda_problem {
     unsigned drop_below; /* words below are dropped */
     float keep_factor;  /* what kept weights are multiplied with */
     float scale, soft_cap;
+    ejki_cuda_pattern pattern;
     /* Where a part of the keys leaves its sums: [splits, rows, Dv], its maxima and sums [splits, rows]. */
     float *part_out, *part_max, *part_sum;
 } ejki_cuda_problem;
+
+/*
+ * Attention of few rows: what decode.cu needs of an ejki_cuda_problem, in few bytes and in the order in which it is
+ * read. A launch fetches its arguments anew, 64 bytes at a time, while all else waits.
+ */
+typedef struct ejki_cuda_decode_problem {
+    ejki_cuda_bthd key, value, query;
+    int queries, keys, kv_heads, group, splits, split_keys;
+    float scale, soft_cap;
+    long long first_offset, last_offset;
+    float *parts; /* sums [splits, rows, Dv], then maxima and sums of weights [splits, rows] */
+    ejki_cuda_bthd out;
+    int batch, normalize, sink_count, sink_group;
+    const void *sinks; /* NULL = none */
+    long long sink_stride_h;
+    ejki_cuda_bhts lse, row_max, row_sum;
+} ejki_cuda_decode_problem;
+
+/* ejki_attention_problem. */
+typedef struct ejki_cuda_weights_problem {
+    ejki_cuda_problem forward;
+    ejki_cuda_bhts weights; /* of the element type, written */
+} ejki_cuda_weights_problem;
 
 /* Gradients: ejki_flash_vjp_problem. */
 typedef struct ejki_cuda_vjp_problem {
@@ -65,6 +129,14 @@ typedef struct ejki_cuda_vjp_problem {
     float *delta; /* [entries, Hq, T], written first */
     float *shift; /* as delta: -lse in units of log 2; -inf where lse is */
     int key_tiles; /* of all sequences of one key head */
+    /* Of backward_sm90.cu; what is not NULL is zeroed first, but for sums if they are added in order. */
+    float *sums;      /* of d_query, tile by tile */
+    unsigned *ticket; /* tiles of keys that were taken */
+    unsigned *turns;  /* [entries, Hq, slots]: tiles of keys that have added */
+    int *spoilt; /* not 0: some sums are NaN. To other kernels: only NaN is written anew, if so */
+    long long zeros, sum_zeros; /* how many, of 4 bytes at ticket, of 16 at sums */
+    int jobs;                   /* tiles of all heads and entries */
+    int slots;                  /* of tiles of one head's queries */
 } ejki_cuda_vjp_problem;
 
 /* As the driver encodes it, for the copy engine of sm_90. */

@@ -15,7 +15,10 @@ struct sequence {
     int number;         /* for the dropout, less first_sequence */
     int query, queries; /* its first row in the tensor, its length */
     int key, keys;
-    int known;          /* rows from here on are of no sequence */
+    int known; /* rows from here on are of no sequence */
+#if CHUNKED || FUNCTION
+    const ejki_cuda_pattern *pattern;
+#endif
 };
 
 DEVICE i64 sum_before(const ejki_cuda_problem &p, const void *sums, int n, i64 limit) {
@@ -42,6 +45,9 @@ DEVICE sequence sequence_at(const ejki_cuda_problem &p, int n) {
     s.keys = p.keys;
     s.first = p.first_offset;
     s.last = p.last_offset;
+#if CHUNKED || FUNCTION
+    s.pattern = &p.pattern;
+#endif
     if (p.layout == EJKI_CUDA_DENSE) return s;
     int query = 0, key = 0, queries = 0, keys = 0;
     if (n == p.batch) query = (int)sum_before(p, p.query_sums, n, p.queries);
@@ -102,6 +108,21 @@ DEVICE bool find_tile(const ejki_cuda_problem &p, int index, int size, int times
 }
 
 /*
+ * Tiles of sequences before number `end`, at most 2^30: so each tile of a packed sequence has a number of its own, even
+ * if sums are not those of sequences. All lanes of a warp call it.
+ */
+DEVICE int tiles_before(const ejki_cuda_problem &p, int end, int size, const void *sums,
+                        int length) {
+    i64 count = 0;
+    for (int n = threadIdx.x % 32; n < end; n += 32) {
+        int start;
+        count += cdiv(sequence_length(p, sums, n, length, &start), size);
+    }
+    for (int n = 16; n > 0; n /= 2) count += __shfl_xor_sync(~0u, count, n);
+    return (int)(count > 1 << 30 ? 1 << 30 : count);
+}
+
+/*
  * What block `index` of the grid does: `tiles` tiles for each key head and, unless tokens lie one after the other, each
  * entry. Heads come in groups of eight, whose keys stay in the second-level cache; inside a group the last tiles,
  * which see most under a causal mask, come first (`falling`).
@@ -123,16 +144,64 @@ DEVICE int clamped(i64 value, int high) {
     return (int)(value < 0 ? 0 : value > high ? high : value);
 }
 
-/* The keys that positions let query i see: [*first, *end), empty if *first >= *end. */
-DEVICE void visible_keys(const sequence &s, int i, int *first, int *end) {
-    *first = clamped(i + s.first, s.keys);
-    *end = i < s.known ? clamped(i + s.last + 1, s.keys) : 0;
+/* The start of a position's chunk. */
+DEVICE i64 chunk_start(i64 position, i64 chunk) {
+    const i64 rest = position % chunk;
+    return position - (rest < 0 ? rest + chunk : rest);
 }
 
-/* The queries that positions let see key j. */
+/* The keys that positions let query i see: [*first, *end), empty if *first >= *end. */
+DEVICE void visible_keys(const sequence &s, int i, int *first, int *end) {
+    i64 low = i + s.first, high = i + s.last + 1;
+#if CHUNKED
+    const i64 start = chunk_start(i + s.pattern->chunk_offset, s.pattern->chunk);
+    if (start > low) low = start;
+#endif
+#if FUNCTION
+    const int *positions = s.pattern->positions;
+    const i64 q = positions && i < s.known ? positions[i] : i, chunk = s.pattern->function_chunk;
+    const i64 from = q + s.pattern->function_first, to = q + s.pattern->function_last + 1;
+    if (from > low) low = from;
+    if (to < high) high = to;
+    if (chunk > 0 && chunk_start(q, chunk) > low) low = chunk_start(q, chunk);
+#endif
+    *first = clamped(low, s.keys);
+    *end = i < s.known ? clamped(high, s.keys) : 0;
+}
+
+/* Keys that any of some rows sees, [begin, end), and those that all see. */
+struct key_range {
+    int begin, end, all_begin, all_end;
+};
+
+/* Of rows i … last, `last` of the sequence's; what each sees lies between. */
+DEVICE key_range keys_of_rows(const sequence &s, int i, int last) {
+    key_range r;
+#if IRREGULAR
+    r.begin = r.all_end = 0;
+    r.end = r.all_begin = s.keys;
+#else
+    visible_keys(s, i, &r.begin, &r.all_end);
+    visible_keys(s, last, &r.all_begin, &r.end);
+    if (last >= s.known) r.all_end = 0, r.end = clamped(s.known + s.last, s.keys);
+#endif
+    return r;
+}
+
+/* The queries that positions let see key j; all that may where they do not tell. */
 DEVICE void visible_queries(const sequence &s, int j, int *first, int *end) {
+#if IRREGULAR
+    *first = 0;
+    *end = s.known;
+#else
+    i64 high = j - s.first + 1;
+#if CHUNKED
+    const i64 next = chunk_start(j, s.pattern->chunk) + s.pattern->chunk - s.pattern->chunk_offset;
+    if (next < high) high = next;
+#endif
     *first = clamped(j - s.last, s.known);
-    *end = clamped(j - s.first + 1, s.known);
+    *end = clamped(high, s.known);
+#endif
 }
 
 DEVICE i64 id_at(const ejki_cuda_problem &p, const void *ids, i64 index) {
@@ -154,7 +223,44 @@ struct row_context {
 #if DROPOUT
     u32 query, head, batch;
 #endif
+#if CELLS
+    const int *cells; /* of the row's blocks */
+    i64 inside;       /* the row in a partial block */
+#endif
+#if POSITIONS
+    i64 low, high; /* positions that it sees */
+    i64 keys;      /* where those of keys begin */
+#endif
 };
+
+#if CELLS
+DEVICE const int *cells_of_row(const ejki_cuda_problem &p, int h, int i) {
+    const i64 line =
+        (i64)(h / p.pattern.plane_heads) * (p.queries / CELL_QUERIES) + i / CELL_QUERIES;
+    return p.pattern.cells + line * (p.keys / CELL_KEYS);
+}
+#endif
+
+#if POSITIONS
+DEVICE i64 position_at(const ejki_cuda_problem &p, const void *positions, i64 start, int index) {
+    if (!positions) return index;
+    if (!p.pattern.positions_are_i64) return ((const int *)positions)[start + index];
+    const i64 far = 1ll << 61, own = ((const i64 *)positions)[start + index];
+    return own < -far ? -far : own > far ? far : own;
+}
+
+DEVICE void find_positions(const ejki_cuda_problem &p, const sequence &s, int i, row_context *c) {
+    const ejki_cuda_pattern &t = p.pattern;
+    const i64 far = 1ll << 61;
+    const i64 q = position_at(p, t.query_positions, s.entry * t.query_positions_b, i);
+    c->low = t.position_first <= -far ? -(1ll << 62) - far : q + t.position_first;
+    c->high = t.position_last >= far ? (1ll << 62) + far : q + t.position_last;
+    c->keys = s.entry * t.key_positions_b;
+    if (t.position_chunk == 0) return;
+    const i64 start = chunk_start(q + t.position_offset, t.position_chunk);
+    if (start > c->low) c->low = start;
+}
+#endif
 
 DEVICE row_context row_context_of(const ejki_cuda_problem &p, const sequence &s, int h, int i) {
     row_context c;
@@ -176,10 +282,34 @@ DEVICE row_context row_context_of(const ejki_cuda_problem &p, const sequence &s,
     c.head = (u32)h;
     c.batch = (u32)(s.number + p.first_sequence);
 #endif
+#if CELLS
+    c.cells = cells_of_row(p, h, i);
+    c.inside = i % CELL_QUERIES * p.pattern.query_stride;
+#endif
+#if POSITIONS
+    find_positions(p, s, i, &c);
+#endif
     return c;
 }
 
-/* Of a key that positions allow. */
+/* Of a key in the range of visible_keys(): what cells and positions of the caller's say. */
+DEVICE bool row_shows(const ejki_cuda_problem &p, const row_context &c, int j) {
+    bool shows = true;
+#if CELLS
+    const int cell = c.cells[j / CELL_KEYS];
+    if (cell != EJKI_CUDA_FULL)
+        shows =
+            cell != EJKI_CUDA_EMPTY && p.pattern.blocks[cell * p.pattern.block_stride + c.inside +
+                                                        j % CELL_KEYS * p.pattern.key_stride] != 0;
+#endif
+#if POSITIONS
+    const i64 own = position_at(p, p.pattern.key_positions, c.keys, j);
+    shows = shows && own >= c.low && own <= c.high;
+#endif
+    return shows;
+}
+
+/* Of a key that positions allow: mask and segments. */
 DEVICE bool row_sees(const ejki_cuda_problem &p, const row_context &c, int j) {
     bool sees = true;
 #if MASK

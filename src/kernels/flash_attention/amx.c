@@ -39,6 +39,7 @@
 
 #define AMX_KEYS       2048 /* of a block at most */
 #define AMX_LEAST_ROWS 128  /* of a task that is cut only because it is long */
+#define AMX_BIAS_AHEAD 2    /* chunks whose bias is asked for before it is needed */
 
 /* Rows [row, end) of the task in a tensor that will be needed soon: they are asked for while products run. */
 typedef struct amx_rows {
@@ -116,7 +117,10 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
 typedef struct amx_span {
     int64_t row; /* first of the tile */
     int64_t rows, first, end;
+    int64_t last; /* end of all that the tile has of the block */
     bool careful;
+    bool fresh; /* no row has met a key yet */
+    bool ready; /* the first chunk's raw products are there */
 } amx_span;
 
 /* Where a row's tile has its queries and sums: tiles that are done with before the next one share one place. */
@@ -145,17 +149,46 @@ static inline uint16_t *amx_rest_of(const amx_state *s, int64_t row, int64_t chu
     return amx_weights_of(s, row, chunk) + AMX_ROWS * AMX_PART;
 }
 
+static inline uint16_t *amx_keys_of(const amx_state *s, int64_t chunk) {
+    return s->keys + chunk * 2 * s->plan->steps * AMX_ELEMENT;
+}
+
 static void amx_set_reference(amx_state *s, int64_t row, float reference) {
     s->reference[row] = amx_round_reference(reference);
     s->base[row] = amx_base(s->reference[row]);
 }
 
+/* Raw products of a chunk. */
+static inline void amx_multiply(const amx_state *s, const amx_span *span, int64_t chunk) {
+    amx_scores(s->plan->steps, amx_queries(s, span->row), amx_keys_of(s, chunk), s->scores);
+}
+
+/* True if all rows see all keys of a chunk, as far as positions and the pattern go. */
+static inline bool amx_is_whole(const amx_state *s, const amx_span *span, int64_t chunk) {
+    const amx_chunk *place = &s->chunk[chunk];
+    const amx_tile *e = &s->tile[span->row / AMX_ROWS];
+    return !place->hides && e->least <= place->key && e->most >= place->key + AMX_CHUNK;
+}
+
+/* True if a chunk's raw products have to be looked at before they become weights. */
+static inline bool amx_needs_prepare(const amx_state *s, const amx_span *span, int64_t chunk,
+                                     bool unset) {
+    return unset || span->careful || !amx_is_whole(s, span, chunk);
+}
+
+static bool amx_is_unset(const amx_state *s, const amx_span *span) {
+    for (int64_t i = span->row; i < span->row + span->rows; i++)
+        if (s->reference[i] == -INFINITY) return true;
+    return false;
+}
+
 /* Raw products of a chunk become scores; rows that have none get their references, and all their maxima
  * if these are wanted. */
 static __attribute__((noinline)) void amx_prepare_scores(amx_state *s, const amx_span *span,
-                                                         int64_t chunk, float *scores) {
+                                                         int64_t chunk) {
     const ejki_flash_problem *p = s->problem;
     const amx_chunk *place = &s->chunk[chunk];
+    float *scores = s->scores;
     const int64_t key = place->key, count = place->end - key;
     const bool tracks = !p->normalize;
     for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
@@ -167,6 +200,24 @@ static __attribute__((noinline)) void amx_prepare_scores(amx_state *s, const amx
         const float top = amx_row_top(scores) * s->scale;
         if (s->reference[i] == -INFINITY && top != -INFINITY) amx_set_reference(s, i, top);
         if (top > s->maximum[i]) s->maximum[i] = top;
+    }
+}
+
+/* References of rows that meet their first keys in a tame chunk, which all of them see whole: those that
+ * amx_prepare_scores() would find, 16 at a time. */
+static __attribute__((noinline)) void amx_first_references(amx_state *s, const amx_span *span) {
+    const vf scale = v_set1(s->scale), steps = v_set1(128), magic = v_set1(AMX_MAGIC);
+    for (int64_t row = 0; row < AMX_ROWS; row += VL) {
+        const float *scores = s->scores + row * AMX_CHUNK;
+        vf top[VL];
+        for (int64_t i = 0; i < VL; i++, scores += AMX_CHUNK)
+            top[i] = v_max(v_load(scores), v_load(scores + VL));
+        v_transpose(top);
+        for (int64_t n = VL / 2; n > 0; n /= 2)
+            for (int64_t i = 0; i < n; i++) top[i] = v_max(top[i], top[i + n]);
+        const vf fine = _mm512_roundscale_ps(v_mul(v_mul(top[0], scale), steps), 8);
+        v_store(s->reference + span->row + row, v_mul(fine, v_set1(1 / 128.0f)));
+        v_store(s->base + span->row + row, v_add(magic, v_sub(v_set1(127 * 128), fine)));
     }
 }
 
@@ -206,13 +257,17 @@ static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *sp
     return true;
 }
 
-/* Rows that overflowed, after the fast way. */
+/* Rows that overflowed, after the fast way: scores, which the next chunk's have replaced, are made once more. */
 static __attribute__((noinline)) void amx_raise_rows(amx_state *s, const amx_span *span,
-                                                     int64_t chunk, const float *scores) {
+                                                     int64_t chunk) {
+    const float *scores = s->scores;
     vf unused = v_zero();
+    amx_multiply(s, span, chunk);
+    if (amx_needs_prepare(s, span, chunk, false)) amx_prepare_scores(s, span, chunk);
     for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK)
         if (amx_overflows(_mm512_load_si512(amx_weights_of(s, i, chunk))))
             amx_raise(s, span, i, chunk, scores, &unused);
+    if (chunk + 1 < span->last) amx_multiply(s, span, chunk + 1);
 }
 
 /* A row's weights of a chunk join the sum of all, then those that are dropped become 0. */
@@ -228,7 +283,8 @@ static void amx_drop(amx_state *s, int64_t row, int64_t chunk) {
 }
 
 static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const amx_span *span,
-                                                          int64_t chunk, const float *scores) {
+                                                          int64_t chunk) {
+    const float *scores = s->scores;
     for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
         const vf before = v_load(s->lanes + i * VL);
         vf lanes = before;
@@ -268,21 +324,8 @@ static __attribute__((noinline)) void amx_add_carefully(amx_state *s, const amx_
 
 /* ---- A row tile at a block ----------------------------------------------------------------------------- */
 
-/* True if a chunk's raw products have to be looked at before they become weights. */
-static inline bool amx_needs_prepare(const amx_state *s, const amx_span *span, const amx_tile *e,
-                                     int64_t chunk, bool unset) {
-    const amx_chunk *place = &s->chunk[chunk];
-    return unset || span->careful || place->hides || e->least > place->key ||
-           e->most < place->key + AMX_CHUNK;
-}
-
-static bool amx_is_unset(const amx_state *s, const amx_span *span) {
-    for (int64_t i = span->row; i < span->row + span->rows; i++)
-        if (s->reference[i] == -INFINITY) return true;
-    return false;
-}
-
 static inline void amx_look_ahead(amx_state *s) {
+    if (s->pace == 0) return;
     for (int n = 0; n < 2; n++) {
         amx_rows *a = &s->soon[n];
         const int64_t end = ejki_min(a->row + s->pace, a->end);
@@ -290,40 +333,49 @@ static inline void amx_look_ahead(amx_state *s) {
     }
 }
 
-/* Weights of all chunks of a span. */
+/* Asks for the bias of a chunk, whose rows lie far apart. */
+AMX_INLINE void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
+    const ejki_flash_problem *p = s->problem;
+    if (chunk >= span->last) return;
+    const int64_t last = s->chunk[chunk].end - 1;
+    for (int64_t i = span->row; i < span->row + span->rows; i++)
+        _mm_prefetch(amx_place(flash_bias_row(p, &s->row[i]), last), _MM_HINT_T0);
+}
+
+/* Weights of all chunks of a span, and the raw products of the chunk behind it. */
 static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_span *span) {
     const int64_t steps = s->plan->steps;
-    const amx_tile *e = &s->tile[span->row / AMX_ROWS];
-    const uint16_t *query = amx_queries(s, span->row);
-    float *scores = s->scores, *other = s->scores + AMX_ROWS * AMX_CHUNK;
-    bool unset = amx_is_unset(s, span);
-    amx_pair pair = {.query = query, .base = s->base + span->row, .factor = v_set1(s->scale * 128)};
-    amx_scores(steps, query, s->keys + span->first * 2 * steps * AMX_ELEMENT, scores);
+    bool unset = amx_is_unset(s, span), fresh = span->fresh;
+    amx_pair pair = {.query = amx_queries(s, span->row),
+                     .scores = s->scores,
+                     .base = s->base + span->row,
+                     .factor = v_set1(s->scale * 128)};
+    const bool biased = s->problem->has_bias;
+    for (int64_t n = 0; biased && n < AMX_BIAS_AHEAD; n++) amx_ask_bias(s, span, span->first + n);
+    if (!span->ready) amx_multiply(s, span, span->first);
     for (int64_t c = span->first; c < span->end; c++) {
+        const bool more = c + 1 < span->last;
         amx_look_ahead(s);
-        const uint16_t *next = s->keys + (c + 1) * 2 * steps * AMX_ELEMENT;
-        if (amx_needs_prepare(s, span, e, c, unset)) {
-            amx_prepare_scores(s, span, c, scores);
+        if (biased) amx_ask_bias(s, span, c + AMX_BIAS_AHEAD);
+        if (amx_needs_prepare(s, span, c, unset)) {
+            if (fresh && !span->careful && amx_is_whole(s, span, c))
+                amx_first_references(s, span);
+            else
+                amx_prepare_scores(s, span, c);
+            fresh = false;
             if (unset) unset = amx_is_unset(s, span);
         }
         if (span->careful) {
-            amx_careful_weights(s, span, c, scores);
-            if (c + 1 < span->end) amx_scores(steps, query, next, other);
-        } else {
-            __m512i top;
-            pair.scores = scores;
-            pair.weights = amx_weights_of(s, 0, c);
-            pair.key = next;
-            pair.next = other;
-            if (c + 1 < span->end)
-                top = amx_next(steps, &pair, &s->exp);
-            else
-                top = amx_some_weights(&pair, &s->exp, 0, AMX_ROWS, _mm512_setzero_si512());
-            if (amx_overflows(top)) amx_raise_rows(s, span, c, scores);
+            amx_careful_weights(s, span, c);
+            if (more) amx_multiply(s, span, c + 1);
+            continue;
         }
-        float *swap = scores;
-        scores = other;
-        other = swap;
+        pair.weights = amx_weights_of(s, 0, c);
+        pair.key = amx_keys_of(s, c + 1);
+        const __m512i top =
+            more ? amx_next(steps, &pair, &s->exp)
+                 : amx_some_weights(&pair, &s->exp, 0, AMX_ROWS, _mm512_setzero_si512());
+        if (amx_overflows(top)) amx_raise_rows(s, span, c);
     }
 }
 
@@ -398,20 +450,22 @@ static void amx_plan_rows(amx_state *s, const amx_span *span) {
     const ejki_flash_problem *p = s->problem;
     const amx_tile *e = &s->tile[span->row / AMX_ROWS];
     const int64_t next = span->row + AMX_ROWS, element = sizeof(uint16_t);
-    s->pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
+    s->pace = 0;
     s->soon[0] = s->soon[1] = (amx_rows){0};
     if (next < s->task.rows && !e[1].begun && e[1].low < s->following)
         s->soon[0] = (amx_rows){&p->query, next, ejki_min(next + AMX_ROWS, s->task.rows),
                                 p->head_dim * element};
     if (e->high <= s->following && p->normalize)
         s->soon[1] = (amx_rows){&p->out, span->row, span->row + span->rows, p->value_dim * element};
+    if (s->soon[0].row < s->soon[0].end || s->soon[1].row < s->soon[1].end)
+        s->pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
 }
 
-/* True if mask and segments let a row of the span see any of its keys. */
+/* True if mask, segments and positions let a row of the span see any of its keys. */
 static bool amx_sees(const amx_state *s, const amx_span *span) {
     const ejki_flash_problem *p = s->problem;
     uint8_t allowed[AMX_PARTS * AMX_CHUNK];
-    if (!p->has_mask && !p->has_segments) return true;
+    if (!flash_hides_keys(p)) return true;
     for (int64_t c = span->first, next; c < span->end; c = next) {
         /* A run of keys, as far as it goes. */
         next = c + 1;
@@ -436,14 +490,19 @@ static void amx_block(amx_state *s, int64_t row) {
     amx_span span = {.row = row, .rows = ejki_min(AMX_ROWS, s->task.rows - row)};
     amx_narrow_span(s, e, &span.first, &span.end);
     if (span.first >= span.end) return;
-    if (!e->begun) amx_begin_tile(s, row);
+    span.fresh = !e->begun;
+    if (span.fresh) amx_begin_tile(s, row);
     span.careful = s->general || s->precise || !amx_is_tame(s, &span);
     amx_plan_rows(s, &span);
-    for (const int64_t last = span.end; span.first < last; span.first = span.end) {
-        span.end = ejki_min(last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
-        if (!amx_sees(s, &span)) continue;
-        amx_make_weights(s, &span);
-        amx_add_values(s, &span);
+    for (span.last = span.end; span.first < span.last; span.first = span.end) {
+        span.end = ejki_min(span.last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
+        const bool sees = amx_sees(s, &span);
+        if (sees) {
+            amx_make_weights(s, &span);
+            amx_add_values(s, &span);
+            span.fresh = false;
+        }
+        span.ready = sees;
     }
     if (e->high <= s->following) amx_end_tile(s, row);
 }

@@ -68,7 +68,7 @@ static inline void amx_lay_out(const ejki_flash_problem *p, amx_plan *t) {
     const int64_t tiles = t->rows / AMX_ROWS, element = sizeof(uint16_t), real = sizeof(float);
     const int64_t keys = t->chunks * AMX_CHUNK, cells = tile_cell_count(p);
     int64_t at = 0;
-    t->score_at = amx_reserve(&at, 2 * AMX_ROWS * AMX_CHUNK, real);
+    t->score_at = amx_reserve(&at, AMX_ROWS * AMX_CHUNK, real);
     t->weight_at = amx_reserve(&at, (p->normalize ? 1 : 2) * AMX_ROWS * AMX_PART, element);
     t->ones_at = amx_reserve(&at, AMX_ELEMENT, element);
     t->float_at = amx_reserve(&at, t->rows, 3 * real);

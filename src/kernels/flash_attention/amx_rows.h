@@ -80,7 +80,7 @@ static inline void amx_modify(const ejki_flash_problem *p, const flash_row *r, i
     if (p->has_bias)
         bias = amx_place(p->bias.data, r->batch * p->bias.stride_b + r->head * p->bias.stride_h +
                                            r->query * p->bias.stride_t + key);
-    const bool hides = p->has_mask || p->has_segments, caps = p->soft_cap != 0;
+    const bool hides = flash_hides_keys(p), caps = p->soft_cap != 0;
     const bool rescales = flash_rescales(p);
     const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
     const vf cap = v_set1((float)(p->soft_cap * LOG2_E));

@@ -163,31 +163,31 @@ static inline bool amx_pack_values(amx_source from, int64_t dim, int64_t wide, u
  * the bits of a bf16 whose mantissa f stands for 2^(f/128), where it should be 1 + f/128. A table of the
  * differences corrects that. What is too small becomes 0 by saturation.
  */
-typedef struct amx_exp {
-    __m512i low, high; /* f − round(128 · (2^(f/128) − 1)) for f below and from 64 */
-} amx_exp;
+typedef __m512i amx_exp; /* f − 128 · (2^(f/128) − 1) for pairs of f, to the nearest */
 
 #define AMX_MAGIC      12582912.0f
 #define AMX_MAGIC_BITS 0x4B400000
 
 static inline amx_exp amx_exp_table(void) {
-    static const uint8_t table[128] = {
-        0,  0,  1,  1,  1,  1,  2,  2,  2,  3,  3,  3,  3,  4,  4,  4,  4,  5,  5,  5,  5,  6,
-        6,  6,  6,  6,  7,  7,  7,  7,  7,  8,  8,  8,  8,  8,  8,  9,  9,  9,  9,  9,  9,  9,
-        10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11,
-        11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 10, 10, 10, 10, 10, 10,
-        10, 10, 10, 9,  9,  9,  9,  9,  9,  9,  8,  8,  8,  8,  8,  7,  7,  7,  7,  7,  6,  6,
-        6,  6,  5,  5,  5,  4,  4,  4,  3,  3,  3,  3,  2,  2,  1,  1,  1,  0,
+    static const uint8_t table[64] = {
+        0,  1,  1,  2,  2,  3,  4,  4,  5,  5,  5,  6,  6,  7,  7,  8,  8,  8,  9,  9,  9,  9,
+        10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 10, 10, 10,
+        10, 10, 9,  9,  9,  8,  8,  8,  7,  7,  6,  6,  5,  5,  4,  3,  3,  2,  1,  1,
     };
-    return (amx_exp){_mm512_loadu_si512(table), _mm512_loadu_si512(table + 64)};
+    return _mm512_loadu_si512(table);
+}
+
+/* Bits of a bf16, whose mantissa is f, to those of the weight. */
+AMX_INLINE __m512i amx_correct(const amx_exp *e, __m512i w) {
+    const __m512i place = _mm512_srli_epi16(w, 1);
+    return _mm512_sub_epi16(w, _mm512_maskz_permutexvar_epi8(0x5555555555555555u, place, *e));
 }
 
 /* From floats near AMX_MAGIC to weights. */
 AMX_INLINE __m512i amx_bits(const amx_exp *e, __m512i a, __m512i b) {
     const __m512i magic = _mm512_set1_epi32(AMX_MAGIC_BITS);
     const __m512i w = _mm512_packus_epi32(_mm512_sub_epi32(a, magic), _mm512_sub_epi32(b, magic));
-    return _mm512_sub_epi16(
-        w, _mm512_maskz_permutex2var_epi8(0x5555555555555555u, e->low, w, e->high));
+    return amx_correct(e, w);
 }
 
 /* 32 weights of scores that are -inf or tame: see amx_is_tame(). */
@@ -202,6 +202,7 @@ AMX_INLINE __m512i amx_row_weights(const amx_exp *e, const float *scores, __m512
 /* ---- Products --------------------------------------------------------------------------------------- */
 
 AMX_INLINE void amx_store_scores(float *scores) {
+    AMX_BARRIER();
     _tile_stored(0, scores, 128);
     _tile_stored(1, scores + 16 * AMX_CHUNK, 128);
     _tile_stored(2, scores + 16, 128);
@@ -233,9 +234,9 @@ static inline void amx_scores(int64_t steps, const uint16_t *query, const uint16
 
 /* What both scores and weights of a chunk need. */
 typedef struct amx_pair {
-    const uint16_t *query, *key; /* of the scores */
-    float *next;                 /* where they go */
-    const float *scores, *base;  /* of the weights: [32][32] and [32] */
+    const uint16_t *query, *key; /* of the scores that come next */
+    float *scores;               /* of the weights, [32][32], and where those that come next go */
+    const float *base;           /* [32] */
     uint16_t *weights;           /* where they go */
     __m512 factor;
 } amx_pair;
@@ -277,19 +278,21 @@ AMX_INLINE __m512i amx_both(const int steps, const amx_pair *pair, const amx_exp
         _tile_dpbf16ps(3, 7, 5);
         top = amx_some_weights(t, e, (32 * s + 24) / steps, (32 * s + 32) / steps, top);
     }
-    amx_store_scores(t->next);
+    amx_store_scores(t->scores);
     return top;
 }
 
 static inline __m512i amx_next(int64_t steps, const amx_pair *t, const amx_exp *e) {
+    __m512i top = _mm512_setzero_si512();
     switch (steps) {
     case 1: return amx_both(1, t, e);
     case 2: return amx_both(2, t, e);
     case 3: return amx_both(3, t, e);
     case 4: return amx_both(4, t, e);
     default:
-        amx_scores(steps, t->query, t->key, t->next);
-        return amx_some_weights(t, e, 0, AMX_ROWS, _mm512_setzero_si512());
+        top = amx_some_weights(t, e, 0, AMX_ROWS, top);
+        amx_scores(steps, t->query, t->key, t->scores);
+        return top;
     }
 }
 

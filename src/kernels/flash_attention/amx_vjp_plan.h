@@ -72,9 +72,9 @@ typedef struct amx_vjp_chunk {
 /* Floats of scratch for what goes row by row. */
 #define AMX_VJP_SCRATCH (2 * AMX_ROWS * AMX_CHUNK)
 
-/* True if mask, segments or partial blocks may hide keys: what is seen is then looked up before it is needed. */
+/* True if mask, segments, given positions or partial blocks may hide keys: what is seen is then looked up before it is needed. */
 static inline bool amx_vjp_looks(const ejki_flash_problem *p) {
-    return p->has_mask || p->has_segments || p->pattern.planes > 0;
+    return flash_hides_keys(p) || p->pattern.planes > 0;
 }
 
 static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p) {

@@ -158,7 +158,20 @@ static inline const uint8_t *amx_vjp_mask_row(const ejki_flash_problem *p, int64
            row * p->mask.stride_t;
 }
 
-/* Takes from a tile's words for a chunk what mask, segments and a partial block, if it is not NULL, hide. */
+/* Keys [key, key + count) whose given positions a row sees. */
+static inline uint32_t amx_vjp_near(const ejki_flash_problem *p, int64_t row, int64_t key,
+                                    int64_t count) {
+    const flash_row r = {.query = row};
+    int64_t low, high;
+    uint32_t near = 0;
+    flash_position_range(p, &r, &low, &high);
+    for (int64_t n = 0; n < count; n++)
+        near |= (uint32_t)flash_is_near(p, &r, key + n, low, high) << n;
+    return near;
+}
+
+/* Takes from a tile's words for a chunk what mask, segments, positions and a partial block, if it is not NULL,
+ * hide. */
 static inline void amx_vjp_hide(const amx_vjp_state *s, const amx_vjp_tile *t, int64_t key,
                                 const uint8_t *block, uint32_t *words) {
     const ejki_flash_problem *p = &s->problem.forward;
@@ -168,6 +181,7 @@ static inline void amx_vjp_hide(const amx_vjp_state *s, const amx_vjp_tile *t, i
         if (words[n] == 0) continue;
         if (block) words[n] &= amx_vjp_in_block(&p->pattern, block, row, key, count);
         if (p->has_segments) words[n] &= amx_vjp_same_segment(p, row, key, count);
+        if (p->positions.given) words[n] &= amx_vjp_near(p, row, key, count);
         if (p->has_mask) words[n] &= amx_vjp_bytes(amx_vjp_mask_row(p, s->head, row) + key, count);
     }
 }
@@ -189,7 +203,7 @@ static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int6
     const int64_t key = s->key + chunk * AMX_CHUNK;
     if (t->low >= key + AMX_CHUNK || t->high <= key) return AMX_VJP_NONE;
     const bool whole = t->least <= key && t->most >= key + AMX_CHUNK;
-    const bool hides = block || p->has_mask || p->has_segments;
+    const bool hides = block || flash_hides_keys(p);
     if (whole && !hides) return AMX_VJP_ALL;
     if (!s->looks) return AMX_VJP_SOME;
     uint32_t *words = amx_vjp_words_of(s, tile, chunk);

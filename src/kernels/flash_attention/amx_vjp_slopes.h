@@ -45,8 +45,7 @@ AMX_INLINE __m512i amx_vjp_weights(const amx_exp *e, __m512i a, __m512i b) {
     const __m512i w =
         _mm512_packus_epi32(_mm512_srai_epi32(_mm512_sub_epi32(a, magic), AMX_VJP_SHIFT),
                             _mm512_srai_epi32(_mm512_sub_epi32(b, magic), AMX_VJP_SHIFT));
-    return _mm512_sub_epi16(
-        w, _mm512_maskz_permutex2var_epi8(0x5555555555555555u, e->low, w, e->high));
+    return amx_correct(e, w);
 }
 
 /* What all keys of a unit share, for registers. */

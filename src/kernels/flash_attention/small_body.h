@@ -3,9 +3,9 @@
  * Flash attention forward in f32 for a handful of keys, where the call's own cost is what counts.
  *
  * Lanes are query rows, so that nothing is ever summed across lanes: with queries transposed, a key's
- * scores are one vector, softmax is a few operations between vectors, and each column of the output is
- * one more. Everything lies on the stack. On x86-64 the AVX2 unit serves all processors: eight rows make
- * eight lanes, and twice as wide transposes took longer (255 against 215 ns for 8 x 8 x 8).
+ * scores are one vector and softmax is a few operations between vectors. Weights then go to the stack, from
+ * where each is broadcast to a row of values, so that the output needs no transpose. Eight rows make eight
+ * lanes on AVX-512 too: docs/adr/0004-small-kernel-on-avx2.md.
  *
  * The includer defines SMALL_SYMBOL, SMALL_ID, SMALL_ISA and includes a vec_*.h.
  */
@@ -27,15 +27,32 @@
 #define SMALL_DIM  64
 #define SMALL_ROWS 32
 
+#define SMALL_INLINE inline __attribute__((always_inline))
+
+/* Keys whose scores are computed side by side: sums that do not wait for each other. */
+#define SMALL_BLOCK 8
+
 /* Up to VL rows of one key head, from `first` on. A problem's rows run over its query heads first. */
 typedef struct small_rows {
     const ejki_flash_problem *problem;
     int64_t batch, kv_head, first, count;
+    bool regular; /* VL rows of one query head: in whole vectors, what follows is not needed */
     const float *query[VL];
     float *out[VL];
 } small_rows;
 
-/* Without what it sees: small_lanes() has that. */
+/*
+ * The compiler forgets where a pointer and a stride come from, so that it makes addresses where they are used;
+ * else it makes those of all rows and keys beforehand and has no registers for them.
+ */
+#define SMALL_FORGET(pointer, stride) __asm__("" : "+r"(pointer), "+r"(stride))
+
+/* What is between the two products, as [key][row] and [row]. */
+typedef struct small_weights {
+    _Alignas(64) float weight[SMALL_KEYS * VL], total[VL], factor[VL];
+} small_weights;
+
+/* Without what it sees. */
 static inline flash_row small_row(const small_rows *s, int64_t lane) {
     const int64_t group = s->problem->group, row = s->first + lane;
     const int64_t query = group == 1 ? row : row / group;
@@ -46,177 +63,301 @@ static inline flash_row small_row(const small_rows *s, int64_t lane) {
 }
 
 static inline void small_place(small_rows *s) {
+    for (int64_t i = 0; i < s->count; i++) {
+        const flash_row r = small_row(s, i);
+        s->query[i] = flash_row_at(&s->problem->query, EJK_DTYPE_F32, &r);
+        s->out[i] = flash_row_at(&s->problem->out, EJK_DTYPE_F32, &r);
+    }
+}
+
+/* `width` elements of every query from `d` on, transposed: part[n] holds element d + n of every row. */
+static SMALL_INLINE void small_load(const small_rows *s, const bool plain, int64_t d, int64_t width,
+                                    vf part[VL]) {
     const ejki_flash_problem *p = s->problem;
-    if (p->group == 1) {
-        const flash_row r = small_row(s, 0);
-        const float *query = flash_query(p, &r);
-        float *out = flash_out(p, &r);
-        for (int64_t i = 0; i < s->count; i++) {
-            s->query[i] = query + i * p->query.stride_t;
-            s->out[i] = out + i * p->out.stride_t;
-        }
+    if (plain || (s->regular && width == VL)) {
+        const flash_row r = {.batch = s->batch, .head = s->kv_head, .query = s->first};
+        const float *start = flash_row_at(&p->query, EJK_DTYPE_F32, &r);
+        int64_t stride = p->query.stride_t;
+        start += d;
+        SMALL_FORGET(start, stride);
+        EJKI_UNROLL for (int i = 0; i < VL; i++) part[i] = v_load(start + i * stride);
     } else {
-        for (int64_t i = 0; i < s->count; i++) {
-            const flash_row r = small_row(s, i);
-            s->query[i] = flash_query(p, &r);
-            s->out[i] = flash_out(p, &r);
-        }
+        vf rows[VL];
+        for (int64_t i = 0; i < VL; i++)
+            rows[i] = i < s->count ? v_load_first(s->query[i] + d, width) : v_zero();
+        EJKI_UNROLL for (int i = 0; i < VL; i++) part[i] = rows[i];
     }
+    v_transpose(part);
 }
 
-/* The lanes that see a key: *low ≤ lane < *high. */
-static inline void small_lanes(const small_rows *s, int64_t key, int64_t *low, int64_t *high) {
+/* Element d of the keys from `key` on; keys beyond the last repeat that one. */
+static SMALL_INLINE void small_keys(const small_rows *s, const bool plain, int64_t key, int64_t d,
+                                    const ejki_float *keys[SMALL_BLOCK]) {
     const ejki_flash_problem *p = s->problem;
-    const int64_t first = key - p->last_offset, last = key - p->first_offset; /* queries */
-    *low = first <= 0 ? 0 : ejki_min(first, p->queries) * p->group;
-    *high = (last < 0 ? 0 : ejki_min(last + 1, p->queries)) * p->group;
-    *low -= s->first;
-    *high -= s->first;
+    const ejki_float *start = flash_key_at(&p->key, EJK_DTYPE_F32, s->batch, s->kv_head, 0);
+    int64_t stride = p->key.stride_t;
+    start += d;
+    SMALL_FORGET(start, stride);
+    EJKI_UNROLL for (int j = 0; j < SMALL_BLOCK; j++) keys[j] =
+        start + (plain ? key + j : ejki_min(key + j, p->keys - 1)) * stride;
 }
 
-/* Queries transposed: query[d] holds element d of every row. */
-static inline void small_load(const small_rows *s, vf query[SMALL_DIM + VL]) {
-    const int64_t head_dim = s->problem->head_dim;
-    for (int64_t d = 0; d < head_dim; d += VL) {
-        const int64_t width = ejki_min(VL, head_dim - d);
-        for (int64_t i = 0; i < s->count; i++)
-            query[d + i] =
-                width == VL ? v_load(s->query[i] + d) : v_load_first(s->query[i] + d, width);
-        for (int64_t i = s->count; i < VL; i++) query[d + i] = v_zero();
-        v_transpose(query + d);
-    }
-}
-
-/* small_product() for `count` sums side by side, a constant. */
-static inline __attribute__((always_inline)) void
-small_sums(const int count, const vf *vectors, int64_t terms, const ejki_float *scalars,
-           int64_t along, int64_t across, vf *sums) {
-    vf sum[8];
-    EJKI_UNROLL for (int i = 0; i < count; i++) sum[i] = v_zero();
-    for (int64_t n = 0; n < terms; n++, scalars += along)
-        EJKI_UNROLL for (int i = 0; i < count; i++) sum[i] =
-            v_fma(v_set1(scalars[i * across]), vectors[n], sum[i]);
-    EJKI_UNROLL for (int i = 0; i < count; i++) sums[i] = sum[i];
+/* sums += column · element d of `count` keys. */
+static SMALL_INLINE void small_term(const int count, vf column,
+                                    const ejki_float *const keys[SMALL_BLOCK], int64_t d,
+                                    vf *sums) {
+    EJKI_UNROLL for (int j = 0; j < count; j++) sums[j] =
+        v_fma(v_set1(keys[j][d]), column, sums[j]);
 }
 
 /*
- * sums[i] = Σ_n vectors[n] · scalars[n · along + i · across] for i < count: products of rows and keys, or sums
- * of values. Several at a time share the loads of vectors and do not wait for each other.
+ * Products of every row with `most` keys. `plain` is a constant here and below: VL rows of one query head,
+ * SMALL_BLOCK keys that all of them see, whole vectors in D and Dv, and only `out` asked for. It leaves no
+ * branch and no table of addresses.
  */
-static inline void small_product(const vf *vectors, int64_t terms, const ejki_float *scalars,
-                                 int64_t along, int64_t across, int64_t count, vf *sums) {
-    int64_t i = 0;
-    for (; i + 8 <= count; i += 8)
-        small_sums(8, vectors, terms, scalars + i * across, along, across, sums + i);
-    for (; i < count; i++)
-        small_sums(1, vectors, terms, scalars + i * across, along, across, sums + i);
-}
-
-/* Weights of every key for every row. Returns their sums; *top gets the rows' largest scores. */
-static inline vf small_weights(const small_rows *s, const vf query[SMALL_DIM + VL], bool hides,
-                               vf weight[SMALL_KEYS], vf *top) {
+static SMALL_INLINE void small_scores(const small_rows *s, const bool plain, const int most,
+                                      vf *scores) {
     const ejki_flash_problem *p = s->problem;
-    const vf scale = v_set1(flash_scale(p));
-    small_product(query, p->head_dim, flash_key(p, s->batch, s->kv_head, 0), 1, p->key.stride_t,
-                  p->keys, weight);
-    if (hides)
-        for (int64_t j = 0; j < p->keys; j++) {
-            int64_t low, high;
-            small_lanes(s, j, &low, &high);
-            weight[j] = v_keep(weight[j], low, high);
+    const int64_t head_dim = p->head_dim;
+    const ejki_float *keys[SMALL_BLOCK];
+    EJKI_UNROLL for (int j = 0; j < most; j++) scores[j] = v_zero();
+    if (plain) {
+        for (int64_t d = 0; d < head_dim; d += VL) {
+            vf part[VL];
+            small_load(s, true, d, VL, part);
+            small_keys(s, true, 0, d, keys);
+            EJKI_UNROLL for (int n = 0; n < VL; n++)
+                small_term(SMALL_BLOCK, part[n], keys, n, scores);
         }
-    /* Four keys at a time: each step of a chain would wait for the one before. */
-    for (int64_t j = p->keys; j % 4 != 0; j++) weight[j] = v_set1(-INFINITY);
-    vf largest = v_set1(-INFINITY), sum = v_zero();
-    for (int64_t j = 0; j < p->keys; j += 4)
-        largest = v_max(v_max(v_max(weight[j], weight[j + 1]), v_max(weight[j + 2], weight[j + 3])),
-                        largest);
-    *top = v_mul(largest, scale);
-    const vf base = v_select_gt(*top, v_set1(-INFINITY), *top, v_zero());
-    for (int64_t j = 0; j < p->keys; j += 4) {
-        for (int64_t i = j; i < j + 4; i++) weight[i] = v_exp2(v_fms(weight[i], scale, base));
-        sum =
-            v_add(sum, v_add(v_add(weight[j], weight[j + 1]), v_add(weight[j + 2], weight[j + 3])));
-    }
-    return sum;
-}
-
-/* sums[d] = Σ weight · value over keys. `checks` leaves a row alone where it does not see the key. */
-static inline void small_values(const small_rows *s, const vf weight[SMALL_KEYS], bool checks,
-                                vf sums[SMALL_DIM + VL]) {
-    const ejki_flash_problem *p = s->problem;
-    const ejki_float *values = flash_value(p, s->batch, s->kv_head, 0);
-    if (!checks) {
-        small_product(weight, p->keys, values, p->value.stride_t, 1, p->value_dim, sums);
         return;
     }
-    for (int64_t d = 0; d < p->value_dim; d++) {
-        sums[d] = v_zero();
-        for (int64_t j = 0; j < p->keys; j++) {
-            int64_t low, high;
-            small_lanes(s, j, &low, &high);
-            const vf sees = v_keep(v_zero(), low, high); /* -inf where it does not */
-            const vf sum = v_fma(v_set1(values[j * p->value.stride_t + d]), weight[j], sums[d]);
-            sums[d] = v_select_gt(v_zero(), sees, sums[d], sum);
-        }
+    if (p->keys == 0) return;
+    vf query[SMALL_DIM];
+    for (int64_t d = 0; d < head_dim; d += VL)
+        small_load(s, false, d, ejki_min(VL, head_dim - d), query + d);
+    EJKI_UNROLL for (int block = 0; block < most; block += SMALL_BLOCK) {
+        const int count = most - block < SMALL_BLOCK ? most - block : SMALL_BLOCK;
+        small_keys(s, false, block, 0, keys);
+        int64_t d = 0;
+        for (; d + VL <= head_dim; d += VL)
+            EJKI_UNROLL for (int n = 0; n < VL; n++)
+                small_term(count, query[d + n], keys, d + n, scores + block);
+        for (; d < head_dim; d++) small_term(count, query[d], keys, d, scores + block);
+    }
+}
+
+static inline bool small_hides(const ejki_flash_problem *p) {
+    return p->last_offset < p->keys - 1 || p->first_offset > -p->queries;
+}
+
+/* The keys that a lane's row sees: [*first, *end). */
+static inline void small_visible(const small_rows *s, int64_t lane, int64_t *first, int64_t *end) {
+    const ejki_flash_problem *p = s->problem;
+    ejki_flash_visible(p, small_row(s, lane).query, first, end);
+    *first = ejki_min(*first, p->keys);
+    *end = ejki_max(*end, 0);
+}
+
+/*
+ * -inf where positions hide the key from the row. Query row / G sees key j if j − last_offset ≤ row / G ≤
+ * j − first_offset, so bounds are multiplied instead; offsets beyond all rows and keys are cut. Lanes beyond
+ * the last row repeat that one: none of them is without keys if the rows are not.
+ */
+static SMALL_INLINE void small_hide(const small_rows *s, const int most, vf *scores) {
+    static const float lanes[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    const ejki_flash_problem *p = s->problem;
+    const int64_t far = SMALL_ROWS + SMALL_KEYS;
+    const int64_t last = ejki_max(-far, ejki_min(far, p->last_offset));
+    const int64_t first = ejki_max(-far, ejki_min(far, p->first_offset));
+    const vf lane = v_min(v_load(lanes), v_set1((float)(s->count - 1)));
+    const vf group = v_set1((float)p->group), hidden = v_set1(-INFINITY);
+    vf low = v_set1((float)(-last * p->group - s->first));
+    vf high = v_set1((float)((1 - first) * p->group - s->first));
+    EJKI_UNROLL for (int j = 0; j < most; j++) {
+        const vf score = v_select_gt(low, lane, hidden, scores[j]);
+        scores[j] = v_select_gt(high, lane, score, hidden);
+        low = v_add(low, group);
+        high = v_add(high, group);
     }
 }
 
 /* What the rows' sums are multiplied by; writes log-sum-exp by the way that all kernels share. */
-static inline vf small_finish(const small_rows *s, vf total, vf top) {
+static inline void small_finish(const small_rows *s, vf top, small_weights *w) {
     const ejki_flash_problem *p = s->problem;
-    if (!p->has_sinks && !p->lse.data) return v_div(v_set1(1.0f), total);
-    float totals[VL], tops[VL], factors[VL] = {0};
-    v_store(totals, total);
+    float tops[VL];
     v_store(tops, top);
     for (int64_t i = 0; i < s->count; i++) {
         const flash_row r = small_row(s, i);
-        const flash_end end = flash_finish(p, &r, tops[i], totals[i], p->lse.data != NULL);
-        factors[i] = end.factor;
+        const flash_end end = flash_finish(p, &r, tops[i], w->total[i], p->lse.data != NULL);
+        w->factor[i] = end.factor;
         if (p->lse.data) *flash_at(&p->lse, &r) = end.lse;
     }
-    return v_load(factors);
 }
 
-static inline void small_write(const small_rows *s, vf sums[SMALL_DIM + VL], vf total, vf top) {
-    const int64_t value_dim = s->problem->value_dim;
-    const vf factor = small_finish(s, total, top);
-    for (int64_t d = 0; d < value_dim; d += VL) {
-        const int64_t width = ejki_min(VL, value_dim - d);
-        for (int64_t i = 0; i < VL;
-             i++) /* a row that saw nothing is 0, whatever 0 · inf would be */
-            sums[d + i] = i < width ? v_select_gt(v_set1(FLT_TRUE_MIN), total, v_zero(),
-                                                  v_mul(sums[d + i], factor))
-                                    : v_zero();
-        v_transpose(sums + d);
-        for (int64_t i = 0; i < s->count; i++)
-            if (width == VL)
-                v_store(s->out[i] + d, sums[d + i]);
-            else
-                v_store_first(s->out[i] + d, sums[d + i], width);
+/* fold[0] becomes the whole of `count` vectors, as a tree. */
+static SMALL_INLINE void small_fold(vf (*const join)(vf, vf), const int count, vf *fold) {
+    EJKI_UNROLL for (int n = count; n > 1; n = (n + 1) / 2)
+        EJKI_UNROLL for (int j = 0; j < n / 2; j++) fold[j] = join(fold[j], fold[j + (n + 1) / 2]);
+}
+
+/* Scores become weights. Returns whether a row has none, so that it is 0. */
+static SMALL_INLINE bool small_weigh(const small_rows *s, const bool plain, const int most,
+                                     vf *scores, small_weights *w) {
+    const ejki_flash_problem *p = s->problem;
+    const vf scale = v_set1((float)(p->scale * LOG2_E));
+    vf fold[SMALL_KEYS];
+    if (!plain && small_hides(p)) small_hide(s, most, scores);
+    if (!plain)
+        EJKI_UNROLL for (int j = 0; j < most; j++) if (j >= p->keys) scores[j] = v_set1(-INFINITY);
+    EJKI_UNROLL for (int j = 0; j < most; j++) fold[j] = scores[j];
+    small_fold(v_max, most, fold);
+    const vf top = v_mul(fold[0], scale);
+    const vf base = v_select_gt(top, v_set1(-INFINITY), top, v_zero());
+    EJKI_UNROLL for (int j = 0; j < most; j++) {
+        fold[j] = v_exp2(v_fms(scores[j], scale, base));
+        v_store(w->weight + j * VL, fold[j]);
     }
+    small_fold(v_add, most, fold);
+    v_store(w->total, fold[0]);
+    v_store(w->factor, v_div(v_set1(1.0f), fold[0]));
+    if (!plain && (p->has_sinks || p->lse.data)) small_finish(s, top, w);
+    return v_any_gt(v_set1(FLT_TRUE_MIN), fold[0]);
+}
+
+/* Columns [d, d + width) of the output. */
+static SMALL_INLINE void small_write(const small_rows *s, const bool plain, int64_t d,
+                                     int64_t width, const vf *sums, const small_weights *w) {
+    const ejki_flash_problem *p = s->problem;
+    if (plain || (s->regular && width == VL)) {
+        const flash_row r = {.batch = s->batch, .head = s->kv_head, .query = s->first};
+        float *start = flash_row_at(&p->out, EJK_DTYPE_F32, &r);
+        int64_t stride = p->out.stride_t;
+        start += d;
+        SMALL_FORGET(start, stride);
+        EJKI_UNROLL for (int i = 0; i < VL; i++)
+            v_store(start + i * stride, v_mul(v_set1(w->factor[i]), sums[i]));
+    } else {
+        vf rows[VL];
+        EJKI_UNROLL for (int i = 0; i < VL; i++) rows[i] = sums[i];
+        for (int64_t i = 0; i < s->count; i++)
+            v_store_first(s->out[i] + d, v_mul(v_set1(w->factor[i]), rows[i]), width);
+    }
+}
+
+static inline vf small_load_some(const float *at, int64_t width) {
+    return width == VL ? v_load(at) : v_load_first(at, width);
+}
+
+/* sums += weight · value of one key for every row. */
+static SMALL_INLINE void small_value(const float *weights, vf value, vf *sums) {
+    EJKI_UNROLL for (int i = 0; i < VL; i++) sums[i] = v_fma_one(weights + i, value, sums[i]);
+}
+
+/* out = factor · Σ weight · value. False if that may be wrong: a hidden key times what is not finite. */
+static SMALL_INLINE bool small_values(const small_rows *s, const bool plain, const int most,
+                                      const small_weights *w) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t value_dim = p->value_dim, stride = p->value.stride_t;
+    const bool hides = !plain && small_hides(p);
+    vf probe = v_zero();
+    for (int64_t d = 0; d < value_dim; d += VL) {
+        const int64_t width = plain ? VL : ejki_min(VL, value_dim - d);
+        const float *value = flash_key_at(&p->value, EJK_DTYPE_F32, s->batch, s->kv_head, 0);
+        vf sum[VL];
+        value += d;
+        /* Weights are read again: knowing them, the compiler would make all broadcasts beforehand. */
+        __asm__ volatile("" : : "r"(w) : "memory");
+        EJKI_UNROLL for (int i = 0; i < VL; i++) sum[i] = v_zero();
+        if (plain) {
+            EJKI_UNROLL for (int j = 0; j < most; j++)
+                small_value(w->weight + j * VL, v_load(value + j * stride), sum);
+        } else {
+            for (int64_t j = 0; j < p->keys; j++)
+                small_value(w->weight + j * VL, small_load_some(value + j * stride, width), sum);
+        }
+        small_write(s, plain, d, width, sum, w);
+        if (hides)
+            EJKI_UNROLL for (int i = 0; i < VL; i++) probe =
+                v_fma(sum[i], v_zero(), probe); /* NaN of infinity and of NaN */
+    }
+    if (!hides) return true;
+    const float sum = v_sum(probe);
+    return sum == sum;
+}
+
+/* The same with the keys that a row sees only, and 0 for a row without weight, whatever 0 · inf would be. */
+static __attribute__((noinline)) void small_values_seen(const small_rows *s,
+                                                        const small_weights *w) {
+    const ejki_flash_problem *p = s->problem;
+    for (int64_t i = 0; i < s->count; i++) {
+        const flash_row r = small_row(s, i);
+        float *out = flash_row_at(&p->out, EJK_DTYPE_F32, &r);
+        int64_t first, end;
+        small_visible(s, i, &first, &end);
+        if (w->total[i] == 0) end = first;
+        for (int64_t d = 0; d < p->value_dim; d++) {
+            vf sum = v_zero();
+            for (int64_t j = first; j < end; j++) {
+                const float *value =
+                    flash_key_at(&p->value, EJK_DTYPE_F32, s->batch, s->kv_head, j);
+                sum = v_fma_one(w->weight + j * VL + i, v_load_first(value + d, 1), sum);
+            }
+            const vf factor = v_set1(w->total[i] == 0 ? 0 : w->factor[i]);
+            v_store_first(out + d, v_mul(sum, factor), 1);
+        }
+    }
+}
+
+static SMALL_INLINE void small_pass(const small_rows *s, const bool plain, const int most) {
+    small_weights w;
+    vf scores[SMALL_KEYS];
+    small_scores(s, plain, most, scores);
+    const bool blank = small_weigh(s, plain, most, scores, &w);
+    if (blank || !small_values(s, plain, most, &w)) small_values_seen(s, &w);
+}
+
+/* Functions of their own: a compiler that sees one beside the other keeps numbers for both. */
+static __attribute__((noinline)) void small_plain(const small_rows *s) {
+    small_pass(s, true, SMALL_BLOCK);
+}
+static __attribute__((noinline)) void small_fewest(const small_rows *s) {
+    small_pass(s, false, SMALL_BLOCK / 2);
+}
+static __attribute__((noinline)) void small_few(const small_rows *s) {
+    small_pass(s, false, SMALL_BLOCK);
+}
+static __attribute__((noinline)) void small_many(const small_rows *s) {
+    small_pass(s, false, SMALL_KEYS * 3 / 4);
+}
+static __attribute__((noinline)) void small_most(const small_rows *s) {
+    small_pass(s, false, SMALL_KEYS);
 }
 
 static void small_head(const ejki_flash_problem *p, int64_t batch, int64_t kv_head) {
     const int64_t rows = p->queries * p->group;
-    const bool hides = p->last_offset < p->keys - 1 || p->first_offset > -p->queries;
-    bool checks = false;
-    if (hides)
-        for (int64_t j = 0; j < p->keys && !checks; j++)
-            checks = !flash_is_finite(flash_value(p, batch, kv_head, j), p->value_dim);
-    vf query[SMALL_DIM + VL], weight[SMALL_KEYS], sums[SMALL_DIM + VL], top;
-    for (int64_t first = 0; first < rows; first += VL) {
-        small_rows s;
-        s.problem = p;
-        s.batch = batch;
-        s.kv_head = kv_head;
-        s.first = first;
-        s.count = ejki_min(VL, rows - first);
-        small_place(&s);
-        small_load(&s, query);
-        const vf total = small_weights(&s, query, hides, weight, &top);
-        small_values(&s, weight, checks, sums);
-        small_write(&s, sums, total, top);
+    const bool whole = p->head_dim % VL == 0 && p->value_dim % VL == 0;
+    const bool plain =
+        whole && p->keys == SMALL_BLOCK && !p->has_sinks && !p->lse.data && !small_hides(p);
+    small_rows s;
+    s.problem = p;
+    s.batch = batch;
+    s.kv_head = kv_head;
+    for (s.first = 0; s.first < rows; s.first += VL) {
+        s.count = ejki_min(VL, rows - s.first);
+        s.regular = p->group == 1 && s.count == VL;
+        if (plain && s.regular) {
+            small_plain(&s);
+            continue;
+        }
+        if (!(whole && s.regular)) small_place(&s);
+        if (p->keys <= SMALL_BLOCK / 2)
+            small_fewest(&s);
+        else if (p->keys <= SMALL_BLOCK)
+            small_few(&s);
+        else if (p->keys <= SMALL_KEYS * 3 / 4)
+            small_many(&s);
+        else
+            small_most(&s);
     }
 }
 

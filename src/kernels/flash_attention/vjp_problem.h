@@ -27,6 +27,7 @@ typedef struct ejki_bias_gradient {
 typedef struct ejki_flash_vjp_problem {
     ejki_flash_problem forward;
     bool wants_query, wants_key, wants_value, wants_bias, wants_sinks, has_lse_cotangent;
+    bool unordered; /* sums may be added in any order, so that two runs differ by rounding */
     ejki_bthd out_cotangent;           /* of forward.dtype */
     ejki_bht lse_cotangent;            /* f32, read */
     ejki_bthd d_query, d_key, d_value; /* of forward.dtype; data only if wanted */

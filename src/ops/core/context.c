@@ -110,6 +110,10 @@ ejk_status ejki_context_use_one_thread(ejk_context *context) {
     return EJK_OK;
 }
 
+void *ejki_context_stream(const ejk_context *context) {
+    return context->stream;
+}
+
 void ejki_context_event(const ejk_context *context, const char *event, const char *fields) {
     if (context->on_event) context->on_event(context->on_event_user, event, fields);
 }

@@ -21,6 +21,9 @@ void ejki_context_adopt(ejk_context *context, void *object, void (*destroy)(void
 /* Gives a derived context a single thread of its own in place of its base's. OUT_OF_MEMORY. */
 ejk_status ejki_context_use_one_thread(ejk_context *context);
 
+/* On which its calls on a GPU are enqueued. */
+void *ejki_context_stream(const ejk_context *context);
+
 /* Calls the context's event hook; `fields` is a JSON object. */
 void ejki_context_event(const ejk_context *context, const char *event, const char *fields);
 

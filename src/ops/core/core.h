@@ -52,8 +52,8 @@ void ejki_device_memory_give(ejki_device_memory *memory);
 
 /* ---- signature.c: is this call one for that plan? --------------------------------------------------- */
 
-/* Compilers compare such at once; every processor here has registers for them. */
-typedef uint64_t ejki_bytes __attribute__((vector_size(16)));
+/* Compared at once, or by halves where registers are shorter. */
+typedef uint64_t ejki_bytes __attribute__((vector_size(32)));
 
 /* What the bytes at an offset of the arguments must be, where the mask says that they count. */
 typedef struct ejki_expected {
@@ -61,13 +61,20 @@ typedef struct ejki_expected {
     size_t offset;
 } ejki_expected;
 
-/* Every value that counts in a call's signature. */
-typedef struct ejki_signature {
-    ejki_expected *blocks; /* owned */
-    size_t count;          /* 0: too small a record, compare it by its fields */
-} ejki_signature;
+typedef struct ejki_signature ejki_signature;
+typedef bool (*ejki_fits)(const ejki_signature *signature, const void *args);
 
-ejk_status ejki_signature_create(const ejk_record *record, const void *args, ejki_signature *out);
+/* Every value that counts in a call's signature. */
+struct ejki_signature {
+    ejki_expected *blocks; /* owned; those in which all that counts must be 0 come last */
+    size_t count;          /* 0: too small a record, compare it by its fields */
+    size_t values;         /* blocks before those */
+    ejki_fits fits;        /* compares them, with the registers that the processor has */
+};
+
+/* With instructions up to those of a tier. */
+ejk_status ejki_signature_create(const ejk_record *record, const void *args, ejk_isa isa,
+                                 ejki_signature *out);
 /* INVALID_ARGUMENT with the first field that differs and both its values. */
 ejk_status ejki_signature_explain(const ejk_record *record, const void *expected, const void *args);
 
@@ -196,6 +203,7 @@ struct ejk_plan {
     bool owns_workspaces;
     ejk_cost cost;
     ejk_dtype dtype; /* by which the implementation was found */
+    ejk_query query; /* the whole of it, without the problem */
     int64_t parameters[EJK_MAX_PARAMETERS];
     ejk_choice_step sources[EJK_MAX_PARAMETERS];
 };
@@ -229,7 +237,9 @@ ejk_status ejki_plan_make(const ejki_plan_request *request, ejk_plan **out);
 /* True if the call has the plan's signature. */
 bool ejki_plan_fits(const ejk_plan *plan, const void *args);
 /* The same for certain if true; may be false for a call that fits, but is quicker to say so. */
-bool ejki_plan_fits_exactly(const ejk_plan *plan, const void *args);
+static inline bool ejki_plan_fits_exactly(const ejk_plan *plan, const void *args) {
+    return plan->signature.fits(&plan->signature, args);
+}
 /* Executes a call that fits. NULL workspace = one of the plan's list. */
 ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace, void *stream);
 

@@ -2,6 +2,7 @@
 #include "ops/core/core.h"
 
 #include <jansson.h>
+#include <stdlib.h>
 
 const char *ejk_choice_step_name(ejk_choice_step step) {
     switch (step) {
@@ -74,6 +75,47 @@ ejk_status ejk_plan_describe(const ejk_plan *plan, char **out) {
     json_decref(object);
     if (!text)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the description of a plan");
+    *out = text;
+    return EJK_OK;
+}
+
+/* ---- Why this one ------------------------------------------------------------------------------------ */
+
+/* An implementation, and what stands against it: "" = nothing. */
+static json_t *explain(const ejk_plan *plan, const ejk_implementation *each) {
+    char why[512];
+    ejk_query query = plan->query;
+    query.problem = ejki_plan_problem(plan);
+    if (ejk_registry_explain(&query, each, why, sizeof why) != EJK_OK) return NULL;
+    const bool chosen = each == plan->implementation;
+    const char *verdict = chosen ? "chosen" : *why ? "does not fit" : "fits";
+    const char *reason = *why || chosen ? why
+                         : plan->hook   ? "a hook of the operation runs"
+                                        : "another one is preferred";
+    return json_pack("{s:s, s:s, s:s, s:s}", "implementation", each->name, "platform",
+                     ejk_platform_name(each->platform), "verdict", verdict, "reason", reason);
+}
+
+ejk_status ejk_plan_explain(const ejk_plan *plan, char **out) {
+    const ejk_registry *registry;
+    int32_t count;
+    if (!plan || !out)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL, expected one",
+                         plan ? "out" : "plan");
+    registry = plan->context->registry;
+    EJKI_TRY(ejk_registry_list_implementations(registry, plan->query.algorithm, NULL, 0, &count));
+    const ejk_implementation **list = calloc((size_t)count + 1, sizeof *list);
+    json_t *all = json_array();
+    bool done = all && list &&
+                ejk_registry_list_implementations(registry, plan->query.algorithm, list, count,
+                                                  &count) == EJK_OK;
+    for (int32_t i = 0; i < count && done; i++)
+        done = json_array_append_new(all, explain(plan, list[i])) == 0;
+    char *text = done ? json_dumps(all, JSON_COMPACT) : NULL;
+    json_decref(all);
+    free(list);
+    if (!text)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the explanation of a plan");
     *out = text;
     return EJK_OK;
 }

@@ -98,7 +98,7 @@ static ejk_status settle(ejk_plan *plan, const void *args) {
     EJKI_TRY(ejki_plan_select(plan));
     EJKI_TRY(prepare_launch(plan));
     EJKI_TRY(prepare_memory(plan));
-    return ejki_signature_create(record, plan->args, &plan->signature);
+    return ejki_signature_create(record, plan->args, plan->context->isa, &plan->signature);
 }
 
 ejk_status ejki_plan_make(const ejki_plan_request *request, ejk_plan **out) {

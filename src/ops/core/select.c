@@ -99,18 +99,19 @@ static ejk_status find_runner(ejk_plan *plan, ejk_invocation *invocation) {
                                   invocation->backend);
     if (plan->hook && !reaches(plan->hook, plan->place)) plan->hook = NULL;
     invocation->run = plan->hook;
+    ejk_query query = {.algorithm = kernel->algorithm ? kernel->algorithm : kernel->op_id,
+                       .platform = invocation->platform,
+                       .backend = invocation->backend,
+                       .isa = plan->context->isa,
+                       .dtype = plan->dtype};
+    EJKI_TRY(ask_place(plan, &query));
+    plan->query = query;
     if (plan->hook) return EJK_OK;
     if (plan->request->hook || invocation->method)
         return ejki_fail(EJK_STATUS_UNAVAILABLE, "%.64s has no hook %s%s%s for this call",
                          kernel->op_id, method, invocation->method ? "_" : "",
                          invocation->method ? invocation->method : "");
-    ejk_query query = {.algorithm = kernel->algorithm ? kernel->algorithm : kernel->op_id,
-                       .platform = invocation->platform,
-                       .backend = invocation->backend,
-                       .isa = plan->context->isa,
-                       .dtype = plan->dtype,
-                       .problem = ejki_plan_problem(plan)};
-    EJKI_TRY(ask_place(plan, &query));
+    query.problem = ejki_plan_problem(plan);
     EJKI_TRY(ejk_registry_get(plan->context->registry, &query, &plan->implementation));
     invocation->implementation = plan->implementation;
     query.algorithm = kernel->afterwards ? kernel->afterwards(query.problem) : NULL;

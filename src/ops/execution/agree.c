@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a result is the expected one. Everything is read through f64, a stretch of a row at a time. */
+#include "ops/execution/measure.h"
+
 #include "base/base.h"
 
-#include <ejkernel/tuning.h>
 #include <math.h>
 
 enum { STRETCH = 512 };
@@ -80,6 +81,48 @@ static ejk_status read_rows(const pair *tensors, visit_fn visit, tally *sums) {
     }
 }
 
+/* ---- On all threads ---------------------------------------------------------------------------------- */
+
+enum { CHUNKS = 64, LEAST_SHARED = 1 << 16 };
+
+/* Two tensors of one axis, in equal parts. */
+typedef struct sweep {
+    const pair *tensors;
+    visit_fn visit;
+    tally parts[CHUNKS];
+    ejk_status status[CHUNKS];
+} sweep;
+
+static void sweep_chunk(void *argument, int64_t index) {
+    sweep *s = argument;
+    const int64_t count = s->tensors->expected.shape[0], first = count * index / CHUNKS;
+    const ejk_tensor *e = &s->tensors->expected, *a = &s->tensors->actual;
+    int64_t at[2] = {first * e->strides[0], first * a->strides[0]};
+    pair part = *s->tensors;
+    part.expected.shape[0] = part.actual.shape[0] = count * (index + 1) / CHUNKS - first;
+    s->status[index] = read_row(&part, at, s->visit, &s->parts[index]);
+}
+
+static ejk_status visit_all(ejk_threads *threads, const pair *tensors, visit_fn visit,
+                            tally *sums) {
+    if (!threads || tensors->expected.rank != 1 || tensors->expected.shape[0] < LEAST_SHARED)
+        return read_rows(tensors, visit, sums);
+    sweep s = {.tensors = tensors, .visit = visit};
+    for (int i = 0; i < CHUNKS; i++) s.parts[i].scale = sums->scale;
+    ejk_parallel_for(threads, CHUNKS, sweep_chunk, &s);
+    for (int i = 0; i < CHUNKS; i++) {
+        EJKI_TRY(s.status[i]);
+        sums->most_expected = fmax(sums->most_expected, s.parts[i].most_expected);
+        sums->most_actual = fmax(sums->most_actual, s.parts[i].most_actual);
+        sums->expected += s.parts[i].expected;
+        sums->difference += s.parts[i].difference;
+        sums->differ |= s.parts[i].differ;
+    }
+    return EJK_OK;
+}
+
+/* ---- The question ------------------------------------------------------------------------------------ */
+
 static ejk_status check_argument(const ejk_tensor *tensor, const char *name) {
     EJKI_TRY(ejk_tensor_check(tensor, name));
     if (tensor->device_type == EJK_DEVICE_CPU) return EJK_OK;
@@ -117,8 +160,9 @@ static double relative(const tally *sums) {
     return sqrt(sums->difference) / sqrt(sums->expected);
 }
 
-ejk_status ejk_tensors_agree(const ejk_tensor *expected, const ejk_tensor *actual, double tolerance,
-                             bool *agrees, double *difference) {
+ejk_status ejki_tensors_agree(ejk_threads *threads, const ejk_tensor *expected,
+                              const ejk_tensor *actual, double tolerance, bool *agrees,
+                              double *difference) {
     if (expected == NULL || actual == NULL || agrees == NULL || difference == NULL)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "ejk_tensors_agree: expected, actual, agrees or difference is NULL");
@@ -131,11 +175,16 @@ ejk_status ejk_tensors_agree(const ejk_tensor *expected, const ejk_tensor *actua
     tally sums = {0};
     if (ejk_tensor_count(expected) > 0) {
         pair tensors = rows_of(expected, actual);
-        EJKI_TRY(read_rows(&tensors, find_most, &sums));
+        EJKI_TRY(visit_all(threads, &tensors, find_most, &sums));
         sums.scale = sums.most_expected > 0 ? sums.most_expected : sums.most_actual;
-        if (sums.scale > 0) EJKI_TRY(read_rows(&tensors, add_squares, &sums));
+        if (sums.scale > 0) EJKI_TRY(visit_all(threads, &tensors, add_squares, &sums));
     }
     *difference = relative(&sums);
     *agrees = *difference <= tolerance;
     return EJK_OK;
+}
+
+ejk_status ejk_tensors_agree(const ejk_tensor *expected, const ejk_tensor *actual, double tolerance,
+                             bool *agrees, double *difference) {
+    return ejki_tensors_agree(NULL, expected, actual, tolerance, agrees, difference);
 }

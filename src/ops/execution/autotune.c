@@ -7,10 +7,13 @@
 #include <ejkernel/executor.h>
 
 #include "base/base.h"
+#include "device/cuda.h"
+#include "device/cuda_timer.h"
 #include "ops/core/context.h"
 #include "ops/core/request.h"
 #include "ops/execution/backward.h"
 #include "ops/execution/gradients.h"
+#include "ops/execution/measure.h"
 #include "ops/execution/operands.h"
 
 #include <stdlib.h>
@@ -31,6 +34,7 @@ typedef struct subject {
     ejk_plan **plans;  /* two for each candidate: forward, backward */
     char *description; /* the last */
     ejki_backward backward;
+    ejki_cuda_timer timer; /* on a GPU */
 } subject;
 
 static void *config_at(const subject *s, int32_t index) {
@@ -77,6 +81,17 @@ static ejk_status run(void *user, int32_t index) {
     return ejki_plan_call_hook(plan, s->operands.args, ejki_backward_call(&s->backward));
 }
 
+/* On a GPU: the plan is made, and with it the kernel, before anything is timed. */
+static ejk_status time_calls(void *user, int32_t index, int64_t calls, double *seconds) {
+    subject *s = user;
+    ejk_plan *plan;
+    EJKI_TRY(plan_of(s, index, false, &plan));
+    EJKI_TRY(ejki_cuda_timer_start(&s->timer));
+    for (int64_t i = 0; i < calls; i++) EJKI_TRY(ejk_plan_execute(plan, next_args(s), NULL, 0));
+    EJKI_TRY(ejki_cuda_timer_stop(&s->timer));
+    return ejki_cuda_timer_read(&s->timer, seconds);
+}
+
 /* Results of a run: the call's outputs by field, then the gradients. */
 static int32_t result_count(const subject *s) {
     return s->kernel->args->count + s->backward.gradient_count;
@@ -91,6 +106,15 @@ static const ejk_tensor *result(const subject *s, int32_t index) {
 
 enum { MOST_COPIES = 1024 }; /* of small inputs: what calling costs outweighs where they lie */
 
+/* Bytes that no cache holds, where the call runs. */
+static int64_t rotation_bytes(const subject *s) {
+    const ejk_gpu_info *gpu;
+    if (s->operands.place.device_type == EJK_DEVICE_CPU ||
+        ejki_cuda_gpu(s->operands.place.device_index, &gpu) != EJK_OK)
+        return ejk_rotation_bytes();
+    return ejki_min(2 * gpu->l2_bytes, gpu->memory_bytes / 8);
+}
+
 /*
  * A call that lives from memory finds its inputs there in use: the keys of one layer are not in a cache after
  * those of all others were read. So its runs take copies in turn that no cache holds together.
@@ -102,14 +126,17 @@ static ejk_status rotate_inputs(subject *s, int32_t index) {
     const int64_t bytes = ejki_operands_input_bytes(&s->operands);
     if (!ejk_plan_is_memory_bound(plan) || bytes == 0) return EJK_OK;
     const int64_t allowed = s->options->tuner.memory_bytes;
-    const int64_t room = ejk_rotation_bytes();
+    const int64_t room = rotation_bytes(s);
     const int64_t fitting = (allowed > 0 ? ejki_min(allowed, room) : room) / bytes;
     const int64_t count = ejki_min(fitting, MOST_COPIES);
     if (count == 0) return EJK_OK;
     s->further = calloc((size_t)count, sizeof *s->further);
     if (!s->further) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for copies of inputs");
-    while (s->further_count < count)
-        EJKI_TRY(ejki_operands_copy_inputs(&s->operands, &s->further[s->further_count++]));
+    ejk_status status = EJK_OK;
+    while (status == EJK_OK && s->further_count < count)
+        status = ejki_operands_copy_inputs(&s->operands, &s->further[s->further_count++]);
+    if (status != EJK_STATUS_OUT_OF_MEMORY) return status;
+    ejki_operands_copy_release(&s->further[--s->further_count]); /* as many as there is room for */
     return EJK_OK;
 }
 
@@ -119,8 +146,7 @@ static ejk_status keep(void *user, int32_t index) {
     for (int32_t i = 0; i < result_count(s); i++) {
         const ejk_tensor *tensor = result(s, i);
         if (!tensor || tensor->dtype == EJK_DTYPE_UNSET) continue;
-        EJKI_TRY(ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape, &s->kept[i]));
-        EJKI_TRY(ejk_tensor_copy(tensor, &s->kept[i].tensor));
+        EJKI_TRY(ejki_tensor_fetch_flat(tensor, &s->kept[i]));
     }
     return EJK_OK;
 }
@@ -137,11 +163,25 @@ static double tolerance_of(const subject *s, ejk_dtype dtype) {
     }
 }
 
+/* What is on a GPU is brought to the CPU for that. */
+static ejk_status agree(const subject *s, const ejk_tensor *kept, const ejk_tensor *tensor,
+                        bool *agrees, double *difference) {
+    const double tolerance = tolerance_of(s, tensor->dtype);
+    if (tensor->device_type == EJK_DEVICE_CPU)
+        return ejk_tensors_agree(kept, tensor, tolerance, agrees, difference);
+    ejk_owned_tensor here;
+    EJKI_TRY(ejki_tensor_fetch_flat(tensor, &here));
+    const ejk_status status = ejki_tensors_agree(ejk_context_threads(s->context), kept,
+                                                 &here.tensor, tolerance, agrees, difference);
+    ejk_owned_tensor_close(&here);
+    return status;
+}
+
 /* Runs once more over poisoned results: what was not written then stands out. */
 static ejk_status check(void *user, int32_t index, bool *agrees, double *difference) {
     subject *s = user;
     ejki_backward_poison(&s->backward);
-    ejki_operands_poison(&s->operands);
+    EJKI_TRY(ejki_operands_poison(&s->operands));
     EJKI_TRY(run(s, index));
     *agrees = true;
     *difference = 0;
@@ -149,8 +189,7 @@ static ejk_status check(void *user, int32_t index, bool *agrees, double *differe
         const ejk_tensor *tensor = result(s, i);
         if (!tensor || tensor->dtype == EJK_DTYPE_UNSET) continue;
         double own;
-        EJKI_TRY(ejk_tensors_agree(&s->kept[i].tensor, tensor, tolerance_of(s, tensor->dtype),
-                                   agrees, &own));
+        EJKI_TRY(agree(s, &s->kept[i].tensor, tensor, agrees, &own));
         if (!(own <= *difference)) *difference = own;
     }
     return EJK_OK;
@@ -214,10 +253,22 @@ static ejk_status find_candidates(subject *s, ejk_context *base) {
     return status;
 }
 
+static bool on_gpu(const subject *s) {
+    return s->operands.place.device_type == EJK_DEVICE_CUDA;
+}
+
 static ejk_status open_subject(subject *s, ejk_context *base, const void *args) {
     EJKI_TRY(ejki_context_derive(base, NULL, &s->context));
     EJKI_TRY(ejki_operands_copy_create(s->kernel->args, args, &s->operands));
     EJKI_TRY(ejki_gradients_fill_results(s->context, s->kernel, args, &s->operands));
+    if (on_gpu(s)) {
+        if (s->options->pass != EJK_TUNE_FORWARD)
+            return ejki_fail(EJK_STATUS_UNAVAILABLE,
+                             "gradients by hooks of %.64s are measured on the CPU only",
+                             s->kernel->op_id);
+        EJKI_TRY(ejki_cuda_timer_open(s->operands.place.device_index,
+                                      ejki_context_stream(s->context), &s->timer));
+    }
     if (s->options->pass != EJK_TUNE_FORWARD)
         EJKI_TRY(ejki_backward_open(&s->backward, s->context, s->kernel, s->operands.args));
     s->kept = calloc((size_t)result_count(s) + 1, sizeof *s->kept);
@@ -237,6 +288,7 @@ static void close_subject(subject *s) {
     free(s->plans);
     free(s->kept);
     ejki_backward_close(&s->backward);
+    ejki_cuda_timer_close(&s->timer);
 }
 
 static double known(double seconds) {
@@ -254,16 +306,44 @@ static ejk_config_measurement measurement_of(const ejk_tune_report *report) {
                                     .repetitions = chosen->samples};
 }
 
+/* ---- Kernels of a GPU --------------------------------------------------------------------------------- */
+
+typedef struct preparation {
+    subject *subject;
+    double end; /* until when another one may be begun */
+} preparation;
+
+/* A failure is met again, and told, when the candidate is to run. */
+static void prepare_one(void *argument, int64_t index) {
+    const preparation *p = argument;
+    const ejk_tuner_options *options = &p->subject->options->tuner;
+    ejk_plan *unused;
+    if (ejk_now() > p->end) return;
+    if (options->cancel && __atomic_load_n(options->cancel, __ATOMIC_RELAXED)) return;
+    const ejk_status status = plan_of(p->subject, (int32_t)index, false, &unused);
+    (void)status;
+}
+
+/* Compiling takes seconds, of which one thread after the other would use up the time for measuring. */
+static void prepare_kernels(subject *s) {
+    const double allowed = s->options->tuner.time_s;
+    preparation p = {s, ejk_now() + (allowed > 0 ? allowed : 10)};
+    ejk_parallel_for(ejk_context_threads(s->context), s->count, prepare_one, &p);
+    (void)ejki_fail(EJK_OK, "%s", "");
+}
+
 static ejk_status tune(subject *s, ejk_context *context, const void *args, void *best,
                        ejk_tune_report **report, ejk_config_measurement *measurement) {
     EJKI_TRY(open_subject(s, context, args));
+    if (on_gpu(s)) prepare_kernels(s);
     const ejk_tune_problem problem = {.count = s->count,
                                       .run = run,
                                       .keep = keep,
                                       .check = check,
                                       .memory_bytes = memory_bytes,
                                       .describe = describe,
-                                      .user = s};
+                                      .user = s,
+                                      .time = on_gpu(s) ? time_calls : NULL};
     ejk_tune_report *found;
     EJKI_TRY(ejk_tune(&problem, &s->options->tuner, &found));
     memcpy(best, config_at(s, found->chosen), s->kernel->config->size);

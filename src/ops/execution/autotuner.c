@@ -27,7 +27,7 @@ static ejk_status check_result(const ejk_tune_problem *problem, int32_t index) {
 
 static ejk_status measure(const ejk_tune_problem *problem, const ejk_clock *clock, int32_t warmup,
                           int32_t iters, int32_t index, double *seconds) {
-    ejki_subject subject = {problem->run, problem->user, index, *clock};
+    ejki_subject subject = {problem->run, problem->user, index, *clock, problem->time};
     EJKI_TRY(ejki_run_calls(&subject, warmup));
     EJKI_TRY(ejki_time_calls(&subject, iters, seconds));
     return check_result(problem, index);

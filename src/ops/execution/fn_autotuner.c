@@ -72,7 +72,7 @@ static ejk_status check(trial *t, const attempt *a) {
 static ejk_status warm_up(trial *t, const attempt *a) {
     bound b;
     bind(t, a, &b);
-    ejki_subject subject = {run_bound, &b, 0, t->settings->clock};
+    ejki_subject subject = {run_bound, &b, 0, t->settings->clock, NULL};
     int32_t left = t->settings->warmup;
     if (left > 0 || t->function->check != NULL) {
         EJKI_TRY(ejki_run_calls(&subject, 1));
@@ -90,7 +90,7 @@ static void play_round(trial *t) {
         if (a->out) continue;
         bound b;
         bind(t, a, &b);
-        ejki_subject subject = {run_bound, &b, 0, t->settings->clock};
+        ejki_subject subject = {run_bound, &b, 0, t->settings->clock, NULL};
         double seconds;
         ejk_status status = ejki_time_calls(&subject, t->settings->calls, &seconds);
         if (status == EJK_OK)

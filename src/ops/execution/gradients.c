@@ -115,7 +115,7 @@ static ejk_status add_results(ejki_gradients *g, const ejk_kernel *gradient,
         EJKI_TRY(ejk_field_shape(result, &axes, &rank, shape));
         EJKI_TRY(ejk_field_dtype(kernel->args, result, args, EJK_DTYPE_F32, &dtype));
         ejk_owned_tensor *own = &g->results[g->result_count];
-        EJKI_TRY(ejk_owned_tensor_create(dtype, rank, shape, own));
+        EJKI_TRY(ejki_tensor_create_at(g->forward.place, dtype, rank, shape, own));
         g->result_count++;
         *tensor_at(result, args) = own->tensor;
     }
@@ -134,6 +134,8 @@ static ejk_tensor alike(const ejk_tensor *tensor) {
     for (int32_t i = 0; i < tensor->rank; i++)
         if (tensor->strides[i] == 0 && tensor->shape[i] > 1)
             copy = ejk_tensor_contiguous(NULL, tensor->dtype, tensor->rank, tensor->shape);
+    copy.device_type = tensor->device_type;
+    copy.device_index = tensor->device_index;
     return copy;
 }
 
@@ -193,7 +195,7 @@ static ejk_status take_results(const ejk_kernel *gradient, const void *args, con
         const ejk_tensor *tensor = lacking(gradient, i, args, own);
         if (!tensor) continue;
         const ejk_field *result = find(gradient->forward->args, gradient->args->fields[i].name);
-        EJKI_TRY(ejk_tensor_copy(tensor_at(result, results), tensor));
+        EJKI_TRY(ejki_tensor_move(tensor_at(result, results), tensor));
     }
     return EJK_OK;
 }

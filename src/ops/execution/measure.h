@@ -3,6 +3,7 @@
 #ifndef EJKI_EXECUTION_MEASURE_H
 #define EJKI_EXECUTION_MEASURE_H
 
+#include <ejkernel/device.h>
 #include <ejkernel/tuning.h>
 
 /* A clock resolves some ten nanoseconds and a thread's waking up costs some ten microseconds. */
@@ -14,6 +15,8 @@ typedef struct ejki_subject {
     void *user;
     int32_t index;
     ejk_clock clock;
+    /* In place of a clock around the calls; NULL = the clock. */
+    ejk_status (*time)(void *user, int32_t index, int64_t calls, double *seconds);
 } ejki_subject;
 
 double ejki_clock_now(const ejk_clock *clock);
@@ -54,6 +57,11 @@ void ejki_show_sentence(char *hidden, ejk_status status);
 
 /* The sentence of a failure that just happened in between, or what its status means. */
 const char *ejki_sentence_of(ejk_status status);
+
+/* As ejk_tensors_agree(), on threads, or with NULL on this one; the order of sums depends on that. */
+ejk_status ejki_tensors_agree(ejk_threads *threads, const ejk_tensor *expected,
+                              const ejk_tensor *actual, double tolerance, bool *agrees,
+                              double *difference);
 
 /* Random numbers that a seed repeats on every machine (S. Vigna's splitmix64): one below `limit` > 0. */
 static inline int64_t ejki_random_below(uint64_t *state, int64_t limit) {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ops/execution/operands.h"
 
-#include <ejkernel/tensor.h>
+#include <ejkernel/cuda.h>
 
 #include "base/base.h"
+#include "device/cuda.h"
+#include "device/cuda_timer.h"
 #include "ops/core/fill.h"
-#include "ops/core/request.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,22 +29,163 @@ static bool is_input(const ejk_field *field, const void *args) {
            tensor_at(field, args)->dtype != EJK_DTYPE_UNSET;
 }
 
-/* Memory of its own for a tensor, the same strides in it; all zeros. */
-static ejk_status give_memory(const ejk_field *field, ejk_tensor *tensor, void **memory) {
-    int64_t low, high;
-    ejk_tensor_span(tensor, &low, &high);
-    *memory =
-        ejki_allocate(high - low); /* as bench has it: pages change which configuration is best */
-    if (!*memory)
+/* ---- Memory of either kind --------------------------------------------------------------------------- */
+
+static bool on_gpu(ejki_place place) {
+    return place.device_type == EJK_DEVICE_CUDA;
+}
+
+static ejki_place place_of_tensor(const ejk_tensor *tensor) {
+    return (ejki_place){tensor->device_type, tensor->device_index};
+}
+
+/* Bytes from the lowest element to behind the highest. */
+static int64_t span_of(const ejk_tensor *tensor, int64_t *low) {
+    int64_t high;
+    ejk_tensor_span(tensor, low, &high);
+    return high - *low;
+}
+
+/* All zeros. */
+static ejk_status allocate_at(ejki_place place, int64_t bytes, const char *name, void **out) {
+    if (on_gpu(place)) {
+        EJKI_TRY(ejk_device_allocate(place.device_index, (size_t)ejki_max(bytes, 1), out));
+        EJKI_TRY(ejki_cuda_set(place.device_index, *out, 0, (size_t)bytes, NULL));
+        return ejki_cuda_wait_all(place.device_index);
+    }
+    *out = ejki_allocate(bytes); /* as bench has it: pages change which configuration is best */
+    if (!*out)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the %lld bytes of %s",
-                         (long long)(high - low), field->name);
-    memset(*memory, 0, (size_t)(high - low));
+                         (long long)bytes, name);
+    memset(*out, 0, (size_t)bytes);
+    return EJK_OK;
+}
+
+static void free_at(ejki_place place, void *memory) {
+    if (on_gpu(place))
+        ejki_cuda_release(place.device_index, memory);
+    else
+        free(memory);
+}
+
+/* Memory of its own for a tensor, the same strides in it. */
+static ejk_status give_memory(const ejk_field *field, ejk_tensor *tensor, void **memory) {
+    int64_t low;
+    const int64_t bytes = span_of(tensor, &low);
+    EJKI_TRY(allocate_at(place_of_tensor(tensor), bytes, field->name, memory));
     tensor->data = (char *)*memory - low;
     return EJK_OK;
 }
 
+/* The bytes of a tensor of a GPU in memory of the CPU, seen with the same strides. */
+typedef struct mirror {
+    ejk_tensor view;
+    void *bytes; /* to be freed */
+    int64_t low, size;
+} mirror;
+
+static ejk_status mirror_open(const ejk_tensor *there, bool fetched, mirror *out) {
+    const int32_t device = there->device_index;
+    out->view = *there;
+    out->view.device_type = EJK_DEVICE_CPU;
+    out->view.device_index = 0;
+    out->size = span_of(there, &out->low);
+    out->bytes = ejki_allocate(out->size);
+    if (!out->bytes)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for %lld bytes of a GPU",
+                         (long long)out->size);
+    memset(out->bytes, 0, (size_t)out->size);
+    out->view.data = (char *)out->bytes - out->low;
+    if (!fetched) return EJK_OK;
+    ejk_status status = ejki_cuda_wait_all(device);
+    if (status == EJK_OK)
+        status = ejki_cuda_copy_bytes(device, out->bytes, (char *)there->data + out->low,
+                                      (size_t)out->size, NULL);
+    if (status != EJK_OK) free(out->bytes);
+    return status;
+}
+
+static ejk_status mirror_send(const mirror *m, const ejk_tensor *there) {
+    return ejki_cuda_copy_bytes(there->device_index, (char *)there->data + m->low, m->bytes,
+                                (size_t)m->size, NULL);
+}
+
+ejk_status ejki_tensor_create_at(ejki_place place, ejk_dtype dtype, int32_t rank,
+                                 const int64_t *shape, ejk_owned_tensor *out) {
+    return on_gpu(place) ? ejk_device_tensor_create(place.device_index, dtype, rank, shape, out)
+                         : ejk_owned_tensor_create(dtype, rank, shape, out);
+}
+
+ejk_status ejki_tensor_fetch(const ejk_tensor *tensor, ejk_owned_tensor *out) {
+    mirror m = {.view = *tensor};
+    if (on_gpu(place_of_tensor(tensor))) EJKI_TRY(mirror_open(tensor, true, &m));
+    ejk_owned_tensor copy;
+    ejk_status status = ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape, &copy);
+    if (status == EJK_OK) {
+        status = ejk_tensor_copy(&m.view, &copy.tensor);
+        if (status == EJK_OK)
+            *out = copy;
+        else
+            ejk_owned_tensor_close(&copy);
+    }
+    free(m.bytes);
+    return status;
+}
+
+ejk_status ejki_tensor_fetch_flat(const ejk_tensor *tensor, ejk_owned_tensor *out) {
+    int64_t low;
+    const int64_t count = ejk_tensor_count(tensor), bytes = span_of(tensor, &low);
+    const int32_t device = tensor->device_index;
+    if (!on_gpu(place_of_tensor(tensor)) || bytes != count * (int64_t)ejk_dtype_size(tensor->dtype))
+        return ejki_tensor_fetch(tensor, out);
+    ejk_owned_tensor copy;
+    EJKI_TRY(ejk_owned_tensor_create(tensor->dtype, 1, &count, &copy));
+    ejk_status status = ejki_cuda_wait_all(device);
+    if (status == EJK_OK)
+        status = ejki_cuda_copy_bytes(device, copy.tensor.data, (char *)tensor->data + low,
+                                      (size_t)bytes, NULL);
+    if (status == EJK_OK)
+        *out = copy;
+    else
+        ejk_owned_tensor_close(&copy);
+    return status;
+}
+
+ejk_status ejki_tensor_move(const ejk_tensor *source, const ejk_tensor *target) {
+    if (!on_gpu(place_of_tensor(target))) return ejk_tensor_copy(source, target);
+    ejk_owned_tensor here;
+    mirror m;
+    EJKI_TRY(ejki_tensor_fetch(source, &here));
+    ejk_status status = mirror_open(target, true, &m);
+    if (status == EJK_OK) {
+        status = ejk_tensor_copy(&here.tensor, &m.view);
+        if (status == EJK_OK) status = mirror_send(&m, target);
+        free(m.bytes);
+    }
+    ejk_owned_tensor_close(&here);
+    return status;
+}
+
+/* Random numbers, those of a field's place in its record. */
+static ejk_status fill(const ejk_tensor *tensor, int32_t index) {
+    const bool mask = tensor->dtype == EJK_DTYPE_BOOL || tensor->dtype == EJK_DTYPE_U8;
+    if (!on_gpu(place_of_tensor(tensor))) {
+        ejki_fill(tensor, 1, index, mask);
+        return EJK_OK;
+    }
+    mirror m;
+    EJKI_TRY(mirror_open(tensor, false, &m));
+    ejki_fill(&m.view, 1, index, mask);
+    const ejk_status status = mirror_send(&m, tensor);
+    free(m.bytes);
+    return status;
+}
+
+/* ---- Copies of calls --------------------------------------------------------------------------------- */
+
 static ejk_status copy_args(const ejk_record *record, const void *args, ejki_operands_copy *out) {
     *out = (ejki_operands_copy){.record = record,
+                                .place = ejki_place_of(record, args),
                                 .args = malloc(record->size + 1),
                                 .memory = calloc((size_t)record->count + 1, sizeof(void *))};
     if (!out->args || !out->memory)
@@ -54,9 +196,6 @@ static ejk_status copy_args(const ejk_record *record, const void *args, ejki_ope
 
 ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
                                      ejki_operands_copy *out) {
-    if (ejki_place_of(record, args).device_type != EJK_DEVICE_CPU)
-        return ejki_fail(EJK_STATUS_UNAVAILABLE,
-                         "calls with tensors on a GPU are not measured in this version");
     EJKI_TRY(copy_args(record, args, out));
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
@@ -65,9 +204,7 @@ ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
         ejk_tensor *tensor = tensor_at(field, out->args);
         if (input && tensor->data) continue;
         EJKI_TRY(give_memory(field, tensor, &out->memory[i]));
-        if (input)
-            ejki_fill(tensor, 1, i,
-                      tensor->dtype == EJK_DTYPE_BOOL || tensor->dtype == EJK_DTYPE_U8);
+        if (input) EJKI_TRY(fill(tensor, i));
     }
     return EJK_OK;
 }
@@ -90,24 +227,31 @@ ejk_status ejki_operands_copy_inputs(const ejki_operands_copy *first, ejki_opera
         if (!is_input(field, first->args)) continue;
         ejk_tensor *tensor = tensor_at(field, out->args);
         EJKI_TRY(give_memory(field, tensor, &out->memory[i]));
-        EJKI_TRY(ejk_tensor_copy(tensor_at(field, first->args), tensor));
+        EJKI_TRY(ejki_tensor_move(tensor_at(field, first->args), tensor));
     }
     return EJK_OK;
 }
 
 void ejki_operands_copy_release(ejki_operands_copy *copy) {
-    for (int32_t i = 0; copy->memory && i < copy->record->count; i++) free(copy->memory[i]);
+    for (int32_t i = 0; copy->memory && i < copy->record->count; i++)
+        if (copy->memory[i]) free_at(copy->place, copy->memory[i]);
     free(copy->memory);
     free(copy->args);
     *copy = (ejki_operands_copy){0};
 }
 
 /* All ones is NaN in every floating type. */
-void ejki_operands_poison(const ejki_operands_copy *copy) {
+ejk_status ejki_operands_poison(const ejki_operands_copy *copy) {
+    const int32_t device = copy->place.device_index;
+    if (on_gpu(copy->place)) EJKI_TRY(ejki_cuda_wait_all(device));
     for (int32_t i = 0; i < copy->record->count; i++) {
-        int64_t low, high;
+        int64_t low;
         if (!ejki_is_output(&copy->record->fields[i], copy->args)) continue;
-        ejk_tensor_span(tensor_at(&copy->record->fields[i], copy->args), &low, &high);
-        memset(copy->memory[i], 0xff, (size_t)(high - low));
+        const int64_t bytes = span_of(tensor_at(&copy->record->fields[i], copy->args), &low);
+        if (on_gpu(copy->place))
+            EJKI_TRY(ejki_cuda_set(device, copy->memory[i], 0xff, (size_t)bytes, NULL));
+        else
+            memset(copy->memory[i], 0xff, (size_t)bytes);
     }
+    return on_gpu(copy->place) ? ejki_cuda_wait_all(device) : EJK_OK;
 }

@@ -5,17 +5,20 @@
 
 #include <ejkernel/kernel.h>
 
+#include "ops/core/request.h"
+
 /* A copy of a call's arguments whose tensors lie in memory of its own where they have to. */
 typedef struct ejki_operands_copy {
     const ejk_record *record;
     void *args;
-    void **memory; /* one per field; NULL where the caller's is used or there is no tensor */
+    void **memory;    /* one per field; NULL where the caller's is used or there is no tensor */
+    ejki_place place; /* of the tensors, and so of the memory */
 } ejki_operands_copy;
 
 /*
  * Inputs that have data are used where they lie; those without get reproducible random numbers: floats in
  * [-1, 1), truth values true nine times in ten, integers 0. Outputs always get memory of their own, of the
- * same strides. Released by the caller also after a failure. OVERFLOW, OUT_OF_MEMORY.
+ * same strides. Memory is where the tensors lie, on the CPU or a GPU. Released by the caller also after a failure. OVERFLOW, OUT_OF_MEMORY.
  */
 ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
                                      ejki_operands_copy *out);
@@ -32,7 +35,20 @@ ejk_status ejki_operands_copy_inputs(const ejki_operands_copy *first, ejki_opera
 void ejki_operands_copy_release(ejki_operands_copy *copy);
 
 /* Fills the outputs with what no operation writes: NaN, or bytes of ones. */
-void ejki_operands_poison(const ejki_operands_copy *copy);
+ejk_status ejki_operands_poison(const ejki_operands_copy *copy);
+
+/* A copy that the CPU can read, row by row, of a tensor wherever it lies, once all work there is done. */
+ejk_status ejki_tensor_fetch(const ejk_tensor *tensor, ejk_owned_tensor *out);
+
+/* The same for comparing: all elements of a tensor of a GPU that has no gaps, in the order of memory. */
+ejk_status ejki_tensor_fetch_flat(const ejk_tensor *tensor, ejk_owned_tensor *out);
+
+/* Copies between two tensors of one shape, element type and place, of any strides. */
+ejk_status ejki_tensor_move(const ejk_tensor *source, const ejk_tensor *target);
+
+/* A row-major tensor in memory of that place. */
+ejk_status ejki_tensor_create_at(ejki_place place, ejk_dtype dtype, int32_t rank,
+                                 const int64_t *shape, ejk_owned_tensor *out);
 
 /* True of a field that holds a result that is there. */
 bool ejki_is_output(const ejk_field *field, const void *args);

@@ -25,7 +25,8 @@ int ejki_cancelled(const ejki_tuning *t) {
 }
 
 ejki_subject ejki_subject_of(const ejki_tuning *t, int32_t index) {
-    return (ejki_subject){t->problem->run, t->problem->user, index, t->options->clock};
+    return (ejki_subject){t->problem->run, t->problem->user, index, t->options->clock,
+                          t->problem->time};
 }
 
 double ejki_sample_quantile(const ejki_tuning *t, int32_t index, double part) {

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was measured on a GPU, as a table or as JSON. */
+#include "bench.h"
+#include "table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- JSON -------------------------------------------------------------------------------------------- */
+
+static json_t *known(double value) {
+    json_t *number = value > 0 ? json_real(value) : NULL;
+    return number ? number : json_null();
+}
+
+static json_t *in_a_row_json(const bench_result *r) {
+    const ejk_gpu_times *t = &r->gpu.times;
+    const double seconds = t->in_a_row_s;
+    return json_pack(
+        "{s:f, s:f, s:f, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time_s", seconds,
+        "time_s_p10", t->in_a_row_p10_s, "time_s_p90", t->in_a_row_p90_s, "rows", (int)t->rows,
+        "launches", (int)t->row, "gflops", known(r->cost.flops / seconds * 1e-9), "peak_gflops",
+        known(r->gpu.peak.in_a_row * 1e-9), "share_of_peak", known(r->gpu.compute_share), "gbps",
+        known(r->cost.bytes / seconds * 1e-9), "read_gbps", known(r->gpu.read.in_a_row * 1e-9),
+        "share_of_bandwidth", known(r->gpu.memory_share), "time_per_score_over_plain",
+        known(r->gpu.over_plain));
+}
+
+json_t *bench_gpu_json(const bench_result *r) {
+    const bench_gpu *gpu = &r->gpu;
+    return json_pack("{s:o, s:o, s:f, s:f, s:f, s:f, s:{s:f, s:o, s:i}}", "device",
+                     json_sprintf("cuda:%d", (int)gpu->device), "in_a_row", in_a_row_json(r),
+                     "host_plan_driver_ns", gpu->host.driver_s * 1e9, "host_plan_beyond_launch_ns",
+                     gpu->host.beyond_s * 1e9, "host_plan_launches", gpu->host.launches,
+                     "host_bare_launch_ns", gpu->bare_launch * 1e9, "first_use", "compile_s",
+                     gpu->first.compile_s, "load_s", known(gpu->first.load_s), "kernels",
+                     (int)gpu->first.kernels);
+}
+
+json_t *bench_gpu_machine(int32_t device) {
+    ejk_gpu_info gpu;
+    ejk_cuda_info cuda;
+    if (ejk_device_info(device, &gpu) != EJK_OK || ejk_cuda_look(&cuda) != EJK_OK)
+        return json_null();
+    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:s, s:i}", "fingerprint", gpu.fingerprint, "name",
+                     gpu.name, "architecture", gpu.architecture, "multiprocessors",
+                     (int)gpu.multiprocessors, "driver", (int)cuda.driver, "driver_build",
+                     cuda.driver_build, "nvrtc", (int)cuda.nvrtc);
+}
+
+/* ---- Table ------------------------------------------------------------------------------------------- */
+
+static void add_rate(text_table *table, double amount, double seconds, double ceiling,
+                     double unit) {
+    const double rate = seconds > 0 ? amount / seconds : 0;
+    table_add(table, "%.4g", rate * unit);
+    table_add(table, "%.4g", ceiling * unit);
+    bench_add_share(table, ceiling > 0 ? rate / ceiling : 0);
+}
+
+/* One line for a time alone, one for it in a row. */
+static void add_line(text_table *table, const bench_result *r, bool in_a_row) {
+    const bench_gpu *gpu = &r->gpu;
+    const double seconds = in_a_row ? gpu->times.in_a_row_s : gpu->times.alone_s;
+    table_add(table, "%s", in_a_row ? "" : r->shape);
+    table_add(table, "%s", in_a_row ? "" : bench_plan_text(r, "implementation"));
+    table_add(table, "%s", in_a_row ? "in a row" : "alone");
+    table_add_time(table, seconds);
+    table_add_time(table, in_a_row ? gpu->times.in_a_row_p10_s : gpu->times.alone_p10_s);
+    table_add_time(table, in_a_row ? gpu->times.in_a_row_p90_s : gpu->times.alone_p90_s);
+    add_rate(table, r->cost.flops, seconds, in_a_row ? gpu->peak.in_a_row : gpu->peak.alone, 1e-12);
+    add_rate(table, r->cost.bytes, seconds, in_a_row ? gpu->read.in_a_row : gpu->read.alone, 1e-9);
+    if (r->against && !in_a_row)
+        table_add(table, "%.2g", r->difference.relative);
+    else
+        table_add(table, "%s", "");
+}
+
+static bool print_rows(const bench_result *results, int count) {
+    static const char *const titles[] = {"shape", "implementation", "",     "time",  "p10",
+                                         "p90",   "TFLOP/s",        "peak", "share", "GB/s",
+                                         "read",  "share"};
+    text_table table = {.align = "lllrrrrrrrrrr"};
+    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
+    table_add(&table, "%s", results[0].against ? "error" : "");
+    for (int i = 0; i < count; i++) {
+        add_line(&table, &results[i], false);
+        add_line(&table, &results[i], true);
+    }
+    return table_print(&table, 0);
+}
+
+static void print_notes(int number, const bench_result *r) {
+    const bench_gpu *gpu = &r->gpu;
+    char *parameters = json_dumps(json_object_get(r->plan, "parameters"), JSON_COMPACT);
+    printf("%d. %s by %s: %s, alone %d times, in a row of %d launches %d times", number, r->shape,
+           bench_plan_text(r, "implementation"), parameters ? parameters : "",
+           (int)gpu->times.repetitions, (int)gpu->times.row, (int)gpu->times.rows);
+    free(parameters);
+    if (r->cold) printf(", %lld copies of the inputs rotate", (long long)r->copies);
+    if (r->lengths) printf(", lengths %s", r->lengths);
+    if (r->alive > 0) printf(", %g of the blocks", r->alive);
+    if (r->plain)
+        printf(", a visible score takes %.3f alone and %.3f in a row of the time of %s",
+               r->over_plain, gpu->over_plain, r->plain);
+    if (r->against) printf(", one run of %s takes %.3f ms", r->against, 1e3 * r->against_time);
+    printf("\n   first use: %.2f s with the compiler (%d kernels), ", gpu->first.compile_s,
+           (int)gpu->first.kernels);
+    if (gpu->first.load_s > 0)
+        printf("%.2f ms from the disk\n", 1e3 * gpu->first.load_s);
+    else
+        puts("nothing is kept on the disk");
+}
+
+static void print_host(const bench_result *r) {
+    const ejk_host_cost *host = &r->gpu.host;
+    printf(
+        "host cost of a tiny call: %.2f us, through an executor: %.2f us, of its plan's "
+        "execution: %.2f us, of which %.2f us beyond %.3g launches by the driver; a bare launch: "
+        "%.2f us\n",
+        r->host.seconds[BENCH_CALL] * 1e6, r->host.seconds[BENCH_EXECUTOR] * 1e6,
+        host->plan_s * 1e6, host->beyond_s * 1e6, host->launches, r->gpu.bare_launch * 1e6);
+}
+
+bool bench_gpu_print(const ejk_kernel *kernel, const bench_result *results, int count) {
+    ejk_gpu_info gpu;
+    ejk_cuda_info cuda;
+    const int32_t device = results[0].gpu.device;
+    if (!succeeded(ejk_device_info(device, &gpu)) || !succeeded(ejk_cuda_look(&cuda))) return false;
+    printf("cuda:%d, %s, %d SMs, driver %s, NVRTC %d.%d\n", (int)device, gpu.fingerprint,
+           (int)gpu.multiprocessors, cuda.driver_build[0] ? cuda.driver_build : "unknown",
+           (int)cuda.nvrtc / 1000, (int)cuda.nvrtc % 1000 / 10);
+    bench_print_arguments(kernel, results[0].arguments);
+    printf("%s; medians; ceilings are means of before and after, measured in the same two ways\n\n",
+           ejk_dtype_name(results[0].dtype));
+    if (!print_rows(results, count)) return false;
+    putchar('\n');
+    for (int i = 0; i < count; i++) print_notes(i + 1, &results[i]);
+    print_host(&results[0]);
+    return true;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file gpu_measure.h
+ * How fast a GPU is, and how fast something runs on it. A chip under load lowers its clock within some ten
+ * milliseconds, so there are two times of everything: **alone**, with the caches filled with other things and the
+ * chip at rest before, and **in a row**, launched several times one after the other. Both are taken between events
+ * on the stream, so that what the host does meanwhile is not counted. A share of a ceiling means something if both
+ * were measured the same way, within the same second: `ejk bench --device cuda` does so.
+ *
+ * Thread-safety: all functions may be called from any thread; two that measure on one device at once disturb each
+ * other. They wait for the device.
+ */
+#ifndef EJKERNEL_GPU_MEASURE_H
+#define EJKERNEL_GPU_MEASURE_H
+
+#include <ejkernel/cuda.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What is measured. Zero means default. */
+typedef struct ejk_gpu_measure_options {
+    int32_t device;
+    void *stream;        /**< on which the work is enqueued */
+    int32_t repetitions; /**< times alone; 0 = 10, at most 1000 */
+    int32_t rows;        /**< times in a row; 0 = 5, at most 1000 */
+    int32_t row;         /**< launches in a row; 0 = 10, at most 1000 */
+    double pause_s;      /**< rest before the first time alone, at most 10; 0 = none */
+} ejk_gpu_measure_options;
+
+/** Seconds of one execution: the median of all times and what a tenth of them is below or above. */
+typedef struct ejk_gpu_times {
+    double alone_s, alone_p10_s, alone_p90_s;
+    double in_a_row_s, in_a_row_p10_s, in_a_row_p90_s;
+    int32_t repetitions, rows, row;
+} ejk_gpu_times;
+
+/**
+ * Measures what `enqueue` enqueues: after two runs that are not counted, alone (each behind 256 MiB that are set, or
+ * an eighth of the memory if that is less) and in a row. Statuses: those of `enqueue`, UNAVAILABLE,
+ * INVALID_ARGUMENT, OUT_OF_MEMORY, INTERNAL (the driver's words).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_gpu_measure(const ejk_gpu_measure_options *options,
+                                                 ejk_status (*enqueue)(void *user), void *user,
+                                                 ejk_gpu_times *out);
+
+/** A ceiling, per second, measured in both ways. */
+typedef struct ejk_gpu_ceiling {
+    double alone, in_a_row;
+} ejk_gpu_ceiling;
+
+/**
+ * Multiply-adds on random operands, in FLOP/s: of F32 by the ordinary units; of BF16 and F16 by the tensor cores, with
+ * wgmma on compute capability 9.0 and with mma.sync on all others, whose tensor cores may be faster by other
+ * instructions. Takes some ten milliseconds, and compiling a small kernel at the first time. Statuses: UNAVAILABLE
+ * (no GPU, no compiler), INVALID_DTYPE, INVALID_ARGUMENT, INTERNAL.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_gpu_measure_peak(int32_t device, ejk_dtype dtype,
+                                                      ejk_gpu_ceiling *out);
+
+/**
+ * Reading memory in sequence, in bytes per second: 1 GiB, or an eighth of the memory if that is less. Statuses: as
+ * above, OUT_OF_MEMORY.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_gpu_measure_bandwidth(int32_t device, ejk_gpu_ceiling *out);
+
+/**
+ * What the host needs to launch a kernel that does nothing, by the driver alone: the median of batches of
+ * launches, in seconds. Statuses: as above.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_gpu_measure_launch(int32_t device, double *seconds);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/gpu_call.h"
+
+#include "support/flash_case.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CANARY = 512, FILL = 0xff }; /* of 0xff bytes any float is NaN */
+
+/* None where a checker of memory looks. */
+static size_t canary(void) {
+    return getenv("EJK_TEST_EXACT") ? 0 : CANARY;
+}
+
+static void need(ejk_status status) {
+    if (status == EJK_OK) return;
+    printf("FAIL on the GPU: %s\n", ejk_last_error());
+    fflush(stdout);
+    _Exit(EXIT_FAILURE);
+}
+
+static void copy(void *to, void *from, size_t bytes, bool to_gpu) {
+    const int64_t shape[] = {(int64_t)bytes};
+    if (bytes == 0) return;
+    const ejk_tensor gpu = ejk_device_tensor(to_gpu ? to : from, 0, EJK_DTYPE_U8, 1, shape);
+    const ejk_tensor cpu = ejk_tensor_contiguous(to_gpu ? from : to, EJK_DTYPE_U8, 1, shape);
+    need(to_gpu ? ejk_device_copy(&cpu, &gpu, NULL) : ejk_device_copy(&gpu, &cpu, NULL));
+}
+
+/* Axes in any order but for the last, which stays contiguous, with room between rows. */
+static ejk_tensor spread(const ejk_tensor *tensor, struct random *r) {
+    ejk_tensor t = *tensor;
+    int32_t order[EJK_MAX_RANK];
+    const int32_t outer = t.rank - 1;
+    if (t.rank == 0) return t;
+    for (int32_t i = 0; i < outer; i++) {
+        const int32_t at = (int32_t)random_int(r, 0, i);
+        order[i] = order[at];
+        order[at] = i;
+    }
+    t.strides[outer] = 1;
+    int64_t step = t.shape[outer];
+    if (outer > 0 && random_chance(r, 0.4)) step += RANDOM_OF(r, ((int64_t[]){1, 8, 8, 64}));
+    for (int32_t i = outer - 1; i >= 0; i--) {
+        t.strides[order[i]] = step;
+        step *= t.shape[order[i]] > 0 ? t.shape[order[i]] : 1;
+    }
+    return t;
+}
+
+static void add(struct gpu_call *c, const ejk_field *field, ejk_tensor *to, struct random *random) {
+    if (c->count == GPU_CALL_TENSORS) abort();
+    struct gpu_call_tensor *t = &c->tensors[c->count++];
+    t->field = field;
+    t->here = *to;
+    t->is_result = field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT;
+    ejk_tensor view = spread(to, random);
+    int64_t low, high;
+    ejk_tensor_span(&view, &low, &high);
+    /* Sometimes not where runs of elements are aligned. */
+    const size_t shift = random_chance(random, 0.2) ? ejk_dtype_size(to->dtype) : 0;
+    t->start = canary() + shift;
+    t->bytes = t->start + (size_t)high + canary();
+    t->image = malloc(t->bytes + 1);
+    if (!t->image) abort();
+    memset(t->image, FILL, t->bytes);
+    view.data = t->image + t->start;
+    if (!t->is_result) need(ejk_tensor_copy(&t->here, &view));
+    void *there;
+    need(ejk_device_allocate(0, t->bytes ? t->bytes : 1, &there));
+    t->there = there;
+    copy(there, t->image, t->bytes, true);
+    *to = view;
+    to->data = t->there + t->start;
+    to->device_type = EJK_DEVICE_CUDA;
+    to->device_index = 0;
+}
+
+void gpu_call_open(struct gpu_call *c, const ejk_record *record, const void *args,
+                   struct random *random) {
+    *c = (struct gpu_call){.record = record, .args = malloc(record->size)};
+    if (!c->args) abort();
+    memcpy(c->args, args, record->size);
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        if (field->kind == EJK_FIELD_TENSOR && ejk_tensor_present(gpu_call_tensor(c->args, field)))
+            add(c, field, gpu_call_tensor(c->args, field), random);
+    }
+}
+
+ejk_status gpu_call_run(struct gpu_call *c, ejk_context *context, const ejk_kernel *kernel) {
+    return ejk_call(context, kernel, c->args);
+}
+
+/* Compares all but elements of results, which are made equal first. */
+static bool is_clean(struct gpu_call_tensor *t, const ejk_tensor *view, unsigned char *after) {
+    if (t->is_result) {
+        ejk_tensor from = *view, to = *view;
+        from.data = after + t->start;
+        to.data = t->image + t->start;
+        from.device_type = to.device_type = EJK_DEVICE_CPU;
+        need(ejk_tensor_copy(&from, &to));
+    }
+    return memcmp(t->image, after, t->bytes) == 0;
+}
+
+bool gpu_call_take(struct gpu_call *c, void *results, char *why, size_t size) {
+    bool clean = true;
+    need(ejk_device_synchronise(0, NULL));
+    for (int i = 0; i < c->count; i++) {
+        struct gpu_call_tensor *t = &c->tensors[i];
+        const ejk_tensor *view = gpu_call_tensor(c->args, t->field);
+        unsigned char *after = malloc(t->bytes + 1);
+        if (!after) abort();
+        copy(after, t->there, t->bytes, false);
+        ejk_tensor from = *view;
+        from.data = after + t->start;
+        from.device_type = EJK_DEVICE_CPU;
+        if (t->is_result) need(ejk_tensor_copy(&from, gpu_call_tensor(results, t->field)));
+        if (!is_clean(t, view, after)) {
+            snprintf(why, size, "%s: something beside its elements was written", t->field->name);
+            clean = false;
+        }
+        free(after);
+    }
+    return clean;
+}
+
+void gpu_call_close(struct gpu_call *c) {
+    for (int i = 0; i < c->count; i++) {
+        free(c->tensors[i].image);
+        need(ejk_device_free(0, c->tensors[i].there));
+    }
+    free(c->args);
+}
+
+/* ---- Comparing -------------------------------------------------------------------------------------- */
+
+bool gpu_call_writes(const ejk_field *field) {
+    return field->kind == EJK_FIELD_TENSOR &&
+           (field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT);
+}
+
+ejk_tensor *gpu_call_tensor(const void *args, const ejk_field *field) {
+    return (ejk_tensor *)(void *)((char *)(uintptr_t)args + field->offset);
+}
+
+/* A copy of arguments whose results have memory of their own; NaN at first. */
+void *gpu_call_results(const ejk_record *record, const void *args) {
+    void *own = malloc(record->size);
+    if (!own) abort();
+    memcpy(own, args, record->size);
+    for (int32_t i = 0; i < record->count; i++) {
+        ejk_tensor *tensor = gpu_call_tensor(own, &record->fields[i]);
+        if (!gpu_call_writes(&record->fields[i]) || !ejk_tensor_present(tensor)) continue;
+        const size_t bytes = (size_t)ejk_tensor_count(tensor) * ejk_dtype_size(tensor->dtype) + 1;
+        *tensor = ejk_tensor_contiguous(malloc(bytes), tensor->dtype, tensor->rank, tensor->shape);
+        if (!tensor->data) abort();
+        memset(tensor->data, 0xff, bytes);
+    }
+    return own;
+}
+
+void gpu_call_free_results(const ejk_record *record, void *own) {
+    for (int32_t i = 0; i < record->count; i++)
+        if (gpu_call_writes(&record->fields[i]) &&
+            ejk_tensor_present(gpu_call_tensor(own, &record->fields[i])))
+            free(gpu_call_tensor(own, &record->fields[i])->data);
+    free(own);
+}
+
+/* Views may have any strides. */
+ejk_tensor gpu_call_straight(const ejk_tensor *view) {
+    const size_t bytes = (size_t)ejk_tensor_count(view) * ejk_dtype_size(view->dtype) + 1;
+    const ejk_tensor all =
+        ejk_tensor_contiguous(malloc(bytes), view->dtype, view->rank, view->shape);
+    if (!all.data || ejk_tensor_copy(view, &all) != EJK_OK) abort();
+    return all;
+}
+
+static double tolerance_of(ejk_dtype dtype) {
+    return dtype == EJK_DTYPE_BF16 ? 0x1p-6 : dtype == EJK_DTYPE_F16 ? 0x1p-9 : 0x1p-15;
+}
+
+/*
+ * By the norm of the difference, in shares of that of what is expected: twice that of rounding weights to the type once,
+ * and a little where all of a result cancels out.
+ */
+bool gpu_call_near(const ejk_tensor *got, const ejk_tensor *wanted, ejk_dtype dtype, double *worst,
+                   char *why, size_t size) {
+    const int64_t count = ejk_tensor_count(wanted);
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const double a = flash_load(got->dtype, got->data, i);
+        const double b = flash_load(wanted->dtype, wanted->data, i);
+        if ((isnan(a) && isnan(b)) || a == b) {
+            norm += isfinite(b) ? b * b : 0;
+            continue;
+        }
+        if (!isfinite(a) || !isfinite(b)) {
+            snprintf(why, size, "element %" PRId64 " is %g, expected %g", i, a, b);
+            return false;
+        }
+        error += (a - b) * (a - b);
+        norm += b * b;
+    }
+    const double allowed = tolerance_of(dtype) * (sqrt(norm) + 0.05 * sqrt((double)count));
+    if (allowed > 0) *worst = fmax(*worst, sqrt(error) / allowed);
+    if (sqrt(error) <= allowed) return true;
+    snprintf(why, size, "off by %.3g of %.3g, %.3g is allowed", sqrt(error), sqrt(norm), allowed);
+    return false;
+}
