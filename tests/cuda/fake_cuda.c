@@ -103,7 +103,7 @@ FAKE(cuCtxPopCurrent_v2, void **context) {
 FAKE(cuModuleLoadData, void **module, const void *image) {
     if (!depth || strncmp(image, "FAKE", 4) != 0) return BAD_IMAGE;
     *module = strdup(image);
-    fake_cuda.loaded++;
+    __atomic_fetch_add(&fake_cuda.loaded, 1, __ATOMIC_RELAXED);
     return *module ? OK : NO_MEMORY;
 }
 FAKE(cuModuleGetFunction, void **function, void *module, const char *name) {
