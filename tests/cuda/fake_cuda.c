@@ -111,7 +111,7 @@ FAKE(cuCtxPopCurrent_v2, void **context) {
 FAKE(cuModuleLoadData, void **module, const void *image) {
     if (!depth || strncmp(image, "FAKE", 4) != 0) return BAD_IMAGE;
     *module = strdup(image);
-    fake_cuda.loaded++;
+    __atomic_fetch_add(&fake_cuda.loaded, 1, __ATOMIC_RELAXED);
     return *module ? OK : NO_MEMORY;
 }
 FAKE(cuModuleGetFunction, void **function, void *module, const char *name) {
@@ -136,8 +136,11 @@ FAKE(cuLaunchKernel, void *function, unsigned grid_x, unsigned grid_y, unsigned 
         return INVALID;
     if ((int)shared_bytes > fake_cuda.shared_allowed) return INVALID;
     fake_cuda.launches++;
-    for (int i = 0; i < MOST_BLOCKS && number("FAKE_CUDA_CLEARS", 0); i++)
-        if (blocks[i].bytes) memset(blocks[i].bytes, 0, blocks[i].size);
+    const size_t flushed = (size_t)number("FAKE_CUDA_MEMORY", 1 << 24) / 8; /* by what measures */
+    const bool clears = number("FAKE_CUDA_CLEARS", 0) != 0;
+    for (int i = 0; i < MOST_BLOCKS && clears; i++)
+        if (blocks[i].bytes && blocks[i].size != flushed)
+            memset(blocks[i].bytes, 0, blocks[i].size);
     fake_cuda.grid = grid_x;
     fake_cuda.block = block_x;
     fake_cuda.stream = stream;
