@@ -120,7 +120,7 @@ FAKE(cuModuleGetFunction, void **function, void *module, const char *name) {
 }
 FAKE(cuFuncGetAttribute, int *value, int attribute, void *function) {
     (void)function;
-    *value = attribute == 4 ? 40 : attribute == 1 ? 1024 : 0;
+    *value = attribute == 4 ? 40 : attribute == 1 ? 256 : 0;
     return OK;
 }
 FAKE(cuFuncSetAttribute, void *function, int attribute, int value) {

@@ -162,8 +162,8 @@ static bool one_process(const void *unused) {
     WORKS(get("first", 2, &other));
     HOLDS(compiled() == 2 && other != functions[0] && second != functions[0]);
     HOLDS(ejki_cuda_function_usage(second).registers == 40);
-    HOLDS(ejki_cuda_function_usage(second).shared_bytes == 1024);
-    HOLDS(seen()->shared_allowed == 232448 - 1024);
+    HOLDS(ejki_cuda_function_usage(second).shared_bytes == 256);
+    HOLDS(seen()->shared_allowed == 232448 - 256);
     const ejki_cuda_constant constants[] = {{"NUMBER", 1}};
     WORKS(ejki_cuda_function(1, &pair_source, "first", constants, 1, &other));
     HOLDS(compiled() == 2 && seen()->loaded == 3 && seen()->retained == 2);
