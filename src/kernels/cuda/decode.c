@@ -146,22 +146,14 @@ static const ejk_parameter parameters[] = {
     {"num_key_splits", 1, 65535, 1, 1, "parts the keys are split into, joined at the end"},
 };
 
+static const char needs[] = "1 to 16 rows of a key head, head_dim a multiple of 32, that of values "
+                            "of 64, up to 256, and no bias, mask, segment "
+                            "ids, positions, packed sequences or dropout";
+
 #define DECODE(symbol, text, element)                                                              \
-    extern const ejk_implementation symbol;                                                        \
-    const ejk_implementation symbol = {                                                            \
-        .algorithm = "flash_attention",                                                            \
-        .name = text "/cuda/decode",                                                               \
-        .platform = EJK_PLATFORM_CUDA,                                                             \
-        .backend = EJK_BACKEND_GPU,                                                                \
-        .dtype = element,                                                                          \
-        .priority = 30,                                                                            \
-        .version = 1,                                                                              \
-        .least_capability = 80,                                                                    \
-        .parameters = parameters,                                                                  \
-        .parameter_count = 3,                                                                      \
-        .applicable = applicable,                                                                  \
-        .prepare = prepare,                                                                        \
-        .run = run,                                                                                \
-    }
+    EJKI_CUDA_IMPLEMENTATION(symbol, "flash_attention", text "/cuda/decode", element,              \
+                             .priority = 30, .least_capability = 80, .parameters = parameters,     \
+                             .parameter_count = 3, .applicable = applicable, .needs = needs,       \
+                             .prepare = prepare, .run = run)
 DECODE(ejki_flash_attention_bf16_cuda_decode, "bf16", EJK_DTYPE_BF16);
 DECODE(ejki_flash_attention_f16_cuda_decode, "f16", EJK_DTYPE_F16);

@@ -194,22 +194,10 @@ static const ejk_parameter mma_parameters[] = {
 };
 
 #define PLAIN(symbol, operation, text, element)                                                    \
-    extern const ejk_implementation symbol;                                                        \
-    const ejk_implementation symbol = {                                                            \
-        .algorithm = operation,                                                                    \
-        .name = text "/cuda/plain",                                                                \
-        .platform = EJK_PLATFORM_CUDA,                                                             \
-        .backend = EJK_BACKEND_GPU,                                                                \
-        .dtype = element,                                                                          \
-        .version = 1,                                                                              \
-        .least_capability = 70,                                                                    \
-        .parameters = plain_parameters,                                                            \
-        .parameter_count = 1,                                                                      \
-        .applicable = plain_applicable,                                                            \
-        .needs = "heads up to 576, no MaskInfo",                                                   \
-        .prepare = plain_prepare,                                                                  \
-        .run = plain_run,                                                                          \
-    }
+    EJKI_CUDA_IMPLEMENTATION(                                                                      \
+        symbol, operation, text "/cuda/plain", element, .least_capability = 70,                    \
+        .parameters = plain_parameters, .parameter_count = 1, .applicable = plain_applicable,      \
+        .needs = "heads up to 576", .prepare = plain_prepare, .run = plain_run)
 PLAIN(ejki_flash_attention_f32_cuda_plain, "flash_attention", "f32", EJK_DTYPE_F32);
 PLAIN(ejki_blocksparse_attention_f32_cuda_plain, "blocksparse_attention", "f32", EJK_DTYPE_F32);
 PLAIN(ejki_flash_attention_bf16_cuda_plain, "flash_attention", "bf16", EJK_DTYPE_BF16);
@@ -218,23 +206,10 @@ PLAIN(ejki_flash_attention_f16_cuda_plain, "flash_attention", "f16", EJK_DTYPE_F
 PLAIN(ejki_blocksparse_attention_f16_cuda_plain, "blocksparse_attention", "f16", EJK_DTYPE_F16);
 
 #define MMA(symbol, operation, text, element)                                                      \
-    extern const ejk_implementation symbol;                                                        \
-    const ejk_implementation symbol = {                                                            \
-        .algorithm = operation,                                                                    \
-        .name = text "/cuda/mma",                                                                  \
-        .platform = EJK_PLATFORM_CUDA,                                                             \
-        .backend = EJK_BACKEND_GPU,                                                                \
-        .dtype = element,                                                                          \
-        .priority = 10,                                                                            \
-        .version = 1,                                                                              \
-        .least_capability = 80,                                                                    \
-        .parameters = mma_parameters,                                                              \
-        .parameter_count = 5,                                                                      \
-        .applicable = mma_applicable,                                                              \
-        .needs = "heads of 1 to 256, no MaskInfo",                                                 \
-        .prepare = mma_prepare,                                                                    \
-        .run = mma_run,                                                                            \
-    }
+    EJKI_CUDA_IMPLEMENTATION(symbol, operation, text "/cuda/mma", element, .priority = 10,         \
+                             .least_capability = 80, .parameters = mma_parameters,                 \
+                             .parameter_count = 5, .applicable = mma_applicable,                   \
+                             .needs = "heads of 1 to 256", .prepare = mma_prepare, .run = mma_run)
 MMA(ejki_flash_attention_bf16_cuda_mma, "flash_attention", "bf16", EJK_DTYPE_BF16);
 MMA(ejki_blocksparse_attention_bf16_cuda_mma, "blocksparse_attention", "bf16", EJK_DTYPE_BF16);
 MMA(ejki_flash_attention_f16_cuda_mma, "flash_attention", "f16", EJK_DTYPE_F16);

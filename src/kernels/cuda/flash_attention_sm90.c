@@ -232,23 +232,15 @@ static const ejk_parameter parameters[] = {
     {"num_stages", 2, 4, 1, 2, "blocks of keys in shared memory"},
 };
 
+static const char needs[] = "heads of 1 to 128, no bias, mask, segment ids, positions or dropout, "
+                            "strides of query, key and value that are "
+                            "multiples of 8, and queries and tiles enough";
+
 #define SM90(symbol, text, element)                                                                \
-    extern const ejk_implementation symbol;                                                        \
-    const ejk_implementation symbol = {                                                            \
-        .algorithm = "flash_attention",                                                            \
-        .name = text "/cuda/sm90",                                                                 \
-        .platform = EJK_PLATFORM_CUDA,                                                             \
-        .backend = EJK_BACKEND_GPU,                                                                \
-        .dtype = element,                                                                          \
-        .priority = 20,                                                                            \
-        .version = 1,                                                                              \
-        .least_capability = 90,                                                                    \
-        .most_capability = 90,                                                                     \
-        .parameters = parameters,                                                                  \
-        .parameter_count = 4,                                                                      \
-        .applicable = applicable,                                                                  \
-        .prepare = prepare,                                                                        \
-        .run = run,                                                                                \
-    }
+    EJKI_CUDA_IMPLEMENTATION(symbol, "flash_attention", text "/cuda/sm90", element,                \
+                             .priority = 20, .least_capability = 90, .most_capability = 90,        \
+                             .parameters = parameters, .parameter_count = 4,                       \
+                             .applicable = applicable, .needs = needs, .prepare = prepare,         \
+                             .run = run)
 SM90(ejki_flash_attention_bf16_cuda_sm90, "bf16", EJK_DTYPE_BF16);
 SM90(ejki_flash_attention_f16_cuda_sm90, "f16", EJK_DTYPE_F16);

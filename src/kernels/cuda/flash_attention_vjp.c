@@ -318,7 +318,8 @@ static const ejk_parameter mma_parameters[] = {
 #define PLAIN(symbol, operation, text, element)                                                    \
     EJKI_CUDA_IMPLEMENTATION(symbol, operation, text "/cuda/plain", element,                       \
                              .least_capability = 70, .applicable = plain_applicable,               \
-                             .prepare = plain_prepare, .run = plain_run)
+                             .needs = "heads up to 576", .prepare = plain_prepare,                 \
+                             .run = plain_run)
 PLAIN(ejki_flash_attention_vjp_f32_cuda_plain, "flash_attention_vjp", "f32", EJK_DTYPE_F32);
 PLAIN(ejki_blocksparse_attention_vjp_f32_cuda_plain, "blocksparse_attention_vjp", "f32",
       EJK_DTYPE_F32);
@@ -333,7 +334,8 @@ PLAIN(ejki_blocksparse_attention_vjp_f16_cuda_plain, "blocksparse_attention_vjp"
     EJKI_CUDA_IMPLEMENTATION(symbol, operation, text "/cuda/mma", element, .priority = 10,         \
                              .least_capability = 80, .parameters = mma_parameters,                 \
                              .parameter_count = 4, .applicable = mma_applicable,                   \
-                             .prepare = ejki_cuda_vjp_mma_prepare, .run = ejki_cuda_vjp_mma_run)
+                             .needs = "heads of 1 to 256", .prepare = ejki_cuda_vjp_mma_prepare,   \
+                             .run = ejki_cuda_vjp_mma_run)
 MMA(ejki_flash_attention_vjp_bf16_cuda_mma, "flash_attention_vjp", "bf16", EJK_DTYPE_BF16);
 MMA(ejki_blocksparse_attention_vjp_bf16_cuda_mma, "blocksparse_attention_vjp", "bf16",
     EJK_DTYPE_BF16);

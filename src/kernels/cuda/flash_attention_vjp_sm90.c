@@ -189,10 +189,15 @@ static const ejk_parameter parameters[] = {
     {"q_blocksize", 64, 128, 64, 128, "rows of a tile; 64 where a head is wider than that"},
 };
 
+static const char needs[] = "heads of 1 to 128, no bias, mask, segment ids, positions or dropout, "
+                            "and strides of query, key, value and d_out "
+                            "that are multiples of 8";
+
 #define SM90(symbol, text, element)                                                                \
     EJKI_CUDA_IMPLEMENTATION(symbol, "flash_attention_vjp", text "/cuda/sm90", element,            \
                              .priority = 20, .least_capability = 90, .most_capability = 90,        \
                              .parameters = parameters, .parameter_count = 1,                       \
-                             .applicable = applicable, .prepare = prepare, .run = run_sm90)
+                             .applicable = applicable, .needs = needs, .prepare = prepare,         \
+                             .run = run_sm90)
 SM90(ejki_flash_attention_vjp_bf16_cuda_sm90, "bf16", EJK_DTYPE_BF16);
 SM90(ejki_flash_attention_vjp_f16_cuda_sm90, "f16", EJK_DTYPE_F16);
