@@ -15,6 +15,7 @@
 #include "kernels/builtin.h"
 #include "support/flash_run.h"
 #include "support/gpu_mirror.h"
+#include "support/gpu_processes.h"
 #include "support/oracle.h"
 #include "support/vjp_oracle.h"
 
@@ -22,14 +23,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { ACCURACY, AGAIN, ROWS, PACKED, CHECKS };
 static const char *const check_names[CHECKS] = {"accuracy", "again", "rows", "packed"};
-enum { MOST = 256, MOST_PRINTED = 3, MOST_PROCESSES = 64, SKIPPED = 77 };
+enum { MOST = 256, MOST_PRINTED = 3, SKIPPED = 77 };
 
 /* One process' counts; outlives it. */
 struct counts {
@@ -458,45 +456,22 @@ static void gradient_case(struct counts *counts, struct gpu_mirror *mirror, uint
     vjp_case_destroy(&c);
 }
 
-static uint64_t number_from(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text && *text ? strtoull(text, NULL, 10) : otherwise;
-}
-
-static void run_cases(struct counts *counts, uint64_t first, uint64_t step, uint64_t cases,
-                      time_t end) {
+static void run_cases(void *all, const gpu_share *share) {
+    struct counts *counts = all;
     struct gpu_mirror mirror;
     ejk_gpu_info info;
     if (ejk_device_info(0, &info) != EJK_OK) _Exit(EXIT_FAILURE);
     capability = info.capability;
     gpu_mirror_create(&mirror, (size_t)256 << 20);
-    for (uint64_t n = first; n < cases && time(NULL) < end; n += step) {
+    for (uint64_t n = share->first; n < share->cases && time(NULL) < share->end; n += share->step) {
         const uint64_t kind = n % 3 == 2 || getenv("EJK_TEST_TILED") ? FLASH_TILED : 0;
-        const uint64_t seed = (number_from("EJK_TEST_SEED", 1) + n) | kind;
+        const uint64_t seed = (gpu_number("EJK_TEST_SEED", 1) + n) | kind;
         snprintf(counts->doing, sizeof counts->doing, "making case %" PRIu64, seed);
         forward_case(counts, &mirror, seed);
         gradient_case(counts, &mirror, seed);
     }
     gpu_mirror_reset(&mirror);
     gpu_mirror_destroy(&mirror);
-}
-
-/* ---- Processes -------------------------------------------------------------------------------------- */
-
-/* In a child, since CUDA is of no use to children of a process that has begun with it. */
-static bool has_gpu(void) {
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
-        int32_t count = 0;
-        const bool there = ejk_device_count(&count) == EJK_OK && count > 0;
-        if (!there) printf("skip: %s\n", ejk_last_error());
-        fflush(stdout);
-        _Exit(there ? EXIT_SUCCESS : SKIPPED);
-    }
-    int status = 0;
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
-           WEXITSTATUS(status) == EXIT_SUCCESS;
 }
 
 static int report(const struct counts *all, int processes) {
@@ -527,33 +502,12 @@ static int report(const struct counts *all, int processes) {
 }
 
 int main(void) {
-    if (!has_gpu()) return SKIPPED;
-    int processes = (int)number_from("EJK_TEST_PROCESSES", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
-    if (processes > MOST_PROCESSES) processes = MOST_PROCESSES;
-    const uint64_t cases = number_from("EJK_TEST_CASES", 400);
-    const time_t end = time(NULL) + (time_t)number_from("EJK_TEST_SECONDS", 120);
-    struct counts *all = mmap(NULL, sizeof *all * (size_t)processes, PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED) return EXIT_FAILURE;
-    pid_t children[MOST_PROCESSES];
-    fflush(stdout);
-    for (int n = 0; n < processes; n++) {
-        children[n] = fork();
-        if (children[n] == 0) {
-            run_cases(&all[n], (uint64_t)n, (uint64_t)processes, cases, end);
-            fflush(stdout);
-            _Exit(EXIT_SUCCESS);
-        }
-    }
-    int failures = 0;
-    for (int n = 0; n < processes; n++) {
-        int status = 0;
-        if (waitpid(children[n], &status, 0) == children[n] && WIFEXITED(status) &&
-            WEXITSTATUS(status) == EXIT_SUCCESS)
-            continue;
-        printf("FAIL a process ended with %d in %s\n", status, all[n].doing);
-        failures++;
-    }
+    const gpu_work work = {
+        .run = run_cases, .size = sizeof(struct counts), .cases = 400, .seconds = 120};
+    void *all;
+    int processes;
+    if (!gpu_present()) return SKIPPED;
+    int failures = gpu_run_processes(&work, &all, &processes);
     failures += report(all, processes);
     return failures ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -10,14 +10,12 @@
 #include "kernels/builtin.h"
 #include "support/dense_case.h"
 #include "support/gpu_call.h"
+#include "support/gpu_processes.h"
 #include "support/sparse_places.h"
 
 #include <inttypes.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-enum { SKIPPED = 77, MOST_PROCESSES = 64, MOST_TRIALS = 256, OPERATIONS = 9 };
+enum { SKIPPED = 77, MOST_TRIALS = 256, OPERATIONS = 9 };
 
 struct counts {
     char doing[160];
@@ -460,17 +458,11 @@ static void moved_case(struct trial *t) {
 
 /* ---- Processes --------------------------------------------------------------------------------------- */
 
-static uint64_t number_from(const char *name, uint64_t otherwise) {
-    const char *text = getenv(name);
-    return text && *text ? strtoull(text, NULL, 10) : otherwise;
-}
-
-static void run_cases(struct counts *counts, uint64_t first, uint64_t step, uint64_t cases,
-                      time_t end) {
+static void run_cases(void *counts, const gpu_share *share) {
     struct trial t = {.counts = counts};
     if (ejk_context_create(NULL, &t.context) != EJK_OK) abort();
-    for (uint64_t n = first; n < cases && time(NULL) < end; n += step) {
-        t.seed = number_from("EJK_TEST_SEED", 1) + n;
+    for (uint64_t n = share->first; n < share->cases && time(NULL) < share->end; n += share->step) {
+        t.seed = gpu_number("EJK_TEST_SEED", 1) + n;
         t.random.state = t.seed;
         switch (t.seed % 8) {
         case 0: merge_case(&t); break;
@@ -489,56 +481,29 @@ static void run_cases(struct counts *counts, uint64_t first, uint64_t step, uint
     ejk_context_destroy(t.context);
 }
 
-/* In a child, since CUDA is of no use to children of a process that has begun with it. */
-static bool has_gpu(void) {
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
-        int32_t count = 0;
-        const bool there = ejk_device_count(&count) == EJK_OK && count > 0;
-        if (!there) printf("skip: %s\n", ejk_last_error());
-        fflush(stdout);
-        _Exit(there ? EXIT_SUCCESS : SKIPPED);
-    }
-    int status = 0;
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
-           WEXITSTATUS(status) == EXIT_SUCCESS;
-}
-
-int main(void) {
-    if (!has_gpu()) return SKIPPED;
-    int processes = (int)number_from("EJK_TEST_PROCESSES", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
-    if (processes > MOST_PROCESSES) processes = MOST_PROCESSES;
-    const uint64_t cases = number_from("EJK_TEST_CASES", 240);
-    const time_t end = time(NULL) + (time_t)number_from("EJK_TEST_SECONDS", 100);
-    struct counts *all = mmap(NULL, sizeof *all * (size_t)processes, PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED) return EXIT_FAILURE;
-    pid_t children[MOST_PROCESSES];
-    fflush(stdout);
-    for (int n = 0; n < processes; n++) {
-        children[n] = fork();
-        if (children[n] == 0) {
-            run_cases(&all[n], (uint64_t)n, (uint64_t)processes, cases, end);
-            fflush(stdout);
-            _Exit(EXIT_SUCCESS);
-        }
-    }
+static int64_t report(const struct counts *all, int processes) {
     int64_t failures = 0;
+    struct counts sum = {.doing = ""};
     for (int n = 0; n < processes; n++) {
-        int status = 0;
-        if (waitpid(children[n], &status, 0) != children[n] || status != 0) {
-            printf("FAIL a process ended with %d in %s\n", status, all[n].doing);
-            failures++;
-        }
         failures += all[n].failures;
-        for (int i = 0; n > 0 && i < OPERATIONS; i++) {
-            all[0].calls[i] += all[n].calls[i];
-            all[0].worst[i] = fmax(all[0].worst[i], all[n].worst[i]);
+        for (int i = 0; i < OPERATIONS; i++) {
+            sum.calls[i] += all[n].calls[i];
+            sum.worst[i] = fmax(sum.worst[i], all[n].worst[i]);
         }
     }
     for (int i = 0; i < OPERATIONS; i++)
         printf("%-34s %4" PRId64 " calls, at most %.2f of the tolerance\n", operations[i],
-               all[0].calls[i], all[0].worst[i]);
+               sum.calls[i], sum.worst[i]);
+    return failures;
+}
+
+int main(void) {
+    const gpu_work work = {
+        .run = run_cases, .size = sizeof(struct counts), .cases = 240, .seconds = 100};
+    void *all;
+    int processes;
+    if (!gpu_present()) return SKIPPED;
+    int64_t failures = gpu_run_processes(&work, &all, &processes);
+    failures += report(all, processes);
     return failures ? EXIT_FAILURE : EXIT_SUCCESS;
 }
