@@ -31,7 +31,7 @@
 enum { ACCURACY, WORKERS, ROWS, NEIGHBOURS, CHECKS };
 static const char *const check_names[CHECKS] = {"accuracy", "workers", "rows", "neighbours"};
 
-enum { MOST_IMPLEMENTATIONS = 128, MOST_PRINTED = 5, MOST_CRASHES = 20, SECONDS_PER_CASE = 300 };
+enum { MOST_IMPLEMENTATIONS = 512, MOST_PRINTED = 5, MOST_CRASHES = 20, SECONDS_PER_CASE = 300 };
 /* An implementation may be for one in so many cases only. */
 enum { CASES_TO_FIND_ONE = 80 };
 

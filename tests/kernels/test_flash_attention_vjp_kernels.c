@@ -147,7 +147,7 @@ static bool enough(const int64_t *done, int64_t cases) {
 }
 
 int main(void) {
-    enum { MOST = 128 };
+    enum { MOST = 512 };
     const uint64_t first = number_from("EJK_TEST_SEED", 1);
     const int64_t cases = (int64_t)number_from("EJK_TEST_CASES", 300);
     const int64_t budget = (int64_t)number_from("EJK_TEST_BUDGET", 2000000);
@@ -155,6 +155,10 @@ int main(void) {
     int64_t runs[MOST] = {0}, threaded[MOST] = {0}, packed[MOST] = {0};
     int64_t done[] = {[EJK_DTYPE_F32] = 0, [EJK_DTYPE_BF16] = 0, [EJK_DTYPE_F16] = 0};
     double worst[MOST] = {0};
+    if (ejki_builtin_implementation_count > MOST) {
+        printf("FAIL more than %d implementations\n", (int)MOST);
+        return EXIT_FAILURE;
+    }
     ejk_threads *threads[4] = {NULL, test_threads_create(2), test_threads_create(3),
                                test_threads_create(5)};
     for (uint64_t seed = first; !enough(done, cases); seed++) {
@@ -167,7 +171,7 @@ int main(void) {
         }
         const bool exact = c.forward.traits.poison <= FLASH_IN_HIDDEN && !c.overflows;
         if (exact) vjp_oracle_create(&o, &c);
-        for (int32_t i = 0; i < ejki_builtin_implementation_count && i < MOST; i++) {
+        for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
             const ejk_implementation *e = ejki_builtin_implementations[i];
             if (!takes_part(e) || e->dtype != c.problem.forward.dtype ||
                 (e->applicable && !e->applicable(&c.problem)))
@@ -183,7 +187,7 @@ int main(void) {
         vjp_case_destroy(&c);
     }
     for (int i = 1; i < 4; i++) ejk_threads_destroy(threads[i]);
-    for (int32_t i = 0; i < ejki_builtin_implementation_count && i < MOST; i++) {
+    for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
         const ejk_implementation *e = ejki_builtin_implementations[i];
         if (!takes_part(e)) continue;
         const bool few = cases >= 100 && (runs[i] < 100 || packed[i] < 10);
