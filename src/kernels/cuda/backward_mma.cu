@@ -7,6 +7,7 @@
  *   WARPS, BLOCK, STAGES
  *   FOLDED                    as in forward_mma.cu
  *   D_QUERY, D_KEY, D_VALUE   1 = it is computed; d_query by a kernel of its own
+ *   REDOES                    1 = blocks go through all tiles, and where sums were spoilt make rows of NaN anew
  */
 #define COPIES_APART
 #include "mma.cuh"
@@ -14,6 +15,9 @@
 #include "gradients.cuh"
 #include "visits.cuh"
 
+#ifndef REDOES
+#define REDOES 0
+#endif
 #ifndef D_QUERY
 #define D_QUERY 0
 #endif
@@ -185,16 +189,18 @@ DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) 
     const u32 ring = query + OWN_BYTES;
     const int count = at.s.queries * p.group, first_row = at.own * OWN;
     const int own = first_row + threadIdx.x / 32 * 16;
-    element *place[2]; /* none: not written */
+    const auto place = [&](int half) {
+        const int row = own + half * 8 + threadIdx.x % 32 / 4;
+        return address(v.d_query, at.s.entry, at.s.query + row / p.group,
+                       at.head * p.group + row % p.group);
+    };
+    bool writes[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int row = own + half * 8 + threadIdx.x % 32 / 4;
-        place[half] = address(v.d_query, at.s.entry, at.s.query + row / p.group,
-                              at.head * p.group + row % p.group);
-        if (row >= count) place[half] = nullptr;
-        if (v.spoilt && !row_is_nan<HEAD_DIM>(place[half], row < count)) place[half] = nullptr;
+        writes[half] = own + half * 8 + threadIdx.x % 32 / 4 < count;
+        if (REDOES && v.spoilt) writes[half] = row_is_nan<HEAD_DIM>(place(half), writes[half]);
     }
-    if (v.spoilt && !__syncthreads_or(place[0] || place[1])) return;
+    if (REDOES && v.spoilt && !__syncthreads_or(writes[0] || writes[1])) return;
     const rows_of keys = rows_at<HEAD_DIM>(p.key, at.s.entry, at.s.key, at.head);
     const rows_of values = rows_at<VALUE_DIM>(p.value, at.s.entry, at.s.key, at.head);
     copy_tile<OWN, HEAD_DIM>(query,
@@ -259,7 +265,7 @@ DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) 
         if (__syncthreads_or(pass == PLAIN && has_nan(sums))) continue;
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if (place[half]) write_row<HEAD_DIM>(place[half], sums, half, pass);
+            if (writes[half]) write_row<HEAD_DIM>(place(half), sums, half, pass);
         if (pass == PLAIN) return;
     }
 }
@@ -267,12 +273,16 @@ DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) 
 extern "C" __global__ void __launch_bounds__(THREADS)
     d_query_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
     extern __shared__ __align__(1024) u8 memory[];
+#if REDOES
     if (v.spoilt && *v.spoilt == 0) return;
 #pragma unroll 1
     for (int index = blockIdx.x; index < v.jobs; index += gridDim.x) {
         d_query_tile(v, index, memory);
         __syncthreads();
     }
+#else
+    d_query_tile(v, blockIdx.x, memory);
+#endif
 }
 
 #endif
@@ -334,7 +344,7 @@ DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
     const int first_key = at.own * OWN;
     const int own = first_key + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
     bool writes[2] = {own < count, own + 8 < count};
-    if (v.spoilt) {
+    if (REDOES && v.spoilt) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int j = start + own + half * 8;
@@ -457,12 +467,16 @@ DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
 extern "C" __global__ void __launch_bounds__(THREADS)
     d_keys_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
     extern __shared__ __align__(1024) u8 memory[];
+#if REDOES
     if (v.spoilt && *v.spoilt == 0) return;
 #pragma unroll 1
     for (int index = blockIdx.x; index < v.jobs; index += gridDim.x) {
         d_keys_tile(v, index, memory);
         __syncthreads();
     }
+#else
+    d_keys_tile(v, blockIdx.x, memory);
+#endif
 }
 
 #endif

@@ -272,16 +272,15 @@ static ejk_status ready(ejk_launch *launch, int32_t place, const char *entry,
     return ejki_cuda_ready(launch, place, "backward_mma.cu", entry, &constants);
 }
 
-ejk_status ejki_cuda_vjp_mma_prepare(const void *problem, const int64_t *parameters,
-                                     int32_t threads, ejk_launch *launch) {
-    (void)threads;
-    const ejki_flash_vjp_problem *v = problem;
+ejk_status ejki_cuda_vjp_mma_prepare(const ejki_flash_vjp_problem *v, const int64_t *parameters,
+                                     bool redoes, ejk_launch *launch) {
     const ejki_flash_problem *p = &v->forward;
     const mma_tiling m = mma_tiling_of(v, parameters);
     EJKI_TRY(prepare_rest(v, &m.t, launch));
     ejki_cuda_constants base = ejki_cuda_constants_of(p);
     ejki_cuda_add(&base, "FOLDED", (float)p->scale > 0 && p->soft_cap <= 0 && !p->has_bias);
     ejki_cuda_add(&base, "WARPS", m.warps);
+    ejki_cuda_add(&base, "REDOES", redoes);
     ejki_cuda_constants rows = base, keys = base;
     ejki_cuda_add(&rows, "BLOCK", m.key_block);
     ejki_cuda_add(&rows, "STAGES", m.row_stages);
@@ -295,6 +294,12 @@ ejk_status ejki_cuda_vjp_mma_prepare(const void *problem, const int64_t *paramet
     if (v->wants_key) EJKI_TRY(ready(launch, EJKI_CUDA_KEYS, "d_keys_mma", keys, "D_KEY", NULL));
     return v->wants_value ? ready(launch, EJKI_CUDA_VALUES, "d_keys_mma", keys, "D_VALUE", NULL)
                           : EJK_OK;
+}
+
+static ejk_status mma_prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                              ejk_launch *launch) {
+    (void)threads;
+    return ejki_cuda_vjp_mma_prepare(problem, parameters, false, launch);
 }
 
 ejk_status ejki_cuda_vjp_mma_run(const ejk_run *run) {
@@ -331,11 +336,10 @@ PLAIN(ejki_blocksparse_attention_vjp_f16_cuda_plain, "blocksparse_attention_vjp"
       EJK_DTYPE_F16);
 
 #define MMA(symbol, operation, text, element)                                                      \
-    EJKI_CUDA_IMPLEMENTATION(symbol, operation, text "/cuda/mma", element, .priority = 10,         \
-                             .least_capability = 80, .parameters = mma_parameters,                 \
-                             .parameter_count = 4, .applicable = mma_applicable,                   \
-                             .needs = "heads of 1 to 256", .prepare = ejki_cuda_vjp_mma_prepare,   \
-                             .run = ejki_cuda_vjp_mma_run)
+    EJKI_CUDA_IMPLEMENTATION(                                                                      \
+        symbol, operation, text "/cuda/mma", element, .priority = 10, .least_capability = 80,      \
+        .parameters = mma_parameters, .parameter_count = 4, .applicable = mma_applicable,          \
+        .needs = "heads of 1 to 256", .prepare = mma_prepare, .run = ejki_cuda_vjp_mma_run)
 MMA(ejki_flash_attention_vjp_bf16_cuda_mma, "flash_attention_vjp", "bf16", EJK_DTYPE_BF16);
 MMA(ejki_blocksparse_attention_vjp_bf16_cuda_mma, "blocksparse_attention_vjp", "bf16",
     EJK_DTYPE_BF16);

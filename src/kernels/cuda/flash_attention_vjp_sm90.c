@@ -84,7 +84,8 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     const ejki_flash_vjp_problem *v = problem;
     const ejki_flash_problem *p = &v->forward;
     const layout l = layout_of(v, parameters);
-    EJKI_TRY(ejki_cuda_vjp_mma_prepare(v, mma_fallbacks, threads, launch));
+    (void)threads;
+    EJKI_TRY(ejki_cuda_vjp_mma_prepare(v, mma_fallbacks, true, launch));
     launch->workspace_bytes = (size_t)l.bytes;
     ejki_cuda_constants constants = ejki_cuda_constants_of(p);
     ejki_cuda_add(&constants, "ROWS", l.rows);

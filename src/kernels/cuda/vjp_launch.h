@@ -42,9 +42,10 @@ ejk_status ejki_cuda_vjp_sinks(const ejk_run *run, ejki_cuda_vjp_problem *proble
 ejk_status ejki_cuda_vjp_products(const ejk_run *run, const ejki_cuda_vjp_tiling *t, int64_t most,
                                   ejki_cuda_vjp_problem *problem);
 
-/* The implementation by mma.sync, which serves others where they do not. */
-ejk_status ejki_cuda_vjp_mma_prepare(const void *problem, const int64_t *parameters,
-                                     int32_t threads, ejk_launch *launch);
+/* The implementation by mma.sync, which serves others where they do not. One that `redoes` can also be launched for
+ * all tiles by a few blocks, which look whether there is anything to do; that costs it registers. */
+ejk_status ejki_cuda_vjp_mma_prepare(const ejki_flash_vjp_problem *v, const int64_t *parameters,
+                                     bool redoes, ejk_launch *launch);
 ejk_status ejki_cuda_vjp_mma_run(const ejk_run *run);
 ejki_cuda_vjp_tiling ejki_cuda_vjp_mma_tiling(const ejki_flash_vjp_problem *v,
                                               const int64_t *parameters);
