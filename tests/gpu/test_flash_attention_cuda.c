@@ -142,65 +142,12 @@ static enum outcome run_forward(struct trial *t, struct flash_case *c,
     return DONE;
 }
 
-static double *widened(const struct flash_written *w, int result, ejk_dtype dtype) {
-    if (!w->bytes[result]) return NULL;
-    const int64_t count = w->rows * (int64_t)(w->row[result] / ejk_dtype_size(dtype));
-    double *values = malloc((size_t)count * sizeof *values + 1);
-    if (!values) abort();
-    for (int64_t i = 0; i < count; i++) values[i] = flash_load(dtype, w->bytes[result], i);
-    return values;
-}
-
 static void check_accuracy(struct trial *t, const ejki_flash_problem *p,
                            const struct flash_oracle *oracle, const struct flash_written *written) {
-    struct flash_values got = {
-        .out = widened(written, 0, p->normalize ? p->dtype : EJK_DTYPE_F32),
-        .lse = widened(written, 1, EJK_DTYPE_F32),
-        .row_max = widened(written, 2, EJK_DTYPE_F32),
-        .row_sum = widened(written, 3, EJK_DTYPE_F32),
-    };
     char why[512];
-    if (!flash_oracle_accepts(oracle, p, &got, &t->counts->worst[t->index], why, sizeof why))
+    if (!flash_oracle_accepts_written(oracle, p, written, &t->counts->worst[t->index], why,
+                                      sizeof why))
         fail(t, ACCURACY, why);
-    free(got.out);
-    free(got.lse);
-    free(got.row_max);
-    free(got.row_sum);
-}
-
-static bool same_bits(const unsigned char *a, const unsigned char *b, size_t bytes,
-                      ejk_dtype dtype) {
-    if (memcmp(a, b, bytes) == 0) return true;
-    const size_t element = ejk_dtype_size(dtype);
-    for (size_t i = 0; i < bytes; i += element)
-        if (memcmp(a + i, b + i, element) != 0 &&
-            !(isnan(flash_load(dtype, a + i, 0)) && isnan(flash_load(dtype, b + i, 0))))
-            return false;
-    return true;
-}
-
-/* Equal bits in the rows of a part, nothing in the others; NULL part = all rows. */
-static bool agree(const ejki_flash_problem *p, const struct flash_written *a,
-                  const struct flash_written *b, const struct flash_part *part, char *why,
-                  size_t size) {
-    static const char *const names[FLASH_RESULTS] = {"out", "lse", "row_max", "row_sum"};
-    for (int i = 0; i < FLASH_RESULTS; i++) {
-        if (!a->bytes[i] || a->row[i] == 0) continue;
-        const ejk_dtype dtype = i == 0 && p->normalize ? p->dtype : EJK_DTYPE_F32;
-        for (int64_t row = 0; row < a->rows; row++) {
-            const int64_t q = row % p->queries, h = row / p->queries % p->query_heads;
-            const int64_t batch = row / p->queries / p->query_heads;
-            const size_t bytes = a->row[i], at = (size_t)row * bytes;
-            const bool inside = !part || flash_part_has(p, part, batch, h, q);
-            if (inside ? same_bits(a->bytes[i] + at, b->bytes[i] + at, bytes, dtype)
-                       : flash_row_blank(b, i, row))
-                continue;
-            snprintf(why, size, "%s of row b=%" PRId64 " h=%" PRId64 " i=%" PRId64 " %s", names[i],
-                     batch, h, q, inside ? "has other bits" : "was written");
-            return false;
-        }
-    }
-    return true;
 }
 
 static void choose_range(struct random *r, int64_t count, int64_t *first, int64_t *end) {
@@ -218,7 +165,8 @@ static void try_forward(struct trial *t, struct flash_case *c, const struct flas
     if (run_forward(t, c, p, ACCURACY, &first) != DONE) return;
     check_accuracy(t, p, oracle, &first);
     if (run_forward(t, c, p, AGAIN, &second) == DONE) {
-        if (!agree(p, &first, &second, NULL, why, sizeof why)) fail(t, AGAIN, why);
+        if (!flash_written_agree(p, &first, &second, NULL, true, why, sizeof why))
+            fail(t, AGAIN, why);
         flash_written_destroy(&second);
     }
     if (first.rows > 0) {
@@ -229,7 +177,8 @@ static void try_forward(struct trial *t, struct flash_case *c, const struct flas
         if (p->dropout > 0) part.b = part.t = part.kv = 0;
         const ejki_flash_problem own = flash_part_problem(p, &part);
         if (run_forward(t, c, &own, ROWS, &second) == DONE) {
-            if (!agree(p, &first, &second, &part, why, sizeof why)) fail(t, ROWS, why);
+            if (!flash_written_agree(p, &first, &second, &part, true, why, sizeof why))
+                fail(t, ROWS, why);
             flash_written_destroy(&second);
         }
     }

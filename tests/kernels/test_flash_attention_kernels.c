@@ -96,68 +96,11 @@ static bool run(struct trial *t, const ejki_flash_problem *problem, ejk_threads 
     return ran;
 }
 
-/* Bytes of a result as doubles; NULL stays NULL. */
-static double *widened(const struct flash_written *w, int result, ejk_dtype dtype) {
-    if (!w->bytes[result]) return NULL;
-    const int64_t count = w->rows * (int64_t)(w->row[result] / ejk_dtype_size(dtype));
-    double *values = malloc((size_t)count * sizeof *values + 1);
-    if (!values) abort();
-    for (int64_t i = 0; i < count; i++) values[i] = flash_load(dtype, w->bytes[result], i);
-    return values;
-}
-
 static void check_accuracy(struct trial *t, const struct flash_written *written) {
-    const ejki_flash_problem *p = &t->c->problem;
-    struct flash_values got = {
-        .out = widened(written, 0, p->normalize ? p->dtype : EJK_DTYPE_F32),
-        .lse = widened(written, 1, EJK_DTYPE_F32),
-        .row_max = widened(written, 2, EJK_DTYPE_F32),
-        .row_sum = widened(written, 3, EJK_DTYPE_F32),
-    };
     char why[512];
-    if (!flash_oracle_accepts(t->oracle, p, &got, &t->suite->progress->worst[t->index], why,
-                              sizeof why))
+    if (!flash_oracle_accepts_written(t->oracle, &t->c->problem, written,
+                                      &t->suite->progress->worst[t->index], why, sizeof why))
         fail(t, ACCURACY, why);
-    free(got.out);
-    free(got.lse);
-    free(got.row_max);
-    free(got.row_sum);
-}
-
-/* Equal bits; of NaN, whose bits tell only which operand came first, any are equal. */
-static bool same_bits(const unsigned char *a, const unsigned char *b, size_t bytes,
-                      ejk_dtype dtype) {
-    if (memcmp(a, b, bytes) == 0) return true;
-    const size_t element = ejk_dtype_size(dtype);
-    for (size_t i = 0; i < bytes; i += element)
-        if (memcmp(a + i, b + i, element) != 0 &&
-            !(isnan(flash_load(dtype, a + i, 0)) && isnan(flash_load(dtype, b + i, 0))))
-            return false;
-    return true;
-}
-
-/* Equal bits in the rows of a part, and, if `only`, nothing in the others. NULL part = all rows. */
-static bool agree(struct trial *t, const struct flash_written *a, const struct flash_written *b,
-                  const struct flash_part *part, bool only, char *why, size_t size) {
-    static const char *const names[FLASH_RESULTS] = {"out", "lse", "row_max", "row_sum"};
-    const ejki_flash_problem *p = &t->c->problem;
-    for (int i = 0; i < FLASH_RESULTS; i++) {
-        if (!a->bytes[i] || a->row[i] == 0) continue;
-        const ejk_dtype dtype = i == 0 && p->normalize ? p->dtype : EJK_DTYPE_F32;
-        for (int64_t row = 0; row < a->rows; row++) {
-            const int64_t q = row % p->queries, h = row / p->queries % p->query_heads;
-            const int64_t batch = row / p->queries / p->query_heads;
-            const size_t bytes = a->row[i], at = (size_t)row * bytes;
-            const bool inside = !part || flash_part_has(p, part, batch, h, q);
-            const bool good = inside ? same_bits(a->bytes[i] + at, b->bytes[i] + at, bytes, dtype)
-                                     : !only || flash_row_blank(b, i, row);
-            if (good) continue;
-            snprintf(why, size, "%s of row b=%" PRId64 " h=%" PRId64 " i=%" PRId64 " %s", names[i],
-                     batch, h, q, inside ? "has other bits" : "was written");
-            return false;
-        }
-    }
-    return true;
 }
 
 static void check_workers(struct trial *t, const struct flash_written *alone) {
@@ -165,7 +108,7 @@ static void check_workers(struct trial *t, const struct flash_written *alone) {
         struct flash_written written;
         char why[256], more[320];
         if (!run(t, &t->c->problem, t->suite->threads[count], WORKERS, &written)) return;
-        if (!agree(t, alone, &written, NULL, false, why, sizeof why)) {
+        if (!flash_written_agree(&t->c->problem, alone, &written, NULL, false, why, sizeof why)) {
             snprintf(more, sizeof more, "with %d workers %s", (int)count, why);
             fail(t, WORKERS, more);
         }
@@ -198,7 +141,7 @@ static void check_rows(struct trial *t, const struct flash_written *whole,
     char why[256], more[512];
     if (!applies(t->implementation, &problem)) return;
     if (!run(t, &problem, NULL, ROWS, &written)) return;
-    if (!agree(t, whole, &written, part, true, why, sizeof why)) {
+    if (!flash_written_agree(&t->c->problem, whole, &written, part, true, why, sizeof why)) {
         snprintf(more, sizeof more,
                  "of batches %" PRId64 "..%" PRId64 ", queries %" PRId64 "..%" PRId64
                  ", key heads %" PRId64 "..%" PRId64 " alone, %s",
@@ -235,7 +178,8 @@ static void check_neighbours(struct trial *t, const struct flash_written *before
     struct flash_written after;
     char why[256];
     if (run(t, &problem, NULL, NEIGHBOURS, &after)) {
-        if (!agree(t, before, &after, part, false, why, sizeof why)) fail(t, NEIGHBOURS, why);
+        if (!flash_written_agree(&t->c->problem, before, &after, part, false, why, sizeof why))
+            fail(t, NEIGHBOURS, why);
         flash_written_destroy(&after);
     }
     guarded_destroy(&copy);

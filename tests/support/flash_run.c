@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/flash_run.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,5 +154,40 @@ bool flash_row_blank(const struct flash_written *written, int result, int64_t ro
     const unsigned char *bytes = written->bytes[result] + (size_t)row * written->row[result];
     for (size_t i = 0; i < written->row[result]; i++)
         if (bytes[i] != GUARDED_FILL) return false;
+    return true;
+}
+
+/* Equal bits; of NaN, whose bits tell only which operand came first, any are equal. */
+static bool same_bits(const unsigned char *a, const unsigned char *b, size_t bytes,
+                      ejk_dtype dtype) {
+    if (memcmp(a, b, bytes) == 0) return true;
+    const size_t element = ejk_dtype_size(dtype);
+    for (size_t i = 0; i < bytes; i += element)
+        if (memcmp(a + i, b + i, element) != 0 &&
+            !(isnan(flash_load(dtype, a + i, 0)) && isnan(flash_load(dtype, b + i, 0))))
+            return false;
+    return true;
+}
+
+bool flash_written_agree(const ejki_flash_problem *p, const struct flash_written *a,
+                         const struct flash_written *b, const struct flash_part *part, bool only,
+                         char *why, size_t size) {
+    static const char *const names[FLASH_RESULTS] = {"out", "lse", "row_max", "row_sum"};
+    for (int i = 0; i < FLASH_RESULTS; i++) {
+        if (!a->bytes[i] || a->row[i] == 0) continue;
+        const ejk_dtype dtype = i == 0 && p->normalize ? p->dtype : EJK_DTYPE_F32;
+        for (int64_t row = 0; row < a->rows; row++) {
+            const int64_t q = row % p->queries, h = row / p->queries % p->query_heads;
+            const int64_t batch = row / p->queries / p->query_heads;
+            const size_t bytes = a->row[i], at = (size_t)row * bytes;
+            const bool inside = !part || flash_part_has(p, part, batch, h, q);
+            const bool good = inside ? same_bits(a->bytes[i] + at, b->bytes[i] + at, bytes, dtype)
+                                     : !only || flash_row_blank(b, i, row);
+            if (good) continue;
+            snprintf(why, size, "%s of row b=%" PRId64 " h=%" PRId64 " i=%" PRId64 " %s", names[i],
+                     batch, h, q, inside ? "has other bits" : "was written");
+            return false;
+        }
+    }
     return true;
 }

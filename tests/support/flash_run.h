@@ -46,4 +46,12 @@ void flash_written_destroy(struct flash_written *written);
 /* True if a row's result is what outputs are filled with before a run. */
 bool flash_row_blank(const struct flash_written *written, int result, int64_t row);
 
+/*
+ * Equal bits in the rows of a part, where any NaN equals any other, and, if `only`, nothing in the others. NULL part =
+ * all rows. False, and why, if not.
+ */
+bool flash_written_agree(const ejki_flash_problem *problem, const struct flash_written *a,
+                         const struct flash_written *b, const struct flash_part *part, bool only,
+                         char *why, size_t size);
+
 #endif

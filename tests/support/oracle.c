@@ -379,3 +379,30 @@ bool flash_oracle_accepts(const struct flash_oracle *o, const ejki_flash_problem
         if (!accepts(o, &results[i], worst, why, size)) return false;
     return true;
 }
+
+/* Bytes of a result as doubles; NULL stays NULL. */
+static double *widened(const struct flash_written *w, int result, ejk_dtype dtype) {
+    if (!w->bytes[result]) return NULL;
+    const int64_t count = w->rows * (int64_t)(w->row[result] / ejk_dtype_size(dtype));
+    double *values = malloc((size_t)count * sizeof *values + 1);
+    if (!values) abort();
+    for (int64_t i = 0; i < count; i++) values[i] = flash_load(dtype, w->bytes[result], i);
+    return values;
+}
+
+bool flash_oracle_accepts_written(const struct flash_oracle *oracle, const ejki_flash_problem *p,
+                                  const struct flash_written *written, double *worst, char *why,
+                                  size_t size) {
+    struct flash_values got = {
+        .out = widened(written, 0, p->normalize ? p->dtype : EJK_DTYPE_F32),
+        .lse = widened(written, 1, EJK_DTYPE_F32),
+        .row_max = widened(written, 2, EJK_DTYPE_F32),
+        .row_sum = widened(written, 3, EJK_DTYPE_F32),
+    };
+    const bool accepted = flash_oracle_accepts(oracle, p, &got, worst, why, size);
+    free(got.out);
+    free(got.lse);
+    free(got.row_max);
+    free(got.row_sum);
+    return accepted;
+}

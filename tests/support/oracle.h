@@ -8,6 +8,7 @@
 #define TESTS_ORACLE_H
 
 #include "kernels/flash_attention/problem.h"
+#include "support/flash_run.h"
 
 /* Results without gaps: out [B, Hq, T, Dv], the others [B, Hq, T]. */
 struct flash_values {
@@ -32,5 +33,11 @@ void flash_oracle_destroy(struct flash_oracle *oracle);
  */
 bool flash_oracle_accepts(const struct flash_oracle *oracle, const ejki_flash_problem *problem,
                           const struct flash_values *got, double *worst, char *why, size_t size);
+
+/* The same of what a run wrote. */
+bool flash_oracle_accepts_written(const struct flash_oracle *oracle,
+                                  const ejki_flash_problem *problem,
+                                  const struct flash_written *written, double *worst, char *why,
+                                  size_t size);
 
 #endif
