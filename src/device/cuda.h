@@ -48,6 +48,18 @@ ejk_status ejki_cuda_function(int32_t device, const ejki_cuda_source *source, co
                               const ejki_cuda_constant *constants, int32_t count,
                               ejki_cuda_function_t **out);
 
+/*
+ * Makes what ejki_cuda_function() would have to compile or read from the disk for these texts, side by side on as many
+ * threads as there are by default. Only saves time: whatever goes wrong is for ejki_cuda_function() to find.
+ */
+typedef struct ejki_cuda_wish {
+    const ejki_cuda_source *source;
+    const char *entry;
+    const ejki_cuda_constant *constants;
+    int32_t count;
+} ejki_cuda_wish;
+void ejki_cuda_make_ahead(int32_t device, const ejki_cuda_wish *wishes, int32_t count);
+
 /* What the compiler made of it. */
 typedef struct ejki_cuda_usage {
     int32_t registers, shared_bytes,

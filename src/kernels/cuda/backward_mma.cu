@@ -338,9 +338,9 @@ DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
     const u32 key = shared_address(memory), value = key + OWN_HEAD_BYTES, ring = key + OWN_BYTES;
     const sequence &s = at.s;
     /* The tokens of no sequence are the tail of the tensor. */
-    const bool alien = p.layout == EJKI_CUDA_TOKENS && s.number == p.batch;
+    const bool alien = LAYOUT == EJKI_CUDA_TOKENS && s.number == p.batch;
     const int start = alien ? (int)sum_before(p, p.key_sums, p.batch, p.keys) : s.key;
-    const int count = alien ? p.keys - start : p.layout == EJKI_CUDA_PADDED ? p.keys : s.keys;
+    const int count = alien ? p.keys - start : LAYOUT == EJKI_CUDA_PADDED ? p.keys : s.keys;
     const int first_key = at.own * OWN;
     const int own = first_key + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
     bool writes[2] = {own < count, own + 8 < count};

@@ -107,9 +107,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         return;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = p.group;
     /* The tokens of no sequence are the tail of the tensor. */
-    const bool alien = p.layout == EJKI_CUDA_TOKENS && at.s.number == p.batch;
+    const bool alien = LAYOUT == EJKI_CUDA_TOKENS && at.s.number == p.batch;
     const int start = alien ? (int)sum_before(p, p.key_sums, p.batch, p.keys) : at.s.key;
-    const int count = alien ? p.keys - start : p.layout == EJKI_CUDA_PADDED ? p.keys : at.s.keys;
+    const int count = alien ? p.keys - start : LAYOUT == EJKI_CUDA_PADDED ? p.keys : at.s.keys;
     const int first_key = at.own * TILE, own = first_key + warp * ROWS;
     const int rows = at.s.known * group;
     const rows_of key = rows_at(p.key, at.s.entry, start, at.head);

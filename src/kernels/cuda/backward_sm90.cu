@@ -473,8 +473,8 @@ extern "C" __global__ void __launch_bounds__(128)
     const int heads = p.kv_heads * p.group, which = blockIdx.x % 2;
     const int index = blockIdx.x / 2 % p.tiles, column = blockIdx.x / 2 / p.tiles;
     const int h = column % heads;
-    tile_place at = {sequence_at(p, p.layout == EJKI_CUDA_TOKENS ? 0 : column / heads), h, index};
-    if (p.layout == EJKI_CUDA_TOKENS && !find_tile(p, index, ROWS, 1, p.query_sums, p.queries, &at))
+    tile_place at = {sequence_at(p, LAYOUT == EJKI_CUDA_TOKENS ? 0 : column / heads), h, index};
+    if (LAYOUT == EJKI_CUDA_TOKENS && !find_tile(p, index, ROWS, 1, p.query_sums, p.queries, &at))
         return;
     const sequence &s = at.s;
     const int i0 = at.own * ROWS, first_row = i0 + (ROWS == 128 ? which * 64 : 0);

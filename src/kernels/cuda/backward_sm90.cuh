@@ -96,9 +96,9 @@ DEVICE bool find_job(const ejki_cuda_vjp_problem &v, int index, job *to) {
         return false;
     const sequence &s = at.s;
     /* The tokens of no sequence are the tail of the tensor. */
-    const bool alien = p.layout == EJKI_CUDA_TOKENS && s.number == p.batch;
+    const bool alien = LAYOUT == EJKI_CUDA_TOKENS && s.number == p.batch;
     const int start = alien ? (int)sum_before(p, p.key_sums, p.batch, p.keys) : s.key;
-    const int count = alien ? p.keys - start : p.layout == EJKI_CUDA_PADDED ? p.keys : s.keys;
+    const int count = alien ? p.keys - start : LAYOUT == EJKI_CUDA_PADDED ? p.keys : s.keys;
     int begin = 0, all_end = 0, all_begin = 0, end = 0;
     job x;
     x.entry = (int)s.entry;
@@ -122,7 +122,7 @@ DEVICE bool find_job(const ejki_cuda_vjp_problem &v, int index, job *to) {
     x.all_begin = all_begin;
     x.all_end = all_end;
     x.slot =
-        p.layout == EJKI_CUDA_TOKENS ? tiles_before(p, s.number, ROWS, p.query_sums, p.queries) : 0;
+        LAYOUT == EJKI_CUDA_TOKENS ? tiles_before(p, s.number, ROWS, p.query_sums, p.queries) : 0;
     x.tiles = larger(0, lesser(x.tiles, v.slots - x.slot - x.first_tile));
     if (threadIdx.x % 32 == 0) *to = x;
     return true;

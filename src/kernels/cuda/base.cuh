@@ -5,6 +5,7 @@
  *
  *   ELEMENT    of the tensors: 0 f32, 1 bf16, 2 f16
  *   HEAD_DIM, VALUE_DIM
+ *   LAYOUT     of the tokens: EJKI_CUDA_DENSE, EJKI_CUDA_TOKENS or EJKI_CUDA_PADDED
  *   BIAS, MASK, SEGMENTS, SOFT_CAP, DROPOUT   1 = the problem has it
  *   CHUNKED, FUNCTION, POSITIONS                the same of a pattern's limits (problem.cuh)
  *   CELL_QUERIES, CELL_KEYS                   a block of a pattern; 0 = there are no cells
@@ -14,6 +15,9 @@
 
 #include "problem.cuh"
 
+#ifndef LAYOUT
+#define LAYOUT EJKI_CUDA_DENSE
+#endif
 #ifndef BIAS
 #define BIAS 0
 #endif
@@ -106,6 +110,17 @@ DEVICE float power_of_2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+/*
+ * Of a kernel that was launched to overlap with the one before, from sm_90 on: lets the next begin; waits until what
+ * comes before is done and can be seen.
+ */
+DEVICE void let_next_begin() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+DEVICE void wait_for_previous() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 DEVICE float larger_of_lanes(float x, int lanes) {

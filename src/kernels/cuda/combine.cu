@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(128)
     const int token = (int)(row % p.queries), h = (int)(row / p.queries % heads);
     tile_place at;
     at.own = token;
-    if (p.layout == EJKI_CUDA_TOKENS)
+    if (LAYOUT == EJKI_CUDA_TOKENS)
         find_tile(p, token, 1, 1, p.query_sums, p.queries, &at);
     else
         at.s = sequence_at(p, (int)(row / p.queries / heads));

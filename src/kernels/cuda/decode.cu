@@ -40,7 +40,6 @@ DEVICE ejki_cuda_problem whole_problem(const ejki_cuda_decode_problem &d) {
     p.keys = d.keys;
     p.kv_heads = d.kv_heads;
     p.group = d.group;
-    p.layout = EJKI_CUDA_DENSE;
     p.normalize = d.normalize;
     p.splits = d.splits;
     p.split_keys = d.split_keys;
@@ -359,7 +358,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     decode(const __grid_constant__ ejki_cuda_decode_problem d) {
     extern __shared__ __align__(1024) u8 memory[];
 #if OVERLAP
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    let_next_begin();
 #endif
     const ejki_cuda_problem p = whole_problem(d);
     const int head = blockIdx.x % p.kv_heads, count = p.queries * p.group;
@@ -423,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(32, 8)
     float max = NOTHING, sum = 0;
     float2 out[PAIRS] = {};
 #if OVERLAP
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    wait_for_previous();
 #endif
 #pragma unroll 1
     for (int first = 0; first < p.splits; first += AHEAD) {

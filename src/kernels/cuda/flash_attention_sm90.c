@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flash attention by forward_sm90.cu: what it takes, its tiles, and the maps that its copies go by. */
+/* Flash attention by forward_sm90.cu and again_sm90.cu: what they take, their tiles, and the maps of copies. */
 #include "kernels/cuda/launch.h"
 
 #include "device/cuda_driver.h"
 
 #include <math.h>
+
+#define LOG2_E 1.4426950408889634
 
 enum {
     MOST_DIM = 128,
@@ -17,8 +19,12 @@ enum {
     MANY_KEYS = 2048,
     ROUNDS = 4,              /* of a group of heads */
     OWN_REGISTERS = 32,      /* besides sums, scores and weights */
-    SERVICE_BYTES = 6 * 1024 /* barriers and order, at the most */
+    SERVICE_BYTES = 1536,    /* barriers, work and what was spoilt, at the most */
+    ORDER_BYTES = 4 * 1024,  /* of packed sequences */
 };
+
+/* What is prepared. */
+enum { FORWARD, AGAIN };
 
 /* The kernel's tiles as its parameters say, made to fit. */
 typedef struct tiling {
@@ -31,10 +37,10 @@ static int64_t pitch_of(int64_t dim) {
     return ejki_round_up(dim, 64);
 }
 
-static int64_t bytes_of(const ejki_flash_problem *p, const tiling *t) {
+static int64_t bytes_of(const ejki_flash_problem *p, const tiling *t, int64_t stages) {
     const int64_t row = 2 * (pitch_of(p->head_dim) + pitch_of(p->value_dim));
-    return t->consumers * 64 * 2 * pitch_of(p->head_dim) + t->stages * t->keys * row +
-           SERVICE_BYTES;
+    return t->consumers * 64 * 2 * pitch_of(p->head_dim) + stages * t->keys * row + SERVICE_BYTES +
+           (p->layout == EJKI_FLASH_TOKENS ? ORDER_BYTES : 0);
 }
 
 /* Blocks of a multiprocessor by their registers: threads begin with no more than they get then. */
@@ -65,7 +71,7 @@ static tiling tiling_of(const ejki_flash_problem *p, const int64_t *parameters) 
     t.blocks = ejki_max(1, ejki_min(4, parameters[2] / (4 * t.consumers)));
     for (;;) {
         share_registers(&t);
-        t.shared_bytes = bytes_of(p, &t);
+        t.shared_bytes = bytes_of(p, &t, t.stages);
         if (fits(p, &t)) return t;
         if (t.stages > 2)
             t.stages--;
@@ -127,24 +133,42 @@ static int64_t tiles_of(const ejki_flash_problem *p, const tiling *t) {
     return ejki_cuda_tiles(p, p->queries, 1, 64 * t->consumers);
 }
 
+/* Blocks of the grid: as many as there is room for, or tiles. */
+static ejk_status blocks_of(const ejki_flash_problem *p, const tiling *t, int32_t device,
+                            int64_t *out) {
+    const ejk_gpu_info *gpu;
+    EJKI_TRY(ejki_cuda_gpu(device, &gpu));
+    *out = ejki_min(tiles_of(p, t) * p->query_heads * ejki_cuda_entries(p),
+                    gpu->multiprocessors * t->blocks);
+    return EJK_OK;
+}
+
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {
     (void)threads;
     const ejki_flash_problem *p = problem;
     const tiling t = tiling_of(p, parameters);
-    ejki_cuda_constants constants = ejki_cuda_constants_of(p);
-    ejki_cuda_add(&constants, "CONSUMERS", t.consumers);
-    ejki_cuda_add(&constants, "KEYS", t.keys);
-    ejki_cuda_add(&constants, "STAGES", t.stages);
-    ejki_cuda_add(&constants, "BLOCKS", least_blocks(&t));
-    ejki_cuda_add(&constants, "FEWER", t.fewer);
-    ejki_cuda_add(&constants, "MORE", t.more);
-    ejki_cuda_add(&constants, "FOLDED", is_folded(p));
+    int64_t blocks;
     if (tiles_of(p, &t) * p->query_heads * ejki_cuda_entries(p) > 1 << 30)
         return ejki_fail(EJK_STATUS_OVERFLOW, "%lld queries are more tiles than a GPU can count",
                          (long long)ejki_cuda_rows(p));
+    EJKI_TRY(blocks_of(p, &t, launch->device, &blocks));
     launch->workers = 1;
-    return ejki_cuda_ready(launch, 0, "forward_sm90.cu", "forward_sm90", &constants);
+    launch->workspace_bytes = (size_t)blocks * EJKI_CUDA_SPOILT_WORDS * sizeof(unsigned);
+    ejki_cuda_kernel kernels[] = {
+        {FORWARD, "forward_sm90.cu", "forward_sm90", ejki_cuda_constants_of(p)},
+        {AGAIN, "again_sm90.cu", "again_sm90", ejki_cuda_constants_of(p)},
+    };
+    for (int i = 0; i < 2; i++) {
+        ejki_cuda_add(&kernels[i].constants, "CONSUMERS", t.consumers);
+        ejki_cuda_add(&kernels[i].constants, "KEYS", t.keys);
+        ejki_cuda_add(&kernels[i].constants, "FOLDED", is_folded(p));
+    }
+    ejki_cuda_add(&kernels[FORWARD].constants, "STAGES", t.stages);
+    ejki_cuda_add(&kernels[FORWARD].constants, "BLOCKS", least_blocks(&t));
+    ejki_cuda_add(&kernels[FORWARD].constants, "FEWER", t.fewer);
+    ejki_cuda_add(&kernels[FORWARD].constants, "MORE", t.more);
+    return ejki_cuda_ready_all(launch, kernels, 2);
 }
 
 /* ---- Running ---------------------------------------------------------------------------------------- */
@@ -182,13 +206,13 @@ static ejk_status set_maps(const ejki_flash_problem *p, const tiling *t,
 static void set_cap(const ejki_flash_problem *p, ejki_cuda_sm90_problem *out) {
     static const double series[] = {0.9999999028730693, -0.3333137329757089, 0.13271156602335177,
                                     -0.047561077214601004};
-    const double log2_e = 1.4426950408889634, factor = p->scale / p->soft_cap;
-    double power = p->scale * log2_e;
+    const double factor = p->scale / p->soft_cap;
+    double power = p->scale * LOG2_E;
     for (int i = 0; i < 4; i++, power *= factor * factor)
         out->cap_series[i] = (float)(series[i] * power);
     out->cap_limit = (float)(0.4 / fabs(factor));
-    out->cap_exponent = (float)(2 * log2_e * factor);
-    out->cap_high = (float)(p->soft_cap * log2_e);
+    out->cap_exponent = (float)(2 * LOG2_E * factor);
+    out->cap_high = (float)(p->soft_cap * LOG2_E);
 }
 
 /* Heads whose tiles are done side by side: so many that a round has all lengths; 0 = they are all of one length. */
@@ -201,28 +225,37 @@ static int heads_together(const ejki_flash_problem *p, int64_t tiles, int64_t bl
 static ejk_status run(const ejk_run *r) {
     const ejki_flash_problem *p = r->problem;
     const tiling t = tiling_of(p, r->parameters);
-    const ejk_gpu_info *gpu;
+    const int64_t tiles = tiles_of(p, &t);
+    int64_t blocks;
     EJKI_TRY(ejki_cuda_check_aligned(p));
-    EJKI_TRY(ejki_cuda_gpu(r->device, &gpu));
-    const int64_t tiles = tiles_of(p, &t), all = tiles * p->query_heads * ejki_cuda_entries(p);
-    const int64_t blocks = ejki_min(all, gpu->multiprocessors * t.blocks);
+    EJKI_TRY(blocks_of(p, &t, r->device, &blocks));
     ejki_cuda_sm90_problem problem = {.all = ejki_cuda_problem_of(p),
-                                      .heads_together = heads_together(p, tiles, blocks)};
+                                      .heads_together = heads_together(p, tiles, blocks),
+                                      .copied = !is_mapped(p),
+                                      .spoilt = r->workspace};
     problem.all.tiles = (int)tiles;
+    problem.unit = is_folded(p) ? (float)(p->scale * LOG2_E) : 1;
     if (p->soft_cap > 0) set_cap(p, &problem);
-    problem.copied = !is_mapped(p);
+    const ejki_cuda_work forward = {.place = FORWARD,
+                                    .blocks = blocks,
+                                    .splits = 1,
+                                    .threads = (int32_t)(128 * (t.consumers + 1)),
+                                    .shared_bytes = t.shared_bytes};
+    const ejki_cuda_work again = {.place = AGAIN,
+                                  .blocks = blocks,
+                                  .splits = 1,
+                                  .threads = (int32_t)(128 * t.consumers),
+                                  .shared_bytes = bytes_of(p, &t, 1),
+                                  .overlaps = !problem.copied};
     if (!problem.copied) {
         bool pushed;
         EJKI_TRY(ejki_cuda_enter(r->device, &pushed));
         const ejk_status status = set_maps(p, &t, &problem);
         ejki_cuda_leave(pushed);
         EJKI_TRY(status);
+        EJKI_TRY(ejki_cuda_begin(r, &forward, &problem));
     }
-    const ejki_cuda_work work = {.blocks = blocks,
-                                 .splits = 1,
-                                 .threads = (int32_t)(128 * (t.consumers + 1)),
-                                 .shared_bytes = t.shared_bytes};
-    return ejki_cuda_begin(r, &work, &problem);
+    return ejki_cuda_begin(r, &again, &problem);
 }
 
 static const ejk_parameter parameters[] = {

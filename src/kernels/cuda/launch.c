@@ -15,6 +15,7 @@ ejki_cuda_constants ejki_cuda_constants_of(const ejki_flash_problem *p) {
                                               : 0);
     ejki_cuda_add(&c, "HEAD_DIM", p->head_dim);
     ejki_cuda_add(&c, "VALUE_DIM", p->value_dim);
+    if (p->layout != EJKI_FLASH_DENSE) ejki_cuda_add(&c, "LAYOUT", p->layout);
     if (p->has_bias) ejki_cuda_add(&c, "BIAS", 1);
     if (p->has_mask) ejki_cuda_add(&c, "MASK", 1);
     if (p->has_segments) ejki_cuda_add(&c, "SEGMENTS", 1);
@@ -102,7 +103,6 @@ ejki_cuda_problem ejki_cuda_problem_of(const ejki_flash_problem *p) {
         .sink_count = (int)p->sink_count,
         .sink_group = (int)p->sink_group,
         .mask_group = (int)p->mask_group,
-        .layout = (int)p->layout,
         .sums_are_i64 = p->sums_are_i64,
         .segments_are_i64 = p->segments_are_i64,
         .ends_together = p->ends_together,
@@ -154,6 +154,19 @@ ejk_status ejki_cuda_ready(ejk_launch *launch, int32_t place, const char *text, 
     EJKI_TRY(ejki_cuda_function(launch->device, ejki_cuda_text(text), entry, constants->list,
                                 constants->count, &function));
     launch->prepared[place] = function;
+    return EJK_OK;
+}
+
+ejk_status ejki_cuda_ready_all(ejk_launch *launch, const ejki_cuda_kernel *kernels, int32_t count) {
+    ejki_cuda_wish wishes[EJKI_CUDA_MOST_KERNELS] = {{0}};
+    for (int32_t i = 0; i < count; i++)
+        wishes[i] =
+            (ejki_cuda_wish){ejki_cuda_text(kernels[i].text), kernels[i].entry,
+                             kernels[i].constants.list, kernels[i].constants.count};
+    ejki_cuda_make_ahead(launch->device, wishes, count);
+    for (int32_t i = 0; i < count; i++)
+        EJKI_TRY(ejki_cuda_ready(launch, kernels[i].place, kernels[i].text, kernels[i].entry,
+                                 &kernels[i].constants));
     return EJK_OK;
 }
 

@@ -11,7 +11,8 @@
 
 #include "visibility.cuh"
 
-enum { MOST_ORDERED = 511 }; /* packed sequences; more are taken as they lie */
+/* Packed sequences; more are taken as they lie. */
+enum { MOST_ORDERED = LAYOUT == EJKI_CUDA_TOKENS ? 511 : 0 };
 
 struct order {
     int tiles;                   /* of a head: of all sequences, or of one */
@@ -24,7 +25,7 @@ struct order {
 template <int size, int threads>
 DEVICE void make_order(const ejki_cuda_problem &p, order &o, int *scratch) {
     const int count = p.batch + 1;
-    const bool ordered = p.layout == EJKI_CUDA_TOKENS && count <= MOST_ORDERED + 1;
+    const bool ordered = LAYOUT == EJKI_CUDA_TOKENS && count <= MOST_ORDERED + 1;
     if (threadIdx.x == 0) o.tiles = p.tiles, o.count = ordered ? count : 0;
     if (!ordered) return;
     int *keys = scratch, *tiles = scratch + MOST_ORDERED + 1;
@@ -35,30 +36,31 @@ DEVICE void make_order(const ejki_cuda_problem &p, order &o, int *scratch) {
     }
     __syncthreads();
     for (int n = threadIdx.x; n < count; n += threads) {
-        int rank = 0, before = 0, all = 0;
+        int rank = 0;
+        i64 before = 0, all = 0;
         for (int m = 0; m < count; m++) {
             const bool first = keys[m] > keys[n] || (keys[m] == keys[n] && m < n);
             rank += first;
             before += first ? tiles[m] : 0;
             all += tiles[m];
         }
-        o.begin[rank] = before;
+        o.begin[rank] = clamped(before, p.tiles); /* sums may be anything, the launcher's bound holds */
         o.sequence[rank] = (u16)n;
-        if (n == 0) o.tiles = o.begin[count] = all;
+        if (n == 0) o.tiles = o.begin[count] = clamped(all, p.tiles);
     }
 }
 
 DEVICE int columns_of(const ejki_cuda_problem &p) {
     const int heads = p.kv_heads * p.group;
-    return p.layout == EJKI_CUDA_TOKENS ? heads : heads * p.batch;
+    return LAYOUT == EJKI_CUDA_TOKENS ? heads : heads * p.batch;
 }
 
-/* How many heads are taken together, their rounds, and those of all. */
+/* How many heads are taken together, their rounds, and those of all. Tiles of all heads are at most 2^30. */
 DEVICE int width_of(const ejki_cuda_problem &p, int together) {
     return together ? together : columns_of(p);
 }
 DEVICE int rounds_of_group(const order &o, int width) {
-    return (int)(((i64)o.tiles * width + gridDim.x - 1) / gridDim.x);
+    return cdiv(o.tiles * width, gridDim.x);
 }
 DEVICE int rounds_of(const ejki_cuda_problem &p, const order &o, int together) {
     const int width = width_of(p, together);
@@ -86,7 +88,7 @@ DEVICE bool tile_of_round(const ejki_cuda_problem &p, const order &o, int togeth
     const int most = width_of(p, together), rounds = rounds_of_group(o, most);
     const int group = round / rounds, width = lesser(most, columns - group * most);
     /* A group begins with the block after the one that the group before ended with. */
-    const int start = (int)((i64)group * most * o.tiles % blocks);
+    const int start = group * most * o.tiles % blocks;
     const int own = ((int)blockIdx.x - start + blocks) % blocks, turn = round - group * rounds;
     const int index = turn * blocks + (turn % 2 ? blocks - 1 - own : own);
     if (index >= width * o.tiles) return false;
@@ -95,7 +97,7 @@ DEVICE bool tile_of_round(const ejki_cuda_problem &p, const order &o, int togeth
     at->head = column % heads;
     if (o.count)
         find_ordered(p, o, tile, at);
-    else if (p.layout == EJKI_CUDA_TOKENS)
+    else if (LAYOUT == EJKI_CUDA_TOKENS)
         return find_tile(p, o.tiles - 1 - tile, size, 1, p.query_sums, p.queries, at);
     else
         at->s = sequence_at(p, column / heads), at->own = o.tiles - 1 - tile;

@@ -65,7 +65,7 @@ typedef struct ejki_cuda_grids {
     int by_column;
 } ejki_cuda_grids;
 
-/* Values of ejki_flash_layout. */
+/* Values of ejki_flash_layout; a kernel is compiled for one. */
 enum { EJKI_CUDA_DENSE, EJKI_CUDA_TOKENS, EJKI_CUDA_PADDED };
 
 typedef struct ejki_cuda_problem {
@@ -84,7 +84,7 @@ typedef struct ejki_cuda_problem {
     int queries, keys;  /* of the tensors */
     int kv_heads, group;
     int sink_count, sink_group, mask_group;
-    int layout, sums_are_i64, segments_are_i64, ends_together, normalize;
+    int sums_are_i64, segments_are_i64, ends_together, normalize;
     int tiles;          /* of rows, of all sequences of one key head */
     int splits;         /* parts of the keys */
     int split_keys;     /* keys of a part, whole blocks */
@@ -144,12 +144,17 @@ typedef struct ejki_cuda_map {
     unsigned long long opaque[16];
 } __attribute__((aligned(64))) ejki_cuda_map;
 
-/* forward_sm90.cu: [D, T, H, B] of query, key and value. */
+/* Rounds of a block of forward_sm90.cu, of which a bit says that sums were NaN: round n's is n % 2048. */
+enum { EJKI_CUDA_SPOILT_WORDS = 64 };
+
+/* forward_sm90.cu, again_sm90.cu: [D, T, H, B] of query, key and value. */
 typedef struct ejki_cuda_sm90_problem {
     ejki_cuda_map query_map, key_map, value_map;
     ejki_cuda_problem all; /* but for `tiles`: of one query head */
     int heads_together; /* whose tiles are done side by side; 0 = order.cuh */
-    int copied; /* a tensor lies where no map can begin: threads copy, and there are no maps */
+    int copied; /* a tensor lies where no map can begin: again_sm90.cu does all, and there are no maps */
+    unsigned *spoilt; /* EJKI_CUDA_SPOILT_WORDS of each block of the grid */
+    float unit;  /* of scores, in units of log 2 */
     /*
      * Soft cap in units of log 2, of a product x: where |x| <= cap_limit, x * (cap_series[0] + cap_series[1] * x * x
      * + …), else cap_high * (1 - 2 / (1 + 2^(cap_exponent * x))).

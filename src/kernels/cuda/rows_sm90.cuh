@@ -42,14 +42,14 @@ DEVICE void blocks_of(const work &w, int first, int count, int *begin, int *end)
     *end = larger(cdiv(high, KEYS), *begin + 1);
 }
 
-/* A lane's two rows, as positions from the lane's first column of a block on. */
+/*
+ * A lane's two rows. Maxima are in units of log 2, and finite from the start, below all scores, so that differences are
+ * numbers; a sum of 0 tells that nothing was seen.
+ */
+#define LEAST (-1e38f)
 struct lane_rows {
     float max[2], sum[2], scale[2];
 };
-
-DEVICE float unit_of(const ejki_cuda_problem &p) {
-    return FOLDED ? p.scale * LOG2_E : 1;
-}
 
 /* Scores of keys that positions hide become `hidden`. */
 DEVICE void mask_block(const work &w, int i, int j0, float hidden, float (&z)[KEYS / 2]) {
@@ -113,29 +113,45 @@ DEVICE void finish_scores(const ejki_cuda_sm90_problem &p, float (&z)[KEYS / 2])
 }
 #endif
 
-/* Scores become weights. */
+/* Rows that see nothing yet. */
+DEVICE void start_rows(lane_rows &rows, float (&out)[WIDTH / 2]) {
+#pragma unroll
+    for (int n = 0; n < WIDTH / 2; n++) out[n] = 0;
+    rows.max[0] = rows.max[1] = LEAST;
+    rows.sum[0] = rows.sum[1] = 0;
+    rows.scale[0] = rows.scale[1] = 1;
+}
+
+/*
+ * Scores, of `unit` times log 2, become weights. Both rows go side by side: ptxas keeps that order, and finds more to do
+ * while it waits.
+ */
 DEVICE void soften(lane_rows &rows, float unit, float (&z)[KEYS / 2]) {
-    float top[2], base[2];
+    float top[2] = {z[0], z[2]}, sum[2] = {0, 0};
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            top[half] = fmaxf(top[half], fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
+#pragma unroll
+    for (int step = 1; step <= 2; step++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], step));
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float a = rows.max[half];
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-            a = fmaxf(a, fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
-        top[half] = larger_of_lanes(a, 4);
-        base[half] = top[half] == NOTHING ? 0 : top[half] * unit;
-        rows.scale[half] = power_of_2(fmaf(rows.max[half], unit, -base[half]));
-        rows.max[half] = top[half];
+        const float max = fmaxf(top[half] * unit, rows.max[half]);
+        rows.scale[half] = power_of_2(rows.max[half] - max);
+        rows.max[half] = max;
     }
-    float sum[2] = {0, 0};
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float &a = z[4 * n + 2 * half], &b = z[4 * n + 2 * half + 1];
-            a = power_of_2(fmaf(a, unit, -base[half]));
-            b = power_of_2(fmaf(b, unit, -base[half]));
-            sum[half] += a + b;
+            float &x = z[4 * n + 2 * half], &y = z[4 * n + 2 * half + 1];
+            x = power_of_2(fmaf(x, unit, -rows.max[half]));
+            y = power_of_2(fmaf(y, unit, -rows.max[half]));
+            sum[half] += x + y;
         }
 #pragma unroll
     for (int half = 0; half < 2; half++)
@@ -196,51 +212,84 @@ DEVICE void put(const row_target &t, int d, float x, int pass) {
         *own = narrow(x);
 }
 
-/* Ends the lane's rows and writes them; true if sums that should be numbers are not. */
-DEVICE bool write_rows(const ejki_cuda_problem &p, const work &w, int i, const lane_rows &rows,
-                       const float (&out)[WIDTH / 2], int pass) {
-    const float sum[2] = {sum_of_lanes(rows.sum[0], 4), sum_of_lanes(rows.sum[1], 4)};
-    float factor[2] = {1, 1};
+/* How a lane's rows end: what their sums are multiplied with, and where they go. */
+struct row_ends {
+    float factor[2];
     row_target to[2];
-    sequence s;
-    s.entry = w.entry;
-    s.query = w.query;
-    s.known = w.known;
-    bool odd = false, pieces = pass <= FINITE;
-#pragma unroll 1
-    for (int half = 0; half < 2; half++) {
-        const int row = i + 8 * half;
-        to[half] = target_of(p, w, lesser(row, larger(w.queries - 1, 0)));
-        pieces = pieces && to[half].pieces;
-        if (row < w.queries && pass <= FINITE)
-            factor[half] = finish_row(p, s, w.head, row, rows.max[half] * (FOLDED ? p.scale : LOG_2),
-                                      sum[half], threadIdx.x % 4 == 0);
+    bool pieces;
+};
+
+/*
+ * All but the sums, which may still be on their way. Two lanes of each four end a row each, and write what a row has one
+ * of.
+ */
+DEVICE row_ends end_rows(const ejki_cuda_problem &p, const work &w, int i, const lane_rows &rows,
+                         int pass) {
+    row_ends e;
+    const int own = threadIdx.x % 2, row = i + 8 * own;
+    const float sum[2] = {sum_of_lanes(rows.sum[0], 4), sum_of_lanes(rows.sum[1], 4)};
+    const float own_sum = own ? sum[1] : sum[0];
+    const float own_max = (own ? rows.max[1] : rows.max[0]) * LOG_2;
+    float factor = 1;
+    if (row < w.queries && pass <= FINITE) {
+        sequence s;
+        s.entry = w.entry;
+        s.query = w.query;
+        s.known = w.known;
+        factor = finish_row(p, s, w.head, row, own_sum == 0 ? NOTHING : own_max, own_sum,
+                            threadIdx.x % 4 < 2);
     }
+    e.pieces = pass <= FINITE;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        bool nan = false;
-#pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++) {
-            const float a = out[4 * n + 2 * half], b = out[4 * n + 2 * half + 1];
-            nan = nan || a != a || b != b;
-        }
-        odd = odd || (nan && sum[half] == sum[half] && i + 8 * half < w.queries);
+        e.factor[half] = __shfl_sync(~0u, factor, threadIdx.x & 28 | half);
+        e.to[half] = target_of(p, w, lesser(i + 8 * half, larger(w.queries - 1, 0)));
+        e.pieces = e.pieces && e.to[half].pieces;
     }
-    if (__all_sync(~0u, pieces)) {
+    e.pieces = __all_sync(~0u, e.pieces);
+    return e;
+}
+
+/* The larger of two pairs of elements; NaN if one of them is. */
+DEVICE u32 larger_or_nan(u32 x, u32 y) {
+    u32 z;
+#if ELEMENT == 1
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+#else
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+#endif
+    return z;
+}
+DEVICE bool has_nan(u32 pair) {
+    const u32 most = ELEMENT == 1 ? 0x7f80 : 0x7c00;
+    return (pair & 0x7fff) > most || (pair >> 16 & 0x7fff) > most;
+}
+
+/* Writes the lane's rows; true if sums are NaN that are multiplied with a number. */
+DEVICE bool write_rows(const work &w, int i, const row_ends &e, const float (&out)[WIDTH / 2],
+                       int pass) {
+    bool odd = false;
+    if (e.pieces) {
 #pragma unroll
-        for (int half = 0; half < 2; half++)
+        for (int half = 0; half < 2; half++) {
+            const bool there = i + 8 * half < w.queries;
+            u32 most = 0;
 #pragma unroll
             for (int n = 0; n < VALUE_DIM / 32; n++) {
                 u32 x[4];
 #pragma unroll
-                for (int k = 0; k < 4; k++)
-                    x[k] = pack(out[(n * 4 + k) * 4 + 2 * half] * factor[half],
-                                out[(n * 4 + k) * 4 + 2 * half + 1] * factor[half]);
+                for (int k = 0; k < 4; k++) {
+                    x[k] = pack(out[(n * 4 + k) * 4 + 2 * half] * e.factor[half],
+                                out[(n * 4 + k) * 4 + 2 * half + 1] * e.factor[half]);
+                    most = larger_or_nan(most, x[k]);
+                }
                 turn_pieces(x);
-                if (i + 8 * half < w.queries)
-                    *(uint4 *)(to[half].data + n * 64 + threadIdx.x % 4 * 16) =
+                if (there)
+                    *(uint4 *)(e.to[half].data + n * 64 + threadIdx.x % 4 * 16) =
                         make_uint4(x[0], x[1], x[2], x[3]);
             }
+            odd = odd || (there && has_nan(most) && e.factor[half] == e.factor[half]);
+        }
         return odd;
     }
     float own[WIDTH / 2]; /* in local memory, for a short loop */
@@ -249,8 +298,10 @@ DEVICE bool write_rows(const ejki_cuda_problem &p, const work &w, int i, const l
 #pragma unroll 1
     for (int n = 0; n < WIDTH / 2; n++) {
         const int half = n / 2 % 2;
-        if (i + 8 * half < w.queries)
-            put(to[half], n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2, own[n] * factor[half], pass);
+        const float factor = half ? e.factor[1] : e.factor[0], x = own[n] * factor;
+        if (i + 8 * half >= w.queries) continue;
+        odd = odd || (x != x && factor == factor);
+        put(half ? e.to[1] : e.to[0], n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2, x, pass);
     }
     return odd;
 }

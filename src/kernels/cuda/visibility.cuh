@@ -29,7 +29,7 @@ DEVICE i64 sum_before(const ejki_cuda_problem &p, const void *sums, int n, i64 l
 /* Sums may be anything: what does not fit the tensors is cut off, so that nothing else is touched. */
 DEVICE int sequence_length(const ejki_cuda_problem &p, const void *sums, int n, int limit,
                            int *start) {
-    const bool padded = p.layout == EJKI_CUDA_PADDED;
+    const bool padded = LAYOUT == EJKI_CUDA_PADDED;
     const i64 bound = padded ? 1ll << 62 : limit;
     const i64 before = sum_before(p, sums, n, bound);
     const i64 length = sum_before(p, sums, n + 1, bound) - before;
@@ -48,7 +48,7 @@ DEVICE sequence sequence_at(const ejki_cuda_problem &p, int n) {
 #if CHUNKED || FUNCTION
     s.pattern = &p.pattern;
 #endif
-    if (p.layout == EJKI_CUDA_DENSE) return s;
+    if (LAYOUT == EJKI_CUDA_DENSE) return s;
     int query = 0, key = 0, queries = 0, keys = 0;
     if (n == p.batch) query = (int)sum_before(p, p.query_sums, n, p.queries);
     if (n < p.batch) {
@@ -57,7 +57,7 @@ DEVICE sequence sequence_at(const ejki_cuda_problem &p, int n) {
     }
     s.known = queries;
     s.keys = keys;
-    if (p.layout == EJKI_CUDA_TOKENS) {
+    if (LAYOUT == EJKI_CUDA_TOKENS) {
         s.entry = 0;
         s.query = query;
         s.key = key;
@@ -129,7 +129,7 @@ DEVICE int tiles_before(const ejki_cuda_problem &p, int end, int size, const voi
  */
 DEVICE bool place_of_block(const ejki_cuda_problem &p, int index, int tiles, bool falling, int size,
                            int times, const void *sums, int length, tile_place *place) {
-    const bool tokens = p.layout == EJKI_CUDA_TOKENS;
+    const bool tokens = LAYOUT == EJKI_CUDA_TOKENS;
     const int columns = tokens ? p.kv_heads : p.kv_heads * p.batch;
     const int group = index / (8 * tiles), rest = index - group * 8 * tiles;
     const int width = lesser(8, columns - group * 8), column = group * 8 + rest % width;
