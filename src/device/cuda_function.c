@@ -294,25 +294,28 @@ ejk_status ejki_cuda_function(int32_t device, const ejki_cuda_source *source, co
     return status;
 }
 
-/* Is there a module of these constants, or is one being made? */
-static bool is_known(int32_t device, const ejki_cuda_wish *w) {
-    const ejk_gpu_info *gpu;
-    ejki_cuda_key key;
-    if (!w->source || ejki_cuda_gpu(device, &gpu) != EJK_OK ||
-        ejki_cuda_key_make(gpu->architecture, w->source, w->constants, w->count, &key) != EJK_OK)
-        return true; /* there is nothing to be made */
-    pthread_mutex_lock(&lock);
-    const bool known = find(modules, device, w->source, &key) != NULL;
-    pthread_mutex_unlock(&lock);
-    return known;
-}
-
 enum { MOST_WISHES = 16 };
 
 struct ahead {
-    int32_t device;
+    int32_t device, count;
     const ejki_cuda_wish *wishes[MOST_WISHES];
+    ejki_cuda_key keys[MOST_WISHES];
 };
+
+/* Adds a wish unless its module is there, is being made, or is wished for already. */
+static void add_missing(struct ahead *a, const ejki_cuda_wish *w) {
+    const ejk_gpu_info *gpu;
+    ejki_cuda_key *key = &a->keys[a->count];
+    if (!w->source || ejki_cuda_gpu(a->device, &gpu) != EJK_OK ||
+        ejki_cuda_key_make(gpu->architecture, w->source, w->constants, w->count, key) != EJK_OK)
+        return;
+    for (int32_t i = 0; i < a->count; i++)
+        if (memcmp(&a->keys[i], key, sizeof *key) == 0) return;
+    pthread_mutex_lock(&lock);
+    const bool known = find(modules, a->device, w->source, key) != NULL;
+    pthread_mutex_unlock(&lock);
+    if (!known) a->wishes[a->count++] = w;
+}
 
 static void make_one(void *ahead, int64_t index) {
     const struct ahead *a = ahead;
@@ -326,16 +329,15 @@ static void make_one(void *ahead, int64_t index) {
 void ejki_cuda_make_ahead(int32_t device, const ejki_cuda_wish *wishes, int32_t count) {
     struct ahead ahead = {.device = device};
     ejk_threads *threads = NULL;
-    int32_t missing = 0;
     /* What builds for another device, or for itself alone, is known by its thread. */
     if (ejki_cuda_target_get() || ejki_cuda_trial_get()) return;
-    for (int32_t i = 0; i < count && missing < MOST_WISHES; i++)
-        if (!is_known(device, &wishes[i])) ahead.wishes[missing++] = &wishes[i];
+    for (int32_t i = 0; i < count && ahead.count < MOST_WISHES; i++)
+        add_missing(&ahead, &wishes[i]);
     const int32_t most = ejk_threads_default();
-    if (missing < 2 || most < 2 ||
-        ejk_threads_create(missing < most ? missing : most, &threads) != EJK_OK)
+    if (ahead.count < 2 || most < 2 ||
+        ejk_threads_create(ahead.count < most ? ahead.count : most, &threads) != EJK_OK)
         return;
-    ejk_parallel_for(threads, missing, make_one, &ahead);
+    ejk_parallel_for(threads, ahead.count, make_one, &ahead);
     ejk_threads_destroy(threads);
 }
 

@@ -89,11 +89,9 @@ static void set_copied_for(const ejki_flash_problem *p, ejk_fwd_params *params) 
     const bool triangle = p->last_offset < p->keys && p->layout == EJKI_FLASH_DENSE;
     const bool narrow = p->value_dim <= 64 && p->head_dim <= 64;
     if (narrow && triangle && p->keys > 512 && p->keys <= 1024)
-        set_tiles(params, 64, 64, 12, 3);
+        set_tiles(params, 128, 128, 8, 3);
     else if (narrow)
         set_tiles(params, 192, 128, 12, 2);
-    else if (triangle && p->keys <= 512)
-        set_tiles(params, 128, 64, 8, 3);
     else
         set_tiles(params, 128, 128, 8, 2);
 }
@@ -140,8 +138,8 @@ static const int64_t backward[][4] = {
 
 /* Queries, keys, warps, stages. */
 static const int64_t copied[][4] = {
-    {128, 128, 8, 2}, {128, 160, 8, 2}, {128, 64, 8, 3}, {192, 128, 12, 2},
-    {192, 80, 12, 2}, {64, 64, 12, 3},  {64, 128, 8, 2},
+    {128, 128, 8, 2}, {128, 128, 8, 3}, {192, 128, 12, 2}, {192, 128, 12, 3},
+    {128, 64, 8, 3},  {192, 80, 12, 2}, {64, 64, 12, 3},   {64, 128, 8, 2},
 };
 
 static bool has_parameters(const ejk_invocation *invocation) {

@@ -17,10 +17,10 @@ enum {
     LEAST_QUERIES = 64, /* of a sequence */
     FEW_TILES = 64,     /* and so many keys are better off in parts */
     MANY_KEYS = 2048,
-    ROUNDS = 4,              /* of a group of heads */
-    OWN_REGISTERS = 32,      /* besides sums, scores and weights */
-    SERVICE_BYTES = 1536,    /* barriers, work and what was spoilt, at the most */
-    ORDER_BYTES = 4 * 1024,  /* of packed sequences */
+    ROUNDS = 4,             /* of a group of heads */
+    OWN_REGISTERS = 32,     /* besides sums, scores and weights */
+    SERVICE_BYTES = 1536,   /* barriers, work and what was spoilt, at the most */
+    ORDER_BYTES = 4 * 1024, /* of packed sequences */
 };
 
 /* What is prepared. */
@@ -155,20 +155,18 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     EJKI_TRY(blocks_of(p, &t, launch->device, &blocks));
     launch->workers = 1;
     launch->workspace_bytes = (size_t)blocks * EJKI_CUDA_SPOILT_WORDS * sizeof(unsigned);
-    ejki_cuda_kernel kernels[] = {
-        {FORWARD, "forward_sm90.cu", "forward_sm90", ejki_cuda_constants_of(p)},
-        {AGAIN, "again_sm90.cu", "again_sm90", ejki_cuda_constants_of(p)},
-    };
-    for (int i = 0; i < 2; i++) {
-        ejki_cuda_add(&kernels[i].constants, "CONSUMERS", t.consumers);
-        ejki_cuda_add(&kernels[i].constants, "KEYS", t.keys);
-        ejki_cuda_add(&kernels[i].constants, "FOLDED", is_folded(p));
-    }
-    ejki_cuda_add(&kernels[FORWARD].constants, "STAGES", t.stages);
-    ejki_cuda_add(&kernels[FORWARD].constants, "BLOCKS", least_blocks(&t));
-    ejki_cuda_add(&kernels[FORWARD].constants, "FEWER", t.fewer);
-    ejki_cuda_add(&kernels[FORWARD].constants, "MORE", t.more);
-    return ejki_cuda_ready_all(launch, kernels, 2);
+    ejki_cuda_constants constants = ejki_cuda_constants_of(p);
+    ejki_cuda_kernels kernels = {.count = 0};
+    ejki_cuda_add(&constants, "CONSUMERS", t.consumers);
+    ejki_cuda_add(&constants, "KEYS", t.keys);
+    ejki_cuda_add(&constants, "FOLDED", is_folded(p));
+    ejki_cuda_want(&kernels, AGAIN, "again_sm90.cu", "again_sm90", &constants);
+    ejki_cuda_add(&constants, "STAGES", t.stages);
+    ejki_cuda_add(&constants, "BLOCKS", least_blocks(&t));
+    ejki_cuda_add(&constants, "FEWER", t.fewer);
+    ejki_cuda_add(&constants, "MORE", t.more);
+    ejki_cuda_want(&kernels, FORWARD, "forward_sm90.cu", "forward_sm90", &constants);
+    return ejki_cuda_ready_all(launch, &kernels);
 }
 
 /* ---- Running ---------------------------------------------------------------------------------------- */
@@ -202,15 +200,19 @@ static ejk_status set_maps(const ejki_flash_problem *p, const tiling *t,
     return map_of(p, &p->value, p->value_dim, p->keys, p->kv_heads, t->keys, &out->value_map);
 }
 
-/* tanh(x) = x * (1 - x * x / 3 + …) where |x| <= 2/5, to 4e-08. */
+/* tanh(x) = x * (1 - x * x / 3 + …), to 1.1e-07 where |x| <= 1/5 by three terms and where |x| <= 2/5 by four. */
 static void set_cap(const ejki_flash_problem *p, ejki_cuda_sm90_problem *out) {
-    static const double series[] = {0.9999999028730693, -0.3333137329757089, 0.13271156602335177,
-                                    -0.047561077214601004};
+    static const double small[] = {0.9999998947912523, -0.3332859089878118, 0.1301540755196617, 0};
+    static const double large[] = {0.9999999028730693, -0.3333137329757089, 0.13271156602335177,
+                                   -0.047561077214601004};
     const double factor = p->scale / p->soft_cap;
     double power = p->scale * LOG2_E;
-    for (int i = 0; i < 4; i++, power *= factor * factor)
-        out->cap_series[i] = (float)(series[i] * power);
-    out->cap_limit = (float)(0.4 / fabs(factor));
+    for (int i = 0; i < 4; i++, power *= factor * factor) {
+        out->cap_small[i] = (float)(small[i] * power);
+        out->cap_large[i] = (float)(large[i] * power);
+    }
+    out->cap_limits[0] = (float)(0.2 / fabs(factor));
+    out->cap_limits[1] = (float)(0.4 / fabs(factor));
     out->cap_exponent = (float)(2 * LOG2_E * factor);
     out->cap_high = (float)(p->soft_cap * LOG2_E);
 }

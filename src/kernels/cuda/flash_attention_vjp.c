@@ -49,8 +49,8 @@ static int64_t bias_blocks(const ejki_flash_vjp_problem *v) {
 /* ---- Both ---------------------------------------------------------------------------------------------- */
 
 /* What all kernels need besides those over rows and keys. */
-static ejk_status prepare_rest(const ejki_flash_vjp_problem *v, const tiling *t,
-                               ejk_launch *launch) {
+static ejk_status want_rest(const ejki_flash_vjp_problem *v, const tiling *t, ejk_launch *launch,
+                            ejki_cuda_kernels *kernels) {
     const ejki_flash_problem *p = &v->forward;
     const bool wide = v->wants_bias &&
                       (bias_blocks(v) > INT32_MAX || ejki_cdiv(p->keys, PLAIN_STEP) > MOST_COLUMNS);
@@ -64,12 +64,13 @@ static ejk_status prepare_rest(const ejki_flash_vjp_problem *v, const tiling *t,
         (size_t)ejki_cuda_cell_bytes(p) + 2 * (size_t)ejki_cuda_rows(p) * sizeof(float);
     EJKI_TRY(ejki_cuda_ready_cells(launch, EJKI_CUDA_CELLS, p));
     ejki_cuda_constants constants = ejki_cuda_constants_of(p);
-    EJKI_TRY(ejki_cuda_ready(launch, EJKI_CUDA_DELTA, "backward_rows.cu", "delta", &constants));
-    EJKI_TRY(ejki_cuda_ready(launch, EJKI_CUDA_SINKS, "backward_rows.cu", "sinks", &constants));
+    ejki_cuda_want(kernels, EJKI_CUDA_DELTA, "backward_rows.cu", "delta", &constants);
+    ejki_cuda_want(kernels, EJKI_CUDA_SINKS, "backward_rows.cu", "sinks", &constants);
     if (!v->wants_bias) return EJK_OK;
     ejki_cuda_add(&constants, "ROWS", plain_rows(p));
     ejki_cuda_add(&constants, "ALL_QUERIES", all_queries(v));
-    return ejki_cuda_ready(launch, EJKI_CUDA_BIAS, "backward_bias.cu", "d_bias", &constants);
+    ejki_cuda_want(kernels, EJKI_CUDA_BIAS, "backward_bias.cu", "d_bias", &constants);
+    return EJK_OK;
 }
 
 static ejki_cuda_bthd bthd(const ejki_bthd *t) {
@@ -199,12 +200,13 @@ static ejk_status plain_prepare(const void *problem, const int64_t *parameters, 
     (void)threads;
     const ejki_flash_vjp_problem *v = problem;
     const tiling t = plain_tiling(v);
-    EJKI_TRY(prepare_rest(v, &t, launch));
+    ejki_cuda_kernels kernels = {.count = 0};
+    EJKI_TRY(want_rest(v, &t, launch, &kernels));
     ejki_cuda_constants constants = ejki_cuda_constants_of(&v->forward);
     ejki_cuda_add(&constants, "ROWS", plain_rows(&v->forward));
-    EJKI_TRY(
-        ejki_cuda_ready(launch, EJKI_CUDA_QUERY, "backward_plain.cu", "d_query_plain", &constants));
-    return ejki_cuda_ready(launch, EJKI_CUDA_KEYS, "backward_plain.cu", "d_keys_plain", &constants);
+    ejki_cuda_want(&kernels, EJKI_CUDA_QUERY, "backward_plain.cu", "d_query_plain", &constants);
+    ejki_cuda_want(&kernels, EJKI_CUDA_KEYS, "backward_plain.cu", "d_keys_plain", &constants);
+    return ejki_cuda_ready_all(launch, &kernels);
 }
 
 static ejk_status plain_run(const ejk_run *run) {
@@ -265,18 +267,18 @@ static bool mma_applicable(const void *problem) {
            p->value_dim <= 256;
 }
 
-static ejk_status ready(ejk_launch *launch, int32_t place, const char *entry,
-                        ejki_cuda_constants constants, const char *first, const char *second) {
+static void want(ejki_cuda_kernels *kernels, int32_t place, const char *entry,
+                 ejki_cuda_constants constants, const char *first, const char *second) {
     ejki_cuda_add(&constants, first, 1);
     if (second) ejki_cuda_add(&constants, second, 1);
-    return ejki_cuda_ready(launch, place, "backward_mma.cu", entry, &constants);
+    ejki_cuda_want(kernels, place, "backward_mma.cu", entry, &constants);
 }
 
-ejk_status ejki_cuda_vjp_mma_prepare(const ejki_flash_vjp_problem *v, const int64_t *parameters,
-                                     bool redoes, ejk_launch *launch) {
+ejk_status ejki_cuda_vjp_mma_want(const ejki_flash_vjp_problem *v, const int64_t *parameters,
+                                  bool redoes, ejk_launch *launch, ejki_cuda_kernels *kernels) {
     const ejki_flash_problem *p = &v->forward;
     const mma_tiling m = mma_tiling_of(v, parameters);
-    EJKI_TRY(prepare_rest(v, &m.t, launch));
+    EJKI_TRY(want_rest(v, &m.t, launch, kernels));
     ejki_cuda_constants base = ejki_cuda_constants_of(p);
     ejki_cuda_add(&base, "FOLDED", (float)p->scale > 0 && p->soft_cap <= 0 && !p->has_bias);
     ejki_cuda_add(&base, "WARPS", m.warps);
@@ -286,20 +288,22 @@ ejk_status ejki_cuda_vjp_mma_prepare(const ejki_flash_vjp_problem *v, const int6
     ejki_cuda_add(&rows, "STAGES", m.row_stages);
     ejki_cuda_add(&keys, "BLOCK", m.row_block);
     ejki_cuda_add(&keys, "STAGES", m.key_stages);
-    if (v->wants_query)
-        EJKI_TRY(ready(launch, EJKI_CUDA_QUERY, "d_query_mma", rows, "D_QUERY", NULL));
-    if (!m.t.two_passes)
-        return wants_keys(v) ? ready(launch, EJKI_CUDA_KEYS, "d_keys_mma", keys, "D_KEY", "D_VALUE")
-                             : EJK_OK;
-    if (v->wants_key) EJKI_TRY(ready(launch, EJKI_CUDA_KEYS, "d_keys_mma", keys, "D_KEY", NULL));
-    return v->wants_value ? ready(launch, EJKI_CUDA_VALUES, "d_keys_mma", keys, "D_VALUE", NULL)
-                          : EJK_OK;
+    if (v->wants_query) want(kernels, EJKI_CUDA_QUERY, "d_query_mma", rows, "D_QUERY", NULL);
+    if (!m.t.two_passes && wants_keys(v))
+        want(kernels, EJKI_CUDA_KEYS, "d_keys_mma", keys, "D_KEY", "D_VALUE");
+    if (m.t.two_passes && v->wants_key)
+        want(kernels, EJKI_CUDA_KEYS, "d_keys_mma", keys, "D_KEY", NULL);
+    if (m.t.two_passes && v->wants_value)
+        want(kernels, EJKI_CUDA_VALUES, "d_keys_mma", keys, "D_VALUE", NULL);
+    return EJK_OK;
 }
 
 static ejk_status mma_prepare(const void *problem, const int64_t *parameters, int32_t threads,
                               ejk_launch *launch) {
     (void)threads;
-    return ejki_cuda_vjp_mma_prepare(problem, parameters, false, launch);
+    ejki_cuda_kernels kernels = {.count = 0};
+    EJKI_TRY(ejki_cuda_vjp_mma_want(problem, parameters, false, launch, &kernels));
+    return ejki_cuda_ready_all(launch, &kernels);
 }
 
 ejk_status ejki_cuda_vjp_mma_run(const ejk_run *run) {

@@ -85,15 +85,16 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     const ejki_flash_problem *p = &v->forward;
     const layout l = layout_of(v, parameters);
     (void)threads;
-    EJKI_TRY(ejki_cuda_vjp_mma_prepare(v, mma_fallbacks, true, launch));
+    ejki_cuda_kernels kernels = {.count = 0};
+    EJKI_TRY(ejki_cuda_vjp_mma_want(v, mma_fallbacks, true, launch, &kernels));
     launch->workspace_bytes = (size_t)l.bytes;
     ejki_cuda_constants constants = ejki_cuda_constants_of(p);
     ejki_cuda_add(&constants, "ROWS", l.rows);
     ejki_cuda_add(&constants, "ORDERED", !v->unordered);
     ejki_cuda_add(&constants, "D_QUERY", v->wants_query);
-    EJKI_TRY(
-        ejki_cuda_ready(launch, EJKI_CUDA_SM90, "backward_sm90.cu", "backward_sm90", &constants));
-    return ejki_cuda_ready(launch, EJKI_CUDA_ROUND, "backward_sm90.cu", "round_sm90", &constants);
+    ejki_cuda_want(&kernels, EJKI_CUDA_SM90, "backward_sm90.cu", "backward_sm90", &constants);
+    ejki_cuda_want(&kernels, EJKI_CUDA_ROUND, "backward_sm90.cu", "round_sm90", &constants);
+    return ejki_cuda_ready_all(launch, &kernels);
 }
 
 /* ---- Runs ---------------------------------------------------------------------------------------------- */

@@ -60,8 +60,7 @@ DEVICE void settle_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
             continue;
         barrier_wait(shared_address(&shared.work_empty[slot.stage]), slot.parity);
         const int lane = threadIdx.x % 32;
-        if (lane < CONSUMERS && round < rounds)
-            shared.strips[slot.stage][lane] = strip_of(w, lane);
+        if (lane < CONSUMERS && round < rounds) shared.strips[slot.stage][lane] = strip_of(w, lane);
         if (lane == 0) shared.works[slot.stage] = w;
         arrive(shared.work_full[slot.stage]);
         slot.next();
@@ -144,8 +143,8 @@ struct stream {
 /* Scores of a block and, before they are looked at, sums with those of the block before. */
 template <bool edge>
 DEVICE void step(const ejki_cuda_sm90_problem &p, const layout &shared, const work &w,
-                 const strip &t, int row, int block, stream &s, lane_rows &rows, float (&out)[WIDTH / 2],
-                 float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
+                 const strip &t, int row, int block, stream &s, lane_rows &rows,
+                 float (&out)[WIDTH / 2], float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
     wait_for_key(shared, s.key_at);
     begin_scores(s.query, s.key + s.key_at.stage * KEY_BYTES, z);
     rescale(rows, out);

@@ -32,8 +32,7 @@ DEVICE void barrier_arrive(u32 barrier) {
 }
 /* Arrives, and lets the barrier wait for so many bytes of copies too. */
 DEVICE void barrier_expect(u32 barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-                 "r"(bytes)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
 /* Until the phase of this parity is over; that before the first counts as over with parity 1. */
@@ -103,10 +102,10 @@ DEVICE void store_run(void *to, u32 from, u32 bytes) {
 }
 /* Adds floats, each addition by itself, in no order. */
 DEVICE void add_run(float *to, u32 from, u32 bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
-                     to),
-                 "r"(from), "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+        "r"(from), "r"(bytes)
+        : "memory");
 }
 DEVICE void stores_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -192,25 +191,25 @@ template <int n> DEVICE void hold(u32 (&x)[n]) {
 #endif
 
 /* Eight operands of an asm statement, and their constraints. */
-#define NAMES_0   "%0, %1, %2, %3, %4, %5, %6, %7"
-#define NAMES_1   NAMES_0 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define NAMES_2   NAMES_1 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define NAMES_3   NAMES_2 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES_4   NAMES_3 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define NAMES_5   NAMES_4 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define NAMES_6   NAMES_5 ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define NAMES_7   NAMES_6 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define NAMES_8   NAMES_7 ", %64, %65, %66, %67, %68, %69, %70, %71"
-#define NAMES_9   NAMES_8 ", %72, %73, %74, %75, %76, %77, %78, %79"
-#define NAMES_10  NAMES_9 ", %80, %81, %82, %83, %84, %85, %86, %87"
-#define NAMES_11  NAMES_10 ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define NAMES_12  NAMES_11 ", %96, %97, %98, %99, %100, %101, %102, %103"
-#define NAMES_13  NAMES_12 ", %104, %105, %106, %107, %108, %109, %110, %111"
-#define NAMES_14  NAMES_13 ", %112, %113, %114, %115, %116, %117, %118, %119"
-#define NAMES_15  NAMES_14 ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define NAMES_0  "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES_1  NAMES_0 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_2  NAMES_1 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NAMES_3  NAMES_2 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_4  NAMES_3 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NAMES_5  NAMES_4 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define NAMES_6  NAMES_5 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define NAMES_7  NAMES_6 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_8  NAMES_7 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define NAMES_9  NAMES_8 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define NAMES_10 NAMES_9 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define NAMES_11 NAMES_10 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_12 NAMES_11 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define NAMES_13 NAMES_12 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define NAMES_14 NAMES_13 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define NAMES_15 NAMES_14 ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define EIGHT(i)                                                                                   \
-    "+f"(c[8 * i]), "+f"(c[8 * i + 1]), "+f"(c[8 * i + 2]), "+f"(c[8 * i + 3]), "+f"(c[8 * i + 4]), \
-        "+f"(c[8 * i + 5]), "+f"(c[8 * i + 6]), "+f"(c[8 * i + 7])
+    "+f"(c[8 * i]), "+f"(c[8 * i + 1]), "+f"(c[8 * i + 2]), "+f"(c[8 * i + 3]),                    \
+        "+f"(c[8 * i + 4]), "+f"(c[8 * i + 5]), "+f"(c[8 * i + 6]), "+f"(c[8 * i + 7])
 #define SUMS_0  EIGHT(0)
 #define SUMS_1  SUMS_0, EIGHT(1)
 #define SUMS_2  SUMS_1, EIGHT(2)
@@ -251,7 +250,7 @@ template <int columns> struct products;
             asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " p5                                \
                          ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16" PRODUCT_TYPES    \
                          " {" NAMES_##last "}, {" p0 ", " p1 ", " p2 ", " p3 "}, " p4              \
-                         ", add, 1, 1, " p6 ";\n}\n"                                               \
+                                           ", add, 1, 1, " p6 ";\n}\n"                             \
                          : SUMS_##last                                                             \
                          : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(b),         \
                            "r"(add), "n"(turn_b));                                                 \

@@ -157,16 +157,25 @@ ejk_status ejki_cuda_ready(ejk_launch *launch, int32_t place, const char *text, 
     return EJK_OK;
 }
 
-ejk_status ejki_cuda_ready_all(ejk_launch *launch, const ejki_cuda_kernel *kernels, int32_t count) {
+void ejki_cuda_want(ejki_cuda_kernels *kernels, int32_t place, const char *text, const char *entry,
+                    const ejki_cuda_constants *constants) {
+    const int32_t own = kernels->count++;
+    kernels->list[own].place = place;
+    kernels->list[own].text = text;
+    kernels->list[own].entry = entry;
+    kernels->list[own].constants = *constants;
+}
+
+ejk_status ejki_cuda_ready_all(ejk_launch *launch, const ejki_cuda_kernels *kernels) {
     ejki_cuda_wish wishes[EJKI_CUDA_MOST_KERNELS] = {{0}};
-    for (int32_t i = 0; i < count; i++)
+    for (int32_t i = 0; i < kernels->count; i++)
         wishes[i] =
-            (ejki_cuda_wish){ejki_cuda_text(kernels[i].text), kernels[i].entry,
-                             kernels[i].constants.list, kernels[i].constants.count};
-    ejki_cuda_make_ahead(launch->device, wishes, count);
-    for (int32_t i = 0; i < count; i++)
-        EJKI_TRY(ejki_cuda_ready(launch, kernels[i].place, kernels[i].text, kernels[i].entry,
-                                 &kernels[i].constants));
+            (ejki_cuda_wish){ejki_cuda_text(kernels->list[i].text), kernels->list[i].entry,
+                             kernels->list[i].constants.list, kernels->list[i].constants.count};
+    ejki_cuda_make_ahead(launch->device, wishes, kernels->count);
+    for (int32_t i = 0; i < kernels->count; i++)
+        EJKI_TRY(ejki_cuda_ready(launch, kernels->list[i].place, kernels->list[i].text,
+                                 kernels->list[i].entry, &kernels->list[i].constants));
     return EJK_OK;
 }
 

@@ -73,14 +73,19 @@ ejk_status ejki_cuda_check_address(const void *data, int64_t size, const char *n
 ejk_status ejki_cuda_ready(ejk_launch *launch, int32_t place, const char *text, const char *entry,
                            const ejki_cuda_constants *constants);
 
-/* The same for kernels of several texts, side by side. */
+/* The same for several, whose texts are compiled side by side. */
 enum { EJKI_CUDA_MOST_KERNELS = 8 };
-typedef struct ejki_cuda_kernel {
-    int32_t place;
-    const char *text, *entry;
-    ejki_cuda_constants constants;
-} ejki_cuda_kernel;
-ejk_status ejki_cuda_ready_all(ejk_launch *launch, const ejki_cuda_kernel *kernels, int32_t count);
+typedef struct ejki_cuda_kernels {
+    struct {
+        int32_t place;
+        const char *text, *entry;
+        ejki_cuda_constants constants;
+    } list[EJKI_CUDA_MOST_KERNELS];
+    int32_t count;
+} ejki_cuda_kernels;
+void ejki_cuda_want(ejki_cuda_kernels *kernels, int32_t place, const char *text, const char *entry,
+                    const ejki_cuda_constants *constants);
+ejk_status ejki_cuda_ready_all(ejk_launch *launch, const ejki_cuda_kernels *kernels);
 
 /* Launches it with one argument. */
 typedef struct ejki_cuda_work {

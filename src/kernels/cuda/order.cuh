@@ -44,7 +44,8 @@ DEVICE void make_order(const ejki_cuda_problem &p, order &o, int *scratch) {
             before += first ? tiles[m] : 0;
             all += tiles[m];
         }
-        o.begin[rank] = clamped(before, p.tiles); /* sums may be anything, the launcher's bound holds */
+        o.begin[rank] =
+            clamped(before, p.tiles); /* sums may be anything, the launcher's bound holds */
         o.sequence[rank] = (u16)n;
         if (n == 0) o.tiles = o.begin[count] = clamped(all, p.tiles);
     }

@@ -156,10 +156,11 @@ typedef struct ejki_cuda_sm90_problem {
     unsigned *spoilt; /* EJKI_CUDA_SPOILT_WORDS of each block of the grid */
     float unit;  /* of scores, in units of log 2 */
     /*
-     * Soft cap in units of log 2, of a product x: where |x| <= cap_limit, x * (cap_series[0] + cap_series[1] * x * x
-     * + …), else cap_high * (1 - 2 / (1 + 2^(cap_exponent * x))).
+     * Soft cap in units of log 2, of a product x: x * (cap_small[0] + cap_small[1] * x * x + …), three terms, where no
+     * |x| of a row's in a block is above cap_limits[0]; else the same with cap_large, four, up to cap_limits[1], and
+     * cap_high * (1 - 2 / (1 + 2^(cap_exponent * x))) from there.
      */
-    float cap_limit, cap_exponent, cap_high, cap_series[4];
+    float cap_limits[2], cap_small[4], cap_large[4], cap_exponent, cap_high;
 } ejki_cuda_sm90_problem;
 
 #endif

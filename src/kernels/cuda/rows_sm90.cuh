@@ -17,9 +17,9 @@ enum {
 struct work {
     i64 entry;
     int query, queries, key, keys, known; /* of the sequence */
-    int low, high;  /* offsets of visible keys, within 30 bits */
-    int head, row;  /* query head, first row */
-    int begin, end; /* blocks of keys; begin > end: there are no more tiles */
+    int low, high;                        /* offsets of visible keys, within 30 bits */
+    int head, row;                        /* query head, first row */
+    int begin, end;                       /* blocks of keys; begin > end: there are no more tiles */
     int round;
 };
 
@@ -46,70 +46,74 @@ DEVICE void blocks_of(const work &w, int first, int count, int *begin, int *end)
  * A lane's two rows. Maxima are in units of log 2, and finite from the start, below all scores, so that differences are
  * numbers; a sum of 0 tells that nothing was seen.
  */
-#define LEAST (-1e38f)
+#define LEAST (-3.4028235e38f)
 struct lane_rows {
     float max[2], sum[2], scale[2];
 };
 
-/* Scores of keys that positions hide become `hidden`. */
-DEVICE void mask_block(const work &w, int i, int j0, float hidden, float (&z)[KEYS / 2]) {
+/* What a product becomes that positions hide; -inf may be one that is seen, whose score has a cap. */
+#if SOFT_CAP
+#define HIDDEN LEAST
+#else
+#define HIDDEN NOTHING
+#endif
+
+/* Of 32 elements of a row that a lane has, those of columns before `bound`, which counts from the first of them. */
+DEVICE u32 elements_before(int bound) {
+    const int count = bound / 8 * 2 + lesser(bound % 8, 2);
+    return bound <= 0 ? 0 : bound >= 128 ? ~0u : (1u << count) - 1;
+}
+
+/* By a bit for each element, of which the compiler is not told more: then it makes predicates of a byte at once. */
+DEVICE void mask_block(const work &w, int i, int j0, float (&z)[KEYS / 2]) {
     const int column = j0 + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int low = first_key(w, i + 8 * half) - column;
         const int high = last_key(w, i + 8 * half) - column;
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
+        for (int word = 0; word < cdiv(KEYS, 128); word++) {
+            u32 seen = elements_before(high - word * 128) & ~elements_before(low - word * 128);
+            asm("" : "+r"(seen));
 #pragma unroll
-            for (int k = 0; k < 2; k++)
-                if (n * 8 + k >= high) z[4 * n + 2 * half + k] = hidden;
-        if (__any_sync(~0u, low > 0)) {
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                for (int k = 0; k < 2; k++)
-                    if (n * 8 + k < low) z[4 * n + 2 * half + k] = hidden;
+            for (int n = 0; n < lesser(32, KEYS / 4 - word * 32); n++)
+                if (!(seen & 1u << n)) z[(word * 16 + n / 2) * 4 + 2 * half + n % 2] = HIDDEN;
         }
     }
 }
 
-#if !FOLDED
-/*
- * Products become scores in units of log 2. Under a cap, rows of a block whose products are small take tanh from its
- * series, whose factors the launcher has made ready; which ones do follows from the row and the block alone.
- */
-DEVICE void finish_scores(const ejki_cuda_sm90_problem &p, float (&z)[KEYS / 2]) {
 #if SOFT_CAP
-    bool large[2];
+/*
+ * tanh of a product over the cap, times the cap in units of log 2. Small products take it from a series, whose factors the
+ * launcher has made ready: of three terms if none of the row's in the block is above a limit, or of four. So it depends on
+ * the row and the block alone.
+ */
+template <int terms> DEVICE float slope_of(const float (&factors)[4], float u) {
+    float a = factors[terms - 1];
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float most = 0;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-            most = fmaxf(most, fmaxf(fabsf(z[4 * n + 2 * half]), fabsf(z[4 * n + 2 * half + 1])));
-        large[half] = larger_of_lanes(most, 4) > p.cap_limit;
-    }
-    if (__any_sync(~0u, large[0] || large[1])) {
-#pragma unroll
-        for (int n = 0; n < KEYS / 2; n++) {
-            float tail;
-            asm("rcp.approx.ftz.f32 %0, %1;"
-                : "=f"(tail)
-                : "f"(1 + power_of_2(z[n] * p.cap_exponent)));
-            if (large[n / 2 % 2]) z[n] = fmaf(-2 * p.cap_high, tail, p.cap_high);
-        }
-    }
-#pragma unroll
-    for (int n = 0; n < KEYS / 2; n++) {
-        const float u = z[n] * z[n];
-        const float a = fmaf(fmaf(fmaf(p.cap_series[3], u, p.cap_series[2]), u, p.cap_series[1]),
-                             u, p.cap_series[0]);
-        if (!large[n / 2 % 2]) z[n] *= a;
-    }
-#else
-#pragma unroll
-    for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
-#endif
+    for (int n = terms - 2; n >= 0; n--) a = fmaf(a, u, factors[n]);
+    return a;
+}
+
+/* 1 - tanh, over 2. */
+DEVICE float cap_tail(const ejki_cuda_sm90_problem &p, float z) {
+    float tail;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(tail) : "f"(1 + power_of_2(z * p.cap_exponent)));
+    return tail;
+}
+
+/* The score of a product less a maximum; of one that is hidden, -inf, if any may be. */
+template <bool edge>
+DEVICE float capped_small(const ejki_cuda_sm90_problem &p, float z, float max) {
+    const float x = fmaf(z, slope_of<3>(p.cap_small, z * z), -max);
+    return edge && z == HIDDEN ? NOTHING : x;
+}
+template <bool edge>
+DEVICE float capped(const ejki_cuda_sm90_problem &p, bool small, float z, float max) {
+    const float a = slope_of<3>(p.cap_small, z * z), b = slope_of<4>(p.cap_large, z * z);
+    const float exact = fmaf(-2 * p.cap_high, cap_tail(p, z), p.cap_high - max);
+    const float x = fabsf(z) > p.cap_limits[1] ? exact : fmaf(z, small ? a : b, -max);
+    return edge && z == HIDDEN ? NOTHING : x;
 }
 #endif
 
@@ -122,40 +126,79 @@ DEVICE void start_rows(lane_rows &rows, float (&out)[WIDTH / 2]) {
     rows.scale[0] = rows.scale[1] = 1;
 }
 
-/*
- * Scores, of `unit` times log 2, become weights. Both rows go side by side: ptxas keeps that order, and finds more to do
- * while it waits.
- */
-DEVICE void soften(lane_rows &rows, float unit, float (&z)[KEYS / 2]) {
-    float top[2] = {z[0], z[2]}, sum[2] = {0, 0};
+/* The largest product of each of the lane's rows, and the largest by size. */
+template <bool edge>
+DEVICE void find_largest(const float (&z)[KEYS / 2], float (&top)[2], float (&most)[2]) {
+    top[0] = z[0], top[1] = z[2];
+    most[0] = most[1] = 0;
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-            top[half] = fmaxf(top[half], fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
+        for (int half = 0; half < 2; half++) {
+            const float x = z[4 * n + 2 * half], y = z[4 * n + 2 * half + 1];
+            top[half] = fmaxf(top[half], fmaxf(x, y));
+            if (SOFT_CAP)
+                most[half] = fmaxf(most[half], fmaxf(edge && x == HIDDEN ? 0 : fabsf(x),
+                                                     edge && y == HIDDEN ? 0 : fabsf(y)));
+        }
 #pragma unroll
     for (int step = 1; step <= 2; step++)
 #pragma unroll
-        for (int half = 0; half < 2; half++)
+        for (int half = 0; half < 2; half++) {
             top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], step));
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const float max = fmaxf(top[half] * unit, rows.max[half]);
-        rows.scale[half] = power_of_2(rows.max[half] - max);
-        rows.max[half] = max;
-    }
+            if (SOFT_CAP) most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], step));
+        }
+}
+
+DEVICE void raise(lane_rows &rows, int half, float top) {
+    const float max = fmaxf(top, rows.max[half]);
+    rows.scale[half] = power_of_2(rows.max[half] - max);
+    rows.max[half] = max;
+}
+
+/* Products become weights, scores being what `score` makes of a row's product less the row's maximum. */
+template <class function>
+DEVICE void weigh_all(lane_rows &rows, float (&z)[KEYS / 2], function score) {
+    float sum[2] = {0, 0};
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float &x = z[4 * n + 2 * half], &y = z[4 * n + 2 * half + 1];
-            x = power_of_2(fmaf(x, unit, -rows.max[half]));
-            y = power_of_2(fmaf(y, unit, -rows.max[half]));
+            x = power_of_2(score(half, x));
+            y = power_of_2(score(half, y));
             sum[half] += x + y;
         }
 #pragma unroll
     for (int half = 0; half < 2; half++)
         rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
+}
+
+/*
+ * Products become weights; `edge`: some may be hidden. Both rows go side by side: ptxas keeps that order, and finds more
+ * to do while it waits.
+ */
+template <bool edge>
+DEVICE void soften(const ejki_cuda_sm90_problem &p, lane_rows &rows, float (&z)[KEYS / 2]) {
+    float top[2], most[2];
+    find_largest<edge>(z, top, most);
+#if SOFT_CAP
+    const bool small[2] = {!(most[0] > p.cap_limits[0]), !(most[1] > p.cap_limits[0])};
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        raise(rows, half, capped<edge>(p, small[half], top[half], 0));
+    if (__all_sync(~0u, small[0] && small[1]))
+        weigh_all(rows, z,
+                  [&](int half, float x) { return capped_small<edge>(p, x, rows.max[half]); });
+    else
+        weigh_all(rows, z, [&](int half, float x) {
+            return capped<edge>(p, small[half], x, rows.max[half]);
+        });
+#else
+#pragma unroll
+    for (int half = 0; half < 2; half++) raise(rows, half, top[half] * p.unit);
+    weigh_all(rows, z, [&](int half, float x) { return fmaf(x, p.unit, -rows.max[half]); });
+#endif
 }
 
 DEVICE void rescale(const lane_rows &rows, float (&out)[WIDTH / 2]) {

@@ -98,13 +98,12 @@ DEVICE void begin_sums(const u32 (&weights)[KEYS / 4], u32 value, float (&out)[W
 template <bool edge>
 DEVICE void weigh(const ejki_cuda_sm90_problem &p, const work &w, const strip &t, int row,
                   int block, lane_rows &rows, float (&z)[KEYS / 2]) {
-    const bool hides = edge && is_edge(t, block);
-#if !FOLDED
-    if (SOFT_CAP && hides) mask_block(w, row, block * KEYS, 0, z);
-    finish_scores(p, z);
+#if !FOLDED && !SOFT_CAP
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
 #endif
-    if (hides) mask_block(w, row, block * KEYS, NOTHING, z);
-    soften(rows, p.unit, z);
+    if (edge && is_edge(t, block)) mask_block(w, row, block * KEYS, z);
+    soften<edge>(p, rows, z);
 }
 
 DEVICE void pack_all(const float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
