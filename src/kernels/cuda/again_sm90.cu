@@ -25,12 +25,12 @@ template <int count, int dim>
 DEVICE bool copy_rows(u32 to, const ejki_cuda_bthd &from, const work &w, int token, int head,
                       int first, int end, int pass) {
     const u16 *data = (const u16 *)from.data + w.entry * from.stride_b + head * from.stride_h;
-    enum { PIECES = pitch_of(dim) / 8 };
+    enum { EIGHTS = pitch_of(dim) / 8 };
     bool odd = false;
     __syncthreads();
 #pragma unroll 1
-    for (int index = threadIdx.x; index < count * PIECES; index += ALL_THREADS) {
-        const int row = index / PIECES, piece = index % PIECES;
+    for (int index = threadIdx.x; index < count * EIGHTS; index += ALL_THREADS) {
+        const int row = index / EIGHTS, piece = index % EIGHTS;
         const u16 *at = data + (i64)(token + first + row) * from.stride_t + piece * 8;
         u32 x[4];
 #pragma unroll
@@ -85,7 +85,7 @@ DEVICE bool pass_tile(const ejki_cuda_sm90_problem &p, layout &shared, const wor
         products_wait<0>();
         hold(out);
     }
-    const bool nan = write_rows(w, row, end_rows(p.all, w, row, rows, pass), out, pass);
+    const bool nan = write_rows(p.all, w, row, end_rows(p.all, w, row, rows, pass), out, pass);
     return pass == PLAIN ? __syncthreads_or(nan) : odd;
 }
 

@@ -129,6 +129,18 @@ static bool is_folded(const ejki_flash_problem *p) {
     return (float)p->scale > 0 && p->soft_cap <= 0;
 }
 
+static bool is_piecewise(int64_t stride, int64_t length) {
+    return length <= 1 || stride % PIECE == 0;
+}
+
+/* Can results be written 16 bytes at a time, if the tensor begins at such an address? */
+static bool has_pieces(const ejki_flash_problem *p) {
+    return p->normalize && p->value_dim % 32 == 0 &&
+           is_piecewise(p->out.stride_b, ejki_cuda_entries(p)) &&
+           is_piecewise(p->out.stride_t, p->queries) &&
+           is_piecewise(p->out.stride_h, p->query_heads);
+}
+
 static int64_t tiles_of(const ejki_flash_problem *p, const tiling *t) {
     return ejki_cuda_tiles(p, p->queries, 1, 64 * t->consumers);
 }
@@ -161,6 +173,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&constants, "KEYS", t.keys);
     ejki_cuda_add(&constants, "FOLDED", is_folded(p));
     ejki_cuda_want(&kernels, AGAIN, "again_sm90.cu", "again_sm90", &constants);
+    ejki_cuda_add(&constants, "PIECES", has_pieces(p));
     ejki_cuda_add(&constants, "STAGES", t.stages);
     ejki_cuda_add(&constants, "BLOCKS", least_blocks(&t));
     ejki_cuda_add(&constants, "FEWER", t.fewer);
@@ -171,9 +184,10 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
 
 /* ---- Running ---------------------------------------------------------------------------------------- */
 
-/* Can maps begin where the tensors do? */
+/* Can maps begin where the tensors do, and pieces of the result? */
 static bool is_mapped(const ejki_flash_problem *p) {
-    return (((uintptr_t)p->query.data | (uintptr_t)p->key.data | (uintptr_t)p->value.data) %
+    const uintptr_t out = has_pieces(p) ? (uintptr_t)p->out.data : 0;
+    return (((uintptr_t)p->query.data | (uintptr_t)p->key.data | (uintptr_t)p->value.data | out) %
             (2 * PIECE)) == 0;
 }
 

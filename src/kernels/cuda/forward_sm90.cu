@@ -211,7 +211,7 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         leave_value(shared, s.value_at);
 #pragma unroll 1
         for (; block >= w.begin; block--) pass_block(shared, s.key_at, s.value_at);
-        if (write_rows(w, row, ends, out, PLAIN))
+        if (write_rows(p.all, w, row, ends, out, PLAIN))
             atomicOr(&shared.spoilt[w.round / 32 % EJKI_CUDA_SPOILT_WORDS], 1u << w.round % 32);
         arrive(shared.work_empty[slot.stage]);
         slot.next();

@@ -152,7 +152,7 @@ typedef struct ejki_cuda_sm90_problem {
     ejki_cuda_map query_map, key_map, value_map;
     ejki_cuda_problem all; /* but for `tiles`: of one query head */
     int heads_together; /* whose tiles are done side by side; 0 = order.cuh */
-    int copied; /* a tensor lies where no map can begin: again_sm90.cu does all, and there are no maps */
+    int copied; /* a tensor lies where no map or piece can begin: again_sm90.cu does all, and there are no maps */
     unsigned *spoilt; /* EJKI_CUDA_SPOILT_WORDS of each block of the grid */
     float unit;  /* of scores, in units of log 2 */
     /*

@@ -208,58 +208,17 @@ DEVICE void rescale(const lane_rows &rows, float (&out)[WIDTH / 2]) {
 
 /* ---- Results ---------------------------------------------------------------------------------------- */
 
-/* Of four lanes' pairs of columns lane l gets all of the l-th eight: x[n] is of eight n before. */
-DEVICE void turn_pieces(u32 (&x)[4]) {
-    const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
-    const u32 a = __shfl_xor_sync(~0u, upper ? x[0] : x[2], 2);
-    const u32 b = __shfl_xor_sync(~0u, upper ? x[1] : x[3], 2);
-    if (upper)
-        x[0] = a, x[1] = b;
-    else
-        x[2] = a, x[3] = b;
-    const u32 c = __shfl_xor_sync(~0u, odd ? x[0] : x[1], 1);
-    const u32 d = __shfl_xor_sync(~0u, odd ? x[2] : x[3], 1);
-    if (odd)
-        x[0] = c, x[2] = d;
-    else
-        x[1] = c, x[3] = d;
-}
-
-/* A row's element type and place in memory. */
-struct row_target {
-    bool is_f32, pieces;
-    u8 *data;
-};
-
-DEVICE row_target target_of(const ejki_cuda_problem &p, const work &w, int i) {
-    row_target t;
+/* A row's place in memory. */
+DEVICE u8 *row_at(const ejki_cuda_problem &p, const work &w, int i) {
     const i64 to =
         w.entry * p.out.stride_b + (w.query + i) * p.out.stride_t + w.head * p.out.stride_h;
-    t.is_f32 = !p.normalize;
-    t.data = (u8 *)p.out.data + to * (t.is_f32 ? 4 : 2);
-    t.pieces = !t.is_f32 && VALUE_DIM % 32 == 0 && ((u64)t.data & 15) == 0;
-    return t;
-}
-
-DEVICE void put(const row_target &t, int d, float x, int pass) {
-    if (d >= VALUE_DIM) return;
-    float *wide = (float *)t.data + d;
-    element *own = (element *)t.data + d;
-    if (pass > FINITE) {
-        if (!(x > 0)) return;
-        x = (t.is_f32 ? *wide : widen(*own)) + (pass == UPWARDS ? -NOTHING : NOTHING);
-    }
-    if (t.is_f32)
-        *wide = x;
-    else
-        *own = narrow(x);
+    return (u8 *)p.out.data + to * (p.normalize ? 2 : 4);
 }
 
 /* How a lane's rows end: what their sums are multiplied with, and where they go. */
 struct row_ends {
     float factor[2];
-    row_target to[2];
-    bool pieces;
+    u8 *to[2];
 };
 
 /*
@@ -282,15 +241,30 @@ DEVICE row_ends end_rows(const ejki_cuda_problem &p, const work &w, int i, const
         factor = finish_row(p, s, w.head, row, own_sum == 0 ? NOTHING : own_max, own_sum,
                             threadIdx.x % 4 < 2);
     }
-    e.pieces = pass <= FINITE;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         e.factor[half] = __shfl_sync(~0u, factor, threadIdx.x & 28 | half);
-        e.to[half] = target_of(p, w, lesser(i + 8 * half, larger(w.queries - 1, 0)));
-        e.pieces = e.pieces && e.to[half].pieces;
+        e.to[half] = row_at(p, w, lesser(i + 8 * half, larger(w.queries - 1, 0)));
     }
-    e.pieces = __all_sync(~0u, e.pieces);
     return e;
+}
+
+#if PIECES
+/* Of four lanes' pairs of columns lane l gets all of the l-th eight: x[n] is of eight n before. */
+DEVICE void turn_pieces(u32 (&x)[4]) {
+    const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
+    const u32 a = __shfl_xor_sync(~0u, upper ? x[0] : x[2], 2);
+    const u32 b = __shfl_xor_sync(~0u, upper ? x[1] : x[3], 2);
+    if (upper)
+        x[0] = a, x[1] = b;
+    else
+        x[2] = a, x[3] = b;
+    const u32 c = __shfl_xor_sync(~0u, odd ? x[0] : x[1], 1);
+    const u32 d = __shfl_xor_sync(~0u, odd ? x[2] : x[3], 1);
+    if (odd)
+        x[0] = c, x[2] = d;
+    else
+        x[1] = c, x[3] = d;
 }
 
 /* The larger of two pairs of elements; NaN if one of them is. */
@@ -309,32 +283,50 @@ DEVICE bool has_nan(u32 pair) {
 }
 
 /* Writes the lane's rows; true if sums are NaN that are multiplied with a number. */
-DEVICE bool write_rows(const work &w, int i, const row_ends &e, const float (&out)[WIDTH / 2],
-                       int pass) {
+DEVICE bool write_rows(const ejki_cuda_problem &p, const work &w, int i, const row_ends &e,
+                       const float (&out)[WIDTH / 2], int pass) {
     bool odd = false;
-    if (e.pieces) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const bool there = i + 8 * half < w.queries;
-            u32 most = 0;
+    for (int half = 0; half < 2; half++) {
+        const bool there = i + 8 * half < w.queries;
+        u32 most = 0;
 #pragma unroll
-            for (int n = 0; n < VALUE_DIM / 32; n++) {
-                u32 x[4];
+        for (int n = 0; n < VALUE_DIM / 32; n++) {
+            u32 x[4];
 #pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    x[k] = pack(out[(n * 4 + k) * 4 + 2 * half] * e.factor[half],
-                                out[(n * 4 + k) * 4 + 2 * half + 1] * e.factor[half]);
-                    most = larger_or_nan(most, x[k]);
-                }
-                turn_pieces(x);
-                if (there)
-                    *(uint4 *)(e.to[half].data + n * 64 + threadIdx.x % 4 * 16) =
-                        make_uint4(x[0], x[1], x[2], x[3]);
+            for (int k = 0; k < 4; k++) {
+                x[k] = pack(out[(n * 4 + k) * 4 + 2 * half] * e.factor[half],
+                            out[(n * 4 + k) * 4 + 2 * half + 1] * e.factor[half]);
+                most = larger_or_nan(most, x[k]);
             }
-            odd = odd || (there && has_nan(most) && e.factor[half] == e.factor[half]);
+            turn_pieces(x);
+            if (there)
+                *(uint4 *)(e.to[half] + n * 64 + threadIdx.x % 4 * 16) =
+                    make_uint4(x[0], x[1], x[2], x[3]);
         }
-        return odd;
+        odd = odd || (there && has_nan(most) && e.factor[half] == e.factor[half]);
     }
+    return odd;
+}
+#else
+DEVICE void put(const ejki_cuda_problem &p, u8 *row, int d, float x, int pass) {
+    if (d >= VALUE_DIM) return;
+    float *wide = (float *)row + d;
+    element *own = (element *)row + d;
+    if (pass > FINITE) {
+        if (!(x > 0)) return;
+        x = (p.normalize ? widen(*own) : *wide) + (pass == UPWARDS ? -NOTHING : NOTHING);
+    }
+    if (p.normalize)
+        *own = narrow(x);
+    else
+        *wide = x;
+}
+
+/* The same element by element, wherever they lie. */
+DEVICE bool write_rows(const ejki_cuda_problem &p, const work &w, int i, const row_ends &e,
+                       const float (&out)[WIDTH / 2], int pass) {
+    bool odd = false;
     float own[WIDTH / 2]; /* in local memory, for a short loop */
 #pragma unroll
     for (int n = 0; n < WIDTH / 2; n++) own[n] = out[n];
@@ -344,9 +336,10 @@ DEVICE bool write_rows(const work &w, int i, const row_ends &e, const float (&ou
         const float factor = half ? e.factor[1] : e.factor[0], x = own[n] * factor;
         if (i + 8 * half >= w.queries) continue;
         odd = odd || (x != x && factor == factor);
-        put(half ? e.to[1] : e.to[0], n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2, x, pass);
+        put(p, half ? e.to[1] : e.to[0], n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2, x, pass);
     }
     return odd;
 }
+#endif
 
 #endif

@@ -6,11 +6,15 @@
  *   CONSUMERS  warpgroups that compute, of 64 rows each
  *   KEYS       of a block
  *   FOLDED     1 = the scale is positive and no cap follows it: it is multiplied into exponents
+ *   PIECES     1 = rows of the result are of whole pieces of 32 elements, at multiples of 16 bytes
  */
 #ifndef EJKI_CUDA_TILES_SM90_CUH
 #define EJKI_CUDA_TILES_SM90_CUH
 
 #define WARPS (4 * CONSUMERS)
+#ifndef PIECES
+#define PIECES 0
+#endif
 #include "order.cuh"
 #include "rows_sm90.cuh"
 
