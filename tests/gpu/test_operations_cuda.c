@@ -15,7 +15,7 @@
 
 #include <inttypes.h>
 
-enum { SKIPPED = 77, MOST_TRIALS = 256, OPERATIONS = 9 };
+enum { OPERATIONS = 9 };
 
 struct counts {
     char doing[160];
@@ -502,7 +502,7 @@ int main(void) {
         .run = run_cases, .size = sizeof(struct counts), .cases = 240, .seconds = 100};
     void *all;
     int processes;
-    if (!gpu_present()) return SKIPPED;
+    if (!gpu_present()) return GPU_SKIPPED;
     int64_t failures = gpu_run_processes(&work, &all, &processes);
     failures += report(all, processes);
     return failures ? EXIT_FAILURE : EXIT_SUCCESS;
