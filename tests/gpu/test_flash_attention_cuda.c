@@ -4,7 +4,8 @@
  *   accuracy   error within SEMANTICS section 5; nothing else written, inputs as they were
  *   again      the same bits a second time
  *   rows       the same bits when a part of the rows is computed alone (forward)
- *   packed     packed sequences near the reference (forward; gradients of them are among the cases)
+ *   packed     packed sequences, each by itself, within SEMANTICS section 5, and all that the reference writes in rows of
+ *              none (forward; gradients of them are among the cases)
  *
  * A third of the cases are for kernels on tiles (FLASH_TILED), under EJK_TEST_TILED all of them.
  * EJK_TEST_SEED and EJK_TEST_CASES choose the cases, EJK_TEST_FILTER implementations by a part of "algorithm name".
@@ -13,6 +14,7 @@
  * Answers 77 where there is no GPU.
  */
 #include "kernels/builtin.h"
+#include "kernels/flash_attention/sequences.h"
 #include "support/flash_run.h"
 #include "support/gpu_mirror.h"
 #include "support/gpu_processes.h"
@@ -271,7 +273,7 @@ static void try_vjp(struct trial *t, struct vjp_case *c, const struct vjp_oracle
     release(got);
 }
 
-/* The reference has left its results in out and lse: those of the GPU must be near. */
+/* The reference has left its results in out and lse: those of the GPU must be near, everywhere. */
 static void compare_packed(struct trial *t, const struct vjp_case *c, const unsigned char *there,
                            const char *name, const struct guarded *here, ejk_dtype dtype) {
     double error = 0, size = 0;
@@ -299,6 +301,25 @@ static void compare_packed(struct trial *t, const struct vjp_case *c, const unsi
     fail(t, PACKED, why);
 }
 
+/* Each sequence as a problem of its own, with its results in `fresh` in place of those of the reference. */
+static void check_sequences(struct trial *t, const struct vjp_case *c, const struct guarded *out,
+                            const struct guarded fresh[2], const struct guarded *lse) {
+    char why[512];
+    for (int64_t n = 0; n < c->problem.forward.batch; n++) {
+        struct flash_oracle oracle;
+        ejki_flash_problem own = ejki_flash_part(&c->problem.forward, n);
+        own.out.data = fresh[0].pages + ((unsigned char *)own.out.data - out->pages);
+        own.lse.data = (void *)(fresh[1].pages + ((unsigned char *)own.lse.data - lse->pages));
+        struct flash_values values = flash_values_at(&own);
+        flash_oracle_create(&oracle, &own);
+        if (!flash_oracle_accepts(&oracle, &own, &values, &t->counts->worst[t->index], why,
+                                  sizeof why))
+            fail(t, PACKED, why);
+        flash_oracle_destroy(&oracle);
+        flash_values_release(&values);
+    }
+}
+
 static void try_packed(struct trial *t, struct vjp_case *c) {
     struct random r = {.state = c->forward.seed ^ UINT64_C(0x5bd1e9955bd1e995)};
     const ejki_flash_problem *p = &c->problem.forward;
@@ -321,12 +342,14 @@ static void try_packed(struct trial *t, struct vjp_case *c) {
         gpu_mirror_of(t->mirror, fresh[0].pages + ((unsigned char *)p->out.data - out->pages));
     there.lse.data =
         gpu_mirror_of(t->mirror, fresh[1].pages + ((unsigned char *)p->lse.data - lse->pages));
-    if (run_on_gpu(t, &there, PACKED) == DONE)
+    if (run_on_gpu(t, &there, PACKED) == DONE) {
         for (int i = 0; i < 2; i++) {
             gpu_mirror_fetch(t->mirror, &fresh[i]);
             compare_packed(t, c, fresh[i].pages, i ? "lse" : "out", both[i],
                            i ? EJK_DTYPE_F32 : p->dtype);
         }
+        check_sequences(t, c, out, fresh, lse);
+    }
     for (int i = 0; i < 2; i++) guarded_destroy(&fresh[i]);
 }
 

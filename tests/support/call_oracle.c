@@ -76,59 +76,27 @@ static uint8_t *only_mask(ejki_flash_problem *p) {
     return shown;
 }
 
-/* ---- Results ---------------------------------------------------------------------------------------- */
-
-/* In the order [B, H, T, width]; NULL stays NULL. */
-static double *heads_first(ejk_dtype dtype, const ejki_bthd *view, int64_t batch, int64_t rows,
-                           int64_t heads, int64_t width) {
-    if (!view->data) return NULL;
-    double *values = room(batch * rows * heads * width, sizeof *values), *at = values;
-    FOR(b, batch)
-    FOR(h, heads)
-    FOR(t, rows)
-    FOR(d, width)
-    *at++ = flash_load(dtype, view->data,
-                       b * view->stride_b + t * view->stride_t + h * view->stride_h + d);
-    return values;
-}
-
-static double *of_rows(const ejki_bht *view, const ejki_flash_problem *p) {
-    const ejki_bthd same = {view->data, view->stride_b, view->stride_t, view->stride_h};
-    return heads_first(EJK_DTYPE_F32, &same, p->batch, p->queries, p->query_heads, 1);
-}
-
-static void release(struct flash_values *values) {
-    free(values->out);
-    free(values->lse);
-    free(values->row_max);
-    free(values->row_sum);
-}
-
 /* ---- Forward ---------------------------------------------------------------------------------------- */
 
 static bool forward(const ejki_flash_problem *p, const ejki_flash_problem *got, double *worst,
                     char *why, size_t size) {
     struct flash_oracle oracle;
-    struct flash_values values = {.out = heads_first(p->normalize ? p->dtype : EJK_DTYPE_F32,
-                                                     &got->out, p->batch, p->queries,
-                                                     p->query_heads, p->value_dim),
-                                  .lse = of_rows(&got->lse, p),
-                                  .row_max = of_rows(&got->row_max, p),
-                                  .row_sum = of_rows(&got->row_sum, p)};
+    struct flash_values values = flash_values_at(got);
     flash_oracle_create(&oracle, p);
     const bool good = flash_oracle_accepts(&oracle, p, &values, worst, why, size);
     flash_oracle_destroy(&oracle);
-    release(&values);
+    flash_values_release(&values);
     return good;
 }
 
 static bool weights(const ejki_flash_problem *p, const ejki_attention_problem *got, double *worst,
                     char *why, size_t size) {
-    ejki_flash_problem q = *p, of_got = *p;
+    ejki_flash_problem q = *p;
     void *identity = room(p->keys * p->keys, sizeof(float));
     FOR(j, p->keys) flash_store(p->dtype, identity, j * p->keys + j, 1);
     q.value = (ejki_bthd){identity, 0, p->keys, 0};
     q.value_dim = p->keys;
+    ejki_flash_problem of_got = q;
     of_got.out = (ejki_bthd){got->weights.data, got->weights.stride_b, got->weights.stride_t,
                              got->weights.stride_h};
     of_got.lse.data = of_got.row_max.data = of_got.row_sum.data = NULL;
@@ -292,40 +260,41 @@ static void round_to(ejk_dtype dtype, double *values, int64_t count) {
     }
 }
 
+/* Rows [B, H, T, width] of a merge as attention's results. */
+static struct flash_values rows_of(const ejki_merge_problem *m, ejk_dtype dtype,
+                                   const ejki_bthd *out, int64_t width, const ejki_bht *lse) {
+    const ejki_flash_problem p = {.batch = m->batch,
+                                  .queries = m->queries,
+                                  .query_heads = m->heads,
+                                  .value_dim = width,
+                                  .dtype = dtype,
+                                  .normalize = true,
+                                  .out = *out,
+                                  .lse = *lse};
+    return flash_values_at(&p);
+}
+
 static bool merge(const ejki_merge_problem *m, const ejki_merge_problem *got, double *worst,
                   char *why, size_t size) {
     struct merged own;
     struct flash_oracle oracle;
     const ejki_flash_problem p = merge_as_flash(m, &own);
-    const ejki_bht *lse = &got->merged_lse;
-    const ejki_bthd rows = {lse->data, lse->stride_b, lse->stride_t, lse->stride_h};
-    struct flash_values values = {
-        .out = heads_first(m->out_dtype, &got->out, m->batch, m->queries, m->heads, m->value_dim),
-        .lse = heads_first(EJK_DTYPE_F32, &rows, m->batch, m->queries, m->heads, 1)};
+    struct flash_values values =
+        rows_of(m, m->out_dtype, &got->out, m->value_dim, &got->merged_lse);
     flash_oracle_create(&oracle, &p);
     for (int i = 0; i < 2; i++) round_to(m->out_dtype, oracle.naive[i].out, oracle.outs);
     const ejki_flash_problem of_results = {.dtype = m->out_dtype, .normalize = true};
     const bool good = flash_oracle_accepts(&oracle, &of_results, &values, worst, why, size);
     flash_oracle_destroy(&oracle);
-    release(&values);
+    flash_values_release(&values);
     merged_free(&own);
     return good;
 }
 
-/* Rows [B, H, T, width] as floats. */
-static float *narrowed(ejk_dtype dtype, const ejki_bthd *view, const ejki_merge_problem *m,
-                       int64_t width) {
-    double *wide = heads_first(dtype, view, m->batch, m->queries, m->heads, width);
-    const int64_t count = m->batch * m->heads * m->queries * width;
+static float *narrowed(const double *wide, int64_t count) {
     float *values = room(count, sizeof *values);
     FOR(n, wide ? count : 0) values[n] = (float)wide[n];
-    free(wide);
     return values;
-}
-
-static float *narrowed_rows(const ejki_bht *view, const ejki_merge_problem *m) {
-    const ejki_bthd same = {view->data, view->stride_b, view->stride_t, view->stride_h};
-    return narrowed(EJK_DTYPE_F32, &same, m, 1);
 }
 
 /* Parts' gradients in the order of values and of the bias. */
@@ -348,10 +317,14 @@ static bool merge_gradients(const ejki_merge_vjp_problem *v, const ejki_merge_vj
                                 .wants_bias = true,
                                 .wants_sinks = m->has_sinks,
                                 .has_lse_cotangent = v->has_lse_cotangent};
-    own.out = narrowed(m->dtype, &m->out, m, dv);
-    own.lse = narrowed_rows(&m->merged_lse, m);
-    own.d_out = narrowed(m->dtype, &v->d_out, m, dv);
-    own.d_lse = narrowed_rows(&v->d_lse, m);
+    struct flash_values wrote = rows_of(m, m->dtype, &m->out, dv, &m->merged_lse);
+    struct flash_values cotangents = rows_of(m, m->dtype, &v->d_out, dv, &v->d_lse);
+    own.out = narrowed(wrote.out, m->batch * heads * dv);
+    own.lse = narrowed(wrote.lse, m->batch * heads);
+    own.d_out = narrowed(cotangents.out, m->batch * heads * dv);
+    own.d_lse = narrowed(cotangents.lse, m->batch * heads);
+    flash_values_release(&wrote);
+    flash_values_release(&cotangents);
     f.forward.out = (ejki_bthd){own.out, heads * dv, 0, dv};
     f.forward.lse = (ejki_bht){own.lse, heads, 1, 0};
     f.out_cotangent = (ejki_bthd){own.d_out, heads * dv, 0, dv};
