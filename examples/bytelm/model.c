@@ -43,9 +43,9 @@ struct bytelm {
     float qkv[CONTEXT * ROW_WIDTH], out[CONTEXT * Q_WIDTH];
     float gate[CONTEXT * HIDDEN], up[CONTEXT * HIDDEN];
     /* Where attention runs. */
-    ejk_owned_tensor result, sinks;   /* [1, CONTEXT, HEADS, HEAD_DIM]; [LAYERS * HEADS, 1] */
-    ejk_owned_tensor lengths, memory; /* ends of sequences: 0, 0, 0, 1, 0, 2, …; of the cache */
-    ejk_tensor cache;                 /* [LAYERS, CONTEXT, ROW, HEAD_DIM] */
+    ejk_owned_tensor result, sinks; /* [1, CONTEXT, HEADS, HEAD_DIM]; [LAYERS * HEADS, 1] */
+    ejk_owned_tensor ends, memory;  /* ends of sequences: 0, 0, 0, 1, 0, 2, …; of the cache */
+    ejk_tensor cache;               /* [LAYERS, CONTEXT, ROW, HEAD_DIM] */
 };
 
 /* ---- Loading ---------------------------------------------------------------------------------------- */
@@ -103,8 +103,8 @@ static ejk_status create_tensors(bytelm *model, ejk_dtype dtype, int device) {
     ejk_status status = create(device, dtype, 4, rows, &model->result);
     if (status == EJK_OK) status = create(device, dtype, 2, sinks, &model->sinks);
     if (status == EJK_OK) status = create(device, dtype, 4, cache, &model->memory);
-    if (status == EJK_OK) status = create(device, EJK_DTYPE_I32, 1, all.shape, &model->lengths);
-    if (status == EJK_OK) status = ejk_device_copy(&all, &model->lengths.tensor, NULL);
+    if (status == EJK_OK) status = create(device, EJK_DTYPE_I32, 1, all.shape, &model->ends);
+    if (status == EJK_OK) status = ejk_device_copy(&all, &model->ends.tensor, NULL);
     model->cache = cpu ? ejk_tensor_transpose(model->memory.tensor, 1, 2) : model->memory.tensor;
     for (int i = 1; i < LAYERS; i += 2) model->layers[i].window = ejk_window_of(WINDOW, 0);
     return status;
@@ -143,8 +143,7 @@ ejk_status bytelm_open(ejk_context *context, const char *folder, ejk_dtype dtype
 
 void bytelm_close(bytelm *model) {
     if (!model) return;
-    ejk_owned_tensor *const all[] = {&model->result, &model->sinks, &model->lengths,
-                                     &model->memory};
+    ejk_owned_tensor *const all[] = {&model->result, &model->sinks, &model->ends, &model->memory};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) ejk_owned_tensor_close(all[i]);
     free(model);
 }
@@ -216,9 +215,8 @@ static ejk_status attend(bytelm *model, int index, int rows) {
         .query = cached(model, index, model->position, rows, 0, HEADS),
         .key = cached(model, index, 0, CONTEXT, HEADS, KV_HEADS),
         .value = cached(model, index, 0, CONTEXT, HEADS + KV_HEADS, KV_HEADS),
-        .cum_seqlens_q = ejk_tensor_slice(model->lengths.tensor, 0, 2 * rows, 2),
-        .cum_seqlens_k =
-            ejk_tensor_slice(model->lengths.tensor, 0, 2 * (model->position + rows), 2),
+        .cum_seqlens_q = ejk_tensor_slice(model->ends.tensor, 0, 2 * rows, 2),
+        .cum_seqlens_k = ejk_tensor_slice(model->ends.tensor, 0, 2 * (model->position + rows), 2),
         .softmax_aux = ejk_tensor_slice(model->sinks.tensor, 0, index * HEADS, HEADS),
         .causal = true,
         .sliding_window = model->layers[index].window,
