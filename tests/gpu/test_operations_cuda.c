@@ -244,9 +244,10 @@ static void run_cases(void *counts, const gpu_share *share) {
     for (uint64_t n = share->first; n < share->cases && time(NULL) < share->end; n += share->step) {
         t.seed = gpu_number("EJK_TEST_SEED", 1) + n;
         t.random.state = t.seed;
-        if (t.seed % 16 == 2) {
+        const int kind = operation_case_kind(t.seed);
+        if (kind == 2) {
             lying_case(&t);
-        } else if (t.seed % 16 == 10) {
+        } else if (kind == 10) {
             moved_case(&t);
         } else {
             struct operation_case c = {

@@ -221,7 +221,7 @@ static void merge_case(struct operation_case *t) {
 
 void operation_case_run(struct operation_case *t) {
     t->random.state = t->seed;
-    switch (t->seed % 8) {
+    switch (operation_case_kind(t->seed) % 8) {
     case 0: merge_case(t); break;
     case 1: dense_cases(t); break;
     case 2:

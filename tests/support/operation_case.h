@@ -20,6 +20,11 @@ struct operation_case {
     bool few_rows; /* this one has few */
 };
 
+/* What kind of case a seed makes, 0 to 15: all kinds come in turn, also for who takes every sixteenth seed. */
+static inline int operation_case_kind(uint64_t seed) {
+    return (int)((seed + seed / 16) % 16);
+}
+
 /* Makes the calls of a seed: mostly one operation and its gradients. Exits the process if the reference refuses. */
 void operation_case_run(struct operation_case *c);
 
