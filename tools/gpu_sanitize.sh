@@ -36,12 +36,20 @@ if [ "$(cat "$work/sm90.status")" -eq 77 ]; then
     exit 77
 fi
 
+# Racecheck takes a barrier in shared memory for one that orders what the arriving thread did, and no other: in
+# backward_sm90 one lane arrives for a warp that has met. With all lanes arriving it finds nothing there.
+exceptions() {
+    case $1 in
+    racecheck) echo "--kernel-name-exclude kernel_name=backward_sm90" ;;
+    esac
+}
+
 # One process, so that what a tool says is not mixed.
 run() { # tool name program settings
     tool=$1 name=$2 program=$3
     shift 3
     env "$@" EJK_TEST_PROCESSES=1 timeout -k 5 "$seconds" "$sanitizer" --tool "$tool" --target-processes all \
-        --error-exitcode 9 "$tests/$program" >"$work/$tool.$name" 2>&1
+        $(exceptions "$tool") --error-exitcode 9 "$tests/$program" >"$work/$tool.$name" 2>&1
     echo $? >"$work/$tool.$name.status"
 }
 
@@ -70,7 +78,8 @@ for tool in "$@"; do
             failed=$((failed + 1))
         else
             echo "$tool $name: FAIL ($status); $found"
-            grep -E '^=========|FAIL' "$log" | head -40
+            grep -oE 'at [a-z_0-9]+\+0x' "$log" | sort | uniq -c | head -12
+            grep -E '^=========|FAIL' "$log" | head -12
             failed=$((failed + 1))
         fi
     done <"$work/suites"

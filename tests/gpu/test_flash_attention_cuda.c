@@ -75,7 +75,8 @@ static enum outcome run_on_gpu(struct trial *t, const void *problem, int check) 
         fail(t, check, why);
         return FAILED;
     }
-    void *workspace = gpu_mirror_workspace(t->mirror, launch.workspace_bytes);
+    void *workspace =
+        gpu_mirror_workspace(t->mirror, launch.workspace_bytes, !strstr(e->name, "sm90"));
     ejk_run run = {.problem = problem,
                    .parameters = t->parameters,
                    .workspace = workspace,
