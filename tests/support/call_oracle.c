@@ -386,8 +386,13 @@ bool call_oracle_accepts(const ejk_kernel *kernel, const void *args, const void 
     problem_of(kernel, got_args, &got);
     if (kernel == &ejk_attention_merge_kernel)
         return merge(&wanted.merge, &got.merge, worst, why, size);
-    if (kernel == &ejk_attention_merge_vjp_kernel)
-        return merge_gradients(&wanted.merge_vjp, &got.merge_vjp, worst, why, size);
+    if (kernel == &ejk_attention_merge_vjp_kernel) {
+        char text[300];
+        if (merge_gradients(&wanted.merge_vjp, &got.merge_vjp, worst, text, sizeof text))
+            return true;
+        snprintf(why, size, "as attention over the parts, %s", text);
+        return false;
+    }
     uint8_t *shown = only_mask(&wanted.flash);
     bool good = kernel->forward ? gradients(&wanted.vjp, &got.vjp, worst, why, size)
                                 : forward(&wanted.flash, &got.flash, worst, why, size);
