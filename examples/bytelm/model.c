@@ -112,8 +112,7 @@ static ejk_status create_tensors(bytelm *model, ejk_dtype dtype, int device) {
 
 static void fill_angles(bytelm *model) {
     for (int i = 0; i < CONTEXT * HALF; i++) {
-        const int position = i / HALF;
-        const double angle = position * pow(10000, -(i % HALF) / (double)HALF);
+        const double angle = floor((double)i / HALF) * pow(10000, -(i % HALF) / (double)HALF);
         model->cosine[i] = (float)cos(angle);
         model->sine[i] = (float)sin(angle);
     }
@@ -203,25 +202,27 @@ static ejk_tensor cached(const bytelm *model, int index, int start, int count, i
     return ejk_tensor_slice(ejk_tensor_slice(of_layer, 1, start, count), 2, head, n);
 }
 
-/* Copies q, k and v to attention, and back what comes out of it. It is given the whole cache and how many rows are
- * filled: its call differs from step to step by data only, and is planned once. */
+/* Copies q, k and v to attention, and back what comes out of it. On a GPU it is given the whole cache and how many rows
+ * are filled: its call differs from step to step by data only, and is planned once. */
 static ejk_status attend(bytelm *model, int index, int rows) {
+    const bool gpu = model->cache.device_type == EJK_DEVICE_CUDA;
+    const int seen = model->position + rows, keys = gpu ? CONTEXT : seen;
     const ejk_tensor qkv = ejk_tensor_4d(model->qkv, EJK_DTYPE_F32, 1, rows, ROW, HEAD_DIM);
     const ejk_tensor out = ejk_tensor_4d(model->out, EJK_DTYPE_F32, 1, rows, HEADS, HEAD_DIM);
     const ejk_tensor place = cached(model, index, model->position, rows, 0, ROW);
     const ejk_tensor result = ejk_tensor_slice(model->result.tensor, 1, 0, rows);
     /* With fewer queries than keys, the last query sees the last key: no offset has to be given. */
-    const ejk_flash_attention_args args = {
+    ejk_flash_attention_args args = {
         .query = cached(model, index, model->position, rows, 0, HEADS),
-        .key = cached(model, index, 0, CONTEXT, HEADS, KV_HEADS),
-        .value = cached(model, index, 0, CONTEXT, HEADS + KV_HEADS, KV_HEADS),
-        .cum_seqlens_q = ejk_tensor_slice(model->ends.tensor, 0, 2 * rows, 2),
-        .cum_seqlens_k = ejk_tensor_slice(model->ends.tensor, 0, 2 * (model->position + rows), 2),
+        .key = cached(model, index, 0, keys, HEADS, KV_HEADS),
+        .value = cached(model, index, 0, keys, HEADS + KV_HEADS, KV_HEADS),
         .softmax_aux = ejk_tensor_slice(model->sinks.tensor, 0, index * HEADS, HEADS),
         .causal = true,
         .sliding_window = model->layers[index].window,
         .logits_soft_cap = ejk_float(30),
         .out = result};
+    if (gpu) args.cum_seqlens_q = ejk_tensor_slice(model->ends.tensor, 0, 2 * rows, 2);
+    if (gpu) args.cum_seqlens_k = ejk_tensor_slice(model->ends.tensor, 0, 2 * seen, 2);
     ejk_status status = ejk_device_copy(&qkv, &place, NULL);
     if (status == EJK_OK) status = ejk_flash_attention(model->context, &args);
     if (status == EJK_OK) status = ejk_device_copy(&result, &out, NULL);
