@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Packs the command, the library, the tests of GPUs and the shared libraries they need into one folder that may be
-# carried anywhere: `bin/ejk`, `bin/bytelm --device cuda data/bytelm`, and `run.sh` for the tests. The build has run
-# paths of its own (-DEJK_PORTABLE=ON).
+# carried anywhere: `bin/ejk`, `bin/bytelm --device cuda data/bytelm`, `run.sh` for the tests, and `gpu_sanitize.sh bin`
+# for those under compute-sanitizer. The build has run paths of its own (-DEJK_PORTABLE=ON).
 # Usage: portable.sh <build folder> <folder to make>
 set -eu
 build=$(cd "$1" && pwd)
@@ -14,6 +14,7 @@ rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib" "$folder/data"
 cp "$build/ejk" "$build/examples/bytelm" "$build"/tests/test_* "$folder/bin/"
 cp -r "$data/bytelm" "$folder/data/"
+cp "$(dirname "$0")/gpu_sanitize.sh" "$folder/"
 cp "$build"/tests/libfake_*.so "$folder/bin/"
 cp -P "$build"/libejkernel.so* "$folder/lib/"
 

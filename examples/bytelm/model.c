@@ -17,6 +17,9 @@ enum {
     HALF = HEAD_DIM / 2,
     Q_WIDTH = HEADS * HEAD_DIM,
     KV_WIDTH = KV_HEADS * HEAD_DIM,
+    ROW = HEADS + 2 * KV_HEADS, /* heads of queries, keys and values */
+    ROW_WIDTH = ROW * HEAD_DIM,
+    LENGTHS = 2 * CONTEXT + 2,
     HIDDEN = 512, /* of the MLP */
     WINDOW = 127, /* bytes before its own that a query of every second layer sees */
     LANES = 16    /* partial sums of a dot product; divides all widths */
@@ -24,8 +27,7 @@ enum {
 
 typedef struct layer {
     /* Weights, [out, in]. */
-    float attn_norm[WIDTH], wq[Q_WIDTH * WIDTH], wk[KV_WIDTH * WIDTH], wv[KV_WIDTH * WIDTH];
-    float wo[WIDTH * Q_WIDTH];
+    float attn_norm[WIDTH], wqkv[ROW_WIDTH * WIDTH], wo[WIDTH * Q_WIDTH];
     float mlp_norm[WIDTH], gate[HIDDEN * WIDTH], up[HIDDEN * WIDTH], down[WIDTH * HIDDEN];
     ejk_window window;
 } layer;
@@ -38,12 +40,12 @@ struct bytelm {
     float cosine[CONTEXT * HALF], sine[CONTEXT * HALF];
     /* What is computed for the bytes being read, a row for each. */
     float x[CONTEXT * WIDTH], h[CONTEXT * WIDTH];
-    float q[CONTEXT * Q_WIDTH], k[CONTEXT * KV_WIDTH], v[CONTEXT * KV_WIDTH];
+    float qkv[CONTEXT * ROW_WIDTH], out[CONTEXT * Q_WIDTH];
     float gate[CONTEXT * HIDDEN], up[CONTEXT * HIDDEN];
     /* Where attention runs. */
-    ejk_owned_tensor query, out, sinks; /* [1, CONTEXT, HEADS, HEAD_DIM]; [LAYERS * HEADS, 1] */
-    ejk_owned_tensor memory;            /* of the cache: keys of a layer, its values, … */
-    ejk_tensor cache;                   /* [2 * LAYERS, CONTEXT, KV_HEADS, HEAD_DIM] */
+    ejk_owned_tensor result, sinks; /* [1, CONTEXT, HEADS, HEAD_DIM]; [LAYERS * HEADS, 1] */
+    ejk_owned_tensor ends, memory;  /* ends of sequences: 0, 0, 0, 1, 0, 2, …; of the cache */
+    ejk_tensor cache;               /* [LAYERS, CONTEXT, ROW, HEAD_DIM] */
 };
 
 /* ---- Loading ---------------------------------------------------------------------------------------- */
@@ -63,14 +65,15 @@ static ejk_tensor matrix(float *data, int rows, int columns) {
 
 static ejk_status load_layer(const ejk_safetensors *file, int index, bytelm *model) {
     layer *l = &model->layers[index];
+    float *wk = l->wqkv + Q_WIDTH * WIDTH, *wv = wk + KV_WIDTH * WIDTH;
     ejk_tensor sinks = ejk_tensor_slice(model->sinks.tensor, 0, index * HEADS, HEADS);
     sinks.rank = 1; /* as the file has it */
     const struct {
         const char *name;
         ejk_tensor target;
     } weights[] = {
-        {"attn_norm", matrix(l->attn_norm, WIDTH, 0)}, {"wq", matrix(l->wq, Q_WIDTH, WIDTH)},
-        {"wk", matrix(l->wk, KV_WIDTH, WIDTH)},        {"wv", matrix(l->wv, KV_WIDTH, WIDTH)},
+        {"attn_norm", matrix(l->attn_norm, WIDTH, 0)}, {"wq", matrix(l->wqkv, Q_WIDTH, WIDTH)},
+        {"wk", matrix(wk, KV_WIDTH, WIDTH)},           {"wv", matrix(wv, KV_WIDTH, WIDTH)},
         {"wo", matrix(l->wo, WIDTH, Q_WIDTH)},         {"mlp_norm", matrix(l->mlp_norm, WIDTH, 0)},
         {"gate", matrix(l->gate, HIDDEN, WIDTH)},      {"up", matrix(l->up, HIDDEN, WIDTH)},
         {"down", matrix(l->down, WIDTH, HIDDEN)},      {"sinks", sinks}};
@@ -85,20 +88,23 @@ static ejk_status load_layer(const ejk_safetensors *file, int index, bytelm *mod
 
 static ejk_status create(int device, ejk_dtype dtype, int rank, const int64_t *shape,
                          ejk_owned_tensor *out) {
-    if (device < 0) return ejk_owned_tensor_create(dtype, rank, shape, out);
-    return ejk_device_tensor_create(device, dtype, rank, shape, out);
+    return device < 0 ? ejk_owned_tensor_create(dtype, rank, shape, out)
+                      : ejk_device_tensor_create(device, dtype, rank, shape, out);
 }
 
 /* On a CPU each head's keys lie together, so that a call over any number of them reads memory in order. */
 static ejk_status create_tensors(bytelm *model, ejk_dtype dtype, int device) {
-    static const int64_t rows[] = {1, CONTEXT, HEADS, HEAD_DIM}, sinks[] = {LAYERS * HEADS, 1};
+    static int32_t numbers[LENGTHS];
     const bool cpu = device < 0;
-    const int64_t cache[] = {2 * LAYERS, cpu ? KV_HEADS : CONTEXT, cpu ? CONTEXT : KV_HEADS,
-                             HEAD_DIM};
-    ejk_status status = create(device, dtype, 4, rows, &model->query);
-    if (status == EJK_OK) status = create(device, dtype, 4, rows, &model->out);
+    const int64_t rows[] = {1, CONTEXT, HEADS, HEAD_DIM}, sinks[] = {LAYERS * HEADS, 1};
+    const int64_t cache[] = {LAYERS, cpu ? ROW : CONTEXT, cpu ? CONTEXT : ROW, HEAD_DIM};
+    for (int i = 0; i < LENGTHS; i++) numbers[i] = i % 2 ? i / 2 : 0;
+    const ejk_tensor all = ejk_tensor_1d(numbers, EJK_DTYPE_I32, LENGTHS);
+    ejk_status status = create(device, dtype, 4, rows, &model->result);
     if (status == EJK_OK) status = create(device, dtype, 2, sinks, &model->sinks);
     if (status == EJK_OK) status = create(device, dtype, 4, cache, &model->memory);
+    if (status == EJK_OK) status = create(device, EJK_DTYPE_I32, 1, all.shape, &model->ends);
+    if (status == EJK_OK) status = ejk_device_copy(&all, &model->ends.tensor, NULL);
     model->cache = cpu ? ejk_tensor_transpose(model->memory.tensor, 1, 2) : model->memory.tensor;
     for (int i = 1; i < LAYERS; i += 2) model->layers[i].window = ejk_window_of(WINDOW, 0);
     return status;
@@ -106,8 +112,7 @@ static ejk_status create_tensors(bytelm *model, ejk_dtype dtype, int device) {
 
 static void fill_angles(bytelm *model) {
     for (int i = 0; i < CONTEXT * HALF; i++) {
-        const int position = i / HALF, pair = i % HALF;
-        double angle = position * pow(10000, -pair / (double)HALF);
+        const double angle = floor((double)i / HALF) * pow(10000, -(i % HALF) / (double)HALF);
         model->cosine[i] = (float)cos(angle);
         model->sine[i] = (float)sin(angle);
     }
@@ -137,7 +142,7 @@ ejk_status bytelm_open(ejk_context *context, const char *folder, ejk_dtype dtype
 
 void bytelm_close(bytelm *model) {
     if (!model) return;
-    ejk_owned_tensor *const all[] = {&model->query, &model->out, &model->sinks, &model->memory};
+    ejk_owned_tensor *const all[] = {&model->result, &model->sinks, &model->ends, &model->memory};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) ejk_owned_tensor_close(all[i]);
     free(model);
 }
@@ -171,13 +176,12 @@ static void normalise(const float *x, int rows, const float *weight, float *y) {
     }
 }
 
-/* Rotates each head of each row by the angles of the row's position. */
-static void rotate(const bytelm *model, float *x, int rows, int heads) {
-    for (int head = 0; head < rows * heads; head++, x += HEAD_DIM) {
-        const int position = model->position + head / heads;
-        const float *cosine = &model->cosine[position * HALF],
-                    *sine = &model->sine[position * HALF];
-        for (int i = 0; i < HALF; i++) {
+/* Rotates each head of queries and keys of each row by the angles of the row's position. */
+static void rotate(const bytelm *model, float *x, int rows) {
+    for (int head = 0; head < rows * ROW; head++, x += HEAD_DIM) {
+        const int at = (model->position + head / ROW) * HALF;
+        const float *cosine = &model->cosine[at], *sine = &model->sine[at];
+        for (int i = 0; i < HALF && head % ROW < HEADS + KV_HEADS; i++) {
             float a = x[i], b = x[i + HALF];
             x[i] = a * cosine[i] - b * sine[i];
             x[i + HALF] = b * cosine[i] + a * sine[i];
@@ -192,36 +196,36 @@ static void activate(float *gate, const float *up, int count) {
 
 /* ---- Attention -------------------------------------------------------------------------------------- */
 
-/* Positions of a layer's keys, or values, as attention reads them, [1, count, KV_HEADS, HEAD_DIM]. */
-static ejk_tensor cached(const bytelm *model, int which, int start, int count) {
-    return ejk_tensor_slice(ejk_tensor_slice(model->cache, 0, which, 1), 1, start, count);
+/* Some positions and heads of a layer's cache as attention reads them, [1, count, n, HEAD_DIM]. */
+static ejk_tensor cached(const bytelm *model, int index, int start, int count, int head, int n) {
+    const ejk_tensor of_layer = ejk_tensor_slice(model->cache, 0, index, 1);
+    return ejk_tensor_slice(ejk_tensor_slice(of_layer, 1, start, count), 2, head, n);
 }
 
-/* Copies `rows` rows of q to attention, and back to q what comes out of it; k and v join the cache. */
+/* Copies q, k and v to attention, and back what comes out of it. On a GPU it is given the whole cache and how many rows
+ * are filled: its call differs from step to step by data only, and is planned once. */
 static ejk_status attend(bytelm *model, int index, int rows) {
-    const int seen = model->position + rows;
-    const ejk_tensor q = ejk_tensor_4d(model->q, EJK_DTYPE_F32, 1, rows, HEADS, HEAD_DIM);
-    const ejk_tensor k = ejk_tensor_4d(model->k, EJK_DTYPE_F32, 1, rows, KV_HEADS, HEAD_DIM);
-    const ejk_tensor v = ejk_tensor_4d(model->v, EJK_DTYPE_F32, 1, rows, KV_HEADS, HEAD_DIM);
-    const ejk_tensor query = ejk_tensor_slice(model->query.tensor, 1, 0, rows);
-    const ejk_tensor out = ejk_tensor_slice(model->out.tensor, 1, 0, rows);
-    const ejk_tensor new_keys = cached(model, 2 * index, model->position, rows);
-    const ejk_tensor new_values = cached(model, 2 * index + 1, model->position, rows);
+    const bool gpu = model->cache.device_type == EJK_DEVICE_CUDA;
+    const int seen = model->position + rows, keys = gpu ? CONTEXT : seen;
+    const ejk_tensor qkv = ejk_tensor_4d(model->qkv, EJK_DTYPE_F32, 1, rows, ROW, HEAD_DIM);
+    const ejk_tensor out = ejk_tensor_4d(model->out, EJK_DTYPE_F32, 1, rows, HEADS, HEAD_DIM);
+    const ejk_tensor place = cached(model, index, model->position, rows, 0, ROW);
+    const ejk_tensor result = ejk_tensor_slice(model->result.tensor, 1, 0, rows);
     /* With fewer queries than keys, the last query sees the last key: no offset has to be given. */
-    const ejk_flash_attention_args args = {
-        .query = query,
-        .key = cached(model, 2 * index, 0, seen),
-        .value = cached(model, 2 * index + 1, 0, seen),
+    ejk_flash_attention_args args = {
+        .query = cached(model, index, model->position, rows, 0, HEADS),
+        .key = cached(model, index, 0, keys, HEADS, KV_HEADS),
+        .value = cached(model, index, 0, keys, HEADS + KV_HEADS, KV_HEADS),
         .softmax_aux = ejk_tensor_slice(model->sinks.tensor, 0, index * HEADS, HEADS),
         .causal = true,
         .sliding_window = model->layers[index].window,
         .logits_soft_cap = ejk_float(30),
-        .out = out};
-    ejk_status status = ejk_device_copy(&k, &new_keys, NULL);
-    if (status == EJK_OK) status = ejk_device_copy(&v, &new_values, NULL);
-    if (status == EJK_OK) status = ejk_device_copy(&q, &query, NULL);
+        .out = result};
+    if (gpu) args.cum_seqlens_q = ejk_tensor_slice(model->ends.tensor, 0, 2 * rows, 2);
+    if (gpu) args.cum_seqlens_k = ejk_tensor_slice(model->ends.tensor, 0, 2 * seen, 2);
+    ejk_status status = ejk_device_copy(&qkv, &place, NULL);
     if (status == EJK_OK) status = ejk_flash_attention(model->context, &args);
-    if (status == EJK_OK) status = ejk_device_copy(&out, &q, NULL);
+    if (status == EJK_OK) status = ejk_device_copy(&result, &out, NULL);
     return status;
 }
 
@@ -229,14 +233,11 @@ static ejk_status apply(bytelm *model, int index, int rows) {
     const layer *l = &model->layers[index];
     float *x = model->x, *h = model->h;
     normalise(x, rows, l->attn_norm, h);
-    linear(h, rows, WIDTH, l->wq, Q_WIDTH, model->q);
-    linear(h, rows, WIDTH, l->wk, KV_WIDTH, model->k);
-    linear(h, rows, WIDTH, l->wv, KV_WIDTH, model->v);
-    rotate(model, model->q, rows, HEADS);
-    rotate(model, model->k, rows, KV_HEADS);
+    linear(h, rows, WIDTH, l->wqkv, ROW_WIDTH, model->qkv);
+    rotate(model, model->qkv, rows);
     ejk_status status = attend(model, index, rows);
     if (status != EJK_OK) return status;
-    linear(model->q, rows, Q_WIDTH, l->wo, WIDTH, h);
+    linear(model->out, rows, Q_WIDTH, l->wo, WIDTH, h);
     add(x, h, rows * WIDTH);
     normalise(x, rows, l->mlp_norm, h);
     linear(h, rows, WIDTH, l->gate, HIDDEN, model->gate);
@@ -249,7 +250,7 @@ static ejk_status apply(bytelm *model, int index, int rows) {
 
 ejk_status bytelm_read(bytelm *model, const uint8_t *bytes, int count, float *logits) {
     /* Bytes that do not fit give a view that the library refuses. */
-    const ejk_tensor room = cached(model, 0, model->position, count);
+    const ejk_tensor room = cached(model, 0, model->position, count, 0, ROW);
     ejk_status status = ejk_tensor_check(&room, "cache");
     if (status != EJK_OK) return status;
     for (int i = 0; i < count; i++)

@@ -22,11 +22,19 @@ struct ejki_cuda_function {
     ejki_cuda_usage usage;
 };
 
+enum { MOST_NAME = 1024 };
+
+/* What the process itself knows a module by: text and constants, as "0x1234 HEAD_DIM=64 …"; "" if that is too long. */
+typedef struct module_name {
+    char text[MOST_NAME];
+} module_name;
+
 typedef struct ejki_cuda_module {
     struct ejki_cuda_module *next;
     int32_t device;
     const ejki_cuda_source *source;
     ejki_cuda_key key;
+    module_name name;
     bool making;
     void *handle;
     ejki_cuda_function_t *functions;
@@ -48,6 +56,7 @@ typedef struct recipe {
     const ejki_cuda_constant *constants;
     int32_t count;
     const ejki_cuda_key *key;
+    const module_name *name;
 } recipe;
 
 /* `missed`: the version of NVRTC whose file was looked for already. */
@@ -91,6 +100,25 @@ static module *find(module *list, int32_t device, const ejki_cuda_source *source
     return NULL;
 }
 
+static void name_module(const ejki_cuda_source *source, const ejki_cuda_constant *constants,
+                        int32_t count, module_name *out) {
+    int used = snprintf(out->text, sizeof out->text, "%p", (const void *)source->text);
+    for (int32_t i = 0; i < count && used < MOST_NAME; i++)
+        used += snprintf(out->text + used, sizeof out->text - (size_t)used, " %s=%lld",
+                         constants[i].name, (long long)constants[i].value);
+    if (used >= MOST_NAME) out->text[0] = '\0';
+}
+
+/* Under the lock: one that is loaded already. A key takes a look at all texts; calls whose sizes are ever new want none. */
+static module *find_loaded(int32_t device, const ejki_cuda_source *source,
+                           const module_name *name) {
+    for (module *m = modules; m && name->text[0]; m = m->next)
+        if (m->device == device && m->source == source && !m->making &&
+            strcmp(m->name.text, name->text) == 0)
+            return m;
+    return NULL;
+}
+
 static ejk_status load(int32_t device, const char *name, const ejki_cuda_image *image, void **out) {
     bool pushed;
     EJKI_TRY(ejki_cuda_enter(device, &pushed));
@@ -123,7 +151,8 @@ static ejk_status make_module(module *m, const recipe *r) {
 static ejk_status new_module(int32_t device, const recipe *r, module **out) {
     module *m = calloc(1, sizeof *m);
     if (!m) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a kernel's module");
-    *m = (module){.device = device, .source = r->source, .key = *r->key, .making = true};
+    *m = (module){
+        .device = device, .source = r->source, .key = *r->key, .name = *r->name, .making = true};
     *out = m;
     return EJK_OK;
 }
@@ -270,28 +299,43 @@ static ejk_status build_ahead(ejki_cuda_target *target, const recipe *r,
     return EJK_OK;
 }
 
+/* A kernel that nobody has looked for yet, or of a trial or target of this thread. */
+static ejk_status look_for(int32_t device, const recipe *r, const char *entry,
+                           ejki_cuda_function_t **out) {
+    module *m = NULL;
+    ejki_cuda_target *target = ejki_cuda_target_get();
+    ejki_cuda_trial *trial = ejki_cuda_trial_get();
+    if (target) return build_ahead(target, r, out);
+    if (trial) {
+        EJKI_TRY(trial_module(trial, device, r, &m));
+        return function_of(m, entry, out);
+    }
+    pthread_mutex_lock(&lock);
+    ejk_status status = module_of(device, r, &m);
+    if (status == EJK_OK) status = function_of(m, entry, out);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
 ejk_status ejki_cuda_function(int32_t device, const ejki_cuda_source *source, const char *entry,
                               const ejki_cuda_constant *constants, int32_t count,
                               ejki_cuda_function_t **out) {
     const ejk_gpu_info *gpu;
     ejki_cuda_key key;
-    module *m = NULL;
+    module_name name;
     if (!source) return ejki_fail(EJK_STATUS_INTERNAL, "no text of kernel %.64s", entry);
     EJKI_TRY(ejki_cuda_gpu(device, &gpu));
-    EJKI_TRY(ejki_cuda_key_make(gpu->architecture, source, constants, count, &key));
-    const recipe r = {gpu->architecture, source, constants, count, &key};
-    ejki_cuda_target *target = ejki_cuda_target_get();
-    if (target) return build_ahead(target, &r, out);
-    ejki_cuda_trial *trial = ejki_cuda_trial_get();
-    if (trial) {
-        EJKI_TRY(trial_module(trial, device, &r, &m));
-        return function_of(m, entry, out);
+    name_module(source, constants, count, &name);
+    if (!ejki_cuda_target_get() && !ejki_cuda_trial_get()) {
+        pthread_mutex_lock(&lock);
+        module *m = find_loaded(device, source, &name);
+        const ejk_status status = m ? function_of(m, entry, out) : EJK_OK;
+        pthread_mutex_unlock(&lock);
+        if (m) return status;
     }
-    pthread_mutex_lock(&lock);
-    ejk_status status = module_of(device, &r, &m);
-    if (status == EJK_OK) status = function_of(m, entry, out);
-    pthread_mutex_unlock(&lock);
-    return status;
+    EJKI_TRY(ejki_cuda_key_make(gpu->architecture, source, constants, count, &key));
+    const recipe r = {gpu->architecture, source, constants, count, &key, &name};
+    return look_for(device, &r, entry, out);
 }
 
 enum { MOST_WISHES = 16 };

@@ -6,9 +6,9 @@
 #include "device/cuda.h"
 #include "kernels/cuda/merge_arguments.cuh"
 #include "support/expect.h"
+#include "support/gpu_driver.h"
 #include "support/random.h"
 
-#include <dlfcn.h>
 #include <ejkernel/ejkernel.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,12 +18,10 @@
 enum { MOST = 1 << 16, CANARY = 64 };
 
 static ejk_context *context;
-static void *driver; /* for what the library does not need */
 
 static int setup(void **state) {
     (void)state;
-    driver = dlopen("libcuda.so.1", RTLD_NOW);
-    return !driver || ejk_context_create(NULL, &context) != EJK_OK;
+    return ejk_context_create(NULL, &context) != EJK_OK;
 }
 
 static int teardown(void **state) {
@@ -252,14 +250,6 @@ static void accumulators_agree_with_the_reference(void **state) {
 
 /* ---- Streams and graphs ----------------------------------------------------------------------------- */
 
-static int call_driver(const char *name, void *a, void *b, void *c) {
-    int (*function)(void *, void *, void *);
-    void *found = dlsym(driver, name);
-    assert_non_null(found);
-    memcpy(&function, &found, sizeof found);
-    return function(a, b, c);
-}
-
 static void a_plan_goes_into_a_graph(void **state) {
     (void)state;
     enum { N = 8, B = 2, T = 16, H = 8, D = 128 };
@@ -273,19 +263,17 @@ static void a_plan_goes_into_a_graph(void **state) {
     const ejk_attention_merge_args args = {
         .partial_out = part.there, .partial_lse = lse.there, .out = out.there};
     ejk_plan *plan;
-    void *stream = NULL, *graph = NULL, *ready = NULL, *current = &graph, *primary = NULL;
+    void *current = &plan;
     EXPECT_OK(ejk_plan_create(context, &ejk_attention_merge_kernel, &args, &plan));
     /* The thread has no context of its own, and still none after a call. */
-    assert_int_equal(call_driver("cuCtxGetCurrent", &current, NULL, NULL), 0);
+    assert_int_equal(gpu_driver("cuCtxGetCurrent", &current, NULL, NULL), 0);
     assert_null(current);
-    assert_int_equal(call_driver("cuDevicePrimaryCtxRetain", &primary, NULL, NULL), 0);
-    assert_int_equal(call_driver("cuCtxSetCurrent", primary, NULL, NULL), 0);
-    assert_int_equal(call_driver("cuStreamCreate", &stream, (void *)1, NULL), 0);
-    assert_int_equal(call_driver("cuStreamBeginCapture_v2", stream, NULL, NULL), 0);
+    gpu_enter();
+    void *stream = gpu_stream_create();
+    gpu_graph_begin(stream);
     for (int i = 0; i < 3; i++) EXPECT_OK(ejk_plan_execute_on(plan, &args, NULL, 0, stream));
-    assert_int_equal(call_driver("cuStreamEndCapture", stream, &graph, NULL), 0);
-    assert_int_equal(call_driver("cuGraphInstantiateWithFlags", &ready, graph, NULL), 0);
-    assert_int_equal(call_driver("cuGraphLaunch", ready, stream, NULL), 0);
+    struct gpu_graph graph = gpu_graph_end(stream);
+    gpu_graph_launch(&graph, stream);
     EXPECT_OK(ejk_device_synchronise(0, stream));
     ejk_attention_merge_args here = {
         .partial_out = part.here, .partial_lse = lse.here, .out = out.here};
@@ -293,10 +281,9 @@ static void a_plan_goes_into_a_graph(void **state) {
     EXPECT_OK(ejk_call(context, &ejk_attention_merge_kernel, &here));
     compare(0, "out", &out, tolerance_of(EJK_DTYPE_BF16));
     ejk_plan_destroy(plan);
-    call_driver("cuGraphExecDestroy", ready, NULL, NULL);
-    call_driver("cuGraphDestroy", graph, NULL, NULL);
-    call_driver("cuStreamDestroy_v2", stream, NULL, NULL);
-    call_driver("cuCtxSetCurrent", NULL, NULL, NULL);
+    gpu_graph_destroy(&graph);
+    gpu_stream_destroy(stream);
+    gpu_leave();
     twin_close(&part);
     twin_close(&lse);
     twin_close(&out);
@@ -351,11 +338,7 @@ static void first_use_and_warm_calls(void **state) {
 }
 
 int main(void) {
-    int32_t count;
-    if (ejk_device_count(&count) != EJK_OK) {
-        printf("skipped: %s\n", ejk_last_error());
-        return 77;
-    }
+    if (!gpu_is_here()) return GPU_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(facts_of_the_device),
         cmocka_unit_test(elements_survive_the_way),

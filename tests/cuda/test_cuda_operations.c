@@ -71,6 +71,55 @@ static void few_rows_have_a_kernel_of_their_own(void **state) {
     IN_CHILD(decoding);
 }
 
+/* ---- Orders of sums --------------------------------------------------------------------------------- */
+
+static ejk_flash_attention_vjp_args gradients_of(int64_t d) {
+    const int64_t rows[] = {1, 700, 8, d}, lse[] = {1, 8, 700};
+    return (ejk_flash_attention_vjp_args){.query = somewhere(0, EJK_DTYPE_BF16, 4, rows),
+                                          .key = somewhere(1, EJK_DTYPE_BF16, 4, rows),
+                                          .value = somewhere(2, EJK_DTYPE_BF16, 4, rows),
+                                          .out = somewhere(3, EJK_DTYPE_BF16, 4, rows),
+                                          .lse = somewhere(4, EJK_DTYPE_F32, 3, lse),
+                                          .d_out = somewhere(5, EJK_DTYPE_BF16, 4, rows),
+                                          .d_query = somewhere(6, EJK_DTYPE_BF16, 4, rows),
+                                          .d_key = somewhere(7, EJK_DTYPE_BF16, 4, rows),
+                                          .d_value = somewhere(8, EJK_DTYPE_BF16, 4, rows)};
+}
+
+/* Only who says so is given a kernel that adds in any order; the compiler here has none. */
+static bool any_order(const void *unused) {
+    (void)unused;
+    ejk_context *context;
+    ejk_plan *plan;
+    setenv("FAKE_NVRTC_REFUSED", "-DORDERED=(0)", 1);
+    WORKS(ejk_context_create(NULL, &context));
+    ejk_flash_attention_vjp_args args = gradients_of(128);
+    static const ejk_opt_bool ordered[] = {EJK_UNSET, EJK_TRUE};
+    for (int i = 0; i < 2; i++) {
+        args.deterministic = ordered[i];
+        WORKS(ejk_plan_create(context, &ejk_flash_attention_vjp_kernel, &args, &plan));
+        HOLDS(strcmp(ejk_plan_implementation(plan)->name, "bf16/cuda/sm90") == 0);
+        ejk_plan_destroy(plan);
+    }
+    args.deterministic = EJK_FALSE;
+    plan = NULL;
+    FAILS(UNAVAILABLE, "backward_sm90.cu cannot be compiled",
+          ejk_plan_create(context, &ejk_flash_attention_vjp_kernel, &args, &plan));
+    HOLDS(plan == NULL);
+    args = gradients_of(256); /* which are summed in order anyway */
+    args.deterministic = EJK_FALSE;
+    WORKS(ejk_plan_create(context, &ejk_flash_attention_vjp_kernel, &args, &plan));
+    HOLDS(strcmp(ejk_plan_implementation(plan)->name, "bf16/cuda/mma") == 0);
+    ejk_plan_destroy(plan);
+    ejk_context_destroy(context);
+    return true;
+}
+
+static void gradients_are_added_in_order(void **state) {
+    (void)state;
+    IN_CHILD(any_order);
+}
+
 /* ---- MaskInfos -------------------------------------------------------------------------------------- */
 
 static bool same_bytes(const ejk_tensor *here, const ejk_tensor *there) {
@@ -165,6 +214,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
     const struct CMUnitTest tests[] = {
         TEST(few_rows_have_a_kernel_of_their_own),
+        TEST(gradients_are_added_in_order),
         TEST(masks_move_to_a_device),
     };
     return cmocka_run_group_tests_name("cuda_operations", tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #include "model.h"
 
 #include "support/expect.h"
+#include "support/gpu_driver.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -140,11 +141,7 @@ static int tear_down(void **state) {
 }
 
 int main(void) {
-    int32_t count;
-    if (ejk_device_count(&count) != EJK_OK) {
-        printf("skipped: %s\n", ejk_last_error());
-        return 77;
-    }
+    if (!gpu_is_here()) return GPU_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prefill),
         cmocka_unit_test(decoding),

@@ -5,6 +5,7 @@
  */
 #include "support/cache_case.h"
 #include "support/expect.h"
+#include "support/gpu_driver.h"
 
 #include <ejkernel/ejkernel.h>
 #include <math.h>
@@ -143,11 +144,7 @@ static void choices_are_found_again(void **state) {
 }
 
 int main(void) {
-    int32_t count;
-    if (ejk_device_count(&count) != EJK_OK) {
-        printf("skipped: %s\n", ejk_last_error());
-        return 77;
-    }
+    if (!gpu_is_here()) return GPU_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ceilings),
         cmocka_unit_test(costs_of_a_plan),

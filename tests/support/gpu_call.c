@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/gpu_call.h"
 
-#include "support/flash_case.h"
+#include "support/call_results.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -88,8 +88,8 @@ void gpu_call_open(struct gpu_call *c, const ejk_record *record, const void *arg
     memcpy(c->args, args, record->size);
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
-        if (field->kind == EJK_FIELD_TENSOR && ejk_tensor_present(gpu_call_tensor(c->args, field)))
-            add(c, field, gpu_call_tensor(c->args, field), random);
+        if (field->kind == EJK_FIELD_TENSOR && ejk_tensor_present(call_tensor(c->args, field)))
+            add(c, field, call_tensor(c->args, field), random);
     }
 }
 
@@ -114,14 +114,14 @@ bool gpu_call_take(struct gpu_call *c, void *results, char *why, size_t size) {
     need(ejk_device_synchronise(0, NULL));
     for (int i = 0; i < c->count; i++) {
         struct gpu_call_tensor *t = &c->tensors[i];
-        const ejk_tensor *view = gpu_call_tensor(c->args, t->field);
+        const ejk_tensor *view = call_tensor(c->args, t->field);
         unsigned char *after = malloc(t->bytes + 1);
         if (!after) abort();
         copy(after, t->there, t->bytes, false);
         ejk_tensor from = *view;
         from.data = after + t->start;
         from.device_type = EJK_DEVICE_CPU;
-        if (t->is_result) need(ejk_tensor_copy(&from, gpu_call_tensor(results, t->field)));
+        if (t->is_result) need(ejk_tensor_copy(&from, call_tensor(results, t->field)));
         if (!is_clean(t, view, after)) {
             snprintf(why, size, "%s: something beside its elements was written", t->field->name);
             clean = false;
@@ -137,81 +137,4 @@ void gpu_call_close(struct gpu_call *c) {
         need(ejk_device_free(0, c->tensors[i].there));
     }
     free(c->args);
-}
-
-/* ---- Comparing -------------------------------------------------------------------------------------- */
-
-bool gpu_call_writes(const ejk_field *field) {
-    return field->kind == EJK_FIELD_TENSOR &&
-           (field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT);
-}
-
-ejk_tensor *gpu_call_tensor(const void *args, const ejk_field *field) {
-    return (ejk_tensor *)(void *)((char *)(uintptr_t)args + field->offset);
-}
-
-/* A copy of arguments whose results have memory of their own; NaN at first. */
-void *gpu_call_results(const ejk_record *record, const void *args) {
-    void *own = malloc(record->size);
-    if (!own) abort();
-    memcpy(own, args, record->size);
-    for (int32_t i = 0; i < record->count; i++) {
-        ejk_tensor *tensor = gpu_call_tensor(own, &record->fields[i]);
-        if (!gpu_call_writes(&record->fields[i]) || !ejk_tensor_present(tensor)) continue;
-        const size_t bytes = (size_t)ejk_tensor_count(tensor) * ejk_dtype_size(tensor->dtype) + 1;
-        *tensor = ejk_tensor_contiguous(malloc(bytes), tensor->dtype, tensor->rank, tensor->shape);
-        if (!tensor->data) abort();
-        memset(tensor->data, 0xff, bytes);
-    }
-    return own;
-}
-
-void gpu_call_free_results(const ejk_record *record, void *own) {
-    for (int32_t i = 0; i < record->count; i++)
-        if (gpu_call_writes(&record->fields[i]) &&
-            ejk_tensor_present(gpu_call_tensor(own, &record->fields[i])))
-            free(gpu_call_tensor(own, &record->fields[i])->data);
-    free(own);
-}
-
-/* Views may have any strides. */
-ejk_tensor gpu_call_straight(const ejk_tensor *view) {
-    const size_t bytes = (size_t)ejk_tensor_count(view) * ejk_dtype_size(view->dtype) + 1;
-    const ejk_tensor all =
-        ejk_tensor_contiguous(malloc(bytes), view->dtype, view->rank, view->shape);
-    if (!all.data || ejk_tensor_copy(view, &all) != EJK_OK) abort();
-    return all;
-}
-
-static double tolerance_of(ejk_dtype dtype) {
-    return dtype == EJK_DTYPE_BF16 ? 0x1p-6 : dtype == EJK_DTYPE_F16 ? 0x1p-9 : 0x1p-15;
-}
-
-/*
- * By the norm of the difference, in shares of that of what is expected: twice that of rounding weights to the type once,
- * and a little where all of a result cancels out.
- */
-bool gpu_call_near(const ejk_tensor *got, const ejk_tensor *wanted, ejk_dtype dtype, double *worst,
-                   char *why, size_t size) {
-    const int64_t count = ejk_tensor_count(wanted);
-    double error = 0, norm = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const double a = flash_load(got->dtype, got->data, i);
-        const double b = flash_load(wanted->dtype, wanted->data, i);
-        if ((isnan(a) && isnan(b)) || a == b) {
-            norm += isfinite(b) ? b * b : 0;
-            continue;
-        }
-        if (!isfinite(a) || !isfinite(b)) {
-            snprintf(why, size, "element %" PRId64 " is %g, expected %g", i, a, b);
-            return false;
-        }
-        error += (a - b) * (a - b);
-        norm += b * b;
-    }
-    const double allowed = tolerance_of(dtype) * (sqrt(norm) + 0.05 * sqrt((double)count));
-    if (allowed > 0) *worst = fmax(*worst, sqrt(error) / allowed);
-    if (sqrt(error) <= allowed) return true;
-    snprintf(why, size, "off by %.3g of %.3g, %.3g is allowed", sqrt(error), sqrt(norm), allowed);
-    return false;
 }

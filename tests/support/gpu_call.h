@@ -39,24 +39,4 @@ ejk_status gpu_call_run(struct gpu_call *c, ejk_context *context, const ejk_kern
 bool gpu_call_take(struct gpu_call *c, void *results, char *why, size_t size);
 void gpu_call_close(struct gpu_call *c);
 
-/* ---- Comparing -------------------------------------------------------------------------------------- */
-
-/* True of results; the tensor of a field. */
-bool gpu_call_writes(const ejk_field *field);
-ejk_tensor *gpu_call_tensor(const void *args, const ejk_field *field);
-
-/* A copy of arguments whose results have memory of their own, contiguous, NaN at first. */
-void *gpu_call_results(const ejk_record *record, const void *args);
-void gpu_call_free_results(const ejk_record *record, void *own);
-
-/* A contiguous copy of a view; its data is freed by the caller. */
-ejk_tensor gpu_call_straight(const ejk_tensor *view);
-
-/*
- * By the norm of the difference, in shares of that of what is expected: twice that of rounding weights to `dtype` once,
- * and a little where all of a result cancels out. *worst becomes the largest share of what is allowed. Both contiguous.
- */
-bool gpu_call_near(const ejk_tensor *got, const ejk_tensor *wanted, ejk_dtype dtype, double *worst,
-                   char *why, size_t size);
-
 #endif

@@ -23,8 +23,9 @@ struct gpu_mirror {
         void *own;            /* memory of its own, NULL = a part of `memory` */
     } buffers[GPU_MIRROR_BUFFERS];
     int count;
-    bool
-        exact; /* each buffer in memory of its own, without surroundings, for a checker of memory */
+    /* For a checker of memory: each buffer in memory of its own, without surroundings. */
+    bool exact;
+    void *workspace;
 };
 
 /* Exits the process if the GPU has no memory. EJK_TEST_EXACT in the environment asks for `exact`. */
@@ -38,8 +39,11 @@ void gpu_mirror_reset(struct gpu_mirror *m);
 void gpu_mirror_add(struct gpu_mirror *m, struct guarded *host, size_t alignment);
 /* The place there of an address here; NULL stays NULL. */
 void *gpu_mirror_of(const struct gpu_mirror *m, const void *address);
-/* `bytes` of NaN for a workspace, canaries around them. */
-void *gpu_mirror_workspace(struct gpu_mirror *m, size_t bytes);
+/*
+ * `bytes` of NaN for a workspace, canaries around them; one at a time. Also for a checker of memory, unless it is
+ * `told` of all that is written there, as it is not of what sm_90a's copy engine writes.
+ */
+void *gpu_mirror_workspace(struct gpu_mirror *m, size_t bytes, bool told);
 /* False if what surrounds the workspace was written. */
 bool gpu_mirror_workspace_intact(struct gpu_mirror *m, const void *workspace, size_t bytes);
 /* Copies a buffer back. */

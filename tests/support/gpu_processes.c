@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/gpu_processes.h"
 
-#include <ejkernel/ejkernel.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,14 +14,11 @@ static bool succeeded(pid_t child, int *status) {
            WEXITSTATUS(*status) == EXIT_SUCCESS;
 }
 
-/* In a child, since CUDA is of no use to children of a process that has begun with it. */
 bool gpu_present(void) {
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-        int32_t count = 0;
-        const bool there = ejk_device_count(&count) == EJK_OK && count > 0;
-        if (!there) printf("skip: %s\n", ejk_last_error());
+        const bool there = gpu_is_here();
         fflush(stdout);
         _Exit(there ? EXIT_SUCCESS : EXIT_FAILURE);
     }

@@ -3,6 +3,8 @@
 #ifndef TESTS_SUPPORT_GPU_PROCESSES_H
 #define TESTS_SUPPORT_GPU_PROCESSES_H
 
+#include "support/gpu_driver.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +16,7 @@ typedef struct gpu_share {
     time_t end;
 } gpu_share;
 
-/* Whether there is a GPU; says why not. */
+/* Whether there is a GPU, looked for in a child: one that has begun with CUDA has no use for children. Says why not. */
 bool gpu_present(void);
 
 /* The environment's number, or the other. */

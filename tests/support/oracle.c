@@ -23,11 +23,38 @@ static struct flash_values values_create(int64_t rows, int64_t outs) {
                                  .row_sum = doubles(rows)};
 }
 
-static void values_destroy(struct flash_values *values) {
+void flash_values_release(struct flash_values *values) {
     free(values->out);
     free(values->lse);
     free(values->row_max);
     free(values->row_sum);
+}
+
+static double *values_of(const ejki_flash_problem *p, ejk_dtype dtype, const ejki_bthd *view,
+                         int64_t width) {
+    if (!view->data) return NULL;
+    const int64_t rows = p->batch * p->query_heads * p->queries;
+    double *values = doubles(rows * width);
+    for (int64_t n = 0; n < rows * width; n++) {
+        const int64_t row = n / width, d = n % width, i = row % p->queries;
+        const int64_t h = row / p->queries % p->query_heads, b = row / p->queries / p->query_heads;
+        values[n] = flash_load(dtype, view->data,
+                               b * view->stride_b + i * view->stride_t + h * view->stride_h + d);
+    }
+    return values;
+}
+
+static double *rows_of(const ejki_flash_problem *p, const ejki_bht *view) {
+    const ejki_bthd same = {view->data, view->stride_b, view->stride_t, view->stride_h};
+    return values_of(p, EJK_DTYPE_F32, &same, 1);
+}
+
+struct flash_values flash_values_at(const ejki_flash_problem *p) {
+    return (struct flash_values){
+        .out = values_of(p, p->normalize ? p->dtype : EJK_DTYPE_F32, &p->out, p->value_dim),
+        .lse = rows_of(p, &p->lse),
+        .row_max = rows_of(p, &p->row_max),
+        .row_sum = rows_of(p, &p->row_sum)};
 }
 
 /* One row: its place in the inputs and in results. */
@@ -229,9 +256,9 @@ void flash_oracle_create(struct flash_oracle *o, const ejki_flash_problem *p) {
 }
 
 void flash_oracle_destroy(struct flash_oracle *o) {
-    values_destroy(&o->exact);
-    values_destroy(&o->naive[0]);
-    values_destroy(&o->naive[1]);
+    flash_values_release(&o->exact);
+    flash_values_release(&o->naive[0]);
+    flash_values_release(&o->naive[1]);
     free(o->spread);
 }
 

@@ -15,6 +15,10 @@ struct flash_values {
     double *out, *lse, *row_max, *row_sum;
 };
 
+/* What lies where a problem's results go; NULL for those that are not wanted. */
+struct flash_values flash_values_at(const ejki_flash_problem *problem);
+void flash_values_release(struct flash_values *values);
+
 struct flash_oracle {
     struct flash_values exact;
     struct flash_values naive[2]; /* two orders of the same arithmetic */

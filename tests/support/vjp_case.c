@@ -22,12 +22,12 @@ static void *place(struct guarded *memory, struct random *r, int64_t count, ejk_
     return memory->data;
 }
 
-/* [B, n, H, width] with gaps here and there. */
-static ejki_bthd place_bthd(struct guarded *memory, struct random *r, ejk_dtype dtype,
+/* [B, n, H, width] with gaps of multiples of `step` here and there. */
+static ejki_bthd place_bthd(struct guarded *memory, struct random *r, ejk_dtype dtype, int64_t step,
                             int64_t batch, int64_t n, int64_t heads, int64_t width) {
-    ejki_bthd view = {.stride_h = width + (random_chance(r, 0.3) ? random_int(r, 0, 5) : 0)};
+    ejki_bthd view = {.stride_h = width + (random_chance(r, 0.3) ? step * random_int(r, 0, 5) : 0)};
     view.stride_t = heads * view.stride_h;
-    view.stride_b = n * view.stride_t + (random_chance(r, 0.3) ? 3 : 0);
+    view.stride_b = n * view.stride_t + (random_chance(r, 0.3) ? 3 * step : 0);
     if (random_chance(r, 0.3)) { /* heads outside */
         view.stride_t = view.stride_h;
         view.stride_h = n * view.stride_t;
@@ -213,13 +213,13 @@ static void place_gradients(struct vjp_case *c, struct random *r) {
     v->wants_bias = p->has_bias && (all || random_chance(r, 0.5));
     v->wants_sinks = p->has_sinks && (all || random_chance(r, 0.5));
     if (v->wants_query)
-        v->d_query = place_bthd(&c->gradient[VJP_QUERY], r, p->dtype, c->entries, p->queries,
+        v->d_query = place_bthd(&c->gradient[VJP_QUERY], r, p->dtype, 1, c->entries, p->queries,
                                 p->query_heads, p->head_dim);
     if (v->wants_key)
-        v->d_key = place_bthd(&c->gradient[VJP_KEY], r, p->dtype, c->entries, p->keys, p->kv_heads,
-                              p->head_dim);
+        v->d_key = place_bthd(&c->gradient[VJP_KEY], r, p->dtype, 1, c->entries, p->keys,
+                              p->kv_heads, p->head_dim);
     if (v->wants_value)
-        v->d_value = place_bthd(&c->gradient[VJP_VALUE], r, p->dtype, c->entries, p->keys,
+        v->d_value = place_bthd(&c->gradient[VJP_VALUE], r, p->dtype, 1, c->entries, p->keys,
                                 p->kv_heads, p->value_dim);
     c->rows[VJP_QUERY] = c->entries * p->queries * p->query_heads;
     c->rows[VJP_KEY] = c->rows[VJP_VALUE] = c->entries * p->keys * p->kv_heads;
@@ -282,8 +282,8 @@ bool vjp_case_create(struct vjp_case *c, uint64_t seed, int64_t budget) {
     c->entries = p->batch;
     if (random_chance(&r, 0.25)) pack(c, &r);
     run_forward(c, &r);
-    v->out_cotangent =
-        place_bthd(&c->d_out, &r, p->dtype, c->entries, p->queries, p->query_heads, p->value_dim);
+    v->out_cotangent = place_bthd(&c->d_out, &r, p->dtype, seed & FLASH_TILED ? 8 : 1, c->entries,
+                                  p->queries, p->query_heads, p->value_dim);
     v->has_lse_cotangent = random_chance(&r, 0.3);
     if (v->has_lse_cotangent) v->lse_cotangent = place_bht(&c->d_lse, &r, c);
     fill_cotangents(c, &r);
