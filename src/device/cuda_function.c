@@ -346,19 +346,22 @@ struct ahead {
     ejki_cuda_key keys[MOST_WISHES];
 };
 
-/* Adds a wish unless its module is there, is being made, or is wished for already. */
+/* Adds a wish unless its module is loaded, or wished for already. */
 static void add_missing(struct ahead *a, const ejki_cuda_wish *w) {
     const ejk_gpu_info *gpu;
     ejki_cuda_key *key = &a->keys[a->count];
-    if (!w->source || ejki_cuda_gpu(a->device, &gpu) != EJK_OK ||
+    module_name name;
+    if (!w->source || ejki_cuda_gpu(a->device, &gpu) != EJK_OK) return;
+    name_module(w->source, w->constants, w->count, &name);
+    pthread_mutex_lock(&lock);
+    const bool loaded = find_loaded(a->device, w->source, &name) != NULL;
+    pthread_mutex_unlock(&lock);
+    if (loaded ||
         ejki_cuda_key_make(gpu->architecture, w->source, w->constants, w->count, key) != EJK_OK)
         return;
     for (int32_t i = 0; i < a->count; i++)
         if (memcmp(&a->keys[i], key, sizeof *key) == 0) return;
-    pthread_mutex_lock(&lock);
-    const bool known = find(modules, a->device, w->source, key) != NULL;
-    pthread_mutex_unlock(&lock);
-    if (!known) a->wishes[a->count++] = w;
+    a->wishes[a->count++] = w;
 }
 
 static void make_one(void *ahead, int64_t index) {
