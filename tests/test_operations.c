@@ -8,7 +8,7 @@
 #include "support/operation_case.h"
 #include "support/soak.h"
 
-enum { ROUNDS = 40 };
+enum { ROUNDS = 24 };
 
 static double worst;
 static int calls;
