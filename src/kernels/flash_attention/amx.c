@@ -39,288 +39,12 @@
 
 #define AMX_KEYS       2048 /* of a block at most */
 #define AMX_LEAST_ROWS 128  /* of a task that is cut only because it is long */
-#define AMX_BIAS_AHEAD 2    /* chunks whose bias is asked for before it is needed */
 
-/* Rows [row, end) of the task in a tensor that will be needed soon: they are asked for while products run. */
-typedef struct amx_rows {
-    const ejki_bthd *tensor;
-    int64_t row, end, width;
-} amx_rows;
-
-/* One worker's memory and the group it is at. */
-typedef struct amx_state {
-    const ejki_flash_problem *problem;
-    const amx_plan *plan;
-    bool general;
-    bool precise; /* weights are computed in f32 */
-    bool split;   /* and multiplied in two parts */
-    bool drops;
-    float scale; /* of raw products to base 2; 1 if amx_modify() has done it */
-    amx_exp exp;
-    uint16_t *query, *keys, *values, *weights, *ones;
-    float *sums, *lanes, *scores, *reference, *maximum, *base;
-    float
-        *rounded; /* with dropout: sums of weights as they were rounded, none left out; as lanes */
-    flash_row *row;
-    amx_tile *tile;
-    amx_task task;
-    amx_chunk *chunk;
-    int64_t first, end; /* chunks of the block */
-    int64_t following;  /* first key of the next one */
-    tile_cells cells;   /* of the pattern's block that comes next, or that is cut there */
-    ejki_cell *now;     /* those of the block's chunks */
-    float key_top;      /* the block's largest key component */
-    bool all_plain;     /* all its values go through the products */
-    amx_rows soon[2];   /* next tile's queries, this one's output */
-    int64_t pace;       /* rows of each to ask for at a chunk */
-} amx_state;
+#include "kernels/flash_attention/amx_state.h"
 
 #include "kernels/flash_attention/amx_blocks.h"
 
-static void amx_set_problem(amx_state *s, const ejki_flash_problem *p, const amx_plan *t) {
-    s->problem = p;
-    s->plan = t;
-    s->general = flash_is_general(p);
-    s->drops = p->dropout > 0;
-    s->precise = p->lse.data || !p->normalize || s->drops;
-    s->split = !p->normalize;
-    s->scale = flash_scale(p);
-}
-
-static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *t, char *memory) {
-    *s = (amx_state){.exp = amx_exp_table()};
-    amx_set_problem(s, p, t);
-    s->scores = (float *)(void *)(memory + t->score_at);
-    s->weights = (uint16_t *)(void *)(memory + t->weight_at);
-    s->ones = (uint16_t *)(void *)(memory + t->ones_at);
-    s->reference = (float *)(void *)(memory + t->float_at);
-    s->maximum = s->reference + t->rows;
-    s->base = s->maximum + t->rows;
-    s->lanes = (float *)(void *)(memory + t->lane_at);
-    s->rounded = s->lanes + t->rows * VL;
-    s->query = (uint16_t *)(void *)(memory + t->query_at);
-    s->sums = (float *)(void *)(memory + t->sum_at);
-    s->keys = (uint16_t *)(void *)(memory + t->key_at);
-    s->values = (uint16_t *)(void *)(memory + t->value_at);
-    s->row = (flash_row *)(void *)(memory + t->row_at);
-    s->tile = (amx_tile *)(void *)(memory + t->tile_at);
-    s->chunk = (amx_chunk *)(void *)(memory + t->chunk_at);
-    s->cells.cell = (tile_cell *)(void *)(memory + t->cell_at);
-    s->cells.count = tile_cell_count(p);
-    s->now = (ejki_cell *)(void *)(memory + t->now_at);
-    for (int i = 0; i < AMX_ELEMENT; i++) s->ones[i] = 0x3f80;
-}
-
-/* ---- A chunk ----------------------------------------------------------------------------------------- */
-
-/* A row tile at a block: chunks [first, end) of it, and what they need. */
-typedef struct amx_span {
-    int64_t row; /* first of the tile */
-    int64_t rows, first, end;
-    int64_t last; /* end of all that the tile has of the block */
-    bool careful;
-    bool fresh; /* no row has met a key yet */
-    bool ready; /* the first chunk's raw products are there */
-} amx_span;
-
-/* Where a row's tile has its queries and sums: tiles that are done with before the next one share one place. */
-static inline int64_t amx_slot(const amx_state *s, int64_t row) {
-    return s->plan->slots == 1 ? 0 : row / AMX_ROWS;
-}
-
-static inline uint16_t *amx_queries(const amx_state *s, int64_t row) {
-    return s->query + amx_slot(s, row) * 2 * s->plan->steps * AMX_ELEMENT;
-}
-
-/* Where a row's sums of column d begin. */
-static inline float *amx_sum(const amx_state *s, int64_t row, int64_t d) {
-    const int64_t half = row % AMX_ROWS / 16;
-    return s->sums + amx_slot(s, row) * s->plan->sums + (d / 16 * 2 + half) * AMX_SUMS +
-           row % 16 * 16 + d % 16;
-}
-
-/* The row's 32 weights of a chunk. */
-static inline uint16_t *amx_weights_of(const amx_state *s, int64_t row, int64_t chunk) {
-    return s->weights + chunk % AMX_PARTS * 2 * AMX_ELEMENT + row % AMX_ROWS * AMX_CHUNK;
-}
-
-/* The rest of the row's weights, where they have two parts. */
-static inline uint16_t *amx_rest_of(const amx_state *s, int64_t row, int64_t chunk) {
-    return amx_weights_of(s, row, chunk) + AMX_ROWS * AMX_PART;
-}
-
-static inline uint16_t *amx_keys_of(const amx_state *s, int64_t chunk) {
-    return s->keys + chunk * 2 * s->plan->steps * AMX_ELEMENT;
-}
-
-static void amx_set_reference(amx_state *s, int64_t row, float reference) {
-    s->reference[row] = amx_round_reference(reference);
-    s->base[row] = amx_base(s->reference[row]);
-}
-
-/* Raw products of a chunk. */
-static inline void amx_multiply(const amx_state *s, const amx_span *span, int64_t chunk) {
-    amx_scores(s->plan->steps, amx_queries(s, span->row), amx_keys_of(s, chunk), s->scores);
-}
-
-/* True if all rows see all keys of a chunk, as far as positions and the pattern go. */
-static inline bool amx_is_whole(const amx_state *s, const amx_span *span, int64_t chunk) {
-    const amx_chunk *place = &s->chunk[chunk];
-    const amx_tile *e = &s->tile[span->row / AMX_ROWS];
-    return !place->hides && e->least <= place->key && e->most >= place->key + AMX_CHUNK;
-}
-
-/* True if a chunk's raw products have to be looked at before they become weights. */
-static inline bool amx_needs_prepare(const amx_state *s, const amx_span *span, int64_t chunk,
-                                     bool unset) {
-    return unset || span->careful || !amx_is_whole(s, span, chunk);
-}
-
-static bool amx_is_unset(const amx_state *s, const amx_span *span) {
-    for (int64_t i = span->row; i < span->row + span->rows; i++)
-        if (s->reference[i] == -INFINITY) return true;
-    return false;
-}
-
-/* Raw products of a chunk become scores; rows that have none get their references, and all their maxima
- * if these are wanted. */
-static __attribute__((noinline)) void amx_prepare_scores(amx_state *s, const amx_span *span,
-                                                         int64_t chunk) {
-    const ejki_flash_problem *p = s->problem;
-    const amx_chunk *place = &s->chunk[chunk];
-    float *scores = s->scores;
-    const int64_t key = place->key, count = place->end - key;
-    const bool tracks = !p->normalize;
-    for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
-        const flash_row *r = &s->row[i];
-        if (s->general) amx_modify(p, r, key, count, scores);
-        if (r->first > key || r->end < key + AMX_CHUNK) flash_hide(r, key, AMX_CHUNK, scores);
-        if (place->hides) amx_hide_cells(s, r, place, scores);
-        if (s->reference[i] != -INFINITY && !tracks) continue;
-        const float top = amx_row_top(scores) * s->scale;
-        if (s->reference[i] == -INFINITY && top != -INFINITY) amx_set_reference(s, i, top);
-        if (top > s->maximum[i]) s->maximum[i] = top;
-    }
-}
-
-/* References of rows that meet their first keys in a tame chunk, which all of them see whole: those that
- * amx_prepare_scores() would find, 16 at a time. */
-static __attribute__((noinline)) void amx_first_references(amx_state *s, const amx_span *span) {
-    const vf scale = v_set1(s->scale), steps = v_set1(128), magic = v_set1(AMX_MAGIC);
-    for (int64_t row = 0; row < AMX_ROWS; row += VL) {
-        const float *scores = s->scores + row * AMX_CHUNK;
-        vf top[VL];
-        for (int64_t i = 0; i < VL; i++, scores += AMX_CHUNK)
-            top[i] = v_max(v_load(scores), v_load(scores + VL));
-        v_transpose(top);
-        for (int64_t n = VL / 2; n > 0; n /= 2)
-            for (int64_t i = 0; i < n; i++) top[i] = v_max(top[i], top[i + n]);
-        const vf fine = _mm512_roundscale_ps(v_mul(v_mul(top[0], scale), steps), 8);
-        v_store(s->reference + span->row + row, v_mul(fine, v_set1(1 / 128.0f)));
-        v_store(s->base + span->row + row, v_add(magic, v_sub(v_set1(127 * 128), fine)));
-    }
-}
-
-/* A row's weights of a chunk by the complete way. */
-static inline __m512i amx_weigh(amx_state *s, int64_t row, int64_t chunk, const float *scores,
-                                vf *lanes) {
-    if (!s->precise) return amx_any_weights(&s->exp, scores, s->scale, s->reference[row]);
-    return amx_precise_weights(scores, s->scale, s->reference[row], lanes,
-                               s->split ? amx_rest_of(s, row, chunk) : NULL);
-}
-
-static inline bool amx_overflows(__m512i weights) {
-    return _mm512_cmpge_epu16_mask(weights, _mm512_set1_epi16((short)AMX_MOST_BITS)) != 0;
-}
-
-/* A row's weights have become too large in this chunk: see the head of this file. */
-static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *span, int64_t row,
-                                                int64_t chunk, const float *scores, vf *lanes) {
-    const float before = s->reference[row], top = amx_row_top(scores) * s->scale;
-    if (!(top > before)) return false; /* NaN made it look so */
-    amx_set_reference(s, row, before + ceilf(top - before));
-    const float power = s->reference[row] - before, factor = exp2f(-power);
-    for (int64_t c = span->first; c < chunk; c++) {
-        amx_lower_weights(amx_weights_of(s, row, c), power);
-        if (s->split) amx_lower_weights(amx_rest_of(s, row, c), power);
-    }
-    for (int64_t d = 0; d <= s->plan->wide * 16; d += 16) {
-        float *sum = amx_sum(s, row, d);
-        v_store(sum, v_mul(v_load(sum), v_set1(factor)));
-    }
-    *lanes = v_mul(*lanes, v_set1(factor));
-    if (s->drops) {
-        float *rounded = s->rounded + row * VL;
-        v_store(rounded, v_mul(v_load(rounded), v_set1(factor)));
-    }
-    _mm512_store_si512(amx_weights_of(s, row, chunk), amx_weigh(s, row, chunk, scores, lanes));
-    return true;
-}
-
-/* Rows that overflowed, after the fast way: scores, which the next chunk's have replaced, are made once more. */
-static __attribute__((noinline)) void amx_raise_rows(amx_state *s, const amx_span *span,
-                                                     int64_t chunk) {
-    const float *scores = s->scores;
-    vf unused = v_zero();
-    amx_multiply(s, span, chunk);
-    if (amx_needs_prepare(s, span, chunk, false)) amx_prepare_scores(s, span, chunk);
-    for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK)
-        if (amx_overflows(_mm512_load_si512(amx_weights_of(s, i, chunk))))
-            amx_raise(s, span, i, chunk, scores, &unused);
-    if (chunk + 1 < span->last) amx_multiply(s, span, chunk + 1);
-}
-
-/* A row's weights of a chunk join the sum of all, then those that are dropped become 0. */
-static void amx_drop(amx_state *s, int64_t row, int64_t chunk) {
-    const __m512i kept = amx_kept(s->problem, &s->row[row], s->chunk[chunk].key);
-    uint16_t *weights = amx_weights_of(s, row, chunk), *rest = amx_rest_of(s, row, chunk);
-    float *rounded = s->rounded + row * VL;
-    v_store(rounded, v_add(v_load(rounded), amx_sum_weights(weights)));
-    amx_clear_weights(weights, kept);
-    if (!s->split) return;
-    v_store(rounded, v_add(v_load(rounded), amx_sum_weights(rest)));
-    amx_clear_weights(rest, kept);
-}
-
-static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const amx_span *span,
-                                                          int64_t chunk) {
-    const float *scores = s->scores;
-    for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
-        const vf before = v_load(s->lanes + i * VL);
-        vf lanes = before;
-        const __m512i w = amx_weigh(s, i, chunk, scores, &lanes);
-        _mm512_store_si512(amx_weights_of(s, i, chunk), w);
-        if (amx_overflows(w)) {
-            vf raised = before;
-            if (amx_raise(s, span, i, chunk, scores, &raised)) lanes = raised;
-        }
-        v_store(s->lanes + i * VL, lanes);
-        if (s->drops) amx_drop(s, i, chunk);
-    }
-}
-
-/* sums += weights · values of a chunk, key by key over those that have a weight: none that is hidden. */
-static __attribute__((noinline)) void amx_add_carefully(amx_state *s, const amx_span *span,
-                                                        int64_t chunk) {
-    const ejki_flash_problem *p = s->problem;
-    const int64_t key = s->chunk[chunk].key, end = s->chunk[chunk].end;
-    const int64_t start = s->task.batch * p->value.stride_b + s->task.kv_head * p->value.stride_h;
-    for (int64_t i = span->row; i < span->row + span->rows; i++)
-        for (int64_t j = key; j < end; j++) {
-            const int64_t n = j - key, place = n % 16 / 4 * 8 + n / 16 * 4 + n % 4;
-            const uint16_t bits = amx_weights_of(s, i, chunk)[place];
-            if (bits == 0) continue;
-            const float rest = s->split ? ejk_bf16_to_f32(amx_rest_of(s, i, chunk)[place]) : 0;
-            const vf weight = v_set1(ejk_bf16_to_f32(bits) + rest);
-            for (int64_t d = 0; d < p->value_dim; d += VL) {
-                float *sum = amx_sum(s, i, d);
-                const char *value = amx_place(p->value.data, start + j * p->value.stride_t + d);
-                v_store(sum, v_fma(weight, amx_widen(value, p->value_dim - d), v_load(sum)));
-            }
-            float *ones = amx_sum(s, i, s->plan->wide * 16);
-            v_store(ones, v_add(v_load(ones), weight));
-        }
-}
+#include "kernels/flash_attention/amx_chunk.h"
 
 /* ---- A row tile at a block ----------------------------------------------------------------------------- */
 
@@ -342,40 +66,55 @@ AMX_INLINE void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t c
         _mm_prefetch(amx_place(flash_bias_row(p, &s->row[i]), last), _MM_HINT_T0);
 }
 
+/* What the fast way needs of a span; where chunks are is still to be said. */
+static amx_pair amx_pair_of(const amx_state *s, const amx_span *span) {
+    return (amx_pair){.query = amx_queries(s, span->row),
+                      .scores = s->scores,
+                      .base = s->base + span->row,
+                      .factor = v_set1(s->scale * 128),
+                      .form = &s->form,
+                      .bias = s->bias};
+}
+
+/* Weights of a chunk from its raw products, and the raw products of the one behind it. */
+static inline void amx_make_fast(amx_state *s, amx_span *span, int64_t chunk, amx_pair *pair) {
+    const amx_chunk *place = &s->chunk[chunk];
+    pair->weights = amx_weights_of(s, 0, chunk);
+    pair->key = amx_keys_of(s, chunk + 1);
+    pair->seen = span->seen;
+    pair->skip = 2 * place->key;
+    pair->inside = amx_first(place->end - place->key);
+    const amx_tops tops = chunk + 1 < span->last ? amx_next(s->plan->steps, pair, &s->exp)
+                                                 : amx_alone(pair, &s->exp);
+    if (!amx_fits(&s->form, &tops)) amx_repeat(s, span, chunk);
+}
+
 /* Weights of all chunks of a span, and the raw products of the chunk behind it. */
-static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_span *span) {
-    const int64_t steps = s->plan->steps;
-    bool unset = amx_is_unset(s, span), fresh = span->fresh;
-    amx_pair pair = {.query = amx_queries(s, span->row),
-                     .scores = s->scores,
-                     .base = s->base + span->row,
-                     .factor = v_set1(s->scale * 128)};
+static __attribute__((noinline)) void amx_make_weights(amx_state *s, amx_span *span) {
+    bool unset = amx_is_unset(s, span), fresh = span->fresh && amx_kind(&s->form) == AMX_PLAIN;
     const bool biased = s->problem->has_bias;
+    amx_pair pair = amx_pair_of(s, span);
     for (int64_t n = 0; biased && n < AMX_BIAS_AHEAD; n++) amx_ask_bias(s, span, span->first + n);
     if (!span->ready) amx_multiply(s, span, span->first);
     for (int64_t c = span->first; c < span->end; c++) {
-        const bool more = c + 1 < span->last;
         amx_look_ahead(s);
-        if (biased) amx_ask_bias(s, span, c + AMX_BIAS_AHEAD);
-        if (amx_needs_prepare(s, span, c, unset)) {
-            if (fresh && !span->careful && amx_is_whole(s, span, c))
+        if (s->fast) span->seen = amx_look(s, span, c);
+        if (s->fast && unset) {
+            if (fresh && !span->careful && !span->seen)
                 amx_first_references(s, span);
             else
-                amx_prepare_scores(s, span, c);
+                amx_find_references(s, span, c);
             fresh = false;
-            if (unset) unset = amx_is_unset(s, span);
+            unset = amx_is_unset(s, span);
         }
-        if (span->careful) {
-            amx_careful_weights(s, span, c);
-            if (more) amx_multiply(s, span, c + 1);
+        if (s->fast && !span->careful) {
+            amx_make_fast(s, span, c, &pair);
             continue;
         }
-        pair.weights = amx_weights_of(s, 0, c);
-        pair.key = amx_keys_of(s, c + 1);
-        const __m512i top =
-            more ? amx_next(steps, &pair, &s->exp)
-                 : amx_some_weights(&pair, &s->exp, 0, AMX_ROWS, _mm512_setzero_si512());
-        if (amx_overflows(top)) amx_raise_rows(s, span, c);
+        if (biased) amx_ask_bias(s, span, c + AMX_BIAS_AHEAD);
+        if (!s->fast) amx_prepare_scores(s, span, c);
+        amx_careful_weights(s, span, c);
+        if (c + 1 < span->last) amx_multiply(s, span, c + 1);
     }
 }
 
@@ -396,14 +135,12 @@ static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_spa
     }
 }
 
-/* True if no score of the tile at this block can leave what the fast way takes. */
+/* True if no score of the tile at this block can leave what the fast way takes, but for what that finds. */
 static bool amx_is_tame(const amx_state *s, const amx_span *span) {
+    const ejki_flash_problem *p = s->problem;
     const double top = (double)s->tile[span->row / AMX_ROWS].top;
-    if (!(top * (double)s->key_top * (double)s->problem->head_dim * (double)s->scale <= AMX_TAME))
-        return false;
-    for (int64_t i = span->row; i < span->row + span->rows; i++)
-        if (amx_is_far(s->reference[i])) return false;
-    return true;
+    const double most = top * (double)s->key_top * (double)p->head_dim * fabs(p->scale) * LOG2_E;
+    return (s->form.caps || most <= AMX_TAME) && !amx_has_far(s, span);
 }
 
 /* Packs a row tile's queries and clears its sums. */
@@ -492,7 +229,9 @@ static void amx_block(amx_state *s, int64_t row) {
     if (span.first >= span.end) return;
     span.fresh = !e->begun;
     if (span.fresh) amx_begin_tile(s, row);
-    span.careful = s->general || s->precise || !amx_is_tame(s, &span);
+    span.careful = !s->fast || !amx_is_tame(s, &span);
+    for (int64_t i = 0; s->form.biased && i < AMX_ROWS; i++)
+        s->bias[i] = flash_bias_row(s->problem, &s->row[row + ejki_min(i, span.rows - 1)]);
     amx_plan_rows(s, &span);
     for (span.last = span.end; span.first < span.last; span.first = span.end) {
         span.end = ejki_min(span.last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
@@ -532,7 +271,7 @@ static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int6
         if (i < task->rows)
             s->row[i] = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);
         s->reference[i] = s->maximum[i] = -INFINITY;
-        s->base[i] = amx_base(-INFINITY);
+        s->base[i] = amx_base_of(s, -INFINITY);
     }
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t row = i * AMX_ROWS;

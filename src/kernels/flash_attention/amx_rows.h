@@ -10,15 +10,8 @@
 #include "kernels/simd/vec_avx512.h"
 #include "kernels/simd/vec_math.h"
 
-#include "kernels/flash_attention/amx_tiles.h"
+#include "kernels/flash_attention/amx_weights.h"
 #include "kernels/flash_attention/scores_body.h"
-
-/* A weight from here on raises its row's reference: 2^40. */
-#define AMX_MOST_WEIGHT 0x1p40f
-#define AMX_MOST_BITS   ((127 + 40) << 7)
-
-/* Scores to base 2, and references, within this let weights be computed by amx_row_weights(). */
-#define AMX_TAME 16384.0f
 
 /* Elements of bf16 tensors begin anywhere. */
 static inline char *amx_place(const void *data, int64_t element) {
@@ -72,6 +65,11 @@ static inline float amx_base(float reference) {
     return fabsf(reference) <= AMX_TAME ? AMX_MAGIC + 128 * (127 - reference) : AMX_MAGIC;
 }
 
+/* The same for a form. */
+static inline float amx_form_base(float reference) {
+    return fabsf(reference) <= AMX_TAME ? 128 * (127 - reference) : -INFINITY;
+}
+
 /* flash_modify() for a chunk: `count` raw products become base-2 scores. */
 static inline void amx_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
                               int64_t count, float *scores) {
@@ -119,6 +117,16 @@ static inline __m512i amx_precise_weights(const float *scores, float scale, floa
     return amx_round(a, b);
 }
 
+/* Weights of two vectors of numbers, NaN where these are. */
+static inline __m512i amx_mark_nan(__m512i w, vf x, vf y) {
+    const __mmask16 nan_x = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __mmask16 nan_y = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
+    if (_mm512_kortestz(nan_x, nan_y)) return w;
+    const __m512i of_x = _mm512_movm_epi32(nan_x), of_y = _mm512_movm_epi32(nan_y);
+    return _mm512_mask_mov_epi16(w, _mm512_movepi16_mask(_mm512_packs_epi32(of_x, of_y)),
+                                 _mm512_set1_epi16(0x7fc0));
+}
+
 /*
  * The weights that amx_row_weights() makes, of any scores and reference: what lies far below 2^23 would
  * be wrong as an integer, and NaN as well.
@@ -140,12 +148,25 @@ static inline __m512i amx_any_weights(const amx_exp *e, const float *scores, flo
     }
     const __m512i w = amx_bits(e, _mm512_max_epi32(_mm512_castps_si512(x), least),
                                _mm512_max_epi32(_mm512_castps_si512(y), least));
-    const __mmask16 nan_x = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __mmask16 nan_y = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
-    if (_mm512_kortestz(nan_x, nan_y)) return w;
-    const __m512i of_x = _mm512_movm_epi32(nan_x), of_y = _mm512_movm_epi32(nan_y);
-    return _mm512_mask_mov_epi16(w, _mm512_movepi16_mask(_mm512_packs_epi32(of_x, of_y)),
-                                 _mm512_set1_epi16(0x7fc0));
+    return amx_mark_nan(w, x, y);
+}
+
+/* The weights that amx_form_weights() makes, of any scores, reference, and bias, which is in bf16 as it lies. */
+static inline __m512i amx_any_form_weights(const amx_form *f, const amx_exp *e, const float *scores,
+                                           __m512i bias, float reference) {
+    const bool far = !(fabsf(reference) <= AMX_TAME) && reference != -INFINITY;
+    const vf base = v_set1(far ? 0 : amx_form_base(reference)), most = v_set1(65535);
+    const float unit = far ? 1 / 128.0f : 1;
+    vf x = amx_number(f, v_load(scores), amx_wide_low(bias), base, unit);
+    vf y = amx_number(f, v_load(scores + VL), amx_wide_high(bias), base, unit);
+    if (far) {
+        const vf own = v_set1(reference), steps = v_set1(128), offset = v_set1(128 * 127);
+        x = v_fma(v_sub(x, own), steps, offset);
+        y = v_fma(v_sub(y, own), steps, offset);
+    }
+    /* What is too large for an integer would become a negative one, as what is too small may. */
+    const __m512i a = _mm512_cvtps_epi32(v_min(x, most)), b = _mm512_cvtps_epi32(v_min(y, most));
+    return amx_mark_nan(amx_correct(e, _mm512_packus_epi32(a, b)), x, y);
 }
 
 /* The sum of 32 weights in bf16, by lanes. */
@@ -166,11 +187,6 @@ static inline __m512i amx_kept(const ejki_flash_problem *p, const flash_row *r, 
     _mm512_storeu_si512(keep + VL, all);
     flash_drop(p, r, key, AMX_CHUNK, keep);
     return _mm512_packs_epi32(_mm512_loadu_si512(keep), _mm512_loadu_si512(keep + VL));
-}
-
-/* The largest of a row's 32 scores, -inf if there is none; NaN is passed over. */
-static inline float amx_row_top(const float *scores) {
-    return flash_maximum(scores, AMX_CHUNK);
 }
 
 /* 32 weights times 2^-power, `power` above 0; NaN stays. What is too small becomes 0. */
