@@ -57,13 +57,28 @@ static inline void amx_look_ahead(amx_state *s) {
     }
 }
 
+/* Where the rows of a tile's bias begin; those of rows that do not exist are the last one's. */
+static void amx_bias_rows(const amx_state *s, int64_t row, const char **bias) {
+    for (int64_t i = 0; i < AMX_ROWS; i++)
+        bias[i] = flash_bias_row(s->problem, &s->row[ejki_min(row + i, s->task.rows - 1)]);
+}
+
 /* Asks for the bias of a chunk, whose rows lie far apart. */
-AMX_INLINE void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
-    const ejki_flash_problem *p = s->problem;
+static void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
     if (chunk >= span->last) return;
-    const int64_t last = s->chunk[chunk].end - 1;
-    for (int64_t i = span->row; i < span->row + span->rows; i++)
-        _mm_prefetch(amx_place(flash_bias_row(p, &s->row[i]), last), _MM_HINT_T0);
+    for (int64_t i = 0; i < span->rows; i++)
+        _mm_prefetch(s->bias[i] + 2 * s->chunk[chunk].key, _MM_HINT_T0);
+}
+
+/* What of the bias is asked for beside a chunk: what comes soon, of this tile or of the next one. */
+static inline void amx_look_ahead_bias(amx_state *s, const amx_span *span, int64_t chunk,
+                                       amx_pair *pair) {
+    const int64_t soon = chunk + AMX_BIAS_AHEAD;
+    const bool later = soon >= span->last;
+    const int64_t place = later ? s->later_chunk + soon - span->last : soon;
+    pair->ahead = later ? s->later_bias : s->bias;
+    pair->ahead_skip = 2 * s->chunk[place].key;
+    if (later) s->asked = s->later_row;
 }
 
 /* What the fast way needs of a span; where chunks are is still to be said. */
@@ -84,6 +99,7 @@ static inline void amx_make_fast(amx_state *s, amx_span *span, int64_t chunk, am
     pair->seen = span->seen;
     pair->skip = 2 * place->key;
     pair->inside = amx_first(place->end - place->key);
+    if (s->form.biased) amx_look_ahead_bias(s, span, chunk, pair);
     const amx_tops tops = chunk + 1 < span->last ? amx_next(s->plan->steps, pair, &s->exp)
                                                  : amx_alone(pair, &s->exp);
     if (!amx_fits(&s->form, &tops)) amx_repeat(s, span, chunk);
@@ -94,7 +110,9 @@ static __attribute__((noinline)) void amx_make_weights(amx_state *s, amx_span *s
     bool unset = amx_is_unset(s, span), fresh = span->fresh && amx_kind(&s->form) == AMX_PLAIN;
     const bool biased = s->problem->has_bias;
     amx_pair pair = amx_pair_of(s, span);
-    for (int64_t n = 0; biased && n < AMX_BIAS_AHEAD; n++) amx_ask_bias(s, span, span->first + n);
+    for (int64_t n = 0; biased && s->asked != span->row && n < AMX_BIAS_AHEAD; n++)
+        amx_ask_bias(s, span, span->first + n);
+    s->asked = span->row;
     if (!span->ready) amx_multiply(s, span, span->first);
     for (int64_t c = span->first; c < span->end; c++) {
         amx_look_ahead(s);
@@ -222,6 +240,20 @@ static void amx_narrow_span(const amx_state *s, const amx_tile *e, int64_t *firs
     while (*first < *end && s->chunk[*end - 1].key >= e->high) --*end;
 }
 
+/* Finds the bias of a tile that begins a block at a chunk, and of the one that comes next. */
+static void amx_begin_bias(amx_state *s, int64_t row, int64_t first) {
+    const int64_t next = row + AMX_ROWS;
+    int64_t end = 0;
+    amx_bias_rows(s, row, s->bias);
+    s->later_row = next;
+    if (next < s->task.rows) amx_narrow_span(s, &s->tile[next / AMX_ROWS], &s->later_chunk, &end);
+    if (s->later_chunk + AMX_BIAS_AHEAD > end) {
+        s->later_row = row; /* nothing that would be worth it */
+        s->later_chunk = first;
+    }
+    amx_bias_rows(s, s->later_row, s->later_bias);
+}
+
 static void amx_block(amx_state *s, int64_t row) {
     amx_tile *e = &s->tile[row / AMX_ROWS];
     amx_span span = {.row = row, .rows = ejki_min(AMX_ROWS, s->task.rows - row)};
@@ -230,8 +262,7 @@ static void amx_block(amx_state *s, int64_t row) {
     span.fresh = !e->begun;
     if (span.fresh) amx_begin_tile(s, row);
     span.careful = !s->fast || !amx_is_tame(s, &span);
-    for (int64_t i = 0; s->form.biased && i < AMX_ROWS; i++)
-        s->bias[i] = flash_bias_row(s->problem, &s->row[row + ejki_min(i, span.rows - 1)]);
+    if (s->problem->has_bias) amx_begin_bias(s, row, span.first);
     amx_plan_rows(s, &span);
     for (span.last = span.end; span.first < span.last; span.first = span.end) {
         span.end = ejki_min(span.last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
@@ -324,6 +355,7 @@ static void amx_group(amx_state *s, amx_task task) {
         amx_first_block(s, low);
         while (amx_next_block(s, low, high)) {
             amx_pack(s);
+            s->asked = -1;
             for (int64_t row = 0; row < task.rows; row += AMX_ROWS) amx_block(s, row);
         }
     }

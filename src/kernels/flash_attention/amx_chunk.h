@@ -136,19 +136,22 @@ static __attribute__((noinline)) void amx_first_references(amx_state *s, const a
 /* The same of rows that have none yet, in any chunk, by what they see of it. */
 static __attribute__((noinline)) void amx_find_references(amx_state *s, amx_span *span,
                                                           int64_t chunk) {
-    for (int64_t first = 0; first < span->rows; first += VL) {
+    int64_t rows[AMX_ROWS], count = 0;
+    for (int64_t i = 0; i < span->rows; i++)
+        if (s->reference[span->row + i] == -INFINITY) rows[count++] = i;
+    for (int64_t first = 0; first < count; first += VL) {
+        const int64_t some = ejki_min(VL, count - first);
         float found[VL];
         vf top[VL];
         for (int64_t i = 0; i < VL; i++) {
-            const int64_t row = first + i < span->rows ? first + i : first;
-            top[i] = amx_larger_scores(s, span, span->row + row, chunk,
-                                       s->scores + row * AMX_CHUNK);
+            const int64_t row = rows[first + (i < some ? i : 0)];
+            top[i] = i < some || i == 0 ? amx_larger_scores(s, span, span->row + row, chunk,
+                                                            s->scores + row * AMX_CHUNK)
+                                        : top[0];
         }
         v_store(found, amx_largests(s, top));
-        for (int64_t i = span->row + first; i < span->row + ejki_min(first + VL, span->rows); i++) {
-            const float own = found[i - span->row - first];
-            if (s->reference[i] == -INFINITY && own != -INFINITY) amx_set_reference(s, i, own);
-        }
+        for (int64_t i = 0; i < some; i++)
+            if (found[i] != -INFINITY) amx_set_reference(s, span->row + rows[first + i], found[i]);
     }
     span->careful |= amx_has_far(s, span);
 }

@@ -217,7 +217,19 @@ static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row 
     const double weight = empty ? 0 : mine == top ? own : exp2(mine - top) * own;
     total += weight;
     return (flash_end){.factor = empty ? 0 : (float)(weight / total / rounded),
-                       .lse = p->lse.data ? (float)((top + log2(total)) * LN_2) : 0};
+                       .lse = (float)((top + log2(total)) * LN_2)};
+}
+
+/* The factor alone. Sinks far above a row's scores, and NaN, are left to amx_finish(). */
+static inline float amx_share(const ejki_flash_problem *p, const flash_row *r, float reference,
+                              float rounded) {
+    const double mine = reference * flash_correction(p);
+    const int64_t sinks = r->head / p->sink_group * p->sink_stride_h;
+    float total = rounded;
+    for (int64_t n = 0; n < p->sink_count; n++)
+        total += exp2f((float)(amx_element(p->sinks, sinks + n) * LOG2_E - mine));
+    if (!(total <= 0x1p100f)) return amx_finish(p, r, reference, rounded, rounded).factor;
+    return rounded == 0 ? 0 : 1 / total;
 }
 
 /* Writes a finished row. `sums` has 16 columns at each `step`; `maximum` is the largest visible base-2
@@ -226,8 +238,12 @@ static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r
                                  int64_t step, float reference, float maximum, float own,
                                  float rounded) {
     flash_end end = {.factor = own == 0 ? 0 : 1 / rounded};
-    if (p->has_sinks || p->lse.data) end = amx_finish(p, r, reference, own, rounded);
-    if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
+    if (p->lse.data) {
+        end = amx_finish(p, r, reference, own, rounded);
+        *flash_at(&p->lse, r) = end.lse;
+    } else if (p->has_sinks) {
+        end.factor = amx_share(p, r, reference, rounded);
+    }
     if (!p->normalize) {
         const float sum = own == 0 ? 0 : own == own ? own * exp2f(reference - maximum) : NAN;
         end.factor = own == 0 ? 0 : sum / rounded;

@@ -40,7 +40,8 @@ typedef struct amx_state {
     bool all_plain;     /* all its values go through the products */
     amx_rows soon[2];   /* next tile's queries, this one's output */
     int64_t pace;       /* rows of each to ask for at a chunk */
-    const char *bias[AMX_ROWS]; /* rows of the tile's bias */
+    const char *bias[AMX_ROWS], *later_bias[AMX_ROWS]; /* rows of the bias: the tile's, the next one's */
+    int64_t later_row, later_chunk, asked; /* that tile and its first chunk; the tile asked for so far */
     uint32_t words[AMX_ROWS];   /* keys of a chunk that they see */
 } amx_state;
 

@@ -141,6 +141,8 @@ typedef struct amx_pair {
     const amx_form *form;
     const char *const *bias; /* [32]; rows of the bias, the first key's element `skip` bytes on */
     int64_t skip;
+    const char *const *ahead; /* [32]; rows of the bias to ask for, `ahead_skip` bytes on */
+    int64_t ahead_skip;
     const uint32_t *seen; /* NULL, or [32]: keys that rows see, a bit each */
     __mmask32 inside;     /* keys that exist */
 } amx_pair;
@@ -194,7 +196,7 @@ AMX_INLINE __m512i amx_form_weights(const int kind, const amx_pair *t, const amx
     if (kind & AMX_BIASED) {
         const vf step = v_set1((float)AMX_STEP);
         const __m512i bits = _mm512_maskz_loadu_epi16(t->inside, t->bias[row] + t->skip);
-        _mm_prefetch(t->bias[row] + t->skip + AMX_BIAS_AHEAD * AMX_CHUNK * 2, _MM_HINT_T0);
+        _mm_prefetch(t->ahead[row] + t->ahead_skip, _MM_HINT_T0);
         tops->positive = _mm512_max_epi16(tops->positive, bits);
         tops->bits = _mm512_max_epu16(tops->bits, bits);
         low = v_fma(amx_wide_low(bits), step, low);
