@@ -136,20 +136,31 @@ static __attribute__((noinline)) void amx_make_weights(amx_state *s, amx_span *s
     }
 }
 
+/* Clears a tile's sums, if they have not been written yet. */
+static void amx_clear_sums(amx_state *s, int64_t row) {
+    amx_tile *e = &s->tile[row / AMX_ROWS];
+    if (e->blank) memset(amx_sum(s, row, 0), 0, (size_t)s->plan->sums * sizeof(float));
+    e->blank = false;
+}
+
 /* sums += weights · values over a span. */
 static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_span *span) {
     const amx_plan *t = s->plan;
+    amx_tile *e = &s->tile[span->row / AMX_ROWS];
     float *sums = amx_sum(s, span->row, 0);
     for (int64_t c = span->first, end; c < span->end; c = end) {
         end = s->all_plain ? span->end : c;
         while (end < span->end && s->chunk[end].plain) end++;
         if (end == c) {
+            amx_clear_sums(s, span->row);
             amx_add_carefully(s, span, end++);
             continue;
         }
         const uint16_t *values = s->values + c * t->wide * AMX_ELEMENT;
-        amx_values(amx_weights_of(s, 0, c), end - c, values, t->wide, s->ones, sums);
-        if (s->split) amx_values(amx_rest_of(s, 0, c), end - c, values, t->wide, s->ones, sums);
+        amx_values(amx_weights_of(s, 0, c), end - c, values, t->wide, s->ones, e->blank, sums);
+        e->blank = false;
+        if (s->split)
+            amx_values(amx_rest_of(s, 0, c), end - c, values, t->wide, s->ones, false, sums);
     }
 }
 
@@ -161,12 +172,12 @@ static bool amx_is_tame(const amx_state *s, const amx_span *span) {
     return (s->form.caps || most <= AMX_TAME) && !amx_has_far(s, span);
 }
 
-/* Packs a row tile's queries and clears its sums. */
+/* Packs a row tile's queries. */
 static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) {
     const ejki_flash_problem *p = s->problem;
-    const int64_t steps = s->plan->steps, sums = s->plan->sums;
+    const int64_t steps = s->plan->steps;
     uint16_t *target = amx_queries(s, row);
-    s->tile[row / AMX_ROWS].begun = true;
+    s->tile[row / AMX_ROWS].begun = s->tile[row / AMX_ROWS].blank = true;
     __m512i top = _mm512_setzero_si512();
     for (int64_t i = 0; i < AMX_ROWS; i++) {
         uint16_t *to = target + i / 16 * steps * AMX_ELEMENT + i % 16 * 32;
@@ -180,21 +191,49 @@ static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) 
         }
     }
     s->tile[row / AMX_ROWS].top = amx_top(top);
-    memset(amx_sum(s, row, 0), 0, (size_t)sums * sizeof(float));
     if (s->precise) memset(s->lanes + row * VL, 0, AMX_ROWS * VL * sizeof(float));
     if (s->drops) memset(s->rounded + row * VL, 0, AMX_ROWS * VL * sizeof(float));
+}
+
+/* What a tile's sums are multiplied by where sinks join them; negative where amx_write_row() has to find out. */
+static void amx_find_shares(const amx_state *s, int64_t row, float shares[AMX_ROWS]) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t end = ejki_min(AMX_ROWS, s->task.rows - row);
+    const float correction = (float)flash_correction(p);
+    for (int64_t i = 0; i < AMX_ROWS; i++) shares[i] = -1;
+    if (!p->has_sinks || s->precise) return;
+    for (int64_t first = 0; first < AMX_ROWS; first += VL) {
+        float own[VL] = {0}, sink[VL];
+        const vf reference = v_load(s->reference + row + first);
+        for (int64_t i = 0; i < VL && first + i < end; i++)
+            own[i] = *amx_sum(s, row + first + i, s->plan->wide * 16);
+        vf total = v_load(own);
+        for (int64_t n = 0; n < p->sink_count; n++) {
+            for (int64_t i = 0; i < VL; i++) {
+                const flash_row *r = &s->row[row + ejki_min(first + i, end - 1)];
+                sink[i] = (float)(amx_sink(p, r, n) * LOG2_E);
+            }
+            total = v_add(total, v_exp2(v_sub(v_load(sink), v_mul(reference, v_set1(correction)))));
+        }
+        const __mmask16 fits = _mm512_cmp_ps_mask(total, v_set1(0x1p100f), _CMP_LT_OQ) &
+                               _mm512_cmp_ps_mask(v_load(own), v_zero(), _CMP_GT_OQ);
+        v_store(shares + first, _mm512_mask_div_ps(v_set1(-1), fits, v_set1(1), total));
+    }
 }
 
 /* Writes a row tile's results. */
 static __attribute__((noinline)) void amx_end_tile(amx_state *s, int64_t row) {
     const amx_plan *t = s->plan;
     const int64_t end = ejki_min(row + AMX_ROWS, s->task.rows);
+    float shares[AMX_ROWS];
+    amx_clear_sums(s, row);
+    amx_find_shares(s, row, shares);
     for (int64_t i = row; i < end; i++) {
         const float rounded =
             s->drops ? v_sum(v_load(s->rounded + i * VL)) : *amx_sum(s, i, t->wide * 16);
         amx_write_row(s->problem, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->reference[i],
                       s->maximum[i], s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded,
-                      rounded);
+                      rounded, shares[i - row]);
     }
     s->tile[row / AMX_ROWS].ended = true;
 }

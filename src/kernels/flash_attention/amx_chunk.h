@@ -181,7 +181,8 @@ static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *sp
         amx_lower_weights(amx_weights_of(s, row, c), power);
         if (s->split) amx_lower_weights(amx_rest_of(s, row, c), power);
     }
-    for (int64_t d = 0; d <= s->plan->wide * 16; d += 16) {
+    const bool blank = s->tile[row / AMX_ROWS].blank;
+    for (int64_t d = 0; !blank && d <= s->plan->wide * 16; d += 16) {
         float *sum = amx_sum(s, row, d);
         v_store(sum, v_mul(v_load(sum), v_set1(factor)));
     }

@@ -201,6 +201,10 @@ static inline void amx_lower_weights(uint16_t *weights, float power) {
 
 /* ---- The end of a row -------------------------------------------------------------------------------- */
 
+static inline double amx_sink(const ejki_flash_problem *p, const flash_row *r, int64_t n) {
+    return amx_element(p->sinks, r->head / p->sink_group * p->sink_stride_h + n);
+}
+
 /* A row's share of its sums: what they are multiplied by, and the log-sum-exp. `own` is Σ 2^(z − reference)
  * over visible keys, `rounded` that of the weights as they were multiplied. */
 static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row *r, float reference,
@@ -208,42 +212,27 @@ static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row 
     const bool empty = own == 0;
     const double mine = empty ? -INFINITY : reference * flash_correction(p);
     double top = mine, total = 0;
-    const int64_t sinks = p->has_sinks ? r->head / p->sink_group * p->sink_stride_h : 0;
-    for (int64_t n = 0; n < p->sink_count; n++)
-        top = fmax(top, amx_element(p->sinks, sinks + n) * LOG2_E);
+    for (int64_t n = 0; n < p->sink_count; n++) top = fmax(top, amx_sink(p, r, n) * LOG2_E);
     if (top == -INFINITY && empty) return (flash_end){.factor = 0, .lse = -INFINITY};
     for (int64_t n = 0; n < p->sink_count; n++)
-        total += exp2(amx_element(p->sinks, sinks + n) * LOG2_E - top);
+        total += exp2(amx_sink(p, r, n) * LOG2_E - top);
     const double weight = empty ? 0 : mine == top ? own : exp2(mine - top) * own;
     total += weight;
     return (flash_end){.factor = empty ? 0 : (float)(weight / total / rounded),
                        .lse = (float)((top + log2(total)) * LN_2)};
 }
 
-/* The factor alone. Sinks far above a row's scores, and NaN, are left to amx_finish(). */
-static inline float amx_share(const ejki_flash_problem *p, const flash_row *r, float reference,
-                              float rounded) {
-    const double mine = reference * flash_correction(p);
-    const int64_t sinks = r->head / p->sink_group * p->sink_stride_h;
-    float total = rounded;
-    for (int64_t n = 0; n < p->sink_count; n++)
-        total += exp2f((float)(amx_element(p->sinks, sinks + n) * LOG2_E - mine));
-    if (!(total <= 0x1p100f)) return amx_finish(p, r, reference, rounded, rounded).factor;
-    return rounded == 0 ? 0 : 1 / total;
-}
-
-/* Writes a finished row. `sums` has 16 columns at each `step`; `maximum` is the largest visible base-2
+/* Writes a finished row. `share` is the factor of its sums if that is known, else negative. `sums` has 16 columns at each `step`; `maximum` is the largest visible base-2
  * score and is looked at only without normalisation. */
 static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r, const float *sums,
                                  int64_t step, float reference, float maximum, float own,
-                                 float rounded) {
+                                 float rounded, float share) {
     flash_end end = {.factor = own == 0 ? 0 : 1 / rounded};
-    if (p->lse.data) {
+    if (share >= 0)
+        end.factor = share;
+    else if (p->has_sinks || p->lse.data)
         end = amx_finish(p, r, reference, own, rounded);
-        *flash_at(&p->lse, r) = end.lse;
-    } else if (p->has_sinks) {
-        end.factor = amx_share(p, r, reference, rounded);
-    }
+    if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
     if (!p->normalize) {
         const float sum = own == 0 ? 0 : own == own ? own * exp2f(reference - maximum) : NAN;
         end.factor = own == 0 ? 0 : sum / rounded;

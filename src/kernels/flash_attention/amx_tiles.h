@@ -193,14 +193,26 @@ typedef struct amx_column {
     int64_t step;
 } amx_column;
 
-/* sums += weights · values for two columns of tiles, over `chunks` chunks. */
-static inline void amx_add_pair(const uint16_t *weights, int64_t chunks, amx_column a, amx_column b,
-                                float *sums) {
+/* Sums of four tiles, in tiles 0 to 3; they may be blank, which counts as 0. */
+AMX_INLINE void amx_load_sums(const float *sums, bool blank) {
     AMX_BARRIER();
+    if (blank) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        return;
+    }
     _tile_loadd(0, sums, 64);
     _tile_loadd(1, sums + AMX_SUMS, 64);
     _tile_loadd(2, sums + 2 * AMX_SUMS, 64);
     _tile_loadd(3, sums + 3 * AMX_SUMS, 64);
+}
+
+/* sums += weights · values for two columns of tiles, over `chunks` chunks. */
+static inline void amx_add_pair(const uint16_t *weights, int64_t chunks, amx_column a, amx_column b,
+                                bool blank, float *sums) {
+    amx_load_sums(sums, blank);
     for (int64_t c = 0; c < chunks; c++) {
         _tile_loadd(4, a.tile, 64);
         _tile_loadd(6, weights, 64);
@@ -223,14 +235,15 @@ static inline void amx_add_pair(const uint16_t *weights, int64_t chunks, amx_col
 
 /* The same for three columns, the last one of ones: two columns alone would wait for the latency of their sums. */
 static inline void amx_add_last(const uint16_t *weights, int64_t chunks, amx_column a, amx_column b,
-                                const uint16_t *ones, float *sums) {
-    AMX_BARRIER();
-    _tile_loadd(0, sums, 64);
-    _tile_loadd(1, sums + AMX_SUMS, 64);
-    _tile_loadd(2, sums + 2 * AMX_SUMS, 64);
-    _tile_loadd(3, sums + 3 * AMX_SUMS, 64);
-    _tile_loadd(4, sums + 4 * AMX_SUMS, 64);
-    _tile_loadd(5, sums + 5 * AMX_SUMS, 64);
+                                const uint16_t *ones, bool blank, float *sums) {
+    amx_load_sums(sums, blank);
+    if (blank) {
+        _tile_zero(4);
+        _tile_zero(5);
+    } else {
+        _tile_loadd(4, sums + 4 * AMX_SUMS, 64);
+        _tile_loadd(5, sums + 5 * AMX_SUMS, 64);
+    }
     for (int64_t c = 0; c < chunks; c++) {
         _tile_loadd(7, a.tile, 64);
         _tile_loadd(6, weights, 64);
@@ -260,16 +273,16 @@ static inline void amx_add_last(const uint16_t *weights, int64_t chunks, amx_col
 
 /* sums[column][half] += weights · values; behind the `wide` columns of values, one of ones. */
 static inline void amx_values(const uint16_t *weights, int64_t chunks, const uint16_t *values,
-                              int64_t wide, const uint16_t *ones, float *sums) {
+                              int64_t wide, const uint16_t *ones, bool blank, float *sums) {
     for (int64_t n = 0; n <= wide; n += 2, sums += 4 * AMX_SUMS) {
         const amx_column none = {ones, 0}, a = {values + n * AMX_ELEMENT, wide * AMX_ELEMENT};
         const amx_column b = {a.tile + AMX_ELEMENT, a.step};
         if (n + 2 == wide) {
-            amx_add_last(weights, chunks, a, b, ones, sums);
+            amx_add_last(weights, chunks, a, b, ones, blank, sums);
             return;
         }
         /* Without any values the second column of ones is one more than needed. */
-        amx_add_pair(weights, chunks, wide == 0 ? none : a, n + 1 < wide ? b : none, sums);
+        amx_add_pair(weights, chunks, wide == 0 ? none : a, n + 1 < wide ? b : none, blank, sums);
     }
 }
 
