@@ -53,7 +53,7 @@ static void amx_set_problem(amx_state *s, const ejki_flash_problem *p, const amx
     s->precise = p->lse.data || !p->normalize || s->drops;
     s->split = !p->normalize;
     s->scale = flash_scale(p);
-    s->fast = amx_form_of(p->scale, p->soft_cap, p->has_bias, &s->form) && !s->precise &&
+    s->fast = amx_form_of(p->scale, p->soft_cap, p->has_bias, 128, &s->form) && !s->precise &&
               (amx_kind(&s->form) != AMX_PLAIN || !flash_rescales(p));
     if (!s->fast) s->form = (amx_form){.caps = false};
 }

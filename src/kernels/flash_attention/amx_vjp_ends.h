@@ -70,7 +70,8 @@ static inline void amx_vjp_begin(void *argument, int64_t index) {
     const amx_vjp_shared *shared = argument;
     const int64_t heads = shared->problem->forward.query_heads;
     int64_t strip = 0;
-    amx_vjp_clear_bias(shared->problem, index, shared->workers);
+    if (shared->plan.bias_heads > 0 || shared->problem->forward.layout != EJKI_FLASH_DENSE)
+        amx_vjp_clear_bias(shared->problem, index, shared->workers);
     for (int64_t n = 0; n < shared->tasks.batch; n++) {
         ejki_flash_vjp_problem own;
         amx_vjp_plan t;

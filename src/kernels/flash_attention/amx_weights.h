@@ -60,54 +60,57 @@ AMX_INLINE __m512i amx_row_weights(const amx_exp *e, const float *scores, __m512
 /* ---- Forms ------------------------------------------------------------------------------------------ */
 
 /*
- * 128 times the scores to base 2, by raw products a: without a soft cap series[0] · a; with one
+ * Scores to base 2 times `steps`, which are 128 here and more in the gradients, by raw products a: without a soft cap series[0] · a; with one
  * cap · tanh(scale · a) as a · (series[0] + series[1]·a² + …), which is within 1.1e-5 of it, relatively, as long as
  * a² ≤ most, and else by v_tanh(). Behind it the bias is added. Nothing is rounded to whole numbers before the sum.
  */
 typedef struct amx_form {
     bool caps, biased;
     float series[4], most;
-    float scale, cap;
+    float scale, cap, bias; /* of tanh's arguments, of its results, of biases */
 } amx_form;
 
-#define AMX_STEP     184.6649652337873 /* 128 · log2(e) */
-#define AMX_NEAR     0.75              /* arguments of tanh within this are the series' */
-#define AMX_MOST_CAP 128.0             /* from here on it is not exact enough beside bf16 */
+#define AMX_BASE     1.4426950408889634 /* log2(e) */
+#define AMX_NEAR     0.75               /* arguments of tanh within this are the series' */
+#define AMX_MOST_CAP 128.0              /* from here on it is not exact enough beside bf16 */
 
 /* False if there is no form for these numbers. */
-static inline bool amx_form_of(double scale, double soft_cap, bool biased, amx_form *f) {
+static inline bool amx_form_of(double scale, double soft_cap, bool biased, double steps,
+                               amx_form *f) {
     static const double series[4] = {0.99998898, -0.33269671, 0.12742697, -0.03545279};
-    *f = (amx_form){.caps = soft_cap != 0, .biased = biased};
-    f->series[0] = (float)(scale * AMX_STEP);
+    steps *= AMX_BASE;
+    *f = (amx_form){.caps = soft_cap != 0, .biased = biased, .bias = (float)steps};
+    f->series[0] = (float)(scale * steps);
     if (!f->caps) return fabs(scale) <= 0x1p60;
     const double argument = scale / soft_cap;
     if (!(soft_cap <= AMX_MOST_CAP && fabs(argument) >= 0x1p-13 && fabs(argument) <= 0x1p7))
         return false;
-    double power = scale * AMX_STEP;
+    double power = scale * steps;
     for (int i = 0; i < 4; i++, power *= argument * argument)
         f->series[i] = (float)(series[i] * power);
     f->most = (float)(AMX_NEAR * AMX_NEAR / (argument * argument));
     f->scale = (float)argument;
-    f->cap = (float)(soft_cap * AMX_STEP);
+    f->cap = (float)(soft_cap * steps);
     return true;
+}
+
+/* What raw products with a cap are multiplied by, from their squares. */
+AMX_INLINE vf amx_cap_series(const amx_form *f, vf square) {
+    vf s = v_fma(v_set1(f->series[3]), square, v_set1(f->series[2]));
+    s = v_fma(s, square, v_set1(f->series[1]));
+    return v_fma(s, square, v_set1(f->series[0]));
 }
 
 /* Numbers of 16 raw products, plus `base`. `square` is the raw products' and looked at only with a cap. */
 AMX_INLINE vf amx_series(const bool caps, const amx_form *f, vf a, vf square, vf base) {
-    vf s = v_set1(f->series[0]);
-    if (caps) {
-        s = v_fma(v_set1(f->series[3]), square, v_set1(f->series[2]));
-        s = v_fma(s, square, v_set1(f->series[1]));
-        s = v_fma(s, square, v_set1(f->series[0]));
-    }
-    return v_fma(a, s, base);
+    return v_fma(a, caps ? amx_cap_series(f, square) : v_set1(f->series[0]), base);
 }
 
 /* The same of any raw products and bias, the latter looked at only if there is one. A `unit` of 1 / 128 gives scores,
  * which are finite where numbers would not be. */
 static inline vf amx_number(const amx_form *f, vf a, vf bias, vf base, float unit) {
     const vf own = v_mul(a, v_set1(unit));
-    if (f->biased) base = v_fma(bias, v_set1((float)AMX_STEP * unit), base);
+    if (f->biased) base = v_fma(bias, v_set1(f->bias * unit), base);
     if (!f->caps) return amx_series(false, f, own, a, base);
     const vf square = v_mul(a, a), near = amx_series(true, f, own, square, base);
     const __mmask16 far = _mm512_cmp_ps_mask(square, v_set1(f->most), _CMP_NLE_UQ);
@@ -194,7 +197,7 @@ AMX_INLINE __m512i amx_form_weights(const int kind, const amx_pair *t, const amx
     const float *scores = t->scores + row * AMX_CHUNK;
     vf low = v_set1(t->base[row]), high = low;
     if (kind & AMX_BIASED) {
-        const vf step = v_set1((float)AMX_STEP);
+        const vf step = v_set1(f->bias);
         const __m512i bits = _mm512_maskz_loadu_epi16(t->inside, t->bias[row] + t->skip);
         _mm_prefetch(t->ahead[row] + t->ahead_skip, _MM_HINT_T0);
         tops->positive = _mm512_max_epi16(tops->positive, bits);
