@@ -80,15 +80,6 @@ static uint32_t amx_cell_keys(const amx_state *s, const flash_row *r, const amx_
     return amx_bytes(cell->block + row * p->pattern.block_row + (chunk->key - chunk->first), count);
 }
 
-/* Writes -inf over those of a row's 32 scores that the pattern hides. */
-static void amx_hide_cells(const amx_state *s, const flash_row *r, const amx_chunk *chunk,
-                           float *scores) {
-    const uint32_t seen = amx_cell_keys(s, r, chunk);
-    const __m512 none = _mm512_set1_ps(-INFINITY);
-    _mm512_mask_storeu_ps(scores, (__mmask16)~seen, none);
-    _mm512_mask_storeu_ps(scores + VL, (__mmask16)(~seen >> 16), none);
-}
-
 /* How many blocks of the pattern a group will visit, at least about: 0, or 1 + the power of two. */
 static int32_t amx_weight(const ejki_flash_problem *p, const amx_plan *t, int64_t group) {
     const int64_t kv_head = group / t->groups % p->kv_heads;

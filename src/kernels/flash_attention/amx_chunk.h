@@ -89,20 +89,55 @@ static inline float amx_top_score(const amx_state *s, const amx_span *span, int6
     return v_largest(amx_larger_scores(s, span, row, chunk, scores)) * s->scale;
 }
 
-/* Raw products of a chunk become scores; rows that have none get their references, and all their maxima
- * if these are wanted. */
+/* What raw products become where weights are not made by a form. */
+typedef struct amx_change {
+    bool rescales, caps;
+    vf scale, cap;
+} amx_change;
+
+static inline amx_change amx_change_of(const ejki_flash_problem *p) {
+    const bool caps = p->soft_cap != 0;
+    return (amx_change){flash_rescales(p), caps,
+                        v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E)),
+                        v_set1((float)(p->soft_cap * LOG2_E))};
+}
+
+/* 16 raw products to scores, and the bias added to them if there is one. */
+static inline vf amx_changed(const amx_change *change, bool biased, vf z, vf bias) {
+    if (change->rescales) z = v_mul(z, change->scale);
+    if (change->caps) z = v_mul(v_tanh(z), change->cap);
+    return biased ? v_fma(bias, v_set1((float)LOG2_E), z) : z;
+}
+
+/* Raw products of a chunk become scores, -inf where they are hidden. */
+static __attribute__((noinline)) void amx_change_scores(amx_state *s, const amx_span *span,
+                                                        int64_t chunk) {
+    const ejki_flash_problem *p = s->problem;
+    const amx_change change = amx_change_of(p);
+    const amx_chunk *place = &s->chunk[chunk];
+    const uint32_t *seen = amx_look(s, span, chunk);
+    const vf none = v_set1(-INFINITY);
+    if (!seen && !change.rescales) return;
+    for (int64_t i = 0; i < span->rows; i++) {
+        float *scores = s->scores + i * AMX_CHUNK;
+        const __m512i bias = p->has_bias ? amx_load(s->bias[i] + 2 * place->key,
+                                                    place->end - place->key)
+                                         : _mm512_setzero_si512();
+        const uint32_t own = seen ? seen[i] : 0xffffffffu;
+        const vf a = amx_changed(&change, p->has_bias, v_load(scores), amx_wide_low(bias));
+        const vf b = amx_changed(&change, p->has_bias, v_load(scores + VL), amx_wide_high(bias));
+        v_store(scores, _mm512_mask_mov_ps(none, (__mmask16)own, a));
+        v_store(scores + VL, _mm512_mask_mov_ps(none, (__mmask16)(own >> 16), b));
+    }
+}
+
+/* The same; rows that have none get their references, and all their maxima if these are wanted. */
 static __attribute__((noinline)) void amx_prepare_scores(amx_state *s, const amx_span *span,
                                                          int64_t chunk) {
-    const ejki_flash_problem *p = s->problem;
-    const amx_chunk *place = &s->chunk[chunk];
-    float *scores = s->scores;
-    const int64_t key = place->key, count = place->end - key;
-    const bool tracks = !p->normalize;
+    const bool tracks = !s->problem->normalize;
+    const float *scores = s->scores;
+    amx_change_scores(s, span, chunk);
     for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
-        const flash_row *r = &s->row[i];
-        if (s->general) amx_modify(p, r, key, count, scores);
-        if (r->first > key || r->end < key + AMX_CHUNK) flash_hide(r, key, AMX_CHUNK, scores);
-        if (place->hides) amx_hide_cells(s, r, place, scores);
         if (s->reference[i] != -INFINITY && !tracks) continue;
         const float top = flash_maximum(scores, AMX_CHUNK) * s->scale;
         if (s->reference[i] == -INFINITY && top != -INFINITY) amx_set_reference(s, i, top);

@@ -70,29 +70,6 @@ static inline float amx_form_base(float reference) {
     return fabsf(reference) <= AMX_TAME ? 128 * (127 - reference) : -INFINITY;
 }
 
-/* flash_modify() for a chunk: `count` raw products become base-2 scores. */
-static inline void amx_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                              int64_t count, float *scores) {
-    const char *bias = NULL;
-    uint8_t allowed[AMX_CHUNK];
-    if (p->has_bias)
-        bias = amx_place(p->bias.data, r->batch * p->bias.stride_b + r->head * p->bias.stride_h +
-                                           r->query * p->bias.stride_t + key);
-    const bool hides = flash_hides_keys(p), caps = p->soft_cap != 0;
-    const bool rescales = flash_rescales(p);
-    const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
-    const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
-    if (hides) flash_allowed(p, r, key, count, allowed);
-    for (int64_t j = 0; j < count; j += VL) {
-        vf z = v_load(scores + j);
-        if (rescales) z = v_mul(z, scale);
-        if (caps) z = v_mul(v_tanh(z), cap);
-        if (bias) z = v_fma(amx_widen(bias + 2 * j, count - j), v_set1((float)LOG2_E), z);
-        if (hides) z = v_allow(z, allowed + j);
-        v_store(scores + j, z);
-    }
-}
-
 /* 32 floats to bf16 in the order of tiles. */
 static inline __m512i amx_round(vf a, vf b) {
     const __m512i order =

@@ -16,12 +16,11 @@ typedef struct amx_rows {
 typedef struct amx_state {
     const ejki_flash_problem *problem;
     const amx_plan *plan;
-    bool general;
     bool fast;    /* weights come from raw products, by `form` */
     bool precise; /* weights are computed in f32 */
     bool split;   /* and multiplied in two parts */
     bool drops;
-    float scale; /* of raw products to base 2; 1 if amx_modify() has done it */
+    float scale; /* of raw products to base 2; 1 if amx_change_scores() has done it */
     amx_form form;
     amx_exp exp;
     uint16_t *query, *keys, *values, *weights, *ones;
@@ -48,7 +47,6 @@ typedef struct amx_state {
 static void amx_set_problem(amx_state *s, const ejki_flash_problem *p, const amx_plan *t) {
     s->problem = p;
     s->plan = t;
-    s->general = flash_is_general(p);
     s->drops = p->dropout > 0;
     s->precise = p->lse.data || !p->normalize || s->drops;
     s->split = !p->normalize;
