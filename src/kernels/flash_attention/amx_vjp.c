@@ -199,8 +199,10 @@ static void amx_vjp_make(amx_vjp_state *s, int64_t panel) {
     const int64_t size = AMX_ROWS * AMX_CHUNK;
     float *stage = s->stage, *other = s->stage + 2 * size;
     amx_vjp_spot last = {-1, 0};
+    for (int64_t n = 0; n < AMX_VJP_BIAS_AHEAD; n++) amx_vjp_ask_bias(s, n, panel);
     for (int64_t n = 0; n < 2 * s->tiles; n++) {
         const amx_vjp_spot at = {n / 2, 2 * panel + n % 2};
+        amx_vjp_ask_bias(s, n + AMX_VJP_BIAS_AHEAD, panel);
         if (!amx_vjp_sees(s, at.tile, at.chunk)) {
             if (!amx_vjp_sees(s, at.tile, at.chunk ^ 1)) continue;
             const amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
@@ -211,7 +213,6 @@ static void amx_vjp_make(amx_vjp_state *s, int64_t panel) {
             continue;
         }
         const amx_vjp_next next = amx_vjp_next_of(s, at, other);
-        if (s->problem.forward.has_bias) amx_vjp_ask_bias(s, at.tile, at.chunk);
         if (last.tile >= 0)
             amx_vjp_unit_step(s, last, stage, &next);
         else

@@ -9,6 +9,8 @@
 
 #include "kernels/flash_attention/amx_vjp_forms.h"
 
+#define AMX_VJP_BIAS_AHEAD 3 /* units whose bias is asked for before it is needed */
+
 /* A worker's memory and the task that it is at. Sequences and batch entries are problems of their own. */
 typedef struct amx_vjp_state {
     ejki_flash_vjp_problem problem;
@@ -89,12 +91,14 @@ static inline const char *amx_vjp_bias_row(const amx_vjp_state *s, int64_t row, 
     return amx_place(p->bias.data, s->head * p->bias.stride_h + row * p->bias.stride_t + key);
 }
 
-/* Asks for a unit's bias. */
-static inline void amx_vjp_ask_bias(const amx_vjp_state *s, int64_t tile, int64_t chunk) {
-    const amx_vjp_tile *t = &s->tile[tile];
-    const int64_t key = s->key + chunk * AMX_CHUNK;
+/* Asks for the bias of unit n of a panel, if there is one: tile after tile, two chunks each. */
+static inline void amx_vjp_ask_bias(const amx_vjp_state *s, int64_t n, int64_t panel) {
+    if (!s->problem.forward.has_bias || n >= 2 * s->tiles) return;
+    const amx_vjp_tile *t = &s->tile[n / 2];
+    const int64_t chunk = 2 * panel + n % 2;
+    if (s->state[n / 2 * s->plan.chunks + chunk] == 0) return;
     for (int64_t i = 0; i < t->count; i++)
-        _mm_prefetch(amx_vjp_bias_row(s, t->row + i, key), _MM_HINT_T0);
+        _mm_prefetch(amx_vjp_bias_row(s, t->row + i, s->key + chunk * AMX_CHUNK), _MM_HINT_T0);
 }
 
 /* Lays out a unit's bias, pairs of keys by rows; returns the largest magnitude, NaN if there is one. */
