@@ -100,8 +100,8 @@ static inline void amx_make_fast(amx_state *s, amx_span *span, int64_t chunk, am
     pair->skip = 2 * place->key;
     pair->inside = amx_first(place->end - place->key);
     if (s->form.biased) amx_look_ahead_bias(s, span, chunk, pair);
-    const amx_tops tops = chunk + 1 < span->last ? amx_next(s->plan->steps, pair, &s->exp)
-                                                 : amx_alone(pair, &s->exp);
+    const amx_tops tops =
+        chunk + 1 < span->last ? amx_next(s->plan->steps, pair, &s->exp) : amx_alone(pair, &s->exp);
     if (!amx_fits(&s->form, &tops)) amx_repeat(s, span, chunk);
 }
 

@@ -39,9 +39,11 @@ typedef struct amx_state {
     bool all_plain;     /* all its values go through the products */
     amx_rows soon[2];   /* next tile's queries, this one's output */
     int64_t pace;       /* rows of each to ask for at a chunk */
-    const char *bias[AMX_ROWS], *later_bias[AMX_ROWS]; /* rows of the bias: the tile's, the next one's */
-    int64_t later_row, later_chunk, asked; /* that tile and its first chunk; the tile asked for so far */
-    uint32_t words[AMX_ROWS];   /* keys of a chunk that they see */
+    const char *bias[AMX_ROWS],
+        *later_bias[AMX_ROWS]; /* rows of the bias: the tile's, the next one's */
+    int64_t later_row, later_chunk,
+        asked;                /* that tile and its first chunk; the tile asked for so far */
+    uint32_t words[AMX_ROWS]; /* keys of a chunk that they see */
 } amx_state;
 
 static void amx_set_problem(amx_state *s, const ejki_flash_problem *p, const amx_plan *t) {
@@ -86,8 +88,8 @@ typedef struct amx_span {
     int64_t rows, first, end;
     int64_t last; /* end of all that the tile has of the block */
     bool careful;
-    bool fresh; /* no row has met a key yet */
-    bool ready; /* the first chunk's raw products are there */
+    bool fresh;           /* no row has met a key yet */
+    bool ready;           /* the first chunk's raw products are there */
     const uint32_t *seen; /* NULL, or keys of the chunk at hand that rows see */
 } amx_span;
 
