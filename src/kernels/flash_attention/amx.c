@@ -14,10 +14,11 @@
  * 2^40 on raises the reference of that row: its scores become weights again, and sums and earlier weights
  * are lowered by a power of two, which loses nothing.
  *
- * Where queries and keys are small enough that no score can leave the range of amx_row_weights(), and no
- * feature changes scores, weights are made by the fast way; else row by row, the same bits where both
- * could. Log-sum-exp, row_max and row_sum have f32 accuracy, for which the weights are computed in f32;
- * without normalisation, where out is f32 too, what rounding them loses is multiplied as well.
+ * Where queries and keys are small enough that no score can leave the range of amx_row_weights(), or a soft cap sees
+ * to that, weights are made by the fast way, soft cap and bias included; else row by row, the same bits where both
+ * could. What rows do not see is cleared from weights. Log-sum-exp, row_max and row_sum have f32 accuracy, for which
+ * the weights are computed in f32; without normalisation, where out is f32 too, what rounding them loses is
+ * multiplied as well.
  *
  * AMX counts numbers below 2^-126 as 0. Chunks with values that are so small, too large, or not finite
  * are added key by key, only those with a weight, which is slow. Such small queries and keys count as 0.
@@ -34,16 +35,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "kernels/flash_attention/amx_plan.h"
-#include "kernels/flash_attention/amx_rows.h"
-
 #define AMX_KEYS       2048 /* of a block at most */
 #define AMX_LEAST_ROWS 128  /* of a task that is cut only because it is long */
 
 #include "kernels/flash_attention/amx_state.h"
-
+/* In this order: each uses the one before. */
 #include "kernels/flash_attention/amx_blocks.h"
-
 #include "kernels/flash_attention/amx_chunk.h"
 
 /* ---- A row tile at a block ----------------------------------------------------------------------------- */

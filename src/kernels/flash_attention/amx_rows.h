@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens to rows of scores in flash attention on AMX besides the plain case: soft cap, bias,
- * visibility; references; weights of scores that are not tame or have to be precise; the end of a row.
- * As scores_body.h, for bf16 problems and chunks of 32 keys.
+ * What happens to rows of scores in flash attention on AMX besides the fast way: references; weights of scores that
+ * are not tame or have to be precise; the end of a row. As scores_body.h, for bf16 problems and chunks of 32 keys.
  */
 #ifndef EJKI_FLASH_AMX_ROWS_H
 #define EJKI_FLASH_AMX_ROWS_H

@@ -14,7 +14,7 @@ typedef struct amx_vjp_bent {
     vf slope;
 } amx_vjp_bent;
 
-/* `bias` is in the upper halves; the lower ones may be anything with `second`, else the pair's other key is there. */
+/* `bias` is floats, or anything without one; `square` gets the larger a². */
 AMX_INLINE amx_vjp_bent amx_vjp_bend(const int kind, const amx_form *f, const float *scores,
                                      __m512i bias, vf base, __m512i *square) {
     const vf a = _mm512_load_ps(scores);

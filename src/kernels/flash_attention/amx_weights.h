@@ -8,7 +8,10 @@
 #define EJKI_FLASH_AMX_WEIGHTS_H
 
 #include "kernels/flash_attention/amx_tiles.h"
+
 #include "kernels/simd/vec_math.h"
+
+#include "kernels/flash_attention/scores_body.h"
 
 /* Scores to base 2, and references, within this let weights be computed by amx_row_weights(). */
 #define AMX_TAME 16384.0f
@@ -70,15 +73,14 @@ typedef struct amx_form {
     float scale, cap, bias; /* of tanh's arguments, of its results, of biases */
 } amx_form;
 
-#define AMX_BASE     1.4426950408889634 /* log2(e) */
-#define AMX_NEAR     0.75               /* arguments of tanh within this are the series' */
-#define AMX_MOST_CAP 128.0              /* from here on it is not exact enough beside bf16 */
+#define AMX_NEAR     0.75  /* arguments of tanh within this are the series' */
+#define AMX_MOST_CAP 128.0 /* from here on it is not exact enough beside bf16 */
 
 /* False if there is no form for these numbers. */
 static inline bool amx_form_of(double scale, double soft_cap, bool biased, double steps,
                                amx_form *f) {
     static const double series[4] = {0.99998898, -0.33269671, 0.12742697, -0.03545279};
-    steps *= AMX_BASE;
+    steps *= LOG2_E;
     *f = (amx_form){.caps = soft_cap != 0, .biased = biased, .bias = (float)steps};
     f->series[0] = (float)(scale * steps);
     if (!f->caps) return fabs(scale) <= 0x1p60;
