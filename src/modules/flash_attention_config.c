@@ -52,12 +52,10 @@ static void set_amx_blocks(const ejk_invocation *invocation, int64_t cache,
     const int64_t share =
         ejki_cdiv(p->queries * p->group, ejki_cdiv((int64_t)invocation->threads * 4, heads));
     const int64_t rows = clamp(cache / 2 / (2 * dims), 64, 1024);
-    const int64_t window = p->last_offset - p->first_offset + 1;
     const int64_t keys = cache / 2 / row_bytes(p); /* R is of floats, these are half as long */
     const int64_t block = p->keys <= ejki_min(keys, 1024) ? p->keys : clamp(keys / 2, 64, 1024);
     params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 64)));
-    params->kv_blocksize =
-        ejk_int(clamp(window / 4 / 32 * 32, 64, ejki_min(whole(block), whole(p->keys))));
+    params->kv_blocksize = ejk_int(ejki_min(whole(block), whole(p->keys)));
 }
 
 /*

@@ -14,10 +14,11 @@
  * 2^40 on raises the reference of that row: its scores become weights again, and sums and earlier weights
  * are lowered by a power of two, which loses nothing.
  *
- * Where queries and keys are small enough that no score can leave the range of amx_row_weights(), and no
- * feature changes scores, weights are made by the fast way; else row by row, the same bits where both
- * could. Log-sum-exp, row_max and row_sum have f32 accuracy, for which the weights are computed in f32;
- * without normalisation, where out is f32 too, what rounding them loses is multiplied as well.
+ * Where queries and keys are small enough that no score can leave the range of amx_row_weights(), or a soft cap sees
+ * to that, weights are made by the fast way, soft cap and bias included; else row by row, the same bits where both
+ * could. What rows do not see is cleared from weights. Log-sum-exp, row_max and row_sum have f32 accuracy, for which
+ * the weights are computed in f32; without normalisation, where out is f32 too, what rounding them loses is
+ * multiplied as well.
  *
  * AMX counts numbers below 2^-126 as 0. Chunks with values that are so small, too large, or not finite
  * are added key by key, only those with a weight, which is slow. Such small queries and keys count as 0.
@@ -34,293 +35,13 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "kernels/flash_attention/amx_plan.h"
-#include "kernels/flash_attention/amx_rows.h"
-
 #define AMX_KEYS       2048 /* of a block at most */
 #define AMX_LEAST_ROWS 128  /* of a task that is cut only because it is long */
-#define AMX_BIAS_AHEAD 2    /* chunks whose bias is asked for before it is needed */
 
-/* Rows [row, end) of the task in a tensor that will be needed soon: they are asked for while products run. */
-typedef struct amx_rows {
-    const ejki_bthd *tensor;
-    int64_t row, end, width;
-} amx_rows;
-
-/* One worker's memory and the group it is at. */
-typedef struct amx_state {
-    const ejki_flash_problem *problem;
-    const amx_plan *plan;
-    bool general;
-    bool precise; /* weights are computed in f32 */
-    bool split;   /* and multiplied in two parts */
-    bool drops;
-    float scale; /* of raw products to base 2; 1 if amx_modify() has done it */
-    amx_exp exp;
-    uint16_t *query, *keys, *values, *weights, *ones;
-    float *sums, *lanes, *scores, *reference, *maximum, *base;
-    float
-        *rounded; /* with dropout: sums of weights as they were rounded, none left out; as lanes */
-    flash_row *row;
-    amx_tile *tile;
-    amx_task task;
-    amx_chunk *chunk;
-    int64_t first, end; /* chunks of the block */
-    int64_t following;  /* first key of the next one */
-    tile_cells cells;   /* of the pattern's block that comes next, or that is cut there */
-    ejki_cell *now;     /* those of the block's chunks */
-    float key_top;      /* the block's largest key component */
-    bool all_plain;     /* all its values go through the products */
-    amx_rows soon[2];   /* next tile's queries, this one's output */
-    int64_t pace;       /* rows of each to ask for at a chunk */
-} amx_state;
-
+#include "kernels/flash_attention/amx_state.h"
+/* In this order: each uses the one before. */
 #include "kernels/flash_attention/amx_blocks.h"
-
-static void amx_set_problem(amx_state *s, const ejki_flash_problem *p, const amx_plan *t) {
-    s->problem = p;
-    s->plan = t;
-    s->general = flash_is_general(p);
-    s->drops = p->dropout > 0;
-    s->precise = p->lse.data || !p->normalize || s->drops;
-    s->split = !p->normalize;
-    s->scale = flash_scale(p);
-}
-
-static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *t, char *memory) {
-    *s = (amx_state){.exp = amx_exp_table()};
-    amx_set_problem(s, p, t);
-    s->scores = (float *)(void *)(memory + t->score_at);
-    s->weights = (uint16_t *)(void *)(memory + t->weight_at);
-    s->ones = (uint16_t *)(void *)(memory + t->ones_at);
-    s->reference = (float *)(void *)(memory + t->float_at);
-    s->maximum = s->reference + t->rows;
-    s->base = s->maximum + t->rows;
-    s->lanes = (float *)(void *)(memory + t->lane_at);
-    s->rounded = s->lanes + t->rows * VL;
-    s->query = (uint16_t *)(void *)(memory + t->query_at);
-    s->sums = (float *)(void *)(memory + t->sum_at);
-    s->keys = (uint16_t *)(void *)(memory + t->key_at);
-    s->values = (uint16_t *)(void *)(memory + t->value_at);
-    s->row = (flash_row *)(void *)(memory + t->row_at);
-    s->tile = (amx_tile *)(void *)(memory + t->tile_at);
-    s->chunk = (amx_chunk *)(void *)(memory + t->chunk_at);
-    s->cells.cell = (tile_cell *)(void *)(memory + t->cell_at);
-    s->cells.count = tile_cell_count(p);
-    s->now = (ejki_cell *)(void *)(memory + t->now_at);
-    for (int i = 0; i < AMX_ELEMENT; i++) s->ones[i] = 0x3f80;
-}
-
-/* ---- A chunk ----------------------------------------------------------------------------------------- */
-
-/* A row tile at a block: chunks [first, end) of it, and what they need. */
-typedef struct amx_span {
-    int64_t row; /* first of the tile */
-    int64_t rows, first, end;
-    int64_t last; /* end of all that the tile has of the block */
-    bool careful;
-    bool fresh; /* no row has met a key yet */
-    bool ready; /* the first chunk's raw products are there */
-} amx_span;
-
-/* Where a row's tile has its queries and sums: tiles that are done with before the next one share one place. */
-static inline int64_t amx_slot(const amx_state *s, int64_t row) {
-    return s->plan->slots == 1 ? 0 : row / AMX_ROWS;
-}
-
-static inline uint16_t *amx_queries(const amx_state *s, int64_t row) {
-    return s->query + amx_slot(s, row) * 2 * s->plan->steps * AMX_ELEMENT;
-}
-
-/* Where a row's sums of column d begin. */
-static inline float *amx_sum(const amx_state *s, int64_t row, int64_t d) {
-    const int64_t half = row % AMX_ROWS / 16;
-    return s->sums + amx_slot(s, row) * s->plan->sums + (d / 16 * 2 + half) * AMX_SUMS +
-           row % 16 * 16 + d % 16;
-}
-
-/* The row's 32 weights of a chunk. */
-static inline uint16_t *amx_weights_of(const amx_state *s, int64_t row, int64_t chunk) {
-    return s->weights + chunk % AMX_PARTS * 2 * AMX_ELEMENT + row % AMX_ROWS * AMX_CHUNK;
-}
-
-/* The rest of the row's weights, where they have two parts. */
-static inline uint16_t *amx_rest_of(const amx_state *s, int64_t row, int64_t chunk) {
-    return amx_weights_of(s, row, chunk) + AMX_ROWS * AMX_PART;
-}
-
-static inline uint16_t *amx_keys_of(const amx_state *s, int64_t chunk) {
-    return s->keys + chunk * 2 * s->plan->steps * AMX_ELEMENT;
-}
-
-static void amx_set_reference(amx_state *s, int64_t row, float reference) {
-    s->reference[row] = amx_round_reference(reference);
-    s->base[row] = amx_base(s->reference[row]);
-}
-
-/* Raw products of a chunk. */
-static inline void amx_multiply(const amx_state *s, const amx_span *span, int64_t chunk) {
-    amx_scores(s->plan->steps, amx_queries(s, span->row), amx_keys_of(s, chunk), s->scores);
-}
-
-/* True if all rows see all keys of a chunk, as far as positions and the pattern go. */
-static inline bool amx_is_whole(const amx_state *s, const amx_span *span, int64_t chunk) {
-    const amx_chunk *place = &s->chunk[chunk];
-    const amx_tile *e = &s->tile[span->row / AMX_ROWS];
-    return !place->hides && e->least <= place->key && e->most >= place->key + AMX_CHUNK;
-}
-
-/* True if a chunk's raw products have to be looked at before they become weights. */
-static inline bool amx_needs_prepare(const amx_state *s, const amx_span *span, int64_t chunk,
-                                     bool unset) {
-    return unset || span->careful || !amx_is_whole(s, span, chunk);
-}
-
-static bool amx_is_unset(const amx_state *s, const amx_span *span) {
-    for (int64_t i = span->row; i < span->row + span->rows; i++)
-        if (s->reference[i] == -INFINITY) return true;
-    return false;
-}
-
-/* Raw products of a chunk become scores; rows that have none get their references, and all their maxima
- * if these are wanted. */
-static __attribute__((noinline)) void amx_prepare_scores(amx_state *s, const amx_span *span,
-                                                         int64_t chunk) {
-    const ejki_flash_problem *p = s->problem;
-    const amx_chunk *place = &s->chunk[chunk];
-    float *scores = s->scores;
-    const int64_t key = place->key, count = place->end - key;
-    const bool tracks = !p->normalize;
-    for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
-        const flash_row *r = &s->row[i];
-        if (s->general) amx_modify(p, r, key, count, scores);
-        if (r->first > key || r->end < key + AMX_CHUNK) flash_hide(r, key, AMX_CHUNK, scores);
-        if (place->hides) amx_hide_cells(s, r, place, scores);
-        if (s->reference[i] != -INFINITY && !tracks) continue;
-        const float top = amx_row_top(scores) * s->scale;
-        if (s->reference[i] == -INFINITY && top != -INFINITY) amx_set_reference(s, i, top);
-        if (top > s->maximum[i]) s->maximum[i] = top;
-    }
-}
-
-/* References of rows that meet their first keys in a tame chunk, which all of them see whole: those that
- * amx_prepare_scores() would find, 16 at a time. */
-static __attribute__((noinline)) void amx_first_references(amx_state *s, const amx_span *span) {
-    const vf scale = v_set1(s->scale), steps = v_set1(128), magic = v_set1(AMX_MAGIC);
-    for (int64_t row = 0; row < AMX_ROWS; row += VL) {
-        const float *scores = s->scores + row * AMX_CHUNK;
-        vf top[VL];
-        for (int64_t i = 0; i < VL; i++, scores += AMX_CHUNK)
-            top[i] = v_max(v_load(scores), v_load(scores + VL));
-        v_transpose(top);
-        for (int64_t n = VL / 2; n > 0; n /= 2)
-            for (int64_t i = 0; i < n; i++) top[i] = v_max(top[i], top[i + n]);
-        const vf fine = _mm512_roundscale_ps(v_mul(v_mul(top[0], scale), steps), 8);
-        v_store(s->reference + span->row + row, v_mul(fine, v_set1(1 / 128.0f)));
-        v_store(s->base + span->row + row, v_add(magic, v_sub(v_set1(127 * 128), fine)));
-    }
-}
-
-/* A row's weights of a chunk by the complete way. */
-static inline __m512i amx_weigh(amx_state *s, int64_t row, int64_t chunk, const float *scores,
-                                vf *lanes) {
-    if (!s->precise) return amx_any_weights(&s->exp, scores, s->scale, s->reference[row]);
-    return amx_precise_weights(scores, s->scale, s->reference[row], lanes,
-                               s->split ? amx_rest_of(s, row, chunk) : NULL);
-}
-
-static inline bool amx_overflows(__m512i weights) {
-    return _mm512_cmpge_epu16_mask(weights, _mm512_set1_epi16((short)AMX_MOST_BITS)) != 0;
-}
-
-/* A row's weights have become too large in this chunk: see the head of this file. */
-static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *span, int64_t row,
-                                                int64_t chunk, const float *scores, vf *lanes) {
-    const float before = s->reference[row], top = amx_row_top(scores) * s->scale;
-    if (!(top > before)) return false; /* NaN made it look so */
-    amx_set_reference(s, row, before + ceilf(top - before));
-    const float power = s->reference[row] - before, factor = exp2f(-power);
-    for (int64_t c = span->first; c < chunk; c++) {
-        amx_lower_weights(amx_weights_of(s, row, c), power);
-        if (s->split) amx_lower_weights(amx_rest_of(s, row, c), power);
-    }
-    for (int64_t d = 0; d <= s->plan->wide * 16; d += 16) {
-        float *sum = amx_sum(s, row, d);
-        v_store(sum, v_mul(v_load(sum), v_set1(factor)));
-    }
-    *lanes = v_mul(*lanes, v_set1(factor));
-    if (s->drops) {
-        float *rounded = s->rounded + row * VL;
-        v_store(rounded, v_mul(v_load(rounded), v_set1(factor)));
-    }
-    _mm512_store_si512(amx_weights_of(s, row, chunk), amx_weigh(s, row, chunk, scores, lanes));
-    return true;
-}
-
-/* Rows that overflowed, after the fast way: scores, which the next chunk's have replaced, are made once more. */
-static __attribute__((noinline)) void amx_raise_rows(amx_state *s, const amx_span *span,
-                                                     int64_t chunk) {
-    const float *scores = s->scores;
-    vf unused = v_zero();
-    amx_multiply(s, span, chunk);
-    if (amx_needs_prepare(s, span, chunk, false)) amx_prepare_scores(s, span, chunk);
-    for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK)
-        if (amx_overflows(_mm512_load_si512(amx_weights_of(s, i, chunk))))
-            amx_raise(s, span, i, chunk, scores, &unused);
-    if (chunk + 1 < span->last) amx_multiply(s, span, chunk + 1);
-}
-
-/* A row's weights of a chunk join the sum of all, then those that are dropped become 0. */
-static void amx_drop(amx_state *s, int64_t row, int64_t chunk) {
-    const __m512i kept = amx_kept(s->problem, &s->row[row], s->chunk[chunk].key);
-    uint16_t *weights = amx_weights_of(s, row, chunk), *rest = amx_rest_of(s, row, chunk);
-    float *rounded = s->rounded + row * VL;
-    v_store(rounded, v_add(v_load(rounded), amx_sum_weights(weights)));
-    amx_clear_weights(weights, kept);
-    if (!s->split) return;
-    v_store(rounded, v_add(v_load(rounded), amx_sum_weights(rest)));
-    amx_clear_weights(rest, kept);
-}
-
-static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const amx_span *span,
-                                                          int64_t chunk) {
-    const float *scores = s->scores;
-    for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
-        const vf before = v_load(s->lanes + i * VL);
-        vf lanes = before;
-        const __m512i w = amx_weigh(s, i, chunk, scores, &lanes);
-        _mm512_store_si512(amx_weights_of(s, i, chunk), w);
-        if (amx_overflows(w)) {
-            vf raised = before;
-            if (amx_raise(s, span, i, chunk, scores, &raised)) lanes = raised;
-        }
-        v_store(s->lanes + i * VL, lanes);
-        if (s->drops) amx_drop(s, i, chunk);
-    }
-}
-
-/* sums += weights · values of a chunk, key by key over those that have a weight: none that is hidden. */
-static __attribute__((noinline)) void amx_add_carefully(amx_state *s, const amx_span *span,
-                                                        int64_t chunk) {
-    const ejki_flash_problem *p = s->problem;
-    const int64_t key = s->chunk[chunk].key, end = s->chunk[chunk].end;
-    const int64_t start = s->task.batch * p->value.stride_b + s->task.kv_head * p->value.stride_h;
-    for (int64_t i = span->row; i < span->row + span->rows; i++)
-        for (int64_t j = key; j < end; j++) {
-            const int64_t n = j - key, place = n % 16 / 4 * 8 + n / 16 * 4 + n % 4;
-            const uint16_t bits = amx_weights_of(s, i, chunk)[place];
-            if (bits == 0) continue;
-            const float rest = s->split ? ejk_bf16_to_f32(amx_rest_of(s, i, chunk)[place]) : 0;
-            const vf weight = v_set1(ejk_bf16_to_f32(bits) + rest);
-            for (int64_t d = 0; d < p->value_dim; d += VL) {
-                float *sum = amx_sum(s, i, d);
-                const char *value = amx_place(p->value.data, start + j * p->value.stride_t + d);
-                v_store(sum, v_fma(weight, amx_widen(value, p->value_dim - d), v_load(sum)));
-            }
-            float *ones = amx_sum(s, i, s->plan->wide * 16);
-            v_store(ones, v_add(v_load(ones), weight));
-        }
-}
+#include "kernels/flash_attention/amx_chunk.h"
 
 /* ---- A row tile at a block ----------------------------------------------------------------------------- */
 
@@ -333,85 +54,127 @@ static inline void amx_look_ahead(amx_state *s) {
     }
 }
 
+/* Where the rows of a tile's bias begin; those of rows that do not exist are the last one's. */
+static void amx_bias_rows(const amx_state *s, int64_t row, const char **bias) {
+    for (int64_t i = 0; i < AMX_ROWS; i++)
+        bias[i] = flash_bias_row(s->problem, &s->row[ejki_min(row + i, s->task.rows - 1)]);
+}
+
 /* Asks for the bias of a chunk, whose rows lie far apart. */
-AMX_INLINE void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
-    const ejki_flash_problem *p = s->problem;
+static void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
     if (chunk >= span->last) return;
-    const int64_t last = s->chunk[chunk].end - 1;
-    for (int64_t i = span->row; i < span->row + span->rows; i++)
-        _mm_prefetch(amx_place(flash_bias_row(p, &s->row[i]), last), _MM_HINT_T0);
+    for (int64_t i = 0; i < span->rows; i++)
+        _mm_prefetch(s->bias[i] + 2 * s->chunk[chunk].key, _MM_HINT_T0);
+}
+
+/* What of the bias is asked for beside a chunk: what comes soon, of this tile or of the next one. */
+static inline void amx_look_ahead_bias(amx_state *s, const amx_span *span, int64_t chunk,
+                                       amx_pair *pair) {
+    const int64_t soon = chunk + AMX_BIAS_AHEAD;
+    const bool later = soon >= span->last;
+    const int64_t place = later ? s->later_chunk + soon - span->last : soon;
+    pair->ahead = later ? s->later_bias : s->bias;
+    pair->ahead_skip = 2 * s->chunk[place].key;
+    if (later) s->asked = s->later_row;
+}
+
+/* What the fast way needs of a span; where chunks are is still to be said. */
+static amx_pair amx_pair_of(const amx_state *s, const amx_span *span) {
+    return (amx_pair){.query = amx_queries(s, span->row),
+                      .scores = s->scores,
+                      .base = s->base + span->row,
+                      .factor = v_set1(s->scale * 128),
+                      .form = &s->form,
+                      .bias = s->bias};
+}
+
+/* Weights of a chunk from its raw products, and the raw products of the one behind it. */
+static inline void amx_make_fast(amx_state *s, amx_span *span, int64_t chunk, amx_pair *pair) {
+    const amx_chunk *place = &s->chunk[chunk];
+    pair->weights = amx_weights_of(s, 0, chunk);
+    pair->key = amx_keys_of(s, chunk + 1);
+    pair->seen = span->seen;
+    pair->skip = 2 * place->key;
+    pair->inside = amx_first(place->end - place->key);
+    if (s->form.biased) amx_look_ahead_bias(s, span, chunk, pair);
+    const amx_tops tops =
+        chunk + 1 < span->last ? amx_next(s->plan->steps, pair, &s->exp) : amx_alone(pair, &s->exp);
+    if (!amx_fits(&s->form, &tops)) amx_repeat(s, span, chunk);
 }
 
 /* Weights of all chunks of a span, and the raw products of the chunk behind it. */
-static __attribute__((noinline)) void amx_make_weights(amx_state *s, const amx_span *span) {
-    const int64_t steps = s->plan->steps;
-    bool unset = amx_is_unset(s, span), fresh = span->fresh;
-    amx_pair pair = {.query = amx_queries(s, span->row),
-                     .scores = s->scores,
-                     .base = s->base + span->row,
-                     .factor = v_set1(s->scale * 128)};
+static __attribute__((noinline)) void amx_make_weights(amx_state *s, amx_span *span) {
+    bool unset = amx_is_unset(s, span), fresh = span->fresh && amx_kind(&s->form) == AMX_PLAIN;
     const bool biased = s->problem->has_bias;
-    for (int64_t n = 0; biased && n < AMX_BIAS_AHEAD; n++) amx_ask_bias(s, span, span->first + n);
+    amx_pair pair = amx_pair_of(s, span);
+    for (int64_t n = 0; biased && s->asked != span->row && n < AMX_BIAS_AHEAD; n++)
+        amx_ask_bias(s, span, span->first + n);
+    s->asked = span->row;
     if (!span->ready) amx_multiply(s, span, span->first);
     for (int64_t c = span->first; c < span->end; c++) {
-        const bool more = c + 1 < span->last;
         amx_look_ahead(s);
-        if (biased) amx_ask_bias(s, span, c + AMX_BIAS_AHEAD);
-        if (amx_needs_prepare(s, span, c, unset)) {
-            if (fresh && !span->careful && amx_is_whole(s, span, c))
+        if (s->fast) span->seen = amx_look(s, span, c);
+        if (s->fast && unset) {
+            if (fresh && !span->careful && !span->seen)
                 amx_first_references(s, span);
             else
-                amx_prepare_scores(s, span, c);
+                amx_find_references(s, span, c);
             fresh = false;
-            if (unset) unset = amx_is_unset(s, span);
+            unset = amx_is_unset(s, span);
         }
-        if (span->careful) {
-            amx_careful_weights(s, span, c);
-            if (more) amx_multiply(s, span, c + 1);
+        if (s->fast && !span->careful) {
+            amx_make_fast(s, span, c, &pair);
             continue;
         }
-        pair.weights = amx_weights_of(s, 0, c);
-        pair.key = amx_keys_of(s, c + 1);
-        const __m512i top =
-            more ? amx_next(steps, &pair, &s->exp)
-                 : amx_some_weights(&pair, &s->exp, 0, AMX_ROWS, _mm512_setzero_si512());
-        if (amx_overflows(top)) amx_raise_rows(s, span, c);
+        if (biased) amx_ask_bias(s, span, c + AMX_BIAS_AHEAD);
+        if (!s->fast) amx_prepare_scores(s, span, c);
+        amx_careful_weights(s, span, c);
+        if (c + 1 < span->last) amx_multiply(s, span, c + 1);
     }
+}
+
+/* Clears a tile's sums, if they have not been written yet. */
+static void amx_clear_sums(amx_state *s, int64_t row) {
+    amx_tile *e = &s->tile[row / AMX_ROWS];
+    if (e->blank) memset(amx_sum(s, row, 0), 0, (size_t)s->plan->sums * sizeof(float));
+    e->blank = false;
 }
 
 /* sums += weights · values over a span. */
 static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_span *span) {
     const amx_plan *t = s->plan;
+    amx_tile *e = &s->tile[span->row / AMX_ROWS];
     float *sums = amx_sum(s, span->row, 0);
     for (int64_t c = span->first, end; c < span->end; c = end) {
         end = s->all_plain ? span->end : c;
         while (end < span->end && s->chunk[end].plain) end++;
         if (end == c) {
+            amx_clear_sums(s, span->row);
             amx_add_carefully(s, span, end++);
             continue;
         }
         const uint16_t *values = s->values + c * t->wide * AMX_ELEMENT;
-        amx_values(amx_weights_of(s, 0, c), end - c, values, t->wide, s->ones, sums);
-        if (s->split) amx_values(amx_rest_of(s, 0, c), end - c, values, t->wide, s->ones, sums);
+        amx_values(amx_weights_of(s, 0, c), end - c, values, t->wide, s->ones, e->blank, sums);
+        e->blank = false;
+        if (s->split)
+            amx_values(amx_rest_of(s, 0, c), end - c, values, t->wide, s->ones, false, sums);
     }
 }
 
-/* True if no score of the tile at this block can leave what the fast way takes. */
+/* True if no score of the tile at this block can leave what the fast way takes, but for what that finds. */
 static bool amx_is_tame(const amx_state *s, const amx_span *span) {
+    const ejki_flash_problem *p = s->problem;
     const double top = (double)s->tile[span->row / AMX_ROWS].top;
-    if (!(top * (double)s->key_top * (double)s->problem->head_dim * (double)s->scale <= AMX_TAME))
-        return false;
-    for (int64_t i = span->row; i < span->row + span->rows; i++)
-        if (amx_is_far(s->reference[i])) return false;
-    return true;
+    const double most = top * (double)s->key_top * (double)p->head_dim * fabs(p->scale) * LOG2_E;
+    return (s->form.caps || most <= AMX_TAME) && !amx_has_far(s, span);
 }
 
-/* Packs a row tile's queries and clears its sums. */
+/* Packs a row tile's queries. */
 static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) {
     const ejki_flash_problem *p = s->problem;
-    const int64_t steps = s->plan->steps, sums = s->plan->sums;
+    const int64_t steps = s->plan->steps;
     uint16_t *target = amx_queries(s, row);
-    s->tile[row / AMX_ROWS].begun = true;
+    s->tile[row / AMX_ROWS].begun = s->tile[row / AMX_ROWS].blank = true;
     __m512i top = _mm512_setzero_si512();
     for (int64_t i = 0; i < AMX_ROWS; i++) {
         uint16_t *to = target + i / 16 * steps * AMX_ELEMENT + i % 16 * 32;
@@ -425,21 +188,49 @@ static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) 
         }
     }
     s->tile[row / AMX_ROWS].top = amx_top(top);
-    memset(amx_sum(s, row, 0), 0, (size_t)sums * sizeof(float));
     if (s->precise) memset(s->lanes + row * VL, 0, AMX_ROWS * VL * sizeof(float));
     if (s->drops) memset(s->rounded + row * VL, 0, AMX_ROWS * VL * sizeof(float));
+}
+
+/* What a tile's sums are multiplied by where sinks join them; negative where amx_write_row() has to find out. */
+static void amx_find_shares(const amx_state *s, int64_t row, float shares[AMX_ROWS]) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t end = ejki_min(AMX_ROWS, s->task.rows - row);
+    const float correction = (float)flash_correction(p);
+    for (int64_t i = 0; i < AMX_ROWS; i++) shares[i] = -1;
+    if (!p->has_sinks || s->precise) return;
+    for (int64_t first = 0; first < AMX_ROWS; first += VL) {
+        float own[VL] = {0}, sink[VL];
+        const vf reference = v_load(s->reference + row + first);
+        for (int64_t i = 0; i < VL && first + i < end; i++)
+            own[i] = *amx_sum(s, row + first + i, s->plan->wide * 16);
+        vf total = v_load(own);
+        for (int64_t n = 0; n < p->sink_count; n++) {
+            for (int64_t i = 0; i < VL; i++) {
+                const flash_row *r = &s->row[row + ejki_min(first + i, end - 1)];
+                sink[i] = (float)(amx_sink(p, r, n) * LOG2_E);
+            }
+            total = v_add(total, v_exp2(v_sub(v_load(sink), v_mul(reference, v_set1(correction)))));
+        }
+        const __mmask16 fits = _mm512_cmp_ps_mask(total, v_set1(0x1p100f), _CMP_LT_OQ) &
+                               _mm512_cmp_ps_mask(v_load(own), v_zero(), _CMP_GT_OQ);
+        v_store(shares + first, _mm512_mask_div_ps(v_set1(-1), fits, v_set1(1), total));
+    }
 }
 
 /* Writes a row tile's results. */
 static __attribute__((noinline)) void amx_end_tile(amx_state *s, int64_t row) {
     const amx_plan *t = s->plan;
     const int64_t end = ejki_min(row + AMX_ROWS, s->task.rows);
+    float shares[AMX_ROWS];
+    amx_clear_sums(s, row);
+    amx_find_shares(s, row, shares);
     for (int64_t i = row; i < end; i++) {
         const float rounded =
             s->drops ? v_sum(v_load(s->rounded + i * VL)) : *amx_sum(s, i, t->wide * 16);
         amx_write_row(s->problem, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->reference[i],
                       s->maximum[i], s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded,
-                      rounded);
+                      rounded, shares[i - row]);
     }
     s->tile[row / AMX_ROWS].ended = true;
 }
@@ -485,6 +276,20 @@ static void amx_narrow_span(const amx_state *s, const amx_tile *e, int64_t *firs
     while (*first < *end && s->chunk[*end - 1].key >= e->high) --*end;
 }
 
+/* Finds the bias of a tile that begins a block at a chunk, and of the one that comes next. */
+static void amx_begin_bias(amx_state *s, int64_t row, int64_t first) {
+    const int64_t next = row + AMX_ROWS;
+    int64_t end = 0;
+    amx_bias_rows(s, row, s->bias);
+    s->later_row = next;
+    if (next < s->task.rows) amx_narrow_span(s, &s->tile[next / AMX_ROWS], &s->later_chunk, &end);
+    if (s->later_chunk + AMX_BIAS_AHEAD > end) {
+        s->later_row = row; /* nothing that would be worth it */
+        s->later_chunk = first;
+    }
+    amx_bias_rows(s, s->later_row, s->later_bias);
+}
+
 static void amx_block(amx_state *s, int64_t row) {
     amx_tile *e = &s->tile[row / AMX_ROWS];
     amx_span span = {.row = row, .rows = ejki_min(AMX_ROWS, s->task.rows - row)};
@@ -492,7 +297,8 @@ static void amx_block(amx_state *s, int64_t row) {
     if (span.first >= span.end) return;
     span.fresh = !e->begun;
     if (span.fresh) amx_begin_tile(s, row);
-    span.careful = s->general || s->precise || !amx_is_tame(s, &span);
+    span.careful = !s->fast || !amx_is_tame(s, &span);
+    if (s->problem->has_bias) amx_begin_bias(s, row, span.first);
     amx_plan_rows(s, &span);
     for (span.last = span.end; span.first < span.last; span.first = span.end) {
         span.end = ejki_min(span.last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
@@ -532,7 +338,7 @@ static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int6
         if (i < task->rows)
             s->row[i] = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);
         s->reference[i] = s->maximum[i] = -INFINITY;
-        s->base[i] = amx_base(-INFINITY);
+        s->base[i] = amx_base_of(s, -INFINITY);
     }
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t row = i * AMX_ROWS;
@@ -585,6 +391,7 @@ static void amx_group(amx_state *s, amx_task task) {
         amx_first_block(s, low);
         while (amx_next_block(s, low, high)) {
             amx_pack(s);
+            s->asked = -1;
             for (int64_t row = 0; row < task.rows; row += AMX_ROWS) amx_block(s, row);
         }
     }

@@ -70,22 +70,14 @@ static bool amx_next_block(amx_state *s, int64_t low, int64_t high) {
     return true;
 }
 
-/* Writes -inf over those of a row's 32 scores that the pattern hides. */
-static void amx_hide_cells(const amx_state *s, const flash_row *r, const amx_chunk *chunk,
-                           float *scores) {
+/* Keys of a chunk that the pattern lets a row see. */
+static uint32_t amx_cell_keys(const amx_state *s, const flash_row *r, const amx_chunk *chunk) {
     const ejki_flash_problem *p = s->problem;
     const ejki_cell *cell = &s->now[chunk->cell + (s->cells.count == 1 ? 0 : r->head % p->group)];
     const int64_t count = cell->state == 0 ? 0 : chunk->end - chunk->key;
-    __mmask32 seen = count >= AMX_CHUNK ? 0xffffffffu : ((__mmask32)1 << count) - 1;
-    if (cell->block != NULL) {
-        const int64_t row = r->query - s->cells.row * p->pattern.block_q;
-        const uint8_t *own = cell->block + row * p->pattern.block_row + (chunk->key - chunk->first);
-        const __m256i bytes = _mm256_maskz_loadu_epi8(seen, own);
-        seen = _mm256_test_epi8_mask(bytes, bytes);
-    }
-    const __m512 none = _mm512_set1_ps(-INFINITY);
-    _mm512_mask_storeu_ps(scores, (__mmask16)~seen, none);
-    _mm512_mask_storeu_ps(scores + VL, (__mmask16)(~seen >> 16), none);
+    if (cell->block == NULL) return amx_first(count);
+    const int64_t row = r->query - s->cells.row * p->pattern.block_q;
+    return amx_bytes(cell->block + row * p->pattern.block_row + (chunk->key - chunk->first), count);
 }
 
 /* How many blocks of the pattern a group will visit, at least about: 0, or 1 + the power of two. */

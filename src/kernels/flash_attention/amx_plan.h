@@ -34,11 +34,11 @@ typedef struct amx_task {
 } amx_task;
 
 /* A row tile: the keys that any of its rows sees, those that all see, its largest query component, and how far
- * it is. */
+ * it is. Blank sums have not been written yet. */
 typedef struct amx_tile {
     int64_t low, high, least, most;
     float top;
-    bool begun, ended;
+    bool begun, ended, blank;
 } amx_tile;
 
 /* A chunk of the block: keys [key, end), of the pattern's block from `first` on, whose cells are at `cell`. */

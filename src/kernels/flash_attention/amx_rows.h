@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens to rows of scores in flash attention on AMX besides the plain case: soft cap, bias,
- * visibility; references; weights of scores that are not tame or have to be precise; the end of a row.
- * As scores_body.h, for bf16 problems and chunks of 32 keys.
+ * What happens to rows of scores in flash attention on AMX besides the fast way: references; weights of scores that
+ * are not tame or have to be precise; the end of a row. As scores_body.h, for bf16 problems and chunks of 32 keys.
  */
 #ifndef EJKI_FLASH_AMX_ROWS_H
 #define EJKI_FLASH_AMX_ROWS_H
@@ -10,15 +9,8 @@
 #include "kernels/simd/vec_avx512.h"
 #include "kernels/simd/vec_math.h"
 
-#include "kernels/flash_attention/amx_tiles.h"
+#include "kernels/flash_attention/amx_weights.h"
 #include "kernels/flash_attention/scores_body.h"
-
-/* A weight from here on raises its row's reference: 2^40. */
-#define AMX_MOST_WEIGHT 0x1p40f
-#define AMX_MOST_BITS   ((127 + 40) << 7)
-
-/* Scores to base 2, and references, within this let weights be computed by amx_row_weights(). */
-#define AMX_TAME 16384.0f
 
 /* Elements of bf16 tensors begin anywhere. */
 static inline char *amx_place(const void *data, int64_t element) {
@@ -72,27 +64,9 @@ static inline float amx_base(float reference) {
     return fabsf(reference) <= AMX_TAME ? AMX_MAGIC + 128 * (127 - reference) : AMX_MAGIC;
 }
 
-/* flash_modify() for a chunk: `count` raw products become base-2 scores. */
-static inline void amx_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                              int64_t count, float *scores) {
-    const char *bias = NULL;
-    uint8_t allowed[AMX_CHUNK];
-    if (p->has_bias)
-        bias = amx_place(p->bias.data, r->batch * p->bias.stride_b + r->head * p->bias.stride_h +
-                                           r->query * p->bias.stride_t + key);
-    const bool hides = flash_hides_keys(p), caps = p->soft_cap != 0;
-    const bool rescales = flash_rescales(p);
-    const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
-    const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
-    if (hides) flash_allowed(p, r, key, count, allowed);
-    for (int64_t j = 0; j < count; j += VL) {
-        vf z = v_load(scores + j);
-        if (rescales) z = v_mul(z, scale);
-        if (caps) z = v_mul(v_tanh(z), cap);
-        if (bias) z = v_fma(amx_widen(bias + 2 * j, count - j), v_set1((float)LOG2_E), z);
-        if (hides) z = v_allow(z, allowed + j);
-        v_store(scores + j, z);
-    }
+/* The same for a form. */
+static inline float amx_form_base(float reference) {
+    return fabsf(reference) <= AMX_TAME ? 128 * (127 - reference) : -INFINITY;
 }
 
 /* 32 floats to bf16 in the order of tiles. */
@@ -119,6 +93,16 @@ static inline __m512i amx_precise_weights(const float *scores, float scale, floa
     return amx_round(a, b);
 }
 
+/* Weights of two vectors of numbers, NaN where these are. */
+static inline __m512i amx_mark_nan(__m512i w, vf x, vf y) {
+    const __mmask16 nan_x = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __mmask16 nan_y = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
+    if (_mm512_kortestz(nan_x, nan_y)) return w;
+    const __m512i of_x = _mm512_movm_epi32(nan_x), of_y = _mm512_movm_epi32(nan_y);
+    return _mm512_mask_mov_epi16(w, _mm512_movepi16_mask(_mm512_packs_epi32(of_x, of_y)),
+                                 _mm512_set1_epi16(0x7fc0));
+}
+
 /*
  * The weights that amx_row_weights() makes, of any scores and reference: what lies far below 2^23 would
  * be wrong as an integer, and NaN as well.
@@ -140,12 +124,25 @@ static inline __m512i amx_any_weights(const amx_exp *e, const float *scores, flo
     }
     const __m512i w = amx_bits(e, _mm512_max_epi32(_mm512_castps_si512(x), least),
                                _mm512_max_epi32(_mm512_castps_si512(y), least));
-    const __mmask16 nan_x = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __mmask16 nan_y = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
-    if (_mm512_kortestz(nan_x, nan_y)) return w;
-    const __m512i of_x = _mm512_movm_epi32(nan_x), of_y = _mm512_movm_epi32(nan_y);
-    return _mm512_mask_mov_epi16(w, _mm512_movepi16_mask(_mm512_packs_epi32(of_x, of_y)),
-                                 _mm512_set1_epi16(0x7fc0));
+    return amx_mark_nan(w, x, y);
+}
+
+/* The weights that amx_form_weights() makes, of any scores, reference, and bias, which is in bf16 as it lies. */
+static inline __m512i amx_any_form_weights(const amx_form *f, const amx_exp *e, const float *scores,
+                                           __m512i bias, float reference) {
+    const bool far = !(fabsf(reference) <= AMX_TAME) && reference != -INFINITY;
+    const vf base = v_set1(far ? 0 : amx_form_base(reference)), most = v_set1(65535);
+    const float unit = far ? 1 / 128.0f : 1;
+    vf x = amx_number(f, v_load(scores), amx_wide_low(bias), base, unit);
+    vf y = amx_number(f, v_load(scores + VL), amx_wide_high(bias), base, unit);
+    if (far) {
+        const vf own = v_set1(reference), steps = v_set1(128), offset = v_set1(128 * 127);
+        x = v_fma(v_sub(x, own), steps, offset);
+        y = v_fma(v_sub(y, own), steps, offset);
+    }
+    /* What is too large for an integer would become a negative one, as what is too small may. */
+    const __m512i a = _mm512_cvtps_epi32(v_min(x, most)), b = _mm512_cvtps_epi32(v_min(y, most));
+    return amx_mark_nan(amx_correct(e, _mm512_packus_epi32(a, b)), x, y);
 }
 
 /* The sum of 32 weights in bf16, by lanes. */
@@ -168,11 +165,6 @@ static inline __m512i amx_kept(const ejki_flash_problem *p, const flash_row *r, 
     return _mm512_packs_epi32(_mm512_loadu_si512(keep), _mm512_loadu_si512(keep + VL));
 }
 
-/* The largest of a row's 32 scores, -inf if there is none; NaN is passed over. */
-static inline float amx_row_top(const float *scores) {
-    return flash_maximum(scores, AMX_CHUNK);
-}
-
 /* 32 weights times 2^-power, `power` above 0; NaN stays. What is too small becomes 0. */
 static inline void amx_lower_weights(uint16_t *weights, float power) {
     const __m512i w = _mm512_load_si512(weights), magnitude = _mm512_set1_epi16(0x7fff);
@@ -185,6 +177,10 @@ static inline void amx_lower_weights(uint16_t *weights, float power) {
 
 /* ---- The end of a row -------------------------------------------------------------------------------- */
 
+static inline double amx_sink(const ejki_flash_problem *p, const flash_row *r, int64_t n) {
+    return amx_element(p->sinks, r->head / p->sink_group * p->sink_stride_h + n);
+}
+
 /* A row's share of its sums: what they are multiplied by, and the log-sum-exp. `own` is Σ 2^(z − reference)
  * over visible keys, `rounded` that of the weights as they were multiplied. */
 static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row *r, float reference,
@@ -192,25 +188,25 @@ static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row 
     const bool empty = own == 0;
     const double mine = empty ? -INFINITY : reference * flash_correction(p);
     double top = mine, total = 0;
-    const int64_t sinks = p->has_sinks ? r->head / p->sink_group * p->sink_stride_h : 0;
-    for (int64_t n = 0; n < p->sink_count; n++)
-        top = fmax(top, amx_element(p->sinks, sinks + n) * LOG2_E);
+    for (int64_t n = 0; n < p->sink_count; n++) top = fmax(top, amx_sink(p, r, n) * LOG2_E);
     if (top == -INFINITY && empty) return (flash_end){.factor = 0, .lse = -INFINITY};
-    for (int64_t n = 0; n < p->sink_count; n++)
-        total += exp2(amx_element(p->sinks, sinks + n) * LOG2_E - top);
+    for (int64_t n = 0; n < p->sink_count; n++) total += exp2(amx_sink(p, r, n) * LOG2_E - top);
     const double weight = empty ? 0 : mine == top ? own : exp2(mine - top) * own;
     total += weight;
     return (flash_end){.factor = empty ? 0 : (float)(weight / total / rounded),
-                       .lse = p->lse.data ? (float)((top + log2(total)) * LN_2) : 0};
+                       .lse = (float)((top + log2(total)) * LN_2)};
 }
 
-/* Writes a finished row. `sums` has 16 columns at each `step`; `maximum` is the largest visible base-2
+/* Writes a finished row. `share` is the factor of its sums if that is known, else negative. `sums` has 16 columns at each `step`; `maximum` is the largest visible base-2
  * score and is looked at only without normalisation. */
 static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r, const float *sums,
                                  int64_t step, float reference, float maximum, float own,
-                                 float rounded) {
+                                 float rounded, float share) {
     flash_end end = {.factor = own == 0 ? 0 : 1 / rounded};
-    if (p->has_sinks || p->lse.data) end = amx_finish(p, r, reference, own, rounded);
+    if (share >= 0)
+        end.factor = share;
+    else if (p->has_sinks || p->lse.data)
+        end = amx_finish(p, r, reference, own, rounded);
     if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
     if (!p->normalize) {
         const float sum = own == 0 ? 0 : own == own ? own * exp2f(reference - maximum) : NAN;

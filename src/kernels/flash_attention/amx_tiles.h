@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What flash attention does with AMX tiles: packing bf16 into their layouts, the two products, and the
- * weights that are computed beside the first. A tile is 16 rows of 64 bytes; tiles 0 to 3 hold sums, 4 and 5
+ * What flash attention does with AMX tiles: packing bf16 into their layouts, and the two products. A tile is 16 rows of 64 bytes; tiles 0 to 3 hold sums, 4 and 5
  * the right operand, 6 and 7 the left one.
  *
  * Layouts, each a run of tiles:
@@ -155,50 +154,6 @@ static inline bool amx_pack_values(amx_source from, int64_t dim, int64_t wide, u
     return odd == 0;
 }
 
-/* ---- Weights ---------------------------------------------------------------------------------------- */
-
-/*
- * 2^y as bf16 by integers: AMX leaves one floating-point instruction a cycle to the vectors, but two of
- * integers. One fused operation puts round(128 · (y + 127)) into the low bits of a float near 1.5 · 2^23:
- * the bits of a bf16 whose mantissa f stands for 2^(f/128), where it should be 1 + f/128. A table of the
- * differences corrects that. What is too small becomes 0 by saturation.
- */
-typedef __m512i amx_exp; /* f − 128 · (2^(f/128) − 1) for pairs of f, to the nearest */
-
-#define AMX_MAGIC      12582912.0f
-#define AMX_MAGIC_BITS 0x4B400000
-
-static inline amx_exp amx_exp_table(void) {
-    static const uint8_t table[64] = {
-        0,  1,  1,  2,  2,  3,  4,  4,  5,  5,  5,  6,  6,  7,  7,  8,  8,  8,  9,  9,  9,  9,
-        10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 10, 10, 10,
-        10, 10, 9,  9,  9,  8,  8,  8,  7,  7,  6,  6,  5,  5,  4,  3,  3,  2,  1,  1,
-    };
-    return _mm512_loadu_si512(table);
-}
-
-/* Bits of a bf16, whose mantissa is f, to those of the weight. */
-AMX_INLINE __m512i amx_correct(const amx_exp *e, __m512i w) {
-    const __m512i place = _mm512_srli_epi16(w, 1);
-    return _mm512_sub_epi16(w, _mm512_maskz_permutexvar_epi8(0x5555555555555555u, place, *e));
-}
-
-/* From floats near AMX_MAGIC to weights. */
-AMX_INLINE __m512i amx_bits(const amx_exp *e, __m512i a, __m512i b) {
-    const __m512i magic = _mm512_set1_epi32(AMX_MAGIC_BITS);
-    const __m512i w = _mm512_packus_epi32(_mm512_sub_epi32(a, magic), _mm512_sub_epi32(b, magic));
-    return amx_correct(e, w);
-}
-
-/* 32 weights of scores that are -inf or tame: see amx_is_tame(). */
-AMX_INLINE __m512i amx_row_weights(const amx_exp *e, const float *scores, __m512 factor,
-                                   float base) {
-    const __m512 offset = _mm512_set1_ps(base);
-    const __m512 a = _mm512_fmadd_ps(_mm512_load_ps(scores), factor, offset);
-    const __m512 b = _mm512_fmadd_ps(_mm512_load_ps(scores + 16), factor, offset);
-    return amx_bits(e, _mm512_castps_si512(a), _mm512_castps_si512(b));
-}
-
 /* ---- Products --------------------------------------------------------------------------------------- */
 
 AMX_INLINE void amx_store_scores(float *scores) {
@@ -232,84 +187,32 @@ static inline void amx_scores(int64_t steps, const uint16_t *query, const uint16
     amx_store_scores(scores);
 }
 
-/* What both scores and weights of a chunk need. */
-typedef struct amx_pair {
-    const uint16_t *query, *key; /* of the scores that come next */
-    float *scores;               /* of the weights, [32][32], and where those that come next go */
-    const float *base;           /* [32] */
-    uint16_t *weights;           /* where they go */
-    __m512 factor;
-} amx_pair;
-
-/* Weights of the rows [from, to); returns the larger weights. */
-AMX_INLINE __m512i amx_some_weights(const amx_pair *t, const amx_exp *e, int from, int to,
-                                    __m512i top) {
-    AMX_UNROLL for (int i = from; i < to; i++) {
-        const __m512i w = amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i]);
-        _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
-        top = _mm512_max_epu16(top, w);
-    }
-    return top;
-}
-
-/* Scores of a chunk, and meanwhile weights from the scores of the one before. `steps` is a constant. */
-AMX_INLINE __m512i amx_both(const int steps, const amx_pair *pair, const amx_exp *table) {
-    /* Copies of what the loop only reads: what is stored could else have changed it. */
-    const amx_pair copy = *pair, *t = &copy;
-    const amx_exp own = *table, *e = &own;
-    const uint16_t *query = t->query, *key = t->key;
-    __m512i top = _mm512_setzero_si512();
-    AMX_BARRIER();
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    AMX_UNROLL for (int s = 0; s < steps; s++) {
-        _tile_loadd(4, key + s * AMX_ELEMENT, 64);
-        _tile_loadd(6, query + s * AMX_ELEMENT, 64);
-        _tile_dpbf16ps(0, 6, 4);
-        top = amx_some_weights(t, e, 32 * s / steps, (32 * s + 8) / steps, top);
-        _tile_loadd(7, query + (steps + s) * AMX_ELEMENT, 64);
-        _tile_dpbf16ps(1, 7, 4);
-        top = amx_some_weights(t, e, (32 * s + 8) / steps, (32 * s + 16) / steps, top);
-        _tile_loadd(5, key + (steps + s) * AMX_ELEMENT, 64);
-        _tile_dpbf16ps(2, 6, 5);
-        top = amx_some_weights(t, e, (32 * s + 16) / steps, (32 * s + 24) / steps, top);
-        _tile_dpbf16ps(3, 7, 5);
-        top = amx_some_weights(t, e, (32 * s + 24) / steps, (32 * s + 32) / steps, top);
-    }
-    amx_store_scores(t->scores);
-    return top;
-}
-
-static inline __m512i amx_next(int64_t steps, const amx_pair *t, const amx_exp *e) {
-    __m512i top = _mm512_setzero_si512();
-    switch (steps) {
-    case 1: return amx_both(1, t, e);
-    case 2: return amx_both(2, t, e);
-    case 3: return amx_both(3, t, e);
-    case 4: return amx_both(4, t, e);
-    default:
-        top = amx_some_weights(t, e, 0, AMX_ROWS, top);
-        amx_scores(steps, t->query, t->key, t->scores);
-        return top;
-    }
-}
-
 /* A right operand: tiles `step` elements apart, 0 for a tile of ones. */
 typedef struct amx_column {
     const uint16_t *tile;
     int64_t step;
 } amx_column;
 
-/* sums += weights · values for two columns of tiles, over `chunks` chunks. */
-static inline void amx_add_pair(const uint16_t *weights, int64_t chunks, amx_column a, amx_column b,
-                                float *sums) {
+/* Sums of four tiles, in tiles 0 to 3; they may be blank, which counts as 0. */
+AMX_INLINE void amx_load_sums(const float *sums, bool blank) {
     AMX_BARRIER();
+    if (blank) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        return;
+    }
     _tile_loadd(0, sums, 64);
     _tile_loadd(1, sums + AMX_SUMS, 64);
     _tile_loadd(2, sums + 2 * AMX_SUMS, 64);
     _tile_loadd(3, sums + 3 * AMX_SUMS, 64);
+}
+
+/* sums += weights · values for two columns of tiles, over `chunks` chunks. */
+static inline void amx_add_pair(const uint16_t *weights, int64_t chunks, amx_column a, amx_column b,
+                                bool blank, float *sums) {
+    amx_load_sums(sums, blank);
     for (int64_t c = 0; c < chunks; c++) {
         _tile_loadd(4, a.tile, 64);
         _tile_loadd(6, weights, 64);
@@ -332,14 +235,15 @@ static inline void amx_add_pair(const uint16_t *weights, int64_t chunks, amx_col
 
 /* The same for three columns, the last one of ones: two columns alone would wait for the latency of their sums. */
 static inline void amx_add_last(const uint16_t *weights, int64_t chunks, amx_column a, amx_column b,
-                                const uint16_t *ones, float *sums) {
-    AMX_BARRIER();
-    _tile_loadd(0, sums, 64);
-    _tile_loadd(1, sums + AMX_SUMS, 64);
-    _tile_loadd(2, sums + 2 * AMX_SUMS, 64);
-    _tile_loadd(3, sums + 3 * AMX_SUMS, 64);
-    _tile_loadd(4, sums + 4 * AMX_SUMS, 64);
-    _tile_loadd(5, sums + 5 * AMX_SUMS, 64);
+                                const uint16_t *ones, bool blank, float *sums) {
+    amx_load_sums(sums, blank);
+    if (blank) {
+        _tile_zero(4);
+        _tile_zero(5);
+    } else {
+        _tile_loadd(4, sums + 4 * AMX_SUMS, 64);
+        _tile_loadd(5, sums + 5 * AMX_SUMS, 64);
+    }
     for (int64_t c = 0; c < chunks; c++) {
         _tile_loadd(7, a.tile, 64);
         _tile_loadd(6, weights, 64);
@@ -369,16 +273,16 @@ static inline void amx_add_last(const uint16_t *weights, int64_t chunks, amx_col
 
 /* sums[column][half] += weights · values; behind the `wide` columns of values, one of ones. */
 static inline void amx_values(const uint16_t *weights, int64_t chunks, const uint16_t *values,
-                              int64_t wide, const uint16_t *ones, float *sums) {
+                              int64_t wide, const uint16_t *ones, bool blank, float *sums) {
     for (int64_t n = 0; n <= wide; n += 2, sums += 4 * AMX_SUMS) {
         const amx_column none = {ones, 0}, a = {values + n * AMX_ELEMENT, wide * AMX_ELEMENT};
         const amx_column b = {a.tile + AMX_ELEMENT, a.step};
         if (n + 2 == wide) {
-            amx_add_last(weights, chunks, a, b, ones, sums);
+            amx_add_last(weights, chunks, a, b, ones, blank, sums);
             return;
         }
         /* Without any values the second column of ones is one more than needed. */
-        amx_add_pair(weights, chunks, wide == 0 ? none : a, n + 1 < wide ? b : none, sums);
+        amx_add_pair(weights, chunks, wide == 0 ? none : a, n + 1 < wide ? b : none, blank, sums);
     }
 }
 

@@ -41,6 +41,9 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     char *memory = shared->memory + worker * t->bytes;
     *s = (amx_vjp_state){.sequence = -1, .exp = amx_exp_table()};
     s->general = p->soft_cap != 0 || p->has_bias;
+    s->formed = amx_form_of(p->scale, p->soft_cap, p->has_bias, AMX_VJP_STEPS, &s->form) &&
+                s->general && p->dropout == 0 &&
+                (!shared->problem->wants_bias || t->bias_heads == 0);
     s->looks = amx_vjp_looks(p);
     s->scale = (float)(p->scale * LOG2_E);
     s->keys = (uint16_t *)(void *)(memory + t->key_at);
@@ -97,15 +100,15 @@ static amx_vjp_unit amx_vjp_unit_of(const amx_vjp_state *s, amx_vjp_spot at, con
                           .scale = s->scale};
 }
 
-/* True if nothing about the unit can leave what the fast way takes; `bias` is the largest of its biases. */
+/* True if nothing about the unit's products can leave what the fast way takes. `tops` are the largest components of
+ * queries and cotangents that count. */
 static bool amx_vjp_is_tame(const amx_vjp_state *s, const amx_vjp_tile *t, const amx_vjp_chunk *c,
-                            float bias) {
+                            const float tops[2]) {
     const ejki_flash_problem *p = &s->problem.forward;
-    const double score = (double)t->query_top * (double)c->key_top * (double)p->head_dim;
-    const double product = (double)t->cotangent_top * (double)c->value_top * (double)p->value_dim;
-    return p->soft_cap == 0 && !t->wild && !t->odd && !c->odd &&
-           score * fabs((double)s->scale) + (double)bias * LOG2_E <= (double)AMX_VJP_TAME &&
-           product <= 0x1p100;
+    const double score = (double)tops[0] * (double)c->key_top * (double)p->head_dim;
+    const double product = (double)tops[1] * (double)c->value_top * (double)p->value_dim;
+    return !t->wild && !t->odd && !c->odd &&
+           score * fabs((double)s->scale) <= (double)AMX_VJP_TAME && product <= 0x1p100;
 }
 
 /* Asks for some of what the next strip needs: rows of a head lie apart, and sums come from further away. */
@@ -121,6 +124,46 @@ static void amx_vjp_ask(amx_vjp_state *s) {
     s->ahead.first = end;
 }
 
+/* Tries to make slopes of a unit by the form; false if they have to be made with care. */
+static bool amx_vjp_try_form(const amx_vjp_state *s, amx_vjp_spot at, float bias, amx_vjp_unit *u) {
+    const amx_vjp_tile *t = &s->tile[at.tile];
+    const amx_vjp_chunk *c = &s->chunk[at.chunk];
+    const float tops[] = {s->form.caps ? 0 : t->query_top, t->cotangent_top};
+    if (!s->formed || bias != bias || !amx_vjp_is_tame(s, t, c, tops)) return false;
+    u->form = &s->form;
+    return amx_vjp_by_form(u, &s->exp);
+}
+
+/* Slopes of one unit, whose scores are raw products. */
+static void amx_vjp_make_unit(const amx_vjp_state *s, amx_vjp_spot at, float *stage,
+                              amx_vjp_unit *u) {
+    const ejki_flash_problem *p = &s->problem.forward;
+    const amx_vjp_tile *t = &s->tile[at.tile];
+    const amx_vjp_chunk *c = &s->chunk[at.chunk];
+    const float tops[] = {t->query_top, t->cotangent_top};
+    const float bias = p->has_bias ? amx_vjp_lay_bias(s, at.tile, at.chunk) : 0;
+    uint32_t kept[AMX_ROWS];
+    u->bias = (const uint32_t *)(const void *)(s->scratch + AMX_VJP_BIAS);
+    if (amx_vjp_tells_once(s) && p->soft_cap != 0)
+        u->told = (uint16_t *)(void *)(s->scratch + AMX_VJP_TOLD);
+    if (amx_vjp_try_form(s, at, bias, u)) return;
+    const bool tame =
+        p->soft_cap == 0 && amx_vjp_is_tame(s, t, c, tops) && bias * (float)LOG2_E <= AMX_VJP_TAME;
+    if (s->general) {
+        amx_vjp_modify(s, stage);
+        if (p->soft_cap != 0) u->caps = s->scratch + AMX_VJP_CAPS;
+        u->scale = 1;
+    }
+    if (p->dropout > 0) {
+        amx_vjp_keep(s, at.tile, s->key + at.chunk * AMX_CHUNK, u->seen, kept);
+        u->kept = kept;
+        u->share = (float)ejki_dropout_factor(p->dropout);
+    }
+    if (s->problem.wants_bias && !amx_vjp_tells_once(s)) u->changes = s->scratch;
+    if (!tame || !amx_vjp_alone(u, &s->exp)) amx_vjp_careful(u, &s->exp);
+    u->kept = NULL;
+}
+
 /* Slopes of one unit, beside the products of the next one, if there is one. */
 static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
                               const amx_vjp_next *next) {
@@ -129,12 +172,12 @@ static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
     const amx_vjp_tile *tile = &s->tile[at.tile];
     const amx_vjp_chunk *chunk = &s->chunk[at.chunk];
     const bool all = *amx_vjp_state_of(s, at.tile, at.chunk) == AMX_VJP_ALL;
-    const bool drops = s->problem.forward.dropout > 0;
-    bool tame = amx_vjp_is_tame(s, tile, chunk, 0);
+    const float tops[] = {tile->query_top, tile->cotangent_top};
     amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
-    uint32_t words[AMX_ROWS], kept[AMX_ROWS];
-    const bool beside =
-        next && all && tame && !s->general && !drops && amx_vjp_overlaps(t->steps, t->value_steps);
+    uint32_t words[AMX_ROWS];
+    const bool beside = next && all && !s->general && s->problem.forward.dropout == 0 &&
+                        amx_vjp_overlaps(t->steps, t->value_steps) &&
+                        amx_vjp_is_tame(s, tile, chunk, tops);
     if (beside && amx_vjp_step(t->steps, next, &u, &s->exp)) return;
     u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
     if (beside) {
@@ -144,20 +187,11 @@ static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
     if (next) amx_vjp_products(next, t->steps, t->value_steps);
     if (tile->odd || chunk->odd)
         amx_vjp_slow_products(s, at.tile, at.chunk, u.seen, stage, stage + AMX_ROWS * AMX_CHUNK);
-    if (s->general) {
-        const float bias = amx_vjp_modify(s, at.tile, at.chunk, stage);
-        tame = tame && amx_vjp_is_tame(s, tile, chunk, bias);
-        if (s->problem.forward.soft_cap != 0) u.caps = s->scratch + AMX_ROWS * AMX_CHUNK;
-        u.scale = 1;
-    }
-    if (drops) {
-        amx_vjp_keep(s, at.tile, s->key + at.chunk * AMX_CHUNK, u.seen, kept);
-        u.kept = kept;
-        u.share = (float)ejki_dropout_factor(s->problem.forward.dropout);
-    }
-    if (s->problem.wants_bias) u.changes = s->scratch;
-    if (!tame || !amx_vjp_alone(&u, &s->exp)) amx_vjp_careful(&u, &s->exp);
+    amx_vjp_make_unit(s, at, stage, &u);
     if (u.changes) amx_vjp_tell(s, at.tile, at.chunk, u.changes);
+    if (amx_vjp_tells_once(s))
+        amx_vjp_tell_once(s, at.tile, at.chunk, u.told ? u.told : u.pairs,
+                          u.told ? AMX_ELEMENT : u.odd);
 }
 
 /* Weights and slopes of tiles beside a panel; 0 where one that sees something of it sees nothing of a chunk. */
@@ -165,8 +199,10 @@ static void amx_vjp_make(amx_vjp_state *s, int64_t panel) {
     const int64_t size = AMX_ROWS * AMX_CHUNK;
     float *stage = s->stage, *other = s->stage + 2 * size;
     amx_vjp_spot last = {-1, 0};
+    for (int64_t n = 0; n < AMX_VJP_BIAS_AHEAD; n++) amx_vjp_ask_bias(s, n, panel);
     for (int64_t n = 0; n < 2 * s->tiles; n++) {
         const amx_vjp_spot at = {n / 2, 2 * panel + n % 2};
+        amx_vjp_ask_bias(s, n + AMX_VJP_BIAS_AHEAD, panel);
         if (!amx_vjp_sees(s, at.tile, at.chunk)) {
             if (!amx_vjp_sees(s, at.tile, at.chunk ^ 1)) continue;
             const amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
@@ -339,12 +375,17 @@ static void amx_vjp_strip(amx_vjp_state *s, amx_vjp_shared *shared, int64_t stri
     const amx_vjp_range rows = amx_vjp_part(&t->queries, strip % t->head_strips);
     const int64_t turn = s->first_turn + strip;
     const amx_vjp_meeting meeting = amx_vjp_meeting_at(s, shared, strip);
-    if (!amx_vjp_meets(&meeting, s->block)) return;
+    const bool once = amx_vjp_tells_once(s) && p->layout == EJKI_FLASH_DENSE;
     s->head = s->kv_head * p->group + strip / t->head_strips;
+    if (!amx_vjp_meets(&meeting, s->block)) {
+        if (once) amx_vjp_blank_bias(s, rows, s->key, s->key_end);
+        return;
+    }
     s->row = rows.first;
     s->count = rows.end - rows.first;
     s->tiles = ejki_cdiv(s->count, AMX_ROWS);
     const bool seen = amx_vjp_pack_strip(s, shared->delta + s->first_row + s->head * p->queries);
+    if (once) amx_vjp_blank_unseen(s);
     amx_vjp_plan_ahead(s, shared, strip);
     for (int64_t panel = 0; seen && panel < t->chunks / 2; panel++) amx_vjp_panel(s, panel);
     if (s->problem.wants_query) amx_vjp_finish(s, shared, &meeting, turn, seen);
@@ -416,6 +457,7 @@ static void amx_vjp_worker(void *argument, int64_t worker) {
         amx_vjp_task(&state, shared, &task);
     }
     amx_close();
+    v_streamed();
 }
 
 /* ---- The implementation ------------------------------------------------------------------------------- */

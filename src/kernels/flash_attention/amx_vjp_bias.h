@@ -6,26 +6,81 @@
 #ifndef EJKI_AMX_VJP_BIAS_H
 #define EJKI_AMX_VJP_BIAS_H
 
+#include "kernels/flash_attention/amx_seen.h"
 #include "kernels/flash_attention/amx_vjp_rows.h"
 
-/* 16 changes of a row's scores, the first being that of key `at` of the block. */
+/* True if each element of the gradient is of one pair. */
+static inline bool amx_vjp_tells_once(const amx_vjp_state *s) {
+    return s->problem.wants_bias && s->plan.bias_heads == 0;
+}
+
+/* Up to 32 elements of a row of the gradient; where they are a line of memory, past the caches: nobody reads them soon. */
+static inline void amx_vjp_put_bias(char *target, __m512i elements, int64_t count) {
+    if (count >= AMX_CHUNK && (uintptr_t)target % 64 == 0)
+        _mm512_stream_si512((__m512i *)(void *)target, elements);
+    else
+        _mm512_mask_storeu_epi16(target, amx_first(count), elements);
+}
+
+static inline char *amx_vjp_bias_out(const amx_vjp_state *s, int64_t row, int64_t key) {
+    const ejki_bias_gradient *bias = &s->problem.d_bias;
+    return amx_place(bias->data, s->head * bias->stride_h + row * bias->stride_t + key);
+}
+
+/* A unit's changes of scores in bf16, pairs of keys by even rows and, `odd` elements on, by odd ones. */
+static __attribute__((noinline)) void amx_vjp_tell_once(const amx_vjp_state *s, int64_t tile,
+                                                        int64_t chunk, const uint16_t *pairs,
+                                                        int64_t odd) {
+    const amx_vjp_tile *t = &s->tile[tile];
+    const int64_t key = s->key + chunk * AMX_CHUNK, count = s->key_end - key;
+    for (int64_t n = 0; n < 2; n++, pairs += odd) {
+        vf block[16];
+        for (int64_t i = 0; i < 16; i++)
+            block[i] = _mm512_castsi512_ps(_mm512_load_si512(pairs + 32 * i));
+        v_transpose(block);
+        for (int64_t i = 0; i < 16; i++)
+            if (amx_vjp_row(i) + n < t->count)
+                amx_vjp_put_bias(amx_vjp_bias_out(s, t->row + amx_vjp_row(i) + n, key),
+                                 _mm512_castps_si512(block[i]), count);
+    }
+}
+
+/* Zeros for rows of the strip and keys [key, end). */
+static inline void amx_vjp_blank_bias(const amx_vjp_state *s, amx_vjp_range rows, int64_t key,
+                                      int64_t end) {
+    for (int64_t row = rows.first; row < rows.end; row++) {
+        char *target = amx_vjp_bias_out(s, row, key);
+        for (int64_t left = end - key; left > 0; left -= AMX_CHUNK, target += 2 * AMX_CHUNK)
+            amx_vjp_put_bias(target, _mm512_setzero_si512(), left);
+    }
+}
+
+/* The same for chunks of the block of which tiles of the strip see nothing. */
+static inline void amx_vjp_blank_unseen(const amx_vjp_state *s) {
+    const int64_t chunks = ejki_cdiv(s->key_end - s->key, AMX_CHUNK);
+    for (int64_t n = 0; n < s->tiles; n++) {
+        const amx_vjp_range rows = {s->tile[n].row, s->tile[n].row + s->tile[n].count};
+        const uint8_t *state = s->state + n * s->plan.chunks;
+        for (int64_t c = 0, end; c < chunks; c = end + 1) {
+            for (end = c; end < chunks && state[end] == 0;) end++;
+            if (end > c)
+                amx_vjp_blank_bias(s, rows, s->key + c * AMX_CHUNK,
+                                   ejki_min(s->key_end, s->key + end * AMX_CHUNK));
+        }
+    }
+}
+
+/* Adds 16 changes of a row's scores, the first being that of key `at` of the block, to the sums. */
 static inline void amx_vjp_tell_row(const amx_vjp_state *s, int64_t row, int64_t at, vf changes) {
     const ejki_bias_gradient *bias = &s->problem.d_bias;
     const amx_vjp_plan *t = &s->plan;
-    if (t->bias_heads == 0) {
-        if (s->key + at < s->key_end)
-            amx_vjp_write(amx_place(bias->data,
-                                    s->head * bias->stride_h + row * bias->stride_t + s->key + at),
-                          changes, s->key_end - s->key - at);
-        return;
-    }
     const int64_t head = bias->stride_h ? s->head - s->kv_head * s->problem.forward.group : 0;
     const int64_t own = head * t->bias_queries + (bias->stride_t ? row : 0);
     float *sum = s->bias + own * t->chunks * AMX_CHUNK + at;
     v_store(sum, v_add(v_load(sum), changes));
 }
 
-/* A unit's changes of scores, [32 keys][even rows, odd rows], to the gradient. */
+/* A unit's changes of scores, [32 keys][even rows, odd rows], to the sums. */
 static __attribute__((noinline)) void amx_vjp_tell(const amx_vjp_state *s, int64_t tile,
                                                    int64_t chunk, const float *changes) {
     const amx_vjp_tile *t = &s->tile[tile];
@@ -42,7 +97,7 @@ static __attribute__((noinline)) void amx_vjp_tell(const amx_vjp_state *s, int64
     }
 }
 
-/* Zeros where changes are written one by one and some are not: a worker's share of the rows. */
+/* Zeros for tokens of no sequence, and where elements are sums: a worker's share of the rows. */
 static inline void amx_vjp_clear_bias(const ejki_flash_vjp_problem *v, int64_t index,
                                       int64_t workers) {
     const ejki_flash_problem *p = &v->forward;

@@ -70,7 +70,8 @@ static inline void amx_vjp_begin(void *argument, int64_t index) {
     const amx_vjp_shared *shared = argument;
     const int64_t heads = shared->problem->forward.query_heads;
     int64_t strip = 0;
-    amx_vjp_clear_bias(shared->problem, index, shared->workers);
+    if (shared->plan.bias_heads > 0 || shared->problem->forward.layout != EJKI_FLASH_DENSE)
+        amx_vjp_clear_bias(shared->problem, index, shared->workers);
     for (int64_t n = 0; n < shared->tasks.batch; n++) {
         ejki_flash_vjp_problem own;
         amx_vjp_plan t;
@@ -89,14 +90,28 @@ static inline void amx_vjp_begin(void *argument, int64_t index) {
 
 /* ---- After -------------------------------------------------------------------------------------------- */
 
-/* Adds what the rows of a sequence's head add to the gradient of a sink. */
-static inline double amx_vjp_add_sink(const ejki_flash_problem *p, int64_t head, const float *delta,
-                                      double sink, double sum) {
-    for (int64_t i = 0; i < p->queries; i++) {
-        const float lse = amx_vjp_lse(p, head, i);
-        if (lse != -INFINITY) sum -= exp(sink - (double)lse) * (double)delta[i];
+static inline __m256 amx_half(vf v, int half) {
+    return half ? _mm512_extractf32x8_ps(v, 1) : _mm512_castps512_ps256(v);
+}
+
+/* Adds what the rows of a sequence's head add to the gradient of a sink, lane by lane. */
+static inline void amx_vjp_add_sink(const ejki_flash_problem *p, int64_t head, const float *delta,
+                                    float sink, __m512d sums[2]) {
+    for (int64_t first = 0; first < p->queries; first += VL) {
+        const int64_t count = ejki_min(VL, p->queries - first);
+        float own[VL];
+        for (int64_t i = 0; i < VL; i++)
+            own[i] = i < count ? amx_vjp_lse(p, head, first + i) : -INFINITY;
+        const vf lse = v_load(own), change = v_load_first(delta + first, count);
+        const __mmask16 some = _mm512_cmp_ps_mask(lse, v_set1(-INFINITY), _CMP_NEQ_UQ);
+        const vf share = v_exp2(v_mul(v_sub(v_set1(sink), lse), v_set1((float)LOG2_E)));
+        for (int half = 0; half < 2; half++) {
+            const __mmask8 there = (__mmask8)(some >> 8 * half);
+            const __m512d a = _mm512_cvtps_pd(amx_half(share, half));
+            const __m512d b = _mm512_cvtps_pd(amx_half(change, half));
+            sums[half] = _mm512_mask3_fnmadd_pd(a, b, sums[half], there);
+        }
     }
-    return sum;
 }
 
 /* Gradients of the sinks of one head, or of all where they share them: sums in f64, over rows in order. */
@@ -106,14 +121,15 @@ static inline void amx_vjp_sink(const amx_vjp_shared *shared, int64_t sink_head)
     const bool all = p->sink_stride_h == 0;
     for (int64_t n = 0; n < p->sink_count; n++) {
         const double sink = amx_element(p->sinks, sink_head * p->sink_stride_h + n);
-        double sum = 0;
+        __m512d sums[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
         for (int64_t b = 0; b < shared->tasks.batch; b++) {
             const ejki_flash_problem own = ejki_flash_part(p, b);
             const float *delta = shared->delta + shared->tasks.sequence[b].first_row;
             for (int64_t head = 0; head < p->query_heads; head++)
                 if (all || head / p->sink_group == sink_head)
-                    sum = amx_vjp_add_sink(&own, head, delta + head * own.queries, sink, sum);
+                    amx_vjp_add_sink(&own, head, delta + head * own.queries, (float)sink, sums);
         }
+        const double sum = _mm512_reduce_add_pd(_mm512_add_pd(sums[0], sums[1]));
         const uint16_t bits = ejk_f32_to_bf16((float)sum);
         memcpy(amx_place(v->d_sinks, sink_head * v->d_sink_stride_h + n), &bits, sizeof bits);
     }

@@ -69,8 +69,11 @@ typedef struct amx_vjp_chunk {
     bool odd;
 } amx_vjp_chunk;
 
-/* Floats of scratch for what goes row by row. */
-#define AMX_VJP_SCRATCH (2 * AMX_ROWS * AMX_CHUNK)
+/* Floats of scratch: changes of scores, slopes of a soft cap, the bias of a unit as pairs of keys, changes as these. */
+#define AMX_VJP_SCRATCH (3 * AMX_ROWS * AMX_CHUNK)
+#define AMX_VJP_CAPS    (AMX_ROWS * AMX_CHUNK)
+#define AMX_VJP_BIAS    (2 * AMX_ROWS * AMX_CHUNK)
+#define AMX_VJP_TOLD    (AMX_VJP_BIAS + AMX_ROWS * AMX_CHUNK / 2)
 
 /* True if mask, segments, given positions or partial blocks may hide keys: what is seen is then looked up before it is needed. */
 static inline bool amx_vjp_looks(const ejki_flash_problem *p) {

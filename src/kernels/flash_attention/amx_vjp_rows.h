@@ -7,15 +7,19 @@
 #ifndef EJKI_AMX_VJP_ROWS_H
 #define EJKI_AMX_VJP_ROWS_H
 
-#include "kernels/flash_attention/amx_vjp_slopes.h"
+#include "kernels/flash_attention/amx_vjp_forms.h"
+
+#define AMX_VJP_BIAS_AHEAD 3 /* units whose bias is asked for before it is needed */
 
 /* A worker's memory and the task that it is at. Sequences and batch entries are problems of their own. */
 typedef struct amx_vjp_state {
     ejki_flash_vjp_problem problem;
     amx_vjp_plan plan;
     bool general; /* scores are more than products */
+    bool formed;  /* in a form that weights and slopes may be made by */
     bool looks;   /* amx_vjp_looks() */
     float scale;  /* of raw products to base 2 */
+    amx_form form;
     amx_exp exp;
     uint16_t *keys, *values, *across, *queries, *cotangents, *query_rows, *cotangent_rows;
     uint16_t *weights, *slopes, *pairs;
@@ -81,64 +85,69 @@ static __attribute__((noinline)) void amx_vjp_slow_products(const amx_vjp_state 
     }
 }
 
-/* to[j][i] = scale · from[i][j] + to[j][i], 32 by 32. */
-static inline void amx_vjp_add_across(const float *from, float scale, float *to) {
-    for (int n = 0; n < 4; n++) {
-        const int i = n / 2 * 16, j = n % 2 * 16;
-        vf block[16];
-        for (int k = 0; k < 16; k++) block[k] = v_load(from + (i + k) * 32 + j);
-        v_transpose(block);
-        for (int k = 0; k < 16; k++) {
-            float *at = to + (j + k) * 32 + i;
-            v_store(at, v_fma(block[k], v_set1(scale), v_load(at)));
-        }
-    }
+/* Where a row's bias of the keys from `key` on begins. */
+static inline const char *amx_vjp_bias_row(const amx_vjp_state *s, int64_t row, int64_t key) {
+    const ejki_flash_problem *p = &s->problem.forward;
+    return amx_place(p->bias.data, s->head * p->bias.stride_h + row * p->bias.stride_t + key);
 }
 
-/* Adds a unit's bias to scores to base 2; returns the largest, NaN if there is one. */
-static inline float amx_vjp_add_bias(const amx_vjp_state *s, const amx_vjp_tile *t, int64_t key,
-                                     float *scores) {
-    const ejki_flash_problem *p = &s->problem.forward;
+/* Asks for the bias of unit n of a panel, if there is one: tile after tile, two chunks each. */
+static inline void amx_vjp_ask_bias(const amx_vjp_state *s, int64_t n, int64_t panel) {
+    if (!s->problem.forward.has_bias || n >= 2 * s->tiles) return;
+    const amx_vjp_tile *t = &s->tile[n / 2];
+    const int64_t chunk = 2 * panel + n % 2;
+    if (s->state[n / 2 * s->plan.chunks + chunk] == 0) return;
+    for (int64_t i = 0; i < t->count; i++)
+        _mm_prefetch(amx_vjp_bias_row(s, t->row + i, s->key + chunk * AMX_CHUNK), _MM_HINT_T0);
+}
+
+/* Lays out a unit's bias, pairs of keys by rows; returns the largest magnitude, NaN if there is one. */
+static __attribute__((noinline)) float amx_vjp_lay_bias(const amx_vjp_state *s, int64_t tile,
+                                                        int64_t chunk) {
+    const amx_vjp_tile *t = &s->tile[tile];
+    const int64_t key = s->key + chunk * AMX_CHUNK;
     const int64_t count = ejki_min(AMX_CHUNK, s->key_end - key);
-    float *rows = s->scratch;
     __m512i top = _mm512_setzero_si512();
-    for (int64_t i = 0; i < AMX_ROWS; i++) {
-        const int64_t own = i < t->count ? count : 0;
-        const void *bias = amx_place(p->bias.data, s->head * p->bias.stride_h +
-                                                       (t->row + i) * p->bias.stride_t + key);
-        const __m512i bits = amx_load(own > 0 ? bias : NULL, own);
-        top = amx_larger(top, bits);
-        for (int half = 0; half < 2; half++) {
-            const __m512i wide = _mm512_cvtepu16_epi32(half ? _mm512_extracti64x4_epi64(bits, 1)
-                                                            : _mm512_castsi512_si256(bits));
-            v_store(rows + i * AMX_CHUNK + 16 * half,
-                    _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
+    for (int64_t first = 0; first < AMX_ROWS; first += 16) {
+        vf block[16];
+        for (int64_t i = 0; i < 16; i++) {
+            __m512i bits = _mm512_setzero_si512();
+            if (first + i < t->count && count > 0)
+                bits = amx_load(amx_vjp_bias_row(s, t->row + first + i, key), count);
+            top = amx_larger(top, bits);
+            block[i] = _mm512_castsi512_ps(bits);
         }
+        v_transpose(block);
+        for (int64_t i = 0; i < 16; i++)
+            v_store(s->scratch + AMX_VJP_BIAS + 16 * (first + i), block[i]);
     }
-    amx_vjp_add_across(rows, (float)LOG2_E, scores);
     return amx_top(top);
 }
 
-/* Raw products become scores to base 2. Returns the largest bias; fills the scratch's second half with slopes of the
- * soft cap, if there is one. The first half is used. */
-static __attribute__((noinline)) float amx_vjp_modify(const amx_vjp_state *s, int64_t tile,
-                                                      int64_t chunk, float *scores) {
+/* Raw products become scores to base 2, with the bias that was laid out; the scratch gets slopes of the soft cap, if
+ * there is one. */
+static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, float *scores) {
     const ejki_flash_problem *p = &s->problem.forward;
     const bool caps = p->soft_cap != 0;
-    float *slopes = s->scratch + AMX_ROWS * AMX_CHUNK;
+    float *slopes = s->scratch + AMX_VJP_CAPS;
     const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
     const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
     for (int64_t n = 0; n < AMX_ROWS * AMX_CHUNK; n += VL) {
+        const int64_t key = n / AMX_ROWS, place = n % AMX_ROWS * 16 + key / 2 * 16;
         vf z = v_mul(v_load(scores + n), scale);
         if (caps) {
             z = v_tanh(z);
             v_store(slopes + n, v_mul(v_sub(v_set1(1), z), v_add(v_set1(1), z)));
             z = v_mul(z, cap);
         }
+        if (p->has_bias) {
+            const __m512i pair = _mm512_castps_si512(v_load(s->scratch + AMX_VJP_BIAS + place));
+            const __m512i own = key % 2 ? _mm512_and_si512(pair, _mm512_set1_epi32(-65536))
+                                        : _mm512_slli_epi32(pair, 16);
+            z = v_fma(_mm512_castsi512_ps(own), v_set1((float)LOG2_E), z);
+        }
         v_store(scores + n, z);
     }
-    if (!p->has_bias) return 0;
-    return amx_vjp_add_bias(s, &s->tile[tile], s->key + chunk * AMX_CHUNK, scores);
 }
 
 /* ---- Sums of odd rows and keys ------------------------------------------------------------------------ */

@@ -7,6 +7,7 @@
 #ifndef EJKI_AMX_VJP_SEEN_H
 #define EJKI_AMX_VJP_SEEN_H
 
+#include "kernels/flash_attention/amx_seen.h"
 #include "kernels/flash_attention/amx_vjp_rows.h"
 
 enum { AMX_VJP_NONE, AMX_VJP_SOME, AMX_VJP_ALL };
@@ -110,64 +111,15 @@ static inline __m512i amx_vjp_positions(const amx_vjp_tile *t, int64_t key, int 
     return _mm512_andnot_si512(to, from);
 }
 
-static inline __mmask32 amx_vjp_first(int64_t count) {
-    return count >= 32 ? 0xffffffffu : (__mmask32)((1u << count) - 1);
-}
-
-/* Bits of up to 32 bytes that are not 0. */
-static inline uint32_t amx_vjp_bytes(const uint8_t *bytes, int64_t count) {
-    const __m256i x = _mm256_maskz_loadu_epi8(amx_vjp_first(count), bytes);
-    return _mm256_test_epi8_mask(x, x);
-}
-
-/* Keys [key, key + count) in the segment of a row. */
-static inline uint32_t amx_vjp_same_segment(const ejki_flash_problem *p, int64_t row, int64_t key,
-                                            int64_t count) {
-    const char *ids = p->key_segments.data;
-    const int64_t own = flash_id(p, p->query_segments.data, row);
-    const __mmask32 first = amx_vjp_first(count);
-    uint32_t same = 0;
-    if (own < 0) return 0;
-    for (int n = 0; p->segments_are_i64 && n < 32; n += 8) {
-        const __mmask8 there = (__mmask8)(first >> n);
-        const __m512i x = _mm512_maskz_loadu_epi64(there, ids + 8 * (key + n));
-        same |= (uint32_t)_mm512_mask_cmpeq_epi64_mask(there, x, _mm512_set1_epi64(own)) << n;
-    }
-    for (int n = 0; !p->segments_are_i64 && n < 32; n += 16) {
-        const __mmask16 there = (__mmask16)(first >> n);
-        const __m512i x = _mm512_maskz_loadu_epi32(there, ids + 4 * (key + n));
-        same |= (uint32_t)_mm512_mask_cmpeq_epi32_mask(there, x, _mm512_set1_epi32((int)own)) << n;
-    }
-    return same;
-}
-
 /* Keys [key, key + count) that a partial block of the pattern lets a row see. */
 static inline uint32_t amx_vjp_in_block(const ejki_pattern *t, const uint8_t *block, int64_t row,
                                         int64_t key, int64_t count) {
     const int64_t i = row % t->block_q, j = key % t->block_kv;
-    if (!t->by_column) return amx_vjp_bytes(block + i * t->block_row + j, count);
+    if (!t->by_column) return amx_bytes(block + i * t->block_row + j, count);
     uint32_t seen = 0;
     for (int64_t n = 0; n < count; n++)
         seen |= (uint32_t)(block[(j + n) * t->block_row + i] != 0) << n;
     return seen;
-}
-
-static inline const uint8_t *amx_vjp_mask_row(const ejki_flash_problem *p, int64_t head,
-                                              int64_t row) {
-    return (const uint8_t *)p->mask.data + head / p->mask_group * p->mask.stride_h +
-           row * p->mask.stride_t;
-}
-
-/* Keys [key, key + count) whose given positions a row sees. */
-static inline uint32_t amx_vjp_near(const ejki_flash_problem *p, int64_t row, int64_t key,
-                                    int64_t count) {
-    const flash_row r = {.query = row};
-    int64_t low, high;
-    uint32_t near = 0;
-    flash_position_range(p, &r, &low, &high);
-    for (int64_t n = 0; n < count; n++)
-        near |= (uint32_t)flash_is_near(p, &r, key + n, low, high) << n;
-    return near;
 }
 
 /* Takes from a tile's words for a chunk what mask, segments, positions and a partial block, if it is not NULL,
@@ -180,9 +132,8 @@ static inline void amx_vjp_hide(const amx_vjp_state *s, const amx_vjp_tile *t, i
         const int64_t row = t->row + amx_vjp_row(n / 2) + n % 2;
         if (words[n] == 0) continue;
         if (block) words[n] &= amx_vjp_in_block(&p->pattern, block, row, key, count);
-        if (p->has_segments) words[n] &= amx_vjp_same_segment(p, row, key, count);
-        if (p->positions.given) words[n] &= amx_vjp_near(p, row, key, count);
-        if (p->has_mask) words[n] &= amx_vjp_bytes(amx_vjp_mask_row(p, s->head, row) + key, count);
+        const flash_row r = {.head = s->head, .query = row};
+        words[n] = amx_allowed(p, &r, key, count, words[n]);
     }
 }
 

@@ -37,6 +37,11 @@ typedef struct amx_vjp_unit {
     const uint32_t *kept; /* NULL, or those that dropout keeps; even rows, odd rows */
     float share;          /* what products of those are multiplied with */
     float *changes;       /* NULL, or where slopes by the bias go: [32 keys][even rows, odd rows] */
+    uint16_t
+        *told; /* NULL, or where these go in bf16, as pairs, odd rows 16 vectors behind even ones */
+    const uint32_t
+        *bias; /* with a form that has one: [rows 0-15, 16-31][16 pairs of keys][16 rows] */
+    const amx_form *form;
 } amx_vjp_unit;
 
 /* Numbers near AMX_MAGIC, eight times finer than bf16, to weights in their order. */
@@ -119,14 +124,19 @@ AMX_INLINE __m512i amx_vjp_blend(__m512i a, __m512i b) {
     return _mm512_mask_blend_epi16(0xaaaaaaaau, a, b);
 }
 
-/* Stores slopes of the keys 2i and 2i + 1. */
+/* Stores slopes of the keys 2i and 2i + 1 as pairs of them. */
+AMX_INLINE void amx_vjp_store_told(uint16_t *target, int64_t odd, int i, amx_vjp_pair a,
+                                   amx_vjp_pair b) {
+    _mm512_store_si512(target + 32 * i, amx_vjp_blend(_mm512_srli_epi32(a.even, 16), b.even));
+    _mm512_store_si512(target + odd + 32 * i, amx_vjp_blend(_mm512_srli_epi32(a.odd, 16), b.odd));
+}
+
+/* And in all places. */
 AMX_INLINE void amx_vjp_store_pair(const amx_vjp_unit *u, int i, amx_vjp_pair a, amx_vjp_pair b) {
-    const __m512i even = _mm512_srli_epi32(a.even, 16), odd = _mm512_srli_epi32(a.odd, 16);
     uint16_t *slopes = u->slopes + i / 8 * u->half + i % 8 * 64;
-    _mm512_store_si512(slopes, amx_vjp_blend(even, a.odd));
+    _mm512_store_si512(slopes, amx_vjp_blend(_mm512_srli_epi32(a.even, 16), a.odd));
     _mm512_store_si512(slopes + 32, amx_vjp_blend(_mm512_srli_epi32(b.even, 16), b.odd));
-    _mm512_store_si512(u->pairs + 32 * i, amx_vjp_blend(even, b.even));
-    _mm512_store_si512(u->pairs + u->odd + 32 * i, amx_vjp_blend(odd, b.odd));
+    amx_vjp_store_told(u->pairs, u->odd, i, a, b);
 }
 
 /* A key's weights; with dropout they are stored later. */
@@ -193,7 +203,8 @@ static inline __m512i amx_vjp_any_slope(vf weight, vf change, vf cap) {
     return _mm512_maskz_add_epi32(some, bits, _mm512_set1_epi32(0x8000));
 }
 
-static inline amx_vjp_pair amx_vjp_any_slopes(const amx_vjp_unit *u, int key, __m512i weights) {
+static inline amx_vjp_pair amx_vjp_any_slopes(const amx_vjp_unit *u, int key, __m512i weights,
+                                              amx_vjp_pair *told) {
     const float *product = u->products + key * AMX_ROWS, *delta = u->tile->delta;
     vf even = v_set1(1), odd = even;
     if (u->caps) {
@@ -216,21 +227,24 @@ static inline amx_vjp_pair amx_vjp_any_slopes(const amx_vjp_unit *u, int key, __
         v_store(u->changes + key * AMX_ROWS, a);
         v_store(u->changes + key * AMX_ROWS + 16, b);
     }
+    const vf one = v_set1(1);
+    *told = (amx_vjp_pair){amx_vjp_any_slope(x, a, one), amx_vjp_any_slope(y, b, one)};
     return (amx_vjp_pair){amx_vjp_any_slope(x, a, even), amx_vjp_any_slope(y, b, odd)};
 }
 
 static __attribute__((noinline)) void amx_vjp_careful(const amx_vjp_unit *u, const amx_exp *e) {
     for (int i = 0; i < AMX_CHUNK / 2; i++) {
-        amx_vjp_pair slopes[2];
+        amx_vjp_pair slopes[2], told[2];
         for (int n = 0; n < 2; n++) {
             const int key = 2 * i + n;
             __m512i w = amx_vjp_any_weights(u, e, key);
-            slopes[n] = amx_vjp_any_slopes(u, key, w);
+            slopes[n] = amx_vjp_any_slopes(u, key, w, &told[n]);
             if (u->kept)
                 w = amx_vjp_leave(w, amx_vjp_bit(u->kept, key), amx_vjp_bit(u->kept + 16, key));
             _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
         }
         amx_vjp_store_pair(u, i, slopes[0], slopes[1]);
+        if (u->told) amx_vjp_store_told(u->told, AMX_ELEMENT, i, told[0], told[1]);
     }
 }
 

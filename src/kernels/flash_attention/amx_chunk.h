@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weights of a chunk beside a row tile in flash attention on AMX, but for the fast way: references, which keys rows
+ * see, weights made with care, and values that are added one by one. Part of amx.c.
+ */
+#ifndef EJKI_FLASH_AMX_CHUNK_H
+#define EJKI_FLASH_AMX_CHUNK_H
+
+/* What is added to a row's numbers. */
+static inline float amx_base_of(const amx_state *s, float reference) {
+    return amx_kind(&s->form) == AMX_PLAIN ? amx_base(reference) : amx_form_base(reference);
+}
+
+static void amx_set_reference(amx_state *s, int64_t row, float reference) {
+    s->reference[row] = amx_round_reference(reference);
+    s->base[row] = amx_base_of(s, s->reference[row]);
+}
+
+/* Raw products of a chunk. */
+static inline void amx_multiply(const amx_state *s, const amx_span *span, int64_t chunk) {
+    amx_scores(s->plan->steps, amx_queries(s, span->row), amx_keys_of(s, chunk), s->scores);
+}
+
+/* True if all rows see all keys of a chunk, as far as positions and the pattern go. */
+static inline bool amx_is_whole(const amx_state *s, const amx_span *span, int64_t chunk) {
+    const amx_chunk *place = &s->chunk[chunk];
+    const amx_tile *e = &s->tile[span->row / AMX_ROWS];
+    return !place->hides && e->least <= place->key && e->most >= place->key + AMX_CHUNK;
+}
+
+static bool amx_is_unset(const amx_state *s, const amx_span *span) {
+    for (int64_t i = span->row; i < span->row + span->rows; i++)
+        if (s->reference[i] == -INFINITY) return true;
+    return false;
+}
+
+static bool amx_has_far(const amx_state *s, const amx_span *span) {
+    for (int64_t i = span->row; i < span->row + span->rows; i++)
+        if (amx_is_far(s->reference[i])) return true;
+    return false;
+}
+
+/* Keys of a chunk that rows of the tile see; NULL if every row sees all. */
+static const uint32_t *amx_look(amx_state *s, const amx_span *span, int64_t chunk) {
+    const ejki_flash_problem *p = s->problem;
+    const amx_chunk *place = &s->chunk[chunk];
+    const int64_t key = place->key, count = place->end - key;
+    if (amx_is_whole(s, span, chunk) && !flash_hides_keys(p)) return NULL;
+    uint32_t all = 0xffffffffu;
+    memset(s->words, 0, sizeof s->words);
+    for (int64_t i = 0; i < span->rows; i++) {
+        const flash_row *r = &s->row[span->row + i];
+        uint32_t seen = amx_within(r, key);
+        if (place->hides) seen &= amx_cell_keys(s, r, place);
+        s->words[i] = amx_allowed(p, r, key, count, seen);
+        all &= s->words[i];
+    }
+    return all == 0xffffffffu ? NULL : s->words;
+}
+
+/* A row's bias of a chunk; 0 where there is none. */
+static inline __m512i amx_bias_of(const amx_state *s, int64_t row, int64_t chunk) {
+    if (!s->form.biased) return _mm512_setzero_si512();
+    const amx_chunk *place = &s->chunk[chunk];
+    return amx_load(s->bias[row % AMX_ROWS] + 2 * place->key, place->end - place->key);
+}
+
+/* The larger ones of a row's scores of a chunk that it sees: to base 2 with a form that has them, else raw. NaN is
+ * passed over. */
+static inline vf amx_larger_scores(const amx_state *s, const amx_span *span, int64_t row,
+                                   int64_t chunk, const float *scores) {
+    const vf none = v_set1(-INFINITY);
+    vf a = v_load(scores), b = v_load(scores + VL);
+    if (amx_kind(&s->form) != AMX_PLAIN) {
+        const __m512i bias = amx_bias_of(s, row, chunk);
+        a = amx_number(&s->form, a, amx_wide_low(bias), v_zero(), 1 / 128.0f);
+        b = amx_number(&s->form, b, amx_wide_high(bias), v_zero(), 1 / 128.0f);
+    }
+    if (span->seen) {
+        const uint32_t seen = span->seen[row % AMX_ROWS];
+        a = _mm512_mask_mov_ps(none, (__mmask16)seen, a);
+        b = _mm512_mask_mov_ps(none, (__mmask16)(seen >> 16), b);
+    }
+    return v_max(b, v_max(a, none));
+}
+
+static inline float amx_top_score(const amx_state *s, const amx_span *span, int64_t row,
+                                  int64_t chunk, const float *scores) {
+    return v_largest(amx_larger_scores(s, span, row, chunk, scores)) * s->scale;
+}
+
+/* What raw products become where weights are not made by a form. */
+typedef struct amx_change {
+    bool rescales, caps;
+    vf scale, cap;
+} amx_change;
+
+static inline amx_change amx_change_of(const ejki_flash_problem *p) {
+    const bool caps = p->soft_cap != 0;
+    return (amx_change){flash_rescales(p), caps,
+                        v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E)),
+                        v_set1((float)(p->soft_cap * LOG2_E))};
+}
+
+/* 16 raw products to scores, and the bias added to them if there is one. */
+static inline vf amx_changed(const amx_change *change, bool biased, vf z, vf bias) {
+    if (change->rescales) z = v_mul(z, change->scale);
+    if (change->caps) z = v_mul(v_tanh(z), change->cap);
+    return biased ? v_fma(bias, v_set1((float)LOG2_E), z) : z;
+}
+
+/* Raw products of a chunk become scores, -inf where they are hidden. */
+static __attribute__((noinline)) void amx_change_scores(amx_state *s, const amx_span *span,
+                                                        int64_t chunk) {
+    const ejki_flash_problem *p = s->problem;
+    const amx_change change = amx_change_of(p);
+    const amx_chunk *place = &s->chunk[chunk];
+    const uint32_t *seen = amx_look(s, span, chunk);
+    const vf none = v_set1(-INFINITY);
+    if (!seen && !change.rescales) return;
+    for (int64_t i = 0; i < span->rows; i++) {
+        float *scores = s->scores + i * AMX_CHUNK;
+        const __m512i bias = p->has_bias
+                                 ? amx_load(s->bias[i] + 2 * place->key, place->end - place->key)
+                                 : _mm512_setzero_si512();
+        const uint32_t own = seen ? seen[i] : 0xffffffffu;
+        const vf a = amx_changed(&change, p->has_bias, v_load(scores), amx_wide_low(bias));
+        const vf b = amx_changed(&change, p->has_bias, v_load(scores + VL), amx_wide_high(bias));
+        v_store(scores, _mm512_mask_mov_ps(none, (__mmask16)own, a));
+        v_store(scores + VL, _mm512_mask_mov_ps(none, (__mmask16)(own >> 16), b));
+    }
+}
+
+/* The same; rows that have none get their references, and all their maxima if these are wanted. */
+static __attribute__((noinline)) void amx_prepare_scores(amx_state *s, const amx_span *span,
+                                                         int64_t chunk) {
+    const bool tracks = !s->problem->normalize;
+    const float *scores = s->scores;
+    amx_change_scores(s, span, chunk);
+    for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
+        if (s->reference[i] != -INFINITY && !tracks) continue;
+        const float top = flash_maximum(scores, AMX_CHUNK) * s->scale;
+        if (s->reference[i] == -INFINITY && top != -INFINITY) amx_set_reference(s, i, top);
+        if (top > s->maximum[i]) s->maximum[i] = top;
+    }
+}
+
+/* Lane i: the largest of top[i]'s lanes, to base 2. */
+static inline vf amx_largests(const amx_state *s, vf top[VL]) {
+    v_transpose(top);
+    for (int64_t n = VL / 2; n > 0; n /= 2)
+        for (int64_t i = 0; i < n; i++) top[i] = v_max(top[i], top[i + n]);
+    return v_mul(top[0], v_set1(s->scale));
+}
+
+/* References of rows that meet their first keys in a tame chunk, which all of them see whole: those that
+ * amx_prepare_scores() would find, 16 at a time. */
+static __attribute__((noinline)) void amx_first_references(amx_state *s, const amx_span *span) {
+    const vf magic = v_set1(AMX_MAGIC);
+    for (int64_t row = 0; row < AMX_ROWS; row += VL) {
+        const float *scores = s->scores + row * AMX_CHUNK;
+        vf top[VL];
+        for (int64_t i = 0; i < VL; i++, scores += AMX_CHUNK)
+            top[i] = v_max(v_load(scores), v_load(scores + VL));
+        const vf fine = _mm512_roundscale_ps(v_mul(amx_largests(s, top), v_set1(128)), 8);
+        v_store(s->reference + span->row + row, v_mul(fine, v_set1(1 / 128.0f)));
+        v_store(s->base + span->row + row, v_add(magic, v_sub(v_set1(127 * 128), fine)));
+    }
+}
+
+/* The same of rows that have none yet, in any chunk, by what they see of it. */
+static __attribute__((noinline)) void amx_find_references(amx_state *s, amx_span *span,
+                                                          int64_t chunk) {
+    int64_t rows[AMX_ROWS], count = 0;
+    for (int64_t i = 0; i < span->rows; i++)
+        if (s->reference[span->row + i] == -INFINITY) rows[count++] = i;
+    for (int64_t first = 0; first < count; first += VL) {
+        const int64_t some = ejki_min(VL, count - first);
+        float found[VL];
+        vf top[VL];
+        for (int64_t i = 0; i < VL; i++) {
+            const int64_t row = rows[first + (i < some ? i : 0)];
+            top[i] = i < some || i == 0 ? amx_larger_scores(s, span, span->row + row, chunk,
+                                                            s->scores + row * AMX_CHUNK)
+                                        : top[0];
+        }
+        v_store(found, amx_largests(s, top));
+        for (int64_t i = 0; i < some; i++)
+            if (found[i] != -INFINITY) amx_set_reference(s, span->row + rows[first + i], found[i]);
+    }
+    span->careful |= amx_has_far(s, span);
+}
+
+/* A row's weights of a chunk by the complete way. */
+static inline __m512i amx_weigh(amx_state *s, const amx_span *span, int64_t row, int64_t chunk,
+                                const float *scores, vf *lanes) {
+    const float reference = s->reference[row];
+    if (s->precise)
+        return amx_precise_weights(scores, s->scale, reference, lanes,
+                                   s->split ? amx_rest_of(s, row, chunk) : NULL);
+    const __m512i w = amx_kind(&s->form) == AMX_PLAIN
+                          ? amx_any_weights(&s->exp, scores, s->scale, reference)
+                          : amx_any_form_weights(&s->form, &s->exp, scores,
+                                                 amx_bias_of(s, row, chunk), reference);
+    return span->seen ? _mm512_maskz_mov_epi16(amx_in_order(span->seen[row % AMX_ROWS]), w) : w;
+}
+
+/* A row's weights have become too large in this chunk: see the head of this file. */
+static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *span, int64_t row,
+                                                int64_t chunk, const float *scores, vf *lanes) {
+    const float before = s->reference[row], top = amx_top_score(s, span, row, chunk, scores);
+    if (!(top > before)) return false; /* NaN made it look so */
+    amx_set_reference(s, row, before + ceilf(top - before));
+    const float power = s->reference[row] - before, factor = exp2f(-power);
+    for (int64_t c = span->first; c < chunk; c++) {
+        amx_lower_weights(amx_weights_of(s, row, c), power);
+        if (s->split) amx_lower_weights(amx_rest_of(s, row, c), power);
+    }
+    const bool blank = s->tile[row / AMX_ROWS].blank;
+    for (int64_t d = 0; !blank && d <= s->plan->wide * 16; d += 16) {
+        float *sum = amx_sum(s, row, d);
+        v_store(sum, v_mul(v_load(sum), v_set1(factor)));
+    }
+    *lanes = v_mul(*lanes, v_set1(factor));
+    if (s->drops) {
+        float *rounded = s->rounded + row * VL;
+        v_store(rounded, v_mul(v_load(rounded), v_set1(factor)));
+    }
+    _mm512_store_si512(amx_weights_of(s, row, chunk),
+                       amx_weigh(s, span, row, chunk, scores, lanes));
+    return true;
+}
+
+/* A row's weights of a chunk join the sum of all, then those that are dropped become 0. */
+static void amx_drop(amx_state *s, int64_t row, int64_t chunk) {
+    const __m512i kept = amx_kept(s->problem, &s->row[row], s->chunk[chunk].key);
+    uint16_t *weights = amx_weights_of(s, row, chunk), *rest = amx_rest_of(s, row, chunk);
+    float *rounded = s->rounded + row * VL;
+    v_store(rounded, v_add(v_load(rounded), amx_sum_weights(weights)));
+    amx_clear_weights(weights, kept);
+    if (!s->split) return;
+    v_store(rounded, v_add(v_load(rounded), amx_sum_weights(rest)));
+    amx_clear_weights(rest, kept);
+}
+
+static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const amx_span *span,
+                                                          int64_t chunk) {
+    const float *scores = s->scores;
+    for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
+        const vf before = v_load(s->lanes + i * VL);
+        vf lanes = before;
+        const __m512i w = amx_weigh(s, span, i, chunk, scores, &lanes);
+        _mm512_store_si512(amx_weights_of(s, i, chunk), w);
+        if (amx_overflows(w)) {
+            vf raised = before;
+            if (amx_raise(s, span, i, chunk, scores, &raised)) lanes = raised;
+        }
+        v_store(s->lanes + i * VL, lanes);
+        if (s->drops) amx_drop(s, i, chunk);
+    }
+}
+
+/* A chunk of which the fast way did not take all: its scores, which the next chunk's have replaced, are made once
+ * more. */
+static __attribute__((noinline)) void amx_repeat(amx_state *s, amx_span *span, int64_t chunk) {
+    amx_multiply(s, span, chunk);
+    amx_careful_weights(s, span, chunk);
+    if (chunk + 1 < span->last) amx_multiply(s, span, chunk + 1);
+    span->careful |= amx_has_far(s, span);
+}
+
+/* sums += weights · values of a chunk, key by key over those that have a weight: none that is hidden. */
+static __attribute__((noinline)) void amx_add_carefully(amx_state *s, const amx_span *span,
+                                                        int64_t chunk) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t key = s->chunk[chunk].key, end = s->chunk[chunk].end;
+    const int64_t start = s->task.batch * p->value.stride_b + s->task.kv_head * p->value.stride_h;
+    for (int64_t i = span->row; i < span->row + span->rows; i++)
+        for (int64_t j = key; j < end; j++) {
+            const int64_t n = j - key, place = n % 16 / 4 * 8 + n / 16 * 4 + n % 4;
+            const uint16_t bits = amx_weights_of(s, i, chunk)[place];
+            if (bits == 0) continue;
+            const float rest = s->split ? ejk_bf16_to_f32(amx_rest_of(s, i, chunk)[place]) : 0;
+            const vf weight = v_set1(ejk_bf16_to_f32(bits) + rest);
+            for (int64_t d = 0; d < p->value_dim; d += VL) {
+                float *sum = amx_sum(s, i, d);
+                const char *value = amx_place(p->value.data, start + j * p->value.stride_t + d);
+                v_store(sum, v_fma(weight, amx_widen(value, p->value_dim - d), v_load(sum)));
+            }
+            float *ones = amx_sum(s, i, s->plan->wide * 16);
+            v_store(ones, v_add(v_load(ones), weight));
+        }
+}
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weights and slopes of a unit where scores have a soft cap or a bias: see amx_weights.h for the forms. With a cap
+ * slopes are multiplied by 1 - tanh², after what they are for the bias.
+ */
+#ifndef EJKI_AMX_VJP_FORMS_H
+#define EJKI_AMX_VJP_FORMS_H
+
+#include "kernels/flash_attention/amx_vjp_slopes.h"
+
+/* Scores of 16 rows: their numbers near AMX_MAGIC, and what slopes are multiplied by. */
+typedef struct amx_vjp_bent {
+    __m512i number;
+    vf slope;
+} amx_vjp_bent;
+
+/* `bias` is floats, or anything without one; `square` gets the larger a². */
+AMX_INLINE amx_vjp_bent amx_vjp_bend(const int kind, const amx_form *f, const float *scores,
+                                     __m512i bias, vf base, __m512i *square) {
+    const vf a = _mm512_load_ps(scores);
+    amx_vjp_bent bent = {.slope = v_set1(1)};
+    if (kind & AMX_BIASED) base = v_fma(_mm512_castsi512_ps(bias), v_set1(f->bias), base);
+    if (kind & AMX_CAPS) {
+        const vf own = v_mul(a, a), z = v_mul(a, amx_cap_series(f, own));
+        *square = _mm512_max_epu32(*square, _mm512_castps_si512(own));
+        bent.slope = _mm512_fnmadd_ps(v_mul(z, z), v_set1(1 / (f->cap * f->cap)), bent.slope);
+        base = v_add(base, z);
+    } else {
+        base = v_fma(a, v_set1(f->series[0]), base);
+    }
+    bent.number = _mm512_castps_si512(base);
+    /* Masks made of biases are far below 2^23, which would be wrong as an integer. */
+    if (kind & AMX_BIASED)
+        bent.number = _mm512_max_epi32(bent.number, _mm512_set1_epi32(AMX_MAGIC_BITS));
+    return bent;
+}
+
+/* A key's weights and slopes: `bias` as above, of rows 0-15 and 16-31. */
+AMX_INLINE amx_vjp_pair amx_vjp_form_slope(const int kind, const amx_vjp_fixed *f,
+                                           const amx_form *form, int key, __m512i bias,
+                                           __m512i later_bias, amx_vjp_pair *told, amx_tops *tops) {
+    const amx_vjp_unit *u = &f->unit;
+    const float *score = u->scores + key * AMX_ROWS, *product = u->products + key * AMX_ROWS;
+    const amx_vjp_bent a = amx_vjp_bend(kind, form, score, bias, f->base, &tops->square);
+    const amx_vjp_bent b =
+        amx_vjp_bend(kind, form, score + 16, later_bias, f->later_base, &tops->square);
+    const __m512i w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key),
+                                             amx_vjp_weights(&f->exp, a.number, b.number));
+    _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
+    tops->weight = _mm512_max_epu16(tops->weight, w);
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    const vf even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+    const vf odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(-65536)));
+    const vf x = v_mul(even, v_sub(_mm512_load_ps(product), f->even));
+    const vf y = v_mul(odd, v_sub(_mm512_load_ps(product + 16), f->odd));
+    *told = (amx_vjp_pair){_mm512_add_epi32(_mm512_castps_si512(x), half),
+                           _mm512_add_epi32(_mm512_castps_si512(y), half)};
+    if (!(kind & AMX_CAPS)) return *told;
+    const __m512i order =
+        _mm512_set_epi32(30, 28, 14, 12, 26, 24, 10, 8, 22, 20, 6, 4, 18, 16, 2, 0);
+    const __m512i next = _mm512_or_si512(order, _mm512_set1_epi32(1));
+    const vf p = v_mul(x, _mm512_permutex2var_ps(a.slope, order, b.slope));
+    const vf q = v_mul(y, _mm512_permutex2var_ps(a.slope, next, b.slope));
+    return (amx_vjp_pair){_mm512_add_epi32(_mm512_castps_si512(p), half),
+                          _mm512_add_epi32(_mm512_castps_si512(q), half)};
+}
+
+/* False if weights and slopes have to be made with care. */
+AMX_INLINE bool amx_vjp_in_form(const int kind, const amx_vjp_unit *unit, const amx_exp *e) {
+    const amx_vjp_fixed fixed = amx_vjp_fix(unit, e), *f = &fixed;
+    const amx_form form = *unit->form;
+    const amx_vjp_unit *u = &f->unit;
+    const __m512i high = _mm512_set1_epi32(-65536);
+    amx_tops tops = amx_no_tops();
+    for (int i = 0; i < AMX_CHUNK / 2; i++) {
+        __m512i a = _mm512_setzero_si512(), b = a;
+        if (kind & AMX_BIASED) {
+            a = _mm512_load_si512(u->bias + 16 * i);
+            b = _mm512_load_si512(u->bias + 256 + 16 * i);
+        }
+        amx_vjp_pair told[2], slopes[2];
+        slopes[0] = amx_vjp_form_slope(kind, f, &form, 2 * i, _mm512_slli_epi32(a, 16),
+                                       _mm512_slli_epi32(b, 16), &told[0], &tops);
+        slopes[1] = amx_vjp_form_slope(kind, f, &form, 2 * i + 1, _mm512_and_si512(a, high),
+                                       _mm512_and_si512(b, high), &told[1], &tops);
+        amx_vjp_store_pair(u, i, slopes[0], slopes[1]);
+        if (u->told) amx_vjp_store_told(u->told, AMX_ELEMENT, i, told[0], told[1]);
+    }
+    if (kind & AMX_CAPS &&
+        _mm512_cmpgt_epu32_mask(tops.square, _mm512_castps_si512(v_set1(form.most))) != 0)
+        return false;
+    return amx_vjp_fits(tops.weight);
+}
+
+#define AMX_VJP_IN_FORM(name, kind)                                                                \
+    static __attribute__((noinline)) bool name(const amx_vjp_unit *u, const amx_exp *e) {          \
+        return amx_vjp_in_form(kind, u, e);                                                        \
+    }
+AMX_VJP_IN_FORM(amx_vjp_capped, AMX_CAPS)
+AMX_VJP_IN_FORM(amx_vjp_biased, AMX_BIASED)
+AMX_VJP_IN_FORM(amx_vjp_capped_and_biased, AMX_BOTH)
+
+static inline bool amx_vjp_by_form(const amx_vjp_unit *u, const amx_exp *e) {
+    switch (amx_kind(u->form)) {
+    case AMX_CAPS: return amx_vjp_capped(u, e);
+    case AMX_BIASED: return amx_vjp_biased(u, e);
+    default: return amx_vjp_capped_and_biased(u, e);
+    }
+}
+
+#endif
