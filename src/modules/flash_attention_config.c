@@ -34,9 +34,9 @@ static int64_t row_bytes(const ejki_flash_problem *p) {
            (int64_t)sizeof(float);
 }
 
-/* A window's edges cut blocks, which costs less where blocks are much shorter than the window. */
-static int64_t quarter_window(const ejki_flash_problem *p) {
-    return (p->last_offset - p->first_offset + 1) / 4;
+/* A window's edges cut blocks, which costs less where blocks are shorter than the window. */
+static int64_t half_window(const ejki_flash_problem *p) {
+    return (p->last_offset - p->first_offset + 1) / 2;
 }
 
 /*
@@ -81,7 +81,7 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     const int64_t share = ejki_cdiv(p->queries * p->group, tasks_per_head);
     const int64_t rows = clamp(cache / 4 / row, 48, 512);
     params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 48)));
-    params->kv_blocksize = ejk_int(clamp(ejki_min(cache / 8 / row, quarter_window(p)) / 32 * 32, 32,
+    params->kv_blocksize = ejk_int(clamp(ejki_min(cache / 8 / row, half_window(p)) / 32 * 32, 32,
                                          ejki_min(256, whole(p->keys))));
     /*
      * The row-wise kernel: a block of all heads' keys and values well inside the cache, and enough splits
