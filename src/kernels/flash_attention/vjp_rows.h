@@ -64,21 +64,57 @@ static void vjp_delta(const ejki_flash_vjp_problem *v, const flash_row *rows, in
 typedef void (*vjp_rows_step)(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
                               const flash_row *rows, int64_t count, int64_t n);
 
-/* With a worker's share of the rows of each sequence. */
-static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step step) {
+/* Rows from row n of a sequence on, up to VL of them. */
+static int64_t vjp_take_rows(const ejki_flash_problem *p, const ejki_vjp_sequence *s, int64_t n,
+                             int64_t end, flash_row rows[VL]) {
+    const int64_t count = ejki_min(VL, end - n);
+    int64_t kv_head = n / s->rows, row = n % s->rows;
+    for (int64_t i = 0; i < count; i++, row++) {
+        if (row == s->rows) {
+            row = 0;
+            kv_head++;
+        }
+        rows[i] = flash_row_of(p, 0, kv_head, row);
+    }
+    return count;
+}
+
+/* With a worker's share of the rows of each sequence; `ask` comes a step before `step`, with the same rows. */
+static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step ask,
+                         vjp_rows_step step) {
     const int64_t kv_heads = shared->problem->forward.kv_heads;
     for (int64_t b = 0; b < shared->tasks.batch; b++) {
         const ejki_vjp_sequence *s = &shared->tasks.sequence[b];
         const int64_t all = kv_heads * s->rows, share = ejki_cdiv(all, shared->workers);
         const ejki_flash_vjp_problem own = ejki_flash_vjp_part(shared->problem, b);
-        for (int64_t n = index * share, end = ejki_min(all, n + share), count; n < end;
-             n += count) {
-            flash_row rows[VL];
-            count = ejki_min(VL, end - n);
-            for (int64_t i = 0; i < count; i++)
-                rows[i] = flash_row_of(&own.forward, 0, (n + i) / s->rows, (n + i) % s->rows);
-            step(shared, &own, rows, count, s->first_row + n);
+        const int64_t end = ejki_min(all, (index + 1) * share);
+        flash_row rows[2][VL];
+        int64_t count = 0, next;
+        for (int64_t n = index * share, turn = 0; n < end || count > 0; turn = !turn) {
+            next = n < end ? vjp_take_rows(&own.forward, s, n, end, rows[turn]) : 0;
+            if (next > 0) ask(shared, &own, rows[turn], next, s->first_row + n);
+            if (count > 0) step(shared, &own, rows[!turn], count, s->first_row + n - count);
+            n += next;
+            count = next;
         }
+    }
+}
+
+static void vjp_ask_lines(const void *at, int64_t bytes) {
+    for (int64_t n = 0; n < bytes; n += 64) __builtin_prefetch((const char *)at + n, 0, 2);
+}
+
+/* Rows of a head may lie far apart, so that nothing else asks for them in time. */
+static void vjp_ask_first(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                          const flash_row *rows, int64_t count, int64_t n) {
+    const ejki_flash_problem *p = &own->forward;
+    const int64_t bytes = p->value_dim * element_size(p->dtype);
+    for (int64_t i = 0; i < count; i++) {
+        vjp_ask_lines(flash_out(p, &rows[i]), bytes);
+        vjp_ask_lines(vjp_cotangent(own, &rows[i]), bytes);
+        if (own->wants_query)
+            vjp_ask_lines(vjp_query_sum(shared, own, &rows[i], n + i),
+                          p->head_dim * (int64_t)sizeof(float));
     }
 }
 
@@ -130,7 +166,7 @@ static void vjp_begin(void *argument, int64_t index) {
         vjp_blank_bias(element_at(p->dtype, row, written.end), (p->keys - written.end) * size,
                        t->bias_streams);
     }
-    vjp_each_row(shared, index, vjp_begin_rows);
+    vjp_each_row(shared, index, vjp_ask_first, vjp_begin_rows);
     ejki_flash_vjp_clear(v, index, shared->workers);
     v_streamed();
 }
@@ -148,9 +184,18 @@ static void vjp_end_rows(const vjp_shared *shared, const ejki_flash_vjp_problem 
     }
 }
 
+static void vjp_ask_last(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                         const flash_row *rows, int64_t count, int64_t n) {
+    const int64_t width = own->forward.head_dim;
+    for (int64_t i = 0; i < count; i++)
+        vjp_ask_lines(flash_row_at(&own->d_query, own->forward.dtype, &rows[i]),
+                      width * element_size(own->forward.dtype));
+    (void)shared, (void)n; /* sums lie one after the other */
+}
+
 /* What comes last in 16 bits: sums of rows are rounded. */
 static void vjp_end(void *argument, int64_t index) {
-    vjp_each_row(argument, index, vjp_end_rows);
+    vjp_each_row(argument, index, vjp_ask_last, vjp_end_rows);
 }
 
 /* Gradients of the sinks of one head, or of all where they share them: sums in f64, over heads of a batch entry and
