@@ -103,7 +103,8 @@ static void vjp_list(vjp_worker *w, int64_t visible) {
         const int64_t bytes = TILE_COLUMNS * element_size(p->dtype);
         if (key >= ejki_min(r.end, w->key_end)) continue;
         *piece++ = (vjp_piece){element_at(p->dtype, flash_bias_row(p, &r), key), bytes};
-        if (w->block.bias_once) *piece++ = (vjp_piece){vjp_bias_place(&w->block, &r, key), bytes};
+        if (w->block.bias_once && !w->block.bias_streams)
+            *piece++ = (vjp_piece){vjp_bias_place(&w->block, &r, key), bytes};
     }
     const int64_t adds =
         (v->wants_value ? t->value_panels : 0) + (v->wants_key ? t->head_panels : 0);
