@@ -30,6 +30,13 @@ static float *vjp_query_sum(const vjp_shared *shared, const ejki_flash_vjp_probl
     return flash_row_at(&own->d_query, EJK_DTYPE_F32, r);
 }
 
+static void vjp_blank_query(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                            const flash_row *r, int64_t row) {
+    if (own->forward.head_dim > 0)
+        memset(vjp_query_sum(shared, own, r, row), 0,
+               (size_t)own->forward.head_dim * sizeof(float));
+}
+
 /* VL numbers of each of `count` rows, a column in each vector, 0 beyond `left` numbers. */
 static inline void vjp_columns(ejk_dtype dtype, const void *const row[VL], int64_t count, int64_t d,
                                int64_t left, vf column[VL]) {
@@ -112,7 +119,7 @@ static void vjp_ask_first(const vjp_shared *shared, const ejki_flash_vjp_problem
     for (int64_t i = 0; i < count; i++) {
         vjp_ask_lines(flash_out(p, &rows[i]), bytes);
         vjp_ask_lines(vjp_cotangent(own, &rows[i]), bytes);
-        if (own->wants_query)
+        if (own->wants_query && !shared->plan.stores_first)
             vjp_ask_lines(vjp_query_sum(shared, own, &rows[i], n + i),
                           p->head_dim * (int64_t)sizeof(float));
     }
@@ -125,9 +132,29 @@ static void vjp_begin_rows(const vjp_shared *shared, const ejki_flash_vjp_proble
     for (int64_t i = 0; i < count; i++) {
         shared->lse[n + i] = *flash_at(&p->lse, &rows[i]);
         if (shared->lse[n + i] == -INFINITY) shared->delta[n + i] = 0;
-        if (own->wants_query && p->head_dim > 0)
-            memset(vjp_query_sum(shared, own, &rows[i], n + i), 0,
-                   (size_t)p->head_dim * sizeof(float));
+        if (own->wants_query && !shared->plan.stores_first)
+            vjp_blank_query(shared, own, &rows[i], n + i);
+    }
+}
+
+/* Zeros for a worker's share of the blocks of rows that no task meets, where others need none. */
+static void vjp_blank_queries(const vjp_shared *shared, int64_t index) {
+    const vjp_plan *t = &shared->plan;
+    const ejki_flash_vjp_problem *v = shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    if (!v->wants_query || !t->stores_first) return;
+    for (int64_t block = index; block < t->row_blocks; block += shared->workers) {
+        const vjp_range rows = vjp_block_rows(t, block);
+        int64_t low, high;
+        vjp_extent(p, rows.first, rows.end - rows.first, &low, &high);
+        if (low < high) continue;
+        for (int64_t head = 0; head < p->batch * p->kv_heads; head++) {
+            const ejki_flash_vjp_problem own = ejki_flash_vjp_part(v, head / p->kv_heads);
+            for (int64_t i = rows.first; i < rows.end; i++) {
+                const flash_row r = flash_row_of(&own.forward, 0, head % p->kv_heads, i);
+                vjp_blank_query(shared, &own, &r, head * t->all_rows + i);
+            }
+        }
     }
 }
 
@@ -167,6 +194,7 @@ static void vjp_begin(void *argument, int64_t index) {
                        t->bias_streams);
     }
     vjp_each_row(shared, index, vjp_ask_first, vjp_begin_rows);
+    vjp_blank_queries(shared, index);
     ejki_flash_vjp_clear(v, index, shared->workers);
     v_streamed();
 }

@@ -25,6 +25,7 @@ typedef struct vjp_worker {
     vjp_piece *piece, *piece_end, *asked; /* what products ask for; the next one of it */
     int64_t products, due; /* that share them; as many times what is due by now and not asked for */
     bool keys_finite, rows_finite;
+    bool stores; /* the task is the first of the block of rows, whose d_query holds nothing yet */
 } vjp_worker;
 
 static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
