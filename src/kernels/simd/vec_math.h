@@ -9,7 +9,7 @@
  * quarters of the time, is left out where no lane needs it: soft caps are far above most scores.
  */
 static inline bool v_tanh_is_far(vf x) {
-    return v_any_gt(v_abs(x), v_set1(0.625f));
+    return v_any_gt(v_mul(x, x), v_set1(0.625f * 0.625f));
 }
 /* Where no lane is far. */
 static inline vf v_tanh_near(vf x) {
@@ -27,7 +27,7 @@ static inline vf v_tanh(vf x) {
     const vf a = v_abs(x);
     const vf e = v_exp2(v_mul(v_set1(2.885390081777927f), v_min(v_set1(16.0f), a)));
     const vf large = v_sub(v_set1(1.0f), v_div(v_set1(2.0f), v_add(v_set1(1.0f), e)));
-    return v_select_gt(a, v_set1(0.625f), v_copysign(large, x), small);
+    return v_select_gt(v_mul(x, x), v_set1(0.625f * 0.625f), v_copysign(large, x), small);
 }
 
 #endif
