@@ -16,17 +16,23 @@
 static inline product_ahead *tile_look_ahead(tile_state *s) {
     tile_ahead *a = &s->ahead;
     const float **line = a->lines.line;
-    int64_t count = 0, credit = a->credit + a->pace;
-    for (; credit > 0 && a->current < a->count; a->current++) {
+    int64_t count = 0;
+    a->credit += a->pace;
+    while (a->credit > 0 && a->current < a->count && count < TILE_LINES) {
         tile_stream *t = &a->stream[a->current];
-        const int64_t lines = (t->width + 63) / 64, inner = t->inner, step = t->inner_stride;
-        const int64_t turn = t->outer_stride - inner * step;
+        if (t->rows == 0) {
+            a->current++;
+            continue;
+        }
+        const int64_t lines = (t->width + 63) / 64, inner = t->inner, rows = t->rows;
+        const int64_t step = t->inner_stride, turn = t->outer_stride - inner * step;
+        const int64_t most =
+            ejki_min(rows, (ejki_min(a->credit, TILE_LINES - count) + lines - 1) / lines);
         const char *row = t->row;
-        int64_t at = t->at, rows = t->rows;
-        for (; rows > 0 && credit > 0 && count < TILE_LINES; rows--) {
+        int64_t at = t->at;
+        for (int64_t i = 0; i < most; i++) {
             for (int64_t n = 0; n < lines && count < TILE_LINES; n++)
                 line[count++] = (const float *)(const void *)(row + 64 * n);
-            credit -= lines;
             row += step;
             if (++at == inner) {
                 at = 0;
@@ -35,10 +41,9 @@ static inline product_ahead *tile_look_ahead(tile_state *s) {
         }
         t->row = row;
         t->at = at;
-        t->rows = rows;
-        if (rows > 0) break;
+        t->rows = rows - most;
+        a->credit -= most * lines;
     }
-    a->credit = credit;
     a->lines.count = count;
     return &a->lines;
 }

@@ -85,11 +85,9 @@ static inline __attribute__((always_inline)) void product(const int rows, const 
         }
     } else {
         const int64_t count = ahead->count < depth ? ahead->count : depth;
-        const int64_t gap = depth / (count > 0 ? count : 1) * a_step;
-        for (int64_t k = 0; k < count; k++) {
+        for (int64_t k = 0; k < count; k++, a += a_step, b += b_stride) {
             __builtin_prefetch(ahead->line[k], 0, 2);
-            for (const float *stop = a + gap; a < stop; a += a_step, b += b_stride)
-                product_step(rows, vectors, a, a_row, b, sum);
+            product_step(rows, vectors, a, a_row, b, sum);
         }
         EJKI_UNROLL_TWICE for (; a < end; a += a_step, b += b_stride)
             product_step(rows, vectors, a, a_row, b, sum);
