@@ -34,9 +34,9 @@ static int64_t row_bytes(const ejki_flash_problem *p) {
            (int64_t)sizeof(float);
 }
 
-/* A window's edges cut blocks, which costs less where blocks are much shorter than the window. */
-static int64_t quarter_window(const ejki_flash_problem *p) {
-    return (p->last_offset - p->first_offset + 1) / 4;
+/* Keys from the first to the last that positions let a query see. */
+static int64_t window_of(const ejki_flash_problem *p) {
+    return p->last_offset - p->first_offset + 1;
 }
 
 /*
@@ -61,7 +61,8 @@ static void set_amx_blocks(const ejk_invocation *invocation, int64_t cache,
 /*
  * Blocks by the second-level cache, of which the tiled kernel gives a quarter to a task's queries and
  * sums and an eighth to the keys and values at hand; queries packed beyond 512 rows, or keys beyond 256,
- * gained nothing (docs/kernels/flash_attention.md has the figures). Below that, tasks are made small
+ * gained nothing (docs/kernels/flash_attention.md has the figures), but in a window, whose keys each task packs
+ * besides its own. A window's edges cut blocks, which costs less where they are shorter than it. Below that, tasks are made small
  * enough for four per thread. The size of a task changes no result; the block of keys and the splits
  * follow from the shapes and the processor, never from the number of threads.
  */
@@ -77,9 +78,9 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     const int64_t heads = ejki_max(1, p->batch * p->kv_heads);
     const int64_t tasks_per_head = ejki_cdiv((int64_t)invocation->threads * 4, heads);
     const int64_t share = ejki_cdiv(p->queries * p->group, tasks_per_head);
-    const int64_t rows = clamp(cache / 4 / row, 48, 512);
+    const int64_t rows = clamp(cache / 4 / row, 48, window_of(p) < p->keys ? 1024 : 512);
     params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 48)));
-    params->kv_blocksize = ejk_int(clamp(ejki_min(cache / 8 / row, quarter_window(p)) / 32 * 32, 32,
+    params->kv_blocksize = ejk_int(clamp(ejki_min(cache / 8 / row, window_of(p) / 2) / 32 * 32, 32,
                                          ejki_min(256, whole(p->keys))));
     /*
      * The row-wise kernel: a block of all heads' keys and values well inside the cache, and enough splits

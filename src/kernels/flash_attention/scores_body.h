@@ -15,7 +15,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/simd/unroll.h"
 #include "kernels/simd/vec_element.h"
+
+/* Vectors of scores that are changed at a time. */
+#define FLASH_VECTORS 4
 
 #define LOG2_E 1.4426950408889634
 #define LN_2   0.6931471805599453
@@ -196,32 +200,66 @@ static inline bool flash_sees_any(const ejki_flash_problem *p, const flash_row *
     return memchr(allowed, 1, (size_t)(last - first)) != NULL;
 }
 
+/* flash_modify() for some vectors: one look tells whether any of them is in the tail of tanh. */
+static inline __attribute__((always_inline)) void
+flash_modify_some(const int vectors, const bool caps, const bool hides, const ejk_dtype dtype,
+                  vf scale, vf cap, const void *bias, int64_t left, const uint8_t *allowed,
+                  float *scores) {
+    vf z[FLASH_VECTORS];
+    bool far = false;
+    EJKI_UNROLL for (int i = 0; i < vectors; i++) z[i] = v_mul(v_load(scores + i * VL), scale);
+    EJKI_UNROLL for (int i = 0; caps && i < vectors; i++) far |= v_tanh_is_far(z[i]);
+    if (caps && far)
+        EJKI_UNROLL for (int i = 0; i < vectors; i++) z[i] = v_mul(v_tanh(z[i]), cap);
+    else if (caps)
+        EJKI_UNROLL for (int i = 0; i < vectors; i++) z[i] = v_mul(v_tanh_near(z[i]), cap);
+    EJKI_UNROLL for (int i = 0; i < vectors; i++) {
+        if (bias)
+            z[i] = v_fma(v_widen_some(dtype, element_at(dtype, bias, i * VL), left - i * VL),
+                         v_set1((float)LOG2_E), z[i]);
+        if (hides) z[i] = v_allow(z[i], allowed + i * VL);
+        v_store(scores + i * VL, z[i]);
+    }
+}
+
+static inline __attribute__((always_inline)) void
+flash_modify_row(const bool caps, const bool biased, const bool hides, const ejk_dtype dtype,
+                 const ejki_flash_problem *p, const flash_row *r, int64_t key, int64_t count,
+                 float *scores, uint8_t *allowed) {
+    const char *bias = biased ? element_at(dtype, flash_bias_row(p, r), key) : NULL;
+    const vf scale = v_set1(!flash_rescales(p) ? 1.0f
+                            : caps             ? (float)(p->scale / p->soft_cap)
+                                               : (float)(p->scale * LOG2_E));
+    const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
+    int64_t j = 0;
+    for (; j + FLASH_VECTORS * VL <= count; j += FLASH_VECTORS * VL)
+        flash_modify_some(FLASH_VECTORS, caps, hides, dtype, scale, cap,
+                          biased ? element_at(dtype, bias, j) : NULL, FLASH_VECTORS * VL,
+                          allowed + j, scores + j);
+    for (; j < count; j += VL)
+        flash_modify_some(1, caps, hides, dtype, scale, cap,
+                          biased ? element_at(dtype, bias, j) : NULL, count - j, allowed + j,
+                          scores + j);
+}
+
 /*
  * Raw products scores[0, count) of a row with the keys from `key` become base-2 scores, if there is more
  * to it than flash_scale(): scale, cap, bias; and -inf where mask or segments hide the key. `allowed` is
- * scratch of count rounded up to VL.
+ * scratch of count rounded up to VL. What is asked for most has loops of its own.
  */
 static inline void flash_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
                                 int64_t count, float *scores, uint8_t *allowed) {
-    const void *bias = p->has_bias ? element_at(p->dtype, flash_bias_row(p, r), key) : NULL;
-    const bool hides = flash_hides_keys(p), caps = p->soft_cap != 0;
-    const bool rescales = flash_rescales(p);
-    const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
-    const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
+    const bool hides = flash_hides_keys(p), caps = p->soft_cap != 0, biased = p->has_bias;
+    const bool simple = !hides && (!biased || p->dtype == EJK_DTYPE_F32);
     if (hides) flash_allowed(p, r, key, count, allowed);
-    for (int64_t j = 0; j < count; j += VL) {
-        vf z = v_load(scores + j);
-        if (rescales) z = v_mul(z, scale);
-        if (caps) z = v_mul(v_tanh(z), cap);
-        if (bias) {
-            const void *at = element_at(p->dtype, bias, j);
-            const vf b =
-                count - j >= VL ? v_widen(p->dtype, at) : v_widen_first(p->dtype, at, count - j);
-            z = v_fma(b, v_set1((float)LOG2_E), z);
-        }
-        if (hides) z = v_allow(z, allowed + j);
-        v_store(scores + j, z);
-    }
+    if (simple && caps && biased)
+        flash_modify_row(true, true, false, EJK_DTYPE_F32, p, r, key, count, scores, allowed);
+    else if (simple && caps)
+        flash_modify_row(true, false, false, EJK_DTYPE_F32, p, r, key, count, scores, allowed);
+    else if (simple && biased)
+        flash_modify_row(false, true, false, EJK_DTYPE_F32, p, r, key, count, scores, allowed);
+    else
+        flash_modify_row(caps, biased, hides, p->dtype, p, r, key, count, scores, allowed);
 }
 
 /* True if the row may see the key; the slow, complete answer. */

@@ -93,12 +93,12 @@ typedef struct tile_stream {
 } tile_stream;
 
 /*
- * What will be needed next is asked for while products run: keys and values of the next block; during a
- * task's last block the places its output goes to, and keys, values and queries of the worker's likely
- * next task. Each product may ask for `pace` more lines; rows are taken whole as long as there is credit.
+ * What will be needed next is asked for while products run: keys and values of the next block, the first two
+ * streams; towards a task's end the places its output goes to, and keys, values and queries of the worker's
+ * likely next task. Each product may ask for `pace` more lines; rows are taken whole as long as there is credit.
  */
 typedef struct tile_ahead {
-    tile_stream stream[4];
+    tile_stream stream[6];
     int32_t current, count;
     int64_t pace, credit;
     product_ahead lines;
@@ -211,58 +211,8 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
                             .count = tile_cell_count(p)};
 }
 
-/* The most lines that look ahead at a product; the others are left to what it needs itself. */
-#define TILE_LINES (PRODUCT_LINES / 2)
-
-/* Lists the lines that the next product is to ask for. Short sequences spend a tenth of their time here if
- * the stream is not kept in registers meanwhile. */
-static inline product_ahead *tile_look_ahead(tile_state *s) {
-    tile_ahead *a = &s->ahead;
-    const float **line = a->lines.line;
-    int64_t count = 0;
-    a->credit += a->pace;
-    while (a->credit > 0 && a->current < a->count && count < TILE_LINES) {
-        tile_stream *t = &a->stream[a->current];
-        const int64_t lines = (t->width + 63) / 64, inner = t->inner, rows = t->rows;
-        const int64_t step = t->inner_stride, turn = t->outer_stride - inner * step;
-        const int64_t most =
-            ejki_min(rows, (ejki_min(a->credit, TILE_LINES - count) + lines - 1) / lines);
-        const char *row = t->row;
-        int64_t at = t->at;
-        for (int64_t i = 0; i < most; i++) {
-            for (int64_t n = 0; n < lines && count < TILE_LINES; n++)
-                line[count++] = (const float *)(const void *)(row + 64 * n);
-            row += step;
-            if (++at == inner) {
-                at = 0;
-                row += turn;
-            }
-        }
-        t->row = row;
-        t->at = at;
-        t->rows = rows - most;
-        a->credit -= most * lines;
-        if (t->rows == 0) a->current++;
-    }
-    a->lines.count = count;
-    return &a->lines;
-}
-
-/* Adds the lines that flash_modify() will read beside a panel of scores. Rows lie far apart and every tile
- * has others, so that nothing else asks for them in time. */
-static inline void tile_look_beside(const ejki_flash_problem *p, const flash_row *rows, int count,
-                                    int64_t key, product_ahead *lines) {
-    const int64_t columns = ejki_min(TILE_COLUMNS, p->keys - key), size = element_size(p->dtype);
-    for (int i = 0; i < count; i++) {
-        const char *bias = flash_bias_row(p, &rows[i]);
-        for (int64_t n = 0; p->has_bias && n < columns * size; n += 64)
-            if (lines->count < PRODUCT_LINES)
-                lines->line[lines->count++] = (const float *)(const void *)(bias + key * size + n);
-        if (p->has_mask && lines->count < PRODUCT_LINES)
-            lines->line[lines->count++] =
-                (const float *)(const void *)(flash_mask_row(p, &rows[i]) + key);
-    }
-}
+#include "kernels/flash_attention/tile_blocks_body.h"
+#include "kernels/flash_attention/tile_ahead_body.h"
 
 /* A row's sum of column d. A panel of TILE_COLUMNS columns of a tile's rows lies together. */
 static inline float *tile_sum(const tile_state *s, int64_t row, int64_t d) {
@@ -276,9 +226,11 @@ static inline float *tile_sum(const tile_state *s, int64_t row, int64_t d) {
 static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, float *scores) {
     const ejki_flash_problem *p = s->problem;
     const float *query = s->query + row / TILE_ROWS * TILE_ROWS * p->head_dim + row % TILE_ROWS;
+    tile_beside beside;
+    tile_begin_beside(&beside, s, row, rows);
     for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS) {
         product_ahead *ahead = tile_look_ahead(s);
-        if (s->general) tile_look_beside(p, &s->row[row], rows, s->block + c, ahead);
+        if (beside.count > 0) tile_look_beside(p, &beside, s->block + c, ahead);
         product_scores(rows, TILE_COLUMNS, p->head_dim, query, s->keys + c * p->head_dim,
                        TILE_COLUMNS, scores + c, SCORE_STRIDE, false, ahead);
     }
@@ -408,72 +360,6 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
                            true, tile_look_ahead(s));
 }
 
-#include "kernels/flash_attention/tile_blocks_body.h"
-
-/* A stream is left out where its rows have no elements. */
-static void tile_stream_add(tile_ahead *a, tile_stream stream) {
-    if (stream.width > 0 && stream.rows > 0) a->stream[a->count++] = stream;
-}
-
-/* Keys [key, key + rows) of a task's head, and their values. */
-static void tile_stream_keys(const ejki_flash_problem *p, tile_ahead *a, const tile_task *task,
-                             int64_t key, int64_t rows) {
-    const int64_t size = element_size(p->dtype);
-    tile_stream_add(a, (tile_stream){.row = flash_key(p, task->batch, task->kv_head, key),
-                                     .rows = rows,
-                                     .width = p->head_dim * size,
-                                     .inner = 1,
-                                     .outer_stride = p->key.stride_t * size});
-    tile_stream_add(a, (tile_stream){.row = flash_value(p, task->batch, task->kv_head, key),
-                                     .rows = rows,
-                                     .width = p->value_dim * size,
-                                     .inner = 1,
-                                     .outer_stride = p->value.stride_t * size});
-}
-
-/* A task's rows of query or out. */
-static void tile_stream_rows(const ejki_flash_problem *p, tile_ahead *a, const tile_task *task,
-                             const ejki_bthd *tensor, ejk_dtype dtype, int64_t width) {
-    if (task->rows == 0) return;
-    const int64_t size = element_size(dtype);
-    const flash_row r = flash_row_of(p, task->batch, task->kv_head, task->first_row);
-    tile_stream_add(a, (tile_stream){.row = flash_row_at(tensor, dtype, &r),
-                                     .rows = task->rows,
-                                     .width = width * size,
-                                     .inner = p->group,
-                                     .inner_stride = tensor->stride_h * size,
-                                     .outer_stride = tensor->stride_t * size,
-                                     .at = task->first_row % p->group});
-}
-
-/* Starts looking ahead from a block of keys [.., high) of the task. */
-static void tile_plan_ahead(tile_state *s, int64_t high, tile_task next) {
-    const ejki_flash_problem *p = s->problem;
-    const tile_plan *t = s->plan;
-    tile_ahead *a = &s->ahead;
-    a->current = a->count = 0;
-    const int64_t key = s->following < s->cells.end || s->cells.count == 0
-                            ? s->following
-                            : tile_cells_next(&s->cells, p);
-    if (key < high) {
-        tile_stream_keys(p, a, &s->task, key, ejki_min(t->keys, high - key));
-    } else {
-        tile_stream_rows(p, a, &s->task, &p->out, flash_out_dtype(p), p->value_dim);
-        if (next.rows > 0) {
-            const int64_t first = tile_first_key(p, t, &next);
-            tile_stream_keys(p, a, &next, first, ejki_min(t->keys, p->keys - first));
-        }
-        tile_stream_rows(p, a, &next, &p->query, p->dtype, p->head_dim);
-    }
-    int64_t lines = 0;
-    for (int32_t i = 0; i < a->count; i++)
-        lines += a->stream[i].rows * ejki_cdiv(a->stream[i].width, 64);
-    const int64_t products = ejki_cdiv(s->task.rows, TILE_ROWS) *
-                             (t->keys / TILE_COLUMNS + ejki_cdiv(t->width, TILE_COLUMNS));
-    a->pace = 1 + lines / products;
-    a->credit = 0;
-}
-
 /* Packs up to TILE_ROWS queries side by side, target[d][row], and writes what they see. */
 static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_row *rows,
                                      int64_t count, float *target) {
@@ -537,6 +423,7 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
     s->task = task;
     tile_begin(s, &low, &high);
     s->following = low / t->keys * t->keys;
+    tile_begin_ahead(s, next);
     if (task.rows > 0 && s->cells.count > 0)
         tile_cells_begin(&s->cells, p, task.kv_head, task.first_row / t->unit);
     while (tile_next_block(s, low, high)) {
@@ -549,7 +436,7 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
         s->finite = pack_rows_any(p->dtype, flash_value(p, task.batch, task.kv_head, first),
                                   p->value.stride_t, s->end - first, p->value_dim,
                                   s->values + skip * t->width, t->width);
-        tile_plan_ahead(s, high, next);
+        tile_plan_ahead(s, high);
         for (int64_t i = 0, n; i < task.rows; i += n) {
             n = product_rows(task.rows - i);
             tile_block(s, i, (int)n, s->end);

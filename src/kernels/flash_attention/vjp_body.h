@@ -205,7 +205,7 @@ static void vjp_panel(vjp_worker *w, int64_t panel) {
 
 /* ---- Gradients of queries -------------------------------------------------------------------------- */
 
-/* Adds scale times a tile's columns to rows of d_query, or to their sums. */
+/* Adds scale times a tile's columns to rows of d_query, or to their sums; or stores them. */
 static void vjp_add_queries(const vjp_worker *w, const vjp_tile *tile, int64_t column,
                             int64_t width) {
     const int64_t first = w->first_row + w->row + tile->first;
@@ -215,13 +215,18 @@ static void vjp_add_queries(const vjp_worker *w, const vjp_tile *tile, int64_t c
         float *out = vjp_query_sum(w->shared, &w->own, r, first + i) + column;
         for (int64_t j = 0; j < width; j += VL) {
             const vf v = v_load(w->tile + i * TILE_COLUMNS + j);
-            if (width - j >= VL)
-                v_store(out + j, v_fma(v, scale, v_load(out + j)));
-            else
-                v_store_first(out + j, v_fma(v, scale, v_load_first(out + j, width - j)),
-                              width - j);
+            const vf before =
+                w->stores ? v_zero() : v_widen_some(EJK_DTYPE_F32, out + j, width - j);
+            v_narrow_some(EJK_DTYPE_F32, out + j, v_fma(v, scale, before), width - j);
         }
     }
+}
+
+/* A tile that sees nothing of the first task that its block of rows meets. */
+static void vjp_store_nothing(const vjp_worker *w, const vjp_tile *tile, int64_t column,
+                              int64_t width) {
+    memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
+    vjp_add_queries(w, tile, column, width);
 }
 
 /* slopes · keys of a tile, where coefficients of 0 count nowhere. */
@@ -248,7 +253,10 @@ static void vjp_queries(vjp_worker *w) {
         const int64_t width = ejki_min(TILE_COLUMNS, p->head_dim - d);
         for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
             const int64_t first = tile->first_panel, end = tile->end_panel;
-            if (end == 0) continue;
+            if (end == 0) {
+                if (w->stores) vjp_store_nothing(w, tile, d, width);
+                continue;
+            }
             /* up to the last column that any row sees */
             const int64_t depth =
                 (end - first - 1) * TILE_COLUMNS + 32 - __builtin_clz(tile->any[end - 1]);
@@ -348,8 +356,10 @@ static void vjp_rows(vjp_worker *w, int64_t row_block) {
     }
     if (!v->wants_query) return;
     _Atomic int32_t *counter = w->turns + row_block;
-    if (shared->workers > 1) vjp_wait(counter, vjp_turn(w, row_block));
-    if (visible > 0) vjp_queries(w);
+    const int64_t turn = vjp_turn(w, row_block);
+    w->stores = t->stores_first && turn == 0;
+    if (shared->workers > 1) vjp_wait(counter, turn);
+    if (visible > 0 || w->stores) vjp_queries(w);
     atomic_store_explicit(counter, (int32_t)(w->key_block + 1), memory_order_release);
 }
 

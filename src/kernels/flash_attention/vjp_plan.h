@@ -33,6 +33,7 @@ typedef struct vjp_plan {
     int64_t joints;                   /* then: tasks of a block of keys */
     int64_t bias_heads, bias_queries; /* rows of sums of the bias in a worker's memory; 0 = none */
     bool sums_queries;                /* d_query cannot hold sums: an f32 copy does */
+    bool stores_first; /* a row's first task stores d_query, which then needs no zeros */
     int64_t keys_across_at, values_across_at, keys_at, d_keys_at, d_values_at, rows_at,
         cotangents_at, slopes_at, weights_at, tile_at, row_at, tiles_at, caps_at, kept_at, seen_at,
         words_at, ids_at, cells_at, pieces_at, bias_at;
@@ -164,6 +165,7 @@ static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *para
     t.head_panels = ejki_cdiv(p->head_dim, TILE_COLUMNS);
     t.value_panels = ejki_cdiv(p->value_dim, TILE_COLUMNS);
     t.sums_queries = v->wants_query && p->dtype != EJK_DTYPE_F32;
+    t.stores_first = p->layout == EJKI_FLASH_DENSE && t.cells == 0;
     t.tasks = t.joints * t.key_blocks;
     t.most_workers = ejki_max(1, t.tasks);
     t.wants_slopes = v->wants_query || v->wants_key || v->wants_bias;

@@ -30,6 +30,13 @@ static float *vjp_query_sum(const vjp_shared *shared, const ejki_flash_vjp_probl
     return flash_row_at(&own->d_query, EJK_DTYPE_F32, r);
 }
 
+static void vjp_blank_query(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                            const flash_row *r, int64_t row) {
+    if (own->forward.head_dim > 0)
+        memset(vjp_query_sum(shared, own, r, row), 0,
+               (size_t)own->forward.head_dim * sizeof(float));
+}
+
 /* VL numbers of each of `count` rows, a column in each vector, 0 beyond `left` numbers. */
 static inline void vjp_columns(ejk_dtype dtype, const void *const row[VL], int64_t count, int64_t d,
                                int64_t left, vf column[VL]) {
@@ -64,21 +71,57 @@ static void vjp_delta(const ejki_flash_vjp_problem *v, const flash_row *rows, in
 typedef void (*vjp_rows_step)(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
                               const flash_row *rows, int64_t count, int64_t n);
 
-/* With a worker's share of the rows of each sequence. */
-static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step step) {
+/* Rows from row n of a sequence on, up to VL of them. */
+static int64_t vjp_take_rows(const ejki_flash_problem *p, const ejki_vjp_sequence *s, int64_t n,
+                             int64_t end, flash_row rows[VL]) {
+    const int64_t count = ejki_min(VL, end - n);
+    int64_t kv_head = n / s->rows, row = n % s->rows;
+    for (int64_t i = 0; i < count; i++, row++) {
+        if (row == s->rows) {
+            row = 0;
+            kv_head++;
+        }
+        rows[i] = flash_row_of(p, 0, kv_head, row);
+    }
+    return count;
+}
+
+/* With a worker's share of the rows of each sequence; `ask` comes a step before `step`, with the same rows. */
+static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step ask,
+                         vjp_rows_step step) {
     const int64_t kv_heads = shared->problem->forward.kv_heads;
     for (int64_t b = 0; b < shared->tasks.batch; b++) {
         const ejki_vjp_sequence *s = &shared->tasks.sequence[b];
         const int64_t all = kv_heads * s->rows, share = ejki_cdiv(all, shared->workers);
         const ejki_flash_vjp_problem own = ejki_flash_vjp_part(shared->problem, b);
-        for (int64_t n = index * share, end = ejki_min(all, n + share), count; n < end;
-             n += count) {
-            flash_row rows[VL];
-            count = ejki_min(VL, end - n);
-            for (int64_t i = 0; i < count; i++)
-                rows[i] = flash_row_of(&own.forward, 0, (n + i) / s->rows, (n + i) % s->rows);
-            step(shared, &own, rows, count, s->first_row + n);
+        const int64_t end = ejki_min(all, (index + 1) * share);
+        flash_row rows[2][VL];
+        int64_t count = 0, next;
+        for (int64_t n = index * share, turn = 0; n < end || count > 0; turn = !turn) {
+            next = n < end ? vjp_take_rows(&own.forward, s, n, end, rows[turn]) : 0;
+            if (next > 0) ask(shared, &own, rows[turn], next, s->first_row + n);
+            if (count > 0) step(shared, &own, rows[!turn], count, s->first_row + n - count);
+            n += next;
+            count = next;
         }
+    }
+}
+
+static void vjp_ask_lines(const void *at, int64_t bytes) {
+    for (int64_t n = 0; n < bytes; n += 64) __builtin_prefetch((const char *)at + n, 0, 2);
+}
+
+/* Rows of a head may lie far apart, so that nothing else asks for them in time. */
+static void vjp_ask_first(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                          const flash_row *rows, int64_t count, int64_t n) {
+    const ejki_flash_problem *p = &own->forward;
+    const int64_t bytes = p->value_dim * element_size(p->dtype);
+    for (int64_t i = 0; i < count; i++) {
+        vjp_ask_lines(flash_out(p, &rows[i]), bytes);
+        vjp_ask_lines(vjp_cotangent(own, &rows[i]), bytes);
+        if (own->wants_query && !shared->plan.stores_first)
+            vjp_ask_lines(vjp_query_sum(shared, own, &rows[i], n + i),
+                          p->head_dim * (int64_t)sizeof(float));
     }
 }
 
@@ -89,9 +132,29 @@ static void vjp_begin_rows(const vjp_shared *shared, const ejki_flash_vjp_proble
     for (int64_t i = 0; i < count; i++) {
         shared->lse[n + i] = *flash_at(&p->lse, &rows[i]);
         if (shared->lse[n + i] == -INFINITY) shared->delta[n + i] = 0;
-        if (own->wants_query && p->head_dim > 0)
-            memset(vjp_query_sum(shared, own, &rows[i], n + i), 0,
-                   (size_t)p->head_dim * sizeof(float));
+        if (own->wants_query && !shared->plan.stores_first)
+            vjp_blank_query(shared, own, &rows[i], n + i);
+    }
+}
+
+/* Zeros for a worker's share of the blocks of rows that no task meets, where others need none. */
+static void vjp_blank_queries(const vjp_shared *shared, int64_t index) {
+    const vjp_plan *t = &shared->plan;
+    const ejki_flash_vjp_problem *v = shared->problem;
+    const ejki_flash_problem *p = &v->forward;
+    if (!v->wants_query || !t->stores_first) return;
+    for (int64_t block = index; block < t->row_blocks; block += shared->workers) {
+        const vjp_range rows = vjp_block_rows(t, block);
+        int64_t low, high;
+        vjp_extent(p, rows.first, rows.end - rows.first, &low, &high);
+        if (low < high) continue;
+        for (int64_t head = 0; head < p->batch * p->kv_heads; head++) {
+            const ejki_flash_vjp_problem own = ejki_flash_vjp_part(v, head / p->kv_heads);
+            for (int64_t i = rows.first; i < rows.end; i++) {
+                const flash_row r = flash_row_of(&own.forward, 0, head % p->kv_heads, i);
+                vjp_blank_query(shared, &own, &r, head * t->all_rows + i);
+            }
+        }
     }
 }
 
@@ -130,7 +193,8 @@ static void vjp_begin(void *argument, int64_t index) {
         vjp_blank_bias(element_at(p->dtype, row, written.end), (p->keys - written.end) * size,
                        t->bias_streams);
     }
-    vjp_each_row(shared, index, vjp_begin_rows);
+    vjp_each_row(shared, index, vjp_ask_first, vjp_begin_rows);
+    vjp_blank_queries(shared, index);
     ejki_flash_vjp_clear(v, index, shared->workers);
     v_streamed();
 }
@@ -148,9 +212,18 @@ static void vjp_end_rows(const vjp_shared *shared, const ejki_flash_vjp_problem 
     }
 }
 
+static void vjp_ask_last(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                         const flash_row *rows, int64_t count, int64_t n) {
+    const int64_t width = own->forward.head_dim;
+    for (int64_t i = 0; i < count; i++)
+        vjp_ask_lines(flash_row_at(&own->d_query, own->forward.dtype, &rows[i]),
+                      width * element_size(own->forward.dtype));
+    (void)shared, (void)n; /* sums lie one after the other */
+}
+
 /* What comes last in 16 bits: sums of rows are rounded. */
 static void vjp_end(void *argument, int64_t index) {
-    vjp_each_row(argument, index, vjp_end_rows);
+    vjp_each_row(argument, index, vjp_ask_last, vjp_end_rows);
 }
 
 /* Gradients of the sinks of one head, or of all where they share them: sums in f64, over heads of a batch entry and

@@ -28,31 +28,38 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
     const ejki_flash_problem *p = &block->problem->forward;
     const int64_t key = block->key + panel * TILE_COLUMNS, left = block->end - key;
     const vf scale = v_set1((float)(capped ? p->scale / p->soft_cap : p->scale));
-    const vf cap = v_set1((float)p->soft_cap);
-    for (int64_t i = 0; i < tile->rows; i++) {
+    const vf factor = capped ? v_set1((float)p->soft_cap) : scale;
+    float *caps = block->caps + tile->first * TILE_COLUMNS;
+    for (int64_t i = 0; i < tile->rows; i++, caps += TILE_COLUMNS) {
         const uint32_t seen = vjp_seen(block, tile, panel, i);
         const flash_row *r = &block->row[tile->first + i];
         const char *bias = biased ? element_at(dtype, flash_bias_row(p, r), key) : NULL;
         const vf lse = v_set1(block->lse[tile->first + i]);
         float *row = weights + i * TILE_COLUMNS;
-        EJKI_UNROLL for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
-            vf z = v_load(row + j);
-            vf factor = scale;
-            if (capped) {
-                z = v_tanh(v_mul(z, scale));
-                v_store(block->caps + (tile->first + i) * TILE_COLUMNS + j,
-                        v_mul(v_sub(v_set1(1), z), v_add(v_set1(1), z)));
-                factor = cap;
-            }
+        vf z[TILE_VECTORS];
+        bool far = false;
+        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) z[j] = v_load(row + j * VL);
+        EJKI_UNROLL for (int j = 0; capped && j < TILE_VECTORS; j++) {
+            z[j] = v_mul(z[j], scale);
+            far |= v_tanh_is_far(z[j]);
+        }
+        if (capped && far)
+            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) z[j] = v_tanh(z[j]);
+        else if (capped)
+            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) z[j] = v_tanh_near(z[j]);
+        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
+            if (capped)
+                v_store(caps + j * VL, v_mul(v_sub(v_set1(1), z[j]), v_add(v_set1(1), z[j])));
             if (biased) {
-                const char *at = element_at(dtype, bias, j);
-                z = v_fma(z, factor, left > j ? v_widen_some(dtype, at, left - j) : v_zero());
+                const char *at = element_at(dtype, bias, j * VL);
+                z[j] = v_fma(z[j], factor,
+                             left > j * VL ? v_widen_some(dtype, at, left - j * VL) : v_zero());
                 __builtin_prefetch(element_at(dtype, at, TILE_COLUMNS), 0, 2);
-                z = v_sub(z, lse);
+                z[j] = v_sub(z[j], lse);
             } else {
-                z = v_fms(z, factor, lse);
+                z[j] = v_fms(z[j], factor, lse);
             }
-            v_store(row + j, v_where(vjp_exp(z), seen >> j));
+            v_store(row + j * VL, v_where(vjp_exp(z[j]), seen >> (j * VL)));
         }
     }
 }

@@ -25,6 +25,7 @@ typedef struct vjp_worker {
     vjp_piece *piece, *piece_end, *asked; /* what products ask for; the next one of it */
     int64_t products, due; /* that share them; as many times what is due by now and not asked for */
     bool keys_finite, rows_finite;
+    bool stores; /* the task is the first of the block of rows, whose d_query holds nothing yet */
 } vjp_worker;
 
 static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
@@ -103,7 +104,8 @@ static void vjp_list(vjp_worker *w, int64_t visible) {
         const int64_t bytes = TILE_COLUMNS * element_size(p->dtype);
         if (key >= ejki_min(r.end, w->key_end)) continue;
         *piece++ = (vjp_piece){element_at(p->dtype, flash_bias_row(p, &r), key), bytes};
-        if (w->block.bias_once) *piece++ = (vjp_piece){vjp_bias_place(&w->block, &r, key), bytes};
+        if (w->block.bias_once && !w->block.bias_streams)
+            *piece++ = (vjp_piece){vjp_bias_place(&w->block, &r, key), bytes};
     }
     const int64_t adds =
         (v->wants_value ? t->value_panels : 0) + (v->wants_key ? t->head_panels : 0);

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory that products of the tiled kernel ask for ahead of time. Part of tile_body.h, which includes it
+ * behind its types.
+ */
+#ifndef EJKI_TILE_AHEAD_BODY_H
+#define EJKI_TILE_AHEAD_BODY_H
+
+/* The most lines that look ahead at a product; the others are left to what it needs itself. */
+#define TILE_LINES (PRODUCT_LINES / 2)
+/* As many a product are no burden; where more are due before a task ends, they begin earlier. */
+#define TILE_EASY_LINES 8
+
+/* Lists the lines that the next product is to ask for. Short sequences spend a tenth of their time here if
+ * the stream is not kept in registers meanwhile. */
+static inline product_ahead *tile_look_ahead(tile_state *s) {
+    tile_ahead *a = &s->ahead;
+    const float **line = a->lines.line;
+    int64_t count = 0;
+    a->credit += a->pace;
+    while (a->credit > 0 && a->current < a->count && count < TILE_LINES) {
+        tile_stream *t = &a->stream[a->current];
+        if (t->rows == 0) {
+            a->current++;
+            continue;
+        }
+        const int64_t lines = (t->width + 63) / 64, inner = t->inner, rows = t->rows;
+        const int64_t step = t->inner_stride, turn = t->outer_stride - inner * step;
+        const int64_t most =
+            ejki_min(rows, (ejki_min(a->credit, TILE_LINES - count) + lines - 1) / lines);
+        const char *row = t->row;
+        int64_t at = t->at;
+        for (int64_t i = 0; i < most; i++) {
+            for (int64_t n = 0; n < lines && count < TILE_LINES; n++)
+                line[count++] = (const float *)(const void *)(row + 64 * n);
+            row += step;
+            if (++at == inner) {
+                at = 0;
+                row += turn;
+            }
+        }
+        t->row = row;
+        t->at = at;
+        t->rows = rows - most;
+        a->credit -= most * lines;
+    }
+    a->lines.count = count;
+    return &a->lines;
+}
+
+/* What flash_modify() will read beside the scores of a tile's rows. Rows lie far apart and every tile has
+ * others, so that nothing else asks for them in time. */
+typedef struct tile_beside {
+    int count; /* of rows; 0 = nothing */
+    const char *bias[TILE_ROWS];
+    const uint8_t *mask[TILE_ROWS];
+} tile_beside;
+
+static inline void tile_begin_beside(tile_beside *b, const tile_state *s, int64_t row, int count) {
+    const ejki_flash_problem *p = s->problem;
+    b->count = p->has_bias || p->has_mask ? count : 0;
+    for (int i = 0; i < b->count; i++) {
+        b->bias[i] = p->has_bias ? flash_bias_row(p, &s->row[row + i]) : NULL;
+        b->mask[i] = p->has_mask ? flash_mask_row(p, &s->row[row + i]) : NULL;
+    }
+}
+
+/* Adds its lines beside a panel of scores. */
+static inline void tile_look_beside(const ejki_flash_problem *p, const tile_beside *b, int64_t key,
+                                    product_ahead *lines) {
+    const int64_t size = element_size(p->dtype), at = key * size;
+    const int64_t bytes = ejki_min(TILE_COLUMNS, p->keys - key) * size;
+    int64_t count = lines->count;
+    if (p->has_bias)
+        for (int64_t n = 0; n < bytes; n += 64)
+            for (int i = 0; i < b->count && count < PRODUCT_LINES; i++)
+                lines->line[count++] = (const float *)(const void *)(b->bias[i] + at + n);
+    if (p->has_mask)
+        for (int i = 0; i < b->count && count < PRODUCT_LINES; i++)
+            lines->line[count++] = (const float *)(const void *)(b->mask[i] + key);
+    lines->count = count;
+}
+
+/* A stream is left out where its rows have no elements. */
+static void tile_stream_add(tile_ahead *a, tile_stream stream) {
+    if (stream.width > 0 && stream.rows > 0) a->stream[a->count++] = stream;
+}
+
+/* Rows [key, key + rows) of keys or values of a task's head. */
+static tile_stream tile_stream_keys(const ejki_flash_problem *p, const ejki_bthd *tensor,
+                                    const tile_task *task, int64_t key, int64_t rows,
+                                    int64_t width) {
+    const int64_t size = element_size(p->dtype);
+    return (tile_stream){.row = flash_key_at(tensor, p->dtype, task->batch, task->kv_head, key),
+                         .rows = width > 0 ? rows : 0,
+                         .width = width * size,
+                         .inner = 1,
+                         .outer_stride = tensor->stride_t * size};
+}
+
+/* A task's rows of query or out. */
+static void tile_stream_rows(const ejki_flash_problem *p, tile_ahead *a, const tile_task *task,
+                             const ejki_bthd *tensor, ejk_dtype dtype, int64_t width) {
+    if (task->rows == 0) return;
+    const int64_t size = element_size(dtype);
+    const flash_row r = flash_row_of(p, task->batch, task->kv_head, task->first_row);
+    tile_stream_add(a, (tile_stream){.row = flash_row_at(tensor, dtype, &r),
+                                     .rows = task->rows,
+                                     .width = width * size,
+                                     .inner = p->group,
+                                     .inner_stride = tensor->stride_h * size,
+                                     .outer_stride = tensor->stride_t * size,
+                                     .at = task->first_row % p->group});
+}
+
+/* Lists what the end of the task and the beginning of the next one will need. */
+static void tile_begin_ahead(tile_state *s, tile_task next) {
+    const ejki_flash_problem *p = s->problem;
+    tile_ahead *a = &s->ahead;
+    a->count = 2;
+    tile_stream_rows(p, a, &s->task, &p->out, flash_out_dtype(p), p->value_dim);
+    if (next.rows > 0) {
+        const int64_t first = tile_first_key(p, s->plan, &next);
+        const int64_t rows = ejki_min(s->plan->keys, p->keys - first);
+        tile_stream_add(a, tile_stream_keys(p, &p->key, &next, first, rows, p->head_dim));
+        tile_stream_add(a, tile_stream_keys(p, &p->value, &next, first, rows, p->value_dim));
+    }
+    tile_stream_rows(p, a, &next, &p->query, p->dtype, p->head_dim);
+}
+
+/* Products of the tiles that see anything of keys [first, end). */
+static int64_t tile_products(const tile_state *s, int64_t first, int64_t end) {
+    const tile_plan *t = s->plan;
+    const int64_t panels = ejki_cdiv(t->width, TILE_COLUMNS);
+    int64_t products = 0;
+    for (int64_t i = 0; i < s->task.rows; i += TILE_ROWS) {
+        const tile_extent *e = &s->extent[i / TILE_ROWS];
+        const int64_t keys = ejki_min(e->high, end) - ejki_max(e->low, first);
+        if (keys <= 0 || !e->seen) continue;
+        products += ejki_cdiv(keys, TILE_COLUMNS) + panels * ejki_cdiv(keys, t->keys);
+    }
+    return products;
+}
+
+static int64_t tile_lines_of(const tile_stream *stream) {
+    return stream->rows * ejki_cdiv(stream->width, 64);
+}
+
+/* Shares out what is asked for during a block, which ends before the key `high` of the task's last. */
+static void tile_plan_ahead(tile_state *s, int64_t high) {
+    const ejki_flash_problem *p = s->problem;
+    const tile_plan *t = s->plan;
+    tile_ahead *a = &s->ahead;
+    const int64_t key = s->following < s->cells.end || s->cells.count == 0
+                            ? s->following
+                            : tile_cells_next(&s->cells, p);
+    const int64_t rows = ejki_max(0, ejki_min(t->keys, high - key));
+    a->stream[0] = tile_stream_keys(p, &p->key, &s->task, key, rows, p->head_dim);
+    a->stream[1] = tile_stream_keys(p, &p->value, &s->task, key, rows, p->value_dim);
+    int64_t due = 0;
+    for (int32_t i = 2; i < a->count; i++) due += tile_lines_of(&a->stream[i]);
+    if (rows > 0) due = ejki_max(0, due - TILE_EASY_LINES * tile_products(s, key, high));
+    due += tile_lines_of(&a->stream[0]) + tile_lines_of(&a->stream[1]);
+    a->pace = 1 + due / ejki_max(1, tile_products(s, s->block, s->end));
+    a->current = 0;
+    a->credit = 0;
+}
+
+#endif
