@@ -187,7 +187,7 @@ static inline void amx_scores(int64_t steps, const uint16_t *query, const uint16
     amx_store_scores(scores);
 }
 
-/* A right operand: tiles `step` elements apart, 0 for a tile of ones. */
+/* A right operand: that of a chunk lies place · step elements behind the tile; step 0 for a tile of ones. */
 typedef struct amx_column {
     const uint16_t *tile;
     int64_t step;
@@ -210,20 +210,18 @@ AMX_INLINE void amx_load_sums(const float *sums, bool blank) {
 }
 
 /* sums += weights · values for two columns of tiles, over `chunks` chunks. */
-static inline void amx_add_pair(const uint16_t *weights, int64_t chunks, amx_column a, amx_column b,
-                                bool blank, float *sums) {
+static inline void amx_add_pair(const uint16_t *weights, const int64_t *place, int64_t chunks,
+                                amx_column a, amx_column b, bool blank, float *sums) {
     amx_load_sums(sums, blank);
     for (int64_t c = 0; c < chunks; c++) {
-        _tile_loadd(4, a.tile, 64);
+        _tile_loadd(4, a.tile + place[c] * a.step, 64);
         _tile_loadd(6, weights, 64);
         _tile_dpbf16ps(0, 6, 4);
         _tile_loadd(7, weights + AMX_ELEMENT, 64);
         _tile_dpbf16ps(1, 7, 4);
-        _tile_loadd(5, b.tile, 64);
+        _tile_loadd(5, b.tile + place[c] * b.step, 64);
         _tile_dpbf16ps(2, 6, 5);
         _tile_dpbf16ps(3, 7, 5);
-        a.tile += a.step;
-        b.tile += b.step;
         weights += 2 * AMX_ELEMENT;
     }
     _tile_stored(0, sums, 64);
@@ -234,8 +232,9 @@ static inline void amx_add_pair(const uint16_t *weights, int64_t chunks, amx_col
 }
 
 /* The same for three columns, the last one of ones: two columns alone would wait for the latency of their sums. */
-static inline void amx_add_last(const uint16_t *weights, int64_t chunks, amx_column a, amx_column b,
-                                const uint16_t *ones, bool blank, float *sums) {
+static inline void amx_add_last(const uint16_t *weights, const int64_t *place, int64_t chunks,
+                                amx_column a, amx_column b, const uint16_t *ones, bool blank,
+                                float *sums) {
     amx_load_sums(sums, blank);
     if (blank) {
         _tile_zero(4);
@@ -245,21 +244,20 @@ static inline void amx_add_last(const uint16_t *weights, int64_t chunks, amx_col
         _tile_loadd(5, sums + 5 * AMX_SUMS, 64);
     }
     for (int64_t c = 0; c < chunks; c++) {
-        _tile_loadd(7, a.tile, 64);
+        const uint16_t *left = a.tile + place[c] * a.step, *right = b.tile + place[c] * b.step;
+        _tile_loadd(7, left, 64);
         _tile_loadd(6, weights, 64);
         _tile_dpbf16ps(0, 6, 7);
-        _tile_loadd(7, b.tile, 64);
+        _tile_loadd(7, right, 64);
         _tile_dpbf16ps(2, 6, 7);
         _tile_loadd(7, ones, 64);
         _tile_dpbf16ps(4, 6, 7);
         _tile_loadd(6, weights + AMX_ELEMENT, 64);
         _tile_dpbf16ps(5, 6, 7);
-        _tile_loadd(7, b.tile, 64);
+        _tile_loadd(7, right, 64);
         _tile_dpbf16ps(3, 6, 7);
-        _tile_loadd(7, a.tile, 64);
+        _tile_loadd(7, left, 64);
         _tile_dpbf16ps(1, 6, 7);
-        a.tile += a.step;
-        b.tile += b.step;
         weights += 2 * AMX_ELEMENT;
     }
     _tile_stored(0, sums, 64);
@@ -272,17 +270,19 @@ static inline void amx_add_last(const uint16_t *weights, int64_t chunks, amx_col
 }
 
 /* sums[column][half] += weights · values; behind the `wide` columns of values, one of ones. */
-static inline void amx_values(const uint16_t *weights, int64_t chunks, const uint16_t *values,
-                              int64_t wide, const uint16_t *ones, bool blank, float *sums) {
+static inline void amx_values(const uint16_t *weights, const int64_t *place, int64_t chunks,
+                              const uint16_t *values, int64_t wide, const uint16_t *ones,
+                              bool blank, float *sums) {
     for (int64_t n = 0; n <= wide; n += 2, sums += 4 * AMX_SUMS) {
         const amx_column none = {ones, 0}, a = {values + n * AMX_ELEMENT, wide * AMX_ELEMENT};
         const amx_column b = {a.tile + AMX_ELEMENT, a.step};
         if (n + 2 == wide) {
-            amx_add_last(weights, chunks, a, b, ones, blank, sums);
+            amx_add_last(weights, place, chunks, a, b, ones, blank, sums);
             return;
         }
         /* Without any values the second column of ones is one more than needed. */
-        amx_add_pair(weights, chunks, wide == 0 ? none : a, n + 1 < wide ? b : none, blank, sums);
+        amx_add_pair(weights, place, chunks, wide == 0 ? none : a, n + 1 < wide ? b : none, blank,
+                     sums);
     }
 }
 
