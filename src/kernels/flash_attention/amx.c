@@ -149,7 +149,8 @@ static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_spa
     amx_tile *e = &s->tile[span->row / AMX_ROWS];
     float *sums = amx_sum(s, span->row, 0);
     int64_t place[AMX_PARTS];
-    for (int64_t c = span->first; c < span->end; c++) place[c - span->first] = s->chunk[c].place;
+    for (int64_t c = t->kept > 0 ? span->first : span->end; c < span->end; c++)
+        place[c - span->first] = s->chunk[c].place;
     for (int64_t c = span->first, end; c < span->end; c = end) {
         end = s->all_plain ? span->end : c;
         while (end < span->end && s->packed[s->chunk[end].place].plain) end++;
@@ -158,11 +159,12 @@ static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_spa
             amx_add_carefully(s, span, end++);
             continue;
         }
-        const int64_t *at = place + (c - span->first), count = end - c;
-        amx_values(amx_weights_of(s, 0, c), at, count, s->values, t->wide, s->ones, e->blank, sums);
+        const int64_t *at = t->kept > 0 ? place + (c - span->first) : NULL, count = end - c;
+        const uint16_t *values = s->values + (at ? 0 : c * t->wide * AMX_ELEMENT);
+        amx_values(amx_weights_of(s, 0, c), at, count, values, t->wide, s->ones, e->blank, sums);
         e->blank = false;
         if (s->split)
-            amx_values(amx_rest_of(s, 0, c), at, count, s->values, t->wide, s->ones, false, sums);
+            amx_values(amx_rest_of(s, 0, c), at, count, values, t->wide, s->ones, false, sums);
     }
 }
 

@@ -71,10 +71,12 @@ static inline __m512i amx_larger(__m512i top, __m512i bits) {
 }
 
 static inline float amx_top(__m512i top) {
-    uint16_t bits[32], most = 0;
-    _mm512_storeu_si512(bits, top);
-    for (int i = 0; i < 32; i++) most = bits[i] > most ? bits[i] : most;
-    const uint32_t wide = (uint32_t)most << 16;
+    const __m256i half =
+        _mm256_max_epu16(_mm512_castsi512_si256(top), _mm512_extracti64x4_epi64(top, 1));
+    const __m128i eight =
+        _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi16(-1)));
+    const uint32_t wide = ~(uint32_t)_mm_extract_epi16(least, 0) << 16;
     float value;
     memcpy(&value, &wide, sizeof value);
     return value;
@@ -214,12 +216,13 @@ static inline void amx_add_pair(const uint16_t *weights, const int64_t *place, i
                                 amx_column a, amx_column b, bool blank, float *sums) {
     amx_load_sums(sums, blank);
     for (int64_t c = 0; c < chunks; c++) {
-        _tile_loadd(4, a.tile + place[c] * a.step, 64);
+        const int64_t at = place ? place[c] : c;
+        _tile_loadd(4, a.tile + at * a.step, 64);
         _tile_loadd(6, weights, 64);
         _tile_dpbf16ps(0, 6, 4);
         _tile_loadd(7, weights + AMX_ELEMENT, 64);
         _tile_dpbf16ps(1, 7, 4);
-        _tile_loadd(5, b.tile + place[c] * b.step, 64);
+        _tile_loadd(5, b.tile + at * b.step, 64);
         _tile_dpbf16ps(2, 6, 5);
         _tile_dpbf16ps(3, 7, 5);
         weights += 2 * AMX_ELEMENT;
@@ -244,7 +247,8 @@ static inline void amx_add_last(const uint16_t *weights, const int64_t *place, i
         _tile_loadd(5, sums + 5 * AMX_SUMS, 64);
     }
     for (int64_t c = 0; c < chunks; c++) {
-        const uint16_t *left = a.tile + place[c] * a.step, *right = b.tile + place[c] * b.step;
+        const int64_t at = place ? place[c] : c;
+        const uint16_t *left = a.tile + at * a.step, *right = b.tile + at * b.step;
         _tile_loadd(7, left, 64);
         _tile_loadd(6, weights, 64);
         _tile_dpbf16ps(0, 6, 7);
