@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "kernels/flash_attention/problem.h"
+#include "support/amx_bias.h"
 #include "support/amx_segments.h"
 #include "support/expect.h"
 #include "support/flash_run.h"
@@ -131,7 +132,7 @@ static void features(struct random *r, world *w) {
                                               : far;
     p->scale = random_chance(r, 0.8) ? 1 / sqrt((double)p->head_dim)
                                      : RANDOM_OF(r, ((const double[]){0.3, -0.2, 0, 1}));
-    p->soft_cap = random_chance(r, 0.15) ? 5 : 0;
+    p->soft_cap = random_chance(r, 0.2) ? RANDOM_OF(r, ((const double[]){5, 5, 0.5, 30, 200})) : 0;
     p->normalize = !random_chance(r, 0.2);
     p->sink_group = p->mask_group = 1;
     const double beside = p->layout == EJKI_FLASH_TOKENS ? 0 : 0.2;
@@ -141,8 +142,8 @@ static void features(struct random *r, world *w) {
         p->bias.stride_h = random_chance(r, 0.5) ? p->queries * p->keys : 0;
         const int64_t count = (p->bias.stride_h ? p->query_heads : 1) * p->queries * p->keys;
         guarded_create(&w->bias, (size_t)count * 2, GUARDED_END, 0);
-        for (int64_t i = 0; i < count; i++)
-            put(w->bias.data, i, random_chance(r, 0.02) ? -INFINITY : random_normal(r));
+        const bool finite = w->pattern != NAN_VALUE && w->pattern != INF_VALUE;
+        for (int64_t i = 0; i < count; i++) put(w->bias.data, i, amx_bias(r, finite));
         p->bias.data = w->bias.data;
     }
     if (random_chance(r, beside)) {
@@ -423,9 +424,9 @@ static void create(world *w, enum amx_kind kind, uint64_t seed) {
     const bool packed = kind == AMX_TOKENS || kind == AMX_PADDED;
     if (packed) sequences(&r, w);
     if (kind == AMX_SPARSE) blocks(&r, w);
+    w->pattern = random_chance(&r, 0.4) ? NORMAL : (int)random_int(&r, 0, PATTERNS - 1);
     features(&r, w);
     if (packed) sequence_offsets(&r, p);
-    w->pattern = random_chance(&r, 0.4) ? NORMAL : (int)random_int(&r, 0, PATTERNS - 1);
     p->query = tensor(&r, &w->query, entries(p), p->queries, p->query_heads, p->head_dim, 2);
     p->key = tensor(&r, &w->key, entries(p), p->keys, p->kv_heads, p->head_dim, 2);
     p->value = tensor(&r, &w->value, entries(p), p->keys, p->kv_heads, p->value_dim, 2);

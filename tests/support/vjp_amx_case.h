@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "kernels/flash_attention/vjp_problem.h"
+#include "support/amx_bias.h"
 #include "support/amx_segments.h"
 #include "support/flash_run.h"
 #include "support/guarded.h"
@@ -124,7 +125,7 @@ static void features(struct random *r, world *w) {
                                               : far;
     p->scale = random_chance(r, 0.8) ? 1 / sqrt((double)p->head_dim)
                                      : RANDOM_OF(r, ((const double[]){0.3, -0.2, 0, 1}));
-    p->soft_cap = random_chance(r, 0.15) ? 5 : 0;
+    p->soft_cap = random_chance(r, 0.2) ? RANDOM_OF(r, ((const double[]){5, 5, 0.5, 30, 200})) : 0;
     if (random_chance(r, 0.15)) {
         p->dropout = RANDOM_OF(r, ((const double[]){0.1, 0.5, 0.9}));
         p->dropout_seed = random_bits(r);
@@ -138,8 +139,7 @@ static void features(struct random *r, world *w) {
         p->bias.stride_h = random_chance(r, 0.5) ? p->queries * p->keys : 0;
         const int64_t count = (p->bias.stride_h ? p->query_heads : 1) * p->queries * p->keys;
         guarded_create(&w->bias, (size_t)count * 2, GUARDED_END, 0);
-        for (int64_t i = 0; i < count; i++)
-            put(w->bias.data, i, random_chance(r, 0.02) ? -INFINITY : random_normal(r));
+        for (int64_t i = 0; i < count; i++) put(w->bias.data, i, amx_bias(r, true));
         p->bias.data = w->bias.data;
     }
     if (random_chance(r, 0.15)) {

@@ -120,9 +120,9 @@ static __attribute__((noinline)) void amx_change_scores(amx_state *s, const amx_
     if (!seen && !change.rescales) return;
     for (int64_t i = 0; i < span->rows; i++) {
         float *scores = s->scores + i * AMX_CHUNK;
-        const __m512i bias = p->has_bias ? amx_load(s->bias[i] + 2 * place->key,
-                                                    place->end - place->key)
-                                         : _mm512_setzero_si512();
+        const __m512i bias = p->has_bias
+                                 ? amx_load(s->bias[i] + 2 * place->key, place->end - place->key)
+                                 : _mm512_setzero_si512();
         const uint32_t own = seen ? seen[i] : 0xffffffffu;
         const vf a = amx_changed(&change, p->has_bias, v_load(scores), amx_wide_low(bias));
         const vf b = amx_changed(&change, p->has_bias, v_load(scores + VL), amx_wide_high(bias));
@@ -226,7 +226,8 @@ static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *sp
         float *rounded = s->rounded + row * VL;
         v_store(rounded, v_mul(v_load(rounded), v_set1(factor)));
     }
-    _mm512_store_si512(amx_weights_of(s, row, chunk), amx_weigh(s, span, row, chunk, scores, lanes));
+    _mm512_store_si512(amx_weights_of(s, row, chunk),
+                       amx_weigh(s, span, row, chunk, scores, lanes));
     return true;
 }
 

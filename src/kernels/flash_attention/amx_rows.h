@@ -191,8 +191,7 @@ static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row 
     double top = mine, total = 0;
     for (int64_t n = 0; n < p->sink_count; n++) top = fmax(top, amx_sink(p, r, n) * LOG2_E);
     if (top == -INFINITY && empty) return (flash_end){.factor = 0, .lse = -INFINITY};
-    for (int64_t n = 0; n < p->sink_count; n++)
-        total += exp2(amx_sink(p, r, n) * LOG2_E - top);
+    for (int64_t n = 0; n < p->sink_count; n++) total += exp2(amx_sink(p, r, n) * LOG2_E - top);
     const double weight = empty ? 0 : mine == top ? own : exp2(mine - top) * own;
     total += weight;
     return (flash_end){.factor = empty ? 0 : (float)(weight / total / rounded),

@@ -38,11 +38,12 @@ typedef struct amx_state {
     amx_packed *packed; /* of each place */
     amx_stored *store;  /* blocks that stay packed: see amx_store.h */
     uint8_t *ahead;     /* of each column of the pattern: bit i says that task turn + i visits it */
-    int64_t turn, head, load; /* the task, its key head, blocks of keys listed so far */
-    float key_top;            /* the block's largest key component */
-    bool all_plain;           /* all its values go through the products */
-    amx_rows soon[2];         /* next tile's queries, this one's output */
-    int64_t pace;             /* rows of each to ask for at a chunk */
+    int64_t turn, head; /* the task and its key head */
+    int64_t load;       /* blocks of keys listed so far */
+    float key_top;      /* the block's largest key component */
+    bool all_plain;     /* all its values go through the products */
+    amx_rows soon[2];   /* next tile's queries, this one's output */
+    int64_t pace;       /* rows of each to ask for at a chunk */
     const char *bias[AMX_ROWS],
         *later_bias[AMX_ROWS]; /* rows of the bias: the tile's, the next one's */
     int64_t later_row, later_chunk,

@@ -147,8 +147,8 @@ static void amx_vjp_make_unit(const amx_vjp_state *s, amx_vjp_spot at, float *st
     if (amx_vjp_tells_once(s) && p->soft_cap != 0)
         u->told = (uint16_t *)(void *)(s->scratch + AMX_VJP_TOLD);
     if (amx_vjp_try_form(s, at, bias, u)) return;
-    const bool tame = p->soft_cap == 0 && amx_vjp_is_tame(s, t, c, tops) &&
-                      bias * (float)LOG2_E <= AMX_VJP_TAME;
+    const bool tame =
+        p->soft_cap == 0 && amx_vjp_is_tame(s, t, c, tops) && bias * (float)LOG2_E <= AMX_VJP_TAME;
     if (s->general) {
         amx_vjp_modify(s, stage);
         if (p->soft_cap != 0) u->caps = s->scratch + AMX_VJP_CAPS;

@@ -37,8 +37,10 @@ typedef struct amx_vjp_unit {
     const uint32_t *kept; /* NULL, or those that dropout keeps; even rows, odd rows */
     float share;          /* what products of those are multiplied with */
     float *changes;       /* NULL, or where slopes by the bias go: [32 keys][even rows, odd rows] */
-    uint16_t *told;       /* NULL, or where these go in bf16, as pairs, odd rows 16 vectors behind even ones */
-    const uint32_t *bias; /* with a form that has one: [rows 0-15, 16-31][16 pairs of keys][16 rows] */
+    uint16_t
+        *told; /* NULL, or where these go in bf16, as pairs, odd rows 16 vectors behind even ones */
+    const uint32_t
+        *bias; /* with a form that has one: [rows 0-15, 16-31][16 pairs of keys][16 rows] */
     const amx_form *form;
 } amx_vjp_unit;
 

@@ -126,9 +126,8 @@ AMX_INLINE vf amx_wide_low(__m512i bits) {
     return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, order, bits));
 }
 AMX_INLINE vf amx_wide_high(__m512i bits) {
-    const __m512i order =
-        _mm512_set_epi16(31, 0, 30, 0, 29, 0, 28, 0, 27, 0, 26, 0, 25, 0, 24, 0, 23, 0, 22, 0, 21,
-                         0, 20, 0, 19, 0, 18, 0, 17, 0, 16, 0);
+    const __m512i order = _mm512_set_epi16(31, 0, 30, 0, 29, 0, 28, 0, 27, 0, 26, 0, 25, 0, 24, 0,
+                                           23, 0, 22, 0, 21, 0, 20, 0, 19, 0, 18, 0, 17, 0, 16, 0);
     return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, order, bits));
 }
 
@@ -174,9 +173,8 @@ static inline bool amx_fits(const amx_form *f, const amx_tops *t) {
     if (amx_overflows(t->weight)) return false;
     if (f->caps && _mm512_cmpgt_epu32_mask(t->square, _mm512_castps_si512(v_set1(f->most))) != 0)
         return false;
-    return !f->biased ||
-           (_mm512_cmpge_epi16_mask(t->positive, _mm512_set1_epi16(AMX_MOST_BIAS)) |
-            _mm512_cmpgt_epu16_mask(t->bits, _mm512_set1_epi16((short)0xff80))) == 0;
+    return !f->biased || (_mm512_cmpge_epi16_mask(t->positive, _mm512_set1_epi16(AMX_MOST_BIAS)) |
+                          _mm512_cmpgt_epu16_mask(t->bits, _mm512_set1_epi16((short)0xff80))) == 0;
 }
 
 /* How weights are made: as amx_row_weights() does, or by a form. Constants, for loops. */
@@ -219,9 +217,9 @@ AMX_INLINE __mmask32 amx_in_order(uint32_t keys) {
 AMX_INLINE void amx_some_weights(const int kind, const amx_pair *t, const amx_form *f,
                                  const amx_exp *e, int from, int to, amx_tops *tops) {
     AMX_UNROLL for (int i = from; i < to; i++) {
-        const __m512i w = kind == AMX_PLAIN ? amx_row_weights(e, t->scores + i * AMX_CHUNK,
-                                                              t->factor, t->base[i])
-                                            : amx_form_weights(kind, t, f, e, i, tops);
+        const __m512i w = kind == AMX_PLAIN
+                              ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i])
+                              : amx_form_weights(kind, t, f, e, i, tops);
         _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
         tops->weight = _mm512_max_epu16(tops->weight, w);
     }
@@ -267,9 +265,9 @@ AMX_INLINE amx_tops amx_some_seen(const int kind, const amx_pair *pair, const am
     amx_tops tops = amx_no_tops();
     for (int i = 0; i < AMX_ROWS; i++) {
         const __mmask32 seen = t->seen ? amx_in_order(t->seen[i]) : 0xffffffffu;
-        __m512i w = kind == AMX_PLAIN ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor,
-                                                        t->base[i])
-                                      : amx_form_weights(kind, t, f, e, i, &tops);
+        __m512i w = kind == AMX_PLAIN
+                        ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i])
+                        : amx_form_weights(kind, t, f, e, i, &tops);
         w = _mm512_maskz_mov_epi16(seen, w);
         _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
         tops.weight = _mm512_max_epu16(tops.weight, w);
