@@ -312,6 +312,13 @@ static void blocks(struct random *r, world *w) {
     g->block_kv = RANDOM_OF(r, of_keys);
     g->rows = random_int(r, 1, 4);
     g->columns = random_int(r, 1, random_chance(r, 0.3) ? 20 : 6);
+    if (random_chance(r, 0.3)) {
+        /* So many that blocks which stay packed have to make room for others. */
+        g->block_q = random_int(r, 1, 4);
+        g->block_kv = random_int(r, 20, 40);
+        g->rows = random_int(r, 5, 20);
+        g->columns = random_int(r, 10, 30);
+    }
     p->queries = g->block_q * g->rows;
     p->keys = g->block_kv * g->columns;
     g->planes = RANDOM_OF(r, ((const int64_t[]){1, p->kv_heads, p->query_heads}));

@@ -18,7 +18,7 @@ static const ejk_parameter parameters[] = {
 #if defined(__x86_64__)
 static const ejk_parameter matrix_parameters[] = {
     {"q_blocksize", 1, 65536, 1, 1024, "query rows of a task, at most those of a block"},
-    {"kv_blocksize", 1, 2048, 1, 1024, "keys packed at a time, of one or more blocks"},
+    {"kv_blocksize", 1, 8192, 1, 1024, "keys that stay packed, of one or more blocks"},
 };
 #endif
 

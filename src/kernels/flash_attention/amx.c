@@ -40,6 +40,8 @@
 
 #include "kernels/flash_attention/amx_state.h"
 /* In this order: each uses the one before. */
+#include "kernels/flash_attention/amx_store.h"
+
 #include "kernels/flash_attention/amx_blocks.h"
 #include "kernels/flash_attention/amx_chunk.h"
 
@@ -145,19 +147,23 @@ static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_spa
     const amx_plan *t = s->plan;
     amx_tile *e = &s->tile[span->row / AMX_ROWS];
     float *sums = amx_sum(s, span->row, 0);
+    int64_t place[AMX_PARTS];
+    for (int64_t c = t->kept > 0 ? span->first : span->end; c < span->end; c++)
+        place[c - span->first] = s->chunk[c].place;
     for (int64_t c = span->first, end; c < span->end; c = end) {
         end = s->all_plain ? span->end : c;
-        while (end < span->end && s->chunk[end].plain) end++;
+        while (end < span->end && s->packed[s->chunk[end].place].plain) end++;
         if (end == c) {
             amx_clear_sums(s, span->row);
             amx_add_carefully(s, span, end++);
             continue;
         }
-        const uint16_t *values = s->values + c * t->wide * AMX_ELEMENT;
-        amx_values(amx_weights_of(s, 0, c), end - c, values, t->wide, s->ones, e->blank, sums);
+        const int64_t *at = t->kept > 0 ? place + (c - span->first) : NULL, count = end - c;
+        const uint16_t *values = s->values + (at ? 0 : c * t->wide * AMX_ELEMENT);
+        amx_values(amx_weights_of(s, 0, c), at, count, values, t->wide, s->ones, e->blank, sums);
         e->blank = false;
         if (s->split)
-            amx_values(amx_rest_of(s, 0, c), end - c, values, t->wide, s->ones, false, sums);
+            amx_values(amx_rest_of(s, 0, c), at, count, values, t->wide, s->ones, false, sums);
     }
 }
 
@@ -349,45 +355,13 @@ static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int6
     }
 }
 
-/* A chunk's rows in keys or values, and those of the next one. */
-static amx_source amx_source_of(const amx_state *s, const ejki_bthd *tensor, int64_t chunk) {
-    const int64_t start = s->task.batch * tensor->stride_b + s->task.kv_head * tensor->stride_h;
-    const amx_chunk *c = &s->chunk[chunk];
-    return (amx_source){.row = amx_place(tensor->data, start + c->key * tensor->stride_t),
-                        .ahead = amx_place(tensor->data, start + c[1].key * tensor->stride_t),
-                        .stride = tensor->stride_t * (int64_t)sizeof(uint16_t),
-                        .count = c->end - c->key,
-                        .coming = c[1].end - c[1].key};
-}
-
-/* Packs keys and values of a block. */
-static __attribute__((noinline)) void amx_pack(amx_state *s) {
-    const ejki_flash_problem *p = s->problem;
-    const amx_plan *t = s->plan;
-    __m512i top = _mm512_setzero_si512();
-    s->all_plain = true;
-    for (int64_t c = s->first; c < s->end; c++) {
-        amx_source keys = amx_source_of(s, &p->key, c);
-        uint16_t *target = s->keys + 2 * c * t->steps * AMX_ELEMENT;
-        top = amx_pack_keys(&keys, p->head_dim, t->steps, target, top);
-        keys.row += 16 * keys.stride;
-        keys.ahead += 16 * keys.stride;
-        keys.count -= 16;
-        keys.coming -= 16;
-        top = amx_pack_keys(&keys, p->head_dim, t->steps, target + t->steps * AMX_ELEMENT, top);
-        s->chunk[c].plain = amx_pack_values(amx_source_of(s, &p->value, c), p->value_dim, t->wide,
-                                            s->values + c * t->wide * AMX_ELEMENT);
-        s->all_plain &= s->chunk[c].plain;
-    }
-    s->key_top = amx_top(top);
-}
-
-/* One task from beginning to end. */
-static void amx_group(amx_state *s, amx_task task) {
+/* A task, the `turn`th of all, from beginning to end. */
+static void amx_group(amx_state *s, amx_task task, int64_t turn) {
     int64_t low, high;
     s->task = task;
     amx_begin(s, &low, &high);
     if (low < high) {
+        if (s->plan->kept > 0) amx_store_turn(s, turn);
         amx_first_block(s, low);
         while (amx_next_block(s, low, high)) {
             amx_pack(s);

@@ -17,7 +17,7 @@ static void amx_next_run(amx_state *s, int64_t low, int64_t high) {
     s->end = ejki_cdiv(ejki_min(s->following, high) - block, AMX_CHUNK);
     for (int64_t c = s->first; c <= s->end; c++) {
         const int64_t key = ejki_min(keys, block + c * AMX_CHUNK);
-        s->chunk[c] = (amx_chunk){.key = key, .end = ejki_min(keys, key + AMX_CHUNK)};
+        s->chunk[c] = (amx_chunk){.key = key, .end = ejki_min(keys, key + AMX_CHUNK), .place = c};
     }
 }
 
@@ -25,7 +25,8 @@ static void amx_next_run(amx_state *s, int64_t low, int64_t high) {
 static void amx_next_cells(amx_state *s, int64_t low, int64_t high) {
     const ejki_flash_problem *p = s->problem;
     tile_cells *cells = &s->cells;
-    int64_t cell = -cells->count;
+    int64_t cell = -cells->count, place = 0;
+    s->load++;
     s->first = s->end = 0;
     for (int64_t c = 0; c < s->plan->chunks && s->following < high; c++) {
         const bool enters = s->following >= cells->end;
@@ -33,13 +34,16 @@ static void amx_next_cells(amx_state *s, int64_t low, int64_t high) {
         if (enters || c == 0) {
             cell += cells->count;
             for (int64_t i = 0; i < cells->count; i++) s->now[cell + i] = cells->cell[i].now;
+            if (s->plan->kept > 0) place = amx_store_place(s, cells->first / p->pattern.block_kv);
         }
         const int64_t key = s->following, end = ejki_min(key + AMX_CHUNK, cells->end);
-        s->chunk[c] = (amx_chunk){.key = key,
-                                  .end = end,
-                                  .first = cells->first,
-                                  .cell = cell,
-                                  .hides = cells->masks || end < key + AMX_CHUNK};
+        s->chunk[c] =
+            (amx_chunk){.key = key,
+                        .end = end,
+                        .first = cells->first,
+                        .cell = cell,
+                        .place = s->plan->kept == 0 ? c : place + (key - cells->first) / AMX_CHUNK,
+                        .hides = cells->masks || end < key + AMX_CHUNK};
         s->end = c + 1;
         if (end <= low) s->first = s->end;
         s->following = end < cells->end ? end : tile_cells_next(cells, p);

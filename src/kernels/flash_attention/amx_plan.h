@@ -19,11 +19,13 @@ typedef struct amx_plan {
     int64_t groups;       /* of a key head */
     int64_t whole, tasks; /* tasks that are a group each; after them come halves of groups */
     int64_t chunks;       /* of a full block of keys */
+    int64_t kept, span;   /* blocks of a pattern that stay packed, 0 = none do; chunks of one */
+    int64_t room;         /* packed chunks that there is memory for */
     int64_t slots; /* row tiles that need memory of their own: one where a block has all keys */
     int64_t steps, wide; /* tiles that a query is long, and a value wide */
     int64_t sums;        /* floats of a row tile's sums */
     int64_t query_at, sum_at, lane_at, key_at, value_at, weight_at, score_at, row_at, tile_at,
-        float_at, ones_at, chunk_at, cell_at, now_at;
+        float_at, ones_at, chunk_at, cell_at, now_at, packed_at, store_at, ahead_at;
     int64_t bytes;        /* of one worker */
     const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
     int64_t order_bytes;
@@ -45,9 +47,22 @@ typedef struct amx_tile {
 typedef struct amx_chunk {
     int64_t key, end, first;
     int64_t cell;
-    bool hides; /* some head hides some of it, or it is short, other than by positions */
-    bool plain; /* values go through the products */
+    int64_t place; /* where it is packed */
+    bool hides;    /* some head hides some of it, or it is short, other than by positions */
 } amx_chunk;
+
+/* A packed chunk: its largest key component; it is there; its values go through the products. */
+typedef struct amx_packed {
+    float top;
+    bool there, plain;
+} amx_packed;
+
+/* The block of a pattern that has a place, and the load that it was listed for last. */
+typedef struct amx_stored {
+    int64_t column, load;
+} amx_stored;
+
+#define AMX_AHEAD 8 /* tasks whose blocks are known: the one at hand and those that come next */
 
 /* Room for rows x columns bytes; *at stays below 2^50, and at that value says that they do not fit. */
 static inline int64_t amx_reserve(int64_t *at, int64_t rows, int64_t columns) {
@@ -64,9 +79,23 @@ static inline int64_t amx_chunks_of(const ejki_flash_problem *p) {
     return p->keys / p->pattern.block_kv * ejki_cdiv(p->pattern.block_kv, AMX_CHUNK);
 }
 
+/* Finds out how many blocks of a pattern stay packed: all, or as many as there is room for, if that is more than a
+ * load has, which begins and ends within one. */
+static inline void amx_keep_blocks(const ejki_flash_problem *p, amx_plan *t) {
+    t->room = t->chunks;
+    if (p->pattern.planes == 0) return;
+    const int64_t load = ejki_min(t->chunks, AMX_PARTS);
+    t->span = ejki_cdiv(p->pattern.block_kv, AMX_CHUNK);
+    const int64_t kept = ejki_min(t->chunks / t->span, p->keys / p->pattern.block_kv);
+    if (kept < p->keys / p->pattern.block_kv && kept < load / t->span + 3) return;
+    t->kept = kept;
+    t->chunks = load;
+    t->room = kept * t->span;
+}
+
 static inline void amx_lay_out(const ejki_flash_problem *p, amx_plan *t) {
     const int64_t tiles = t->rows / AMX_ROWS, element = sizeof(uint16_t), real = sizeof(float);
-    const int64_t keys = t->chunks * AMX_CHUNK, cells = tile_cell_count(p);
+    const int64_t keys = t->room * AMX_CHUNK, cells = tile_cell_count(p);
     int64_t at = 0;
     t->score_at = amx_reserve(&at, AMX_ROWS * AMX_CHUNK, real);
     t->weight_at = amx_reserve(&at, (p->normalize ? 1 : 2) * AMX_ROWS * AMX_PART, element);
@@ -82,6 +111,9 @@ static inline void amx_lay_out(const ejki_flash_problem *p, amx_plan *t) {
     t->chunk_at = amx_reserve(&at, t->chunks + 1, sizeof(amx_chunk));
     t->cell_at = amx_reserve(&at, cells, sizeof(tile_cell));
     t->now_at = amx_reserve(&at, t->chunks * (int64_t)sizeof(ejki_cell), cells);
+    t->packed_at = amx_reserve(&at, t->room, sizeof(amx_packed));
+    t->store_at = amx_reserve(&at, t->kept, sizeof(amx_stored));
+    t->ahead_at = amx_reserve(&at, t->kept > 0 ? p->keys / p->pattern.block_kv : 0, 1);
     t->bytes = at;
 }
 
@@ -104,6 +136,7 @@ static inline amx_plan amx_plan_of(const ejki_flash_problem *p, const int64_t *p
         amx_reserve(&t.order_bytes, sparse ? t.tasks : 0, sizeof(int64_t));
     }
     t.chunks = ejki_max(1, ejki_min(ejki_cdiv(parameters[1], AMX_CHUNK), all));
+    amx_keep_blocks(p, &t);
     t.slots = t.chunks >= all ? 1 : t.rows / AMX_ROWS;
     t.steps = ejki_cdiv(p->head_dim, 32);
     t.wide = ejki_cdiv(p->value_dim, 16);

@@ -35,6 +35,11 @@ typedef struct amx_state {
     int64_t following;  /* first key of the next one */
     tile_cells cells;   /* of the pattern's block that comes next, or that is cut there */
     ejki_cell *now;     /* those of the block's chunks */
+    amx_packed *packed; /* of each place */
+    amx_stored *store;  /* blocks that stay packed: see amx_store.h */
+    uint8_t *ahead;     /* of each column of the pattern: bit i says that task turn + i visits it */
+    int64_t turn, head; /* the task and its key head */
+    int64_t load;       /* blocks of keys listed so far */
     float key_top;      /* the block's largest key component */
     bool all_plain;     /* all its values go through the products */
     amx_rows soon[2];   /* next tile's queries, this one's output */
@@ -79,6 +84,10 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
     s->cells.cell = (tile_cell *)(void *)(memory + t->cell_at);
     s->cells.count = tile_cell_count(p);
     s->now = (ejki_cell *)(void *)(memory + t->now_at);
+    s->packed = (amx_packed *)(void *)(memory + t->packed_at);
+    s->store = (amx_stored *)(void *)(memory + t->store_at);
+    s->ahead = (uint8_t *)(memory + t->ahead_at);
+    s->head = -1;
     for (int i = 0; i < AMX_ELEMENT; i++) s->ones[i] = 0x3f80;
 }
 
@@ -120,7 +129,7 @@ static inline uint16_t *amx_rest_of(const amx_state *s, int64_t row, int64_t chu
 }
 
 static inline uint16_t *amx_keys_of(const amx_state *s, int64_t chunk) {
-    return s->keys + chunk * 2 * s->plan->steps * AMX_ELEMENT;
+    return s->keys + s->chunk[chunk].place * 2 * s->plan->steps * AMX_ELEMENT;
 }
 
 #endif

@@ -71,10 +71,12 @@ static inline __m512i amx_larger(__m512i top, __m512i bits) {
 }
 
 static inline float amx_top(__m512i top) {
-    uint16_t bits[32], most = 0;
-    _mm512_storeu_si512(bits, top);
-    for (int i = 0; i < 32; i++) most = bits[i] > most ? bits[i] : most;
-    const uint32_t wide = (uint32_t)most << 16;
+    const __m256i half =
+        _mm256_max_epu16(_mm512_castsi512_si256(top), _mm512_extracti64x4_epi64(top, 1));
+    const __m128i eight =
+        _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi16(-1)));
+    const uint32_t wide = ~(uint32_t)_mm_extract_epi16(least, 0) << 16;
     float value;
     memcpy(&value, &wide, sizeof value);
     return value;
@@ -187,7 +189,7 @@ static inline void amx_scores(int64_t steps, const uint16_t *query, const uint16
     amx_store_scores(scores);
 }
 
-/* A right operand: tiles `step` elements apart, 0 for a tile of ones. */
+/* A right operand: that of a chunk lies place · step elements behind the tile; step 0 for a tile of ones. */
 typedef struct amx_column {
     const uint16_t *tile;
     int64_t step;
@@ -210,20 +212,19 @@ AMX_INLINE void amx_load_sums(const float *sums, bool blank) {
 }
 
 /* sums += weights · values for two columns of tiles, over `chunks` chunks. */
-static inline void amx_add_pair(const uint16_t *weights, int64_t chunks, amx_column a, amx_column b,
-                                bool blank, float *sums) {
+static inline void amx_add_pair(const uint16_t *weights, const int64_t *place, int64_t chunks,
+                                amx_column a, amx_column b, bool blank, float *sums) {
     amx_load_sums(sums, blank);
     for (int64_t c = 0; c < chunks; c++) {
-        _tile_loadd(4, a.tile, 64);
+        const int64_t at = place ? place[c] : c;
+        _tile_loadd(4, a.tile + at * a.step, 64);
         _tile_loadd(6, weights, 64);
         _tile_dpbf16ps(0, 6, 4);
         _tile_loadd(7, weights + AMX_ELEMENT, 64);
         _tile_dpbf16ps(1, 7, 4);
-        _tile_loadd(5, b.tile, 64);
+        _tile_loadd(5, b.tile + at * b.step, 64);
         _tile_dpbf16ps(2, 6, 5);
         _tile_dpbf16ps(3, 7, 5);
-        a.tile += a.step;
-        b.tile += b.step;
         weights += 2 * AMX_ELEMENT;
     }
     _tile_stored(0, sums, 64);
@@ -234,8 +235,9 @@ static inline void amx_add_pair(const uint16_t *weights, int64_t chunks, amx_col
 }
 
 /* The same for three columns, the last one of ones: two columns alone would wait for the latency of their sums. */
-static inline void amx_add_last(const uint16_t *weights, int64_t chunks, amx_column a, amx_column b,
-                                const uint16_t *ones, bool blank, float *sums) {
+static inline void amx_add_last(const uint16_t *weights, const int64_t *place, int64_t chunks,
+                                amx_column a, amx_column b, const uint16_t *ones, bool blank,
+                                float *sums) {
     amx_load_sums(sums, blank);
     if (blank) {
         _tile_zero(4);
@@ -245,21 +247,21 @@ static inline void amx_add_last(const uint16_t *weights, int64_t chunks, amx_col
         _tile_loadd(5, sums + 5 * AMX_SUMS, 64);
     }
     for (int64_t c = 0; c < chunks; c++) {
-        _tile_loadd(7, a.tile, 64);
+        const int64_t at = place ? place[c] : c;
+        const uint16_t *left = a.tile + at * a.step, *right = b.tile + at * b.step;
+        _tile_loadd(7, left, 64);
         _tile_loadd(6, weights, 64);
         _tile_dpbf16ps(0, 6, 7);
-        _tile_loadd(7, b.tile, 64);
+        _tile_loadd(7, right, 64);
         _tile_dpbf16ps(2, 6, 7);
         _tile_loadd(7, ones, 64);
         _tile_dpbf16ps(4, 6, 7);
         _tile_loadd(6, weights + AMX_ELEMENT, 64);
         _tile_dpbf16ps(5, 6, 7);
-        _tile_loadd(7, b.tile, 64);
+        _tile_loadd(7, right, 64);
         _tile_dpbf16ps(3, 6, 7);
-        _tile_loadd(7, a.tile, 64);
+        _tile_loadd(7, left, 64);
         _tile_dpbf16ps(1, 6, 7);
-        a.tile += a.step;
-        b.tile += b.step;
         weights += 2 * AMX_ELEMENT;
     }
     _tile_stored(0, sums, 64);
@@ -272,17 +274,19 @@ static inline void amx_add_last(const uint16_t *weights, int64_t chunks, amx_col
 }
 
 /* sums[column][half] += weights · values; behind the `wide` columns of values, one of ones. */
-static inline void amx_values(const uint16_t *weights, int64_t chunks, const uint16_t *values,
-                              int64_t wide, const uint16_t *ones, bool blank, float *sums) {
+static inline void amx_values(const uint16_t *weights, const int64_t *place, int64_t chunks,
+                              const uint16_t *values, int64_t wide, const uint16_t *ones,
+                              bool blank, float *sums) {
     for (int64_t n = 0; n <= wide; n += 2, sums += 4 * AMX_SUMS) {
         const amx_column none = {ones, 0}, a = {values + n * AMX_ELEMENT, wide * AMX_ELEMENT};
         const amx_column b = {a.tile + AMX_ELEMENT, a.step};
         if (n + 2 == wide) {
-            amx_add_last(weights, chunks, a, b, ones, blank, sums);
+            amx_add_last(weights, place, chunks, a, b, ones, blank, sums);
             return;
         }
         /* Without any values the second column of ones is one more than needed. */
-        amx_add_pair(weights, chunks, wide == 0 ? none : a, n + 1 < wide ? b : none, blank, sums);
+        amx_add_pair(weights, place, chunks, wide == 0 ? none : a, n + 1 < wide ? b : none, blank,
+                     sums);
     }
 }
 

@@ -30,7 +30,7 @@ static void amx_worker(void *argument, int64_t worker) {
     for (;;) {
         const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
         if (index >= t->tasks) break;
-        amx_group(&state, amx_task_of(shared->problem, t, index));
+        amx_group(&state, amx_task_of(shared->problem, t, index), index);
     }
     amx_close();
 }
@@ -126,7 +126,7 @@ static void amx_packed_worker(void *argument, int64_t worker) {
             plan = amx_part_plan(shared, shared->order[turn]);
             amx_set_problem(&state, &problem, &plan);
         }
-        amx_group(&state, amx_task_of(&problem, &plan, index - shared->first[turn]));
+        amx_group(&state, amx_task_of(&problem, &plan, index - shared->first[turn]), index);
     }
     amx_close();
 }
