@@ -43,11 +43,6 @@ DEVICE void copy_columns(u32 to, u32 barrier, const tensor_map *map, int token, 
         copy_box(to + n * rows * 128, map, barrier, n * 64, token, head, entry);
 }
 
-DEVICE void arrive(const u64 &barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&barrier));
-}
-
 /* By one warp: what the others do next. */
 DEVICE void settle_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
     slot_place slot = {0, 1};
@@ -60,9 +55,11 @@ DEVICE void settle_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
             continue;
         barrier_wait(shared_address(&shared.work_empty[slot.stage]), slot.parity);
         const int lane = threadIdx.x % 32;
-        if (lane < CONSUMERS && round < rounds) shared.strips[slot.stage][lane] = strip_of(w, lane);
-        if (lane == 0) shared.works[slot.stage] = w;
-        arrive(shared.work_full[slot.stage]);
+        if (lane < CONSUMERS) {
+            if (lane == 0) shared.works[slot.stage] = w;
+            if (round < rounds) shared.strips[slot.stage][lane] = strip_of(w, lane);
+            barrier_arrive(shared_address(&shared.work_full[slot.stage]));
+        }
         slot.next();
     }
 }
@@ -112,6 +109,11 @@ DEVICE void copy_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 
 enum { ALL_CONSUMERS = 1, CONSUMER_THREADS = 128 * CONSUMERS };
+
+DEVICE void arrive(const u64 &barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&barrier));
+}
 
 DEVICE void wait_for_key(const layout &shared, const stage_place &at) {
     barrier_wait(shared_address(&shared.key_full[at.stage]), at.parity);
@@ -235,7 +237,7 @@ DEVICE void set_barriers(layout &shared) {
         barrier_init(shared_address(&shared.value_empty[n]), warps);
     }
     for (int n = 0; n < SLOTS; n++) {
-        barrier_init(shared_address(&shared.work_full[n]), 1);
+        barrier_init(shared_address(&shared.work_full[n]), CONSUMERS);
         barrier_init(shared_address(&shared.work_empty[n]), warps + 1);
     }
     barriers_ready();
