@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of forward_sm90.cu: what a tile is, which keys its rows see, how products become weights, and how rows end. A
- * lane has two rows, eight apart, of the 64 of its warpgroup, and of each the columns that hopper.cuh says.
+ * Rows of forward_sm90.cu and again_sm90.cu: what a tile is, which keys its rows see, how products become weights, and
+ * how rows end. A lane has two rows, eight apart, of the 64 of its warpgroup, and of each the columns that hopper.cuh
+ * says.
  */
 #ifndef EJKI_CUDA_ROWS_SM90_CUH
 #define EJKI_CUDA_ROWS_SM90_CUH

@@ -41,22 +41,11 @@ static inline uint32_t amx_same_segment(const ejki_flash_problem *p, const flash
     return same;
 }
 
-/* Keys [key, key + count) whose given positions a row sees. */
-static inline uint32_t amx_near(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                                int64_t count) {
-    int64_t low, high;
-    uint32_t near = 0;
-    flash_position_range(p, r, &low, &high);
-    for (int64_t n = 0; n < count; n++)
-        near |= (uint32_t)flash_is_near(p, r, key + n, low, high) << n;
-    return near;
-}
-
 /* Those of `keys` that mask, segments and positions let a row see; bit 0 is key `key`, and `count` exist. */
 static inline uint32_t amx_allowed(const ejki_flash_problem *p, const flash_row *r, int64_t key,
                                    int64_t count, uint32_t keys) {
     if (keys && p->has_segments) keys &= amx_same_segment(p, r, key, count);
-    if (keys && p->positions.given) keys &= amx_near(p, r, key, count);
+    if (keys && p->positions.given) keys &= flash_near_keys(p, r, key, count);
     if (keys && p->has_mask) keys &= amx_bytes(flash_mask_row(p, r) + key, count);
     return keys;
 }

@@ -159,6 +159,17 @@ static inline bool flash_is_near(const ejki_flash_problem *p, const flash_row *r
     return low <= at && at <= high;
 }
 
+/* Which of up to 32 keys [key, key + count) have positions that a row sees, a bit each. */
+static inline uint32_t flash_near_keys(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                                       int64_t count) {
+    int64_t low, high;
+    uint32_t bits = 0;
+    flash_position_range(p, r, &low, &high);
+    for (int64_t n = 0; n < count; n++)
+        bits |= (uint32_t)flash_is_near(p, r, key + n, low, high) << n;
+    return bits;
+}
+
 /*
  * Which of the keys [key, key + count) mask, segments and positions allow a row to see, one byte each. Bytes up to
  * the next multiple of VL are 0.

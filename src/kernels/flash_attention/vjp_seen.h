@@ -130,17 +130,6 @@ static inline uint32_t vjp_same_segment(const vjp_block *block, const flash_row 
     return bits;
 }
 
-/* Keys of a panel whose positions a row sees. */
-static inline uint32_t vjp_near(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                                int64_t count) {
-    int64_t low, high;
-    uint32_t bits = 0;
-    flash_position_range(p, r, &low, &high);
-    for (int64_t j = 0; j < count; j++)
-        bits |= (uint32_t)flash_is_near(p, r, key + j, low, high) << j;
-    return bits;
-}
-
 /* Keys of a panel that the pattern lets a row see. */
 static inline uint32_t vjp_in_cell(const vjp_block *block, const flash_row *r, int64_t key,
                                    int64_t count) {
@@ -167,7 +156,7 @@ static inline uint32_t vjp_row_sees(const vjp_block *block, const flash_row *r, 
     const int64_t count = ejki_min(block->end - key, TILE_COLUMNS);
     if (block->cells > 0) bits &= vjp_in_cell(block, r, key, count);
     if (bits != 0 && p->has_segments) bits &= vjp_same_segment(block, r, key, count);
-    if (bits != 0 && p->positions.given) bits &= vjp_near(p, r, key, count);
+    if (bits != 0 && p->positions.given) bits &= flash_near_keys(p, r, key, count);
     if (bits != 0 && p->has_mask) bits &= vjp_bits(flash_mask_row(p, r) + key, count);
     return bits;
 }
