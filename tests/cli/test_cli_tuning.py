@@ -77,7 +77,10 @@ class Tune(Cached):
     def test_round_trip(self):
         """What is tuned is kept, shown, taken away, brought back and used."""
         self.assertEqual(self.explain()["step"], "heuristics")
-        tuned = self.tune("--candidates", '{"fwd_params": {"q_blocksize": 24}}', "--seed", "7")
+        for _ in range(10):  # a machine that is busy elsewhere may use up the budget
+            tuned = self.tune("--candidates", '{"fwd_params": {"q_blocksize": 24}}', "--seed", "7")
+            if tuned["stored"]:
+                break
         key, report = tuned["key"], tuned["report"]
         self.assertTrue(tuned["stored"])
         self.assertEqual(os.path.realpath(tuned["cache"]), self.file)
