@@ -108,7 +108,18 @@ DEVICE void copy_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
 
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 
-enum { ALL_CONSUMERS = 1, CONSUMER_THREADS = 128 * CONSUMERS };
+enum { ALL_CONSUMERS = 1, TURN = 2, CONSUMER_THREADS = 128 * CONSUMERS };
+
+/*
+ * Warpgroups begin their products in turn, once for each of a tile's blocks and once more, whether they have any or pass
+ * the block by: so each finds tensor cores to itself, and softens its scores while the others multiply.
+ */
+DEVICE void take_turn() {
+    if (CONSUMERS > 1) meet(TURN + threadIdx.x / 128 - 1, 256);
+}
+DEVICE void give_turn() {
+    if (CONSUMERS > 1) pass_by(TURN + threadIdx.x / 128 % CONSUMERS, 256);
+}
 
 DEVICE void arrive(const u64 &barrier) {
     __syncwarp();
@@ -134,6 +145,8 @@ DEVICE void pass_block(const layout &shared, stage_place &key, stage_place &valu
     leave_key(shared, key);
     wait_for_value(shared, value);
     leave_value(shared, value);
+    take_turn();
+    give_turn();
 }
 
 /* Rows of a warpgroup as they go through the blocks, and where its operands lie. */
@@ -148,10 +161,12 @@ DEVICE void step(const ejki_cuda_sm90_problem &p, const layout &shared, const wo
                  const strip &t, int row, int block, stream &s, lane_rows &rows,
                  float (&out)[WIDTH / 2], float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
     wait_for_key(shared, s.key_at);
+    take_turn();
     begin_scores(s.query, s.key + s.key_at.stage * KEY_BYTES, z);
     rescale(rows, out);
     wait_for_value(shared, s.value_at);
     begin_sums(weights, s.value + s.value_at.stage * VALUE_BYTES, out);
+    give_turn();
     products_wait<1>();
     hold(z);
     leave_key(shared, s.key_at);
@@ -174,6 +189,7 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
     float out[WIDTH / 2], z[KEYS / 2];
     u32 weights[KEYS / 4];
     lane_rows rows;
+    if (warp / 4 == CONSUMERS - 1) give_turn();
     for (;;) {
         barrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
         const work &w = shared.works[slot.stage];
@@ -186,7 +202,9 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         start_rows(rows, out);
         barrier_wait(shared_address(&shared.query_full[warp / 4]), query_parity);
         wait_for_key(shared, s.key_at);
+        take_turn();
         begin_scores(s.query, s.key + s.key_at.stage * KEY_BYTES, z);
+        give_turn();
         products_wait<0>();
         hold(z);
         leave_key(shared, s.key_at);
@@ -205,7 +223,9 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         query_parity ^= 1;
         rescale(rows, out);
         wait_for_value(shared, s.value_at);
+        take_turn();
         begin_sums(weights, s.value + s.value_at.stage * VALUE_BYTES, out);
+        give_turn();
         const row_ends ends = end_rows(p.all, w, row, rows, PLAIN);
         products_wait<0>();
         hold(out);
