@@ -151,6 +151,40 @@ DEVICE void find_largest(const float (&z)[KEYS / 2], float (&top)[2], float (&mo
         }
 }
 
+/*
+ * The same, two products at a time, by their bits: as signed integers the largest is the largest product unless all are
+ * negative, which is told by `false`; as unsigned ones it is the lowest product if any is negative.
+ */
+DEVICE bool find_positive(const float (&z)[KEYS / 2], float (&top)[2], float (&most)[2]) {
+    int high[2];
+    u32 low[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        high[half] = __float_as_int(z[2 * half]), low[half] = __float_as_uint(z[2 * half]);
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float x = z[4 * n + 2 * half], y = z[4 * n + 2 * half + 1];
+            high[half] = __vimax3_s32(high[half], __float_as_int(x), __float_as_int(y));
+            if (SOFT_CAP)
+                low[half] = __vimax3_u32(low[half], __float_as_uint(x), __float_as_uint(y));
+        }
+#pragma unroll
+    for (int step = 1; step <= 2; step++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            high[half] = larger(high[half], __shfl_xor_sync(~0u, high[half], step));
+            if (SOFT_CAP) low[half] = max(low[half], __shfl_xor_sync(~0u, low[half], step));
+        }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        top[half] = __int_as_float(high[half]);
+        most[half] = fmaxf(fabsf(__uint_as_float(low[half])), top[half]);
+    }
+    return __all_sync(~0u, (high[0] | high[1]) >= 0);
+}
+
 DEVICE void raise(lane_rows &rows, int half, float top) {
     const float max = fmaxf(top, rows.max[half]);
     rows.scale[half] = power_of_2(rows.max[half] - max);
@@ -182,7 +216,7 @@ DEVICE void weigh_all(lane_rows &rows, float (&z)[KEYS / 2], function score) {
 template <bool edge>
 DEVICE void soften(const ejki_cuda_sm90_problem &p, lane_rows &rows, float (&z)[KEYS / 2]) {
     float top[2], most[2];
-    find_largest<edge>(z, top, most);
+    if (edge || !find_positive(z, top, most)) find_largest<edge>(z, top, most);
 #if SOFT_CAP
     const bool small[2] = {!(most[0] > p.cap_limits[0]), !(most[1] > p.cap_limits[0])};
 #pragma unroll
