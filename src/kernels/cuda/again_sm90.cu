@@ -71,15 +71,15 @@ DEVICE bool pass_tile(const ejki_cuda_sm90_problem &p, layout &shared, const wor
         begin_scores(query + warp / 4 * QUERY_BYTES, key, z);
         products_wait<0>();
         hold(z);
-        weigh<true>(p, w, t, row, block, rows, z);
+        weigh<true>(p, survey<true>(p, w, t, row, block, rows, z), rows, z, weights);
         if (pass > FINITE) {
 #pragma unroll
-            for (int n = 0; n < KEYS / 2; n++) z[n] = z[n] != 0 ? 1 : 0;
+            for (int n = 0; n < KEYS / 4; n++)
+                weights[n] = pack(z[2 * n] != 0 ? 1 : 0, z[2 * n + 1] != 0 ? 1 : 0);
         }
         odd = copy_rows<KEYS, VALUE_DIM>(value, p.all.value, w, w.key, kv_head, block * KEYS,
                                          w.keys, pass) ||
               odd;
-        pack_all(z, weights);
         rescale(rows, out);
         begin_sums(weights, value, out);
         products_wait<0>();

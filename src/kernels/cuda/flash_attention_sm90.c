@@ -4,6 +4,7 @@
 
 #include "device/cuda_driver.h"
 
+#include <float.h>
 #include <math.h>
 
 #define LOG2_E 1.4426950408889634
@@ -110,16 +111,30 @@ static bool is_long(const ejki_flash_problem *p) {
 }
 
 /*
+ * Are scores relative to their row's maximum, and to nothing else? It may be a result, and weights of f16 have few
+ * exponents.
+ */
+static bool is_relative(const ejki_flash_problem *p) {
+    return p->dtype != EJK_DTYPE_BF16 || !p->normalize || p->wants_row_maxima;
+}
+
+/* Under a cap scores may be taken as they are, if weights of 2^-90 to 2^90 are as good as others. */
+static bool is_bounded(const ejki_flash_problem *p) {
+    return p->soft_cap > 0 && p->soft_cap * LOG2_E <= 90 && !is_relative(p);
+}
+
+/*
  * Heads of 1 to 128 elements, rows at multiples of 16 bytes from one another, and nothing but positions, packed
- * sequences, a soft cap and sinks.
+ * sequences, a soft cap and sinks. Maxima of products under a cap are those of scores only if the scale is positive.
  */
 static bool applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     const int64_t entries = ejki_cuda_entries(p);
     return ejki_cuda_fits(p) && p->head_dim > 0 && p->value_dim > 0 && p->head_dim <= MOST_DIM &&
            p->value_dim <= MOST_DIM && !p->has_bias && !p->has_mask && !p->has_segments &&
-           p->dropout <= 0 && ejki_pattern_is_empty(&p->pattern) && !p->positions.given &&
-           p->keys > 0 && p->query_heads > 0 && entries > 0 && is_long(p) &&
+           p->dropout <= 0 && (p->soft_cap <= 0 || p->scale > 0 || is_bounded(p)) &&
+           ejki_pattern_is_empty(&p->pattern) && !p->positions.given && p->keys > 0 &&
+           p->query_heads > 0 && entries > 0 && is_long(p) &&
            has_map(&p->query, entries, p->queries, p->query_heads) &&
            has_map(&p->key, entries, p->keys, p->kv_heads) &&
            has_map(&p->value, entries, p->keys, p->kv_heads);
@@ -172,6 +187,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&constants, "CONSUMERS", t.consumers);
     ejki_cuda_add(&constants, "KEYS", t.keys);
     ejki_cuda_add(&constants, "FOLDED", is_folded(p));
+    if (is_bounded(p)) ejki_cuda_add(&constants, "BOUNDED", 1);
     ejki_cuda_want(&kernels, AGAIN, "again_sm90.cu", "again_sm90", &constants);
     ejki_cuda_add(&constants, "PIECES", has_pieces(p));
     ejki_cuda_add(&constants, "STAGES", t.stages);
@@ -231,6 +247,13 @@ static void set_cap(const ejki_flash_problem *p, ejki_cuda_sm90_problem *out) {
     out->cap_high = (float)(p->soft_cap * LOG2_E);
 }
 
+/* Of plain scores: 2^-60 is far from the least number of bf16. */
+static void set_reference(const ejki_flash_problem *p, ejki_cuda_sm90_problem *out) {
+    if (is_relative(p)) return;
+    out->slack = 8;
+    out->lowest = fmaxf(-60 / out->unit, -FLT_MAX); /* but above what is hidden */
+}
+
 /* Heads whose tiles are done side by side: so many that a round has all lengths; 0 = they are all of one length. */
 static int heads_together(const ejki_flash_problem *p, int64_t tiles, int64_t blocks) {
     const bool even = p->last_offset >= p->keys && p->layout == EJKI_FLASH_DENSE;
@@ -251,7 +274,10 @@ static ejk_status run(const ejk_run *r) {
                                       .spoilt = r->workspace};
     problem.all.tiles = (int)tiles;
     problem.unit = is_folded(p) ? (float)(p->scale * LOG2_E) : 1;
-    if (p->soft_cap > 0) set_cap(p, &problem);
+    if (p->soft_cap > 0)
+        set_cap(p, &problem);
+    else
+        set_reference(p, &problem);
     const ejki_cuda_work forward = {.place = FORWARD,
                                     .blocks = blocks,
                                     .splits = 1,

@@ -170,13 +170,13 @@ DEVICE void step(const ejki_cuda_sm90_problem &p, const layout &shared, const wo
     products_wait<1>();
     hold(z);
     leave_key(shared, s.key_at);
-    weigh<edge>(p, w, t, row, block, rows, z);
-    finished(rows.sum[0], rows.sum[1], s.query);
+    const outlook l = survey<edge>(p, w, t, row, block, rows, z);
+    finished(l.held, s.query);
     products_wait<0>();
     hold(out);
     hold(weights);
     leave_value(shared, s.value_at);
-    pack_all(z, weights);
+    weigh<edge>(p, l, rows, z, weights);
 }
 
 /* All tiles of this block of the grid, as they come. `warp` counts those that compute. */
@@ -208,8 +208,7 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         products_wait<0>();
         hold(z);
         leave_key(shared, s.key_at);
-        weigh<true>(p, w, t, row, block, rows, z);
-        pack_all(z, weights);
+        weigh<true>(p, survey<true>(p, w, t, row, block, rows, z), rows, z, weights);
         block--;
         while (block >= t.begin) {
 #pragma unroll 1

@@ -155,6 +155,8 @@ typedef struct ejki_cuda_sm90_problem {
     int copied; /* a tensor lies where no map or piece can begin: again_sm90.cu does all, and there are no maps */
     unsigned *spoilt; /* EJKI_CUDA_SPOILT_WORDS of each block of the grid */
     float unit;  /* of scores, in units of log 2 */
+    float lowest; /* product whose row has 0 as its reference, if all are negative; 0 = none has */
+    float slack;  /* by which a reference may be exceeded, in units of log 2 */
     /*
      * Soft cap in units of log 2, of a product x: x * (cap_small[0] + cap_small[1] * x * x + …), three terms, where no
      * |x| of a row's in a block is above cap_limits[0]; else the same with cap_large, four, up to cap_limits[1], and

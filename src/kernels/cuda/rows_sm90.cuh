@@ -103,17 +103,18 @@ DEVICE float cap_tail(const ejki_cuda_sm90_problem &p, float z) {
     return tail;
 }
 
-/* The score of a product less a maximum; of one that is hidden, -inf, if any may be. */
+/* The score of a product less a reference; of one that is hidden, -inf, if any may be. */
 template <bool edge>
-DEVICE float capped_small(const ejki_cuda_sm90_problem &p, float z, float max) {
-    const float x = fmaf(z, slope_of<3>(p.cap_small, z * z), -max);
+DEVICE float capped_small(const ejki_cuda_sm90_problem &p, float z, float base) {
+    const float x = fmaf(z, slope_of<3>(p.cap_small, z * z), -base);
     return edge && z == HIDDEN ? NOTHING : x;
 }
 template <bool edge>
-DEVICE float capped(const ejki_cuda_sm90_problem &p, bool small, float z, float max) {
-    const float a = slope_of<3>(p.cap_small, z * z), b = slope_of<4>(p.cap_large, z * z);
-    const float exact = fmaf(-2 * p.cap_high, cap_tail(p, z), p.cap_high - max);
-    const float x = fabsf(z) > p.cap_limits[1] ? exact : fmaf(z, small ? a : b, -max);
+DEVICE float capped(const ejki_cuda_sm90_problem &p, const float (&factors)[4], float z,
+                    float base) {
+    const float exact = fmaf(-2 * p.cap_high, cap_tail(p, z), p.cap_high - base);
+    const float series = fmaf(z, slope_of<4>(factors, z * z), -base);
+    const float x = fabsf(z) > p.cap_limits[1] ? exact : series;
     return edge && z == HIDDEN ? NOTHING : x;
 }
 #endif
@@ -122,78 +123,139 @@ DEVICE float capped(const ejki_cuda_sm90_problem &p, bool small, float z, float 
 DEVICE void start_rows(lane_rows &rows, float (&out)[WIDTH / 2]) {
 #pragma unroll
     for (int n = 0; n < WIDTH / 2; n++) out[n] = 0;
-    rows.max[0] = rows.max[1] = LEAST;
+    rows.max[0] = rows.max[1] = BOUNDED ? 0 : LEAST;
     rows.sum[0] = rows.sum[1] = 0;
     rows.scale[0] = rows.scale[1] = 1;
 }
 
-/* The largest product of each of the lane's rows, and the largest by size. */
-template <bool edge>
-DEVICE void find_largest(const float (&z)[KEYS / 2], float (&top)[2], float (&most)[2]) {
-    top[0] = z[0], top[1] = z[2];
-    most[0] = most[1] = 0;
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float x = z[4 * n + 2 * half], y = z[4 * n + 2 * half + 1];
-            top[half] = fmaxf(top[half], fmaxf(x, y));
-            if (SOFT_CAP)
-                most[half] = fmaxf(most[half], fmaxf(edge && x == HIDDEN ? 0 : fabsf(x),
-                                                     edge && y == HIDDEN ? 0 : fabsf(y)));
-        }
+/* Of both rows of a lane, from all four lanes that have them. */
+template <class number, class function> DEVICE void join_lanes(number (&x)[2], function larger_of) {
 #pragma unroll
     for (int step = 1; step <= 2; step++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], step));
-            if (SOFT_CAP) most[half] = fmaxf(most[half], __shfl_xor_sync(~0u, most[half], step));
-        }
+        for (int half = 0; half < 2; half++)
+            x[half] = larger_of(x[half], __shfl_xor_sync(~0u, x[half], step));
+}
+
+/* The largest product of each of the lane's rows. */
+DEVICE void find_largest(const float (&z)[KEYS / 2], float (&top)[2]) {
+    top[0] = z[0], top[1] = z[2];
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            top[half] = fmaxf(top[half], fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
+    join_lanes(top, [](float x, float y) { return fmaxf(x, y); });
 }
 
 /*
- * The same, two products at a time, by their bits: as signed integers the largest is the largest product unless all are
- * negative, which is told by `false`; as unsigned ones it is the lowest product if any is negative.
+ * The same where nothing is hidden, two products at a time, by their bits: the largest of them as signed integers is the
+ * largest product, or the lowest if all are negative. Rows of the latter kind are looked through once more, unless even
+ * the lowest is not below the limit of reference_of(), which then asks no more.
  */
-DEVICE bool find_positive(const float (&z)[KEYS / 2], float (&top)[2], float (&most)[2]) {
-    int high[2];
-    u32 low[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        high[half] = __float_as_int(z[2 * half]), low[half] = __float_as_uint(z[2 * half]);
+DEVICE void find_largest_seen(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS / 2],
+                              float (&top)[2]) {
+    int high[2] = {__float_as_int(z[0]), __float_as_int(z[2])};
+    u32 least[2] = {__float_as_uint(z[0]), __float_as_uint(z[2])};
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float x = z[4 * n + 2 * half], y = z[4 * n + 2 * half + 1];
-            high[half] = __vimax3_s32(high[half], __float_as_int(x), __float_as_int(y));
-            if (SOFT_CAP)
-                low[half] = __vimax3_u32(low[half], __float_as_uint(x), __float_as_uint(y));
-        }
+        for (int half = 0; half < 2; half++)
+            high[half] = __vimax3_s32(high[half], __float_as_int(z[4 * n + 2 * half]),
+                                      __float_as_int(z[4 * n + 2 * half + 1]));
+    join_lanes(high, [](int x, int y) { return larger(x, y); });
+    top[0] = __int_as_float(high[0]), top[1] = __int_as_float(high[1]);
+    if (__all_sync(~0u, top[0] >= p.lowest && top[1] >= p.lowest)) return;
 #pragma unroll
-    for (int step = 1; step <= 2; step++)
+    for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            high[half] = larger(high[half], __shfl_xor_sync(~0u, high[half], step));
-            if (SOFT_CAP) low[half] = max(low[half], __shfl_xor_sync(~0u, low[half], step));
-        }
+        for (int half = 0; half < 2; half++)
+            least[half] = __vimin3_u32(least[half], __float_as_uint(z[4 * n + 2 * half]),
+                                       __float_as_uint(z[4 * n + 2 * half + 1]));
+    join_lanes(least, [](u32 x, u32 y) { return min(x, y); });
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        top[half] = __int_as_float(high[half]);
-        most[half] = fmaxf(fabsf(__uint_as_float(low[half])), top[half]);
-    }
-    return __all_sync(~0u, (high[0] | high[1]) >= 0);
+    for (int half = 0; half < 2; half++)
+        if (high[half] < 0) top[half] = __uint_as_float(least[half]);
 }
 
-DEVICE void raise(lane_rows &rows, int half, float top) {
-    const float max = fmaxf(top, rows.max[half]);
+#if SOFT_CAP
+/* The largest size of the products that this lane has of each row. */
+template <bool edge> DEVICE void find_sizes(const float (&z)[KEYS / 2], float (&most)[2]) {
+    float own[4] = {0, 0, 0, 0}; /* so many, for more to do at a time */
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n++)
+        own[n % 4] = fmaxf(own[n % 4], edge && z[n] == HIDDEN ? 0 : fabsf(z[n]));
+    most[0] = fmaxf(own[0], own[1]), most[1] = fmaxf(own[2], own[3]);
+}
+#endif
+
+/*
+ * A row's scores are taken relative to a reference near its maximum: not below 0, unless all it sees is far below, and
+ * only raised by more than p.slack, so that sums are seldom scaled. With p.lowest = 0 and p.slack = 0 it is the maximum.
+ */
+DEVICE float reference_of(const ejki_cuda_sm90_problem &p, float top) {
+    return top < 0 && top >= p.lowest ? 0 : top;
+}
+DEVICE void raise(const ejki_cuda_sm90_problem &p, lane_rows &rows, int half, float top) {
+    const float max = top > rows.max[half] + p.slack ? top : rows.max[half];
     rows.scale[half] = power_of_2(rows.max[half] - max);
     rows.max[half] = max;
 }
 
-/* Products become weights, scores being what `score` makes of a row's product less the row's maximum. */
+/*
+ * What is to be known of a block's products before they become weights; `held` is above or equal to 0, and there when all
+ * of that is.
+ */
+struct outlook {
+    float held;
+#if SOFT_CAP
+    bool all_small; /* of the warp: three terms do */
+    float factors[2][4];
+#endif
+};
+
+/* Both rows go side by side: ptxas keeps that order, and finds more to do while it waits. */
+#if SOFT_CAP
+template <bool edge>
+DEVICE outlook look(const ejki_cuda_sm90_problem &p, lane_rows &rows, const float (&z)[KEYS / 2]) {
+    outlook l;
+    float most[2];
+    find_sizes<edge>(z, most);
+    l.held = most[0] + most[1];
+    l.all_small = __all_sync(~0u, !(fmaxf(most[0], most[1]) > p.cap_limits[0]));
+    if (!l.all_small) join_lanes(most, [](float x, float y) { return fmaxf(x, y); });
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            l.factors[half][n] = most[half] > p.cap_limits[0] ? p.cap_large[n] : p.cap_small[n];
+#if !BOUNDED
+    float top[2];
+    find_largest(z, top);
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        raise(p, rows, half, capped<edge>(p, l.factors[half], top[half], 0));
+#endif
+    return l;
+}
+#else
+template <bool edge>
+DEVICE outlook look(const ejki_cuda_sm90_problem &p, lane_rows &rows, const float (&z)[KEYS / 2]) {
+    float top[2];
+    if (edge)
+        find_largest(z, top);
+    else
+        find_largest_seen(p, z, top);
+#pragma unroll
+    for (int half = 0; half < 2; half++) raise(p, rows, half, reference_of(p, top[half]) * p.unit);
+    return {rows.scale[0] + rows.scale[1]};
+}
+#endif
+
+/* Products become weights, packed ones too, scores being what `score` makes of a row's product less its reference. */
 template <class function>
-DEVICE void weigh_all(lane_rows &rows, float (&z)[KEYS / 2], function score) {
+DEVICE void weigh_all(lane_rows &rows, float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4],
+                      function score) {
     float sum[2] = {0, 0};
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
@@ -203,42 +265,38 @@ DEVICE void weigh_all(lane_rows &rows, float (&z)[KEYS / 2], function score) {
             x = power_of_2(score(half, x));
             y = power_of_2(score(half, y));
             sum[half] += x + y;
+            weights[2 * n + half] = pack(x, y);
         }
 #pragma unroll
     for (int half = 0; half < 2; half++)
         rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
 }
 
-/*
- * Products become weights; `edge`: some may be hidden. Both rows go side by side: ptxas keeps that order, and finds more
- * to do while it waits.
- */
+/* Products become weights; `edge`: some may be hidden. */
 template <bool edge>
-DEVICE void soften(const ejki_cuda_sm90_problem &p, lane_rows &rows, float (&z)[KEYS / 2]) {
-    float top[2], most[2];
-    if (edge || !find_positive(z, top, most)) find_largest<edge>(z, top, most);
+DEVICE void weigh(const ejki_cuda_sm90_problem &p, const outlook &l, lane_rows &rows,
+                  float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
 #if SOFT_CAP
-    const bool small[2] = {!(most[0] > p.cap_limits[0]), !(most[1] > p.cap_limits[0])};
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        raise(rows, half, capped<edge>(p, small[half], top[half], 0));
-    if (__all_sync(~0u, small[0] && small[1]))
-        weigh_all(rows, z,
+    if (l.all_small)
+        weigh_all(rows, z, weights,
                   [&](int half, float x) { return capped_small<edge>(p, x, rows.max[half]); });
     else
-        weigh_all(rows, z, [&](int half, float x) {
-            return capped<edge>(p, small[half], x, rows.max[half]);
+        weigh_all(rows, z, weights, [&](int half, float x) {
+            return capped<edge>(p, l.factors[half], x, rows.max[half]);
         });
 #else
-#pragma unroll
-    for (int half = 0; half < 2; half++) raise(rows, half, top[half] * p.unit);
-    weigh_all(rows, z, [&](int half, float x) { return fmaf(x, p.unit, -rows.max[half]); });
+    weigh_all(rows, z, weights,
+              [&](int half, float x) { return fmaf(x, p.unit, -rows.max[half]); });
 #endif
 }
 
+/* Mostly there is nothing to do for any row of a warp. */
 DEVICE void rescale(const lane_rows &rows, float (&out)[WIDTH / 2]) {
+#if !BOUNDED
+    if (__all_sync(~0u, rows.scale[0] == 1 && rows.scale[1] == 1)) return;
 #pragma unroll
     for (int n = 0; n < WIDTH / 2; n++) out[n] *= rows.scale[n / 2 % 2];
+#endif
 }
 
 /* ---- Results ---------------------------------------------------------------------------------------- */

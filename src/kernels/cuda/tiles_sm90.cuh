@@ -6,6 +6,7 @@
  *   CONSUMERS  warpgroups that compute, of 64 rows each
  *   KEYS       of a block
  *   FOLDED     1 = the scale is positive and no cap follows it: it is multiplied into exponents
+ *   BOUNDED    1 = under the cap scores are taken relative to 0
  *   PIECES     1 = rows of the result are of whole pieces of 32 elements, at multiples of 16 bytes
  */
 #ifndef EJKI_CUDA_TILES_SM90_CUH
@@ -14,6 +15,9 @@
 #define WARPS (4 * CONSUMERS)
 #ifndef PIECES
 #define PIECES 0
+#endif
+#ifndef BOUNDED
+#define BOUNDED 0
 #endif
 #include "order.cuh"
 #include "rows_sm90.cuh"
@@ -98,21 +102,16 @@ DEVICE void begin_sums(const u32 (&weights)[KEYS / 4], u32 value, float (&out)[W
     products_commit();
 }
 
-/* Products become weights; `edge` = of a block where positions may hide some. */
+/* Products as they are weighed: in units that fit, and masked; `edge` = of a block where positions may hide some. */
 template <bool edge>
-DEVICE void weigh(const ejki_cuda_sm90_problem &p, const work &w, const strip &t, int row,
-                  int block, lane_rows &rows, float (&z)[KEYS / 2]) {
+DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, const strip &t, int row,
+                      int block, lane_rows &rows, float (&z)[KEYS / 2]) {
 #if !FOLDED && !SOFT_CAP
 #pragma unroll
     for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
 #endif
     if (edge && is_edge(t, block)) mask_block(w, row, block * KEYS, z);
-    soften<edge>(p, rows, z);
-}
-
-DEVICE void pack_all(const float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
-#pragma unroll
-    for (int n = 0; n < KEYS / 4; n++) weights[n] = pack(z[2 * n], z[2 * n + 1]);
+    return look<edge>(p, rows, z);
 }
 
 #endif
