@@ -27,8 +27,7 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
            const vjp_tile *tile, int64_t panel, float *weights) {
     const ejki_flash_problem *p = &block->problem->forward;
     const int64_t key = block->key + panel * TILE_COLUMNS, left = block->end - key;
-    const vf scale = v_set1((float)(capped ? p->scale / p->soft_cap : p->scale));
-    const vf factor = capped ? v_set1((float)p->soft_cap) : scale;
+    const vf factor = v_set1((float)(capped ? p->soft_cap : p->scale));
     float *caps = block->caps + tile->first * TILE_COLUMNS;
     for (int64_t i = 0; i < tile->rows; i++, caps += TILE_COLUMNS) {
         const uint32_t seen = vjp_seen(block, tile, panel, i);
@@ -37,19 +36,10 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
         const vf lse = v_set1(block->lse[tile->first + i]);
         float *row = weights + i * TILE_COLUMNS;
         vf z[TILE_VECTORS];
-        bool far = false;
         EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) z[j] = v_load(row + j * VL);
-        EJKI_UNROLL for (int j = 0; capped && j < TILE_VECTORS; j++) {
-            z[j] = v_mul(z[j], scale);
-            far |= v_tanh_is_far(z[j]);
-        }
-        if (capped && far)
-            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) z[j] = v_tanh(z[j]);
-        else if (capped)
-            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) z[j] = v_tanh_near(z[j]);
+        if (capped) v_cap_some(TILE_VECTORS, &block->cap, z);
         EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
-            if (capped)
-                v_store(caps + j * VL, v_mul(v_sub(v_set1(1), z[j]), v_add(v_set1(1), z[j])));
+            if (capped) v_store(caps + j * VL, v_fma(-z[j], z[j], v_set1(1)));
             if (biased) {
                 const char *at = element_at(dtype, bias, j * VL);
                 z[j] = v_fma(z[j], factor,

@@ -35,6 +35,7 @@ typedef struct vjp_block {
     int64_t key, end;    /* keys of the task */
     int64_t most_panels; /* of any task */
     float scale;
+    v_cap cap;      /* from products to tanh */
     flash_row *row; /* without keys where it sees none at all */
     vjp_tile *tile, *tile_end;
     uint32_t *seen; /* of each row and panel */

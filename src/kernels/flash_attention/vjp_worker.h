@@ -62,6 +62,7 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     const ejki_flash_vjp_problem *v = shared->problem;
     const ejki_flash_problem *p = &v->forward;
     w->block.looks = flash_hides_keys(p) || t->cells > 0;
+    if (p->soft_cap != 0) w->block.cap = v_cap_of(p->scale / p->soft_cap, 1);
     w->block.rescales = p->soft_cap != 0 || p->has_bias;
     w->block.bends = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
 }
