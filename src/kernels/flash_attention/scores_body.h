@@ -387,35 +387,37 @@ static inline double flash_correction(const ejki_flash_problem *p) {
     return p->has_bias || !(fabs(rounded) > 0) ? 1 : factor / rounded;
 }
 
-/* The sinks of a head, in base 2: total · 2^top is the sum of their weights. */
-typedef struct flash_sinks {
-    double top, total;
-} flash_sinks;
+/* What the ends of a head's rows have in common: the correction, and its sinks in base 2, the sum of whose weights
+ * is total · 2^top. */
+typedef struct flash_common {
+    double correction, top, total;
+} flash_common;
 
-static inline flash_sinks flash_sinks_of(const ejki_flash_problem *p, int64_t head) {
-    flash_sinks sinks = {.top = -INFINITY};
+static inline flash_common flash_common_of(const ejki_flash_problem *p, int64_t head) {
+    flash_common c = {.correction = 1, .top = -INFINITY};
+    if (p->has_sinks || p->lse.data || !p->normalize) c.correction = flash_correction(p);
     const int64_t first = p->has_sinks ? head / p->sink_group * p->sink_stride_h : 0;
     for (int64_t n = 0; n < p->sink_count; n++) {
         const double sink = element_load(p->dtype, p->sinks, first + n) * LOG2_E;
-        if (sink > sinks.top) sinks.top = sink;
+        if (sink > c.top) c.top = sink;
     }
     for (int64_t n = 0; n < p->sink_count; n++) {
         const double sink = element_load(p->dtype, p->sinks, first + n) * LOG2_E;
-        if (sink != -INFINITY) sinks.total += exp2(sink - sinks.top);
+        if (sink != -INFINITY) c.total += exp2(sink - c.top);
     }
-    return sinks;
+    return c;
 }
 
 /* `sum` is Σ 2^(z − reference) over visible keys: 0 if nothing has any weight, sinks still to come. */
-static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_sinks *sinks,
+static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_common *common,
                                      float reference, float sum, bool want_lse) {
     const bool empty = sum == 0;
     if (!p->has_sinks && !want_lse) return (flash_end){.factor = empty ? 0 : 1 / sum};
-    const double own = empty ? -INFINITY : reference * flash_correction(p);
-    const double top = sinks->top > own ? sinks->top : own;
+    const double own = empty ? -INFINITY : reference * common->correction;
+    const double top = common->top > own ? common->top : own;
     if (top == -INFINITY && empty) return (flash_end){.factor = 0, .lse = -INFINITY};
-    double total = sinks->total;
-    if (total != 0 && sinks->top != top) total *= exp2(sinks->top - top);
+    double total = common->total;
+    if (total != 0 && common->top != top) total *= exp2(common->top - top);
     const double weight = empty ? 0 : own == top ? 1 : exp2(own - top);
     total += weight * sum;
     return (flash_end){.factor = empty ? 0 : (float)(weight / total),
@@ -428,15 +430,15 @@ static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_si
  * `step` further.
  */
 static inline void flash_write_row(const ejki_flash_problem *p, const flash_row *r,
-                                   const flash_sinks *sinks, const float *sums, int64_t panel,
+                                   const flash_common *common, const float *sums, int64_t panel,
                                    int64_t step, float reference, float maximum, float sum) {
-    flash_end end = flash_finish(p, sinks, reference, sum, p->lse.data != NULL);
+    flash_end end = flash_finish(p, common, reference, sum, p->lse.data != NULL);
     if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
     if (!p->normalize) {
         /* From the running reference to the true maximum. */
         end.factor = sum == 0 ? 0 : sum == sum ? exp2f(reference - maximum) : NAN;
         if (p->row_max.data)
-            *flash_at(&p->row_max, r) = (float)(maximum * flash_correction(p) * LN_2);
+            *flash_at(&p->row_max, r) = (float)(maximum * common->correction * LN_2);
         if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum == 0 ? 0 : sum * end.factor;
     }
     if (p->dropout > 0) end.factor *= (float)ejki_dropout_factor(p->dropout);

@@ -73,7 +73,7 @@ typedef struct tile_plan {
     int64_t width;     /* value_dim rounded up to VL */
     int64_t sum_width; /* and to TILE_COLUMNS */
     int64_t query_at, sum_at, lane_at, key_at, value_at, score_at, reference_at, row_at, extent_at,
-        allowed_at, cell_at, sink_at;
+        allowed_at, cell_at, common_at;
     int64_t bytes;        /* of one worker */
     const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
     int64_t order_bytes;
@@ -121,7 +121,7 @@ typedef struct tile_state {
     flash_row *row;
     tile_extent *extent; /* of each TILE_ROWS rows */
     uint8_t *allowed;
-    flash_sinks *sinks; /* of each head of the task's group */
+    flash_common *common; /* of each head of the task's group */
     v_cap cap;
     tile_task task;
     int64_t block, end; /* first key of the block, and the one behind its last */
@@ -186,7 +186,7 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
         tile_place(&at, t.rows / TILE_ROWS, (int64_t)(sizeof(tile_extent) / sizeof(float)));
     t.allowed_at = tile_place(&at, t.keys, 1);
     t.cell_at = tile_place(&at, tile_cell_count(p), sizeof(tile_cell) / sizeof(float));
-    t.sink_at = tile_place(&at, p->group, sizeof(flash_sinks) / sizeof(float));
+    t.common_at = tile_place(&at, p->group, sizeof(flash_common) / sizeof(float));
     t.bytes = at * (int64_t)sizeof(float);
     return t;
 }
@@ -211,7 +211,7 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->row = (flash_row *)(void *)(memory + t->row_at);
     s->extent = (tile_extent *)(void *)(memory + t->extent_at);
     s->allowed = (uint8_t *)(void *)(memory + t->allowed_at);
-    s->sinks = (flash_sinks *)(void *)(memory + t->sink_at);
+    s->common = (flash_common *)(void *)(memory + t->common_at);
     s->cells = (tile_cells){.cell = (tile_cell *)(void *)(memory + t->cell_at),
                             .count = tile_cell_count(p)};
 }
@@ -404,7 +404,7 @@ static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
     *low = p->keys;
     *high = 0;
     for (int64_t g = 0; g < p->group; g++)
-        s->sinks[g] = flash_sinks_of(p, task->kv_head * p->group + g);
+        s->common[g] = flash_common_of(p, task->kv_head * p->group + g);
     for (int64_t i = 0; i < task->rows; i++) {
         s->row[i] = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);
         s->reference[i] = s->maximum[i] = -INFINITY;
@@ -451,7 +451,7 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
     }
     for (int64_t i = 0; i < task.rows; i++) {
         const flash_row *r = &s->row[i];
-        flash_write_row(p, r, &s->sinks[r->head - r->kv_head * p->group], tile_sum(s, i, 0),
+        flash_write_row(p, r, &s->common[r->head - r->kv_head * p->group], tile_sum(s, i, 0),
                         TILE_COLUMNS, TILE_ROWS * TILE_COLUMNS, s->reference[i], s->maximum[i],
                         v_sum(v_load(s->lanes + i * VL)));
     }

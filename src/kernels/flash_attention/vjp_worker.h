@@ -55,6 +55,8 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
                            .cells = t->cells,
                            .most_panels = t->keys / TILE_COLUMNS,
                            .bias = t->bias_heads > 0 ? memory + t->bias_at : NULL,
+                           .bias_row = (const char **)(void *)(memory + t->bias_rows_at),
+                           .d_bias_row = (char **)(void *)(memory + t->bias_rows_at) + t->rows,
                            .bias_once = t->bias_once,
                            .bias_streams = t->bias_streams,
                            .bias_step = t->bias_queries};
