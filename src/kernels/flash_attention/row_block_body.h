@@ -110,7 +110,8 @@ static void row_softmax(const row_task *task, const flash_row *r, int64_t key, i
                         int64_t end, int64_t high, float *scores, float *state) {
     const row_shared *s = task->shared;
     scores += first;
-    if (s->general) flash_modify(s->problem, r, key + first, high - first, scores, task->allowed);
+    if (s->general)
+        flash_modify(s->problem, &s->cap, r, key + first, high - first, scores, task->allowed);
     if (r->first > key + first || r->end < key + end)
         flash_hide(r, key + first, end - first, scores);
     const float top = flash_maximum(scores, end - first) * s->scale;

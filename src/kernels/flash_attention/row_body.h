@@ -63,6 +63,7 @@ typedef struct row_shared {
     row_plan plan;
     float *memory;
     float scale;
+    v_cap cap;
     bool general, drops;
     bool hides;        /* mask or segments hide keys, or may */
     int64_t low, high; /* keys that positions let any row see */
@@ -302,7 +303,8 @@ static void row_merge(const row_task *task) {
             }
             const flash_row r = flash_row_of(p, task->batch, h, i);
             halves_sort(p->dtype, whole + STATE_SUMS, p->value_dim, task->row);
-            flash_write_row(p, &r, task->row, t->width, t->width, top, top, sum);
+            const flash_common common = flash_common_of(p, r.head);
+            flash_write_row(p, &r, &common, task->row, t->width, t->width, top, top, sum);
         }
 }
 
@@ -363,6 +365,7 @@ static ejk_status row_run(const ejk_run *run) {
     }
     (void)row_plan_of(p, run->parameters, run->workers, &shared.plan);
     shared.scale = flash_scale(p);
+    shared.cap = flash_cap_of(p);
     memset(shared.memory + shared.plan.count_at, 0,
            (size_t)(p->batch * shared.plan.parts) * sizeof(int32_t));
     if (run->workers == 1)

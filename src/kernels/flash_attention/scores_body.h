@@ -17,6 +17,7 @@
 
 #include "kernels/simd/unroll.h"
 #include "kernels/simd/vec_element.h"
+#include "kernels/simd/vec_math.h"
 
 /* Vectors of scores that are changed at a time. */
 #define FLASH_VECTORS 4
@@ -211,19 +212,22 @@ static inline bool flash_sees_any(const ejki_flash_problem *p, const flash_row *
     return memchr(allowed, 1, (size_t)(last - first)) != NULL;
 }
 
-/* flash_modify() for some vectors: one look tells whether any of them is in the tail of tanh. */
+/* The soft cap of base-2 scores. */
+static inline v_cap flash_cap_of(const ejki_flash_problem *p) {
+    return p->soft_cap != 0 ? v_cap_of(p->scale / p->soft_cap, p->soft_cap * LOG2_E) : (v_cap){0};
+}
+
+/* flash_modify() for some vectors. */
 static inline __attribute__((always_inline)) void
 flash_modify_some(const int vectors, const bool caps, const bool hides, const ejk_dtype dtype,
-                  vf scale, vf cap, const void *bias, int64_t left, const uint8_t *allowed,
-                  float *scores) {
+                  vf scale, const v_cap *cap, const void *bias, int64_t left,
+                  const uint8_t *allowed, float *scores) {
     vf z[FLASH_VECTORS];
-    bool far = false;
-    EJKI_UNROLL for (int i = 0; i < vectors; i++) z[i] = v_mul(v_load(scores + i * VL), scale);
-    EJKI_UNROLL for (int i = 0; caps && i < vectors; i++) far |= v_tanh_is_far(z[i]);
-    if (caps && far)
-        EJKI_UNROLL for (int i = 0; i < vectors; i++) z[i] = v_mul(v_tanh(z[i]), cap);
-    else if (caps)
-        EJKI_UNROLL for (int i = 0; i < vectors; i++) z[i] = v_mul(v_tanh_near(z[i]), cap);
+    EJKI_UNROLL for (int i = 0; i < vectors; i++) z[i] = v_load(scores + i * VL);
+    if (caps)
+        v_cap_some(vectors, cap, z);
+    else
+        EJKI_UNROLL for (int i = 0; i < vectors; i++) z[i] = v_mul(z[i], scale);
     EJKI_UNROLL for (int i = 0; i < vectors; i++) {
         if (bias)
             z[i] = v_fma(v_widen_some(dtype, element_at(dtype, bias, i * VL), left - i * VL),
@@ -235,13 +239,10 @@ flash_modify_some(const int vectors, const bool caps, const bool hides, const ej
 
 static inline __attribute__((always_inline)) void
 flash_modify_row(const bool caps, const bool biased, const bool hides, const ejk_dtype dtype,
-                 const ejki_flash_problem *p, const flash_row *r, int64_t key, int64_t count,
-                 float *scores, uint8_t *allowed) {
+                 const ejki_flash_problem *p, const v_cap *cap, const flash_row *r, int64_t key,
+                 int64_t count, float *scores, uint8_t *allowed) {
     const char *bias = biased ? element_at(dtype, flash_bias_row(p, r), key) : NULL;
-    const vf scale = v_set1(!flash_rescales(p) ? 1.0f
-                            : caps             ? (float)(p->scale / p->soft_cap)
-                                               : (float)(p->scale * LOG2_E));
-    const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
+    const vf scale = v_set1(!flash_rescales(p) ? 1.0f : (float)(p->scale * LOG2_E));
     int64_t j = 0;
     for (; j + FLASH_VECTORS * VL <= count; j += FLASH_VECTORS * VL)
         flash_modify_some(FLASH_VECTORS, caps, hides, dtype, scale, cap,
@@ -258,19 +259,19 @@ flash_modify_row(const bool caps, const bool biased, const bool hides, const ejk
  * to it than flash_scale(): scale, cap, bias; and -inf where mask or segments hide the key. `allowed` is
  * scratch of count rounded up to VL. What is asked for most has loops of its own.
  */
-static inline void flash_modify(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                                int64_t count, float *scores, uint8_t *allowed) {
+static inline void flash_modify(const ejki_flash_problem *p, const v_cap *cap, const flash_row *r,
+                                int64_t key, int64_t count, float *scores, uint8_t *allowed) {
     const bool hides = flash_hides_keys(p), caps = p->soft_cap != 0, biased = p->has_bias;
     const bool simple = !hides && (!biased || p->dtype == EJK_DTYPE_F32);
     if (hides) flash_allowed(p, r, key, count, allowed);
     if (simple && caps && biased)
-        flash_modify_row(true, true, false, EJK_DTYPE_F32, p, r, key, count, scores, allowed);
+        flash_modify_row(true, true, false, EJK_DTYPE_F32, p, cap, r, key, count, scores, allowed);
     else if (simple && caps)
-        flash_modify_row(true, false, false, EJK_DTYPE_F32, p, r, key, count, scores, allowed);
+        flash_modify_row(true, false, false, EJK_DTYPE_F32, p, cap, r, key, count, scores, allowed);
     else if (simple && biased)
-        flash_modify_row(false, true, false, EJK_DTYPE_F32, p, r, key, count, scores, allowed);
+        flash_modify_row(false, true, false, EJK_DTYPE_F32, p, cap, r, key, count, scores, allowed);
     else
-        flash_modify_row(caps, biased, hides, p->dtype, p, r, key, count, scores, allowed);
+        flash_modify_row(caps, biased, hides, p->dtype, p, cap, r, key, count, scores, allowed);
 }
 
 /* True if the row may see the key; the slow, complete answer. */
@@ -379,26 +380,44 @@ typedef struct flash_end {
  * reference times this.
  */
 static inline double flash_correction(const ejki_flash_problem *p) {
-    const double factor = (p->soft_cap != 0 ? p->soft_cap : p->scale) * LOG2_E;
+    const bool far =
+        p->soft_cap != 0 && !v_cap_has_near(p->scale / p->soft_cap, p->soft_cap * LOG2_E);
+    const double factor = (far ? p->soft_cap : p->scale) * LOG2_E;
     const double rounded = (float)factor;
     return p->has_bias || !(fabs(rounded) > 0) ? 1 : factor / rounded;
 }
 
+/* What the ends of a head's rows have in common: the correction, and its sinks in base 2, the sum of whose weights
+ * is total · 2^top. */
+typedef struct flash_common {
+    double correction, top, total;
+} flash_common;
+
+static inline flash_common flash_common_of(const ejki_flash_problem *p, int64_t head) {
+    flash_common c = {.correction = 1, .top = -INFINITY};
+    if (p->has_sinks || p->lse.data || !p->normalize) c.correction = flash_correction(p);
+    const int64_t first = p->has_sinks ? head / p->sink_group * p->sink_stride_h : 0;
+    for (int64_t n = 0; n < p->sink_count; n++) {
+        const double sink = element_load(p->dtype, p->sinks, first + n) * LOG2_E;
+        if (sink > c.top) c.top = sink;
+    }
+    for (int64_t n = 0; n < p->sink_count; n++) {
+        const double sink = element_load(p->dtype, p->sinks, first + n) * LOG2_E;
+        if (sink != -INFINITY) c.total += exp2(sink - c.top);
+    }
+    return c;
+}
+
 /* `sum` is Σ 2^(z − reference) over visible keys: 0 if nothing has any weight, sinks still to come. */
-static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_row *r,
+static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_common *common,
                                      float reference, float sum, bool want_lse) {
     const bool empty = sum == 0;
     if (!p->has_sinks && !want_lse) return (flash_end){.factor = empty ? 0 : 1 / sum};
-    const double own = empty ? -INFINITY : reference * flash_correction(p);
-    double top = own, total = 0;
-    const int64_t first = p->has_sinks ? r->head / p->sink_group * p->sink_stride_h : 0;
-    for (int64_t n = 0; n < p->sink_count; n++) {
-        const double sink = element_load(p->dtype, p->sinks, first + n) * LOG2_E;
-        if (sink > top) top = sink;
-    }
+    const double own = empty ? -INFINITY : reference * common->correction;
+    const double top = common->top > own ? common->top : own;
     if (top == -INFINITY && empty) return (flash_end){.factor = 0, .lse = -INFINITY};
-    for (int64_t n = 0; n < p->sink_count; n++)
-        total += exp2(element_load(p->dtype, p->sinks, first + n) * LOG2_E - top);
+    double total = common->total;
+    if (total != 0 && common->top != top) total *= exp2(common->top - top);
     const double weight = empty ? 0 : own == top ? 1 : exp2(own - top);
     total += weight * sum;
     return (flash_end){.factor = empty ? 0 : (float)(weight / total),
@@ -411,15 +430,15 @@ static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_ro
  * `step` further.
  */
 static inline void flash_write_row(const ejki_flash_problem *p, const flash_row *r,
-                                   const float *sums, int64_t panel, int64_t step, float reference,
-                                   float maximum, float sum) {
-    flash_end end = flash_finish(p, r, reference, sum, p->lse.data != NULL);
+                                   const flash_common *common, const float *sums, int64_t panel,
+                                   int64_t step, float reference, float maximum, float sum) {
+    flash_end end = flash_finish(p, common, reference, sum, p->lse.data != NULL);
     if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
     if (!p->normalize) {
         /* From the running reference to the true maximum. */
         end.factor = sum == 0 ? 0 : sum == sum ? exp2f(reference - maximum) : NAN;
         if (p->row_max.data)
-            *flash_at(&p->row_max, r) = (float)(maximum * flash_correction(p) * LN_2);
+            *flash_at(&p->row_max, r) = (float)(maximum * common->correction * LN_2);
         if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum == 0 ? 0 : sum * end.factor;
     }
     if (p->dropout > 0) end.factor *= (float)ejki_dropout_factor(p->dropout);

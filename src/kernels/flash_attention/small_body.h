@@ -188,7 +188,8 @@ static inline void small_finish(const small_rows *s, vf top, small_weights *w) {
     v_store(tops, top);
     for (int64_t i = 0; i < s->count; i++) {
         const flash_row r = small_row(s, i);
-        const flash_end end = flash_finish(p, &r, tops[i], w->total[i], p->lse.data != NULL);
+        const flash_common common = flash_common_of(p, r.head);
+        const flash_end end = flash_finish(p, &common, tops[i], w->total[i], p->lse.data != NULL);
         w->factor[i] = end.factor;
         if (p->lse.data) *flash_at(&p->lse, &r) = end.lse;
     }

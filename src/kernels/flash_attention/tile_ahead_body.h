@@ -7,7 +7,7 @@
 #define EJKI_TILE_AHEAD_BODY_H
 
 /* The most lines that look ahead at a product; the others are left to what it needs itself. */
-#define TILE_LINES (PRODUCT_LINES / 2)
+#define TILE_LINES 32
 /* As many a product are no burden; where more are due before a task ends, they begin earlier. */
 #define TILE_EASY_LINES 8
 
@@ -24,13 +24,11 @@ static inline product_ahead *tile_look_ahead(tile_state *s) {
             a->current++;
             continue;
         }
-        const int64_t lines = (t->width + 63) / 64, inner = t->inner, rows = t->rows;
+        const int64_t lines = (t->width + 63) / 64, inner = t->inner;
         const int64_t step = t->inner_stride, turn = t->outer_stride - inner * step;
-        const int64_t most =
-            ejki_min(rows, (ejki_min(a->credit, TILE_LINES - count) + lines - 1) / lines);
         const char *row = t->row;
-        int64_t at = t->at;
-        for (int64_t i = 0; i < most; i++) {
+        int64_t at = t->at, rows = t->rows, credit = a->credit;
+        for (; rows > 0 && credit > 0 && count < TILE_LINES; rows--, credit -= lines) {
             for (int64_t n = 0; n < lines && count < TILE_LINES; n++)
                 line[count++] = (const float *)(const void *)(row + 64 * n);
             row += step;
@@ -41,8 +39,8 @@ static inline product_ahead *tile_look_ahead(tile_state *s) {
         }
         t->row = row;
         t->at = at;
-        t->rows = rows - most;
-        a->credit -= most * lines;
+        t->rows = rows;
+        a->credit = credit;
     }
     a->lines.count = count;
     return &a->lines;
@@ -59,26 +57,29 @@ typedef struct tile_beside {
 static inline void tile_begin_beside(tile_beside *b, const tile_state *s, int64_t row, int count) {
     const ejki_flash_problem *p = s->problem;
     b->count = p->has_bias || p->has_mask ? count : 0;
-    for (int i = 0; i < b->count; i++) {
-        b->bias[i] = p->has_bias ? flash_bias_row(p, &s->row[row + i]) : NULL;
-        b->mask[i] = p->has_mask ? flash_mask_row(p, &s->row[row + i]) : NULL;
+    for (int i = 0; b->count > 0 && i < TILE_ROWS; i++) {
+        const flash_row *r = &s->row[row + ejki_min(i, count - 1)];
+        b->bias[i] = p->has_bias ? flash_bias_row(p, r) : NULL;
+        b->mask[i] = p->has_mask ? flash_mask_row(p, r) : NULL;
     }
 }
 
-/* Adds its lines beside a panel of scores. */
+/* Adds its lines beside a panel of scores: always a whole tile's, for the sake of speed, of which some count. */
 static inline void tile_look_beside(const ejki_flash_problem *p, const tile_beside *b, int64_t key,
                                     product_ahead *lines) {
     const int64_t size = element_size(p->dtype), at = key * size;
     const int64_t bytes = ejki_min(TILE_COLUMNS, p->keys - key) * size;
-    int64_t count = lines->count;
-    if (p->has_bias)
-        for (int64_t n = 0; n < bytes; n += 64)
-            for (int i = 0; i < b->count && count < PRODUCT_LINES; i++)
-                lines->line[count++] = (const float *)(const void *)(b->bias[i] + at + n);
-    if (p->has_mask)
-        for (int i = 0; i < b->count && count < PRODUCT_LINES; i++)
-            lines->line[count++] = (const float *)(const void *)(b->mask[i] + key);
-    lines->count = count;
+    const float **line = lines->line + lines->count;
+    _Static_assert(TILE_LINES + TILE_ROWS * (TILE_COLUMNS * 4 / 64 + 2) <= PRODUCT_LINES, "");
+    for (int64_t n = 0; p->has_bias && n < bytes; n += 64, line += b->count)
+        for (int i = 0; i < TILE_ROWS; i++)
+            line[i] = (const float *)(const void *)(b->bias[i] + at + n);
+    if (p->has_mask) {
+        for (int i = 0; i < TILE_ROWS; i++)
+            line[i] = (const float *)(const void *)(b->mask[i] + key);
+        line += b->count;
+    }
+    lines->count = line - lines->line;
 }
 
 /* A stream is left out where its rows have no elements. */

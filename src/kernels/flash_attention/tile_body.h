@@ -73,7 +73,7 @@ typedef struct tile_plan {
     int64_t width;     /* value_dim rounded up to VL */
     int64_t sum_width; /* and to TILE_COLUMNS */
     int64_t query_at, sum_at, lane_at, key_at, value_at, score_at, reference_at, row_at, extent_at,
-        allowed_at, cell_at;
+        allowed_at, cell_at, common_at;
     int64_t bytes;        /* of one worker */
     const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
     int64_t order_bytes;
@@ -121,6 +121,8 @@ typedef struct tile_state {
     flash_row *row;
     tile_extent *extent; /* of each TILE_ROWS rows */
     uint8_t *allowed;
+    flash_common *common; /* of each head of the task's group */
+    v_cap cap;
     tile_task task;
     int64_t block, end; /* first key of the block, and the one behind its last */
     int64_t following;  /* where the next one begins, if not at the next block of a pattern */
@@ -184,6 +186,7 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
         tile_place(&at, t.rows / TILE_ROWS, (int64_t)(sizeof(tile_extent) / sizeof(float)));
     t.allowed_at = tile_place(&at, t.keys, 1);
     t.cell_at = tile_place(&at, tile_cell_count(p), sizeof(tile_cell) / sizeof(float));
+    t.common_at = tile_place(&at, p->group, sizeof(flash_common) / sizeof(float));
     t.bytes = at * (int64_t)sizeof(float);
     return t;
 }
@@ -196,6 +199,7 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->tracks_maximum = !p->normalize;
     s->drops = p->dropout > 0;
     s->scale = flash_scale(p);
+    s->cap = flash_cap_of(p);
     s->query = memory + t->query_at;
     s->sums = memory + t->sum_at;
     s->lanes = memory + t->lane_at;
@@ -207,6 +211,7 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->row = (flash_row *)(void *)(memory + t->row_at);
     s->extent = (tile_extent *)(void *)(memory + t->extent_at);
     s->allowed = (uint8_t *)(void *)(memory + t->allowed_at);
+    s->common = (flash_common *)(void *)(memory + t->common_at);
     s->cells = (tile_cells){.cell = (tile_cell *)(void *)(memory + t->cell_at),
                             .count = tile_cell_count(p)};
 }
@@ -239,7 +244,7 @@ static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, fl
     for (int i = 0; i < rows; i++, scores += SCORE_STRIDE) {
         const flash_row *r = &s->row[row + i];
         if (s->general)
-            flash_modify(p, r, key, ejki_min(width, p->keys - key), scores + span.first,
+            flash_modify(p, &s->cap, r, key, ejki_min(width, p->keys - key), scores + span.first,
                          s->allowed);
         if (r->first > key || r->end < key + width) flash_hide(r, key, width, scores + span.first);
         if (s->cells.hide)
@@ -398,6 +403,8 @@ static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
     const tile_task *task = &s->task;
     *low = p->keys;
     *high = 0;
+    for (int64_t g = 0; g < p->group; g++)
+        s->common[g] = flash_common_of(p, task->kv_head * p->group + g);
     for (int64_t i = 0; i < task->rows; i++) {
         s->row[i] = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);
         s->reference[i] = s->maximum[i] = -INFINITY;
@@ -442,9 +449,12 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
             tile_block(s, i, (int)n, s->end);
         }
     }
-    for (int64_t i = 0; i < task.rows; i++)
-        flash_write_row(p, &s->row[i], tile_sum(s, i, 0), TILE_COLUMNS, TILE_ROWS * TILE_COLUMNS,
-                        s->reference[i], s->maximum[i], v_sum(v_load(s->lanes + i * VL)));
+    for (int64_t i = 0; i < task.rows; i++) {
+        const flash_row *r = &s->row[i];
+        flash_write_row(p, r, &s->common[r->head - r->kv_head * p->group], tile_sum(s, i, 0),
+                        TILE_COLUMNS, TILE_ROWS * TILE_COLUMNS, s->reference[i], s->maximum[i],
+                        v_sum(v_load(s->lanes + i * VL)));
+    }
 }
 
 #include "kernels/flash_attention/tile_workers_body.h"

@@ -352,6 +352,7 @@ static void vjp_rows(vjp_worker *w, int64_t row_block) {
     if (visible > 0) {
         vjp_pack_rows(w);
         vjp_list(w, visible);
+        vjp_find_bias(&w->block, w->count);
         for (int64_t panel = 0; panel < w->panels; panel++) vjp_panel(w, panel);
     }
     if (!v->wants_query) return;

@@ -36,7 +36,7 @@ typedef struct vjp_plan {
     bool stores_first; /* a row's first task stores d_query, which then needs no zeros */
     int64_t keys_across_at, values_across_at, keys_at, d_keys_at, d_values_at, rows_at,
         cotangents_at, slopes_at, weights_at, tile_at, row_at, tiles_at, caps_at, kept_at, seen_at,
-        words_at, ids_at, cells_at, pieces_at, bias_at;
+        words_at, ids_at, cells_at, pieces_at, bias_at, bias_rows_at;
     int64_t worker_floats;
     int64_t row_count, turn_count; /* rows of all heads, and blocks of them; at least */
     int64_t delta_at, turns_at, query_sums_at, sequences_at,
@@ -87,6 +87,7 @@ static void vjp_lay_out(vjp_plan *t, const ejki_flash_problem *p) {
     t->cells_at = vjp_place(&at, t->cells, (int64_t)(sizeof(ejki_cell) / sizeof(float)));
     t->pieces_at = vjp_place(&at, 5 * t->rows, (int64_t)(sizeof(vjp_piece) / sizeof(float)));
     t->bias_at = vjp_place(&at, t->bias_heads * t->bias_queries, t->keys);
+    t->bias_rows_at = vjp_place(&at, 2 * t->rows, sizeof(uint64_t) / sizeof(float));
     t->worker_floats = at;
 }
 

@@ -26,35 +26,24 @@ static inline __attribute__((always_inline)) void
 vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vjp_block *block,
            const vjp_tile *tile, int64_t panel, float *weights) {
     const ejki_flash_problem *p = &block->problem->forward;
-    const int64_t key = block->key + panel * TILE_COLUMNS, left = block->end - key;
-    const vf scale = v_set1((float)(capped ? p->scale / p->soft_cap : p->scale));
-    const vf factor = capped ? v_set1((float)p->soft_cap) : scale;
+    const int64_t at = panel * TILE_COLUMNS, left = block->end - block->key - at;
+    const vf factor = v_set1((float)(capped ? p->soft_cap : p->scale));
     float *caps = block->caps + tile->first * TILE_COLUMNS;
     for (int64_t i = 0; i < tile->rows; i++, caps += TILE_COLUMNS) {
         const uint32_t seen = vjp_seen(block, tile, panel, i);
-        const flash_row *r = &block->row[tile->first + i];
-        const char *bias = biased ? element_at(dtype, flash_bias_row(p, r), key) : NULL;
+        const char *bias = biased ? element_at(dtype, block->bias_row[tile->first + i], at) : NULL;
         const vf lse = v_set1(block->lse[tile->first + i]);
         float *row = weights + i * TILE_COLUMNS;
         vf z[TILE_VECTORS];
-        bool far = false;
         EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) z[j] = v_load(row + j * VL);
-        EJKI_UNROLL for (int j = 0; capped && j < TILE_VECTORS; j++) {
-            z[j] = v_mul(z[j], scale);
-            far |= v_tanh_is_far(z[j]);
-        }
-        if (capped && far)
-            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) z[j] = v_tanh(z[j]);
-        else if (capped)
-            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) z[j] = v_tanh_near(z[j]);
+        if (capped) v_cap_some(TILE_VECTORS, &block->cap, z);
         EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
-            if (capped)
-                v_store(caps + j * VL, v_mul(v_sub(v_set1(1), z[j]), v_add(v_set1(1), z[j])));
+            if (capped) v_store(caps + j * VL, v_fma(-z[j], z[j], v_set1(1)));
             if (biased) {
-                const char *at = element_at(dtype, bias, j * VL);
+                const char *place = element_at(dtype, bias, j * VL);
                 z[j] = v_fma(z[j], factor,
-                             left > j * VL ? v_widen_some(dtype, at, left - j * VL) : v_zero());
-                __builtin_prefetch(element_at(dtype, at, TILE_COLUMNS), 0, 2);
+                             left > j * VL ? v_widen_some(dtype, place, left - j * VL) : v_zero());
+                __builtin_prefetch(element_at(dtype, place, TILE_COLUMNS), 0, 2);
                 z[j] = v_sub(z[j], lse);
             } else {
                 z[j] = v_fms(z[j], factor, lse);
@@ -77,6 +66,18 @@ static inline void *vjp_bias_place(const vjp_block *block, const flash_row *r, i
     return block->bias + row * block->bias_keys + (key - block->bias_key);
 }
 
+/* Looks up where rows of a block have their bias and its gradient: once, not for each panel. */
+static inline void vjp_find_bias(const vjp_block *block, int64_t count) {
+    const ejki_flash_vjp_problem *v = block->problem;
+    const ejki_flash_problem *p = &v->forward;
+    for (int64_t i = 0; i < count; i++) {
+        const flash_row *r = &block->row[i];
+        if (p->has_bias)
+            block->bias_row[i] = element_at(p->dtype, flash_bias_row(p, r), block->key);
+        if (v->wants_bias) block->d_bias_row[i] = vjp_bias_place(block, r, block->key);
+    }
+}
+
 /* Writes 0 to some bytes of the gradient of the bias. Streaming begins at a place of which it may. */
 static inline void vjp_blank_bias(void *at, int64_t bytes, bool streams) {
     float *place = at;
@@ -92,11 +93,11 @@ enum { VJP_NO_BIAS, VJP_BIAS_ADDS, VJP_BIAS_STORES, VJP_BIAS_STREAMS };
 static inline __attribute__((always_inline)) void
 vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_block *block,
          const vjp_tile *tile, int64_t panel, const float *weights, float *slopes) {
-    const int64_t key = block->key + panel * TILE_COLUMNS, left = block->end - key;
+    const int64_t at = panel * TILE_COLUMNS, left = block->end - block->key - at;
     for (int64_t i = 0; i < tile->rows; i++) {
         const uint32_t seen = vjp_seen(block, tile, panel, i);
         const vf delta = v_set1(block->delta[tile->first + i]);
-        char *bias = mode ? vjp_bias_place(block, &block->row[tile->first + i], key) : NULL;
+        char *bias = mode ? element_at(dtype, block->d_bias_row[tile->first + i], at) : NULL;
         float *row = slopes + i * TILE_COLUMNS;
         const float *weight = weights + i * TILE_COLUMNS,
                     *caps = block->caps + (tile->first + i) * TILE_COLUMNS;
@@ -106,11 +107,11 @@ vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_blo
             if (mode == VJP_BIAS_STREAMS) {
                 v_stream((float *)(void *)bias + j, slope);
             } else if (mode && left > j) {
-                char *at = element_at(dtype, bias, j);
+                char *place = element_at(dtype, bias, j);
                 vf sum = slope;
-                if (mode == VJP_BIAS_ADDS) sum = v_add(v_widen_some(dtype, at, left - j), slope);
-                v_narrow_some(dtype, at, sum, left - j);
-                __builtin_prefetch(element_at(dtype, at, TILE_COLUMNS), 1, 2);
+                if (mode == VJP_BIAS_ADDS) sum = v_add(v_widen_some(dtype, place, left - j), slope);
+                v_narrow_some(dtype, place, sum, left - j);
+                __builtin_prefetch(element_at(dtype, place, TILE_COLUMNS), 1, 2);
             }
             if (capped) slope = v_where(v_mul(slope, v_load(caps + j)), seen >> j);
             v_store(row + j, slope);

@@ -35,6 +35,7 @@ typedef struct vjp_block {
     int64_t key, end;    /* keys of the task */
     int64_t most_panels; /* of any task */
     float scale;
+    v_cap cap;      /* from products to tanh */
     flash_row *row; /* without keys where it sees none at all */
     vjp_tile *tile, *tile_end;
     uint32_t *seen; /* of each row and panel */
@@ -42,7 +43,9 @@ typedef struct vjp_block {
     ejki_cell *cell;
     int64_t cells; /* 0 = no pattern; 1 = one plane for all heads of the group; else one per head */
     const float *lse, *delta;
-    float *caps, *kept; /* slope of the soft cap, of a panel; multiplier of dropout, of a tile */
+    float *caps, *kept;    /* slope of the soft cap, of a panel; multiplier of dropout, of a tile */
+    const char **bias_row; /* of each row, from the task's first key on */
+    char **d_bias_row;
     bool bias_once, bias_streams; /* as in vjp_plan */
     float *bias; /* sums of the task's keys, where d_bias cannot hold them; else NULL */
     int64_t bias_keys, bias_key, bias_step; /* of a row; the first one; rows from head to head */

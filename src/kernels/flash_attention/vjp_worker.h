@@ -55,6 +55,8 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
                            .cells = t->cells,
                            .most_panels = t->keys / TILE_COLUMNS,
                            .bias = t->bias_heads > 0 ? memory + t->bias_at : NULL,
+                           .bias_row = (const char **)(void *)(memory + t->bias_rows_at),
+                           .d_bias_row = (char **)(void *)(memory + t->bias_rows_at) + t->rows,
                            .bias_once = t->bias_once,
                            .bias_streams = t->bias_streams,
                            .bias_step = t->bias_queries};
@@ -62,6 +64,7 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     const ejki_flash_vjp_problem *v = shared->problem;
     const ejki_flash_problem *p = &v->forward;
     w->block.looks = flash_hides_keys(p) || t->cells > 0;
+    if (p->soft_cap != 0) w->block.cap = v_cap_of(p->scale / p->soft_cap, 1);
     w->block.rescales = p->soft_cap != 0 || p->has_bias;
     w->block.bends = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
 }

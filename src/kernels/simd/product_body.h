@@ -28,7 +28,7 @@
 #define TILE_COLUMNS (TILE_VECTORS * VL)
 
 /* The most lines of memory that one product asks for ahead of time. */
-#define PRODUCT_LINES 64
+#define PRODUCT_LINES 80
 
 /*
  * Memory that will be needed after a product: one line is asked for at each step of its depth, so that

@@ -30,4 +30,57 @@ static inline vf v_tanh(vf x) {
     return v_select_gt(v_mul(x, x), v_set1(0.625f * 0.625f), v_copysign(large, x), small);
 }
 
+/*
+ * factor · tanh(scale · z), as soft caps need it, in fewer steps: up to |scale · z| = 1/2 it is z times a polynomial in
+ * z² (error 1.5e-8), whose coefficients hold both constants. Lanes are far or near by themselves, whatever lies
+ * beside them. `high` + `low` is factor, less what near[0] has lost of it, so that both parts are off by the same.
+ */
+typedef struct v_cap {
+    float near[5], limit, scale, high, low;
+} v_cap;
+
+/* True if the coefficients are ordinary numbers, factor being above 0; else all lanes are far. */
+static inline bool v_cap_has_near(double scale, double factor) {
+    const double a = scale < 0 ? -scale : scale, fourth = a * a * a * a;
+    const double last = fourth * fourth * a * factor;
+    return last > 1e-36 && last < 1e36 && a > 1e-6 && a < 1e6;
+}
+static inline v_cap v_cap_of(double scale, double factor) {
+    static const double series[5] = {1, -0.3333314389644208, 0.1332587896140313,
+                                     -0.05304549453445045, 0.017241492035510092};
+    v_cap cap = {.limit = -1, .scale = (float)scale, .high = (float)factor};
+    if (!v_cap_has_near(scale, factor)) return cap;
+    double power = scale * factor;
+    for (int i = 0; i < 5; i++, power *= scale * scale) cap.near[i] = (float)(series[i] * power);
+    const double rest = (double)cap.near[0] / scale;
+    cap.limit = (float)(0.25 / (scale * scale));
+    cap.high = (float)rest;
+    cap.low = (float)(rest - (double)cap.high);
+    return cap;
+}
+static inline vf v_cap_near(const v_cap *cap, vf z, vf square) {
+    vf p = v_set1(cap->near[4]);
+    p = v_fma(p, square, v_set1(cap->near[3]));
+    p = v_fma(p, square, v_set1(cap->near[2]));
+    p = v_fma(p, square, v_set1(cap->near[1]));
+    p = v_fma(p, square, v_set1(cap->near[0]));
+    return v_mul(p, z);
+}
+/* Of any lanes; NaN stays NaN. */
+static inline vf v_cap_any(const v_cap *cap, vf z) {
+    const vf square = v_mul(z, z), tanh = v_tanh(v_mul(z, v_set1(cap->scale)));
+    const vf far = v_fma(tanh, v_set1(cap->high), v_mul(tanh, v_set1(cap->low)));
+    return v_select_gt(square, v_set1(cap->limit), far, v_cap_near(cap, z, square));
+}
+/* Of some vectors in place: one look tells whether any lane is far. */
+static inline __attribute__((always_inline)) void v_cap_some(const int vectors, const v_cap *cap,
+                                                             vf *z) {
+    bool far = false;
+    for (int i = 0; i < vectors; i++) far |= v_any_gt(v_mul(z[i], z[i]), v_set1(cap->limit));
+    if (far)
+        for (int i = 0; i < vectors; i++) z[i] = v_cap_any(cap, z[i]);
+    else
+        for (int i = 0; i < vectors; i++) z[i] = v_cap_near(cap, z[i], v_mul(z[i], z[i]));
+}
+
 #endif
