@@ -98,7 +98,7 @@ static inline void amx_vjp_ask_bias(const amx_vjp_state *s, int64_t n, int64_t p
     const int64_t chunk = 2 * panel + n % 2;
     if (s->state[n / 2 * s->plan.chunks + chunk] == 0) return;
     for (int64_t i = 0; i < t->count; i++)
-        _mm_prefetch(amx_vjp_bias_row(s, t->row + i, s->key + chunk * AMX_CHUNK), _MM_HINT_T0);
+        amx_ask_line(amx_vjp_bias_row(s, t->row + i, s->key + chunk * AMX_CHUNK));
 }
 
 /* Lays out a unit's bias, pairs of keys by rows; returns the largest magnitude, NaN if there is one. */

@@ -199,7 +199,7 @@ AMX_INLINE __m512i amx_form_weights(const int kind, const amx_pair *t, const amx
     if (kind & AMX_BIASED) {
         const vf step = v_set1(f->bias);
         const __m512i bits = _mm512_maskz_loadu_epi16(t->inside, t->bias[row] + t->skip);
-        _mm_prefetch(t->ahead[row] + t->ahead_skip, _MM_HINT_T0);
+        amx_ask_line(t->ahead[row] + t->ahead_skip);
         tops->positive = _mm512_max_epi16(tops->positive, bits);
         tops->bits = _mm512_max_epu16(tops->bits, bits);
         low = v_fma(amx_wide_low(bits), step, low);
