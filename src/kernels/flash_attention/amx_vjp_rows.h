@@ -7,7 +7,7 @@
 #ifndef EJKI_AMX_VJP_ROWS_H
 #define EJKI_AMX_VJP_ROWS_H
 
-#include "kernels/flash_attention/amx_vjp_forms.h"
+#include "kernels/flash_attention/amx_vjp_steps.h"
 
 #define AMX_VJP_BIAS_AHEAD 3 /* units whose bias is asked for before it is needed */
 
@@ -17,6 +17,7 @@ typedef struct amx_vjp_state {
     amx_vjp_plan plan;
     bool general; /* scores are more than products */
     bool formed;  /* in a form that weights and slopes may be made by */
+    bool wide;    /* whose cap takes four terms: two were too few lately */
     bool looks;   /* amx_vjp_looks() */
     float scale;  /* of raw products to base 2 */
     amx_form form;
