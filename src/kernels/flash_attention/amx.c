@@ -65,8 +65,7 @@ static void amx_bias_rows(const amx_state *s, int64_t row, const char **bias) {
 /* Asks for the bias of a chunk, whose rows lie far apart. */
 static void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
     if (chunk >= span->last) return;
-    for (int64_t i = 0; i < span->rows; i++)
-        amx_ask_line(s->bias[i] + 2 * s->chunk[chunk].key);
+    for (int64_t i = 0; i < span->rows; i++) amx_ask_line(s->bias[i] + 2 * s->chunk[chunk].key);
 }
 
 /* What of the bias is asked for beside a chunk: what comes soon, of this tile or of the next one. */

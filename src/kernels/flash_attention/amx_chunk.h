@@ -163,8 +163,8 @@ static inline bool amx_set_references(amx_state *s, int64_t row, __mmask16 which
     const vf steps = v_set1(128), most = v_set1(AMX_TAME);
     const vf fine = v_mul(_mm512_roundscale_ps(v_mul(found, steps), 8), v_set1(1 / 128.0f));
     const vf size = _mm512_abs_ps(found);
-    const vf reference = _mm512_mask_roundscale_ps(
-        fine, _mm512_cmp_ps_mask(size, most, _CMP_NLE_UQ), found, 8);
+    const vf reference =
+        _mm512_mask_roundscale_ps(fine, _mm512_cmp_ps_mask(size, most, _CMP_NLE_UQ), found, 8);
     const __mmask16 far = _mm512_cmp_ps_mask(_mm512_abs_ps(reference), most, _CMP_NLE_UQ);
     const bool plain = amx_kind(&s->form) == AMX_PLAIN;
     const vf start = v_set1(plain ? AMX_MAGIC : 0), none = v_set1(amx_base_of(s, -INFINITY));

@@ -67,6 +67,9 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     s->seen = (uint32_t *)(void *)(memory + t->seen_at);
     s->cell = (ejki_cell *)(void *)(memory + t->cell_at);
     s->bias = (float *)(void *)(memory + t->bias_at);
+    s->laid = (uint16_t *)(void *)(memory + t->laid_at);
+    s->told = (uint16_t *)(void *)(memory + t->told_at);
+    s->tops = (float *)(void *)(memory + t->tops_at);
 }
 
 /* ---- A panel of keys ---------------------------------------------------------------------------------- */
@@ -155,7 +158,7 @@ static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, boo
     const bool tame =
         p->soft_cap == 0 && amx_vjp_is_tame(s, t, c, tops) && bias * (float)LOG2_E <= AMX_VJP_TAME;
     if (s->general) {
-        amx_vjp_modify(s, stage);
+        amx_vjp_modify(s, u->bias, stage);
         if (p->soft_cap != 0) u->caps = s->scratch + AMX_VJP_CAPS;
         u->scale = 1;
     }
@@ -175,13 +178,13 @@ static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
     amx_vjp_ask(s);
     const amx_vjp_plan *t = &s->plan;
     const bool all = *amx_vjp_state_of(s, at.tile, at.chunk) == AMX_VJP_ALL;
-    const bool has_bias = s->problem.forward.has_bias;
+    const int64_t place = 2 * at.tile + at.chunk % 2; /* beside the panel */
+    const float bias = s->problem.forward.has_bias ? s->tops[place] : 0;
     amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
     uint32_t words[AMX_ROWS];
-    const float bias = has_bias ? amx_vjp_lay_bias(s, at.tile, at.chunk) : 0;
-    u.bias = (const uint32_t *)(const void *)(s->scratch + AMX_VJP_BIAS);
+    u.bias = (const uint32_t *)(const void *)(s->laid + place * AMX_VJP_PAIRS);
     if (amx_vjp_tells_once(s) && s->problem.forward.soft_cap != 0)
-        u.told = (uint16_t *)(void *)(s->scratch + AMX_VJP_TOLD);
+        u.told = s->told + place * AMX_VJP_PAIRS;
     const bool quick = amx_vjp_is_quick(s, at, bias, &u);
     const bool beside = next && quick && !s->wide && amx_vjp_overlaps(t->steps, t->value_steps);
     if (!beside || s->general || !all) u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
@@ -191,9 +194,6 @@ static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
         amx_vjp_make_unit(s, at, bias, quick, stage, &u);
     }
     if (u.changes) amx_vjp_tell(s, at.tile, at.chunk, u.changes);
-    if (amx_vjp_tells_once(s))
-        amx_vjp_tell_once(s, at.tile, at.chunk, u.told ? u.told : u.pairs,
-                          u.told ? AMX_ELEMENT : u.odd);
 }
 
 /* Weights and slopes of tiles beside a panel; 0 where one that sees something of it sees nothing of a chunk. */
@@ -201,10 +201,8 @@ static void amx_vjp_make(amx_vjp_state *s, int64_t panel) {
     const int64_t size = AMX_ROWS * AMX_CHUNK;
     float *stage = s->stage, *other = s->stage + 2 * size;
     amx_vjp_spot last = {-1, 0};
-    for (int64_t n = 0; n < AMX_VJP_BIAS_AHEAD; n++) amx_vjp_ask_bias(s, n, panel);
     for (int64_t n = 0; n < 2 * s->tiles; n++) {
         const amx_vjp_spot at = {n / 2, 2 * panel + n % 2};
-        amx_vjp_ask_bias(s, n + AMX_VJP_BIAS_AHEAD, panel);
         if (!amx_vjp_sees(s, at.tile, at.chunk)) {
             if (!amx_vjp_sees(s, at.tile, at.chunk ^ 1)) continue;
             const amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
@@ -249,7 +247,9 @@ static void amx_vjp_panel(amx_vjp_state *s, int64_t panel) {
     const ejki_flash_vjp_problem *v = &s->problem;
     const amx_vjp_plan *t = &s->plan;
     const int64_t key = panel * (AMX_VJP_PANEL / 16);
+    if (s->problem.forward.has_bias) amx_vjp_lay_panel(s, panel);
     amx_vjp_make(s, panel);
+    if (amx_vjp_tells_once(s)) amx_vjp_tell_panel(s, panel);
     for (int64_t first = 0, end; first < s->tiles; first = end + 1) {
         for (end = first; end < s->tiles && amx_vjp_sees_panel(s, end, panel);) end++;
         if (first == end) continue;
