@@ -233,20 +233,23 @@ AMX_INLINE __mmask32 amx_in_order(uint32_t keys) {
     return _pdep_u32(keys, 0x0f0f0f0fu) | _pdep_u32(keys >> 16, 0xf0f0f0f0u);
 }
 
-/* Weights of the rows [from, to). */
-AMX_INLINE void amx_some_weights(const int kind, const amx_pair *t, const amx_form *f,
-                                 const amx_exp *e, int from, int to, amx_tops *tops) {
+/* Weights of the rows [from, to), at an edge only of the keys that rows see. */
+AMX_INLINE void amx_some_weights(const int kind, const bool edge, const amx_pair *t,
+                                 const amx_form *f, const amx_exp *e, int from, int to,
+                                 amx_tops *tops) {
     AMX_UNROLL for (int i = from; i < to; i++) {
-        const __m512i w = kind == AMX_PLAIN
-                              ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i])
-                              : amx_form_weights(kind, t, f, e, i, tops);
+        __m512i w = kind == AMX_PLAIN
+                        ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i])
+                        : amx_form_weights(kind, t, f, e, i, tops);
+        if (edge) w = _mm512_maskz_mov_epi16(amx_in_order(t->seen[i]), w);
         _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
         tops->weight = _mm512_max_epu16(tops->weight, w);
     }
 }
 
-/* Scores of a chunk, and meanwhile weights from the scores of the one before. `steps` and `kind` are constants. */
-AMX_INLINE amx_tops amx_both(const int steps, const int kind, const amx_pair *pair,
+/* Scores of a chunk, and meanwhile weights from the scores of the one before. `steps`, `kind` and `edge` are
+ * constants. */
+AMX_INLINE amx_tops amx_both(const int steps, const int kind, const bool edge, const amx_pair *pair,
                              const amx_exp *table) {
     /* Copies of what the loop only reads: what is stored could else have changed it. */
     const amx_pair copy = *pair, *t = &copy;
@@ -263,15 +266,15 @@ AMX_INLINE amx_tops amx_both(const int steps, const int kind, const amx_pair *pa
         _tile_loadd(4, key + s * AMX_ELEMENT, 64);
         _tile_loadd(6, query + s * AMX_ELEMENT, 64);
         _tile_dpbf16ps(0, 6, 4);
-        amx_some_weights(kind, t, f, e, 32 * s / steps, (32 * s + 8) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, 32 * s / steps, (32 * s + 8) / steps, &tops);
         _tile_loadd(7, query + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(1, 7, 4);
-        amx_some_weights(kind, t, f, e, (32 * s + 8) / steps, (32 * s + 16) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, (32 * s + 8) / steps, (32 * s + 16) / steps, &tops);
         _tile_loadd(5, key + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(2, 6, 5);
-        amx_some_weights(kind, t, f, e, (32 * s + 16) / steps, (32 * s + 24) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, (32 * s + 16) / steps, (32 * s + 24) / steps, &tops);
         _tile_dpbf16ps(3, 7, 5);
-        amx_some_weights(kind, t, f, e, (32 * s + 24) / steps, (32 * s + 32) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, (32 * s + 24) / steps, (32 * s + 32) / steps, &tops);
     }
     amx_store_scores(t->scores);
     return tops;
@@ -295,16 +298,24 @@ AMX_INLINE amx_tops amx_some_seen(const int kind, const amx_pair *pair, const am
     return tops;
 }
 
-#define AMX_BOTH_OF(name, steps, kind)                                                             \
+#define AMX_BOTH_OF(name, steps, kind, edge)                                                       \
     static __attribute__((noinline)) amx_tops name(const amx_pair *t, const amx_exp *e) {          \
-        return amx_both(steps, kind, t, e);                                                        \
+        return amx_both(steps, kind, edge, t, e);                                                  \
     }
-AMX_BOTH_OF(amx_caps_2, 2, AMX_CAPS)
-AMX_BOTH_OF(amx_biased_2, 2, AMX_BIASED)
-AMX_BOTH_OF(amx_caps_biased_2, 2, AMX_BOTH)
-AMX_BOTH_OF(amx_caps_4, 4, AMX_CAPS)
-AMX_BOTH_OF(amx_biased_4, 4, AMX_BIASED)
-AMX_BOTH_OF(amx_caps_biased_4, 4, AMX_BOTH)
+AMX_BOTH_OF(amx_caps_2, 2, AMX_CAPS, false)
+AMX_BOTH_OF(amx_biased_2, 2, AMX_BIASED, false)
+AMX_BOTH_OF(amx_caps_biased_2, 2, AMX_BOTH, false)
+AMX_BOTH_OF(amx_caps_4, 4, AMX_CAPS, false)
+AMX_BOTH_OF(amx_biased_4, 4, AMX_BIASED, false)
+AMX_BOTH_OF(amx_caps_biased_4, 4, AMX_BOTH, false)
+AMX_BOTH_OF(amx_edge_2, 2, AMX_PLAIN, true)
+AMX_BOTH_OF(amx_caps_edge_2, 2, AMX_CAPS, true)
+AMX_BOTH_OF(amx_biased_edge_2, 2, AMX_BIASED, true)
+AMX_BOTH_OF(amx_caps_biased_edge_2, 2, AMX_BOTH, true)
+AMX_BOTH_OF(amx_edge_4, 4, AMX_PLAIN, true)
+AMX_BOTH_OF(amx_caps_edge_4, 4, AMX_CAPS, true)
+AMX_BOTH_OF(amx_biased_edge_4, 4, AMX_BIASED, true)
+AMX_BOTH_OF(amx_caps_biased_edge_4, 4, AMX_BOTH, true)
 
 #define AMX_SEEN_OF(name, kind)                                                                    \
     static __attribute__((noinline)) amx_tops name(const amx_pair *t, const amx_exp *e) {          \
@@ -331,7 +342,7 @@ static inline amx_tops amx_alone(const amx_pair *t, const amx_exp *e) {
     case AMX_PLAIN:
         if (t->seen) return amx_seen_plain(t, e);
         amx_tops tops = amx_no_tops();
-        amx_some_weights(AMX_PLAIN, t, t->form, e, 0, AMX_ROWS, &tops);
+        amx_some_weights(AMX_PLAIN, false, t, t->form, e, 0, AMX_ROWS, &tops);
         return tops;
     case AMX_CAPS: return amx_seen_caps(t, e);
     case AMX_BIASED: return amx_seen_biased(t, e);
@@ -343,18 +354,26 @@ static inline amx_tops amx_alone(const amx_pair *t, const amx_exp *e) {
 
 /* Weights of a chunk and scores of the next one. */
 static inline amx_tops amx_next(int64_t steps, const amx_pair *t, const amx_exp *e) {
-    const int kind = t->seen ? -1 : amx_pair_kind(t);
-    switch (8 * steps + kind) {
-    case 8 * 1 + AMX_PLAIN: return amx_both(1, AMX_PLAIN, t, e);
-    case 8 * 2 + AMX_PLAIN: return amx_both(2, AMX_PLAIN, t, e);
-    case 8 * 3 + AMX_PLAIN: return amx_both(3, AMX_PLAIN, t, e);
-    case 8 * 4 + AMX_PLAIN: return amx_both(4, AMX_PLAIN, t, e);
+    const int kind = amx_pair_kind(t), edge = 64;
+    switch (8 * steps + kind + (t->seen ? edge : 0)) {
+    case 8 * 1 + AMX_PLAIN: return amx_both(1, AMX_PLAIN, false, t, e);
+    case 8 * 2 + AMX_PLAIN: return amx_both(2, AMX_PLAIN, false, t, e);
+    case 8 * 3 + AMX_PLAIN: return amx_both(3, AMX_PLAIN, false, t, e);
+    case 8 * 4 + AMX_PLAIN: return amx_both(4, AMX_PLAIN, false, t, e);
     case 8 * 2 + AMX_CAPS: return amx_caps_2(t, e);
     case 8 * 2 + AMX_BIASED: return amx_biased_2(t, e);
     case 8 * 2 + AMX_BOTH: return amx_caps_biased_2(t, e);
     case 8 * 4 + AMX_CAPS: return amx_caps_4(t, e);
     case 8 * 4 + AMX_BIASED: return amx_biased_4(t, e);
     case 8 * 4 + AMX_BOTH: return amx_caps_biased_4(t, e);
+    case edge + 8 * 2 + AMX_PLAIN: return amx_edge_2(t, e);
+    case edge + 8 * 2 + AMX_CAPS: return amx_caps_edge_2(t, e);
+    case edge + 8 * 2 + AMX_BIASED: return amx_biased_edge_2(t, e);
+    case edge + 8 * 2 + AMX_BOTH: return amx_caps_biased_edge_2(t, e);
+    case edge + 8 * 4 + AMX_PLAIN: return amx_edge_4(t, e);
+    case edge + 8 * 4 + AMX_CAPS: return amx_caps_edge_4(t, e);
+    case edge + 8 * 4 + AMX_BIASED: return amx_biased_edge_4(t, e);
+    case edge + 8 * 4 + AMX_BOTH: return amx_caps_biased_edge_4(t, e);
     default: break;
     }
     const amx_tops tops = amx_alone(t, e);
