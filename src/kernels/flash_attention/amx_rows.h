@@ -56,6 +56,15 @@ static inline __m512i amx_narrow_both(vf a, vf b) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(amx_narrow(a)), amx_narrow(b), 1);
 }
 
+/* Stores the first `count` of two vectors' elements, at least one and as many as there are. */
+static inline void amx_write_both(char *target, vf a, vf b, int64_t count) {
+    const __m512i bits = amx_narrow_both(a, b);
+    if (count >= 2 * VL)
+        _mm512_storeu_si512(target, bits);
+    else
+        _mm512_mask_storeu_epi16(target, (1u << count) - 1, bits);
+}
+
 /*
  * References are rounded so that differences between those of a row are whole or, where they are not, so
  * large that 2^difference is 0; and near ones so that 128 times them is whole.
@@ -235,12 +244,7 @@ static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r
         const vf b = _mm512_maskz_mul_ps(some, v_load(sums + step), factor);
         const int64_t width = p->value_dim - d;
         if (p->normalize) {
-            char *out = amx_place(p->out.data, at + d);
-            const __m512i bits = amx_narrow_both(a, b);
-            if (width >= 2 * VL)
-                _mm512_storeu_si512(out, bits);
-            else
-                _mm512_mask_storeu_epi16(out, (1u << width) - 1, bits);
+            amx_write_both(amx_place(p->out.data, at + d), a, b, width);
         } else {
             float *out = flash_place(p->out.data, at + d);
             v_store_first(out, a, ejki_min(VL, width));

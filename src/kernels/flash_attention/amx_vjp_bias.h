@@ -156,8 +156,9 @@ static inline void amx_vjp_write_bias(const float *sums, const amx_vjp_plan *t,
         const int64_t head = kv_head * v->forward.group + n / t->bias_queries;
         char *out = amx_place(bias->data, batch * bias->stride_b + head * bias->stride_h +
                                               n % t->bias_queries * bias->stride_t + keys.first);
-        for (int64_t j = 0; j < keys.end - keys.first; j += VL)
-            amx_vjp_write(out + 2 * j, v_load(sums + j), keys.end - keys.first - j);
+        for (int64_t j = 0; j < keys.end - keys.first; j += 2 * VL)
+            amx_write_both(out + 2 * j, v_load(sums + j), v_load(sums + j + VL),
+                           keys.end - keys.first - j);
     }
 }
 

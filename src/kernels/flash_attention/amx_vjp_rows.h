@@ -215,10 +215,6 @@ static __attribute__((noinline)) void amx_vjp_add_odd_keys(const amx_vjp_state *
 
 /* ---- Finished gradients ------------------------------------------------------------------------------- */
 
-static inline void amx_vjp_write(char *target, vf v, int64_t count) {
-    _mm256_mask_storeu_epi16(target, v_first(ejki_min(VL, count)), amx_narrow(v));
-}
-
 /* Writes factor times the sums of the task's keys, of `wide` tiles each. */
 static inline void amx_vjp_write_keys(const amx_vjp_state *s, const ejki_bthd *target,
                                       const float *sums, int64_t wide, int64_t width,
@@ -227,8 +223,9 @@ static inline void amx_vjp_write_keys(const amx_vjp_state *s, const ejki_bthd *t
         char *out = amx_place(target->data,
                               (s->key + n) * target->stride_t + s->kv_head * target->stride_h);
         const float *from = sums + n / 16 * wide * AMX_SUMS + n % 16 * 16;
-        for (int64_t d = 0; d < width; d += VL, from += AMX_SUMS)
-            amx_vjp_write(out + 2 * d, v_mul(v_load(from), v_set1(factor)), width - d);
+        for (int64_t d = 0; d < width; d += 2 * VL, from += 2 * AMX_SUMS)
+            amx_write_both(out + 2 * d, v_mul(v_load(from), v_set1(factor)),
+                           v_mul(v_load(from + AMX_SUMS), v_set1(factor)), width - d);
     }
 }
 
@@ -242,16 +239,19 @@ static inline void amx_vjp_write_tile(const amx_vjp_state *s, const amx_vjp_tile
     const ejki_flash_problem *p = &s->problem.forward;
     const vf scale = v_set1((float)p->scale);
     for (int64_t column = 0; column < 2; column++)
-        for (int64_t d = 0; d < p->head_dim; d += VL) {
+        for (int64_t d = 0; d < p->head_dim; d += 2 * VL) {
             const float *from = t->sums + (column * s->plan.wide + d / VL) * AMX_SUMS;
-            vf block[16];
-            for (int i = 0; i < 16; i++) block[i] = v_mul(v_load(from + 16 * i), scale);
-            v_transpose(block);
+            vf block[2][16];
+            for (int n = 0; n < 2; n++) {
+                for (int i = 0; i < 16; i++)
+                    block[n][i] = v_mul(v_load(from + n * AMX_SUMS + 16 * i), scale);
+                v_transpose(block[n]);
+            }
             for (int64_t i = 0; i < 16; i++) {
                 const int64_t row = amx_vjp_row(i) + column;
                 if (row < t->count)
-                    amx_vjp_write(amx_vjp_query_out(&s->problem, t->row + row, s->head) + 2 * d,
-                                  block[i], p->head_dim - d);
+                    amx_write_both(amx_vjp_query_out(&s->problem, t->row + row, s->head) + 2 * d,
+                                   block[0][i], block[1][i], p->head_dim - d);
             }
         }
 }
