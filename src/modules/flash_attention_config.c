@@ -103,8 +103,8 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
 static void set_amx_vjp_blocks(const ejki_flash_problem *p, int64_t cache, ejk_bwd_params *params) {
     const int64_t dims = clamp(p->head_dim, 1, 1 << 20) + clamp(p->value_dim, 1, 1 << 20);
     const int64_t all = clamp(p->keys, 1, 1024), heads = clamp(p->batch * p->kv_heads, 1, 8);
-    const bool one = window_of(p) < p->keys && all == p->keys &&
-                     all * (7 * dims + 2 * 128) <= cache / 3 * 2;
+    const bool one =
+        window_of(p) < p->keys && all == p->keys && all * (7 * dims + 2 * 128) <= cache / 3 * 2;
     const int64_t rows = dims <= 128 && !one ? 256 : 128;
     const int64_t keys = one ? all : ejki_min(512, cache / 2 / (7 * dims + 2 * rows) / 64 * 64);
     const int64_t share = ejki_max(256, p->keys / (8 / heads));
