@@ -98,14 +98,18 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
 }
 
 /* Gradients on AMX: half of the second-level cache holds a block of keys, packed three times, its two sums and slopes
- * beside a strip of queries. */
+ * beside a strip of queries. In a window, which leaves few keys to a strip, rows are packed for each block: so all keys
+ * are one, beside shorter strips, if that is up to two thirds of it. */
 static void set_amx_vjp_blocks(const ejki_flash_problem *p, int64_t cache, ejk_bwd_params *params) {
     const int64_t dims = clamp(p->head_dim, 1, 1 << 20) + clamp(p->value_dim, 1, 1 << 20);
-    const int64_t rows = dims <= 128 ? 256 : 128, heads = clamp(p->batch * p->kv_heads, 1, 8);
-    const int64_t keys = cache / 2 / (7 * dims + 2 * rows) / 64 * 64;
+    const int64_t all = clamp(p->keys, 1, 1024), heads = clamp(p->batch * p->kv_heads, 1, 8);
+    const bool one =
+        window_of(p) < p->keys && all == p->keys && all * (7 * dims + 2 * 128) <= cache / 3 * 2;
+    const int64_t rows = dims <= 128 && !one ? 256 : 128;
+    const int64_t keys = one ? all : ejki_min(512, cache / 2 / (7 * dims + 2 * rows) / 64 * 64);
     const int64_t share = ejki_max(256, p->keys / (8 / heads));
     params->q_blocksize = ejk_int(rows);
-    params->kv_blocksize = ejk_int(clamp(ejki_min(keys, share), 64, 512));
+    params->kv_blocksize = ejk_int(ejki_max(64, ejki_min(keys, share)));
 }
 
 /*

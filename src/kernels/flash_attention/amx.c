@@ -65,8 +65,7 @@ static void amx_bias_rows(const amx_state *s, int64_t row, const char **bias) {
 /* Asks for the bias of a chunk, whose rows lie far apart. */
 static void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
     if (chunk >= span->last) return;
-    for (int64_t i = 0; i < span->rows; i++)
-        _mm_prefetch(s->bias[i] + 2 * s->chunk[chunk].key, _MM_HINT_T0);
+    for (int64_t i = 0; i < span->rows; i++) amx_ask_line(s->bias[i] + 2 * s->chunk[chunk].key);
 }
 
 /* What of the bias is asked for beside a chunk: what comes soon, of this tile or of the next one. */
@@ -101,12 +100,12 @@ static inline void amx_make_fast(amx_state *s, amx_span *span, int64_t chunk, am
     if (s->form.biased) amx_look_ahead_bias(s, span, chunk, pair);
     const amx_tops tops =
         chunk + 1 < span->last ? amx_next(s->plan->steps, pair, &s->exp) : amx_alone(pair, &s->exp);
-    if (!amx_fits(&s->form, &tops)) amx_repeat(s, span, chunk);
+    if (!amx_fits(&s->form, pair->wide, &tops)) amx_repeat(s, span, chunk, pair, &tops);
 }
 
 /* Weights of all chunks of a span, and the raw products of the chunk behind it. */
 static __attribute__((noinline)) void amx_make_weights(amx_state *s, amx_span *span) {
-    bool unset = amx_is_unset(s, span), fresh = span->fresh && amx_kind(&s->form) == AMX_PLAIN;
+    bool unset = amx_is_unset(s, span);
     const bool biased = s->problem->has_bias;
     amx_pair pair = amx_pair_of(s, span);
     for (int64_t n = 0; biased && s->asked != span->row && n < AMX_BIAS_AHEAD; n++)
@@ -117,11 +116,7 @@ static __attribute__((noinline)) void amx_make_weights(amx_state *s, amx_span *s
         amx_look_ahead(s);
         if (s->fast) span->seen = amx_look(s, span, c);
         if (s->fast && unset) {
-            if (fresh && !span->careful && !span->seen)
-                amx_first_references(s, span);
-            else
-                amx_find_references(s, span, c);
-            fresh = false;
+            amx_find_references(s, span, c);
             unset = amx_is_unset(s, span);
         }
         if (s->fast && !span->careful) {
@@ -301,8 +296,7 @@ static void amx_block(amx_state *s, int64_t row) {
     amx_span span = {.row = row, .rows = ejki_min(AMX_ROWS, s->task.rows - row)};
     amx_narrow_span(s, e, &span.first, &span.end);
     if (span.first >= span.end) return;
-    span.fresh = !e->begun;
-    if (span.fresh) amx_begin_tile(s, row);
+    if (!e->begun) amx_begin_tile(s, row);
     span.careful = !s->fast || !amx_is_tame(s, &span);
     if (s->problem->has_bias) amx_begin_bias(s, row, span.first);
     amx_plan_rows(s, &span);
@@ -312,7 +306,6 @@ static void amx_block(amx_state *s, int64_t row) {
         if (sees) {
             amx_make_weights(s, &span);
             amx_add_values(s, &span);
-            span.fresh = false;
         }
         span.ready = sees;
     }

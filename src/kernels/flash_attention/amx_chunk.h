@@ -28,10 +28,15 @@ static inline bool amx_is_whole(const amx_state *s, const amx_span *span, int64_
     return !place->hides && e->least <= place->key && e->most >= place->key + AMX_CHUNK;
 }
 
-static bool amx_is_unset(const amx_state *s, const amx_span *span) {
-    for (int64_t i = span->row; i < span->row + span->rows; i++)
-        if (s->reference[i] == -INFINITY) return true;
-    return false;
+/* Which of 16 rows of a span, from `first` of it on, have no reference yet. */
+static inline __mmask16 amx_unset_rows(const amx_state *s, const amx_span *span, int64_t first) {
+    const __mmask16 there = v_first(ejki_max(0, ejki_min(VL, span->rows - first)));
+    return _mm512_mask_cmp_ps_mask(there, v_load(s->reference + span->row + first),
+                                   v_set1(-INFINITY), _CMP_EQ_OQ);
+}
+
+static inline bool amx_is_unset(const amx_state *s, const amx_span *span) {
+    return (amx_unset_rows(s, span, 0) | amx_unset_rows(s, span, VL)) != 0;
 }
 
 static bool amx_has_far(const amx_state *s, const amx_span *span) {
@@ -67,14 +72,14 @@ static inline __m512i amx_bias_of(const amx_state *s, int64_t row, int64_t chunk
 
 /* The larger ones of a row's scores of a chunk that it sees: to base 2 with a form that has them, else raw. NaN is
  * passed over. */
-static inline vf amx_larger_scores(const amx_state *s, const amx_span *span, int64_t row,
-                                   int64_t chunk, const float *scores) {
+AMX_INLINE vf amx_larger_scores(const amx_state *s, const amx_form *f, const amx_span *span,
+                                int64_t row, int64_t chunk, const float *scores) {
     const vf none = v_set1(-INFINITY);
     vf a = v_load(scores), b = v_load(scores + VL);
-    if (amx_kind(&s->form) != AMX_PLAIN) {
-        const __m512i bias = amx_bias_of(s, row, chunk);
-        a = amx_number(&s->form, a, amx_wide_low(bias), v_zero(), 1 / 128.0f);
-        b = amx_number(&s->form, b, amx_wide_high(bias), v_zero(), 1 / 128.0f);
+    if (amx_kind(f) != AMX_PLAIN) {
+        const __m512i bias = f->biased ? amx_bias_of(s, row, chunk) : _mm512_setzero_si512();
+        a = amx_number(f, a, amx_wide_low(bias), v_zero(), 1 / 128.0f);
+        b = amx_number(f, b, amx_wide_high(bias), v_zero(), 1 / 128.0f);
     }
     if (span->seen) {
         const uint32_t seen = span->seen[row % AMX_ROWS];
@@ -86,7 +91,7 @@ static inline vf amx_larger_scores(const amx_state *s, const amx_span *span, int
 
 static inline float amx_top_score(const amx_state *s, const amx_span *span, int64_t row,
                                   int64_t chunk, const float *scores) {
-    return v_largest(amx_larger_scores(s, span, row, chunk, scores)) * s->scale;
+    return v_largest(amx_larger_scores(s, &s->form, span, row, chunk, scores)) * s->scale;
 }
 
 /* What raw products become where weights are not made by a form. */
@@ -153,42 +158,58 @@ static inline vf amx_largests(const amx_state *s, vf top[VL]) {
     return v_mul(top[0], v_set1(s->scale));
 }
 
-/* References of rows that meet their first keys in a tame chunk, which all of them see whole: those that
- * amx_prepare_scores() would find, 16 at a time. */
-static __attribute__((noinline)) void amx_first_references(amx_state *s, const amx_span *span) {
-    const vf magic = v_set1(AMX_MAGIC);
-    for (int64_t row = 0; row < AMX_ROWS; row += VL) {
-        const float *scores = s->scores + row * AMX_CHUNK;
+/* Sets references of rows, as amx_set_reference() does; true if one is far. */
+static inline bool amx_set_references(amx_state *s, int64_t row, __mmask16 which, vf found) {
+    const vf steps = v_set1(128), most = v_set1(AMX_TAME);
+    const vf fine = v_mul(_mm512_roundscale_ps(v_mul(found, steps), 8), v_set1(1 / 128.0f));
+    const vf size = _mm512_abs_ps(found);
+    const vf reference =
+        _mm512_mask_roundscale_ps(fine, _mm512_cmp_ps_mask(size, most, _CMP_NLE_UQ), found, 8);
+    const __mmask16 far = _mm512_cmp_ps_mask(_mm512_abs_ps(reference), most, _CMP_NLE_UQ);
+    const bool plain = amx_kind(&s->form) == AMX_PLAIN;
+    const vf start = v_set1(plain ? AMX_MAGIC : 0), none = v_set1(amx_base_of(s, -INFINITY));
+    const vf base = v_add(start, v_mul(steps, v_sub(v_set1(127), reference)));
+    _mm512_mask_store_ps(s->reference + row, which, reference);
+    _mm512_mask_store_ps(s->base + row, which, _mm512_mask_mov_ps(base, far, none));
+    return (far & which) != 0;
+}
+
+/* References of the rows of a tile that have none yet, if they see any key of a chunk, 16 at a time. */
+AMX_INLINE void amx_references(const int kind, amx_state *s, amx_span *span, int64_t chunk) {
+    amx_form form = s->form;
+    form.caps = (kind & AMX_CAPS) != 0;
+    form.biased = (kind & AMX_BIASED) != 0;
+    for (int64_t first = 0; first < AMX_ROWS; first += VL) {
+        const __mmask16 unset = amx_unset_rows(s, span, first);
+        const int64_t row = span->row + first;
+        const float *scores = s->scores + first * AMX_CHUNK;
         vf top[VL];
+        if (unset == 0) continue;
         for (int64_t i = 0; i < VL; i++, scores += AMX_CHUNK)
-            top[i] = v_max(v_load(scores), v_load(scores + VL));
-        const vf fine = _mm512_roundscale_ps(v_mul(amx_largests(s, top), v_set1(128)), 8);
-        v_store(s->reference + span->row + row, v_mul(fine, v_set1(1 / 128.0f)));
-        v_store(s->base + span->row + row, v_add(magic, v_sub(v_set1(127 * 128), fine)));
+            top[i] = amx_larger_scores(s, &form, span, row + i, chunk, scores);
+        const vf found = amx_largests(s, top);
+        const __mmask16 some =
+            _mm512_mask_cmp_ps_mask(unset, found, v_set1(-INFINITY), _CMP_NEQ_UQ);
+        if (amx_set_references(s, row, some, found)) span->careful = true;
     }
 }
 
-/* The same of rows that have none yet, in any chunk, by what they see of it. */
-static __attribute__((noinline)) void amx_find_references(amx_state *s, amx_span *span,
-                                                          int64_t chunk) {
-    int64_t rows[AMX_ROWS], count = 0;
-    for (int64_t i = 0; i < span->rows; i++)
-        if (s->reference[span->row + i] == -INFINITY) rows[count++] = i;
-    for (int64_t first = 0; first < count; first += VL) {
-        const int64_t some = ejki_min(VL, count - first);
-        float found[VL];
-        vf top[VL];
-        for (int64_t i = 0; i < VL; i++) {
-            const int64_t row = rows[first + (i < some ? i : 0)];
-            top[i] = i < some || i == 0 ? amx_larger_scores(s, span, span->row + row, chunk,
-                                                            s->scores + row * AMX_CHUNK)
-                                        : top[0];
-        }
-        v_store(found, amx_largests(s, top));
-        for (int64_t i = 0; i < some; i++)
-            if (found[i] != -INFINITY) amx_set_reference(s, span->row + rows[first + i], found[i]);
+#define AMX_REFERENCES_OF(name, kind)                                                              \
+    static __attribute__((noinline)) void name(amx_state *s, amx_span *span, int64_t chunk) {      \
+        amx_references(kind, s, span, chunk);                                                      \
     }
-    span->careful |= amx_has_far(s, span);
+AMX_REFERENCES_OF(amx_plain_references, AMX_PLAIN)
+AMX_REFERENCES_OF(amx_caps_references, AMX_CAPS)
+AMX_REFERENCES_OF(amx_biased_references, AMX_BIASED)
+AMX_REFERENCES_OF(amx_caps_biased_references, AMX_BOTH)
+
+static void amx_find_references(amx_state *s, amx_span *span, int64_t chunk) {
+    switch (amx_kind(&s->form)) {
+    case AMX_PLAIN: amx_plain_references(s, span, chunk); return;
+    case AMX_CAPS: amx_caps_references(s, span, chunk); return;
+    case AMX_BIASED: amx_biased_references(s, span, chunk); return;
+    default: amx_caps_biased_references(s, span, chunk); return;
+    }
 }
 
 /* A row's weights of a chunk by the complete way. */
@@ -260,11 +281,20 @@ static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const am
     }
 }
 
+/* Makes weights of a chunk again with four terms for the cap, if two were too few; false if those are, too. */
+static bool amx_try_wide(amx_state *s, amx_pair *pair, const amx_tops *tops) {
+    if (pair->wide || !amx_exceeds(&s->form, false, tops->square)) return false;
+    pair->wide = true;
+    const amx_tops wide = amx_alone(pair, &s->exp);
+    return amx_fits(&s->form, true, &wide);
+}
+
 /* A chunk of which the fast way did not take all: its scores, which the next chunk's have replaced, are made once
  * more. */
-static __attribute__((noinline)) void amx_repeat(amx_state *s, amx_span *span, int64_t chunk) {
+static __attribute__((noinline)) void amx_repeat(amx_state *s, amx_span *span, int64_t chunk,
+                                                 amx_pair *pair, const amx_tops *tops) {
     amx_multiply(s, span, chunk);
-    amx_careful_weights(s, span, chunk);
+    if (!amx_try_wide(s, pair, tops)) amx_careful_weights(s, span, chunk);
     if (chunk + 1 < span->last) amx_multiply(s, span, chunk + 1);
     span->careful |= amx_has_far(s, span);
 }

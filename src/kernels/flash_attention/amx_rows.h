@@ -47,6 +47,24 @@ static inline __m256i amx_narrow(vf v) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(sum, nan, quiet), 16));
 }
 
+/* Two vectors at once, by that instruction unless one of them has subnormal numbers. */
+static inline __m512i amx_narrow_both(vf a, vf b) {
+    enum { SUBNORMAL = 0x20 };
+    const __mmask16 x = _mm512_fpclass_ps_mask(a, SUBNORMAL);
+    const __mmask16 y = _mm512_fpclass_ps_mask(b, SUBNORMAL);
+    if (_mm512_kortestz(x, y)) return (__m512i)_mm512_cvtne2ps_pbh(b, a);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(amx_narrow(a)), amx_narrow(b), 1);
+}
+
+/* Stores the first `count` of two vectors' elements, at least one and as many as there are. */
+static inline void amx_write_both(char *target, vf a, vf b, int64_t count) {
+    const __m512i bits = amx_narrow_both(a, b);
+    if (count >= 2 * VL)
+        _mm512_storeu_si512(target, bits);
+    else
+        _mm512_mask_storeu_epi16(target, (1u << count) - 1, bits);
+}
+
 /*
  * References are rounded so that differences between those of a row are whole or, where they are not, so
  * large that 2^difference is 0; and near ones so that 128 times them is whole.
@@ -219,14 +237,19 @@ static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r
     const int64_t at =
         r->batch * p->out.stride_b + r->query * p->out.stride_t + r->head * p->out.stride_h;
     const vf factor = v_set1(end.factor);
-    for (int64_t d = 0; d < p->value_dim; d += VL, sums += step) {
-        const int64_t width = ejki_min(VL, p->value_dim - d);
-        /* 0 · inf must not make NaN in a row that saw nothing */
-        const vf v = own == 0 ? v_zero() : v_mul(v_load(sums), factor);
-        if (p->normalize)
-            _mm256_mask_storeu_epi16(amx_place(p->out.data, at + d), v_first(width), amx_narrow(v));
-        else
-            v_store_first(flash_place(p->out.data, at + d), v, width);
+    /* 0 · inf must not make NaN in a row that saw nothing */
+    const __mmask16 some = own == 0 ? 0 : 0xffff;
+    for (int64_t d = 0; d < p->value_dim; d += 2 * VL, sums += 2 * step) {
+        const vf a = _mm512_maskz_mul_ps(some, v_load(sums), factor);
+        const vf b = _mm512_maskz_mul_ps(some, v_load(sums + step), factor);
+        const int64_t width = p->value_dim - d;
+        if (p->normalize) {
+            amx_write_both(amx_place(p->out.data, at + d), a, b, width);
+        } else {
+            float *out = flash_place(p->out.data, at + d);
+            v_store_first(out, a, ejki_min(VL, width));
+            v_store_first(out + VL, b, ejki_max(0, ejki_min(VL, width - VL)));
+        }
     }
 }
 

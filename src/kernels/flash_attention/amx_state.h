@@ -97,7 +97,6 @@ typedef struct amx_span {
     int64_t rows, first, end;
     int64_t last; /* end of all that the tile has of the block */
     bool careful;
-    bool fresh;           /* no row has met a key yet */
     bool ready;           /* the first chunk's raw products are there */
     const uint32_t *seen; /* NULL, or keys of the chunk at hand that rows see */
 } amx_span;

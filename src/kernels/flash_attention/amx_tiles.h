@@ -82,9 +82,15 @@ static inline float amx_top(__m512i top) {
     return value;
 }
 
-/* Asks for the lines of a row that will be needed soon. */
+/* Asks for a line that will be needed soon. Of a function that does nothing else compilers would drop the calls, were
+ * this the intrinsic. */
+AMX_INLINE void amx_ask_line(const char *line) {
+    __asm__ volatile("prefetcht0 %0" ::"m"(*line));
+}
+
+/* Asks for the lines of a row. */
 AMX_INLINE void amx_ask(const char *row, int64_t width) {
-    for (int64_t at = 0; at < width; at += 64) _mm_prefetch(row + at, _MM_HINT_T0);
+    for (int64_t at = 0; at < width; at += 64) amx_ask_line(row + at);
 }
 
 /*

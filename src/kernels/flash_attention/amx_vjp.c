@@ -67,6 +67,9 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     s->seen = (uint32_t *)(void *)(memory + t->seen_at);
     s->cell = (ejki_cell *)(void *)(memory + t->cell_at);
     s->bias = (float *)(void *)(memory + t->bias_at);
+    s->laid = (uint16_t *)(void *)(memory + t->laid_at);
+    s->told = (uint16_t *)(void *)(memory + t->told_at);
+    s->tops = (float *)(void *)(memory + t->tops_at);
 }
 
 /* ---- A panel of keys ---------------------------------------------------------------------------------- */
@@ -124,33 +127,38 @@ static void amx_vjp_ask(amx_vjp_state *s) {
     s->ahead.first = end;
 }
 
-/* Tries to make slopes of a unit by the form; false if they have to be made with care. */
-static bool amx_vjp_try_form(const amx_vjp_state *s, amx_vjp_spot at, float bias, amx_vjp_unit *u) {
+/* True if the unit's slopes may be made by the form, which it then gets, or, without one, by the fast way. `bias` is
+ * its largest magnitude. */
+static bool amx_vjp_is_quick(const amx_vjp_state *s, amx_vjp_spot at, float bias, amx_vjp_unit *u) {
     const amx_vjp_tile *t = &s->tile[at.tile];
-    const amx_vjp_chunk *c = &s->chunk[at.chunk];
     const float tops[] = {s->form.caps ? 0 : t->query_top, t->cotangent_top};
-    if (!s->formed || bias != bias || !amx_vjp_is_tame(s, t, c, tops)) return false;
-    u->form = &s->form;
-    return amx_vjp_by_form(u, &s->exp);
+    u->form = s->formed ? &s->form : NULL;
+    return (s->formed || !s->general) && s->problem.forward.dropout == 0 && bias == bias &&
+           amx_vjp_is_tame(s, t, &s->chunk[at.chunk], tops);
 }
 
-/* Slopes of one unit, whose scores are raw products. */
-static void amx_vjp_make_unit(const amx_vjp_state *s, amx_vjp_spot at, float *stage,
-                              amx_vjp_unit *u) {
+/* Tries to make slopes of a unit by the form; false if they have to be made with care. */
+static bool amx_vjp_try_form(amx_vjp_state *s, const amx_vjp_unit *u) {
+    if (!s->wide && amx_vjp_by_form(u, false, &s->exp)) return true;
+    s->wide = s->form.caps;
+    return s->wide && amx_vjp_by_form(u, true, &s->exp);
+}
+
+/* Slopes of one unit, whose scores are raw products, with care or by the form. */
+static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, bool quick,
+                              float *stage, amx_vjp_unit *u) {
     const ejki_flash_problem *p = &s->problem.forward;
     const amx_vjp_tile *t = &s->tile[at.tile];
     const amx_vjp_chunk *c = &s->chunk[at.chunk];
     const float tops[] = {t->query_top, t->cotangent_top};
-    const float bias = p->has_bias ? amx_vjp_lay_bias(s, at.tile, at.chunk) : 0;
     uint32_t kept[AMX_ROWS];
-    u->bias = (const uint32_t *)(const void *)(s->scratch + AMX_VJP_BIAS);
-    if (amx_vjp_tells_once(s) && p->soft_cap != 0)
-        u->told = (uint16_t *)(void *)(s->scratch + AMX_VJP_TOLD);
-    if (amx_vjp_try_form(s, at, bias, u)) return;
+    if (t->odd || c->odd)
+        amx_vjp_slow_products(s, at.tile, at.chunk, u->seen, stage, stage + AMX_ROWS * AMX_CHUNK);
+    if (quick && u->form && amx_vjp_try_form(s, u)) return;
     const bool tame =
         p->soft_cap == 0 && amx_vjp_is_tame(s, t, c, tops) && bias * (float)LOG2_E <= AMX_VJP_TAME;
     if (s->general) {
-        amx_vjp_modify(s, stage);
+        amx_vjp_modify(s, u->bias, stage);
         if (p->soft_cap != 0) u->caps = s->scratch + AMX_VJP_CAPS;
         u->scale = 1;
     }
@@ -169,29 +177,23 @@ static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
                               const amx_vjp_next *next) {
     amx_vjp_ask(s);
     const amx_vjp_plan *t = &s->plan;
-    const amx_vjp_tile *tile = &s->tile[at.tile];
-    const amx_vjp_chunk *chunk = &s->chunk[at.chunk];
     const bool all = *amx_vjp_state_of(s, at.tile, at.chunk) == AMX_VJP_ALL;
-    const float tops[] = {tile->query_top, tile->cotangent_top};
+    const int64_t place = 2 * at.tile + at.chunk % 2; /* beside the panel */
+    const float bias = s->problem.forward.has_bias ? s->tops[place] : 0;
     amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
     uint32_t words[AMX_ROWS];
-    const bool beside = next && all && !s->general && s->problem.forward.dropout == 0 &&
-                        amx_vjp_overlaps(t->steps, t->value_steps) &&
-                        amx_vjp_is_tame(s, tile, chunk, tops);
-    if (beside && amx_vjp_step(t->steps, next, &u, &s->exp)) return;
-    u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
-    if (beside) {
-        amx_vjp_careful(&u, &s->exp);
-        return;
+    u.bias = (const uint32_t *)(const void *)(s->laid + place * AMX_VJP_PAIRS);
+    if (amx_vjp_tells_once(s) && s->problem.forward.soft_cap != 0)
+        u.told = s->told + place * AMX_VJP_PAIRS;
+    const bool quick = amx_vjp_is_quick(s, at, bias, &u);
+    const bool beside = next && quick && !s->wide && amx_vjp_overlaps(t->steps, t->value_steps);
+    if (!beside || s->general || !all) u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
+    if (!beside || !amx_vjp_step(t->steps, next, &u, &s->exp)) {
+        if (next && !beside) amx_vjp_products(next, t->steps, t->value_steps);
+        if (!u.seen) u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
+        amx_vjp_make_unit(s, at, bias, quick, stage, &u);
     }
-    if (next) amx_vjp_products(next, t->steps, t->value_steps);
-    if (tile->odd || chunk->odd)
-        amx_vjp_slow_products(s, at.tile, at.chunk, u.seen, stage, stage + AMX_ROWS * AMX_CHUNK);
-    amx_vjp_make_unit(s, at, stage, &u);
     if (u.changes) amx_vjp_tell(s, at.tile, at.chunk, u.changes);
-    if (amx_vjp_tells_once(s))
-        amx_vjp_tell_once(s, at.tile, at.chunk, u.told ? u.told : u.pairs,
-                          u.told ? AMX_ELEMENT : u.odd);
 }
 
 /* Weights and slopes of tiles beside a panel; 0 where one that sees something of it sees nothing of a chunk. */
@@ -199,10 +201,8 @@ static void amx_vjp_make(amx_vjp_state *s, int64_t panel) {
     const int64_t size = AMX_ROWS * AMX_CHUNK;
     float *stage = s->stage, *other = s->stage + 2 * size;
     amx_vjp_spot last = {-1, 0};
-    for (int64_t n = 0; n < AMX_VJP_BIAS_AHEAD; n++) amx_vjp_ask_bias(s, n, panel);
     for (int64_t n = 0; n < 2 * s->tiles; n++) {
         const amx_vjp_spot at = {n / 2, 2 * panel + n % 2};
-        amx_vjp_ask_bias(s, n + AMX_VJP_BIAS_AHEAD, panel);
         if (!amx_vjp_sees(s, at.tile, at.chunk)) {
             if (!amx_vjp_sees(s, at.tile, at.chunk ^ 1)) continue;
             const amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
@@ -247,7 +247,9 @@ static void amx_vjp_panel(amx_vjp_state *s, int64_t panel) {
     const ejki_flash_vjp_problem *v = &s->problem;
     const amx_vjp_plan *t = &s->plan;
     const int64_t key = panel * (AMX_VJP_PANEL / 16);
+    if (s->problem.forward.has_bias) amx_vjp_lay_panel(s, panel);
     amx_vjp_make(s, panel);
+    if (amx_vjp_tells_once(s)) amx_vjp_tell_panel(s, panel);
     for (int64_t first = 0, end; first < s->tiles; first = end + 1) {
         for (end = first; end < s->tiles && amx_vjp_sees_panel(s, end, panel);) end++;
         if (first == end) continue;
@@ -407,6 +409,7 @@ static void amx_vjp_task(amx_vjp_state *s, amx_vjp_shared *shared, const ejki_vj
     s->block = task->key_block;
     s->key = keys.first;
     s->key_end = keys.end;
+    s->wide = false;
     amx_vjp_pack_block(s);
     /* From the last strip on: the next block of keys, which in a causal call begins with later rows, then finds that
      * those before it have been there. */

@@ -43,6 +43,8 @@ static inline float amx_vjp_delta(const ejki_flash_vjp_problem *v, int64_t head,
     return v->has_lse_cotangent ? sum - l->data[head * l->stride_h + i * l->stride_t] : sum;
 }
 
+#define AMX_VJP_DELTA_AHEAD 16 /* rows that are asked for before δ takes them */
+
 /* What blocks a strip meets, δ of its rows, and zeros if it meets none. */
 static inline void amx_vjp_begin_strip(const ejki_flash_vjp_problem *v, const amx_vjp_plan *t,
                                        int64_t head, amx_vjp_range rows, uint64_t *met,
@@ -58,6 +60,10 @@ static inline void amx_vjp_begin_strip(const ejki_flash_vjp_problem *v, const am
     const amx_vjp_meeting meeting = amx_vjp_meeting_of(p, t, rows, met);
     const bool alone = amx_vjp_neighbour(&meeting, -1, 1) < 0;
     for (int64_t i = rows.first; i < rows.end; i++) {
+        if (i + AMX_VJP_DELTA_AHEAD < rows.end) {
+            amx_ask(amx_vjp_at(&p->out, i + AMX_VJP_DELTA_AHEAD, head), 2 * p->value_dim);
+            amx_ask(amx_vjp_at(&v->out_cotangent, i + AMX_VJP_DELTA_AHEAD, head), 2 * p->value_dim);
+        }
         const bool blank = amx_vjp_lse(p, head, i) == -INFINITY;
         delta[i] = blank ? 0 : amx_vjp_delta(v, head, i);
         if (v->wants_query && alone && p->head_dim > 0)

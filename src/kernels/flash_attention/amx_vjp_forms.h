@@ -21,12 +21,17 @@ AMX_INLINE amx_vjp_bent amx_vjp_bend(const int kind, const amx_form *f, const fl
     amx_vjp_bent bent = {.slope = v_set1(1)};
     if (kind & AMX_BIASED) base = v_fma(_mm512_castsi512_ps(bias), v_set1(f->bias), base);
     if (kind & AMX_CAPS) {
-        const vf own = v_mul(a, a), z = v_mul(a, amx_cap_series(f, own));
+        const vf own = v_mul(a, a), factor = amx_cap_factor(kind & AMX_WIDE, f, own);
         *square = _mm512_max_epu32(*square, _mm512_castps_si512(own));
-        bent.slope = _mm512_fnmadd_ps(v_mul(z, z), v_set1(1 / (f->cap * f->cap)), bent.slope);
-        base = v_add(base, z);
+        bent.slope = v_fma(own, v_set1(f->slope[1]), v_set1(f->slope[0]));
+        if (kind & AMX_WIDE) {
+            const vf tanh = v_mul(v_mul(a, factor), v_set1(1 / f->cap));
+            bent.slope = _mm512_mask_mov_ps(bent.slope, amx_not_nearest(f, own),
+                                            _mm512_fnmadd_ps(tanh, tanh, v_set1(1)));
+        }
+        base = v_fma(a, factor, base);
     } else {
-        base = v_fma(a, v_set1(f->series[0]), base);
+        base = v_fma(a, v_set1(f->near[0]), base);
     }
     bent.number = _mm512_castps_si512(base);
     /* Masks made of biases are far below 2^23, which would be wrong as an integer. */
@@ -65,46 +70,55 @@ AMX_INLINE amx_vjp_pair amx_vjp_form_slope(const int kind, const amx_vjp_fixed *
                           _mm512_add_epi32(_mm512_castps_si512(q), half)};
 }
 
-/* False if weights and slopes have to be made with care. */
-AMX_INLINE bool amx_vjp_in_form(const int kind, const amx_vjp_unit *unit, const amx_exp *e) {
-    const amx_vjp_fixed fixed = amx_vjp_fix(unit, e), *f = &fixed;
-    const amx_form form = *unit->form;
+/* The pairs of keys [from, to). What the form does not take shows in `tops`. */
+AMX_INLINE void amx_vjp_some_by_form(const int kind, const amx_vjp_fixed *f, const amx_form *form,
+                                     int from, int to, amx_tops *tops) {
     const amx_vjp_unit *u = &f->unit;
     const __m512i high = _mm512_set1_epi32(-65536);
-    amx_tops tops = amx_no_tops();
-    for (int i = 0; i < AMX_CHUNK / 2; i++) {
+    AMX_UNROLL for (int i = from; i < to; i++) {
         __m512i a = _mm512_setzero_si512(), b = a;
         if (kind & AMX_BIASED) {
             a = _mm512_load_si512(u->bias + 16 * i);
             b = _mm512_load_si512(u->bias + 256 + 16 * i);
         }
         amx_vjp_pair told[2], slopes[2];
-        slopes[0] = amx_vjp_form_slope(kind, f, &form, 2 * i, _mm512_slli_epi32(a, 16),
-                                       _mm512_slli_epi32(b, 16), &told[0], &tops);
-        slopes[1] = amx_vjp_form_slope(kind, f, &form, 2 * i + 1, _mm512_and_si512(a, high),
-                                       _mm512_and_si512(b, high), &told[1], &tops);
+        slopes[0] = amx_vjp_form_slope(kind, f, form, 2 * i, _mm512_slli_epi32(a, 16),
+                                       _mm512_slli_epi32(b, 16), &told[0], tops);
+        slopes[1] = amx_vjp_form_slope(kind, f, form, 2 * i + 1, _mm512_and_si512(a, high),
+                                       _mm512_and_si512(b, high), &told[1], tops);
         amx_vjp_store_pair(u, i, slopes[0], slopes[1]);
         if (u->told) amx_vjp_store_told(u->told, AMX_ELEMENT, i, told[0], told[1]);
     }
-    if (kind & AMX_CAPS &&
-        _mm512_cmpgt_epu32_mask(tops.square, _mm512_castps_si512(v_set1(form.most))) != 0)
-        return false;
-    return amx_vjp_fits(tops.weight);
 }
 
+/* False if weights and slopes have to be made in another way. */
+AMX_INLINE bool amx_vjp_form_fits(const int kind, const amx_form *form, const amx_tops *tops) {
+    return !amx_exceeds(form, kind & AMX_WIDE, tops->square) && amx_vjp_fits(tops->weight);
+}
+
+/* Weights and slopes alone. */
 #define AMX_VJP_IN_FORM(name, kind)                                                                \
     static __attribute__((noinline)) bool name(const amx_vjp_unit *u, const amx_exp *e) {          \
-        return amx_vjp_in_form(kind, u, e);                                                        \
+        const amx_vjp_fixed f = amx_vjp_fix(u, e);                                                 \
+        const amx_form form = *u->form;                                                            \
+        amx_tops tops = amx_no_tops();                                                             \
+        for (int i = 0; i < AMX_CHUNK / 2; i++)                                                    \
+            amx_vjp_some_by_form(kind, &f, &form, i, i + 1, &tops);                                \
+        return amx_vjp_form_fits(kind, &form, &tops);                                              \
     }
 AMX_VJP_IN_FORM(amx_vjp_capped, AMX_CAPS)
 AMX_VJP_IN_FORM(amx_vjp_biased, AMX_BIASED)
 AMX_VJP_IN_FORM(amx_vjp_capped_and_biased, AMX_BOTH)
+AMX_VJP_IN_FORM(amx_vjp_wide, AMX_CAPS | AMX_WIDE)
+AMX_VJP_IN_FORM(amx_vjp_wide_and_biased, AMX_BOTH | AMX_WIDE)
 
-static inline bool amx_vjp_by_form(const amx_vjp_unit *u, const amx_exp *e) {
-    switch (amx_kind(u->form)) {
+static inline bool amx_vjp_by_form(const amx_vjp_unit *u, bool wide, const amx_exp *e) {
+    switch (amx_kind(u->form) + (wide ? AMX_WIDE : 0)) {
     case AMX_CAPS: return amx_vjp_capped(u, e);
     case AMX_BIASED: return amx_vjp_biased(u, e);
-    default: return amx_vjp_capped_and_biased(u, e);
+    case AMX_BOTH: return amx_vjp_capped_and_biased(u, e);
+    case AMX_CAPS | AMX_WIDE: return amx_vjp_wide(u, e);
+    default: return amx_vjp_wide_and_biased(u, e);
     }
 }
 

@@ -17,6 +17,9 @@ static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
             const bool exists = key < s->key_end;
             keys[j] = exists ? amx_vjp_at(&p->key, key, s->kv_head) : NULL;
             values[j] = exists ? amx_vjp_at(&p->value, key, s->kv_head) : NULL;
+            if (key + AMX_CHUNK >= s->key_end) continue;
+            amx_ask(amx_vjp_at(&p->key, key + AMX_CHUNK, s->kv_head), 2 * p->head_dim);
+            amx_ask(amx_vjp_at(&p->value, key + AMX_CHUNK, s->kv_head), 2 * p->value_dim);
         }
         amx_vjp_look key = {.odd = 0}, value = {.odd = 0};
         uint16_t *across = s->across + c * t->wide * AMX_ELEMENT;

@@ -40,6 +40,7 @@ typedef struct amx_vjp_plan {
     int64_t stage_at, weights_at, slopes_at, pairs_at, d_query_at, tile_at, chunk_at, scratch_at;
     int64_t state_at, seen_at, cell_at;
     int64_t bias_at;
+    int64_t laid_at, told_at, tops_at; /* bias of a panel, changes of its scores; largest biases */
     int64_t bytes;
     int64_t sums_at, delta_at, turns_at, sequences_at, order_at; /* bytes into what workers share */
     int64_t met_at;
@@ -69,11 +70,12 @@ typedef struct amx_vjp_chunk {
     bool odd;
 } amx_vjp_chunk;
 
-/* Floats of scratch: changes of scores, slopes of a soft cap, the bias of a unit as pairs of keys, changes as these. */
-#define AMX_VJP_SCRATCH (3 * AMX_ROWS * AMX_CHUNK)
+/* Floats of scratch: changes of scores, slopes of a soft cap. */
+#define AMX_VJP_SCRATCH (2 * AMX_ROWS * AMX_CHUNK)
 #define AMX_VJP_CAPS    (AMX_ROWS * AMX_CHUNK)
-#define AMX_VJP_BIAS    (2 * AMX_ROWS * AMX_CHUNK)
-#define AMX_VJP_TOLD    (AMX_VJP_BIAS + AMX_ROWS * AMX_CHUNK / 2)
+
+/* A unit's bias, and its changes of scores in bf16, are two tiles: pairs of keys by rows. */
+#define AMX_VJP_PAIRS (2 * AMX_ELEMENT)
 
 /* True if mask, segments, given positions or partial blocks may hide keys: what is seen is then looked up before it is needed. */
 static inline bool amx_vjp_looks(const ejki_flash_problem *p) {
@@ -106,6 +108,10 @@ static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p)
     t->seen_at = amx_reserve(&at, amx_vjp_looks(p) ? rows * 4 : 0, t->chunks);
     t->bias_at = amx_reserve(&at, t->bias_heads * t->bias_queries, keys * real);
     t->cell_at = amx_reserve(&at, t->cells, sizeof(ejki_cell));
+    const int64_t units = p->has_bias ? 2 * t->tiles : 0;
+    t->laid_at = amx_reserve(&at, units, AMX_VJP_PAIRS * element);
+    t->told_at = amx_reserve(&at, p->soft_cap != 0 ? units : 0, AMX_VJP_PAIRS * element);
+    t->tops_at = amx_reserve(&at, units, real);
     t->bytes = at;
 }
 

@@ -7,9 +7,7 @@
 #ifndef EJKI_AMX_VJP_ROWS_H
 #define EJKI_AMX_VJP_ROWS_H
 
-#include "kernels/flash_attention/amx_vjp_forms.h"
-
-#define AMX_VJP_BIAS_AHEAD 3 /* units whose bias is asked for before it is needed */
+#include "kernels/flash_attention/amx_vjp_steps.h"
 
 /* A worker's memory and the task that it is at. Sequences and batch entries are problems of their own. */
 typedef struct amx_vjp_state {
@@ -17,6 +15,7 @@ typedef struct amx_vjp_state {
     amx_vjp_plan plan;
     bool general; /* scores are more than products */
     bool formed;  /* in a form that weights and slopes may be made by */
+    bool wide;    /* whose cap takes four terms: two were too few lately */
     bool looks;   /* amx_vjp_looks() */
     float scale;  /* of raw products to base 2 */
     amx_form form;
@@ -24,7 +23,9 @@ typedef struct amx_vjp_state {
     uint16_t *keys, *values, *across, *queries, *cotangents, *query_rows, *cotangent_rows;
     uint16_t *weights, *slopes, *pairs;
     float *d_keys, *d_values, *d_queries, *stage, *scratch;
-    float *bias; /* sums of its gradient */
+    float *bias;           /* sums of its gradient */
+    uint16_t *laid, *told; /* of each tile beside the panel and chunk of it: bias, changes */
+    float *tops;           /* the largest magnitudes of these biases */
     amx_vjp_tile *tile;
     amx_vjp_chunk *chunk;
     uint8_t *state; /* of each tile and chunk: amx_vjp_seen.h */
@@ -91,42 +92,54 @@ static inline const char *amx_vjp_bias_row(const amx_vjp_state *s, int64_t row, 
     return amx_place(p->bias.data, s->head * p->bias.stride_h + row * p->bias.stride_t + key);
 }
 
-/* Asks for the bias of unit n of a panel, if there is one: tile after tile, two chunks each. */
-static inline void amx_vjp_ask_bias(const amx_vjp_state *s, int64_t n, int64_t panel) {
-    if (!s->problem.forward.has_bias || n >= 2 * s->tiles) return;
-    const amx_vjp_tile *t = &s->tile[n / 2];
-    const int64_t chunk = 2 * panel + n % 2;
-    if (s->state[n / 2 * s->plan.chunks + chunk] == 0) return;
-    for (int64_t i = 0; i < t->count; i++)
-        _mm_prefetch(amx_vjp_bias_row(s, t->row + i, s->key + chunk * AMX_CHUNK), _MM_HINT_T0);
+/* Asks for the bias of a tile beside a panel. */
+static inline void amx_vjp_ask_bias(const amx_vjp_state *s, int64_t tile, int64_t panel) {
+    const amx_vjp_tile *t = &s->tile[tile];
+    for (int64_t chunk = 2 * panel; tile < s->tiles && chunk < 2 * panel + 2; chunk++) {
+        if (s->state[tile * s->plan.chunks + chunk] == 0) continue;
+        for (int64_t i = 0; i < t->count; i++)
+            amx_ask_line(amx_vjp_bias_row(s, t->row + i, s->key + chunk * AMX_CHUNK));
+    }
 }
 
 /* Lays out a unit's bias, pairs of keys by rows; returns the largest magnitude, NaN if there is one. */
 static __attribute__((noinline)) float amx_vjp_lay_bias(const amx_vjp_state *s, int64_t tile,
-                                                        int64_t chunk) {
+                                                        int64_t chunk, uint16_t *to) {
     const amx_vjp_tile *t = &s->tile[tile];
     const int64_t key = s->key + chunk * AMX_CHUNK;
     const int64_t count = ejki_min(AMX_CHUNK, s->key_end - key);
+    const int64_t stride = 2 * s->problem.forward.bias.stride_t;
+    const char *row = amx_vjp_bias_row(s, t->row, key);
     __m512i top = _mm512_setzero_si512();
-    for (int64_t first = 0; first < AMX_ROWS; first += 16) {
+    for (int64_t first = 0; first < AMX_ROWS; first += 16, to += AMX_ELEMENT) {
         vf block[16];
         for (int64_t i = 0; i < 16; i++) {
             __m512i bits = _mm512_setzero_si512();
-            if (first + i < t->count && count > 0)
-                bits = amx_load(amx_vjp_bias_row(s, t->row + first + i, key), count);
+            if (first + i < t->count && count > 0) bits = amx_load(row, count);
+            row += stride;
             top = amx_larger(top, bits);
             block[i] = _mm512_castsi512_ps(bits);
         }
-        v_transpose(block);
-        for (int64_t i = 0; i < 16; i++)
-            v_store(s->scratch + AMX_VJP_BIAS + 16 * (first + i), block[i]);
+        amx_vjp_store_across(block, to);
     }
     return amx_top(top);
 }
 
+/* Lays out the bias of all tiles beside a panel, before there are any products: each row's lines one after the other,
+ * and none that tiles have to wait behind. */
+static inline void amx_vjp_lay_panel(amx_vjp_state *s, int64_t panel) {
+    for (int64_t n = 0; n < 2 * s->tiles; n++) {
+        const int64_t tile = n / 2, chunk = 2 * panel + n % 2;
+        if (n % 2 == 0) amx_vjp_ask_bias(s, tile + 1, panel);
+        if (s->state[tile * s->plan.chunks + chunk] != 0)
+            s->tops[n] = amx_vjp_lay_bias(s, tile, chunk, s->laid + n * AMX_VJP_PAIRS);
+    }
+}
+
 /* Raw products become scores to base 2, with the bias that was laid out; the scratch gets slopes of the soft cap, if
  * there is one. */
-static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, float *scores) {
+static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, const uint32_t *bias,
+                                                     float *scores) {
     const ejki_flash_problem *p = &s->problem.forward;
     const bool caps = p->soft_cap != 0;
     float *slopes = s->scratch + AMX_VJP_CAPS;
@@ -141,7 +154,7 @@ static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, flo
             z = v_mul(z, cap);
         }
         if (p->has_bias) {
-            const __m512i pair = _mm512_castps_si512(v_load(s->scratch + AMX_VJP_BIAS + place));
+            const __m512i pair = _mm512_loadu_si512(bias + place);
             const __m512i own = key % 2 ? _mm512_and_si512(pair, _mm512_set1_epi32(-65536))
                                         : _mm512_slli_epi32(pair, 16);
             z = v_fma(_mm512_castsi512_ps(own), v_set1((float)LOG2_E), z);
@@ -202,10 +215,6 @@ static __attribute__((noinline)) void amx_vjp_add_odd_keys(const amx_vjp_state *
 
 /* ---- Finished gradients ------------------------------------------------------------------------------- */
 
-static inline void amx_vjp_write(char *target, vf v, int64_t count) {
-    _mm256_mask_storeu_epi16(target, v_first(ejki_min(VL, count)), amx_narrow(v));
-}
-
 /* Writes factor times the sums of the task's keys, of `wide` tiles each. */
 static inline void amx_vjp_write_keys(const amx_vjp_state *s, const ejki_bthd *target,
                                       const float *sums, int64_t wide, int64_t width,
@@ -214,8 +223,9 @@ static inline void amx_vjp_write_keys(const amx_vjp_state *s, const ejki_bthd *t
         char *out = amx_place(target->data,
                               (s->key + n) * target->stride_t + s->kv_head * target->stride_h);
         const float *from = sums + n / 16 * wide * AMX_SUMS + n % 16 * 16;
-        for (int64_t d = 0; d < width; d += VL, from += AMX_SUMS)
-            amx_vjp_write(out + 2 * d, v_mul(v_load(from), v_set1(factor)), width - d);
+        for (int64_t d = 0; d < width; d += 2 * VL, from += 2 * AMX_SUMS)
+            amx_write_both(out + 2 * d, v_mul(v_load(from), v_set1(factor)),
+                           v_mul(v_load(from + AMX_SUMS), v_set1(factor)), width - d);
     }
 }
 
@@ -229,16 +239,19 @@ static inline void amx_vjp_write_tile(const amx_vjp_state *s, const amx_vjp_tile
     const ejki_flash_problem *p = &s->problem.forward;
     const vf scale = v_set1((float)p->scale);
     for (int64_t column = 0; column < 2; column++)
-        for (int64_t d = 0; d < p->head_dim; d += VL) {
+        for (int64_t d = 0; d < p->head_dim; d += 2 * VL) {
             const float *from = t->sums + (column * s->plan.wide + d / VL) * AMX_SUMS;
-            vf block[16];
-            for (int i = 0; i < 16; i++) block[i] = v_mul(v_load(from + 16 * i), scale);
-            v_transpose(block);
+            vf block[2][16];
+            for (int n = 0; n < 2; n++) {
+                for (int i = 0; i < 16; i++)
+                    block[n][i] = v_mul(v_load(from + n * AMX_SUMS + 16 * i), scale);
+                v_transpose(block[n]);
+            }
             for (int64_t i = 0; i < 16; i++) {
                 const int64_t row = amx_vjp_row(i) + column;
                 if (row < t->count)
-                    amx_vjp_write(amx_vjp_query_out(&s->problem, t->row + row, s->head) + 2 * d,
-                                  block[i], p->head_dim - d);
+                    amx_write_both(amx_vjp_query_out(&s->problem, t->row + row, s->head) + 2 * d,
+                                   block[0][i], block[1][i], p->head_dim - d);
             }
         }
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights and slopes of 32 rows beside a chunk of 32 keys, from their two products, and products of one such unit
- * while slopes of another are made.
+ * Weights and slopes of 32 rows beside a chunk of 32 keys, a unit, from their two products.
  *
  *     weights = 2^(score − lse)        slopes = weights ∘ (products − δ)
  *
@@ -248,89 +247,10 @@ static __attribute__((noinline)) void amx_vjp_careful(const amx_vjp_unit *u, con
     }
 }
 
-/* ---- Products ----------------------------------------------------------------------------------------- */
-
-/* The products of a unit, scores = keys · queriesᵀ and products = values · cotangentsᵀ, and where they go. */
-typedef struct amx_vjp_next {
-    const uint16_t *keys, *values, *queries, *cotangents;
-    float *scores, *products;
-} amx_vjp_next;
-
-AMX_INLINE void amx_vjp_store_product(float *target) {
-    _tile_stored(0, target, 128);
-    _tile_stored(1, target + 16 * AMX_ROWS, 128);
-    _tile_stored(2, target + 16, 128);
-    _tile_stored(3, target + 16 * AMX_ROWS + 16, 128);
-    AMX_BARRIER();
-}
-
-/* target[32 keys][32 rows] = a · b. */
-static inline void amx_vjp_product(int64_t steps, const uint16_t *a, const uint16_t *b,
-                                   float *target) {
-    AMX_BARRIER();
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int64_t s = 0; s < steps; s++, a += AMX_ELEMENT, b += AMX_ELEMENT) {
-        _tile_loadd(4, b, 64);
-        _tile_loadd(6, a, 64);
-        _tile_dpbf16ps(0, 6, 4);
-        _tile_loadd(7, a + steps * AMX_ELEMENT, 64);
-        _tile_dpbf16ps(1, 7, 4);
-        _tile_loadd(5, b + steps * AMX_ELEMENT, 64);
-        _tile_dpbf16ps(2, 6, 5);
-        _tile_dpbf16ps(3, 7, 5);
-    }
-    amx_vjp_store_product(target);
-}
-
-static inline void amx_vjp_products(const amx_vjp_next *n, int64_t steps, int64_t value_steps) {
-    amx_vjp_product(steps, n->keys, n->queries, n->scores);
-    amx_vjp_product(value_steps, n->values, n->cotangents, n->products);
-}
-
-/* One of the two products, and meanwhile the pairs of keys [from, from + 8) of another unit. */
-AMX_INLINE __m512i amx_vjp_both(const int steps, const uint16_t *a, const uint16_t *b,
-                                float *target, const amx_vjp_fixed *f, const int from,
-                                const bool edge, __m512i top) {
-    AMX_BARRIER();
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    AMX_UNROLL for (int s = 0; s < steps; s++) {
-        const int at = from + 8 * s / steps, end = from + 8 * (s + 1) / steps;
-        _tile_loadd(4, b + s * AMX_ELEMENT, 64);
-        _tile_loadd(6, a + s * AMX_ELEMENT, 64);
-        _tile_dpbf16ps(0, 6, 4);
-        top = amx_vjp_some(f, at, at + (end - at) / 4, edge, false, false, top);
-        _tile_loadd(7, a + (steps + s) * AMX_ELEMENT, 64);
-        _tile_dpbf16ps(1, 7, 4);
-        top = amx_vjp_some(f, at + (end - at) / 4, at + (end - at) / 2, edge, false, false, top);
-        _tile_loadd(5, b + (steps + s) * AMX_ELEMENT, 64);
-        _tile_dpbf16ps(2, 6, 5);
-        top =
-            amx_vjp_some(f, at + (end - at) / 2, at + (end - at) * 3 / 4, edge, false, false, top);
-        _tile_dpbf16ps(3, 7, 5);
-        top = amx_vjp_some(f, at + (end - at) * 3 / 4, end, edge, false, false, top);
-    }
-    amx_vjp_store_product(target);
-    return top;
-}
+/* ---- Without products -------------------------------------------------------------------------------- */
 
 static inline bool amx_vjp_fits(__m512i top) {
     return _mm512_cmpge_epu16_mask(top, _mm512_set1_epi16(AMX_VJP_MOST)) == 0;
-}
-
-/* Products of one unit while weights and slopes of another are made; false if these have to be made with care. */
-AMX_INLINE bool amx_vjp_overlap(const int steps, const amx_vjp_next *n, const amx_vjp_unit *u,
-                                const amx_exp *e, const bool edge) {
-    const amx_vjp_fixed f = amx_vjp_fix(u, e);
-    __m512i top = _mm512_setzero_si512();
-    top = amx_vjp_both(steps, n->keys, n->queries, n->scores, &f, 0, edge, top);
-    top = amx_vjp_both(steps, n->values, n->cotangents, n->products, &f, 8, edge, top);
-    return amx_vjp_fits(top);
 }
 
 /* Weights and slopes alone. */
@@ -348,24 +268,6 @@ AMX_VJP_ALONE(amx_vjp_dropped_and_told, true, true)
 static inline bool amx_vjp_alone(const amx_vjp_unit *u, const amx_exp *e) {
     if (u->changes) return u->kept ? amx_vjp_dropped_and_told(u, e) : amx_vjp_told(u, e);
     return u->kept ? amx_vjp_dropped(u, e) : amx_vjp_plain(u, e);
-}
-
-#define AMX_VJP_OVERLAP(name, steps)                                                               \
-    static __attribute__((noinline)) bool name(const amx_vjp_next *n, const amx_vjp_unit *u,       \
-                                               const amx_exp *e) {                                 \
-        return amx_vjp_overlap(steps, n, u, e, false);                                             \
-    }
-AMX_VJP_OVERLAP(amx_vjp_overlap_2, 2)
-AMX_VJP_OVERLAP(amx_vjp_overlap_4, 4)
-
-static inline bool amx_vjp_overlaps(int64_t steps, int64_t value_steps) {
-    return steps == value_steps && (steps == 2 || steps == 4);
-}
-
-/* Products of one unit, and weights and slopes of another, of which every row sees every key. */
-static inline bool amx_vjp_step(int64_t steps, const amx_vjp_next *n, const amx_vjp_unit *u,
-                                const amx_exp *e) {
-    return steps == 2 ? amx_vjp_overlap_2(n, u, e) : amx_vjp_overlap_4(n, u, e);
 }
 
 #endif

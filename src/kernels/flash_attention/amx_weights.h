@@ -63,58 +63,71 @@ AMX_INLINE __m512i amx_row_weights(const amx_exp *e, const float *scores, __m512
 /* ---- Forms ------------------------------------------------------------------------------------------ */
 
 /*
- * Scores to base 2 times `steps`, which are 128 here and more in the gradients, by raw products a: without a soft cap series[0] · a; with one
- * cap · tanh(scale · a) as a · (series[0] + series[1]·a² + …), which is within 1.1e-5 of it, relatively, as long as
- * a² ≤ most, and else by v_tanh(). Behind it the bias is added. Nothing is rounded to whole numbers before the sum.
+ * Scores to base 2 times `steps`, which are 128 here and more in the gradients, by raw products a: without a soft cap near[0] · a; with one
+ * cap · tanh(scale · a) as a · (near[0] + near[1]·a²), which is within 6.4e-5 of it, relatively, as long as a² ≤
+ * nearest; by four such terms, within 1.1e-5, as long as a² ≤ most; else by v_tanh(). Behind it the bias is added.
+ * Nothing is rounded to whole numbers before the sum.
  */
 typedef struct amx_form {
     bool caps, biased;
+    float near[2], nearest;
     float series[4], most;
+    float slope[2];         /* 1 - tanh² of near ones as slope[0] + slope[1]·a², within 3.2e-4 */
     float scale, cap, bias; /* of tanh's arguments, of its results, of biases */
 } amx_form;
 
-#define AMX_NEAR     0.75  /* arguments of tanh within this are the series' */
-#define AMX_MOST_CAP 128.0 /* from here on it is not exact enough beside bf16 */
+/* Arguments of tanh within these take two and four terms. */
+#define AMX_NEAREST  0.25
+#define AMX_NEAR     0.75
+#define AMX_MOST_CAP 128.0 /* from here on they are not exact enough beside bf16 */
 
 /* False if there is no form for these numbers. */
 static inline bool amx_form_of(double scale, double soft_cap, bool biased, double steps,
                                amx_form *f) {
     static const double series[4] = {0.99998898, -0.33269671, 0.12742697, -0.03545279};
+    static const double near[2] = {0.99993665, -0.32518501}, slope[2] = {0.9996815, -0.95945673};
     steps *= LOG2_E;
     *f = (amx_form){.caps = soft_cap != 0, .biased = biased, .bias = (float)steps};
-    f->series[0] = (float)(scale * steps);
+    f->near[0] = (float)(scale * steps);
     if (!f->caps) return fabs(scale) <= 0x1p60;
-    const double argument = scale / soft_cap;
+    const double argument = scale / soft_cap, square = argument * argument;
     if (!(soft_cap <= AMX_MOST_CAP && fabs(argument) >= 0x1p-13 && fabs(argument) <= 0x1p7))
         return false;
     double power = scale * steps;
-    for (int i = 0; i < 4; i++, power *= argument * argument)
-        f->series[i] = (float)(series[i] * power);
-    f->most = (float)(AMX_NEAR * AMX_NEAR / (argument * argument));
+    for (int i = 0; i < 2; i++) f->near[i] = (float)(near[i] * power * (i ? square : 1));
+    for (int i = 0; i < 4; i++, power *= square) f->series[i] = (float)(series[i] * power);
+    for (int i = 0; i < 2; i++) f->slope[i] = (float)(slope[i] * (i ? square : 1));
+    f->nearest = (float)(AMX_NEAREST * AMX_NEAREST / square);
+    f->most = (float)(AMX_NEAR * AMX_NEAR / square);
     f->scale = (float)argument;
     f->cap = (float)(soft_cap * steps);
     return true;
 }
 
-/* What raw products with a cap are multiplied by, from their squares. */
-AMX_INLINE vf amx_cap_series(const amx_form *f, vf square) {
+/* Which squares of raw products two terms do not take, NaN among them. */
+AMX_INLINE __mmask16 amx_not_nearest(const amx_form *f, vf square) {
+    return _mm512_cmp_ps_mask(square, v_set1(f->nearest), _CMP_NLE_UQ);
+}
+
+/* What raw products with a cap are multiplied by, from their squares: only near ones if not `wide`. */
+AMX_INLINE vf amx_cap_factor(const bool wide, const amx_form *f, vf square) {
+    const vf near = v_fma(square, v_set1(f->near[1]), v_set1(f->near[0]));
+    if (!wide) return near;
     vf s = v_fma(v_set1(f->series[3]), square, v_set1(f->series[2]));
     s = v_fma(s, square, v_set1(f->series[1]));
-    return v_fma(s, square, v_set1(f->series[0]));
+    s = v_fma(s, square, v_set1(f->series[0]));
+    return _mm512_mask_mov_ps(near, amx_not_nearest(f, square), s);
 }
 
-/* Numbers of 16 raw products, plus `base`. `square` is the raw products' and looked at only with a cap. */
-AMX_INLINE vf amx_series(const bool caps, const amx_form *f, vf a, vf square, vf base) {
-    return v_fma(a, caps ? amx_cap_series(f, square) : v_set1(f->series[0]), base);
-}
-
-/* The same of any raw products and bias, the latter looked at only if there is one. A `unit` of 1 / 128 gives scores,
- * which are finite where numbers would not be. */
-static inline vf amx_number(const amx_form *f, vf a, vf bias, vf base, float unit) {
+/* Numbers of 16 raw products and bias, whatever they are, the latter looked at only if there is one; plus `base`. A
+ * `unit` of 1 / 128 gives scores, which are finite where numbers would not be. */
+AMX_INLINE vf amx_number(const amx_form *f, vf a, vf bias, vf base, float unit) {
     const vf own = v_mul(a, v_set1(unit));
     if (f->biased) base = v_fma(bias, v_set1(f->bias * unit), base);
-    if (!f->caps) return amx_series(false, f, own, a, base);
-    const vf square = v_mul(a, a), near = amx_series(true, f, own, square, base);
+    if (!f->caps) return v_fma(own, v_set1(f->near[0]), base);
+    const vf square = v_mul(a, a);
+    if (amx_not_nearest(f, square) == 0) return v_fma(own, amx_cap_factor(false, f, square), base);
+    const vf near = v_fma(own, amx_cap_factor(true, f, square), base);
     const __mmask16 far = _mm512_cmp_ps_mask(square, v_set1(f->most), _CMP_NLE_UQ);
     if (far == 0) return near;
     const vf tanh = v_tanh(v_mul(a, v_set1(f->scale)));
@@ -149,6 +162,7 @@ typedef struct amx_pair {
     int64_t ahead_skip;
     const uint32_t *seen; /* NULL, or [32]: keys that rows see, a bit each */
     __mmask32 inside;     /* keys that exist */
+    bool wide;            /* four terms for a cap */
 } amx_pair;
 
 /* What there is to know of a chunk's weights: the larger ones, and of a form what it takes. */
@@ -170,25 +184,29 @@ static inline bool amx_overflows(__m512i weights) {
     return _mm512_cmpge_epu16_mask(weights, _mm512_set1_epi16((short)AMX_MOST_BITS)) != 0;
 }
 
+/* True if terms of a cap are more than can be taken; never without a cap. */
+static inline bool amx_exceeds(const amx_form *f, bool wide, __m512i square) {
+    const __m512i most = _mm512_castps_si512(v_set1(wide ? f->most : f->nearest));
+    return f->caps && _mm512_cmpgt_epu32_mask(square, most) != 0;
+}
+
 /* False if weights of a chunk have to be made again, with care. */
-static inline bool amx_fits(const amx_form *f, const amx_tops *t) {
-    if (amx_overflows(t->weight)) return false;
-    if (f->caps && _mm512_cmpgt_epu32_mask(t->square, _mm512_castps_si512(v_set1(f->most))) != 0)
-        return false;
+static inline bool amx_fits(const amx_form *f, bool wide, const amx_tops *t) {
+    if (amx_overflows(t->weight) || amx_exceeds(f, wide, t->square)) return false;
     return !f->biased || (_mm512_cmpge_epi16_mask(t->positive, _mm512_set1_epi16(AMX_MOST_BIAS)) |
                           _mm512_cmpgt_epu16_mask(t->bits, _mm512_set1_epi16((short)0xff80))) == 0;
 }
 
-/* How weights are made: as amx_row_weights() does, or by a form. Constants, for loops. */
-enum { AMX_PLAIN, AMX_CAPS, AMX_BIASED, AMX_BOTH };
+/* How weights are made: as amx_row_weights() does, or by a form, whose cap may be wide. Constants, for loops. */
+enum { AMX_PLAIN, AMX_CAPS, AMX_BIASED, AMX_BOTH, AMX_WIDE };
 
 /* Numbers of 16 scores in a form, and the larger squares. */
 AMX_INLINE __m512i amx_whole_numbers(const int kind, const amx_form *f, const float *scores,
                                      vf base, amx_tops *tops) {
     const vf a = _mm512_load_ps(scores), square = v_mul(a, a);
-    const bool caps = (kind & AMX_CAPS) != 0;
-    if (caps) tops->square = _mm512_max_epu32(tops->square, _mm512_castps_si512(square));
-    return _mm512_cvtps_epi32(amx_series(caps, f, a, square, base));
+    if (!(kind & AMX_CAPS)) return _mm512_cvtps_epi32(v_fma(a, v_set1(f->near[0]), base));
+    tops->square = _mm512_max_epu32(tops->square, _mm512_castps_si512(square));
+    return _mm512_cvtps_epi32(v_fma(a, amx_cap_factor(kind & AMX_WIDE, f, square), base));
 }
 
 /* 32 weights in a form. What it does not take shows in `tops`, and only there. */
@@ -199,7 +217,7 @@ AMX_INLINE __m512i amx_form_weights(const int kind, const amx_pair *t, const amx
     if (kind & AMX_BIASED) {
         const vf step = v_set1(f->bias);
         const __m512i bits = _mm512_maskz_loadu_epi16(t->inside, t->bias[row] + t->skip);
-        _mm_prefetch(t->ahead[row] + t->ahead_skip, _MM_HINT_T0);
+        amx_ask_line(t->ahead[row] + t->ahead_skip);
         tops->positive = _mm512_max_epi16(tops->positive, bits);
         tops->bits = _mm512_max_epu16(tops->bits, bits);
         low = v_fma(amx_wide_low(bits), step, low);
@@ -215,20 +233,23 @@ AMX_INLINE __mmask32 amx_in_order(uint32_t keys) {
     return _pdep_u32(keys, 0x0f0f0f0fu) | _pdep_u32(keys >> 16, 0xf0f0f0f0u);
 }
 
-/* Weights of the rows [from, to). */
-AMX_INLINE void amx_some_weights(const int kind, const amx_pair *t, const amx_form *f,
-                                 const amx_exp *e, int from, int to, amx_tops *tops) {
+/* Weights of the rows [from, to), at an edge only of the keys that rows see. */
+AMX_INLINE void amx_some_weights(const int kind, const bool edge, const amx_pair *t,
+                                 const amx_form *f, const amx_exp *e, int from, int to,
+                                 amx_tops *tops) {
     AMX_UNROLL for (int i = from; i < to; i++) {
-        const __m512i w = kind == AMX_PLAIN
-                              ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i])
-                              : amx_form_weights(kind, t, f, e, i, tops);
+        __m512i w = kind == AMX_PLAIN
+                        ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i])
+                        : amx_form_weights(kind, t, f, e, i, tops);
+        if (edge) w = _mm512_maskz_mov_epi16(amx_in_order(t->seen[i]), w);
         _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
         tops->weight = _mm512_max_epu16(tops->weight, w);
     }
 }
 
-/* Scores of a chunk, and meanwhile weights from the scores of the one before. `steps` and `kind` are constants. */
-AMX_INLINE amx_tops amx_both(const int steps, const int kind, const amx_pair *pair,
+/* Scores of a chunk, and meanwhile weights from the scores of the one before. `steps`, `kind` and `edge` are
+ * constants. */
+AMX_INLINE amx_tops amx_both(const int steps, const int kind, const bool edge, const amx_pair *pair,
                              const amx_exp *table) {
     /* Copies of what the loop only reads: what is stored could else have changed it. */
     const amx_pair copy = *pair, *t = &copy;
@@ -245,15 +266,15 @@ AMX_INLINE amx_tops amx_both(const int steps, const int kind, const amx_pair *pa
         _tile_loadd(4, key + s * AMX_ELEMENT, 64);
         _tile_loadd(6, query + s * AMX_ELEMENT, 64);
         _tile_dpbf16ps(0, 6, 4);
-        amx_some_weights(kind, t, f, e, 32 * s / steps, (32 * s + 8) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, 32 * s / steps, (32 * s + 8) / steps, &tops);
         _tile_loadd(7, query + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(1, 7, 4);
-        amx_some_weights(kind, t, f, e, (32 * s + 8) / steps, (32 * s + 16) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, (32 * s + 8) / steps, (32 * s + 16) / steps, &tops);
         _tile_loadd(5, key + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(2, 6, 5);
-        amx_some_weights(kind, t, f, e, (32 * s + 16) / steps, (32 * s + 24) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, (32 * s + 16) / steps, (32 * s + 24) / steps, &tops);
         _tile_dpbf16ps(3, 7, 5);
-        amx_some_weights(kind, t, f, e, (32 * s + 24) / steps, (32 * s + 32) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, (32 * s + 24) / steps, (32 * s + 32) / steps, &tops);
     }
     amx_store_scores(t->scores);
     return tops;
@@ -277,16 +298,24 @@ AMX_INLINE amx_tops amx_some_seen(const int kind, const amx_pair *pair, const am
     return tops;
 }
 
-#define AMX_BOTH_OF(name, steps, kind)                                                             \
+#define AMX_BOTH_OF(name, steps, kind, edge)                                                       \
     static __attribute__((noinline)) amx_tops name(const amx_pair *t, const amx_exp *e) {          \
-        return amx_both(steps, kind, t, e);                                                        \
+        return amx_both(steps, kind, edge, t, e);                                                  \
     }
-AMX_BOTH_OF(amx_caps_2, 2, AMX_CAPS)
-AMX_BOTH_OF(amx_biased_2, 2, AMX_BIASED)
-AMX_BOTH_OF(amx_caps_biased_2, 2, AMX_BOTH)
-AMX_BOTH_OF(amx_caps_4, 4, AMX_CAPS)
-AMX_BOTH_OF(amx_biased_4, 4, AMX_BIASED)
-AMX_BOTH_OF(amx_caps_biased_4, 4, AMX_BOTH)
+AMX_BOTH_OF(amx_caps_2, 2, AMX_CAPS, false)
+AMX_BOTH_OF(amx_biased_2, 2, AMX_BIASED, false)
+AMX_BOTH_OF(amx_caps_biased_2, 2, AMX_BOTH, false)
+AMX_BOTH_OF(amx_caps_4, 4, AMX_CAPS, false)
+AMX_BOTH_OF(amx_biased_4, 4, AMX_BIASED, false)
+AMX_BOTH_OF(amx_caps_biased_4, 4, AMX_BOTH, false)
+AMX_BOTH_OF(amx_edge_2, 2, AMX_PLAIN, true)
+AMX_BOTH_OF(amx_caps_edge_2, 2, AMX_CAPS, true)
+AMX_BOTH_OF(amx_biased_edge_2, 2, AMX_BIASED, true)
+AMX_BOTH_OF(amx_caps_biased_edge_2, 2, AMX_BOTH, true)
+AMX_BOTH_OF(amx_edge_4, 4, AMX_PLAIN, true)
+AMX_BOTH_OF(amx_caps_edge_4, 4, AMX_CAPS, true)
+AMX_BOTH_OF(amx_biased_edge_4, 4, AMX_BIASED, true)
+AMX_BOTH_OF(amx_caps_biased_edge_4, 4, AMX_BOTH, true)
 
 #define AMX_SEEN_OF(name, kind)                                                                    \
     static __attribute__((noinline)) amx_tops name(const amx_pair *t, const amx_exp *e) {          \
@@ -296,39 +325,55 @@ AMX_SEEN_OF(amx_seen_plain, AMX_PLAIN)
 AMX_SEEN_OF(amx_seen_caps, AMX_CAPS)
 AMX_SEEN_OF(amx_seen_biased, AMX_BIASED)
 AMX_SEEN_OF(amx_seen_caps_biased, AMX_BOTH)
+AMX_SEEN_OF(amx_seen_wide, AMX_CAPS | AMX_WIDE)
+AMX_SEEN_OF(amx_seen_wide_biased, AMX_BOTH | AMX_WIDE)
 
 static inline int amx_kind(const amx_form *f) {
     return (f->caps ? AMX_CAPS : 0) + (f->biased ? AMX_BIASED : 0);
 }
 
+static inline int amx_pair_kind(const amx_pair *t) {
+    return amx_kind(t->form) + (t->wide ? AMX_WIDE : 0);
+}
+
 /* Weights of a chunk. */
 static inline amx_tops amx_alone(const amx_pair *t, const amx_exp *e) {
-    switch (amx_kind(t->form)) {
+    switch (amx_pair_kind(t)) {
     case AMX_PLAIN:
         if (t->seen) return amx_seen_plain(t, e);
         amx_tops tops = amx_no_tops();
-        amx_some_weights(AMX_PLAIN, t, t->form, e, 0, AMX_ROWS, &tops);
+        amx_some_weights(AMX_PLAIN, false, t, t->form, e, 0, AMX_ROWS, &tops);
         return tops;
     case AMX_CAPS: return amx_seen_caps(t, e);
     case AMX_BIASED: return amx_seen_biased(t, e);
-    default: return amx_seen_caps_biased(t, e);
+    case AMX_BOTH: return amx_seen_caps_biased(t, e);
+    case AMX_CAPS | AMX_WIDE: return amx_seen_wide(t, e);
+    default: return amx_seen_wide_biased(t, e);
     }
 }
 
 /* Weights of a chunk and scores of the next one. */
 static inline amx_tops amx_next(int64_t steps, const amx_pair *t, const amx_exp *e) {
-    const int kind = t->seen ? -1 : amx_kind(t->form);
-    switch (8 * steps + kind) {
-    case 8 * 1 + AMX_PLAIN: return amx_both(1, AMX_PLAIN, t, e);
-    case 8 * 2 + AMX_PLAIN: return amx_both(2, AMX_PLAIN, t, e);
-    case 8 * 3 + AMX_PLAIN: return amx_both(3, AMX_PLAIN, t, e);
-    case 8 * 4 + AMX_PLAIN: return amx_both(4, AMX_PLAIN, t, e);
+    const int kind = amx_pair_kind(t), edge = 64;
+    switch (8 * steps + kind + (t->seen ? edge : 0)) {
+    case 8 * 1 + AMX_PLAIN: return amx_both(1, AMX_PLAIN, false, t, e);
+    case 8 * 2 + AMX_PLAIN: return amx_both(2, AMX_PLAIN, false, t, e);
+    case 8 * 3 + AMX_PLAIN: return amx_both(3, AMX_PLAIN, false, t, e);
+    case 8 * 4 + AMX_PLAIN: return amx_both(4, AMX_PLAIN, false, t, e);
     case 8 * 2 + AMX_CAPS: return amx_caps_2(t, e);
     case 8 * 2 + AMX_BIASED: return amx_biased_2(t, e);
     case 8 * 2 + AMX_BOTH: return amx_caps_biased_2(t, e);
     case 8 * 4 + AMX_CAPS: return amx_caps_4(t, e);
     case 8 * 4 + AMX_BIASED: return amx_biased_4(t, e);
     case 8 * 4 + AMX_BOTH: return amx_caps_biased_4(t, e);
+    case edge + 8 * 2 + AMX_PLAIN: return amx_edge_2(t, e);
+    case edge + 8 * 2 + AMX_CAPS: return amx_caps_edge_2(t, e);
+    case edge + 8 * 2 + AMX_BIASED: return amx_biased_edge_2(t, e);
+    case edge + 8 * 2 + AMX_BOTH: return amx_caps_biased_edge_2(t, e);
+    case edge + 8 * 4 + AMX_PLAIN: return amx_edge_4(t, e);
+    case edge + 8 * 4 + AMX_CAPS: return amx_caps_edge_4(t, e);
+    case edge + 8 * 4 + AMX_BIASED: return amx_biased_edge_4(t, e);
+    case edge + 8 * 4 + AMX_BOTH: return amx_caps_biased_edge_4(t, e);
     default: break;
     }
     const amx_tops tops = amx_alone(t, e);
