@@ -309,7 +309,8 @@ static const ejk_parameter parameters[] = {
 
 static const char needs[] = "heads of 1 to 128, no bias, mask, segment ids, positions or dropout, "
                             "strides of query, key and value that are "
-                            "multiples of 8, and queries and tiles enough";
+                            "multiples of 8, a positive scale where rows have maxima under "
+                            "a soft cap, and queries and tiles enough";
 
 #define SM90(symbol, text, element)                                                                \
     EJKI_CUDA_IMPLEMENTATION(symbol, "flash_attention", text "/cuda/sm90", element,                \
