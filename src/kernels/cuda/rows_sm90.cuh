@@ -44,8 +44,8 @@ DEVICE void blocks_of(const work &w, int first, int count, int *begin, int *end)
 }
 
 /*
- * A lane's two rows. Maxima are in units of log 2, and finite from the start, below all scores, so that differences are
- * numbers; a sum of 0 tells that nothing was seen.
+ * A lane's two rows. `max`, what a row's scores are relative to, is in units of log 2: 0 if BOUNDED, else finite from the
+ * start and below all scores, so that differences are numbers. A sum of 0 tells that nothing was seen.
  */
 #define LEAST (-3.4028235e38f)
 struct lane_rows {
