@@ -56,7 +56,7 @@ typedef struct tile_beside {
 
 static inline void tile_begin_beside(tile_beside *b, const tile_state *s, int64_t row, int count) {
     const ejki_flash_problem *p = s->problem;
-    b->count = p->has_bias || p->has_mask ? count : 0;
+    *b = (tile_beside){.count = p->has_bias || p->has_mask ? count : 0};
     for (int i = 0; b->count > 0 && i < TILE_ROWS; i++) {
         const flash_row *r = &s->row[row + ejki_min(i, count - 1)];
         b->bias[i] = p->has_bias ? flash_bias_row(p, r) : NULL;
