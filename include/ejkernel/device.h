@@ -52,7 +52,7 @@ typedef struct ejk_cpu_info {
     ejk_isa isa;      /**< highest tier present and not slow, whatever the environment says */
     bool tiers[64];   /**< tiers[isa]: present (instructions, and the OS saves their registers) */
     bool avx512_bf16; /**< VDPBF16PS */
-    bool fast_dots;   /**< and as many of them a cycle as multiply-adds of float32: AMD's, not Intel's */
+    bool fast_dots;   /**< and as many of them a cycle as multiply-adds: AMD's, not Intel's */
     bool avx512_fp16;
     bool amx_bf16;      /**< AMX tiles for bf16, permission asked for and given */
     int32_t cores;      /**< CPUs this process may run on (its CPU set) */
