@@ -8,7 +8,10 @@
  *   v_load_pairs         2 VL elements of 16 bits, at any address
  *   v_load_pairs_first   the first n of them, n ≤ 2 VL; nothing beyond is touched, the rest is 0
  *   v_zip_bf16(p, n, q, m)       lane i: element i of p, if i < n, and element i of q, if i < m; else 0
- *   v_range, v_within    whether elements are fit for products: 0, or of a magnitude from 2^-60 on, and finite
+ *   v_zip_first(a, b)    pairs of the first VL elements of a and of b, which have 2 VL each; v_zip_last: of the last
+ *   v_first_of, v_last_of        the first, or the last, elements of pairs as floats
+ *   v_range, v_within    whether elements are fit for products: 0, or of a magnitude from 2^-60 on, and finite;
+ *                        v_finite and v_large ask for one of both
  * VDPBF16PS takes numbers below 2^-126 for 0 and makes 0 of results below; v_pairs() makes 0 of them, too.
  */
 #ifndef EJKI_VEC_AVX512_BF16_H
@@ -38,6 +41,27 @@ static inline vf v_zip_bf16(const void *p, int64_t n, const void *q, int64_t m) 
     const __m512i b = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_first(m), q));
     return _mm512_castsi512_ps(_mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
 }
+static inline vf v_zip(vf a, vf b, int first) {
+    const __m512i count =
+        _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                         37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i order = _mm512_add_epi16(count, _mm512_set1_epi16((int16_t)first));
+    return _mm512_castsi512_ps(
+        _mm512_permutex2var_epi16(_mm512_castps_si512(a), order, _mm512_castps_si512(b)));
+}
+static inline vf v_zip_first(vf a, vf b) {
+    return v_zip(a, b, 0);
+}
+static inline vf v_zip_last(vf a, vf b) {
+    return v_zip(a, b, VL);
+}
+static inline vf v_first_of(vf pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+}
+static inline vf v_last_of(vf pairs) {
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(-65536)));
+}
 
 /* The least magnitude but 0, less one, and the largest, as bits, which are ordered as numbers. */
 typedef struct v_range {
@@ -52,10 +76,15 @@ static inline v_range v_range_with(v_range r, vf pairs) {
     const __m512i less = _mm512_sub_epi16(size, _mm512_set1_epi16(1));
     return (v_range){_mm512_min_epu16(r.least, less), _mm512_max_epu16(r.most, size)};
 }
+static inline bool v_large(v_range r) {
+    const __m512i least = _mm512_set1_epi16(((127 - 60) << 7) - 1);
+    return _mm512_cmplt_epu16_mask(r.least, least) == 0;
+}
+static inline bool v_finite(v_range r) {
+    return _mm512_cmpge_epu16_mask(r.most, _mm512_set1_epi16(0x7f80)) == 0;
+}
 static inline bool v_within(v_range r) {
-    const __m512i least = _mm512_set1_epi16((127 - 60) << 7), infinite = _mm512_set1_epi16(0x7f80);
-    return (_mm512_cmplt_epu16_mask(r.least, _mm512_sub_epi16(least, _mm512_set1_epi16(1))) |
-            _mm512_cmpge_epu16_mask(r.most, infinite)) == 0;
+    return v_large(r) && v_finite(r);
 }
 
 #endif
