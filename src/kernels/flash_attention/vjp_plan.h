@@ -73,7 +73,7 @@ static void vjp_lay_out_down(vjp_plan *t, int64_t *at) {
     const int64_t c = TILE_COLUMNS, rows = ejki_cdiv(t->rows, VJP_DEPTH);
     t->rows_down_at = vjp_place(at, t->down_step * c, t->head_panels);
     t->cotangents_down_at = vjp_place(at, t->down_step * c, t->value_panels);
-    t->bare_slopes_at = vjp_place(at, t->rows, c);
+    t->bare_slopes_at = vjp_place(at, TILE_ROWS, c);
     t->weights_down_at = vjp_place(at, rows, c);
     t->slopes_down_at = vjp_place(at, rows, c);
 }
@@ -89,7 +89,7 @@ static void vjp_lay_out(vjp_plan *t) {
     t->rows_at = vjp_place(&at, t->row_step * c, ejki_cdiv(t->head_lanes, c));
     t->cotangents_at = vjp_place(&at, t->row_step * c, ejki_cdiv(t->value_lanes, c));
     t->slopes_at = vjp_place(&at, t->row_step * c, ejki_cdiv(panels, VJP_DEPTH));
-    t->weights_at = vjp_place(&at, t->rows, c);
+    t->weights_at = vjp_place(&at, VJP_DEPTH > 1 ? TILE_ROWS : t->rows, c);
     if (VJP_DEPTH > 1) vjp_lay_out_down(t, &at);
     t->tile_at = vjp_place(&at, TILE_ROWS, c);
     t->row_at = vjp_place(&at, t->rows, (int64_t)(sizeof(flash_row) / sizeof(float)));

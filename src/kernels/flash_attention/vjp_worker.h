@@ -15,7 +15,7 @@ typedef struct vjp_worker {
     vjp_block block;
     float *keys_across, *values_across, *keys, *d_keys, *d_values, *rows, *cotangents, *slopes;
     float *rows_down, *cotangents_down; /* the same as products along columns read them */
-    float *weights, *bare_slopes, *weights_down, *slopes_down, *tile; /* of a panel */
+    float *weights, *bare_slopes, *weights_down, *slopes_down, *tile; /* of a panel, or a tile */
     vjp_range seeing[TILE_COLUMNS]; /* rows that see the columns of a panel from here on */
     int64_t sequence, kv_head;
     int64_t first_row; /* of the head, among those of all */
