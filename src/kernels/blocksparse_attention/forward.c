@@ -32,5 +32,6 @@ static ejk_status run_with(const ejk_implementation *dense, const ejk_run *run) 
 #define SPARSE_KIND                "tile"
 #define SPARSE_TILE(element, name) element##_##name##_tile
 #define SPARSE_MATRIX              bf16_amx_tile
-#define SPARSE_REFERENCE(element)  element##_reference
+#define SPARSE_PAIRS
+#define SPARSE_REFERENCE(element) element##_reference
 #include "kernels/blocksparse_attention/implementations_body.h"

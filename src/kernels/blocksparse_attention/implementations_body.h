@@ -7,6 +7,7 @@
  *     SPARSE_KIND                 "tile", where names of fast ones end
  *     SPARSE_TILE(element, name)  how their symbols end, both here and in flash attention
  *     SPARSE_MATRIX               that of the one on AMX
+ *     SPARSE_PAIRS                if there is one that multiplies pairs of bf16
  *     SPARSE_REFERENCE(element)   those of the reference
  *     parameters                  two of them; on x86-64 also matrix_parameters, of the one on AMX
  *     run_with()                  as ejk_implementation has run(), with flash attention's first
@@ -57,6 +58,9 @@
 
 #if defined(__x86_64__)
 SPARSE_NAMED(SPARSE_MATRIX, "bf16/amx/matrix", AMX, BF16, SIMD, CPU, matrix_parameters, 2)
+#ifdef SPARSE_PAIRS
+SPARSE_FAST(AVX512_BF16, avx512_bf16, bf16, BF16)
+#endif
 SPARSE_TIER(AVX512, avx512)
 SPARSE_TIER(AVX2, avx2)
 #elif defined(__aarch64__)
