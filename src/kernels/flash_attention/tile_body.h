@@ -351,7 +351,7 @@ static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t 
         for (int64_t c = span.low; c < span.high; c++) {
             if (!flash_sees(s->problem, &s->row[row + i], s->block + c)) continue;
             const float weight = tile_weight_of(s, i, c);
-            if (s->drops && weight == 0) continue;
+            if ((s->drops || TILE_UNIT > 1) && weight == 0) continue;
             for (int64_t d = 0; d < width; d += VL) {
                 float *sum = tile_sum(s, row + i, d);
                 v_store(sum, v_fma(v_set1(weight), tile_value_of(s, c, d), v_load(sum)));
