@@ -30,8 +30,8 @@ static inline __attribute__((always_inline)) void vjp_step(const bool exact, con
         const vf row = v_set1(a[i * a_row]);
         EJKI_UNROLL for (int j = 0; j < vectors; j++) {
             const vf column = v_load(b + j * VL);
-            sum[i][j] = v_fma(v_first_of(row), v_first_of(column), sum[i][j]);
-            sum[i][j] = v_fma(v_last_of(row), v_last_of(column), sum[i][j]);
+            sum[i][j] = v_fma(v_of_first(row), v_of_first(column), sum[i][j]);
+            sum[i][j] = v_fma(v_of_second(row), v_of_second(column), sum[i][j]);
         }
     }
 }

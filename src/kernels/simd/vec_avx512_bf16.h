@@ -5,11 +5,11 @@
  *   v_dot(a, b, c)       c plus the products of both elements of each lane, each rounded to f32
  *   v_dot_one(p, b, c)   the same of the pair at p with each lane of b
  *   v_pairs(a, b)        2 VL floats rounded to nearest, ties to even, as VL pairs in their order
+ *   v_of_first, v_of_second      the first, or second, element of each lane as a float
  *   v_load_pairs         2 VL elements of 16 bits, at any address
  *   v_load_pairs_first   the first n of them, n ≤ 2 VL; nothing beyond is touched, the rest is 0
  *   v_zip_bf16(p, n, q, m)       lane i: element i of p, if i < n, and element i of q, if i < m; else 0
  *   v_zip_first(a, b)    pairs of the first VL elements of a and of b, which have 2 VL each; v_zip_last: of the last
- *   v_first_of, v_last_of        the first, or the last, elements of pairs as floats
  *   v_range, v_within    whether elements are fit for products: 0, or of a magnitude from 2^-60 on, and finite;
  *                        v_finite and v_large ask for one of both
  * VDPBF16PS takes numbers below 2^-126 for 0 and makes 0 of results below; v_pairs() makes 0 of them, too.
@@ -28,6 +28,13 @@ static inline vf v_dot_one(const float *a, vf b, vf c) {
 }
 static inline vf v_pairs(vf a, vf b) {
     return (vf)_mm512_cvtne2ps_pbh(b, a);
+}
+static inline vf v_of_first(vf pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+}
+static inline vf v_of_second(vf pairs) {
+    const __m512i second = _mm512_set1_epi32((int)0xffff0000u);
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), second));
 }
 static inline vf v_load_pairs(const void *p) {
     return _mm512_castsi512_ps(_mm512_loadu_si512(p));
@@ -55,14 +62,6 @@ static inline vf v_zip_first(vf a, vf b) {
 static inline vf v_zip_last(vf a, vf b) {
     return v_zip(a, b, VL);
 }
-static inline vf v_first_of(vf pairs) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
-}
-static inline vf v_last_of(vf pairs) {
-    return _mm512_castsi512_ps(
-        _mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(-65536)));
-}
-
 /* The least magnitude but 0, less one, and the largest, as bits, which are ordered as numbers. */
 typedef struct v_range {
     __m512i least, most;
