@@ -113,6 +113,17 @@ static void set_amx_vjp_blocks(const ejki_flash_problem *p, int64_t cache, ejk_b
 }
 
 /*
+ * Gradients by VDPBF16PS. More keys mean fewer passes over rows and over sums of their gradients: of 256, 384 and 512
+ * keys the last were the best or within 1 % for D of 32 to 256, although of 256 they are more than the second-level
+ * cache holds beside rows. Rows are those of floats.
+ */
+static void set_pair_vjp_blocks(const ejki_flash_problem *p, int64_t cache, int64_t share,
+                                ejk_bwd_params *params) {
+    const int64_t keys = ejki_min(cache / row_bytes(p), share) / 32 * 32;
+    params->kv_blocksize = ejk_int(clamp(keys, 32, ejki_min(512, whole(p->keys))));
+}
+
+/*
  * Gradients. A key takes two and a half rows of the worker's memory, packed twice and with two sums, and a
  * column of slopes beside the block of queries; a third of the second-level cache holds them. Fewer keys, but
  * not below 64, where there would be fewer than eight tasks; up to 384 in place of 256 in a window, where a row is
@@ -134,7 +145,9 @@ void ejki_flash_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config
     params->q_blocksize = ejk_int(rows);
     params->kv_blocksize =
         ejk_int(clamp(ejki_min(keys, share) / 32 * 32, 32, ejki_min(most, whole(p->keys))));
-    if (invocation->implementation->isa == EJK_ISA_AMX) set_amx_vjp_blocks(p, cache, params);
+    const ejk_isa isa = invocation->implementation->isa;
+    if (isa == EJK_ISA_AVX512_BF16) set_pair_vjp_blocks(p, cache, share, params);
+    if (isa == EJK_ISA_AMX) set_amx_vjp_blocks(p, cache, params);
 }
 
 /* ---- Candidates ------------------------------------------------------------------------------------- */

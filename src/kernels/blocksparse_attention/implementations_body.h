@@ -57,6 +57,7 @@
 
 #if defined(__x86_64__)
 SPARSE_NAMED(SPARSE_MATRIX, "bf16/amx/matrix", AMX, BF16, SIMD, CPU, matrix_parameters, 2)
+SPARSE_FAST(AVX512_BF16, avx512_bf16, bf16, BF16)
 SPARSE_TIER(AVX512, avx512)
 SPARSE_TIER(AVX2, avx2)
 #elif defined(__aarch64__)

@@ -304,7 +304,7 @@ static void row_merge(const row_task *task) {
             const flash_row r = flash_row_of(p, task->batch, h, i);
             halves_sort(p->dtype, whole + STATE_SUMS, p->value_dim, task->row);
             const flash_common common = flash_common_of(p, r.head);
-            flash_write_row(p, &r, &common, task->row, t->width, t->width, top, top, sum);
+            flash_write_row(p, &r, &common, task->row, t->width, t->width, top, top, sum, sum);
         }
 }
 

@@ -426,12 +426,13 @@ static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_co
 
 /*
  * Writes a finished row: out, and lse, row_max, row_sum where wanted. `maximum` is the largest visible
- * base-2 score and is looked at only without normalisation. `panel` sums lie side by side, the next ones
- * `step` further.
+ * base-2 score and is looked at only without normalisation; `total` is the sum of the weights as they were
+ * multiplied, if they were rounded, else `sum`. `panel` sums lie side by side, the next ones `step` further.
  */
 static inline void flash_write_row(const ejki_flash_problem *p, const flash_row *r,
                                    const flash_common *common, const float *sums, int64_t panel,
-                                   int64_t step, float reference, float maximum, float sum) {
+                                   int64_t step, float reference, float maximum, float sum,
+                                   float total) {
     flash_end end = flash_finish(p, common, reference, sum, p->lse.data != NULL);
     if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
     if (!p->normalize) {
@@ -441,6 +442,7 @@ static inline void flash_write_row(const ejki_flash_problem *p, const flash_row 
             *flash_at(&p->row_max, r) = (float)(maximum * common->correction * LN_2);
         if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum == 0 ? 0 : sum * end.factor;
     }
+    if (total != sum) end.factor *= sum / total;
     if (p->dropout > 0) end.factor *= (float)ejki_dropout_factor(p->dropout);
     const ejk_dtype dtype = flash_out_dtype(p);
     void *out = flash_out(p, r);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Flash attention forward, tiled: for many query rows. Tensors are f32, bf16 or f16; packing makes floats of
- * them, everything after is f32, and outputs are rounded once.
+ * them, everything after is f32, and outputs are rounded once. With TILE_PAIRS tensors are bf16, packing makes pairs
+ * of them as they are, and the weights are rounded to bf16; sums and scores are f32 as well.
  *
  * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
  * worker packs the group's queries, then walks over blocks of keys at absolute positions; each block is
@@ -17,7 +18,7 @@
  *
  * Why results do not depend on tiles: products add in the order of keys, blocks and lanes lie at absolute
  * key positions, and a key that a row does not see adds an exact 0. Values that are not finite would make
- * 0 · inf = NaN of it, so pack_rows() looks for them and partial tiles then add key by key.
+ * 0 · inf = NaN of it, so packing looks for them and partial tiles then add key by key.
  *
  * Limits. Weights below 2^-126 of the reference count as 0. The score tile, a panel of keys and the
  * tile's queries should fit the first-level cache; the group and a block of keys and values the second.
@@ -39,6 +40,13 @@
 #include "kernels/simd/product_body.h"
 #include "kernels/flash_attention/scores_body.h"
 #include "kernels/flash_attention/cells_body.h"
+
+/* Elements of an operand that count as one float. */
+#ifdef TILE_PAIRS
+#define TILE_UNIT 2
+#else
+#define TILE_UNIT 1
+#endif
 
 /* Rows of scores lie this far apart: the largest block of keys and a line more, so that they fall into
  * different cache sets. */
@@ -70,10 +78,11 @@ typedef struct tile_plan {
     int64_t tasks;
     int64_t claim;     /* whole tasks that a worker takes at once */
     int64_t keys;      /* of a full block, a multiple of TILE_COLUMNS */
+    int64_t depth;     /* of the scores' product, in units */
     int64_t width;     /* value_dim rounded up to VL */
     int64_t sum_width; /* and to TILE_COLUMNS */
-    int64_t query_at, sum_at, lane_at, key_at, value_at, score_at, reference_at, row_at, extent_at,
-        allowed_at, cell_at, common_at;
+    int64_t query_at, sum_at, lane_at, total_at, key_at, value_at, score_at, reference_at, row_at,
+        extent_at, allowed_at, cell_at, common_at;
     int64_t bytes;        /* of one worker */
     const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
     int64_t order_bytes;
@@ -118,6 +127,7 @@ typedef struct tile_state {
     bool general, tracks_maximum, drops;
     float scale; /* of raw products to base 2; 1 if flash_modify() has done it */
     float *query, *sums, *lanes, *keys, *values, *scores, *reference, *maximum;
+    float *totals; /* as lanes, of weights as they were rounded, if they are */
     flash_row *row;
     tile_extent *extent; /* of each TILE_ROWS rows */
     uint8_t *allowed;
@@ -127,7 +137,7 @@ typedef struct tile_state {
     int64_t block, end; /* first key of the block, and the one behind its last */
     int64_t following;  /* where the next one begins, if not at the next block of a pattern */
     tile_cells cells;
-    bool finite; /* the block's values are */
+    bool fit; /* the block's values are, for products with any weights */
     tile_ahead ahead;
 } tile_state;
 
@@ -171,14 +181,16 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
     t.claim = sparse ? 1 : ejki_max(1, t.whole / (16 * (int64_t)ejki_max(1, workers)));
     t.keys = ejki_max(1, ejki_min(parameters[1], sparse ? p->pattern.block_kv : p->keys));
     t.keys = ejki_round_up(t.keys, TILE_COLUMNS);
+    t.depth = ejki_cdiv(p->head_dim, TILE_UNIT);
     t.width = ejki_round_up(p->value_dim, VL);
     t.sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
     int64_t at = 0;
-    t.query_at = tile_place(&at, t.rows, p->head_dim);
+    t.query_at = tile_place(&at, t.rows, t.depth);
     t.sum_at = tile_place(&at, t.rows, t.sum_width);
     t.lane_at = tile_place(&at, t.rows, VL);
-    t.key_at = tile_place(&at, t.keys, p->head_dim);
-    t.value_at = tile_place(&at, t.keys, t.width);
+    t.total_at = tile_place(&at, TILE_UNIT > 1 ? t.rows : 0, VL);
+    t.key_at = tile_place(&at, t.keys, t.depth);
+    t.value_at = tile_place(&at, t.keys / TILE_UNIT, t.width);
     t.score_at = tile_place(&at, TILE_ROWS, SCORE_STRIDE);
     t.reference_at = tile_place(&at, t.rows, 2);
     t.row_at = tile_place(&at, t.rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
@@ -203,6 +215,7 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->query = memory + t->query_at;
     s->sums = memory + t->sum_at;
     s->lanes = memory + t->lane_at;
+    s->totals = memory + t->total_at;
     s->keys = memory + t->key_at;
     s->values = memory + t->value_at;
     s->scores = memory + t->score_at;
@@ -226,18 +239,25 @@ static inline float *tile_sum(const tile_state *s, int64_t row, int64_t d) {
            (row - tile) * TILE_COLUMNS + column;
 }
 
+#ifdef TILE_PAIRS
+#include "kernels/flash_attention/tile_pairs_body.h"
+#else
+#include "kernels/flash_attention/tile_floats_body.h"
+#endif
+
 /* Scores of `rows` rows from `row` over the columns of a span, in base 2 except for s->scale, hidden keys
  * at -inf, into consecutive rows from `scores`. */
 static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, float *scores) {
     const ejki_flash_problem *p = s->problem;
-    const float *query = s->query + row / TILE_ROWS * TILE_ROWS * p->head_dim + row % TILE_ROWS;
+    const int64_t depth = s->plan->depth;
+    const float *query = s->query + row / TILE_ROWS * TILE_ROWS * depth + row % TILE_ROWS;
     tile_beside beside;
     tile_begin_beside(&beside, s, row, rows);
     for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS) {
         product_ahead *ahead = tile_look_ahead(s);
         if (beside.count > 0) tile_look_beside(p, &beside, s->block + c, ahead);
-        product_scores(rows, TILE_COLUMNS, p->head_dim, query, s->keys + c * p->head_dim,
-                       TILE_COLUMNS, scores + c, SCORE_STRIDE, false, ahead);
+        product_scores(rows, TILE_COLUMNS, depth, query, s->keys + c * depth, TILE_COLUMNS,
+                       scores + c, SCORE_STRIDE, false, ahead);
     }
     if (!s->general && !span.hides && !s->cells.hide) return;
     const int64_t key = s->block + span.first, width = span.end - span.first;
@@ -279,6 +299,8 @@ static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row
         float *sum = tile_sum(s, row, d);
         v_store(sum, v_mul(v_load(sum), v_set1(factor)));
     }
+    float *totals = s->totals + row * VL;
+    if (TILE_UNIT > 1) v_store(totals, v_mul(v_load(totals), v_set1(factor)));
 }
 
 /* References of rows that have none yet, from what they see in this span; and maxima, if asked for. */
@@ -321,18 +343,18 @@ static __attribute__((noinline)) void tile_softmax(tile_state *s, int64_t row, i
     for (int i = 0; i < rows; i++) v_store(s->lanes + (row + i) * VL, v_load(after[i]));
 }
 
-/* sums += weights · values, key by key over what each row sees and keeps: for values that are not finite. */
+/* sums += weights · values, key by key over what each row sees and keeps: for values that are not fit. */
 static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
                                                          tile_span span) {
     const int64_t width = s->plan->width;
     for (int i = 0; i < rows; i++)
         for (int64_t c = span.low; c < span.high; c++) {
             if (!flash_sees(s->problem, &s->row[row + i], s->block + c)) continue;
-            if (s->drops && s->scores[i * SCORE_STRIDE + c] == 0) continue;
-            const vf weight = v_set1(s->scores[i * SCORE_STRIDE + c]);
+            const float weight = tile_weight_of(s, i, c);
+            if ((s->drops || TILE_UNIT > 1) && weight == 0) continue;
             for (int64_t d = 0; d < width; d += VL) {
                 float *sum = tile_sum(s, row + i, d);
-                v_store(sum, v_fma(weight, v_load(s->values + c * width + d), v_load(sum)));
+                v_store(sum, v_fma(v_set1(weight), tile_value_of(s, c, d), v_load(sum)));
             }
         }
 }
@@ -347,29 +369,31 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
                       .end = ejki_round_up(high, TILE_COLUMNS),
                       .low = low,
                       .high = high};
+    /* The product takes whole units. */
+    const int64_t first = low / TILE_UNIT, depth = ejki_cdiv(high, TILE_UNIT) - first;
     span.hides = e->least > block + span.first || e->most < block + span.end;
-    span.partial =
-        s->general || s->drops || s->cells.hide || e->least > block + low || e->most < block + high;
+    span.partial = s->general || s->drops || s->cells.hide ||
+                   e->least > block + first * TILE_UNIT ||
+                   e->most < block + (first + depth) * TILE_UNIT;
     tile_scores(s, row, rows, span, s->scores);
     tile_softmax(s, row, rows, span);
-    if (s->drops)
-        for (int i = 0; i < rows; i++)
-            flash_drop(s->problem, &s->row[row + i], block + span.first, span.end - span.first,
-                       s->scores + i * SCORE_STRIDE + span.first);
-    if (span.partial && !s->finite)
+    tile_end_weights(s, row, rows, &span);
+    if (!tile_is_fit(s, &span)) {
         tile_add_carefully(s, row, rows, span);
-    else
-        for (int64_t d = 0; d < width; d += TILE_COLUMNS)
-            product_values(rows, ejki_min(width - d, TILE_COLUMNS), high - low, s->scores + low,
-                           s->values + low * width + d, width, tile_sum(s, row, d), TILE_COLUMNS,
-                           true, tile_look_ahead(s));
+        return;
+    }
+    for (int64_t d = 0; d < width; d += TILE_COLUMNS)
+        product_values(rows, ejki_min(width - d, TILE_COLUMNS), depth, s->scores + first,
+                       s->values + first * width + d, width, tile_sum(s, row, d), TILE_COLUMNS,
+                       true, tile_look_ahead(s));
 }
 
-/* Packs up to TILE_ROWS queries side by side, target[d][row], and writes what they see. */
+/* Packs up to TILE_ROWS queries side by side, target[unit][row], and writes what they see. */
 static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_row *rows,
                                      int64_t count, float *target) {
     tile_extent e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys, .seen = true};
     const ejk_dtype dtype = p->dtype;
+    const int64_t depth = ejki_cdiv(p->head_dim, TILE_UNIT);
     const void *query[(TILE_ROWS + VL - 1) / VL * VL];
     for (int64_t i = 0; i < count; i++) {
         e.low = ejki_min(e.low, rows[i].first);
@@ -380,15 +404,14 @@ static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_ro
     }
     for (int64_t first = 0; first < TILE_ROWS; first += VL) {
         const int64_t lanes = ejki_min(VL, TILE_ROWS - first);
-        for (int64_t d = 0; d < p->head_dim; d += VL) {
-            const int64_t width = ejki_min(VL, p->head_dim - d);
+        for (int64_t d = 0; d < depth; d += VL) {
+            const int64_t width = ejki_min(VL, depth - d), at = d * TILE_UNIT;
             vf block[VL];
             for (int64_t i = 0; i < VL; i++)
-                block[i] =
-                    first + i >= count ? v_zero()
-                    : width == VL
-                        ? v_widen(dtype, element_at(dtype, query[first + i], d))
-                        : v_widen_first(dtype, element_at(dtype, query[first + i], d), width);
+                block[i] = first + i >= count ? v_zero()
+                                              : pack_load(dtype, TILE_UNIT,
+                                                          element_at(dtype, query[first + i], at),
+                                                          p->head_dim - at);
             v_transpose(block);
             for (int64_t i = 0; i < width; i++)
                 v_store_first(target + (d + i) * TILE_ROWS + first, block[i], lanes);
@@ -411,7 +434,7 @@ static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
     }
     for (int64_t i = 0; i < task->rows; i += TILE_ROWS) {
         const tile_extent e = tile_pack_queries(p, s->row + i, ejki_min(TILE_ROWS, task->rows - i),
-                                                s->query + i * p->head_dim);
+                                                s->query + i * s->plan->depth);
         s->extent[i / TILE_ROWS] = e;
         if (e.low >= e.high) continue;
         *low = ejki_min(*low, e.low);
@@ -420,6 +443,7 @@ static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
     memset(s->sums, 0,
            (size_t)(ejki_round_up(task->rows, TILE_ROWS) * s->plan->sum_width) * sizeof(float));
     memset(s->lanes, 0, (size_t)(task->rows * VL) * sizeof(float));
+    if (TILE_UNIT > 1) memset(s->totals, 0, (size_t)(task->rows * VL) * sizeof(float));
 }
 
 /* One task from beginning to end; `next` is the one that this worker will probably be given then. */
@@ -437,12 +461,11 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
         /* Only what the task sees of the block, from a whole panel on. */
         const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
         const int64_t first = s->block + skip;
-        pack_transposed_any(p->dtype, flash_key(p, task.batch, task.kv_head, first),
-                            p->key.stride_t, s->end - first, p->head_dim,
-                            s->keys + skip * p->head_dim);
-        s->finite = pack_rows_any(p->dtype, flash_value(p, task.batch, task.kv_head, first),
-                                  p->value.stride_t, s->end - first, p->value_dim,
-                                  s->values + skip * t->width, t->width);
+        tile_pack_keys(p, flash_key(p, task.batch, task.kv_head, first), s->end - first,
+                       s->keys + skip * t->depth);
+        s->fit =
+            tile_pack_values(p, flash_value(p, task.batch, task.kv_head, first), s->end - first,
+                             s->values + skip / TILE_UNIT * t->width, t->width);
         tile_plan_ahead(s, high);
         for (int64_t i = 0, n; i < task.rows; i += n) {
             n = product_rows(task.rows - i);
@@ -453,7 +476,7 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
         const flash_row *r = &s->row[i];
         flash_write_row(p, r, &s->common[r->head - r->kv_head * p->group], tile_sum(s, i, 0),
                         TILE_COLUMNS, TILE_ROWS * TILE_COLUMNS, s->reference[i], s->maximum[i],
-                        v_sum(v_load(s->lanes + i * VL)));
+                        v_sum(v_load(s->lanes + i * VL)), tile_total(s, i));
     }
 }
 

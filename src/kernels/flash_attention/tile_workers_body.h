@@ -116,9 +116,11 @@ static ejk_status tile_run(const ejk_run *run) {
     return EJK_OK;
 }
 
-/* Patterns are of whole tensors: parts of packed sequences have none. */
+/* Patterns are of whole tensors: parts of packed sequences have none. Sums that are not divided have to be true to f32,
+ * which rounded weights are not. */
 static bool tile_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
+    if (TILE_UNIT > 1 && !p->normalize) return false;
     return p->layout == EJKI_FLASH_DENSE || ejki_pattern_is_empty(&p->pattern);
 }
 
@@ -149,6 +151,8 @@ static const ejk_parameter tile_parameters[] = {
         .run = tile_run,                                                                           \
     }
 
-TILE_IMPLEMENTATION(f32, EJK_DTYPE_F32);
 TILE_IMPLEMENTATION(bf16, EJK_DTYPE_BF16);
+#ifndef TILE_PAIRS
+TILE_IMPLEMENTATION(f32, EJK_DTYPE_F32);
 TILE_IMPLEMENTATION(f16, EJK_DTYPE_F16);
+#endif

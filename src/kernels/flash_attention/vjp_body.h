@@ -41,6 +41,7 @@
 #include "kernels/flash_attention/vjp_plan.h"
 #include "kernels/flash_attention/vjp_rows.h"
 #include "kernels/flash_attention/vjp_worker.h"
+#include "kernels/flash_attention/vjp_panel.h"
 
 /* ---- A task's keys --------------------------------------------------------------------------------- */
 
@@ -48,20 +49,19 @@ static void vjp_pack_keys(vjp_worker *w) {
     const ejki_flash_problem *p = &w->own.forward;
     const vjp_plan *t = &w->plan;
     const int64_t turn = t->keys * TILE_COLUMNS, count = w->key_end - w->key;
-    pack_transposed_any(p->dtype, flash_key(p, 0, w->kv_head, w->key), p->key.stride_t, count,
-                        p->head_dim, w->keys_across);
+    vjp_probe across = vjp_probe_none(), probe = vjp_probe_none();
+    across = vjp_pack_across(p->dtype, flash_key(p, 0, w->kv_head, w->key), p->key.stride_t, count,
+                             p->head_dim, w->keys_across, across);
     if (t->wants_slopes)
-        pack_transposed_any(p->dtype, flash_value(p, 0, w->kv_head, w->key), p->value.stride_t,
-                            count, p->value_dim, w->values_across);
-    vf probe = v_zero();
-    for (int64_t j = 0; w->own.wants_query && j < w->panels * TILE_COLUMNS; j++) {
-        float *target = w->keys + j * TILE_COLUMNS;
-        if (j < count)
-            probe = vjp_pack_row(p->dtype, flash_key(p, 0, w->kv_head, w->key + j), p->head_dim,
-                                 target, turn, probe);
-        else
-            for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS, target += turn)
-                memset(target, 0, TILE_COLUMNS * sizeof *target);
+        across = vjp_pack_across(p->dtype, flash_value(p, 0, w->kv_head, w->key), p->value.stride_t,
+                                 count, p->value_dim, w->values_across, across);
+    w->keys_small = vjp_is_small(across);
+    for (int64_t j = 0; w->own.wants_query && j < w->panels * TILE_COLUMNS; j += VJP_DEPTH) {
+        const void *row[VJP_DEPTH] = {NULL};
+        for (int64_t n = 0; n < VJP_DEPTH && j + n < count; n++)
+            row[n] = flash_key(p, 0, w->kv_head, w->key + j + n);
+        probe = vjp_pack(p->dtype, row, p->head_dim, NULL, 0,
+                         w->keys + j / VJP_DEPTH * TILE_COLUMNS, turn / VJP_DEPTH, probe);
     }
     w->keys_finite = vjp_is_finite(probe);
     memset(w->d_keys, 0, (size_t)(turn * t->head_panels) * sizeof(float));
@@ -86,121 +86,6 @@ static void vjp_write_keys(const vjp_worker *w, const ejki_bthd *target, const f
             v_narrow_some(dtype, element_at(dtype, out, d), v, width - d);
         }
     }
-}
-
-/* ---- A block of rows ------------------------------------------------------------------------------- */
-
-/* Rows that see nothing are packed as 0: their cotangents count nowhere. */
-static void vjp_pack_rows(vjp_worker *w) {
-    const ejki_flash_vjp_problem *v = &w->own;
-    const ejki_flash_problem *p = &v->forward;
-    const int64_t turn = w->plan.row_step * TILE_COLUMNS;
-    vf probe = v_zero();
-    for (int64_t i = 0; i < w->count; i++) {
-        const flash_row *r = &w->block.row[i];
-        const bool blank = w->block.lse[i] == -INFINITY;
-        probe = vjp_pack_row(p->dtype, flash_query(p, r), blank ? 0 : p->head_dim,
-                             w->rows + i * TILE_COLUMNS, turn, probe);
-        probe = vjp_pack_row(p->dtype, vjp_cotangent(v, r), blank ? 0 : p->value_dim,
-                             w->cotangents + i * TILE_COLUMNS, turn, probe);
-        if (!blank) continue;
-        for (int64_t d = 0; d < w->plan.head_panels; d++)
-            memset(w->rows + d * turn + i * TILE_COLUMNS, 0, TILE_COLUMNS * sizeof(float));
-        for (int64_t d = 0; d < w->plan.value_panels; d++)
-            memset(w->cotangents + d * turn + i * TILE_COLUMNS, 0, TILE_COLUMNS * sizeof(float));
-    }
-    w->rows_finite = vjp_is_finite(probe);
-}
-
-/* Rows of the block that see any of `columns` of a panel: from the first tile of such to the last. */
-static vjp_range vjp_rows_of(const vjp_worker *w, int64_t panel, uint32_t columns) {
-    vjp_range rows = {w->count, 0};
-    for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
-        if (!(tile->any[panel] & columns)) continue;
-        rows.first = ejki_min(rows.first, tile->first);
-        rows.end = tile->first + tile->rows;
-    }
-    return rows;
-}
-
-/* d += aᵀ · b over those rows of the block that see them, for the keys of a panel; `width` columns of d. */
-static void vjp_add_keys(vjp_worker *w, int64_t panel, const float *a, const float *b, float *d,
-                         int64_t width) {
-    const int64_t b_turn = w->plan.row_step * TILE_COLUMNS;
-    const int64_t d_turn = w->plan.keys * TILE_COLUMNS;
-    if (!w->rows_finite) {
-        const vjp_range seen = vjp_rows_of(w, panel, VJP_EVERY);
-        for (int64_t i = seen.first; i < seen.end; i++)
-            for (int64_t j = 0; j < TILE_COLUMNS; j++)
-                if (a[i * TILE_COLUMNS + j] != 0)
-                    vjp_add_row(a[i * TILE_COLUMNS + j], width, b + i * TILE_COLUMNS, b_turn,
-                                d + j * TILE_COLUMNS, d_turn);
-        return;
-    }
-    for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
-        rows = product_rows(TILE_COLUMNS - j);
-        w->seeing[j] =
-            vjp_rows_of(w, panel, (uint32_t)((UINT64_C(1) << (j + rows)) - (UINT64_C(1) << j)));
-    }
-    for (int64_t column = 0; column < width; column += TILE_COLUMNS, b += b_turn, d += d_turn)
-        for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
-            rows = product_rows(TILE_COLUMNS - j);
-            const vjp_range seen = w->seeing[j];
-            if (seen.first >= seen.end) continue;
-            const vjp_product add =
-                width - column > VL ? vjp_add((int)rows) : vjp_add_one((int)rows);
-            vjp_ask(w);
-            add(seen.end - seen.first, a + seen.first * TILE_COLUMNS + j, 0,
-                b + seen.first * TILE_COLUMNS, d + j * TILE_COLUMNS, NULL, NULL, 0);
-        }
-}
-
-/* Weights and slopes of a tile that sees none of a panel are 0 where a product comes by: between rows that see the
- * panel, or between panels that the tile sees. */
-static inline void vjp_blank(const vjp_tile *tile, int64_t panel, vjp_range seen, float *weights,
-                             float *slopes) {
-    const bool between = tile->first >= seen.first && tile->first < seen.end;
-    const size_t size = (size_t)(tile->rows * TILE_COLUMNS) * sizeof(float);
-    if (between) memset(weights, 0, size);
-    if (between || (panel >= tile->first_panel && panel < tile->end_panel)) memset(slopes, 0, size);
-}
-
-/* One panel of keys: weights, then slopes of the tiles that see it, and what the keys gain by them. First all
- * weights: the first-level cache holds the panel's keys or values beside the rows that come by, hardly both. */
-static void vjp_panel(vjp_worker *w, int64_t panel) {
-    const ejki_flash_vjp_problem *v = &w->own;
-    const ejki_flash_problem *p = &v->forward;
-    const vjp_plan *t = &w->plan;
-    const int64_t turn = t->row_step * TILE_COLUMNS;
-    float *slopes = w->slopes + panel * turn;
-    const vjp_range seen = vjp_rows_of(w, panel, VJP_EVERY);
-    for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
-        const int64_t at = tile->first * TILE_COLUMNS;
-        if (tile->any[panel] == 0) {
-            vjp_blank(tile, panel, seen, w->weights + at, slopes + at);
-            continue;
-        }
-        vjp_ask(w);
-        vjp_scores(&w->block, tile, panel, p->head_dim, w->rows + at, turn,
-                   w->keys_across + panel * TILE_COLUMNS * p->head_dim, w->weights + at);
-    }
-    for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
-        const int64_t at = tile->first * TILE_COLUMNS;
-        if (tile->any[panel] == 0) continue;
-        if (t->wants_slopes) {
-            vjp_ask(w);
-            vjp_slopes_of(&w->block, tile, panel, p->value_dim, w->cotangents + at, turn,
-                          w->values_across + panel * TILE_COLUMNS * p->value_dim, w->weights + at,
-                          slopes + at);
-        } else if (p->dropout > 0) {
-            vjp_drop(&w->block, tile, panel, w->weights + at);
-        }
-    }
-    if (seen.first >= seen.end) return;
-    const int64_t keys_at = panel * TILE_COLUMNS * TILE_COLUMNS;
-    if (v->wants_value)
-        vjp_add_keys(w, panel, w->weights, w->cotangents, w->d_values + keys_at, p->value_dim);
-    if (v->wants_key) vjp_add_keys(w, panel, slopes, w->rows, w->d_keys + keys_at, p->head_dim);
 }
 
 /* ---- Gradients of queries -------------------------------------------------------------------------- */
@@ -229,45 +114,51 @@ static void vjp_store_nothing(const vjp_worker *w, const vjp_tile *tile, int64_t
     vjp_add_queries(w, tile, column, width);
 }
 
-/* slopes · keys of a tile, where coefficients of 0 count nowhere. */
-static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t first,
-                         int64_t end) {
+/* slopes · keys of a tile, `width` columns, where coefficients of 0 count nowhere. */
+static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t width) {
     const vjp_plan *t = &w->plan;
-    const float *keys = w->keys + column * t->keys;
+    const ejki_flash_problem *p = &w->own.forward;
+    const int64_t turn = t->row_step * TILE_COLUMNS, left = w->key_end - w->key;
+    const int64_t end = ejki_min(tile->end_panel * TILE_COLUMNS, left);
     memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
-    for (int64_t i = 0; i < tile->rows; i++)
-        for (int64_t j = first * TILE_COLUMNS; j < end * TILE_COLUMNS; j++) {
-            const int64_t row = j / TILE_COLUMNS * t->row_step + tile->first + i;
-            const float slope = w->slopes[row * TILE_COLUMNS + j % TILE_COLUMNS];
-            if (slope != 0)
-                vjp_add_row(slope, TILE_COLUMNS, keys + j * TILE_COLUMNS, 0,
-                            w->tile + i * TILE_COLUMNS, 0);
+    for (int64_t j = tile->first_panel * TILE_COLUMNS; j < end; j++) {
+        const float *slopes = w->slopes + j / TILE_COLUMNS / VJP_DEPTH * turn;
+        const void *key = element_at(p->dtype, flash_key(p, 0, w->kv_head, w->key + j), column);
+        for (int64_t i = 0; i < tile->rows; i++) {
+            const float slope = vjp_along(slopes, tile->first + i, j % (TILE_COLUMNS * VJP_DEPTH));
+            if (slope != 0) vjp_add_row(slope, p->dtype, key, width, w->tile + i * TILE_COLUMNS, 0);
         }
+    }
+}
+
+/* slopes · keys of a tile, up to the last column that any row sees. */
+static void vjp_change(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t width) {
+    const vjp_plan *t = &w->plan;
+    const int64_t turn = t->row_step * TILE_COLUMNS, lanes = TILE_COLUMNS / VJP_DEPTH;
+    const int64_t first = tile->first_panel / VJP_DEPTH, last = tile->end_panel - 1;
+    const int64_t seen = 32 - __builtin_clz(tile->any[last]);
+    const int64_t depth = last * lanes - first * TILE_COLUMNS + ejki_cdiv(seen, VJP_DEPTH);
+    const vjp_product raw = w->block.exact ? vjp_raw_exact((int)tile->rows)
+                            : width > VL   ? vjp_raw((int)tile->rows)
+                                           : vjp_raw_one((int)tile->rows);
+    raw(depth, w->slopes + first * turn + tile->first * TILE_COLUMNS, turn,
+        w->keys + column * t->keys / VJP_DEPTH + first * TILE_COLUMNS * TILE_COLUMNS, w->tile, NULL,
+        NULL, 0);
 }
 
 static void vjp_queries(vjp_worker *w) {
     const ejki_flash_problem *p = &w->own.forward;
-    const vjp_plan *t = &w->plan;
-    const int64_t turn = t->row_step * TILE_COLUMNS;
     for (int64_t d = 0; d < p->head_dim; d += TILE_COLUMNS) {
         const int64_t width = ejki_min(TILE_COLUMNS, p->head_dim - d);
         for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
-            const int64_t first = tile->first_panel, end = tile->end_panel;
-            if (end == 0) {
+            if (tile->end_panel == 0) {
                 if (w->stores) vjp_store_nothing(w, tile, d, width);
                 continue;
             }
-            /* up to the last column that any row sees */
-            const int64_t depth =
-                (end - first - 1) * TILE_COLUMNS + 32 - __builtin_clz(tile->any[end - 1]);
-            const vjp_product raw =
-                width > VL ? vjp_raw((int)tile->rows) : vjp_raw_one((int)tile->rows);
             if (w->keys_finite)
-                raw(depth, w->slopes + first * turn + tile->first * TILE_COLUMNS, turn,
-                    w->keys + d * t->keys + first * TILE_COLUMNS * TILE_COLUMNS, w->tile, NULL,
-                    NULL, 0);
+                vjp_change(w, tile, d, width);
             else
-                vjp_skipping(w, tile, d, first, end);
+                vjp_skipping(w, tile, d, width);
             vjp_add_queries(w, tile, d, width);
         }
     }
@@ -527,6 +418,8 @@ static const ejk_parameter vjp_parameters[] = {
         .run = vjp_run,                                                                            \
     }
 
-VJP_IMPLEMENTATION(f32, EJK_DTYPE_F32);
 VJP_IMPLEMENTATION(bf16, EJK_DTYPE_BF16);
+#ifndef TILE_PAIRS
+VJP_IMPLEMENTATION(f32, EJK_DTYPE_F32);
 VJP_IMPLEMENTATION(f16, EJK_DTYPE_F16);
+#endif

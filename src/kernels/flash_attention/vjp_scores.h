@@ -11,11 +11,14 @@
 #include "kernels/flash_attention/vjp_seen.h"
 
 /* Raw products of a tile, of the only vector of columns that any row looks at where there is but one. */
-static inline void vjp_multiply(const vjp_tile *tile, int64_t panel, int64_t depth, const float *a,
-                                int64_t turn, const float *b, float *c) {
+static inline void vjp_multiply(const vjp_block *block, const vjp_tile *tile, int64_t panel,
+                                int64_t depth, const float *a, int64_t turn, const float *b,
+                                float *c) {
     const uint32_t any = tile->any[panel];
     const int64_t only = __builtin_ctz(any) / VL * VL;
-    if (any >> only >= UINT64_C(1) << VL)
+    if (block->exact)
+        vjp_raw_exact((int)tile->rows)(depth, a, turn, b, c, NULL, NULL, 0);
+    else if (any >> only >= UINT64_C(1) << VL)
         vjp_raw((int)tile->rows)(depth, a, turn, b, c, NULL, NULL, 0);
     else
         vjp_raw_one((int)tile->rows)(depth, a, turn, b + only, c + only, NULL, NULL, 0);
@@ -168,12 +171,12 @@ static __attribute__((noinline)) void vjp_bend_tile(const vjp_block *block, cons
 static inline void vjp_scores(const vjp_block *block, const vjp_tile *tile, int64_t panel,
                               int64_t depth, const float *rows, int64_t turn, const float *keys,
                               float *weights) {
-    if (!block->rescales && tile->all[panel] == VJP_EVERY) {
+    if (!block->rescales && !block->exact && tile->all[panel] == VJP_EVERY) {
         vjp_weights((int)tile->rows)(depth, rows, turn, keys, weights, block->lse + tile->first,
                                      NULL, block->scale);
         return;
     }
-    vjp_multiply(tile, panel, depth, rows, turn, keys, weights);
+    vjp_multiply(block, tile, panel, depth, rows, turn, keys, weights);
     vjp_soften_tile(block, tile, panel, weights);
 }
 
@@ -202,12 +205,12 @@ static inline void vjp_drop(const vjp_block *block, const vjp_tile *tile, int64_
 static inline void vjp_slopes_of(const vjp_block *block, const vjp_tile *tile, int64_t panel,
                                  int64_t depth, const float *cotangents, int64_t turn,
                                  const float *values, float *weights, float *slopes) {
-    if (!block->bends && tile->all[panel] == VJP_EVERY) {
+    if (!block->bends && !block->exact && tile->all[panel] == VJP_EVERY) {
         vjp_slopes((int)tile->rows)(depth, cotangents, turn, values, slopes,
                                     block->delta + tile->first, weights, 0);
         return;
     }
-    vjp_multiply(tile, panel, depth, cotangents, turn, values, slopes);
+    vjp_multiply(block, tile, panel, depth, cotangents, turn, values, slopes);
     const bool drops = block->problem->forward.dropout > 0;
     if (drops) vjp_drop(block, tile, panel, slopes);
     vjp_bend_tile(block, tile, panel, weights, slopes);

@@ -32,6 +32,7 @@ typedef struct vjp_block {
     bool rescales;       /* scores are more than scaled products */
     bool bends;          /* slopes are more than weights times differences */
     bool looks;          /* mask, segments or partial blocks hide keys */
+    bool exact;          /* products have to be exact for small numbers */
     int64_t key, end;    /* keys of the task */
     int64_t most_panels; /* of any task */
     float scale;

@@ -14,7 +14,8 @@ typedef struct vjp_worker {
     vjp_plan plan;
     vjp_block block;
     float *keys_across, *values_across, *keys, *d_keys, *d_values, *rows, *cotangents, *slopes;
-    float *weights, *tile;
+    float *rows_down, *cotangents_down; /* the same as products along columns read them */
+    float *weights, *bare_slopes, *weights_down, *slopes_down, *tile; /* of a panel, or a tile */
     vjp_range seeing[TILE_COLUMNS]; /* rows that see the columns of a panel from here on */
     int64_t sequence, kv_head;
     int64_t first_row; /* of the head, among those of all */
@@ -25,6 +26,7 @@ typedef struct vjp_worker {
     vjp_piece *piece, *piece_end, *asked; /* what products ask for; the next one of it */
     int64_t products, due; /* that share them; as many times what is due by now and not asked for */
     bool keys_finite, rows_finite;
+    bool keys_small; /* so that products have to be exact */
     bool stores; /* the task is the first of the block of rows, whose d_query holds nothing yet */
 } vjp_worker;
 
@@ -42,6 +44,11 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     w->slopes = memory + t->slopes_at;
     w->weights = memory + t->weights_at;
     w->tile = memory + t->tile_at;
+    w->rows_down = VJP_DEPTH > 1 ? memory + t->rows_down_at : w->rows;
+    w->cotangents_down = VJP_DEPTH > 1 ? memory + t->cotangents_down_at : w->cotangents;
+    w->bare_slopes = memory + t->bare_slopes_at;
+    w->weights_down = VJP_DEPTH > 1 ? memory + t->weights_down_at : w->weights;
+    w->slopes_down = memory + t->slopes_down_at;
     w->piece = (vjp_piece *)(void *)(memory + t->pieces_at);
     w->block = (vjp_block){.problem = &w->own,
                            .scale = (float)shared->problem->forward.scale,

@@ -6,7 +6,8 @@
  *     c[i][j] (+)= Σ_k a[i · a_row + k · a_step] · b[k · b_stride + j]
  *
  * The sum runs over k in order, one fused multiply-add each, so a result does not depend on which of
- * the sizes below computed it. a_row, a_step and, where it can be, c_stride are constants of the kernel:
+ * the sizes below computed it. With TILE_PAIRS elements of a and b are pairs of bf16, which count as one float, and
+ * k counts pairs: two multiply-adds each. a_row, a_step and, where it can be, c_stride are constants of the kernel:
  * then one register addresses all rows, where variable strides take twelve, most of them spilled.
  *
  * The includer defines, after a vec_*.h:
@@ -14,6 +15,7 @@
  *   TILE_ROW_COUNTS(X)        X(n) for each number of rows that gets a function of its own, descending,
  *                             from TILE_ROWS down to 1
  *   TILE_STREAMS              1 if b comes from memory and is read once, else 0
+ *   TILE_PAIRS                if a and b are pairs; the vec_*.h has to have these
  * and makes name(rows, columns, PRODUCT_OPERANDS) for its own a_row, a_step and c_row, which is a constant
  * or the word c_stride: PRODUCT_PAIR for each n, then PRODUCT_DISPATCH with a PRODUCT_CASE for each n.
  */
@@ -48,6 +50,14 @@ typedef struct product_ahead {
         bool add, const product_ahead *ahead
 typedef void (*product_fn)(PRODUCT_OPERANDS);
 
+#ifdef TILE_PAIRS
+#define PRODUCT_TERM     v_dot
+#define PRODUCT_TERM_ONE v_dot_one
+#else
+#define PRODUCT_TERM     v_fma
+#define PRODUCT_TERM_ONE v_fma_one
+#endif
+
 /* sum[i][j] += a[i · a_row] · b[j]. Every other row is multiplied straight from memory, which takes fewer
  * instructions but more loads: half of each keeps clear of either limit. */
 static inline __attribute__((always_inline)) void product_step(const int rows, const int vectors,
@@ -59,11 +69,11 @@ static inline __attribute__((always_inline)) void product_step(const int rows, c
     EJKI_UNROLL for (int i = 0; i < rows; i++) {
         if (i % 2) {
             EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] =
-                v_fma_one(a + i * a_row, column[j], sum[i][j]);
+                PRODUCT_TERM_ONE(a + i * a_row, column[j], sum[i][j]);
         } else {
             const vf row = v_set1(a[i * a_row]);
             EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] =
-                v_fma(row, column[j], sum[i][j]);
+                PRODUCT_TERM(row, column[j], sum[i][j]);
         }
     }
 }

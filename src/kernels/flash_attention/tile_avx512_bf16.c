@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tile of tile_avx512.c, of pairs of bf16. */
+#include "kernels/simd/vec_avx512_bf16.h"
+
+#define TILE_PAIRS
+#define TILE_ROWS          12
+#define TILE_VECTORS       2
+#define TILE_STREAMS       0
+#define TILE_ROW_COUNTS(X) X(12) X(8) X(4) X(2) X(1)
+#define TILE_QUERY_BLOCK   256
+#define TILE_KEY_BLOCK     256
+#define TILE_TIER          avx512_bf16
+#define TILE_ISA           EJK_ISA_AVX512_BF16
+#include "kernels/flash_attention/tile_body.h"

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operands of vjp_products.h as floats: what comes in bf16 or f16 is widened when it is packed. Rows are packed once:
+ * products along rows and products along columns read the same panels, and so do those of weights and slopes.
+ */
+#ifndef EJKI_VJP_FLOATS_H
+#define EJKI_VJP_FLOATS_H
+
+#include "kernels/simd/product_body.h"
+
+#define VJP_DEPTH 1 /* steps of the depth that lie in one lane */
+
+/* sum += a · b, a step of the depth; exact whatever the numbers are. */
+static inline __attribute__((always_inline)) void vjp_step(const bool exact, const int rows,
+                                                           const int vectors, const float *a,
+                                                           const int64_t a_row, const float *b,
+                                                           vf sum[TILE_ROWS][TILE_VECTORS]) {
+    (void)exact;
+    product_step(rows, vectors, a, a_row, b, sum);
+}
+
+/* What has been seen of packed elements: 0 times all of them. */
+typedef vf vjp_probe;
+static inline vjp_probe vjp_probe_none(void) {
+    return v_zero();
+}
+static inline bool vjp_is_finite(vjp_probe probe) {
+    const float sum = v_sum(probe);
+    return sum == sum;
+}
+/* Whether vjp_step() has to be told to be exact. */
+static inline bool vjp_is_small(vjp_probe probe) {
+    (void)probe;
+    return false;
+}
+
+static inline vjp_probe vjp_pack_across(ejk_dtype dtype, const void *source, int64_t stride,
+                                        int64_t count, int64_t dim, float *target,
+                                        vjp_probe probe) {
+    pack_transposed_any(dtype, source, stride, count, dim, target);
+    return probe;
+}
+
+static inline __attribute__((always_inline)) vjp_probe vjp_pack_of(const ejk_dtype dtype,
+                                                                   const void *source,
+                                                                   int64_t width, float *target,
+                                                                   int64_t turn, vjp_probe probe) {
+    for (int64_t d = 0; d < width; d += TILE_COLUMNS, target += turn)
+        for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
+            const void *at = element_at(dtype, source, d + j);
+            const int64_t left = width - d - j;
+            const vf v = left >= VL ? v_widen(dtype, at)
+                         : left > 0 ? v_widen_first(dtype, at, left)
+                                    : v_zero();
+            probe = v_fma(v, v_zero(), probe);
+            v_store(target + j, v);
+        }
+    return probe;
+}
+
+/* Copies VJP_DEPTH rows of `width` elements, NULL for one of zeros, into panels: `along`, where given, as products
+ * along rows take them, `down` for those along columns. What a last panel has beyond them is 0. */
+static inline vjp_probe vjp_pack(ejk_dtype dtype, const void *const row[VJP_DEPTH], int64_t width,
+                                 float *along, int64_t along_turn, float *down, int64_t down_turn,
+                                 vjp_probe probe) {
+    (void)along, (void)along_turn;
+    if (!row[0]) {
+        for (int64_t d = 0; d < width; d += TILE_COLUMNS, down += down_turn)
+            memset(down, 0, TILE_COLUMNS * sizeof *down);
+        return probe;
+    }
+    if (dtype == EJK_DTYPE_F32)
+        return vjp_pack_of(EJK_DTYPE_F32, row[0], width, down, down_turn, probe);
+    if (dtype == EJK_DTYPE_BF16)
+        return vjp_pack_of(EJK_DTYPE_BF16, row[0], width, down, down_turn, probe);
+    return vjp_pack_of(EJK_DTYPE_F16, row[0], width, down, down_turn, probe);
+}
+
+/* Numbers of a tile as operands of products along its rows and along its columns: they are so. */
+static inline void vjp_round(const bool exact, int64_t rows, const float *numbers, float *along,
+                             float *down) {
+    (void)exact, (void)rows, (void)numbers, (void)along, (void)down;
+}
+
+/* The number of a row and a column of a panel: as an operand along rows, and along columns. */
+static inline float vjp_along(const float *panel, int64_t row, int64_t column) {
+    return panel[row * TILE_COLUMNS + column];
+}
+static inline float vjp_down(const float *panel, int64_t row, int64_t column) {
+    return panel[row * TILE_COLUMNS + column];
+}
+
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The vector vocabulary on AVX-512 where VDPBF16PS multiplies: the words of vec_avx512.h, and those of pairs. A
+ * vector of pairs has two neighbouring bf16 elements in each lane of 32 bits, the first one in the lower half:
+ *   v_dot(a, b, c)       c plus the products of both elements of each lane, each rounded to f32
+ *   v_dot_one(p, b, c)   the same of the pair at p with each lane of b
+ *   v_pairs(a, b)        2 VL floats rounded to nearest, ties to even, as VL pairs in their order
+ *   v_of_first, v_of_second      the first, or second, element of each lane as a float
+ *   v_load_pairs         2 VL elements of 16 bits, at any address
+ *   v_load_pairs_first   the first n of them, n ≤ 2 VL; nothing beyond is touched, the rest is 0
+ *   v_zip_bf16(p, n, q, m)       lane i: element i of p, if i < n, and element i of q, if i < m; else 0
+ *   v_zip_first(a, b)    pairs of the first VL elements of a and of b, which have 2 VL each; v_zip_last: of the last
+ *   v_range, v_within    whether elements are fit for products: 0, or of a magnitude from 2^-60 on, and finite;
+ *                        v_finite and v_large ask for one of both
+ * VDPBF16PS takes numbers below 2^-126 for 0 and makes 0 of results below; v_pairs() makes 0 of them, too.
+ */
+#ifndef EJKI_VEC_AVX512_BF16_H
+#define EJKI_VEC_AVX512_BF16_H
+
+#include "kernels/simd/vec_avx512.h"
+
+static inline vf v_dot(vf a, vf b, vf c) {
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+static inline vf v_dot_one(const float *a, vf b, vf c) {
+    __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(b), "m"(*a));
+    return c;
+}
+static inline vf v_pairs(vf a, vf b) {
+    return (vf)_mm512_cvtne2ps_pbh(b, a);
+}
+static inline vf v_of_first(vf pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+}
+static inline vf v_of_second(vf pairs) {
+    const __m512i second = _mm512_set1_epi32((int)0xffff0000u);
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), second));
+}
+static inline vf v_load_pairs(const void *p) {
+    return _mm512_castsi512_ps(_mm512_loadu_si512(p));
+}
+static inline vf v_load_pairs_first(const void *p, int64_t n) {
+    const __mmask32 first = (__mmask32)(((uint64_t)1 << n) - 1);
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first, p));
+}
+static inline vf v_zip_bf16(const void *p, int64_t n, const void *q, int64_t m) {
+    const __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_first(n), p));
+    const __m512i b = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_first(m), q));
+    return _mm512_castsi512_ps(_mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+}
+static inline vf v_zip(vf a, vf b, int first) {
+    const __m512i count =
+        _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                         37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i order = _mm512_add_epi16(count, _mm512_set1_epi16((int16_t)first));
+    return _mm512_castsi512_ps(
+        _mm512_permutex2var_epi16(_mm512_castps_si512(a), order, _mm512_castps_si512(b)));
+}
+static inline vf v_zip_first(vf a, vf b) {
+    return v_zip(a, b, 0);
+}
+static inline vf v_zip_last(vf a, vf b) {
+    return v_zip(a, b, VL);
+}
+/* The least magnitude but 0, less one, and the largest, as bits, which are ordered as numbers. */
+typedef struct v_range {
+    __m512i least, most;
+} v_range;
+
+static inline v_range v_range_none(void) {
+    return (v_range){_mm512_set1_epi16(-1), _mm512_setzero_si512()};
+}
+static inline v_range v_range_with(v_range r, vf pairs) {
+    const __m512i size = _mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi16(INT16_MAX));
+    const __m512i less = _mm512_sub_epi16(size, _mm512_set1_epi16(1));
+    return (v_range){_mm512_min_epu16(r.least, less), _mm512_max_epu16(r.most, size)};
+}
+static inline bool v_large(v_range r) {
+    const __m512i least = _mm512_set1_epi16(((127 - 60) << 7) - 1);
+    return _mm512_cmplt_epu16_mask(r.least, least) == 0;
+}
+static inline bool v_finite(v_range r) {
+    return _mm512_cmpge_epu16_mask(r.most, _mm512_set1_epi16(0x7f80)) == 0;
+}
+static inline bool v_within(v_range r) {
+    return v_large(r) && v_finite(r);
+}
+
+#endif
