@@ -9,7 +9,8 @@
  *   v_load_pairs         2 VL elements of 16 bits, at any address
  *   v_load_pairs_first   the first n of them, n ≤ 2 VL; nothing beyond is touched, the rest is 0
  *   v_zip_bf16(p, n, q, m)       lane i: element i of p, if i < n, and element i of q, if i < m; else 0
- *   v_range, v_within    whether elements are fit for products: 0, or of a magnitude from 2^-60 on, and finite
+ *   v_range, v_within    whether elements are fit for products: 0, or of a magnitude from 2^-60 on, and finite;
+ *   v_has_tiny           whether any is not 0 and below that
  * VDPBF16PS takes numbers below 2^-126 for 0 and makes 0 of results below; v_pairs() makes 0 of them, too.
  */
 #ifndef EJKI_VEC_AVX512_BF16_H
@@ -60,10 +61,11 @@ static inline v_range v_range_with(v_range r, vf pairs) {
     const __m512i less = _mm512_sub_epi16(size, _mm512_set1_epi16(1));
     return (v_range){_mm512_min_epu16(r.least, less), _mm512_max_epu16(r.most, size)};
 }
+static inline bool v_has_tiny(v_range r) {
+    return _mm512_cmplt_epu16_mask(r.least, _mm512_set1_epi16(((127 - 60) << 7) - 1)) != 0;
+}
 static inline bool v_within(v_range r) {
-    const __m512i least = _mm512_set1_epi16((127 - 60) << 7), infinite = _mm512_set1_epi16(0x7f80);
-    return (_mm512_cmplt_epu16_mask(r.least, _mm512_sub_epi16(least, _mm512_set1_epi16(1))) |
-            _mm512_cmpge_epu16_mask(r.most, infinite)) == 0;
+    return !v_has_tiny(r) && _mm512_cmpge_epu16_mask(r.most, _mm512_set1_epi16(0x7f80)) == 0;
 }
 
 #endif
