@@ -118,6 +118,7 @@ typedef struct tile_extent {
     int64_t low, high;   /* [low, high): seen by some row; empty if low ≥ high */
     int64_t least, most; /* [least, most): seen by every row */
     bool seen;           /* some row sees a key of the present block */
+    bool tiny;           /* sums may be below 2^-126 */
 } tile_extent;
 
 /* One worker's memory and the group it is at. */
@@ -343,22 +344,6 @@ static __attribute__((noinline)) void tile_softmax(tile_state *s, int64_t row, i
     for (int i = 0; i < rows; i++) v_store(s->lanes + (row + i) * VL, v_load(after[i]));
 }
 
-/* sums += weights · values, key by key over what each row sees and keeps: for values that are not fit. */
-static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
-                                                         tile_span span) {
-    const int64_t width = s->plan->width;
-    for (int i = 0; i < rows; i++)
-        for (int64_t c = span.low; c < span.high; c++) {
-            if (!flash_sees(s->problem, &s->row[row + i], s->block + c)) continue;
-            const float weight = tile_weight_of(s, i, c);
-            if ((s->drops || TILE_UNIT > 1) && weight == 0) continue;
-            for (int64_t d = 0; d < width; d += VL) {
-                float *sum = tile_sum(s, row + i, d);
-                v_store(sum, v_fma(v_set1(weight), tile_value_of(s, c, d), v_load(sum)));
-            }
-        }
-}
-
 static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) {
     const int64_t width = s->plan->width, block = s->block;
     const tile_extent *e = &s->extent[row / TILE_ROWS];
@@ -378,8 +363,8 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
     tile_scores(s, row, rows, span, s->scores);
     tile_softmax(s, row, rows, span);
     tile_end_weights(s, row, rows, &span);
-    if (!tile_is_fit(s, &span)) {
-        tile_add_carefully(s, row, rows, span);
+    if (!tile_is_fit(s, row, &span)) {
+        tile_add_carefully(s, row, rows, &span);
         return;
     }
     for (int64_t d = 0; d < width; d += TILE_COLUMNS)

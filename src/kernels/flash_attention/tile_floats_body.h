@@ -20,7 +20,8 @@ static inline bool tile_pack_values(const ejki_flash_problem *p, const void *sou
 
 /* True if weights and values of the block may go through the product: what is not finite may only meet weights of
  * keys that all rows see. */
-static inline bool tile_is_fit(const tile_state *s, const tile_span *span) {
+static inline bool tile_is_fit(const tile_state *s, int64_t row, const tile_span *span) {
+    (void)row;
     return s->fit || !span->partial;
 }
 
@@ -31,12 +32,20 @@ static inline void tile_end_weights(tile_state *s, int64_t row, int rows, const 
                    s->scores + i * SCORE_STRIDE + span->first);
 }
 
-/* The weight of a tile's row and a column, and VL components of the column's value. */
-static inline float tile_weight_of(const tile_state *s, int i, int64_t column) {
-    return s->scores[i * SCORE_STRIDE + column];
-}
-static inline vf tile_value_of(const tile_state *s, int64_t column, int64_t d) {
-    return v_load(s->values + column * s->plan->width + d);
+/* sums += weights · values, key by key over what each row sees and keeps: for values that are not fit. */
+static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
+                                                         const tile_span *span) {
+    const int64_t width = s->plan->width;
+    for (int i = 0; i < rows; i++)
+        for (int64_t c = span->low; c < span->high; c++) {
+            if (!flash_sees(s->problem, &s->row[row + i], s->block + c)) continue;
+            if (s->drops && s->scores[i * SCORE_STRIDE + c] == 0) continue;
+            const vf weight = v_set1(s->scores[i * SCORE_STRIDE + c]);
+            for (int64_t d = 0; d < width; d += VL) {
+                float *sum = tile_sum(s, row + i, d);
+                v_store(sum, v_fma(weight, v_load(s->values + c * width + d), v_load(sum)));
+            }
+        }
 }
 
 /* The sum of a row's weights as the product took them. */

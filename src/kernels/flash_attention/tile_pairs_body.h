@@ -20,10 +20,10 @@ static inline bool tile_pack_values(const ejki_flash_problem *p, const void *sou
     return pack_row_pairs(source, p->value.stride_t, count, p->value_dim, target, width);
 }
 
-/* Products would take small values for 0. */
-static inline bool tile_is_fit(const tile_state *s, const tile_span *span) {
+/* Products would take tiny values for 0. */
+static inline bool tile_is_fit(const tile_state *s, int64_t row, const tile_span *span) {
     (void)span;
-    return s->fit;
+    return s->fit && !s->extent[row / TILE_ROWS].tiny;
 }
 
 /* In place: a row's pairs lie where its first half of columns had weights. */
@@ -45,12 +45,35 @@ static inline void tile_end_weights(tile_state *s, int64_t row, int rows, const 
     }
 }
 
-static inline float tile_weight_of(const tile_state *s, int i, int64_t column) {
-    return element_load(EJK_DTYPE_BF16, s->scores + i * SCORE_STRIDE, column);
+/* A row's sums += a pair of weights times one of values, in f32 and in the order of v_dot(), so that a pair adds the
+ * same bits in any block; only what has a weight, which no hidden key has. */
+static void tile_add_pair(tile_state *s, int64_t row, const float *weights, const float *values) {
+    const vf pair = v_set1(*weights), first = v_of_first(pair), second = v_of_second(pair);
+    const bool has_first = element_load(EJK_DTYPE_BF16, weights, 0) != 0;
+    const bool has_second = element_load(EJK_DTYPE_BF16, weights, 1) != 0;
+    for (int64_t d = 0; d < s->plan->width; d += VL) {
+        float *place = tile_sum(s, row, d);
+        const vf value = v_load(values + d);
+        vf sum = v_load(place);
+        if (has_second) sum = v_fma(second, v_of_second(value), sum);
+        if (has_first) sum = v_fma(first, v_of_first(value), sum);
+        v_store(place, sum);
+    }
 }
-static inline vf tile_value_of(const tile_state *s, int64_t column, int64_t d) {
-    const vf pairs = v_load(s->values + column / 2 * s->plan->width + d);
-    return column % 2 == 0 ? v_of_first(pairs) : v_of_second(pairs);
+
+/* sums += weights · values, pair by pair: for blocks with values that are not fit. Once these are tiny, so sums may be,
+ * which products would take for 0: the tile stays here. */
+static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
+                                                         const tile_span *span) {
+    const int64_t width = s->plan->width;
+    v_range range = v_range_none();
+    for (int64_t n = span->low / 2; n < ejki_cdiv(span->high, 2); n++) {
+        const float *values = s->values + n * width;
+        for (int64_t d = 0; d < width; d += VL) range = v_range_with(range, v_load(values + d));
+        for (int i = 0; i < rows; i++)
+            tile_add_pair(s, row + i, s->scores + i * SCORE_STRIDE + n, values);
+    }
+    if (!v_large(range)) s->extent[row / TILE_ROWS].tiny = true;
 }
 
 static inline float tile_total(const tile_state *s, int64_t row) {
