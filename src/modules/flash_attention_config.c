@@ -60,7 +60,7 @@ static void set_amx_blocks(const ejk_invocation *invocation, int64_t cache,
 
 /*
  * Blocks by the second-level cache, of which the tiled kernel gives a quarter to a task's queries and
- * sums and an eighth to the keys and values at hand; queries packed beyond 512 rows, or keys beyond 256,
+ * sums and an eighth to the keys and values at hand, as floats or, half as long, as pairs of bf16; queries packed beyond 512 rows, or keys beyond 256,
  * gained nothing (docs/kernels/flash_attention.md has the figures), but in a window, whose keys each task packs
  * besides its own. A window's edges cut blocks, which costs less where they are shorter than it. Below that, tasks are made small
  * enough for four per thread. The size of a task changes no result; the block of keys and the splits
@@ -73,7 +73,9 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
         ejki_flash_gpu_heuristic_cfg(invocation, params);
         return;
     }
-    const int64_t cache = cache_bytes(), row = row_bytes(p);
+    const ejk_implementation *chosen = invocation->implementation;
+    const bool pairs = chosen && chosen->isa == EJK_ISA_AVX512_BF16;
+    const int64_t cache = cache_bytes(), row = pairs ? row_bytes(p) / 2 : row_bytes(p);
     const int64_t kv_heads = clamp(p->kv_heads, 1, 1 << 20);
     const int64_t heads = ejki_max(1, p->batch * p->kv_heads);
     const int64_t tasks_per_head = ejki_cdiv((int64_t)invocation->threads * 4, heads);
@@ -87,10 +89,9 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
      * for many threads, none below 512 keys but for the first four: with fewer tasks a few threads would
      * share out the heads, and then none reads memory in order.
      */
-    const int64_t own = row / (int64_t)sizeof(float) * (int64_t)ejk_dtype_size(p->dtype);
+    const int64_t own = row_bytes(p) / (int64_t)sizeof(float) * (int64_t)ejk_dtype_size(p->dtype);
     params->blocksize_keys = ejk_int(clamp((1 << 17) / (own * kv_heads) / 32 * 32, 32, 128));
     /* A hook that runs in place of an implementation is told the same blocks. */
-    const ejk_implementation *chosen = invocation->implementation;
     if (chosen && chosen->isa == EJK_ISA_AMX) set_amx_blocks(invocation, cache, params);
     const int64_t batch = ejki_max(1, p->batch);
     const int64_t few = clamp(p->keys / 64, 1, ejki_cdiv(4, batch));
