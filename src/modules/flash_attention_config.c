@@ -96,7 +96,7 @@ static void set_row_blocks(const ejki_flash_problem *p, ejk_fwd_params *params) 
 
 /*
  * Blocks by the second-level cache, of which the tiled kernel gives half to a task's queries and
- * sums and a quarter to the keys and values at hand; queries packed beyond 512 rows
+ * sums and a quarter to the keys and values at hand, as floats or, half as long, as pairs of bf16; queries packed beyond 512 rows
  * gained nothing (docs/kernels/flash_attention.md has the figures), but in a window, whose keys each task packs
  * besides its own. A window's edges cut blocks, which costs less where they are shorter than it. Below that, tasks are made small
  * enough for four per thread. The size of a task changes no result; the block of keys and the splits
@@ -109,7 +109,9 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
         ejki_flash_gpu_heuristic_cfg(invocation, params);
         return;
     }
-    const int64_t cache = cache_bytes(), row = row_bytes(p);
+    const ejk_implementation *chosen = invocation->implementation;
+    const bool pairs = chosen && chosen->isa == EJK_ISA_AVX512_BF16;
+    const int64_t cache = cache_bytes(), row = pairs ? row_bytes(p) / 2 : row_bytes(p);
     const int64_t heads = ejki_max(1, p->batch * p->kv_heads);
     const int64_t tasks_per_head = ejki_cdiv((int64_t)invocation->threads * 4, heads);
     const int64_t share = ejki_cdiv(p->queries * p->group, tasks_per_head);
@@ -119,7 +121,6 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
                                          ejki_min(score_keys(), whole(p->keys))));
     set_row_blocks(p, params);
     /* A hook that runs in place of an implementation is told the same blocks. */
-    const ejk_implementation *chosen = invocation->implementation;
     if (chosen && chosen->isa == EJK_ISA_AMX) set_amx_blocks(invocation, cache, params);
 }
 

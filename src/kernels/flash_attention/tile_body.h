@@ -300,8 +300,8 @@ static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row
         float *sum = tile_sum(s, row, d);
         v_store(sum, v_mul(v_load(sum), v_set1(factor)));
     }
-    float *totals = s->totals + row * VL;
-    if (TILE_UNIT > 1) v_store(totals, v_mul(v_load(totals), v_set1(factor)));
+    if (TILE_UNIT > 1)
+        v_store(s->totals + row * VL, v_mul(v_load(s->totals + row * VL), v_set1(factor)));
 }
 
 /* References of rows that have none yet, from what they see in this span; and maxima, if asked for. */

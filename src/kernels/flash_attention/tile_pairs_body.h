@@ -29,13 +29,14 @@ static inline bool tile_is_fit(const tile_state *s, int64_t row, const tile_span
 /* In place: a row's pairs lie where its first half of columns had weights. */
 static inline void tile_end_weights(tile_state *s, int64_t row, int rows, const tile_span *span) {
     const vf one = v_set1(1.0f), ones = v_pairs(one, one);
+    const bool drops = s->drops;
     for (int i = 0; i < rows; i++) {
         float *weights = s->scores + i * SCORE_STRIDE;
         vf total = v_load(s->totals + (row + i) * VL);
         for (int64_t c = span->first; c < span->end; c += 2 * VL) {
             vf pairs = v_pairs(v_load(weights + c), v_load(weights + c + VL));
             total = v_dot(pairs, ones, total);
-            if (s->drops) {
+            if (drops) {
                 flash_drop(s->problem, &s->row[row + i], s->block + c, 2 * VL, weights + c);
                 pairs = v_pairs(v_load(weights + c), v_load(weights + c + VL));
             }

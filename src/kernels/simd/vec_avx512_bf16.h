@@ -44,9 +44,11 @@ static inline vf v_load_pairs_first(const void *p, int64_t n) {
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(first, p));
 }
 static inline vf v_zip_bf16(const void *p, int64_t n, const void *q, int64_t m) {
-    const __m512i a = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_first(n), p));
-    const __m512i b = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_first(m), q));
-    return _mm512_castsi512_ps(_mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+    const bool whole = n == VL && m == VL;
+    const __m256i a = whole ? _mm256_loadu_si256(p) : _mm256_maskz_loadu_epi16(v_first(n), p);
+    const __m256i b = whole ? _mm256_loadu_si256(q) : _mm256_maskz_loadu_epi16(v_first(m), q);
+    const __m512i second = _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16);
+    return _mm512_castsi512_ps(_mm512_or_si512(_mm512_cvtepu16_epi32(a), second));
 }
 static inline vf v_zip(vf a, vf b, int first) {
     const __m512i count =
