@@ -34,6 +34,26 @@ static inline bool vjp_is_small(vjp_probe probe) {
     return false;
 }
 
+/* VL numbers of each of `count` rows, a column in each vector, 0 beyond `left` numbers. */
+static inline void vjp_columns(ejk_dtype dtype, const void *const row[VL], int64_t count, int64_t d,
+                               int64_t left, vf column[VL]) {
+    for (int i = 0; i < VL; i++)
+        column[i] = i < count ? v_widen_some(dtype, element_at(dtype, row[i], d), left) : v_zero();
+    v_transpose(column);
+}
+
+/* Products <a, b> of `count` rows, NULL beyond them up to VL, added up as products of the same along rows are. */
+static inline vf vjp_dots(ejk_dtype dtype, const void *const a[VL], const void *const b[VL],
+                          int64_t count, int64_t width) {
+    vf sum = v_zero(), x[VL], y[VL];
+    for (int64_t d = 0; d < width; d += VL) {
+        vjp_columns(dtype, a, count, d, width - d, x);
+        vjp_columns(dtype, b, count, d, width - d, y);
+        for (int k = 0; k < VL && k < width - d; k++) sum = v_fma(y[k], x[k], sum);
+    }
+    return sum;
+}
+
 static inline vjp_probe vjp_pack_across(ejk_dtype dtype, const void *source, int64_t stride,
                                         int64_t count, int64_t dim, float *target,
                                         vjp_probe probe) {

@@ -17,6 +17,11 @@
 
 #define VJP_DEPTH 2 /* steps of the depth that lie in one lane */
 
+/* v_dot() of any numbers: the same bits, unless that makes 0 of something. */
+static inline vf vjp_exact_dot(vf a, vf b, vf sum) {
+    return v_fma(v_of_first(a), v_of_first(b), v_fma(v_of_second(a), v_of_second(b), sum));
+}
+
 /* sum += a · b, a step of the depth for pairs; exact whatever the numbers are, or not if they are small. */
 static inline __attribute__((always_inline)) void vjp_step(const bool exact, const int rows,
                                                            const int vectors, const float *a,
@@ -28,11 +33,8 @@ static inline __attribute__((always_inline)) void vjp_step(const bool exact, con
     }
     EJKI_UNROLL for (int i = 0; i < rows; i++) {
         const vf row = v_set1(a[i * a_row]);
-        EJKI_UNROLL for (int j = 0; j < vectors; j++) {
-            const vf column = v_load(b + j * VL);
-            sum[i][j] = v_fma(v_of_first(row), v_of_first(column), sum[i][j]);
-            sum[i][j] = v_fma(v_of_second(row), v_of_second(column), sum[i][j]);
-        }
+        EJKI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] =
+            vjp_exact_dot(row, v_load(b + j * VL), sum[i][j]);
     }
 }
 
@@ -53,6 +55,25 @@ static inline vf vjp_pairs_of(const void *row, int64_t d, int64_t width) {
     if (!row) return v_zero();
     const void *at = element_at(EJK_DTYPE_BF16, row, d);
     return width - d >= 2 * VL ? v_load_pairs(at) : v_load_pairs_first(at, width - d);
+}
+
+/* VL pairs of each row, a column in each vector. */
+static inline void vjp_columns(const void *const row[VL], int64_t d, int64_t width, vf column[VL]) {
+    for (int i = 0; i < VL; i++) column[i] = vjp_pairs_of(row[i], d, width);
+    v_transpose(column);
+}
+
+/* Products <a, b> of VL rows, NULL for one of zeros, added up as products of the same along rows are. */
+static inline vf vjp_dots(ejk_dtype dtype, const void *const a[VL], const void *const b[VL],
+                          int64_t count, int64_t width) {
+    (void)dtype, (void)count;
+    vf sum = v_zero(), x[VL], y[VL];
+    for (int64_t d = 0; d < width; d += 2 * VL) {
+        vjp_columns(a, d, width, x);
+        vjp_columns(b, d, width, y);
+        for (int k = 0; k < VL && 2 * k < width - d; k++) sum = vjp_exact_dot(y[k], x[k], sum);
+    }
+    return sum;
 }
 
 static inline vjp_probe vjp_pack_across(ejk_dtype dtype, const void *source, int64_t stride,

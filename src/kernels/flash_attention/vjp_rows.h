@@ -37,31 +37,17 @@ static void vjp_blank_query(const vjp_shared *shared, const ejki_flash_vjp_probl
                (size_t)own->forward.head_dim * sizeof(float));
 }
 
-/* VL numbers of each of `count` rows, a column in each vector, 0 beyond `left` numbers. */
-static inline void vjp_columns(ejk_dtype dtype, const void *const row[VL], int64_t count, int64_t d,
-                               int64_t left, vf column[VL]) {
-    for (int i = 0; i < VL; i++)
-        column[i] = i < count ? v_widen_some(dtype, element_at(dtype, row[i], d), left) : v_zero();
-    v_transpose(column);
-}
-
 /* δ of up to VL rows, less the cotangents of lse. It adds up in the order of the products <dO, value>, so that
  * where out is one value, and the two cancel, nothing is left of them. */
 static void vjp_delta(const ejki_flash_vjp_problem *v, const flash_row *rows, int64_t count,
                       float *delta) {
     const ejki_flash_problem *p = &v->forward;
-    const void *out[VL], *cotangent[VL];
+    const void *out[VL] = {NULL}, *cotangent[VL] = {NULL};
     for (int64_t i = 0; i < count; i++) {
         out[i] = flash_out(p, &rows[i]);
         cotangent[i] = vjp_cotangent(v, &rows[i]);
     }
-    vf sum = v_zero(), a[VL], b[VL];
-    for (int64_t d = 0; d < p->value_dim; d += VL) {
-        const int64_t left = p->value_dim - d;
-        vjp_columns(p->dtype, out, count, d, left, a);
-        vjp_columns(p->dtype, cotangent, count, d, left, b);
-        for (int k = 0; k < VL && k < left; k++) sum = v_fma(b[k], a[k], sum);
-    }
+    const vf sum = vjp_dots(p->dtype, out, cotangent, count, p->value_dim);
     v_store_first(delta, sum, count);
     for (int64_t i = 0; v->has_lse_cotangent && i < count; i++)
         delta[i] -= *flash_at(&v->lse_cotangent, &rows[i]);
