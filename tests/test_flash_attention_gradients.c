@@ -409,8 +409,8 @@ static void hidden_biases_have_no_gradient(void **state) {
             sum += slope;
             size += fabsf(slope);
         }
-        /* Weights of a row add up to 1 whatever its biases are. */
-        assert_true(fabsf(sum) <= 0.02f * size + 1e-3f);
+        /* Weights of a row add up to 1 whatever its biases are, and out has been rounded to bf16. */
+        assert_true(fabsf(sum) <= 0.02f * size + 4e-3f);
         assert_true(i == 0 || size > 0);
     }
     ejk_context_destroy(own);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of flash attention, tiled. vjp_problem.h has the formulas. Tensors are f32, bf16 or f16; packing
- * makes floats of them, everything after is f32, and results are rounded once.
+ * makes floats of them, everything after is f32, and results are rounded once. With TILE_PAIRS products are of bf16
+ * as it is, weights and slopes rounded to it (vjp_pairs.h).
  *
  * The rows of a key head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task
  * is a block of keys of a key head: its keys and values are packed once, and the gradients of both are summed in
