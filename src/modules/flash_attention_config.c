@@ -58,9 +58,15 @@ static void set_amx_blocks(const ejk_invocation *invocation, int64_t cache,
     params->kv_blocksize = ejk_int(ejki_min(whole(block), whole(p->keys)));
 }
 
+/* Keys of which the first-level cache holds the scores of a tile's 12 rows in half of it. */
+static int64_t score_keys(void) {
+    const int64_t cache = ejk_cpu()->l1d_bytes > 0 ? ejk_cpu()->l1d_bytes : 32 << 10;
+    return clamp(cache / 2 / (12 * (int64_t)sizeof(float)) / 32 * 32, 256, 512);
+}
+
 /*
- * Blocks by the second-level cache, of which the tiled kernel gives a quarter to a task's queries and
- * sums and an eighth to the keys and values at hand; queries packed beyond 512 rows, or keys beyond 256,
+ * Blocks by the second-level cache, of which the tiled kernel gives half to a task's queries and
+ * sums and a quarter to the keys and values at hand; queries packed beyond 512 rows
  * gained nothing (docs/kernels/flash_attention.md has the figures), but in a window, whose keys each task packs
  * besides its own. A window's edges cut blocks, which costs less where they are shorter than it. Below that, tasks are made small
  * enough for four per thread. The size of a task changes no result; the block of keys and the splits
@@ -78,10 +84,10 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     const int64_t heads = ejki_max(1, p->batch * p->kv_heads);
     const int64_t tasks_per_head = ejki_cdiv((int64_t)invocation->threads * 4, heads);
     const int64_t share = ejki_cdiv(p->queries * p->group, tasks_per_head);
-    const int64_t rows = clamp(cache / 4 / row, 48, window_of(p) < p->keys ? 1024 : 512);
+    const int64_t rows = clamp(cache / 2 / row, 48, window_of(p) < p->keys ? 1024 : 512);
     params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 48)));
-    params->kv_blocksize = ejk_int(clamp(ejki_min(cache / 8 / row, window_of(p) / 2) / 32 * 32, 32,
-                                         ejki_min(256, whole(p->keys))));
+    params->kv_blocksize = ejk_int(clamp(ejki_min(cache / 4 / row, window_of(p) / 2) / 32 * 32, 32,
+                                         ejki_min(score_keys(), whole(p->keys))));
     /*
      * The row-wise kernel: a block of all heads' keys and values well inside the cache, and enough splits
      * for many threads, none below 512 keys but for the first four: with fewer tasks a few threads would
