@@ -30,7 +30,7 @@ void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *conf
     ejki_flash_heuristic_cfg(invocation, config);
     /* On a GPU tiles are whole whatever the blocks are; several may be in one. */
     if (chosen && chosen->backend == EJK_BACKEND_GPU) return;
-    params->num_key_splits = params->blocksize_keys = (ejk_opt_int){0};
+    params->num_key_splits = params->blocksize_keys = params->blocksize_heads = (ejk_opt_int){0};
     if (p->pattern.planes == 0) return;
     const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
     params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);

@@ -31,7 +31,7 @@ enum { HALF_HIDDEN = 5 };
 
 struct world {
     ejki_flash_problem p;
-    int64_t block, parameters[2];
+    int64_t block, parameters[3];
     struct guarded key, value;
     unsigned char *query, *out, *mask;
     int32_t *ids, *key_ids;
@@ -106,6 +106,7 @@ static void create(struct world *w, ejk_dtype dtype, int way) {
     }
     w->parameters[0] = 3; /* splits, of three blocks each */
     w->parameters[1] = w->block;
+    w->parameters[2] = 2; /* heads side by side */
 }
 
 static void destroy(struct world *w) {

@@ -17,15 +17,16 @@ row_multiply(const float *query, int64_t depth, const vf k[DOT], const int rows,
 }
 
 /* Dot products of DOT query rows, padded with zeros, with DOT keys: scores[row][key]. Meanwhile asks for as much as a
- * key has at each line[j]. */
+ * key has at each line[j], `apart` bytes further at each step. */
 static inline __attribute__((always_inline)) void
 row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *const key[DOT],
-         int64_t head_dim, float *scores, const char *const line[DOT], const int rows) {
+         int64_t head_dim, float *scores, const char *const line[DOT], int64_t apart,
+         const int rows) {
     vf sum[DOT * DOT], k[DOT], other[DOT];
     EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
-    int64_t d = 0;
+    int64_t d = 0, ahead = 0;
     const int64_t step = dtype == EJK_DTYPE_F32 ? VL : HALVES;
-    for (; d + step <= head_dim; d += step) {
+    for (; d + step <= head_dim; d += step, ahead += apart) {
         EJKI_UNROLL for (int j = 0; j < DOT; j++) {
             const void *at = element_at(dtype, key[j], d);
             if (dtype == EJK_DTYPE_F32) {
@@ -36,7 +37,7 @@ row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *c
                 k[j] = pair[0];
                 other[j] = pair[1];
             }
-            __builtin_prefetch((const char *)element_at(dtype, line[j], d), 0, 2);
+            __builtin_prefetch((const void *)((uintptr_t)line[j] + (uintptr_t)ahead), 0, 3);
         }
         row_multiply(query + d, depth, k, rows, sum);
         if (dtype != EJK_DTYPE_F32) row_multiply(query + d + VL, depth, other, rows, sum);
@@ -52,57 +53,66 @@ row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *c
         memcpy(scores + i * SCORE_STRIDE, all + i * DOT, sizeof(float) * DOT);
 }
 
-/* What to ask for beside DOT keys of so many bytes. */
-static inline void row_ask_keys(row_task *task, const void *const keys[DOT], int64_t bytes,
-                                const char *line[DOT]) {
+/* What to ask for beside DOT keys of so many bytes: line[j], and how far on at each step of row_dots(). */
+static inline int64_t row_ask_keys(row_task *task, const void *const keys[DOT], int64_t bytes,
+                                   const char *line[DOT]) {
+    enum { STEP = VL * sizeof(float) };
     halves_lines *ask = &task->ask;
     for (int j = 0; j < DOT; j++) {
-        line[j] = (const char *)((uintptr_t)keys[j] + (uintptr_t)task->key_ahead);
-        if (!ask->at[0]) continue;
-        line[j] = ask->at[j];
-        ask->at[j] += bytes;
+        if (task->soon) {
+            line[j] = (const char *)((uintptr_t)task->soon + (uintptr_t)j * STEP);
+        } else if (ask->at[0]) {
+            line[j] = ask->at[j];
+            ask->at[j] += bytes;
+        } else {
+            line[j] = (const char *)((uintptr_t)keys[j] + (uintptr_t)task->key_ahead);
+        }
     }
+    if (!task->soon) return STEP;
+    task->soon = (const char *)((uintptr_t)task->soon + DOT * (uintptr_t)bytes);
+    return DOT * STEP;
 }
 
 /* Raw scores of all rows of a key head with the block's keys [low, high), into columns low, …. */
 static inline __attribute__((always_inline)) void row_scores_of(const ejk_dtype dtype,
-                                                                row_task *task, const float *query,
-                                                                int64_t low, int64_t high) {
+                                                                row_task *task,
+                                                                const row_head *head, int64_t low,
+                                                                int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const int64_t size = element_size(dtype);
     for (int64_t c = low; c < high; c += DOT) {
         const void *keys[DOT];
         for (int j = 0; j < DOT; j++)
-            keys[j] = element_at(dtype, task->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
+            keys[j] = element_at(dtype, head->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
         const char *line[DOT];
-        row_ask_keys(task, keys, p->head_dim * size, line);
+        const int64_t apart = row_ask_keys(task, keys, p->head_dim * size, line);
         for (int64_t i = 0; i < t->rows; i += DOT) {
             if (i > 0)
                 for (int j = 0; j < DOT; j++) line[j] = keys[0];
-            const float *rows = query + i * t->depth;
-            float *scores = task->scores + i * SCORE_STRIDE + c;
+            const float *rows = head->query + i * t->depth;
+            float *scores = head->scores + i * SCORE_STRIDE + c;
             const int64_t left = t->rows - i;
             if (left >= DOT)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, DOT);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, apart, DOT);
             else if (left == 1)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, 1);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, apart, 1);
             else if (left == 2)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, 2);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, apart, 2);
             else
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, 3);
+                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, apart, 3);
         }
     }
 }
 
-static void row_scores(row_task *task, const float *query, int64_t low, int64_t high) {
+static void row_scores(row_task *task, const row_head *head, int64_t low, int64_t high) {
     const ejk_dtype dtype = task->shared->problem->dtype;
     if (dtype == EJK_DTYPE_F32)
-        row_scores_of(EJK_DTYPE_F32, task, query, low, high);
+        row_scores_of(EJK_DTYPE_F32, task, head, low, high);
     else if (dtype == EJK_DTYPE_BF16)
-        row_scores_of(EJK_DTYPE_BF16, task, query, low, high);
+        row_scores_of(EJK_DTYPE_BF16, task, head, low, high);
     else
-        row_scores_of(EJK_DTYPE_F16, task, query, low, high);
+        row_scores_of(EJK_DTYPE_F16, task, head, low, high);
 }
 
 /* Columns [first, end) of a row's scores become weights; its state follows. */
@@ -128,34 +138,35 @@ static void row_softmax(const row_task *task, const flash_row *r, int64_t key, i
 }
 
 /* sums += weights · values over columns [low, high), where they lie. */
-static void row_add_values(row_task *task, int64_t low, int64_t high, float *states) {
+static void row_add_values(row_task *task, const row_head *head, int64_t low, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
-    const void *values = element_at(p->dtype, task->values, low * p->value.stride_t);
+    const void *values = element_at(p->dtype, head->values, low * p->value.stride_t);
     halves_lines none = {.ahead = 0};
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
-        halves_values_for(p->dtype, (int)n)(p->value_dim, high - low,
-                                            task->scores + i * SCORE_STRIDE + low, values,
-                                            p->value.stride_t, states + i * t->state + STATE_SUMS,
-                                            t->state, i == 0 ? &task->ask : &none);
+        const halves_fn add = t->side > 0 && high - low == ROW_VALUES
+                                  ? halves_two_for(p->dtype, (int)n)
+                                  : halves_values_for(p->dtype, (int)n);
+        add(p->value_dim, high - low, head->scores + i * SCORE_STRIDE + low, values,
+            p->value.stride_t, head->states + i * t->state + STATE_SUMS, t->state,
+            i == 0 ? &task->ask : &none);
     }
 }
 
 /* The same key by key over what each row sees and keeps: for other values that are not finite. */
-static __attribute__((noinline)) void row_add_carefully(const row_task *task, int64_t kv_head,
-                                                        int64_t key, int64_t low, int64_t high,
-                                                        float *states) {
+static __attribute__((noinline)) void row_add_carefully(const row_task *task, const row_head *head,
+                                                        int64_t key, int64_t low, int64_t high) {
     const row_shared *s = task->shared;
     const ejki_flash_problem *p = s->problem;
     const row_plan *t = &s->plan;
     for (int64_t c = low; c < high; c++) {
-        halves_widen(p->dtype, element_at(p->dtype, task->values, c * p->value.stride_t),
+        halves_widen(p->dtype, element_at(p->dtype, head->values, c * p->value.stride_t),
                      p->value_dim, task->row);
         for (int64_t i = 0; i < t->rows; i++) {
-            const flash_row r = flash_row_of(p, task->batch, kv_head, i);
-            float *sums = states + i * t->state + STATE_SUMS;
-            const float weight = task->scores[i * SCORE_STRIDE + c];
+            const flash_row r = flash_row_of(p, task->batch, head->index, i);
+            float *sums = head->states + i * t->state + STATE_SUMS;
+            const float weight = head->scores[i * SCORE_STRIDE + c];
             if (!flash_sees(p, &r, key + c) || (s->drops && weight == 0)) continue;
             for (int64_t d = 0; d < p->value_dim; d += VL)
                 v_store(sums + d, v_fma(v_set1(weight), v_load(task->row + d), v_load(sums + d)));
@@ -164,10 +175,10 @@ static __attribute__((noinline)) void row_add_carefully(const row_task *task, in
 }
 
 /* True if the block's values [low, high) are all finite. */
-static bool row_is_finite(const row_task *task, int64_t low, int64_t high) {
+static bool row_is_finite(const row_task *task, const row_head *head, int64_t low, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
     for (int64_t c = low; c < high; c++) {
-        const void *values = element_at(p->dtype, task->values, c * p->value.stride_t);
+        const void *values = element_at(p->dtype, head->values, c * p->value.stride_t);
         const float *row = values;
         if (p->dtype != EJK_DTYPE_F32) {
             halves_widen(p->dtype, values, p->value_dim, task->row);
@@ -188,38 +199,76 @@ static bool row_sees(const row_task *task, int64_t kv_head, int64_t key, int64_t
     return false;
 }
 
-/* One block of keys for one key head; its rows' states lie side by side. */
-static void row_block(row_task *task, int64_t kv_head, const float *query, int64_t key,
-                      int64_t count, float *states) {
+/* What rows see of a block, whichever their head: columns [low, high) some of them, [least, most) all. */
+typedef struct row_span {
+    int64_t low, high, least, most;
+} row_span;
+
+static row_span row_span_of(const row_task *task, int64_t key, int64_t count) {
     const row_shared *s = task->shared;
-    const ejki_flash_problem *p = s->problem;
+    row_span span = {.low = count, .high = 0, .least = 0, .most = count};
+    for (int64_t i = 0; i < s->plan.rows; i++) {
+        const flash_row r = flash_row_of(s->problem, task->batch, task->first_head, i);
+        span.low = ejki_min(span.low, r.first - key);
+        span.high = ejki_max(span.high, r.end - key);
+        span.least = ejki_max(span.least, r.first - key);
+        span.most = ejki_min(span.most, r.end - key);
+    }
+    span.low = ejki_max(span.low, 0);
+    span.high = ejki_min(span.high, count);
+    return span;
+}
+
+/* Number `n` of the task's heads at the block of `key`, in place `slot` of the scores. */
+static row_head row_head_of(const row_task *task, int64_t n, int64_t slot, int64_t key) {
+    const row_shared *s = task->shared;
     const row_plan *t = &s->plan;
-    int64_t low = count, high = 0, least = 0, most = count;
-    if (s->hides && !row_sees(task, kv_head, key, count)) return;
-    for (int64_t i = 0; i < t->rows; i++) {
-        const flash_row r = flash_row_of(p, task->batch, kv_head, i);
-        low = ejki_min(low, r.first - key);
-        high = ejki_max(high, r.end - key);
-        least = ejki_max(least, r.first - key);
-        most = ejki_min(most, r.end - key);
+    const int64_t index = task->first_head + n;
+    return (row_head){.index = index,
+                      .query = task->query + n * t->rows * t->depth,
+                      .scores = task->scores + slot * (t->rows + DOT) * SCORE_STRIDE,
+                      .states = row_state(s, task->batch, task->split, index, 0),
+                      .keys = flash_key(s->problem, task->batch, index, key),
+                      .values = flash_value(s->problem, task->batch, index, key)};
+}
+
+/* Scores of a head become weights. */
+static void row_weigh(const row_task *task, const row_head *head, int64_t key, row_span span) {
+    const row_shared *s = task->shared;
+    const int64_t first = span.low / (2 * VL) * (2 * VL), end = ejki_round_up(span.high, VL);
+    for (int64_t i = 0; i < s->plan.rows; i++) {
+        const flash_row r = flash_row_of(s->problem, task->batch, head->index, i);
+        row_softmax(task, &r, key, first, end, span.high, head->scores + i * SCORE_STRIDE,
+                    head->states + i * s->plan.state);
     }
-    low = ejki_max(low, 0);
-    high = ejki_min(high, count);
-    if (low >= high) return;
-    task->keys = flash_key(p, task->batch, kv_head, key);
-    task->values = flash_value(p, task->batch, kv_head, key);
-    row_scores(task, query, low, high);
-    const int64_t first = low / (2 * VL) * (2 * VL), end = ejki_round_up(high, VL);
-    for (int64_t i = 0; i < t->rows; i++) {
-        const flash_row r = flash_row_of(p, task->batch, kv_head, i);
-        row_softmax(task, &r, key, first, end, high, task->scores + i * SCORE_STRIDE,
-                    states + i * t->state);
-    }
-    const bool hides = s->general || s->drops || least > low || most < high;
-    if (hides && !row_is_finite(task, low, high))
-        row_add_carefully(task, kv_head, key, low, high, states);
+}
+
+/* One block of keys for one head of the task. */
+static void row_block(row_task *task, int64_t n, int64_t key, int64_t count, row_span span) {
+    const row_shared *s = task->shared;
+    const row_head head = row_head_of(task, n, 0, key);
+    if (s->hides && !row_sees(task, head.index, key, count)) return;
+    row_scores(task, &head, span.low, span.high);
+    row_weigh(task, &head, key, span);
+    const bool hides = s->general || s->drops || span.least > span.low || span.most < span.high;
+    if (hides && !row_is_finite(task, &head, span.low, span.high))
+        row_add_carefully(task, &head, key, span.low, span.high);
     else
-        row_add_values(task, low, high, states);
+        row_add_values(task, &head, span.low, span.high);
+}
+
+/* One block of keys, all of which all rows see, for `heads` heads side by side: read as it lies in memory. */
+static void row_block_in_order(row_task *task, int64_t n, int64_t heads, int64_t key,
+                               row_span span) {
+    row_head head[ROW_SIDE];
+    for (int64_t h = 0; h < heads; h++) head[h] = row_head_of(task, n + h, h, key);
+    for (int64_t c = span.low; c < span.high; c += DOT)
+        for (int64_t h = 0; h < heads; h++)
+            row_scores(task, &head[h], c, ejki_min(c + DOT, span.high));
+    for (int64_t h = 0; h < heads; h++) row_weigh(task, &head[h], key, span);
+    for (int64_t c = span.low; c < span.high; c += ROW_VALUES)
+        for (int64_t h = 0; h < heads; h++)
+            row_add_values(task, &head[h], c, ejki_min(c + ROW_VALUES, span.high));
 }
 
 #endif

@@ -7,7 +7,9 @@
  * (row_halves_body.h); all else is f32. A task is a range of keys (a split) for some key heads of one batch
  * entry. Blocks of keys are visited for all its heads before the next block, so that in the [B,S,H,D] layout
  * a block is one piece of memory, and the next block, of this task or of the next, is asked for meanwhile
- * (row_look_ahead). Scores are dot products of four rows with four keys in registers; softmax keeps a running
+ * (row_look_ahead). With blocksize_heads above 1, a block is read as it lies in memory, all heads of a few keys
+ * before the next few, a little of it asked for ahead (row_look_near): for processors whose own prefetching
+ * follows one or two places far better than four. Scores are dot products of four rows with four keys in registers; softmax keeps a running
  * maximum per row (row_block_body.h).
  *
  * Splits are merged in their order by whoever finishes the last one of a batch entry's heads. Their
@@ -32,6 +34,12 @@
 #define ROW_LIMIT 8
 /* Rows and keys of a dot-product tile; their product is a multiple of VL. */
 #define DOT 4
+/* The most heads side by side, and the values that are added at a time then. */
+#define ROW_SIDE   64
+#define ROW_VALUES 2
+/* How far ahead keys and values are asked for then, in bytes, if not as far as those of the next step. */
+#define ROW_KEYS_AHEAD   (INT64_C(16) << 10)
+#define ROW_VALUES_AHEAD (INT64_C(8) << 10)
 
 /* Rows of weights lie this far apart: the largest block and a line more. */
 #define ROW_KEYS     512
@@ -44,6 +52,7 @@ typedef struct row_plan {
     int64_t rows; /* of a key head */
     int64_t splits, split_keys, block;
     int64_t heads; /* key heads of a task */
+    int64_t side;  /* of them visited side by side, key by key; 0 = one after the other */
     int64_t parts; /* tasks across the key heads */
     int64_t tasks;
     int64_t depth, width; /* head_dim and value_dim rounded up to VL */
@@ -79,8 +88,6 @@ typedef struct row_task {
     int64_t batch, split, first_head, heads;
     int64_t first, end; /* keys */
     int64_t following;  /* index of the task after this one, or -1 before it is claimed */
-    /* Keys and values of the head and block at hand, column 0 first. */
-    const void *keys, *values;
     /*
      * What of the next block to ask for: what lies so many bytes further on; or, where the rows of the task's heads
      * lie side by side, the halves of keys and of values, all four line by line: the processor's own prefetching
@@ -88,8 +95,18 @@ typedef struct row_task {
      */
     int64_t key_ahead;
     halves_lines ask;
+    const char *
+        soon; /* what to ask for with the next keys, where heads lie side by side and are so visited */
     bool ready; /* all of the next block has been asked for */
 } row_task;
+
+/* A head of a task at a block: its queries, room for scores, the states of its rows, keys and values, column 0 first. */
+typedef struct row_head {
+    int64_t index;
+    const float *query;
+    float *scores, *states;
+    const void *keys, *values;
+} row_head;
 
 static bool row_add(int64_t *at, int64_t rows, int64_t columns, int64_t *start) {
     int64_t count;
@@ -115,10 +132,12 @@ static bool row_plan_of(const ejki_flash_problem *p, const int64_t *parameters, 
     t.parts = ejki_cdiv(p->kv_heads, ejki_max(1, t.heads));
     t.tasks = p->batch * t.splits * t.parts;
     t.state = STATE_SUMS + t.width;
+    if (parameters[2] > 1 && !flash_is_general(p) && p->dropout == 0)
+        t.side = ejki_min(parameters[2], t.heads);
     bool fits = true;
     int64_t at = 0, ignored;
     fits &= row_add(&at, t.rows * t.heads, t.depth, &t.query_at);
-    fits &= row_add(&at, t.rows + DOT, SCORE_STRIDE, &t.score_at);
+    fits &= row_add(&at, ejki_max(1, t.side) * (t.rows + DOT), SCORE_STRIDE, &t.score_at);
     fits &= row_add(&at, t.block, 1, &t.allowed_at);
     fits &= row_add(&at, 1, t.width, &t.row_at);
     t.worker_floats = at;
@@ -212,7 +231,7 @@ static inline __attribute__((always_inline)) void row_ask_all(const row_task *ta
     const int64_t keys = lines.at[2] - lines.at[0], values = lines.at[3] - lines.at[1];
     for (int64_t i = 0; i < keys || i < values; i += 64)
         for (int j = 0; j < 4; j++)
-            if (i < (j % 2 ? values : keys)) __builtin_prefetch(lines.at[j] + i, 0, 2);
+            if (i < (j % 2 ? values : keys)) __builtin_prefetch(lines.at[j] + i, 0, 3);
 }
 
 /*
@@ -246,6 +265,19 @@ static void row_look_ahead(row_task *task, int64_t following, int64_t key) {
     task->ask.ahead = (int64_t)((uintptr_t)next_value - (uintptr_t)own_value);
 }
 
+/* The same for heads side by side: keys and values a step ahead of those at hand, just before they are read. */
+static void row_look_near(row_task *task, int64_t key) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const int64_t size = element_size(p->dtype);
+    const char *keys = flash_key(p, task->batch, task->first_head, key);
+    task->key_ahead = ejki_max(ROW_KEYS_AHEAD, DOT * p->key.stride_t * size);
+    task->ask =
+        (halves_lines){.ahead = ejki_max(ROW_VALUES_AHEAD, ROW_VALUES * p->value.stride_t * size)};
+    task->soon = NULL;
+    if (row_is_dense(task, &p->key, p->head_dim))
+        task->soon = (const char *)((uintptr_t)keys + (uintptr_t)task->key_ahead);
+}
+
 /* Queries of the task's heads as the products want them, and empty states. */
 static void row_begin(row_task *task) {
     const row_shared *s = task->shared;
@@ -268,14 +300,20 @@ static void row_run_task(row_task *task) {
     row_begin(task);
     for (int64_t key = row_seek(task, task->first), following; key < task->end; key = following) {
         const int64_t count = ejki_min(t->block, task->end - key);
+        const row_span span = row_span_of(task, key, count);
         following = row_seek(task, key + t->block);
-        row_ask_all(task, key, count);
-        row_look_ahead(task, following, key);
-        for (int64_t h = 0; h < task->heads; h++) {
-            const int64_t head = task->first_head + h;
-            row_block(task, head, task->query + h * t->rows * t->depth, key, count,
-                      row_state(s, task->batch, task->split, head, 0));
+        if (t->side > 0) {
+            row_look_near(task, key);
+        } else {
+            row_ask_all(task, key, count);
+            row_look_ahead(task, following, key);
         }
+        if (span.low >= span.high) continue;
+        const bool partial = span.least > span.low || span.most < span.high;
+        const int64_t side = partial ? 0 : t->side;
+        for (int64_t h = 0; side > 0 && h < task->heads; h += side)
+            row_block_in_order(task, h, ejki_min(side, task->heads - h), key, span);
+        for (int64_t h = 0; side == 0 && h < task->heads; h++) row_block(task, h, key, count, span);
     }
 }
 
@@ -378,6 +416,7 @@ static ejk_status row_run(const ejk_run *run) {
 static const ejk_parameter row_parameters[] = {
     {"num_key_splits", 1, 65536, 1, 1, "parts the keys are split into, merged at the end"},
     {"blocksize_keys", 1, ROW_KEYS, 1, 32, "keys visited at a time"},
+    {"blocksize_heads", 1, ROW_SIDE, 1, 1, "key heads visited side by side, key by key, if not 1"},
 };
 
 #define ROW_TEXT_OF(name)            #name
@@ -396,7 +435,7 @@ static const ejk_parameter row_parameters[] = {
         .priority = 10,                                                                            \
         .version = 1,                                                                              \
         .parameters = row_parameters,                                                              \
-        .parameter_count = 2,                                                                      \
+        .parameter_count = 3,                                                                      \
         .applicable = row_applicable,                                                              \
         .prepare = row_prepare,                                                                    \
         .run = row_run,                                                                            \

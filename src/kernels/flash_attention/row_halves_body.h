@@ -110,7 +110,7 @@ halves_columns(const ejk_dtype dtype, const int rows, const int pairs, int64_t c
         if (pairs == 0) column[0] = v_widen_first(dtype, row, columns);
         EJKI_UNROLL for (int j = 0; j < bytes; j += line) {
             const char *same = (const char *)((uintptr_t)row + (uintptr_t)lines->ahead) + j;
-            __builtin_prefetch(in_order ? a : same, 0, 2);
+            __builtin_prefetch(in_order ? a : same, 0, 3);
             const char *next = (const char *)((uintptr_t)a + (uintptr_t)line);
             a = b, b = c, c = d, d = next;
         }
@@ -142,10 +142,47 @@ static inline __attribute__((always_inline)) void halves_values(const ejk_dtype 
                        element_at(dtype, values, d), stride, sums + d, sums_stride, lines);
 }
 
+/* The same for two keys, without moving anything on: weights stay in registers while the sums pass by. */
+static inline __attribute__((always_inline)) void halves_two(const ejk_dtype dtype, const int rows,
+                                                             HALVES_OPERANDS) {
+    const int bytes = HALVES * (int)element_size(dtype), line = bytes < 64 ? bytes : 64;
+    const char *first = values, *second = element_at(dtype, values, stride);
+    vf weight[TILE_ROWS][2], a[2], b[2];
+    int64_t d = 0;
+    (void)depth;
+    EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int k = 0; k < 2; k++)
+        weight[i][k] = v_set1(weights[i * SCORE_STRIDE + k]);
+    for (; d + HALVES <= width; d += HALVES) {
+        const char *x = element_at(dtype, first, d), *y = element_at(dtype, second, d);
+        EJKI_UNROLL for (int j = 0; j < bytes; j += line) {
+            __builtin_prefetch((const char *)((uintptr_t)x + (uintptr_t)lines->ahead) + j, 0, 3);
+            __builtin_prefetch((const char *)((uintptr_t)y + (uintptr_t)lines->ahead) + j, 0, 3);
+        }
+        halves_load(dtype, x, a);
+        halves_load(dtype, y, b);
+        EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < 2; j++) {
+            float *sum = sums + i * sums_stride + d + j * VL;
+            v_store(sum, v_fma(weight[i][1], b[j], v_fma(weight[i][0], a[j], v_load(sum))));
+        }
+    }
+    for (; d < width; d += VL) {
+        const int64_t columns = width - d < VL ? width - d : VL;
+        a[0] = v_widen_first(dtype, element_at(dtype, first, d), columns);
+        b[0] = v_widen_first(dtype, element_at(dtype, second, d), columns);
+        EJKI_UNROLL for (int i = 0; i < rows; i++) {
+            float *sum = sums + i * sums_stride + d;
+            v_store(sum, v_fma(weight[i][1], b[0], v_fma(weight[i][0], a[0], v_load(sum))));
+        }
+    }
+}
+
 #define HALVES_CALL width, depth, weights, values, stride, sums, sums_stride, lines
 #define HALVES_FUNCTION(name, dtype, n)                                                            \
     static __attribute__((noinline)) void halves_values_##name##_##n(HALVES_OPERANDS) {            \
         halves_values(dtype, n, HALVES_CALL);                                                      \
+    }                                                                                              \
+    static __attribute__((noinline)) void halves_two_##name##_##n(HALVES_OPERANDS) {               \
+        halves_two(dtype, n, HALVES_CALL);                                                         \
     }
 #define HALVES_FUNCTIONS(n)                                                                        \
     HALVES_FUNCTION(f32, EJK_DTYPE_F32, n)                                                         \
@@ -153,16 +190,24 @@ static inline __attribute__((always_inline)) void halves_values(const ejk_dtype 
     HALVES_FUNCTION(f16, EJK_DTYPE_F16, n)
 TILE_ROW_COUNTS(HALVES_FUNCTIONS)
 
-/* For `rows` of product_rows(). */
-static inline halves_fn halves_values_for(ejk_dtype dtype, int rows) {
-#define HALVES_CASE(n)                                                                             \
+#define HALVES_CASE(what, n)                                                                       \
     if (rows == n)                                                                                 \
-        return dtype == EJK_DTYPE_F32    ? halves_values_f32_##n                                   \
-               : dtype == EJK_DTYPE_BF16 ? halves_values_bf16_##n                                  \
-                                         : halves_values_f16_##n;
-    TILE_ROW_COUNTS(HALVES_CASE)
-#undef HALVES_CASE
+        return dtype == EJK_DTYPE_F32    ? halves_##what##_f32_##n                                 \
+               : dtype == EJK_DTYPE_BF16 ? halves_##what##_bf16_##n                                \
+                                         : halves_##what##_f16_##n;
+#define HALVES_VALUES_CASE(n) HALVES_CASE(values, n)
+#define HALVES_TWO_CASE(n)    HALVES_CASE(two, n)
+
+/* For `rows` of product_rows(), any number of keys. */
+static inline halves_fn halves_values_for(ejk_dtype dtype, int rows) {
+    TILE_ROW_COUNTS(HALVES_VALUES_CASE)
     return halves_values_f32_1;
+}
+
+/* For two keys. */
+static inline halves_fn halves_two_for(ejk_dtype dtype, int rows) {
+    TILE_ROW_COUNTS(HALVES_TWO_CASE)
+    return halves_two_f32_1;
 }
 
 #endif
