@@ -152,16 +152,16 @@ static bool fill_forward(const ejk_kernel *kernel, ejk_context *context, const v
 
 /* ---- The case -------------------------------------------------------------------------------------- */
 
-/* Twice the last cache, where the call runs; not more than an eighth of a GPU's memory. */
-static int64_t rotation_of(const bench_case *bench) {
+/* Twice the last cache for each thread, where the call runs; not more than an eighth of a GPU's memory. */
+static int64_t rotation_of(const bench_case *bench, ejk_context *context) {
     ejk_gpu_info gpu;
     if (bench->device < 0 || ejk_device_info(bench->device, &gpu) != EJK_OK)
-        return ejk_rotation_bytes();
+        return ejk_rotation_bytes(ejk_threads_count(ejk_context_threads(context)));
     return 2 * gpu.l2_bytes < gpu.memory_bytes / 8 ? 2 * gpu.l2_bytes : gpu.memory_bytes / 8;
 }
 
-static int64_t copies_of(const bench_case *bench, int64_t bytes) {
-    const int64_t most = rotation_of(bench);
+static int64_t copies_of(const bench_case *bench, ejk_context *context, int64_t bytes) {
+    const int64_t most = rotation_of(bench, context);
     return bench->cold && most > bytes ? (most + bytes - 1) / bytes : 1;
 }
 
@@ -205,7 +205,7 @@ static bool allocate(bench_case *bench, ejk_context *context, const bench_reques
     const ejk_kernel *kernel = bench->call.kernel;
     int64_t inputs = total(&bench->call, false), outputs = total(&bench->call, true);
     bench->cold = inputs > 0 && (request->cold || ejk_plan_is_memory_bound(bench->plan));
-    int64_t copies = copies_of(bench, inputs);
+    int64_t copies = copies_of(bench, context, inputs);
     if (!allocate_memory(bench, copies * inputs + outputs)) return false;
     bench->args = calloc((size_t)copies, sizeof *bench->args);
     if (!bench->args) return complain("no memory for the arguments of %s", kernel->op_id);

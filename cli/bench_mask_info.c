@@ -60,6 +60,7 @@ typedef struct mask_bench {
     int64_t copies, next;
     ejk_splash_mask *heads[MOST_COPIES]; /* one a copy */
     void *scratch;
+    int64_t scratch_bytes;
     int32_t *ids[2];
     int64_t result_bytes;
 } mask_bench;
@@ -90,7 +91,7 @@ static void fill_row(uint8_t *row, mask_content content, int64_t i, int64_t side
 
 static bool fill(mask_bench *bench) {
     const int64_t side = bench->what->side, size = side * side;
-    bench->copies = (ejk_rotation_bytes() + size - 1) / size;
+    bench->copies = (ejk_rotation_bytes(ejk_threads_count(bench->threads)) + size - 1) / size;
     if (bench->copies > MOST_COPIES) bench->copies = MOST_COPIES;
     bench->elements = bench_allocate(bench->copies * size);
     if (!bench->elements) return false;
@@ -129,7 +130,8 @@ static bool prepare(mask_bench *bench) {
     const int64_t side = bench->what->side;
     bench->copies = 1;
     if (bench->what->content >= CAUSAL) {
-        bench->scratch = bench_allocate(ejk_rotation_bytes());
+        bench->scratch_bytes = ejk_rotation_bytes(ejk_threads_count(bench->threads));
+        bench->scratch = bench_allocate(bench->scratch_bytes);
         if (!bench->scratch || !fill(bench)) return false;
     }
     for (int i = 0; bench->what->work == WORK_SEGMENTS && i < 2; i++) {
@@ -200,7 +202,7 @@ static bool read_ceiling(const mask_bench *bench, double *out) {
     *out = 0;
     return !bench->scratch ||
            succeeded(ejk_measure_read_bandwidth(bench->threads, bench->scratch,
-                                                ejk_rotation_bytes(), CEILING_SECONDS, out));
+                                                bench->scratch_bytes, CEILING_SECONDS, out));
 }
 
 static double peak_bytes(void) {

@@ -123,8 +123,9 @@ static ejk_dtype ceiling_dtype(const ejk_implementation *chosen) {
 
 static bool open_meter(const bench_case *bench, ejk_context *context, ceiling_meter *out) {
     const ejk_implementation *chosen = ejk_plan_implementation(bench->plan);
-    int64_t bytes = bench->cold ? bench->input_bytes : ejk_rotation_bytes();
-    int64_t least = 64 * (int64_t)ejk_threads_count(ejk_context_threads(context));
+    const int32_t threads = ejk_threads_count(ejk_context_threads(context));
+    int64_t bytes = bench->cold ? bench->input_bytes : ejk_rotation_bytes(threads);
+    int64_t least = 64 * (int64_t)threads;
     *out = (ceiling_meter){.threads = ejk_context_threads(context),
                            .isa = chosen->isa,
                            .dtype = ceiling_dtype(chosen),

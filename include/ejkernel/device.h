@@ -139,8 +139,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_peak(ejk_threads *threads, ejk_isa 
 
 /**
  * Reading memory in sequence on all of `threads` at once, each its own part of one buffer of `bytes`
- * (0 = ejk_rotation_bytes()), for about `seconds`, at least one pass:
- * bytes/s in total, the median of slices. The buffer is the caller's `scratch` if not NULL (any memory of
+ * (0 = ejk_rotation_bytes() of as many threads), from one place and from four places in turn, each for about half of
+ * `seconds`, at least one pass:
+ * bytes/s in total, the median of slices, the better of the two. The buffer is the caller's `scratch` if not NULL (any memory of
  * `bytes`, which must be given then; it is overwritten), else one of its own, freed again.
  * Statuses: OUT_OF_MEMORY, INVALID_ARGUMENT.
  */
@@ -160,11 +161,12 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_core_share(ejk_threads *threads, do
                                                         double *share_out);
 
 /**
- * Bytes that no cache holds: twice the reported last-level cache, at least 64 MiB, as far as a quarter of
- * the memory that is free now allows. What takes its inputs in turn from as much memory finds none of them
- * in a cache.
+ * Bytes that no cache holds while so many threads (below 1 counts as 1) read their parts of them: twice the reported
+ * last-level cache for each thread, which may have one of its own, of more than one thread 2 GiB at most if not one
+ * cache alone asks for more; at least 64 MiB; all as far as a quarter of the memory that is free now allows. What
+ * takes its inputs in turn from as much memory finds none of them in a cache.
  */
-EJK_API int64_t ejk_rotation_bytes(void);
+EJK_API int64_t ejk_rotation_bytes(int32_t threads);
 
 /** Seconds of a clock that only runs forward. */
 EJK_API double ejk_now(void);

@@ -8,14 +8,21 @@
 #include <unistd.h>
 
 #define LINE 64
-/* Read between two looks at the clock, a line of each of PLACES parts in turn: from one place alone memory gave a
- * quarter to a third less where measured, because a processor asks ahead for so much of each place only. */
-#define PIECE  (INT64_C(512) << 10)
-#define PLACES 4
+/* Read between two looks at the clock. */
+#define PIECE (INT64_C(512) << 10)
+/*
+ * A piece is read from one end to the other, or a line of each of four parts in turn: the better of the two counts. Of
+ * one place alone some Intel processors, which ask ahead for so much of each place only, gave a quarter to a third
+ * less; an AMD Zen 5 gave 39 GB/s of one place and 27 of four.
+ */
+static const int64_t orders[] = {1, 4};
+enum { ORDERS = sizeof orders / sizeof *orders };
 /* How far ahead lines are asked for: without it 15 % slower where measured; then wider loads gain nothing. */
 #define AHEAD 4096
 
 #define LEAST_BYTES (INT64_C(64) << 20)
+/* What filling takes seconds for; all last caches of one machine together have less, but for the very largest. */
+#define MOST_BYTES (INT64_C(2) << 30)
 
 struct part {
     _Alignas(LINE) int64_t position;
@@ -25,15 +32,16 @@ struct part {
 struct reading {
     char *buffer;
     int64_t part_bytes;
+    int64_t places; /* read in turn */
     struct part *parts;
 };
 
 /* Any address, any type. */
 typedef uint64_t vector __attribute__((vector_size(16), aligned(1), may_alias));
 
-static uint64_t read_lines(const char *from, int64_t bytes) {
+static uint64_t read_lines(const char *from, int64_t bytes, int64_t places) {
     vector a = {0}, b = a, c = a, d = a;
-    const int64_t lines = bytes / LINE, apart = ejki_max(1, lines / PLACES);
+    const int64_t lines = bytes / LINE, apart = ejki_max(1, lines / places);
     for (int64_t i = 0; i < apart; i++)
         for (int64_t at = i; at < lines; at += apart) {
             const vector *line = (const vector *)(from + at * LINE);
@@ -52,7 +60,8 @@ static double read_piece(void *reading_, int64_t index) {
     const struct reading *reading = reading_;
     struct part *part = &reading->parts[index];
     int64_t bytes = ejki_min(PIECE, reading->part_bytes - part->position);
-    part->sum ^= read_lines(reading->buffer + index * reading->part_bytes + part->position, bytes);
+    part->sum ^= read_lines(reading->buffer + index * reading->part_bytes + part->position, bytes,
+                            reading->places);
     part->position += bytes;
     if (part->position == reading->part_bytes) part->position = 0;
     return (double)bytes;
@@ -64,8 +73,12 @@ static void touch_part(void *reading_, int64_t index) {
     memset(reading->buffer + index * reading->part_bytes, 1, (size_t)reading->part_bytes);
 }
 
-int64_t ejk_rotation_bytes(void) {
-    const int64_t wanted = ejki_max(2 * ejk_cpu()->l3_bytes, LEAST_BYTES);
+/* Threads may have a last cache each, which virtual machines do not tell: what all read together is then in them, if it
+ * is no more than twice one of them. */
+int64_t ejk_rotation_bytes(int32_t threads) {
+    const int64_t cache = 2 * ejk_cpu()->l3_bytes;
+    const int64_t all = ejki_min(ejki_max(1, threads) * cache, MOST_BYTES);
+    const int64_t wanted = ejki_max(ejki_max(all, cache), LEAST_BYTES);
     const int64_t room = (int64_t)sysconf(_SC_AVPHYS_PAGES) / 4 * (int64_t)sysconf(_SC_PAGESIZE);
     return ejki_max(ejki_min(wanted, room), LINE);
 }
@@ -77,10 +90,17 @@ static ejk_status measure(ejk_threads *threads, char *buffer, int64_t bytes, dou
     if (!parts) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for %zu readers", count);
     memset(parts, 0, count * sizeof *parts);
     int64_t part_bytes = bytes / (int64_t)count / LINE * LINE;
-    struct reading reading = {buffer, part_bytes, parts};
+    struct reading reading = {buffer, part_bytes, 0, parts};
     ejk_parallel_for(threads, (int64_t)count, touch_part, &reading);
-    ejk_status status = ejki_measure_rate(threads, read_piece, &reading, seconds,
-                                          (double)part_bytes * (double)count, out);
+    double best = 0, rate = 0;
+    ejk_status status = EJK_OK;
+    for (int i = 0; status == EJK_OK && i < ORDERS; i++) {
+        reading.places = orders[i];
+        status = ejki_measure_rate(threads, read_piece, &reading, seconds / ORDERS,
+                                   (double)part_bytes * (double)count, &rate);
+        if (rate > best) best = rate;
+    }
+    if (status == EJK_OK) *out = best;
     free(parts);
     return status;
 }
@@ -104,7 +124,8 @@ ejk_status ejk_measure_read_bandwidth(ejk_threads *threads, void *scratch, int64
     EJKI_TRY(ejki_check_seconds(seconds));
     if (scratch) return measure(threads, scratch, bytes, seconds, bytes_per_second_out);
     if (bytes == 0)
-        bytes = ejki_max(ejk_rotation_bytes(), LINE * (int64_t)ejk_threads_count(threads));
+        bytes = ejki_max(ejk_rotation_bytes(ejk_threads_count(threads)),
+                         LINE * (int64_t)ejk_threads_count(threads));
     char *buffer = ejki_allocate(bytes);
     if (!buffer)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a buffer of %lld bytes",

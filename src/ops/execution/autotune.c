@@ -111,7 +111,7 @@ static int64_t rotation_bytes(const subject *s) {
     const ejk_gpu_info *gpu;
     if (s->operands.place.device_type == EJK_DEVICE_CPU ||
         ejki_cuda_gpu(s->operands.place.device_index, &gpu) != EJK_OK)
-        return ejk_rotation_bytes();
+        return ejk_rotation_bytes(ejk_threads_count(ejk_context_threads(s->context)));
     return ejki_min(2 * gpu->l2_bytes, gpu->memory_bytes / 8);
 }
 
