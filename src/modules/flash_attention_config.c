@@ -90,7 +90,7 @@ static void set_row_blocks(const ejki_flash_problem *p, ejk_fwd_params *params) 
     const bool in_order = reads_in_order(p);
     const int64_t keys = in_order ? p->keys / splits : (1 << 17) / (own * kv_heads);
     params->num_key_splits = ejk_int(splits);
-    params->blocksize_keys = ejk_int(clamp(keys / 32 * 32, 32, in_order ? 256 : 128));
+    params->blocksize_keys = ejk_int(clamp(keys / 32 * 32, 32, in_order ? 512 : 128));
     params->blocksize_heads = ejk_int(in_order ? clamp(kv_heads, 2, 64) : 1);
 }
 

@@ -6,28 +6,26 @@
 #ifndef EJKI_FLASH_ROW_BLOCK_BODY_H
 #define EJKI_FLASH_ROW_BLOCK_BODY_H
 
-/* sums[row][key] += <query, key> of `rows` rows and the vectors k[key]. */
-static inline __attribute__((always_inline)) void
-row_multiply(const float *query, int64_t depth, const vf k[DOT], const int rows, vf *sum) {
+/* sum[row][key] += <query, key> of `rows` rows and `keys` vectors k[key]. */
+static inline __attribute__((always_inline)) void row_multiply(const float *query, int64_t depth,
+                                                               const vf k[DOT], const int keys,
+                                                               const int rows, vf *sum) {
     EJKI_UNROLL for (int i = 0; i < rows; i++) {
         const vf q = v_load(query + i * depth);
-        EJKI_UNROLL for (int j = 0; j < DOT; j++) sum[i * DOT + j] =
+        EJKI_UNROLL for (int j = 0; j < keys; j++) sum[i * DOT + j] =
             v_fma(q, k[j], sum[i * DOT + j]);
     }
 }
 
-/* Dot products of DOT query rows, padded with zeros, with DOT keys: scores[row][key]. Meanwhile asks for as much as a
- * key has at each line[j], `apart` bytes further at each step. */
+/* The same of whole keys, still to be summed up across lanes. Meanwhile asks for as much as a key has at each line[j]. */
 static inline __attribute__((always_inline)) void
-row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *const key[DOT],
-         int64_t head_dim, float *scores, const char *const line[DOT], int64_t apart,
-         const int rows) {
-    vf sum[DOT * DOT], k[DOT], other[DOT];
-    EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
-    int64_t d = 0, ahead = 0;
+row_products(const ejk_dtype dtype, const float *query, int64_t depth, const void *const *key,
+             int64_t head_dim, const char *const *line, const int keys, const int rows, vf *sum) {
+    vf k[DOT], other[DOT];
+    int64_t d = 0;
     const int64_t step = dtype == EJK_DTYPE_F32 ? VL : HALVES;
-    for (; d + step <= head_dim; d += step, ahead += apart) {
-        EJKI_UNROLL for (int j = 0; j < DOT; j++) {
+    for (; d + step <= head_dim; d += step) {
+        EJKI_UNROLL for (int j = 0; j < keys; j++) {
             const void *at = element_at(dtype, key[j], d);
             if (dtype == EJK_DTYPE_F32) {
                 k[j] = v_load(at);
@@ -37,47 +35,51 @@ row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *c
                 k[j] = pair[0];
                 other[j] = pair[1];
             }
-            __builtin_prefetch((const void *)((uintptr_t)line[j] + (uintptr_t)ahead), 0, 3);
+            __builtin_prefetch((const char *)element_at(dtype, line[j], d), 0, 3);
         }
-        row_multiply(query + d, depth, k, rows, sum);
-        if (dtype != EJK_DTYPE_F32) row_multiply(query + d + VL, depth, other, rows, sum);
+        row_multiply(query + d, depth, k, keys, rows, sum);
+        if (dtype != EJK_DTYPE_F32) row_multiply(query + d + VL, depth, other, keys, rows, sum);
     }
     for (; d < head_dim; d += VL) {
-        for (int j = 0; j < DOT; j++)
+        for (int j = 0; j < keys; j++)
             k[j] = v_widen_first(dtype, element_at(dtype, key[j], d), ejki_min(VL, head_dim - d));
-        row_multiply(query + d, depth, k, rows, sum);
+        row_multiply(query + d, depth, k, keys, rows, sum);
     }
+}
+
+/* Dot products of DOT query rows, of which those behind `rows` are 0, with DOT keys, `keys` at a time:
+ * scores[row][key]. */
+static inline __attribute__((always_inline)) void
+row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *const key[DOT],
+         int64_t head_dim, const char *const line[DOT], const int keys, const int rows,
+         float *scores) {
+    vf sum[DOT * DOT];
+    EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
+    EJKI_UNROLL for (int j = 0; j < DOT; j += keys)
+        row_products(dtype, query, depth, key + j, head_dim, line + j, keys, rows, sum + j);
     float all[DOT * DOT];
     EJKI_UNROLL for (int i = 0; i < DOT * DOT; i += VL) v_store(all + i, v_sums(sum + i));
     for (int i = 0; i < rows; i++)
         memcpy(scores + i * SCORE_STRIDE, all + i * DOT, sizeof(float) * DOT);
 }
 
-/* What to ask for beside DOT keys of so many bytes: line[j], and how far on at each step of row_dots(). */
-static inline int64_t row_ask_keys(row_task *task, const void *const keys[DOT], int64_t bytes,
-                                   const char *line[DOT]) {
-    enum { STEP = VL * sizeof(float) };
+/* What to ask for beside DOT keys of so many bytes. */
+static inline void row_ask_keys(row_task *task, const void *const keys[DOT], int64_t bytes,
+                                const char *line[DOT]) {
     halves_lines *ask = &task->ask;
     for (int j = 0; j < DOT; j++) {
-        if (task->soon) {
-            line[j] = (const char *)((uintptr_t)task->soon + (uintptr_t)j * STEP);
-        } else if (ask->at[0]) {
-            line[j] = ask->at[j];
-            ask->at[j] += bytes;
-        } else {
-            line[j] = (const char *)((uintptr_t)keys[j] + (uintptr_t)task->key_ahead);
-        }
+        const char **at = task->soon ? &task->soon : &ask->at[j];
+        line[j] = (const char *)((uintptr_t)keys[j] + (uintptr_t)task->key_ahead);
+        if (!*at) continue;
+        line[j] = *at;
+        *at = (const char *)((uintptr_t)*at + (uintptr_t)bytes);
     }
-    if (!task->soon) return STEP;
-    task->soon = (const char *)((uintptr_t)task->soon + DOT * (uintptr_t)bytes);
-    return DOT * STEP;
 }
 
 /* Raw scores of all rows of a key head with the block's keys [low, high), into columns low, …. */
-static inline __attribute__((always_inline)) void row_scores_of(const ejk_dtype dtype,
-                                                                row_task *task,
-                                                                const row_head *head, int64_t low,
-                                                                int64_t high) {
+static inline __attribute__((always_inline)) void
+row_scores_of(const ejk_dtype dtype, row_task *task, const row_head *head, int64_t low,
+              int64_t high, const int keys_at_once) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const int64_t size = element_size(dtype);
@@ -86,33 +88,44 @@ static inline __attribute__((always_inline)) void row_scores_of(const ejk_dtype 
         for (int j = 0; j < DOT; j++)
             keys[j] = element_at(dtype, head->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
         const char *line[DOT];
-        const int64_t apart = row_ask_keys(task, keys, p->head_dim * size, line);
+        row_ask_keys(task, keys, p->head_dim * size, line);
         for (int64_t i = 0; i < t->rows; i += DOT) {
             if (i > 0)
                 for (int j = 0; j < DOT; j++) line[j] = keys[0];
-            const float *rows = head->query + i * t->depth;
+            const float *query = head->query + i * t->depth;
             float *scores = head->scores + i * SCORE_STRIDE + c;
+#define ROW_DOTS(rows)                                                                             \
+    row_dots(dtype, query, t->depth, keys, p->head_dim, line, keys_at_once, rows, scores)
             const int64_t left = t->rows - i;
             if (left >= DOT)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, apart, DOT);
+                ROW_DOTS(DOT);
             else if (left == 1)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, apart, 1);
+                ROW_DOTS(1);
             else if (left == 2)
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, apart, 2);
+                ROW_DOTS(2);
             else
-                row_dots(dtype, rows, t->depth, keys, p->head_dim, scores, line, apart, 3);
+                ROW_DOTS(3);
+#undef ROW_DOTS
         }
     }
 }
 
+/* DOT keys at once load queries once; but where heads lie side by side, one at a time reads memory in longer runs. */
 static void row_scores(row_task *task, const row_head *head, int64_t low, int64_t high) {
     const ejk_dtype dtype = task->shared->problem->dtype;
-    if (dtype == EJK_DTYPE_F32)
-        row_scores_of(EJK_DTYPE_F32, task, head, low, high);
+    const bool side = task->shared->plan.side > 0;
+    if (dtype == EJK_DTYPE_F32 && side)
+        row_scores_of(EJK_DTYPE_F32, task, head, low, high, 1);
+    else if (dtype == EJK_DTYPE_F32)
+        row_scores_of(EJK_DTYPE_F32, task, head, low, high, DOT);
+    else if (dtype == EJK_DTYPE_BF16 && side)
+        row_scores_of(EJK_DTYPE_BF16, task, head, low, high, 1);
     else if (dtype == EJK_DTYPE_BF16)
-        row_scores_of(EJK_DTYPE_BF16, task, head, low, high);
+        row_scores_of(EJK_DTYPE_BF16, task, head, low, high, DOT);
+    else if (side)
+        row_scores_of(EJK_DTYPE_F16, task, head, low, high, 1);
     else
-        row_scores_of(EJK_DTYPE_F16, task, head, low, high);
+        row_scores_of(EJK_DTYPE_F16, task, head, low, high, DOT);
 }
 
 /* Columns [first, end) of a row's scores become weights; its state follows. */
@@ -145,12 +158,26 @@ static void row_add_values(row_task *task, const row_head *head, int64_t low, in
     halves_lines none = {.ahead = 0};
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
-        const halves_fn add = t->side > 0 && high - low == ROW_VALUES
-                                  ? halves_two_for(p->dtype, (int)n)
-                                  : halves_values_for(p->dtype, (int)n);
-        add(p->value_dim, high - low, head->scores + i * SCORE_STRIDE + low, values,
+        halves_values_for(p->dtype, (int)n)(
+            p->value_dim, high - low, head->scores + i * SCORE_STRIDE + low, values,
             p->value.stride_t, head->states + i * t->state + STATE_SUMS, t->state,
             i == 0 ? &task->ask : &none);
+    }
+}
+
+/* sums += weights · values of ROW_VALUES keys, from column c on, for heads side by side. */
+static void row_add_side(row_task *task, const row_head *head, int64_t heads, int64_t c) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const row_plan *t = &task->shared->plan;
+    const int64_t stride = p->value.stride_t, offset = c * stride * element_size(p->dtype);
+    for (int64_t i = 0, n; i < t->rows; i += n) {
+        n = product_rows(t->rows - i);
+        const halves_fn add = halves_two_for(p->dtype, (int)n);
+        const int64_t weights = i * SCORE_STRIDE + c, sums = i * t->state + STATE_SUMS;
+        for (int64_t h = 0; h < heads; h++)
+            add(p->value_dim, ROW_VALUES, head[h].scores + weights,
+                (const char *)head[h].values + offset, stride, head[h].states + sums, t->state,
+                &task->ask);
     }
 }
 
@@ -266,9 +293,10 @@ static void row_block_in_order(row_task *task, int64_t n, int64_t heads, int64_t
         for (int64_t h = 0; h < heads; h++)
             row_scores(task, &head[h], c, ejki_min(c + DOT, span.high));
     for (int64_t h = 0; h < heads; h++) row_weigh(task, &head[h], key, span);
-    for (int64_t c = span.low; c < span.high; c += ROW_VALUES)
-        for (int64_t h = 0; h < heads; h++)
-            row_add_values(task, &head[h], c, ejki_min(c + ROW_VALUES, span.high));
+    int64_t c = span.low;
+    for (; c + ROW_VALUES <= span.high; c += ROW_VALUES) row_add_side(task, head, heads, c);
+    for (int64_t h = 0; c < span.high && h < heads; h++)
+        row_add_values(task, &head[h], c, span.high);
 }
 
 #endif

@@ -274,7 +274,7 @@ static void row_look_near(row_task *task, int64_t key) {
     task->ask =
         (halves_lines){.ahead = ejki_max(ROW_VALUES_AHEAD, ROW_VALUES * p->value.stride_t * size)};
     task->soon = NULL;
-    if (row_is_dense(task, &p->key, p->head_dim))
+    if (row_is_dense(task, &p->key, p->head_dim) && task->heads <= task->shared->plan.side)
         task->soon = (const char *)((uintptr_t)keys + (uintptr_t)task->key_ahead);
 }
 
