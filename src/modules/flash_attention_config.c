@@ -140,7 +140,7 @@ static void set_amx_vjp_blocks(const ejki_flash_problem *p, int64_t cache, ejk_b
 
 /*
  * Gradients. A key takes two and a half rows of the worker's memory, packed twice and with two sums, and a
- * column of slopes beside the block of queries; a third of the second-level cache holds them. Fewer keys, but
+ * column of slopes beside the block of queries; three quarters of the second-level cache hold them. Fewer keys, but
  * not below 64, where there would be fewer than eight tasks; up to 384 in place of 256 in a window, where a row is
  * packed for each block that its few keys lie in. Both follow from shapes and processor alone.
  */
@@ -156,7 +156,7 @@ void ejki_flash_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config
     const int64_t heads = clamp(p->batch * p->kv_heads, 1, 8);
     const int64_t share = ejki_max(64, p->keys / (8 / heads));
     const int64_t most = window_of(p) < p->keys ? 384 : 256;
-    const int64_t keys = cache / 3 / (row * 5 / 2 + rows * (int64_t)sizeof(float));
+    const int64_t keys = cache / 4 * 3 / (row * 5 / 2 + rows * (int64_t)sizeof(float));
     params->q_blocksize = ejk_int(rows);
     params->kv_blocksize =
         ejk_int(clamp(ejki_min(keys, share) / 32 * 32, 32, ejki_min(most, whole(p->keys))));
