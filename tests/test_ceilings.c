@@ -3,6 +3,7 @@
 #include <ejkernel/device.h>
 
 #include <math.h>
+#include <unistd.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -107,6 +108,23 @@ static void bandwidth_is_measured(void **state) {
     ejk_threads_destroy(threads);
 }
 
+static void rotation_grows_with_threads(void **state) {
+    (void)state;
+    const int64_t mib = INT64_C(1) << 20, cache = 2 * ejk_cpu()->l3_bytes;
+    const int64_t free_bytes = (int64_t)sysconf(_SC_AVPHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    const int32_t threads[] = {INT32_MIN, 0, 1, 2, 3, 1000, INT32_MAX};
+    for (size_t i = 0; i < sizeof threads / sizeof threads[0]; i++) {
+        const int64_t bytes = ejk_rotation_bytes(threads[i]),
+                      count = threads[i] < 1 ? 1 : threads[i];
+        assert_true(bytes >= 64);
+        if (free_bytes / 8 < 2048 * mib || cache >= 2048 * mib)
+            continue; /* memory may be the limit */
+        int64_t wanted = count * cache < 2048 * mib ? count * cache : 2048 * mib;
+        if (wanted < 64 * mib) wanted = 64 * mib;
+        assert_int_equal(bytes, wanted);
+    }
+}
+
 static void scratch_is_used_and_nothing_around_it(void **state) {
     (void)state;
     enum { SIZE = 5001, EDGE = 13 };
@@ -197,6 +215,7 @@ int main(void) {
         cmocka_unit_test(wrong_arguments_of_a_peak_are_refused),
         cmocka_unit_test(core_share_is_measured),
         cmocka_unit_test(bandwidth_is_measured),
+        cmocka_unit_test(rotation_grows_with_threads),
         cmocka_unit_test(scratch_is_used_and_nothing_around_it),
         cmocka_unit_test(wrong_arguments_of_bandwidth_are_refused),
         cmocka_unit_test(threads_in_turn_are_not_counted_as_at_once),
