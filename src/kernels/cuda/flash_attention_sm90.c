@@ -123,18 +123,23 @@ static bool is_bounded(const ejki_flash_problem *p) {
     return p->soft_cap > 0 && p->soft_cap * LOG2_E <= 90 && !is_relative(p);
 }
 
+/* Under a cap the scale is above 0, and the terms of a series are normal numbers: rows_sm90.cuh relies on both. */
+static bool takes_cap(const ejki_flash_problem *p) {
+    const double factor = p->scale / p->soft_cap, third = p->scale * pow(factor, 4);
+    return p->soft_cap <= 0 || (factor > 1e-15 && third > 1e-35 && third < 1e35);
+}
+
 /*
  * Heads of 1 to 128 elements, rows at multiples of 16 bytes from one another, and nothing but positions, packed
- * sequences, a soft cap and sinks. Maxima of products under a cap are those of scores only if the scale is positive.
+ * sequences, a soft cap and sinks.
  */
 static bool applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     const int64_t entries = ejki_cuda_entries(p);
     return ejki_cuda_fits(p) && p->head_dim > 0 && p->value_dim > 0 && p->head_dim <= MOST_DIM &&
            p->value_dim <= MOST_DIM && !p->has_bias && !p->has_mask && !p->has_segments &&
-           p->dropout <= 0 && (p->soft_cap <= 0 || p->scale > 0 || is_bounded(p)) &&
-           ejki_pattern_is_empty(&p->pattern) && !p->positions.given && p->keys > 0 &&
-           p->query_heads > 0 && entries > 0 && is_long(p) &&
+           p->dropout <= 0 && takes_cap(p) && ejki_pattern_is_empty(&p->pattern) &&
+           !p->positions.given && p->keys > 0 && p->query_heads > 0 && entries > 0 && is_long(p) &&
            has_map(&p->query, entries, p->queries, p->query_heads) &&
            has_map(&p->key, entries, p->keys, p->kv_heads) &&
            has_map(&p->value, entries, p->keys, p->kv_heads);
@@ -254,10 +259,15 @@ static void set_reference(const ejki_flash_problem *p, ejki_cuda_sm90_problem *o
     out->lowest = fmaxf(-60 / out->unit, -FLT_MAX); /* but above what is hidden */
 }
 
-/* Heads whose tiles are done side by side: so many that a round has all lengths; 0 = they are all of one length. */
+/*
+ * Heads whose tiles are done side by side: so many that a round has all lengths, and twice as many in a window, which
+ * needs few keys at a time, so that the short tiles of its start even out what the last round leaves; 0 = they are all
+ * of one length.
+ */
 static int heads_together(const ejki_flash_problem *p, int64_t tiles, int64_t blocks) {
     const bool even = p->last_offset >= p->keys && p->layout == EJKI_FLASH_DENSE;
-    const int64_t heads = ejki_round_up(ejki_cdiv(ROUNDS * blocks, tiles), 8);
+    const int64_t rounds = p->last_offset - p->first_offset < p->keys / 2 ? 2 * ROUNDS : ROUNDS;
+    const int64_t heads = ejki_round_up(ejki_cdiv(rounds * blocks, tiles), 8);
     return even ? 0 : (int)ejki_min(heads, p->query_heads * ejki_cuda_entries(p));
 }
 
@@ -309,8 +319,8 @@ static const ejk_parameter parameters[] = {
 
 static const char needs[] = "heads of 1 to 128, no bias, mask, segment ids, positions or dropout, "
                             "strides of query, key and value that are "
-                            "multiples of 8, a positive scale where rows have maxima under "
-                            "a soft cap, and queries and tiles enough";
+                            "multiples of 8, a positive scale under a soft cap, and "
+                            "queries and tiles enough";
 
 #define SM90(symbol, text, element)                                                                \
     EJKI_CUDA_IMPLEMENTATION(symbol, "flash_attention", text "/cuda/sm90", element,                \

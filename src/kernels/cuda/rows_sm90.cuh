@@ -9,6 +9,9 @@
 
 #include "hopper.cuh"
 
+#ifndef EARLY
+#define EARLY 8
+#endif
 enum {
     ROWS = 64 * CONSUMERS,
     WIDTH = round_up(VALUE_DIM, 16),
@@ -52,7 +55,10 @@ struct lane_rows {
     float max[2], sum[2], scale[2];
 };
 
-/* What a product becomes that positions hide; -inf may be one that is seen, whose score has a cap. */
+/*
+ * What a product becomes that positions hide. Under a cap -inf may be one that is seen; the least number has a score of
+ * -inf by three terms.
+ */
 #if SOFT_CAP
 #define HIDDEN LEAST
 #else
@@ -103,19 +109,13 @@ DEVICE float cap_tail(const ejki_cuda_sm90_problem &p, float z) {
     return tail;
 }
 
-/* The score of a product less a reference; of one that is hidden, -inf, if any may be. */
-template <bool edge>
-DEVICE float capped_small(const ejki_cuda_sm90_problem &p, float z, float base) {
-    const float x = fmaf(z, slope_of<3>(p.cap_small, z * z), -base);
-    return edge && z == HIDDEN ? NOTHING : x;
-}
-template <bool edge>
+/* The score of a product less a reference, whatever it is. */
 DEVICE float capped(const ejki_cuda_sm90_problem &p, const float (&factors)[4], float z,
                     float base) {
     const float exact = fmaf(-2 * p.cap_high, cap_tail(p, z), p.cap_high - base);
     const float series = fmaf(z, slope_of<4>(factors, z * z), -base);
     const float x = fabsf(z) > p.cap_limits[1] ? exact : series;
-    return edge && z == HIDDEN ? NOTHING : x;
+    return z == HIDDEN ? NOTHING : x;
 }
 #endif
 
@@ -137,6 +137,7 @@ template <class number, class function> DEVICE void join_lanes(number (&x)[2], f
             x[half] = larger_of(x[half], __shfl_xor_sync(~0u, x[half], step));
 }
 
+#if SOFT_CAP
 /* The largest product of each of the lane's rows. */
 DEVICE void find_largest(const float (&z)[KEYS / 2], float (&top)[2]) {
     top[0] = z[0], top[1] = z[2];
@@ -148,21 +149,36 @@ DEVICE void find_largest(const float (&z)[KEYS / 2], float (&top)[2]) {
     join_lanes(top, [](float x, float y) { return fmaxf(x, y); });
 }
 
+/* The largest size of the products that this lane has of each row; `edge`: some may be hidden. */
+template <bool edge> DEVICE void find_sizes(const float (&z)[KEYS / 2], float (&most)[2]) {
+    float own[4] = {0, 0, 0, 0}; /* so many, for more to do at a time */
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n++)
+        own[n % 4] = fmaxf(own[n % 4], edge && z[n] == HIDDEN ? 0 : fabsf(z[n]));
+    most[0] = fmaxf(own[0], own[1]), most[1] = fmaxf(own[2], own[3]);
+}
+#else
 /*
- * The same where nothing is hidden, two products at a time, by their bits: the largest of them as signed integers is the
- * largest product, or the lowest if all are negative. Rows of the latter kind are looked through once more, unless even
- * the lowest is not below the limit of reference_of(), which then asks no more.
+ * The largest of the products that this lane has of each row, two at a time, by their bits: the largest of them as signed
+ * integers is the largest product, or the lowest if all are negative.
  */
-DEVICE void find_largest_seen(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS / 2],
-                              float (&top)[2]) {
-    int high[2] = {__float_as_int(z[0]), __float_as_int(z[2])};
-    u32 least[2] = {__float_as_uint(z[0]), __float_as_uint(z[2])};
+DEVICE void find_high(const float (&z)[KEYS / 2], int (&high)[2]) {
+    high[0] = __float_as_int(z[0]), high[1] = __float_as_int(z[2]);
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
             high[half] = __vimax3_s32(high[half], __float_as_int(z[4 * n + 2 * half]),
                                       __float_as_int(z[4 * n + 2 * half + 1]));
+}
+
+/*
+ * From there the largest product of each row. Rows of negative ones are looked through once more, unless even the lowest
+ * is not below the limit of reference_of(), which then asks no more.
+ */
+DEVICE void find_largest(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS / 2],
+                         int (&high)[2], float (&top)[2]) {
+    u32 least[2] = {__float_as_uint(z[0]), __float_as_uint(z[2])};
     join_lanes(high, [](int x, int y) { return larger(x, y); });
     top[0] = __int_as_float(high[0]), top[1] = __int_as_float(high[1]);
     if (__all_sync(~0u, top[0] >= p.lowest && top[1] >= p.lowest)) return;
@@ -176,16 +192,6 @@ DEVICE void find_largest_seen(const ejki_cuda_sm90_problem &p, const float (&z)[
 #pragma unroll
     for (int half = 0; half < 2; half++)
         if (high[half] < 0) top[half] = __uint_as_float(least[half]);
-}
-
-#if SOFT_CAP
-/* The largest size of the products that this lane has of each row. */
-template <bool edge> DEVICE void find_sizes(const float (&z)[KEYS / 2], float (&most)[2]) {
-    float own[4] = {0, 0, 0, 0}; /* so many, for more to do at a time */
-#pragma unroll
-    for (int n = 0; n < KEYS / 2; n++)
-        own[n % 4] = fmaxf(own[n % 4], edge && z[n] == HIDDEN ? 0 : fabsf(z[n]));
-    most[0] = fmaxf(own[0], own[1]), most[1] = fmaxf(own[2], own[3]);
 }
 #endif
 
@@ -202,92 +208,91 @@ DEVICE void raise(const ejki_cuda_sm90_problem &p, lane_rows &rows, int half, fl
     rows.max[half] = max;
 }
 
-/*
- * What is to be known of a block's products before they become weights; `held` is above or equal to 0, and there when all
- * of that is.
- */
-struct outlook {
-    float held;
-#if SOFT_CAP
-    bool all_small; /* of the warp: three terms do */
-    float factors[2][4];
-#endif
-};
+/* Does a row's reference stay whatever the others have, by what find_high() finds? None is raised to more than 0 by negative products. */
+DEVICE bool stays(const ejki_cuda_sm90_problem &p, const lane_rows &rows, int half, int high) {
+    const float most = rows.max[half] + p.slack;
+    return (most >= 0) & (__int_as_float(high) * p.unit <= most);
+}
 
-/* Both rows go side by side: ptxas keeps that order, and finds more to do while it waits. */
+/* Products become what `score` makes of them and their row. */
+template <class function> DEVICE void score_all(float (&z)[KEYS / 2], function score) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n++) z[n] = score(n / 2 % 2, z[n]);
+}
+
+/* Products become scores less their row's reference, in place: so registers that others still read are not waited for. */
 #if SOFT_CAP
-template <bool edge>
-DEVICE outlook look(const ejki_cuda_sm90_problem &p, lane_rows &rows, const float (&z)[KEYS / 2]) {
-    outlook l;
-    float most[2];
-    find_sizes<edge>(z, most);
-    l.held = most[0] + most[1];
-    l.all_small = __all_sync(~0u, !(fmaxf(most[0], most[1]) > p.cap_limits[0]));
-    if (!l.all_small) join_lanes(most, [](float x, float y) { return fmaxf(x, y); });
+DEVICE void find_scores(const ejki_cuda_sm90_problem &p, bool edge, lane_rows &rows,
+                         float (&z)[KEYS / 2]) {
+    float most[2], factors[2][4];
+    if (edge)
+        find_sizes<true>(z, most);
+    else
+        find_sizes<false>(z, most);
+    const bool all_small = __all_sync(~0u, !(fmaxf(most[0], most[1]) > p.cap_limits[0]));
+    if (!all_small) join_lanes(most, [](float x, float y) { return fmaxf(x, y); });
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int n = 0; n < 4; n++)
-            l.factors[half][n] = most[half] > p.cap_limits[0] ? p.cap_large[n] : p.cap_small[n];
+            factors[half][n] = most[half] > p.cap_limits[0] ? p.cap_large[n] : p.cap_small[n];
 #if !BOUNDED
     float top[2];
     find_largest(z, top);
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        raise(p, rows, half, capped<edge>(p, l.factors[half], top[half], 0));
+        raise(p, rows, half, capped(p, factors[half], top[half], 0));
 #endif
-    return l;
+    if (all_small)
+        score_all(z, [&](int half, float x) {
+            return fmaf(x, slope_of<3>(p.cap_small, x * x), -rows.max[half]);
+        });
+    else
+        score_all(z, [&](int half, float x) {
+            return capped(p, factors[half], x, rows.max[half]);
+        });
 }
 #else
-template <bool edge>
-DEVICE outlook look(const ejki_cuda_sm90_problem &p, lane_rows &rows, const float (&z)[KEYS / 2]) {
+DEVICE void find_scores(const ejki_cuda_sm90_problem &p, bool, lane_rows &rows,
+                         float (&z)[KEYS / 2]) {
+    int high[2];
     float top[2];
-    if (edge)
-        find_largest(z, top);
-    else
-        find_largest_seen(p, z, top);
+    find_high(z, high);
+    if (__all_sync(~0u, stays(p, rows, 0, high[0]) & stays(p, rows, 1, high[1]))) {
+        rows.scale[0] = rows.scale[1] = 1;
+    } else {
+        find_largest(p, z, high, top);
+        /* Both rows go side by side: ptxas keeps that order, and finds more to do while it waits. */
 #pragma unroll
-    for (int half = 0; half < 2; half++) raise(p, rows, half, reference_of(p, top[half]) * p.unit);
-    return {rows.scale[0] + rows.scale[1]};
+        for (int half = 0; half < 2; half++)
+            raise(p, rows, half, reference_of(p, top[half]) * p.unit);
+    }
+    score_all(z, [&](int half, float x) { return fmaf(x, p.unit, -rows.max[half]); });
 }
 #endif
 
-/* Products become weights, packed ones too, scores being what `score` makes of a row's product less its reference. */
-template <class function>
-DEVICE void weigh_all(lane_rows &rows, float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4],
-                      function score) {
+/* The first scores become weights, before sums are waited for. The answer is one of them. */
+DEVICE float begin_weights(float (&z)[KEYS / 2]) {
+#pragma unroll
+    for (int n = 0; n < EARLY; n++) z[n] = power_of_2(z[n]);
+    return z[EARLY - 1];
+}
+
+/* So do the others, and all are summed and packed. */
+DEVICE void end_weights(lane_rows &rows, float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
     float sum[2] = {0, 0};
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float &x = z[4 * n + 2 * half], &y = z[4 * n + 2 * half + 1];
-            x = power_of_2(score(half, x));
-            y = power_of_2(score(half, y));
+            if (4 * n + 2 * half >= EARLY) x = power_of_2(x), y = power_of_2(y);
             sum[half] += x + y;
             weights[2 * n + half] = pack(x, y);
         }
 #pragma unroll
     for (int half = 0; half < 2; half++)
         rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
-}
-
-/* Products become weights; `edge`: some may be hidden. */
-template <bool edge>
-DEVICE void weigh(const ejki_cuda_sm90_problem &p, const outlook &l, lane_rows &rows,
-                  float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
-#if SOFT_CAP
-    if (l.all_small)
-        weigh_all(rows, z, weights,
-                  [&](int half, float x) { return capped_small<edge>(p, x, rows.max[half]); });
-    else
-        weigh_all(rows, z, weights, [&](int half, float x) {
-            return capped<edge>(p, l.factors[half], x, rows.max[half]);
-        });
-#else
-    weigh_all(rows, z, weights,
-              [&](int half, float x) { return fmaf(x, p.unit, -rows.max[half]); });
-#endif
 }
 
 /* Mostly there is nothing to do for any row of a warp. */

@@ -102,16 +102,17 @@ DEVICE void begin_sums(const u32 (&weights)[KEYS / 4], u32 value, float (&out)[W
     products_commit();
 }
 
-/* Products as they are weighed: in units that fit, and masked; `edge` = of a block where positions may hide some. */
-template <bool edge>
-DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, const strip &t, int row,
-                      int block, lane_rows &rows, float (&z)[KEYS / 2]) {
+/* Products become scores, and those that positions hide -inf; of the first, weights: begin_weights(). */
+DEVICE float survey(const ejki_cuda_sm90_problem &p, const work &w, const strip &t, int row,
+                    int block, lane_rows &rows, float (&z)[KEYS / 2]) {
+    const bool edge = is_edge(t, block);
 #if !FOLDED && !SOFT_CAP
 #pragma unroll
     for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
 #endif
-    if (edge && is_edge(t, block)) mask_block(w, row, block * KEYS, z);
-    return look<edge>(p, rows, z);
+    if (edge) mask_block(w, row, block * KEYS, z);
+    find_scores(p, edge, rows, z);
+    return begin_weights(z);
 }
 
 #endif
