@@ -278,18 +278,18 @@ DEVICE float begin_weights(float (&z)[KEYS / 2]) {
     return z[EARLY - 1];
 }
 
-/* So do the others, and all are summed and packed. */
+/* So do the others, EARLY ahead of those that are summed and packed. */
 DEVICE void end_weights(lane_rows &rows, float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
     float sum[2] = {0, 0};
 #pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float &x = z[4 * n + 2 * half], &y = z[4 * n + 2 * half + 1];
-            if (4 * n + 2 * half >= EARLY) x = power_of_2(x), y = power_of_2(y);
-            sum[half] += x + y;
-            weights[2 * n + half] = pack(x, y);
+    for (int n = 0; n < KEYS / 2; n += 2) {
+        if (n + EARLY < KEYS / 2) {
+            z[n + EARLY] = power_of_2(z[n + EARLY]);
+            z[n + EARLY + 1] = power_of_2(z[n + EARLY + 1]);
         }
+        sum[n / 2 % 2] += z[n] + z[n + 1];
+        weights[n / 2] = pack(z[n], z[n + 1]);
+    }
 #pragma unroll
     for (int half = 0; half < 2; half++)
         rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
