@@ -123,10 +123,15 @@ static bool is_bounded(const ejki_flash_problem *p) {
     return p->soft_cap > 0 && p->soft_cap * LOG2_E <= 90 && !is_relative(p);
 }
 
-/* Under a cap the scale is above 0, and the terms of a series are normal numbers: rows_sm90.cuh relies on both. */
+/* Of the series of a small score under a cap: two do for weights of bf16, but not for sums that are results. */
+static int64_t terms_of(const ejki_flash_problem *p) {
+    return is_bounded(p) && !p->wants_lse ? 2 : 3;
+}
+
+/* Under a cap the scale is above 0, and what set_cap() makes are normal numbers: rows_sm90.cuh relies on both. */
 static bool takes_cap(const ejki_flash_problem *p) {
     const double factor = p->scale / p->soft_cap, third = p->scale * pow(factor, 4);
-    return p->soft_cap <= 0 || (factor > 1e-15 && third > 1e-35 && third < 1e35);
+    return p->soft_cap <= 0 || (factor > 1e-8 && factor < 1e8 && third > 1e-35 && third < 1e35);
 }
 
 /*
@@ -193,6 +198,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&constants, "KEYS", t.keys);
     ejki_cuda_add(&constants, "FOLDED", is_folded(p));
     if (is_bounded(p)) ejki_cuda_add(&constants, "BOUNDED", 1);
+    if (p->soft_cap > 0) ejki_cuda_add(&constants, "TERMS", terms_of(p));
     ejki_cuda_want(&kernels, AGAIN, "again_sm90.cu", "again_sm90", &constants);
     ejki_cuda_add(&constants, "PIECES", has_pieces(p));
     ejki_cuda_add(&constants, "STAGES", t.stages);
@@ -235,17 +241,36 @@ static ejk_status set_maps(const ejki_flash_problem *p, const tiling *t,
     return map_of(p, &p->value, p->value_dim, p->keys, p->kv_heads, t->keys, &out->value_map);
 }
 
-/* tanh(x) = x * (1 - x * x / 3 + …), to 1.1e-07 where |x| <= 1/5 by three terms and where |x| <= 2/5 by four. */
+/*
+ * tanh(x) = x * (1 - x * x / 3 + …): where |x| <= 1/5 by three terms to 1.1e-07, or by two to 2.6e-05, which is little to a
+ * weight of bf16; where |x| <= 2/5 by four to 1.1e-07. Of three the shift makes a square of the last two.
+ */
+static ejki_cuda_cap_terms two_terms(double factor, double scale) {
+    const double first = 0.9999739684950459, second = -0.32808497188699937;
+    const double square = factor * factor;
+    return (ejki_cuda_cap_terms){.shift = (float)(first / second / square),
+                                 .factor = (float)(second * square * scale * LOG2_E)};
+}
+
+static ejki_cuda_cap_terms more_terms(const double *terms, double factor, double scale) {
+    const double square = factor * factor, last = terms[3] / terms[2];
+    const double shift = terms[3] != 0 ? 0 : terms[1] / terms[2] / 2;
+    return (ejki_cuda_cap_terms){
+        .shift = (float)(shift / square),
+        .rest = (float)((terms[0] / terms[2] - shift * shift) / (square * square)),
+        .factor = (float)(terms[2] * square * square * scale * LOG2_E),
+        .more = (float)(last * square),
+        .middle = (float)(terms[3] != 0 ? terms[1] / terms[3] / (square * square) : 0)};
+}
+
 static void set_cap(const ejki_flash_problem *p, ejki_cuda_sm90_problem *out) {
     static const double small[] = {0.9999998947912523, -0.3332859089878118, 0.1301540755196617, 0};
     static const double large[] = {0.9999999028730693, -0.3333137329757089, 0.13271156602335177,
                                    -0.047561077214601004};
     const double factor = p->scale / p->soft_cap;
-    double power = p->scale * LOG2_E;
-    for (int i = 0; i < 4; i++, power *= factor * factor) {
-        out->cap_small[i] = (float)(small[i] * power);
-        out->cap_large[i] = (float)(large[i] * power);
-    }
+    out->cap_small =
+        terms_of(p) == 2 ? two_terms(factor, p->scale) : more_terms(small, factor, p->scale);
+    out->cap_large = more_terms(large, factor, p->scale);
     out->cap_limits[0] = (float)(0.2 / fabs(factor));
     out->cap_limits[1] = (float)(0.4 / fabs(factor));
     out->cap_exponent = (float)(2 * LOG2_E * factor);

@@ -169,12 +169,13 @@ DEVICE void step(const ejki_cuda_sm90_problem &p, const layout &shared, const wo
     products_wait<1>();
     hold(z);
     leave_key(shared, s.key_at);
-    finished(survey(p, w, t, row, block, rows, z), p.lowest, s.query);
+    const outlook l = survey(p, w, is_edge(t, block), row, block * KEYS, rows, z);
+    finished(l.held, p.lowest, s.query);
     products_wait<0>();
     hold(out);
     hold(weights);
     leave_value(shared, s.value_at);
-    end_weights(rows, z, weights);
+    weigh(p, l, rows, z, weights);
 }
 
 /* All tiles of this block of the grid, as they come. `warp` counts those that compute. */
@@ -206,8 +207,7 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         products_wait<0>();
         hold(z);
         leave_key(shared, s.key_at);
-        survey(p, w, t, row, block, rows, z);
-        end_weights(rows, z, weights);
+        weigh(p, survey(p, w, is_edge(t, block), row, block * KEYS, rows, z), rows, z, weights);
         block--;
 #pragma unroll 1
         for (; block >= t.begin; block--)

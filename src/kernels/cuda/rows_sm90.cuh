@@ -9,9 +9,9 @@
 
 #include "hopper.cuh"
 
-#ifndef EARLY
-#define EARLY 8
-#endif
+/* Elements by which scores are made, and raised to powers of 2, ahead of weights that are summed and packed. */
+#define SCORES_AHEAD 16
+#define POWERS_AHEAD 8
 enum {
     ROWS = 64 * CONSUMERS,
     WIDTH = round_up(VALUE_DIM, 16),
@@ -55,24 +55,17 @@ struct lane_rows {
     float max[2], sum[2], scale[2];
 };
 
-/*
- * What a product becomes that positions hide. Under a cap -inf may be one that is seen; the least number has a score of
- * -inf by three terms.
- */
-#if SOFT_CAP
-#define HIDDEN LEAST
-#else
-#define HIDDEN NOTHING
-#endif
-
 /* Of 32 elements of a row that a lane has, those of columns before `bound`, which counts from the first of them. */
 DEVICE u32 elements_before(int bound) {
     const int count = bound / 8 * 2 + lesser(bound % 8, 2);
     return bound <= 0 ? 0 : bound >= 128 ? ~0u : (1u << count) - 1;
 }
 
-/* By a bit for each element, of which the compiler is not told more: then it makes predicates of a byte at once. */
-DEVICE void mask_block(const work &w, int i, int j0, float (&z)[KEYS / 2]) {
+/*
+ * What positions hide becomes `hidden`. By a bit for each element, of which the compiler is not told more: then it makes
+ * predicates of a byte at once.
+ */
+DEVICE void mask_block(const work &w, int i, int j0, float hidden, float (&z)[KEYS / 2]) {
     const int column = j0 + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -84,40 +77,10 @@ DEVICE void mask_block(const work &w, int i, int j0, float (&z)[KEYS / 2]) {
             asm("" : "+r"(seen));
 #pragma unroll
             for (int n = 0; n < lesser(32, KEYS / 4 - word * 32); n++)
-                if (!(seen & 1u << n)) z[(word * 16 + n / 2) * 4 + 2 * half + n % 2] = HIDDEN;
+                if (!(seen & 1u << n)) z[(word * 16 + n / 2) * 4 + 2 * half + n % 2] = hidden;
         }
     }
 }
-
-#if SOFT_CAP
-/*
- * tanh of a product over the cap, times the cap in units of log 2. Small products take it from a series, whose factors the
- * launcher has made ready: of three terms if none of the row's in the block is above a limit, or of four. So it depends on
- * the row and the block alone.
- */
-template <int terms> DEVICE float slope_of(const float (&factors)[4], float u) {
-    float a = factors[terms - 1];
-#pragma unroll
-    for (int n = terms - 2; n >= 0; n--) a = fmaf(a, u, factors[n]);
-    return a;
-}
-
-/* 1 - tanh, over 2. */
-DEVICE float cap_tail(const ejki_cuda_sm90_problem &p, float z) {
-    float tail;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(tail) : "f"(1 + power_of_2(z * p.cap_exponent)));
-    return tail;
-}
-
-/* The score of a product less a reference, whatever it is. */
-DEVICE float capped(const ejki_cuda_sm90_problem &p, const float (&factors)[4], float z,
-                    float base) {
-    const float exact = fmaf(-2 * p.cap_high, cap_tail(p, z), p.cap_high - base);
-    const float series = fmaf(z, slope_of<4>(factors, z * z), -base);
-    const float x = fabsf(z) > p.cap_limits[1] ? exact : series;
-    return z == HIDDEN ? NOTHING : x;
-}
-#endif
 
 /* Rows that see nothing yet. */
 DEVICE void start_rows(lane_rows &rows, float (&out)[WIDTH / 2]) {
@@ -137,26 +100,21 @@ template <class number, class function> DEVICE void join_lanes(number (&x)[2], f
             x[half] = larger_of(x[half], __shfl_xor_sync(~0u, x[half], step));
 }
 
-#if SOFT_CAP
-/* The largest product of each of the lane's rows. */
-DEVICE void find_largest(const float (&z)[KEYS / 2], float (&top)[2]) {
-    top[0] = z[0], top[1] = z[2];
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            top[half] = fmaxf(top[half], fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
-    join_lanes(top, [](float x, float y) { return fmaxf(x, y); });
+/*
+ * A row's scores are taken relative to a reference near its maximum: not below 0, unless all it sees is far below, and
+ * only raised by more than p.slack, so that sums are seldom scaled. With p.lowest = 0 and p.slack = 0 it is the maximum.
+ */
+DEVICE float reference_of(const ejki_cuda_sm90_problem &p, float top) {
+    return top < 0 && top >= p.lowest ? 0 : top;
+}
+DEVICE void raise(const ejki_cuda_sm90_problem &p, lane_rows &rows, int half, float top) {
+    const float max = top > rows.max[half] + p.slack ? top : rows.max[half];
+    rows.scale[half] = power_of_2(rows.max[half] - max);
+    rows.max[half] = max;
 }
 
-/* The largest size of the products that this lane has of each row; `edge`: some may be hidden. */
-template <bool edge> DEVICE void find_sizes(const float (&z)[KEYS / 2], float (&most)[2]) {
-    float own[4] = {0, 0, 0, 0}; /* so many, for more to do at a time */
-#pragma unroll
-    for (int n = 0; n < KEYS / 2; n++)
-        own[n % 4] = fmaxf(own[n % 4], edge && z[n] == HIDDEN ? 0 : fabsf(z[n]));
-    most[0] = fmaxf(own[0], own[1]), most[1] = fmaxf(own[2], own[3]);
-}
+#if SOFT_CAP
+#include "capped_sm90.cuh"
 #else
 /*
  * The largest of the products that this lane has of each row, two at a time, by their bits: the largest of them as signed
@@ -193,20 +151,6 @@ DEVICE void find_largest(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS 
     for (int half = 0; half < 2; half++)
         if (high[half] < 0) top[half] = __uint_as_float(least[half]);
 }
-#endif
-
-/*
- * A row's scores are taken relative to a reference near its maximum: not below 0, unless all it sees is far below, and
- * only raised by more than p.slack, so that sums are seldom scaled. With p.lowest = 0 and p.slack = 0 it is the maximum.
- */
-DEVICE float reference_of(const ejki_cuda_sm90_problem &p, float top) {
-    return top < 0 && top >= p.lowest ? 0 : top;
-}
-DEVICE void raise(const ejki_cuda_sm90_problem &p, lane_rows &rows, int half, float top) {
-    const float max = top > rows.max[half] + p.slack ? top : rows.max[half];
-    rows.scale[half] = power_of_2(rows.max[half] - max);
-    rows.max[half] = max;
-}
 
 /* Does a row's reference stay whatever the others have, by what find_high() finds? None is raised to more than 0 by negative products. */
 DEVICE bool stays(const ejki_cuda_sm90_problem &p, const lane_rows &rows, int half, int high) {
@@ -214,49 +158,21 @@ DEVICE bool stays(const ejki_cuda_sm90_problem &p, const lane_rows &rows, int ha
     return (most >= 0) & (__int_as_float(high) * p.unit <= most);
 }
 
-/* Products become what `score` makes of them and their row. */
-template <class function> DEVICE void score_all(float (&z)[KEYS / 2], function score) {
-#pragma unroll
-    for (int n = 0; n < KEYS / 2; n++) z[n] = score(n / 2 % 2, z[n]);
-}
+/* A score, there when all that comes before the wait for sums is, and not below p.lowest: for finished(). */
+struct outlook {
+    float held;
+};
 
-/* Products become scores less their row's reference, in place: so registers that others still read are not waited for. */
-#if SOFT_CAP
-DEVICE void find_scores(const ejki_cuda_sm90_problem &p, bool edge, lane_rows &rows,
-                         float (&z)[KEYS / 2]) {
-    float most[2], factors[2][4];
-    if (edge)
-        find_sizes<true>(z, most);
-    else
-        find_sizes<false>(z, most);
-    const bool all_small = __all_sync(~0u, !(fmaxf(most[0], most[1]) > p.cap_limits[0]));
-    if (!all_small) join_lanes(most, [](float x, float y) { return fmaxf(x, y); });
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            factors[half][n] = most[half] > p.cap_limits[0] ? p.cap_large[n] : p.cap_small[n];
-#if !BOUNDED
-    float top[2];
-    find_largest(z, top);
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        raise(p, rows, half, capped(p, factors[half], top[half], 0));
-#endif
-    if (all_small)
-        score_all(z, [&](int half, float x) {
-            return fmaf(x, slope_of<3>(p.cap_small, x * x), -rows.max[half]);
-        });
-    else
-        score_all(z, [&](int half, float x) {
-            return capped(p, factors[half], x, rows.max[half]);
-        });
-}
-#else
-DEVICE void find_scores(const ejki_cuda_sm90_problem &p, bool, lane_rows &rows,
-                         float (&z)[KEYS / 2]) {
+/* Products become scores less their row's reference, in place, and the first of them weights. */
+DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge, int row, int j0,
+                      lane_rows &rows, float (&z)[KEYS / 2]) {
     int high[2];
     float top[2];
+#if !FOLDED
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
+#endif
+    if (edge) mask_block(w, row, j0, NOTHING, z);
     find_high(z, high);
     if (__all_sync(~0u, stays(p, rows, 0, high[0]) & stays(p, rows, 1, high[1]))) {
         rows.scale[0] = rows.scale[1] = 1;
@@ -267,25 +183,22 @@ DEVICE void find_scores(const ejki_cuda_sm90_problem &p, bool, lane_rows &rows,
         for (int half = 0; half < 2; half++)
             raise(p, rows, half, reference_of(p, top[half]) * p.unit);
     }
-    score_all(z, [&](int half, float x) { return fmaf(x, p.unit, -rows.max[half]); });
-}
-#endif
-
-/* The first scores become weights, before sums are waited for. The answer is one of them. */
-DEVICE float begin_weights(float (&z)[KEYS / 2]) {
 #pragma unroll
-    for (int n = 0; n < EARLY; n++) z[n] = power_of_2(z[n]);
-    return z[EARLY - 1];
+    for (int n = 0; n < KEYS / 2; n++) z[n] = fmaf(z[n], p.unit, -rows.max[n / 2 % 2]);
+#pragma unroll
+    for (int n = 0; n < POWERS_AHEAD; n++) z[n] = power_of_2(z[n]);
+    return {z[POWERS_AHEAD - 1]};
 }
 
-/* So do the others, EARLY ahead of those that are summed and packed. */
-DEVICE void end_weights(lane_rows &rows, float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
+/* Scores become weights, ahead of those that are summed and packed. */
+DEVICE void weigh(const ejki_cuda_sm90_problem &, const outlook &, lane_rows &rows,
+                  float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
     float sum[2] = {0, 0};
 #pragma unroll
     for (int n = 0; n < KEYS / 2; n += 2) {
-        if (n + EARLY < KEYS / 2) {
-            z[n + EARLY] = power_of_2(z[n + EARLY]);
-            z[n + EARLY + 1] = power_of_2(z[n + EARLY + 1]);
+        if (n + POWERS_AHEAD < KEYS / 2) {
+            z[n + POWERS_AHEAD] = power_of_2(z[n + POWERS_AHEAD]);
+            z[n + POWERS_AHEAD + 1] = power_of_2(z[n + POWERS_AHEAD + 1]);
         }
         sum[n / 2 % 2] += z[n] + z[n + 1];
         weights[n / 2] = pack(z[n], z[n + 1]);
@@ -294,6 +207,7 @@ DEVICE void end_weights(lane_rows &rows, float (&z)[KEYS / 2], u32 (&weights)[KE
     for (int half = 0; half < 2; half++)
         rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
 }
+#endif
 
 /* Mostly there is nothing to do for any row of a warp. */
 DEVICE void rescale(const lane_rows &rows, float (&out)[WIDTH / 2]) {
