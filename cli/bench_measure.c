@@ -113,10 +113,11 @@ static bool read_ceilings(const ceiling_meter *meter, bool memory, ceilings *out
            read_core_share(meter, &out->core_share[1]);
 }
 
-/* The element type that the implementation multiplies in. bf16 and f16 are multiplied as f32 below AMX. */
+/* The element type that the implementation multiplies in: f32, unless its tier has products of bf16. */
 static ejk_dtype ceiling_dtype(const ejk_implementation *chosen) {
     if (chosen->dtype == EJK_DTYPE_F64) return EJK_DTYPE_F64;
-    if (chosen->dtype == EJK_DTYPE_BF16 && chosen->isa == EJK_ISA_AMX) return EJK_DTYPE_BF16;
+    const bool products = chosen->isa == EJK_ISA_AMX || chosen->isa == EJK_ISA_AVX512_BF16;
+    if (chosen->dtype == EJK_DTYPE_BF16 && products) return EJK_DTYPE_BF16;
     return EJK_DTYPE_F32;
 }
 

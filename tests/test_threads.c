@@ -327,22 +327,43 @@ static void the_environment_sets_the_default(void **state) {
         if (!holds_in_child(wish_is_answered, &wishes[i])) fail_msg("at '%s'", wishes[i].text);
 }
 
-static bool one_cpu_means_one_thread(const void *unused) {
-    (void)unused;
-    unsetenv("EJKERNEL_NUM_THREADS");
+/* Keeps this process to the first of the CPUs that it may use. */
+static bool stay_on_one_cpu(void) {
     cpu_set_t all, one;
     if (sched_getaffinity(0, sizeof all, &all) != 0) return false;
-    if (ejk_threads_default() != CPU_COUNT(&all)) return false;
     size_t cpu = 0;
     while (!CPU_ISSET(cpu, &all)) cpu++;
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
-    return sched_setaffinity(0, sizeof one, &one) == 0 && ejk_threads_default() == 1;
+    return sched_setaffinity(0, sizeof one, &one) == 0;
+}
+
+static bool one_cpu_means_one_thread(const void *unused) {
+    (void)unused;
+    unsetenv("EJKERNEL_NUM_THREADS");
+    cpu_set_t all;
+    if (sched_getaffinity(0, sizeof all, &all) != 0) return false;
+    if (ejk_threads_default() != CPU_COUNT(&all)) return false;
+    return stay_on_one_cpu() && ejk_threads_default() == 1;
 }
 
 static void the_default_follows_the_cpu_set(void **state) {
     (void)state;
     assert_true(holds_in_child(one_cpu_means_one_thread, NULL));
+}
+
+static bool threads_share_one_cpu(const void *unused) {
+    (void)unused;
+    ejk_threads *threads = stay_on_one_cpu() ? pool_of(3) : NULL;
+    for (int i = 0; threads && i < 100; i++)
+        if (!each_index_once(threads, 63)) return false;
+    ejk_threads_destroy(threads);
+    return threads != NULL;
+}
+
+static void more_threads_than_cpus_share_them(void **state) {
+    (void)state;
+    assert_true(holds_in_child(threads_share_one_cpu, NULL));
 }
 
 int main(void) {
@@ -353,6 +374,7 @@ int main(void) {
         cmocka_unit_test(two_pools_may_nest_in_both_orders),
         cmocka_unit_test(the_environment_sets_the_default),
         cmocka_unit_test(the_default_follows_the_cpu_set),
+        cmocka_unit_test(more_threads_than_cpus_share_them),
         cmocka_unit_test(every_index_comes_once),
         cmocka_unit_test(a_pool_runs_at_once),
         cmocka_unit_test(applications_threads_share_a_pool),

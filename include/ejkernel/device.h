@@ -5,7 +5,9 @@
  *
  * Facts of the processor are read once per process and never change. Instruction sets come as tiers,
  * bundles that are tested as a whole: #EJK_ISA_AVX2 is AVX2 + FMA + F16C + BMI2, #EJK_ISA_AVX512 the
- * bundle F, BW, DQ, VL, CD (with AVX2's). `EJKERNEL_ISA=avx2` in the environment caps what is picked.
+ * bundle F, BW, DQ, VL, CD (with AVX2's), #EJK_ISA_AVX512_BF16 VDPBF16PS besides. Where that is slow,
+ * kernels of this tier run only if it is the one asked for. `EJKERNEL_ISA=avx2` in the environment caps what
+ * is picked.
  *
  * Thread-safety: all functions may be called from any thread at once; an #ejk_threads runs one parallel
  * loop at a time, and others that come meanwhile wait for it.
@@ -26,6 +28,7 @@ extern "C" {
     X(NEON, 10, "neon")                                                                            \
     X(AVX2, 20, "avx2")                                                                            \
     X(AVX512, 30, "avx512")                                                                        \
+    X(AVX512_BF16, 35, "avx512_bf16")                                                              \
     X(AMX, 40, "amx")
 
 /** A tier. */
@@ -46,9 +49,10 @@ typedef struct ejk_cpu_info {
     char name[64];   /**< marketing name */
     char vendor[16]; /**< "intel", "amd", "arm", … */
     int32_t family, model, stepping;
-    ejk_isa isa;      /**< highest tier present, whatever the environment says */
+    ejk_isa isa;      /**< highest tier present and not slow, whatever the environment says */
     bool tiers[64];   /**< tiers[isa]: present (instructions, and the OS saves their registers) */
     bool avx512_bf16; /**< VDPBF16PS */
+    bool fast_dots;   /**< and as many of them a cycle as multiply-adds: AMD's, not Intel's */
     bool avx512_fp16;
     bool amx_bf16;      /**< AMX tiles for bf16, permission asked for and given */
     int32_t cores;      /**< CPUs this process may run on (its CPU set) */

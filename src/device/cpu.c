@@ -58,6 +58,9 @@ static void read_architecture(const struct cpuinfo_core *core) {
                                   cpuinfo_has_x86_avx512bw() && cpuinfo_has_x86_avx512dq() &&
                                   cpuinfo_has_x86_avx512vl() && cpuinfo_has_x86_avx512cd();
     facts.avx512_bf16 = facts.tiers[EJK_ISA_AVX512] && cpuinfo_has_x86_avx512bf16();
+    facts.tiers[EJK_ISA_AVX512_BF16] = facts.avx512_bf16;
+    /* Measured: 0.95 of the rate of multiply-adds on AMD's family 26, a quarter of it on Intel's with AMX. */
+    facts.fast_dots = facts.avx512_bf16 && core && core->vendor == cpuinfo_vendor_amd;
     ejki_cpu_add_x86(&facts, core ? core->cpuid : 0);
 }
 #elif CPUINFO_ARCH_ARM64
@@ -100,7 +103,8 @@ static void read_facts(void) {
         read_architecture(core);
     }
     for (int isa = 0; isa < (int)(sizeof facts.tiers / sizeof facts.tiers[0]); isa++)
-        if (facts.tiers[isa]) facts.isa = (ejk_isa)isa;
+        if (facts.tiers[isa] && (isa != EJK_ISA_AVX512_BF16 || facts.fast_dots))
+            facts.isa = (ejk_isa)isa;
 }
 
 const ejk_cpu_info *ejk_cpu(void) {

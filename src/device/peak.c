@@ -32,9 +32,7 @@ static const ejki_peak *find_peak(ejk_isa isa, ejk_dtype dtype) {
             const ejki_peak *peak = &tables[t].first[i];
             if (peak->dtype == dtype && peak->isa <= isa) found = peak;
         }
-    bool lacks_dot =
-        found && found->isa == EJK_ISA_AVX512 && dtype == EJK_DTYPE_BF16 && !ejk_cpu()->avx512_bf16;
-    return lacks_dot ? NULL : found;
+    return found;
 }
 
 static void put(ejk_dtype dtype, unsigned char *at, double value) {

@@ -52,7 +52,7 @@ PEAK(crowded_f32, "vfmadd231ps", "nop\n\t")
 const ejki_peak ejki_peak_avx512[3] = {
     {EJK_ISA_AVX512, EJK_DTYPE_F32, add_f32, crowded_f32, SHAPE, .flops = 2 * CHAINS * 16 * 2},
     {EJK_ISA_AVX512, EJK_DTYPE_F64, add_f64, NULL, SHAPE, .flops = 2 * CHAINS * 8 * 2},
-    {EJK_ISA_AVX512, EJK_DTYPE_BF16, add_bf16, NULL, SHAPE, .flops = 2 * CHAINS * 32 * 2},
+    {EJK_ISA_AVX512_BF16, EJK_DTYPE_BF16, add_bf16, NULL, SHAPE, .flops = 2 * CHAINS * 32 * 2},
 };
 
 #endif

@@ -39,6 +39,7 @@ struct ejk_threads {
     pthread_mutex_t starting;
     atomic_bool started; /* `pool` is settled */
     pthreadpool_t pool;  /* NULL once started: the threads cannot be had */
+    uint32_t flags;      /* of its loops */
 };
 
 struct loop {
@@ -149,6 +150,9 @@ static pthreadpool_t own_pool(ejk_threads *threads) {
         pthread_mutex_lock(&threads->starting);
         if (!atomic_load_explicit(&threads->started, memory_order_relaxed)) {
             threads->pool = start_pool(threads->count);
+            /* Threads that share a CPU must not spin where another has work: a loop took 10 ms. */
+            if (threads->count > ejki_allowed_cpus())
+                threads->flags = PTHREADPOOL_FLAG_YIELD_WORKERS;
             atomic_store_explicit(&threads->started, true, memory_order_release);
         }
         pthread_mutex_unlock(&threads->starting);
@@ -185,7 +189,7 @@ void ejk_parallel_for(ejk_threads *threads, int64_t count, ejk_task_fn task, voi
     if (threads->parallel_for)
         threads->parallel_for(threads->user, run_task, &loop, count);
     else if ((pool = own_pool(threads)))
-        pthreadpool_parallelize_1d(pool, run_pool_task, &loop, (size_t)count, 0);
+        pthreadpool_parallelize_1d(pool, run_pool_task, &loop, (size_t)count, threads->flags);
     else
         run_here(count, task, argument);
     HAPPENS_AFTER(&loop);

@@ -83,6 +83,9 @@ static bool has_tier(const ejk_implementation *e, const ejk_query *query, const 
                   ejk_isa_name(query->isa));
     if (e->isa != EJK_ISA_SCALAR && !ejk_cpu()->tiers[e->isa])
         return no(why, "needs %s, which the processor lacks", ejk_isa_name(e->isa));
+    if (e->isa == EJK_ISA_AVX512_BF16 && query->isa != e->isa && !ejk_cpu()->fast_dots)
+        return no(why, "multiplies by VDPBF16PS, slow on this processor: only if %s is asked for",
+                  ejk_isa_name(e->isa));
     return true;
 }
 

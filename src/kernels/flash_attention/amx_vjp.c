@@ -39,7 +39,7 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     const amx_vjp_plan *t = &shared->plan;
     const ejki_flash_problem *p = &shared->problem->forward;
     char *memory = shared->memory + worker * t->bytes;
-    *s = (amx_vjp_state){.sequence = -1, .exp = amx_exp_table()};
+    *s = (amx_vjp_state){.sequence = -1, .plan = *t, .exp = amx_exp_table()};
     s->general = p->soft_cap != 0 || p->has_bias;
     s->formed = amx_form_of(p->scale, p->soft_cap, p->has_bias, AMX_VJP_STEPS, &s->form) &&
                 s->general && p->dropout == 0 &&

@@ -241,7 +241,10 @@ AMX_INLINE void amx_some_weights(const int kind, const bool edge, const amx_pair
         __m512i w = kind == AMX_PLAIN
                         ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i])
                         : amx_form_weights(kind, t, f, e, i, tops);
-        if (edge) w = _mm512_maskz_mov_epi16(amx_in_order(t->seen[i]), w);
+        if (edge) {
+            if (!t->seen) __builtin_unreachable();
+            w = _mm512_maskz_mov_epi16(amx_in_order(t->seen[i]), w);
+        }
         _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
         tops->weight = _mm512_max_epu16(tops->weight, w);
     }

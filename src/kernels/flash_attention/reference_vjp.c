@@ -39,6 +39,7 @@ static bool layout_of(const ejki_flash_vjp_problem *v, layout *out) {
     const ejki_flash_problem *p = &v->forward;
     const ejki_bias_gradient *bias = &v->d_bias;
     int64_t at = 0, end = 0, rows = 1;
+    *out = (layout){0};
     bool fits =
         add_part(&at, p->keys, 1, &out->weights) && add_part(&at, p->keys, 1, &out->slopes) &&
         add_part(&at, p->keys, 1, &out->scores) && add_part(&at, p->value_dim, 1, &out->out) &&

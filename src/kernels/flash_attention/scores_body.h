@@ -345,7 +345,7 @@ static inline void flash_drop(const ejki_flash_problem *p, const flash_row *r, i
     const uint32_t threshold = ejki_dropout_threshold(p->dropout);
     const vw none = {0}, low = none + 0xffffffffu;
     vw lanes;
-    for (int i = 0; i < VL / 2; i++) lanes[i] = (uint64_t)(i % 2 * (VL / 4) + i / 2);
+    for (uint64_t i = 0; i < VL / 2; i++) lanes[i] = i % 2 * (VL / 4) + i / 2;
     for (int64_t j = 0; j < count; j += 2 * VL) {
         uint32_t k0 = (uint32_t)p->dropout_seed, k1 = (uint32_t)(p->dropout_seed >> 32);
         vw c0 = lanes + (uint64_t)(key + j) / 4, c1 = none + (uint64_t)r->query;
