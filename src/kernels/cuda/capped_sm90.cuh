@@ -77,9 +77,8 @@ DEVICE void find_sizes(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS / 
 }
 
 DEVICE bool is_small(const ejki_cuda_sm90_problem &p, u32 least) {
-    const float limit = p.cap_limits[0];
-    return least >= (SQUARES ? __float_as_uint(fmaf(limit, limit, p.cap_small.shift))
-                             : ~__float_as_uint(limit));
+    return SQUARES ? least >= __float_as_uint(p.cap_square)
+                   : ~least <= __float_as_uint(p.cap_limits[0]);
 }
 
 /*

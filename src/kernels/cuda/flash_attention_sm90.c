@@ -272,6 +272,7 @@ static void set_cap(const ejki_flash_problem *p, ejki_cuda_sm90_problem *out) {
         terms_of(p) == 2 ? two_terms(factor, p->scale) : more_terms(small, factor, p->scale);
     out->cap_large = more_terms(large, factor, p->scale);
     out->cap_limits[0] = (float)(0.2 / fabs(factor));
+    out->cap_square = out->cap_limits[0] * out->cap_limits[0] + out->cap_small.shift;
     out->cap_limits[1] = (float)(0.4 / fabs(factor));
     out->cap_exponent = (float)(2 * LOG2_E * factor);
     out->cap_high = (float)(p->soft_cap * LOG2_E);
@@ -342,10 +343,11 @@ static const ejk_parameter parameters[] = {
     {"num_stages", 2, 4, 1, 2, "blocks of keys in shared memory"},
 };
 
-static const char needs[] = "heads of 1 to 128, no bias, mask, segment ids, positions or dropout, "
-                            "strides of query, key and value that are "
-                            "multiples of 8, a positive scale under a soft cap, and "
-                            "queries and tiles enough";
+static const char needs[] =
+    "heads of 1 to 128, no bias, mask, segment ids, positions or dropout, "
+    "strides of query, key and value that are "
+    "multiples of 8, under a soft cap a positive scale within 10^8 of it, and "
+    "queries and tiles enough";
 
 #define SM90(symbol, text, element)                                                                \
     EJKI_CUDA_IMPLEMENTATION(symbol, "flash_attention", text "/cuda/sm90", element,                \
