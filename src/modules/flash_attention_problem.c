@@ -93,6 +93,7 @@ void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes 
         .lse = bht(&args->lse),
         .row_max = bht(&args->row_max),
         .row_sum = bht(&args->row_sum),
+        .wants_lse = ejk_tensor_present(&args->lse),
         .wants_row_maxima =
             ejk_tensor_present(&args->row_max) || ejk_tensor_present(&args->row_sum),
         .has_bias = ejk_tensor_present(&args->bias),

@@ -221,6 +221,13 @@ static bool attends(const void *unused) {
     args.causal = true;
     args.logits_soft_cap = ejk_float(30);
     HOLDS(strcmp(attention_of(context, &args), "bf16/cuda/sm90") == 0);
+    args.softmax_scale = ejk_float(-0.1);
+    HOLDS(strcmp(attention_of(context, &args), "bf16/cuda/mma") == 0);
+    args.softmax_scale = ejk_float(0);
+    HOLDS(strcmp(attention_of(context, &args), "bf16/cuda/mma") == 0);
+    args.softmax_scale = ejk_float(1e-9); /* terms of its series would not be numbers */
+    HOLDS(strcmp(attention_of(context, &args), "bf16/cuda/mma") == 0);
+    args.softmax_scale = (ejk_opt_float){0};
     args.dropout_prob = 0.5;
     HOLDS(strcmp(attention_of(context, &args), "bf16/cuda/mma") == 0);
     args = attention_call(room, 100, 256);

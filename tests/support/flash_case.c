@@ -133,6 +133,7 @@ static void choose_features(struct flash_case *c, struct random *r) {
     c->traits.wants_lse = random_chance(r, 0.7);
     c->traits.wants_row_max = on[RAW] && random_chance(r, 0.8);
     c->traits.wants_row_sum = on[RAW] && random_chance(r, 0.8);
+    c->problem.wants_lse = c->traits.wants_lse;
     c->problem.wants_row_maxima = c->traits.wants_row_max || c->traits.wants_row_sum;
 }
 

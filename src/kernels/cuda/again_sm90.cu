@@ -71,7 +71,7 @@ DEVICE bool pass_tile(const ejki_cuda_sm90_problem &p, layout &shared, const wor
         begin_scores(query + warp / 4 * QUERY_BYTES, key, z);
         products_wait<0>();
         hold(z);
-        weigh<true>(p, survey<true>(p, w, t, row, block, rows, z), rows, z, weights);
+        weigh(p, survey(p, w, is_edge(t, block), row, block * KEYS, rows, z), rows, z, weights);
         if (pass > FINITE) {
 #pragma unroll
             for (int n = 0; n < KEYS / 4; n++)

@@ -123,18 +123,28 @@ static bool is_bounded(const ejki_flash_problem *p) {
     return p->soft_cap > 0 && p->soft_cap * LOG2_E <= 90 && !is_relative(p);
 }
 
+/* Of the series of a small score under a cap: two do for weights of bf16, but not for sums that are results. */
+static int64_t terms_of(const ejki_flash_problem *p) {
+    return is_bounded(p) && !p->wants_lse ? 2 : 3;
+}
+
+/* Under a cap the scale is above 0, and what set_cap() makes are normal numbers: rows_sm90.cuh relies on both. */
+static bool takes_cap(const ejki_flash_problem *p) {
+    const double factor = p->scale / p->soft_cap, third = p->scale * pow(factor, 4);
+    return p->soft_cap <= 0 || (factor > 1e-8 && factor < 1e8 && third > 1e-35 && third < 1e35);
+}
+
 /*
  * Heads of 1 to 128 elements, rows at multiples of 16 bytes from one another, and nothing but positions, packed
- * sequences, a soft cap and sinks. Maxima of products under a cap are those of scores only if the scale is positive.
+ * sequences, a soft cap and sinks.
  */
 static bool applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     const int64_t entries = ejki_cuda_entries(p);
     return ejki_cuda_fits(p) && p->head_dim > 0 && p->value_dim > 0 && p->head_dim <= MOST_DIM &&
            p->value_dim <= MOST_DIM && !p->has_bias && !p->has_mask && !p->has_segments &&
-           p->dropout <= 0 && (p->soft_cap <= 0 || p->scale > 0 || is_bounded(p)) &&
-           ejki_pattern_is_empty(&p->pattern) && !p->positions.given && p->keys > 0 &&
-           p->query_heads > 0 && entries > 0 && is_long(p) &&
+           p->dropout <= 0 && takes_cap(p) && ejki_pattern_is_empty(&p->pattern) &&
+           !p->positions.given && p->keys > 0 && p->query_heads > 0 && entries > 0 && is_long(p) &&
            has_map(&p->query, entries, p->queries, p->query_heads) &&
            has_map(&p->key, entries, p->keys, p->kv_heads) &&
            has_map(&p->value, entries, p->keys, p->kv_heads);
@@ -188,6 +198,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&constants, "KEYS", t.keys);
     ejki_cuda_add(&constants, "FOLDED", is_folded(p));
     if (is_bounded(p)) ejki_cuda_add(&constants, "BOUNDED", 1);
+    if (p->soft_cap > 0) ejki_cuda_add(&constants, "TERMS", terms_of(p));
     ejki_cuda_want(&kernels, AGAIN, "again_sm90.cu", "again_sm90", &constants);
     ejki_cuda_add(&constants, "PIECES", has_pieces(p));
     ejki_cuda_add(&constants, "STAGES", t.stages);
@@ -230,18 +241,38 @@ static ejk_status set_maps(const ejki_flash_problem *p, const tiling *t,
     return map_of(p, &p->value, p->value_dim, p->keys, p->kv_heads, t->keys, &out->value_map);
 }
 
-/* tanh(x) = x * (1 - x * x / 3 + …), to 1.1e-07 where |x| <= 1/5 by three terms and where |x| <= 2/5 by four. */
+/*
+ * tanh(x) = x * (1 - x * x / 3 + …): where |x| <= 1/5 by three terms to 1.1e-07, or by two to 2.6e-05, which is little to a
+ * weight of bf16; where |x| <= 2/5 by four to 1.1e-07. Of three the shift makes a square of the last two.
+ */
+static ejki_cuda_cap_terms two_terms(double factor, double scale) {
+    const double first = 0.9999739684950459, second = -0.32808497188699937;
+    const double square = factor * factor;
+    return (ejki_cuda_cap_terms){.shift = (float)(first / second / square),
+                                 .factor = (float)(second * square * scale * LOG2_E)};
+}
+
+static ejki_cuda_cap_terms more_terms(const double *terms, double factor, double scale) {
+    const double square = factor * factor, last = terms[3] / terms[2];
+    const double shift = terms[3] != 0 ? 0 : terms[1] / terms[2] / 2;
+    return (ejki_cuda_cap_terms){
+        .shift = (float)(shift / square),
+        .rest = (float)((terms[0] / terms[2] - shift * shift) / (square * square)),
+        .factor = (float)(terms[2] * square * square * scale * LOG2_E),
+        .more = (float)(last * square),
+        .middle = (float)(terms[3] != 0 ? terms[1] / terms[3] / (square * square) : 0)};
+}
+
 static void set_cap(const ejki_flash_problem *p, ejki_cuda_sm90_problem *out) {
     static const double small[] = {0.9999998947912523, -0.3332859089878118, 0.1301540755196617, 0};
     static const double large[] = {0.9999999028730693, -0.3333137329757089, 0.13271156602335177,
                                    -0.047561077214601004};
     const double factor = p->scale / p->soft_cap;
-    double power = p->scale * LOG2_E;
-    for (int i = 0; i < 4; i++, power *= factor * factor) {
-        out->cap_small[i] = (float)(small[i] * power);
-        out->cap_large[i] = (float)(large[i] * power);
-    }
+    out->cap_small =
+        terms_of(p) == 2 ? two_terms(factor, p->scale) : more_terms(small, factor, p->scale);
+    out->cap_large = more_terms(large, factor, p->scale);
     out->cap_limits[0] = (float)(0.2 / fabs(factor));
+    out->cap_square = out->cap_limits[0] * out->cap_limits[0] + out->cap_small.shift;
     out->cap_limits[1] = (float)(0.4 / fabs(factor));
     out->cap_exponent = (float)(2 * LOG2_E * factor);
     out->cap_high = (float)(p->soft_cap * LOG2_E);
@@ -254,10 +285,15 @@ static void set_reference(const ejki_flash_problem *p, ejki_cuda_sm90_problem *o
     out->lowest = fmaxf(-60 / out->unit, -FLT_MAX); /* but above what is hidden */
 }
 
-/* Heads whose tiles are done side by side: so many that a round has all lengths; 0 = they are all of one length. */
+/*
+ * Heads whose tiles are done side by side: so many that a round has all lengths, and twice as many in a window, which
+ * needs few keys at a time, so that the short tiles of its start even out what the last round leaves; 0 = they are all
+ * of one length.
+ */
 static int heads_together(const ejki_flash_problem *p, int64_t tiles, int64_t blocks) {
     const bool even = p->last_offset >= p->keys && p->layout == EJKI_FLASH_DENSE;
-    const int64_t heads = ejki_round_up(ejki_cdiv(ROUNDS * blocks, tiles), 8);
+    const int64_t rounds = p->last_offset - p->first_offset < p->keys / 2 ? 2 * ROUNDS : ROUNDS;
+    const int64_t heads = ejki_round_up(ejki_cdiv(rounds * blocks, tiles), 8);
     return even ? 0 : (int)ejki_min(heads, p->query_heads * ejki_cuda_entries(p));
 }
 
@@ -307,10 +343,11 @@ static const ejk_parameter parameters[] = {
     {"num_stages", 2, 4, 1, 2, "blocks of keys in shared memory"},
 };
 
-static const char needs[] = "heads of 1 to 128, no bias, mask, segment ids, positions or dropout, "
-                            "strides of query, key and value that are "
-                            "multiples of 8, a positive scale where rows have maxima under "
-                            "a soft cap, and queries and tiles enough";
+static const char needs[] =
+    "heads of 1 to 128, no bias, mask, segment ids, positions or dropout, "
+    "strides of query, key and value that are "
+    "multiples of 8, under a soft cap a positive scale within 10^8 of it, and "
+    "queries and tiles enough";
 
 #define SM90(symbol, text, element)                                                                \
     EJKI_CUDA_IMPLEMENTATION(symbol, "flash_attention", text "/cuda/sm90", element,                \

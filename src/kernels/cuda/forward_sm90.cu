@@ -156,7 +156,6 @@ struct stream {
 };
 
 /* Scores of a block and, before they are looked at, sums with those of the block before. */
-template <bool edge>
 DEVICE void step(const ejki_cuda_sm90_problem &p, const layout &shared, const work &w,
                  const strip &t, int row, int block, stream &s, lane_rows &rows,
                  float (&out)[WIDTH / 2], float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
@@ -170,13 +169,13 @@ DEVICE void step(const ejki_cuda_sm90_problem &p, const layout &shared, const wo
     products_wait<1>();
     hold(z);
     leave_key(shared, s.key_at);
-    const outlook l = survey<edge>(p, w, t, row, block, rows, z);
-    finished(l.held, s.query);
+    const outlook l = survey(p, w, is_edge(t, block), row, block * KEYS, rows, z);
+    finished(l.held, p.lowest, s.query);
     products_wait<0>();
     hold(out);
     hold(weights);
     leave_value(shared, s.value_at);
-    weigh<edge>(p, l, rows, z, weights);
+    weigh(p, l, rows, z, weights);
 }
 
 /* All tiles of this block of the grid, as they come. `warp` counts those that compute. */
@@ -208,16 +207,11 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         products_wait<0>();
         hold(z);
         leave_key(shared, s.key_at);
-        weigh<true>(p, survey<true>(p, w, t, row, block, rows, z), rows, z, weights);
+        weigh(p, survey(p, w, is_edge(t, block), row, block * KEYS, rows, z), rows, z, weights);
         block--;
-        while (block >= t.begin) {
 #pragma unroll 1
-            for (; block >= t.begin && is_edge(t, block); block--)
-                step<true>(p, shared, w, t, row, block, s, rows, out, z, weights);
-#pragma unroll 1
-            for (; block >= t.begin && !is_edge(t, block); block--)
-                step<false>(p, shared, w, t, row, block, s, rows, out, z, weights);
-        }
+        for (; block >= t.begin; block--)
+            step(p, shared, w, t, row, block, s, rows, out, z, weights);
         arrive(shared.query_empty[warp / 4]);
         query_parity ^= 1;
         rescale(rows, out);

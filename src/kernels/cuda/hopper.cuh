@@ -162,16 +162,17 @@ template <int left> DEVICE void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 /*
- * A number that is never below 0 is there before what follows is begun, such as to wait: ptxas does not move a wait ahead
- * of a store, even one that does not happen.
+ * A number that is never below `least` is there before what follows is begun, such as to wait: ptxas does not move a wait
+ * ahead of a store, even one that does not happen. It leaves out stores of which it can tell: `least` is to be an
+ * argument of the kernel.
  */
-DEVICE void finished(float x, u32 anywhere) {
+DEVICE void finished(float x, float least, u32 anywhere) {
     asm volatile("{\n"
                  ".reg .pred below;\n"
-                 "setp.lt.f32 below, %0, 0f00000000;\n"
-                 "@below st.shared.f32 [%1], %0;\n"
+                 "setp.lt.f32 below, %0, %1;\n"
+                 "@below st.shared.f32 [%2], %0;\n"
                  "}\n" ::"f"(x),
-                 "r"(anywhere)
+                 "f"(least), "r"(anywhere)
                  : "memory");
 }
 /* Registers of products stay where they are: before products are begun, and after they are waited for. */

@@ -9,6 +9,9 @@
 
 #include "hopper.cuh"
 
+/* Elements by which scores are made, and raised to powers of 2, ahead of weights that are summed and packed. */
+#define SCORES_AHEAD 16
+#define POWERS_AHEAD 8
 enum {
     ROWS = 64 * CONSUMERS,
     WIDTH = round_up(VALUE_DIM, 16),
@@ -52,21 +55,17 @@ struct lane_rows {
     float max[2], sum[2], scale[2];
 };
 
-/* What a product becomes that positions hide; -inf may be one that is seen, whose score has a cap. */
-#if SOFT_CAP
-#define HIDDEN LEAST
-#else
-#define HIDDEN NOTHING
-#endif
-
 /* Of 32 elements of a row that a lane has, those of columns before `bound`, which counts from the first of them. */
 DEVICE u32 elements_before(int bound) {
     const int count = bound / 8 * 2 + lesser(bound % 8, 2);
     return bound <= 0 ? 0 : bound >= 128 ? ~0u : (1u << count) - 1;
 }
 
-/* By a bit for each element, of which the compiler is not told more: then it makes predicates of a byte at once. */
-DEVICE void mask_block(const work &w, int i, int j0, float (&z)[KEYS / 2]) {
+/*
+ * What positions hide becomes `hidden`. By a bit for each element, of which the compiler is not told more: then it makes
+ * predicates of a byte at once.
+ */
+DEVICE void mask_block(const work &w, int i, int j0, float hidden, float (&z)[KEYS / 2]) {
     const int column = j0 + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -78,46 +77,10 @@ DEVICE void mask_block(const work &w, int i, int j0, float (&z)[KEYS / 2]) {
             asm("" : "+r"(seen));
 #pragma unroll
             for (int n = 0; n < lesser(32, KEYS / 4 - word * 32); n++)
-                if (!(seen & 1u << n)) z[(word * 16 + n / 2) * 4 + 2 * half + n % 2] = HIDDEN;
+                if (!(seen & 1u << n)) z[(word * 16 + n / 2) * 4 + 2 * half + n % 2] = hidden;
         }
     }
 }
-
-#if SOFT_CAP
-/*
- * tanh of a product over the cap, times the cap in units of log 2. Small products take it from a series, whose factors the
- * launcher has made ready: of three terms if none of the row's in the block is above a limit, or of four. So it depends on
- * the row and the block alone.
- */
-template <int terms> DEVICE float slope_of(const float (&factors)[4], float u) {
-    float a = factors[terms - 1];
-#pragma unroll
-    for (int n = terms - 2; n >= 0; n--) a = fmaf(a, u, factors[n]);
-    return a;
-}
-
-/* 1 - tanh, over 2. */
-DEVICE float cap_tail(const ejki_cuda_sm90_problem &p, float z) {
-    float tail;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(tail) : "f"(1 + power_of_2(z * p.cap_exponent)));
-    return tail;
-}
-
-/* The score of a product less a reference; of one that is hidden, -inf, if any may be. */
-template <bool edge>
-DEVICE float capped_small(const ejki_cuda_sm90_problem &p, float z, float base) {
-    const float x = fmaf(z, slope_of<3>(p.cap_small, z * z), -base);
-    return edge && z == HIDDEN ? NOTHING : x;
-}
-template <bool edge>
-DEVICE float capped(const ejki_cuda_sm90_problem &p, const float (&factors)[4], float z,
-                    float base) {
-    const float exact = fmaf(-2 * p.cap_high, cap_tail(p, z), p.cap_high - base);
-    const float series = fmaf(z, slope_of<4>(factors, z * z), -base);
-    const float x = fabsf(z) > p.cap_limits[1] ? exact : series;
-    return edge && z == HIDDEN ? NOTHING : x;
-}
-#endif
 
 /* Rows that see nothing yet. */
 DEVICE void start_rows(lane_rows &rows, float (&out)[WIDTH / 2]) {
@@ -137,32 +100,43 @@ template <class number, class function> DEVICE void join_lanes(number (&x)[2], f
             x[half] = larger_of(x[half], __shfl_xor_sync(~0u, x[half], step));
 }
 
-/* The largest product of each of the lane's rows. */
-DEVICE void find_largest(const float (&z)[KEYS / 2], float (&top)[2]) {
-    top[0] = z[0], top[1] = z[2];
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            top[half] = fmaxf(top[half], fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
-    join_lanes(top, [](float x, float y) { return fmaxf(x, y); });
+/*
+ * A row's scores are taken relative to a reference near its maximum: not below 0, unless all it sees is far below, and
+ * only raised by more than p.slack, so that sums are seldom scaled. With p.lowest = 0 and p.slack = 0 it is the maximum.
+ */
+DEVICE float reference_of(const ejki_cuda_sm90_problem &p, float top) {
+    return top < 0 && top >= p.lowest ? 0 : top;
+}
+DEVICE void raise(const ejki_cuda_sm90_problem &p, lane_rows &rows, int half, float top) {
+    const float max = top > rows.max[half] + p.slack ? top : rows.max[half];
+    rows.scale[half] = power_of_2(rows.max[half] - max);
+    rows.max[half] = max;
 }
 
+#if SOFT_CAP
+#include "capped_sm90.cuh"
+#else
 /*
- * The same where nothing is hidden, two products at a time, by their bits: the largest of them as signed integers is the
- * largest product, or the lowest if all are negative. Rows of the latter kind are looked through once more, unless even
- * the lowest is not below the limit of reference_of(), which then asks no more.
+ * The largest of the products that this lane has of each row, two at a time, by their bits: the largest of them as signed
+ * integers is the largest product, or the lowest if all are negative.
  */
-DEVICE void find_largest_seen(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS / 2],
-                              float (&top)[2]) {
-    int high[2] = {__float_as_int(z[0]), __float_as_int(z[2])};
-    u32 least[2] = {__float_as_uint(z[0]), __float_as_uint(z[2])};
+DEVICE void find_high(const float (&z)[KEYS / 2], int (&high)[2]) {
+    high[0] = __float_as_int(z[0]), high[1] = __float_as_int(z[2]);
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
             high[half] = __vimax3_s32(high[half], __float_as_int(z[4 * n + 2 * half]),
                                       __float_as_int(z[4 * n + 2 * half + 1]));
+}
+
+/*
+ * From there the largest product of each row. Rows of negative ones are looked through once more, unless even the lowest
+ * is not below the limit of reference_of(), which then asks no more.
+ */
+DEVICE void find_largest(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS / 2],
+                         int (&high)[2], float (&top)[2]) {
+    u32 least[2] = {__float_as_uint(z[0]), __float_as_uint(z[2])};
     join_lanes(high, [](int x, int y) { return larger(x, y); });
     top[0] = __int_as_float(high[0]), top[1] = __int_as_float(high[1]);
     if (__all_sync(~0u, top[0] >= p.lowest && top[1] >= p.lowest)) return;
@@ -178,117 +152,62 @@ DEVICE void find_largest_seen(const ejki_cuda_sm90_problem &p, const float (&z)[
         if (high[half] < 0) top[half] = __uint_as_float(least[half]);
 }
 
-#if SOFT_CAP
-/* The largest size of the products that this lane has of each row. */
-template <bool edge> DEVICE void find_sizes(const float (&z)[KEYS / 2], float (&most)[2]) {
-    float own[4] = {0, 0, 0, 0}; /* so many, for more to do at a time */
-#pragma unroll
-    for (int n = 0; n < KEYS / 2; n++)
-        own[n % 4] = fmaxf(own[n % 4], edge && z[n] == HIDDEN ? 0 : fabsf(z[n]));
-    most[0] = fmaxf(own[0], own[1]), most[1] = fmaxf(own[2], own[3]);
-}
-#endif
-
-/*
- * A row's scores are taken relative to a reference near its maximum: not below 0, unless all it sees is far below, and
- * only raised by more than p.slack, so that sums are seldom scaled. With p.lowest = 0 and p.slack = 0 it is the maximum.
- */
-DEVICE float reference_of(const ejki_cuda_sm90_problem &p, float top) {
-    return top < 0 && top >= p.lowest ? 0 : top;
-}
-DEVICE void raise(const ejki_cuda_sm90_problem &p, lane_rows &rows, int half, float top) {
-    const float max = top > rows.max[half] + p.slack ? top : rows.max[half];
-    rows.scale[half] = power_of_2(rows.max[half] - max);
-    rows.max[half] = max;
+/* Does a row's reference stay whatever the others have, by what find_high() finds? None is raised to more than 0 by negative products. */
+DEVICE bool stays(const ejki_cuda_sm90_problem &p, const lane_rows &rows, int half, int high) {
+    const float most = rows.max[half] + p.slack;
+    return (most >= 0) & (__int_as_float(high) * p.unit <= most);
 }
 
-/*
- * What is to be known of a block's products before they become weights; `held` is above or equal to 0, and there when all
- * of that is.
- */
+/* A score, there when all that comes before the wait for sums is, and not below p.lowest: for finished(). */
 struct outlook {
     float held;
-#if SOFT_CAP
-    bool all_small; /* of the warp: three terms do */
-    float factors[2][4];
-#endif
 };
 
-/* Both rows go side by side: ptxas keeps that order, and finds more to do while it waits. */
-#if SOFT_CAP
-template <bool edge>
-DEVICE outlook look(const ejki_cuda_sm90_problem &p, lane_rows &rows, const float (&z)[KEYS / 2]) {
-    outlook l;
-    float most[2];
-    find_sizes<edge>(z, most);
-    l.held = most[0] + most[1];
-    l.all_small = __all_sync(~0u, !(fmaxf(most[0], most[1]) > p.cap_limits[0]));
-    if (!l.all_small) join_lanes(most, [](float x, float y) { return fmaxf(x, y); });
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            l.factors[half][n] = most[half] > p.cap_limits[0] ? p.cap_large[n] : p.cap_small[n];
-#if !BOUNDED
+/* Products become scores less their row's reference, in place, and the first of them weights. */
+DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge, int row, int j0,
+                      lane_rows &rows, float (&z)[KEYS / 2]) {
+    int high[2];
     float top[2];
-    find_largest(z, top);
+#if !FOLDED
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-        raise(p, rows, half, capped<edge>(p, l.factors[half], top[half], 0));
+    for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
 #endif
-    return l;
-}
-#else
-template <bool edge>
-DEVICE outlook look(const ejki_cuda_sm90_problem &p, lane_rows &rows, const float (&z)[KEYS / 2]) {
-    float top[2];
-    if (edge)
-        find_largest(z, top);
-    else
-        find_largest_seen(p, z, top);
+    if (edge) mask_block(w, row, j0, NOTHING, z);
+    find_high(z, high);
+    if (__all_sync(~0u, stays(p, rows, 0, high[0]) & stays(p, rows, 1, high[1]))) {
+        rows.scale[0] = rows.scale[1] = 1;
+    } else {
+        find_largest(p, z, high, top);
+        /* Both rows go side by side: ptxas keeps that order, and finds more to do while it waits. */
 #pragma unroll
-    for (int half = 0; half < 2; half++) raise(p, rows, half, reference_of(p, top[half]) * p.unit);
-    return {rows.scale[0] + rows.scale[1]};
+        for (int half = 0; half < 2; half++)
+            raise(p, rows, half, reference_of(p, top[half]) * p.unit);
+    }
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n++) z[n] = fmaf(z[n], p.unit, -rows.max[n / 2 % 2]);
+#pragma unroll
+    for (int n = 0; n < POWERS_AHEAD; n++) z[n] = power_of_2(z[n]);
+    return {z[POWERS_AHEAD - 1]};
 }
-#endif
 
-/* Products become weights, packed ones too, scores being what `score` makes of a row's product less its reference. */
-template <class function>
-DEVICE void weigh_all(lane_rows &rows, float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4],
-                      function score) {
+/* Scores become weights, ahead of those that are summed and packed. */
+DEVICE void weigh(const ejki_cuda_sm90_problem &, const outlook &, lane_rows &rows,
+                  float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
     float sum[2] = {0, 0};
 #pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float &x = z[4 * n + 2 * half], &y = z[4 * n + 2 * half + 1];
-            x = power_of_2(score(half, x));
-            y = power_of_2(score(half, y));
-            sum[half] += x + y;
-            weights[2 * n + half] = pack(x, y);
+    for (int n = 0; n < KEYS / 2; n += 2) {
+        if (n + POWERS_AHEAD < KEYS / 2) {
+            z[n + POWERS_AHEAD] = power_of_2(z[n + POWERS_AHEAD]);
+            z[n + POWERS_AHEAD + 1] = power_of_2(z[n + POWERS_AHEAD + 1]);
         }
+        sum[n / 2 % 2] += z[n] + z[n + 1];
+        weights[n / 2] = pack(z[n], z[n + 1]);
+    }
 #pragma unroll
     for (int half = 0; half < 2; half++)
         rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
 }
-
-/* Products become weights; `edge`: some may be hidden. */
-template <bool edge>
-DEVICE void weigh(const ejki_cuda_sm90_problem &p, const outlook &l, lane_rows &rows,
-                  float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
-#if SOFT_CAP
-    if (l.all_small)
-        weigh_all(rows, z, weights,
-                  [&](int half, float x) { return capped_small<edge>(p, x, rows.max[half]); });
-    else
-        weigh_all(rows, z, weights, [&](int half, float x) {
-            return capped<edge>(p, l.factors[half], x, rows.max[half]);
-        });
-#else
-    weigh_all(rows, z, weights,
-              [&](int half, float x) { return fmaf(x, p.unit, -rows.max[half]); });
 #endif
-}
 
 /* Mostly there is nothing to do for any row of a warp. */
 DEVICE void rescale(const lane_rows &rows, float (&out)[WIDTH / 2]) {

@@ -7,6 +7,7 @@
  *   KEYS       of a block
  *   FOLDED     1 = the scale is positive and no cap follows it: it is multiplied into exponents
  *   BOUNDED    1 = under the cap scores are taken relative to 0
+ *   TERMS      of the series of a small score under the cap, 2 or 3
  *   PIECES     1 = rows of the result are of whole pieces of 32 elements, at multiples of 16 bytes
  */
 #ifndef EJKI_CUDA_TILES_SM90_CUH
@@ -18,6 +19,9 @@
 #endif
 #ifndef BOUNDED
 #define BOUNDED 0
+#endif
+#ifndef TERMS
+#define TERMS 3
 #endif
 #include "order.cuh"
 #include "rows_sm90.cuh"
@@ -100,18 +104,6 @@ DEVICE void begin_sums(const u32 (&weights)[KEYS / 4], u32 value, float (&out)[W
     for (int n = 0; n < KEYS / 16; n++)
         products<WIDTH>::held<1>(out, weights + 4 * n, operand_on(v, n * 2048), 1);
     products_commit();
-}
-
-/* Products as they are weighed: in units that fit, and masked; `edge` = of a block where positions may hide some. */
-template <bool edge>
-DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, const strip &t, int row,
-                      int block, lane_rows &rows, float (&z)[KEYS / 2]) {
-#if !FOLDED && !SOFT_CAP
-#pragma unroll
-    for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
-#endif
-    if (edge && is_edge(t, block)) mask_block(w, row, block * KEYS, z);
-    return look<edge>(p, rows, z);
 }
 
 #endif

@@ -60,7 +60,7 @@ typedef struct ejki_flash_problem {
     ejki_bthd query, key, value;
     ejki_bthd out; /* dtype, or f32 if not normalize_output */
     ejki_bht lse, row_max, row_sum;
-    bool wants_row_maxima; /* row_max or row_sum is a result */
+    bool wants_lse, wants_row_maxima; /* are results: lse; row_max or row_sum */
 
     bool has_bias, has_mask, has_segments, has_sinks;
     ejki_bhts bias;     /* dtype; stride_h counts query heads */

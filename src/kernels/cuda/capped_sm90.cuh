@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weights under a soft cap, part of rows_sm90.cuh. A score is tanh of a product over the cap, times the cap, in units of
+ * log 2. Small products take it from a series of TERMS terms if none of the row's in the block is above a limit, or of
+ * four; so it depends on the row and the block alone. What a score costs are its instructions, whichever they are.
+ *
+ * With t = z z + shift three terms of a product z are z factor (t t + rest), and two z factor t. So every operation has a
+ * constant or one operand twice, and there is one less than usual in reading registers.
+ */
+#ifndef EJKI_CUDA_CAPPED_SM90_CUH
+#define EJKI_CUDA_CAPPED_SM90_CUH
+
+/* What positions hide: a number whose score by few terms is -inf, as it is where they may be seen. */
+#define HIDDEN (TERMS == 2 ? -LEAST : LEAST)
+
+/* Are sizes compared by their squares? */
+#define SQUARES (CONSUMERS > 2)
+
+/* By TERMS terms. */
+DEVICE float capped_small(const ejki_cuda_sm90_problem &p, float z, float base) {
+    const float t = fmaf(z, z, p.cap_small.shift);
+    const float all = TERMS == 2 ? t : fmaf(t, t, p.cap_small.rest);
+    return fmaf(z * all, p.cap_small.factor, -base);
+}
+
+/* 1 - tanh, over 2. */
+DEVICE float cap_tail(const ejki_cuda_sm90_problem &p, float z) {
+    float tail;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(tail) : "f"(1 + power_of_2(z * p.cap_exponent)));
+    return tail;
+}
+
+/* Of a row of any products, or of a small one as above: the score less a reference. */
+DEVICE float capped(const ejki_cuda_sm90_problem &p, const ejki_cuda_cap_terms &terms, float z,
+                    float base) {
+    const float exact = fmaf(-2 * p.cap_high, cap_tail(p, z), p.cap_high - base);
+    const float t = fmaf(z, z, terms.shift);
+    const float more = fmaf(fmaf(t, t, terms.middle), terms.more, t);
+    const float all = TERMS == 2 && terms.more == 0 ? t : fmaf(more, t, terms.rest);
+    const float series = fmaf(z * all, terms.factor, -base);
+    const float x = fabsf(z) > p.cap_limits[1] ? exact : series;
+    return z == HIDDEN ? NOTHING : x;
+}
+
+/* The largest product of each of the lane's rows. */
+DEVICE void find_largest(const float (&z)[KEYS / 2], float (&top)[2]) {
+    top[0] = z[0], top[1] = z[2];
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            top[half] = fmaxf(top[half], fmaxf(z[4 * n + 2 * half], z[4 * n + 2 * half + 1]));
+    join_lanes(top, [](float x, float y) { return fmaxf(x, y); });
+}
+
+/*
+ * Bits for each row that fall as sizes of its products grow that this lane has. By squares, two at a time, as
+ * capped_small() makes them anyway and far below 0 where they are small, if many warps share what compares.
+ */
+DEVICE void find_sizes(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS / 2],
+                       u32 (&least)[2]) {
+#if SQUARES
+    least[0] = least[1] = ~0u;
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n += 2) {
+        const float x = fmaf(z[n], z[n], p.cap_small.shift);
+        const float y = fmaf(z[n + 1], z[n + 1], p.cap_small.shift);
+        least[n / 2 % 2] = __vimin3_u32(least[n / 2 % 2], __float_as_uint(x), __float_as_uint(y));
+    }
+#else
+    float own[4] = {0, 0, 0, 0}; /* so many, for more to do at a time */
+#pragma unroll
+    for (int n = 0; n < KEYS / 2; n++) own[n % 4] = fmaxf(own[n % 4], fabsf(z[n]));
+    least[0] = ~__float_as_uint(fmaxf(own[0], own[1]));
+    least[1] = ~__float_as_uint(fmaxf(own[2], own[3]));
+#endif
+}
+
+DEVICE bool is_small(const ejki_cuda_sm90_problem &p, u32 least) {
+    return SQUARES ? least >= __float_as_uint(p.cap_square)
+                   : ~least <= __float_as_uint(p.cap_limits[0]);
+}
+
+/*
+ * Of a block: are all products of the warp small, for finished() a number that tells of it, and what find_sizes() says of
+ * each row; if all are small, of what this lane has.
+ */
+struct outlook {
+    float held;
+    bool all_small;
+    u32 least[2];
+};
+
+DEVICE ejki_cuda_cap_terms terms_for(const ejki_cuda_sm90_problem &p, u32 least) {
+    return is_small(p, least) ? p.cap_small : p.cap_large;
+}
+
+/* What is hidden counts for nothing, and only then becomes what hides it. */
+DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge, int row, int j0,
+                      lane_rows &rows, float (&z)[KEYS / 2]) {
+    outlook l;
+    if (edge) mask_block(w, row, j0, 0, z);
+    find_sizes(p, z, l.least);
+    if (edge) mask_block(w, row, j0, HIDDEN, z);
+    l.held = __uint_as_float(min(l.least[0], l.least[1]) >> 1);
+    l.all_small = __all_sync(~0u, is_small(p, l.least[0]) & is_small(p, l.least[1]));
+    if (!l.all_small) join_lanes(l.least, [](u32 x, u32 y) { return min(x, y); });
+#if !BOUNDED
+    float top[2];
+    find_largest(z, top);
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        raise(p, rows, half, capped(p, terms_for(p, l.least[half]), top[half], 0));
+#endif
+    return l;
+}
+
+/*
+ * Products become scores, which is what `score` makes of them and their row, powers of 2, and packed, in place and each
+ * some elements ahead of the next: so all that does it has something to do, and no register is written to while it is read.
+ */
+template <class function>
+DEVICE void weigh_all(lane_rows &rows, float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4],
+                      function score) {
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int n = -SCORES_AHEAD; n < KEYS / 2; n += 2) {
+        const int a = n + SCORES_AHEAD, b = n + POWERS_AHEAD;
+        if (a < KEYS / 2) z[a] = score(a / 2 % 2, z[a]), z[a + 1] = score(a / 2 % 2, z[a + 1]);
+        if (b >= 0 && b < KEYS / 2) z[b] = power_of_2(z[b]), z[b + 1] = power_of_2(z[b + 1]);
+        if (n < 0) continue;
+        sum[n / 2 % 2] += z[n] + z[n + 1];
+        weights[n / 2] = pack(z[n], z[n + 1]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
+}
+
+DEVICE void weigh(const ejki_cuda_sm90_problem &p, const outlook &l, lane_rows &rows,
+                  float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
+    if (l.all_small) {
+        weigh_all(rows, z, weights,
+                  [&](int half, float x) { return capped_small(p, x, rows.max[half]); });
+    } else {
+        const ejki_cuda_cap_terms terms[2] = {terms_for(p, l.least[0]), terms_for(p, l.least[1])};
+        weigh_all(rows, z, weights,
+                  [&](int half, float x) { return capped(p, terms[half], x, rows.max[half]); });
+    }
+}
+
+#endif
