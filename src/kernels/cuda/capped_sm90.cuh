@@ -13,9 +13,6 @@
 /* What positions hide: a number whose score by few terms is -inf, as it is where they may be seen. */
 #define HIDDEN (TERMS == 2 ? -LEAST : LEAST)
 
-/* Are sizes compared by their squares? */
-#define SQUARES (CONSUMERS > 2)
-
 /* By TERMS terms. */
 DEVICE float capped_small(const ejki_cuda_sm90_problem &p, float z, float base) {
     const float t = fmaf(z, z, p.cap_small.shift);
@@ -53,46 +50,26 @@ DEVICE void find_largest(const float (&z)[KEYS / 2], float (&top)[2]) {
     join_lanes(top, [](float x, float y) { return fmaxf(x, y); });
 }
 
-/*
- * Bits for each row that fall as sizes of its products grow that this lane has. By squares, two at a time, as
- * capped_small() makes them anyway and far below 0 where they are small, if many warps share what compares.
- */
-DEVICE void find_sizes(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS / 2],
-                       u32 (&least)[2]) {
-#if SQUARES
-    least[0] = least[1] = ~0u;
-#pragma unroll
-    for (int n = 0; n < KEYS / 2; n += 2) {
-        const float x = fmaf(z[n], z[n], p.cap_small.shift);
-        const float y = fmaf(z[n + 1], z[n + 1], p.cap_small.shift);
-        least[n / 2 % 2] = __vimin3_u32(least[n / 2 % 2], __float_as_uint(x), __float_as_uint(y));
-    }
-#else
+/* The largest size of the products that this lane has of each row. */
+DEVICE void find_sizes(const float (&z)[KEYS / 2], float (&most)[2]) {
     float own[4] = {0, 0, 0, 0}; /* so many, for more to do at a time */
 #pragma unroll
     for (int n = 0; n < KEYS / 2; n++) own[n % 4] = fmaxf(own[n % 4], fabsf(z[n]));
-    least[0] = ~__float_as_uint(fmaxf(own[0], own[1]));
-    least[1] = ~__float_as_uint(fmaxf(own[2], own[3]));
-#endif
-}
-
-DEVICE bool is_small(const ejki_cuda_sm90_problem &p, u32 least) {
-    return SQUARES ? least >= __float_as_uint(p.cap_square)
-                   : ~least <= __float_as_uint(p.cap_limits[0]);
+    most[0] = fmaxf(own[0], own[1]), most[1] = fmaxf(own[2], own[3]);
 }
 
 /*
- * Of a block: are all products of the warp small, for finished() a number that tells of it, and what find_sizes() says of
- * each row; if all are small, of what this lane has.
+ * Of a block: are all products of the warp small, for finished() a number that tells of it, and the largest size of each
+ * row's; if all are small, of those that this lane has.
  */
 struct outlook {
     float held;
     bool all_small;
-    u32 least[2];
+    float most[2];
 };
 
-DEVICE ejki_cuda_cap_terms terms_for(const ejki_cuda_sm90_problem &p, u32 least) {
-    return is_small(p, least) ? p.cap_small : p.cap_large;
+DEVICE ejki_cuda_cap_terms terms_for(const ejki_cuda_sm90_problem &p, float most) {
+    return most > p.cap_limits[0] ? p.cap_large : p.cap_small;
 }
 
 /* What is hidden counts for nothing, and only then becomes what hides it. */
@@ -100,17 +77,17 @@ DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge,
                       lane_rows &rows, float (&z)[KEYS / 2]) {
     outlook l;
     if (edge) mask_block(w, row, j0, 0, z);
-    find_sizes(p, z, l.least);
+    find_sizes(z, l.most);
     if (edge) mask_block(w, row, j0, HIDDEN, z);
-    l.held = __uint_as_float(min(l.least[0], l.least[1]) >> 1);
-    l.all_small = __all_sync(~0u, is_small(p, l.least[0]) & is_small(p, l.least[1]));
-    if (!l.all_small) join_lanes(l.least, [](u32 x, u32 y) { return min(x, y); });
+    l.held = fmaxf(l.most[0], l.most[1]);
+    l.all_small = __all_sync(~0u, !(l.held > p.cap_limits[0]));
+    if (!l.all_small) join_lanes(l.most, [](float x, float y) { return fmaxf(x, y); });
 #if !BOUNDED
     float top[2];
     find_largest(z, top);
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        raise(p, rows, half, capped(p, terms_for(p, l.least[half]), top[half], 0));
+        raise(p, rows, half, capped(p, terms_for(p, l.most[half]), top[half], 0));
 #endif
     return l;
 }
@@ -143,9 +120,10 @@ DEVICE void weigh(const ejki_cuda_sm90_problem &p, const outlook &l, lane_rows &
         weigh_all(rows, z, weights,
                   [&](int half, float x) { return capped_small(p, x, rows.max[half]); });
     } else {
-        const ejki_cuda_cap_terms terms[2] = {terms_for(p, l.least[0]), terms_for(p, l.least[1])};
-        weigh_all(rows, z, weights,
-                  [&](int half, float x) { return capped(p, terms[half], x, rows.max[half]); });
+        const ejki_cuda_cap_terms terms[2] = {terms_for(p, l.most[0]), terms_for(p, l.most[1])};
+        weigh_all(rows, z, weights, [&](int half, float x) {
+            return capped(p, terms[half], x, rows.max[half]);
+        });
     }
 }
 

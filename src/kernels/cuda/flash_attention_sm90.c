@@ -272,7 +272,6 @@ static void set_cap(const ejki_flash_problem *p, ejki_cuda_sm90_problem *out) {
         terms_of(p) == 2 ? two_terms(factor, p->scale) : more_terms(small, factor, p->scale);
     out->cap_large = more_terms(large, factor, p->scale);
     out->cap_limits[0] = (float)(0.2 / fabs(factor));
-    out->cap_square = out->cap_limits[0] * out->cap_limits[0] + out->cap_small.shift;
     out->cap_limits[1] = (float)(0.4 / fabs(factor));
     out->cap_exponent = (float)(2 * LOG2_E * factor);
     out->cap_high = (float)(p->soft_cap * LOG2_E);

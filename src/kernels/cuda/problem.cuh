@@ -166,11 +166,10 @@ typedef struct ejki_cuda_sm90_problem {
     float slack;  /* by which a reference may be exceeded, in units of log 2 */
     /*
      * Soft cap in units of log 2, of a product: by cap_small where none of a row's in a block is larger than
-     * cap_limits[0], the square of which plus cap_small.shift is cap_square, else by cap_large up to cap_limits[1], and
-     * cap_high * (1 - 2 / (1 + 2^(cap_exponent * z))) from there.
+     * cap_limits[0], else by cap_large up to cap_limits[1], and cap_high * (1 - 2 / (1 + 2^(cap_exponent * z))) from there.
      */
     ejki_cuda_cap_terms cap_small, cap_large;
-    float cap_limits[2], cap_square, cap_exponent, cap_high;
+    float cap_limits[2], cap_exponent, cap_high;
 } ejki_cuda_sm90_problem;
 
 #endif
