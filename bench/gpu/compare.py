@@ -6,7 +6,7 @@ Ours is timed by time_flash_attention (tests/gpu), which says how; cuDNN in the 
 launches alone behind 256 MB that are cleared (median of 10), then ten back to back (five of gradients; median of 5).
 Needs PyTorch with cuDNN; without it only ours is shown.
 
-    compare.py [--harness PATH] [--rows forward,backward,short,features] [--variant IMPLEMENTATION:PARAMETERS ...]
+    compare.py [--harness PATH] [--rows forward,backward,short,features,decode] [--variant IMPLEMENTATION:PARAMETERS ...]
 
 A variant is a name as "bf16/cuda/sm90", after a colon its parameters; without them they are those that the library
 would choose. Of several the best is compared.
@@ -42,7 +42,7 @@ def shapes(name):
         for d in (128, 64):
             for s in (2048, 8192):
                 out.append((f"few D={d}", 16384 // s, s, 4096 // d, d, 1, "", "flash_attention"))
-    elif name != "features":
+    elif name not in ("features", "decode"):
         raise SystemExit(f"no rows {name}")
     return out
 
@@ -53,7 +53,9 @@ class Ours:
 
     def time(self, algorithm, implementation, b, s, h, d, causal, parameters="", more=""):
         """(alone, back to back, TFLOP/s alone, back to back), microseconds; None if it does not run."""
-        line = f"{algorithm} {implementation} {b} {s} {s} {h} {h} {d} {causal} {parameters} {more}"
+        return self.ask(f"{algorithm} {implementation} {b} {s} {s} {h} {h} {d} {causal} {parameters} {more}")
+
+    def ask(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
@@ -98,14 +100,22 @@ class Theirs:
                     t.requires_grad_()
                 out = forward()
                 work = lambda: torch.autograd.grad(out, (q, k, v), g, retain_graph=True)
-            else:
-                torch.set_grad_enabled(False)
-            self.once(work, 1, True)
-            time.sleep(0.5)
-            alone = statistics.median(self.once(work, 1, True) for _ in range(10))
-            many = statistics.median(self.once(work, 5 if backward else 10, False) for _ in range(5))
-            torch.set_grad_enabled(True)
-        return alone, many
+            return self.medians(work, 5 if backward else 10)
+
+    def medians(self, work, count):
+        """Alone and `count` back to back, microseconds each."""
+        self.once(work, 1, True)
+        time.sleep(0.5)
+        alone = statistics.median(self.once(work, 1, True) for _ in range(10))
+        return alone, statistics.median(self.once(work, count, False) for _ in range(5))
+
+    def decode(self, b, s, h, kv_heads, d):
+        torch = self.torch
+        q = torch.randn(b, h, 1, d, device="cuda", dtype=torch.bfloat16)
+        k, v = (torch.randn(b, kv_heads, s, d, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        with self.kernel(self.backend):
+            return self.medians(
+                lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True), 10)
 
 
 def mean(ratios):
@@ -136,6 +146,19 @@ def features(ours, implementation, parameters):
                       f"{got[2] / base[2]:.2f} {got[3] / base[3]:.2f}")
 
 
+def decode(ours, theirs):
+    """One query for a long cache of keys and values; back to back cuDNN's time has PyTorch's own in it."""
+    for b in (1, 8, 32):
+        got = ours.ask(f"flash_attention bf16/cuda/decode {b} 1 8192 32 8 128 0")
+        if not got:
+            continue
+        line = f"decode B={b:2} S=8192 Hq=32 Hkv=8 D=128 {got[0]:7.1f} {got[1]:7.1f} us"
+        if theirs:
+            there = theirs.decode(b, 8192, 32, 8, 128)
+            line += f"  cuDNN {there[0]:7.1f} {there[1]:7.1f}  ratio {there[0] / got[0]:.3f} {there[1] / got[1]:.3f}"
+        print(line, flush=True)
+
+
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser()
@@ -157,6 +180,8 @@ def main():
     for rows in args.rows.split(","):
         if rows == "features":
             features(ours, *variants[0])
+        if rows == "decode":
+            decode(ours, theirs)
         for group, b, s, h, d, causal, more, algorithm in shapes(rows):
             times = []
             for implementation, parameters in variants:
