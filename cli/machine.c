@@ -51,8 +51,7 @@ static json_t *tiers_json(void) {
 json_t *machine_json(void) {
     const ejk_cpu_info *cpu = ejk_cpu();
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:o, s:b, s:b, s:b, s:b, "
-                     "s:i, s:i, s:I, "
-                     "s:I, s:I, s:I}",
+                     "s:i, s:i, s:I, s:I, s:I, s:I}",
                      "version", ejk_version(), "build_flags", ejk_build_flags(), "fingerprint",
                      ejk_device_fingerprint(), "name", cpu->name, "vendor", cpu->vendor, "family",
                      (int)cpu->family, "model", (int)cpu->model, "stepping", (int)cpu->stepping,

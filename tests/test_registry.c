@@ -423,6 +423,25 @@ static void siblings_take_the_same_parameters(void **state) {
     EXPECT_FAIL(MISMATCH, "takes 0", ejk_registry_validate_signatures(registry, "d"));
 }
 
+/* VDPBF16PS is for processors where it is fast, and for who asks for its tier. */
+static void slow_dots_are_for_who_asks(void **state) {
+    ejk_registry *registry = *state;
+    const ejk_cpu_info *cpu = ejk_cpu();
+    if (!cpu->tiers[EJK_ISA_AVX512_BF16]) skip();
+    ejk_implementation e = sound("a", "plain", EJK_PLATFORM_SIMD);
+    e.isa = EJK_ISA_AVX512;
+    add(registry, e);
+    e = sound("a", "dots", EJK_PLATFORM_SIMD);
+    e.isa = EJK_ISA_AVX512_BF16;
+    add(registry, e);
+    EXPECT_FOUND("dots", registry, .algorithm = "a", .isa = EJK_ISA_AVX512_BF16);
+    EXPECT_FOUND("plain", registry, .algorithm = "a", .isa = EJK_ISA_AVX512);
+    if (cpu->fast_dots)
+        EXPECT_FOUND("dots", registry, .algorithm = "a", .isa = EJK_ISA_AMX);
+    else
+        EXPECT_FOUND("plain", registry, .algorithm = "a", .isa = EJK_ISA_AMX);
+}
+
 static void builtin_ones_come_all_or_none(void **state) {
     ejk_registry *registry = *state;
     EXPECT_OK(ejk_registry_add_builtin(registry));
@@ -534,6 +553,7 @@ int main(void) {
         TEST(a_name_is_taken_once),
         TEST(auto_tries_simd_then_reference),
         TEST(preference_is_priority_then_tier_then_order),
+        TEST(slow_dots_are_for_who_asks),
         TEST(types_and_backends_fit),
         TEST(known_names_without_implementations_are_unavailable),
         TEST(unknown_algorithms_are_told_what_exists),
