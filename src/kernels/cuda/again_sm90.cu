@@ -85,7 +85,8 @@ DEVICE bool pass_tile(const ejki_cuda_sm90_problem &p, layout &shared, const wor
         products_wait<0>();
         hold(out);
     }
-    const bool nan = write_rows(p.all, w, row, end_rows(p.all, w, row, rows, pass), out, pass);
+    const row_ends ends = end_rows(p.all, w, row, rows, pass);
+    const bool nan = write_rows(p.all, round_rows(ends, out), pass);
     return pass == PLAIN ? __syncthreads_or(nan) : odd;
 }
 

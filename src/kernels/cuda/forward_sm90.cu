@@ -178,7 +178,10 @@ DEVICE void step(const ejki_cuda_sm90_problem &p, const layout &shared, const wo
     weigh(p, l, rows, z, weights);
 }
 
-/* All tiles of this block of the grid, as they come. `warp` counts those that compute. */
+/*
+ * All tiles of this block of the grid, as they come. `warp` counts those that compute. Rows of a tile are written while
+ * the first scores of the next are on their way; behind the last tile those are of whatever lies in memory.
+ */
 DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int warp) {
     stream s = {shared_address(shared.query) + warp / 4 * QUERY_BYTES, shared_address(shared.key),
                 shared_address(shared.value)};
@@ -188,25 +191,32 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
     float out[WIDTH / 2], z[KEYS / 2];
     u32 weights[KEYS / 4];
     lane_rows rows;
+    row_results results;
+    int round = -1;
     if (warp / 4 == CONSUMERS - 1) give_turn();
     for (;;) {
         barrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
         const work &w = shared.works[slot.stage];
-        if (w.begin > w.end) break;
+        const bool over = w.begin > w.end;
         const strip t = shared.strips[slot.stage][warp / 4];
         const int row = row_of_lane(w, warp);
         int block = w.end - 1;
+        if (!over) {
 #pragma unroll 1
-        for (; block >= t.end; block--) pass_block(shared, s.key_at, s.value_at);
-        start_rows(rows, out);
-        barrier_wait(shared_address(&shared.query_full[warp / 4]), query_parity);
-        wait_for_key(shared, s.key_at);
+            for (; block >= t.end; block--) pass_block(shared, s.key_at, s.value_at);
+            barrier_wait(shared_address(&shared.query_full[warp / 4]), query_parity);
+            wait_for_key(shared, s.key_at);
+        }
         take_turn();
         begin_scores(s.query, s.key + s.key_at.stage * KEY_BYTES, z);
         give_turn();
+        if (round >= 0 && write_rows(p.all, results, PLAIN))
+            atomicOr(&shared.spoilt[round / 32 % EJKI_CUDA_SPOILT_WORDS], 1u << round % 32);
         products_wait<0>();
         hold(z);
+        if (over) break;
         leave_key(shared, s.key_at);
+        start_rows(rows, out);
         weigh(p, survey(p, w, is_edge(t, block), row, block * KEYS, rows, z), rows, z, weights);
         block--;
 #pragma unroll 1
@@ -220,14 +230,14 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         begin_sums(weights, s.value + s.value_at.stage * VALUE_BYTES, out);
         give_turn();
         const row_ends ends = end_rows(p.all, w, row, rows, PLAIN);
+        round = w.round;
         products_wait<0>();
         hold(out);
         hold(weights);
         leave_value(shared, s.value_at);
+        results = round_rows(ends, out);
 #pragma unroll 1
         for (; block >= w.begin; block--) pass_block(shared, s.key_at, s.value_at);
-        if (write_rows(p.all, w, row, ends, out, PLAIN))
-            atomicOr(&shared.spoilt[w.round / 32 % EJKI_CUDA_SPOILT_WORDS], 1u << w.round % 32);
         arrive(shared.work_empty[slot.stage]);
         slot.next();
     }

@@ -227,10 +227,11 @@ DEVICE u8 *row_at(const ejki_cuda_problem &p, const work &w, int i) {
     return (u8 *)p.out.data + to * (p.normalize ? 2 : 4);
 }
 
-/* How a lane's rows end: what their sums are multiplied with, and where they go. */
+/* How a lane's rows end: what their sums are multiplied with, where they go, and queries from the first of them on. */
 struct row_ends {
     float factor[2];
     u8 *to[2];
+    int left;
 };
 
 /*
@@ -240,6 +241,7 @@ struct row_ends {
 DEVICE row_ends end_rows(const ejki_cuda_problem &p, const work &w, int i, const lane_rows &rows,
                          int pass) {
     row_ends e;
+    e.left = w.queries - i;
     const int own = threadIdx.x % 2, row = i + 8 * own;
     const float sum[2] = {sum_of_lanes(rows.sum[0], 4), sum_of_lanes(rows.sum[1], 4)};
     const float own_sum = own ? sum[1] : sum[0];
@@ -294,21 +296,38 @@ DEVICE bool has_nan(u32 pair) {
     return (pair & 0x7fff) > most || (pair >> 16 & 0x7fff) > most;
 }
 
+/* What the lane's rows become: of each, its columns in order as products have them. */
+struct row_results {
+    row_ends ends;
+    u32 pieces[2][VALUE_DIM / 8];
+};
+
+DEVICE row_results round_rows(const row_ends &e, const float (&out)[WIDTH / 2]) {
+    row_results r;
+    r.ends = e;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int n = 0; n < VALUE_DIM / 8; n++)
+            r.pieces[half][n] = pack(out[4 * n + 2 * half] * e.factor[half],
+                                     out[4 * n + 2 * half + 1] * e.factor[half]);
+    return r;
+}
+
 /* Writes the lane's rows; true if sums are NaN that are multiplied with a number. */
-DEVICE bool write_rows(const ejki_cuda_problem &p, const work &w, int i, const row_ends &e,
-                       const float (&out)[WIDTH / 2], int pass) {
+DEVICE bool write_rows(const ejki_cuda_problem &p, const row_results &r, int pass) {
+    const row_ends &e = r.ends;
     bool odd = false;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const bool there = i + 8 * half < w.queries;
+        const bool there = 8 * half < e.left;
         u32 most = 0;
 #pragma unroll
         for (int n = 0; n < VALUE_DIM / 32; n++) {
             u32 x[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                x[k] = pack(out[(n * 4 + k) * 4 + 2 * half] * e.factor[half],
-                            out[(n * 4 + k) * 4 + 2 * half + 1] * e.factor[half]);
+                x[k] = r.pieces[half][n * 4 + k];
                 most = larger_or_nan(most, x[k]);
             }
             turn_pieces(x);
@@ -335,20 +354,29 @@ DEVICE void put(const ejki_cuda_problem &p, u8 *row, int d, float x, int pass) {
         *wide = x;
 }
 
-/* The same element by element, wherever they lie. */
-DEVICE bool write_rows(const ejki_cuda_problem &p, const work &w, int i, const row_ends &e,
-                       const float (&out)[WIDTH / 2], int pass) {
-    bool odd = false;
-    float own[WIDTH / 2]; /* in local memory, for a short loop */
+/* The same element by element, wherever they lie: in local memory, for a short loop. */
+struct row_results {
+    row_ends ends;
+    float own[WIDTH / 2];
+};
+
+DEVICE row_results round_rows(const row_ends &e, const float (&out)[WIDTH / 2]) {
+    row_results r;
+    r.ends = e;
 #pragma unroll
-    for (int n = 0; n < WIDTH / 2; n++) own[n] = out[n];
+    for (int n = 0; n < WIDTH / 2; n++) r.own[n] = out[n] * e.factor[n / 2 % 2];
+    return r;
+}
+
+DEVICE bool write_rows(const ejki_cuda_problem &p, const row_results &r, int pass) {
+    bool odd = false;
 #pragma unroll 1
     for (int n = 0; n < WIDTH / 2; n++) {
         const int half = n / 2 % 2;
-        const float factor = half ? e.factor[1] : e.factor[0], x = own[n] * factor;
-        if (i + 8 * half >= w.queries) continue;
+        const float factor = half ? r.ends.factor[1] : r.ends.factor[0], x = r.own[n];
+        if (8 * half >= r.ends.left) continue;
         odd = odd || (x != x && factor == factor);
-        put(p, half ? e.to[1] : e.to[0], n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2, x, pass);
+        put(p, half ? r.ends.to[1] : r.ends.to[0], n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2, x, pass);
     }
     return odd;
 }
