@@ -12,6 +12,7 @@
  *     cap=C      soft cap
  *     sinks=N    sinks of each head
  *     packed=N   sequences of 1 to T tokens, B of them in effect: B * T tokens are packed
+ *     lse=1      log-sum-exp is a result too, which PyTorch leaves out where no gradients are wanted
  *
  * Inputs are normal numbers; nothing is checked.
  */
@@ -126,7 +127,7 @@ static double median(double *times, int count) {
 /* ---- Problems ----------------------------------------------------------------------------------------- */
 
 struct wish {
-    int64_t window, sinks, packed;
+    int64_t window, sinks, packed, lse;
     double cap;
 };
 
@@ -136,6 +137,7 @@ static struct wish wish_of(const char *line) {
     if ((at = strstr(line, "window="))) w.window = atoll(at + 7);
     if ((at = strstr(line, "sinks="))) w.sinks = atoll(at + 6);
     if ((at = strstr(line, "packed="))) w.packed = atoll(at + 7);
+    if ((at = strstr(line, "lse="))) w.lse = atoll(at + 4);
     if ((at = strstr(line, "cap="))) w.cap = atof(at + 4);
     return w;
 }
@@ -290,7 +292,9 @@ static void time_line(const char *line) {
     p->key = bthd(e->dtype, rows, of_keys, hkv, d);
     p->value = bthd(e->dtype, rows, of_keys, hkv, d);
     p->out = bthd(e->dtype, rows, of_rows, hq, d);
-    p->lse = (ejki_bht){filled(EJK_DTYPE_F32, b * hq * t), hq * of_rows, of_rows, 1};
+    p->wants_lse = backward || wish.lse;
+    if (p->wants_lse)
+        p->lse = (ejki_bht){filled(EJK_DTYPE_F32, b * hq * t), hq * of_rows, of_rows, 1};
     if (backward) {
         v.out_cotangent = bthd(e->dtype, b, t, hq, d);
         v.d_query = bthd(e->dtype, b, t, hq, d);

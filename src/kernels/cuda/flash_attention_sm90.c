@@ -40,8 +40,8 @@ static int64_t pitch_of(int64_t dim) {
 
 static int64_t bytes_of(const ejki_flash_problem *p, const tiling *t, int64_t stages) {
     const int64_t row = 2 * (pitch_of(p->head_dim) + pitch_of(p->value_dim));
-    return t->consumers * 64 * 2 * pitch_of(p->head_dim) + stages * t->keys * row + SERVICE_BYTES +
-           (p->layout == EJKI_FLASH_TOKENS ? ORDER_BYTES : 0);
+    return 2 * t->consumers * 64 * 2 * pitch_of(p->head_dim) + stages * t->keys * row +
+           SERVICE_BYTES + (p->layout == EJKI_FLASH_TOKENS ? ORDER_BYTES : 0);
 }
 
 /* Blocks of a multiprocessor by their registers: threads begin with no more than they get then. */

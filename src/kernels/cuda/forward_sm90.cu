@@ -18,10 +18,10 @@ enum {
 };
 
 struct layout {
-    u8 query[CONSUMERS * QUERY_BYTES];
+    u8 query[2][CONSUMERS * QUERY_BYTES]; /* of this tile and the next */
     u8 key[STAGES * KEY_BYTES];
     u8 value[STAGES * VALUE_BYTES];
-    u64 query_full[CONSUMERS], query_empty[CONSUMERS], key_full[STAGES], key_empty[STAGES],
+    u64 query_full[2][CONSUMERS], query_empty[2][CONSUMERS], key_full[STAGES], key_empty[STAGES],
         value_full[STAGES], value_empty[STAGES], work_full[SLOTS], work_empty[SLOTS];
     work works[SLOTS];
     strip strips[SLOTS][CONSUMERS];
@@ -31,6 +31,7 @@ struct layout {
 
 typedef ring_place<STAGES> stage_place;
 typedef ring_place<SLOTS> slot_place;
+typedef ring_place<2> query_place;
 
 /* ---- Copies ----------------------------------------------------------------------------------------- */
 
@@ -64,11 +65,24 @@ DEVICE void settle_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
     }
 }
 
+/* By one thread: the queries of a tile. */
+DEVICE void copy_queries(const ejki_cuda_sm90_problem &p, layout &shared, const query_place &at,
+                         int query, int head, int entry) {
+#pragma unroll
+    for (int n = 0; n < CONSUMERS; n++) {
+        const u32 full = shared_address(&shared.query_full[at.stage][n]);
+        barrier_wait(shared_address(&shared.query_empty[at.stage][n]), at.parity);
+        barrier_expect(full, QUERY_BYTES);
+        copy_columns<HEAD_DIM, 64>(shared_address(shared.query[at.stage]) + n * QUERY_BYTES, full,
+                                   &p.query_map, query + n * 64, head, entry);
+    }
+}
+
 /* By one thread: all copies. */
 DEVICE void copy_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
     stage_place at = {0, 1};
     slot_place slot = {0, 0};
-    u32 query_parity = 1;
+    query_place query_at = {0, 1};
     for (;;) {
         barrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
         const work &w = shared.works[slot.stage];
@@ -77,6 +91,8 @@ DEVICE void copy_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
         barrier_arrive(shared_address(&shared.work_empty[slot.stage]));
         slot.next();
         if (begin > end) break;
+        copy_queries(p, shared, query_at, query, head, entry);
+        query_at.next();
         for (int block = end - 1; block >= begin; block--) {
             const int token = key + block * KEYS;
             const u32 key_full = shared_address(&shared.key_full[at.stage]);
@@ -85,18 +101,6 @@ DEVICE void copy_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
             barrier_expect(key_full, KEY_BYTES);
             copy_columns<HEAD_DIM, KEYS>(shared_address(shared.key) + at.stage * KEY_BYTES,
                                          key_full, &p.key_map, token, kv_head, entry);
-            if (block == end - 1) {
-#pragma unroll
-                for (int n = 0; n < CONSUMERS; n++) {
-                    const u32 query_full = shared_address(&shared.query_full[n]);
-                    barrier_wait(shared_address(&shared.query_empty[n]), query_parity);
-                    barrier_expect(query_full, QUERY_BYTES);
-                    copy_columns<HEAD_DIM, 64>(shared_address(shared.query) + n * QUERY_BYTES,
-                                               query_full, &p.query_map, query + n * 64, head,
-                                               entry);
-                }
-                query_parity ^= 1;
-            }
             barrier_wait(shared_address(&shared.value_empty[at.stage]), at.parity);
             barrier_expect(value_full, VALUE_BYTES);
             copy_columns<VALUE_DIM, KEYS>(shared_address(shared.value) + at.stage * VALUE_BYTES,
@@ -149,9 +153,10 @@ DEVICE void pass_block(const layout &shared, stage_place &key, stage_place &valu
     give_turn();
 }
 
-/* Rows of a warpgroup as they go through the blocks, and where its operands lie. */
+/* Where a warpgroup's operands lie, and which of them are next. */
 struct stream {
-    u32 query, key, value;
+    u32 queries, query, key, value;
+    query_place query_at;
     stage_place key_at, value_at;
 };
 
@@ -178,35 +183,54 @@ DEVICE void step(const ejki_cuda_sm90_problem &p, const layout &shared, const wo
     weigh(p, l, rows, z, weights);
 }
 
+/* The tile that is next in a slot, as one of its lanes has it. */
+struct tile {
+    const work *w;
+    strip sees;
+    int row, begin, end;
+};
+
+DEVICE tile tile_of(const layout &shared, const slot_place &slot, int warp) {
+    barrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
+    tile t;
+    t.w = &shared.works[slot.stage];
+    t.sees = shared.strips[slot.stage][warp / 4];
+    t.row = row_of_lane(*t.w, warp);
+    t.begin = t.w->begin, t.end = t.w->end;
+    return t;
+}
+
 /*
  * All tiles of this block of the grid, as they come. `warp` counts those that compute. Rows of a tile are written while
  * the first scores of the next are on their way; behind the last tile those are of whatever lies in memory.
  */
 DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int warp) {
-    stream s = {shared_address(shared.query) + warp / 4 * QUERY_BYTES, shared_address(shared.key),
-                shared_address(shared.value)};
+    stream s;
+    s.queries = shared_address(shared.query) + warp / 4 * QUERY_BYTES;
+    s.key = shared_address(shared.key);
+    s.value = shared_address(shared.value);
+    s.query_at = {0, 0};
     s.key_at = s.value_at = {0, 0};
     slot_place slot = {0, 0};
-    u32 query_parity = 0;
     float out[WIDTH / 2], z[KEYS / 2];
     u32 weights[KEYS / 4];
     lane_rows rows;
     row_results results;
     int round = -1;
     if (warp / 4 == CONSUMERS - 1) give_turn();
+    tile t = tile_of(shared, slot, warp);
     for (;;) {
-        barrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
-        const work &w = shared.works[slot.stage];
-        const bool over = w.begin > w.end;
-        const strip t = shared.strips[slot.stage][warp / 4];
-        const int row = row_of_lane(w, warp);
-        int block = w.end - 1;
+        const bool over = t.begin > t.end;
+        const int begin = t.begin;
+        int block = t.end - 1;
         if (!over) {
 #pragma unroll 1
-            for (; block >= t.end; block--) pass_block(shared, s.key_at, s.value_at);
-            barrier_wait(shared_address(&shared.query_full[warp / 4]), query_parity);
+            for (; block >= t.sees.end; block--) pass_block(shared, s.key_at, s.value_at);
+            barrier_wait(shared_address(&shared.query_full[s.query_at.stage][warp / 4]),
+                         s.query_at.parity);
             wait_for_key(shared, s.key_at);
         }
+        s.query = s.queries + s.query_at.stage * (CONSUMERS * QUERY_BYTES);
         take_turn();
         begin_scores(s.query, s.key + s.key_at.stage * KEY_BYTES, z);
         give_turn();
@@ -217,29 +241,33 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         if (over) break;
         leave_key(shared, s.key_at);
         start_rows(rows, out);
-        weigh(p, survey(p, w, is_edge(t, block), row, block * KEYS, rows, z), rows, z, weights);
+        weigh(p,
+              survey(p, *t.w, is_edge(t.sees, block), t.row, block * KEYS, rows, z),
+              rows, z, weights);
+        rows.scale[0] = rows.scale[1] = 1; /* there are no sums yet */
         block--;
 #pragma unroll 1
-        for (; block >= t.begin; block--)
-            step(p, shared, w, t, row, block, s, rows, out, z, weights);
-        arrive(shared.query_empty[warp / 4]);
-        query_parity ^= 1;
+        for (; block >= t.sees.begin; block--)
+            step(p, shared, *t.w, t.sees, t.row, block, s, rows, out, z, weights);
+        arrive(shared.query_empty[s.query_at.stage][warp / 4]);
+        s.query_at.next();
         rescale(rows, out);
         wait_for_value(shared, s.value_at);
         take_turn();
         begin_sums(weights, s.value + s.value_at.stage * VALUE_BYTES, out);
         give_turn();
-        const row_ends ends = end_rows(p.all, w, row, rows, PLAIN);
-        round = w.round;
+        const row_ends ends = end_rows(p.all, *t.w, t.row, rows, PLAIN);
+        round = t.w->round;
+        arrive(shared.work_empty[slot.stage]);
+        slot.next();
+        t = tile_of(shared, slot, warp);
         products_wait<0>();
         hold(out);
         hold(weights);
         leave_value(shared, s.value_at);
         results = round_rows(ends, out);
 #pragma unroll 1
-        for (; block >= w.begin; block--) pass_block(shared, s.key_at, s.value_at);
-        arrive(shared.work_empty[slot.stage]);
-        slot.next();
+        for (; block >= begin; block--) pass_block(shared, s.key_at, s.value_at);
     }
     meet(ALL_CONSUMERS, CONSUMER_THREADS);
     const int own = threadIdx.x - 128;
@@ -249,9 +277,9 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
 
 DEVICE void set_barriers(layout &shared) {
     const int warps = 4 * CONSUMERS;
-    for (int n = 0; n < CONSUMERS; n++) {
-        barrier_init(shared_address(&shared.query_full[n]), 1);
-        barrier_init(shared_address(&shared.query_empty[n]), 4);
+    for (int n = 0; n < 2 * CONSUMERS; n++) {
+        barrier_init(shared_address(&shared.query_full[0][n]), 1);
+        barrier_init(shared_address(&shared.query_empty[0][n]), 4);
     }
     for (int n = 0; n < STAGES; n++) {
         barrier_init(shared_address(&shared.key_full[n]), 1);

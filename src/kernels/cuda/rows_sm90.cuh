@@ -19,7 +19,7 @@ enum {
 
 /* What a tile is, for all warps. Keys and queries count inside the sequence. */
 struct work {
-    i64 entry;
+    i64 entry, out; /* out: elements ahead of its first query in the result */
     int query, queries, key, keys, known; /* of the sequence */
     int low, high;                        /* offsets of visible keys, within 30 bits */
     int head, row;                        /* query head, first row */
@@ -222,9 +222,8 @@ DEVICE void rescale(const lane_rows &rows, float (&out)[WIDTH / 2]) {
 
 /* A row's place in memory. */
 DEVICE u8 *row_at(const ejki_cuda_problem &p, const work &w, int i) {
-    const i64 to =
-        w.entry * p.out.stride_b + (w.query + i) * p.out.stride_t + w.head * p.out.stride_h;
-    return (u8 *)p.out.data + to * (p.normalize ? 2 : 4);
+    const int bytes = PIECES || p.normalize ? 2 : 4;
+    return (u8 *)p.out.data + (w.out + i * p.out.stride_t) * bytes;
 }
 
 /* How a lane's rows end: what their sums are multiplied with, where they go, and queries from the first of them on. */

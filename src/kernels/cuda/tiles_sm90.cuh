@@ -50,6 +50,8 @@ DEVICE bool work_of_round(const ejki_cuda_sm90_problem &p, const order &tiles, i
     w->high = clamped(at.s.last + far, 2 * far) - far;
     w->head = at.head;
     w->row = at.own * ROWS;
+    w->out = at.s.entry * p.all.out.stride_b + at.s.query * p.all.out.stride_t +
+             at.head * p.all.out.stride_h;
     w->round = round;
     blocks_of(*w, w->row, ROWS, &w->begin, &w->end);
     return true;
