@@ -38,9 +38,10 @@ static void need(ejk_status status) {
     exit(EXIT_FAILURE);
 }
 
-/* Normal numbers, the same ones again and again. */
+/* Normal numbers, the same ones again and again, but each tensor begins with others: queries are no keys. */
 static void *filled(ejk_dtype dtype, int64_t count) {
     static float *pool;
+    static int64_t first;
     if (!pool) {
         pool = malloc(POOL * sizeof *pool);
         if (!pool) abort();
@@ -51,12 +52,13 @@ static void *filled(ejk_dtype dtype, int64_t count) {
     void *memory;
     const size_t size = ejk_dtype_size(dtype);
     need(ejk_device_allocate(0, (size_t)count * size, &memory));
-    for (int64_t at = 0; at < count; at += POOL) {
-        const int64_t shape[] = {count - at < POOL ? count - at : POOL};
-        const ejk_tensor from = ejk_tensor_contiguous(pool, EJK_DTYPE_F32, 1, shape);
+    first = (first + 1234577) % POOL;
+    for (int64_t at = 0, from = first, more; at < count; at += more, from = 0) {
+        more = count - at < POOL - from ? count - at : POOL - from;
+        const ejk_tensor numbers = ejk_tensor_contiguous(pool + from, EJK_DTYPE_F32, 1, &more);
         const ejk_tensor to =
-            ejk_device_tensor((char *)memory + (size_t)at * size, 0, dtype, 1, shape);
-        need(ejk_device_copy(&from, &to, NULL));
+            ejk_device_tensor((char *)memory + (size_t)at * size, 0, dtype, 1, &more);
+        need(ejk_device_copy(&numbers, &to, NULL));
     }
     return memory;
 }

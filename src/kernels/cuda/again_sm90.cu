@@ -35,7 +35,7 @@ DEVICE bool copy_rows(u32 to, const ejki_cuda_bthd &from, const work &w, int tok
         u32 x[4];
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            const bool there = first + row < end;
+            const bool there = first + row >= 0 && first + row < end;
             const u32 low = there && piece * 8 + 2 * n < dim ? at[2 * n] : 0;
             const u32 high = there && piece * 8 + 2 * n + 1 < dim ? at[2 * n + 1] : 0;
             const u32 both = low | high << 16;

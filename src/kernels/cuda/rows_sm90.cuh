@@ -22,7 +22,7 @@ struct work {
     i64 entry, out; /* out: elements ahead of its first query in the result */
     int query, queries, key, keys, known; /* of the sequence */
     int low, high;                        /* offsets of visible keys, within 30 bits */
-    int head, row;                        /* query head, first row */
+    int head, row;                        /* query head; first row, below 0 if there are none */
     int begin, end;                       /* blocks of keys; begin > end: there are no more tiles */
     int round;
 };
@@ -37,9 +37,9 @@ DEVICE int last_key(const work &w, int i) {
     return i < w.known ? larger(0, lesser(i + w.high + 1, w.keys)) : 0;
 }
 
-/* Blocks of keys that rows first … first + count see any of: one at least, so that all warps go the same way. */
-DEVICE void blocks_of(const work &w, int first, int count, int *begin, int *end) {
-    const int last = lesser(first + count, w.known) - 1;
+/* Blocks of keys that rows from … from + count see any of: one at least, so that all warps go the same way. */
+DEVICE void blocks_of(const work &w, int from, int count, int *begin, int *end) {
+    const int first = larger(from, 0), last = lesser(from + count, w.known) - 1;
     const int low = first <= last ? first_key(w, first) : 0;
     const int high = first <= last ? last_key(w, last) : 0;
     *begin = lesser(low, larger(w.keys - 1, 0)) / KEYS;
@@ -240,13 +240,13 @@ struct row_ends {
 DEVICE row_ends end_rows(const ejki_cuda_problem &p, const work &w, int i, const lane_rows &rows,
                          int pass) {
     row_ends e;
-    e.left = w.queries - i;
+    e.left = i < 0 ? 0 : w.queries - i;
     const int own = threadIdx.x % 2, row = i + 8 * own;
     const float sum[2] = {sum_of_lanes(rows.sum[0], 4), sum_of_lanes(rows.sum[1], 4)};
     const float own_sum = own ? sum[1] : sum[0];
     const float own_max = (own ? rows.max[1] : rows.max[0]) * LOG_2;
     float factor = 1;
-    if (row < w.queries && pass <= FINITE) {
+    if (8 * own < e.left && pass <= FINITE) {
         sequence s;
         s.entry = w.entry;
         s.query = w.query;
@@ -257,7 +257,7 @@ DEVICE row_ends end_rows(const ejki_cuda_problem &p, const work &w, int i, const
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         e.factor[half] = __shfl_sync(~0u, factor, threadIdx.x & 28 | half);
-        e.to[half] = row_at(p, w, lesser(i + 8 * half, larger(w.queries - 1, 0)));
+        e.to[half] = row_at(p, w, clamped(i + 8 * half, larger(w.queries - 1, 0)));
     }
     return e;
 }

@@ -35,6 +35,14 @@ enum {
 
 /* ---- Which -------------------------------------------------------------------------------------------- */
 
+/*
+ * Rows by which the first tile of a sequence begins ahead of it, whole warpgroups: where tiles are not of whole blocks
+ * of keys, the one that is not full is the first, which sees fewest, rather than the last.
+ */
+DEVICE int rows_ahead(int queries) {
+    return ROWS % KEYS == 0 ? 0 : cdiv(queries, ROWS) * ROWS - round_up(queries, 64);
+}
+
 /* The work of a round, by all lanes of a warp; false if there is none. */
 DEVICE bool work_of_round(const ejki_cuda_sm90_problem &p, const order &tiles, int round, work *w) {
     tile_place at;
@@ -49,7 +57,7 @@ DEVICE bool work_of_round(const ejki_cuda_sm90_problem &p, const order &tiles, i
     w->low = clamped(at.s.first + far, 2 * far) - far;
     w->high = clamped(at.s.last + far, 2 * far) - far;
     w->head = at.head;
-    w->row = at.own * ROWS;
+    w->row = at.own * ROWS - rows_ahead(at.s.queries);
     w->out = at.s.entry * p.all.out.stride_b + at.s.query * p.all.out.stride_t +
              at.head * p.all.out.stride_h;
     w->round = round;
