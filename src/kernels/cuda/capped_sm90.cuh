@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Weights under a soft cap, part of rows_sm90.cuh. A score is tanh of a product over the cap, times the cap, in units of
- * log 2. Small products take it from a series of TERMS terms if none of the row's in the block is above a limit, or of
- * four; so it depends on the row and the block alone. What a score costs are its instructions, whichever they are.
+ * log 2. Products of a row that are all small in the block take it from a series of TERMS terms, others from 2^x and a
+ * reciprocal; so it depends on the row and the block alone. What a score costs are its instructions, whichever they are.
  *
  * With t = z z + shift three terms of a product z are z factor (t t + rest), and two z factor t. So every operation has a
  * constant or one operand twice, and there is one less than usual in reading registers.
@@ -27,15 +27,10 @@ DEVICE float cap_tail(const ejki_cuda_sm90_problem &p, float z) {
     return tail;
 }
 
-/* Of a row of any products, or of a small one as above: the score less a reference. */
-DEVICE float capped(const ejki_cuda_sm90_problem &p, const ejki_cuda_cap_terms &terms, float z,
-                    float base) {
+/* Of a row of large products, or of small ones as above: the score less a reference. */
+DEVICE float capped(const ejki_cuda_sm90_problem &p, bool large, float z, float base) {
     const float exact = fmaf(-2 * p.cap_high, cap_tail(p, z), p.cap_high - base);
-    const float t = fmaf(z, z, terms.shift);
-    const float more = fmaf(fmaf(t, t, terms.middle), terms.more, t);
-    const float all = TERMS == 2 && terms.more == 0 ? t : fmaf(more, t, terms.rest);
-    const float series = fmaf(z * all, terms.factor, -base);
-    const float x = fabsf(z) > p.cap_limits[1] ? exact : series;
+    const float x = large ? exact : capped_small(p, z, base);
     return z == HIDDEN ? NOTHING : x;
 }
 
@@ -58,36 +53,30 @@ DEVICE void find_sizes(const float (&z)[KEYS / 2], float (&most)[2]) {
     most[0] = fmaxf(own[0], own[1]), most[1] = fmaxf(own[2], own[3]);
 }
 
-/*
- * Of a block: are all products of the warp small, for finished() a number that tells of it, and the largest size of each
- * row's; if all are small, of those that this lane has.
- */
+/* Of a block: are any products of the warp large, of which of the lane's rows, and for finished() a number that tells of it. */
 struct outlook {
     float held;
-    bool all_small;
-    float most[2];
+    bool any_large, large[2];
 };
-
-DEVICE ejki_cuda_cap_terms terms_for(const ejki_cuda_sm90_problem &p, float most) {
-    return most > p.cap_limits[0] ? p.cap_large : p.cap_small;
-}
 
 /* What is hidden counts for nothing, and only then becomes what hides it. */
 DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge, int row, int j0,
                       lane_rows &rows, float (&z)[KEYS / 2]) {
     outlook l;
+    float most[2];
     if (edge) mask_block(w, row, j0, 0, z);
-    find_sizes(z, l.most);
+    find_sizes(z, most);
     if (edge) mask_block(w, row, j0, HIDDEN, z);
-    l.held = fmaxf(l.most[0], l.most[1]);
-    l.all_small = __all_sync(~0u, !(l.held > p.cap_limits[0]));
-    if (!l.all_small) join_lanes(l.most, [](float x, float y) { return fmaxf(x, y); });
+    l.held = fmaxf(most[0], most[1]);
+    l.any_large = __any_sync(~0u, l.held > p.cap_limit);
+    if (l.any_large) join_lanes(most, [](float x, float y) { return fmaxf(x, y); });
+    l.large[0] = most[0] > p.cap_limit, l.large[1] = most[1] > p.cap_limit;
 #if !BOUNDED
     float top[2];
     find_largest(z, top);
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        raise(p, rows, half, capped(p, terms_for(p, l.most[half]), top[half], 0));
+        raise(p, rows, half, capped(p, l.large[half], top[half], 0));
 #endif
     return l;
 }
@@ -116,15 +105,13 @@ DEVICE void weigh_all(lane_rows &rows, float (&z)[KEYS / 2], u32 (&weights)[KEYS
 
 DEVICE void weigh(const ejki_cuda_sm90_problem &p, const outlook &l, lane_rows &rows,
                   float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
-    if (l.all_small) {
+    if (l.any_large)
+        weigh_all(rows, z, weights, [&](int half, float x) {
+            return capped(p, l.large[half], x, rows.max[half]);
+        });
+    else
         weigh_all(rows, z, weights,
                   [&](int half, float x) { return capped_small(p, x, rows.max[half]); });
-    } else {
-        const ejki_cuda_cap_terms terms[2] = {terms_for(p, l.most[0]), terms_for(p, l.most[1])};
-        weigh_all(rows, z, weights, [&](int half, float x) {
-            return capped(p, terms[half], x, rows.max[half]);
-        });
-    }
 }
 
 #endif

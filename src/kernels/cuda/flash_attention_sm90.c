@@ -243,36 +243,26 @@ static ejk_status set_maps(const ejki_flash_problem *p, const tiling *t,
 
 /*
  * tanh(x) = x * (1 - x * x / 3 + …): where |x| <= 1/5 by three terms to 1.1e-07, or by two to 2.6e-05, which is little to a
- * weight of bf16; where |x| <= 2/5 by four to 1.1e-07. Of three the shift makes a square of the last two.
+ * weight of bf16. Of three the shift makes a square of the last two.
  */
-static ejki_cuda_cap_terms two_terms(double factor, double scale) {
-    const double first = 0.9999739684950459, second = -0.32808497188699937;
-    const double square = factor * factor;
-    return (ejki_cuda_cap_terms){.shift = (float)(first / second / square),
-                                 .factor = (float)(second * square * scale * LOG2_E)};
-}
-
-static ejki_cuda_cap_terms more_terms(const double *terms, double factor, double scale) {
-    const double square = factor * factor, last = terms[3] / terms[2];
-    const double shift = terms[3] != 0 ? 0 : terms[1] / terms[2] / 2;
+static ejki_cuda_cap_terms series_of(const ejki_flash_problem *p) {
+    static const double two[] = {0.9999739684950459, -0.32808497188699937};
+    static const double three[] = {0.9999998947912523, -0.3332859089878118, 0.1301540755196617};
+    const double factor = p->scale / p->soft_cap, square = factor * factor;
+    if (terms_of(p) == 2)
+        return (ejki_cuda_cap_terms){.shift = (float)(two[0] / two[1] / square),
+                                     .factor = (float)(two[1] * square * p->scale * LOG2_E)};
+    const double shift = three[1] / three[2] / 2;
     return (ejki_cuda_cap_terms){
         .shift = (float)(shift / square),
-        .rest = (float)((terms[0] / terms[2] - shift * shift) / (square * square)),
-        .factor = (float)(terms[2] * square * square * scale * LOG2_E),
-        .more = (float)(last * square),
-        .middle = (float)(terms[3] != 0 ? terms[1] / terms[3] / (square * square) : 0)};
+        .rest = (float)((three[0] / three[2] - shift * shift) / (square * square)),
+        .factor = (float)(three[2] * square * square * p->scale * LOG2_E)};
 }
 
 static void set_cap(const ejki_flash_problem *p, ejki_cuda_sm90_problem *out) {
-    static const double small[] = {0.9999998947912523, -0.3332859089878118, 0.1301540755196617, 0};
-    static const double large[] = {0.9999999028730693, -0.3333137329757089, 0.13271156602335177,
-                                   -0.047561077214601004};
     const double factor = p->scale / p->soft_cap;
-    out->cap_small =
-        terms_of(p) == 2 ? two_terms(factor, p->scale) : more_terms(small, factor, p->scale);
-    out->cap_large = more_terms(large, factor, p->scale);
-    out->cap_limits[0] = (float)(0.2 / fabs(factor));
-    out->cap_limits[1] = (float)(0.4 / fabs(factor));
+    out->cap_small = series_of(p);
+    out->cap_limit = (float)(0.2 / factor);
     out->cap_exponent = (float)(2 * LOG2_E * factor);
     out->cap_high = (float)(p->soft_cap * LOG2_E);
 }

@@ -147,11 +147,9 @@ typedef struct ejki_cuda_map {
 /* Rounds of a block of forward_sm90.cu, of which a bit says that sums were NaN: round n's is n % 2048. */
 enum { EJKI_CUDA_SPOILT_WORDS = 64 };
 
-/*
- * A soft cap's series of a product z: with t = z * z + shift it is z * factor * (t * t + rest + more * t * (t * t + middle)).
- */
+/* A soft cap's series of a product z, of two terms or three: with t = z * z + shift z * factor * t, or z * factor * (t * t + rest). */
 typedef struct ejki_cuda_cap_terms {
-    float shift, rest, factor, more, middle;
+    float shift, rest, factor;
 } ejki_cuda_cap_terms;
 
 /* forward_sm90.cu, again_sm90.cu: [D, T, H, B] of query, key and value. */
@@ -165,11 +163,11 @@ typedef struct ejki_cuda_sm90_problem {
     float lowest; /* product whose row has 0 as its reference, if all are negative; 0 = none has */
     float slack;  /* by which a reference may be exceeded, in units of log 2 */
     /*
-     * Soft cap in units of log 2, of a product: by cap_small where none of a row's in a block is larger than
-     * cap_limits[0], else by cap_large up to cap_limits[1], and cap_high * (1 - 2 / (1 + 2^(cap_exponent * z))) from there.
+     * Soft cap in units of log 2, of a product z: by cap_small where none of a row's in a block is larger than
+     * cap_limit, else cap_high * (1 - 2 / (1 + 2^(cap_exponent * z))).
      */
-    ejki_cuda_cap_terms cap_small, cap_large;
-    float cap_limits[2], cap_exponent, cap_high;
+    ejki_cuda_cap_terms cap_small;
+    float cap_limit, cap_exponent, cap_high;
 } ejki_cuda_sm90_problem;
 
 #endif
