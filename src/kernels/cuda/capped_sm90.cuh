@@ -64,9 +64,10 @@ DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge,
                       lane_rows &rows, float (&z)[KEYS / 2]) {
     outlook l;
     float most[2];
-    if (edge) mask_block(w, row, j0, 0, z);
+    sight s;
+    if (edge) hide(s = sight_of(w, row, j0), 0, z);
     find_sizes(z, most);
-    if (edge) mask_block(w, row, j0, HIDDEN, z);
+    if (edge) hide(s, HIDDEN, z);
     l.held = fmaxf(most[0], most[1]);
     l.any_large = __any_sync(~0u, l.held > p.cap_limit);
     if (l.any_large) join_lanes(most, [](float x, float y) { return fmaxf(x, y); });
@@ -82,36 +83,59 @@ DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge,
 }
 
 /*
- * Products become scores, which is what `score` makes of them and their row, powers of 2, and packed, in place and each
- * some elements ahead of the next: so all that does it has something to do, and no register is written to while it is read.
+ * The first `count` products become scores, which is what `score` makes of them and their row, powers of 2, and packed, in
+ * place and each some elements ahead of the next: so all that does it has something to do, and no register is written to
+ * while it is read.
  */
-template <class function>
-DEVICE void weigh_all(lane_rows &rows, float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4],
-                      function score) {
-    float sum[2] = {0, 0};
+template <int count, class function>
+DEVICE void weigh_first(float (&sum)[2], float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4],
+                        function score) {
 #pragma unroll
-    for (int n = -SCORES_AHEAD; n < KEYS / 2; n += 2) {
+    for (int n = -SCORES_AHEAD; n < count; n += 2) {
         const int a = n + SCORES_AHEAD, b = n + POWERS_AHEAD;
-        if (a < KEYS / 2) z[a] = score(a / 2 % 2, z[a]), z[a + 1] = score(a / 2 % 2, z[a + 1]);
-        if (b >= 0 && b < KEYS / 2) z[b] = power_of_2(z[b]), z[b + 1] = power_of_2(z[b + 1]);
+        if (a < count) z[a] = score(a / 2 % 2, z[a]), z[a + 1] = score(a / 2 % 2, z[a + 1]);
+        if (b >= 0 && b < count) z[b] = power_of_2(z[b]), z[b + 1] = power_of_2(z[b + 1]);
         if (n < 0) continue;
         sum[n / 2 % 2] += z[n] + z[n + 1];
         weights[n / 2] = pack(z[n], z[n + 1]);
     }
+}
+
+/* The same of all, a half at a time, which then changes places with the other: half the text, for what is seldom done. */
+template <class function>
+DEVICE void weigh_halves(float (&sum)[2], float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4],
+                         function score) {
+    enum { HALF = KEYS / 4 };
+#pragma unroll 1
+    for (int turn = 0; turn < 2; turn++) {
+        weigh_first<HALF>(sum, z, weights, score);
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-        rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
+        for (int n = 0; n < HALF; n++) {
+            const float other = z[n];
+            z[n] = z[n + HALF], z[n + HALF] = other;
+        }
+#pragma unroll
+        for (int n = 0; n < HALF / 2; n++) {
+            const u32 other = weights[n];
+            weights[n] = weights[n + HALF / 2], weights[n + HALF / 2] = other;
+        }
+    }
 }
 
 DEVICE void weigh(const ejki_cuda_sm90_problem &p, const outlook &l, lane_rows &rows,
                   float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
+    float sum[2] = {0, 0};
     if (l.any_large)
-        weigh_all(rows, z, weights, [&](int half, float x) {
+        weigh_halves(sum, z, weights, [&](int half, float x) {
             return capped(p, l.large[half], x, rows.max[half]);
         });
     else
-        weigh_all(rows, z, weights,
-                  [&](int half, float x) { return capped_small(p, x, rows.max[half]); });
+        weigh_first<KEYS / 2>(sum, z, weights, [&](int half, float x) {
+            return capped_small(p, x, rows.max[half]);
+        });
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        rows.sum[half] = fmaf(rows.sum[half], rows.scale[half], sum[half]);
 }
 
 #endif

@@ -62,10 +62,15 @@ DEVICE u32 elements_before(int bound) {
 }
 
 /*
- * What positions hide becomes `hidden`. By a bit for each element, of which the compiler is not told more: then it makes
- * predicates of a byte at once.
+ * What positions let the lane's rows see of a block, a bit for each element, of which the compiler is not told more: then
+ * it makes predicates of a byte at once.
  */
-DEVICE void mask_block(const work &w, int i, int j0, float hidden, float (&z)[KEYS / 2]) {
+struct sight {
+    u32 seen[2][cdiv(KEYS, 128)];
+};
+
+DEVICE sight sight_of(const work &w, int i, int j0) {
+    sight s;
     const int column = j0 + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -73,13 +78,21 @@ DEVICE void mask_block(const work &w, int i, int j0, float hidden, float (&z)[KE
         const int high = last_key(w, i + 8 * half) - column;
 #pragma unroll
         for (int word = 0; word < cdiv(KEYS, 128); word++) {
-            u32 seen = elements_before(high - word * 128) & ~elements_before(low - word * 128);
-            asm("" : "+r"(seen));
-#pragma unroll
-            for (int n = 0; n < lesser(32, KEYS / 4 - word * 32); n++)
-                if (!(seen & 1u << n)) z[(word * 16 + n / 2) * 4 + 2 * half + n % 2] = hidden;
+            s.seen[half][word] =
+                elements_before(high - word * 128) & ~elements_before(low - word * 128);
+            asm("" : "+r"(s.seen[half][word]));
         }
     }
+    return s;
+}
+
+/* What is not seen becomes `hidden`. */
+DEVICE void hide(const sight &s, float hidden, float (&z)[KEYS / 2]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 4; n++)
+            if (!(s.seen[half][n / 32] & 1u << n % 32)) z[n / 2 * 4 + 2 * half + n % 2] = hidden;
 }
 
 /* Rows that see nothing yet. */
@@ -172,7 +185,7 @@ DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge,
 #pragma unroll
     for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
 #endif
-    if (edge) mask_block(w, row, j0, NOTHING, z);
+    if (edge) hide(sight_of(w, row, j0), NOTHING, z);
     find_high(z, high);
     if (__all_sync(~0u, stays(p, rows, 0, high[0]) & stays(p, rows, 1, high[1]))) {
         rows.scale[0] = rows.scale[1] = 1;
