@@ -160,7 +160,7 @@ static bool is_piecewise(int64_t stride, int64_t length) {
 
 /* Can results be written 16 bytes at a time, if the tensor begins at such an address? */
 static bool has_pieces(const ejki_flash_problem *p) {
-    return p->normalize && p->value_dim % 32 == 0 &&
+    return p->normalize && p->value_dim % 16 == 0 &&
            is_piecewise(p->out.stride_b, ejki_cuda_entries(p)) &&
            is_piecewise(p->out.stride_t, p->queries) &&
            is_piecewise(p->out.stride_h, p->query_heads);

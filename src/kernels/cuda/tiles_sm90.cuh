@@ -8,7 +8,7 @@
  *   FOLDED     1 = the scale is positive and no cap follows it: it is multiplied into exponents
  *   BOUNDED    1 = under the cap scores are taken relative to 0
  *   TERMS      of the series of a small score under the cap, 2 or 3
- *   PIECES     1 = rows of the result are of whole pieces of 32 elements, at multiples of 16 bytes
+ *   PIECES     1 = rows of the result are of whole pieces of 16 elements, at multiples of 16 bytes
  */
 #ifndef EJKI_CUDA_TILES_SM90_CUH
 #define EJKI_CUDA_TILES_SM90_CUH
