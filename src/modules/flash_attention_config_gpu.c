@@ -72,6 +72,9 @@ static bool has_copier(const ejk_implementation *chosen) {
     return chosen && chosen->least_capability == 90;
 }
 
+/* Keys from which on wide heads want tiles of 192 rows, and keys that a row sees from which on it is worth to take more at a time. */
+enum { SHORT_WIDE = 1536, LONG = 2048 };
+
 /* Queries, keys, warps, stages. */
 static void set_tiles(ejk_fwd_params *params, int64_t queries, int64_t keys, int64_t warps,
                       int64_t stages) {
@@ -82,18 +85,26 @@ static void set_tiles(ejk_fwd_params *params, int64_t queries, int64_t keys, int
 }
 
 /*
- * Wide heads leave registers for two warpgroups, narrow ones for three. Under a triangle short rows waste less of
- * small tiles: measured on one H200, 2026-11-22 (docs/kernels/flash_attention_cuda.md).
+ * More warpgroups with fewer keys each hide more of one another's waiting; more keys at a time cost less besides. Measured
+ * on one H200, 2026-11-23 (docs/kernels/flash_attention_cuda.md). Tiles of 128 rows where larger ones would leave
+ * multiprocessors idle.
  */
 static void set_copied_for(const ejki_flash_problem *p, ejk_fwd_params *params) {
-    const bool triangle = p->last_offset < p->keys && p->layout == EJKI_FLASH_DENSE;
+    const bool packed = p->layout == EJKI_FLASH_TOKENS;
     const bool narrow = p->value_dim <= 64 && p->head_dim <= 64;
-    if (narrow && triangle && p->keys > 512 && p->keys <= 1024)
-        set_tiles(params, 128, 128, 8, 3);
+    const int64_t entries = packed ? 1 : p->batch;
+    const int64_t keys = packed ? p->keys / ejki_max(1, p->batch) : p->keys;
+    const int64_t seen = ejki_min(
+        keys, ejki_max(0, ejki_min(p->last_offset, keys) - ejki_max(p->first_offset, -keys)));
+    const int64_t tiles = ejki_cdiv(p->queries, narrow ? 256 : 192) * p->query_heads * entries;
+    if (tiles < MULTIPROCESSORS || (!narrow && keys < SHORT_WIDE))
+        set_tiles(params, 128, 128, 8, narrow ? 3 : 2);
+    else if (narrow && seen < LONG)
+        set_tiles(params, 256, 64, 16, 4);
     else if (narrow)
         set_tiles(params, 192, 128, 12, 2);
     else
-        set_tiles(params, 128, 128, 8, 2);
+        set_tiles(params, 192, seen < LONG ? 64 : 80, 12, 2);
 }
 
 void ejki_flash_gpu_heuristic_cfg(const ejk_invocation *invocation, ejk_fwd_params *params) {
@@ -138,8 +149,8 @@ static const int64_t backward[][4] = {
 
 /* Queries, keys, warps, stages. */
 static const int64_t copied[][4] = {
-    {128, 128, 8, 2}, {128, 128, 8, 3}, {192, 128, 12, 2}, {192, 128, 12, 3},
-    {128, 64, 8, 3},  {192, 80, 12, 2}, {64, 64, 12, 3},   {64, 128, 8, 2},
+    {128, 128, 8, 2}, {128, 128, 8, 3}, {192, 128, 12, 2}, {192, 80, 12, 2},
+    {192, 64, 12, 2}, {256, 64, 16, 4}, {64, 64, 12, 3},   {64, 128, 8, 2},
 };
 
 static bool has_parameters(const ejk_invocation *invocation) {

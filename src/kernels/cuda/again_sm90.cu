@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
         if (!__syncthreads_or(spoilt != 0)) return;
     }
     if (threadIdx.x < EJKI_CUDA_SPOILT_WORDS) shared.spoilt[threadIdx.x] = spoilt;
-    make_order<ROWS, ALL_THREADS>(p.all, shared.tiles, (int *)shared.key);
+    make_order<ROWS, ALL_THREADS>(p.all, shared.tiles, (int *)shared.query);
     __syncthreads();
     const int rounds = rounds_of(p.all, shared.tiles, p.heads_together);
     for (int round = 0; round < rounds; round++) {

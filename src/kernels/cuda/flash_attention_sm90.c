@@ -160,7 +160,7 @@ static bool is_piecewise(int64_t stride, int64_t length) {
 
 /* Can results be written 16 bytes at a time, if the tensor begins at such an address? */
 static bool has_pieces(const ejki_flash_problem *p) {
-    return p->normalize && p->value_dim % 16 == 0 &&
+    return p->normalize && p->value_dim % 32 == 0 &&
            is_piecewise(p->out.stride_b, ejki_cuda_entries(p)) &&
            is_piecewise(p->out.stride_t, p->queries) &&
            is_piecewise(p->out.stride_h, p->query_heads);
@@ -326,7 +326,7 @@ static ejk_status run(const ejk_run *r) {
 }
 
 static const ejk_parameter parameters[] = {
-    {"q_blocksize", 64, 192, 64, 128, "queries of a tile: 64 for each warpgroup that computes"},
+    {"q_blocksize", 64, 256, 64, 128, "queries of a tile: 64 for each warpgroup that computes"},
     {"kv_blocksize", 16, 160, 16, 128, "keys of a block"},
     {"num_warps", 4, 16, 4, 8, "warps that compute on one multiprocessor"},
     {"num_stages", 2, 4, 1, 2, "blocks of keys in shared memory"},

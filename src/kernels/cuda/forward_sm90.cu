@@ -305,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_IN_ALL, BLOCKS)
         set_barriers(shared);
     }
     if (threadIdx.x < EJKI_CUDA_SPOILT_WORDS) shared.spoilt[threadIdx.x] = 0;
-    make_order<ROWS, THREADS_IN_ALL>(p.all, shared.tiles, (int *)shared.key);
+    make_order<ROWS, THREADS_IN_ALL>(p.all, shared.tiles, (int *)shared.query);
     __syncthreads();
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {

@@ -276,6 +276,23 @@ DEVICE row_ends end_rows(const ejki_cuda_problem &p, const work &w, int i, const
 }
 
 #if PIECES
+/* Of four lanes' pairs of columns lane l gets all of the l-th eight: x[n] is of eight n before. */
+DEVICE void turn_pieces(u32 (&x)[4]) {
+    const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
+    const u32 a = __shfl_xor_sync(~0u, upper ? x[0] : x[2], 2);
+    const u32 b = __shfl_xor_sync(~0u, upper ? x[1] : x[3], 2);
+    if (upper)
+        x[0] = a, x[1] = b;
+    else
+        x[2] = a, x[3] = b;
+    const u32 c = __shfl_xor_sync(~0u, odd ? x[0] : x[1], 1);
+    const u32 d = __shfl_xor_sync(~0u, odd ? x[2] : x[3], 1);
+    if (odd)
+        x[0] = c, x[2] = d;
+    else
+        x[1] = c, x[3] = d;
+}
+
 /* The larger of two pairs of elements; NaN if one of them is. */
 DEVICE u32 larger_or_nan(u32 x, u32 y) {
     u32 z;
@@ -309,26 +326,26 @@ DEVICE row_results round_rows(const row_ends &e, const float (&out)[WIDTH / 2]) 
     return r;
 }
 
-/*
- * Writes the lane's rows; true if sums are NaN that are multiplied with a number. Of sixteen columns of a row two lanes
- * write the lower eight, the other two the upper, four columns each: 32 bytes in a row.
- */
+/* Writes the lane's rows; true if sums are NaN that are multiplied with a number. */
 DEVICE bool write_rows(const ejki_cuda_problem &p, const row_results &r, int pass) {
     const row_ends &e = r.ends;
-    const bool upper = threadIdx.x % 2;
     bool odd = false;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const bool there = 8 * half < e.left;
         u32 most = 0;
 #pragma unroll
-        for (int n = 0; n < VALUE_DIM / 8; n += 2) {
-            const u32 x = r.pieces[half][n], y = r.pieces[half][n + 1];
-            most = larger_or_nan(most, larger_or_nan(x, y));
-            const u32 other = __shfl_xor_sync(~0u, upper ? x : y, 1);
+        for (int n = 0; n < VALUE_DIM / 32; n++) {
+            u32 x[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                x[k] = r.pieces[half][n * 4 + k];
+                most = larger_or_nan(most, x[k]);
+            }
+            turn_pieces(x);
             if (there)
-                *(uint2 *)(e.to[half] + n * 16 + upper * 12 + threadIdx.x % 4 * 4) =
-                    upper ? make_uint2(other, y) : make_uint2(x, other);
+                *(uint4 *)(e.to[half] + n * 64 + threadIdx.x % 4 * 16) =
+                    make_uint4(x[0], x[1], x[2], x[3]);
         }
         odd = odd || (there && has_nan(most) && e.factor[half] == e.factor[half]);
     }

@@ -8,7 +8,7 @@
  *   FOLDED     1 = the scale is positive and no cap follows it: it is multiplied into exponents
  *   BOUNDED    1 = under the cap scores are taken relative to 0
  *   TERMS      of the series of a small score under the cap, 2 or 3
- *   PIECES     1 = rows of the result are of whole pieces of 16 elements, at multiples of 16 bytes
+ *   PIECES     1 = rows of the result are of whole pieces of 32 elements, at multiples of 16 bytes
  */
 #ifndef EJKI_CUDA_TILES_SM90_CUH
 #define EJKI_CUDA_TILES_SM90_CUH
@@ -36,11 +36,12 @@ enum {
 /* ---- Which -------------------------------------------------------------------------------------------- */
 
 /*
- * Rows by which the first tile of a sequence begins ahead of it, whole warpgroups: where tiles are not of whole blocks
- * of keys, the one that is not full is the first, which sees fewest, rather than the last.
+ * Rows by which the first tile of a sequence begins ahead of it, whole warpgroups: the tile that is not full is the first,
+ * which sees fewest keys under a triangle, rather than the last. But tiles that begin where blocks of keys do stay there.
  */
 DEVICE int rows_ahead(int queries) {
-    return ROWS % KEYS == 0 ? 0 : cdiv(queries, ROWS) * ROWS - round_up(queries, 64);
+    const bool stay = ROWS % KEYS == 0 && 64 % KEYS != 0;
+    return stay ? 0 : cdiv(queries, ROWS) * ROWS - round_up(queries, 64);
 }
 
 /* The work of a round, by all lanes of a warp; false if there is none. */
