@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The operands of the row-wise kernel's products as pairs of bf16, for the words of vec_avx512_bf16.h: queries and
+ * keys as pairs of neighbouring components, as they lie; weights and values as pairs of neighbouring keys, the first
+ * of which has an even place in its block. Part of row_block_body.h, which includes it, or row_floats_body.h.
+ *
+ * Weights are rounded to nearest, and summed once more as they were rounded: by that sum rows are divided, so that
+ * values that are all the same come out as they are. The log-sum-exp is of the weights as they were.
+ */
+#ifndef EJKI_FLASH_ROW_PAIRS_BODY_H
+#define EJKI_FLASH_ROW_PAIRS_BODY_H
+
+#define PAIRS (2 * VL)
+
+/* A query as the products take it, 0 behind its end. */
+static inline void row_pack_query(const ejki_flash_problem *p, const void *query, float *target) {
+    const size_t size = (size_t)p->head_dim * 2;
+    const size_t room = (size_t)ejki_round_up(p->head_dim, PAIRS) * 2;
+    memcpy(target, query, size);
+    memset((char *)target + size, 0, room - size);
+}
+
+/* A row's sums in the order of elements, which they have. */
+static inline const float *row_sort(const ejki_flash_problem *p, const float *sums, float *target) {
+    (void)p, (void)target;
+    return sums;
+}
+
+/* The sum of a row's weights as the products took them. */
+static inline float row_total(const float *state, float sum) {
+    (void)sum;
+    return v_sum(v_load(state + STATE_TOTALS));
+}
+
+/* sum[row][key] += <query, key> of `rows` rows and the vectors k[key] of DOT keys. */
+static inline __attribute__((always_inline)) void
+pairs_multiply(const float *query, int64_t depth, const vf k[DOT], const int rows, vf *sum) {
+    EJKI_UNROLL for (int i = 0; i < rows; i++) {
+        const vf q = v_load(query + i * depth);
+        EJKI_UNROLL for (int j = 0; j < DOT; j++) sum[i * DOT + j] =
+            v_dot(q, k[j], sum[i * DOT + j]);
+    }
+}
+
+/*
+ * Dot products of `rows` queries with DOT keys: scores[row][key]. Meanwhile asks for as much as a key has from each
+ * line[key] on, every step-th line of it.
+ */
+static inline __attribute__((always_inline)) void
+pairs_dots(const float *query, int64_t depth, const char *const key[DOT], int64_t head_dim,
+           const char *const line[DOT], int64_t step, const int rows, float *scores) {
+    vf sum[DOT * DOT], k[DOT];
+    EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
+    int64_t d = 0;
+    for (; d + PAIRS <= head_dim; d += PAIRS) {
+        EJKI_UNROLL for (int j = 0; j < DOT; j++) {
+            k[j] = v_load_pairs(key[j] + d * 2);
+            __builtin_prefetch(element_at(EJK_DTYPE_BF16, line[j], d * step), 0, 3);
+        }
+        pairs_multiply(query + d / 2, depth, k, rows, sum);
+    }
+    if (d < head_dim) {
+        for (int j = 0; j < DOT; j++) k[j] = v_load_pairs_first(key[j] + d * 2, head_dim - d);
+        pairs_multiply(query + d / 2, depth, k, rows, sum);
+    }
+    float all[DOT * DOT];
+    EJKI_UNROLL for (int i = 0; i < DOT * DOT; i += VL) v_store(all + i, v_sums(sum + i));
+    for (int i = 0; i < rows; i++)
+        memcpy(scores + i * SCORE_STRIDE, all + i * DOT, sizeof(float) * DOT);
+}
+
+/*
+ * Where to ask for lines beside DOT keys of so many bytes. In the order of memory: the keys' lines are read in turn, so
+ * those asked for come in turn from one place, DOT apart for each key, which is returned.
+ */
+static inline __attribute__((always_inline)) int64_t
+pairs_ask_keys(row_task *task, const char *const key[DOT], int64_t bytes, const char *line[DOT]) {
+    const uintptr_t soon = (uintptr_t)task->soon;
+    if (soon) task->soon = (const char *)(soon + (uintptr_t)(DOT * bytes));
+    for (int j = 0; j < DOT; j++) {
+        const char **at = &task->ask.at[j];
+        line[j] = soon  ? (const char *)(soon + (uintptr_t)j * 2 * PAIRS)
+                  : *at ? *at
+                        : (const char *)((uintptr_t)key[j] + (uintptr_t)task->key_ahead);
+        if (!soon && *at) *at = (const char *)((uintptr_t)*at + (uintptr_t)bytes);
+    }
+    return soon ? DOT : 1;
+}
+
+/* Raw scores of all rows of a key head with DOT of the block's keys, those before `high`, from column c on. */
+static inline __attribute__((always_inline)) void pairs_scores(row_task *task, const row_head *head,
+                                                               int64_t c, int64_t high) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const row_plan *t = &task->shared->plan;
+    const char *key[DOT], *line[DOT];
+    for (int j = 0; j < DOT; j++)
+        key[j] = element_at(p->dtype, head->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
+    int64_t step = pairs_ask_keys(task, key, p->head_dim * 2, line);
+    for (int64_t i = 0; i < t->rows; i += DOT, step = 1) {
+        for (int j = 0; i > 0 && j < DOT; j++) line[j] = key[0];
+        const float *query = head->query + i * t->depth;
+        float *scores = head->scores + i * SCORE_STRIDE + c;
+#define PAIRS_DOTS(n) pairs_dots(query, t->depth, key, p->head_dim, line, step, n, scores)
+        const int64_t left = t->rows - i;
+        if (left >= DOT)
+            PAIRS_DOTS(DOT);
+        else if (left == 1)
+            PAIRS_DOTS(1);
+        else if (left == 2)
+            PAIRS_DOTS(2);
+        else
+            PAIRS_DOTS(3);
+#undef PAIRS_DOTS
+    }
+}
+
+/* The same with keys [low, high), DOT of all heads before the next. A function of its own, whose registers gcc shares
+ * out better. */
+static __attribute__((noinline)) void row_scores_side(row_task *task, const row_head *head,
+                                                      int64_t heads, int64_t low, int64_t high) {
+    for (int64_t c = low; c < high; c += DOT)
+        for (int64_t h = 0; h < heads; h++) pairs_scores(task, &head[h], c, high);
+}
+
+static inline void row_scores(row_task *task, const row_head *head, int64_t low, int64_t high) {
+    row_scores_side(task, head, 1, low, high);
+}
+
+/* Weights of columns [first, end) of a row become what the products take, those dropped 0: the pair of column c
+ * lies where the weight c / 2 was. */
+static inline void row_end_weights(const row_shared *s, const flash_row *r, int64_t key,
+                                   int64_t first, int64_t end, float *scores, float *state) {
+    const vf one = v_set1(1.0f), ones = v_pairs(one, one);
+    vf total = v_load(state + STATE_TOTALS);
+    for (int64_t c = first; c < end; c += PAIRS) {
+        vf pairs = v_pairs(v_load(scores + c), v_load(scores + c + VL));
+        total = v_dot(pairs, ones, total);
+        if (s->drops) {
+            flash_drop(s->problem, r, key + c, PAIRS, scores + c);
+            pairs = v_pairs(v_load(scores + c), v_load(scores + c + VL));
+        }
+        v_store(scores + c / 2, pairs);
+    }
+    v_store(state + STATE_TOTALS, total);
+}
+
+/* sums[i] += Σ_k weights[i][k] · values[k] for a few rows. Behind an odd last key its weight is 0. */
+#define PAIRS_OPERANDS                                                                             \
+    int64_t width, int64_t keys, const float *weights, const char *values, int64_t stride,         \
+        float *sums, int64_t sums_stride
+#define PAIRS_CALL width, keys, weights, values, stride, sums, sums_stride
+typedef void (*pairs_fn)(PAIRS_OPERANDS);
+
+/* A pair of keys; `next` bytes from one to the other. */
+static inline __attribute__((always_inline)) void pairs_step(const int rows, const int vectors,
+                                                             int64_t columns, const float *weights,
+                                                             const char *values, int64_t next,
+                                                             vf sum[TILE_ROWS][TILE_VECTORS]) {
+    vf pair[TILE_VECTORS];
+    EJKI_UNROLL for (int j = 0; j < vectors; j++) {
+        const char *first = values + j * PAIRS * 2, *second = first + next;
+        const bool whole = vectors > 1 || columns >= PAIRS;
+        const vf a = whole ? v_load_pairs(first) : v_load_pairs_first(first, columns);
+        const vf b = whole ? v_load_pairs(second) : v_load_pairs_first(second, columns);
+        pair[2 * j] = v_zip_first(a, b);
+        pair[2 * j + 1] = v_zip_last(a, b);
+    }
+    EJKI_UNROLL for (int i = 0; i < rows; i++) {
+        const vf weight = v_set1(weights[i * SCORE_STRIDE]);
+        EJKI_UNROLL for (int j = 0; j < 2 * vectors; j++) sum[i][j] =
+            v_dot(weight, pair[j], sum[i][j]);
+    }
+}
+
+/* `vectors` times PAIRS columns, or, of a single one, the first `width`; ROW_VALUES keys if `few`. */
+static inline __attribute__((always_inline)) void pairs_columns(const int rows, const int vectors,
+                                                                const bool few, PAIRS_OPERANDS) {
+    vf sum[TILE_ROWS][TILE_VECTORS];
+    EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < 2 * vectors; j++)
+        sum[i][j] = v_load(sums + i * sums_stride + j * VL);
+    if (few) {
+        EJKI_UNROLL for (int k = 0; k < ROW_VALUES; k += 2)
+            pairs_step(rows, vectors, width, weights + k / 2, values + k * stride, stride, sum);
+    } else {
+        for (int64_t k = 0; k < keys; k += 2)
+            pairs_step(rows, vectors, width, weights + k / 2, values + k * stride,
+                       k + 1 < keys ? stride : 0, sum);
+    }
+    EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < 2 * vectors; j++)
+        v_store(sums + i * sums_stride + j * VL, sum[i][j]);
+}
+
+static inline __attribute__((always_inline)) void pairs_add(const int rows, const bool few,
+                                                            PAIRS_OPERANDS) {
+    enum { MOST = TILE_VECTORS / 2 };
+    for (; width >= MOST * PAIRS; width -= MOST * PAIRS) {
+        pairs_columns(rows, MOST, few, PAIRS_CALL);
+        values += MOST * PAIRS * 2;
+        sums += MOST * PAIRS;
+    }
+    for (; width > 0; width -= PAIRS) {
+        pairs_columns(rows, 1, few, PAIRS_CALL);
+        values += PAIRS * 2;
+        sums += PAIRS;
+    }
+}
+
+#define PAIRS_FUNCTION(n)                                                                          \
+    static __attribute__((noinline)) void pairs_any_##n(PAIRS_OPERANDS) {                          \
+        pairs_add(n, false, PAIRS_CALL);                                                           \
+    }                                                                                              \
+    static __attribute__((noinline)) void pairs_few_##n(PAIRS_OPERANDS) {                          \
+        pairs_add(n, true, PAIRS_CALL);                                                            \
+    }
+TILE_ROW_COUNTS(PAIRS_FUNCTION)
+
+/* For `rows` of product_rows() and so many keys. */
+static inline pairs_fn pairs_for(int64_t rows, int64_t keys) {
+#define PAIRS_CASE(n)                                                                              \
+    if (rows == n) return keys == ROW_VALUES ? pairs_few_##n : pairs_any_##n;
+    TILE_ROW_COUNTS(PAIRS_CASE)
+#undef PAIRS_CASE
+    return pairs_any_1;
+}
+
+/* The range of so many keys' values. Asks for as many lines meanwhile. */
+static inline __attribute__((always_inline)) v_range pairs_range(v_range range, const char *values,
+                                                                 int64_t stride, const int keys,
+                                                                 int64_t width, const bool in_turn,
+                                                                 row_lines *ask) {
+    int64_t d = 0;
+    for (; d + PAIRS <= width; d += PAIRS) EJKI_UNROLL for (int k = 0; k < keys; k++) {
+            const char *at = values + k * stride + d * 2;
+            const char *next = (const char *)((uintptr_t)at + (uintptr_t)ask->ahead);
+            if (in_turn) {
+                next = ask->at[0];
+                const char *after = (const char *)((uintptr_t)next + PAIRS * 2);
+                *ask = (row_lines){.at = {ask->at[1], ask->at[2], ask->at[3], after}};
+            }
+            __builtin_prefetch(next, 0, 3);
+            range = v_range_with(range, v_load_pairs(at));
+        }
+    for (int k = 0; d < width && k < keys; k++)
+        range = v_range_with(range, v_load_pairs_first(values + k * stride + d * 2, width - d));
+    return range;
+}
+
+/* True if ROW_VALUES keys' values are fit for products. */
+static inline __attribute__((always_inline)) bool pairs_are_fit(const char *values, int64_t stride,
+                                                                int64_t width, row_lines *ask) {
+    return v_within(pairs_range(v_range_none(), values, stride, ROW_VALUES, width, false, ask));
+}
+
+/* True if values of the keys [low, high) are. */
+static inline bool row_is_fit(row_task *task, const row_head *head, int64_t low, int64_t high) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const int64_t stride = p->value.stride_t * 2, width = p->value_dim;
+    const char *values = element_at(p->dtype, head->values, low * p->value.stride_t);
+    row_lines *ask = &task->ask;
+    v_range range = v_range_none();
+    int64_t c = low;
+    for (; !ask->at[0] && c + ROW_VALUES <= high; c += ROW_VALUES, values += ROW_VALUES * stride)
+        range = pairs_range(range, values, stride, ROW_VALUES, width, false, ask);
+    for (; ask->at[0] && c < high; c++, values += stride)
+        range = pairs_range(range, values, stride, 1, width, true, ask);
+    for (; c < high; c++, values += stride)
+        range = pairs_range(range, values, stride, 1, width, false, ask);
+    return v_within(range);
+}
+
+/* A row's sums += a pair of weights times one of values, in f32 and in the order of v_dot(), so that a pair adds the
+ * same bits either way; only what has a weight, which no hidden key has. */
+static void pairs_add_one(const ejki_flash_problem *p, const float *weights, const char *first,
+                          const char *second, float *sums) {
+    const vf pair = v_set1(*weights), weight = v_of_first(pair), other = v_of_second(pair);
+    const bool has_first = element_load(EJK_DTYPE_BF16, weights, 0) != 0;
+    const bool has_second = element_load(EJK_DTYPE_BF16, weights, 1) != 0;
+    for (int64_t d = 0; d < p->value_dim; d += VL) {
+        const int64_t n = ejki_min(VL, p->value_dim - d);
+        vf sum = v_load(sums + d);
+        if (has_second) sum = v_fma(other, v_load_bf16_first(second + d * 2, n), sum);
+        if (has_first) sum = v_fma(weight, v_load_bf16_first(first + d * 2, n), sum);
+        v_store(sums + d, sum);
+    }
+}
+
+/* sums += weights · values, pair by pair: for values that are not fit. Once these are tiny, so sums may be, which
+ * products would take for 0: the head stays here. */
+static __attribute__((noinline)) void row_add_carefully(const row_task *task, const row_head *head,
+                                                        int64_t low, int64_t high) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const row_plan *t = &task->shared->plan;
+    const int64_t stride = p->value.stride_t * 2;
+    row_lines none = {.ahead = 0};
+    v_range range = v_range_none();
+    for (int64_t c = low; c < high; c += 2) {
+        const char *first = element_at(p->dtype, head->values, c * p->value.stride_t);
+        const char *second = c + 1 < high ? first + stride : first;
+        range = pairs_range(range, first, stride, c + 1 < high ? 2 : 1, p->value_dim, false, &none);
+        for (int64_t i = 0; i < t->rows; i++)
+            pairs_add_one(p, head->scores + i * SCORE_STRIDE + c / 2, first, second,
+                          head->states + i * t->state + STATE_SUMS);
+    }
+    if (!v_large(range)) head->states[STATE_TINY] = 1;
+}
+
+/* sums += weights · values over columns [low, high), where they lie, `low` even. */
+static inline __attribute__((always_inline)) void row_add_block(row_task *task,
+                                                                const row_head *head, int64_t key,
+                                                                int64_t low, int64_t high,
+                                                                bool hides) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const row_plan *t = &task->shared->plan;
+    const int64_t stride = p->value.stride_t * 2, keys = high - low;
+    (void)key, (void)hides;
+    if (!row_is_fit(task, head, low, high) || head->states[STATE_TINY] != 0) {
+        row_add_carefully(task, head, low, high);
+        return;
+    }
+    const char *values = element_at(p->dtype, head->values, low * p->value.stride_t);
+    for (int64_t i = 0, n; i < t->rows; i += n) {
+        n = product_rows(t->rows - i);
+        pairs_for(n, keys)(p->value_dim, keys, head->scores + i * SCORE_STRIDE + low / 2, values,
+                           stride, head->states + i * t->state + STATE_SUMS, t->state);
+    }
+}
+
+/* The same of ROW_VALUES keys, from column c on, for heads side by side of so many rows. */
+#define PAIRS_SIDE(n)                                                                              \
+    static __attribute__((noinline)) void pairs_side_##n(row_task *task, const row_head *head,     \
+                                                         int64_t heads, int64_t c) {               \
+        const ejki_flash_problem *p = task->shared->problem;                                       \
+        const int64_t stride = p->value.stride_t * 2, state = task->shared->plan.state;            \
+        for (int64_t h = 0; h < heads; h++, head++) {                                              \
+            const char *values = (const char *)head->values + c * stride;                          \
+            const bool fit = pairs_are_fit(values, stride, p->value_dim, &task->ask);              \
+            if (fit && head->states[STATE_TINY] == 0)                                              \
+                pairs_add(n, true, p->value_dim, ROW_VALUES, head->scores + c / 2, values, stride, \
+                          head->states + STATE_SUMS, state);                                       \
+            else                                                                                   \
+                row_add_carefully(task, head, c, c + ROW_VALUES);                                  \
+        }                                                                                          \
+    }
+TILE_ROW_COUNTS(PAIRS_SIDE)
+
+static void row_add_side(row_task *task, const row_head *head, int64_t heads, int64_t c) {
+#define PAIRS_CASE(n)                                                                              \
+    if (task->shared->plan.rows == n) {                                                            \
+        pairs_side_##n(task, head, heads, c);                                                      \
+        return;                                                                                    \
+    }
+    TILE_ROW_COUNTS(PAIRS_CASE)
+#undef PAIRS_CASE
+    for (int64_t h = 0; h < heads; h++) row_add_block(task, &head[h], 0, c, c + ROW_VALUES, false);
+}
+
+#endif
