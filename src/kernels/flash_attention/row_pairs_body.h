@@ -12,6 +12,9 @@
 
 #define PAIRS (2 * VL)
 
+/* A pointer of its own, where a compiler would make each again from the first, and run out of registers. */
+#define PAIRS_REGISTER(pointer) __asm__("" : "+r"(pointer))
+
 /* A query as the products take it, 0 behind its end. */
 static inline void row_pack_query(const ejki_flash_problem *p, const void *query, float *target) {
     const size_t size = (size_t)p->head_dim * 2;
@@ -42,21 +45,20 @@ pairs_multiply(const float *query, int64_t depth, const vf k[DOT], const int row
     }
 }
 
-/*
- * Dot products of `rows` queries with DOT keys: scores[row][key]. Meanwhile asks for as much as a key has from each
- * line[key] on, every step-th line of it.
- */
-static inline __attribute__((always_inline)) void
-pairs_dots(const float *query, int64_t depth, const char *const key[DOT], int64_t head_dim,
-           const char *const line[DOT], int64_t step, const int rows, float *scores) {
+/* Dot products of `rows` queries with DOT keys: scores[row][key]. Meanwhile asks for as many lines from `next` on. */
+static inline __attribute__((always_inline)) void pairs_dots(const float *query, int64_t depth,
+                                                             const char *const key[DOT],
+                                                             int64_t head_dim, const char *next,
+                                                             const int rows, float *scores) {
     vf sum[DOT * DOT], k[DOT];
     EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
     int64_t d = 0;
     for (; d + PAIRS <= head_dim; d += PAIRS) {
         EJKI_UNROLL for (int j = 0; j < DOT; j++) {
             k[j] = v_load_pairs(key[j] + d * 2);
-            __builtin_prefetch(element_at(EJK_DTYPE_BF16, line[j], d * step), 0, 3);
+            __builtin_prefetch((const char *)((uintptr_t)next + (uintptr_t)j * PAIRS * 2), 0, 3);
         }
+        next = (const char *)((uintptr_t)next + DOT * PAIRS * 2);
         pairs_multiply(query + d / 2, depth, k, rows, sum);
     }
     if (d < head_dim) {
@@ -69,22 +71,24 @@ pairs_dots(const float *query, int64_t depth, const char *const key[DOT], int64_
         memcpy(scores + i * SCORE_STRIDE, all + i * DOT, sizeof(float) * DOT);
 }
 
-/*
- * Where to ask for lines beside DOT keys of so many bytes. In the order of memory: the keys' lines are read in turn, so
- * those asked for come in turn from one place, DOT apart for each key, which is returned.
- */
-static inline __attribute__((always_inline)) int64_t
-pairs_ask_keys(row_task *task, const char *const key[DOT], int64_t bytes, const char *line[DOT]) {
-    const uintptr_t soon = (uintptr_t)task->soon;
-    if (soon) task->soon = (const char *)(soon + (uintptr_t)(DOT * bytes));
+/* Asks for what is to be asked for beside DOT keys of so many bytes, unless all of it lies in one piece: where that is,
+ * or else the keys themselves, is returned. */
+static inline __attribute__((always_inline)) const char *
+pairs_ask_keys(row_task *task, const char *const key[DOT], int64_t bytes) {
+    const char *soon = task->soon;
+    if (soon) {
+        task->soon = (const char *)((uintptr_t)soon + (uintptr_t)(DOT * bytes));
+        return soon;
+    }
     for (int j = 0; j < DOT; j++) {
         const char **at = &task->ask.at[j];
-        line[j] = soon  ? (const char *)(soon + (uintptr_t)j * 2 * PAIRS)
-                  : *at ? *at
-                        : (const char *)((uintptr_t)key[j] + (uintptr_t)task->key_ahead);
-        if (!soon && *at) *at = (const char *)((uintptr_t)*at + (uintptr_t)bytes);
+        const uintptr_t line =
+            *at ? (uintptr_t)*at : (uintptr_t)key[j] + (uintptr_t)task->key_ahead;
+        for (int64_t i = 0; i < bytes; i += 64)
+            __builtin_prefetch((const char *)(line + (uintptr_t)i), 0, 3);
+        if (*at) *at = (const char *)(line + (uintptr_t)bytes);
     }
-    return soon ? DOT : 1;
+    return key[0];
 }
 
 /* Raw scores of all rows of a key head with DOT of the block's keys, those before `high`, from column c on. */
@@ -92,15 +96,14 @@ static inline __attribute__((always_inline)) void pairs_scores(row_task *task, c
                                                                int64_t c, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
-    const char *key[DOT], *line[DOT];
+    const char *key[DOT];
     for (int j = 0; j < DOT; j++)
         key[j] = element_at(p->dtype, head->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
-    int64_t step = pairs_ask_keys(task, key, p->head_dim * 2, line);
-    for (int64_t i = 0; i < t->rows; i += DOT, step = 1) {
-        for (int j = 0; i > 0 && j < DOT; j++) line[j] = key[0];
+    const char *next = pairs_ask_keys(task, key, p->head_dim * 2);
+    for (int64_t i = 0; i < t->rows; i += DOT, next = key[0]) {
         const float *query = head->query + i * t->depth;
         float *scores = head->scores + i * SCORE_STRIDE + c;
-#define PAIRS_DOTS(n) pairs_dots(query, t->depth, key, p->head_dim, line, step, n, scores)
+#define PAIRS_DOTS(n) pairs_dots(query, t->depth, key, p->head_dim, next, n, scores)
         const int64_t left = t->rows - i;
         if (left >= DOT)
             PAIRS_DOTS(DOT);
@@ -151,17 +154,18 @@ static inline void row_end_weights(const row_shared *s, const flash_row *r, int6
 #define PAIRS_CALL width, keys, weights, values, stride, sums, sums_stride
 typedef void (*pairs_fn)(PAIRS_OPERANDS);
 
-/* A pair of keys; `next` bytes from one to the other. */
+/* sum[row] += a pair of weights of each row times `vectors` times PAIRS columns of two keys, or, of a single vector, the
+ * first `columns`. */
 static inline __attribute__((always_inline)) void pairs_step(const int rows, const int vectors,
                                                              int64_t columns, const float *weights,
-                                                             const char *values, int64_t next,
+                                                             const char *first, const char *second,
                                                              vf sum[TILE_ROWS][TILE_VECTORS]) {
     vf pair[TILE_VECTORS];
     EJKI_UNROLL for (int j = 0; j < vectors; j++) {
-        const char *first = values + j * PAIRS * 2, *second = first + next;
+        const int64_t at = j * PAIRS * 2;
         const bool whole = vectors > 1 || columns >= PAIRS;
-        const vf a = whole ? v_load_pairs(first) : v_load_pairs_first(first, columns);
-        const vf b = whole ? v_load_pairs(second) : v_load_pairs_first(second, columns);
+        const vf a = whole ? v_load_pairs(first + at) : v_load_pairs_first(first + at, columns);
+        const vf b = whole ? v_load_pairs(second + at) : v_load_pairs_first(second + at, columns);
         pair[2 * j] = v_zip_first(a, b);
         pair[2 * j + 1] = v_zip_last(a, b);
     }
@@ -172,37 +176,45 @@ static inline __attribute__((always_inline)) void pairs_step(const int rows, con
     }
 }
 
-/* `vectors` times PAIRS columns, or, of a single one, the first `width`; ROW_VALUES keys if `few`. */
-static inline __attribute__((always_inline)) void pairs_columns(const int rows, const int vectors,
-                                                                const bool few, PAIRS_OPERANDS) {
+/* The same of all keys, or of the ROW_VALUES ones of value[], from column d on. */
+static inline __attribute__((always_inline)) void
+pairs_columns(const int rows, const int vectors, const bool few, int64_t columns, int64_t keys,
+              const float *weights, const char *const value[ROW_VALUES], int64_t stride, int64_t d,
+              float *const row[TILE_ROWS]) {
     vf sum[TILE_ROWS][TILE_VECTORS];
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < 2 * vectors; j++)
-        sum[i][j] = v_load(sums + i * sums_stride + j * VL);
+        sum[i][j] = v_load(row[i] + d + j * VL);
     if (few) {
-        EJKI_UNROLL for (int k = 0; k < ROW_VALUES; k += 2)
-            pairs_step(rows, vectors, width, weights + k / 2, values + k * stride, stride, sum);
+        EJKI_UNROLL for (int k = 0; k < ROW_VALUES; k += 2) pairs_step(
+            rows, vectors, columns, weights + k / 2, value[k] + d * 2, value[k + 1] + d * 2, sum);
     } else {
-        for (int64_t k = 0; k < keys; k += 2)
-            pairs_step(rows, vectors, width, weights + k / 2, values + k * stride,
-                       k + 1 < keys ? stride : 0, sum);
+        const char *first = value[0] + d * 2;
+        for (int64_t k = 0; k < keys; k += 2, first += 2 * stride)
+            pairs_step(rows, vectors, columns, weights + k / 2, first,
+                       k + 1 < keys ? first + stride : first, sum);
     }
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < 2 * vectors; j++)
-        v_store(sums + i * sums_stride + j * VL, sum[i][j]);
+        v_store(row[i] + d + j * VL, sum[i][j]);
 }
 
 static inline __attribute__((always_inline)) void pairs_add(const int rows, const bool few,
                                                             PAIRS_OPERANDS) {
     enum { MOST = TILE_VECTORS / 2 };
-    for (; width >= MOST * PAIRS; width -= MOST * PAIRS) {
-        pairs_columns(rows, MOST, few, PAIRS_CALL);
-        values += MOST * PAIRS * 2;
-        sums += MOST * PAIRS;
+    const char *value[ROW_VALUES];
+    float *row[TILE_ROWS];
+    EJKI_UNROLL for (int k = 0; k < ROW_VALUES; k++) {
+        value[k] = values + k * stride;
+        PAIRS_REGISTER(value[k]);
     }
-    for (; width > 0; width -= PAIRS) {
-        pairs_columns(rows, 1, few, PAIRS_CALL);
-        values += PAIRS * 2;
-        sums += PAIRS;
+    EJKI_UNROLL for (int i = 0; i < rows; i++) {
+        row[i] = sums + i * sums_stride;
+        PAIRS_REGISTER(row[i]);
     }
+    int64_t d = 0;
+    for (; d + MOST * PAIRS <= width; d += MOST * PAIRS)
+        pairs_columns(rows, MOST, few, PAIRS, keys, weights, value, stride, d, row);
+    for (; d < width; d += PAIRS)
+        pairs_columns(rows, 1, few, width - d, keys, weights, value, stride, d, row);
 }
 
 #define PAIRS_FUNCTION(n)                                                                          \
