@@ -103,7 +103,8 @@ static void row_block(row_task *task, int64_t n, int64_t key, int64_t count, row
 static void row_block_in_order(row_task *task, int64_t n, int64_t heads, int64_t key,
                                row_span span) {
     row_head head[ROW_SIDE];
-    for (int64_t h = 0; h < heads; h++) head[h] = row_head_of(task, n + h, h, key);
+    head[0] = row_head_of(task, n, 0, key);
+    for (int64_t h = 1; h < heads; h++) head[h] = row_head_of(task, n + h, h, key);
     row_scores_side(task, head, heads, span.low, span.high);
     for (int64_t h = 0; h < heads; h++) row_weigh(task, &head[h], key, span);
     int64_t c = span.low;

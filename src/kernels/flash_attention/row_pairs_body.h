@@ -17,10 +17,12 @@
 
 /* A query as the products take it, 0 behind its end. */
 static inline void row_pack_query(const ejki_flash_problem *p, const void *query, float *target) {
-    const size_t size = (size_t)p->head_dim * 2;
-    const size_t room = (size_t)ejki_round_up(p->head_dim, PAIRS) * 2;
-    memcpy(target, query, size);
-    memset((char *)target + size, 0, room - size);
+    for (int64_t d = 0; d < p->head_dim; d += PAIRS) {
+        const void *from = element_at(p->dtype, query, d);
+        v_store(target + d / 2, p->head_dim - d >= PAIRS
+                                    ? v_load_pairs(from)
+                                    : v_load_pairs_first(from, p->head_dim - d));
+    }
 }
 
 /* A row's sums in the order of elements, which they have. */
@@ -189,9 +191,9 @@ pairs_columns(const int rows, const int vectors, const bool few, int64_t columns
             rows, vectors, columns, weights + k / 2, value[k] + d * 2, value[k + 1] + d * 2, sum);
     } else {
         const char *first = value[0] + d * 2;
-        for (int64_t k = 0; k < keys; k += 2, first += 2 * stride)
+        for (int64_t k = 0; k < keys; k += 2, first += 4 * stride)
             pairs_step(rows, vectors, columns, weights + k / 2, first,
-                       k + 1 < keys ? first + stride : first, sum);
+                       k + 1 < keys ? first + 2 * stride : first, sum);
     }
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < 2 * vectors; j++)
         v_store(row[i] + d + j * VL, sum[i][j]);
@@ -203,7 +205,7 @@ static inline __attribute__((always_inline)) void pairs_add(const int rows, cons
     const char *value[ROW_VALUES];
     float *row[TILE_ROWS];
     EJKI_UNROLL for (int k = 0; k < ROW_VALUES; k++) {
-        value[k] = values + k * stride;
+        value[k] = element_at(EJK_DTYPE_BF16, values, k * stride);
         PAIRS_REGISTER(value[k]);
     }
     EJKI_UNROLL for (int i = 0; i < rows; i++) {
@@ -242,7 +244,7 @@ static inline __attribute__((always_inline)) v_range pairs_range(v_range range, 
                                                                  row_lines *ask) {
     int64_t d = 0;
     for (; d + PAIRS <= width; d += PAIRS) EJKI_UNROLL for (int k = 0; k < keys; k++) {
-            const char *at = values + k * stride + d * 2;
+            const char *at = values + (k * stride + d) * 2;
             const char *next = (const char *)((uintptr_t)at + (uintptr_t)ask->ahead);
             if (in_turn) {
                 next = ask->at[0];
@@ -253,7 +255,7 @@ static inline __attribute__((always_inline)) v_range pairs_range(v_range range, 
             range = v_range_with(range, v_load_pairs(at));
         }
     for (int k = 0; d < width && k < keys; k++)
-        range = v_range_with(range, v_load_pairs_first(values + k * stride + d * 2, width - d));
+        range = v_range_with(range, v_load_pairs_first(values + (k * stride + d) * 2, width - d));
     return range;
 }
 
@@ -266,17 +268,17 @@ static inline __attribute__((always_inline)) bool pairs_are_fit(const char *valu
 /* True if values of the keys [low, high) are. */
 static inline bool row_is_fit(row_task *task, const row_head *head, int64_t low, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
-    const int64_t stride = p->value.stride_t * 2, width = p->value_dim;
-    const char *values = element_at(p->dtype, head->values, low * p->value.stride_t);
+    const int64_t stride = p->value.stride_t, width = p->value_dim;
     row_lines *ask = &task->ask;
     v_range range = v_range_none();
     int64_t c = low;
-    for (; !ask->at[0] && c + ROW_VALUES <= high; c += ROW_VALUES, values += ROW_VALUES * stride)
-        range = pairs_range(range, values, stride, ROW_VALUES, width, false, ask);
-    for (; ask->at[0] && c < high; c++, values += stride)
-        range = pairs_range(range, values, stride, 1, width, true, ask);
-    for (; c < high; c++, values += stride)
-        range = pairs_range(range, values, stride, 1, width, false, ask);
+#define PAIRS_RANGE(keys, in_turn)                                                                 \
+    range = pairs_range(range, element_at(p->dtype, head->values, c * stride), stride, keys,       \
+                        width, in_turn, ask)
+    for (; !ask->at[0] && c + ROW_VALUES <= high; c += ROW_VALUES) PAIRS_RANGE(ROW_VALUES, false);
+    for (; ask->at[0] && c < high; c++) PAIRS_RANGE(1, true);
+    for (; c < high; c++) PAIRS_RANGE(1, false);
+#undef PAIRS_RANGE
     return v_within(range);
 }
 
@@ -302,12 +304,12 @@ static __attribute__((noinline)) void row_add_carefully(const row_task *task, co
                                                         int64_t low, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
-    const int64_t stride = p->value.stride_t * 2;
+    const int64_t stride = p->value.stride_t;
     row_lines none = {.ahead = 0};
     v_range range = v_range_none();
     for (int64_t c = low; c < high; c += 2) {
-        const char *first = element_at(p->dtype, head->values, c * p->value.stride_t);
-        const char *second = c + 1 < high ? first + stride : first;
+        const char *first = element_at(p->dtype, head->values, c * stride);
+        const char *second = c + 1 < high ? element_at(p->dtype, first, stride) : first;
         range = pairs_range(range, first, stride, c + 1 < high ? 2 : 1, p->value_dim, false, &none);
         for (int64_t i = 0; i < t->rows; i++)
             pairs_add_one(p, head->scores + i * SCORE_STRIDE + c / 2, first, second,
@@ -323,13 +325,13 @@ static inline __attribute__((always_inline)) void row_add_block(row_task *task,
                                                                 bool hides) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
-    const int64_t stride = p->value.stride_t * 2, keys = high - low;
+    const int64_t stride = p->value.stride_t, keys = high - low;
     (void)key, (void)hides;
     if (!row_is_fit(task, head, low, high) || head->states[STATE_TINY] != 0) {
         row_add_carefully(task, head, low, high);
         return;
     }
-    const char *values = element_at(p->dtype, head->values, low * p->value.stride_t);
+    const char *values = element_at(p->dtype, head->values, low * stride);
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
         pairs_for(n, keys)(p->value_dim, keys, head->scores + i * SCORE_STRIDE + low / 2, values,
@@ -342,9 +344,9 @@ static inline __attribute__((always_inline)) void row_add_block(row_task *task,
     static __attribute__((noinline)) void pairs_side_##n(row_task *task, const row_head *head,     \
                                                          int64_t heads, int64_t c) {               \
         const ejki_flash_problem *p = task->shared->problem;                                       \
-        const int64_t stride = p->value.stride_t * 2, state = task->shared->plan.state;            \
+        const int64_t stride = p->value.stride_t, state = task->shared->plan.state;                \
         for (int64_t h = 0; h < heads; h++, head++) {                                              \
-            const char *values = (const char *)head->values + c * stride;                          \
+            const char *values = element_at(p->dtype, head->values, c * stride);                   \
             const bool fit = pairs_are_fit(values, stride, p->value_dim, &task->ask);              \
             if (fit && head->states[STATE_TINY] == 0)                                              \
                 pairs_add(n, true, p->value_dim, ROW_VALUES, head->scores + c / 2, values, stride, \
