@@ -18,7 +18,7 @@
 /* A query as the products take it, 0 behind its end. */
 static inline void row_pack_query(const ejki_flash_problem *p, const void *query, float *target) {
     for (int64_t d = 0; d < p->head_dim; d += PAIRS) {
-        const void *from = element_at(p->dtype, query, d);
+        const void *from = element_at(EJK_DTYPE_BF16, query, d);
         v_store(target + d / 2, p->head_dim - d >= PAIRS
                                     ? v_load_pairs(from)
                                     : v_load_pairs_first(from, p->head_dim - d));
@@ -100,7 +100,8 @@ static inline __attribute__((always_inline)) void pairs_scores(row_task *task, c
     const row_plan *t = &task->shared->plan;
     const char *key[DOT];
     for (int j = 0; j < DOT; j++)
-        key[j] = element_at(p->dtype, head->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
+        key[j] =
+            element_at(EJK_DTYPE_BF16, head->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
     const char *next = pairs_ask_keys(task, key, p->head_dim * 2);
     for (int64_t i = 0; i < t->rows; i += DOT, next = key[0]) {
         const float *query = head->query + i * t->depth;
@@ -149,12 +150,14 @@ static inline void row_end_weights(const row_shared *s, const flash_row *r, int6
     v_store(state + STATE_TOTALS, total);
 }
 
-/* sums[i] += Σ_k weights[i][k] · values[k] for a few rows. Behind an odd last key its weight is 0. */
-#define PAIRS_OPERANDS                                                                             \
-    int64_t width, int64_t keys, const float *weights, const char *values, int64_t stride,         \
-        float *sums, int64_t sums_stride
-#define PAIRS_CALL width, keys, weights, values, stride, sums, sums_stride
-typedef void (*pairs_fn)(PAIRS_OPERANDS);
+/* Where the values of ROW_VALUES keys lie. */
+static inline __attribute__((always_inline)) void pairs_places(const void *values, int64_t stride,
+                                                               const char *value[ROW_VALUES]) {
+    EJKI_UNROLL for (int k = 0; k < ROW_VALUES; k++) {
+        value[k] = element_at(EJK_DTYPE_BF16, values, k * stride);
+        PAIRS_REGISTER(value[k]);
+    }
+}
 
 /* sum[row] += a pair of weights of each row times `vectors` times PAIRS columns of two keys, or, of a single vector, the
  * first `columns`. */
@@ -199,15 +202,13 @@ pairs_columns(const int rows, const int vectors, const bool few, int64_t columns
         v_store(row[i] + d + j * VL, sum[i][j]);
 }
 
-static inline __attribute__((always_inline)) void pairs_add(const int rows, const bool few,
-                                                            PAIRS_OPERANDS) {
+/* sums[i] += Σ_k weights[i][k] · values[k] of all keys, the first at value[0], or of those at value[]. Behind an odd last
+ * key its weight is 0. */
+static inline __attribute__((always_inline)) void
+pairs_add(const int rows, const bool few, int64_t width, int64_t keys, const float *weights,
+          const char *const value[ROW_VALUES], int64_t stride, float *sums, int64_t sums_stride) {
     enum { MOST = TILE_VECTORS / 2 };
-    const char *value[ROW_VALUES];
     float *row[TILE_ROWS];
-    EJKI_UNROLL for (int k = 0; k < ROW_VALUES; k++) {
-        value[k] = element_at(EJK_DTYPE_BF16, values, k * stride);
-        PAIRS_REGISTER(value[k]);
-    }
     EJKI_UNROLL for (int i = 0; i < rows; i++) {
         row[i] = sums + i * sums_stride;
         PAIRS_REGISTER(row[i]);
@@ -219,66 +220,55 @@ static inline __attribute__((always_inline)) void pairs_add(const int rows, cons
         pairs_columns(rows, 1, few, width - d, keys, weights, value, stride, d, row);
 }
 
+/* For any number of keys. */
 #define PAIRS_FUNCTION(n)                                                                          \
-    static __attribute__((noinline)) void pairs_any_##n(PAIRS_OPERANDS) {                          \
-        pairs_add(n, false, PAIRS_CALL);                                                           \
-    }                                                                                              \
-    static __attribute__((noinline)) void pairs_few_##n(PAIRS_OPERANDS) {                          \
-        pairs_add(n, true, PAIRS_CALL);                                                            \
+    static __attribute__((noinline)) void pairs_any_##n(                                           \
+        int64_t width, int64_t keys, const float *weights, const char *values, int64_t stride,     \
+        float *sums, int64_t sums_stride) {                                                        \
+        const char *value[ROW_VALUES] = {values};                                                  \
+        pairs_add(n, false, width, keys, weights, value, stride, sums, sums_stride);               \
     }
 TILE_ROW_COUNTS(PAIRS_FUNCTION)
 
-/* For `rows` of product_rows() and so many keys. */
-static inline pairs_fn pairs_for(int64_t rows, int64_t keys) {
-#define PAIRS_CASE(n)                                                                              \
-    if (rows == n) return keys == ROW_VALUES ? pairs_few_##n : pairs_any_##n;
-    TILE_ROW_COUNTS(PAIRS_CASE)
-#undef PAIRS_CASE
-    return pairs_any_1;
-}
-
-/* The range of so many keys' values. Asks for as many lines meanwhile. */
-static inline __attribute__((always_inline)) v_range pairs_range(v_range range, const char *values,
-                                                                 int64_t stride, const int keys,
-                                                                 int64_t width, const bool in_turn,
-                                                                 row_lines *ask) {
+/* The range of the values at value[], of so many keys. Asks for as many lines meanwhile. */
+static inline __attribute__((always_inline)) v_range
+pairs_range(v_range range, const char *const value[ROW_VALUES], const int keys, int64_t width,
+            const bool in_turn, row_lines *ask) {
     int64_t d = 0;
     for (; d + PAIRS <= width; d += PAIRS) EJKI_UNROLL for (int k = 0; k < keys; k++) {
-            const char *at = values + (k * stride + d) * 2;
-            const char *next = (const char *)((uintptr_t)at + (uintptr_t)ask->ahead);
+            uintptr_t next = (uintptr_t)value[k] + (uintptr_t)(d * 2 + ask->ahead);
             if (in_turn) {
-                next = ask->at[0];
-                const char *after = (const char *)((uintptr_t)next + PAIRS * 2);
+                next = (uintptr_t)ask->at[0];
+                const char *after = (const char *)(next + PAIRS * 2);
                 *ask = (row_lines){.at = {ask->at[1], ask->at[2], ask->at[3], after}};
             }
-            __builtin_prefetch(next, 0, 3);
-            range = v_range_with(range, v_load_pairs(at));
+            __builtin_prefetch((const void *)next, 0, 3);
+            range = v_range_with(range, v_load_pairs(value[k] + d * 2));
         }
-    for (int k = 0; d < width && k < keys; k++)
-        range = v_range_with(range, v_load_pairs_first(values + (k * stride + d) * 2, width - d));
+    if (d == width) return range;
+    EJKI_UNROLL for (int k = 0; k < keys; k++) range =
+        v_range_with(range, v_load_pairs_first(value[k] + d * 2, width - d));
     return range;
 }
 
-/* True if ROW_VALUES keys' values are fit for products. */
-static inline __attribute__((always_inline)) bool pairs_are_fit(const char *values, int64_t stride,
-                                                                int64_t width, row_lines *ask) {
-    return v_within(pairs_range(v_range_none(), values, stride, ROW_VALUES, width, false, ask));
-}
-
-/* True if values of the keys [low, high) are. */
+/* True if values of the keys [low, high) are fit for products. */
 static inline bool row_is_fit(row_task *task, const row_head *head, int64_t low, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
-    const int64_t stride = p->value.stride_t, width = p->value_dim;
     row_lines *ask = &task->ask;
+    const bool in_turn = ask->at[0] != NULL;
     v_range range = v_range_none();
-    int64_t c = low;
-#define PAIRS_RANGE(keys, in_turn)                                                                 \
-    range = pairs_range(range, element_at(p->dtype, head->values, c * stride), stride, keys,       \
-                        width, in_turn, ask)
-    for (; !ask->at[0] && c + ROW_VALUES <= high; c += ROW_VALUES) PAIRS_RANGE(ROW_VALUES, false);
-    for (; ask->at[0] && c < high; c++) PAIRS_RANGE(1, true);
-    for (; c < high; c++) PAIRS_RANGE(1, false);
-#undef PAIRS_RANGE
+    for (int64_t c = low, n; c < high; c += n) {
+        const char *value[ROW_VALUES];
+        n = !in_turn && c + ROW_VALUES <= high ? ROW_VALUES : 1;
+        pairs_places(element_at(EJK_DTYPE_BF16, head->values, c * p->value.stride_t),
+                     p->value.stride_t, value);
+        if (in_turn)
+            range = pairs_range(range, value, 1, p->value_dim, true, ask);
+        else if (n == 1)
+            range = pairs_range(range, value, 1, p->value_dim, false, ask);
+        else
+            range = pairs_range(range, value, ROW_VALUES, p->value_dim, false, ask);
+    }
     return v_within(range);
 }
 
@@ -308,12 +298,13 @@ static __attribute__((noinline)) void row_add_carefully(const row_task *task, co
     row_lines none = {.ahead = 0};
     v_range range = v_range_none();
     for (int64_t c = low; c < high; c += 2) {
-        const char *first = element_at(p->dtype, head->values, c * stride);
-        const char *second = c + 1 < high ? element_at(p->dtype, first, stride) : first;
-        range = pairs_range(range, first, stride, c + 1 < high ? 2 : 1, p->value_dim, false, &none);
+        const char *value[ROW_VALUES];
+        pairs_places(element_at(EJK_DTYPE_BF16, head->values, c * stride), stride, value);
+        const bool both = c + 1 < high;
+        range = pairs_range(range, value, both ? 2 : 1, p->value_dim, false, &none);
         for (int64_t i = 0; i < t->rows; i++)
-            pairs_add_one(p, head->scores + i * SCORE_STRIDE + c / 2, first, second,
-                          head->states + i * t->state + STATE_SUMS);
+            pairs_add_one(p, head->scores + i * SCORE_STRIDE + c / 2, value[0],
+                          both ? value[1] : value[0], head->states + i * t->state + STATE_SUMS);
     }
     if (!v_large(range)) head->states[STATE_TINY] = 1;
 }
@@ -325,17 +316,21 @@ static inline __attribute__((always_inline)) void row_add_block(row_task *task,
                                                                 bool hides) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
-    const int64_t stride = p->value.stride_t, keys = high - low;
+    const int64_t stride = p->value.stride_t;
     (void)key, (void)hides;
     if (!row_is_fit(task, head, low, high) || head->states[STATE_TINY] != 0) {
         row_add_carefully(task, head, low, high);
         return;
     }
-    const char *values = element_at(p->dtype, head->values, low * stride);
+    const char *values = element_at(EJK_DTYPE_BF16, head->values, low * stride);
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
-        pairs_for(n, keys)(p->value_dim, keys, head->scores + i * SCORE_STRIDE + low / 2, values,
-                           stride, head->states + i * t->state + STATE_SUMS, t->state);
+#define PAIRS_CASE(rows)                                                                           \
+    if (n == rows)                                                                                 \
+        pairs_any_##rows(p->value_dim, high - low, head->scores + i * SCORE_STRIDE + low / 2,      \
+                         values, stride, head->states + i * t->state + STATE_SUMS, t->state);
+        TILE_ROW_COUNTS(PAIRS_CASE)
+#undef PAIRS_CASE
     }
 }
 
@@ -346,10 +341,12 @@ static inline __attribute__((always_inline)) void row_add_block(row_task *task,
         const ejki_flash_problem *p = task->shared->problem;                                       \
         const int64_t stride = p->value.stride_t, state = task->shared->plan.state;                \
         for (int64_t h = 0; h < heads; h++, head++) {                                              \
-            const char *values = element_at(p->dtype, head->values, c * stride);                   \
-            const bool fit = pairs_are_fit(values, stride, p->value_dim, &task->ask);              \
-            if (fit && head->states[STATE_TINY] == 0)                                              \
-                pairs_add(n, true, p->value_dim, ROW_VALUES, head->scores + c / 2, values, stride, \
+            const char *value[ROW_VALUES];                                                         \
+            pairs_places(element_at(EJK_DTYPE_BF16, head->values, c *stride), stride, value);      \
+            const v_range range =                                                                  \
+                pairs_range(v_range_none(), value, ROW_VALUES, p->value_dim, false, &task->ask);   \
+            if (v_within(range) && head->states[STATE_TINY] == 0)                                  \
+                pairs_add(n, true, p->value_dim, ROW_VALUES, head->scores + c / 2, value, stride,  \
                           head->states + STATE_SUMS, state);                                       \
             else                                                                                   \
                 row_add_carefully(task, head, c, c + ROW_VALUES);                                  \
