@@ -4,19 +4,20 @@
  * reading keys and values once is all that matters.
  *
  * Nothing is packed: keys and values are read where they lie, those of 16 bits becoming floats in registers
- * (row_halves_body.h); all else is f32. A task is a range of keys (a split) for some key heads of one batch
+ * (row_halves_body.h, row_floats_body.h) or, with TILE_PAIRS, pairs of bf16 as they are (row_pairs_body.h); all
+ * else is f32. A task is a range of keys (a split) for some key heads of one batch
  * entry. Blocks of keys are visited for all its heads before the next block, so that in the [B,S,H,D] layout
  * a block is one piece of memory, and the next block, of this task or of the next, is asked for meanwhile
  * (row_look_ahead). With blocksize_heads above 1, a block is read as it lies in memory, all heads of a few keys
  * before the next few, a little of it asked for ahead (row_look_near): for processors whose own prefetching
- * follows one or two places far better than four. Scores are dot products of four rows with four keys in registers; softmax keeps a running
- * maximum per row (row_block_body.h).
+ * follows one or two places far better than four. Scores are dot products of four rows with four keys in registers;
+ * softmax keeps a running maximum per row (row_block_body.h).
  *
  * Splits are merged in their order by whoever finishes the last one of a batch entry's heads. Their
  * number comes from the configuration alone, so results do not depend on the number of threads; heads
  * per task does depend on it and changes nothing.
  *
- * The includer defines what product_body.h asks for, and ROW_TIER, its name in symbols, and ROW_ISA.
+ * The includer defines what product_body.h asks for, ROW_TIER, its name in symbols, ROW_ISA, and TILE_PAIRS or not.
  */
 #include <ejkernel/registry.h>
 
@@ -36,9 +37,10 @@
 #define DOT 4
 /* The most heads side by side. */
 #define ROW_SIDE 64
-/* Keys whose values meet their weights together, those added at a time of heads side by side, and how far ahead keys
- * and values are asked for then, in bytes, if not as far as those of the next step. */
+/* How far ahead keys are asked for then, in bytes, if not as far as those of the next step. */
 #define ROW_KEYS_AHEAD (INT64_C(16) << 10)
+/* Keys whose values meet their weights together, values that are added at a time of heads side by side, and how far
+ * ahead these are asked for. */
 #ifdef TILE_PAIRS
 #define ROW_TOGETHER     2
 #define ROW_VALUES       4
