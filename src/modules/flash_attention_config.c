@@ -67,13 +67,13 @@ static int64_t score_keys(void) {
 /*
  * Whether decoding reads memory fastest in its order, a key of all heads after the other: an AMD Zen 5 gives 39 GB/s
  * of one or two places at a time and 27 of four, where the Intel processors at hand give most of four. Lines of 16
- * bits are twice the work, for which four query rows of a head leave no time.
+ * bits are twice the work where they become floats, for which four query rows of a head leave no time.
  */
-static bool reads_in_order(const ejki_flash_problem *p) {
+static bool reads_in_order(const ejki_flash_problem *p, bool pairs) {
     const ejk_cpu_info *cpu = ejk_cpu();
     const int64_t rows = p->queries * p->group;
-    return strcmp(cpu->vendor, "amd") == 0 && cpu->family >= 26 &&
-           rows <= (p->dtype == EJK_DTYPE_F32 ? 4 : 2);
+    const bool quick = p->dtype == EJK_DTYPE_F32 || pairs;
+    return strcmp(cpu->vendor, "amd") == 0 && cpu->family >= 26 && rows <= (quick ? 4 : 2);
 }
 
 /*
@@ -82,12 +82,12 @@ static bool reads_in_order(const ejki_flash_problem *p) {
  * share out the heads, and then none reads memory in order. Where a block is read in order, changing between keys and
  * values is what costs, and a block is longer.
  */
-static void set_row_blocks(const ejki_flash_problem *p, ejk_fwd_params *params) {
+static void set_row_blocks(const ejki_flash_problem *p, bool pairs, ejk_fwd_params *params) {
     const int64_t kv_heads = clamp(p->kv_heads, 1, 1 << 20), batch = ejki_max(1, p->batch);
     const int64_t own = row_bytes(p) / (int64_t)sizeof(float) * (int64_t)ejk_dtype_size(p->dtype);
     const int64_t few = clamp(p->keys / 64, 1, ejki_cdiv(4, batch));
     const int64_t splits = clamp(p->keys / 512, few, ejki_cdiv(64, batch));
-    const bool in_order = reads_in_order(p);
+    const bool in_order = reads_in_order(p, pairs);
     const int64_t keys = in_order ? p->keys / splits : (1 << 17) / (own * kv_heads);
     params->num_key_splits = ejk_int(splits);
     params->blocksize_keys = ejk_int(clamp(keys / 32 * 32, 32, in_order ? 512 : 128));
@@ -119,7 +119,7 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 48)));
     params->kv_blocksize = ejk_int(clamp(ejki_min(cache / 4 / row, window_of(p) / 2) / 32 * 32, 32,
                                          ejki_min(score_keys(), whole(p->keys))));
-    set_row_blocks(p, params);
+    set_row_blocks(p, pairs, params);
     /* A hook that runs in place of an implementation is told the same blocks. */
     if (chosen && chosen->isa == EJK_ISA_AMX) set_amx_blocks(invocation, cache, params);
 }

@@ -4,19 +4,20 @@
  * reading keys and values once is all that matters.
  *
  * Nothing is packed: keys and values are read where they lie, those of 16 bits becoming floats in registers
- * (row_halves_body.h); all else is f32. A task is a range of keys (a split) for some key heads of one batch
+ * (row_halves_body.h, row_floats_body.h) or, with TILE_PAIRS, pairs of bf16 as they are (row_pairs_body.h); all
+ * else is f32. A task is a range of keys (a split) for some key heads of one batch
  * entry. Blocks of keys are visited for all its heads before the next block, so that in the [B,S,H,D] layout
  * a block is one piece of memory, and the next block, of this task or of the next, is asked for meanwhile
  * (row_look_ahead). With blocksize_heads above 1, a block is read as it lies in memory, all heads of a few keys
  * before the next few, a little of it asked for ahead (row_look_near): for processors whose own prefetching
- * follows one or two places far better than four. Scores are dot products of four rows with four keys in registers; softmax keeps a running
- * maximum per row (row_block_body.h).
+ * follows one or two places far better than four. Scores are dot products of four rows with four keys in registers;
+ * softmax keeps a running maximum per row (row_block_body.h).
  *
  * Splits are merged in their order by whoever finishes the last one of a batch entry's heads. Their
  * number comes from the configuration alone, so results do not depend on the number of threads; heads
  * per task does depend on it and changes nothing.
  *
- * The includer defines what product_body.h asks for, and ROW_TIER, its name in symbols, and ROW_ISA.
+ * The includer defines what product_body.h asks for, ROW_TIER, its name in symbols, ROW_ISA, and TILE_PAIRS or not.
  */
 #include <ejkernel/registry.h>
 
@@ -34,18 +35,38 @@
 #define ROW_LIMIT 8
 /* Rows and keys of a dot-product tile; their product is a multiple of VL. */
 #define DOT 4
-/* The most heads side by side, and the values that are added at a time then. */
-#define ROW_SIDE   64
-#define ROW_VALUES 2
-/* How far ahead keys and values are asked for then, in bytes, if not as far as those of the next step. */
-#define ROW_KEYS_AHEAD   (INT64_C(16) << 10)
+/* The most heads side by side. */
+#define ROW_SIDE 64
+/* How far ahead keys are asked for then, in bytes, if not as far as those of the next step. */
+#define ROW_KEYS_AHEAD (INT64_C(16) << 10)
+/* Keys whose values meet their weights together, values that are added at a time of heads side by side, and how far
+ * ahead these are asked for. */
+#ifdef TILE_PAIRS
+#define ROW_TOGETHER     2
+#define ROW_VALUES       4
+#define ROW_VALUES_AHEAD (INT64_C(16) << 10)
+#else
+#define ROW_TOGETHER     1
+#define ROW_VALUES       2
 #define ROW_VALUES_AHEAD (INT64_C(8) << 10)
+#endif
 
 /* Rows of weights lie this far apart: the largest block and a line more. */
 #define ROW_KEYS     512
 #define SCORE_STRIDE (ROW_KEYS + 16)
 
+/*
+ * What to ask for meanwhile, as many lines as are read: from four places in turn, each line after line; or, where
+ * at[0] is NULL, what lies `ahead` bytes further on.
+ */
+typedef struct row_lines {
+    const char *at[4];
+    int64_t ahead;
+} row_lines;
+
+#ifndef TILE_PAIRS
 #include "kernels/flash_attention/row_halves_body.h"
+#endif
 
 /* How a problem is cut and memory laid out, in floats. */
 typedef struct row_plan {
@@ -55,17 +76,23 @@ typedef struct row_plan {
     int64_t side;  /* of them visited side by side, key by key; 0 = one after the other */
     int64_t parts; /* tasks across the key heads */
     int64_t tasks;
-    int64_t depth, width; /* head_dim and value_dim rounded up to VL */
-    int64_t state;        /* floats of one row: lanes, reference, maximum, padding, sums */
+    int64_t depth, width; /* floats of a packed query and of sums: whole vectors */
+    int64_t state;        /* floats of one row: see STATE_REFERENCE */
     int64_t query_at, score_at, allowed_at, row_at, worker_floats;
     int64_t partial_at,
         count_at; /* shared by the workers: states of all rows and splits; counters */
     int64_t bytes;
 } row_plan;
 
+/*
+ * A row's state: lanes of the sum of its weights; reference and maximum, and, of pairs, whether the head has met tiny
+ * values; of pairs, lanes of the sum of weights as they were rounded; sums.
+ */
 #define STATE_REFERENCE VL
 #define STATE_MAXIMUM   (VL + 1)
-#define STATE_SUMS      (2 * VL)
+#define STATE_TINY      (VL + 2)
+#define STATE_TOTALS    (2 * VL)
+#define STATE_SUMS      ((ROW_TOGETHER + 1) * VL)
 
 typedef struct row_shared {
     const ejki_flash_problem *problem;
@@ -94,7 +121,7 @@ typedef struct row_task {
      * follows each of them, and of one alone asks for less than memory could give.
      */
     int64_t key_ahead;
-    halves_lines ask;
+    row_lines ask;
     const char *
         soon; /* what to ask for with the next keys, where heads lie side by side and are so visited */
     bool ready; /* all of the next block has been asked for */
@@ -119,8 +146,8 @@ static bool row_add(int64_t *at, int64_t rows, int64_t columns, int64_t *start) 
 static bool row_plan_of(const ejki_flash_problem *p, const int64_t *parameters, int32_t workers,
                         row_plan *out) {
     row_plan t = {.rows = p->queries * p->group, .block = ejki_round_up(parameters[1], 2 * VL)};
-    t.depth = ejki_round_up(p->head_dim, VL);
-    t.width = ejki_round_up(p->value_dim, VL);
+    t.depth = ejki_round_up(p->head_dim, ROW_TOGETHER * VL) / ROW_TOGETHER;
+    t.width = ejki_round_up(p->value_dim, ROW_TOGETHER * VL);
     t.split_keys = ejki_round_up(ejki_max(1, ejki_cdiv(p->keys, parameters[0])), t.block);
     t.splits = ejki_max(1, ejki_cdiv(p->keys, t.split_keys));
     /* All heads in one task read memory in order; fewer only if that leaves threads idle. */
@@ -206,14 +233,14 @@ static bool row_is_dense(const row_task *task, const ejki_bthd *tensor, int64_t 
 }
 
 /* Halves of the keys and of the values of a block; NULL if rows do not lie side by side. */
-static halves_lines row_lines_of(const row_task *task, int64_t key, int64_t count) {
+static row_lines row_lines_of(const row_task *task, int64_t key, int64_t count) {
     const ejki_flash_problem *p = task->shared->problem;
     const int64_t half = count / 2 * element_size(p->dtype);
     if (!row_is_dense(task, &p->key, p->head_dim) || !row_is_dense(task, &p->value, p->value_dim))
-        return (halves_lines){.ahead = 0};
+        return (row_lines){.ahead = 0};
     const char *keys = flash_key(p, task->batch, task->first_head, key);
     const char *values = flash_value(p, task->batch, task->first_head, key);
-    return (halves_lines){
+    return (row_lines){
         .at = {keys, values, keys + half * p->key.stride_t, values + half * p->value.stride_t}};
 }
 
@@ -226,7 +253,7 @@ static inline __attribute__((always_inline)) void row_ask_all(const row_task *ta
                                                               int64_t count) {
     const ejki_flash_problem *p = task->shared->problem;
     enum { FEW = 8 };
-    const halves_lines lines = row_lines_of(task, key, count);
+    const row_lines lines = row_lines_of(task, key, count);
     if (task->ready || !lines.at[0] || p->keys < FEW * task->shared->plan.block) return;
     const int64_t keys = lines.at[2] - lines.at[0], values = lines.at[3] - lines.at[1];
     for (int64_t i = 0; i < keys || i < values; i += 64)
@@ -252,7 +279,7 @@ static void row_look_ahead(row_task *task, int64_t following, int64_t key) {
         }
     }
     task->key_ahead = 0;
-    task->ask = (halves_lines){.ahead = 0};
+    task->ask = (row_lines){.ahead = 0};
     task->ready = next.heads == task->heads && next.first + block <= next.end;
     if (!task->ready) return;
     task->ask = row_lines_of(&next, next.first, block);
@@ -272,7 +299,7 @@ static void row_look_near(row_task *task, int64_t key) {
     const char *keys = flash_key(p, task->batch, task->first_head, key);
     task->key_ahead = ejki_max(ROW_KEYS_AHEAD, DOT * p->key.stride_t * size);
     task->ask =
-        (halves_lines){.ahead = ejki_max(ROW_VALUES_AHEAD, ROW_VALUES * p->value.stride_t * size)};
+        (row_lines){.ahead = ejki_max(ROW_VALUES_AHEAD, ROW_VALUES * p->value.stride_t * size)};
     task->soon = NULL;
     if (row_is_dense(task, &p->key, p->head_dim) && task->heads <= task->shared->plan.side)
         task->soon = (const char *)((uintptr_t)keys + (uintptr_t)task->key_ahead);
@@ -287,8 +314,7 @@ static void row_begin(row_task *task) {
         const int64_t head = task->first_head + h;
         for (int64_t i = 0; i < t->rows; i++) {
             const flash_row r = flash_row_of(p, task->batch, head, i);
-            halves_widen(p->dtype, flash_query(p, &r), p->head_dim,
-                         task->query + (h * t->rows + i) * t->depth);
+            row_pack_query(p, flash_query(p, &r), task->query + (h * t->rows + i) * t->depth);
         }
         row_clear(s, row_state(s, task->batch, task->split, head, 0));
     }
@@ -334,15 +360,16 @@ static void row_merge(const row_task *task) {
                 /* A split that saw nothing has sum 0 but must not make -inf − -inf. */
                 const float factor = own == top ? 1.0f : exp2f(own - top);
                 sum += v_sum(v_load(part)) * factor;
-                for (int64_t d = STATE_SUMS; d < t->state; d += VL) {
+                for (int64_t d = STATE_TOTALS; d < t->state; d += VL) {
                     const vf kept = n == 0 ? v_zero() : v_load(whole + d);
                     v_store(whole + d, v_fma(v_load(part + d), v_set1(factor), kept));
                 }
             }
             const flash_row r = flash_row_of(p, task->batch, h, i);
-            halves_sort(p->dtype, whole + STATE_SUMS, p->value_dim, task->row);
+            const float *sums = row_sort(p, whole + STATE_SUMS, task->row);
             const flash_common common = flash_common_of(p, r.head);
-            flash_write_row(p, &r, &common, task->row, t->width, t->width, top, top, sum, sum);
+            flash_write_row(p, &r, &common, sums, t->width, t->width, top, top, sum,
+                            row_total(whole, sum));
         }
 }
 
@@ -372,7 +399,8 @@ static void row_worker(void *argument, int64_t worker) {
 static bool row_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     return p->queries <= ROW_LIMIT && p->queries * p->group <= ROW_LIMIT &&
-           p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern);
+           p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern) &&
+           (ROW_TOGETHER == 1 || p->normalize);
 }
 
 static ejk_status row_prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -441,6 +469,8 @@ static const ejk_parameter row_parameters[] = {
         .run = row_run,                                                                            \
     }
 
-ROW_IMPLEMENTATION(f32, EJK_DTYPE_F32);
 ROW_IMPLEMENTATION(bf16, EJK_DTYPE_BF16);
+#ifndef TILE_PAIRS
+ROW_IMPLEMENTATION(f32, EJK_DTYPE_F32);
 ROW_IMPLEMENTATION(f16, EJK_DTYPE_F16);
+#endif

@@ -77,26 +77,17 @@ static inline void halves_sort(ejk_dtype dtype, const float *row, int64_t width,
     for (; d < width; d++) target[d] = row[d];
 }
 
-/*
- * What to ask for meanwhile, as many lines as are read: from four places in turn, each line after line; or, where
- * at[0] is NULL, what lies `ahead` bytes further on.
- */
-typedef struct halves_lines {
-    const char *at[4];
-    int64_t ahead;
-} halves_lines;
-
 /* sums[i] += Σ_k weights[i][k] · values[k] for a few rows. Moves `lines` on. */
 #define HALVES_OPERANDS                                                                            \
     int64_t width, int64_t depth, const float *weights, const void *values, int64_t stride,        \
-        float *sums, int64_t sums_stride, halves_lines *lines
+        float *sums, int64_t sums_stride, row_lines *lines
 typedef void (*halves_fn)(HALVES_OPERANDS);
 
 /* `pairs` times HALVES columns, or, with 0, the first `columns` of VL. */
 static inline __attribute__((always_inline)) void
 halves_columns(const ejk_dtype dtype, const int rows, const int pairs, int64_t columns,
                int64_t depth, const float *weights, const void *values, int64_t stride, float *sums,
-               int64_t sums_stride, halves_lines *lines) {
+               int64_t sums_stride, row_lines *lines) {
     enum { MOST = TILE_VECTORS < 2 ? 2 : TILE_VECTORS };
     const int vectors = pairs > 0 ? 2 * pairs : 1;
     const int bytes = pairs * HALVES * (int)element_size(dtype), line = bytes < 64 ? bytes : 64;
@@ -124,7 +115,7 @@ halves_columns(const ejk_dtype dtype, const int rows, const int pairs, int64_t c
     }
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         v_store(sums + i * sums_stride + j * VL, sum[i][j]);
-    if (in_order) *lines = (halves_lines){.at = {a, b, c, d}};
+    if (in_order) *lines = (row_lines){.at = {a, b, c, d}};
 }
 
 static inline __attribute__((always_inline)) void halves_values(const ejk_dtype dtype,
