@@ -126,9 +126,9 @@ vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_blo
 #define VJP_EACH_TYPE(call, capped, given, type, ...)                                              \
     do {                                                                                           \
         if (!(given))                                                                              \
-            call(capped, false, EJK_DTYPE_F32, __VA_ARGS__);                                       \
-        else if ((type) == EJK_DTYPE_F32)                                                          \
-            call(capped, true, EJK_DTYPE_F32, __VA_ARGS__);                                        \
+            call(capped, false, FLASH_TYPE, __VA_ARGS__);                                          \
+        else if ((type) == FLASH_TYPE)                                                             \
+            call(capped, true, FLASH_TYPE, __VA_ARGS__);                                           \
         else                                                                                       \
             call(capped, true, type, __VA_ARGS__);                                                 \
     } while (0)
@@ -152,8 +152,8 @@ vjp_bend_to_bias(const bool capped, const vjp_block *block, const vjp_tile *tile
         vjp_bend(capped, VJP_BIAS_ADDS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
     else if (block->bias_streams && block->end - block->key >= (panel + 1) * TILE_COLUMNS)
         vjp_bend(capped, VJP_BIAS_STREAMS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
-    else if (dtype == EJK_DTYPE_F32)
-        vjp_bend(capped, VJP_BIAS_STORES, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
+    else if (dtype == FLASH_TYPE)
+        vjp_bend(capped, VJP_BIAS_STORES, FLASH_TYPE, block, tile, panel, weights, slopes);
     else
         vjp_bend(capped, VJP_BIAS_STORES, dtype, block, tile, panel, weights, slopes);
 }
