@@ -11,8 +11,8 @@
 /* As many a product are no burden; where more are due before a task ends, they begin earlier. */
 #define TILE_EASY_LINES 8
 
-/* Whether what is asked for should come into the first-level cache: where a Zen 5 was asked into the second, calls with
- * a bias took 15 % longer in many processes, and no shorter in others. */
+/* Whether what is asked for beside a bias should come into the first-level cache: where a Zen 5 was asked into the
+ * second, such calls took 15 % longer in many processes, and no shorter in others. */
 static inline bool tile_asks_near(void) {
     const ejk_cpu_info *cpu = ejk_cpu();
     return strcmp(cpu->vendor, "amd") == 0 && cpu->family >= 26;

@@ -215,7 +215,7 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->general = flash_is_general(p);
     s->tracks_maximum = !p->normalize;
     s->drops = p->dropout > 0;
-    s->ahead.lines.near = tile_asks_near();
+    s->ahead.lines.near = p->has_bias && tile_asks_near();
     s->scale = flash_scale(p);
     s->cap = flash_cap_of(p);
     s->query = memory + t->query_at;
