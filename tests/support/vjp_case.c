@@ -231,7 +231,8 @@ static void place_gradients(struct vjp_case *c, struct random *r) {
                       queries = t->bias_queries ? p->queries : 1;
         const int64_t heads = t->bias_heads ? p->query_heads : 1;
         const bool aligned = random_chance(r, 0.5); /* rows that may be streamed */
-        const int64_t stride = aligned                 ? (p->keys + 15) / 16 * 16
+        const int64_t line = 64 / (int64_t)ejk_dtype_size(p->dtype);
+        const int64_t stride = aligned                 ? (p->keys + line - 1) / line * line
                                : random_chance(r, 0.3) ? p->keys + 3
                                                        : p->keys;
         c->rows[VJP_BIAS] = batch * heads * queries;

@@ -22,6 +22,13 @@
 /* Vectors of scores that are changed at a time. */
 #define FLASH_VECTORS 4
 
+/* The type whose loops are made for it alone: of pairs the only one. */
+#ifdef TILE_PAIRS
+#define FLASH_TYPE EJK_DTYPE_BF16
+#else
+#define FLASH_TYPE EJK_DTYPE_F32
+#endif
+
 #define LOG2_E 1.4426950408889634
 #define LN_2   0.6931471805599453
 
@@ -262,14 +269,14 @@ flash_modify_row(const bool caps, const bool biased, const bool hides, const ejk
 static inline void flash_modify(const ejki_flash_problem *p, const v_cap *cap, const flash_row *r,
                                 int64_t key, int64_t count, float *scores, uint8_t *allowed) {
     const bool hides = flash_hides_keys(p), caps = p->soft_cap != 0, biased = p->has_bias;
-    const bool simple = !hides && (!biased || p->dtype == EJK_DTYPE_F32);
+    const bool simple = !hides && (!biased || p->dtype == FLASH_TYPE);
     if (hides) flash_allowed(p, r, key, count, allowed);
     if (simple && caps && biased)
-        flash_modify_row(true, true, false, EJK_DTYPE_F32, p, cap, r, key, count, scores, allowed);
+        flash_modify_row(true, true, false, FLASH_TYPE, p, cap, r, key, count, scores, allowed);
     else if (simple && caps)
-        flash_modify_row(true, false, false, EJK_DTYPE_F32, p, cap, r, key, count, scores, allowed);
+        flash_modify_row(true, false, false, FLASH_TYPE, p, cap, r, key, count, scores, allowed);
     else if (simple && biased)
-        flash_modify_row(false, true, false, EJK_DTYPE_F32, p, cap, r, key, count, scores, allowed);
+        flash_modify_row(false, true, false, FLASH_TYPE, p, cap, r, key, count, scores, allowed);
     else
         flash_modify_row(caps, biased, hides, p->dtype, p, cap, r, key, count, scores, allowed);
 }

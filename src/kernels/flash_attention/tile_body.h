@@ -26,6 +26,7 @@
  * The includer defines what product_body.h asks for, and TILE_TIER, its name in symbols, TILE_ISA,
  * TILE_QUERY_BLOCK and TILE_KEY_BLOCK.
  */
+#include <ejkernel/device.h>
 #include <ejkernel/registry.h>
 
 #include "base/base.h"
@@ -150,6 +151,9 @@ typedef struct tile_span {
     bool partial; /* some row does not see or keep some column of [low, high) */
 } tile_span;
 
+#include "kernels/flash_attention/tile_blocks_body.h"
+#include "kernels/flash_attention/tile_ahead_body.h"
+
 /* Room for rows x columns floats; *at stays below 2^48, and at that value says that they do not fit. */
 static int64_t tile_place(int64_t *at, int64_t rows, int64_t columns) {
     const int64_t start = *at, limit = (int64_t)1 << 48;
@@ -211,6 +215,7 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->general = flash_is_general(p);
     s->tracks_maximum = !p->normalize;
     s->drops = p->dropout > 0;
+    s->ahead.lines.near = p->has_bias && tile_asks_near();
     s->scale = flash_scale(p);
     s->cap = flash_cap_of(p);
     s->query = memory + t->query_at;
@@ -229,9 +234,6 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->cells = (tile_cells){.cell = (tile_cell *)(void *)(memory + t->cell_at),
                             .count = tile_cell_count(p)};
 }
-
-#include "kernels/flash_attention/tile_blocks_body.h"
-#include "kernels/flash_attention/tile_ahead_body.h"
 
 /* A row's sum of column d. A panel of TILE_COLUMNS columns of a tile's rows lies together. */
 static inline float *tile_sum(const tile_state *s, int64_t row, int64_t d) {

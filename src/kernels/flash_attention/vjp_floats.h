@@ -102,6 +102,11 @@ static inline void vjp_round(const bool exact, int64_t rows, const float *number
     (void)exact, (void)rows, (void)numbers, (void)along, (void)down;
 }
 
+/* A row of a panel to a place in memory where lines of it begin, past the caches. */
+static inline void vjp_stream(void *lines, const vf row[TILE_VECTORS]) {
+    EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) v_stream((float *)lines + j * VL, row[j]);
+}
+
 /* The number of a row and a column of a panel: as an operand along rows, and along columns. */
 static inline float vjp_along(const float *panel, int64_t row, int64_t column) {
     return panel[row * TILE_COLUMNS + column];

@@ -108,11 +108,13 @@ static inline vjp_probe vjp_pack(ejk_dtype dtype, const void *const row[VJP_DEPT
 
 /* 2 VL floats as VL pairs; exactly rounded if they are subnormal, too. */
 static inline __attribute__((always_inline)) vf vjp_rounded(const bool exact, const float *from) {
-    uint16_t bits[2 * VL];
-    if (!exact) return v_pairs(v_load(from), v_load(from + VL));
-    v_store_bf16(bits, v_load(from));
-    v_store_bf16(bits + VL, v_load(from + VL));
-    return v_load_pairs(bits);
+    const vf a = v_load(from), b = v_load(from + VL);
+    return exact ? v_pairs_exact(a, b) : v_pairs(a, b);
+}
+
+/* A row of a panel to a place in memory that is a line of it, past the caches. */
+static inline void vjp_stream(void *line, const vf row[TILE_VECTORS]) {
+    v_stream(line, v_pairs_exact(row[0], row[1]));
 }
 
 /* Numbers of a tile, whose first row is an even one, as operands of products along its rows, unless NULL, and along

@@ -127,9 +127,10 @@ static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
     t->bias_once = v->wants_bias && (bias->stride_b || p->batch == 1) &&
                    (bias->stride_h || p->query_heads == 1) && (bias->stride_t || p->queries == 1);
     t->bias_rows = vjp_bias_rows(v);
-    t->bias_streams = t->bias_once && p->dtype == EJK_DTYPE_F32 && p->pattern.planes == 0 &&
-                      ((uintptr_t)bias->data % 64 | (uint64_t)bias->stride_b % 16 |
-                       (uint64_t)bias->stride_h % 16 | (uint64_t)bias->stride_t % 16) == 0;
+    const uint64_t strides = (uint64_t)(bias->stride_b | bias->stride_h | bias->stride_t);
+    t->bias_streams =
+        t->bias_once && p->dtype == FLASH_TYPE && p->pattern.planes == 0 &&
+        ((uintptr_t)bias->data | strides * (uint64_t)element_size(p->dtype)) % 64 == 0;
     if (!v->wants_bias || p->dtype == EJK_DTYPE_F32 || t->bias_once) return;
     t->bias_heads = bias->stride_h ? p->group : 1;
     t->bias_queries = bias->stride_t ? p->queries : 1;

@@ -159,26 +159,37 @@ static vjp_range vjp_bias_written(const vjp_plan *t, const ejki_flash_problem *p
     return (vjp_range){low / t->keys * t->keys, ejki_min(p->keys, ejki_round_up(high, t->keys))};
 }
 
-/* A worker's share of what comes first: statistics of rows, and zeros where others will add or nobody. */
-static void vjp_begin(void *argument, int64_t index) {
-    const vjp_shared *shared = argument;
+/* Zeros for a worker's share of the rows of d_bias, where no task writes: the same places for a head's rows of a block. */
+static void vjp_blank_bias_rows(const vjp_shared *shared, int64_t index) {
     const vjp_plan *t = &shared->plan;
-    const ejki_flash_vjp_problem *v = shared->problem;
-    const ejki_flash_problem *p = &v->forward;
-    for (int64_t n = index; n < t->bias_rows; n += shared->workers) {
-        const ejki_bias_gradient *bias = &v->d_bias;
-        const int64_t queries = bias->stride_t ? p->queries : 1;
-        const int64_t heads = bias->stride_h ? p->query_heads : 1;
-        const int64_t query = n % queries, head = n / queries % heads;
-        void *row = element_at(p->dtype, bias->data,
+    const ejki_flash_problem *p = &shared->problem->forward;
+    const ejki_bias_gradient *bias = &shared->problem->d_bias;
+    const int64_t queries = bias->stride_t ? p->queries : 1, size = element_size(p->dtype);
+    const int64_t heads = bias->stride_h ? p->query_heads : 1;
+    const int64_t share = ejki_cdiv(t->bias_rows, shared->workers);
+    const int64_t end = ejki_min(t->bias_rows, (index + 1) * share);
+    for (int64_t n = index * share, count; n < end; n += count) {
+        const int64_t query = n % queries, head = n / queries % heads, own = head % p->group;
+        const int64_t block = (query * p->group + own) / t->rows;
+        const int64_t last = ejki_cdiv((block + 1) * t->rows - own, p->group);
+        count = ejki_min(end - n, ejki_min(last, queries) - query);
+        char *row = element_at(p->dtype, bias->data,
                                n / queries / heads * bias->stride_b + head * bias->stride_h +
                                    query * bias->stride_t);
         const vjp_range written = vjp_bias_written(t, p, query, head);
-        const int64_t size = element_size(p->dtype);
-        vjp_blank_bias(row, written.first * size, t->bias_streams);
-        vjp_blank_bias(element_at(p->dtype, row, written.end), (p->keys - written.end) * size,
-                       t->bias_streams);
+        for (int64_t i = 0; i < count; i++, row += bias->stride_t * size) {
+            vjp_blank_bias(row, written.first * size, t->bias_streams);
+            vjp_blank_bias(element_at(p->dtype, row, written.end), (p->keys - written.end) * size,
+                           t->bias_streams);
+        }
     }
+}
+
+/* A worker's share of what comes first: statistics of rows, and zeros where others will add or nobody. */
+static void vjp_begin(void *argument, int64_t index) {
+    const vjp_shared *shared = argument;
+    const ejki_flash_vjp_problem *v = shared->problem;
+    vjp_blank_bias_rows(shared, index);
     vjp_each_row(shared, index, vjp_ask_first, vjp_begin_rows);
     vjp_blank_queries(shared, index);
     ejki_flash_vjp_clear(v, index, shared->workers);

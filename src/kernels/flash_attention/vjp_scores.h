@@ -86,7 +86,7 @@ static inline void vjp_blank_bias(void *at, int64_t bytes, bool streams) {
     float *place = at;
     for (; streams && bytes >= (int64_t)sizeof(vf); bytes -= (int64_t)sizeof(vf), place += VL)
         v_stream(place, v_zero());
-    memset(place, 0, (size_t)bytes);
+    if (bytes > 0) memset(place, 0, (size_t)bytes);
 }
 
 /* What becomes of slopes in the gradient of the bias. */
@@ -97,19 +97,25 @@ static inline __attribute__((always_inline)) void
 vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_block *block,
          const vjp_tile *tile, int64_t panel, const float *weights, float *slopes) {
     const int64_t at = panel * TILE_COLUMNS, left = block->end - block->key - at;
-    for (int64_t i = 0; i < tile->rows; i++) {
-        const uint32_t seen = vjp_seen(block, tile, panel, i);
-        const vf delta = v_set1(block->delta[tile->first + i]);
-        char *bias = mode ? element_at(dtype, block->d_bias_row[tile->first + i], at) : NULL;
+    /* Looked up once: what is stored might change them for all that a compiler knows. */
+    const float *deltas = block->delta + tile->first;
+    const float *caps = block->caps + tile->first * TILE_COLUMNS;
+    char *const *places = block->d_bias_row + tile->first;
+    const uint32_t *words = block->seen + tile->first * block->most_panels + panel;
+    const int64_t rows = tile->rows, turn = block->most_panels;
+    const bool all = tile->all[panel] == VJP_EVERY;
+    for (int64_t i = 0; i < rows; i++, caps += TILE_COLUMNS) {
+        const uint32_t seen = all ? VJP_EVERY : words[i * turn];
+        const vf delta = v_set1(deltas[i]);
+        char *bias = mode ? element_at(dtype, places[i], at) : NULL;
         float *row = slopes + i * TILE_COLUMNS;
-        const float *weight = weights + i * TILE_COLUMNS,
-                    *caps = block->caps + (tile->first + i) * TILE_COLUMNS;
+        const float *weight = weights + i * TILE_COLUMNS;
+        vf given[TILE_VECTORS];
         EJKI_UNROLL for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
             vf slope = v_mul(v_load(weight + j), v_sub(v_load(row + j), delta));
             slope = v_where(slope, seen >> j);
-            if (mode == VJP_BIAS_STREAMS) {
-                v_stream((float *)(void *)bias + j, slope);
-            } else if (mode && left > j) {
+            given[j / VL] = slope;
+            if (mode && mode != VJP_BIAS_STREAMS && left > j) {
                 char *place = element_at(dtype, bias, j);
                 vf sum = slope;
                 if (mode == VJP_BIAS_ADDS) sum = v_add(v_widen_some(dtype, place, left - j), slope);
@@ -119,6 +125,7 @@ vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_blo
             if (capped) slope = v_where(v_mul(slope, v_load(caps + j)), seen >> j);
             v_store(row + j, slope);
         }
+        if (mode == VJP_BIAS_STREAMS) vjp_stream(bias, given);
     }
 }
 
@@ -126,9 +133,9 @@ vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_blo
 #define VJP_EACH_TYPE(call, capped, given, type, ...)                                              \
     do {                                                                                           \
         if (!(given))                                                                              \
-            call(capped, false, EJK_DTYPE_F32, __VA_ARGS__);                                       \
-        else if ((type) == EJK_DTYPE_F32)                                                          \
-            call(capped, true, EJK_DTYPE_F32, __VA_ARGS__);                                        \
+            call(capped, false, FLASH_TYPE, __VA_ARGS__);                                          \
+        else if ((type) == FLASH_TYPE)                                                             \
+            call(capped, true, FLASH_TYPE, __VA_ARGS__);                                           \
         else                                                                                       \
             call(capped, true, type, __VA_ARGS__);                                                 \
     } while (0)
@@ -151,9 +158,9 @@ vjp_bend_to_bias(const bool capped, const vjp_block *block, const vjp_tile *tile
     else if (!block->bias_once)
         vjp_bend(capped, VJP_BIAS_ADDS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
     else if (block->bias_streams && block->end - block->key >= (panel + 1) * TILE_COLUMNS)
-        vjp_bend(capped, VJP_BIAS_STREAMS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
-    else if (dtype == EJK_DTYPE_F32)
-        vjp_bend(capped, VJP_BIAS_STORES, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
+        vjp_bend(capped, VJP_BIAS_STREAMS, FLASH_TYPE, block, tile, panel, weights, slopes);
+    else if (dtype == FLASH_TYPE)
+        vjp_bend(capped, VJP_BIAS_STORES, FLASH_TYPE, block, tile, panel, weights, slopes);
     else
         vjp_bend(capped, VJP_BIAS_STORES, dtype, block, tile, panel, weights, slopes);
 }

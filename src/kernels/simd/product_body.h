@@ -35,9 +35,10 @@
 /*
  * Memory that will be needed after a product: one line is asked for at each step of its depth, so that
  * requests never queue up. With TILE_STREAMS it is a row of a tile's width per step, from line[0] on and
- * `step` floats apart; else the lines listed.
+ * `step` floats apart; else the lines listed, into the second-level cache or, if `near`, the first.
  */
 typedef struct product_ahead {
+    bool near;
     int64_t step;
     int64_t count;
     const float *line[PRODUCT_LINES];
@@ -95,8 +96,13 @@ static inline __attribute__((always_inline)) void product(const int rows, const 
         }
     } else {
         const int64_t count = ahead->count < depth ? ahead->count : depth;
-        for (int64_t k = 0; k < count; k++, a += a_step, b += b_stride) {
-            __builtin_prefetch(ahead->line[k], 0, 2);
+        const float *const *line = ahead->line, *const *last = line + count;
+        for (; ahead->near && line < last; line++, a += a_step, b += b_stride) {
+            __builtin_prefetch(*line, 0, 3);
+            product_step(rows, vectors, a, a_row, b, sum);
+        }
+        for (; line < last; line++, a += a_step, b += b_stride) {
+            __builtin_prefetch(*line, 0, 2);
             product_step(rows, vectors, a, a_row, b, sum);
         }
         EJKI_UNROLL_TWICE for (; a < end; a += a_step, b += b_stride)

@@ -77,14 +77,17 @@ static inline vf v_load_f16_first(const void *p, int64_t n) {
 static inline vf v_load_f16(const void *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
-/* Not VCVTNEPS2BF16, which takes subnormal numbers for 0. */
-static inline void v_store_bf16_first(void *p, vf v, int64_t n) {
+/* The upper halves of lanes become bf16. Not VCVTNEPS2BF16, which takes subnormal numbers for 0. */
+static inline __m512i v_round_bf16(vf v) {
     const __m512i bits = _mm512_castps_si512(v), high = _mm512_srli_epi32(bits, 16);
     const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
     const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-    const __m512i nearest = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
-    const __m512i rounded = _mm512_mask_or_epi32(nearest, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q),
-                                                 high, _mm512_set1_epi32(0x40));
+    return _mm512_mask_or_epi32(_mm512_add_epi32(bits, half),
+                                _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), bits,
+                                _mm512_set1_epi32(0x400000));
+}
+static inline void v_store_bf16_first(void *p, vf v, int64_t n) {
+    const __m512i rounded = _mm512_srli_epi32(v_round_bf16(v), 16);
     _mm256_mask_storeu_epi16(p, v_first(n), _mm512_cvtepi32_epi16(rounded));
 }
 static inline void v_store_bf16(void *p, vf v) {

@@ -5,6 +5,7 @@
  *   v_dot(a, b, c)       c plus the products of both elements of each lane, each rounded to f32
  *   v_dot_one(p, b, c)   the same of the pair at p with each lane of b
  *   v_pairs(a, b)        2 VL floats rounded to nearest, ties to even, as VL pairs in their order
+ *   v_pairs_exact        the same; subnormal numbers stay
  *   v_of_first, v_of_second      the first, or second, element of each lane as a float
  *   v_load_pairs         2 VL elements of 16 bits, at any address
  *   v_load_pairs_first   the first n of them, n ≤ 2 VL; nothing beyond is touched, the rest is 0
@@ -28,6 +29,12 @@ static inline vf v_dot_one(const float *a, vf b, vf c) {
 }
 static inline vf v_pairs(vf a, vf b) {
     return (vf)_mm512_cvtne2ps_pbh(b, a);
+}
+static inline vf v_pairs_exact(vf a, vf b) {
+    const __m512i count =
+        _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                         25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    return _mm512_castsi512_ps(_mm512_permutex2var_epi16(v_round_bf16(a), count, v_round_bf16(b)));
 }
 static inline vf v_of_first(vf pairs) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
