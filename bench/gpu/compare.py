@@ -6,7 +6,8 @@ Ours is timed by time_flash_attention (tests/gpu), which says how; cuDNN in the 
 launches alone behind 256 MB that are cleared (median of 10), then ten back to back (five of gradients; median of 5).
 Needs PyTorch with cuDNN; without it only ours is shown.
 
-    compare.py [--harness PATH] [--rows forward,backward,short,features,decode] [--variant IMPLEMENTATION:PARAMETERS ...]
+    compare.py [--harness PATH] [--rows forward,backward,unordered,short,features,decode,first]
+               [--variant IMPLEMENTATION:PARAMETERS ...]
 
 A variant is a name as "bf16/cuda/sm90", after a colon its parameters; without them they are those that the library
 would choose. Of several the best is compared.
@@ -14,8 +15,10 @@ would choose. Of several the best is compared.
 import argparse
 import math
 import os
+import re
 import statistics
 import subprocess
+import tempfile
 import time
 
 FLUSHED = 256 << 20
@@ -36,29 +39,34 @@ def shapes(name):
         add("forward", (4096, 8192, 16384), (64,))
     elif name == "short":
         add("short", (512, 1024), (128, 64))
-    elif name == "backward":
-        add("backward", (2048, 4096, 8192), (128, 64), "flash_attention_vjp")
+    elif name in ("backward", "unordered"):
+        more = "unordered=1" if name == "unordered" else ""
+        add(name, (2048, 4096, 8192), (128, 64), "flash_attention_vjp", more)
     elif name == "few":
         for d in (128, 64):
             for s in (2048, 8192):
                 out.append((f"few D={d}", 16384 // s, s, 4096 // d, d, 1, "", "flash_attention"))
-    elif name not in ("features", "decode"):
+    elif name not in ("features", "decode", "first"):
         raise SystemExit(f"no rows {name}")
     return out
 
 
 class Ours:
-    def __init__(self, path):
-        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, path, environment=None):
+        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env=dict(os.environ, **environment or {}))
 
     def time(self, algorithm, implementation, b, s, h, d, causal, parameters="", more=""):
         """(alone, back to back, TFLOP/s alone, back to back), microseconds; None if it does not run."""
         return self.ask(f"{algorithm} {implementation} {b} {s} {s} {h} {h} {d} {causal} {parameters} {more}")
 
-    def ask(self, line):
+    def answer(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        answer = self.process.stdout.readline()
+        return self.process.stdout.readline()
+
+    def ask(self, line):
+        answer = self.answer(line)
         try:
             words = answer.split(": ", 1)[1].split()
             return float(words[0]), float(words[1]), float(words[3]), float(words[4])
@@ -159,6 +167,23 @@ def decode(ours, theirs):
         print(line, flush=True)
 
 
+def first_use(path, implementation):
+    """Milliseconds until a call of a new process is ready: nothing kept on the disk, and everything."""
+    for d in (128, 64):
+        for more in ("", "window=1023", "cap=30"):
+            line = f"flash_attention {implementation} 4 4096 4096 {4096 // d} {4096 // d} {d} 1 {more}"
+            with tempfile.TemporaryDirectory() as folder:
+                took = []
+                for _ in range(2):
+                    ours = Ours(path, {"EJKERNEL_CUDA_CACHE": folder})
+                    answer = ours.answer(line)
+                    ours.process.stdin.close()
+                    ours.process.wait()
+                    found = re.search(r"prepared in ([0-9.]+) s", answer)
+                    took.append(float(found[1]) * 1000 if found else math.nan)
+            print(f"first use D={d:3} {more:12} compiling {took[0]:7.1f} ms, from the disk {took[1]:5.1f} ms", flush=True)
+
+
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser()
@@ -182,6 +207,8 @@ def main():
             features(ours, *variants[0])
         if rows == "decode":
             decode(ours, theirs)
+        if rows == "first":
+            first_use(args.harness, variants[0][0])
         for group, b, s, h, d, causal, more, algorithm in shapes(rows):
             times = []
             for implementation, parameters in variants:

@@ -12,6 +12,7 @@
  *     cap=C      soft cap
  *     sinks=N    sinks of each head
  *     packed=N   sequences of 1 to T tokens, B of them in effect: B * T tokens are packed
+ *     unordered=1   gradients may be added up in any order
  *     lse=1      log-sum-exp is a result too, which PyTorch leaves out where no gradients are wanted
  *
  * Inputs are normal numbers; nothing is checked.
@@ -129,7 +130,7 @@ static double median(double *times, int count) {
 /* ---- Problems ----------------------------------------------------------------------------------------- */
 
 struct wish {
-    int64_t window, sinks, packed, lse;
+    int64_t window, sinks, packed, lse, unordered;
     double cap;
 };
 
@@ -140,6 +141,7 @@ static struct wish wish_of(const char *line) {
     if ((at = strstr(line, "sinks="))) w.sinks = atoll(at + 6);
     if ((at = strstr(line, "packed="))) w.packed = atoll(at + 7);
     if ((at = strstr(line, "lse="))) w.lse = atoll(at + 4);
+    if ((at = strstr(line, "unordered="))) w.unordered = atoll(at + 10);
     if ((at = strstr(line, "cap="))) w.cap = atof(at + 4);
     return w;
 }
@@ -217,7 +219,7 @@ static void time_one(const ejk_implementation *e, ejki_flash_vjp_problem *v, boo
     const double flops = (backward ? 10.0 : 4.0) * scores * (double)p->query_heads *
                          (double)(p->head_dim + p->value_dim) / 2;
     const double one = median(alone, ALONE), many = median(rounds, ROUNDS);
-    printf("%.1f %.1f us, %.1f %.1f TFLOP/s, prepared in %.2f s\n", one, many, flops / one * 1e-6,
+    printf("%.1f %.1f us, %.1f %.1f TFLOP/s, prepared in %.4f s\n", one, many, flops / one * 1e-6,
            flops / many * 1e-6, prepared);
     need(ejk_device_free(0, workspace));
 }
@@ -288,6 +290,7 @@ static void time_line(const char *line) {
     ejki_flash_problem *p = &v.forward;
     if (wish.window >= 0) p->first_offset = s - t - wish.window;
     p->soft_cap = wish.cap;
+    v.unordered = wish.unordered != 0;
     const int64_t rows = wish.packed ? 1 : b, of_rows = wish.packed ? b * t : t;
     const int64_t of_keys = wish.packed ? b * s : s;
     p->query = bthd(e->dtype, rows, of_rows, hq, d);
