@@ -72,7 +72,7 @@ static bool has_copier(const ejk_implementation *chosen) {
     return chosen && chosen->least_capability == 90;
 }
 
-/* Keys from which on wide heads want tiles of 192 rows, and keys that a row sees from which on it is worth to take more at a time. */
+/* Keys from which on wide heads want tiles of 192 rows, and keys that a row sees from which on more at a time are better. */
 enum { SHORT_WIDE = 1536, LONG = 2048 };
 
 /* Queries, keys, warps, stages. */
@@ -85,26 +85,51 @@ static void set_tiles(ejk_fwd_params *params, int64_t queries, int64_t keys, int
 }
 
 /*
- * More warpgroups with fewer keys each hide more of one another's waiting; more keys at a time cost less besides. Measured
- * on one H200, 2026-11-23 (docs/kernels/flash_attention_cuda.md). Tiles of 128 rows where larger ones would leave
- * multiprocessors idle.
+ * Tiles of the kernels with a copier, for heads up to 64 and wider ones, where rows see few keys and many: queries, keys,
+ * warps, stages, and how fast they are beside the first where all is in use. More warpgroups with fewer keys each hide more
+ * of one another's waiting. Measured on one H200, 2026-11-23 (docs/kernels/flash_attention_cuda.md), but for tiles of 64
+ * queries, which are guessed from what was measured before.
  */
+typedef struct tile_choice {
+    int64_t queries, keys, warps, stages;
+    double speed;
+} tile_choice;
+
+enum { TILES = 4 };
+static const tile_choice narrow_few[TILES] = {
+    {256, 64, 16, 4, 1.0}, {192, 128, 12, 2, 0.87}, {128, 128, 8, 3, 0.87}, {64, 128, 8, 2, 0.75}};
+static const tile_choice narrow_many[TILES] = {
+    {192, 128, 12, 2, 1.0}, {256, 64, 16, 4, 0.96}, {128, 128, 8, 3, 0.85}, {64, 128, 8, 2, 0.7}};
+static const tile_choice wide_short[TILES] = {
+    {128, 128, 8, 2, 1.0}, {192, 80, 12, 2, 0.9}, {192, 64, 12, 2, 0.9}, {64, 64, 8, 2, 0.7}};
+static const tile_choice wide_few[TILES] = {
+    {192, 64, 12, 2, 1.0}, {192, 80, 12, 2, 0.98}, {128, 128, 8, 2, 0.97}, {64, 64, 8, 2, 0.7}};
+static const tile_choice wide_many[TILES] = {
+    {192, 80, 12, 2, 1.0}, {192, 64, 12, 2, 0.96}, {128, 128, 8, 2, 0.96}, {64, 64, 8, 2, 0.7}};
+
+/* The fastest, for the share of a sequence's tiles that are its rows, and of multiprocessors that have a tile. */
 static void set_copied_for(const ejki_flash_problem *p, ejk_fwd_params *params) {
     const bool packed = p->layout == EJKI_FLASH_TOKENS;
     const bool narrow = p->value_dim <= 64 && p->head_dim <= 64;
-    const int64_t entries = packed ? 1 : p->batch;
-    const int64_t keys = packed ? p->keys / ejki_max(1, p->batch) : p->keys;
-    const int64_t seen = ejki_min(
-        keys, ejki_max(0, ejki_min(p->last_offset, keys) - ejki_max(p->first_offset, -keys)));
-    const int64_t tiles = ejki_cdiv(p->queries, narrow ? 256 : 192) * p->query_heads * entries;
-    if (tiles < MULTIPROCESSORS || (!narrow && keys < SHORT_WIDE))
-        set_tiles(params, 128, 128, 8, narrow ? 3 : 2);
-    else if (narrow && seen < LONG)
-        set_tiles(params, 256, 64, 16, 4);
-    else if (narrow)
-        set_tiles(params, 192, 128, 12, 2);
-    else
-        set_tiles(params, 192, seen < LONG ? 64 : 80, 12, 2);
+    const int64_t sequences = ejki_max(1, p->batch), of = packed ? sequences : 1;
+    const int64_t keys = p->keys / of, queries = ejki_max(1, p->queries / of);
+    const int64_t seen =
+        ejki_min(keys, ejki_min(p->last_offset, keys) - ejki_max(p->first_offset, -keys));
+    const tile_choice *choices = narrow              ? seen < LONG ? narrow_few : narrow_many
+                                 : keys < SHORT_WIDE ? wide_short
+                                 : seen < LONG       ? wide_few
+                                                     : wide_many;
+    const tile_choice *best = choices;
+    double most = 0;
+    for (const tile_choice *c = choices; c < choices + TILES; c++) {
+        const int64_t tiles = ejki_cdiv(queries, c->queries);
+        const double busy =
+            (double)tiles * (double)sequences * (double)p->query_heads / MULTIPROCESSORS;
+        const double used = (double)ejki_round_up(queries, 64) / (double)(tiles * c->queries);
+        const double speed = c->speed * used * (busy < 1 ? busy : 1);
+        if (speed > most) best = c, most = speed;
+    }
+    set_tiles(params, best->queries, best->keys, best->warps, best->stages);
 }
 
 void ejki_flash_gpu_heuristic_cfg(const ejk_invocation *invocation, ejk_fwd_params *params) {

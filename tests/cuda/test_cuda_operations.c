@@ -71,6 +71,39 @@ static void few_rows_have_a_kernel_of_their_own(void **state) {
     IN_CHILD(decoding);
 }
 
+/* ---- Tiles -------------------------------------------------------------------------------------------- */
+
+/* Of Hopper's forward kernel, 64 queries for each warpgroup: no larger than sequences are, or than keep a GPU busy. */
+static bool tiles(const void *unused) {
+    (void)unused;
+    static const struct {
+        int64_t b, t, d, window, warpgroups;
+    } cases[] = {
+        {32, 512, 64, -1, 4},     {1, 16384, 64, -1, 3}, {1, 16384, 64, 1023, 4},
+        {32, 192, 64, -1, 3},     {32, 128, 64, -1, 2},  {32, 64, 64, -1, 1},
+        {32, 512, 128, -1, 2},    {4, 4096, 128, -1, 3}, {32, 128, 128, -1, 2},
+        {1, 16384, 128, 1023, 3}, {1, 256, 128, -1, 1},
+    };
+    ejk_context *context;
+    WORKS(ejk_context_create(NULL, &context));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int64_t t = cases[i].t, window = cases[i].window;
+        ejk_flash_attention_args args = few_rows(cases[i].b, t, t, cases[i].d);
+        args.causal = EJK_TRUE;
+        if (window >= 0) args.sliding_window.left = ejk_int(window);
+        WORKS(ejk_call(context, &ejk_flash_attention_kernel, &args));
+        /* The last launch is the one that does tiles again, without the warpgroup that copies. */
+        HOLDS(seen()->block == 128 * cases[i].warpgroups);
+    }
+    ejk_context_destroy(context);
+    return true;
+}
+
+static void tiles_are_as_large_as_is_of_use(void **state) {
+    (void)state;
+    IN_CHILD(tiles);
+}
+
 /* ---- Orders of sums --------------------------------------------------------------------------------- */
 
 static ejk_flash_attention_vjp_args gradients_of(int64_t d) {
@@ -214,6 +247,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
     const struct CMUnitTest tests[] = {
         TEST(few_rows_have_a_kernel_of_their_own),
+        TEST(tiles_are_as_large_as_is_of_use),
         TEST(gradients_are_added_in_order),
         TEST(masks_move_to_a_device),
     };
