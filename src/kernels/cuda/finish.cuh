@@ -32,7 +32,7 @@ DEVICE float finish_row(const ejki_cuda_problem &p, const sequence &s, int h, in
         for (int n = 0; n < p.sink_count; n++) all += expf(widen(sinks[n]) - base);
     }
     if (writer) {
-        if (p.lse.data)
+        if (p.lse.data) /* else no logarithm either */
             row_store(p.lse, s.entry, h, s.query + i, all == 0 ? NOTHING : all_max + logf(all));
         row_store(p.row_max, s.entry, h, s.query + i, max);
         row_store(p.row_sum, s.entry, h, s.query + i, sum);

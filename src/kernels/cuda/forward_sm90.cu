@@ -65,7 +65,7 @@ DEVICE void settle_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
     }
 }
 
-/* By one thread: the queries of a tile. */
+/* By one thread: the queries of a tile; rows ahead of its sequence are whatever is there, or 0. */
 DEVICE void copy_queries(const ejki_cuda_sm90_problem &p, layout &shared, const query_place &at,
                          int query, int head, int entry) {
 #pragma unroll
@@ -241,9 +241,8 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         if (over) break;
         leave_key(shared, s.key_at);
         start_rows(rows, out);
-        weigh(p,
-              survey(p, *t.w, is_edge(t.sees, block), t.row, block * KEYS, rows, z),
-              rows, z, weights);
+        const outlook l = survey(p, *t.w, is_edge(t.sees, block), t.row, block * KEYS, rows, z);
+        weigh(p, l, rows, z, weights);
         rows.scale[0] = rows.scale[1] = 1; /* there are no sums yet */
         block--;
 #pragma unroll 1
