@@ -38,6 +38,7 @@ static int64_t pitch_of(int64_t dim) {
     return ejki_round_up(dim, 64);
 }
 
+/* Shared memory: queries of two tiles, stages of keys and values, and the rest. */
 static int64_t bytes_of(const ejki_flash_problem *p, const tiling *t, int64_t stages) {
     const int64_t row = 2 * (pitch_of(p->head_dim) + pitch_of(p->value_dim));
     return 2 * t->consumers * 64 * 2 * pitch_of(p->head_dim) + stages * t->keys * row +

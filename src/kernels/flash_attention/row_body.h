@@ -35,6 +35,18 @@
 #define ROW_LIMIT 8
 /* Rows and keys of a dot-product tile; their product is a multiple of VL. */
 #define DOT 4
+/* call(n), n being a constant, of as many rows as are left, at most DOT. */
+#define DOT_ROWS(left, call)                                                                       \
+    do {                                                                                           \
+        if ((left) >= DOT)                                                                         \
+            call(DOT);                                                                             \
+        else if ((left) == 1)                                                                      \
+            call(1);                                                                               \
+        else if ((left) == 2)                                                                      \
+            call(2);                                                                               \
+        else                                                                                       \
+            call(3);                                                                               \
+    } while (0)
 /* The most heads side by side. */
 #define ROW_SIDE 64
 /* How far ahead keys are asked for then, in bytes, if not as far as those of the next step. */

@@ -112,15 +112,7 @@ row_scores_of(const ejk_dtype dtype, row_task *task, const row_head *head, int64
             float *scores = head->scores + i * SCORE_STRIDE + c;
 #define ROW_DOTS(rows)                                                                             \
     row_dots(dtype, query, t->depth, keys, p->head_dim, line, keys_at_once, rows, scores)
-            const int64_t left = t->rows - i;
-            if (left >= DOT)
-                ROW_DOTS(DOT);
-            else if (left == 1)
-                ROW_DOTS(1);
-            else if (left == 2)
-                ROW_DOTS(2);
-            else
-                ROW_DOTS(3);
+            DOT_ROWS(t->rows - i, ROW_DOTS);
 #undef ROW_DOTS
         }
     }

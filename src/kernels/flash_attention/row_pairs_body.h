@@ -107,15 +107,7 @@ static inline __attribute__((always_inline)) void pairs_scores(row_task *task, c
         const float *query = head->query + i * t->depth;
         float *scores = head->scores + i * SCORE_STRIDE + c;
 #define PAIRS_DOTS(n) pairs_dots(query, t->depth, key, p->head_dim, next, n, scores)
-        const int64_t left = t->rows - i;
-        if (left >= DOT)
-            PAIRS_DOTS(DOT);
-        else if (left == 1)
-            PAIRS_DOTS(1);
-        else if (left == 2)
-            PAIRS_DOTS(2);
-        else
-            PAIRS_DOTS(3);
+        DOT_ROWS(t->rows - i, PAIRS_DOTS);
 #undef PAIRS_DOTS
     }
 }
