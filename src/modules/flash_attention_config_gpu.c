@@ -72,8 +72,14 @@ static bool has_copier(const ejk_implementation *chosen) {
     return chosen && chosen->least_capability == 90;
 }
 
-/* Keys from which on wide heads want tiles of 192 rows, and keys that a row sees from which on more at a time are better. */
-enum { SHORT_WIDE = 1536, LONG = 2048 };
+enum { LONG = 2048 }; /* keys that a row sees, from which on more at a time are better */
+
+/* Keys that the row in the middle of a sequence sees by positions. */
+static int64_t keys_seen(const ejki_flash_problem *p, int64_t queries, int64_t keys) {
+    const int64_t middle = queries / 2;
+    const int64_t end = ejki_min(keys - 1 - middle, p->last_offset) + middle + 1;
+    return ejki_max(0, end - ejki_max(0, middle + p->first_offset));
+}
 
 /* Queries, keys, warps, stages. */
 static void set_tiles(ejk_fwd_params *params, int64_t queries, int64_t keys, int64_t warps,
@@ -97,35 +103,46 @@ typedef struct tile_choice {
 
 enum { TILES = 4 };
 static const tile_choice narrow_few[TILES] = {
-    {256, 64, 16, 4, 1.0}, {192, 128, 12, 2, 0.87}, {128, 128, 8, 3, 0.87}, {64, 128, 8, 2, 0.75}};
+    {256, 64, 16, 8, 1.0}, {192, 128, 12, 2, 0.87}, {128, 128, 8, 3, 0.87}, {64, 128, 8, 2, 0.75}};
 static const tile_choice narrow_many[TILES] = {
-    {192, 128, 12, 2, 1.0}, {256, 64, 16, 4, 0.96}, {128, 128, 8, 3, 0.85}, {64, 128, 8, 2, 0.7}};
-static const tile_choice wide_short[TILES] = {
-    {128, 128, 8, 2, 1.0}, {192, 80, 12, 2, 0.9}, {192, 64, 12, 2, 0.9}, {64, 64, 8, 2, 0.7}};
+    {192, 128, 12, 2, 1.0}, {256, 64, 16, 8, 0.96}, {128, 128, 8, 3, 0.85}, {64, 128, 8, 2, 0.7}};
 static const tile_choice wide_few[TILES] = {
-    {192, 64, 12, 2, 1.0}, {192, 80, 12, 2, 0.98}, {128, 128, 8, 2, 0.97}, {64, 64, 8, 2, 0.7}};
+    {192, 64, 12, 3, 1.0}, {192, 80, 12, 2, 0.98}, {128, 128, 8, 2, 0.96}, {64, 64, 8, 2, 0.7}};
 static const tile_choice wide_many[TILES] = {
-    {192, 80, 12, 2, 1.0}, {192, 64, 12, 2, 0.96}, {128, 128, 8, 2, 0.96}, {64, 64, 8, 2, 0.7}};
+    {192, 80, 12, 2, 1.0}, {192, 64, 12, 3, 0.98}, {128, 128, 8, 2, 0.96}, {64, 64, 8, 2, 0.7}};
 
-/* The fastest, for the share of a sequence's tiles that are its rows, and of multiprocessors that have a tile. */
+/*
+ * The share of a sequence's tiles that is of use. The tile that is not full is the first, so where rows see ever more keys
+ * what it lacks counts by those that its last row sees, of twice what the row in the middle does.
+ */
+static double share_used(const ejki_flash_problem *p, const tile_choice *c, int64_t queries,
+                         int64_t keys, int64_t seen) {
+    const int64_t rows = ejki_round_up(queries, 64);
+    const int64_t lacking = ejki_round_up(queries, c->queries) - rows;
+    const bool rising = p->last_offset < keys - 1;
+    const double least = (double)(c->queries - lacking) / (double)(2 * seen + 1);
+    const double cost = rising && least < 1 ? least : 1;
+    return (double)rows / ((double)rows + cost * (double)lacking);
+}
+
+/* The fastest, for the share of it that is of use, and of multiprocessors that have a tile. */
 static void set_copied_for(const ejki_flash_problem *p, ejk_fwd_params *params) {
     const bool packed = p->layout == EJKI_FLASH_TOKENS;
     const bool narrow = p->value_dim <= 64 && p->head_dim <= 64;
     const int64_t sequences = ejki_max(1, p->batch), of = packed ? sequences : 1;
     const int64_t keys = p->keys / of, queries = ejki_max(1, p->queries / of);
-    const int64_t seen =
-        ejki_min(keys, ejki_min(p->last_offset, keys) - ejki_max(p->first_offset, -keys));
-    const tile_choice *choices = narrow              ? seen < LONG ? narrow_few : narrow_many
-                                 : keys < SHORT_WIDE ? wide_short
-                                 : seen < LONG       ? wide_few
-                                                     : wide_many;
+    const int64_t seen = keys_seen(p, queries, keys);
+    const bool many = seen >= LONG;
+    const tile_choice *choices = narrow ? many ? narrow_many : narrow_few
+                                 : many ? wide_many
+                                        : wide_few;
     const tile_choice *best = choices;
     double most = 0;
     for (const tile_choice *c = choices; c < choices + TILES; c++) {
         const int64_t tiles = ejki_cdiv(queries, c->queries);
         const double busy =
             (double)tiles * (double)sequences * (double)p->query_heads / MULTIPROCESSORS;
-        const double used = (double)ejki_round_up(queries, 64) / (double)(tiles * c->queries);
+        const double used = share_used(p, c, queries, keys, seen);
         const double speed = c->speed * used * (busy < 1 ? busy : 1);
         if (speed > most) best = c, most = speed;
     }
@@ -175,7 +192,7 @@ static const int64_t backward[][4] = {
 /* Queries, keys, warps, stages. */
 static const int64_t copied[][4] = {
     {128, 128, 8, 2}, {128, 128, 8, 3}, {192, 128, 12, 2}, {192, 80, 12, 2},
-    {192, 64, 12, 2}, {256, 64, 16, 4}, {64, 64, 12, 3},   {64, 128, 8, 2},
+    {192, 64, 12, 3}, {256, 64, 16, 8}, {64, 64, 12, 3},   {64, 128, 8, 2},
 };
 
 static bool has_parameters(const ejk_invocation *invocation) {

@@ -330,7 +330,7 @@ static const ejk_parameter parameters[] = {
     {"q_blocksize", 64, 256, 64, 128, "queries of a tile: 64 for each warpgroup that computes"},
     {"kv_blocksize", 16, 160, 16, 128, "keys of a block"},
     {"num_warps", 4, 16, 4, 8, "warps that compute on one multiprocessor"},
-    {"num_stages", 2, 4, 1, 2, "blocks of keys in shared memory"},
+    {"num_stages", 2, 8, 1, 2, "blocks of keys in shared memory"},
 };
 
 static const char needs[] =

@@ -15,6 +15,7 @@
 enum {
     THREADS_IN_ALL = 128 * (CONSUMERS + 1),
     SLOTS = 4, /* tiles that are settled ahead */
+    MOST_LOOSE = STAGES > 5 ? STAGES - 5 : 0,
 };
 
 struct layout {
@@ -26,6 +27,7 @@ struct layout {
     work works[SLOTS];
     strip strips[SLOTS][CONSUMERS];
     u32 spoilt[EJKI_CUDA_SPOILT_WORDS];
+    int loose[SLOTS];
     order tiles;
 };
 
@@ -44,6 +46,15 @@ DEVICE void copy_columns(u32 to, u32 barrier, const tensor_map *map, int token, 
         copy_box(to + n * rows * 128, map, barrier, n * 64, token, head, entry);
 }
 
+/*
+ * Of a tile's blocks, those that each warpgroup passes by out of turn: as many as even the one that sees most passes by,
+ * and so few that one which is that far ahead of others finds its blocks in memory. By one lane for each warpgroup.
+ */
+DEVICE int loose_blocks(const work &w, const strip &sees) {
+    const int most = __reduce_max_sync((1u << CONSUMERS) - 1, sees.end - sees.begin);
+    return lesser(w.end - w.begin - most, MOST_LOOSE);
+}
+
 /* By one warp: what the others do next. */
 DEVICE void settle_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
     slot_place slot = {0, 1};
@@ -58,7 +69,11 @@ DEVICE void settle_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
         const int lane = threadIdx.x % 32;
         if (lane < CONSUMERS) {
             if (lane == 0) shared.works[slot.stage] = w;
-            if (round < rounds) shared.strips[slot.stage][lane] = strip_of(w, lane);
+            if (round < rounds) {
+                const strip sees = strip_of(w, lane);
+                shared.strips[slot.stage][lane] = sees;
+                if (MOST_LOOSE > 0) shared.loose[slot.stage] = loose_blocks(w, sees);
+            }
             barrier_arrive(shared_address(&shared.work_full[slot.stage]));
         }
         slot.next();
@@ -115,8 +130,8 @@ DEVICE void copy_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
 enum { ALL_CONSUMERS = 1, TURN = 2, CONSUMER_THREADS = 128 * CONSUMERS };
 
 /*
- * Warpgroups begin their products in turn, once for each of a tile's blocks and once more, whether they have any or pass
- * the block by: so each finds tensor cores to itself, and softens its scores while the others multiply.
+ * Warpgroups begin their products in turn, once for each of a tile's blocks that are not loose and once more, whether they
+ * have any or pass the block by: so each finds tensor cores to itself, and softens its scores while the others multiply.
  */
 DEVICE void take_turn() {
     if (CONSUMERS > 1) meet(TURN + threadIdx.x / 128 - 1, 256);
@@ -144,11 +159,12 @@ DEVICE void leave_value(const layout &shared, stage_place &at) {
     arrive(shared.value_empty[at.stage]);
     at.next();
 }
-DEVICE void pass_block(const layout &shared, stage_place &key, stage_place &value) {
+DEVICE void pass_block(const layout &shared, int &loose, stage_place &key, stage_place &value) {
     wait_for_key(shared, key);
     leave_key(shared, key);
     wait_for_value(shared, value);
     leave_value(shared, value);
+    if (MOST_LOOSE > 0 && loose-- > 0) return;
     take_turn();
     give_turn();
 }
@@ -222,10 +238,10 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
     for (;;) {
         const bool over = t.begin > t.end;
         const int begin = t.begin;
-        int block = t.end - 1;
+        int block = t.end - 1, loose = MOST_LOOSE > 0 ? shared.loose[slot.stage] : 0;
         if (!over) {
 #pragma unroll 1
-            for (; block >= t.sees.end; block--) pass_block(shared, s.key_at, s.value_at);
+            for (; block >= t.sees.end; block--) pass_block(shared, loose, s.key_at, s.value_at);
             barrier_wait(shared_address(&shared.query_full[s.query_at.stage][warp / 4]),
                          s.query_at.parity);
             wait_for_key(shared, s.key_at);
@@ -266,7 +282,7 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         leave_value(shared, s.value_at);
         results = round_rows(ends, out);
 #pragma unroll 1
-        for (; block >= begin; block--) pass_block(shared, s.key_at, s.value_at);
+        for (; block >= begin; block--) pass_block(shared, loose, s.key_at, s.value_at);
     }
     meet(ALL_CONSUMERS, CONSUMER_THREADS);
     const int own = threadIdx.x - 128;
