@@ -13,8 +13,8 @@ enum { TILES = 8, ROWS = 16, ROW_BYTES = 64, PAIRS = 16, TOGETHER = 4 };
 #define CONTROL 0x9fc0u
 
 typedef struct tiles {
-    bool configured;
     uint32_t of[TILES][ROWS][PAIRS];
+    bool configured;
 } tiles;
 
 static _Thread_local _Alignas(64) tiles own;
