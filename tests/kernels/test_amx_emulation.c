@@ -61,11 +61,10 @@ static float expected(const tile *sums, const tile *left, const tile *right, int
 enum { ORDINARY, TINY, HUGE_ONES, ANY, SIZES };
 
 static uint16_t element(struct random *r, int size) {
-    const uint64_t bits = random_bits(r);
-    const uint16_t rest = (uint16_t)(bits & 0x807f);
-    static const int least[SIZES] = {120, 60, 180, 0}, span[SIZES] = {14, 6, 20, 256};
+    static const int64_t least[SIZES] = {120, 60, 180, 0}, most[SIZES] = {133, 65, 199, 255};
+    const uint16_t rest = (uint16_t)(random_bits(r) & 0x807f); /* sign and mantissa */
     if (size == TINY && random_chance(r, 0.1)) return rest;
-    return (uint16_t)(rest | (least[size] + (int)(bits >> 32) % span[size]) << 7);
+    return (uint16_t)(rest | random_int(r, least[size], most[size]) << 7);
 }
 
 static void fill(struct random *r, tile *t, int size) {
