@@ -169,6 +169,12 @@ static inline bool amx_pack_values(amx_source from, int64_t dim, int64_t wide, u
     return odd == 0;
 }
 
+/* Which of 16 numbers products would take for 0, though they are not. */
+static inline __mmask16 amx_small(__m512 v) {
+    enum { SUBNORMAL = 0x20 };
+    return _mm512_fpclass_ps_mask(v, SUBNORMAL);
+}
+
 /* ---- Products --------------------------------------------------------------------------------------- */
 
 AMX_INLINE void amx_store_scores(float *scores) {
