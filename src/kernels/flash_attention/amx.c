@@ -21,7 +21,8 @@
  * multiplied as well.
  *
  * AMX counts numbers below 2^-126 as 0. Chunks with values that are so small, too large, or not finite
- * are added key by key, only those with a weight, which is slow. Such small queries and keys count as 0.
+ * are added key by key, only those with a weight, which is slow; sums that are so small are kept apart from the
+ * products that follow. Such small queries and keys count as 0.
  *
  * Why results do not depend on tiles: blocks, chunks and lanes lie at absolute key positions, a key that
  * a row does not see adds an exact 0, and references are decided by the row alone.
@@ -137,6 +138,14 @@ static void amx_clear_sums(amx_state *s, int64_t row) {
     e->blank = false;
 }
 
+/* Adds small sums to what products made without them. */
+static __attribute__((noinline)) void amx_add_small(const amx_state *s, float *sums) {
+    for (int64_t n = 0; n < s->plan->sums; n += VL) {
+        const vf kept = v_load(s->apart + n), sum = v_load(sums + n);
+        v_store(sums + n, _mm512_mask_add_ps(sum, amx_small(kept), sum, kept));
+    }
+}
+
 /* sums += weights · values over a span. */
 static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_span *span) {
     const amx_plan *t = s->plan;
@@ -155,10 +164,13 @@ static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_spa
         }
         const int64_t *at = t->kept > 0 ? place + (c - span->first) : NULL, count = end - c;
         const uint16_t *values = s->values + (at ? 0 : c * t->wide * AMX_ELEMENT);
+        const bool small = e->small && !e->blank;
+        if (small) memcpy(s->apart, sums, (size_t)t->sums * sizeof(float));
         amx_values(amx_weights_of(s, 0, c), at, count, values, t->wide, s->ones, e->blank, sums);
         e->blank = false;
         if (s->split)
             amx_values(amx_rest_of(s, 0, c), at, count, values, t->wide, s->ones, false, sums);
+        if (small) amx_add_small(s, sums);
     }
 }
 

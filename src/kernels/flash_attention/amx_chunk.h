@@ -237,10 +237,12 @@ static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *sp
         amx_lower_weights(amx_weights_of(s, row, c), power);
         if (s->split) amx_lower_weights(amx_rest_of(s, row, c), power);
     }
-    const bool blank = s->tile[row / AMX_ROWS].blank;
-    for (int64_t d = 0; !blank && d <= s->plan->wide * 16; d += 16) {
+    amx_tile *tile = &s->tile[row / AMX_ROWS];
+    for (int64_t d = 0; !tile->blank && d <= s->plan->wide * 16; d += 16) {
         float *sum = amx_sum(s, row, d);
-        v_store(sum, v_mul(v_load(sum), v_set1(factor)));
+        const vf lower = v_mul(v_load(sum), v_set1(factor));
+        tile->small |= amx_small(lower) != 0;
+        v_store(sum, lower);
     }
     *lanes = v_mul(*lanes, v_set1(factor));
     if (s->drops) {
@@ -305,6 +307,7 @@ static __attribute__((noinline)) void amx_add_carefully(amx_state *s, const amx_
     const ejki_flash_problem *p = s->problem;
     const int64_t key = s->chunk[chunk].key, end = s->chunk[chunk].end;
     const int64_t start = s->task.batch * p->value.stride_b + s->task.kv_head * p->value.stride_h;
+    amx_tile *tile = &s->tile[span->row / AMX_ROWS];
     for (int64_t i = span->row; i < span->row + span->rows; i++)
         for (int64_t j = key; j < end; j++) {
             const int64_t n = j - key, place = n % 16 / 4 * 8 + n / 16 * 4 + n % 4;
@@ -315,7 +318,9 @@ static __attribute__((noinline)) void amx_add_carefully(amx_state *s, const amx_
             for (int64_t d = 0; d < p->value_dim; d += VL) {
                 float *sum = amx_sum(s, i, d);
                 const char *value = amx_place(p->value.data, start + j * p->value.stride_t + d);
-                v_store(sum, v_fma(weight, amx_widen(value, p->value_dim - d), v_load(sum)));
+                const vf more = v_fma(weight, amx_widen(value, p->value_dim - d), v_load(sum));
+                tile->small |= amx_small(more) != 0;
+                v_store(sum, more);
             }
             float *ones = amx_sum(s, i, s->plan->wide * 16);
             v_store(ones, v_add(v_load(ones), weight));

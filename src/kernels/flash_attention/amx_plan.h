@@ -25,7 +25,7 @@ typedef struct amx_plan {
     int64_t steps, wide; /* tiles that a query is long, and a value wide */
     int64_t sums;        /* floats of a row tile's sums */
     int64_t query_at, sum_at, lane_at, key_at, value_at, weight_at, score_at, row_at, tile_at,
-        float_at, ones_at, chunk_at, cell_at, now_at, packed_at, store_at, ahead_at;
+        float_at, ones_at, chunk_at, cell_at, now_at, packed_at, store_at, ahead_at, apart_at;
     int64_t bytes;        /* of one worker */
     const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
     int64_t order_bytes;
@@ -36,11 +36,11 @@ typedef struct amx_task {
 } amx_task;
 
 /* A row tile: the keys that any of its rows sees, those that all see, its largest query component, and how far
- * it is. Blank sums have not been written yet. */
+ * it is. Blank sums have not been written yet; small ones are below 2^-126, some of them, or have been. */
 typedef struct amx_tile {
     int64_t low, high, least, most;
     float top;
-    bool begun, ended, blank;
+    bool begun, ended, blank, small;
 } amx_tile;
 
 /* A chunk of the block: keys [key, end), of the pattern's block from `first` on, whose cells are at `cell`. */
@@ -114,6 +114,7 @@ static inline void amx_lay_out(const ejki_flash_problem *p, amx_plan *t) {
     t->packed_at = amx_reserve(&at, t->room, sizeof(amx_packed));
     t->store_at = amx_reserve(&at, t->kept, sizeof(amx_stored));
     t->ahead_at = amx_reserve(&at, t->kept > 0 ? p->keys / p->pattern.block_kv : 0, 1);
+    t->apart_at = amx_reserve(&at, real, t->sums);
     t->bytes = at;
 }
 

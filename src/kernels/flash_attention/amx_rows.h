@@ -49,10 +49,7 @@ static inline __m256i amx_narrow(vf v) {
 
 /* Two vectors at once, by that instruction unless one of them has subnormal numbers. */
 static inline __m512i amx_narrow_both(vf a, vf b) {
-    enum { SUBNORMAL = 0x20 };
-    const __mmask16 x = _mm512_fpclass_ps_mask(a, SUBNORMAL);
-    const __mmask16 y = _mm512_fpclass_ps_mask(b, SUBNORMAL);
-    if (_mm512_kortestz(x, y)) return (__m512i)_mm512_cvtne2ps_pbh(b, a);
+    if (_mm512_kortestz(amx_small(a), amx_small(b))) return (__m512i)_mm512_cvtne2ps_pbh(b, a);
     return _mm512_inserti64x4(_mm512_castsi256_si512(amx_narrow(a)), amx_narrow(b), 1);
 }
 

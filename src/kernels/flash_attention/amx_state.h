@@ -25,6 +25,7 @@ typedef struct amx_state {
     amx_exp exp;
     uint16_t *query, *keys, *values, *weights, *ones;
     float *sums, *lanes, *scores, *reference, *maximum, *base;
+    float *apart; /* sums of a tile, kept while products run */
     float
         *rounded; /* with dropout: sums of weights as they were rounded, none left out; as lanes */
     flash_row *row;
@@ -87,6 +88,7 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
     s->packed = (amx_packed *)(void *)(memory + t->packed_at);
     s->store = (amx_stored *)(void *)(memory + t->store_at);
     s->ahead = (uint8_t *)(memory + t->ahead_at);
+    s->apart = (float *)(void *)(memory + t->apart_at);
     s->head = -1;
     for (int i = 0; i < AMX_ELEMENT; i++) s->ones[i] = 0x3f80;
 }

@@ -38,6 +38,13 @@
 #endif
 #define AMX_INLINE static inline __attribute__((always_inline))
 
+/* Tests bring an emulation of tiles, with a name of its own. */
+#ifndef AMX_NAME
+#define AMX_NAME              "amx"
+#define AMX_CONFIGURE(config) __asm__ volatile("ldtilecfg %0" ::"m"(config))
+#define AMX_RELEASE()         __asm__ volatile("tilerelease")
+#endif
+
 /* The operand of ldtilecfg: eight tiles of full size. */
 static inline void amx_open(void) {
     struct {
@@ -50,11 +57,11 @@ static inline void amx_open(void) {
         config.row_bytes[i] = 64;
         config.rows[i] = 16;
     }
-    __asm__ volatile("ldtilecfg %0" ::"m"(config));
+    AMX_CONFIGURE(config);
 }
 
 static inline void amx_close(void) {
-    __asm__ volatile("tilerelease");
+    AMX_RELEASE();
 }
 
 /* ---- Packing ---------------------------------------------------------------------------------------- */
@@ -160,6 +167,12 @@ static inline bool amx_pack_values(amx_source from, int64_t dim, int64_t wide, u
         }
     }
     return odd == 0;
+}
+
+/* Which of 16 numbers products would take for 0, though they are not. */
+static inline __mmask16 amx_small(__m512 v) {
+    enum { SUBNORMAL = 0x20 };
+    return _mm512_fpclass_ps_mask(v, SUBNORMAL);
 }
 
 /* ---- Products --------------------------------------------------------------------------------------- */

@@ -528,7 +528,7 @@ static const ejk_parameter amx_vjp_parameters[] = {
 extern const ejk_implementation ejki_flash_attention_vjp_bf16_amx;
 const ejk_implementation ejki_flash_attention_vjp_bf16_amx = {
     .algorithm = "flash_attention_vjp",
-    .name = "bf16/amx/matrix",
+    .name = "bf16/" AMX_NAME "/matrix",
     .platform = EJK_PLATFORM_SIMD,
     .backend = EJK_BACKEND_CPU,
     .isa = EJK_ISA_AMX,

@@ -191,7 +191,7 @@ static const ejk_parameter amx_parameters[] = {
 extern const ejk_implementation ejki_flash_attention_bf16_amx_tile;
 const ejk_implementation ejki_flash_attention_bf16_amx_tile = {
     .algorithm = "flash_attention",
-    .name = "bf16/amx/matrix",
+    .name = "bf16/" AMX_NAME "/matrix",
     .platform = EJK_PLATFORM_SIMD,
     .backend = EJK_BACKEND_CPU,
     .isa = EJK_ISA_AMX,
