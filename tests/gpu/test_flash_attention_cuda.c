@@ -239,7 +239,7 @@ static bool same(const float *a, const float *b, int64_t count) {
 }
 
 /* The same where sums may be added in any order. */
-static void try_unordered(struct trial *t, struct vjp_case *c, const struct vjp_oracle *o) {
+static void try_unordered(struct trial *t, struct vjp_case *c, struct vjp_oracle *o) {
     float *got[VJP_GRADIENTS];
     char why[512];
     c->problem.unordered = true;
@@ -253,7 +253,7 @@ static void try_unordered(struct trial *t, struct vjp_case *c, const struct vjp_
     c->problem.unordered = false;
 }
 
-static void try_vjp(struct trial *t, struct vjp_case *c, const struct vjp_oracle *o) {
+static void try_vjp(struct trial *t, struct vjp_case *c, struct vjp_oracle *o) {
     struct random r = {.state = c->forward.seed ^ UINT64_C(0x5bd1e9955bd1e995)};
     vjp_case_print(c, t->text, sizeof t->text);
     choose_parameters(t, &r);

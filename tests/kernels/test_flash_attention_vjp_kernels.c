@@ -113,7 +113,7 @@ static void check_workers(struct trial *t, float *const alone[VJP_GRADIENTS],
 }
 
 /* Where visible places hold NaN or infinities, which results they reach depends on what underflows. */
-static void try_case(struct trial *t, const struct vjp_oracle *o, ejk_threads *const threads[4],
+static void try_case(struct trial *t, struct vjp_oracle *o, ejk_threads *const threads[4],
                      double *worst) {
     struct random r = {.state = t->c->forward.seed ^ UINT64_C(0x5bd1e9955bd1e995)};
     vjp_case_print(t->c, t->text, sizeof t->text);

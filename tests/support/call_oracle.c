@@ -170,7 +170,7 @@ static float *straight(ejk_dtype dtype, const struct view *v) {
     return values;
 }
 
-static bool accepts(const struct vjp_oracle *o, const struct view *view, ejk_dtype dtype, int which,
+static bool accepts(struct vjp_oracle *o, const struct view *view, ejk_dtype dtype, int which,
                     double *worst, char *why, size_t size) {
     float *values = straight(dtype, view);
     const bool good = vjp_oracle_accepts(o, which, values, worst, why, size);
@@ -347,10 +347,6 @@ static bool merge_gradients(const ejki_merge_vjp_problem *v, const ejki_merge_vj
         free(values);
     }
     o.dtype = m->dtype;
-    for (int i = 0; i < 2; i++) {
-        round_to(m->dtype, o.naive[i][VJP_VALUE], o.count[VJP_VALUE]);
-        round_to(m->dtype, o.naive[i][VJP_SINKS], o.count[VJP_SINKS]);
-    }
     if (good && got->wants_parts) {
         float *values = room(o.count[VJP_VALUE], sizeof *values);
         FOR(h, m->heads) {
