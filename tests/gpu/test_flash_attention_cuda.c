@@ -146,7 +146,7 @@ static enum outcome run_forward(struct trial *t, struct flash_case *c,
 }
 
 static void check_accuracy(struct trial *t, const ejki_flash_problem *p,
-                           const struct flash_oracle *oracle, const struct flash_written *written) {
+                           struct flash_oracle *oracle, const struct flash_written *written) {
     char why[512];
     if (!flash_oracle_accepts_written(oracle, p, written, &t->counts->worst[t->index], why,
                                       sizeof why))
@@ -158,7 +158,7 @@ static void choose_range(struct random *r, int64_t count, int64_t *first, int64_
     *end = random_int(r, *first + 1, count);
 }
 
-static void try_forward(struct trial *t, struct flash_case *c, const struct flash_oracle *oracle) {
+static void try_forward(struct trial *t, struct flash_case *c, struct flash_oracle *oracle) {
     struct random r = {.state = c->seed ^ UINT64_C(0x5bd1e9955bd1e995)};
     const ejki_flash_problem *p = &c->problem;
     flash_case_print(c, t->text, sizeof t->text);

@@ -60,7 +60,7 @@ struct trial {
     int32_t index; /* of the implementation */
     const ejk_implementation *implementation;
     struct flash_case *c;
-    const struct flash_oracle *oracle;
+    struct flash_oracle *oracle;
     int64_t parameters[EJK_MAX_PARAMETERS];
     char text[768]; /* case and parameters */
 };

@@ -108,16 +108,20 @@ struct naive {
     const ejki_flash_vjp_problem *v; /* of the row's sequence */
     struct vjp_oracle *o;
     double **to;
-    int order;                /* of sums: from one of four places on, even ones forwards */
-    bool backwards, measures; /* adds to spread and magnitude too */
+    bool backwards, from_middle, fused; /* sums; products are added without being rounded */
+    bool measures;                      /* adds to spread and magnitude too */
     int64_t sequence, h, i;
     int64_t query, key; /* the sequence's first, among those of all */
 };
 
 static int64_t ordered(const struct naive *n, int64_t k, int64_t count) {
-    int64_t at = k + n->order / 2 * count / (VJP_ORDERS / 2);
+    int64_t at = n->from_middle ? k + count / 2 : k;
     if (at >= count) at -= count;
     return n->backwards ? count - 1 - at : at;
+}
+
+static float sum_with(const struct naive *n, float sum, float a, float b) {
+    return n->fused ? fmaf(a, b, sum) : sum + a * b;
 }
 
 static ejk_dtype type_of(const struct naive *n) {
@@ -161,9 +165,9 @@ static float naive_score(const struct naive *n, int64_t j, float *slope) {
         const int64_t d = ordered(n, k, p->head_dim);
         float q = row_at(n, &p->query, d);
         if (n->backwards) q *= scale;
-        const float term = q * key_at(n, &p->key, j, d);
-        z += term;
-        size += fabsf(term);
+        const float k_d = key_at(n, &p->key, j, d);
+        z = sum_with(n, z, q, k_d);
+        size += fabsf(q * k_d);
     }
     if (!n->backwards) z *= scale, size *= fabsf(scale);
     *slope = 1;
@@ -188,7 +192,7 @@ static float naive_delta(const struct naive *n) {
     float delta = 0;
     for (int64_t k = 0; k < p->value_dim; k++) {
         const int64_t d = ordered(n, k, p->value_dim);
-        delta += row_at(n, &v->out_cotangent, d) * row_at(n, &p->out, d);
+        delta = sum_with(n, delta, row_at(n, &v->out_cotangent, d), row_at(n, &p->out, d));
     }
     if (v->has_lse_cotangent) {
         const ejki_bht *l = &v->lse_cotangent;
@@ -253,9 +257,9 @@ static void naive_row(const struct naive *n) {
         const float m = p->dropout == 0 ? 1 : ejki_dropout_keeps(p, 0, n->h, n->i, j) ? factor : 0;
         for (int64_t e = 0; e < p->value_dim && m != 0; e++) {
             const int64_t d = ordered(n, e, p->value_dim);
-            const float term = row_at(n, &v->out_cotangent, d) * key_at(n, &p->value, j, d);
-            product += term;
-            size += fabsf(term);
+            const float a = row_at(n, &v->out_cotangent, d), b = key_at(n, &p->value, j, d);
+            product = sum_with(n, product, a, b);
+            size += fabsf(a * b);
         }
         naive_pair(n, j, weight * m, weight * (m * product - delta),
                    weight * (m * size + fabsf(delta)), slope);
@@ -277,8 +281,9 @@ static void naive_gradients(struct vjp_oracle *o) {
     struct naive n = {.c = c,
                       .o = o,
                       .to = o->naive[order],
-                      .order = order,
-                      .backwards = order % 2 == 1,
+                      .backwards = order & 1,
+                      .from_middle = order & 2,
+                      .fused = order & 4,
                       .measures = order == 0};
     for (int i = 0; i < VJP_GRADIENTS; i++) n.to[i] = doubles(o->count[i]);
     const bool tokens = p->layout == EJKI_FLASH_TOKENS;
