@@ -26,9 +26,9 @@ enum { FLASH_ORDERS = 8 };
 struct flash_oracle {
     ejki_flash_problem problem;
     struct flash_values exact;
-    struct flash_values naive[FLASH_ORDERS]; /* orders of the same arithmetic */
-    int orders;                              /* that it has been evaluated in */
-    double *spread;                          /* as out: Σ p·|v| */
+    struct flash_values naive[FLASH_ORDERS];
+    int orders;         /* of the same arithmetic that there are so far */
+    double *spread;     /* as out: Σ p·|v| */
     double magnitude;   /* largest Σ |scale·q·k| + |bias| of a visible key */
     int64_t rows, outs; /* elements */
 };
@@ -39,8 +39,7 @@ void flash_oracle_destroy(struct flash_oracle *oracle);
 
 /*
  * Compares results, as flash_values of which absent ones are NULL, in the type of `problem`. False, and why, if one
- * is too far off.
- * *worst is raised to the largest part of a tolerance that was used.
+ * is too far off. *worst is raised to the largest part of a tolerance that was used.
  */
 bool flash_oracle_accepts(struct flash_oracle *oracle, const ejki_flash_problem *problem,
                           const struct flash_values *got, double *worst, char *why, size_t size);
