@@ -10,11 +10,15 @@ static ejk_context *contexts[THREADS], *tiers[TIERS];
 
 /* ---- Forward ------------------------------------------------------------------------------------------ */
 
+/* Errors are relative to the largest element, SEMANTICS section 5: what cancels in others does not. */
 static void expect_near_all(const struct world *w, const void *got, const void *wanted,
                             int64_t count, double tolerance) {
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(flash_load(w->dtype, wanted, i)));
     for (int64_t i = 0; i < count; i++) {
         const double a = flash_load(w->dtype, got, i), b = flash_load(w->dtype, wanted, i);
-        if (!(fabs(a - b) <= tolerance * (1 + fabs(b))))
+        if (!(fabs(a - b) <= tolerance * (1 + largest)))
             fail_msg("element %lld is %.9g, expected %.9g", (long long)i, a, b);
     }
 }
@@ -309,8 +313,8 @@ static void check_tiers(struct random *r, struct world *w, const ejk_blocksparse
     }
     for (int i = 0; i < TIERS; i++) {
         sparse_gradients(w, info, tiers[i], &got);
-        /* of 16 bits more, since the reference does not take the rounded output for δ */
-        expect_gradients(w, &got, &expected, (w->dtype == EJK_DTYPE_F32 ? 1 : 4) * step(w->dtype));
+        /* of 16 bits more, since the reference does not take the rounded output for δ, a sum of up to 40 of them */
+        expect_gradients(w, &got, &expected, (w->dtype == EJK_DTYPE_F32 ? 1 : 8) * step(w->dtype));
     }
     sparse_gradients(w, info, contexts[0], &got);
     for (int i = 1; i < THREADS; i++) {

@@ -146,7 +146,7 @@ static enum outcome run_forward(struct trial *t, struct flash_case *c,
 }
 
 static void check_accuracy(struct trial *t, const ejki_flash_problem *p,
-                           const struct flash_oracle *oracle, const struct flash_written *written) {
+                           struct flash_oracle *oracle, const struct flash_written *written) {
     char why[512];
     if (!flash_oracle_accepts_written(oracle, p, written, &t->counts->worst[t->index], why,
                                       sizeof why))
@@ -158,7 +158,7 @@ static void choose_range(struct random *r, int64_t count, int64_t *first, int64_
     *end = random_int(r, *first + 1, count);
 }
 
-static void try_forward(struct trial *t, struct flash_case *c, const struct flash_oracle *oracle) {
+static void try_forward(struct trial *t, struct flash_case *c, struct flash_oracle *oracle) {
     struct random r = {.state = c->seed ^ UINT64_C(0x5bd1e9955bd1e995)};
     const ejki_flash_problem *p = &c->problem;
     flash_case_print(c, t->text, sizeof t->text);
@@ -239,7 +239,7 @@ static bool same(const float *a, const float *b, int64_t count) {
 }
 
 /* The same where sums may be added in any order. */
-static void try_unordered(struct trial *t, struct vjp_case *c, const struct vjp_oracle *o) {
+static void try_unordered(struct trial *t, struct vjp_case *c, struct vjp_oracle *o) {
     float *got[VJP_GRADIENTS];
     char why[512];
     c->problem.unordered = true;
@@ -253,7 +253,7 @@ static void try_unordered(struct trial *t, struct vjp_case *c, const struct vjp_
     c->problem.unordered = false;
 }
 
-static void try_vjp(struct trial *t, struct vjp_case *c, const struct vjp_oracle *o) {
+static void try_vjp(struct trial *t, struct vjp_case *c, struct vjp_oracle *o) {
     struct random r = {.state = c->forward.seed ^ UINT64_C(0x5bd1e9955bd1e995)};
     vjp_case_print(c, t->text, sizeof t->text);
     choose_parameters(t, &r);

@@ -60,7 +60,7 @@ struct trial {
     int32_t index; /* of the implementation */
     const ejk_implementation *implementation;
     struct flash_case *c;
-    const struct flash_oracle *oracle;
+    struct flash_oracle *oracle;
     int64_t parameters[EJK_MAX_PARAMETERS];
     char text[768]; /* case and parameters */
 };
@@ -271,12 +271,22 @@ static void run_case(struct suite *suite, uint64_t seed) {
     flash_case_destroy(&c);
 }
 
+/* Seeds at which bounds or kernels once were wrong. */
+static const uint64_t remembered[] = {202409, 203067, 203579, 209231};
+enum { REMEMBERED = sizeof remembered / sizeof *remembered };
+
+/* Remembered ones first, but where a single case is asked for. */
+static uint64_t seed_of(const struct suite *suite, int64_t n) {
+    if (suite->cases == 1) return suite->seed + (uint64_t)n;
+    return n < REMEMBERED ? remembered[n] : suite->seed + (uint64_t)(n - REMEMBERED);
+}
+
 /* In the child: all cases from progress->next on. */
 static void run_cases(struct suite *suite) {
     const int64_t limit = suite->cases == 1 ? 1 : CASES_TO_FIND_ONE * suite->cases;
     for (int32_t count = 2; count <= 4; count++) suite->threads[count] = test_threads_create(count);
     while (suite->progress->next < limit && any_wanted(suite, EJK_DTYPE_UNSET)) {
-        const uint64_t seed = suite->seed + (uint64_t)suite->progress->next++;
+        const uint64_t seed = seed_of(suite, suite->progress->next++);
         if (!any_wanted(suite, flash_case_dtype(seed))) continue;
         alarm(SECONDS_PER_CASE);
         run_case(suite, seed);

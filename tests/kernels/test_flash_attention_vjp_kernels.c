@@ -113,7 +113,7 @@ static void check_workers(struct trial *t, float *const alone[VJP_GRADIENTS],
 }
 
 /* Where visible places hold NaN or infinities, which results they reach depends on what underflows. */
-static void try_case(struct trial *t, const struct vjp_oracle *o, ejk_threads *const threads[4],
+static void try_case(struct trial *t, struct vjp_oracle *o, ejk_threads *const threads[4],
                      double *worst) {
     struct random r = {.state = t->c->forward.seed ^ UINT64_C(0x5bd1e9955bd1e995)};
     vjp_case_print(t->c, t->text, sizeof t->text);
@@ -140,62 +140,88 @@ static uint64_t number_from(const char *name, uint64_t otherwise) {
     return text && *text ? strtoull(text, NULL, 10) : otherwise;
 }
 
-/* Each type has had its cases; a single one is of whatever type it is. */
-static bool enough(const int64_t *done, int64_t cases) {
-    const int64_t f32 = done[EJK_DTYPE_F32], bf16 = done[EJK_DTYPE_BF16], f16 = done[EJK_DTYPE_F16];
-    return cases == 1 ? f32 + bf16 + f16 > 0 : f32 >= cases && bf16 >= cases && f16 >= cases;
+/* ---- Cases ---------------------------------------------------------------------------------------- */
+
+enum { MOST = 512 };
+
+/* Of each implementation, and cases done of each type. */
+struct suite {
+    ejk_threads *threads[4];
+    int64_t budget, done[EJK_DTYPE_BOOL + 1];
+    int64_t runs[MOST], threaded[MOST], packed[MOST];
+    int failures[MOST];
+    double worst[MOST];
+};
+
+/* Seeds at which bounds or kernels once were wrong. */
+static const uint64_t remembered[] = {1498, 203918, 203920, 204531, 215004, 217038};
+
+static void try_seed(struct suite *suite, uint64_t seed) {
+    struct vjp_case c;
+    struct vjp_oracle o;
+    if (!vjp_case_create(&c, seed, suite->budget)) return;
+    const bool exact = c.forward.traits.poison <= FLASH_IN_HIDDEN && !c.overflows;
+    if (exact) vjp_oracle_create(&o, &c);
+    for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
+        const ejk_implementation *e = ejki_builtin_implementations[i];
+        if (!takes_part(e) || e->dtype != c.problem.forward.dtype ||
+            (e->applicable && !e->applicable(&c.problem)))
+            continue;
+        struct trial t = {.c = &c,
+                          .implementation = e,
+                          .failures = &suite->failures[i],
+                          .threaded = &suite->threaded[i]};
+        try_case(&t, exact ? &o : NULL, suite->threads, &suite->worst[i]);
+        suite->runs[i]++;
+        suite->packed[i] += c.problem.forward.layout != EJKI_FLASH_DENSE;
+    }
+    if (exact) vjp_oracle_destroy(&o);
+    suite->done[c.problem.forward.dtype]++;
+    vjp_case_destroy(&c);
+}
+
+/* Until each type has had its cases; a single one is of whatever type it is. */
+static void try_seeds(struct suite *suite, uint64_t first, int64_t cases) {
+    const int64_t *done = suite->done;
+    if (cases == 1) {
+        try_seed(suite, first);
+        return;
+    }
+    for (size_t i = 0; i < sizeof remembered / sizeof *remembered; i++)
+        try_seed(suite, remembered[i]);
+    for (uint64_t seed = first;
+         done[EJK_DTYPE_F32] < cases || done[EJK_DTYPE_BF16] < cases || done[EJK_DTYPE_F16] < cases;
+         seed++)
+        if (done[flash_case_dtype(seed)] < cases) try_seed(suite, seed);
+}
+
+static int report(const struct suite *suite, int64_t cases) {
+    int all = 0;
+    for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
+        const ejk_implementation *e = ejki_builtin_implementations[i];
+        if (!takes_part(e)) continue;
+        const bool few = cases >= 100 && (suite->runs[i] < 100 || suite->packed[i] < 10);
+        printf("%-4s %s: %" PRId64 " cases, %" PRId64 " of packed sequences, %" PRId64
+               " runs with several workers, %d failures; at most %.2f of the tolerance\n",
+               suite->failures[i] || few ? "FAIL" : "ok", e->name, suite->runs[i], suite->packed[i],
+               suite->threaded[i], suite->failures[i], suite->worst[i]);
+        all += suite->failures[i] + few;
+    }
+    return all;
 }
 
 int main(void) {
-    enum { MOST = 512 };
+    static struct suite suite;
     const uint64_t first = number_from("EJK_TEST_SEED", 1);
     const int64_t cases = (int64_t)number_from("EJK_TEST_CASES", 300);
-    const int64_t budget = (int64_t)number_from("EJK_TEST_BUDGET", 2000000);
-    int failures[MOST] = {0}, all = 0;
-    int64_t runs[MOST] = {0}, threaded[MOST] = {0}, packed[MOST] = {0};
-    int64_t done[] = {[EJK_DTYPE_F32] = 0, [EJK_DTYPE_BF16] = 0, [EJK_DTYPE_F16] = 0};
-    double worst[MOST] = {0};
+    suite.budget = (int64_t)number_from("EJK_TEST_BUDGET", 2000000);
     if (ejki_builtin_implementation_count > MOST) {
         printf("FAIL more than %d implementations\n", (int)MOST);
         return EXIT_FAILURE;
     }
-    ejk_threads *threads[4] = {NULL, test_threads_create(2), test_threads_create(3),
-                               test_threads_create(5)};
-    for (uint64_t seed = first; !enough(done, cases); seed++) {
-        if (cases > 1 && done[flash_case_dtype(seed)] >= cases) continue;
-        struct vjp_case c;
-        struct vjp_oracle o;
-        if (!vjp_case_create(&c, seed, budget)) {
-            if (cases == 1) break;
-            continue;
-        }
-        const bool exact = c.forward.traits.poison <= FLASH_IN_HIDDEN && !c.overflows;
-        if (exact) vjp_oracle_create(&o, &c);
-        for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
-            const ejk_implementation *e = ejki_builtin_implementations[i];
-            if (!takes_part(e) || e->dtype != c.problem.forward.dtype ||
-                (e->applicable && !e->applicable(&c.problem)))
-                continue;
-            struct trial t = {
-                .c = &c, .implementation = e, .failures = &failures[i], .threaded = &threaded[i]};
-            try_case(&t, exact ? &o : NULL, threads, &worst[i]);
-            runs[i]++;
-            packed[i] += c.problem.forward.layout != EJKI_FLASH_DENSE;
-        }
-        if (exact) vjp_oracle_destroy(&o);
-        done[c.problem.forward.dtype]++;
-        vjp_case_destroy(&c);
-    }
-    for (int i = 1; i < 4; i++) ejk_threads_destroy(threads[i]);
-    for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
-        const ejk_implementation *e = ejki_builtin_implementations[i];
-        if (!takes_part(e)) continue;
-        const bool few = cases >= 100 && (runs[i] < 100 || packed[i] < 10);
-        printf("%-4s %s: %" PRId64 " cases, %" PRId64 " of packed sequences, %" PRId64
-               " runs with several workers, %d failures; at most %.2f of the tolerance\n",
-               failures[i] || few ? "FAIL" : "ok", e->name, runs[i], packed[i], threaded[i],
-               failures[i], worst[i]);
-        all += failures[i] + few;
-    }
-    return all ? EXIT_FAILURE : EXIT_SUCCESS;
+    static const int counts[] = {2, 3, 5};
+    for (int i = 1; i < 4; i++) suite.threads[i] = test_threads_create(counts[i - 1]);
+    try_seeds(&suite, first, cases);
+    for (int i = 1; i < 4; i++) ejk_threads_destroy(suite.threads[i]);
+    return report(&suite, cases) ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -124,6 +124,12 @@ static bool close_enough(const tally *t, double eps) {
            t->worst <= 2 * t->naive_worst + 4 * eps * t->largest;
 }
 
+/* All rows of a call: out, lse, row_max, row_sum. */
+typedef struct comparison {
+    tally of[4];
+    double magnitude;
+} comparison;
+
 /* A row's log-sum-exp, maximum or sum: the error counts in units of what scores are made of. */
 typedef struct statistic {
     const char *name;
@@ -146,7 +152,7 @@ static bool count_statistic(const world *w, const statistic *s, int64_t b, int64
 }
 
 static bool compare_row(const world *w, const ejki_flash_problem *p, int64_t n, expected *exact,
-                        expected *naive, double *scores, tally all[4]) {
+                        expected *naive, double *scores, comparison *all) {
     const int64_t i = n % p->queries, h = n / p->queries % p->query_heads;
     const int64_t b = n / p->queries / p->query_heads;
     const int64_t at = b * p->out.stride_b + i * p->out.stride_t + h * p->out.stride_h;
@@ -155,42 +161,29 @@ static bool compare_row(const world *w, const ejki_flash_problem *p, int64_t n, 
     for (int64_t d = 0; d < p->value_dim; d++) {
         const double got =
             p->normalize ? element(p->out.data, at + d) : (double)real(p->out.data, at + d);
-        if (count(&all[0], got, exact->out[d], naive->out[d])) continue;
+        if (count(&all->of[0], got, exact->out[d], naive->out[d])) continue;
         say(w, "out is not finite in another way", got, exact->out[d]);
         return false;
     }
+    all->magnitude = fmax(all->magnitude, exact->magnitude);
     const double unit = 1 + exact->magnitude;
     const statistic of[] = {
-        {"lse", &p->lse, exact->lse, naive->lse, unit, &all[1]},
-        {"row_max", &p->row_max, exact->max, naive->max, unit, &all[2]},
-        {"row_sum", &p->row_sum, exact->sum, naive->sum, 2 * unit * exact->sum, &all[3]},
+        {"lse", &p->lse, exact->lse, naive->lse, unit, &all->of[1]},
+        {"row_max", &p->row_max, exact->max, naive->max, unit, &all->of[2]},
+        {"row_sum", &p->row_sum, exact->sum, naive->sum, 2 * unit * exact->sum, &all->of[3]},
     };
     for (int k = 0; k < 3; k++) /* A row_max beside NaN may be either. */
         if (!(k == 1 && isnan(of[k].want)) && !count_statistic(w, &of[k], b, h, i)) return false;
     return true;
 }
 
-static bool compare_part(const world *w, const ejki_flash_problem *p) {
-    static const char *const names[4] = {"out", "lse", "row_max", "row_sum"};
-    double *scores = malloc((size_t)p->keys * 8 + 8), magnitude = 0;
+static bool compare_part(const world *w, const ejki_flash_problem *p, comparison *all) {
+    double *scores = malloc((size_t)p->keys * 8 + 8);
     expected exact = {.out = malloc((size_t)p->value_dim * 8 + 8)};
     expected naive = {.out = malloc((size_t)p->value_dim * 8 + 8)};
-    tally all[4] = {0};
     bool right = true;
-    for (int64_t n = 0; right && n < p->batch * p->query_heads * p->queries; n++) {
+    for (int64_t n = 0; right && n < p->batch * p->query_heads * p->queries; n++)
         right = compare_row(w, p, n, &exact, &naive, scores, all);
-        magnitude = fmax(magnitude, exact.magnitude);
-    }
-    for (int k = 0; right && k < 4; k++) {
-        /* Without normalisation results are relative to row_max, which f32 holds only so well. */
-        const double eps = k > 0 ? 0x1p-23 : p->normalize ? 0x1p-8 : 0x1p-23 * (1 + magnitude);
-        const tally *t = &all[k];
-        right = close_enough(t, eps);
-        if (right) continue;
-        print_message("%s: error %g (naive %g), largest %g (naive %g) [%s]\n", names[k],
-                      sqrt(t->error / t->size), sqrt(t->naive / t->size), t->worst / t->largest,
-                      t->naive_worst / t->largest, w->text);
-    }
     free(scores);
     free(exact.out);
     free(naive.out);
@@ -198,9 +191,21 @@ static bool compare_part(const world *w, const ejki_flash_problem *p) {
 }
 
 static bool compare(const world *w) {
+    static const char *const names[4] = {"out", "lse", "row_max", "row_sum"};
+    comparison all = {.magnitude = 0};
     for (int64_t n = 0; n < parts(w); n++) {
         const ejki_flash_problem own = part_of(w, n);
-        if (!compare_part(w, &own)) return false;
+        if (!compare_part(w, &own, &all)) return false;
+    }
+    for (int k = 0; k < 4; k++) {
+        /* Without normalisation results are relative to row_max, which f32 holds only so well. */
+        const double of_out = w->p.normalize ? 0x1p-8 : 0x1p-23 * (1 + all.magnitude);
+        const tally *t = &all.of[k];
+        if (close_enough(t, k == 0 ? of_out : 0x1p-23)) continue;
+        print_message("%s: error %g (naive %g), largest %g (naive %g) [%s]\n", names[k],
+                      sqrt(t->error / t->size), sqrt(t->naive / t->size), t->worst / t->largest,
+                      t->naive_worst / t->largest, w->text);
+        return false;
     }
     return true;
 }

@@ -170,7 +170,7 @@ static float *straight(ejk_dtype dtype, const struct view *v) {
     return values;
 }
 
-static bool accepts(const struct vjp_oracle *o, const struct view *view, ejk_dtype dtype, int which,
+static bool accepts(struct vjp_oracle *o, const struct view *view, ejk_dtype dtype, int which,
                     double *worst, char *why, size_t size) {
     float *values = straight(dtype, view);
     const bool good = vjp_oracle_accepts(o, which, values, worst, why, size);
@@ -252,14 +252,6 @@ static ejki_flash_problem merge_as_flash(const ejki_merge_problem *m, struct mer
     return p;
 }
 
-static void round_to(ejk_dtype dtype, double *values, int64_t count) {
-    double place;
-    FOR(n, count) {
-        flash_store(dtype, &place, 0, values[n]);
-        values[n] = flash_load(dtype, &place, 0);
-    }
-}
-
 /* Rows [B, H, T, width] of a merge as attention's results. */
 static struct flash_values rows_of(const ejki_merge_problem *m, ejk_dtype dtype,
                                    const ejki_bthd *out, int64_t width, const ejki_bht *lse) {
@@ -282,7 +274,6 @@ static bool merge(const ejki_merge_problem *m, const ejki_merge_problem *got, do
     struct flash_values values =
         rows_of(m, m->out_dtype, &got->out, m->value_dim, &got->merged_lse);
     flash_oracle_create(&oracle, &p);
-    for (int i = 0; i < 2; i++) round_to(m->out_dtype, oracle.naive[i].out, oracle.outs);
     const ejki_flash_problem of_results = {.dtype = m->out_dtype, .normalize = true};
     const bool good = flash_oracle_accepts(&oracle, &of_results, &values, worst, why, size);
     flash_oracle_destroy(&oracle);
@@ -347,10 +338,6 @@ static bool merge_gradients(const ejki_merge_vjp_problem *v, const ejki_merge_vj
         free(values);
     }
     o.dtype = m->dtype;
-    for (int i = 0; i < 2; i++) {
-        round_to(m->dtype, o.naive[i][VJP_VALUE], o.count[VJP_VALUE]);
-        round_to(m->dtype, o.naive[i][VJP_SINKS], o.count[VJP_SINKS]);
-    }
     if (good && got->wants_parts) {
         float *values = room(o.count[VJP_VALUE], sizeof *values);
         FOR(h, m->heads) {

@@ -174,50 +174,77 @@ static double rounded_to(ejk_dtype dtype, double value) {
     return flash_load(dtype, &place, 0);
 }
 
-/* `backwards`: the other order of summation, and the scale multiplied into the query first. */
-static double naive_score(const ejki_flash_problem *p, const struct row *row, int64_t j,
-                          bool backwards) {
-    const double scale = rounded(p, p->scale), cap = rounded(p, p->soft_cap);
-    double z = 0;
-    for (int64_t n = 0; n < p->head_dim; n++) {
-        const int64_t d = backwards ? p->head_dim - 1 - n : n;
-        double q = query_at(p, row, d);
-        if (backwards) q = rounded(p, q * scale);
-        z = rounded(p, z + rounded(p, q * kv_at(p, &p->key, row, j, d)));
-    }
-    if (!backwards) z = rounded(p, z * scale);
-    if (p->soft_cap != 0) z = rounded(p, cap * rounded(p, tanh(rounded(p, z / cap))));
-    return rounded(p, z + bias_at(p, row, j));
+/*
+ * Orders of the same arithmetic, by bits: sums backwards, with the scale multiplied into the query first; sums from
+ * their middle on; products added without being rounded and scores in base 2, as kernels have them.
+ */
+enum { BACKWARDS = 1, FROM_MIDDLE = 2, FUSED = 4 };
+
+/* Of natural scores in those of an order. */
+static double unit_of(int order) {
+    return order & FUSED ? 1.4426950408889634 : 1;
 }
 
-static double naive_weight(const ejki_flash_problem *p, double z, double top) {
-    return z == -INFINITY ? 0 : rounded(p, exp(rounded(p, z - top)));
+static int64_t ordered(int order, int64_t n, int64_t count) {
+    int64_t at = order & FROM_MIDDLE ? n + count / 2 : n;
+    if (at >= count) at -= count;
+    return order & BACKWARDS ? count - 1 - at : at;
+}
+
+static double naive_score(const ejki_flash_problem *p, const struct row *row, int64_t j,
+                          int order) {
+    const bool backwards = order & BACKWARDS, fused = order & FUSED;
+    const double unit = unit_of(order), cap = rounded(p, p->soft_cap);
+    const double scale = rounded(p, p->soft_cap != 0 ? p->scale : p->scale * unit);
+    double z = 0;
+    for (int64_t n = 0; n < p->head_dim; n++) {
+        const int64_t d = ordered(order, n, p->head_dim);
+        double q = query_at(p, row, d);
+        if (backwards) q = rounded(p, q * scale);
+        const double term = q * kv_at(p, &p->key, row, j, d);
+        z = rounded(p, z + (fused ? term : rounded(p, term)));
+    }
+    if (!backwards) z = rounded(p, z * scale);
+    if (p->soft_cap != 0)
+        z = rounded(p, rounded(p, p->soft_cap * unit) * rounded(p, tanh(rounded(p, z / cap))));
+    return rounded(p, z + rounded(p, bias_at(p, row, j) * unit));
+}
+
+static double naive_weight(const ejki_flash_problem *p, double z, double top, double unit) {
+    return z == -INFINITY ? 0 : rounded(p, exp(rounded(p, z - top) / unit));
+}
+
+static double naive_sink(const ejki_flash_problem *p, const struct row *row, int64_t n,
+                         double unit) {
+    return rounded(p, sink_at(p, row, n) * unit);
 }
 
 static void naive_row(struct flash_values *out, const ejki_flash_problem *p, const struct row *row,
-                      bool backwards, double *z) {
+                      int order, double *z) {
+    const double unit = unit_of(order);
     double top = -INFINITY, sum = 0;
     for (int64_t j = 0; j < p->keys; j++) {
         z[j] = -INFINITY;
-        if (flash_visible(p, row->b, row->h, row->i, j)) z[j] = naive_score(p, row, j, backwards);
+        if (flash_visible(p, row->b, row->h, row->i, j)) z[j] = naive_score(p, row, j, order);
         top = fmax(top, z[j]);
     }
     double all_top = top;
     for (int64_t n = 0; p->has_sinks && n < p->sink_count; n++)
-        all_top = fmax(all_top, sink_at(p, row, n));
+        all_top = fmax(all_top, naive_sink(p, row, n, unit));
     const double base = p->normalize ? all_top : top;
     for (int64_t n = 0; n < p->keys; n++) {
-        const int64_t j = backwards ? p->keys - 1 - n : n;
-        z[j] = naive_weight(p, z[j], base);
+        const int64_t j = ordered(order, n, p->keys);
+        z[j] = naive_weight(p, z[j], base, unit);
         sum = rounded(p, sum + z[j]);
     }
-    double denominator = p->normalize ? sum : rounded(p, sum * naive_weight(p, top, all_top));
+    double denominator = p->normalize ? sum : rounded(p, sum * naive_weight(p, top, all_top, unit));
     for (int64_t n = 0; p->has_sinks && n < p->sink_count; n++)
-        denominator = rounded(p, denominator + naive_weight(p, sink_at(p, row, n), all_top));
+        denominator =
+            rounded(p, denominator + naive_weight(p, naive_sink(p, row, n, unit), all_top, unit));
     for (int64_t d = 0; d < p->value_dim; d++) {
         double total = 0;
         for (int64_t n = 0; n < p->keys; n++) {
-            const int64_t j = backwards ? p->keys - 1 - n : n;
+            const int64_t j = ordered(order, n, p->keys);
             if (z[j] != 0 && keeps(p, row, j))
                 total = rounded(p, total + rounded(p, rounded_to(p->dtype, z[j]) *
                                                           kv_at(p, &p->value, row, j, d)));
@@ -226,39 +253,51 @@ static void naive_row(struct flash_values *out, const ejki_flash_problem *p, con
         if (p->dropout > 0) total = rounded(p, total * ejki_dropout_factor(p->dropout));
         out->out[row->out + d] = rounded_to(p->normalize ? p->dtype : EJK_DTYPE_F32, total);
     }
-    out->lse[row->index] = (double)(float)(all_top + log(denominator));
-    out->row_max[row->index] = (double)(float)top;
+    out->lse[row->index] = (double)(float)(all_top / unit + log(denominator));
+    out->row_max[row->index] = (double)(float)(top / unit);
     out->row_sum[row->index] = (double)(float)sum;
+}
+
+static struct row row_of(const struct flash_oracle *o, int64_t index) {
+    const ejki_flash_problem *p = &o->problem;
+    return (struct row){.b = index / (p->query_heads * p->queries),
+                        .h = index / p->queries % p->query_heads,
+                        .i = index % p->queries,
+                        .index = index,
+                        .out = index * p->value_dim};
+}
+
+/* Evaluates in the next order. */
+static void naive_rows(struct flash_oracle *o) {
+    const int order = o->orders++;
+    double *z = doubles(o->problem.keys);
+    o->naive[order] = values_create(o->rows, o->outs);
+    for (int64_t index = 0; index < o->rows; index++) {
+        const struct row row = row_of(o, index);
+        naive_row(&o->naive[order], &o->problem, &row, order, z);
+    }
+    free(z);
 }
 
 void flash_oracle_create(struct flash_oracle *o, const ejki_flash_problem *p) {
     const int64_t rows = p->batch * p->query_heads * p->queries, outs = rows * p->value_dim;
-    *o = (struct flash_oracle){.rows = rows, .outs = outs};
+    *o = (struct flash_oracle){.problem = *p, .rows = rows, .outs = outs};
     o->exact = values_create(rows, outs);
-    o->naive[0] = values_create(rows, outs);
-    o->naive[1] = values_create(rows, outs);
     o->spread = doubles(outs);
-    double *z = doubles(p->keys);
-    real *long_z = calloc((size_t)p->keys + 1, sizeof *long_z);
-    if (!long_z) abort();
+    real *z = calloc((size_t)p->keys + 1, sizeof *z);
+    if (!z) abort();
     for (int64_t index = 0; index < rows; index++) {
-        struct row row = {.b = index / (p->query_heads * p->queries),
-                          .h = index / p->queries % p->query_heads,
-                          .i = index % p->queries,
-                          .index = index};
-        row.out = index * p->value_dim;
-        exact_row(o, p, &row, long_z);
-        naive_row(&o->naive[0], p, &row, false, z);
-        naive_row(&o->naive[1], p, &row, true, z);
+        const struct row row = row_of(o, index);
+        exact_row(o, p, &row, z);
     }
     free(z);
-    free(long_z);
+    naive_rows(o);
+    naive_rows(o);
 }
 
 void flash_oracle_destroy(struct flash_oracle *o) {
     flash_values_release(&o->exact);
-    flash_values_release(&o->naive[0]);
-    flash_values_release(&o->naive[1]);
+    for (int i = 0; i < o->orders; i++) flash_values_release(&o->naive[i]);
     free(o->spread);
 }
 
@@ -278,7 +317,7 @@ static void add(struct norms *norms, double value) {
 /* One of the results. */
 struct result {
     const char *name;
-    const double *exact, *naive[2], *got, *spread;
+    const double *exact, *naive[FLASH_ORDERS], *got, *spread;
     int64_t count;
     double eps;
     ejk_dtype dtype;
@@ -306,7 +345,7 @@ static bool same_kind(const struct result *r, double exact, double got) {
  */
 static struct norms tolerance(const struct flash_oracle *o, const struct result *r,
                               const struct norms *size, const struct norms *spread,
-                              const struct norms naive[2]) {
+                              const struct norms *naive) {
     double eps_f = 4 * r->eps * r->relative_to, eps_l = eps_f;
     if (o->rows < 16 || r->count < 64) {
         eps_f *= (1 + o->magnitude) * fmax(1, spread->frobenius / size->frobenius);
@@ -316,9 +355,9 @@ static struct norms tolerance(const struct flash_oracle *o, const struct result 
     /* Below the normal numbers of f16 all are the same distance apart. */
     const double least = r->dtype == EJK_DTYPE_F16 ? 0x1p-24 : 0;
     return (struct norms){
-        .frobenius = times * fmax(naive[0].frobenius, naive[1].frobenius) +
-                     eps_f * size->frobenius + least * sqrt((double)r->count),
-        .largest = times * fmax(naive[0].largest, naive[1].largest) + eps_l * size->largest + least,
+        .frobenius =
+            times * naive->frobenius + eps_f * size->frobenius + least * sqrt((double)r->count),
+        .largest = times * naive->largest + eps_l * size->largest + least,
     };
 }
 
@@ -335,7 +374,7 @@ static bool accepts(const struct flash_oracle *o, const struct result *r, double
     if (!r->got) return true;
     /* An error of a logarithm is relative to 1: it stands for a factor. */
     const bool logarithm = r->kind == LOG_SUM || r->kind == MAXIMUM;
-    struct norms size = {0}, spread = {0}, error = {0}, naive[2] = {{0}};
+    struct norms size = {0}, spread = {0}, error = {0}, naive[FLASH_ORDERS] = {{0}};
     int64_t farthest = 0;
     for (int64_t n = 0; n < r->count; n++) {
         const double exact = overflowed(r->dtype, r->exact[n], r->got[n]);
@@ -351,10 +390,16 @@ static bool accepts(const struct flash_oracle *o, const struct result *r, double
         add(&size, fmax(fabs(exact), logarithm ? 1 : 0));
         add(&spread, r->spread ? r->spread[n] : 0);
         add(&error, r->got[n] - exact);
-        for (int i = 0; i < 2; i++)
-            if (isfinite(r->naive[i][n])) add(&naive[i], r->naive[i][n] - exact);
+        for (int i = 0; i < o->orders; i++) {
+            const double other = rounded_to(r->dtype, r->naive[i][n]);
+            if (isfinite(other)) add(&naive[i], other - exact);
+        }
     }
     if (error.largest == 0) return true;
+    for (int i = 1; i < o->orders; i++) {
+        naive[0].frobenius = fmax(naive[0].frobenius, naive[i].frobenius);
+        naive[0].largest = fmax(naive[0].largest, naive[i].largest);
+    }
     const struct norms most = tolerance(o, r, &size, &spread, naive);
     const double used = fmax(error.frobenius / most.frobenius, error.largest / most.largest);
     if (used <= 1) {
@@ -387,24 +432,46 @@ static double largest_maximum(const struct flash_oracle *o) {
     return 1 + largest;
 }
 
-bool flash_oracle_accepts(const struct flash_oracle *o, const ejki_flash_problem *p,
-                          const struct flash_values *got, double *worst, char *why, size_t size) {
-    const struct flash_values *e = &o->exact, *a = &o->naive[0], *b = &o->naive[1];
+/* Compares each result that is there. */
+static bool accepts_all(const struct flash_oracle *o, const ejki_flash_problem *p,
+                        const struct flash_values *got, double *worst, char *why, size_t size) {
+    const struct flash_values *e = &o->exact;
     const ejk_dtype dtype = p->normalize ? p->dtype : EJK_DTYPE_F32;
     const double relative_to = p->normalize ? 1 : largest_maximum(o);
+    struct result results[] = {
+        {"out",
+         e->out,
+         {NULL},
+         got->out,
+         o->spread,
+         o->outs,
+         epsilon(dtype),
+         dtype,
+         ELEMENT,
+         relative_to},
 #define STATISTIC(x, kind, relative)                                                               \
-    { #x, e->x, {a->x, b->x }, got->x, NULL, o->rows, FLT_EPSILON, EJK_DTYPE_F32, kind, relative }
-    /* clang-format off */
-    const struct result results[] = {
-        {"out", e->out, {a->out, b->out}, got->out, o->spread, o->outs, epsilon(dtype), dtype, ELEMENT, relative_to},
+    {#x, e->x, {NULL}, got->x, NULL, o->rows, FLT_EPSILON, EJK_DTYPE_F32, kind, relative}
         STATISTIC(lse, LOG_SUM, 1),
         STATISTIC(row_max, MAXIMUM, 1),
         STATISTIC(row_sum, SUM, relative_to),
     };
-    /* clang-format on */
+    for (int i = 0; i < o->orders; i++) {
+        const struct flash_values *naive = &o->naive[i];
+        const double *const values[] = {naive->out, naive->lse, naive->row_max, naive->row_sum};
+        for (size_t k = 0; k < sizeof results / sizeof results[0]; k++)
+            results[k].naive[i] = values[k];
+    }
     for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
         if (!accepts(o, &results[i], worst, why, size)) return false;
     return true;
+}
+
+bool flash_oracle_accepts(struct flash_oracle *o, const ejki_flash_problem *p,
+                          const struct flash_values *got, double *worst, char *why, size_t size) {
+    if (accepts_all(o, p, got, worst, why, size)) return true;
+    if (o->orders == FLASH_ORDERS) return false;
+    while (o->orders < FLASH_ORDERS) naive_rows(o);
+    return accepts_all(o, p, got, worst, why, size);
 }
 
 /* Bytes of a result as doubles; NULL stays NULL. */
@@ -417,7 +484,7 @@ static double *widened(const struct flash_written *w, int result, ejk_dtype dtyp
     return values;
 }
 
-bool flash_oracle_accepts_written(const struct flash_oracle *oracle, const ejki_flash_problem *p,
+bool flash_oracle_accepts_written(struct flash_oracle *oracle, const ejki_flash_problem *p,
                                   const struct flash_written *written, double *worst, char *why,
                                   size_t size) {
     struct flash_values got = {

@@ -231,14 +231,16 @@ flash_modify_some(const int vectors, const bool caps, const bool hides, const ej
                   const uint8_t *allowed, float *scores) {
     vf z[FLASH_VECTORS];
     EJKI_UNROLL for (int i = 0; i < vectors; i++) z[i] = v_load(scores + i * VL);
-    if (caps)
-        v_cap_some(vectors, cap, z);
-    else
-        EJKI_UNROLL for (int i = 0; i < vectors; i++) z[i] = v_mul(z[i], scale);
+    if (caps) v_cap_some(vectors, cap, z);
     EJKI_UNROLL for (int i = 0; i < vectors; i++) {
-        if (bias)
-            z[i] = v_fma(v_widen_some(dtype, element_at(dtype, bias, i * VL), left - i * VL),
-                         v_set1((float)LOG2_E), z[i]);
+        if (bias) {
+            const vf b = v_widen_some(dtype, element_at(dtype, bias, i * VL), left - i * VL);
+            /* Scores that count are mostly larger than their bias: they are rounded once. */
+            z[i] = caps ? v_fma(b, v_set1((float)LOG2_E), z[i])
+                        : v_fma(z[i], scale, v_mul(b, v_set1((float)LOG2_E)));
+        } else if (!caps) {
+            z[i] = v_mul(z[i], scale);
+        }
         if (hides) z[i] = v_allow(z[i], allowed + i * VL);
         v_store(scores + i * VL, z[i]);
     }

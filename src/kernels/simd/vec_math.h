@@ -33,7 +33,8 @@ static inline vf v_tanh(vf x) {
 /*
  * factor · tanh(scale · z), as soft caps need it, in fewer steps: up to |scale · z| = 1/2 it is z times a polynomial in
  * z² (error 1.5e-8), whose coefficients hold both constants. Lanes are far or near by themselves, whatever lies
- * beside them. `high` + `low` is factor, less what near[0] has lost of it, so that both parts are off by the same.
+ * beside them. `high` + `low` is factor, less what near[0] has lost of it, so that both parts are off by the same;
+ * of tanh alone, whose slope is wanted too, it is 1.
  */
 typedef struct v_cap {
     float near[5], limit, scale, high, low;
@@ -52,8 +53,9 @@ static inline v_cap v_cap_of(double scale, double factor) {
     if (!v_cap_has_near(scale, factor)) return cap;
     double power = scale * factor;
     for (int i = 0; i < 5; i++, power *= scale * scale) cap.near[i] = (float)(series[i] * power);
-    const double rest = (double)cap.near[0] / scale;
     cap.limit = (float)(0.25 / (scale * scale));
+    if (factor == 1) return cap; /* where tanh ends at 1, its slope 1 - tanh² is 0 */
+    const double rest = (double)cap.near[0] / scale;
     cap.high = (float)rest;
     cap.low = (float)(rest - (double)cap.high);
     return cap;
