@@ -12,6 +12,10 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Release or Debug" FORCE)
 endif()
 set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
+# Without any optimisation gcc's vector intrinsics are macros, which kernels with -Werror do not get through.
+if(NOT CMAKE_C_FLAGS_DEBUG MATCHES "-O")
+  set(CMAKE_C_FLAGS_DEBUG "${CMAKE_C_FLAGS_DEBUG} -O1")
+endif()
 
 # Contraction would make the rounding of a kernel depend on the compiler; fma is spelled out instead.
 add_compile_options(-ffp-contract=off -fno-math-errno
