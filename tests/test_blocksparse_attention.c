@@ -10,19 +10,6 @@ static ejk_context *contexts[THREADS], *tiers[TIERS];
 
 /* ---- Forward ------------------------------------------------------------------------------------------ */
 
-/* Errors are relative to the largest element, SEMANTICS section 5: what cancels in others does not. */
-static void expect_near_all(const struct world *w, const void *got, const void *wanted,
-                            int64_t count, double tolerance) {
-    double largest = 0;
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(flash_load(w->dtype, wanted, i)));
-    for (int64_t i = 0; i < count; i++) {
-        const double a = flash_load(w->dtype, got, i), b = flash_load(w->dtype, wanted, i);
-        if (!(fabs(a - b) <= tolerance * (1 + largest)))
-            fail_msg("element %lld is %.9g, expected %.9g", (long long)i, a, b);
-    }
-}
-
 static void expect_lse(const struct world *w, const float *wanted) {
     for (int64_t i = 0; i < w->b * w->heads * w->q; i++)
         if (isinf(wanted[i]))

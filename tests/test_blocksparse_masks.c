@@ -20,19 +20,6 @@ static ejk_flash_attention_args shown_call(const struct world *w, const struct p
     return f;
 }
 
-/* Errors are relative to the largest element, SEMANTICS section 5: what cancels in others does not. */
-static void expect_close(const struct world *w, const void *got, const void *wanted, int64_t count,
-                         double tolerance) {
-    double largest = 0;
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(flash_load(w->dtype, wanted, i)));
-    for (int64_t i = 0; i < count; i++) {
-        const double a = flash_load(w->dtype, got, i), b = flash_load(w->dtype, wanted, i);
-        if (!(fabs(a - b) <= tolerance * (1 + largest)))
-            fail_msg("element %lld is %.9g, expected %.9g", (long long)i, a, b);
-    }
-}
-
 static void positions_hide_what_their_elements_hide(void **state) {
     (void)state;
     for (struct random r; soak_round(&r, 61, 300);) {
@@ -55,7 +42,7 @@ static void positions_hide_what_their_elements_hide(void **state) {
             const double step = dtype == EJK_DTYPE_BF16  ? 0x1p-7
                                 : dtype == EJK_DTYPE_F16 ? 0x1p-10
                                                          : 1e-5;
-            expect_close(&w, w.out, expected, outs, step);
+            expect_near_all(&w, w.out, expected, outs, step);
             for (int64_t n = 0; n < rows; n++)
                 assert_true(w.lse[n] == lse[n] || fabsf(w.lse[n] - lse[n]) < 1e-4f);
         }
@@ -127,10 +114,10 @@ static void positions_have_the_gradients_of_their_elements(void **state) {
         dense.d_value = with(f.value, wanted.part[2]);
         EXPECT_OK(ejk_flash_attention_vjp(contexts[0], &dense));
         for (int i = 0; i < 3; i++)
-            expect_close(&w, got.part[i], wanted.part[i], got.count[i],
-                         dtype == EJK_DTYPE_F64   ? 1e-12
-                         : dtype == EJK_DTYPE_F32 ? 2e-5
-                                                  : 0x1p-5);
+            expect_near_all(&w, got.part[i], wanted.part[i], got.count[i],
+                            dtype == EJK_DTYPE_F64   ? 1e-12
+                            : dtype == EJK_DTYPE_F32 ? 2e-5
+                                                     : 0x1p-5);
         close_slopes(&got);
         close_slopes(&wanted);
         close_places(&p);

@@ -180,4 +180,17 @@ static inline ejk_flash_attention_args dense_call(const struct world *w, void *o
     return f;
 }
 
+/* Errors are relative to the largest element, SEMANTICS section 5: what cancels in others does not. */
+static inline void expect_near_all(const struct world *w, const void *got, const void *wanted,
+                                   int64_t count, double tolerance) {
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(flash_load(w->dtype, wanted, i)));
+    for (int64_t i = 0; i < count; i++) {
+        const double a = flash_load(w->dtype, got, i), b = flash_load(w->dtype, wanted, i);
+        if (!(fabs(a - b) <= tolerance * (1 + largest)))
+            fail_msg("element %lld is %.9g, expected %.9g", (long long)i, a, b);
+    }
+}
+
 #endif
