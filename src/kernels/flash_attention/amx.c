@@ -66,7 +66,7 @@ static void amx_bias_rows(const amx_state *s, int64_t row, const char **bias) {
 /* Asks for the bias of a chunk, whose rows lie far apart. */
 static void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
     if (chunk >= span->last) return;
-    for (int64_t i = 0; i < span->rows; i++) amx_ask_line(s->bias[i] + 2 * s->chunk[chunk].key);
+    for (int64_t i = 0; i < span->rows; i++) amx_ask_far(s->bias[i] + 2 * s->chunk[chunk].key);
 }
 
 /* What of the bias is asked for beside a chunk: what comes soon, of this tile or of the next one. */
@@ -99,9 +99,9 @@ static inline void amx_make_fast(amx_state *s, amx_span *span, int64_t chunk, am
     pair->skip = 2 * place->key;
     pair->inside = amx_first(place->end - place->key);
     if (s->form.biased) amx_look_ahead_bias(s, span, chunk, pair);
-    const amx_tops tops =
+    const amx_fit fit =
         chunk + 1 < span->last ? amx_next(s->plan->steps, pair, &s->exp) : amx_alone(pair, &s->exp);
-    if (!amx_fits(&s->form, pair->wide, &tops)) amx_repeat(s, span, chunk, pair, &tops);
+    if (!amx_fits(&fit)) amx_repeat(s, span, chunk, pair, &fit);
 }
 
 /* Weights of all chunks of a span, and the raw products of the chunk behind it. */

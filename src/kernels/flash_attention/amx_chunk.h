@@ -284,19 +284,19 @@ static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const am
 }
 
 /* Makes weights of a chunk again with four terms for the cap, if two were too few; false if those are, too. */
-static bool amx_try_wide(amx_state *s, amx_pair *pair, const amx_tops *tops) {
-    if (pair->wide || !amx_exceeds(&s->form, false, tops->square)) return false;
+static bool amx_try_wide(amx_state *s, amx_pair *pair, const amx_fit *fit) {
+    if (pair->wide || fit->square == 0xffff) return false;
     pair->wide = true;
-    const amx_tops wide = amx_alone(pair, &s->exp);
-    return amx_fits(&s->form, true, &wide);
+    const amx_fit wide = amx_alone(pair, &s->exp);
+    return amx_fits(&wide);
 }
 
 /* A chunk of which the fast way did not take all: its scores, which the next chunk's have replaced, are made once
  * more. */
 static __attribute__((noinline)) void amx_repeat(amx_state *s, amx_span *span, int64_t chunk,
-                                                 amx_pair *pair, const amx_tops *tops) {
+                                                 amx_pair *pair, const amx_fit *fit) {
     amx_multiply(s, span, chunk);
-    if (!amx_try_wide(s, pair, tops)) amx_careful_weights(s, span, chunk);
+    if (!amx_try_wide(s, pair, fit)) amx_careful_weights(s, span, chunk);
     if (chunk + 1 < span->last) amx_multiply(s, span, chunk + 1);
     span->careful |= amx_has_far(s, span);
 }

@@ -95,6 +95,11 @@ AMX_INLINE void amx_ask_line(const char *line) {
     __asm__ volatile("prefetcht0 %0" ::"m"(*line));
 }
 
+/* The same for the second-level cache: what has come from memory does not hold up what the loop needs at once. */
+AMX_INLINE void amx_ask_far(const char *line) {
+    __asm__ volatile("prefetcht1 %0" ::"m"(*line));
+}
+
 /* Asks for the lines of a row. */
 AMX_INLINE void amx_ask(const char *row, int64_t width) {
     for (int64_t at = 0; at < width; at += 64) amx_ask_line(row + at);

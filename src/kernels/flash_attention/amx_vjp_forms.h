@@ -14,15 +14,15 @@ typedef struct amx_vjp_bent {
     vf slope;
 } amx_vjp_bent;
 
-/* `bias` is floats, or anything without one; `square` gets the larger a². */
+/* `bias` is floats, or anything without one; `fit` loses lanes whose a² the form does not take. */
 AMX_INLINE amx_vjp_bent amx_vjp_bend(const int kind, const amx_form *f, const float *scores,
-                                     __m512i bias, vf base, __m512i *square) {
+                                     __m512i bias, vf base, amx_fit *fit) {
     const vf a = _mm512_load_ps(scores);
     amx_vjp_bent bent = {.slope = v_set1(1)};
     if (kind & AMX_BIASED) base = v_fma(_mm512_castsi512_ps(bias), v_set1(f->bias), base);
     if (kind & AMX_CAPS) {
         const vf own = v_mul(a, a), factor = amx_cap_factor(kind & AMX_WIDE, f, own);
-        *square = _mm512_max_epu32(*square, _mm512_castps_si512(own));
+        fit->square = amx_fit_square(kind & AMX_WIDE, f, fit->square, own);
         bent.slope = v_fma(own, v_set1(f->slope[1]), v_set1(f->slope[0]));
         if (kind & AMX_WIDE) {
             const vf tanh = v_mul(v_mul(a, factor), v_set1(1 / f->cap));
@@ -43,16 +43,15 @@ AMX_INLINE amx_vjp_bent amx_vjp_bend(const int kind, const amx_form *f, const fl
 /* A key's weights and slopes: `bias` as above, of rows 0-15 and 16-31. */
 AMX_INLINE amx_vjp_pair amx_vjp_form_slope(const int kind, const amx_vjp_fixed *f,
                                            const amx_form *form, int key, __m512i bias,
-                                           __m512i later_bias, amx_vjp_pair *told, amx_tops *tops) {
+                                           __m512i later_bias, amx_vjp_pair *told, amx_fit *fit) {
     const amx_vjp_unit *u = &f->unit;
     const float *score = u->scores + key * AMX_ROWS, *product = u->products + key * AMX_ROWS;
-    const amx_vjp_bent a = amx_vjp_bend(kind, form, score, bias, f->base, &tops->square);
-    const amx_vjp_bent b =
-        amx_vjp_bend(kind, form, score + 16, later_bias, f->later_base, &tops->square);
+    const amx_vjp_bent a = amx_vjp_bend(kind, form, score, bias, f->base, fit);
+    const amx_vjp_bent b = amx_vjp_bend(kind, form, score + 16, later_bias, f->later_base, fit);
     const __m512i w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key),
                                              amx_vjp_weights(&f->exp, a.number, b.number));
     _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
-    tops->weight = _mm512_max_epu16(tops->weight, w);
+    fit->weight = amx_fit_weights(fit->weight, w, AMX_VJP_MOST);
     const __m512i half = _mm512_set1_epi32(0x8000);
     const vf even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
     const vf odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(-65536)));
@@ -70,9 +69,9 @@ AMX_INLINE amx_vjp_pair amx_vjp_form_slope(const int kind, const amx_vjp_fixed *
                           _mm512_add_epi32(_mm512_castps_si512(q), half)};
 }
 
-/* The pairs of keys [from, to). What the form does not take shows in `tops`. */
+/* The pairs of keys [from, to). What the form does not take shows in `fit`. */
 AMX_INLINE void amx_vjp_some_by_form(const int kind, const amx_vjp_fixed *f, const amx_form *form,
-                                     int from, int to, amx_tops *tops) {
+                                     int from, int to, amx_fit *fit) {
     const amx_vjp_unit *u = &f->unit;
     const __m512i high = _mm512_set1_epi32(-65536);
     AMX_UNROLL for (int i = from; i < to; i++) {
@@ -83,17 +82,12 @@ AMX_INLINE void amx_vjp_some_by_form(const int kind, const amx_vjp_fixed *f, con
         }
         amx_vjp_pair told[2], slopes[2];
         slopes[0] = amx_vjp_form_slope(kind, f, form, 2 * i, _mm512_slli_epi32(a, 16),
-                                       _mm512_slli_epi32(b, 16), &told[0], tops);
+                                       _mm512_slli_epi32(b, 16), &told[0], fit);
         slopes[1] = amx_vjp_form_slope(kind, f, form, 2 * i + 1, _mm512_and_si512(a, high),
-                                       _mm512_and_si512(b, high), &told[1], tops);
+                                       _mm512_and_si512(b, high), &told[1], fit);
         amx_vjp_store_pair(u, i, slopes[0], slopes[1]);
         if (u->told) amx_vjp_store_told(u->told, AMX_ELEMENT, i, told[0], told[1]);
     }
-}
-
-/* False if weights and slopes have to be made in another way. */
-AMX_INLINE bool amx_vjp_form_fits(const int kind, const amx_form *form, const amx_tops *tops) {
-    return !amx_exceeds(form, kind & AMX_WIDE, tops->square) && amx_vjp_fits(tops->weight);
 }
 
 /* Weights and slopes alone. */
@@ -101,10 +95,10 @@ AMX_INLINE bool amx_vjp_form_fits(const int kind, const amx_form *form, const am
     static __attribute__((noinline)) bool name(const amx_vjp_unit *u, const amx_exp *e) {          \
         const amx_vjp_fixed f = amx_vjp_fix(u, e);                                                 \
         const amx_form form = *u->form;                                                            \
-        amx_tops tops = amx_no_tops();                                                             \
+        amx_fit fit = amx_fit_all();                                                               \
         for (int i = 0; i < AMX_CHUNK / 2; i++)                                                    \
-            amx_vjp_some_by_form(kind, &f, &form, i, i + 1, &tops);                                \
-        return amx_vjp_form_fits(kind, &form, &tops);                                              \
+            amx_vjp_some_by_form(kind, &f, &form, i, i + 1, &fit);                                 \
+        return amx_fits(&fit);                                                                     \
     }
 AMX_VJP_IN_FORM(amx_vjp_capped, AMX_CAPS)
 AMX_VJP_IN_FORM(amx_vjp_biased, AMX_BIASED)

@@ -151,17 +151,16 @@ AMX_INLINE __m512i amx_vjp_key_weights(const amx_vjp_fixed *f, int key, const bo
     return w;
 }
 
-/* The pairs of keys [from, to); returns the larger weights. */
-AMX_INLINE __m512i amx_vjp_some(const amx_vjp_fixed *f, int from, int to, const bool edge,
-                                const bool drops, const bool tells, __m512i top) {
+/* The pairs of keys [from, to). */
+AMX_INLINE void amx_vjp_some(const amx_vjp_fixed *f, int from, int to, const bool edge,
+                             const bool drops, const bool tells, amx_fit *fit) {
     AMX_UNROLL for (int i = from; i < to; i++) {
         const __m512i v = amx_vjp_key_weights(f, 2 * i, edge, drops);
         const __m512i w = amx_vjp_key_weights(f, 2 * i + 1, edge, drops);
-        top = _mm512_max_epu16(top, _mm512_max_epu16(v, w));
+        fit->weight = amx_fit_weights(fit->weight, _mm512_max_epu16(v, w), AMX_VJP_MOST);
         amx_vjp_store_pair(&f->unit, i, amx_vjp_slope(f, 2 * i, v, drops, tells),
                            amx_vjp_slope(f, 2 * i + 1, w, drops, tells));
     }
-    return top;
 }
 
 /* ---- With care ---------------------------------------------------------------------------------------- */
@@ -249,16 +248,13 @@ static __attribute__((noinline)) void amx_vjp_careful(const amx_vjp_unit *u, con
 
 /* ---- Without products -------------------------------------------------------------------------------- */
 
-static inline bool amx_vjp_fits(__m512i top) {
-    return _mm512_cmpge_epu16_mask(top, _mm512_set1_epi16(AMX_VJP_MOST)) == 0;
-}
-
 /* Weights and slopes alone. */
 #define AMX_VJP_ALONE(name, drops, tells)                                                          \
     static __attribute__((noinline)) bool name(const amx_vjp_unit *u, const amx_exp *e) {          \
         const amx_vjp_fixed f = amx_vjp_fix(u, e);                                                 \
-        const __m512i none = _mm512_setzero_si512();                                               \
-        return amx_vjp_fits(amx_vjp_some(&f, 0, AMX_CHUNK / 2, true, drops, tells, none));         \
+        amx_fit fit = amx_fit_all();                                                               \
+        amx_vjp_some(&f, 0, AMX_CHUNK / 2, true, drops, tells, &fit);                              \
+        return amx_fits(&fit);                                                                     \
     }
 AMX_VJP_ALONE(amx_vjp_plain, false, false)
 AMX_VJP_ALONE(amx_vjp_dropped, true, false)

@@ -47,17 +47,17 @@ static inline void amx_vjp_products(const amx_vjp_next *n, int64_t steps, int64_
 
 /* Weights and slopes of the pairs of keys [from, to) in either way; `edge` is looked at only without a form. */
 AMX_INLINE void amx_vjp_pairs(const int kind, const bool edge, const amx_vjp_fixed *f,
-                              const amx_form *form, int from, int to, amx_tops *tops) {
+                              const amx_form *form, int from, int to, amx_fit *fit) {
     if (kind == AMX_PLAIN)
-        tops->weight = amx_vjp_some(f, from, to, edge, false, false, tops->weight);
+        amx_vjp_some(f, from, to, edge, false, false, fit);
     else
-        amx_vjp_some_by_form(kind, f, form, from, to, tops);
+        amx_vjp_some_by_form(kind, f, form, from, to, fit);
 }
 
 /* One of the two products, and meanwhile the pairs of keys [from, from + 8) of another unit. */
 AMX_INLINE void amx_vjp_both(const int kind, const int steps, const bool edge, const uint16_t *a,
                              const uint16_t *b, float *target, const amx_vjp_fixed *f,
-                             const amx_form *form, int from, amx_tops *tops) {
+                             const amx_form *form, int from, amx_fit *fit) {
     AMX_BARRIER();
     _tile_zero(0);
     _tile_zero(1);
@@ -68,15 +68,15 @@ AMX_INLINE void amx_vjp_both(const int kind, const int steps, const bool edge, c
         _tile_loadd(4, b + s * AMX_ELEMENT, 64);
         _tile_loadd(6, a + s * AMX_ELEMENT, 64);
         _tile_dpbf16ps(0, 6, 4);
-        amx_vjp_pairs(kind, edge, f, form, at, at + count / 4, tops);
+        amx_vjp_pairs(kind, edge, f, form, at, at + count / 4, fit);
         _tile_loadd(7, a + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(1, 7, 4);
-        amx_vjp_pairs(kind, edge, f, form, at + count / 4, at + count / 2, tops);
+        amx_vjp_pairs(kind, edge, f, form, at + count / 4, at + count / 2, fit);
         _tile_loadd(5, b + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(2, 6, 5);
-        amx_vjp_pairs(kind, edge, f, form, at + count / 2, at + count * 3 / 4, tops);
+        amx_vjp_pairs(kind, edge, f, form, at + count / 2, at + count * 3 / 4, fit);
         _tile_dpbf16ps(3, 7, 5);
-        amx_vjp_pairs(kind, edge, f, form, at + count * 3 / 4, at + count, tops);
+        amx_vjp_pairs(kind, edge, f, form, at + count * 3 / 4, at + count, fit);
     }
     amx_vjp_store_product(target);
 }
@@ -86,19 +86,19 @@ AMX_INLINE bool amx_vjp_overlap(const int kind, const int steps, const bool edge
                                 const amx_vjp_next *n, const amx_vjp_unit *u, const amx_exp *e) {
     const amx_vjp_fixed f = amx_vjp_fix(u, e);
     amx_form form = {.caps = false};
-    amx_tops tops = amx_no_tops();
+    amx_fit fit = amx_fit_all();
     if (kind == AMX_PLAIN) {
-        amx_vjp_both(kind, steps, edge, n->keys, n->queries, n->scores, &f, &form, 0, &tops);
-        amx_vjp_both(kind, steps, edge, n->values, n->cotangents, n->products, &f, &form, 8, &tops);
-        return amx_vjp_fits(tops.weight);
+        amx_vjp_both(kind, steps, edge, n->keys, n->queries, n->scores, &f, &form, 0, &fit);
+        amx_vjp_both(kind, steps, edge, n->values, n->cotangents, n->products, &f, &form, 8, &fit);
+        return amx_fits(&fit);
     }
     /* A loop: this code is long. */
     form = *u->form;
     for (int half = 0; half < 2; half++)
         amx_vjp_both(kind, steps, edge, half ? n->values : n->keys,
                      half ? n->cotangents : n->queries, half ? n->products : n->scores, &f, &form,
-                     8 * half, &tops);
-    return amx_vjp_form_fits(kind, &form, &tops);
+                     8 * half, &fit);
+    return amx_fits(&fit);
 }
 
 #define AMX_VJP_OVERLAP(name, kind, steps, edge)                                                   \

@@ -16,7 +16,7 @@
 /* Scores to base 2, and references, within this let weights be computed by amx_row_weights(). */
 #define AMX_TAME 16384.0f
 
-#define AMX_BIAS_AHEAD 2 /* chunks whose bias is asked for before it is needed */
+#define AMX_BIAS_AHEAD 4 /* chunks whose bias is asked for before it is needed */
 
 /*
  * 2^y as bf16 by integers: AMX leaves one floating-point instruction a cycle to the vectors, but two of
@@ -165,14 +165,21 @@ typedef struct amx_pair {
     bool wide;            /* four terms for a cap */
 } amx_pair;
 
-/* What there is to know of a chunk's weights: the larger ones, and of a form what it takes. */
-typedef struct amx_tops {
-    __m512i weight, square, positive, bits; /* bits and positive: of biases */
-} amx_tops;
+/*
+ * The lanes in which weights, squares of raw products, and biases have been what the fast way takes, from the first to
+ * the last: bits that are set. Comparisons run beside multiplications, whose port maxima would need.
+ */
+typedef struct amx_fit {
+    __mmask32 weight, bias;
+    __mmask16 square;
+} amx_fit;
 
-static inline amx_tops amx_no_tops(void) {
-    const __m512i none = _mm512_setzero_si512();
-    return (amx_tops){none, none, none, none};
+static inline amx_fit amx_fit_all(void) {
+    return (amx_fit){0xffffffffu, 0xffffffffu, 0xffff};
+}
+
+static inline bool amx_fits(const amx_fit *t) {
+    return (t->weight & t->bias) == 0xffffffffu && t->square == 0xffff;
 }
 
 /* A weight from here on raises its row's reference: 2^40. */
@@ -184,47 +191,51 @@ static inline bool amx_overflows(__m512i weights) {
     return _mm512_cmpge_epu16_mask(weights, _mm512_set1_epi16((short)AMX_MOST_BITS)) != 0;
 }
 
-/* True if terms of a cap are more than can be taken; never without a cap. */
-static inline bool amx_exceeds(const amx_form *f, bool wide, __m512i square) {
-    const __m512i most = _mm512_castps_si512(v_set1(wide ? f->most : f->nearest));
-    return f->caps && _mm512_cmpgt_epu32_mask(square, most) != 0;
+/* Leaves the lanes of which weights are below `most`, as bits. */
+AMX_INLINE __mmask32 amx_fit_weights(__mmask32 fit, __m512i weights, int most) {
+    return _mm512_mask_cmplt_epu16_mask(fit, weights, _mm512_set1_epi16((short)most));
 }
 
-/* False if weights of a chunk have to be made again, with care. */
-static inline bool amx_fits(const amx_form *f, bool wide, const amx_tops *t) {
-    if (amx_overflows(t->weight) || amx_exceeds(f, wide, t->square)) return false;
-    return !f->biased || (_mm512_cmpge_epi16_mask(t->positive, _mm512_set1_epi16(AMX_MOST_BIAS)) |
-                          _mm512_cmpgt_epu16_mask(t->bits, _mm512_set1_epi16((short)0xff80))) == 0;
+/* Those of biases below AMX_MOST_BIAS, which are numbers. */
+AMX_INLINE __mmask32 amx_fit_bias(__mmask32 fit, __m512i bias) {
+    const __m512i lowest = _mm512_set1_epi16((short)0xff80);
+    fit = _mm512_mask_cmplt_epi16_mask(fit, bias, _mm512_set1_epi16(AMX_MOST_BIAS));
+    return _mm512_mask_cmple_epu16_mask(fit, bias, lowest);
+}
+
+/* Those of squares that two terms of a cap take, or four. */
+AMX_INLINE __mmask16 amx_fit_square(const bool wide, const amx_form *f, __mmask16 fit, vf square) {
+    const vf most = v_set1(wide ? f->most : f->nearest);
+    return _mm512_mask_cmp_ps_mask(fit, square, most, _CMP_LE_OQ);
 }
 
 /* How weights are made: as amx_row_weights() does, or by a form, whose cap may be wide. Constants, for loops. */
 enum { AMX_PLAIN, AMX_CAPS, AMX_BIASED, AMX_BOTH, AMX_WIDE };
 
-/* Numbers of 16 scores in a form, and the larger squares. */
+/* Numbers of 16 scores in a form. */
 AMX_INLINE __m512i amx_whole_numbers(const int kind, const amx_form *f, const float *scores,
-                                     vf base, amx_tops *tops) {
+                                     vf base, amx_fit *fit) {
     const vf a = _mm512_load_ps(scores), square = v_mul(a, a);
     if (!(kind & AMX_CAPS)) return _mm512_cvtps_epi32(v_fma(a, v_set1(f->near[0]), base));
-    tops->square = _mm512_max_epu32(tops->square, _mm512_castps_si512(square));
+    fit->square = amx_fit_square(kind & AMX_WIDE, f, fit->square, square);
     return _mm512_cvtps_epi32(v_fma(a, amx_cap_factor(kind & AMX_WIDE, f, square), base));
 }
 
-/* 32 weights in a form. What it does not take shows in `tops`, and only there. */
+/* 32 weights in a form. What it does not take shows in `fit`, and only there. */
 AMX_INLINE __m512i amx_form_weights(const int kind, const amx_pair *t, const amx_form *f,
-                                    const amx_exp *e, int row, amx_tops *tops) {
+                                    const amx_exp *e, int row, amx_fit *fit) {
     const float *scores = t->scores + row * AMX_CHUNK;
     vf low = v_set1(t->base[row]), high = low;
     if (kind & AMX_BIASED) {
         const vf step = v_set1(f->bias);
         const __m512i bits = _mm512_maskz_loadu_epi16(t->inside, t->bias[row] + t->skip);
-        amx_ask_line(t->ahead[row] + t->ahead_skip);
-        tops->positive = _mm512_max_epi16(tops->positive, bits);
-        tops->bits = _mm512_max_epu16(tops->bits, bits);
+        amx_ask_far(t->ahead[row] + t->ahead_skip);
+        fit->bias = amx_fit_bias(fit->bias, bits);
         low = v_fma(amx_wide_low(bits), step, low);
         high = v_fma(amx_wide_high(bits), step, high);
     }
-    const __m512i a = amx_whole_numbers(kind, f, scores, low, tops);
-    const __m512i b = amx_whole_numbers(kind, f, scores + 16, high, tops);
+    const __m512i a = amx_whole_numbers(kind, f, scores, low, fit);
+    const __m512i b = amx_whole_numbers(kind, f, scores + 16, high, fit);
     return amx_correct(e, _mm512_packus_epi32(a, b));
 }
 
@@ -236,30 +247,30 @@ AMX_INLINE __mmask32 amx_in_order(uint32_t keys) {
 /* Weights of the rows [from, to), at an edge only of the keys that rows see. */
 AMX_INLINE void amx_some_weights(const int kind, const bool edge, const amx_pair *t,
                                  const amx_form *f, const amx_exp *e, int from, int to,
-                                 amx_tops *tops) {
+                                 amx_fit *fit) {
     AMX_UNROLL for (int i = from; i < to; i++) {
         __m512i w = kind == AMX_PLAIN
                         ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i])
-                        : amx_form_weights(kind, t, f, e, i, tops);
+                        : amx_form_weights(kind, t, f, e, i, fit);
         if (edge) {
             if (!t->seen) __builtin_unreachable();
             w = _mm512_maskz_mov_epi16(amx_in_order(t->seen[i]), w);
         }
         _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
-        tops->weight = _mm512_max_epu16(tops->weight, w);
+        fit->weight = amx_fit_weights(fit->weight, w, AMX_MOST_BITS);
     }
 }
 
 /* Scores of a chunk, and meanwhile weights from the scores of the one before. `steps`, `kind` and `edge` are
  * constants. */
-AMX_INLINE amx_tops amx_both(const int steps, const int kind, const bool edge, const amx_pair *pair,
-                             const amx_exp *table) {
+AMX_INLINE amx_fit amx_both(const int steps, const int kind, const bool edge, const amx_pair *pair,
+                            const amx_exp *table) {
     /* Copies of what the loop only reads: what is stored could else have changed it. */
     const amx_pair copy = *pair, *t = &copy;
     const amx_exp own = *table, *e = &own;
     const amx_form form = kind == AMX_PLAIN ? (amx_form){.caps = false} : *t->form, *f = &form;
     const uint16_t *query = t->query, *key = t->key;
-    amx_tops tops = amx_no_tops();
+    amx_fit fit = amx_fit_all();
     AMX_BARRIER();
     _tile_zero(0);
     _tile_zero(1);
@@ -269,40 +280,40 @@ AMX_INLINE amx_tops amx_both(const int steps, const int kind, const bool edge, c
         _tile_loadd(4, key + s * AMX_ELEMENT, 64);
         _tile_loadd(6, query + s * AMX_ELEMENT, 64);
         _tile_dpbf16ps(0, 6, 4);
-        amx_some_weights(kind, edge, t, f, e, 32 * s / steps, (32 * s + 8) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, 32 * s / steps, (32 * s + 8) / steps, &fit);
         _tile_loadd(7, query + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(1, 7, 4);
-        amx_some_weights(kind, edge, t, f, e, (32 * s + 8) / steps, (32 * s + 16) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, (32 * s + 8) / steps, (32 * s + 16) / steps, &fit);
         _tile_loadd(5, key + (steps + s) * AMX_ELEMENT, 64);
         _tile_dpbf16ps(2, 6, 5);
-        amx_some_weights(kind, edge, t, f, e, (32 * s + 16) / steps, (32 * s + 24) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, (32 * s + 16) / steps, (32 * s + 24) / steps, &fit);
         _tile_dpbf16ps(3, 7, 5);
-        amx_some_weights(kind, edge, t, f, e, (32 * s + 24) / steps, (32 * s + 32) / steps, &tops);
+        amx_some_weights(kind, edge, t, f, e, (32 * s + 24) / steps, (32 * s + 32) / steps, &fit);
     }
     amx_store_scores(t->scores);
-    return tops;
+    return fit;
 }
 
 /* Weights alone, of the keys that rows see. */
-AMX_INLINE amx_tops amx_some_seen(const int kind, const amx_pair *pair, const amx_exp *table) {
+AMX_INLINE amx_fit amx_some_seen(const int kind, const amx_pair *pair, const amx_exp *table) {
     const amx_pair copy = *pair, *t = &copy;
     const amx_exp own = *table, *e = &own;
     const amx_form form = kind == AMX_PLAIN ? (amx_form){.caps = false} : *t->form, *f = &form;
-    amx_tops tops = amx_no_tops();
+    amx_fit fit = amx_fit_all();
     for (int i = 0; i < AMX_ROWS; i++) {
         const __mmask32 seen = t->seen ? amx_in_order(t->seen[i]) : 0xffffffffu;
         __m512i w = kind == AMX_PLAIN
                         ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i])
-                        : amx_form_weights(kind, t, f, e, i, &tops);
+                        : amx_form_weights(kind, t, f, e, i, &fit);
         w = _mm512_maskz_mov_epi16(seen, w);
         _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
-        tops.weight = _mm512_max_epu16(tops.weight, w);
+        fit.weight = amx_fit_weights(fit.weight, w, AMX_MOST_BITS);
     }
-    return tops;
+    return fit;
 }
 
 #define AMX_BOTH_OF(name, steps, kind, edge)                                                       \
-    static __attribute__((noinline)) amx_tops name(const amx_pair *t, const amx_exp *e) {          \
+    static __attribute__((noinline)) amx_fit name(const amx_pair *t, const amx_exp *e) {          \
         return amx_both(steps, kind, edge, t, e);                                                  \
     }
 AMX_BOTH_OF(amx_caps_2, 2, AMX_CAPS, false)
@@ -321,7 +332,7 @@ AMX_BOTH_OF(amx_biased_edge_4, 4, AMX_BIASED, true)
 AMX_BOTH_OF(amx_caps_biased_edge_4, 4, AMX_BOTH, true)
 
 #define AMX_SEEN_OF(name, kind)                                                                    \
-    static __attribute__((noinline)) amx_tops name(const amx_pair *t, const amx_exp *e) {          \
+    static __attribute__((noinline)) amx_fit name(const amx_pair *t, const amx_exp *e) {          \
         return amx_some_seen(kind, t, e);                                                          \
     }
 AMX_SEEN_OF(amx_seen_plain, AMX_PLAIN)
@@ -340,13 +351,13 @@ static inline int amx_pair_kind(const amx_pair *t) {
 }
 
 /* Weights of a chunk. */
-static inline amx_tops amx_alone(const amx_pair *t, const amx_exp *e) {
+static inline amx_fit amx_alone(const amx_pair *t, const amx_exp *e) {
     switch (amx_pair_kind(t)) {
     case AMX_PLAIN:
         if (t->seen) return amx_seen_plain(t, e);
-        amx_tops tops = amx_no_tops();
-        amx_some_weights(AMX_PLAIN, false, t, t->form, e, 0, AMX_ROWS, &tops);
-        return tops;
+        amx_fit fit = amx_fit_all();
+        amx_some_weights(AMX_PLAIN, false, t, t->form, e, 0, AMX_ROWS, &fit);
+        return fit;
     case AMX_CAPS: return amx_seen_caps(t, e);
     case AMX_BIASED: return amx_seen_biased(t, e);
     case AMX_BOTH: return amx_seen_caps_biased(t, e);
@@ -356,7 +367,7 @@ static inline amx_tops amx_alone(const amx_pair *t, const amx_exp *e) {
 }
 
 /* Weights of a chunk and scores of the next one. */
-static inline amx_tops amx_next(int64_t steps, const amx_pair *t, const amx_exp *e) {
+static inline amx_fit amx_next(int64_t steps, const amx_pair *t, const amx_exp *e) {
     const int kind = amx_pair_kind(t), edge = 64;
     switch (8 * steps + kind + (t->seen ? edge : 0)) {
     case 8 * 1 + AMX_PLAIN: return amx_both(1, AMX_PLAIN, false, t, e);
@@ -379,9 +390,9 @@ static inline amx_tops amx_next(int64_t steps, const amx_pair *t, const amx_exp 
     case edge + 8 * 4 + AMX_BOTH: return amx_caps_biased_edge_4(t, e);
     default: break;
     }
-    const amx_tops tops = amx_alone(t, e);
+    const amx_fit fit = amx_alone(t, e);
     amx_scores(steps, t->query, t->key, t->scores);
-    return tops;
+    return fit;
 }
 
 #endif
