@@ -49,15 +49,16 @@ static bool amx_has_far(const amx_state *s, const amx_span *span) {
 static const uint32_t *amx_look(amx_state *s, const amx_span *span, int64_t chunk) {
     const ejki_flash_problem *p = s->problem;
     const amx_chunk *place = &s->chunk[chunk];
-    const int64_t key = place->key, count = place->end - key;
-    if (amx_is_whole(s, span, chunk) && !flash_hides_keys(p)) return NULL;
+    const bool hides = flash_hides_keys(p);
+    if (amx_is_whole(s, span, chunk) && !hides) return NULL;
+    amx_within(s->low, s->high, place->key, s->words);
+    if (!place->hides && !hides) return s->words;
     uint32_t all = 0xffffffffu;
-    memset(s->words, 0, sizeof s->words);
     for (int64_t i = 0; i < span->rows; i++) {
         const flash_row *r = &s->row[span->row + i];
-        uint32_t seen = amx_within(r, key);
+        uint32_t seen = s->words[i];
         if (place->hides) seen &= amx_cell_keys(s, r, place);
-        s->words[i] = amx_allowed(p, r, key, count, seen);
+        s->words[i] = amx_allowed(p, r, place->key, place->end - place->key, seen);
         all &= s->words[i];
     }
     return all == 0xffffffffu ? NULL : s->words;

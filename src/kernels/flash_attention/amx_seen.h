@@ -9,9 +9,19 @@ static inline __mmask32 amx_first(int64_t count) {
     return count >= 32 ? 0xffffffffu : count <= 0 ? 0 : (__mmask32)((1u << count) - 1);
 }
 
-/* Keys [key, key + 32) that a row sees by its position. */
-static inline uint32_t amx_within(const flash_row *r, int64_t key) {
-    return amx_first(r->end - key) & ~amx_first(r->first - key);
+/* Keys [key, key + 32) of those [low, high) that each of 32 rows sees by its position, a word for each row. */
+static inline void amx_within(const int64_t *low, const int64_t *high, int64_t key,
+                              uint32_t *words) {
+    const __m512i zero = _mm512_setzero_si512(), ones = _mm512_set1_epi64(-1);
+    const __m512i at = _mm512_set1_epi64(key);
+    for (int i = 0; i < 32; i += 8) {
+        const __m512i from = _mm512_sub_epi64(_mm512_loadu_si512(low + i), at);
+        const __m512i to = _mm512_sub_epi64(_mm512_loadu_si512(high + i), at);
+        const __m512i past = _mm512_sllv_epi64(ones, _mm512_max_epi64(to, zero));
+        const __m512i later = _mm512_sllv_epi64(ones, _mm512_max_epi64(from, zero));
+        _mm256_storeu_si256((__m256i *)(void *)(words + i),
+                            _mm512_cvtepi64_epi32(_mm512_andnot_si512(past, later)));
+    }
 }
 
 /* Bits of up to 32 bytes that are not 0. */

@@ -49,7 +49,8 @@ typedef struct amx_state {
         *later_bias[AMX_ROWS]; /* rows of the bias: the tile's, the next one's */
     int64_t later_row, later_chunk,
         asked;                /* that tile and its first chunk; the tile asked for so far */
-    uint32_t words[AMX_ROWS]; /* keys of a chunk that they see */
+    int64_t low[AMX_ROWS], high[AMX_ROWS]; /* keys that the tile's rows see by positions */
+    uint32_t words[AMX_ROWS];              /* those of a chunk that they see */
 } amx_state;
 
 static void amx_set_problem(amx_state *s, const ejki_flash_problem *p, const amx_plan *t) {
