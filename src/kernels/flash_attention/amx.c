@@ -101,7 +101,7 @@ static inline void amx_make_fast(amx_state *s, amx_span *span, int64_t chunk, am
     if (s->form.biased) amx_look_ahead_bias(s, span, chunk, pair);
     const amx_fit fit =
         chunk + 1 < span->last ? amx_next(s->plan->steps, pair, &s->exp) : amx_alone(pair, &s->exp);
-    if (!amx_fits(&fit)) amx_repeat(s, span, chunk, pair, &fit);
+    if (!amx_fits(&fit, AMX_MOST_BITS)) amx_repeat(s, span, chunk, pair, &fit);
 }
 
 /* Weights of all chunks of a span, and the raw products of the chunk behind it. */

@@ -289,7 +289,7 @@ static bool amx_try_wide(amx_state *s, amx_pair *pair, const amx_fit *fit) {
     if (pair->wide || fit->square == 0xffff) return false;
     pair->wide = true;
     const amx_fit wide = amx_alone(pair, &s->exp);
-    return amx_fits(&wide);
+    return amx_fits(&wide, AMX_MOST_BITS);
 }
 
 /* A chunk of which the fast way did not take all: its scores, which the next chunk's have replaced, are made once

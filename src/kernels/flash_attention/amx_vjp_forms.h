@@ -51,7 +51,7 @@ AMX_INLINE amx_vjp_pair amx_vjp_form_slope(const int kind, const amx_vjp_fixed *
     const __m512i w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key),
                                              amx_vjp_weights(&f->exp, a.number, b.number));
     _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
-    fit->weight = amx_fit_weights(fit->weight, w, AMX_VJP_MOST);
+    amx_fit_weights(false, fit, w, AMX_VJP_MOST);
     const __m512i half = _mm512_set1_epi32(0x8000);
     const vf even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
     const vf odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(-65536)));
@@ -98,7 +98,7 @@ AMX_INLINE void amx_vjp_some_by_form(const int kind, const amx_vjp_fixed *f, con
         amx_fit fit = amx_fit_all();                                                               \
         for (int i = 0; i < AMX_CHUNK / 2; i++)                                                    \
             amx_vjp_some_by_form(kind, &f, &form, i, i + 1, &fit);                                 \
-        return amx_fits(&fit);                                                                     \
+        return amx_fits(&fit, AMX_VJP_MOST);                                                       \
     }
 AMX_VJP_IN_FORM(amx_vjp_capped, AMX_CAPS)
 AMX_VJP_IN_FORM(amx_vjp_biased, AMX_BIASED)

@@ -157,7 +157,7 @@ AMX_INLINE void amx_vjp_some(const amx_vjp_fixed *f, int from, int to, const boo
     AMX_UNROLL for (int i = from; i < to; i++) {
         const __m512i v = amx_vjp_key_weights(f, 2 * i, edge, drops);
         const __m512i w = amx_vjp_key_weights(f, 2 * i + 1, edge, drops);
-        fit->weight = amx_fit_weights(fit->weight, _mm512_max_epu16(v, w), AMX_VJP_MOST);
+        amx_fit_weights(true, fit, _mm512_max_epu16(v, w), AMX_VJP_MOST);
         amx_vjp_store_pair(&f->unit, i, amx_vjp_slope(f, 2 * i, v, drops, tells),
                            amx_vjp_slope(f, 2 * i + 1, w, drops, tells));
     }
@@ -254,7 +254,7 @@ static __attribute__((noinline)) void amx_vjp_careful(const amx_vjp_unit *u, con
         const amx_vjp_fixed f = amx_vjp_fix(u, e);                                                 \
         amx_fit fit = amx_fit_all();                                                               \
         amx_vjp_some(&f, 0, AMX_CHUNK / 2, true, drops, tells, &fit);                              \
-        return amx_fits(&fit);                                                                     \
+        return amx_fits(&fit, AMX_VJP_MOST);                                                       \
     }
 AMX_VJP_ALONE(amx_vjp_plain, false, false)
 AMX_VJP_ALONE(amx_vjp_dropped, true, false)

@@ -90,7 +90,7 @@ AMX_INLINE bool amx_vjp_overlap(const int kind, const int steps, const bool edge
     if (kind == AMX_PLAIN) {
         amx_vjp_both(kind, steps, edge, n->keys, n->queries, n->scores, &f, &form, 0, &fit);
         amx_vjp_both(kind, steps, edge, n->values, n->cotangents, n->products, &f, &form, 8, &fit);
-        return amx_fits(&fit);
+        return amx_fits(&fit, AMX_VJP_MOST);
     }
     /* A loop: this code is long. */
     form = *u->form;
@@ -98,7 +98,7 @@ AMX_INLINE bool amx_vjp_overlap(const int kind, const int steps, const bool edge
         amx_vjp_both(kind, steps, edge, half ? n->values : n->keys,
                      half ? n->cotangents : n->queries, half ? n->products : n->scores, &f, &form,
                      8 * half, &fit);
-    return amx_fits(&fit);
+    return amx_fits(&fit, AMX_VJP_MOST);
 }
 
 #define AMX_VJP_OVERLAP(name, kind, steps, edge)                                                   \

@@ -167,19 +167,23 @@ typedef struct amx_pair {
 
 /*
  * The lanes in which weights, squares of raw products, and biases have been what the fast way takes, from the first to
- * the last: bits that are set. Comparisons run beside multiplications, whose port maxima would need.
+ * the last: bits that are set. Comparisons run beside multiplications, whose port maxima would need; without a form,
+ * where that has room, the larger weights are kept in `top`.
  */
 typedef struct amx_fit {
     __mmask32 weight, bias;
     __mmask16 square;
+    __m512i top;
 } amx_fit;
 
 static inline amx_fit amx_fit_all(void) {
-    return (amx_fit){0xffffffffu, 0xffffffffu, 0xffff};
+    return (amx_fit){0xffffffffu, 0xffffffffu, 0xffff, _mm512_setzero_si512()};
 }
 
-static inline bool amx_fits(const amx_fit *t) {
-    return (t->weight & t->bias) == 0xffffffffu && t->square == 0xffff;
+/* Weights are below `most`, as bits. */
+static inline bool amx_fits(const amx_fit *t, int most) {
+    const __mmask32 top = _mm512_cmplt_epu16_mask(t->top, _mm512_set1_epi16((short)most));
+    return (t->weight & t->bias & top) == 0xffffffffu && t->square == 0xffff;
 }
 
 /* A weight from here on raises its row's reference: 2^40. */
@@ -191,12 +195,16 @@ static inline bool amx_overflows(__m512i weights) {
     return _mm512_cmpge_epu16_mask(weights, _mm512_set1_epi16((short)AMX_MOST_BITS)) != 0;
 }
 
-/* Leaves the lanes of which weights are below `most`, as bits. */
-AMX_INLINE __mmask32 amx_fit_weights(__mmask32 fit, __m512i weights, int most) {
-    return _mm512_mask_cmplt_epu16_mask(fit, weights, _mm512_set1_epi16((short)most));
+/* Notes weights, whose lanes fit if they are below `most`. */
+AMX_INLINE void amx_fit_weights(const bool plain, amx_fit *fit, __m512i weights, int most) {
+    const __m512i limit = _mm512_set1_epi16((short)most);
+    if (plain)
+        fit->top = _mm512_max_epu16(fit->top, weights);
+    else
+        fit->weight = _mm512_mask_cmplt_epu16_mask(fit->weight, weights, limit);
 }
 
-/* Those of biases below AMX_MOST_BIAS, which are numbers. */
+/* Leaves the lanes whose biases are numbers below AMX_MOST_BIAS. */
 AMX_INLINE __mmask32 amx_fit_bias(__mmask32 fit, __m512i bias) {
     const __m512i lowest = _mm512_set1_epi16((short)0xff80);
     fit = _mm512_mask_cmplt_epi16_mask(fit, bias, _mm512_set1_epi16(AMX_MOST_BIAS));
@@ -257,7 +265,7 @@ AMX_INLINE void amx_some_weights(const int kind, const bool edge, const amx_pair
             w = _mm512_maskz_mov_epi16(amx_in_order(t->seen[i]), w);
         }
         _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
-        fit->weight = amx_fit_weights(fit->weight, w, AMX_MOST_BITS);
+        amx_fit_weights(kind == AMX_PLAIN, fit, w, AMX_MOST_BITS);
     }
 }
 
@@ -307,7 +315,7 @@ AMX_INLINE amx_fit amx_some_seen(const int kind, const amx_pair *pair, const amx
                         : amx_form_weights(kind, t, f, e, i, &fit);
         w = _mm512_maskz_mov_epi16(seen, w);
         _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
-        fit.weight = amx_fit_weights(fit.weight, w, AMX_MOST_BITS);
+        amx_fit_weights(kind == AMX_PLAIN, &fit, w, AMX_MOST_BITS);
     }
     return fit;
 }
