@@ -303,15 +303,6 @@ static void amx_begin_bias(amx_state *s, int64_t row, int64_t first) {
     amx_bias_rows(s, s->later_row, s->later_bias);
 }
 
-/* Notes which keys the rows of a tile see by positions; those that do not exist see what the last one does. */
-static void amx_note_ranges(amx_state *s, const amx_span *span) {
-    for (int64_t i = 0; i < AMX_ROWS; i++) {
-        const flash_row *r = &s->row[span->row + ejki_min(i, span->rows - 1)];
-        s->low[i] = r->first;
-        s->high[i] = r->end;
-    }
-}
-
 static void amx_block(amx_state *s, int64_t row) {
     amx_tile *e = &s->tile[row / AMX_ROWS];
     amx_span span = {.row = row, .rows = ejki_min(AMX_ROWS, s->task.rows - row)};
@@ -320,7 +311,6 @@ static void amx_block(amx_state *s, int64_t row) {
     if (!e->begun) amx_begin_tile(s, row);
     span.careful = !s->fast || !amx_is_tame(s, &span);
     if (s->problem->has_bias) amx_begin_bias(s, row, span.first);
-    amx_note_ranges(s, &span);
     amx_plan_rows(s, &span);
     for (span.last = span.end; span.first < span.last; span.first = span.end) {
         span.end = ejki_min(span.last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
@@ -355,6 +345,7 @@ static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int6
     const int64_t tiles = ejki_cdiv(task->rows, AMX_ROWS);
     *low = p->keys;
     *high = 0;
+    s->noted = -1;
     for (int64_t i = 0; i < tiles * AMX_ROWS; i++) {
         if (i < task->rows)
             s->row[i] = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);

@@ -45,12 +45,23 @@ static bool amx_has_far(const amx_state *s, const amx_span *span) {
     return false;
 }
 
+/* Notes which keys the rows of a tile see by positions; those that do not exist see what the last one does. */
+static __attribute__((noinline)) void amx_note_ranges(amx_state *s, const amx_span *span) {
+    for (int64_t i = 0; i < AMX_ROWS; i++) {
+        const flash_row *r = &s->row[span->row + ejki_min(i, span->rows - 1)];
+        s->low[i] = r->first;
+        s->high[i] = r->end;
+    }
+    s->noted = span->row;
+}
+
 /* Keys of a chunk that rows of the tile see; NULL if every row sees all. */
 static const uint32_t *amx_look(amx_state *s, const amx_span *span, int64_t chunk) {
     const ejki_flash_problem *p = s->problem;
     const amx_chunk *place = &s->chunk[chunk];
     const bool hides = flash_hides_keys(p);
     if (amx_is_whole(s, span, chunk) && !hides) return NULL;
+    if (s->noted != span->row) amx_note_ranges(s, span);
     amx_within(s->low, s->high, place->key, s->words);
     if (!place->hides && !hides) return s->words;
     uint32_t all = 0xffffffffu;

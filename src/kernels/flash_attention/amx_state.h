@@ -49,7 +49,8 @@ typedef struct amx_state {
         *later_bias[AMX_ROWS]; /* rows of the bias: the tile's, the next one's */
     int64_t later_row, later_chunk,
         asked;                /* that tile and its first chunk; the tile asked for so far */
-    int64_t low[AMX_ROWS], high[AMX_ROWS]; /* keys that the tile's rows see by positions */
+    int64_t low[AMX_ROWS], high[AMX_ROWS]; /* keys that a tile's rows see by positions */
+    int64_t noted;                         /* that tile's first row; -1 = none */
     uint32_t words[AMX_ROWS];              /* those of a chunk that they see */
 } amx_state;
 
