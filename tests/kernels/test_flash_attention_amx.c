@@ -57,6 +57,24 @@ static bool check_case(enum amx_kind kind, uint64_t seed) {
     return right;
 }
 
+/* NaN among the biases, of either sign: what processors make of infinity minus infinity has it set. True if there is no
+ * bias. */
+static bool check_nan_biases(uint64_t seed) {
+    struct random r = {seed};
+    world w;
+    create(&w, AMX_DENSE, seed);
+    bool right = true;
+    if (w.p.has_bias && (w.p.normalize || subject->isa == EJK_ISA_AMX)) {
+        for (size_t i = 0; i < w.bias.size / 2; i++)
+            if (random_chance(&r, 0.003))
+                put(w.bias.data, (int64_t)i, random_chance(&r, 0.5) ? NAN : -NAN);
+        clear(&w);
+        right = run(&w, &w.p, 1) && compare(&w) && guarded_intact(&w.out);
+    }
+    destroy(&w);
+    return right;
+}
+
 /* Cases that were wrong once, later than the usual ones. */
 static const uint64_t found[] = {550, 619, 626, 1346, 1707, 100187, 100286, 200116, 200974, 202669};
 
@@ -91,6 +109,13 @@ static void test_blocks_of_a_pattern(void **state) {
     check_cases(AMX_SPARSE, OTHERS);
 }
 
+static void test_nan_biases(void **state) {
+    int64_t wrong = 0;
+    (void)state;
+    for (uint64_t seed = 1; seed <= CASES; seed++) wrong += !check_nan_biases(seed);
+    assert_int_equal(wrong, 0);
+}
+
 /* Of AMX, or of the tier that is the argument: avx512_bf16. */
 int main(int argc, char **argv) {
 #if defined(__x86_64__)
@@ -103,7 +128,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < 4; i++) pool[i] = test_threads_create(i);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense), cmocka_unit_test(test_tokens_of_sequences),
-        cmocka_unit_test(test_padded_sequences), cmocka_unit_test(test_blocks_of_a_pattern)};
+        cmocka_unit_test(test_padded_sequences), cmocka_unit_test(test_blocks_of_a_pattern),
+        cmocka_unit_test(test_nan_biases)};
     const int failed = cmocka_run_group_tests_name(subject->name, tests, NULL, NULL);
     for (int i = 1; i < 4; i++) ejk_threads_destroy(pool[i]);
     return failed;
