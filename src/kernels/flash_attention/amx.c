@@ -69,12 +69,15 @@ static void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t chunk
     for (int64_t i = 0; i < span->rows; i++) amx_ask_far(s->bias[i] + 2 * s->chunk[chunk].key);
 }
 
-/* What of the bias is asked for beside a chunk: what comes soon, of this tile or of the next one. */
+/* What of the bias is asked for beside a chunk: what comes soon, of this tile or of the next one, or else the chunk's
+ * own, which is there. */
 static inline void amx_look_ahead_bias(amx_state *s, const amx_span *span, int64_t chunk,
                                        amx_pair *pair) {
     const int64_t soon = chunk + AMX_BIAS_AHEAD;
-    const bool later = soon >= span->last;
-    const int64_t place = later ? s->later_chunk + soon - span->last : soon;
+    const bool later = soon >= span->last && s->later_row >= 0;
+    const int64_t place = later               ? s->later_chunk + soon - span->last
+                          : soon < span->last ? soon
+                                              : chunk;
     pair->ahead = later ? s->later_bias : s->bias;
     pair->ahead_skip = 2 * s->chunk[place].key;
     if (later) s->asked = s->later_row;
@@ -289,18 +292,17 @@ static void amx_narrow_span(const amx_state *s, const amx_tile *e, int64_t *firs
     while (*first < *end && s->chunk[*end - 1].key >= e->high) --*end;
 }
 
-/* Finds the bias of a tile that begins a block at a chunk, and of the one that comes next. */
-static void amx_begin_bias(amx_state *s, int64_t row, int64_t first) {
+/* Finds the bias of a tile that begins a block, and of the one that comes next, if that has chunks enough to ask for. */
+static void amx_begin_bias(amx_state *s, int64_t row) {
     const int64_t next = row + AMX_ROWS;
     int64_t end = 0;
     amx_bias_rows(s, row, s->bias);
-    s->later_row = next;
+    s->later_row = -1;
+    s->later_chunk = 0;
     if (next < s->task.rows) amx_narrow_span(s, &s->tile[next / AMX_ROWS], &s->later_chunk, &end);
-    if (s->later_chunk + AMX_BIAS_AHEAD > end) {
-        s->later_row = row; /* nothing that would be worth it */
-        s->later_chunk = first;
-    }
-    amx_bias_rows(s, s->later_row, s->later_bias);
+    if (s->later_chunk + AMX_BIAS_AHEAD > end) return;
+    s->later_row = next;
+    amx_bias_rows(s, next, s->later_bias);
 }
 
 static void amx_block(amx_state *s, int64_t row) {
@@ -310,7 +312,7 @@ static void amx_block(amx_state *s, int64_t row) {
     if (span.first >= span.end) return;
     if (!e->begun) amx_begin_tile(s, row);
     span.careful = !s->fast || !amx_is_tame(s, &span);
-    if (s->problem->has_bias) amx_begin_bias(s, row, span.first);
+    if (s->problem->has_bias) amx_begin_bias(s, row);
     amx_plan_rows(s, &span);
     for (span.last = span.end; span.first < span.last; span.first = span.end) {
         span.end = ejki_min(span.last, (span.first / AMX_PARTS + 1) * AMX_PARTS);

@@ -48,7 +48,7 @@ typedef struct amx_state {
     const char *bias[AMX_ROWS],
         *later_bias[AMX_ROWS]; /* rows of the bias: the tile's, the next one's */
     int64_t later_row, later_chunk,
-        asked;                /* that tile and its first chunk; the tile asked for so far */
+        asked; /* that tile, -1 = none, and its first chunk; the tile asked for so far */
     int64_t low[AMX_ROWS], high[AMX_ROWS]; /* keys that a tile's rows see by positions */
     int64_t noted;                         /* that tile's first row; -1 = none */
     uint32_t words[AMX_ROWS];              /* those of a chunk that they see */
