@@ -198,7 +198,7 @@ static void fill_value(struct flash_case *c, struct random *r) {
 }
 
 static double hostile(struct random *r) {
-    static const double values[] = {NAN, NAN, INFINITY, -INFINITY};
+    static const double values[] = {NAN, -NAN, INFINITY, -INFINITY};
     return RANDOM_OF(r, values);
 }
 
