@@ -132,7 +132,7 @@ static __attribute__((noinline)) void amx_vjp_tell(const amx_vjp_state *s, int64
     }
 }
 
-/* Zeros for tokens of no sequence, and where elements are sums: a worker's share of the rows. */
+/* Zeros for tokens of no sequence, where elements are sums, and where nothing adds to any: a worker's share of the rows. */
 static inline void amx_vjp_clear_bias(const ejki_flash_vjp_problem *v, int64_t index,
                                       int64_t workers) {
     const ejki_flash_problem *p = &v->forward;

@@ -76,7 +76,9 @@ static inline void amx_vjp_begin(void *argument, int64_t index) {
     const amx_vjp_shared *shared = argument;
     const int64_t heads = shared->problem->forward.query_heads;
     int64_t strip = 0;
-    if (shared->plan.bias_heads > 0 || shared->problem->forward.layout != EJKI_FLASH_DENSE)
+    const amx_vjp_plan *all = &shared->plan;
+    if (all->bias_heads > 0 || all->joints == 0 ||
+        shared->problem->forward.layout != EJKI_FLASH_DENSE)
         amx_vjp_clear_bias(shared->problem, index, shared->workers);
     for (int64_t n = 0; n < shared->tasks.batch; n++) {
         ejki_flash_vjp_problem own;

@@ -321,7 +321,7 @@ AMX_INLINE amx_fit amx_some_seen(const int kind, const amx_pair *pair, const amx
 }
 
 #define AMX_BOTH_OF(name, steps, kind, edge)                                                       \
-    static __attribute__((noinline)) amx_fit name(const amx_pair *t, const amx_exp *e) {          \
+    static __attribute__((noinline)) amx_fit name(const amx_pair *t, const amx_exp *e) {           \
         return amx_both(steps, kind, edge, t, e);                                                  \
     }
 AMX_BOTH_OF(amx_caps_2, 2, AMX_CAPS, false)
@@ -340,7 +340,7 @@ AMX_BOTH_OF(amx_biased_edge_4, 4, AMX_BIASED, true)
 AMX_BOTH_OF(amx_caps_biased_edge_4, 4, AMX_BOTH, true)
 
 #define AMX_SEEN_OF(name, kind)                                                                    \
-    static __attribute__((noinline)) amx_fit name(const amx_pair *t, const amx_exp *e) {          \
+    static __attribute__((noinline)) amx_fit name(const amx_pair *t, const amx_exp *e) {           \
         return amx_some_seen(kind, t, e);                                                          \
     }
 AMX_SEEN_OF(amx_seen_plain, AMX_PLAIN)
