@@ -48,12 +48,3 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(EJK_ISAS neon)
 endif()
-
-# ejk_isa_sources(<tier> <file>…): adds files of one tier to the library, with its flags; on another
-# architecture they are left out.
-function(ejk_isa_sources isa)
-  if(isa IN_LIST EJK_ISAS)
-    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS ${EJK_ISA_FLAGS_${isa}})
-    target_sources(ejkernel_objects PRIVATE ${ARGN})
-  endif()
-endfunction()

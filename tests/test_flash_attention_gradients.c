@@ -6,7 +6,7 @@
 #include "support/expect.h"
 #include "support/random.h"
 
-#include "kernels/flash_attention/dropout.h"
+#include "operations/attention/shared/dropout.h"
 
 #include <Random123/philox.h>
 #include <ejkernel/ejkernel.h>

@@ -4,7 +4,7 @@
  * Workers take the tasks in their order, each the next one when it is free, and a block of keys adds to a block of
  * rows after those before it of the same head. On vectors, and on AMX with strips and blocks of its own.
  */
-#include "kernels/flash_attention/amx_vjp_tasks.h"
+#include "operations/attention/cpu/amx_backward/amx_vjp_tasks.h"
 #include "support/expect.h"
 #include "support/random.h"
 

@@ -4,7 +4,7 @@
 
 #include <ejkernel/ejkernel.h>
 
-#include "kernels/flash_attention/vjp_problem.h"
+#include "operations/attention/flash/vjp_problem.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/builtin.h"
+#include "kernels/registry/builtin.h"
 #include "support/expect.h"
 
 #include <ejkernel/registry.h>

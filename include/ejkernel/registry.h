@@ -141,7 +141,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_registry_create(ejk_registry **out);
 /** NULL is allowed. */
 EJK_API void ejk_registry_destroy(ejk_registry *registry);
 
-/** Adds the library's own implementations, those of kernels.inc. */
+/** Adds the library's own implementations: every line of every kernels.list. */
 EJK_API EJK_NODISCARD ejk_status ejk_registry_add_builtin(ejk_registry *registry);
 
 /**

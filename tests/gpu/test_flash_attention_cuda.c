@@ -13,8 +13,8 @@
  * Under EJK_TEST_EXACT each tensor has memory of its own on the GPU, for compute-sanitizer; the canaries are left out.
  * Answers 77 where there is no GPU.
  */
-#include "kernels/builtin.h"
-#include "kernels/flash_attention/sequences.h"
+#include "kernels/registry/builtin.h"
+#include "operations/attention/shared/sequences.h"
 #include "support/flash_run.h"
 #include "support/gpu_mirror.h"
 #include "support/gpu_processes.h"

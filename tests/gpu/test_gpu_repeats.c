@@ -10,7 +10,7 @@
  * EJK_TEST_PROCESSES, one for each CPU, share the cases; EJK_TEST_FILTER takes implementations by a part of
  * "algorithm name". Answers 77 where there is no GPU.
  */
-#include "kernels/builtin.h"
+#include "kernels/registry/builtin.h"
 #include "support/flash_case.h"
 #include "support/gpu_driver.h"
 #include "support/gpu_processes.h"

@@ -17,8 +17,8 @@
  *
  * Inputs are normal numbers; nothing is checked.
  */
-#include "kernels/builtin.h"
-#include "kernels/flash_attention/vjp_problem.h"
+#include "kernels/registry/builtin.h"
+#include "operations/attention/flash/vjp_problem.h"
 #include "ops/core/core.h"
 
 #include <ejkernel/cuda.h>

@@ -119,11 +119,11 @@ static void test_nan_biases(void **state) {
 /* Of AMX, or of the tier that is the argument: avx512_bf16. */
 int main(int argc, char **argv) {
 #if defined(__x86_64__)
-    extern const ejk_implementation ejki_flash_attention_bf16_amx_tile,
+    extern const ejk_implementation ejki_flash_attention_bf16_amx_matrix,
         ejki_flash_attention_bf16_avx512_bf16_tile;
     const bool dots = argc > 1 && strcmp(argv[1], "avx512_bf16") == 0;
     subject =
-        dots ? &ejki_flash_attention_bf16_avx512_bf16_tile : &ejki_flash_attention_bf16_amx_tile;
+        dots ? &ejki_flash_attention_bf16_avx512_bf16_tile : &ejki_flash_attention_bf16_amx_matrix;
     if (!ejk_cpu()->tiers[subject->isa]) return 77;
     for (int i = 1; i < 4; i++) pool[i] = test_threads_create(i);
     const struct CMUnitTest tests[] = {

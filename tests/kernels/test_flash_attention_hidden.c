@@ -7,7 +7,7 @@
  * Its own main instead of cmocka's, because it also runs where only the C library is.
  */
 #include "base/base.h"
-#include "kernels/builtin.h"
+#include "kernels/registry/builtin.h"
 #include "support/flash_case.h"
 #include "support/flash_run.h"
 #include "support/test_threads.h"

@@ -6,8 +6,8 @@
  * workers.
  */
 #include "base/base.h"
-#include "kernels/flash_attention/dropout.h"
-#include "kernels/flash_attention/vjp_problem.h"
+#include "operations/attention/shared/dropout.h"
+#include "operations/attention/flash/vjp_problem.h"
 #include "support/expect.h"
 #include "support/flash_run.h"
 #include "support/test_threads.h"
@@ -369,11 +369,11 @@ static void test_random_cases(void **state) {
 /* Of AMX, or of the tier that is the argument: avx512_bf16. */
 int main(int argc, char **argv) {
 #if defined(__x86_64__)
-    extern const ejk_implementation ejki_flash_attention_vjp_bf16_amx,
-        ejki_flash_attention_vjp_bf16_avx512_bf16;
+    extern const ejk_implementation ejki_flash_attention_vjp_bf16_amx_matrix,
+        ejki_flash_attention_vjp_bf16_avx512_bf16_vjp;
     const bool dots = argc > 1 && strcmp(argv[1], "avx512_bf16") == 0;
-    subject =
-        dots ? &ejki_flash_attention_vjp_bf16_avx512_bf16 : &ejki_flash_attention_vjp_bf16_amx;
+    subject = dots ? &ejki_flash_attention_vjp_bf16_avx512_bf16_vjp
+                   : &ejki_flash_attention_vjp_bf16_amx_matrix;
     if (!ejk_cpu()->tiers[subject->isa]) return 77;
     for (int i = 1; i < 4; i++) pool[i] = test_threads_create(i);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_cases)};

@@ -10,7 +10,7 @@
  * EJK_TEST_BUDGET bounds the work of a case, and with it the case of a seed.
  * Its own main, because it also runs where only the C library is.
  */
-#include "kernels/builtin.h"
+#include "kernels/registry/builtin.h"
 #include "support/flash_run.h"
 #include "support/test_threads.h"
 #include "support/vjp_oracle.h"

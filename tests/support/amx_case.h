@@ -7,7 +7,7 @@
 #define TESTS_AMX_CASE_H
 
 #include "base/base.h"
-#include "kernels/flash_attention/problem.h"
+#include "operations/attention/flash/problem.h"
 #include "support/amx_bias.h"
 #include "support/amx_segments.h"
 #include "support/expect.h"

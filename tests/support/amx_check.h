@@ -4,7 +4,7 @@
 #ifndef TESTS_AMX_CHECK_H
 #define TESTS_AMX_CHECK_H
 
-#include "kernels/flash_attention/dropout.h"
+#include "operations/attention/shared/dropout.h"
 #include "support/amx_case.h"
 #include "support/test_threads.h"
 

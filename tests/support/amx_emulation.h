@@ -37,7 +37,7 @@ void amx_emulation_multiply(int sums, int left, int right);
 #define _tile_dpbf16ps(sums, left, right)      amx_emulation_multiply(sums, left, right)
 
 /* What amx_tiles.h has else. */
-#define AMX_NAME              "amx_emulated"
+#define EJKI_TIER_TEXT_amx    "amx_emulated"
 #define AMX_CONFIGURE(config) amx_emulation_configure(&(config))
 #define AMX_RELEASE()         amx_emulation_release()
 

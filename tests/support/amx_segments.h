@@ -3,7 +3,7 @@
 #ifndef TESTS_AMX_SEGMENTS_H
 #define TESTS_AMX_SEGMENTS_H
 
-#include "kernels/flash_attention/problem.h"
+#include "operations/attention/flash/problem.h"
 #include "support/guarded.h"
 
 static ejki_ids amx_ids(struct guarded *memory, int64_t batch, int64_t tokens) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/call_oracle.h"
 
-#include "kernels/attention/problem.h"
-#include "kernels/attention_merge/problem.h"
-#include "kernels/blocksparse_attention/problem.h"
+#include "operations/attention/dense/problem.h"
+#include "operations/attention/merge/problem.h"
+#include "operations/attention/blocksparse/problem.h"
 #include "support/call_results.h"
 #include "support/oracle.h"
 #include "support/vjp_oracle.h"

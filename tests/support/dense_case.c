@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/dense_case.h"
 
-#include "kernels/flash_attention/dropout.h"
+#include "operations/attention/shared/dropout.h"
 
 #include <math.h>
 #include <string.h>

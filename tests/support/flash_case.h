@@ -7,7 +7,7 @@
 #ifndef TESTS_FLASH_CASE_H
 #define TESTS_FLASH_CASE_H
 
-#include "kernels/flash_attention/problem.h"
+#include "operations/attention/flash/problem.h"
 #include "support/guarded.h"
 #include "support/random.h"
 

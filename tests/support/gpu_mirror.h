@@ -7,7 +7,7 @@
 #ifndef TESTS_GPU_MIRROR_H
 #define TESTS_GPU_MIRROR_H
 
-#include "kernels/flash_attention/vjp_problem.h"
+#include "operations/attention/flash/vjp_problem.h"
 #include "support/guarded.h"
 
 #include <ejkernel/cuda.h>

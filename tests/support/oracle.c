@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/oracle.h"
-#include "kernels/flash_attention/dropout.h"
+#include "operations/attention/shared/dropout.h"
 #include "support/flash_case.h"
 
 #include <float.h>

@@ -9,7 +9,7 @@
 #ifndef TESTS_ORACLE_H
 #define TESTS_ORACLE_H
 
-#include "kernels/flash_attention/problem.h"
+#include "operations/attention/flash/problem.h"
 #include "support/flash_run.h"
 
 /* Results without gaps: out [B, Hq, T, Dv], the others [B, Hq, T]. */

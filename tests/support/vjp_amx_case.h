@@ -7,7 +7,7 @@
 #define TESTS_VJP_AMX_CASE_H
 
 #include "base/base.h"
-#include "kernels/flash_attention/vjp_problem.h"
+#include "operations/attention/flash/vjp_problem.h"
 #include "support/amx_bias.h"
 #include "support/amx_segments.h"
 #include "support/flash_run.h"

@@ -2,9 +2,9 @@
 #include "support/vjp_case.h"
 #include "support/flash_run.h"
 
-#include "kernels/flash_attention/sequences.h"
+#include "operations/attention/shared/sequences.h"
 
-#include "kernels/builtin.h"
+#include "kernels/registry/builtin.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #ifndef TESTS_VJP_CASE_H
 #define TESTS_VJP_CASE_H
 
-#include "kernels/flash_attention/vjp_problem.h"
+#include "operations/attention/flash/vjp_problem.h"
 #include "support/flash_case.h"
 
 enum { VJP_QUERY, VJP_KEY, VJP_VALUE, VJP_BIAS, VJP_SINKS, VJP_GRADIENTS };

@@ -2,9 +2,9 @@
 #include "support/vjp_oracle.h"
 #include "support/flash_run.h"
 
-#include "kernels/builtin.h"
-#include "kernels/flash_attention/dropout.h"
-#include "kernels/flash_attention/sequences.h"
+#include "kernels/registry/builtin.h"
+#include "operations/attention/shared/dropout.h"
+#include "operations/attention/shared/sequences.h"
 
 #include <float.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What kernels of gradients share. A pair of row and key has, as kernels/flash_attention/vjp_problem.h says, a weight
+ * What kernels of gradients share. A pair of row and key has, as operations/attention/flash/vjp_problem.h says, a weight
  * P, what dropout multiplies it with (M), a slope, and of them dZ and dX.
  */
 #ifndef EJKI_CUDA_GRADIENTS_CUH

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/launch.h"
 
-#include "kernels/flash_attention/dropout.h"
+#include "operations/attention/shared/dropout.h"
 
 void ejki_cuda_add(ejki_cuda_constants *constants, const char *name, int64_t value) {
     constants->list[constants->count++] = (ejki_cuda_constant){name, value};

@@ -8,7 +8,7 @@
 #include "base/base.h"
 #include "device/cuda.h"
 #include "kernels/cuda/problem.cuh"
-#include "kernels/flash_attention/vjp_problem.h"
+#include "operations/attention/flash/vjp_problem.h"
 
 /* Shared memory that a block may have on every GPU from sm_80 up. */
 enum { EJKI_CUDA_SHARED_BYTES = 99 * 1024 };

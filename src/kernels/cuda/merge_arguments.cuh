@@ -5,7 +5,7 @@
 
 typedef long long merge_size;
 
-/* Strides in elements. Axes and meaning as in kernels/attention_merge/problem.h. */
+/* Strides in elements. Axes and meaning as in operations/attention/merge/problem.h. */
 typedef struct merge_arguments {
     merge_size parts, batch, queries, heads, value_dim;
     const void *part;

@@ -336,7 +336,7 @@ DEVICE float score_of(const ejki_cuda_problem &p, const row_context &c, int j, f
     return z;
 }
 
-/* Philox4x32-10 of kernels/flash_attention/dropout.h: the words of keys 4 * quad … 4 * quad + 3. */
+/* Philox4x32-10 of operations/attention/shared/dropout.h: the words of keys 4 * quad … 4 * quad + 3. */
 DEVICE uint4 dropout_words(u64 seed, u32 quad, u32 query, u32 head, u32 batch) {
     u32 a = (u32)seed, b = (u32)(seed >> 32);
     uint4 c = make_uint4(quad, query, head, batch);

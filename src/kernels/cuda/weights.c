@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The weights of attention on GPUs: the step after flash attention where they are asked for. */
-#include "kernels/attention/problem.h"
+#include "operations/attention/dense/problem.h"
 #include "kernels/cuda/launch.h"
 
 enum { WARPS = 4, STEP = 32, CHUNK = 64 };

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How an implementation is declared: once for its line in a kernels.list, from which its names, platform, tier,
+ * element types and limits come. What is left to say is what it does:
+ *
+ *     EJKI_DECLARE(mean_pooling_cuda, .prepare = prepare, .run = run)
+ *
+ * at file level, without a semicolon. The first argument is the line's operation, kernel (unless it is `-`) and tier,
+ * joined by underscores. A body that is compiled for several tiers says EJKI_THIS_LINE, which the build defines
+ * together with EJKI_TIER_<TIER>, by which kernels/simd/vec.h picks the vectors.
+ */
+#ifndef EJKI_KERNELS_DECLARE_H
+#define EJKI_KERNELS_DECLARE_H
+
+#include <ejkernel/registry.h>
+
+#include "kernel_lines.h"
+
+#define EJKI_DECLARE(line, ...)      EJKI_DECLARE_LINE(line, __VA_ARGS__)
+#define EJKI_DECLARE_LINE(line, ...) EJKI_LINE_##line(EJKI_DECLARE_ONE, __VA_ARGS__)
+#define EJKI_DECLARE_ONE(symbol, operation, id, technology, hardware, tier, type, least, most,     \
+                         ...)                                                                      \
+    extern const ejk_implementation symbol;                                                        \
+    const ejk_implementation symbol = {.algorithm = operation,                                     \
+                                       .name = id,                                                 \
+                                       .platform = EJK_PLATFORM_##technology,                      \
+                                       .backend = EJK_BACKEND_##hardware,                          \
+                                       .isa = EJK_ISA_##tier,                                      \
+                                       .dtype = type,                                              \
+                                       .least_capability = least,                                  \
+                                       .most_capability = most,                                    \
+                                       __VA_ARGS__};
+
+#endif

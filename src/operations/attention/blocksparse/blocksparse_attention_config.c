@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Configurations and cost of block-sparse attention: those of flash attention, within a block. */
+#include "operations/attention/blocksparse/blocksparse_attention_steps.h"
+#include "operations/attention/flash/flash_attention_steps.h"
+
+#include "base/base.h"
+
+/* Both configurations have the same fields, so that one's functions serve the other. */
+_Static_assert(sizeof(ejk_blocksparse_attention_config) == sizeof(ejk_flash_attention_config) &&
+                   offsetof(ejk_blocksparse_attention_config, fwd_params) ==
+                       offsetof(ejk_flash_attention_config, fwd_params) &&
+                   offsetof(ejk_blocksparse_attention_config, bwd_params) ==
+                       offsetof(ejk_flash_attention_config, bwd_params) &&
+                   offsetof(ejki_blocksparse_vjp_problem, flash) == 0,
+               "configurations of the same fields");
+
+/* Keys that stay packed on AMX: three eighths of the second-level cache, in which blocks come back. */
+static int64_t kept_keys(const ejki_flash_problem *p) {
+    const int64_t cache = ejk_cpu()->l2_bytes > 0 ? ejk_cpu()->l2_bytes : 1 << 20;
+    const int64_t dims = ejki_max(1, ejki_min(p->head_dim + p->value_dim, 1 << 20));
+    const int64_t keys = cache / 8 * 3 / (dims * (int64_t)sizeof(uint16_t)) / 32 * 32;
+    return ejki_max(512, ejki_min(keys, 4096));
+}
+
+/* On AMX many blocks are packed together: few rows beside many keys. */
+void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *config) {
+    const ejki_flash_problem *p = invocation->problem;
+    const ejk_implementation *chosen = invocation->implementation;
+    ejk_fwd_params *params = &((ejk_blocksparse_attention_config *)config)->fwd_params;
+    ejki_flash_heuristic_cfg(invocation, config);
+    /* On a GPU tiles are whole whatever the blocks are; several may be in one. */
+    if (chosen && chosen->backend == EJK_BACKEND_GPU) return;
+    params->num_key_splits = params->blocksize_keys = params->blocksize_heads = (ejk_opt_int){0};
+    if (p->pattern.planes == 0) return;
+    const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
+    params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);
+    if (chosen && chosen->isa == EJK_ISA_AMX) {
+        params->kv_blocksize.value = kept_keys(p);
+        return;
+    }
+    params->kv_blocksize.value = ejki_min(params->kv_blocksize.value, p->pattern.block_kv);
+}
+
+void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config) {
+    const ejki_flash_problem *p =
+        &((const ejki_blocksparse_vjp_problem *)invocation->problem)->flash.forward;
+    ejk_bwd_params *params = &((ejk_blocksparse_attention_config *)config)->bwd_params;
+    ejki_flash_vjp_heuristic_cfg(invocation, config); /* its problem is the first member */
+    /* On AMX and GPUs a task may be several blocks. */
+    const ejk_implementation *chosen = invocation->implementation;
+    const bool several = chosen->isa == EJK_ISA_AMX || chosen->backend == EJK_BACKEND_GPU;
+    if (p->pattern.planes == 0 || several) return;
+    const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
+    params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);
+    params->kv_blocksize.value = ejki_min(params->kv_blocksize.value, p->pattern.block_kv);
+}
+
+static bool is_within(const ejki_pattern *pattern, int64_t rows, ejk_opt_int q, ejk_opt_int kv) {
+    return q.value <= rows && kv.value <= pattern->block_kv;
+}
+
+/* Takes out what is larger than a block: a kernel would compute by the block's size anyway. */
+static void keep_within(const ejki_flash_problem *p, bool backward,
+                        ejk_blocksparse_attention_config *list, int32_t *count) {
+    const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
+    int32_t kept = 0;
+    for (int32_t i = 0; p->pattern.planes > 0 && i < *count; i++) {
+        const ejk_fwd_params *fwd = &list[i].fwd_params;
+        const ejk_bwd_params *bwd = &list[i].bwd_params;
+        if (backward ? is_within(&p->pattern, rows, bwd->q_blocksize, bwd->kv_blocksize)
+                     : is_within(&p->pattern, rows, fwd->q_blocksize, fwd->kv_blocksize))
+            list[kept++] = list[i];
+    }
+    if (p->pattern.planes > 0) *count = kept;
+}
+
+ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                           int32_t capacity, int32_t *count) {
+    EJKI_TRY(ejki_flash_candidate_cfgs(invocation, configs, capacity, count));
+    keep_within(invocation->problem, false, configs, count);
+    return EJK_OK;
+}
+
+ejk_status ejki_blocksparse_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                               int32_t capacity, int32_t *count) {
+    const ejki_blocksparse_vjp_problem *v = invocation->problem;
+    EJKI_TRY(ejki_flash_vjp_candidate_cfgs(invocation, configs, capacity, count));
+    keep_within(&v->flash.forward, true, configs, count);
+    return EJK_OK;
+}
+
+/* Blocks count as alive as far as the shape of the grids lets them be: what their entries say is data. */
+static void count_blocks(const ejki_flash_problem *p, ejk_cost *cost) {
+    if (p->pattern.planes == 0 || p->keys == 0) return;
+    const double alive = (double)p->pattern.columns * (double)p->pattern.block_kv / (double)p->keys;
+    if (alive < 1) cost->flops *= alive;
+}
+
+void ejki_blocksparse_cost(const void *problem, ejk_cost *cost) {
+    ejki_flash_cost(problem, cost);
+    count_blocks(problem, cost);
+}
+
+void ejki_blocksparse_vjp_cost(const void *problem, ejk_cost *cost) {
+    const ejki_blocksparse_vjp_problem *v = problem;
+    ejk_flash_attention_vjp_kernel.cost(&v->flash, cost);
+    count_blocks(&v->flash.forward, cost);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of block-sparse attention that lie in files of their own. */
+#ifndef EJKI_MODULES_BLOCKSPARSE_ATTENTION_STEPS_H
+#define EJKI_MODULES_BLOCKSPARSE_ATTENTION_STEPS_H
+
+#include <ejkernel/blocksparse_attention.h>
+
+#include "operations/attention/blocksparse/problem.h"
+
+/* The arrays of one MaskInfo in the arguments. */
+typedef struct ejki_grid_args {
+    const char *name;
+    const ejk_tensor *next, *id, *state, *blocks;
+    ejk_opt_int block; /* the size that the grids do not tell: of keys, by column of queries */
+    bool by_column;
+} ejki_grid_args;
+
+static inline bool ejki_grid_given(const ejki_grid_args *grid) {
+    return ejk_tensor_present(grid->next) || ejk_tensor_present(grid->id) ||
+           ejk_tensor_present(grid->state) || ejk_tensor_present(grid->blocks);
+}
+
+/*
+ * Checks the arrays of a MaskInfo and writes them into `out`, whose predicate is there already; without
+ * arrays nothing is written.
+ */
+ejk_status ejki_pattern_of(const ejki_grid_args *grid, const ejki_flash_problem *problem,
+                           ejki_pattern *out);
+
+/* Puts the pointers of the same arrays into a pattern. */
+void ejki_pattern_bind(const ejki_grid_args *grid, ejki_pattern *out);
+
+/* Checks predicate, chunks and positions of a call and writes them into its problem. */
+ejk_status ejki_limits_of(const ejk_blocksparse_attention_args *args, ejki_flash_problem *problem);
+
+/* blocksparse_attention_config.c: see ejk_kernel. */
+void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *config);
+void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config);
+ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                           int32_t capacity, int32_t *count);
+ejk_status ejki_blocksparse_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                               int32_t capacity, int32_t *count);
+void ejki_blocksparse_cost(const void *problem, ejk_cost *cost);
+void ejki_blocksparse_vjp_cost(const void *problem, ejk_cost *cost);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A worker's memory in flash attention on AMX, and where rows and chunks have what is theirs in it. Part of amx.c. */
+#ifndef EJKI_FLASH_AMX_STATE_H
+#define EJKI_FLASH_AMX_STATE_H
+
+#include "operations/attention/cpu/amx/amx_plan.h"
+#include "operations/attention/cpu/amx/amx_seen.h"
+
+/* Rows [row, end) of the task in a tensor that will be needed soon: they are asked for while products run. */
+typedef struct amx_rows {
+    const ejki_bthd *tensor;
+    int64_t row, end, width;
+} amx_rows;
+
+/* One worker's memory and the group it is at. */
+typedef struct amx_state {
+    const ejki_flash_problem *problem;
+    const amx_plan *plan;
+    bool fast;    /* weights come from raw products, by `form` */
+    bool precise; /* weights are computed in f32 */
+    bool split;   /* and multiplied in two parts */
+    bool drops;
+    float scale; /* of raw products to base 2; 1 if amx_change_scores() has done it */
+    amx_form form;
+    amx_exp exp;
+    uint16_t *query, *keys, *values, *weights, *ones;
+    float *sums, *lanes, *scores, *reference, *maximum, *base;
+    float *apart; /* sums of a tile, kept while products run */
+    float
+        *rounded; /* with dropout: sums of weights as they were rounded, none left out; as lanes */
+    flash_row *row;
+    amx_tile *tile;
+    amx_task task;
+    amx_chunk *chunk;
+    int64_t first, end; /* chunks of the block */
+    int64_t following;  /* first key of the next one */
+    tile_cells cells;   /* of the pattern's block that comes next, or that is cut there */
+    ejki_cell *now;     /* those of the block's chunks */
+    amx_packed *packed; /* of each place */
+    amx_stored *store;  /* blocks that stay packed: see amx_store.h */
+    uint8_t *ahead;     /* of each column of the pattern: bit i says that task turn + i visits it */
+    int64_t turn, head; /* the task and its key head */
+    int64_t load;       /* blocks of keys listed so far */
+    float key_top;      /* the block's largest key component */
+    bool all_plain;     /* all its values go through the products */
+    amx_rows soon[2];   /* next tile's queries, this one's output */
+    int64_t pace;       /* rows of each to ask for at a chunk */
+    const char *bias[AMX_ROWS],
+        *later_bias[AMX_ROWS]; /* rows of the bias: the tile's, the next one's */
+    int64_t later_row, later_chunk,
+        asked; /* that tile, -1 = none, and its first chunk; the tile asked for so far */
+    int64_t low[AMX_ROWS], high[AMX_ROWS]; /* keys that a tile's rows see by positions */
+    int64_t noted;                         /* that tile's first row; -1 = none */
+    uint32_t words[AMX_ROWS];              /* those of a chunk that they see */
+} amx_state;
+
+static void amx_set_problem(amx_state *s, const ejki_flash_problem *p, const amx_plan *t) {
+    s->problem = p;
+    s->plan = t;
+    s->drops = p->dropout > 0;
+    s->precise = p->lse.data || !p->normalize || s->drops;
+    s->split = !p->normalize;
+    s->scale = flash_scale(p);
+    s->fast = amx_form_of(p->scale, p->soft_cap, p->has_bias, 128, &s->form) && !s->precise &&
+              (amx_kind(&s->form) != AMX_PLAIN || !flash_rescales(p));
+    if (!s->fast) s->form = (amx_form){.caps = false};
+}
+
+static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *t, char *memory) {
+    *s = (amx_state){.exp = amx_exp_table()};
+    amx_set_problem(s, p, t);
+    s->scores = (float *)(void *)(memory + t->score_at);
+    s->weights = (uint16_t *)(void *)(memory + t->weight_at);
+    s->ones = (uint16_t *)(void *)(memory + t->ones_at);
+    s->reference = (float *)(void *)(memory + t->float_at);
+    s->maximum = s->reference + t->rows;
+    s->base = s->maximum + t->rows;
+    s->lanes = (float *)(void *)(memory + t->lane_at);
+    s->rounded = s->lanes + t->rows * VL;
+    s->query = (uint16_t *)(void *)(memory + t->query_at);
+    s->sums = (float *)(void *)(memory + t->sum_at);
+    s->keys = (uint16_t *)(void *)(memory + t->key_at);
+    s->values = (uint16_t *)(void *)(memory + t->value_at);
+    s->row = (flash_row *)(void *)(memory + t->row_at);
+    s->tile = (amx_tile *)(void *)(memory + t->tile_at);
+    s->chunk = (amx_chunk *)(void *)(memory + t->chunk_at);
+    s->cells.cell = (tile_cell *)(void *)(memory + t->cell_at);
+    s->cells.count = tile_cell_count(p);
+    s->now = (ejki_cell *)(void *)(memory + t->now_at);
+    s->packed = (amx_packed *)(void *)(memory + t->packed_at);
+    s->store = (amx_stored *)(void *)(memory + t->store_at);
+    s->ahead = (uint8_t *)(memory + t->ahead_at);
+    s->apart = (float *)(void *)(memory + t->apart_at);
+    s->head = -1;
+    for (int i = 0; i < AMX_ELEMENT; i++) s->ones[i] = 0x3f80;
+}
+
+/* A row tile at a block: chunks [first, end) of it, and what they need. */
+typedef struct amx_span {
+    int64_t row; /* first of the tile */
+    int64_t rows, first, end;
+    int64_t last; /* end of all that the tile has of the block */
+    bool careful;
+    bool ready;           /* the first chunk's raw products are there */
+    const uint32_t *seen; /* NULL, or keys of the chunk at hand that rows see */
+} amx_span;
+
+/* Where a row's tile has its queries and sums: tiles that are done with before the next one share one place. */
+static inline int64_t amx_slot(const amx_state *s, int64_t row) {
+    return s->plan->slots == 1 ? 0 : row / AMX_ROWS;
+}
+
+static inline uint16_t *amx_queries(const amx_state *s, int64_t row) {
+    return s->query + amx_slot(s, row) * 2 * s->plan->steps * AMX_ELEMENT;
+}
+
+/* Where a row's sums of column d begin. */
+static inline float *amx_sum(const amx_state *s, int64_t row, int64_t d) {
+    const int64_t half = row % AMX_ROWS / 16;
+    return s->sums + amx_slot(s, row) * s->plan->sums + (d / 16 * 2 + half) * AMX_SUMS +
+           row % 16 * 16 + d % 16;
+}
+
+/* The row's 32 weights of a chunk. */
+static inline uint16_t *amx_weights_of(const amx_state *s, int64_t row, int64_t chunk) {
+    return s->weights + chunk % AMX_PARTS * 2 * AMX_ELEMENT + row % AMX_ROWS * AMX_CHUNK;
+}
+
+/* The rest of the row's weights, where they have two parts. */
+static inline uint16_t *amx_rest_of(const amx_state *s, int64_t row, int64_t chunk) {
+    return amx_weights_of(s, row, chunk) + AMX_ROWS * AMX_PART;
+}
+
+static inline uint16_t *amx_keys_of(const amx_state *s, int64_t chunk) {
+    return s->keys + s->chunk[chunk].place * 2 * s->plan->steps * AMX_ELEMENT;
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks of a pattern that a worker of flash attention on AMX keeps packed for the tasks that follow. Packing 128 keys
+ * takes half as long as 128 rows' work on them, most of it waiting for memory. What the next tasks visit is known: the
+ * block that is needed last gives up its place, and which that is changes no result. Part of amx.c.
+ */
+#ifndef EJKI_FLASH_AMX_STORE_H
+#define EJKI_FLASH_AMX_STORE_H
+
+#include "operations/attention/cpu/amx/amx_state.h"
+
+/* Marks the columns of the pattern that a task of the worker's head visits. */
+static void amx_foresee(amx_state *s, int64_t turn, uint8_t mark) {
+    const ejki_flash_problem *p = s->problem;
+    const ejki_pattern *t = &p->pattern;
+    const amx_task task = amx_task_of(p, s->plan, turn);
+    if (task.rows == 0 || task.batch * p->kv_heads + task.kv_head != s->head) return;
+    const int64_t row = task.first_row / s->plan->unit;
+    for (int64_t i = 0; i < s->cells.count; i++) {
+        const int64_t plane = (task.kv_head * p->group + i) / t->plane_heads;
+        int64_t at = ejki_pattern_seek(t, plane, row, 0);
+        for (; at < t->columns; at = ejki_pattern_seek(t, plane, row, at + 1))
+            s->ahead[ejki_grid_at(&t->next, plane, row, at)] |= mark;
+    }
+}
+
+/* Goes on to a task, and finds out what the tasks from there on visit. */
+static void amx_store_turn(amx_state *s, int64_t turn) {
+    const int64_t head = s->task.batch * s->problem->kv_heads + s->task.kv_head;
+    const int64_t columns = s->problem->keys / s->problem->pattern.block_kv;
+    int64_t passed = ejki_min(turn - s->turn, AMX_AHEAD);
+    if (head != s->head) {
+        passed = AMX_AHEAD;
+        for (int64_t i = 0; i < s->plan->kept; i++) s->store[i] = (amx_stored){.column = -1};
+    }
+    s->head = head;
+    s->turn = turn;
+    if (passed == AMX_AHEAD) memset(s->ahead, 0, (size_t)columns);
+    for (int64_t i = 0; i < columns; i++) s->ahead[i] = (uint8_t)(s->ahead[i] >> passed);
+    for (int64_t i = AMX_AHEAD - passed; i < AMX_AHEAD; i++)
+        amx_foresee(s, turn + i, (uint8_t)(1 << i));
+}
+
+/* Where a column's block is packed, or will be: its first chunk. Blocks of the same load keep their places. */
+static int64_t amx_store_place(amx_state *s, int64_t column) {
+    const int64_t span = s->plan->span, count = s->plan->kept;
+    amx_stored *store = s->store;
+    int64_t at = 0;
+    while (at < count && store[at].column != column) at++;
+    if (at == count) {
+        int latest = -1;
+        for (int64_t i = 0; i < count; i++) {
+            const bool empty = store[i].column < 0;
+            const unsigned marks = empty ? 0 : s->ahead[store[i].column] | 1u << AMX_AHEAD;
+            const int next = empty ? AMX_AHEAD + 1 : __builtin_ctz(marks);
+            if (store[i].load == s->load || next <= latest) continue;
+            latest = next;
+            at = i;
+        }
+        for (int64_t i = 0; i < span; i++) s->packed[at * span + i].there = false;
+    }
+    store[at] = (amx_stored){.column = column, .load = s->load};
+    s->ahead[column] &= (uint8_t)~1;
+    return at * span;
+}
+
+/* ---- Packing ---------------------------------------------------------------------------------------- */
+
+/* A chunk's rows in keys or values, and those of the next one. */
+static amx_source amx_source_of(const amx_state *s, const ejki_bthd *tensor, int64_t chunk) {
+    const int64_t start = s->task.batch * tensor->stride_b + s->task.kv_head * tensor->stride_h;
+    const amx_chunk *c = &s->chunk[chunk];
+    const bool there = s->plan->kept > 0 && chunk + 1 < s->end && s->packed[c[1].place].there;
+    return (amx_source){.row = amx_place(tensor->data, start + c->key * tensor->stride_t),
+                        .ahead = amx_place(tensor->data, start + c[1].key * tensor->stride_t),
+                        .stride = tensor->stride_t * (int64_t)sizeof(uint16_t),
+                        .count = c->end - c->key,
+                        .coming = there ? 0 : c[1].end - c[1].key};
+}
+
+/* Packs a chunk's keys and values. */
+static void amx_pack_chunk(amx_state *s, int64_t chunk) {
+    const ejki_flash_problem *p = s->problem;
+    const amx_plan *t = s->plan;
+    const int64_t place = s->chunk[chunk].place;
+    uint16_t *target = s->keys + 2 * place * t->steps * AMX_ELEMENT;
+    amx_source keys = amx_source_of(s, &p->key, chunk);
+    __m512i top = amx_pack_keys(&keys, p->head_dim, t->steps, target, _mm512_setzero_si512());
+    keys.row += 16 * keys.stride;
+    keys.ahead += 16 * keys.stride;
+    keys.count -= 16;
+    keys.coming -= 16;
+    top = amx_pack_keys(&keys, p->head_dim, t->steps, target + t->steps * AMX_ELEMENT, top);
+    const amx_source values = amx_source_of(s, &p->value, chunk);
+    s->packed[place].plain =
+        amx_pack_values(values, p->value_dim, t->wide, s->values + place * t->wide * AMX_ELEMENT);
+    s->packed[place].top = amx_top(top);
+    s->packed[place].there = true;
+}
+
+/* Packs keys and values of a block, but for chunks that have stayed packed. */
+static __attribute__((noinline)) void amx_pack(amx_state *s) {
+    s->all_plain = true;
+    s->key_top = 0;
+    for (int64_t c = s->first; c < s->end; c++) {
+        const amx_packed *packed = &s->packed[s->chunk[c].place];
+        if (s->plan->kept == 0 || !packed->there) amx_pack_chunk(s, c);
+        s->all_plain &= packed->plain;
+        /* NaN stays */
+        if (s->key_top <= packed->top || packed->top != packed->top) s->key_top = packed->top;
+    }
+}
+
+#endif

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the workers of flash attention on AMX share out its tasks, and the implementation: the end of amx.c, which
+ * includes this. Packed sequences are tasks as any others, those of long sequences first: so none is left for the
+ * end. Groups of a pattern are taken the same way, those with many blocks first.
+ */
+#ifndef EJKI_FLASH_AMX_WORKERS_H
+#define EJKI_FLASH_AMX_WORKERS_H
+
+/* What the workers of one run share. */
+typedef struct amx_shared {
+    const ejki_flash_problem *problem;
+    amx_plan plan;
+    char *workspace;
+    /* Of packed sequences: their parts in the order of their turns, the first task of each turn and the number of
+     * all, and the most scores of a task if it can be cut. */
+    int64_t *order, *first;
+    double most;
+    int32_t workers;
+    _Atomic int64_t next;
+} amx_shared;
+
+/* A worker takes tasks until none is left. */
+static void amx_worker(void *argument, int64_t worker) {
+    amx_shared *shared = argument;
+    const amx_plan *t = &shared->plan;
+    amx_state state;
+    amx_bind(&state, shared->problem, t, shared->workspace + worker * t->bytes);
+    amx_open();
+    for (;;) {
+        const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        if (index >= t->tasks) break;
+        amx_group(&state, amx_task_of(shared->problem, t, index), index);
+    }
+    amx_close();
+}
+
+/* Items in the order of falling weights, which are powers of two from 0 to 63; equal ones stay in order. `weight`
+ * is asked twice for each. */
+static void amx_sort(const amx_shared *s, int64_t count,
+                     int32_t (*weight)(const amx_shared *s, int64_t item), int64_t *order) {
+    int64_t place[64] = {0}, before = 0;
+    for (int64_t n = 0; n < count; n++) place[weight(s, n)]++;
+    for (int32_t w = 63; w >= 0; w--) {
+        const int64_t own = place[w];
+        place[w] = before;
+        before += own;
+    }
+    for (int64_t n = 0; n < count; n++) order[place[weight(s, n)]++] = n;
+}
+
+static int32_t amx_group_weight(const amx_shared *s, int64_t group) {
+    return amx_weight(s->problem, &s->plan, group);
+}
+
+/* ---- Packed sequences --------------------------------------------------------------------------------- */
+
+/* Rows of a key head in a part, and the keys that one of them sees at most. */
+static void amx_part_sizes(const ejki_flash_problem *p, int64_t part, int64_t *rows,
+                           int64_t *keys) {
+    ejki_flash_part_lengths(p, part, rows, keys);
+    *rows *= p->group;
+    *keys = ejki_max(1, ejki_min(*keys, p->last_offset - p->first_offset + 1));
+}
+
+/* A part's plan: that of the whole, with groups of at most as many rows. */
+static amx_plan amx_part_plan(const amx_shared *s, int64_t part) {
+    const ejki_flash_problem *p = s->problem;
+    amx_plan own = s->plan;
+    int64_t rows, keys;
+    amx_part_sizes(p, part, &rows, &keys);
+    const double most = fmin(s->most / (double)keys, (double)own.rows);
+    const int64_t limit = ejki_max(ejki_min(AMX_LEAST_ROWS, own.rows), (int64_t)most);
+    own.rows = ejki_cdiv(rows, ejki_max(1, ejki_cdiv(rows, limit)));
+    own.rows = ejki_round_up(ejki_max(1, own.rows), AMX_ROWS);
+    own.groups = own.parts = ejki_cdiv(rows, own.rows);
+    own.unit = rows;
+    own.whole = own.tasks = own.groups * p->kv_heads;
+    ejki_flash_part_lengths(p, part, &rows, &keys);
+    own.slots = own.chunks * AMX_CHUNK >= keys ? 1 : own.rows / AMX_ROWS;
+    return own;
+}
+
+/* The scores of a task of a part: 1 + the power of two. */
+static int32_t amx_part_weight(const amx_shared *s, int64_t part) {
+    int64_t rows, keys;
+    amx_part_sizes(s->problem, part, &rows, &keys);
+    const double scores = (double)ejki_min(rows, s->plan.rows) * (double)keys;
+    return scores < 1 ? 0 : (int32_t)ejki_min(63, 1 + ilogb(scores));
+}
+
+/* Orders the parts and counts their tasks; found anew in every run, since lengths are data. */
+static void amx_share_out(amx_shared *s) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t parts = ejki_flash_parts(p);
+    double scores = 0;
+    for (int64_t n = 0; n < parts; n++) {
+        int64_t rows, keys;
+        amx_part_sizes(p, n, &rows, &keys);
+        scores += (double)rows * (double)keys;
+    }
+    s->most = s->workers == 1 ? INFINITY : scores * (double)p->kv_heads / (8 * s->workers);
+    amx_sort(s, parts, amx_part_weight, s->order);
+    s->first[0] = 0;
+    for (int64_t n = 0; n < parts; n++)
+        s->first[n + 1] = s->first[n] + amx_part_plan(s, s->order[n]).tasks;
+}
+
+/* Tasks one by one, whatever sequence they are of: a part's problem and plan stand for the whole's. */
+static void amx_packed_worker(void *argument, int64_t worker) {
+    amx_shared *shared = argument;
+    const int64_t parts = ejki_flash_parts(shared->problem);
+    ejki_flash_problem problem;
+    amx_plan plan;
+    amx_state state;
+    amx_bind(&state, shared->problem, &shared->plan,
+             shared->workspace + worker * shared->plan.bytes);
+    amx_open();
+    for (int64_t turn = -1;;) {
+        const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        if (index >= shared->first[parts]) break;
+        if (turn < 0 || index >= shared->first[turn + 1]) {
+            do turn++;
+            while (index >= shared->first[turn + 1]);
+            problem = ejki_flash_part(shared->problem, shared->order[turn]);
+            plan = amx_part_plan(shared, shared->order[turn]);
+            amx_set_problem(&state, &problem, &plan);
+        }
+        amx_group(&state, amx_task_of(&problem, &plan, index - shared->first[turn]), index);
+    }
+    amx_close();
+}
+
+/* ---- The implementation ------------------------------------------------------------------------------- */
+
+static ejk_status amx_prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                              ejk_launch *launch) {
+    const ejki_flash_problem *p = problem;
+    const amx_plan t = amx_plan_of(p, parameters, threads);
+    if (t.bytes >= (int64_t)1 << 50 || t.order_bytes >= (int64_t)1 << 50) return flash_too_large(p);
+    const int64_t groups = p->batch * p->kv_heads * t.groups;
+    launch->workers = flash_is_light(p) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, groups));
+    launch->workspace_bytes = (size_t)(t.bytes * launch->workers + t.order_bytes);
+    if (p->layout != EJKI_FLASH_DENSE)
+        launch->workspace_bytes += (size_t)(2 * ejki_flash_parts(p) + 1) * sizeof(int64_t);
+    return EJK_OK;
+}
+
+static ejk_status amx_run(const ejk_run *run) {
+    amx_shared shared = {
+        .problem = run->problem, .workspace = run->workspace, .workers = run->workers};
+    const ejki_flash_problem *p = shared.problem;
+    shared.plan = amx_plan_of(p, run->parameters, run->workers);
+    void (*worker)(void *, int64_t) = amx_worker;
+    shared.order = (int64_t *)(void *)(shared.workspace + shared.plan.bytes * run->workers);
+    if (p->layout != EJKI_FLASH_DENSE) {
+        EJKI_TRY(ejki_flash_sequences_check(p));
+        shared.first = shared.order + ejki_flash_parts(p);
+        amx_share_out(&shared);
+        worker = amx_packed_worker;
+    } else if (shared.plan.order_bytes > 0) {
+        amx_sort(&shared, p->batch * p->kv_heads * shared.plan.groups, amx_group_weight,
+                 shared.order);
+        shared.plan.order = shared.order;
+    }
+    if (run->workers == 1)
+        worker(&shared, 0);
+    else
+        ejk_parallel_for(run->threads, run->workers, worker, &shared);
+    return EJK_OK;
+}
+
+/* True if tiles would be nearly empty: sequences of a few rows and keys on average. Vectors take them faster. */
+static bool amx_is_tiny(const ejki_flash_problem *p) {
+    const int64_t sequences = p->layout == EJKI_FLASH_TOKENS ? ejki_max(1, p->batch) : 1;
+    return p->queries / sequences * p->group < 16 && p->keys / sequences < 64;
+}
+
+/* Patterns are of whole tensors, parts of packed sequences have none; and dropout counts keys by fours. */
+static bool amx_applicable(const void *problem) {
+    const ejki_flash_problem *p = problem;
+    if (ejki_pattern_is_empty(&p->pattern)) return !amx_is_tiny(p);
+    return p->layout == EJKI_FLASH_DENSE && p->dropout == 0;
+}
+
+static const ejk_parameter amx_parameters[] = {
+    {"q_blocksize", 1, 65536, 1, 1024, "query rows of a task"},
+    {"kv_blocksize", 1, AMX_KEYS, 1, 1024, "keys packed at a time"},
+};
+
+EJKI_DECLARE(flash_attention_matrix_amx, .priority = 5, .version = 1, .parameters = amx_parameters,
+             .parameter_count = 2, .applicable = amx_applicable, .prepare = amx_prepare,
+             .run = amx_run)
+
+#endif

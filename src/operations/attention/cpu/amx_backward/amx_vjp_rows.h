@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A worker of the gradients of flash attention on AMX, and what it does not leave to tiles: scores that are more
+ * than a product; rows and keys with elements that tiles would not multiply right ("odd" ones), which are packed as
+ * 0 and added here, one by one; finished gradients.
+ */
+#ifndef EJKI_AMX_VJP_ROWS_H
+#define EJKI_AMX_VJP_ROWS_H
+
+#include "operations/attention/cpu/amx_backward/amx_vjp_steps.h"
+
+/* A worker's memory and the task that it is at. Sequences and batch entries are problems of their own. */
+typedef struct amx_vjp_state {
+    ejki_flash_vjp_problem problem;
+    amx_vjp_plan plan;
+    bool general; /* scores are more than products */
+    bool formed;  /* in a form that weights and slopes may be made by */
+    bool wide;    /* whose cap takes four terms: two were too few lately */
+    bool looks;   /* amx_vjp_looks() */
+    float scale;  /* of raw products to base 2 */
+    amx_form form;
+    amx_exp exp;
+    uint16_t *keys, *values, *across, *queries, *cotangents, *query_rows, *cotangent_rows;
+    uint16_t *weights, *slopes, *pairs;
+    float *d_keys, *d_values, *d_queries, *stage, *scratch;
+    float *bias;           /* sums of its gradient */
+    uint16_t *laid, *told; /* of each tile beside the panel and chunk of it: bias, changes */
+    float *tops;           /* the largest magnitudes of these biases */
+    amx_vjp_tile *tile;
+    amx_vjp_chunk *chunk;
+    uint8_t *state; /* of each tile and chunk: amx_vjp_seen.h */
+    uint32_t *seen; /* where it looks: keys seen, of each tile, chunk and row */
+    ejki_cell *cell;
+    int64_t sequence, kv_head, head; /* head: that of the strip */
+    int64_t first_row;               /* of the sequence, among those of all heads of all */
+    int64_t first_turn;              /* of the key head */
+    int64_t block, key, key_end;     /* keys of the task */
+    int64_t row, count, tiles;       /* queries of the strip */
+    int64_t units;                   /* tiles beside chunks of which they see something */
+    amx_vjp_range ahead;             /* queries that are asked for ahead of time, */
+    int64_t ahead_head, pace;        /* their head, and how many at each unit */
+    const float *ahead_sums;         /* NULL, or those of the head */
+} amx_vjp_state;
+
+static inline const char *amx_vjp_at(const ejki_bthd *t, int64_t i, int64_t head) {
+    return amx_place(t->data, i * t->stride_t + head * t->stride_h);
+}
+
+static inline float amx_vjp_lse(const ejki_flash_problem *p, int64_t head, int64_t i) {
+    return p->lse.data[head * p->lse.stride_h + i * p->lse.stride_t];
+}
+
+static inline float amx_vjp_dot(const char *a, const char *b, int64_t width) {
+    vf sum = v_zero();
+    for (int64_t d = 0; d < width; d += VL)
+        sum = v_fma(amx_widen(a + 2 * d, width - d), amx_widen(b + 2 * d, width - d), sum);
+    return v_sum(sum);
+}
+
+/* ---- Scores ------------------------------------------------------------------------------------------- */
+
+/* A row's place among even and odd rows. */
+static inline int64_t amx_vjp_place(int64_t row) {
+    return row % 2 * 16 + row % 16 / 4 * 4 + row / 16 * 2 + row % 4 / 2;
+}
+
+/* The products of an odd unit: those of pairs that see each other. `seen` is in the weights' order. */
+static __attribute__((noinline)) void amx_vjp_slow_products(const amx_vjp_state *s, int64_t tile,
+                                                            int64_t chunk, const uint32_t *seen,
+                                                            float *scores, float *products) {
+    const ejki_flash_vjp_problem *v = &s->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const int64_t first = s->key + chunk * AMX_CHUNK;
+    memset(scores, 0, AMX_ROWS * AMX_CHUNK * sizeof *scores);
+    memset(products, 0, AMX_ROWS * AMX_CHUNK * sizeof *products);
+    for (int64_t n = 0; n < AMX_ROWS; n++) {
+        const int64_t i = amx_vjp_row(n / 2) + n % 2, row = s->tile[tile].row + i;
+        for (uint32_t left = seen[n]; left; left &= left - 1) {
+            const int64_t j = __builtin_ctz(left), at = j * AMX_ROWS;
+            scores[at + i] = amx_vjp_dot(amx_vjp_at(&p->query, row, s->head),
+                                         amx_vjp_at(&p->key, first + j, s->kv_head), p->head_dim);
+            products[at + amx_vjp_place(i)] =
+                amx_vjp_dot(amx_vjp_at(&v->out_cotangent, row, s->head),
+                            amx_vjp_at(&p->value, first + j, s->kv_head), p->value_dim);
+        }
+    }
+}
+
+/* Where a row's bias of the keys from `key` on begins. */
+static inline const char *amx_vjp_bias_row(const amx_vjp_state *s, int64_t row, int64_t key) {
+    const ejki_flash_problem *p = &s->problem.forward;
+    return amx_place(p->bias.data, s->head * p->bias.stride_h + row * p->bias.stride_t + key);
+}
+
+/* Asks for the bias of a tile beside a panel. */
+static inline void amx_vjp_ask_bias(const amx_vjp_state *s, int64_t tile, int64_t panel) {
+    const amx_vjp_tile *t = &s->tile[tile];
+    for (int64_t chunk = 2 * panel; tile < s->tiles && chunk < 2 * panel + 2; chunk++) {
+        if (s->state[tile * s->plan.chunks + chunk] == 0) continue;
+        for (int64_t i = 0; i < t->count; i++)
+            amx_ask_line(amx_vjp_bias_row(s, t->row + i, s->key + chunk * AMX_CHUNK));
+    }
+}
+
+/* Lays out a unit's bias, pairs of keys by rows; returns the largest magnitude, NaN if there is one. */
+static __attribute__((noinline)) float amx_vjp_lay_bias(const amx_vjp_state *s, int64_t tile,
+                                                        int64_t chunk, uint16_t *to) {
+    const amx_vjp_tile *t = &s->tile[tile];
+    const int64_t key = s->key + chunk * AMX_CHUNK;
+    const int64_t count = ejki_min(AMX_CHUNK, s->key_end - key);
+    const int64_t stride = 2 * s->problem.forward.bias.stride_t;
+    const char *row = amx_vjp_bias_row(s, t->row, key);
+    __m512i top = _mm512_setzero_si512();
+    for (int64_t first = 0; first < AMX_ROWS; first += 16, to += AMX_ELEMENT) {
+        vf block[16];
+        for (int64_t i = 0; i < 16; i++) {
+            __m512i bits = _mm512_setzero_si512();
+            if (first + i < t->count && count > 0) bits = amx_load(row, count);
+            row += stride;
+            top = amx_larger(top, bits);
+            block[i] = _mm512_castsi512_ps(bits);
+        }
+        amx_vjp_store_across(block, to);
+    }
+    return amx_top(top);
+}
+
+/* Lays out the bias of all tiles beside a panel, before there are any products: each row's lines one after the other,
+ * and none that tiles have to wait behind. */
+static inline void amx_vjp_lay_panel(amx_vjp_state *s, int64_t panel) {
+    for (int64_t n = 0; n < 2 * s->tiles; n++) {
+        const int64_t tile = n / 2, chunk = 2 * panel + n % 2;
+        if (n % 2 == 0) amx_vjp_ask_bias(s, tile + 1, panel);
+        if (s->state[tile * s->plan.chunks + chunk] != 0)
+            s->tops[n] = amx_vjp_lay_bias(s, tile, chunk, s->laid + n * AMX_VJP_PAIRS);
+    }
+}
+
+/* Raw products become scores to base 2, with the bias that was laid out; the scratch gets slopes of the soft cap, if
+ * there is one. */
+static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, const uint32_t *bias,
+                                                     float *scores) {
+    const ejki_flash_problem *p = &s->problem.forward;
+    const bool caps = p->soft_cap != 0;
+    float *slopes = s->scratch + AMX_VJP_CAPS;
+    const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
+    const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
+    for (int64_t n = 0; n < AMX_ROWS * AMX_CHUNK; n += VL) {
+        const int64_t key = n / AMX_ROWS, place = n % AMX_ROWS * 16 + key / 2 * 16;
+        vf z = v_mul(v_load(scores + n), scale);
+        if (caps) {
+            z = v_tanh(z);
+            v_store(slopes + n, v_mul(v_sub(v_set1(1), z), v_add(v_set1(1), z)));
+            z = v_mul(z, cap);
+        }
+        if (p->has_bias) {
+            const __m512i pair = _mm512_loadu_si512(bias + place);
+            const __m512i own = key % 2 ? _mm512_and_si512(pair, _mm512_set1_epi32(-65536))
+                                        : _mm512_slli_epi32(pair, 16);
+            z = v_fma(_mm512_castsi512_ps(own), v_set1((float)LOG2_E), z);
+        }
+        v_store(scores + n, z);
+    }
+}
+
+/* ---- Sums of odd rows and keys ------------------------------------------------------------------------ */
+
+/* sums[16 columns at each step] += factor · source. */
+static inline void amx_vjp_add_row(float factor, const char *source, int64_t width, float *sums) {
+    for (int64_t d = 0; d < width; d += VL, sums += AMX_SUMS)
+        v_store(sums, v_fma(v_set1(factor), amx_widen(source + 2 * d, width - d), v_load(sums)));
+}
+
+/* What an odd tile of rows adds to the gradients of a panel's keys. */
+static __attribute__((noinline)) void amx_vjp_add_odd_rows(const amx_vjp_state *s, int64_t tile,
+                                                           int64_t panel) {
+    const ejki_flash_vjp_problem *v = &s->problem;
+    const ejki_flash_problem *p = &v->forward;
+    const amx_vjp_plan *t = &s->plan;
+    for (int64_t j = 0; j < AMX_VJP_PANEL; j++) {
+        const int64_t at = (j / 16 * t->tiles + tile) * AMX_ELEMENT + j % 16 * AMX_ROWS;
+        const int64_t key = panel * AMX_VJP_PANEL + j, sum = key % 16 * 16;
+        for (int64_t n = 0; n < AMX_ROWS; n++) {
+            const int64_t row = s->tile[tile].row + amx_vjp_row(n / 2) + n % 2;
+            const float weight = ejk_bf16_to_f32(s->weights[at + n]);
+            const float slope = ejk_bf16_to_f32(s->slopes[at + n]);
+            if (weight != 0)
+                amx_vjp_add_row(weight, amx_vjp_at(&v->out_cotangent, row, s->head), p->value_dim,
+                                s->d_values + key / 16 * t->value_wide * AMX_SUMS + sum);
+            if (slope != 0)
+                amx_vjp_add_row(slope, amx_vjp_at(&p->query, row, s->head), p->head_dim,
+                                s->d_keys + key / 16 * t->wide * AMX_SUMS + sum);
+        }
+    }
+}
+
+/* What an odd chunk of keys adds to the gradients of a tile of rows. */
+static __attribute__((noinline)) void amx_vjp_add_odd_keys(const amx_vjp_state *s, int64_t tile,
+                                                           int64_t chunk) {
+    const ejki_flash_problem *p = &s->problem.forward;
+    const amx_vjp_plan *t = &s->plan;
+    for (int64_t n = 0; n < AMX_ROWS; n++) {
+        const uint16_t *pairs =
+            s->pairs + ((2 * tile + n / 16) * t->chunks + chunk) * AMX_ELEMENT + n % 16 * 2;
+        float *sums = s->tile[tile].sums + n / 16 * t->wide * AMX_SUMS + n % 16;
+        for (int64_t j = 0; j < AMX_CHUNK; j++) {
+            const float slope = ejk_bf16_to_f32(pairs[j / 2 * 32 + j % 2]);
+            if (slope == 0) continue;
+            const char *key = amx_vjp_at(&p->key, s->key + chunk * AMX_CHUNK + j, s->kv_head);
+            for (int64_t d = 0; d < p->head_dim; d++)
+                sums[d * 16] += slope * (float)amx_element(key, d);
+        }
+    }
+}
+
+/* ---- Finished gradients ------------------------------------------------------------------------------- */
+
+/* Writes factor times the sums of the task's keys, of `wide` tiles each. */
+static inline void amx_vjp_write_keys(const amx_vjp_state *s, const ejki_bthd *target,
+                                      const float *sums, int64_t wide, int64_t width,
+                                      float factor) {
+    for (int64_t n = 0; n < s->key_end - s->key; n++) {
+        char *out = amx_place(target->data,
+                              (s->key + n) * target->stride_t + s->kv_head * target->stride_h);
+        const float *from = sums + n / 16 * wide * AMX_SUMS + n % 16 * 16;
+        for (int64_t d = 0; d < width; d += 2 * VL, from += 2 * AMX_SUMS)
+            amx_write_both(out + 2 * d, v_mul(v_load(from), v_set1(factor)),
+                           v_mul(v_load(from + AMX_SUMS), v_set1(factor)), width - d);
+    }
+}
+
+/* Where a query's gradient is written. */
+static inline char *amx_vjp_query_out(const ejki_flash_vjp_problem *v, int64_t row, int64_t head) {
+    return amx_place(v->d_query.data, row * v->d_query.stride_t + head * v->d_query.stride_h);
+}
+
+/* Writes scale times a tile's sums. */
+static inline void amx_vjp_write_tile(const amx_vjp_state *s, const amx_vjp_tile *t) {
+    const ejki_flash_problem *p = &s->problem.forward;
+    const vf scale = v_set1((float)p->scale);
+    for (int64_t column = 0; column < 2; column++)
+        for (int64_t d = 0; d < p->head_dim; d += 2 * VL) {
+            const float *from = t->sums + (column * s->plan.wide + d / VL) * AMX_SUMS;
+            vf block[2][16];
+            for (int n = 0; n < 2; n++) {
+                for (int i = 0; i < 16; i++)
+                    block[n][i] = v_mul(v_load(from + n * AMX_SUMS + 16 * i), scale);
+                v_transpose(block[n]);
+            }
+            for (int64_t i = 0; i < 16; i++) {
+                const int64_t row = amx_vjp_row(i) + column;
+                if (row < t->count)
+                    amx_write_both(amx_vjp_query_out(&s->problem, t->row + row, s->head) + 2 * d,
+                                   block[0][i], block[1][i], p->head_dim - d);
+            }
+        }
+}
+
+/* ---- Sums that blocks of keys share --------------------------------------------------------------------- */
+
+/* Which places of a column have rows: columns have even rows and odd ones. */
+static inline __mmask16 amx_vjp_places(int64_t column, int64_t count) {
+    uint32_t places = 0;
+    for (int64_t i = 0; i < 16; i++) places |= (uint32_t)(amx_vjp_row(i) + column < count) << i;
+    return (__mmask16)places;
+}
+
+/* A tile that is not full shares no more than its rows need. */
+static inline void amx_vjp_unfold(const amx_vjp_state *s, const amx_vjp_tile *t,
+                                  const float *from) {
+    float *to = t->sums;
+    for (int64_t column = 0; column < 2; column++) {
+        const __mmask16 places = amx_vjp_places(column, t->count);
+        for (int64_t n = 0; n < 16 * s->plan.wide; n++, to += 16) {
+            v_store(to, _mm512_maskz_expandloadu_ps(places, from));
+            from += __builtin_popcount(places);
+        }
+    }
+}
+static inline void amx_vjp_fold(const amx_vjp_state *s, const amx_vjp_tile *t, float *to) {
+    const float *from = t->sums;
+    for (int64_t column = 0; column < 2; column++) {
+        const __mmask16 places = amx_vjp_places(column, t->count);
+        for (int64_t n = 0; n < 16 * s->plan.wide; n++, from += 16) {
+            _mm512_mask_compressstoreu_ps(to, places, v_load(from));
+            to += __builtin_popcount(places);
+        }
+    }
+}
+
+#endif

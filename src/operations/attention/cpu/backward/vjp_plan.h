@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How gradients of attention are cut into tasks, and how a worker's memory is laid out. */
+#ifndef EJKI_VJP_PLAN_H
+#define EJKI_VJP_PLAN_H
+
+#include "base/base.h"
+#include "operations/attention/flash/vjp_problem.h"
+#include "operations/attention/cpu/backward/vjp_tasks.h"
+
+/* Memory that will be needed soon. */
+typedef struct vjp_piece {
+    const char *at;
+    int64_t bytes;
+} vjp_piece;
+
+/* Places are in floats. Panels have TILE_COLUMNS columns, of floats or, as operands, of VJP_DEPTH elements each. */
+typedef struct vjp_plan {
+    int64_t all_rows;         /* T · G, of a key head; of packed sequences, of all together */
+    int64_t rows, row_blocks; /* of a block of rows */
+    int64_t row_step;         /* rows from one of its panels to the next */
+    int64_t keys, key_blocks; /* of a block of keys, a multiple of TILE_COLUMNS */
+    int64_t row_unit,
+        row_parts; /* rows that a pattern has in a block, all without; blocks of them */
+    int64_t key_unit, key_parts;       /* the same of keys */
+    int64_t cells;                     /* of a pattern that blocks of rows and keys lie in */
+    int64_t head_panels, value_panels; /* of D and Dv */
+    int64_t head_lanes,
+        value_lanes;   /* that a row of queries or keys, or of values, has in products along it */
+    int64_t down_step; /* rows of lanes from one panel of a block's pairs of rows to the next */
+    int64_t tasks, most_workers;
+    int64_t bias_rows; /* of d_bias */
+    bool bias_once;    /* its elements are of one row and key each */
+    bool bias_streams; /* and rows of it begin where memory's lines do: nobody reads them soon */
+    bool wants_slopes;
+    bool joins_batches, joins_heads;  /* a task takes all of them, one after the other */
+    int64_t joints;                   /* then: tasks of a block of keys */
+    int64_t bias_heads, bias_queries; /* rows of sums of the bias in a worker's memory; 0 = none */
+    bool sums_queries;                /* d_query cannot hold sums: an f32 copy does */
+    bool stores_first; /* a row's first task stores d_query, which then needs no zeros */
+    int64_t keys_across_at, values_across_at, keys_at, d_keys_at, d_values_at, rows_at,
+        cotangents_at, rows_down_at, cotangents_down_at, slopes_at, weights_at, bare_slopes_at,
+        weights_down_at, slopes_down_at, tile_at, row_at, tiles_at, caps_at, kept_at, seen_at,
+        words_at, ids_at, cells_at, pieces_at, bias_at, bias_rows_at;
+    int64_t worker_floats;
+    int64_t row_count, turn_count; /* rows of all heads, and blocks of them; at least */
+    int64_t delta_at, turns_at, query_sums_at, sequences_at,
+        order_at;  /* of what all share, after lse */
+    int64_t bytes; /* of what all share */
+} vjp_plan;
+
+#define VJP_LIMIT ((int64_t)1 << 47)
+
+/* Room for rows x columns floats; *at stays below 2^40, and at that value says that they do not fit. */
+static int64_t vjp_place(int64_t *at, int64_t rows, int64_t columns) {
+    const int64_t start = *at, limit = (int64_t)1 << 40;
+    int64_t count;
+    if (!ejki_mul(rows, columns, &count) || count > limit - start) count = limit - start;
+    *at = ejki_min(limit, start + ejki_round_up(count, 16));
+    return start;
+}
+
+/*
+ * A tile of rows is some lines of each panel. Were panels a multiple of the first-level cache's sets apart, all of
+ * a tile would lie in the same few sets: they are some multiples and a tile apart.
+ */
+static int64_t vjp_row_step(int64_t rows) {
+    const int64_t sets = 4096 / (TILE_COLUMNS * (int64_t)sizeof(float));
+    return rows + ((TILE_ROWS - rows) % sets + sets) % sets;
+}
+
+/* What products along columns read is of its own where lanes hold several rows. */
+static void vjp_lay_out_down(vjp_plan *t, int64_t *at) {
+    const int64_t c = TILE_COLUMNS, rows = ejki_cdiv(t->rows, VJP_DEPTH);
+    t->rows_down_at = vjp_place(at, t->down_step * c, t->head_panels);
+    t->cotangents_down_at = vjp_place(at, t->down_step * c, t->value_panels);
+    t->bare_slopes_at = vjp_place(at, TILE_ROWS, c);
+    t->weights_down_at = vjp_place(at, rows, c);
+    t->slopes_down_at = vjp_place(at, rows, c);
+}
+
+static void vjp_lay_out(vjp_plan *t) {
+    const int64_t c = TILE_COLUMNS, panels = t->keys / c;
+    int64_t at = 0;
+    t->keys_across_at = vjp_place(&at, t->keys, t->head_lanes);
+    t->values_across_at = vjp_place(&at, t->keys, t->value_lanes);
+    t->keys_at = vjp_place(&at, t->keys / VJP_DEPTH * c, t->head_panels);
+    t->d_keys_at = vjp_place(&at, t->keys * c, t->head_panels);
+    t->d_values_at = vjp_place(&at, t->keys * c, t->value_panels);
+    t->rows_at = vjp_place(&at, t->row_step * c, ejki_cdiv(t->head_lanes, c));
+    t->cotangents_at = vjp_place(&at, t->row_step * c, ejki_cdiv(t->value_lanes, c));
+    t->slopes_at = vjp_place(&at, t->row_step * c, ejki_cdiv(panels, VJP_DEPTH));
+    t->weights_at = vjp_place(&at, VJP_DEPTH > 1 ? TILE_ROWS : t->rows, c);
+    if (VJP_DEPTH > 1) vjp_lay_out_down(t, &at);
+    t->tile_at = vjp_place(&at, TILE_ROWS, c);
+    t->row_at = vjp_place(&at, t->rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
+    t->tiles_at = vjp_place(&at, t->rows, (int64_t)(sizeof(vjp_tile) / sizeof(float)));
+    t->caps_at = vjp_place(&at, t->rows, c);
+    t->kept_at = vjp_place(&at, TILE_ROWS, c);
+    t->seen_at = vjp_place(&at, t->rows, panels);
+    t->words_at = vjp_place(&at, t->rows, 2 * panels);
+    t->ids_at = vjp_place(&at, panels, (int64_t)(sizeof(vjp_ids) / sizeof(float)));
+    t->cells_at = vjp_place(&at, t->cells, (int64_t)(sizeof(ejki_cell) / sizeof(float)));
+    t->pieces_at = vjp_place(&at, 5 * t->rows, (int64_t)(sizeof(vjp_piece) / sizeof(float)));
+    t->bias_at = vjp_place(&at, t->bias_heads * t->bias_queries, t->keys);
+    t->bias_rows_at = vjp_place(&at, 2 * t->rows, sizeof(uint64_t) / sizeof(float));
+    t->worker_floats = at;
+}
+
+static int64_t vjp_bias_rows(const ejki_flash_vjp_problem *v) {
+    const ejki_flash_problem *p = &v->forward;
+    if (!v->wants_bias) return 0;
+    return (v->d_bias.stride_b ? p->batch : 1) * (v->d_bias.stride_h ? p->query_heads : 1) *
+           (v->d_bias.stride_t ? p->queries : 1);
+}
+
+/*
+ * Where several batches or groups add to the same elements of the bias, a task takes a block of keys of all of
+ * them. In 16 bits, where elements are sums, a task has sums of its own: of few keys if there are many rows.
+ */
+static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
+    const ejki_flash_problem *p = &v->forward;
+    const ejki_bias_gradient *bias = &v->d_bias;
+    const int64_t few = ejki_round_up(64, TILE_COLUMNS);
+    t->joins_batches = v->wants_bias && !bias->stride_b && p->batch > 1;
+    t->joins_heads = v->wants_bias && !bias->stride_h && p->kv_heads > 1;
+    t->joints = (t->joins_batches ? 1 : p->batch) * (t->joins_heads ? 1 : p->kv_heads);
+    t->bias_once = v->wants_bias && (bias->stride_b || p->batch == 1) &&
+                   (bias->stride_h || p->query_heads == 1) && (bias->stride_t || p->queries == 1);
+    t->bias_rows = vjp_bias_rows(v);
+    const uint64_t strides = (uint64_t)(bias->stride_b | bias->stride_h | bias->stride_t);
+    t->bias_streams =
+        t->bias_once && p->dtype == FLASH_TYPE && p->pattern.planes == 0 &&
+        ((uintptr_t)bias->data | strides * (uint64_t)element_size(p->dtype)) % 64 == 0;
+    if (!v->wants_bias || p->dtype == EJK_DTYPE_F32 || t->bias_once) return;
+    t->bias_heads = bias->stride_h ? p->group : 1;
+    t->bias_queries = bias->stride_t ? p->queries : 1;
+    if (t->bias_heads * t->bias_queries > few) t->keys = ejki_min(t->keys, few);
+}
+
+/* Cuts rows and keys into blocks, none of which lies in two blocks of a pattern. */
+static void vjp_plan_blocks(vjp_plan *t, const ejki_flash_problem *p) {
+    const bool has_grid = p->pattern.planes > 0;
+    t->cells = tile_cell_count(p);
+    t->row_unit = has_grid ? p->pattern.block_q * p->group : ejki_max(1, t->all_rows);
+    t->key_unit = has_grid ? p->pattern.block_kv : ejki_max(1, p->keys);
+    t->rows = ejki_min(t->rows, t->row_unit);
+    if (has_grid) /* about equal ones */
+        t->rows =
+            ejki_min(t->rows, ejki_round_up(ejki_cdiv(t->row_unit, ejki_cdiv(t->row_unit, t->rows)),
+                                            TILE_ROWS));
+    t->keys = ejki_min(t->keys, ejki_round_up(t->key_unit, TILE_COLUMNS));
+    t->row_parts = ejki_cdiv(t->row_unit, t->rows);
+    t->key_parts = ejki_cdiv(t->key_unit, t->keys);
+    t->row_blocks = t->all_rows / t->row_unit * t->row_parts;
+    t->key_blocks = p->keys / t->key_unit * t->key_parts;
+}
+
+/* Consecutive rows or keys. */
+typedef struct vjp_range {
+    int64_t first, end;
+} vjp_range;
+
+static inline vjp_range vjp_block_of(int64_t index, int64_t unit, int64_t parts, int64_t size) {
+    const int64_t start = index / parts * unit, first = start + index % parts * size;
+    return (vjp_range){first, ejki_min(first + size, start + unit)};
+}
+static inline vjp_range vjp_block_rows(const vjp_plan *t, int64_t index) {
+    return vjp_block_of(index, t->row_unit, t->row_parts, t->rows);
+}
+static inline vjp_range vjp_block_keys(const vjp_plan *t, int64_t index) {
+    return vjp_block_of(index, t->key_unit, t->key_parts, t->keys);
+}
+
+static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *parameters) {
+    const ejki_flash_problem *p = &v->forward;
+    vjp_plan t = {.all_rows = p->queries * p->group};
+    t.rows = ejki_max(1, ejki_min(parameters[0], t.all_rows));
+    t.keys = ejki_round_up(ejki_max(1, ejki_min(parameters[1], p->keys)), TILE_COLUMNS);
+    vjp_plan_bias(&t, v);
+    vjp_plan_blocks(&t, p);
+    t.row_step = vjp_row_step(t.rows);
+    t.down_step = VJP_DEPTH > 1 ? vjp_row_step(ejki_cdiv(t.rows, VJP_DEPTH)) : t.row_step;
+    t.head_panels = ejki_cdiv(p->head_dim, TILE_COLUMNS);
+    t.value_panels = ejki_cdiv(p->value_dim, TILE_COLUMNS);
+    t.head_lanes = ejki_cdiv(p->head_dim, VJP_DEPTH);
+    t.value_lanes = ejki_cdiv(p->value_dim, VJP_DEPTH);
+    t.sums_queries = v->wants_query && p->dtype != EJK_DTYPE_F32;
+    t.stores_first = p->layout == EJKI_FLASH_DENSE && t.cells == 0;
+    t.tasks = t.joints * t.key_blocks;
+    t.most_workers = ejki_max(1, t.tasks);
+    t.wants_slopes = v->wants_query || v->wants_key || v->wants_bias;
+    vjp_lay_out(&t);
+    int64_t at = 0;
+    /* Tokens of packed sequences are in one list; each of them may end with a block that is not full. */
+    const bool tokens = p->layout == EJKI_FLASH_TOKENS;
+    t.row_count = (tokens ? 1 : p->batch) * p->kv_heads * t.all_rows;
+    t.turn_count = p->kv_heads * (tokens ? t.row_blocks + p->batch : p->batch * t.row_blocks);
+    vjp_place(&at, t.row_count, 1);
+    t.delta_at = vjp_place(&at, t.row_count, 1);
+    t.turns_at = vjp_place(&at, t.turn_count, 1);
+    t.query_sums_at = vjp_place(&at, t.sums_queries ? t.row_count : 0, p->head_dim);
+    t.sequences_at = vjp_place(&at, p->batch, sizeof(ejki_vjp_sequence) / sizeof(float));
+    t.order_at = vjp_place(&at, p->batch, sizeof(int64_t) / sizeof(float));
+    t.bytes = at * (int64_t)sizeof(float);
+    if (t.worker_floats >= (int64_t)1 << 40 || at >= (int64_t)1 << 40) t.bytes = VJP_LIMIT;
+    return t;
+}
+
+/* The plan of a packed sequence is that of all with its own counts. */
+static void vjp_plan_enter(vjp_plan *t, const ejki_vjp_sequence *s) {
+    t->all_rows = t->row_unit = s->rows;
+    t->row_blocks = s->row_blocks;
+    t->row_parts = ejki_max(1, s->row_blocks);
+    t->keys = s->block;
+    t->key_unit = s->keys;
+    t->key_blocks = s->key_blocks;
+    t->key_parts = ejki_max(1, s->key_blocks);
+}
+
+#endif

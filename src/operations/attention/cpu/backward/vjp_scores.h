@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weights and slopes of a tile of rows beside a panel of keys. Where every row sees every key and a score is
+ * nothing but a product, both are finished in registers; else products are stored and gone through row by
+ * row. Both ways give the same bits. Scores are natural ones; weights and slopes of hidden keys are 0,
+ * whatever was computed there.
+ */
+#ifndef EJKI_VJP_SCORES_H
+#define EJKI_VJP_SCORES_H
+
+#include "operations/attention/cpu/backward/vjp_seen.h"
+
+/* Raw products of a tile, of the only vector of columns that any row looks at where there is but one. */
+static inline void vjp_multiply(const vjp_block *block, const vjp_tile *tile, int64_t panel,
+                                int64_t depth, const float *a, int64_t turn, const float *b,
+                                float *c) {
+    const uint32_t any = tile->any[panel];
+    const int64_t only = __builtin_ctz(any) / VL * VL;
+    if (block->exact)
+        vjp_raw_exact((int)tile->rows)(depth, a, turn, b, c, NULL, NULL, 0);
+    else if (any >> only >= UINT64_C(1) << VL)
+        vjp_raw((int)tile->rows)(depth, a, turn, b, c, NULL, NULL, 0);
+    else
+        vjp_raw_one((int)tile->rows)(depth, a, turn, b + only, c + only, NULL, NULL, 0);
+}
+
+/* Products of a tile become weights; soft cap's slopes on the way. */
+static inline __attribute__((always_inline)) void
+vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vjp_block *block,
+           const vjp_tile *tile, int64_t panel, float *weights) {
+    const ejki_flash_problem *p = &block->problem->forward;
+    const int64_t at = panel * TILE_COLUMNS, left = block->end - block->key - at;
+    const vf factor = v_set1((float)(capped ? p->soft_cap : p->scale));
+    float *caps = block->caps + tile->first * TILE_COLUMNS;
+    for (int64_t i = 0; i < tile->rows; i++, caps += TILE_COLUMNS) {
+        const uint32_t seen = vjp_seen(block, tile, panel, i);
+        const char *bias = biased ? element_at(dtype, block->bias_row[tile->first + i], at) : NULL;
+        const vf lse = v_set1(block->lse[tile->first + i]);
+        float *row = weights + i * TILE_COLUMNS;
+        vf z[TILE_VECTORS];
+        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) z[j] = v_load(row + j * VL);
+        if (capped) v_cap_some(TILE_VECTORS, &block->cap, z);
+        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
+            if (capped) v_store(caps + j * VL, v_fma(-z[j], z[j], v_set1(1)));
+            if (biased) {
+                const char *place = element_at(dtype, bias, j * VL);
+                z[j] = v_fma(z[j], factor,
+                             left > j * VL ? v_widen_some(dtype, place, left - j * VL) : v_zero());
+                __builtin_prefetch(element_at(dtype, place, TILE_COLUMNS), 0, 2);
+                z[j] = v_sub(z[j], lse);
+            } else {
+                z[j] = v_fms(z[j], factor, lse);
+            }
+            v_store(row + j * VL, v_where(vjp_exp(z[j]), seen >> (j * VL)));
+        }
+    }
+}
+
+/* A row's place in the gradient of the bias, or in sums of it, from a key on. */
+static inline void *vjp_bias_place(const vjp_block *block, const flash_row *r, int64_t key) {
+    const ejki_bias_gradient *bias = &block->problem->d_bias;
+    if (!block->bias)
+        return element_at(block->problem->forward.dtype, bias->data,
+                          r->batch * bias->stride_b + r->head * bias->stride_h +
+                              r->query * bias->stride_t + key);
+    const int64_t head = r->head - r->kv_head * block->problem->forward.group;
+    const int64_t row =
+        (bias->stride_h ? head * block->bias_step : 0) + (bias->stride_t ? r->query : 0);
+    return block->bias + row * block->bias_keys + (key - block->bias_key);
+}
+
+/* Looks up where rows of a block have their bias and its gradient: once, not for each panel. */
+static inline void vjp_find_bias(const vjp_block *block, int64_t count) {
+    const ejki_flash_vjp_problem *v = block->problem;
+    const ejki_flash_problem *p = &v->forward;
+    for (int64_t i = 0; i < count; i++) {
+        const flash_row *r = &block->row[i];
+        if (p->has_bias)
+            block->bias_row[i] = element_at(p->dtype, flash_bias_row(p, r), block->key);
+        if (v->wants_bias) block->d_bias_row[i] = vjp_bias_place(block, r, block->key);
+    }
+}
+
+/* Writes 0 to some bytes of the gradient of the bias. Streaming begins at a place of which it may. */
+static inline void vjp_blank_bias(void *at, int64_t bytes, bool streams) {
+    float *place = at;
+    for (; streams && bytes >= (int64_t)sizeof(vf); bytes -= (int64_t)sizeof(vf), place += VL)
+        v_stream(place, v_zero());
+    if (bytes > 0) memset(place, 0, (size_t)bytes);
+}
+
+/* What becomes of slopes in the gradient of the bias. */
+enum { VJP_NO_BIAS, VJP_BIAS_ADDS, VJP_BIAS_STORES, VJP_BIAS_STREAMS };
+
+/* Products of a tile, multiplied by what dropout says, become slopes; those of the bias go to its gradient. */
+static inline __attribute__((always_inline)) void
+vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_block *block,
+         const vjp_tile *tile, int64_t panel, const float *weights, float *slopes) {
+    const int64_t at = panel * TILE_COLUMNS, left = block->end - block->key - at;
+    /* Looked up once: what is stored might change them for all that a compiler knows. */
+    const float *deltas = block->delta + tile->first;
+    const float *caps = block->caps + tile->first * TILE_COLUMNS;
+    char *const *places = block->d_bias_row + tile->first;
+    const uint32_t *words = block->seen + tile->first * block->most_panels + panel;
+    const int64_t rows = tile->rows, turn = block->most_panels;
+    const bool all = tile->all[panel] == VJP_EVERY;
+    for (int64_t i = 0; i < rows; i++, caps += TILE_COLUMNS) {
+        const uint32_t seen = all ? VJP_EVERY : words[i * turn];
+        const vf delta = v_set1(deltas[i]);
+        char *bias = mode ? element_at(dtype, places[i], at) : NULL;
+        float *row = slopes + i * TILE_COLUMNS;
+        const float *weight = weights + i * TILE_COLUMNS;
+        vf given[TILE_VECTORS];
+        EJKI_UNROLL for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
+            vf slope = v_mul(v_load(weight + j), v_sub(v_load(row + j), delta));
+            slope = v_where(slope, seen >> j);
+            given[j / VL] = slope;
+            if (mode && mode != VJP_BIAS_STREAMS && left > j) {
+                char *place = element_at(dtype, bias, j);
+                vf sum = slope;
+                if (mode == VJP_BIAS_ADDS) sum = v_add(v_widen_some(dtype, place, left - j), slope);
+                v_narrow_some(dtype, place, sum, left - j);
+                __builtin_prefetch(element_at(dtype, place, TILE_COLUMNS), 1, 2);
+            }
+            if (capped) slope = v_where(v_mul(slope, v_load(caps + j)), seen >> j);
+            v_store(row + j, slope);
+        }
+        if (mode == VJP_BIAS_STREAMS) vjp_stream(bias, given);
+    }
+}
+
+/* The bias in the types that it comes in: one that is known is not asked for at each vector. */
+#define VJP_EACH_TYPE(call, capped, given, type, ...)                                              \
+    do {                                                                                           \
+        if (!(given))                                                                              \
+            call(capped, false, FLASH_TYPE, __VA_ARGS__);                                          \
+        else if ((type) == FLASH_TYPE)                                                             \
+            call(capped, true, FLASH_TYPE, __VA_ARGS__);                                           \
+        else                                                                                       \
+            call(capped, true, type, __VA_ARGS__);                                                 \
+    } while (0)
+
+static __attribute__((noinline)) void vjp_soften_tile(const vjp_block *block, const vjp_tile *tile,
+                                                      int64_t panel, float *weights) {
+    const ejki_flash_problem *p = &block->problem->forward;
+    if (p->soft_cap != 0)
+        VJP_EACH_TYPE(vjp_soften, true, p->has_bias, p->dtype, block, tile, panel, weights);
+    else
+        VJP_EACH_TYPE(vjp_soften, false, p->has_bias, p->dtype, block, tile, panel, weights);
+}
+
+static inline __attribute__((always_inline)) void
+vjp_bend_to_bias(const bool capped, const vjp_block *block, const vjp_tile *tile, int64_t panel,
+                 const float *weights, float *slopes) {
+    const ejk_dtype dtype = block->problem->forward.dtype;
+    if (!block->problem->wants_bias)
+        vjp_bend(capped, VJP_NO_BIAS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
+    else if (!block->bias_once)
+        vjp_bend(capped, VJP_BIAS_ADDS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
+    else if (block->bias_streams && block->end - block->key >= (panel + 1) * TILE_COLUMNS)
+        vjp_bend(capped, VJP_BIAS_STREAMS, FLASH_TYPE, block, tile, panel, weights, slopes);
+    else if (dtype == FLASH_TYPE)
+        vjp_bend(capped, VJP_BIAS_STORES, FLASH_TYPE, block, tile, panel, weights, slopes);
+    else
+        vjp_bend(capped, VJP_BIAS_STORES, dtype, block, tile, panel, weights, slopes);
+}
+
+static __attribute__((noinline)) void vjp_bend_tile(const vjp_block *block, const vjp_tile *tile,
+                                                    int64_t panel, const float *weights,
+                                                    float *slopes) {
+    if (block->problem->forward.soft_cap != 0)
+        vjp_bend_to_bias(true, block, tile, panel, weights, slopes);
+    else
+        vjp_bend_to_bias(false, block, tile, panel, weights, slopes);
+}
+
+/* weights = exp(query · keys − lse). */
+static inline void vjp_scores(const vjp_block *block, const vjp_tile *tile, int64_t panel,
+                              int64_t depth, const float *rows, int64_t turn, const float *keys,
+                              float *weights) {
+    if (!block->rescales && !block->exact && tile->all[panel] == VJP_EVERY) {
+        vjp_weights((int)tile->rows)(depth, rows, turn, keys, weights, block->lse + tile->first,
+                                     NULL, block->scale);
+        return;
+    }
+    vjp_multiply(block, tile, panel, depth, rows, turn, keys, weights);
+    vjp_soften_tile(block, tile, panel, weights);
+}
+
+/* Multipliers of dropout for a row and a panel of keys: 0 or `factor`. */
+static inline void vjp_kept(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                            float *kept) {
+    const vf factor = v_set1((float)ejki_dropout_factor(p->dropout));
+    for (int64_t j = 0; j < TILE_COLUMNS; j += VL) v_store(kept + j, factor);
+    flash_drop(p, r, key, TILE_COLUMNS, kept);
+}
+
+/* Numbers of a tile, weights or products, become those that dropout leaves. */
+static inline void vjp_drop(const vjp_block *block, const vjp_tile *tile, int64_t panel,
+                            float *numbers) {
+    const ejki_flash_problem *p = &block->problem->forward;
+    for (int64_t i = 0; i < tile->rows; i++, numbers += TILE_COLUMNS) {
+        vjp_kept(p, &block->row[tile->first + i], block->key + panel * TILE_COLUMNS, block->kept);
+        for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
+            const vf m = v_load(block->kept + j);
+            v_store(numbers + j, v_select_gt(m, v_zero(), v_mul(m, v_load(numbers + j)), v_zero()));
+        }
+    }
+}
+
+/* slopes = weights ∘ (M ∘ cotangent · values − δ), times the slope of the cap. */
+static inline void vjp_slopes_of(const vjp_block *block, const vjp_tile *tile, int64_t panel,
+                                 int64_t depth, const float *cotangents, int64_t turn,
+                                 const float *values, float *weights, float *slopes) {
+    if (!block->bends && !block->exact && tile->all[panel] == VJP_EVERY) {
+        vjp_slopes((int)tile->rows)(depth, cotangents, turn, values, slopes,
+                                    block->delta + tile->first, weights, 0);
+        return;
+    }
+    vjp_multiply(block, tile, panel, depth, cotangents, turn, values, slopes);
+    const bool drops = block->problem->forward.dropout > 0;
+    if (drops) vjp_drop(block, tile, panel, slopes);
+    vjp_bend_tile(block, tile, panel, weights, slopes);
+    if (drops) vjp_drop(block, tile, panel, weights);
+}
+
+#endif

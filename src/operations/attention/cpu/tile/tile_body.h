@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Flash attention forward, tiled: for many query rows. Tensors are f32, bf16 or f16; packing makes floats of
+ * them, everything after is f32, and outputs are rounded once. With TILE_PAIRS tensors are bf16, packing makes pairs
+ * of them as they are, and the weights are rounded to bf16; sums and scores are f32 as well.
+ *
+ * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
+ * worker packs the group's queries, then walks over blocks of keys at absolute positions; each block is
+ * packed once (keys transposed into panels, values as rows, both padded with zeros) and used by all row
+ * tiles of the group. For a tile: scores = query · keysᵀ, softmax in place, sums += weights · values.
+ *
+ * Softmax. A row's reference is the largest score of the first block in which it sees a key, as a whole power of
+ * two, so that it can be moved by others without rounding, and stays:
+ * weights are 2^(z − reference), which f32 holds without loss up to 2^127, so the usual maximum,
+ * rescaling of sums and comparison are not paid for every block. Only if a lane of the running sum grows
+ * beyond SUM_LIMIT is the row brought back, exactly, by a power of two; and if it grew beyond EXACT_LIMIT, the
+ * block's scores are computed again under a new reference. All of it is decided by the row alone.
+ *
+ * Why results do not depend on tiles: products add in the order of keys, blocks and lanes lie at absolute
+ * key positions, and a key that a row does not see adds an exact 0. Values that are not finite would make
+ * 0 · inf = NaN of it, so packing looks for them and partial tiles then add key by key.
+ *
+ * Limits. Weights below 2^-126 of the reference count as 0. The score tile, a panel of keys and the
+ * tile's queries should fit the first-level cache; the group and a block of keys and values the second.
+ *
+ * tile_shape.h says what product_body.h asks for.
+ */
+#include <ejkernel/device.h>
+
+#include "base/base.h"
+#include "kernels/declare.h"
+#include "operations/attention/flash/problem.h"
+#include "operations/attention/shared/sequences.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "operations/attention/cpu/tile/tile_shape.h"
+#include "kernels/simd/vec_math.h"
+#include "kernels/simd/product_body.h"
+#include "operations/attention/shared/scores_body.h"
+#include "operations/attention/shared/cells_body.h"
+
+/* Elements of an operand that count as one float. */
+#ifdef TILE_PAIRS
+#define TILE_UNIT 2
+#else
+#define TILE_UNIT 1
+#endif
+
+/* Rows of scores lie this far apart: the largest block of keys and a line more, so that they fall into
+ * different cache sets. */
+#define TILE_KEYS    512
+#define SCORE_STRIDE (TILE_KEYS + 16)
+
+/* scores = queries, packed TILE_ROWS side by side, times keys; sums += weights times values. */
+#define SCORES_PAIR(n) PRODUCT_PAIR(product_scores, n, 1, TILE_ROWS, SCORE_STRIDE)
+#define SCORES_CASE(n) PRODUCT_CASE(product_scores, n)
+#define VALUES_PAIR(n) PRODUCT_PAIR(product_values, n, SCORE_STRIDE, 1, TILE_COLUMNS)
+#define VALUES_CASE(n) PRODUCT_CASE(product_values, n)
+TILE_ROW_COUNTS(SCORES_PAIR)
+TILE_ROW_COUNTS(VALUES_PAIR)
+PRODUCT_DISPATCH(product_scores, TILE_ROW_COUNTS(SCORES_CASE))
+PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
+
+/* A lane's sum above this brings the row back. Far from overflow, far above any ordinary row. */
+#define SUM_LIMIT 65536.0f
+/* Beyond this the exponents of weights, as differences to the reference, have lost too many digits. */
+#define EXACT_LIMIT 0x1p20f
+
+/* How a problem is cut, and how a worker's scratch memory is laid out, in floats. */
+typedef struct tile_plan {
+    int64_t rows;  /* of a full group, a multiple of TILE_ROWS */
+    int64_t unit;  /* rows that groups are cut from: all, or those of a block of the pattern */
+    int64_t parts; /* groups per unit */
+    int64_t groups, groups_in_all; /* per key head, and of all */
+    int64_t whole; /* tasks that are a group each; after them come halves of groups */
+    int64_t tasks;
+    int64_t claim;     /* whole tasks that a worker takes at once */
+    int64_t keys;      /* of a full block, a multiple of TILE_COLUMNS */
+    int64_t depth;     /* of the scores' product, in units */
+    int64_t width;     /* value_dim rounded up to VL */
+    int64_t sum_width; /* and to TILE_COLUMNS */
+    int64_t query_at, sum_at, lane_at, total_at, key_at, value_at, score_at, reference_at, row_at,
+        extent_at, allowed_at, cell_at, common_at;
+    int64_t bytes;        /* of one worker */
+    const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
+    int64_t order_bytes;
+} tile_plan;
+
+/* A group of rows of one key head. */
+typedef struct tile_task {
+    int64_t batch, kv_head, first_row, rows;
+} tile_task;
+
+/* Rows that lie in memory with two strides, `inner` of them per step of the outer one. */
+typedef struct tile_stream {
+    const char *row;
+    int64_t rows, width;                       /* left, and bytes of each */
+    int64_t inner, inner_stride, outer_stride; /* strides in bytes */
+    int64_t at;                                /* within the inner ones */
+} tile_stream;
+
+/*
+ * What will be needed next is asked for while products run: keys and values of the next block, the first two
+ * streams; towards a task's end the places its output goes to, and keys, values and queries of the worker's
+ * likely next task. Each product may ask for `pace` more lines; rows are taken whole as long as there is credit.
+ */
+typedef struct tile_ahead {
+    tile_stream stream[6];
+    int32_t current, count;
+    int64_t pace, credit;
+    product_ahead lines;
+} tile_ahead;
+
+/* The keys that rows of a tile see: any of them, and all of them. */
+typedef struct tile_extent {
+    int64_t low, high;   /* [low, high): seen by some row; empty if low ≥ high */
+    int64_t least, most; /* [least, most): seen by every row */
+    bool seen;           /* some row sees a key of the present block */
+    bool tiny;           /* sums may be below 2^-126 */
+} tile_extent;
+
+/* One worker's memory and the group it is at. */
+typedef struct tile_state {
+    const ejki_flash_problem *problem;
+    const tile_plan *plan;
+    bool general, tracks_maximum, drops;
+    float scale; /* of raw products to base 2; 1 if flash_modify() has done it */
+    float *query, *sums, *lanes, *keys, *values, *scores, *reference, *maximum;
+    float *totals; /* as lanes, of weights as they were rounded, if they are */
+    flash_row *row;
+    tile_extent *extent; /* of each TILE_ROWS rows */
+    uint8_t *allowed;
+    flash_common *common; /* of each head of the task's group */
+    v_cap cap;
+    tile_task task;
+    int64_t block, end; /* first key of the block, and the one behind its last */
+    int64_t following;  /* where the next one begins, if not at the next block of a pattern */
+    tile_cells cells;
+    bool fit; /* the block's values are, for products with any weights */
+    tile_ahead ahead;
+} tile_state;
+
+/* Part of a block that a tile looks at: columns [first, end), a multiple of TILE_COLUMNS apart, of which
+ * [low, high) are visible to any row. */
+typedef struct tile_span {
+    int64_t first, end, low, high;
+    bool hides;   /* some row does not see some column of [first, end) by its position */
+    bool partial; /* some row does not see or keep some column of [low, high) */
+} tile_span;
+
+#include "operations/attention/cpu/tile/tile_blocks_body.h"
+#include "operations/attention/cpu/tile/tile_ahead_body.h"
+
+/* Room for rows x columns floats; *at stays below 2^48, and at that value says that they do not fit. */
+static int64_t tile_place(int64_t *at, int64_t rows, int64_t columns) {
+    const int64_t start = *at, limit = (int64_t)1 << 48;
+    int64_t count;
+    if (!ejki_mul(rows, columns, &count) || count > limit - start) count = limit - start;
+    *at = ejki_min(limit, start + ejki_round_up(count, 16));
+    return start;
+}
+
+static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parameters,
+                              int32_t workers) {
+    tile_plan t = {0};
+    const bool sparse = p->pattern.planes > 0;
+    t.unit = (sparse ? p->pattern.block_q : p->queries) * p->group;
+    t.parts = ejki_max(1, ejki_cdiv(t.unit, parameters[0]));
+    t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.unit, t.parts)), TILE_ROWS);
+    t.parts = ejki_cdiv(t.unit, t.rows);
+    t.groups = sparse ? p->queries / p->pattern.block_q * t.parts : t.parts;
+    t.whole = t.tasks = t.groups_in_all = p->batch * p->kv_heads * t.groups;
+    if (workers > 1) {
+        /* The last tasks are halved, so that workers end nearly together. */
+        const int64_t halved = ejki_min(t.tasks, 2 * (int64_t)workers);
+        t.whole = t.tasks - halved;
+        t.tasks += halved;
+        int64_t at = 0;
+        tile_place(&at, sparse ? t.tasks : 0, sizeof(int64_t) / sizeof(float));
+        t.order_bytes = at * (int64_t)sizeof(float);
+    }
+    /* Neighbouring tasks go to one worker where there are many: neighbouring heads often share lines. */
+    t.claim = sparse ? 1 : ejki_max(1, t.whole / (16 * (int64_t)ejki_max(1, workers)));
+    t.keys = ejki_max(1, ejki_min(parameters[1], sparse ? p->pattern.block_kv : p->keys));
+    t.keys = ejki_round_up(t.keys, TILE_COLUMNS);
+    t.depth = ejki_cdiv(p->head_dim, TILE_UNIT);
+    t.width = ejki_round_up(p->value_dim, VL);
+    t.sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
+    int64_t at = 0;
+    t.query_at = tile_place(&at, t.rows, t.depth);
+    t.sum_at = tile_place(&at, t.rows, t.sum_width);
+    t.lane_at = tile_place(&at, t.rows, VL);
+    t.total_at = tile_place(&at, TILE_UNIT > 1 ? t.rows : 0, VL);
+    t.key_at = tile_place(&at, t.keys, t.depth);
+    t.value_at = tile_place(&at, t.keys / TILE_UNIT, t.width);
+    t.score_at = tile_place(&at, TILE_ROWS, SCORE_STRIDE);
+    t.reference_at = tile_place(&at, t.rows, 2);
+    t.row_at = tile_place(&at, t.rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
+    t.extent_at =
+        tile_place(&at, t.rows / TILE_ROWS, (int64_t)(sizeof(tile_extent) / sizeof(float)));
+    t.allowed_at = tile_place(&at, t.keys, 1);
+    t.cell_at = tile_place(&at, tile_cell_count(p), sizeof(tile_cell) / sizeof(float));
+    t.common_at = tile_place(&at, p->group, sizeof(flash_common) / sizeof(float));
+    t.bytes = at * (int64_t)sizeof(float);
+    return t;
+}
+
+static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_plan *t,
+                      float *memory) {
+    s->problem = p;
+    s->plan = t;
+    s->general = flash_is_general(p);
+    s->tracks_maximum = !p->normalize;
+    s->drops = p->dropout > 0;
+    s->ahead.lines.near = p->has_bias && tile_asks_near();
+    s->scale = flash_scale(p);
+    s->cap = flash_cap_of(p);
+    s->query = memory + t->query_at;
+    s->sums = memory + t->sum_at;
+    s->lanes = memory + t->lane_at;
+    s->totals = memory + t->total_at;
+    s->keys = memory + t->key_at;
+    s->values = memory + t->value_at;
+    s->scores = memory + t->score_at;
+    s->reference = memory + t->reference_at;
+    s->maximum = s->reference + t->rows;
+    s->row = (flash_row *)(void *)(memory + t->row_at);
+    s->extent = (tile_extent *)(void *)(memory + t->extent_at);
+    s->allowed = (uint8_t *)(void *)(memory + t->allowed_at);
+    s->common = (flash_common *)(void *)(memory + t->common_at);
+    s->cells = (tile_cells){.cell = (tile_cell *)(void *)(memory + t->cell_at),
+                            .count = tile_cell_count(p)};
+}
+
+/* A row's sum of column d. A panel of TILE_COLUMNS columns of a tile's rows lies together. */
+static inline float *tile_sum(const tile_state *s, int64_t row, int64_t d) {
+    const int64_t tile = row / TILE_ROWS * TILE_ROWS, column = d % TILE_COLUMNS;
+    return s->sums + tile * s->plan->sum_width + (d - column) * TILE_ROWS +
+           (row - tile) * TILE_COLUMNS + column;
+}
+
+#ifdef TILE_PAIRS
+#include "operations/attention/cpu/tile/tile_pairs_body.h"
+#else
+#include "operations/attention/cpu/tile/tile_floats_body.h"
+#endif
+
+/* Scores of `rows` rows from `row` over the columns of a span, in base 2 except for s->scale, hidden keys
+ * at -inf, into consecutive rows from `scores`. */
+static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, float *scores) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t depth = s->plan->depth;
+    const float *query = s->query + row / TILE_ROWS * TILE_ROWS * depth + row % TILE_ROWS;
+    tile_beside beside;
+    tile_begin_beside(&beside, s, row, rows);
+    for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS) {
+        product_ahead *ahead = tile_look_ahead(s);
+        if (beside.count > 0) tile_look_beside(p, &beside, s->block + c, ahead);
+        product_scores(rows, TILE_COLUMNS, depth, query, s->keys + c * depth, TILE_COLUMNS,
+                       scores + c, SCORE_STRIDE, false, ahead);
+    }
+    if (!s->general && !span.hides && !s->cells.hide) return;
+    const int64_t key = s->block + span.first, width = span.end - span.first;
+    for (int i = 0; i < rows; i++, scores += SCORE_STRIDE) {
+        const flash_row *r = &s->row[row + i];
+        if (s->general)
+            flash_modify(p, &s->cap, r, key, ejki_min(width, p->keys - key), scores + span.first,
+                         s->allowed);
+        if (r->first > key || r->end < key + width) flash_hide(r, key, width, scores + span.first);
+        if (s->cells.hide)
+            tile_cells_hide(&s->cells, p, r, key, s->end, width, scores + span.first, s->allowed);
+    }
+}
+
+/* A row's sum has grown beyond the limit in this block: see the head of this file. */
+static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row, float *scores,
+                                                      tile_span span, float *lanes) {
+    const float *before = s->lanes + row * VL;
+    const float top = v_largest(v_max(v_load(lanes), v_zero())); /* lanes may be NaN */
+    float factor;
+    if (top < EXACT_LIMIT) {
+        const int power = ilogbf(top);
+        factor = scalbnf(1.0f, -power);
+        s->reference[row] += (float)power;
+        for (int64_t c = span.first; c < span.end; c += VL)
+            v_store(scores + c, v_mul(v_load(scores + c), v_set1(factor)));
+        v_store(lanes, v_mul(v_load(lanes), v_set1(factor)));
+    } else {
+        tile_scores(s, row, 1, span, scores);
+        const float reference =
+            rintf(flash_maximum(scores + span.first, span.end - span.first) * s->scale);
+        factor = exp2f(s->reference[row] - reference);
+        s->reference[row] = reference;
+        const vf kept = v_mul(v_load(before), v_set1(factor));
+        v_store(lanes, flash_weights(scores + span.first, span.end - span.first, s->scale,
+                                     reference, kept));
+    }
+    for (int64_t d = 0; d < s->plan->width; d += VL) {
+        float *sum = tile_sum(s, row, d);
+        v_store(sum, v_mul(v_load(sum), v_set1(factor)));
+    }
+    if (TILE_UNIT > 1)
+        v_store(s->totals + row * VL, v_mul(v_load(s->totals + row * VL), v_set1(factor)));
+}
+
+/* References of rows that have none yet, from what they see in this span; and maxima, if asked for. */
+static inline void tile_refer(tile_state *s, int64_t row, int rows, tile_span span) {
+    enum { ROUNDED = (TILE_ROWS + VL - 1) / VL * VL };
+    vf top[ROUNDED];
+    float maximum[ROUNDED];
+    for (int i = 0; i < ROUNDED; i++) {
+        top[i] = v_set1(-INFINITY);
+        for (int64_t c = span.first; i < rows && c < span.end; c += VL)
+            top[i] = v_max(v_load(s->scores + i * SCORE_STRIDE + c), top[i]);
+    }
+    for (int i = 0; i < ROUNDED; i += VL)
+        v_store(maximum + i, v_mul(v_largests(top + i), v_set1(s->scale)));
+    for (int i = 0; i < rows; i++) {
+        if (s->reference[row + i] == -INFINITY) s->reference[row + i] = rintf(maximum[i]);
+        if (maximum[i] > s->maximum[row + i]) s->maximum[row + i] = maximum[i];
+    }
+}
+
+/* Scores of a tile become weights; references and lane sums of its rows are brought up to date. */
+static __attribute__((noinline)) void tile_softmax(tile_state *s, int64_t row, int rows,
+                                                   tile_span span) {
+    float after[TILE_ROWS][VL];
+    vf top = v_zero();
+    bool refers = s->tracks_maximum;
+    for (int i = 0; i < rows; i++) refers |= s->reference[row + i] == -INFINITY;
+    if (refers) tile_refer(s, row, rows, span);
+    for (int i = 0; i < rows; i++) {
+        const vf lanes =
+            flash_weights(s->scores + i * SCORE_STRIDE + span.first, span.end - span.first,
+                          s->scale, s->reference[row + i], v_load(s->lanes + (row + i) * VL));
+        v_store(after[i], lanes);
+        top = v_max(lanes, top);
+    }
+    if (v_largest(top) > SUM_LIMIT)
+        for (int i = 0; i < rows; i++)
+            if (v_largest(v_max(v_load(after[i]), v_zero())) > SUM_LIMIT)
+                tile_bring_back(s, row + i, s->scores + i * SCORE_STRIDE, span, after[i]);
+    for (int i = 0; i < rows; i++) v_store(s->lanes + (row + i) * VL, v_load(after[i]));
+}
+
+static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) {
+    const int64_t width = s->plan->width, block = s->block;
+    const tile_extent *e = &s->extent[row / TILE_ROWS];
+    const int64_t low = ejki_max(e->low, block) - block;
+    const int64_t high = ejki_min(e->high, block_end) - block;
+    if (low >= high || !e->seen) return;
+    tile_span span = {.first = low / TILE_COLUMNS * TILE_COLUMNS,
+                      .end = ejki_round_up(high, TILE_COLUMNS),
+                      .low = low,
+                      .high = high};
+    /* The product takes whole units. */
+    const int64_t first = low / TILE_UNIT, depth = ejki_cdiv(high, TILE_UNIT) - first;
+    span.hides = e->least > block + span.first || e->most < block + span.end;
+    span.partial = s->general || s->drops || s->cells.hide ||
+                   e->least > block + first * TILE_UNIT ||
+                   e->most < block + (first + depth) * TILE_UNIT;
+    tile_scores(s, row, rows, span, s->scores);
+    tile_softmax(s, row, rows, span);
+    tile_end_weights(s, row, rows, &span);
+    if (!tile_is_fit(s, row, &span)) {
+        tile_add_carefully(s, row, rows, &span);
+        return;
+    }
+    for (int64_t d = 0; d < width; d += TILE_COLUMNS)
+        product_values(rows, ejki_min(width - d, TILE_COLUMNS), depth, s->scores + first,
+                       s->values + first * width + d, width, tile_sum(s, row, d), TILE_COLUMNS,
+                       true, tile_look_ahead(s));
+}
+
+/* Packs up to TILE_ROWS queries side by side, target[unit][row], and writes what they see. */
+static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_row *rows,
+                                     int64_t count, float *target) {
+    tile_extent e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys, .seen = true};
+    const ejk_dtype dtype = p->dtype;
+    const int64_t depth = ejki_cdiv(p->head_dim, TILE_UNIT);
+    const void *query[(TILE_ROWS + VL - 1) / VL * VL];
+    for (int64_t i = 0; i < count; i++) {
+        e.low = ejki_min(e.low, rows[i].first);
+        e.high = ejki_max(e.high, rows[i].end);
+        e.least = ejki_max(e.least, rows[i].first);
+        e.most = ejki_min(e.most, rows[i].end);
+        query[i] = flash_query(p, &rows[i]);
+    }
+    for (int64_t first = 0; first < TILE_ROWS; first += VL) {
+        const int64_t lanes = ejki_min(VL, TILE_ROWS - first);
+        for (int64_t d = 0; d < depth; d += VL) {
+            const int64_t width = ejki_min(VL, depth - d), at = d * TILE_UNIT;
+            vf block[VL];
+            for (int64_t i = 0; i < VL; i++)
+                block[i] = first + i >= count ? v_zero()
+                                              : pack_load(dtype, TILE_UNIT,
+                                                          element_at(dtype, query[first + i], at),
+                                                          p->head_dim - at);
+            v_transpose(block);
+            for (int64_t i = 0; i < width; i++)
+                v_store_first(target + (d + i) * TILE_ROWS + first, block[i], lanes);
+        }
+    }
+    return e;
+}
+
+/* Packs a task's queries and starts its rows. Returns the range of keys that any of them sees. */
+static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
+    const ejki_flash_problem *p = s->problem;
+    const tile_task *task = &s->task;
+    *low = p->keys;
+    *high = 0;
+    for (int64_t g = 0; g < p->group; g++)
+        s->common[g] = flash_common_of(p, task->kv_head * p->group + g);
+    for (int64_t i = 0; i < task->rows; i++) {
+        s->row[i] = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);
+        s->reference[i] = s->maximum[i] = -INFINITY;
+    }
+    for (int64_t i = 0; i < task->rows; i += TILE_ROWS) {
+        const tile_extent e = tile_pack_queries(p, s->row + i, ejki_min(TILE_ROWS, task->rows - i),
+                                                s->query + i * s->plan->depth);
+        s->extent[i / TILE_ROWS] = e;
+        if (e.low >= e.high) continue;
+        *low = ejki_min(*low, e.low);
+        *high = ejki_max(*high, e.high);
+    }
+    memset(s->sums, 0,
+           (size_t)(ejki_round_up(task->rows, TILE_ROWS) * s->plan->sum_width) * sizeof(float));
+    memset(s->lanes, 0, (size_t)(task->rows * VL) * sizeof(float));
+    if (TILE_UNIT > 1) memset(s->totals, 0, (size_t)(task->rows * VL) * sizeof(float));
+}
+
+/* One task from beginning to end; `next` is the one that this worker will probably be given then. */
+static void tile_group(tile_state *s, tile_task task, tile_task next) {
+    const ejki_flash_problem *p = s->problem;
+    const tile_plan *t = s->plan;
+    int64_t low, high;
+    s->task = task;
+    tile_begin(s, &low, &high);
+    s->following = low / t->keys * t->keys;
+    tile_begin_ahead(s, next);
+    if (task.rows > 0 && s->cells.count > 0)
+        tile_cells_begin(&s->cells, p, task.kv_head, task.first_row / t->unit);
+    while (tile_next_block(s, low, high)) {
+        /* Only what the task sees of the block, from a whole panel on. */
+        const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
+        const int64_t first = s->block + skip;
+        tile_pack_keys(p, flash_key(p, task.batch, task.kv_head, first), s->end - first,
+                       s->keys + skip * t->depth);
+        s->fit =
+            tile_pack_values(p, flash_value(p, task.batch, task.kv_head, first), s->end - first,
+                             s->values + skip / TILE_UNIT * t->width, t->width);
+        tile_plan_ahead(s, high);
+        for (int64_t i = 0, n; i < task.rows; i += n) {
+            n = product_rows(task.rows - i);
+            tile_block(s, i, (int)n, s->end);
+        }
+    }
+    for (int64_t i = 0; i < task.rows; i++) {
+        const flash_row *r = &s->row[i];
+        flash_write_row(p, r, &s->common[r->head - r->kv_head * p->group], tile_sum(s, i, 0),
+                        TILE_COLUMNS, TILE_ROWS * TILE_COLUMNS, s->reference[i], s->maximum[i],
+                        v_sum(v_load(s->lanes + i * VL)), tile_total(s, i));
+    }
+}
+
+#include "operations/attention/cpu/tile/tile_workers_body.h"

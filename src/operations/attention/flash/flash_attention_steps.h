@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of flash attention that lie in files of their own. */
+#ifndef EJKI_MODULES_FLASH_ATTENTION_STEPS_H
+#define EJKI_MODULES_FLASH_ATTENTION_STEPS_H
+
+#include <ejkernel/flash_attention.h>
+
+#include "operations/attention/flash/problem.h"
+
+/* Beyond this float32 scores overflow; a soft cap as large is felt by none of them. */
+#define EJKI_FLASH_FAR 1e30
+
+/* What the record cannot say: combinations, values, what this version does not have. */
+ejk_status ejki_flash_check(const ejk_flash_attention_args *args, const ejk_axes *axes);
+
+/* Writes the problem of checked arguments: sizes, strides, scalars resolved to what they mean. */
+void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes *axes,
+                           ejki_flash_problem *out);
+
+/* Puts the pointers of flash_attention's arguments into its problem. */
+void ejki_flash_bind(const void *args, void *problem);
+
+void ejki_flash_cost(const void *problem, ejk_cost *cost);
+
+/* flash_attention_config.c: see ejk_kernel. */
+void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config);
+ejk_status ejki_flash_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                     int32_t capacity, int32_t *count);
+void ejki_flash_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config);
+ejk_status ejki_flash_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
+                                         int32_t capacity, int32_t *count);
+
+/* flash_attention_config_gpu.c: the same where the implementation runs on a GPU. */
+void ejki_flash_gpu_heuristic_cfg(const ejk_invocation *invocation, ejk_fwd_params *params);
+void ejki_flash_gpu_vjp_heuristic_cfg(const ejk_invocation *invocation, ejk_bwd_params *params);
+ejk_status ejki_flash_gpu_candidate_cfgs(const ejk_invocation *invocation,
+                                         ejk_flash_attention_config *list, int32_t capacity,
+                                         int32_t *count);
+ejk_status ejki_flash_gpu_vjp_candidate_cfgs(const ejk_invocation *invocation,
+                                             ejk_flash_attention_config *list, int32_t capacity,
+                                             int32_t *count);
+
+#endif
