@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# Toolchain file: Debian's cross compiler for 64-bit Arm.
+# Toolchain file: Debian's cross compiler for 64-bit Arm, with the libraries that tools/aarch64_sysroot.sh unpacks into
+# EJK_AARCH64_SYSROOT.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES EJK_AARCH64_SYSROOT)
+set(CMAKE_SYSROOT ${EJK_AARCH64_SYSROOT})
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(ENV{PKG_CONFIG_LIBDIR} ${EJK_AARCH64_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig)
+set(ENV{PKG_CONFIG_SYSROOT_DIR} ${EJK_AARCH64_SYSROOT})
