@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 static const ejk_isa isas[] = {
-#define ISA(name, number, text) EJK_ISA_##name,
+#define ISA(name, number, text, features, multiplies) EJK_ISA_##name,
     EJK_ISA_LIST(ISA)
 #undef ISA
 };
@@ -48,17 +48,23 @@ static json_t *tiers_json(void) {
     return list;
 }
 
+static json_t *features_json(ejk_features features) {
+    json_t *list = json_array();
+    for (; features; features &= features - 1)
+        json_array_append_new(list, json_string(ejk_feature_name(features)));
+    return list;
+}
+
 json_t *machine_json(void) {
     const ejk_cpu_info *cpu = ejk_cpu();
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:o, s:b, s:b, s:b, s:b, "
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:o, s:o, s:o, "
                      "s:i, s:i, s:I, s:I, s:I, s:I}",
                      "version", ejk_version(), "build_flags", ejk_build_flags(), "fingerprint",
                      ejk_device_fingerprint(), "name", cpu->name, "vendor", cpu->vendor, "family",
                      (int)cpu->family, "model", (int)cpu->model, "stepping", (int)cpu->stepping,
                      "isa", ejk_isa_name(ejk_isa_default()), "isa_present", ejk_isa_name(cpu->isa),
-                     "tiers", tiers_json(), "avx512_bf16", (int)cpu->avx512_bf16, "fast_dots",
-                     (int)cpu->fast_dots, "avx512_fp16", (int)cpu->avx512_fp16, "amx_bf16",
-                     (int)cpu->amx_bf16, "cores", (int)cpu->cores, "threads",
+                     "tiers", tiers_json(), "features", features_json(cpu->features),
+                     "slow_features", features_json(cpu->slow), "cores", (int)cpu->cores, "threads",
                      (int)ejk_threads_default(), "l1d_bytes", (json_int_t)cpu->l1d_bytes,
                      "l2_bytes", (json_int_t)cpu->l2_bytes, "l3_bytes", (json_int_t)cpu->l3_bytes,
                      "line_bytes", (json_int_t)cpu->line_bytes);

@@ -16,7 +16,7 @@
 #define UNTOUCHED (-1.0)
 
 static const int isas[] = {
-#define NUMBER(name, number, text) number,
+#define NUMBER(name, number, text, features, multiplies) number,
     EJK_ISA_LIST(NUMBER)
 #undef NUMBER
 };

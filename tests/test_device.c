@@ -55,12 +55,21 @@ static void tiers_are_those_the_kernel_lists(void **state) {
     assert_false(cpu->tiers[EJK_ISA_NEON]);
     assert_int_equal(cpu->tiers[EJK_ISA_AVX2], avx2);
     assert_int_equal(cpu->tiers[EJK_ISA_AVX512], avx512);
-    assert_int_equal(cpu->avx512_bf16, avx512 && flags("avx512_bf16"));
-    assert_int_equal(cpu->tiers[EJK_ISA_AVX512_BF16], cpu->avx512_bf16);
-    assert_int_equal(cpu->fast_dots, cpu->avx512_bf16 && strcmp(cpu->vendor, "amd") == 0);
-    assert_int_equal(cpu->avx512_fp16, avx512 && flags("avx512_fp16"));
-    assert_int_equal(cpu->amx_bf16, avx512 && flags("amx_tile amx_bf16"));
-    assert_int_equal(cpu->tiers[EJK_ISA_AMX], cpu->amx_bf16);
+    const struct {
+        ejk_features feature;
+        const char *words;
+    } features[] = {
+        {EJK_FEATURE_AVX512_BF16, "avx512_bf16"},   {EJK_FEATURE_AVX512_FP16, "avx512_fp16"},
+        {EJK_FEATURE_AVX512_VBMI, "avx512vbmi"},    {EJK_FEATURE_AVX512_VNNI, "avx512_vnni"},
+        {EJK_FEATURE_AMX_TILE, "amx_tile"},         {EJK_FEATURE_AMX_BF16, "amx_tile amx_bf16"},
+        {EJK_FEATURE_AMX_INT8, "amx_tile amx_int8"}};
+    for (size_t i = 0; i < sizeof features / sizeof *features; i++)
+        assert_int_equal((cpu->features & features[i].feature) != 0,
+                         avx512 && flags(features[i].words));
+    const bool bf16 = avx512 && flags("avx512_bf16");
+    assert_int_equal(cpu->tiers[EJK_ISA_AVX512_BF16], bf16);
+    assert_int_equal(cpu->slow != 0, bf16 && strcmp(cpu->vendor, "amd") != 0);
+    assert_int_equal(cpu->tiers[EJK_ISA_AMX], bf16 && flags("avx512vbmi amx_tile amx_bf16"));
 }
 
 static void the_highest_tier_is_the_last_present(void **state) {
@@ -68,7 +77,7 @@ static void the_highest_tier_is_the_last_present(void **state) {
     const ejk_cpu_info *cpu = ejk_cpu();
     assert_true(cpu->tiers[cpu->isa]);
     for (int isa = (int)cpu->isa + 1; isa < 64; isa++)
-        assert_true(!cpu->tiers[isa] || (isa == EJK_ISA_AVX512_BF16 && !cpu->fast_dots));
+        assert_true(!cpu->tiers[isa] || (isa == EJK_ISA_AVX512_BF16 && cpu->slow));
     assert_ptr_equal(cpu, ejk_cpu());
 }
 
@@ -126,7 +135,7 @@ static void cores_are_the_cpu_set(void **state) {
 
 static void names_go_both_ways(void **state) {
     (void)state;
-#define BOTH_WAYS(tier, number, text)                                                              \
+#define BOTH_WAYS(tier, number, text, features, multiplies)                                        \
     {                                                                                              \
         ejk_isa isa = (ejk_isa)-1;                                                                 \
         assert_string_equal(ejk_isa_name(EJK_ISA_##tier), text);                                   \
@@ -138,6 +147,24 @@ static void names_go_both_ways(void **state) {
     assert_string_equal(ejk_isa_name((ejk_isa)-1), "unknown");
 }
 
+/* Tiers are sets: one allows another if it has all of its features. */
+static void tiers_allow_what_they_include(void **state) {
+    (void)state;
+    const ejk_isa lower = EJK_ISA_AVX2, other = EJK_ISA_NEON;
+    assert_int_equal(ejk_isa_features(EJK_ISA_SCALAR), 0);
+    assert_int_equal(ejk_isa_features((ejk_isa)21), 0);
+    assert_true(ejk_isa_allows(EJK_ISA_AVX512, lower));
+    assert_true(ejk_isa_allows(EJK_ISA_SCALAR, EJK_ISA_SCALAR));
+    assert_false(ejk_isa_allows(EJK_ISA_SCALAR, lower));
+    assert_false(ejk_isa_allows(lower, other));
+    assert_false(ejk_isa_allows(other, lower));
+    assert_false(ejk_isa_allows(EJK_ISA_AVX512, (ejk_isa)21));
+    assert_true(ejk_isa_allows(EJK_ISA_AVX512_BF16, EJK_ISA_AVX512_BF16));
+    assert_int_equal(ejk_isa_allows(EJK_ISA_AMX, EJK_ISA_AVX512_BF16), ejk_cpu()->slow == 0);
+    assert_string_equal(ejk_feature_name(EJK_FEATURE_AMX_INT8), "amx_int8");
+    assert_string_equal(ejk_feature_name(0), "unknown");
+}
+
 static void unknown_names_are_refused(void **state) {
     (void)state;
     const char *wrong[] = {"", "AVX2", "avx", "avx2 ", "unknown"};
@@ -145,7 +172,8 @@ static void unknown_names_are_refused(void **state) {
         ejk_isa isa = EJK_ISA_NEON;
         assert_int_equal(ejk_isa_from_name(wrong[i], &isa), EJK_STATUS_UNKNOWN_NAME);
         assert_int_equal(isa, EJK_ISA_NEON);
-#define LISTED(tier, number, text) assert_non_null(strstr(ejk_last_error(), text));
+#define LISTED(tier, number, text, features, multiplies)                                           \
+    assert_non_null(strstr(ejk_last_error(), text));
         EJK_ISA_LIST(LISTED)
     }
     ejk_isa isa;
@@ -178,7 +206,7 @@ static void the_environment_caps_the_default(void **state) {
     };
     for (size_t i = 0; i < sizeof general / sizeof general[0]; i++)
         assert_true(holds_in_child(wish_is_answered, &general[i]));
-#define NAMED(tier, number, name)                                                                  \
+#define NAMED(tier, number, name, features, multiplies)                                            \
     {                                                                                              \
         bool present = cpu->tiers[number];                                                         \
         struct wish wish = {name, present ? EJK_ISA_##tier : cpu->isa,                             \
@@ -216,6 +244,7 @@ int main(void) {
         cmocka_unit_test(caches_are_those_of_sysfs),
         cmocka_unit_test(cores_are_the_cpu_set),
         cmocka_unit_test(names_go_both_ways),
+        cmocka_unit_test(tiers_allow_what_they_include),
         cmocka_unit_test(unknown_names_are_refused),
         cmocka_unit_test(the_environment_caps_the_default),
         cmocka_unit_test(the_fingerprint_follows_its_grammar),

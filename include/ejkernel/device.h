@@ -3,11 +3,9 @@
  * @file device.h
  * What the hardware is, what it can do at most, and how work is spread over its cores.
  *
- * Facts of the processor are read once per process and never change. Instruction sets come as tiers,
- * bundles that are tested as a whole: #EJK_ISA_AVX2 is AVX2 + FMA + F16C + BMI2, #EJK_ISA_AVX512 the
- * bundle F, BW, DQ, VL, CD (with AVX2's), #EJK_ISA_AVX512_BF16 VDPBF16PS besides. Where that is slow,
- * kernels of this tier run only if it is the one asked for. `EJKERNEL_ISA=avx2` in the environment caps what
- * is picked.
+ * Facts of the processor are read once per process and never change. Kernels are compiled for tiers, which are sets
+ * of features: #EJK_ISA_LIST. A kernel whose products are by a feature that is slow here runs only if its tier is the
+ * one asked for. `EJKERNEL_ISA=avx2` in the environment caps what is picked.
  *
  * Thread-safety: all functions may be called from any thread at once; an #ejk_threads runs one parallel
  * loop at a time, and others that come meanwhile wait for it.
@@ -22,21 +20,69 @@
 extern "C" {
 #endif
 
-/** Instruction-set tiers: name, number, text. Within one architecture a higher number includes the lower. */
+/** Instruction-set features: name, bit, text. Those that only occur together are one. */
+#define EJK_FEATURE_LIST(X)                                                                        \
+    X(AVX2, 0, "avx2")               /* with FMA, F16C and BMI2 */                                 \
+    X(AVX512, 1, "avx512")           /* F, BW, DQ, VL and CD */                                    \
+    X(AVX512_BF16, 2, "avx512_bf16") /* VDPBF16PS */                                               \
+    X(AVX512_FP16, 3, "avx512_fp16")                                                               \
+    X(AVX512_VBMI, 4, "avx512_vbmi")                                                               \
+    X(AVX512_VNNI, 5, "avx512_vnni") /* VPDPBUSD */                                                \
+    X(AVX_VNNI, 6, "avx_vnni")       /* the same in 256 bits, without AVX-512 */                   \
+    X(AMX_TILE, 7, "amx_tile")       /* permission asked for and given */                          \
+    X(AMX_BF16, 8, "amx_bf16")                                                                     \
+    X(AMX_INT8, 9, "amx_int8")                                                                     \
+    X(NEON, 16, "neon")                                                                            \
+    X(NEON_DOT, 17, "neon_dot")   /* SDOT, UDOT */                                                 \
+    X(NEON_I8MM, 18, "neon_i8mm") /* SMMLA */                                                      \
+    X(NEON_BF16, 19, "neon_bf16") /* BFDOT, BFMMLA */                                              \
+    X(SVE, 20, "sve")
+
+/** A set of features. */
+typedef uint64_t ejk_features;
+
+/** The features by name, each a set of one. */
+enum {
+#define EJK_FEATURE_ENUM(name, bit, text) EJK_FEATURE_##name = 1 << (bit),
+    EJK_FEATURE_LIST(EJK_FEATURE_ENUM)
+#undef EJK_FEATURE_ENUM
+};
+
+/** Name of the lowest feature of a set, as "avx512_vnni"; "unknown" for none. Static text. */
+EJK_API const char *ejk_feature_name(ejk_features feature);
+
+/*
+ * Instruction-set tiers: name, number, text, the features that a kernel of it may use, and the one among them that it
+ * multiplies by. Kernels of a higher number are preferred; which tiers include which follows from the sets alone.
+ */
 #define EJK_ISA_LIST(X)                                                                            \
-    X(SCALAR, 0, "scalar")                                                                         \
-    X(NEON, 10, "neon")                                                                            \
-    X(AVX2, 20, "avx2")                                                                            \
-    X(AVX512, 30, "avx512")                                                                        \
-    X(AVX512_BF16, 35, "avx512_bf16")                                                              \
-    X(AMX, 40, "amx")
+    X(SCALAR, 0, "scalar", 0, 0)                                                                   \
+    X(NEON, 10, "neon", EJK_FEATURE_NEON, EJK_FEATURE_NEON)                                        \
+    X(AVX2, 20, "avx2", EJK_FEATURE_AVX2, EJK_FEATURE_AVX2)                                        \
+    X(AVX512, 30, "avx512", EJK_FEATURE_AVX2 | EJK_FEATURE_AVX512, EJK_FEATURE_AVX512)             \
+    X(AVX512_BF16, 35, "avx512_bf16",                                                              \
+      EJK_FEATURE_AVX2 | EJK_FEATURE_AVX512 | EJK_FEATURE_AVX512_BF16, EJK_FEATURE_AVX512_BF16)    \
+    X(AMX, 40, "amx",                                                                              \
+      EJK_FEATURE_AVX2 | EJK_FEATURE_AVX512 | EJK_FEATURE_AVX512_BF16 | EJK_FEATURE_AVX512_VBMI |  \
+          EJK_FEATURE_AMX_TILE | EJK_FEATURE_AMX_BF16,                                             \
+      EJK_FEATURE_AMX_BF16)
 
 /** A tier. */
 typedef enum ejk_isa {
-#define EJK_ISA_ENUM(name, number, text) EJK_ISA_##name = number,
+#define EJK_ISA_ENUM(name, number, text, features, multiplies) EJK_ISA_##name = number,
     EJK_ISA_LIST(EJK_ISA_ENUM)
 #undef EJK_ISA_ENUM
 } ejk_isa;
+
+/** The features of a tier; none for a number that is no tier. */
+EJK_API ejk_features ejk_isa_features(ejk_isa isa);
+
+/**
+ * True if a kernel of tier `isa` may run where tiers up to `allowed` may: its features are among those of `allowed`, or
+ * among all of this processor where `allowed` is the tier that it is given by default. A tier that multiplies by
+ * a slow feature is allowed only if it is `allowed` itself. Whether the processor has it is not asked.
+ */
+EJK_API bool ejk_isa_allows(ejk_isa allowed, ejk_isa isa);
 
 /** Name of a tier, as "avx2"; "unknown" for none. Static text. */
 EJK_API const char *ejk_isa_name(ejk_isa isa);
@@ -49,12 +95,11 @@ typedef struct ejk_cpu_info {
     char name[64];   /**< marketing name */
     char vendor[16]; /**< "intel", "amd", "arm", … */
     int32_t family, model, stepping;
-    ejk_isa isa;      /**< highest tier present and not slow, whatever the environment says */
-    bool tiers[64];   /**< tiers[isa]: present (instructions, and the OS saves their registers) */
-    bool avx512_bf16; /**< VDPBF16PS */
-    bool fast_dots;   /**< and as many of them a cycle as multiply-adds: AMD's, not Intel's */
-    bool avx512_fp16;
-    bool amx_bf16;      /**< AMX tiles for bf16, permission asked for and given */
+    ejk_isa isa;           /**< highest tier present and not slow, whatever the environment says */
+    bool tiers[64];        /**< tiers[isa]: all its features are present */
+    ejk_features features; /**< instructions present, whose registers the OS saves */
+    /** Of these, slower than what they replace: VDPBF16PS on Intel's, a quarter of the rate of multiply-adds. */
+    ejk_features slow;
     int32_t cores;      /**< CPUs this process may run on (its CPU set) */
     int64_t l1d_bytes;  /**< per core; 0 = unknown, as below */
     int64_t l2_bytes;   /**< per core or cluster */

@@ -50,23 +50,36 @@ static const char *vendor_name(enum cpuinfo_vendor vendor) {
     }
 }
 
+/* Adds a feature where all that it consists of is there. */
+static void add(ejk_features feature, bool present) {
+    if (present) facts.features |= feature;
+}
+
 #if CPUINFO_ARCH_X86_64
 static void read_architecture(const struct cpuinfo_core *core) {
-    facts.tiers[EJK_ISA_AVX2] = cpuinfo_has_x86_avx2() && cpuinfo_has_x86_fma3() &&
-                                cpuinfo_has_x86_f16c() && cpuinfo_has_x86_bmi2();
-    facts.tiers[EJK_ISA_AVX512] = facts.tiers[EJK_ISA_AVX2] && cpuinfo_has_x86_avx512f() &&
-                                  cpuinfo_has_x86_avx512bw() && cpuinfo_has_x86_avx512dq() &&
-                                  cpuinfo_has_x86_avx512vl() && cpuinfo_has_x86_avx512cd();
-    facts.avx512_bf16 = facts.tiers[EJK_ISA_AVX512] && cpuinfo_has_x86_avx512bf16();
-    facts.tiers[EJK_ISA_AVX512_BF16] = facts.avx512_bf16;
+    const bool avx2 = cpuinfo_has_x86_avx2() && cpuinfo_has_x86_fma3() && cpuinfo_has_x86_f16c() &&
+                      cpuinfo_has_x86_bmi2();
+    const bool avx512 = avx2 && cpuinfo_has_x86_avx512f() && cpuinfo_has_x86_avx512bw() &&
+                        cpuinfo_has_x86_avx512dq() && cpuinfo_has_x86_avx512vl() &&
+                        cpuinfo_has_x86_avx512cd();
+    add(EJK_FEATURE_AVX2, avx2);
+    add(EJK_FEATURE_AVX512, avx512);
+    add(EJK_FEATURE_AVX512_BF16, avx512 && cpuinfo_has_x86_avx512bf16());
+    add(EJK_FEATURE_AVX512_VBMI, avx512 && cpuinfo_has_x86_avx512vbmi());
+    add(EJK_FEATURE_AVX512_VNNI, avx512 && cpuinfo_has_x86_avx512vnni());
     /* Measured: 0.95 of the rate of multiply-adds on AMD's family 26, a quarter of it on Intel's with AMX. */
-    facts.fast_dots = facts.avx512_bf16 && core && core->vendor == cpuinfo_vendor_amd;
+    if (!core || core->vendor != cpuinfo_vendor_amd)
+        facts.slow = facts.features & EJK_FEATURE_AVX512_BF16;
     ejki_cpu_add_x86(&facts, core ? core->cpuid : 0);
 }
 #elif CPUINFO_ARCH_ARM64
 /* The main ID register: implementer, part, then variant and revision as one number. */
 static void read_architecture(const struct cpuinfo_core *core) {
-    facts.tiers[EJK_ISA_NEON] = cpuinfo_has_arm_neon() && cpuinfo_has_arm_neon_fma();
+    add(EJK_FEATURE_NEON, cpuinfo_has_arm_neon() && cpuinfo_has_arm_neon_fma());
+    add(EJK_FEATURE_NEON_DOT, cpuinfo_has_arm_neon_dot());
+    add(EJK_FEATURE_NEON_I8MM, cpuinfo_has_arm_i8mm());
+    add(EJK_FEATURE_NEON_BF16, cpuinfo_has_arm_neon_bf16());
+    add(EJK_FEATURE_SVE, cpuinfo_has_arm_sve());
     if (!core) return;
     facts.family = (int32_t)(core->midr >> 24 & 0xff);
     facts.model = (int32_t)(core->midr >> 4 & 0xfff);
@@ -89,7 +102,6 @@ static void read_caches(const struct cpuinfo_processor *processor) {
 
 static void read_facts(void) {
     facts.cores = ejki_allowed_cpus();
-    facts.tiers[EJK_ISA_SCALAR] = true;
     snprintf(facts.name, sizeof facts.name, "unknown");
     snprintf(facts.vendor, sizeof facts.vendor, "unknown");
     if (cpuinfo_initialize()) {
@@ -102,9 +114,11 @@ static void read_facts(void) {
         if (processor) read_caches(processor);
         read_architecture(core);
     }
-    for (int isa = 0; isa < (int)(sizeof facts.tiers / sizeof facts.tiers[0]); isa++)
-        if (facts.tiers[isa] && (isa != EJK_ISA_AVX512_BF16 || facts.fast_dots))
-            facts.isa = (ejk_isa)isa;
+#define TIER(name, number, text, features_, multiplies)                                            \
+    facts.tiers[number] = !((ejk_features)(features_) & ~facts.features);                          \
+    if (facts.tiers[number] && !((ejk_features)(multiplies)&facts.slow)) facts.isa = EJK_ISA_##name;
+    EJK_ISA_LIST(TIER)
+#undef TIER
 }
 
 const ejk_cpu_info *ejk_cpu(void) {

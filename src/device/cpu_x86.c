@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What libcpuinfo does not report yet: AMX, for which Linux wants to be asked, and AVX512-FP16. */
+/* What libcpuinfo does not report yet: AMX, for which Linux wants to be asked, AVX512-FP16 and AVX-VNNI. */
 #include "device/device.h"
 
 #if defined(__x86_64__)
@@ -8,12 +8,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Leaf 7, sub-leaf 0, ECX. */
-#define AVX512_VBMI_BIT (1u << 1)
-/* The same, EDX. */
+/* Leaf 7, sub-leaf 0, EDX. */
 #define AMX_BF16_BIT    (1u << 22)
 #define AVX512_FP16_BIT (1u << 23)
 #define AMX_TILE_BIT    (1u << 24)
+#define AMX_INT8_BIT    (1u << 25)
+/* Leaf 7, sub-leaf 1, EAX. */
+#define AVX_VNNI_BIT (1u << 4)
 /* Leaf 1, ECX. */
 #define OSXSAVE_BIT (1u << 27)
 /* XCR0: the tiles' configuration and the tiles themselves. */
@@ -49,11 +50,18 @@ void ejki_cpu_add_x86(ejk_cpu_info *cpu, uint32_t signature) {
     uint32_t eax = 0, ebx, ecx, edx;
     if (!signature && __get_cpuid(1, &eax, &ebx, &ecx, &edx)) signature = eax;
     read_signature(cpu, signature);
-    if (!cpu->tiers[EJK_ISA_AVX512] || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return;
-    cpu->avx512_fp16 = edx & AVX512_FP16_BIT;
-    cpu->amx_bf16 = (edx & AMX_TILE_BIT) && (edx & AMX_BF16_BIT) && tiles_permitted();
-    /* Kernels of this tier use what all such processors have besides; a hypervisor may hide it. */
-    cpu->tiers[EJK_ISA_AMX] = cpu->amx_bf16 && cpu->avx512_bf16 && (ecx & AVX512_VBMI_BIT);
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return;
+    if (cpu->features & EJK_FEATURE_AVX512) {
+        if (edx & AVX512_FP16_BIT) cpu->features |= EJK_FEATURE_AVX512_FP16;
+        if ((edx & AMX_TILE_BIT) && tiles_permitted()) {
+            cpu->features |= EJK_FEATURE_AMX_TILE;
+            if (edx & AMX_BF16_BIT) cpu->features |= EJK_FEATURE_AMX_BF16;
+            if (edx & AMX_INT8_BIT) cpu->features |= EJK_FEATURE_AMX_INT8;
+        }
+    }
+    if ((cpu->features & EJK_FEATURE_AVX2) && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) &&
+        (eax & AVX_VNNI_BIT))
+        cpu->features |= EJK_FEATURE_AVX_VNNI;
 }
 
 #endif

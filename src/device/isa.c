@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of the tiers, and the cap that EJKERNEL_ISA puts on them. */
+/* The tiers and their features, and the cap that EJKERNEL_ISA puts on them. */
 #include "base/base.h"
 
 #include <ejkernel/device.h>
@@ -9,13 +9,14 @@
 static const struct {
     ejk_isa isa;
     const char *name;
+    ejk_features features, multiplies;
 } tiers[] = {
-#define TIER(name, number, text) {EJK_ISA_##name, text},
+#define TIER(name, number, text, features, multiplies) {EJK_ISA_##name, text, features, multiplies},
     EJK_ISA_LIST(TIER)
 #undef TIER
 };
 
-#define TIER_LISTED(name, number, text) " " text
+#define TIER_LISTED(name, number, text, features, multiplies) " " text
 static const char tier_names[] = EJK_ISA_LIST(TIER_LISTED);
 #undef TIER_LISTED
 
@@ -25,6 +26,33 @@ const char *ejk_isa_name(ejk_isa isa) {
     for (int i = 0; i < TIER_COUNT; i++)
         if (tiers[i].isa == isa) return tiers[i].name;
     return "unknown";
+}
+
+ejk_features ejk_isa_features(ejk_isa isa) {
+    for (int i = 0; i < TIER_COUNT; i++)
+        if (tiers[i].isa == isa) return tiers[i].features;
+    return 0;
+}
+
+bool ejk_isa_allows(ejk_isa allowed, ejk_isa isa) {
+    const ejk_cpu_info *cpu = ejk_cpu();
+    ejk_features features = ejk_isa_features(allowed);
+    if (allowed == isa) return true;
+    if (allowed == cpu->isa) features |= cpu->features;
+    for (int i = 0; i < TIER_COUNT; i++)
+        if (tiers[i].isa == isa)
+            return !(tiers[i].features & ~features) && !(tiers[i].multiplies & cpu->slow);
+    return false;
+}
+
+const char *ejk_feature_name(ejk_features feature) {
+    static const char *const names[64] = {
+#define FEATURE(name, bit, text) [bit] = text,
+        EJK_FEATURE_LIST(FEATURE)
+#undef FEATURE
+    };
+    const char *name = feature ? names[__builtin_ctzll(feature)] : NULL;
+    return name ? name : "unknown";
 }
 
 static bool find(const char *name, ejk_isa *out) {

@@ -24,13 +24,17 @@ static const struct {
 #undef TABLE
 };
 
-/* The tier's own loop, or that of the highest tier below that has one: tiers include the lower ones. */
+static bool includes(ejk_isa isa, ejk_isa other) {
+    return !(ejk_isa_features(other) & ~ejk_isa_features(isa));
+}
+
+/* The tier's own loop, or that of the highest tier that it includes. */
 static const ejki_peak *find_peak(ejk_isa isa, ejk_dtype dtype) {
     const ejki_peak *found = NULL;
     for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++)
         for (int i = 0; i < tables[t].count; i++) {
             const ejki_peak *peak = &tables[t].first[i];
-            if (peak->dtype == dtype && peak->isa <= isa) found = peak;
+            if (peak->dtype == dtype && includes(isa, peak->isa)) found = peak;
         }
     return found;
 }

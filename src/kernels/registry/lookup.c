@@ -78,13 +78,14 @@ static bool in_place(const ejk_implementation *e, const ejk_query *query, const 
 }
 
 static bool has_tier(const ejk_implementation *e, const ejk_query *query, const reason *why) {
-    if (e->isa > query->isa)
+    const ejk_features lacking = ejk_isa_features(e->isa) & ~ejk_isa_features(query->isa);
+    if (lacking && query->isa != ejk_cpu()->isa)
         return no(why, "needs %s, allowed are tiers up to %s", ejk_isa_name(e->isa),
                   ejk_isa_name(query->isa));
-    if (e->isa != EJK_ISA_SCALAR && !ejk_cpu()->tiers[e->isa])
+    if (ejk_isa_features(e->isa) & ~ejk_cpu()->features)
         return no(why, "needs %s, which the processor lacks", ejk_isa_name(e->isa));
-    if (e->isa == EJK_ISA_AVX512_BF16 && query->isa != e->isa && !ejk_cpu()->fast_dots)
-        return no(why, "multiplies by VDPBF16PS, slow on this processor: only if %s is asked for",
+    if (!ejk_isa_allows(query->isa, e->isa))
+        return no(why, "multiplies by what is slow on this processor: only if %s is asked for",
                   ejk_isa_name(e->isa));
     return true;
 }

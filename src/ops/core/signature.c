@@ -123,7 +123,10 @@ __attribute__((target("avx2,avx512f,avx512vl"))) static bool fits_avx512(const e
     return fits(s, args);
 }
 static ejki_fits fits_of(ejk_isa isa) {
-    return isa >= EJK_ISA_AVX512 ? fits_avx512 : isa >= EJK_ISA_AVX2 ? fits_avx2 : fits_anywhere;
+    const ejk_features features = ejk_isa_features(isa);
+    return features & EJK_FEATURE_AVX512 ? fits_avx512
+           : features & EJK_FEATURE_AVX2 ? fits_avx2
+                                         : fits_anywhere;
 }
 #else
 static ejki_fits fits_of(ejk_isa isa) {
