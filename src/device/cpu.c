@@ -12,6 +12,11 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 /* More CPUs than any machine has: where growing the mask ends. */
 #define MOST_CPUS (1 << 20)
 
@@ -77,8 +82,9 @@ static void read_architecture(const struct cpuinfo_core *core) {
 static void read_architecture(const struct cpuinfo_core *core) {
     add(EJK_FEATURE_NEON, cpuinfo_has_arm_neon() && cpuinfo_has_arm_neon_fma());
     add(EJK_FEATURE_NEON_DOT, cpuinfo_has_arm_neon_dot());
-    add(EJK_FEATURE_NEON_I8MM, cpuinfo_has_arm_i8mm());
-    add(EJK_FEATURE_NEON_BF16, cpuinfo_has_arm_neon_bf16());
+    /* libcpuinfo does not report these yet. */
+    add(EJK_FEATURE_NEON_I8MM, getauxval(AT_HWCAP2) & HWCAP2_I8MM);
+    add(EJK_FEATURE_NEON_BF16, getauxval(AT_HWCAP2) & HWCAP2_BF16);
     add(EJK_FEATURE_SVE, cpuinfo_has_arm_sve());
     if (!core) return;
     facts.family = (int32_t)(core->midr >> 24 & 0xff);
