@@ -105,11 +105,31 @@ static ejk_dtype element_of(const op_call *call, const ejk_field *field, ejk_dty
     return ejk_dtype_from_name(word, &dtype) == EJK_OK ? dtype : EJK_DTYPE_UNSET;
 }
 
+/* The tensor that a result is the gradient of, query of d_query, where it is given; else NULL. */
+static const ejk_tensor *gradient_of(const op_call *call, const ejk_field *field) {
+    size_t offset;
+    if (!call_is_output(field) || strncmp(field->name, "d_", 2) != 0) return NULL;
+    const ejk_field *of = ejk_record_find(call->kernel->args, field->name + 2, &offset);
+    if (!of || of->kind != EJK_FIELD_TENSOR) return NULL;
+    const ejk_tensor *tensor = (const ejk_tensor *)((const char *)call->args + offset);
+    return ejk_tensor_present(tensor) ? tensor : NULL;
+}
+
+/* The shape of what it is the gradient of, which may be broadcast, or what the unit says. */
+static bool shape_of(const op_call *call, const ejk_field *field, const ejk_axes *axes,
+                     int32_t *rank, int64_t shape[EJK_MAX_RANK]) {
+    const ejk_tensor *of = gradient_of(call, field);
+    if (!of) return succeeded(ejk_field_shape(field, axes, rank, shape));
+    *rank = of->rank;
+    memcpy(shape, of->shape, (size_t)of->rank * sizeof *shape);
+    return true;
+}
+
 bool call_declare(const op_call *call, int32_t field, const ejk_axes *axes, ejk_dtype number) {
     const ejk_field *f = &call->kernel->args->fields[field];
     int32_t rank;
     int64_t shape[EJK_MAX_RANK];
-    if (!succeeded(ejk_field_shape(f, axes, &rank, shape))) return false;
+    if (!shape_of(call, f, axes, &rank, shape)) return false;
     const ejk_dtype dtype = element_of(call, f, number);
     if (dtype == EJK_DTYPE_UNSET)
         return complain("%s has elements '%s', of which no type is known", f->name, f->unit);

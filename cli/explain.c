@@ -14,7 +14,7 @@ enum { STEPS = EJK_CHOICE_HEURISTICS + 1 };
 typedef struct explain_options {
     call_words call;
     const char *cache;
-    bool json, help;
+    bool all, json, help;
 } explain_options;
 
 /* What is found out. */
@@ -155,18 +155,24 @@ static bool print_plan(const json_t *plan) {
     return table_print(&table, 0);
 }
 
-/* Those that were left out, and why; not those for tensors elsewhere. */
-static bool print_others(const json_t *all) {
+/* The implementations that fit the call; with --all the others too, and why they do not. */
+static bool print_implementations(const json_t *list, bool all) {
     text_table table = {.align = "llll"};
-    for (size_t i = 0; i < json_array_size(all); i++) {
-        const json_t *each = json_array_get(all, i);
-        if (strncmp(store_text(each, "reason"), "is for tensors", 14) == 0) continue;
+    size_t others = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *each = json_array_get(list, i);
+        if (!all && strcmp(store_text(each, "verdict"), "does not fit") == 0) {
+            others++;
+            continue;
+        }
         table_add(&table, "%s", store_text(each, "implementation"));
         table_add(&table, "%s", store_text(each, "platform"));
         table_add(&table, "%s", store_text(each, "verdict"));
         table_add(&table, "%s", store_text(each, "reason"));
     }
-    return table_print(&table, 0);
+    if (!table_print(&table, 0)) return false;
+    if (others > 0) printf("%zu more do not fit; --all says why\n", others);
+    return true;
 }
 
 static bool print_key(const ejk_config_key *key) {
@@ -193,9 +199,9 @@ static bool print_all(const explanation *e, const char *problem, const answers *
                                     a->implementations, "key", store_key_json(&e->key), "cache",
                                     "path", e->store.path, "exists", e->store.cache != NULL));
     printf("%s\n\n", problem ? problem : e->call.kernel->op_id);
-    return print_steps(a->steps) && putchar('\n') != EOF && print_plan(a->plan) &&
-           putchar('\n') != EOF && print_others(a->implementations) && putchar('\n') != EOF &&
-           print_key(&e->key);
+    return print_plan(a->plan) && putchar('\n') != EOF && print_steps(a->steps) &&
+           putchar('\n') != EOF && print_key(&e->key) && putchar('\n') != EOF &&
+           print_implementations(a->implementations, e->wish->all);
 }
 
 static json_t *read_json(ejk_status (*write)(const ejk_plan *plan, char **out),
@@ -253,9 +259,9 @@ static int explain(const ejk_kernel *kernel, int count, char **words, const opti
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
     puts("usage: ejk explain OPERATION --shape B=1,Hq=8,T=1024,D=64 [--flag value]...\n\n"
-         "Says which step chooses the configuration of a call, what was chosen, why other\n"
-         "implementations were not, and by which key it is kept. Nothing is measured. Symbols of a "
-         "shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
+         "Says which implementation a call gets and with which parameters, which step chose them,\n"
+         "by which key they are kept, and which other implementations fit. Nothing is measured.\n"
+         "Symbols of a shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
     if (!options_help(own)) return FAILED;
     call_help_flags(kernel);
     return DONE;
@@ -268,7 +274,8 @@ int explain_command(int count, char **words) {
         CALL_OPTIONS(call),
         {"config", OPTION_TEXT, &call->config, "JSON", "explicit configuration of the operation"},
         {"cache", OPTION_TEXT, &wish.cache, "PATH", "where to look; see `ejk cache path`"},
-        {"json", OPTION_ALONE, &wish.json, "", "the answer as JSON"},
+        {"all", OPTION_ALONE, &wish.all, "", "also implementations that do not fit, and why"},
+        {"json", OPTION_ALONE, &wish.json, "", "the answer as JSON, with all implementations"},
         {"help", OPTION_ALONE, &wish.help, "", "this text"},
         {.name = NULL}};
     return call_command(&(op_command){"explain", print_help, explain}, count, words, own, &wish);

@@ -18,11 +18,19 @@ install(FILES ${PROJECT_BINARY_DIR}/ejkernel-config.cmake
         DESTINATION ${package_dir})
 
 # The prefix is found from the file's own place, so that an installed tree can be moved and
-# `cmake --install --prefix` may differ from the configured one.
+# `cmake --install --prefix` may differ from the configured one. Whether the loader looks there is known
+# when it is installed only.
 file(RELATIVE_PATH pc_to_prefix
      ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" pc_to_prefix "${pc_to_prefix}")
-configure_file(cmake/ejkernel.pc.in ejkernel.pc @ONLY)
+set(pc_rpath "@pc_rpath@")
+configure_file(cmake/ejkernel.pc.in ejkernel.pc.in @ONLY)
+install(CODE [[
+  set(pc_rpath "-Wl,-rpath,\${libdir}")
+  if(CMAKE_INSTALL_PREFIX MATCHES "^(/usr(/local)?)?/?$")
+    set(pc_rpath "")
+  endif()]])
+install(CODE "configure_file(\"${PROJECT_BINARY_DIR}/ejkernel.pc.in\" \"${PROJECT_BINARY_DIR}/ejkernel.pc\" @ONLY)")
 install(FILES ${PROJECT_BINARY_DIR}/ejkernel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 if(EXISTS ${PROJECT_SOURCE_DIR}/docs/ejk.1)

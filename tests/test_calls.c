@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls by way of the context: plans found again, given up, used by many threads at once. */
+#include "support/child.h"
 #include "support/expect.h"
 #include "support/toy.h"
 
@@ -188,6 +189,48 @@ static void test_warm_calls_do_not_allocate(void **state) {
 }
 
 /* The library's own kernels come first; the toy is the one after them. */
+static int at_work;
+static void note_workers(const ejk_run *run) {
+    at_work = run->workers;
+}
+
+/* A call of 2 workers by a plan that is there already, and one whose plan is made. */
+static bool calls_of_two_workers(const void *context_) {
+    ejk_context *two = (ejk_context *)(uintptr_t)context_;
+    for (int64_t n = 3; n <= 4; n++) {
+        float x[16] = {1, 2, 3}, y[16] = {0};
+        toy_args args = toy_call(x, y, n, 4);
+        at_work = 0;
+        if (ejk_call(two, &toy_kernel, &args) != EJK_OK || at_work != 2) return false;
+        for (int i = 0; i < 4 * n; i++)
+            if (y[i] != 2 * x[i]) return false;
+    }
+    return true;
+}
+
+static bool the_context_ends(const void *context_) {
+    ejk_context_destroy((ejk_context *)(uintptr_t)context_);
+    return true;
+}
+
+static bool a_child_calls_and_ends(const void *two) {
+    return calls_of_two_workers(two) && the_context_ends(two);
+}
+
+/* Before the fork the context's threads have run: a child has none of them. */
+static void test_calls_after_a_fork(void **state) {
+    (void)state;
+    if (!THREADS_AFTER_FORK) skip();
+    ejk_context *two = toy_context(&(ejk_context_options){.threads = 2});
+    toy_during = note_workers;
+    assert_true(calls_of_two_workers(two));
+    assert_true(holds_in_child(a_child_calls_and_ends, two));
+    assert_true(holds_in_child(the_context_ends, two));
+    assert_true(calls_of_two_workers(two));
+    ejk_context_destroy(two);
+    toy_during = NULL;
+}
+
 static int32_t last_kernel(void) {
     int32_t index = 0;
     while (ejk_context_kernel(context, index + 1)) index++;
@@ -271,6 +314,7 @@ int main(void) {
         TEST(test_what_is_used_stays),
         TEST(test_many_threads),
         TEST(test_all_slots_in_use),
+        TEST(test_calls_after_a_fork),
         TEST(test_warm_calls_do_not_allocate),
         TEST(test_kernels_by_name),
         TEST(test_bad_kernels),

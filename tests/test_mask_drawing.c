@@ -233,7 +233,8 @@ static void pixels_are_the_states(void **state) {
     for (int round = 0; round < 60; round++) {
         int64_t q = random_int(&r, 1, 48), kv = random_int(&r, 1, 48);
         ejk_splash_mask *mask = random_mask(&r, q, kv, 2);
-        ejk_mask_drawing_options options = {.block_shape = {3, 2}, .order = EJK_FALSE};
+        ejk_mask_drawing_options options = {
+            .block_shape = {3, 2}, .order = EJK_FALSE, .legend = EJK_FALSE};
         options.width = random_int(&r, 64, 900);
         char *bytes = NULL;
         size_t length = 0;
@@ -267,7 +268,7 @@ static void pixels_are_the_states(void **state) {
 static void the_order_is_drawn(void **state) {
     (void)state;
     ejk_splash_mask *mask = from_json(CAUSAL);
-    ejk_mask_drawing_options options = {.block_shape = {4, 4}, .width = 136};
+    ejk_mask_drawing_options options = {.block_shape = {4, 4}, .width = 136, .legend = EJK_FALSE};
     char *bytes = NULL;
     size_t length = 0;
     EXPECT_OK(ejk_mask_draw(mask, &options, EJK_MASK_DRAWING_PNG, &bytes, &length));
@@ -280,6 +281,115 @@ static void the_order_is_drawn(void **state) {
     assert_memory_equal(pixels + (8 * 136 + 8) * 3, colours[PARTIAL], 3);
     assert_int_equal(pixels[((8 + 14) * 136 + 8 + 14) * 3], 0x11);
     ejk_free(bytes);
+    ejk_splash_mask_release(mask);
+}
+
+/* A PNG, read again: three bytes to a pixel. */
+struct pixels {
+    int64_t width, height;
+    uint8_t *bytes;
+};
+
+static struct pixels draw_pixels(const ejk_splash_mask *mask,
+                                 const ejk_mask_drawing_options *options) {
+    char *file = NULL;
+    size_t length = 0;
+    png_image image = {.version = PNG_IMAGE_VERSION};
+    EXPECT_OK(ejk_mask_draw(mask, options, EJK_MASK_DRAWING_PNG, &file, &length));
+    assert_true(png_image_begin_read_from_memory(&image, file, length));
+    image.format = PNG_FORMAT_RGB;
+    struct pixels pixels = {image.width, image.height, malloc(PNG_IMAGE_SIZE(image))};
+    assert_non_null(pixels.bytes);
+    assert_true(png_image_finish_read(&image, NULL, pixels.bytes, 0, NULL));
+    ejk_free(file);
+    return pixels;
+}
+
+static const uint8_t *pixel_at(const struct pixels *pixels, int64_t x, int64_t y) {
+    return pixels->bytes + (y * pixels->width + x) * 3;
+}
+
+/* Where in `whole` the rows of `part` are, from its left edge on; -1 if nowhere. */
+static int64_t find_rows(const struct pixels *whole, const struct pixels *part, int64_t first,
+                         int64_t count) {
+    for (int64_t y = 0; y + count <= whole->height; y++) {
+        int64_t same = 0;
+        while (same < count && memcmp(pixel_at(whole, 0, y + same), pixel_at(part, 0, first + same),
+                                      (size_t)part->width * 3) == 0)
+            same++;
+        if (same == count) return y;
+    }
+    return -1;
+}
+
+/* Pixels of a colour from row `first` to row `end`. */
+static int64_t count_pixels(const struct pixels *pixels, const uint8_t colour[3], int64_t first,
+                            int64_t end) {
+    int64_t count = 0;
+    for (int64_t y = first; y < end; y++)
+        for (int64_t x = 0; x < pixels->width; x++)
+            count += memcmp(pixel_at(pixels, x, y), colour, 3) == 0;
+    return count;
+}
+
+static const uint8_t ink[3] = {0x11, 0x11, 0x11};
+
+/* Words above the cells, squares of their colours below, and the cells as they are without. */
+static void a_legend_is_drawn(void **state) {
+    (void)state;
+    static const int64_t widths[] = {64, 131, 320, 768, 1600};
+    ejk_splash_mask *mask = from_json(CAUSAL);
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (int elements = 0; elements < 2; elements++) {
+            ejk_mask_drawing_options options = {.width = widths[i], .legend = EJK_FALSE};
+            if (!elements) options.block_shape[0] = options.block_shape[1] = 4;
+            struct pixels bare = draw_pixels(mask, &options);
+            options.legend = EJK_UNSET;
+            struct pixels whole = draw_pixels(mask, &options);
+            int64_t cells = bare.height - 16, top = find_rows(&whole, &bare, 8, cells);
+            assert_int_equal(whole.width, widths[i]);
+            assert_true(top > 20 && top + cells + 20 < whole.height);
+            assert_true(count_pixels(&whole, ink, 0, top - 1) > 200);
+            for (int s = 0; s < 3; s++) {
+                int64_t there = count_pixels(&whole, colours[s], top + cells + 1, whole.height);
+                assert_int_equal(there > 0, !elements || s != PARTIAL);
+            }
+            free(bare.bytes);
+            free(whole.bytes);
+        }
+    ejk_splash_mask_release(mask);
+}
+
+/* A title of one letter, by its pixels; one that ASCII has not is one box; long ones go on below. */
+static void titles_are_drawn(void **state) {
+    (void)state;
+    ejk_splash_mask *mask = from_json(CAUSAL);
+    ejk_mask_drawing_options options = {.width = 300, .title = "L"};
+    struct pixels one = draw_pixels(mask, &options);
+    for (int64_t y = 0; y < 7; y++)
+        for (int64_t x = 0; x < 6; x++) {
+            bool stroke = x == 0 || (y == 6 && x < 5);
+            assert_int_equal(memcmp(pixel_at(&one, 8 + x, 8 + y), ink, 3) == 0, stroke);
+        }
+    assert_int_equal(count_pixels(&one, ink, 0, 17), 11);
+    options.title = "L\xc3\xa9L";
+    struct pixels three = draw_pixels(mask, &options);
+    assert_int_equal(count_pixels(&three, ink, 0, 17), 11 + 20 + 11);
+    assert_memory_equal(pixel_at(&three, 8 + 12, 14), ink, 3);
+    char *title = malloc(100001);
+    memset(title, 'x', 100000);
+    title[100000] = '\0';
+    options.title = title;
+    struct pixels many = draw_pixels(mask, &options);
+    assert_in_range(many.height - one.height, 60 * 12, 64 * 12);
+    options.title = "";
+    struct pixels none = draw_pixels(mask, &options);
+    assert_int_equal(one.height - none.height, 12);
+    free(title);
+    free(one.bytes);
+    free(three.bytes);
+    free(many.bytes);
+    free(none.bytes);
     ejk_splash_mask_release(mask);
 }
 
@@ -408,6 +518,8 @@ int main(void) {
         cmocka_unit_test(visits_are_those_of_mask_info),
         cmocka_unit_test(pixels_are_the_states),
         cmocka_unit_test(the_order_is_drawn),
+        cmocka_unit_test(a_legend_is_drawn),
+        cmocka_unit_test(titles_are_drawn),
         cmocka_unit_test(large_masks_are_counted_from_structure),
         cmocka_unit_test(hostile_sizes_are_refused),
         cmocka_unit_test(wrong_calls_are_refused),

@@ -140,6 +140,33 @@ static void what_cannot_be_is_refused(void **state) {
     ejk_splash_mask_release(heads);
 }
 
+/* A mask's numbers and its elements agree on the first row that sees nothing. */
+static void rows_that_see_nothing(void **state) {
+    (void)state;
+    int refused = 0;
+    for (int kind = 0; kind < 5; kind++)
+        for (int left = -4; left <= 4; left++)
+            for (int right = -4; right <= 4; right++) {
+                char words[48] = "~", sentence[256] = "";
+                static const char *const forms[] = {"local %d %d 0", "local %d x %d",
+                                                    "local x %d %d", "causal %d", "full"};
+                snprintf(words + 1, sizeof words - 1, forms[kind], left, right);
+                for (int64_t q = 1; q <= 9; q++) {
+                    ejk_splash_mask *elements = splash_mask(words, q, 4),
+                                    *numbers = splash_mask(words + 1, q, 4);
+                    ejk_status status = ejk_splash_mask_check(elements);
+                    if (status != EJK_OK)
+                        snprintf(sentence, sizeof sentence, "%s", ejk_last_error());
+                    assert_int_equal(ejk_splash_mask_check(numbers), status);
+                    if (status != EJK_OK) assert_string_equal(ejk_last_error(), sentence);
+                    refused += status != EJK_OK;
+                    ejk_splash_mask_release(elements);
+                    ejk_splash_mask_release(numbers);
+                }
+            }
+    assert_in_range(refused, 500, 3000);
+}
+
 static void nesting_has_an_end(void **state) {
     (void)state;
     ejk_splash_mask *mask = splash_mask("causal 0", 2, 2), *next = NULL;
@@ -224,6 +251,7 @@ int main(void) {
         cmocka_unit_test(extreme_numbers_do_not_wrap),
         cmocka_unit_test(masks_equal_their_likes_only),
         cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(rows_that_see_nothing),
         cmocka_unit_test(nesting_has_an_end),
         cmocka_unit_test(masks_of_structure_tell_their_numbers),
         cmocka_unit_test(threads_share_a_mask),

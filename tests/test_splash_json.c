@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Masks and MaskInfo as JSON: requests answered, every reason of an error, what is written read back. */
+#include "support/child.h"
 #include "support/splash_masks.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
 
 struct text {
     char bytes[1 << 16];
@@ -98,7 +102,7 @@ static void other_kinds_are_answered(void **state) {
 #define HEADS(list)      "{\"type\": \"multi_head\", \"masks\": [" list "]}"
 #define CALL(mask, rest) "{\"mask\": " mask ", \"block_shape\": [2, 2]" rest "}"
 
-static const struct {
+static const struct fault {
     const char *reason, *request;
 } faults[] = {
     {"invalid_request", ""},
@@ -184,6 +188,72 @@ static void too_large_is_refused(void **state) {
                 ejk_splash_answer(request, strlen(request), &options, take, &text, &is_result));
 }
 
+#define HUGE(offset)                                                                               \
+    "{\"type\": \"causal\", \"shape\": [4194304, 4194304], \"offset\": " #offset "}"
+#define LARGE "{\"type\": \"dense\", \"of\": {\"type\": \"causal\", \"shape\": [40000, 40000]}}"
+
+/* Short texts that ask for much: what is refused is refused before anything of the size is made or computed. */
+static const struct fault hostile[] = {
+    {"at most 2^31",
+     "{\"mask\": " HEADS(
+         "{\"type\": \"causal\", \"shape\": [4294967296, 16]}") ", "
+                                                                "\"block_shape\": [4, 16]}"},
+    {"the limit",
+     "{\"mask\": " HEADS(
+         "{\"type\": \"full\", \"shape\": [4294967296, 16]}") ", "
+                                                              "\"block_shape\": [4, 4]}"},
+    {"the limit",
+     "{\"mask\": " HEADS(HUGE(0) ", " HUGE(1)) ", \"block_shape\": [4194304, 4194304]}"},
+    {"the limit", "{\"mask\": " HEADS("{\"type\": \"logical_and\", \"left\": " HUGE(
+                      0) ", \"right\": " HUGE(1) "}") ", \"block_shape\": [4194304, 4194304]}"},
+    {"the limit",
+     "{\"mask\": " HEADS("{\"type\": \"dense\", \"of\": " HUGE(0) "}") ", "
+                                                                       "\"block_shape\": [4, 4]}"},
+    {"block_shape[0] is 0", "{\"mask\": " HEADS(LARGE) ", \"block_shape\": [0, 4]}"},
+    {"[0, 4]", "{\"kind\": \"mask_dense\", \"mask\": " LARGE ", \"block_shape\": [0, 4]}"},
+    {"q_block_size = 3",
+     "{\"kind\": \"mask_dense\", \"mask\": " LARGE ", \"block_shape\": [3, 4]}"},
+    {"slice[0]",
+     "{\"kind\": \"mask_dense\", \"mask\": " LARGE ", \"slice\": [[0, 50000], [0, 1]]}"},
+    {"block_shape[0] is 0",
+     "{\"kind\": \"process_dynamic_mask\", \"mask\": {\"type\": \"dense\", \"of\": " HEADS(
+         "{\"type\": \"full\", \"shape\": [40000, 40000]}") "}, \"block_shape\": [0, 4]}"},
+    {"mask has 2 axes",
+     "{\"kind\": \"process_dynamic_mask\", \"mask\": " LARGE ", \"block_shape\": [4, 4]}"},
+    {"expected 2",
+     "{\"mask\": " HEADS("{\"type\": \"dense\", \"of\": " HEADS(
+         "{\"type\": \"full\", \"shape\": [40000, 40000]}") "}") ", \"block_shape\": [4, 4]}"},
+    {"row 16 of",
+     "{\"kind\": \"mask_check\", \"mask\": {\"type\": \"local\", \"shape\": [4611686018427387904, "
+     "16], \"window_size\": [0, 0]}}"},
+    {"\"valid\": true", "{\"kind\": \"mask_check\", \"mask\": {\"type\": \"causal\", \"shape\": "
+                        "[4611686018427387904, 16]}}"},
+};
+
+/* With half a GiB more than there is now; holds_in_child() ends what takes too long. */
+static bool is_answered_cheaply(const void *fault_) {
+    const struct fault *fault = fault_;
+    struct text text = {.used = 0};
+    ejk_splash_answer_options options = {.max_bytes = INT64_C(1) << 33};
+    bool is_result;
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%ld", &pages) != 1) return false;
+    fclose(file);
+    rlim_t bytes = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (1u << 29);
+    if (setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes}) != 0) return false;
+    return ejk_splash_answer(fault->request, strlen(fault->request), &options, take, &text,
+                             &is_result) == EJK_OK &&
+           strstr(text.bytes, fault->reason) != NULL;
+}
+
+static void short_texts_cost_little(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++)
+        if (!holds_in_child(is_answered_cheaply, &hostile[i]))
+            fail_msg("%s, expected '%s'", hostile[i].request, hostile[i].reason);
+}
+
 static void masks_read_back_as_they_were(void **state) {
     (void)state;
     static const char *const masks[] = {"full",          "causal -3", "local x 2 1",
@@ -249,6 +319,7 @@ int main(void) {
         cmocka_unit_test(every_fault_has_its_reason),
         cmocka_unit_test(results_are_written_as_answers_are),
         cmocka_unit_test(too_large_is_refused),
+        cmocka_unit_test(short_texts_cost_little),
         cmocka_unit_test(masks_read_back_as_they_were),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

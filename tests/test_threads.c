@@ -68,13 +68,81 @@ static void meet(void *meeting_, int64_t index) {
     }
 }
 
+static bool run_at_once(ejk_threads *threads, int count) {
+    struct meeting meeting = {.expected = count};
+    ejk_parallel_for(threads, count, meet, &meeting);
+    return !atomic_load(&meeting.missed);
+}
+
 static void a_pool_runs_at_once(void **state) {
     (void)state;
     ejk_threads *threads = pool_of(3);
-    struct meeting meeting = {.expected = 3};
-    ejk_parallel_for(threads, 3, meet, &meeting);
-    assert_false(atomic_load(&meeting.missed));
+    assert_true(run_at_once(threads, 3));
     ejk_threads_destroy(threads);
+}
+
+static bool a_child_runs_at_once(const void *threads_) {
+    ejk_threads *const *threads = threads_;
+    for (int i = 0; i < 2; i++)
+        if (!run_at_once(threads[i], 3) || !each_index_once(threads[i], 100)) return false;
+    return true;
+}
+
+/* Its own loops, those of a child of its own, and then its own again. */
+static bool children_run_at_once(const void *threads_) {
+    ejk_threads *const *threads = threads_;
+    if (!a_child_runs_at_once(threads) || !holds_in_child(a_child_runs_at_once, threads) ||
+        !a_child_runs_at_once(threads))
+        return false;
+    for (int i = 0; i < 2; i++) ejk_threads_destroy(threads[i]);
+    return true;
+}
+
+static bool a_child_may_end_them_unused(const void *threads_) {
+    ejk_threads *const *threads = threads_;
+    for (int i = 0; i < 2; i++) ejk_threads_destroy(threads[i]);
+    return true;
+}
+
+/* One pool has started before the fork, the other has not. */
+static void pools_start_anew_after_a_fork(void **state) {
+    (void)state;
+    if (!THREADS_AFTER_FORK) skip();
+    ejk_threads *threads[2] = {pool_of(3), pool_of(3)};
+    assert_true(run_at_once(threads[0], 3));
+    assert_true(holds_in_child(children_run_at_once, threads));
+    assert_true(holds_in_child(a_child_may_end_them_unused, threads));
+    assert_true(a_child_runs_at_once(threads));
+    for (int i = 0; i < 2; i++) ejk_threads_destroy(threads[i]);
+}
+
+static bool one_loop(const void *threads) {
+    return each_index_once((ejk_threads *)(uintptr_t)threads, 8);
+}
+
+static void *start_pools(void *stop) {
+    while (!atomic_load((atomic_bool *)stop)) {
+        ejk_threads *threads = pool_of(3);
+        each_index_once(threads, 8);
+        ejk_threads_destroy(threads);
+    }
+    return NULL;
+}
+
+/* A child must not find the lock held by a thread that it does not have. */
+static void forks_while_a_pool_starts(void **state) {
+    (void)state;
+    if (!THREADS_AFTER_FORK) skip();
+    atomic_bool stop = false;
+    pthread_t starter;
+    ejk_threads *threads = pool_of(2);
+    assert_int_equal(pthread_create(&starter, NULL, start_pools, &stop), 0);
+    bool all = true;
+    for (int i = 0; i < 50 && all; i++) all = holds_in_child(one_loop, threads);
+    atomic_store(&stop, true);
+    pthread_join(starter, NULL);
+    ejk_threads_destroy(threads);
+    assert_true(all);
 }
 
 static int threads_of_process(void) {
@@ -377,6 +445,8 @@ int main(void) {
         cmocka_unit_test(more_threads_than_cpus_share_them),
         cmocka_unit_test(every_index_comes_once),
         cmocka_unit_test(a_pool_runs_at_once),
+        cmocka_unit_test(pools_start_anew_after_a_fork),
+        cmocka_unit_test(forks_while_a_pool_starts),
         cmocka_unit_test(applications_threads_share_a_pool),
         cmocka_unit_test(a_callers_loop_takes_the_place_of_a_pool),
         cmocka_unit_test(wrong_arguments_are_refused),

@@ -18,11 +18,22 @@ done
 
 PKG_CONFIG_PATH=$(find "$work/prefix" -type d -name pkgconfig)
 export PKG_CONFIG_PATH
-library_path=$(pkg-config --variable=libdir ejkernel)
+unset LD_LIBRARY_PATH # the library lies where the loader does not look: the rpath has to lead there
 for program in $programs; do
     cc -std=c99 "$work/source/$program.c" $(pkg-config --cflags --libs ejkernel) -lm -o "$work/$program"
-    LD_LIBRARY_PATH=$library_path "$work/$program"
+    "$work/$program"
 done
+
+# Under /usr, and on demand, there is none.
+DESTDIR="$work/stage" cmake --install "$build" --prefix /usr >/dev/null
+staged=$(PKG_CONFIG_PATH=$(find "$work/stage" -type d -name pkgconfig) pkg-config --libs ejkernel)
+without=$(pkg-config --define-variable=rpath= --libs ejkernel)
+case "$staged $without" in
+*rpath*)
+    echo "an rpath is asked for where none is wanted: $staged; $without" >&2
+    exit 1
+    ;;
+esac
 
 cat >"$work/source/CMakeLists.txt" <<EOF
 cmake_minimum_required(VERSION 3.25)
@@ -31,12 +42,16 @@ find_package(ejkernel $(cat "$source/VERSION") REQUIRED)
 foreach(program $programs)
   add_executable(\${program} \${program}.c)
   target_link_libraries(\${program} PRIVATE ejkernel::ejkernel m)
+  install(TARGETS \${program})
 endforeach()
 EOF
-cmake -G Ninja -S "$work/source" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" >/dev/null
+cmake -G Ninja -S "$work/source" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
+    -DCMAKE_INSTALL_RPATH_USE_LINK_PATH=ON >/dev/null
 cmake --build "$work/build"
+cmake --install "$work/build" --prefix "$work/installed" >/dev/null
 for program in $programs; do
     "$work/build/$program"
+    "$work/installed/bin/$program"
 done
 
 "$work/prefix/bin/ejk" info

@@ -5,6 +5,11 @@
  * share it; nothing of the library is global.
  *
  * Thread-safety: every function but ejk_context_destroy() may be called from any thread at once.
+ *
+ * After fork() a context may be used in the child too, if no other thread was in a call of it during the fork: the
+ * child's first parallel loop starts threads of its own, and a persistent cache that was open is not written any
+ * more. `parallel_for` of the caller must itself work in the child. Calls on GPUs answer UNAVAILABLE in the child
+ * if the parent had used a GPU, since CUDA does not work in both.
  */
 #ifndef EJKERNEL_CONTEXT_H
 #define EJKERNEL_CONTEXT_H

@@ -147,7 +147,8 @@ EJK_API int32_t ejk_threads_default(void);
 
 /**
  * Makes a pool of `count` threads, the caller's counted (0 = ejk_threads_default()). Threads start with
- * the first loop that needs them, so a pool that never runs in parallel costs nothing.
+ * the first loop that needs them, so a pool that never runs in parallel costs nothing; in the child of a fork()
+ * they start anew. Memory of the parent's threads stays allocated there.
  * Statuses: INVALID_ARGUMENT (negative, above 1024), OUT_OF_MEMORY.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_threads_create(int32_t count, ejk_threads **out);

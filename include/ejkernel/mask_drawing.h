@@ -64,9 +64,9 @@ typedef struct ejk_mask_drawing_options {
     int64_t
         max_columns; /**< cells from left to right; default as many as fit the width, at most 256 */
     ejk_opt_bool colour; /**< text: ANSI escapes, and two cells to a character; unset = no */
-    ejk_opt_bool legend; /**< what the colours mean, and the counts; unset = yes; PNG has none */
+    ejk_opt_bool legend; /**< title, counts, and what the colours mean; unset = yes */
     ejk_opt_bool order;  /**< the order of visits; unset = yes */
-    const char *title;   /**< UTF-8; NULL = what the mask is; PNG has none */
+    const char *title; /**< UTF-8; NULL = what the mask is; PNG shows what is not ASCII as boxes */
 } ejk_mask_drawing_options;
 
 /**

@@ -371,8 +371,8 @@ typedef struct ejk_splash_answer_options {
 
 /**
  * A mask from JSON, as `{"type": "causal", "shape": [16, 16], "offset": 2}`. The text may hold anything.
- * Statuses: MALFORMED (the form, with reason #EJK_SPLASH_REASON_INVALID_REQUEST), those of the
- * constructors.
+ * Statuses: MALFORMED (the form, with reason #EJK_SPLASH_REASON_INVALID_REQUEST), OVERFLOW (a dense mask `of`
+ * another one with more bytes than half of the machine's memory), those of the constructors.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_splash_mask_from_json(const char *text, size_t length,
                                                            ejk_splash_mask **out);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libcuda by dlopen, once per process, and the devices it has. */
 #include "device/cuda_driver.h"
+#include "device/fork.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -13,6 +14,7 @@ enum { LEAST_VERSION = 12000, MOST_DEVICES = 64 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static ejk_status verdict;
+static unsigned forks;     /* when the verdict was found */
 static char sentence[512]; /* why there is nothing */
 static ejki_cuda_driver driver;
 static int32_t device_count;
@@ -104,6 +106,7 @@ static ejk_status load(void) {
                          reason ? reason : path);
     }
     EJKI_TRY(find_symbols(library, path));
+    EJKI_TRY(ejki_forks_watch());
     int version = 0, count = 0;
     if (driver.version(&version) != EJKI_CU_SUCCESS || version < LEAST_VERSION)
         return ejki_fail(EJK_STATUS_UNAVAILABLE,
@@ -130,12 +133,18 @@ static ejk_status load(void) {
 
 static void look(void) {
     verdict = load();
+    forks = atomic_load_explicit(&ejki_forks, memory_order_relaxed);
     if (verdict != EJK_OK) snprintf(sentence, sizeof sentence, "%s", ejk_last_error());
 }
 
 ejk_status ejki_cuda_available(void) {
     pthread_once(&once, look);
-    return verdict == EJK_OK ? EJK_OK : ejki_fail(verdict, "%s", sentence);
+    if (verdict != EJK_OK) return ejki_fail(verdict, "%s", sentence);
+    if (atomic_load_explicit(&ejki_forks, memory_order_relaxed) != forks)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE,
+                         "no GPU: this process is the child of a fork of one that used CUDA, which "
+                         "cannot be used in both; expected GPUs to be used after the fork only");
+    return EJK_OK;
 }
 
 const ejki_cuda_driver *ejki_cuda_driver_get(void) {

@@ -6,9 +6,13 @@
  * A loop inside a task runs on the task's thread. pthreadpool holds a lock while a loop runs, so entering
  * the same pool again would wait for itself, and two pools entered in both orders would wait for each
  * other; a caller's loop may be built like that too.
+ *
+ * In the child of a fork the pool's threads do not exist. The first loop there starts a pool anew; the parent's
+ * is left as it is, since destroying it would wait for its threads.
  */
 #include "base/base.h"
 #include "device/device.h"
+#include "device/fork.h"
 
 #include <pthread.h>
 #include <pthreadpool.h>
@@ -36,9 +40,8 @@ struct ejk_threads {
     int32_t count;
     ejk_parallel_for_fn parallel_for; /* the caller's; NULL: our own pool */
     void *user;
-    pthread_mutex_t starting;
-    atomic_bool started; /* `pool` is settled */
-    pthreadpool_t pool;  /* NULL once started: the threads cannot be had */
+    atomic_uint process; /* that `pool` belongs to, as this_process() names it; 0: none yet */
+    pthreadpool_t pool;  /* NULL although it has a process: the threads cannot be had */
     uint32_t flags;      /* of its loops */
 };
 
@@ -66,17 +69,19 @@ int32_t ejk_threads_default(void) {
     return count ? count : (int32_t)ejki_min(ejki_allowed_cpus(), MOST_THREADS);
 }
 
+/* Never 0, and another number in each child. */
+static unsigned this_process(void) {
+    return 1 + atomic_load_explicit(&ejki_forks, memory_order_relaxed);
+}
+
 static ejk_status create(const ejk_threads *shape, ejk_threads **out) {
     if (!out)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "out is NULL; expected where to put the threads");
+    EJKI_TRY(ejki_forks_watch());
     ejk_threads *threads = malloc(sizeof *threads);
     if (!threads) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a set of threads");
     *threads = *shape;
-    if (pthread_mutex_init(&threads->starting, NULL) != 0) {
-        free(threads);
-        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a lock");
-    }
     *out = threads;
     return EJK_OK;
 }
@@ -100,8 +105,8 @@ ejk_status ejk_threads_wrap(ejk_parallel_for_fn parallel_for, void *user, int32_
 
 void ejk_threads_destroy(ejk_threads *threads) {
     if (!threads) return;
-    if (threads->pool) pthreadpool_destroy(threads->pool);
-    pthread_mutex_destroy(&threads->starting);
+    if (threads->pool && atomic_load(&threads->process) == this_process())
+        pthreadpool_destroy(threads->pool);
     free(threads);
 }
 
@@ -144,19 +149,21 @@ static pthreadpool_t start_pool(int32_t count) {
     return pool;
 }
 
-/* The pool, started if it was not yet; NULL if its threads cannot be had. */
-static pthreadpool_t own_pool(ejk_threads *threads) {
-    if (!atomic_load_explicit(&threads->started, memory_order_acquire)) {
-        pthread_mutex_lock(&threads->starting);
-        if (!atomic_load_explicit(&threads->started, memory_order_relaxed)) {
-            threads->pool = start_pool(threads->count);
-            /* Threads that share a CPU must not spin where another has work: a loop took 10 ms. */
-            if (threads->count > ejki_allowed_cpus())
-                threads->flags = PTHREADPOOL_FLAG_YIELD_WORKERS;
-            atomic_store_explicit(&threads->started, true, memory_order_release);
-        }
-        pthread_mutex_unlock(&threads->starting);
+static void start_own_pool(ejk_threads *threads) {
+    ejki_fork_lock();
+    if (atomic_load_explicit(&threads->process, memory_order_relaxed) != this_process()) {
+        threads->pool = start_pool(threads->count);
+        /* Threads that share a CPU must not spin where another has work: a loop took 10 ms. */
+        threads->flags = threads->count > ejki_allowed_cpus() ? PTHREADPOOL_FLAG_YIELD_WORKERS : 0;
+        atomic_store_explicit(&threads->process, this_process(), memory_order_release);
     }
+    ejki_fork_unlock();
+}
+
+/* The pool, started if this process has none yet; NULL if its threads cannot be had. */
+static pthreadpool_t own_pool(ejk_threads *threads) {
+    if (atomic_load_explicit(&threads->process, memory_order_acquire) != this_process())
+        start_own_pool(threads);
     return threads->pool;
 }
 

@@ -99,6 +99,14 @@ void ejki_draw_svg(FILE *out, const ejki_picture *picture, const ejki_drawing *d
 void ejki_draw_html(FILE *out, const ejki_picture *picture, const ejki_drawing *drawing);
 ejk_status ejki_draw_png(FILE *out, const ejki_picture *picture, const ejki_drawing *drawing);
 
+/* Letters of pixels: a step to the next one, with a free column; rows with those below the line. */
+enum { EJKI_LETTER_STEP = 6, EJKI_LETTER_ROWS = 9 };
+
+/* The letter that a text in UTF-8 begins with, as one that can be drawn, and the text behind it. */
+const char *ejki_next_letter(const char *text, unsigned char *letter);
+
+bool ejki_letter_pixel(unsigned char letter, int row, int column);
+
 /* Text between the tags of XML and HTML. */
 void ejki_print_escaped(FILE *out, const char *text);
 

@@ -74,17 +74,21 @@ ejk_status ejki_mask_call_check(const int64_t *shape, const ejk_process_mask_arg
     return EJK_OK;
 }
 
-ejk_status ejki_mask_alloc(const ejki_mask_call *call, int64_t count, int64_t size, void *out) {
+ejk_status ejki_mask_check_array(const ejki_mask_call *call, int64_t count, int64_t size) {
     int64_t bytes;
-    if (!ejki_mul(count, size, &bytes) || bytes > call->max_bytes)
-        return REFUSE(OVERFLOW, INVALID_ARGUMENT,
-                      "an array of %lld entries of %lld bytes is asked for, more than the limit of "
-                      "%lld bytes",
-                      (long long)count, (long long)size, (long long)call->max_bytes);
-    void *memory = ejki_allocate(bytes);
+    if (ejki_mul(count, size, &bytes) && bytes <= call->max_bytes) return EJK_OK;
+    return REFUSE(OVERFLOW, INVALID_ARGUMENT,
+                  "an array of %lld entries of %lld bytes is asked for, more than the limit of "
+                  "%lld bytes",
+                  (long long)count, (long long)size, (long long)call->max_bytes);
+}
+
+ejk_status ejki_mask_alloc(const ejki_mask_call *call, int64_t count, int64_t size, void *out) {
+    EJKI_TRY(ejki_mask_check_array(call, count, size));
+    void *memory = ejki_allocate(count * size);
     if (memory == NULL)
         return REFUSE(OUT_OF_MEMORY, INVALID_ARGUMENT, "memory of %lld bytes could not be had",
-                      (long long)bytes);
+                      (long long)(count * size));
     memcpy(out, &memory, sizeof memory);
     return EJK_OK;
 }

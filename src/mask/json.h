@@ -27,13 +27,24 @@ ejk_status ejki_json_integer(const json_t *json, const char *what, int64_t *out)
 ejk_status ejki_json_pair(const json_t *json, const char *what, int64_t out[2]);
 
 /*
- * Reads a MASK. Without `build`, only its form is checked, and *out becomes NULL: so that an error of form
- * is found before any other. `max_bytes` limits what dense masks may hold.
+ * How far masks are read. An error of form is found before any other, and sizes are refused before elements
+ * are computed.
  */
-ejk_status ejki_json_mask(const json_t *json, bool build, int64_t max_bytes, ejk_splash_mask **out);
+typedef struct {
+    enum {
+        EJKI_READ_FORM,   /* nothing is made */
+        EJKI_READ_SHAPES, /* a mask of the same shape stands in for a dense one `of` another */
+        EJKI_READ_ALL
+    } stage;
+    int64_t max_bytes; /* limit of a dense mask's elements */
+    bool stood_in;     /* set where a mask stood in */
+} ejki_mask_reader;
 
-/* The elements of a dense mask of any rank and dtype; a limit as above. */
-ejk_status ejki_json_elements(const json_t *json, bool build, int64_t max_bytes, ejki_array *out);
+/* Reads a MASK. */
+ejk_status ejki_json_mask(const json_t *json, ejki_mask_reader *reader, ejk_splash_mask **out);
+
+/* The elements of a dense mask of any rank and dtype; without data where a mask would stand in. */
+ejk_status ejki_json_elements(const json_t *json, ejki_mask_reader *reader, ejki_array *out);
 
 /* Parses a text; jansson's own words tell what is wrong. */
 ejk_status ejki_json_parse(const char *text, size_t length, json_t **out);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests answered: text in, text out. */
 #include "mask/json.h"
+#include "mask/process.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,7 @@ struct request {
     int32_t slices;             /* axes of the slice; 0 = none */
     ejk_splash_mask *mask, *other;
     ejki_array elements; /* of a dynamic mask */
+    ejki_mask_reader reader;
 };
 
 /* ---- Form ------------------------------------------------------------------------------------------ */
@@ -108,24 +110,26 @@ static ejk_status read_encoding(const json_t *json, bool *base64) {
     return EJK_OK;
 }
 
-static ejk_status read_masks(struct request *request, bool build) {
+static void close_masks(struct request *request) {
+    ejk_splash_mask_release(request->mask);
+    ejk_splash_mask_release(request->other);
+    free(request->elements.tensor.data);
+    request->mask = request->other = NULL;
+    request->elements = (ejki_array){0};
+}
+
+static ejk_status read_masks(struct request *request) {
     const json_t *mask = json_object_get(request->json, "mask");
-    int64_t limit = request->args.max_bytes;
+    ejki_mask_reader *reader = &request->reader;
     if (request->kind == DYNAMIC || request->kind == DYNAMIC_DKV) {
         const char *type = json_string_value(json_object_get(mask, "type"));
         if (type == NULL || strcmp(type, "dense") != 0)
             return BAD_FORM("mask of a dynamic function is no dense mask");
-        ejki_array elements = {0};
-        EJKI_TRY(ejki_json_elements(mask, build, limit, &elements));
-        if (build)
-            request->elements = elements;
-        else
-            free(elements.tensor.data);
-        return EJK_OK;
+        return ejki_json_elements(mask, reader, &request->elements);
     }
-    EJKI_TRY(ejki_json_mask(mask, build, limit, &request->mask));
+    EJKI_TRY(ejki_json_mask(mask, reader, &request->mask));
     if (request->kind != EQUAL) return EJK_OK;
-    return ejki_json_mask(json_object_get(request->json, "other"), build, limit, &request->other);
+    return ejki_json_mask(json_object_get(request->json, "other"), reader, &request->other);
 }
 
 static ejk_status read_form(struct request *request, bool *base64) {
@@ -155,7 +159,9 @@ static ejk_status read_form(struct request *request, bool *base64) {
     if (slice != NULL && request->blocks) return BAD_FORM("both slice and block_shape are given");
     if (slice != NULL) EJKI_TRY(read_slice(slice, request));
     EJKI_TRY(read_options(json_object_get(json, "options"), &request->args));
-    return read_masks(request, false);
+    request->reader =
+        (ejki_mask_reader){.stage = EJKI_READ_FORM, .max_bytes = request->args.max_bytes};
+    return read_masks(request);
 }
 
 /* ---- Calls ----------------------------------------------------------------------------------------- */
@@ -180,10 +186,7 @@ static ejk_status run_process(struct request *request, ejk_splash_mask_info *inf
                                      : ejk_process_dynamic_mask_dkv)(&dynamic, info);
 }
 
-/* The elements cut into blocks, as a strided copy. */
-static ejk_status cut(const struct request *request, ejk_tensor *whole) {
-    int32_t lead = whole->rank - 2;
-    int64_t q = whole->shape[lead], kv = whole->shape[lead + 1];
+static ejk_status check_cut(const struct request *request, int64_t q, int64_t kv) {
     int64_t bq = request->args.block_shape[0], bkv = request->args.block_shape[1];
     if (bq < 1 || bkv < 1)
         return REFUSE(INVALID_ARGUMENT, INVALID_ARGUMENT,
@@ -197,6 +200,14 @@ static ejk_status cut(const struct request *request, ejk_tensor *whole) {
         return REFUSE(INVALID_ARGUMENT, KV_BLOCK_SIZE,
                       "kv_block_size = %lld does not divide the key length, %lld", (long long)bkv,
                       (long long)kv);
+    return EJK_OK;
+}
+
+/* The elements cut into blocks, as a strided copy. */
+static ejk_status cut(const struct request *request, ejk_tensor *whole) {
+    int32_t lead = whole->rank - 2;
+    int64_t q = whole->shape[lead], kv = whole->shape[lead + 1];
+    int64_t bq = request->args.block_shape[0], bkv = request->args.block_shape[1];
     int64_t shape[5] = {whole->shape[0], q / bq, kv / bkv, bq, bkv};
     int64_t count = ejk_tensor_count(whole);
     ejk_tensor blocks = ejk_tensor_contiguous(NULL, EJK_DTYPE_BOOL, lead + 4, shape + 1 - lead);
@@ -214,13 +225,15 @@ static ejk_status cut(const struct request *request, ejk_tensor *whole) {
     return status;
 }
 
-static ejk_status run_dense(struct request *request, ejk_tensor *out) {
-    int64_t shape[3], bytes = 1;
-    int32_t rank = ejk_splash_mask_shape(request->mask, shape);
-    if (request->slices != 0 && request->slices != rank)
+/* What a slice comes to: its ends, its lengths and the bytes of its elements. */
+static ejk_status check_dense(struct request *request, int32_t *rank, int64_t shape[3],
+                              int64_t *bytes) {
+    *rank = ejk_splash_mask_shape(request->mask, shape);
+    *bytes = 1;
+    if (request->slices != 0 && request->slices != *rank)
         return REFUSE(INVALID_ARGUMENT, INVALID_ARGUMENT, "slice has %d axes, expected %d",
-                      (int)request->slices, (int)rank);
-    for (int32_t i = 0; i < rank; i++) {
+                      (int)request->slices, (int)*rank);
+    for (int32_t i = 0; i < *rank; i++) {
         if (request->slices == 0 || request->stop[i] == INT64_MAX) request->stop[i] = shape[i];
         if (request->start[i] < 0 || request->stop[i] > shape[i] ||
             request->start[i] > request->stop[i])
@@ -229,12 +242,19 @@ static ejk_status run_dense(struct request *request, ejk_tensor *out) {
                           (long long)request->start[i], (long long)request->stop[i],
                           (long long)shape[i]);
         shape[i] = request->stop[i] - request->start[i];
-        if (!ejki_mul(bytes, ejki_max(shape[i], 1), &bytes)) bytes = INT64_MAX;
+        if (!ejki_mul(*bytes, ejki_max(shape[i], 1), bytes)) *bytes = INT64_MAX;
     }
-    if (bytes > request->args.max_bytes || bytes == INT64_MAX)
+    if (*bytes > request->args.max_bytes || *bytes == INT64_MAX)
         return REFUSE(OVERFLOW, INVALID_ARGUMENT,
-                      "%lld elements are asked for, more than the limit of %lld", (long long)bytes,
+                      "%lld elements are asked for, more than the limit of %lld", (long long)*bytes,
                       (long long)request->args.max_bytes);
+    return request->blocks ? check_cut(request, shape[*rank - 2], shape[*rank - 1]) : EJK_OK;
+}
+
+static ejk_status run_dense(struct request *request, ejk_tensor *out) {
+    int64_t shape[3], bytes;
+    int32_t rank;
+    EJKI_TRY(check_dense(request, &rank, shape, &bytes));
     void *data = malloc((size_t)bytes);
     if (data == NULL)
         return REFUSE(OUT_OF_MEMORY, INVALID_ARGUMENT, "memory of %lld bytes could not be had",
@@ -247,6 +267,32 @@ static ejk_status run_dense(struct request *request, ejk_tensor *out) {
     else
         free(whole.data);
     return status;
+}
+
+/* The numbers of a call, by the shapes of its masks alone. */
+static ejk_status check_numbers(struct request *request) {
+    int64_t shape[3], bytes;
+    int32_t rank = request->elements.tensor.rank;
+    if (request->kind > DENSE) return EJK_OK;
+    if (request->kind == DENSE) return check_dense(request, &rank, shape, &bytes);
+    memcpy(shape, request->elements.tensor.shape, sizeof shape);
+    if (request->mask != NULL) rank = ejk_splash_mask_shape(request->mask, shape);
+    if (rank != 3)
+        return REFUSE(INVALID_SHAPE, MASK_NOT_3D, "mask has %d axes, expected 3", (int)rank);
+    ejki_mask_call call;
+    bool dkv = request->kind == PROCESS_DKV || request->kind == DYNAMIC_DKV;
+    return ejki_mask_call_check(shape, &request->args, dkv, &call);
+}
+
+/* All masks with their elements; those are computed only where the numbers of the call are right. */
+static ejk_status make_masks(struct request *request) {
+    request->reader.stage = EJKI_READ_SHAPES;
+    EJKI_TRY(read_masks(request));
+    if (!request->reader.stood_in) return EJK_OK;
+    EJKI_TRY(check_numbers(request));
+    close_masks(request);
+    request->reader.stage = EJKI_READ_ALL;
+    return read_masks(request);
 }
 
 static ejk_status run(struct request *request, ejki_writer *writer) {
@@ -297,12 +343,11 @@ ejk_status ejk_splash_answer(const char *request_text, size_t length,
     ejk_status status = ejki_json_parse(request_text, length, &json);
     request.json = json;
     if (status == EJK_OK) status = read_form(&request, &writer.base64);
-    if (status == EJK_OK) status = read_masks(&request, true);
+    close_masks(&request);
+    if (status == EJK_OK) status = make_masks(&request);
     if (status == EJK_OK) status = run(&request, &writer);
     if (status != EJK_OK) put_error(&writer);
-    ejk_splash_mask_release(request.mask);
-    ejk_splash_mask_release(request.other);
-    free(request.elements.tensor.data);
+    close_masks(&request);
     json_decref(json);
     EJKI_TRY(ejki_put_end(&writer));
     *is_result = status == EJK_OK;

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 ejk_status ejki_json_parse(const char *text, size_t length, json_t **out) {
     json_error_t error;
@@ -81,8 +82,9 @@ static ejk_status read_options(const json_t *json, ejk_computable_mask_options *
     return EJK_OK;
 }
 
-static ejk_status read_computable(const json_t *json, ejk_splash_mask_kind kind, bool build,
-                                  ejki_array *sequence, ejk_splash_mask **out) {
+static ejk_status read_computable(const json_t *json, ejk_splash_mask_kind kind,
+                                  const ejki_mask_reader *reader, ejki_array *sequence,
+                                  ejk_splash_mask **out) {
     static const char *const names[][8] = {
         {"type", "shape", "offset", "shard_count", "q_sequence", NULL},
         {"type", "shape", "window_size", "offset", "shard_count", "q_sequence", NULL},
@@ -99,7 +101,7 @@ static ejk_status read_computable(const json_t *json, ejk_splash_mask_kind kind,
         EJKI_TRY(optional_integer(json, "offset", &offset));
     if (kind == EJK_SPLASH_MASK_LOCAL) EJKI_TRY(read_window(json, &window));
     EJKI_TRY(read_options(json, &options, sequence));
-    if (!build) return EJK_OK;
+    if (reader->stage == EJKI_READ_FORM) return EJK_OK;
     if (kind == EJK_SPLASH_MASK_CAUSAL) return ejk_causal_mask_create(shape, offset, &options, out);
     if (kind == EJK_SPLASH_MASK_LOCAL)
         return ejk_local_mask_create(shape, window, offset, &options, out);
@@ -108,28 +110,35 @@ static ejk_status read_computable(const json_t *json, ejk_splash_mask_kind kind,
 
 /* ---- Other masks ----------------------------------------------------------------------------------- */
 
-static ejk_status read_full(const json_t *json, bool build, ejk_splash_mask **out) {
+static ejk_status read_full(const json_t *json, const ejki_mask_reader *reader,
+                            ejk_splash_mask **out) {
     static const char *const names[] = {"type", "shape", NULL};
     int64_t shape[2];
     EJKI_TRY(ejki_json_members(json, "full", names));
     EJKI_TRY(ejki_json_pair(json_object_get(json, "shape"), "shape", shape));
-    return build ? ejk_full_mask_create(shape, out) : EJK_OK;
+    return reader->stage == EJKI_READ_FORM ? EJK_OK : ejk_full_mask_create(shape, out);
 }
 
-static ejk_status elements_of(const ejk_splash_mask *mask, int64_t max_bytes, ejki_array *out) {
+static ejk_status elements_of(const ejk_splash_mask *mask, ejki_mask_reader *reader,
+                              ejki_array *out) {
     int64_t shape[3], start[3] = {0, 0, 0}, bytes = 1;
     int32_t rank = ejk_splash_mask_shape(mask, shape);
     bool fits = true;
     for (int32_t i = 0; i < rank; i++) fits = fits && ejki_mul(bytes, shape[i], &bytes);
-    if (!fits || bytes > max_bytes)
+    if (!fits || bytes > reader->max_bytes)
         return REFUSE(OVERFLOW, INVALID_ARGUMENT,
                       "a dense mask of (%lld, %lld) has more elements than the limit, %lld",
-                      (long long)mask->q, (long long)mask->kv, (long long)max_bytes);
-    void *data = malloc((size_t)bytes);
+                      (long long)mask->q, (long long)mask->kv, (long long)reader->max_bytes);
+    ejk_tensor tensor = ejk_tensor_contiguous(NULL, EJK_DTYPE_BOOL, rank, shape);
+    if (reader->stage == EJKI_READ_SHAPES) {
+        reader->stood_in = true;
+        out->tensor = tensor;
+        return EJK_OK;
+    }
+    void *data = tensor.data = malloc((size_t)bytes);
     if (data == NULL)
         return REFUSE(OUT_OF_MEMORY, INVALID_ARGUMENT, "memory of %lld bytes could not be had",
                       (long long)bytes);
-    ejk_tensor tensor = ejk_tensor_contiguous(data, EJK_DTYPE_BOOL, rank, shape);
     ejk_status status = ejk_splash_mask_read(mask, start, shape, &tensor);
     if (status == EJK_OK)
         out->tensor = tensor;
@@ -138,7 +147,7 @@ static ejk_status elements_of(const ejk_splash_mask *mask, int64_t max_bytes, ej
     return status;
 }
 
-ejk_status ejki_json_elements(const json_t *json, bool build, int64_t max_bytes, ejki_array *out) {
+ejk_status ejki_json_elements(const json_t *json, ejki_mask_reader *reader, ejki_array *out) {
     static const char *const names[] = {"type", "array", "of", NULL};
     const json_t *array = json_object_get(json, "array"), *of = json_object_get(json, "of");
     EJKI_TRY(ejki_json_members(json, "dense", names));
@@ -147,38 +156,44 @@ ejk_status ejki_json_elements(const json_t *json, bool build, int64_t max_bytes,
                         array != NULL ? "both" : "neither");
     if (array != NULL) return ejki_array_read(array, EJK_DTYPE_BOOL, out);
     ejk_splash_mask *mask = NULL;
-    EJKI_TRY(ejki_json_mask(of, build, max_bytes, &mask));
-    ejk_status status = build ? elements_of(mask, max_bytes, out) : EJK_OK;
+    EJKI_TRY(ejki_json_mask(of, reader, &mask));
+    ejk_status status = mask != NULL ? elements_of(mask, reader, out) : EJK_OK;
     ejk_splash_mask_release(mask);
     return status;
 }
 
-static ejk_status read_dense(const json_t *json, bool build, int64_t max_bytes,
-                             ejk_splash_mask **out) {
+static ejk_status read_dense(const json_t *json, ejki_mask_reader *reader, ejk_splash_mask **out) {
     ejki_array array = {0};
-    EJKI_TRY(ejki_json_elements(json, build, max_bytes, &array));
-    ejk_status status = build ? ejk_numpy_mask_create(&array.tensor, out) : EJK_OK;
+    EJKI_TRY(ejki_json_elements(json, reader, &array));
+    ejk_status status = EJK_OK;
+    if (reader->stage == EJKI_READ_FORM)
+        status = EJK_OK;
+    else if (array.tensor.data != NULL)
+        status = ejk_numpy_mask_create(&array.tensor, out);
+    else if (array.tensor.rank == 2)
+        status = ejk_full_mask_create(array.tensor.shape, out);
+    else
+        status = REFUSE(INVALID_SHAPE, ARRAY_NOT_2D, "array has %d axes, expected 2",
+                        (int)array.tensor.rank);
     free(array.tensor.data);
     return status;
 }
 
-static ejk_status read_pair(const json_t *json, bool build, int64_t max_bytes, bool both,
+static ejk_status read_pair(const json_t *json, ejki_mask_reader *reader, bool both,
                             ejk_splash_mask **out) {
     static const char *const names[] = {"type", "left", "right", NULL};
     ejk_splash_mask *left = NULL, *right = NULL;
     EJKI_TRY(ejki_json_members(json, both ? "logical_and" : "logical_or", names));
-    ejk_status status = ejki_json_mask(json_object_get(json, "left"), build, max_bytes, &left);
-    if (status == EJK_OK)
-        status = ejki_json_mask(json_object_get(json, "right"), build, max_bytes, &right);
-    if (status == EJK_OK && build)
+    ejk_status status = ejki_json_mask(json_object_get(json, "left"), reader, &left);
+    if (status == EJK_OK) status = ejki_json_mask(json_object_get(json, "right"), reader, &right);
+    if (status == EJK_OK && reader->stage != EJKI_READ_FORM)
         status = (both ? ejk_logical_and_create : ejk_logical_or_create)(left, right, out);
     ejk_splash_mask_release(left);
     ejk_splash_mask_release(right);
     return status;
 }
 
-static ejk_status read_heads(const json_t *json, bool build, int64_t max_bytes,
-                             ejk_splash_mask **out) {
+static ejk_status read_heads(const json_t *json, ejki_mask_reader *reader, ejk_splash_mask **out) {
     static const char *const names[] = {"type", "masks", NULL};
     const json_t *list = json_object_get(json, "masks");
     EJKI_TRY(ejki_json_members(json, "multi_head", names));
@@ -190,8 +205,8 @@ static ejk_status read_heads(const json_t *json, bool build, int64_t max_bytes,
                       count);
     ejk_status status = EJK_OK;
     for (size_t i = 0; i < count && status == EJK_OK; i++)
-        status = ejki_json_mask(json_array_get(list, i), build, max_bytes, &masks[i]);
-    if (status == EJK_OK && build)
+        status = ejki_json_mask(json_array_get(list, i), reader, &masks[i]);
+    if (status == EJK_OK && reader->stage != EJKI_READ_FORM)
         status =
             ejk_multi_head_mask_create((const ejk_splash_mask *const *)masks, (int64_t)count, out);
     for (size_t i = 0; i < count; i++) ejk_splash_mask_release(masks[i]);
@@ -199,8 +214,7 @@ static ejk_status read_heads(const json_t *json, bool build, int64_t max_bytes,
     return status;
 }
 
-ejk_status ejki_json_mask(const json_t *json, bool build, int64_t max_bytes,
-                          ejk_splash_mask **out) {
+ejk_status ejki_json_mask(const json_t *json, ejki_mask_reader *reader, ejk_splash_mask **out) {
     if (!json_is_object(json)) return BAD_FORM("a mask is missing, or no object");
     const char *type = json_string_value(json_object_get(json, "type"));
     if (type == NULL) return BAD_FORM("type of a mask is missing, or no text");
@@ -208,16 +222,16 @@ ejk_status ejki_json_mask(const json_t *json, bool build, int64_t max_bytes,
     while (kind <= EJK_SPLASH_MASK_MULTI_HEAD && strcmp(type, ejk_splash_mask_kind_name(kind)) != 0)
         kind++;
     switch (kind) {
-    case EJK_SPLASH_MASK_FULL: return read_full(json, build, out);
-    case EJK_SPLASH_MASK_NUMPY: return read_dense(json, build, max_bytes, out);
-    case EJK_SPLASH_MASK_LOGICAL_AND: return read_pair(json, build, max_bytes, true, out);
-    case EJK_SPLASH_MASK_LOGICAL_OR: return read_pair(json, build, max_bytes, false, out);
-    case EJK_SPLASH_MASK_MULTI_HEAD: return read_heads(json, build, max_bytes, out);
+    case EJK_SPLASH_MASK_FULL: return read_full(json, reader, out);
+    case EJK_SPLASH_MASK_NUMPY: return read_dense(json, reader, out);
+    case EJK_SPLASH_MASK_LOGICAL_AND: return read_pair(json, reader, true, out);
+    case EJK_SPLASH_MASK_LOGICAL_OR: return read_pair(json, reader, false, out);
+    case EJK_SPLASH_MASK_MULTI_HEAD: return read_heads(json, reader, out);
     case EJK_SPLASH_MASK_CAUSAL:
     case EJK_SPLASH_MASK_LOCAL:
     case EJK_SPLASH_MASK_CHUNKED_CAUSAL: {
         ejki_array sequence = {0};
-        ejk_status status = read_computable(json, kind, build, &sequence, out);
+        ejk_status status = read_computable(json, kind, reader, &sequence, out);
         free(sequence.tensor.data);
         return status;
     }
@@ -228,14 +242,22 @@ ejk_status ejki_json_mask(const json_t *json, bool build, int64_t max_bytes,
     }
 }
 
+/* A short text must not take all the memory there is. */
+static int64_t half_of_memory(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? (int64_t)pages / 2 * size : INT64_MAX;
+}
+
 ejk_status ejk_splash_mask_from_json(const char *text, size_t length, ejk_splash_mask **out) {
     if (text == NULL || out == NULL)
         return REFUSE(INVALID_ARGUMENT, INVALID_ARGUMENT,
                       "ejk_splash_mask_from_json: text or out is NULL");
     json_t *json = NULL;
+    ejki_mask_reader reader = {.stage = EJKI_READ_FORM, .max_bytes = half_of_memory()};
     EJKI_TRY(ejki_json_parse(text, length, &json));
-    ejk_status status = ejki_json_mask(json, false, INT64_MAX, NULL);
-    if (status == EJK_OK) status = ejki_json_mask(json, true, INT64_MAX, out);
+    ejk_status status = ejki_json_mask(json, &reader, NULL);
+    reader.stage = EJKI_READ_ALL;
+    if (status == EJK_OK) status = ejki_json_mask(json, &reader, out);
     json_decref(json);
     return status;
 }

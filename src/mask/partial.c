@@ -302,6 +302,7 @@ ejk_status ejki_partial_table(const ejki_mask_call *call, ejki_masks *masks) {
         return REFUSE(OVERFLOW, INVALID_ARGUMENT,
                       "the elements of a block of %lld x %lld cannot be counted",
                       (long long)call->bq, (long long)call->bkv);
+    EJKI_TRY(ejki_mask_check_array(call, 1, table.block_bytes)); /* one at least is needed */
     EJKI_TRY(ejki_mask_alloc(call, masks->count * call->cells, sizeof(int32_t), &masks->ids));
     ejk_status status = make_table(&table);
     masks->blocks = table.blocks;

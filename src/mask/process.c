@@ -104,11 +104,7 @@ static ejk_status open_hashes(const ejki_mask_call *call, ejki_masks *masks) {
 }
 
 static ejk_status find_states(const ejki_mask_call *call, ejki_masks *masks) {
-    int64_t cells;
-    if (!ejki_mul(masks->count, call->cells, &cells))
-        return REFUSE(OVERFLOW, INVALID_ARGUMENT, "the blocks of %lld masks cannot be counted",
-                      (long long)masks->count);
-    EJKI_TRY(ejki_mask_alloc(call, cells, 1, &masks->states));
+    EJKI_TRY(ejki_mask_alloc(call, masks->count * call->cells, 1, &masks->states));
     EJKI_TRY(open_hashes(call, masks));
     masks->secret = ejki_hash_secret();
     struct state_loop loop = {.call = call, .masks = masks, .strips = 1};
@@ -133,17 +129,19 @@ static bool shards_are_uniform(const ejki_mask_call *call, const ejki_masks *mas
     return true;
 }
 
+static int64_t planes_of(const ejki_mask_call *call, const ejki_masks *masks) {
+    if (masks->count == 1) return 1;
+    return shards_are_uniform(call, masks) ? call->head_shards : call->heads;
+}
+
 /* The grid of all planes; of one, to be copied, if there is but one mask. */
 static ejk_status make_grid(const ejki_mask_call *call, const ejki_masks *masks, ejki_grid *grid) {
-    bool one = masks->count == 1, uniform = shards_are_uniform(call, masks);
-    grid->planes = one ? 1 : uniform ? call->head_shards : call->heads;
-    grid->copies = one ? call->head_shards : 1;
+    bool uniform = shards_are_uniform(call, masks);
+    grid->planes = planes_of(call, masks);
+    grid->copies = masks->count == 1 ? call->head_shards : 1;
     grid->rows = call->rows;
     grid->columns = call->columns;
-    int64_t cells, *mask_of_plane = NULL;
-    if (!ejki_mul(grid->planes, call->cells, &cells))
-        return REFUSE(OVERFLOW, INVALID_ARGUMENT, "the blocks of %lld planes cannot be counted",
-                      (long long)grid->planes);
+    int64_t cells = grid->planes * call->cells, *mask_of_plane = NULL;
     EJKI_TRY(ejki_mask_alloc(call, cells, 1, &grid->states));
     EJKI_TRY(ejki_mask_alloc(call, cells, sizeof(int32_t), &grid->next[0]));
     if (masks->ids != NULL) EJKI_TRY(ejki_mask_alloc(call, cells, sizeof(int32_t), &grid->next[1]));
@@ -176,12 +174,6 @@ static ejk_status publish_blocks(const ejki_mask_call *call, ejki_masks *masks,
 static ejk_status publish_function(const ejki_mask_call *call, const ejk_splash_mask *mask,
                                    ejk_splash_mask_info *info) {
     int32_t *positions = NULL;
-    if (call->q - 1 > INT32_MAX)
-        return REFUSE(
-            OVERFLOW, INVALID_ARGUMENT,
-            "the query length is %lld, expected at most 2^31 for a computable mask, whose "
-            "positions are int32",
-            (long long)call->q);
     EJKI_TRY(ejki_mask_alloc(call, call->q, sizeof *positions, &positions));
     for (int64_t i = 0; i < call->q; i++) positions[i] = (int32_t)ejki_mask_position(mask, i);
     ejki_info_keep(info, Q_SEQUENCE, positions);
@@ -190,10 +182,33 @@ static ejk_status publish_function(const ejki_mask_call *call, const ejk_splash_
     return EJK_OK;
 }
 
+/* What is needed whatever the masks hold: refused before a state is looked for. */
+static ejk_status check_sizes(const ejki_mask_call *call, const ejki_masks *masks, bool function) {
+    int64_t planes = planes_of(call, masks), cells;
+    if (!ejki_mul(ejki_max(planes, masks->count), call->cells, &cells))
+        return REFUSE(OVERFLOW, INVALID_ARGUMENT,
+                      "the blocks of %lld masks in %lld planes cannot be counted",
+                      (long long)masks->count, (long long)planes);
+    EJKI_TRY(ejki_mask_check_array(call, planes * call->cells, sizeof *(ejki_grid){0}.next[0]));
+    for (int64_t u = 0; u < masks->count; u++)
+        if (is_dense(masks->masks[u]))
+            EJKI_TRY(
+                ejki_mask_check_array(call, masks->count * call->cells, sizeof *masks->hashes));
+    if (!function) return EJK_OK;
+    if (call->q - 1 > INT32_MAX)
+        return REFUSE(
+            OVERFLOW, INVALID_ARGUMENT,
+            "the query length is %lld, expected at most 2^31 for a computable mask, whose "
+            "positions are int32",
+            (long long)call->q);
+    return ejki_mask_check_array(call, call->q, sizeof(int32_t));
+}
+
 static ejk_status make_info(const ejki_mask_call *call, ejki_masks *masks, ejki_grid *grid,
                             ejk_splash_mask_info *info) {
-    EJKI_TRY(find_states(call, masks));
     bool function = masks->count == 1 && ejk_splash_mask_computable(masks->masks[0]);
+    EJKI_TRY(check_sizes(call, masks, function));
+    EJKI_TRY(find_states(call, masks));
     if (!function) EJKI_TRY(ejki_partial_table(call, masks));
     EJKI_TRY(make_grid(call, masks, grid));
     if (call->shrink && masks->count == 1) EJKI_TRY(ejki_grid_shrink(call, grid));

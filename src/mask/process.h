@@ -46,6 +46,9 @@ typedef struct {
 ejk_status ejki_mask_call_check(const int64_t *shape, const ejk_process_mask_args *args, bool dkv,
                                 ejki_mask_call *out);
 
+/* Whether an array is within the call's limit. */
+ejk_status ejki_mask_check_array(const ejki_mask_call *call, int64_t count, int64_t size);
+
 /* Memory for count * size bytes, zeroed on demand; checks the call's limit. */
 ejk_status ejki_mask_alloc(const ejki_mask_call *call, int64_t count, int64_t size, void *out);
 

@@ -265,6 +265,42 @@ class Run(unittest.TestCase):
         self.assertIn("--key is missing", ejk("run", "flash_attention", *self.flags[:2], status=2).stderr)
 
     @unittest.skipUnless(os.path.exists(os.path.join(BYTELM, "layer1_output.npy")), "no bytelm data")
+    def gradients(self, op, layout, aux_shape, bias_shape):
+        """Runs an operation and its gradients with sinks and a bias of these shapes; reads d_softmax_aux and d_bias."""
+        heads_first = layout == "bhtd"
+        shape = (1, HEADS, self.LENGTH, DIM) if heads_first else (1, self.LENGTH, HEADS, DIM)
+        tensors = {"query": shape, "key": shape, "value": shape, "d_out": shape, "softmax_aux": aux_shape,
+                   "bias": bias_shape}
+        flags = {}
+        for seed, (name, lengths) in enumerate(tensors.items()):
+            if lengths:
+                flags[name] = self.path(name)
+                period = {"softmax_aux": 2, "bias": self.LENGTH}.get(name, 1000)  # the same along broadcast axes
+                write_npy(flags[name], [numbers(seed, period)[i % period] for i in range(math.prod(lengths))], lengths)
+        results = {name: self.path(name) for name in ("out", "lse")}
+        words = lambda of: [word for name, path in of.items() for word in ("--" + name.replace("_", "-"), path)]
+        given = {name: path for name, path in flags.items() if name != "d_out"}
+        ejk("run", op, *words(given), *words(results))
+        wanted = {f"d_{name}": self.path("d_" + name) for name in ("softmax_aux", "bias") if name in flags}
+        report = parsed("run", op + "_vjp", *words(flags), *words(results), *words(wanted))
+        for name in wanted:
+            self.assertEqual(tuple(report["outputs"][name]["shape"]), tensors[name[2:]])
+        return {name: read_npy(path) for name, path in wanted.items()}
+
+    def test_gradients_have_the_shapes_of_their_arguments(self):
+        """The gradient of a broadcast argument is the sum of that of the argument written out."""
+        n, length = 2, self.LENGTH
+        for op, layout in (("flash_attention", "bthd"), ("attention", "bthd"),
+                           ("scaled_dot_product_attention", "bthd"), ("blocksparse_attention", "bhtd")):
+            aux = op != "scaled_dot_product_attention"
+            whole = self.gradients(op, layout, (HEADS, n) if aux else None, (1, HEADS, length, length))
+            small = self.gradients(op, layout, (n,) if aux else None, (1, 1, 1, length))
+            for name, period in (("d_softmax_aux", n), ("d_bias", length)):
+                if name not in whole:
+                    continue
+                for i in range(period):
+                    self.assertAlmostEqual(small[name][i], sum(whole[name][i::period]), places=5)
+
     def test_language_model(self):
         for layer, words in ((0, []), (1, ["--sliding-window", "127,0"])):
             file = lambda what: os.path.join(BYTELM, f"layer{layer}_{what}.npy")

@@ -136,6 +136,19 @@ class Tune(Cached):
         for part in ("persistent  chosen", "heuristics  not asked", "by persistent", key, "threads   1"):
             self.assertIn(part, text)
 
+    def test_an_explanation_begins_with_the_answer(self):
+        told = self.explain()
+        names = [each["implementation"] for each in told["implementations"]]
+        fitting = [each["implementation"] for each in told["implementations"] if each["verdict"] != "does not fit"]
+        self.assertIn(told["plan"]["implementation"], fitting)
+        text = ejk("explain", *self.CALL, *self.cache).stdout
+        self.assertTrue(text.split("\n")[2].startswith(f"implementation  {told['plan']['implementation']} "), text)
+        lines = text.split("\n\n")[-1].split("\n")
+        self.assertEqual([line.split(" ")[0] for line in lines[:-2]], fitting)
+        self.assertEqual(lines[-2], f"{len(names) - len(fitting)} more do not fit; --all says why")
+        lines = ejk("explain", *self.CALL, *self.cache, "--all").stdout.split("\n\n")[-1].split("\n")
+        self.assertEqual([line.split(" ")[0] for line in lines[:-1]], names)
+
     def test_not_stored(self):
         self.assertFalse(self.tune("--no-store")["stored"])
         self.assertFalse(os.path.exists(self.path("cache")))

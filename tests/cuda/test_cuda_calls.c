@@ -488,13 +488,57 @@ static void kernels_built_ahead(void **state) {
     IN_CHILD(use_what_was_built);
 }
 
+/* ---- After a fork ----------------------------------------------------------------------------------- */
+
+struct parent {
+    ejk_context *context;
+    ejk_plan *plan;
+    void *room;
+};
+
+static bool child_is_refused(const void *parent_) {
+    static const char why[] = "is the child of a fork of one that used CUDA";
+    const struct parent *parent = parent_;
+    const ejk_attention_merge_args args = merge_call(parent->room, EJK_DTYPE_BF16, 64, 1);
+    int32_t count;
+    void *more;
+    FAILS(UNAVAILABLE, why, ejk_device_count(&count));
+    FAILS(UNAVAILABLE, why, ejk_device_allocate(1, 64, &more));
+    FAILS(UNAVAILABLE, why, ejk_call(parent->context, &ejk_attention_merge_kernel, &args));
+    FAILS(UNAVAILABLE, why, ejk_plan_execute(parent->plan, &args, NULL, 0));
+    FAILS(UNAVAILABLE, why, ejk_device_free(1, parent->room));
+    HOLDS(seen()->launches == 1); /* the parent's */
+    ejk_plan_destroy(parent->plan);
+    ejk_context_destroy(parent->context);
+    return true;
+}
+
+static bool children_are_refused(const void *unused) {
+    (void)unused;
+    struct parent parent;
+    WORKS(ejk_device_allocate(1, 200000, &parent.room));
+    WORKS(ejk_context_create(NULL, &parent.context));
+    ejk_attention_merge_args args = merge_call(parent.room, EJK_DTYPE_BF16, 64, 1);
+    WORKS(ejk_plan_create(parent.context, &ejk_attention_merge_kernel, &args, &parent.plan));
+    WORKS(ejk_plan_execute(parent.plan, &args, NULL, 0));
+    HOLDS(holds_in_child(child_is_refused, &parent));
+    WORKS(ejk_plan_execute(parent.plan, &args, NULL, 0));
+    ejk_plan_destroy(parent.plan);
+    ejk_context_destroy(parent.context);
+    WORKS(ejk_device_free(1, parent.room));
+    return true;
+}
+
+static void a_forks_child_is_refused(void **state) {
+    (void)state;
+    IN_CHILD(children_are_refused);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(tensors_on_a_device),
-        TEST(calls_on_a_device),
-        TEST(memory_and_hooks_of_plans),
-        TEST(kernels_built_ahead),
+        TEST(tensors_on_a_device), TEST(calls_on_a_device),        TEST(memory_and_hooks_of_plans),
+        TEST(kernels_built_ahead), TEST(a_forks_child_is_refused),
     };
     return cmocka_run_group_tests_name("cuda_calls", tests, NULL, NULL);
 }
