@@ -3,7 +3,7 @@
  * @file attention.h
  * Dense attention, whose weights can be had.
  *
- * Scores, visibility, sinks, fully masked rows and NaN are as in flash_attention.h, and so are the
+ * Scores, visibility (a bias of −∞ hides a key), sinks, fully masked rows and NaN are as in flash_attention.h, and so are the
  * implementations: `out` and `lse` have the same bits as flash_attention's. `weights`, where asked for, are
  * the p_ij of that page after dropout, [B,Hq,T,S]; they are computed in a second step, in the precision of
  * the implementation (float32; float64 in the reference), rounded once to the type of query. Hidden places

@@ -15,9 +15,10 @@
  * causal: j ≤ i + offset; window: i + offset − left ≤ j ≤ i + offset + right; offset is causal_offset,
  * by default S − T, so that the last query sees the last key; segments: both ids equal and ≥ 0.
  *
- * A query that sees nothing gets output 0 and lse −∞ (with sinks: lse = log Σ exp(sink)), never NaN.
- * The same holds if all its visible scores are −∞. What lies in masked places, NaN included, never
- * reaches a result; what is visible propagates as arithmetic says.
+ * A score of −∞ hides its key as a mask does: by a bias of −∞, whatever query and key are, or because scale · query · key
+ * is −∞. A query that sees nothing gets output 0 and lse −∞ (with sinks: lse = log Σ exp(sink)), never NaN.
+ * What lies in hidden places, NaN included, reaches no result and no gradient; what is visible propagates as arithmetic
+ * says, except that a NaN or ∞ in the value of a key whose weight underflows to 0 may reach the output or not.
  *
  * Packed sequences: with cum_seqlens_q and cum_seqlens_k, sequence n has the queries from cum_seqlens_q[n] to
  * before cum_seqlens_q[n+1], its keys likewise, and sees nothing else; S and T in the default offset, and the
@@ -106,7 +107,7 @@ extern EJK_API const ejk_record ejk_flash_attention_config_record;
     F(TENSOR, row_max, EJK_OUTPUT, "not written", "[B,Hq,T] or [Hq,T] float32",                    \
       "largest visible score of each row; with normalize_output = false")                          \
     F(TENSOR, row_sum, EJK_OUTPUT, "not written", "[B,Hq,T] or [Hq,T] float32",                    \
-      "sum of exp(score - row_max); with normalize_output = false")
+      "sum of exp(score - row_max), of row_max as it is written; with normalize_output = false")
 
 EJK_RECORD_STRUCT(ejk_flash_attention_args, EJK_FLASH_ATTENTION_ARGS);
 extern EJK_API const ejk_record ejk_flash_attention_args_record;

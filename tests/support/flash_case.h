@@ -97,7 +97,7 @@ void flash_case_clear_outputs(struct flash_case *c);
 double flash_load(ejk_dtype dtype, const void *data, int64_t index);
 void flash_store(ejk_dtype dtype, void *data, int64_t index, double value);
 
-/* True if query i of (b, h) may attend to key j, straight from the rules. */
+/* True if query i of (b, h) may attend to key j, straight from the rules: a bias of -inf hides a key, too. */
 bool flash_visible(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i, int64_t j);
 
 #endif

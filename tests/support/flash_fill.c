@@ -209,8 +209,13 @@ static void fill_bias(struct flash_case *c, const struct layout *l, struct rando
     const double poisoned = c->traits.poison != FLASH_IN_BIAS ? 0
                             : random_chance(r, 0.2)           ? 0.5
                                                               : 0.01;
+    /* As masks of floats are: of all rows the same keys, from one on or some. */
+    const bool columns = infinite && random_chance(r, 0.5);
+    const int64_t from = random_chance(r, 0.5) ? p->keys : random_int(r, 0, p->keys);
     FOR(b, l->stored[0]) FOR(h, l->stored[1]) FOR(t, l->stored[2]) FOR(j, p->keys) {
-        double value = infinite && random_chance(r, 0.3) ? -INFINITY : size * random_normal(r);
+        const bool hides =
+            columns ? j >= from || (j * 7 + 3) % 5 == 0 : infinite && random_chance(r, 0.3);
+        double value = hides ? -INFINITY : size * random_normal(r);
         if (random_chance(r, poisoned)) value = hostile(r);
         put(p->dtype, (void *)(uintptr_t)p->bias.data,
             b * p->bias.stride_b + h * p->bias.stride_h + t * p->bias.stride_t + j, value);
@@ -285,7 +290,8 @@ static int64_t id_at(const ejki_flash_problem *p, const ejki_ids *ids, int64_t b
     return narrow;
 }
 
-bool flash_visible(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+/* Whatever the bias is. */
+static bool allowed(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
     bool sees = j >= i + p->first_offset && j <= i + p->last_offset;
     if (p->has_mask)
         sees =
@@ -299,7 +305,14 @@ bool flash_visible(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i,
     return sees;
 }
 
-/* Which keys and which elements of the bias any query sees. */
+bool flash_visible(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+    return allowed(p, b, h, i, j) &&
+           !(p->has_bias && flash_load(p->dtype, p->bias.data,
+                                       b * p->bias.stride_b + h * p->bias.stride_h +
+                                           i * p->bias.stride_t + j) == -INFINITY);
+}
+
+/* Which keys any query sees, and which elements of the bias count. */
 struct seen {
     unsigned char *keys; /* [B, Hkv, S] */
     unsigned char *bias; /* stored axes, S */
@@ -307,8 +320,9 @@ struct seen {
 
 static void look(const ejki_flash_problem *p, const struct layout *l, struct seen *seen) {
     FOR(b, p->batch) FOR(h, p->query_heads) FOR(i, p->queries) FOR(j, p->keys) {
-        if (!flash_visible(p, b, h, i, j)) continue;
-        seen->keys[(b * p->kv_heads + h / p->group) * p->keys + j] = 1;
+        if (!allowed(p, b, h, i, j)) continue;
+        if (flash_visible(p, b, h, i, j))
+            seen->keys[(b * p->kv_heads + h / p->group) * p->keys + j] = 1;
         if (!p->has_bias) continue;
         const int64_t bb = l->broadcast[0] ? 0 : b, bh = l->broadcast[1] ? 0 : h;
         const int64_t bt = l->broadcast[2] ? 0 : i;
@@ -339,18 +353,21 @@ static void poison_hidden(struct flash_case *c, const struct layout *l, struct r
     free(seen.bias);
 }
 
-/* One hostile element in a few rows of K or V, or a NaN in each of them. */
+/* One hostile element in a few rows of K or V, or a NaN in each of them; in some rows of V, too, if `values`. */
 static void poison_some(const ejki_flash_problem *p, const ejki_bthd *view, int64_t row,
-                        struct random *r) {
+                        bool values, struct random *r) {
     const int64_t rows = p->batch * p->keys * p->kv_heads;
     if (rows == 0 || row == 0) return;
     const bool all = random_chance(r, 0.2);
     FOR(n, all ? rows : random_int(r, 1, 3)) {
         const int64_t index = all ? n : random_int(r, 0, rows - 1), heads = p->kv_heads;
-        put(p->dtype, view->data,
-            at(view, index / heads / p->keys, index / heads % p->keys, index % heads) +
-                random_int(r, 0, row - 1),
+        const int64_t b = index / heads / p->keys, j = index / heads % p->keys, h = index % heads;
+        put(p->dtype, view->data, at(view, b, j, h) + random_int(r, 0, row - 1),
             all ? NAN : hostile(r));
+        /* Where the product is -inf, the value does not count. */
+        if (values && p->value_dim > 0 && random_chance(r, 0.5))
+            put(p->dtype, p->value.data,
+                at(&p->value, b, j, h) + random_int(r, 0, p->value_dim - 1), hostile(r));
     }
 }
 
@@ -394,7 +411,7 @@ void flash_case_fill(struct flash_case *c, struct random *r) {
     }
     if (p->has_sinks) fill_sinks(c, r);
     if (t->poison == FLASH_IN_HIDDEN) poison_hidden(c, &bias, r);
-    if (t->poison == FLASH_IN_KEY) poison_some(p, &p->key, p->head_dim, r);
-    if (t->poison == FLASH_IN_VALUE) poison_some(p, &p->value, p->value_dim, r);
+    if (t->poison == FLASH_IN_KEY) poison_some(p, &p->key, p->head_dim, true, r);
+    if (t->poison == FLASH_IN_VALUE) poison_some(p, &p->value, p->value_dim, false, r);
     for (int i = 0; i < FLASH_FIRST_OUTPUT; i++) guarded_protect(&c->memory[i]);
 }

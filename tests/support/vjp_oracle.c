@@ -251,7 +251,8 @@ static void naive_row(const struct naive *n) {
         const int64_t j = ordered(n, k, p->keys);
         if (!flash_visible(p, 0, n->h, n->i, j)) continue;
         float slope, product = 0, size = 0;
-        const float weight = expf(naive_score(n, j, &slope) - lse);
+        const float score = naive_score(n, j, &slope);
+        const float weight = score == -INFINITY ? 0 : expf(score - lse);
         n->o->pairs += n->measures;
         if (weight == 0) continue;
         const float m = p->dropout == 0 ? 1 : ejki_dropout_keeps(p, 0, n->h, n->i, j) ? factor : 0;

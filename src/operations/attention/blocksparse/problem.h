@@ -12,7 +12,7 @@
 
 /* Implementations of flash attention take it for what it begins with. */
 typedef struct ejki_blocksparse_vjp_problem {
-    ejki_flash_vjp_problem flash; /* its pattern: dq, or fwd where that is not given */
+    ejki_flash_vjp_problem flash; /* its pattern: dq, or fwd where that is not given; by rows */
     ejki_pattern others[2]; /* fwd where it is given beside dq, and dkv; 0 planes = there is none */
 } ejki_blocksparse_vjp_problem;
 

@@ -166,7 +166,8 @@ static void finish_scores(const reference_row *r, float *z, int64_t from, int64_
         for (int64_t j = first; j < last; j += STRETCH) {
             const int64_t size = ejki_min(last - j, STRETCH);
             read_floats(p->dtype, p->bias.data, at + j, bias, size);
-            for (int64_t k = 0; k < size; k++) z[j + k] += bias[k];
+            for (int64_t k = 0; k < size; k++)
+                z[j + k] = bias[k] == -INFINITY ? bias[k] : z[j + k] + bias[k];
         }
     }
     for (int64_t j = from; j < first; j++) z[j] = -INFINITY;

@@ -53,7 +53,16 @@ static void compute(reference_row *row, double *scratch) {
     /* A row that sees nothing has weights of 0 only; 0/0 must not make a NaN of it. */
     double factor = all_sum == 0 ? 0 : row_weight(max, all_max) / all_sum;
     /* One NaN makes a NaN of the whole row, even if dropout keeps nothing of it. */
-    const double whole = isnan(sum) ? sum : 1;
+    double whole = isnan(sum) ? sum : 1;
+    if (!p->normalize && isfinite(max)) {
+        /* Relative to the maximum as it is written. */
+        const double rounded = (double)(float)max;
+        if (isfinite(rounded)) {
+            whole *= exp(max - rounded);
+            sum *= exp(max - rounded);
+            max = rounded;
+        }
+    }
     if (p->dropout > 0) drop(row, scratch);
     write_out(row, scratch, scratch + p->keys, p->normalize ? factor : whole);
     write_scalar(row, &p->lse, all_max + log(all_sum));

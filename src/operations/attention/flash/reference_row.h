@@ -111,7 +111,7 @@ static inline bool row_sees(const reference_row *row, int64_t j) {
     return ejki_pattern_sees(&p->pattern, row->h, row->i, j);
 }
 
-/* A score; *slope, if not NULL, is its derivative by the scaled product: 1 without a soft cap. */
+/* A score, -inf by a bias of that whatever the product is; *slope, if not NULL, is its derivative by the scaled product: 1 without a soft cap. */
 static inline double row_score(const reference_row *row, int64_t j, double *slope) {
     const ejki_flash_problem *p = row->problem;
     double z = row_dot(row, &p->query, &p->key, j, p->head_dim) * p->scale, bend = 1;
@@ -121,11 +121,11 @@ static inline double row_score(const reference_row *row, int64_t j, double *slop
         bend = 1 - t * t;
     }
     if (slope) *slope = bend;
-    if (p->has_bias)
-        z += row_load(p->dtype, p->bias.data,
-                      row->b * p->bias.stride_b + row->h * p->bias.stride_h +
-                          row->i * p->bias.stride_t + j);
-    return z;
+    if (!p->has_bias) return z;
+    const double bias = row_load(p->dtype, p->bias.data,
+                                 row->b * p->bias.stride_b + row->h * p->bias.stride_h +
+                                     row->i * p->bias.stride_t + j);
+    return bias == -INFINITY ? bias : z + bias;
 }
 
 static inline double row_larger(double max, double z) {

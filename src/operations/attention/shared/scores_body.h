@@ -12,6 +12,7 @@
 #include "operations/attention/shared/dropout.h"
 #include "operations/attention/flash/problem.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -219,6 +220,11 @@ static inline bool flash_sees_any(const ejki_flash_problem *p, const flash_row *
     return memchr(allowed, 1, (size_t)(last - first)) != NULL;
 }
 
+/* Scores, or `hidden` where the bias is -inf: that hides a key whatever its product is, even NaN. */
+static inline vf flash_bias_hides(vf bias, vf hidden, vf scores) {
+    return v_select_gt(v_set1(-FLT_MAX), bias, hidden, scores);
+}
+
 /* The soft cap of base-2 scores. */
 static inline v_cap flash_cap_of(const ejki_flash_problem *p) {
     return p->soft_cap != 0 ? v_cap_of(p->scale / p->soft_cap, p->soft_cap * LOG2_E) : (v_cap){0};
@@ -238,6 +244,7 @@ flash_modify_some(const int vectors, const bool caps, const bool hides, const ej
             /* Scores that count are mostly larger than their bias: they are rounded once. */
             z[i] = caps ? v_fma(b, v_set1((float)LOG2_E), z[i])
                         : v_fma(z[i], scale, v_mul(b, v_set1((float)LOG2_E)));
+            z[i] = flash_bias_hides(b, v_set1(-INFINITY), z[i]);
         } else if (!caps) {
             z[i] = v_mul(z[i], scale);
         }
@@ -283,21 +290,6 @@ static inline void flash_modify(const ejki_flash_problem *p, const v_cap *cap, c
         flash_modify_row(caps, biased, hides, p->dtype, p, cap, r, key, count, scores, allowed);
 }
 
-/* True if the row may see the key; the slow, complete answer. */
-static inline bool flash_sees(const ejki_flash_problem *p, const flash_row *r, int64_t key) {
-    if (key < r->first || key >= r->end) return false;
-    if (p->has_mask && !flash_mask_row(p, r)[key]) return false;
-    if (!ejki_pattern_sees(&p->pattern, r->head, r->query, key)) return false;
-    if (p->positions.given) {
-        int64_t low, high;
-        flash_position_range(p, r, &low, &high);
-        if (!flash_is_near(p, r, key, low, high)) return false;
-    }
-    if (!p->has_segments) return true;
-    const int64_t own = flash_id(p, flash_ids_of(p, p->query_segments, r->batch), r->query);
-    return own >= 0 && own == flash_id(p, flash_ids_of(p, p->key_segments, r->batch), key);
-}
-
 /* Writes -inf over the columns of a row, key `key` being column 0, that positions hide: before the first
  * that it sees, and from the end of those on. */
 static inline void flash_hide(const flash_row *r, int64_t key, int64_t columns, float *scores) {
@@ -313,6 +305,17 @@ static inline float flash_maximum(const float *scores, int64_t count) {
     vf top = v_set1(-INFINITY);
     for (int64_t j = 0; j < count; j += VL) top = v_max(v_load(scores + j), top);
     return v_largest(top);
+}
+
+/* True if any of `count` scores is -inf, as hidden ones are. */
+static inline bool flash_any_hidden(const float *scores, int64_t count) {
+    const vf least = v_set1(-FLT_MAX);
+    vf low = least;
+    int64_t j = 0;
+    for (; j + VL <= count; j += VL) low = v_min(v_load(scores + j), low);
+    bool hidden = v_any_gt(least, low);
+    for (; j < count; j++) hidden |= scores[j] == -INFINITY;
+    return hidden;
 }
 
 /*
@@ -433,6 +436,14 @@ static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_co
                        .lse = want_lse ? (float)((top + log2(total)) * LN_2) : 0};
 }
 
+/* A base-2 maximum in natural units, rounded; what is relative to the maximum, times *factor, is relative to that. */
+static inline float flash_row_max(double maximum, float *factor) {
+    const double natural = maximum * LN_2;
+    const float rounded = (float)natural;
+    *factor = isfinite(rounded) ? (float)exp(natural - (double)rounded) : 1;
+    return rounded;
+}
+
 /*
  * Writes a finished row: out, and lse, row_max, row_sum where wanted. `maximum` is the largest visible
  * base-2 score and is looked at only without normalisation; `total` is the sum of the weights as they were
@@ -445,10 +456,11 @@ static inline void flash_write_row(const ejki_flash_problem *p, const flash_row 
     flash_end end = flash_finish(p, common, reference, sum, p->lse.data != NULL);
     if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
     if (!p->normalize) {
-        /* From the running reference to the true maximum. */
-        end.factor = sum == 0 ? 0 : sum == sum ? exp2f(reference - maximum) : NAN;
-        if (p->row_max.data)
-            *flash_at(&p->row_max, r) = (float)(maximum * common->correction * LN_2);
+        /* From the running reference to the true maximum, and to that as it is rounded. */
+        float rounding;
+        const float row_max = flash_row_max(maximum * common->correction, &rounding);
+        end.factor = sum == 0 ? 0 : sum == sum ? exp2f(reference - maximum) * rounding : NAN;
+        if (p->row_max.data) *flash_at(&p->row_max, r) = row_max;
         if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum == 0 ? 0 : sum * end.factor;
     }
     if (total != sum) end.factor *= sum / total;

@@ -123,7 +123,7 @@ static inline amx_change amx_change_of(const ejki_flash_problem *p) {
 static inline vf amx_changed(const amx_change *change, bool biased, vf z, vf bias) {
     if (change->rescales) z = v_mul(z, change->scale);
     if (change->caps) z = v_mul(v_tanh(z), change->cap);
-    return biased ? v_fma(bias, v_set1((float)LOG2_E), z) : z;
+    return biased ? amx_bias_hides(bias, v_fma(bias, v_set1((float)LOG2_E), z)) : z;
 }
 
 /* Raw products of a chunk become scores, -inf where they are hidden. */

@@ -224,10 +224,13 @@ static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r
         end = amx_finish(p, r, reference, own, rounded);
     if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
     if (!p->normalize) {
-        const float sum = own == 0 ? 0 : own == own ? own * exp2f(reference - maximum) : NAN;
+        float rounding;
+        const float row_max = flash_row_max(maximum * flash_correction(p), &rounding);
+        const float sum = own == 0     ? 0
+                          : own == own ? own * exp2f(reference - maximum) * rounding
+                                       : NAN;
         end.factor = own == 0 ? 0 : sum / rounded;
-        if (p->row_max.data)
-            *flash_at(&p->row_max, r) = (float)(maximum * flash_correction(p) * LN_2);
+        if (p->row_max.data) *flash_at(&p->row_max, r) = row_max;
         if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum;
     }
     if (p->dropout > 0) end.factor *= (float)ejki_dropout_factor(p->dropout);

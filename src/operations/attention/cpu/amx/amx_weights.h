@@ -119,9 +119,14 @@ AMX_INLINE vf amx_cap_factor(const bool wide, const amx_form *f, vf square) {
     return _mm512_mask_mov_ps(near, amx_not_nearest(f, square), s);
 }
 
-/* Numbers of 16 raw products and bias, whatever they are, the latter looked at only if there is one; plus `base`. A
- * `unit` of 1 / 128 gives scores, which are finite where numbers would not be. */
-AMX_INLINE vf amx_number(const amx_form *f, vf a, vf bias, vf base, float unit) {
+/* 16 numbers or scores, -inf where the bias is: that hides a key whatever its product is, even NaN. */
+AMX_INLINE vf amx_bias_hides(vf bias, vf numbers) {
+    const vf none = v_set1(-INFINITY);
+    return _mm512_mask_mov_ps(numbers, _mm512_cmp_ps_mask(bias, none, _CMP_EQ_OQ), none);
+}
+
+/* amx_number() of what no bias hides. */
+AMX_INLINE vf amx_seen_number(const amx_form *f, vf a, vf bias, vf base, float unit) {
     const vf own = v_mul(a, v_set1(unit));
     if (f->biased) base = v_fma(bias, v_set1(f->bias * unit), base);
     if (!f->caps) return v_fma(own, v_set1(f->near[0]), base);
@@ -132,6 +137,13 @@ AMX_INLINE vf amx_number(const amx_form *f, vf a, vf bias, vf base, float unit) 
     if (far == 0) return near;
     const vf tanh = v_tanh(v_mul(a, v_set1(f->scale)));
     return _mm512_mask_mov_ps(near, far, v_fma(tanh, v_set1(f->cap * unit), base));
+}
+
+/* Numbers of 16 raw products and bias, whatever they are, the latter looked at only if there is one; plus `base`. A
+ * `unit` of 1 / 128 gives scores, which are finite where numbers would not be. */
+AMX_INLINE vf amx_number(const amx_form *f, vf a, vf bias, vf base, float unit) {
+    const vf number = amx_seen_number(f, a, bias, base, unit);
+    return f->biased ? amx_bias_hides(bias, number) : number;
 }
 
 /* 32 elements in bf16 as floats: the first 16, and the others. */

@@ -157,7 +157,8 @@ static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, con
             const __m512i pair = _mm512_loadu_si512(bias + place);
             const __m512i own = key % 2 ? _mm512_and_si512(pair, _mm512_set1_epi32(-65536))
                                         : _mm512_slli_epi32(pair, 16);
-            z = v_fma(_mm512_castsi512_ps(own), v_set1((float)LOG2_E), z);
+            const vf b = _mm512_castsi512_ps(own);
+            z = amx_bias_hides(b, v_fma(b, v_set1((float)LOG2_E), z));
         }
         v_store(scores + n, z);
     }

@@ -35,10 +35,6 @@ static inline amx_vjp_range amx_vjp_extent(const ejki_flash_problem *p, amx_vjp_
 static inline void amx_vjp_cells(const ejki_pattern *t, int64_t plane, int64_t i, int64_t first,
                                  int64_t end, ejki_cell *cell) {
     memset(cell, 0, (size_t)(end - first) * sizeof *cell);
-    if (t->by_column) {
-        for (int64_t j = first; j < end; j++) cell[j - first] = ejki_pattern_find(t, plane, i, j);
-        return;
-    }
     for (int64_t at = ejki_pattern_seek(t, plane, i, 0); at < t->columns;
          at = ejki_pattern_seek(t, plane, i, at + 1)) {
         const int64_t j = ejki_grid_at(&t->next, plane, i, at);
@@ -115,11 +111,7 @@ static inline __m512i amx_vjp_positions(const amx_vjp_tile *t, int64_t key, int 
 static inline uint32_t amx_vjp_in_block(const ejki_pattern *t, const uint8_t *block, int64_t row,
                                         int64_t key, int64_t count) {
     const int64_t i = row % t->block_q, j = key % t->block_kv;
-    if (!t->by_column) return amx_bytes(block + i * t->block_row + j, count);
-    uint32_t seen = 0;
-    for (int64_t n = 0; n < count; n++)
-        seen |= (uint32_t)(block[(j + n) * t->block_row + i] != 0) << n;
-    return seen;
+    return amx_bytes(block + i * t->block_row + j, count);
 }
 
 /* Takes from a tile's words for a chunk what mask, segments, positions and a partial block, if it is not NULL,

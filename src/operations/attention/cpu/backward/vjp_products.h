@@ -16,6 +16,8 @@
 #ifndef EJKI_VJP_PRODUCTS_H
 #define EJKI_VJP_PRODUCTS_H
 
+#include <float.h>
+
 #ifdef TILE_PAIRS
 #include "operations/attention/cpu/backward/vjp_pairs.h"
 #else
@@ -56,6 +58,16 @@ static inline vf vjp_exp(vf difference) {
     return v_exp2(v_mul(difference, v_set1(1.44269504f)));
 }
 
+/* The weight of a score, which is 0 for -inf, whatever the statistic of the row is. */
+static inline vf vjp_weight_of(vf score, vf weight) {
+    return v_select_gt(v_set1(-FLT_MAX), score, v_zero(), weight);
+}
+
+/* What a weight makes of a number: 0 where it is 0, even of NaN; NaN where it is NaN. */
+static inline vf vjp_weighted(vf weight, vf number) {
+    return v_select_gt(weight, v_zero(), v_mul(weight, number), weight);
+}
+
 static inline __attribute__((always_inline)) void
 vjp_weights_tile(const int rows, int64_t depth, const float *a, int64_t turn, const float *b,
                  float *c, const float *statistic, float scale) {
@@ -63,7 +75,8 @@ vjp_weights_tile(const int rows, int64_t depth, const float *a, int64_t turn, co
     vjp_sums(false, rows, TILE_VECTORS, depth, a, turn, b, sum);
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++)
         v_store(c + i * TILE_COLUMNS + j * VL,
-                vjp_exp(v_fms(sum[i][j], v_set1(scale), v_set1(statistic[i]))));
+                vjp_weight_of(v_mul(sum[i][j], v_set1(scale)),
+                              vjp_exp(v_fms(sum[i][j], v_set1(scale), v_set1(statistic[i])))));
 }
 
 static inline __attribute__((always_inline)) void
@@ -74,7 +87,7 @@ vjp_slopes_tile(const int rows, int64_t depth, const float *a, int64_t turn, con
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
         const vf weight = v_load(weights + i * TILE_COLUMNS + j * VL);
         v_store(c + i * TILE_COLUMNS + j * VL,
-                v_mul(weight, v_sub(sum[i][j], v_set1(statistic[i]))));
+                vjp_weighted(weight, v_sub(sum[i][j], v_set1(statistic[i]))));
     }
 }
 

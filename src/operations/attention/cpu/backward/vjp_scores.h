@@ -42,16 +42,19 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
         if (capped) v_cap_some(TILE_VECTORS, &block->cap, z);
         EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
             if (capped) v_store(caps + j * VL, v_fma(-z[j], z[j], v_set1(1)));
+            vf score = v_mul(z[j], factor);
             if (biased) {
                 const char *place = element_at(dtype, bias, j * VL);
-                z[j] = v_fma(z[j], factor,
-                             left > j * VL ? v_widen_some(dtype, place, left - j * VL) : v_zero());
+                const vf b = left > j * VL ? v_widen_some(dtype, place, left - j * VL) : v_zero();
+                z[j] = v_fma(z[j], factor, b);
                 __builtin_prefetch(element_at(dtype, place, TILE_COLUMNS), 0, 2);
+                score = flash_bias_hides(b, b, z[j]);
                 z[j] = v_sub(z[j], lse);
             } else {
                 z[j] = v_fms(z[j], factor, lse);
             }
-            v_store(row + j * VL, v_where(vjp_exp(z[j]), seen >> (j * VL)));
+            const vf weight = vjp_weight_of(score, vjp_exp(z[j]));
+            v_store(row + j * VL, v_where(weight, seen >> (j * VL)));
         }
     }
 }
@@ -112,7 +115,7 @@ vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_blo
         const float *weight = weights + i * TILE_COLUMNS;
         vf given[TILE_VECTORS];
         EJKI_UNROLL for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
-            vf slope = v_mul(v_load(weight + j), v_sub(v_load(row + j), delta));
+            vf slope = vjp_weighted(v_load(weight + j), v_sub(v_load(row + j), delta));
             slope = v_where(slope, seen >> j);
             given[j / VL] = slope;
             if (mode && mode != VJP_BIAS_STREAMS && left > j) {
@@ -122,7 +125,11 @@ vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_blo
                 v_narrow_some(dtype, place, sum, left - j);
                 __builtin_prefetch(element_at(dtype, place, TILE_COLUMNS), 1, 2);
             }
-            if (capped) slope = v_where(v_mul(slope, v_load(caps + j)), seen >> j);
+            if (capped) {
+                slope = v_select_gt(v_load(weight + j), v_zero(), v_mul(slope, v_load(caps + j)),
+                                    slope);
+                slope = v_where(slope, seen >> j);
+            }
             v_store(row + j, slope);
         }
         if (mode == VJP_BIAS_STREAMS) vjp_stream(bias, given);

@@ -143,10 +143,7 @@ static inline uint32_t vjp_in_cell(const vjp_block *block, const flash_row *r, i
     if (cell->state == 0) return 0;
     if (cell->block == NULL) return VJP_EVERY;
     const int64_t i = r->query % pattern->block_q, j = key % pattern->block_kv;
-    if (!pattern->by_column) return vjp_bits(cell->block + i * pattern->block_row + j, count);
-    uint8_t column[TILE_COLUMNS] = {0};
-    for (int64_t n = 0; n < count; n++) column[n] = cell->block[(j + n) * pattern->block_row + i];
-    return vjp_bits(column, TILE_COLUMNS);
+    return vjp_bits(cell->block + i * pattern->block_row + j, count);
 }
 
 /* Keys of the panel from `key` on that a row sees. */

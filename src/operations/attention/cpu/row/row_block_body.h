@@ -88,15 +88,25 @@ static void row_weigh(const row_task *task, const row_head *head, int64_t key, r
     }
 }
 
+/* True if a raw score of a head is -inf: its key is hidden where nothing else hides any. */
+static inline bool row_any_hidden(const row_shared *s, const row_head *head, row_span span) {
+    bool hidden = false;
+    for (int64_t i = 0; ROW_TOGETHER == 1 && i < s->plan.rows; i++)
+        hidden |=
+            flash_any_hidden(head->scores + i * SCORE_STRIDE + span.low, span.high - span.low);
+    return hidden;
+}
+
 /* One block of keys for one head of the task. */
 static void row_block(row_task *task, int64_t n, int64_t key, int64_t count, row_span span) {
     const row_shared *s = task->shared;
     const row_head head = row_head_of(task, n, 0, key);
     if (s->hides && !row_sees(task, head.index, key, count)) return;
     row_scores(task, &head, span.low, span.high);
+    const bool hides = s->general || s->drops || span.least > span.low || span.most < span.high ||
+                       row_any_hidden(s, &head, span);
     row_weigh(task, &head, key, span);
-    const bool hides = s->general || s->drops || span.least > span.low || span.most < span.high;
-    row_add_block(task, &head, key, span.low, span.high, hides);
+    row_add_block(task, &head, span.low, span.high, hides);
 }
 
 /* One block of keys, all of which all rows see, for `heads` heads side by side: read as it lies in memory. */
@@ -106,11 +116,16 @@ static void row_block_in_order(row_task *task, int64_t n, int64_t heads, int64_t
     head[0] = row_head_of(task, n, 0, key);
     for (int64_t h = 1; h < heads; h++) head[h] = row_head_of(task, n + h, h, key);
     row_scores_side(task, head, heads, span.low, span.high);
-    for (int64_t h = 0; h < heads; h++) row_weigh(task, &head[h], key, span);
+    bool hides = false;
+    for (int64_t h = 0; h < heads; h++) {
+        hides |= row_any_hidden(task->shared, &head[h], span);
+        row_weigh(task, &head[h], key, span);
+    }
     int64_t c = span.low;
-    for (; c + ROW_VALUES <= span.high; c += ROW_VALUES) row_add_side(task, head, heads, c);
+    for (; !hides && c + ROW_VALUES <= span.high; c += ROW_VALUES)
+        row_add_side(task, head, heads, c);
     for (int64_t h = 0; c < span.high && h < heads; h++)
-        row_add_block(task, &head[h], key, c, span.high, false);
+        row_add_block(task, &head[h], c, span.high, hides);
 }
 
 #endif

@@ -188,20 +188,18 @@ static void row_add_side(row_task *task, const row_head *head, int64_t heads, in
     }
 }
 
-/* The same key by key over what each row sees and keeps: for other values that are not finite. */
+/* The same key by key over those that have a weight, which no hidden key has: for values that are not finite. */
 static __attribute__((noinline)) void row_add_carefully(const row_task *task, const row_head *head,
-                                                        int64_t key, int64_t low, int64_t high) {
-    const row_shared *s = task->shared;
-    const ejki_flash_problem *p = s->problem;
-    const row_plan *t = &s->plan;
+                                                        int64_t low, int64_t high) {
+    const ejki_flash_problem *p = task->shared->problem;
+    const row_plan *t = &task->shared->plan;
     for (int64_t c = low; c < high; c++) {
         halves_widen(p->dtype, element_at(p->dtype, head->values, c * p->value.stride_t),
                      p->value_dim, task->row);
         for (int64_t i = 0; i < t->rows; i++) {
-            const flash_row r = flash_row_of(p, task->batch, head->index, i);
             float *sums = head->states + i * t->state + STATE_SUMS;
             const float weight = head->scores[i * SCORE_STRIDE + c];
-            if (!flash_sees(p, &r, key + c) || (s->drops && weight == 0)) continue;
+            if (weight == 0) continue;
             for (int64_t d = 0; d < p->value_dim; d += VL)
                 v_store(sums + d, v_fma(v_set1(weight), v_load(task->row + d), v_load(sums + d)));
         }
@@ -224,10 +222,10 @@ static bool row_is_finite(const row_task *task, const row_head *head, int64_t lo
 }
 
 /* sums += weights · values over columns [low, high), of which, if it hides any, not all rows see all. */
-static inline void row_add_block(row_task *task, const row_head *head, int64_t key, int64_t low,
-                                 int64_t high, bool hides) {
+static inline void row_add_block(row_task *task, const row_head *head, int64_t low, int64_t high,
+                                 bool hides) {
     if (hides && !row_is_finite(task, head, low, high))
-        row_add_carefully(task, head, key, low, high);
+        row_add_carefully(task, head, low, high);
     else
         row_add_values(task, head, low, high);
 }

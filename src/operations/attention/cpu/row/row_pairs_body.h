@@ -302,14 +302,12 @@ static __attribute__((noinline)) void row_add_carefully(const row_task *task, co
 }
 
 /* sums += weights · values over columns [low, high), where they lie, `low` even. */
-static inline __attribute__((always_inline)) void row_add_block(row_task *task,
-                                                                const row_head *head, int64_t key,
-                                                                int64_t low, int64_t high,
-                                                                bool hides) {
+static inline __attribute__((always_inline)) void
+row_add_block(row_task *task, const row_head *head, int64_t low, int64_t high, bool hides) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const int64_t stride = p->value.stride_t;
-    (void)key, (void)hides;
+    (void)hides;
     if (!row_is_fit(task, head, low, high) || head->states[STATE_TINY] != 0) {
         row_add_carefully(task, head, low, high);
         return;
@@ -354,7 +352,7 @@ static void row_add_side(row_task *task, const row_head *head, int64_t heads, in
     }
     TILE_ROW_COUNTS(PAIRS_CASE)
 #undef PAIRS_CASE
-    for (int64_t h = 0; h < heads; h++) row_add_block(task, &head[h], 0, c, c + ROW_VALUES, false);
+    for (int64_t h = 0; h < heads; h++) row_add_block(task, &head[h], c, c + ROW_VALUES, false);
 }
 
 #endif

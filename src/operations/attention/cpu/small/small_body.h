@@ -204,9 +204,12 @@ static SMALL_INLINE void small_fold(vf (*const join)(vf, vf), const int count, v
         EJKI_UNROLL for (int j = 0; j < n / 2; j++) fold[j] = join(fold[j], fold[j + (n + 1) / 2]);
 }
 
-/* Scores become weights. Returns whether a row has none, so that it is 0. */
-static SMALL_INLINE bool small_weigh(const small_rows *s, const bool plain, const int most,
-                                     vf *scores, small_weights *w) {
+/* Which weights are 0: none, some of a row's, or all of a row's. */
+typedef enum small_zeros { SMALL_NO_ZERO, SMALL_SOME_ZERO, SMALL_BLANK } small_zeros;
+
+/* Scores become weights. */
+static SMALL_INLINE small_zeros small_weigh(const small_rows *s, const bool plain, const int most,
+                                            vf *scores, small_weights *w) {
     const ejki_flash_problem *p = s->problem;
     const vf scale = v_set1((float)(p->scale * LOG2_E));
     vf fold[SMALL_KEYS];
@@ -216,16 +219,19 @@ static SMALL_INLINE bool small_weigh(const small_rows *s, const bool plain, cons
     EJKI_UNROLL for (int j = 0; j < most; j++) fold[j] = scores[j];
     small_fold(v_max, most, fold);
     const vf top = v_mul(fold[0], scale);
-    const vf base = v_select_gt(top, v_set1(-INFINITY), top, v_zero());
+    const vf base = v_select_gt(top, v_set1(-INFINITY), top, v_zero()), tiny = v_set1(FLT_TRUE_MIN);
+    vf least = tiny;
     EJKI_UNROLL for (int j = 0; j < most; j++) {
         fold[j] = v_exp2(v_fms(scores[j], scale, base));
         v_store(w->weight + j * VL, fold[j]);
+        if (plain || j < p->keys) least = v_min(fold[j], least);
     }
     small_fold(v_add, most, fold);
     v_store(w->total, fold[0]);
     v_store(w->factor, v_div(v_set1(1.0f), fold[0]));
     if (!plain && (p->has_sinks || p->lse.data)) small_finish(s, top, w);
-    return v_any_gt(v_set1(FLT_TRUE_MIN), fold[0]);
+    if (!v_any_gt(tiny, least) && (plain || p->keys > 0)) return SMALL_NO_ZERO;
+    return v_any_gt(tiny, fold[0]) ? SMALL_BLANK : SMALL_SOME_ZERO;
 }
 
 /* Columns [d, d + width) of the output. */
@@ -257,12 +263,12 @@ static SMALL_INLINE void small_value(const float *weights, vf value, vf *sums) {
     EJKI_UNROLL for (int i = 0; i < VL; i++) sums[i] = v_fma_one(weights + i, value, sums[i]);
 }
 
-/* out = factor · Σ weight · value. False if that may be wrong: a hidden key times what is not finite. */
+/* out = factor · Σ weight · value. False if that may be wrong: a weight of 0 times what is not finite. */
 static SMALL_INLINE bool small_values(const small_rows *s, const bool plain, const int most,
-                                      const small_weights *w) {
+                                      const small_weights *w, bool zeros) {
     const ejki_flash_problem *p = s->problem;
     const int64_t value_dim = p->value_dim, stride = p->value.stride_t;
-    const bool hides = !plain && small_hides(p);
+    const bool hides = !plain && zeros;
     vf probe = v_zero();
     for (int64_t d = 0; d < value_dim; d += VL) {
         const int64_t width = plain ? VL : ejki_min(VL, value_dim - d);
@@ -289,7 +295,7 @@ static SMALL_INLINE bool small_values(const small_rows *s, const bool plain, con
     return sum == sum;
 }
 
-/* The same with the keys that a row sees only, and 0 for a row without weight, whatever 0 · inf would be. */
+/* The same with the keys that have a weight only, and 0 for a row without any, whatever 0 · inf would be. */
 static __attribute__((noinline)) void small_values_seen(const small_rows *s,
                                                         const small_weights *w) {
     const ejki_flash_problem *p = s->problem;
@@ -302,6 +308,7 @@ static __attribute__((noinline)) void small_values_seen(const small_rows *s,
         for (int64_t d = 0; d < p->value_dim; d++) {
             vf sum = v_zero();
             for (int64_t j = first; j < end; j++) {
+                if (w->weight[j * VL + i] == 0) continue;
                 const float *value =
                     flash_key_at(&p->value, EJK_DTYPE_F32, s->batch, s->kv_head, j);
                 sum = v_fma_one(w->weight + j * VL + i, v_load_first(value + d, 1), sum);
@@ -316,8 +323,10 @@ static SMALL_INLINE void small_pass(const small_rows *s, const bool plain, const
     small_weights w;
     vf scores[SMALL_KEYS];
     small_scores(s, plain, most, scores);
-    const bool blank = small_weigh(s, plain, most, scores, &w);
-    if (blank || !small_values(s, plain, most, &w)) small_values_seen(s, &w);
+    const small_zeros zeros = small_weigh(s, plain, most, scores, &w);
+    const bool careful = plain ? zeros != SMALL_NO_ZERO : zeros == SMALL_BLANK;
+    if (careful || !small_values(s, plain, most, &w, zeros != SMALL_NO_ZERO))
+        small_values_seen(s, &w);
 }
 
 /* Functions of their own: a compiler that sees one beside the other keeps numbers for both. */

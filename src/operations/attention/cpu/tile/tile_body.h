@@ -18,7 +18,7 @@
  *
  * Why results do not depend on tiles: products add in the order of keys, blocks and lanes lie at absolute
  * key positions, and a key that a row does not see adds an exact 0. Values that are not finite would make
- * 0 · inf = NaN of it, so packing looks for them and partial tiles then add key by key.
+ * 0 · inf = NaN of it, so packing looks for them, and tiles then add key by key what has a weight.
  *
  * Limits. Weights below 2^-126 of the reference count as 0. The score tile, a panel of keys and the
  * tile's queries should fit the first-level cache; the group and a block of keys and values the second.
@@ -147,8 +147,7 @@ typedef struct tile_state {
  * [low, high) are visible to any row. */
 typedef struct tile_span {
     int64_t first, end, low, high;
-    bool hides;   /* some row does not see some column of [first, end) by its position */
-    bool partial; /* some row does not see or keep some column of [low, high) */
+    bool hides; /* some row does not see some column of [first, end) by its position */
 } tile_span;
 
 #include "operations/attention/cpu/tile/tile_blocks_body.h"
@@ -359,13 +358,10 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
     /* The product takes whole units. */
     const int64_t first = low / TILE_UNIT, depth = ejki_cdiv(high, TILE_UNIT) - first;
     span.hides = e->least > block + span.first || e->most < block + span.end;
-    span.partial = s->general || s->drops || s->cells.hide ||
-                   e->least > block + first * TILE_UNIT ||
-                   e->most < block + (first + depth) * TILE_UNIT;
     tile_scores(s, row, rows, span, s->scores);
     tile_softmax(s, row, rows, span);
     tile_end_weights(s, row, rows, &span);
-    if (!tile_is_fit(s, row, &span)) {
+    if (!tile_is_fit(s, row)) {
         tile_add_carefully(s, row, rows, &span);
         return;
     }

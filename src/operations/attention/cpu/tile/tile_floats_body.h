@@ -18,11 +18,10 @@ static inline bool tile_pack_values(const ejki_flash_problem *p, const void *sou
     return pack_rows_any(p->dtype, source, p->value.stride_t, count, p->value_dim, target, width);
 }
 
-/* True if weights and values of the block may go through the product: what is not finite may only meet weights of
- * keys that all rows see. */
-static inline bool tile_is_fit(const tile_state *s, int64_t row, const tile_span *span) {
+/* True if weights and values of the block may go through the product: all values are finite. */
+static inline bool tile_is_fit(const tile_state *s, int64_t row) {
     (void)row;
-    return s->fit || !span->partial;
+    return s->fit;
 }
 
 /* Weights become what the product takes, those dropped 0. */
@@ -32,14 +31,14 @@ static inline void tile_end_weights(tile_state *s, int64_t row, int rows, const 
                    s->scores + i * SCORE_STRIDE + span->first);
 }
 
-/* sums += weights · values, key by key over what each row sees and keeps: for values that are not fit. */
+/* sums += weights · values, key by key over those that have a weight, which no hidden key has: for values that are not
+ * fit. */
 static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
                                                          const tile_span *span) {
     const int64_t width = s->plan->width;
     for (int i = 0; i < rows; i++)
         for (int64_t c = span->low; c < span->high; c++) {
-            if (!flash_sees(s->problem, &s->row[row + i], s->block + c)) continue;
-            if (s->drops && s->scores[i * SCORE_STRIDE + c] == 0) continue;
+            if (s->scores[i * SCORE_STRIDE + c] == 0) continue;
             const vf weight = v_set1(s->scores[i * SCORE_STRIDE + c]);
             for (int64_t d = 0; d < width; d += VL) {
                 float *sum = tile_sum(s, row + i, d);

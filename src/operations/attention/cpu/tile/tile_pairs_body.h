@@ -21,8 +21,7 @@ static inline bool tile_pack_values(const ejki_flash_problem *p, const void *sou
 }
 
 /* Products would take tiny values for 0. */
-static inline bool tile_is_fit(const tile_state *s, int64_t row, const tile_span *span) {
-    (void)span;
+static inline bool tile_is_fit(const tile_state *s, int64_t row) {
     return s->fit && !s->extent[row / TILE_ROWS].tiny;
 }
 
