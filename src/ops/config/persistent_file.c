@@ -33,7 +33,7 @@ static bool has_moved(const ejk_persistent_cache *cache) {
 /* 0 or an error: takes the lock, in folders that may have to be made again. */
 static int hold(ejk_persistent_cache *cache) {
     int error = ejki_lock_take(cache->path, cache->busy_ms, &cache->lock_file);
-    if (error == ENOENT && ejki_make_folders(cache->path))
+    if (error == ENOENT && ejki_make_folders(cache->path, 0700))
         error = ejki_lock_take(cache->path, cache->busy_ms, &cache->lock_file);
     return error;
 }
