@@ -271,18 +271,16 @@ static int import(cache_request *request) {
 }
 
 static int verify(cache_request *request) {
-    ejk_persistent_report report = {.sound = true};
-    if (request->store.cache &&
-        !succeeded(ejk_persistent_cache_verify(request->store.cache, &report)))
-        return FAILED;
-    report.sound &= !request->store.damaged;
+    ejk_persistent_report report;
+    bool exists;
+    if (!store_verify(request->store.path, &exists, &report)) return FAILED;
     if (request->json) {
         if (!print_json(json_pack("{s:s, s:b, s:I, s:I, s:I, s:b}", "path", request->store.path,
-                                  "exists", request->store.cache != NULL, "rows",
-                                  (json_int_t)report.rows, "rejected", (json_int_t)report.rejected,
-                                  "stale", (json_int_t)report.stale, "sound", (int)report.sound)))
+                                  "exists", (int)exists, "rows", (json_int_t)report.rows,
+                                  "rejected", (json_int_t)report.rejected, "stale",
+                                  (json_int_t)report.stale, "sound", (int)report.sound)))
             return FAILED;
-    } else if (!request->store.cache) {
+    } else if (!exists) {
         printf("%s does not exist\n", request->store.path);
     } else {
         printf("%s: %lld rows, %lld of them damaged, %lld stale: %s\n", request->store.path,
@@ -314,7 +312,7 @@ static const struct {
     {"import", "FILE...", "add the rows of such JSON; what was measured later stays", import, false,
      true, true, true},
     {"verify", "", "check the file and all of its rows; 1 if something is damaged", verify, false,
-     false, false, true},
+     false, false, false},
     {"path", "", "where the file lies", path, false, false, false, false},
 };
 

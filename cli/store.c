@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +16,10 @@ char *store_path(const char *wish) {
 
 /* "ejk: cache row rejected: op_id flash_attention@v0, reason …" */
 static void tell(void *user, const char *event, const char *fields) {
-    config_store *own = user;
+    (void)user;
     json_t *object = json_loads(fields, 0, NULL);
     const char *name, *mark = ": ";
     json_t *value;
-    own->damaged |= strcmp(event, "cache_set_aside") == 0 || strcmp(event, "cache_degraded") == 0;
     fputs("ejk: ", stderr);
     for (; *event; event++) fputc(*event == '_' ? ' ' : *event, stderr);
     json_object_foreach(object, name, value) {
@@ -37,11 +37,17 @@ bool store_open(const char *wish, bool create, config_store *out) {
     *out = (config_store){.path = store_path(wish)};
     if (!out->path) return false;
     if (!create && access(out->path, F_OK) != 0) return true;
-    const ejk_persistent_options options = {
-        .path = out->path, .on_event = tell, .on_event_user = out};
+    const ejk_persistent_options options = {.path = out->path, .on_event = tell};
     if (succeeded(ejk_persistent_cache_open(&options, &out->cache))) return true;
     store_close(out);
     return false;
+}
+
+bool store_verify(const char *path, bool *exists, ejk_persistent_report *report) {
+    const ejk_persistent_options options = {.path = path, .on_event = tell};
+    *report = (ejk_persistent_report){.sound = true};
+    *exists = access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+    return !*exists || succeeded(ejk_persistent_file_verify(&options, report));
 }
 
 void store_close(config_store *store) {

@@ -5,11 +5,10 @@
 
 #include "cli.h"
 
-/* A cache on disk. It must stay where it is while it is open. */
+/* A cache on disk. */
 typedef struct config_store {
     char *path;                  /* of the file, absolute */
     ejk_persistent_cache *cache; /* NULL: there is no such file */
-    bool damaged;                /* the file could not be used as it was */
 } config_store;
 
 /* The file that --cache means; NULL stands for the default. Freed with ejk_free(); NULL after a sentence. */
@@ -18,6 +17,9 @@ char *store_path(const char *wish);
 /* Opens it, or only if it is there. What happens to the file is told on stderr. */
 bool store_open(const char *wish, bool create, config_store *out);
 void store_close(config_store *store);
+
+/* Checks a file by reading alone. A file that is not there is sound. */
+bool store_verify(const char *path, bool *exists, ejk_persistent_report *report);
 
 /*
  * Its entries, in the order of their keys: {"device","op_id","call_key","layout","threads","direction",

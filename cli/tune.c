@@ -25,7 +25,9 @@ typedef struct tune_state {
     const volatile int *cancel;
     int32_t device;          /* of recorded calls; -1 = the CPU */
     json_t *tuned, *skipped; /* lists, with --json and of a recording */
+    int kept;                /* choices in the cache, or told where --no-store is given */
     bool failed;             /* something that was told could not be printed or stored */
+    bool unkept;             /* a choice rests on no comparison, and so is in no cache */
 } tune_state;
 
 /* ---- What was found ---------------------------------------------------------------------------------- */
@@ -61,6 +63,9 @@ static void told(void *user, const ejk_tuned_call *call) {
             outcome.unstored = "the cache cannot be written";
         state->failed |= !outcome.path;
     }
+    const bool kept = outcome.path || state->wish->no_store;
+    state->kept += kept;
+    state->unkept |= !kept;
     if (state->wish->json) {
         json_t *object = tune_report_json(&outcome);
         state->failed |= !object || json_array_append_new(state->tuned, object) != 0;
@@ -186,8 +191,16 @@ static void close_state(tune_state *state) {
     json_decref(state->skipped);
 }
 
+/* DONE promises that a later call finds every choice. */
+static int status_of(const tune_state *state, bool done) {
+    if (!done) return FAILED;
+    const bool none = state->bar.total > 0 && state->kept == 0;
+    const bool cut_short = state->wish->recorded && *state->cancel;
+    return state->unkept || none || cut_short ? DIFFERS : DONE;
+}
+
 /* Tunes a call, or the recording if `call` is NULL. */
-static bool tune(const tune_options *wish, op_call *call) {
+static int tune(const tune_options *wish, op_call *call) {
     tune_state state = {.wish = wish};
     bool done = open_state(&state);
     if (done) {
@@ -199,8 +212,9 @@ static bool tune(const tune_options *wish, op_call *call) {
         else if (!call && done)
             done = print_recorded(&state);
     }
+    const int status = status_of(&state, done);
     close_state(&state);
-    return done;
+    return status;
 }
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
@@ -213,6 +227,9 @@ static int print_help(const ejk_kernel *kernel, const option *own) {
          "own and is faster by more than the noise. Ctrl-C ends the search with what was found, a\n"
          "second one at once. On a GPU candidates are compiled before the time for measuring "
          "begins.\n"
+         "The exit status is 0 if every choice is kept, or --no-store is given; 1 if one rests on "
+         "no\n"
+         "comparison, as the budget ended or Ctrl-C came before; 2 if something failed.\n"
          "Symbols of a shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
     if (!options_help(own)) return FAILED;
     call_help_flags(kernel);
@@ -233,12 +250,14 @@ static int tune_words(const ejk_kernel *kernel, int count, char **words, const o
         kernel->config_field ? ejk_record_find(kernel->args, kernel->config_field, &offset) : NULL;
     if (done && config && ejk_record_is_set(config, call.args))
         done = complain("tune chooses the configuration, but --%s is given", config->name);
-    done = done && tune(wish, &call);
+    const int status = done ? tune(wish, &call) : FAILED;
     call_close(&call);
-    return done ? DONE : FAILED;
+    return status;
 }
 
-static bool tune_file(int count, char **words, const option *own, const tune_options *wish) {
+/* True if what is asked for is a recording. */
+static bool asks_for_recording(int count, char **words, const option *own,
+                               const tune_options *wish) {
     const call_words *call = &wish->call;
     if (!options_parse(count, words, own, NULL)) return false;
     if (!wish->recorded)
@@ -254,7 +273,7 @@ static bool tune_file(int count, char **words, const option *own, const tune_opt
                         : call->data.lengths   ? "lengths"
                         : call->data.alive > 0 ? "alive"
                                                : "platform");
-    return tune(wish, NULL);
+    return true;
 }
 
 int tune_command(int count, char **words) {
@@ -276,7 +295,7 @@ int tune_command(int count, char **words) {
     const op_command command = {"tune", print_help, tune_words};
     int status;
     if (!options_ask_help(count, words) && (count == 0 || words[0][0] == '-'))
-        status = tune_file(count, words, own, &wish) ? DONE : FAILED;
+        status = asks_for_recording(count, words, own, &wish) ? tune(&wish, NULL) : FAILED;
     else
         status = call_command(&command, count, words, own, &wish);
     free(wish.candidates.items);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache of configurations in memory: what is put is got, who gives way, many threads at once. */
+#include "ops/config/entry.h"
 #include "support/expect.h"
 
 #include <ejkernel/config.h>
@@ -87,6 +88,13 @@ static void test_every_part_of_a_key_counts(void **state) {
     for (int i = 0; i < KEYS; i++) {
         snprintf(text, sizeof text, "{\"b\":%d}", i);
         expect_config(&keys[i], text);
+    }
+    /* Whatever their hashes are. */
+    for (int i = 0; i < KEYS * KEYS; i++) {
+        ejk_config_key a, b;
+        EXPECT_OK(ejki_config_key_check(&keys[i / KEYS], &a));
+        EXPECT_OK(ejki_config_key_check(&keys[i % KEYS], &b));
+        assert_int_equal(ejki_config_key_equal(&a, &b), i / KEYS == i % KEYS);
     }
     /* NULL is "". */
     expect_config(&(ejk_config_key){"", "", "abc", "", 0, EJK_FORWARD}, "{\"b\":9}");

@@ -420,6 +420,89 @@ static void test_a_disk_that_was_full_before(void **state) {
     assert_int_equal(events.count, 0);
 }
 
+/* ---- By reading alone ------------------------------------------------------------------------------------- */
+
+static ejk_persistent_report verify_file(const char *path) {
+    const ejk_persistent_options options = {
+        .path = path, .on_event = events_add, .on_event_user = &events};
+    ejk_persistent_report report = {.rows = -1};
+    EXPECT_OK(ejk_persistent_file_verify(&options, &report));
+    return report;
+}
+
+/* Rows in the log count, whoever has it open. */
+static void test_sound_files_verify(void **state) {
+    (void)state;
+    const char *path = in_folder("sound.db");
+    make_file(path);
+    ejk_persistent_report report = verify_file(path);
+    assert_true(report.sound);
+    assert_int_equal(report.rows, ROWS);
+    ejk_persistent_cache *cache = cache_open(path);
+    EXPECT_OK(cache_put(cache, "zzz", 0));
+    report = verify_file(path);
+    assert_true(report.sound);
+    assert_int_equal(report.rows, ROWS + 1);
+    assert_int_equal(cache_get(cache, "zzz"), 0);
+    ejk_persistent_cache_close(cache);
+    sql(in_folder("old.db"), "PRAGMA application_id = 1701473123;"
+                             "CREATE TABLE configs (key TEXT PRIMARY KEY, config TEXT);"
+                             "INSERT INTO configs VALUES ('cpu|a@v0|b', '{}')");
+    report = verify_file(in_folder("old.db"));
+    assert_true(report.sound);
+    assert_int_equal(report.rows, 1);
+    write_file(in_folder("empty.db"), "", 0);
+    report = verify_file(in_folder("empty.db"));
+    assert_true(report.sound);
+    assert_int_equal(report.rows, 0);
+    assert_int_equal(events.count, 0);
+}
+
+/* Damage is told, and left to those who open the file. */
+static void test_damage_is_left_alone(void **state) {
+    (void)state;
+    static char content[1 << 20];
+    size_t size, after;
+    const char *path = in_folder("damaged.db");
+    make_file(path);
+    memcpy(content, read_file(path, &size), sizeof content);
+    memset(content + size / 2 / 4096 * 4096, 0x5a, 4096);
+    write_file(path, content, size);
+    const int files = count_files("damaged.db");
+    assert_false(verify_file(path).sound);
+    assert_int_equal(events_of("cache_damaged"), 1);
+    assert_memory_equal(read_file(path, &after), content, size);
+    assert_int_equal(after, size);
+    assert_int_equal(count_files("damaged.db"), files);
+    write_file(path, "Dear diary", 10);
+    assert_false(verify_file(path).sound);
+    assert_non_null(strstr(events_fields("cache_damaged"), "it is no database"));
+    sql(in_folder("odd.db"), "PRAGMA application_id = 1701473123; PRAGMA user_version = 1;"
+                             "CREATE TABLE configs (device TEXT, op_id TEXT)");
+    assert_false(verify_file(in_folder("odd.db")).sound);
+}
+
+static void test_what_cannot_be_read(void **state) {
+    (void)state;
+    ejk_persistent_report report = {.rows = 77};
+    ejk_persistent_options options = {.path = in_folder("none/none.db")};
+    EXPECT_FAIL(IO, "cannot be read: No such file", ejk_persistent_file_verify(&options, &report));
+    assert_int_equal(count_files("none"), 0);
+    assert_int_equal(mkfifo(in_folder("pipe.db"), 0600), 0);
+    options.path = in_folder("pipe.db");
+    EXPECT_FAIL(IO, "no regular file", ejk_persistent_file_verify(&options, &report));
+    sql(in_folder("later.db"), "PRAGMA application_id = 1701473123; PRAGMA user_version = 2");
+    options.path = in_folder("later.db");
+    EXPECT_FAIL(IO, "its schema is version 2", ejk_persistent_file_verify(&options, &report));
+    sql(in_folder("other.db"), "CREATE TABLE letters (text TEXT)");
+    options.path = in_folder("other.db");
+    EXPECT_FAIL(IO, "of another program", ejk_persistent_file_verify(&options, &report));
+    EXPECT_FAIL(INVALID_ARGUMENT, "out is NULL", ejk_persistent_file_verify(&options, NULL));
+    options.busy_ms = -1;
+    EXPECT_FAIL(INVALID_ARGUMENT, "busy_ms", ejk_persistent_file_verify(&options, &report));
+    assert_int_equal(report.rows, 77);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
 
 int main(void) {
@@ -439,6 +522,9 @@ int main(void) {
         TEST(rows_of_a_file_that_cannot_be_written),
         TEST(a_full_disk),
         TEST(a_disk_that_was_full_before),
+        TEST(sound_files_verify),
+        TEST(damage_is_left_alone),
+        TEST(what_cannot_be_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -161,6 +161,41 @@ static void test_memory(void **state) {
     close_all();
 }
 
+/* Calls that differ in strides alone are measured, kept and found apart. */
+static void test_strides_are_part_of_the_key(void **state) {
+    (void)state;
+    char folder[] = "ejk_selector_XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/c.db", folder);
+    ejk_persistent_cache *disk;
+    EXPECT_OK(ejk_persistent_cache_open(&(ejk_persistent_options){.path = path}, &disk));
+    const toy_args args = toy_call(x, y, 8, 4);
+    toy_args spread = args;
+    spread.x.strides[0] = 8; /* room behind each row */
+    ejk_config_key_text rooms[2];
+    const ejk_config_key key = key_of(&args, &rooms[0]), other = key_of(&spread, &rooms[1]);
+    assert_string_equal(key.call_key, other.call_key);
+    assert_string_not_equal(key.layout, other.layout);
+    const ejk_config_selector_options options = {
+        .persistent = disk, .policy = {.allow_autotune = EJK_TRUE}, .tuner = &tuner};
+    open_with(options);
+    expect_choice(&args, EJK_CHOICE_AUTOTUNE, 48);
+    tuned_rows = 40;
+    expect_choice(&spread, EJK_CHOICE_AUTOTUNE, 40);
+    expect_choice(&args, EJK_CHOICE_MEMORY, 48);
+    assert_int_equal(tuned, 2);
+    close_all();
+    open_with(options);
+    expect_choice(&spread, EJK_CHOICE_PERSISTENT, 40);
+    expect_choice(&args, EJK_CHOICE_PERSISTENT, 48);
+    assert_int_equal(tuned, 0);
+    close_all();
+    ejk_persistent_cache_close(disk);
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 static void test_unusable_entries(void **state) {
     (void)state;
     open_with((ejk_config_selector_options){.tuner = NULL});
@@ -437,11 +472,17 @@ static void test_bad_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_heuristics),      cmocka_unit_test(test_override),
-        cmocka_unit_test(test_memory),          cmocka_unit_test(test_unusable_entries),
-        cmocka_unit_test(test_persistent),      cmocka_unit_test(test_failed_tuning),
-        cmocka_unit_test(test_forbidden_again), cmocka_unit_test(test_overlays),
-        cmocka_unit_test(test_policies),        cmocka_unit_test(test_threads_tune_once),
+        cmocka_unit_test(test_heuristics),
+        cmocka_unit_test(test_override),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_strides_are_part_of_the_key),
+        cmocka_unit_test(test_unusable_entries),
+        cmocka_unit_test(test_persistent),
+        cmocka_unit_test(test_failed_tuning),
+        cmocka_unit_test(test_forbidden_again),
+        cmocka_unit_test(test_overlays),
+        cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_threads_tune_once),
         cmocka_unit_test(test_bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

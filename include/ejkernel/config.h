@@ -26,6 +26,7 @@
  * |--------------------|-----------------------------------------------|-----------------------------------|
  * | cache_set_aside    | path, moved_to, reason, salvaged              | a damaged file was renamed and a new one begun; `salvaged` rows were taken over |
  * | cache_degraded     | path, reason                                  | from here on entries are in memory only |
+ * | cache_damaged      | path, reason                                  | ejk_persistent_file_verify() found damage; nothing was changed |
  * | cache_migrated     | path, from, to, rows                          | a file of an older schema was brought up to date |
  * | cache_row_rejected | device, op_id, call_key, reason               | a row that makes no sense: a miss |
  * | cache_row_stale    | device, op_id, call_key, library_version, reason | a row of a library whose results are known to be wrong: a miss |
@@ -245,9 +246,20 @@ typedef struct ejk_persistent_report {
     bool sound;       /**< the file's structure is as it should be, and no row was rejected */
 } ejk_persistent_report;
 
-/** Checks the file and reads every row. Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, IO. */
+/** Checks the file of an open cache and reads every row. Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, IO. */
 EJK_API EJK_NODISCARD ejk_status ejk_persistent_cache_verify(ejk_persistent_cache *cache,
                                                              ejk_persistent_report *out);
+
+/**
+ * The same of a file that is not opened as a cache, which would set a damaged one aside: it is only read, also
+ * where its folder cannot be written to or the disk is full. Damage is an answer, OK with `sound` false, and
+ * the event cache_damaged says what it is; a file that is no database counts as such, rows of an older schema
+ * are counted but not checked. NULL options = defaults. Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, IO: the file
+ * cannot be read, as it is not there, may not be, belongs to another program or to a later version, or stays
+ * locked for longer than `busy_ms`. Since 0.1.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_persistent_file_verify(const ejk_persistent_options *options,
+                                                            ejk_persistent_report *out);
 
 /**
  * Writes entries as one JSON object, `{"<device>|<op_id>|<call_key>": <configuration>, …}`, on one line

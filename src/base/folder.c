@@ -50,10 +50,10 @@ char *ejki_cache_root(const char *path) {
     return text;
 }
 
-bool ejki_make_folders(char *file) {
+bool ejki_make_folders(char *file, unsigned mode) {
     for (char *slash = strchr(file + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        bool made = mkdir(file, 0700) == 0 || errno == EEXIST;
+        bool made = mkdir(file, mode) == 0 || errno == EEXIST;
         /* A folder that is there may be one that only its owner may add to. */
         struct stat facts;
         if (!made && errno != ENOENT) made = stat(file, &facts) == 0 && S_ISDIR(facts.st_mode);

@@ -14,7 +14,7 @@ char *ejki_compose(const char *format, ...) EJKI_PRINTF(1, 2);
  */
 char *ejki_cache_root(const char *path);
 
-/* Makes the folders above a file, which is changed meanwhile; false with errno if one cannot be made. */
-bool ejki_make_folders(char *file);
+/* Makes the folders above a file, whose name is changed meanwhile; false with errno if one cannot be made. */
+bool ejki_make_folders(char *file, unsigned mode);
 
 #endif

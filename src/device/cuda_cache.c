@@ -163,7 +163,7 @@ static bool write_file(char *path, const header *head, const ejki_cuda_image *im
     static _Atomic(unsigned) count;
     char *beside = ejki_compose("%s.%ld-%u.tmp", path, (long)getpid(),
                                 atomic_fetch_add_explicit(&count, 1, memory_order_relaxed));
-    if (!beside || !ejki_make_folders(path)) {
+    if (!beside || !ejki_make_folders(path, 0700)) {
         free(beside);
         return false;
     }

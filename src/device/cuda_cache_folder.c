@@ -217,7 +217,7 @@ void ejki_cuda_cache_note(int version, const char *library) {
     if (*library != '/' || stat(library, &facts) != 0 || ejki_cuda_cache_noted() == version) return;
     char *path = note_file();
     char *beside = path ? ejki_compose("%s.%ld.tmp", path, (long)getpid()) : NULL;
-    FILE *file = beside && ejki_make_folders(path) ? fopen(beside, "we") : NULL;
+    FILE *file = beside && ejki_make_folders(path, 0700) ? fopen(beside, "we") : NULL;
     if (file) {
         fprintf(file, "%d %lld %lld %s\n", version, (long long)facts.st_size,
                 (long long)facts.st_mtim.tv_sec, library);

@@ -1,17 +1,39 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`ejk tune`, `cache`, `explain` and `labels` from outside. Usage: test_cli_tuning.py <ejk> <source folder>"""
+import ctypes
 import json
 import os
 import pty
+import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
-from command import EJK, ejk, parsed
+from command import EJK, ejk, parsed, run
+
+
+def fill_disk():
+    """No file of the process can grow any more."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+FULL_DISK = {"preexec_fn": fill_disk, "restore_signals": False}
+
+
+def obey_modes():
+    """Modes of files hold the superuser back too: what it starts lacks CAP_DAC_OVERRIDE and _READ_SEARCH."""
+    for capability in (1, 2) if os.geteuid() == 0 else ():
+        if ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) != 0:  # PR_CAPBSET_DROP
+            raise PermissionError
+
+
+OBEYING_MODES = {"preexec_fn": obey_modes}
 
 
 class Cached(unittest.TestCase):
@@ -35,8 +57,13 @@ class Cached(unittest.TestCase):
             file.write(text)
         return self.path(name)
 
-    def tune(self, *words):
-        return parsed("tune", *self.CALL, *self.SHORT, *self.cache, *words)
+    def tune(self, *words, call=None):
+        """The report; the exit status is 0 only if the choice is kept, or none was to be."""
+        answer = run("tune", *(call or self.CALL), *self.SHORT, *self.cache, *words, "--json")
+        report = json.loads(answer.stdout)
+        kept = report["stored"] or "--no-store" in words
+        self.assertEqual((answer.returncode, answer.stderr), (0 if kept else 1, ""))
+        return report
 
     def explain(self, *words):
         return parsed("explain", *self.CALL, *self.cache, *words)
@@ -58,13 +85,13 @@ class Tune(Cached):
         self.assertEqual(tuned["key"]["op_id"], "flash_attention_vjp@v0")
         self.assertIn("with=d_query+d_key+d_value", tuned["problem"])
         call = ["blocksparse_attention", "--shape", "Hq=1,T=32,D=8", "--alive", "0.5", "--block", "8"]
-        tuned = parsed("tune", *call, "--threads", "1", "--backward", *self.SHORT, *self.cache)
+        tuned = self.tune("--threads", "1", "--backward", call=call)
         self.assertEqual(tuned["key"]["op_id"], "blocksparse_attention_vjp@v0")
 
     def test_layouts(self):
         """Lengths and blocks are data that the candidates run on."""
-        tuned = parsed("tune", "flash_attention", "--shape", "Hq=1,D=16", "--lengths", "9,3x20",
-                       "--threads", "1", *self.SHORT, *self.cache)
+        call = ["flash_attention", "--shape", "Hq=1,D=16", "--lengths", "9,3x20"]
+        tuned = self.tune("--threads", "1", call=call)
         self.assertIn("T=69", tuned["problem"])
         told = parsed("explain", "flash_attention_vjp", "--shape", "Hq=1,D=16", "--lengths", "9,3x20", *self.cache)
         self.assertIn("T=69,S=69,D=16,Dv=16,N=4", told["problem"])
@@ -158,6 +185,19 @@ class Tune(Cached):
         answer = ejk("tune", *self.CALL, *self.SHORT, "--cache", os.path.join(blocked, "x"), status=2)
         self.assertIn("Not stored: the cache cannot be written.", answer.stdout)
         self.assertIn("ejk: cache degraded: ", answer.stderr)
+        answer = run("tune", *self.CALL, *self.SHORT, *self.cache, **FULL_DISK)
+        self.assertEqual(answer.returncode, 2)
+        self.assertIn("Not stored: the cache cannot be written.", answer.stdout)
+
+    def test_nothing_settled(self):
+        """0 says that a later call finds the choice."""
+        answer = ejk("tune", *self.LARGE, "--budget", "1ms", *self.cache, status=1)
+        self.assertIn("Not stored: the budget ended before candidates could be compared.", answer.stdout)
+        self.assertEqual(answer.stderr, "")
+        recording = self.write("calls.txt", "flash_attention:Hq=2,T=32,D=16,platform=triton\n")
+        answer = ejk("tune", "--recorded", recording, *self.SHORT, *self.cache, status=1)
+        self.assertIn("is passed over", answer.stderr)
+        self.assertEqual(self.rows(), [])
 
     def test_recording(self):
         recording = self.write("calls.txt", "# from another machine\n"
@@ -187,9 +227,9 @@ class Tune(Cached):
         time.sleep(1.5)
         process.send_signal(signal.SIGINT)
         report = json.loads(process.communicate(timeout=60)[0])
-        self.assertEqual(process.returncode, 0)
         self.assertTrue(report["report"]["cancelled"])
         won = report["report"]["chosen"] != report["report"]["default_index"]
+        self.assertEqual(process.returncode, 0 if won else 1)
         self.assertEqual((report["stored"], len(self.rows())), (won, int(won)))
         if not won:
             self.assertIn("interrupted", report["not_stored"])
@@ -338,18 +378,67 @@ class Cache(Cached):
         self.assertEqual(parsed("cache", "rm", "--all", *self.cache)["removed"], 1)
         self.assertEqual(self.keys(), [])
 
+    def verified(self, **options):
+        return run("cache", "verify", *self.cache, **options)
+
+    def contents(self):
+        with open(self.file, "rb") as file:
+            return os.listdir(os.path.dirname(self.file)), file.read()
+
     def test_damage(self):
-        """Nothing is lost silently: verify says what became of a file that cannot be read."""
+        """verify says what is wrong with a file, and leaves it as it is."""
         self.fill()
-        self.assertEqual(ejk("cache", "verify", *self.cache).stdout,
-                         f"{self.path('cache')}/configs.db: 3 rows, 0 of them damaged, 0 stale: sound\n")
-        for at, event in ((4096, ""), (0, "ejk: cache degraded: ")):
+        sound = f"{self.path('cache')}/configs.db: 3 rows, 0 of them damaged, 0 stale: sound\n"
+        self.assertEqual(ejk("cache", "verify", *self.cache).stdout, sound)
+        for at in (4096, 0):
             with open(self.file, "r+b") as file:
                 file.seek(at)
                 file.write(b"this is no database" * 4096)
+            before = self.contents()
             answer = ejk("cache", "verify", *self.cache, status=1)
-            self.assertIn(": damaged\n", answer.stdout)
-            self.assertTrue(answer.stderr.startswith(event), answer.stderr)
+            self.assertTrue(answer.stdout.endswith(": damaged\n"), answer.stdout)
+            self.assertTrue(answer.stderr.startswith("ejk: cache damaged: "), answer.stderr)
+            self.assertEqual(self.contents(), before)
+
+    def test_verify_reads_alone(self):
+        """A folder that cannot be written to and a full disk are no damage."""
+        self.fill()
+        folder = os.path.dirname(self.file)
+        sound = f"{self.path('cache')}/configs.db: 3 rows, 0 of them damaged, 0 stale: sound\n"
+        log = sqlite3.connect(self.file)  # another process has it open: with a log beside it
+        log.execute("SELECT count(*) FROM configs").fetchall()
+        for others in (log, None):
+            answer = self.verified(**FULL_DISK)
+            self.assertEqual((answer.returncode, answer.stdout), (0, sound))
+            if others:
+                others.close()
+        for file in os.listdir(folder):
+            os.chmod(os.path.join(folder, file), 0o444)
+        os.chmod(folder, 0o555)
+        self.addCleanup(os.chmod, folder, 0o755)
+        try:
+            answer = self.verified(**OBEYING_MODES)
+        except subprocess.SubprocessError:
+            self.skipTest("the superuser cannot be held back here")
+        self.assertEqual((answer.returncode, answer.stdout), (0, sound))
+        os.chmod(self.file, 0)
+        answer = self.verified(**OBEYING_MODES)
+        self.assertEqual((answer.returncode, answer.stdout), (2, ""))
+        self.assertIn("configs.db cannot be read: Permission denied", answer.stderr)
+
+    def test_verify_of_others(self):
+        """What is not ours to judge is not called damaged."""
+        os.mkdir(self.path("cache"))
+        file = f"{self.path('cache')}/configs.db"
+        self.assertEqual(ejk("cache", "verify", *self.cache).stdout, f"{file} does not exist\n")
+        os.mkdir(file)
+        self.assertIn("cannot be read: it is no regular file", self.refused("cache", "verify", *self.cache))
+        os.rmdir(file)
+        with sqlite3.connect(file) as other:
+            other.execute("CREATE TABLE letters (text TEXT)")
+        other.close()
+        self.assertIn("cannot be read: it is a database of another program", self.refused("cache", "verify", *self.cache))
+        self.assertEqual(os.listdir(self.path("cache")), ["configs.db"])
 
     def test_wrong_calls(self):
         nothing = ("cache needs to be told what to do, expected ls, show, rm, export, import, verify or path")

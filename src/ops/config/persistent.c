@@ -6,8 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_BUSY_MS = 20000 };
-
 static ejk_status missing(const char *name) {
     return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL; expected one", name);
 }
@@ -35,7 +33,7 @@ static ejk_status create(const ejk_persistent_options *options, ejk_persistent_c
         free(cache);
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a persistent cache");
     }
-    cache->busy_ms = options->busy_ms > 0 ? options->busy_ms : DEFAULT_BUSY_MS;
+    cache->busy_ms = options->busy_ms > 0 ? options->busy_ms : EJKI_BUSY_MS;
     cache->on_event = options->on_event;
     cache->on_event_user = options->on_event_user;
     cache->lock_file = -1;
@@ -51,11 +49,7 @@ static ejk_status create(const ejk_persistent_options *options, ejk_persistent_c
     return status;
 }
 
-ejk_status ejk_persistent_cache_open(const ejk_persistent_options *options,
-                                     ejk_persistent_cache **out) {
-    static const ejk_persistent_options defaults = {0};
-    if (!options) options = &defaults;
-    if (!out) return missing("out");
+ejk_status ejki_persistent_check_options(const ejk_persistent_options *options) {
     if (options->path && !*options->path)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "options.path is \"\"; expected a path, or NULL for the default");
@@ -63,6 +57,15 @@ ejk_status ejk_persistent_cache_open(const ejk_persistent_options *options,
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "options.busy_ms is %d; expected 0 (default) or more",
                          (int)options->busy_ms);
+    return EJK_OK;
+}
+
+ejk_status ejk_persistent_cache_open(const ejk_persistent_options *options,
+                                     ejk_persistent_cache **out) {
+    static const ejk_persistent_options defaults = {0};
+    if (!options) options = &defaults;
+    if (!out) return missing("out");
+    EJKI_TRY(ejki_persistent_check_options(options));
     ejk_persistent_cache *cache = NULL;
     EJKI_TRY(create(options, &cache));
     ejk_status status = ejki_persistent_connect(cache);
@@ -208,34 +211,17 @@ ejk_status ejk_persistent_cache_size(ejk_persistent_cache *cache, int64_t *out) 
     return EJK_OK;
 }
 
-struct verification {
-    ejk_persistent_cache *cache;
-    ejk_persistent_report report;
-};
-
-static bool verify_row(void *verification_, const ejki_row *row) {
-    struct verification *verification = verification_;
-    verification->report.rows++;
-    if (!ejki_persistent_accepts(verification->cache, row))
-        ++*(row->fault ? &verification->report.rejected : &verification->report.stale);
-    return true;
-}
-
-static int verify(ejk_persistent_cache *cache, void *verification_) {
-    struct verification *verification = verification_;
-    verification->report = (ejk_persistent_report){0};
-    int rc = ejki_store_each(&cache->store, false, verify_row, verification);
-    if (rc == SQLITE_OK) rc = ejki_store_examine(&cache->store);
-    verification->report.sound = rc == SQLITE_OK && verification->report.rejected == 0;
+static int verify(ejk_persistent_cache *cache, void *report) {
+    const int rc = ejki_persistent_verify(cache, &cache->store, report);
     /* Damage is what was asked about; dealing with it is for the next call that meets it. */
     return ejki_verdict_of(rc) == EJKI_DAMAGED ? SQLITE_OK : rc;
 }
 
 ejk_status ejk_persistent_cache_verify(ejk_persistent_cache *cache, ejk_persistent_report *out) {
     if (!cache || !out) return missing(cache ? "out" : "cache");
-    struct verification verification = {.cache = cache};
-    EJKI_TRY(ejki_persistent_do(cache, false, verify, &verification));
-    *out = verification.report;
+    ejk_persistent_report report;
+    EJKI_TRY(ejki_persistent_do(cache, false, verify, &report));
+    *out = report;
     return EJK_OK;
 }
 

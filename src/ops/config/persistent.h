@@ -42,6 +42,9 @@ struct ejk_persistent_cache {
     const ejki_fixed_since *fixed; /* ends with an op_id of NULL */
 };
 
+/* How long a write waits for others where the options do not say. */
+#define EJKI_BUSY_MS 20000
+
 /* ---- persistent_path.c -------------------------------------------------------------------------------- */
 
 /*
@@ -74,9 +77,10 @@ void ejki_persistent_tell(const ejk_persistent_cache *cache, ejki_event *events)
 /* ---- persistent_inspect.c: what is there under the path, while the lock is held ----------------------- */
 
 typedef enum ejki_verdict {
-    EJKI_SOUND,   /* the store is ready */
-    EJKI_DAMAGED, /* ours, and broken */
-    EJKI_REFUSED, /* not ours, or not to be used */
+    EJKI_SOUND,       /* the store is ready */
+    EJKI_DAMAGED,     /* ours, and broken */
+    EJKI_REFUSED,     /* not ours, or not to be used */
+    EJKI_NO_DATABASE, /* neither: whoever it was of */
     EJKI_NO_MEMORY,
 } ejki_verdict;
 
@@ -84,12 +88,28 @@ typedef enum ejki_verdict {
 ejki_verdict ejki_verdict_of(int rc);
 
 /*
+ * Whose an open database is: SOUND if it is ours, of a version that we know, or empty. `bytes` is the file's
+ * size; `ours` says whether damage that is found later is of our concern.
+ */
+ejki_verdict ejki_persistent_identify(ejki_store *store, int64_t bytes, int64_t *version,
+                                      bool *is_new, bool *ours, char *reason, size_t size);
+
+/*
  * Opens the store on the cache's file; makes a new one's table, and brings an older one up to date. Where
  * it is not sound, `reason` says why, and the store is open as far as it came.
  */
 ejki_verdict ejki_persistent_inspect(ejk_persistent_cache *cache, char *reason, size_t size);
 
+/* ---- persistent_verify.c ------------------------------------------------------------------------------ */
+
+/* Reads every row of a store, noting those of no use, and examines its structure. SQLite's result code. */
+int ejki_persistent_verify(ejk_persistent_cache *cache, ejki_store *store,
+                           ejk_persistent_report *report);
+
 /* ---- persistent_file.c: from opening to giving up; under the mutex ----------------------------------- */
+
+/* What went wrong, in words of SQLite and of the system. */
+void ejki_persistent_describe(const ejki_store *store, int rc, char *reason, size_t size);
 
 /* Opens the file, or memory in its place. OUT_OF_MEMORY. */
 ejk_status ejki_persistent_connect(ejk_persistent_cache *cache);
@@ -104,6 +124,8 @@ ejk_status ejki_persistent_run(ejk_persistent_cache *cache, bool writes, ejki_op
                                void *argument);
 
 /* ---- persistent.c ------------------------------------------------------------------------------------- */
+
+ejk_status ejki_persistent_check_options(const ejk_persistent_options *options);
 
 /* The above under the mutex, with events told afterwards. */
 ejk_status ejki_persistent_do(ejk_persistent_cache *cache, bool writes, ejki_operation operation,

@@ -30,20 +30,10 @@ static bool has_moved(const ejk_persistent_cache *cache) {
            moved != 0;
 }
 
-/* Closes a store and leaves the files beside its own as they are: they may be another one's by now. */
-static void close_alone(ejki_store *store) {
-    int keep = 1;
-    if (store->db) {
-        sqlite3_file_control(store->db, "main", SQLITE_FCNTL_PERSIST_WAL, &keep);
-        sqlite3_db_config(store->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-    }
-    ejki_store_close(store);
-}
-
 /* 0 or an error: takes the lock, in folders that may have to be made again. */
 static int hold(ejk_persistent_cache *cache) {
     int error = ejki_lock_take(cache->path, cache->busy_ms, &cache->lock_file);
-    if (error == ENOENT && ejki_make_folders(cache->path))
+    if (error == ENOENT && ejki_make_folders(cache->path, 0700))
         error = ejki_lock_take(cache->path, cache->busy_ms, &cache->lock_file);
     return error;
 }
@@ -54,7 +44,7 @@ void ejki_persistent_disconnect(ejk_persistent_cache *cache) {
     if (is_file && cache->owner != getpid())
         cache->store = (ejki_store){0}; /* the parent's: not to be touched */
     else if (is_file && !held)
-        close_alone(&cache->store);
+        ejki_store_close_alone(&cache->store);
     else
         ejki_store_close(&cache->store);
     if (held) ejki_lock_give(cache->lock_file);
@@ -64,43 +54,24 @@ void ejki_persistent_disconnect(ejk_persistent_cache *cache) {
 
 /* ---- Giving up ---------------------------------------------------------------------------------------- */
 
-/* "file:" and the path, with the signs that mean something there spelt out. NULL for want of memory. */
-static char *immutable_name(const char *path) {
-    static const char option[] = "?immutable=1";
-    char *name = malloc(5 + 3 * strlen(path) + sizeof option), *end = name;
-    if (!name) return NULL;
-    end = stpcpy(end, "file:");
-    for (; *path; path++)
-        end += sprintf(end, strchr("?#%", *path) ? "%%%02X" : "%c", (unsigned char)*path);
-    stpcpy(end, option);
-    return name;
-}
-
-/* Takes over the sound rows of a file of ours, if it can be opened under this name. */
-static int64_t rescue_named(const char *name, int flags, ejki_store *into) {
+/* Takes over the sound rows of a file of ours, if it can be opened this way. */
+static int64_t rescue_opened(const char *path, bool with_log, ejki_store *into) {
     ejki_store from;
     int64_t application = 0, version = 0, rows = 0;
-    if (ejki_store_open(&from, name, SQLITE_OPEN_READONLY | flags, 0) == SQLITE_OK &&
+    if (ejki_store_open_to_read(&from, path, with_log, 0) == SQLITE_OK &&
         ejki_store_ask(&from, "PRAGMA application_id", &application) == SQLITE_OK &&
         ejki_store_ask(&from, "PRAGMA user_version", &version) == SQLITE_OK &&
         application == EJKI_APPLICATION_ID && version == EJKI_SCHEMA_VERSION)
         rows = ejki_store_rescue(&from, into);
-    close_alone(&from);
+    ejki_store_close_alone(&from);
     return rows;
 }
 
-/*
- * The rows of a file, with those that are still in its log only where there is one and it may be used;
- * otherwise those of the file as it lies there, which needs neither locks nor a folder to write to.
- */
+/* The rows of a file, with those that are still in its log only where there is one and it may be used. */
 static int64_t rescue_file(const char *path, bool with_log, ejki_store *into) {
-    char *log = ejki_compose("%s-wal", path), *name = immutable_name(path);
     int64_t rows = 0;
-    if (with_log && log && access(log, F_OK) == 0) rows = rescue_named(path, 0, into);
-    if (rows == 0 && name) rows = rescue_named(name, SQLITE_OPEN_URI, into);
-    free(log);
-    free(name);
-    return rows;
+    if (with_log && ejki_store_has_log(path)) rows = rescue_opened(path, true, into);
+    return rows > 0 ? rows : rescue_opened(path, false, into);
 }
 
 /* What can be read of a file that is not to be written. A fork's child may not lock it either. */
@@ -118,7 +89,7 @@ static ejk_status degrade(ejk_persistent_cache *cache, const char *reason) {
     ejki_store memory;
     if (ejki_store_open_memory(&memory) != SQLITE_OK) return out_of_memory();
     rescue(cache, &memory);
-    close_alone(&cache->store);
+    ejki_store_close_alone(&cache->store);
     if (cache->lock_file >= 0) close(cache->lock_file);
     cache->lock_file = -1;
     cache->store = memory;
@@ -198,7 +169,7 @@ static void note_set_aside(ejk_persistent_cache *cache, const char *moved_to, co
 /* Puts a new file in a damaged one's place. */
 static ejk_status begin_anew(ejk_persistent_cache *cache, const char *why) {
     char reason[REASON];
-    close_alone(&cache->store);
+    ejki_store_close_alone(&cache->store);
     char *moved_to = set_aside(cache->path);
     if (!moved_to) {
         snprintf(reason, sizeof reason, "it is damaged and cannot be renamed: %s", strerror(errno));
@@ -223,7 +194,7 @@ static bool is_small(const char *path) {
 /* Opens what is there; `suspect`: something was wrong with it, so it is examined whatever its size. */
 static ejk_status settle(ejk_persistent_cache *cache, bool suspect) {
     char reason[REASON];
-    close_alone(&cache->store);
+    ejki_store_close_alone(&cache->store);
     ejki_verdict verdict = ejki_persistent_inspect(cache, reason, sizeof reason);
     if (verdict == EJKI_SOUND && (suspect || is_small(cache->path))) {
         int rc = ejki_store_examine(&cache->store);
@@ -233,10 +204,11 @@ static ejk_status settle(ejk_persistent_cache *cache, bool suspect) {
     switch (verdict) {
     case EJKI_SOUND: return EJK_OK;
     case EJKI_DAMAGED: return begin_anew(cache, reason);
+    case EJKI_NO_DATABASE:
     case EJKI_REFUSED: return degrade(cache, reason);
     case EJKI_NO_MEMORY: break;
     }
-    close_alone(&cache->store);
+    ejki_store_close_alone(&cache->store);
     return out_of_memory();
 }
 
@@ -302,11 +274,10 @@ static ejk_status call(ejk_persistent_cache *cache, bool writes, ejki_operation 
     return EJK_OK;
 }
 
-/* What went wrong, in words of SQLite and of the system. */
-static void describe(const ejk_persistent_cache *cache, int rc, char reason[REASON]) {
-    int error = sqlite3_system_errno(cache->store.db);
+void ejki_persistent_describe(const ejki_store *store, int rc, char *reason, size_t size) {
+    int error = sqlite3_system_errno(store->db);
     bool by_system = (rc & 0xff) == SQLITE_IOERR || (rc & 0xff) == SQLITE_CANTOPEN;
-    snprintf(reason, REASON, "%s%s%s", sqlite3_errstr(rc), by_system && error ? ": " : "",
+    snprintf(reason, size, "%s%s%s", sqlite3_errstr(rc), by_system && error ? ": " : "",
              by_system && error ? strerror(error) : "");
 }
 
@@ -322,7 +293,7 @@ ejk_status ejki_persistent_run(ejk_persistent_cache *cache, bool writes, ejki_op
         if (verdict == EJKI_SOUND)
             return ejki_fail(EJK_STATUS_IO, "%s is in use by others for more than %d ms",
                              cache->path, (int)cache->busy_ms);
-        describe(cache, rc, reason);
+        ejki_persistent_describe(&cache->store, rc, reason, sizeof reason);
         if (cache->memory_only) break;
         if (verdict == EJKI_DAMAGED && attempt == 0)
             EJKI_TRY(connect_again(cache, true));

@@ -88,58 +88,66 @@ static int configure(ejki_store *store) {
     return SQLITE_OK;
 }
 
-struct identity {
-    int64_t application, version, objects;
-};
-
-static int identify(ejki_store *store, struct identity *out) {
-    int rc = ejki_store_ask(store, "PRAGMA application_id", &out->application);
-    if (rc == SQLITE_OK) rc = ejki_store_ask(store, "PRAGMA user_version", &out->version);
-    if (rc == SQLITE_OK)
-        rc = ejki_store_ask(store, "SELECT count(*) FROM sqlite_schema", &out->objects);
+static int identify(ejki_store *store, int64_t *application, int64_t *version, int64_t *objects) {
+    int rc = ejki_store_ask(store, "PRAGMA application_id", application);
+    if (rc == SQLITE_OK) rc = ejki_store_ask(store, "PRAGMA user_version", version);
+    if (rc == SQLITE_OK) rc = ejki_store_ask(store, "SELECT count(*) FROM sqlite_schema", objects);
     return rc;
 }
 
+/* Whether there is a header of a database, or nothing yet. */
+static ejki_verdict look_at_header(ejki_store *store, int64_t bytes, bool *ours, char *reason,
+                                   size_t size) {
+    unsigned char header[HEADER];
+    read_header(store->db, header);
+    *ours = bears_our_number(header);
+    if (bytes == 0 || memcmp(header, magic, MAGIC) == 0) {
+        *ours = *ours || bytes < APPLICATION_AT + 4;
+        return EJKI_SOUND;
+    }
+    /* The beginning of a database, cut off before our number. */
+    if (bytes < APPLICATION_AT + 4 && memcmp(header, magic, (size_t)ejki_min(bytes, MAGIC)) == 0)
+        *ours = true;
+    snprintf(reason, size, "it is no database");
+    return *ours ? EJKI_DAMAGED : EJKI_NO_DATABASE;
+}
+
+ejki_verdict ejki_persistent_identify(ejki_store *store, int64_t bytes, int64_t *version,
+                                      bool *is_new, bool *ours, char *reason, size_t size) {
+    int64_t application = 0, objects = 0;
+    *version = 0;
+    ejki_verdict verdict = look_at_header(store, bytes, ours, reason, size);
+    if (verdict != EJKI_SOUND) return verdict;
+    int rc = identify(store, &application, version, &objects);
+    if (rc != SQLITE_OK) return refused(store, rc, *ours, reason, size);
+    *is_new = objects == 0;
+    if (application != EJKI_APPLICATION_ID && (application != 0 || *version != 0 || !*is_new)) {
+        snprintf(reason, size, "it is a database of another program (application_id %lld)",
+                 (long long)application);
+        return EJKI_REFUSED;
+    }
+    if (*version >= 0 && *version <= EJKI_SCHEMA_VERSION) return EJKI_SOUND;
+    snprintf(reason, size, "its schema is version %lld; this library knows versions up to %d",
+             (long long)*version, EJKI_SCHEMA_VERSION);
+    return EJKI_REFUSED;
+}
+
 /* Makes the table of an empty file, or that of an older version anew. */
-static int bring_up_to_date(ejk_persistent_cache *cache, const struct identity *identity) {
-    if (identity->objects == 0) return ejki_store_create(&cache->store);
-    if (identity->version == EJKI_SCHEMA_VERSION) return SQLITE_OK;
+static int bring_up_to_date(ejk_persistent_cache *cache, int64_t version, bool is_new) {
+    if (is_new) return ejki_store_create(&cache->store);
+    if (version == EJKI_SCHEMA_VERSION) return SQLITE_OK;
     int64_t rows;
     int rc = ejki_store_migrate(&cache->store, &rows);
     if (rc == SQLITE_OK)
         ejki_persistent_note(cache, "cache_migrated", "{s:s, s:I, s:i, s:I}", "path", cache->shown,
-                             "from", (long long)identity->version, "to", EJKI_SCHEMA_VERSION,
-                             "rows", (long long)rows);
+                             "from", (long long)version, "to", EJKI_SCHEMA_VERSION, "rows",
+                             (long long)rows);
     return rc;
 }
 
-/* A database that can be read: whose is it, and is it of a version that we know? */
-static ejki_verdict judge(ejk_persistent_cache *cache, bool ours, char *reason, size_t size) {
-    ejki_store *store = &cache->store;
-    struct identity identity = {0};
-    int rc = identify(store, &identity);
-    if (rc != SQLITE_OK) return refused(store, rc, ours, reason, size);
-    bool is_new = identity.application == 0 && identity.version == 0 && identity.objects == 0;
-    if (identity.application != EJKI_APPLICATION_ID && !is_new) {
-        snprintf(reason, size, "it is a database of another program (application_id %lld)",
-                 (long long)identity.application);
-        return EJKI_REFUSED;
-    }
-    if (identity.version < 0 || identity.version > EJKI_SCHEMA_VERSION) {
-        snprintf(reason, size, "its schema is version %lld; this library knows versions up to %d",
-                 (long long)identity.version, EJKI_SCHEMA_VERSION);
-        return EJKI_REFUSED;
-    }
-    rc = bring_up_to_date(cache, &identity);
-    if (rc == SQLITE_OK) rc = ejki_store_check(store);
-    if (rc == SQLITE_OK) rc = configure(store);
-    if (rc == SQLITE_OK) rc = ejki_store_prepare(store);
-    return rc == SQLITE_OK ? EJKI_SOUND : refused(store, rc, true, reason, size);
-}
-
 ejki_verdict ejki_persistent_inspect(ejk_persistent_cache *cache, char *reason, size_t size) {
-    int64_t bytes;
-    unsigned char header[HEADER];
+    int64_t bytes, version;
+    bool ours, is_new;
     ejki_verdict verdict = look_at_file(cache->path, &bytes, reason, size);
     if (verdict != EJKI_SOUND) return verdict;
     ejki_store *store = &cache->store;
@@ -149,15 +157,11 @@ ejki_verdict ejki_persistent_inspect(ejk_persistent_cache *cache, char *reason, 
         snprintf(reason, size, "it cannot be written");
         return EJKI_REFUSED;
     }
-    read_header(store->db, header);
-    bool ours = bears_our_number(header);
-    if (bytes > 0 && memcmp(header, magic, MAGIC) != 0) {
-        /* The beginning of a database, cut off before our number. */
-        if (bytes < APPLICATION_AT + 4 &&
-            memcmp(header, magic, (size_t)ejki_min(bytes, MAGIC)) == 0)
-            ours = true;
-        snprintf(reason, size, "it is no database");
-        return ours ? EJKI_DAMAGED : EJKI_REFUSED;
-    }
-    return judge(cache, ours || bytes < APPLICATION_AT + 4, reason, size);
+    verdict = ejki_persistent_identify(store, bytes, &version, &is_new, &ours, reason, size);
+    if (verdict != EJKI_SOUND) return verdict;
+    rc = bring_up_to_date(cache, version, is_new);
+    if (rc == SQLITE_OK) rc = ejki_store_check(store);
+    if (rc == SQLITE_OK) rc = configure(store);
+    if (rc == SQLITE_OK) rc = ejki_store_prepare(store);
+    return rc == SQLITE_OK ? EJKI_SOUND : refused(store, rc, true, reason, size);
 }

@@ -52,7 +52,7 @@ ejk_status ejki_persistent_path(const char *path, char **out, char **trouble) {
     char *problem = NULL, *file = file_of(path);
     if (file && *file != '/') {
         problem = strdup("the working folder is not there");
-    } else if (file && !ejki_make_folders(file)) {
+    } else if (file && !ejki_make_folders(file, 0700)) {
         problem = ejki_compose("its folder cannot be made: %s", strerror(errno));
     } else if (file) {
         char *given = file;

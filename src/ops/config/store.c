@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/folder.h"
 #include "ops/config/row.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static const char SELECT[] = "SELECT " EJKI_COLUMNS " FROM configs ";
 #define BY_KEY                                                                                     \
@@ -32,6 +35,44 @@ int ejki_store_open(ejki_store *store, const char *path, int flags, int busy_ms)
     if (rc == SQLITE_OK) rc = harden(store->db);
     if (rc == SQLITE_OK) rc = sqlite3_busy_timeout(store->db, busy_ms);
     return rc;
+}
+
+/* "file:" and the path, with the signs that mean something there spelt out. NULL for want of memory. */
+static char *immutable_name(const char *path) {
+    static const char option[] = "?immutable=1";
+    char *name = malloc(5 + 3 * strlen(path) + sizeof option), *end = name;
+    if (!name) return NULL;
+    end = stpcpy(end, "file:");
+    for (; *path; path++)
+        end += sprintf(end, strchr("?#%", *path) ? "%%%02X" : "%c", (unsigned char)*path);
+    stpcpy(end, option);
+    return name;
+}
+
+int ejki_store_open_to_read(ejki_store *store, const char *path, bool with_log, int busy_ms) {
+    if (with_log) return ejki_store_open(store, path, SQLITE_OPEN_READONLY, busy_ms);
+    *store = (ejki_store){0};
+    char *name = immutable_name(path);
+    if (!name) return SQLITE_NOMEM;
+    int rc = ejki_store_open(store, name, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, busy_ms);
+    free(name);
+    return rc;
+}
+
+bool ejki_store_has_log(const char *path) {
+    char *log = ejki_compose("%s-wal", path);
+    bool there = log && access(log, F_OK) == 0;
+    free(log);
+    return there;
+}
+
+void ejki_store_close_alone(ejki_store *store) {
+    int keep = 1;
+    if (store->db) {
+        sqlite3_file_control(store->db, "main", SQLITE_FCNTL_PERSIST_WAL, &keep);
+        sqlite3_db_config(store->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    }
+    ejki_store_close(store);
 }
 
 int ejki_store_prepare(ejki_store *store) {

@@ -31,6 +31,12 @@ typedef struct ejki_row {
 
 /* Opens a database without looking into it; on failure too, ejki_store_close() ends it. */
 int ejki_store_open(ejki_store *store, const char *path, int flags, int busy_ms);
+/*
+ * The same to be read only: with the log beside it, which takes locks and a folder that can be written to, or
+ * the file as it lies there, which takes neither.
+ */
+int ejki_store_open_to_read(ejki_store *store, const char *path, bool with_log, int busy_ms);
+bool ejki_store_has_log(const char *path);
 /* Makes the table in an empty database, or brings an older one up to date, in one transaction. */
 int ejki_store_create(ejki_store *store);
 int ejki_store_migrate(ejki_store *store, int64_t *rows);
@@ -39,6 +45,8 @@ int ejki_store_check(ejki_store *store);
 /* Needs the table. */
 int ejki_store_prepare(ejki_store *store);
 void ejki_store_close(ejki_store *store);
+/* Leaves the files beside its own as they are: they may be another one's by now. */
+void ejki_store_close_alone(ejki_store *store);
 /* A store in memory, ready for use. */
 int ejki_store_open_memory(ejki_store *store);
 

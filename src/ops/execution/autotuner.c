@@ -1,37 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/base.h"
-#include "ops/execution/measure.h"
+/* The strategy of #ejk_autotuner: each candidate is warmed up, timed once and checked before the next. */
 #include "ops/execution/tune.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The first failure of a candidate, for the case that none succeeds. */
-typedef struct first_failure {
-    ejk_status status;
-    char sentence[512];
-} first_failure;
-
-static ejk_status check_result(const ejk_tune_problem *problem, int32_t index) {
-    bool agrees = false;
-    double difference = NAN;
-    if (problem->check == NULL) return EJK_OK;
-    EJKI_TRY(problem->check(problem->user, index, &agrees, &difference));
-    if (agrees && !isnan(difference)) return EJK_OK;
-    return ejki_fail(EJK_STATUS_MISMATCH,
-                     "candidate %d: its result differs from the default's by %g", (int)index,
-                     difference);
-}
-
-static ejk_status measure(const ejk_tune_problem *problem, const ejk_clock *clock, int32_t warmup,
-                          int32_t iters, int32_t index, double *seconds) {
-    ejki_subject subject = {problem->run, problem->user, index, *clock, problem->time};
-    EJKI_TRY(ejki_run_calls(&subject, warmup));
-    EJKI_TRY(ejki_time_calls(&subject, iters, seconds));
-    return check_result(problem, index);
-}
 
 /* The result that others are held against. */
 static ejk_status keep_default(const ejk_tune_problem *problem) {
@@ -40,62 +13,61 @@ static ejk_status keep_default(const ejk_tune_problem *problem) {
     return problem->keep != NULL ? problem->keep(problem->user, problem->default_index) : EJK_OK;
 }
 
-static ejk_status open_data(const ejk_tune_problem *problem, ejk_autotune_data *data) {
-    data->measurements = calloc((size_t)problem->count, sizeof *data->measurements);
-    data->count = data->measurements != NULL ? problem->count : 0;
-    bool whole = data->measurements != NULL;
-    for (int32_t i = 0; whole && i < problem->count; i++) {
-        const char *text = problem->describe ? problem->describe(problem->user, i) : NULL;
-        data->measurements[i] = (ejk_measurement){i, strdup(text != NULL ? text : ""), INFINITY};
-        whole = data->measurements[i].config != NULL;
-    }
-    if (whole) return EJK_OK;
-    return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for %d measurements could not be had",
-                     (int)problem->count);
+static ejk_status measure(ejki_tuning *t, int32_t index, double *seconds) {
+    const ejki_subject subject = ejki_subject_of(t, index);
+    bool agrees = true;
+    EJKI_TRY(ejki_run_calls(&subject, t->warmup));
+    EJKI_TRY(ejki_time_calls(&subject, t->calls, seconds));
+    if (t->problem->check != NULL) EJKI_TRY(ejki_check(t, index, &agrees));
+    if (agrees) return EJK_OK;
+    return ejki_fail(EJK_STATUS_MISMATCH,
+                     "candidate %d: its result differs from the default's by %g", (int)index,
+                     ejki_candidate(t, index)->difference);
 }
 
-static ejk_status measure_all(const ejk_autotuner *tuner, const ejk_tune_problem *problem,
-                              ejk_autotune_data *data) {
-    int32_t warmup, iters;
-    EJKI_TRY(ejki_count_option(&tuner->warmup, "warmup", 1, 0, &warmup));
-    EJKI_TRY(ejki_plain_option(tuner->iters, "iters", 3, &iters));
-    EJKI_TRY(open_data(problem, data));
-    EJKI_TRY(keep_default(problem));
-    first_failure failure = {.status = EJK_OK};
+static ejk_status enter(ejki_tuning *t, int32_t index) {
+    if (index == 0) EJKI_TRY(keep_default(t->problem));
+    double seconds = INFINITY;
+    const ejk_status status = measure(t, index, &seconds);
+    t->contenders[index].median = status == EJK_OK ? seconds : INFINITY;
+    return status == EJK_OK ? EJK_OK : ejki_note_failure(t, index, "run", status);
+}
+
+static ejk_status conclude(ejki_tuning *t) {
+    const int32_t count = t->problem->count;
     bool found = false;
-    for (int32_t i = 0; i < problem->count; i++) {
-        double seconds = INFINITY;
-        ejk_status status = measure(problem, &tuner->clock, warmup, iters, i, &seconds);
-        if (status == EJK_OK) {
-            data->measurements[i].seconds = seconds;
-            found = found || isfinite(seconds);
-        } else if (failure.status == EJK_OK) {
-            failure.status = status;
-            snprintf(failure.sentence, sizeof failure.sentence, "%s", ejki_sentence_of(status));
-        }
+    for (int32_t i = 0; i < count; i++) found = found || isfinite(t->contenders[i].median);
+    if (!found) return ejki_none_succeeded(t, "candidates");
+    ejk_measurement *measurements = calloc((size_t)count, sizeof *measurements);
+    if (measurements == NULL)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for %d measurements could not be had",
+                         (int)count);
+    for (int32_t i = 0; i < count; i++) {
+        const char **text = &ejki_candidate(t, i)->description;
+        measurements[i] = (ejk_measurement){i, *text, t->contenders[i].median};
+        *text = NULL; /* the data's now */
     }
-    if (found) return EJK_OK;
-    if (failure.status == EJK_OK)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "clock: no candidate took a finite time");
-    return ejki_fail(failure.status, "none of %d candidates succeeded; the first failure: %s",
-                     (int)problem->count, failure.sentence);
+    *(ejk_autotune_data *)t->own = (ejk_autotune_data){measurements, count};
+    return EJK_OK;
 }
 
 ejk_status ejk_autotuner_autotune(const ejk_autotuner *tuner, const ejk_tune_problem *problem,
                                   ejk_autotune_data *out) {
     static const ejk_autotuner defaults = {0};
+    static const ejki_strategy strategy = {
+        .enter = enter, .failed = ejki_note_failure, .conclude = conclude};
     if (problem == NULL || out == NULL || problem->run == NULL)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "ejk_autotuner_autotune: problem, its run or out is NULL");
     EJKI_TRY(ejki_tune_check_counts(problem));
-    ejk_autotune_data data = {0};
-    char *sentence = ejki_hide_sentence();
-    ejk_status status = measure_all(tuner != NULL ? tuner : &defaults, problem, &data);
-    ejki_show_sentence(sentence, status);
-    if (status == EJK_OK)
-        *out = data;
-    else
-        ejk_autotune_data_close(&data);
+    if (tuner == NULL) tuner = &defaults;
+    int32_t calls;
+    ejki_tuning t = {.strategy = &strategy, .problem = problem, .clock = tuner->clock, .own = out};
+    EJKI_TRY(ejki_count_option(&tuner->warmup, "warmup", 1, 0, &t.warmup));
+    EJKI_TRY(ejki_plain_option(tuner->iters, "iters", 3, &calls));
+    t.calls = calls;
+    const ejk_status status = ejki_tuning_run(&t);
+    ejki_tuning_close(&t);
     return status;
 }
 

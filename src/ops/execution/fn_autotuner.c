@@ -1,119 +1,107 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plain functions: every combination of hyperparameters is warmed up, then timed in rounds with the others. */
+/* The strategy of plain functions: every combination of hyperparameters is warmed up, then timed in all rounds. */
 #include "ops/execution/hyper.h"
+#include "ops/execution/tune.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* What uneven times count beside the mean. */
 #define STD_WEIGHT 0.1
 
-/* A combination that is tried. */
-typedef struct attempt {
-    int32_t combination;
-    double *rounds; /* seconds of a call, of the rounds that succeeded */
-    int32_t count;
-    bool out;
-    double mean, std;
-} attempt;
-
+/* A function with its arguments; candidates are combinations[0 …]. */
 typedef struct trial {
-    const ejki_fn_settings *settings;
     const ejk_hyper_function *function;
     void *args;
-    attempt *attempts;
-    double *rounds; /* of all attempts */
-    int32_t *order;
-    uint64_t random;
+    int32_t *combinations;
     bool compared; /* a first result is kept */
-    ejk_status failure;
-    char sentence[512]; /* of the first failure */
+    ejki_fn_tuning *found;
 } trial;
 
-/* A function and its arguments as a subject to be timed. */
-typedef struct bound {
-    const ejk_hyper_function *function;
-    void *args;
+static ejk_status run(void *user, int32_t index) {
+    const trial *own = user;
+    const ejk_hyper_function *f = own->function;
     ejk_hyper_value values[EJK_MAX_HYPERPARAMS];
-} bound;
-
-static ejk_status run_bound(void *user, int32_t index) {
-    const bound *b = user;
-    (void)index;
-    return b->function->run(b->function->user, b->args, b->values);
+    ejki_hyper_values(f->hyperparams, f->count, own->combinations[index], values);
+    return f->run(f->user, own->args, values);
 }
 
-static void bind(const trial *t, const attempt *a, bound *b) {
-    b->function = t->function;
-    b->args = t->args;
-    ejki_hyper_values(t->function->hyperparams, t->function->count, a->combination, b->values);
-}
-
-static void note_failure(trial *t, ejk_status status) {
-    if (t->failure != EJK_OK) return;
-    t->failure = status;
-    snprintf(t->sentence, sizeof t->sentence, "%s", ejki_sentence_of(status));
-}
-
-static ejk_status check(trial *t, const attempt *a) {
-    const ejk_hyper_function *f = t->function;
-    if (f->check == NULL) return EJK_OK;
-    bool agrees = false;
-    EJKI_TRY(f->check(f->user, t->args, !t->compared, &agrees));
-    if (!agrees)
+static ejk_status check(void *user, int32_t index, bool *agrees, double *difference) {
+    trial *own = user;
+    const ejk_hyper_function *f = own->function;
+    *difference = 0;
+    EJKI_TRY(f->check(f->user, own->args, !own->compared, agrees));
+    if (!*agrees)
         return ejki_fail(EJK_STATUS_MISMATCH, "the result of combination %d %s",
-                         (int)a->combination,
-                         t->compared ? "differs from the first one's" : "is refused");
-    t->compared = true;
+                         (int)own->combinations[index],
+                         own->compared ? "differs from the first one's" : "is refused");
+    own->compared = true;
     return EJK_OK;
 }
 
-static ejk_status warm_up(trial *t, const attempt *a) {
-    bound b;
-    bind(t, a, &b);
-    ejki_subject subject = {run_bound, &b, 0, t->settings->clock, NULL};
-    int32_t left = t->settings->warmup;
-    if (left > 0 || t->function->check != NULL) {
-        EJKI_TRY(ejki_run_calls(&subject, 1));
-        EJKI_TRY(check(t, a));
-        left--;
-    }
-    return ejki_run_calls(&subject, left);
+static ejk_status warm_up(ejki_tuning *t, int32_t index) {
+    const ejki_subject subject = ejki_subject_of(t, index);
+    bool agrees;
+    if (t->problem->check == NULL) return ejki_run_calls(&subject, t->warmup);
+    EJKI_TRY(ejki_run_calls(&subject, 1));
+    EJKI_TRY(ejki_check(t, index, &agrees));
+    return ejki_run_calls(&subject, t->warmup - 1);
 }
 
-static void play_round(trial *t) {
-    const int32_t count = t->settings->sample;
-    ejki_shuffle(&t->random, t->order, count, count);
-    for (int32_t i = 0; i < count; i++) {
-        attempt *a = &t->attempts[t->order[i]];
-        if (a->out) continue;
-        bound b;
-        bind(t, a, &b);
-        ejki_subject subject = {run_bound, &b, 0, t->settings->clock, NULL};
-        double seconds;
-        ejk_status status = ejki_time_calls(&subject, t->settings->calls, &seconds);
-        if (status == EJK_OK)
-            a->rounds[a->count++] = seconds;
-        else
-            note_failure(t, status);
-    }
+static ejk_status enter(ejki_tuning *t, int32_t index) {
+    const ejk_status status = warm_up(t, index);
+    return status == EJK_OK ? ejki_admit(t, index) : ejki_note_failure(t, index, "run", status);
 }
 
-/* Without the fastest and the slowest, if more than two are there. Sorts the rounds. */
-static void score(attempt *a) {
-    a->mean = a->std = INFINITY;
-    if (a->out || a->count == 0) return;
-    const int32_t trimmed = a->count > 2 ? 1 : 0;
-    (void)ejki_quantile(a->rounds, a->count, 0);
-    ejki_mean_std(a->rounds + trimmed, a->count - 2 * trimmed, &a->mean, &a->std);
+/* Without the fastest and the slowest, if more than two are there. Sorts the samples. */
+static void score(const ejki_tuning *t, int32_t index, ejk_timing_result *result) {
+    double *samples = t->contenders[index].samples;
+    const int32_t count = ejki_candidate(t, index)->samples, trimmed = count > 2 ? 1 : 0;
+    result->t_mean = result->t_std = INFINITY;
+    if (count == 0) return;
+    (void)ejki_quantile(samples, count, 0);
+    ejki_mean_std(samples + trimmed, count - 2 * trimmed, &result->t_mean, &result->t_std);
 }
 
 static int by_score(const void *left, const void *right) {
-    const attempt *a = left, *b = right;
-    double x = a->mean + STD_WEIGHT * a->std, y = b->mean + STD_WEIGHT * b->std;
+    const ejk_timing_result *a = left, *b = right;
+    double x = a->t_mean + STD_WEIGHT * a->t_std, y = b->t_mean + STD_WEIGHT * b->t_std;
     if (x != y) return x < y ? -1 : 1;
-    return (a->combination > b->combination) - (a->combination < b->combination);
+    /* Values lie in the order of combinations. */
+    return (a->hyperparams > b->hyperparams) - (a->hyperparams < b->hyperparams);
+}
+
+static ejk_status open_results(const ejki_tuning *t, ejki_fn_tuning *found) {
+    const trial *own = t->own;
+    const size_t count = (size_t)t->problem->count, params = (size_t)own->function->count;
+    atomic_init(&found->owners, 1);
+    found->results = calloc(count, sizeof *found->results);
+    found->values = calloc(count * params + 1, sizeof *found->values);
+    if (found->results == NULL || found->values == NULL)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for %zu results could not be had",
+                         count);
+    found->base = (ejk_fn_tuning){found->results, t->problem->count, own->function->count};
+    return ejki_hyper_space_copy(own->function, &found->space);
+}
+
+static ejk_status conclude(ejki_tuning *t) {
+    trial *own = t->own;
+    ejki_fn_tuning *found = own->found = calloc(1, sizeof *found);
+    if (found == NULL)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for the results could not be had");
+    EJKI_TRY(open_results(t, found));
+    const ejki_hyper_space *space = &found->space;
+    for (int32_t i = 0; i < t->problem->count; i++) {
+        ejk_hyper_value *values = found->values + (size_t)i * (size_t)space->count;
+        ejki_hyper_values(space->params, space->count, own->combinations[i], values);
+        found->results[i].hyperparams = values;
+        score(t, i, &found->results[i]);
+    }
+    qsort(found->results, (size_t)t->problem->count, sizeof *found->results, by_score);
+    if (!isfinite(found->results[0].t_mean)) return ejki_none_succeeded(t, "combinations");
+    const int64_t place = found->results[0].hyperparams - found->values;
+    found->best = own->combinations[space->count > 0 ? place / space->count : 0];
+    return EJK_OK;
 }
 
 static int by_number(const void *a, const void *b) {
@@ -122,101 +110,46 @@ static int by_number(const void *a, const void *b) {
 }
 
 /* The combinations to try: all, or a random part in their own order. */
-static ejk_status pick(trial *t) {
-    const int32_t all = t->settings->combinations, count = t->settings->sample;
+static ejk_status pick(const ejki_fn_settings *settings, uint64_t *random, int32_t **out) {
+    const int32_t all = settings->combinations, count = settings->sample;
     int32_t *numbers = calloc((size_t)all, sizeof *numbers);
     if (numbers == NULL)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for %d combinations could not be had",
                          (int)all);
     for (int32_t i = 0; i < all; i++) numbers[i] = i;
     if (count < all) {
-        ejki_shuffle(&t->random, numbers, all, count);
+        ejki_shuffle(random, numbers, all, count);
         qsort(numbers, (size_t)count, sizeof *numbers, by_number);
     }
-    for (int32_t i = 0; i < count; i++) t->attempts[i].combination = numbers[i];
-    free(numbers);
+    *out = numbers;
     return EJK_OK;
-}
-
-/* ---- Results -------------------------------------------------------------------------------------------- */
-
-static ejk_status build(const trial *t, ejki_fn_tuning **out) {
-    const size_t count = (size_t)t->settings->sample, params = (size_t)t->function->count;
-    ejki_fn_tuning *tuning = calloc(1, sizeof *tuning);
-    if (tuning == NULL)
-        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for the results could not be had");
-    atomic_init(&tuning->owners, 1);
-    tuning->results = calloc(count, sizeof *tuning->results);
-    tuning->values = calloc(count * params + 1, sizeof *tuning->values);
-    ejk_status status = ejki_hyper_space_copy(t->function, &tuning->space);
-    if (status == EJK_OK && (tuning->results == NULL || tuning->values == NULL))
-        status =
-            ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for %zu results could not be had", count);
-    if (status != EJK_OK) {
-        ejk_fn_tuning_destroy(&tuning->base);
-        return status;
-    }
-    for (size_t i = 0; i < count; i++) {
-        const attempt *a = &t->attempts[i];
-        ejk_hyper_value *values = tuning->values + i * params;
-        ejki_hyper_values(tuning->space.params, tuning->space.count, a->combination, values);
-        tuning->results[i] = (ejk_timing_result){values, a->mean, a->std};
-    }
-    tuning->best = t->attempts[0].combination;
-    tuning->base = (ejk_fn_tuning){tuning->results, t->settings->sample, t->function->count};
-    *out = tuning;
-    return EJK_OK;
-}
-
-static ejk_status tune(trial *t, ejki_fn_tuning **out) {
-    const int32_t count = t->settings->sample;
-    for (int32_t i = 0; i < count; i++) {
-        t->order[i] = i;
-        t->attempts[i].rounds = t->rounds + (int64_t)i * t->settings->rounds;
-    }
-    EJKI_TRY(pick(t));
-    for (int32_t i = 0; i < count; i++) {
-        ejk_status status = warm_up(t, &t->attempts[i]);
-        t->attempts[i].out = status != EJK_OK;
-        if (status != EJK_OK) note_failure(t, status);
-    }
-    for (int32_t round = 0; round < t->settings->rounds; round++) play_round(t);
-    for (int32_t i = 0; i < count; i++) score(&t->attempts[i]);
-    qsort(t->attempts, (size_t)count, sizeof *t->attempts, by_score);
-    if (isfinite(t->attempts[0].mean)) return build(t, out);
-    const ejk_status failure = t->failure;
-    if (failure == EJK_OK)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "clock: no combination took a finite time");
-    return ejki_fail(failure, "none of %d combinations succeeded; the first failure: %s",
-                     (int)count, t->sentence);
 }
 
 ejk_status ejki_fn_tune(const ejki_fn_settings *settings, const ejk_hyper_function *function,
                         void *args, ejki_fn_tuning **out) {
-    const size_t count = (size_t)settings->sample;
-    attempt *attempts = calloc(count, sizeof *attempts);
-    double *rounds = calloc(count * (size_t)settings->rounds, sizeof *rounds);
-    int32_t *order = calloc(count, sizeof *order);
-    ejk_status status;
-    if (attempts == NULL || rounds == NULL || order == NULL) {
-        status = ejki_fail(EJK_STATUS_OUT_OF_MEMORY,
-                           "memory for %d rounds of %zu combinations could not be had",
-                           (int)settings->rounds, count);
-    } else {
-        trial t = {.settings = settings,
-                   .function = function,
-                   .args = args,
-                   .attempts = attempts,
-                   .rounds = rounds,
-                   .order = order,
-                   .random = settings->seed};
-        char *sentence = ejki_hide_sentence();
-        status = tune(&t, out);
-        ejki_show_sentence(sentence, status);
-    }
-    free(attempts);
-    free(rounds);
-    free(order);
+    static const ejki_strategy strategy = {
+        .enter = enter, .failed = ejki_note_failure, .conclude = conclude};
+    trial own = {.function = function, .args = args};
+    const ejk_tune_problem problem = {.count = settings->sample,
+                                      .run = run,
+                                      .check = function->check != NULL ? check : NULL,
+                                      .user = &own};
+    ejki_tuning t = {.strategy = &strategy,
+                     .problem = &problem,
+                     .warmup = settings->warmup,
+                     .max_rounds = settings->rounds,
+                     .calls = settings->calls,
+                     .random = settings->seed,
+                     .clock = settings->clock,
+                     .own = &own};
+    EJKI_TRY(pick(settings, &t.random, &own.combinations));
+    const ejk_status status = ejki_tuning_run(&t);
+    ejki_tuning_close(&t);
+    free(own.combinations);
+    if (status == EJK_OK)
+        *out = own.found;
+    else if (own.found != NULL)
+        ejk_fn_tuning_destroy(&own.found->base);
     return status;
 }
 

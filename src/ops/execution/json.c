@@ -28,6 +28,12 @@ bool ejki_json_set(json_t *object, const char *name, json_t *value) {
     return json_object_set_new(object, name, value) == 0;
 }
 
+json_t *ejki_json_whole(json_t *json, bool whole) {
+    if (whole) return json;
+    json_decref(json);
+    return NULL;
+}
+
 /* Through a stream of our own: jansson's allocator may be the application's, ejk_free() is free(). */
 static bool print(const json_t *json, int flags, char **out) {
     size_t size = 0, layout = (flags & EJK_JSON_INDENT) != 0 ? JSON_INDENT(2) : JSON_COMPACT;

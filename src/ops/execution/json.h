@@ -18,6 +18,9 @@ json_t *ejki_json_words(const char *text);
  */
 bool ejki_json_set(json_t *object, const char *name, json_t *value);
 
+/* `json`, or NULL in its place if something that belongs to it is not whole. */
+json_t *ejki_json_whole(json_t *json, bool whole);
+
 /* Takes over `json` and prints it with sorted keys: compact, or by #EJK_JSON_INDENT over lines. NULL, or
  * `complete` false = OUT_OF_MEMORY. */
 ejk_status ejki_json_print(json_t *json, bool complete, int flags, char **out);

@@ -60,9 +60,20 @@ static ejk_status check_suite(const ejk_benchmark_suite *suite, ejk_benchmark_re
     return EJK_OK;
 }
 
-/* Compact text of a configuration, and the operations of attention on it; 0 unless it has their numbers. */
-static ejk_status read_config(const char *text, int32_t index, char **compact, double *flops) {
+/* The documented estimate: the operations of attention, whatever the mask; 0 without all four numbers. */
+static double documented_flops(const json_t *config) {
+    const double batch = json_number_value(json_object_get(config, "batch"));
+    const double heads = json_number_value(json_object_get(config, "heads"));
+    const double seq = json_number_value(json_object_get(config, "seq"));
+    const double dim = json_number_value(json_object_get(config, "dim"));
+    return 4 * batch * heads * seq * seq * dim;
+}
+
+/* The texts of a configuration's results; its operations stand in for their throughput until times are there. */
+static ejk_status open_config(const ejk_benchmark_suite *suite, int32_t index,
+                              ejk_benchmark_result *results) {
     json_error_t error;
+    const char *text = suite->configs[index];
     json_t *config = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(config)) {
         json_decref(config);
@@ -70,12 +81,19 @@ static ejk_status read_config(const char *text, int32_t index, char **compact, d
                          "configs[%d]: \"%.60s\" given, expected a JSON object%s%s", (int)index,
                          text, config == NULL ? ": " : "", config == NULL ? error.text : "");
     }
-    double batch = json_number_value(json_object_get(config, "batch"));
-    double heads = json_number_value(json_object_get(config, "heads"));
-    double seq = json_number_value(json_object_get(config, "seq"));
-    double dim = json_number_value(json_object_get(config, "dim"));
-    *flops = 4 * batch * heads * seq * seq * dim;
-    return ejki_json_print(config, true, 0, compact);
+    ejk_status status = EJK_OK;
+    for (int32_t i = 0; status == EJK_OK && i < suite->algorithm_count; i++) {
+        char *compact = NULL;
+        status = ejki_json_print(json_incref(config), true, 0, &compact);
+        results[i] = (ejk_benchmark_result){.algorithm = strdup(suite->algorithms[i]),
+                                            .config = compact,
+                                            .sentence = strdup(""),
+                                            .throughput_estimate = documented_flops(config)};
+        if (results[i].algorithm == NULL || results[i].sentence == NULL)
+            status = ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for a result could not be had");
+    }
+    json_decref(config);
+    return status;
 }
 
 /* ---- Runs --------------------------------------------------------------------------------------------- */
@@ -102,59 +120,34 @@ static ejk_status time_pair(const ejk_benchmark_suite *suite, int32_t algorithm,
 }
 
 static ejk_status measure(const ejk_benchmark_suite *suite, int32_t algorithm, int32_t config,
-                          double flops, ejk_benchmark_result *result) {
+                          ejk_benchmark_result *result) {
     result->has_backward = suite->run_backward != NULL;
     result->status = time_pair(suite, algorithm, config, result);
-    const char *reason = "";
     if (result->status != EJK_OK) {
         result->forward = infinite();
         if (result->has_backward) result->backward = infinite();
-        reason = ejki_sentence_of(result->status);
+        free((char *)result->sentence);
+        result->sentence = strdup(ejki_sentence_of(result->status));
+        (void)ejki_fail(EJK_OK, "%s", "");
+        if (result->sentence == NULL)
+            return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for a result could not be had");
     }
-    if (result->forward.mean_s > 0)
-        result->throughput_estimate = flops / result->forward.mean_s / 1e9;
-    result->sentence = strdup(reason);
-    (void)ejki_fail(EJK_OK, "%s", "");
-    if (result->sentence != NULL) return EJK_OK;
-    return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for a result could not be had");
-}
-
-static ejk_status run_config(const ejk_benchmark_suite *suite, int32_t config,
-                             ejk_benchmark_result *results) {
-    char *text;
-    double flops;
-    EJKI_TRY(read_config(suite->configs[config], config, &text, &flops));
-    ejk_status status = EJK_OK;
-    for (int32_t i = 0; status == EJK_OK && i < suite->algorithm_count; i++) {
-        results[i].algorithm = strdup(suite->algorithms[i]);
-        results[i].config = strdup(text);
-        if (results[i].algorithm == NULL || results[i].config == NULL)
-            status = ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for a result could not be had");
-        else
-            status = measure(suite, i, config, flops, &results[i]);
-    }
-    free(text);
-    return status;
-}
-
-/* Before anything is timed: a wrong configuration at the end would cost all that came before it. */
-static ejk_status check_configs(const ejk_benchmark_suite *suite) {
-    for (int32_t i = 0; i < suite->config_count; i++) {
-        char *text;
-        double flops;
-        EJKI_TRY(read_config(suite->configs[i], i, &text, &flops));
-        free(text);
-    }
+    const double mean_s = result->forward.mean_s;
+    result->throughput_estimate = mean_s > 0 ? result->throughput_estimate / mean_s / 1e9 : 0;
     return EJK_OK;
 }
 
+/* All configurations are read first: a wrong one at the end would cost all that came before it. */
 static ejk_status run_all(const ejk_benchmark_suite *suite, ejk_benchmark_results *all) {
+    const int32_t count = suite->algorithm_count;
     all->results = calloc((size_t)all->count, sizeof *all->results);
     if (all->results == NULL)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for %d results could not be had",
                          (int)all->count);
     for (int32_t i = 0; i < suite->config_count; i++)
-        EJKI_TRY(run_config(suite, i, all->results + (int64_t)i * suite->algorithm_count));
+        EJKI_TRY(open_config(suite, i, all->results + (int64_t)i * count));
+    for (int32_t i = 0; i < all->count; i++)
+        EJKI_TRY(measure(suite, i % count, i / count, &all->results[i]));
     return EJK_OK;
 }
 
@@ -164,7 +157,6 @@ ejk_status ejk_benchmark_suite_run(const ejk_benchmark_suite *suite, ejk_benchma
                          "ejk_benchmark_suite_run: suite or out is NULL");
     ejk_benchmark_results facts = {0};
     EJKI_TRY(check_suite(suite, &facts));
-    EJKI_TRY(check_configs(suite));
     ejk_benchmark_results *all = malloc(sizeof *all);
     if (all == NULL)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for the results could not be had");

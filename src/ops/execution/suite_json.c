@@ -1,231 +1,191 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a suite's times come to. */
+/* What a suite's times come to. A NULL among the parts of a value makes it NULL, and is met where it is printed. */
 #include "base/base.h"
+#include "base/folder.h"
 #include "ops/execution/json.h"
+#include "ops/execution/measure.h"
 
 #include <ejkernel/benchmark.h>
 #include <ejkernel/record.h>
 #include <errno.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#define MS_PER_S 1e3
+typedef ejk_benchmark_result result;
 
-static const ejk_benchmark_result *result_of(const ejk_benchmark_results *all, int32_t config,
-                                             int32_t algorithm) {
+static const result *result_of(const ejk_benchmark_results *all, int32_t config,
+                               int32_t algorithm) {
     return &all->results[(int64_t)config * all->algorithm_count + algorithm];
 }
 
-static bool succeeded(const ejk_benchmark_result *result) {
-    return result->status == EJK_OK;
+static json_t *milliseconds(double seconds) {
+    return ejki_json_number(seconds * 1e3);
 }
 
-/* Members "mean<suffix>" and so on of values, which are sorted; of none, null. */
-static bool add_spread(json_t *object, const char *suffix, double *values, int32_t count) {
-    const double missing = count > 0 ? 0 : NAN;
-    double mean = 0;
-    for (int32_t i = 0; i < count; i++) mean += values[i] / count;
-    const struct {
-        const char *name;
-        double value;
-    } members[] = {{"mean", mean},
-                   {"median", ejki_quantile(values, count, 0.5)},
-                   {"min", ejki_quantile(values, count, 0)},
-                   {"max", ejki_quantile(values, count, 1)}};
-    bool whole = true;
-    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "%s%s", members[i].name, suffix);
-        whole &= ejki_json_set(object, name, ejki_json_number(members[i].value + missing));
-    }
-    return whole;
+/* ---- Values over configurations ------------------------------------------------------------------------- */
+
+/* What a result counts in a summary, against that of the baseline; NaN = it does not. */
+typedef double (*value_fn)(const result *mine, const result *base);
+
+static double time_ms(const result *mine, const result *base) {
+    (void)base;
+    return mine->status == EJK_OK ? mine->forward.mean_s * 1e3 : NAN;
 }
 
-/* ---- Parts of the analysis ------------------------------------------------------------------------------ */
+static double gflops(const result *mine, const result *base) {
+    (void)base;
+    return mine->status == EJK_OK ? mine->throughput_estimate : NAN;
+}
 
-static json_t *summary_of(const ejk_benchmark_results *all, int32_t algorithm, double *scratch) {
-    json_t *o = json_object();
+static double speedup(const result *mine, const result *base) {
+    const bool both = mine->status == EJK_OK && base->status == EJK_OK;
+    return both && mine->forward.mean_s > 0 ? base->forward.mean_s / mine->forward.mean_s : NAN;
+}
+
+/* Of all configurations where it counts. `values` has room for all. */
+static int32_t gather(const ejk_benchmark_results *all, int32_t algorithm, int32_t base,
+                      value_fn value, double *values) {
     int32_t count = 0;
-    double gflops = 0;
     for (int32_t i = 0; i < all->config_count; i++) {
-        const ejk_benchmark_result *result = result_of(all, i, algorithm);
-        if (!succeeded(result)) continue;
-        scratch[count++] = result->forward.mean_s * MS_PER_S;
-        gflops += result->throughput_estimate;
+        values[count] = value(result_of(all, i, algorithm), result_of(all, i, base));
+        count += !isnan(values[count]);
     }
-    bool whole = add_spread(o, "_ms", scratch, count);
-    whole &= ejki_json_set(o, "mean_gflops", ejki_json_number(count > 0 ? gflops / count : NAN));
-    whole &= ejki_json_set(o, "success_rate", json_real((double)count / all->config_count));
-    whole &= ejki_json_set(o, "num_configs", json_integer(count));
-    if (whole) return o;
-    json_decref(o);
-    return NULL;
+    return count;
 }
 
-static json_t *summaries(const ejk_benchmark_results *all, double *scratch) {
+static double mean_of(const double *values, int32_t count) {
+    double mean, std;
+    ejki_mean_std(values, count, &mean, &std);
+    return count > 0 ? mean : NAN;
+}
+
+/* Members "mean<suffix>" and so on; null of no values, which are sorted. */
+static json_t *spread_of(double *values, int32_t count, const char *suffix) {
+    static const struct {
+        const char *name;
+        double part;
+    } quantiles[] = {{"median", 0.5}, {"min", 0}, {"max", 1}};
+    json_t *o = json_object();
+    char name[32];
+    snprintf(name, sizeof name, "mean%s", suffix);
+    bool whole = ejki_json_set(o, name, ejki_json_number(mean_of(values, count)));
+    for (int i = 0; i < 3; i++) {
+        const double value = count > 0 ? ejki_quantile(values, count, quantiles[i].part) : NAN;
+        snprintf(name, sizeof name, "%s%s", quantiles[i].name, suffix);
+        whole &= ejki_json_set(o, name, ejki_json_number(value));
+    }
+    return ejki_json_whole(o, whole);
+}
+
+static json_t *summaries(const ejk_benchmark_results *all, double *values) {
     json_t *o = json_object();
     bool whole = true;
-    for (int32_t i = 0; i < all->algorithm_count; i++)
-        whole &= ejki_json_set(o, result_of(all, 0, i)->algorithm, summary_of(all, i, scratch));
-    if (whole) return o;
-    json_decref(o);
-    return NULL;
-}
-
-/* The first algorithm that has a success; -1 = none. */
-static int32_t baseline_of(const ejk_benchmark_results *all) {
-    for (int32_t i = 0; i < all->algorithm_count; i++)
-        for (int32_t c = 0; c < all->config_count; c++)
-            if (succeeded(result_of(all, c, i))) return i;
-    return -1;
-}
-
-static bool add_comparison(const ejk_benchmark_results *all, int32_t algorithm, int32_t baseline,
-                           double *scratch, json_t *comparisons) {
-    int32_t count = 0;
-    for (int32_t c = 0; c < all->config_count; c++) {
-        const ejk_benchmark_result *mine = result_of(all, c, algorithm);
-        const ejk_benchmark_result *base = result_of(all, c, baseline);
-        if (succeeded(mine) && succeeded(base) && mine->forward.mean_s > 0)
-            scratch[count++] = base->forward.mean_s / mine->forward.mean_s;
+    for (int32_t i = 0; i < all->algorithm_count; i++) {
+        const double rate = mean_of(values, gather(all, i, i, gflops, values));
+        const int32_t count = gather(all, i, i, time_ms, values);
+        json_t *summary = spread_of(values, count, "_ms");
+        whole &= ejki_json_set(summary, "mean_gflops", ejki_json_number(rate));
+        whole &= ejki_json_set(summary, "num_configs", json_integer(count));
+        whole &=
+            ejki_json_set(summary, "success_rate", json_real((double)count / all->config_count));
+        whole &= ejki_json_set(o, result_of(all, 0, i)->algorithm, summary);
     }
-    if (count == 0) return true;
-    const char *left = result_of(all, 0, algorithm)->algorithm;
-    const char *right = result_of(all, 0, baseline)->algorithm;
-    size_t size = strlen(left) + strlen(right) + sizeof "_vs_";
-    char *name = malloc(size);
-    if (name == NULL) return false;
-    snprintf(name, size, "%s_vs_%s", left, right);
-    json_t *o = json_object();
-    bool whole = add_spread(o, "_speedup", scratch, count);
-    whole &= ejki_json_set(comparisons, name, o);
-    free(name);
-    return whole;
+    return ejki_json_whole(o, whole);
 }
 
-static json_t *comparisons(const ejk_benchmark_results *all, double *scratch) {
-    const int32_t baseline = baseline_of(all);
+/* Against the first algorithm that has a success. */
+static json_t *comparisons(const ejk_benchmark_results *all, double *values) {
     json_t *o = json_object();
     bool whole = true;
-    for (int32_t i = 0; baseline >= 0 && i < all->algorithm_count; i++)
-        if (i != baseline) whole &= add_comparison(all, i, baseline, scratch, o);
-    if (whole) return o;
-    json_decref(o);
-    return NULL;
+    int32_t base = 0;
+    while (base < all->algorithm_count && gather(all, base, base, time_ms, values) == 0) base++;
+    for (int32_t i = 0; base < all->algorithm_count && i < all->algorithm_count; i++) {
+        const int32_t count = i != base ? gather(all, i, base, speedup, values) : 0;
+        if (count == 0) continue;
+        char *name = ejki_compose("%s_vs_%s", result_of(all, 0, i)->algorithm,
+                                  result_of(all, 0, base)->algorithm);
+        json_t *spread = spread_of(values, count, "_speedup");
+        whole &= ejki_json_set(o, name, spread);
+        free(name);
+    }
+    return ejki_json_whole(o, whole);
 }
+
+/* ---- Results --------------------------------------------------------------------------------------------- */
 
 static bool add_times(json_t *o, const ejk_benchmark_stats *stats, const char *suffix) {
-    const struct {
+    static const struct {
         const char *name;
-        double seconds;
-    } members[] = {{"mean_ms", stats->mean_s},
-                   {"std_ms", stats->std_s},
-                   {"min_ms", stats->min_s},
-                   {"max_ms", stats->max_s},
-                   {"median_ms", stats->median_s}};
+        size_t offset;
+    } members[] = {{"mean", offsetof(ejk_benchmark_stats, mean_s)},
+                   {"std", offsetof(ejk_benchmark_stats, std_s)},
+                   {"min", offsetof(ejk_benchmark_stats, min_s)},
+                   {"max", offsetof(ejk_benchmark_stats, max_s)},
+                   {"median", offsetof(ejk_benchmark_stats, median_s)}};
     bool whole = true;
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        const double *seconds = (const double *)((const char *)stats + members[i].offset);
         char name[32];
-        snprintf(name, sizeof name, "%s%s", members[i].name, suffix);
-        whole &= ejki_json_set(o, name, ejki_json_number(members[i].seconds * MS_PER_S));
+        snprintf(name, sizeof name, "%s_ms%s", members[i].name, suffix);
+        whole &= ejki_json_set(o, name, milliseconds(*seconds));
     }
     return whole;
-}
-
-static json_t *raw_of(const ejk_benchmark_result *result) {
-    json_t *o = json_object();
-    bool whole = ejki_json_set(o, "algorithm", ejki_json_words(result->algorithm));
-    whole &= ejki_json_set(o, "config", json_loads(result->config, 0, NULL));
-    whole &= ejki_json_set(o, "status", json_string(ejk_status_name(result->status)));
-    whole &= ejki_json_set(o, "sentence", ejki_json_words(result->sentence));
-    whole &= ejki_json_set(o, "throughput_estimate", ejki_json_number(result->throughput_estimate));
-    whole &= add_times(o, &result->forward, "");
-    if (result->has_backward) whole &= add_times(o, &result->backward, "_bwd");
-    if (whole) return o;
-    json_decref(o);
-    return NULL;
 }
 
 static json_t *raw_results(const ejk_benchmark_results *all, int32_t from, int32_t count) {
     json_t *list = json_array();
     bool whole = true;
-    for (int32_t i = from; i < from + count; i++)
-        whole &= json_array_append_new(list, raw_of(&all->results[i])) == 0;
-    if (whole) return list;
-    json_decref(list);
-    return NULL;
-}
-
-static json_t *config_of(const ejk_benchmark_results *all, int32_t config) {
-    const ejk_benchmark_result *fastest = NULL;
-    for (int32_t i = 0; i < all->algorithm_count; i++) {
-        const ejk_benchmark_result *result = result_of(all, config, i);
-        if (succeeded(result) &&
-            (fastest == NULL || result->forward.mean_s < fastest->forward.mean_s))
-            fastest = result;
+    for (const result *r = all->results + from; r < all->results + from + count; r++) {
+        json_t *o =
+            json_pack("{s:o, s:o, s:s, s:o, s:o}", "algorithm", ejki_json_words(r->algorithm),
+                      "config", json_loads(r->config, 0, NULL), "status",
+                      ejk_status_name(r->status), "sentence", ejki_json_words(r->sentence),
+                      "throughput_estimate", ejki_json_number(r->throughput_estimate));
+        whole &= add_times(o, &r->forward, "");
+        if (r->has_backward) whole &= add_times(o, &r->backward, "_bwd");
+        whole &= json_array_append_new(list, o) == 0;
     }
-    const int32_t from = config * all->algorithm_count;
-    double time = fastest != NULL ? fastest->forward.mean_s * MS_PER_S : NAN;
-    json_t *o = json_object();
-    bool whole = ejki_json_set(o, "config", json_loads(result_of(all, config, 0)->config, 0, NULL));
-    whole &= ejki_json_set(o, "results", raw_results(all, from, all->algorithm_count));
-    whole &= ejki_json_set(o, "fastest",
-                           fastest != NULL ? ejki_json_words(fastest->algorithm) : json_null());
-    whole &= ejki_json_set(o, "fastest_time_ms", ejki_json_number(time));
-    if (whole) return o;
-    json_decref(o);
-    return NULL;
+    return ejki_json_whole(list, whole);
 }
 
 static json_t *by_config(const ejk_benchmark_results *all) {
     json_t *o = json_object();
     bool whole = true;
-    for (int32_t i = 0; i < all->config_count; i++)
-        whole &= ejki_json_set(o, result_of(all, i, 0)->config, config_of(all, i));
-    if (whole) return o;
-    json_decref(o);
-    return NULL;
+    for (int32_t i = 0; i < all->config_count; i++) {
+        const result *first = result_of(all, i, 0), *fastest = first;
+        for (const result *r = first; r < first + all->algorithm_count; r++)
+            if (r->forward.mean_s < fastest->forward.mean_s) fastest = r;
+        const bool none = fastest->status != EJK_OK;
+        json_t *config =
+            json_pack("{s:o, s:o, s:o, s:o}", "config", json_loads(first->config, 0, NULL),
+                      "results", raw_results(all, i * all->algorithm_count, all->algorithm_count),
+                      "fastest", none ? json_null() : ejki_json_words(fastest->algorithm),
+                      "fastest_time_ms", milliseconds(fastest->forward.mean_s));
+        whole &= ejki_json_set(o, first->config, config);
+    }
+    return ejki_json_whole(o, whole);
 }
 
-/* ---- The whole -------------------------------------------------------------------------------------------- */
+/* ---- The whole ------------------------------------------------------------------------------------------- */
 
 ejk_status ejk_benchmark_results_to_json(const ejk_benchmark_results *all, int flags, char **out) {
     if (all == NULL || out == NULL)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "ejk_benchmark_results_to_json: results or out is NULL");
-    double *scratch = calloc((size_t)all->config_count + 1, sizeof *scratch);
-    json_t *root = json_object(), *analysis = json_object();
-    bool whole = scratch != NULL;
-    if (whole) {
-        whole &= ejki_json_set(analysis, "summary", summaries(all, scratch));
-        whole &= ejki_json_set(analysis, "comparisons", comparisons(all, scratch));
-        whole &= ejki_json_set(analysis, "by_config", by_config(all));
-        whole &= ejki_json_set(analysis, "raw_results", raw_results(all, 0, all->count));
-    }
-    whole &= ejki_json_set(root, "analysis", analysis);
-    json_t *facts = json_pack("{s:i, s:i, s:i, s:i}", "num_algorithms", (int)all->algorithm_count,
-                              "num_configs", (int)all->config_count, "warmup", (int)all->warmup,
-                              "iterations", (int)all->iterations);
-    whole &= ejki_json_set(root, "metadata", facts);
-    free(scratch);
-    return ejki_json_print(root, whole, flags, out);
-}
-
-/* The folders that a path names before its last part. */
-static bool make_folders(const char *path) {
-    char *folder = strdup(path);
-    bool made = folder != NULL;
-    for (char *end = made ? strchr(folder + 1, '/') : NULL; made && end != NULL;
-         end = strchr(end + 1, '/')) {
-        *end = '\0';
-        made = mkdir(folder, 0777) == 0 || errno == EEXIST;
-        *end = '/';
-    }
-    free(folder);
-    return made;
+    double *values = calloc((size_t)all->config_count + 1, sizeof *values);
+    if (values == NULL)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for a summary could not be had");
+    json_t *root =
+        json_pack("{s:{s:i, s:i, s:i, s:i}, s:{s:o, s:o, s:o, s:o}}", "metadata", "num_algorithms",
+                  (int)all->algorithm_count, "num_configs", (int)all->config_count, "warmup",
+                  (int)all->warmup, "iterations", (int)all->iterations, "analysis", "summary",
+                  summaries(all, values), "comparisons", comparisons(all, values), "by_config",
+                  by_config(all), "raw_results", raw_results(all, 0, all->count));
+    free(values);
+    return ejki_json_print(root, true, flags, out);
 }
 
 static bool write_file(const char *path, const char *text) {
@@ -240,9 +200,11 @@ ejk_status ejk_benchmark_results_save(const ejk_benchmark_results *all, const ch
     char *text;
     if (*path == '\0') return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "path: is empty");
     EJKI_TRY(ejk_benchmark_results_to_json(all, EJK_JSON_INDENT, &text));
-    errno = 0;
-    bool saved = make_folders(path) && write_file(path, text);
+    char *name = strdup(path);
+    errno = name != NULL ? 0 : ENOMEM;
+    bool saved = name != NULL && ejki_make_folders(name, 0777) && write_file(path, text);
     int reason = errno;
+    free(name);
     free(text);
     if (saved) return EJK_OK;
     return ejki_fail(EJK_STATUS_IO, "%s: %s", path, strerror(reason));

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's state. tune.c calls the three phases, which tune_try.c, _rounds.c and _guard.c hold. */
+/*
+ * The engine behind every tuning: first runs, checks, rounds in a shuffled order, and what failed why. What one way
+ * of tuning does differently is a strategy of a few functions: ejk_tune() (tune.c, tune_guard.c),
+ * #ejk_autotuner (autotuner.c) and the hyperparameters of a function (fn_autotuner.c).
+ */
 #ifndef EJKI_EXECUTION_TUNE_H
 #define EJKI_EXECUTION_TUNE_H
 
@@ -8,61 +12,105 @@
 
 #include <ejkernel/tuning.h>
 
-/* Whatever is this much slower than the default once warm will not win. */
-#define EJKI_HOPELESS 10.0
+/* What the engine knows of a candidate beyond the report. */
+typedef struct ejki_contender {
+    bool alive;      /* in the race */
+    int64_t calls;   /* that make a sample */
+    double median;   /* seconds of a call, as the strategy has it; NaN = unknown */
+    double *samples; /* seconds of a call, one a round */
+} ejki_contender;
+
+typedef struct ejki_tuning ejki_tuning;
+
+/* A failure that these answer ends the tuning; a candidate's own goes to `failed`. */
+typedef struct ejki_strategy {
+    /* A candidate's first runs, which end with ejki_admit() if it is to be in the rounds. */
+    ejk_status (*enter)(ejki_tuning *t, int32_t index);
+    /* What follows from a failure of `action` ("run", "check", …): OK = the tuning goes on. */
+    ejk_status (*failed)(ejki_tuning *t, int32_t index, const char *action, ejk_status status);
+    ejk_status (*conclude)(ejki_tuning *t);
+    /* The following may be NULL: nothing is to be done, and it goes on to the end. */
+    void (*sampled)(ejki_tuning *t, int32_t index);
+    bool (*may_enter)(ejki_tuning *t);
+    bool (*may_sample)(ejki_tuning *t);
+    bool (*is_decided)(const ejki_tuning *t);
+    ejk_status (*end_round)(ejki_tuning *t);
+    void (*progress)(const ejki_tuning *t);
+} ejki_strategy;
+
+struct ejki_tuning {
+    const ejki_strategy *strategy;
+    const ejk_tune_problem *problem;
+    int32_t first; /* the candidate that enters before the others */
+    int32_t warmup, max_rounds;
+    int64_t calls; /* that make a sample, as long as a contender has no number of its own */
+    uint64_t random;
+    ejk_clock clock;
+    void *own; /* the strategy's */
+
+    /* The engine's. */
+    ejk_tune_report *report;
+    ejki_contender *contenders;
+    int32_t *order; /* of the contenders in a round */
+    ejk_tune_phase phase;
+    int32_t tried, done; /* done: rounds or pairs, as the phase has it */
+};
+
+static inline ejk_tune_candidate *ejki_candidate(const ejki_tuning *t, int32_t index) {
+    return &t->report->candidates[index];
+}
+
+/* How many candidates a problem has, and which is its default. */
+ejk_status ejki_tune_check_counts(const ejk_tune_problem *problem);
+
+/* Runs it all. Whatever it answers, ejki_tuning_close() follows. */
+ejk_status ejki_tuning_run(ejki_tuning *t);
+void ejki_tuning_close(ejki_tuning *t);
+
+ejki_subject ejki_subject_of(const ejki_tuning *t, int32_t index);
+
+/* In the race from here on. OUT_OF_MEMORY only. */
+ejk_status ejki_admit(ejki_tuning *t, int32_t index);
+
+/* Asks whether the last run's result agrees. */
+ejk_status ejki_check(ejki_tuning *t, int32_t index, bool *agrees);
+
+/* Keeps status and sentence of a candidate's first failure: `failed` of strategies that only leave it out. */
+ejk_status ejki_note_failure(ejki_tuning *t, int32_t index, const char *action, ejk_status status);
+
+/* The error of a tuning none of whose `things` ("candidates") took a finite time. */
+ejk_status ejki_none_succeeded(const ejki_tuning *t, const char *things);
+
+/* ---- ejk_tune() --------------------------------------------------------------------------------------- */
+
 /* A lead below this is none, however quiet the machine. */
 #define EJKI_LEAST_LEAD 0.01
 /* The fewest pairs that the guard decides by. */
 #define EJKI_LEAST_PAIRS 7
-/* Quartiles speak from this many samples on. */
-#define EJKI_TELLING_ROUNDS 3
 
-/* What the engine knows of a candidate beyond the report. */
-typedef struct ejki_contender {
-    bool alive;    /* in the race */
-    int64_t calls; /* that make a sample */
-    double
-        median; /* seconds of a call: of its warm-up as long as it has no samples; NaN = unknown */
-    double *samples; /* seconds of a call, one a round, sorted */
-} ejki_contender;
-
-typedef struct ejki_tuning {
-    const ejk_tune_problem *problem;
+/* What its strategy has of its own. A contender's median is that of its first runs until it has samples. */
+typedef struct ejki_tuner_run {
     const ejk_tuner_options *options;
-    int32_t warmup, iters, max_rounds, limit;
-    double budget_s, sample_s;
-    double start;
-    ejk_tune_report *report;
-    ejki_contender *contenders;
-    int32_t *order; /* of the contenders in a round */
-    uint64_t random;
-    ejk_tune_phase phase;
-    int32_t tried, done; /* done: rounds or pairs, as the phase has it */
-} ejki_tuning;
+    int32_t iters, limit;
+    double budget_s, sample_s, start;
+} ejki_tuner_run;
 
-static inline ejk_tune_candidate *ejki_candidate(const ejki_tuning *t, int32_t index) {
-    return &t->report->candidates[index];
+static inline const ejki_tuner_run *ejki_tuner_of(const ejki_tuning *t) {
+    return t->own;
 }
 
 static inline bool ejki_is_default(const ejki_tuning *t, int32_t index) {
     return index == t->problem->default_index;
 }
 
-/* How many candidates a problem has, and which is its default. */
-ejk_status ejki_tune_check_counts(const ejk_tune_problem *problem);
-
+/* Since the start. */
 double ejki_elapsed(const ejki_tuning *t);
 
 /* The caller's flag: 0, 1 = finish, 2 = stop. */
 int ejki_cancelled(const ejki_tuning *t);
 
-ejki_subject ejki_subject_of(const ejki_tuning *t, int32_t index);
-
-double ejki_sample_quantile(const ejki_tuning *t, int32_t index, double part);
-
 /* The least median of all that are alive, the first on ties; the default if nothing is below it. */
 int32_t ejki_best(const ejki_tuning *t);
-int32_t ejki_survivors(const ejki_tuning *t);
 
 void ejki_report_progress(const ejki_tuning *t);
 
@@ -70,21 +118,16 @@ void ejki_report_progress(const ejki_tuning *t);
 ejk_status ejki_take_out(ejki_tuning *t, int32_t index, ejk_tune_verdict verdict,
                          const char *format, ...) EJKI_PRINTF(4, 5);
 
-/*
- * What follows from a failure of `action` ("run", "check", …): of the default it is passed on; any other
- * candidate is taken out, and OK answered unless there was no memory to do so.
- */
+/* `failed` of the strategy: of the default it is passed on, any other candidate is taken out. */
 ejk_status ejki_failed(ejki_tuning *t, int32_t index, const char *action, ejk_status status);
 
-/* Asks whether the last run's result agrees; takes the candidate out if not. MISMATCH of the default. */
-ejk_status ejki_check(ejki_tuning *t, int32_t index);
+/* Takes the candidate out if the last run's result does not agree. MISMATCH of the default. */
+ejk_status ejki_hold_against_default(ejki_tuning *t, int32_t index);
 
 /* Seconds that so many pairs of a candidate and the default will take. */
 double ejki_guard_cost(const ejki_tuning *t, int32_t index, int32_t pairs);
 
-/* The phases. A failure ends the tuning; candidates' own failures are none. */
-ejk_status ejki_try_all(ejki_tuning *t);
-ejk_status ejki_play_rounds(ejki_tuning *t);
+/* The comparison of the leader with the default, after the rounds. */
 ejk_status ejki_guard(ejki_tuning *t);
 
 #endif

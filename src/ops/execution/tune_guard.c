@@ -21,8 +21,9 @@ enum { MOST_PAIRS = 21, PARTS = 3 };
 
 /* More calls a sample, for which MOST_PAIRS take no more than half of what is left. */
 static void lengthen_samples(ejki_tuning *t, int32_t index) {
-    const double part = (t->budget_s - ejki_elapsed(t)) / (4 * MOST_PAIRS);
-    const double length = t->sample_s > 0 ? fmin(part, LONG_SAMPLE_S) : 0;
+    const ejki_tuner_run *own = ejki_tuner_of(t);
+    const double part = (own->budget_s - ejki_elapsed(t)) / (4 * MOST_PAIRS);
+    const double length = own->sample_s > 0 ? fmin(part, LONG_SAMPLE_S) : 0;
     const int32_t both[2] = {index, t->problem->default_index};
     for (int i = 0; i < 2; i++) {
         ejki_contender *contender = &t->contenders[both[i]];
@@ -33,10 +34,11 @@ static void lengthen_samples(ejki_tuning *t, int32_t index) {
 
 /* How many pairs the time allows, odd; 0 = too few to say anything. */
 static int32_t pairs_in_time(const ejki_tuning *t, int32_t index) {
-    double left = t->budget_s - ejki_elapsed(t);
+    const double budget_s = ejki_tuner_of(t)->budget_s;
+    double left = budget_s - ejki_elapsed(t);
     double pair = ejki_guard_cost(t, index, 1);
     if (!(pair > 0)) return MOST_PAIRS;
-    if (EJKI_LEAST_PAIRS * pair > fmax(left, 0) + OVERTIME * t->budget_s) return 0;
+    if (EJKI_LEAST_PAIRS * pair > fmax(left, 0) + OVERTIME * budget_s) return 0;
     if (t->report->cancelled) return EJKI_LEAST_PAIRS;
     double pairs = fmin(fmax(left / pair, EJKI_LEAST_PAIRS), MOST_PAIRS);
     return ((int32_t)pairs - 1) / 2 * 2 + 1;
@@ -44,7 +46,7 @@ static int32_t pairs_in_time(const ejki_tuning *t, int32_t index) {
 
 /* A sample of the default or the candidate. OK with a NaN: the candidate failed and is out. */
 static ejk_status sample(ejki_tuning *t, int32_t index, double *seconds) {
-    ejki_subject subject = ejki_subject_of(t, index);
+    const ejki_subject subject = ejki_subject_of(t, index);
     *seconds = NAN;
     ejk_status status = ejki_time_calls(&subject, t->contenders[index].calls, seconds);
     return status == EJK_OK ? EJK_OK : ejki_failed(t, index, "run", status);
@@ -103,7 +105,7 @@ static ejk_status compare(ejki_tuning *t, int32_t index, int32_t pairs, double *
 static ejk_status check_again(ejki_tuning *t, int32_t index) {
     double seconds;
     EJKI_TRY(sample(t, index, &seconds));
-    return t->contenders[index].alive ? ejki_check(t, index) : EJK_OK;
+    return t->contenders[index].alive ? ejki_hold_against_default(t, index) : EJK_OK;
 }
 
 static ejk_status judge(ejki_tuning *t, int32_t index) {
@@ -140,6 +142,7 @@ static void revive(ejki_tuning *t) {
 /* The next best gets its chance only where the best turned out to be broken. */
 ejk_status ejki_guard(ejki_tuning *t) {
     t->phase = EJK_TUNE_PHASE_GUARD;
+    t->report->ratio = t->report->noise = NAN;
     for (;;) {
         int32_t best = ejki_best(t);
         if (ejki_is_default(t, best)) return EJK_OK;
