@@ -44,6 +44,7 @@ PUBLIC = {
     "tuning.h": "ops/execution",
     "benchmark.h": "ops/execution",
     "executor.h": "ops/execution",
+    "states.h": "ops/execution",
     "recording.h": "ops/execution",
     "batch.h": "ops/execution",
     "lowered.h": "ops/execution",

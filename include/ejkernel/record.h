@@ -98,6 +98,8 @@ typedef enum ejk_field_role {
     EJK_REQUIRED = 1,        /**< input that has to be given */
     EJK_OUTPUT = 2,          /**< result, written if its tensor is given */
     EJK_REQUIRED_OUTPUT = 3, /**< result that has to be given */
+    EJK_INOUT = 4, /**< read and updated in place, if its tensor is given: a state, a cache */
+    EJK_REQUIRED_INOUT = 5, /**< the same, has to be given */
 } ejk_field_role;
 
 struct ejk_record;
@@ -167,6 +169,16 @@ EJK_API EJK_NODISCARD ejk_status ejk_record_check(const ejk_record *record);
 /** The field of a name, also of a nested one by "outer.inner"; NULL if there is none. */
 EJK_API const ejk_field *ejk_record_find(const ejk_record *record, const char *path,
                                          size_t *offset_out);
+
+/**
+ * What a field's role says; false for NULL. A field that is updated in place is an input and an output: its
+ * tensor is one, so it may not overlap any other of the call, and elements of its own may not share memory.
+ * It is never poisoned; where a call is run more than once (tuning, benchmarks) it is put back in between.
+ * Gradients take it as an input.
+ */
+EJK_API bool ejk_field_is_input(const ejk_field *field);
+EJK_API bool ejk_field_is_output(const ejk_field *field);
+EJK_API bool ejk_field_is_required(const ejk_field *field);
 
 /** True if a field has a value: not unset, not zero, not "", not absent; a nested record: any of its own. */
 EJK_API bool ejk_record_is_set(const ejk_field *field, const void *object);

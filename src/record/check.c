@@ -45,10 +45,10 @@ static ejk_status check_words(const ejk_record *record, const ejk_field *field) 
     if (ejki_kind_of(field->kind) == NULL)
         return ejki_fail(bad, "%s.%s: kind %d does not exist", record->name, field->name,
                          (int)field->kind);
-    if ((unsigned)field->role > EJK_REQUIRED_OUTPUT)
+    if ((unsigned)field->role > EJK_REQUIRED_INOUT)
         return ejki_fail(bad, "%s.%s: role %d does not exist", record->name, field->name,
                          (int)field->role);
-    if (field->role >= EJK_OUTPUT && field->kind != EJK_FIELD_TENSOR)
+    if (ejk_field_is_output(field) && field->kind != EJK_FIELD_TENSOR)
         return ejki_fail(bad, "%s.%s: a %s cannot be an output, only a tensor can", record->name,
                          field->name, ejki_kind_of(field->kind)->word);
     if (field->fallback == NULL || field->unit == NULL || field->doc == NULL)

@@ -189,8 +189,7 @@ static ejk_status check_tensors(const ejk_record *record, const void *object, co
         if (field->kind != EJK_FIELD_TENSOR) continue;
         const ejk_tensor *tensor = place;
         if (tensor->dtype == EJK_DTYPE_UNSET) {
-            bool required = field->role == EJK_REQUIRED || field->role == EJK_REQUIRED_OUTPUT;
-            if (bound->partial || !required) continue;
+            if (bound->partial || !ejk_field_is_required(field)) continue;
             return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: missing, expected a tensor %s", name,
                              field->unit);
         }

@@ -125,7 +125,7 @@ static ejk_status write_tensors(writer *w) {
             if (!ejk_tensor_present(ejki_slot_tensor(slot, w->args))) continue;
             EJKI_TRY(compare(w, slot, w->heads_first, &d));
             const bool follows = !d.dtype && !d.sizes && !d.strides;
-            if (follows && ejki_slot_required(slot)) continue;
+            if (follows && ejk_field_is_required(slot->field)) continue;
             if (said == 1 && (!follows || !with)) write_view(w, slot, &d);
             if (said == 1 || !follows) continue;
             if (*before == 'w') start_item(w, before);

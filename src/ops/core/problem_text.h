@@ -54,14 +54,6 @@ static inline ejk_tensor *ejki_slot_tensor(const ejki_slot *slot, void *args) {
     return (ejk_tensor *)(void *)((char *)args + slot->offset);
 }
 
-static inline bool ejki_slot_required(const ejki_slot *slot) {
-    return slot->field->role == EJK_REQUIRED || slot->field->role == EJK_REQUIRED_OUTPUT;
-}
-
-static inline bool ejki_slot_output(const ejki_slot *slot) {
-    return slot->field->role == EJK_OUTPUT || slot->field->role == EJK_REQUIRED_OUTPUT;
-}
-
 /* What a view says; the rest follows. */
 typedef struct ejki_view {
     ejk_dtype dtype; /* UNSET = not said */
