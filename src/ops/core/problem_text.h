@@ -60,7 +60,7 @@ typedef struct ejki_view {
     bool sized, strided;
     int32_t rank, stride_count;
     struct {
-        char symbol[8]; /* "" = a number alone */
+        char symbol[EJK_SYMBOL_SIZE]; /* "" = a number alone */
         int64_t number;
     } size[EJK_MAX_RANK];
     int64_t stride[EJK_MAX_RANK];
