@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the values of a tensor are, as its unit says it. */
+#include "record/domain.h"
 #include "record/field.h"
 #include "record/line.h"
 #include "record/unit.h"
+#include "tensor/access.h"
 
 static ejk_status read_unit(const char *caller, const ejk_field *field, const void *out,
                             ejki_unit *unit) {
@@ -55,19 +57,64 @@ static ejk_status value_of(const ejk_field *field, const ejki_length *bound, con
                      field->name, (int)bound->size, bound->text, with.text);
 }
 
+/* The bounds as they are written. */
+static ejk_status bounds_of(const ejk_field *field, const ejki_unit *unit, const ejk_axes *axes,
+                            ejki_domain_rule *out) {
+    *out = (ejki_domain_rule){.kind = unit->domain.kind,
+                              .low_excluded = unit->domain.low_open,
+                              .high_excluded = unit->domain.high_open,
+                              .low = INT64_MIN,
+                              .high = INT64_MAX,
+                              .step = INT64_MAX};
+    if (out->kind == EJK_DOMAIN_SUM) out->low = 0;
+    EJKI_TRY(value_of(field, &unit->domain.low, axes, &out->low));
+    EJKI_TRY(value_of(field, &unit->domain.high, axes, &out->high));
+    return value_of(field, &unit->domain.step, axes, &out->step);
+}
+
+/* Bounds that are allowed themselves. */
+static void close_bounds(ejki_domain_rule *rule) {
+    if (rule->low_excluded && rule->low < INT64_MAX) rule->low++;
+    if (rule->high_excluded && rule->high > INT64_MIN) rule->high--;
+    rule->low_excluded = rule->high_excluded = false;
+}
+
 ejk_status ejk_field_domain_bounds(const ejk_field *field, const ejk_axes *axes,
                                    ejk_domain_bounds *out) {
     ejki_unit unit;
+    ejki_domain_rule rule;
     EJKI_TRY(read_unit("ejk_field_domain_bounds", axes != NULL ? field : NULL, out, &unit));
-    ejk_domain_bounds bounds = {INT64_MIN, INT64_MAX, INT64_MAX};
-    if (unit.domain.kind == EJK_DOMAIN_SUM) bounds.low = 0;
-    EJKI_TRY(value_of(field, &unit.domain.low, axes, &bounds.low));
-    EJKI_TRY(value_of(field, &unit.domain.high, axes, &bounds.high));
-    EJKI_TRY(value_of(field, &unit.domain.step, axes, &bounds.step));
+    EJKI_TRY(bounds_of(field, &unit, axes, &rule));
     const ejki_element *element = ejki_element_of(unit.element);
-    const bool whole = element == NULL || (element->types & EJKI_FLOAT_TYPES) == 0;
-    if (whole && unit.domain.low_open && bounds.low < INT64_MAX) bounds.low++;
-    if (whole && unit.domain.high_open && bounds.high > INT64_MIN) bounds.high--;
-    *out = bounds;
+    if (element == NULL || (element->types & EJKI_FLOAT_TYPES) == 0) close_bounds(&rule);
+    *out = (ejk_domain_bounds){rule.low, rule.high, rule.step};
     return EJK_OK;
+}
+
+ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field, ejk_dtype dtype,
+                               const ejk_axes *axes, ejki_domain_rule *out) {
+    (void)record;
+    ejki_unit unit;
+    EJKI_TRY(ejki_unit_read(field, &unit));
+    EJKI_TRY(bounds_of(field, &unit, axes, out));
+    if (!ejki_is_float(dtype)) close_bounds(out);
+    return EJK_OK;
+}
+
+ejk_status ejki_domain_check(const ejk_record *record, const ejk_field *field, const void *object,
+                             const ejk_axes *axes) {
+    const ejk_tensor *tensor = ejki_place(field, object);
+    ejki_domain_rule rule;
+    if (!ejk_tensor_present(tensor)) return EJK_OK;
+    EJKI_TRY(ejki_domain_resolve(record, field, tensor->dtype, axes, &rule));
+    return ejki_domain_verify(&rule, field->name, tensor);
+}
+
+ejk_status ejki_domain_fill(const ejk_record *record, const ejk_field *field,
+                            const ejk_tensor *tensor, const ejk_axes *axes, uint64_t seed,
+                            int32_t index, bool *filled) {
+    ejki_domain_rule rule;
+    EJKI_TRY(ejki_domain_resolve(record, field, tensor->dtype, axes, &rule));
+    *filled = rule.kind != EJK_DOMAIN_NONE;
+    return *filled ? ejki_domain_generate(&rule, field->name, tensor, seed, index) : EJK_OK;
 }
