@@ -242,7 +242,7 @@ static int bench_operation(const ejk_kernel *kernel, int count, char **words, co
     const bench_options *wish = wanted;
     bench_state state = {.wish = wish};
     const bool opened = call_open(kernel, &state.call) && call_open(kernel, &state.plain);
-    const field_flags fields = {kernel, state.call.args, NULL};
+    const field_flags fields = {kernel, state.call.args, NULL, NULL};
     bool measured = opened && options_parse(count, words, own, &fields) && prepare(&state) &&
                     measure_all(&state) &&
                     bench_report(kernel, state.results, state.count, wish->json) &&

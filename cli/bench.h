@@ -34,6 +34,7 @@ typedef struct bench_case {
     double scores; /* visible ones of a head; 0 = not known */
     void *
         *args; /* `copies` structs of arguments, each with inputs of its own; results are shared */
+    ejk_states **states; /* one a copy: what runs update in place, as it was at first */
     int64_t copies, next;
     int64_t input_bytes; /* of all copies */
     bool cold;           /* runs find their inputs in memory, not in a cache */
@@ -59,6 +60,9 @@ bool bench_case_open(const bench_request *request, ejk_context *context, bench_c
  */
 bench_request bench_plain(const bench_request *request);
 void bench_case_close(bench_case *bench);
+
+/* Puts back what runs have updated in place, in all copies. */
+bool bench_case_restore(const bench_case *bench);
 
 /* Runs once, on the next copy of the inputs; on a GPU it is only enqueued. */
 bool bench_case_run(bench_case *bench);

@@ -43,13 +43,13 @@ void *bench_allocate(int64_t bytes) {
     return memory;
 }
 
-/* Bytes of all inputs, or of all results. */
+/* Bytes of all inputs, what is updated among them, or of all other results. */
 static int64_t total(const op_call *call, bool outputs) {
     int64_t bytes = 0;
     for (int32_t i = 0; i < call->kernel->args->count; i++) {
         const ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
         if (tensor && ejk_tensor_present(tensor) &&
-            call_is_output(&call->kernel->args->fields[i]) == outputs)
+            ejk_field_is_input(&call->kernel->args->fields[i]) != outputs)
             bytes += bytes_of(tensor);
     }
     return bytes;
@@ -60,7 +60,7 @@ static char *place(const ejk_kernel *kernel, void *args, bool outputs, char *at)
     for (int32_t i = 0; i < kernel->args->count; i++) {
         ejk_tensor *tensor = call_tensor(kernel, args, i);
         if (!tensor || !ejk_tensor_present(tensor) ||
-            call_is_output(&kernel->args->fields[i]) != outputs)
+            ejk_field_is_input(&kernel->args->fields[i]) == outputs)
             continue;
         tensor->data = at;
         at += bytes_of(tensor);
@@ -109,7 +109,7 @@ static void fill(const ejk_tensor *tensor, uint64_t *state) {
 static void fill_inputs(const ejk_kernel *kernel, void *args, uint64_t *state) {
     for (int32_t i = 0; i < kernel->args->count; i++) {
         const ejk_tensor *tensor = call_tensor(kernel, args, i);
-        if (tensor && ejk_tensor_present(tensor) && !call_is_output(&kernel->args->fields[i]))
+        if (tensor && ejk_tensor_present(tensor) && ejk_field_is_input(&kernel->args->fields[i]))
             fill(tensor, state);
     }
 }
@@ -208,7 +208,9 @@ static bool allocate(bench_case *bench, ejk_context *context, const bench_reques
     int64_t copies = copies_of(bench, context, inputs);
     if (!allocate_memory(bench, copies * inputs + outputs)) return false;
     bench->args = calloc((size_t)copies, sizeof *bench->args);
-    if (!bench->args) return complain("no memory for the arguments of %s", kernel->op_id);
+    bench->states = calloc((size_t)copies, sizeof *bench->states);
+    if (!bench->args || !bench->states)
+        return complain("no memory for the arguments of %s", kernel->op_id);
     bench->input_bytes = copies * inputs;
     char *at = place(kernel, bench->call.args, true, bench->memory);
     uint64_t state = 0x9e3779b97f4a7c15;
@@ -217,7 +219,8 @@ static bool allocate(bench_case *bench, ejk_context *context, const bench_reques
         if (!args) return complain("no memory for the arguments of %s", kernel->op_id);
         bench->copies = i + 1;
         memcpy(args, bench->call.args, kernel->args->size);
-        if (!fill_copy(bench, context, request->shape.layout, args, at, inputs, &state))
+        if (!fill_copy(bench, context, request->shape.layout, args, at, inputs, &state) ||
+            !succeeded(ejk_states_save(kernel->args, args, &bench->states[i])))
             return false;
     }
     return true;
@@ -303,8 +306,12 @@ bool bench_case_open(const bench_request *request, ejk_context *context, bench_c
 
 void bench_case_close(bench_case *bench) {
     ejk_plan_destroy(bench->plan);
-    for (int64_t i = 0; i < bench->copies; i++) free(bench->args[i]);
+    for (int64_t i = 0; i < bench->copies; i++) {
+        free(bench->args[i]);
+        ejk_states_destroy(bench->states[i]);
+    }
     free(bench->args);
+    free(bench->states);
     if (bench->device < 0)
         free(bench->memory);
     else if (bench->memory && ejk_device_free(bench->device, bench->memory) != EJK_OK)
@@ -317,6 +324,12 @@ const void *bench_case_next(bench_case *bench) {
     const void *args = bench->args[bench->next];
     bench->next = bench->next + 1 < bench->copies ? bench->next + 1 : 0;
     return args;
+}
+
+bool bench_case_restore(const bench_case *bench) {
+    for (int64_t i = 0; i < bench->copies; i++)
+        if (!succeeded(ejk_states_restore(bench->states[i]))) return false;
+    return true;
 }
 
 bool bench_case_run(bench_case *bench) {

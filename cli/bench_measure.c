@@ -136,7 +136,9 @@ static bool open_meter(const bench_case *bench, ejk_context *context, ceiling_me
 
 /* ---- Runs ------------------------------------------------------------------------------------------ */
 
+/* A batch begins with the states of the first; within it they go on as they do in use. */
 static bool run_batch(bench_case *bench, int64_t runs, double *seconds) {
+    if (!bench_case_restore(bench)) return false;
     double start = ejk_now();
     for (int64_t i = 0; i < runs; i++)
         if (!bench_case_run(bench)) return false;

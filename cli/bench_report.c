@@ -184,8 +184,7 @@ void bench_print_arguments(const ejk_kernel *kernel, const json_t *arguments) {
         const ejk_field *field = &kernel->args->fields[i];
         const json_t *value = json_object_get(arguments, field->name);
         bool tensor = field->kind == EJK_FIELD_TENSOR;
-        if (!value || (tensor && field->role != EJK_OPTIONAL && field->role != EJK_OUTPUT))
-            continue;
+        if (!value || (tensor && ejk_field_is_required(field))) continue;
         char *text =
             tensor ? NULL
                    : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));

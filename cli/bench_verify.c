@@ -52,7 +52,7 @@ bool bench_verify(bench_case *bench) {
         for (int32_t i = 0; i < kernel->args->count && right; i++) {
             const ejk_tensor *tensor = call_tensor(kernel, bench->call.args, i);
             const ejk_field *field = &kernel->args->fields[i];
-            if (!tensor || !ejk_tensor_present(tensor) || !call_is_output(field)) continue;
+            if (!tensor || !ejk_tensor_present(tensor) || ejk_field_is_input(field)) continue;
             if (pass == 0)
                 right = poison(bench, tensor);
             else
@@ -147,7 +147,8 @@ bool bench_compare(bench_case *bench, ejk_context *context, const char *platform
                    bench_result *out) {
     const void *args = bench->args[bench->next];
     other_call other = {.args = NULL};
-    const bool compared = open_other(bench, args, platform, &other) && bench_case_run(bench) &&
+    const bool compared = open_other(bench, args, platform, &other) && bench_case_restore(bench) &&
+                          bench_case_run(bench) && bench_case_restore(bench) &&
                           run_other(bench, context, other.args, &out->against_time) &&
                           compare_results(bench, &other.result.tensor, &out->difference);
     out->against = platform;

@@ -56,14 +56,17 @@ ejk_tensor *call_tensor(const ejk_kernel *kernel, void *args, int32_t field) {
     return f->kind == EJK_FIELD_TENSOR ? (ejk_tensor *)((char *)args + f->offset) : NULL;
 }
 
-bool call_is_output(const ejk_field *field) {
-    return field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT;
+bool call_is_updated(const ejk_field *field) {
+    return ejk_field_is_input(field) && ejk_field_is_output(field);
 }
 
 int32_t call_first_output(const ejk_kernel *kernel) {
-    for (int32_t i = 0; i < kernel->args->count; i++)
-        if (call_is_output(&kernel->args->fields[i])) return i;
-    return -1;
+    int32_t updated = -1;
+    for (int32_t i = 0; i < kernel->args->count; i++) {
+        if (!ejk_field_is_input(&kernel->args->fields[i])) return i;
+        if (updated < 0 && call_is_updated(&kernel->args->fields[i])) updated = i;
+    }
+    return updated;
 }
 
 bool call_set_platform(const ejk_kernel *kernel, void *args, const char *platform) {
@@ -144,7 +147,7 @@ static bool declare_float32(const op_call *call) {
         const ejk_field *field = &call->kernel->args->fields[i];
         ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
         if (!tensor || !ejk_tensor_present(tensor) || tensor->dtype == EJK_DTYPE_F32) continue;
-        if (!call_is_output(field) || strcmp(element_word(field), "float") != 0) continue;
+        if (ejk_field_is_input(field) || strcmp(element_word(field), "float") != 0) continue;
         tensor->dtype = EJK_DTYPE_F32;
         changed = true;
     }

@@ -35,10 +35,10 @@ void call_close(op_call *call);
 /* The tensor of a field of kernel->args in a struct of its arguments; NULL if the field is none. */
 ejk_tensor *call_tensor(const ejk_kernel *kernel, void *args, int32_t field);
 
-/* True if the field is a result. */
-bool call_is_output(const ejk_field *field);
+/* True if the call reads the field and writes it in place. */
+bool call_is_updated(const ejk_field *field);
 
-/* Index of the first result; -1 if there is none. */
+/* Index of the first result, or of what is updated first if that is all; -1 if there is none. */
 int32_t call_first_output(const ejk_kernel *kernel);
 
 /* Sets the platform, wherever the operation has it; NULL leaves it as it is. */

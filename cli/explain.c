@@ -246,7 +246,7 @@ static int explain(const ejk_kernel *kernel, int count, char **words, const opti
     const explain_options *wish = wanted;
     explanation e = {.wish = wish};
     if (!call_open(kernel, &e.call)) return FAILED;
-    const field_flags fields = {kernel, e.call.args, NULL};
+    const field_flags fields = {kernel, e.call.args, NULL, NULL};
     bool done = options_parse(count, words, own, &fields) &&
                 (kernel->config ||
                  complain("%s has no configuration that could be chosen", kernel->op_id)) &&

@@ -189,7 +189,7 @@ bool gpu_wait(const gpu_call *gpu) {
 bool gpu_fetch(const gpu_call *gpu, const op_call *call) {
     for (int32_t i = 0; gpu->device >= 0 && i < call->kernel->args->count; i++) {
         const ejk_field *field = &call->kernel->args->fields[i];
-        if (!call_is_output(field) || !gpu->memory[i].owner) continue;
+        if (!ejk_field_is_output(field) || !gpu->memory[i].owner) continue;
         if (!succeeded(ejk_device_copy(&gpu->memory[i].tensor, &call->owned[i].tensor, NULL)))
             return false;
     }

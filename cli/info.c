@@ -156,10 +156,10 @@ static const char *kind_word(ejk_field_kind kind, char room[16]) {
 }
 
 static json_t *record_json(const ejk_record *record) {
-    static const char *const roles[] = {[EJK_OPTIONAL] = "optional",
-                                        [EJK_REQUIRED] = "required",
-                                        [EJK_OUTPUT] = "output",
-                                        [EJK_REQUIRED_OUTPUT] = "required output"};
+    static const char *const roles[] = {
+        [EJK_OPTIONAL] = "optional", [EJK_REQUIRED] = "required",
+        [EJK_OUTPUT] = "output",     [EJK_REQUIRED_OUTPUT] = "required output",
+        [EJK_INOUT] = "inout",       [EJK_REQUIRED_INOUT] = "required inout"};
     json_t *list = json_array();
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];

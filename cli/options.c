@@ -124,6 +124,26 @@ static bool set_field(const ejk_field *field, const field_flags *fields, flag_wo
     return true;
 }
 
+/* The tensor that "NAME_out" is about, which is updated in place and has no field of that name beside it. */
+static const ejk_field *updated_field(const field_flags *fields, const char *name) {
+    const ejk_record *record = fields->kernel->args;
+    const size_t length = strlen(name), end = strlen("_out");
+    if (!fields->updated || length <= end || strcmp(name + length - end, "_out") != 0) return NULL;
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        if (strlen(field->name) == length - end && strncmp(field->name, name, length - end) == 0)
+            return ejk_field_is_input(field) && ejk_field_is_output(field) ? field : NULL;
+    }
+    return NULL;
+}
+
+static bool set_updated(const ejk_field *field, const field_flags *fields, flag_word *flag) {
+    const char *value = take_value(flag);
+    if (!value) return complain("%s needs a value: a file for what becomes of it", flag->text);
+    fields->updated[field - fields->kernel->args->fields] = value;
+    return true;
+}
+
 static bool same_name(const char *name, const char *given) {
     for (; *name && (*name == *given || (*name == '-' && *given == '_')); name++) given++;
     return *name == *given;
@@ -145,7 +165,9 @@ static bool set_flag(flag_word *flag, const option *own, const field_flags *fiel
         if (*each->name && same_name(each->name, flag->name)) return set_own(each, flag);
     const ejk_field *field =
         fields ? ejk_record_find(fields->kernel->args, flag->name, NULL) : NULL;
-    return field ? set_field(field, fields, flag) : refuse(flag, own, fields);
+    if (field) return set_field(field, fields, flag);
+    field = fields ? updated_field(fields, flag->name) : NULL;
+    return field ? set_updated(field, fields, flag) : refuse(flag, own, fields);
 }
 
 bool options_texts(int count, texts *out) {

@@ -37,6 +37,7 @@ typedef struct field_flags {
     void *args; /* the struct that kernel->args describes */
     const char *
         *files; /* by index of the field: what is given for a tensor. NULL: tensors are refused */
+    const char **updated; /* the same for --NAME-out, what became of one that is updated; or NULL */
 } field_flags;
 
 /* Room for as many texts as there are words; it is freed by the caller. */

@@ -19,7 +19,8 @@ typedef struct run_options {
 typedef struct op_run {
     const run_options *wish;
     op_call call;
-    const char **files; /* by index of the field */
+    const char **files, **updated; /* by index of the field; of --NAME, of --NAME-out */
+    ejk_states *states;            /* what the call updates in place, as it was */
     gpu_call gpu;
     ejk_context *context;
     ejk_plan *plan;
@@ -30,11 +31,15 @@ typedef struct op_run {
 
 /* ---- Inputs ---------------------------------------------------------------------------------------- */
 
-/* Operations want the last axis contiguous; files in Fortran order are brought into C order. */
-static bool straighten(ejk_owned_tensor *loaded) {
+/*
+ * Operations want the last axis contiguous; files in Fortran order are brought into C order. What is
+ * written must not lie in a file, which is mapped for reading.
+ */
+static bool straighten(const ejk_field *field, ejk_owned_tensor *loaded) {
     const ejk_tensor *tensor = &loaded->tensor;
     int32_t last = tensor->rank - 1;
-    if (last < 0 || tensor->shape[last] < 2 || tensor->strides[last] == 1) return true;
+    const bool straight_now = last < 0 || tensor->shape[last] < 2 || tensor->strides[last] == 1;
+    if (straight_now && !ejk_field_is_output(field)) return true;
     ejk_owned_tensor straight;
     if (!succeeded(ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape, &straight)))
         return false;
@@ -51,14 +56,20 @@ static bool load_inputs(op_run *run) {
     const ejk_kernel *kernel = run->call.kernel;
     for (int32_t i = 0; i < kernel->args->count; i++) {
         const ejk_field *field = &kernel->args->fields[i];
-        if (field->kind == EJK_FIELD_TENSOR && field->role == EJK_REQUIRED && !run->files[i])
+        if (field->kind == EJK_FIELD_TENSOR && ejk_field_is_required(field) &&
+            ejk_field_is_input(field) && !run->files[i])
             return complain("--%s is missing: a file with %s, %s", field->name, field->doc,
                             field->unit);
-        if (!run->files[i] || call_is_output(field)) continue;
+        if (!run->files[i] || !ejk_field_is_input(field)) continue;
         ejk_owned_tensor *loaded = &run->call.owned[i];
-        if (!succeeded(ejk_tensor_load(run->files[i], loaded)) || !straighten(loaded)) return false;
+        if (!succeeded(ejk_tensor_load(run->files[i], loaded)) || !straighten(field, loaded))
+            return false;
         *call_tensor(kernel, run->call.args, i) = loaded->tensor;
     }
+    for (int32_t i = 0; i < kernel->args->count; i++)
+        if (run->updated[i] && !run->files[i])
+            return complain("--%s-out is given, but --%s is not", kernel->args->fields[i].name,
+                            kernel->args->fields[i].name);
     return true;
 }
 
@@ -67,8 +78,14 @@ static bool load_inputs(op_run *run) {
 /* Required ones, and those whose flag is given. */
 static bool is_wanted(const op_run *run, int32_t field) {
     const ejk_field *f = &run->call.kernel->args->fields[field];
-    return f->kind == EJK_FIELD_TENSOR && call_is_output(f) &&
-           (f->role == EJK_REQUIRED_OUTPUT || run->files[field]);
+    return f->kind == EJK_FIELD_TENSOR && !ejk_field_is_input(f) &&
+           (ejk_field_is_required(f) || run->files[field]);
+}
+
+/* The file that a result, or what became of a state, goes to; NULL = none. */
+static const char *target_of(const op_run *run, int32_t field) {
+    if (call_is_updated(&run->call.kernel->args->fields[field])) return run->updated[field];
+    return is_wanted(run, field) ? run->files[field] : NULL;
 }
 
 static bool declare_outputs(op_run *run) {
@@ -93,13 +110,14 @@ static bool allocate_outputs(op_run *run) {
             return false;
         if (run->gpu.device < 0) tensor->data = memory->tensor.data;
     }
-    return gpu_allocate(&run->gpu, &run->call);
+    return gpu_allocate(&run->gpu, &run->call) &&
+           succeeded(ejk_states_save(kernel->args, run->call.args, &run->states));
 }
 
 static bool write_outputs(const op_run *run) {
     for (int32_t i = 0; i < run->call.kernel->args->count; i++)
-        if (is_wanted(run, i) && run->files[i] &&
-            !succeeded(ejk_npy_write(run->files[i], &run->call.owned[i].tensor)))
+        if (target_of(run, i) &&
+            !succeeded(ejk_npy_write(target_of(run, i), &run->call.owned[i].tensor)))
             return false;
     return true;
 }
@@ -109,6 +127,7 @@ static bool write_outputs(const op_run *run) {
 /* A first run also touches new memory and wakes threads; unless it is long, a second one is timed. */
 static bool execute(op_run *run) {
     for (int i = 0; i < 2; i++) {
+        if (!succeeded(ejk_states_restore(run->states))) return false;
         double start = ejk_now();
         if (!succeeded(ejk_plan_execute(run->plan, run->call.args, NULL, 0)) ||
             !gpu_wait(&run->gpu))
@@ -161,14 +180,14 @@ static json_t *real_or_null(double value) {
 static json_t *outputs_json(const op_run *run) {
     json_t *all = json_object();
     for (int32_t i = 0; i < run->call.kernel->args->count; i++) {
-        if (!is_wanted(run, i)) continue;
+        if (!is_wanted(run, i) && !target_of(run, i)) continue;
         const ejk_tensor *tensor = &run->call.owned[i].tensor;
         json_t *shape = json_array();
         for (int32_t k = 0; k < tensor->rank; k++)
             json_array_append_new(shape, json_integer(tensor->shape[k]));
         json_object_set_new(all, run->call.kernel->args->fields[i].name,
                             json_pack("{s:s, s:o, s:s?}", "dtype", ejk_dtype_name(tensor->dtype),
-                                      "shape", shape, "file", run->files[i]));
+                                      "shape", shape, "file", target_of(run, i)));
     }
     return all;
 }
@@ -203,8 +222,8 @@ static void print_report(const op_run *run) {
     if (flops > 0 && run->seconds > 0) printf(", %.4g GFLOP/s", flops / run->seconds * 1e-9);
     putchar('\n');
     for (int32_t i = 0; i < run->call.kernel->args->count; i++)
-        if (is_wanted(run, i) && run->files[i])
-            printf("%s written to %s\n", run->call.kernel->args->fields[i].name, run->files[i]);
+        if (target_of(run, i))
+            printf("%s written to %s\n", run->call.kernel->args->fields[i].name, target_of(run, i));
     if (run->wish->expect)
         printf("relative error %.3g, tolerance %.3g; maximum error %.3g: %s\n",
                run->difference.relative, tolerance_of(run), run->difference.maximum,
@@ -226,9 +245,12 @@ static int report(const op_run *run) {
 /* ---- The command ----------------------------------------------------------------------------------- */
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
-    puts("usage: ejk run OPERATION --INPUT FILE... [--output FILE] [--flag value]...\n\n"
-         "Runs an operation on tensors from files, FILE.npy or FILE.safetensors:NAME, and writes\n"
-         "its results as .npy. Flags are --name value or --name=value.\n");
+    puts(
+        "usage: ejk run OPERATION --INPUT FILE... [--output FILE] [--flag value]...\n\n"
+        "Runs an operation on tensors from files, FILE.npy or FILE.safetensors:NAME, and writes\n"
+        "its results as .npy. Of NAME that is updated in place, --NAME gives the file it is read\n"
+        "from, --NAME-out the one that what became of it is written to. Flags are --name value or\n"
+        "--name=value.\n");
     if (!options_help(own)) return FAILED;
     if (!kernel) {
         puts("\nThe other flags are the operation's arguments: `ejk run OPERATION --help`.");
@@ -248,19 +270,24 @@ static int run_operation(const ejk_kernel *kernel, int count, char **words, cons
     int status = FAILED;
     if (!call_open(kernel, &run.call)) return FAILED;
     run.files = calloc((size_t)kernel->args->count, sizeof *run.files);
-    const field_flags fields = {kernel, run.call.args, run.files};
-    if (!run.files)
+    run.updated = calloc((size_t)kernel->args->count, sizeof *run.updated);
+    const field_flags fields = {kernel, run.call.args, run.files, run.updated};
+    if (!run.files || !run.updated)
         complain("no memory for the flags of %s", kernel->op_id);
     else if (options_parse(count, words, own, &fields)) {
         int32_t output = call_first_output(kernel);
-        if (wish->output && output >= 0) run.files[output] = wish->output;
+        if (wish->output && output >= 0)
+            *(call_is_updated(&kernel->args->fields[output]) ? &run.updated[output]
+                                                             : &run.files[output]) = wish->output;
         if (compute(&run)) status = report(&run);
     }
     ejk_plan_destroy(run.plan);
     ejk_context_destroy(run.context);
     gpu_close(&run.gpu, &run.call);
     ejk_owned_tensor_close(&run.expected);
+    ejk_states_destroy(run.states);
     free(run.files);
+    free(run.updated);
     call_close(&run.call);
     return status;
 }

@@ -114,8 +114,8 @@ static bool declare(const call_shape *shape, op_call *call) {
     if (!check_names(record, shape->with) || !check_names(record, laid_out)) return false;
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
-        bool required = field->role == EJK_REQUIRED || field->role == EJK_REQUIRED_OUTPUT ||
-                        (derives && is_derived(record, field, shape->with));
+        bool required =
+            ejk_field_is_required(field) || (derives && is_derived(record, field, shape->with));
         if (field->kind != EJK_FIELD_TENSOR ||
             !(required || names(shape->with, field->name) || names(laid_out, field->name)))
             continue;

@@ -241,7 +241,7 @@ static int tune_words(const ejk_kernel *kernel, int count, char **words, const o
     const tune_options *wish = wanted;
     op_call call;
     if (!call_open(kernel, &call)) return FAILED;
-    const field_flags fields = {kernel, call.args, NULL};
+    const field_flags fields = {kernel, call.args, NULL, NULL};
     bool done = options_parse(count, words, own, &fields);
     if (done && wish->recorded)
         done = complain("--recorded brings its own operations, but %s is given", kernel->op_id);

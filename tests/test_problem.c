@@ -18,7 +18,9 @@ EJK_RECORD_DEFINE(pages_record, pages, PAGES);
     F(TENSOR, starts, EJK_OPTIONAL, "", "[N+1] int", "")                                           \
     F(TENSOR, weights, EJK_OPTIONAL, "", "[W|1,layout] x", "")                                     \
     F(TENSOR, bytes, EJK_OPTIONAL, "", "[T] bool", "")                                             \
-    F(INT, layout, EJK_OPTIONAL, "0", "", "not a layout")                                          \
+    F(FLOAT, layout, EJK_OPTIONAL, "0", "", "not a layout")                                        \
+    F(TENSOR, packed, EJK_OPTIONAL, "", "[K*bits/8] uint8", "")                                    \
+    F(INT, bits, EJK_OPTIONAL, "0", "", "")                                                        \
     F(INT, seed, EJK_OPTIONAL, "0", "", "")                                                        \
     F(FLOAT, rate, EJK_OPTIONAL, "0", "", "")                                                      \
     F(OPT_FLOAT, scale, EJK_OPTIONAL, "", "", "")                                                  \
@@ -161,9 +163,12 @@ static void odd_names_and_values_survive(void **state) {
     static const char *const cases[][2] = {
         {BASE, BASE ",dtype=float32"},
         /* "layout" is a field here, and a symbol that only sizes can say. */
-        {BASE ",layout=7", BASE ",dtype=float32,layout=7"},
+        {BASE ",layout=7", BASE ",dtype=float32,layout=7.0"},
+        /* Integer fields count in lengths. */
+        {BASE ",K=6,bits=4,packed", BASE ",K=6,dtype=float32,with=packed,bits=4"},
+        {BASE ",bits=4,packed=[5]", BASE ",K=10,dtype=float32,with=packed,bits=4"},
         {BASE ",weights=[5,9]", "odd:B=1,Hq=2,T=3,D=4,W=5,dtype=float32,weights=[5,9]"},
-        {BASE ",weights=[1,9],layout=-1", BASE ",dtype=float32,weights=[1,9],layout=-1"},
+        {BASE ",weights=[1,9],layout=-1", BASE ",dtype=float32,weights=[1,9],layout=-1.0"},
         {BASE ",x=@[24,4,12,1]", BASE ",dtype=float32,x=@[24,4,12,1]"},
         {BASE ",starts=[5]", BASE ",N=4,dtype=float32,with=starts"},
         {BASE ",N=4,starts", BASE ",N=4,dtype=float32,with=starts"},
@@ -305,7 +310,7 @@ static void tensors_that_do_not_fit_are_refused(void **state) {
     REFUSED(MALFORMED, "toy:m=3,z=[-1,3]", "cannot be read at '-1,3]'");
     REFUSED(MALFORMED, "toy:m=3,z=@[3,-]", "cannot be read");
     REFUSED(MALFORMED, "toy:m=3,z=@3", "cannot be read at '@3'");
-    REFUSED(MALFORMED, "toy:m=3,z=[toolongsymbol,3]", "cannot be read");
+    REFUSED(MALFORMED, "toy:m=3,z=[a23456789012345678901234,3]", "cannot be read");
     REFUSED(MALFORMED, "toy:m=3,z=[1,1,1,1,1,1,1,1,1]", "cannot be read");
     REFUSED(MALFORMED, "toy:m=3,z=@[1,1,1,1,1,1,1,1,1]", "cannot be read");
     REFUSED(MALFORMED, "toy:m=3,z=\"\"", "cannot be read");

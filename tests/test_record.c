@@ -44,8 +44,9 @@ static void faults_of_a_description_are_named(void **state) {
     WITH("two fields have this name", bad.name = "first");
     WITH("kind 11 does not exist", bad.kind = (ejk_field_kind)11);
     WITH("kind -1 does not exist", bad.kind = (ejk_field_kind)-1);
-    WITH("role 4 does not exist", bad.role = (ejk_field_role)4);
+    WITH("role 6 does not exist", bad.role = (ejk_field_role)6);
     WITH("a int cannot be an output", bad.kind = EJK_FIELD_INT; bad.role = EJK_OUTPUT);
+    WITH("a int cannot be an output", bad.kind = EJK_FIELD_INT; bad.role = EJK_INOUT);
     WITH("doc is NULL", bad.doc = NULL);
     WITH("doc is NULL", bad.unit = NULL);
     WITH("doc is NULL", bad.fallback = NULL);

@@ -44,6 +44,7 @@ PUBLIC = {
     "tuning.h": "ops/execution",
     "benchmark.h": "ops/execution",
     "executor.h": "ops/execution",
+    "states.h": "ops/execution",
     "recording.h": "ops/execution",
     "batch.h": "ops/execution",
     "lowered.h": "ops/execution",
@@ -60,7 +61,7 @@ PUBLIC = {
 PRIVATE = {
     "base": [],
     "tensor": ["base"],
-    "record": ["base"],
+    "record": ["base", "tensor"],
     "device": ["base", "tensor"],
     "sequence": ["base", "device"],
     "numeric": ["base", "device"],
@@ -68,10 +69,10 @@ PRIVATE = {
     "draw": ["base", "mask"],
     "mask_info": ["base"],
     "kernels": ["base", "tensor", "device"],
-    "ops/core": ["base", "device"],
+    "ops/core": ["base", "tensor", "record", "device"],
     "ops/identity": ["base"],
     "ops/config": ["base"],
-    "ops/execution": ["base", "device", "ops/core"],
+    "ops/execution": ["base", "record", "device", "ops/core"],
     "operations": ["base", "tensor", "device", "kernels", "ops/core"],
 }
 

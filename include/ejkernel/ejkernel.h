@@ -39,6 +39,7 @@
 #include <ejkernel/selector.h>
 #include <ejkernel/sequence.h>
 #include <ejkernel/splash_mask.h>
+#include <ejkernel/states.h>
 #include <ejkernel/status.h>
 #include <ejkernel/tensor.h>
 #include <ejkernel/tuning.h>

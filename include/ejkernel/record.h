@@ -22,10 +22,16 @@
  *
  * `kind` is one of #EJK_FIELD_LIST; `role` one of #ejk_field_role; `fallback` says in words what a field
  * that is not set means; `unit` is the unit, or for a tensor its shape and element type, as
- * "[B,T,Hq,D] float". In a shape, a letter sequence is a symbol bound by the first tensor that has it,
- * `a|b` allows either (`Hq|1` = may be broadcast), a number is itself; alternatives of rank are separated
- * by " or " ("[n] or [Hq,n] float32"). The element type is `float` (f64, f32, bf16, f16), `int` (i32,
- * i64), `index` (i8, i16, i32, i64), `bool` (bool, u8), a dtype's name, or the name of another tensor field whose type it shares.
+ * "[B,T,Hq,D] float". In a shape, a word is a symbol bound by the first tensor that has it, `a|b` allows
+ * either (`Hq|1` = may be broadcast), a number is itself; up to 8 alternatives are separated by " or "
+ * ("[n] or [Hq,n] float32"). A length may be an expression of symbols, integer fields of the record that are
+ * set, and numbers, with + - * / ( ) ceil( ) floor( ), as `N+1`, `2*Hkv`, `K*bits/8`, `ceil(K/32)`; "/" has to
+ * come out even. It is solved for a symbol that no other tensor binds where just one length of that fits.
+ * The element type is `float` (f64, f32, bf16, f16), `int` (i32, i64), `index` (i8, i16, i32, i64), `bool`
+ * (bool, u8), a dtype's name, or the name of another tensor field whose type it shares.
+ *
+ * Behind the element type may stand what the values are (#ejk_domain), with bounds like lengths, or -1:
+ * "[N+1] int ascending from 0 to T", "[B,P] int in [-1,pages)", "[E] int sum <= M".
  *
  * A zeroed struct has nothing set and every default. Structs are plain data: they own nothing, texts are
  * stored inside, so copying, zeroing and memcpy are all there is to managing them.
@@ -98,6 +104,8 @@ typedef enum ejk_field_role {
     EJK_REQUIRED = 1,        /**< input that has to be given */
     EJK_OUTPUT = 2,          /**< result, written if its tensor is given */
     EJK_REQUIRED_OUTPUT = 3, /**< result that has to be given */
+    EJK_INOUT = 4, /**< read and updated in place, if its tensor is given: a state, a cache */
+    EJK_REQUIRED_INOUT = 5, /**< the same, has to be given */
 } ejk_field_role;
 
 struct ejk_record;
@@ -168,6 +176,16 @@ EJK_API EJK_NODISCARD ejk_status ejk_record_check(const ejk_record *record);
 EJK_API const ejk_field *ejk_record_find(const ejk_record *record, const char *path,
                                          size_t *offset_out);
 
+/**
+ * What a field's role says; false for NULL. A field that is updated in place is an input and an output: its
+ * tensor is one, so it may not overlap any other of the call, and elements of its own may not share memory.
+ * It is never poisoned; where a call is run more than once (tuning, benchmarks) it is put back in between.
+ * Gradients take it as an input.
+ */
+EJK_API bool ejk_field_is_input(const ejk_field *field);
+EJK_API bool ejk_field_is_output(const ejk_field *field);
+EJK_API bool ejk_field_is_required(const ejk_field *field);
+
 /** True if a field has a value: not unset, not zero, not "", not absent; a nested record: any of its own. */
 EJK_API bool ejk_record_is_set(const ejk_field *field, const void *object);
 
@@ -233,12 +251,58 @@ EJK_API void ejk_record_merge(const ejk_record *record, const void *base, const 
  */
 EJK_API EJK_NODISCARD ejk_status ejk_record_help(const ejk_record *record, char **out);
 
+/* ---- What values are -------------------------------------------------------------------------------- */
+
+/** Kinds of domains. */
+typedef enum ejk_domain_kind {
+    EJK_DOMAIN_NONE = 0,  /**< any value of its type */
+    EJK_DOMAIN_RANGE = 1, /**< "in [low,high)": each value by itself; "[" includes, "(" excludes */
+    EJK_DOMAIN_ASCENDING =
+        2,              /**< "ascending from low to high [by step]": the first value along the last
+                                   axis is low, none is below the one before it, nor more than step above,
+                                   none is above high */
+    EJK_DOMAIN_SUM = 3, /**< "sum <= high": none is negative, and along the last axis they add up to
+                                   at most high */
+} ejk_domain_kind;
+
+/** Room of a bound's text, with its closing zero. */
+#define EJK_BOUND_SIZE 64
+
+/** What the values of a tensor field are. Bounds are texts as in the unit, "" where there is none. */
+typedef struct ejk_domain {
+    ejk_domain_kind kind;
+    bool low_excluded, high_excluded; /**< of a range */
+    char low[EJK_BOUND_SIZE], high[EJK_BOUND_SIZE], step[EJK_BOUND_SIZE];
+} ejk_domain;
+
+/** The bounds of a domain as numbers that are allowed themselves; where there is none, the type's own. */
+typedef struct ejk_domain_bounds {
+    int64_t low, high, step;
+} ejk_domain_bounds;
+
+struct ejk_axes;
+
+/** The domain that a tensor field's unit says. INVALID_ARGUMENT: NULL, a unit that cannot be read. */
+EJK_API EJK_NODISCARD ejk_status ejk_field_domain(const ejk_field *field, ejk_domain *out);
+
+/**
+ * The same with its bounds under the symbols of a call, as ejk_record_check_tensors() binds them. A range
+ * of floating-point numbers keeps its bounds, whether they are excluded or not. INVALID_ARGUMENT: NULL, a
+ * bound whose symbol is not bound or that has no value; the sentence names it.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_field_domain_bounds(const ejk_field *field,
+                                                         const struct ejk_axes *axes,
+                                                         ejk_domain_bounds *out);
+
 /* ---- Shapes as symbols ---------------------------------------------------------------------------- */
+
+/** Room of a symbol's name, with its closing zero. */
+#define EJK_SYMBOL_SIZE 24
 
 /** Lengths bound to the symbols of tensor units, as B=1, T=1024. */
 typedef struct ejk_axes {
     struct {
-        char name[8];
+        char name[EJK_SYMBOL_SIZE];
         int64_t length;
     } axis[32];
     int32_t count;
@@ -257,7 +321,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_axes_parse(const char *text, ejk_axes *axes
  * Checks all tensors of a call against their units and binds the symbols: required tensors present, each
  * a valid view (ejk_tensor_check()) with contiguous last axis, on the CPU, rank and lengths consistent,
  * element types as stated. One sentence names the field, the axis, both lengths and the symbol. Symbols
- * bound before the call are kept and must agree. Statuses: INVALID_ARGUMENT (missing), INVALID_SHAPE,
+ * bound before the call are kept and must agree; integer fields that units name and that are set are bound
+ * like symbols. Statuses: INVALID_ARGUMENT (missing), INVALID_SHAPE,
  * INVALID_DTYPE, INVALID_LAYOUT, OVERFLOW, UNAVAILABLE (device).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_record_check_tensors(const ejk_record *record,

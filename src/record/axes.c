@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Symbols and their lengths, and the shape of a field under them. */
+#include "record/line.h"
 #include "record/unit.h"
 
 #include <string.h>
 
 enum { MOST = sizeof((ejk_axes *)0)->axis / sizeof *((ejk_axes *)0)->axis };
-_Static_assert(sizeof((ejk_axes *)0)->axis[0].name == 8, "symbols have 7 letters and a zero");
+_Static_assert(EJK_SYMBOL_SIZE == 24, "the sentence about symbols says 23");
 
 /* The symbol's place, or the number of symbols; a count outside the array counts as what fits. */
 static int32_t place_of(const ejk_axes *axes, const char *name) {
@@ -17,10 +18,10 @@ static int32_t place_of(const ejk_axes *axes, const char *name) {
 
 ejk_status ejk_axes_set(ejk_axes *axes, const char *name, int64_t length) {
     const ejk_status bad = EJK_STATUS_INVALID_ARGUMENT;
-    char symbol[8];
+    char symbol[EJK_SYMBOL_SIZE];
     if (axes == NULL || name == NULL) return ejki_fail(bad, "ejk_axes_set: axes or name is NULL");
     if (!ejki_symbol(name, strlen(name), symbol))
-        return ejki_fail(bad, "axis \"%.40s\": 1 to 7 letters and digits expected, a letter first",
+        return ejki_fail(bad, "axis \"%.40s\": 1 to 23 letters and digits expected, a letter first",
                          name);
     if (length < 0)
         return ejki_fail(bad, "axis %s: length %lld is negative", name, (long long)length);
@@ -47,7 +48,7 @@ ejk_status ejk_axes_parse(const char *text, ejk_axes *axes) {
     ejk_axes result = {.count = 0};
     const char *at = text;
     while (*at != '\0') {
-        char symbol[8];
+        char symbol[EJK_SYMBOL_SIZE];
         int64_t length;
         const char *start = at;
         size_t size = ejki_symbol_size(at);
@@ -67,6 +68,13 @@ ejk_status ejk_axes_parse(const char *text, ejk_axes *axes) {
     return EJK_OK;
 }
 
+void ejki_line_add_symbols(ejki_line *line, const ejki_length *length, const ejk_axes *axes) {
+    char symbol[EJK_SYMBOL_SIZE];
+    const char *separator = " with ";
+    for (const char *at = length->text; ejki_length_symbol(length, &at, symbol); separator = ", ")
+        ejki_line_add(line, "%s%s=%lld", separator, symbol, (long long)ejk_axes_get(axes, symbol));
+}
+
 ejk_status ejk_field_shape(const ejk_field *field, const ejk_axes *axes, int32_t *rank,
                            int64_t shape[EJK_MAX_RANK]) {
     const ejk_status bad = EJK_STATUS_INVALID_ARGUMENT;
@@ -76,21 +84,34 @@ ejk_status ejk_field_shape(const ejk_field *field, const ejk_axes *axes, int32_t
         return ejki_fail(bad, "%s: not a tensor, it has no shape", field->name);
     ejki_unit unit;
     EJKI_TRY(ejki_unit_read(field, &unit));
-    const ejki_axis *missing = NULL;
+    ejki_value missing = {.symbol = ""};
+    const ejki_length *length = NULL; /* the one that is missing */
     for (int32_t i = 0; i < unit.count; i++) {
         const ejki_shape *candidate = &unit.shape[i];
         int64_t lengths[EJK_MAX_RANK];
         int32_t bound = 0;
-        while (bound < candidate->rank &&
-               (lengths[bound] = ejki_length_of(&candidate->axis[bound].length[0], axes)) >= 0)
-            bound++;
+        for (; bound < candidate->rank; bound++) {
+            const ejki_value value = ejki_length_value(&candidate->axis[bound].length[0], axes);
+            lengths[bound] = value.value;
+            if (value.state == EJKI_LENGTH_KNOWN) continue;
+            if (length == NULL) {
+                length = &candidate->axis[bound].length[0];
+                missing = value;
+            }
+            break;
+        }
         if (bound == candidate->rank) {
             *rank = bound;
             memcpy(shape, lengths, (size_t)bound * sizeof *shape);
             return EJK_OK;
         }
-        if (missing == NULL) missing = &candidate->axis[bound];
     }
-    return ejki_fail(bad, "%s: the shape %.*s needs %s, which is not bound to a length",
-                     field->name, (int)unit.shapes_size, unit.shapes, missing->length[0].symbol);
+    if (missing.state != EJKI_LENGTH_NEVER)
+        return ejki_fail(bad, "%s: the shape %.*s needs %s, which is not bound to a length",
+                         field->name, (int)unit.shapes_size, unit.shapes, missing.symbol);
+    ejki_line with = {.used = 0};
+    ejki_line_add_symbols(&with, length, axes);
+    return ejki_fail(bad, "%s: the shape %.*s needs %.*s, which is no length%s", field->name,
+                     (int)unit.shapes_size, unit.shapes, (int)length->size, length->text,
+                     with.text);
 }

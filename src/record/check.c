@@ -45,10 +45,10 @@ static ejk_status check_words(const ejk_record *record, const ejk_field *field) 
     if (ejki_kind_of(field->kind) == NULL)
         return ejki_fail(bad, "%s.%s: kind %d does not exist", record->name, field->name,
                          (int)field->kind);
-    if ((unsigned)field->role > EJK_REQUIRED_OUTPUT)
+    if ((unsigned)field->role > EJK_REQUIRED_INOUT)
         return ejki_fail(bad, "%s.%s: role %d does not exist", record->name, field->name,
                          (int)field->role);
-    if (field->role >= EJK_OUTPUT && field->kind != EJK_FIELD_TENSOR)
+    if (ejk_field_is_output(field) && field->kind != EJK_FIELD_TENSOR)
         return ejki_fail(bad, "%s.%s: a %s cannot be an output, only a tensor can", record->name,
                          field->name, ejki_kind_of(field->kind)->word);
     if (field->fallback == NULL || field->unit == NULL || field->doc == NULL)
@@ -104,6 +104,49 @@ static ejk_status check(const ejk_record *record, size_t base, int depth) {
     return EJK_OK;
 }
 
+/* A bound of a domain is made of what a call binds: symbols of shapes and integer fields. */
+typedef struct binding {
+    const ejk_record *record;
+    const ejk_field *field;
+    const ejk_axes *symbols;
+} binding;
+
+static ejk_status check_length(const ejki_length *length, void *user) {
+    const binding *b = user;
+    char symbol[EJK_SYMBOL_SIZE];
+    for (const char *at = length->text; ejki_length_symbol(length, &at, symbol);) {
+        const ejk_field *named = ejki_own_field(b->record, symbol, strlen(symbol));
+        const bool whole =
+            named && (named->kind == EJK_FIELD_INT || named->kind == EJK_FIELD_OPT_INT);
+        if (!whole && ejk_axes_get(b->symbols, symbol) < 0)
+            return ejki_fail(
+                EJK_STATUS_INVALID_ARGUMENT,
+                "%s.%s: unit \"%s\" has the bound %.*s, but %s is neither a symbol of a "
+                "shape nor an integer field",
+                b->record->name, b->field->name, b->field->unit, (int)length->size, length->text,
+                symbol);
+    }
+    return EJK_OK;
+}
+
+static ejk_status check_domains(const ejk_record *record, const ejk_axes *symbols) {
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        binding b = {record, field, symbols};
+        ejki_unit unit;
+        ejk_domain unused;
+        if (field->kind == EJK_FIELD_RECORD) EJKI_TRY(check_domains(field->record, symbols));
+        if (field->kind != EJK_FIELD_TENSOR) continue;
+        EJKI_TRY(ejki_unit_read(field, &unit));
+        EJKI_TRY(ejki_unit_lengths(&unit, true, check_length, &b));
+        EJKI_TRY(ejk_field_domain(field, &unused));
+    }
+    return EJK_OK;
+}
+
 ejk_status ejk_record_check(const ejk_record *record) {
-    return check(record, 0, 0);
+    ejk_axes symbols;
+    EJKI_TRY(check(record, 0, 0));
+    EJKI_TRY(ejk_record_symbols(record, NULL, &symbols));
+    return check_domains(record, &symbols);
 }

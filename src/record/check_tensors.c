@@ -8,7 +8,9 @@
 #include "record/unit.h"
 
 typedef struct bindings {
-    bool partial; /* required tensors may be missing */
+    bool partial;  /* required tensors may be missing */
+    bool strict;   /* a length whose symbols are not bound by now is a fault */
+    bool deferred; /* there was such a length */
     char
         name[EJKI_PREFIX_SIZE]; /* of the tensor looked at, for sentences: with its outer records */
     const char *field;          /* its field alone */
@@ -35,34 +37,65 @@ static const char *origin_of(const bindings *bound, const char *symbol, const ch
     return "";
 }
 
+/* " with N=4 as in starts, bits=8 as given"; of a symbol alone, only where it comes from. */
+static void add_origins(const ejki_length *length, const bindings *bound, ejki_line *line) {
+    char symbol[EJK_SYMBOL_SIZE];
+    const char *separator = " with ", *in;
+    for (const char *at = length->text; ejki_length_symbol(length, &at, symbol);) {
+        const char *origin = origin_of(bound, symbol, &in);
+        const int64_t value = ejk_axes_get(&bound->axes, symbol);
+        if (value < 0) continue;
+        if (!ejki_length_plain(length))
+            ejki_line_add(line, "%s%s=%lld", separator, symbol, (long long)value);
+        ejki_line_add(line, "%s%s", in, origin);
+        separator = ", ";
+    }
+}
+
 /* Lengths an axis may have, as "8 as in query or 1". */
 static void describe(const ejki_axis *axis, const bindings *bound, ejki_line *line) {
     for (int32_t i = 0; i < axis->count; i++) {
-        const ejki_length *length = &axis->length[i];
-        int64_t value = ejki_length_of(length, &bound->axes);
-        if (value < 0) continue;
+        const ejki_value value = ejki_length_value(&axis->length[i], &bound->axes);
+        if (value.state != EJKI_LENGTH_KNOWN) continue;
         ejki_line_separate(line, " or ");
-        ejki_line_add(line, "%lld", (long long)value);
-        if (length->symbol[0] == '\0') continue;
-        const char *in, *origin = origin_of(bound, length->symbol, &in);
-        if (length->constant != 0)
-            ejki_line_add(line, " with %s=%lld", length->symbol,
-                          (long long)(value - length->constant));
-        ejki_line_add(line, "%s%s", in, origin);
+        ejki_line_add(line, "%lld", (long long)value.value);
+        add_origins(&axis->length[i], bound, line);
     }
+    if (line->used > 0) return;
     /* An unbound first symbol takes any length that its constant leaves room for. */
-    if (line->used == 0) ejki_line_add(line, "at least %lld", (long long)axis->length[0].constant);
+    const ejki_length *first = &axis->length[0];
+    const ejki_value value = ejki_length_value(first, &bound->axes);
+    if (value.state == EJKI_LENGTH_LINEAR && value.factor == 1 && value.divisor == 1) {
+        ejki_line_add(line, "at least %lld", (long long)ejki_max(value.add, 0));
+        return;
+    }
+    const bool never = value.state == EJKI_LENGTH_NEVER;
+    ejki_line_add(line, "%s%.*s%s", never ? "" : "a length of ", (int)first->size, first->text,
+                  never ? ", which is no length" : "");
+    add_origins(first, bound, line);
+    if (value.state == EJKI_LENGTH_OPEN)
+        ejki_line_add(line, ", where %s is not known", value.symbol);
 }
 
 /* A length that is known decides before a symbol is bound: 1 is a broadcast in "B|1", not B. */
 static ejk_status match_axis(const ejki_axis *axis, int64_t length, bindings *bound,
                              int32_t index) {
-    for (int32_t i = 0; i < axis->count; i++)
-        if (ejki_length_of(&axis->length[i], &bound->axes) == length) return EJK_OK;
-    const ejki_length *first = &axis->length[0];
-    if (first->symbol[0] != '\0' && ejk_axes_get(&bound->axes, first->symbol) < 0 &&
-        length >= first->constant)
-        return bind(bound, first->symbol, length - first->constant);
+    bool open = false; /* other tensors may tell */
+    for (int32_t i = 0; i < axis->count; i++) {
+        const ejki_value value = ejki_length_value(&axis->length[i], &bound->axes);
+        if (value.state == EJKI_LENGTH_KNOWN && value.value == length) return EJK_OK;
+        const bool plain = ejki_length_plain(&axis->length[i]);
+        open |= value.state == EJKI_LENGTH_OPEN ||
+                (i > 0 && !plain && value.state == EJKI_LENGTH_LINEAR);
+    }
+    const ejki_value first = ejki_length_value(&axis->length[0], &bound->axes);
+    int64_t solution;
+    if (first.state == EJKI_LENGTH_LINEAR && ejki_length_solve(&first, length, &solution))
+        return bind(bound, first.symbol, solution);
+    if (open && !bound->strict) {
+        bound->deferred = true;
+        return EJK_OK;
+    }
     ejki_line expected = {.used = 0};
     describe(axis, bound, &expected);
     return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s: axis %d (%.*s) has length %lld, expected %s",
@@ -189,8 +222,7 @@ static ejk_status check_tensors(const ejk_record *record, const void *object, co
         if (field->kind != EJK_FIELD_TENSOR) continue;
         const ejk_tensor *tensor = place;
         if (tensor->dtype == EJK_DTYPE_UNSET) {
-            bool required = field->role == EJK_REQUIRED || field->role == EJK_REQUIRED_OUTPUT;
-            if (bound->partial || !required) continue;
+            if (bound->partial || !ejk_field_is_required(field)) continue;
             return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: missing, expected a tensor %s", name,
                              field->unit);
         }
@@ -201,6 +233,46 @@ static ejk_status check_tensors(const ejk_record *record, const void *object, co
         bound->field = field->name;
         EJKI_TRY(check_shape(&unit, tensor, bound));
         EJKI_TRY(check_element(record, object, &unit, tensor, name));
+    }
+    return EJK_OK;
+}
+
+/* What an integer field says binds its name. */
+typedef struct naming {
+    const ejk_record *record;
+    const void *object;
+    bindings *bound;
+} naming;
+
+static ejk_status bind_field(const ejki_length *length, void *user) {
+    const naming *n = user;
+    char symbol[EJK_SYMBOL_SIZE];
+    for (const char *at = length->text; ejki_length_symbol(length, &at, symbol);) {
+        const ejk_field *field = ejki_own_field(n->record, symbol, strlen(symbol));
+        uint64_t word;
+        if (field == NULL || (field->kind != EJK_FIELD_INT && field->kind != EJK_FIELD_OPT_INT))
+            continue;
+        if (!ejki_scalar(field->kind, ejki_place(field, n->object), &word)) continue;
+        const int64_t value = (int64_t)word, other = ejk_axes_get(&n->bound->axes, symbol);
+        if (value < 0 || (other >= 0 && other != value))
+            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is %lld, expected %s%lld", symbol,
+                             (long long)value, other < 0 ? "at least " : "",
+                             (long long)ejki_max(other, 0));
+        if (other < 0) EJKI_TRY(ejk_axes_set(&n->bound->axes, symbol, value));
+    }
+    return EJK_OK;
+}
+
+static ejk_status bind_fields(const ejk_record *record, const void *object, bindings *bound) {
+    naming n = {record, object, bound};
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        if (field->kind == EJK_FIELD_RECORD)
+            EJKI_TRY(bind_fields(field->record, ejki_place(field, object), bound));
+        if (field->kind != EJK_FIELD_TENSOR) continue;
+        ejki_unit unit;
+        EJKI_TRY(ejki_unit_read(field, &unit));
+        EJKI_TRY(ejki_unit_lengths(&unit, true, bind_field, &n));
     }
     return EJK_OK;
 }
@@ -226,7 +298,12 @@ static ejk_status bind_tensors(const char *caller, bool partial, const ejk_recor
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: record, object or axes is NULL", caller);
     bindings bound = {.partial = partial};
     EJKI_TRY(take_given(axes, &bound));
+    EJKI_TRY(bind_fields(record, object, &bound));
     EJKI_TRY(check_tensors(record, object, "", &bound));
+    if (bound.deferred) { /* once more, with what the others have bound */
+        bound.strict = !partial;
+        EJKI_TRY(check_tensors(record, object, "", &bound));
+    }
     *axes = bound.axes;
     return EJK_OK;
 }

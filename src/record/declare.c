@@ -3,12 +3,10 @@
 #include "record/field.h"
 #include "record/unit.h"
 
-static ejk_status add_shape(const ejki_shape *shape, ejk_axes *axes) {
-    for (int32_t i = 0; i < shape->rank; i++)
-        for (int32_t k = 0; k < shape->axis[i].count; k++) {
-            const char *symbol = shape->axis[i].length[k].symbol;
-            if (*symbol != '\0') EJKI_TRY(ejk_axes_set(axes, symbol, 0));
-        }
+static ejk_status add_length(const ejki_length *length, void *axes) {
+    char symbol[EJK_SYMBOL_SIZE];
+    for (const char *at = length->text; ejki_length_symbol(length, &at, symbol);)
+        EJKI_TRY(ejk_axes_set(axes, symbol, 0));
     return EJK_OK;
 }
 
@@ -21,7 +19,7 @@ static ejk_status add_symbols(const ejk_record *record, const void *object, ejk_
         if (object && !ejk_record_is_set(field, object)) continue;
         ejki_unit unit;
         EJKI_TRY(ejki_unit_read(field, &unit));
-        for (int32_t k = 0; k < unit.count; k++) EJKI_TRY(add_shape(&unit.shape[k], axes));
+        EJKI_TRY(ejki_unit_lengths(&unit, false, add_length, axes));
     }
     return EJK_OK;
 }

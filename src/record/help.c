@@ -38,8 +38,12 @@ static void add_line(help_table *table, const char *const cell[COLUMNS]) {
 }
 
 static const char *default_of(const ejk_field *field) {
-    bool required = field->role == EJK_REQUIRED || field->role == EJK_REQUIRED_OUTPUT;
-    return required ? "required" : field->fallback;
+    return ejk_field_is_required(field) ? "required" : field->fallback;
+}
+
+static const char *type_of(const ejk_field *field) {
+    if (!ejk_field_is_output(field)) return ejki_kind_of(field->kind)->word;
+    return ejk_field_is_input(field) ? "in, out" : "output";
 }
 
 static void add_record(help_table *table, const ejk_record *record, const char *prefix) {
@@ -49,13 +53,11 @@ static void add_record(help_table *table, const ejk_record *record, const char *
         snprintf(flag, sizeof flag, "%s%s", prefix, field->name);
         for (char *c = flag; *c != '\0'; c++)
             if (*c == '_') *c = '-';
-        bool output = field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT;
-        add_line(table, (const char *const[COLUMNS]){
-                            [FLAG] = flag,
-                            [TYPE] = output ? "output" : ejki_kind_of(field->kind)->word,
-                            [DEFAULT] = default_of(field),
-                            [UNIT] = field->unit,
-                            [DOC] = field->doc});
+        add_line(table, (const char *const[COLUMNS]){[FLAG] = flag,
+                                                     [TYPE] = type_of(field),
+                                                     [DEFAULT] = default_of(field),
+                                                     [UNIT] = field->unit,
+                                                     [DOC] = field->doc});
         if (field->kind == EJK_FIELD_RECORD) {
             char inner[EJKI_PREFIX_SIZE];
             snprintf(inner, sizeof inner, "%.*s.", (int)sizeof inner - 2, flag);

@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-#define BIT(name) (UINT32_C(1) << EJK_DTYPE_##name)
+#define BIT(name) EJKI_TYPE_BIT(name)
 
 static const ejki_element elements[] = {
-    {"float", "float64, float32, bfloat16 or float16", BIT(F64) | BIT(F32) | BIT(BF16) | BIT(F16)},
+    {"float", "float64, float32, bfloat16 or float16", EJKI_FLOAT_TYPES},
     {"int", "int32 or int64", BIT(I32) | BIT(I64)},
     {"index", "int8, int16, int32 or int64", BIT(I8) | BIT(I16) | BIT(I32) | BIT(I64)},
     {"bool", "bool or uint8", BIT(BOOL) | BIT(U8)},
@@ -22,43 +22,6 @@ const ejki_element *ejki_element_of(const char *word) {
     return NULL;
 }
 
-static bool letter(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
-static bool digit(char c) {
-    return c >= '0' && c <= '9';
-}
-
-size_t ejki_symbol_size(const char *text) {
-    size_t size = 0;
-    if (letter(text[0]))
-        while (letter(text[size]) || digit(text[size]) || text[size] == '_') size++;
-    return size;
-}
-
-bool ejki_symbol(const char *text, size_t size, char out[8]) {
-    if (size == 0 || size >= 8 || ejki_symbol_size(text) < size) return false;
-    memset(out, 0, 8);
-    memcpy(out, text, size);
-    return true;
-}
-
-bool ejki_digits(const char **text, int64_t *out) {
-    if (!digit(**text)) return false;
-    int64_t value = 0;
-    for (; digit(**text); (*text)++)
-        if (!ejki_mul(value, 10, &value) || !ejki_add(value, **text - '0', &value)) return false;
-    *out = value;
-    return true;
-}
-
-int64_t ejki_length_of(const ejki_length *length, const ejk_axes *axes) {
-    int64_t value = 0;
-    if (length->symbol[0] != '\0') value = ejk_axes_get(axes, length->symbol);
-    return value >= 0 && ejki_add(value, length->constant, &value) ? value : -1;
-}
-
 /* Each reader moves *at behind what it has read, or stops in front of what it cannot read. */
 static bool skip(const char **at, const char *word) {
     size_t size = strlen(word);
@@ -67,20 +30,11 @@ static bool skip(const char **at, const char *word) {
     return true;
 }
 
-static bool read_length(const char **at, ejki_length *out) {
-    *out = (ejki_length){.constant = 0};
-    size_t size = ejki_symbol_size(*at);
-    if (size == 0) return ejki_digits(at, &out->constant);
-    if (!ejki_symbol(*at, size, out->symbol)) return false;
-    *at += size;
-    return !skip(at, "+") || ejki_digits(at, &out->constant);
-}
-
 static bool read_axis(const char **at, ejki_axis *out) {
     out->count = 0;
     out->text = *at;
     do {
-        if (out->count == EJKI_UNIT_LENGTHS || !read_length(at, &out->length[out->count]))
+        if (out->count == EJKI_UNIT_LENGTHS || !ejki_length_read(at, &out->length[out->count]))
             return false;
         out->count++;
     } while (skip(at, "|"));
@@ -99,6 +53,58 @@ static bool read_shape(const char **at, ejki_shape *out) {
     return skip(at, "]");
 }
 
+/* Letters, digits and "_" up to a blank or the end. */
+static bool read_element(const char **at, char out[EJK_NAME_SIZE]) {
+    const size_t size = strcspn(*at, " ");
+    if (size == 0 || size >= EJK_NAME_SIZE) return false;
+    memset(out, 0, EJK_NAME_SIZE);
+    memcpy(out, *at, size);
+    *at += size;
+    return true;
+}
+
+static bool read_bound(const char **at, ejki_length *out) {
+    const char *start = *at;
+    int64_t number;
+    if (**at != '-') return ejki_length_read(at, out);
+    (*at)++;
+    if (!ejki_digits(at, &number)) return false;
+    *out = (ejki_length){start, (int32_t)(*at - start)};
+    return true;
+}
+
+static bool read_range(const char **at, ejki_domain *out) {
+    out->kind = EJK_DOMAIN_RANGE;
+    out->low_open = **at == '(';
+    if (!skip(at, "[") && !skip(at, "(")) return false;
+    if (!read_bound(at, &out->low) || !skip(at, ",") || !read_bound(at, &out->high)) return false;
+    out->high_open = **at == ')';
+    return skip(at, "]") || skip(at, ")");
+}
+
+static bool read_ascending(const char **at, ejki_domain *out) {
+    out->kind = EJK_DOMAIN_ASCENDING;
+    if (!read_bound(at, &out->low) || !skip(at, " to ") || !read_bound(at, &out->high))
+        return false;
+    return !skip(at, " by ") || read_bound(at, &out->step);
+}
+
+static bool read_domain(const char **at, ejki_domain *out) {
+    *out = (ejki_domain){.kind = EJK_DOMAIN_NONE};
+    if (**at == '\0') return true;
+    if (!skip(at, " ")) return false;
+    bool read = false;
+    if (skip(at, "in ")) {
+        read = read_range(at, out);
+    } else if (skip(at, "ascending from ")) {
+        read = read_ascending(at, out);
+    } else if (skip(at, "sum <= ")) {
+        out->kind = EJK_DOMAIN_SUM;
+        read = read_bound(at, &out->high);
+    }
+    return read && **at == '\0';
+}
+
 ejk_status ejki_unit_read(const ejk_field *field, ejki_unit *out) {
     const char *at = field->unit;
     bool read = true;
@@ -109,13 +115,25 @@ ejk_status ejki_unit_read(const ejk_field *field, ejki_unit *out) {
         out->count++;
     } while (read && skip(&at, " or "));
     out->shapes_size = (int32_t)(at - out->shapes);
-    read = read && skip(&at, " ");
-    out->element = at;
     /* Field names may begin with "_", which symbols may not; check.c sees to what the word means. */
-    if (read && *at != '\0' && strchr(at, ' ') == NULL) return EJK_OK;
+    if (read && skip(&at, " ") && read_element(&at, out->element) && read_domain(&at, &out->domain))
+        return EJK_OK;
     return ejki_fail(
         EJK_STATUS_INVALID_ARGUMENT,
-        "%s: unit \"%s\" cannot be read at \"%s\"; expected shapes and an element type "
-        "as \"[B,T|1,N+1] or [n] float32\"",
+        "%s: unit \"%s\" cannot be read at \"%s\"; expected shapes, an element type and values "
+        "as \"[B,T|1,2*N+1] or [n] int in [0,n)\"",
         field->name, field->unit, at);
+}
+
+ejk_status ejki_unit_lengths(const ejki_unit *unit, bool domain,
+                             ejk_status (*each)(const ejki_length *length, void *user),
+                             void *user) {
+    for (int32_t s = 0; s < unit->count; s++)
+        for (int32_t i = 0; i < unit->shape[s].rank; i++)
+            for (int32_t k = 0; k < unit->shape[s].axis[i].count; k++)
+                EJKI_TRY(each(&unit->shape[s].axis[i].length[k], user));
+    const ejki_length *bounds[] = {&unit->domain.low, &unit->domain.high, &unit->domain.step};
+    for (int i = 0; i < 3 && domain; i++)
+        if (bounds[i]->size > 0) EJKI_TRY(each(bounds[i], user));
+    return EJK_OK;
 }

@@ -1,30 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The unit of a tensor field, read into shapes and an element type:
+ * The unit of a tensor field, read into shapes, an element type and what its values may be:
  *
- *     unit    = shape { " or " shape } " " element
+ *     unit    = shape { " or " shape } " " element [ " " domain ]
  *     shape   = "[" [ axis { "," axis } ] "]"
  *     axis    = length { "|" length }
- *     length  = number | symbol [ "+" number ]
+ *     length  = as expression.h has it
  *     element = a word: a group of types, a type, or a tensor field's name
+ *     domain  = "in " ( "[" | "(" ) bound "," bound ( "]" | ")" )
+ *             | "ascending from " bound " to " bound [ " by " bound ]
+ *             | "sum <= " bound
+ *     bound   = length | "-" number
  *
  * Units are read when they are needed and not kept: that happens when a plan is made, not when it is run.
  */
 #ifndef EJKI_RECORD_UNIT_H
 #define EJKI_RECORD_UNIT_H
 
-#include "base/base.h"
+#include "record/expression.h"
 
-#include <ejkernel/record.h>
-
-/* The most shapes of a unit and lengths of an axis: the widest in use, and one more. */
-#define EJKI_UNIT_SHAPES  4
-#define EJKI_UNIT_LENGTHS 4
-
-typedef struct ejki_length {
-    char symbol[8];   /* "" = a number alone */
-    int64_t constant; /* the number, or what is added to the symbol */
-} ejki_length;
+/* The most shapes of a unit and lengths of an axis. */
+#define EJKI_UNIT_SHAPES  EJK_MAX_RANK
+#define EJKI_UNIT_LENGTHS EJK_MAX_RANK
 
 typedef struct ejki_axis {
     ejki_length length[EJKI_UNIT_LENGTHS];
@@ -38,16 +35,37 @@ typedef struct ejki_shape {
     int32_t rank;
 } ejki_shape;
 
+/* What values may be; the bounds are in the unit's text. */
+typedef struct ejki_domain {
+    ejk_domain_kind kind;
+    ejki_length low, high, step; /* as ejk_domain has them; of size 0 = none */
+    bool low_open, high_open;    /* the bound itself is outside */
+} ejki_domain;
+
 typedef struct ejki_unit {
     ejki_shape shape[EJKI_UNIT_SHAPES];
     int32_t count;
     const char *shapes; /* in the unit: all of it before the element type */
     int32_t shapes_size;
-    const char *element;
+    char element[EJK_NAME_SIZE];
+    ejki_domain domain;
 } ejki_unit;
 
 /* INVALID_ARGUMENT with the place that cannot be read. The result points into the field's unit. */
 ejk_status ejki_unit_read(const ejk_field *field, ejki_unit *out);
+
+struct ejki_line;
+
+/* " with K=5, bits=4": the symbols of a length, as far as they are bound. */
+void ejki_line_add_symbols(struct ejki_line *line, const ejki_length *length, const ejk_axes *axes);
+
+/* Every length of a unit, with those of its domain if asked for, until `each` fails. */
+ejk_status ejki_unit_lengths(const ejki_unit *unit, bool domain,
+                             ejk_status (*each)(const ejki_length *length, void *user), void *user);
+
+#define EJKI_TYPE_BIT(name) (UINT32_C(1) << EJK_DTYPE_##name)
+#define EJKI_FLOAT_TYPES                                                                           \
+    (EJKI_TYPE_BIT(F64) | EJKI_TYPE_BIT(F32) | EJKI_TYPE_BIT(BF16) | EJKI_TYPE_BIT(F16))
 
 /* Element types that a word stands for. */
 typedef struct ejki_element {
@@ -58,17 +76,5 @@ typedef struct ejki_element {
 
 /* NULL: the word is none, but may be the name of a field. */
 const ejki_element *ejki_element_of(const char *word);
-
-/* A symbol's first `size` bytes as a name of an axis; false if it is none or too long. */
-bool ejki_symbol(const char *text, size_t size, char out[8]);
-
-/* Bytes at the start of a text that a symbol may consist of, and that a number may. */
-size_t ejki_symbol_size(const char *text);
-
-/* Reads decimal digits and moves behind them; false without digits or above 63 bits. */
-bool ejki_digits(const char **text, int64_t *out);
-
-/* The length under bound symbols; -1 if its symbol is unbound or the sum does not fit. */
-int64_t ejki_length_of(const ejki_length *length, const ejk_axes *axes);
 
 #endif

@@ -91,6 +91,19 @@ bool ejk_record_is_set(const ejk_field *field, const void *object) {
     }
 }
 
+bool ejk_field_is_input(const ejk_field *field) {
+    return field != NULL && field->role != EJK_OUTPUT && field->role != EJK_REQUIRED_OUTPUT;
+}
+
+bool ejk_field_is_output(const ejk_field *field) {
+    return field != NULL && field->role != EJK_OPTIONAL && field->role != EJK_REQUIRED;
+}
+
+bool ejk_field_is_required(const ejk_field *field) {
+    return field != NULL && (field->role == EJK_REQUIRED || field->role == EJK_REQUIRED_OUTPUT ||
+                             field->role == EJK_REQUIRED_INOUT);
+}
+
 ejk_status ejki_fail_unknown(ejk_status status, const ejk_record *record, const char *path) {
     ejki_line names = {.used = 0};
     for (int32_t i = 0; i < record->count; i++) {

@@ -6,8 +6,7 @@
 #include <string.h>
 
 bool call_writes(const ejk_field *field) {
-    return field->kind == EJK_FIELD_TENSOR &&
-           (field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT);
+    return field->kind == EJK_FIELD_TENSOR && ejk_field_is_output(field);
 }
 
 ejk_tensor *call_tensor(const void *args, const ejk_field *field) {

@@ -58,7 +58,7 @@ static void add(struct gpu_call *c, const ejk_field *field, ejk_tensor *to, stru
     struct gpu_call_tensor *t = &c->tensors[c->count++];
     t->field = field;
     t->here = *to;
-    t->is_result = field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT;
+    t->is_result = ejk_field_is_output(field);
     ejk_tensor view = spread(to, random);
     int64_t low, high;
     ejk_tensor_span(&view, &low, &high);

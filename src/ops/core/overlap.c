@@ -106,7 +106,7 @@ static ejk_status collect(const ejk_record *record, const void *args, size_t bas
         if (field->kind == EJK_FIELD_RECORD) EJKI_TRY(collect(field->record, args, offset, out));
         if (field->kind != EJK_FIELD_TENSOR) continue;
         const ejk_tensor *tensor = tensor_at(args, offset);
-        bool output = field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT;
+        bool output = ejk_field_is_output(field);
         bool present = ejk_tensor_present(tensor);
         bool empty = !present || ejk_tensor_count(tensor) == 0;
         out->results |= output && !empty;

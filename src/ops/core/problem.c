@@ -270,7 +270,7 @@ static ejk_status read_line(const ejk_context *context, const char *text, reader
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for %d tensors",
                          (int)problem->slots.count);
     for (int32_t i = 0; i < problem->slots.count; i++)
-        r->wishes[i].present = ejki_slot_required(&problem->slots.list[i]);
+        r->wishes[i].present = ejk_field_is_required(problem->slots.list[i].field);
     EJKI_TRY(ejk_record_symbols(r->record, NULL, &r->known));
     EJKI_TRY(take_items(r));
     return settle_tensors(r);

@@ -78,7 +78,8 @@ ejk_status ejk_problem_allocate(ejk_problem *problem, uint64_t seed) {
         if (!ejk_tensor_present(tensor)) continue;
         const ejk_tensor *memory = &problem->memory[i].tensor;
         memset(memory->data, 0, (size_t)memory->shape[0]);
-        if (!ejki_slot_output(slot)) ejki_fill(tensor, seed, i, is_mask(slot, tensor->dtype));
+        if (ejk_field_is_input(slot->field))
+            ejki_fill(tensor, seed, i, is_mask(slot, tensor->dtype));
     }
     return EJK_OK;
 }

@@ -89,11 +89,11 @@ static bool skip_comma(const char **at, int32_t index) {
     return true;
 }
 
-static bool read_size(const char **at, char symbol[8], int64_t *number) {
+static bool read_size(const char **at, char symbol[EJK_SYMBOL_SIZE], int64_t *number) {
     size_t length = 0;
     if (!letter(**at)) return read_number(at, false, number);
     while (letter((*at)[length]) || digit((*at)[length]) || (*at)[length] == '_') length++;
-    if (length >= 8) return false;
+    if (length >= EJK_SYMBOL_SIZE) return false;
     memcpy(symbol, *at, length);
     *at += length;
     if (**at != '+') return true;

@@ -125,7 +125,7 @@ static ejk_status write_tensors(writer *w) {
             if (!ejk_tensor_present(ejki_slot_tensor(slot, w->args))) continue;
             EJKI_TRY(compare(w, slot, w->heads_first, &d));
             const bool follows = !d.dtype && !d.sizes && !d.strides;
-            if (follows && ejki_slot_required(slot)) continue;
+            if (follows && ejk_field_is_required(slot->field)) continue;
             if (said == 1 && (!follows || !with)) write_view(w, slot, &d);
             if (said == 1 || !follows) continue;
             if (*before == 'w') start_item(w, before);
@@ -217,6 +217,7 @@ static ejk_status write_line(writer *w) {
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the values of a problem");
     fprintf(w->stream, "%s:", w->kernel->op_id);
     for (int32_t i = 0; i < w->axes.count; i++) {
+        if (means_field(w, w->axes.axis[i].name)) continue;
         start_item(w, w->axes.axis[i].name);
         fprintf(w->stream, "=%" PRId64, w->axes.axis[i].length);
     }
@@ -242,12 +243,19 @@ static ejk_status check_name(const char *op_id) {
     return EJK_OK;
 }
 
-/* Symbols whose names mean fields cannot be said; tensors that have them say their sizes. */
+/* True for the name of an integer field that is set: a symbol of that name is its value. */
+static bool is_field_value(const writer *w, const char *word) {
+    const ejk_field *field = ejk_record_find(w->kernel->args, word, NULL);
+    return field && (field->kind == EJK_FIELD_INT || field->kind == EJK_FIELD_OPT_INT) &&
+           ejk_record_is_set(field, w->args);
+}
+
+/* Symbols whose names mean other fields cannot be said; tensors that have them say their sizes. */
 static ejk_status say_symbols(writer *w) {
     ejk_axes axes = {.count = 0}, said = {.count = 0};
     EJKI_TRY(ejki_slots_bind(w->kernel->args, &w->slots, w->args, true, &axes));
     for (int32_t i = 0; i < axes.count; i++)
-        if (!means_field(w, axes.axis[i].name))
+        if (!means_field(w, axes.axis[i].name) || is_field_value(w, axes.axis[i].name))
             EJKI_TRY(ejk_axes_set(&said, axes.axis[i].name, axes.axis[i].length));
     ejki_axes_order(&said);
     w->axes = said;

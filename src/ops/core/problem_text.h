@@ -54,21 +54,13 @@ static inline ejk_tensor *ejki_slot_tensor(const ejki_slot *slot, void *args) {
     return (ejk_tensor *)(void *)((char *)args + slot->offset);
 }
 
-static inline bool ejki_slot_required(const ejki_slot *slot) {
-    return slot->field->role == EJK_REQUIRED || slot->field->role == EJK_REQUIRED_OUTPUT;
-}
-
-static inline bool ejki_slot_output(const ejki_slot *slot) {
-    return slot->field->role == EJK_OUTPUT || slot->field->role == EJK_REQUIRED_OUTPUT;
-}
-
 /* What a view says; the rest follows. */
 typedef struct ejki_view {
     ejk_dtype dtype; /* UNSET = not said */
     bool sized, strided;
     int32_t rank, stride_count;
     struct {
-        char symbol[8]; /* "" = a number alone */
+        char symbol[EJK_SYMBOL_SIZE]; /* "" = a number alone */
         int64_t number;
     } size[EJK_MAX_RANK];
     int64_t stride[EJK_MAX_RANK];

@@ -142,13 +142,13 @@ static ejk_status rotate_inputs(subject *s, int32_t index) {
 
 static ejk_status keep(void *user, int32_t index) {
     subject *s = user;
-    EJKI_TRY(rotate_inputs(s, index));
     for (int32_t i = 0; i < result_count(s); i++) {
         const ejk_tensor *tensor = result(s, i);
         if (!tensor || tensor->dtype == EJK_DTYPE_UNSET) continue;
         EJKI_TRY(ejki_tensor_fetch_flat(tensor, &s->kept[i]));
     }
-    return EJK_OK;
+    EJKI_TRY(ejki_operands_restore(&s->operands));
+    return rotate_inputs(s, index);
 }
 
 /* By how much results of a type may differ: some hundred roundings, since blocks change the order of sums. */
@@ -177,11 +177,13 @@ static ejk_status agree(const subject *s, const ejk_tensor *kept, const ejk_tens
     return status;
 }
 
-/* Runs once more over poisoned results: what was not written then stands out. */
+/* Runs once more over poisoned results: what was not written then stands out. States are those of the first run. */
 static ejk_status check(void *user, int32_t index, bool *agrees, double *difference) {
     subject *s = user;
     ejki_backward_poison(&s->backward);
+    EJKI_TRY(ejki_operands_restore(&s->operands));
     EJKI_TRY(ejki_operands_poison(&s->operands));
+    s->turn = s->further_count; /* the copy whose states these are */
     EJKI_TRY(run(s, index));
     *agrees = true;
     *difference = 0;
@@ -192,7 +194,7 @@ static ejk_status check(void *user, int32_t index, bool *agrees, double *differe
         EJKI_TRY(agree(s, &s->kept[i].tensor, tensor, agrees, &own));
         if (!(own <= *difference)) *difference = own;
     }
-    return EJK_OK;
+    return ejki_operands_restore(&s->operands);
 }
 
 static int64_t memory_bytes(void *user, int32_t index) {

@@ -83,7 +83,7 @@ ejk_status ejki_backward_open(ejki_backward *b, ejk_context *context, const ejk_
         const ejk_tensor *own =
             (const ejk_tensor *)(const void *)((const char *)args + field->offset);
         if (own->dtype == EJK_DTYPE_UNSET) continue;
-        if (ejki_is_output(field, args)) {
+        if (!ejk_field_is_input(field)) {
             ejk_tensor *cotangent = &b->cotangents[b->cotangent_count++];
             EJKI_TRY(add(b, own->dtype, own->rank, own->shape, cotangent));
             EJKI_TRY(fill(cotangent));

@@ -81,7 +81,7 @@ static ejk_status open_batch(batch *b, const ejk_kernel *kernel, const void *arg
         const ejk_batch_axis *axis = axis_of(axes, field->name);
         if (!axis || !axis->whole) {
             EJKI_TRY(take_axis(b, i, axis ? axis->axis : 0));
-        } else if (field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT) {
+        } else if (ejk_field_is_output(field)) {
             return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                              "%s is a result and not mapped, expected a batch axis", field->name);
         }

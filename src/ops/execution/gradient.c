@@ -35,7 +35,7 @@ ejk_status ejk_executor_fwd(ejk_executor *executor, const ejk_kernel *kernel, co
 /* True of a tensor that a call gives, as an output or as an input. */
 static const ejk_tensor *given(const ejk_field *field, const void *args, bool output) {
     if (field->kind != EJK_FIELD_TENSOR) return NULL;
-    if ((field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT) != output) return NULL;
+    if (ejk_field_is_input(field) == output) return NULL; /* what is updated counts as given */
     const ejk_tensor *tensor = (const ejk_tensor *)((const char *)args + field->offset);
     return tensor->dtype == EJK_DTYPE_UNSET ? NULL : tensor;
 }

@@ -26,10 +26,6 @@ const ejk_kernel *ejki_gradient_kernel(const ejk_context *context, const ejk_ker
     return NULL;
 }
 
-static bool is_result(const ejk_field *field) {
-    return field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT;
-}
-
 /* A field of the record itself, not of one within it. */
 static const ejk_field *find(const ejk_record *record, const char *name) {
     for (int32_t i = 0; i < record->count; i++)
@@ -48,9 +44,12 @@ bool ejki_is_derivative(const ejk_field *field, const char *name) {
 
 /* A result of the call that its gradients cannot do without: the field of the call, or NULL. */
 static const ejk_field *needed(const ejk_field *field, const ejk_kernel *kernel) {
-    if (field->kind != EJK_FIELD_TENSOR || field->role != EJK_REQUIRED) return NULL;
+    if (field->kind != EJK_FIELD_TENSOR || !ejk_field_is_required(field) ||
+        ejk_field_is_output(field))
+        return NULL;
     const ejk_field *result = find(kernel->args, field->name);
-    return result && result->kind == EJK_FIELD_TENSOR && is_result(result) ? result : NULL;
+    return result && result->kind == EJK_FIELD_TENSOR && !ejk_field_is_input(result) ? result
+                                                                                     : NULL;
 }
 
 ejk_status ejki_gradient_check_results(const ejk_kernel *gradient, const ejk_kernel *kernel,
@@ -148,7 +147,8 @@ static void declare_derivatives(const ejk_kernel *gradient, const ejk_kernel *ke
         if (!of || !ejki_is_derivative(field, of->name)) continue;
         if (of->kind != EJK_FIELD_TENSOR || !is_float(tensor_at(of, args)->dtype)) continue;
         const ejk_field *there = find(kernel->args, of->name);
-        if (field->role == EJK_REQUIRED || (is_result(field) && there && !is_result(there)))
+        const bool required = ejk_field_is_required(field) && !ejk_field_is_output(field);
+        if (required || (!ejk_field_is_input(field) && there && ejk_field_is_input(there)))
             *tensor_at(field, args) = alike(tensor_at(of, args));
     }
 }
@@ -167,6 +167,7 @@ ejk_status ejki_gradients_open(ejki_gradients *g, ejk_context *context, const ej
     EJKI_TRY(ejki_operands_copy_create(kernel->args, args, &g->forward));
     EJKI_TRY(add_results(g, gradient, kernel));
     EJKI_TRY(run_forward(context, kernel, g->forward.args));
+    EJKI_TRY(ejki_operands_restore(&g->forward));
     EJKI_TRY(ejki_gradient_args(gradient, kernel, g->forward.args, &g->args));
     declare_derivatives(gradient, kernel, g->args);
     return EJK_OK;

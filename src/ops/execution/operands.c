@@ -15,18 +15,16 @@ static ejk_tensor *tensor_at(const ejk_field *field, const void *args) {
     return (ejk_tensor *)(void *)((char *)args + field->offset);
 }
 
-static bool is_result(const ejk_field *field) {
-    return field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT;
+static bool is_there(const ejk_field *field, const void *args) {
+    return field->kind == EJK_FIELD_TENSOR && tensor_at(field, args)->dtype != EJK_DTYPE_UNSET;
 }
 
 bool ejki_is_output(const ejk_field *field, const void *args) {
-    return field->kind == EJK_FIELD_TENSOR && is_result(field) &&
-           tensor_at(field, args)->dtype != EJK_DTYPE_UNSET;
+    return ejk_field_is_output(field) && is_there(field, args);
 }
 
 static bool is_input(const ejk_field *field, const void *args) {
-    return field->kind == EJK_FIELD_TENSOR && !is_result(field) &&
-           tensor_at(field, args)->dtype != EJK_DTYPE_UNSET;
+    return ejk_field_is_input(field) && is_there(field, args);
 }
 
 /* ---- Memory of either kind --------------------------------------------------------------------------- */
@@ -153,6 +151,10 @@ ejk_status ejki_tensor_fetch_flat(const ejk_tensor *tensor, ejk_owned_tensor *ou
 
 ejk_status ejki_tensor_move(const ejk_tensor *source, const ejk_tensor *target) {
     if (!on_gpu(place_of_tensor(target))) return ejk_tensor_copy(source, target);
+    if (ejk_tensor_is_contiguous(source) && ejk_tensor_is_contiguous(target)) {
+        EJKI_TRY(ejki_cuda_wait_all(target->device_index));
+        return ejk_device_copy(source, target, NULL);
+    }
     ejk_owned_tensor here;
     mirror m;
     EJKI_TRY(ejki_tensor_fetch(source, &here));
@@ -199,14 +201,22 @@ ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
     EJKI_TRY(copy_args(record, args, out));
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
-        const bool input = is_input(field, args);
-        if (!input && !ejki_is_output(field, args)) continue;
+        if (!is_there(field, args)) continue;
         ejk_tensor *tensor = tensor_at(field, out->args);
-        if (input && tensor->data) continue;
+        const ejk_tensor *given = tensor_at(field, args);
+        const bool input = is_input(field, args), output = ejki_is_output(field, args);
+        if (!output && given->data) continue;
         EJKI_TRY(give_memory(field, tensor, &out->memory[i]));
-        if (input) EJKI_TRY(fill(tensor, i));
+        if (input && given->data)
+            EJKI_TRY(ejki_tensor_move(given, tensor));
+        else if (input)
+            EJKI_TRY(fill(tensor, i));
     }
-    return EJK_OK;
+    return ejk_states_save(record, out->args, &out->states);
+}
+
+ejk_status ejki_operands_restore(const ejki_operands_copy *copy) {
+    return copy->states ? ejk_states_restore(copy->states) : EJK_OK;
 }
 
 int64_t ejki_operands_input_bytes(const ejki_operands_copy *copy) {
@@ -235,6 +245,7 @@ ejk_status ejki_operands_copy_inputs(const ejki_operands_copy *first, ejki_opera
 void ejki_operands_copy_release(ejki_operands_copy *copy) {
     for (int32_t i = 0; copy->memory && i < copy->record->count; i++)
         if (copy->memory[i]) free_at(copy->place, copy->memory[i]);
+    ejk_states_destroy(copy->states);
     free(copy->memory);
     free(copy->args);
     *copy = (ejki_operands_copy){0};
@@ -246,7 +257,8 @@ ejk_status ejki_operands_poison(const ejki_operands_copy *copy) {
     if (on_gpu(copy->place)) EJKI_TRY(ejki_cuda_wait_all(device));
     for (int32_t i = 0; i < copy->record->count; i++) {
         int64_t low;
-        if (!ejki_is_output(&copy->record->fields[i], copy->args)) continue;
+        const ejk_field *field = &copy->record->fields[i];
+        if (!is_there(field, copy->args) || ejk_field_is_input(field)) continue;
         const int64_t bytes = span_of(tensor_at(&copy->record->fields[i], copy->args), &low);
         if (on_gpu(copy->place))
             EJKI_TRY(ejki_cuda_set(device, copy->memory[i], 0xff, (size_t)bytes, NULL));

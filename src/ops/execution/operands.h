@@ -4,6 +4,7 @@
 #define EJKI_OPS_EXECUTION_OPERANDS_H
 
 #include <ejkernel/kernel.h>
+#include <ejkernel/states.h>
 
 #include "ops/core/request.h"
 
@@ -11,14 +12,15 @@
 typedef struct ejki_operands_copy {
     const ejk_record *record;
     void *args;
-    void **memory;    /* one per field; NULL where the caller's is used or there is no tensor */
-    ejki_place place; /* of the tensors, and so of the memory */
+    void **memory;      /* one per field; NULL where the caller's is used or there is no tensor */
+    ejki_place place;   /* of the tensors, and so of the memory */
+    ejk_states *states; /* what the call updates in place, as it was at first */
 } ejki_operands_copy;
 
 /*
  * Inputs that have data are used where they lie; those without get reproducible random numbers: floats in
  * [-1, 1), truth values true nine times in ten, integers 0. Outputs always get memory of their own, of the
- * same strides. Memory is where the tensors lie, on the CPU or a GPU. Released by the caller also after a failure. OVERFLOW, OUT_OF_MEMORY.
+ * same strides; so does what is updated in place, which keeps its contents. Memory is where the tensors lie, on the CPU or a GPU. Released by the caller also after a failure. OVERFLOW, OUT_OF_MEMORY.
  */
 ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
                                      ejki_operands_copy *out);
@@ -34,7 +36,10 @@ ejk_status ejki_operands_copy_inputs(const ejki_operands_copy *first, ejki_opera
 
 void ejki_operands_copy_release(ejki_operands_copy *copy);
 
-/* Fills the outputs with what no operation writes: NaN, or bytes of ones. */
+/* Puts back what runs have updated in place. */
+ejk_status ejki_operands_restore(const ejki_operands_copy *copy);
+
+/* Fills what is only written with what no operation writes: NaN, or bytes of ones. */
 ejk_status ejki_operands_poison(const ejki_operands_copy *copy);
 
 /* A copy that the CPU can read, row by row, of a tensor wherever it lies, once all work there is done. */
@@ -50,7 +55,7 @@ ejk_status ejki_tensor_move(const ejk_tensor *source, const ejk_tensor *target);
 ejk_status ejki_tensor_create_at(ejki_place place, ejk_dtype dtype, int32_t rank,
                                  const int64_t *shape, ejk_owned_tensor *out);
 
-/* True of a field that holds a result that is there. */
+/* True of a field that a call writes and that is there. */
 bool ejki_is_output(const ejk_field *field, const void *args);
 
 #endif

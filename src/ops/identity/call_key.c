@@ -4,17 +4,14 @@
 
 #include <string.h>
 
-static bool is_input(const ejk_field *field) {
-    return field->role == EJK_REQUIRED || field->role == EJK_OPTIONAL;
-}
-
 static bool is_arg(const ejk_field *field) {
-    return field->role == EJK_REQUIRED && field->kind == EJK_FIELD_TENSOR;
+    return ejk_field_is_input(field) && ejk_field_is_required(field) &&
+           field->kind == EJK_FIELD_TENSOR;
 }
 
 static bool is_kwarg(const ejk_kernel *kernel, const ejk_field *field, const void *args) {
     bool config = kernel->config_field && strcmp(field->name, kernel->config_field) == 0;
-    return is_input(field) && !is_arg(field) && !config && ejk_record_is_set(field, args);
+    return ejk_field_is_input(field) && !is_arg(field) && !config && ejk_record_is_set(field, args);
 }
 
 ejk_status ejki_call_check(const ejk_kernel *kernel, const void *args, const char *function) {
