@@ -111,7 +111,7 @@ static ejk_dtype element_of(const op_call *call, const ejk_field *field, ejk_dty
 /* The tensor that a result is the gradient of, query of d_query, where it is given; else NULL. */
 static const ejk_tensor *gradient_of(const op_call *call, const ejk_field *field) {
     size_t offset;
-    if (!call_is_output(field) || strncmp(field->name, "d_", 2) != 0) return NULL;
+    if (!ejk_field_is_output(field) || strncmp(field->name, "d_", 2) != 0) return NULL;
     const ejk_field *of = ejk_record_find(call->kernel->args, field->name + 2, &offset);
     if (!of || of->kind != EJK_FIELD_TENSOR) return NULL;
     const ejk_tensor *tensor = (const ejk_tensor *)((const char *)call->args + offset);
