@@ -22,7 +22,8 @@ ejk_status ejki_tune_check_counts(const ejk_tune_problem *problem) {
 }
 
 ejki_subject ejki_subject_of(const ejki_tuning *t, int32_t index) {
-    return (ejki_subject){t->problem->run, t->problem->user, index, t->clock, t->problem->time};
+    const ejk_tune_problem *p = t->problem;
+    return (ejki_subject){p->run, p->user, index, t->clock, p->time, p->restore};
 }
 
 /* ---- One candidate ---------------------------------------------------------------------------------- */
@@ -51,6 +52,10 @@ static ejk_status take_sample(ejki_tuning *t, int32_t index) {
 ejk_status ejki_check(ejki_tuning *t, int32_t index, bool *agrees) {
     double difference = NAN;
     *agrees = false;
+    if (t->problem->restore != NULL) { /* the last run was not the first one */
+        const ejki_subject subject = ejki_subject_of(t, index);
+        EJKI_TRY(ejki_run_calls(&subject, 1));
+    }
     EJKI_TRY(t->problem->check(t->problem->user, index, agrees, &difference));
     ejki_candidate(t, index)->difference = difference;
     *agrees = *agrees && !isnan(difference);
