@@ -64,7 +64,8 @@ ejk_status ejk_autotuner_autotune(const ejk_autotuner *tuner, const ejk_tune_pro
     EJKI_TRY(ejki_tune_check_counts(problem));
     if (tuner == NULL) tuner = &defaults;
     int32_t calls;
-    ejki_tuning t = {.strategy = &strategy, .problem = problem, .clock = tuner->clock, .own = out};
+    const ejk_tuner_options options = {.clock = tuner->clock};
+    ejki_tuning t = {.strategy = &strategy, .problem = problem, .options = &options, .own = out};
     EJKI_TRY(ejki_count_option(&tuner->warmup, "warmup", 1, 0, &t.warmup));
     EJKI_TRY(ejki_plain_option(tuner->iters, "iters", 3, &calls));
     t.calls = calls;
