@@ -136,10 +136,14 @@ static void tuning_runs_on_the_same_state(void **unused) {
     (void)unused;
     const toy_scan_args args = toy_scan_call(x, state, y, N, M);
     toy_config configs[2] = {{.params.rows = ejk_int(8)}, {.params.rows = ejk_int(32)}}, best;
-    const ejk_autotune_options options = {
-        .configs = configs, .config_count = 2, .tuner = {.time_s = 0.2}};
+    const ejk_autotune_options options = {/* of one run a sample */
+                                          .configs = configs,
+                                          .config_count = 2,
+                                          .tuner = {.time_s = 0.2, .sample_s = ejk_float(0)}};
     ejk_tune_report *report;
+    toy_scan_most = 0;
     EXPECT_OK(ejk_autotune(context, &toy_scan_kernel, &args, &options, &best, &report, NULL));
+    assert_true(toy_scan_most == (float)(10 * (M - 1)));
     assert_int_equal(report->count, 3);
     for (int i = 0; i < 3; i++)
         assert_int_not_equal(report->candidates[i].verdict, EJK_TUNE_VERDICT_DISAGREES);

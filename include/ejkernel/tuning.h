@@ -113,6 +113,12 @@ typedef struct ejk_tune_problem {
      * as on a device that works on its own. What is done only once, as compiling, may be left out. NULL = the clock.
      */
     ejk_status (*time)(void *user, int32_t index, int64_t calls, double *seconds);
+    /**
+     * Puts back what runs update in place, as a recurrent state. Called before the first of the runs that follow each
+     * other, as those of a sample, and not timed; a result is checked after one run from there. NULL = runs update
+     * nothing that they read. Since 0.1.
+     */
+    ejk_status (*restore)(void *user, int32_t index);
 } ejk_tune_problem;
 
 /** What the engine is doing: name, number, text. */

@@ -65,6 +65,13 @@ class Cached(unittest.TestCase):
         self.assertEqual((answer.returncode, answer.stderr), (0 if kept else 1, ""))
         return report
 
+    def settled(self, *words):
+        """The answer of a tuning that was settled: a machine that is busy elsewhere may use up the budget."""
+        answers = (run("tune", *words, *self.SHORT, *self.cache) for _ in range(10))
+        answer = next((answer for answer in answers if answer.returncode == 0), None)
+        self.assertIsNotNone(answer)
+        return answer
+
     def explain(self, *words):
         return parsed("explain", *self.CALL, *self.cache, *words)
 
@@ -104,10 +111,8 @@ class Tune(Cached):
     def test_round_trip(self):
         """What is tuned is kept, shown, taken away, brought back and used."""
         self.assertEqual(self.explain()["step"], "heuristics")
-        for _ in range(10):  # a machine that is busy elsewhere may use up the budget
-            tuned = self.tune("--candidates", '{"fwd_params": {"q_blocksize": 24}}', "--seed", "7")
-            if tuned["stored"]:
-                break
+        tuned = json.loads(self.settled(*self.CALL, "--candidates", '{"fwd_params": {"q_blocksize": 24}}',
+                                        "--seed", "7", "--json").stdout)
         key, report = tuned["key"], tuned["report"]
         self.assertTrue(tuned["stored"])
         self.assertEqual(os.path.realpath(tuned["cache"]), self.file)
@@ -152,7 +157,7 @@ class Tune(Cached):
         self.assertEqual(parsed("explain", *self.CALL[:-1], "2", *self.cache)["step"], "heuristics")
 
     def test_tables(self):
-        text = ejk("tune", *self.CALL, *self.SHORT, *self.cache).stdout
+        text = self.settled(*self.CALL).stdout
         lines = text.split("\n")
         for title in ("configuration", "time", "against default", "verdict"):
             self.assertIn(title, lines[2])
@@ -204,15 +209,15 @@ class Tune(Cached):
                                "flash_attention:Hq=2,T=64,D=16,causal\n\n"
                                "flash_attention:Hq=2,T=32,D=16,platform=triton\n"
                                "flash_attention:Hq=1,T=1,S=64,D=16,dtype=float64\n")
-        call = ["tune", "--recorded", recording, "--threads", "1", *self.SHORT, *self.cache]
-        report = parsed(*call)
+        call = ["--recorded", recording, "--threads", "1"]
+        report = json.loads(self.settled(*call, "--json").stdout)
         self.assertEqual((report["calls"], report["cancelled"]), (3, False))
         self.assertEqual([tuned["stored"] for tuned in report["tuned"]], [True, True])
         self.assertEqual([skipped["problem"].split(",")[3] for skipped in report["skipped"]], ["T=32"])
         self.assertIn("triton is unavailable", report["skipped"][0]["reason"])
         self.assertEqual(len(self.rows()), 2)
         self.assertEqual(self.explain()["step"], "persistent")
-        answer = ejk(*call)
+        answer = self.settled(*call)
         self.assertEqual(answer.stdout.count("Stored under"), 2)
         self.assertIn("is passed over: flash_attention on platform triton", answer.stderr)
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/toy_scan.h"
 
+#include <math.h>
+
 #define EJK_RECORD_SELF toy_scan_args
 EJK_RECORD_DEFINE(toy_scan_args_record, toy_scan_args, TOY_SCAN_ARGS);
 #undef EJK_RECORD_SELF
@@ -21,10 +23,13 @@ const ejk_kernel toy_scan_kernel = {
     .cost = cost,
 };
 
+float toy_scan_most;
+
 static ejk_status compute(const ejk_run *run) {
     const toy_scan_args *args = run->problem;
     const int64_t n = args->x.shape[0], m = args->x.shape[1];
     float *state = args->state.data, *last = args->last.dtype ? args->last.data : NULL;
+    for (int64_t k = 0; k < m; k++) toy_scan_most = fmaxf(toy_scan_most, state[k]);
     for (int64_t k = 0; k < m && last; k++) state[k] += last[k];
     for (int64_t i = 0; i < n; i++)
         for (int64_t k = 0; k < m; k++) {

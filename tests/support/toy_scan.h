@@ -22,6 +22,9 @@ extern const ejk_kernel toy_scan_kernel;
 extern const ejk_implementation
     toy_scan_implementations[2]; /* "simd" takes rows, "reference" nothing */
 
+/* The largest number in a state that a run began with since a test set this to 0. */
+extern float toy_scan_most;
+
 /* Adds the operation and both implementations. */
 ejk_status toy_scan_add(ejk_context *context);
 

@@ -177,6 +177,23 @@ static ejk_status agree(const subject *s, const ejk_tensor *kept, const ejk_tens
     return status;
 }
 
+/* Puts back the states of all copies. */
+static ejk_status restore(void *user, int32_t index) {
+    const subject *s = user;
+    (void)index;
+    for (int32_t i = 0; i < s->further_count; i++) EJKI_TRY(ejki_operands_restore(&s->further[i]));
+    return ejki_operands_restore(&s->operands);
+}
+
+/* True of a call that updates what it reads. */
+static bool has_states(const subject *s) {
+    for (int32_t i = 0; i < s->kernel->args->count; i++) {
+        const ejk_field *field = &s->kernel->args->fields[i];
+        if (ejk_field_is_input(field) && ejki_is_output(field, s->operands.args)) return true;
+    }
+    return false;
+}
+
 /* Runs once more over poisoned results: what was not written then stands out. States are those of the first run. */
 static ejk_status check(void *user, int32_t index, bool *agrees, double *difference) {
     subject *s = user;
@@ -194,7 +211,7 @@ static ejk_status check(void *user, int32_t index, bool *agrees, double *differe
         EJKI_TRY(agree(s, &s->kept[i].tensor, tensor, agrees, &own));
         if (!(own <= *difference)) *difference = own;
     }
-    return ejki_operands_restore(&s->operands);
+    return EJK_OK;
 }
 
 static int64_t memory_bytes(void *user, int32_t index) {
@@ -345,7 +362,8 @@ static ejk_status tune(subject *s, ejk_context *context, const void *args, void 
                                       .memory_bytes = memory_bytes,
                                       .describe = describe,
                                       .user = s,
-                                      .time = on_gpu(s) ? time_calls : NULL};
+                                      .time = on_gpu(s) ? time_calls : NULL,
+                                      .restore = has_states(s) ? restore : NULL};
     ejk_tune_report *found;
     EJKI_TRY(ejk_tune(&problem, &s->options->tuner, &found));
     memcpy(best, config_at(s, found->chosen), s->kernel->config->size);

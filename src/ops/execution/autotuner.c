@@ -7,9 +7,11 @@
 #include <string.h>
 
 /* The result that others are held against. */
-static ejk_status keep_default(const ejk_tune_problem *problem) {
+static ejk_status keep_default(const ejki_tuning *t) {
+    const ejk_tune_problem *problem = t->problem;
+    const ejki_subject subject = ejki_subject_of(t, problem->default_index);
     if (problem->check == NULL) return EJK_OK;
-    EJKI_TRY(problem->run(problem->user, problem->default_index));
+    EJKI_TRY(ejki_run_calls(&subject, 1));
     return problem->keep != NULL ? problem->keep(problem->user, problem->default_index) : EJK_OK;
 }
 
@@ -26,7 +28,7 @@ static ejk_status measure(ejki_tuning *t, int32_t index, double *seconds) {
 }
 
 static ejk_status enter(ejki_tuning *t, int32_t index) {
-    if (index == 0) EJKI_TRY(keep_default(t->problem));
+    if (index == 0) EJKI_TRY(keep_default(t));
     double seconds = INFINITY;
     const ejk_status status = measure(t, index, &seconds);
     t->contenders[index].median = status == EJK_OK ? seconds : INFINITY;
@@ -62,7 +64,8 @@ ejk_status ejk_autotuner_autotune(const ejk_autotuner *tuner, const ejk_tune_pro
     EJKI_TRY(ejki_tune_check_counts(problem));
     if (tuner == NULL) tuner = &defaults;
     int32_t calls;
-    ejki_tuning t = {.strategy = &strategy, .problem = problem, .clock = tuner->clock, .own = out};
+    const ejk_tuner_options options = {.clock = tuner->clock};
+    ejki_tuning t = {.strategy = &strategy, .problem = problem, .options = &options, .own = out};
     EJKI_TRY(ejki_count_option(&tuner->warmup, "warmup", 1, 0, &t.warmup));
     EJKI_TRY(ejki_plain_option(tuner->iters, "iters", 3, &calls));
     t.calls = calls;

@@ -52,7 +52,7 @@ ejk_status ejk_benchmark_ex(ejk_bench_fn fn, void *user, const ejk_benchmark_opt
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "iters: memory for %d samples could not be had",
                          (int)iters);
     only it = {fn, user};
-    ejki_subject subject = {run_only, &it, 0, options->clock, NULL};
+    ejki_subject subject = {.run = run_only, .user = &it, .clock = options->clock};
     ejk_benchmark_stats stats = {0};
     ejk_status status = measure(&subject, warmup, sample_s, samples, iters, &stats);
     free(samples);

@@ -134,13 +134,14 @@ ejk_status ejki_fn_tune(const ejki_fn_settings *settings, const ejk_hyper_functi
                                       .run = run,
                                       .check = function->check != NULL ? check : NULL,
                                       .user = &own};
+    const ejk_tuner_options options = {.clock = settings->clock};
     ejki_tuning t = {.strategy = &strategy,
                      .problem = &problem,
                      .warmup = settings->warmup,
                      .max_rounds = settings->rounds,
                      .calls = settings->calls,
+                     .options = &options,
                      .random = settings->seed,
-                     .clock = settings->clock,
                      .own = &own};
     EJKI_TRY(pick(settings, &t.random, &own.combinations));
     const ejk_status status = ejki_tuning_run(&t);

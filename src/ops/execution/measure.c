@@ -19,19 +19,29 @@ double ejki_clock_since(const ejk_clock *clock, double start) {
     return seconds > 0 ? seconds : 0;
 }
 
-ejk_status ejki_run_calls(const ejki_subject *subject, int64_t calls) {
+static ejk_status restore(const ejki_subject *subject) {
+    return subject->restore != NULL ? subject->restore(subject->user, subject->index) : EJK_OK;
+}
+
+static ejk_status run_on(const ejki_subject *subject, int64_t calls) {
     for (int64_t i = 0; i < calls; i++) EJKI_TRY(subject->run(subject->user, subject->index));
     return EJK_OK;
 }
 
+ejk_status ejki_run_calls(const ejki_subject *subject, int64_t calls) {
+    if (calls > 0) EJKI_TRY(restore(subject));
+    return run_on(subject, calls);
+}
+
 ejk_status ejki_time_calls(const ejki_subject *subject, int64_t calls, double *seconds) {
+    EJKI_TRY(restore(subject));
     if (subject->time) {
         EJKI_TRY(subject->time(subject->user, subject->index, calls, seconds));
         *seconds /= (double)calls;
         return EJK_OK;
     }
     double start = ejki_clock_now(&subject->clock);
-    EJKI_TRY(ejki_run_calls(subject, calls));
+    EJKI_TRY(run_on(subject, calls));
     *seconds = ejki_clock_since(&subject->clock, start) / (double)calls;
     return EJK_OK;
 }

@@ -17,6 +17,8 @@ typedef struct ejki_subject {
     ejk_clock clock;
     /* In place of a clock around the calls; NULL = the clock. */
     ejk_status (*time)(void *user, int32_t index, int64_t calls, double *seconds);
+    /* Before the runs that follow each other; NULL = nothing is to be put back. */
+    ejk_status (*restore)(void *user, int32_t index);
 } ejki_subject;
 
 double ejki_clock_now(const ejk_clock *clock);

@@ -239,7 +239,7 @@ ejk_status ejki_operands_copy_inputs(const ejki_operands_copy *first, ejki_opera
         EJKI_TRY(give_memory(field, tensor, &out->memory[i]));
         EJKI_TRY(ejki_tensor_move(tensor_at(field, first->args), tensor));
     }
-    return EJK_OK;
+    return ejk_states_save(first->record, out->args, &out->states);
 }
 
 void ejki_operands_copy_release(ejki_operands_copy *copy) {

@@ -4,11 +4,17 @@
  * each round takes a sample of every one that is left, in a new order, and what is compared are rounds that all
  * have lived through.
  */
+#define _GNU_SOURCE 1
 #include "ops/execution/tune.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The part of the budget after which no further candidate is tried, so that rounds remain. */
+#define TRYING_PART 0.6
 
 ejk_status ejki_tune_check_counts(const ejk_tune_problem *problem) {
     if (problem->count < 1 || problem->count > EJK_TUNE_MOST_CANDIDATES)
@@ -22,7 +28,55 @@ ejk_status ejki_tune_check_counts(const ejk_tune_problem *problem) {
 }
 
 ejki_subject ejki_subject_of(const ejki_tuning *t, int32_t index) {
-    return (ejki_subject){t->problem->run, t->problem->user, index, t->clock, t->problem->time};
+    const ejk_tune_problem *p = t->problem;
+    return (ejki_subject){p->run, p->user, index, t->options->clock, p->time, p->restore};
+}
+
+double ejki_elapsed(const ejki_tuning *t) {
+    return ejki_clock_since(&t->options->clock, t->start);
+}
+
+int ejki_cancelled(const ejki_tuning *t) {
+    const volatile int *flag = t->options->cancel;
+    int value = flag != NULL ? __atomic_load_n(flag, __ATOMIC_RELAXED) : 0;
+    if (value > 0) t->report->cancelled = true;
+    return value;
+}
+
+double ejki_sample_quantile(const ejki_tuning *t, int32_t index, double part) {
+    return ejki_quantile(t->contenders[index].samples, ejki_candidate(t, index)->samples, part);
+}
+
+int32_t ejki_best(const ejki_tuning *t) {
+    int32_t best = t->problem->default_index;
+    for (int32_t i = 0; i < t->problem->count; i++)
+        if (t->contenders[i].alive && t->contenders[i].median < t->contenders[best].median)
+            best = i;
+    return best;
+}
+
+static int32_t survivors(const ejki_tuning *t) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < t->problem->count; i++) count += t->contenders[i].alive;
+    return count;
+}
+
+void ejki_report_progress(const ejki_tuning *t) {
+    if (t->options->progress == NULL) return;
+    int32_t best = ejki_best(t);
+    ejk_tune_progress progress = {
+        .phase = t->phase,
+        .candidates = t->problem->count,
+        .tried = t->tried,
+        .survivors = survivors(t),
+        .round = t->done,
+        .best = best,
+        .best_median_s = t->contenders[best].median,
+        .default_median_s = t->contenders[t->problem->default_index].median,
+        .elapsed_s = ejki_elapsed(t),
+        .budget_s = t->budget_s,
+    };
+    t->options->progress(t->options->progress_user, &progress);
 }
 
 /* ---- One candidate ---------------------------------------------------------------------------------- */
@@ -44,16 +98,37 @@ static ejk_status take_sample(ejki_tuning *t, int32_t index) {
     ejk_status status = ejki_time_calls(&subject, contender->calls, &seconds);
     if (status != EJK_OK) return t->strategy->failed(t, index, "run", status);
     contender->samples[ejki_candidate(t, index)->samples++] = seconds;
-    if (t->strategy->sampled != NULL) t->strategy->sampled(t, index);
+    if (t->strategy->races) t->contenders[index].median = ejki_sample_quantile(t, index, 0.5);
     return EJK_OK;
 }
 
 ejk_status ejki_check(ejki_tuning *t, int32_t index, bool *agrees) {
     double difference = NAN;
     *agrees = false;
+    if (t->problem->restore != NULL) { /* the last run was not the first one */
+        const ejki_subject subject = ejki_subject_of(t, index);
+        EJKI_TRY(ejki_run_calls(&subject, 1));
+    }
     EJKI_TRY(t->problem->check(t->problem->user, index, agrees, &difference));
     ejki_candidate(t, index)->difference = difference;
     *agrees = *agrees && !isnan(difference);
+    return EJK_OK;
+}
+
+ejk_status ejki_take_out(ejki_tuning *t, int32_t index, ejk_tune_verdict verdict,
+                         const char *format, ...) {
+    char *sentence = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vasprintf(&sentence, format, arguments);
+    va_end(arguments);
+    if (length < 0)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for the report could not be had");
+    ejk_tune_candidate *candidate = ejki_candidate(t, index);
+    free((char *)candidate->sentence);
+    candidate->sentence = sentence;
+    candidate->verdict = verdict;
+    t->contenders[index].alive = false;
     return EJK_OK;
 }
 
@@ -103,6 +178,7 @@ static ejk_status open_tuning(ejki_tuning *t) {
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for %zu candidates could not be had",
                          count);
     t->report->count = problem->count;
+    t->start = ejki_clock_now(&t->options->clock);
     for (int32_t i = 0; i < problem->count; i++) {
         t->contenders[i] = (ejki_contender){.calls = t->calls, .median = NAN};
         EJKI_TRY(describe(problem, ejki_candidate(t, i), i));
@@ -118,23 +194,43 @@ void ejki_tuning_close(ejki_tuning *t) {
     ejk_tune_report_destroy(t->report);
 }
 
-static void tell(const ejki_tuning *t) {
-    if (t->strategy->progress != NULL) t->strategy->progress(t);
+/* Part of a race's budget is for rounds. */
+static bool may_enter(ejki_tuning *t) {
+    if (!t->strategy->races || t->tried == 0) return true;
+    if (t->tried >= t->limit || ejki_cancelled(t)) return false;
+    t->report->out_of_time = ejki_elapsed(t) >= TRYING_PART * t->budget_s;
+    return !t->report->out_of_time;
 }
 
 static ejk_status enter_all(ejki_tuning *t) {
-    const ejki_strategy *strategy = t->strategy;
-    for (int32_t i = 0; i < t->problem->count; i++) {
+    for (int32_t i = 0; i < t->problem->count && may_enter(t); i++) {
         const int32_t index = i == 0 ? t->first : i <= t->first ? i - 1 : i;
-        if (i > 0 && strategy->may_enter != NULL && !strategy->may_enter(t)) return EJK_OK;
-        EJKI_TRY(strategy->enter(t, index));
+        EJKI_TRY(t->strategy->enter(t, index));
         t->tried++;
-        tell(t);
+        ejki_report_progress(t);
     }
     return EJK_OK;
 }
 
-/* One sample of each; *whole is false if the strategy ended it before. */
+/* ---- Rounds ----------------------------------------------------------------------------------------- */
+
+double ejki_guard_cost(const ejki_tuning *t, int32_t index, int32_t pairs) {
+    const ejki_contender *mine = &t->contenders[index];
+    const ejki_contender *other = &t->contenders[t->problem->default_index];
+    return pairs * (mine->median * (double)mine->calls + other->median * (double)other->calls);
+}
+
+/* As long as room is left to compare the best with the default. */
+static bool may_sample(ejki_tuning *t) {
+    if (!t->strategy->races) return true;
+    if (ejki_cancelled(t)) return false;
+    const double guard = ejki_guard_cost(t, ejki_best(t), EJKI_LEAST_PAIRS);
+    if (ejki_elapsed(t) + guard < t->budget_s) return true;
+    t->report->out_of_time = t->report->out_of_time || t->report->rounds < t->iters;
+    return false;
+}
+
+/* One sample of each; *whole is false if time or the caller ended it before. */
 static ejk_status play(ejki_tuning *t, bool *whole) {
     int32_t count = 0;
     for (int32_t i = 0; i < t->problem->count; i++)
@@ -142,24 +238,44 @@ static ejk_status play(ejki_tuning *t, bool *whole) {
     ejki_shuffle(&t->random, t->order, count, count);
     *whole = false;
     for (int32_t i = 0; i < count; i++) {
-        if (t->strategy->may_sample != NULL && !t->strategy->may_sample(t)) return EJK_OK;
+        if (!may_sample(t)) return EJK_OK;
         EJKI_TRY(take_sample(t, t->order[i]));
     }
     *whole = true;
     return EJK_OK;
 }
 
+static ejk_status drop_losers(ejki_tuning *t) {
+    const int32_t best = ejki_best(t);
+    const double bar = (1 + EJKI_LEAST_LEAD) * ejki_sample_quantile(t, best, 0.75);
+    for (int32_t i = 0; i < t->problem->count; i++) {
+        if (!t->contenders[i].alive || ejki_is_default(t, i)) continue;
+        double lower = ejki_sample_quantile(t, i, 0.25);
+        if (lower > bar)
+            EJKI_TRY(ejki_take_out(t, i, EJK_TUNE_VERDICT_SLOWER,
+                                   "dropped after round %d: its lower quartile of %.3g s lies "
+                                   "above the upper one of candidate %d",
+                                   (int)t->report->rounds, lower, (int)best));
+    }
+    return EJK_OK;
+}
+
+/* With one challenger left, comparing it with the default says more than another round. */
+static bool is_decided(const ejki_tuning *t) {
+    int32_t left = survivors(t);
+    return left <= 1 || (left == 2 && t->report->rounds >= t->iters);
+}
+
 static ejk_status play_rounds(ejki_tuning *t) {
-    const ejki_strategy *strategy = t->strategy;
+    const bool races = t->strategy->races;
     t->phase = EJK_TUNE_PHASE_ROUNDS;
-    while (t->report->rounds < t->max_rounds &&
-           !(strategy->is_decided != NULL && strategy->is_decided(t))) {
+    while (t->report->rounds < t->max_rounds && !(races && is_decided(t))) {
         bool whole;
         EJKI_TRY(play(t, &whole));
         if (!whole) return EJK_OK;
         t->done = ++t->report->rounds;
-        if (strategy->end_round != NULL) EJKI_TRY(strategy->end_round(t));
-        tell(t);
+        if (races && t->done >= EJKI_TELLING_ROUNDS) EJKI_TRY(drop_losers(t));
+        ejki_report_progress(t);
     }
     return EJK_OK;
 }

@@ -21,9 +21,8 @@ enum { MOST_PAIRS = 21, PARTS = 3 };
 
 /* More calls a sample, for which MOST_PAIRS take no more than half of what is left. */
 static void lengthen_samples(ejki_tuning *t, int32_t index) {
-    const ejki_tuner_run *own = ejki_tuner_of(t);
-    const double part = (own->budget_s - ejki_elapsed(t)) / (4 * MOST_PAIRS);
-    const double length = own->sample_s > 0 ? fmin(part, LONG_SAMPLE_S) : 0;
+    const double part = (t->budget_s - ejki_elapsed(t)) / (4 * MOST_PAIRS);
+    const double length = t->sample_s > 0 ? fmin(part, LONG_SAMPLE_S) : 0;
     const int32_t both[2] = {index, t->problem->default_index};
     for (int i = 0; i < 2; i++) {
         ejki_contender *contender = &t->contenders[both[i]];
@@ -34,11 +33,10 @@ static void lengthen_samples(ejki_tuning *t, int32_t index) {
 
 /* How many pairs the time allows, odd; 0 = too few to say anything. */
 static int32_t pairs_in_time(const ejki_tuning *t, int32_t index) {
-    const double budget_s = ejki_tuner_of(t)->budget_s;
-    double left = budget_s - ejki_elapsed(t);
+    double left = t->budget_s - ejki_elapsed(t);
     double pair = ejki_guard_cost(t, index, 1);
     if (!(pair > 0)) return MOST_PAIRS;
-    if (EJKI_LEAST_PAIRS * pair > fmax(left, 0) + OVERTIME * budget_s) return 0;
+    if (EJKI_LEAST_PAIRS * pair > fmax(left, 0) + OVERTIME * t->budget_s) return 0;
     if (t->report->cancelled) return EJKI_LEAST_PAIRS;
     double pairs = fmin(fmax(left / pair, EJKI_LEAST_PAIRS), MOST_PAIRS);
     return ((int32_t)pairs - 1) / 2 * 2 + 1;
@@ -49,7 +47,7 @@ static ejk_status sample(ejki_tuning *t, int32_t index, double *seconds) {
     const ejki_subject subject = ejki_subject_of(t, index);
     *seconds = NAN;
     ejk_status status = ejki_time_calls(&subject, t->contenders[index].calls, seconds);
-    return status == EJK_OK ? EJK_OK : ejki_failed(t, index, "run", status);
+    return status == EJK_OK ? EJK_OK : t->strategy->failed(t, index, "run", status);
 }
 
 static ejk_status compare_pair(ejki_tuning *t, int32_t index, bool turned, double *ratio) {
