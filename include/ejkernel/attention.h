@@ -11,6 +11,8 @@
  *
  * Dropout counts only where `deterministic` is false: it drops by `dropout_seed`, which stands for the
  * random key of the documented signature.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_ATTENTION_H
 #define EJKERNEL_ATTENTION_H

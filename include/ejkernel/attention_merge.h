@@ -15,6 +15,8 @@
  *
  * Results are bitwise equal for any number of threads and any position of a row, with the same implementation.
  * Exponentials and sums over parts are float32 (float64 in the reference); a weight below 2^-126 is 0.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_ATTENTION_MERGE_H
 #define EJKERNEL_ATTENTION_MERGE_H

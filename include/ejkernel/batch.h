@@ -9,6 +9,8 @@
  * which only inputs can be.
  *
  * Thread-safety: as for ejk_executor_call().
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_BATCH_H
 #define EJKERNEL_BATCH_H

@@ -9,6 +9,8 @@
  * candidates use ejk_tune(), which interleaves them.
  *
  * Thread-safety: as tuning.h.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_BENCHMARK_H
 #define EJKERNEL_BENCHMARK_H

@@ -34,6 +34,8 @@
  * counts as empty, of two that name the same block one counts, and the MaskInfos of gradients are not compared.
  *
  * Accuracy and reproducibility are those of flash_attention.h.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_BLOCKSPARSE_ATTENTION_H
 #define EJKERNEL_BLOCKSPARSE_ATTENTION_H
@@ -244,9 +246,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_vjp_set_mask_info(
 /**
  * Writes the library-wide MaskInfo of mask_info.h into arguments: attention_mask or both segment ids say what `info`
  * says, its limits included, and q_positions and kv_positions are those that it was given, for the causal,
- * sliding_window and chunk_size of the call. Views: keep it until the last call with them. Statuses: INVALID_ARGUMENT (NULL;
- * attention_mask, segment ids or positions are there already; nothing in info says what to hide),
- * OUT_OF_MEMORY. Arguments are untouched on failure.
+ * sliding_window and chunk_size of the call. Views: keep it until the last call with them. Statuses:
+ * INVALID_ARGUMENT (NULL; attention_mask, segment ids or positions are there already; nothing in info says
+ * what to hide), OUT_OF_MEMORY. Arguments are untouched on failure.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_set_masks(
     ejk_blocksparse_attention_args *args, const ejk_mask_info *info);
@@ -255,7 +257,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_vjp_set_masks(
 
 /**
  * The call with a mask in place of a MaskInfo, which is derived and dropped again: for calls that are made
- * once. `mask` NULL hides nothing. With tensors on a GPU it allocates there, and waits. Statuses: those of the functions above.
+ * once. `mask` NULL hides nothing. With tensors on a GPU it allocates there, and waits. Statuses: those of
+ * the functions above.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_masked(
     ejk_context *context, const ejk_blocksparse_attention_args *args, const ejk_splash_mask *mask);

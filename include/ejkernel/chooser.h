@@ -6,6 +6,8 @@
  *
  * The functions here are what a chooser needs: the heuristic configuration of a call, its candidates, and
  * whether a configuration found somewhere may be used at all.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_CHOOSER_H
 #define EJKERNEL_CHOOSER_H

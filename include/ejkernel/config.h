@@ -22,16 +22,18 @@
  * somebody else or of a later version, a folder that cannot be written and a full disk leave a persistent
  * cache that keeps its entries in memory; events say what happened. Their fields are JSON objects:
  *
- * | event              | fields                                        | when                              |
- * |--------------------|-----------------------------------------------|-----------------------------------|
- * | cache_set_aside    | path, moved_to, reason, salvaged              | a damaged file was renamed and a new one begun; `salvaged` rows were taken over |
- * | cache_degraded     | path, reason                                  | from here on entries are in memory only |
- * | cache_migrated     | path, from, to, rows                          | a file of an older schema was brought up to date |
- * | cache_row_rejected | device, op_id, call_key, reason               | a row that makes no sense: a miss |
- * | cache_row_stale    | device, op_id, call_key, library_version, reason | a row of a library whose results are known to be wrong: a miss |
+ * | event | fields | when |
+ * |---|---|---|
+ * | cache_set_aside | path, moved_to, reason, salvaged | damaged: renamed; the new file has the `salvaged` rows |
+ * | cache_degraded | path, reason | from here on entries are in memory only |
+ * | cache_migrated | path, from, to, rows | a file of an older schema was converted |
+ * | cache_row_rejected | device, op_id, call_key, reason | a row that makes no sense: a miss |
+ * | cache_row_stale | device, op_id, call_key, library_version, reason | by a library of wrong results: a miss |
  *
  * Thread-safety: every function but those that end a cache may be called from any thread at once. Events
  * come from the calling thread, while no lock is held: a hook may use the cache.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_CONFIG_H
 #define EJKERNEL_CONFIG_H

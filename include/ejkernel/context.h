@@ -10,6 +10,8 @@
  * child's first parallel loop starts threads of its own, and a persistent cache that was open is not written any
  * more. `parallel_for` of the caller must itself work in the child. Calls on GPUs answer UNAVAILABLE in the child
  * if the parent had used a GPU, since CUDA does not work in both.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_CONTEXT_H
 #define EJKERNEL_CONTEXT_H

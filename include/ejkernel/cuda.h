@@ -22,6 +22,8 @@
  * Thread-safety: all functions may be called from any thread at once. The context that a thread has made
  * current with CUDA is the same after every call as before. CUDA does not work in a child after a fork, nor
  * does this.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_CUDA_H
 #define EJKERNEL_CUDA_H

@@ -11,6 +11,8 @@
  *
  * Thread-safety: all functions may be called from any thread at once; an #ejk_threads runs one parallel
  * loop at a time, and others that come meanwhile wait for it.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_DEVICE_H
 #define EJKERNEL_DEVICE_H
@@ -142,8 +144,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_peak(ejk_threads *threads, ejk_isa 
  * Reading memory in sequence on all of `threads` at once, each its own part of one buffer of `bytes`
  * (0 = ejk_rotation_bytes() of as many threads), from one place and from four places in turn, each for about half of
  * `seconds`, at least one pass:
- * bytes/s in total, the median of slices, the better of the two. The buffer is the caller's `scratch` if not NULL (any memory of
- * `bytes`, which must be given then; it is overwritten), else one of its own, freed again.
+ * bytes/s in total, the median of slices, the better of the two. The buffer is the caller's `scratch` if not
+ * NULL (any memory of `bytes`, which must be given then; it is overwritten), else one of its own, freed
+ * again.
  * Statuses: OUT_OF_MEMORY, INVALID_ARGUMENT.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_measure_read_bandwidth(ejk_threads *threads, void *scratch,

@@ -21,6 +21,8 @@
  * `hash`, `json` or `none`.
  *
  * Thread-safety: every function but ejk_executor_destroy() may be called from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_EXECUTOR_H
 #define EJKERNEL_EXECUTOR_H
@@ -152,8 +154,8 @@ typedef struct ejk_vjp_call {
  *
  * Where gradients are an operation, that one is called, with the arguments of the same names and all that holds
  * for its calls. The results are those that the forward call wrote, residuals are not looked at, and a zeroed
- * cotangent counts as zeros where it may be left out, as that of lse. INVALID_ARGUMENT: a cotangent or gradient is given
- * that the operation does not have, as that of a mask.
+ * cotangent counts as zeros where it may be left out, as that of lse. INVALID_ARGUMENT: a cotangent or
+ * gradient is given that the operation does not have, as that of a mask.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_executor_vjp(ejk_executor *executor, const ejk_kernel *kernel,
                                                   const void *args, const ejk_vjp_call *vjp,
@@ -179,8 +181,8 @@ typedef struct ejk_autotune_options {
      * BACKWARD and BOTH need a kernel with a vjp hook. What is chosen for BOTH counts as forward.
      * Where gradients are an operation of the context, BACKWARD tunes a call of that: on what the forward
      * call writes, wanting all gradients. BOTH then tunes one after the other, each with the whole budget: an executor
-     * remembers two choices and tells of both; ejk_autotune() answers one configuration, of the call with the gradients'
-     * own parameters (as bwd_params), a report with `backward` set, and the call's measurement.
+     * remembers two choices and tells of both; ejk_autotune() answers one configuration, of the call with the
+     * gradients' own parameters (as bwd_params), a report with `backward` set, and the call's measurement.
      */
     ejk_tune_pass pass;
 } ejk_autotune_options;
@@ -188,11 +190,12 @@ typedef struct ejk_autotune_options {
 /**
  * Finds the fastest configuration of a call (tuning.h says how) and writes it to `best`, of kernel->config.
  * Inputs are those of `args` where they have data, else random numbers, and of a call for gradients what the
- * forward call writes for them; results go to memory of the tuner's own. Nothing is remembered. `report` may be NULL, else it is freed with ejk_tune_report_destroy().
- * Where tensors lie on a GPU it runs there, on the context's stream, and is timed by events; candidates' kernels are
- * compiled first, on the context's threads, for as long as `time_s` at most and not counted in it; one that does not
- * compile is reported as failed. Results are compared on the CPU.
- * `measurement` may be NULL. Statuses: those of ejk_tune() and of the default's plan.
+ * forward call writes for them; results go to memory of the tuner's own. Nothing is remembered. `report` may
+ * be NULL, else it is freed with ejk_tune_report_destroy(). Where tensors lie on a GPU it runs there, on the
+ * context's stream, and is timed by events; candidates' kernels are compiled first, on the context's threads,
+ * for as long as `time_s` at most and not counted in it; one that does not compile is reported as failed.
+ * Results are compared on the CPU. `measurement` may be NULL. Statuses: those of ejk_tune() and of the
+ * default's plan.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_autotune(ejk_context *context, const ejk_kernel *kernel,
                                               const void *args, const ejk_autotune_options *options,

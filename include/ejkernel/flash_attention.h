@@ -33,6 +33,8 @@
  *
  * Source of the formulas: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax" (2018);
  * T. Dao et al., "FlashAttention" (2022).
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_FLASH_ATTENTION_H
 #define EJKERNEL_FLASH_ATTENTION_H
@@ -56,8 +58,9 @@ EJK_RECORD_STRUCT(ejk_flash_attention_config, EJK_FLASH_ATTENTION_CONFIG);
 extern EJK_API const ejk_record ejk_flash_attention_config_record;
 
 /**
- * What is attended to, and how. Symbols: B batch, T queries, S keys, Hq and Hkv heads, D head dim of query and key, Dv of
- * value, n sinks. Any strides with a contiguous last axis. Zero-initialised members are left out.
+ * What is attended to, and how. Symbols: B batch, T queries, S keys, Hq and Hkv heads, D head dim of query
+ * and key, Dv of value, n sinks. Any strides with a contiguous last axis. Zero-initialised members are left
+ * out.
  */
 #define EJK_FLASH_ATTENTION_INPUTS(F, R)                                                           \
     F(TENSOR, query, EJK_REQUIRED, "", "[B,T,Hq,D] or [T,Hq,D] float", "queries")                  \

@@ -9,6 +9,8 @@
  *
  * Thread-safety: all functions may be called from any thread; two that measure on one device at once disturb each
  * other. They wait for the device.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_GPU_MEASURE_H
 #define EJKERNEL_GPU_MEASURE_H

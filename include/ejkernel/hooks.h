@@ -21,6 +21,8 @@
  * that names neither this backend nor a platform of GPUs does not count: it could not read them.
  *
  * Thread-safety: hooks may be called from any threads at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_HOOKS_H
 #define EJKERNEL_HOOKS_H

@@ -18,6 +18,8 @@
  * protection against somebody who constructs collisions of 64 bits.
  *
  * Thread-safety: all functions may be called from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_IDENTITY_H
 #define EJKERNEL_IDENTITY_H

@@ -11,6 +11,8 @@
  * implementation is found, or the kernel's own `run` hook (hooks.h) → the context's chooser (chooser.h)
  * decides on the configuration, where the call does not → execution copies the problem, `bind` puts the
  * call's pointers in, the implementation or the hook runs.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_KERNEL_H
 #define EJKERNEL_KERNEL_H

@@ -15,6 +15,8 @@
  *
  * Thread-safety: all functions may be called from any thread at once; the names of ejk_label() belong to
  * the thread that gives them.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_LABELS_H
 #define EJKERNEL_LABELS_H

@@ -16,6 +16,8 @@
  * kernel with a key_builder of its own is found if its calls were labelled by that key.
  *
  * Thread-safety: every function may be called from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_LOWERED_H
 #define EJKERNEL_LOWERED_H

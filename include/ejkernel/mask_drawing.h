@@ -25,6 +25,8 @@
  * combination.
  *
  * Thread-safety: all calls may run at once. Nothing depends on the locale.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_MASK_DRAWING_H
 #define EJKERNEL_MASK_DRAWING_H
@@ -55,7 +57,10 @@ EJK_API const char *ejk_mask_drawing_format_name(ejk_mask_drawing_format format)
 
 /** How a mask is drawn. NULL or all zeros = default. */
 typedef struct ejk_mask_drawing_options {
-    /** {bq, bkv}, cut to the mask's lengths. {0, 0} = elements if they fit, else the least power of two whose blocks do. */
+    /**
+     * {bq, bkv}, cut to the mask's lengths. {0, 0} = elements if they fit, else the least power of two whose
+     * blocks do.
+     */
     int64_t block_shape[2];
     int64_t head; /**< of a multi-head mask, from 0 */
     int64_t

@@ -36,6 +36,8 @@
  * beyond int32 where int32 is kept; sizes), OUT_OF_MEMORY, UNAVAILABLE (a device other than the CPU).
  *
  * Thread-safety: every function may be called from any thread at once, on the same object too.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_MASK_INFO_H
 #define EJKERNEL_MASK_INFO_H
@@ -71,7 +73,10 @@ typedef struct ejk_mask_axes {
     ejk_axis_names sequence_axis_name; /**< default "sp" */
 } ejk_mask_axes;
 
-/** The axis of these names, parted by commas: "dp,fsdp"; "" = none. Statuses: INVALID_ARGUMENT (too many, too long, an empty one). */
+/**
+ * The axis of these names, parted by commas: "dp,fsdp"; "" = none. Statuses: INVALID_ARGUMENT (too many, too
+ * long, an empty one).
+ */
 EJK_API EJK_NODISCARD ejk_status ejk_axis_names_of(const char *names, ejk_axis_names *out);
 
 /* ---- Constructors ---------------------------------------------------------------------------------- */
@@ -123,7 +128,10 @@ typedef struct ejk_mask_info_source {
     ejk_tensor inputs_embeds; /**< `[B,S,D]`: all tokens valid */
 } ejk_mask_info_source;
 
-/** From the first of the members, in their order, that is there; none is INVALID_ARGUMENT. Only shapes of the last two are read. */
+/**
+ * From the first of the members, in their order, that is there; none is INVALID_ARGUMENT. Only shapes of the
+ * last two are read.
+ */
 EJK_API EJK_NODISCARD ejk_status ejk_mask_info_dynamic_init(const ejk_mask_info_source *source,
                                                             const ejk_mask_info_options *options,
                                                             ejk_mask_info **out);

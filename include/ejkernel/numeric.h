@@ -17,6 +17,8 @@
  * a result that lies in the bytes of an input), OUT_OF_MEMORY.
  *
  * Thread-safety: all functions may be called from any thread at once; no two may write the same memory.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_NUMERIC_H
 #define EJKERNEL_NUMERIC_H

@@ -8,6 +8,8 @@
  * ejk_record_hash() and so on, with the descriptions below. Here is what a record does not give.
  *
  * Thread-safety: every function may be called from any thread at once; the structs are plain data.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_PARAMS_H
 #define EJKERNEL_PARAMS_H

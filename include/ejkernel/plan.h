@@ -16,6 +16,8 @@
  *
  * Thread-safety: a plan is constant after creation and may be executed from any threads at once, with
  * different workspaces. It must be destroyed before its context.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_PLAN_H
 #define EJKERNEL_PLAN_H
@@ -139,9 +141,9 @@ EJK_API bool ejk_plan_is_memory_bound(const ejk_plan *plan);
 /**
  * The plan as JSON: {"op","version","implementation","platform","backend","isa","dtype",
  * "implementation_version","step","parameters":{…},"chosen_by":{name:step},"workers","workspace_bytes",
- * "config":{…}}, and "device":"cuda:0" where the tensors lie on a GPU. A step is one of chooser.h: "step" is where the configuration came from, "chosen_by" where
- * each parameter did. Where a hook runs, its name stands for the implementation's.
- * Freed with ejk_free().
+ * "config":{…}}, and "device":"cuda:0" where the tensors lie on a GPU. A step is one of chooser.h: "step" is
+ * where the configuration came from, "chosen_by" where each parameter did. Where a hook runs, its name stands
+ * for the implementation's. Freed with ejk_free().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_describe(const ejk_plan *plan, char **out);
 

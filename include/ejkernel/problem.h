@@ -33,6 +33,8 @@
  *
  * Thread-safety: every function may be called from any thread at once; one problem belongs to one thread
  * while ejk_problem_allocate() or ejk_problem_destroy() runs.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_PROBLEM_H
 #define EJKERNEL_PROBLEM_H

@@ -25,6 +25,8 @@
  * Thread-safety: every function but ejk_profiler_destroy() may be called from any thread at once, and
  * events may be read while others are recorded. A thread allocates at its first scope; later ones take no
  * lock and allocate nothing.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_PROFILER_H
 #define EJKERNEL_PROFILER_H

@@ -25,12 +25,15 @@
  * "[B,T,Hq,D] float". In a shape, a letter sequence is a symbol bound by the first tensor that has it,
  * `a|b` allows either (`Hq|1` = may be broadcast), a number is itself; alternatives of rank are separated
  * by " or " ("[n] or [Hq,n] float32"). The element type is `float` (f64, f32, bf16, f16), `int` (i32,
- * i64), `index` (i8, i16, i32, i64), `bool` (bool, u8), a dtype's name, or the name of another tensor field whose type it shares.
+ * i64), `index` (i8, i16, i32, i64), `bool` (bool, u8), a dtype's name, or the name of another tensor field
+ * whose type it shares.
  *
  * A zeroed struct has nothing set and every default. Structs are plain data: they own nothing, texts are
  * stored inside, so copying, zeroing and memcpy are all there is to managing them.
  *
  * Thread-safety: descriptions are constant, all functions may be called from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_RECORD_H
 #define EJKERNEL_RECORD_H

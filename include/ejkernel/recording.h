@@ -9,6 +9,8 @@
  * one text per line; a line made on one machine can be read on every other.
  *
  * Thread-safety: a recording may be added to and read from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_RECORDING_H
 #define EJKERNEL_RECORDING_H

@@ -13,6 +13,8 @@
  * where there is no NVIDIA GPU that can be used (cuda.h), with the reason.
  *
  * Thread-safety: a registry may be read and added to from any thread at once. Entries are never removed.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_REGISTRY_H
 #define EJKERNEL_REGISTRY_H

@@ -7,6 +7,8 @@
  * Everything else is as in flash_attention.h, and so are the implementations: `out` and `lse` have the same
  * bits as flash_attention's. In particular causal aligns the last query with the last key (causal_offset = 0
  * aligns the first), a window counts alone, and cum_seqlens are cumulative lengths [N+1].
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_SCALED_DOT_PRODUCT_ATTENTION_H
 #define EJKERNEL_SCALED_DOT_PRODUCT_ATTENTION_H

@@ -9,9 +9,12 @@
  * | overlay | a scope of this thread has one for the call, the innermost first | `overlay_hit` {cfg} |
  * | memory | the chain's ConfigCache has one | `cache_hit` {level: "memory", cfg} |
  * | persistent | the chain's PersistentCache has one; it is copied to memory | `cache_hit` {level: "persistent", cfg} |
- * | autotune | the policy allows measuring and there is a tuner | `autotune_start` {candidates, platform, method}, `autotune_finish` {cfg, platform, method}, or `autotune_failed` {reason} |
+ * | autotune | the policy allows measuring and there is a tuner | `autotune_start`, `_finish`, `_failed`: below |
  * | heuristics | the policy allows them | `heuristics` {cfg, platform, method} |
  * | error | nothing else did | `error` {reason: "no_config"} |
+ *
+ * `autotune_start` has the fields {candidates, platform, method}, `autotune_finish` {cfg, platform, method},
+ * `autotune_failed` {reason}.
  *
  * Where a step's answer cannot be used (parameters out of bounds, another kernel version, unreadable) it is
  * told as `config_rejected` {level, reason} and counts as a miss. Nothing is measured unless the policy says
@@ -28,6 +31,8 @@
  *
  * Thread-safety: a chain may be asked from any thread at once. Of threads that miss at the same time, one
  * measures and the others wait for its answer.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_SELECTOR_H
 #define EJKERNEL_SELECTOR_H

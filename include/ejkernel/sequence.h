@@ -21,6 +21,8 @@
  * same, bit for bit, for any number of threads. Calls that do not have one number for each sequence to write.
  *
  * Thread-safety: every function may be called from any thread at once, on results that do not meet.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_SEQUENCE_H
 #define EJKERNEL_SEQUENCE_H
@@ -143,8 +145,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_segment_ids_to_mask(
  * | `[B,H,Q,K]`, per_head | `[B,H,Q]` | `[B,H,K]` |
  * | `[B,H,Q,K]`, not per_head | `[B,Q]` | `[B,K]`, of what all heads agree on |
  *
- * Time is linear in the mask's size. Memory: for each matrix at work, at most one a thread, a quarter of its elements in
- * bytes, and some numbers for each row and column.
+ * Time is linear in the mask's size. Memory: for each matrix at work, at most one a thread, a quarter of its
+ * elements in bytes, and some numbers for each row and column.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_mask_to_segment_ids(ejk_threads *threads,
                                                          const ejk_tensor *mask, bool per_head,

@@ -28,6 +28,8 @@
  *
  * Thread-safety: masks and results never change, and may be read, retained and released by any threads at
  * once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_SPLASH_MASK_H
 #define EJKERNEL_SPLASH_MASK_H
@@ -170,11 +172,17 @@ EJK_API EJK_NODISCARD ejk_status ejk_numpy_mask_create(const ejk_tensor *array,
 EJK_API EJK_NODISCARD ejk_status ejk_numpy_mask_borrow(const ejk_tensor *array,
                                                        ejk_splash_mask **out);
 
-/** The elements of another mask, as a numpy mask. Statuses: INVALID_SHAPE (a multi-head mask), OVERFLOW, OUT_OF_MEMORY. */
+/**
+ * The elements of another mask, as a numpy mask. Statuses: INVALID_SHAPE (a multi-head mask), OVERFLOW,
+ * OUT_OF_MEMORY.
+ */
 EJK_API EJK_NODISCARD ejk_status ejk_numpy_mask_of(const ejk_splash_mask *mask,
                                                    ejk_splash_mask **out);
 
-/** Where both are 1. Statuses: INVALID_ARGUMENT (NULL), INVALID_SHAPE (shapes differ), OVERFLOW (nested too deep), OUT_OF_MEMORY. */
+/**
+ * Where both are 1. Statuses: INVALID_ARGUMENT (NULL), INVALID_SHAPE (shapes differ), OVERFLOW (nested too
+ * deep), OUT_OF_MEMORY.
+ */
 EJK_API EJK_NODISCARD ejk_status ejk_logical_and_create(const ejk_splash_mask *left,
                                                         const ejk_splash_mask *right,
                                                         ejk_splash_mask **out);

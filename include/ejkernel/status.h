@@ -8,6 +8,8 @@
  * the calling thread: ejk_last_error(). Nothing is printed and nothing aborts.
  *
  * Thread-safety: all functions here may be called from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_STATUS_H
 #define EJKERNEL_STATUS_H

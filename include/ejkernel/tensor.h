@@ -14,6 +14,8 @@
  * Conversions between element types round to nearest, ties to even; NaN stays NaN, subnormals are kept.
  *
  * Thread-safety: every function may be called from any thread at once; views are plain data.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_TENSOR_H
 #define EJKERNEL_TENSOR_H
@@ -96,8 +98,9 @@ EJK_API bool ejk_tensor_present(const ejk_tensor *tensor);
 
 /**
  * Checks a view by itself: known dtype, rank, lengths ≥ 0, element count (empty axes counted as one) and
- * byte span fit in 63 bits, no element's address wraps around, data not NULL unless empty, data aligned to its element type's own size is
- * NOT required (any address works). `name` is the argument's name in the sentence.
+ * byte span fit in 63 bits, no element's address wraps around, data not NULL unless empty, data aligned to
+ * its element type's own size is NOT required (any address works). `name` is the argument's name in the
+ * sentence.
  * Statuses: INVALID_DTYPE, INVALID_SHAPE, OVERFLOW, INVALID_ARGUMENT (NULL data).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_tensor_check(const ejk_tensor *tensor, const char *name);
@@ -190,7 +193,10 @@ typedef struct ejk_owned_tensor {
     void *owner;       /**< private */
 } ejk_owned_tensor;
 
-/** Allocates a contiguous tensor of zeros, aligned to 64 bytes. Statuses: those of ejk_tensor_check(), OUT_OF_MEMORY. */
+/**
+ * Allocates a contiguous tensor of zeros, aligned to 64 bytes. Statuses: those of ejk_tensor_check(),
+ * OUT_OF_MEMORY.
+ */
 EJK_API EJK_NODISCARD ejk_status ejk_owned_tensor_create(ejk_dtype dtype, int32_t rank,
                                                          const int64_t *shape,
                                                          ejk_owned_tensor *out);

@@ -26,6 +26,8 @@
  *
  * Thread-safety: all functions may be called from any thread at once, but measurements that run side by
  * side disturb each other.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_TUNING_H
 #define EJKERNEL_TUNING_H
@@ -109,8 +111,9 @@ typedef struct ejk_tune_problem {
     const char *(*describe)(void *user, int32_t index);
     void *user; /**< first argument of all of them */
     /**
-     * Seconds that `calls` runs of the candidate take together, where a look at a clock around them says something else,
-     * as on a device that works on its own. What is done only once, as compiling, may be left out. NULL = the clock.
+     * Seconds that `calls` runs of the candidate take together, where a look at a clock around them says
+     * something else, as on a device that works on its own. What is done only once, as compiling, may be left
+     * out. NULL = the clock.
      */
     ejk_status (*time)(void *user, int32_t index, int64_t calls, double *seconds);
 } ejk_tune_problem;
@@ -235,14 +238,14 @@ typedef struct ejk_tune_report {
  * Finds the fastest candidate whose result agrees with the default's.
  *
  * The default is run first, and fails the call if it fails. Then every other candidate is run, checked,
- * warmed up and checked again; a first run above both ten times the default's and its share of the budget (time_s / count), or
- * a warm run above ten times the default's, takes it out, as do a failure and a disagreement. At most three
- * fifths of the budget go there. Those that remain are timed in rounds, each once per round in an order
- * drawn from `seed`; from the third round on, one whose lower quartile lies more than 1 % above the upper
- * quartile of the best is dropped. Last, the lowest median, if it is not the default's, is measured against
- * the default in 7 to 21 alternating pairs and checked once more. It wins if the median of the pairs' ratios
- * lies below 1 by more than its noise and by 3 %, and if it leads in each third of the pairs; samples last
- * up to 10 ms here where the budget has room for them (not where `sample_s` is 0).
+ * warmed up and checked again; a first run above both ten times the default's and its share of the budget
+ * (time_s / count), or a warm run above ten times the default's, takes it out, as do a failure and a
+ * disagreement. At most three fifths of the budget go there. Those that remain are timed in rounds, each once
+ * per round in an order drawn from `seed`; from the third round on, one whose lower quartile lies more than 1
+ * % above the upper quartile of the best is dropped. Last, the lowest median, if it is not the default's, is
+ * measured against the default in 7 to 21 alternating pairs and checked once more. It wins if the median of
+ * the pairs' ratios lies below 1 by more than its noise and by 3 %, and if it leads in each third of the
+ * pairs; samples last up to 10 ms here where the budget has room for them (not where `sample_s` is 0).
  *
  * The budget is kept up to one run and the 7 pairs, which may take half a budget more; where they would
  * take longer the default stays. Candidates that tie are told apart by their numbers, the lower wins; one
@@ -482,7 +485,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_tuned_fn_call(ejk_tuned_fn *tuned, const ch
                                                    void *args);
 
 /**
- * The results of the last tuning, for the caller to destroy; the best values are results[0].hyperparams. INVALID_ARGUMENT: nothing was tuned yet. OUT_OF_MEMORY.
+ * The results of the last tuning, for the caller to destroy; the best values are results[0].hyperparams.
+ * INVALID_ARGUMENT: nothing was tuned yet. OUT_OF_MEMORY.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_tuned_fn_timing_results(ejk_tuned_fn *tuned,
                                                              ejk_fn_tuning **out);
