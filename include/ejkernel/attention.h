@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file attention.h
- * Dense attention, whose weights can be had.
+ * Dense attention that can also return its weights.
  *
- * Scores, visibility, sinks, fully masked rows and NaN are as in flash_attention.h, and so are the
- * implementations: `out` and `lse` have the same bits as flash_attention's. `weights`, where asked for, are
- * the p_ij of that page after dropout, [B,Hq,T,S]; they are computed in a second step, in the precision of
- * the implementation (float32; float64 in the reference), rounded once to the type of query. Hidden places
- * and rows that see nothing have weights of 0. Without sinks and dropout, a row that sees something sums to 1.
+ * Scores, visibility, sinks, fully masked rows and NaN are as in flash_attention.h, with the same
+ * implementations: `out` and `lse` have the same bits as flash_attention's. `weights`, if requested, are the
+ * p_ij of flash_attention.h after dropout, [B,Hq,T,S]. They are computed in a second step, in the precision of
+ * the implementation (float32; float64 in the reference), and rounded once to the type of query. Hidden keys
+ * and fully masked rows have weights of 0. Without sinks and dropout, the weights of any other row sum to 1.
  *
- * Dropout counts only where `deterministic` is false: it drops by `dropout_seed`, which stands for the
- * random key of the documented signature.
+ * Dropout is applied only if `deterministic` is false. `dropout_seed` takes the place of the random key of the
+ * documented signature.
  *
  * @since 0.1
  */

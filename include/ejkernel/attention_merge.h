@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file attention_merge.h
- * Attention over all keys from attention over parts of them: split keys, shared prefixes, steps of a ring.
+ * Combines attention over parts of the keys into attention over all: KV splits, shared prefixes, ring steps.
  *
- * Part n saw some of the keys, without sinks, and gave o_n and l_n = lse_n. With sinks a_m:
+ * Part n covers some of the keys, without sinks, with output o_n and l_n = lse_n. With sinks a_m:
  *
  *     lse = log(Σ_n exp(l_n) + Σ_m exp(a_m))      w_n = exp(l_n − lse)      out = Σ_n w_n o_n
  *
- * A part with l_n = −∞ saw nothing and counts nothing, whatever lies in o_n. If no part of a row counts,
- * out is 0 and lse −∞ (with sinks: log Σ exp(a_m)).
+ * A part with l_n = −∞ saw no key and is ignored, whatever o_n contains. If a row has no other parts, out is 0
+ * and lse −∞ (with sinks: log Σ exp(a_m)).
  *
- * The second form takes what normalize_output = false writes: an accumulator A_n, relative to the largest
- * score m_n, with the sum s_n of weights; then o_n = A_n / s_n and l_n = m_n + log s_n, without dividing.
+ * The second form takes what normalize_output = false writes: an accumulator A_n relative to the row maximum
+ * m_n, and the sum s_n of weights. Then o_n = A_n / s_n and l_n = m_n + log s_n, computed without the division.
  *
  * Results are bitwise equal for any number of threads and any position of a row, with the same implementation.
  * Exponentials and sums over parts are float32 (float64 in the reference); a weight below 2^-126 is 0.

@@ -11,8 +11,8 @@
  * MaskInfo, attention_mask and segment ids keep to indices.
  *
  * A MaskInfo (splash_mask.h) cuts the scores into blocks and says of each whether it is empty, partial or
- * full. Empty blocks cost nothing but a look at their cell, and what lies in them, NaN included, reaches no
- * result; masks are applied in partial blocks only. It goes into the arguments as the tensors it is made of:
+ * full. Empty blocks are skipped: they cost one test each, and their contents, NaN included, affect no result.
+ * Masks are applied in partial blocks only. The arguments take a MaskInfo as the tensors that it consists of:
  *
  * @code
  * ejk_blocksparse_mask_info info = {0};
@@ -24,14 +24,15 @@
  *
  * Without one, the blocks follow from causal, sliding_window and chunk_size.
  *
- * Entries of the tensors may hold anything: a call looks at all that count before it writes, and fails with
- * INVALID_ARGUMENT and the entry's place if a state is not 0, 1 or 2, an index is out of range, or the blocks
- * that a row of cells (for dkv, a column) names do not ascend.
+ * The entries of these tensors are not trusted: a call checks all that it uses before it writes anything, and
+ * fails with INVALID_ARGUMENT and the entry's position if a state is not 0, 1 or 2, an index is out of range, or
+ * the block indices of a row (for dkv, of a column) are not ascending.
  *
- * On a GPU the arrays of a MaskInfo lie there, as all tensors of a call do (ejk_blocksparse_mask_info_to_device()), and
- * are data of each execution: a small kernel ahead of it makes a cell of 4 bytes for each block of scores, in
- * workspace. What is wrong cannot be reported, as an execution does not wait: a cell whose state or index is none
- * counts as empty, of two that name the same block one counts, and the MaskInfos of gradients are not compared.
+ * On a GPU, the arrays of a MaskInfo are in its memory like all tensors of a call
+ * (ejk_blocksparse_mask_info_to_device()) and are read anew by each execution: a small kernel runs first and
+ * writes 4 bytes of workspace for each block of scores. Errors cannot be reported, since an execution does not
+ * wait: a block with an invalid state or index counts as empty, of two entries for the same block one is used,
+ * and the MaskInfos of gradients are not compared.
  *
  * Accuracy and reproducibility are those of flash_attention.h.
  *

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file device.h
- * What the hardware is, what it can do at most, and how work is spread over its cores.
+ * The processor: its properties, its measured peak rates, and thread pools.
  *
- * Facts of the processor are read once per process and never change. Instruction sets come as tiers,
- * bundles that are tested as a whole: #EJK_ISA_AVX2 is AVX2 + FMA + F16C + BMI2, #EJK_ISA_AVX512 the
- * bundle F, BW, DQ, VL, CD (with AVX2's), #EJK_ISA_AVX512_BF16 VDPBF16PS besides. Where that is slow,
- * kernels of this tier run only if it is the one asked for. `EJKERNEL_ISA=avx2` in the environment caps what
- * is picked.
+ * Properties of the processor are read once per process and never change. Instruction sets are grouped into
+ * tiers: #EJK_ISA_AVX2 is AVX2, FMA, F16C and BMI2; #EJK_ISA_AVX512 adds F, BW, DQ, VL and CD;
+ * #EJK_ISA_AVX512_BF16 adds VDPBF16PS. On processors where that instruction is slow, kernels of this tier run
+ * only on request. The environment variable `EJKERNEL_ISA`, as in `EJKERNEL_ISA=avx2`, limits the tier.
  *
- * Thread-safety: all functions may be called from any thread at once; an #ejk_threads runs one parallel
- * loop at a time, and others that come meanwhile wait for it.
+ * Thread-safety: all functions may be called from several threads at once; an #ejk_threads runs one parallel
+ * loop at a time, and the next one waits for it.
  *
  * @since 0.1
  */
@@ -54,9 +53,9 @@ typedef struct ejk_cpu_info {
     ejk_isa isa;      /**< highest tier present and not slow, whatever the environment says */
     bool tiers[64];   /**< tiers[isa]: present (instructions, and the OS saves their registers) */
     bool avx512_bf16; /**< VDPBF16PS */
-    bool fast_dots;   /**< and as many of them a cycle as multiply-adds: AMD's, not Intel's */
+    bool fast_dots;   /**< VDPBF16PS has the throughput of multiply-adds: AMD's, not Intel's */
     bool avx512_fp16;
-    bool amx_bf16;      /**< AMX tiles for bf16, permission asked for and given */
+    bool amx_bf16;      /**< AMX tiles for bf16, permitted by the system */
     int32_t cores;      /**< CPUs this process may run on (its CPU set) */
     int64_t l1d_bytes;  /**< per core; 0 = unknown, as below */
     int64_t l2_bytes;   /**< per core or cluster */
@@ -103,9 +102,9 @@ typedef struct ejk_threads ejk_threads;
 EJK_API int32_t ejk_threads_default(void);
 
 /**
- * Makes a pool of `count` threads, the caller's counted (0 = ejk_threads_default()). Threads start with
- * the first loop that needs them, so a pool that never runs in parallel costs nothing; in the child of a fork()
- * they start anew. Memory of the parent's threads stays allocated there.
+ * Creates a pool of `count` threads including the caller's (0 = ejk_threads_default()). Threads start with the
+ * first loop that needs them, so a pool that never runs in parallel costs nothing. In the child of a fork(), they
+ * start again; memory of the parent's threads stays allocated there.
  * Statuses: INVALID_ARGUMENT (negative, above 1024), OUT_OF_MEMORY.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_threads_create(int32_t count, ejk_threads **out);
@@ -154,10 +153,10 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_read_bandwidth(ejk_threads *threads
                                                             double *bytes_per_second_out);
 
 /**
- * Whether `threads` have their cores to themselves: the rate of multiply-adds between which other
- * instructions are issued, over their rate without, for about `seconds`. 1 = undisturbed. Well below (0.97
- * and less) another program runs on a second hardware thread of the same core: that halves what a core
- * issues in a cycle, which multiply-adds in registers, the ceiling, do not notice, and all other code does.
+ * Whether other programs run on the second hardware threads of the cores of `threads`: the rate of multiply-adds
+ * mixed with other instructions over their rate alone, measured for about `seconds`. 1 = undisturbed; 0.97 and less
+ * means that another program runs there. It takes half of a core's issue slots, which slows most code, but not
+ * the multiply-adds in registers of the measured peak.
  * Statuses: UNAVAILABLE (a tier without such a loop: only avx2 and above have one), INVALID_ARGUMENT,
  * OUT_OF_MEMORY.
  */
@@ -165,10 +164,10 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_core_share(ejk_threads *threads, do
                                                         double *share_out);
 
 /**
- * Bytes that no cache holds while so many threads (below 1 counts as 1) read their parts of them: twice the reported
- * last-level cache for each thread, which may have one of its own, of more than one thread 2 GiB at most if not one
- * cache alone asks for more; at least 64 MiB; all as far as a quarter of the memory that is free now allows. What
- * takes its inputs in turn from as much memory finds none of them in a cache.
+ * Size of a buffer that does not fit the caches while `threads` threads (values below 1 count as 1) read their
+ * parts of it, for measurements with cold inputs: twice the reported last-level cache for each thread, since each
+ * may have its own; with several threads at most 2 GiB, or twice one cache if that is more; at least 64 MiB; at
+ * most a quarter of the memory that is free now.
  */
 EJK_API int64_t ejk_rotation_bytes(int32_t threads);
 

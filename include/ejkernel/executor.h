@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file executor.h
- * Executors: calls with a choice of configurations, stamps and recording of their own, and tuning of kernels.
+ * Executors: calls with their own choice of configurations, stamps and recording; and tuning of kernels.
  *
- * A context calls operations by its own chooser, which never measures. An executor makes the same calls
- * with another: usually a selector chain (selector.h) with the caches, policy and tuner that are wanted.
- * It shares threads, registry and kernels with its context, and keeps its own plans.
+ * A context calls operations with its own chooser, which never measures by default. An executor makes the same
+ * calls with another chooser, usually a selector chain (selector.h) with caches, policy and tuner of your choice.
+ * It shares threads, registry and kernels with its context, and has its own plans.
  *
  *     ejk_config_selector_chain *chain;
  *     ejk_executor *executor;
@@ -13,9 +13,9 @@
  *     ejk_executor_create(context, &(ejk_executor_options){.selector = chain}, &executor);
  *     ejk_executor_call(executor, &ejk_flash_attention_kernel, &args, NULL);
  *
- * The way of a call: its arguments are checked and prepared, a key is made of them, the chooser decides on
- * the configuration (an explicit one is always honoured), what computes is found, it runs. All but the
- * last happens once per plan; warm calls find theirs again.
+ * A call checks and prepares its arguments, computes their key, chooses the configuration (an explicit one is
+ * always used), looks up the implementation, and runs it. All but the last step happens once per plan; later
+ * calls reuse the plan.
  *
  * Environment, read when an executor is made: EJKERNEL_OPS_RECORD=1 records calls, EJKERNEL_OPS_STAMP is
  * `hash`, `json` or `none`.
@@ -91,7 +91,7 @@ EJK_API ejk_recording *ejk_executor_recording(ejk_executor *executor);
 /** The chain that chooses; NULL if something else does. */
 EJK_API ejk_config_selector_chain *ejk_executor_selector(ejk_executor *executor);
 
-/** What one call wants. Zero-initialised = nothing in particular. */
+/** Options of one call. Zero-initialised = defaults. */
 typedef struct ejk_call_options {
     const void *cfg; /**< explicit configuration, of kernel->config; before that in the arguments */
     ejk_opt_bool stamp; /**< false: no stamp around this call */
@@ -163,7 +163,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_executor_vjp(ejk_executor *executor, const 
 
 /* ---- Tuning of kernels ------------------------------------------------------------------------------ */
 
-/** What is measured: the call, its vjp hook, or one after the other. */
+/** What is measured: the call, its gradients, or both one after the other. */
 typedef enum ejk_tune_pass {
     EJK_TUNE_FORWARD = 0,
     EJK_TUNE_BACKWARD = 1,
@@ -172,7 +172,7 @@ typedef enum ejk_tune_pass {
 
 /** How ejk_autotune() works. Zero means default. */
 typedef struct ejk_autotune_options {
-    const void *configs; /**< candidates, one after the other; NULL = ejk_invocation_candidates() */
+    const void *configs; /**< array of candidates; NULL = ejk_invocation_candidates() */
     int32_t config_count;
     ejk_tuner_options tuner;
     double
@@ -202,7 +202,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_autotune(ejk_context *context, const ejk_ke
                                               void *best, ejk_tune_report **report,
                                               ejk_config_measurement *measurement);
 
-/** Told of each call that ejk_executor_autotune() or ejk_autotune_recorded() has tuned. */
+/** One call that ejk_executor_autotune() or ejk_autotune_recorded() has tuned; passed to their callback. */
 typedef struct ejk_tuned_call {
     const ejk_config_key *key;
     const char *problem; /**< problem.h; NULL where it has no text */
@@ -212,8 +212,8 @@ typedef struct ejk_tuned_call {
 
 /**
  * Tunes a call as ejk_autotune() does and has the executor's selector remember the choice: in memory, and on
- * disk if it has a persistent cache, unless the choice rests on nothing (ejk_tune_report_is_settled()). `told`
- * (may be NULL) hears of it. UNAVAILABLE: no selector.
+ * disk if it has a persistent cache, unless the measurements do not support it (ejk_tune_report_is_settled()).
+ * `told` (may be NULL) is called with the result. UNAVAILABLE: no selector.
  */
 EJK_API EJK_NODISCARD ejk_status
 ejk_executor_autotune(ejk_executor *executor, const ejk_kernel *kernel, const void *args,
@@ -224,7 +224,7 @@ ejk_executor_autotune(ejk_executor *executor, const ejk_kernel *kernel, const vo
  * Tunes every call of a recording, each `repetition_count` times (0 = 1; the last choice counts), and has
  * the selector remember them. `out` (may be NULL) holds what was chosen and is freed with
  * ejk_autotuning_result_destroy(). Calls that cannot be tuned here (another ISA, too little memory) are
- * passed over and told as `skipped` with the sentence. Once the tuner's `cancel` is set, none follows.
+ * skipped, and `skipped` is called with the reason. Setting the tuner's `cancel` stops before the next call.
  * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, UNAVAILABLE (no selector).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_autotune_recorded(

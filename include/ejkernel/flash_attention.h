@@ -15,21 +15,20 @@
  * causal: j ≤ i + offset; window: i + offset − left ≤ j ≤ i + offset + right; offset is causal_offset,
  * by default S − T, so that the last query sees the last key; segments: both ids equal and ≥ 0.
  *
- * A query that sees nothing gets output 0 and lse −∞ (with sinks: lse = log Σ exp(sink)), never NaN.
- * The same holds if all its visible scores are −∞. What lies in masked places, NaN included, never
- * reaches a result; what is visible propagates as arithmetic says.
+ * A query that sees no key gets output 0 and lse −∞ (with sinks: lse = log Σ exp(sink)), never NaN. The same
+ * holds if all its visible scores are −∞. Values at hidden keys, NaN included, never affect a result; NaN and
+ * infinities at visible keys propagate as in IEEE arithmetic.
  *
- * Packed sequences: with cum_seqlens_q and cum_seqlens_k, sequence n has the queries from cum_seqlens_q[n] to
- * before cum_seqlens_q[n+1], its keys likewise, and sees nothing else; S and T in the default offset, and the
- * places that dropout counts, are its own. Tokens lie one after the other, query [T,Hq,D], lse [Hq,T], and there is no
- * bias, mask or segment ids; or sequence n is the first tokens of batch entry n, query [B,T,Hq,D] with N = B.
- * Rows of no sequence get output 0 and lse −∞. Lengths that decrease, or end beyond the tensors, are
- * INVALID_ARGUMENT when the call is executed, before anything is written.
+ * Packed sequences: with cum_seqlens_q and cum_seqlens_k, sequence n has the queries cum_seqlens_q[n] to
+ * cum_seqlens_q[n+1] − 1 and the keys likewise, and attends to no others. The default offset and the dropout
+ * pattern use its own lengths and positions. Two layouts: tokens of all sequences one after the other, query
+ * [T,Hq,D] and lse [Hq,T], without bias, mask and segment ids; or sequence n at the start of batch entry n, query
+ * [B,T,Hq,D] with N = B. Rows outside all sequences get output 0 and lse −∞. Lengths that decrease or end beyond
+ * the tensors are INVALID_ARGUMENT when the call is executed, before anything is written.
  *
- * Accuracy: the error against f64 is at most twice that of a plain evaluation in the type of query, sums in
- * f32, plus 4 ulp of that type. Results are
- * bitwise equal for any number of threads, any batch neighbours, any position of a row, with the same
- * implementation and parameters.
+ * Accuracy: the error against f64 is at most twice that of a plain evaluation in the type of query with sums in
+ * f32, plus 4 ulp of that type. With the same implementation and parameters, results are bitwise equal for any
+ * number of threads, any other batch entries and any position of a row.
  *
  * Source of the formulas: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax" (2018);
  * T. Dao et al., "FlashAttention" (2022).

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file hooks.h
- * Hooks: functions that a kernel of your own gives in place of, or beside, implementations in the registry.
+ * Hooks: functions of a kernel of your own, in place of or beside implementations in the registry.
  *
- * A hook's name says what it does and where it counts:
+ * A hook's name says what it does and where it applies:
  *
  *     method [_shard_map] [_platform or _backend]
  *
@@ -11,14 +11,14 @@
  * `vjp` (gradients from cotangents; also `custom_vjp`), `heuristic_cfg` (a configuration without measuring)
  * and `candidate_cfgs` (configurations worth measuring; also `config_space`). A platform is an
  * implementation technology (`run_simd`, `run_cuda`, `run_triton`, …), a backend a kind of hardware
- * (`run_cpu`, `run_gpu`, `run_tpu`). The most specific hook that a kernel has is taken, in the order
+ * (`run_cpu`, `run_gpu`, `run_tpu`). The most specific hook of a kernel is used, in the order
  *
  *     method+context+platform, method+context+backend, method+context,
  *     method+platform, method+backend, method
  *
  * where the context is `shard_map` if the call is made by that method. On a CPU the platform `auto` tries
- * simd, then reference. Where the tensors lie on a GPU the backend is gpu, `auto` tries cuda, and a `run` hook
- * that names neither this backend nor a platform of GPUs does not count: it could not read them.
+ * simd, then reference. If the tensors are on a GPU, the backend is gpu, `auto` tries cuda, and `run` hooks
+ * without this backend or a GPU platform in their name are ignored, since they could not read the tensors.
  *
  * Thread-safety: hooks may be called from any threads at once.
  *

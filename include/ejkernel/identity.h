@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file identity.h
- * What makes two calls, configurations or devices the same one: deterministic texts, their hashes, and
- * the keys under which tuned configurations are kept.
+ * Deterministic texts of calls, configurations and devices, their hashes, and the keys of tuned configurations.
  *
- * Stable JSON is the text that everything here is a hash of: keys sorted, "," and ":" without blanks,
- * everything but printable ASCII escaped as \\uxxxx in lower case, numbers as Python's json module writes
- * them (1.0, 1e-05, 1e+16: the shortest digits that read back as the same number). Programs in both
- * languages therefore find each other's keys.
+ * All hashes here are of stable JSON: keys sorted, "," and ":" without blanks, everything but printable ASCII
+ * escaped as \\uxxxx in lower case, numbers as Python's json module writes them (1.0, 1e-05, 1e+16: the shortest
+ * digits that read back as the same number). So programs in C and Python compute the same keys.
  *
  * @code
  * char key[EJK_SHORT_HASH_SIZE];
  * ejk_call_key(&ejk_flash_attention_kernel, &args, NULL, NULL, key); // "393008f2d99bc9e8"
  * @endcode
  *
- * Texts handed over through `char **out` end with a zero and are freed with ejk_free(). Hashes are no
- * protection against somebody who constructs collisions of 64 bits.
+ * Texts returned through `char **out` are zero-terminated and freed with ejk_free(). The hashes have 64 bits and
+ * are not safe against deliberately constructed collisions.
  *
  * Thread-safety: all functions may be called from any thread at once.
  *

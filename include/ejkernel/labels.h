@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file labels.h
- * Labels: names by which calls are found again in programs, profiles and logs.
+ * Labels: names that identify calls in programs, profiles and logs.
  *
  * A label is `{prefix}{operation}@v{version}:{key}`, as
  * "ejkernel_ops#flash_attention@v0:393008f2d99bc9e8"; the key is that of ejk_call_key(). A program that
- * JAX lowered carries them in its debug information, and ejk_find_labels_in_lowered() gets them back
- * out, so that what a model will run can be tuned before it runs. A JSON stamp, `{prefix}:{…}`, carries
- * the arguments themselves.
+ * JAX lowered contains them in its debug information, where ejk_find_labels_in_lowered() finds them, so the
+ * calls of a model can be tuned before it runs. A JSON stamp, `{prefix}:{…}`, contains the arguments themselves.
  *
- * What XLA compiled has lost the labels: from StableHLO to HLO, it cuts the names of operations at the
- * "@". Look for them in StableHLO with debug information (JAX: lowered.as_text(debug_info=True)), or put
- * them into attributes as well, which both kinds of text keep. ejk_labels_cut() counts what was cut.
+ * Programs compiled by XLA have lost the labels: from StableHLO to HLO, it cuts the names of operations at the
+ * "@". Search StableHLO with debug information (JAX: lowered.as_text(debug_info=True)), or write them to
+ * attributes as well, which both kinds of text keep. ejk_labels_cut() counts labels that were cut.
  *
- * Thread-safety: all functions may be called from any thread at once; the names of ejk_label() belong to
- * the thread that gives them.
+ * Thread-safety: all functions may be called from several threads at once; the names given to ejk_label() belong
+ * to the calling thread.
  *
  * @since 0.1
  */

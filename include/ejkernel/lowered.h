@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file lowered.h
- * What a lowered program is going to call: its labels (labels.h) lead to the configurations that are known
- * for its calls, and to the recorded calls that are worth tuning before it runs.
+ * Finds, from the labels of a lowered program, the known configurations of its calls and the calls to tune.
  *
  *     ejk_labels *labels;
  *     ejk_label_configs *known;
  *     ejk_find_labels_in_lowered("model.mlir", NULL, &labels);
  *     ejk_labels_to_configs(labels, chain, &known);
  *
- * A label names an operation with its version and a call key, and nothing else: not the device (this one is
- * meant), not how the tensors lie in memory, not the number of threads. Where configurations of one call
- * differ by these, the one that serves all comes first, then the one for the most threads, then the one that
- * was kept first. Labels that ejk_parse_label() refuses, and JSON stamps, lead nowhere and are passed over. A
- * kernel with a key_builder of its own is found if its calls were labelled by that key.
+ * A label contains an operation with its version and a call key, but neither the device (the current one is
+ * assumed), nor the memory layout of the tensors, nor the number of threads. If a call has several
+ * configurations that differ in these, the one without restrictions comes first, then the one for the most
+ * threads, then the oldest. Labels that ejk_parse_label() refuses, and JSON stamps, are skipped. A kernel with its
+ * own key_builder is found if its calls were labelled with that key.
  *
  * Thread-safety: every function may be called from any thread at once.
  *

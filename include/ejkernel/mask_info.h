@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file mask_info.h
- * MaskInfo: one object for all that is known of an attention mask, in whichever form it is asked for.
+ * MaskInfo: an attention mask in several forms that are converted into each other on demand.
  *
  * A mask of B batches, H heads (1 = all heads share it), Q queries and K keys can be given, and read, as
  *
@@ -20,16 +20,16 @@
  * ejk_mask_info_release(packed);
  * @endcode
  *
- * What is not there is computed when it is first read, and then kept; a read never computes twice, whatever
- * threads ask. Causal, window and chunk limits are kept as numbers, beside what they limit: an object costs
- * O(Q + K), not Q × K, until someone reads its attention mask.
+ * A missing form is computed when it is first read, and then stored; it is computed once even if several threads
+ * read it. Causal, window and chunk limits are stored as numbers beside the mask that they limit, so an object
+ * needs O(Q + K) memory, not Q × K, until its attention mask is read.
  *
- * Where attention mask and segment ids are both there, the attention mask is what hides; the ids are what
- * they were given as, or what the transform at hand says of them.
+ * If an object has both an attention mask and segment ids, the attention mask decides what is hidden; the ids are
+ * those that were given, or those that the last transform defines.
  *
- * Ownership: objects are counted references that never change. Constructors and transforms give one
- * reference to the caller and copy what they are given; tensors that are read are views, to be left as
- * they are, and live as long as the object. Every `out` is untouched on failure.
+ * Ownership: objects are reference-counted and immutable. Constructors and transforms return one reference to the
+ * caller and copy their inputs. Tensors that are read are views that must not be written, valid as long as the
+ * object. Every `out` is untouched on failure.
  *
  * Statuses of every call, besides those it names: INVALID_ARGUMENT (NULL; a size, number or index out of
  * range; nothing in the object from which to answer), INVALID_SHAPE, INVALID_DTYPE, OVERFLOW (a number
@@ -399,7 +399,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_mask_info_attention_args(const ejk_mask_inf
  * A view of an object, as ejk_mask_info_attention_args() and the readers of this header give them, becomes one of a
  * copy on a GPU, for calls with tensors there. The object keeps it as long as it lives, one for each device: the first
  * time it is allocated and copied, which waits; later it is found. An unset tensor stays unset. The
- * ejk_…_set_mask_info() of the operations do this by themselves where `query` lies on a GPU.
+ * ejk_…_set_mask_info() of the operations do this themselves if `query` is on a GPU.
  * Statuses: INVALID_ARGUMENT (NULL, a device that is not there), those of ejk_device_tensor_create() and
  * ejk_device_copy(). The tensor is untouched on failure.
  */
@@ -475,9 +475,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_get_corrected_partition(const int64_t *shap
 typedef void (*ejk_mask_info_trace_fn)(void *user, const char *line);
 
 /**
- * Debug mode of the calling thread: every call here is told to `trace` before it works, reads as
+ * Debug mode of the calling thread: every call here is reported to `trace` before it starts, reads as
  * "[MaskInfo Debug] Property access: q_len". NULL turns it off, as it is at first. The library itself
- * never prints. A trace that calls functions of this header is not told of these.
+ * never prints. Calls that the trace itself makes are not reported.
  */
 EJK_API void ejk_mask_info_set_debug_mode(ejk_mask_info_trace_fn trace, void *user);
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file numeric.h
- * Helpers about numbers: stable reductions and divisions, chunks, comparison of tensors, reproducible
- * random inputs, launch parameters of GPU kernels, time and memory.
+ * Numeric helpers: stable reductions, division, chunks, comparison of tensors, random inputs, time and memory.
  *
- * Tensors may have any strides and, where nothing else is said, any element type; every function asks for
- * memory of the CPU. Results go into the caller's tensors, whose elements must have places of their own
- * and, where nothing else is said, share no bytes with the inputs. Arithmetic is in f64 and rounded once to
- * the element type of the result. An int64 beyond 2^53 is rounded where it becomes a f64.
+ * Unless a function says otherwise, tensors may have any strides and element type. They must be on the CPU.
+ * Results are written to the caller's tensors, whose elements must not overlap each other nor, unless a function
+ * says otherwise, the inputs. Arithmetic is in f64 and rounded once to the element type of the result. An int64
+ * beyond 2^53 is rounded when it is converted to f64.
  *
  * Axes may be negative: they then count from the end. `threads` may be NULL everywhere: the calling thread
  * works alone. Results are the same, bit for bit, for any number of threads.

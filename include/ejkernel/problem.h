@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file problem.h
- * A call as one line of text: which kernel, which shapes and types, which values. Recordings, lists of
- * what to tune, benchmarks and bug reports are made of such lines.
+ * Problem texts: a call's kernel, shapes, types and values as one line, for recordings, tuning and bug reports.
  *
  *     flash_attention:B=1,Hq=8,Hkv=2,T=1024,S=1024,D=64,Dv=64,dtype=bfloat16,causal=true
  *     flash_attention:Hq=8,T=512,D=64,with=bias+lse,sliding_window=127,0,cfg.fwd_params.q_blocksize=128

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file recording.h
- * Recordings of calls: which operations a program called with which shapes and values, to be tuned later, here
- * or on another machine. Tensors count by shape, strides class and element type; their data is not kept.
+ * Recordings of a program's calls with their shapes and values, to be tuned later, here or on another machine.
  *
- * A recording is a list of problem texts (problem.h), one for each different call: the device, the versioned
- * operation and the call key tell them apart, and of calls that are alike the last one is kept. A file has
- * one text per line; a line made on one machine can be read on every other.
+ * A recording is a list of problem texts (problem.h), one for each distinct call. Calls are the same if device,
+ * versioned operation and call key are the same; the last of them is kept. Tensors are recorded by shape, class of
+ * strides and element type, without their data. A file has one text per line and can be read on any machine.
  *
  * Thread-safety: a recording may be added to and read from any thread at once.
  *

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file splash_mask.h
- * Masks as objects, and what splash (block-sparse) attention reads of them: the MaskInfo.
+ * Masks as objects, and the MaskInfo that splash (block-sparse) attention reads.
  *
- * A mask says which query rows may see which key columns: a shape [Q, K], and 1 or 0 at each place. A mask
- * with structure (causal, a window, chunks) is held as its numbers, whatever its size; only numpy masks
- * hold elements. A multi-head mask is a list of them, one per head, and what ejk_process_mask() takes:
+ * A mask of shape [Q, K] says for each query row and key column whether the query may see the key. Structured
+ * masks (causal, window, chunks) are stored as their parameters, whatever their size; only numpy masks store
+ * elements. A multi-head mask is a list of masks, one per head, and the argument of ejk_process_mask():
  *
  * @code
  * ejk_splash_mask *causal = NULL, *heads = NULL;
@@ -18,15 +18,15 @@
  * status = ejk_process_mask(&args, &info);
  * @endcode
  *
- * A mask is computable if its value follows from a predicate of the row's logical position and the column:
- * causal, local, chunked and function masks are. Row t's position is q_sequence[t], by default t; columns
- * are never permuted.
+ * A mask is computable if its values are given by a predicate of the row's logical position and the column:
+ * causal, local, chunked and function masks are. The position of row t is q_sequence[t], by default t; columns are
+ * never permuted.
  *
- * Ownership: masks are counted references. A constructor gives one reference to the caller, takes its own
- * of the masks it is given, and copies arrays unless it says otherwise. ejk_splash_mask_release() gives one
- * back. Errors: besides status and sentence, ejk_splash_last_reason() tells which rule was broken.
+ * Ownership: masks are reference-counted. A constructor returns one reference to the caller, retains the masks
+ * that it is given, and copies arrays unless it says otherwise. ejk_splash_mask_release() releases a reference.
+ * Errors: besides status and sentence, ejk_splash_last_reason() says which rule was violated.
  *
- * Thread-safety: masks and results never change, and may be read, retained and released by any threads at
+ * Thread-safety: masks and results are immutable, and may be read, retained and released by several threads at
  * once.
  *
  * @since 0.1
