@@ -121,13 +121,13 @@ extern EJK_API const ejk_kernel ejk_attention_vjp_kernel;
 EJK_API EJK_NODISCARD ejk_status ejk_attention(ejk_context *context,
                                                const ejk_attention_args *args);
 
-/** The same for a call whose gradients will be asked for: `lse` has to be given. */
+/** The same for a call whose gradients will be computed: `lse` is required. */
 EJK_API EJK_NODISCARD ejk_status ejk_attention_fwd(ejk_context *context,
                                                    const ejk_attention_args *args);
 
 /**
- * Gradients, by the implementations of flash_attention_vjp. Those through the weights are not computed:
- * `d_weights` answers UNAVAILABLE.
+ * Gradients, by the implementations of flash_attention_vjp. Gradients through the weights are not supported: with
+ * `d_weights`, the call returns UNAVAILABLE.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_attention_vjp(ejk_context *context,
                                                    const ejk_attention_vjp_args *args);

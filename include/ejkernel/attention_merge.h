@@ -98,16 +98,16 @@ extern EJK_API const ejk_kernel ejk_attention_merge_accumulators_kernel;
 extern EJK_API const ejk_kernel ejk_attention_merge_vjp_kernel;
 
 /**
- * Merges. Nothing is written if the call fails; allocates only the first time a shape is met.
- * Statuses: those of ejk_plan_create() and ejk_plan_execute(). Parts that lie apart are views of one tensor,
- * or are merged one after the other: merging is associative, as long as sinks join once.
+ * Merges the parts. Nothing is written if the call fails; only the first call of a shape allocates. The parts are
+ * slices of one tensor; to merge parts of several tensors, call it repeatedly: merging is associative if the sinks
+ * are added once. Statuses: those of ejk_plan_create() and ejk_plan_execute().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_attention_merge(ejk_context *context,
                                                      const ejk_attention_merge_args *args);
 EJK_API EJK_NODISCARD ejk_status ejk_attention_merge_accumulators(
     ejk_context *context, const ejk_attention_merge_accumulators_args *args);
 
-/** The first form for a call whose gradients will be asked for: `lse` has to be given. */
+/** The first form for a call whose gradients will be computed: `lse` is required. */
 EJK_API EJK_NODISCARD ejk_status ejk_attention_merge_fwd(ejk_context *context,
                                                          const ejk_attention_merge_args *args);
 

@@ -3,12 +3,12 @@
  * @file blocksparse_attention.h
  * Attention over the blocks of a mask that are not empty. Heads come before tokens, [B,H,T,D].
  *
- * Scores, softmax, sinks, lse and rows that see nothing are those of flash_attention.h. Key j is visible to
+ * Scores, softmax, sinks, lse and rows without visible keys are as in flash_attention.h. Key j is visible to
  * query i iff the MaskInfo, attention_mask, causal, sliding_window, chunk_size and segment ids all allow it.
- * causal, sliding_window and chunk_size look at i + causal_offset, by default S − T, and chunk_size hides
- * what lies in another chunk or after the query. With q_positions or kv_positions they look at these in place
- * of i and j, in any order, and causal_offset is 0 by default; positions beyond ±2^61 count as ±2^61. The
- * MaskInfo, attention_mask and segment ids keep to indices.
+ * causal, sliding_window and chunk_size compare j with i + causal_offset, by default S − T; chunk_size hides keys
+ * in other chunks and after the query. If q_positions or kv_positions are given, they replace i and j here, in any
+ * order, and causal_offset is 0 by default; positions beyond ±2^61 count as ±2^61. The MaskInfo, attention_mask
+ * and segment ids always use the indices.
  *
  * A MaskInfo (splash_mask.h) cuts the scores into blocks and says of each whether it is empty, partial or
  * full. Empty blocks are skipped: they cost one test each, and their contents, NaN included, affect no result.
@@ -63,7 +63,7 @@ extern EJK_API const ejk_record ejk_blocksparse_attention_config_record;
 /**
  * The arrays of a MaskInfo whose fields begin with `which`: grids [planes, rows, columns] and partial blocks.
  * Query head h reads plane h / (Hq / planes). All grids or none are given; mask_next and partial_mask_blocks
- * may be left out where no block is partial, or where mask_function stands for them.
+ * may be left out if no block is partial, or if mask_function replaces them.
  */
 #define EJK_BLOCKSPARSE_GRIDS(F, which, grid, blocks)                                              \
     F(TENSOR, which##_data_next, EJK_OPTIONAL, "none", grid " index",                              \
@@ -177,7 +177,7 @@ extern EJK_API const ejk_kernel ejk_blocksparse_attention_vjp_kernel;
 EJK_API EJK_NODISCARD ejk_status
 ejk_blocksparse_attention(ejk_context *context, const ejk_blocksparse_attention_args *args);
 
-/** The same for a call whose gradients will be asked for: `lse` has to be given. */
+/** The same for a call whose gradients will be computed: `lse` is required. */
 EJK_API EJK_NODISCARD ejk_status
 ejk_blocksparse_attention_fwd(ejk_context *context, const ejk_blocksparse_attention_args *args);
 

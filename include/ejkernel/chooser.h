@@ -71,7 +71,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_invocation_heuristics(const ejk_invocation 
  * Configurations worth measuring, the heuristic one first, up to `capacity` of them one after the other in
  * `configs`; *count is how many were written. From the kernel's candidate_cfgs, or derived from the bounds
  * of the implementation's parameters: each varied alone by factors of 2 and 4, and each two together by 2.
- * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, what candidate_cfgs answers.
+ * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, those of candidate_cfgs.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_invocation_candidates(const ejk_invocation *invocation,
                                                            void *configs, int32_t capacity,

@@ -28,7 +28,7 @@
  * | cache_degraded | path, reason | from here on entries are in memory only |
  * | cache_migrated | path, from, to, rows | a file of an older schema was converted |
  * | cache_row_rejected | device, op_id, call_key, reason | an invalid row, treated as a miss |
- * | cache_row_stale | device, op_id, call_key, library_version, reason | a miss: its library had a bug |
+ * | cache_row_stale | device, op_id, call_key, library_version, reason | a miss: that version gave wrong results |
  *
  * Thread-safety: all functions may be called from several threads at once, except those that destroy or close a
  * cache. Events are sent by the calling thread while no lock is held, so a handler may use the cache.
@@ -86,7 +86,7 @@ typedef struct ejk_config_entry {
     ejk_config_measurement measurement;
 } ejk_config_entry;
 
-/** Frees what a get handed over and zeroes it. Not for entries whose text is yours. NULL is allowed. */
+/** Frees an entry that a get returned, and zeroes it. Not for entries with your own text. NULL is allowed. */
 EJK_API void ejk_config_entry_release(ejk_config_entry *entry);
 
 /** Visits an entry: key and texts are valid during the call only. False ends the walk. */
@@ -266,7 +266,7 @@ typedef struct ejk_config_import {
     int64_t added;    /**< had no row before */
     int64_t replaced; /**< took the place of a row */
     int64_t kept;     /**< left out: the row there was measured later */
-    int64_t rejected; /**< make no sense; each is told by an event */
+    int64_t rejected; /**< invalid; an event reports each */
 } ejk_config_import;
 
 /**

@@ -102,7 +102,7 @@ typedef struct ejk_call_options {
 
 /**
  * Calls a kernel. NULL options = defaults. Statuses: those of ejk_call(); INVALID_ARGUMENT (shard_map without
- * mesh, in_specs or out_specs, looked at in this order), UNKNOWN_NAME (another method).
+ * mesh, in_specs or out_specs, checked in this order), UNKNOWN_NAME (another method).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_executor_call(ejk_executor *executor, const ejk_kernel *kernel,
                                                    const void *args,
@@ -152,10 +152,10 @@ typedef struct ejk_vjp_call {
  * INVALID_ARGUMENT (another number of cotangents or gradients than tensors), INVALID_SHAPE (a cotangent or
  * gradient of another shape than its tensor's), UNAVAILABLE (no such hook).
  *
- * Where gradients are an operation, that one is called, with the arguments of the same names and all that holds
- * for its calls. The results are those that the forward call wrote, residuals are not looked at, and a zeroed
- * cotangent counts as zeros where it may be left out, as that of lse. INVALID_ARGUMENT: a cotangent or
- * gradient is given that the operation does not have, as that of a mask.
+ * If the gradients are an operation of their own, that operation is called, with the arguments of the same names.
+ * The results in `args` must be those of the forward call; residuals are ignored; a zeroed cotangent counts as
+ * zeros where it is optional, as that of lse. INVALID_ARGUMENT: a cotangent or gradient that the operation does not
+ * have, as that of a mask.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_executor_vjp(ejk_executor *executor, const ejk_kernel *kernel,
                                                   const void *args, const ejk_vjp_call *vjp,
@@ -178,24 +178,24 @@ typedef struct ejk_autotune_options {
     double
         tolerance; /**< by which a result may differ from the default's; 0 = by the element type */
     /**
-     * BACKWARD and BOTH need a kernel with a vjp hook. What is chosen for BOTH counts as forward.
-     * Where gradients are an operation of the context, BACKWARD tunes a call of that: on what the forward
-     * call writes, wanting all gradients. BOTH then tunes one after the other, each with the whole budget: an executor
-     * remembers two choices and tells of both; ejk_autotune() answers one configuration, of the call with the
-     * gradients' own parameters (as bwd_params), a report with `backward` set, and the call's measurement.
+     * BACKWARD and BOTH need a kernel with a vjp hook. The choice for BOTH is stored as forward.
+     * If the gradients are an operation of the context, BACKWARD tunes that operation, on the results of the
+     * forward call and with all gradients requested. BOTH then tunes one after the other, each with the whole
+     * budget: an executor stores two choices and reports both; ejk_autotune() returns one configuration, that of
+     * the call with the gradients' parameters added (as bwd_params), a report with `backward` set, and the call's
+     * measurement.
      */
     ejk_tune_pass pass;
 } ejk_autotune_options;
 
 /**
  * Finds the fastest configuration of a call (tuning.h says how) and writes it to `best`, of kernel->config.
- * Inputs are those of `args` where they have data, else random numbers, and of a call for gradients what the
- * forward call writes for them; results go to memory of the tuner's own. Nothing is remembered. `report` may
- * be NULL, else it is freed with ejk_tune_report_destroy(). Where tensors lie on a GPU it runs there, on the
- * context's stream, and is timed by events; candidates' kernels are compiled first, on the context's threads,
- * for as long as `time_s` at most and not counted in it; one that does not compile is reported as failed.
- * Results are compared on the CPU. `measurement` may be NULL. Statuses: those of ejk_tune() and of the
- * default's plan.
+ * Inputs without data are filled with random numbers, or with the results of the forward call when gradients are
+ * tuned; results are written to the tuner's own memory. Nothing is stored. `report` may be NULL, else it is freed
+ * with ejk_tune_report_destroy(). If the tensors are on a GPU, calls run there, on the context's stream, and are
+ * timed by events. The candidates' kernels are compiled first, on the context's threads, for at most another
+ * `time_s`; a candidate that does not compile is reported as failed. Results are compared on the CPU.
+ * `measurement` may be NULL. Statuses: those of ejk_tune() and of the default's plan.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_autotune(ejk_context *context, const ejk_kernel *kernel,
                                               const void *args, const ejk_autotune_options *options,

@@ -152,7 +152,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_flash_attention(ejk_context *context,
                                                      const ejk_flash_attention_args *args);
 
 /**
- * The same for a call whose gradients will be asked for: `lse` has to be given, and normalize_output may not
+ * The same for a call whose gradients will be computed: `lse` is required, and normalize_output may not
  * be false. `out` and `lse` are all that the gradients need besides the inputs.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_fwd(ejk_context *context,
@@ -169,12 +169,12 @@ EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_vjp(ejk_context *context,
                                                          const ejk_flash_attention_vjp_args *args);
 
 /**
- * Writes a MaskInfo into arguments: afterwards attention_mask or both segment ids, and where it helps causal,
- * causal_offset and sliding_window, say what `info` says. Its tensors are views: keep `info` until the last
- * call with these arguments. A causal or sliding_window that is there already is kept and hides besides.
+ * Sets the mask arguments from a MaskInfo: attention_mask or both segment ids and, where possible, causal,
+ * causal_offset and sliding_window. The tensors are views: keep `info` until the last call with these arguments. A
+ * causal or sliding_window that is set already is kept and applies in addition.
  *
- * Statuses: INVALID_ARGUMENT (NULL; attention_mask, q_segment_ids or kv_segment_ids is there already; nothing
- * in info says what to hide), OUT_OF_MEMORY. Arguments are untouched on failure.
+ * Statuses: INVALID_ARGUMENT (NULL; attention_mask, q_segment_ids or kv_segment_ids is set already; `info` has no
+ * mask), OUT_OF_MEMORY. Arguments are untouched on failure.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_set_mask_info(ejk_flash_attention_args *args,
                                                                    const ejk_mask_info *info);

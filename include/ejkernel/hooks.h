@@ -66,9 +66,8 @@ typedef struct ejk_hook {
 } ejk_hook;
 
 /**
- * The hook of a kernel for a method, as "run"; NULL if it has none. `context` is NULL or "shard_map";
- * platform AUTO stands for none, for simd and then reference if the backend is CPU or ANY, or for cuda if it is
- * GPU.
+ * The hook of a kernel for a method, as "run"; NULL if it has none. `context` is NULL or "shard_map". Platform AUTO
+ * means simd, then reference if the backend is CPU or ANY, cuda if it is GPU, and none otherwise.
  */
 EJK_API const ejk_hook *ejk_hook_resolve(const struct ejk_kernel *kernel, const char *method,
                                          const char *context, ejk_platform platform,

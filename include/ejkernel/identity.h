@@ -189,11 +189,10 @@ EJK_API EJK_NODISCARD ejk_status ejk_default_key_builder_with_sharding(
     const char *batch_axes, char out[EJK_SHORT_HASH_SIZE]);
 
 /**
- * A key of how a call's tensors lie in memory, the results' too: the short hash of one class for each
- * tensor that is present. A class says in which order the axes lie, from the longest stride to the
- * shortest; which of them are read backwards; which repeat one element (stride 0); and whether the
- * elements follow one another without gaps. Axes of one element do not count, and a tensor without
- * elements has the class of no axes. Exact strides do not count: a row's padding is a gap of any size.
+ * A key of the memory layout of a call's tensors, results included: the short hash of one class for each tensor
+ * that is present. The class has the order of the axes, from the largest stride to the smallest; which strides are
+ * negative; which are 0; and whether the elements are stored without gaps. Axes of length 1 are ignored, and a
+ * tensor without elements has the class of no axes. The exact strides are ignored: padding is a gap of any size.
  * Statuses: INVALID_ARGUMENT (NULL), INVALID_SHAPE (a rank that is none), OUT_OF_MEMORY.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_layout_key(const ejk_record *args_record, const void *args,

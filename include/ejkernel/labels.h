@@ -118,8 +118,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_extract_labels_from_hlo_text(const char *te
 
 /**
  * The same with options; NULL = default. If several prefixes fit at one place, the first of them counts.
- * A JSON stamp stands within one string of the program, with the string's escapes; one that does not
- * close there is passed over, and what it began with is not looked at for another stamp.
+ * A JSON stamp must lie within one string of the program, with the string's escapes; one that does not end there
+ * is skipped, without a search for another stamp inside it.
  * Statuses: as above, INVALID_ARGUMENT (more than 16 prefixes, one that is NULL or "").
  */
 EJK_API EJK_NODISCARD ejk_status ejk_extract_labels_from_hlo_text_ex(
@@ -151,15 +151,15 @@ EJK_API void ejk_labels_free(ejk_labels *labels);
 #define EJK_MAX_LABELS 16
 
 /**
- * Runs a function as a region of that name, and answers what it answers: as the decorator of that name
- * does for a Python function. Regions it left open are closed.
+ * Runs a function as a region of that name and returns its status, as the Python decorator of the same name does.
+ * Regions that the function left open are closed.
  * Statuses: those of ejk_label_begin(), INVALID_ARGUMENT (no function); and any of the function's.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_label(const char *name, ejk_status (*function)(void *user),
                                            void *user);
 
 /**
- * Opens a region of the calling thread: until its end, ejk_label_current() answers that name. The name
+ * Opens a region of the calling thread: until its end, ejk_label_current() returns that name. The name
  * is copied. Statuses: INVALID_ARGUMENT (NULL, "", #EJK_NAME_SIZE bytes or more), OVERFLOW
  * (#EJK_MAX_LABELS regions are open).
  */

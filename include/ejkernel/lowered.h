@@ -69,23 +69,25 @@ EJK_API void ejk_label_configs_destroy(ejk_label_configs *configs);
 
 /** How ejk_autotune_lowered() works. Zero means default everywhere. */
 typedef struct ejk_lowered_options {
-    ejk_label_options labels;             /**< which labels are looked for */
+    ejk_label_options labels;             /**< which labels to search for */
     ejk_recording *recording;             /**< NULL = the executor's */
     const ejk_autotune_options *autotune; /**< NULL = defaults */
-    /** Hears of every call that was tuned; may be NULL, as may the next. */
+    /** Called for every call that was tuned; may be NULL, as may the next. */
     void (*told)(void *user, const ejk_tuned_call *call);
-    /** Hears of every recorded call that could not be tuned here, by its problem, and of every label for
-     * which there is no recorded call, by its text; and why. */
+    /**
+     * Called with the reason for every recorded call that could not be tuned here (`what` is its problem) and every
+     * label without a recorded call (`what` is its text).
+     */
     void (*skipped)(void *user, const char *what, const char *sentence);
     void *user; /**< first argument of both */
 } ejk_lowered_options;
 
 /**
- * Tunes the recorded calls whose labels stand in a lowered program, given as a file, as
- * ejk_autotune_recorded() would all of them: the executor's selector remembers the choices. A label needs a
- * recorded call, because a key alone does not say what the call is. A call is tuned once, however often its
- * label stands there. NULL options = defaults; `out` may be NULL, else ejk_autotuning_result_destroy() frees
- * it. Statuses: those of ejk_find_labels_in_lowered() and ejk_autotune_recorded(), UNAVAILABLE (no recording).
+ * Tunes those recorded calls whose labels occur in a lowered program, given as a file, in the way of
+ * ejk_autotune_recorded(): the executor's selector stores the choices. A label needs a recorded call, because the
+ * key alone does not describe the call. A call is tuned once, however often its label occurs. NULL options =
+ * defaults; `out` may be NULL, else ejk_autotuning_result_destroy() frees it. Statuses: those of
+ * ejk_find_labels_in_lowered() and ejk_autotune_recorded(), UNAVAILABLE (no recording).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_autotune_lowered(ejk_executor *executor, const char *path,
                                                       const ejk_lowered_options *options,

@@ -81,7 +81,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_axis_names_of(const char *names, ejk_axis_n
 
 /* ---- Constructors ---------------------------------------------------------------------------------- */
 
-/** What every constructor takes besides. NULL or all zeros = no positions, default names. */
+/** Options of all constructors. NULL or all zeros = no positions, default names. */
 typedef struct ejk_mask_info_options {
     ejk_tensor q_positions;  /**< int `[B,Q]`; unset = none given */
     ejk_tensor kv_positions; /**< int `[B,K]`; unset = none given */
@@ -282,11 +282,10 @@ EJK_API EJK_NODISCARD ejk_status ejk_mask_info_to_dtype(const ejk_mask_info *inf
 
 /* ---- Transforms ------------------------------------------------------------------------------------
  *
- * Each answers a new object whose mask is the old one with a limit. Ids and positions stay, unless it says
- * otherwise; where rows or columns are cut out, those of ids and positions are cut alike. `offset` is int,
- * one number `[1]` or one per batch `[B]`; NULL means 0. Rows and columns count from 0, also when Q ≠ K:
- * 0 is the top-left corner, K − Q what attention calls take by default. INVALID_ARGUMENT if nothing says
- * how long Q and K are.
+ * Each returns a new object whose mask is the old one with a further limit. Ids and positions are kept unless the
+ * function says otherwise; if rows or columns are removed, so are their ids and positions. `offset` is int, one
+ * number `[1]` or one per batch `[B]`; NULL means 0. Rows and columns count from 0, also when Q ≠ K: offset 0 aligns
+ * the top-left corner, K − Q is the default of attention calls. INVALID_ARGUMENT if Q and K are not known.
  */
 
 /** Only columns k ≤ q + offset. */
@@ -328,9 +327,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_mask_info_apply_chunked(const ejk_mask_info
 
 /** How types of tokens join a mask. */
 typedef enum ejk_mask_combine {
-    EJK_MASK_UNION = 0,     /**< the mask, and whoever shares a type */
-    EJK_MASK_INTERSECT = 1, /**< of the mask, whoever shares a type */
-    EJK_MASK_REPLACE = 2,   /**< whoever shares a type */
+    EJK_MASK_UNION = 0,     /**< visible by the mask, or of the same type */
+    EJK_MASK_INTERSECT = 1, /**< visible by the mask, and of the same type */
+    EJK_MASK_REPLACE = 2,   /**< of the same type */
 } ejk_mask_combine;
 
 /** Where type 0 means that a token shares none. */
@@ -447,8 +446,8 @@ typedef struct ejk_mask_sharding {
 } ejk_mask_sharding;
 
 /**
- * How the stored forms lie on a mesh: the mask as (batch, qheads, sequence, sequence), the others as
- * (batch, sequence), where sequence is spread only if `sequence_parallel`. Each goes through
+ * How the stored forms are partitioned over a mesh: the mask as (batch, qheads, sequence, sequence), the others as
+ * (batch, sequence), where sequence is partitioned only if `sequence_parallel`. Each goes through
  * ejk_get_corrected_partition(). INVALID_ARGUMENT if the mesh lacks a name that is configured for batch, heads or
  * (if `sequence_parallel`) sequence.
  */
@@ -461,8 +460,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_mask_info_get_shardings(const ejk_mask_info
 EJK_API ejk_mask_sharding ejk_mask_info_get_empty_sharding(void);
 
 /**
- * `wish` as far as it is possible: of another rank it is cut or filled up; an axis that names what the mesh
- * lacks, or whose length the product of sizes does not divide, is not spread; if none is spread, rank is 0.
+ * Corrects a wanted partition: `wish` is cut or extended to `rank`; an axis is not partitioned if it names an axis
+ * that the mesh lacks, or if the product of sizes does not divide its length; if none is left, rank is 0.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_get_corrected_partition(const int64_t *shape, int32_t rank,
                                                              const ejk_partition *wish,

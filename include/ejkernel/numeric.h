@@ -13,7 +13,7 @@
  *
  * Statuses that every function with tensors may give, besides its own: those of ejk_tensor_check(),
  * UNAVAILABLE (memory of another device), INVALID_LAYOUT (elements of the result that overlap or interleave,
- * a result that lies in the bytes of an input), OUT_OF_MEMORY.
+ * a result that overlaps an input), OUT_OF_MEMORY.
  *
  * Thread-safety: all functions may be called from any thread at once; no two may write the same memory.
  *
@@ -95,9 +95,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_unchunk_array(const ejk_tensor *chunks,
 /**
  * log(sum(exp(x))) over `axis_count` axes, without overflow: 1002.4076059644444 for 1000, 1001, 1002.
  * No axes at all (NULL or a count of 0) means all of them. `out` has the axes that remain, and with
- * `keepdims` those reduced too, one long; its element type is floating. It may lie in the bytes of `x`.
+ * `keepdims` those reduced too, one long; its element type is floating. It may overlap `x`.
  *
- * −∞ counts as nothing: only −∞, or no elements at all, give −∞. +∞ gives +∞. A NaN gives NaN.
+ * −∞ contributes nothing: the result is −∞ if all elements are, or if there are none. +∞ gives +∞. A NaN gives NaN.
  * Statuses: INVALID_ARGUMENT (axis out of range or given twice, axis_count), INVALID_SHAPE,
  * INVALID_DTYPE.
  */
@@ -397,7 +397,7 @@ typedef struct ejk_timer {
     bool running;
 } ejk_timer;
 
-/** Starts a timer. `sink` gets the text when it stops, with `user`; NULL: nobody does. */
+/** Starts a timer. When it stops, `sink` is called with the text and `user`; NULL = no call. */
 EJK_API ejk_timer ejk_timer_start(const char *name, ejk_timer_sink_fn sink, void *user);
 
 /**

@@ -49,8 +49,8 @@ typedef struct ejk_recorded_invocation {
 } ejk_recorded_invocation;
 
 /**
- * Calls `visit` for each call recorded on a device (NULL = on any), in the order of first recording, until it
- * answers something else than OK, which is then the answer. The recording must not be changed meanwhile.
+ * Calls `visit` for each call recorded on a device (NULL = any), in the order of first recording, until it returns a
+ * status other than OK, which is then returned. `visit` must not change the recording.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_get_invocations(
     ejk_recording *recording, const char *device,

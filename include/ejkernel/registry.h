@@ -191,8 +191,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_registry_explain(const ejk_query *query,
                                                       char *out, size_t size);
 
 /**
- * The platform a call would run on: an explicit one if an implementation of the algorithm stands behind
- * it and can run here, else UNAVAILABLE; AUTO: the first that exists for tensors of the CPU. Statuses as
+ * The platform a call would run on: an explicit one if an implementation of the algorithm exists for it and can
+ * run here, else UNAVAILABLE; for AUTO, the first that exists for tensors on the CPU. Statuses as
  * ejk_registry_get().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_detect_platform(const ejk_registry *registry,

@@ -92,7 +92,7 @@ extern EJK_API const ejk_kernel ejk_scaled_dot_product_attention_vjp_kernel;
 EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention(
     ejk_context *context, const ejk_scaled_dot_product_attention_args *args);
 
-/** The same for a call whose gradients will be asked for: `lse` has to be given. */
+/** The same for a call whose gradients will be computed: `lse` is required. */
 EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_fwd(
     ejk_context *context, const ejk_scaled_dot_product_attention_args *args);
 

@@ -132,7 +132,7 @@ typedef struct ejk_config_key_text {
 
 /**
  * The key under which a call's configuration is kept; its texts lie in `room`.
- * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, what the kernel's key_builder answers.
+ * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, those of the kernel's key_builder.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_invocation_key(const ejk_invocation *invocation,
                                                     ejk_config_key_text *room, ejk_config_key *out);

@@ -74,8 +74,8 @@ typedef enum ejk_splash_reason {
 } ejk_splash_reason;
 
 /**
- * The rule that this thread's last failing call of this header broke; lengths and memory that could not
- * be had count as #EJK_SPLASH_REASON_INVALID_ARGUMENT. Has a meaning directly after such a call only.
+ * The rule that this thread's last failing call of this header violated. Lengths that are too large and failed
+ * allocations give #EJK_SPLASH_REASON_INVALID_ARGUMENT. Only valid directly after such a call.
  */
 EJK_API ejk_splash_reason ejk_splash_last_reason(void);
 
@@ -107,7 +107,7 @@ typedef enum ejk_splash_mask_kind {
 #undef EJK_SPLASH_MASK_ENUM
 } ejk_splash_mask_kind;
 
-/** What computable masks take besides. NULL or all zeros = default. */
+/** Options of computable masks. NULL or all zeros = default. */
 typedef struct ejk_computable_mask_options {
     ejk_opt_int shard_count;   /**< its square has to divide Q, else it has no effect; unset = 1 */
     const int32_t *q_sequence; /**< positions of the rows, copied; NULL = 0, 1, …, Q − 1 */
@@ -149,8 +149,8 @@ ejk_chunked_causal_mask_create(const int64_t *shape, int64_t chunk_size,
                                const ejk_computable_mask_options *options, ejk_splash_mask **out);
 
 /**
- * What a predicate answers. `user` and what it points to are the caller's, and have to stay as they are
- * while the mask lives. Two such masks are equal if function, user, shape and q_sequence are.
+ * A mask given by a predicate. `user` and what it points to belong to the caller and must not change while the mask
+ * exists. Two such masks are equal if function, user, shape and q_sequence are equal.
  * Statuses: as above, INVALID_ARGUMENT (no function).
  */
 EJK_API EJK_NODISCARD ejk_status
