@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file attention.h
- * Dense attention, whose weights can be had.
+ * Dense attention that can also return its weights.
  *
- * Scores, visibility (a bias of −∞ hides a key), sinks, fully masked rows and NaN are as in flash_attention.h, and so are the
- * implementations: `out` and `lse` have the same bits as flash_attention's. `weights`, where asked for, are
- * the p_ij of that page after dropout, [B,Hq,T,S]; they are computed in a second step, in the precision of
- * the implementation (float32; float64 in the reference), rounded once to the type of query. Hidden places
- * and rows that see nothing have weights of 0. Without sinks and dropout, a row that sees something sums to 1.
+ * Scores, visibility (a bias of −∞ hides a key), sinks, fully masked rows and NaN are as in flash_attention.h, with the same
+ * implementations: `out` and `lse` have the same bits as flash_attention's. `weights`, if requested, are the
+ * p_ij of flash_attention.h after dropout, [B,Hq,T,S]. They are computed in a second step, in the precision of
+ * the implementation (float32; float64 in the reference), and rounded once to the type of query. Hidden keys
+ * and fully masked rows have weights of 0. Without sinks and dropout, the weights of any other row sum to 1.
  *
- * Dropout counts only where `deterministic` is false: it drops by `dropout_seed`, which stands for the
- * random key of the documented signature.
+ * Dropout is applied only if `deterministic` is false. `dropout_seed` takes the place of the random key of the
+ * documented signature.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_ATTENTION_H
 #define EJKERNEL_ATTENTION_H
@@ -119,13 +121,13 @@ extern EJK_API const ejk_kernel ejk_attention_vjp_kernel;
 EJK_API EJK_NODISCARD ejk_status ejk_attention(ejk_context *context,
                                                const ejk_attention_args *args);
 
-/** The same for a call whose gradients will be asked for: `lse` has to be given. */
+/** The same for a call whose gradients will be computed: `lse` is required. */
 EJK_API EJK_NODISCARD ejk_status ejk_attention_fwd(ejk_context *context,
                                                    const ejk_attention_args *args);
 
 /**
- * Gradients, by the implementations of flash_attention_vjp. Those through the weights are not computed:
- * `d_weights` answers UNAVAILABLE.
+ * Gradients, by the implementations of flash_attention_vjp. Gradients through the weights are not supported: with
+ * `d_weights`, the call returns UNAVAILABLE.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_attention_vjp(ejk_context *context,
                                                    const ejk_attention_vjp_args *args);

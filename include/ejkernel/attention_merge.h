@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file attention_merge.h
- * Attention over all keys from attention over parts of them: split keys, shared prefixes, steps of a ring.
+ * Combines attention over parts of the keys into attention over all: KV splits, shared prefixes, ring steps.
  *
- * Part n saw some of the keys, without sinks, and gave o_n and l_n = lse_n. With sinks a_m:
+ * Part n covers some of the keys, without sinks, with output o_n and l_n = lse_n. With sinks a_m:
  *
  *     lse = log(Σ_n exp(l_n) + Σ_m exp(a_m))      w_n = exp(l_n − lse)      out = Σ_n w_n o_n
  *
- * A part with l_n = −∞ saw nothing and counts nothing, whatever lies in o_n. If no part of a row counts,
- * out is 0 and lse −∞ (with sinks: log Σ exp(a_m)).
+ * A part with l_n = −∞ saw no key and is ignored, whatever o_n contains. If a row has no other parts, out is 0
+ * and lse −∞ (with sinks: log Σ exp(a_m)).
  *
- * The second form takes what normalize_output = false writes: an accumulator A_n, relative to the largest
- * score m_n, with the sum s_n of weights; then o_n = A_n / s_n and l_n = m_n + log s_n, without dividing.
+ * The second form takes what normalize_output = false writes: an accumulator A_n relative to the row maximum
+ * m_n, and the sum s_n of weights. Then o_n = A_n / s_n and l_n = m_n + log s_n, computed without the division.
  *
  * Results are bitwise equal for any number of threads and any position of a row, with the same implementation.
  * Exponentials and sums over parts are float32 (float64 in the reference); a weight below 2^-126 is 0.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_ATTENTION_MERGE_H
 #define EJKERNEL_ATTENTION_MERGE_H
@@ -96,16 +98,16 @@ extern EJK_API const ejk_kernel ejk_attention_merge_accumulators_kernel;
 extern EJK_API const ejk_kernel ejk_attention_merge_vjp_kernel;
 
 /**
- * Merges. Nothing is written if the call fails; allocates only the first time a shape is met.
- * Statuses: those of ejk_plan_create() and ejk_plan_execute(). Parts that lie apart are views of one tensor,
- * or are merged one after the other: merging is associative, as long as sinks join once.
+ * Merges the parts. Nothing is written if the call fails; only the first call of a shape allocates. The parts are
+ * slices of one tensor; to merge parts of several tensors, call it repeatedly: merging is associative if the sinks
+ * are added once. Statuses: those of ejk_plan_create() and ejk_plan_execute().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_attention_merge(ejk_context *context,
                                                      const ejk_attention_merge_args *args);
 EJK_API EJK_NODISCARD ejk_status ejk_attention_merge_accumulators(
     ejk_context *context, const ejk_attention_merge_accumulators_args *args);
 
-/** The first form for a call whose gradients will be asked for: `lse` has to be given. */
+/** The first form for a call whose gradients will be computed: `lse` is required. */
 EJK_API EJK_NODISCARD ejk_status ejk_attention_merge_fwd(ejk_context *context,
                                                          const ejk_attention_merge_args *args);
 

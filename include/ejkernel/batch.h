@@ -3,12 +3,13 @@
  * @file batch.h
  * One call for each element of a batch, with a configuration chosen once for all of them.
  *
- * Every tensor of the arguments that is mapped has one axis more than the operation expects: the batch axis,
- * of the same length in all of them. Element i of the batch is the call with index i of that axis taken from
- * each mapped tensor, inputs and results alike; tensors that are not mapped are given whole to every call,
- * which only inputs can be.
+ * Every mapped tensor has one axis more than the operation expects: the batch axis, of the same length in all
+ * of them. Call i takes index i of that axis from each mapped tensor, inputs and results alike. Tensors that are
+ * not mapped are passed whole to every call; these can only be inputs.
  *
  * Thread-safety: as for ejk_executor_call().
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_BATCH_H
 #define EJKERNEL_BATCH_H

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file benchmark.h
- * Benchmark: several algorithms on several configurations, with a summary.
+ * Times several algorithms on several configurations and summarises the results.
  *
- * The documented Benchmark class without its plots and its tables: every algorithm is timed on every
- * configuration, forward and if wanted backward, and the times are summed up as JSON. A pair that fails has
- * infinite times and a reason, and the others go on. Pairs are timed one after the other; to choose between
- * candidates use ejk_tune(), which interleaves them.
+ * The documented Benchmark class without its plots and tables: every algorithm is timed on every configuration,
+ * forward and optionally backward, and the times are summarised as JSON. A pair that fails gets infinite times
+ * and a reason, and does not stop the others. Pairs are timed one after the other; to choose between candidates,
+ * use ejk_tune(), which interleaves them.
  *
  * Thread-safety: as tuning.h.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_BENCHMARK_H
 #define EJKERNEL_BENCHMARK_H

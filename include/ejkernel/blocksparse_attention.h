@@ -3,16 +3,16 @@
  * @file blocksparse_attention.h
  * Attention over the blocks of a mask that are not empty. Heads come before tokens, [B,H,T,D].
  *
- * Scores, softmax, sinks, lse and rows that see nothing are those of flash_attention.h. Key j is visible to
+ * Scores, softmax, sinks, lse and rows without visible keys are as in flash_attention.h. Key j is visible to
  * query i iff the MaskInfo, attention_mask, causal, sliding_window, chunk_size and segment ids all allow it.
- * causal, sliding_window and chunk_size look at i + causal_offset, by default S − T, and chunk_size hides
- * what lies in another chunk or after the query. With q_positions or kv_positions they look at these in place
- * of i and j, in any order, and causal_offset is 0 by default; positions beyond ±2^61 count as ±2^61. The
- * MaskInfo, attention_mask and segment ids keep to indices.
+ * causal, sliding_window and chunk_size compare j with i + causal_offset, by default S − T; chunk_size hides keys
+ * in other chunks and after the query. If q_positions or kv_positions are given, they replace i and j here, in any
+ * order, and causal_offset is 0 by default; positions beyond ±2^61 count as ±2^61. The MaskInfo, attention_mask
+ * and segment ids always use the indices.
  *
  * A MaskInfo (splash_mask.h) cuts the scores into blocks and says of each whether it is empty, partial or
- * full. Empty blocks cost nothing but a look at their cell, and what lies in them, NaN included, reaches no
- * result; masks are applied in partial blocks only. It goes into the arguments as the tensors it is made of:
+ * full. Empty blocks are skipped: they cost one test each, and their contents, NaN included, affect no result.
+ * Masks are applied in partial blocks only. The arguments take a MaskInfo as the tensors that it consists of:
  *
  * @code
  * ejk_blocksparse_mask_info info = {0};
@@ -24,16 +24,19 @@
  *
  * Without one, the blocks follow from causal, sliding_window and chunk_size.
  *
- * Entries of the tensors may hold anything: a call looks at all that count before it writes, and fails with
- * INVALID_ARGUMENT and the entry's place if a state is not 0, 1 or 2, an index is out of range, or the blocks
- * that a row of cells (for dkv, a column) names do not ascend.
+ * The entries of these tensors are not trusted: a call checks all that it uses before it writes anything, and
+ * fails with INVALID_ARGUMENT and the entry's position if a state is not 0, 1 or 2, an index is out of range, or
+ * the block indices of a row (for dkv, of a column) are not ascending.
  *
- * On a GPU the arrays of a MaskInfo lie there, as all tensors of a call do (ejk_blocksparse_mask_info_to_device()), and
- * are data of each execution: a small kernel ahead of it makes a cell of 4 bytes for each block of scores, in
- * workspace. What is wrong cannot be reported, as an execution does not wait: a cell whose state or index is none
- * counts as empty, of two that name the same block one counts, and the MaskInfos of gradients are not compared.
+ * On a GPU, the arrays of a MaskInfo are in its memory like all tensors of a call
+ * (ejk_blocksparse_mask_info_to_device()) and are read anew by each execution: a small kernel runs first and
+ * writes 4 bytes of workspace for each block of scores. Errors cannot be reported, since an execution does not
+ * wait: a block with an invalid state or index counts as empty, of two entries for the same block one is used,
+ * and the MaskInfos of gradients are not compared.
  *
  * Accuracy and reproducibility are those of flash_attention.h.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_BLOCKSPARSE_ATTENTION_H
 #define EJKERNEL_BLOCKSPARSE_ATTENTION_H
@@ -60,7 +63,7 @@ extern EJK_API const ejk_record ejk_blocksparse_attention_config_record;
 /**
  * The arrays of a MaskInfo whose fields begin with `which`: grids [planes, rows, columns] and partial blocks.
  * Query head h reads plane h / (Hq / planes). All grids or none are given; mask_next and partial_mask_blocks
- * may be left out where no block is partial, or where mask_function stands for them.
+ * may be left out if no block is partial, or if mask_function replaces them.
  */
 #define EJK_BLOCKSPARSE_GRIDS(F, which, grid, blocks)                                              \
     F(TENSOR, which##_data_next, EJK_OPTIONAL, "none", grid " index",                              \
@@ -174,7 +177,7 @@ extern EJK_API const ejk_kernel ejk_blocksparse_attention_vjp_kernel;
 EJK_API EJK_NODISCARD ejk_status
 ejk_blocksparse_attention(ejk_context *context, const ejk_blocksparse_attention_args *args);
 
-/** The same for a call whose gradients will be asked for: `lse` has to be given. */
+/** The same for a call whose gradients will be computed: `lse` is required. */
 EJK_API EJK_NODISCARD ejk_status
 ejk_blocksparse_attention_fwd(ejk_context *context, const ejk_blocksparse_attention_args *args);
 
@@ -244,9 +247,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_vjp_set_mask_info(
 /**
  * Writes the library-wide MaskInfo of mask_info.h into arguments: attention_mask or both segment ids say what `info`
  * says, its limits included, and q_positions and kv_positions are those that it was given, for the causal,
- * sliding_window and chunk_size of the call. Views: keep it until the last call with them. Statuses: INVALID_ARGUMENT (NULL;
- * attention_mask, segment ids or positions are there already; nothing in info says what to hide),
- * OUT_OF_MEMORY. Arguments are untouched on failure.
+ * sliding_window and chunk_size of the call. Views: keep it until the last call with them. Statuses:
+ * INVALID_ARGUMENT (NULL; attention_mask, segment ids or positions are there already; nothing in info says
+ * what to hide), OUT_OF_MEMORY. Arguments are untouched on failure.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_set_masks(
     ejk_blocksparse_attention_args *args, const ejk_mask_info *info);
@@ -255,7 +258,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_vjp_set_masks(
 
 /**
  * The call with a mask in place of a MaskInfo, which is derived and dropped again: for calls that are made
- * once. `mask` NULL hides nothing. With tensors on a GPU it allocates there, and waits. Statuses: those of the functions above.
+ * once. `mask` NULL hides nothing. With tensors on a GPU it allocates there, and waits. Statuses: those of
+ * the functions above.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_blocksparse_attention_masked(
     ejk_context *context, const ejk_blocksparse_attention_args *args, const ejk_splash_mask *mask);

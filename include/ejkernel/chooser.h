@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file chooser.h
- * Who decides on a call's configuration. A context asks its chooser once per plan; the library's own is the
- * chain of steps in selector.h, another may be put in its place.
+ * Provides the configuration of a call. A context calls its chooser once per plan. The default is the chain of
+ * steps in selector.h; an application may install its own.
  *
- * The functions here are what a chooser needs: the heuristic configuration of a call, its candidates, and
- * whether a configuration found somewhere may be used at all.
+ * The functions here help to write a chooser: they give the heuristic configuration of a call and its
+ * candidates, and check whether a stored configuration can be used.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_CHOOSER_H
 #define EJKERNEL_CHOOSER_H
@@ -41,16 +43,15 @@ EJK_API const char *ejk_choice_step_name(ejk_choice_step step);
 typedef struct ejk_config_chooser {
     void *self; /**< first argument of both */
     /**
-     * Fills `config` (zeroed, of kernel->config) and says which step it was. Fields left unset are filled by
-     * nobody; the call's explicit configuration (invocation->override_cfg) is laid over it afterwards.
-     * Called from any thread, also while others are.
+     * Fills `config` (zeroed, of kernel->config) and says which step it was. Fields left unset stay unset. The
+     * call's explicit configuration (invocation->override_cfg) is merged over the result afterwards. May be called
+     * from several threads at once.
      */
     ejk_status (*choose)(void *self, const ejk_invocation *invocation, void *config,
                          ejk_choice_step *step);
     /**
-     * A number that is another whenever `choose` might answer otherwise than before, for the calling thread:
-     * plans are found again only by calls with the same number. Asked at every call, so it must be quick.
-     * NULL = always the same.
+     * A number that changes whenever `choose` might answer differently than before, for the calling thread. Plans
+     * are reused only by calls with the same number. It is read in every call, so it must be fast. NULL = constant.
      */
     uint64_t (*generation)(void *self);
 } ejk_config_chooser;
@@ -63,14 +64,14 @@ typedef struct ejk_config_chooser {
 EJK_API EJK_NODISCARD ejk_status ejk_invocation_heuristics(const ejk_invocation *invocation,
                                                            void *config);
 
-/** As many candidates of a call as a tuner looks at, the heuristic configuration among them. */
+/** The most candidates of a call that a tuner considers, including the heuristic configuration. */
 #define EJK_MOST_CANDIDATES 64
 
 /**
  * Configurations worth measuring, the heuristic one first, up to `capacity` of them one after the other in
  * `configs`; *count is how many were written. From the kernel's candidate_cfgs, or derived from the bounds
  * of the implementation's parameters: each varied alone by factors of 2 and 4, and each two together by 2.
- * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, what candidate_cfgs answers.
+ * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, those of candidate_cfgs.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_invocation_candidates(const ejk_invocation *invocation,
                                                            void *configs, int32_t capacity,

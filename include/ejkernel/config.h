@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file config.h
- * Where configurations are kept: a cache in memory, and one on disk that processes share.
+ * Caches of configurations: one in memory, and one on disk that processes share.
  *
  * A configuration is the JSON text of a kernel's configuration record, with the fields that are set. It is
  * kept under an #ejk_config_key, together with the implementation it is for and the measurement it rests
@@ -16,23 +16,25 @@
  * if (ejk_config_cache_get(cache, &key, &got, &found) == EJK_OK && found) ejk_config_entry_release(&got);
  * @endcode
  *
- * What is missing is no failure anywhere here: the call answers OK and `*found` is false.
+ * A missing entry is not a failure: the call returns OK and `*found` is false.
  *
- * Nothing that lies on a disk can make a call fail that would work without it. A file that is damaged, of
- * somebody else or of a later version, a folder that cannot be written and a full disk leave a persistent
- * cache that keeps its entries in memory; events say what happened. Their fields are JSON objects:
+ * The state of the disk never makes a call fail that would work without a cache. If the file is damaged, belongs
+ * to another program or a later version, if the folder cannot be written or the disk is full, the persistent
+ * cache keeps its entries in memory instead. Events report it; their fields are JSON objects:
  *
- * | event              | fields                                        | when                              |
- * |--------------------|-----------------------------------------------|-----------------------------------|
- * | cache_set_aside    | path, moved_to, reason, salvaged              | a damaged file was renamed and a new one begun; `salvaged` rows were taken over |
- * | cache_degraded     | path, reason                                  | from here on entries are in memory only |
- * | cache_damaged      | path, reason                                  | ejk_persistent_file_verify() found damage; nothing was changed |
- * | cache_migrated     | path, from, to, rows                          | a file of an older schema was brought up to date |
- * | cache_row_rejected | device, op_id, call_key, reason               | a row that makes no sense: a miss |
- * | cache_row_stale    | device, op_id, call_key, library_version, reason | a row of a library whose results are known to be wrong: a miss |
+ * | event | fields | when |
+ * |---|---|---|
+ * | cache_set_aside | path, moved_to, reason, salvaged | a damaged file was renamed; `salvaged` rows were kept |
+ * | cache_degraded | path, reason | from here on entries are in memory only |
+ * | cache_damaged | path, reason | ejk_persistent_file_verify() found damage; nothing was changed |
+ * | cache_migrated | path, from, to, rows | a file of an older schema was converted |
+ * | cache_row_rejected | device, op_id, call_key, reason | an invalid row, treated as a miss |
+ * | cache_row_stale | device, op_id, call_key, library_version, reason | a miss: that version gave wrong results |
  *
- * Thread-safety: every function but those that end a cache may be called from any thread at once. Events
- * come from the calling thread, while no lock is held: a hook may use the cache.
+ * Thread-safety: all functions may be called from several threads at once, except those that destroy or close a
+ * cache. Events are sent by the calling thread while no lock is held, so a handler may use the cache.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_CONFIG_H
 #define EJKERNEL_CONFIG_H
@@ -85,7 +87,7 @@ typedef struct ejk_config_entry {
     ejk_config_measurement measurement;
 } ejk_config_entry;
 
-/** Frees what a get handed over and zeroes it. Not for entries whose text is yours. NULL is allowed. */
+/** Frees an entry that a get returned, and zeroes it. Not for entries with your own text. NULL is allowed. */
 EJK_API void ejk_config_entry_release(ejk_config_entry *entry);
 
 /** Visits an entry: key and texts are valid during the call only. False ends the walk. */
@@ -94,12 +96,12 @@ typedef bool (*ejk_config_visit_fn)(void *user, const ejk_config_key *key,
 
 /* ---- In memory ------------------------------------------------------------------------------------- */
 
-/** A cache in memory. Reading takes no lock and waits for nobody; writers wait for one another. */
+/** A cache in memory. Readers take no lock and never wait; writers wait for one another. */
 typedef struct ejk_config_cache ejk_config_cache;
 
 /**
- * Makes an empty one that holds at most `capacity` entries, 0 = any number. Where it is full, the entry
- * that was put in first gives way; putting a key again keeps its place. Statuses: INVALID_ARGUMENT,
+ * Creates an empty cache of at most `capacity` entries; 0 = unlimited. When it is full, the entry that was
+ * inserted first is evicted; replacing an entry does not change its position. Statuses: INVALID_ARGUMENT,
  * OUT_OF_MEMORY.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_config_cache_create(int64_t capacity, ejk_config_cache **out);
@@ -126,11 +128,11 @@ EJK_API EJK_NODISCARD ejk_status ejk_config_cache_put(ejk_config_cache *cache,
 /** True if the key is there; false also for a key that none can be. */
 EJK_API bool ejk_config_cache_contains(const ejk_config_cache *cache, const ejk_config_key *key);
 
-/** Takes a key out; `*found` (may be NULL) says whether it was there. Status: INVALID_ARGUMENT. */
+/** Removes a key; `*found` (may be NULL) says whether it was there. Status: INVALID_ARGUMENT. */
 EJK_API EJK_NODISCARD ejk_status ejk_config_cache_remove(ejk_config_cache *cache,
                                                          const ejk_config_key *key, bool *found);
 
-/** Takes all out. Status: INVALID_ARGUMENT. */
+/** Removes all entries. Status: INVALID_ARGUMENT. */
 EJK_API EJK_NODISCARD ejk_status ejk_config_cache_clear(ejk_config_cache *cache);
 
 /** How many entries there are. */
@@ -144,16 +146,16 @@ EJK_API EJK_NODISCARD ejk_status ejk_config_cache_keys(const ejk_config_cache *c
                                                        ejk_config_visit_fn visit, void *user);
 
 /**
- * A number that grows after every change. Who keeps what follows from an entry reads it before the get
- * and keeps it too: as long as it is the same, nothing has changed.
+ * A number that grows with every change. To cache something derived from an entry, read this number before the
+ * get and store it too: while it stays the same, nothing has changed.
  */
 EJK_API uint64_t ejk_config_cache_generation(const ejk_config_cache *cache);
 
 /* ---- On disk --------------------------------------------------------------------------------------- */
 
 /**
- * A cache on disk. What a put answered OK for is there for every other process at once and stays, whatever
- * then becomes of this process; a loss of power may take the last moments, never the file.
+ * A cache on disk. When a put has returned OK, every other process sees the entry, and it survives a crash of
+ * this process. A power failure may lose the last entries, but does not damage the file.
  *
  * After fork(), a child that uses a cache of its parent gets one in memory (cache_degraded), as SQLite
  * allows no file to be used across a fork; open caches after forking.
@@ -276,7 +278,7 @@ typedef struct ejk_config_import {
     int64_t added;    /**< had no row before */
     int64_t replaced; /**< took the place of a row */
     int64_t kept;     /**< left out: the row there was measured later */
-    int64_t rejected; /**< make no sense; each is told by an event */
+    int64_t rejected; /**< invalid; an event reports each */
 } ejk_config_import;
 
 /**

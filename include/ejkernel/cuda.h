@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file cuda.h
- * NVIDIA GPUs: what they are, memory on them, and the cache of kernels compiled for them.
+ * NVIDIA GPUs: their properties, memory on them, and the cache of kernels compiled for them.
  *
- * Nothing has to be installed beyond NVIDIA's driver and, where kernels have to be compiled, the library NVRTC
- * (part of the CUDA toolkit, or the Python package nvidia-cuda-nvrtc). Both are loaded when a GPU is first
- * asked for, never before: a program that keeps to the CPU does not notice them. Where the driver is missing,
- * too old or without a device, every function here that needs one answers UNAVAILABLE with the reason.
+ * Only NVIDIA's driver has to be installed and, to compile kernels, the library NVRTC (part of the CUDA toolkit,
+ * or the Python package nvidia-cuda-nvrtc). Both are loaded on first use, so a program that only uses the CPU
+ * does not load them. If the driver is missing, too old or finds no device, every function here that needs one
+ * returns UNAVAILABLE with the reason.
  *
- * A tensor lies on a GPU if its `device_type` is #EJK_DEVICE_CUDA; `device_index` counts as the driver does,
- * from 0. Calls run where their tensors lie (plan.h). Memory is that of the device's primary context, which
- * other users of the process (CUDA's runtime, PyTorch, JAX) have too, so pointers and streams may be exchanged
- * freely, by DLPack (tensor.h) or by hand. A stream is a `CUstream`, which is a `cudaStream_t`, passed as
- * `void *`; NULL is the device's default stream.
+ * A tensor is on a GPU if its `device_type` is #EJK_DEVICE_CUDA; `device_index` is the driver's device number.
+ * Calls run on the device of their tensors (plan.h). Memory belongs to the device's primary context, which
+ * CUDA's runtime, PyTorch and JAX use too, so pointers and streams may be exchanged freely, by DLPack (tensor.h)
+ * or directly. A stream is a `CUstream`, which is the same as a `cudaStream_t`, passed as `void *`; NULL is the
+ * device's default stream.
  *
- * Kernels are compiled at the first use of a configuration and kept on disk, in the folder that
- * `EJKERNEL_CUDA_CACHE` names, else in the folder `cuda` of the caches' folder (docs/howto/environment.md).
- * Processes may share it. A file that is damaged is compiled anew; where the folder cannot be written, kernels
- * are kept for the life of the process only. A kernel found there needs no NVRTC.
+ * Kernels are compiled when a configuration is first used, and cached on disk in the folder that
+ * `EJKERNEL_CUDA_CACHE` names, else in the folder `cuda` of the cache folder (docs/howto/environment.md).
+ * Processes may share it. A damaged file is compiled again; if the folder cannot be written, kernels are only
+ * kept until the process ends. A cached kernel needs no NVRTC.
  *
- * Thread-safety: all functions may be called from any thread at once. The context that a thread has made
- * current with CUDA is the same after every call as before. CUDA does not work in a child after a fork, nor
- * does this.
+ * Thread-safety: all functions may be called from several threads at once. No call changes the CUDA context
+ * that is current in the calling thread. In the child of a fork() of a process that used a GPU, all functions
+ * that need one return UNAVAILABLE, since CUDA does not support fork().
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_CUDA_H
 #define EJKERNEL_CUDA_H
@@ -56,7 +58,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_device_count(int32_t *out);
 /** Facts of one. UNAVAILABLE (no driver), INVALID_ARGUMENT (an index that no GPU has). */
 EJK_API EJK_NODISCARD ejk_status ejk_device_info(int32_t index, ejk_gpu_info *out);
 
-/** What stands behind GPUs on this machine. */
+/** The versions of driver and compiler on this machine, and the state of the kernel cache. */
 typedef struct ejk_cuda_info {
     int32_t
         driver; /**< CUDA version that the driver serves, 1000 times major, 13000 is 13.0; 0 = none */
@@ -81,8 +83,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_cuda_look(ejk_cuda_info *out);
 EJK_API EJK_NODISCARD ejk_status ejk_device_allocate(int32_t index, size_t bytes, void **out);
 
 /**
- * Gives it back, once all work that was enqueued before is done. NULL is allowed. UNAVAILABLE, INVALID_ARGUMENT
- * (memory that is not the device's).
+ * Frees it, once all work that was enqueued before is done. NULL is allowed. UNAVAILABLE, INVALID_ARGUMENT (memory
+ * that is not the device's).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_device_free(int32_t index, void *memory);
 

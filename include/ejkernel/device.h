@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file device.h
- * What the hardware is, what it can do at most, and how work is spread over its cores.
+ * The processor: its properties, its measured peak rates, and thread pools.
  *
  * Facts of the processor are read once per process and never change. Kernels are compiled for tiers, which are sets
  * of features: #EJK_ISA_LIST. A kernel whose products are by a feature that is slow here runs only if its tier is the
  * one asked for. `EJKERNEL_ISA=avx2` in the environment caps what is picked.
  *
- * Thread-safety: all functions may be called from any thread at once; an #ejk_threads runs one parallel
- * loop at a time, and others that come meanwhile wait for it.
+ * Thread-safety: all functions may be called from several threads at once; an #ejk_threads runs one parallel
+ * loop at a time, and the next one waits for it.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_DEVICE_H
 #define EJKERNEL_DEVICE_H
@@ -146,9 +148,9 @@ typedef struct ejk_threads ejk_threads;
 EJK_API int32_t ejk_threads_default(void);
 
 /**
- * Makes a pool of `count` threads, the caller's counted (0 = ejk_threads_default()). Threads start with
- * the first loop that needs them, so a pool that never runs in parallel costs nothing; in the child of a fork()
- * they start anew. Memory of the parent's threads stays allocated there.
+ * Creates a pool of `count` threads including the caller's (0 = ejk_threads_default()). Threads start with the
+ * first loop that needs them, so a pool that never runs in parallel costs nothing. In the child of a fork(), they
+ * start again; memory of the parent's threads stays allocated there.
  * Statuses: INVALID_ARGUMENT (negative, above 1024), OUT_OF_MEMORY.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_threads_create(int32_t count, ejk_threads **out);
@@ -187,8 +189,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_peak(ejk_threads *threads, ejk_isa 
  * Reading memory in sequence on all of `threads` at once, each its own part of one buffer of `bytes`
  * (0 = ejk_rotation_bytes() of as many threads), from one place and from four places in turn, each for about half of
  * `seconds`, at least one pass:
- * bytes/s in total, the median of slices, the better of the two. The buffer is the caller's `scratch` if not NULL (any memory of
- * `bytes`, which must be given then; it is overwritten), else one of its own, freed again.
+ * bytes/s in total, the median of slices, the better of the two. The buffer is the caller's `scratch` if not
+ * NULL (any memory of `bytes`, which must be given then; it is overwritten), else one of its own, freed
+ * again.
  * Statuses: OUT_OF_MEMORY, INVALID_ARGUMENT.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_measure_read_bandwidth(ejk_threads *threads, void *scratch,
@@ -196,10 +199,10 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_read_bandwidth(ejk_threads *threads
                                                             double *bytes_per_second_out);
 
 /**
- * Whether `threads` have their cores to themselves: the rate of multiply-adds between which other
- * instructions are issued, over their rate without, for about `seconds`. 1 = undisturbed. Well below (0.97
- * and less) another program runs on a second hardware thread of the same core: that halves what a core
- * issues in a cycle, which multiply-adds in registers, the ceiling, do not notice, and all other code does.
+ * Whether other programs run on the second hardware threads of the cores of `threads`: the rate of multiply-adds
+ * mixed with other instructions over their rate alone, measured for about `seconds`. 1 = undisturbed; 0.97 and less
+ * means that another program runs there. It takes half of a core's issue slots, which slows most code, but not
+ * the multiply-adds in registers of the measured peak.
  * Statuses: UNAVAILABLE (a tier without such a loop: only avx2 and above have one), INVALID_ARGUMENT,
  * OUT_OF_MEMORY.
  */
@@ -207,10 +210,10 @@ EJK_API EJK_NODISCARD ejk_status ejk_measure_core_share(ejk_threads *threads, do
                                                         double *share_out);
 
 /**
- * Bytes that no cache holds while so many threads (below 1 counts as 1) read their parts of them: twice the reported
- * last-level cache for each thread, which may have one of its own, of more than one thread 2 GiB at most if not one
- * cache alone asks for more; at least 64 MiB; all as far as a quarter of the memory that is free now allows. What
- * takes its inputs in turn from as much memory finds none of them in a cache.
+ * Size of a buffer that does not fit the caches while `threads` threads (values below 1 count as 1) read their
+ * parts of it, for measurements with cold inputs: twice the reported last-level cache for each thread, since each
+ * may have its own; with several threads at most 2 GiB, or twice one cache if that is more; at least 64 MiB; at
+ * most a quarter of the memory that is free now.
  */
 EJK_API int64_t ejk_rotation_bytes(int32_t threads);
 

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file ejkernel.h
- * All of libejkernel. Each header explains its own room; start with flash_attention.h for a call and
- * kernel.h for a kernel of your own.
+ * All of libejkernel. docs/api.md lists the headers with a line each; start with flash_attention.h to call an
+ * operation, and with kernel.h to write a kernel of your own. The mark at the end of a header's first comment
+ * says in which version it came; what came to it later has a mark of its own.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_EJKERNEL_H
 #define EJKERNEL_EJKERNEL_H

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file executor.h
- * Executors: calls with a choice of configurations, stamps and recording of their own, and tuning of kernels.
+ * Executors: calls with their own choice of configurations, stamps and recording; and tuning of kernels.
  *
- * A context calls operations by its own chooser, which never measures. An executor makes the same calls
- * with another: usually a selector chain (selector.h) with the caches, policy and tuner that are wanted.
- * It shares threads, registry and kernels with its context, and keeps its own plans.
+ * A context calls operations with its own chooser, which never measures by default. An executor makes the same
+ * calls with another chooser, usually a selector chain (selector.h) with caches, policy and tuner of your choice.
+ * It shares threads, registry and kernels with its context, and has its own plans.
  *
  *     ejk_config_selector_chain *chain;
  *     ejk_executor *executor;
@@ -13,14 +13,16 @@
  *     ejk_executor_create(context, &(ejk_executor_options){.selector = chain}, &executor);
  *     ejk_executor_call(executor, &ejk_flash_attention_kernel, &args, NULL);
  *
- * The way of a call: its arguments are checked and prepared, a key is made of them, the chooser decides on
- * the configuration (an explicit one is always honoured), what computes is found, it runs. All but the
- * last happens once per plan; warm calls find theirs again.
+ * A call checks and prepares its arguments, computes their key, chooses the configuration (an explicit one is
+ * always used), looks up the implementation, and runs it. All but the last step happens once per plan; later
+ * calls reuse the plan.
  *
  * Environment, read when an executor is made: EJKERNEL_OPS_RECORD=1 records calls, EJKERNEL_OPS_STAMP is
  * `hash`, `json` or `none`.
  *
  * Thread-safety: every function but ejk_executor_destroy() may be called from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_EXECUTOR_H
 #define EJKERNEL_EXECUTOR_H
@@ -89,7 +91,7 @@ EJK_API ejk_recording *ejk_executor_recording(ejk_executor *executor);
 /** The chain that chooses; NULL if something else does. */
 EJK_API ejk_config_selector_chain *ejk_executor_selector(ejk_executor *executor);
 
-/** What one call wants. Zero-initialised = nothing in particular. */
+/** Options of one call. Zero-initialised = defaults. */
 typedef struct ejk_call_options {
     const void *cfg; /**< explicit configuration, of kernel->config; before that in the arguments */
     ejk_opt_bool stamp; /**< false: no stamp around this call */
@@ -100,7 +102,7 @@ typedef struct ejk_call_options {
 
 /**
  * Calls a kernel. NULL options = defaults. Statuses: those of ejk_call(); INVALID_ARGUMENT (shard_map without
- * mesh, in_specs or out_specs, looked at in this order), UNKNOWN_NAME (another method).
+ * mesh, in_specs or out_specs, checked in this order), UNKNOWN_NAME (another method).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_executor_call(ejk_executor *executor, const ejk_kernel *kernel,
                                                    const void *args,
@@ -150,10 +152,10 @@ typedef struct ejk_vjp_call {
  * INVALID_ARGUMENT (another number of cotangents or gradients than tensors), INVALID_SHAPE (a cotangent or
  * gradient of another shape than its tensor's), UNAVAILABLE (no such hook).
  *
- * Where gradients are an operation, that one is called, with the arguments of the same names and all that holds
- * for its calls. The results are those that the forward call wrote, residuals are not looked at, and a zeroed
- * cotangent counts as zeros where it may be left out, as that of lse. INVALID_ARGUMENT: a cotangent or gradient is given
- * that the operation does not have, as that of a mask.
+ * If the gradients are an operation of their own, that operation is called, with the arguments of the same names.
+ * The results in `args` must be those of the forward call; residuals are ignored; a zeroed cotangent counts as
+ * zeros where it is optional, as that of lse. INVALID_ARGUMENT: a cotangent or gradient that the operation does not
+ * have, as that of a mask.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_executor_vjp(ejk_executor *executor, const ejk_kernel *kernel,
                                                   const void *args, const ejk_vjp_call *vjp,
@@ -161,7 +163,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_executor_vjp(ejk_executor *executor, const 
 
 /* ---- Tuning of kernels ------------------------------------------------------------------------------ */
 
-/** What is measured: the call, its vjp hook, or one after the other. */
+/** What is measured: the call, its gradients, or both one after the other. */
 typedef enum ejk_tune_pass {
     EJK_TUNE_FORWARD = 0,
     EJK_TUNE_BACKWARD = 1,
@@ -170,28 +172,29 @@ typedef enum ejk_tune_pass {
 
 /** How ejk_autotune() works. Zero means default. */
 typedef struct ejk_autotune_options {
-    const void *configs; /**< candidates, one after the other; NULL = ejk_invocation_candidates() */
+    const void *configs; /**< array of candidates; NULL = ejk_invocation_candidates() */
     int32_t config_count;
     ejk_tuner_options tuner;
     double
         tolerance; /**< by which a result may differ from the default's; 0 = by the element type */
     /**
-     * BACKWARD and BOTH need a kernel with a vjp hook. What is chosen for BOTH counts as forward.
-     * Where gradients are an operation of the context, BACKWARD tunes a call of that: on what the forward
-     * call writes, wanting all gradients. BOTH then tunes one after the other, each with the whole budget: an executor
-     * remembers two choices and tells of both; ejk_autotune() answers one configuration, of the call with the gradients'
-     * own parameters (as bwd_params), a report with `backward` set, and the call's measurement.
+     * BACKWARD and BOTH need a kernel with a vjp hook. The choice for BOTH is stored as forward.
+     * If the gradients are an operation of the context, BACKWARD tunes that operation, on the results of the
+     * forward call and with all gradients requested. BOTH then tunes one after the other, each with the whole
+     * budget: an executor stores two choices and reports both; ejk_autotune() returns one configuration, that of
+     * the call with the gradients' parameters added (as bwd_params), a report with `backward` set, and the call's
+     * measurement.
      */
     ejk_tune_pass pass;
 } ejk_autotune_options;
 
 /**
  * Finds the fastest configuration of a call (tuning.h says how) and writes it to `best`, of kernel->config.
- * Inputs are those of `args` where they have data, else random numbers, and of a call for gradients what the
- * forward call writes for them; results go to memory of the tuner's own. Nothing is remembered. `report` may be NULL, else it is freed with ejk_tune_report_destroy().
- * Where tensors lie on a GPU it runs there, on the context's stream, and is timed by events; candidates' kernels are
- * compiled first, on the context's threads, for as long as `time_s` at most and not counted in it; one that does not
- * compile is reported as failed. Results are compared on the CPU.
+ * Inputs without data are filled with random numbers, or with the results of the forward call when gradients are
+ * tuned; results are written to the tuner's own memory. Nothing is stored. `report` may be NULL, else it is freed
+ * with ejk_tune_report_destroy(). If the tensors are on a GPU, calls run there, on the context's stream, and are
+ * timed by events. The candidates' kernels are compiled first, on the context's threads, for at most another
+ * `time_s`; a candidate that does not compile is reported as failed. Results are compared on the CPU.
  * `measurement` may be NULL. Statuses: those of ejk_tune() and of the default's plan.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_autotune(ejk_context *context, const ejk_kernel *kernel,
@@ -199,7 +202,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_autotune(ejk_context *context, const ejk_ke
                                               void *best, ejk_tune_report **report,
                                               ejk_config_measurement *measurement);
 
-/** Told of each call that ejk_executor_autotune() or ejk_autotune_recorded() has tuned. */
+/** One call that ejk_executor_autotune() or ejk_autotune_recorded() has tuned; passed to their callback. */
 typedef struct ejk_tuned_call {
     const ejk_config_key *key;
     const char *problem; /**< problem.h; NULL where it has no text */
@@ -209,8 +212,8 @@ typedef struct ejk_tuned_call {
 
 /**
  * Tunes a call as ejk_autotune() does and has the executor's selector remember the choice: in memory, and on
- * disk if it has a persistent cache, unless the choice rests on nothing (ejk_tune_report_is_settled()). `told`
- * (may be NULL) hears of it. UNAVAILABLE: no selector.
+ * disk if it has a persistent cache, unless the measurements do not support it (ejk_tune_report_is_settled()).
+ * `told` (may be NULL) is called with the result. UNAVAILABLE: no selector.
  */
 EJK_API EJK_NODISCARD ejk_status
 ejk_executor_autotune(ejk_executor *executor, const ejk_kernel *kernel, const void *args,
@@ -221,7 +224,7 @@ ejk_executor_autotune(ejk_executor *executor, const ejk_kernel *kernel, const vo
  * Tunes every call of a recording, each `repetition_count` times (0 = 1; the last choice counts), and has
  * the selector remember them. `out` (may be NULL) holds what was chosen and is freed with
  * ejk_autotuning_result_destroy(). Calls that cannot be tuned here (another ISA, too little memory) are
- * passed over and told as `skipped` with the sentence. Once the tuner's `cancel` is set, none follows.
+ * skipped, and `skipped` is called with the reason. Setting the tuner's `cancel` stops before the next call.
  * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, UNAVAILABLE (no selector).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_autotune_recorded(

@@ -20,20 +20,21 @@
  * What lies in hidden places, NaN included, reaches no result and no gradient; what is visible propagates as arithmetic
  * says, except that a NaN or ∞ in the value of a key whose weight underflows to 0 may reach the output or not.
  *
- * Packed sequences: with cum_seqlens_q and cum_seqlens_k, sequence n has the queries from cum_seqlens_q[n] to
- * before cum_seqlens_q[n+1], its keys likewise, and sees nothing else; S and T in the default offset, and the
- * places that dropout counts, are its own. Tokens lie one after the other, query [T,Hq,D], lse [Hq,T], and there is no
- * bias, mask or segment ids; or sequence n is the first tokens of batch entry n, query [B,T,Hq,D] with N = B.
- * Rows of no sequence get output 0 and lse −∞. Lengths that decrease, or end beyond the tensors, are
- * INVALID_ARGUMENT when the call is executed, before anything is written.
+ * Packed sequences: with cum_seqlens_q and cum_seqlens_k, sequence n has the queries cum_seqlens_q[n] to
+ * cum_seqlens_q[n+1] − 1 and the keys likewise, and attends to no others. The default offset and the dropout
+ * pattern use its own lengths and positions. Two layouts: tokens of all sequences one after the other, query
+ * [T,Hq,D] and lse [Hq,T], without bias, mask and segment ids; or sequence n at the start of batch entry n, query
+ * [B,T,Hq,D] with N = B. Rows outside all sequences get output 0 and lse −∞. Lengths that decrease or end beyond
+ * the tensors are INVALID_ARGUMENT when the call is executed, before anything is written.
  *
- * Accuracy: the error against f64 is at most twice that of a plain evaluation in the type of query, sums in
- * f32, plus 4 ulp of that type. Results are
- * bitwise equal for any number of threads, any batch neighbours, any position of a row, with the same
- * implementation and parameters.
+ * Accuracy: the error against f64 is at most twice that of a plain evaluation in the type of query with sums in
+ * f32, plus 4 ulp of that type. With the same implementation and parameters, results are bitwise equal for any
+ * number of threads, any other batch entries and any position of a row.
  *
  * Source of the formulas: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax" (2018);
  * T. Dao et al., "FlashAttention" (2022).
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_FLASH_ATTENTION_H
 #define EJKERNEL_FLASH_ATTENTION_H
@@ -57,8 +58,9 @@ EJK_RECORD_STRUCT(ejk_flash_attention_config, EJK_FLASH_ATTENTION_CONFIG);
 extern EJK_API const ejk_record ejk_flash_attention_config_record;
 
 /**
- * What is attended to, and how. Symbols: B batch, T queries, S keys, Hq and Hkv heads, D head dim of query and key, Dv of
- * value, n sinks. Any strides with a contiguous last axis. Zero-initialised members are left out.
+ * What is attended to, and how. Symbols: B batch, T queries, S keys, Hq and Hkv heads, D head dim of query
+ * and key, Dv of value, n sinks. Any strides with a contiguous last axis. Zero-initialised members are left
+ * out.
  */
 #define EJK_FLASH_ATTENTION_INPUTS(F, R)                                                           \
     F(TENSOR, query, EJK_REQUIRED, "", "[B,T,Hq,D] or [T,Hq,D] float", "queries")                  \
@@ -151,7 +153,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_flash_attention(ejk_context *context,
                                                      const ejk_flash_attention_args *args);
 
 /**
- * The same for a call whose gradients will be asked for: `lse` has to be given, and normalize_output may not
+ * The same for a call whose gradients will be computed: `lse` is required, and normalize_output may not
  * be false. `out` and `lse` are all that the gradients need besides the inputs.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_fwd(ejk_context *context,
@@ -168,12 +170,12 @@ EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_vjp(ejk_context *context,
                                                          const ejk_flash_attention_vjp_args *args);
 
 /**
- * Writes a MaskInfo into arguments: afterwards attention_mask or both segment ids, and where it helps causal,
- * causal_offset and sliding_window, say what `info` says. Its tensors are views: keep `info` until the last
- * call with these arguments. A causal or sliding_window that is there already is kept and hides besides.
+ * Sets the mask arguments from a MaskInfo: attention_mask or both segment ids and, where possible, causal,
+ * causal_offset and sliding_window. The tensors are views: keep `info` until the last call with these arguments. A
+ * causal or sliding_window that is set already is kept and applies in addition.
  *
- * Statuses: INVALID_ARGUMENT (NULL; attention_mask, q_segment_ids or kv_segment_ids is there already; nothing
- * in info says what to hide), OUT_OF_MEMORY. Arguments are untouched on failure.
+ * Statuses: INVALID_ARGUMENT (NULL; attention_mask, q_segment_ids or kv_segment_ids is set already; `info` has no
+ * mask), OUT_OF_MEMORY. Arguments are untouched on failure.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_flash_attention_set_mask_info(ejk_flash_attention_args *args,
                                                                    const ejk_mask_info *info);

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file gpu_measure.h
- * How fast a GPU is, and how fast something runs on it. A chip under load lowers its clock within some ten
- * milliseconds, so there are two times of everything: **alone**, with the caches filled with other things and the
- * chip at rest before, and **in a row**, launched several times one after the other. Both are taken between events
- * on the stream, so that what the host does meanwhile is not counted. A share of a ceiling means something if both
- * were measured the same way, within the same second: `ejk bench --device cuda` does so.
+ * Measures the peak rates of a GPU and the time of work on it.
  *
- * Thread-safety: all functions may be called from any thread; two that measure on one device at once disturb each
- * other. They wait for the device.
+ * A GPU under load lowers its clock within some ten milliseconds, so everything is timed in two ways: **alone**,
+ * with cold caches and after a pause, and **in a row**, launched several times back to back. Both are measured
+ * between events on the stream, so the host's work is not included. Compare a time with a peak rate only if both
+ * were measured the same way and within the same second, as `ejk bench --device cuda` does.
+ *
+ * Thread-safety: all functions may be called from any thread; two measurements on one device at once disturb each
+ * other. All functions wait for the device.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_GPU_MEASURE_H
 #define EJKERNEL_GPU_MEASURE_H
@@ -23,13 +26,13 @@ extern "C" {
 typedef struct ejk_gpu_measure_options {
     int32_t device;
     void *stream;        /**< on which the work is enqueued */
-    int32_t repetitions; /**< times alone; 0 = 10, at most 1000 */
-    int32_t rows;        /**< times in a row; 0 = 5, at most 1000 */
+    int32_t repetitions; /**< measurements alone; 0 = 10, at most 1000 */
+    int32_t rows;        /**< measurements of a row; 0 = 5, at most 1000 */
     int32_t row;         /**< launches in a row; 0 = 10, at most 1000 */
-    double pause_s;      /**< rest before the first time alone, at most 10; 0 = none */
+    double pause_s;      /**< pause before the first measurement alone, at most 10; 0 = none */
 } ejk_gpu_measure_options;
 
-/** Seconds of one execution: the median of all times and what a tenth of them is below or above. */
+/** Seconds of one execution: median, 10th and 90th percentile. */
 typedef struct ejk_gpu_times {
     double alone_s, alone_p10_s, alone_p90_s;
     double in_a_row_s, in_a_row_p10_s, in_a_row_p90_s;
@@ -37,15 +40,15 @@ typedef struct ejk_gpu_times {
 } ejk_gpu_times;
 
 /**
- * Measures what `enqueue` enqueues: after two runs that are not counted, alone (each behind 256 MiB that are set, or
- * an eighth of the memory if that is less) and in a row. Statuses: those of `enqueue`, UNAVAILABLE,
- * INVALID_ARGUMENT, OUT_OF_MEMORY, INTERNAL (the driver's words).
+ * Measures what `enqueue` enqueues: after two runs that are not counted, alone (each after a write of 256 MiB, or
+ * an eighth of the memory if that is less, which evicts the caches) and in a row. Statuses: those of `enqueue`,
+ * UNAVAILABLE, INVALID_ARGUMENT, OUT_OF_MEMORY, INTERNAL (with the driver's message).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_gpu_measure(const ejk_gpu_measure_options *options,
                                                  ejk_status (*enqueue)(void *user), void *user,
                                                  ejk_gpu_times *out);
 
-/** A ceiling, per second, measured in both ways. */
+/** A peak rate, per second, measured in both ways. */
 typedef struct ejk_gpu_ceiling {
     double alone, in_a_row;
 } ejk_gpu_ceiling;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file hooks.h
- * Hooks: functions that a kernel of your own gives in place of, or beside, implementations in the registry.
+ * Hooks: functions of a kernel of your own, in place of or beside implementations in the registry.
  *
- * A hook's name says what it does and where it counts:
+ * A hook's name says what it does and where it applies:
  *
  *     method [_shard_map] [_platform or _backend]
  *
@@ -11,16 +11,18 @@
  * `vjp` (gradients from cotangents; also `custom_vjp`), `heuristic_cfg` (a configuration without measuring)
  * and `candidate_cfgs` (configurations worth measuring; also `config_space`). A platform is an
  * implementation technology (`run_simd`, `run_cuda`, `run_triton`, …), a backend a kind of hardware
- * (`run_cpu`, `run_gpu`, `run_tpu`). The most specific hook that a kernel has is taken, in the order
+ * (`run_cpu`, `run_gpu`, `run_tpu`). The most specific hook of a kernel is used, in the order
  *
  *     method+context+platform, method+context+backend, method+context,
  *     method+platform, method+backend, method
  *
  * where the context is `shard_map` if the call is made by that method. On a CPU the platform `auto` tries
- * simd, then reference. Where the tensors lie on a GPU the backend is gpu, `auto` tries cuda, and a `run` hook
- * that names neither this backend nor a platform of GPUs does not count: it could not read them.
+ * simd, then reference. If the tensors are on a GPU, the backend is gpu, `auto` tries cuda, and `run` hooks
+ * without this backend or a GPU platform in their name are ignored, since they could not read the tensors.
  *
  * Thread-safety: hooks may be called from any threads at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_HOOKS_H
 #define EJKERNEL_HOOKS_H
@@ -64,9 +66,8 @@ typedef struct ejk_hook {
 } ejk_hook;
 
 /**
- * The hook of a kernel for a method, as "run"; NULL if it has none. `context` is NULL or "shard_map";
- * platform AUTO stands for none, for simd and then reference if the backend is CPU or ANY, or for cuda if it is
- * GPU.
+ * The hook of a kernel for a method, as "run"; NULL if it has none. `context` is NULL or "shard_map". Platform AUTO
+ * means simd, then reference if the backend is CPU or ANY, cuda if it is GPU, and none otherwise.
  */
 EJK_API const ejk_hook *ejk_hook_resolve(const struct ejk_kernel *kernel, const char *method,
                                          const char *context, ejk_platform platform,

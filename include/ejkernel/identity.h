@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file identity.h
- * What makes two calls, configurations or devices the same one: deterministic texts, their hashes, and
- * the keys under which tuned configurations are kept.
+ * Deterministic texts of calls, configurations and devices, their hashes, and the keys of tuned configurations.
  *
- * Stable JSON is the text that everything here is a hash of: keys sorted, "," and ":" without blanks,
- * everything but printable ASCII escaped as \\uxxxx in lower case, numbers as Python's json module writes
- * them (1.0, 1e-05, 1e+16: the shortest digits that read back as the same number). Programs in both
- * languages therefore find each other's keys.
+ * All hashes here are of stable JSON: keys sorted, "," and ":" without blanks, everything but printable ASCII
+ * escaped as \\uxxxx in lower case, numbers as Python's json module writes them (1.0, 1e-05, 1e+16: the shortest
+ * digits that read back as the same number). So programs in C and Python compute the same keys.
  *
  * @code
  * char key[EJK_SHORT_HASH_SIZE];
  * ejk_call_key(&ejk_flash_attention_kernel, &args, NULL, NULL, key); // "393008f2d99bc9e8"
  * @endcode
  *
- * Texts handed over through `char **out` end with a zero and are freed with ejk_free(). Hashes are no
- * protection against somebody who constructs collisions of 64 bits.
+ * Texts returned through `char **out` are zero-terminated and freed with ejk_free(). The hashes have 64 bits and
+ * are not safe against deliberately constructed collisions.
  *
  * Thread-safety: all functions may be called from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_IDENTITY_H
 #define EJKERNEL_IDENTITY_H
@@ -189,11 +189,10 @@ EJK_API EJK_NODISCARD ejk_status ejk_default_key_builder_with_sharding(
     const char *batch_axes, char out[EJK_SHORT_HASH_SIZE]);
 
 /**
- * A key of how a call's tensors lie in memory, the results' too: the short hash of one class for each
- * tensor that is present. A class says in which order the axes lie, from the longest stride to the
- * shortest; which of them are read backwards; which repeat one element (stride 0); and whether the
- * elements follow one another without gaps. Axes of one element do not count, and a tensor without
- * elements has the class of no axes. Exact strides do not count: a row's padding is a gap of any size.
+ * A key of the memory layout of a call's tensors, results included: the short hash of one class for each tensor
+ * that is present. The class has the order of the axes, from the largest stride to the smallest; which strides are
+ * negative; which are 0; and whether the elements are stored without gaps. Axes of length 1 are ignored, and a
+ * tensor without elements has the class of no axes. The exact strides are ignored: padding is a gap of any size.
  * Statuses: INVALID_ARGUMENT (NULL), INVALID_SHAPE (a rank that is none), OUT_OF_MEMORY.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_layout_key(const ejk_record *args_record, const void *args,

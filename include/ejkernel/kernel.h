@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file kernel.h
- * A kernel is the description of an operation: its arguments, its configuration, its checks, its choice
- * of parameters and its cost. Implementations (registry.h) compute it; plans (plan.h) bring both
- * together. Everything that serves all operations, the command line, benchmarks, tests, caches, works
- * from this description, so a kernel of your own gets it by being described.
+ * Kernels: descriptions of operations, with arguments, configuration, checks, heuristics and cost.
  *
- * A call's way: tensors are checked against the arguments' record and their symbols bound → `prepare`
- * checks the rest and writes the problem, a plain struct that implementations understand → an
- * implementation is found, or the kernel's own `run` hook (hooks.h) → the context's chooser (chooser.h)
- * decides on the configuration, where the call does not → execution copies the problem, `bind` puts the
- * call's pointers in, the implementation or the hook runs.
+ * Implementations (registry.h) compute an operation; plans (plan.h) combine both. The command line, benchmarks,
+ * tests and caches work from the description, so they support a kernel of your own without further code.
+ *
+ * The steps of a call: its tensors are checked against the record of the arguments, which binds the symbols of
+ * their shapes; `prepare` checks the rest and writes the problem, a plain struct that implementations read; an
+ * implementation is looked up, or the kernel's own `run` hook (hooks.h); unless the call brings a configuration,
+ * the context's chooser (chooser.h) provides it. An execution copies the problem, `bind` inserts the call's
+ * pointers, and the implementation or the hook runs.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_KERNEL_H
 #define EJKERNEL_KERNEL_H
@@ -28,13 +30,13 @@ extern "C" {
 /** The largest problem struct, in bytes: it is copied to the stack of every execution. */
 #define EJK_MAX_PROBLEM_SIZE 2048
 
-/** What a call costs at least: the numerators of its shares of peak and bandwidth. */
+/** The least work of a call, by which its shares of peak FLOP/s and bandwidth are computed. */
 typedef struct ejk_cost {
     double flops; /**< multiplications and additions of the products, of what is visible only */
     double bytes; /**< inputs read once and outputs written once */
 } ejk_cost;
 
-/** A call on its way to a plan. What it points to belongs to the call and ends with it. */
+/** A call whose plan is being made. What it points to is valid during the call only. */
 typedef struct ejk_invocation {
     const struct ejk_kernel *kernel;
     const void *args;                         /**< the call's arguments, without data pointers */

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file labels.h
- * Labels: names by which calls are found again in programs, profiles and logs.
+ * Labels: names that identify calls in programs, profiles and logs.
  *
  * A label is `{prefix}{operation}@v{version}:{key}`, as
  * "ejkernel_ops#flash_attention@v0:393008f2d99bc9e8"; the key is that of ejk_call_key(). A program that
- * JAX lowered carries them in its debug information, and ejk_find_labels_in_lowered() gets them back
- * out, so that what a model will run can be tuned before it runs. A JSON stamp, `{prefix}:{…}`, carries
- * the arguments themselves.
+ * JAX lowered contains them in its debug information, where ejk_find_labels_in_lowered() finds them, so the
+ * calls of a model can be tuned before it runs. A JSON stamp, `{prefix}:{…}`, contains the arguments themselves.
  *
- * What XLA compiled has lost the labels: from StableHLO to HLO, it cuts the names of operations at the
- * "@". Look for them in StableHLO with debug information (JAX: lowered.as_text(debug_info=True)), or put
- * them into attributes as well, which both kinds of text keep. ejk_labels_cut() counts what was cut.
+ * Programs compiled by XLA have lost the labels: from StableHLO to HLO, it cuts the names of operations at the
+ * "@". Search StableHLO with debug information (JAX: lowered.as_text(debug_info=True)), or write them to
+ * attributes as well, which both kinds of text keep. ejk_labels_cut() counts labels that were cut.
  *
- * Thread-safety: all functions may be called from any thread at once; the names of ejk_label() belong to
- * the thread that gives them.
+ * Thread-safety: all functions may be called from several threads at once; the names given to ejk_label() belong
+ * to the calling thread.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_LABELS_H
 #define EJKERNEL_LABELS_H
@@ -117,8 +118,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_extract_labels_from_hlo_text(const char *te
 
 /**
  * The same with options; NULL = default. If several prefixes fit at one place, the first of them counts.
- * A JSON stamp stands within one string of the program, with the string's escapes; one that does not
- * close there is passed over, and what it began with is not looked at for another stamp.
+ * A JSON stamp must lie within one string of the program, with the string's escapes; one that does not end there
+ * is skipped, without a search for another stamp inside it.
  * Statuses: as above, INVALID_ARGUMENT (more than 16 prefixes, one that is NULL or "").
  */
 EJK_API EJK_NODISCARD ejk_status ejk_extract_labels_from_hlo_text_ex(
@@ -150,15 +151,15 @@ EJK_API void ejk_labels_free(ejk_labels *labels);
 #define EJK_MAX_LABELS 16
 
 /**
- * Runs a function as a region of that name, and answers what it answers: as the decorator of that name
- * does for a Python function. Regions it left open are closed.
+ * Runs a function as a region of that name and returns its status, as the Python decorator of the same name does.
+ * Regions that the function left open are closed.
  * Statuses: those of ejk_label_begin(), INVALID_ARGUMENT (no function); and any of the function's.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_label(const char *name, ejk_status (*function)(void *user),
                                            void *user);
 
 /**
- * Opens a region of the calling thread: until its end, ejk_label_current() answers that name. The name
+ * Opens a region of the calling thread: until its end, ejk_label_current() returns that name. The name
  * is copied. Statuses: INVALID_ARGUMENT (NULL, "", #EJK_NAME_SIZE bytes or more), OVERFLOW
  * (#EJK_MAX_LABELS regions are open).
  */

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file lowered.h
- * What a lowered program is going to call: its labels (labels.h) lead to the configurations that are known
- * for its calls, and to the recorded calls that are worth tuning before it runs.
+ * Finds, from the labels of a lowered program, the known configurations of its calls and the calls to tune.
  *
  *     ejk_labels *labels;
  *     ejk_label_configs *known;
  *     ejk_find_labels_in_lowered("model.mlir", NULL, &labels);
  *     ejk_labels_to_configs(labels, chain, &known);
  *
- * A label names an operation with its version and a call key, and nothing else: not the device (this one is
- * meant), not how the tensors lie in memory, not the number of threads. Where configurations of one call
- * differ by these, the one that serves all comes first, then the one for the most threads, then the one that
- * was kept first. Labels that ejk_parse_label() refuses, and JSON stamps, lead nowhere and are passed over. A
- * kernel with a key_builder of its own is found if its calls were labelled by that key.
+ * A label contains an operation with its version and a call key, but neither the device (the current one is
+ * assumed), nor the memory layout of the tensors, nor the number of threads. If a call has several
+ * configurations that differ in these, the one without restrictions comes first, then the one for the most
+ * threads, then the oldest. Labels that ejk_parse_label() refuses, and JSON stamps, are skipped. A kernel with its
+ * own key_builder is found if its calls were labelled with that key.
  *
  * Thread-safety: every function may be called from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_LOWERED_H
 #define EJKERNEL_LOWERED_H
@@ -68,23 +69,25 @@ EJK_API void ejk_label_configs_destroy(ejk_label_configs *configs);
 
 /** How ejk_autotune_lowered() works. Zero means default everywhere. */
 typedef struct ejk_lowered_options {
-    ejk_label_options labels;             /**< which labels are looked for */
+    ejk_label_options labels;             /**< which labels to search for */
     ejk_recording *recording;             /**< NULL = the executor's */
     const ejk_autotune_options *autotune; /**< NULL = defaults */
-    /** Hears of every call that was tuned; may be NULL, as may the next. */
+    /** Called for every call that was tuned; may be NULL, as may the next. */
     void (*told)(void *user, const ejk_tuned_call *call);
-    /** Hears of every recorded call that could not be tuned here, by its problem, and of every label for
-     * which there is no recorded call, by its text; and why. */
+    /**
+     * Called with the reason for every recorded call that could not be tuned here (`what` is its problem) and every
+     * label without a recorded call (`what` is its text).
+     */
     void (*skipped)(void *user, const char *what, const char *sentence);
     void *user; /**< first argument of both */
 } ejk_lowered_options;
 
 /**
- * Tunes the recorded calls whose labels stand in a lowered program, given as a file, as
- * ejk_autotune_recorded() would all of them: the executor's selector remembers the choices. A label needs a
- * recorded call, because a key alone does not say what the call is. A call is tuned once, however often its
- * label stands there. NULL options = defaults; `out` may be NULL, else ejk_autotuning_result_destroy() frees
- * it. Statuses: those of ejk_find_labels_in_lowered() and ejk_autotune_recorded(), UNAVAILABLE (no recording).
+ * Tunes those recorded calls whose labels occur in a lowered program, given as a file, in the way of
+ * ejk_autotune_recorded(): the executor's selector stores the choices. A label needs a recorded call, because the
+ * key alone does not describe the call. A call is tuned once, however often its label occurs. NULL options =
+ * defaults; `out` may be NULL, else ejk_autotuning_result_destroy() frees it. Statuses: those of
+ * ejk_find_labels_in_lowered() and ejk_autotune_recorded(), UNAVAILABLE (no recording).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_autotune_lowered(ejk_executor *executor, const char *path,
                                                       const ejk_lowered_options *options,

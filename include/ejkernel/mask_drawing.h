@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file mask_drawing.h
- * Masks to look at: in a terminal, as SVG, PNG or a page that zooms.
+ * Draws masks: as text for a terminal, as SVG, as PNG, or as an HTML page that zooms.
  *
  * @code
  * ejk_mask_drawing_options options = {.block_shape = {128, 128}};
@@ -12,19 +12,20 @@
  * ejk_free(bytes);
  * @endcode
  *
- * A picture is a grid of cells. A cell is one element if the mask fits so, else one block, else a square of
- * blocks; it is empty (no query sees a key there), full (each sees all) or partial. Whatever the size of the
- * mask, this is exact: each row of the mask is taken as the runs of columns that it sees, which for masks
- * with structure follow from their numbers. Blocks at the edge that the mask does not fill are judged by
- * the elements they have. Besides, a picture tells how many blocks are empty, partial and full, the share
- * of elements that is visible, and the order in which the forward kernel visits the blocks: those that are
- * not empty, row after row, in each from left to right; shrunken grids keep this order.
+ * A picture is a grid of cells. A cell is one element if all elements fit, else one block, else a square of
+ * blocks. It is empty (no query sees a key in it), full (every query sees every key) or partial. The states are
+ * exact for masks of any size: each row is represented by the intervals of columns that it sees, which are
+ * computed from the parameters of structured masks. A block at the edge counts only the elements inside the mask.
+ * A picture also gives the numbers of empty, partial and full blocks, the share of visible elements, and the
+ * order in which the forward kernel visits the blocks: the non-empty ones, row by row from left to right;
+ * shrunken grids keep this order.
  *
- * Limits, beyond which a call answers OVERFLOW: 2^28 blocks, of these 2^24 in a row, 2^28 rows, 2^28 calls of
- * predicates, 2^32 elements of numpy masks; the last three together, and anew for each place that a mask has in a
- * combination.
+ * Limits, beyond which a call returns OVERFLOW: 2^28 blocks, 2^24 blocks in a row, and in total 2^28 rows, 2^28
+ * calls of predicates and 2^32 elements of numpy masks, counted again for each use of a mask in a combination.
  *
- * Thread-safety: all calls may run at once. Nothing depends on the locale.
+ * Thread-safety: all functions may be called from several threads at once. Nothing depends on the locale.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_MASK_DRAWING_H
 #define EJKERNEL_MASK_DRAWING_H
@@ -43,7 +44,7 @@ extern "C" {
     X(PNG, 3, "png")                                                                               \
     X(HTML, 4, "html")
 
-/** A format of pictures. HTML is one page that needs nothing else, and shows the SVG without scripts. */
+/** A format of pictures. HTML is a single self-contained page; without scripts it shows the SVG. */
 typedef enum ejk_mask_drawing_format {
 #define EJK_MASK_DRAWING_ENUM(name, number, text) EJK_MASK_DRAWING_##name = number,
     EJK_MASK_DRAWING_LIST(EJK_MASK_DRAWING_ENUM)
@@ -55,7 +56,10 @@ EJK_API const char *ejk_mask_drawing_format_name(ejk_mask_drawing_format format)
 
 /** How a mask is drawn. NULL or all zeros = default. */
 typedef struct ejk_mask_drawing_options {
-    /** {bq, bkv}, cut to the mask's lengths. {0, 0} = elements if they fit, else the least power of two whose blocks do. */
+    /**
+     * {bq, bkv}, cut to the mask's lengths. {0, 0} = elements if they fit, else the least power of two whose
+     * blocks do.
+     */
     int64_t block_shape[2];
     int64_t head; /**< of a multi-head mask, from 0 */
     int64_t

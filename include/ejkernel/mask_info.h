@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file mask_info.h
- * MaskInfo: one object for all that is known of an attention mask, in whichever form it is asked for.
+ * MaskInfo: an attention mask in several forms that are converted into each other on demand.
  *
  * A mask of B batches, H heads (1 = all heads share it), Q queries and K keys can be given, and read, as
  *
@@ -20,22 +20,24 @@
  * ejk_mask_info_release(packed);
  * @endcode
  *
- * What is not there is computed when it is first read, and then kept; a read never computes twice, whatever
- * threads ask. Causal, window and chunk limits are kept as numbers, beside what they limit: an object costs
- * O(Q + K), not Q × K, until someone reads its attention mask.
+ * A missing form is computed when it is first read, and then stored; it is computed once even if several threads
+ * read it. Causal, window and chunk limits are stored as numbers beside the mask that they limit, so an object
+ * needs O(Q + K) memory, not Q × K, until its attention mask is read.
  *
- * Where attention mask and segment ids are both there, the attention mask is what hides; the ids are what
- * they were given as, or what the transform at hand says of them.
+ * If an object has both an attention mask and segment ids, the attention mask decides what is hidden; the ids are
+ * those that were given, or those that the last transform defines.
  *
- * Ownership: objects are counted references that never change. Constructors and transforms give one
- * reference to the caller and copy what they are given; tensors that are read are views, to be left as
- * they are, and live as long as the object. Every `out` is untouched on failure.
+ * Ownership: objects are reference-counted and immutable. Constructors and transforms return one reference to the
+ * caller and copy their inputs. Tensors that are read are views that must not be written, valid as long as the
+ * object. Every `out` is untouched on failure.
  *
  * Statuses of every call, besides those it names: INVALID_ARGUMENT (NULL; a size, number or index out of
  * range; nothing in the object from which to answer), INVALID_SHAPE, INVALID_DTYPE, OVERFLOW (a number
  * beyond int32 where int32 is kept; sizes), OUT_OF_MEMORY, UNAVAILABLE (a device other than the CPU).
  *
  * Thread-safety: every function may be called from any thread at once, on the same object too.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_MASK_INFO_H
 #define EJKERNEL_MASK_INFO_H
@@ -71,12 +73,15 @@ typedef struct ejk_mask_axes {
     ejk_axis_names sequence_axis_name; /**< default "sp" */
 } ejk_mask_axes;
 
-/** The axis of these names, parted by commas: "dp,fsdp"; "" = none. Statuses: INVALID_ARGUMENT (too many, too long, an empty one). */
+/**
+ * The axis of these names, parted by commas: "dp,fsdp"; "" = none. Statuses: INVALID_ARGUMENT (too many, too
+ * long, an empty one).
+ */
 EJK_API EJK_NODISCARD ejk_status ejk_axis_names_of(const char *names, ejk_axis_names *out);
 
 /* ---- Constructors ---------------------------------------------------------------------------------- */
 
-/** What every constructor takes besides. NULL or all zeros = no positions, default names. */
+/** Options of all constructors. NULL or all zeros = no positions, default names. */
 typedef struct ejk_mask_info_options {
     ejk_tensor q_positions;  /**< int `[B,Q]`; unset = none given */
     ejk_tensor kv_positions; /**< int `[B,K]`; unset = none given */
@@ -123,7 +128,10 @@ typedef struct ejk_mask_info_source {
     ejk_tensor inputs_embeds; /**< `[B,S,D]`: all tokens valid */
 } ejk_mask_info_source;
 
-/** From the first of the members, in their order, that is there; none is INVALID_ARGUMENT. Only shapes of the last two are read. */
+/**
+ * From the first of the members, in their order, that is there; none is INVALID_ARGUMENT. Only shapes of the
+ * last two are read.
+ */
 EJK_API EJK_NODISCARD ejk_status ejk_mask_info_dynamic_init(const ejk_mask_info_source *source,
                                                             const ejk_mask_info_options *options,
                                                             ejk_mask_info **out);
@@ -274,11 +282,10 @@ EJK_API EJK_NODISCARD ejk_status ejk_mask_info_to_dtype(const ejk_mask_info *inf
 
 /* ---- Transforms ------------------------------------------------------------------------------------
  *
- * Each answers a new object whose mask is the old one with a limit. Ids and positions stay, unless it says
- * otherwise; where rows or columns are cut out, those of ids and positions are cut alike. `offset` is int,
- * one number `[1]` or one per batch `[B]`; NULL means 0. Rows and columns count from 0, also when Q ≠ K:
- * 0 is the top-left corner, K − Q what attention calls take by default. INVALID_ARGUMENT if nothing says
- * how long Q and K are.
+ * Each returns a new object whose mask is the old one with a further limit. Ids and positions are kept unless the
+ * function says otherwise; if rows or columns are removed, so are their ids and positions. `offset` is int, one
+ * number `[1]` or one per batch `[B]`; NULL means 0. Rows and columns count from 0, also when Q ≠ K: offset 0 aligns
+ * the top-left corner, K − Q is the default of attention calls. INVALID_ARGUMENT if Q and K are not known.
  */
 
 /** Only columns k ≤ q + offset. */
@@ -320,9 +327,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_mask_info_apply_chunked(const ejk_mask_info
 
 /** How types of tokens join a mask. */
 typedef enum ejk_mask_combine {
-    EJK_MASK_UNION = 0,     /**< the mask, and whoever shares a type */
-    EJK_MASK_INTERSECT = 1, /**< of the mask, whoever shares a type */
-    EJK_MASK_REPLACE = 2,   /**< whoever shares a type */
+    EJK_MASK_UNION = 0,     /**< visible by the mask, or of the same type */
+    EJK_MASK_INTERSECT = 1, /**< visible by the mask, and of the same type */
+    EJK_MASK_REPLACE = 2,   /**< of the same type */
 } ejk_mask_combine;
 
 /** Where type 0 means that a token shares none. */
@@ -391,7 +398,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_mask_info_attention_args(const ejk_mask_inf
  * A view of an object, as ejk_mask_info_attention_args() and the readers of this header give them, becomes one of a
  * copy on a GPU, for calls with tensors there. The object keeps it as long as it lives, one for each device: the first
  * time it is allocated and copied, which waits; later it is found. An unset tensor stays unset. The
- * ejk_…_set_mask_info() of the operations do this by themselves where `query` lies on a GPU.
+ * ejk_…_set_mask_info() of the operations do this themselves if `query` is on a GPU.
  * Statuses: INVALID_ARGUMENT (NULL, a device that is not there), those of ejk_device_tensor_create() and
  * ejk_device_copy(). The tensor is untouched on failure.
  */
@@ -439,8 +446,8 @@ typedef struct ejk_mask_sharding {
 } ejk_mask_sharding;
 
 /**
- * How the stored forms lie on a mesh: the mask as (batch, qheads, sequence, sequence), the others as
- * (batch, sequence), where sequence is spread only if `sequence_parallel`. Each goes through
+ * How the stored forms are partitioned over a mesh: the mask as (batch, qheads, sequence, sequence), the others as
+ * (batch, sequence), where sequence is partitioned only if `sequence_parallel`. Each goes through
  * ejk_get_corrected_partition(). INVALID_ARGUMENT if the mesh lacks a name that is configured for batch, heads or
  * (if `sequence_parallel`) sequence.
  */
@@ -453,8 +460,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_mask_info_get_shardings(const ejk_mask_info
 EJK_API ejk_mask_sharding ejk_mask_info_get_empty_sharding(void);
 
 /**
- * `wish` as far as it is possible: of another rank it is cut or filled up; an axis that names what the mesh
- * lacks, or whose length the product of sizes does not divide, is not spread; if none is spread, rank is 0.
+ * Corrects a wanted partition: `wish` is cut or extended to `rank`; an axis is not partitioned if it names an axis
+ * that the mesh lacks, or if the product of sizes does not divide its length; if none is left, rank is 0.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_get_corrected_partition(const int64_t *shape, int32_t rank,
                                                              const ejk_partition *wish,
@@ -467,9 +474,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_get_corrected_partition(const int64_t *shap
 typedef void (*ejk_mask_info_trace_fn)(void *user, const char *line);
 
 /**
- * Debug mode of the calling thread: every call here is told to `trace` before it works, reads as
+ * Debug mode of the calling thread: every call here is reported to `trace` before it starts, reads as
  * "[MaskInfo Debug] Property access: q_len". NULL turns it off, as it is at first. The library itself
- * never prints. A trace that calls functions of this header is not told of these.
+ * never prints. Calls that the trace itself makes are not reported.
  */
 EJK_API void ejk_mask_info_set_debug_mode(ejk_mask_info_trace_fn trace, void *user);
 

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file numeric.h
- * Helpers about numbers: stable reductions and divisions, chunks, comparison of tensors, reproducible
- * random inputs, launch parameters of GPU kernels, time and memory.
+ * Numeric helpers: stable reductions, division, chunks, comparison of tensors, random inputs, time and memory.
  *
- * Tensors may have any strides and, where nothing else is said, any element type; every function asks for
- * memory of the CPU. Results go into the caller's tensors, whose elements must have places of their own
- * and, where nothing else is said, share no bytes with the inputs. Arithmetic is in f64 and rounded once to
- * the element type of the result. An int64 beyond 2^53 is rounded where it becomes a f64.
+ * Unless a function says otherwise, tensors may have any strides and element type. They must be on the CPU.
+ * Results are written to the caller's tensors, whose elements must not overlap each other nor, unless a function
+ * says otherwise, the inputs. Arithmetic is in f64 and rounded once to the element type of the result. An int64
+ * beyond 2^53 is rounded when it is converted to f64.
  *
  * Axes may be negative: they then count from the end. `threads` may be NULL everywhere: the calling thread
  * works alone. Results are the same, bit for bit, for any number of threads.
  *
  * Statuses that every function with tensors may give, besides its own: those of ejk_tensor_check(),
  * UNAVAILABLE (memory of another device), INVALID_LAYOUT (elements of the result that overlap or interleave,
- * a result that lies in the bytes of an input), OUT_OF_MEMORY.
+ * a result that overlaps an input), OUT_OF_MEMORY.
  *
  * Thread-safety: all functions may be called from any thread at once; no two may write the same memory.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_NUMERIC_H
 #define EJKERNEL_NUMERIC_H
@@ -94,9 +95,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_unchunk_array(const ejk_tensor *chunks,
 /**
  * log(sum(exp(x))) over `axis_count` axes, without overflow: 1002.4076059644444 for 1000, 1001, 1002.
  * No axes at all (NULL or a count of 0) means all of them. `out` has the axes that remain, and with
- * `keepdims` those reduced too, one long; its element type is floating. It may lie in the bytes of `x`.
+ * `keepdims` those reduced too, one long; its element type is floating. It may overlap `x`.
  *
- * −∞ counts as nothing: only −∞, or no elements at all, give −∞. +∞ gives +∞. A NaN gives NaN.
+ * −∞ contributes nothing: the result is −∞ if all elements are, or if there are none. +∞ gives +∞. A NaN gives NaN.
  * Statuses: INVALID_ARGUMENT (axis out of range or given twice, axis_count), INVALID_SHAPE,
  * INVALID_DTYPE.
  */
@@ -396,7 +397,7 @@ typedef struct ejk_timer {
     bool running;
 } ejk_timer;
 
-/** Starts a timer. `sink` gets the text when it stops, with `user`; NULL: nobody does. */
+/** Starts a timer. When it stops, `sink` is called with the text and `user`; NULL = no call. */
 EJK_API ejk_timer ejk_timer_start(const char *name, ejk_timer_sink_fn sink, void *user);
 
 /**

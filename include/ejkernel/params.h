@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file params.h
- * Parameters that make an implementation faster or slower and never change what it computes: those of a
- * forward pass, those of a backward pass, and the configuration that all kernels once shared.
+ * Tuning parameters of the forward and the backward pass, and the configuration that all kernels once shared.
  *
- * All three are records (record.h), so equality, hash, JSON, flags and help are ejk_record_equal(),
- * ejk_record_hash() and so on, with the descriptions below. Here is what a record does not give.
+ * They change the speed of an implementation, never its result beyond rounding. All three are records
+ * (record.h): use ejk_record_equal(), ejk_record_hash() and so on with the descriptions below. This header has
+ * what records do not provide.
  *
  * Thread-safety: every function may be called from any thread at once; the structs are plain data.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_PARAMS_H
 #define EJKERNEL_PARAMS_H

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file plan.h
- * Plans: a call whose implementation, parameters and memory are settled, to be executed many times with
- * the same shapes and other pointers.
+ * Plans: calls with a fixed implementation, parameters and memory, to be executed many times with new pointers.
  *
- * Executing a plan neither allocates nor locks nor hashes: scratch memory is the caller's workspace, or a
- * buffer of the plan's own lock-free list (which grows only if more executions overlap than ever
- * before). A plan of one worker never enters the thread pool.
+ * Executing a plan neither allocates nor locks nor hashes: scratch memory is the caller's workspace, or a buffer
+ * from the plan's lock-free list, which grows only when more executions overlap than ever before. A plan with one
+ * worker never enters the thread pool.
  *
- * A call runs where its tensors lie, all in one place. On a GPU (cuda.h) an execution enqueues its work on the
- * context's stream, or another, and returns; it neither waits nor allocates, and may be captured into a graph,
- * which then is good for as long as the plan. Workspace is memory of that GPU: the caller's, or the plan's own,
- * which is allocated when the plan is made and serves one stream, the context's, as work there is done one after
- * the other.
+ * A call runs on the device of its tensors, which must all be on the same one. On a GPU (cuda.h), an execution
+ * enqueues its work on the context's stream, or on another, and returns. It neither waits nor allocates, and may
+ * be captured into a graph, which is valid as long as the plan. Workspace is memory of that GPU: the caller's, or
+ * the plan's own, which is allocated when the plan is created and may only be used on the context's stream, where
+ * work runs in order.
  *
- * Thread-safety: a plan is constant after creation and may be executed from any threads at once, with
+ * Thread-safety: a plan is constant after creation and may be executed by several threads at once, with
  * different workspaces. It must be destroyed before its context.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_PLAN_H
 #define EJKERNEL_PLAN_H
@@ -31,12 +32,12 @@ extern "C" {
 typedef struct ejk_plan ejk_plan;
 
 /**
- * Settles a call. Data pointers of `args` are not looked at (they may be NULL here); everything else is:
- * execution asks for the same shapes, strides, types and values. `args` is copied.
+ * Creates the plan of a call. Data pointers of `args` are ignored (they may be NULL here); shapes, strides, types
+ * and values are fixed: executions must have the same. `args` is copied.
  * Statuses: INVALID_ARGUMENT, INVALID_SHAPE, INVALID_DTYPE, INVALID_LAYOUT, OVERFLOW (the call),
  * UNKNOWN_NAME (platform, backend or another name that nothing has), UNAVAILABLE (no implementation
  * fits; option of a later version; a GPU that cannot be used), OUT_OF_MEMORY, INTERNAL (a GPU's driver fails).
- * Tensors that do not all lie in one place are INVALID_ARGUMENT.
+ * Tensors on different devices are INVALID_ARGUMENT.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_create(ejk_context *context, const ejk_kernel *kernel,
                                                  const void *args, ejk_plan **out);
@@ -48,13 +49,12 @@ EJK_API void ejk_plan_destroy(ejk_plan *plan);
 EJK_API size_t ejk_plan_workspace(const ejk_plan *plan);
 
 /**
- * Computes. NULL workspace = the plan's own. Does nothing if results are asked for and all are empty.
+ * Executes the plan. NULL workspace = the plan's own. Does nothing if all requested results are empty.
  *
- * Results lie in memory of their own: none may share a byte with an input or another result, or hold an
- * element of its own twice. Views whose spans meet are told apart where it can be seen from their strides
- * (slices of one buffer along any axis, as out = x[…, 0:64] beside query = x[…, 64:128], or parts of a
- * packed [B,T,3,H,D]), and refused where it cannot: then the strides have no common grid. Inputs may
- * overlap each other freely.
+ * A result must not share a byte with an input or another result, nor contain an address twice. Interleaved views
+ * are accepted if their strides show that they are disjoint: slices of one buffer along any axis, as out = x[…,
+ * 0:64] and query = x[…, 64:128], or parts of a packed [B,T,3,H,D]. If the strides have no common divisor that
+ * shows it, they are refused. Inputs may overlap each other.
  * Statuses: INVALID_ARGUMENT (a missing pointer; a signature that is not the plan's), INVALID_LAYOUT (an
  * output overlaps an input or another output; a workspace that is not aligned), WORKSPACE_TOO_SMALL,
  * OUT_OF_MEMORY (workspace NULL and more executions at once than ever before), INTERNAL (a GPU's driver fails).
@@ -63,17 +63,17 @@ EJK_API EJK_NODISCARD ejk_status ejk_plan_execute(const ejk_plan *plan, const vo
                                                   void *workspace, size_t workspace_bytes);
 
 /**
- * The same on a stream in place of the context's. It does not matter to tensors of the CPU. INVALID_ARGUMENT also:
- * another stream than the context's, and no workspace where one is needed.
+ * The same on another stream than the context's; ignored if the tensors are on the CPU. Also INVALID_ARGUMENT: the
+ * stream is not the context's, and no workspace is given although one is needed.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_execute_on(const ejk_plan *plan, const void *args,
                                                      void *workspace, size_t workspace_bytes,
                                                      void *stream);
 
-/** What an ejk_plan_prebuild() met. */
+/** Counts of ejk_plan_prebuild(). */
 typedef struct ejk_prebuilt {
     int32_t compiled; /**< kernels that were compiled and put into the cache */
-    int32_t found;    /**< kernels that were there */
+    int32_t found;    /**< kernels that the cache had already */
 } ejk_prebuilt;
 
 /**
@@ -86,7 +86,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_plan_prebuild(ejk_context *context, const e
                                                    const void *args, const char *architecture,
                                                    ejk_prebuilt *out);
 
-/** What the host does for an execution on a GPU, in seconds. */
+/** Host time of an execution on a GPU, in seconds. */
 typedef struct ejk_host_cost {
     double plan_s;   /**< an execution of a plan that was executed before, until it returns */
     double driver_s; /**< of this, within the driver's launches */
@@ -95,31 +95,30 @@ typedef struct ejk_host_cost {
 } ejk_host_cost;
 
 /**
- * Measures what executing a plan costs the host, on a GPU: batches of executions with these arguments, and the device
- * is waited for between them. It includes two looks at the clock for each launch, some 50 ns. INVALID_ARGUMENT (NULL;
- * a plan for the CPU), and what ejk_plan_execute() answers.
+ * Measures the host time of a plan for a GPU, by batches of executions with these arguments; between batches it waits
+ * for the device. The times include two clock reads for each launch, about 50 ns. Statuses: INVALID_ARGUMENT (NULL; a
+ * plan for the CPU), those of ejk_plan_execute().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_measure_host(const ejk_plan *plan, const void *args,
                                                        ejk_host_cost *out);
 
-/** What the first call of a configuration costs on a GPU: seconds of making its plan. */
+/** Time to create the plan of a configuration on a GPU for the first time. */
 typedef struct ejk_first_use {
-    double compile_s; /**< where no cache has its kernels */
-    double load_s;    /**< where the disk has them; 0 = nothing could be kept there */
-    int32_t kernels;  /**< that it takes */
+    double compile_s; /**< if no cache has its kernels */
+    double load_s;    /**< if they are cached on disk; 0 = the disk cache is not usable */
+    int32_t kernels;  /**< how many kernels it needs */
 } ejk_first_use;
 
 /**
- * Measures it: plans are made once by the compiler and five times from the disk, and thrown away; the median counts.
- * Kernels that this process has already are not used, nor are caches of the compiler's. The time of loading the
- * driver and NVRTC, once in a process, is not part of it. Statuses: those of ejk_plan_create(), INVALID_ARGUMENT
- * (tensors on the CPU).
+ * Measures it: the plan is created once with the compiler and five times from the disk cache (median). Kernels
+ * that this process has loaded already and the compiler's own caches are not used. Loading the driver and NVRTC,
+ * once per process, is not included. Statuses: those of ejk_plan_create(), INVALID_ARGUMENT (tensors on the CPU).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_measure_first_use(ejk_context *context,
                                                             const ejk_kernel *kernel,
                                                             const void *args, ejk_first_use *out);
 
-/** What was settled. Where a hook runs, there is no implementation (NULL). */
+/** The parts of a plan. If a hook runs, there is no implementation (NULL). */
 EJK_API const ejk_kernel *ejk_plan_kernel(const ejk_plan *plan);
 EJK_API const ejk_implementation *ejk_plan_implementation(const ejk_plan *plan);
 EJK_API int32_t ejk_plan_workers(const ejk_plan *plan);
@@ -130,18 +129,18 @@ EJK_API const void *ejk_plan_config(const ejk_plan *plan);
 /** Cost as the kernel counts it; zeros if it does not. */
 EJK_API ejk_cost ejk_plan_cost(const ejk_plan *plan);
 /**
- * True if the call lives from memory: it is known to move bytes, and has fewer than 8 FLOPs for each. CPUs
- * break even at 15 to 30; decoding has 0.5 to 4, the shortest prefill of interest 30. Measured with inputs
- * that lie in a cache, such a call says little of how it will run.
+ * True if the call is limited by memory bandwidth: its cost is known, with fewer than 8 FLOPs per byte. CPUs break
+ * even at 15 to 30; decoding has 0.5 to 4, the shortest prefill of interest 30. Measure such calls with cold
+ * inputs: a time with inputs in a cache does not predict their speed.
  */
 EJK_API bool ejk_plan_is_memory_bound(const ejk_plan *plan);
 
 /**
  * The plan as JSON: {"op","version","implementation","platform","backend","isa","dtype",
  * "implementation_version","step","parameters":{…},"chosen_by":{name:step},"workers","workspace_bytes",
- * "config":{…}}, and "device":"cuda:0" where the tensors lie on a GPU. A step is one of chooser.h: "step" is where the configuration came from, "chosen_by" where
- * each parameter did. Where a hook runs, its name stands for the implementation's.
- * Freed with ejk_free().
+ * "config":{…}}, and "device":"cuda:0" where the tensors lie on a GPU. A step is one of chooser.h: "step" is
+ * where the configuration came from, "chosen_by" where each parameter did. Where a hook runs, its name stands
+ * for the implementation's. Freed with ejk_free().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_describe(const ejk_plan *plan, char **out);
 

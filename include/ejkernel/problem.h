@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file problem.h
- * A call as one line of text: which kernel, which shapes and types, which values. Recordings, lists of
- * what to tune, benchmarks and bug reports are made of such lines.
+ * Problem texts: a call's kernel, shapes, types and values as one line, for recordings, tuning and bug reports.
  *
  *     flash_attention:B=1,Hq=8,Hkv=2,T=1024,S=1024,D=64,Dv=64,dtype=bfloat16,causal=true
  *     flash_attention:Hq=8,T=512,D=64,with=bias+lse,sliding_window=127,0,cfg.fwd_params.q_blocksize=128
@@ -33,6 +32,8 @@
  *
  * Thread-safety: every function may be called from any thread at once; one problem belongs to one thread
  * while ejk_problem_allocate() or ejk_problem_destroy() runs.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_PROBLEM_H
 #define EJKERNEL_PROBLEM_H
@@ -73,17 +74,17 @@ EJK_API const ejk_axes *ejk_problem_axes(const ejk_problem *problem);
 /**
  * Gives every tensor memory, aligned to 64 bytes, and fills it: inputs with numbers that depend on `seed`,
  * the tensor and the element's index only, not on strides (floats uniform in [-1, 1), rounded to their
- * type; masks true nine times in ten; other integers 0), outputs with zeros. Of the elements that a stride
- * of 0 makes one, the first has its number. Called again, it fills again.
+ * type; masks true nine times in ten; other integers 0), outputs with zeros. Elements
+ * that share an address by a stride of 0 have the value of the first. Called again, it fills the memory again.
  * Statuses: INVALID_ARGUMENT (NULL), OVERFLOW, OUT_OF_MEMORY (also for more than the machine has).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_problem_allocate(ejk_problem *problem, uint64_t seed);
 
 /**
- * The line of a call, in one way of the many: symbols (B, Hq, Hkv, T, S, D, Dv, then others as the record
- * has them), dtype, layout, with, tensors that do not follow from these, fields that are set in the order
- * of the record. Data pointers and devices are left out, and strides of axes that are at most one long do
- * not count. Read again, it gives arguments that are equal but for these. `*out` is freed with ejk_free().
+ * The canonical line of a call: symbols (B, Hq, Hkv, T, S, D, Dv, then others in the order of the record), dtype,
+ * layout, with, tensors that do not follow from these, and fields that are set, in the order of the record. Data
+ * pointers, devices, and strides of axes of length 1 or 0 are left out; parsing it gives arguments that are equal
+ * but for these. `*out` is freed with ejk_free().
  * Statuses: INVALID_ARGUMENT (NULL; a required tensor is missing, a value that has no text), INVALID_SHAPE,
  * INVALID_DTYPE, INVALID_LAYOUT (tensors), OVERFLOW (longer than #EJK_PROBLEM_MAX_TEXT), OUT_OF_MEMORY.
  */
@@ -91,16 +92,15 @@ EJK_API EJK_NODISCARD ejk_status ejk_problem_to_text(const ejk_kernel *kernel, c
                                                      char **out);
 
 /**
- * Takes one line of a list: `line` counts from 1. The problem is destroyed afterwards. Anything but OK
- * ends the reading and is its answer.
+ * Receives one line of a list; `line` counts from 1. The problem is destroyed afterwards. Any status but OK ends
+ * the reading, which returns it.
  */
 typedef ejk_status (*ejk_problem_fn)(void *user, int64_t line, ejk_problem *problem);
 
 /**
  * Reads a list: a problem a line, blank lines and comments between them, lines ended by "\n" or "\r\n".
- * `each` is called for every problem in order, but for none unless all lines can be read. `name` stands
- * for the text in sentences, "name:12: …". Statuses: those of ejk_problem_parse(), MALFORMED (also for a
- * zero byte), what `each` answers.
+ * `each` is called for every problem in order, but only if all lines can be parsed. `name` names the text in
+ * messages, "name:12: …". Statuses: those of ejk_problem_parse(), MALFORMED (also for a zero byte), those of `each`.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_problem_read_text(const ejk_context *context, const char *name,
                                                        const char *text, size_t size,

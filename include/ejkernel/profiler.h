@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file profiler.h
- * A profiler: what ran when. Scopes of threads are opened and closed around work, intervals of devices
- * are handed in; out come events, times per name, a Chrome trace (opens in https://ui.perfetto.dev) and a
- * table. docs/howto/profiling.md has examples, and how scopes get into `perf` and Nsight.
+ * A profiler that records when scopes of threads and intervals of devices began and ended.
+ *
+ * It exports events, times per name, a Chrome trace (opens in https://ui.perfetto.dev) and a table.
+ * docs/howto/profiling.md has examples, and shows how scopes get into `perf` and Nsight.
  *
  *     ejk_profiler *profiler;
  *     ejk_profiler_create(NULL, &profiler);
@@ -13,18 +14,19 @@
  *     ejk_profiler_to_chrome_json(profiler, &text);
  *
  * Events lie on tracks: one for each thread that opened a scope, one for each device that was named.
- * Intervals shorter than a minimum are left out and count nowhere but in their own counter; a track whose
- * room is used up drops what comes later, and says how much that was. Names are kept as one line of at
- * most #EJK_PROFILER_NAME_SIZE - 1 bytes: what is longer is cut, what is not UTF-8 or is a control
- * character becomes '?'.
+ * Intervals shorter than a minimum are only counted, not stored; a full track drops later events and counts
+ * them. Names are one line of at most #EJK_PROFILER_NAME_SIZE - 1 bytes: longer names are cut, control characters
+ * and bytes that are not UTF-8 become '?'.
  *
  * All times are seconds of CLOCK_MONOTONIC, kept in whole nanoseconds.
  *
- * Off is a NULL profiler: opening and closing a scope is then one comparison.
+ * A NULL profiler is off: opening and closing a scope is then one comparison.
  *
  * Thread-safety: every function but ejk_profiler_destroy() may be called from any thread at once, and
  * events may be read while others are recorded. A thread allocates at its first scope; later ones take no
  * lock and allocate nothing.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_PROFILER_H
 #define EJKERNEL_PROFILER_H
@@ -47,7 +49,7 @@ typedef struct ejk_profiler ejk_profiler;
 
 /** How a profiler is made. Zero-initialised = defaults. Texts are copied. */
 typedef struct ejk_profiler_options {
-    /** Times are told of names that begin so. NULL = of all; the documented "jit_" is XLA's prefix. */
+    /** Only names with this prefix are reported. NULL = all; the documented "jit_" is XLA's prefix. */
     const char *prefix_filter;
     /** POSIX extended regular expression: see ejk_profiler_times(). NULL = none. */
     const char *event_filter_regex;
@@ -117,7 +119,7 @@ typedef struct ejk_profiler_event {
 EJK_API EJK_NODISCARD ejk_status ejk_profiler_events(const ejk_profiler *profiler,
                                                      ejk_profiler_event **out, int64_t *count);
 
-/** Which events are asked about. NULL members are those of the profiler's options. */
+/** Selects events. NULL members are taken from the profiler's options. */
 typedef struct ejk_profiler_query {
     const char *track; /**< only tracks whose name contains this, whatever the case; NULL = all */
     const char *prefix;

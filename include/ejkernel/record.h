@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file record.h
- * Records: describe a struct once, derive everything else.
+ * Records: descriptions of structs, from which JSON, equality, hashes, flags and help texts are derived.
  *
- * A record is the description of a plain struct: its fields with kind, place, default, unit and one line
- * of documentation. From it come JSON in both directions, equality, hashing, merging, the list of fields
- * that are set, command-line flags, the key under which a call's plan is kept, and help texts. Arguments
- * and configurations of the library's own operations are described like this; describe yours the same way:
+ * A record describes a plain struct: its fields with kind, offset, default, unit and one line of documentation.
+ * JSON in both directions, equality, hashing, merging, the list of fields that are set, command-line flags, the
+ * keys of plans and help texts are derived from it. The library describes the arguments and configurations of its
+ * operations in this way; describe yours the same way:
  *
  * @code
  * #define MY_CONFIG(F, R)                                                                   \
@@ -33,10 +33,12 @@
  * Behind the element type may stand what the values are (#ejk_domain), with bounds like lengths, or -1:
  * "[N+1] int ascending from 0 to T", "[B,P] int in [-1,pages)", "[E] int sum <= M".
  *
- * A zeroed struct has nothing set and every default. Structs are plain data: they own nothing, texts are
- * stored inside, so copying, zeroing and memcpy are all there is to managing them.
+ * In a zeroed struct, no field is set and every default applies. Structs are plain data: they own no memory, and
+ * texts are stored inside, so they may be copied by assignment or memcpy.
  *
  * Thread-safety: descriptions are constant, all functions may be called from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_RECORD_H
 #define EJKERNEL_RECORD_H

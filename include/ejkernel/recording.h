@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file recording.h
- * Recordings of calls: which operations a program called with which shapes and values, to be tuned later, here
- * or on another machine. Tensors count by shape, strides class and element type; their data is not kept.
+ * Recordings of a program's calls with their shapes and values, to be tuned later, here or on another machine.
  *
- * A recording is a list of problem texts (problem.h), one for each different call: the device, the versioned
- * operation and the call key tell them apart, and of calls that are alike the last one is kept. A file has
- * one text per line; a line made on one machine can be read on every other.
+ * A recording is a list of problem texts (problem.h), one for each distinct call. Calls are the same if device,
+ * versioned operation and call key are the same; the last of them is kept. Tensors are recorded by shape, class of
+ * strides and element type, without their data. A file has one text per line and can be read on any machine.
  *
  * Thread-safety: a recording may be added to and read from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_RECORDING_H
 #define EJKERNEL_RECORDING_H
@@ -48,8 +49,8 @@ typedef struct ejk_recorded_invocation {
 } ejk_recorded_invocation;
 
 /**
- * Calls `visit` for each call recorded on a device (NULL = on any), in the order of first recording, until it
- * answers something else than OK, which is then the answer. The recording must not be changed meanwhile.
+ * Calls `visit` for each call recorded on a device (NULL = any), in the order of first recording, until it returns a
+ * status other than OK, which is then returned. `visit` must not change the recording.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_get_invocations(
     ejk_recording *recording, const char *device,

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file registry.h
- * The registry: which implementations of which algorithm exist, and which of them fits.
+ * The registry: the implementations of each algorithm, and the selection of one that fits a call.
  *
- * An #ejk_implementation is a fact: one function that computes one algorithm by one technology (its
- * platform) on one kind of hardware (its backend) with one instruction-set tier and element type, and
- * the parameters it takes with their bounds. Which one runs, and with which values, is decided elsewhere
- * (plan.h). The library's own come in by the same ejk_registry_register() that is open to you.
+ * An #ejk_implementation describes one function that computes one algorithm by one technology (its platform) on
+ * one kind of hardware (its backend) with one instruction-set tier and element type, and its parameters with
+ * their bounds. Plans choose the implementation and the values (plan.h). Applications register implementations
+ * with ejk_registry_register(), as the library does.
  *
- * The names triton, pallas and xla are known and stand for technologies without an implementation in this
- * version: asking for one answers #EJK_STATUS_UNAVAILABLE with the list of what exists. So does asking for cuda
- * where there is no NVIDIA GPU that can be used (cuda.h), with the reason.
+ * The platforms triton, pallas and xla are known by name but have no implementation in this version: a request
+ * for one returns #EJK_STATUS_UNAVAILABLE with the list of those that exist. So does a request for cuda without a
+ * usable NVIDIA GPU (cuda.h), with the reason.
  *
  * Thread-safety: a registry may be read and added to from any thread at once. Entries are never removed.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_REGISTRY_H
 #define EJKERNEL_REGISTRY_H
@@ -151,7 +153,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_registry_add_builtin(ejk_registry *registry
 EJK_API EJK_NODISCARD ejk_status ejk_registry_register(ejk_registry *registry,
                                                        const ejk_implementation *implementation);
 
-/** What is looked for. Zero-initialised members ask for nothing. */
+/** Requirements of a lookup. Zero-initialised members require nothing. */
 typedef struct ejk_query {
     const char *algorithm;
     ejk_platform platform;
@@ -159,13 +161,13 @@ typedef struct ejk_query {
         backend; /**< an entry for any backend fits every request, and ANY fits every entry */
     ejk_isa isa; /**< highest tier allowed */
     ejk_dtype dtype;
-    const void *problem; /**< if not NULL, `applicable` is asked */
+    const void *problem; /**< if not NULL, `applicable` is called with it */
     /**
-     * Where the call's tensors lie: GPU admits entries of backend GPU only, CPU all others; ANY does not ask.
-     * What runs on a GPU never reads the CPU's memory, nor the other way round.
+     * The device of the call's tensors: GPU admits only entries of backend GPU, CPU only others, ANY all. What runs
+     * on a GPU never reads the CPU's memory, nor the other way round.
      */
     ejk_backend place;
-    int32_t capability; /**< of that GPU, 10 times; 0 = not asked */
+    int32_t capability; /**< of that GPU, 10 times; 0 = any */
 } ejk_query;
 
 /**
@@ -181,7 +183,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_registry_get(const ejk_registry *registry,
 
 /**
  * Why an implementation does not fit a query, as "needs compute capability 8.0, the GPU has 7.5"; "" if it fits.
- * `out` has room for `size` bytes, and is cut. Whether it is of the query's algorithm is not asked.
+ * `out` has room for `size` bytes; a longer reason is cut. The algorithm's name is not compared.
  * Statuses: INVALID_ARGUMENT (NULL, no room).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_registry_explain(const ejk_query *query,
@@ -189,8 +191,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_registry_explain(const ejk_query *query,
                                                       char *out, size_t size);
 
 /**
- * The platform a call would run on: an explicit one if an implementation of the algorithm stands behind
- * it and can run here, else UNAVAILABLE; AUTO: the first that exists for tensors of the CPU. Statuses as
+ * The platform a call would run on: an explicit one if an implementation of the algorithm exists for it and can
+ * run here, else UNAVAILABLE; for AUTO, the first that exists for tensors on the CPU. Statuses as
  * ejk_registry_get().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_detect_platform(const ejk_registry *registry,

@@ -7,6 +7,8 @@
  * Everything else is as in flash_attention.h, and so are the implementations: `out` and `lse` have the same
  * bits as flash_attention's. In particular causal aligns the last query with the last key (causal_offset = 0
  * aligns the first), a window counts alone, and cum_seqlens are cumulative lengths [N+1].
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_SCALED_DOT_PRODUCT_ATTENTION_H
 #define EJKERNEL_SCALED_DOT_PRODUCT_ATTENTION_H
@@ -90,7 +92,7 @@ extern EJK_API const ejk_kernel ejk_scaled_dot_product_attention_vjp_kernel;
 EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention(
     ejk_context *context, const ejk_scaled_dot_product_attention_args *args);
 
-/** The same for a call whose gradients will be asked for: `lse` has to be given. */
+/** The same for a call whose gradients will be computed: `lse` is required. */
 EJK_API EJK_NODISCARD ejk_status ejk_scaled_dot_product_attention_fwd(
     ejk_context *context, const ejk_scaled_dot_product_attention_args *args);
 

@@ -1,33 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file selector.h
- * How a configuration is chosen: a chain of seven steps, asked in this order until one answers.
+ * Selector chains: seven steps that are tried in order until one provides a call's configuration.
  *
- * | step | answers if | told as (fields beside device, op_id, call_key) |
+ * | step | applies if | event (fields beside device, op_id, call_key) |
  * |---|---|---|
- * | override | the call brings a configuration of its own | `override` {cfg} |
- * | overlay | a scope of this thread has one for the call, the innermost first | `overlay_hit` {cfg} |
+ * | override | the call has an explicit configuration | `override` {cfg} |
+ * | overlay | a scope of this thread has one for the call, innermost first | `overlay_hit` {cfg} |
  * | memory | the chain's ConfigCache has one | `cache_hit` {level: "memory", cfg} |
  * | persistent | the chain's PersistentCache has one; it is copied to memory | `cache_hit` {level: "persistent", cfg} |
- * | autotune | the policy allows measuring and there is a tuner | `autotune_start` {candidates, platform, method}, `autotune_finish` {cfg, platform, method}, or `autotune_failed` {reason} |
+ * | autotune | the policy allows measuring and there is a tuner | `autotune_start`, `_finish`, `_failed`: below |
  * | heuristics | the policy allows them | `heuristics` {cfg, platform, method} |
  * | error | nothing else did | `error` {reason: "no_config"} |
  *
- * Where a step's answer cannot be used (parameters out of bounds, another kernel version, unreadable) it is
- * told as `config_rejected` {level, reason} and counts as a miss. Nothing is measured unless the policy says
- * so and a tuner is there. A tuned configuration is kept in memory and, if asked, on disk; a heuristic one
- * never, so that tuning later still happens; an override only with `remember_override`.
+ * `autotune_start` has the fields {candidates, platform, method}, `autotune_finish` {cfg, platform, method},
+ * `autotune_failed` {reason}.
  *
- * A configuration is kept under the device's fingerprint, `op_id@vVERSION` and the call key (identity.h),
- * and further under the class of strides, with the tier where the context's is lower than the processor's,
- * and the number of threads. One that was put in under the first
- * three only, as configurations shipped with an application are, serves every class and number.
+ * A configuration that cannot be used (parameters out of bounds, another kernel version, unreadable) is reported
+ * as `config_rejected` {level, reason} and counts as a miss. Nothing is measured unless the policy allows it and
+ * there is a tuner. A tuned configuration is kept in memory and, if enabled, on disk. A heuristic one is never
+ * kept, so the call can still be tuned later; an override only with `remember_override`.
  *
- * Scopes (overlays, policies) belong to the thread that began them, nest, and end in reverse order; other
- * threads never see them. They are structs of the caller's that must stay where they are meanwhile.
+ * The key of a configuration is the device's fingerprint, `op_id@vVERSION` and the call key (identity.h), plus the
+ * class of strides (with the tier, if the context's is lower than the processor's) and the number of threads. A
+ * configuration stored under the first three only, as those shipped with an application, applies to every class
+ * and number.
  *
- * Thread-safety: a chain may be asked from any thread at once. Of threads that miss at the same time, one
- * measures and the others wait for its answer.
+ * Scopes (overlays, policies) belong to the thread that began them, nest, and end in reverse order; other threads
+ * do not see them. They are structs of the caller that must not move until they end.
+ *
+ * Thread-safety: a chain may be used by several threads at once. If several miss the same key at once, one
+ * measures and the others wait for its result.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_SELECTOR_H
 #define EJKERNEL_SELECTOR_H
@@ -41,7 +46,7 @@
 extern "C" {
 #endif
 
-/** What a chain may do on a miss. A zeroed policy never measures. */
+/** What a chain does on a miss. A zeroed policy never measures. */
 #define EJK_AUTOTUNE_POLICY(F, R)                                                                  \
     F(OPT_BOOL, allow_autotune, EJK_OPTIONAL, "false", "", "measure where nothing is known")       \
     F(OPT_BOOL, allow_heuristics, EJK_OPTIONAL, "true", "", "fall back to the kernel's rule")      \
@@ -52,10 +57,10 @@ extern "C" {
 EJK_RECORD_STRUCT(ejk_autotune_policy, EJK_AUTOTUNE_POLICY);
 extern EJK_API const ejk_record ejk_autotune_policy_record;
 
-/** Who measures for a chain; tuning of kernels is in executor.h. */
+/** Measures for a chain; executor.h has a tuner of kernels. */
 typedef struct ejk_config_tuner {
     void *self; /**< its first argument */
-    /** Fills `config` (zeroed) with the candidate to use, and says what that rests on. */
+    /** Fills `config` (zeroed) with the candidate to use, and `measurement` with the measurement of it. */
     ejk_status (*tune)(void *self, const ejk_invocation *invocation,
                        const ejk_autotune_policy *policy, void *config,
                        ejk_config_measurement *measurement);
@@ -86,7 +91,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_config_selector_chain_create(
 /** NULL is allowed. No context or executor may use it any more. */
 EJK_API void ejk_config_selector_chain_destroy(ejk_config_selector_chain *chain);
 
-/** The chain as what a context or an executor takes. */
+/** The chain as a chooser, for a context or an executor. */
 EJK_API ejk_config_chooser ejk_config_selector_chain_chooser(ejk_config_selector_chain *chain);
 
 /**
@@ -127,7 +132,7 @@ typedef struct ejk_config_key_text {
 
 /**
  * The key under which a call's configuration is kept; its texts lie in `room`.
- * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, what the kernel's key_builder answers.
+ * Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, those of the kernel's key_builder.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_invocation_key(const ejk_invocation *invocation,
                                                     ejk_config_key_text *room, ejk_config_key *out);

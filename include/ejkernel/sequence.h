@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file sequence.h
- * Packed sequences: lengths and positions in them, running sums over time, segment ids and masks.
+ * Packed sequences: their lengths and positions, cumulative sums over time, segment ids and masks.
  *
- * Sequences packed one after the other are described by `cu_seqlens`, int32 or int64 `[N+1]`: sequence n
- * holds the tokens cu_seqlens[n] to cu_seqlens[n+1] − 1. It starts at 0 and never decreases; sequences of no
- * tokens are legal, and keep their number. Anything else is INVALID_ARGUMENT, with the index and the values.
+ * Sequences packed one after the other are described by `cu_seqlens`, int32 or int64 `[N+1]`: sequence n has the
+ * tokens cu_seqlens[n] to cu_seqlens[n+1] − 1. The values start at 0 and never decrease; empty sequences are
+ * allowed and keep their index. Anything else is INVALID_ARGUMENT, with the index and the values.
  *
- * Results go into tensors of the caller, whose shapes have to be right; inputs and results may have any
- * strides, and axes of length zero. Unless it says otherwise, a result of indices is int32 or int64, a
- * mask has any element type, and whatever is not zero in it is true. A value that a result's type cannot hold
- * is OVERFLOW. Masks that are written hold 0 and 1.
+ * Results are written to tensors of the caller, which must have the right shapes. Inputs and results may have any
+ * strides and axes of length zero. Unless a function says otherwise, results that are indices are int32 or int64;
+ * a mask may have any element type, and nonzero elements are true. Masks that are written contain 0 and 1. A value
+ * that the result's type cannot represent is OVERFLOW.
  *
  * Statuses of every call, besides those it names: those of ejk_tensor_check(), INVALID_SHAPE (a rank or an
  * axis that does not fit), INVALID_DTYPE, INVALID_LAYOUT (a result whose elements overlap or interleave, or
@@ -18,9 +18,11 @@
  * fails has written nothing.
  *
  * Calls that take `threads` spread large work over them; NULL means the calling thread alone. Results are the
- * same, bit for bit, for any number of threads. Calls that do not have one number for each sequence to write.
+ * same, bit for bit, for any number of threads. Calls without that argument write one number for each sequence.
  *
- * Thread-safety: every function may be called from any thread at once, on results that do not meet.
+ * Thread-safety: every function may be called from several threads at once, with results that do not overlap.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_SEQUENCE_H
 #define EJKERNEL_SEQUENCE_H
@@ -143,8 +145,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_segment_ids_to_mask(
  * | `[B,H,Q,K]`, per_head | `[B,H,Q]` | `[B,H,K]` |
  * | `[B,H,Q,K]`, not per_head | `[B,Q]` | `[B,K]`, of what all heads agree on |
  *
- * Time is linear in the mask's size. Memory: for each matrix at work, at most one a thread, a quarter of its elements in
- * bytes, and some numbers for each row and column.
+ * Time is linear in the mask's size. Memory: for each matrix at work, at most one a thread, a quarter of its
+ * elements in bytes, and some numbers for each row and column.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_mask_to_segment_ids(ejk_threads *threads,
                                                          const ejk_tensor *mask, bool per_head,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file splash_mask.h
- * Masks as objects, and what splash (block-sparse) attention reads of them: the MaskInfo.
+ * Masks as objects, and the MaskInfo that splash (block-sparse) attention reads.
  *
- * A mask says which query rows may see which key columns: a shape [Q, K], and 1 or 0 at each place. A mask
- * with structure (causal, a window, chunks) is held as its numbers, whatever its size; only numpy masks
- * hold elements. A multi-head mask is a list of them, one per head, and what ejk_process_mask() takes:
+ * A mask of shape [Q, K] says for each query row and key column whether the query may see the key. Structured
+ * masks (causal, window, chunks) are stored as their parameters, whatever their size; only numpy masks store
+ * elements. A multi-head mask is a list of masks, one per head, and the argument of ejk_process_mask():
  *
  * @code
  * ejk_splash_mask *causal = NULL, *heads = NULL;
@@ -18,16 +18,18 @@
  * status = ejk_process_mask(&args, &info);
  * @endcode
  *
- * A mask is computable if its value follows from a predicate of the row's logical position and the column:
- * causal, local, chunked and function masks are. Row t's position is q_sequence[t], by default t; columns
- * are never permuted.
+ * A mask is computable if its values are given by a predicate of the row's logical position and the column:
+ * causal, local, chunked and function masks are. The position of row t is q_sequence[t], by default t; columns are
+ * never permuted.
  *
- * Ownership: masks are counted references. A constructor gives one reference to the caller, takes its own
- * of the masks it is given, and copies arrays unless it says otherwise. ejk_splash_mask_release() gives one
- * back. Errors: besides status and sentence, ejk_splash_last_reason() tells which rule was broken.
+ * Ownership: masks are reference-counted. A constructor returns one reference to the caller, retains the masks
+ * that it is given, and copies arrays unless it says otherwise. ejk_splash_mask_release() releases a reference.
+ * Errors: besides status and sentence, ejk_splash_last_reason() says which rule was violated.
  *
- * Thread-safety: masks and results never change, and may be read, retained and released by any threads at
+ * Thread-safety: masks and results are immutable, and may be read, retained and released by several threads at
  * once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_SPLASH_MASK_H
 #define EJKERNEL_SPLASH_MASK_H
@@ -72,8 +74,8 @@ typedef enum ejk_splash_reason {
 } ejk_splash_reason;
 
 /**
- * The rule that this thread's last failing call of this header broke; lengths and memory that could not
- * be had count as #EJK_SPLASH_REASON_INVALID_ARGUMENT. Has a meaning directly after such a call only.
+ * The rule that this thread's last failing call of this header violated. Lengths that are too large and failed
+ * allocations give #EJK_SPLASH_REASON_INVALID_ARGUMENT. Only valid directly after such a call.
  */
 EJK_API ejk_splash_reason ejk_splash_last_reason(void);
 
@@ -105,7 +107,7 @@ typedef enum ejk_splash_mask_kind {
 #undef EJK_SPLASH_MASK_ENUM
 } ejk_splash_mask_kind;
 
-/** What computable masks take besides. NULL or all zeros = default. */
+/** Options of computable masks. NULL or all zeros = default. */
 typedef struct ejk_computable_mask_options {
     ejk_opt_int shard_count;   /**< its square has to divide Q, else it has no effect; unset = 1 */
     const int32_t *q_sequence; /**< positions of the rows, copied; NULL = 0, 1, …, Q − 1 */
@@ -147,8 +149,8 @@ ejk_chunked_causal_mask_create(const int64_t *shape, int64_t chunk_size,
                                const ejk_computable_mask_options *options, ejk_splash_mask **out);
 
 /**
- * What a predicate answers. `user` and what it points to are the caller's, and have to stay as they are
- * while the mask lives. Two such masks are equal if function, user, shape and q_sequence are.
+ * A mask given by a predicate. `user` and what it points to belong to the caller and must not change while the mask
+ * exists. Two such masks are equal if function, user, shape and q_sequence are equal.
  * Statuses: as above, INVALID_ARGUMENT (no function).
  */
 EJK_API EJK_NODISCARD ejk_status
@@ -170,11 +172,17 @@ EJK_API EJK_NODISCARD ejk_status ejk_numpy_mask_create(const ejk_tensor *array,
 EJK_API EJK_NODISCARD ejk_status ejk_numpy_mask_borrow(const ejk_tensor *array,
                                                        ejk_splash_mask **out);
 
-/** The elements of another mask, as a numpy mask. Statuses: INVALID_SHAPE (a multi-head mask), OVERFLOW, OUT_OF_MEMORY. */
+/**
+ * The elements of another mask, as a numpy mask. Statuses: INVALID_SHAPE (a multi-head mask), OVERFLOW,
+ * OUT_OF_MEMORY.
+ */
 EJK_API EJK_NODISCARD ejk_status ejk_numpy_mask_of(const ejk_splash_mask *mask,
                                                    ejk_splash_mask **out);
 
-/** Where both are 1. Statuses: INVALID_ARGUMENT (NULL), INVALID_SHAPE (shapes differ), OVERFLOW (nested too deep), OUT_OF_MEMORY. */
+/**
+ * Where both are 1. Statuses: INVALID_ARGUMENT (NULL), INVALID_SHAPE (shapes differ), OVERFLOW (nested too
+ * deep), OUT_OF_MEMORY.
+ */
 EJK_API EJK_NODISCARD ejk_status ejk_logical_and_create(const ejk_splash_mask *left,
                                                         const ejk_splash_mask *right,
                                                         ejk_splash_mask **out);

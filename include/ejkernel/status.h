@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file status.h
- * How every fallible call of the library answers.
+ * Status codes and error messages of fallible calls.
  *
- * A call returns an #ejk_status; 0 is success. On failure it leaves its outputs untouched and writes
- * one sentence, which names the argument, its value and what was expected, into a text that belongs to
- * the calling thread: ejk_last_error(). Nothing is printed and nothing aborts.
+ * A call returns an #ejk_status; 0 is success. On failure it leaves its outputs untouched and stores one sentence
+ * for the calling thread, which names the argument, its value and what was expected: ejk_last_error(). The library
+ * never prints or aborts.
  *
  * Thread-safety: all functions here may be called from any thread at once.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_STATUS_H
 #define EJKERNEL_STATUS_H

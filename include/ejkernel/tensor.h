@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file tensor.h
- * Tensor views: where elements lie, of which type, in which shape.
+ * Tensor views: address, element type, shape and strides.
  *
- * An #ejk_tensor is a small plain struct that is passed and copied by value. It owns nothing: the memory
- * behind `data` belongs to whoever made it, and has to outlive every call that is given the view. All
- * zeros means "no tensor" (`dtype` is #EJK_DTYPE_UNSET); that is how optional arguments are left out.
+ * An #ejk_tensor is a small plain struct that is passed and copied by value. It owns nothing: `data` points to
+ * memory of the caller, which must stay valid during every call that uses the view. All zeros means "no tensor"
+ * (`dtype` is #EJK_DTYPE_UNSET); optional arguments are left out in this way.
  *
- * Shapes and strides are int64 and count elements. Strides may be anything, negative too; operations ask
- * only that the last axis be contiguous (stride 1, or at most one element long). An axis of length zero
- * is legal, and then `data` may be NULL.
+ * Shapes and strides are int64 and count elements. Strides may have any value, also negative; operations only
+ * require a contiguous last axis (stride 1, or at most one element). An axis may have length zero, and then `data`
+ * may be NULL.
  *
  * Conversions between element types round to nearest, ties to even; NaN stays NaN, subnormals are kept.
  *
  * Thread-safety: every function may be called from any thread at once; views are plain data.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_TENSOR_H
 #define EJKERNEL_TENSOR_H
@@ -91,13 +93,13 @@ EJK_API ejk_tensor ejk_tensor_3d(void *data, ejk_dtype dtype, int64_t n0, int64_
 EJK_API ejk_tensor ejk_tensor_2d(void *data, ejk_dtype dtype, int64_t n0, int64_t n1);
 EJK_API ejk_tensor ejk_tensor_1d(void *data, ejk_dtype dtype, int64_t n0);
 
-/** True if the view stands for a tensor (its dtype is set). */
+/** True if the view is a tensor (its dtype is set). */
 EJK_API bool ejk_tensor_present(const ejk_tensor *tensor);
 
 /**
- * Checks a view by itself: known dtype, rank, lengths ≥ 0, element count (empty axes counted as one) and
- * byte span fit in 63 bits, no element's address wraps around, data not NULL unless empty, data aligned to its element type's own size is
- * NOT required (any address works). `name` is the argument's name in the sentence.
+ * Checks a view: the dtype is known, rank and lengths are valid, the number of elements (empty axes counted as
+ * one) and the byte span fit in 63 bits, no element's address wraps around, and data is not NULL unless the tensor
+ * is empty. Data need not be aligned. `name` is the argument's name in the sentence.
  * Statuses: INVALID_DTYPE, INVALID_SHAPE, OVERFLOW, INVALID_ARGUMENT (NULL data).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_tensor_check(const ejk_tensor *tensor, const char *name);
@@ -190,7 +192,10 @@ typedef struct ejk_owned_tensor {
     void *owner;       /**< private */
 } ejk_owned_tensor;
 
-/** Allocates a contiguous tensor of zeros, aligned to 64 bytes. Statuses: those of ejk_tensor_check(), OUT_OF_MEMORY. */
+/**
+ * Allocates a contiguous tensor of zeros, aligned to 64 bytes. Statuses: those of ejk_tensor_check(),
+ * OUT_OF_MEMORY.
+ */
 EJK_API EJK_NODISCARD ejk_status ejk_owned_tensor_create(ejk_dtype dtype, int32_t rank,
                                                          const int64_t *shape,
                                                          ejk_owned_tensor *out);

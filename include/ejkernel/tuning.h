@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file tuning.h
- * Measuring, and choosing by measurement.
+ * Measures functions, and chooses the fastest of several candidates.
  *
- * ejk_benchmark() times a function. ejk_tune() is the engine behind every tuned choice: it is given
- * candidates by number and a function that runs one, and answers which to use, with the reasons for each
- * of the others. It cannot choose what is wrong or slow: a candidate's result is compared with the
- * default's before it may win, and the default stays unless another is faster by more than the noise of a
- * direct comparison. docs/howto/tuning.md tells how. The smaller tools are the documented ones:
- * #ejk_autotuner times candidates one after the other, ejk_autotune_fn() tunes a plain function with named
- * hyperparameters.
+ * ejk_benchmark() times a function. ejk_tune() makes all tuned choices: given numbered candidates and a function
+ * that runs one, it returns the candidate to use and, for each of the others, the reason against it. A wrong or
+ * slower candidate cannot win: its result must agree with the default's, and the default is replaced only by a
+ * candidate that is faster by more than the noise of a direct comparison (docs/howto/tuning.md).
+ * The documented, simpler tools are #ejk_autotuner, which times candidates one after the other, and
+ * ejk_autotune_fn(), which tunes a plain function with named hyperparameters.
  *
  * @code
  * static ejk_status run(void *user, int32_t index);                // computes by candidate `index`
@@ -26,6 +25,8 @@
  *
  * Thread-safety: all functions may be called from any thread at once, but measurements that run side by
  * side disturb each other.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_TUNING_H
 #define EJKERNEL_TUNING_H
@@ -40,7 +41,7 @@ extern "C" {
 
 /* ---- Measuring ------------------------------------------------------------------------------------ */
 
-/** Where the time comes from. `now` answers seconds and never runs backwards; NULL = ejk_now(). */
+/** A clock. `now` returns seconds and never decreases; NULL = ejk_now(). */
 typedef struct ejk_clock {
     double (*now)(void *user);
     void *user;
@@ -75,7 +76,7 @@ typedef struct ejk_benchmark_stats {
 EJK_API EJK_NODISCARD ejk_status ejk_benchmark(ejk_bench_fn fn, void *user, int32_t num_iters,
                                                double *seconds_out);
 
-/** The same with options (NULL = defaults) and all that was seen. */
+/** The same with options (NULL = defaults) and statistics. */
 EJK_API EJK_NODISCARD ejk_status ejk_benchmark_ex(ejk_bench_fn fn, void *user,
                                                   const ejk_benchmark_options *options,
                                                   ejk_benchmark_stats *out);
@@ -91,26 +92,26 @@ EJK_API EJK_NODISCARD ejk_status ejk_benchmark_ex(ejk_bench_fn fn, void *user,
  */
 typedef struct ejk_tune_problem {
     int32_t count;         /**< 1 … #EJK_TUNE_MOST_CANDIDATES, the default counted */
-    int32_t default_index; /**< what is used if nothing proves faster */
+    int32_t default_index; /**< used unless another candidate proves faster */
     /** Computes by one candidate, into memory of the user's. A failure takes the candidate out. */
     ejk_status (*run)(void *user, int32_t index);
     /** Called once, after the default's first run: keeps a copy of its result. NULL = none is needed. */
     ejk_status (*keep)(void *user, int32_t index);
     /**
-     * Called after a run of the candidate: does its result agree with the one kept? `*difference` says by
-     * how much it is off, in a unit of the user's; NaN counts as disagreement whatever `*agrees` says.
-     * ejk_tensors_agree() does this for tensors. Asked about the default too: a default that does not
-     * agree with itself leaves nothing to compare with.
+     * Called after a run of the candidate: says whether its result agrees with the one kept. `*difference` is its
+     * error, in a unit of your choice; NaN counts as disagreement whatever `*agrees` is. ejk_tensors_agree() does
+     * this for tensors. The default is checked too: if it does not agree with itself, tuning fails.
      */
     ejk_status (*check)(void *user, int32_t index, bool *agrees, double *difference);
-    /** Bytes that a run of the candidate takes, asked before it runs. NULL = not known, never too many. */
+    /** Bytes that a run of the candidate needs; called before it runs. NULL = unknown, no limit applies. */
     int64_t (*memory_bytes)(void *user, int32_t index);
     /** A text for the report, as the candidate's configuration in JSON; copied at once. NULL = none. */
     const char *(*describe)(void *user, int32_t index);
     void *user; /**< first argument of all of them */
     /**
-     * Seconds that `calls` runs of the candidate take together, where a look at a clock around them says something else,
-     * as on a device that works on its own. What is done only once, as compiling, may be left out. NULL = the clock.
+     * Runs the candidate `calls` times and returns their total time, for devices that work asynchronously, where
+     * clock reads around the calls would not measure it. One-time work such as compilation may be excluded. NULL =
+     * the clock is used.
      */
     ejk_status (*time)(void *user, int32_t index, int64_t calls, double *seconds);
     /**
@@ -121,7 +122,7 @@ typedef struct ejk_tune_problem {
     ejk_status (*restore)(void *user, int32_t index);
 } ejk_tune_problem;
 
-/** What the engine is doing: name, number, text. */
+/** Phases of tuning: name, number, text. */
 #define EJK_TUNE_PHASE_LIST(X)                                                                     \
     X(TRY, 0, "try")                                                                               \
     X(ROUNDS, 1, "rounds")                                                                         \
@@ -135,12 +136,12 @@ typedef enum ejk_tune_phase {
 #undef EJK_TUNE_PHASE_ENUM
 } ejk_tune_phase;
 
-/** How far it has come. Medians are NaN as long as nothing was measured. */
+/** Progress. Medians are NaN as long as nothing was measured. */
 typedef struct ejk_tune_progress {
     ejk_tune_phase phase;
     int32_t candidates; /**< of the problem */
-    int32_t tried;      /**< have had their first run, or were refused one */
-    int32_t survivors;  /**< still in the race, the default counted */
+    int32_t tried;      /**< candidates after their first run, or refused before it */
+    int32_t survivors;  /**< not yet eliminated, including the default */
     int32_t round;      /**< rounds, or pairs of the guard, that are done */
     int32_t best;       /**< lowest median so far, the default if nothing is below it */
     double best_median_s, default_median_s;
@@ -150,8 +151,7 @@ typedef struct ejk_tune_progress {
 /** Called after each first run, each round, each pair of the guard, and at the end. */
 typedef void (*ejk_tune_progress_fn)(void *user, const ejk_tune_progress *progress);
 
-/** How ejk_tune() goes about it: the documented Tuner(warmup, iters) and what surrounds it. Zero means
- * default. */
+/** Options of ejk_tune(), among them those of the documented Tuner(warmup, iters). Zero means default. */
 typedef struct ejk_tuner_options {
     ejk_opt_int
         warmup; /**< runs of a candidate before the first that is timed; unset = 1; the first run,
@@ -164,10 +164,9 @@ typedef struct ejk_tuner_options {
     ejk_opt_float sample_s; /**< as ejk_benchmark_options::sample_s */
     uint64_t seed;          /**< of the order within rounds; any number */
     /**
-     * 1 = finish: no new first runs or rounds, what leads is compared with the default and the result
-     * returned; 2 = stop at once, the default stays. Looked at between runs, without a lock, so that a
-     * signal handler or another thread may set it. A run that never returns cannot be ended from here;
-     * one that may be long should look at the same flag. NULL = never.
+     * 1 = finish: no new first runs or rounds; the best candidate is compared with the default and the result
+     * returned. 2 = stop at once and keep the default. Read between runs, without a lock, so a signal handler or
+     * another thread may set it. A run is not interrupted; long runs should test the flag themselves. NULL = never.
      */
     const volatile int *cancel;
     ejk_tune_progress_fn progress; /**< NULL = none */
@@ -175,7 +174,7 @@ typedef struct ejk_tuner_options {
     ejk_clock clock;               /**< unset = the system's */
 } ejk_tuner_options;
 
-/** What became of a candidate: name, number (pinned), text. */
+/** Verdicts on candidates: name, number (pinned), text. */
 #define EJK_TUNE_VERDICT_LIST(X)                                                                   \
     X(NOT_REACHED, 0, "not reached")                                                               \
     X(WON, 1, "won")                                                                               \
@@ -188,10 +187,10 @@ typedef struct ejk_tuner_options {
     X(OVER_MEMORY, 8, "over memory")
 
 /**
- * WON: chosen, faster than the default beyond the noise. KEPT: the default, chosen. SLOWER: measured, and
- * behind another. UNPROVEN: led the rounds, but its lead was within the noise, or there was no time to find out.
- * DISAGREES: result differs from the default's. FAILED: `run` or `check` did. TOO_SLOW: out after its
- * first runs. OVER_MEMORY: not run. NOT_REACHED: time, `max_candidates` or `cancel` ended the work before.
+ * WON: chosen, faster than the default beyond the noise. KEPT: the default, chosen. SLOWER: measured, slower than
+ * another. UNPROVEN: fastest in the rounds, but within the noise, or there was no time for the comparison.
+ * DISAGREES: its result differs from the default's. FAILED: `run` or `check` failed. TOO_SLOW: eliminated after its
+ * first runs. OVER_MEMORY: not run. NOT_REACHED: time, `max_candidates` or `cancel` ended tuning before.
  */
 typedef enum ejk_tune_verdict {
 #define EJK_TUNE_VERDICT_ENUM(name, number, text) EJK_TUNE_VERDICT_##name = number,
@@ -207,7 +206,7 @@ EJK_API const char *ejk_tune_phase_name(ejk_tune_phase phase);
 typedef struct ejk_tune_candidate {
     ejk_tune_verdict verdict;
     ejk_status status;       /**< of FAILED: what `run` or `check` answered; else OK */
-    const char *sentence;    /**< why it is out, for people */
+    const char *sentence;    /**< why it was eliminated, for people */
     const char *description; /**< what `describe` said */
     double difference;       /**< the last that `check` said */
     double
@@ -240,19 +239,18 @@ typedef struct ejk_tune_report {
 /**
  * Finds the fastest candidate whose result agrees with the default's.
  *
- * The default is run first, and fails the call if it fails. Then every other candidate is run, checked,
- * warmed up and checked again; a first run above both ten times the default's and its share of the budget (time_s / count), or
- * a warm run above ten times the default's, takes it out, as do a failure and a disagreement. At most three
- * fifths of the budget go there. Those that remain are timed in rounds, each once per round in an order
- * drawn from `seed`; from the third round on, one whose lower quartile lies more than 1 % above the upper
- * quartile of the best is dropped. Last, the lowest median, if it is not the default's, is measured against
- * the default in 7 to 21 alternating pairs and checked once more. It wins if the median of the pairs' ratios
- * lies below 1 by more than its noise and by 3 %, and if it leads in each third of the pairs; samples last
- * up to 10 ms here where the budget has room for them (not where `sample_s` is 0).
+ * The default runs first; if it fails, the call fails. Then every other candidate is run, checked, warmed up and
+ * checked again. It is eliminated if it fails or disagrees, if its first run takes more than both ten times the
+ * default's and its share of the budget (time_s / count), or if a warm run takes more than ten times the default's.
+ * This phase uses at most three fifths of the budget. The others are timed in rounds, each once per round in an
+ * order drawn from `seed`; from the third round on, a candidate is dropped when its lower quartile is more than 1 %
+ * above the upper quartile of the best. At last, the candidate of the lowest median, unless it is the default, is
+ * compared with the default in 7 to 21 alternating pairs and checked once more. It wins if the median of the
+ * pairs' ratios is below 1 by more than its noise and by at least 3 %, and if it is faster in each third of the
+ * pairs. Samples last up to 10 ms here if the budget allows it (unless `sample_s` is 0).
  *
- * The budget is kept up to one run and the 7 pairs, which may take half a budget more; where they would
- * take longer the default stays. Candidates that tie are told apart by their numbers, the lower wins; one
- * that ties with the default loses.
+ * The budget is exceeded by at most one run and the 7 pairs, which may take another half of it; if they would take
+ * longer, the default stays. Ties go to the lower number, and to the default.
  *
  * NULL options = defaults. Statuses: INVALID_ARGUMENT, OUT_OF_MEMORY, MISMATCH (the default does not agree
  * with itself), and what the default's run, keep or check answered.
@@ -261,9 +259,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_tune(const ejk_tune_problem *problem,
                                           const ejk_tuner_options *options, ejk_tune_report **out);
 
 /**
- * True if the choice rests on a comparison: something proved faster than the default, or the default stayed
- * after all had their chance in rounds, or there was nothing else; and so does that of `backward`, if it is there. What
- * does not is kept nowhere: another tuning may find better. False of NULL.
+ * True if measurements support the choice: a candidate proved faster than the default, or the default stayed after
+ * the rounds were complete, or it is the only candidate; and the same for `backward`, if there is one. Other
+ * choices are not stored, since another tuning may find a better one. False for NULL.
  */
 EJK_API bool ejk_tune_report_is_settled(const ejk_tune_report *report);
 
@@ -488,7 +486,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_tuned_fn_call(ejk_tuned_fn *tuned, const ch
                                                    void *args);
 
 /**
- * The results of the last tuning, for the caller to destroy; the best values are results[0].hyperparams. INVALID_ARGUMENT: nothing was tuned yet. OUT_OF_MEMORY.
+ * The results of the last tuning, for the caller to destroy; the best values are results[0].hyperparams.
+ * INVALID_ARGUMENT: nothing was tuned yet. OUT_OF_MEMORY.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_tuned_fn_timing_results(ejk_tuned_fn *tuned,
                                                              ejk_fn_tuning **out);

@@ -108,9 +108,9 @@ typedef struct ejki_cuda_tensor_map {
  * Of `rank` axes, 1 to 5, the first of which is contiguous: their sizes, the strides in bytes of those after the
  * first, and the box that one copy takes. A row of the box lies in shared memory under a swizzle of 32, 64 or 128
  * bytes, 0 = none, and must not be longer than that; what is beyond the tensor is 0 there. The driver wants a context
- * to be current. It takes 68 ns and neither allocates nor waits. Statuses: UNAVAILABLE (a driver without it), INVALID_ARGUMENT (dtype, rank,
- * swizzle), INVALID_LAYOUT (an address or stride that is no multiple of 16 bytes, or what else the driver
- * refuses).
+ * to be current. It takes 68 ns and neither allocates nor waits. Statuses: UNAVAILABLE (a driver without it),
+ * INVALID_ARGUMENT (dtype, rank, swizzle), INVALID_LAYOUT (an address or stride that is no multiple of 16
+ * bytes, or what else the driver refuses).
  */
 ejk_status ejki_cuda_tensor_map_encode(const void *data, ejk_dtype dtype, int32_t rank,
                                        const int64_t *sizes, const int64_t *strides,

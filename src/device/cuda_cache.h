@@ -24,7 +24,10 @@ bool ejki_cuda_cache_read(const ejki_cuda_key *key, int version, const char *nam
 void ejki_cuda_cache_write(const ejki_cuda_key *key, int version, const char *name,
                            const ejki_cuda_image *image);
 
-/* Version of NVRTC that this process would load, without loading it: as noted when it was last loaded; 0 = not known. */
+/*
+ * Version of NVRTC that this process would load, without loading it: as noted when it was last loaded; 0 =
+ * not known.
+ */
 int ejki_cuda_cache_noted(void);
 void ejki_cuda_cache_note(int version, const char *path);
 

@@ -109,7 +109,10 @@ static void name_module(const ejki_cuda_source *source, const ejki_cuda_constant
     if (used >= MOST_NAME) out->text[0] = '\0';
 }
 
-/* Under the lock: one that is loaded already. A key takes a look at all texts; calls whose sizes are ever new want none. */
+/*
+ * Under the lock: one that is loaded already. A key takes a look at all texts; calls whose sizes are ever new
+ * want none.
+ */
 static module *find_loaded(int32_t device, const ejki_cuda_source *source,
                            const module_name *name) {
     for (module *m = modules; m && name->text[0]; m = m->next)

@@ -20,7 +20,8 @@ typedef struct ejki_operands_copy {
 /*
  * Inputs that have data are used where they lie; those without get reproducible random numbers: floats in
  * [-1, 1), truth values true nine times in ten, integers 0. Outputs always get memory of their own, of the
- * same strides; so does what is updated in place, which keeps its contents. Memory is where the tensors lie, on the CPU or a GPU. Released by the caller also after a failure. OVERFLOW, OUT_OF_MEMORY.
+ * same strides; so does what is updated in place, which keeps its contents. Memory is where the tensors lie, on the CPU
+ * or a GPU. Released by the caller also after a failure. OVERFLOW, OUT_OF_MEMORY.
  */
 ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
                                      ejki_operands_copy *out);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Weights of dense attention in vectors. A task is a block of query rows of one key head. Keys are packed a panel of 2
- * vectors at a time, [d][keys], and multiplied with all rows of the block, 4 at once, into whole rows of scores; then each
- * row is softened and written. A block has as many rows as scores fit into half a megabyte, 4 to 64.
+ * vectors at a time, [d][keys], and multiplied with all rows of the block, 4 at once, into whole rows of
+ * scores; then each row is softened and written. A block has as many rows as scores fit into half a megabyte,
+ * 4 to 64.
  *
  * Sums over a row run by absolute position of the keys and a row is decided on alone: bits do not depend on
  * tasks or threads. Hidden scores are -inf before they are looked at.

@@ -96,11 +96,12 @@ static void set_row_blocks(const ejki_flash_problem *p, bool pairs, ejk_fwd_para
 
 /*
  * Blocks by the second-level cache, of which the tiled kernel gives half to a task's queries and
- * sums and a quarter to the keys and values at hand, as floats or, half as long, as pairs of bf16; queries packed beyond 512 rows
- * gained nothing (docs/kernels/flash_attention.md has the figures), but in a window, whose keys each task packs
- * besides its own. A window's edges cut blocks, which costs less where they are shorter than it. Below that, tasks are made small
- * enough for four per thread. The size of a task changes no result; the block of keys and the splits
- * follow from the shapes and the processor, never from the number of threads.
+ * sums and a quarter to the keys and values at hand, as floats or, half as long, as pairs of bf16; queries
+ * packed beyond 512 rows gained nothing (docs/kernels/flash_attention.md has the figures), but in a window,
+ * whose keys each task packs besides its own. A window's edges cut blocks, which costs less where they are
+ * shorter than it. Below that, tasks are made small enough for four per thread. The size of a task changes no
+ * result; the block of keys and the splits follow from the shapes and the processor, never from the number of
+ * threads.
  */
 void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     const ejki_flash_problem *p = invocation->problem;

@@ -30,9 +30,10 @@ static int64_t parts_of(const ejki_flash_problem *p, int64_t blocks, int64_t eno
 /*
  * ---- Decoding: memory is what counts, so every multiprocessor has to fetch all the time ----
  *
- * On one H200, 2026-11-22: few heads and not too many bytes are over sooner if keys come straight into registers, by 0.7
- * of 20 µs at 8192 keys of 8 heads; with more a ring of 192 KiB on each multiprocessor wins, by 6 of 73 µs at 64 heads
- * back to back. Eight warps of a block beat four, if these do not keep many more multiprocessors busy.
+ * On one H200, 2026-11-22: few heads and not too many bytes are over sooner if keys come straight into
+ * registers, by 0.7 of 20 µs at 8192 keys of 8 heads; with more a ring of 192 KiB on each multiprocessor
+ * wins, by 6 of 73 µs at 64 heads back to back. Eight warps of a block beat four, if these do not keep many
+ * more multiprocessors busy.
  */
 
 enum { MULTIPROCESSORS = 132, LEAST_KEYS_OF_A_WARP = 16, RING_BYTES = 196608, FEW_HEADS = 32 };
@@ -91,10 +92,11 @@ static void set_tiles(ejk_fwd_params *params, int64_t queries, int64_t keys, int
 }
 
 /*
- * Tiles of the kernels with a copier, for heads up to 64 and wider ones, where rows see few keys and many: queries, keys,
- * warps, stages, and how fast they are beside the first where all is in use. More warpgroups with fewer keys each hide more
- * of one another's waiting. Measured on one H200, 2026-11-23 (docs/kernels/flash_attention_cuda.md), but for tiles of 64
- * queries, which are guessed from what was measured before.
+ * Tiles of the kernels with a copier, for heads up to 64 and wider ones, where rows see few keys and many:
+ * queries, keys, warps, stages, and how fast they are beside the first where all is in use. More warpgroups
+ * with fewer keys each hide more of one another's waiting. Measured on one H200, 2026-11-23
+ * (docs/kernels/flash_attention_cuda.md), but for tiles of 64 queries, which are guessed from what was
+ * measured before.
  */
 typedef struct tile_choice {
     int64_t queries, keys, warps, stages;
@@ -112,8 +114,9 @@ static const tile_choice wide_many[TILES] = {
     {192, 80, 12, 2, 1.0}, {192, 64, 12, 3, 0.98}, {128, 128, 8, 2, 0.96}, {64, 64, 8, 2, 0.7}};
 
 /*
- * The share of a sequence's tiles that is of use. The tile that is not full is the first, so where rows see ever more keys
- * what it lacks counts by those that its last row sees, of twice what the row in the middle does.
+ * The share of a sequence's tiles that is of use. The tile that is not full is the first, so where rows see
+ * ever more keys what it lacks counts by those that its last row sees, of twice what the row in the middle
+ * does.
  */
 static double share_used(const ejki_flash_problem *p, const tile_choice *c, int64_t queries,
                          int64_t keys, int64_t seen) {
