@@ -85,29 +85,6 @@ bool call_set_config(const op_call *call, const char *json) {
         ejk_record_set_text(call->kernel->args, call->args, call->kernel->config_field, json));
 }
 
-/* The last word of a tensor's unit: its element type, a group of types, or a field of the same type. */
-static const char *element_word(const ejk_field *field) {
-    const char *space = strrchr(field->unit, ' ');
-    return space ? space + 1 : "";
-}
-
-static ejk_dtype element_of(const op_call *call, const ejk_field *field, ejk_dtype number) {
-    const ejk_record *record = call->kernel->args;
-    const char *word = element_word(field);
-    for (int32_t steps = 0; steps < record->count; steps++) {
-        size_t offset;
-        const ejk_field *other = ejk_record_find(record, word, &offset);
-        if (!other || other->kind != EJK_FIELD_TENSOR) break;
-        const ejk_tensor *tensor = (const ejk_tensor *)((const char *)call->args + offset);
-        if (ejk_tensor_present(tensor)) return tensor->dtype;
-        word = element_word(other);
-    }
-    ejk_dtype dtype = EJK_DTYPE_UNSET;
-    if (strcmp(word, "float") == 0) return number;
-    if (strcmp(word, "int") == 0 || strcmp(word, "index") == 0) return EJK_DTYPE_I32;
-    return ejk_dtype_from_name(word, &dtype) == EJK_OK ? dtype : EJK_DTYPE_UNSET;
-}
-
 /* The tensor that a result is the gradient of, query of d_query, where it is given; else NULL. */
 static const ejk_tensor *gradient_of(const op_call *call, const ejk_field *field) {
     size_t offset;
@@ -133,9 +110,9 @@ bool call_declare(const op_call *call, int32_t field, const ejk_axes *axes, ejk_
     int32_t rank;
     int64_t shape[EJK_MAX_RANK];
     if (!shape_of(call, f, axes, &rank, shape)) return false;
-    const ejk_dtype dtype = element_of(call, f, number);
-    if (dtype == EJK_DTYPE_UNSET)
-        return complain("%s has elements '%s', of which no type is known", f->name, f->unit);
+    ejk_dtype dtype;
+    if (!succeeded(ejk_field_dtype(call->kernel->args, f, call->args, number, &dtype)))
+        return false;
     *call_tensor(call->kernel, call->args, field) = ejk_tensor_contiguous(NULL, dtype, rank, shape);
     return true;
 }
@@ -147,7 +124,12 @@ static bool declare_float32(const op_call *call) {
         const ejk_field *field = &call->kernel->args->fields[i];
         ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
         if (!tensor || !ejk_tensor_present(tensor) || tensor->dtype == EJK_DTYPE_F32) continue;
-        if (ejk_field_is_input(field) || strcmp(element_word(field), "float") != 0) continue;
+        ejk_dtype asked; /* UNSET: any float */
+        if (ejk_field_is_input(field) ||
+            ejk_field_dtype(call->kernel->args, field, call->args, EJK_DTYPE_UNSET, &asked) !=
+                EJK_OK ||
+            asked != EJK_DTYPE_UNSET)
+            continue;
         tensor->dtype = EJK_DTYPE_F32;
         changed = true;
     }

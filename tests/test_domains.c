@@ -84,7 +84,8 @@ static void faults_are_named(void **state) {
                 "longest=2",
                 ejk_field_domain_bounds(field_of("padded"), &odd, &bounds));
     ejk_field field = {"ids", EJK_FIELD_TENSOR, EJK_OPTIONAL, 0, "", "[T] int in [0,P)", "", NULL};
-    const ejk_record record = {"strange", sizeof(ejk_tensor), &field, 1};
+    const ejk_record record = {
+        .name = "strange", .size = sizeof(ejk_tensor), .fields = &field, .count = 1};
     EXPECT_FAIL(INVALID_ARGUMENT, "P is neither a symbol of a shape nor an integer field",
                 ejk_record_check(&record));
     field.unit = "[T] int in [0,"

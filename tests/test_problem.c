@@ -32,7 +32,7 @@ EJK_RECORD_DEFINE(pages_record, pages, PAGES);
     F(TENSOR, y, EJK_OUTPUT, "", "[B,T,Hq,D] float", "")
 EJK_RECORD_STRUCT(odd, ODD);
 #define EJK_RECORD_SELF odd
-EJK_RECORD_DEFINE(odd_record, odd, ODD);
+EJK_RECORD_DEFINE_WITH(odd_record, odd, ODD, "B=1,Hq,T,D", NULL);
 #undef EJK_RECORD_SELF
 static const ejk_kernel odd_kernel = {.op_id = "odd", .args = &odd_record};
 
@@ -157,6 +157,23 @@ static void lines_have_one_canonical_form(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_line(cases[i][0], cases[i][1]);
 }
 
+/* Of operations whose heads come first it is the other order that has to be said. */
+static void orders_are_those_of_the_record(void **state) {
+    (void)state;
+#define SPARSE "blocksparse_attention:B=2,Hq=4,Hkv=2,T=16,S=8,D=4,Dv=6,dtype=float32"
+    expect_line("blocksparse_attention:layout=bhtd,B=2,Hq=4,Hkv=2,T=16,S=8,D=4,Dv=6", SPARSE);
+    expect_line("blocksparse_attention:layout=bthd,B=2,Hq=4,Hkv=2,T=16,S=8,D=4,Dv=6",
+                SPARSE ",layout=bthd");
+    ejk_problem *problem = parse(SPARSE ",layout=bthd,with=bias");
+    const ejk_blocksparse_attention_args *args = ejk_problem_args(problem);
+    const int64_t key[] = {8 * 2 * 4, 4, 2 * 4, 1}, bias[] = {4 * 16 * 8, 16 * 8, 8, 1};
+    assert_memory_equal(args->key.strides, key, sizeof key);
+    assert_memory_equal(args->bias.strides, bias, sizeof bias);
+    ejk_problem_destroy(problem);
+    expect_line("attention_merge:N=3,Hq=4,T=2,Dv=8,layout=bhtd",
+                "attention_merge:B=1,Hq=4,T=2,Dv=8,N=3,dtype=float32,layout=bhtd");
+}
+
 static void odd_names_and_values_survive(void **state) {
     (void)state;
 #define BASE "odd:B=1,Hq=2,T=3,D=4"
@@ -265,8 +282,11 @@ static void items_that_mean_nothing_name_the_place(void **state) {
     REFUSED(UNKNOWN_NAME, "tony:n=1", "'tony' is no operation");
     REFUSED(UNAVAILABLE, "ring_attention:T=1", "not in this version");
     REFUSED(UNKNOWN_NAME, "toy:m=3,colour=4",
-            "byte 9: 'colour' is no field of toy_args, none of dtype, with, layout, and no symbol "
-            "of its tensors, which have n m");
+            "byte 9: 'colour' is no field of toy_args, none of dtype, with, and no symbol of its "
+            "tensors, which have n m");
+    REFUSED(UNKNOWN_NAME, "flash_attention:Hq=1,T=3,D=4,Hk=2",
+            "'Hk' is no field of ejk_flash_attention_args, none of dtype, with, layout, and no "
+            "symbol of its tensors, which have B T Hq D S Hkv Dv N n");
     REFUSED(UNKNOWN_NAME, "toy:M=3", "byte 5");
     REFUSED(UNKNOWN_NAME, "toy:cfg.params.row=3", "byte 5");
     REFUSED(MALFORMED, "toy:n=2,m=3,n=4", "byte 13: n is given twice");
@@ -286,7 +306,9 @@ static void items_that_mean_nothing_name_the_place(void **state) {
     REFUSED(UNKNOWN_NAME, "toy:m=3,with=factor", "with has 'factor'");
     REFUSED(UNKNOWN_NAME, "toy:m=3,with=z+", "with has ''");
     REFUSED(UNKNOWN_NAME, "toy:m=3,dtype=float", "byte 9: ");
-    REFUSED(MALFORMED, "toy:m=3,layout=nhwc", "byte 9: layout is 'nhwc', expected bthd or bhtd");
+    REFUSED(UNKNOWN_NAME, "toy:m=3,layout=nhwc", "byte 9: 'layout' is no field of toy_args");
+    REFUSED(MALFORMED, "flash_attention:layout=nhwc,Hq=1,T=3,D=4",
+            "byte 17: layout is 'nhwc', expected bthd or bhtd");
     REFUSED(MALFORMED,
             "odd:T=1,pages=\"{\\\"table\\\":{\\\"dtype\\\":\\\"int32\\\",\\\"shape\\\":"
             "[1,2]}}\"",
@@ -455,6 +477,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(lines_have_one_canonical_form),
+        TEST(orders_are_those_of_the_record),
         TEST(odd_names_and_values_survive),
         TEST(what_was_read_is_there),
         TEST(lines_that_cannot_be_cut_name_the_place),

@@ -25,7 +25,8 @@ static void descriptions_are_sound(void **state) {
 static ejk_status check_with(ejk_field field) {
     const ejk_field fields[] = {{"first", EJK_FIELD_TENSOR, 0, 0, "", "[n] float", "", NULL},
                                 field};
-    return ejk_record_check(&(ejk_record){"pair", 400, fields, 2});
+    return ejk_record_check(
+        &(ejk_record){.name = "pair", .size = 400, .fields = fields, .count = 2});
 }
 
 static void faults_of_a_description_are_named(void **state) {
@@ -62,13 +63,76 @@ static void faults_of_a_description_are_named(void **state) {
 #undef WITH
     EXPECT_FAIL(INVALID_ARGUMENT, "description", ejk_record_check(NULL));
     EXPECT_FAIL(INVALID_ARGUMENT, "description", ejk_record_check(&(ejk_record){.name = ""}));
-    EXPECT_FAIL(INVALID_ARGUMENT, "none given", ejk_record_check(&(ejk_record){"few", 8, NULL, 1}));
     EXPECT_FAIL(INVALID_ARGUMENT, "none given",
-                ejk_record_check(&(ejk_record){"few", 8, NULL, -1}));
+                ejk_record_check(&(ejk_record){.name = "few", .count = 1}));
+    EXPECT_FAIL(INVALID_ARGUMENT, "none given",
+                ejk_record_check(&(ejk_record){.name = "few", .count = -1}));
     ejk_field inside = {"self", EJK_FIELD_RECORD, 0, 0, "", "", "", NULL};
-    ejk_record endless = {"endless", 8, &inside, 1};
+    ejk_record endless = {.name = "endless", .size = 8, .fields = &inside, .count = 1};
     inside.record = &endless;
     EXPECT_FAIL(INVALID_ARGUMENT, "nested deeper than 8", ejk_record_check(&endless));
+}
+
+static ejk_status check_texts(const char *symbols, const char *orders) {
+    const ejk_field field = {"x", EJK_FIELD_TENSOR, 0, 0, "", "[B,T,H,D+1] float", "", NULL};
+    return ejk_record_check(&(ejk_record){.name = "texts",
+                                          .size = sizeof(ejk_tensor),
+                                          .fields = &field,
+                                          .count = 1,
+                                          .symbols = symbols,
+                                          .orders = orders});
+}
+
+static void symbols_and_orders_are_checked(void **state) {
+    (void)state;
+    static const char *const good[][2] = {{"", "bthd|bhtd b=B t=T h=H d=D"},
+                                          {"B=1,T,H=2*T,D", "a a=T"},
+                                          {"D,T=D,H=ceil(T/2)", "ab|ba a=T|H b=B"}};
+    static const struct {
+        const char *symbols, *orders, *words;
+    } bad[] = {
+        {"B=1,", NULL, "symbols \"B=1,\" cannot be read at \"B=1,\""},
+        {",B", NULL, "cannot be read at \",B\""},
+        {"B=", NULL, "cannot be read at \"B=\""},
+        {"B,T=1 ", NULL, "cannot be read at \"T=1 \""},
+        {"B,B", NULL, "cannot be read"},
+        {"B,X", NULL, "texts: X is in no unit"},
+        {"B=X", NULL, "texts: X is in no unit"},
+        {NULL, "", "orders \"\" cannot be read"},
+        {NULL, "bt", "cannot be read"},
+        {NULL, "bt b=B", "cannot be read"},
+        {NULL, "bt|tb b=B t=", "cannot be read"},
+        {NULL, "bt|tb b=B t=T ", "cannot be read"},
+        {NULL, "bt|tb b=B b=T", "cannot be read"},
+        {NULL, "bt|b b=B t=T", "cannot be read"},
+        {NULL, "bt|tc b=B t=T", "cannot be read"},
+        {NULL, "bb b=B", "cannot be read"},
+        {NULL, "abcdefghi a=B", "cannot be read"},
+        {NULL, "bt|tb b=B t=T|X", "texts: X is in no unit"},
+    };
+    EXPECT_OK(check_texts(NULL, NULL));
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        EXPECT_OK(check_texts(good[i][0], good[i][1]));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        EXPECT_FAIL(INVALID_ARGUMENT, bad[i].words, check_texts(bad[i].symbols, bad[i].orders));
+}
+
+static void symbols_are_completed_in_their_order(void **state) {
+    (void)state;
+    const ejk_record record = {.name = "texts", .symbols = "B=1,T,H=2*T,D=H/3"};
+    ejk_axes axes;
+    EXPECT_OK(ejk_axes_parse("T=6", &axes));
+    EXPECT_OK(ejk_record_complete(&record, &axes));
+    assert_int_equal(ejk_axes_get(&axes, "B"), 1);
+    assert_int_equal(ejk_axes_get(&axes, "H"), 12);
+    assert_int_equal(ejk_axes_get(&axes, "D"), 4);
+    EXPECT_OK(ejk_axes_parse("H=4,B=7", &axes));
+    EXPECT_OK(ejk_record_complete(&record, &axes));
+    assert_int_equal(axes.count, 2); /* T is not known, and H/3 is no length */
+    EXPECT_OK(ejk_record_complete(&sample_record, &axes));
+    assert_int_equal(axes.count, 2);
+    EXPECT_FAIL(INVALID_ARGUMENT, "NULL", ejk_record_complete(NULL, &axes));
+    EXPECT_FAIL(INVALID_ARGUMENT, "NULL", ejk_record_complete(&record, NULL));
 }
 
 static void fields_are_found_by_path(void **state) {
@@ -422,6 +486,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(descriptions_are_sound),
         cmocka_unit_test(faults_of_a_description_are_named),
+        cmocka_unit_test(symbols_and_orders_are_checked),
+        cmocka_unit_test(symbols_are_completed_in_their_order),
         cmocka_unit_test(fields_are_found_by_path),
         cmocka_unit_test(zero_is_unset_and_nothing_else),
         cmocka_unit_test(json_is_written),

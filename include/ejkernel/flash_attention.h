@@ -68,9 +68,10 @@ extern EJK_API const ejk_record ejk_flash_attention_config_record;
     F(TENSOR, value, EJK_REQUIRED, "", "[B,S,Hkv,Dv] or [S,Hkv,Dv] query", "values")               \
     F(TENSOR, bias, EJK_OPTIONAL, "none", "[B|1,Hq|1,T|1,S] query",                                \
       "added to the scores after the soft cap, natural-log units")                                 \
-    F(TENSOR, cum_seqlens_q, EJK_OPTIONAL, "none", "[N+1] int",                                    \
+    F(TENSOR, cum_seqlens_q, EJK_OPTIONAL, "none", "[N+1] int ascending from 0 to B*T by T",       \
       "0 and the ends of N packed sequences of queries, not decreasing; given with cum_seqlens_k") \
-    F(TENSOR, cum_seqlens_k, EJK_OPTIONAL, "none", "[N+1] int", "0 and the ends of their keys")    \
+    F(TENSOR, cum_seqlens_k, EJK_OPTIONAL, "none", "[N+1] int ascending from 0 to B*S by S",       \
+      "0 and the ends of their keys")                                                              \
     F(TENSOR, softmax_aux, EJK_OPTIONAL, "none", "[n] or [Hq,n] or [Hkv,n] query",                 \
       "sinks: logits that join the denominator only")                                              \
     F(TENSOR, attention_mask, EJK_OPTIONAL, "none", "[B|1,Hq|Hkv|1,T|1,S] bool",                   \

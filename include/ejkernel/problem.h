@@ -14,7 +14,7 @@
  *             | tensor [ "=" view ]                     bias, out=float32, bias=[1,Hq,1,S]
  *             | "dtype" "=" name                        type of all tensors that may be any float
  *             | "with" "=" tensor { "+" tensor }        optional tensors that are given
- *             | "layout" "=" ( "bthd" | "bhtd" )        bhtd: heads before tokens in memory
+ *             | "layout" "=" name                       an order of axes that the record has: bhtd
  *     view    = [ dtype ] [ "[" size { "," size } "]" ] [ "@[" stride { "," stride } "]" ]
  *     comment = "#" anything, at the start of the line or after a blank
  *
@@ -27,8 +27,9 @@
  * Required tensors are always there, in the shape of their unit. A size is a number or a symbol, with an
  * optional constant ("N+1"); strides count elements. Of a view, what is left out is: dtype, that of the
  * unit, where any float is `dtype` (default float32) and an int is int32; sizes, the unit's first shape
- * whose symbols are bound, the first of `a|b`; strides, those of `layout`. Symbols left out are B=1,
- * Hkv=Hq, S=T, Dv=D, n=1, or follow from the sizes of views. A symbol that no given tensor has is an error.
+ * whose symbols are bound, the first of `a|b`; strides, those of `layout`. Symbols left out follow from the
+ * sizes of views, or have the lengths that the record says (ejk_record.symbols), as B=1 and S=T. A symbol
+ * that the kernel lacks is an error that names those it has, and so is one that no given tensor has.
  *
  * Thread-safety: every function may be called from any thread at once; one problem belongs to one thread
  * while ejk_problem_allocate() or ejk_problem_destroy() runs.
@@ -81,7 +82,7 @@ EJK_API const ejk_axes *ejk_problem_axes(const ejk_problem *problem);
 EJK_API EJK_NODISCARD ejk_status ejk_problem_allocate(ejk_problem *problem, uint64_t seed);
 
 /**
- * The canonical line of a call: symbols (B, Hq, Hkv, T, S, D, Dv, then others in the order of the record), dtype,
+ * The canonical line of a call: symbols (in the order of ejk_record.symbols, then others in the order of the record), dtype,
  * layout, with, tensors that do not follow from these, and fields that are set, in the order of the record. Data
  * pointers, devices, and strides of axes of length 1 or 0 are left out; parsing it gives arguments that are equal
  * but for these. `*out` is freed with ejk_free().

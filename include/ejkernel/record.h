@@ -130,6 +130,17 @@ typedef struct ejk_record {
     size_t size; /**< of the struct, in bytes */
     const ejk_field *fields;
     int32_t count;
+    /**
+     * Symbols of the units in the order in which texts have them, with the lengths that those have which are
+     * not given: "B=1,Hq,Hkv=Hq,T,S=T". Others come after them. NULL: none.
+     */
+    const char *symbols;
+    /**
+     * Orders in which axes may lie in memory, for `layout=` of texts: "bthd|bhtd b=B t=T|S h=Hq|Hkv d=D|Dv"
+     * names two, by letters, and the symbols that each letter stands for. The first is that of the units. It
+     * is about tensors of just these axes. NULL: only that of the units.
+     */
+    const char *orders;
 } ejk_record;
 
 /* How the two macros below spell a member of each kind. */
@@ -164,9 +175,17 @@ typedef struct ejk_record {
  * `#undef` it: the preprocessor cannot pass the type through the list.
  */
 #define EJK_RECORD_DEFINE(variable, type, list)                                                    \
+    EJK_RECORD_DEFINE_WITH(variable, type, list, NULL, NULL)
+
+/** The same with ejk_record.symbols and ejk_record.orders. */
+#define EJK_RECORD_DEFINE_WITH(variable, type, list, symbols, orders)                              \
     static const ejk_field variable##_fields[] = {list(EJK_RECORD_FIELD, EJK_RECORD_SUB)};         \
-    const ejk_record variable = {#type, sizeof(type), variable##_fields,                           \
-                                 (int32_t)(sizeof variable##_fields / sizeof *variable##_fields)}
+    const ejk_record variable = {#type,                                                            \
+                                 sizeof(type),                                                     \
+                                 variable##_fields,                                                \
+                                 (int32_t)(sizeof variable##_fields / sizeof *variable##_fields),  \
+                                 symbols,                                                          \
+                                 orders}
 
 /**
  * Checks a description: names, offsets inside the struct, no overlap, a readable tensor unit. Statuses:
@@ -318,6 +337,12 @@ EJK_API int64_t ejk_axes_get(const ejk_axes *axes, const char *name);
 
 /** Reads "B=1,Hq=8,T=1024". MALFORMED with the place that cannot be read. */
 EJK_API EJK_NODISCARD ejk_status ejk_axes_parse(const char *text, ejk_axes *axes);
+
+/**
+ * Gives symbols that are not bound the lengths that the record says they have then (ejk_record.symbols), in
+ * its order, as far as these follow from what is bound. INVALID_ARGUMENT: NULL, more than 32 symbols.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_record_complete(const ejk_record *record, ejk_axes *axes);
 
 /**
  * Checks all tensors of a call against their units and binds the symbols: required tensors present, each

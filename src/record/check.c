@@ -4,6 +4,7 @@
  * record as it is and guard only against what the object holds.
  */
 #include "record/field.h"
+#include "record/symbols.h"
 #include "record/unit.h"
 
 static bool letter(char c) {
@@ -148,5 +149,6 @@ ejk_status ejk_record_check(const ejk_record *record) {
     ejk_axes symbols;
     EJKI_TRY(check(record, 0, 0));
     EJKI_TRY(ejk_record_symbols(record, NULL, &symbols));
+    EJKI_TRY(ejki_symbols_check(record, &symbols));
     return check_domains(record, &symbols);
 }

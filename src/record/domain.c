@@ -93,10 +93,11 @@ ejk_status ejk_field_domain_bounds(const ejk_field *field, const ejk_axes *axes,
 
 ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field, ejk_dtype dtype,
                                const ejk_axes *axes, ejki_domain_rule *out) {
-    (void)record;
     ejki_unit unit;
+    ejk_axes complete = *axes;
     EJKI_TRY(ejki_unit_read(field, &unit));
-    EJKI_TRY(bounds_of(field, &unit, axes, out));
+    EJKI_TRY(ejk_record_complete(record, &complete));
+    EJKI_TRY(bounds_of(field, &unit, &complete, out));
     if (!ejki_is_float(dtype)) close_bounds(out);
     return EJK_OK;
 }

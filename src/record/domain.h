@@ -17,7 +17,10 @@ typedef struct ejki_domain_rule {
     int64_t low, high, step;
 } ejki_domain_rule;
 
-/* `dtype`: the tensor's. Kind NONE where the unit says nothing. INVALID_ARGUMENT: a bound has no value. */
+/*
+ * `record` is that of the call's arguments, whose defaults stand for symbols that are not bound; `dtype`: the
+ * tensor's. Kind NONE where the unit says nothing. INVALID_ARGUMENT: a bound has no value.
+ */
 ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field, ejk_dtype dtype,
                                const ejk_axes *axes, ejki_domain_rule *out);
 

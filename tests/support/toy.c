@@ -10,7 +10,7 @@ EJK_RECORD_DEFINE(toy_params_record, toy_params, TOY_PARAMS);
 EJK_RECORD_DEFINE(toy_config_record, toy_config, TOY_CONFIG);
 #undef EJK_RECORD_SELF
 #define EJK_RECORD_SELF toy_args
-EJK_RECORD_DEFINE(toy_args_record, toy_args, TOY_ARGS);
+EJK_RECORD_DEFINE_WITH(toy_args_record, toy_args, TOY_ARGS, "n=1,m", NULL);
 #undef EJK_RECORD_SELF
 
 ejk_opt_int toy_advice;

@@ -19,7 +19,8 @@ typedef struct reader {
     ejk_axes given; /* those of the line; `at` has their places */
     int32_t at[sizeof((ejk_axes *)0)->axis / sizeof *((ejk_axes *)0)->axis];
     ejk_dtype number;
-    bool heads_first;
+    ejki_orders orders;
+    int32_t order;
     struct tensor_wish {
         bool present;
         int32_t at; /* 0 = no item of its own */
@@ -72,9 +73,16 @@ static ejk_status take_with(reader *r, const ejki_item *item) {
 }
 
 static ejk_status take_layout(reader *r, const ejki_item *item) {
-    r->heads_first = strcmp(item->value, "bhtd") == 0;
-    if (r->heads_first || strcmp(item->value, "bthd") == 0) return EJK_OK;
-    return ejki_fail(EJK_STATUS_MALFORMED, "layout is '%.40s', expected bthd or bhtd", item->value);
+    char names[EJKI_MOST_ORDERS * (EJK_MAX_RANK + 4)] = "";
+    r->order = ejki_orders_find(&r->orders, item->value);
+    if (r->order >= 0) return EJK_OK;
+    for (int32_t i = 0; i < r->orders.count; i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+                 i == 0                    ? ""
+                 : i + 1 < r->orders.count ? ", "
+                                           : " or ",
+                 r->orders.name[i]);
+    return ejki_fail(EJK_STATUS_MALFORMED, "layout is '%.40s', expected %s", item->value, names);
 }
 
 static ejk_status take_tensor(reader *r, const ejki_item *item) {
@@ -103,7 +111,7 @@ static ejk_status take_field(reader *r, const ejki_item *item, const ejk_field *
 /* A word that means something whatever the kernel, or a symbol. */
 static ejk_status take_word(reader *r, const ejki_item *item) {
     const bool dtype = strcmp(item->key, "dtype") == 0, with = strcmp(item->key, "with") == 0;
-    const bool layout = strcmp(item->key, "layout") == 0;
+    const bool layout = r->orders.count > 0 && strcmp(item->key, "layout") == 0;
     if (!dtype && !with && !layout && ejk_axes_get(&r->known, item->key) < 0) {
         char symbols[400] = "";
         size_t used = 0;
@@ -111,9 +119,10 @@ static ejk_status take_word(reader *r, const ejki_item *item) {
             used += (size_t)snprintf(symbols + used, sizeof symbols - used, "%s%s", i ? " " : "",
                                      r->known.axis[i].name);
         return ejki_fail(EJK_STATUS_UNKNOWN_NAME,
-                         "'%.60s' is no field of %s, none of dtype, with, layout, and no symbol of "
-                         "its tensors, which have %s",
-                         item->key, r->record->name, symbols);
+                         "'%.60s' is no field of %s, none of dtype, with%s, and no symbol of its "
+                         "tensors, which have %s",
+                         item->key, r->record->name, r->orders.count > 0 ? ", layout" : "",
+                         symbols);
     }
     if (!item->value)
         return ejki_fail(EJK_STATUS_MALFORMED, "%s stands alone, expected '=' and a value",
@@ -168,7 +177,7 @@ static ejk_status settle_types(reader *r) {
 static ejk_status set_tensor(reader *r, int32_t index, int32_t rank, const int64_t *sizes) {
     const ejki_slot *slot = &r->problem->slots.list[index];
     const ejki_view *view = &r->wishes[index].view;
-    ejk_tensor tensor = ejki_slot_layout(slot, view->dtype, rank, sizes, r->heads_first);
+    ejk_tensor tensor = ejki_slot_layout(slot, view->dtype, rank, sizes, &r->orders, r->order);
     if (view->strided) {
         if (view->stride_count != rank)
             return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s: %d strides given, expected %d",
@@ -203,20 +212,6 @@ static ejk_status set_tensors(reader *r, const ejk_axes *axes, bool all) {
     return EJK_OK;
 }
 
-/* Symbols that were left out, as far as the record has them. */
-static ejk_status complete(const reader *r, ejk_axes *axes) {
-    static const struct {
-        const char *symbol, *same_as; /* "" = 1 */
-    } defaults[] = {{"B", ""}, {"Hkv", "Hq"}, {"S", "T"}, {"Dv", "D"}, {"n", ""}};
-    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
-        const char *symbol = defaults[i].symbol, *same_as = defaults[i].same_as;
-        if (ejk_axes_get(&r->known, symbol) < 0 || ejk_axes_get(axes, symbol) >= 0) continue;
-        const int64_t length = *same_as ? ejk_axes_get(axes, same_as) : 1;
-        if (length >= 0) EJKI_TRY(ejk_axes_set(axes, symbol, length));
-    }
-    return EJK_OK;
-}
-
 /* Keeps the symbols of tensors that are there; one that the line gave has to be among them. */
 static ejk_status drop_unused(const reader *r, ejk_axes *axes) {
     ejk_axes used, kept = {.count = 0};
@@ -241,11 +236,11 @@ static ejk_status settle_tensors(reader *r) {
     EJKI_TRY(settle_types(r));
     EJKI_TRY(set_tensors(r, &axes, false));
     EJKI_TRY(ejki_slots_bind(r->record, &problem->slots, problem->args, false, &axes));
-    EJKI_TRY(complete(r, &axes));
+    EJKI_TRY(ejk_record_complete(r->record, &axes));
     EJKI_TRY(set_tensors(r, &axes, true));
     EJKI_TRY(drop_unused(r, &axes));
     EJKI_TRY(ejki_slots_bind(r->record, &problem->slots, problem->args, true, &axes));
-    ejki_axes_order(&axes);
+    ejki_axes_order(r->record, &axes);
     problem->axes = axes;
     return EJK_OK;
 }
@@ -272,6 +267,7 @@ static ejk_status read_line(const ejk_context *context, const char *text, reader
     for (int32_t i = 0; i < problem->slots.count; i++)
         r->wishes[i].present = ejk_field_is_required(problem->slots.list[i].field);
     EJKI_TRY(ejk_record_symbols(r->record, NULL, &r->known));
+    r->orders = ejki_orders_of(r->record);
     EJKI_TRY(take_items(r));
     return settle_tensors(r);
 }

@@ -169,21 +169,10 @@ ejk_status ejki_slot_dtype(const ejki_slot *slot, const void *args, ejk_dtype nu
     return ejk_field_dtype(slot->owner, slot->field, owner, number, out);
 }
 
-/* True if the third axis of the unit counts heads: "[B,T,Hq,D]". */
-static bool has_heads(const char *unit) {
-    const char *second = strchr(unit, ',');
-    const char *third = second ? strchr(second + 1, ',') : NULL;
-    return third && third[1] == 'H';
-}
-
 ejk_tensor ejki_slot_layout(const ejki_slot *slot, ejk_dtype dtype, int32_t rank,
-                            const int64_t *sizes, bool heads_first) {
+                            const int64_t *sizes, const ejki_orders *orders, int32_t order) {
     ejk_tensor tensor = ejk_tensor_contiguous(NULL, dtype, rank, sizes);
-    if (!heads_first || rank != 4 || !has_heads(slot->field->unit)) return tensor;
-    int64_t step;
-    if (!ejki_mul(sizes[1], sizes[3], &step)) return tensor; /* refused when it is checked */
-    tensor.strides[2] = step;
-    tensor.strides[1] = sizes[3];
+    ejki_order_apply(orders, order, slot->field, &tensor);
     return tensor;
 }
 
@@ -199,19 +188,4 @@ ejk_status ejki_slots_bind(const ejk_record *record, const ejki_slots *slots, vo
                                     : ejk_record_bind_axes(record, args, axes);
     for (int32_t i = 0; i < slots->count; i++) ejki_slot_tensor(&slots->list[i], args)->data = NULL;
     return status;
-}
-
-void ejki_axes_order(ejk_axes *axes) {
-    static const char *const usual[] = {"B", "Hq", "Hkv", "T", "S", "D", "Dv"};
-    int32_t sorted = 0;
-    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
-        for (int32_t k = sorted; k < axes->count; k++) {
-            if (strcmp(axes->axis[k].name, usual[i]) != 0) continue;
-            const ejk_axes before = *axes;
-            axes->axis[sorted] = before.axis[k];
-            memcpy(&axes->axis[sorted + 1], &before.axis[sorted],
-                   (size_t)(k - sorted) * sizeof *axes->axis);
-            sorted++;
-            break;
-        }
 }

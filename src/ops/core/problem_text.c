@@ -20,7 +20,8 @@ typedef struct writer {
     void *args; /* a copy: tensors on the CPU, without memory */
     ejk_axes axes;
     ejk_dtype number; /* UNSET: no tensor may be any float, or "dtype" is a field */
-    bool heads_first;
+    ejki_orders orders;
+    int32_t order;
     FILE *stream;
     const char *separator; /* before the next item */
 } writer;
@@ -45,8 +46,7 @@ typedef struct difference {
     bool dtype, sizes, strides;
 } difference;
 
-static ejk_status compare(const writer *w, const ejki_slot *slot, bool heads_first,
-                          difference *out) {
+static ejk_status compare(const writer *w, const ejki_slot *slot, int32_t order, difference *out) {
     const ejk_tensor *tensor = ejki_slot_tensor(slot, w->args);
     const ejk_dtype number = w->number ? w->number : EJK_DTYPE_F32;
     ejk_dtype dtype;
@@ -58,18 +58,18 @@ static ejk_status compare(const writer *w, const ejki_slot *slot, bool heads_fir
                  rank != tensor->rank ||
                  memcmp(sizes, tensor->shape, (size_t)rank * sizeof *sizes) != 0;
     const ejk_tensor usual =
-        ejki_slot_layout(slot, tensor->dtype, tensor->rank, tensor->shape, heads_first);
+        ejki_slot_layout(slot, tensor->dtype, tensor->rank, tensor->shape, &w->orders, order);
     out->strides = !same_strides(tensor, &usual);
     return EJK_OK;
 }
 
-/* Tensors that lie as a layout says, of those that are there. */
-static ejk_status count_fits(const writer *w, bool heads_first, int32_t *out) {
+/* Tensors that lie as an order says, of those that are there. */
+static ejk_status count_fits(const writer *w, int32_t order, int32_t *out) {
     *out = 0;
     for (int32_t i = 0; i < w->slots.count; i++) {
         difference d;
         if (!ejk_tensor_present(ejki_slot_tensor(&w->slots.list[i], w->args))) continue;
-        EJKI_TRY(compare(w, &w->slots.list[i], heads_first, &d));
+        EJKI_TRY(compare(w, &w->slots.list[i], order, &d));
         *out += !d.strides;
     }
     return EJK_OK;
@@ -83,10 +83,14 @@ static ejk_status choose(writer *w) {
         EJKI_TRY(ejki_slot_dtype(&w->slots.list[i], NULL, EJK_DTYPE_UNSET, &asked));
         if (ejk_tensor_present(tensor) && asked == EJK_DTYPE_UNSET) w->number = tensor->dtype;
     }
-    int32_t usual, first;
-    EJKI_TRY(count_fits(w, false, &usual));
-    EJKI_TRY(count_fits(w, true, &first));
-    w->heads_first = first > usual && !means_field(w, "layout");
+    int32_t most, fits;
+    EJKI_TRY(count_fits(w, 0, &most));
+    for (int32_t i = 1; i < w->orders.count && !means_field(w, "layout"); i++) {
+        EJKI_TRY(count_fits(w, i, &fits));
+        if (fits <= most) continue;
+        most = fits;
+        w->order = i;
+    }
     return EJK_OK;
 }
 
@@ -123,7 +127,7 @@ static ejk_status write_tensors(writer *w) {
             const ejki_slot *slot = &w->slots.list[i];
             difference d;
             if (!ejk_tensor_present(ejki_slot_tensor(slot, w->args))) continue;
-            EJKI_TRY(compare(w, slot, w->heads_first, &d));
+            EJKI_TRY(compare(w, slot, w->order, &d));
             const bool follows = !d.dtype && !d.sizes && !d.strides;
             if (follows && ejk_field_is_required(slot->field)) continue;
             if (said == 1 && (!follows || !with)) write_view(w, slot, &d);
@@ -225,7 +229,10 @@ static ejk_status write_line(writer *w) {
         start_item(w, "dtype=");
         fputs(ejk_dtype_name(w->number), w->stream);
     }
-    if (w->heads_first) start_item(w, "layout=bhtd");
+    if (w->order > 0) {
+        start_item(w, "layout=");
+        fputs(w->orders.name[w->order], w->stream);
+    }
     ejk_status status = write_tensors(w);
     if (status == EJK_OK) status = write_fields(w, w->kernel->args, values, "");
     json_decref(values);
@@ -257,7 +264,7 @@ static ejk_status say_symbols(writer *w) {
     for (int32_t i = 0; i < axes.count; i++)
         if (!means_field(w, axes.axis[i].name) || is_field_value(w, axes.axis[i].name))
             EJKI_TRY(ejk_axes_set(&said, axes.axis[i].name, axes.axis[i].length));
-    ejki_axes_order(&said);
+    ejki_axes_order(w->kernel->args, &said);
     w->axes = said;
     return EJK_OK;
 }
@@ -275,6 +282,7 @@ static ejk_status settle(writer *w, const void *args) {
         tensor->device_index = 0;
     }
     EJKI_TRY(say_symbols(w));
+    w->orders = ejki_orders_of(record);
     return choose(w);
 }
 

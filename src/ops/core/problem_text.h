@@ -6,6 +6,7 @@
 #include <ejkernel/problem.h>
 
 #include "base/base.h"
+#include "record/symbols.h"
 
 /* Room for a field's path, "outer.inner". */
 #define EJKI_PATH_SIZE 160
@@ -76,16 +77,13 @@ bool ejki_view_sizes(const ejki_view *view, const ejk_axes *axes, int64_t sizes[
 ejk_status ejki_slot_dtype(const ejki_slot *slot, const void *args, ejk_dtype number,
                            ejk_dtype *out);
 
-/* A view without memory of these sizes in the usual order, or with heads before tokens where there are some. */
+/* A view without memory of these sizes, in an order of the record. */
 ejk_tensor ejki_slot_layout(const ejki_slot *slot, ejk_dtype dtype, int32_t rank,
-                            const int64_t *sizes, bool heads_first);
+                            const int64_t *sizes, const ejki_orders *orders, int32_t order);
 
 /* Binds symbols by the tensors there are, without memory or with. `whole`: required ones must be there. */
 ejk_status ejki_slots_bind(const ejk_record *record, const ejki_slots *slots, void *args,
                            bool whole, ejk_axes *axes);
-
-/* Puts the usual symbols first, in the order B, Hq, Hkv, T, S, D, Dv. */
-void ejki_axes_order(ejk_axes *axes);
 
 /* ---- problem.c ------------------------------------------------------------------------------------- */
 

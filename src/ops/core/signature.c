@@ -166,7 +166,8 @@ ejk_status ejki_signature_explain(const ejk_record *record, const void *expected
                                   const void *args) {
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
-        ejk_record alone = {record->name, record->size, field, 1};
+        const ejk_record alone = {
+            .name = record->name, .size = record->size, .fields = field, .count = 1};
         if (ejk_record_same_signature(&alone, expected, args)) continue;
         char *was = NULL, *is = NULL;
         if (ejk_record_to_json(&alone, expected, 0, &was) != EJK_OK) was = NULL;

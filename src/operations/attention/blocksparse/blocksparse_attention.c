@@ -5,6 +5,7 @@
  */
 #include "operations/attention/blocksparse/blocksparse_attention_steps.h"
 #include "operations/attention/flash/flash_attention_steps.h"
+#include "operations/attention/shared/attention_symbols.h"
 
 #include <ejkernel/flash_attention.h>
 
@@ -18,13 +19,15 @@ EJK_RECORD_DEFINE(ejk_blocksparse_attention_config_record, ejk_blocksparse_atten
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_blocksparse_attention_args
-EJK_RECORD_DEFINE(ejk_blocksparse_attention_args_record, ejk_blocksparse_attention_args,
-                  EJK_BLOCKSPARSE_ATTENTION_ARGS);
+EJK_RECORD_DEFINE_WITH(ejk_blocksparse_attention_args_record, ejk_blocksparse_attention_args,
+                       EJK_BLOCKSPARSE_ATTENTION_ARGS, "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,n=1",
+                       EJKI_ATTENTION_HEADS_FIRST);
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_blocksparse_attention_vjp_args
-EJK_RECORD_DEFINE(ejk_blocksparse_attention_vjp_args_record, ejk_blocksparse_attention_vjp_args,
-                  EJK_BLOCKSPARSE_ATTENTION_VJP_ARGS);
+EJK_RECORD_DEFINE_WITH(ejk_blocksparse_attention_vjp_args_record,
+                       ejk_blocksparse_attention_vjp_args, EJK_BLOCKSPARSE_ATTENTION_VJP_ARGS,
+                       "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,n=1", EJKI_ATTENTION_HEADS_FIRST);
 #undef EJK_RECORD_SELF
 
 /* Both structs begin with the same inputs. */

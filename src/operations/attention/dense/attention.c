@@ -2,6 +2,7 @@
 /* Dense attention: flash attention, and then the weights where they are asked for (docs/adr/0009). */
 #include <ejkernel/attention.h>
 
+#include "modules/attention_symbols.h"
 #include "base/base.h"
 #include "operations/attention/dense/problem.h"
 #include "operations/attention/flash/vjp_problem.h"
@@ -12,11 +13,14 @@ EJK_RECORD_DEFINE(ejk_attention_config_record, ejk_attention_config, EJK_ATTENTI
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_attention_args
-EJK_RECORD_DEFINE(ejk_attention_args_record, ejk_attention_args, EJK_ATTENTION_ARGS);
+EJK_RECORD_DEFINE_WITH(ejk_attention_args_record, ejk_attention_args, EJK_ATTENTION_ARGS,
+                       "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,n=1", EJKI_ATTENTION_TOKENS_FIRST);
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_attention_vjp_args
-EJK_RECORD_DEFINE(ejk_attention_vjp_args_record, ejk_attention_vjp_args, EJK_ATTENTION_VJP_ARGS);
+EJK_RECORD_DEFINE_WITH(ejk_attention_vjp_args_record, ejk_attention_vjp_args,
+                       EJK_ATTENTION_VJP_ARGS, "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,n=1",
+                       EJKI_ATTENTION_TOKENS_FIRST);
 #undef EJK_RECORD_SELF
 
 /* Flash attention's arguments, from either struct; dropout_prob is checked even where it does not count. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "operations/attention/flash/flash_attention_steps.h"
+#include "operations/attention/shared/attention_symbols.h"
 
 #include "base/base.h"
 
@@ -9,8 +10,9 @@ EJK_RECORD_DEFINE(ejk_flash_attention_config_record, ejk_flash_attention_config,
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_flash_attention_args
-EJK_RECORD_DEFINE(ejk_flash_attention_args_record, ejk_flash_attention_args,
-                  EJK_FLASH_ATTENTION_ARGS);
+EJK_RECORD_DEFINE_WITH(ejk_flash_attention_args_record, ejk_flash_attention_args,
+                       EJK_FLASH_ATTENTION_ARGS, "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,N,n=1",
+                       EJKI_ATTENTION_TOKENS_FIRST);
 #undef EJK_RECORD_SELF
 
 static ejk_status prepare(const void *args, const ejk_axes *axes, void *problem) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gradients of flash attention: an operation whose problem holds that of the call. */
 #include "operations/attention/flash/flash_attention_steps.h"
+#include "operations/attention/shared/attention_symbols.h"
 
 #include "base/base.h"
 #include "operations/attention/flash/vjp_problem.h"
@@ -8,8 +9,9 @@
 #include <string.h>
 
 #define EJK_RECORD_SELF ejk_flash_attention_vjp_args
-EJK_RECORD_DEFINE(ejk_flash_attention_vjp_args_record, ejk_flash_attention_vjp_args,
-                  EJK_FLASH_ATTENTION_VJP_ARGS);
+EJK_RECORD_DEFINE_WITH(ejk_flash_attention_vjp_args_record, ejk_flash_attention_vjp_args,
+                       EJK_FLASH_ATTENTION_VJP_ARGS, "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,N,n=1",
+                       EJKI_ATTENTION_TOKENS_FIRST);
 #undef EJK_RECORD_SELF
 
 /* Both structs begin with the same inputs. */

@@ -13,18 +13,21 @@ EJK_RECORD_DEFINE(ejk_attention_merge_config_record, ejk_attention_merge_config,
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_attention_merge_args
-EJK_RECORD_DEFINE(ejk_attention_merge_args_record, ejk_attention_merge_args,
-                  EJK_ATTENTION_MERGE_ARGS);
+EJK_RECORD_DEFINE_WITH(ejk_attention_merge_args_record, ejk_attention_merge_args,
+                       EJK_ATTENTION_MERGE_ARGS, "B=1,Hq,Hkv=Hq,T,Dv,N,n=1",
+                       "bthd|bhtd b=B t=T h=Hq d=Dv");
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_attention_merge_accumulators_args
-EJK_RECORD_DEFINE(ejk_attention_merge_accumulators_args_record,
-                  ejk_attention_merge_accumulators_args, EJK_ATTENTION_MERGE_ACCUMULATORS_ARGS);
+EJK_RECORD_DEFINE_WITH(ejk_attention_merge_accumulators_args_record,
+                       ejk_attention_merge_accumulators_args, EJK_ATTENTION_MERGE_ACCUMULATORS_ARGS,
+                       "B=1,Hq,Hkv=Hq,T,Dv,N,n=1", "bthd|bhtd b=B t=T h=Hq d=Dv");
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_attention_merge_vjp_args
-EJK_RECORD_DEFINE(ejk_attention_merge_vjp_args_record, ejk_attention_merge_vjp_args,
-                  EJK_ATTENTION_MERGE_VJP_ARGS);
+EJK_RECORD_DEFINE_WITH(ejk_attention_merge_vjp_args_record, ejk_attention_merge_vjp_args,
+                       EJK_ATTENTION_MERGE_VJP_ARGS, "B=1,Hq,Hkv=Hq,T,Dv,N,n=1",
+                       "bthd|bhtd b=B t=T h=Hq d=Dv");
 #undef EJK_RECORD_SELF
 
 /* ---- What the forms share --------------------------------------------------------------------------- */

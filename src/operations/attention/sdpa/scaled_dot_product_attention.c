@@ -2,6 +2,7 @@
 /* Flash attention under a shorter list of arguments. */
 #include <ejkernel/scaled_dot_product_attention.h>
 
+#include "modules/attention_symbols.h"
 #include "base/base.h"
 #include "operations/attention/flash/vjp_problem.h"
 #include "operations/attention/dense/dense_steps.h"
@@ -12,14 +13,16 @@ EJK_RECORD_DEFINE(ejk_scaled_dot_product_attention_config_record,
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_scaled_dot_product_attention_args
-EJK_RECORD_DEFINE(ejk_scaled_dot_product_attention_args_record,
-                  ejk_scaled_dot_product_attention_args, EJK_SCALED_DOT_PRODUCT_ATTENTION_ARGS);
+EJK_RECORD_DEFINE_WITH(ejk_scaled_dot_product_attention_args_record,
+                       ejk_scaled_dot_product_attention_args, EJK_SCALED_DOT_PRODUCT_ATTENTION_ARGS,
+                       "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,N", EJKI_ATTENTION_TOKENS_FIRST);
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_scaled_dot_product_attention_vjp_args
-EJK_RECORD_DEFINE(ejk_scaled_dot_product_attention_vjp_args_record,
-                  ejk_scaled_dot_product_attention_vjp_args,
-                  EJK_SCALED_DOT_PRODUCT_ATTENTION_VJP_ARGS);
+EJK_RECORD_DEFINE_WITH(ejk_scaled_dot_product_attention_vjp_args_record,
+                       ejk_scaled_dot_product_attention_vjp_args,
+                       EJK_SCALED_DOT_PRODUCT_ATTENTION_VJP_ARGS, "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,N",
+                       EJKI_ATTENTION_TOKENS_FIRST);
 #undef EJK_RECORD_SELF
 
 #define FLASH_INPUTS(to, from)                                                                     \
