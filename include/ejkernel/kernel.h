@@ -34,6 +34,23 @@ typedef struct ejk_cost {
     double bytes; /**< inputs read once and outputs written once */
 } ejk_cost;
 
+/** What is wanted of the contents of a call's inputs, by a name of the kernel's `input_options`. */
+typedef struct ejk_input_wish {
+    const char *name, *value; /**< "lengths", "4096+63x16" */
+} ejk_input_wish;
+
+/** How the inputs of a call are filled. Zeros = any contents that are valid. */
+typedef struct ejk_inputs {
+    uint64_t seed; /**< of what is random */
+    const ejk_input_wish *wishes;
+    int32_t wish_count;
+} ejk_inputs;
+
+/** A name that an #ejk_input_wish may have, and what its value means. */
+typedef struct ejk_input_option {
+    const char *name, *doc; /**< doc: one line */
+} ejk_input_option;
+
 /** A call on its way to a plan. What it points to belongs to the call and ends with it. */
 typedef struct ejk_invocation {
     const struct ejk_kernel *kernel;
@@ -73,6 +90,15 @@ typedef struct ejk_kernel {
     ejk_status (*prepare)(const void *args, const ejk_axes *axes, void *problem);
     /** Puts the pointers of `args` into a copy of the problem. Must be there if problem_size is not 0. */
     void (*bind)(const void *args, void *problem);
+    /**
+     * Writes contents that are valid and that a call of these shapes is likely to have, into integers and masks:
+     * lengths of packed sequences, lists of blocks, indices. Tensors are on the CPU; those without data are absent
+     * or somebody else's, and are left alone. Other numbers have been filled already, integers with 0. Called by
+     * ejk_fill_inputs(), ejk_problem_allocate() and tuning. NULL = integers stay 0.
+     */
+    ejk_status (*inputs)(void *args, const ejk_axes *axes, const ejk_inputs *how);
+    const ejk_input_option *input_options; /**< what may be wished of `inputs`; NULL = nothing */
+    int32_t input_option_count;
     /** Element type by which implementations are looked up. NULL = that of the first tensor field. */
     ejk_dtype (*dtype)(const void *args);
     /** Sets fields of `config` (zeroed) that suit the invocation. Never measures. NULL = leave unset. */

@@ -71,13 +71,23 @@ EJK_API const void *ejk_problem_args(const ejk_problem *problem);
 EJK_API const ejk_axes *ejk_problem_axes(const ejk_problem *problem);
 
 /**
- * Gives every tensor memory, aligned to 64 bytes, and fills it: inputs with numbers that depend on `seed`,
- * the tensor and the element's index only, not on strides (floats uniform in [-1, 1), rounded to their
- * type; masks true nine times in ten; other integers 0), outputs with zeros. Of the elements that a stride
- * of 0 makes one, the first has its number. Called again, it fills again.
- * Statuses: INVALID_ARGUMENT (NULL), OVERFLOW, OUT_OF_MEMORY (also for more than the machine has).
+ * Gives every tensor memory, aligned to 64 bytes, and fills it: inputs as ejk_fill_inputs() does, outputs with
+ * zeros. Called again, it fills again.
+ * Statuses: INVALID_ARGUMENT (NULL), OVERFLOW, OUT_OF_MEMORY (also for more than the machine has), those of
+ * ejk_fill_inputs().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_problem_allocate(ejk_problem *problem, uint64_t seed);
+
+/**
+ * Fills the inputs of a call that have data, on the CPU or a GPU; results and tensors without data are left alone.
+ * Floats are uniform in [-1, 1), rounded to their type, and masks true nine times in ten: numbers depend on the
+ * seed, the tensor and the element's index only, not on strides, and of the elements that a stride of 0 makes one,
+ * the first has its number. Integers are what the kernel's `inputs` makes them, valid whatever the shape, or 0.
+ * Statuses: INVALID_ARGUMENT (NULL, a wish that cannot be had), UNKNOWN_NAME (a wish that the kernel does not know),
+ * those of ejk_plan_create() for arguments that contradict each other, OUT_OF_MEMORY.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_fill_inputs(const ejk_kernel *kernel, const void *args,
+                                                 const ejk_inputs *how);
 
 /**
  * The line of a call, in one way of the many: symbols (B, Hq, Hkv, T, S, D, Dv, then others as the record

@@ -66,6 +66,13 @@ static void bind(const void *arguments, void *problem) {
     p->weights.data = pointer(&args->weights);
 }
 
+static ejk_status inputs(void *arguments, const ejk_axes *axes, const ejk_inputs *how) {
+    const ejk_attention_args *args = arguments;
+    ejk_flash_attention_args flash = {.causal = false};
+    FLASH_INPUTS(&flash, args);
+    return ejki_flash_inputs(&flash, axes, how);
+}
+
 static const char *afterwards(const void *problem) {
     return ((const ejki_attention_problem *)problem)->wants_weights ? "attention_weights" : NULL;
 }
@@ -104,6 +111,9 @@ const ejk_kernel ejk_attention_kernel = {
     .problem_size = sizeof(ejki_attention_problem),
     .prepare = prepare,
     .bind = bind,
+    .inputs = inputs,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = heuristic_cfg,
     .cost = cost,
     .candidate_cfgs = candidate_cfgs,
@@ -140,6 +150,13 @@ static void bind_vjp(const void *arguments, void *problem) {
     ejk_flash_attention_vjp_kernel.bind(&flash, problem);
 }
 
+static ejk_status inputs_vjp(void *arguments, const ejk_axes *axes, const ejk_inputs *how) {
+    const ejk_attention_vjp_args *args = arguments;
+    ejk_flash_attention_args flash = {.causal = false};
+    FLASH_INPUTS(&flash, args);
+    return ejki_flash_inputs(&flash, axes, how);
+}
+
 static void cost_vjp(const void *problem, ejk_cost *out) {
     ejk_flash_attention_vjp_kernel.cost(problem, out);
 }
@@ -159,6 +176,9 @@ const ejk_kernel ejk_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_flash_vjp_problem),
     .prepare = prepare_vjp,
     .bind = bind_vjp,
+    .inputs = inputs_vjp,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = heuristic_cfg_vjp,
     .candidate_cfgs = candidate_cfgs,
     .cost = cost_vjp,

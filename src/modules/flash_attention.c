@@ -42,6 +42,10 @@ void ejki_flash_bind(const void *arguments, void *problem) {
     p->key_sums = pointer(&args->cum_seqlens_k);
 }
 
+static ejk_status inputs(void *args, const ejk_axes *axes, const ejk_inputs *how) {
+    return ejki_flash_inputs(args, axes, how);
+}
+
 const ejk_kernel ejk_flash_attention_kernel = {
     .op_id = "flash_attention",
     .version = "0",
@@ -53,6 +57,9 @@ const ejk_kernel ejk_flash_attention_kernel = {
     .problem_size = sizeof(ejki_flash_problem),
     .prepare = prepare,
     .bind = ejki_flash_bind,
+    .inputs = inputs,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = ejki_flash_heuristic_cfg,
     .cost = ejki_flash_cost,
     .candidate_cfgs = ejki_flash_candidate_cfgs,

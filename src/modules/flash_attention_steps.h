@@ -20,6 +20,11 @@ void ejki_flash_problem_of(const ejk_flash_attention_args *args, const ejk_axes 
 /* Puts the pointers of flash_attention's arguments into its problem. */
 void ejki_flash_bind(const void *args, void *problem);
 
+/* flash_attention_inputs.c: the hook `inputs` of every operation that has these tensors. */
+extern const ejk_input_option ejki_flash_input_options[1];
+ejk_status ejki_flash_inputs(const ejk_flash_attention_args *args, const ejk_axes *axes,
+                             const ejk_inputs *how);
+
 void ejki_flash_cost(const void *problem, ejk_cost *cost);
 
 /* flash_attention_config.c: see ejk_kernel. */

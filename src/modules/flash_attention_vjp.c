@@ -130,6 +130,11 @@ static void bind(const void *arguments, void *problem) {
     v->d_sinks = pointer(&args->d_softmax_aux);
 }
 
+static ejk_status inputs(void *args, const ejk_axes *axes, const ejk_inputs *how) {
+    const ejk_flash_attention_args forward = forward_args(args);
+    return ejki_flash_inputs(&forward, axes, how);
+}
+
 /* Five products for the forward pass' two; inputs and results once. */
 static void cost(const void *problem, ejk_cost *out) {
     const ejki_flash_vjp_problem *v = problem;
@@ -151,6 +156,9 @@ const ejk_kernel ejk_flash_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_flash_vjp_problem),
     .prepare = prepare,
     .bind = bind,
+    .inputs = inputs,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = ejki_flash_vjp_heuristic_cfg,
     .candidate_cfgs = ejki_flash_vjp_candidate_cfgs,
     .cost = cost,

@@ -50,6 +50,13 @@ static void bind(const void *args, void *problem) {
     ejk_flash_attention_kernel.bind(&flash, problem);
 }
 
+static ejk_status inputs(void *arguments, const ejk_axes *axes, const ejk_inputs *how) {
+    const ejk_scaled_dot_product_attention_args *args = arguments;
+    ejk_flash_attention_args flash = {.causal = false};
+    FLASH_INPUTS(&flash, args);
+    return ejki_flash_inputs(&flash, axes, how);
+}
+
 static ejk_status prepare_vjp(const void *args, const ejk_axes *axes, void *problem) {
     const ejk_flash_attention_vjp_args flash = flash_vjp(args);
     return ejk_flash_attention_vjp_kernel.prepare(&flash, axes, problem);
@@ -58,6 +65,13 @@ static ejk_status prepare_vjp(const void *args, const ejk_axes *axes, void *prob
 static void bind_vjp(const void *args, void *problem) {
     const ejk_flash_attention_vjp_args flash = flash_vjp(args);
     ejk_flash_attention_vjp_kernel.bind(&flash, problem);
+}
+
+static ejk_status inputs_vjp(void *arguments, const ejk_axes *axes, const ejk_inputs *how) {
+    const ejk_scaled_dot_product_attention_vjp_args *args = arguments;
+    ejk_flash_attention_args flash = {.causal = false};
+    FLASH_INPUTS(&flash, args);
+    return ejki_flash_inputs(&flash, axes, how);
 }
 
 static void cost_vjp(const void *problem, ejk_cost *out) {
@@ -93,6 +107,9 @@ const ejk_kernel ejk_scaled_dot_product_attention_kernel = {
     .problem_size = sizeof(ejki_flash_problem),
     .prepare = prepare,
     .bind = bind,
+    .inputs = inputs,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = heuristic_cfg,
     .cost = ejki_flash_cost,
     .candidate_cfgs = candidate_cfgs,
@@ -110,6 +127,9 @@ const ejk_kernel ejk_scaled_dot_product_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_flash_vjp_problem),
     .prepare = prepare_vjp,
     .bind = bind_vjp,
+    .inputs = inputs_vjp,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = heuristic_cfg_vjp,
     .candidate_cfgs = candidate_cfgs,
     .cost = cost_vjp,

@@ -42,6 +42,9 @@ ejk_status ejki_kernel_check(const ejk_kernel *kernel) {
                          kernel->problem_size, EJK_MAX_PROBLEM_SIZE);
     if (kernel->problem_size && (!kernel->prepare || !kernel->bind))
         return wrong(kernel, "it has a problem, so prepare and bind must be given");
+    if (kernel->input_option_count > 0 && (!kernel->input_options || !kernel->inputs))
+        return wrong(kernel,
+                     "it has options of its inputs, so inputs and input_options must be given");
     if (kernel->residuals) EJKI_TRY(ejk_record_check(kernel->residuals));
     EJKI_TRY(check_config(kernel));
     return ejki_hooks_check(kernel);

@@ -203,14 +203,13 @@ static ejk_status set_tensors(reader *r, const ejk_axes *axes, bool all) {
     return EJK_OK;
 }
 
-/* Symbols that were left out, as far as the record has them. */
-static ejk_status complete(const reader *r, ejk_axes *axes) {
+ejk_status ejki_axes_complete(const ejk_axes *known, ejk_axes *axes) {
     static const struct {
         const char *symbol, *same_as; /* "" = 1 */
     } defaults[] = {{"B", ""}, {"Hkv", "Hq"}, {"S", "T"}, {"Dv", "D"}, {"n", ""}};
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
         const char *symbol = defaults[i].symbol, *same_as = defaults[i].same_as;
-        if (ejk_axes_get(&r->known, symbol) < 0 || ejk_axes_get(axes, symbol) >= 0) continue;
+        if (ejk_axes_get(known, symbol) < 0 || ejk_axes_get(axes, symbol) >= 0) continue;
         const int64_t length = *same_as ? ejk_axes_get(axes, same_as) : 1;
         if (length >= 0) EJKI_TRY(ejk_axes_set(axes, symbol, length));
     }
@@ -241,7 +240,7 @@ static ejk_status settle_tensors(reader *r) {
     EJKI_TRY(settle_types(r));
     EJKI_TRY(set_tensors(r, &axes, false));
     EJKI_TRY(ejki_slots_bind(r->record, &problem->slots, problem->args, false, &axes));
-    EJKI_TRY(complete(r, &axes));
+    EJKI_TRY(ejki_axes_complete(&r->known, &axes));
     EJKI_TRY(set_tensors(r, &axes, true));
     EJKI_TRY(drop_unused(r, &axes));
     EJKI_TRY(ejki_slots_bind(r->record, &problem->slots, problem->args, true, &axes));

@@ -19,7 +19,8 @@ typedef struct writer {
     ejki_slots slots;
     void *args; /* a copy: tensors on the CPU, without memory */
     ejk_axes axes;
-    ejk_dtype number; /* UNSET: no tensor may be any float, or "dtype" is a field */
+    ejk_axes completed; /* with what a reader takes for symbols that are not said */
+    ejk_dtype number;   /* UNSET: no tensor may be any float, or "dtype" is a field */
     bool heads_first;
     FILE *stream;
     const char *separator; /* before the next item */
@@ -54,7 +55,7 @@ static ejk_status compare(const writer *w, const ejki_slot *slot, bool heads_fir
     int64_t sizes[EJK_MAX_RANK];
     EJKI_TRY(ejki_slot_dtype(slot, w->args, number, &dtype));
     out->dtype = dtype != tensor->dtype;
-    out->sizes = ejk_field_shape(slot->field, &w->axes, &rank, sizes) != EJK_OK ||
+    out->sizes = ejk_field_shape(slot->field, &w->completed, &rank, sizes) != EJK_OK ||
                  rank != tensor->rank ||
                  memcmp(sizes, tensor->shape, (size_t)rank * sizeof *sizes) != 0;
     const ejk_tensor usual =
@@ -244,14 +245,15 @@ static ejk_status check_name(const char *op_id) {
 
 /* Symbols whose names mean fields cannot be said; tensors that have them say their sizes. */
 static ejk_status say_symbols(writer *w) {
-    ejk_axes axes = {.count = 0}, said = {.count = 0};
+    ejk_axes axes = {.count = 0}, said = {.count = 0}, known;
     EJKI_TRY(ejki_slots_bind(w->kernel->args, &w->slots, w->args, true, &axes));
     for (int32_t i = 0; i < axes.count; i++)
         if (!means_field(w, axes.axis[i].name))
             EJKI_TRY(ejk_axes_set(&said, axes.axis[i].name, axes.axis[i].length));
     ejki_axes_order(&said);
-    w->axes = said;
-    return EJK_OK;
+    w->axes = w->completed = said;
+    EJKI_TRY(ejk_record_symbols(w->kernel->args, NULL, &known));
+    return ejki_axes_complete(&known, &w->completed);
 }
 
 static ejk_status settle(writer *w, const void *args) {

@@ -95,6 +95,9 @@ ejk_status ejki_slots_bind(const ejk_record *record, const ejki_slots *slots, vo
 /* Puts the usual symbols first, in the order B, Hq, Hkv, T, S, D, Dv. */
 void ejki_axes_order(ejk_axes *axes);
 
+/* Sets symbols that were left out to their defaults, as far as they are among `known`. problem.c. */
+ejk_status ejki_axes_complete(const ejk_axes *known, ejk_axes *axes);
+
 /* ---- problem.c ------------------------------------------------------------------------------------- */
 
 struct ejk_problem {
