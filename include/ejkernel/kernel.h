@@ -103,8 +103,19 @@ typedef struct ejk_kernel {
     ejk_dtype (*dtype)(const void *args);
     /** Sets fields of `config` (zeroed) that suit the invocation. Never measures. NULL = leave unset. */
     void (*heuristic_cfg)(const ejk_invocation *invocation, void *config);
-    /** What the call costs. NULL = unknown. */
-    void (*cost)(const void *problem, ejk_cost *cost);
+    /**
+     * Looks at what only the data says: lengths, lists and indices that implementations follow. The problem has the
+     * call's pointers. Called before every run on the CPU of a call that has integer tensors, hooks' runs too, before
+     * anything is written; INVALID_ARGUMENT with the entry. Not on GPUs, where a run does not wait for data: kernels
+     * clamp there. Whoever calls an implementation without a plan calls this first. NULL = nothing to look at.
+     */
+    ejk_status (*validate)(const void *problem);
+    /**
+     * What the call costs. With `args`, the problem has their pointers, and what is in integers and masks counts: their
+     * tensors are on the CPU and have passed `validate`; other tensors may not be looked at. NULL args: there is no
+     * data in view, and it counts as such calls usually have it. NULL = unknown.
+     */
+    void (*cost)(const void *problem, const void *args, ejk_cost *cost);
     /**
      * Writes up to `capacity` configurations worth measuring, zeroed, one after the other, the heuristic one
      * not among them; *count is how many. NULL = derived from the bounds of the parameters.

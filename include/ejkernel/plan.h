@@ -127,8 +127,16 @@ EJK_API int32_t ejk_plan_workers(const ejk_plan *plan);
 EJK_API ejk_choice_step ejk_plan_step(const ejk_plan *plan);
 /** The configuration, of kernel->config, owned by the plan; NULL if the kernel has none. */
 EJK_API const void *ejk_plan_config(const ejk_plan *plan);
-/** Cost as the kernel counts it; zeros if it does not. */
+/** Cost as the kernel counts it without data; zeros if it does not. */
 EJK_API ejk_cost ejk_plan_cost(const ejk_plan *plan);
+/**
+ * Cost of one call of the plan, with its data in view: lengths of packed sequences, segment ids, blocks of a mask. Takes
+ * as long as reading these. Integers without data: ejk_plan_cost(). Tensors of a GPU are copied, once all work there
+ * is done. Statuses: INVALID_ARGUMENT (NULL; a signature that is not the plan's; data that a call would be refused
+ * for), OUT_OF_MEMORY, INTERNAL (a GPU's driver fails).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_cost_of(const ejk_plan *plan, const void *args,
+                                                  ejk_cost *out);
 /**
  * True if the call lives from memory: it is known to move bytes, and has fewer than 8 FLOPs for each. CPUs
  * break even at 15 to 30; decoding has 0.5 to 4, the shortest prefill of interest 30. Measured with inputs

@@ -89,10 +89,10 @@ static ejk_status candidate_cfgs(const ejk_invocation *invocation, void *configs
 }
 
 /* The weights take the first product again, and are written once. */
-static void cost(const void *problem, ejk_cost *out) {
+static void cost(const void *problem, const void *args, ejk_cost *out) {
     const ejki_attention_problem *p = problem;
     const ejki_flash_problem *f = &p->flash;
-    ejki_flash_cost(f, out);
+    ejki_flash_cost(f, args, out);
     if (!p->wants_weights) return;
     const double d = (double)f->head_dim, dv = (double)f->value_dim;
     if (d + dv > 0) out->flops *= (2 * d + dv) / (d + dv);
@@ -157,8 +157,8 @@ static ejk_status inputs_vjp(void *arguments, const ejk_axes *axes, const ejk_in
     return ejki_flash_inputs(&flash, axes, how);
 }
 
-static void cost_vjp(const void *problem, ejk_cost *out) {
-    ejk_flash_attention_vjp_kernel.cost(problem, out);
+static void cost_vjp(const void *problem, const void *args, ejk_cost *out) {
+    ejk_flash_attention_vjp_kernel.cost(problem, args, out);
 }
 
 static void heuristic_cfg_vjp(const ejk_invocation *invocation, void *config) {

@@ -113,6 +113,11 @@ static void bind(const void *arguments, void *problem) {
     p->pattern.positions = pointer(&args->q_sequence);
 }
 
+static ejk_status validate(const void *problem) {
+    const ejki_flash_problem *p = problem;
+    return ejki_pattern_check(p, &p->pattern);
+}
+
 static ejk_status inputs(void *args, const ejk_axes *axes, const ejk_inputs *how) {
     ejki_flash_problem p;
     const ejki_pattern *const own = &p.pattern;
@@ -133,6 +138,7 @@ const ejk_kernel ejk_blocksparse_attention_kernel = {
     .problem_size = sizeof(ejki_flash_problem),
     .prepare = prepare,
     .bind = bind,
+    .validate = validate,
     .inputs = inputs,
     .input_options = ejki_blocksparse_input_options,
     .input_option_count = 2,
@@ -233,6 +239,18 @@ static void bind_vjp(const void *arguments, void *problem) {
     p->positions.key = pointer(&args->kv_positions);
 }
 
+/* All grids have to be sound before any two are compared. */
+static ejk_status validate_vjp(const void *problem) {
+    const ejki_blocksparse_vjp_problem *v = problem;
+    const ejki_flash_problem *p = &v->flash.forward;
+    EJKI_TRY(ejki_pattern_check(p, &p->pattern));
+    for (size_t i = 0; i < sizeof v->others / sizeof *v->others; i++)
+        EJKI_TRY(ejki_pattern_check(p, &v->others[i]));
+    for (size_t i = 0; i < sizeof v->others / sizeof *v->others; i++)
+        EJKI_TRY(ejki_pattern_agree(p, &p->pattern, &v->others[i]));
+    return EJK_OK;
+}
+
 static ejk_status inputs_vjp(void *args, const ejk_axes *axes, const ejk_inputs *how) {
     ejki_blocksparse_vjp_problem v;
     const ejki_pattern *const all[] = {&v.flash.forward.pattern, &v.others[0], &v.others[1]};
@@ -254,6 +272,7 @@ const ejk_kernel ejk_blocksparse_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_blocksparse_vjp_problem),
     .prepare = prepare_vjp,
     .bind = bind_vjp,
+    .validate = validate_vjp,
     .inputs = inputs_vjp,
     .input_options = ejki_blocksparse_input_options,
     .input_option_count = 2,

@@ -52,7 +52,7 @@ ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, voi
                                            int32_t capacity, int32_t *count);
 ejk_status ejki_blocksparse_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                                int32_t capacity, int32_t *count);
-void ejki_blocksparse_cost(const void *problem, ejk_cost *cost);
-void ejki_blocksparse_vjp_cost(const void *problem, ejk_cost *cost);
+void ejki_blocksparse_cost(const void *problem, const void *args, ejk_cost *cost);
+void ejki_blocksparse_vjp_cost(const void *problem, const void *args, ejk_cost *cost);
 
 #endif

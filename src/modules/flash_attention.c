@@ -2,6 +2,7 @@
 #include "modules/flash_attention_steps.h"
 
 #include "base/base.h"
+#include "kernels/flash_attention/sequences.h"
 
 #define EJK_RECORD_SELF ejk_flash_attention_config
 EJK_RECORD_DEFINE(ejk_flash_attention_config_record, ejk_flash_attention_config,
@@ -42,6 +43,10 @@ void ejki_flash_bind(const void *arguments, void *problem) {
     p->key_sums = pointer(&args->cum_seqlens_k);
 }
 
+ejk_status ejki_flash_validate(const void *problem) {
+    return ejki_flash_sequences_check(problem);
+}
+
 static ejk_status inputs(void *args, const ejk_axes *axes, const ejk_inputs *how) {
     return ejki_flash_inputs(args, axes, how);
 }
@@ -57,6 +62,7 @@ const ejk_kernel ejk_flash_attention_kernel = {
     .problem_size = sizeof(ejki_flash_problem),
     .prepare = prepare,
     .bind = ejki_flash_bind,
+    .validate = ejki_flash_validate,
     .inputs = inputs,
     .input_options = ejki_flash_input_options,
     .input_option_count = 1,

@@ -25,7 +25,20 @@ extern const ejk_input_option ejki_flash_input_options[1];
 ejk_status ejki_flash_inputs(const ejk_flash_attention_args *args, const ejk_axes *axes,
                              const ejk_inputs *how);
 
-void ejki_flash_cost(const void *problem, ejk_cost *cost);
+/* The hook `validate`: cumulative lengths of a problem that begins with ejki_flash_problem. */
+ejk_status ejki_flash_validate(const void *problem);
+
+void ejki_flash_cost(const void *problem, const void *args, ejk_cost *cost);
+
+/* Keys that all queries of one head of one sequence see together, by index. */
+double ejki_flash_visible_pairs(const ejki_flash_problem *p);
+
+/* flash_attention_count.c. True if there is all the data that scores are counted from. */
+bool ejki_flash_in_view(const ejki_flash_problem *p, const void *args);
+/* All scores that are visible by the data; -1 if there is no memory to count with. */
+double ejki_flash_count(const ejki_flash_problem *p);
+/* Tokens of packed sequences. */
+void ejki_flash_tokens(const ejki_flash_problem *p, double *queries, double *keys);
 
 /* flash_attention_config.c: see ejk_kernel. */
 void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config);

@@ -74,8 +74,8 @@ static ejk_status inputs_vjp(void *arguments, const ejk_axes *axes, const ejk_in
     return ejki_flash_inputs(&flash, axes, how);
 }
 
-static void cost_vjp(const void *problem, ejk_cost *out) {
-    ejk_flash_attention_vjp_kernel.cost(problem, out);
+static void cost_vjp(const void *problem, const void *args, ejk_cost *out) {
+    ejk_flash_attention_vjp_kernel.cost(problem, args, out);
 }
 
 static void heuristic_cfg(const ejk_invocation *invocation, void *config) {
@@ -107,6 +107,7 @@ const ejk_kernel ejk_scaled_dot_product_attention_kernel = {
     .problem_size = sizeof(ejki_flash_problem),
     .prepare = prepare,
     .bind = bind,
+    .validate = ejki_flash_validate,
     .inputs = inputs,
     .input_options = ejki_flash_input_options,
     .input_option_count = 1,
@@ -127,6 +128,7 @@ const ejk_kernel ejk_scaled_dot_product_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_flash_vjp_problem),
     .prepare = prepare_vjp,
     .bind = bind_vjp,
+    .validate = ejki_flash_validate,
     .inputs = inputs_vjp,
     .input_options = ejki_flash_input_options,
     .input_option_count = 1,

@@ -197,6 +197,8 @@ struct ejk_plan {
     int64_t after_parameters[EJK_MAX_PARAMETERS];
     ejk_threads *after_threads;
     ejk_launch after_launch;
+    bool has_integers;                           /* among the tensors */
+    ejk_status (*validate)(const void *problem); /* the kernel's, where this call needs it */
     ejki_place place;
     ejki_device_memory *device_memory; /* workspace on a GPU; NULL = none */
     ejki_workspaces *workspaces;
@@ -233,6 +235,9 @@ bool ejki_parameter_allowed(const ejk_parameter *parameter, int64_t value);
 
 /* ejk_plan_create() of a plan that shares the context's workspaces. */
 ejk_status ejki_plan_make(const ejki_plan_request *request, ejk_plan **out);
+
+/* Of 8 to 64 bits, signed or not. */
+bool ejki_is_integer(ejk_dtype dtype);
 
 /* True if the call has the plan's signature. */
 bool ejki_plan_fits(const ejk_plan *plan, const void *args);

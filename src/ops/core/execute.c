@@ -4,7 +4,21 @@
 
 #include <string.h>
 
+/* The plan's problem with the call's pointers, in memory that the caller has; or the arguments, if they are it. */
+static inline const void *bound(const ejk_plan *plan, const void *args, void *problem) {
+    if (!plan->problem) return args;
+    memcpy(problem, plan->problem, plan->kernel->problem_size);
+    plan->kernel->bind(args, problem);
+    return problem;
+}
+
+static ejk_status validate(const ejk_plan *plan, const void *args) {
+    _Alignas(EJKI_ALIGNMENT) unsigned char problem[EJK_MAX_PROBLEM_SIZE];
+    return plan->validate(bound(plan, args, problem));
+}
+
 ejk_status ejki_plan_call_hook(const ejk_plan *plan, const void *args, ejk_hook_call call) {
+    if (plan->validate) EJKI_TRY(validate(plan, args));
     call.kernel = plan->kernel;
     call.args = args;
     call.config = plan->config;
@@ -14,7 +28,7 @@ ejk_status ejki_plan_call_hook(const ejk_plan *plan, const void *args, ejk_hook_
 
 static ejk_status run(const ejk_plan *plan, const void *args, void *workspace, void *stream) {
     _Alignas(EJKI_ALIGNMENT) unsigned char problem[EJK_MAX_PROBLEM_SIZE];
-    ejk_run call = {.problem = args,
+    ejk_run call = {.problem = bound(plan, args, problem),
                     .parameters = plan->parameters,
                     .workspace = workspace,
                     .threads = plan->threads,
@@ -22,11 +36,7 @@ static ejk_status run(const ejk_plan *plan, const void *args, void *workspace, v
                     .device = plan->launch.device,
                     .stream = stream,
                     .prepared = plan->launch.prepared};
-    if (plan->problem) {
-        memcpy(problem, plan->problem, plan->kernel->problem_size);
-        plan->kernel->bind(args, problem);
-        call.problem = problem;
-    }
+    if (plan->validate) EJKI_TRY(plan->validate(call.problem));
     EJKI_TRY(plan->implementation->run(&call));
     if (!plan->after) return EJK_OK;
     call.parameters = plan->after_parameters;
