@@ -51,22 +51,36 @@ typedef struct ejk_input_option {
     const char *name, *doc; /**< doc: one line */
 } ejk_input_option;
 
+/** The most steps of an operation. */
+#define EJK_MAX_STEPS 8
+
+/** A step of an operation: what is looked up in the registry for it, and for which calls. */
+typedef struct ejk_step {
+    const char *algorithm;
+    const char *doc; /**< one line */
+    bool (*wanted)(
+        const void *problem); /**< asked once, when the plan is made. Pure. NULL = always */
+} ejk_step;
+
 /** A call on its way to a plan. What it points to belongs to the call and ends with it. */
 typedef struct ejk_invocation {
     const struct ejk_kernel *kernel;
     const void *args;                         /**< the call's arguments, without data pointers */
     const void *problem;                      /**< what `prepare` wrote, or `args` */
-    const ejk_implementation *implementation; /**< the one chosen; NULL if a hook runs */
-    int32_t threads;                          /**< offered to it */
-    struct ejk_context *context;              /**< in which the call is made */
-    const void *override_cfg; /**< the call's configuration; NULL if nothing in it is set */
-    const ejk_hook *run;      /**< the hook that runs; NULL if an implementation does */
-    ejk_platform platform;    /**< asked for, or AUTO */
-    ejk_backend backend;      /**< asked for, or ANY */
-    const char *method;       /**< "shard_map", or NULL for a plain call */
-    bool backward;            /**< gradients are computed, not the operation itself */
-    int32_t device_type;      /**< where the tensors lie: an #ejk_device_type */
-    int32_t device_index;     /**< which device of that type */
+    const ejk_implementation *implementation; /**< the first step's; NULL if a hook runs */
+    /** Those of all steps that are wanted, in order. No steps: there is `implementation` only. */
+    const ejk_implementation *const *steps;
+    int32_t step_count;
+    int32_t threads;             /**< offered to it */
+    struct ejk_context *context; /**< in which the call is made */
+    const void *override_cfg;    /**< the call's configuration; NULL if nothing in it is set */
+    const ejk_hook *run;         /**< the hook that runs; NULL if an implementation does */
+    ejk_platform platform;       /**< asked for, or AUTO */
+    ejk_backend backend;         /**< asked for, or ANY */
+    const char *method;          /**< "shard_map", or NULL for a plain call */
+    bool backward;               /**< gradients are computed, not the operation itself */
+    int32_t device_type;         /**< where the tensors lie: an #ejk_device_type */
+    int32_t device_index;        /**< which device of that type */
 } ejk_invocation;
 
 /** Description of an operation. Constant; it and what it points to live as long as its contexts. */
@@ -134,11 +148,17 @@ typedef struct ejk_kernel {
      * with the other's, share implementations. */
     const char *algorithm;
     /**
-     * Algorithm of a second step on the same problem, run after the implementation; NULL as a function or an
-     * answer = none. Asked once, when the plan is made. It is looked up as the first, and its parameters have
-     * their fallbacks. Hooks run alone.
+     * What the operation is done by, if not by one implementation of `algorithm`, which is NULL then: steps that run
+     * one after the other on the same problem, on a GPU on one stream. Each that is wanted, one at least, has an
+     * implementation of its own, by the same platform, tier and element type; parameters are found by their names in
+     * the one configuration, so that steps with a parameter of one name share its value. Hooks run in place of all.
+     *
+     * Workspaces of steps are the same memory, and hold nothing from one to the next. What a step leaves for
+     * later ones goes to `shared_bytes` of memory beside them, ejk_run.shared, the same for all; not initialised.
      */
-    const char *(*afterwards)(const void *problem);
+    const ejk_step *steps;
+    int32_t step_count;                          /**< at most #EJK_MAX_STEPS */
+    size_t (*shared_bytes)(const void *problem); /**< pure; NULL = 0 */
 } ejk_kernel;
 
 /** The configuration every operation's configuration starts with. */

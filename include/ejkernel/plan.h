@@ -119,7 +119,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_plan_measure_first_use(ejk_context *context
                                                             const ejk_kernel *kernel,
                                                             const void *args, ejk_first_use *out);
 
-/** What was settled. Where a hook runs, there is no implementation (NULL). */
+/** What was settled: of several steps the first one's. Where a hook runs, there is no implementation (NULL). */
 EJK_API const ejk_kernel *ejk_plan_kernel(const ejk_plan *plan);
 EJK_API const ejk_implementation *ejk_plan_implementation(const ejk_plan *plan);
 EJK_API int32_t ejk_plan_workers(const ejk_plan *plan);
@@ -147,15 +147,18 @@ EJK_API bool ejk_plan_is_memory_bound(const ejk_plan *plan);
 /**
  * The plan as JSON: {"op","version","implementation","platform","backend","isa","dtype",
  * "implementation_version","step","parameters":{…},"chosen_by":{name:step},"workers","workspace_bytes",
- * "config":{…}}, and "device":"cuda:0" where the tensors lie on a GPU. A step is one of chooser.h: "step" is where the configuration came from, "chosen_by" where
- * each parameter did. Where a hook runs, its name stands for the implementation's.
+ * "config":{…}}, and "device":"cuda:0" where the tensors lie on a GPU. "step", one of chooser.h, is where the
+ * configuration came from, "chosen_by" where each parameter did. Where a hook runs, its name stands for the
+ * implementation's. An operation of several steps (ejk_kernel.steps) has all that run in "steps":
+ * [{"algorithm","implementation","platform","backend","isa","implementation_version","parameters","chosen_by",
+ * "workers"}], the first of which is told above, too.
  * Freed with ejk_free().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_describe(const ejk_plan *plan, char **out);
 
 /**
  * All implementations of the plan's algorithm as JSON, in the order of preference: [{"implementation","platform",
- * "verdict","reason"}]. The verdict is "chosen", "fits" (but another one is preferred, or a hook ran before it) or
+ * "verdict","reason"}], and "algorithm" where the plan has several steps: then those of each. The verdict is "chosen", "fits" (but another one is preferred, or a hook ran before it) or
  * "does not fit"; the reason says why, as ejk_registry_explain() does. Freed with ejk_free().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_explain(const ejk_plan *plan, char **out);

@@ -73,9 +73,14 @@ static ejk_status inputs(void *arguments, const ejk_axes *axes, const ejk_inputs
     return ejki_flash_inputs(&flash, axes, how);
 }
 
-static const char *afterwards(const void *problem) {
-    return ((const ejki_attention_problem *)problem)->wants_weights ? "attention_weights" : NULL;
+static bool wants_weights(const void *problem) {
+    return ((const ejki_attention_problem *)problem)->wants_weights;
 }
+
+static const ejk_step steps[] = {
+    {"flash_attention", "out and lse", NULL},
+    {"attention_weights", "the weights, from the scores once more", wants_weights},
+};
 
 static void heuristic_cfg(const ejk_invocation *invocation, void *config) {
     ejki_dense_fwd_params(invocation, &((ejk_attention_config *)config)->fwd_params);
@@ -117,8 +122,8 @@ const ejk_kernel ejk_attention_kernel = {
     .heuristic_cfg = heuristic_cfg,
     .cost = cost,
     .candidate_cfgs = candidate_cfgs,
-    .algorithm = "flash_attention",
-    .afterwards = afterwards,
+    .steps = steps,
+    .step_count = sizeof steps / sizeof *steps,
 };
 
 /* ---- Gradients -------------------------------------------------------------------------------------- */
