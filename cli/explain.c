@@ -133,22 +133,33 @@ static bool print_steps(const json_t *steps) {
     return table_print(&table, 0);
 }
 
-static bool print_plan(const json_t *plan) {
+/* What runs, of several steps one of them. */
+static void add_runner(text_table *table, const char *title, const json_t *runner,
+                       const char *dtype) {
     const char *name;
     json_t *value;
-    text_table table = {.align = "ll"};
-    table_add(&table, "implementation");
-    table_add(&table, "%s version %d: %s, %s, %s, %s", store_text(plan, "implementation"),
-              (int)json_integer_value(json_object_get(plan, "implementation_version")),
-              store_text(plan, "platform"), store_text(plan, "backend"), store_text(plan, "isa"),
-              store_text(plan, "dtype"));
-    json_object_foreach(json_object_get(plan, "parameters"), name, value) {
-        table_add(&table, "%s", name);
-        table_add(&table, "%lld by %s", (long long)json_integer_value(value),
-                  store_text(json_object_get(plan, "chosen_by"), name));
+    table_add(table, "%s", title);
+    table_add(table, "%s version %d: %s, %s, %s, %s", store_text(runner, "implementation"),
+              (int)json_integer_value(json_object_get(runner, "implementation_version")),
+              store_text(runner, "platform"), store_text(runner, "backend"),
+              store_text(runner, "isa"), dtype);
+    json_object_foreach(json_object_get(runner, "parameters"), name, value) {
+        table_add(table, "%s", name);
+        table_add(table, "%lld by %s", (long long)json_integer_value(value),
+                  store_text(json_object_get(runner, "chosen_by"), name));
     }
-    table_add(&table, "workers");
-    table_add(&table, "%d", (int)json_integer_value(json_object_get(plan, "workers")));
+    table_add(table, "workers");
+    table_add(table, "%d", (int)json_integer_value(json_object_get(runner, "workers")));
+}
+
+static bool print_plan(const json_t *plan) {
+    const json_t *steps = json_object_get(plan, "steps");
+    const char *dtype = store_text(plan, "dtype");
+    text_table table = {.align = "ll"};
+    add_runner(&table, "implementation", plan, dtype);
+    for (size_t i = 1; i < json_array_size(steps); i++)
+        add_runner(&table, store_text(json_array_get(steps, i), "algorithm"),
+                   json_array_get(steps, i), dtype);
     table_add(&table, "workspace");
     table_add(&table, "%lld bytes",
               (long long)json_integer_value(json_object_get(plan, "workspace_bytes")));
@@ -165,7 +176,9 @@ static bool print_implementations(const json_t *list, bool all) {
             others++;
             continue;
         }
-        table_add(&table, "%s", store_text(each, "implementation"));
+        const char *algorithm = json_string_value(json_object_get(each, "algorithm"));
+        table_add(&table, "%s%s%s", algorithm ? algorithm : "", algorithm ? " " : "",
+                  store_text(each, "implementation"));
         table_add(&table, "%s", store_text(each, "platform"));
         table_add(&table, "%s", store_text(each, "verdict"));
         table_add(&table, "%s", store_text(each, "reason"));

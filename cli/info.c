@@ -81,21 +81,25 @@ static json_t *entry_json(const ejk_implementation *entry) {
         (int)available(entry), "parameters", parameters_json(entry));
 }
 
-/* Entries of one algorithm, or of all if it is NULL. */
-static bool belongs(const ejk_implementation *entry, const char *algorithm) {
-    return !algorithm || strcasecmp(entry->algorithm, algorithm) == 0;
+/* Entries that an operation is done by, or all if it is NULL. */
+static bool belongs(const ejk_implementation *entry, const ejk_kernel *kernel) {
+    if (!kernel) return true;
+    for (int32_t i = 0; i < kernel->step_count; i++)
+        if (strcasecmp(entry->algorithm, kernel->steps[i].algorithm) == 0) return true;
+    if (kernel->steps) return false;
+    return strcasecmp(entry->algorithm, kernel->algorithm ? kernel->algorithm : kernel->op_id) == 0;
 }
 
-static json_t *registry_json(const ejk_registry *registry, const char *algorithm) {
+static json_t *registry_json(const ejk_registry *registry, const ejk_kernel *kernel) {
     json_t *list = json_array();
     for (int32_t i = 0; i < ejk_registry_count(registry); i++) {
         const ejk_implementation *entry = ejk_registry_entry(registry, i);
-        if (belongs(entry, algorithm)) json_array_append_new(list, entry_json(entry));
+        if (belongs(entry, kernel)) json_array_append_new(list, entry_json(entry));
     }
     return list;
 }
 
-static bool print_registry(const ejk_registry *registry, const char *algorithm) {
+static bool print_registry(const ejk_registry *registry, const ejk_kernel *kernel) {
     static const char *const titles[] = {"algorithm", "name",    "platform",
                                          "backend",   "isa",     "dtype",
                                          "priority",  "version", "available here"};
@@ -103,7 +107,7 @@ static bool print_registry(const ejk_registry *registry, const char *algorithm) 
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
     for (int32_t i = 0; i < ejk_registry_count(registry); i++) {
         const ejk_implementation *entry = ejk_registry_entry(registry, i);
-        if (!belongs(entry, algorithm)) continue;
+        if (!belongs(entry, kernel)) continue;
         table_add(&table, "%s", entry->algorithm);
         table_add(&table, "%s", entry->name);
         table_add(&table, "%s", ejk_platform_name(entry->platform));
@@ -117,14 +121,14 @@ static bool print_registry(const ejk_registry *registry, const char *algorithm) 
     return table_print(&table, 0);
 }
 
-static bool print_parameters(const ejk_registry *registry, const char *algorithm) {
+static bool print_parameters(const ejk_registry *registry, const ejk_kernel *kernel) {
     text_table table = {.align = "llrrrrl"};
     static const char *const titles[] = {"implementation", "parameter", "minimum", "maximum",
                                          "step",           "default",   ""};
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
     for (int32_t i = 0; i < ejk_registry_count(registry); i++) {
         const ejk_implementation *entry = ejk_registry_entry(registry, i);
-        for (int32_t k = 0; belongs(entry, algorithm) && k < entry->parameter_count; k++) {
+        for (int32_t k = 0; belongs(entry, kernel) && k < entry->parameter_count; k++) {
             const ejk_parameter *p = &entry->parameters[k];
             table_add(&table, "%s", entry->name);
             table_add(&table, "%s", p->name);
@@ -174,16 +178,10 @@ static json_t *record_json(const ejk_record *record) {
     return list;
 }
 
-/* Where an operation's implementations are found. */
-static const char *algorithm_of(const ejk_kernel *kernel) {
-    return kernel->algorithm ? kernel->algorithm : kernel->op_id;
-}
-
 static json_t *operation_json(const ejk_kernel *kernel, const ejk_registry *registry) {
     return json_pack("{s:s, s:s, s:s*, s:o, s:o}", "op", kernel->op_id, "version",
                      kernel->version ? kernel->version : "0", "doc", kernel->doc, "arguments",
-                     record_json(kernel->args), "implementations",
-                     registry_json(registry, algorithm_of(kernel)));
+                     record_json(kernel->args), "implementations", registry_json(registry, kernel));
 }
 
 static bool print_operation(const ejk_kernel *kernel, const ejk_registry *registry) {
@@ -191,8 +189,8 @@ static bool print_operation(const ejk_kernel *kernel, const ejk_registry *regist
     if (!succeeded(ejk_record_help(kernel->args, &help))) return false;
     printf("%s: %s\n\n%s\n", kernel->op_id, kernel->doc ? kernel->doc : "", help);
     ejk_free(help);
-    return print_registry(registry, algorithm_of(kernel)) && putchar('\n') != EOF &&
-           print_parameters(registry, algorithm_of(kernel));
+    return print_registry(registry, kernel) && putchar('\n') != EOF &&
+           print_parameters(registry, kernel);
 }
 
 /* ---- The command ----------------------------------------------------------------------------------- */

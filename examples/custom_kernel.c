@@ -29,7 +29,8 @@ EJK_RECORD_STRUCT(transpose_args, TRANSPOSE_ARGS);
 EJK_RECORD_DEFINE(transpose_args_record, transpose_args, TRANSPOSE_ARGS);
 #undef EJK_RECORD_SELF
 
-static void cost(const void *problem, ejk_cost *out) {
+static void cost(const void *problem, const void *data, ejk_cost *out) {
+    (void)data; /* the same whatever the numbers are */
     const transpose_args *args = problem;
     out->flops = 0;
     out->bytes = 2.0 * sizeof(float) * (double)ejk_tensor_count(&args->table);

@@ -274,6 +274,9 @@ static void test_bad_kernels(void **state) {
     kernel.bind = NULL;
     EXPECT_FAIL(INVALID_ARGUMENT, "bind", ejk_context_add_kernel(context, &kernel));
     kernel.bind = toy_kernel.bind;
+    kernel.input_option_count = 1;
+    EXPECT_FAIL(INVALID_ARGUMENT, "input_options", ejk_context_add_kernel(context, &kernel));
+    kernel.input_option_count = 0;
     kernel.config_field = "x";
     EXPECT_FAIL(INVALID_ARGUMENT, "config_field", ejk_context_add_kernel(context, &kernel));
     kernel.config_field = "cfg";

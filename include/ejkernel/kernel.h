@@ -36,22 +36,53 @@ typedef struct ejk_cost {
     double bytes; /**< inputs read once and outputs written once */
 } ejk_cost;
 
+/** What is wanted of the contents of a call's inputs, by a name of the kernel's `input_options`. */
+typedef struct ejk_input_wish {
+    const char *name, *value; /**< "lengths", "4096+63x16" */
+} ejk_input_wish;
+
+/** How the inputs of a call are filled. Zeros = any contents that are valid. */
+typedef struct ejk_inputs {
+    uint64_t seed; /**< of what is random */
+    const ejk_input_wish *wishes;
+    int32_t wish_count;
+} ejk_inputs;
+
+/** A name that an #ejk_input_wish may have, and what its value means. */
+typedef struct ejk_input_option {
+    const char *name, *doc; /**< doc: one line */
+} ejk_input_option;
+
+/** The most steps of an operation. */
+#define EJK_MAX_STEPS 8
+
+/** A step of an operation: what is looked up in the registry for it, and for which calls. */
+typedef struct ejk_step {
+    const char *algorithm;
+    const char *doc; /**< one line */
+    bool (*wanted)(
+        const void *problem); /**< asked once, when the plan is made. Pure. NULL = always */
+} ejk_step;
+
 /** A call whose plan is being made. What it points to is valid during the call only. */
 typedef struct ejk_invocation {
     const struct ejk_kernel *kernel;
     const void *args;                         /**< the call's arguments, without data pointers */
     const void *problem;                      /**< what `prepare` wrote, or `args` */
-    const ejk_implementation *implementation; /**< the one chosen; NULL if a hook runs */
-    int32_t threads;                          /**< offered to it */
-    struct ejk_context *context;              /**< in which the call is made */
-    const void *override_cfg; /**< the call's configuration; NULL if nothing in it is set */
-    const ejk_hook *run;      /**< the hook that runs; NULL if an implementation does */
-    ejk_platform platform;    /**< asked for, or AUTO */
-    ejk_backend backend;      /**< asked for, or ANY */
-    const char *method;       /**< "shard_map", or NULL for a plain call */
-    bool backward;            /**< gradients are computed, not the operation itself */
-    int32_t device_type;      /**< where the tensors lie: an #ejk_device_type */
-    int32_t device_index;     /**< which device of that type */
+    const ejk_implementation *implementation; /**< the first step's; NULL if a hook runs */
+    /** Those of all steps that are wanted, in order. No steps: there is `implementation` only. */
+    const ejk_implementation *const *steps;
+    int32_t step_count;
+    int32_t threads;             /**< offered to it */
+    struct ejk_context *context; /**< in which the call is made */
+    const void *override_cfg;    /**< the call's configuration; NULL if nothing in it is set */
+    const ejk_hook *run;         /**< the hook that runs; NULL if an implementation does */
+    ejk_platform platform;       /**< asked for, or AUTO */
+    ejk_backend backend;         /**< asked for, or ANY */
+    const char *method;          /**< "shard_map", or NULL for a plain call */
+    bool backward;               /**< gradients are computed, not the operation itself */
+    int32_t device_type;         /**< where the tensors lie: an #ejk_device_type */
+    int32_t device_index;        /**< which device of that type */
 } ejk_invocation;
 
 /** Description of an operation. Constant; it and what it points to live as long as its contexts. */
@@ -75,12 +106,32 @@ typedef struct ejk_kernel {
     ejk_status (*prepare)(const void *args, const ejk_axes *axes, void *problem);
     /** Puts the pointers of `args` into a copy of the problem. Must be there if problem_size is not 0. */
     void (*bind)(const void *args, void *problem);
+    /**
+     * Writes contents that are valid and that a call of these shapes is likely to have, into integers and masks:
+     * lengths of packed sequences, lists of blocks, indices. Tensors are on the CPU; those without data are absent
+     * or somebody else's, and are left alone. Other numbers have been filled already, integers with 0. Called by
+     * ejk_fill_inputs(), ejk_problem_allocate() and tuning. NULL = integers stay 0.
+     */
+    ejk_status (*inputs)(void *args, const ejk_axes *axes, const ejk_inputs *how);
+    const ejk_input_option *input_options; /**< what may be wished of `inputs`; NULL = nothing */
+    int32_t input_option_count;
     /** Element type by which implementations are looked up. NULL = that of the first tensor field. */
     ejk_dtype (*dtype)(const void *args);
     /** Sets fields of `config` (zeroed) that suit the invocation. Never measures. NULL = leave unset. */
     void (*heuristic_cfg)(const ejk_invocation *invocation, void *config);
-    /** What the call costs. NULL = unknown. */
-    void (*cost)(const void *problem, ejk_cost *cost);
+    /**
+     * Looks at what only the data says: lengths, lists and indices that implementations follow. The problem has the
+     * call's pointers. Called before every run on the CPU of a call that has integer tensors, hooks' runs too, before
+     * anything is written; INVALID_ARGUMENT with the entry. Not on GPUs, where a run does not wait for data: kernels
+     * clamp there. Whoever calls an implementation without a plan calls this first. NULL = nothing to look at.
+     */
+    ejk_status (*validate)(const void *problem);
+    /**
+     * What the call costs. With `args`, the problem has their pointers, and what is in integers and masks counts: their
+     * tensors are on the CPU and have passed `validate`; other tensors may not be looked at. NULL args: there is no
+     * data in view, and it counts as such calls usually have it. NULL = unknown.
+     */
+    void (*cost)(const void *problem, const void *args, ejk_cost *cost);
     /**
      * Writes up to `capacity` configurations worth measuring, zeroed, one after the other, the heuristic one
      * not among them; *count is how many. NULL = derived from the bounds of the parameters.
@@ -99,11 +150,17 @@ typedef struct ejk_kernel {
      * with the other's, share implementations. */
     const char *algorithm;
     /**
-     * Algorithm of a second step on the same problem, run after the implementation; NULL as a function or an
-     * answer = none. Asked once, when the plan is made. It is looked up as the first, and its parameters have
-     * their fallbacks. Hooks run alone.
+     * What the operation is done by, if not by one implementation of `algorithm`, which is NULL then: steps that run
+     * one after the other on the same problem, on a GPU on one stream. Each that is wanted, one at least, has an
+     * implementation of its own, by the same platform, tier and element type; parameters are found by their names in
+     * the one configuration, so that steps with a parameter of one name share its value. Hooks run in place of all.
+     *
+     * Workspaces of steps are the same memory, and hold nothing from one to the next. What a step leaves for
+     * later ones goes to `shared_bytes` of memory beside them, ejk_run.shared, the same for all; not initialised.
      */
-    const char *(*afterwards)(const void *problem);
+    const ejk_step *steps;
+    int32_t step_count;                          /**< at most #EJK_MAX_STEPS */
+    size_t (*shared_bytes)(const void *problem); /**< pure; NULL = 0 */
 } ejk_kernel;
 
 /** The configuration every operation's configuration starts with. */

@@ -118,7 +118,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_plan_measure_first_use(ejk_context *context
                                                             const ejk_kernel *kernel,
                                                             const void *args, ejk_first_use *out);
 
-/** The parts of a plan. If a hook runs, there is no implementation (NULL). */
+/** The parts of a plan, of several steps those of the first. If a hook runs, there is no implementation (NULL). */
 EJK_API const ejk_kernel *ejk_plan_kernel(const ejk_plan *plan);
 EJK_API const ejk_implementation *ejk_plan_implementation(const ejk_plan *plan);
 EJK_API int32_t ejk_plan_workers(const ejk_plan *plan);
@@ -126,8 +126,16 @@ EJK_API int32_t ejk_plan_workers(const ejk_plan *plan);
 EJK_API ejk_choice_step ejk_plan_step(const ejk_plan *plan);
 /** The configuration, of kernel->config, owned by the plan; NULL if the kernel has none. */
 EJK_API const void *ejk_plan_config(const ejk_plan *plan);
-/** Cost as the kernel counts it; zeros if it does not. */
+/** Cost as the kernel counts it without data; zeros if it does not. */
 EJK_API ejk_cost ejk_plan_cost(const ejk_plan *plan);
+/**
+ * Cost of one call of the plan, with its data in view: lengths of packed sequences, segment ids, blocks of a mask. Takes
+ * as long as reading these. Integers without data: ejk_plan_cost(). Tensors of a GPU are copied, once all work there
+ * is done. Statuses: INVALID_ARGUMENT (NULL; a signature that is not the plan's; data that a call would be refused
+ * for), OUT_OF_MEMORY, INTERNAL (a GPU's driver fails).
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_cost_of(const ejk_plan *plan, const void *args,
+                                                  ejk_cost *out);
 /**
  * True if the call is limited by memory bandwidth: its cost is known, with fewer than 8 FLOPs per byte. CPUs break
  * even at 15 to 30; decoding has 0.5 to 4, the shortest prefill of interest 30. Measure such calls with cold
@@ -138,15 +146,18 @@ EJK_API bool ejk_plan_is_memory_bound(const ejk_plan *plan);
 /**
  * The plan as JSON: {"op","version","implementation","platform","backend","isa","dtype",
  * "implementation_version","step","parameters":{…},"chosen_by":{name:step},"workers","workspace_bytes",
- * "config":{…}}, and "device":"cuda:0" where the tensors lie on a GPU. A step is one of chooser.h: "step" is
- * where the configuration came from, "chosen_by" where each parameter did. Where a hook runs, its name stands
- * for the implementation's. Freed with ejk_free().
+ * "config":{…}}, and "device":"cuda:0" where the tensors lie on a GPU. "step", one of chooser.h, is where the
+ * configuration came from, "chosen_by" where each parameter did. Where a hook runs, its name stands for the
+ * implementation's. An operation of several steps (ejk_kernel.steps) has all that run in "steps":
+ * [{"algorithm","implementation","platform","backend","isa","implementation_version","parameters","chosen_by",
+ * "workers"}], the first of which is told above, too.
+ * Freed with ejk_free().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_describe(const ejk_plan *plan, char **out);
 
 /**
  * All implementations of the plan's algorithm as JSON, in the order of preference: [{"implementation","platform",
- * "verdict","reason"}]. The verdict is "chosen", "fits" (but another one is preferred, or a hook ran before it) or
+ * "verdict","reason"}], and "algorithm" where the plan has several steps: then those of each. The verdict is "chosen", "fits" (but another one is preferred, or a hook ran before it) or
  * "does not fit"; the reason says why, as ejk_registry_explain() does. Freed with ejk_free().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_explain(const ejk_plan *plan, char **out);

@@ -73,19 +73,28 @@ EJK_API const void *ejk_problem_args(const ejk_problem *problem);
 EJK_API const ejk_axes *ejk_problem_axes(const ejk_problem *problem);
 
 /**
- * Gives every tensor memory, aligned to 64 bytes, and fills it: inputs with numbers that depend on `seed`,
- * the tensor and the element's index only, not on strides (floats uniform in [-1, 1), rounded to their
- * type; masks true nine times in ten; other integers 0), outputs with zeros. Elements
- * that share an address by a stride of 0 have the value of the first. Called again, it fills the memory again.
- * Statuses: INVALID_ARGUMENT (NULL), OVERFLOW, OUT_OF_MEMORY (also for more than the machine has).
+ * Gives every tensor memory, aligned to 64 bytes, and fills it: inputs as ejk_fill_inputs() does, outputs with
+ * zeros. Called again, it fills again.
+ * Statuses: INVALID_ARGUMENT (NULL), OVERFLOW, OUT_OF_MEMORY (also for more than the machine has), those of
+ * ejk_fill_inputs().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_problem_allocate(ejk_problem *problem, uint64_t seed);
 
 /**
- * The canonical line of a call: symbols (in the order of ejk_record.symbols, then others in the order of the record), dtype,
- * layout, with, tensors that do not follow from these, and fields that are set, in the order of the record. Data
- * pointers, devices, and strides of axes of length 1 or 0 are left out; parsing it gives arguments that are equal
- * but for these. `*out` is freed with ejk_free().
+ * Fills the inputs of a call that have data, on the CPU or a GPU; results and tensors without data are left alone.
+ * Floats are uniform in [-1, 1), rounded to their type, and masks true nine times in ten: numbers depend on the
+ * seed, the tensor and the element's index only, not on strides, and of the elements that a stride of 0 makes one,
+ * the first has its number. Integers are what the kernel's `inputs` makes them, valid whatever the shape, or 0.
+ * Statuses: INVALID_ARGUMENT (NULL, a wish that cannot be had), UNKNOWN_NAME (a wish that the kernel does not know),
+ * those of ejk_plan_create() for arguments that contradict each other, OUT_OF_MEMORY.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_fill_inputs(const ejk_kernel *kernel, const void *args,
+                                                 const ejk_inputs *how);
+
+/**
+ * The canonical line of a call: symbols (in the order of ejk_record.symbols, then others in the order of the record), dtype, layout, with, tensors that do not follow from these, fields that are set in the order
+ * of the record. Data pointers and devices are left out, and strides of axes that are at most one long do
+ * not count. Read again, it gives arguments that are equal but for these. `*out` is freed with ejk_free().
  * Statuses: INVALID_ARGUMENT (NULL; a required tensor is missing, a value that has no text), INVALID_SHAPE,
  * INVALID_DTYPE, INVALID_LAYOUT (tensors), OVERFLOW (longer than #EJK_PROBLEM_MAX_TEXT), OUT_OF_MEMORY.
  */

@@ -96,11 +96,12 @@ typedef struct ejk_run {
     const void *problem;       /**< the operation's problem with this call's pointers */
     const int64_t *parameters; /**< values, in the order of the implementation's list */
     void *workspace;           /**< `workspace_bytes` of the launch, aligned as it says */
-    ejk_threads *threads;      /**< for ejk_parallel_for() */
-    int32_t workers;           /**< of the launch */
-    int32_t device;            /**< of the launch */
-    void *stream;              /**< on a GPU: where the work is enqueued; a `CUstream` */
-    void *const *prepared;     /**< of the launch */
+    void *shared;          /**< ejk_kernel.shared_bytes, aligned likewise; NULL if there are none */
+    ejk_threads *threads;  /**< for ejk_parallel_for() */
+    int32_t workers;       /**< of the launch */
+    int32_t device;        /**< of the launch */
+    void *stream;          /**< on a GPU: where the work is enqueued; a `CUstream` */
+    void *const *prepared; /**< of the launch */
 } ejk_run;
 
 /**

@@ -50,7 +50,8 @@ static void advise(const ejk_invocation *invocation, void *config) {
     ((toy_config *)config)->params.rows = toy_advice;
 }
 
-static void cost(const void *problem, ejk_cost *out) {
+static void cost(const void *problem, const void *args, ejk_cost *out) {
+    (void)args;
     const toy_problem *p = problem;
     *out = (ejk_cost){2 * (double)(p->n * p->m), 8 * (double)(p->n * p->m)};
 }

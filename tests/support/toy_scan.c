@@ -7,7 +7,8 @@
 EJK_RECORD_DEFINE(toy_scan_args_record, toy_scan_args, TOY_SCAN_ARGS);
 #undef EJK_RECORD_SELF
 
-static void cost(const void *problem, ejk_cost *out) {
+static void cost(const void *problem, const void *data, ejk_cost *out) {
+    (void)data;
     const toy_scan_args *args = problem;
     const double count = (double)ejk_tensor_count(&args->x);
     *out = (ejk_cost){count, 8 * count};

@@ -35,6 +35,15 @@ bool ejki_parameter_allowed(const ejk_parameter *parameter, int64_t value) {
            ((uint64_t)value - (uint64_t)parameter->minimum) % (uint64_t)parameter->step == 0;
 }
 
+/* The implementations of a call's steps; whoever makes an invocation for one may leave its list out. */
+static int32_t steps_of(const ejk_invocation *invocation) {
+    return invocation->step_count > 0 ? invocation->step_count : invocation->implementation != NULL;
+}
+
+static const ejk_implementation *step_at(const ejk_invocation *invocation, int32_t index) {
+    return invocation->step_count > 0 ? invocation->steps[index] : invocation->implementation;
+}
+
 static ejk_status check(const ejk_invocation *invocation, const void *config) {
     if (!invocation || !config)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL, expected one",
@@ -45,10 +54,9 @@ static ejk_status check(const ejk_invocation *invocation, const void *config) {
     return EJK_OK;
 }
 
-ejk_status ejk_invocation_check_config(const ejk_invocation *invocation, const void *config) {
-    EJKI_TRY(check(invocation, config));
-    const ejk_implementation *chosen = invocation->implementation;
-    for (int32_t i = 0; chosen && i < chosen->parameter_count; i++) {
+static ejk_status check_step(const ejk_invocation *invocation, const ejk_implementation *chosen,
+                             const void *config) {
+    for (int32_t i = 0; i < chosen->parameter_count; i++) {
         const ejk_parameter *p = &chosen->parameters[i];
         const ejk_opt_int wish = ejki_parameter_of(invocation->kernel, config, p->name);
         if (wish.set && !ejki_parameter_allowed(p, wish.value))
@@ -60,13 +68,29 @@ ejk_status ejk_invocation_check_config(const ejk_invocation *invocation, const v
     return EJK_OK;
 }
 
+ejk_status ejk_invocation_check_config(const ejk_invocation *invocation, const void *config) {
+    EJKI_TRY(check(invocation, config));
+    for (int32_t i = 0; i < steps_of(invocation); i++)
+        EJKI_TRY(check_step(invocation, step_at(invocation, i), config));
+    return EJK_OK;
+}
+
 static const ejk_parameter *find_parameter(const ejk_implementation *chosen, const char *name) {
     for (int32_t i = 0; i < chosen->parameter_count; i++)
         if (strcmp(chosen->parameters[i].name, name) == 0) return &chosen->parameters[i];
     return NULL;
 }
 
-/* Unsets what the implementation does not take: parameters of others, values out of its bounds. */
+/* True if a step takes this value of a parameter. */
+static bool usable(const ejk_invocation *invocation, const char *name, int64_t value) {
+    for (int32_t i = 0; i < steps_of(invocation); i++) {
+        const ejk_parameter *p = find_parameter(step_at(invocation, i), name);
+        if (p && ejki_parameter_allowed(p, value)) return true;
+    }
+    return false;
+}
+
+/* Unsets what no step takes: parameters of other implementations, values out of bounds. */
 static void drop_unusable(const ejk_invocation *invocation, void *config) {
     size_t base;
     const ejk_record *record = parameters_of(invocation->kernel, &base);
@@ -74,8 +98,7 @@ static void drop_unusable(const ejk_invocation *invocation, void *config) {
         const ejk_field *field = &record->fields[i];
         if (field->kind != EJK_FIELD_OPT_INT) continue;
         ejk_opt_int *value = (ejk_opt_int *)(void *)((char *)config + base + field->offset);
-        const ejk_parameter *p = find_parameter(invocation->implementation, field->name);
-        if (!p || !ejki_parameter_allowed(p, value->value)) *value = (ejk_opt_int){0};
+        if (!usable(invocation, field->name, value->value)) *value = (ejk_opt_int){0};
     }
 }
 
@@ -89,7 +112,7 @@ ejk_status ejk_invocation_heuristics(const ejk_invocation *invocation, void *con
         hook->heuristic_cfg(invocation, config);
     else if (kernel->heuristic_cfg)
         kernel->heuristic_cfg(invocation, config);
-    if (invocation->implementation) drop_unusable(invocation, config);
+    if (steps_of(invocation) > 0) drop_unusable(invocation, config);
     return EJK_OK;
 }
 
@@ -138,17 +161,32 @@ static void vary(list *l, const ejk_parameter *p, double factor, const ejk_param
     keep(l);
 }
 
+enum { MOST_PARAMETERS = EJK_MAX_STEPS * EJK_MAX_PARAMETERS };
+
+/* Parameters of all steps, each name once. */
+static int32_t list_parameters(const ejk_invocation *invocation, const ejk_parameter **out) {
+    int32_t count = 0;
+    for (int32_t s = 0; s < steps_of(invocation); s++) {
+        const ejk_implementation *step = step_at(invocation, s);
+        for (int32_t i = 0; i < step->parameter_count; i++) {
+            int32_t before = 0;
+            while (before < count && strcmp(out[before]->name, step->parameters[i].name) != 0)
+                before++;
+            if (before == count) out[count++] = &step->parameters[i];
+        }
+    }
+    return count;
+}
+
 static void derive(list *l) {
     static const double alone[] = {0.5, 2, 0.25, 4}, together[] = {0.5, 2};
-    const ejk_implementation *chosen = l->invocation->implementation;
-    const int32_t count = chosen ? chosen->parameter_count : 0;
+    const ejk_parameter *all[MOST_PARAMETERS];
+    const int32_t count = list_parameters(l->invocation, all);
     for (size_t f = 0; f < sizeof alone / sizeof *alone; f++)
-        for (int32_t i = 0; i < count; i++) vary(l, &chosen->parameters[i], alone[f], NULL, 1);
+        for (int32_t i = 0; i < count; i++) vary(l, all[i], alone[f], NULL, 1);
     for (int32_t i = 0; i < count; i++)
         for (int32_t k = i + 1; k < count; k++)
-            for (int f = 0; f < 4; f++)
-                vary(l, &chosen->parameters[i], together[f / 2], &chosen->parameters[k],
-                     together[f % 2]);
+            for (int f = 0; f < 4; f++) vary(l, all[i], together[f / 2], all[k], together[f % 2]);
 }
 
 /* The kernel's own list, behind the heuristic configuration. */

@@ -178,10 +178,24 @@ struct ejk_context {
     pthread_mutex_t kernels_lock;        /* held while one is appended */
 };
 
+/* A step as it is executed. */
+typedef struct ejki_plan_step {
+    const ejk_implementation *implementation;
+    const char *algorithm;
+    ejk_threads *threads; /* NULL for one worker */
+    ejk_launch launch;
+    int64_t parameters[EJK_MAX_PARAMETERS];
+    ejk_choice_step sources[EJK_MAX_PARAMETERS];
+} ejki_plan_step;
+
 struct ejk_plan {
     ejk_context *context;
     const ejk_kernel *kernel;
-    const ejk_implementation *implementation; /* NULL: a hook runs */
+    ejki_plan_step steps[EJK_MAX_STEPS];
+    int32_t step_count;     /* 0: a hook runs */
+    int32_t workers;        /* of the first step, or offered to the hook */
+    size_t workspace_bytes; /* what is shared, and behind it what any step needs */
+    size_t shared_bytes;    /* rounded up */
     const ejk_hook *hook;
     const ejki_plan_request *request; /* while the plan is made */
     void *config;        /* the whole configuration chosen; NULL if the kernel has none */
@@ -191,21 +205,15 @@ struct ejk_plan {
     void *problem; /* NULL: the arguments are the problem */
     ejki_signature signature;
     ejki_operands operands;
-    ejk_launch launch;               /* workspace_bytes: what both steps need */
-    ejk_threads *threads;            /* NULL for one worker */
-    const ejk_implementation *after; /* second step; NULL = none */
-    int64_t after_parameters[EJK_MAX_PARAMETERS];
-    ejk_threads *after_threads;
-    ejk_launch after_launch;
+    bool has_integers;                           /* among the tensors */
+    ejk_status (*validate)(const void *problem); /* the kernel's, where this call needs it */
     ejki_place place;
     ejki_device_memory *device_memory; /* workspace on a GPU; NULL = none */
     ejki_workspaces *workspaces;
     bool owns_workspaces;
     ejk_cost cost;
     ejk_dtype dtype; /* by which the implementation was found */
-    ejk_query query; /* the whole of it, without the problem */
-    int64_t parameters[EJK_MAX_PARAMETERS];
-    ejk_choice_step sources[EJK_MAX_PARAMETERS];
+    ejk_query query; /* the whole of it, without problem and algorithm */
 };
 
 /* The chooser's number for this thread. */
@@ -221,7 +229,11 @@ static inline const void *ejki_plan_problem(const ejk_plan *plan) {
 /* Tells the caller's hook that a plan was made. */
 void ejki_plan_announce(const ejk_plan *plan);
 
-/* Fills implementation or hook, dtype, config, parameters and where they came from. */
+/* Steps that the operation may have, and one of them. */
+int32_t ejki_kernel_steps(const ejk_kernel *kernel);
+ejk_step ejki_kernel_step(const ejk_kernel *kernel, int32_t index);
+
+/* Fills steps or hook, dtype, config, parameters and where they came from. */
 ejk_status ejki_plan_select(ejk_plan *plan);
 /* A parameter's value in a configuration; unset if the configuration does not have it. */
 ejk_opt_int ejki_parameter_of(const ejk_kernel *kernel, const void *config, const char *name);
@@ -233,6 +245,9 @@ bool ejki_parameter_allowed(const ejk_parameter *parameter, int64_t value);
 
 /* ejk_plan_create() of a plan that shares the context's workspaces. */
 ejk_status ejki_plan_make(const ejki_plan_request *request, ejk_plan **out);
+
+/* Of 8 to 64 bits, signed or not. */
+bool ejki_is_integer(ejk_dtype dtype);
 
 /* True if the call has the plan's signature. */
 bool ejki_plan_fits(const ejk_plan *plan, const void *args);

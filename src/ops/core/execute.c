@@ -4,7 +4,21 @@
 
 #include <string.h>
 
+/* The plan's problem with the call's pointers, in memory that the caller has; or the arguments, if they are it. */
+static inline const void *bound(const ejk_plan *plan, const void *args, void *problem) {
+    if (!plan->problem) return args;
+    memcpy(problem, plan->problem, plan->kernel->problem_size);
+    plan->kernel->bind(args, problem);
+    return problem;
+}
+
+static ejk_status validate(const ejk_plan *plan, const void *args) {
+    _Alignas(EJKI_ALIGNMENT) unsigned char problem[EJK_MAX_PROBLEM_SIZE];
+    return plan->validate(bound(plan, args, problem));
+}
+
 ejk_status ejki_plan_call_hook(const ejk_plan *plan, const void *args, ejk_hook_call call) {
+    if (plan->validate) EJKI_TRY(validate(plan, args));
     call.kernel = plan->kernel;
     call.args = args;
     call.config = plan->config;
@@ -14,26 +28,24 @@ ejk_status ejki_plan_call_hook(const ejk_plan *plan, const void *args, ejk_hook_
 
 static ejk_status run(const ejk_plan *plan, const void *args, void *workspace, void *stream) {
     _Alignas(EJKI_ALIGNMENT) unsigned char problem[EJK_MAX_PROBLEM_SIZE];
-    ejk_run call = {.problem = args,
-                    .parameters = plan->parameters,
+    ejk_run call = {.problem = bound(plan, args, problem),
                     .workspace = workspace,
-                    .threads = plan->threads,
-                    .workers = plan->launch.workers,
-                    .device = plan->launch.device,
-                    .stream = stream,
-                    .prepared = plan->launch.prepared};
-    if (plan->problem) {
-        memcpy(problem, plan->problem, plan->kernel->problem_size);
-        plan->kernel->bind(args, problem);
-        call.problem = problem;
+                    .device = plan->place.device_index,
+                    .stream = stream};
+    if (plan->validate) EJKI_TRY(plan->validate(call.problem));
+    if (plan->shared_bytes) {
+        call.shared = workspace;
+        call.workspace = (char *)workspace + plan->shared_bytes;
     }
-    EJKI_TRY(plan->implementation->run(&call));
-    if (!plan->after) return EJK_OK;
-    call.parameters = plan->after_parameters;
-    call.threads = plan->after_threads;
-    call.workers = plan->after_launch.workers;
-    call.prepared = plan->after_launch.prepared;
-    return plan->after->run(&call);
+    for (int32_t i = 0; i < plan->step_count; i++) {
+        const ejki_plan_step *step = &plan->steps[i];
+        call.parameters = step->parameters;
+        call.threads = step->threads;
+        call.workers = step->launch.workers;
+        call.prepared = step->launch.prepared;
+        EJKI_TRY(step->implementation->run(&call));
+    }
+    return EJK_OK;
 }
 
 /* Work on one stream is done in the order in which it is enqueued, so that its executions can share memory. */
@@ -43,7 +55,7 @@ static ejk_status run_with_own(const ejk_plan *plan, const void *args, void *str
             EJK_STATUS_INVALID_ARGUMENT,
             "stream is %p and no workspace is given, expected the context's stream %p or "
             "a workspace of %zu bytes",
-            stream, plan->context->stream, plan->launch.workspace_bytes);
+            stream, plan->context->stream, plan->workspace_bytes);
     void *workspace = ejki_device_memory_take(plan->device_memory);
     const ejk_status status = run(plan, args, workspace, stream);
     ejki_device_memory_give(plan->device_memory);
@@ -54,9 +66,9 @@ ejk_status ejki_plan_run(const ejk_plan *plan, const void *args, void *workspace
     EJKI_TRY(ejki_operands_check(&plan->operands, args));
     if (plan->operands.idle) return EJK_OK;
     if (plan->hook) return ejki_plan_call_hook(plan, args, (ejk_hook_call){.stream = stream});
-    if (workspace || !plan->launch.workspace_bytes) return run(plan, args, workspace, stream);
+    if (workspace || !plan->workspace_bytes) return run(plan, args, workspace, stream);
     if (plan->device_memory) return run_with_own(plan, args, stream);
-    EJKI_TRY(ejki_workspaces_take(plan->workspaces, plan->launch.workspace_bytes, &workspace));
+    EJKI_TRY(ejki_workspaces_take(plan->workspaces, plan->workspace_bytes, &workspace));
     ejk_status status = run(plan, args, workspace, stream);
     ejki_workspaces_give(plan->workspaces, workspace);
     return status;
@@ -66,11 +78,11 @@ static ejk_status check_workspace(const ejk_plan *plan, const void *workspace,
                                   size_t workspace_bytes) {
     const uintptr_t alignment =
         plan->place.device_type == EJK_DEVICE_CPU ? EJKI_ALIGNMENT : EJKI_DEVICE_ALIGNMENT;
-    if (workspace && workspace_bytes < plan->launch.workspace_bytes)
+    if (workspace && workspace_bytes < plan->workspace_bytes)
         return ejki_fail(EJK_STATUS_WORKSPACE_TOO_SMALL,
                          "workspace_bytes is %zu, expected at least %zu", workspace_bytes,
-                         plan->launch.workspace_bytes);
-    if (plan->launch.workspace_bytes && (uintptr_t)workspace % alignment)
+                         plan->workspace_bytes);
+    if (plan->workspace_bytes && (uintptr_t)workspace % alignment)
         return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
                          "workspace is %p, expected an address aligned to %d", workspace,
                          (int)alignment);

@@ -31,6 +31,19 @@ static ejk_status check_config(const ejk_kernel *kernel) {
     return EJK_OK;
 }
 
+static ejk_status check_steps(const ejk_kernel *kernel) {
+    if (!kernel->steps) return EJK_OK;
+    if (kernel->algorithm) return wrong(kernel, "it has both steps and algorithm, expected one");
+    if (kernel->step_count < 1 || kernel->step_count > EJK_MAX_STEPS)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "kernel '%.64s': step_count is %d, expected 1 to %d", kernel->op_id,
+                         (int)kernel->step_count, EJK_MAX_STEPS);
+    for (int32_t i = 0; i < kernel->step_count; i++)
+        if (!kernel->steps[i].algorithm || !kernel->steps[i].algorithm[0])
+            return wrong(kernel, "a step has no algorithm, expected a name");
+    return EJK_OK;
+}
+
 ejk_status ejki_kernel_check(const ejk_kernel *kernel) {
     if (!kernel->op_id || !kernel->op_id[0])
         return wrong(kernel, "op_id is missing, expected a name");
@@ -42,6 +55,10 @@ ejk_status ejki_kernel_check(const ejk_kernel *kernel) {
                          kernel->problem_size, EJK_MAX_PROBLEM_SIZE);
     if (kernel->problem_size && (!kernel->prepare || !kernel->bind))
         return wrong(kernel, "it has a problem, so prepare and bind must be given");
+    EJKI_TRY(check_steps(kernel));
+    if (kernel->input_option_count > 0 && (!kernel->input_options || !kernel->inputs))
+        return wrong(kernel,
+                     "it has options of its inputs, so inputs and input_options must be given");
     if (kernel->residuals) EJKI_TRY(ejk_record_check(kernel->residuals));
     EJKI_TRY(check_config(kernel));
     return ejki_hooks_check(kernel);

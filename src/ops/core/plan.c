@@ -34,43 +34,53 @@ static ejk_status prepare_problem(ejk_plan *plan, const ejk_axes *axes) {
             return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan's problem");
     }
     if (kernel->prepare) EJKI_TRY(kernel->prepare(plan->args, axes, plan->problem));
-    if (kernel->cost) kernel->cost(ejki_plan_problem(plan), &plan->cost);
+    if (kernel->cost) kernel->cost(ejki_plan_problem(plan), NULL, &plan->cost);
     return EJK_OK;
 }
 
-static ejk_status ask_launch(const ejk_plan *plan, const ejk_implementation *chosen,
-                             const int64_t *parameters, ejk_launch *launch) {
+static ejk_status ask_launch(const ejk_plan *plan, ejki_plan_step *step) {
+    const ejk_implementation *chosen = step->implementation;
     int32_t threads = ejk_threads_count(plan->context->threads);
-    *launch = (ejk_launch){.workers = 1, .device = plan->place.device_index};
+    step->launch = (ejk_launch){.workers = 1, .device = plan->place.device_index};
     if (chosen->prepare)
-        EJKI_TRY(chosen->prepare(ejki_plan_problem(plan), parameters, threads, launch));
-    if (launch->workers >= 1 && launch->workers <= threads) return EJK_OK;
+        EJKI_TRY(
+            chosen->prepare(ejki_plan_problem(plan), step->parameters, threads, &step->launch));
+    if (step->launch.workers > 1) step->threads = plan->context->threads;
+    if (step->launch.workers >= 1 && step->launch.workers <= threads) return EJK_OK;
     return ejki_fail(EJK_STATUS_INTERNAL, "%s wants %d workers, expected 1 to %d", chosen->name,
-                     (int)launch->workers, (int)threads);
+                     (int)step->launch.workers, (int)threads);
 }
 
-/* The steps run one after the other, so the larger workspace serves both. */
+/* The steps run one after the other, so the largest workspace serves all; what they share lies before it. */
 static ejk_status prepare_launch(ejk_plan *plan) {
-    ejk_threads *threads = plan->context->threads;
-    plan->launch = (ejk_launch){.workers = ejk_threads_count(threads)};
-    if (!plan->implementation) return EJK_OK; /* a hook is given the threads itself */
-    EJKI_TRY(ask_launch(plan, plan->implementation, plan->parameters, &plan->launch));
-    if (plan->launch.workers > 1) plan->threads = threads;
-    if (!plan->after) return EJK_OK;
-    ejk_launch *second = &plan->after_launch;
-    EJKI_TRY(ask_launch(plan, plan->after, plan->after_parameters, second));
-    if (second->workers > 1) plan->after_threads = threads;
-    if (second->workspace_bytes > plan->launch.workspace_bytes)
-        plan->launch.workspace_bytes = second->workspace_bytes;
+    const ejk_kernel *kernel = plan->kernel;
+    size_t most = 0;
+    plan->workers =
+        ejk_threads_count(plan->context->threads); /* a hook is given the threads itself */
+    for (int32_t i = 0; i < plan->step_count; i++) {
+        EJKI_TRY(ask_launch(plan, &plan->steps[i]));
+        const size_t bytes = plan->steps[i].launch.workspace_bytes;
+        most = bytes > most ? bytes : most;
+    }
+    if (plan->step_count > 0) plan->workers = plan->steps[0].launch.workers;
+    const size_t shared = plan->step_count > 0 && kernel->shared_bytes
+                              ? kernel->shared_bytes(ejki_plan_problem(plan))
+                              : 0;
+    if (shared > PTRDIFF_MAX - EJKI_DEVICE_ALIGNMENT || most > PTRDIFF_MAX - shared)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "%s: a workspace of %zu and %zu bytes",
+                         kernel->op_id, shared, most);
+    plan->shared_bytes =
+        (shared + EJKI_DEVICE_ALIGNMENT - 1) / EJKI_DEVICE_ALIGNMENT * EJKI_DEVICE_ALIGNMENT;
+    plan->workspace_bytes = plan->shared_bytes + most;
     return EJK_OK;
 }
 
 /* On a GPU memory is had now: an execution may not allocate. */
 static ejk_status prepare_memory(ejk_plan *plan) {
-    if (plan->place.device_type != EJK_DEVICE_CUDA || !plan->launch.workspace_bytes ||
+    if (plan->place.device_type != EJK_DEVICE_CUDA || !plan->workspace_bytes ||
         ejki_cuda_target_get())
         return EJK_OK;
-    return ejki_device_memory_create(plan->place.device_index, plan->launch.workspace_bytes,
+    return ejki_device_memory_create(plan->place.device_index, plan->workspace_bytes,
                                      &plan->device_memory);
 }
 
@@ -83,6 +93,22 @@ static ejk_status find_place(ejk_plan *plan) {
                : EJK_OK;
 }
 
+bool ejki_is_integer(ejk_dtype dtype) {
+    return dtype == EJK_DTYPE_I64 || dtype == EJK_DTYPE_I32 || dtype == EJK_DTYPE_I16 ||
+           dtype == EJK_DTYPE_I8 || dtype == EJK_DTYPE_U8;
+}
+
+static bool has_integers(const ejk_record *record, const void *args) {
+    for (int32_t i = 0; i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        const void *place = (const char *)args + field->offset;
+        if (field->kind == EJK_FIELD_RECORD && has_integers(field->record, place)) return true;
+        const ejk_tensor *tensor = place;
+        if (field->kind == EJK_FIELD_TENSOR && ejki_is_integer(tensor->dtype)) return true;
+    }
+    return false;
+}
+
 /* In the order in which things may be relied upon; the plan is destroyed by the caller on failure. */
 static ejk_status settle(ejk_plan *plan, const void *args) {
     const ejk_record *record = plan->kernel->args;
@@ -93,6 +119,9 @@ static ejk_status settle(ejk_plan *plan, const void *args) {
     ejk_axes axes = {.count = 0};
     EJKI_TRY(check_tensors(plan, &axes));
     EJKI_TRY(find_place(plan));
+    plan->has_integers = has_integers(record, plan->args);
+    if (plan->place.device_type == EJK_DEVICE_CPU && plan->has_integers)
+        plan->validate = plan->kernel->validate;
     EJKI_TRY(ejki_operands_create(record, plan->args, &plan->operands));
     EJKI_TRY(prepare_problem(plan, &axes));
     EJKI_TRY(ejki_plan_select(plan));
@@ -131,13 +160,13 @@ void ejki_plan_announce(const ejk_plan *plan) {
 
 /* A list of the plan's own with one buffer in it, so that the first execution allocates nothing. */
 static ejk_status own_workspaces(ejk_plan *plan) {
-    if (!plan->launch.workspace_bytes || plan->place.device_type != EJK_DEVICE_CPU) return EJK_OK;
+    if (!plan->workspace_bytes || plan->place.device_type != EJK_DEVICE_CPU) return EJK_OK;
     ejki_workspaces *list = calloc(1, sizeof *list);
     if (!list) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan's workspaces");
     plan->workspaces = list;
     plan->owns_workspaces = true;
     void *first;
-    EJKI_TRY(ejki_workspaces_take(list, plan->launch.workspace_bytes, &first));
+    EJKI_TRY(ejki_workspaces_take(list, plan->workspace_bytes, &first));
     ejki_workspaces_give(list, first);
     return EJK_OK;
 }
@@ -183,7 +212,7 @@ void ejk_plan_destroy(ejk_plan *plan) {
 }
 
 size_t ejk_plan_workspace(const ejk_plan *plan) {
-    return plan ? plan->launch.workspace_bytes : 0;
+    return plan ? plan->workspace_bytes : 0;
 }
 
 const ejk_kernel *ejk_plan_kernel(const ejk_plan *plan) {
@@ -191,11 +220,11 @@ const ejk_kernel *ejk_plan_kernel(const ejk_plan *plan) {
 }
 
 const ejk_implementation *ejk_plan_implementation(const ejk_plan *plan) {
-    return plan ? plan->implementation : NULL;
+    return plan && plan->step_count > 0 ? plan->steps[0].implementation : NULL;
 }
 
 int32_t ejk_plan_workers(const ejk_plan *plan) {
-    return plan ? plan->launch.workers : 0;
+    return plan ? plan->workers : 0;
 }
 
 ejk_choice_step ejk_plan_step(const ejk_plan *plan) {

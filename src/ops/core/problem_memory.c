@@ -6,15 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Masks are bool, or bytes where the unit says bool. */
-static bool is_mask(const ejki_slot *slot, ejk_dtype dtype) {
-    ejk_dtype asked;
-    if (dtype != EJK_DTYPE_BOOL && dtype != EJK_DTYPE_U8) return false;
-    return dtype == EJK_DTYPE_BOOL ||
-           (ejki_slot_dtype(slot, NULL, EJK_DTYPE_F32, &asked) == EJK_OK &&
-            asked == EJK_DTYPE_BOOL);
-}
-
 /* Bytes to write, which strides that make elements one may let be more than there are; saturated. */
 static int64_t written_bytes(const ejk_tensor *tensor) {
     int64_t bytes = (int64_t)ejk_dtype_size(tensor->dtype);
@@ -73,13 +64,9 @@ ejk_status ejk_problem_allocate(ejk_problem *problem, uint64_t seed) {
         return status;
     }
     for (int32_t i = 0; i < problem->slots.count; i++) {
-        const ejki_slot *slot = &problem->slots.list[i];
-        const ejk_tensor *tensor = ejki_slot_tensor(slot, problem->args);
-        if (!ejk_tensor_present(tensor)) continue;
         const ejk_tensor *memory = &problem->memory[i].tensor;
-        memset(memory->data, 0, (size_t)memory->shape[0]);
-        if (ejk_field_is_input(slot->field))
-            ejki_fill(tensor, seed, i, is_mask(slot, tensor->dtype));
+        if (ejk_tensor_present(ejki_slot_tensor(&problem->slots.list[i], problem->args)))
+            memset(memory->data, 0, (size_t)memory->shape[0]);
     }
-    return EJK_OK;
+    return ejki_fill_inputs(problem->kernel, problem->args, &(ejk_inputs){.seed = seed});
 }

@@ -19,6 +19,7 @@ typedef struct writer {
     ejki_slots slots;
     void *args; /* a copy: tensors on the CPU, without memory */
     ejk_axes axes;
+    ejk_axes completed; /* with what a reader takes for symbols that are not said */
     ejk_dtype number; /* UNSET: no tensor may be any float, or "dtype" is a field */
     ejki_orders orders;
     int32_t order;
@@ -54,7 +55,7 @@ static ejk_status compare(const writer *w, const ejki_slot *slot, int32_t order,
     int64_t sizes[EJK_MAX_RANK];
     EJKI_TRY(ejki_slot_dtype(slot, w->args, number, &dtype));
     out->dtype = dtype != tensor->dtype;
-    out->sizes = ejk_field_shape(slot->field, &w->axes, &rank, sizes) != EJK_OK ||
+    out->sizes = ejk_field_shape(slot->field, &w->completed, &rank, sizes) != EJK_OK ||
                  rank != tensor->rank ||
                  memcmp(sizes, tensor->shape, (size_t)rank * sizeof *sizes) != 0;
     const ejk_tensor usual =
@@ -265,8 +266,8 @@ static ejk_status say_symbols(writer *w) {
         if (!means_field(w, axes.axis[i].name) || is_field_value(w, axes.axis[i].name))
             EJKI_TRY(ejk_axes_set(&said, axes.axis[i].name, axes.axis[i].length));
     ejki_axes_order(w->kernel->args, &said);
-    w->axes = said;
-    return EJK_OK;
+    w->axes = w->completed = said;
+    return ejk_record_complete(w->kernel->args, &w->completed);
 }
 
 static ejk_status settle(writer *w, const void *args) {

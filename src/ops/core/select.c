@@ -81,6 +81,33 @@ static ejk_status ask_place(const ejk_plan *plan, ejk_query *query) {
     return EJK_OK;
 }
 
+int32_t ejki_kernel_steps(const ejk_kernel *kernel) {
+    return kernel->steps ? kernel->step_count : 1;
+}
+
+ejk_step ejki_kernel_step(const ejk_kernel *kernel, int32_t index) {
+    if (kernel->steps) return kernel->steps[index];
+    return (ejk_step){.algorithm = kernel->algorithm ? kernel->algorithm : kernel->op_id};
+}
+
+/* An implementation for each step that is wanted. */
+static ejk_status find_steps(ejk_plan *plan) {
+    const ejk_kernel *kernel = plan->kernel;
+    ejk_query query = plan->query;
+    query.problem = ejki_plan_problem(plan);
+    for (int32_t i = 0; i < ejki_kernel_steps(kernel); i++) {
+        const ejk_step step = ejki_kernel_step(kernel, i);
+        if (step.wanted && !step.wanted(query.problem)) continue;
+        ejki_plan_step *own = &plan->steps[plan->step_count];
+        query.algorithm = own->algorithm = step.algorithm;
+        EJKI_TRY(ejk_registry_get(plan->context->registry, &query, &own->implementation));
+        plan->step_count++;
+    }
+    if (plan->step_count > 0) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INTERNAL, "%.64s wants none of its %d steps for this call",
+                     kernel->op_id, (int)kernel->step_count);
+}
+
 /* The kernel's own hook if it has one for this call, else an implementation of the registry. */
 static ejk_status find_runner(ejk_plan *plan, ejk_invocation *invocation) {
     const ejk_kernel *kernel = plan->kernel;
@@ -99,27 +126,17 @@ static ejk_status find_runner(ejk_plan *plan, ejk_invocation *invocation) {
                                   invocation->backend);
     if (plan->hook && !reaches(plan->hook, plan->place)) plan->hook = NULL;
     invocation->run = plan->hook;
-    ejk_query query = {.algorithm = kernel->algorithm ? kernel->algorithm : kernel->op_id,
-                       .platform = invocation->platform,
-                       .backend = invocation->backend,
-                       .isa = plan->context->isa,
-                       .dtype = plan->dtype};
-    EJKI_TRY(ask_place(plan, &query));
-    plan->query = query;
+    plan->query = (ejk_query){.platform = invocation->platform,
+                              .backend = invocation->backend,
+                              .isa = plan->context->isa,
+                              .dtype = plan->dtype};
+    EJKI_TRY(ask_place(plan, &plan->query));
     if (plan->hook) return EJK_OK;
     if (plan->request->hook || invocation->method)
         return ejki_fail(EJK_STATUS_UNAVAILABLE, "%.64s has no hook %s%s%s for this call",
                          kernel->op_id, method, invocation->method ? "_" : "",
                          invocation->method ? invocation->method : "");
-    query.problem = ejki_plan_problem(plan);
-    EJKI_TRY(ejk_registry_get(plan->context->registry, &query, &plan->implementation));
-    invocation->implementation = plan->implementation;
-    query.algorithm = kernel->afterwards ? kernel->afterwards(query.problem) : NULL;
-    if (!query.algorithm) return EJK_OK;
-    EJKI_TRY(ejk_registry_get(plan->context->registry, &query, &plan->after));
-    for (int32_t i = 0; i < plan->after->parameter_count; i++)
-        plan->after_parameters[i] = plan->after->parameters[i].fallback;
-    return EJK_OK;
+    return find_steps(plan);
 }
 
 /* What a context without a chooser does. */
@@ -143,32 +160,30 @@ static ejk_status choose_config(ejk_plan *plan, const ejk_invocation *invocation
     return EJK_OK;
 }
 
-/* Values of the implementation's parameters, and where each came from. */
-static ejk_status settle_parameters(ejk_plan *plan, const void *override) {
-    const ejk_implementation *chosen = plan->implementation;
+/* Values of a step's parameters, and where each came from. */
+static void settle_step(const ejk_plan *plan, const void *override, ejki_plan_step *step) {
     /* Beside an explicit configuration, the chooser can only have used heuristics. */
     const ejk_choice_step others =
         plan->step == EJK_CHOICE_OVERRIDE ? EJK_CHOICE_HEURISTICS : plan->step;
-    for (int32_t i = 0; chosen && i < chosen->parameter_count; i++) {
-        const ejk_parameter *p = &chosen->parameters[i];
+    for (int32_t i = 0; i < step->implementation->parameter_count; i++) {
+        const ejk_parameter *p = &step->implementation->parameters[i];
         const ejk_opt_int wish = ejki_parameter_of(plan->kernel, override, p->name);
         const ejk_opt_int advice = ejki_parameter_of(plan->kernel, plan->config, p->name);
-        plan->parameters[i] = p->fallback;
-        plan->sources[i] = EJK_CHOICE_DEFAULT;
+        step->parameters[i] = p->fallback;
+        step->sources[i] = EJK_CHOICE_DEFAULT;
         if (wish.set) {
-            plan->parameters[i] = wish.value;
-            plan->sources[i] = EJK_CHOICE_OVERRIDE;
+            step->parameters[i] = wish.value;
+            step->sources[i] = EJK_CHOICE_OVERRIDE;
         } else if (advice.set && ejki_parameter_allowed(p, advice.value)) {
-            plan->parameters[i] = advice.value;
-            plan->sources[i] = others;
+            step->parameters[i] = advice.value;
+            step->sources[i] = others;
         }
     }
-    if (override) ejk_record_merge(plan->kernel->config, plan->config, override, plan->config);
-    return EJK_OK;
 }
 
 ejk_status ejki_plan_select(ejk_plan *plan) {
     const void *override = explicit_config(plan);
+    const ejk_implementation *chosen[EJK_MAX_STEPS];
     ejk_invocation invocation = {.kernel = plan->kernel,
                                  .args = plan->args,
                                  .problem = ejki_plan_problem(plan),
@@ -180,7 +195,13 @@ ejk_status ejki_plan_select(ejk_plan *plan) {
                                  .device_type = plan->place.device_type,
                                  .device_index = plan->place.device_index};
     EJKI_TRY(find_runner(plan, &invocation));
+    for (int32_t i = 0; i < plan->step_count; i++) chosen[i] = plan->steps[i].implementation;
+    invocation.implementation = plan->step_count > 0 ? chosen[0] : NULL;
+    invocation.steps = chosen;
+    invocation.step_count = plan->step_count;
     if (override) EJKI_TRY(ejk_invocation_check_config(&invocation, override));
     EJKI_TRY(choose_config(plan, &invocation));
-    return settle_parameters(plan, override);
+    for (int32_t i = 0; i < plan->step_count; i++) settle_step(plan, override, &plan->steps[i]);
+    if (override) ejk_record_merge(plan->kernel->config, plan->config, override, plan->config);
+    return EJK_OK;
 }

@@ -278,7 +278,7 @@ static bool on_gpu(const subject *s) {
 
 static ejk_status open_subject(subject *s, ejk_context *base, const void *args) {
     EJKI_TRY(ejki_context_derive(base, NULL, &s->context));
-    EJKI_TRY(ejki_operands_copy_create(s->kernel->args, args, &s->operands));
+    EJKI_TRY(ejki_operands_copy_create(s->kernel, args, &s->operands));
     EJKI_TRY(ejki_gradients_fill_results(s->context, s->kernel, args, &s->operands));
     if (on_gpu(s)) {
         if (s->options->pass != EJK_TUNE_FORWARD)

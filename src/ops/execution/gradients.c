@@ -164,7 +164,7 @@ static ejk_status run_forward(ejk_context *base, const ejk_kernel *kernel, const
 ejk_status ejki_gradients_open(ejki_gradients *g, ejk_context *context, const ejk_kernel *gradient,
                                const ejk_kernel *kernel, const void *args) {
     *g = (ejki_gradients){.args = NULL};
-    EJKI_TRY(ejki_operands_copy_create(kernel->args, args, &g->forward));
+    EJKI_TRY(ejki_operands_copy_create(kernel, args, &g->forward));
     EJKI_TRY(add_results(g, gradient, kernel));
     EJKI_TRY(run_forward(context, kernel, g->forward.args));
     EJKI_TRY(ejki_operands_restore(&g->forward));
@@ -211,7 +211,7 @@ ejk_status ejki_gradients_fill_results(ejk_context *context, const ejk_kernel *g
     void *inputs;
     ejki_operands_copy call;
     EJKI_TRY(ejki_gradient_args(forward, gradient, own->args, &inputs));
-    ejk_status status = ejki_operands_copy_create(forward->args, inputs, &call);
+    ejk_status status = ejki_operands_copy_create(forward, inputs, &call);
     if (status == EJK_OK) status = run_forward(context, forward, call.args);
     if (status == EJK_OK) status = take_results(gradient, args, call.args, own);
     ejki_operands_copy_release(&call);

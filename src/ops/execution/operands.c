@@ -7,6 +7,7 @@
 #include "device/cuda.h"
 #include "device/cuda_timer.h"
 #include "ops/core/fill.h"
+#include "ops/core/mirror.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,39 +76,6 @@ static ejk_status give_memory(const ejk_field *field, ejk_tensor *tensor, void *
     return EJK_OK;
 }
 
-/* The bytes of a tensor of a GPU in memory of the CPU, seen with the same strides. */
-typedef struct mirror {
-    ejk_tensor view;
-    void *bytes; /* to be freed */
-    int64_t low, size;
-} mirror;
-
-static ejk_status mirror_open(const ejk_tensor *there, bool fetched, mirror *out) {
-    const int32_t device = there->device_index;
-    out->view = *there;
-    out->view.device_type = EJK_DEVICE_CPU;
-    out->view.device_index = 0;
-    out->size = span_of(there, &out->low);
-    out->bytes = ejki_allocate(out->size);
-    if (!out->bytes)
-        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for %lld bytes of a GPU",
-                         (long long)out->size);
-    memset(out->bytes, 0, (size_t)out->size);
-    out->view.data = (char *)out->bytes - out->low;
-    if (!fetched) return EJK_OK;
-    ejk_status status = ejki_cuda_wait_all(device);
-    if (status == EJK_OK)
-        status = ejki_cuda_copy_bytes(device, out->bytes, (char *)there->data + out->low,
-                                      (size_t)out->size, NULL);
-    if (status != EJK_OK) free(out->bytes);
-    return status;
-}
-
-static ejk_status mirror_send(const mirror *m, const ejk_tensor *there) {
-    return ejki_cuda_copy_bytes(there->device_index, (char *)there->data + m->low, m->bytes,
-                                (size_t)m->size, NULL);
-}
-
 ejk_status ejki_tensor_create_at(ejki_place place, ejk_dtype dtype, int32_t rank,
                                  const int64_t *shape, ejk_owned_tensor *out) {
     return on_gpu(place) ? ejk_device_tensor_create(place.device_index, dtype, rank, shape, out)
@@ -115,8 +83,8 @@ ejk_status ejki_tensor_create_at(ejki_place place, ejk_dtype dtype, int32_t rank
 }
 
 ejk_status ejki_tensor_fetch(const ejk_tensor *tensor, ejk_owned_tensor *out) {
-    mirror m = {.view = *tensor};
-    if (on_gpu(place_of_tensor(tensor))) EJKI_TRY(mirror_open(tensor, true, &m));
+    ejki_mirror m = {.view = *tensor};
+    if (on_gpu(place_of_tensor(tensor))) EJKI_TRY(ejki_mirror_open(tensor, true, &m));
     ejk_owned_tensor copy;
     ejk_status status = ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape, &copy);
     if (status == EJK_OK) {
@@ -156,30 +124,15 @@ ejk_status ejki_tensor_move(const ejk_tensor *source, const ejk_tensor *target) 
         return ejk_device_copy(source, target, NULL);
     }
     ejk_owned_tensor here;
-    mirror m;
+    ejki_mirror m;
     EJKI_TRY(ejki_tensor_fetch(source, &here));
-    ejk_status status = mirror_open(target, true, &m);
+    ejk_status status = ejki_mirror_open(target, true, &m);
     if (status == EJK_OK) {
         status = ejk_tensor_copy(&here.tensor, &m.view);
-        if (status == EJK_OK) status = mirror_send(&m, target);
+        if (status == EJK_OK) status = ejki_mirror_send(&m, target);
         free(m.bytes);
     }
     ejk_owned_tensor_close(&here);
-    return status;
-}
-
-/* Random numbers, those of a field's place in its record. */
-static ejk_status fill(const ejk_tensor *tensor, int32_t index) {
-    const bool mask = tensor->dtype == EJK_DTYPE_BOOL || tensor->dtype == EJK_DTYPE_U8;
-    if (!on_gpu(place_of_tensor(tensor))) {
-        ejki_fill(tensor, 1, index, mask);
-        return EJK_OK;
-    }
-    mirror m;
-    EJKI_TRY(mirror_open(tensor, false, &m));
-    ejki_fill(&m.view, 1, index, mask);
-    const ejk_status status = mirror_send(&m, tensor);
-    free(m.bytes);
     return status;
 }
 
@@ -196,8 +149,26 @@ static ejk_status copy_args(const ejk_record *record, const void *args, ejki_ope
     return EJK_OK;
 }
 
-ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
+/* Fills the inputs of the copy that `args` has no data for. */
+static ejk_status fill_own(const ejk_kernel *kernel, const void *args,
+                           const ejki_operands_copy *copy) {
+    char *own = malloc(kernel->args->size + 1);
+    if (!own) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a copy of a call");
+    memcpy(own, copy->args, kernel->args->size);
+    for (int32_t i = 0; i < kernel->args->count; i++) {
+        const ejk_field *field = &kernel->args->fields[i];
+        if (field->kind != EJK_FIELD_TENSOR) continue;
+        if (!copy->memory[i] || tensor_at(field, args)->data) tensor_at(field, own)->data = NULL;
+    }
+    const ejk_status status = ejki_fill_inputs(kernel, own, &(ejk_inputs){.seed = 1});
+    free(own);
+    return status;
+}
+
+ejk_status ejki_operands_copy_create(const ejk_kernel *kernel, const void *args,
                                      ejki_operands_copy *out) {
+    const ejk_record *record = kernel->args;
+    bool lacks = false;
     EJKI_TRY(copy_args(record, args, out));
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
@@ -209,9 +180,10 @@ ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
         EJKI_TRY(give_memory(field, tensor, &out->memory[i]));
         if (input && given->data)
             EJKI_TRY(ejki_tensor_move(given, tensor));
-        else if (input)
-            EJKI_TRY(fill(tensor, i));
+        else
+            lacks |= input;
     }
+    if (lacks) EJKI_TRY(fill_own(kernel, args, out));
     return ejk_states_save(record, out->args, &out->states);
 }
 

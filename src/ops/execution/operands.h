@@ -18,12 +18,11 @@ typedef struct ejki_operands_copy {
 } ejki_operands_copy;
 
 /*
- * Inputs that have data are used where they lie; those without get reproducible random numbers: floats in
- * [-1, 1), truth values true nine times in ten, integers 0. Outputs always get memory of their own, of the
- * same strides; so does what is updated in place, which keeps its contents. Memory is where the tensors lie, on the CPU
- * or a GPU. Released by the caller also after a failure. OVERFLOW, OUT_OF_MEMORY.
+ * Inputs that have data are used where they lie; those without get reproducible contents, as ejk_fill_inputs()
+ * has them. Outputs always get memory of their own, of the same strides. Memory is where the tensors lie, on the
+ * CPU or a GPU. Released by the caller also after a failure. OVERFLOW, OUT_OF_MEMORY, those of ejk_fill_inputs().
  */
-ejk_status ejki_operands_copy_create(const ejk_record *record, const void *args,
+ejk_status ejki_operands_copy_create(const ejk_kernel *kernel, const void *args,
                                      ejki_operands_copy *out);
 
 /* Bytes that the inputs lie in. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gradients of block-sparse attention: those of flash attention that know patterns, once all grids have been
- * looked at and found to say the same mask. One pass over one of them then has all gradients.
+ * The gradients of block-sparse attention: those of flash attention that know patterns. The operation has looked at all
+ * grids before and found that they say the same mask (`validate`), so that one pass over one of them has all gradients.
  */
 #include "operations/attention/blocksparse/problem.h"
 
@@ -20,17 +20,6 @@ static const ejk_parameter matrix_parameters[] = {
     {"kv_blocksize", 1, 2048, 1, 512, "keys of a task; several blocks may be"},
 };
 #endif
-
-static ejk_status run_with(const ejk_implementation *dense, const ejk_run *run) {
-    const ejki_blocksparse_vjp_problem *v = run->problem;
-    const ejki_flash_problem *p = &v->flash.forward;
-    EJKI_TRY(ejki_pattern_check(p, &p->pattern));
-    for (size_t i = 0; i < sizeof v->others / sizeof *v->others; i++)
-        EJKI_TRY(ejki_pattern_check(p, &v->others[i]));
-    for (size_t i = 0; i < sizeof v->others / sizeof *v->others; i++)
-        EJKI_TRY(ejki_pattern_agree(p, &p->pattern, &v->others[i]));
-    return dense->run(run);
-}
 
 #define SPARSE_OPERATION           "blocksparse_attention_vjp"
 #define SPARSE_KIND                "vjp"

@@ -116,6 +116,20 @@ static void bind(const void *arguments, void *problem) {
     p->pattern.positions = pointer(&args->q_sequence);
 }
 
+static ejk_status validate(const void *problem) {
+    const ejki_flash_problem *p = problem;
+    return ejki_pattern_check(p, &p->pattern);
+}
+
+static ejk_status inputs(void *args, const ejk_axes *axes, const ejk_inputs *how) {
+    ejki_flash_problem p;
+    const ejki_pattern *const own = &p.pattern;
+    EJKI_TRY(prepare(args, axes, &p));
+    bind(args, &p);
+    EJKI_TRY(ejki_patterns_fill(&p, &own, 1, how));
+    return ejki_blocksparse_inputs(args, axes, how);
+}
+
 const ejk_kernel ejk_blocksparse_attention_kernel = {
     .op_id = "blocksparse_attention",
     .version = "0",
@@ -127,6 +141,10 @@ const ejk_kernel ejk_blocksparse_attention_kernel = {
     .problem_size = sizeof(ejki_flash_problem),
     .prepare = prepare,
     .bind = bind,
+    .validate = validate,
+    .inputs = inputs,
+    .input_options = ejki_blocksparse_input_options,
+    .input_option_count = 2,
     .heuristic_cfg = ejki_blocksparse_heuristic_cfg,
     .cost = ejki_blocksparse_cost,
     .candidate_cfgs = ejki_blocksparse_candidate_cfgs,
@@ -224,6 +242,28 @@ static void bind_vjp(const void *arguments, void *problem) {
     p->positions.key = pointer(&args->kv_positions);
 }
 
+/* All grids have to be sound before any two are compared. */
+static ejk_status validate_vjp(const void *problem) {
+    const ejki_blocksparse_vjp_problem *v = problem;
+    const ejki_flash_problem *p = &v->flash.forward;
+    EJKI_TRY(ejki_pattern_check(p, &p->pattern));
+    for (size_t i = 0; i < sizeof v->others / sizeof *v->others; i++)
+        EJKI_TRY(ejki_pattern_check(p, &v->others[i]));
+    for (size_t i = 0; i < sizeof v->others / sizeof *v->others; i++)
+        EJKI_TRY(ejki_pattern_agree(p, &p->pattern, &v->others[i]));
+    return EJK_OK;
+}
+
+static ejk_status inputs_vjp(void *args, const ejk_axes *axes, const ejk_inputs *how) {
+    ejki_blocksparse_vjp_problem v;
+    const ejki_pattern *const all[] = {&v.flash.forward.pattern, &v.others[0], &v.others[1]};
+    const ejk_blocksparse_attention_args forward = inputs_of(args);
+    EJKI_TRY(prepare_vjp(args, axes, &v));
+    bind_vjp(args, &v);
+    EJKI_TRY(ejki_patterns_fill(&v.flash.forward, all, 3, how));
+    return ejki_blocksparse_inputs(&forward, axes, how);
+}
+
 const ejk_kernel ejk_blocksparse_attention_vjp_kernel = {
     .op_id = "blocksparse_attention_vjp",
     .version = "0",
@@ -235,6 +275,10 @@ const ejk_kernel ejk_blocksparse_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_blocksparse_vjp_problem),
     .prepare = prepare_vjp,
     .bind = bind_vjp,
+    .validate = validate_vjp,
+    .inputs = inputs_vjp,
+    .input_options = ejki_blocksparse_input_options,
+    .input_option_count = 2,
     .heuristic_cfg = ejki_blocksparse_vjp_heuristic_cfg,
     .candidate_cfgs = ejki_blocksparse_vjp_candidate_cfgs,
     .cost = ejki_blocksparse_vjp_cost,

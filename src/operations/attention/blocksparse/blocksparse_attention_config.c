@@ -89,20 +89,20 @@ ejk_status ejki_blocksparse_vjp_candidate_cfgs(const ejk_invocation *invocation,
     return EJK_OK;
 }
 
-/* Blocks count as alive as far as the shape of the grids lets them be: what their entries say is data. */
-static void count_blocks(const ejki_flash_problem *p, ejk_cost *cost) {
-    if (p->pattern.planes == 0 || p->keys == 0) return;
+/* Where the entries of the grids are not in view, blocks count as alive as far as their shape lets them be. */
+static void count_blocks(const ejki_flash_problem *p, const void *args, ejk_cost *cost) {
+    if (p->pattern.planes == 0 || p->keys == 0 || ejki_flash_in_view(p, args)) return;
     const double alive = (double)p->pattern.columns * (double)p->pattern.block_kv / (double)p->keys;
     if (alive < 1) cost->flops *= alive;
 }
 
-void ejki_blocksparse_cost(const void *problem, ejk_cost *cost) {
-    ejki_flash_cost(problem, cost);
-    count_blocks(problem, cost);
+void ejki_blocksparse_cost(const void *problem, const void *args, ejk_cost *cost) {
+    ejki_flash_cost(problem, args, cost);
+    count_blocks(problem, args, cost);
 }
 
-void ejki_blocksparse_vjp_cost(const void *problem, ejk_cost *cost) {
+void ejki_blocksparse_vjp_cost(const void *problem, const void *args, ejk_cost *cost) {
     const ejki_blocksparse_vjp_problem *v = problem;
-    ejk_flash_attention_vjp_kernel.cost(&v->flash, cost);
-    count_blocks(&v->flash.forward, cost);
+    ejk_flash_attention_vjp_kernel.cost(&v->flash, args, cost);
+    count_blocks(&v->flash.forward, args, cost);
 }

@@ -33,6 +33,18 @@ void ejki_pattern_bind(const ejki_grid_args *grid, ejki_pattern *out);
 /* Checks predicate, chunks and positions of a call and writes them into its problem. */
 ejk_status ejki_limits_of(const ejk_blocksparse_attention_args *args, ejki_flash_problem *problem);
 
+/*
+ * blocksparse_attention_inputs.c: writes the arrays of MaskInfos that say the same mask. The first pattern is the one
+ * by which the call computes; those of 0 planes are not there. Arrays without data are left alone.
+ */
+extern const ejk_input_option ejki_blocksparse_input_options[2];
+ejk_status ejki_patterns_fill(const ejki_flash_problem *problem,
+                              const ejki_pattern *const *patterns, int32_t count,
+                              const ejk_inputs *how);
+/* Positions and segment ids of a call. */
+ejk_status ejki_blocksparse_inputs(const ejk_blocksparse_attention_args *args, const ejk_axes *axes,
+                                   const ejk_inputs *how);
+
 /* blocksparse_attention_config.c: see ejk_kernel. */
 void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *config);
 void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config);
@@ -40,7 +52,7 @@ ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, voi
                                            int32_t capacity, int32_t *count);
 ejk_status ejki_blocksparse_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                                int32_t capacity, int32_t *count);
-void ejki_blocksparse_cost(const void *problem, ejk_cost *cost);
-void ejki_blocksparse_vjp_cost(const void *problem, ejk_cost *cost);
+void ejki_blocksparse_cost(const void *problem, const void *args, ejk_cost *cost);
+void ejki_blocksparse_vjp_cost(const void *problem, const void *args, ejk_cost *cost);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Block-sparse attention forward: the implementations of flash attention that know patterns, once the grids
- * have been looked at. Nothing is written before that.
+ * Block-sparse attention forward: the implementations of flash attention that know patterns. The operation has looked
+ * at the grids before (`validate`).
  */
 #include "operations/attention/blocksparse/problem.h"
 
@@ -21,12 +21,6 @@ static const ejk_parameter matrix_parameters[] = {
     {"kv_blocksize", 1, 8192, 1, 1024, "keys that stay packed, of one or more blocks"},
 };
 #endif
-
-static ejk_status run_with(const ejk_implementation *dense, const ejk_run *run) {
-    const ejki_flash_problem *p = run->problem;
-    EJKI_TRY(ejki_pattern_check(p, &p->pattern));
-    return dense->run(run);
-}
 
 #define SPARSE_OPERATION           "blocksparse_attention"
 #define SPARSE_KIND                "tile"

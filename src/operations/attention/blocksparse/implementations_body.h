@@ -9,7 +9,6 @@
  *     SPARSE_MATRIX               that of the one on AMX
  *     SPARSE_REFERENCE(element)   those of the reference
  *     parameters                  two of them; on x86-64 also matrix_parameters, of the one on AMX
- *     run_with()                  as ejk_implementation has run(), with flash attention's first
  */
 #include <ejkernel/registry.h>
 
@@ -24,7 +23,7 @@
         return ejki_flash_attention_##symbol.prepare(problem, values, threads, launch);            \
     }                                                                                              \
     static ejk_status run_##symbol(const ejk_run *run) {                                           \
-        return run_with(&ejki_flash_attention_##symbol, run);                                      \
+        return ejki_flash_attention_##symbol.run(run);                                             \
     }                                                                                              \
     extern const ejk_implementation ejki_blocksparse_attention_##symbol;                           \
     const ejk_implementation ejki_blocksparse_attention_##symbol = {                               \

@@ -2,7 +2,7 @@
 /* Dense attention: flash attention, and then the weights where they are asked for (docs/adr/0009). */
 #include <ejkernel/attention.h>
 
-#include "modules/attention_symbols.h"
+#include "operations/attention/shared/attention_symbols.h"
 #include "base/base.h"
 #include "operations/attention/dense/problem.h"
 #include "operations/attention/flash/vjp_problem.h"
@@ -70,9 +70,21 @@ static void bind(const void *arguments, void *problem) {
     p->weights.data = pointer(&args->weights);
 }
 
-static const char *afterwards(const void *problem) {
-    return ((const ejki_attention_problem *)problem)->wants_weights ? "attention_weights" : NULL;
+static ejk_status inputs(void *arguments, const ejk_axes *axes, const ejk_inputs *how) {
+    const ejk_attention_args *args = arguments;
+    ejk_flash_attention_args flash = {.causal = false};
+    FLASH_INPUTS(&flash, args);
+    return ejki_flash_inputs(&flash, axes, how);
 }
+
+static bool wants_weights(const void *problem) {
+    return ((const ejki_attention_problem *)problem)->wants_weights;
+}
+
+static const ejk_step steps[] = {
+    {"flash_attention", "out and lse", NULL},
+    {"attention_weights", "the weights, from the scores once more", wants_weights},
+};
 
 static void heuristic_cfg(const ejk_invocation *invocation, void *config) {
     ejki_dense_fwd_params(invocation, &((ejk_attention_config *)config)->fwd_params);
@@ -86,10 +98,10 @@ static ejk_status candidate_cfgs(const ejk_invocation *invocation, void *configs
 }
 
 /* The weights take the first product again, and are written once. */
-static void cost(const void *problem, ejk_cost *out) {
+static void cost(const void *problem, const void *args, ejk_cost *out) {
     const ejki_attention_problem *p = problem;
     const ejki_flash_problem *f = &p->flash;
-    ejki_flash_cost(f, out);
+    ejki_flash_cost(f, args, out);
     if (!p->wants_weights) return;
     const double d = (double)f->head_dim, dv = (double)f->value_dim;
     if (d + dv > 0) out->flops *= (2 * d + dv) / (d + dv);
@@ -108,11 +120,14 @@ const ejk_kernel ejk_attention_kernel = {
     .problem_size = sizeof(ejki_attention_problem),
     .prepare = prepare,
     .bind = bind,
+    .inputs = inputs,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = heuristic_cfg,
     .cost = cost,
     .candidate_cfgs = candidate_cfgs,
-    .algorithm = "flash_attention",
-    .afterwards = afterwards,
+    .steps = steps,
+    .step_count = sizeof steps / sizeof *steps,
 };
 
 /* ---- Gradients -------------------------------------------------------------------------------------- */
@@ -144,8 +159,15 @@ static void bind_vjp(const void *arguments, void *problem) {
     ejk_flash_attention_vjp_kernel.bind(&flash, problem);
 }
 
-static void cost_vjp(const void *problem, ejk_cost *out) {
-    ejk_flash_attention_vjp_kernel.cost(problem, out);
+static ejk_status inputs_vjp(void *arguments, const ejk_axes *axes, const ejk_inputs *how) {
+    const ejk_attention_vjp_args *args = arguments;
+    ejk_flash_attention_args flash = {.causal = false};
+    FLASH_INPUTS(&flash, args);
+    return ejki_flash_inputs(&flash, axes, how);
+}
+
+static void cost_vjp(const void *problem, const void *args, ejk_cost *out) {
+    ejk_flash_attention_vjp_kernel.cost(problem, args, out);
 }
 
 static void heuristic_cfg_vjp(const ejk_invocation *invocation, void *config) {
@@ -163,6 +185,9 @@ const ejk_kernel ejk_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_flash_vjp_problem),
     .prepare = prepare_vjp,
     .bind = bind_vjp,
+    .inputs = inputs_vjp,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = heuristic_cfg_vjp,
     .candidate_cfgs = candidate_cfgs,
     .cost = cost_vjp,

@@ -3,6 +3,7 @@
 #include "operations/attention/shared/attention_symbols.h"
 
 #include "base/base.h"
+#include "operations/attention/shared/sequences.h"
 
 #define EJK_RECORD_SELF ejk_flash_attention_config
 EJK_RECORD_DEFINE(ejk_flash_attention_config_record, ejk_flash_attention_config,
@@ -44,6 +45,14 @@ void ejki_flash_bind(const void *arguments, void *problem) {
     p->key_sums = pointer(&args->cum_seqlens_k);
 }
 
+ejk_status ejki_flash_validate(const void *problem) {
+    return ejki_flash_sequences_check(problem);
+}
+
+static ejk_status inputs(void *args, const ejk_axes *axes, const ejk_inputs *how) {
+    return ejki_flash_inputs(args, axes, how);
+}
+
 const ejk_kernel ejk_flash_attention_kernel = {
     .op_id = "flash_attention",
     .version = "0",
@@ -55,6 +64,10 @@ const ejk_kernel ejk_flash_attention_kernel = {
     .problem_size = sizeof(ejki_flash_problem),
     .prepare = prepare,
     .bind = ejki_flash_bind,
+    .validate = ejki_flash_validate,
+    .inputs = inputs,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = ejki_flash_heuristic_cfg,
     .cost = ejki_flash_cost,
     .candidate_cfgs = ejki_flash_candidate_cfgs,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What flash attention costs at least. Scores count as far as positions (causal, window) let them be seen;
- * what attention_mask or segment ids hide besides is in their data and is counted as seen.
+ * What flash attention costs at least. Scores count as far as positions (causal, window) let them be seen, and, where
+ * the data is in view, lengths, segment ids and blocks; without it what these hide is counted as seen.
  */
 #include "operations/attention/flash/flash_attention_steps.h"
 
@@ -16,8 +16,7 @@ static double cut_sum(const ejki_flash_problem *p, int64_t offset) {
     return (ramp > 0 ? ramp * (first + last) / 2 : 0) + (double)(p->queries - to) * (double)p->keys;
 }
 
-/* Keys that all queries of one head see together. */
-static double visible_pairs(const ejki_flash_problem *p) {
+double ejki_flash_visible_pairs(const ejki_flash_problem *p) {
     return cut_sum(p, p->last_offset + 1) - cut_sum(p, p->first_offset);
 }
 
@@ -43,12 +42,29 @@ static ejki_flash_problem evened(const ejki_flash_problem *p) {
     return even;
 }
 
-void ejki_flash_cost(const void *problem, ejk_cost *cost) {
-    const ejki_flash_problem even = evened(problem), *p = &even;
-    double size = (double)ejk_dtype_size(p->dtype), batch = (double)p->batch;
+/* All scores that are visible: in every head of every sequence. */
+static double scores_of(const ejki_flash_problem *p, bool in_view) {
+    const ejki_flash_problem even = evened(p);
+    const double counted = in_view ? ejki_flash_count(p) : -1;
+    if (counted >= 0) return counted;
+    return (double)p->batch * (double)p->query_heads * ejki_flash_visible_pairs(&even);
+}
+
+/* Tokens that are read: of packed sequences all, or those that the lengths leave. */
+static void count_tokens(const ejki_flash_problem *p, bool in_view, double *queries, double *keys) {
+    const double entries = p->layout == EJKI_FLASH_TOKENS ? 1 : (double)p->batch;
+    *queries = entries * (double)p->queries;
+    *keys = entries * (double)p->keys;
+    if (in_view && p->layout != EJKI_FLASH_DENSE) ejki_flash_tokens(p, queries, keys);
+}
+
+void ejki_flash_cost(const void *problem, const void *args, ejk_cost *cost) {
+    const ejki_flash_problem *p = problem;
+    const bool in_view = ejki_flash_in_view(p, args);
+    double size = (double)ejk_dtype_size(p->dtype), queries, keys;
     double d = (double)p->head_dim, dv = (double)p->value_dim;
-    double rows = batch * (double)p->query_heads * (double)p->queries;
-    double key_rows = batch * (double)p->kv_heads * (double)p->keys;
+    count_tokens(p, in_view, &queries, &keys);
+    double rows = (double)p->query_heads * queries, key_rows = (double)p->kv_heads * keys;
     double bytes = size * (rows * d + key_rows * (d + dv));
     bytes += rows * dv * (p->normalize ? size : sizeof(float));
     const ejki_bht *results[] = {&p->lse, &p->row_max, &p->row_sum};
@@ -56,11 +72,10 @@ void ejki_flash_cost(const void *problem, ejk_cost *cost) {
         if (results[i]->stride_t) bytes += rows * sizeof(float);
     if (p->has_bias) bytes += size * bytes_of(&p->bias, p, (double)p->query_heads);
     if (p->has_mask) bytes += bytes_of(&p->mask, p, (double)p->query_heads / (double)p->mask_group);
-    if (p->has_segments)
-        bytes += batch * (double)(p->queries + p->keys) * (p->segments_are_i64 ? 8 : 4);
+    if (p->has_segments) bytes += (queries + keys) * (p->segments_are_i64 ? 8 : 4);
     if (p->has_sinks)
         bytes += size * (double)p->sink_count *
                  spread((double)p->query_heads / (double)p->sink_group, p->sink_stride_h);
-    cost->flops = 2 * batch * (double)p->query_heads * visible_pairs(p) * (d + dv);
+    cost->flops = 2 * scores_of(p, in_view) * (d + dv);
     cost->bytes = bytes;
 }

@@ -19,6 +19,9 @@ _Static_assert(offsetof(ejk_flash_attention_args, out) ==
                    offsetof(ejk_flash_attention_vjp_args, out),
                "the inputs come first");
 
+/* So that a check of the forward problem serves both. */
+_Static_assert(offsetof(ejki_flash_vjp_problem, forward) == 0, "the forward problem comes first");
+
 static ejk_flash_attention_args forward_args(const ejk_flash_attention_vjp_args *args) {
     ejk_flash_attention_args forward = {.row_max = {0}};
     memcpy(&forward, args, offsetof(ejk_flash_attention_args, out));
@@ -132,11 +135,16 @@ static void bind(const void *arguments, void *problem) {
     v->d_sinks = pointer(&args->d_softmax_aux);
 }
 
+static ejk_status inputs(void *args, const ejk_axes *axes, const ejk_inputs *how) {
+    const ejk_flash_attention_args forward = forward_args(args);
+    return ejki_flash_inputs(&forward, axes, how);
+}
+
 /* Five products for the forward pass' two; inputs and results once. */
-static void cost(const void *problem, ejk_cost *out) {
+static void cost(const void *problem, const void *args, ejk_cost *out) {
     const ejki_flash_vjp_problem *v = problem;
     ejk_cost forward;
-    ejki_flash_cost(&v->forward, &forward);
+    ejki_flash_cost(&v->forward, args, &forward);
     const double d = (double)v->forward.head_dim, dv = (double)v->forward.value_dim;
     *out = (ejk_cost){.flops = d + dv > 0 ? forward.flops * (3 * d + 2 * dv) / (d + dv) : 0,
                       .bytes = 2 * forward.bytes};
@@ -153,6 +161,10 @@ const ejk_kernel ejk_flash_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_flash_vjp_problem),
     .prepare = prepare,
     .bind = bind,
+    .validate = ejki_flash_validate,
+    .inputs = inputs,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = ejki_flash_vjp_heuristic_cfg,
     .candidate_cfgs = ejki_flash_vjp_candidate_cfgs,
     .cost = cost,

@@ -60,7 +60,7 @@ typedef struct ejki_flash_problem {
      */
     ejki_flash_layout layout;
     bool sums_are_i64;
-    const void *query_sums, *key_sums; /* batch + 1 cumulative lengths; not checked yet */
+    const void *query_sums, *key_sums; /* batch + 1 cumulative lengths; checked on the CPU */
     bool ends_together;                /* offsets count from keys − queries of a sequence */
     int64_t first_sequence;            /* what batch entry 0 is for dropout and positions */
     ejki_pattern pattern;              /* zeros but for block-sparse attention */

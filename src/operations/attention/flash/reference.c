@@ -132,7 +132,6 @@ static void work(void *argument, int64_t index) {
 
 static ejk_status run(const ejk_run *run) {
     const ejki_flash_problem *p = run->problem;
-    if (p->layout != EJKI_FLASH_DENSE) EJKI_TRY(ejki_flash_sequences_check(p));
     /* With nothing to write, the rows may be more than any memory holds. */
     if (p->value_dim == 0 && !p->lse.data && !p->row_max.data && !p->row_sum.data) return EJK_OK;
     ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);

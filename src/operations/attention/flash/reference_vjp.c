@@ -250,8 +250,6 @@ static void work(void *argument, int64_t index) {
 }
 
 static ejk_status run(const ejk_run *run) {
-    const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)run->problem)->forward;
-    if (p->layout != EJKI_FLASH_DENSE) EJKI_TRY(ejki_flash_sequences_check(p));
     ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);
     return EJK_OK;
 }

@@ -88,7 +88,8 @@ static inline void *pointer(const ejk_tensor *tensor) {
 }
 
 /* Parts are read and the result is written once. */
-static void cost(const void *problem, ejk_cost *out) {
+static void cost(const void *problem, const void *args, ejk_cost *out) {
+    (void)args;
     const ejki_merge_problem *p = problem;
     const double rows = (double)p->batch * (double)p->queries * (double)p->heads,
                  n = (double)p->parts, dv = (double)p->value_dim;
@@ -226,9 +227,9 @@ static void bind_vjp(const void *arguments, void *problem) {
 }
 
 /* Parts are read, their gradients written. */
-static void cost_vjp(const void *problem, ejk_cost *out) {
+static void cost_vjp(const void *problem, const void *args, ejk_cost *out) {
     const ejki_merge_vjp_problem *v = problem;
-    cost(&v->forward, out);
+    cost(&v->forward, args, out);
     out->flops *= 2;
     out->bytes *= 2;
 }

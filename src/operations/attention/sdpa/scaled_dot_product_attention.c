@@ -2,7 +2,7 @@
 /* Flash attention under a shorter list of arguments. */
 #include <ejkernel/scaled_dot_product_attention.h>
 
-#include "modules/attention_symbols.h"
+#include "operations/attention/shared/attention_symbols.h"
 #include "base/base.h"
 #include "operations/attention/flash/vjp_problem.h"
 #include "operations/attention/dense/dense_steps.h"
@@ -53,6 +53,13 @@ static void bind(const void *args, void *problem) {
     ejk_flash_attention_kernel.bind(&flash, problem);
 }
 
+static ejk_status inputs(void *arguments, const ejk_axes *axes, const ejk_inputs *how) {
+    const ejk_scaled_dot_product_attention_args *args = arguments;
+    ejk_flash_attention_args flash = {.causal = false};
+    FLASH_INPUTS(&flash, args);
+    return ejki_flash_inputs(&flash, axes, how);
+}
+
 static ejk_status prepare_vjp(const void *args, const ejk_axes *axes, void *problem) {
     const ejk_flash_attention_vjp_args flash = flash_vjp(args);
     return ejk_flash_attention_vjp_kernel.prepare(&flash, axes, problem);
@@ -63,8 +70,15 @@ static void bind_vjp(const void *args, void *problem) {
     ejk_flash_attention_vjp_kernel.bind(&flash, problem);
 }
 
-static void cost_vjp(const void *problem, ejk_cost *out) {
-    ejk_flash_attention_vjp_kernel.cost(problem, out);
+static ejk_status inputs_vjp(void *arguments, const ejk_axes *axes, const ejk_inputs *how) {
+    const ejk_scaled_dot_product_attention_vjp_args *args = arguments;
+    ejk_flash_attention_args flash = {.causal = false};
+    FLASH_INPUTS(&flash, args);
+    return ejki_flash_inputs(&flash, axes, how);
+}
+
+static void cost_vjp(const void *problem, const void *args, ejk_cost *out) {
+    ejk_flash_attention_vjp_kernel.cost(problem, args, out);
 }
 
 static void heuristic_cfg(const ejk_invocation *invocation, void *config) {
@@ -96,6 +110,10 @@ const ejk_kernel ejk_scaled_dot_product_attention_kernel = {
     .problem_size = sizeof(ejki_flash_problem),
     .prepare = prepare,
     .bind = bind,
+    .validate = ejki_flash_validate,
+    .inputs = inputs,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = heuristic_cfg,
     .cost = ejki_flash_cost,
     .candidate_cfgs = candidate_cfgs,
@@ -113,6 +131,10 @@ const ejk_kernel ejk_scaled_dot_product_attention_vjp_kernel = {
     .problem_size = sizeof(ejki_flash_vjp_problem),
     .prepare = prepare_vjp,
     .bind = bind_vjp,
+    .validate = ejki_flash_validate,
+    .inputs = inputs_vjp,
+    .input_options = ejki_flash_input_options,
+    .input_option_count = 1,
     .heuristic_cfg = heuristic_cfg_vjp,
     .candidate_cfgs = candidate_cfgs,
     .cost = cost_vjp,

@@ -154,7 +154,6 @@ static ejk_status amx_run(const ejk_run *run) {
     void (*worker)(void *, int64_t) = amx_worker;
     shared.order = (int64_t *)(void *)(shared.workspace + shared.plan.bytes * run->workers);
     if (p->layout != EJKI_FLASH_DENSE) {
-        EJKI_TRY(ejki_flash_sequences_check(p));
         shared.first = shared.order + ejki_flash_parts(p);
         amx_share_out(&shared);
         worker = amx_packed_worker;

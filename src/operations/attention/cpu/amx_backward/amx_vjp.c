@@ -500,7 +500,6 @@ static void amx_vjp_cut_all(amx_vjp_shared *shared) {
 static ejk_status amx_vjp_run(const ejk_run *run) {
     amx_vjp_shared shared = {.problem = run->problem, .workers = run->workers};
     const ejki_flash_vjp_problem *v = shared.problem;
-    if (v->forward.layout != EJKI_FLASH_DENSE) EJKI_TRY(ejki_flash_sequences_check(&v->forward));
     shared.plan = amx_vjp_plan_of(v, run->parameters);
     const amx_vjp_plan *t = &shared.plan;
     char *memory = run->workspace;

@@ -375,7 +375,6 @@ static ejk_status vjp_run(const ejk_run *run) {
     const ejki_flash_vjp_problem *v = shared.problem;
     shared.plan = vjp_plan_of(v, run->parameters);
     const vjp_plan *t = &shared.plan;
-    if (v->forward.layout != EJKI_FLASH_DENSE) EJKI_TRY(ejki_flash_sequences_check(&v->forward));
     shared.workers_memory = run->workspace;
     shared.lse = shared.workers_memory + run->workers * t->worker_floats;
     shared.delta = shared.lse + t->delta_at;

@@ -79,7 +79,6 @@ static void tile_packed_worker(void *argument, int64_t worker) {
 }
 
 static ejk_status tile_run_packed(tile_shared *s, const ejk_run *run) {
-    EJKI_TRY(ejki_flash_sequences_check(s->problem));
     s->first = (int64_t *)(void *)(s->workspace + s->plan.bytes * run->workers);
     tile_count_tasks(s);
     ejk_parallel_for(run->threads, run->workers, tile_packed_worker, s);
