@@ -20,7 +20,8 @@ static const ejk_field my_config_fields[] = {
     {"num_warps", EJK_FIELD_INT, EJK_OPTIONAL, offsetof(MyConfig, num_warps), "4", "", "", NULL},
     {"algorithm", EJK_FIELD_NAME, EJK_OPTIONAL, offsetof(MyConfig, algorithm), "", "", "", NULL},
 };
-static const ejk_record my_config_record = {"MyConfig", sizeof(MyConfig), my_config_fields, 3};
+static const ejk_record my_config_record = {
+    .name = "MyConfig", .size = sizeof(MyConfig), .fields = my_config_fields, .count = 3};
 static const MyConfig my_config = {128, 4, "default"};
 
 /* One number: for what a number looks like. */
@@ -30,7 +31,8 @@ typedef struct number {
 
 static const ejk_field number_field = {
     "x", EJK_FIELD_OPT_FLOAT, EJK_OPTIONAL, offsetof(number, x), "unset", "", "", NULL};
-static const ejk_record number_record = {"number", sizeof(number), &number_field, 1};
+static const ejk_record number_record = {
+    .name = "number", .size = sizeof(number), .fields = &number_field, .count = 1};
 
 static FILE *open_data(const char *name) {
     char path[512];
@@ -151,7 +153,8 @@ static void records_have_both_encodings(void **state) {
     (void)state;
     sample full = full_sample(), empty = {0};
     const char *data =
-        "{\"accumulate\":\"float64\",\"causal\":true,\"dropout\":0.5,\"exact\":false,"
+        "{\"accumulate\":\"float64\",\"causal\":true,\"chunk_sizes\":[-1,512,0],\"dropout\":0.5,"
+        "\"exact\":false,"
         "\"out\":{%s\"dtype\":\"float32\",\"shape\":[]},"
         "\"platform\":\"caf\\u00e9 \\\"1\\\"\","
         "\"query\":{%s\"dtype\":\"bfloat16\",\"shape\":[2,128,8,64]},"
@@ -164,11 +167,12 @@ static void records_have_both_encodings(void **state) {
              inner);
     assert_json(&sample_record, &full, EJK_JSON_PLAIN, plain);
     assert_json(&sample_record, &full, EJK_JSON_TAGGED, tagged);
-    assert_json(&sample_record, &empty, EJK_JSON_PLAIN,
-                "{\"accumulate\":null,\"causal\":false,\"dropout\":0.0,\"exact\":null,"
-                "\"out\":null,\"platform\":null,\"query\":null,\"seed\":0,"
-                "\"shape\":{\"pinned\":false,\"rows\":null},\"softmax_scale\":null,"
-                "\"splits\":null,\"window\":null}");
+    assert_json(
+        &sample_record, &empty, EJK_JSON_PLAIN,
+        "{\"accumulate\":null,\"causal\":false,\"chunk_sizes\":null,\"dropout\":0.0,\"exact\":null,"
+        "\"out\":null,\"platform\":null,\"query\":null,\"seed\":0,"
+        "\"shape\":{\"pinned\":false,\"rows\":null},\"softmax_scale\":null,"
+        "\"splits\":null,\"window\":null}");
 }
 
 static void numbers_that_are_none_have_names(void **state) {
@@ -339,7 +343,7 @@ static void every_kind_counts_in_pythons_form(void **state) {
     (void)state;
     sample full = full_sample(), empty = {0};
     assert_hash_fn(&sample_record, &full,
-                   "True-92233720368547758080.5False00.0[None, 3]"
+                   "True-92233720368547758080.5False00.0[None, 3][-1, 512, 0]"
                    "{'rows': 9223372036854775807, 'pinned': False}");
     assert_hash_fn(&sample_record, &empty, "False00.0");
     assert_hash_fn(&my_config_record, &my_config, "1284");
