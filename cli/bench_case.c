@@ -114,24 +114,6 @@ static void fill_inputs(const ejk_kernel *kernel, void *args, uint64_t *state) {
     }
 }
 
-/* Bytes of a field that is no nested record. */
-static size_t field_size(ejk_field_kind kind) {
-    switch (kind) {
-    case EJK_FIELD_BOOL: return sizeof(bool);
-    case EJK_FIELD_INT: return sizeof(int64_t);
-    case EJK_FIELD_FLOAT: return sizeof(double);
-    case EJK_FIELD_OPT_BOOL: return sizeof(ejk_opt_bool);
-    case EJK_FIELD_OPT_INT: return sizeof(ejk_opt_int);
-    case EJK_FIELD_OPT_FLOAT: return sizeof(ejk_opt_float);
-    case EJK_FIELD_WINDOW: return sizeof(ejk_window);
-    case EJK_FIELD_NAME: return EJK_NAME_SIZE;
-    case EJK_FIELD_DTYPE: return sizeof(ejk_dtype);
-    case EJK_FIELD_TENSOR: return sizeof(ejk_tensor);
-    case EJK_FIELD_RECORD: break;
-    }
-    return 0;
-}
-
 /* Runs the operation whose results are inputs here, on those of its arguments that are here too. */
 static bool fill_forward(const ejk_kernel *kernel, ejk_context *context, const void *args) {
     const ejk_kernel *forward = kernel->forward;
@@ -142,8 +124,8 @@ static bool fill_forward(const ejk_kernel *kernel, ejk_context *context, const v
         const ejk_field *field = &forward->args->fields[i];
         size_t offset;
         const ejk_field *same = ejk_record_find(kernel->args, field->name, &offset);
-        if (same && same->kind == field->kind)
-            memcpy(others + field->offset, (const char *)args + offset, field_size(field->kind));
+        if (same && same->kind == field->kind && field->kind != EJK_FIELD_RECORD)
+            memcpy(others + field->offset, (const char *)args + offset, ejk_field_size(field));
     }
     const bool done = succeeded(ejk_call(context, forward, others));
     free(others);

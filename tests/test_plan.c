@@ -2,11 +2,13 @@
 /* Plans: made once, executed often, refused when a call is another one. */
 #include "ops/core/core.h"
 #include "support/expect.h"
+#include "support/sample_record.h"
 #include "support/toy.h"
 
 #include <pthread.h>
 #include <stdalign.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { N = 5, M = 3, COUNT = N * M };
 
@@ -169,6 +171,24 @@ static void test_every_byte_of_a_signature(void **state) {
         ejk_plan_destroy(plan);
         ejk_context_destroy(capped);
     }
+}
+
+/* The same of a record with every kind of field. A flipped sign of zero is left to the record. */
+static void test_every_kind_in_a_signature(void **state) {
+    (void)state;
+    sample args = full_sample(), other;
+    ejki_signature signature;
+    args.softmax_scale.value = 2;
+    EXPECT_OK(ejki_signature_create(&sample_record, &args, EJK_ISA_SCALAR, &signature));
+    assert_true(signature.fits(&signature, &args));
+    for (size_t byte = 0; byte < sizeof args; byte++) {
+        other = args;
+        ((unsigned char *)&other)[byte] ^= 1;
+        if (signature.fits(&signature, &other) !=
+            ejk_record_same_signature(&sample_record, &args, &other))
+            fail_msg("byte %zu", byte);
+    }
+    free(signature.blocks);
 }
 
 /* What does not count must not keep a call from its plan. */
@@ -441,6 +461,7 @@ int main(void) {
         TEST(test_workspace),
         TEST(test_signature),
         TEST(test_every_byte_of_a_signature),
+        TEST(test_every_kind_in_a_signature),
         TEST(test_same_signature),
         TEST(test_values_no_field_can_have),
         TEST(test_parameters),

@@ -26,6 +26,7 @@ EJK_RECORD_DEFINE(pages_record, pages, PAGES);
     F(OPT_FLOAT, scale, EJK_OPTIONAL, "", "", "")                                                  \
     F(OPT_BOOL, exact, EJK_OPTIONAL, "", "", "")                                                   \
     F(WINDOW, window, EJK_OPTIONAL, "", "", "")                                                    \
+    F(INTS, levels, EJK_OPTIONAL, "", "", "")                                                      \
     F(NAME, label, EJK_OPTIONAL, "", "", "")                                                       \
     F(DTYPE, sums, EJK_OPTIONAL, "", "", "")                                                       \
     R(pages, pages, pages_record, "")                                                              \
@@ -201,6 +202,8 @@ static void odd_names_and_values_survive(void **state) {
         {BASE ",rate=1e300,scale=0.30000000000000004",
          BASE ",dtype=float32,rate=1e300,scale=0.30000000000000004"},
         {BASE ",rate=5e-324,scale=-0.0", BASE ",dtype=float32,rate=5e-324,scale=0.0"},
+        {BASE ",levels=4,-5,6,label=x", BASE ",dtype=float32,levels=4,-5,6,label=x"},
+        {BASE ",levels=4", BASE ",dtype=float32,levels=4"},
         {BASE ",window=-1,9223372036854775807",
          BASE ",dtype=float32,window=-1,9223372036854775807"},
     };

@@ -43,7 +43,7 @@ static void faults_of_a_description_are_named(void **state) {
     WITH("field name \"a-b\" is not an identifier", bad.name = "a-b");
     WITH("field name \"2\"", bad.name = "2");
     WITH("two fields have this name", bad.name = "first");
-    WITH("kind 11 does not exist", bad.kind = (ejk_field_kind)11);
+    WITH("kind 12 does not exist", bad.kind = (ejk_field_kind)12);
     WITH("kind -1 does not exist", bad.kind = (ejk_field_kind)-1);
     WITH("role 6 does not exist", bad.role = (ejk_field_role)6);
     WITH("a int cannot be an output", bad.kind = EJK_FIELD_INT; bad.role = EJK_OUTPUT);
@@ -176,14 +176,16 @@ static void json_is_written(void **state) {
     (void)state;
     sample object = {0};
     expect_json(&object, EJK_JSON_SET_ONLY, "{}");
-    expect_json(&object, 0,
-                "{\"accumulate\":null,\"causal\":false,\"dropout\":0.0,\"exact\":null,"
-                "\"out\":null,\"platform\":null,\"query\":null,\"seed\":0,"
-                "\"shape\":{\"pinned\":false,\"rows\":null},\"softmax_scale\":null,"
-                "\"splits\":null,\"window\":null}");
+    expect_json(
+        &object, 0,
+        "{\"accumulate\":null,\"causal\":false,\"chunk_sizes\":null,\"dropout\":0.0,\"exact\":null,"
+        "\"out\":null,\"platform\":null,\"query\":null,\"seed\":0,"
+        "\"shape\":{\"pinned\":false,\"rows\":null},\"softmax_scale\":null,"
+        "\"splits\":null,\"window\":null}");
     object = full_sample();
     expect_json(&object, EJK_JSON_SET_ONLY,
-                "{\"accumulate\":\"float64\",\"causal\":true,\"dropout\":0.5,\"exact\":false,"
+                "{\"accumulate\":\"float64\",\"causal\":true,\"chunk_sizes\":[-1,512,0],"
+                "\"dropout\":0.5,\"exact\":false,"
                 "\"out\":{\"dtype\":\"float32\",\"shape\":[]},"
                 "\"platform\":\"caf\\u00E9 \\\"1\\\"\","
                 "\"query\":{\"dtype\":\"bfloat16\",\"shape\":[2,128,8,64]},"
@@ -234,7 +236,8 @@ static void json_is_read(void **state) {
         "  \"out\": {\"dtype\": \"float32\", \"shape\": []}, \"causal\": true,\n"
         "  \"seed\": -9223372036854775808, \"dropout\": 5e-1, \"exact\": false, \"splits\": 0,\n"
         "  \"softmax_scale\": 0, \"window\": [null, 3], \"platform\": \"caf\\u00e9 \\\"1\\\"\",\n"
-        "  \"accumulate\": \"f64\", \"shape\": {\"rows\": 9223372036854775807}}",
+        "  \"chunk_sizes\": [-1, 512, 0], \"accumulate\": \"f64\", \"shape\": {\"rows\": "
+        "9223372036854775807}}",
         &object));
     assert_true(ejk_record_equal(&sample_record, &object, &wanted));
     assert_int_equal(object.query.strides[0], 128 * 8 * 64);
@@ -279,6 +282,11 @@ static void wrong_json_is_refused(void **state) {
         {"{\"window\": [1]}", "window: [1] given"},
         {"{\"window\": [1,2,3]}", "window: [1,2,3] given"},
         {"{\"window\": [1,0.5]}", "window: [1,0.5] given"},
+        {"{\"chunk_sizes\": 1}", "chunk_sizes: 1 given, expected a list of 1 to 16 whole numbers"},
+        {"{\"chunk_sizes\": []}", "chunk_sizes: [] given"},
+        {"{\"chunk_sizes\": [1,null]}", "chunk_sizes: [1,null] given"},
+        {"{\"chunk_sizes\": [1,2.0]}", "chunk_sizes: [1,2.0] given"},
+        {"{\"chunk_sizes\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", "chunk_sizes: "},
         {"{\"platform\": 1}", "platform: 1 given"},
         {"{\"platform\": \"012345678901234567890123456789012345678901234567\"}",
          "expected a text of fewer than 48 bytes"},
@@ -353,6 +361,10 @@ static void texts_set_fields(void **state) {
                      .shape = {.rows = ejk_int(32), .pinned = true}};
     assert_true(ejk_record_equal(&sample_record, &object, &wanted));
 
+    set(&object, "chunk-sizes", "-7");
+    assert_true(object.chunk_sizes.count == 1 && object.chunk_sizes.value[0] == -7);
+    set(&object, "chunk-sizes", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,9223372036854775807");
+    assert_true(object.chunk_sizes.count == 16 && object.chunk_sizes.value[15] == INT64_MAX);
     set(&object, "window", "9");
     assert_true(object.window.left.value == 9 && object.window.right.value == 9);
     set(&object, "window", "8,");
@@ -388,6 +400,12 @@ static void wrong_texts_are_refused(void **state) {
         {"window", "1],[2", "window: \"1],[2\" given"},
         {"window", "a", "window: \"a\" given"},
         {"window", "[1,2],3", "window: [[1,2],3] given"},
+        {"chunk-sizes", "", "chunk_sizes: [] given, expected a list of 1 to 16 whole numbers"},
+        {"chunk-sizes", "1,", "chunk_sizes: \"1,\" given"},
+        {"chunk-sizes", "1,,2", "chunk_sizes: \"1,,2\" given"},
+        {"chunk-sizes", "[1]", "chunk_sizes: [[1]] given"},
+        {"chunk-sizes", "1,2.5", "chunk_sizes: [1,2.5] given"},
+        {"chunk-sizes", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17", "chunk_sizes: ["},
         {"accumulate", "", "accumulate: \"\" given, expected an element type"},
         {"platform", "\xff", "expected a text of fewer than 48 bytes"},
         {"platform", "012345678901234567890123456789012345678901234567", "platform: "},
@@ -473,6 +491,7 @@ static void help_is_a_table(void **state) {
         "--softmax-scale  float   1/√D                           of the scores\n"
         "--window         window  unlimited    keys              to each side\n"
         "--platform       name    any                            where to run\n"
+        "--chunk-sizes    ints    one          keys              one a level\n"
         "--accumulate     dtype   float32                        type of sums\n"
         "--shape          record  unset                          of one tile\n"
         "--shape.rows     int     unset        rows              rows a tile computes at once\n"

@@ -36,6 +36,8 @@ static sample random_sample(struct random *r, void *memory) {
                      .softmax_scale = {real_of(r), random_chance(r, 0.5)},
                      .window = {.left = {random_int(r, 0, 1), random_chance(r, 0.5)}},
                      .shape = {.rows = {random_int(r, 0, 1), random_chance(r, 0.5)}}};
+    object.chunk_sizes.count = (int32_t)random_int(r, 0, 2);
+    for (int i = 0; i < 3; i++) object.chunk_sizes.value[i] = random_int(r, 0, 1);
     object.platform[0] = random_chance(r, 0.5) ? 'a' : '\0';
     object.platform[2] = (char)random_int(r, 0, 1); /* behind the closing zero */
     return object;
@@ -47,6 +49,13 @@ static bool real_equal(double a, double b) {
 
 static bool int_equal(ejk_opt_int a, ejk_opt_int b) {
     return a.set == b.set && (!a.set || a.value == b.value);
+}
+
+static bool ints_equal(const ejk_ints *a, const ejk_ints *b) {
+    if (a->count != b->count) return false;
+    for (int32_t i = 0; i < a->count; i++)
+        if (a->value[i] != b->value[i]) return false;
+    return true;
 }
 
 static bool tensor_equal(const ejk_tensor *a, const ejk_tensor *b) {
@@ -63,6 +72,7 @@ static bool oracle(const sample *a, const sample *b) {
            real_equal(a->dropout, b->dropout) && a->exact == b->exact &&
            int_equal(a->splits, b->splits) && a->softmax_scale.set == b->softmax_scale.set &&
            (!a->softmax_scale.set || real_equal(a->softmax_scale.value, b->softmax_scale.value)) &&
+           ints_equal(&a->chunk_sizes, &b->chunk_sizes) &&
            int_equal(a->window.left, b->window.left) && a->platform[0] == b->platform[0] &&
            int_equal(a->shape.rows, b->shape.rows);
 }
@@ -70,7 +80,8 @@ static bool oracle(const sample *a, const sample *b) {
 /* Changes one field: pairs that differ in none or in one are the ones that tell. */
 static sample neighbour(struct random *r, sample a, void *memory) {
     sample other = random_sample(r, memory);
-    switch (random_int(r, 0, 9)) {
+    switch (random_int(r, 0, 10)) {
+    case 10: a.chunk_sizes = other.chunk_sizes; break;
     case 0: a.query = other.query; break;
     case 1: a.causal = other.causal; break;
     case 2: a.dropout = other.dropout; break;

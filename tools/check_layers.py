@@ -70,7 +70,7 @@ PRIVATE = {
     "mask_info": ["base"],
     "kernels": ["base", "tensor", "device"],
     "ops/core": ["base", "tensor", "record", "device"],
-    "ops/identity": ["base"],
+    "ops/identity": ["base", "record"],
     "ops/config": ["base"],
     "ops/execution": ["base", "record", "device", "ops/core"],
     "operations": ["base", "tensor", "device", "kernels", "ops/core"],

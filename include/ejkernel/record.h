@@ -71,6 +71,15 @@ typedef struct ejk_window {
     ejk_opt_int right;
 } ejk_window;
 
+/** The most numbers of a list. */
+#define EJK_MAX_INTS 16
+
+/** A list of whole numbers; without any it is unset. What is behind `count` does not matter. */
+typedef struct ejk_ints {
+    int64_t value[EJK_MAX_INTS];
+    int32_t count;
+} ejk_ints;
+
 /** Values for the fields above. */
 EJK_API ejk_opt_int ejk_int(int64_t value);
 EJK_API ejk_opt_float ejk_float(double value);
@@ -90,6 +99,7 @@ EJK_API ejk_window ejk_window_of(int64_t left, int64_t right);
     X(WINDOW, ejk_window)                                                                          \
     X(NAME, char[EJK_NAME_SIZE])                                                                   \
     X(DTYPE, ejk_dtype)                                                                            \
+    X(INTS, ejk_ints)                                                                              \
     X(TENSOR, ejk_tensor)                                                                          \
     X(RECORD, struct)
 
@@ -153,6 +163,7 @@ typedef struct ejk_record {
 #define EJK_MEMBER_WINDOW(name)    ejk_window name
 #define EJK_MEMBER_NAME(name)      char name[EJK_NAME_SIZE]
 #define EJK_MEMBER_DTYPE(name)     ejk_dtype name
+#define EJK_MEMBER_INTS(name)      ejk_ints name
 #define EJK_MEMBER_TENSOR(name)    ejk_tensor name
 
 #define EJK_RECORD_MEMBER(kind, name, role, fallback, unit, doc) EJK_MEMBER_##kind(name);
@@ -197,6 +208,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_record_check(const ejk_record *record);
 EJK_API const ejk_field *ejk_record_find(const ejk_record *record, const char *path,
                                          size_t *offset_out);
 
+/** Bytes of a field's member in its struct; 0 for NULL or a kind that does not exist. */
+EJK_API size_t ejk_field_size(const ejk_field *field);
+
 /**
  * What a field's role says; false for NULL. A field that is updated in place is an input and an output: its
  * tensor is one, so it may not overlap any other of the call, and elements of its own may not share memory.
@@ -219,7 +233,7 @@ typedef enum ejk_json_flags {
 
 /**
  * A record's JSON: an object of its fields; unset values are null, tensors
- * {"dtype":"float32","shape":[…]}, windows [left, right], nested records objects. Keys are sorted,
+ * {"dtype":"float32","shape":[…]}, windows [left, right], lists arrays, nested records objects. Keys are sorted,
  * non-ASCII is escaped: equal records give equal texts. Infinite and NaN numbers are refused.
  * `*out` is a text to be freed with ejk_free(). Statuses: OUT_OF_MEMORY, INVALID_ARGUMENT.
  */
@@ -236,7 +250,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_record_from_json(const ejk_record *record, 
 
 /**
  * Sets one field from a command line's text: "true"/"false" (or "" for a flag alone), numbers, "127,0"
- * for a window ("127" = both sides, "127," or ",0" = one side), a dtype's or any other name, JSON for a
+ * for a window ("127" = both sides, "127," or ",0" = one side), "1,2,3" for a list, a dtype's or any other name, JSON for a
  * nested record. Tensors are refused: load them. `path` as in ejk_record_find(), "-" reads as "_".
  * Statuses: UNKNOWN_NAME, MALFORMED (names field, text and what was expected).
  */

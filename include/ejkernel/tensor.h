@@ -70,6 +70,9 @@ typedef struct ejk_tensor {
 /** Size of one element in bytes; 0 for an unset or unknown type. */
 EJK_API size_t ejk_dtype_size(ejk_dtype dtype);
 
+/** Bits of one element; 0 for an unset or unknown type. */
+EJK_API size_t ejk_dtype_bits(ejk_dtype dtype);
+
 /** Name of an element type, as "float32"; "unset" for none. Static text. */
 EJK_API const char *ejk_dtype_name(ejk_dtype dtype);
 

@@ -64,7 +64,7 @@ static ejk_status check_words(const ejk_record *record, const ejk_field *field) 
 static ejk_status check_place(const ejk_record *record, int32_t index, size_t base) {
     const ejk_status bad = EJK_STATUS_INVALID_ARGUMENT;
     const ejk_field *field = &record->fields[index];
-    size_t size = ejki_field_size(field);
+    size_t size = ejk_field_size(field);
     if (size > record->size || field->offset > record->size - size)
         return ejki_fail(bad, "%s.%s: bytes %zu to %zu lie outside the struct of %zu bytes",
                          record->name, field->name, field->offset, field->offset + size,
@@ -76,7 +76,7 @@ static ejk_status check_place(const ejk_record *record, int32_t index, size_t ba
         const ejk_field *other = &record->fields[i];
         if (strcmp(other->name, field->name) == 0)
             return ejki_fail(bad, "%s.%s: two fields have this name", record->name, field->name);
-        if (field->offset < other->offset + ejki_field_size(other) &&
+        if (field->offset < other->offset + ejk_field_size(other) &&
             other->offset < field->offset + size)
             return ejki_fail(bad, "%s.%s: overlaps %s", record->name, field->name, other->name);
     }

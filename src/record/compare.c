@@ -50,17 +50,9 @@ INLINE bool same_tensor(const ejk_tensor *a, const ejk_tensor *b, bool with_data
     return difference == 0;
 }
 
-INLINE bool same_int(const ejk_opt_int *a, const ejk_opt_int *b) {
-    return (a->set == b->set) & (!a->set | (a->value == b->value));
-}
-
 /* By bits; where they differ, by value. */
 INLINE bool same_float(const double *a, const double *b) {
     return word_at(a, 0) == word_at(b, 0) || ejki_float_word(*a) == ejki_float_word(*b);
-}
-
-INLINE bool same_window(const ejk_window *a, const ejk_window *b) {
-    return same_int(&a->left, &b->left) && same_int(&a->right, &b->right);
 }
 
 /* The first byte decides for most: names are seldom given. */
@@ -75,18 +67,19 @@ INLINE bool same_field(const ejk_field *field, const void *x, const void *y, boo
     case EJK_FIELD_INT: return *(const int64_t *)x == *(const int64_t *)y;
     case EJK_FIELD_FLOAT: return same_float(x, y);
     case EJK_FIELD_OPT_BOOL: return *(const ejk_opt_bool *)x == *(const ejk_opt_bool *)y;
-    case EJK_FIELD_OPT_INT: return same_int(x, y);
+    case EJK_FIELD_OPT_INT: return ejki_same_int(x, y);
     case EJK_FIELD_OPT_FLOAT: {
         const ejk_opt_float *a = x, *b = y;
         return a->set == b->set && (!a->set || same_float(&a->value, &b->value));
     }
-    case EJK_FIELD_WINDOW: return same_window(x, y);
+    case EJK_FIELD_WINDOW: return ejki_same_window(x, y);
     case EJK_FIELD_NAME: return same_name(x, y);
     case EJK_FIELD_DTYPE: return *(const ejk_dtype *)x == *(const ejk_dtype *)y;
     case EJK_FIELD_TENSOR: break; /* dealt with above, being the most frequent */
     case EJK_FIELD_RECORD:
         return with_data ? ejk_record_equal(field->record, x, y)
                          : ejk_record_same_signature(field->record, x, y);
+    default: return ejki_kind_of(field->kind)->same(x, y);
     }
     return true;
 }
@@ -128,13 +121,6 @@ INLINE uint64_t hash_tensor(const ejk_tensor *tensor, bool with_data) {
     return sum;
 }
 
-static uint64_t hash_name(const char *name) {
-    uint64_t hash = KEY;
-    for (size_t i = 0; i < EJK_NAME_SIZE && name[i] != '\0'; i++)
-        hash = mix(hash ^ (unsigned char)name[i], KEY * 3);
-    return hash;
-}
-
 INLINE uint64_t hash_field(const ejk_field *field, const void *place, uint64_t key,
                            bool with_data) {
     uint64_t word = 0;
@@ -158,13 +144,17 @@ INLINE uint64_t hash_field(const ejk_field *field, const void *place, uint64_t k
     }
     case EJK_FIELD_NAME:
         if (*(const char *)place == '\0') return 0;
-        return mix_if(true, hash_name(place), key);
+        return mix_if(true, ejki_kind_of(EJK_FIELD_NAME)->hash(place), key);
     case EJK_FIELD_TENSOR: break; /* dealt with above, as in same_field() */
     case EJK_FIELD_RECORD:
         word = with_data ? ejk_record_hash(field->record, place)
                          : ejk_record_signature(field->record, place);
         set = word != 0;
         break;
+    default: {
+        const ejki_kind *kind = ejki_kind_of(field->kind);
+        return kind->set(place) ? mix_if(true, kind->hash(place), key) : 0;
+    }
     }
     return mix_if(set, word, key);
 }

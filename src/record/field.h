@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fields as the files of this room see them. What a kind is lies in one table (value.c); what "set"
+ * Fields as the files of this room see them. What a kind is lies in one table (kinds.h); what "set"
  * means for a number, and when two numbers are the same, lies in ejki_scalar().
  */
 #ifndef EJKI_RECORD_FIELD_H
 #define EJKI_RECORD_FIELD_H
 
-#include "base/base.h"
+#include "record/kinds.h"
 
 #include <ejkernel/record.h>
 
@@ -20,18 +20,6 @@ struct json_t;
 
 /* Room for "outer.inner." before a name in a sentence; longer ones are cut there. */
 #define EJKI_PREFIX_SIZE 160
-
-typedef struct ejki_kind {
-    const char *word;     /* in help texts */
-    const char *expected; /* in error sentences */
-    size_t size;          /* of the member; 0 for a nested record, whose description knows */
-    size_t alignment;     /* of the member; 1 for a nested record, whose fields know */
-} ejki_kind;
-
-/* NULL for a number that is no kind. */
-const ejki_kind *ejki_kind_of(ejk_field_kind kind);
-
-size_t ejki_field_size(const ejk_field *field);
 
 /* A record's own field by the first `length` bytes of `name`; NULL if there is none. */
 const ejk_field *ejki_own_field(const ejk_record *record, const char *name, size_t length);
@@ -74,10 +62,7 @@ static inline bool ejki_scalar(ejk_field_kind kind, const void *place, uint64_t 
         if (number->set) *word = ejki_float_word(number->value);
         return number->set;
     }
-    case EJK_FIELD_WINDOW:
-    case EJK_FIELD_NAME:
-    case EJK_FIELD_TENSOR:
-    case EJK_FIELD_RECORD: break;
+    default: break;
     }
     return *word != 0;
 }

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Records to JSON. A constructor of jansson answers NULL for want of memory, and json_object_set_new()
- * and its kin answer that with -1; so NULL travels until there, and only there is it looked at. What a
- * value cannot say in JSON (NaN, a dtype that is none, broken UTF-8) is an error of its own before.
- */
+/* Records to JSON. Constructors of jansson answer NULL for want of memory, which what takes it notices. */
 #include "record/field.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,117 +13,14 @@ static ejk_status out_of_memory(void) {
     return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for a record's JSON could not be had");
 }
 
-/* The field with its prefix, as every sentence here begins. */
-#define REFUSE(prefix, field, format, ...)                                                         \
-    ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s%s: " format, prefix, (field)->name, __VA_ARGS__)
-
-static ejk_status write_float(const ejk_field *field, double value, const char *prefix,
-                              json_t **out) {
-    if (!isfinite(value)) return REFUSE(prefix, field, "%g given, expected a finite number", value);
-    *out = json_real(value + 0.0); /* equal records, equal texts: -0.0 is written 0.0 */
-    return EJK_OK;
-}
-
-static ejk_status write_name(const ejk_field *field, const char *name, const char *prefix,
-                             json_t **out) {
-    size_t length = strnlen(name, EJK_NAME_SIZE);
-    if (length == EJK_NAME_SIZE)
-        return REFUSE(prefix, field, "no closing zero within %d bytes", EJK_NAME_SIZE);
-    *out = json_stringn(name, length);
-    if (*out != NULL) return EJK_OK;
-    json_t *unchecked = json_stringn_nocheck(name, length);
-    if (unchecked == NULL) return out_of_memory();
-    json_decref(unchecked);
-    return REFUSE(prefix, field, "%zu bytes given that are not UTF-8", length);
-}
-
-static ejk_status write_dtype(const ejk_field *field, ejk_dtype dtype, const char *prefix,
-                              json_t **out) {
-    if (ejk_dtype_size(dtype) == 0)
-        return REFUSE(prefix, field, "element type %d does not exist", (int)dtype);
-    *out = json_string(ejk_dtype_name(dtype));
-    return EJK_OK;
-}
-
-static ejk_status write_tensor(const ejk_field *field, const ejk_tensor *tensor, const char *prefix,
-                               json_t **out) {
-    json_t *dtype = NULL;
-    if (tensor->rank < 0 || tensor->rank > EJK_MAX_RANK)
-        return REFUSE(prefix, field, "rank %d given, expected 0 to %d", (int)tensor->rank,
-                      EJK_MAX_RANK);
-    for (int32_t i = 0; i < tensor->rank; i++)
-        if (tensor->shape[i] < 0)
-            return REFUSE(prefix, field, "axis %d has the negative length %lld", (int)i,
-                          (long long)tensor->shape[i]);
-    EJKI_TRY(write_dtype(field, tensor->dtype, prefix, &dtype));
-    json_t *shape = json_array(), *object = json_object();
-    bool failed = false;
-    for (int32_t i = 0; i < tensor->rank; i++)
-        failed |= json_array_append_new(shape, json_integer(tensor->shape[i])) != 0;
-    failed |= json_object_set_new(object, "dtype", dtype) != 0;
-    failed |= json_object_set_new(object, "shape", shape) != 0;
-    if (failed) {
-        json_decref(object);
-        return out_of_memory();
-    }
-    *out = object;
-    return EJK_OK;
-}
-
-static json_t *side_of(const ejk_opt_int *side) {
-    return side->set ? json_integer(side->value) : json_null();
-}
-
-static ejk_status write_window(const ejk_window *window, json_t **out) {
-    json_t *pair = json_array();
-    if (json_array_append_new(pair, side_of(&window->left)) != 0 ||
-        json_array_append_new(pair, side_of(&window->right)) != 0) {
-        json_decref(pair);
-        return out_of_memory();
-    }
-    *out = pair;
-    return EJK_OK;
-}
-
-/* The value of a field that is set. */
+/* The value of a field that is set, or a nested record. */
 static ejk_status write_value(const ejk_field *field, const void *place, const char *prefix,
                               int flags, json_t **out) {
-    switch (field->kind) {
-    case EJK_FIELD_BOOL: *out = json_true(); return EJK_OK;
-    case EJK_FIELD_INT: *out = json_integer(*(const int64_t *)place); return EJK_OK;
-    case EJK_FIELD_FLOAT: return write_float(field, *(const double *)place, prefix, out);
-    case EJK_FIELD_OPT_BOOL: {
-        ejk_opt_bool value = *(const ejk_opt_bool *)place;
-        if (value != EJK_TRUE && value != EJK_FALSE)
-            return REFUSE(prefix, field, "%d given, expected EJK_UNSET, EJK_TRUE or EJK_FALSE",
-                          (int)value);
-        *out = json_boolean(value == EJK_TRUE);
-        return EJK_OK;
-    }
-    case EJK_FIELD_OPT_INT: *out = json_integer(((const ejk_opt_int *)place)->value); return EJK_OK;
-    case EJK_FIELD_OPT_FLOAT:
-        return write_float(field, ((const ejk_opt_float *)place)->value, prefix, out);
-    case EJK_FIELD_WINDOW: return write_window(place, out);
-    case EJK_FIELD_NAME: return write_name(field, place, prefix, out);
-    case EJK_FIELD_DTYPE: return write_dtype(field, *(const ejk_dtype *)place, prefix, out);
-    case EJK_FIELD_TENSOR: return write_tensor(field, place, prefix, out);
-    case EJK_FIELD_RECORD: {
-        char inner[EJKI_PREFIX_SIZE];
-        snprintf(inner, sizeof inner, "%s%s.", prefix, field->name);
-        return write_record(field->record, place, inner, flags, out);
-    }
-    }
-    return EJK_OK;
-}
-
-/* What stands for a field that is not set: kinds that cannot be unset have a zero of their own. */
-static json_t *zero_of(const ejk_field *field) {
-    switch (field->kind) {
-    case EJK_FIELD_BOOL: return json_false();
-    case EJK_FIELD_INT: return json_integer(0);
-    case EJK_FIELD_FLOAT: return json_real(0.0);
-    default: return json_null();
-    }
+    const ejki_kind *kind = ejki_kind_of(field->kind);
+    if (kind->write != NULL) return kind->write(field, place, prefix, out);
+    char inner[EJKI_PREFIX_SIZE];
+    snprintf(inner, sizeof inner, "%s%s.", prefix, field->name);
+    return write_record(field->record, place, inner, flags, out);
 }
 
 static ejk_status write_record(const ejk_record *record, const void *object, const char *prefix,
@@ -140,10 +32,10 @@ static ejk_status write_record(const ejk_record *record, const void *object, con
         bool set = ejk_record_is_set(field, object);
         if (!set && (flags & EJK_JSON_SET_ONLY) != 0) continue;
         json_t *value = NULL;
-        if (set || field->kind == EJK_FIELD_RECORD)
+        if (set || field->kind == EJK_FIELD_RECORD || ejki_kind_of(field->kind)->always_set)
             status = write_value(field, ejki_place(field, object), prefix, flags, &value);
         else
-            value = zero_of(field);
+            value = json_null();
         if (status == EJK_OK && json_object_set_new(result, field->name, value) != 0)
             status = out_of_memory();
     }

@@ -14,7 +14,7 @@ void ejk_record_merge(const ejk_record *record, const void *base, const void *ov
         const void *source = ejk_record_is_set(field, override) ? override
                              : ejk_record_is_set(field, base)   ? base
                                                                 : NULL;
-        size_t size = ejki_field_size(field);
+        size_t size = ejk_field_size(field);
         if (source == NULL)
             memset(target, 0, size);
         else if (source != out)

@@ -14,27 +14,9 @@ static json_t *parse(const char *text) {
     return json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
 }
 
-/* "127,0", "127", "127," or ",0" as a pair. */
-static json_t *parse_window(const char *text) {
-    char pair[96];
-    size_t left = strcspn(text, ",");
-    if (left >= sizeof pair) return NULL;
-    const char *right = text[left] == ',' ? text + left + 1 : text;
-    if (left == 0 && *right == '\0') return NULL;
-    int length = snprintf(pair, sizeof pair, "[%.*s,%s]", left > 0 ? (int)left : 4,
-                          left > 0 ? text : "null", *right != '\0' ? right : "null");
-    return length < (int)sizeof pair ? parse(pair) : NULL;
-}
-
 static json_t *json_of(ejk_field_kind kind, const char *text) {
-    switch (kind) {
-    case EJK_FIELD_BOOL:
-    case EJK_FIELD_OPT_BOOL: return *text == '\0' ? json_true() : parse(text);
-    case EJK_FIELD_NAME:
-    case EJK_FIELD_DTYPE: return json_string(text);
-    case EJK_FIELD_WINDOW: return parse_window(text);
-    default: return parse(text);
-    }
+    const ejki_kind *known = ejki_kind_of(kind);
+    return known->parse != NULL ? known->parse(text) : parse(text);
 }
 
 static ejk_status set(const ejk_field *field, const char *path, const char *text, void *place) {
@@ -42,7 +24,7 @@ static ejk_status set(const ejk_field *field, const char *path, const char *text
     if (json == NULL)
         return ejki_fail(EJK_STATUS_MALFORMED, "%s: \"%.60s\" given, expected %s", path, text,
                          ejki_kind_of(field->kind)->expected);
-    size_t size = ejki_field_size(field);
+    size_t size = ejk_field_size(field);
     void *aside = ejki_aside(size);
     ejk_status status = EJK_STATUS_OUT_OF_MEMORY;
     if (aside == NULL) {

@@ -16,6 +16,10 @@ size_t ejk_dtype_size(ejk_dtype dtype) {
     return 0;
 }
 
+size_t ejk_dtype_bits(ejk_dtype dtype) {
+    return 8 * ejk_dtype_size(dtype);
+}
+
 const char *ejk_dtype_name(ejk_dtype dtype) {
     switch (dtype) {
 #define DTYPE_NAME(name, number, size, text)                                                       \

@@ -24,6 +24,7 @@ EJK_RECORD_DEFINE(tile_record, tile, TILE);
     F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/√D", "", "of the scores")                         \
     F(WINDOW, window, EJK_OPTIONAL, "unlimited", "keys", "to each side")                           \
     F(NAME, platform, EJK_OPTIONAL, "any", "", "where to run")                                     \
+    F(INTS, chunk_sizes, EJK_OPTIONAL, "one", "keys", "one a level")                               \
     F(DTYPE, accumulate, EJK_OPTIONAL, "float32", "", "type of sums")                              \
     R(tile, shape, tile_record, "of one tile")
 EJK_RECORD_STRUCT(sample, SAMPLE);
@@ -44,6 +45,7 @@ static inline sample full_sample(void) {
                     .softmax_scale = ejk_float(-0.0),
                     .window = {.right = ejk_int(3)},
                     .platform = "café \"1\"",
+                    .chunk_sizes = {{-1, 512, 0}, 3},
                     .accumulate = EJK_DTYPE_F64,
                     .shape = {.rows = ejk_int(INT64_MAX)}};
 }

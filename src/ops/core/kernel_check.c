@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a description of an operation, and the structs handed to it, must hold before they are trusted. */
 #include "ops/core/core.h"
+#include "record/kinds.h"
 
 #include <string.h>
 
@@ -69,44 +70,14 @@ static ejk_status impossible(const char *name, const char *expected) {
                      name, expected);
 }
 
-/* Bytes, not bools: a bool that is neither true nor false may not even be read. */
-static bool is_truth(const void *place) {
-    return *(const unsigned char *)place <= 1;
-}
-
 ejk_status ejki_values_check(const ejk_record *record, const void *object) {
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
         const char *place = (const char *)object + field->offset;
-        bool truth = true;
-        switch (field->kind) {
-        case EJK_FIELD_BOOL: truth = is_truth(place); break;
-        case EJK_FIELD_OPT_INT: truth = is_truth(&((const ejk_opt_int *)place)->set); break;
-        case EJK_FIELD_OPT_FLOAT: truth = is_truth(&((const ejk_opt_float *)place)->set); break;
-        case EJK_FIELD_WINDOW:
-            truth = is_truth(&((const ejk_window *)place)->left.set) &&
-                    is_truth(&((const ejk_window *)place)->right.set);
-            break;
-        case EJK_FIELD_OPT_BOOL:
-            if (*(const uint32_t *)place > EJK_FALSE)
-                return impossible(field->name, "EJK_UNSET, EJK_TRUE or EJK_FALSE");
-            break;
-        case EJK_FIELD_DTYPE: {
-            ejk_dtype dtype = *(const ejk_dtype *)place;
-            if (dtype != EJK_DTYPE_UNSET && !ejk_dtype_size(dtype))
-                return impossible(field->name, "an element type");
-            break;
-        }
-        case EJK_FIELD_NAME:
-            if (!memchr(place, 0, EJK_NAME_SIZE))
-                return impossible(field->name, "a text with a closing zero");
-            break;
-        case EJK_FIELD_RECORD: EJKI_TRY(ejki_values_check(field->record, place)); break;
-        case EJK_FIELD_INT:
-        case EJK_FIELD_FLOAT:
-        case EJK_FIELD_TENSOR: break;
-        }
-        if (!truth) return impossible(field->name, "a truth value of 0 or 1");
+        const ejki_kind *kind = ejki_kind_of(field->kind);
+        if (field->kind == EJK_FIELD_RECORD) EJKI_TRY(ejki_values_check(field->record, place));
+        const char *expected = kind->fault ? kind->fault(place) : NULL;
+        if (expected) return impossible(field->name, expected);
     }
     return EJK_OK;
 }

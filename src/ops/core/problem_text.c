@@ -177,7 +177,7 @@ static ejk_status write_value(writer *w, const json_t *value) {
         return EJK_OK;
     case JSON_REAL: return write_real(w, value);
     case JSON_STRING: return write_string(w, value);
-    case JSON_ARRAY: /* a window: a side that has no limit is left out */
+    case JSON_ARRAY: /* a side of a window that has no limit is left out */
         for (size_t i = 0; i < json_array_size(value); i++) {
             if (i > 0) fputs(",", w->stream);
             if (!json_is_null(json_array_get(value, i)))

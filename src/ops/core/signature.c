@@ -6,6 +6,7 @@
  * finds a difference.
  */
 #include "ops/core/core.h"
+#include "record/kinds.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,49 +20,14 @@ typedef struct walk {
     unsigned char *counts;
 } walk;
 
-static void count_bytes(const walk *w, size_t offset, size_t bytes) {
-    memset(w->counts + offset, 0xff, bytes);
-}
-
-static void count_tensor(const walk *w, size_t offset) {
-    ejk_tensor tensor;
-    memcpy(&tensor, w->args + offset, sizeof tensor);
-    count_bytes(w, offset + offsetof(ejk_tensor, dtype), sizeof tensor.dtype);
-    if (tensor.dtype == EJK_DTYPE_UNSET) return;
-    const size_t axes = (size_t)tensor.rank * sizeof *tensor.shape;
-    count_bytes(w, offset + offsetof(ejk_tensor, rank), sizeof tensor.rank);
-    count_bytes(w, offset + offsetof(ejk_tensor, shape), axes);
-    count_bytes(w, offset + offsetof(ejk_tensor, strides), axes);
-    count_bytes(w, offset + offsetof(ejk_tensor, device_type), sizeof tensor.device_type);
-    count_bytes(w, offset + offsetof(ejk_tensor, device_index), sizeof tensor.device_index);
-}
-
-static void count_optional(const walk *w, size_t offset) {
-    const size_t mark = offset + offsetof(ejk_opt_int, set);
-    count_bytes(w, mark, sizeof(bool));
-    if (w->args[mark]) count_bytes(w, offset, sizeof(int64_t));
-}
-
 static void count_record(const walk *w, const ejk_record *record, size_t base) {
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
-        size_t offset = base + field->offset;
-        switch (field->kind) {
-        case EJK_FIELD_BOOL: count_bytes(w, offset, sizeof(bool)); break;
-        case EJK_FIELD_INT:
-        case EJK_FIELD_FLOAT: count_bytes(w, offset, sizeof(int64_t)); break;
-        case EJK_FIELD_OPT_BOOL: count_bytes(w, offset, sizeof(ejk_opt_bool)); break;
-        case EJK_FIELD_DTYPE: count_bytes(w, offset, sizeof(ejk_dtype)); break;
-        case EJK_FIELD_OPT_INT:
-        case EJK_FIELD_OPT_FLOAT: count_optional(w, offset); break;
-        case EJK_FIELD_WINDOW:
-            count_optional(w, offset + offsetof(ejk_window, left));
-            count_optional(w, offset + offsetof(ejk_window, right));
-            break;
-        case EJK_FIELD_NAME: count_bytes(w, offset, strlen(w->args + offset) + 1); break;
-        case EJK_FIELD_TENSOR: count_tensor(w, offset); break;
-        case EJK_FIELD_RECORD: count_record(w, field->record, offset); break;
-        }
+        const size_t offset = base + field->offset;
+        if (field->kind == EJK_FIELD_RECORD)
+            count_record(w, field->record, offset);
+        else
+            ejki_kind_of(field->kind)->counts(w->args + offset, w->counts + offset);
     }
 }
 

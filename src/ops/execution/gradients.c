@@ -64,23 +64,6 @@ ejk_status ejki_gradient_check_results(const ejk_kernel *gradient, const ejk_ker
     return EJK_OK;
 }
 
-static size_t size_of(const ejk_field *field) {
-    switch (field->kind) {
-    case EJK_FIELD_BOOL: return sizeof(bool);
-    case EJK_FIELD_INT: return sizeof(int64_t);
-    case EJK_FIELD_FLOAT: return sizeof(double);
-    case EJK_FIELD_OPT_BOOL: return sizeof(ejk_opt_bool);
-    case EJK_FIELD_OPT_INT: return sizeof(ejk_opt_int);
-    case EJK_FIELD_OPT_FLOAT: return sizeof(ejk_opt_float);
-    case EJK_FIELD_WINDOW: return sizeof(ejk_window);
-    case EJK_FIELD_NAME: return EJK_NAME_SIZE;
-    case EJK_FIELD_DTYPE: return sizeof(ejk_dtype);
-    case EJK_FIELD_TENSOR: return sizeof(ejk_tensor);
-    case EJK_FIELD_RECORD: return field->record->size;
-    }
-    return 0;
-}
-
 ejk_status ejki_gradient_args(const ejk_kernel *gradient, const ejk_kernel *kernel,
                               const void *args, void **out) {
     char *copy = calloc(1, gradient->args->size + 1);
@@ -89,7 +72,7 @@ ejk_status ejki_gradient_args(const ejk_kernel *gradient, const ejk_kernel *kern
         const ejk_field *field = &gradient->args->fields[i];
         const ejk_field *same = find(kernel->args, field->name);
         if (same && same->kind == field->kind && same->record == field->record)
-            memcpy(copy + field->offset, (const char *)args + same->offset, size_of(field));
+            memcpy(copy + field->offset, (const char *)args + same->offset, ejk_field_size(field));
     }
     *out = copy;
     return EJK_OK;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Digests of texts: short hashes, big numbers, and the documented hash of parameters. */
 #include "ops/identity/write.h"
+#include "record/kinds.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -116,17 +117,23 @@ static void write_side(FILE *stream, const ejk_opt_int *side) {
         fputs("None", stream);
 }
 
+static void write_list(FILE *stream, const ejki_kind *kind, const void *place) {
+    ejk_opt_int each[EJKI_MOST_LISTED];
+    const int32_t count = kind->list(place, each);
+    for (int32_t i = 0; i < count; i++) {
+        fputs(i == 0 ? "[" : ", ", stream);
+        write_side(stream, &each[i]);
+    }
+    putc(']', stream);
+}
+
 /* Whether a field takes part: those that cannot be unset always do. */
 static bool counts(const ejk_field *field, const void *object) {
-    switch (field->kind) {
-    case EJK_FIELD_BOOL:
-    case EJK_FIELD_INT:
-    case EJK_FIELD_FLOAT: return true;
-    case EJK_FIELD_NAME:
-    case EJK_FIELD_DTYPE:
-    case EJK_FIELD_TENSOR: return false;
-    default: return ejk_record_is_set(field, object);
-    }
+    if (ejki_kind_of(field->kind)->always_set) return true;
+    if (field->kind == EJK_FIELD_NAME || field->kind == EJK_FIELD_DTYPE ||
+        field->kind == EJK_FIELD_TENSOR)
+        return false;
+    return ejk_record_is_set(field, object);
 }
 
 /* str() of a field that takes part. */
@@ -141,13 +148,6 @@ static void write_str(FILE *stream, const ejk_field *field, const void *object) 
     case EJK_FIELD_OPT_INT: write_side(stream, place); break;
     case EJK_FIELD_FLOAT: write_float(stream, *(const double *)place); break;
     case EJK_FIELD_OPT_FLOAT: write_float(stream, ((const ejk_opt_float *)place)->value); break;
-    case EJK_FIELD_WINDOW:
-        putc('[', stream);
-        write_side(stream, &((const ejk_window *)place)->left);
-        fputs(", ", stream);
-        write_side(stream, &((const ejk_window *)place)->right);
-        putc(']', stream);
-        break;
     case EJK_FIELD_RECORD: {
         const char *separator = "{";
         for (int32_t i = 0; i < field->record->count; i++) {
@@ -163,6 +163,7 @@ static void write_str(FILE *stream, const ejk_field *field, const void *object) 
     case EJK_FIELD_NAME:
     case EJK_FIELD_DTYPE:
     case EJK_FIELD_TENSOR: break;
+    default: write_list(stream, ejki_kind_of(field->kind), place); break;
     }
 }
 

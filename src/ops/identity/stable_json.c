@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records, tensors and JSON texts as stable JSON. */
 #include "ops/identity/write.h"
+#include "record/kinds.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -70,6 +71,16 @@ ejk_status ejki_write_tensor(FILE *stream, const ejk_tensor *tensor, ejk_json_st
     return EJK_OK;
 }
 
+static void write_list(FILE *stream, const ejki_kind *kind, const void *place) {
+    ejk_opt_int each[EJKI_MOST_LISTED];
+    const int32_t count = kind->list(place, each);
+    for (int32_t i = 0; i < count; i++) {
+        putc(i == 0 ? '[' : ',', stream);
+        write_side(stream, &each[i]);
+    }
+    putc(']', stream);
+}
+
 static ejk_status write_truth(FILE *stream, ejk_opt_bool value, const char *name) {
     if (value != EJK_TRUE && value != EJK_FALSE)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
@@ -82,8 +93,8 @@ static ejk_status write_truth(FILE *stream, ejk_opt_bool value, const char *name
 ejk_status ejki_write_field(FILE *stream, const ejk_field *field, const void *object,
                             ejk_json_style style, int flags) {
     const void *place = place_of(field, object);
-    bool can_be_unset = field->kind != EJK_FIELD_BOOL && field->kind != EJK_FIELD_INT &&
-                        field->kind != EJK_FIELD_FLOAT && field->kind != EJK_FIELD_RECORD;
+    const ejki_kind *kind = ejki_kind_of(field->kind);
+    const bool can_be_unset = !kind->always_set && field->kind != EJK_FIELD_RECORD;
     if (can_be_unset && !ejk_record_is_set(field, object)) {
         fputs("null", stream);
         return EJK_OK;
@@ -96,17 +107,11 @@ ejk_status ejki_write_field(FILE *stream, const ejk_field *field, const void *ob
     case EJK_FIELD_OPT_INT: write_side(stream, place); break;
     case EJK_FIELD_OPT_FLOAT:
         return write_float(stream, ((const ejk_opt_float *)place)->value, field->name, flags);
-    case EJK_FIELD_WINDOW:
-        putc('[', stream);
-        write_side(stream, &((const ejk_window *)place)->left);
-        putc(',', stream);
-        write_side(stream, &((const ejk_window *)place)->right);
-        putc(']', stream);
-        break;
     case EJK_FIELD_NAME: return write_name(stream, place, field->name);
     case EJK_FIELD_DTYPE: return write_dtype(stream, *(const ejk_dtype *)place, field->name);
     case EJK_FIELD_TENSOR: return ejki_write_tensor(stream, place, style, field->name);
     case EJK_FIELD_RECORD: return ejki_write_fields(stream, field->record, place, style, flags);
+    default: write_list(stream, kind, place); break;
     }
     return EJK_OK;
 }
