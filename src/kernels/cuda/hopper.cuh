@@ -10,9 +10,7 @@
 #ifndef EJKI_CUDA_HOPPER_CUH
 #define EJKI_CUDA_HOPPER_CUH
 
-#include "mma.cuh"
-
-#define DEVICE_MEMBER __device__ __forceinline__
+#include "kernels/cuda/mma.cuh"
 
 typedef ejki_cuda_map tensor_map;
 
@@ -185,7 +183,7 @@ template <int n> DEVICE void hold(u32 (&x)[n]) {
     for (int i = 0; i < n; i++) asm volatile("" : "+r"(x[i])::"memory");
 }
 
-#if ELEMENT == 1
+#if ELEMENT == BF16
 #define PRODUCT_TYPES ".f32.bf16.bf16"
 #else
 #define PRODUCT_TYPES ".f32.f16.f16"

@@ -10,7 +10,8 @@
 #ifndef EJKI_CUDA_MMA_CUH
 #define EJKI_CUDA_MMA_CUH
 
-#include "finish.cuh"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/views.cuh"
 
 #define THREADS (32 * WARPS)
 
@@ -184,7 +185,7 @@ template <int dim> DEVICE void load_right_turned(u32 (&x)[4], u32 tile, int row,
 }
 
 DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if ELEMENT == 1
+#if ELEMENT == BF16
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
 #else
@@ -198,7 +199,7 @@ DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 /* Two elements, the first in the lower half. */
 DEVICE u32 pack(float low, float high) {
     u32 x;
-#if ELEMENT == 1
+#if ELEMENT == BF16
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
 #else
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
@@ -226,49 +227,6 @@ template <int n> DEVICE bool has_nan(const float (&x)[n][4]) {
 #pragma unroll
         for (int k = 0; k < 4; k++) found = found || x[i][k] != x[i][k];
     return found;
-}
-
-/* ---- What is not finite ----------------------------------------------------------------------------- */
-
-/*
- * A weight of 0 times an infinity or a NaN is a NaN, where a key that is not seen must add nothing. So when there is a
- * NaN in the sums, all is done again: once with 0 in place of what is not finite, and then with 1 in place of it, 0 in
- * that of all else, and weights of 1 where they are not 0: then a sum above 0 says that one had to be added. Sums of
- * finite numbers come out bit by bit as the first time. Gradients do not ask for the sign: theirs become NaN.
- */
-enum pass { PLAIN, FINITE, UPWARDS, DOWNWARDS, EITHER };
-
-DEVICE u32 replaced(u32 pair, int pass) {
-    const u32 exponent = ELEMENT == 1 ? 0x7f80 : 0x7c00, one = ELEMENT == 1 ? 0x3f80 : 0x3c00;
-    u32 result = 0;
-#pragma unroll
-    for (int n = 0; n < 32; n += 16) {
-        const u32 x = pair >> n & 0xffff;
-        const bool odd = (x & exponent) == exponent, nan = odd && (x & 0x7fff) != exponent;
-        const bool same = pass == EITHER || (pass == DOWNWARDS) == (x >> 15 != 0);
-        result |= (pass == FINITE ? (odd ? 0 : x) : odd && (nan || same) ? one : 0) << n;
-    }
-    return result;
-}
-
-template <int count, int dim> DEVICE void replace_tile(u32 tile, int pass) {
-    enum { PIECES = 2 * sixteens(dim) };
-    for (int index = threadIdx.x; index < count * PIECES; index += THREADS) {
-        const u32 at = piece_at<dim>(tile, index / PIECES, index % PIECES);
-        uint4 x = load_piece(at);
-        x.x = replaced(x.x, pass);
-        x.y = replaced(x.y, pass);
-        x.z = replaced(x.z, pass);
-        x.w = replaced(x.w, pass);
-        store_piece(at, x);
-    }
-}
-
-template <int n> DEVICE void replace_weights(float (&x)[n][4]) {
-#pragma unroll
-    for (int i = 0; i < n; i++)
-#pragma unroll
-        for (int k = 0; k < 4; k++) x[i][k] = x[i][k] != 0 ? 1 : 0;
 }
 
 #endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of a row: sinks, lse, and what its sums are multiplied with. */
+#ifndef EJKI_CUDA_FINISH_CUH
+#define EJKI_CUDA_FINISH_CUH
+
+#include "operations/attention/cuda/common/visibility.cuh"
+
+DEVICE void row_store(const ejki_cuda_bhts &t, i64 entry, int h, int i, float value) {
+    if (t.data)
+        ((float *)t.data)[entry * t.stride_b + h * t.stride_h + i * t.stride_t] = value;
+}
+
+DEVICE i64 sinks_start(const ejki_cuda_problem &p, int h) {
+    return h / p.sink_group * p.sink_stride_h;
+}
+
+/*
+ * Of a row's maximum (-inf = it sees nothing) and sum relative to it, in natural units; `writer` is the one lane that
+ * writes. Returns the factor of the row's sums. A NaN in the sum makes one of the whole row, whatever dropout keeps.
+ */
+DEVICE float finish_row(const ejki_cuda_problem &p, const sequence &s, int h, int i, float max,
+                        float sum, bool writer) {
+    float all_max = max, all = sum, part = 1;
+    if (p.sinks && i < s.known) {
+        const element *sinks = (const element *)p.sinks + sinks_start(p, h);
+#pragma unroll 1
+        for (int n = 0; n < p.sink_count; n++) all_max = fmaxf(all_max, widen(sinks[n]));
+        const float base = all_max == NEG_INF ? 0 : all_max;
+        part = expf(max - base);
+        all = sum * part;
+#pragma unroll 1
+        for (int n = 0; n < p.sink_count; n++) all += expf(widen(sinks[n]) - base);
+    }
+    if (writer) {
+        if (p.lse.data) /* else no logarithm either */
+            row_store(p.lse, s.entry, h, s.query + i, all == 0 ? NEG_INF : all_max + logf(all));
+        row_store(p.row_max, s.entry, h, s.query + i, max);
+        row_store(p.row_sum, s.entry, h, s.query + i, sum);
+    }
+    float factor = 1;
+    if (p.normalize) factor = all == 0 ? 0 : part / all;
+    if (sum != sum) factor = sum;
+#if DROPOUT
+    factor *= p.keep_factor;
+#endif
+    return factor;
+}
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What kernels of gradients share. A pair of row and key has, as operations/attention/flash/vjp_problem.h says, a weight
+ * P, what dropout multiplies it with (M), a slope, and of them dZ and dX.
+ */
+#ifndef EJKI_CUDA_GRADIENTS_CUH
+#define EJKI_CUDA_GRADIENTS_CUH
+
+#include "operations/attention/cuda/common/visibility.cuh"
+
+/* Of a row: lse and delta as its pairs need them. */
+struct row_state {
+    float lse, delta;
+};
+
+DEVICE row_state row_state_of(const ejki_cuda_vjp_problem &v, const sequence &s, int h, int i) {
+    const ejki_cuda_problem &p = v.forward;
+    const i64 heads = (i64)p.kv_heads * p.group, token = s.query + i;
+    row_state r;
+    r.lse = NEG_INF;
+    r.delta = 0;
+    if (i >= s.known) return r;
+    r.lse = ((const float *)p.lse.data)[s.entry * p.lse.stride_b + h * p.lse.stride_h +
+                                        token * p.lse.stride_t];
+    r.delta = v.delta[(s.entry * heads + h) * p.queries + token];
+    return r;
+}
+
+struct pair {
+    float kept, dz, slope; /* P M, dZ */
+};
+
+/*
+ * `product` is that of row and key, `back` that of the output's cotangent and the value. All is 0 where the row does
+ * not see the key, whatever the products are, and where the weight is 0.
+ */
+DEVICE pair pair_of(const ejki_cuda_problem &p, const row_context &c, const row_state &r, bool sees,
+                    int j, float product, float back) {
+    pair x;
+    x.kept = x.dz = 0;
+    x.slope = 1;
+    sees = sees && r.lse != NEG_INF && row_sees(p, c, j);
+    if (!sees) return x;
+    const float weight = expf(score_of(p, c, j, product * p.scale, &x.slope) - r.lse);
+    if (weight == 0) return x;
+    float factor = 1;
+#if DROPOUT
+    factor = dropout_keeps(p, c, j) ? p.keep_factor : 0;
+#endif
+    x.kept = weight * factor;
+    x.dz = weight * ((factor == 0 ? 0 : factor * back) - r.delta);
+    return x;
+}
+
+#endif
