@@ -15,6 +15,17 @@ DEVICE i64 sinks_start(const ejki_cuda_problem &p, int h) {
 }
 
 /*
+ * Without normalization, the factor of sums that are relative to `base`, in units of log 2, which makes them relative
+ * to the maximum as it is written: the rounding of both is of the size of the scores, not of the weights. Exponents
+ * were `unit` times a number of which the score is `scale` times.
+ */
+DEVICE float sum_factor(const ejki_cuda_problem &p, float base, float max, float sum, float unit,
+                        float scale) {
+    if (p.normalize || sum == 0) return 1;
+    return expf(fmaf(base, __fdividef(fmaf(-unit, LOG_2, scale), unit), fmaf(base, LOG_2, -max)));
+}
+
+/*
  * Of a row's maximum (-inf = it sees nothing) and sum relative to it, in natural units; `writer` is the one lane that
  * writes. Returns the factor of the row's sums. A NaN in the sum makes one of the whole row, whatever dropout keeps.
  */

@@ -42,7 +42,10 @@ DEVICE pair pair_of(const ejki_cuda_problem &p, const row_context &c, const row_
     sees = sees && r.lse != NEG_INF && row_sees(p, c, j);
     if (!sees) return x;
     const float weight = expf(score_of(p, c, j, product * p.scale, &x.slope) - r.lse);
-    if (weight == 0) return x;
+    if (weight == 0) {
+        x.slope = 0; /* it may be NaN */
+        return x;
+    }
     float factor = 1;
 #if DROPOUT
     factor = dropout_keeps(p, c, j) ? p.keep_factor : 0;

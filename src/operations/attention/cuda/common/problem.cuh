@@ -145,7 +145,7 @@ typedef struct ejki_cuda_sm90_problem {
     int heads_together; /* whose tiles are done side by side; 0 = order.cuh */
     int copied; /* a tensor lies where no map or piece can begin: again_sm90.cu does all, and there are no maps */
     unsigned *spoilt; /* EJKI_CUDA_SPOILT_WORDS of each block of the grid */
-    float unit;  /* of scores, in units of log 2 */
+    float unit;  /* of scores, in units of log 2; LOG2_E unless FOLDED */
     float lowest; /* product whose row has 0 as its reference, if all are negative; 0 = none has */
     float slack;  /* by which a reference may be exceeded, in units of log 2 */
     /*

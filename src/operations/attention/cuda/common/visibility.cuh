@@ -317,7 +317,10 @@ DEVICE bool row_sees(const ejki_cuda_problem &p, const row_context &c, int j) {
     return sees;
 }
 
-/* The score of a product with the scale in it; *slope is its derivative by that. */
+/*
+ * The score of a product with the scale in it; *slope is its derivative by that. A bias of -inf hides the key as a
+ * mask does: the score is -inf whatever the product is.
+ */
 DEVICE float score_of(const ejki_cuda_problem &p, const row_context &c, int j, float z,
                       float *slope) {
     *slope = 1;
@@ -327,7 +330,8 @@ DEVICE float score_of(const ejki_cuda_problem &p, const row_context &c, int j, f
     *slope = 1 - t * t;
 #endif
 #if BIAS
-    z += widen(c.bias[j]);
+    const float bias = widen(c.bias[j]);
+    z = bias == NEG_INF ? NEG_INF : z + bias;
 #endif
     return z;
 }

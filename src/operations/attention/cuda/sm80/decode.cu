@@ -61,8 +61,11 @@ struct lane_rows {
     uint4 query[HALVES][HEAD_STEPS];
 };
 
+DEVICE float scale_of(const ejki_cuda_problem &p) {
+    return FOLDED ? p.scale : 1;
+}
 DEVICE float unit_of(const ejki_cuda_problem &p) {
-    return FOLDED ? p.scale * LOG2_E : 1;
+    return scale_of(p) * LOG2_E;
 }
 
 /* ---- Rows ------------------------------------------------------------------------------------------------ */
@@ -133,7 +136,7 @@ DEVICE void multiply(float (&z)[2][4], const lane_rows &rows, const pieces &x) {
         for (int k = 0; k < 2 * HALVES; k++) z[n][k] += odd[n][k];
 }
 
-/* Scores of what is visible, in units of log 2 but for the folded scale; -inf of all else. */
+/* Scores of what is visible, but for the folded scale; -inf of all else. */
 DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int j0, bool edge,
                         float (&z)[2][4]) {
 #pragma unroll
@@ -143,7 +146,7 @@ DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int j
             const int j = j0 + n * 8 + threadIdx.x % 4 * 2 + k % 2, half = k / 2;
             float slope;
             if (!FOLDED)
-                z[n][k] = score_of(p, rows.context[half], j, z[n][k] * p.scale, &slope) * LOG2_E;
+                z[n][k] = score_of(p, rows.context[half], j, z[n][k] * p.scale, &slope);
             if (edge && (j < rows.low[half] || j >= rows.high[half])) z[n][k] = NEG_INF;
         }
 }
@@ -341,15 +344,18 @@ DEVICE void gather(const ejki_cuda_problem &p, const sequence &s, int head, int 
             out += scale * x;
             found = found || x > 0;
         }
+        const float row_max = max * LOG_2;
+        const float factor = sum_factor(p, base, row_max, sum, unit_of(p), scale_of(p));
+        sum *= factor, out *= factor;
         if (pass > FINITE) {
             const float infinity = pass == UPWARDS ? INFINITY : NEG_INF;
             if (found && p.splits > 1) p.part_out[part * VALUE_DIM + d] += infinity;
             if (found && p.splits == 1) put(p, to, got(p, to) + infinity);
         } else if (p.splits > 1) {
             p.part_out[part * VALUE_DIM + d] = out;
-            if (d == 0) p.part_max[part] = max * LOG_2, p.part_sum[part] = sum;
+            if (d == 0) p.part_max[part] = row_max, p.part_sum[part] = sum;
         } else {
-            put(p, to, out * finish_row(p, s, h, i, max * LOG_2, sum, d == 0));
+            put(p, to, out * finish_row(p, s, h, i, row_max, sum, d == 0));
         }
     }
 }

@@ -29,11 +29,20 @@ struct lane_rows {
     row_context context[ROW_TILES][2];
 };
 
+DEVICE float scale_of(const ejki_cuda_problem &p) {
+    return FOLDED ? p.scale : 1;
+}
 DEVICE float unit_of(const ejki_cuda_problem &p) {
-    return FOLDED ? p.scale * LOG2_E : 1;
+    return scale_of(p) * LOG2_E;
 }
 
-/* Scores of what is visible, in units of log 2 but for the folded scale. */
+/* What exponents of a row are relative to. */
+DEVICE float base_of(float max, float unit) {
+    const float base = max * unit;
+    return base == NEG_INF ? 0 : base;
+}
+
+/* Scores of what is visible, but for the folded scale; -inf of all else. */
 DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int tile, int j0,
                         bool edge, float (&z)[COLUMNS][4]) {
 #pragma unroll
@@ -46,7 +55,7 @@ DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int t
                                   row_shows(p, c, j));
             sees = sees && row_sees(p, c, j);
             float slope;
-            if (!FOLDED && sees) z[n][k] = score_of(p, c, j, z[n][k] * p.scale, &slope) * LOG2_E;
+            if (!FOLDED && sees) z[n][k] = score_of(p, c, j, z[n][k] * p.scale, &slope);
             if (!sees) z[n][k] = NEG_INF;
         }
 }
@@ -61,7 +70,7 @@ DEVICE void soften(lane_rows &rows, int tile, float unit, float (&z)[COLUMNS][4]
         for (int n = 0; n < COLUMNS; n++)
             top = fmaxf(top, fmaxf(z[n][2 * half], z[n][2 * half + 1]));
         top = larger_of_lanes(top, 4);
-        const float base = top == NEG_INF ? 0 : top * unit;
+        const float base = base_of(top, unit);
         const float scale = power_of_2(rows.max[tile][half] * unit - base);
         float sum = rows.sum[tile][half] * scale;
 #pragma unroll
@@ -132,16 +141,16 @@ DEVICE void add_infinity(const row_target &t, int d, float found, int pass) {
 }
 
 DEVICE void write_row(const ejki_cuda_problem &p, const tile_place &at, int row, float max,
-                      float sum, const float (&out)[WIDTH][4], int half, int pass) {
+                      float sum, float factor, const float (&out)[WIDTH][4], int half, int pass) {
     const int i = row / p.group, h = at.head * p.group + row % p.group, lane = threadIdx.x % 4;
     const row_target to = target_of(p, at.s, h, i);
-    float factor = 1;
+    sum *= factor;
     if (pass <= FINITE && p.splits > 1) {
         const i64 heads = p.kv_heads * p.group, rows = p.entries * heads * p.queries;
         const i64 part = blockIdx.y * rows + (at.s.entry * heads + h) * p.queries + at.s.query + i;
         if (lane == 0) p.part_max[part] = max, p.part_sum[part] = sum;
     } else if (pass <= FINITE) {
-        factor = finish_row(p, at.s, h, i, max, sum, lane == 0);
+        factor *= finish_row(p, at.s, h, i, max, sum, lane == 0);
     }
     if (pass == PLAIN && !to.is_f32 && ((u64)to.data & 3) == 0 && VALUE_DIM % 2 == 0) {
 #pragma unroll
@@ -318,8 +327,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int half = 0; half < 2; half++) {
                 const int row = own + t * 16 + half * 8 + threadIdx.x % 32 / 4;
                 const float sum = sum_of_lanes(rows.sum[t][half], 4);
-                const float max = rows.max[t][half] * (FOLDED ? p.scale : LOG_2);
-                if (row < count) write_row(p, at, row, max, sum, out[t], half, pass);
+                const float max = rows.max[t][half] * scale_of(p);
+                const float base = base_of(rows.max[t][half], unit_of(p));
+                const float factor = sum_factor(p, base, max, sum, unit_of(p), scale_of(p));
+                if (row < count) write_row(p, at, row, max, sum, factor, out[t], half, pass);
             }
         if (pass == PLAIN) return;
     }

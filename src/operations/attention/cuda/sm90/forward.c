@@ -303,7 +303,7 @@ static ejk_status run(const ejk_run *r) {
                                       .copied = !is_mapped(p),
                                       .spoilt = r->workspace};
     problem.all.tiles = (int)tiles;
-    problem.unit = is_folded(p) ? (float)(p->scale * LOG2_E) : 1;
+    problem.unit = (float)(is_folded(p) ? p->scale * LOG2_E : LOG2_E);
     if (p->soft_cap > 0)
         set_cap(p, &problem);
     else

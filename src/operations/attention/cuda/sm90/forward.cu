@@ -271,7 +271,7 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         take_turn();
         begin_sums(weights, s.value + s.value_at.stage * VALUE_BYTES, out);
         give_turn();
-        const row_ends ends = end_rows(p.all, *t.w, t.row, rows, PLAIN);
+        const row_ends ends = end_rows(p, *t.w, t.row, rows, PLAIN);
         round = t.w->round;
         arrive(shared.work_empty[slot.stage]);
         slot.next();

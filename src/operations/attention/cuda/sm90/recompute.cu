@@ -85,7 +85,7 @@ DEVICE bool pass_tile(const ejki_cuda_sm90_problem &p, layout &shared, const wor
         products_wait<0>();
         hold(out);
     }
-    const row_ends ends = end_rows(p.all, w, row, rows, pass);
+    const row_ends ends = end_rows(p, w, row, rows, pass);
     const bool nan = write_rows(p.all, round_rows(ends, out), pass);
     return pass == PLAIN ? __syncthreads_or(nan) : odd;
 }

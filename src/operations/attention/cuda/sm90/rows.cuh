@@ -184,7 +184,7 @@ DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge,
     float top[2];
 #if !FOLDED
 #pragma unroll
-    for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale * LOG2_E;
+    for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale;
 #endif
     if (edge) hide(sight_of(w, row, j0), NEG_INF, z);
     find_high(z, high);
@@ -251,8 +251,8 @@ struct row_ends {
  * All but the sums, which may still be on their way. Two lanes of each four end a row each, and write what a row has one
  * of.
  */
-DEVICE row_ends end_rows(const ejki_cuda_problem &p, const work &w, int i, const lane_rows &rows,
-                         int pass) {
+DEVICE row_ends end_rows(const ejki_cuda_sm90_problem &p, const work &w, int i,
+                         const lane_rows &rows, int pass) {
     row_ends e;
     e.left = i < 0 ? 0 : w.queries - i;
     const int own = threadIdx.x % 2, row = i + 8 * own;
@@ -265,13 +265,15 @@ DEVICE row_ends end_rows(const ejki_cuda_problem &p, const work &w, int i, const
         s.entry = w.entry;
         s.query = w.query;
         s.known = w.known;
-        factor = finish_row(p, s, w.head, row, own_sum == 0 ? NEG_INF : own_max, own_sum,
-                            threadIdx.x % 4 < 2);
+        const float base = own ? rows.max[1] : rows.max[0];
+        factor = sum_factor(p.all, base, own_max, own_sum, p.unit, FOLDED ? p.all.scale : 1);
+        factor *= finish_row(p.all, s, w.head, row, own_sum == 0 ? NEG_INF : own_max, own_sum * factor,
+                             threadIdx.x % 4 < 2);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         e.factor[half] = __shfl_sync(~0u, factor, threadIdx.x & 28 | half);
-        e.to[half] = row_at(p, w, clamped(i + 8 * half, larger(w.queries - 1, 0)));
+        e.to[half] = row_at(p.all, w, clamped(i + 8 * half, larger(w.queries - 1, 0)));
     }
     return e;
 }
