@@ -79,17 +79,17 @@ DEVICE float run(int steps) {
         operands[i] = random_pair(state);
 #pragma unroll
     for (int i = 0; i < 128; i++) sums[i] = 0;
-    stores_visible();
+    fence_proxy_async();
     __syncthreads();
-    const u64 a = operand_at(shared_address(operands + threadIdx.x / 128 * 64 * 32), 16);
-    const u64 b = operand_at(shared_address(operands + 128 * 32), 16);
+    const u64 a = smem_descriptor(shared_address(operands + threadIdx.x / 128 * 64 * 32), 16);
+    const u64 b = smem_descriptor(shared_address(operands + 128 * 32), 16);
     for (int step = 0; step < steps; step++) {
-        products_begin();
+        wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            products<256>::shared<0, 0>(sums, operand_on(a, i % 4 * 32), operand_on(b, i % 4 * 32), 1);
-        products_commit();
-        products_wait<0>();
+            wgmma<256>::ss<0, 0>(sums, advance_descriptor(a, i % 4 * 32), advance_descriptor(b, i % 4 * 32), 1);
+        wgmma_commit();
+        wgmma_wait<0>();
     }
 #pragma unroll
     for (int i = 0; i < 128; i++) total += sums[i];

@@ -123,7 +123,7 @@ DEVICE float sum_of_lanes(float x, int lanes) {
 /* ---- Programmatic dependent launch ------------------------------------------------------------------ */
 
 /* From sm_90 on: lets the next kernel of the stream begin; waits for the one before and its stores. */
-DEVICE void let_next_begin() {
+DEVICE void launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 DEVICE void wait_for_previous() {

@@ -1,48 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which blocks a tile visits. Without cells all of a range, one after the other. With cells a block without any that
- * is not empty is passed over: the lanes of a warp look at one each of the next 32, so that the way to their memory is
- * gone once for all of them. Every warp of a block finds the same.
+ * Block iterator: the blocks of keys, or of rows, that a tile goes through. Without a block mask all of a range. With one,
+ * empty blocks are skipped: the lanes of a warp read the states of the next 32 at once, so that the latency is paid
+ * once. Every warp of a CTA finds the same.
  */
 #ifndef EJKI_CUDA_VISITS_CUH
 #define EJKI_CUDA_VISITS_CUH
 
 #include "operations/attention/cuda/common/visibility.cuh"
 
-enum { NOBODY, SOME, EVERYBODY }; /* of those that positions allow: who sees a block */
+enum { EMPTY, PARTIAL, FULL }; /* what the block mask says of a block */
 
-/* What cells say of heads, rows and keys, the last of each included. */
-DEVICE int state_of(const ejki_cuda_problem &p, int head, int last_head, int i, int last_i, int j,
+/* The state of a rectangle of heads, rows and keys, the last of each included. */
+DEVICE int block_state(const ejki_cuda_problem &p, int head, int last_head, int i, int last_i, int j,
                     int last_j) {
 #if BLOCK_MASK
     bool some = false, whole = true;
-    const int planes = p.pattern.plane_heads;
+    const int planes = p.visibility.heads_per_mask;
     for (int plane = head / planes; plane <= last_head / planes; plane++)
         for (int a = i / MASK_QUERIES; a <= last_i / MASK_QUERIES; a++) {
-            const int *cells = cells_of_row(p, plane * planes, a * MASK_QUERIES);
+            const int *mask_row = block_mask_row(p, plane * planes, a * MASK_QUERIES);
             for (int b = j / MASK_KEYS; b <= last_j / MASK_KEYS; b++) {
-                some = some || cells[b] != EJKI_CUDA_EMPTY;
-                whole = whole && cells[b] == EJKI_CUDA_FULL;
+                some = some || mask_row[b] != EJKI_CUDA_EMPTY;
+                whole = whole && mask_row[b] == EJKI_CUDA_FULL;
             }
         }
-    return some ? whole ? EVERYBODY : SOME : NOBODY;
+    return some ? whole ? FULL : PARTIAL : EMPTY;
 #else
-    return EVERYBODY;
+    return FULL;
 #endif
 }
 
-/* Visits, `depth` of which are known ahead of the one that is under way. */
-template <int depth> struct visits {
+/* Runs `depth` blocks ahead of the one in progress, for prefetching. */
+template <int depth> struct block_iterator {
     int first, end;
 #if BLOCK_MASK
     int base, next; /* of the 32 that were looked at; where to go on */
     u32 some, whole;
-    int line[depth]; /* twice the block, and 1 if everybody sees it */
+    int line[depth]; /* twice the block, and 1 if everybody visible it */
 #endif
 };
 
-template <int depth> DEVICE visits<depth> visits_of(int first, int end) {
-    visits<depth> v;
+template <int depth> DEVICE block_iterator<depth> iterate_blocks(int first, int end) {
+    block_iterator<depth> v;
     v.first = first;
     v.end = end;
 #if BLOCK_MASK
@@ -52,17 +52,17 @@ template <int depth> DEVICE visits<depth> visits_of(int first, int end) {
     return v;
 }
 
-/* The block that is visited `n`th; at least `end` if there is none. Asked in order; look() has its state. */
-template <int depth, class looker> DEVICE int next_visit(visits<depth> &v, int n, looker look) {
+/* The nth block; at least `end` if there is none. Called in order; look() gives the state of a block. */
+template <int depth, class looker> DEVICE int next_block(block_iterator<depth> &v, int n, looker look) {
 #if BLOCK_MASK
     int block = v.end, whole = 0;
     while (v.next < v.end) {
         if (v.next >= v.base + 32) {
             v.base = v.next;
             const int own = v.base + threadIdx.x % 32;
-            const int state = own < v.end ? look(own) : NOBODY;
-            v.some = __ballot_sync(~0u, state != NOBODY);
-            v.whole = __ballot_sync(~0u, state == EVERYBODY);
+            const int state = own < v.end ? look(own) : EMPTY;
+            v.some = __ballot_sync(~0u, state != EMPTY);
+            v.whole = __ballot_sync(~0u, state == FULL);
         }
         const u32 rest = v.some >> (v.next - v.base);
         if (rest) {
@@ -82,8 +82,8 @@ template <int depth, class looker> DEVICE int next_visit(visits<depth> &v, int n
 #endif
 }
 
-/* The block of the visit under way, `depth` behind the last that was asked for, and whether everybody sees it. */
-template <int depth> DEVICE int this_visit(const visits<depth> &v, int n, bool *whole) {
+/* The block in progress, `depth` behind the last one asked for; *whole: it is fully visible by the mask. */
+template <int depth> DEVICE int current_block(const block_iterator<depth> &v, int n, bool *whole) {
 #if BLOCK_MASK
     *whole = v.line[0] & 1;
     return v.line[0] >> 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Block-sparse patterns on a GPU. Grids come to the kernels as cells, one for each block of scores, which pattern.cu
+ * Block-sparse patterns on a GPU. Grids come to the kernels as block_mask, one for each block of scores, which pattern.cu
  * makes of them at the start of each execution: their entries are data of the call, and nobody has looked at them.
  */
 #include "operations/attention/cuda/common/launch.h"
@@ -18,22 +18,22 @@ static bool has_chunk(const ejki_pattern *t) {
     return t->chunk > 0 || (follows_indices(t) && t->function_chunk > 0);
 }
 
-void ejki_flash_cuda_add_pattern(ejki_cuda_constants *constants, const ejki_flash_problem *p) {
+void ejki_flash_cuda_add_visibility(ejki_cuda_constants *constants, const ejki_flash_problem *p) {
     const ejki_pattern *t = &p->pattern;
     if (has_chunk(t)) ejki_cuda_add(constants, "CHUNKED", 1);
     if (is_function(t)) ejki_cuda_add(constants, "FUNCTION", 1);
     if (p->positions.given) ejki_cuda_add(constants, "POSITIONS", 1);
     if (t->planes == 0) return;
-    ejki_cuda_add(constants, "CELL_QUERIES", t->block_q);
-    ejki_cuda_add(constants, "CELL_KEYS", t->block_kv);
+    ejki_cuda_add(constants, "MASK_QUERIES", t->block_q);
+    ejki_cuda_add(constants, "MASK_KEYS", t->block_kv);
 }
 
-ejki_cuda_pattern ejki_flash_cuda_pattern_of(const ejki_flash_problem *p, int *cells) {
+ejki_cuda_visibility ejki_flash_cuda_visibility_of(const ejki_flash_problem *p, int *block_mask) {
     const ejki_pattern *t = &p->pattern;
     const ejki_positions *at = &p->positions;
     const bool indices = follows_indices(t) && t->chunk == 0;
-    return (ejki_cuda_pattern){
-        .cells = cells,
+    return (ejki_cuda_visibility){
+        .block_mask = block_mask,
         .blocks = t->blocks,
         .block_stride = t->block_stride,
         .query_stride = t->by_column ? 1 : t->block_row,
@@ -52,7 +52,7 @@ ejki_cuda_pattern ejki_flash_cuda_pattern_of(const ejki_flash_problem *p, int *c
         .position_last = at->last,
         .position_chunk = at->chunk,
         .position_offset = at->chunk_offset,
-        .plane_heads = (int)ejki_max(1, t->plane_heads),
+        .heads_per_mask = (int)ejki_max(1, t->plane_heads),
         .positions_are_i64 = at->are_i64,
     };
 }
@@ -72,7 +72,7 @@ int64_t ejki_flash_cuda_last_offset(const ejki_flash_problem *p) {
 enum { ALIGNMENT = 256 };
 
 /* -1 = more than can be counted. */
-int64_t ejki_flash_cuda_cell_bytes(const ejki_flash_problem *p) {
+int64_t ejki_flash_cuda_block_mask_bytes(const ejki_flash_problem *p) {
     const ejki_pattern *t = &p->pattern;
     int64_t bytes;
     if (t->planes == 0) return 0;
@@ -83,27 +83,27 @@ int64_t ejki_flash_cuda_cell_bytes(const ejki_flash_problem *p) {
     return bytes / ALIGNMENT * ALIGNMENT;
 }
 
-ejk_status ejki_flash_cuda_ready_cells(ejk_launch *launch, int32_t slot,
-                                       const ejki_flash_problem *p) {
+ejk_status ejki_flash_cuda_ready_block_mask(ejk_launch *launch, int32_t slot,
+                                            const ejki_flash_problem *p) {
     const ejki_cuda_constants none = {.count = 0};
     if (p->pattern.planes == 0) return EJK_OK;
     return ejki_cuda_ready(launch, slot, "operations/attention/cuda/common/block_mask.cu",
-                           "pattern", &none);
+                           "block_mask", &none);
 }
 
-static ejki_cuda_grid grid_of(const ejki_grid *grid) {
-    return (ejki_cuda_grid){grid->data, grid->stride_p, grid->stride_r, (int)grid->size};
+static ejki_cuda_block_list grid_of(const ejki_grid *grid) {
+    return (ejki_cuda_block_list){grid->data, grid->stride_p, grid->stride_r, (int)grid->size};
 }
 
-ejk_status ejki_flash_cuda_begin_cells(const ejk_run *run, int32_t slot,
-                                       const ejki_flash_problem *p, int *cells) {
+ejk_status ejki_flash_cuda_begin_block_mask(const ejk_run *run, int32_t slot,
+                                            const ejki_flash_problem *p, int *block_mask) {
     const ejki_pattern *t = &p->pattern;
     if (t->planes == 0) return EJK_OK;
-    ejki_cuda_grids grids = {
+    ejki_cuda_block_lists grids = {
         .next = grid_of(&t->next),
         .state = grid_of(&t->state),
         .id = grid_of(&t->id),
-        .cells = cells,
+        .block_mask = block_mask,
         .block_count = t->has_function ? -1
                        : t->blocks     ? t->block_count
                                        : 0,
@@ -121,7 +121,7 @@ ejk_status ejki_flash_cuda_begin_cells(const ejk_run *run, int32_t slot,
     return ejki_cuda_begin(run, &work, &grids);
 }
 
-ejk_status ejki_flash_cuda_check_pattern(const ejki_flash_problem *p) {
+ejk_status ejki_flash_cuda_check_block_lists(const ejki_flash_problem *p) {
     const ejki_pattern *t = &p->pattern;
     const int64_t position = p->positions.are_i64 ? 8 : 4;
     if (t->planes > 0) {

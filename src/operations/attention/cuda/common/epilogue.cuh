@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a row: sinks, lse, and what its sums are multiplied with. */
+/* Epilogue of a row: sinks, lse and softmax statistics, and the factor of its sums. */
 #ifndef EJKI_CUDA_FINISH_CUH
 #define EJKI_CUDA_FINISH_CUH
 
@@ -26,10 +26,10 @@ DEVICE float sum_factor(const ejki_cuda_problem &p, float base, float max, float
 }
 
 /*
- * Of a row's maximum (-inf = it sees nothing) and sum relative to it, in natural units; `writer` is the one lane that
- * writes. Returns the factor of the row's sums. A NaN in the sum makes one of the whole row, whatever dropout keeps.
+ * From a row's max (-inf = no visible key) and its sum relative to it, in natural units; `writer` is the one lane that
+ * writes. Returns the factor of the row's sums. A NaN in the sum makes the whole row NaN, whatever dropout keeps.
  */
-DEVICE float finish_row(const ejki_cuda_problem &p, const sequence &s, int h, int i, float max,
+DEVICE float row_epilogue(const ejki_cuda_problem &p, const sequence &s, int h, int i, float max,
                         float sum, bool writer) {
     float all_max = max, all = sum, part = 1;
     if (p.sinks && i < s.known) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What kernels of gradients share. A pair of row and key has, as operations/attention/flash/vjp_problem.h says, a weight
- * P, what dropout multiplies it with (M), a slope, and of them dZ and dX.
+ * What gradient kernels share. A pair of row and key has, as flash/vjp_problem.h says, a weight P, the factor M of dropout,
+ * the derivative of the soft cap, dZ (dS of the capped score) and dX (of the product).
  */
 #ifndef EJKI_CUDA_GRADIENTS_CUH
 #define EJKI_CUDA_GRADIENTS_CUH
@@ -27,23 +27,23 @@ DEVICE row_state row_state_of(const ejki_cuda_vjp_problem &v, const sequence &s,
 }
 
 struct pair {
-    float kept, dz, slope; /* P M, dZ */
+    float kept, dz, cap_grad; /* P M, dZ */
 };
 
 /*
- * `product` is that of row and key, `back` that of the output's cotangent and the value. All is 0 where the row does
- * not see the key, whatever the products are, and where the weight is 0.
+ * `product` is that of row and key, `back` that of the output's cotangent and the value. All is 0 where the key is
+ * hidden, whatever the products are, and where the weight is 0.
  */
-DEVICE pair pair_of(const ejki_cuda_problem &p, const row_context &c, const row_state &r, bool sees,
+DEVICE pair pair_of(const ejki_cuda_problem &p, const row_context &c, const row_state &r, bool visible,
                     int j, float product, float back) {
     pair x;
     x.kept = x.dz = 0;
-    x.slope = 1;
-    sees = sees && r.lse != NEG_INF && row_sees(p, c, j);
-    if (!sees) return x;
-    const float weight = expf(score_of(p, c, j, product * p.scale, &x.slope) - r.lse);
+    x.cap_grad = 1;
+    visible = visible && r.lse != NEG_INF && passes_mask(p, c, j);
+    if (!visible) return x;
+    const float weight = expf(score_of(p, c, j, product * p.scale, &x.cap_grad) - r.lse);
     if (weight == 0) {
-        x.slope = 0; /* it may be NaN */
+        x.cap_grad = 0; /* it may be NaN */
         return x;
     }
     float factor = 1;

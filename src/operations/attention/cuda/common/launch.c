@@ -14,7 +14,7 @@ ejki_cuda_constants ejki_flash_cuda_constants_of(const ejki_flash_problem *p) {
     if (p->has_segments) ejki_cuda_add(&c, "SEGMENTS", 1);
     if (p->soft_cap > 0) ejki_cuda_add(&c, "SOFT_CAP", 1);
     if (p->dropout > 0) ejki_cuda_add(&c, "DROPOUT", 1);
-    ejki_flash_cuda_add_pattern(&c, p);
+    ejki_flash_cuda_add_visibility(&c, p);
     return c;
 }
 
@@ -25,14 +25,15 @@ ejki_cuda_constants ejki_flash_cuda_constants_of(const ejki_flash_problem *p) {
 
 bool ejki_flash_cuda_fits(const ejki_flash_problem *p) {
     const ejki_pattern *t = &p->pattern;
-    int64_t rows, heads, all, cells;
+    int64_t rows, heads, all, block_mask;
     const bool dense = ejki_pattern_is_empty(t) && !p->positions.given;
     return (dense || p->layout == EJKI_FLASH_DENSE) && t->rows < MOST && t->columns < MOST &&
-           t->block_count < MOST && ejki_mul(t->planes, ejki_max(t->rows, t->columns), &cells) &&
-           cells < MOST && ejki_flash_cuda_cell_bytes(p) >= 0 && p->head_dim <= 576 &&
-           p->value_dim <= 576 && p->queries < MOST && p->keys < MOST && p->batch < MOST &&
-           p->query_heads < MOST && ejki_mul(p->queries, ejki_max(p->group, 1), &rows) &&
-           rows < MOST && ejki_mul(p->batch, p->query_heads, &heads) && heads < MOST &&
+           t->block_count < MOST &&
+           ejki_mul(t->planes, ejki_max(t->rows, t->columns), &block_mask) && block_mask < MOST &&
+           ejki_flash_cuda_block_mask_bytes(p) >= 0 && p->head_dim <= 576 && p->value_dim <= 576 &&
+           p->queries < MOST && p->keys < MOST && p->batch < MOST && p->query_heads < MOST &&
+           ejki_mul(p->queries, ejki_max(p->group, 1), &rows) && rows < MOST &&
+           ejki_mul(p->batch, p->query_heads, &heads) && heads < MOST &&
            ejki_mul(heads, ejki_max(p->queries, p->keys), &all) && all < (INT64_C(1) << 36);
 }
 
@@ -107,7 +108,7 @@ ejki_cuda_problem ejki_flash_cuda_problem_of(const ejki_flash_problem *p) {
         .keep_factor = (float)ejki_dropout_factor(p->dropout),
         .scale = (float)p->scale,
         .soft_cap = (float)p->soft_cap,
-        .pattern = ejki_flash_cuda_pattern_of(p, NULL),
+        .visibility = ejki_flash_cuda_visibility_of(p, NULL),
     };
 }
 
@@ -127,7 +128,7 @@ ejk_status ejki_flash_cuda_check_aligned(const ejki_flash_problem *p) {
         EJKI_TRY(ejki_cuda_check_address(p->query_segments.data, id, "q_segment_ids"));
         EJKI_TRY(ejki_cuda_check_address(p->key_segments.data, id, "kv_segment_ids"));
     }
-    EJKI_TRY(ejki_flash_cuda_check_pattern(p));
+    EJKI_TRY(ejki_flash_cuda_check_block_lists(p));
     if (p->layout == EJKI_FLASH_DENSE) return EJK_OK;
     EJKI_TRY(ejki_cuda_check_address(p->query_sums, sum, "cum_seqlens_q"));
     return ejki_cuda_check_address(p->key_sums, sum, "cum_seqlens_k");

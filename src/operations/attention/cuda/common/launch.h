@@ -31,25 +31,25 @@ ejki_cuda_problem ejki_flash_cuda_problem_of(const ejki_flash_problem *p);
 
 /* ---- Patterns: pattern.c -------------------------------------------------------------------------------- */
 
-/* Adds what a pattern and positions are to the constants; the same for a problem, with cells made by the below. */
-void ejki_flash_cuda_add_pattern(ejki_cuda_constants *constants, const ejki_flash_problem *p);
-ejki_cuda_pattern ejki_flash_cuda_pattern_of(const ejki_flash_problem *p, int *cells);
+/* Adds what a pattern and positions are to the constants; the same for a problem, with block_mask made by the below. */
+void ejki_flash_cuda_add_visibility(ejki_cuda_constants *constants, const ejki_flash_problem *p);
+ejki_cuda_visibility ejki_flash_cuda_visibility_of(const ejki_flash_problem *p, int *block_mask);
 
 /* Offsets of visible keys, narrowed by a predicate that goes by indices. */
 int64_t ejki_flash_cuda_first_offset(const ejki_flash_problem *p);
 int64_t ejki_flash_cuda_last_offset(const ejki_flash_problem *p);
 
-/* Bytes of the cells of a problem, a multiple of 256; 0 = it has none, -1 = more than can be counted. */
-int64_t ejki_flash_cuda_cell_bytes(const ejki_flash_problem *p);
+/* Bytes of the block_mask of a problem, a multiple of 256; 0 = it has none, -1 = more than can be counted. */
+int64_t ejki_flash_cuda_block_mask_bytes(const ejki_flash_problem *p);
 
-/* Compiles what makes cells of grids, if there are any; launches it. */
-ejk_status ejki_flash_cuda_ready_cells(ejk_launch *launch, int32_t slot,
-                                       const ejki_flash_problem *p);
-ejk_status ejki_flash_cuda_begin_cells(const ejk_run *run, int32_t slot,
-                                       const ejki_flash_problem *p, int *cells);
+/* Compiles what makes block_mask of grids, if there are any; launches it. */
+ejk_status ejki_flash_cuda_ready_block_mask(ejk_launch *launch, int32_t slot,
+                                            const ejki_flash_problem *p);
+ejk_status ejki_flash_cuda_begin_block_mask(const ejk_run *run, int32_t slot,
+                                            const ejki_flash_problem *p, int *block_mask);
 
 /* INVALID_LAYOUT as below, of the arrays of a pattern. */
-ejk_status ejki_flash_cuda_check_pattern(const ejki_flash_problem *p);
+ejk_status ejki_flash_cuda_check_block_lists(const ejki_flash_problem *p);
 
 /* ---- Addresses ------------------------------------------------------------------------------------------ */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The three passes by which tensor-core kernels keep what is hidden and not finite out of their sums. */
+/* How tensor-core kernels keep NaN and infinities of hidden keys out of their sums. */
 #ifndef EJKI_ATTENTION_CUDA_NONFINITE_CUH
 #define EJKI_ATTENTION_CUDA_NONFINITE_CUH
 
@@ -7,10 +7,10 @@
 #include "operations/attention/cuda/common/epilogue.cuh"
 
 /*
- * A weight of 0 times an infinity or a NaN is a NaN, where a key that is not seen must add nothing. So when there is a
- * NaN in the sums, all is done again: once with 0 in place of what is not finite, and then with 1 in place of it, 0 in
- * that of all else, and weights of 1 where they are not 0: then a sum above 0 says that one had to be added. Sums of
- * finite numbers come out bit by bit as the first time. Gradients do not ask for the sign: theirs become NaN.
+ * A weight of 0 times an infinity or a NaN is NaN, where a hidden key must add nothing. So a tile whose sums have a NaN is
+ * recomputed: once with 0 in place of what is not finite (FINITE), then with 1 in place of it, 0 for all else, and weights
+ * of 1 where they are not 0 (UPWARDS, DOWNWARDS by sign): a sum above 0 then says that an infinity has to be added.
+ * Sums of finite numbers keep their bits. Gradients do not need the sign (EITHER): theirs become NaN.
  */
 enum pass { PLAIN, FINITE, UPWARDS, DOWNWARDS, EITHER };
 

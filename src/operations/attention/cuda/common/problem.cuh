@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention as its kernels on a GPU are given it, by value: an ejki_flash_problem with pointers of the
- * device. Read by the C compiler and by NVRTC, so that both agree on every offset; plain types only.
+ * Flash attention as its kernels take it, by value: an ejki_flash_problem with device pointers, 32-bit sizes and all that
+ * follows from the options resolved. Read by the C compiler and by NVRTC, so that both agree on every offset; plain
+ * types only.
  *
- * Rows are packed: row r of a key head is query r / group of query head kv_head * group + r % group. So a key is
- * fetched once for all heads of its group, and a few queries fill a tile.
+ * Rows are packed by query group: row r of a KV head is query r / group of query head kv_head * group + r % group. So a
+ * key is loaded once for all heads of its group, and a few queries fill a tile.
  */
 #ifndef EJKI_ATTENTION_CUDA_PROBLEM_CUH
 #define EJKI_ATTENTION_CUDA_PROBLEM_CUH
@@ -17,44 +18,44 @@ typedef struct ejki_cuda_ids {
 } ejki_cuda_ids;
 
 /*
- * What an ejki_pattern and ejki_positions let be seen, besides the offsets of the problem. Blocks of scores have a cell
- * each, as pattern.cu writes them; a predicate and chunks that follow from indices are part of the offsets and of
- * `chunk`, others are a function of the row.
+ * Visibility beyond the offsets of the problem, from an ejki_pattern and ejki_positions. A block mask has an entry for each
+ * block of scores, which block_mask.cu writes. A predicate and chunks that follow from indices are part of the offsets and
+ * of `chunk`; others are a function of the row.
  */
-enum { EJKI_CUDA_EMPTY = -2, EJKI_CUDA_FULL = -1 }; /* else the number of a partial block */
+enum { EJKI_CUDA_EMPTY = -2, EJKI_CUDA_FULL = -1 }; /* else the index of a partial block */
 
-typedef struct ejki_cuda_pattern {
-    const int *cells;            /* [planes, T / MASK_QUERIES, S / MASK_KEYS] */
+typedef struct ejki_cuda_visibility {
+    const int *block_mask;       /* [planes, T / MASK_QUERIES, S / MASK_KEYS] */
     const unsigned char *blocks; /* elements of partial blocks, not 0 = visible */
     long long block_stride, query_stride, key_stride;
     long long chunk, chunk_offset; /* CHUNKED: nothing before the chunk of i + chunk_offset */
-    /* FUNCTION: row i sees positions[i] + first … + last, and nothing before its chunk if that is not 0. */
+    /* FUNCTION: row i visible positions[i] + first … + last, and nothing before its chunk if that is not 0. */
     const int *positions; /* NULL = i */
     long long function_first, function_last, function_chunk;
     /* POSITIONS: the key's has to be of the query's plus first … last, and not before its chunk. */
     const void *query_positions, *key_positions; /* NULL = indices */
     long long query_positions_b, key_positions_b;
     long long position_first, position_last, position_chunk, position_offset;
-    int plane_heads; /* query head h reads plane h / plane_heads */
+    int heads_per_mask; /* query head h reads plane h / heads_per_mask */
     int positions_are_i64;
-} ejki_cuda_pattern;
+} ejki_cuda_visibility;
 
-/* A grid of a MaskInfo: integers of `size` bytes. */
-typedef struct ejki_cuda_grid {
+/* A block index list of a MaskInfo: integers of `size` bytes. */
+typedef struct ejki_cuda_block_list {
     const void *data;
     long long stride_p, stride_r;
     int size;
-} ejki_cuda_grid;
+} ejki_cuda_block_list;
 
-/* What pattern.cu makes cells of. */
-typedef struct ejki_cuda_grids {
-    ejki_cuda_grid next, state, id;
-    int *cells;                /* [planes, block_rows, block_columns] */
+/* What block_mask.cu makes a block mask of. */
+typedef struct ejki_cuda_block_lists {
+    ejki_cuda_block_list next, state, id;
+    int *block_mask;                /* [planes, block_rows, block_columns] */
     long long block_count;     /* partial blocks; -1 = a partial one shows what a full one does */
     int planes, rows, columns; /* of the grids */
     int block_rows, block_columns;
     int by_column;
-} ejki_cuda_grids;
+} ejki_cuda_block_lists;
 
 /* Values of ejki_flash_layout; a kernel is compiled for one. */
 enum { EJKI_CUDA_DENSE, EJKI_CUDA_TOKENS, EJKI_CUDA_PADDED };
@@ -82,7 +83,7 @@ typedef struct ejki_cuda_problem {
     unsigned drop_below; /* words below are dropped */
     float keep_factor;  /* what kept weights are multiplied with */
     float scale, soft_cap;
-    ejki_cuda_pattern pattern;
+    ejki_cuda_visibility visibility;
     /* Where a part of the keys leaves its sums: [splits, rows, Dv], its maxima and sums [splits, rows]. */
     float *part_out, *part_max, *part_sum;
 } ejki_cuda_problem;
@@ -120,31 +121,31 @@ typedef struct ejki_cuda_vjp_problem {
     float *delta; /* [entries, Hq, T], written first */
     float *shift; /* as delta: -lse in units of log 2; -inf where lse is */
     int key_tiles; /* of all sequences of one key head */
-    /* Of backward_sm90.cu; what is not NULL is zeroed first, but for sums if they are added in order. */
+    /* Of sm90/backward.cu; what is not NULL is zeroed first, but for sums if they are added in order. */
     float *sums;      /* of d_query, tile by tile */
     unsigned *ticket; /* tiles of keys that were taken */
     unsigned *turns;  /* [entries, Hq, slots]: tiles of keys that have added */
-    int *spoilt; /* not 0: some sums are NaN. To other kernels: only NaN is written anew, if so */
+    int *nonfinite; /* not 0: some sums are NaN. To other kernels: only NaN is written anew, if so */
     long long zeros, sum_zeros; /* how many, of 4 bytes at ticket, of 16 at sums */
     int jobs;                   /* tiles of all heads and entries */
     int slots;                  /* of tiles of one head's queries */
 } ejki_cuda_vjp_problem;
 
-/* Rounds of a block of forward_sm90.cu, of which a bit says that sums were NaN: round n's is n % 2048. */
-enum { EJKI_CUDA_SPOILT_WORDS = 64 };
+/* Nonfinite flags of a CTA of sm90/forward.cu, one bit for each round n: bit n % 2048. */
+enum { EJKI_CUDA_NONFINITE_WORDS = 64 };
 
-/* A soft cap's series of a product z, of two terms or three: with t = z * z + shift z * factor * t, or z * factor * (t * t + rest). */
+/* A soft cap as a polynomial of two or three terms: with t = z * z + shift, z * factor * t or z * factor * (t * t + rest). */
 typedef struct ejki_cuda_cap_terms {
     float shift, rest, factor;
 } ejki_cuda_cap_terms;
 
-/* forward_sm90.cu, again_sm90.cu: [D, T, H, B] of query, key and value. */
+/* forward_sm90.cu, recompute_sm90.cu: [D, T, H, B] of query, key and value. */
 typedef struct ejki_cuda_sm90_problem {
     ejki_cuda_map query_map, key_map, value_map;
     ejki_cuda_problem all; /* but for `tiles`: of one query head */
-    int heads_together; /* whose tiles are done side by side; 0 = order.cuh */
-    int copied; /* a tensor lies where no map or piece can begin: again_sm90.cu does all, and there are no maps */
-    unsigned *spoilt; /* EJKI_CUDA_SPOILT_WORDS of each block of the grid */
+    int heads_together; /* whose tiles are done side by side; 0 = scheduler.cuh */
+    int copied; /* a tensor lies where no map or piece can begin: recompute_sm90.cu does all, and there are no maps */
+    unsigned *nonfinite; /* EJKI_CUDA_NONFINITE_WORDS of each block of the grid */
     float unit;  /* of scores, in units of log 2; LOG2_E unless FOLDED */
     float lowest; /* product whose row has 0 as its reference, if all are negative; 0 = none has */
     float slack;  /* by which a reference may be exceeded, in units of log 2 */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who sees whom: sequences as they lie in the tensors, keys by position, mask, segments, bias and dropout, for all
- * kernels. Positions i and j count inside their sequence.
+ * Visibility, for all kernels: packed sequences, the keys that positions allow, block mask, mask, segments, bias and
+ * dropout. Positions i and j count inside their sequence.
  */
 #ifndef EJKI_CUDA_VISIBILITY_CUH
 #define EJKI_CUDA_VISIBILITY_CUH
 
 #include "operations/attention/cuda/common/options.cuh"
 
-/* A sequence; rows of no sequence are one that sees no key and has no sinks. */
+/* A sequence. Rows of no sequence form one without visible keys and sinks. */
 struct sequence {
     i64 entry;          /* of the batch axis */
     i64 first, last;    /* offsets of visible keys */
@@ -17,7 +17,7 @@ struct sequence {
     int key, keys;
     int known; /* rows from here on are of no sequence */
 #if CHUNKED || FUNCTION
-    const ejki_cuda_pattern *pattern;
+    const ejki_cuda_visibility *visibility;
 #endif
 };
 
@@ -26,7 +26,7 @@ DEVICE i64 sum_before(const ejki_cuda_problem &p, const void *sums, int n, i64 l
     return sum < 0 ? 0 : sum > limit ? limit : sum;
 }
 
-/* Sums may be anything: what does not fit the tensors is cut off, so that nothing else is touched. */
+/* Cumulative lengths are untrusted: they are clamped, so that nothing outside the tensors is touched. */
 DEVICE int sequence_length(const ejki_cuda_problem &p, const void *sums, int n, int limit,
                            int *start) {
     const bool padded = LAYOUT == EJKI_CUDA_PADDED;
@@ -46,7 +46,7 @@ DEVICE sequence sequence_at(const ejki_cuda_problem &p, int n) {
     s.first = p.first_offset;
     s.last = p.last_offset;
 #if CHUNKED || FUNCTION
-    s.pattern = &p.pattern;
+    s.visibility = &p.visibility;
 #endif
     if (LAYOUT == EJKI_CUDA_DENSE) return s;
     int query = 0, key = 0, queries = 0, keys = 0;
@@ -123,9 +123,9 @@ DEVICE int tiles_before(const ejki_cuda_problem &p, int end, int size, const voi
 }
 
 /*
- * What block `index` of the grid does: `tiles` tiles for each key head and, unless tokens lie one after the other, each
- * entry. Heads come in groups of eight, whose keys stay in the second-level cache; inside a group the last tiles,
- * which see most under a causal mask, come first (`falling`).
+ * The tile of CTA `index`: `tiles` tiles for each KV head and, unless tokens are packed, each batch entry. Heads come in
+ * groups of eight, whose keys stay in L2; inside a group the last tiles, which are longest under a causal mask, come first
+ * (`falling`).
  */
 DEVICE bool place_of_block(const ejki_cuda_problem &p, int index, int tiles, bool falling, int size,
                            int times, const void *sums, int length, tile_place *place) {
@@ -146,17 +146,17 @@ DEVICE i64 chunk_start(i64 position, i64 chunk) {
     return position - (rest < 0 ? rest + chunk : rest);
 }
 
-/* The keys that positions let query i see: [*first, *end), empty if *first >= *end. */
+/* The keys visible to query i by position: [*first, *end), empty if *first >= *end. */
 DEVICE void visible_keys(const sequence &s, int i, int *first, int *end) {
     i64 low = i + s.first, high = i + s.last + 1;
 #if CHUNKED
-    const i64 start = chunk_start(i + s.pattern->chunk_offset, s.pattern->chunk);
+    const i64 start = chunk_start(i + s.visibility->chunk_offset, s.visibility->chunk);
     if (start > low) low = start;
 #endif
 #if FUNCTION
-    const int *positions = s.pattern->positions;
-    const i64 q = positions && i < s.known ? positions[i] : i, chunk = s.pattern->function_chunk;
-    const i64 from = q + s.pattern->function_first, to = q + s.pattern->function_last + 1;
+    const int *positions = s.visibility->positions;
+    const i64 q = positions && i < s.known ? positions[i] : i, chunk = s.visibility->function_chunk;
+    const i64 from = q + s.visibility->function_first, to = q + s.visibility->function_last + 1;
     if (from > low) low = from;
     if (to < high) high = to;
     if (chunk > 0 && chunk_start(q, chunk) > low) low = chunk_start(q, chunk);
@@ -165,12 +165,12 @@ DEVICE void visible_keys(const sequence &s, int i, int *first, int *end) {
     *end = i < s.known ? clamped(high, s.keys) : 0;
 }
 
-/* Keys that any of some rows sees, [begin, end), and those that all see. */
+/* Keys visible to any of some rows, [begin, end), and those visible to all. */
 struct key_range {
     int begin, end, all_begin, all_end;
 };
 
-/* Of rows i … last, `last` of the sequence's; what each sees lies between. */
+/* Of rows i … last, `last` of the sequence's; the keys of each lie within. */
 DEVICE key_range keys_of_rows(const sequence &s, int i, int last) {
     key_range r;
 #if IRREGULAR
@@ -184,7 +184,7 @@ DEVICE key_range keys_of_rows(const sequence &s, int i, int last) {
     return r;
 }
 
-/* The queries that positions let see key j; all that may where they do not tell. */
+/* The queries that see key j by position; all of them where visibility is irregular. */
 DEVICE void visible_queries(const sequence &s, int j, int *first, int *end) {
 #if IRREGULAR
     *first = 0;
@@ -192,7 +192,7 @@ DEVICE void visible_queries(const sequence &s, int j, int *first, int *end) {
 #else
     i64 high = j - s.first + 1;
 #if CHUNKED
-    const i64 next = chunk_start(j, s.pattern->chunk) + s.pattern->chunk - s.pattern->chunk_offset;
+    const i64 next = chunk_start(j, s.visibility->chunk) + s.visibility->chunk - s.visibility->chunk_offset;
     if (next < high) high = next;
 #endif
     *first = clamped(j - s.last, s.known);
@@ -220,33 +220,33 @@ struct row_context {
     u32 query, head, batch;
 #endif
 #if BLOCK_MASK
-    const int *cells; /* of the row's blocks */
+    const int *mask_row; /* of the row's blocks */
     i64 inside;       /* the row in a partial block */
 #endif
 #if POSITIONS
-    i64 low, high; /* positions that it sees */
+    i64 low, high; /* positions visible to it */
     i64 keys;      /* where those of keys begin */
 #endif
 };
 
 #if BLOCK_MASK
-DEVICE const int *cells_of_row(const ejki_cuda_problem &p, int h, int i) {
+DEVICE const int *block_mask_row(const ejki_cuda_problem &p, int h, int i) {
     const i64 line =
-        (i64)(h / p.pattern.plane_heads) * (p.queries / MASK_QUERIES) + i / MASK_QUERIES;
-    return p.pattern.cells + line * (p.keys / MASK_KEYS);
+        (i64)(h / p.visibility.heads_per_mask) * (p.queries / MASK_QUERIES) + i / MASK_QUERIES;
+    return p.visibility.block_mask + line * (p.keys / MASK_KEYS);
 }
 #endif
 
 #if POSITIONS
 DEVICE i64 position_at(const ejki_cuda_problem &p, const void *positions, i64 start, int index) {
     if (!positions) return index;
-    if (!p.pattern.positions_are_i64) return ((const int *)positions)[start + index];
+    if (!p.visibility.positions_are_i64) return ((const int *)positions)[start + index];
     const i64 far = 1ll << 61, own = ((const i64 *)positions)[start + index];
     return own < -far ? -far : own > far ? far : own;
 }
 
 DEVICE void find_positions(const ejki_cuda_problem &p, const sequence &s, int i, row_context *c) {
-    const ejki_cuda_pattern &t = p.pattern;
+    const ejki_cuda_visibility &t = p.visibility;
     const i64 far = 1ll << 61;
     const i64 q = position_at(p, t.query_positions, s.entry * t.query_positions_b, i);
     c->low = t.position_first <= -far ? -(1ll << 62) - far : q + t.position_first;
@@ -279,8 +279,8 @@ DEVICE row_context row_context_of(const ejki_cuda_problem &p, const sequence &s,
     c.batch = (u32)(s.number + p.first_sequence);
 #endif
 #if BLOCK_MASK
-    c.cells = cells_of_row(p, h, i);
-    c.inside = i % MASK_QUERIES * p.pattern.query_stride;
+    c.mask_row = block_mask_row(p, h, i);
+    c.inside = i % MASK_QUERIES * p.visibility.query_stride;
 #endif
 #if POSITIONS
     find_positions(p, s, i, &c);
@@ -288,46 +288,46 @@ DEVICE row_context row_context_of(const ejki_cuda_problem &p, const sequence &s,
     return c;
 }
 
-/* Of a key in the range of visible_keys(): what cells and positions of the caller's say. */
-DEVICE bool row_shows(const ejki_cuda_problem &p, const row_context &c, int j) {
+/* Of a key in the range of visible_keys(): block mask and positions that the caller gave. */
+DEVICE bool passes_block_mask(const ejki_cuda_problem &p, const row_context &c, int j) {
     bool shows = true;
 #if BLOCK_MASK
-    const int cell = c.cells[j / MASK_KEYS];
-    if (cell != EJKI_CUDA_FULL)
+    const int block = c.mask_row[j / MASK_KEYS];
+    if (block != EJKI_CUDA_FULL)
         shows =
-            cell != EJKI_CUDA_EMPTY && p.pattern.blocks[cell * p.pattern.block_stride + c.inside +
-                                                        j % MASK_KEYS * p.pattern.key_stride] != 0;
+            block != EJKI_CUDA_EMPTY && p.visibility.blocks[block * p.visibility.block_stride + c.inside +
+                                                        j % MASK_KEYS * p.visibility.key_stride] != 0;
 #endif
 #if POSITIONS
-    const i64 own = position_at(p, p.pattern.key_positions, c.keys, j);
+    const i64 own = position_at(p, p.visibility.key_positions, c.keys, j);
     shows = shows && own >= c.low && own <= c.high;
 #endif
     return shows;
 }
 
-/* Of a key that positions allow: mask and segments. */
-DEVICE bool row_sees(const ejki_cuda_problem &p, const row_context &c, int j) {
-    bool sees = true;
+/* Of a key that is visible by position: mask and segments. */
+DEVICE bool passes_mask(const ejki_cuda_problem &p, const row_context &c, int j) {
+    bool visible = true;
 #if MASK
-    sees = c.mask[j] != 0;
+    visible = c.mask[j] != 0;
 #endif
 #if SEGMENTS
-    sees = sees && c.id >= 0 && c.id == id_at(p, c.ids, j);
+    visible = visible && c.id >= 0 && c.id == id_at(p, c.ids, j);
 #endif
-    return sees;
+    return visible;
 }
 
 /*
- * The score of a product with the scale in it; *slope is its derivative by that. A bias of -inf hides the key as a
+ * The score of a product with the scale in it; *cap_grad is its derivative by that. A bias of -inf hides the key as a
  * mask does: the score is -inf whatever the product is.
  */
 DEVICE float score_of(const ejki_cuda_problem &p, const row_context &c, int j, float z,
-                      float *slope) {
-    *slope = 1;
+                      float *cap_grad) {
+    *cap_grad = 1;
 #if SOFT_CAP
     const float t = tanhf(z / p.soft_cap);
     z = p.soft_cap * t;
-    *slope = 1 - t * t;
+    *cap_grad = 1 - t * t;
 #endif
 #if BIAS
     const float bias = widen(c.bias[j]);

@@ -62,9 +62,9 @@ static ejk_status want_rest(const ejki_flash_vjp_problem *v, const tiling *t, ej
             "gradients of %lld keys and %lld queries are more than a GPU's grid can count",
             (long long)p->keys, (long long)p->queries);
     launch->workers = 1;
-    launch->workspace_bytes =
-        (size_t)ejki_flash_cuda_cell_bytes(p) + 2 * (size_t)ejki_flash_cuda_rows(p) * sizeof(float);
-    EJKI_TRY(ejki_flash_cuda_ready_cells(launch, EJKI_CUDA_CELLS, p));
+    launch->workspace_bytes = (size_t)ejki_flash_cuda_block_mask_bytes(p) +
+                              2 * (size_t)ejki_flash_cuda_rows(p) * sizeof(float);
+    EJKI_TRY(ejki_flash_cuda_ready_block_mask(launch, EJKI_CUDA_BLOCK_MASK, p));
     ejki_cuda_constants constants = ejki_flash_cuda_constants_of(p);
     ejki_cuda_want(kernels, EJKI_CUDA_DELTA, "operations/attention/cuda/sm80/backward_rows.cu",
                    "delta", &constants);
@@ -169,11 +169,12 @@ static ejk_status run_all(const ejk_run *run, const tiling *t) {
     const ejki_flash_problem *p = &v->forward;
     EJKI_TRY(ejki_cuda_vjp_check_aligned(v));
     ejki_cuda_vjp_problem problem = ejki_cuda_vjp_problem_of(v, t);
-    problem.forward.pattern.cells = run->workspace;
+    problem.forward.visibility.block_mask = run->workspace;
     if (ejki_flash_cuda_rows(p) > 0)
-        problem.delta = (float *)(void *)((char *)run->workspace + ejki_flash_cuda_cell_bytes(p));
+        problem.delta =
+            (float *)(void *)((char *)run->workspace + ejki_flash_cuda_block_mask_bytes(p));
     problem.shift = problem.delta ? problem.delta + ejki_flash_cuda_rows(p) : NULL;
-    EJKI_TRY(ejki_flash_cuda_begin_cells(run, EJKI_CUDA_CELLS, p, run->workspace));
+    EJKI_TRY(ejki_flash_cuda_begin_block_mask(run, EJKI_CUDA_BLOCK_MASK, p, run->workspace));
     EJKI_TRY(ejki_cuda_vjp_delta(run, &problem));
     EJKI_TRY(ejki_cuda_vjp_products(run, t, INT32_MAX, &problem));
     if (v->wants_bias)
@@ -283,14 +284,14 @@ static void want(ejki_cuda_kernels *kernels, int32_t slot, const char *entry,
 }
 
 ejk_status ejki_cuda_vjp_mma_want(const ejki_flash_vjp_problem *v, const int64_t *parameters,
-                                  bool redoes, ejk_launch *launch, ejki_cuda_kernels *kernels) {
+                                  bool recomputes, ejk_launch *launch, ejki_cuda_kernels *kernels) {
     const ejki_flash_problem *p = &v->forward;
     const mma_tiling m = mma_tiling_of(v, parameters);
     EJKI_TRY(want_rest(v, &m.t, launch, kernels));
     ejki_cuda_constants base = ejki_flash_cuda_constants_of(p);
     ejki_cuda_add(&base, "FOLDED", (float)p->scale > 0 && p->soft_cap <= 0 && !p->has_bias);
     ejki_cuda_add(&base, "WARPS", m.warps);
-    ejki_cuda_add(&base, "REDOES", redoes);
+    ejki_cuda_add(&base, "RECOMPUTES", recomputes);
     ejki_cuda_constants rows = base, keys = base;
     ejki_cuda_add(&rows, "BLOCK", m.key_block);
     ejki_cuda_add(&rows, "STAGES", m.row_stages);

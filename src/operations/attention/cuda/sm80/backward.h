@@ -13,7 +13,7 @@ enum {
     EJKI_CUDA_KEYS,
     EJKI_CUDA_VALUES,
     EJKI_CUDA_BIAS,
-    EJKI_CUDA_CELLS,
+    EJKI_CUDA_BLOCK_MASK,
     EJKI_CUDA_SM90,
     EJKI_CUDA_ROUND,
 };
@@ -42,11 +42,11 @@ ejk_status ejki_cuda_vjp_sinks(const ejk_run *run, ejki_cuda_vjp_problem *proble
 ejk_status ejki_cuda_vjp_products(const ejk_run *run, const ejki_cuda_vjp_tiling *t, int64_t most,
                                   ejki_cuda_vjp_problem *problem);
 
-/* The implementation by mma.sync, which serves others where they do not. One that `redoes` can also be launched for
+/* The implementation by mma.sync, which serves others where they do not. One that `recomputes` can also be launched for
  * all tiles by a few blocks, which look whether there is anything to do; that costs it registers. Its kernels are wanted
  * here, and workspace asked for. */
 ejk_status ejki_cuda_vjp_mma_want(const ejki_flash_vjp_problem *v, const int64_t *parameters,
-                                  bool redoes, ejk_launch *launch, ejki_cuda_kernels *kernels);
+                                  bool recomputes, ejk_launch *launch, ejki_cuda_kernels *kernels);
 ejk_status ejki_cuda_vjp_mma_run(const ejk_run *run);
 ejki_cuda_vjp_tiling ejki_cuda_vjp_mma_tiling(const ejki_flash_vjp_problem *v,
                                               const int64_t *parameters);

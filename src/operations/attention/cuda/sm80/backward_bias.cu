@@ -18,8 +18,8 @@ DEVICE void add_tile(const ejki_cuda_vjp_problem &v, const sequence &s, int h, i
     float *queries = memory, *cotangents = queries + TILE * padded(HEAD_DIM);
     float *staged = cotangents + TILE * padded(VALUE_DIM);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, kv_head = h / p.group;
-    if (state_of(p, h, h, first, lesser(first + TILE, p.queries) - 1, j0,
-                 lesser(j0 + STEP, p.keys) - 1) == NOBODY)
+    if (block_state(p, h, h, first, lesser(first + TILE, p.queries) - 1, j0,
+                 lesser(j0 + STEP, p.keys) - 1) == EMPTY)
         return;
     __syncthreads();
     keep_rows<HEAD_DIM>(queries, rows_at(p.query, s.entry, s.query, h), first, s.known, 1);
@@ -38,8 +38,8 @@ DEVICE void add_tile(const ejki_cuda_vjp_problem &v, const sequence &s, int h, i
         int low, high;
         visible_keys(s, i, &low, &high);
         const row_context context = row_context_of(p, s, h, i);
-        const bool sees = j >= low && j < high && row_shows(p, context, j);
-        sums[r] += pair_of(p, context, row_state_of(v, s, h, i), sees, j, z[r], back[r]).dz;
+        const bool visible = j >= low && j < high && passes_block_mask(p, context, j);
+        sums[r] += pair_of(p, context, row_state_of(v, s, h, i), visible, j, z[r], back[r]).dz;
     }
 }
 

@@ -7,7 +7,7 @@
  *   WARPS, BLOCK, STAGES
  *   FOLDED                    as in forward_mma.cu
  *   D_QUERY, D_KEY, D_VALUE   1 = it is computed; d_query by a kernel of its own
- *   REDOES                    1 = blocks go through all tiles, and where sums were spoilt make rows of NaN anew
+ *   RECOMPUTES                    1 = blocks go through all tiles, and where sums were nonfinite make rows of NaN anew
  */
 #define COPIES_APART
 #include "operations/attention/cuda/common/nonfinite.cuh"
@@ -15,8 +15,8 @@
 #include "operations/attention/cuda/common/gradients.cuh"
 #include "operations/attention/cuda/common/block_iterator.cuh"
 
-#ifndef REDOES
-#define REDOES 0
+#ifndef RECOMPUTES
+#define RECOMPUTES 0
 #endif
 #ifndef D_QUERY
 #define D_QUERY 0
@@ -71,7 +71,7 @@ DEVICE void add_block(float (&sums)[2 * sixteens(dim)][4], const float (&z)[COLU
 #pragma unroll
         for (int n = 0; n < 2 * sixteens(dim); n += 2) {
             u32 right[4];
-            load_right_turned<dim>(right, block, k * 16, n / 2);
+            load_right_trans<dim>(right, block, k * 16, n / 2);
             mma(sums[n], left, right[0], right[1]);
             mma(sums[n + 1], left, right[2], right[3]);
         }
@@ -122,12 +122,12 @@ template <int dim> DEVICE bool row_is_nan(const element *row, bool there) {
  * Of a pair that is seen, without options: its weight and dX, from `shift` = -lse and `rest` = -scale δ. Where the
  * weight is 0 both are, if anything may be not finite.
  */
-DEVICE void simple_pair(const ejki_cuda_problem &p, float shift, float rest, bool sees,
-                        bool careful, float &z, float &back) {
+DEVICE void simple_pair(const ejki_cuda_problem &p, float shift, float rest, bool visible,
+                        bool slow_path, float &z, float &back) {
     float weight = power_of_2(fmaf(z, p.scale * LOG2_E, shift));
-    if (!sees) weight = 0;
+    if (!visible) weight = 0;
     back = weight * fmaf(back, p.scale, rest);
-    if (careful && weight == 0) back = 0;
+    if (slow_path && weight == 0) back = 0;
     z = weight;
 }
 
@@ -161,21 +161,21 @@ DEVICE void find_rows(const ejki_cuda_vjp_problem &v, const tile_place &at, int 
 
 /* Products become dX, in `back`. */
 DEVICE void row_pairs(const ejki_cuda_problem &p, const lane_rows &rows, int j0, bool edge,
-                      bool careful, float (&z)[COLUMNS][4], float (&back)[COLUMNS][4]) {
+                      bool slow_path, float (&z)[COLUMNS][4], float (&back)[COLUMNS][4]) {
 #pragma unroll
     for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const int j = j0 + n * 8 + threadIdx.x % 4 * 2 + k % 2, half = k / 2;
-            const bool sees = !edge || (j >= rows.low[half] && j < rows.high[half] &&
-                                        row_shows(p, rows.context[half], j));
+            const bool visible = !edge || (j >= rows.low[half] && j < rows.high[half] &&
+                                        passes_block_mask(p, rows.context[half], j));
             if (SIMPLE) {
-                simple_pair(p, rows.shift[half], rows.rest[half], sees, careful || edge, z[n][k],
+                simple_pair(p, rows.shift[half], rows.rest[half], visible, slow_path || edge, z[n][k],
                             back[n][k]);
             } else {
                 const pair x =
-                    pair_of(p, rows.context[half], rows.state[half], sees, j, z[n][k], back[n][k]);
-                back[n][k] = x.dz * x.slope * p.scale;
+                    pair_of(p, rows.context[half], rows.state[half], visible, j, z[n][k], back[n][k]);
+                back[n][k] = x.dz * x.cap_grad * p.scale;
             }
         }
 }
@@ -198,9 +198,9 @@ DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         writes[half] = own + half * 8 + threadIdx.x % 32 / 4 < count;
-        if (REDOES && v.spoilt) writes[half] = row_is_nan<HEAD_DIM>(place(half), writes[half]);
+        if (RECOMPUTES && v.nonfinite) writes[half] = row_is_nan<HEAD_DIM>(place(half), writes[half]);
     }
-    if (REDOES && v.spoilt && !__syncthreads_or(writes[0] || writes[1])) return;
+    if (RECOMPUTES && v.nonfinite && !__syncthreads_or(writes[0] || writes[1])) return;
     const rows_of keys = rows_at<HEAD_DIM>(p.key, at.s.entry, at.s.key, at.head);
     const rows_of values = rows_at<VALUE_DIM>(p.value, at.s.entry, at.s.key, at.head);
     copy_tile<OWN, HEAD_DIM>(query,
@@ -214,7 +214,7 @@ DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) 
     const key_range range = keys_of_rows(at.s, first_query, last_query);
     const int first = range.begin / BLOCK, last = cdiv(range.end, BLOCK);
     const auto look = [&](int block) {
-        return state_of(p, at.head * p.group, at.head * p.group + p.group - 1, first_query,
+        return block_state(p, at.head * p.group, at.head * p.group + p.group - 1, first_query,
                         last_query, block * BLOCK, lesser(block * BLOCK + BLOCK, at.s.keys) - 1);
     };
     lane_rows rows;
@@ -225,28 +225,28 @@ DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) 
             copy_tile<BLOCK, HEAD_DIM>(to, keys, block * BLOCK, at.s.keys, 1);
             copy_tile<BLOCK, VALUE_DIM>(to + HEAD_BYTES, values, block * BLOCK, at.s.keys, 1);
         }
-        copies_commit();
+        cp_async_commit();
     };
     float sums[HEAD_WIDTH][4];
 #pragma unroll 1
     for (int pass = PLAIN; pass <= EITHER; pass += pass == FINITE ? EITHER - FINITE : 1) {
         clear(sums);
-        visits<AHEAD> line = visits_of<AHEAD>(first, last);
+        block_iterator<AHEAD> line = iterate_blocks<AHEAD>(first, last);
 #pragma unroll 1
-        for (int n = 0; n < STAGES - 1; n++) copy(n, next_visit(line, n, look));
+        for (int n = 0; n < STAGES - 1; n++) copy(n, next_block(line, n, look));
 #pragma unroll 1
         for (int n = 0;; n++) {
             bool whole;
-            if (STAGES == 1) next_visit(line, n, look);
-            const int block = this_visit(line, n, &whole), j0 = block * BLOCK;
+            if (STAGES == 1) next_block(line, n, look);
+            const int block = current_block(line, n, &whole), j0 = block * BLOCK;
             if (block >= last) break;
             if (STAGES == 1) {
                 __syncthreads();
                 copy(n, block);
             }
-            copies_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
+            cp_async_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
             __syncthreads();
-            if (STAGES > 1) copy(n + STAGES - 1, next_visit(line, n + STAGES - 1, look));
+            if (STAGES > 1) copy(n + STAGES - 1, next_block(line, n + STAGES - 1, look));
             const u32 key = ring + (u32)n % STAGES * TILE_BYTES;
             const bool edge = !whole || j0 < range.all_begin || j0 + BLOCK > range.all_end;
             float z[COLUMNS][4], back[COLUMNS][4];
@@ -261,7 +261,7 @@ DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) 
             }
             add_block<HEAD_DIM>(sums, back, key);
         }
-        copies_wait<0>();
+        cp_async_wait<0>();
         if (__syncthreads_or(pass == PLAIN && has_nan(sums))) continue;
 #pragma unroll
         for (int half = 0; half < 2; half++)
@@ -273,8 +273,8 @@ DEVICE void d_query_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) 
 extern "C" __global__ void __launch_bounds__(THREADS)
     d_query_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
     extern __shared__ __align__(1024) u8 memory[];
-#if REDOES
-    if (v.spoilt && *v.spoilt == 0) return;
+#if RECOMPUTES
+    if (v.nonfinite && *v.nonfinite == 0) return;
 #pragma unroll 1
     for (int index = blockIdx.x; index < v.jobs; index += gridDim.x) {
         d_query_tile(v, index, memory);
@@ -296,7 +296,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
  * two keys and in each eight of rows two. `given` are the rows' shifts and deltas.
  */
 DEVICE void key_pairs(const ejki_cuda_vjp_problem &v, const sequence &s, int h, int i0, int key,
-                      const float *given, bool edge, bool careful, float (&z)[COLUMNS][4],
+                      const float *given, bool edge, bool slow_path, float (&z)[COLUMNS][4],
                       float (&back)[COLUMNS][4]) {
     const ejki_cuda_problem &p = v.forward;
 #pragma unroll
@@ -318,14 +318,14 @@ DEVICE void key_pairs(const ejki_cuda_vjp_problem &v, const sequence &s, int h, 
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int j = key + half * 8, k = 2 * half + side;
-                const bool sees = !edge || (j >= low && j < high && row_shows(p, context, j));
+                const bool visible = !edge || (j >= low && j < high && passes_block_mask(p, context, j));
                 if (SIMPLE) {
-                    simple_pair(p, shift, -p.scale * delta, sees, careful || edge, z[n][k],
+                    simple_pair(p, shift, -p.scale * delta, visible, slow_path || edge, z[n][k],
                                 back[n][k]);
                 } else {
-                    const pair x = pair_of(p, context, state, sees, j, z[n][k], back[n][k]);
+                    const pair x = pair_of(p, context, state, visible, j, z[n][k], back[n][k]);
                     z[n][k] = x.kept;
-                    back[n][k] = x.dz * x.slope * p.scale;
+                    back[n][k] = x.dz * x.cap_grad * p.scale;
                 }
             }
         }
@@ -338,13 +338,13 @@ DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
     const u32 key = shared_address(memory), value = key + OWN_HEAD_BYTES, ring = key + OWN_BYTES;
     const sequence &s = at.s;
     /* The tokens of no sequence are the tail of the tensor. */
-    const bool alien = LAYOUT == EJKI_CUDA_TOKENS && s.number == p.batch;
-    const int start = alien ? (int)sum_before(p, p.key_sums, p.batch, p.keys) : s.key;
-    const int count = alien ? p.keys - start : LAYOUT == EJKI_CUDA_PADDED ? p.keys : s.keys;
+    const bool unowned = LAYOUT == EJKI_CUDA_TOKENS && s.number == p.batch;
+    const int start = unowned ? (int)sum_before(p, p.key_sums, p.batch, p.keys) : s.key;
+    const int count = unowned ? p.keys - start : LAYOUT == EJKI_CUDA_PADDED ? p.keys : s.keys;
     const int first_key = at.own * OWN;
     const int own = first_key + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
     bool writes[2] = {own < count, own + 8 < count};
-    if (REDOES && v.spoilt) {
+    if (RECOMPUTES && v.nonfinite) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int j = start + own + half * 8;
@@ -374,7 +374,7 @@ DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
     const i64 heads = (i64)p.kv_heads * p.group;
     const auto look = [&](int block) {
         const int h = at.head * p.group + block / each, i0 = (first + block % each) * BLOCK;
-        return state_of(p, h, h, i0, lesser(i0 + BLOCK, s.known) - 1, first_key,
+        return block_state(p, h, h, i0, lesser(i0 + BLOCK, s.known) - 1, first_key,
                         lesser(first_key + OWN, s.keys) - 1);
     };
     const auto copy = [&](int n, int block) {
@@ -394,29 +394,29 @@ DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
                 copy_float(to + TILE_BYTES + (BLOCK + i) * 4, v.delta + from, there);
             }
         }
-        copies_commit();
+        cp_async_commit();
     };
     float d_key[D_KEY ? HEAD_WIDTH : 1][4], d_value[D_VALUE ? VALUE_WIDTH : 1][4];
 #pragma unroll 1
     for (int pass = PLAIN; pass <= EITHER; pass += pass == FINITE ? EITHER - FINITE : 1) {
         clear(d_key);
         clear(d_value);
-        visits<AHEAD> line = visits_of<AHEAD>(0, blocks);
+        block_iterator<AHEAD> line = iterate_blocks<AHEAD>(0, blocks);
 #pragma unroll 1
-        for (int n = 0; n < STAGES - 1; n++) copy(n, next_visit(line, n, look));
+        for (int n = 0; n < STAGES - 1; n++) copy(n, next_block(line, n, look));
 #pragma unroll 1
         for (int n = 0;; n++) {
             bool whole;
-            if (STAGES == 1) next_visit(line, n, look);
-            const int block = this_visit(line, n, &whole);
+            if (STAGES == 1) next_block(line, n, look);
+            const int block = current_block(line, n, &whole);
             if (block >= blocks) break;
             if (STAGES == 1) {
                 __syncthreads();
                 copy(n, block);
             }
-            copies_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
+            cp_async_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
             __syncthreads();
-            if (STAGES > 1) copy(n + STAGES - 1, next_visit(line, n + STAGES - 1, look));
+            if (STAGES > 1) copy(n + STAGES - 1, next_block(line, n + STAGES - 1, look));
             const u32 stage = (u32)n % STAGES * ROW_BYTES, query = ring + stage;
             const int i0 = (first + block % each) * BLOCK, h = at.head * p.group + block / each;
             const bool edge = IRREGULAR || !whole || i0 < all_begin || i0 + BLOCK > all_end;
@@ -442,7 +442,7 @@ DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
             add_block<HEAD_DIM>(d_key, back, query);
 #endif
         }
-        copies_wait<0>();
+        cp_async_wait<0>();
         const bool nan = has_nan(d_key) || has_nan(d_value);
         if (__syncthreads_or(pass == PLAIN && nan)) continue;
 #pragma unroll
@@ -467,8 +467,8 @@ DEVICE void d_keys_tile(const ejki_cuda_vjp_problem &v, int index, u8 *memory) {
 extern "C" __global__ void __launch_bounds__(THREADS)
     d_keys_mma(const __grid_constant__ ejki_cuda_vjp_problem v) {
     extern __shared__ __align__(1024) u8 memory[];
-#if REDOES
-    if (v.spoilt && *v.spoilt == 0) return;
+#if RECOMPUTES
+    if (v.nonfinite && *v.nonfinite == 0) return;
 #pragma unroll 1
     for (int index = blockIdx.x; index < v.jobs; index += gridDim.x) {
         d_keys_tile(v, index, memory);

@@ -70,8 +70,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
               last_query = lesser(last_row / group, at.s.known - 1);
     const key_range range = keys_of_rows(at.s, first_query, last_query);
     for (int j0 = range.begin / STEP * STEP; j0 < range.end; j0 += STEP) {
-        if (state_of(p, at.head * group, at.head * group + group - 1, first_query, last_query, j0,
-                     lesser(j0 + STEP, at.s.keys) - 1) == NOBODY)
+        if (block_state(p, at.head * group, at.head * group + group - 1, first_query, last_query, j0,
+                     lesser(j0 + STEP, at.s.keys) - 1) == EMPTY)
             continue;
         float z[ROWS], back[ROWS];
         products<HEAD_DIM>(z, queries, staged, key, j0, at.s.keys, 1);
@@ -79,10 +79,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int j = j0 + lane;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const bool sees =
-                j >= rows.low[r] && j < rows.high[r] && row_shows(p, rows.context[r], j);
-            const pair x = pair_of(p, rows.context[r], rows.state[r], sees, j, z[r], back[r]);
-            weights[r * STEP + lane] = x.dz * x.slope;
+            const bool visible =
+                j >= rows.low[r] && j < rows.high[r] && passes_block_mask(p, rows.context[r], j);
+            const pair x = pair_of(p, rows.context[r], rows.state[r], visible, j, z[r], back[r]);
+            weights[r * STEP + lane] = x.dz * x.cap_grad;
         }
         weighted<HEAD_DIM>(sums, weights, staged, key, j0, at.s.keys, 1);
     }
@@ -107,9 +107,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         return;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = p.group;
     /* The tokens of no sequence are the tail of the tensor. */
-    const bool alien = LAYOUT == EJKI_CUDA_TOKENS && at.s.number == p.batch;
-    const int start = alien ? (int)sum_before(p, p.key_sums, p.batch, p.keys) : at.s.key;
-    const int count = alien ? p.keys - start : LAYOUT == EJKI_CUDA_PADDED ? p.keys : at.s.keys;
+    const bool unowned = LAYOUT == EJKI_CUDA_TOKENS && at.s.number == p.batch;
+    const int start = unowned ? (int)sum_before(p, p.key_sums, p.batch, p.keys) : at.s.key;
+    const int count = unowned ? p.keys - start : LAYOUT == EJKI_CUDA_PADDED ? p.keys : at.s.keys;
     const int first_key = at.own * TILE, own = first_key + warp * ROWS;
     const int rows = at.s.known * group;
     const rows_of key = rows_at(p.key, at.s.entry, start, at.head);
@@ -133,10 +133,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (first_key >= at.s.keys) end = 0;
     const int last_key = lesser(first_key + TILE, at.s.keys) - 1;
     for (int row0 = begin * group / STEP * STEP; row0 < end * group; row0 += STEP) {
-        if (state_of(p, at.head * group, at.head * group + group - 1, row0 / group,
-                     (lesser(row0 + STEP, rows) - 1) / group, first_key, last_key) == NOBODY)
+        if (block_state(p, at.head * group, at.head * group + group - 1, row0 / group,
+                     (lesser(row0 + STEP, rows) - 1) / group, first_key, last_key) == EMPTY)
             continue;
-        float z[ROWS], back[ROWS], slope[ROWS];
+        float z[ROWS], back[ROWS], dx[ROWS];
         products<HEAD_DIM>(z, keys, staged, query, row0, rows, group);
         products<VALUE_DIM>(back, values, staged, d_out, row0, rows, group);
         const int row = lesser(row0 + lane, rows - 1), i = row / group;
@@ -148,16 +148,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int j = own + r;
-            const bool sees =
-                row0 + lane < rows && j >= low && j < high && row_shows(p, context, j);
-            const pair x = pair_of(p, context, state, sees, j, z[r], back[r]);
+            const bool visible =
+                row0 + lane < rows && j >= low && j < high && passes_block_mask(p, context, j);
+            const pair x = pair_of(p, context, state, visible, j, z[r], back[r]);
             weights[r * STEP + lane] = x.kept;
-            slope[r] = x.dz * x.slope;
+            dx[r] = x.dz * x.cap_grad;
         }
         weighted<VALUE_DIM>(d_value, weights, staged, d_out, row0, rows, group);
         __syncwarp();
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) weights[r * STEP + lane] = slope[r];
+        for (int r = 0; r < ROWS; r++) weights[r * STEP + lane] = dx[r];
         weighted<HEAD_DIM>(d_key, weights, staged, query, row0, rows, group);
     }
 #pragma unroll

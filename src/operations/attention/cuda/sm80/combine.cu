@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(128)
     for (int n = lane; n < p.splits; n += 32)
         sum += p.part_sum[n * rows + row] * expf(p.part_max[n * rows + row] - base);
     sum = sum_of_lanes(sum, 32);
-    const float factor = finish_row(p, s, h, i, max, sum, lane == 0);
+    const float factor = row_epilogue(p, s, h, i, max, sum, lane == 0);
     const i64 to = s.entry * p.out.stride_b + token * p.out.stride_t + h * p.out.stride_h;
     for (int d = lane; d < VALUE_DIM; d += 32) {
         float out = 0;

@@ -144,9 +144,9 @@ DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int j
 #pragma unroll
         for (int k = 0; k < 2 * HALVES; k++) {
             const int j = j0 + n * 8 + threadIdx.x % 4 * 2 + k % 2, half = k / 2;
-            float slope;
+            float cap_grad;
             if (!FOLDED)
-                z[n][k] = score_of(p, rows.context[half], j, z[n][k] * p.scale, &slope);
+                z[n][k] = score_of(p, rows.context[half], j, z[n][k] * p.scale, &cap_grad);
             if (edge && (j < rows.low[half] || j >= rows.high[half])) z[n][k] = NEG_INF;
         }
 }
@@ -155,7 +155,7 @@ DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int j
  * Scores become weights. Sums are scaled to a new base only where a row's maximum has risen by 8 in log 2 or more:
  * weights then stay below 2^8. That each row decides by itself, whichever others there are.
  */
-DEVICE void soften(lane_rows &rows, float unit, float (&z)[2][4], float (&out)[WIDTH][4]) {
+DEVICE void online_softmax(lane_rows &rows, float unit, float (&z)[2][4], float (&out)[WIDTH][4]) {
 #pragma unroll
     for (int half = 0; half < HALVES; half++) {
         const int k = 2 * half;
@@ -218,7 +218,7 @@ DEVICE void add_values(const float (&z)[2][4], const pieces &x, float (&out)[WID
 }
 
 /* One block: scores, weights, and their sums of values, which `get_values` has there. */
-template <bool careful, class getter>
+template <bool slow_path, class getter>
 DEVICE void visit(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pieces &x, int block,
                   int pass, float (&out)[WIDTH][4], getter get_values) {
     const int j0 = block * KEYS;
@@ -226,15 +226,15 @@ DEVICE void visit(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pi
     float z[2][4];
     multiply(z, rows, x);
     if (edge || !FOLDED) mask_scores(p, rows, j0, edge, z);
-    soften(rows, unit_of(p), z, out);
+    online_softmax(rows, unit_of(p), z, out);
     get_values();
-    if (careful && pass > FINITE) replace_weights(z);
-    if (careful && pass != PLAIN) replace_values(x, pass);
+    if (slow_path && pass > FINITE) replace_weights(z);
+    if (slow_path && pass != PLAIN) replace_values(x, pass);
     add_values(z, x, out);
 }
 
 /* All of a warp's blocks through the ring. */
-template <bool careful>
+template <bool slow_path>
 DEVICE void through_ring(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, u32 ring,
                          int pass, float (&out)[WIDTH][4]) {
     u32 stage = ring;
@@ -242,20 +242,20 @@ DEVICE void through_ring(const ejki_cuda_problem &p, const walk &w, lane_rows &r
     for (int block = w.start - STAGES * WARPS; block < w.last; block += WARPS) {
         if (block >= w.start) {
             pieces x;
-            copies_wait<STAGES - 1>();
+            cp_async_wait<STAGES - 1>();
             __syncwarp();
             take_keys(x, stage);
             if (!LATE) take_values(x, stage);
-            visit<careful>(p, w, rows, x, block, pass, out, [&] {
+            visit<slow_path>(p, w, rows, x, block, pass, out, [&] {
                 if (LATE) take_values(x, stage);
             });
             __syncwarp();
         }
         if (block + STAGES * WARPS < w.last) copy_block(stage, block + STAGES * WARPS, w);
-        copies_commit();
+        cp_async_commit();
         stage = stage == ring + (STAGES - 1) * STAGE_BYTES ? ring : stage + STAGE_BYTES;
     }
-    copies_wait<0>();
+    cp_async_wait<0>();
 }
 
 #if DIRECT
@@ -355,7 +355,7 @@ DEVICE void gather(const ejki_cuda_problem &p, const sequence &s, int head, int 
             p.part_out[part * VALUE_DIM + d] = out;
             if (d == 0) p.part_max[part] = row_max, p.part_sum[part] = sum;
         } else {
-            put(p, to, out * finish_row(p, s, h, i, row_max, sum, d == 0));
+            put(p, to, out * row_epilogue(p, s, h, i, row_max, sum, d == 0));
         }
     }
 }
@@ -364,7 +364,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     decode(const __grid_constant__ ejki_cuda_decode_problem d) {
     extern __shared__ __align__(1024) u8 memory[];
 #if OVERLAP
-    let_next_begin();
+    launch_dependents();
 #endif
     const ejki_cuda_problem p = whole_problem(d);
     const int head = blockIdx.x % p.kv_heads, count = p.queries * p.group;
@@ -462,7 +462,7 @@ extern "C" __global__ void __launch_bounds__(32, 8)
                 if (weight != 0) out[k].x += weight * x[n][k].x, out[k].y += weight * x[n][k].y;
         }
     }
-    const float factor = finish_row(p, s, h, i, max, sum, lane == 0);
+    const float factor = row_epilogue(p, s, h, i, max, sum, lane == 0);
     const i64 to = s.entry * p.out.stride_b + i * p.out.stride_t + h * p.out.stride_h + 2 * lane;
 #pragma unroll
     for (int k = 0; k < PAIRS; k++) {

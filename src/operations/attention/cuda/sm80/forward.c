@@ -27,14 +27,14 @@ static void split(tiling *t, int64_t keys, int64_t parts) {
 /* Cells, then maxima, sums and outputs of all parts. False if they are more than can be counted. */
 static bool workspace_of(const ejki_flash_problem *p, const tiling *t, int64_t *bytes) {
     int64_t parts = 0;
-    *bytes = ejki_flash_cuda_cell_bytes(p);
+    *bytes = ejki_flash_cuda_block_mask_bytes(p);
     if (t->splits == 1) return true;
     return ejki_mul(ejki_flash_cuda_rows(p), t->splits, &parts) &&
            ejki_mul(parts, (p->value_dim + 2) * (int64_t)sizeof(float), &parts) &&
            ejki_add(*bytes, parts, bytes);
 }
 
-enum { MAIN, JOIN, CELLS }; /* what is prepared */
+enum { MAIN, JOIN, BLOCK_MASK }; /* what is prepared */
 
 /* Compiles the kernel with its own constants added, and the one that joins its parts. */
 static ejk_status prepare_tiles(const ejki_flash_problem *p, const tiling *t, const char *text,
@@ -49,7 +49,7 @@ static ejk_status prepare_tiles(const ejki_flash_problem *p, const tiling *t, co
                          (long long)t->splits, (long long)ejki_flash_cuda_rows(p));
     launch->workers = 1;
     launch->workspace_bytes = (size_t)bytes;
-    EJKI_TRY(ejki_flash_cuda_ready_cells(launch, CELLS, p));
+    EJKI_TRY(ejki_flash_cuda_ready_block_mask(launch, BLOCK_MASK, p));
     EJKI_TRY(ejki_cuda_ready(launch, MAIN, text, entry, constants));
     if (t->splits == 1) return EJK_OK;
     ejki_cuda_constants of_join = {.count = 0};
@@ -75,10 +75,10 @@ static ejk_status run_tiles(const ejk_run *run, const tiling *t) {
     problem.tiles = (int)tiles;
     problem.splits = (int)t->splits;
     problem.split_keys = (int)t->split_keys;
-    problem.pattern.cells = run->workspace;
+    problem.visibility.block_mask = run->workspace;
     if (t->splits > 1) {
         problem.part_max =
-            (float *)(void *)((char *)run->workspace + ejki_flash_cuda_cell_bytes(p));
+            (float *)(void *)((char *)run->workspace + ejki_flash_cuda_block_mask_bytes(p));
         problem.part_sum = problem.part_max + t->splits * rows;
         problem.part_out = problem.part_sum + t->splits * rows;
     }
@@ -87,7 +87,7 @@ static ejk_status run_tiles(const ejk_run *run, const tiling *t) {
                                  .splits = t->splits,
                                  .threads = (int32_t)t->warps * 32,
                                  .shared_bytes = t->shared_bytes};
-    EJKI_TRY(ejki_flash_cuda_begin_cells(run, CELLS, p, run->workspace));
+    EJKI_TRY(ejki_flash_cuda_begin_block_mask(run, BLOCK_MASK, p, run->workspace));
     EJKI_TRY(ejki_cuda_begin(run, &work, &problem));
     if (t->splits == 1) return EJK_OK;
     const ejki_cuda_work join = {

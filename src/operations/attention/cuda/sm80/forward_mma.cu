@@ -51,17 +51,17 @@ DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int t
         for (int k = 0; k < 4; k++) {
             const int j = j0 + n * 8 + threadIdx.x % 4 * 2 + k % 2, half = k / 2;
             const row_context &c = rows.context[tile][half];
-            bool sees = !edge || (j >= rows.low[tile][half] && j < rows.high[tile][half] &&
-                                  row_shows(p, c, j));
-            sees = sees && row_sees(p, c, j);
-            float slope;
-            if (!FOLDED && sees) z[n][k] = score_of(p, c, j, z[n][k] * p.scale, &slope);
-            if (!sees) z[n][k] = NEG_INF;
+            bool visible = !edge || (j >= rows.low[tile][half] && j < rows.high[tile][half] &&
+                                  passes_block_mask(p, c, j));
+            visible = visible && passes_mask(p, c, j);
+            float cap_grad;
+            if (!FOLDED && visible) z[n][k] = score_of(p, c, j, z[n][k] * p.scale, &cap_grad);
+            if (!visible) z[n][k] = NEG_INF;
         }
 }
 
 /* Scores become weights; the tile's sums are scaled to the new maxima. */
-DEVICE void soften(lane_rows &rows, int tile, float unit, float (&z)[COLUMNS][4],
+DEVICE void online_softmax(lane_rows &rows, int tile, float unit, float (&z)[COLUMNS][4],
                    float (&out)[WIDTH][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -150,7 +150,7 @@ DEVICE void write_row(const ejki_cuda_problem &p, const tile_place &at, int row,
         const i64 part = blockIdx.y * rows + (at.s.entry * heads + h) * p.queries + at.s.query + i;
         if (lane == 0) p.part_max[part] = max, p.part_sum[part] = sum;
     } else if (pass <= FINITE) {
-        factor *= finish_row(p, at.s, h, i, max, sum, lane == 0);
+        factor *= row_epilogue(p, at.s, h, i, max, sum, lane == 0);
     }
     if (pass == PLAIN && !to.is_f32 && ((u64)to.data & 3) == 0 && VALUE_DIM % 2 == 0) {
 #pragma unroll
@@ -185,7 +185,7 @@ DEVICE void copy_block(u32 ring, int n, int block, int end, const rows_of &key,
         copy_tile<KEYS, HEAD_DIM>(to, key, block * KEYS, keys, 1);
         copy_tile<KEYS, VALUE_DIM>(to + KEY_BYTES, value, block * KEYS, keys, 1);
     }
-    copies_commit();
+    cp_async_commit();
 }
 
 /* One block of keys: scores, weights, and their sums of values. */
@@ -215,7 +215,7 @@ DEVICE void visit(const ejki_cuda_problem &p, lane_rows &rows, u32 query, u32 ke
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++) {
         if (edge || MASK || SEGMENTS || !FOLDED) mask_scores(p, rows, t, j0, edge, z[t]);
-        soften(rows, t, unit, z[t], out[t]);
+        online_softmax(rows, t, unit, z[t], out[t]);
 #if DROPOUT
         drop(p, rows, t, j0, z[t]);
 #endif
@@ -229,7 +229,7 @@ DEVICE void visit(const ejki_cuda_problem &p, lane_rows &rows, u32 query, u32 ke
 #pragma unroll
         for (int n = 0; n < WIDTH; n += 2) {
             u32 right[4];
-            load_right_turned<VALUE_DIM>(right, key + KEY_BYTES, k * 16, n / 2);
+            load_right_trans<VALUE_DIM>(right, key + KEY_BYTES, k * 16, n / 2);
 #pragma unroll
             for (int t = 0; t < ROW_TILES; t++) {
                 mma(out[t][n], left[t], right[0], right[1]);
@@ -273,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int end = lesser(range.end, ((int)blockIdx.y + 1) * p.split_keys);
     const int first = begin / KEYS, last = cdiv(end, KEYS);
     const auto look = [&](int block) {
-        return state_of(p, at.head * p.group, at.head * p.group + p.group - 1, first_query,
+        return block_state(p, at.head * p.group, at.head * p.group + p.group - 1, first_query,
                         last_query, block * KEYS, lesser(block * KEYS + KEYS, at.s.keys) - 1);
     };
 
@@ -288,24 +288,24 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             rows.max[t][0] = rows.max[t][1] = NEG_INF;
             rows.sum[t][0] = rows.sum[t][1] = 0;
         }
-        visits<AHEAD> line = visits_of<AHEAD>(first, last);
+        block_iterator<AHEAD> line = iterate_blocks<AHEAD>(first, last);
 #pragma unroll
         for (int n = 0; n < STAGES - 1; n++)
-            copy_block(ring, n, next_visit(line, n, look), last, key, value, at.s.keys);
+            copy_block(ring, n, next_block(line, n, look), last, key, value, at.s.keys);
 #pragma unroll 1
         for (int n = 0;; n++) {
             bool whole;
-            if (STAGES == 1) next_visit(line, n, look);
-            const int block = this_visit(line, n, &whole), j0 = block * KEYS;
+            if (STAGES == 1) next_block(line, n, look);
+            const int block = current_block(line, n, &whole), j0 = block * KEYS;
             if (block >= last) break;
             if (STAGES == 1) {
                 __syncthreads();
                 copy_block(ring, n, block, last, key, value, at.s.keys);
             }
-            copies_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
+            cp_async_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
             __syncthreads();
             if (STAGES > 1)
-                copy_block(ring, n + STAGES - 1, next_visit(line, n + STAGES - 1, look), last, key,
+                copy_block(ring, n + STAGES - 1, next_block(line, n + STAGES - 1, look), last, key,
                            value, at.s.keys);
             const u32 stage = ring + (u32)n % STAGES * STAGE_BYTES;
             if (pass != PLAIN) {
@@ -315,7 +315,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             visit(p, rows, query, stage, j0,
                   !whole || j0 < range.all_begin || j0 + KEYS > range.all_end, pass, out);
         }
-        copies_wait<0>();
+        cp_async_wait<0>();
         __syncthreads();
         bool nan = false;
 #pragma unroll

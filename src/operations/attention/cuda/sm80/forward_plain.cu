@@ -23,7 +23,7 @@ DEVICE void write_row(const ejki_cuda_problem &p, const tile_place &at, int row,
         if (writer) p.part_max[to] = max, p.part_sum[to] = sum;
         return;
     }
-    const float factor = finish_row(p, at.s, h, i, max, sum, writer);
+    const float factor = row_epilogue(p, at.s, h, i, max, sum, writer);
     const i64 to =
         at.s.entry * p.out.stride_b + (at.s.query + i) * p.out.stride_t + h * p.out.stride_h;
     if (p.normalize) {
@@ -36,7 +36,7 @@ DEVICE void write_row(const ejki_cuda_problem &p, const tile_place &at, int row,
 }
 
 /* Weights of a warp's rows for one step of keys; sums are scaled to the new maxima. */
-DEVICE void soften(float (&z)[ROWS], float (&max)[ROWS], float (&sum)[ROWS],
+DEVICE void online_softmax(float (&z)[ROWS], float (&max)[ROWS], float (&sum)[ROWS],
                    float (&sums)[ROWS][2 * chunks(VALUE_DIM)]) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -87,20 +87,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int begin = larger(range.begin / STEP * STEP, (int)blockIdx.y * p.split_keys);
     const int end = lesser(range.end, ((int)blockIdx.y + 1) * p.split_keys);
     for (int j0 = begin; j0 < end; j0 += STEP) {
-        if (state_of(p, at.head * group, at.head * group + group - 1, first_query, last_query, j0,
-                     lesser(j0 + STEP, at.s.keys) - 1) == NOBODY)
+        if (block_state(p, at.head * group, at.head * group + group - 1, first_query, last_query, j0,
+                     lesser(j0 + STEP, at.s.keys) - 1) == EMPTY)
             continue;
         float z[ROWS];
         products<HEAD_DIM>(z, queries, staged, key, j0, at.s.keys, 1);
         const int j = j0 + lane;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            float slope;
-            const bool sees = j >= low[r] && j < high[r] && row_shows(p, context[r], j) &&
-                              row_sees(p, context[r], j);
-            z[r] = sees ? score_of(p, context[r], j, z[r] * p.scale, &slope) : NEG_INF;
+            float cap_grad;
+            const bool visible = j >= low[r] && j < high[r] && passes_block_mask(p, context[r], j) &&
+                              passes_mask(p, context[r], j);
+            z[r] = visible ? score_of(p, context[r], j, z[r] * p.scale, &cap_grad) : NEG_INF;
         }
-        soften(z, max, sum, sums);
+        online_softmax(z, max, sum, sums);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
 #if DROPOUT

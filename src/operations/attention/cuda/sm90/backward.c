@@ -41,9 +41,9 @@ static layout layout_of(const ejki_flash_vjp_problem *v, const int64_t *paramete
                                  : 0;
     l.bytes = l.sums + l.sum_bytes;
     const int64_t tiles = (KEYS + 2 * l.rows) * (head + value) * 2;
-    const int64_t slopes = 2 * KEYS * l.rows * 2,
+    const int64_t ds = 2 * KEYS * l.rows * 2,
                   shares = 4 * 64 * (l.rows == 128 ? head : head / 2) * 4;
-    l.shared_bytes = tiles + slopes + shares + 2 * l.rows * 8 + 512;
+    l.shared_bytes = tiles + ds + shares + 2 * l.rows * 8 + 512;
     return l;
 }
 
@@ -174,7 +174,7 @@ static ejk_status run_sm90(const ejk_run *run) {
     problem.shift = problem.delta + ejki_flash_cuda_rows(p);
     problem.sums = v->wants_query ? (float *)((char *)run->workspace + l.sums) : NULL;
     problem.ticket = (unsigned *)((char *)run->workspace + l.sums) - l.zeros;
-    problem.spoilt = (int *)problem.ticket + 1;
+    problem.nonfinite = (int *)problem.ticket + 1;
     problem.turns = problem.ticket + 2;
     problem.zeros = l.zeros;
     problem.sum_zeros = v->unordered ? l.sum_bytes / 16 : 0;
@@ -186,11 +186,11 @@ static ejk_status run_sm90(const ejk_run *run) {
         EJKI_TRY(ejki_cuda_vjp_begin(run, EJKI_CUDA_ROUND, 2 * l.heads * l.slots, 1, ROUND_THREADS,
                                      0, &problem));
     const ejki_cuda_vjp_tiling mma = ejki_cuda_vjp_mma_tiling(v, mma_fallbacks);
-    ejki_cuda_vjp_problem again = ejki_cuda_vjp_problem_of(v, &mma);
-    again.delta = problem.delta;
-    again.shift = problem.shift;
-    again.spoilt = problem.spoilt;
-    EJKI_TRY(ejki_cuda_vjp_products(run, &mma, REDO_BLOCKS, &again));
+    ejki_cuda_vjp_problem recompute = ejki_cuda_vjp_problem_of(v, &mma);
+    recompute.delta = problem.delta;
+    recompute.shift = problem.shift;
+    recompute.nonfinite = problem.nonfinite;
+    EJKI_TRY(ejki_cuda_vjp_products(run, &mma, REDO_BLOCKS, &recompute));
     return ejki_cuda_vjp_sinks(run, &problem);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Of backward_sm90.cu: where everything lies in shared memory, what a block of the grid has to do, and how rows of sums
+ * Of backward_sm90.cu: where everything lies in shared memory, the jobs of a CTA, and how rows of sums
  * are written.
  */
 #ifndef EJKI_CUDA_BACKWARD_SM90_CUH
@@ -28,7 +28,7 @@ enum {
     VALUE_BYTES = KEYS * VALUE * 2,
     QUERY_BYTES = ROWS * HEAD * 2,
     OUT_BYTES = ROWS * VALUE * 2,
-    SLOPE_BYTES = KEYS * ROWS * 2,
+    DS_BYTES = KEYS * ROWS * 2,
     SHARE_BYTES = 64 * SHARE * 4,
     ROW_BYTES =
         ROWS * 8 + 16, /* shifts, deltas, the tile's first row, and whether it lies at an edge */
@@ -37,8 +37,8 @@ enum {
     VALUE_AT = KEY_AT + KEY_BYTES,
     QUERY_AT = VALUE_AT + VALUE_BYTES,
     OUT_AT = QUERY_AT + STAGES * QUERY_BYTES,
-    SLOPE_AT = OUT_AT + STAGES * OUT_BYTES,
-    SHARE_AT = SLOPE_AT + 2 * SLOPE_BYTES,
+    DS_AT = OUT_AT + STAGES * OUT_BYTES,
+    SHARE_AT = DS_AT + 2 * DS_BYTES,
     ROW_AT = SHARE_AT + 4 * SHARE_BYTES,
     JOB_AT = ROW_AT + STAGES * ROW_BYTES,
     BARRIERS = JOB_AT + 2 * 64,
@@ -55,7 +55,7 @@ enum {
     SHARE_FULL = OUT_EMPTY + 16,
     SHARE_EMPTY = SHARE_FULL + 16,
     MEMORY = SHARE_EMPTY + 16,
-    MEET_SLOPES = 1, /* hardware barrier */
+    DS_READY = 1, /* hardware barrier */
 };
 static_assert(MEMORY <= 227 * 1024, "shared memory");
 static_assert(ROWS == 64 || (HEAD + VALUE == 128 && !SOFT_CAP), "registers");
@@ -77,8 +77,8 @@ struct job {
 static_assert(sizeof(job) <= 64, "its place");
 
 /*
- * Of a job's tiles of queries the n-th: the last first, so that under a causal mask tiles of keys that are begun together
- * meet the same one at a time. It stays in the second-level cache, and each waits for its turn but once.
+ * The nth tile of queries of a job: the last first, so that under a causal mask tiles of keys that start together use the
+ * same one at a time. It stays in L2, and each waits for its turn but once.
  */
 DEVICE int tile_at(const job *x, int n) {
     return x->first_tile + x->tiles - 1 - n;
@@ -97,9 +97,9 @@ DEVICE bool find_job(const ejki_cuda_vjp_problem &v, int index, job *to) {
         return false;
     const sequence &s = at.s;
     /* The tokens of no sequence are the tail of the tensor. */
-    const bool alien = LAYOUT == EJKI_CUDA_TOKENS && s.number == p.batch;
-    const int start = alien ? (int)sum_before(p, p.key_sums, p.batch, p.keys) : s.key;
-    const int count = alien ? p.keys - start : LAYOUT == EJKI_CUDA_PADDED ? p.keys : s.keys;
+    const bool unowned = LAYOUT == EJKI_CUDA_TOKENS && s.number == p.batch;
+    const int start = unowned ? (int)sum_before(p, p.key_sums, p.batch, p.keys) : s.key;
+    const int count = unowned ? p.keys - start : LAYOUT == EJKI_CUDA_PADDED ? p.keys : s.keys;
     int begin = 0, all_end = 0, all_begin = 0, end = 0;
     job x;
     x.entry = (int)s.entry;
@@ -133,26 +133,23 @@ DEVICE bool find_job(const ejki_cuda_vjp_problem &v, int index, job *to) {
 struct jobs {
     u32 base;
     u8 *memory;
-    ring_place<2> at;
+    pipeline_state<2> at;
 
     /* By all lanes of a warp: a job, good until it is done with. */
     DEVICE_MEMBER const job *next() {
-        barrier_wait(base + JOB_FULL + 8 * at.stage, at.parity);
+        mbarrier_wait(base + JOB_FULL + 8 * at.stage, at.parity);
         return (const job *)(memory + JOB_AT + 64 * at.stage);
     }
     DEVICE_MEMBER void done() {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(base + JOB_EMPTY + 8 * at.stage);
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(base + JOB_EMPTY + 8 * at.stage);
         at.next();
     }
 };
 
 /* ---- Rows in memory ----------------------------------------------------------------------------------- */
 
-/*
- * A lane has of four times 8 columns a pair each, the quad's lanes all 32: afterwards it has the 8 columns of its number
- * in one piece.
- */
+/* Transposes 4 x 4 pairs of columns between the lanes of a quad: each gets its 8 columns in one piece. */
 DEVICE void turn_quad(u32 (&x)[4]) {
     const bool high = threadIdx.x & 2, odd = threadIdx.x & 1;
     u32 a = high ? x[0] : x[2], b = high ? x[1] : x[3];

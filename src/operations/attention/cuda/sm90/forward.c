@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flash attention by forward_sm90.cu and again_sm90.cu: what they take, their tiles, and the maps of copies. */
+/* Flash attention by forward_sm90.cu and recompute_sm90.cu: what they take, their tiles, and the maps of copies. */
 #include "kernels/declare.h"
 #include "operations/attention/cuda/common/launch.h"
 
@@ -12,26 +12,27 @@
 
 enum {
     MOST_DIM = 128,
-    PIECE = 8,                         /* elements of 16 bytes */
-    MULTIPROCESSOR_BYTES = 228 * 1024, /* of shared memory, of which each block costs 1 KB more */
+    PIECE = 8,             /* elements of 16 bytes */
+    SM_BYTES = 228 * 1024, /* of shared memory, of which each block costs 1 KB more */
     BLOCK_BYTES = 227 * 1024,
-    MULTIPROCESSOR_REGISTERS = 65536,
+    SM_REGISTERS = 65536,
     LEAST_QUERIES = 64, /* of a sequence */
     FEW_TILES = 64,     /* and so many keys are better off in parts */
     MANY_KEYS = 2048,
     ROUNDS = 4,             /* of a group of heads */
     OWN_REGISTERS = 32,     /* besides sums, scores and weights */
-    SERVICE_BYTES = 1536,   /* barriers, work and what was spoilt, at the most */
+    SERVICE_BYTES = 1536,   /* barriers, work and what was nonfinite, at the most */
     ORDER_BYTES = 4 * 1024, /* of packed sequences */
 };
 
 /* What is prepared. */
-enum { FORWARD, AGAIN };
+enum { FORWARD, RECOMPUTE };
 
 /* The kernel's tiles as its parameters say, made to fit. */
 typedef struct tiling {
     int64_t consumers, keys, stages, blocks; /* as the kernel's constants */
-    int64_t each, fewer, more;               /* registers: as launched, of either kind of thread */
+    int64_t each, producer_regs,
+        consumer_regs; /* registers: as launched, of either kind of thread */
     int64_t shared_bytes;
 } tiling;
 
@@ -54,16 +55,17 @@ static int64_t least_blocks(const tiling *t) {
 /* Registers of the threads that copy and of those that compute: what a multiprocessor has, in eights. */
 static void share_registers(tiling *t) {
     const int64_t warpgroups = t->consumers + 1;
-    t->each = MULTIPROCESSOR_REGISTERS / least_blocks(t) / (128 * warpgroups) / 8 * 8;
-    t->fewer = t->consumers > 2 ? 32 : 24;
-    t->more = ejki_min(240, (warpgroups * t->each - t->fewer) / t->consumers / 8 * 8);
+    t->each = SM_REGISTERS / least_blocks(t) / (128 * warpgroups) / 8 * 8;
+    t->producer_regs = t->consumers > 2 ? 32 : 24;
+    t->consumer_regs =
+        ejki_min(240, (warpgroups * t->each - t->producer_regs) / t->consumers / 8 * 8);
 }
 
 static bool fits(const ejki_flash_problem *p, const tiling *t) {
     const int64_t sums = ejki_round_up(p->value_dim, 16) / 2, scores = t->keys / 2;
-    return sums + scores * 3 / 2 + OWN_REGISTERS <= t->more &&
+    return sums + scores * 3 / 2 + OWN_REGISTERS <= t->consumer_regs &&
            ejki_max(sums, scores) + OWN_REGISTERS <= t->each && t->shared_bytes <= BLOCK_BYTES &&
-           t->blocks * (t->shared_bytes + 1024) <= MULTIPROCESSOR_BYTES;
+           t->blocks * (t->shared_bytes + 1024) <= SM_BYTES;
 }
 
 /* Fewer blocks, then fewer stages down to two, then fewer keys. */
@@ -194,7 +196,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
                          (long long)ejki_flash_cuda_rows(p));
     EJKI_TRY(blocks_of(p, &t, launch->device, &blocks));
     launch->workers = 1;
-    launch->workspace_bytes = (size_t)blocks * EJKI_CUDA_SPOILT_WORDS * sizeof(unsigned);
+    launch->workspace_bytes = (size_t)blocks * EJKI_CUDA_NONFINITE_WORDS * sizeof(unsigned);
     ejki_cuda_constants constants = ejki_flash_cuda_constants_of(p);
     ejki_cuda_kernels kernels = {.count = 0};
     ejki_cuda_add(&constants, "CONSUMERS", t.consumers);
@@ -202,13 +204,13 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&constants, "FOLDED", is_folded(p));
     if (is_bounded(p)) ejki_cuda_add(&constants, "BOUNDED", 1);
     if (p->soft_cap > 0) ejki_cuda_add(&constants, "TERMS", terms_of(p));
-    ejki_cuda_want(&kernels, AGAIN, "operations/attention/cuda/sm90/recompute.cu", "again_sm90",
-                   &constants);
+    ejki_cuda_want(&kernels, RECOMPUTE, "operations/attention/cuda/sm90/recompute.cu",
+                   "recompute_sm90", &constants);
     ejki_cuda_add(&constants, "PIECES", has_pieces(p));
     ejki_cuda_add(&constants, "STAGES", t.stages);
     ejki_cuda_add(&constants, "BLOCKS", least_blocks(&t));
-    ejki_cuda_add(&constants, "FEWER", t.fewer);
-    ejki_cuda_add(&constants, "MORE", t.more);
+    ejki_cuda_add(&constants, "PRODUCER_REGS", t.producer_regs);
+    ejki_cuda_add(&constants, "CONSUMER_REGS", t.consumer_regs);
     ejki_cuda_want(&kernels, FORWARD, "operations/attention/cuda/sm90/forward.cu", "forward_sm90",
                    &constants);
     return ejki_cuda_ready_all(launch, &kernels);
@@ -301,7 +303,7 @@ static ejk_status run(const ejk_run *r) {
     ejki_cuda_sm90_problem problem = {.all = ejki_flash_cuda_problem_of(p),
                                       .heads_together = heads_together(p, tiles, blocks),
                                       .copied = !is_mapped(p),
-                                      .spoilt = r->workspace};
+                                      .nonfinite = r->workspace};
     problem.all.tiles = (int)tiles;
     problem.unit = (float)(is_folded(p) ? p->scale * LOG2_E : LOG2_E);
     if (p->soft_cap > 0)
@@ -313,12 +315,12 @@ static ejk_status run(const ejk_run *r) {
                                     .splits = 1,
                                     .threads = (int32_t)(128 * (t.consumers + 1)),
                                     .shared_bytes = t.shared_bytes};
-    const ejki_cuda_work again = {.slot = AGAIN,
-                                  .blocks = blocks,
-                                  .splits = 1,
-                                  .threads = (int32_t)(128 * t.consumers),
-                                  .shared_bytes = bytes_of(p, &t, 1),
-                                  .overlaps = !problem.copied};
+    const ejki_cuda_work recompute = {.slot = RECOMPUTE,
+                                      .blocks = blocks,
+                                      .splits = 1,
+                                      .threads = (int32_t)(128 * t.consumers),
+                                      .shared_bytes = bytes_of(p, &t, 1),
+                                      .overlaps = !problem.copied};
     if (!problem.copied) {
         bool pushed;
         EJKI_TRY(ejki_cuda_enter(r->device, &pushed));
@@ -327,7 +329,7 @@ static ejk_status run(const ejk_run *r) {
         EJKI_TRY(status);
         EJKI_TRY(ejki_cuda_begin(r, &forward, &problem));
     }
-    return ejki_cuda_begin(r, &again, &problem);
+    return ejki_cuda_begin(r, &recompute, &problem);
 }
 
 static const ejk_parameter parameters[] = {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * After forward_sm90.cu: tiles in whose sums there was a NaN are done again in the three passes that mma.cuh tells of,
- * by the same products, so that what is finite keeps its bits. A block of the grid looks after the rounds of its
- * namesake, and mostly ends at once. Where copies by maps are not possible it does all there is to do. It is a kernel
- * of its own since the other is seldom without it, and yet both are compiled side by side. Constants: tiles_sm90.cuh.
+ * Recompute pass after forward.cu: tiles whose sums were flagged as NaN are done again in the passes of nonfinite.cuh,
+ * with the same products, so that finite results keep their bits. A CTA handles the tiles of its namesake and mostly
+ * ends at once. Where TMA cannot be used it computes everything. A kernel of its own, because forward.cu has no
+ * registers to spare and both compile in parallel. Constants: tiles.cuh.
  */
 #include "operations/attention/cuda/sm90/tiles.cuh"
 
@@ -13,20 +13,19 @@ struct layout {
     u8 query[CONSUMERS * QUERY_BYTES];
     u8 key[KEY_BYTES];
     u8 value[VALUE_BYTES];
-    u32 spoilt[EJKI_CUDA_SPOILT_WORDS];
+    u32 nonfinite[EJKI_CUDA_NONFINITE_WORDS];
     order tiles;
 };
 
 /*
- * Copies by all threads, once they have met; they meet again afterwards. What is not finite is replaced as the pass
- * says; true if there was any.
+ * Loads by all threads, between two barriers. What is not finite is replaced as the pass says; true if there was any.
  */
 template <int count, int dim>
-DEVICE bool copy_rows(u32 to, const ejki_cuda_bthd &from, const work &w, int token, int head,
+DEVICE bool copy_rows(u32 to, const ejki_cuda_bthd &from, const work_tile &w, int token, int head,
                       int first, int end, int pass) {
     const u16 *data = (const u16 *)from.data + w.entry * from.stride_b + head * from.stride_h;
     enum { EIGHTS = pitch_of(dim) / 8 };
-    bool odd = false;
+    bool nonfinite = false;
     __syncthreads();
 #pragma unroll 1
     for (int index = threadIdx.x; index < count * EIGHTS; index += ALL_THREADS) {
@@ -40,26 +39,26 @@ DEVICE bool copy_rows(u32 to, const ejki_cuda_bthd &from, const work &w, int tok
             const u32 high = there && piece * 8 + 2 * n + 1 < dim ? at[2 * n + 1] : 0;
             const u32 both = low | high << 16;
             x[n] = pass == PLAIN ? both : replaced(both, pass);
-            odd = odd || x[n] != both;
+            nonfinite = nonfinite || x[n] != both;
         }
         store_piece(to + piece / 8 * count * 128 + row * 128 + ((piece ^ row) & 7) * 16,
                     make_uint4(x[0], x[1], x[2], x[3]));
     }
-    stores_visible();
-    return __syncthreads_or(odd);
+    fence_proxy_async();
+    return __syncthreads_or(nonfinite);
 }
 
 /* One pass over a tile; true if another is called for: sums were NaN, or values were replaced. */
-DEVICE bool pass_tile(const ejki_cuda_sm90_problem &p, layout &shared, const work &w, int pass) {
+DEVICE bool pass_tile(const ejki_cuda_sm90_problem &p, layout &shared, const work_tile &w, int pass) {
     const int warp = threadIdx.x / 32, kv_head = w.head / p.all.group;
     const u32 query = shared_address(shared.query), key = shared_address(shared.key),
               value = shared_address(shared.value);
-    const strip t = strip_of(w, warp / 4);
+    const warpgroup_range t = warpgroup_range_of(w, warp / 4);
     const int row = row_of_lane(w, warp);
     float out[WIDTH / 2], z[KEYS / 2];
     u32 weights[KEYS / 4];
     lane_rows rows;
-    bool odd = false;
+    bool nonfinite = false;
     start_rows(rows, out);
 #pragma unroll 1
     for (int n = 0; n < CONSUMERS; n++)
@@ -69,46 +68,46 @@ DEVICE bool pass_tile(const ejki_cuda_sm90_problem &p, layout &shared, const wor
     for (int block = w.end - 1; block >= w.begin; block--) {
         copy_rows<KEYS, HEAD_DIM>(key, p.all.key, w, w.key, kv_head, block * KEYS, w.keys, PLAIN);
         begin_scores(query + warp / 4 * QUERY_BYTES, key, z);
-        products_wait<0>();
+        wgmma_wait<0>();
         hold(z);
-        weigh(p, survey(p, w, is_edge(t, block), row, block * KEYS, rows, z), rows, z, weights);
+        make_weights(p, find_scores(p, w, is_edge(t, block), row, block * KEYS, rows, z), rows, z, weights);
         if (pass > FINITE) {
 #pragma unroll
             for (int n = 0; n < KEYS / 4; n++)
                 weights[n] = pack(z[2 * n] != 0 ? 1 : 0, z[2 * n + 1] != 0 ? 1 : 0);
         }
-        odd = copy_rows<KEYS, VALUE_DIM>(value, p.all.value, w, w.key, kv_head, block * KEYS,
+        nonfinite = copy_rows<KEYS, VALUE_DIM>(value, p.all.value, w, w.key, kv_head, block * KEYS,
                                          w.keys, pass) ||
-              odd;
+              nonfinite;
         rescale(rows, out);
         begin_sums(weights, value, out);
-        products_wait<0>();
+        wgmma_wait<0>();
         hold(out);
     }
     const row_ends ends = end_rows(p, w, row, rows, pass);
     const bool nan = write_rows(p.all, round_rows(ends, out), pass);
-    return pass == PLAIN ? __syncthreads_or(nan) : odd;
+    return pass == PLAIN ? __syncthreads_or(nan) : nonfinite;
 }
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
-    again_sm90(const __grid_constant__ ejki_cuda_sm90_problem p) {
+    recompute_sm90(const __grid_constant__ ejki_cuda_sm90_problem p) {
     extern __shared__ __align__(1024) u8 memory[];
     layout &shared = *(layout *)memory;
-    u32 spoilt = p.copied ? ~0u : 0;
+    u32 nonfinite = p.copied ? ~0u : 0;
     if (!p.copied) {
         wait_for_previous();
-        if (threadIdx.x < EJKI_CUDA_SPOILT_WORDS)
-            spoilt = p.spoilt[blockIdx.x * EJKI_CUDA_SPOILT_WORDS + threadIdx.x];
-        if (!__syncthreads_or(spoilt != 0)) return;
+        if (threadIdx.x < EJKI_CUDA_NONFINITE_WORDS)
+            nonfinite = p.nonfinite[blockIdx.x * EJKI_CUDA_NONFINITE_WORDS + threadIdx.x];
+        if (!__syncthreads_or(nonfinite != 0)) return;
     }
-    if (threadIdx.x < EJKI_CUDA_SPOILT_WORDS) shared.spoilt[threadIdx.x] = spoilt;
+    if (threadIdx.x < EJKI_CUDA_NONFINITE_WORDS) shared.nonfinite[threadIdx.x] = nonfinite;
     make_order<ROWS, ALL_THREADS>(p.all, shared.tiles, (int *)shared.query);
     __syncthreads();
     const int rounds = rounds_of(p.all, shared.tiles, p.heads_together);
     for (int round = 0; round < rounds; round++) {
-        work w;
-        if (!(shared.spoilt[round / 32 % EJKI_CUDA_SPOILT_WORDS] >> round % 32 & 1) ||
-            !work_of_round(p, shared.tiles, round, &w))
+        work_tile w;
+        if (!(shared.nonfinite[round / 32 % EJKI_CUDA_NONFINITE_WORDS] >> round % 32 & 1) ||
+            !work_tile_of_round(p, shared.tiles, round, &w))
             continue;
         for (int pass = p.copied ? PLAIN : FINITE;; pass++) {
             const bool more = pass_tile(p, shared, w, pass);

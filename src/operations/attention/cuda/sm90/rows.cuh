@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of forward_sm90.cu and again_sm90.cu: what a tile is, which keys its rows see, how products become weights, and
- * how rows end. A lane has two rows, eight apart, of the 64 of its warpgroup, and of each the columns that hopper.cuh
- * says.
+ * Rows of forward.cu and recompute.cu: the visible keys of a tile, online softmax, and the epilogue. A lane has two rows,
+ * eight apart, of the 64 of its warpgroup, and of each the columns of a wgmma accumulator (hopper.cuh).
  */
 #ifndef EJKI_CUDA_ROWS_SM90_CUH
 #define EJKI_CUDA_ROWS_SM90_CUH
@@ -10,7 +9,7 @@
 #include "kernels/cuda/hopper.cuh"
 #include "operations/attention/cuda/common/nonfinite.cuh"
 
-/* Elements by which scores are made, and raised to powers of 2, ahead of weights that are summed and packed. */
+/* Software pipelining of the softmax: elements by which scores, and exponentials, run ahead of sums and packing. */
 #define SCORES_AHEAD 16
 #define POWERS_AHEAD 8
 enum {
@@ -18,8 +17,8 @@ enum {
     WIDTH = round_up(VALUE_DIM, 16),
 };
 
-/* What a tile is, for all warps. Keys and queries count inside the sequence. */
-struct work {
+/* A work tile, for all warps. Keys and queries count inside the sequence. */
+struct work_tile {
     i64 entry, out; /* out: elements ahead of its first query in the result */
     int query, queries, key, keys, known; /* of the sequence */
     int low, high;                        /* offsets of visible keys, within 30 bits */
@@ -31,15 +30,15 @@ struct work {
 /* ---- What is visible -------------------------------------------------------------------------------- */
 
 /* The keys that positions let row i see, as visible_keys(). */
-DEVICE int first_key(const work &w, int i) {
+DEVICE int first_key(const work_tile &w, int i) {
     return larger(0, lesser(i + w.low, w.keys));
 }
-DEVICE int last_key(const work &w, int i) {
+DEVICE int last_key(const work_tile &w, int i) {
     return i < w.known ? larger(0, lesser(i + w.high + 1, w.keys)) : 0;
 }
 
-/* Blocks of keys that rows from … from + count see any of: one at least, so that all warps go the same way. */
-DEVICE void blocks_of(const work &w, int from, int count, int *begin, int *end) {
+/* Blocks with keys visible to rows from … from + count: one at least, so that all warps take the same path. */
+DEVICE void blocks_of(const work_tile &w, int from, int count, int *begin, int *end) {
     const int first = larger(from, 0), last = lesser(from + count, w.known) - 1;
     const int low = first <= last ? first_key(w, first) : 0;
     const int high = first <= last ? last_key(w, last) : 0;
@@ -48,30 +47,30 @@ DEVICE void blocks_of(const work &w, int from, int count, int *begin, int *end) 
 }
 
 /*
- * A lane's two rows. `max`, what a row's scores are relative to, is in units of log 2: 0 if BOUNDED, else finite from the
- * start and below all scores, so that differences are numbers. A sum of 0 tells that nothing was seen.
+ * Softmax statistics of a lane's two rows. `max`, what scores are relative to, is in units of log 2: 0 if BOUNDED, else
+ * finite from the start and below all scores, so that differences are numbers. A sum of 0: no key was visible.
  */
 #define LEAST (-3.4028235e38f)
 struct lane_rows {
     float max[2], sum[2], scale[2];
 };
 
-/* Of 32 elements of a row that a lane has, two of each eight columns, those before column `bound`, counted from the first. */
+/* A lane has two of each eight columns. Of 32 such elements, those before column `bound` of the block. */
 DEVICE u32 elements_before(int bound) {
     const u32 columns = larger(bound, 0);
     return __funnelshift_lc(0, 1, columns / 8 * 2 + min(columns % 8, 2u)) - 1;
 }
 
 /*
- * What positions let the lane's rows see of a block, a bit for each element, of which the compiler is not told more: then
- * it makes predicates of a byte at once.
+ * Keys of a block visible to the lane's rows, a bit for each element. The empty asm keeps the compiler from deriving more
+ * of them: it then makes eight predicates at once.
  */
-struct sight {
-    u32 seen[2][cdiv(KEYS, 128)];
+struct visible_bits {
+    u32 bits[2][cdiv(KEYS, 128)];
 };
 
-DEVICE sight sight_of(const work &w, int i, int j0) {
-    sight s;
+DEVICE visible_bits visible_bits_of(const work_tile &w, int i, int j0) {
+    visible_bits s;
     const int column = j0 + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -79,21 +78,21 @@ DEVICE sight sight_of(const work &w, int i, int j0) {
         const int high = (row < w.known ? lesser(row + w.high + 1, w.keys) : 0) - column;
 #pragma unroll
         for (int word = 0; word < cdiv(KEYS, 128); word++) {
-            s.seen[half][word] =
+            s.bits[half][word] =
                 elements_before(high - word * 128) & ~elements_before(low - word * 128);
-            asm("" : "+r"(s.seen[half][word]));
+            asm("" : "+r"(s.bits[half][word]));
         }
     }
     return s;
 }
 
 /* What is not seen becomes `hidden`. */
-DEVICE void hide(const sight &s, float hidden, float (&z)[KEYS / 2]) {
+DEVICE void hide(const visible_bits &s, float hidden, float (&z)[KEYS / 2]) {
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int n = 0; n < KEYS / 4; n++)
-            if (!(s.seen[half][n / 32] & 1u << n % 32)) z[n / 2 * 4 + 2 * half + n % 2] = hidden;
+            if (!(s.bits[half][n / 32] & 1u << n % 32)) z[n / 2 * 4 + 2 * half + n % 2] = hidden;
 }
 
 /* Rows that see nothing yet. */
@@ -115,13 +114,13 @@ template <class number, class function> DEVICE void join_lanes(number (&x)[2], f
 }
 
 /*
- * A row's scores are taken relative to a reference near its maximum: not below 0, unless all it sees is far below, and
- * only raised by more than p.slack, so that sums are seldom scaled. With p.lowest = 0 and p.slack = 0 it is the maximum.
+ * The running row max is approximate: not below 0 unless all visible scores are far below, and raised only by more than
+ * p.slack, so that accumulators are seldom rescaled. With p.lowest = 0 and p.slack = 0 it is exact.
  */
-DEVICE float reference_of(const ejki_cuda_sm90_problem &p, float top) {
+DEVICE float row_base(const ejki_cuda_sm90_problem &p, float top) {
     return top < 0 && top >= p.lowest ? 0 : top;
 }
-DEVICE void raise(const ejki_cuda_sm90_problem &p, lane_rows &rows, int half, float top) {
+DEVICE void raise_max(const ejki_cuda_sm90_problem &p, lane_rows &rows, int half, float top) {
     const float max = top > rows.max[half] + p.slack ? top : rows.max[half];
     rows.scale[half] = power_of_2(rows.max[half] - max);
     rows.max[half] = max;
@@ -131,8 +130,8 @@ DEVICE void raise(const ejki_cuda_sm90_problem &p, lane_rows &rows, int half, fl
 #include "operations/attention/cuda/sm90/soft_cap.cuh"
 #else
 /*
- * The largest of the products that this lane has of each row, two at a time, by their bits: the largest of them as signed
- * integers is the largest product, or the lowest if all are negative.
+ * The largest product of each row in this lane, by vimax3 on the bits: the largest signed integer is the largest product,
+ * or the lowest if all are negative.
  */
 DEVICE void find_high(const float (&z)[KEYS / 2], int (&high)[2]) {
     high[0] = __float_as_int(z[0]), high[1] = __float_as_int(z[2]);
@@ -145,8 +144,8 @@ DEVICE void find_high(const float (&z)[KEYS / 2], int (&high)[2]) {
 }
 
 /*
- * From there the largest product of each row. Rows of negative ones are looked through once more, unless even the lowest
- * is not below the limit of reference_of(), which then asks no more.
+ * The largest product of each row. Rows of negative products are searched again, unless even the lowest is above the limit
+ * of row_base(), for which any such number will do.
  */
 DEVICE void find_largest(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS / 2],
                          int (&high)[2], float (&top)[2]) {
@@ -166,19 +165,19 @@ DEVICE void find_largest(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS 
         if (high[half] < 0) top[half] = __uint_as_float(least[half]);
 }
 
-/* Does a row's reference stay whatever the others have, by what find_high() finds? None is raised to more than 0 by negative products. */
+/* Whether the running max of a row stays, by what find_high() finds; negative products never raise it above 0. */
 DEVICE bool stays(const ejki_cuda_sm90_problem &p, const lane_rows &rows, int half, int high) {
     const float most = rows.max[half] + p.slack;
     return (most >= 0) & (__int_as_float(high) * p.unit <= most);
 }
 
-/* A score, there when all that comes before the wait for sums is, and not below p.lowest: for finished(). */
-struct outlook {
+/* For finished(): a number that depends on all that comes before the wait for PV, and is not below p.lowest. */
+struct score_state {
     float held;
 };
 
-/* Products become scores less their row's reference, in place, and the first of them weights. */
-DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge, int row, int j0,
+/* Products become scores minus the row max, in place; the first of them weights. */
+DEVICE score_state find_scores(const ejki_cuda_sm90_problem &p, const work_tile &w, bool edge, int row, int j0,
                       lane_rows &rows, float (&z)[KEYS / 2]) {
     int high[2];
     float top[2];
@@ -186,7 +185,7 @@ DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge,
 #pragma unroll
     for (int n = 0; n < KEYS / 2; n++) z[n] *= p.all.scale;
 #endif
-    if (edge) hide(sight_of(w, row, j0), NEG_INF, z);
+    if (edge) hide(visible_bits_of(w, row, j0), NEG_INF, z);
     find_high(z, high);
     if (__all_sync(~0u, stays(p, rows, 0, high[0]) & stays(p, rows, 1, high[1]))) {
         rows.scale[0] = rows.scale[1] = 1;
@@ -195,7 +194,7 @@ DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge,
         /* Both rows go side by side: ptxas keeps that order, and finds more to do while it waits. */
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            raise(p, rows, half, reference_of(p, top[half]) * p.unit);
+            raise_max(p, rows, half, row_base(p, top[half]) * p.unit);
     }
 #pragma unroll
     for (int n = 0; n < KEYS / 2; n++) z[n] = fmaf(z[n], p.unit, -rows.max[n / 2 % 2]);
@@ -205,7 +204,7 @@ DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge,
 }
 
 /* Scores become weights, ahead of those that are summed and packed. */
-DEVICE void weigh(const ejki_cuda_sm90_problem &, const outlook &, lane_rows &rows,
+DEVICE void make_weights(const ejki_cuda_sm90_problem &, const score_state &, lane_rows &rows,
                   float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
     float sum[2] = {0, 0};
 #pragma unroll
@@ -235,12 +234,12 @@ DEVICE void rescale(const lane_rows &rows, float (&out)[WIDTH / 2]) {
 /* ---- Results ---------------------------------------------------------------------------------------- */
 
 /* A row's place in memory. */
-DEVICE u8 *row_at(const ejki_cuda_problem &p, const work &w, int i) {
+DEVICE u8 *row_at(const ejki_cuda_problem &p, const work_tile &w, int i) {
     const int bytes = PIECES || p.normalize ? 2 : 4;
     return (u8 *)p.out.data + (w.out + i * p.out.stride_t) * bytes;
 }
 
-/* How a lane's rows end: what their sums are multiplied with, where they go, and queries from the first of them on. */
+/* Epilogue of a lane's rows: the factor of their sums, where they go, and how many queries are left from the first. */
 struct row_ends {
     float factor[2];
     u8 *to[2];
@@ -248,10 +247,9 @@ struct row_ends {
 };
 
 /*
- * All but the sums, which may still be on their way. Two lanes of each four end a row each, and write what a row has one
- * of.
+ * All but the sums, whose PV may still run. Two lanes of each four take a row each, and write its statistics.
  */
-DEVICE row_ends end_rows(const ejki_cuda_sm90_problem &p, const work &w, int i,
+DEVICE row_ends end_rows(const ejki_cuda_sm90_problem &p, const work_tile &w, int i,
                          const lane_rows &rows, int pass) {
     row_ends e;
     e.left = i < 0 ? 0 : w.queries - i;
@@ -267,7 +265,7 @@ DEVICE row_ends end_rows(const ejki_cuda_sm90_problem &p, const work &w, int i,
         s.known = w.known;
         const float base = own ? rows.max[1] : rows.max[0];
         factor = sum_factor(p.all, base, own_max, own_sum, p.unit, FOLDED ? p.all.scale : 1);
-        factor *= finish_row(p.all, s, w.head, row, own_sum == 0 ? NEG_INF : own_max, own_sum * factor,
+        factor *= row_epilogue(p.all, s, w.head, row, own_sum == 0 ? NEG_INF : own_max, own_sum * factor,
                              threadIdx.x % 4 < 2);
     }
 #pragma unroll
@@ -279,7 +277,7 @@ DEVICE row_ends end_rows(const ejki_cuda_sm90_problem &p, const work &w, int i,
 }
 
 #if PIECES
-/* Of four lanes' pairs of columns lane l gets all of the l-th eight: x[n] is of eight n before. */
+/* Transposes 4 x 4 pairs of columns between four lanes: lane l gets all of the l-th eight. */
 DEVICE void turn_pieces(u32 (&x)[4]) {
     const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
     const u32 a = __shfl_xor_sync(~0u, upper ? x[0] : x[2], 2);
@@ -311,7 +309,7 @@ DEVICE bool has_nan(u32 pair) {
     return (pair & 0x7fff) > most || (pair >> 16 & 0x7fff) > most;
 }
 
-/* What the lane's rows become: of each, its columns in order as products have them. */
+/* The lane's rows, rounded: of each, its columns in the order of the accumulator. */
 struct row_results {
     row_ends ends;
     u32 pieces[2][VALUE_DIM / 8];
@@ -329,10 +327,10 @@ DEVICE row_results round_rows(const row_ends &e, const float (&out)[WIDTH / 2]) 
     return r;
 }
 
-/* Writes the lane's rows; true if sums are NaN that are multiplied with a number. */
+/* Writes the lane's rows; true if a sum was NaN although its factor is a number. */
 DEVICE bool write_rows(const ejki_cuda_problem &p, const row_results &r, int pass) {
     const row_ends &e = r.ends;
-    bool odd = false;
+    bool nonfinite = false;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const bool there = 8 * half < e.left;
@@ -350,9 +348,9 @@ DEVICE bool write_rows(const ejki_cuda_problem &p, const row_results &r, int pas
                 *(uint4 *)(e.to[half] + n * 64 + threadIdx.x % 4 * 16) =
                     make_uint4(x[0], x[1], x[2], x[3]);
         }
-        odd = odd || (there && has_nan(most) && e.factor[half] == e.factor[half]);
+        nonfinite = nonfinite || (there && has_nan(most) && e.factor[half] == e.factor[half]);
     }
-    return odd;
+    return nonfinite;
 }
 #else
 DEVICE void put(const ejki_cuda_problem &p, u8 *row, int d, float x, int pass) {
@@ -384,16 +382,16 @@ DEVICE row_results round_rows(const row_ends &e, const float (&out)[WIDTH / 2]) 
 }
 
 DEVICE bool write_rows(const ejki_cuda_problem &p, const row_results &r, int pass) {
-    bool odd = false;
+    bool nonfinite = false;
 #pragma unroll 1
     for (int n = 0; n < WIDTH / 2; n++) {
         const int half = n / 2 % 2;
         const float factor = half ? r.ends.factor[1] : r.ends.factor[0], x = r.own[n];
         if (8 * half >= r.ends.left) continue;
-        odd = odd || (x != x && factor == factor);
+        nonfinite = nonfinite || (x != x && factor == factor);
         put(p, half ? r.ends.to[1] : r.ends.to[0], n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2, x, pass);
     }
-    return odd;
+    return nonfinite;
 }
 #endif
 

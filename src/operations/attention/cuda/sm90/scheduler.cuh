@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In which order blocks of the grid, which stay, take tiles of one query head: settled by shapes alone. A round gives
- * each block a tile. Heads come so many together that their keys stay in the second-level cache and that they last for
- * a few rounds; inside such a group the longest tiles come first, and every other round goes through the blocks
- * backwards, which evens out what they do. Of packed sequences those with most keys come first. Where all tiles are of
- * one length, `together` is 0: a head's tiles come one after the other.
+ * Static persistent tile scheduler, longest tile first. A round gives each CTA a tile of one query head. Heads are
+ * grouped so that their K and V stay in L2 and last for a few rounds; within a group the longest tiles come first, and
+ * odd rounds go through the CTAs backwards, which balances them. Packed sequences are sorted by their number of keys.
+ * Where all tiles are of one length `together` is 0: a head's tiles come one after the other.
  */
 #ifndef EJKI_CUDA_ORDER_CUH
 #define EJKI_CUDA_ORDER_CUH
 
 #include "operations/attention/cuda/common/visibility.cuh"
 
-/* Packed sequences; more are taken as they lie. */
+/* Packed sequences that are sorted; more are taken as they come. */
 enum { MOST_ORDERED = LAYOUT == EJKI_CUDA_TOKENS ? 511 : 0 };
 
 struct order {
@@ -21,7 +20,7 @@ struct order {
     u16 sequence[MOST_ORDERED + 1];
 };
 
-/* All threads of a block; the block has to meet afterwards. `scratch` has room for 8 KB. */
+/* All threads of a CTA, which has to synchronize afterwards. `scratch` has room for 8 KB. */
 template <int size, int threads>
 DEVICE void make_order(const ejki_cuda_problem &p, order &o, int *scratch) {
     const int count = p.batch + 1;
@@ -56,7 +55,7 @@ DEVICE int columns_of(const ejki_cuda_problem &p) {
     return LAYOUT == EJKI_CUDA_TOKENS ? heads : heads * p.batch;
 }
 
-/* How many heads are taken together, their rounds, and those of all. Tiles of all heads are at most 2^30. */
+/* Heads of a group, rounds of a group, rounds of all. Tiles of all heads are at most 2^30. */
 DEVICE int width_of(const ejki_cuda_problem &p, int together) {
     return together ? together : columns_of(p);
 }
@@ -81,7 +80,7 @@ DEVICE void find_ordered(const ejki_cuda_problem &p, const order &o, int index, 
     at->own = o.begin[low + 1] - 1 - index;
 }
 
-/* What this block does in a round, by all lanes of a warp; false if nothing. A tile has `size` rows. */
+/* The tile of this CTA in a round, by all lanes of a warp; false if none. A tile has `size` rows. */
 template <int size>
 DEVICE bool tile_of_round(const ejki_cuda_problem &p, const order &o, int together, int round,
                           tile_place *at) {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights under a soft cap, part of rows_sm90.cuh. A score is tanh of a product over the cap, times the cap, in units of
- * log 2. Products of a row that are all small in the block take it from a series of TERMS terms, others from 2^x and a
- * reciprocal; so it depends on the row and the block alone. What a score costs are its instructions, whichever they are.
+ * Softmax under a soft cap, part of rows.cuh. A score is cap * tanh(product / cap), in units of log 2. Rows whose products
+ * are all small in a block take an odd polynomial of TERMS terms, others 2^x and a reciprocal; which one depends on the
+ * row and the block alone. The cost is the number of instructions.
  *
- * With t = z z + shift three terms of a product z are z factor (t t + rest), and two z factor t. So every operation has a
- * constant or one operand twice, and there is one less than usual in reading registers.
+ * With t = z z + shift, three terms of a product z are z factor (t t + rest), and two z factor t. So every operation
+ * has a constant or one operand twice, which saves a register read port.
  */
 #ifndef EJKI_CUDA_CAPPED_SM90_CUH
 #define EJKI_CUDA_CAPPED_SM90_CUH
 
-/* What positions hide: a number whose score by few terms is -inf, as it is where they may be seen. */
+/* Stands for a hidden key: a number whose score by few terms is -inf. */
 #define HIDDEN (TERMS == 2 ? -LEAST : LEAST)
 
 /* By TERMS terms. */
@@ -27,7 +27,7 @@ DEVICE float cap_tail(const ejki_cuda_sm90_problem &p, float z) {
     return tail;
 }
 
-/* Of a row of large products, or of small ones as above: the score less a reference. */
+/* The score minus a base, by either formula. */
 DEVICE float capped(const ejki_cuda_sm90_problem &p, bool large, float z, float base) {
     const float exact = fmaf(-2 * p.cap_high, cap_tail(p, z), p.cap_high - base);
     const float x = large ? exact : capped_small(p, z, base);
@@ -45,7 +45,7 @@ DEVICE void find_largest(const float (&z)[KEYS / 2], float (&top)[2]) {
     join_lanes(top, [](float x, float y) { return fmaxf(x, y); });
 }
 
-/* The largest size of the products that this lane has of each row. */
+/* The largest magnitude of the products that this lane has of each row. */
 DEVICE void find_sizes(const float (&z)[KEYS / 2], float (&most)[2]) {
     float own[4] = {0, 0, 0, 0}; /* so many, for more to do at a time */
 #pragma unroll
@@ -53,19 +53,19 @@ DEVICE void find_sizes(const float (&z)[KEYS / 2], float (&most)[2]) {
     most[0] = fmaxf(own[0], own[1]), most[1] = fmaxf(own[2], own[3]);
 }
 
-/* Of a block: are any products of the warp large, of which of the lane's rows, and for finished() a number that tells of it. */
-struct outlook {
+/* Whether any products of the warp are large, of which of the lane's rows, and a number for finished(). */
+struct score_state {
     float held;
     bool any_large, large[2];
 };
 
-/* What is hidden counts for nothing, and only then becomes what hides it. */
-DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge, int row, int j0,
+/* What is hidden does not count as large. */
+DEVICE score_state find_scores(const ejki_cuda_sm90_problem &p, const work_tile &w, bool edge, int row, int j0,
                       lane_rows &rows, float (&z)[KEYS / 2]) {
-    outlook l;
+    score_state l;
     float most[2];
-    sight s;
-    if (edge) hide(s = sight_of(w, row, j0), 0, z);
+    visible_bits s;
+    if (edge) hide(s = visible_bits_of(w, row, j0), 0, z);
     find_sizes(z, most);
     if (edge) hide(s, HIDDEN, z);
     l.held = fmaxf(most[0], most[1]);
@@ -77,15 +77,14 @@ DEVICE outlook survey(const ejki_cuda_sm90_problem &p, const work &w, bool edge,
     find_largest(z, top);
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        raise(p, rows, half, capped(p, l.large[half], top[half], 0));
+        raise_max(p, rows, half, capped(p, l.large[half], top[half], 0));
 #endif
     return l;
 }
 
 /*
- * The first `count` products become scores, which is what `score` makes of them and their row, powers of 2, and packed, in
- * place and each some elements ahead of the next: so all that does it has something to do, and no register is written to
- * while it is read.
+ * Scores, exponentials, sums and packing of the first `count` products, software-pipelined in place: each step runs some
+ * elements ahead of the next, so that no unit idles and no register is written while it is read.
  */
 template <int count, class function>
 DEVICE void weigh_first(float (&sum)[2], float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4],
@@ -101,7 +100,7 @@ DEVICE void weigh_first(float (&sum)[2], float (&z)[KEYS / 2], u32 (&weights)[KE
     }
 }
 
-/* The same of all, a half at a time, which then changes places with the other: half the text, for what is seldom done. */
+/* All of them in two passes over swapped halves: half the code, for the path that is seldom taken. */
 template <class function>
 DEVICE void weigh_halves(float (&sum)[2], float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4],
                          function score) {
@@ -122,7 +121,7 @@ DEVICE void weigh_halves(float (&sum)[2], float (&z)[KEYS / 2], u32 (&weights)[K
     }
 }
 
-DEVICE void weigh(const ejki_cuda_sm90_problem &p, const outlook &l, lane_rows &rows,
+DEVICE void make_weights(const ejki_cuda_sm90_problem &p, const score_state &l, lane_rows &rows,
                   float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4]) {
     float sum[2] = {0, 0};
     if (l.any_large)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tiles of forward attention on sm_90a, for forward_sm90.cu and again_sm90.cu: which rows and blocks they are, and the
- * products of a block. Besides the constants of base.cuh:
+ * Tiles of the forward pass on sm_90a, for forward.cu and recompute.cu: their rows and blocks, and the products of a block.
+ * Besides the constants of options.cuh:
  *
- *   CONSUMERS  warpgroups that compute, of 64 rows each
+ *   CONSUMERS  consumer warpgroups, of 64 rows each
  *   KEYS       of a block
- *   FOLDED     1 = the scale is positive and no cap follows it: it is multiplied into exponents
- *   BOUNDED    1 = under the cap scores are taken relative to 0
- *   TERMS      of the series of a small score under the cap, 2 or 3
- *   PIECES     1 = rows of the result are of whole pieces of 32 elements, at multiples of 16 bytes
+ *   FOLDED     1 = the scale is positive and no cap follows: it is multiplied into exponents
+ *   BOUNDED    1 = under the cap scores need no running max
+ *   TERMS      of the polynomial of a small score under the cap, 2 or 3
+ *   PIECES     1 = rows of the result can be written 16 bytes at a time
  */
 #ifndef EJKI_CUDA_TILES_SM90_CUH
 #define EJKI_CUDA_TILES_SM90_CUH
@@ -33,19 +33,19 @@ enum {
     COLUMN_BYTES = KEYS * 128, /* 64 columns of a block */
 };
 
-/* ---- Which -------------------------------------------------------------------------------------------- */
+/* ---- Work tiles --------------------------------------------------------------------------------------- */
 
 /*
- * Rows by which the first tile of a sequence begins ahead of it, whole warpgroups: the tile that is not full is the first,
- * which sees fewest keys under a triangle, rather than the last. But tiles that begin where blocks of keys do stay there.
+ * Rows by which the first tile of a sequence begins before it, whole warpgroups: so the partial tile is the first, which
+ * has the fewest visible keys under a causal mask, and not the last. Tiles aligned with blocks of keys stay.
  */
 DEVICE int rows_ahead(int queries) {
     const bool stay = ROWS % KEYS == 0 && 64 % KEYS != 0;
     return stay ? 0 : cdiv(queries, ROWS) * ROWS - round_up(queries, 64);
 }
 
-/* The work of a round, by all lanes of a warp; false if there is none. */
-DEVICE bool work_of_round(const ejki_cuda_sm90_problem &p, const order &tiles, int round, work *w) {
+/* The work tile of a round, by all lanes of a warp; false if there is none. */
+DEVICE bool work_tile_of_round(const ejki_cuda_sm90_problem &p, const order &tiles, int round, work_tile *w) {
     tile_place at;
     const int far = (1 << 30) - 1;
     if (!tile_of_round<ROWS>(p.all, tiles, p.heads_together, round, &at)) return false;
@@ -66,14 +66,14 @@ DEVICE bool work_of_round(const ejki_cuda_sm90_problem &p, const order &tiles, i
     return true;
 }
 
-/* What a warpgroup's rows see. */
-struct strip {
+/* Blocks and keys visible to the rows of a warpgroup. */
+struct warpgroup_range {
     int begin, end;         /* blocks */
-    int all_begin, all_end; /* keys that all rows see */
+    int all_begin, all_end; /* keys visible to all rows */
 };
 
-DEVICE strip strip_of(const work &w, int warpgroup) {
-    strip t;
+DEVICE warpgroup_range warpgroup_range_of(const work_tile &w, int warpgroup) {
+    warpgroup_range t;
     const int first = w.row + warpgroup * 64;
     const int last = larger(lesser(first + 64, w.queries), 1) - 1;
     t.all_begin = first_key(w, last);
@@ -85,12 +85,12 @@ DEVICE strip strip_of(const work &w, int warpgroup) {
 }
 
 /* The first of a lane's two rows, the other being eight on; `warp` counts those that compute. */
-DEVICE int row_of_lane(const work &w, int warp) {
+DEVICE int row_of_lane(const work_tile &w, int warp) {
     return w.row + warp * 16 + threadIdx.x % 32 / 4;
 }
 
-/* Do positions hide any of the block's keys from a row of the strip? */
-DEVICE bool is_edge(const strip &t, int block) {
+/* Whether a key of the block is hidden from one of the rows. */
+DEVICE bool is_edge(const warpgroup_range &t, int block) {
     return block * KEYS < t.all_begin || block * KEYS + KEYS > t.all_end;
 }
 
@@ -98,23 +98,23 @@ DEVICE bool is_edge(const strip &t, int block) {
 
 DEVICE void begin_scores(u32 query, u32 key, float (&z)[KEYS / 2]) {
     hold(z);
-    products_begin();
-    const u64 q = operand_at(query, 16), k = operand_at(key, 16);
+    wgmma_fence();
+    const u64 q = smem_descriptor(query, 16), k = smem_descriptor(key, 16);
 #pragma unroll
     for (int n = 0; n < sixteens(HEAD_DIM); n++)
-        products<KEYS>::shared<0, 0>(z, operand_on(q, n / 4 * 64 * 128 + n % 4 * 32),
-                                     operand_on(k, n / 4 * COLUMN_BYTES + n % 4 * 32), n != 0);
-    products_commit();
+        wgmma<KEYS>::ss<0, 0>(z, advance_descriptor(q, n / 4 * 64 * 128 + n % 4 * 32),
+                                     advance_descriptor(k, n / 4 * COLUMN_BYTES + n % 4 * 32), n != 0);
+    wgmma_commit();
 }
 
 DEVICE void begin_sums(const u32 (&weights)[KEYS / 4], u32 value, float (&out)[WIDTH / 2]) {
     hold(out);
-    products_begin();
-    const u64 v = operand_at(value, COLUMN_BYTES);
+    wgmma_fence();
+    const u64 v = smem_descriptor(value, COLUMN_BYTES);
 #pragma unroll
     for (int n = 0; n < KEYS / 16; n++)
-        products<WIDTH>::held<1>(out, weights + 4 * n, operand_on(v, n * 2048), 1);
-    products_commit();
+        wgmma<WIDTH>::rs<1>(out, weights + 4 * n, advance_descriptor(v, n * 2048), 1);
+    wgmma_commit();
 }
 
 #endif

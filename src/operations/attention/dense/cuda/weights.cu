@@ -19,10 +19,10 @@ DEVICE void find_scores(const ejki_cuda_problem &p, const own_rows &rows, const 
     const int j = j0 + threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        float slope;
-        const bool sees =
-            j >= rows.low[r] && j < rows.high[r] && row_sees(p, rows.context[r], j);
-        z[r] = sees ? score_of(p, rows.context[r], j, z[r] * p.scale, &slope) : NEG_INF;
+        float cap_grad;
+        const bool visible =
+            j >= rows.low[r] && j < rows.high[r] && passes_mask(p, rows.context[r], j);
+        z[r] = visible ? score_of(p, rows.context[r], j, z[r] * p.scale, &cap_grad) : NEG_INF;
     }
 }
 
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int row = lesser(own + r, count - 1);
-        factor[r] = finish_row(p, at.s, at.head * group + row % group, row / group, max[r], sum[r],
+        factor[r] = row_epilogue(p, at.s, at.head * group + row % group, row / group, max[r], sum[r],
                                false);
     }
     for (int j0 = 0; j0 < p.keys; j0 += STEP) {

@@ -54,15 +54,15 @@ DEVICE void row_gradients(const merge_vjp_arguments &v, const row &r, int lane) 
     if (!v.d_part && !v.d_part_lse) return;
     for (merge_size n = 0; n < a.parts; n++) {
         const float w = weight(a.lse[n * a.lse_n + r.b * a.lse_b + r.h * a.lse_h + r.t], lse);
-        float slope = w;
-        if (v.d_part_lse && w != 0) slope = w * (dot(d_out, part + n * a.part_n, size, lane) - delta);
+        float cap_grad = w;
+        if (v.d_part_lse && w != 0) cap_grad = w * (dot(d_out, part + n * a.part_n, size, lane) - delta);
         if (v.d_part)
             write_part((element *)v.d_part + n * v.d_part_n + r.b * v.d_part_b +
                            r.t * v.d_part_t + r.h * v.d_part_h,
                        d_out, size, w, lane);
         if (v.d_part_lse && lane == 0)
             v.d_part_lse[n * v.d_part_lse_n + r.b * v.d_part_lse_b + r.h * v.d_part_lse_h + r.t] =
-                slope;
+                cap_grad;
     }
 }
 
