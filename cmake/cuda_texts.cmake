@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# Writes a C file with the texts of kernels, which are compiled where a GPU is: -DTEXTS=<files> -DOUTPUT=<file>.
+# Writes a C file with the texts of kernels, which are compiled where a GPU is: -DTEXTS=<files> -DFOLDER=<src>
+# -DOUTPUT=<file>. A text's name is its path below FOLDER; by it texts include each other.
 set(list "")
 foreach(path IN LISTS TEXTS)
   file(READ ${path} text)
-  get_filename_component(name ${path} NAME)
+  cmake_path(RELATIVE_PATH path BASE_DIRECTORY ${FOLDER} OUTPUT_VARIABLE name)
   string(REPLACE "\\" "\\\\" text "${text}")
   string(REPLACE "\"" "\\\"" text "${text}")
   string(REPLACE "\n" "\\n\"\n     \"" text "${text}")

@@ -20,10 +20,10 @@ ejk_status ejki_cuda_gpu(int32_t device, const ejk_gpu_info **out);
 /* ---- Texts of kernels: written into the library by cmake/cuda_texts.cmake --------------------------- */
 
 typedef struct ejki_cuda_source {
-    const char *name, *text; /* CUDA C; headers by #include "name" */
+    const char *name, *text; /* CUDA C; headers by #include "name", a path below src */
 } ejki_cuda_source;
 
-/* Every file of src/kernels/cuda, by name; the list ends with a name that is NULL. */
+/* Every .cu and .cuh of src/kernels/cuda and src/operations; the list ends with a name that is NULL. */
 extern const ejki_cuda_source ejki_cuda_texts[];
 /* One of them; NULL if there is none. */
 const ejki_cuda_source *ejki_cuda_text(const char *name);

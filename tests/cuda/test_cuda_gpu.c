@@ -4,7 +4,7 @@
  * where there is no GPU.
  */
 #include "device/cuda.h"
-#include "kernels/cuda/merge_arguments.cuh"
+#include "operations/attention/merge/cuda/arguments.cuh"
 #include "support/expect.h"
 #include "support/gpu_driver.h"
 #include "support/random.h"
@@ -292,12 +292,13 @@ static void a_plan_goes_into_a_graph(void **state) {
 /* Host seconds of a launch that finds nothing to do. */
 static double bare_launch(int calls) {
     const ejki_cuda_constant constants[] = {
-        {"TYPE", EJK_DTYPE_F32}, {"OUT", EJK_DTYPE_F32}, {"VECTOR", 1}, {"LANES", 32}};
+        {"ELEMENT", EJK_DTYPE_F32}, {"OUT", EJK_DTYPE_F32}, {"VECTOR", 1}, {"LANES", 32}};
     ejki_cuda_function_t *function;
     merge_arguments nothing = {.sink_group = 1};
     void *arguments[] = {&nothing};
     const ejki_cuda_launch how = {.grid = {1, 1, 1}, .block = {256, 1, 1}};
-    EXPECT_OK(ejki_cuda_function(0, ejki_cuda_text("merge.cu"), "merge", constants, 4, &function));
+    EXPECT_OK(ejki_cuda_function(0, ejki_cuda_text("operations/attention/merge/cuda/merge.cu"),
+                                 "merge", constants, 4, &function));
     const double start = ejk_now();
     for (int i = 0; i < calls; i++) EXPECT_OK(ejki_cuda_run(function, &how, arguments));
     const double seconds = (ejk_now() - start) / calls;

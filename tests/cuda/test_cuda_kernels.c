@@ -15,7 +15,7 @@
 
 static const ejki_cuda_source pair_source = {"pair.cu",
                                              "extern \"C\" __global__ void first() {}\n"
-                                             "#include \"element.cuh\"\n"
+                                             "#include \"kernels/cuda/element.cuh\"\n"
                                              "extern \"C\" __global__ void second() {}\n"};
 
 static ejk_status get(const char *entry, int64_t number, ejki_cuda_function_t **out) {
@@ -486,13 +486,14 @@ static bool merge_compiles(void) {
     static const int64_t types[] = {EJK_DTYPE_F32, EJK_DTYPE_BF16, EJK_DTYPE_F16};
     for (int i = 0; i < 6; i++) {
         const int64_t type = types[i / 2], vector = i & 1 ? 1 : type == EJK_DTYPE_F32 ? 4 : 8;
-        const ejki_cuda_constant constants[] = {{"TYPE", type},
+        const ejki_cuda_constant constants[] = {{"ELEMENT", type},
                                                 {"OUT", i < 4 ? type : EJK_DTYPE_F32},
                                                 {"VECTOR", vector},
                                                 {"LANES", vector == 1 ? 32 : 16}};
         ejki_cuda_image image;
-        WORKS(ejki_cuda_compile(architectures[i / 2 % 2], ejki_cuda_text("merge.cu"), constants, 4,
-                                &image));
+        WORKS(ejki_cuda_compile(architectures[i / 2 % 2],
+                                ejki_cuda_text("operations/attention/merge/cuda/merge.cu"),
+                                constants, 4, &image));
         HOLDS(image.size > 1000 && strstr(image.log, "registers"));
         HOLDS(spilled(image.log) <= 16);
         ejki_cuda_image_close(&image);

@@ -139,7 +139,7 @@ static bool any_order(const void *unused) {
     }
     args.deterministic = EJK_FALSE;
     plan = NULL;
-    FAILS(UNAVAILABLE, "backward_sm90.cu cannot be compiled",
+    FAILS(UNAVAILABLE, "sm90/backward.cu cannot be compiled",
           ejk_plan_create(context, &ejk_flash_attention_vjp_kernel, &args, &plan));
     HOLDS(plan == NULL);
     args = gradients_of(256); /* which are summed in order anyway */

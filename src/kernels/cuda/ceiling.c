@@ -25,11 +25,11 @@ static ejk_status enqueue_load(void *user) {
 
 static ejk_status open_load(int32_t device, const char *entry, int kind, ejk_dtype dtype,
                             uint32_t blocks, load *out) {
-    const ejki_cuda_constant constants[] = {{"KIND", kind},
-                                            {"ELEMENT", dtype == EJK_DTYPE_F16 ? 2 : 1}};
+    const ejki_cuda_constant constants[] = {
+        {"KIND", kind}, {"ELEMENT", dtype == EJK_DTYPE_F16 ? dtype : EJK_DTYPE_BF16}};
     *out = (load){.how = {.grid = {blocks, 1, 1}, .block = {CEILING_THREADS, 1, 1}}};
-    return ejki_cuda_function(device, ejki_cuda_text("ceiling.cu"), entry, constants, 2,
-                              &out->function);
+    return ejki_cuda_function(device, ejki_cuda_text("kernels/cuda/ceiling.cu"), entry, constants,
+                              2, &out->function);
 }
 
 /* So much of a step a block has to do, and so many of blocks and steps last about a millisecond on an H100. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ceiling.cu is launched with; the library's C sees this too. */
+/* What ceiling.cu is launched with; the library's C visible this too. */
 #ifndef EJKI_CUDA_CEILING_ARGUMENTS_CUH
 #define EJKI_CUDA_CEILING_ARGUMENTS_CUH
 

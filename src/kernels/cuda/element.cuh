@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Elements of the types that ejk_dtype numbers, as bits, and runs of them read and written at once. bf16 and f16
- * round to nearest, ties to even; NaN stays NaN.
+ * What every kernel starts with: integer types, element types, and small functions of scalars and lanes.
+ *
+ * Element types have the numbers of ejk_dtype. A kernel is compiled for ELEMENT; one with several types uses
+ * value_of<TYPE>() and bits_of<TYPE>(). bf16 and f16 round to nearest, ties to even; NaN stays NaN.
  */
 #ifndef EJKI_CUDA_ELEMENT_CUH
 #define EJKI_CUDA_ELEMENT_CUH
@@ -10,54 +12,122 @@
 #define BF16 3
 #define F16  4
 
-#define INFINITY __int_as_float(0x7f800000)
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
 
-template <int KIND> struct element {
-    typedef unsigned short bits;
+#define DEVICE        static __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
+
+#define INFINITY __int_as_float(0x7f800000)
+#define NEG_INF  __int_as_float(0xff800000)
+#define LOG2_E   1.4426950408889634f
+#define LOG_2    0.6931471805599453f
+
+/* ---- Scalars ---------------------------------------------------------------------------------------- */
+
+DEVICE int lesser(int a, int b) {
+    return a < b ? a : b;
+}
+DEVICE int larger(int a, int b) {
+    return a > b ? a : b;
+}
+DEVICE int clamped(i64 value, int high) {
+    return (int)(value < 0 ? 0 : value > high ? high : value);
+}
+constexpr __host__ __device__ int cdiv(int a, int b) {
+    return (a + b - 1) / b;
+}
+constexpr __host__ __device__ int round_up(int a, int b) {
+    return cdiv(a, b) * b;
+}
+
+/* 2^x, 0 for -inf; two units in the last place. */
+DEVICE float power_of_2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* ---- Elements --------------------------------------------------------------------------------------- */
+
+template <int TYPE> struct element_of {
+    typedef u16 bits;
 };
-template <> struct element<F32> {
+template <> struct element_of<F32> {
     typedef float bits;
 };
 
-__device__ static inline float half_value(unsigned short bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-    return value;
-}
-
-__device__ static inline unsigned short half_bits(float value) {
-    unsigned short bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-}
-
-__device__ static inline unsigned short bfloat_bits(float value) {
-    unsigned short bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-}
-
-template <int KIND> __device__ static inline float value_of(typename element<KIND>::bits bits) {
-    if constexpr (KIND == F32)
+template <int TYPE> DEVICE float value_of(typename element_of<TYPE>::bits bits) {
+    if constexpr (TYPE == F32) {
         return bits;
-    else if constexpr (KIND == BF16)
-        return __uint_as_float((unsigned)bits << 16);
-    else
-        return half_value(bits);
-}
-
-template <int KIND> __device__ static inline typename element<KIND>::bits bits_of(float value) {
-    if constexpr (KIND == F32)
+    } else if constexpr (TYPE == BF16) {
+        return __int_as_float((u32)bits << 16);
+    } else {
+        float value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
         return value;
-    else if constexpr (KIND == BF16)
-        return bfloat_bits(value);
-    else
-        return half_bits(value);
+    }
 }
 
-/* LENGTH elements that lie one after the other, aligned to their size together. */
-template <int KIND, int LENGTH> struct __align__(sizeof(typename element<KIND>::bits) * LENGTH) run_of {
-    typename element<KIND>::bits at[LENGTH];
+template <int TYPE> DEVICE typename element_of<TYPE>::bits bits_of(float value) {
+    if constexpr (TYPE == F32) {
+        return value;
+    } else if constexpr (TYPE == BF16) {
+#if __CUDA_ARCH__ >= 800
+        u16 rounded;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(value));
+        return rounded;
+#else
+        const u32 bits = __float_as_int(value);
+        if (value != value) return (u16)(bits >> 16 | 0x40);
+        return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#endif
+    } else {
+        u16 bits;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+        return bits;
+    }
+}
+
+/* LENGTH elements one after the other, aligned to their size together. */
+template <int TYPE, int LENGTH> struct __align__(sizeof(typename element_of<TYPE>::bits) * LENGTH) run_of {
+    typename element_of<TYPE>::bits at[LENGTH];
 };
+
+#ifdef ELEMENT
+typedef element_of<ELEMENT>::bits element;
+
+DEVICE float widen(element x) {
+    return value_of<ELEMENT>(x);
+}
+DEVICE element narrow(float x) {
+    return bits_of<ELEMENT>(x);
+}
+#endif
+
+/* ---- Lanes ------------------------------------------------------------------------------------------ */
+
+/* Reductions over groups of `lanes` neighbouring lanes of a whole warp; every lane gets the result. */
+DEVICE float larger_of_lanes(float x, int lanes) {
+    for (int n = lanes / 2; n > 0; n /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, n));
+    return x;
+}
+DEVICE float sum_of_lanes(float x, int lanes) {
+    for (int n = lanes / 2; n > 0; n /= 2) x += __shfl_xor_sync(~0u, x, n);
+    return x;
+}
+
+/* ---- Programmatic dependent launch ------------------------------------------------------------------ */
+
+/* From sm_90 on: lets the next kernel of the stream begin; waits for the one before and its stores. */
+DEVICE void launch_dependents() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+DEVICE void wait_for_previous() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 
 #endif

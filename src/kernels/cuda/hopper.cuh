@@ -1,42 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What only sm_90a has: barriers in shared memory that count bytes, the copy engine, and products of warpgroups.
- * Addresses of shared memory are those of shared_address(). A warpgroup is four warps, the first a multiple of 4.
+ * What only sm_90a has: mbarriers that count bytes, TMA, and wgmma. Shared memory is addressed as shared_address() gives
+ * it. A warpgroup is four warps, the first a multiple of 4.
  *
- * A tile for products is rows of 128 bytes, 64 elements, under a swizzle of 128 bytes, at a multiple of 1024 bytes; wider
- * rows are such tiles one after the other. ptxas makes products wait for each other, and says so by C7510 to C7520, if
- * one is still going on over a loop's back edge, if a branch decides whether it is begun, or if registers run out.
+ * An operand tile is rows of 128 bytes, 64 elements, under the 128-byte swizzle, at a multiple of 1024 bytes; wider rows
+ * are such tiles one after the other. ptxas serialises wgmma, and says so by C7510 to C7520, if one is in flight over a
+ * loop's back edge, if a branch decides whether it is issued, or if registers run out.
  */
 #ifndef EJKI_CUDA_HOPPER_CUH
 #define EJKI_CUDA_HOPPER_CUH
 
-#include "mma.cuh"
-
-#define DEVICE_MEMBER __device__ __forceinline__
+#include "kernels/cuda/mma.cuh"
 
 typedef ejki_cuda_map tensor_map;
 
-/* ---- Barriers --------------------------------------------------------------------------------------- */
+/* ---- mbarriers -------------------------------------------------------------------------------------- */
 
-DEVICE void barrier_init(u32 barrier, int arrivals) {
+DEVICE void mbarrier_init(u32 barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
                  : "memory");
 }
-/* After the last barrier_init, before the block's threads meet. */
-DEVICE void barriers_ready() {
+/* After the last mbarrier_init, before __syncthreads(). */
+DEVICE void mbarrier_fence_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async;" ::: "memory");
 }
-DEVICE void barrier_arrive(u32 barrier) {
+DEVICE void mbarrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/* Arrives, and lets the barrier wait for so many bytes of copies too. */
-DEVICE void barrier_expect(u32 barrier, u32 bytes) {
+/* Arrives, and adds bytes of TMA loads that the phase waits for. */
+DEVICE void mbarrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
-/* Until the phase of this parity is over; that before the first counts as over with parity 1. */
-DEVICE void barrier_wait(u32 barrier, u32 parity) {
+/* Waits for the phase of this parity; the one before the first counts as complete, with parity 1. */
+DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
     asm volatile("{\n"
                  ".reg .pred over;\n"
                  "again:\n"
@@ -49,122 +47,121 @@ DEVICE void barrier_wait(u32 barrier, u32 parity) {
                  : "memory");
 }
 
-/* A place in a ring of `size` stages, each with a barrier that it is full and one that it is empty. */
-template <int size> struct ring_place {
+/* Stage and parity in a ring of `size` stages, each with a full and an empty mbarrier. */
+template <int size> struct pipeline_state {
     u32 stage, parity;
     DEVICE_MEMBER void next() {
         if (++stage == size) stage = 0, parity ^= 1;
     }
 };
 
-/* Barriers of the hardware, 1 to 15, for a multiple of 32 threads: all wait, or some only arrive. */
-DEVICE void meet(int barrier, int threads) {
+/* Named barriers 1 to 15, for a multiple of 32 threads. */
+DEVICE void named_barrier_sync(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-DEVICE void pass_by(int barrier, int threads) {
+DEVICE void named_barrier_arrive(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-/* ---- The copy engine -------------------------------------------------------------------------------- */
+/* ---- TMA -------------------------------------------------------------------------------------------- */
 
-/* Makes this thread's ordinary stores to shared memory visible to products and copies, before a barrier. */
-DEVICE void stores_visible() {
+/* Makes this thread's generic stores to shared memory visible to wgmma and TMA, before a barrier. */
+DEVICE void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-DEVICE void prefetch_map(const tensor_map *map) {
+DEVICE void prefetch_tensor_map(const tensor_map *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-DEVICE void copy_box(u32 to, const tensor_map *map, u32 barrier, int c0, int c1, int c2, int c3) {
+DEVICE void tma_load(u32 to, const tensor_map *map, u32 barrier, int c0, int c1, int c2, int c3) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
                  "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                  : "memory");
 }
-DEVICE void store_box(const tensor_map *map, u32 from, int c0, int c1, int c2, int c3) {
+DEVICE void tma_store(const tensor_map *map, u32 from, int c0, int c1, int c2, int c3) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
                  "[%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
                  "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                  : "memory");
 }
-/* A run of bytes: a multiple of 16, as both addresses. */
-DEVICE void copy_run(u32 to, const void *from, u32 bytes, u32 barrier) {
+/* Bulk copies: bytes and both addresses are multiples of 16. */
+DEVICE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
-DEVICE void store_run(void *to, u32 from, u32 bytes) {
+DEVICE void bulk_store(void *to, u32 from, u32 bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                  "r"(bytes)
                  : "memory");
 }
-/* Adds floats, each addition by itself, in no order. */
-DEVICE void add_run(float *to, u32 from, u32 bytes) {
+/* Adds floats atomically, in no order. */
+DEVICE void bulk_add(float *to, u32 from, u32 bytes) {
     asm volatile(
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
         "r"(from), "r"(bytes)
         : "memory");
 }
-DEVICE void stores_commit() {
+DEVICE void bulk_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* Until all but `left` of this thread's groups have read shared memory, or have been written. */
-template <int left> DEVICE void stores_read() {
+/* Until all but `left` of this thread's bulk groups have read shared memory, or are complete. */
+template <int left> DEVICE void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(left) : "memory");
 }
-template <int left> DEVICE void stores_written() {
+template <int left> DEVICE void bulk_wait() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(left) : "memory");
 }
 
 /* ---- Registers -------------------------------------------------------------------------------------- */
 
-/* Of each thread of this warpgroup from now on; all warpgroups together keep within what the launch took. */
-template <int count> DEVICE void more_registers() {
+/* Of each thread of this warpgroup from now on; all warpgroups together stay within the launch's registers. */
+template <int count> DEVICE void setmaxnreg_inc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
-template <int count> DEVICE void fewer_registers() {
+template <int count> DEVICE void setmaxnreg_dec() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
 
 /* Four 8 x 8 matrices of 16-bit elements, rows at the lanes' addresses. */
-DEVICE void store_4(u32 at, u32 a, u32 b, u32 c, u32 d) {
+DEVICE void stmatrix_x4(u32 at, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
                  "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");
 }
-DEVICE void store_4_turned(u32 at, u32 a, u32 b, u32 c, u32 d) {
+DEVICE void stmatrix_x4_trans(u32 at, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
                  "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");
 }
 
-/* ---- Products of warpgroups ------------------------------------------------------------------------- */
+/* ---- wgmma ------------------------------------------------------------------------------------------ */
 
-/* Where an operand lies. `wide`: bytes from 64 columns to the next 64, where the contracted axis is that of rows. */
-DEVICE u64 operand_at(u32 address, u32 wide) {
+/* Matrix descriptor. `wide`: bytes from 64 columns to the next 64, of an operand whose rows are those of K. */
+DEVICE u64 smem_descriptor(u32 address, u32 wide) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)(wide >> 4) << 16 | (u64)(1024 >> 4) << 32 |
            1ull << 62;
 }
-/* The same, so many bytes on. */
-DEVICE u64 operand_on(u64 operand, u32 bytes) {
+/* The descriptor so many bytes on. */
+DEVICE u64 advance_descriptor(u64 operand, u32 bytes) {
     return operand + (bytes >> 4);
 }
 
-DEVICE void products_begin() {
+DEVICE void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-DEVICE void products_commit() {
+DEVICE void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-template <int left> DEVICE void products_wait() {
+template <int left> DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 /*
- * A number that is never below `least` is there before what follows is begun, such as to wait: ptxas does not move a wait
- * ahead of a store, even one that does not happen. It leaves out stores of which it can tell: `least` is to be an
- * argument of the kernel.
+ * Makes `x`, which is never below `least`, available before what follows is issued, such as a wait: ptxas does not move a
+ * wait ahead of a store, even a predicated one. `least` has to be a kernel argument, or ptxas would drop the store.
  */
 DEVICE void finished(float x, float least, u32 anywhere) {
     asm volatile("{\n"
@@ -175,7 +172,7 @@ DEVICE void finished(float x, float least, u32 anywhere) {
                  "f"(least), "r"(anywhere)
                  : "memory");
 }
-/* Registers of products stay where they are: before products are begun, and after they are waited for. */
+/* Pins accumulators and operands in their registers, before wgmma is issued and after it is waited for. */
 template <int n> DEVICE void hold(float (&x)[n]) {
 #pragma unroll
     for (int i = 0; i < n; i++) asm volatile("" : "+f"(x[i])::"memory");
@@ -185,10 +182,10 @@ template <int n> DEVICE void hold(u32 (&x)[n]) {
     for (int i = 0; i < n; i++) asm volatile("" : "+r"(x[i])::"memory");
 }
 
-#if ELEMENT == 1
-#define PRODUCT_TYPES ".f32.bf16.bf16"
+#if ELEMENT == BF16
+#define WGMMA_TYPES ".f32.bf16.bf16"
 #else
-#define PRODUCT_TYPES ".f32.f16.f16"
+#define WGMMA_TYPES ".f32.f16.f16"
 #endif
 
 /* Eight operands of an asm statement, and their constraints. */
@@ -234,22 +231,22 @@ template <int n> DEVICE void hold(u32 (&x)[n]) {
  * 8 n + 2 * (lane % 4) and the next. turn_a, turn_b: 1 if the operand's rows in memory are those of the contracted
  * axis. `left`, the left operand in registers, is as sums of 16 columns packed in order.
  */
-template <int columns> struct products;
+template <int columns> struct wgmma;
 
-#define PRODUCTS(columns, last, p0, p1, p2, p3, p4, p5, p6)                                        \
-    template <> struct products<columns> {                                                         \
+#define WGMMA(columns, last, p0, p1, p2, p3, p4, p5, p6)                                        \
+    template <> struct wgmma<columns> {                                                         \
         template <int turn_a, int turn_b>                                                          \
-        DEVICE_MEMBER static void shared(float (&c)[columns / 2], u64 a, u64 b, int add) {         \
+        DEVICE_MEMBER static void ss(float (&c)[columns / 2], u64 a, u64 b, int add) {         \
             asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " p2                                \
-                         ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16" PRODUCT_TYPES    \
+                         ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16" WGMMA_TYPES    \
                          " {" NAMES_##last "}, " p0 ", " p1 ", add, 1, 1, " p3 ", " p4 ";\n}\n"    \
                          : SUMS_##last                                                             \
                          : "l"(a), "l"(b), "r"(add), "n"(turn_a), "n"(turn_b));                    \
         }                                                                                          \
         template <int turn_b>                                                                      \
-        DEVICE_MEMBER static void held(float (&c)[columns / 2], const u32 *left, u64 b, int add) { \
+        DEVICE_MEMBER static void rs(float (&c)[columns / 2], const u32 *left, u64 b, int add) { \
             asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " p5                                \
-                         ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16" PRODUCT_TYPES    \
+                         ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16" WGMMA_TYPES    \
                          " {" NAMES_##last "}, {" p0 ", " p1 ", " p2 ", " p3 "}, " p4              \
                                            ", add, 1, 1, " p6 ";\n}\n"                             \
                          : SUMS_##last                                                             \
@@ -257,21 +254,21 @@ template <int columns> struct products;
                            "r"(add), "n"(turn_b));                                                 \
         }                                                                                          \
     }
-PRODUCTS(16, 0, "%8", "%9", "%10", "%11", "%12", "%13", "%14");
-PRODUCTS(32, 1, "%16", "%17", "%18", "%19", "%20", "%21", "%22");
-PRODUCTS(48, 2, "%24", "%25", "%26", "%27", "%28", "%29", "%30");
-PRODUCTS(64, 3, "%32", "%33", "%34", "%35", "%36", "%37", "%38");
-PRODUCTS(80, 4, "%40", "%41", "%42", "%43", "%44", "%45", "%46");
-PRODUCTS(96, 5, "%48", "%49", "%50", "%51", "%52", "%53", "%54");
-PRODUCTS(112, 6, "%56", "%57", "%58", "%59", "%60", "%61", "%62");
-PRODUCTS(128, 7, "%64", "%65", "%66", "%67", "%68", "%69", "%70");
-PRODUCTS(144, 8, "%72", "%73", "%74", "%75", "%76", "%77", "%78");
-PRODUCTS(160, 9, "%80", "%81", "%82", "%83", "%84", "%85", "%86");
-PRODUCTS(176, 10, "%88", "%89", "%90", "%91", "%92", "%93", "%94");
-PRODUCTS(192, 11, "%96", "%97", "%98", "%99", "%100", "%101", "%102");
-PRODUCTS(208, 12, "%104", "%105", "%106", "%107", "%108", "%109", "%110");
-PRODUCTS(224, 13, "%112", "%113", "%114", "%115", "%116", "%117", "%118");
-PRODUCTS(240, 14, "%120", "%121", "%122", "%123", "%124", "%125", "%126");
-PRODUCTS(256, 15, "%128", "%129", "%130", "%131", "%132", "%133", "%134");
+WGMMA(16, 0, "%8", "%9", "%10", "%11", "%12", "%13", "%14");
+WGMMA(32, 1, "%16", "%17", "%18", "%19", "%20", "%21", "%22");
+WGMMA(48, 2, "%24", "%25", "%26", "%27", "%28", "%29", "%30");
+WGMMA(64, 3, "%32", "%33", "%34", "%35", "%36", "%37", "%38");
+WGMMA(80, 4, "%40", "%41", "%42", "%43", "%44", "%45", "%46");
+WGMMA(96, 5, "%48", "%49", "%50", "%51", "%52", "%53", "%54");
+WGMMA(112, 6, "%56", "%57", "%58", "%59", "%60", "%61", "%62");
+WGMMA(128, 7, "%64", "%65", "%66", "%67", "%68", "%69", "%70");
+WGMMA(144, 8, "%72", "%73", "%74", "%75", "%76", "%77", "%78");
+WGMMA(160, 9, "%80", "%81", "%82", "%83", "%84", "%85", "%86");
+WGMMA(176, 10, "%88", "%89", "%90", "%91", "%92", "%93", "%94");
+WGMMA(192, 11, "%96", "%97", "%98", "%99", "%100", "%101", "%102");
+WGMMA(208, 12, "%104", "%105", "%106", "%107", "%108", "%109", "%110");
+WGMMA(224, 13, "%112", "%113", "%114", "%115", "%116", "%117", "%118");
+WGMMA(240, 14, "%120", "%121", "%122", "%123", "%124", "%125", "%126");
+WGMMA(256, 15, "%128", "%129", "%130", "%131", "%132", "%133", "%134");
 
 #endif

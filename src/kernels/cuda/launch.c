@@ -1,166 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/launch.h"
 
-#include "operations/attention/shared/dropout.h"
-
 void ejki_cuda_add(ejki_cuda_constants *constants, const char *name, int64_t value) {
     constants->list[constants->count++] = (ejki_cuda_constant){name, value};
 }
 
-ejki_cuda_constants ejki_cuda_constants_of(const ejki_flash_problem *p) {
-    ejki_cuda_constants c = {.count = 0};
-    ejki_cuda_add(&c, "ELEMENT",
-                  p->dtype == EJK_DTYPE_BF16  ? 1
-                  : p->dtype == EJK_DTYPE_F16 ? 2
-                                              : 0);
-    ejki_cuda_add(&c, "HEAD_DIM", p->head_dim);
-    ejki_cuda_add(&c, "VALUE_DIM", p->value_dim);
-    if (p->layout != EJKI_FLASH_DENSE) ejki_cuda_add(&c, "LAYOUT", p->layout);
-    if (p->has_bias) ejki_cuda_add(&c, "BIAS", 1);
-    if (p->has_mask) ejki_cuda_add(&c, "MASK", 1);
-    if (p->has_segments) ejki_cuda_add(&c, "SEGMENTS", 1);
-    if (p->soft_cap > 0) ejki_cuda_add(&c, "SOFT_CAP", 1);
-    if (p->dropout > 0) ejki_cuda_add(&c, "DROPOUT", 1);
-    ejki_cuda_add_pattern(&c, p);
-    return c;
-}
+/* ---- Addresses -------------------------------------------------------------------------------------- */
 
-/* ---- Sizes ------------------------------------------------------------------------------------------ */
-
-/* Tiles, tokens and packed rows stay below this, so that sums of two of them fit 32 bits. */
-#define MOST (INT64_C(1) << 30)
-
-bool ejki_cuda_fits(const ejki_flash_problem *p) {
-    const ejki_pattern *t = &p->pattern;
-    int64_t rows, heads, all, cells;
-    const bool dense = ejki_pattern_is_empty(t) && !p->positions.given;
-    return (dense || p->layout == EJKI_FLASH_DENSE) && t->rows < MOST && t->columns < MOST &&
-           t->block_count < MOST && ejki_mul(t->planes, ejki_max(t->rows, t->columns), &cells) &&
-           cells < MOST && ejki_cuda_cell_bytes(p) >= 0 && p->head_dim <= 576 &&
-           p->value_dim <= 576 && p->queries < MOST && p->keys < MOST && p->batch < MOST &&
-           p->query_heads < MOST && ejki_mul(p->queries, ejki_max(p->group, 1), &rows) &&
-           rows < MOST && ejki_mul(p->batch, p->query_heads, &heads) && heads < MOST &&
-           ejki_mul(heads, ejki_max(p->queries, p->keys), &all) && all < (INT64_C(1) << 36);
-}
-
-int64_t ejki_cuda_entries(const ejki_flash_problem *p) {
-    return p->layout == EJKI_FLASH_TOKENS ? 1 : p->batch;
-}
-
-int64_t ejki_cuda_rows(const ejki_flash_problem *p) {
-    return ejki_cuda_entries(p) * p->query_heads * p->queries;
-}
-
-int64_t ejki_cuda_tiles(const ejki_flash_problem *p, int64_t tokens, int64_t times, int64_t size) {
-    const int64_t tiles = ejki_cdiv(tokens * times, size);
-    /* Each sequence may have a tile that is not full, and so may the tokens of none. */
-    return p->layout == EJKI_FLASH_TOKENS ? tiles + p->batch + 1 : tiles;
-}
-
-int64_t ejki_cuda_blocks(const ejki_flash_problem *p, int64_t tiles) {
-    return tiles * p->kv_heads * ejki_cuda_entries(p);
-}
-
-/* ---- Problems --------------------------------------------------------------------------------------- */
-
-static ejki_cuda_bthd bthd(const ejki_bthd *t) {
-    return (ejki_cuda_bthd){t->data, t->stride_b, t->stride_t, t->stride_h};
-}
-static ejki_cuda_bhts bht(const ejki_bht *t) {
-    return (ejki_cuda_bhts){t->data, t->stride_b, t->stride_h, t->stride_t};
-}
-static ejki_cuda_bhts bhts(const ejki_bhts *t) {
-    return (ejki_cuda_bhts){(void *)(uintptr_t)t->data, t->stride_b, t->stride_h, t->stride_t};
-}
-
-ejki_cuda_problem ejki_cuda_problem_of(const ejki_flash_problem *p) {
-    return (ejki_cuda_problem){
-        .query = bthd(&p->query),
-        .key = bthd(&p->key),
-        .value = bthd(&p->value),
-        .out = bthd(&p->out),
-        .lse = bht(&p->lse),
-        .row_max = bht(&p->row_max),
-        .row_sum = bht(&p->row_sum),
-        .bias = bhts(&p->bias),
-        .mask = bhts(&p->mask),
-        .query_segments = {p->query_segments.data, p->query_segments.stride_b},
-        .key_segments = {p->key_segments.data, p->key_segments.stride_b},
-        .sinks = p->has_sinks ? p->sinks : NULL,
-        .query_sums = p->query_sums,
-        .key_sums = p->key_sums,
-        .sink_stride_h = p->sink_stride_h,
-        .first_offset = ejki_cuda_first_offset(p),
-        .last_offset = ejki_cuda_last_offset(p),
-        .first_sequence = p->first_sequence,
-        .dropout_seed = p->dropout_seed,
-        .entries = ejki_cuda_entries(p),
-        .batch = (int)p->batch,
-        .queries = (int)p->queries,
-        .keys = (int)p->keys,
-        .kv_heads = (int)p->kv_heads,
-        .group = (int)p->group,
-        .sink_count = (int)p->sink_count,
-        .sink_group = (int)p->sink_group,
-        .mask_group = (int)p->mask_group,
-        .sums_are_i64 = p->sums_are_i64,
-        .segments_are_i64 = p->segments_are_i64,
-        .ends_together = p->ends_together,
-        .normalize = p->normalize,
-        .splits = 1,
-        .split_keys = (int)ejki_max(p->keys, 1),
-        .drop_below = ejki_dropout_threshold(p->dropout),
-        .keep_factor = (float)ejki_dropout_factor(p->dropout),
-        .scale = (float)p->scale,
-        .soft_cap = (float)p->soft_cap,
-        .pattern = ejki_cuda_pattern_of(p, NULL),
-    };
+static bool is_multiple(const void *data, int64_t size) {
+    return (uintptr_t)data % (uintptr_t)size == 0;
 }
 
 ejk_status ejki_cuda_check_address(const void *data, int64_t size, const char *name) {
-    if ((uintptr_t)data % (uintptr_t)size == 0) return EJK_OK;
+    if (is_multiple(data, size)) return EJK_OK;
     return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
                      "%s lies at %p, expected a multiple of its element's %lld bytes on a GPU",
                      name, data, (long long)size);
 }
 
-ejk_status ejki_cuda_check_aligned(const ejki_flash_problem *p) {
-    const int64_t size = (int64_t)ejk_dtype_size(p->dtype), id = p->segments_are_i64 ? 8 : 4;
-    const int64_t sum = p->sums_are_i64 ? 8 : 4;
-    EJKI_TRY(ejki_cuda_check_address(p->query.data, size, "query"));
-    EJKI_TRY(ejki_cuda_check_address(p->key.data, size, "key"));
-    EJKI_TRY(ejki_cuda_check_address(p->value.data, size, "value"));
-    EJKI_TRY(ejki_cuda_check_address(p->out.data, p->normalize ? size : 4, "out"));
-    EJKI_TRY(ejki_cuda_check_address(p->lse.data, 4, "lse"));
-    EJKI_TRY(ejki_cuda_check_address(p->row_max.data, 4, "row_max"));
-    EJKI_TRY(ejki_cuda_check_address(p->row_sum.data, 4, "row_sum"));
-    if (p->has_bias) EJKI_TRY(ejki_cuda_check_address(p->bias.data, size, "bias"));
-    if (p->has_sinks) EJKI_TRY(ejki_cuda_check_address(p->sinks, size, "softmax_aux"));
-    if (p->has_segments) {
-        EJKI_TRY(ejki_cuda_check_address(p->query_segments.data, id, "q_segment_ids"));
-        EJKI_TRY(ejki_cuda_check_address(p->key_segments.data, id, "kv_segment_ids"));
-    }
-    EJKI_TRY(ejki_cuda_check_pattern(p));
-    if (p->layout == EJKI_FLASH_DENSE) return EJK_OK;
-    EJKI_TRY(ejki_cuda_check_address(p->query_sums, sum, "cum_seqlens_q"));
-    return ejki_cuda_check_address(p->key_sums, sum, "cum_seqlens_k");
+ejk_status ejki_cuda_check_addresses(const ejki_cuda_address *list, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        EJKI_TRY(ejki_cuda_check_address(list[i].data, list[i].size, list[i].name));
+    return EJK_OK;
 }
 
-/* ---- Launches --------------------------------------------------------------------------------------- */
+/* ---- Compiling -------------------------------------------------------------------------------------- */
 
-ejk_status ejki_cuda_ready(ejk_launch *launch, int32_t place, const char *text, const char *entry,
+ejk_status ejki_cuda_ready(ejk_launch *launch, int32_t slot, const char *text, const char *entry,
                            const ejki_cuda_constants *constants) {
     ejki_cuda_function_t *function;
     EJKI_TRY(ejki_cuda_function(launch->device, ejki_cuda_text(text), entry, constants->list,
                                 constants->count, &function));
-    launch->prepared[place] = function;
+    launch->prepared[slot] = function;
     return EJK_OK;
 }
 
-void ejki_cuda_want(ejki_cuda_kernels *kernels, int32_t place, const char *text, const char *entry,
+void ejki_cuda_want(ejki_cuda_kernels *kernels, int32_t slot, const char *text, const char *entry,
                     const ejki_cuda_constants *constants) {
     const int32_t own = kernels->count++;
-    kernels->list[own].place = place;
+    kernels->list[own].slot = slot;
     kernels->list[own].text = text;
     kernels->list[own].entry = entry;
     kernels->list[own].constants = *constants;
@@ -174,19 +52,77 @@ ejk_status ejki_cuda_ready_all(ejk_launch *launch, const ejki_cuda_kernels *kern
                              kernels->list[i].constants.list, kernels->list[i].constants.count};
     ejki_cuda_make_ahead(launch->device, wishes, kernels->count);
     for (int32_t i = 0; i < kernels->count; i++)
-        EJKI_TRY(ejki_cuda_ready(launch, kernels->list[i].place, kernels->list[i].text,
+        EJKI_TRY(ejki_cuda_ready(launch, kernels->list[i].slot, kernels->list[i].text,
                                  kernels->list[i].entry, &kernels->list[i].constants));
     return EJK_OK;
 }
 
+/* ---- Launching -------------------------------------------------------------------------------------- */
+
 ejk_status ejki_cuda_begin(const ejk_run *run, const ejki_cuda_work *work, void *argument) {
     const ejki_cuda_launch how = {
-        .grid = {(uint32_t)work->blocks, (uint32_t)work->splits, 1},
+        .grid = {(uint32_t)work->blocks, (uint32_t)ejki_max(work->splits, 1), 1},
         .block = {(uint32_t)work->threads, 1, 1},
         .shared_bytes = (uint32_t)work->shared_bytes,
         .stream = run->stream,
         .overlaps = work->overlaps,
     };
     void *arguments[] = {argument};
-    return ejki_cuda_run(run->prepared[work->place], &how, arguments);
+    return work->blocks > 0 ? ejki_cuda_run(run->prepared[work->slot], &how, arguments) : EJK_OK;
+}
+
+/* ---- Kernels over rows ------------------------------------------------------------------------------ */
+
+enum { ROW_THREADS = 256, MOST_LANES = 32, RUN_BYTES = 16 }; /* as rows.cuh has them */
+
+ejki_cuda_rows ejki_cuda_rows_of(int64_t width, ejk_dtype dtype, const int64_t *strides,
+                                 size_t count) {
+    ejki_cuda_rows rows = {.width = width, .vector = RUN_BYTES / (int64_t)ejk_dtype_size(dtype)};
+    for (size_t i = 0; i < count; i++)
+        if (strides[i] % rows.vector) rows.vector = 1;
+    return rows;
+}
+
+/* Threads of a row: as many as it has runs, up to a power of two. */
+static int64_t lanes_of(const ejki_cuda_rows *rows, int64_t vector) {
+    int64_t count = 1;
+    while (count < MOST_LANES && count * vector < rows->width) count *= 2;
+    return count;
+}
+
+static ejk_status ready_variant(ejk_launch *launch, int32_t slot, const char *text,
+                                const char *entry, ejki_cuda_constants constants,
+                                const ejki_cuda_rows *rows, int64_t vector) {
+    ejki_cuda_add(&constants, "VECTOR", vector);
+    ejki_cuda_add(&constants, "LANES", lanes_of(rows, vector));
+    return ejki_cuda_ready(launch, slot, text, entry, &constants);
+}
+
+ejk_status ejki_cuda_ready_narrow(ejk_launch *launch, int32_t slot, const char *text,
+                                  const char *entry, ejki_cuda_constants constants,
+                                  const ejki_cuda_rows *rows) {
+    return ready_variant(launch, slot, text, entry, constants, rows, 1);
+}
+
+ejk_status ejki_cuda_ready_rows(ejk_launch *launch, const char *text, const char *entry,
+                                ejki_cuda_constants constants, const ejki_cuda_rows *rows) {
+    EJKI_TRY(ready_variant(launch, EJKI_CUDA_NARROW, text, entry, constants, rows, 1));
+    if (rows->vector == 1) return EJK_OK;
+    return ready_variant(launch, EJKI_CUDA_WIDE, text, entry, constants, rows, rows->vector);
+}
+
+ejk_status ejki_cuda_begin_row_blocks(const ejk_run *run, int32_t slot, int64_t blocks,
+                                      void *argument) {
+    const ejki_cuda_work work = {
+        .slot = slot, .threads = ROW_THREADS, .blocks = ejki_min(blocks, INT32_MAX)};
+    return ejki_cuda_begin(run, &work, argument);
+}
+
+ejk_status ejki_cuda_begin_rows(const ejk_run *run, const ejki_cuda_rows *rows, int64_t count,
+                                const ejki_cuda_address *runs, size_t run_count, void *argument) {
+    bool wide = rows->vector > 1;
+    for (size_t i = 0; i < run_count; i++) wide = wide && is_multiple(runs[i].data, runs[i].size);
+    const int64_t lanes = lanes_of(rows, wide ? rows->vector : 1);
+    return ejki_cuda_begin_row_blocks(run, wide ? EJKI_CUDA_WIDE : EJKI_CUDA_NARROW,
+                                      ejki_cdiv(count, ROW_THREADS / lanes), argument);
 }

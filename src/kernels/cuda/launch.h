@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the launchers of this folder share: problems as kernels take them, constants, and tiles. */
+/*
+ * What launchers of all operations share: constants that kernels are compiled for, compiled kernels in the slots of
+ * what is prepared, checks of addresses, and launches. Knows no operation.
+ */
 #ifndef EJKI_CUDA_LAUNCH_H
 #define EJKI_CUDA_LAUNCH_H
 
@@ -7,13 +10,12 @@
 
 #include "base/base.h"
 #include "device/cuda.h"
-#include "kernels/cuda/problem.cuh"
-#include "operations/attention/flash/vjp_problem.h"
 
 /* Shared memory that a block may have on every GPU from sm_80 up. */
 enum { EJKI_CUDA_SHARED_BYTES = 99 * 1024 };
 
-/* What a kernel is compiled for. */
+/* ---- Constants -------------------------------------------------------------------------------------- */
+
 typedef struct ejki_cuda_constants {
     ejki_cuda_constant list[32];
     int32_t count;
@@ -21,90 +23,79 @@ typedef struct ejki_cuda_constants {
 
 void ejki_cuda_add(ejki_cuda_constants *constants, const char *name, int64_t value);
 
-/* Those of base.cuh, the pattern's included. */
-ejki_cuda_constants ejki_cuda_constants_of(const ejki_flash_problem *p);
+/* ---- Addresses -------------------------------------------------------------------------------------- */
 
-/* Sizes that the kernels' 32-bit numbers hold. */
-bool ejki_cuda_fits(const ejki_flash_problem *p);
-
-/* Rows of all heads, those of the tensors. */
-int64_t ejki_cuda_rows(const ejki_flash_problem *p);
-
-/* Entries of the batch axis. */
-int64_t ejki_cuda_entries(const ejki_flash_problem *p);
-
-/* Tiles of `size` of `times` rows for each of `tokens` tokens; for packed sequences as many as there can be. */
-int64_t ejki_cuda_tiles(const ejki_flash_problem *p, int64_t tokens, int64_t times, int64_t size);
-
-/* Blocks of the grid for so many tiles. */
-int64_t ejki_cuda_blocks(const ejki_flash_problem *p, int64_t tiles);
-
-/* All but tiles and parts of keys. */
-ejki_cuda_problem ejki_cuda_problem_of(const ejki_flash_problem *p);
-
-/* ---- Patterns: pattern.c -------------------------------------------------------------------------------- */
-
-/* Adds what a pattern and positions are to the constants; the same for a problem, with cells made by the below. */
-void ejki_cuda_add_pattern(ejki_cuda_constants *constants, const ejki_flash_problem *p);
-ejki_cuda_pattern ejki_cuda_pattern_of(const ejki_flash_problem *p, int *cells);
-
-/* Offsets of visible keys, narrowed by a predicate that goes by indices. */
-int64_t ejki_cuda_first_offset(const ejki_flash_problem *p);
-int64_t ejki_cuda_last_offset(const ejki_flash_problem *p);
-
-/* Bytes of the cells of a problem, a multiple of 256; 0 = it has none, -1 = more than can be counted. */
-int64_t ejki_cuda_cell_bytes(const ejki_flash_problem *p);
-
-/* Compiles what makes cells of grids, if there are any; launches it. */
-ejk_status ejki_cuda_ready_cells(ejk_launch *launch, int32_t place, const ejki_flash_problem *p);
-ejk_status ejki_cuda_begin_cells(const ejk_run *run, int32_t place, const ejki_flash_problem *p,
-                                 int *cells);
-
-/* INVALID_LAYOUT as below, of the arrays of a pattern. */
-ejk_status ejki_cuda_check_pattern(const ejki_flash_problem *p);
-
-/* ---- Launches ------------------------------------------------------------------------------------------- */
-
-/* INVALID_LAYOUT if a pointer is not a multiple of its element's size, which a GPU needs. */
-ejk_status ejki_cuda_check_aligned(const ejki_flash_problem *p);
+/* INVALID_LAYOUT if an address is not a multiple of its element's size, which a GPU needs. NULL is one. */
 ejk_status ejki_cuda_check_address(const void *data, int64_t size, const char *name);
 
-/* Compiles `entry` of a text into a place of what is prepared. */
-ejk_status ejki_cuda_ready(ejk_launch *launch, int32_t place, const char *text, const char *entry,
+typedef struct ejki_cuda_address {
+    const void *data;
+    int64_t size;
+    const char *name;
+} ejki_cuda_address;
+ejk_status ejki_cuda_check_addresses(const ejki_cuda_address *list, size_t count);
+
+/* ---- Compiling -------------------------------------------------------------------------------------- */
+
+/* Compiles `entry` of a text, or finds it compiled, into a slot of what is prepared. */
+ejk_status ejki_cuda_ready(ejk_launch *launch, int32_t slot, const char *text, const char *entry,
                            const ejki_cuda_constants *constants);
 
-/* The same for several, whose texts are compiled side by side. */
+/* The same for several, which are compiled in parallel. */
 enum { EJKI_CUDA_MOST_KERNELS = 8 };
 typedef struct ejki_cuda_kernels {
     struct {
-        int32_t place;
+        int32_t slot;
         const char *text, *entry;
         ejki_cuda_constants constants;
     } list[EJKI_CUDA_MOST_KERNELS];
     int32_t count;
 } ejki_cuda_kernels;
-void ejki_cuda_want(ejki_cuda_kernels *kernels, int32_t place, const char *text, const char *entry,
+void ejki_cuda_want(ejki_cuda_kernels *kernels, int32_t slot, const char *text, const char *entry,
                     const ejki_cuda_constants *constants);
 ejk_status ejki_cuda_ready_all(ejk_launch *launch, const ejki_cuda_kernels *kernels);
 
-/* Launches it with one argument. */
+/* ---- Launching -------------------------------------------------------------------------------------- */
+
+/* Launches with one argument; an empty grid is no launch. */
 typedef struct ejki_cuda_work {
-    int32_t place, threads;
-    int64_t blocks, splits; /* of the grid */
+    int32_t slot, threads;
+    int64_t blocks, splits; /* of the grid; splits 0 = 1 */
     int64_t shared_bytes;
     bool overlaps; /* as ejki_cuda_launch has it */
 } ejki_cuda_work;
 ejk_status ejki_cuda_begin(const ejk_run *run, const ejki_cuda_work *work, void *argument);
 
-/* The members that all implementations of these kernels share, and others behind them. */
-#define EJKI_CUDA_IMPLEMENTATION(symbol, of, text, element, ...)                                   \
-    extern const ejk_implementation symbol;                                                        \
-    const ejk_implementation symbol = {.algorithm = of,                                            \
-                                       .name = text,                                               \
-                                       .platform = EJK_PLATFORM_CUDA,                              \
-                                       .backend = EJK_BACKEND_GPU,                                 \
-                                       .dtype = element,                                           \
-                                       .version = 1,                                               \
-                                       __VA_ARGS__}
+/* ---- Kernels over rows: rows.cuh -------------------------------------------------------------------- */
+
+/*
+ * Such a kernel has two variants: WIDE reads 16 bytes at a time where every row begins at a multiple of them, NARROW
+ * single elements. Both are compiled if the strides allow it, as addresses are known only when the call runs.
+ */
+enum { EJKI_CUDA_NARROW, EJKI_CUDA_WIDE, EJKI_CUDA_ROW_SLOTS };
+
+typedef struct ejki_cuda_rows {
+    int64_t width;  /* elements of a row */
+    int64_t vector; /* elements of 16 bytes; 1 = there is no wide variant */
+} ejki_cuda_rows;
+
+/* `strides` are all that separate rows, `width` among them. */
+ejki_cuda_rows ejki_cuda_rows_of(int64_t width, ejk_dtype dtype, const int64_t *strides,
+                                 size_t count);
+
+/* Compiles the variants into slots 0 and 1; VECTOR and LANES are added to the constants. */
+ejk_status ejki_cuda_ready_rows(ejk_launch *launch, const char *text, const char *entry,
+                                ejki_cuda_constants constants, const ejki_cuda_rows *rows);
+/* Only a narrow one, into a slot of the caller's. */
+ejk_status ejki_cuda_ready_narrow(ejk_launch *launch, int32_t slot, const char *text,
+                                  const char *entry, ejki_cuda_constants constants,
+                                  const ejki_cuda_rows *rows);
+
+/* Launches the wide variant if all addresses are multiples of their sizes, which are those of a run of elements. */
+ejk_status ejki_cuda_begin_rows(const ejk_run *run, const ejki_cuda_rows *rows, int64_t count,
+                                const ejki_cuda_address *runs, size_t run_count, void *argument);
+/* A block of the same size for each of `blocks`. */
+ejk_status ejki_cuda_begin_row_blocks(const ejk_run *run, int32_t slot, int64_t blocks,
+                                      void *argument);
 
 #endif

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor cores by mma.sync m16n8k16, from sm_80 up, for bf16 and f16 with sums in f32, and how tiles get into shared
- * memory by cp.async. A tile is rows of PITCH_OF(dim) elements in pieces of 16 bytes; piece c of row r lies at place
- * c ^ (r mod 8), so that eight rows' equal pieces lie in different banks.
+ * mma.sync m16n8k16 for bf16 and f16 with sums in f32, from sm_80 up, and tiles in shared memory by cp.async. A tile is
+ * rows of pitch_of(dim) elements in pieces of 16 bytes; piece c of row r lies at c ^ (r mod 8), so that the same piece of
+ * eight rows lies in different banks. Constants: ELEMENT, and WARPS of a block.
  *
- * What a lane holds (PTX ISA, "Matrix fragments for mma.m16n8k16"): of a product's 16 rows and 8 columns those at rows
+ * Fragments (PTX ISA, "Matrix fragments for mma.m16n8k16"): of an accumulator of 16 rows and 8 columns a lane has rows
  * lane / 4 and lane / 4 + 8, columns 2 * (lane % 4) and the next.
  */
 #ifndef EJKI_CUDA_MMA_CUH
 #define EJKI_CUDA_MMA_CUH
 
-#include "finish.cuh"
+#include "kernels/cuda/element.cuh"
+#include "kernels/cuda/views.cuh"
 
 #define THREADS (32 * WARPS)
 
-/* Elements of a row in shared memory, and 16s of them that hold anything. */
+/* Elements of a row in shared memory; k steps of 16 that hold data. */
 constexpr __host__ __device__ int pitch_of(int dim) {
     return round_up(dim, 64);
 }
@@ -26,7 +27,7 @@ DEVICE u32 shared_address(const void *p) {
     return (u32)__cvta_generic_to_shared(p);
 }
 
-/* Of the piece of 8 elements at (row, piece). */
+/* The address of a piece of 8 elements. */
 template <int dim> DEVICE u32 piece_at(u32 tile, int row, int piece) {
     return tile + (u32)(row * pitch_of(dim) * 2 + ((piece ^ (row & 7)) << 4));
 }
@@ -46,10 +47,10 @@ DEVICE void copy_float(u32 to, const float *from, bool there) {
                  "r"(there ? 4 : 0)
                  : "memory");
 }
-DEVICE void copies_commit() {
+DEVICE void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-template <int left> DEVICE void copies_wait() {
+template <int left> DEVICE void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
 
@@ -67,7 +68,7 @@ DEVICE uint4 load_piece(u32 from) {
     return x;
 }
 
-/* Rows of a tensor: `group` for each token. */
+/* Rows of a tensor: `group` heads for each token. */
 struct rows_of {
     const u16 *data; /* of the sequence's first token */
     i64 stride_t, stride_h;
@@ -102,18 +103,18 @@ template <int dim> DEVICE void copy_elements(u32 to, const u16 *from, int d, boo
 }
 
 /*
- * Whether what is seldom copied is a function of its own, which saves a tenth to a fifth of compiling. On one H200
- * gradients gain 2 % by it, and the forward pass loses 1 %.
+ * COPIES_APART makes the slow path of copies a function of its own, which saves a tenth to a fifth of compile time. On one
+ * H200 gradients gain 2 % by it, and the forward pass loses 1 %.
  */
 #if defined(COPIES_APART)
-#define SELDOM static __device__ __noinline__
+#define SLOW_PATH static __device__ __noinline__
 #else
-#define SELDOM DEVICE
+#define SLOW_PATH DEVICE
 #endif
 
-/* As copy_tile() does it where rows are not whole or there are not as many. */
+/* The slow path of copy_tile(): partial tiles, several heads of a token, or rows that are not aligned. */
 template <int count, int dim>
-SELDOM void copy_any_tile(u32 tile, const rows_of from, int first, int rows, int group) {
+SLOW_PATH void copy_any_tile(u32 tile, const rows_of from, int first, int rows, int group) {
     enum { PIECES = 2 * sixteens(dim), ALL = count * PIECES };
     if (from.whole) {
 #pragma unroll 1
@@ -135,11 +136,11 @@ SELDOM void copy_any_tile(u32 tile, const rows_of from, int first, int rows, int
     }
 }
 
-/* Starts copying rows first … first + count into a tile; what is beyond `rows` or `dim` is 0. */
+/* Prefetches rows first … first + count into a tile; what is beyond `rows` or `dim` is 0. */
 template <int count, int dim>
 DEVICE void copy_tile(u32 tile, const rows_of &from, int first, int rows, int group) {
     enum { PIECES = 2 * sixteens(dim), ALL = count * PIECES };
-    /* The usual case: one step from a thread's piece to its next. */
+    /* The fast path: a constant step from a thread's piece to its next. */
     if (THREADS % PIECES == 0 && dim % 16 == 0 && ALL % THREADS == 0 && from.whole && group == 1 &&
         first + count <= rows) {
         enum { STEP = THREADS % PIECES ? 1 : THREADS / PIECES };
@@ -156,12 +157,12 @@ DEVICE void copy_tile(u32 tile, const rows_of &from, int first, int rows, int gr
 
 /* ---- Fragments ------------------------------------------------------------------------------------- */
 
-DEVICE void load_4(u32 (&x)[4], u32 at) {
+DEVICE void ldmatrix_x4(u32 (&x)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                  : "r"(at));
 }
-DEVICE void load_4_turned(u32 (&x)[4], u32 at) {
+DEVICE void ldmatrix_x4_trans(u32 (&x)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                  : "r"(at));
@@ -170,21 +171,21 @@ DEVICE void load_4_turned(u32 (&x)[4], u32 at) {
 /* Rows row … row + 16, coordinates 16 k …, as the left operand. */
 template <int dim> DEVICE void load_left(u32 (&x)[4], u32 tile, int row, int k) {
     const int lane = threadIdx.x % 32;
-    load_4(x, piece_at<dim>(tile, row + lane % 16, 2 * k + lane / 16));
+    ldmatrix_x4(x, piece_at<dim>(tile, row + lane % 16, 2 * k + lane / 16));
 }
 /* Rows row … row + 16 as 16 columns, coordinates 16 k … as the sum's axis: two right operands. */
 template <int dim> DEVICE void load_right(u32 (&x)[4], u32 tile, int row, int k) {
     const int lane = threadIdx.x % 32;
-    load_4(x, piece_at<dim>(tile, row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+    ldmatrix_x4(x, piece_at<dim>(tile, row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 }
 /* Rows row … row + 16 as the sum's axis, coordinates 16 n … as 16 columns: two right operands. */
-template <int dim> DEVICE void load_right_turned(u32 (&x)[4], u32 tile, int row, int n) {
+template <int dim> DEVICE void load_right_trans(u32 (&x)[4], u32 tile, int row, int n) {
     const int lane = threadIdx.x % 32;
-    load_4_turned(x, piece_at<dim>(tile, row + lane % 16, 2 * n + lane / 16));
+    ldmatrix_x4_trans(x, piece_at<dim>(tile, row + lane % 16, 2 * n + lane / 16));
 }
 
 DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if ELEMENT == 1
+#if ELEMENT == BF16
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
 #else
@@ -198,7 +199,7 @@ DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 /* Two elements, the first in the lower half. */
 DEVICE u32 pack(float low, float high) {
     u32 x;
-#if ELEMENT == 1
+#if ELEMENT == BF16
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
 #else
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
@@ -226,49 +227,6 @@ template <int n> DEVICE bool has_nan(const float (&x)[n][4]) {
 #pragma unroll
         for (int k = 0; k < 4; k++) found = found || x[i][k] != x[i][k];
     return found;
-}
-
-/* ---- What is not finite ----------------------------------------------------------------------------- */
-
-/*
- * A weight of 0 times an infinity or a NaN is a NaN, where a key that is not seen must add nothing. So when there is a
- * NaN in the sums, all is done again: once with 0 in place of what is not finite, and then with 1 in place of it, 0 in
- * that of all else, and weights of 1 where they are not 0: then a sum above 0 says that one had to be added. Sums of
- * finite numbers come out bit by bit as the first time. Gradients do not ask for the sign: theirs become NaN.
- */
-enum pass { PLAIN, FINITE, UPWARDS, DOWNWARDS, EITHER };
-
-DEVICE u32 replaced(u32 pair, int pass) {
-    const u32 exponent = ELEMENT == 1 ? 0x7f80 : 0x7c00, one = ELEMENT == 1 ? 0x3f80 : 0x3c00;
-    u32 result = 0;
-#pragma unroll
-    for (int n = 0; n < 32; n += 16) {
-        const u32 x = pair >> n & 0xffff;
-        const bool odd = (x & exponent) == exponent, nan = odd && (x & 0x7fff) != exponent;
-        const bool same = pass == EITHER || (pass == DOWNWARDS) == (x >> 15 != 0);
-        result |= (pass == FINITE ? (odd ? 0 : x) : odd && (nan || same) ? one : 0) << n;
-    }
-    return result;
-}
-
-template <int count, int dim> DEVICE void replace_tile(u32 tile, int pass) {
-    enum { PIECES = 2 * sixteens(dim) };
-    for (int index = threadIdx.x; index < count * PIECES; index += THREADS) {
-        const u32 at = piece_at<dim>(tile, index / PIECES, index % PIECES);
-        uint4 x = load_piece(at);
-        x.x = replaced(x.x, pass);
-        x.y = replaced(x.y, pass);
-        x.z = replaced(x.z, pass);
-        x.w = replaced(x.w, pass);
-        store_piece(at, x);
-    }
-}
-
-template <int n> DEVICE void replace_weights(float (&x)[n][4]) {
-#pragma unroll
-    for (int i = 0; i < n; i++)
-#pragma unroll
-        for (int k = 0; k < 4; k++) x[i][k] = x[i][k] != 0 ? 1 : 0;
 }
 
 #endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels over rows: LANES neighbouring threads work on a row, each on runs of VECTOR elements. The launcher,
+ * ejki_cuda_ready_rows() of launch.h, chooses both.
+ */
+#ifndef EJKI_CUDA_ROWS_CUH
+#define EJKI_CUDA_ROWS_CUH
+
+#include "kernels/cuda/element.cuh"
+
+#define THREADS 256
+#define ROWS    (THREADS / LANES)
+
+/* The mask of the threads that work on the same row. */
+DEVICE u32 row_mask() {
+    return LANES == 32 ? ~0u : ((1u << (LANES & 31)) - 1) << (threadIdx.x % 32 / LANES * LANES);
+}
+
+/* Reduces over the threads of a row; every one gets the result. */
+template <typename function> DEVICE float over_row(float value, function join) {
+    for (int step = LANES / 2; step; step /= 2)
+        value = join(value, __shfl_xor_sync(row_mask(), value, step));
+    return value;
+}
+DEVICE float sum_over_row(float value) {
+    return over_row(value, [](float x, float y) { return x + y; });
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the launchers of this folder share: problems as kernels take them, constants, and tiles. */
+#ifndef EJKI_ATTENTION_CUDA_LAUNCH_H
+#define EJKI_ATTENTION_CUDA_LAUNCH_H
+
+#include "kernels/cuda/launch.h"
+#include "operations/attention/cuda/common/problem.cuh"
+#include "operations/attention/flash/vjp_problem.h"
+
+/* Those of base.cuh, the pattern's included. */
+ejki_cuda_constants ejki_flash_cuda_constants_of(const ejki_flash_problem *p);
+
+/* Sizes that the kernels' 32-bit numbers hold. */
+bool ejki_flash_cuda_fits(const ejki_flash_problem *p);
+
+/* Rows of all heads, those of the tensors. */
+int64_t ejki_flash_cuda_rows(const ejki_flash_problem *p);
+
+/* Entries of the batch axis. */
+int64_t ejki_flash_cuda_entries(const ejki_flash_problem *p);
+
+/* Tiles of `size` of `times` rows for each of `tokens` tokens; for packed sequences as many as there can be. */
+int64_t ejki_flash_cuda_tiles(const ejki_flash_problem *p, int64_t tokens, int64_t times,
+                              int64_t size);
+
+/* Blocks of the grid for so many tiles. */
+int64_t ejki_flash_cuda_blocks(const ejki_flash_problem *p, int64_t tiles);
+
+/* All but tiles and parts of keys. */
+ejki_cuda_problem ejki_flash_cuda_problem_of(const ejki_flash_problem *p);
+
+/* ---- Patterns: pattern.c -------------------------------------------------------------------------------- */
+
+/* Adds what a pattern and positions are to the constants; the same for a problem, with block_mask made by the below. */
+void ejki_flash_cuda_add_visibility(ejki_cuda_constants *constants, const ejki_flash_problem *p);
+ejki_cuda_visibility ejki_flash_cuda_visibility_of(const ejki_flash_problem *p, int *block_mask);
+
+/* Offsets of visible keys, narrowed by a predicate that goes by indices. */
+int64_t ejki_flash_cuda_first_offset(const ejki_flash_problem *p);
+int64_t ejki_flash_cuda_last_offset(const ejki_flash_problem *p);
+
+/* Bytes of the block_mask of a problem, a multiple of 256; 0 = it has none, -1 = more than can be counted. */
+int64_t ejki_flash_cuda_block_mask_bytes(const ejki_flash_problem *p);
+
+/* Compiles what makes block_mask of grids, if there are any; launches it. */
+ejk_status ejki_flash_cuda_ready_block_mask(ejk_launch *launch, int32_t slot,
+                                            const ejki_flash_problem *p);
+ejk_status ejki_flash_cuda_begin_block_mask(const ejk_run *run, int32_t slot,
+                                            const ejki_flash_problem *p, int *block_mask);
+
+/* INVALID_LAYOUT as below, of the arrays of a pattern. */
+ejk_status ejki_flash_cuda_check_block_lists(const ejki_flash_problem *p);
+
+/* ---- Addresses ------------------------------------------------------------------------------------------ */
+
+/* INVALID_LAYOUT as ejki_cuda_check_address() says, of all tensors. */
+ejk_status ejki_flash_cuda_check_aligned(const ejki_flash_problem *p);
+
+#endif

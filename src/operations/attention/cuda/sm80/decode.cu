@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Flash attention of few rows over many keys, for bf16 and f16 from sm_80 up: no more than 16 rows of a key head, so that
+ * memory is what counts. A warp goes by itself through every WARPS-th block of 16 keys; a block of warps joins what
+ * they found, and `join` the parts that keys are split into. Block and warp of a key follow from its position alone.
+ * Blocks come through a ring of a warp's own in shared memory or, where a warp has few of them, straight into
+ * registers, two at a time.
+ *
+ * A sum over coordinates may take them in any order: so a lane's share of 16 keys is whole pieces of 16 bytes, without
+ * ldmatrix. What a lane holds of a product is in mma.cuh, how keys come to it in keys_decode.cuh. Besides the constants
+ * of base.cuh:
+ *
+ *   WARPS, STAGES   of the ring
+ *   DIRECT          1 = into registers, if pieces are aligned and nothing in them is NaN
+ *   HALVES          1 = there are no more than 8 rows, else 2
+ *   RESIDENT        blocks that share a multiprocessor
+ *   FOLDED          as in forward_mma.cu
+ *   OVERLAP         1 = join may begin before decode has ended, and waits itself
+ */
+#include "operations/attention/cuda/sm80/decode_keys.cuh"
+
+/* What the shared functions take; members that are not set here are not read. */
+DEVICE ejki_cuda_problem whole_problem(const ejki_cuda_decode_problem &d) {
+    ejki_cuda_problem p = {};
+    p.query = d.query;
+    p.key = d.key;
+    p.value = d.value;
+    p.out = d.out;
+    p.lse = d.lse;
+    p.row_max = d.row_max;
+    p.row_sum = d.row_sum;
+    p.sinks = d.sinks;
+    p.sink_stride_h = d.sink_stride_h;
+    p.sink_count = d.sink_count;
+    p.sink_group = d.sink_group;
+    p.first_offset = d.first_offset;
+    p.last_offset = d.last_offset;
+    p.entries = p.batch = d.batch;
+    p.queries = d.queries;
+    p.keys = d.keys;
+    p.kv_heads = d.kv_heads;
+    p.group = d.group;
+    p.normalize = d.normalize;
+    p.splits = d.splits;
+    p.split_keys = d.split_keys;
+    p.scale = d.scale;
+    p.soft_cap = d.soft_cap;
+    const i64 rows = (i64)d.batch * d.kv_heads * d.group * d.queries;
+    p.part_out = d.parts;
+    p.part_max = d.parts + d.splits * rows * VALUE_DIM;
+    p.part_sum = p.part_max + d.splits * rows;
+    return p;
+}
+
+/* A lane's rows: lane / 4, and 8 more. Maxima are of scores as they are multiplied with the unit. */
+struct lane_rows {
+    float base[HALVES], max[HALVES],
+        sum[HALVES]; /* what weights are relative to; the true maximum */
+    int low[HALVES], high[HALVES];
+    row_context context[HALVES];
+    uint4 query[HALVES][HEAD_STEPS];
+};
+
+DEVICE float scale_of(const ejki_cuda_problem &p) {
+    return FOLDED ? p.scale : 1;
+}
+DEVICE float unit_of(const ejki_cuda_problem &p) {
+    return scale_of(p) * LOG2_E;
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------------------ */
+
+/* Two elements that need not be aligned together. */
+DEVICE u32 pair_at(const u16 *at) {
+    return at[0] | (u32)at[1] << 16;
+}
+
+/* Pieces 4 c + t of a row of the query; zeros of a row that is not there. */
+DEVICE void load_query(const rows_of &from, int row, int count, int group,
+                       uint4 (&query)[HEAD_STEPS]) {
+    const u16 *at = row_address(from, row < count ? row : 0, group) + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int c = 0; c < HEAD_STEPS; c++) {
+        const u16 *x = at + 32 * c;
+        if (from.whole)
+            query[c] = *(const uint4 *)x;
+        else
+            query[c] = make_uint4(pair_at(x), pair_at(x + 2), pair_at(x + 4), pair_at(x + 6));
+        if (row >= count) query[c] = make_uint4(0, 0, 0, 0);
+    }
+}
+
+DEVICE void begin_rows(const ejki_cuda_problem &p, const sequence &s, int head, int count,
+                       lane_rows &rows) {
+    const rows_of query = rows_at<HEAD_DIM>(p.query, s.entry, 0, head * p.group);
+#pragma unroll
+    for (int half = 0; half < HALVES; half++) {
+        const int own = threadIdx.x % 32 / 4 + 8 * half, row = lesser(own, count - 1);
+        load_query(query, own, count, p.group, rows.query[half]);
+        visible_keys(s, row / p.group, &rows.low[half], &rows.high[half]);
+        rows.context[half] = row_context_of(p, s, head * p.group + row % p.group, row / p.group);
+    }
+}
+
+DEVICE void clear_rows(lane_rows &rows, float (&out)[WIDTH][4]) {
+    clear(out);
+#pragma unroll
+    for (int half = 0; half < HALVES; half++) {
+        rows.base[half] = rows.max[half] = NEG_INF;
+        rows.sum[half] = 0;
+    }
+}
+
+/* Even and odd steps apart, so that fewer products wait for each other. */
+DEVICE void multiply(float (&z)[2][4], const lane_rows &rows, const pieces &x) {
+    float odd[2][4];
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) z[n][k] = odd[n][k] = 0;
+#pragma unroll
+    for (int c = 0; c < HEAD_STEPS; c++) {
+        const uint4 low = rows.query[0][c];
+        const uint4 high = HALVES == 2 ? rows.query[HALVES - 1][c] : make_uint4(0, 0, 0, 0);
+        const u32 first[4] = {low.x, high.x, low.y, high.y};
+        const u32 second[4] = {low.z, high.z, low.w, high.w};
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            mma(z[n], first, x.key[n][c].x, x.key[n][c].y);
+            mma(odd[n], second, x.key[n][c].z, x.key[n][c].w);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int k = 0; k < 2 * HALVES; k++) z[n][k] += odd[n][k];
+}
+
+/* Scores of what is visible, but for the folded scale; -inf of all else. */
+DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int j0, bool edge,
+                        float (&z)[2][4]) {
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int k = 0; k < 2 * HALVES; k++) {
+            const int j = j0 + n * 8 + threadIdx.x % 4 * 2 + k % 2, half = k / 2;
+            float cap_grad;
+            if (!FOLDED)
+                z[n][k] = score_of(p, rows.context[half], j, z[n][k] * p.scale, &cap_grad);
+            if (edge && (j < rows.low[half] || j >= rows.high[half])) z[n][k] = NEG_INF;
+        }
+}
+
+/*
+ * Scores become weights. Sums are scaled to a new base only where a row's maximum has risen by 8 in log 2 or more:
+ * weights then stay below 2^8. That each row decides by itself, whichever others there are.
+ */
+DEVICE void online_softmax(lane_rows &rows, float unit, float (&z)[2][4], float (&out)[WIDTH][4]) {
+#pragma unroll
+    for (int half = 0; half < HALVES; half++) {
+        const int k = 2 * half;
+        float top = fmaxf(fmaxf(z[0][k], z[0][k + 1]), fmaxf(z[1][k], z[1][k + 1])) * unit;
+        rows.max[half] = fmaxf(rows.max[half], top);
+        const u32 rising = __ballot_sync(~0u, top > rows.base[half] + 8);
+        if (rising) {
+            top = larger_of_lanes(rows.max[half], 4);
+            const bool own = rising >> (threadIdx.x % 32 & ~3) & 15;
+            const float scale = own ? power_of_2(rows.base[half] - top) : 1;
+            if (own) rows.base[half] = top;
+            rows.sum[half] *= scale;
+#pragma unroll
+            for (int n = 0; n < WIDTH; n++) out[n][k] *= scale, out[n][k + 1] *= scale;
+        }
+        const float base = rows.base[half] == NEG_INF ? 0 : rows.base[half];
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int i = k; i < k + 2; i++) {
+                z[n][i] = power_of_2(fmaf(z[n][i], unit, -base));
+                rows.sum[half] += z[n][i];
+            }
+    }
+}
+
+DEVICE void replace_values(pieces &x, int pass) {
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int h = 0; h < VALUE_STEPS; h++) {
+            x.value[n][h].x = replaced(x.value[n][h].x, pass);
+            x.value[n][h].y = replaced(x.value[n][h].y, pass);
+            x.value[n][h].z = replaced(x.value[n][h].z, pass);
+            x.value[n][h].w = replaced(x.value[n][h].w, pass);
+        }
+}
+
+DEVICE void add_values(const float (&z)[2][4], const pieces &x, float (&out)[WIDTH][4]) {
+    u32 left[4];
+    pack_left(left, z[0], z[1]);
+    if (HALVES == 1) left[1] = left[3] = 0;
+#pragma unroll
+    for (int h = 0; h < VALUE_STEPS; h++) {
+        const uint4 *v[4] = {&x.value[0][h], &x.value[1][h], &x.value[2][h], &x.value[3][h]};
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            const u32 which = e % 2 ? 0x7632 : 0x5410;
+            u32 pair[4];
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                pair[n] = e / 2 == 0   ? v[n]->x
+                          : e / 2 == 1 ? v[n]->y
+                          : e / 2 == 2 ? v[n]->z
+                                       : v[n]->w;
+            mma(out[8 * h + e], left, __byte_perm(pair[0], pair[1], which),
+                __byte_perm(pair[2], pair[3], which));
+        }
+    }
+}
+
+/* One block: scores, weights, and their sums of values, which `get_values` has there. */
+template <bool slow_path, class getter>
+DEVICE void visit(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pieces &x, int block,
+                  int pass, float (&out)[WIDTH][4], getter get_values) {
+    const int j0 = block * KEYS;
+    const bool edge = j0 < w.range.all_begin || j0 + KEYS > w.range.all_end;
+    float z[2][4];
+    multiply(z, rows, x);
+    if (edge || !FOLDED) mask_scores(p, rows, j0, edge, z);
+    online_softmax(rows, unit_of(p), z, out);
+    get_values();
+    if (slow_path && pass > FINITE) replace_weights(z);
+    if (slow_path && pass != PLAIN) replace_values(x, pass);
+    add_values(z, x, out);
+}
+
+/* All of a warp's blocks through the ring. */
+template <bool slow_path>
+DEVICE void through_ring(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, u32 ring,
+                         int pass, float (&out)[WIDTH][4]) {
+    u32 stage = ring;
+#pragma unroll 1
+    for (int block = w.start - STAGES * WARPS; block < w.last; block += WARPS) {
+        if (block >= w.start) {
+            pieces x;
+            cp_async_wait<STAGES - 1>();
+            __syncwarp();
+            take_keys(x, stage);
+            if (!LATE) take_values(x, stage);
+            visit<slow_path>(p, w, rows, x, block, pass, out, [&] {
+                if (LATE) take_values(x, stage);
+            });
+            __syncwarp();
+        }
+        if (block + STAGES * WARPS < w.last) copy_block(stage, block + STAGES * WARPS, w);
+        cp_async_commit();
+        stage = stage == ring + (STAGES - 1) * STAGE_BYTES ? ring : stage + STAGE_BYTES;
+    }
+    cp_async_wait<0>();
+}
+
+#if DIRECT
+/* All of a warp's blocks, of which the first two were fetched. */
+DEVICE void through_registers(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pieces &a,
+                              pieces &b, float (&out)[WIDTH][4]) {
+#pragma unroll 1
+    for (int block = w.start; block < w.last; block += 2 * WARPS) {
+        visit<false>(p, w, rows, a, block, PLAIN, out, [] {});
+        fetch_block(a, block + 2 * WARPS, w);
+        if (block + WARPS >= w.last) break;
+        visit<false>(p, w, rows, b, block + WARPS, PLAIN, out, [] {});
+        fetch_block(b, block + 3 * WARPS, w);
+    }
+}
+#endif
+
+/* True if there is a NaN in the sums of the lane's rows. */
+DEVICE bool needs_care(const float (&out)[WIDTH][4]) {
+    bool found = false;
+#pragma unroll
+    for (int n = 0; n < WIDTH; n++)
+#pragma unroll
+        for (int k = 0; k < 2 * HALVES; k++) found = found || out[n][k] != out[n][k];
+    return found;
+}
+
+/* ---- Joining warps ---------------------------------------------------------------------------------------- */
+
+/* What warps found, in shared memory: sums [WARPS][ROWS][VALUE_DIM], then maxima and sums [WARPS][ROWS] of both. */
+DEVICE void leave(float *memory, lane_rows &rows, float (&out)[WIDTH][4]) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float *ends = memory + WARPS * ROWS * VALUE_DIM;
+#pragma unroll
+    for (int half = 0; half < HALVES; half++) {
+        const int row = warp * ROWS + lane / 4 + 8 * half;
+        const float max = larger_of_lanes(rows.max[half], 4), sum = sum_of_lanes(rows.sum[half], 4);
+        const float scale = power_of_2(rows.base[half] - (max == NEG_INF ? 0 : max));
+        if (lane % 4 == 0) ends[2 * row] = max, ends[2 * row + 1] = sum * scale;
+#pragma unroll
+        for (int h = 0; h < WIDTH / 8; h++)
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+#pragma unroll
+                for (int e = 0; e < 8; e += 4) {
+                    const int n = 8 * h + e, i = 2 * half + k;
+                    *(float4 *)(memory + row * VALUE_DIM + 64 * h + 8 * (lane % 4 * 2 + k) + e) =
+                        make_float4(out[n][i] * scale, out[n + 1][i] * scale, out[n + 2][i] * scale,
+                                    out[n + 3][i] * scale);
+                }
+    }
+}
+
+DEVICE void put(const ejki_cuda_problem &p, i64 to, float x) {
+    if (p.normalize)
+        ((element *)p.out.data)[to] = narrow(x);
+    else
+        ((float *)p.out.data)[to] = x;
+}
+
+DEVICE float got(const ejki_cuda_problem &p, i64 at) {
+    return p.normalize ? widen(((const element *)p.out.data)[at]) : ((const float *)p.out.data)[at];
+}
+
+/* Joins what warps left; a thread has the same places in every pass. */
+DEVICE void gather(const ejki_cuda_problem &p, const sequence &s, int head, int count, int pass,
+                   const float *memory) {
+    const float *ends = memory + WARPS * ROWS * VALUE_DIM;
+    const i64 heads = (i64)p.kv_heads * p.group, all = p.entries * heads * p.queries;
+#pragma unroll 1
+    for (int index = threadIdx.x; index < count * VALUE_DIM; index += THREADS) {
+        const int row = index / VALUE_DIM, d = index % VALUE_DIM;
+        const int i = row / p.group, h = head * p.group + row % p.group;
+        const i64 part = blockIdx.y * all + (s.entry * heads + h) * p.queries + i;
+        const i64 to = s.entry * p.out.stride_b + i * p.out.stride_t + h * p.out.stride_h + d;
+        float max = NEG_INF, sum = 0, out = 0;
+        bool found = false;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) max = fmaxf(max, ends[2 * (w * ROWS + row)]);
+        const float base = max == NEG_INF ? 0 : max;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float x = memory[(w * ROWS + row) * VALUE_DIM + d];
+            const float scale = power_of_2(ends[2 * (w * ROWS + row)] - base);
+            sum += scale * ends[2 * (w * ROWS + row) + 1];
+            out += scale * x;
+            found = found || x > 0;
+        }
+        const float row_max = max * LOG_2;
+        const float factor = sum_factor(p, base, row_max, sum, unit_of(p), scale_of(p));
+        sum *= factor, out *= factor;
+        if (pass > FINITE) {
+            const float infinity = pass == UPWARDS ? INFINITY : NEG_INF;
+            if (found && p.splits > 1) p.part_out[part * VALUE_DIM + d] += infinity;
+            if (found && p.splits == 1) put(p, to, got(p, to) + infinity);
+        } else if (p.splits > 1) {
+            p.part_out[part * VALUE_DIM + d] = out;
+            if (d == 0) p.part_max[part] = row_max, p.part_sum[part] = sum;
+        } else {
+            put(p, to, out * row_epilogue(p, s, h, i, row_max, sum, d == 0));
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+    decode(const __grid_constant__ ejki_cuda_decode_problem d) {
+    extern __shared__ __align__(1024) u8 memory[];
+#if OVERLAP
+    launch_dependents();
+#endif
+    const ejki_cuda_problem p = whole_problem(d);
+    const int head = blockIdx.x % p.kv_heads, count = p.queries * p.group;
+    const sequence s = sequence_at(p, blockIdx.x / p.kv_heads);
+    const walk w = walk_of(p, s, head);
+    const u32 ring = shared_address(memory) + threadIdx.x / 32 * STAGES * STAGE_BYTES;
+    lane_rows rows;
+    float out[WIDTH][4];
+    int pass = PLAIN;
+#if DIRECT
+    if (w.key.whole && w.value.whole) {
+        pieces a, b;
+        fetch_block(a, w.start, w);
+        fetch_block(b, w.start + WARPS, w);
+        begin_rows(p, s, head, count, rows);
+        clear_rows(rows, out);
+        through_registers(p, w, rows, a, b, out);
+        if (!__syncthreads_or(needs_care(out))) {
+            leave((float *)memory, rows, out);
+            __syncthreads();
+            gather(p, s, head, count, PLAIN, (const float *)memory);
+            return;
+        }
+        pass = FINITE;
+    }
+#endif
+    begin_rows(p, s, head, count, rows);
+#pragma unroll 1
+    for (; pass <= DOWNWARDS; pass++) {
+        clear_rows(rows, out);
+        if (!DIRECT && pass == PLAIN)
+            through_ring<false>(p, w, rows, ring, pass, out);
+        else
+            through_ring<true>(p, w, rows, ring, pass, out);
+        if (__syncthreads_or(pass == PLAIN && needs_care(out))) continue;
+        leave((float *)memory, rows, out);
+        __syncthreads();
+        gather(p, s, head, count, pass, (const float *)memory);
+        if (pass == PLAIN) return;
+        __syncthreads();
+    }
+}
+
+/* ---- Joining parts ----------------------------------------------------------------------------------------- */
+
+enum { PAIRS = VALUE_DIM / 64, AHEAD = 16 };
+
+/*
+ * A warp, and block, for each row. Lane n has maximum and sum of the nth of AHEAD parts, all of whose sums are under
+ * way at once. Short, as every launch reads its instructions anew.
+ */
+extern "C" __global__ void __launch_bounds__(32, 8)
+    join(const __grid_constant__ ejki_cuda_decode_problem d) {
+    const ejki_cuda_problem p = whole_problem(d);
+    const int heads = p.kv_heads * p.group, lane = threadIdx.x;
+    const i64 row = blockIdx.x, rows = p.entries * heads * p.queries;
+    const sequence s = sequence_at(p, (int)(blockIdx.x / p.queries / heads));
+    const int i = blockIdx.x % p.queries, h = blockIdx.x / p.queries % heads;
+    const float2 *part = (const float2 *)(p.part_out + row * VALUE_DIM) + lane;
+    const i64 step = rows * (VALUE_DIM / 2);
+    float max = NEG_INF, sum = 0;
+    float2 out[PAIRS] = {};
+#if OVERLAP
+    wait_for_previous();
+#endif
+#pragma unroll 1
+    for (int first = 0; first < p.splits; first += AHEAD) {
+        const bool own = lane < AHEAD && first + lane < p.splits;
+        const i64 at = (i64)(first + lane) * rows + row;
+        float own_max = own ? __ldcg(p.part_max + at) : NEG_INF;
+        float own_sum = own ? __ldcg(p.part_sum + at) : 0;
+        float2 x[AHEAD][PAIRS];
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+#pragma unroll
+            for (int k = 0; k < PAIRS; k++) x[n][k] = __ldcg(part + 32 * k);
+            if (first + n + 1 < p.splits) part += step; /* else once more the last */
+        }
+        const float top = fmaxf(max, larger_of_lanes(own_max, 32));
+        const float base = top == NEG_INF ? 0 : top;
+        const float scale = power_of_2((max - base) * LOG2_E);
+        const float own_weight = power_of_2((own_max - base) * LOG2_E);
+        sum = sum * scale + sum_of_lanes(own_weight != 0 ? own_weight * own_sum : 0, 32);
+        max = top;
+#pragma unroll
+        for (int k = 0; k < PAIRS; k++)
+            if (scale != 1)
+                out[k].x = scale != 0 ? out[k].x * scale : 0,
+                out[k].y = scale != 0 ? out[k].y * scale : 0;
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            const float weight = __shfl_sync(~0u, own_weight, n);
+#pragma unroll
+            for (int k = 0; k < PAIRS; k++)
+                if (weight != 0) out[k].x += weight * x[n][k].x, out[k].y += weight * x[n][k].y;
+        }
+    }
+    const float factor = row_epilogue(p, s, h, i, max, sum, lane == 0);
+    const i64 to = s.entry * p.out.stride_b + i * p.out.stride_t + h * p.out.stride_h + 2 * lane;
+#pragma unroll
+    for (int k = 0; k < PAIRS; k++) {
+        const float low = out[k].x * factor, high = out[k].y * factor;
+        u16 *at = (u16 *)p.out.data + to + 64 * k;
+        if (!p.normalize)
+            put(p, to + 64 * k, low), put(p, to + 64 * k + 1, high);
+        else if (((u64)at & 3) == 0)
+            *(u32 *)at = pack(low, high);
+        else
+            at[0] = narrow(low), at[1] = narrow(high);
+    }
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of decode.cu: which blocks a warp goes through, and how they come to the lanes that multiply them. */
+#ifndef EJKI_CUDA_KEYS_DECODE_CUH
+#define EJKI_CUDA_KEYS_DECODE_CUH
+
+#include "operations/attention/cuda/common/nonfinite.cuh"
+
+enum {
+    KEYS = 16,
+    ROWS = 8 * HALVES,
+    HEAD_STEPS = HEAD_DIM / 32, /* pairs of a product's 16 coordinates */
+    VALUE_STEPS = VALUE_DIM / 64,
+    KEY_BYTES = KEYS * pitch_of(HEAD_DIM) * 2,
+    STAGE_BYTES = KEY_BYTES + KEYS * pitch_of(VALUE_DIM) * 2,
+    WIDTH = VALUE_DIM / 8, /* eights of the output */
+    /* 1 = values are taken from the ring once scores are done: registers do not hold both. */
+    LATE = DIRECT || HALVES == 2 || HEAD_DIM + VALUE_DIM > 256,
+};
+
+/* What a warp goes through: blocks start, start + WARPS … below last. */
+struct walk {
+    rows_of key, value;
+    key_range range;
+    int start, last, keys;
+};
+
+DEVICE walk walk_of(const ejki_cuda_problem &p, const sequence &s, int head) {
+    walk w;
+    w.key = rows_at<HEAD_DIM>(p.key, s.entry, 0, head);
+    w.value = rows_at<VALUE_DIM>(p.value, s.entry, 0, head);
+    w.range = keys_of_rows(s, 0, p.queries - 1);
+    w.keys = s.keys;
+    const int begin = larger(w.range.begin, (int)blockIdx.y * p.split_keys);
+    const int first = begin / KEYS / WARPS * WARPS + threadIdx.x / 32;
+    w.start = first * KEYS + KEYS > begin ? first : first + WARPS;
+    w.last = cdiv(lesser(w.range.end, ((int)blockIdx.y + 1) * p.split_keys), KEYS);
+    return w;
+}
+
+/* ---- A block of keys ------------------------------------------------------------------------------------- */
+
+/* A lane's pieces: 4 c + t of keys g and 8 + g; 8 h + g of values 2 t, 2 t + 1, 2 t + 8, 2 t + 9. */
+struct pieces {
+    uint4 key[2][HEAD_STEPS], value[4][VALUE_STEPS];
+};
+
+DEVICE int key_row(int n) {
+    return 8 * n + threadIdx.x % 32 / 4;
+}
+DEVICE int value_row(int n) {
+    return threadIdx.x % 4 * 2 + n % 2 + n / 2 * 8;
+}
+
+/* Where pieces lie in the ring: those that eight lanes read at once in different banks. */
+DEVICE u32 key_piece(u32 stage, int row, int piece) {
+    return stage + row * pitch_of(HEAD_DIM) * 2 + ((piece ^ ((row & 1) << 2)) << 4);
+}
+DEVICE u32 value_piece(u32 stage, int row, int piece) {
+    return stage + KEY_BYTES + row * pitch_of(VALUE_DIM) * 2 + ((piece ^ (row & 6)) << 4);
+}
+
+/* Copies the rows of a block of keys that are there; the others are 0. A warp. */
+template <int dim, class place>
+DEVICE void copy_rows(const rows_of &from, int first, int keys, place where) {
+    enum { PIECES = dim / 8, STEP = PIECES <= 32 ? 32 / PIECES : 1 };
+    const int lane = threadIdx.x % 32;
+    /* The usual case: one step from a lane's piece to its next. */
+    if (32 % PIECES == 0 && from.whole && first + KEYS <= keys) {
+        const int row = lane / PIECES, piece = lane % PIECES;
+        const u16 *at = from.data + (i64)(first + row) * from.stride_t + piece * 8;
+        const i64 step = STEP * from.stride_t;
+#pragma unroll
+        for (int n = 0; n < KEYS / STEP; n++, at += step)
+            copy_whole_piece(where(row + n * STEP, piece), at);
+        return;
+    }
+#pragma unroll 1
+    for (int index = lane; index < KEYS * PIECES; index += 32) {
+        const int row = index / PIECES, piece = index % PIECES;
+        const bool there = first + row < keys;
+        const u16 *at = from.data + (i64)(there ? first + row : 0) * from.stride_t + piece * 8;
+        if (from.whole)
+            copy_piece(where(row, piece), at, there);
+        else
+            copy_elements<dim>(where(row, piece), at, piece * 8, there);
+    }
+}
+
+DEVICE void copy_block(u32 stage, int block, const walk &w) {
+    copy_rows<HEAD_DIM>(w.key, block * KEYS, w.keys,
+                        [&](int row, int piece) { return key_piece(stage, row, piece); });
+    copy_rows<VALUE_DIM>(w.value, block * KEYS, w.keys,
+                         [&](int row, int piece) { return value_piece(stage, row, piece); });
+}
+
+DEVICE void take_keys(pieces &x, u32 stage) {
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int c = 0; c < HEAD_STEPS; c++)
+            x.key[n][c] = load_piece(key_piece(stage, key_row(n), 4 * c + threadIdx.x % 4));
+}
+
+DEVICE void take_values(pieces &x, u32 stage) {
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int h = 0; h < VALUE_STEPS; h++)
+            x.value[n][h] =
+                load_piece(value_piece(stage, value_row(n), 8 * h + threadIdx.x % 32 / 4));
+}
+
+#if DIRECT
+DEVICE uint4 fetch(const u16 *at) {
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(at));
+    return x;
+}
+
+/* Straight from the tensors; rows beyond the last are the last. */
+DEVICE void fetch_block(pieces &x, int block, const walk &w) {
+    const int lane = threadIdx.x % 32;
+    if (block >= w.last) return;
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        const int row = lesser(block * KEYS + key_row(n), w.keys - 1);
+        const u16 *at = w.key.data + row * w.key.stride_t + lane % 4 * 8;
+#pragma unroll
+        for (int c = 0; c < HEAD_STEPS; c++) x.key[n][c] = fetch(at + 32 * c);
+    }
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const int row = lesser(block * KEYS + value_row(n), w.keys - 1);
+        const u16 *at = w.value.data + row * w.value.stride_t + lane / 4 * 8;
+#pragma unroll
+        for (int h = 0; h < VALUE_STEPS; h++) x.value[n][h] = fetch(at + 64 * h);
+    }
+}
+
+#endif
+
+#endif
