@@ -2,7 +2,7 @@
 /* `ejk cache`: what is kept on disk, and what may be done with it. */
 #include "file.h"
 #include "options.h"
-#include "store.h"
+#include "cache_rows.h"
 #include "table.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 /* `ejk explain`: which step chooses a call's configuration, and what follows from it. */
 #include "options.h"
 #include "shape.h"
-#include "store.h"
+#include "cache_rows.h"
 #include "table.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 /* `ejk labels`: which calls a lowered program has, and what is known for them. */
 #include "file.h"
 #include "options.h"
-#include "store.h"
+#include "cache_rows.h"
 #include "table.h"
 
 #include <stdio.h>

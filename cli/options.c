@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
-#include "near.h"
+#include "suggest.h"
 #include "table.h"
 
 #include <math.h>
@@ -150,13 +150,13 @@ static bool same_name(const char *name, const char *given) {
 }
 
 static bool refuse(const flag_word *flag, const option *own, const field_flags *fields) {
-    near_names near = {.wanted = flag->name};
+    suggestions near = {.wanted = flag->name};
     for (; own->name; own++)
-        if (*own->name) near_offer(&near, own->name);
+        if (*own->name) suggest_offer(&near, own->name);
     for (int32_t i = 0; fields && i < fields->kernel->args->count; i++)
-        near_offer(&near, fields->kernel->args->fields[i].name);
+        suggest_offer(&near, fields->kernel->args->fields[i].name);
     char list[256];
-    near_list(&near, list, sizeof list);
+    suggest_list(&near, list, sizeof list);
     return complain("%.60s is no flag here%s%s", flag->text, *list ? "; near it: " : "", list);
 }
 

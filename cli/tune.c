@@ -54,7 +54,7 @@ static bool store_choice(tune_state *state, const ejk_config_key *key) {
 static void told(void *user, const ejk_tuned_call *call) {
     tune_state *state = user;
     tune_outcome outcome = {.call = call, .unstored = why_not_stored(state, call->report)};
-    bar_clear(&state->bar);
+    progress_clear(&state->bar);
     if (!outcome.unstored) {
         bool stored = store_choice(state, call->key);
         if (stored && !ejk_persistent_cache_is_memory_only(state->store.cache))
@@ -85,7 +85,7 @@ static ejk_status tune_call(tune_state *state, const ejk_kernel *kernel, const v
                                     .tuner = {.time_s = wish->budget,
                                               .seed = (uint64_t)wish->seed,
                                               .cancel = state->cancel,
-                                              .progress = bar_progress,
+                                              .progress = progress_show,
                                               .progress_user = &state->bar}};
     if (!tune_candidates(&wish->candidates, kernel, &configs, &options.config_count)) {
         state->failed = true;
@@ -94,7 +94,7 @@ static ejk_status tune_call(tune_state *state, const ejk_kernel *kernel, const v
     options.configs = configs;
     const ejk_status status =
         ejk_executor_autotune(state->executor, kernel, args, &options, told, state);
-    bar_clear(&state->bar);
+    progress_clear(&state->bar);
     free(configs);
     return status;
 }
@@ -171,7 +171,7 @@ static bool open_state(tune_state *state) {
     const tune_options *wish = state->wish;
     state->tuned = json_array();
     state->skipped = json_array();
-    state->bar = bar_open();
+    state->bar = progress_open();
     if (!state->tuned || !state->skipped) return complain("no memory for the report");
     return gpu_device(wish->call.device, &state->device) &&
            shape_context(&wish->call, &state->context) &&

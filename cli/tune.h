@@ -3,10 +3,10 @@
 #ifndef EJK_CLI_TUNE_H
 #define EJK_CLI_TUNE_H
 
-#include "bar.h"
+#include "progress.h"
 #include "options.h"
 #include "shape.h"
-#include "store.h"
+#include "cache_rows.h"
 
 /* What is asked for. */
 typedef struct tune_options {

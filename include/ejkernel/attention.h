@@ -3,11 +3,12 @@
  * @file attention.h
  * Dense attention that can also return its weights.
  *
- * Scores, visibility (a bias of −∞ hides a key), sinks, fully masked rows and NaN are as in flash_attention.h, with the same
- * implementations: `out` and `lse` have the same bits as flash_attention's. `weights`, if requested, are the
- * p_ij of flash_attention.h after dropout, [B,Hq,T,S]. They are computed in a second step, in the precision of
- * the implementation (float32; float64 in the reference), and rounded once to the type of query. Hidden keys
- * and fully masked rows have weights of 0. Without sinks and dropout, the weights of any other row sum to 1.
+ * Scores, visibility (a bias of −∞ hides a key), sinks, fully masked rows and NaN are as in
+ * flash_attention.h, with the same implementations: `out` and `lse` have the same bits as flash_attention's.
+ * `weights`, if requested, are the p_ij of flash_attention.h after dropout, [B,Hq,T,S]. They are computed in
+ * a second step, in the precision of the implementation (float32; float64 in the reference), and rounded once
+ * to the type of query. Hidden keys and fully masked rows have weights of 0. Without sinks and dropout, the
+ * weights of any other row sum to 1.
  *
  * Dropout is applied only if `deterministic` is false. `dropout_seed` takes the place of the random key of the
  * documented signature.

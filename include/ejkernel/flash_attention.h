@@ -15,10 +15,11 @@
  * causal: j ≤ i + offset; window: i + offset − left ≤ j ≤ i + offset + right; offset is causal_offset,
  * by default S − T, so that the last query sees the last key; segments: both ids equal and ≥ 0.
  *
- * A score of −∞ hides its key as a mask does: by a bias of −∞, whatever query and key are, or because scale · query · key
- * is −∞. A query that sees nothing gets output 0 and lse −∞ (with sinks: lse = log Σ exp(sink)), never NaN.
- * What lies in hidden places, NaN included, reaches no result and no gradient; what is visible propagates as arithmetic
- * says, except that a NaN or ∞ in the value of a key whose weight underflows to 0 may reach the output or not.
+ * A score of −∞ hides its key as a mask does: by a bias of −∞, whatever query and key are, or because scale ·
+ * query · key is −∞. A query that sees no key gets output 0 and lse −∞ (with sinks: lse = log Σ exp(sink)), never
+ * NaN. Values at hidden keys, NaN included, never affect a result or a gradient. NaN and infinities at visible
+ * keys propagate as in IEEE arithmetic, except that those in the value of a key whose weight underflows to 0 may
+ * reach the output or not.
  *
  * Packed sequences: with cum_seqlens_q and cum_seqlens_k, sequence n has the queries cum_seqlens_q[n] to
  * cum_seqlens_q[n+1] − 1 and the keys likewise, and attends to no others. The default offset and the dropout

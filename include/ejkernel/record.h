@@ -250,8 +250,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_record_from_json(const ejk_record *record, 
 
 /**
  * Sets one field from a command line's text: "true"/"false" (or "" for a flag alone), numbers, "127,0"
- * for a window ("127" = both sides, "127," or ",0" = one side), "1,2,3" for a list, a dtype's or any other name, JSON for a
- * nested record. Tensors are refused: load them. `path` as in ejk_record_find(), "-" reads as "_".
+ * for a window ("127" = both sides, "127," or ",0" = one side), "1,2,3" for a list, a dtype's or any other
+ * name, JSON for a nested record. Tensors are refused: load them. `path` as in ejk_record_find(), "-" reads
+ * as "_".
  * Statuses: UNKNOWN_NAME, MALFORMED (names field, text and what was expected).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_record_set_text(const ejk_record *record, void *object,

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file states.h
- * What a call updates in place, kept and put back: who runs a call more than once (tuning, benchmarks,
- * tests) gives each run the same states and caches.
+ * Saves and restores the tensors that a call updates in place.
  *
- * Thread-safety: one object belongs to one thread at a time.
+ * To run a call more than once with the same states and caches, as tuning, benchmarks and tests do, save them
+ * before the first run and restore them before each of the others.
+ *
+ * Thread-safety: an object may be used by one thread at a time.
+ *
+ * @since 0.1
  */
 #ifndef EJKERNEL_STATES_H
 #define EJKERNEL_STATES_H

@@ -20,7 +20,7 @@ typedef struct writer {
     void *args; /* a copy: tensors on the CPU, without memory */
     ejk_axes axes;
     ejk_axes completed; /* with what a reader takes for symbols that are not said */
-    ejk_dtype number; /* UNSET: no tensor may be any float, or "dtype" is a field */
+    ejk_dtype number;   /* UNSET: no tensor may be any float, or "dtype" is a field */
     ejki_orders orders;
     int32_t order;
     FILE *stream;

@@ -111,7 +111,10 @@ static inline bool row_sees(const reference_row *row, int64_t j) {
     return ejki_pattern_sees(&p->pattern, row->h, row->i, j);
 }
 
-/* A score, -inf by a bias of that whatever the product is; *slope, if not NULL, is its derivative by the scaled product: 1 without a soft cap. */
+/*
+ * A score, -inf by a bias of that whatever the product is; *slope, if not NULL, is its derivative by the
+ * scaled product: 1 without a soft cap.
+ */
 static inline double row_score(const reference_row *row, int64_t j, double *slope) {
     const ejki_flash_problem *p = row->problem;
     double z = row_dot(row, &p->query, &p->key, j, p->head_dim) * p->scale, bend = 1;

@@ -292,7 +292,10 @@ static void amx_narrow_span(const amx_state *s, const amx_tile *e, int64_t *firs
     while (*first < *end && s->chunk[*end - 1].key >= e->high) --*end;
 }
 
-/* Finds the bias of a tile that begins a block, and of the one that comes next, if that has chunks enough to ask for. */
+/*
+ * Finds the bias of a tile that begins a block, and of the one that comes next, if that has chunks enough to
+ * ask for.
+ */
 static void amx_begin_bias(amx_state *s, int64_t row) {
     const int64_t next = row + AMX_ROWS;
     int64_t end = 0;

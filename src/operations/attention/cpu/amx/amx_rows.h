@@ -212,8 +212,10 @@ static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row 
                        .lse = (float)((top + log2(total)) * LN_2)};
 }
 
-/* Writes a finished row. `share` is the factor of its sums if that is known, else negative. `sums` has 16 columns at each `step`; `maximum` is the largest visible base-2
- * score and is looked at only without normalisation. */
+/*
+ * Writes a finished row. `share` is the factor of its sums if that is known, else negative. `sums` has 16 columns
+ * at each `step`; `maximum` is the largest visible base-2 score and is read only without normalisation.
+ */
 static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r, const float *sums,
                                  int64_t step, float reference, float maximum, float own,
                                  float rounded, float share) {

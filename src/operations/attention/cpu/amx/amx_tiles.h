@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What flash attention does with AMX tiles: packing bf16 into their layouts, and the two products. A tile is 16 rows of 64 bytes; tiles 0 to 3 hold sums, 4 and 5
- * the right operand, 6 and 7 the left one.
+ * What flash attention does with AMX tiles: packing bf16 into their layouts, and the two products. A tile is
+ * 16 rows of 64 bytes; tiles 0 to 3 hold sums, 4 and 5 the right operand, 6 and 7 the left one.
  *
  * Layouts, each a run of tiles:
  *   queries  [half of 16 rows][step of 32 components]   row i: 32 components of query i

@@ -63,10 +63,10 @@ AMX_INLINE __m512i amx_row_weights(const amx_exp *e, const float *scores, __m512
 /* ---- Forms ------------------------------------------------------------------------------------------ */
 
 /*
- * Scores to base 2 times `steps`, which are 128 here and more in the gradients, by raw products a: without a soft cap near[0] · a; with one
- * cap · tanh(scale · a) as a · (near[0] + near[1]·a²), which is within 6.4e-5 of it, relatively, as long as a² ≤
- * nearest; by four such terms, within 1.1e-5, as long as a² ≤ most; else by v_tanh(). Behind it the bias is added.
- * Nothing is rounded to whole numbers before the sum.
+ * Scores to base 2 times `steps`, which are 128 here and more in the gradients, by raw products a: without a
+ * soft cap near[0] · a; with one cap · tanh(scale · a) as a · (near[0] + near[1]·a²), which is within 6.4e-5
+ * of it, relatively, as long as a² ≤ nearest; by four such terms, within 1.1e-5, as long as a² ≤ most; else
+ * by v_tanh(). Behind it the bias is added. Nothing is rounded to whole numbers before the sum.
  */
 typedef struct amx_form {
     bool caps, biased;

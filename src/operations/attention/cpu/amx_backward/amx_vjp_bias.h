@@ -14,7 +14,10 @@ static inline bool amx_vjp_tells_once(const amx_vjp_state *s) {
     return s->problem.wants_bias && s->plan.bias_heads == 0;
 }
 
-/* Up to 32 elements of a row of the gradient; where they are a line of memory, past the caches: nobody reads them soon. */
+/*
+ * Up to 32 elements of a row of the gradient; where they are a line of memory, past the caches: nobody reads
+ * them soon.
+ */
 static inline void amx_vjp_put_bias(char *target, __m512i elements, int64_t count) {
     if (count >= AMX_CHUNK && (uintptr_t)target % 64 == 0)
         _mm512_stream_si512((__m512i *)(void *)target, elements);
@@ -132,7 +135,10 @@ static __attribute__((noinline)) void amx_vjp_tell(const amx_vjp_state *s, int64
     }
 }
 
-/* Zeros for tokens of no sequence, where elements are sums, and where nothing adds to any: a worker's share of the rows. */
+/*
+ * Zeros for tokens of no sequence, where elements are sums, and where nothing adds to any: a worker's share
+ * of the rows.
+ */
 static inline void amx_vjp_clear_bias(const ejki_flash_vjp_problem *v, int64_t index,
                                       int64_t workers) {
     const ejki_flash_problem *p = &v->forward;

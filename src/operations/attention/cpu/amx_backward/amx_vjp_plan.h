@@ -77,7 +77,10 @@ typedef struct amx_vjp_chunk {
 /* A unit's bias, and its changes of scores in bf16, are two tiles: pairs of keys by rows. */
 #define AMX_VJP_PAIRS (2 * AMX_ELEMENT)
 
-/* True if mask, segments, given positions or partial blocks may hide keys: what is seen is then looked up before it is needed. */
+/*
+ * True if mask, segments, given positions or partial blocks may hide keys: what is seen is then looked up
+ * before it is needed.
+ */
 static inline bool amx_vjp_looks(const ejki_flash_problem *p) {
     return flash_hides_keys(p) || p->pattern.planes > 0;
 }

@@ -12,9 +12,10 @@
  *     slopes = weights ∘ (cotangent · valueᵀ − δ)    d_key += slopesᵀ · query
  *
  * are made while both lie in the first-level cache; after the last panel, d_query += slopes · key, straight
- * into the result, whose rows were 0, or in 16 bits into an f32 copy of it. These sums have many writers: a block of rows takes contributions in the
- * order of blocks of keys, each task waiting for its turn. Tasks are handed out in that order, so the one that
- * is waited for is always at work; they soon run one block behind the other and hardly wait at all.
+ * into the result, whose rows were 0, or in 16 bits into an f32 copy of it. These sums have many writers: a
+ * block of rows takes contributions in the order of blocks of keys, each task waiting for its turn. Tasks are
+ * handed out in that order, so the one that is waited for is always at work; they soon run one block behind
+ * the other and hardly wait at all.
  *
  * So nothing depends on the number of threads, and memory is that of a task per thread, two numbers per row and
  * a counter per block of rows. A gradient of the bias that is summed over heads or batches has tasks that take

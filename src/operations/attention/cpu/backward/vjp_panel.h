@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A block of rows beside panels of keys: packing, weights and slopes, gradients of keys and values. Part of vjp_body.h. */
+/*
+ * A block of rows beside panels of keys: packing, weights and slopes, gradients of keys and values. Part of
+ * vjp_body.h.
+ */
 #ifndef EJKI_VJP_PANEL_H
 #define EJKI_VJP_PANEL_H
 
@@ -142,8 +145,8 @@ static inline void vjp_blank(const vjp_worker *w, const vjp_tile *tile, int64_t 
 }
 
 /* One panel of keys: weights, then slopes of the tiles that see it, and what the keys gain by them. Where operands are
- * floats, first all weights: the first-level cache holds the panel's keys or values beside the rows that come by, hardly
- * both. Pairs take half of that. */
+ * floats, first all weights: the first-level cache holds the panel's keys or values beside the rows that come
+ * by, hardly both. Pairs take half of that. */
 static void vjp_panel(vjp_worker *w, int64_t panel) {
     const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;

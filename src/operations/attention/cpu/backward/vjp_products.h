@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The products that gradients of attention are made of. Every operand is a panel: rows of TILE_COLUMNS lanes of 32 bits,
- * one after the other, so that all strides are constants. Lanes of a and b are floats (vjp_floats.h) or pairs of bf16
- * (vjp_pairs.h); the depth counts lanes.
+ * The products that gradients of attention are made of. Every operand is a panel: rows of TILE_COLUMNS lanes
+ * of 32 bits, one after the other, so that all strides are constants. Lanes of a and b are floats
+ * (vjp_floats.h) or pairs of bf16 (vjp_pairs.h); the depth counts lanes.
  *
  *     vjp_raw      c  = a · b      a: TILE_COLUMNS of depth per panel, the next panel `turn` lanes further
  *     vjp_weights  c  = exp(scale · a · b − statistic of the row)

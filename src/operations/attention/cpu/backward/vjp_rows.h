@@ -159,7 +159,10 @@ static vjp_range vjp_bias_written(const vjp_plan *t, const ejki_flash_problem *p
     return (vjp_range){low / t->keys * t->keys, ejki_min(p->keys, ejki_round_up(high, t->keys))};
 }
 
-/* Zeros for a worker's share of the rows of d_bias, where no task writes: the same places for a head's rows of a block. */
+/*
+ * Zeros for a worker's share of the rows of d_bias, where no task writes: the same places for a head's rows
+ * of a block.
+ */
 static void vjp_blank_bias_rows(const vjp_shared *shared, int64_t index) {
     const vjp_plan *t = &shared->plan;
     const ejki_flash_problem *p = &shared->problem->forward;

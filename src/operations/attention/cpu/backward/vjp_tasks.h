@@ -39,8 +39,9 @@ typedef struct ejki_vjp_blocks {
 } ejki_vjp_blocks;
 
 /*
- * Fills the list; lengths of packed sequences have been checked. Unless `alike`, a packed sequence has smaller blocks where it would otherwise
- * be fewer than eight tasks: it may be all that there is to share out.
+ * Fills the list; lengths of packed sequences have been checked. Unless `alike`, a packed sequence has
+ * smaller blocks where it would otherwise be fewer than eight tasks: it may be all that there is to share
+ * out.
  */
 void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, const ejki_vjp_blocks *blocks,
                   bool alike);

@@ -89,8 +89,8 @@ static void vjp_enter(vjp_worker *w, int64_t sequence) {
 
 /*
  * Lists what is needed next: of each row the place where its gradient will be added, and query and cotangent of
- * the row that follows in the next block, with the first panel of its bias. Rows of one head lie far apart in [B, T, H, D], fall into few sets of the
- * second-level cache and so come from further away each time.
+ * the row that follows in the next block, with the first panel of its bias. Rows of one head lie far apart in
+ * [B, T, H, D], fall into few sets of the second-level cache and so come from further away each time.
  */
 static void vjp_list(vjp_worker *w, int64_t visible) {
     const ejki_flash_vjp_problem *v = &w->own;

@@ -139,7 +139,10 @@ typedef struct row_task {
     bool ready; /* all of the next block has been asked for */
 } row_task;
 
-/* A head of a task at a block: its queries, room for scores, the states of its rows, keys and values, column 0 first. */
+/*
+ * A head of a task at a block: its queries, room for scores, the states of its rows, keys and values, column
+ * 0 first.
+ */
 typedef struct row_head {
     int64_t index;
     const float *query;

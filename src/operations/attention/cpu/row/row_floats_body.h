@@ -33,7 +33,10 @@ static inline __attribute__((always_inline)) void row_multiply(const float *quer
     }
 }
 
-/* The same of whole keys, still to be summed up across lanes. Meanwhile asks for as much as a key has at each line[j]. */
+/*
+ * The same of whole keys, still to be summed up across lanes. Meanwhile asks for as much as a key has at each
+ * line[j].
+ */
 static inline __attribute__((always_inline)) void
 row_products(const ejk_dtype dtype, const float *query, int64_t depth, const void *const *key,
              int64_t head_dim, const char *const *line, const int keys, const int rows, vf *sum) {

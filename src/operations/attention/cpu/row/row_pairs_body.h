@@ -151,8 +151,10 @@ static inline __attribute__((always_inline)) void pairs_places(const void *value
     }
 }
 
-/* sum[row] += a pair of weights of each row times `vectors` times PAIRS columns of two keys, or, of a single vector, the
- * first `columns`. */
+/*
+ * sum[row] += a pair of weights of each row times `vectors` times PAIRS columns of two keys, or, of a single
+ * vector, the first `columns`.
+ */
 static inline __attribute__((always_inline)) void pairs_step(const int rows, const int vectors,
                                                              int64_t columns, const float *weights,
                                                              const char *first, const char *second,
@@ -194,8 +196,10 @@ pairs_columns(const int rows, const int vectors, const bool few, int64_t columns
         v_store(row[i] + d + j * VL, sum[i][j]);
 }
 
-/* sums[i] += Σ_k weights[i][k] · values[k] of all keys, the first at value[0], or of those at value[]. Behind an odd last
- * key its weight is 0. */
+/*
+ * sums[i] += Σ_k weights[i][k] · values[k] of all keys, the first at value[0], or of those at value[]. Behind an odd
+ * last key its weight is 0.
+ */
 static inline __attribute__((always_inline)) void
 pairs_add(const int rows, const bool few, int64_t width, int64_t keys, const float *weights,
           const char *const value[ROW_VALUES], int64_t stride, float *sums, int64_t sums_stride) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "bar.h"
+#include "progress.h"
 
 #include "table.h"
 
@@ -14,7 +14,7 @@ enum { MOST_COLUMNS = 512, USUAL_COLUMNS = 80, LEAST_BAR = 8, MOST_BAR = 40 };
 
 #define INTERVAL_S 0.1
 
-progress_bar bar_open(void) {
+progress_bar progress_open(void) {
     return (progress_bar){.live = isatty(STDERR_FILENO)};
 }
 
@@ -50,7 +50,7 @@ static void draw_bar(int width, double part) {
     fputs("] ", stderr);
 }
 
-void bar_progress(void *user, const ejk_tune_progress *progress) {
+void progress_show(void *user, const ejk_tune_progress *progress) {
     progress_bar *own = user;
     double now = ejk_now();
     if (!own->live || (own->drawn && now - own->last < INTERVAL_S)) return;
@@ -65,7 +65,7 @@ void bar_progress(void *user, const ejk_tune_progress *progress) {
     own->drawn = true;
 }
 
-void bar_clear(progress_bar *bar) {
+void progress_clear(progress_bar *bar) {
     if (bar->drawn) fputs("\r\033[K", stderr);
     fflush(stderr);
     bar->drawn = false;

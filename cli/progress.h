@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The line on a terminal that shows how far tuning has come. */
-#ifndef EJK_CLI_BAR_H
-#define EJK_CLI_BAR_H
+/* A progress bar on the terminal while tuning. */
+#ifndef EJK_CLI_PROGRESS_H
+#define EJK_CLI_PROGRESS_H
 
 #include "cli.h"
 
@@ -13,12 +13,12 @@ typedef struct progress_bar {
     int number, total; /* of the calls that are tuned; shown if there are several */
 } progress_bar;
 
-progress_bar bar_open(void);
+progress_bar progress_open(void);
 
 /* An ejk_tune_progress_fn; `user` is the bar. Draws at most ten times a second. */
-void bar_progress(void *user, const ejk_tune_progress *progress);
+void progress_show(void *user, const ejk_tune_progress *progress);
 
-/* Takes the line away, so that something else can be printed. */
-void bar_clear(progress_bar *bar);
+/* Erases the line, so that something else can be printed. */
+void progress_clear(progress_bar *bar);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache on disk as the commands see it: where it lies, and its rows as JSON. */
-#ifndef EJK_CLI_STORE_H
-#define EJK_CLI_STORE_H
+#ifndef EJK_CLI_CACHE_ROWS_H
+#define EJK_CLI_CACHE_ROWS_H
 
 #include "cli.h"
 

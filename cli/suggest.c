@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "near.h"
+#include "suggest.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -37,13 +37,13 @@ static size_t distance(const char *wanted, const char *name) {
     return strlen(wanted) >= 3 && strstr(name, wanted) ? least(changed, 1) : changed;
 }
 
-void near_offer(near_names *near, const char *name) {
+void suggest_offer(suggestions *near, const char *name) {
     size_t far = distance(near->wanted, name);
     if (far > 1 + strlen(near->wanted) / 4) return;
     int place = near->count;
     while (place > 0 && near->distances[place - 1] > far) place--;
-    if (place == NEAR_NAMES) return;
-    if (near->count < NEAR_NAMES) near->count++;
+    if (place == MOST_SUGGESTIONS) return;
+    if (near->count < MOST_SUGGESTIONS) near->count++;
     for (int i = near->count - 1; i > place; i--) {
         near->names[i] = near->names[i - 1];
         near->distances[i] = near->distances[i - 1];
@@ -52,7 +52,7 @@ void near_offer(near_names *near, const char *name) {
     near->distances[place] = far;
 }
 
-void near_list(const near_names *near, char *out, size_t room) {
+void suggest_list(const suggestions *near, char *out, size_t room) {
     size_t used = 0;
     *out = '\0';
     for (int i = 0; i < near->count && used < room; i++)
