@@ -221,6 +221,19 @@ class Tune(Cached):
         self.assertEqual(answer.stdout.count("Stored under"), 2)
         self.assertIn("is passed over: flash_attention on platform triton", answer.stderr)
 
+    def test_recorded_work(self):
+        """Packed and sparse calls bring no data along; what is measured is as much work as such calls have."""
+        recording = self.write("calls.txt",
+                               "flash_attention:Hq=4,D=64,causal,query=[2048,Hq,D],key=[2048,Hkv,D],"
+                               "value=[2048,Hkv,D],out=[2048,Hq,D],N=3,cum_seqlens_q,cum_seqlens_k\n"
+                               "blocksparse_attention:Hq=4,T=2048,S=2048,D=64,Pf=1,Rf=16,Cf=16,"
+                               "with=fwd_data_next+fwd_block_mask,fwd_kv_blocksize=128\n")
+        report = parsed("tune", "--recorded", recording, "--threads", "1", *self.SHORT, "--no-store")
+        self.assertEqual(report["skipped"], [])
+        for tuned in report["tuned"]:  # 0.7 and 2 GFLOP at least; a call without tokens takes 0.2 ms
+            candidates = tuned["report"]["candidates"]
+            self.assertGreater(candidates[tuned["report"]["default_index"]]["median_s"], 1e-3)
+
     def start(self, *words, **options):
         # A shell may have left the signal ignored.
         return subprocess.Popen([EJK, "tune", *self.LARGE, "--budget", "20s", *self.cache, *words], text=True,

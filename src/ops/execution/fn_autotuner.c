@@ -81,7 +81,7 @@ static ejk_status open_results(const ejki_tuning *t, ejki_fn_tuning *found) {
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for %zu results could not be had",
                          count);
     found->base = (ejk_fn_tuning){found->results, t->problem->count, own->function->count};
-    return ejki_hyper_space_copy(own->function, &found->space);
+    return ejki_hyper_copy(own->function, &found->params);
 }
 
 static ejk_status conclude(ejki_tuning *t) {
@@ -90,17 +90,17 @@ static ejk_status conclude(ejki_tuning *t) {
     if (found == NULL)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for the results could not be had");
     EJKI_TRY(open_results(t, found));
-    const ejki_hyper_space *space = &found->space;
+    const int32_t params = own->function->count;
     for (int32_t i = 0; i < t->problem->count; i++) {
-        ejk_hyper_value *values = found->values + (size_t)i * (size_t)space->count;
-        ejki_hyper_values(space->params, space->count, own->combinations[i], values);
+        ejk_hyper_value *values = found->values + (size_t)i * (size_t)params;
+        ejki_hyper_values(found->params, params, own->combinations[i], values);
         found->results[i].hyperparams = values;
         score(t, i, &found->results[i]);
     }
     qsort(found->results, (size_t)t->problem->count, sizeof *found->results, by_score);
     if (!isfinite(found->results[0].t_mean)) return ejki_none_succeeded(t, "combinations");
     const int64_t place = found->results[0].hyperparams - found->values;
-    found->best = own->combinations[space->count > 0 ? place / space->count : 0];
+    found->best = own->combinations[params > 0 ? place / params : 0];
     return EJK_OK;
 }
 
@@ -169,7 +169,7 @@ ejk_status ejk_fn_autotuner_tune(const ejk_fn_autotuner *tuner, const ejk_hyper_
 void ejk_fn_tuning_destroy(ejk_fn_tuning *tuning) {
     ejki_fn_tuning *whole = (ejki_fn_tuning *)tuning;
     if (whole == NULL || atomic_fetch_sub(&whole->owners, 1) > 1) return;
-    ejki_hyper_space_close(&whole->space);
+    free(whole->params);
     free(whole->results);
     free(whole->values);
     free(whole);

@@ -10,8 +10,8 @@
 #include <string.h>
 
 struct ejk_tuned_fn {
-    ejk_hyper_function function; /* its hyperparameters are those of `space` */
-    ejki_hyper_space space;
+    ejk_hyper_function function; /* its hyperparameters are `params` */
+    ejk_hyperparam *params;
     ejki_fn_settings settings;
     char *prefix;
     pthread_mutex_t tuning; /* held while one tunes; taken before `lock` */
@@ -25,24 +25,24 @@ ejk_status ejk_autotune_fn(const ejk_fn_autotuner *tuner, const ejk_hyper_functi
     if (out == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "ejk_autotune_fn: out is NULL");
     ejki_fn_settings settings;
     EJKI_TRY(ejki_fn_settings_read(tuner, function, &settings));
-    ejki_hyper_space space;
-    EJKI_TRY(ejki_hyper_space_copy(function, &space));
+    ejk_hyperparam *params;
+    EJKI_TRY(ejki_hyper_copy(function, &params));
     ejk_tuned_fn *tuned = calloc(1, sizeof *tuned);
     char *prefix = strdup(tuner != NULL && tuner->cache_key != NULL ? tuner->cache_key : "");
     json_t *found = json_object();
     if (tuned == NULL || prefix == NULL || found == NULL) {
-        ejki_hyper_space_close(&space);
+        free(params);
         json_decref(found);
         free(prefix);
         free(tuned);
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for a tuned function could not be had");
     }
     *tuned = (ejk_tuned_fn){.function = *function,
-                            .space = space,
+                            .params = params,
                             .settings = settings,
                             .prefix = prefix,
                             .found = found};
-    tuned->function.hyperparams = tuned->space.params;
+    tuned->function.hyperparams = params;
     pthread_mutex_init(&tuned->tuning, NULL);
     pthread_mutex_init(&tuned->lock, NULL);
     *out = tuned;
@@ -54,7 +54,7 @@ void ejk_tuned_fn_destroy(ejk_tuned_fn *tuned) {
     pthread_mutex_destroy(&tuned->lock);
     pthread_mutex_destroy(&tuned->tuning);
     if (tuned->last != NULL) ejk_fn_tuning_destroy(&tuned->last->base);
-    ejki_hyper_space_close(&tuned->space);
+    free(tuned->params);
     json_decref(tuned->found);
     free(tuned->prefix);
     free(tuned);
@@ -141,7 +141,7 @@ ejk_status ejk_tuned_fn_call(ejk_tuned_fn *tuned, const char *key, void *args) {
     else
         combination = last_best(tuned);
     ejk_hyper_value values[EJK_MAX_HYPERPARAMS];
-    ejki_hyper_values(tuned->space.params, tuned->space.count, combination, values);
+    ejki_hyper_values(tuned->params, tuned->function.count, combination, values);
     return tuned->function.run(tuned->function.user, args, values);
 }
 
@@ -161,7 +161,7 @@ ejk_status ejk_tuned_fn_optimal_hyperparams(ejk_tuned_fn *tuned, ejk_hyper_value
                          "ejk_tuned_fn_optimal_hyperparams: tuned or values is NULL");
     ejki_fn_tuning *last = last_tuning(tuned);
     if (last == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "tuned: nothing was tuned yet");
-    ejki_hyper_values(tuned->space.params, tuned->space.count, last->best, values);
+    ejki_hyper_values(tuned->params, tuned->function.count, last->best, values);
     ejk_fn_tuning_destroy(&last->base);
     return EJK_OK;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
 #include "ops/execution/hyper.h"
 
 #include <stdlib.h>
@@ -95,48 +96,41 @@ ejk_status ejki_fn_settings_read(const ejk_fn_autotuner *tuner, const ejk_hyper_
 
 /* ---- Copies --------------------------------------------------------------------------------------------- */
 
-static bool copy_param(const ejk_hyperparam *from, ejk_hyperparam *to) {
-    ejk_hyper_value *values = calloc((size_t)from->count, sizeof *values);
-    to->values = values;
-    to->name = strdup(from->name);
-    if (values == NULL || to->name == NULL) return false;
-    to->count = from->count;
-    for (int32_t i = 0; i < from->count; i++) {
-        values[i] = from->values[i];
-        values[i].text = NULL;
-        if (values[i].kind != EJK_HYPER_TEXT) continue;
-        values[i].text = strdup(from->values[i].text);
-        if (values[i].text == NULL) return false;
-    }
-    return true;
+static const char *copy_text(char **end, const char *text) {
+    const char *copy = *end;
+    *end = stpcpy(*end, text) + 1;
+    return copy;
 }
 
-ejk_status ejki_hyper_space_copy(const ejk_hyper_function *function, ejki_hyper_space *out) {
-    ejki_hyper_space space = {calloc((size_t)function->count + 1, sizeof *space.params), 0};
-    bool whole = space.params != NULL;
-    for (int32_t i = 0; whole && i < function->count; i++) {
-        space.count = i + 1;
-        whole = copy_param(&function->hyperparams[i], &space.params[i]);
+/* One allocation: hyperparameters, values, texts. */
+ejk_status ejki_hyper_copy(const ejk_hyper_function *function, ejk_hyperparam **out) {
+    const size_t count = (size_t)function->count;
+    size_t values = 0, bytes = 1;
+    for (size_t i = 0; i < count; i++) {
+        const ejk_hyperparam *param = &function->hyperparams[i];
+        values += (size_t)param->count;
+        bytes += strlen(param->name) + 1;
+        for (int32_t j = 0; j < param->count; j++)
+            if (param->values[j].kind == EJK_HYPER_TEXT) bytes += strlen(param->values[j].text) + 1;
     }
-    if (whole) {
-        *out = space;
-        return EJK_OK;
+    ejk_hyperparam *params =
+        malloc(count * sizeof *params + values * sizeof(ejk_hyper_value) + bytes);
+    if (params == NULL)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY,
+                         "memory for %zu hyperparameters could not be had", count);
+    ejk_hyper_value *value = (ejk_hyper_value *)(params + count);
+    char *end = (char *)(value + values);
+    for (size_t i = 0; i < count; i++) {
+        const ejk_hyperparam *param = &function->hyperparams[i];
+        params[i] = (ejk_hyperparam){copy_text(&end, param->name), value, param->count};
+        for (int32_t j = 0; j < param->count; j++, value++) {
+            const bool text = param->values[j].kind == EJK_HYPER_TEXT;
+            *value = param->values[j];
+            value->text = text ? copy_text(&end, value->text) : NULL;
+        }
     }
-    ejki_hyper_space_close(&space);
-    return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for %d hyperparameters could not be had",
-                     (int)function->count);
-}
-
-void ejki_hyper_space_close(ejki_hyper_space *space) {
-    for (int32_t i = 0; i < space->count; i++) {
-        ejk_hyperparam *param = &space->params[i];
-        for (int32_t j = 0; param->values != NULL && j < param->count; j++)
-            free((char *)param->values[j].text);
-        free((ejk_hyper_value *)param->values);
-        free((char *)param->name);
-    }
-    free(space->params);
-    *space = (ejki_hyper_space){0};
+    *out = params;
+    return EJK_OK;
 }
 
 void ejki_hyper_values(const ejk_hyperparam *params, int32_t count, int32_t combination,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tuning of plain functions: the space of their hyperparameters and what a tuning keeps. */
+/* Tuning of plain functions: their hyperparameters and what a tuning keeps. */
 #ifndef EJKI_EXECUTION_HYPER_H
 #define EJKI_EXECUTION_HYPER_H
 
@@ -9,17 +9,11 @@
 #include <ejkernel/tuning.h>
 #include <stdatomic.h>
 
-/* A copy of hyperparameters with all their texts. */
-typedef struct ejki_hyper_space {
-    ejk_hyperparam *params;
-    int32_t count;
-} ejki_hyper_space;
-
 /* A tuning with what its public part points to; `base` is first, so that one is the other. */
 typedef struct ejki_fn_tuning {
     ejk_fn_tuning base;
     atomic_int owners;
-    ejki_hyper_space space;
+    ejk_hyperparam *params; /* a copy, for the texts of values */
     ejk_timing_result *results;
     ejk_hyper_value *values; /* base.count times base.hyperparam_count */
     int32_t best;            /* combination of results[0] */
@@ -37,9 +31,8 @@ typedef struct ejki_fn_settings {
 ejk_status ejki_fn_settings_read(const ejk_fn_autotuner *tuner, const ejk_hyper_function *function,
                                  ejki_fn_settings *out);
 
-/* OUT_OF_MEMORY leaves nothing behind. */
-ejk_status ejki_hyper_space_copy(const ejk_hyper_function *function, ejki_hyper_space *out);
-void ejki_hyper_space_close(ejki_hyper_space *space);
+/* A copy of a function's hyperparameters with all their texts, to be freed with free(). OUT_OF_MEMORY. */
+ejk_status ejki_hyper_copy(const ejk_hyper_function *function, ejk_hyperparam **out);
 
 /* The values of a combination: the last hyperparameter runs fastest. */
 void ejki_hyper_values(const ejk_hyperparam *params, int32_t count, int32_t combination,
