@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Visible scores, counted from the data of a call: lengths of packed sequences, segment ids, the blocks of a MaskInfo and
- * the elements of partial ones, with what causal, a window, chunks and mask_function hide by index. attention_mask
+ * Visible scores, counted from the data of a call: lengths of packed sequences, segment ids, the blocks of a MaskInfo
+ * and the elements of partial ones, with what causal, a window, chunks and mask_function hide by index. attention_mask
  * counts as seen, as do scores that positions of the caller's hide: neither spares a kernel their products.
  */
 #include "operations/attention/flash/flash_attention_steps.h"
