@@ -60,8 +60,8 @@ typedef struct ejk_input_option {
 typedef struct ejk_step {
     const char *algorithm;
     const char *doc; /**< one line */
-    bool (*wanted)(
-        const void *problem); /**< asked once, when the plan is made. Pure. NULL = always */
+    /** Asked once, when the plan is made. Pure. NULL = always. */
+    bool (*wanted)(const void *problem);
 } ejk_step;
 
 /** A call whose plan is being made. What it points to is valid during the call only. */

@@ -158,7 +158,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_plan_describe(const ejk_plan *plan, char **
 /**
  * All implementations of the plan's algorithm as JSON, in the order of preference: [{"implementation","platform",
  * "verdict","reason"}], and "algorithm" where the operation has steps: then those of each that runs. The verdict is
- * "chosen", "fits" (but another one is preferred, or a hook ran before it) or "does not fit"; the reason says why, as ejk_registry_explain() does. Freed with ejk_free().
+ * "chosen", "fits" (but another one is preferred, or a hook ran before it) or "does not fit"; the reason says why, as
+ * ejk_registry_explain() does. Freed with ejk_free().
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_explain(const ejk_plan *plan, char **out);
 
