@@ -4,6 +4,8 @@
 #include "support/expect.h"
 #include "support/toy.h"
 
+#include "ops/core/core.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -309,10 +311,24 @@ static void test_options(void **state) {
     ejk_context_destroy(NULL);
 }
 
+/* What this version has is not promised for a later one. */
+static void test_later_operations(void **state) {
+    (void)state;
+    int32_t count;
+    const char *const *later = ejki_later_operations(&count);
+    const ejk_kernel *kernel;
+    assert_true(count > 0);
+    for (int32_t i = 0; i < count; i++)
+        EXPECT_FAIL(UNAVAILABLE, "is not in this version",
+                    ejk_context_find_kernel(context, later[i], &kernel));
+    EXPECT_OK(ejk_context_find_kernel(context, "attention_merge", &kernel));
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_plans_are_found_again),
+        TEST(test_later_operations),
         TEST(test_more_signatures_than_slots),
         TEST(test_what_is_used_stays),
         TEST(test_many_threads),

@@ -17,6 +17,16 @@ EJK_RECORD_STRUCT(gather_args, GATHER_ARGS);
 EJK_RECORD_DEFINE(gather_args_record, gather_args, GATHER_ARGS);
 #undef EJK_RECORD_SELF
 
+/* The same arguments with a unit that says what indices are, so that no function has to. */
+#define RANGED_ARGS(F, R)                                                                          \
+    F(TENSOR, x, EJK_REQUIRED, "", "[m] float32", "input")                                         \
+    F(TENSOR, index, EJK_OPTIONAL, "0, 1, ...", "[n] int32 in [0,m)", "what is taken")             \
+    F(TENSOR, y, EJK_REQUIRED_OUTPUT, "", "[n] float32", "result")
+EJK_RECORD_STRUCT(ranged_args, RANGED_ARGS);
+#define EJK_RECORD_SELF ranged_args
+EJK_RECORD_DEFINE(ranged_args_record, ranged_args, RANGED_ARGS);
+#undef EJK_RECORD_SELF
+
 typedef struct gather_problem {
     int64_t length, count;
     const float *x;
@@ -73,7 +83,7 @@ static const ejk_kernel gather = {
     .bind = bind,
     .validate = validate,
 };
-static ejk_kernel gather_by_hook;
+static ejk_kernel gather_by_hook, gather_by_unit;
 
 static const ejk_implementation plain = {
     .algorithm = "gather", .name = "plain", .platform = EJK_PLATFORM_REFERENCE, .run = run};
@@ -88,9 +98,15 @@ static int setup(void **state) {
     gather_by_hook.op_id = "gather_by_hook";
     gather_by_hook.hooks = hooks;
     gather_by_hook.hook_count = 1;
+    gather_by_unit = gather;
+    gather_by_unit.op_id = "gather_by_unit";
+    gather_by_unit.algorithm = "gather";
+    gather_by_unit.args = &ranged_args_record;
+    gather_by_unit.validate = NULL;
     return ejk_context_create(NULL, &context) != EJK_OK ||
            ejk_registry_register(ejk_context_registry(context), &plain) != EJK_OK ||
            ejk_context_add_kernel(context, &gather) != EJK_OK ||
+           ejk_context_add_kernel(context, &gather_by_unit) != EJK_OK ||
            ejk_context_add_kernel(context, &gather_by_hook) != EJK_OK;
 }
 
@@ -150,10 +166,35 @@ static void calls_without_integers_have_nothing_to_look_at(void **state) {
     assert_int_equal(runs, 2);
 }
 
+static void units_say_what_is_allowed(void **state) {
+    (void)state;
+    gather_args args = call_of(bad); /* the structs are the same */
+    EXPECT_FAIL(INVALID_ARGUMENT, "index", ejk_call(context, &gather_by_unit, &args));
+    assert_int_equal(runs, 0);
+    args.index.data = good;
+    EXPECT_OK(ejk_call(context, &gather_by_unit, &args));
+    assert_int_equal(runs, 1);
+    /* And what is filled in is allowed. */
+    ejk_problem *problem;
+    EXPECT_OK(ejk_problem_parse(context, "gather_by_unit:m=300,n=40,index", &problem));
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        EXPECT_OK(ejk_problem_allocate(problem, seed));
+        EXPECT_OK(ejk_call(context, &gather_by_unit, ejk_problem_args(problem)));
+    }
+    const ranged_args *filled = ejk_problem_args(problem);
+    int32_t largest = 0;
+    for (int i = 0; i < 40; i++)
+        if (((const int32_t *)filled->index.data)[i] > largest)
+            largest = ((const int32_t *)filled->index.data)[i];
+    assert_true(largest > 0);
+    ejk_problem_destroy(problem);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_is_looked_at_before_a_run),
         cmocka_unit_test(hooks_cannot_forget_it),
+        cmocka_unit_test(units_say_what_is_allowed),
         cmocka_unit_test(calls_without_integers_have_nothing_to_look_at),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

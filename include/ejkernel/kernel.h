@@ -60,8 +60,8 @@ typedef struct ejk_input_option {
 typedef struct ejk_step {
     const char *algorithm;
     const char *doc; /**< one line */
-    bool (*wanted)(
-        const void *problem); /**< asked once, when the plan is made. Pure. NULL = always */
+    /** Asked once, when the plan is made. Pure. NULL = always. */
+    bool (*wanted)(const void *problem);
 } ejk_step;
 
 /** A call whose plan is being made. What it points to is valid during the call only. */
@@ -110,7 +110,7 @@ typedef struct ejk_kernel {
      * Writes contents that are valid and that a call of these shapes is likely to have, into integers and masks:
      * lengths of packed sequences, lists of blocks, indices. Tensors are on the CPU; those without data are absent
      * or somebody else's, and are left alone. Other numbers have been filled already, integers with 0. Called by
-     * ejk_fill_inputs(), ejk_problem_allocate() and tuning. NULL = integers stay 0.
+     * ejk_fill_inputs(), ejk_problem_allocate() and tuning. NULL = integers are what their units allow, else 0.
      */
     ejk_status (*inputs)(void *args, const ejk_axes *axes, const ejk_inputs *how);
     const ejk_input_option *input_options; /**< what may be wished of `inputs`; NULL = nothing */
@@ -123,7 +123,8 @@ typedef struct ejk_kernel {
      * Looks at what only the data says: lengths, lists and indices that implementations follow. The problem has the
      * call's pointers. Called before every run on the CPU of a call that has integer tensors, hooks' runs too, before
      * anything is written; INVALID_ARGUMENT with the entry. Not on GPUs, where a run does not wait for data: kernels
-     * clamp there. Whoever calls an implementation without a plan calls this first. NULL = nothing to look at.
+     * clamp there. Whoever calls an implementation without a plan calls this first. NULL = integers are checked
+     * against the values that their units allow.
      */
     ejk_status (*validate)(const void *problem);
     /**

@@ -84,7 +84,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_problem_allocate(ejk_problem *problem, uint
  * Fills the inputs of a call that have data, on the CPU or a GPU; results and tensors without data are left alone.
  * Floats are uniform in [-1, 1), rounded to their type, and masks true nine times in ten: numbers depend on the
  * seed, the tensor and the element's index only, not on strides, and of the elements that a stride of 0 makes one,
- * the first has its number. Integers are what the kernel's `inputs` makes them, valid whatever the shape, or 0.
+ * the first has its number. Integers are what the kernel's `inputs` makes them, valid whatever the shape; without
+ * such a hook what their units allow, or 0.
  * Statuses: INVALID_ARGUMENT (NULL, a wish that cannot be had), UNKNOWN_NAME (a wish that the kernel does not know),
  * those of ejk_plan_create() for arguments that contradict each other, OUT_OF_MEMORY.
  */

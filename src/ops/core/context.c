@@ -26,8 +26,12 @@ static const char *const later[] = {
     "lightning_attention",
     "mean_pooling",
     "grouped_matmul",
-    "attention_merge",
 };
+
+const char *const *ejki_later_operations(int32_t *count) {
+    *count = (int32_t)(sizeof later / sizeof *later);
+    return later;
+}
 
 static ejk_status make_threads(const ejk_context_options *options, ejk_threads **out) {
     if (!options->parallel_for) return ejk_threads_create(options->threads, out);

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "record/domain.h"
 #include "ops/core/context.h"
 #include "ops/core/request.h"
 
@@ -122,6 +123,30 @@ void ejki_operands_close(ejki_operands *operands);
 /* INVALID_ARGUMENT: a missing pointer; INVALID_LAYOUT: an output overlaps another tensor. */
 ejk_status ejki_operands_check(const ejki_operands *operands, const void *args);
 
+/* ---- guards.c: what data has to be looked at before a run on the CPU ---------------------------------- */
+
+/* A tensor whose unit says what its values are. */
+typedef struct ejki_guard {
+    const char *name;
+    size_t offset; /* in the arguments */
+    ejki_domain_rule rule;
+} ejki_guard;
+
+typedef struct ejki_guards {
+    ejk_status (*validate)(const void *problem); /* the kernel's; NULL: the list counts */
+    int32_t count;
+    ejki_guard list[];
+} ejki_guards;
+
+/* Of 8 to 64 bits, signed or not. */
+bool ejki_is_integer(ejk_dtype dtype);
+
+/* NULL where there is nothing to look at. Freed with free(). */
+ejk_status ejki_guards_create(const ejk_kernel *kernel, const void *args, const ejk_axes *axes,
+                              ejki_guards **out);
+/* INVALID_ARGUMENT with the entry. The problem has the pointers of the arguments. */
+ejk_status ejki_guards_check(const ejki_guards *guards, const void *args, const void *problem);
+
 /* ---- kernel_check.c --------------------------------------------------------------------------------- */
 
 /* INVALID_ARGUMENT with what is wrong with a kernel's hooks. hooks.c. */
@@ -205,8 +230,7 @@ struct ejk_plan {
     void *problem; /* NULL: the arguments are the problem */
     ejki_signature signature;
     ejki_operands operands;
-    bool has_integers;                           /* among the tensors */
-    ejk_status (*validate)(const void *problem); /* the kernel's, where this call needs it */
+    ejki_guards *guards; /* NULL: nothing in this call's data has to be looked at */
     ejki_place place;
     ejki_device_memory *device_memory; /* workspace on a GPU; NULL = none */
     ejki_workspaces *workspaces;
@@ -215,6 +239,9 @@ struct ejk_plan {
     ejk_dtype dtype; /* by which the implementation was found */
     ejk_query query; /* the whole of it, without problem and algorithm */
 };
+
+/* Operations that later versions bring: none that this one has. */
+const char *const *ejki_later_operations(int32_t *count);
 
 /* The chooser's number for this thread. */
 static inline uint64_t ejki_context_generation(const ejk_context *context) {
@@ -245,9 +272,6 @@ bool ejki_parameter_allowed(const ejk_parameter *parameter, int64_t value);
 
 /* ejk_plan_create() of a plan that shares the context's workspaces. */
 ejk_status ejki_plan_make(const ejki_plan_request *request, ejk_plan **out);
-
-/* Of 8 to 64 bits, signed or not. */
-bool ejki_is_integer(ejk_dtype dtype);
 
 /* True if the call has the plan's signature. */
 bool ejki_plan_fits(const ejk_plan *plan, const void *args);

@@ -42,6 +42,21 @@ static void close_view(view *v) {
     free(v->slots.list);
 }
 
+/* As before a run on the CPU, wherever the call lies. */
+static ejk_status check(const ejk_plan *plan, const view *v, const void *problem) {
+    ejki_guards *guards = NULL;
+    ejk_axes axes = {.count = 0};
+    void *bare = malloc(plan->kernel->args->size + 1);
+    if (!bare) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a copy of a call");
+    memcpy(bare, v->args, plan->kernel->args->size);
+    ejk_status status = ejki_slots_bind(plan->kernel->args, &v->slots, bare, true, &axes);
+    free(bare);
+    if (status == EJK_OK) status = ejki_guards_create(plan->kernel, v->args, &axes, &guards);
+    if (status == EJK_OK && guards) status = ejki_guards_check(guards, v->args, problem);
+    free(guards);
+    return status;
+}
+
 static ejk_status count(const ejk_plan *plan, const view *v, ejk_cost *out) {
     _Alignas(EJKI_ALIGNMENT) unsigned char memory[EJK_MAX_PROBLEM_SIZE];
     const ejk_kernel *kernel = plan->kernel;
@@ -51,7 +66,7 @@ static ejk_status count(const ejk_plan *plan, const view *v, ejk_cost *out) {
         kernel->bind(v->args, memory);
         problem = memory;
     }
-    if (kernel->validate && plan->has_integers) EJKI_TRY(kernel->validate(problem));
+    EJKI_TRY(check(plan, v, problem));
     kernel->cost(problem, v->args, out);
     return EJK_OK;
 }

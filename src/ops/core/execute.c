@@ -12,13 +12,13 @@ static inline const void *bound(const ejk_plan *plan, const void *args, void *pr
     return problem;
 }
 
-static ejk_status validate(const ejk_plan *plan, const void *args) {
+static ejk_status check_data(const ejk_plan *plan, const void *args) {
     _Alignas(EJKI_ALIGNMENT) unsigned char problem[EJK_MAX_PROBLEM_SIZE];
-    return plan->validate(bound(plan, args, problem));
+    return ejki_guards_check(plan->guards, args, bound(plan, args, problem));
 }
 
 ejk_status ejki_plan_call_hook(const ejk_plan *plan, const void *args, ejk_hook_call call) {
-    if (plan->validate) EJKI_TRY(validate(plan, args));
+    if (plan->guards) EJKI_TRY(check_data(plan, args));
     call.kernel = plan->kernel;
     call.args = args;
     call.config = plan->config;
@@ -32,7 +32,7 @@ static ejk_status run(const ejk_plan *plan, const void *args, void *workspace, v
                     .workspace = workspace,
                     .device = plan->place.device_index,
                     .stream = stream};
-    if (plan->validate) EJKI_TRY(plan->validate(call.problem));
+    if (plan->guards) EJKI_TRY(ejki_guards_check(plan->guards, args, call.problem));
     if (plan->shared_bytes) {
         call.shared = workspace;
         call.workspace = (char *)workspace + plan->shared_bytes;

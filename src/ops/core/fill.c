@@ -4,6 +4,7 @@
 #include "base/base.h"
 #include "ops/core/mirror.h"
 #include "ops/core/problem_text.h"
+#include "record/domain.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -174,11 +175,20 @@ static ejk_status fill_slot(job *j, int32_t index) {
     return EJK_OK;
 }
 
-static ejk_status ask_kernel(job *j) {
+/* The kernel's own contents, or what the units say. */
+static ejk_status fill_by_meaning(job *j) {
     ejk_axes axes = {.count = 0};
-    if (!j->kernel->inputs) return EJK_OK;
     EJKI_TRY(ejki_slots_bind(j->kernel->args, &j->slots, j->bare, true, &axes));
-    return j->kernel->inputs(j->args, &axes, j->how);
+    if (j->kernel->inputs) return j->kernel->inputs(j->args, &axes, j->how);
+    for (int32_t i = 0; i < j->slots.count; i++) {
+        const ejki_slot *slot = &j->slots.list[i];
+        const ejk_tensor *tensor = ejki_slot_tensor(slot, j->args);
+        bool filled;
+        if (tensor->data)
+            EJKI_TRY(ejki_domain_fill(slot->owner, slot->field, tensor, &axes, j->how->seed, i,
+                                      &filled));
+    }
+    return EJK_OK;
 }
 
 static ejk_status send_back(const job *j, const void *args) {
@@ -194,7 +204,7 @@ ejk_status ejki_fill_inputs(const ejk_kernel *kernel, const void *args, const ej
     EJKI_TRY(check_wishes(kernel, how));
     ejk_status status = open_job(&j, args);
     for (int32_t i = 0; i < j.slots.count && status == EJK_OK; i++) status = fill_slot(&j, i);
-    if (status == EJK_OK) status = ask_kernel(&j);
+    if (status == EJK_OK) status = fill_by_meaning(&j);
     if (status == EJK_OK) status = send_back(&j, args);
     close_job(&j);
     return status;

@@ -93,22 +93,6 @@ static ejk_status find_place(ejk_plan *plan) {
                : EJK_OK;
 }
 
-bool ejki_is_integer(ejk_dtype dtype) {
-    return dtype == EJK_DTYPE_I64 || dtype == EJK_DTYPE_I32 || dtype == EJK_DTYPE_I16 ||
-           dtype == EJK_DTYPE_I8 || dtype == EJK_DTYPE_U8;
-}
-
-static bool has_integers(const ejk_record *record, const void *args) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        const void *place = (const char *)args + field->offset;
-        if (field->kind == EJK_FIELD_RECORD && has_integers(field->record, place)) return true;
-        const ejk_tensor *tensor = place;
-        if (field->kind == EJK_FIELD_TENSOR && ejki_is_integer(tensor->dtype)) return true;
-    }
-    return false;
-}
-
 /* In the order in which things may be relied upon; the plan is destroyed by the caller on failure. */
 static ejk_status settle(ejk_plan *plan, const void *args) {
     const ejk_record *record = plan->kernel->args;
@@ -119,9 +103,8 @@ static ejk_status settle(ejk_plan *plan, const void *args) {
     ejk_axes axes = {.count = 0};
     EJKI_TRY(check_tensors(plan, &axes));
     EJKI_TRY(find_place(plan));
-    plan->has_integers = has_integers(record, plan->args);
-    if (plan->place.device_type == EJK_DEVICE_CPU && plan->has_integers)
-        plan->validate = plan->kernel->validate;
+    if (plan->place.device_type == EJK_DEVICE_CPU)
+        EJKI_TRY(ejki_guards_create(plan->kernel, plan->args, &axes, &plan->guards));
     EJKI_TRY(ejki_operands_create(record, plan->args, &plan->operands));
     EJKI_TRY(prepare_problem(plan, &axes));
     EJKI_TRY(ejki_plan_select(plan));
@@ -205,6 +188,7 @@ void ejk_plan_destroy(ejk_plan *plan) {
     ejki_device_memory_destroy(plan->device_memory);
     ejki_operands_close(&plan->operands);
     free(plan->signature.blocks);
+    free(plan->guards);
     free(plan->config);
     free(plan->problem);
     free(plan->args);
