@@ -341,7 +341,10 @@ DEVICE void key_pairs(const ejki_cuda_vjp_problem &v, const sequence &s, int h, 
         }
 }
 
-/* A tile of keys: where it lies, and the blocks of rows that see it, of the first head of the group, then of the next. */
+/*
+ * A tile of keys: where it lies, and the blocks of rows that see it, of the first head of the group, then of the
+ * next.
+ */
 struct key_tile {
     sequence s;
     int head, start, count, first_key; /* start: the sequence's first key in the tensor */

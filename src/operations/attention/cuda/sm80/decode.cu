@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention of few rows over many keys, for bf16 and f16 from sm_80 up: no more than 16 rows of a key head, so that
- * memory is what counts. A warp goes by itself through every WARPS-th block of 16 keys; a block of warps joins what
- * they found, and `join` the parts that keys are split into. Block and warp of a key follow from its position alone.
- * Blocks come through a ring of a warp's own in shared memory or, where a warp has few of them, straight into
+ * Flash attention of few rows over many keys, for bf16 and f16 from sm_80 up: no more than 16 rows of a key head, so
+ * that memory is what counts. A warp goes by itself through every WARPS-th block of 16 keys; a block of warps joins
+ * what they found, and `join` the parts that keys are split into. Block and warp of a key follow from its position
+ * alone. Blocks come through a ring of a warp's own in shared memory or, where a warp has few of them, straight into
  * registers, two at a time.
  *
  * A sum over coordinates may take them in any order: so a lane's share of 16 keys is whole pieces of 16 bytes, without

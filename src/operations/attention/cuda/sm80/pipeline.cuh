@@ -7,9 +7,9 @@
 #include "operations/attention/cuda/common/nonfinite.cuh"
 
 /*
- * A software pipeline over the blocks first … end - 1 with a ring of `stages` in shared memory: copy(n, block) prefetches
- * the nth block and commits, also where block >= end; use(n, block, whole) computes once its copy is there. One stage has
- * no prefetch.
+ * A software pipeline over the blocks first … end - 1 with a ring of `stages` in shared memory: copy(n, block)
+ * prefetches the nth block and commits, also where block >= end; use(n, block, whole) computes once its copy is
+ * there. One stage has no prefetch.
  */
 template <int stages, class looker, class copier, class user>
 DEVICE void pipeline_blocks(int first, int end, looker look, copier copy, user use) {

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients of flash attention on sm_90a, for bf16 and f16 and heads up to 128: d_query, d_key and d_value in one kernel of
- * five products. NaN and infinities of hidden keys may turn sums into NaN; such rows are recomputed by backward_mma.cu.
- * Besides the constants of options.cuh:
+ * Gradients of flash attention on sm_90a, for bf16 and f16 and heads up to 128: d_query, d_key and d_value in one
+ * kernel of five products. NaN and infinities of hidden keys may turn sums into NaN; such rows are recomputed by
+ * backward_mma.cu. Besides the constants of options.cuh:
  *
  *   ROWS      of a tile of queries: 64, or 128 if both heads are at most 64
  *   ORDERED   1 = tiles of keys add to d_query in a fixed order
  *   D_QUERY   1 = d_query is computed
  *
- * A CTA takes tiles of 128 keys from a counter and goes through the tiles of queries that see them, of all heads of the
- * group. The first warpgroup is the producer: warp 0 fetches jobs and issues TMA loads, warp 1 loads lse and delta, warps
- * 2 and 3 add to d_query. The two consumer warpgroups have 64 keys each:
+ * A CTA takes tiles of 128 keys from a counter and goes through the tiles of queries that see them, of all heads of
+ * the group. The first warpgroup is the producer: warp 0 fetches jobs and issues TMA loads, warp 1 loads lse and
+ * delta, warps 2 and 3 add to d_query. The two consumer warpgroups have 64 keys each:
  *
  *     S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += dS^T Q    dQ = dS K
  *
- * P^T and dS^T are A operands from registers; dS also goes through shared memory, as dQ contracts over all 128 keys. Each
- * warpgroup computes half of a dQ tile, by columns, or by rows if there are 128. It is added to f32 tiles in the layout of
- * the accumulators, which round_sm90 rounds at the end.
+ * P^T and dS^T are A operands from registers; dS also goes through shared memory, as dQ contracts over all 128 keys.
+ * Each warpgroup computes half of a dQ tile, by columns, or by rows if there are 128. It is added to f32 tiles in
+ * the layout of the accumulators, which round_sm90 rounds at the end.
  */
 #include "operations/attention/cuda/sm90/backward.cuh"
 
@@ -281,7 +281,10 @@ DEVICE float high_of(u32 x) {
     return ELEMENT == BF16 ? __uint_as_float(x & 0xffff0000) : widen((element)(x >> 16));
 }
 
-/* dS = P (dP - delta). With 128 rows there are no registers for P in f32 beside the rounded one, which serves here too. */
+/*
+ * dS = P (dP - delta). With 128 rows there are no registers for P in f32 beside the rounded one, which serves here
+ * too.
+ */
 DEVICE void make_ds(const float2 *deltas, const float (&s)[ROWS / 2],
                         const u32 (&weights)[ROWS / 4], const float (&back)[ROWS / 2],
                         u32 (&packed)[ROWS / 4]) {
