@@ -58,7 +58,7 @@ DEVICE int unordered_skips(const work_tile &w, const warpgroup_range &visible) {
 /* One warp: the tile scheduler. */
 DEVICE void schedule_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
     slot_place slot = {0, 1};
-    const int rounds = rounds_of(p.all, shared.tiles, p.heads_together);
+    const int rounds = rounds_of(schedule_of(p.all, shared.tiles, p.heads_together));
     for (int round = 0; round <= rounds; round++) {
         work_tile w;
         if (round == rounds)
