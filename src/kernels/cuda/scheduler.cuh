@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Static persistent tile scheduler, longest tile first. Work is `columns` of `tiles` tiles each, such as a head of a batch
- * entry; a round gives each CTA one of them. Columns are taken in groups of `together`, such as those whose operands stay
- * in L2: within a group all first tiles come before all second ones, so that the caller numbers the longest first, and odd
- * rounds go through the CTAs backwards, which balances them. Where all tiles are of one length `together` is 0: a column's
- * tiles come one after the other.
+ * Static persistent tile scheduler, longest tile first. Work is `columns` of `tiles` tiles each, such as a head of a
+ * batch entry; a round gives each CTA one of them. Columns are taken in groups of `together`, such as those whose
+ * operands stay in L2: within a group all first tiles come before all second ones, so that the caller numbers the
+ * longest first, and odd rounds go through the CTAs backwards, which balances them. Where all tiles are of one
+ * length `together` is 0: a column's tiles come one after the other.
  */
 #ifndef EJKI_CUDA_SCHEDULER_CUH
 #define EJKI_CUDA_SCHEDULER_CUH

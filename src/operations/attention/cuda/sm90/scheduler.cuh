@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tiles of query heads as columns of a schedule: the last tile of a head, which is longest under a causal mask, comes
- * first. Packed sequences are sorted by their number of keys.
+ * The tiles of query heads as columns of a schedule: the last tile of a head, which is longest under a causal mask,
+ * comes first. Packed sequences are sorted by their number of keys.
  */
 #ifndef EJKI_ATTENTION_CUDA_SM90_SCHEDULER_CUH
 #define EJKI_ATTENTION_CUDA_SM90_SCHEDULER_CUH
