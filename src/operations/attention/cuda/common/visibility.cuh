@@ -74,7 +74,7 @@ DEVICE sequence sequence_at(const ejki_cuda_problem &p, int n) {
 /* A tile of rows, or of keys: `own` is its number among those of its sequence and head. */
 struct tile_place {
     sequence s;
-    int head, own; /* key head */
+    int head, own; /* KV head */
 };
 
 /*

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients of flash attention on tensor cores, for bf16 and f16 from sm_80 up: one kernel over rows for d_query, one
- * over keys for d_key and d_value. A warp has 16 rows, or keys, of its own; the other side comes in blocks of BLOCK
- * through a ring of STAGES. No block adds to what another does. Besides the constants of base.cuh:
+ * Gradients of flash attention by mma.sync, for bf16 and f16 from sm_80 up: one kernel over rows for d_query, one
+ * over keys for d_key and d_value. A warp has 16 rows, or keys; the other side comes in blocks of BLOCK through a
+ * ring of STAGES. No CTA adds to the results of another. Besides the constants of options.cuh:
  *
  *   WARPS, BLOCK, STAGES
  *   FOLDED                    as in forward_mma.cu
  *   D_QUERY, D_KEY, D_VALUE   1 = it is computed; d_query by a kernel of its own
- *   RECOMPUTES                    1 = blocks go through all tiles, and where sums were nonfinite make rows of NaN anew
+ *   RECOMPUTES                1 = a few CTAs go through all tiles and, if sums were not finite, recompute rows with NaN
  */
 #define COPIES_APART
 
@@ -41,7 +41,7 @@ enum {
     ROW_BYTES = TILE_BYTES + BLOCK * 8,  /* of a stage of rows: shift and delta after the tiles */
 };
 
-/* Products of the warp's 16 of its own tile with all of a block. */
+/* Products of the warp's 16 rows with all rows of a block. */
 template <int dim> DEVICE void multiply(float (&z)[COLUMNS][4], u32 own, u32 block) {
     clear(z);
 #pragma unroll
@@ -87,7 +87,7 @@ DEVICE void write_row(element *to, const float (&sums)[2 * sixteens(dim)][4], in
                 *(u32 *)(to + n * 8 + lane * 2) = pack(sums[n][2 * half], sums[n][2 * half + 1]);
         return;
     }
-    float own[4 * sixteens(dim)]; /* in local memory, for a short loop */
+    float own[4 * sixteens(dim)]; /* in local memory, so that the loop stays short */
 #pragma unroll
     for (int n = 0; n < 2 * sixteens(dim); n++)
         own[2 * n] = sums[n][2 * half], own[2 * n + 1] = sums[n][2 * half + 1];
@@ -106,7 +106,7 @@ DEVICE element *address(const ejki_cuda_bthd &t, i64 entry, int token, int head)
     return (element *)t.data + entry * t.stride_b + token * t.stride_t + head * t.stride_h;
 }
 
-/* True if one of a row's elements is NaN; four lanes share a row, and all of them ask. */
+/* True if one of a row's elements is NaN; all four lanes of a row take part. */
 template <int dim> DEVICE bool row_is_nan(const element *row, bool there) {
     bool nan = false;
 #pragma unroll 4
@@ -117,8 +117,8 @@ template <int dim> DEVICE bool row_is_nan(const element *row, bool there) {
 }
 
 /*
- * Of a pair that is seen, without options: its weight and dX, from `shift` = -lse and `rest` = -scale δ. Where the
- * weight is 0 both are, if anything may be not finite.
+ * The weight and dX of a visible pair without options, from `shift` = -lse and `rest` = -scale δ. The slow path
+ * makes both 0 where the weight is 0, as factors may not be finite.
  */
 DEVICE void simple_pair(const ejki_cuda_problem &p, float shift, float rest, bool visible,
                         bool slow_path, float &z, float &back) {
@@ -302,8 +302,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 /* ---- d_key and d_value ---------------------------------------------------------------------------------- */
 
 /*
- * Products, transposed, become weights times what dropout multiplies them with, in `z`, and dX, in `back`. A lane has
- * two keys and in each eight of rows two. `given` are the rows' shifts and deltas.
+ * Transposed products become P M, in `z`, and dX, in `back`. A lane has two keys and two of each eight rows. `given`
+ * are the shifts and deltas of the rows.
  */
 DEVICE void key_pairs(const ejki_cuda_vjp_problem &v, const sequence &s, int h, int i0, int key,
                       const float *given, bool edge, bool slow_path, float (&z)[COLUMNS][4],
@@ -380,18 +380,21 @@ DEVICE bool find_key_tile(const ejki_cuda_vjp_problem &v, int index, key_tile *t
 DEVICE bool find_written_keys(const ejki_cuda_vjp_problem &v, const key_tile &t, int own,
                               bool (&writes)[2]) {
     writes[0] = own < t.count, writes[1] = own + 8 < t.count;
-    if (!(RECOMPUTES && v.nonfinite)) return true;
+    if (RECOMPUTES && v.nonfinite) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int j = t.start + own + half * 8;
-        bool nan = false;
-        if (D_KEY && v.d_key.data)
-            nan = row_is_nan<HEAD_DIM>(address(v.d_key, t.s.entry, j, t.head), writes[half]);
-        if (D_VALUE && v.d_value.data)
-            nan |= row_is_nan<VALUE_DIM>(address(v.d_value, t.s.entry, j, t.head), writes[half]);
-        writes[half] = nan;
+        for (int half = 0; half < 2; half++) {
+            const int j = t.start + own + half * 8;
+            bool nan = false;
+            if (D_KEY && v.d_key.data)
+                nan = row_is_nan<HEAD_DIM>(address(v.d_key, t.s.entry, j, t.head), writes[half]);
+            if (D_VALUE && v.d_value.data)
+                nan |= row_is_nan<VALUE_DIM>(address(v.d_value, t.s.entry, j, t.head),
+                                             writes[half]);
+            writes[half] = nan;
+        }
+        return __syncthreads_or(writes[0] || writes[1]);
     }
-    return __syncthreads_or(writes[0] || writes[1]);
+    return true;
 }
 
 /* Prefetches a block of rows: queries, cotangents, shifts and deltas. */

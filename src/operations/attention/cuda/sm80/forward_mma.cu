@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention on tensor cores, for bf16 and f16 from sm_80 up: every option, head sizes up to 256. A warp has
- * 16 * ROW_TILES rows, a block WARPS warps; keys and values come in blocks of KEYS through a ring of STAGES. Besides
- * the constants of base.cuh:
+ * Flash attention by mma.sync, for bf16 and f16 from sm_80 up: every option, head sizes up to 256. A warp has 16 *
+ * ROW_TILES rows, a CTA WARPS warps; K and V come in blocks of KEYS through a ring of STAGES. Besides the constants
+ * of options.cuh:
  *
  *   WARPS, ROW_TILES, KEYS, STAGES
- *   FOLDED   1 = the scale is positive and neither cap nor bias follow it: it is multiplied into exponents
+ *   FOLDED   1 = the scale is positive and neither cap nor bias follow: it is multiplied into exponents
  */
 
 #include "operations/attention/cuda/common/block_iterator.cuh"
@@ -60,7 +60,7 @@ DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int t
         }
 }
 
-/* Scores become weights; the tile's sums are scaled to the new maxima. */
+/* Online softmax: scores become weights, the accumulators are rescaled to the new max. */
 DEVICE void online_softmax(lane_rows &rows, int tile, float unit, float (&z)[COLUMNS][4],
                    float (&out)[WIDTH][4]) {
 #pragma unroll
@@ -133,7 +133,7 @@ DEVICE void put(const row_target &t, int d, float x) {
         ((element *)t.data)[d] = narrow(x);
 }
 
-/* What passes after FINITE found: infinities of one sign, to be added. */
+/* Adds the infinities of one sign that a pass after FINITE found. */
 DEVICE void add_infinity(const row_target &t, int d, float found, int pass) {
     if (!(found > 0)) return;
     const float infinity = pass == UPWARDS ? INFINITY : NEG_INF;
@@ -162,7 +162,7 @@ DEVICE void write_row(const ejki_cuda_problem &p, const tile_place &at, int row,
         }
         return;
     }
-    float own[2 * WIDTH]; /* in local memory, for a short loop */
+    float own[2 * WIDTH]; /* in local memory, so that the loop stays short */
 #pragma unroll
     for (int n = 0; n < WIDTH; n++)
         own[2 * n] = out[n][2 * half], own[2 * n + 1] = out[n][2 * half + 1];
@@ -188,7 +188,7 @@ DEVICE void copy_block(u32 ring, int n, int block, int end, const rows_of &key,
     cp_async_commit();
 }
 
-/* One block of keys: scores, weights, and their sums of values. */
+/* One block of keys: QK^T, softmax, PV. */
 DEVICE void process_block(const ejki_cuda_problem &p, lane_rows &rows, u32 query, u32 key, int j0,
                   bool edge, int pass, float (&out)[ROW_TILES][WIDTH][4]) {
     const int first = threadIdx.x / 32 * 16 * ROW_TILES;
