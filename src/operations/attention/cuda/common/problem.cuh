@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Flash attention as its kernels take it, by value: an ejki_flash_problem with device pointers, 32-bit sizes and all
- * that follows from the options resolved. Read by the C compiler and by NVRTC, so that both agree on every offset;
- * plain types only.
+ * that follows from the options resolved. It is not the struct of the CPU, as kernels index with 32-bit numbers, and
+ * as a launch pays for its bytes. Read by the C compiler and by NVRTC, so that both agree on every offset; plain types
+ * only.
  *
  * Rows are packed by query group: row r of a KV head is query r / group of query head kv_head * group + r % group. So a
  * key is loaded once for all heads of its group, and a few queries fill a tile.
