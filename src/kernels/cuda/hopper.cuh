@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What only sm_90a has: mbarriers that count bytes, TMA, and wgmma. Shared memory is addressed as shared_address() gives
- * it. A warpgroup is four warps, the first a multiple of 4.
+ * What only sm_90a has: mbarriers that count bytes, TMA, and wgmma. Shared memory is addressed as shared_address()
+ * gives it. A warpgroup is four warps, the first a multiple of 4.
  *
- * An operand tile is rows of 128 bytes, 64 elements, under the 128-byte swizzle, at a multiple of 1024 bytes; wider rows
- * are such tiles one after the other. ptxas serialises wgmma, and says so by C7510 to C7520, if one is in flight over a
- * loop's back edge, if a branch decides whether it is issued, or if registers run out.
+ * An operand tile is rows of 128 bytes, 64 elements, under the 128-byte swizzle, at a multiple of 1024 bytes; wider
+ * rows are such tiles one after the other. ptxas serialises wgmma, and says so by C7510 to C7520, if one is in
+ * flight over a loop's back edge, if a branch decides whether it is issued, or if registers run out.
  */
 #ifndef EJKI_CUDA_HOPPER_CUH
 #define EJKI_CUDA_HOPPER_CUH
@@ -160,8 +160,9 @@ template <int left> DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 /*
- * Makes `x`, which is never below `least`, available before what follows is issued, such as a wait: ptxas does not move a
- * wait ahead of a store, even a predicated one. `least` has to be a kernel argument, or ptxas would drop the store.
+ * Makes `x`, which is never below `least`, available before what follows is issued, such as a wait: ptxas does not
+ * move a wait ahead of a store, even a predicated one. `least` has to be a kernel argument, or ptxas would drop the
+ * store.
  */
 DEVICE void finished(float x, float least, u32 anywhere) {
     asm volatile("{\n"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mma.sync m16n8k16 for bf16 and f16 with sums in f32, from sm_80 up, and tiles in shared memory by cp.async. A tile is
- * rows of pitch_of(dim) elements in pieces of 16 bytes; piece c of row r lies at c ^ (r mod 8), so that the same piece of
- * eight rows lies in different banks. Constants: ELEMENT, and WARPS of a block.
+ * mma.sync m16n8k16 for bf16 and f16 with sums in f32, from sm_80 up, and tiles in shared memory by cp.async. A tile
+ * is rows of pitch_of(dim) elements in pieces of 16 bytes; piece c of row r lies at c ^ (r mod 8), so that the same
+ * piece of eight rows lies in different banks. Constants: ELEMENT, and WARPS of a block.
  *
  * Fragments (PTX ISA, "Matrix fragments for mma.m16n8k16"): of an accumulator of 16 rows and 8 columns a lane has rows
  * lane / 4 and lane / 4 + 8, columns 2 * (lane % 4) and the next.
@@ -103,8 +103,8 @@ template <int dim> DEVICE void copy_elements(u32 to, const u16 *from, int d, boo
 }
 
 /*
- * COPIES_APART makes the slow path of copies a function of its own, which saves a tenth to a fifth of compile time. On one
- * H200 gradients gain 2 % by it, and the forward pass loses 1 %.
+ * COPIES_APART makes the slow path of copies a function of its own, which saves a tenth to a fifth of compile time.
+ * On one H200 gradients gain 2 % by it, and the forward pass loses 1 %.
  */
 #if defined(COPIES_APART)
 #define SLOW_PATH static __device__ __noinline__

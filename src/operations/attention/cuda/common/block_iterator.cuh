@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Block iterator: the blocks of keys, or of rows, that a tile goes through. Without a block mask all of a range. With one,
- * empty blocks are skipped: the lanes of a warp read the states of the next 32 at once, so that the latency is paid
- * once. Every warp of a CTA finds the same.
+ * Block iterator: the blocks of keys, or of rows, that a tile goes through. Without a block mask all of a range.
+ * With one, empty blocks are skipped: the lanes of a warp read the states of the next 32 at once, so that the
+ * latency is paid once. Every warp of a CTA finds the same.
  */
 #ifndef EJKI_CUDA_VISITS_CUH
 #define EJKI_CUDA_VISITS_CUH

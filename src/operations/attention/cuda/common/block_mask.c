@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Block-sparse patterns on a GPU. Grids come to the kernels as block_mask, one for each block of scores, which pattern.cu
- * makes of them at the start of each execution: their entries are data of the call, and nobody has looked at them.
+ * Block-sparse patterns on a GPU. Grids come to the kernels as block_mask, one for each block of scores, which
+ * pattern.cu makes of them at the start of each execution: their entries are data of the call, and nobody has looked
+ * at them.
  */
 #include "operations/attention/cuda/common/launch.h"
 

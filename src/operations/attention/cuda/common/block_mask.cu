@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The block index lists of a MaskInfo as a block mask, one entry for each block of scores, however the lists are shrunk or
- * laid out. A CTA has a line: a row, or by column a column. Lists are untrusted: an entry for a block that does not exist is
- * dropped, and of two for the same block the partial one counts, the later of two.
+ * The block index lists of a MaskInfo as a block mask, one entry for each block of scores, however the lists are
+ * shrunk or laid out. A CTA has a line: a row, or by column a column. Lists are untrusted: an entry for a block that
+ * does not exist is dropped, and of two for the same block the partial one counts, the later of two.
  */
 #include "operations/attention/cuda/common/problem.cuh"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What gradient kernels share. A pair of row and key has, as flash/vjp_problem.h says, a weight P, the factor M of dropout,
- * the derivative of the soft cap, dZ (dS of the capped score) and dX (of the product).
+ * What gradient kernels share. A pair of row and key has, as flash/vjp_problem.h says, a weight P, the factor M of
+ * dropout, the derivative of the soft cap, dZ (dS of the capped score) and dX (of the product).
  */
 #ifndef EJKI_CUDA_GRADIENTS_CUH
 #define EJKI_CUDA_GRADIENTS_CUH

@@ -7,10 +7,11 @@
 #include "operations/attention/cuda/common/epilogue.cuh"
 
 /*
- * A weight of 0 times an infinity or a NaN is NaN, where a hidden key must add nothing. So a tile whose sums have a NaN is
- * recomputed: once with 0 in place of what is not finite (FINITE), then with 1 in place of it, 0 for all else, and weights
- * of 1 where they are not 0 (UPWARDS, DOWNWARDS by sign): a sum above 0 then says that an infinity has to be added.
- * Sums of finite numbers keep their bits. Gradients do not need the sign (EITHER): theirs become NaN.
+ * A weight of 0 times an infinity or a NaN is NaN, where a hidden key must add nothing. So a tile whose sums have a
+ * NaN is recomputed: once with 0 in place of what is not finite (FINITE), then with 1 in place of it, 0 for all
+ * else, and weights of 1 where they are not 0 (UPWARDS, DOWNWARDS by sign): a sum above 0 then says that an infinity
+ * has to be added. Sums of finite numbers keep their bits. Gradients do not need the sign (EITHER): theirs become
+ * NaN.
  */
 enum pass { PLAIN, FINITE, UPWARDS, DOWNWARDS, EITHER };
 

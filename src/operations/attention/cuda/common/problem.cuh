@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention as its kernels take it, by value: an ejki_flash_problem with device pointers, 32-bit sizes and all that
- * follows from the options resolved. Read by the C compiler and by NVRTC, so that both agree on every offset; plain
- * types only.
+ * Flash attention as its kernels take it, by value: an ejki_flash_problem with device pointers, 32-bit sizes and all
+ * that follows from the options resolved. It is not the struct of the CPU, as kernels index with 32-bit numbers, and
+ * as a launch pays for its bytes. Read by the C compiler and by NVRTC, so that both agree on every offset; plain types
+ * only.
  *
  * Rows are packed by query group: row r of a KV head is query r / group of query head kv_head * group + r % group. So a
  * key is loaded once for all heads of its group, and a few queries fill a tile.
@@ -18,9 +19,9 @@ typedef struct ejki_cuda_ids {
 } ejki_cuda_ids;
 
 /*
- * Visibility beyond the offsets of the problem, from an ejki_pattern and ejki_positions. A block mask has an entry for each
- * block of scores, which block_mask.cu writes. A predicate and chunks that follow from indices are part of the offsets and
- * of `chunk`; others are a function of the row.
+ * Visibility beyond the offsets of the problem, from an ejki_pattern and ejki_positions. A block mask has an entry
+ * for each block of scores, which block_mask.cu writes. A predicate and chunks that follow from indices are part of
+ * the offsets and of `chunk`; others are a function of the row.
  */
 enum { EJKI_CUDA_EMPTY = -2, EJKI_CUDA_FULL = -1 }; /* else the index of a partial block */
 
@@ -134,7 +135,10 @@ typedef struct ejki_cuda_vjp_problem {
 /* Nonfinite flags of a CTA of sm90/forward.cu, one bit for each round n: bit n % 2048. */
 enum { EJKI_CUDA_NONFINITE_WORDS = 64 };
 
-/* A soft cap as a polynomial of two or three terms: with t = z * z + shift, z * factor * t or z * factor * (t * t + rest). */
+/*
+ * A soft cap as a polynomial of two or three terms: with t = z * z + shift, z * factor * t or z * factor * (t * t +
+ * rest).
+ */
 typedef struct ejki_cuda_cap_terms {
     float shift, rest, factor;
 } ejki_cuda_cap_terms;

@@ -74,12 +74,12 @@ DEVICE sequence sequence_at(const ejki_cuda_problem &p, int n) {
 /* A tile of rows, or of keys: `own` is its number among those of its sequence and head. */
 struct tile_place {
     sequence s;
-    int head, own; /* key head */
+    int head, own; /* KV head */
 };
 
 /*
- * The place of tile `index` of a head; a tile has `size` of `times` rows for each token. False if there are fewer tiles:
- * with packed sequences their number is known on the device only. All lanes of a warp call it.
+ * The place of tile `index` of a head; a tile has `size` of `times` rows for each token. False if there are fewer
+ * tiles: with packed sequences their number is known on the device only. All lanes of a warp call it.
  */
 DEVICE bool find_tile(const ejki_cuda_problem &p, int index, int size, int times, const void *sums,
                       int length, tile_place *place) {
@@ -123,9 +123,9 @@ DEVICE int tiles_before(const ejki_cuda_problem &p, int end, int size, const voi
 }
 
 /*
- * The tile of CTA `index`: `tiles` tiles for each KV head and, unless tokens are packed, each batch entry. Heads come in
- * groups of eight, whose keys stay in L2; inside a group the last tiles, which are longest under a causal mask, come first
- * (`falling`).
+ * The tile of CTA `index`: `tiles` tiles for each KV head and, unless tokens are packed, each batch entry. Heads
+ * come in groups of eight, whose keys stay in L2; inside a group the last tiles, which are longest under a causal
+ * mask, come first (`falling`).
  */
 DEVICE bool place_of_block(const ejki_cuda_problem &p, int index, int tiles, bool falling, int size,
                            int times, const void *sums, int length, tile_place *place) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients of flash attention on NVIDIA GPUs: delta first, then a kernel each for d_query, for d_key and d_value, for
- * the bias and the sinks, as they are wanted. Scores are computed anew by each, and nothing is added by more than one
- * block, so that the same call has the same bits; besides results, only delta is kept.
+ * Gradients of flash attention by plain and mma kernels: delta first, then a kernel each for d_query, for d_key and
+ * d_value, for the bias and the sinks, as wanted. Each recomputes the scores, and each sum belongs to one CTA, so
+ * that the same call gives the same bits; the workspace has delta and -lse only.
  */
 #include "kernels/declare.h"
 #include "operations/attention/cuda/sm80/backward.h"

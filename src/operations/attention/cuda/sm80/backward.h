@@ -42,9 +42,11 @@ ejk_status ejki_cuda_vjp_sinks(const ejk_run *run, ejki_cuda_vjp_problem *proble
 ejk_status ejki_cuda_vjp_products(const ejk_run *run, const ejki_cuda_vjp_tiling *t, int64_t most,
                                   ejki_cuda_vjp_problem *problem);
 
-/* The implementation by mma.sync, which serves others where they do not. One that `recomputes` can also be launched for
- * all tiles by a few blocks, which look whether there is anything to do; that costs it registers. Its kernels are wanted
- * here, and workspace asked for. */
+/*
+ * The mma implementation, which also serves sm_90. With `recomputes` its kernels can be launched for all tiles by a
+ * few CTAs, which check whether there is anything to do; that costs registers. Kernels and workspace are asked for
+ * here.
+ */
 ejk_status ejki_cuda_vjp_mma_want(const ejki_flash_vjp_problem *v, const int64_t *parameters,
                                   bool recomputes, ejk_launch *launch, ejki_cuda_kernels *kernels);
 ejk_status ejki_cuda_vjp_mma_run(const ejk_run *run);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dbias_ij = dZ_ij, summed over the axes that the bias is broadcast along: a warp has ROWS rows of it and a step of
- * keys, and adds what entries, heads and, where it has no axis of queries, queries they stand for bring, one after the
- * other. Constants as in backward_plain.cu, and
+ * d_bias: dZ_ij summed over the axes that the bias is broadcast along. A warp has ROWS rows of it and a step of
+ * keys, and adds the pairs of all batch entries, heads and, if the bias has no axis of queries, queries in order.
+ * Constants as in backward_plain.cu, and
  *
  *   ALL_QUERIES   1 = the bias has no axis of queries
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of flash attention without tensor cores: one kernel over rows for d_query, one over keys for d_key and
- * d_value, one over the elements of the bias. Nothing is added by more than one block, so that the order of all sums
- * is fixed; scores are computed anew by each. Besides the constants of base.cuh:
+ * d_value. Each sum belongs to one CTA, so that its order is fixed; each kernel recomputes the scores. Besides the
+ * constants of options.cuh:
  *
  *   ROWS   of a warp, or keys
  */

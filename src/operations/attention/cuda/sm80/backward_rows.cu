@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What gradients need of each row and of each sink; sums in a fixed order. Rows of no sequence get their d_query of 0
+ * Per row delta and shift, and the gradients of sinks; sums in a fixed order. Rows of no sequence get a d_query of 0
  * from the kernels that write it.
  */
 #include "operations/attention/cuda/common/gradients.cuh"
 
 /*
- * δ_i = Σ_d dO_id out_id − dL_i, 0 of rows that see nothing, and the shift of scores. LANES lanes have a row, each
- * of them 8 elements at a time; a block has four rows for each, and sets to 0 its part of what is to be.
+ * δ_i = Σ_d dO_id out_id − dL_i, 0 of rows without visible keys, and the shift −lse. LANES lanes have a row and 8
+ * elements at a time; a CTA has four rows for each group of lanes, and zeroes its part of the workspace.
  */
 enum {
     LANES = VALUE_DIM > 128  ? 32

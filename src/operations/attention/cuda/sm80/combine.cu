@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of the keys joined: a warp for each row. Parts lie as forward_plain.cu says. */
+/* Split-KV combine: a warp for each row. Partial results lie as problem.cuh says. */
 #include "operations/attention/cuda/common/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)

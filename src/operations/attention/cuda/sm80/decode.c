@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention of few rows over many keys on NVIDIA GPUs: launches of decode.cu, whose blocks join parts of the keys
- * by a second kernel. From sm_90 on that one is there, waiting, when the first ends.
+ * Flash attention of few rows over many keys: launches of decode.cu and of its split-KV combine, from sm_90 on by
+ * programmatic dependent launch.
  */
 #include "kernels/declare.h"
 #include "operations/attention/cuda/common/launch.h"
@@ -146,7 +146,7 @@ static const ejk_parameter parameters[] = {
     {"num_warps", 1, 8, 1, 8, "warps of a GPU block: 1, 2, 4 or 8"},
     {"num_stages", 1, 8, 1, 3,
      "blocks of 16 keys that a warp has in shared memory; 1 = two in registers, if they suffice"},
-    {"num_key_splits", 1, 65535, 1, 1, "parts the keys are split into, joined at the end"},
+    {"num_key_splits", 1, 65535, 1, 1, "KV splits, combined at the end"},
 };
 
 static const char needs[] = "1 to 16 rows of a key head, head_dim a multiple of 32, that of values "

@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention of few rows over many keys, for bf16 and f16 from sm_80 up: no more than 16 rows of a key head, so that
- * memory is what counts. A warp goes by itself through every WARPS-th block of 16 keys; a block of warps joins what
- * they found, and `join` the parts that keys are split into. Block and warp of a key follow from its position alone.
- * Blocks come through a ring of a warp's own in shared memory or, where a warp has few of them, straight into
- * registers, two at a time.
+ * Flash attention of few rows over many keys, for bf16 and f16 from sm_80 up: at most 16 rows of a KV head, so that
+ * memory bandwidth is the limit. A warp goes by itself through every WARPS-th block of 16 keys; the CTA combines its
+ * warps, and `join` the KV splits. Block and warp of a key follow from its position alone. Blocks come through a
+ * ring of the warp's own in shared memory or, where a warp has few of them, directly into registers, two at a time.
  *
  * A sum over coordinates may take them in any order: so a lane's share of 16 keys is whole pieces of 16 bytes, without
- * ldmatrix. What a lane holds of a product is in mma.cuh, how keys come to it in keys_decode.cuh. Besides the constants
- * of base.cuh:
+ * ldmatrix. Fragments are those of mma.cuh; decode_keys.cuh loads them. Besides the constants of options.cuh:
  *
  *   WARPS, STAGES   of the ring
- *   DIRECT          1 = into registers, if pieces are aligned and nothing in them is NaN
+ *   DIRECT          1 = into registers, if pieces are aligned; the ring serves the recompute passes
  *   HALVES          1 = there are no more than 8 rows, else 2
- *   RESIDENT        blocks that share a multiprocessor
+ *   RESIDENT        CTAs on one SM
  *   FOLDED          as in forward_mma.cu
- *   OVERLAP         1 = join may begin before decode has ended, and waits itself
+ *   OVERLAP         1 = join is launched early and waits for decode (programmatic dependent launch)
  */
 #include "operations/attention/cuda/sm80/decode_keys.cuh"
 
@@ -111,7 +109,7 @@ DEVICE void clear_rows(lane_rows &rows, float (&out)[WIDTH][4]) {
     }
 }
 
-/* Even and odd steps apart, so that fewer products wait for each other. */
+/* Two chains of products, of even and of odd steps. */
 DEVICE void multiply(float (&z)[2][4], const lane_rows &rows, const pieces &x) {
     float odd[2][4];
 #pragma unroll
@@ -152,8 +150,8 @@ DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int j
 }
 
 /*
- * Scores become weights. Sums are scaled to a new base only where a row's maximum has risen by 8 in log 2 or more:
- * weights then stay below 2^8. That each row decides by itself, whichever others there are.
+ * Online softmax. A row is rescaled only where its max has risen by 8 in log 2 or more: weights then stay below 2^8.
+ * The row decides that by itself, whichever others there are.
  */
 DEVICE void online_softmax(lane_rows &rows, float unit, float (&z)[2][4], float (&out)[WIDTH][4]) {
 #pragma unroll
@@ -283,9 +281,12 @@ DEVICE bool needs_care(const float (&out)[WIDTH][4]) {
     return found;
 }
 
-/* ---- Joining warps ---------------------------------------------------------------------------------------- */
+/* ---- Combining warps ---------------------------------------------------------------------------------------- */
 
-/* What warps found, in shared memory: sums [WARPS][ROWS][VALUE_DIM], then maxima and sums [WARPS][ROWS] of both. */
+/*
+ * Partial results of the warps, in shared memory: sums [WARPS][ROWS][VALUE_DIM], then maxima and sums [WARPS][ROWS]
+ * of both.
+ */
 DEVICE void leave(float *memory, lane_rows &rows, float (&out)[WIDTH][4]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float *ends = memory + WARPS * ROWS * VALUE_DIM;
@@ -320,7 +321,7 @@ DEVICE float got(const ejki_cuda_problem &p, i64 at) {
     return p.normalize ? widen(((const element *)p.out.data)[at]) : ((const float *)p.out.data)[at];
 }
 
-/* Joins what warps left; a thread has the same places in every pass. */
+/* Combines the warps; a thread has the same elements in every pass. */
 DEVICE void gather(const ejki_cuda_problem &p, const sequence &s, int head, int count, int pass,
                    const float *memory) {
     const float *ends = memory + WARPS * ROWS * VALUE_DIM;
@@ -408,13 +409,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     }
 }
 
-/* ---- Joining parts ----------------------------------------------------------------------------------------- */
+/* ---- Split-KV combine ----------------------------------------------------------------------------------------- */
 
 enum { PAIRS = VALUE_DIM / 64, AHEAD = 16 };
 
 /*
- * A warp, and block, for each row. Lane n has maximum and sum of the nth of AHEAD parts, all of whose sums are under
- * way at once. Short, as every launch reads its instructions anew.
+ * A CTA of one warp for each row. Lane n has max and sum of the nth of AHEAD splits, whose sums are all loaded at
+ * once. Short, as every launch fetches its instructions anew.
  */
 extern "C" __global__ void __launch_bounds__(32, 8)
     join(const __grid_constant__ ejki_cuda_decode_problem d) {

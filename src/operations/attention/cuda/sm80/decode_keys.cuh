@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of decode.cu: which blocks a warp goes through, and how they come to the lanes that multiply them. */
+/* K and V of decode.cu: the blocks of a warp, and how they get into fragments. */
 #ifndef EJKI_CUDA_KEYS_DECODE_CUH
 #define EJKI_CUDA_KEYS_DECODE_CUH
 
@@ -64,7 +64,7 @@ template <int dim, class place>
 DEVICE void copy_rows(const rows_of &from, int first, int keys, place where) {
     enum { PIECES = dim / 8, STEP = PIECES <= 32 ? 32 / PIECES : 1 };
     const int lane = threadIdx.x % 32;
-    /* The usual case: one step from a lane's piece to its next. */
+    /* The fast path: a constant step from a lane's piece to its next. */
     if (32 % PIECES == 0 && from.whole && first + KEYS <= keys) {
         const int row = lane / PIECES, piece = lane % PIECES;
         const u16 *at = from.data + (i64)(first + row) * from.stride_t + piece * 8;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention on NVIDIA GPUs: which kernel with which tiles, and its workspace. forward_mma.cu takes bf16 and f16
- * with heads up to 256, forward_plain.cu all there is; where keys are split, combine.cu joins the parts.
+ * Flash attention by plain and mma kernels: tiles and workspace. forward_mma.cu takes bf16 and f16 with heads up to
+ * 256, forward_plain.cu everything; combine.cu combines KV splits.
  */
 #include "kernels/declare.h"
 #include "operations/attention/cuda/common/launch.h"
@@ -24,7 +24,7 @@ static void split(tiling *t, int64_t keys, int64_t parts) {
     t->splits = ejki_max(1, ejki_cdiv(keys, t->split_keys));
 }
 
-/* Cells, then maxima, sums and outputs of all parts. False if they are more than can be counted. */
+/* Block mask, then maxima, sums and outputs of all KV splits. False if they are more than can be counted. */
 static bool workspace_of(const ejki_flash_problem *p, const tiling *t, int64_t *bytes) {
     int64_t parts = 0;
     *bytes = ejki_flash_cuda_block_mask_bytes(p);
@@ -187,7 +187,7 @@ static ejk_status mma_run(const ejk_run *run) {
 /* ---- Implementations -------------------------------------------------------------------------------- */
 
 static const ejk_parameter plain_parameters[] = {
-    {"num_key_splits", 1, 65535, 1, 1, "parts the keys are split into, joined at the end"},
+    {"num_key_splits", 1, 65535, 1, 1, "KV splits, combined at the end"},
 };
 
 static const ejk_parameter mma_parameters[] = {
@@ -196,7 +196,7 @@ static const ejk_parameter mma_parameters[] = {
     {"kv_blocksize", 16, 128, 16, 64, "keys of a block"},
     {"num_warps", 1, 8, 1, 4, "warps of a GPU block: 1, 2, 4 or 8"},
     {"num_stages", 1, 4, 1, 2, "blocks of keys in shared memory"},
-    {"num_key_splits", 1, 65535, 1, 1, "parts the keys are split into, joined at the end"},
+    {"num_key_splits", 1, 65535, 1, 1, "KV splits, combined at the end"},
 };
 
 EJKI_DECLARE(flash_attention_plain_cuda, .version = 1, .parameters = plain_parameters,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention on tensor cores, for bf16 and f16 from sm_80 up: every option, head sizes up to 256. A warp has
- * 16 * ROW_TILES rows, a block WARPS warps; keys and values come in blocks of KEYS through a ring of STAGES. Besides
- * the constants of base.cuh:
+ * Flash attention by mma.sync, for bf16 and f16 from sm_80 up: every option, head sizes up to 256. A warp has 16 *
+ * ROW_TILES rows, a CTA WARPS warps; K and V come in blocks of KEYS through a ring of STAGES. Besides the constants
+ * of options.cuh:
  *
  *   WARPS, ROW_TILES, KEYS, STAGES
- *   FOLDED   1 = the scale is positive and neither cap nor bias follow it: it is multiplied into exponents
+ *   FOLDED   1 = the scale is positive and neither cap nor bias follow: it is multiplied into exponents
  */
-#include "operations/attention/cuda/common/nonfinite.cuh"
 
 #include "operations/attention/cuda/common/block_iterator.cuh"
+#include "operations/attention/cuda/common/nonfinite.cuh"
 
 enum {
     ROWS = 16 * ROW_TILES * WARPS,
@@ -19,7 +19,7 @@ enum {
     KEY_BYTES = KEYS * pitch_of(HEAD_DIM) * 2,
     VALUE_BYTES = KEYS * pitch_of(VALUE_DIM) * 2,
     STAGE_BYTES = KEY_BYTES + VALUE_BYTES,
-    AHEAD = STAGES > 1 ? STAGES - 1 : 1, /* blocks known before they are visited */
+    AHEAD = STAGES > 1 ? STAGES - 1 : 1, /* blocks of prefetch */
 };
 
 /* A lane has two rows of each of the warp's tiles. Maxima are of scores as they are multiplied with `unit`. */
@@ -60,7 +60,7 @@ DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int t
         }
 }
 
-/* Scores become weights; the tile's sums are scaled to the new maxima. */
+/* Online softmax: scores become weights, the accumulators are rescaled to the new max. */
 DEVICE void online_softmax(lane_rows &rows, int tile, float unit, float (&z)[COLUMNS][4],
                    float (&out)[WIDTH][4]) {
 #pragma unroll
@@ -133,7 +133,7 @@ DEVICE void put(const row_target &t, int d, float x) {
         ((element *)t.data)[d] = narrow(x);
 }
 
-/* What passes after FINITE found: infinities of one sign, to be added. */
+/* Adds the infinities of one sign that a pass after FINITE found. */
 DEVICE void add_infinity(const row_target &t, int d, float found, int pass) {
     if (!(found > 0)) return;
     const float infinity = pass == UPWARDS ? INFINITY : NEG_INF;
@@ -162,7 +162,7 @@ DEVICE void write_row(const ejki_cuda_problem &p, const tile_place &at, int row,
         }
         return;
     }
-    float own[2 * WIDTH]; /* in local memory, for a short loop */
+    float own[2 * WIDTH]; /* in local memory, so that the loop stays short */
 #pragma unroll
     for (int n = 0; n < WIDTH; n++)
         own[2 * n] = out[n][2 * half], own[2 * n + 1] = out[n][2 * half + 1];
@@ -177,7 +177,7 @@ DEVICE void write_row(const ejki_cuda_problem &p, const tile_place &at, int row,
     }
 }
 
-/* Starts copying the block of the nth visit, or nothing if it is beyond the last. */
+/* Prefetches the nth block, or nothing if it is beyond the last. */
 DEVICE void copy_block(u32 ring, int n, int block, int end, const rows_of &key,
                        const rows_of &value, int keys) {
     const u32 to = ring + (u32)n % STAGES * STAGE_BYTES;
@@ -188,8 +188,8 @@ DEVICE void copy_block(u32 ring, int n, int block, int end, const rows_of &key,
     cp_async_commit();
 }
 
-/* One block of keys: scores, weights, and their sums of values. */
-DEVICE void visit(const ejki_cuda_problem &p, lane_rows &rows, u32 query, u32 key, int j0,
+/* One block of keys: QK^T, softmax, PV. */
+DEVICE void process_block(const ejki_cuda_problem &p, lane_rows &rows, u32 query, u32 key, int j0,
                   bool edge, int pass, float (&out)[ROW_TILES][WIDTH][4]) {
     const int first = threadIdx.x / 32 * 16 * ROW_TILES;
     float z[ROW_TILES][COLUMNS][4];
@@ -252,6 +252,31 @@ DEVICE void begin_rows(const ejki_cuda_problem &p, const tile_place &at, int fir
         }
 }
 
+DEVICE void clear_rows(lane_rows &rows, float (&out)[ROW_TILES][WIDTH][4]) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+        clear(out[t]);
+        rows.max[t][0] = rows.max[t][1] = NEG_INF;
+        rows.sum[t][0] = rows.sum[t][1] = 0;
+    }
+}
+
+/* The epilogue of all rows of the warp, those below `count`. */
+DEVICE void write_rows(const ejki_cuda_problem &p, const tile_place &at, int own, int count,
+                       const lane_rows &rows, const float (&out)[ROW_TILES][WIDTH][4], int pass) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = own + t * 16 + half * 8 + threadIdx.x % 32 / 4;
+            const float sum = sum_of_lanes(rows.sum[t][half], 4);
+            const float max = rows.max[t][half] * scale_of(p);
+            const float base = base_of(rows.max[t][half], unit_of(p));
+            const float factor = sum_factor(p, base, max, sum, unit_of(p), scale_of(p));
+            if (row < count) write_row(p, at, row, max, sum, factor, out[t], half, pass);
+        }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     forward_mma(const __grid_constant__ ejki_cuda_problem p) {
     extern __shared__ __align__(1024) u8 memory[];
@@ -282,12 +307,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float out[ROW_TILES][WIDTH][4];
 #pragma unroll 1
     for (int pass = PLAIN; pass <= DOWNWARDS; pass++) {
-#pragma unroll
-        for (int t = 0; t < ROW_TILES; t++) {
-            clear(out[t]);
-            rows.max[t][0] = rows.max[t][1] = NEG_INF;
-            rows.sum[t][0] = rows.sum[t][1] = 0;
-        }
+        clear_rows(rows, out);
         block_iterator<AHEAD> line = iterate_blocks<AHEAD>(first, last);
 #pragma unroll
         for (int n = 0; n < STAGES - 1; n++)
@@ -312,7 +332,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 replace_tile<KEYS, VALUE_DIM>(stage + KEY_BYTES, pass);
                 __syncthreads();
             }
-            visit(p, rows, query, stage, j0,
+            process_block(p, rows, query, stage, j0,
                   !whole || j0 < range.all_begin || j0 + KEYS > range.all_end, pass, out);
         }
         cp_async_wait<0>();
@@ -321,17 +341,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int t = 0; t < ROW_TILES; t++) nan = nan || has_nan(out[t]);
         if (pass == PLAIN && __syncthreads_or(nan)) continue;
-#pragma unroll
-        for (int t = 0; t < ROW_TILES; t++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int row = own + t * 16 + half * 8 + threadIdx.x % 32 / 4;
-                const float sum = sum_of_lanes(rows.sum[t][half], 4);
-                const float max = rows.max[t][half] * scale_of(p);
-                const float base = base_of(rows.max[t][half], unit_of(p));
-                const float factor = sum_factor(p, base, max, sum, unit_of(p), scale_of(p));
-                if (row < count) write_row(p, at, row, max, sum, factor, out[t], half, pass);
-            }
+        write_rows(p, at, own, count, rows, out, pass);
         if (pass == PLAIN) return;
     }
 }

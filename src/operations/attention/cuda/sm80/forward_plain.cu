@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention without tensor cores, any head size, element type and option: what runs where no faster kernel
- * does. A lane has one key of a step, so maxima and sums of a row are those of a warp. Besides the constants of
- * base.cuh:
+ * Flash attention without tensor cores, any head size, element type and option: the fallback. A lane has one key of
+ * a step, so row max and sum are reductions over the warp. Besides the constants of options.cuh:
  *
  *   ROWS   of a warp
  */
@@ -35,7 +34,7 @@ DEVICE void write_row(const ejki_cuda_problem &p, const tile_place &at, int row,
     }
 }
 
-/* Weights of a warp's rows for one step of keys; sums are scaled to the new maxima. */
+/* Online softmax of a warp's rows for one step of keys. */
 DEVICE void online_softmax(float (&z)[ROWS], float (&max)[ROWS], float (&sum)[ROWS],
                    float (&sums)[ROWS][2 * chunks(VALUE_DIM)]) {
 #pragma unroll

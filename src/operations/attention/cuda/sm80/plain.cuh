@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the plain kernels share: no tensor cores, f32 throughout, any head size. A block of WARPS warps has ROWS rows
- * for each warp in shared memory (its own side) and goes through the other side in steps of 32, one for each lane; of those,
- * CHUNK coordinates are in shared memory at a time.
+ * for each warp in shared memory (its own side) and goes through the other side in steps of 32, one for each lane;
+ * of those, CHUNK coordinates are in shared memory at a time.
  */
 #ifndef EJKI_CUDA_PLAIN_CUH
 #define EJKI_CUDA_PLAIN_CUH

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients of flash attention on sm_90a, for bf16 and f16 and heads up to 128: d_query, d_key and d_value in one kernel of
- * five products. NaN and infinities of hidden keys may turn sums into NaN; such rows are recomputed by backward_mma.cu.
- * Besides the constants of options.cuh:
+ * Gradients of flash attention on sm_90a, for bf16 and f16 and heads up to 128: d_query, d_key and d_value in one
+ * kernel of five products. NaN and infinities of hidden keys may turn sums into NaN; such rows are recomputed by
+ * backward_mma.cu. Besides the constants of options.cuh:
  *
  *   ROWS      of a tile of queries: 64, or 128 if both heads are at most 64
  *   ORDERED   1 = tiles of keys add to d_query in a fixed order
  *   D_QUERY   1 = d_query is computed
  *
- * A CTA takes tiles of 128 keys from a counter and goes through the tiles of queries that see them, of all heads of the
- * group. The first warpgroup is the producer: warp 0 fetches jobs and issues TMA loads, warp 1 loads lse and delta, warps
- * 2 and 3 add to d_query. The two consumer warpgroups have 64 keys each:
+ * A CTA takes tiles of 128 keys from a counter and goes through the tiles of queries that see them, of all heads of
+ * the group. The first warpgroup is the producer: warp 0 fetches jobs and issues TMA loads, warp 1 loads lse and
+ * delta, warps 2 and 3 add to d_query. The two consumer warpgroups have 64 keys each:
  *
  *     S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += dS^T Q    dQ = dS K
  *
- * P^T and dS^T are A operands from registers; dS also goes through shared memory, as dQ contracts over all 128 keys. Each
- * warpgroup computes half of a dQ tile, by columns, or by rows if there are 128. It is added to f32 tiles in the layout of
- * the accumulators, which round_sm90 rounds at the end.
+ * P^T and dS^T are A operands from registers; dS also goes through shared memory, as dQ contracts over all 128 keys.
+ * Each warpgroup computes half of a dQ tile, by columns, or by rows if there are 128. It is added to f32 tiles in
+ * the layout of the accumulators, which round_sm90 rounds at the end.
  */
 #include "operations/attention/cuda/sm90/backward.cuh"
 
@@ -281,7 +281,10 @@ DEVICE float high_of(u32 x) {
     return ELEMENT == BF16 ? __uint_as_float(x & 0xffff0000) : widen((element)(x >> 16));
 }
 
-/* dS = P (dP - delta). With 128 rows there are no registers for P in f32 beside the rounded one, which serves here too. */
+/*
+ * dS = P (dP - delta). With 128 rows there are no registers for P in f32 beside the rounded one, which serves here
+ * too.
+ */
 DEVICE void make_ds(const float2 *deltas, const float (&s)[ROWS / 2],
                         const u32 (&weights)[ROWS / 4], const float (&back)[ROWS / 2],
                         u32 (&packed)[ROWS / 4]) {
@@ -318,9 +321,104 @@ DEVICE void store_share(u32 to, const float (&share)[SHARE / 2]) {
     fence_proxy_async();
 }
 
-DEVICE void compute(const ejki_cuda_vjp_problem &v, jobs list, u32 base, u8 *memory, int which) {
-    const ejki_cuda_problem &p = v.forward;
+/* P of 64 keys and a tile of rows, in `s` and rounded; `s` then has the derivative of a soft cap in it. */
+DEVICE void find_weights(const ejki_cuda_problem &p, const job *x, const u8 *rows,
+                         float (&s)[ROWS / 2], u32 (&weights)[ROWS / 4]) {
+    float cap_grads[SOFT_CAP ? ROWS / 2 : 1];
+    make_weights(p, (const float2 *)rows + threadIdx.x % 4, s, cap_grads);
+    const int2 place = *(const int2 *)(rows + ROWS * 8); /* the first row, and whether it is an edge */
+    if (place.y)
+        hide(x, place.x, x->first_key + (threadIdx.x / 32 - 4) * 16 + threadIdx.x % 32 / 4, s);
+#pragma unroll
+    for (int k = 0; k < ROWS / 4; k++) weights[k] = pack(s[2 * k], s[2 * k + 1]);
+#if SOFT_CAP
+#pragma unroll
+    for (int k = 0; k < ROWS / 2; k++) s[k] *= cap_grads[k];
+#endif
+}
+
+/* Issues dQ = dS K for this warpgroup's half: of the rows if there are 128, else of the columns. */
+DEVICE void begin_share(u32 base, u32 stage, int which, float (&share)[SHARE / 2]) {
+    const u64 left = smem_descriptor(
+        base + DS_AT + stage * DS_BYTES + (ROWS == 128 ? which * KEYS * 128 : 0), 0);
+    const u64 right = smem_descriptor(
+        base + KEY_AT +
+            (ROWS == 128   ? 0
+             : HEAD == 128 ? which * KEYS * 128
+                           : which * 64),
+        0);
+    hold(share);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++)
+        wgmma<SHARE>::ss<1, 1>(share, advance_descriptor(left, k * 2048),
+                               advance_descriptor(right, k * 2048), k != 0);
+    wgmma_commit();
+}
+
+/* Writes d_key and d_value of the warpgroup's 64 keys. */
+DEVICE void write_keys(const ejki_cuda_vjp_problem &v, const job *x, int which,
+                       const float (&d_key)[HEAD / 2], const float (&d_value)[VALUE / 2]) {
+    bool nan = false;
+    const int start = x->start + which * 64, rows = x->count - which * 64;
+    if (v.d_key.data)
+        nan = write_sums<HEAD>(target_of(v.d_key, x->entry, start, x->head, rows), 0, HEAD_DIM,
+                               d_key, v.forward.scale);
+    if (v.d_value.data)
+        nan |= write_sums<VALUE>(target_of(v.d_value, x->entry, start, x->head, rows), 0, VALUE_DIM,
+                                 d_value, 1);
+    if (nan) *v.nonfinite = 1;
+}
+
+/* One tile of rows against the warpgroup's 64 keys. `stage` and `full` are its place in the ring. */
+DEVICE void compute_tile(const ejki_cuda_vjp_problem &v, const job *x, u32 base, const u8 *memory,
+                         int which, u32 stage, u32 full, float (&d_key)[HEAD / 2],
+                         float (&d_value)[VALUE / 2]) {
     const bool one = threadIdx.x % 32 == 0;
+    const u32 query = base + QUERY_AT + stage * QUERY_BYTES;
+    const u32 d_out = base + OUT_AT + stage * OUT_BYTES;
+    const u8 *rows = memory + ROW_AT + stage * ROW_BYTES;
+    float s[ROWS / 2], back[ROWS / 2], share[SHARE / 2];
+    u32 weights[ROWS / 4], ds[ROWS / 4];
+    mbarrier_wait(base + QUERY_FULL + 8 * stage, full);
+    multiply<HEAD_DIM>(s, smem_descriptor(base + KEY_AT + which * 8192, 0),
+                       smem_descriptor(query, 0));
+    mbarrier_wait(base + OUT_FULL + 8 * stage, full);
+    multiply<VALUE_DIM>(back, smem_descriptor(base + VALUE_AT + which * 8192, 0),
+                        smem_descriptor(d_out, 0));
+    wgmma_wait<1>();
+    hold(s);
+    find_weights(v.forward, x, rows, s, weights);
+    wgmma_wait<0>();
+    hold(back);
+    add_rows<VALUE>(d_value, weights, smem_descriptor(d_out, ROWS * 128));
+    make_ds((const float2 *)rows + threadIdx.x % 4 + ROWS / 2, s, weights, back, ds);
+    if (D_QUERY) {
+        store_ds(base + DS_AT + stage * DS_BYTES, ds);
+        named_barrier_sync(DS_READY, COMPUTING);
+        begin_share(base, stage, which, share);
+    }
+    add_rows<HEAD>(d_key, ds, smem_descriptor(query, ROWS * 128));
+    wgmma_wait<1 + D_QUERY>();
+    hold(d_value);
+    hold(weights);
+    if (one) mbarrier_arrive(base + OUT_EMPTY + 8 * stage);
+    if (D_QUERY) {
+        wgmma_wait<1>();
+        hold(share);
+        mbarrier_wait(base + SHARE_EMPTY + 8 * stage, full ^ 1);
+        store_share(base + SHARE_AT + (stage * 2 + which) * SHARE_BYTES, share);
+        __syncwarp();
+        if (one) mbarrier_arrive(base + SHARE_FULL + 8 * stage);
+    }
+    wgmma_wait<0>();
+    hold(d_key);
+    hold(ds);
+    if (one) mbarrier_arrive(base + QUERY_EMPTY + 8 * stage);
+}
+
+/* Consumer warpgroup `which`: all jobs. */
+DEVICE void compute(const ejki_cuda_vjp_problem &v, jobs list, u32 base, u8 *memory, int which) {
     u32 parity = 0, turn = 0; /* of keys and values; how many tiles of queries there were */
     for (;;) {
         const job *x = list.next();
@@ -330,96 +428,17 @@ DEVICE void compute(const ejki_cuda_vjp_problem &v, jobs list, u32 base, u8 *mem
         for (int n = 0; n < HEAD / 2; n++) d_key[n] = 0;
 #pragma unroll
         for (int n = 0; n < VALUE / 2; n++) d_value[n] = 0;
-        int n = p.group * x->tiles;
+        int n = v.forward.group * x->tiles;
         if (n > 0) {
             mbarrier_wait(base + KEY_FULL, parity);
             mbarrier_wait(base + VALUE_FULL, parity);
             parity ^= 1;
         }
 #pragma unroll 1
-        for (; n > 0; n--, turn++) {
-            const u32 stage = turn % 2, full = turn / 2 % 2;
-            const u32 query = base + QUERY_AT + stage * QUERY_BYTES;
-            const u32 d_out = base + OUT_AT + stage * OUT_BYTES;
-            const u8 *rows = memory + ROW_AT + stage * ROW_BYTES;
-            const float2 *shifts = (const float2 *)rows + threadIdx.x % 4;
-            float s[ROWS / 2], back[ROWS / 2];
-            u32 weights[ROWS / 4], ds[ROWS / 4];
-            mbarrier_wait(base + QUERY_FULL + 8 * stage, full);
-            multiply<HEAD_DIM>(s, smem_descriptor(base + KEY_AT + which * 8192, 0),
-                               smem_descriptor(query, 0));
-            mbarrier_wait(base + OUT_FULL + 8 * stage, full);
-            multiply<VALUE_DIM>(back, smem_descriptor(base + VALUE_AT + which * 8192, 0),
-                                smem_descriptor(d_out, 0));
-            wgmma_wait<1>();
-            hold(s);
-            float cap_grads[SOFT_CAP ? ROWS / 2 : 1];
-            make_weights(p, shifts, s, cap_grads);
-            const int2 place = *(const int2 *)(rows + ROWS * 8);
-            if (place.y)
-                hide(x, place.x, x->first_key + (threadIdx.x / 32 - 4) * 16 + threadIdx.x % 32 / 4,
-                     s);
-#pragma unroll
-            for (int k = 0; k < ROWS / 4; k++) weights[k] = pack(s[2 * k], s[2 * k + 1]);
-#if SOFT_CAP
-#pragma unroll
-            for (int k = 0; k < ROWS / 2; k++) s[k] *= cap_grads[k];
-#endif
-            wgmma_wait<0>();
-            hold(back);
-            add_rows<VALUE>(d_value, weights, smem_descriptor(d_out, ROWS * 128));
-            make_ds(shifts + ROWS / 2, s, weights, back, ds);
-            if (D_QUERY) {
-                store_ds(base + DS_AT + stage * DS_BYTES, ds);
-                named_barrier_sync(DS_READY, COMPUTING);
-            }
-            float share[SHARE / 2];
-            if (D_QUERY) {
-                /* dS of the warpgroup's rows, or its columns of the keys. */
-                const u64 left = smem_descriptor(base + DS_AT + stage * DS_BYTES +
-                                                (ROWS == 128 ? which * KEYS * 128 : 0),
-                                            0);
-                const u64 right = smem_descriptor(base + KEY_AT +
-                                                 (ROWS == 128   ? 0
-                                                  : HEAD == 128 ? which * KEYS * 128
-                                                                : which * 64),
-                                             0);
-                hold(share);
-                wgmma_fence();
-#pragma unroll
-                for (int k = 0; k < KEYS / 16; k++)
-                    wgmma<SHARE>::ss<1, 1>(share, advance_descriptor(left, k * 2048),
-                                                  advance_descriptor(right, k * 2048), k != 0);
-                wgmma_commit();
-            }
-            add_rows<HEAD>(d_key, ds, smem_descriptor(query, ROWS * 128));
-            wgmma_wait<1 + D_QUERY>();
-            hold(d_value);
-            hold(weights);
-            if (one) mbarrier_arrive(base + OUT_EMPTY + 8 * stage);
-            if (D_QUERY) {
-                wgmma_wait<1>();
-                hold(share);
-                mbarrier_wait(base + SHARE_EMPTY + 8 * stage, full ^ 1);
-                store_share(base + SHARE_AT + (stage * 2 + which) * SHARE_BYTES, share);
-                __syncwarp();
-                if (one) mbarrier_arrive(base + SHARE_FULL + 8 * stage);
-            }
-            wgmma_wait<0>();
-            hold(d_key);
-            hold(ds);
-            if (one) mbarrier_arrive(base + QUERY_EMPTY + 8 * stage);
-        }
-        if (one && x->tiles > 0) mbarrier_arrive(base + KEYS_EMPTY);
-        bool nan = false;
-        const int start = x->start + which * 64, rows = x->count - which * 64;
-        if (v.d_key.data)
-            nan = write_sums<HEAD>(target_of(v.d_key, x->entry, start, x->head, rows), 0, HEAD_DIM,
-                                   d_key, p.scale);
-        if (v.d_value.data)
-            nan |= write_sums<VALUE>(target_of(v.d_value, x->entry, start, x->head, rows), 0,
-                                     VALUE_DIM, d_value, 1);
-        if (nan) *v.nonfinite = 1;
+        for (; n > 0; n--, turn++)
+            compute_tile(v, x, base, memory, which, turn % 2, turn / 2 % 2, d_key, d_value);
+        if (threadIdx.x % 32 == 0 && x->tiles > 0) mbarrier_arrive(base + KEYS_EMPTY);
+        write_keys(v, x, which, d_key, d_value);
         list.done();
     }
 }

@@ -77,8 +77,8 @@ struct job {
 static_assert(sizeof(job) <= 64, "its place");
 
 /*
- * The nth tile of queries of a job: the last first, so that under a causal mask tiles of keys that start together use the
- * same one at a time. It stays in L2, and each waits for its turn but once.
+ * The nth tile of queries of a job: the last first, so that under a causal mask tiles of keys that start together
+ * use the same one at a time. It stays in L2, and each waits for its turn but once.
  */
 DEVICE int tile_at(const job *x, int n) {
     return x->first_tile + x->tiles - 1 - n;

@@ -249,8 +249,8 @@ static ejk_status set_maps(const ejki_flash_problem *p, const tiling *t,
 }
 
 /*
- * tanh(x) = x * (1 - x * x / 3 + …): where |x| <= 1/5 by three terms to 1.1e-07, or by two to 2.6e-05, which is little to a
- * weight of bf16. Of three the shift makes a square of the last two.
+ * tanh(x) = x * (1 - x * x / 3 + …): where |x| <= 1/5 by three terms to 1.1e-07, or by two to 2.6e-05, which is
+ * little to a weight of bf16. Of three the shift makes a square of the last two.
  */
 static ejki_cuda_cap_terms series_of(const ejki_flash_problem *p) {
     static const double two[] = {0.9999739684950459, -0.32808497188699937};

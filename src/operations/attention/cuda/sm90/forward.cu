@@ -58,7 +58,7 @@ DEVICE int unordered_skips(const work_tile &w, const warpgroup_range &visible) {
 /* One warp: the tile scheduler. */
 DEVICE void schedule_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
     slot_place slot = {0, 1};
-    const int rounds = rounds_of(p.all, shared.tiles, p.heads_together);
+    const int rounds = rounds_of(schedule_of(p.all, shared.tiles, p.heads_together));
     for (int round = 0; round <= rounds; round++) {
         work_tile w;
         if (round == rounds)
@@ -216,17 +216,40 @@ DEVICE tile tile_of(const layout &shared, const slot_place &slot, int warp) {
     return t;
 }
 
-/*
- * All tiles of this CTA. `warp` counts consumers. The epilogue of a tile overlaps with the first QK^T of the next;
- * after the last tile that product is of whatever lies in memory.
- */
-DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int warp) {
+DEVICE stream stream_of(const layout &shared, int warp) {
     stream s;
     s.queries = shared_address(shared.query) + warp / 4 * QUERY_BYTES;
     s.key = shared_address(shared.key);
     s.value = shared_address(shared.value);
     s.query_at = {0, 0};
     s.key_at = s.value_at = {0, 0};
+    return s;
+}
+
+/* PV of the last block of a tile. */
+DEVICE void last_sums(const layout &shared, const stream &s, lane_rows &rows,
+                      float (&out)[WIDTH / 2], u32 (&weights)[KEYS / 4]) {
+    rescale(rows, out);
+    wait_for_value(shared, s.value_at);
+    take_turn();
+    begin_sums(weights, s.value + s.value_at.stage * VALUE_BYTES, out);
+    give_turn();
+}
+
+/* Flags of tiles with NaN in their sums, for recompute.cu. */
+DEVICE void write_flags(const ejki_cuda_sm90_problem &p, const layout &shared) {
+    named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS);
+    const int own = threadIdx.x - 128;
+    if (own < EJKI_CUDA_NONFINITE_WORDS)
+        p.nonfinite[blockIdx.x * EJKI_CUDA_NONFINITE_WORDS + own] = shared.nonfinite[own];
+}
+
+/*
+ * All tiles of this CTA. `warp` counts consumers. The epilogue of a tile overlaps with the first QK^T of the next;
+ * after the last tile that product is of whatever lies in memory.
+ */
+DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int warp) {
+    stream s = stream_of(shared, warp);
     slot_place slot = {0, 0};
     float out[WIDTH / 2], z[KEYS / 2];
     u32 weights[KEYS / 4];
@@ -241,7 +264,8 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         int block = t.end - 1, unordered = MOST_UNORDERED > 0 ? shared.unordered[slot.stage] : 0;
         if (!over) {
 #pragma unroll 1
-            for (; block >= t.visible.end; block--) skip_block(shared, unordered, s.key_at, s.value_at);
+            for (; block >= t.visible.end; block--)
+                skip_block(shared, unordered, s.key_at, s.value_at);
             mbarrier_wait(shared_address(&shared.query_full[s.query_at.stage][warp / 4]),
                          s.query_at.parity);
             wait_for_key(shared, s.key_at);
@@ -257,7 +281,8 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
         if (over) break;
         release_key(shared, s.key_at);
         start_rows(rows, out);
-        const score_state l = find_scores(p, *t.w, is_edge(t.visible, block), t.row, block * KEYS, rows, z);
+        const score_state l =
+            find_scores(p, *t.w, is_edge(t.visible, block), t.row, block * KEYS, rows, z);
         make_weights(p, l, rows, z, weights);
         rows.scale[0] = rows.scale[1] = 1; /* there are no sums yet */
         block--;
@@ -266,11 +291,7 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
             step(p, shared, *t.w, t.visible, t.row, block, s, rows, out, z, weights);
         arrive(shared.query_empty[s.query_at.stage][warp / 4]);
         s.query_at.next();
-        rescale(rows, out);
-        wait_for_value(shared, s.value_at);
-        take_turn();
-        begin_sums(weights, s.value + s.value_at.stage * VALUE_BYTES, out);
-        give_turn();
+        last_sums(shared, s, rows, out, weights);
         const row_ends ends = end_rows(p, *t.w, t.row, rows, PLAIN);
         round = t.w->round;
         arrive(shared.work_empty[slot.stage]);
@@ -284,10 +305,7 @@ DEVICE void compute_tiles(const ejki_cuda_sm90_problem &p, layout &shared, int w
 #pragma unroll 1
         for (; block >= begin; block--) skip_block(shared, unordered, s.key_at, s.value_at);
     }
-    named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS);
-    const int own = threadIdx.x - 128;
-    if (own < EJKI_CUDA_NONFINITE_WORDS)
-        p.nonfinite[blockIdx.x * EJKI_CUDA_NONFINITE_WORDS + own] = shared.nonfinite[own];
+    write_flags(p, shared);
 }
 
 DEVICE void set_barriers(layout &shared) {

@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
     if (threadIdx.x < EJKI_CUDA_NONFINITE_WORDS) shared.nonfinite[threadIdx.x] = nonfinite;
     make_order<ROWS, ALL_THREADS>(p.all, shared.tiles, (int *)shared.query);
     __syncthreads();
-    const int rounds = rounds_of(p.all, shared.tiles, p.heads_together);
+    const int rounds = rounds_of(schedule_of(p.all, shared.tiles, p.heads_together));
     for (int round = 0; round < rounds; round++) {
         work_tile w;
         if (!(shared.nonfinite[round / 32 % EJKI_CUDA_NONFINITE_WORDS] >> round % 32 & 1) ||

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of forward.cu and recompute.cu: the visible keys of a tile, online softmax, and the epilogue. A lane has two rows,
- * eight apart, of the 64 of its warpgroup, and of each the columns of a wgmma accumulator (hopper.cuh).
+ * Rows of forward.cu and recompute.cu: the visible keys of a tile, online softmax, and the epilogue. A lane has two
+ * rows, eight apart, of the 64 of its warpgroup, and of each the columns of a wgmma accumulator (hopper.cuh).
  */
 #ifndef EJKI_CUDA_ROWS_SM90_CUH
 #define EJKI_CUDA_ROWS_SM90_CUH
@@ -62,8 +62,8 @@ DEVICE u32 elements_before(int bound) {
 }
 
 /*
- * Keys of a block visible to the lane's rows, a bit for each element. The empty asm keeps the compiler from deriving more
- * of them: it then makes eight predicates at once.
+ * Keys of a block visible to the lane's rows, a bit for each element. The empty asm keeps the compiler from deriving
+ * more of them: it then makes eight predicates at once.
  */
 struct visible_bits {
     u32 bits[2][cdiv(KEYS, 128)];
@@ -130,8 +130,8 @@ DEVICE void raise_max(const ejki_cuda_sm90_problem &p, lane_rows &rows, int half
 #include "operations/attention/cuda/sm90/soft_cap.cuh"
 #else
 /*
- * The largest product of each row in this lane, by vimax3 on the bits: the largest signed integer is the largest product,
- * or the lowest if all are negative.
+ * The largest product of each row in this lane, by vimax3 on the bits: the largest signed integer is the largest
+ * product, or the lowest if all are negative.
  */
 DEVICE void find_high(const float (&z)[KEYS / 2], int (&high)[2]) {
     high[0] = __float_as_int(z[0]), high[1] = __float_as_int(z[2]);
@@ -144,8 +144,8 @@ DEVICE void find_high(const float (&z)[KEYS / 2], int (&high)[2]) {
 }
 
 /*
- * The largest product of each row. Rows of negative products are searched again, unless even the lowest is above the limit
- * of row_base(), for which any such number will do.
+ * The largest product of each row. Rows of negative products are searched again, unless even the lowest is above the
+ * limit of row_base(), for which any such number will do.
  */
 DEVICE void find_largest(const ejki_cuda_sm90_problem &p, const float (&z)[KEYS / 2],
                          int (&high)[2], float (&top)[2]) {

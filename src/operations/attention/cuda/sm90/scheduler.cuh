@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Static persistent tile scheduler, longest tile first. A round gives each CTA a tile of one query head. Heads are
- * grouped so that their K and V stay in L2 and last for a few rounds; within a group the longest tiles come first, and
- * odd rounds go through the CTAs backwards, which balances them. Packed sequences are sorted by their number of keys.
- * Where all tiles are of one length `together` is 0: a head's tiles come one after the other.
+ * The tiles of query heads as columns of a schedule: the last tile of a head, which is longest under a causal mask,
+ * comes first. Packed sequences are sorted by their number of keys.
  */
-#ifndef EJKI_CUDA_ORDER_CUH
-#define EJKI_CUDA_ORDER_CUH
+#ifndef EJKI_ATTENTION_CUDA_SM90_SCHEDULER_CUH
+#define EJKI_ATTENTION_CUDA_SM90_SCHEDULER_CUH
 
+#include "kernels/cuda/scheduler.cuh"
 #include "operations/attention/cuda/common/visibility.cuh"
 
 /* Packed sequences that are sorted; more are taken as they come. */
@@ -50,21 +49,9 @@ DEVICE void make_order(const ejki_cuda_problem &p, order &o, int *scratch) {
     }
 }
 
-DEVICE int columns_of(const ejki_cuda_problem &p) {
+DEVICE schedule schedule_of(const ejki_cuda_problem &p, const order &o, int together) {
     const int heads = p.kv_heads * p.group;
-    return LAYOUT == EJKI_CUDA_TOKENS ? heads : heads * p.batch;
-}
-
-/* Heads of a group, rounds of a group, rounds of all. Tiles of all heads are at most 2^30. */
-DEVICE int width_of(const ejki_cuda_problem &p, int together) {
-    return together ? together : columns_of(p);
-}
-DEVICE int rounds_of_group(const order &o, int width) {
-    return cdiv(o.tiles * width, gridDim.x);
-}
-DEVICE int rounds_of(const ejki_cuda_problem &p, const order &o, int together) {
-    const int width = width_of(p, together);
-    return rounds_of_group(o, width) * cdiv(columns_of(p), width);
+    return {LAYOUT == EJKI_CUDA_TOKENS ? heads : heads * p.batch, o.tiles, together};
 }
 
 DEVICE void find_ordered(const ejki_cuda_problem &p, const order &o, int index, tile_place *at) {
@@ -84,16 +71,9 @@ DEVICE void find_ordered(const ejki_cuda_problem &p, const order &o, int index, 
 template <int size>
 DEVICE bool tile_of_round(const ejki_cuda_problem &p, const order &o, int together, int round,
                           tile_place *at) {
-    const int columns = columns_of(p), heads = p.kv_heads * p.group, blocks = gridDim.x;
-    const int most = width_of(p, together), rounds = rounds_of_group(o, most);
-    const int group = round / rounds, width = lesser(most, columns - group * most);
-    /* A group begins with the block after the one that the group before ended with. */
-    const int start = group * most * o.tiles % blocks;
-    const int own = ((int)blockIdx.x - start + blocks) % blocks, turn = round - group * rounds;
-    const int index = turn * blocks + (turn % 2 ? blocks - 1 - own : own);
-    if (index >= width * o.tiles) return false;
-    const int column = group * most + (together ? index % width : index / o.tiles);
-    const int tile = together ? index / width : index % o.tiles;
+    const int heads = p.kv_heads * p.group;
+    int column, tile;
+    if (!work_of_round(schedule_of(p, o, together), round, &column, &tile)) return false;
     at->head = column % heads;
     if (o.count)
         find_ordered(p, o, tile, at);

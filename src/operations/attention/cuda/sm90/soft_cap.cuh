@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Softmax under a soft cap, part of rows.cuh. A score is cap * tanh(product / cap), in units of log 2. Rows whose products
- * are all small in a block take an odd polynomial of TERMS terms, others 2^x and a reciprocal; which one depends on the
- * row and the block alone. The cost is the number of instructions.
+ * Softmax under a soft cap, part of rows.cuh. A score is cap * tanh(product / cap), in units of log 2. Rows whose
+ * products are all small in a block take an odd polynomial of TERMS terms, others 2^x and a reciprocal; which one
+ * depends on the row and the block alone. The cost is the number of instructions.
  *
  * With t = z z + shift, three terms of a product z are z factor (t t + rest), and two z factor t. So every operation
  * has a constant or one operand twice, which saves a register read port.
@@ -83,8 +83,8 @@ DEVICE score_state find_scores(const ejki_cuda_sm90_problem &p, const work_tile 
 }
 
 /*
- * Scores, exponentials, sums and packing of the first `count` products, software-pipelined in place: each step runs some
- * elements ahead of the next, so that no unit idles and no register is written while it is read.
+ * Scores, exponentials, sums and packing of the first `count` products, software-pipelined in place: each step runs
+ * some elements ahead of the next, so that no unit idles and no register is written while it is read.
  */
 template <int count, class function>
 DEVICE void weigh_first(float (&sum)[2], float (&z)[KEYS / 2], u32 (&weights)[KEYS / 4],

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tiles of the forward pass on sm_90a, for forward.cu and recompute.cu: their rows and blocks, and the products of a block.
- * Besides the constants of options.cuh:
+ * Tiles of the forward pass on sm_90a, for forward.cu and recompute.cu: their rows and blocks, and the products of a
+ * block. Besides the constants of options.cuh:
  *
  *   CONSUMERS  consumer warpgroups, of 64 rows each
  *   KEYS       of a block
@@ -36,8 +36,8 @@ enum {
 /* ---- Work tiles --------------------------------------------------------------------------------------- */
 
 /*
- * Rows by which the first tile of a sequence begins before it, whole warpgroups: so the partial tile is the first, which
- * has the fewest visible keys under a causal mask, and not the last. Tiles aligned with blocks of keys stay.
+ * Rows by which the first tile of a sequence begins before it, whole warpgroups: so the partial tile is the first,
+ * which has the fewest visible keys under a causal mask, and not the last. Tiles aligned with blocks of keys stay.
  */
 DEVICE int rows_ahead(int queries) {
     const bool stay = ROWS % KEYS == 0 && 64 % KEYS != 0;

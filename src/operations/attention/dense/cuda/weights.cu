@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The weights of attention, [B, Hq, T, S]: keys are gone through twice, once for maxima and sums of rows, once to
- * write. Besides the constants of base.cuh:
+ * write. Besides the constants of options.cuh:
  *
  *   ROWS   of a warp
  */
