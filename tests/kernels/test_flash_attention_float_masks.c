@@ -9,9 +9,9 @@
  * Its own main instead of cmocka's, because it also runs where only the C library is.
  */
 #include "base/base.h"
-#include "kernels/attention/problem.h"
-#include "kernels/builtin.h"
-#include "kernels/flash_attention/vjp_problem.h"
+#include "operations/attention/dense/problem.h"
+#include "kernels/registry/builtin.h"
+#include "operations/attention/flash/vjp_problem.h"
 #include "support/flash_case.h"
 #include "support/test_threads.h"
 
