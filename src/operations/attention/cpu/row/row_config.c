@@ -23,7 +23,7 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
  * Intel processors give most of memory in four places at a time. AMD's read fastest in the order of memory: a Zen 5
  * gives 39 GB/s of one or two places and 27 of four. On a Zen 4 PREFETCHT1 overlaps where PREFETCHT0 hardly does
  * (docs/kernels/flash_attention.md has the figures); what a block costs besides its keys shows in bf16, whose blocks
- * are longer there. Lines of 16 bits are twice the work where they become floats, for which four query rows of a head
+ * are longer there; 16 bits that wait for arithmetic want PREFETCHT0. Lines of 16 bits are twice the work where they become floats, for which four query rows of a head
  * leave no time.
  */
 static row_streaming streaming_of(const ejki_flash_problem *p, bool pairs) {
@@ -37,7 +37,7 @@ static row_streaming streaming_of(const ejki_flash_problem *p, bool pairs) {
         s = (row_streaming){.in_order = true, .most_keys = 512};
     if (zen4) {
         s.in_order = few_rows;
-        s.hint = 1;
+        s.hint = few_rows || p->dtype == EJK_DTYPE_F32;
         if (pairs)
             s.block_bytes = 1 << 19;
         else
