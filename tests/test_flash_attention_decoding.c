@@ -36,8 +36,9 @@ static void fill(ejk_dtype dtype, float *array, double step, bool tiny) {
         ejk_convert_f32_to_f16(floats, (uint16_t *)(void *)array, ROOM);
 }
 
+/* `distance` of prefetches into the second-level cache; 0 = as it is without one. */
 static void run(ejk_context *context, ejk_dtype dtype, const sizes *n, bool window, int64_t side,
-                float *out) {
+                int64_t distance, float *out) {
     ejk_flash_attention_args args = {
         .query = ejk_tensor_4d(query, dtype, B, n->queries, n->heads * n->group, n->head_dim),
         .key = ejk_tensor_4d(key, dtype, B, n->keys, n->heads, n->head_dim),
@@ -47,6 +48,8 @@ static void run(ejk_context *context, ejk_dtype dtype, const sizes *n, bool wind
     args.cfg.fwd_params.blocksize_keys = ejk_int(64);
     args.cfg.fwd_params.num_key_splits = ejk_int(3);
     args.cfg.fwd_params.blocksize_heads = ejk_int(side);
+    args.cfg.fwd_params.prefetch_hint = ejk_int(distance > 0);
+    args.cfg.fwd_params.prefetch_bytes = ejk_int(distance);
     if (window) args.sliding_window = (ejk_window){ejk_int(70), ejk_int(0)};
     memset(out, 0x7f, RESULTS * sizeof *out);
     EXPECT_OK(ejk_flash_attention(context, &args));
@@ -55,11 +58,12 @@ static void run(ejk_context *context, ejk_dtype dtype, const sizes *n, bool wind
 static void compare(ejk_context *context, ejk_dtype dtype, const sizes *n, bool window) {
     static const int64_t sides[] = {2, 3, 64};
     assert_true(B * n->queries * n->heads * n->group * n->value_dim <= RESULTS);
-    run(context, dtype, n, window, 1, first);
-    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
-        run(context, dtype, n, window, sides[i], again);
-        assert_memory_equal(first, again, sizeof first);
-    }
+    run(context, dtype, n, window, 1, 0, first);
+    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
+        for (int64_t distance = 0; distance <= 4096; distance += 2048) {
+            run(context, dtype, n, window, sides[i], distance, again);
+            assert_memory_equal(first, again, sizeof first);
+        }
 }
 
 static void try_type(ejk_context *context, ejk_dtype dtype, const sizes *n) {

@@ -28,10 +28,13 @@ static void to_dict_has_what_is_set_in_field_order(void **state) {
                                 .blocksize_keys = ejk_int(7),
                                 .num_warps = ejk_int(9),
                                 .num_key_splits = ejk_int(8),
-                                .num_stages = ejk_int(INT64_MAX)};
+                                .num_stages = ejk_int(INT64_MAX),
+                                .prefetch_hint = ejk_int(1),
+                                .prefetch_bytes = ejk_int(64)};
     expect_dict(&all, "{\"blocksize_m\":1,\"blocksize_k\":0,\"blocksize_n\":-3,\"q_blocksize\":4,"
                       "\"kv_blocksize\":5,\"blocksize_heads\":6,\"blocksize_keys\":7,"
-                      "\"num_key_splits\":8,\"num_warps\":9,\"num_stages\":9223372036854775807}");
+                      "\"num_key_splits\":8,\"num_warps\":9,\"num_stages\":9223372036854775807,"
+                      "\"prefetch_hint\":1,\"prefetch_bytes\":64}");
     EXPECT_FAIL(INVALID_ARGUMENT, "out", ejk_fwd_params_to_dict(&all, NULL));
 }
 

@@ -32,7 +32,9 @@ extern "C" {
     F(OPT_INT, blocksize_keys, EJK_OPTIONAL, "unset", "keys", "block of keys in decoding")         \
     F(OPT_INT, num_key_splits, EJK_OPTIONAL, "unset", "", "parts the keys are split into")         \
     F(OPT_INT, num_warps, EJK_OPTIONAL, "unset", "warps", "warps of a GPU block")                  \
-    F(OPT_INT, num_stages, EJK_OPTIONAL, "unset", "", "stages of a GPU pipeline")
+    F(OPT_INT, num_stages, EJK_OPTIONAL, "unset", "", "stages of a GPU pipeline")                  \
+    F(OPT_INT, prefetch_hint, EJK_OPTIONAL, "unset", "", "cache that memory is prefetched into")   \
+    F(OPT_INT, prefetch_bytes, EJK_OPTIONAL, "unset", "bytes", "prefetch distance")
 
 /** Parameters of a backward pass. */
 #define EJK_BWD_PARAMS(F, R)                                                                       \

@@ -129,17 +129,10 @@ EJK_API const void *ejk_plan_config(const ejk_plan *plan);
 /** Cost as the kernel counts it without data; zeros if it does not. */
 EJK_API ejk_cost ejk_plan_cost(const ejk_plan *plan);
 /**
-<<<<<<< HEAD
  * Cost of one call of the plan, with its data in view: lengths of packed sequences, segment ids, blocks of a
  * mask. Takes as long as reading these. Integers without data: ejk_plan_cost(). Tensors of a GPU are copied,
  * once all work there is done. Statuses: INVALID_ARGUMENT (NULL; a signature that is not the plan's; data
  * that a call would be refused for), OUT_OF_MEMORY, INTERNAL (a GPU's driver fails).
-=======
- * Cost of one call of the plan, with its data in view: lengths of packed sequences, segment ids, blocks of a mask.
- * Takes as long as reading these. Integers without data: ejk_plan_cost(). Tensors of a GPU are copied, once all work there
- * is done. Statuses: INVALID_ARGUMENT (NULL; a signature that is not the plan's; data that a call would be refused
- * for), OUT_OF_MEMORY, INTERNAL (a GPU's driver fails).
->>>>>>> hooks
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_cost_of(const ejk_plan *plan, const void *args,
                                                   ejk_cost *out);
@@ -164,15 +157,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_plan_describe(const ejk_plan *plan, char **
 
 /**
  * All implementations of the plan's algorithm as JSON, in the order of preference: [{"implementation","platform",
-<<<<<<< HEAD
  * "verdict","reason"}], and "algorithm" where the plan has several steps: then those of each. The verdict is
  * "chosen", "fits" (but another one is preferred, or a hook ran before it) or "does not fit"; the reason says
  * why, as ejk_registry_explain() does. Freed with ejk_free().
-=======
- * "verdict","reason"}], and "algorithm" where the operation has steps: then those of each that runs. The verdict is
- * "chosen", "fits" (but another one is preferred, or a hook ran before it) or "does not fit"; the reason says why, as
- * ejk_registry_explain() does. Freed with ejk_free().
->>>>>>> hooks
  */
 EJK_API EJK_NODISCARD ejk_status ejk_plan_explain(const ejk_plan *plan, char **out);
 

@@ -31,7 +31,7 @@ enum { HALF_HIDDEN = 5 };
 
 struct world {
     ejki_flash_problem p;
-    int64_t block, parameters[3];
+    int64_t block, parameters[5];
     struct guarded key, value;
     unsigned char *query, *out, *mask;
     int32_t *ids, *key_ids;

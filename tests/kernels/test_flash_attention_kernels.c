@@ -33,7 +33,7 @@ static const char *const check_names[CHECKS] = {"accuracy", "workers", "rows", "
 
 enum { MOST_IMPLEMENTATIONS = 512, MOST_PRINTED = 5, MOST_CRASHES = 20, SECONDS_PER_CASE = 300 };
 /* An implementation may be for one in so many cases only. */
-enum { CASES_TO_FIND_ONE = 80 };
+enum { CASES_TO_FIND_ONE = 256 };
 
 /* Outlives the child that fills it. */
 struct progress {

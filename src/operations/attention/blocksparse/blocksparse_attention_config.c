@@ -31,6 +31,7 @@ void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *conf
     /* On a GPU tiles are whole whatever the blocks are; several may be in one. */
     if (chosen && chosen->backend == EJK_BACKEND_GPU) return;
     params->num_key_splits = params->blocksize_keys = params->blocksize_heads = (ejk_opt_int){0};
+    params->prefetch_hint = params->prefetch_bytes = (ejk_opt_int){0};
     if (p->pattern.planes == 0) return;
     const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
     params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);

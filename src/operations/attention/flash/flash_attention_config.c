@@ -7,6 +7,7 @@
 #include <ejkernel/flash_attention.h>
 
 #include "base/base.h"
+#include "operations/attention/cpu/row/row_config.h"
 #include "operations/attention/flash/vjp_problem.h"
 
 #include <string.h>
@@ -65,36 +66,6 @@ static int64_t score_keys(void) {
 }
 
 /*
- * Whether decoding reads memory fastest in its order, a key of all heads after the other: an AMD Zen 5 gives 39 GB/s
- * of one or two places at a time and 27 of four, where the Intel processors at hand give most of four. Lines of 16
- * bits are twice the work where they become floats, for which four query rows of a head leave no time.
- */
-static bool reads_in_order(const ejki_flash_problem *p, bool pairs) {
-    const ejk_cpu_info *cpu = ejk_cpu();
-    const int64_t rows = p->queries * p->group;
-    const bool quick = p->dtype == EJK_DTYPE_F32 || pairs;
-    return strcmp(cpu->vendor, "amd") == 0 && cpu->family >= 26 && rows <= (quick ? 4 : 2);
-}
-
-/*
- * The row-wise kernel: a block of all heads' keys and values well inside the second-level cache, and enough splits
- * for many threads, none below 512 keys but for the first four: with fewer tasks a few threads would
- * share out the heads, and then none reads memory in order. Where a block is read in order, changing between keys and
- * values is what costs, and a block is longer.
- */
-static void set_row_blocks(const ejki_flash_problem *p, bool pairs, ejk_fwd_params *params) {
-    const int64_t kv_heads = clamp(p->kv_heads, 1, 1 << 20), batch = ejki_max(1, p->batch);
-    const int64_t own = row_bytes(p) / (int64_t)sizeof(float) * (int64_t)ejk_dtype_size(p->dtype);
-    const int64_t few = clamp(p->keys / 64, 1, ejki_cdiv(4, batch));
-    const int64_t splits = clamp(p->keys / 512, few, ejki_cdiv(64, batch));
-    const bool in_order = reads_in_order(p, pairs);
-    const int64_t keys = in_order ? p->keys / splits : (1 << 17) / (own * kv_heads);
-    params->num_key_splits = ejk_int(splits);
-    params->blocksize_keys = ejk_int(clamp(keys / 32 * 32, 32, in_order ? 512 : 128));
-    params->blocksize_heads = ejk_int(in_order ? clamp(kv_heads, 2, 64) : 1);
-}
-
-/*
  * Blocks by the second-level cache, of which the tiled kernel gives half to a task's queries and
  * sums and a quarter to the keys and values at hand, as floats or, half as long, as pairs of bf16; queries
  * packed beyond 512 rows gained nothing (docs/kernels/flash_attention.md has the figures), but in a window,
@@ -120,7 +91,7 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     params->q_blocksize = ejk_int(ejki_min(rows, ejki_max(share, 48)));
     params->kv_blocksize = ejk_int(clamp(ejki_min(cache / 4 / row, window_of(p) / 2) / 32 * 32, 32,
                                          ejki_min(score_keys(), whole(p->keys))));
-    set_row_blocks(p, pairs, params);
+    ejki_row_heuristic(p, pairs, params);
     /* A hook that runs in place of an implementation is told the same blocks. */
     if (chosen && chosen->isa == EJK_ISA_AMX) set_amx_blocks(invocation, cache, params);
 }

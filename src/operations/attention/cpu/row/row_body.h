@@ -68,13 +68,23 @@
 #define SCORE_STRIDE (ROW_KEYS + 16)
 
 /*
- * What to ask for meanwhile, as many lines as are read: from four places in turn, each line after line; or, where
- * at[0] is NULL, what lies `ahead` bytes further on.
+ * What to prefetch beside values, as many lines as are read: from four places in turn, each line after line; or, where
+ * at[0] is NULL, the lines from `next` on; or, where that is, too, what lies `ahead` bytes further on.
  */
 typedef struct row_lines {
-    const char *at[4];
+    const char *at[4], *next;
     int64_t ahead;
+    bool second_level; /* into the second-level cache only */
 } row_lines;
+
+/* Prefetches a line. (A hint is part of the instruction.) */
+static inline __attribute__((always_inline)) void row_prefetch(const void *line,
+                                                               bool second_level) {
+    if (second_level)
+        __builtin_prefetch(line, 0, 2);
+    else
+        __builtin_prefetch(line, 0, 3);
+}
 
 #ifndef TILE_PAIRS
 #include "operations/attention/cpu/row/row_halves_body.h"
@@ -84,9 +94,10 @@ typedef struct row_lines {
 typedef struct row_plan {
     int64_t rows; /* of a key head */
     int64_t splits, split_keys, block;
-    int64_t heads; /* key heads of a task */
-    int64_t side;  /* of them visited side by side, key by key; 0 = one after the other */
-    int64_t parts; /* tasks across the key heads */
+    int64_t heads;    /* key heads of a task */
+    int64_t side;     /* of them visited side by side, key by key; 0 = one after the other */
+    int64_t distance; /* of prefetches then, in bytes; 0 = as each tier has it */
+    int64_t parts;    /* tasks across the key heads */
     int64_t tasks;
     int64_t depth, width; /* floats of a packed query and of sums: whole vectors */
     int64_t state;        /* floats of one row: see STATE_REFERENCE */
@@ -114,6 +125,7 @@ typedef struct row_shared {
     v_cap cap;
     bool general, drops;
     bool hides;        /* mask or segments hide keys, or may */
+    bool second_level; /* where prefetches go: prefetch_hint */
     int64_t low, high; /* keys that positions let any row see */
     _Atomic int64_t next;
 } row_shared;
@@ -176,6 +188,7 @@ static bool row_plan_of(const ejki_flash_problem *p, const int64_t *parameters, 
     t.state = STATE_SUMS + t.width;
     if (parameters[2] > 1 && !flash_is_general(p) && p->dropout == 0)
         t.side = ejki_min(parameters[2], t.heads);
+    t.distance = parameters[4];
     bool fits = true;
     int64_t at = 0, ignored;
     fits &= row_add(&at, t.rows * t.heads, t.depth, &t.query_at);
@@ -251,12 +264,14 @@ static bool row_is_dense(const row_task *task, const ejki_bthd *tensor, int64_t 
 static row_lines row_lines_of(const row_task *task, int64_t key, int64_t count) {
     const ejki_flash_problem *p = task->shared->problem;
     const int64_t half = count / 2 * element_size(p->dtype);
+    const bool second_level = task->shared->second_level;
     if (!row_is_dense(task, &p->key, p->head_dim) || !row_is_dense(task, &p->value, p->value_dim))
-        return (row_lines){.ahead = 0};
+        return (row_lines){.second_level = second_level};
     const char *keys = flash_key(p, task->batch, task->first_head, key);
     const char *values = flash_value(p, task->batch, task->first_head, key);
     return (row_lines){
-        .at = {keys, values, keys + half * p->key.stride_t, values + half * p->value.stride_t}};
+        .at = {keys, values, keys + half * p->key.stride_t, values + half * p->value.stride_t},
+        .second_level = second_level};
 }
 
 /*
@@ -273,7 +288,8 @@ static inline __attribute__((always_inline)) void row_ask_all(const row_task *ta
     const int64_t keys = lines.at[2] - lines.at[0], values = lines.at[3] - lines.at[1];
     for (int64_t i = 0; i < keys || i < values; i += 64)
         for (int j = 0; j < 4; j++)
-            if (i < (j % 2 ? values : keys)) __builtin_prefetch(lines.at[j] + i, 0, 3);
+            if (i < (j % 2 ? values : keys))
+                row_prefetch(lines.at[j] + i, task->shared->second_level);
 }
 
 /*
@@ -294,7 +310,7 @@ static void row_look_ahead(row_task *task, int64_t following, int64_t key) {
         }
     }
     task->key_ahead = 0;
-    task->ask = (row_lines){.ahead = 0};
+    task->ask = (row_lines){.second_level = s->second_level};
     task->ready = next.heads == task->heads && next.first + block <= next.end;
     if (!task->ready) return;
     task->ask = row_lines_of(&next, next.first, block);
@@ -307,17 +323,27 @@ static void row_look_ahead(row_task *task, int64_t following, int64_t key) {
     task->ask.ahead = (int64_t)((uintptr_t)next_value - (uintptr_t)own_value);
 }
 
-/* The same for heads side by side: keys and values a step ahead of those at hand, just before they are read. */
+/*
+ * The same for heads side by side: keys and values at the prefetch distance behind those at hand, at least a step, just
+ * before they are read. With a distance given, values too are prefetched in the order of memory, not of their heads.
+ */
 static void row_look_near(row_task *task, int64_t key) {
-    const ejki_flash_problem *p = task->shared->problem;
-    const int64_t size = element_size(p->dtype);
+    const row_shared *s = task->shared;
+    const ejki_flash_problem *p = s->problem;
+    const int64_t size = element_size(p->dtype), given = s->plan.distance;
+    const int64_t key_step = DOT * p->key.stride_t * size;
+    const int64_t value_step = ROW_VALUES * p->value.stride_t * size;
     const char *keys = flash_key(p, task->batch, task->first_head, key);
-    task->key_ahead = ejki_max(ROW_KEYS_AHEAD, DOT * p->key.stride_t * size);
-    task->ask =
-        (row_lines){.ahead = ejki_max(ROW_VALUES_AHEAD, ROW_VALUES * p->value.stride_t * size)};
+    const char *values = flash_value(p, task->batch, task->first_head, key);
+    const bool all = task->heads <= s->plan.side;
+    task->key_ahead = ejki_max(given > 0 ? given : ROW_KEYS_AHEAD, key_step);
+    task->ask = (row_lines){.ahead = ejki_max(given > 0 ? given : ROW_VALUES_AHEAD, value_step),
+                            .second_level = s->second_level};
     task->soon = NULL;
-    if (row_is_dense(task, &p->key, p->head_dim) && task->heads <= task->shared->plan.side)
+    if (all && row_is_dense(task, &p->key, p->head_dim))
         task->soon = (const char *)((uintptr_t)keys + (uintptr_t)task->key_ahead);
+    if (all && given > 0 && row_is_dense(task, &p->value, p->value_dim))
+        task->ask.next = (const char *)((uintptr_t)values + (uintptr_t)task->ask.ahead);
 }
 
 /* Queries of the task's heads as the products want them, and empty states. */
@@ -436,6 +462,7 @@ static ejk_status row_run(const ejk_run *run) {
                          .general = flash_is_general(p),
                          .drops = p->dropout > 0,
                          .hides = flash_hides_keys(p),
+                         .second_level = run->parameters[3] != 0,
                          .low = p->keys};
     for (int64_t i = 0; i < p->queries; i++) {
         int64_t first, end;
@@ -460,8 +487,11 @@ static const ejk_parameter row_parameters[] = {
     {"num_key_splits", 1, 65536, 1, 1, "parts the keys are split into, merged at the end"},
     {"blocksize_keys", 1, ROW_KEYS, 1, 32, "keys visited at a time"},
     {"blocksize_heads", 1, ROW_SIDE, 1, 1, "key heads visited side by side, key by key, if not 1"},
+    {"prefetch_hint", 0, 1, 1, 0, "0: prefetch into the first-level cache; 1: into the second"},
+    {"prefetch_bytes", 0, 1 << 20, 64, 0,
+     "prefetch distance with heads side by side; 0: 8, 16 KiB"},
 };
 
 EJKI_DECLARE(EJKI_THIS_LINE, .priority = 10, .version = 1, .parameters = row_parameters,
-             .parameter_count = 3, .applicable = row_applicable, .prepare = row_prepare,
+             .parameter_count = 5, .applicable = row_applicable, .prepare = row_prepare,
              .run = row_run)

@@ -34,12 +34,13 @@ static inline __attribute__((always_inline)) void row_multiply(const float *quer
 }
 
 /*
- * The same of whole keys, still to be summed up across lanes. Meanwhile asks for as much as a key has at each
+ * The same of whole keys, still to be summed up across lanes. Meanwhile prefetches as much as a key has at each
  * line[j].
  */
 static inline __attribute__((always_inline)) void
 row_products(const ejk_dtype dtype, const float *query, int64_t depth, const void *const *key,
-             int64_t head_dim, const char *const *line, const int keys, const int rows, vf *sum) {
+             int64_t head_dim, const char *const *line, bool second_level, const int keys,
+             const int rows, vf *sum) {
     vf k[DOT], other[DOT];
     int64_t d = 0;
     const int64_t step = dtype == EJK_DTYPE_F32 ? VL : HALVES;
@@ -54,7 +55,7 @@ row_products(const ejk_dtype dtype, const float *query, int64_t depth, const voi
                 k[j] = pair[0];
                 other[j] = pair[1];
             }
-            __builtin_prefetch((const char *)element_at(dtype, line[j], d), 0, 3);
+            row_prefetch(element_at(dtype, line[j], d), second_level);
         }
         row_multiply(query + d, depth, k, keys, rows, sum);
         if (dtype != EJK_DTYPE_F32) row_multiply(query + d + VL, depth, other, keys, rows, sum);
@@ -70,12 +71,12 @@ row_products(const ejk_dtype dtype, const float *query, int64_t depth, const voi
  * scores[row][key]. */
 static inline __attribute__((always_inline)) void
 row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *const key[DOT],
-         int64_t head_dim, const char *const line[DOT], const int keys, const int rows,
-         float *scores) {
+         int64_t head_dim, const char *const line[DOT], bool second_level, const int keys,
+         const int rows, float *scores) {
     vf sum[DOT * DOT];
     EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
-    EJKI_UNROLL for (int j = 0; j < DOT; j += keys)
-        row_products(dtype, query, depth, key + j, head_dim, line + j, keys, rows, sum + j);
+    EJKI_UNROLL for (int j = 0; j < DOT; j += keys) row_products(
+        dtype, query, depth, key + j, head_dim, line + j, second_level, keys, rows, sum + j);
     float all[DOT * DOT];
     EJKI_UNROLL for (int i = 0; i < DOT * DOT; i += VL) v_store(all + i, v_sums(sum + i));
     for (int i = 0; i < rows; i++)
@@ -102,6 +103,7 @@ row_scores_of(const ejk_dtype dtype, row_task *task, const row_head *head, int64
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const int64_t size = element_size(dtype);
+    const bool second_level = task->shared->second_level;
     for (int64_t c = low; c < high; c += DOT) {
         const void *keys[DOT];
         for (int j = 0; j < DOT; j++)
@@ -114,7 +116,8 @@ row_scores_of(const ejk_dtype dtype, row_task *task, const row_head *head, int64
             const float *query = head->query + i * t->depth;
             float *scores = head->scores + i * SCORE_STRIDE + c;
 #define ROW_DOTS(rows)                                                                             \
-    row_dots(dtype, query, t->depth, keys, p->head_dim, line, keys_at_once, rows, scores)
+    row_dots(dtype, query, t->depth, keys, p->head_dim, line, second_level, keys_at_once, rows,    \
+             scores)
             DOT_ROWS(t->rows - i, ROW_DOTS);
 #undef ROW_DOTS
         }
@@ -165,7 +168,7 @@ static void row_add_values(row_task *task, const row_head *head, int64_t low, in
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const void *values = element_at(p->dtype, head->values, low * p->value.stride_t);
-    row_lines none = {.ahead = 0};
+    row_lines none = {.second_level = task->ask.second_level};
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
         halves_values_for(p->dtype, (int)n)(
@@ -180,14 +183,16 @@ static void row_add_side(row_task *task, const row_head *head, int64_t heads, in
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const int64_t stride = p->value.stride_t, offset = c * stride * element_size(p->dtype);
+    row_lines none = {.second_level = task->ask.second_level};
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
+        row_lines *ask = i > 0 && task->ask.next ? &none : &task->ask;
         const halves_fn add = halves_two_for(p->dtype, (int)n);
         const int64_t weights = i * SCORE_STRIDE + c, sums = i * t->state + STATE_SUMS;
         for (int64_t h = 0; h < heads; h++)
             add(p->value_dim, ROW_VALUES, head[h].scores + weights,
                 (const char *)head[h].values + offset, stride, head[h].states + sums, t->state,
-                &task->ask);
+                ask);
     }
 }
 

@@ -92,7 +92,7 @@ halves_columns(const ejk_dtype dtype, const int rows, const int pairs, int64_t c
     const int vectors = pairs > 0 ? 2 * pairs : 1;
     const int bytes = pairs * HALVES * (int)element_size(dtype), line = bytes < 64 ? bytes : 64;
     vf sum[TILE_ROWS][MOST], column[MOST];
-    const bool in_order = lines->at[0] != NULL;
+    const bool in_order = lines->at[0] != NULL, second_level = lines->second_level;
     const char *a = lines->at[0], *b = lines->at[1], *c = lines->at[2], *d = lines->at[3];
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         sum[i][j] = v_load(sums + i * sums_stride + j * VL);
@@ -101,7 +101,7 @@ halves_columns(const ejk_dtype dtype, const int rows, const int pairs, int64_t c
         if (pairs == 0) column[0] = v_widen_first(dtype, row, columns);
         EJKI_UNROLL for (int j = 0; j < bytes; j += line) {
             const char *same = (const char *)((uintptr_t)row + (uintptr_t)lines->ahead) + j;
-            __builtin_prefetch(in_order ? a : same, 0, 3);
+            row_prefetch(in_order ? a : same, second_level);
             const char *next = (const char *)((uintptr_t)a + (uintptr_t)line);
             a = b, b = c, c = d, d = next;
         }
@@ -115,7 +115,7 @@ halves_columns(const ejk_dtype dtype, const int rows, const int pairs, int64_t c
     }
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
         v_store(sums + i * sums_stride + j * VL, sum[i][j]);
-    if (in_order) *lines = (row_lines){.at = {a, b, c, d}};
+    if (in_order) *lines = (row_lines){.at = {a, b, c, d}, .second_level = second_level};
 }
 
 static inline __attribute__((always_inline)) void halves_values(const ejk_dtype dtype,
@@ -133,11 +133,13 @@ static inline __attribute__((always_inline)) void halves_values(const ejk_dtype 
                        element_at(dtype, values, d), stride, sums + d, sums_stride, lines);
 }
 
-/* The same for two keys, without moving anything on: weights stay in registers while the sums pass by. */
+/* The same for two keys: weights stay in registers while the sums pass by. Moves on only what is prefetched from
+ * lines->next. */
 static inline __attribute__((always_inline)) void halves_two(const ejk_dtype dtype, const int rows,
                                                              HALVES_OPERANDS) {
     const int bytes = HALVES * (int)element_size(dtype), line = bytes < 64 ? bytes : 64;
-    const char *first = values, *second = element_at(dtype, values, stride);
+    const char *first = values, *second = element_at(dtype, values, stride), *next = lines->next;
+    const bool in_order = next != NULL, second_level = lines->second_level;
     vf weight[TILE_ROWS][2], a[2], b[2];
     int64_t d = 0;
     (void)depth;
@@ -146,8 +148,12 @@ static inline __attribute__((always_inline)) void halves_two(const ejk_dtype dty
     for (; d + HALVES <= width; d += HALVES) {
         const char *x = element_at(dtype, first, d), *y = element_at(dtype, second, d);
         EJKI_UNROLL for (int j = 0; j < bytes; j += line) {
-            __builtin_prefetch((const char *)((uintptr_t)x + (uintptr_t)lines->ahead) + j, 0, 3);
-            __builtin_prefetch((const char *)((uintptr_t)y + (uintptr_t)lines->ahead) + j, 0, 3);
+            const char *a_line = (const char *)((uintptr_t)x + (uintptr_t)lines->ahead) + j;
+            const char *b_line = (const char *)((uintptr_t)y + (uintptr_t)lines->ahead) + j;
+            const char *after = (const char *)((uintptr_t)next + (uintptr_t)line);
+            row_prefetch(in_order ? next : a_line, second_level);
+            row_prefetch(in_order ? after : b_line, second_level);
+            next = (const char *)((uintptr_t)after + (uintptr_t)line);
         }
         halves_load(dtype, x, a);
         halves_load(dtype, y, b);
@@ -165,6 +171,7 @@ static inline __attribute__((always_inline)) void halves_two(const ejk_dtype dty
             v_store(sum, v_fma(weight[i][1], b[0], v_fma(weight[i][0], a[0], v_load(sum))));
         }
     }
+    if (in_order) lines->next = next;
 }
 
 #define HALVES_CALL width, depth, weights, values, stride, sums, sums_stride, lines

@@ -48,17 +48,16 @@ pairs_multiply(const float *query, int64_t depth, const vf k[DOT], const int row
 }
 
 /* Dot products of `rows` queries with DOT keys: scores[row][key]. Meanwhile asks for as many lines from `next` on. */
-static inline __attribute__((always_inline)) void pairs_dots(const float *query, int64_t depth,
-                                                             const char *const key[DOT],
-                                                             int64_t head_dim, const char *next,
-                                                             const int rows, float *scores) {
+static inline __attribute__((always_inline)) void
+pairs_dots(const float *query, int64_t depth, const char *const key[DOT], int64_t head_dim,
+           const char *next, bool second_level, const int rows, float *scores) {
     vf sum[DOT * DOT], k[DOT];
     EJKI_UNROLL for (int i = 0; i < DOT * DOT; i++) sum[i] = v_zero();
     int64_t d = 0;
     for (; d + PAIRS <= head_dim; d += PAIRS) {
         EJKI_UNROLL for (int j = 0; j < DOT; j++) {
             k[j] = v_load_pairs(key[j] + d * 2);
-            __builtin_prefetch((const char *)((uintptr_t)next + (uintptr_t)j * PAIRS * 2), 0, 3);
+            row_prefetch((const char *)((uintptr_t)next + (uintptr_t)j * PAIRS * 2), second_level);
         }
         next = (const char *)((uintptr_t)next + DOT * PAIRS * 2);
         pairs_multiply(query + d / 2, depth, k, rows, sum);
@@ -87,7 +86,7 @@ pairs_ask_keys(row_task *task, const char *const key[DOT], int64_t bytes) {
         const uintptr_t line =
             *at ? (uintptr_t)*at : (uintptr_t)key[j] + (uintptr_t)task->key_ahead;
         for (int64_t i = 0; i < bytes; i += 64)
-            __builtin_prefetch((const char *)(line + (uintptr_t)i), 0, 3);
+            row_prefetch((const char *)(line + (uintptr_t)i), task->shared->second_level);
         if (*at) *at = (const char *)(line + (uintptr_t)bytes);
     }
     return key[0];
@@ -103,10 +102,11 @@ static inline __attribute__((always_inline)) void pairs_scores(row_task *task, c
         key[j] =
             element_at(EJK_DTYPE_BF16, head->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
     const char *next = pairs_ask_keys(task, key, p->head_dim * 2);
+    const bool second_level = task->shared->second_level;
     for (int64_t i = 0; i < t->rows; i += DOT, next = key[0]) {
         const float *query = head->query + i * t->depth;
         float *scores = head->scores + i * SCORE_STRIDE + c;
-#define PAIRS_DOTS(n) pairs_dots(query, t->depth, key, p->head_dim, next, n, scores)
+#define PAIRS_DOTS(n) pairs_dots(query, t->depth, key, p->head_dim, next, second_level, n, scores)
         DOT_ROWS(t->rows - i, PAIRS_DOTS);
 #undef PAIRS_DOTS
     }
@@ -226,21 +226,35 @@ pairs_add(const int rows, const bool few, int64_t width, int64_t keys, const flo
     }
 TILE_ROW_COUNTS(PAIRS_FUNCTION)
 
-/* The range of the values at value[], of so many keys. Asks for as many lines meanwhile. */
+/* Where lines to prefetch come from: see row_lines. */
+enum { PAIRS_AHEAD, PAIRS_NEXT, PAIRS_IN_TURN };
+
+static inline int pairs_mode(const row_lines *ask) {
+    return ask->at[0] ? PAIRS_IN_TURN : ask->next ? PAIRS_NEXT : PAIRS_AHEAD;
+}
+
+/* The range of the values at value[], of so many keys. Prefetches as many lines meanwhile. */
 static inline __attribute__((always_inline)) v_range
 pairs_range(v_range range, const char *const value[ROW_VALUES], const int keys, int64_t width,
-            const bool in_turn, row_lines *ask) {
+            const int mode, row_lines *ask) {
+    const bool second_level = ask->second_level;
+    const char *place = ask->next;
     int64_t d = 0;
     for (; d + PAIRS <= width; d += PAIRS) EJKI_UNROLL for (int k = 0; k < keys; k++) {
             uintptr_t next = (uintptr_t)value[k] + (uintptr_t)(d * 2 + ask->ahead);
-            if (in_turn) {
+            if (mode == PAIRS_IN_TURN) {
                 next = (uintptr_t)ask->at[0];
                 const char *after = (const char *)(next + PAIRS * 2);
-                *ask = (row_lines){.at = {ask->at[1], ask->at[2], ask->at[3], after}};
+                *ask = (row_lines){.at = {ask->at[1], ask->at[2], ask->at[3], after},
+                                   .second_level = second_level};
+            } else if (mode == PAIRS_NEXT) {
+                next = (uintptr_t)place;
+                place = (const char *)(next + PAIRS * 2);
             }
-            __builtin_prefetch((const void *)next, 0, 3);
+            row_prefetch((const void *)next, second_level);
             range = v_range_with(range, v_load_pairs(value[k] + d * 2));
         }
+    if (mode == PAIRS_NEXT) ask->next = place;
     if (d == width) return range;
     EJKI_UNROLL for (int k = 0; k < keys; k++) range =
         v_range_with(range, v_load_pairs_first(value[k] + d * 2, width - d));
@@ -251,19 +265,21 @@ pairs_range(v_range range, const char *const value[ROW_VALUES], const int keys, 
 static inline bool row_is_fit(row_task *task, const row_head *head, int64_t low, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
     row_lines *ask = &task->ask;
-    const bool in_turn = ask->at[0] != NULL;
+    const int mode = pairs_mode(ask);
     v_range range = v_range_none();
     for (int64_t c = low, n; c < high; c += n) {
         const char *value[ROW_VALUES];
-        n = !in_turn && c + ROW_VALUES <= high ? ROW_VALUES : 1;
+        n = mode == PAIRS_AHEAD && c + ROW_VALUES <= high ? ROW_VALUES : 1;
         pairs_places(element_at(EJK_DTYPE_BF16, head->values, c * p->value.stride_t),
                      p->value.stride_t, value);
-        if (in_turn)
-            range = pairs_range(range, value, 1, p->value_dim, true, ask);
+        if (mode == PAIRS_IN_TURN)
+            range = pairs_range(range, value, 1, p->value_dim, PAIRS_IN_TURN, ask);
+        else if (mode == PAIRS_NEXT)
+            range = pairs_range(range, value, 1, p->value_dim, PAIRS_NEXT, ask);
         else if (n == 1)
-            range = pairs_range(range, value, 1, p->value_dim, false, ask);
+            range = pairs_range(range, value, 1, p->value_dim, PAIRS_AHEAD, ask);
         else
-            range = pairs_range(range, value, ROW_VALUES, p->value_dim, false, ask);
+            range = pairs_range(range, value, ROW_VALUES, p->value_dim, PAIRS_AHEAD, ask);
     }
     return v_within(range);
 }
@@ -291,13 +307,13 @@ static __attribute__((noinline)) void row_add_carefully(const row_task *task, co
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const int64_t stride = p->value.stride_t;
-    row_lines none = {.ahead = 0};
+    row_lines none = {.second_level = task->ask.second_level};
     v_range range = v_range_none();
     for (int64_t c = low; c < high; c += 2) {
         const char *value[ROW_VALUES];
         pairs_places(element_at(EJK_DTYPE_BF16, head->values, c * stride), stride, value);
         const bool both = c + 1 < high;
-        range = pairs_range(range, value, both ? 2 : 1, p->value_dim, false, &none);
+        range = pairs_range(range, value, both ? 2 : 1, p->value_dim, PAIRS_AHEAD, &none);
         for (int64_t i = 0; i < t->rows; i++)
             pairs_add_one(p, head->scores + i * SCORE_STRIDE + c / 2, value[0],
                           both ? value[1] : value[0], head->states + i * t->state + STATE_SUMS);
@@ -337,8 +353,11 @@ row_add_block(row_task *task, const row_head *head, int64_t low, int64_t high, b
         for (int64_t h = 0; h < heads; h++, head++) {                                              \
             const char *value[ROW_VALUES];                                                         \
             pairs_places(element_at(EJK_DTYPE_BF16, head->values, c *stride), stride, value);      \
+            const v_range none = v_range_none();                                                   \
             const v_range range =                                                                  \
-                pairs_range(v_range_none(), value, ROW_VALUES, p->value_dim, false, &task->ask);   \
+                task->ask.next                                                                     \
+                    ? pairs_range(none, value, ROW_VALUES, p->value_dim, PAIRS_NEXT, &task->ask)   \
+                    : pairs_range(none, value, ROW_VALUES, p->value_dim, PAIRS_AHEAD, &task->ask); \
             if (v_within(range) && head->states[STATE_TINY] == 0)                                  \
                 pairs_add(n, true, p->value_dim, ROW_VALUES, head->scores + c / 2, value, stride,  \
                           head->states + STATE_SUMS, state);                                       \
