@@ -20,7 +20,7 @@ typedef struct writer {
     void *args; /* a copy: tensors on the CPU, without memory */
     ejk_axes axes;
     ejk_axes completed; /* with what a reader takes for symbols that are not said */
-    ejk_dtype number; /* UNSET: no tensor may be any float, or "dtype" is a field */
+    ejk_dtype number;   /* UNSET: no tensor may be any float, or "dtype" is a field */
     ejki_orders orders;
     int32_t order;
     FILE *stream;
@@ -267,7 +267,7 @@ static ejk_status say_symbols(writer *w) {
             EJKI_TRY(ejk_axes_set(&said, axes.axis[i].name, axes.axis[i].length));
     ejki_axes_order(w->kernel->args, &said);
     w->axes = w->completed = said;
-    return ejk_record_complete(w->kernel->args, &w->completed);
+    return ejki_axes_complete(w->kernel->args, &w->completed);
 }
 
 static ejk_status settle(writer *w, const void *args) {
