@@ -4,8 +4,8 @@
 #define EJK_CLI_TUNE_H
 
 #include "bar.h"
+#include "line.h"
 #include "options.h"
-#include "shape.h"
 #include "store.h"
 
 /* What is asked for. */
