@@ -7,9 +7,9 @@
  *     ceiling, batch, ceiling, batch, ceiling, …
  *
  * and each batch counts as a share of the mean of the two ceilings around it. Reported is the median of
- * these shares, never a quotient of numbers from different moments. A repetition that was disturbed does not count:
- * one in which a thread waited for its core (bench_watch.c), in the batch or in a ceiling beside it, or around which the
- * second hardware thread of a core was busy. Where all were disturbed, all count, and the report says so.
+ * these shares, never a quotient of numbers from different moments. A repetition that was disturbed does not
+ * count: one in which a thread waited for its core (bench_watch.c), in the batch or in a ceiling beside it, or around
+ * which the second hardware thread of a core was busy. Where all were disturbed, all count, and the report says so.
  *
  * The arithmetic ceiling is that of the implementation's own tier and type, on as many threads as the
  * call was offered. The memory ceiling is reading a buffer as large as all inputs together; where these

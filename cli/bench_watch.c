@@ -4,9 +4,9 @@
  * that shares a core in slices of time slows a measurement and its ceiling alike but not equally, so that neither
  * of the two, nor their quotient, tells.
  *
- * Best is the time that a thread was ready and waited for a core (the second number of schedstat). Where the kernel does
- * not count it, a thread that never slept should have had all of the time on a core; one that slept is charged one
- * slice for each time that the core was taken from it.
+ * Best is the time that a thread was ready and waited for a core (the second number of schedstat). Where the kernel
+ * does not count it, a thread that never slept should have had all of the time on a core; one that slept is charged
+ * one slice for each time that the core was taken from it.
  */
 #define _GNU_SOURCE 1
 #include "bench.h"

@@ -97,8 +97,9 @@ EJK_API EJK_NODISCARD ejk_status ejk_fill_inputs(const ejk_kernel *kernel, const
                                                  const ejk_inputs *how);
 
 /**
- * The canonical line of a call: symbols (in the order of ejk_record.symbols, then others in the order of the record), dtype, layout, with, tensors that do not follow from these, fields that are set in the order
- * of the record. Data pointers and devices are left out, and strides of axes that are at most one long do
+ * The canonical line of a call: symbols (in the order of ejk_record.symbols, then others in the order of the
+ * record), dtype, layout, with, tensors that do not follow from these, fields that are set in the order of the
+ * record. Data pointers and devices are left out, and strides of axes that are at most one long do
  * not count. Read again, it gives arguments that are equal but for these. `*out` is freed with ejk_free().
  * Statuses: INVALID_ARGUMENT (NULL; a required tensor is missing, a value that has no text), INVALID_SHAPE,
  * INVALID_DTYPE, INVALID_LAYOUT (tensors), OVERFLOW (longer than #EJK_PROBLEM_MAX_TEXT), OUT_OF_MEMORY.
