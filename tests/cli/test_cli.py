@@ -128,7 +128,10 @@ class Info(unittest.TestCase):
         self.assertTrue(arguments["cfg"]["fields"])
         self.assertTrue(all(arguments[name]["doc"] for name in arguments))
         self.assertTrue(facts["implementations"])
-        self.assertIn("--sliding-window", ejk("info", "--op", "flash_attention").stdout)
+        self.assertIn("lengths", [option["name"] for option in facts["input_options"]])
+        text = ejk("info", "--op", "flash_attention").stdout
+        self.assertIn("--sliding-window", text)
+        self.assertIn("--lengths", text)
 
     def test_registry(self):
         entries = parsed("info", "--kernels")
