@@ -1,24 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ejk bench`: from flags to shapes, threads and results. */
+/* `ejk bench`: from flags and lists to calls, threads and results. */
 #include "bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* What calling an operation costs, measured once for each. */
+typedef struct host_facts {
+    const ejk_kernel *kernel;
+    bench_host host;
+    bench_gpu gpu;
+} host_facts;
+
 /* All that a bench holds. */
 typedef struct bench_state {
     const bench_options *wish;
-    op_call call;  /* the arguments that are no tensors */
-    op_call plain; /* platform and configuration only */
-    call_layout layout;
-    bench_request request;
+    ejk_context *catalogue; /* what lines are read in */
+    line_call *lines;
+    int line_count;
+    int32_t device; /* -1 = the CPU */
     int32_t *threads;
     int thread_counts;
-    bench_host host;
-    bench_gpu gpu; /* what is measured once */
+    bench_peer *peer;
+    host_facts host;
     bench_result *results;
-    int count;
+    int count, failures;
 } bench_state;
 
 /* ---- What is asked for ----------------------------------------------------------------------------- */
@@ -43,28 +50,69 @@ static bool read_threads(bench_state *state) {
     }
 }
 
-static bool set_options(const bench_options *wish, const op_call *call) {
-    return call_set_config(call, wish->config) &&
-           call_set_platform(call->kernel, call->args, wish->platform);
+static bool add_room(bench_state *state) {
+    line_call *lines = realloc(state->lines, ((size_t)state->line_count + 1) * sizeof *lines);
+    if (!lines) return complain("no memory for %d calls", state->line_count + 1);
+    state->lines = lines;
+    return true;
+}
+
+static bool add_shapes(bench_state *state, const ejk_kernel *kernel, const char *items) {
+    const bench_options *wish = state->wish;
+    if (wish->suite)
+        return complain("--suite brings its own calls, but %s is given", kernel->op_id);
+    if (wish->shapes.count == 0) return line_needs_shape("bench", kernel);
+    for (int i = 0; i < wish->shapes.count; i++)
+        if (!add_room(state) ||
+            !line_of_words(kernel, wish->shapes.items[i], &wish->words, items, state->catalogue,
+                           &state->lines[state->line_count++]))
+            return false;
+    return true;
+}
+
+/* One of a list. */
+static ejk_status add_problem(void *user, int64_t number, ejk_problem *problem) {
+    bench_state *state = user;
+    (void)number;
+    if (add_room(state) && line_of_problem(problem, &state->wish->words, state->catalogue,
+                                           &state->lines[state->line_count++]))
+        return EJK_OK;
+    state->failures++;
+    return EJK_STATUS_INVALID_ARGUMENT;
+}
+
+static bool add_suite(bench_state *state) {
+    const bench_options *wish = state->wish;
+    const call_words *words = &wish->words;
+    if (!wish->suite)
+        return complain("bench needs an operation first, as `ejk bench OPERATION --help`, or "
+                        "--suite");
+    if (wish->shapes.count || words->dtype || words->with || words->layout)
+        return complain("--suite brings its own calls, --%s cannot be given with it",
+                        wish->shapes.count ? "shape"
+                        : words->dtype     ? "dtype"
+                        : words->with      ? "with"
+                                           : "layout");
+    const ejk_status status =
+        ejk_problem_read_file(state->catalogue, wish->suite, add_problem, state);
+    if (status != EJK_OK && state->failures > 0) return false; /* it was said */
+    return succeeded(status) && (state->line_count > 0 || complain("%s has no calls", wish->suite));
 }
 
 static bool prepare(bench_state *state) {
     const bench_options *wish = state->wish;
-    if (wish->shapes.count == 0)
-        return complain("bench needs a shape, as --shape B=1,Hq=8,T=1024,D=64");
     if (wish->repeat > BENCH_MOST_REPETITIONS)
         return complain("--repeat is %d, expected at most %d", (int)wish->repeat,
                         (int)BENCH_MOST_REPETITIONS);
-    if (!gpu_device(wish->device, &state->request.device)) return false;
-    state->request.cold = wish->cold;
-    state->request.arguments = &state->call;
-    if (!set_options(wish, &state->call) || !set_options(wish, &state->plain) ||
-        !shape_options(wish->dtype, wish->with, wish->layout, &state->request.shape) ||
-        !layout_open(&wish->data, state->call.kernel, &state->layout))
-        return false;
-    state->request.shape.layout = &state->layout;
-    if (wish->plain || layout_given(&state->layout)) state->request.plain = &state->plain;
-    return read_threads(state);
+    if (wish->row > BENCH_MOST_REPETITIONS)
+        return complain("--row is %d, expected at most %d", (int)wish->row,
+                        (int)BENCH_MOST_REPETITIONS);
+    if (wish->plain && wish->beside)
+        return complain("--plain and --beside are given, expected one");
+    const size_t rows = (size_t)state->line_count;
+    if (!gpu_device(wish->words.device, &state->device) || !read_threads(state)) return false;
+    state->results = calloc(rows * (size_t)state->thread_counts, sizeof *state->results);
+    return state->results || complain("no memory for the results");
 }
 
 /* ---- Measuring ------------------------------------------------------------------------------------- */
@@ -90,135 +138,240 @@ static json_t *arguments_json(const op_call *call) {
     return arguments;
 }
 
+static ejk_dtype first_dtype(const op_call *call) {
+    for (int32_t i = 0; i < call->kernel->args->count; i++) {
+        const ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
+        if (tensor && ejk_tensor_present(tensor)) return tensor->dtype;
+    }
+    return EJK_DTYPE_UNSET;
+}
+
+/* What is known of a row before it is measured. */
+static bool describe(const line_call *line, const op_call *call, const ejk_plan *plan,
+                     int32_t threads, bench_result *out) {
+    out->kernel = call->kernel;
+    out->threads = threads;
+    out->problem = line_text(call->kernel, call->args, ejk_problem_inputs(line->problem));
+    out->shape = shape_text(ejk_problem_axes(line->problem));
+    out->arguments = arguments_json(call);
+    out->dtype = first_dtype(call);
+    out->plan = bench_describe(plan);
+    return out->problem && out->shape && out->arguments && out->plan;
+}
+
 static bool measure_case(const bench_state *state, ejk_context *context, bench_case *bench,
-                         bench_case *plain, bench_result *out) {
-    if (bench->device < 0) return bench_measure(bench, plain, context, state->wish, out);
+                         bench_case *other, bench_result *out) {
+    bench_beside beside = {.other = other, .peer = state->peer};
+    if (beside.peer && !bench_peer_begin(beside.peer, bench, out)) return false;
+    if (out->peer_skips) beside.peer = NULL;
+    out->host = state->host.host;
+    if (bench->device < 0) return bench_measure(bench, &beside, context, state->wish, out);
     out->on_gpu = true;
-    out->gpu = state->gpu;
-    return bench_gpu_measure(bench, plain, state->wish, out) &&
+    out->gpu = state->host.gpu;
+    return bench_gpu_measure(bench, &beside, state->wish, out) &&
            bench_gpu_measure_first(bench, context, &out->gpu);
 }
 
-/* In turn with the plain call. */
-static bool measure_beside(const bench_state *state, ejk_context *context, bench_case *bench,
-                           bench_result *out) {
-    const bench_request request = bench_plain(&state->request);
-    bench_case plain;
-    if (!(bench->scores > 0))
-        return complain("--plain is given, but what %s costs by visible score is not known",
-                        state->call.kernel->op_id);
-    if (!bench_case_open(&request, context, &plain)) return false;
-    out->plain = shape_text(&request.shape.axes);
-    const bool measured = out->plain && measure_case(state, context, bench, &plain, out);
-    bench_case_close(&plain);
+static bool measure_with(const bench_state *state, ejk_context *context, bench_case *bench,
+                         const op_call *other, const ejk_inputs *inputs, bench_result *out) {
+    const bench_request request = {other, inputs, state->wish->cold, state->device};
+    bench_case beside;
+    if (!bench_case_open(&request, context, &beside)) return false;
+    out->beside = line_text(other->kernel, other->args, inputs);
+    const bool measured = out->beside && measure_case(state, context, bench, &beside, out);
+    bench_case_close(&beside);
     return measured;
 }
 
-static bool measure_shape(const bench_state *state, ejk_context *context, bench_case *bench,
-                          bench_result *out) {
-    const char *against = state->wish->against;
-    out->shape = shape_text(&state->request.shape.axes);
-    out->arguments = arguments_json(&bench->call);
-    out->dtype = state->request.shape.dtype;
-    out->host = state->host;
-    out->lengths = state->layout.text;
-    out->alive = state->layout.alive;
-    return out->shape && out->arguments && bench_verify(bench) &&
-           (!against || bench_compare(bench, context, against, out)) &&
-           (state->wish->plain ? measure_beside(state, context, bench, out)
-                               : measure_case(state, context, bench, NULL, out));
+/* In turn with the plain call, or with one that is given. */
+static bool measure_beside(const bench_state *state, ejk_context *context, const line_call *line,
+                           bench_case *bench, bench_result *out) {
+    const ejk_inputs any = {.seed = 0};
+    line_call other = {.problem = NULL};
+    const bool measured =
+        state->wish->plain
+            ? line_plain(line, &other.call) &&
+                  measure_with(state, context, bench, &other.call, &any, out)
+            : line_read(state->wish->beside, &state->wish->words, state->catalogue, &other) &&
+                  measure_with(state, context, bench, &other.call,
+                               ejk_problem_inputs(other.problem), out);
+    line_close(&other);
+    return measured;
+}
+
+static bool measure_row(const bench_state *state, ejk_context *context, const line_call *line,
+                        bench_case *bench, bench_result *out) {
+    const bench_options *wish = state->wish;
+    const int32_t threads = ejk_threads_count(ejk_context_threads(context));
+    return describe(line, &bench->call, bench->plan, threads, out) && bench_verify(bench) &&
+           (!wish->against || bench_compare(bench, context, wish->against, out)) &&
+           (wish->plain || wish->beside ? measure_beside(state, context, line, bench, out)
+                                        : measure_case(state, context, bench, NULL, out));
 }
 
 static bool with_context(const bench_state *state, int32_t threads, ejk_context **out) {
-    const ejk_context_options options = {.threads = threads, .isa = state->wish->isa};
+    const ejk_context_options options = {.threads = threads, .isa = state->wish->words.isa};
     return succeeded(ejk_context_create(&options, out));
 }
 
-static bool add_result(bench_state *state, int32_t threads) {
+static bool add_result(bench_state *state, const line_call *line, int32_t threads) {
+    const bench_request request = {&line->call, ejk_problem_inputs(line->problem),
+                                   state->wish->cold, state->device};
     ejk_context *context;
     bench_case bench;
     if (!with_context(state, threads, &context)) return false;
-    bool measured = bench_case_open(&state->request, context, &bench);
+    bench_result *out = &state->results[state->count];
+    bool measured = bench_case_open(&request, context, &bench);
     if (measured) {
-        measured = measure_shape(state, context, &bench, &state->results[state->count++]);
+        measured = measure_row(state, context, line, &bench, out);
         bench_case_close(&bench);
     }
+    if (measured)
+        state->count++;
+    else
+        bench_result_close(out);
     ejk_context_destroy(context);
     return measured;
 }
 
-/* All symbols 8, batch and heads 1: what is left is the cost of calling. */
-static bool measure_host(bench_state *state) {
-    bench_request tiny = state->request;
-    if (layout_given(&state->layout)) tiny = bench_plain(&tiny);
-    tiny.plain = NULL;
-    tiny.cold = false;
-    for (int32_t i = 0; i < tiny.shape.axes.count; i++) {
-        const char *name = tiny.shape.axes.axis[i].name;
-        tiny.shape.axes.axis[i].length = *name == 'B' || *name == 'H' ? 1 : 8;
+/* The plain call with all sizes 1: what is left is the cost of calling. */
+static bool tiny_text(const line_call *line, item_text *out) {
+    op_call plain;
+    ejk_axes symbols;
+    if (!line_plain(line, &plain)) return false;
+    bool made = succeeded(ejk_record_symbols(plain.kernel->args, plain.args, &symbols)) &&
+                item_text_add(out, "dtype=%s", ejk_dtype_name(first_dtype(&plain)));
+    for (int32_t i = 0; made && i < symbols.count; i++)
+        made = item_text_add(out, ",%s=1", symbols.axis[i].name);
+    call_close(&plain);
+    return made;
+}
+
+/* Without a problem where the operation takes no such sizes: what calling costs is not known then. */
+static bool tiny_line(const bench_state *state, const line_call *line, ejk_context *context,
+                      line_call *out) {
+    const ejk_kernel *kernel = line->call.kernel;
+    const call_words words = {.platform = state->wish->words.platform,
+                              .config = state->wish->words.config};
+    item_text text = {.text = NULL};
+    ejk_plan *plan;
+    bool made = item_text_add(&text, "%s:", kernel->op_id) && tiny_text(line, &text);
+    if (made && ejk_problem_parse(context, text.text, &out->problem) == EJK_OK) {
+        ejk_problem_destroy(out->problem);
+        made = line_read(text.text, &words, context, out);
+        gpu_place_tensors(state->device, kernel, out->call.args);
+        if (made && ejk_plan_create(context, kernel, out->call.args, &plan) == EJK_OK)
+            ejk_plan_destroy(plan);
+        else
+            line_close(out);
     }
+    free(text.text);
+    return made;
+}
+
+/* Once for each operation of a list that has its calls together. */
+static bool measure_host(bench_state *state, const line_call *line) {
+    if (state->host.kernel == line->call.kernel) return true;
+    state->host = (host_facts){.kernel = line->call.kernel};
+    line_call tiny = {.problem = NULL};
     ejk_context *context;
     bench_case bench;
     if (!with_context(state, 1, &context)) return false;
-    bool measured = bench_case_open(&tiny, context, &bench);
-    if (measured) {
+    bool measured = tiny_line(state, line, context, &tiny);
+    const bench_request request = {&tiny.call, ejk_problem_inputs(tiny.problem), false,
+                                   state->device};
+    if (measured && tiny.problem && (measured = bench_case_open(&request, context, &bench))) {
+        host_facts *host = &state->host;
         measured = bench.device < 0
-                       ? bench_measure_host(&bench, context, &state->host)
-                       : bench_gpu_measure_host(&bench, context, &state->host, &state->gpu);
+                       ? bench_measure_host(&bench, context, &host->host)
+                       : bench_gpu_measure_host(&bench, context, &host->host, &host->gpu);
         bench_case_close(&bench);
     }
+    line_close(&tiny);
     ejk_context_destroy(context);
     return measured;
 }
 
-static bool measure_all(bench_state *state) {
-    const texts *shapes = &state->wish->shapes;
-    state->results =
-        calloc((size_t)shapes->count * (size_t)state->thread_counts, sizeof *state->results);
-    if (!state->results) return complain("no memory for the results");
-    for (int i = 0; i < shapes->count; i++) {
-        if (!shape_sizes(shapes->items[i], &state->layout, &state->request.shape.axes))
-            return false;
-        if (i == 0 && !measure_host(state)) return false;
-        const int rows = state->request.device < 0 ? state->thread_counts : 1;
-        for (int k = 0; k < rows; k++)
-            if (!add_result(state, state->threads[k])) return false;
+/* What would be measured. */
+static bool add_plan(bench_state *state, const line_call *line, int32_t threads) {
+    ejk_context *context;
+    ejk_plan *plan;
+    op_call call;
+    if (!with_context(state, threads, &context)) return false;
+    bool made = call_open(line->call.kernel, &call);
+    if (made) {
+        bench_result *out = &state->results[state->count++];
+        memcpy(call.args, line->call.args, call.kernel->args->size);
+        gpu_place_tensors(state->device, call.kernel, call.args);
+        made = call_plan(&call, context, &plan);
+        if (made) {
+            out->cost = ejk_plan_cost(plan);
+            made = describe(line, &call, plan, threads, out);
+            ejk_plan_destroy(plan);
+        }
+        call_close(&call);
     }
+    ejk_context_destroy(context);
+    return made;
+}
+
+static bool measure_line(bench_state *state, const line_call *line) {
+    const int rows = state->device < 0 ? state->thread_counts : 1;
+    if (!state->wish->plan && !measure_host(state, line)) return false;
+    for (int k = 0; k < rows; k++)
+        if (!(state->wish->plan ? add_plan(state, line, state->threads[k])
+                                : add_result(state, line, state->threads[k])))
+            return false;
     return true;
+}
+
+/* Of a list, a call that cannot be measured is told and left out. */
+static bool measure_all(bench_state *state) {
+    for (int i = 0; i < state->line_count; i++) {
+        const line_call *line = &state->lines[i];
+        if (measure_line(state, line)) continue;
+        char *text = line_text(line->call.kernel, line->call.args, NULL);
+        if (state->wish->suite && text) complain("%s is left out", text);
+        free(text);
+        state->failures++;
+        if (!state->wish->suite) return false;
+    }
+    return state->count > 0;
 }
 
 /* ---- The command ----------------------------------------------------------------------------------- */
 
 static const char method[] =
-    "\nMethod. Inputs are uniform in [-1, 1), masks true nine times in ten. The result is\n"
-    "computed once into memory full of NaN and has to be finite; --against compares it with\n"
-    "another platform's. After warming up, ceilings and batches of runs (20 ms or more) "
-    "alternate:\n"
-    "the multiply-add ceiling of the implementation's tier and type, on as many threads, is\n"
-    "measured before and after each batch, and a share is the batch's rate over the mean of these\n"
-    "two. The report has medians over all repetitions; shares are medians of shares. A loop that\n"
-    "notices whether another program uses the same cores runs before and after each batch too;\n"
-    "repetitions with cores to themselves are counted, and their median share is told besides.\n"
-    "FLOPs count what causal, window, --lengths and --alive leave visible; bytes count inputs and\n"
-    "outputs once. --lengths packs sequences (cum_seqlens_q and cum_seqlens_k), and --alive fills "
-    "a\n"
-    "MaskInfo: in each row of blocks as many are full, at random places. --plain compares with "
+    "\nMethod. Floats are uniform in [-1, 1), masks true nine times in ten, integers what suits "
     "the\n"
-    "dense call without masks, biases, sinks and caps, for packed sequences with as many of one\n"
-    "length and as many scores: a batch of it follows each batch, and the median quotient of "
-    "their\n"
-    "times per visible score is told.\n"
-    "Shapes with fewer than 8 FLOPs per byte, and all with --cold, take their inputs in turn from "
-    "as "
-    "much\n"
-    "memory as twice the last cache for each thread, and the read ceiling of a buffer of that\n"
+    "operation. Results are computed once into memory full of NaN, and the first has to be "
+    "finite;\n"
+    "--against compares all with another platform's. After warming up, ceilings and batches of "
+    "runs\n"
+    "(20 ms or more) alternate: the multiply-add ceiling of the implementation's tier and type, "
+    "on\n"
+    "as many threads, is measured before and after each batch, and a share is the batch's rate "
+    "over\n"
+    "the mean of these two. Times and shares are medians over repetitions. A repetition that was\n"
+    "disturbed does not count: one in which a thread waited more than 1 % of the time for its "
+    "core,\n"
+    "as the scheduler counts it, or beside which the core's other hardware thread was busy. If "
+    "all\n"
+    "were, all count, and a warning says so; another one is given where a share is above 102 %.\n"
+    "FLOPs count what the arguments and the data leave to be done; bytes count inputs and outputs\n"
+    "once. --beside and --plain measure another call in turn: the median quotient of times for a\n"
+    "FLOP is told.\n"
+    "Calls with fewer than 8 FLOPs per byte, and all with --cold, take their inputs in turn from "
+    "as\n"
+    "much memory as twice the last cache for each thread, and the read ceiling of a buffer of "
+    "that\n"
     "size, read from one place or from four in turn, whichever is faster, is measured around\n"
     "each batch as well. Elsewhere inputs may lie in a cache, and a share of bandwidth\n"
     "above 1 says that they do. Host cost is the time of a call, and of a plan's execution, with\n"
-    "all sizes 8 and one head, on one thread: the median of batches.\n\n"
+    "all sizes 1, on one thread: the median of batches.\n\n"
     "On a GPU times are taken by events: alone, behind 256 MiB that are set, half a second after\n"
-    "what came before (10 times, or --repeat), and in a row of 10 launches (5 times, or "
-    "--repeat).\n"
+    "what came before (10 times, or --repeat), and in a row of 10 launches or --row\n"
+    "(5 times, or --repeat).\n"
     "The ceilings, tensor cores and reading, are measured in both ways before and after; a share "
     "is\n"
     "over the mean of the two. Host cost of a plan is told with what of it is the driver's "
@@ -226,65 +379,89 @@ static const char method[] =
     "first use is what making the plan takes with the compiler, and from the disk.\n";
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
-    puts(
-        "usage: ejk bench OPERATION --shape B=1,Hq=8,T=1024,D=64 [--flag value]...\n"
-        "       ejk bench mask_info [--flag value]...\n\n"
-        "Measures an operation and what share of this machine's ceilings it reaches. Symbols of a\n"
-        "shape left out are B=1, Hkv=Hq, S=T, Dv=D. Flags are --name value or --name=value.\n");
+    puts("usage: ejk bench OPERATION --shape SYMBOL=SIZE,... [--flag value]...\n"
+         "       ejk bench --suite FILE [--flag value]...\n"
+         "       ejk bench mask_info [--flag value]...\n\n"
+         "Measures an operation, or the calls of a list, and what share of this machine's ceilings "
+         "is\n"
+         "reached. A shape has the sizes of the operation's symbols, and may have any other item "
+         "of\n"
+         "a problem's text; flags are --name value or --name=value.\n");
     if (!options_help(own)) return FAILED;
     fputs(method, stdout);
     call_help_flags(kernel);
     return DONE;
 }
 
+static bool report(const bench_state *state) {
+    const bench_options *wish = state->wish;
+    if (wish->plan) return bench_report_plans(state->results, state->count, wish->json);
+    return bench_report(state->results, state->count, wish->json) &&
+           (!wish->plot || bench_plot(wish->plot, state->results, state->count));
+}
+
+/* Of an operation whose flags are `words`, or of a list if `kernel` is NULL. */
+static int bench(const ejk_kernel *kernel, int count, char **words, const option *own,
+                 const bench_options *wish) {
+    bench_state state = {.wish = wish};
+    item_text items = {.text = NULL};
+    const field_flags fields = {.kernel = kernel, .items = &items};
+    const bool done = options_parse(count, words, own, kernel ? &fields : NULL) &&
+                      open_catalogue(&state.catalogue) &&
+                      (kernel ? add_shapes(&state, kernel, items.text) : add_suite(&state)) &&
+                      prepare(&state) &&
+                      (!wish->peer || bench_peer_open(wish->peer, &state.peer)) &&
+                      measure_all(&state) && report(&state);
+    bench_peer_close(state.peer);
+    for (int i = 0; i < state.count; i++) bench_result_close(&state.results[i]);
+    for (int i = 0; i < state.line_count; i++) line_close(&state.lines[i]);
+    free(state.results);
+    free(state.lines);
+    free(state.threads);
+    free(items.text);
+    ejk_context_destroy(state.catalogue);
+    return done && state.failures == 0 ? DONE : FAILED;
+}
+
 static int bench_operation(const ejk_kernel *kernel, int count, char **words, const option *own,
                            const void *wanted) {
-    const bench_options *wish = wanted;
-    bench_state state = {.wish = wish};
-    const bool opened = call_open(kernel, &state.call) && call_open(kernel, &state.plain);
-    const field_flags fields = {kernel, state.call.args, NULL, NULL};
-    bool measured = opened && options_parse(count, words, own, &fields) && prepare(&state) &&
-                    measure_all(&state) &&
-                    bench_report(kernel, state.results, state.count, wish->json) &&
-                    (!wish->plot || bench_plot(wish->plot, kernel, state.results, state.count));
-    for (int i = 0; i < state.count; i++) bench_result_close(&state.results[i]);
-    free(state.results);
-    free(state.threads);
-    layout_close(&state.layout);
-    if (opened) call_close(&state.plain);
-    if (state.call.args) call_close(&state.call);
-    return measured ? DONE : FAILED;
+    return bench(kernel, count, words, own, wanted);
 }
 
 int bench_command(int count, char **words) {
     if (count > 0 && strcmp(words[0], "mask_info") == 0)
         return bench_mask_info(count - 1, words + 1);
     bench_options wish = {.seconds = 3};
+    call_words *call = &wish.words;
     const option own[] = {
-        {"shape", OPTION_TEXTS, &wish.shapes, "SIZES", "sizes of the symbols; may be repeated"},
-        {"dtype", OPTION_TEXT, &wish.dtype, "TYPE", "element type of the inputs; default f32"},
-        {"with", OPTION_TEXT, &wish.with, "NAMES", "optional tensors to give, as bias,softmax_aux"},
-        {"layout", OPTION_TEXT, &wish.layout, "ORDER", "bthd (default), or bhtd: heads first"},
-        LAYOUT_OPTIONS(&wish.data),
-        {"plain", OPTION_ALONE, &wish.plain, "",
-         "tell the time per visible score over that of the plain call, measured in turn"},
+        {"shape", OPTION_TEXTS, &wish.shapes, "SIZES",
+         "sizes of the symbols, and any item of a line; may be repeated"},
+        {"suite", OPTION_TEXT, &wish.suite, "FILE", "a list of calls, one on each line, instead"},
+        LINE_OPTIONS(call),
         {"threads", OPTION_TEXT, &wish.threads, "N,...", "numbers of threads, each one a row"},
-        {"isa", OPTION_TEXT, &wish.isa, "TIER", "highest instruction-set tier, as avx2"},
-        {"platform", OPTION_TEXT, &wish.platform, "NAME", "auto, simd, reference or cuda"},
-        {"device", OPTION_TEXT, &wish.device, "NAME", "cpu (default), cuda or cuda:N"},
-        {"config", OPTION_TEXT, &wish.config, "JSON", "explicit configuration of the operation"},
+        {"config", OPTION_TEXT, &call->config, "JSON", "explicit configuration of the operation"},
         {"seconds", OPTION_NUMBER, &wish.seconds, "X",
          "time of measuring a row; default 3; not on a GPU"},
         {"repeat", OPTION_COUNT, &wish.repeat, "N", "repetitions, in place of --seconds"},
+        {"row", OPTION_COUNT, &wish.row, "N", "launches in a row, on a GPU; default 10"},
         {"cold", OPTION_ALONE, &wish.cold, "", "let every run find its inputs in memory only"},
+        {"plain", OPTION_ALONE, &wish.plain, "",
+         "tell the time for a FLOP over that of the call without options, measured in turn"},
+        {"beside", OPTION_TEXT, &wish.beside, "CALL", "the same over that of another call"},
         {"against", OPTION_TEXT, &wish.against, "NAME", "a platform to compare results with"},
+        {"against-python", OPTION_TEXT, &wish.peer, "SCRIPT",
+         "a script that computes the same, timed in turn"},
+        {"plan", OPTION_ALONE, &wish.plan, "", "only tell what would run"},
         {"plot", OPTION_TEXT, &wish.plot, "FILE", "draw a roofline, as SVG"},
         {"json", OPTION_ALONE, &wish.json, "", "report as JSON"},
         {"help", OPTION_ALONE, &wish.help, "", "this text"},
         {.name = NULL}};
     if (!options_texts(count, &wish.shapes)) return FAILED;
-    const int status =
-        call_command(&(op_command){"bench", print_help, bench_operation}, count, words, own, &wish);
+    const bool list = count == 0 || words[0][0] == '-';
+    const int status = list && !options_ask_help(count, words)
+                           ? bench(NULL, count, words, own, &wish)
+                           : call_command(&(op_command){"bench", print_help, bench_operation},
+                                          count, words, own, &wish);
     free(wish.shapes.items);
     return status;
 }

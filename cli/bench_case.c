@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors of a shape, their memory and what is in them: numbers uniform in [-1, 1), masks true with
- * probability 0.9, integers rising in four steps along the last axis, as the segments of a packed batch. What a
+ * A call's tensors, their memory and what is in them: what the library fills inputs with (ejk_fill_inputs). What a
  * forward pass would have written is computed by it: gradients are not defined for anything else.
  */
 #define _GNU_SOURCE 1
@@ -14,6 +13,7 @@
 
 #define HUGE_PAGE (INT64_C(2) << 20)
 #define LINE      64
+#define SEED      1
 
 /* ---- Memory ---------------------------------------------------------------------------------------- */
 
@@ -21,10 +21,17 @@ static int64_t round_up(int64_t bytes, int64_t step) {
     return (bytes + step - 1) / step * step;
 }
 
+int64_t bench_span(const ejk_tensor *tensor, char **low) {
+    int64_t first, end;
+    ejk_tensor_span(tensor, &first, &end);
+    if (low) *low = (char *)tensor->data + first;
+    return end - first;
+}
+
 /* More than any machine has counts as that, so that sums of all tensors fit. */
 static int64_t bytes_of(const ejk_tensor *tensor) {
-    int64_t bytes = ejk_tensor_count(tensor) * (int64_t)ejk_dtype_size(tensor->dtype);
-    return round_up(bytes < INT64_C(1) << 56 ? bytes : INT64_C(1) << 56, LINE);
+    const int64_t bytes = bench_span(tensor, NULL), most = INT64_C(1) << 56;
+    return round_up(bytes < most ? bytes : most, LINE);
 }
 
 static int64_t memory_of(int pages) {
@@ -62,57 +69,16 @@ static char *place(const ejk_kernel *kernel, void *args, bool outputs, char *at)
         if (!tensor || !ejk_tensor_present(tensor) ||
             ejk_field_is_input(&kernel->args->fields[i]) == outputs)
             continue;
+        char *low;
         tensor->data = at;
+        (void)bench_span(tensor, &low);
+        tensor->data = at - (low - at);
         at += bytes_of(tensor);
     }
     return at;
 }
 
 /* ---- Contents -------------------------------------------------------------------------------------- */
-
-static uint64_t next_random(uint64_t *state) {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
-static double uniform(uint64_t *state) {
-    return (double)(next_random(state) >> 11) * 0x1p-52 - 1;
-}
-
-static void fill(const ejk_tensor *tensor, uint64_t *state) {
-    int64_t count = ejk_tensor_count(tensor);
-    int64_t last = tensor->rank ? tensor->shape[tensor->rank - 1] : 1;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t step = 4 * (i % last) / last;
-        switch (tensor->dtype) {
-        case EJK_DTYPE_F64: ((double *)tensor->data)[i] = uniform(state); break;
-        case EJK_DTYPE_F32: ((float *)tensor->data)[i] = (float)uniform(state); break;
-        case EJK_DTYPE_BF16:
-            ((uint16_t *)tensor->data)[i] = ejk_f32_to_bf16((float)uniform(state));
-            break;
-        case EJK_DTYPE_F16:
-            ((uint16_t *)tensor->data)[i] = ejk_f32_to_f16((float)uniform(state));
-            break;
-        case EJK_DTYPE_I64: ((int64_t *)tensor->data)[i] = step; break;
-        case EJK_DTYPE_I32: ((int32_t *)tensor->data)[i] = (int32_t)step; break;
-        case EJK_DTYPE_I16: ((int16_t *)tensor->data)[i] = (int16_t)step; break;
-        case EJK_DTYPE_I8:
-        case EJK_DTYPE_U8: ((uint8_t *)tensor->data)[i] = (uint8_t)step; break;
-        case EJK_DTYPE_BOOL: ((uint8_t *)tensor->data)[i] = uniform(state) < 0.8; break;
-        default: break;
-        }
-    }
-}
-
-static void fill_inputs(const ejk_kernel *kernel, void *args, uint64_t *state) {
-    for (int32_t i = 0; i < kernel->args->count; i++) {
-        const ejk_tensor *tensor = call_tensor(kernel, args, i);
-        if (tensor && ejk_tensor_present(tensor) && ejk_field_is_input(&kernel->args->fields[i]))
-            fill(tensor, state);
-    }
-}
 
 /* Runs the operation whose results are inputs here, on those of its arguments that are here too. */
 static bool fill_forward(const ejk_kernel *kernel, ejk_context *context, const void *args) {
@@ -156,31 +122,19 @@ static bool allocate_memory(bench_case *bench, int64_t bytes) {
         ejk_device_allocate(bench->device, (size_t)(bytes > 0 ? bytes : 1), &bench->memory));
 }
 
-/* Fills a copy of the inputs in memory of the CPU, which is then sent to where they lie. */
-static bool fill_there(const bench_case *bench, const call_layout *layout, void *args, char *there,
-                       int64_t bytes, uint64_t *state) {
+/* The first copy is filled, the others are made from it. */
+static bool fill_copy(const bench_case *bench, ejk_context *context, const ejk_inputs *inputs,
+                      char *first, char *at, int64_t bytes, void *args) {
     const ejk_kernel *kernel = bench->call.kernel;
-    void *here = bench_allocate(bytes);
-    if (!here) return false;
-    place(kernel, args, false, here);
-    fill_inputs(kernel, args, state);
-    if (layout) layout_fill(layout, kernel, args);
-    const bool sent = gpu_send_bytes(bench->device, there, here, bytes);
-    free(here);
-    place(kernel, args, false, there);
-    return sent;
-}
-
-static bool fill_copy(const bench_case *bench, ejk_context *context, const call_layout *layout,
-                      void *args, char *at, int64_t bytes, uint64_t *state) {
-    const ejk_kernel *kernel = bench->call.kernel;
-    if (bench->device >= 0)
-        return fill_there(bench, layout, args, at, bytes, state) &&
-               fill_forward(kernel, context, args);
     place(kernel, args, false, at);
-    fill_inputs(kernel, args, state);
-    if (layout) layout_fill(layout, kernel, args);
-    return fill_forward(kernel, context, args);
+    if (at == first) {
+        const ejk_inputs how = {SEED, inputs->wishes, inputs->wish_count};
+        return succeeded(ejk_fill_inputs(kernel, args, &how)) &&
+               fill_forward(kernel, context, args);
+    }
+    if (bench->device >= 0) return gpu_copy_bytes(bench->device, at, first, bytes);
+    memcpy(at, first, (size_t)bytes);
+    return true;
 }
 
 static bool allocate(bench_case *bench, ejk_context *context, const bench_request *request) {
@@ -194,93 +148,30 @@ static bool allocate(bench_case *bench, ejk_context *context, const bench_reques
     if (!bench->args || !bench->states)
         return complain("no memory for the arguments of %s", kernel->op_id);
     bench->input_bytes = copies * inputs;
-    char *at = place(kernel, bench->call.args, true, bench->memory);
-    uint64_t state = 0x9e3779b97f4a7c15;
+    char *first = place(kernel, bench->call.args, true, bench->memory), *at = first;
     for (int64_t i = 0; i < copies; i++, at += inputs) {
         void *args = bench->args[i] = malloc(kernel->args->size);
         if (!args) return complain("no memory for the arguments of %s", kernel->op_id);
         bench->copies = i + 1;
         memcpy(args, bench->call.args, kernel->args->size);
-        if (!fill_copy(bench, context, request->shape.layout, args, at, inputs, &state) ||
+        if (!fill_copy(bench, context, request->inputs, first, at, inputs, args) ||
             !succeeded(ejk_states_save(kernel->args, args, &bench->states[i])))
             return false;
     }
     return true;
 }
 
-static bool plan(const bench_request *request, ejk_context *context, bench_case *bench) {
-    const ejk_kernel *kernel = request->arguments->kernel;
-    if (!call_open(kernel, &bench->call)) return false;
-    memcpy(bench->call.args, request->arguments->args, kernel->args->size);
-    if (!shape_declare(&request->shape, &bench->call)) return false;
-    gpu_place_tensors(request->device, kernel, bench->call.args);
-    if (!call_plan(&bench->call, context, &bench->plan)) return false;
-    bench->cost = ejk_plan_cost(bench->plan);
-    return true;
-}
-
-bench_request bench_plain(const bench_request *request) {
-    bench_request plain = *request;
-    ejk_axes *axes = &plain.shape.axes;
-    const call_layout *layout = request->shape.layout;
-    plain.arguments = request->plain;
-    plain.shape.with = NULL;
-    plain.shape.layout = NULL;
-    if (layout && layout->alive > 0) axes->count -= 3; /* those of the grid, which come last */
-    if (!layout || !layout->lengths) return plain;
-    for (int32_t i = 0; i < axes->count; i++) {
-        const char *name = axes->axis[i].name;
-        if (strcmp(name, "N") == 0)
-            strcpy(axes->axis[i].name, "B");
-        else if (strcmp(name, "B") == 0)
-            axes->axis[i].length = layout->count;
-        else if (strcmp(name, "T") == 0 || strcmp(name, "S") == 0)
-            axes->axis[i].length = layout_even_length(layout);
-    }
-    return plain;
-}
-
-/* All scores of a head; 0 of an operation that has none. */
-static double all_scores(const ejk_axes *axes) {
-    static const char *const symbols[] = {"B", "T", "S"};
-    double scores = 1;
-    for (int i = 0; i < 3; i++) {
-        const int64_t length = ejk_axes_get(axes, symbols[i]);
-        scores *= length > 0 ? (double)length : 0;
-    }
-    return scores;
-}
-
-/*
- * What a plan cannot tell, since it lies in the data: visible scores are counted here, and each costs what
- * it costs the plain call, which sees all of its own.
- */
-static bool count_scores(const bench_request *request, ejk_context *context, bench_case *bench) {
-    if (!request->plain) return true;
-    const bench_request plain = bench_plain(request);
-    const call_layout *layout = request->shape.layout;
-    bench_case other = {.call = {.kernel = plain.arguments->kernel}, .device = -1};
-    const bool planned = plan(&plain, context, &other);
-    const double all = all_scores(&plain.shape.axes);
-    const double flops = all > 0 ? other.cost.flops / all : 0; /* of a score, in all heads */
-    bench_case_close(&other);
-    if (!planned) return false;
-    if (layout && layout_given(layout)) {
-        bench->scores = layout_scores(layout, &bench->call, &request->shape.axes);
-        bench->cost.flops = flops * bench->scores;
-    } else if (flops > 0) {
-        bench->scores = bench->cost.flops / flops;
-    }
-    return true;
-}
-
 static bool build(const bench_request *request, ejk_context *context, bench_case *bench) {
-    return plan(request, context, bench) && count_scores(request, context, bench) &&
-           allocate(bench, context, request);
+    const ejk_kernel *kernel = request->call->kernel;
+    if (!call_open(kernel, &bench->call)) return false;
+    memcpy(bench->call.args, request->call->args, kernel->args->size);
+    gpu_place_tensors(request->device, kernel, bench->call.args);
+    return call_plan(&bench->call, context, &bench->plan) && allocate(bench, context, request) &&
+           succeeded(ejk_plan_cost_of(bench->plan, bench->args[0], &bench->cost));
 }
 
 bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out) {
-    *out = (bench_case){.call = {.kernel = request->arguments->kernel}, .device = request->device};
+    *out = (bench_case){.call = {.kernel = request->call->kernel}, .device = request->device};
     if (build(request, context, out)) return true;
     bench_case_close(out);
     return false;

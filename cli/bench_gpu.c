@@ -21,6 +21,7 @@ static bool measure(bench_case *bench, const bench_options *wish, ejk_gpu_times 
     const ejk_gpu_measure_options options = {.device = bench->device,
                                              .repetitions = wish->repeat,
                                              .rows = wish->repeat,
+                                             .row = wish->row,
                                              .pause_s = REST_S};
     return succeeded(ejk_gpu_measure(&options, enqueue, bench, out));
 }
@@ -69,42 +70,54 @@ static void summarise(bench_result *out) {
     gpu->memory_share = share(out->cost.bytes, times->in_a_row_s, gpu->read.in_a_row);
 }
 
-static bool measure_plain(const bench_case *bench, bench_case *plain, const bench_options *wish,
-                          bench_result *out) {
+/* Times for a FLOP over those of another call. */
+static bool measure_other(bench_case *other, const bench_options *wish, bench_result *out) {
     ejk_gpu_times times;
     const ejk_gpu_times *own = &out->gpu.times;
-    if (!measure(plain, wish, &times)) return false;
-    const double scores = plain->scores / bench->scores;
-    out->over_plain = own->alone_s / times.alone_s * scores;
-    out->over_plain_p10 = own->alone_p10_s / times.alone_s * scores;
-    out->over_plain_p90 = own->alone_p90_s / times.alone_s * scores;
-    out->gpu.over_plain = own->in_a_row_s / times.in_a_row_s * scores;
+    if (!measure(other, wish, &times)) return false;
+    const double flops = out->cost.flops > 0 ? other->cost.flops / out->cost.flops : 1;
+    out->over_beside = (bench_quotient){own->alone_s / times.alone_s * flops,
+                                        own->alone_p10_s / times.alone_s * flops,
+                                        own->alone_p90_s / times.alone_s * flops};
+    out->gpu.over_beside = own->in_a_row_s / times.in_a_row_s * flops;
     return true;
 }
 
-static json_t *describe(const ejk_plan *plan) {
-    char *text;
-    if (!succeeded(ejk_plan_describe(plan, &text))) return NULL;
-    json_t *description = json_loads(text, 0, NULL);
-    ejk_free(text);
-    if (!description) complain("no memory for the description of a plan");
-    return description;
+/* As often as the case was measured, and in the same two ways. */
+static bool time_peer(bench_peer *peer, bool alone, int32_t count, int64_t runs, double *median) {
+    double *times = calloc((size_t)count + 1, sizeof *times);
+    bool timed = times || complain("no memory for the times of a peer");
+    for (int32_t i = -1; timed && i < count; i++) /* the first one warms up */
+        timed = bench_peer_run(peer, runs, alone, &times[i < 0 ? 0 : i]);
+    if (timed) *median = bench_quantile(times, count, 0.5);
+    free(times);
+    return timed;
 }
 
-bool bench_gpu_measure(bench_case *bench, bench_case *plain, const bench_options *wish,
+static bool measure_peer(bench_peer *peer, bench_result *out) {
+    const ejk_gpu_times *own = &out->gpu.times;
+    if (!time_peer(peer, true, own->repetitions, 1, &out->peer_time) ||
+        !time_peer(peer, false, own->rows, own->row, &out->gpu.peer_time))
+        return false;
+    out->over_peer =
+        (bench_quotient){own->alone_s / out->peer_time, own->alone_p10_s / out->peer_time,
+                         own->alone_p90_s / out->peer_time};
+    out->gpu.over_peer = own->in_a_row_s / out->gpu.peer_time;
+    return true;
+}
+
+bool bench_gpu_measure(bench_case *bench, const bench_beside *beside, const bench_options *wish,
                        bench_result *out) {
     ejk_gpu_ceiling peak[2], read[2];
     out->gpu.device = bench->device;
-    out->plan = describe(bench->plan);
     out->cost = bench->cost;
-    out->scores = bench->scores;
     out->threads = 1;
     out->copies = bench->copies;
     out->cold = bench->cold;
     out->rotated_bytes = bench->input_bytes;
-    if (!out->plan || !read_ceilings(bench, &peak[0], &read[0]) ||
-        !measure(bench, wish, &out->gpu.times) ||
-        (plain && !measure_plain(bench, plain, wish, out)) ||
+    if (!read_ceilings(bench, &peak[0], &read[0]) || !measure(bench, wish, &out->gpu.times) ||
+        (beside->other && !measure_other(beside->other, wish, out)) ||
+        (beside->peer && !measure_peer(beside->peer, out)) ||
         !read_ceilings(bench, &peak[1], &read[1]))
         return false;
     out->gpu.peak = mean(peak[0], peak[1]);

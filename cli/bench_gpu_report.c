@@ -17,13 +17,14 @@ static json_t *in_a_row_json(const bench_result *r) {
     const ejk_gpu_times *t = &r->gpu.times;
     const double seconds = t->in_a_row_s;
     return json_pack(
-        "{s:f, s:f, s:f, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time_s", seconds,
+        "{s:f, s:f, s:f, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time_s", seconds,
         "time_s_p10", t->in_a_row_p10_s, "time_s_p90", t->in_a_row_p90_s, "rows", (int)t->rows,
         "launches", (int)t->row, "gflops", known(r->cost.flops / seconds * 1e-9), "peak_gflops",
         known(r->gpu.peak.in_a_row * 1e-9), "share_of_peak", known(r->gpu.compute_share), "gbps",
         known(r->cost.bytes / seconds * 1e-9), "read_gbps", known(r->gpu.read.in_a_row * 1e-9),
-        "share_of_bandwidth", known(r->gpu.memory_share), "time_per_score_over_plain",
-        known(r->gpu.over_plain));
+        "share_of_bandwidth", known(r->gpu.memory_share), "time_per_flop_over_beside",
+        known(r->gpu.over_beside), "peer_time_s", known(r->gpu.peer_time), "time_over_peer",
+        known(r->gpu.over_peer));
 }
 
 json_t *bench_gpu_json(const bench_result *r) {
@@ -62,7 +63,7 @@ static void add_rate(text_table *table, double amount, double seconds, double ce
 static void add_line(text_table *table, const bench_result *r, bool in_a_row) {
     const bench_gpu *gpu = &r->gpu;
     const double seconds = in_a_row ? gpu->times.in_a_row_s : gpu->times.alone_s;
-    table_add(table, "%s", in_a_row ? "" : r->shape);
+    table_add(table, "%s", in_a_row ? "" : r->problem);
     table_add(table, "%s", in_a_row ? "" : bench_plan_text(r, "implementation"));
     table_add(table, "%s", in_a_row ? "in a row" : "alone");
     table_add_time(table, seconds);
@@ -77,9 +78,9 @@ static void add_line(text_table *table, const bench_result *r, bool in_a_row) {
 }
 
 static bool print_rows(const bench_result *results, int count) {
-    static const char *const titles[] = {"shape", "implementation", "",     "time",  "p10",
-                                         "p90",   "TFLOP/s",        "peak", "share", "GB/s",
-                                         "read",  "share"};
+    static const char *const titles[] = {"problem", "implementation", "",     "time",  "p10",
+                                         "p90",     "TFLOP/s",        "peak", "share", "GB/s",
+                                         "read",    "share"};
     text_table table = {.align = "lllrrrrrrrrrr"};
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
     table_add(&table, "%s", results[0].against ? "error" : "");
@@ -93,16 +94,11 @@ static bool print_rows(const bench_result *results, int count) {
 static void print_notes(int number, const bench_result *r) {
     const bench_gpu *gpu = &r->gpu;
     char *parameters = json_dumps(json_object_get(r->plan, "parameters"), JSON_COMPACT);
-    printf("%d. %s by %s: %s, alone %d times, in a row of %d launches %d times", number, r->shape,
+    printf("%d. %s by %s: %s, alone %d times, in a row of %d launches %d times", number, r->problem,
            bench_plan_text(r, "implementation"), parameters ? parameters : "",
            (int)gpu->times.repetitions, (int)gpu->times.row, (int)gpu->times.rows);
     free(parameters);
     if (r->cold) printf(", %lld copies of the inputs rotate", (long long)r->copies);
-    if (r->lengths) printf(", lengths %s", r->lengths);
-    if (r->alive > 0) printf(", %g of the blocks", r->alive);
-    if (r->plain)
-        printf(", a visible score takes %.3f alone and %.3f in a row of the time of %s",
-               r->over_plain, gpu->over_plain, r->plain);
     if (r->against) printf(", one run of %s takes %.3f ms", r->against, 1e3 * r->against_time);
     printf("\n   first use: %.2f s with the compiler (%d kernels), ", gpu->first.compile_s,
            (int)gpu->first.kernels);
@@ -110,19 +106,22 @@ static void print_notes(int number, const bench_result *r) {
         printf("%.2f ms from the disk\n", 1e3 * gpu->first.load_s);
     else
         puts("nothing is kept on the disk");
+    bench_print_beside(r);
+    bench_print_warnings(r);
 }
 
 static void print_host(const bench_result *r) {
     const ejk_host_cost *host = &r->gpu.host;
+    if (r->host.batches == 0) return;
     printf(
-        "host cost of a tiny call: %.2f us, through an executor: %.2f us, of its plan's "
+        "%s, host cost of a tiny call: %.2f us, through an executor: %.2f us, of its plan's "
         "execution: %.2f us, of which %.2f us beyond %.3g launches by the driver; a bare launch: "
         "%.2f us\n",
-        r->host.seconds[BENCH_CALL] * 1e6, r->host.seconds[BENCH_EXECUTOR] * 1e6,
+        r->kernel->op_id, r->host.seconds[BENCH_CALL] * 1e6, r->host.seconds[BENCH_EXECUTOR] * 1e6,
         host->plan_s * 1e6, host->beyond_s * 1e6, host->launches, r->gpu.bare_launch * 1e6);
 }
 
-bool bench_gpu_print(const ejk_kernel *kernel, const bench_result *results, int count) {
+bool bench_gpu_print(const bench_result *results, int count) {
     ejk_gpu_info gpu;
     ejk_cuda_info cuda;
     const int32_t device = results[0].gpu.device;
@@ -130,12 +129,11 @@ bool bench_gpu_print(const ejk_kernel *kernel, const bench_result *results, int 
     printf("cuda:%d, %s, %d SMs, driver %s, NVRTC %d.%d\n", (int)device, gpu.fingerprint,
            (int)gpu.multiprocessors, cuda.driver_build[0] ? cuda.driver_build : "unknown",
            (int)cuda.nvrtc / 1000, (int)cuda.nvrtc % 1000 / 10);
-    bench_print_arguments(kernel, results[0].arguments);
-    printf("%s; medians; ceilings are means of before and after, measured in the same two ways\n\n",
-           ejk_dtype_name(results[0].dtype));
+    puts("medians; ceilings are means of before and after, measured in the same two ways\n");
     if (!print_rows(results, count)) return false;
     putchar('\n');
     for (int i = 0; i < count; i++) print_notes(i + 1, &results[i]);
-    print_host(&results[0]);
+    for (int i = 0; i < count; i++)
+        if (i == 0 || results[i].kernel != results[i - 1].kernel) print_host(&results[i]);
     return true;
 }

@@ -7,9 +7,9 @@
  *     ceiling, batch, ceiling, batch, ceiling, …
  *
  * and each batch counts as a share of the mean of the two ceilings around it. Reported is the median of
- * these shares, never a quotient of numbers from different moments. A short look before and after each
- * batch tells whether another program ran on the same cores; the median of the repetitions where none did is
- * reported besides, never instead.
+ * these shares, never a quotient of numbers from different moments. A repetition that was disturbed does not
+ * count: one in which a thread waited for its core (bench_watch.c), in the batch or in a ceiling beside it, or around
+ * which the second hardware thread of a core was busy. Where all were disturbed, all count, and the report says so.
  *
  * The arithmetic ceiling is that of the implementation's own tier and type, on as many threads as the
  * call was offered. The memory ceiling is reading a buffer as large as all inputs together; where these
@@ -18,6 +18,7 @@
 #include "bench.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 /* A batch is long against the clock's resolution and a thread's waking up, short against a change of clock. */
@@ -28,20 +29,31 @@
 /* Cores that give less than this are shared (device.h). Disturbed ones were seen at 0.70 to 0.93. */
 #define UNDISTURBED 0.97
 
+/* Part of the time that a thread may wait for its core: what a kernel does for itself takes less. */
+#define MOST_LOST 0.01
+
 #define LEAST_REPETITIONS 3
 
-/* Values of all repetitions. */
+/* A repetition. */
+typedef struct sample {
+    double time, share, ceiling, memory_share, memory_ceiling;
+    double core_share;      /* the lesser of before and after; NaN = not known */
+    double lost;            /* the most of batches and ceilings */
+    double over_beside;     /* time for a FLOP over that of the call beside; only if there is one */
+    double peer, over_peer; /* the peer's time, and own time over it */
+    bool counts;
+} sample;
+
 typedef struct samples {
-    double *time, *share, *ceiling, *memory_share, *memory_ceiling;
-    double *core_share; /* the lesser of before and after; NaN = not known */
-    double
-        *over_plain; /* time per visible score over that of the plain call; only if there is one */
+    sample *list;
+    double *values; /* room for one of each */
     int32_t count;
 } samples;
 
 typedef struct ceilings {
     double flops, bytes;
     double core_share[2]; /* when their measurement began and when it ended */
+    double lost;          /* of the time of the measurement */
 } ceilings;
 
 /* Where ceilings are measured. */
@@ -51,13 +63,16 @@ typedef struct ceiling_meter {
     ejk_dtype dtype;
     void *buffer;
     int64_t bytes;
+    bench_watch watch;
 } ceiling_meter;
 
-/* A case that is measured in turn with another. */
-typedef struct beside {
-    bench_case *plain; /* or NULL */
-    int64_t runs;
-} beside;
+/* What is run in turn with the case, and how often for a batch of it. */
+typedef struct turns {
+    bench_case *other; /* or NULL */
+    bench_peer *peer;  /* or NULL */
+    bench_watch watch; /* of the peer's threads */
+    int64_t runs, peer_runs;
+} turns;
 
 /* ---- Statistics ------------------------------------------------------------------------------------ */
 
@@ -75,16 +90,37 @@ double bench_quantile(double *values, int32_t count, double part) {
 }
 
 static bool open_samples(samples *out) {
-    double *all = calloc((size_t)7 * BENCH_MOST_REPETITIONS, sizeof *all);
-    if (!all) return complain("no memory for the measurements");
-    *out = (samples){.time = all,
-                     .share = all + BENCH_MOST_REPETITIONS,
-                     .ceiling = all + 2 * BENCH_MOST_REPETITIONS,
-                     .memory_share = all + 3 * BENCH_MOST_REPETITIONS,
-                     .memory_ceiling = all + 4 * BENCH_MOST_REPETITIONS,
-                     .core_share = all + 5 * BENCH_MOST_REPETITIONS,
-                     .over_plain = all + 6 * BENCH_MOST_REPETITIONS};
-    return true;
+    *out = (samples){.list = calloc(BENCH_MOST_REPETITIONS, sizeof *out->list),
+                     .values = calloc(BENCH_MOST_REPETITIONS, sizeof *out->values)};
+    return (out->list && out->values) || complain("no memory for the measurements");
+}
+
+static void close_samples(samples *all) {
+    free(all->list);
+    free(all->values);
+}
+
+/* That of one member, over the repetitions that count. */
+static double quantile_of(const samples *all, size_t member, double part) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < all->count; i++)
+        if (all->list[i].counts)
+            all->values[count++] = *(const double *)((const char *)&all->list[i] + member);
+    return bench_quantile(all->values, count, part);
+}
+
+#define QUANTILE(all, member, part) quantile_of(all, offsetof(sample, member), part)
+
+/* Decides which repetitions count; how many there are that nothing disturbed. */
+static int32_t choose_counted(samples *all) {
+    int32_t undisturbed = 0;
+    for (int32_t i = 0; i < all->count; i++) {
+        sample *s = &all->list[i];
+        s->counts = s->lost <= MOST_LOST && !(s->core_share < UNDISTURBED);
+        undisturbed += s->counts;
+    }
+    for (int32_t i = 0; i < all->count && undisturbed == 0; i++) all->list[i].counts = true;
+    return undisturbed;
 }
 
 /* ---- Ceilings -------------------------------------------------------------------------------------- */
@@ -107,10 +143,13 @@ static bool read_bytes(const ceiling_meter *meter, double *out) {
 }
 
 /* What stands between two batches; the ceiling of memory only if asked for. */
-static bool read_ceilings(const ceiling_meter *meter, bool memory, ceilings *out) {
-    return read_core_share(meter, &out->core_share[0]) && read_flops(meter, &out->flops) &&
-           (!memory || read_bytes(meter, &out->bytes)) &&
-           read_core_share(meter, &out->core_share[1]);
+static bool read_ceilings(ceiling_meter *meter, bool memory, ceilings *out) {
+    bench_watch_lost(&meter->watch);
+    const bool read =
+        read_core_share(meter, &out->core_share[0]) && read_flops(meter, &out->flops) &&
+        (!memory || read_bytes(meter, &out->bytes)) && read_core_share(meter, &out->core_share[1]);
+    out->lost = bench_watch_lost(&meter->watch);
+    return read;
 }
 
 /* The element type that the implementation multiplies in: f32, unless its tier has products of bf16. */
@@ -158,16 +197,18 @@ static bool warm_up(bench_case *bench, double seconds, int64_t *runs) {
     return true;
 }
 
-static void add_sample(const ejk_cost *cost, double time, const ceilings *before,
+static void add_sample(const ejk_cost *cost, double time, double lost, const ceilings *before,
                        const ceilings *after, samples *all) {
-    int32_t i = all->count++;
-    all->time[i] = time;
-    all->ceiling[i] = (before->flops + after->flops) / 2;
-    all->memory_ceiling[i] = (before->bytes + after->bytes) / 2;
-    all->share[i] = cost->flops / time / all->ceiling[i];
-    all->memory_share[i] = cost->bytes / time / all->memory_ceiling[i];
-    const double just_before = before->core_share[1], just_after = after->core_share[0];
-    all->core_share[i] = just_before < just_after ? just_before : just_after;
+    const double flops = (before->flops + after->flops) / 2;
+    const double bytes = (before->bytes + after->bytes) / 2;
+    all->list[all->count++] =
+        (sample){.time = time,
+                 .ceiling = flops,
+                 .memory_ceiling = bytes,
+                 .share = cost->flops / time / flops,
+                 .memory_share = cost->bytes / time / bytes,
+                 .core_share = fmin(before->core_share[1], after->core_share[0]),
+                 .lost = fmax(lost, fmax(before->lost, after->lost))};
 }
 
 /* The last ceiling of memory, where it is not taken around each batch, comes after all. */
@@ -176,22 +217,38 @@ static bool finish_memory(const ceiling_meter *meter, const ejk_cost *cost, doub
     double last;
     if (!read_bytes(meter, &last)) return false;
     for (int32_t i = 0; i < all->count; i++) {
-        all->memory_ceiling[i] = (first + last) / 2;
-        all->memory_share[i] = cost->bytes / all->time[i] / all->memory_ceiling[i];
+        sample *s = &all->list[i];
+        s->memory_ceiling = (first + last) / 2;
+        s->memory_share = cost->bytes / s->time / s->memory_ceiling;
     }
     return true;
 }
 
-/* A batch of the plain call, right after one of the case, which was the last sample. */
-static bool run_plain(const bench_case *bench, bench_case *plain, int64_t runs, samples *all) {
+static double per_flop(double seconds, const ejk_cost *cost) {
+    return cost->flops > 0 ? seconds / cost->flops : seconds;
+}
+
+/* Batches of what is measured in turn, right after one of the case, which was the last sample. */
+static bool take_turns(const bench_case *bench, turns *others, ceiling_meter *meter, samples *all) {
     double time;
-    if (!run_batch(plain, runs, &time)) return false;
-    all->over_plain[all->count - 1] =
-        all->time[all->count - 1] / time * plain->scores / bench->scores;
+    sample *last = &all->list[all->count - 1];
+    if (others->other) {
+        bench_watch_lost(&meter->watch);
+        if (!run_batch(others->other, others->runs, &time)) return false;
+        last->over_beside =
+            per_flop(last->time, &bench->cost) / per_flop(time, &others->other->cost);
+        last->lost = fmax(last->lost, bench_watch_lost(&meter->watch));
+    }
+    if (others->peer) {
+        bench_watch_lost(&others->watch);
+        if (!bench_peer_run(others->peer, others->peer_runs, false, &last->peer)) return false;
+        last->over_peer = last->time / last->peer;
+        last->lost = fmax(last->lost, bench_watch_lost(&others->watch));
+    }
     return true;
 }
 
-static bool repeat(bench_case *bench, const beside *other, const ceiling_meter *meter,
+static bool repeat(bench_case *bench, turns *others, ceiling_meter *meter,
                    const bench_options *wish, const bench_result *facts, samples *all) {
     ceilings before, after;
     if (!read_ceilings(meter, true, &before)) return false;
@@ -201,90 +258,84 @@ static bool repeat(bench_case *bench, const beside *other, const ceiling_meter *
     while (all->count < least || (all->count < most && ejk_now() < end)) {
         double time;
         after = before;
-        if (!run_batch(bench, facts->runs, &time) || !read_ceilings(meter, facts->cold, &after))
-            return false;
-        add_sample(&facts->cost, time, &before, &after, all);
+        bench_watch_lost(&meter->watch);
+        if (!run_batch(bench, facts->runs, &time)) return false;
+        const double lost = bench_watch_lost(&meter->watch);
+        if (!read_ceilings(meter, facts->cold, &after)) return false;
+        add_sample(&facts->cost, time, lost, &before, &after, all);
         before = after;
-        if (other->plain && (!run_plain(bench, other->plain, other->runs, all) ||
-                             !read_ceilings(meter, facts->cold, &before)))
-            return false;
+        if (others->other || others->peer) {
+            if (!take_turns(bench, others, meter, all) ||
+                !read_ceilings(meter, facts->cold, &before))
+                return false;
+        }
     }
     return facts->cold || finish_memory(meter, &facts->cost, first, all);
 }
 
-/* The values of undisturbed repetitions; how many there are. */
-static int32_t pick_undisturbed(const double *core_share, int32_t count, const double *values,
-                                double *out) {
-    int32_t picked = 0;
-    for (int32_t i = 0; i < count; i++)
-        if (core_share[i] >= UNDISTURBED) out[picked++] = values[i];
-    return picked;
-}
-
-/* Sorts ceilings and shares. */
-static bench_rate rate_of(const samples *all, double amount, double time, double *ceilings_,
-                          double *shares) {
-    double undisturbed[BENCH_MOST_REPETITIONS];
-    const int32_t count = pick_undisturbed(all->core_share, all->count, shares, undisturbed);
-    return (bench_rate){.rate = amount / time,
-                        .ceiling = bench_quantile(ceilings_, all->count, 0.5),
-                        .share = bench_quantile(shares, all->count, 0.5),
-                        .share_max = bench_quantile(shares, all->count, 1),
-                        .share_undisturbed = bench_quantile(undisturbed, count, 0.5)};
-}
-
-static int32_t count_undisturbed(const samples *all) {
-    int32_t count = 0;
-    for (int32_t i = 0; i < all->count; i++) {
-        if (isnan(all->core_share[i])) return -1;
-        count += all->core_share[i] >= UNDISTURBED;
+#define QUOTIENT(all, member)                                                                      \
+    (bench_quotient) {                                                                             \
+        QUANTILE(all, member, 0.5), QUANTILE(all, member, 0.1), QUANTILE(all, member, 0.9)         \
     }
-    return count;
-}
 
-static void summarise(samples *all, bool beside_plain, bench_result *out) {
-    const int32_t compared = beside_plain ? all->count : 0;
-    out->over_plain = bench_quantile(all->over_plain, compared, 0.5);
-    out->over_plain_p10 = bench_quantile(all->over_plain, compared, 0.1);
-    out->over_plain_p90 = bench_quantile(all->over_plain, compared, 0.9);
+static void summarise(samples *all, bench_result *out) {
     out->repetitions = all->count;
-    out->undisturbed = count_undisturbed(all);
-    out->time = bench_quantile(all->time, all->count, 0.5);
-    out->time_p10 = bench_quantile(all->time, all->count, 0.1);
-    out->time_p90 = bench_quantile(all->time, all->count, 0.9);
-    out->compute = rate_of(all, out->cost.flops, out->time, all->ceiling, all->share);
-    out->memory = rate_of(all, out->cost.bytes, out->time, all->memory_ceiling, all->memory_share);
+    out->undisturbed = choose_counted(all);
+    out->over_beside = QUOTIENT(all, over_beside);
+    out->over_peer = QUOTIENT(all, over_peer);
+    out->peer_time = QUANTILE(all, peer, 0.5);
+    out->time = QUANTILE(all, time, 0.5);
+    out->time_p10 = QUANTILE(all, time, 0.1);
+    out->time_p90 = QUANTILE(all, time, 0.9);
+    out->lost = QUANTILE(all, lost, 0.5);
+    out->compute = (bench_rate){.rate = out->cost.flops / out->time,
+                                .ceiling = QUANTILE(all, ceiling, 0.5),
+                                .share = QUANTILE(all, share, 0.5),
+                                .share_max = QUANTILE(all, share, 1)};
+    out->memory = (bench_rate){.rate = out->cost.bytes / out->time,
+                               .ceiling = QUANTILE(all, memory_ceiling, 0.5),
+                               .share = QUANTILE(all, memory_share, 0.5),
+                               .share_max = QUANTILE(all, memory_share, 1)};
 }
 
-static json_t *describe(const ejk_plan *plan) {
-    char *text;
-    if (!succeeded(ejk_plan_describe(plan, &text))) return NULL;
-    json_t *description = json_loads(text, 0, NULL);
-    ejk_free(text);
-    if (!description) complain("no memory for the description of a plan");
-    return description;
+/* Warms a peer; its batches are as long as the case's. */
+static bool open_peer(turns *others) {
+    double time = 0;
+    others->peer_runs = 1;
+    for (int i = 0; i < 2; i++) {
+        if (!bench_peer_run(others->peer, others->peer_runs, false, &time)) return false;
+        others->peer_runs = (int64_t)fmax(ceil(BATCH_SECONDS / fmax(time, 1e-9)), 1);
+    }
+    return bench_watch_open(bench_peer_process(others->peer), &others->watch);
 }
 
-bool bench_measure(bench_case *bench, bench_case *plain, ejk_context *context,
+static bool measure(bench_case *bench, turns *others, ceiling_meter *meter,
+                    const bench_options *wish, bench_result *out) {
+    samples all = {0};
+    const double warming = fmin(0.2, wish->seconds / 4);
+    const bool measured = open_samples(&all) && warm_up(bench, warming, &out->runs) &&
+                          (!others->other || warm_up(others->other, warming, &others->runs)) &&
+                          (!others->peer || open_peer(others)) &&
+                          bench_watch_open(0, &meter->watch) &&
+                          repeat(bench, others, meter, wish, out, &all);
+    if (measured) summarise(&all, out);
+    close_samples(&all);
+    bench_watch_close(&others->watch);
+    bench_watch_close(&meter->watch);
+    return measured;
+}
+
+bool bench_measure(bench_case *bench, const bench_beside *beside, ejk_context *context,
                    const bench_options *wish, bench_result *out) {
-    out->plan = describe(bench->plan);
-    if (!out->plan) return false;
+    turns others = {.other = beside->other, .peer = beside->peer};
+    ceiling_meter meter;
     out->cost = bench->cost;
-    out->scores = bench->scores;
     out->threads = ejk_threads_count(ejk_context_threads(context));
     out->copies = bench->copies;
     out->cold = bench->cold;
-    ceiling_meter meter;
     if (!open_meter(bench, context, &meter)) return false;
     out->rotated_bytes = meter.bytes;
-    samples all = {0};
-    beside other = {.plain = plain};
-    const double warming = fmin(0.2, wish->seconds / 4);
-    bool measured = open_samples(&all) && warm_up(bench, warming, &out->runs) &&
-                    (!plain || warm_up(plain, warming, &other.runs)) &&
-                    repeat(bench, &other, &meter, wish, out, &all);
-    if (measured) summarise(&all, plain != NULL, out);
-    free(all.time);
+    const bool measured = measure(bench, &others, &meter, wish, out);
     free(meter.buffer);
     return measured;
 }
@@ -293,10 +344,10 @@ bool bench_measure(bench_case *bench, bench_case *plain, ejk_context *context,
 
 enum { HOST_BATCHES = 31, HOST_CALLS = 2000 };
 
-/* Batches of half a millisecond; one way's after another's, between two looks at the cores. */
+/* Batches of half a millisecond; one way's after another's. */
 typedef struct host_samples {
     double time[BENCH_WAYS][HOST_BATCHES];
-    double core_share[HOST_BATCHES];
+    bool undisturbed[HOST_BATCHES];
 } host_samples;
 
 static bool run_host_batch(bench_case *tiny, ejk_context *context, ejk_executor *executor, int way,
@@ -315,44 +366,52 @@ static bool run_host_batch(bench_case *tiny, ejk_context *context, ejk_executor 
 }
 
 static bool repeat_host(bench_case *tiny, ejk_context *context, ejk_executor *executor,
-                        host_samples *all) {
+                        bench_watch *watch, host_samples *all) {
     const ceiling_meter meter = {.threads = ejk_context_threads(context)};
     double before, after, time[BENCH_WAYS];
     for (int batch = -1; batch < HOST_BATCHES; batch++) { /* the first one warms up */
         if (batch <= 0 && !read_core_share(&meter, &before)) return false;
+        bench_watch_lost(watch);
         for (int way = 0; way < BENCH_WAYS; way++)
             if (!run_host_batch(tiny, context, executor, way, &time[way])) return false;
+        const double lost = bench_watch_lost(watch);
         if (!read_core_share(&meter, &after)) return false;
         if (batch >= 0) {
             for (int way = 0; way < BENCH_WAYS; way++) all->time[way][batch] = time[way];
-            all->core_share[batch] = before < after ? before : after;
+            all->undisturbed[batch] = lost <= MOST_LOST && !(fmin(before, after) < UNDISTURBED);
         }
         before = after;
     }
     return true;
 }
 
-static void summarise_host(host_samples *all, bench_host *out) {
-    double undisturbed[HOST_BATCHES];
+/* Over undisturbed batches, or all where there are none. */
+static void summarise_host(const host_samples *all, bench_host *out) {
+    double counted[HOST_BATCHES];
     out->batches = HOST_BATCHES;
+    out->undisturbed = 0;
+    for (int batch = 0; batch < HOST_BATCHES; batch++) out->undisturbed += all->undisturbed[batch];
     for (int way = 0; way < BENCH_WAYS; way++) {
-        out->undisturbed =
-            pick_undisturbed(all->core_share, HOST_BATCHES, all->time[way], undisturbed);
-        out->seconds_undisturbed[way] = bench_quantile(undisturbed, out->undisturbed, 0.5);
-        out->seconds[way] = bench_quantile(all->time[way], HOST_BATCHES, 0.5);
+        int32_t count = 0;
+        for (int batch = 0; batch < HOST_BATCHES; batch++)
+            if (all->undisturbed[batch] || out->undisturbed == 0)
+                counted[count++] = all->time[way][batch];
+        out->seconds[way] = bench_quantile(counted, count, 0.5);
     }
-    if (isnan(all->core_share[0])) out->undisturbed = -1;
 }
 
 bool bench_measure_host(bench_case *tiny, ejk_context *context, bench_host *out) {
     ejk_config_selector_chain *chain = NULL;
     ejk_executor *executor = NULL;
+    bench_watch watch = {.count = 0};
     host_samples all;
-    bool measured = succeeded(ejk_config_selector_chain_create(NULL, &chain)) &&
-                    succeeded(ejk_executor_create(
-                        context, &(ejk_executor_options){.selector = chain}, &executor)) &&
-                    repeat_host(tiny, context, executor, &all);
+    bool measured =
+        succeeded(ejk_config_selector_chain_create(NULL, &chain)) &&
+        succeeded(
+            ejk_executor_create(context, &(ejk_executor_options){.selector = chain}, &executor)) &&
+        bench_watch_open(0, &watch) && repeat_host(tiny, context, executor, &watch, &all);
     if (measured) summarise_host(&all, out);
+    bench_watch_close(&watch);
     ejk_executor_destroy(executor);
     ejk_config_selector_chain_destroy(chain);
     return measured;

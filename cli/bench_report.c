@@ -13,11 +13,56 @@ const char *bench_plan_text(const bench_result *result, const char *name) {
 }
 
 void bench_result_close(bench_result *result) {
+    free(result->problem);
     free(result->shape);
-    free(result->plain);
+    free(result->beside);
+    free(result->peer);
+    free(result->peer_skips);
     json_decref(result->plan);
     json_decref(result->arguments);
+    json_decref(result->differences);
     *result = (bench_result){0};
+}
+
+json_t *bench_describe(const ejk_plan *plan) {
+    char *text;
+    if (!succeeded(ejk_plan_describe(plan, &text))) return NULL;
+    json_t *description = json_loads(text, 0, NULL);
+    ejk_free(text);
+    if (!description) complain("no memory for the description of a plan");
+    return description;
+}
+
+/* ---- Warnings -------------------------------------------------------------------------------------- */
+
+/* Ceilings and rates are medians of neighbouring moments: noise alone does not bring one this far above the other. */
+#define MOST_SHARE 1.02
+
+static void warn_of_share(json_t *list, const char *ceiling, double share) {
+    if (share > MOST_SHARE)
+        json_array_append_new(
+            list, json_sprintf("%.1f %% of %s is more than there can be: the ceiling was measured "
+                               "too low, do not use this row",
+                               100 * share, ceiling));
+}
+
+json_t *bench_warnings(const bench_result *r) {
+    json_t *list = json_array();
+    if (r->undisturbed == 0)
+        json_array_append_new(
+            list, json_sprintf("other programs disturbed every repetition: a thread waited %.0f %% "
+                               "of the time for its core",
+                               100 * r->lost));
+    warn_of_share(list, "the peak", r->compute.share);
+    if (r->cold) warn_of_share(list, "read bandwidth", r->memory.share);
+    return list;
+}
+
+void bench_print_warnings(const bench_result *result) {
+    json_t *list = bench_warnings(result), *each;
+    size_t i;
+    json_array_foreach(list, i, each) printf("   warning: %s\n", json_string_value(each));
+    json_decref(list);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------ */
@@ -37,70 +82,93 @@ static json_t *plan_member(const bench_result *r, const char *name) {
     return json_incref(json_object_get(r->plan, name));
 }
 
-static json_t *host_json(const bench_host *host) {
-    const double *all = host->seconds, *undisturbed = host->seconds_undisturbed;
-    return json_pack("{s:f, s:f, s:f, s:i, s:o, s:o, s:o, s:o}", "host_ns", all[BENCH_CALL] * 1e9,
-                     "host_plan_ns", all[BENCH_PLAN] * 1e9, "host_executor_ns",
-                     all[BENCH_EXECUTOR] * 1e9, "host_batches", (int)host->batches,
-                     "host_undisturbed_batches",
-                     host->undisturbed < 0 ? json_null() : json_integer(host->undisturbed),
-                     "host_ns_undisturbed", known(undisturbed[BENCH_CALL] * 1e9),
-                     "host_plan_ns_undisturbed", known(undisturbed[BENCH_PLAN] * 1e9),
-                     "host_executor_ns_undisturbed", known(undisturbed[BENCH_EXECUTOR] * 1e9));
+static json_t *count_or_null(int32_t count) {
+    return count < 0 ? json_null() : json_integer(count);
 }
 
-static json_t *result_json(const ejk_kernel *kernel, const bench_result *r) {
-    json_t *row =
-        json_pack("{s:s, s:s, s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:O}", "op", kernel->op_id,
-                  "shape", r->shape, "dtype", ejk_dtype_name(r->dtype), "threads", (int)r->threads,
-                  "isa", plan_member(r, "isa"), "platform", plan_member(r, "platform"),
-                  "implementation", plan_member(r, "implementation"), "config",
-                  plan_member(r, "parameters"), "chosen_by", plan_member(r, "chosen_by"), "workers",
-                  plan_member(r, "workers"), "arguments", r->arguments);
-    json_t *numbers = json_pack(
-        "{s:f, s:f, s:f, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, "
-        "s:o}",
+static json_t *host_json(const bench_host *host) {
+    const double *seconds = host->seconds;
+    return json_pack("{s:o, s:o, s:o, s:i, s:o}", "host_ns", known(seconds[BENCH_CALL] * 1e9),
+                     "host_plan_ns", known(seconds[BENCH_PLAN] * 1e9), "host_executor_ns",
+                     known(seconds[BENCH_EXECUTOR] * 1e9), "host_batches", (int)host->batches,
+                     "host_undisturbed_batches", count_or_null(host->undisturbed));
+}
+
+/* Which call it is, and what runs it. */
+static json_t *row_json(const bench_result *r) {
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:O, s:o, s:o}",
+                     "problem", r->problem, "op", r->kernel->op_id, "shape", r->shape, "dtype",
+                     ejk_dtype_name(r->dtype), "threads", (int)r->threads, "isa",
+                     plan_member(r, "isa"), "platform", plan_member(r, "platform"),
+                     "implementation", plan_member(r, "implementation"), "config",
+                     plan_member(r, "parameters"), "chosen_by", plan_member(r, "chosen_by"),
+                     "workers", plan_member(r, "workers"), "arguments", r->arguments, "flops",
+                     known(r->cost.flops), "bytes", known(r->cost.bytes));
+}
+
+static json_t *times_json(const bench_result *r) {
+    return json_pack(
+        "{s:f, s:f, s:f, s:i, s:o, s:f, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, "
+        "s:I, s:o}",
         "time_s", r->time, "time_s_p10", r->time_p10, "time_s_p90", r->time_p90, "repetitions",
-        (int)r->repetitions, "runs_per_repetition", (json_int_t)r->runs, "gflops",
+        (int)r->repetitions, "undisturbed_repetitions", count_or_null(r->undisturbed),
+        "lost_to_others", r->lost, "runs_per_repetition", (json_int_t)r->runs, "gflops",
         known(r->compute.rate * 1e-9), "peak_gflops", known(r->compute.ceiling * 1e-9),
         "share_of_peak", known(r->compute.share), "share_of_peak_max", known(r->compute.share_max),
         "gbps", known(r->memory.rate * 1e-9), "read_gbps", known(r->memory.ceiling * 1e-9),
         "share_of_bandwidth", known(r->memory.share), "share_of_bandwidth_max",
         known(r->memory.share_max), "cold", (int)r->cold, "rotated_bytes",
-        (json_int_t)r->rotated_bytes, "input_copies", (json_int_t)r->copies, "flops",
-        known(r->cost.flops), "bytes", known(r->cost.bytes));
-    if (row && numbers) json_object_update(row, numbers);
-    json_decref(numbers);
-    if (row) json_object_update_new(row, host_json(&r->host));
-    if (row)
-        json_object_update_new(
-            row, json_pack("{s:o, s:o, s:o}", "undisturbed_repetitions",
-                           r->undisturbed < 0 ? json_null() : json_integer(r->undisturbed),
-                           "share_of_peak_undisturbed", known(r->compute.share_undisturbed),
-                           "share_of_bandwidth_undisturbed", known(r->memory.share_undisturbed)));
-    if (row)
-        json_object_update_new(
-            row, json_pack("{s:s?, s:o, s:o, s:s?, s:o, s:o, s:o}", "lengths", r->lengths, "alive",
-                           known(r->alive), "visible_scores", known(r->scores), "plain_shape",
-                           r->plain, "time_per_score_over_plain", known(r->over_plain),
-                           "time_per_score_over_plain_p10", known(r->over_plain_p10),
-                           "time_per_score_over_plain_p90", known(r->over_plain_p90)));
-    if (row && r->against)
-        json_object_update_new(
-            row, json_pack("{s:s, s:o, s:o, s:f}", "against", r->against, "error_against",
-                           measured(r->difference.relative), "maximum_error_against",
-                           measured(r->difference.maximum), "against_time_s", r->against_time));
-    if (row && r->on_gpu) json_object_update_new(row, bench_gpu_json(r));
+        (json_int_t)r->rotated_bytes, "input_copies", (json_int_t)r->copies, "warnings",
+        bench_warnings(r));
+}
+
+static json_t *beside_json(const bench_result *r) {
+    return json_pack("{s:s, s:o, s:o, s:o}", "beside", r->beside, "time_per_flop_over_beside",
+                     known(r->over_beside.median), "time_per_flop_over_beside_p10",
+                     known(r->over_beside.p10), "time_per_flop_over_beside_p90",
+                     known(r->over_beside.p90));
+}
+
+static json_t *against_json(const bench_result *r) {
+    return json_pack("{s:s, s:o, s:o, s:O, s:f}", "against", r->against, "error_against",
+                     measured(r->difference.relative), "maximum_error_against",
+                     measured(r->difference.maximum), "errors_against", r->differences,
+                     "against_time_s", r->against_time);
+}
+
+static json_t *peer_json(const bench_result *r) {
+    if (r->peer_skips) return json_pack("{s:s, s:s}", "peer", r->peer, "peer_skips", r->peer_skips);
+    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:o}", "peer", r->peer, "peer_time_s", r->peer_time,
+                     "time_over_peer", r->over_peer.median, "time_over_peer_p10", r->over_peer.p10,
+                     "time_over_peer_p90", r->over_peer.p90, "peer_error",
+                     r->peer_error < 0 ? json_null() : measured(r->peer_error));
+}
+
+/* Adds the members of an object that is handed over. */
+static void add_members(json_t *row, json_t *members) {
+    if (members) json_object_update(row, members);
+    json_decref(members);
+}
+
+static json_t *result_json(const bench_result *r) {
+    json_t *row = row_json(r);
+    add_members(row, times_json(r));
+    add_members(row, host_json(&r->host));
+    if (r->beside) add_members(row, beside_json(r));
+    if (r->against) add_members(row, against_json(r));
+    if (r->peer) add_members(row, peer_json(r));
+    if (r->on_gpu) add_members(row, bench_gpu_json(r));
     return row;
 }
 
-static json_t *report_json(const ejk_kernel *kernel, const bench_result *results, int count) {
+static json_t *report_json(const bench_result *results, int count,
+                           json_t *(*row)(const bench_result *r)) {
     json_t *rows = json_array();
-    for (int i = 0; i < count; i++) json_array_append_new(rows, result_json(kernel, &results[i]));
+    for (int i = 0; i < count; i++) json_array_append_new(rows, row(&results[i]));
     json_t *machine = machine_json();
     if (results[0].on_gpu)
         json_object_set_new(machine, "gpu", bench_gpu_machine(results[0].gpu.device));
-    return json_pack("{s:o, s:o}", "machine", machine, "results", rows);
+    return json_pack("{s:i, s:o, s:o}", "schema", 1, "machine", machine, "results", rows);
 }
 
 /* ---- Table ----------------------------------------------------------------------------------------- */
@@ -120,7 +188,7 @@ static void add_rate(text_table *table, const bench_rate *rate) {
 
 /* A share of bandwidth means something where inputs come from memory. */
 static void add_row(text_table *table, const bench_result *r) {
-    table_add(table, "%s", r->shape);
+    table_add(table, "%s", r->problem);
     table_add(table, "%s", bench_plan_text(r, "implementation"));
     table_add(table, "%d", (int)r->threads);
     table_add_time(table, r->time);
@@ -136,9 +204,9 @@ static void add_row(text_table *table, const bench_result *r) {
 }
 
 static bool print_rows(const bench_result *results, int count) {
-    static const char *const titles[] = {"shape", "implementation", "threads", "time",  "p10",
-                                         "p90",   "GFLOP/s",        "peak",    "share", "max",
-                                         "GB/s",  "read",           "share"};
+    static const char *const titles[] = {"problem", "implementation", "threads", "time",  "p10",
+                                         "p90",     "GFLOP/s",        "peak",    "share", "max",
+                                         "GB/s",    "read",           "share"};
     text_table table = {.align = "llrrrrrrrrrrrr"};
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
     table_add(&table, "%s", results[0].against ? "error" : "");
@@ -146,12 +214,14 @@ static bool print_rows(const bench_result *results, int count) {
     return table_print(&table, 0);
 }
 
-static void print_undisturbed(const bench_result *r) {
-    const double share = r->cold ? r->memory.share_undisturbed : r->compute.share_undisturbed;
-    if (r->undisturbed < 0) return;
-    printf("; %d with cores to themselves", (int)r->undisturbed);
-    if (r->undisturbed > 0 && r->undisturbed < r->repetitions && share > 0)
-        printf(": %.1f %% of %s", 100 * share, r->cold ? "bandwidth" : "peak");
+/* Counting those that nothing disturbed, or all. */
+static void print_repetitions(const bench_result *r) {
+    printf(", %d repetitions of %lld runs", (int)r->repetitions, (long long)r->runs);
+    if (r->undisturbed == 0)
+        printf(", all of them disturbed");
+    else if (r->undisturbed > 0 && r->undisturbed < r->repetitions)
+        printf(", of which %d were disturbed and do not count",
+               (int)(r->repetitions - r->undisturbed));
 }
 
 static void print_notes(const bench_result *results, int count) {
@@ -159,71 +229,78 @@ static void print_notes(const bench_result *results, int count) {
         const bench_result *r = &results[i];
         char *parameters = json_dumps(json_object_get(r->plan, "parameters"), JSON_COMPACT);
         char bytes[32];
-        printf("%d. %s by %s: %s", i + 1, r->shape, bench_plan_text(r, "implementation"),
+        printf("%d. %s by %s: %s", i + 1, r->problem, bench_plan_text(r, "implementation"),
                parameters ? parameters : "");
         free(parameters);
-        printf(", %d repetitions of %lld runs", (int)r->repetitions, (long long)r->runs);
+        print_repetitions(r);
         if (r->cold)
             printf(", cold: %lld copies of the inputs rotate over %s", (long long)r->copies,
                    machine_bytes(r->rotated_bytes, bytes));
-        print_undisturbed(r);
-        if (r->lengths) printf(", lengths %s", r->lengths);
-        if (r->alive > 0) printf(", %g of the blocks", r->alive);
-        if (r->plain)
-            printf(", a visible score takes %.3f (%.3f to %.3f) of the time of %s", r->over_plain,
-                   r->over_plain_p10, r->over_plain_p90, r->plain);
         if (r->against) printf(", one run of %s takes %.3f ms", r->against, 1e3 * r->against_time);
         putchar('\n');
+        bench_print_beside(r);
+        bench_print_warnings(r);
     }
 }
 
-/* Arguments but the tensors, which the shape tells already; of those, the optional ones by name. */
-void bench_print_arguments(const ejk_kernel *kernel, const json_t *arguments) {
-    printf("%s", kernel->op_id);
-    for (int32_t i = 0; i < kernel->args->count; i++) {
-        const ejk_field *field = &kernel->args->fields[i];
-        const json_t *value = json_object_get(arguments, field->name);
-        bool tensor = field->kind == EJK_FIELD_TENSOR;
-        if (!value || (tensor && ejk_field_is_required(field))) continue;
-        char *text =
-            tensor ? NULL
-                   : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
-        printf(", %s%s%s", field->name, text ? " " : "", text ? text : "");
-        free(text);
-    }
+void bench_print_beside(const bench_result *r) {
+    if (r->beside)
+        printf("   a FLOP takes %.3f (%.3f to %.3f) of the time of %s\n", r->over_beside.median,
+               r->over_beside.p10, r->over_beside.p90, r->beside);
+    if (r->peer && r->peer_skips) printf("   %s does not: %s\n", r->peer, r->peer_skips);
+    if (!r->peer || r->peer_skips) return;
+    printf("   %.3f (%.3f to %.3f) of the time of %s", r->over_peer.median, r->over_peer.p10,
+           r->over_peer.p90, r->peer);
+    if (r->on_gpu) printf(", %.3f in a row", r->gpu.over_peer);
+    if (r->peer_error >= 0) printf("; its result differs by %.2g", r->peer_error);
     putchar('\n');
 }
 
-static void print_host(const bench_host *host) {
-    const double *all = host->seconds, *undisturbed = host->seconds_undisturbed;
-    printf("host cost of a tiny call: %.0f ns, of its plan's execution: %.0f ns, through an "
+static void print_host(const bench_result *r) {
+    const bench_host *host = &r->host;
+    const double *seconds = host->seconds;
+    if (host->batches == 0) return;
+    printf("%s, host cost of a tiny call: %.0f ns, of its plan's execution: %.0f ns, through an "
            "executor: %.0f ns; %d batches",
-           all[BENCH_CALL] * 1e9, all[BENCH_PLAN] * 1e9, all[BENCH_EXECUTOR] * 1e9,
-           (int)host->batches);
-    if (host->undisturbed >= 0) printf(", %d with cores to themselves", (int)host->undisturbed);
-    if (host->undisturbed > 0)
-        printf(": %.0f, %.0f, %.0f ns", undisturbed[BENCH_CALL] * 1e9,
-               undisturbed[BENCH_PLAN] * 1e9, undisturbed[BENCH_EXECUTOR] * 1e9);
+           r->kernel->op_id, seconds[BENCH_CALL] * 1e9, seconds[BENCH_PLAN] * 1e9,
+           seconds[BENCH_EXECUTOR] * 1e9, (int)host->batches);
+    if (host->undisturbed == 0)
+        printf(", all of them disturbed");
+    else if (host->undisturbed < host->batches)
+        printf(", of which %d were disturbed and do not count",
+               (int)(host->batches - host->undisturbed));
     putchar('\n');
 }
 
-static bool print_report(const ejk_kernel *kernel, const bench_result *results, int count) {
+static bool print_report(const bench_result *results, int count) {
     const ejk_cpu_info *cpu = ejk_cpu();
     char l3[32];
     printf("%s, %s, %d cores, last cache %s\n", ejk_device_fingerprint(), cpu->name,
            (int)cpu->cores, machine_bytes(cpu->l3_bytes, l3));
-    bench_print_arguments(kernel, results[0].arguments);
-    printf("%s; shares are medians over repetitions, each of the ceilings around it\n\n",
-           ejk_dtype_name(results[0].dtype));
+    puts("shares are medians over repetitions, each of the ceilings around it\n");
     if (!print_rows(results, count)) return false;
     putchar('\n');
     print_notes(results, count);
-    print_host(&results[0].host);
+    for (int i = 0; i < count; i++)
+        if (i == 0 || results[i].kernel != results[i - 1].kernel) print_host(&results[i]);
     return true;
 }
 
-bool bench_report(const ejk_kernel *kernel, const bench_result *results, int count, bool json) {
-    if (json) return print_json(report_json(kernel, results, count));
-    return results[0].on_gpu ? bench_gpu_print(kernel, results, count)
-                             : print_report(kernel, results, count);
+bool bench_report(const bench_result *results, int count, bool json) {
+    if (json) return print_json(report_json(results, count, result_json));
+    return results[0].on_gpu ? bench_gpu_print(results, count) : print_report(results, count);
+}
+
+bool bench_report_plans(const bench_result *results, int count, bool json) {
+    if (json) return print_json(report_json(results, count, row_json));
+    text_table table = {.align = "llrl"};
+    for (int i = 0; i < count; i++) {
+        char *parameters = json_dumps(json_object_get(results[i].plan, "parameters"), JSON_COMPACT);
+        table_add(&table, "%s", results[i].problem);
+        table_add(&table, "%s", bench_plan_text(&results[i], "implementation"));
+        table_add(&table, "%d", (int)results[i].threads);
+        table_add(&table, "%s", parameters ? parameters : "");
+        free(parameters);
+    }
+    return table_print(&table, 0);
 }

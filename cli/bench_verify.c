@@ -5,41 +5,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Results are dense, whatever the order of their axes. */
-static int64_t bytes_of(const ejk_tensor *tensor) {
-    return ejk_tensor_count(tensor) * (int64_t)ejk_dtype_size(tensor->dtype);
-}
-
 /* Bytes that are NaN in every floating-point type. */
 static bool poison(const bench_case *bench, const ejk_tensor *tensor) {
-    const int64_t bytes = bytes_of(tensor);
-    void *here = bench->device < 0 ? tensor->data : bench_allocate(bytes);
+    char *low;
+    const int64_t bytes = bench_span(tensor, &low);
+    void *here = bench->device < 0 ? low : bench_allocate(bytes);
     if (!here) return false;
     memset(here, 0xff, (size_t)bytes);
     if (bench->device < 0) return true;
-    const bool sent = gpu_send_bytes(bench->device, tensor->data, here, bytes);
+    const bool sent = gpu_send_bytes(bench->device, low, here, bytes);
     free(here);
     return sent;
 }
 
-/* The tensor where the CPU can read it: itself, or a copy whose memory the caller frees. */
-static bool fetch(const bench_case *bench, const ejk_tensor *tensor, ejk_tensor *out,
-                  void **memory) {
-    const int64_t bytes = bytes_of(tensor);
+bool bench_fetch(const bench_case *bench, const ejk_tensor *tensor, ejk_tensor *out,
+                 void **memory) {
+    char *low;
+    const int64_t bytes = bench_span(tensor, &low);
     *out = *tensor;
     *memory = NULL;
-    if (bench->device < 0) return true;
-    *memory = out->data = bench_allocate(bytes);
+    if (tensor->device_type == EJK_DEVICE_CPU) return true;
+    *memory = bench_allocate(bytes);
+    out->data = *memory ? (char *)*memory + ((char *)tensor->data - low) : NULL;
     out->device_type = EJK_DEVICE_CPU;
     out->device_index = 0;
-    return *memory && gpu_fetch_bytes(bench->device, tensor->data, *memory, bytes);
+    return *memory && gpu_fetch_bytes(bench->device, low, *memory, bytes);
 }
 
 static bool look_at(const bench_case *bench, const ejk_tensor *tensor, const char *name,
                     bool finite) {
     ejk_tensor here;
     void *memory;
-    const bool right = fetch(bench, tensor, &here, &memory) && check_values(&here, name, finite);
+    const bool right =
+        bench_fetch(bench, tensor, &here, &memory) && check_values(&here, name, finite);
     free(memory);
     return right;
 }
@@ -65,56 +63,80 @@ bool bench_verify(bench_case *bench) {
 
 /* ---- Another platform -------------------------------------------------------------------------------- */
 
-/* The same call there: its arguments, and its tensors where it cannot use those of the case. */
+/* The same call there: its arguments, its inputs where it cannot use those of the case, results of its own. */
 typedef struct other_call {
     void *args;
-    void **memory; /* by index of the field, or NULL */
-    ejk_owned_tensor result;
+    void **memory;            /* by index of the field, or NULL */
+    ejk_owned_tensor *result; /* by index of the field */
 } other_call;
+
+/* True for a result that is there. */
+static bool is_result(const bench_case *bench, int32_t index) {
+    const ejk_kernel *kernel = bench->call.kernel;
+    const ejk_tensor *tensor = call_tensor(kernel, bench->call.args, index);
+    return tensor && ejk_tensor_present(tensor) &&
+           ejk_field_is_output(&kernel->args->fields[index]);
+}
 
 /* What runs on the CPU has to find its inputs there. */
 static bool fetch_inputs(const bench_case *bench, other_call *other) {
     const ejk_kernel *kernel = bench->call.kernel;
-    other->memory = calloc((size_t)kernel->args->count + 1, sizeof *other->memory);
-    if (!other->memory) return complain("no memory for the arguments of %s", kernel->op_id);
     for (int32_t i = 0; i < kernel->args->count; i++) {
         ejk_tensor *tensor = call_tensor(kernel, other->args, i);
-        const ejk_tensor there = tensor ? *tensor : (ejk_tensor){0};
-        if (tensor && ejk_tensor_present(tensor) &&
-            !fetch(bench, &there, tensor, &other->memory[i]))
-            return false;
+        if (!tensor || !ejk_tensor_present(tensor) || is_result(bench, i)) continue;
+        const ejk_tensor there = *tensor;
+        if (!bench_fetch(bench, &there, tensor, &other->memory[i])) return false;
     }
     return true;
 }
 
-/* Copies the arguments with another platform, no configuration, and a first result of their own. */
+static bool own_results(const bench_case *bench, bool on_gpu, other_call *other) {
+    const ejk_kernel *kernel = bench->call.kernel;
+    for (int32_t i = 0; i < kernel->args->count; i++) {
+        ejk_tensor *tensor = call_tensor(kernel, other->args, i);
+        if (!is_result(bench, i)) continue;
+        const ejk_status status =
+            on_gpu ? ejk_device_tensor_create(bench->device, tensor->dtype, tensor->rank,
+                                              tensor->shape, &other->result[i])
+                   : ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape,
+                                             &other->result[i]);
+        if (!succeeded(status) ||
+            (call_is_updated(&kernel->args->fields[i]) &&
+             !succeeded(ejk_device_copy(tensor, &other->result[i].tensor, NULL))))
+            return false;
+        *tensor = other->result[i].tensor;
+    }
+    return true;
+}
+
+/* Copies the arguments with another platform, no configuration, and results of their own. */
 static bool open_other(const bench_case *bench, const void *args, const char *platform,
                        other_call *out) {
     const ejk_kernel *kernel = bench->call.kernel;
+    const size_t count = (size_t)kernel->args->count + 1;
     out->args = malloc(kernel->args->size);
-    if (!out->args) return complain("no memory for the arguments of %s", kernel->op_id);
+    out->memory = calloc(count, sizeof *out->memory);
+    out->result = calloc(count, sizeof *out->result);
+    if (!out->args || !out->memory || !out->result)
+        return complain("no memory for the arguments of %s", kernel->op_id);
     memcpy(out->args, args, kernel->args->size);
     size_t offset;
     const ejk_field *config =
         kernel->config_field ? ejk_record_find(kernel->args, kernel->config_field, &offset) : NULL;
     if (config) memset((char *)out->args + offset, 0, config->record->size);
     const bool on_gpu = bench->device >= 0 && strcmp(platform, "cuda") == 0;
-    if (!call_set_platform(kernel, out->args, platform)) return false;
-    if (bench->device >= 0 && !on_gpu && !fetch_inputs(bench, out)) return false;
-    ejk_tensor *tensor = call_tensor(kernel, out->args, call_first_output(kernel));
-    const ejk_status status =
-        on_gpu ? ejk_device_tensor_create(bench->device, tensor->dtype, tensor->rank, tensor->shape,
-                                          &out->result)
-               : ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape, &out->result);
-    if (status == EJK_OK) *tensor = out->result.tensor;
-    return succeeded(status);
+    return call_set_platform(kernel, out->args, platform) &&
+           (bench->device < 0 || on_gpu || fetch_inputs(bench, out)) &&
+           own_results(bench, on_gpu, out);
 }
 
 static void close_other(const ejk_kernel *kernel, other_call *other) {
     for (int32_t i = 0; other->memory && i < kernel->args->count; i++) free(other->memory[i]);
+    for (int32_t i = 0; other->result && i < kernel->args->count; i++)
+        ejk_owned_tensor_close(&other->result[i]);
     free(other->memory);
+    free(other->result);
     free(other->args);
-    ejk_owned_tensor_close(&other->result);
 }
 
 static bool run_other(const bench_case *bench, ejk_context *context, const void *args,
@@ -129,28 +151,45 @@ static bool run_other(const bench_case *bench, ejk_context *context, const void 
     return run;
 }
 
-static bool compare_results(const bench_case *bench, const ejk_tensor *other, difference *out) {
-    const ejk_tensor *own =
-        call_tensor(bench->call.kernel, bench->call.args, call_first_output(bench->call.kernel));
-    ejk_tensor actual, expected = *other;
+static bool compare_one(const bench_case *bench, const ejk_tensor *own, const ejk_tensor *other,
+                        difference *out) {
+    ejk_tensor actual, expected;
     void *memory, *second = NULL;
-    const bool compared =
-        fetch(bench, own, &actual, &memory) &&
-        (other->device_type == EJK_DEVICE_CPU || fetch(bench, other, &expected, &second)) &&
-        compare(&actual, &expected, out);
+    const bool compared = bench_fetch(bench, own, &actual, &memory) &&
+                          bench_fetch(bench, other, &expected, &second) &&
+                          compare(&actual, &expected, out);
     free(memory);
     free(second);
     return compared;
 }
 
+/* Every result; the row has the largest difference of all. */
+static bool compare_results(const bench_case *bench, void *args, const other_call *other,
+                            bench_result *out) {
+    const ejk_kernel *kernel = bench->call.kernel;
+    out->differences = json_object();
+    for (int32_t i = 0; i < kernel->args->count; i++) {
+        difference d;
+        if (!is_result(bench, i)) continue;
+        if (!compare_one(bench, call_tensor(kernel, args, i), &other->result[i].tensor, &d))
+            return false;
+        json_t *relative = json_real(d.relative); /* NULL for infinity, which JSON has not */
+        json_object_set_new(out->differences, kernel->args->fields[i].name,
+                            relative ? relative : json_null());
+        if (d.relative > out->difference.relative) out->difference.relative = d.relative;
+        if (d.maximum > out->difference.maximum) out->difference.maximum = d.maximum;
+    }
+    return true;
+}
+
 bool bench_compare(bench_case *bench, ejk_context *context, const char *platform,
                    bench_result *out) {
-    const void *args = bench->args[bench->next];
+    void *args = bench->args[bench->next];
     other_call other = {.args = NULL};
-    const bool compared = open_other(bench, args, platform, &other) && bench_case_restore(bench) &&
-                          bench_case_run(bench) && bench_case_restore(bench) &&
+    const bool compared = bench_case_restore(bench) && open_other(bench, args, platform, &other) &&
+                          bench_case_run(bench) &&
                           run_other(bench, context, other.args, &out->against_time) &&
-                          compare_results(bench, &other.result.tensor, &out->difference);
+                          compare_results(bench, args, &other, out) && bench_case_restore(bench);
     out->against = platform;
     close_other(bench->call.kernel, &other);
     return compared;

@@ -14,7 +14,7 @@ char *store_path(const char *wish) {
 
 /* ---- Opening ---------------------------------------------------------------------------------------- */
 
-/* "ejk: cache row rejected: op_id flash_attention@v0, reason …" */
+/* "ejk: cache row rejected: op_id OPERATION@v0, reason …" */
 static void tell(void *user, const char *event, const char *fields) {
     (void)user;
     json_t *object = json_loads(fields, 0, NULL);

@@ -10,7 +10,7 @@ int call_command(const op_command *command, int count, char **words, const optio
     const bool help = options_ask_help(count, words), named = count > 0 && words[0][0] != '-';
     if (help && !named) return command->help(NULL, own);
     if (!named) {
-        complain("%s needs an operation first, as `ejk %s flash_attention --help`", command->name,
+        complain("%s needs an operation first, as `ejk %s OPERATION --help`", command->name,
                  command->name);
         return FAILED;
     }

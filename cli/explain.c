@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ejk explain`: which step chooses a call's configuration, and what follows from it. */
-#include "options.h"
-#include "shape.h"
 #include "cache_rows.h"
+#include "line.h"
+#include "options.h"
 #include "table.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ typedef struct explanation {
     ejk_context *context;
     ejk_config_selector_chain *chain;
     ejk_executor *executor;
-    op_call call;
+    line_call line;
     ejk_plan *plan;
     json_t *events[STEPS]; /* what the chain told of a step: its fields, or NULL */
     ejk_config_key_text room;
@@ -70,8 +70,8 @@ static bool ask(explanation *e) {
     return succeeded(ejk_config_selector_chain_create(&options, &e->chain)) &&
            succeeded(ejk_executor_create(e->context, &(ejk_executor_options){.chooser = &chooser},
                                          &e->executor)) &&
-           succeeded(
-               ejk_executor_compile(e->executor, e->call.kernel, e->call.args, NULL, &e->plan));
+           succeeded(ejk_executor_compile(e->executor, e->line.call.kernel, e->line.call.args, NULL,
+                                          &e->plan));
 }
 
 /* ---- Steps ------------------------------------------------------------------------------------------- */
@@ -211,7 +211,7 @@ static bool print_all(const explanation *e, const char *problem, const answers *
                                     "steps", a->steps, "plan", a->plan, "implementations",
                                     a->implementations, "key", store_key_json(&e->key), "cache",
                                     "path", e->store.path, "exists", e->store.cache != NULL));
-    printf("%s\n\n", problem ? problem : e->call.kernel->op_id);
+    printf("%s\n\n", problem ? problem : e->line.call.kernel->op_id);
     return print_plan(a->plan) && putchar('\n') != EOF && print_steps(a->steps) &&
            putchar('\n') != EOF && print_key(&e->key) && putchar('\n') != EOF &&
            print_implementations(a->implementations, e->wish->all);
@@ -229,7 +229,8 @@ static json_t *read_json(ejk_status (*write)(const ejk_plan *plan, char **out),
 static bool print(const explanation *e) {
     char *problem = NULL;
     /* A call that has no text is explained all the same. */
-    if (ejk_problem_to_text(e->call.kernel, e->call.args, &problem) != EJK_OK) problem = NULL;
+    if (ejk_problem_to_text(e->line.call.kernel, e->line.call.args, &problem) != EJK_OK)
+        problem = NULL;
     const answers a = {read_json(ejk_plan_describe, e->plan), steps_json(e),
                        read_json(ejk_plan_explain, e->plan)};
     const bool done = a.plan && a.steps && a.implementations
@@ -250,31 +251,34 @@ static void close_explanation(explanation *e) {
     ejk_config_selector_chain_destroy(e->chain);
     store_close(&e->store);
     ejk_context_destroy(e->context);
-    call_close(&e->call);
+    line_close(&e->line);
     for (int i = 0; i < STEPS; i++) json_decref(e->events[i]);
 }
 
 static int explain(const ejk_kernel *kernel, int count, char **words, const option *own,
                    const void *wanted) {
     const explain_options *wish = wanted;
+    const call_words *call = &wish->call;
     explanation e = {.wish = wish};
-    if (!call_open(kernel, &e.call)) return FAILED;
-    const field_flags fields = {kernel, e.call.args, NULL, NULL};
+    item_text items = {.text = NULL};
+    const field_flags fields = {.kernel = kernel, .items = &items};
     bool done = options_parse(count, words, own, &fields) &&
                 (kernel->config ||
                  complain("%s has no configuration that could be chosen", kernel->op_id)) &&
-                shape_context(&wish->call, &e.context) &&
-                shape_call("explain", &wish->call, e.context, &e.call) &&
+                (call->shape || line_needs_shape("explain", kernel)) &&
+                line_context(call, &e.context) &&
+                line_of_words(kernel, call->shape, call, items.text, e.context, &e.line) &&
+                line_place(&e.line, call->device, e.context) &&
                 store_open(wish->cache, false, &e.store) && ask(&e) && print(&e);
     close_explanation(&e);
+    free(items.text);
     return done ? DONE : FAILED;
 }
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
-    puts("usage: ejk explain OPERATION --shape B=1,Hq=8,T=1024,D=64 [--flag value]...\n\n"
+    puts("usage: ejk explain OPERATION --shape SYMBOL=SIZE,... [--flag value]...\n\n"
          "Says which implementation a call gets and with which parameters, which step chose them,\n"
-         "by which key they are kept, and which other implementations fit. Nothing is measured.\n"
-         "Symbols of a shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
+         "by which key they are kept, and which other implementations fit. Nothing is measured.\n");
     if (!options_help(own)) return FAILED;
     call_help_flags(kernel);
     return DONE;

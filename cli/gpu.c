@@ -125,6 +125,13 @@ bool gpu_copy_tensors(int32_t device, op_call *call) {
     return true;
 }
 
+bool gpu_copy_bytes(int32_t device, void *to, const void *from, int64_t bytes) {
+    const ejk_tensor source =
+        ejk_device_tensor((void *)(uintptr_t)from, device, EJK_DTYPE_U8, 1, &bytes);
+    const ejk_tensor target = ejk_device_tensor(to, device, EJK_DTYPE_U8, 1, &bytes);
+    return bytes == 0 || succeeded(ejk_device_copy(&source, &target, NULL));
+}
+
 bool gpu_send_bytes(int32_t device, void *there, const void *here, int64_t bytes) {
     const ejk_tensor from = ejk_tensor_1d((void *)(uintptr_t)here, EJK_DTYPE_U8, bytes);
     const ejk_tensor to = ejk_device_tensor(there, device, EJK_DTYPE_U8, 1, &bytes);

@@ -26,7 +26,8 @@ bool gpu_move_owned(int32_t device, op_call *call);
 /* Puts all tensors of a call there: those with data in memory that the call owns then. */
 bool gpu_copy_tensors(int32_t device, op_call *call);
 
-/* Copies bytes to a device, or from it. */
+/* Copies bytes on a device, to it, or from it. */
+bool gpu_copy_bytes(int32_t device, void *to, const void *from, int64_t bytes);
 bool gpu_send_bytes(int32_t device, void *there, const void *here, int64_t bytes);
 bool gpu_fetch_bytes(int32_t device, const void *there, void *here, int64_t bytes);
 

@@ -178,10 +178,31 @@ static json_t *record_json(const ejk_record *record) {
     return list;
 }
 
+/* What may be wished of the contents of inputs. */
+static json_t *input_options_json(const ejk_kernel *kernel) {
+    json_t *list = json_array();
+    for (int32_t i = 0; i < kernel->input_option_count; i++)
+        json_array_append_new(list, json_pack("{s:s, s:s}", "name", kernel->input_options[i].name,
+                                              "doc", kernel->input_options[i].doc));
+    return list;
+}
+
+static bool print_input_options(const ejk_kernel *kernel) {
+    text_table table = {.align = "ll"};
+    if (kernel->input_option_count == 0) return true;
+    puts("contents of inputs that `ejk bench` and `ejk tune` can be asked for:");
+    for (int32_t i = 0; i < kernel->input_option_count; i++) {
+        table_add(&table, "--%s", kernel->input_options[i].name);
+        table_add(&table, "%s", kernel->input_options[i].doc);
+    }
+    return table_print(&table, 2) && putchar('\n') != EOF;
+}
+
 static json_t *operation_json(const ejk_kernel *kernel, const ejk_registry *registry) {
-    return json_pack("{s:s, s:s, s:s*, s:o, s:o}", "op", kernel->op_id, "version",
+    return json_pack("{s:s, s:s, s:s*, s:o, s:o, s:o}", "op", kernel->op_id, "version",
                      kernel->version ? kernel->version : "0", "doc", kernel->doc, "arguments",
-                     record_json(kernel->args), "implementations", registry_json(registry, kernel));
+                     record_json(kernel->args), "input_options", input_options_json(kernel),
+                     "implementations", registry_json(registry, kernel));
 }
 
 static bool print_operation(const ejk_kernel *kernel, const ejk_registry *registry) {
@@ -189,8 +210,8 @@ static bool print_operation(const ejk_kernel *kernel, const ejk_registry *regist
     if (!succeeded(ejk_record_help(kernel->args, &help))) return false;
     printf("%s: %s\n\n%s\n", kernel->op_id, kernel->doc ? kernel->doc : "", help);
     ejk_free(help);
-    return print_registry(registry, kernel) && putchar('\n') != EOF &&
-           print_parameters(registry, kernel);
+    return print_input_options(kernel) && print_registry(registry, kernel) &&
+           putchar('\n') != EOF && print_parameters(registry, kernel);
 }
 
 /* ---- The command ----------------------------------------------------------------------------------- */

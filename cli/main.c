@@ -17,17 +17,17 @@ static const struct {
     {"explain", "say which configuration a call gets, and why", explain_command},
     {"prebuild", "compile kernels for GPUs before they are needed", prebuild_command},
     {"labels", "find calls in HLO or StableHLO text", labels_command},
-    {"mask-info", "process masks for block-sparse attention, JSON in and out", mask_info_command},
+    {"mask-info", "process masks, JSON in and out", mask_info_command},
     {"mask", "draw a mask: elements, blocks, the order of visits", mask_command},
 };
 
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_help(void) {
-    puts("ejk: attention kernels from the command line\n");
+    puts("ejk: kernels from the command line\n");
     puts("usage: ejk COMMAND [--flag value]...\n");
     for (int i = 0; i < COMMANDS; i++) printf("  %-11s%s\n", commands[i].name, commands[i].doc);
-    puts("\n`ejk COMMAND --help` says more about each, `ejk info --op flash_attention` about an\n"
+    puts("\n`ejk COMMAND --help` says more about each, `ejk info --op OPERATION` about an\n"
          "operation, `ejk --version` which version this is.");
 }
 

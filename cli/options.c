@@ -5,6 +5,7 @@
 #include "table.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,10 +111,25 @@ static bool set_own(const option *own, flag_word *flag) {
     }
 }
 
+/* Wishes for the contents of inputs are no fields, but items all the same. */
+static bool is_input_option(const field_flags *fields, const char *name) {
+    for (int32_t i = 0; fields && fields->items && i < fields->kernel->input_option_count; i++)
+        if (strcmp(fields->kernel->input_options[i].name, name) == 0) return true;
+    return false;
+}
+
+static bool set_input_option(const field_flags *fields, flag_word *flag) {
+    const char *value = take_value(flag);
+    if (!value) return complain("%s needs a value", flag->text);
+    return item_text_value(fields->items, flag->name, value);
+}
+
 static bool set_field(const ejk_field *field, const field_flags *fields, flag_word *flag) {
     bool truth = field->kind == EJK_FIELD_BOOL || field->kind == EJK_FIELD_OPT_BOOL;
     const char *value = truth ? take_truth(flag) : take_value(flag);
     if (!value) return complain("%s needs a value: %s", flag->text, field->doc);
+    if (field->kind != EJK_FIELD_TENSOR && fields->items)
+        return item_text_value(fields->items, flag->name, *value ? value : "true");
     if (field->kind != EJK_FIELD_TENSOR)
         return succeeded(
             ejk_record_set_text(fields->kernel->args, fields->args, flag->name, value));
@@ -165,10 +181,45 @@ static bool set_flag(flag_word *flag, const option *own, const field_flags *fiel
         if (*each->name && same_name(each->name, flag->name)) return set_own(each, flag);
     const ejk_field *field =
         fields ? ejk_record_find(fields->kernel->args, flag->name, NULL) : NULL;
+    if (is_input_option(fields, flag->name)) return set_input_option(fields, flag);
     if (field) return set_field(field, fields, flag);
     field = fields ? updated_field(fields, flag->name) : NULL;
     return field ? set_updated(field, fields, flag) : refuse(flag, own, fields);
 }
+
+/* ---- Items ------------------------------------------------------------------------------------------- */
+
+bool item_text_add(item_text *items, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    const int length = vsnprintf(NULL, 0, format, values);
+    va_end(values);
+    const size_t needed = items->length + (size_t)length + 1;
+    char *text = needed > items->room ? realloc(items->text, 2 * needed) : items->text;
+    if (!text) return complain("no memory for a line of %zu bytes", needed);
+    if (needed > items->room) items->room = 2 * needed;
+    items->text = text;
+    va_start(values, format);
+    vsnprintf(text + items->length, items->room - items->length, format, values);
+    va_end(values);
+    items->length += (size_t)length;
+    return true;
+}
+
+/* Quoted as a string of JSON is, where that is needed. */
+bool item_text_value(item_text *items, const char *name, const char *value) {
+    if (*value && strcspn(value, ", \t#\"\\") == strlen(value))
+        return item_text_add(items, ",%s=%s", name, value);
+    json_t *string = json_string(value);
+    char *quoted = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
+    const bool added = quoted ? item_text_add(items, ",%s=%s", name, quoted)
+                              : complain("%s is no UTF-8, or there is no memory for it", name);
+    free(quoted);
+    json_decref(string);
+    return added;
+}
+
+/* ---- Lists of flags ---------------------------------------------------------------------------------- */
 
 bool options_texts(int count, texts *out) {
     *out = (texts){.items = calloc((size_t)count + 1, sizeof *out->items)};

@@ -31,10 +31,21 @@ typedef struct option {
     const char *doc;
 } option;
 
+/* Items of problem text, one after the other; zeroed at first, `text` is freed by the caller. */
+typedef struct item_text {
+    char *text;
+    size_t length, room;
+} item_text;
+
+/* Adds text, or ",name=value" with the value quoted where it has to be. */
+__attribute__((format(printf, 2, 3))) bool item_text_add(item_text *items, const char *format, ...);
+bool item_text_value(item_text *items, const char *name, const char *value);
+
 /* Where the flags go that are fields. */
 typedef struct field_flags {
     const ejk_kernel *kernel;
-    void *args; /* the struct that kernel->args describes */
+    void *args;       /* the struct that kernel->args describes; NULL: `items` takes them */
+    item_text *items; /* the flags as items of problem text, or NULL */
     const char *
         *files; /* by index of the field: what is given for a tensor. NULL: tensors are refused */
     const char **updated; /* the same for --NAME-out, what became of one that is updated; or NULL */

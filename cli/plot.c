@@ -239,9 +239,9 @@ static void put_plain(FILE *svg, const char *text) {
         if (!strchr("<>&", *text)) fputc(*text, svg);
 }
 
-static void draw_title(FILE *svg, const ejk_kernel *kernel) {
+static void draw_title(FILE *svg, const bench_result *results) {
     fprintf(svg, "<text x='%d' y='24' class='title'>", LEFT);
-    put_plain(svg, kernel->op_id);
+    put_plain(svg, results[0].kernel->op_id);
     fprintf(svg, ": measured rates under their ceilings</text>\n<text x='%d' y='44'>", LEFT);
     put_plain(svg, ejk_cpu()->name);
     fputs(" (", svg);
@@ -249,7 +249,7 @@ static void draw_title(FILE *svg, const ejk_kernel *kernel) {
     fputs(")</text>\n", svg);
 }
 
-static bool draw(FILE *svg, const ejk_kernel *kernel, const bench_result *results, int count) {
+static bool draw(FILE *svg, const bench_result *results, int count) {
     plane p = plane_of(results, count);
     int height = TOP + HEIGHT + 74 + count * LINE_HEIGHT;
     fprintf(svg,
@@ -259,7 +259,7 @@ static bool draw(FILE *svg, const ejk_kernel *kernel, const bench_result *result
             ".name{font-size:12px;paint-order:stroke;stroke:white;stroke-width:4px}</style>\n"
             "<rect width='%d' height='%d' fill='white'/>\n",
             WIDTH, height, WIDTH, height, WIDTH, height);
-    draw_title(svg, kernel);
+    draw_title(svg, results);
     draw_frame(svg, &p);
     bool drawn = draw_roofs(svg, &p, results, count) && draw_points(svg, &p, results, count);
     draw_list(svg, results, count);
@@ -267,11 +267,10 @@ static bool draw(FILE *svg, const ejk_kernel *kernel, const bench_result *result
     return drawn;
 }
 
-bool bench_plot(const char *path, const ejk_kernel *kernel, const bench_result *results,
-                int count) {
+bool bench_plot(const char *path, const bench_result *results, int count) {
     FILE *svg = fopen(path, "w");
     if (!svg) return complain("%s cannot be written", path);
-    bool drawn = draw(svg, kernel, results, count);
+    bool drawn = draw(svg, results, count);
     bool failed = ferror(svg) != 0;
     return ((fclose(svg) == 0 && !failed) || complain("%s cannot be written", path)) && drawn;
 }

@@ -87,7 +87,7 @@ static bool find_architecture(prebuild_options *wish, ejk_gpu_info *gpu) {
 static int run(prebuild_options *wish) {
     ejk_gpu_info gpu;
     if (!wish->shapes && wish->lines.count == 0) {
-        complain("prebuild needs calls, as 'attention_merge:N=8,B=1,T=1,Hq=32,Dv=128', or "
+        complain("prebuild needs calls, as 'OPERATION:SYMBOL=SIZE,...', or "
                  "--shapes FILE with one on each line");
         return FAILED;
     }

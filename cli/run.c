@@ -271,7 +271,8 @@ static int run_operation(const ejk_kernel *kernel, int count, char **words, cons
     if (!call_open(kernel, &run.call)) return FAILED;
     run.files = calloc((size_t)kernel->args->count, sizeof *run.files);
     run.updated = calloc((size_t)kernel->args->count, sizeof *run.updated);
-    const field_flags fields = {kernel, run.call.args, run.files, run.updated};
+    const field_flags fields = {
+        .kernel = kernel, .args = run.call.args, .files = run.files, .updated = run.updated};
     if (!run.files || !run.updated)
         complain("no memory for the flags of %s", kernel->op_id);
     else if (options_parse(count, words, own, &fields)) {

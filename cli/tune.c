@@ -99,11 +99,36 @@ static ejk_status tune_call(tune_state *state, const ejk_kernel *kernel, const v
     return status;
 }
 
-static bool tune_operation(tune_state *state, op_call *call) {
-    if (!shape_call("tune", &state->wish->call, state->context, call)) return false;
-    state->bar.number = state->bar.total = 1;
-    const ejk_status status = tune_call(state, call->kernel, call->args);
-    return !state->failed && succeeded(status);
+/* An operation, and its flags as items of a line. */
+typedef struct tune_request {
+    const ejk_kernel *kernel;
+    const char *items;
+} tune_request;
+
+static bool is_free(const ejk_problem *problem) {
+    const ejk_kernel *kernel = ejk_problem_kernel(problem);
+    size_t offset;
+    const ejk_field *config =
+        kernel->config_field ? ejk_record_find(kernel->args, kernel->config_field, &offset) : NULL;
+    return !config || !ejk_record_is_set(config, ejk_problem_args(problem)) ||
+           complain("tune chooses the configuration, but --%s is given", config->name);
+}
+
+/* The line of a call and its place are read in the context that it is tuned in. */
+static bool tune_operation(tune_state *state, const tune_request *request) {
+    const call_words *words = &state->wish->call;
+    line_call line;
+    if (!words->shape) return line_needs_shape("tune", request->kernel);
+    bool done = line_of_words(request->kernel, words->shape, words, request->items, state->context,
+                              &line) &&
+                is_free(line.problem) && line_place(&line, words->device, state->context);
+    if (done) {
+        state->bar.number = state->bar.total = 1;
+        const ejk_status status = tune_call(state, line.call.kernel, line.call.args);
+        done = !state->failed && succeeded(status);
+    }
+    line_close(&line);
+    return done;
 }
 
 /* ---- Recordings -------------------------------------------------------------------------------------- */
@@ -174,7 +199,7 @@ static bool open_state(tune_state *state) {
     state->bar = progress_open();
     if (!state->tuned || !state->skipped) return complain("no memory for the report");
     return gpu_device(wish->call.device, &state->device) &&
-           shape_context(&wish->call, &state->context) &&
+           line_context(&wish->call, &state->context) &&
            succeeded(ejk_config_selector_chain_create(NULL, &state->chain)) &&
            succeeded(ejk_executor_create(state->context,
                                          &(ejk_executor_options){.selector = state->chain},
@@ -199,17 +224,17 @@ static int status_of(const tune_state *state, bool done) {
     return state->unkept || none || cut_short ? DIFFERS : DONE;
 }
 
-/* Tunes a call, or the recording if `call` is NULL. */
-static int tune(const tune_options *wish, op_call *call) {
+/* Tunes a call, or the recording if there is none. */
+static int tune(const tune_options *wish, const tune_request *request) {
     tune_state state = {.wish = wish};
     bool done = open_state(&state);
     if (done) {
         state.cancel = interrupt_begin();
-        done = call ? tune_operation(&state, call) : tune_recording(&state);
+        done = request ? tune_operation(&state, request) : tune_recording(&state);
         interrupt_end();
-        if (call && json_array_size(state.tuned) > 0)
+        if (request && json_array_size(state.tuned) > 0)
             done &= print_json(json_incref(json_array_get(state.tuned, 0)));
-        else if (!call && done)
+        else if (!request && done)
             done = print_recorded(&state);
     }
     const int status = status_of(&state, done);
@@ -218,7 +243,7 @@ static int tune(const tune_options *wish, op_call *call) {
 }
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
-    puts("usage: ejk tune OPERATION --shape B=1,Hq=8,T=1024,D=64 [--flag value]...\n"
+    puts("usage: ejk tune OPERATION --shape SYMBOL=SIZE,... [--flag value]...\n"
          "       ejk tune --recorded FILE [--flag value]...\n\n"
          "Finds by measurement the fastest configuration of a call and stores it in the cache, "
          "where\n"
@@ -229,8 +254,7 @@ static int print_help(const ejk_kernel *kernel, const option *own) {
          "begins.\n"
          "The exit status is 0 if every choice is kept, or --no-store is given; 1 if one rests on "
          "no\n"
-         "comparison, as the budget ended or Ctrl-C came before; 2 if something failed.\n"
-         "Symbols of a shape left out are B=1, Hkv=Hq, S=T, Dv=D.\n");
+         "comparison, as the budget ended or Ctrl-C came before; 2 if something failed.\n");
     if (!options_help(own)) return FAILED;
     call_help_flags(kernel);
     return DONE;
@@ -239,19 +263,13 @@ static int print_help(const ejk_kernel *kernel, const option *own) {
 static int tune_words(const ejk_kernel *kernel, int count, char **words, const option *own,
                       const void *wanted) {
     const tune_options *wish = wanted;
-    op_call call;
-    if (!call_open(kernel, &call)) return FAILED;
-    const field_flags fields = {kernel, call.args, NULL, NULL};
+    item_text items = {.text = NULL};
+    const field_flags fields = {.kernel = kernel, .items = &items};
     bool done = options_parse(count, words, own, &fields);
     if (done && wish->recorded)
         done = complain("--recorded brings its own operations, but %s is given", kernel->op_id);
-    size_t offset;
-    const ejk_field *config =
-        kernel->config_field ? ejk_record_find(kernel->args, kernel->config_field, &offset) : NULL;
-    if (done && config && ejk_record_is_set(config, call.args))
-        done = complain("tune chooses the configuration, but --%s is given", config->name);
-    const int status = done ? tune(wish, &call) : FAILED;
-    call_close(&call);
+    const int status = done ? tune(wish, &(tune_request){kernel, items.text}) : FAILED;
+    free(items.text);
     return status;
 }
 
@@ -261,18 +279,15 @@ static bool asks_for_recording(int count, char **words, const option *own,
     const call_words *call = &wish->call;
     if (!options_parse(count, words, own, NULL)) return false;
     if (!wish->recorded)
-        return complain("tune needs an operation first, as `ejk tune flash_attention --help`, or "
+        return complain("tune needs an operation first, as `ejk tune OPERATION --help`, or "
                         "--recorded");
-    if (call->shape || call->dtype || call->with || call->layout || call->platform ||
-        call->data.lengths || call->data.alive > 0)
+    if (call->shape || call->dtype || call->with || call->layout || call->platform)
         return complain("--recorded brings its own calls, --%s cannot be given with it",
-                        call->shape            ? "shape"
-                        : call->dtype          ? "dtype"
-                        : call->with           ? "with"
-                        : call->layout         ? "layout"
-                        : call->data.lengths   ? "lengths"
-                        : call->data.alive > 0 ? "alive"
-                                               : "platform");
+                        call->shape    ? "shape"
+                        : call->dtype  ? "dtype"
+                        : call->with   ? "with"
+                        : call->layout ? "layout"
+                                       : "platform");
     return true;
 }
 

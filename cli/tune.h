@@ -3,10 +3,10 @@
 #ifndef EJK_CLI_TUNE_H
 #define EJK_CLI_TUNE_H
 
-#include "progress.h"
-#include "options.h"
-#include "shape.h"
 #include "cache_rows.h"
+#include "line.h"
+#include "options.h"
+#include "progress.h"
 
 /* What is asked for. */
 typedef struct tune_options {

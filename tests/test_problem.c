@@ -35,7 +35,18 @@ EJK_RECORD_STRUCT(odd, ODD);
 #define EJK_RECORD_SELF odd
 EJK_RECORD_DEFINE_WITH(odd_record, odd, ODD, "B=1,Hq,T,D", NULL);
 #undef EJK_RECORD_SELF
-static const ejk_kernel odd_kernel = {.op_id = "odd", .args = &odd_record};
+static const ejk_input_option odd_options[] = {{"lengths", "of something"}, {"share", ""}};
+static ejk_status odd_inputs(void *args, const ejk_axes *axes, const ejk_inputs *how) {
+    (void)args;
+    (void)axes;
+    (void)how;
+    return EJK_OK;
+}
+static const ejk_kernel odd_kernel = {.op_id = "odd",
+                                      .args = &odd_record,
+                                      .inputs = odd_inputs,
+                                      .input_options = odd_options,
+                                      .input_option_count = 2};
 
 static ejk_context *context;
 
@@ -149,6 +160,19 @@ static void lines_have_one_canonical_form(void **state) {
         {"flash_attention:Hq=8,T=16,D=4,key=@[512,32,4,1],query=@[77,32,4,1]", FLASH},
         {"flash_attention:B=0,Hq=8,T=16,D=4,layout=bhtd",
          "flash_attention:B=0,Hq=8,Hkv=8,T=16,S=16,D=4,Dv=4,dtype=float32"},
+        /* Packed sequences have no batch, but a padded batch may have a number of them. */
+        {"flash_attention:N=3,Hq=8,T=16,D=4,with=cum_seqlens_q+lse",
+         "flash_attention:Hq=8,Hkv=8,T=16,S=16,D=4,Dv=4,N=3,dtype=float32,with=cum_seqlens_q+lse"},
+        {"flash_attention:B=3,N=3,Hq=8,T=16,D=4,with=cum_seqlens_q",
+         "flash_attention:B=3,Hq=8,Hkv=8,T=16,S=16,D=4,Dv=4,N=3,dtype=float32,with=cum_seqlens_q"},
+        {"attention_merge:N=3,Hq=8,T=16,Dv=4",
+         "attention_merge:B=1,Hq=8,T=16,Dv=4,N=3,dtype=float32"},
+        /* Where no result is required and none is named, gradients of what is given are meant. */
+        {"flash_attention_vjp:Hq=8,T=16,D=4,with=bias",
+         "flash_attention_vjp:B=1,Hq=8,Hkv=8,T=16,S=16,D=4,Dv=4,dtype=float32,"
+         "with=bias+d_query+d_key+d_value+d_bias"},
+        {"flash_attention_vjp:Hq=8,T=16,D=4,d_key",
+         "flash_attention_vjp:B=1,Hq=8,Hkv=8,T=16,S=16,D=4,Dv=4,dtype=float32,with=d_key"},
         {"toy:n=5,m=3", "toy:n=5,m=3,dtype=float32"},
         {"toy:m=3,n=5,factor=-2.5e-3,shift=-9223372036854775808,with=z,dtype=f64",
          "toy:n=5,m=3,dtype=float64,with=z,factor=-0.0025,shift=-9223372036854775808"},
@@ -236,6 +260,23 @@ static void what_was_read_is_there(void **state) {
     assert_null(ejk_problem_axes(NULL));
 }
 
+static void wishes_are_kept_beside_the_arguments(void **state) {
+    (void)state;
+    ejk_problem *problem = parse("odd:Hq=2,T=3,D=4,share=0.5,rate=2,lengths=\"1,2\"");
+    const ejk_inputs *inputs = ejk_problem_inputs(problem);
+    assert_int_equal(inputs->wish_count, 2);
+    assert_int_equal(inputs->seed, 0);
+    assert_string_equal(inputs->wishes[0].name, "share");
+    assert_string_equal(inputs->wishes[0].value, "0.5");
+    assert_string_equal(inputs->wishes[1].name, "lengths");
+    assert_string_equal(inputs->wishes[1].value, "1,2");
+    ejk_problem_destroy(problem);
+    problem = parse("flash_attention:Hq=8,T=16,D=4");
+    assert_int_equal(ejk_problem_inputs(problem)->wish_count, 0);
+    ejk_problem_destroy(problem);
+    assert_null(ejk_problem_inputs(NULL));
+}
+
 static void refused(ejk_status status, const char *text, const char *sentence, int line) {
     ejk_problem *untouched = (ejk_problem *)(void *)&context, *out = untouched;
     const ejk_status got = ejk_problem_parse(context, text, &out);
@@ -305,6 +346,8 @@ static void items_that_mean_nothing_name_the_place(void **state) {
     REFUSED(MALFORMED, "toy:m=3,shift=1.5", "byte 9: shift");
     REFUSED(MALFORMED, "toy:m=3,flag=yes", "byte 9: flag");
     REFUSED(MALFORMED, "toy:m=3,with", "with stands alone");
+    REFUSED(MALFORMED, "odd:T=1,share", "byte 9: share stands alone");
+    REFUSED(MALFORMED, "odd:share=1,share=1", "byte 13: share is given twice");
     REFUSED(UNKNOWN_NAME, "toy:m=3,with=z+w", "byte 9: with has 'w', which is no tensor");
     REFUSED(UNKNOWN_NAME, "toy:m=3,with=factor", "with has 'factor'");
     REFUSED(UNKNOWN_NAME, "toy:m=3,with=z+", "with has ''");
@@ -483,6 +526,7 @@ int main(void) {
         TEST(orders_are_those_of_the_record),
         TEST(odd_names_and_values_survive),
         TEST(what_was_read_is_there),
+        TEST(wishes_are_kept_beside_the_arguments),
         TEST(lines_that_cannot_be_cut_name_the_place),
         TEST(items_that_mean_nothing_name_the_place),
         TEST(tensors_that_do_not_fit_are_refused),

@@ -12,6 +12,7 @@
  *     item    = symbol "=" length                       B=2: a symbol of the tensors' units
  *             | field [ "=" value ]                     causal, softmax_scale=0.125, platform="simd"
  *             | tensor [ "=" view ]                     bias, out=float32, bias=[1,Hq,1,S]
+ *             | wish "=" value                          a name of the kernel's `input_options`
  *             | "dtype" "=" name                        type of all tensors that may be any float
  *             | "with" "=" tensor { "+" tensor }        optional tensors that are given
  *             | "layout" "=" name                       an order of axes that the record has: bhtd
@@ -24,8 +25,9 @@
  * written as it is, `127,0`, `127,` (right unlimited) or `,0`. A value that has such a comma, a blank, "#"
  * or a quote in it is put between double quotes, with the escapes of JSON; any value may be.
  *
- * Required tensors are always there, in the shape of their unit. A size is a number or a symbol, with an
- * optional constant ("N+1"); strides count elements. Of a view, what is left out is: dtype, that of the
+ * Required tensors are always there, in the shape of their unit. Of an operation that has results but none that is
+ * required, where none is given, so is the gradient d_x of each input x that is there. A size is a number or a
+ * symbol, with an optional constant ("N+1"); strides count elements. Of a view, what is left out is: dtype, that of the
  * unit, where any float is `dtype` (default float32) and an int is int32; sizes, the unit's first shape
  * whose symbols are bound, the first of `a|b`; strides, those of `layout`. Symbols left out follow from the
  * sizes of views, or have the lengths that the record says (ejk_record.symbols), as B=1 and S=T. A symbol
@@ -71,6 +73,9 @@ EJK_API void ejk_problem_destroy(ejk_problem *problem);
 EJK_API const ejk_kernel *ejk_problem_kernel(const ejk_problem *problem);
 EJK_API const void *ejk_problem_args(const ejk_problem *problem);
 EJK_API const ejk_axes *ejk_problem_axes(const ejk_problem *problem);
+
+/** What the line wishes of the contents of its inputs, with seed 0. */
+EJK_API const ejk_inputs *ejk_problem_inputs(const ejk_problem *problem);
 
 /**
  * Gives every tensor memory, aligned to 64 bytes, and fills it: inputs as ejk_fill_inputs() does, outputs with

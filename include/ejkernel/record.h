@@ -142,7 +142,8 @@ typedef struct ejk_record {
     int32_t count;
     /**
      * Symbols of the units in the order in which texts have them, with the lengths that those have which are
-     * not given: "B=1,Hq,Hkv=Hq,T,S=T". Others come after them. NULL: none.
+     * not given: "B=1,Hq,Hkv=Hq,T,S=T". Others come after them. NULL: none. "B=1!N": where N is given, tensors of
+     * a text take shapes without B, as those of packed sequences do.
      */
     const char *symbols;
     /**

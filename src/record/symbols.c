@@ -6,11 +6,12 @@
 
 #include <string.h>
 
-/* ---- The list of symbols: item { "," item }, item = symbol [ "=" length ] ---------------------------- */
+/* ---- The list of symbols: item { "," item }, item = symbol [ "=" length [ "!" symbol ] ] ------------ */
 
 typedef struct item {
     char symbol[EJK_SYMBOL_SIZE];
-    ejki_length fallback; /* of size 0: none */
+    ejki_length fallback;          /* of size 0: none */
+    char without[EJK_SYMBOL_SIZE]; /* shapes have no default where this is bound; "" = always */
 } item;
 
 /* Moves *at behind an item and the comma after it; false at the end, or in front of what cannot be read. */
@@ -18,31 +19,47 @@ static bool next_item(const char **at, item *out) {
     const char *start = *at;
     const size_t size = ejki_symbol_size(start);
     out->fallback = (ejki_length){NULL, 0};
+    out->without[0] = '\0';
     if (!ejki_symbol(start, size, out->symbol)) return false;
     start += size;
     if (*start == '=') {
         start++;
         if (!ejki_length_read(&start, &out->fallback)) return false;
     }
+    if (*start == '!' && out->fallback.size > 0) {
+        start++;
+        const size_t length = ejki_symbol_size(start);
+        if (!ejki_symbol(start, length, out->without)) return false;
+        start += length;
+    }
     if (*start == ',' ? start[1] == '\0' : *start != '\0') return false;
     *at = start + (*start == ',');
     return true;
 }
 
-ejk_status ejk_record_complete(const ejk_record *record, ejk_axes *axes) {
-    if (record == NULL || axes == NULL)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                         "ejk_record_complete: record or axes is NULL");
+static ejk_status complete(const ejk_record *record, bool shapes, ejk_axes *axes) {
     item each;
     ejk_axes result = *axes;
     for (const char *at = record->symbols; at != NULL && next_item(&at, &each);) {
         if (each.fallback.size == 0 || ejk_axes_get(&result, each.symbol) >= 0) continue;
+        if (shapes && each.without[0] != '\0' && ejk_axes_get(&result, each.without) >= 0) continue;
         const ejki_value value = ejki_length_value(&each.fallback, &result);
         if (value.state == EJKI_LENGTH_KNOWN)
             EJKI_TRY(ejk_axes_set(&result, each.symbol, value.value));
     }
     *axes = result;
     return EJK_OK;
+}
+
+ejk_status ejki_axes_complete(const ejk_record *record, ejk_axes *axes) {
+    return complete(record, true, axes);
+}
+
+ejk_status ejk_record_complete(const ejk_record *record, ejk_axes *axes) {
+    if (record == NULL || axes == NULL)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "ejk_record_complete: record or axes is NULL");
+    return complete(record, false, axes);
 }
 
 void ejki_axes_order(const ejk_record *record, ejk_axes *axes) {
@@ -184,6 +201,7 @@ static ejk_status check_items(const ejk_record *record, const ejk_axes *known) {
                 record->name, record->symbols, at);
         EJKI_TRY(check_known(record, known, each.symbol));
         EJKI_TRY(ejk_axes_set(&seen, each.symbol, 0));
+        if (each.without[0] != '\0') EJKI_TRY(check_known(record, known, each.without));
         if (each.fallback.size == 0) continue;
         for (const char *in = each.fallback.text; ejki_length_symbol(&each.fallback, &in, symbol);)
             EJKI_TRY(check_known(record, known, symbol));

@@ -28,6 +28,12 @@ int32_t ejki_orders_find(const ejki_orders *orders, const char *name);
 void ejki_order_apply(const ejki_orders *orders, int32_t order, const ejk_field *field,
                       ejk_tensor *tensor);
 
+/*
+ * As ejk_record_complete(), for shapes: "B=1!N" gives B no length where N is bound, so that shapes with a batch
+ * are not taken where a number of packed sequences is given.
+ */
+ejk_status ejki_axes_complete(const ejk_record *record, ejk_axes *axes);
+
 /* Puts symbols first that the record lists, in its order. */
 void ejki_axes_order(const ejk_record *record, ejk_axes *axes);
 

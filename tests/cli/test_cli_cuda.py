@@ -97,14 +97,14 @@ class WithFakes(unittest.TestCase):
         return ("flash_attention", "--shape", "B=1,Hq=2,T=64,D=160", "--dtype", "bf16", "--device", "cuda:1") + more
 
     def test_bench_measures_on_a_gpu(self):
-        words = ("bench",) + self.call_words("--repeat", "2", "--causal", "--plain", "--against", "reference")
+        words = ("bench",) + self.call_words("--repeat", "2", "--row", "3", "--causal", "--plain", "--against", "reference")
         answer = parsed(*words)
         self.assertEqual(answer["machine"]["gpu"]["fingerprint"], "gpu|Fake   GPU 1; 9.0; 13.0")
         row = answer["results"][0]
         self.assertEqual((row["device"], row["implementation"], row["repetitions"]), ("cuda:1", "bf16/cuda/mma", 2))
-        self.assertEqual((row["in_a_row"]["rows"], row["in_a_row"]["launches"]), (2, 10))
+        self.assertEqual((row["in_a_row"]["rows"], row["in_a_row"]["launches"]), (2, 3))
         for rates in (row, row["in_a_row"]):
-            for name in ("time_s", "gflops", "peak_gflops", "share_of_peak", "gbps", "read_gbps", "time_per_score_over_plain"):
+            for name in ("time_s", "gflops", "peak_gflops", "share_of_peak", "gbps", "read_gbps", "time_per_flop_over_beside"):
                 self.assertGreater(rates[name], 0, name)
         self.assertAlmostEqual(row["share_of_peak"], row["gflops"] / row["peak_gflops"])
         self.assertEqual(row["first_use"]["kernels"], 1)
@@ -120,9 +120,9 @@ class WithFakes(unittest.TestCase):
 
     def test_bench_of_packed_sequences_and_gradients(self):
         self.set("FAKE_CUDA_CLEARS", "1")
-        row = parsed("bench", "flash_attention", "--shape", "Hq=2,D=64", "--lengths", "2x32", "--dtype", "bf16",
-                     "--device", "cuda", "--repeat", "1")["results"][0]
-        self.assertEqual((row["lengths"], row["visible_scores"]), ("2x32", 2 * 32 * 32))
+        row = parsed("bench", "flash_attention", "--shape", "Hq=2,T=64,N=2,D=64,lengths=2x32", "--dtype", "bf16",
+                     "--with", "cum_seqlens_q,cum_seqlens_k", "--device", "cuda", "--repeat", "1")["results"][0]
+        self.assertEqual(row["flops"], 2 * 2 * (2 * 32 * 32) * (64 + 64))
         row = parsed("bench", "flash_attention_vjp", "--shape", "B=1,Hq=2,T=64,D=64", "--dtype", "f16", "--layout", "bhtd",
                      "--device", "cuda", "--repeat", "1", "--cold")["results"][0]
         self.assertGreater(row["first_use"]["kernels"], 1)

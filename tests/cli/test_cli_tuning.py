@@ -91,22 +91,23 @@ class Tune(Cached):
         tuned = self.tune("--backward")
         self.assertEqual(tuned["key"]["op_id"], "flash_attention_vjp@v0")
         self.assertIn("with=d_query+d_key+d_value", tuned["problem"])
-        call = ["blocksparse_attention", "--shape", "Hq=1,T=32,D=8", "--alive", "0.5", "--block", "8"]
+        call = ["blocksparse_attention", "--shape", "Hq=1,T=32,D=8,Pf=1,Rf=4,Cf=4,fwd_kv_blocksize=8,alive=0.5",
+                "--with", "fwd_data_next,fwd_block_mask"]
         tuned = self.tune("--threads", "1", "--backward", call=call)
         self.assertEqual(tuned["key"]["op_id"], "blocksparse_attention_vjp@v0")
 
     def test_layouts(self):
         """Lengths and blocks are data that the candidates run on."""
-        call = ["flash_attention", "--shape", "Hq=1,D=16", "--lengths", "9,3x20"]
-        tuned = self.tune("--threads", "1", call=call)
+        packed = ["--shape", "Hq=1,T=69,N=4,D=16", "--with", "cum_seqlens_q,cum_seqlens_k", "--lengths", "9+3x20"]
+        tuned = self.tune("--threads", "1", call=["flash_attention", *packed])
         self.assertIn("T=69", tuned["problem"])
-        told = parsed("explain", "flash_attention_vjp", "--shape", "Hq=1,D=16", "--lengths", "9,3x20", *self.cache)
+        told = parsed("explain", "flash_attention_vjp", *packed, *self.cache)
         self.assertIn("T=69,S=69,D=16,Dv=16,N=4", told["problem"])
-        told = parsed("explain", "blocksparse_attention", "--shape", "Hq=1,T=64,D=16", "--alive", "0.5",
-                      "--block", "16", *self.cache)
+        told = parsed("explain", "blocksparse_attention", "--shape", "Hq=1,T=64,D=16,Pf=1,Rf=4,Cf=4", "--alive", "0.5",
+                      "--with", "fwd_data_next,fwd_block_mask", "--fwd-kv-blocksize", "16", *self.cache)
         self.assertIn("fwd_kv_blocksize=16", told["problem"])
-        error = self.refused("tune", "--recorded", "x", "--lengths", "8", *self.cache)
-        self.assertEqual(error, "--recorded brings its own calls, --lengths cannot be given with it")
+        error = self.refused("tune", "flash_attention", *packed[:-1], "9+3x21", *self.cache)
+        self.assertIn("lengths is '9+3x21'", error)
 
     def test_round_trip(self):
         """What is tuned is kept, shown, taken away, brought back and used."""
@@ -277,8 +278,8 @@ class Tune(Cached):
     def test_wrong_calls(self):
         shape = self.CALL[:3]
         for words, sentence in (
-                ([], "tune needs an operation first, as `ejk tune flash_attention --help`, or --recorded"),
-                (self.CALL[:1], "tune needs a shape, as --shape B=1,Hq=8,T=1024,D=64"),
+                ([], "tune needs an operation first, as `ejk tune OPERATION --help`, or --recorded"),
+                (self.CALL[:1], "tune needs a shape, as --shape SYMBOL=SIZE,...; the symbols of flash_attention are B T Hq D S Hkv Dv N n"),
                 (shape + ["--budget", "3h"], "--budget is '3h', expected a time as 30s, 500ms or 2m"),
                 (shape + ["--budget", "-1s"], "--budget is '-1s', expected a time as 30s, 500ms or 2m"),
                 (shape + ["--budget"], "--budget needs a value: TIME"),
@@ -333,9 +334,9 @@ class Explain(Cached):
 
     def test_wrong_calls(self):
         for words, sentence in (
-                ([], "explain needs an operation first, as `ejk explain flash_attention --help`"),
-                (self.CALL[:1], "explain needs a shape, as --shape B=1,Hq=8,T=1024,D=64"),
-                (self.CALL + ["--layout", "dthb"], "--layout is 'dthb', expected bthd or bhtd")):
+                ([], "explain needs an operation first, as `ejk explain OPERATION --help`"),
+                (self.CALL[:1], "explain needs a shape, as --shape SYMBOL=SIZE,...; the symbols of flash_attention are B T Hq D S Hkv Dv N n"),
+                (self.CALL + ["--layout", "dthb"], "layout is 'dthb', expected bthd or bhtd")):
             self.assertEqual(self.refused("explain", *words, *self.cache), sentence)
 
 

@@ -108,8 +108,28 @@ static ejk_status take_field(reader *r, const ejki_item *item, const ejk_field *
     return EJK_OK;
 }
 
+static const ejk_input_option *find_option(const ejk_kernel *kernel, const char *name) {
+    for (int32_t i = 0; i < kernel->input_option_count; i++)
+        if (strcmp(kernel->input_options[i].name, name) == 0) return &kernel->input_options[i];
+    return NULL;
+}
+
+/* What the value means is for the kernel's `inputs` to say. */
+static ejk_status take_wish(reader *r, const ejki_item *item, const ejk_input_option *option) {
+    ejk_problem *problem = r->problem;
+    if (!item->value)
+        return ejki_fail(EJK_STATUS_MALFORMED, "%s stands alone, expected '=' and a value",
+                         item->key);
+    const char *value = strdup(item->value);
+    if (!value) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for %s", item->key);
+    problem->wishes[problem->inputs.wish_count++] = (ejk_input_wish){option->name, value};
+    return EJK_OK;
+}
+
 /* A word that means something whatever the kernel, or a symbol. */
 static ejk_status take_word(reader *r, const ejki_item *item) {
+    const ejk_input_option *option = find_option(r->problem->kernel, item->key);
+    if (option) return take_wish(r, item, option);
     const bool dtype = strcmp(item->key, "dtype") == 0, with = strcmp(item->key, "with") == 0;
     const bool layout = r->orders.count > 0 && strcmp(item->key, "layout") == 0;
     if (!dtype && !with && !layout && ejk_axes_get(&r->known, item->key) < 0) {
@@ -230,13 +250,31 @@ static ejk_status drop_unused(const reader *r, ejk_axes *axes) {
     return EJK_OK;
 }
 
+/* The input that a result is the gradient of, by its name; -1 = none. */
+static int32_t input_of(const ejki_slots *slots, const ejki_slot *result) {
+    return strncmp(result->path, "d_", 2) == 0 ? ejki_slots_find(slots, result->path + 2) : -1;
+}
+
+/* The results that a line without any means: gradients of the inputs that are there. */
+static void want_gradients(reader *r) {
+    const ejki_slots *slots = &r->problem->slots;
+    for (int32_t i = 0; i < slots->count; i++)
+        if (ejk_field_is_output(slots->list[i].field) && r->wishes[i].present) return;
+    for (int32_t i = 0; i < slots->count; i++) {
+        const int32_t input = input_of(slots, &slots->list[i]);
+        if (ejk_field_is_output(slots->list[i].field) && input >= 0)
+            r->wishes[i].present = r->wishes[input].present;
+    }
+}
+
 static ejk_status settle_tensors(reader *r) {
     ejk_problem *problem = r->problem;
     ejk_axes axes = r->given;
+    want_gradients(r);
     EJKI_TRY(settle_types(r));
     EJKI_TRY(set_tensors(r, &axes, false));
     EJKI_TRY(ejki_slots_bind(r->record, &problem->slots, problem->args, false, &axes));
-    EJKI_TRY(ejk_record_complete(r->record, &axes));
+    EJKI_TRY(ejki_axes_complete(r->record, &axes));
     EJKI_TRY(set_tensors(r, &axes, true));
     EJKI_TRY(drop_unused(r, &axes));
     EJKI_TRY(ejki_slots_bind(r->record, &problem->slots, problem->args, true, &axes));
@@ -266,6 +304,11 @@ static ejk_status read_line(const ejk_context *context, const char *text, reader
                          (int)problem->slots.count);
     for (int32_t i = 0; i < problem->slots.count; i++)
         r->wishes[i].present = ejk_field_is_required(problem->slots.list[i].field);
+    problem->wishes = calloc((size_t)r->items.count + 1, sizeof *problem->wishes);
+    if (!problem->wishes)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for what is wished of %s",
+                         problem->kernel->op_id);
+    problem->inputs.wishes = problem->wishes;
     EJKI_TRY(ejk_record_symbols(r->record, NULL, &r->known));
     r->orders = ejki_orders_of(r->record);
     EJKI_TRY(take_items(r));
@@ -294,6 +337,9 @@ void ejk_problem_destroy(ejk_problem *problem) {
     if (!problem) return;
     for (int32_t i = 0; i < problem->slots.count && problem->memory; i++)
         ejk_owned_tensor_close(&problem->memory[i]);
+    for (int32_t i = 0; i < problem->inputs.wish_count; i++)
+        free((void *)(uintptr_t)problem->wishes[i].value);
+    free(problem->wishes);
     free(problem->memory);
     free(problem->slots.list);
     free(problem->args);
@@ -310,4 +356,8 @@ const void *ejk_problem_args(const ejk_problem *problem) {
 
 const ejk_axes *ejk_problem_axes(const ejk_problem *problem) {
     return problem ? &problem->axes : NULL;
+}
+
+const ejk_inputs *ejk_problem_inputs(const ejk_problem *problem) {
+    return problem ? &problem->inputs : NULL;
 }

@@ -267,7 +267,7 @@ static ejk_status say_symbols(writer *w) {
             EJKI_TRY(ejk_axes_set(&said, axes.axis[i].name, axes.axis[i].length));
     ejki_axes_order(w->kernel->args, &said);
     w->axes = w->completed = said;
-    return ejk_record_complete(w->kernel->args, &w->completed);
+    return ejki_axes_complete(w->kernel->args, &w->completed);
 }
 
 static ejk_status settle(writer *w, const void *args) {

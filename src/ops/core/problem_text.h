@@ -93,6 +93,8 @@ struct ejk_problem {
     ejk_axes axes;
     ejki_slots slots;
     ejk_owned_tensor *memory; /* one a slot, empty before ejk_problem_allocate() */
+    ejk_input_wish *wishes;   /* values are its own */
+    ejk_inputs inputs;        /* the same */
 };
 
 #endif

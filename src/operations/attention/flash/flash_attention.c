@@ -12,7 +12,7 @@ EJK_RECORD_DEFINE(ejk_flash_attention_config_record, ejk_flash_attention_config,
 
 #define EJK_RECORD_SELF ejk_flash_attention_args
 EJK_RECORD_DEFINE_WITH(ejk_flash_attention_args_record, ejk_flash_attention_args,
-                       EJK_FLASH_ATTENTION_ARGS, "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,N,n=1",
+                       EJK_FLASH_ATTENTION_ARGS, "B=1!N,Hq,Hkv=Hq,T,S=T,D,Dv=D,N,n=1",
                        EJKI_ATTENTION_TOKENS_FIRST);
 #undef EJK_RECORD_SELF
 

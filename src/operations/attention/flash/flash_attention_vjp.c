@@ -10,7 +10,7 @@
 
 #define EJK_RECORD_SELF ejk_flash_attention_vjp_args
 EJK_RECORD_DEFINE_WITH(ejk_flash_attention_vjp_args_record, ejk_flash_attention_vjp_args,
-                       EJK_FLASH_ATTENTION_VJP_ARGS, "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,N,n=1",
+                       EJK_FLASH_ATTENTION_VJP_ARGS, "B=1!N,Hq,Hkv=Hq,T,S=T,D,Dv=D,N,n=1",
                        EJKI_ATTENTION_TOKENS_FIRST);
 #undef EJK_RECORD_SELF
 

@@ -15,13 +15,13 @@ EJK_RECORD_DEFINE(ejk_scaled_dot_product_attention_config_record,
 #define EJK_RECORD_SELF ejk_scaled_dot_product_attention_args
 EJK_RECORD_DEFINE_WITH(ejk_scaled_dot_product_attention_args_record,
                        ejk_scaled_dot_product_attention_args, EJK_SCALED_DOT_PRODUCT_ATTENTION_ARGS,
-                       "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,N", EJKI_ATTENTION_TOKENS_FIRST);
+                       "B=1!N,Hq,Hkv=Hq,T,S=T,D,Dv=D,N", EJKI_ATTENTION_TOKENS_FIRST);
 #undef EJK_RECORD_SELF
 
 #define EJK_RECORD_SELF ejk_scaled_dot_product_attention_vjp_args
 EJK_RECORD_DEFINE_WITH(ejk_scaled_dot_product_attention_vjp_args_record,
                        ejk_scaled_dot_product_attention_vjp_args,
-                       EJK_SCALED_DOT_PRODUCT_ATTENTION_VJP_ARGS, "B=1,Hq,Hkv=Hq,T,S=T,D,Dv=D,N",
+                       EJK_SCALED_DOT_PRODUCT_ATTENTION_VJP_ARGS, "B=1!N,Hq,Hkv=Hq,T,S=T,D,Dv=D,N",
                        EJKI_ATTENTION_TOKENS_FIRST);
 #undef EJK_RECORD_SELF
 
