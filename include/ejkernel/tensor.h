@@ -40,9 +40,17 @@ extern "C" {
     X(I16, 7, 2, "int16")                                                                          \
     X(I8, 8, 1, "int8")                                                                            \
     X(U8, 9, 1, "uint8")                                                                           \
-    X(BOOL, 10, 1, "bool")
+    X(BOOL, 10, 1, "bool")                                                                         \
+    X(F8E4M3, 11, 1, "float8_e4m3fn")                                                              \
+    X(F8E5M2, 12, 1, "float8_e5m2")                                                                \
+    X(F8E8M0, 13, 1, "float8_e8m0fnu")                                                             \
+    X(U32, 14, 4, "uint32")
 
-/** An element type. bool is one byte, 0 or 1; any other byte counts as true. */
+/**
+ * An element type. bool is one byte, 0 or 1; any other byte counts as true. float8_e4m3fn has values up to
+ * 448 and no infinity, float8_e5m2 up to 57344, float8_e8m0fnu the powers of two from 2^-127 to 2^127, without
+ * sign and zero: the scales of the OCP's microscaling formats.
+ */
 typedef enum ejk_dtype {
     EJK_DTYPE_UNSET = 0,
 #define EJK_DTYPE_ENUM(name, number, size, text) EJK_DTYPE_##name = number,
@@ -130,7 +138,7 @@ EJK_API ejk_tensor ejk_tensor_slice(ejk_tensor tensor, int32_t axis, int64_t sta
 /**
  * Copies `source` into `target`: equal shapes, any strides, converting element types as this header's
  * head says. To an integer, values truncate towards zero and saturate, NaN gives 0; to bool, anything
- * but zero is true. The bytes that the two views span must not overlap.
+ * but zero is true; to an 8-bit float, values saturate. The bytes that the two views span must not overlap.
  * Statuses: those of ejk_tensor_check(), INVALID_SHAPE, INVALID_LAYOUT (overlap; elements of `target` that
  * overlap or interleave), UNAVAILABLE (a device other than the CPU).
  */
@@ -142,6 +150,18 @@ EJK_API float ejk_bf16_to_f32(uint16_t bits);
 EJK_API uint16_t ejk_f32_to_bf16(float value);
 EJK_API float ejk_f16_to_f32(uint16_t bits);
 EJK_API uint16_t ejk_f32_to_f16(float value);
+
+/**
+ * 8-bit floats, by their codes. To them, values round to nearest, ties to even codes, and saturate: what is
+ * beyond the greatest number, infinity too, becomes that. NaN stays NaN (0x7f with its sign; 0xff of e8m0).
+ * float8_e8m0fnu takes zero and all below 2^-127 as 2^-127, and a number below zero as NaN.
+ */
+EJK_API float ejk_e4m3_to_f32(uint8_t code);
+EJK_API uint8_t ejk_f32_to_e4m3(float value);
+EJK_API float ejk_e5m2_to_f32(uint8_t code);
+EJK_API uint8_t ejk_f32_to_e5m2(float value);
+EJK_API float ejk_e8m0_to_f32(uint8_t code);
+EJK_API uint8_t ejk_f32_to_e8m0(float value);
 
 /**
  * Contiguous runs of `count` elements, vectorised. bf16 and f16 are given by their bits; f64 is rounded

@@ -17,7 +17,7 @@ static ejk_status read_form(const ejk_mask_info *info, ejki_form form, ejk_dtype
 }
 
 static ejk_status check_dtype(ejk_dtype dtype, bool floating) {
-    if (ejk_dtype_size(dtype) == 0 || (floating && dtype > EJK_DTYPE_F16))
+    if (ejk_dtype_size(dtype) == 0 || dtype > (floating ? EJK_DTYPE_F16 : EJK_DTYPE_BOOL))
         return ejki_fail(EJK_STATUS_INVALID_DTYPE, "dtype is %s, expected %s",
                          ejk_dtype_name(dtype), floating ? "a floating type" : "an element type");
     return EJK_OK;

@@ -26,8 +26,8 @@ static void limits_of(ejk_dtype dtype, int64_t *low, int64_t *high) {
     const int bits = 8 * (int)ejk_dtype_size(dtype);
     *high = bits == 64 ? INT64_MAX : (INT64_C(1) << (bits - 1)) - 1;
     *low = -*high - 1;
-    if (dtype == EJK_DTYPE_U8 || dtype == EJK_DTYPE_BOOL) {
-        *high = dtype == EJK_DTYPE_BOOL ? 1 : 255;
+    if (dtype == EJK_DTYPE_U8 || dtype == EJK_DTYPE_BOOL || dtype == EJK_DTYPE_U32) {
+        *high = dtype == EJK_DTYPE_BOOL ? 1 : dtype == EJK_DTYPE_U8 ? UINT8_MAX : UINT32_MAX;
         *low = 0;
     }
 }

@@ -10,6 +10,7 @@ static const ejki_element elements[] = {
     {"int", "int32 or int64", BIT(I32) | BIT(I64)},
     {"index", "int8, int16, int32 or int64", BIT(I8) | BIT(I16) | BIT(I32) | BIT(I64)},
     {"bool", "bool or uint8", BIT(BOOL) | BIT(U8)},
+    {"float8", "float8_e4m3fn or float8_e5m2", BIT(F8E4M3) | BIT(F8E5M2)},
 #define ELEMENT(name, number, size, text) {text, text, BIT(name)},
     EJK_DTYPE_LIST(ELEMENT)
 #undef ELEMENT

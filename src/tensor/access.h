@@ -16,7 +16,8 @@ static inline void *ejki_element_at(ejk_dtype dtype, const void *data, int64_t i
 
 static inline bool ejki_is_float(ejk_dtype dtype) {
     return dtype == EJK_DTYPE_F64 || dtype == EJK_DTYPE_F32 || dtype == EJK_DTYPE_BF16 ||
-           dtype == EJK_DTYPE_F16;
+           dtype == EJK_DTYPE_F16 || dtype == EJK_DTYPE_F8E4M3 || dtype == EJK_DTYPE_F8E5M2 ||
+           dtype == EJK_DTYPE_F8E8M0;
 }
 
 #define EJKI_LOAD(type, expression)                                                                \
@@ -33,6 +34,7 @@ static inline int64_t ejki_load_i64(ejk_dtype dtype, const void *data, int64_t i
     case EJK_DTYPE_I32: EJKI_LOAD(int32_t, x);
     case EJK_DTYPE_I16: EJKI_LOAD(int16_t, x);
     case EJK_DTYPE_I8: EJKI_LOAD(int8_t, x);
+    case EJK_DTYPE_U32: EJKI_LOAD(uint32_t, x);
     case EJK_DTYPE_U8: EJKI_LOAD(uint8_t, x);
     case EJK_DTYPE_BOOL: EJKI_LOAD(uint8_t, x != 0);
     default: return 0;
@@ -46,6 +48,9 @@ static inline double ejki_load_f64(ejk_dtype dtype, const void *data, int64_t in
     case EJK_DTYPE_F32: EJKI_LOAD(float, (double)x);
     case EJK_DTYPE_BF16: EJKI_LOAD(uint16_t, (double)ejki_bf16_to_f32(x));
     case EJK_DTYPE_F16: EJKI_LOAD(uint16_t, (double)ejki_f16_to_f32(x));
+    case EJK_DTYPE_F8E4M3: EJKI_LOAD(uint8_t, (double)ejki_e4m3_to_f32(x));
+    case EJK_DTYPE_F8E5M2: EJKI_LOAD(uint8_t, (double)ejki_e5m2_to_f32(x));
+    case EJK_DTYPE_F8E8M0: EJKI_LOAD(uint8_t, (double)ejki_e8m0_to_f32(x));
     default: return (double)ejki_load_i64(dtype, data, index);
     }
 }
@@ -66,6 +71,7 @@ static inline void ejki_store_i64(ejk_dtype dtype, void *data, int64_t index, in
     case EJK_DTYPE_I32: EJKI_STORE(int32_t, value);
     case EJK_DTYPE_I16: EJKI_STORE(int16_t, value);
     case EJK_DTYPE_I8: EJKI_STORE(int8_t, value);
+    case EJK_DTYPE_U32: EJKI_STORE(uint32_t, value);
     case EJK_DTYPE_U8: EJKI_STORE(uint8_t, value);
     case EJK_DTYPE_BOOL: EJKI_STORE(uint8_t, value != 0);
     default: return;
@@ -79,6 +85,9 @@ static inline void ejki_store_f64(ejk_dtype dtype, void *data, int64_t index, do
     case EJK_DTYPE_F32: EJKI_STORE(float, value);
     case EJK_DTYPE_BF16: EJKI_STORE(uint16_t, ejki_f64_to_bf16(value));
     case EJK_DTYPE_F16: EJKI_STORE(uint16_t, ejki_f64_to_f16(value));
+    case EJK_DTYPE_F8E4M3: EJKI_STORE(uint8_t, ejki_f64_to_e4m3(value));
+    case EJK_DTYPE_F8E5M2: EJKI_STORE(uint8_t, ejki_f64_to_e5m2(value));
+    case EJK_DTYPE_F8E8M0: EJKI_STORE(uint8_t, ejki_f64_to_e8m0(value));
     default: return;
     }
 }

@@ -2,9 +2,9 @@
 /*
  * Runs of elements from one type to another. The pairs that attention lives on (bf16, f16 <-> f32, all
  * contiguous) have a loop of their own. Every other pair goes in chunks through the widest number of its
- * kind, f64 or int64: ten loops that read and ten that write instead of a hundred that convert.
+ * kind, f64 or int64: a loop that reads and one that writes each type instead of one for each pair.
  */
-#include "tensor/convert.h"
+#include "tensor/access.h"
 
 #include "base/base.h"
 
@@ -19,6 +19,25 @@ float ejk_f16_to_f32(uint16_t bits) {
 }
 uint16_t ejk_f32_to_f16(float value) {
     return ejki_f32_to_f16(value);
+}
+
+float ejk_e4m3_to_f32(uint8_t code) {
+    return ejki_e4m3_to_f32(code);
+}
+uint8_t ejk_f32_to_e4m3(float value) {
+    return ejki_f32_to_e4m3(value);
+}
+float ejk_e5m2_to_f32(uint8_t code) {
+    return ejki_e5m2_to_f32(code);
+}
+uint8_t ejk_f32_to_e5m2(float value) {
+    return ejki_f32_to_e5m2(value);
+}
+float ejk_e8m0_to_f32(uint8_t code) {
+    return ejki_e8m0_to_f32(code);
+}
+uint8_t ejk_f32_to_e8m0(float value) {
+    return ejki_f32_to_e8m0(value);
 }
 
 /* Blocks of a known length, because gcc's -O2 vectorises no loop that needs a remainder. */
@@ -45,11 +64,6 @@ typedef union chunk {
     int64_t whole[CHUNK];
 } chunk;
 
-static bool is_floating(ejk_dtype dtype) {
-    return dtype == EJK_DTYPE_F64 || dtype == EJK_DTYPE_F32 || dtype == EJK_DTYPE_BF16 ||
-           dtype == EJK_DTYPE_F16;
-}
-
 /* Elements are moved by memcpy of their known size: a plain load or store, but right at any address. */
 #define READ_EACH(type, into, expression)                                                          \
     for (int64_t i = 0; i < count; i++) {                                                          \
@@ -66,10 +80,14 @@ static void read_chunk(const char *source, int64_t step, ejk_dtype dtype, int64_
     case EJK_DTYPE_F32: READ_EACH(float, out->real, (double)x);
     case EJK_DTYPE_BF16: READ_EACH(uint16_t, out->real, (double)ejki_bf16_to_f32(x));
     case EJK_DTYPE_F16: READ_EACH(uint16_t, out->real, (double)ejki_f16_to_f32(x));
+    case EJK_DTYPE_F8E4M3: READ_EACH(uint8_t, out->real, (double)ejki_e4m3_to_f32(x));
+    case EJK_DTYPE_F8E5M2: READ_EACH(uint8_t, out->real, (double)ejki_e5m2_to_f32(x));
+    case EJK_DTYPE_F8E8M0: READ_EACH(uint8_t, out->real, (double)ejki_e8m0_to_f32(x));
     case EJK_DTYPE_I64: READ_EACH(int64_t, out->whole, x);
     case EJK_DTYPE_I32: READ_EACH(int32_t, out->whole, x);
     case EJK_DTYPE_I16: READ_EACH(int16_t, out->whole, x);
     case EJK_DTYPE_I8: READ_EACH(int8_t, out->whole, x);
+    case EJK_DTYPE_U32: READ_EACH(uint32_t, out->whole, x);
     case EJK_DTYPE_U8: READ_EACH(uint8_t, out->whole, x);
     case EJK_DTYPE_BOOL: READ_EACH(uint8_t, out->whole, x != 0);
     case EJK_DTYPE_UNSET: break;
@@ -98,11 +116,11 @@ static double i64_to_f64_sticky(int64_t value) {
 }
 
 static void change_kind(chunk *values, ejk_dtype source, ejk_dtype target, int64_t count) {
-    if (is_floating(source) == is_floating(target)) return;
+    if (ejki_is_float(source) == ejki_is_float(target)) return;
     for (int64_t i = 0; i < count; i++) {
         if (target == EJK_DTYPE_BOOL) {
             values->whole[i] = values->real[i] != 0;
-        } else if (is_floating(source)) {
+        } else if (ejki_is_float(source)) {
             values->whole[i] = f64_to_i64(values->real[i]);
         } else if (target == EJK_DTYPE_F64) {
             values->real[i] = (double)values->whole[i];
@@ -132,10 +150,14 @@ static void write_chunk(const chunk *in, char *target, int64_t step, ejk_dtype d
     case EJK_DTYPE_F32: WRITE_EACH(float, (float)in->real[i]);
     case EJK_DTYPE_BF16: WRITE_EACH(uint16_t, ejki_f64_to_bf16(in->real[i]));
     case EJK_DTYPE_F16: WRITE_EACH(uint16_t, ejki_f64_to_f16(in->real[i]));
+    case EJK_DTYPE_F8E4M3: WRITE_EACH(uint8_t, ejki_f64_to_e4m3(in->real[i]));
+    case EJK_DTYPE_F8E5M2: WRITE_EACH(uint8_t, ejki_f64_to_e5m2(in->real[i]));
+    case EJK_DTYPE_F8E8M0: WRITE_EACH(uint8_t, ejki_f64_to_e8m0(in->real[i]));
     case EJK_DTYPE_I64: WRITE_EACH(int64_t, in->whole[i]);
     case EJK_DTYPE_I32: WRITE_CLAMPED(int32_t, INT32_MIN, INT32_MAX);
     case EJK_DTYPE_I16: WRITE_CLAMPED(int16_t, INT16_MIN, INT16_MAX);
     case EJK_DTYPE_I8: WRITE_CLAMPED(int8_t, INT8_MIN, INT8_MAX);
+    case EJK_DTYPE_U32: WRITE_CLAMPED(uint32_t, 0, UINT32_MAX);
     case EJK_DTYPE_U8: WRITE_CLAMPED(uint8_t, 0, UINT8_MAX);
     case EJK_DTYPE_BOOL: WRITE_EACH(uint8_t, in->whole[i] != 0);
     case EJK_DTYPE_UNSET: break;

@@ -15,10 +15,20 @@ static const struct {
     ejk_dtype dtype;
     uint8_t code, bits;
 } types[] = {
-    {EJK_DTYPE_F64, kDLFloat, 64},   {EJK_DTYPE_F32, kDLFloat, 32}, {EJK_DTYPE_F16, kDLFloat, 16},
-    {EJK_DTYPE_BF16, kDLBfloat, 16}, {EJK_DTYPE_I64, kDLInt, 64},   {EJK_DTYPE_I32, kDLInt, 32},
-    {EJK_DTYPE_I16, kDLInt, 16},     {EJK_DTYPE_I8, kDLInt, 8},     {EJK_DTYPE_U8, kDLUInt, 8},
+    {EJK_DTYPE_F64, kDLFloat, 64},
+    {EJK_DTYPE_F32, kDLFloat, 32},
+    {EJK_DTYPE_F16, kDLFloat, 16},
+    {EJK_DTYPE_BF16, kDLBfloat, 16},
+    {EJK_DTYPE_I64, kDLInt, 64},
+    {EJK_DTYPE_I32, kDLInt, 32},
+    {EJK_DTYPE_I16, kDLInt, 16},
+    {EJK_DTYPE_I8, kDLInt, 8},
+    {EJK_DTYPE_U8, kDLUInt, 8},
     {EJK_DTYPE_BOOL, kDLBool, 8},
+    {EJK_DTYPE_F8E4M3, kDLFloat8_e4m3fn, 8},
+    {EJK_DTYPE_F8E5M2, kDLFloat8_e5m2, 8},
+    {EJK_DTYPE_F8E8M0, kDLFloat8_e8m0fnu, 8},
+    {EJK_DTYPE_U32, kDLUInt, 32},
 };
 enum { TYPES = sizeof types / sizeof types[0] };
 
@@ -31,7 +41,8 @@ static ejk_status import_type(DLDataType type, ejk_dtype *out) {
     }
     return ejki_fail(EJK_STATUS_INVALID_DTYPE,
                      "DLPack tensor has type code %d, %d bits, %d lanes; expected one lane of "
-                     "float64, float32, float16, bfloat16, int64 to int8, uint8 or bool",
+                     "float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, "
+                     "float8_e8m0fnu, int64 to int8, uint32, uint8 or bool",
                      type.code, type.bits, type.lanes);
 }
 

@@ -48,6 +48,10 @@ ejk_status ejk_dtype_from_name(const char *name, ejk_dtype *out) {
         {"i16", EJK_DTYPE_I16},
         {"i8", EJK_DTYPE_I8},
         {"u8", EJK_DTYPE_U8},
+        {"u32", EJK_DTYPE_U32},
+        {"e4m3", EJK_DTYPE_F8E4M3},
+        {"e5m2", EJK_DTYPE_F8E5M2},
+        {"e8m0", EJK_DTYPE_F8E8M0},
     };
     if (name == NULL || out == NULL) {
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL", name == NULL ? "name" : "out");
@@ -58,8 +62,10 @@ ejk_status ejk_dtype_from_name(const char *name, ejk_dtype *out) {
             return EJK_OK;
         }
     }
-    return ejki_fail(EJK_STATUS_UNKNOWN_NAME,
-                     "'%.60s' names no element type, expected float64, float32, bfloat16, float16, "
-                     "int64, int32, int16, int8, uint8, bool or a short form as f32, bf16, i64",
-                     name);
+    return ejki_fail(
+        EJK_STATUS_UNKNOWN_NAME,
+        "'%.60s' names no element type, expected float64, float32, bfloat16, float16, "
+        "float8_e4m3fn, float8_e5m2, float8_e8m0fnu, int64, int32, int16, int8, uint32, "
+        "uint8, bool or a short form as f32, bf16, e4m3, i64",
+        name);
 }

@@ -67,15 +67,24 @@ static const struct {
     const char *text; /* without the byte order */
     ejk_dtype dtype;
 } descrs[] = {
-    {"f8", EJK_DTYPE_F64}, {"f4", EJK_DTYPE_F32}, {"f2", EJK_DTYPE_F16},
-    {"i8", EJK_DTYPE_I64}, {"i4", EJK_DTYPE_I32}, {"i2", EJK_DTYPE_I16},
-    {"i1", EJK_DTYPE_I8},  {"u1", EJK_DTYPE_U8},  {"b1", EJK_DTYPE_BOOL},
+    {"f8", EJK_DTYPE_F64},  {"f4", EJK_DTYPE_F32}, {"f2", EJK_DTYPE_F16}, {"i8", EJK_DTYPE_I64},
+    {"i4", EJK_DTYPE_I32},  {"i2", EJK_DTYPE_I16}, {"i1", EJK_DTYPE_I8},  {"u1", EJK_DTYPE_U8},
+    {"b1", EJK_DTYPE_BOOL}, {"u4", EJK_DTYPE_U32},
 };
 
-/* bfloat16 has no letter of NumPy's: files call it two raw bytes, or by its name. */
+/* Types without a letter of NumPy's, by the names that ml_dtypes gives them. */
+static const ejk_dtype named[] = {EJK_DTYPE_BF16, EJK_DTYPE_F8E4M3, EJK_DTYPE_F8E5M2,
+                                  EJK_DTYPE_F8E8M0};
+
+/* Files call bfloat16 two raw bytes, or by its name. */
 static bool find_dtype(word descr, ejki_npy_header *out) {
-    if (is(descr, "<V2") || is(descr, "|V2") || is(descr, "bfloat16")) {
+    if (is(descr, "<V2") || is(descr, "|V2")) {
         out->dtype = EJK_DTYPE_BF16;
+        return true;
+    }
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        if (!is(descr, ejk_dtype_name(named[i]))) continue;
+        out->dtype = named[i];
         return true;
     }
     if (descr.length == 0) return false;
@@ -95,10 +104,20 @@ static bool find_dtype(word descr, ejki_npy_header *out) {
 
 const char *ejki_npy_descr(ejk_dtype dtype) {
     static const char *const by_dtype[] = {
-        [EJK_DTYPE_F64] = "<f8",  [EJK_DTYPE_F32] = "<f4", [EJK_DTYPE_BF16] = "<V2",
-        [EJK_DTYPE_F16] = "<f2",  [EJK_DTYPE_I64] = "<i8", [EJK_DTYPE_I32] = "<i4",
-        [EJK_DTYPE_I16] = "<i2",  [EJK_DTYPE_I8] = "|i1",  [EJK_DTYPE_U8] = "|u1",
+        [EJK_DTYPE_F64] = "<f8",
+        [EJK_DTYPE_F32] = "<f4",
+        [EJK_DTYPE_BF16] = "<V2",
+        [EJK_DTYPE_F16] = "<f2",
+        [EJK_DTYPE_I64] = "<i8",
+        [EJK_DTYPE_I32] = "<i4",
+        [EJK_DTYPE_I16] = "<i2",
+        [EJK_DTYPE_I8] = "|i1",
+        [EJK_DTYPE_U8] = "|u1",
         [EJK_DTYPE_BOOL] = "|b1",
+        [EJK_DTYPE_U32] = "<u4",
+        [EJK_DTYPE_F8E4M3] = "float8_e4m3fn",
+        [EJK_DTYPE_F8E5M2] = "float8_e5m2",
+        [EJK_DTYPE_F8E8M0] = "float8_e8m0fnu",
     };
     return by_dtype[dtype];
 }
@@ -115,7 +134,8 @@ static ejk_status read_descr(reader *in, ejki_npy_header *out) {
     if (find_dtype(descr, out)) return EJK_OK;
     return ejki_fail(EJK_STATUS_INVALID_DTYPE,
                      "%s: element type '%.*s' is not supported, expected f8, f4, f2, i8, i4, i2, "
-                     "i1, u1, b1 with a byte order before it, or bfloat16 as '<V2'",
+                     "i1, u4, u1, b1 with a byte order before it, bfloat16 as '<V2', or a name as "
+                     "'float8_e4m3fn'",
                      in->file, (int)(descr.length < 40 ? descr.length : 40), descr.text);
 }
 

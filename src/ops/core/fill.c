@@ -45,6 +45,9 @@ static void fill_run(const ejk_tensor *tensor, void *at, int64_t count, int64_t 
     case EJK_DTYPE_F32: EACH(any_f32, uniform(bits));
     case EJK_DTYPE_BF16: EACH(any_u16, ejk_f32_to_bf16(uniform(bits)));
     case EJK_DTYPE_F16: EACH(any_u16, ejk_f32_to_f16(uniform(bits)));
+    case EJK_DTYPE_F8E4M3: EACH(uint8_t, ejk_f32_to_e4m3(uniform(bits)));
+    case EJK_DTYPE_F8E5M2: EACH(uint8_t, ejk_f32_to_e5m2(uniform(bits)));
+    case EJK_DTYPE_F8E8M0: EACH(uint8_t, (uint8_t)(120 + bits % 8)); /* scales below 2 */
     default:
         for (int64_t i = 0; i < count; i++)
             memset((char *)at + i * stride * width, 0, (size_t)width);

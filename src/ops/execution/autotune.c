@@ -159,6 +159,8 @@ static double tolerance_of(const subject *s, ejk_dtype dtype) {
     case EJK_DTYPE_F32: return 2e-5;
     case EJK_DTYPE_F16: return 4e-3;
     case EJK_DTYPE_BF16: return 3e-2;
+    case EJK_DTYPE_F8E4M3: return 1e-1;
+    case EJK_DTYPE_F8E5M2: return 2e-1;
     default: return 0;
     }
 }
