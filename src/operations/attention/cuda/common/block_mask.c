@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Block-sparse patterns on a GPU. Grids come to the kernels as block_mask, one for each block of scores, which
- * pattern.cu makes of them at the start of each execution: their entries are data of the call, and nobody has looked
- * at them.
+ * Block masks on a GPU. block_mask.cu turns the block index lists of the call into one entry for each block of
+ * scores at the start of each execution: the lists are data that nobody has checked.
  */
 #include "operations/attention/cuda/common/launch.h"
 
