@@ -35,7 +35,7 @@ static ejk_status open_load(int32_t device, const char *entry, int kind, ejk_dty
 /* So much of a step a block has to do, and so many of blocks and steps last about a millisecond on an H100. */
 typedef struct work {
     int64_t flop;
-    uint32_t blocks; /* of a multiprocessor */
+    uint32_t blocks; /* of an SM */
     int steps;
 } work;
 

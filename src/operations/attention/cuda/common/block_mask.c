@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Block-sparse patterns on a GPU. Grids come to the kernels as block_mask, one for each block of scores, which
- * pattern.cu makes of them at the start of each execution: their entries are data of the call, and nobody has looked
- * at them.
+ * Block masks on a GPU. block_mask.cu turns the block index lists of the call into one entry for each block of
+ * scores at the start of each execution: the lists are data that nobody has checked.
  */
 #include "operations/attention/cuda/common/launch.h"
 
@@ -92,7 +91,7 @@ ejk_status ejki_flash_cuda_ready_block_mask(ejk_launch *launch, int32_t slot,
                            "block_mask", &none);
 }
 
-static ejki_cuda_block_list grid_of(const ejki_grid *grid) {
+static ejki_cuda_block_list list_of(const ejki_grid *grid) {
     return (ejki_cuda_block_list){grid->data, grid->stride_p, grid->stride_r, (int)grid->size};
 }
 
@@ -100,10 +99,10 @@ ejk_status ejki_flash_cuda_begin_block_mask(const ejk_run *run, int32_t slot,
                                             const ejki_flash_problem *p, int *block_mask) {
     const ejki_pattern *t = &p->pattern;
     if (t->planes == 0) return EJK_OK;
-    ejki_cuda_block_lists grids = {
-        .next = grid_of(&t->next),
-        .state = grid_of(&t->state),
-        .id = grid_of(&t->id),
+    ejki_cuda_block_lists lists = {
+        .next = list_of(&t->next),
+        .state = list_of(&t->state),
+        .id = list_of(&t->id),
         .block_mask = block_mask,
         .block_count = t->has_function ? -1
                        : t->blocks     ? t->block_count
@@ -119,7 +118,7 @@ ejk_status ejki_flash_cuda_begin_block_mask(const ejk_run *run, int32_t slot,
                                  .blocks = t->planes * (t->by_column ? t->columns : t->rows),
                                  .splits = 1,
                                  .threads = 128};
-    return ejki_cuda_begin(run, &work, &grids);
+    return ejki_cuda_begin(run, &work, &lists);
 }
 
 ejk_status ejki_flash_cuda_check_block_lists(const ejki_flash_problem *p) {

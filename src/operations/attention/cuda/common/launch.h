@@ -42,7 +42,7 @@ int64_t ejki_flash_cuda_last_offset(const ejki_flash_problem *p);
 /* Bytes of the block_mask of a problem, a multiple of 256; 0 = it has none, -1 = more than can be counted. */
 int64_t ejki_flash_cuda_block_mask_bytes(const ejki_flash_problem *p);
 
-/* Compiles what makes block_mask of grids, if there are any; launches it. */
+/* Compiles the kernel that writes the block mask, if there is one; launches it. */
 ejk_status ejki_flash_cuda_ready_block_mask(ejk_launch *launch, int32_t slot,
                                             const ejki_flash_problem *p);
 ejk_status ejki_flash_cuda_begin_block_mask(const ejk_run *run, int32_t slot,

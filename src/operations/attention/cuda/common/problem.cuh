@@ -53,7 +53,7 @@ typedef struct ejki_cuda_block_lists {
     ejki_cuda_block_list next, state, id;
     int *block_mask;                /* [planes, block_rows, block_columns] */
     long long block_count;     /* partial blocks; -1 = a partial one shows what a full one does */
-    int planes, rows, columns; /* of the grids */
+    int planes, rows, columns; /* of the lists */
     int block_rows, block_columns;
     int by_column;
 } ejki_cuda_block_lists;
@@ -78,7 +78,7 @@ typedef struct ejki_cuda_problem {
     int kv_heads, group;
     int sink_count, sink_group, mask_group;
     int sums_are_i64, segments_are_i64, ends_together, normalize;
-    int tiles;          /* of rows, of all sequences of one key head */
+    int tiles;          /* of rows, of all sequences of one KV head */
     int splits;         /* parts of the keys */
     int split_keys;     /* keys of a part, whole blocks */
     unsigned drop_below; /* words below are dropped */
@@ -121,7 +121,7 @@ typedef struct ejki_cuda_vjp_problem {
     long long d_sink_stride_h;
     float *delta; /* [entries, Hq, T], written first */
     float *shift; /* as delta: -lse in units of log 2; -inf where lse is */
-    int key_tiles; /* of all sequences of one key head */
+    int key_tiles; /* of all sequences of one KV head */
     /* Of sm90/backward.cu; what is not NULL is zeroed first, but for sums if they are added in order. */
     float *sums;      /* of d_query, tile by tile */
     unsigned *ticket; /* tiles of keys that were taken */
@@ -149,7 +149,7 @@ typedef struct ejki_cuda_sm90_problem {
     ejki_cuda_problem all; /* but for `tiles`: of one query head */
     int heads_together; /* whose tiles are done side by side; 0 = scheduler.cuh */
     int copied; /* a tensor lies where no map or piece can begin: recompute_sm90.cu does all, and there are no maps */
-    unsigned *nonfinite; /* EJKI_CUDA_NONFINITE_WORDS of each block of the grid */
+    unsigned *nonfinite; /* EJKI_CUDA_NONFINITE_WORDS of each CTA */
     float unit;  /* of scores, in units of log 2; LOG2_E unless FOLDED */
     float lowest; /* product whose row has 0 as its reference, if all are negative; 0 = none has */
     float slack;  /* by which a reference may be exceeded, in units of log 2 */

@@ -149,7 +149,7 @@ static const ejk_parameter parameters[] = {
     {"num_key_splits", 1, 65535, 1, 1, "KV splits, combined at the end"},
 };
 
-static const char needs[] = "1 to 16 rows of a key head, head_dim a multiple of 32, that of values "
+static const char needs[] = "1 to 16 rows of a KV head, head_dim a multiple of 32, that of values "
                             "of 64, up to 256, and no bias, mask, segment "
                             "ids, positions, packed sequences or dropout";
 

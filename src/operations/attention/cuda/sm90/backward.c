@@ -49,7 +49,7 @@ static layout layout_of(const ejki_flash_vjp_problem *v, const int64_t *paramete
 
 /* ---- Which problems ------------------------------------------------------------------------------------ */
 
-/* Strides that the copy engine takes; those of axes of one are not looked at. */
+/* Strides that a tensor map can have; those of axes of one do not matter. */
 static bool has_strides(const ejki_bthd *t, int64_t entries, int64_t tokens, int64_t heads) {
     const struct {
         int64_t stride, length;
@@ -106,7 +106,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
 
 /* ---- Runs ---------------------------------------------------------------------------------------------- */
 
-/* A tensor [D, T, H, B] as the copy engine is to see it, in boxes of 64 columns and `rows` tokens. */
+/* A tensor [D, T, H, B] as a tensor map with boxes of 64 columns and `rows` tokens. */
 static ejk_status map_of(const ejki_flash_problem *p, const ejki_bthd *t, int64_t dim,
                          int64_t tokens, int64_t heads, int64_t rows, ejki_cuda_tensor_map *out) {
     const int64_t entries = ejki_flash_cuda_entries(p);

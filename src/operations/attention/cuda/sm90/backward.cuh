@@ -65,7 +65,7 @@ static_assert(ROWS == 64 || (HEAD + VALUE == 128 && !SOFT_CAP), "registers");
 /* A tile of keys; what each role needs of it. */
 struct job {
     int there;              /* 0: there are no more */
-    int entry, head;        /* of the batch axis; key head */
+    int entry, head;        /* of the batch axis; KV head */
     int first_key, start;   /* its first key in the sequence, and in the tensor */
     int count, keys;        /* keys of the tile that are written; of the sequence */
     int query, known;       /* the sequence's first row in the tensor, its rows */

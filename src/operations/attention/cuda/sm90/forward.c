@@ -47,12 +47,12 @@ static int64_t bytes_of(const ejki_flash_problem *p, const tiling *t, int64_t st
            SERVICE_BYTES + (p->layout == EJKI_FLASH_TOKENS ? ORDER_BYTES : 0);
 }
 
-/* Blocks of a multiprocessor by their registers: threads begin with no more than they get then. */
+/* CTAs of an SM by their registers, as launched. */
 static int64_t least_blocks(const tiling *t) {
     return t->consumers == 1 ? ejki_max(2, t->blocks) : t->blocks;
 }
 
-/* Registers of the threads that copy and of those that compute: what a multiprocessor has, in eights. */
+/* Registers of producer and consumer threads out of those of an SM, multiples of eight. */
 static void share_registers(tiling *t) {
     const int64_t warpgroups = t->consumers + 1;
     t->each = SM_REGISTERS / least_blocks(t) / (128 * warpgroups) / 8 * 8;
@@ -175,7 +175,7 @@ static int64_t tiles_of(const ejki_flash_problem *p, const tiling *t) {
     return ejki_flash_cuda_tiles(p, p->queries, 1, 64 * t->consumers);
 }
 
-/* Blocks of the grid: as many as there is room for, or tiles. */
+/* CTAs: as many as are resident together, at most one for each tile. */
 static ejk_status blocks_of(const ejki_flash_problem *p, const tiling *t, int32_t device,
                             int64_t *out) {
     const ejk_gpu_info *gpu;
@@ -335,7 +335,7 @@ static ejk_status run(const ejk_run *r) {
 static const ejk_parameter parameters[] = {
     {"q_blocksize", 64, 256, 64, 128, "queries of a tile: 64 for each warpgroup that computes"},
     {"kv_blocksize", 16, 160, 16, 128, "keys of a block"},
-    {"num_warps", 4, 16, 4, 8, "warps that compute on one multiprocessor"},
+    {"num_warps", 4, 16, 4, 8, "consumer warps on one SM"},
     {"num_stages", 2, 8, 1, 2, "blocks of keys in shared memory"},
 };
 
