@@ -163,8 +163,8 @@ static void features(struct random *r, world *w) {
 }
 
 /*
- * Cells of which a part is empty, partial or full; shrunk, if they go by rows: those that are not empty come first
- * in their row. Partial ones have blocks of their own.
+ * Cells by rows, as the problems of gradients have them, of which a part is empty, partial or full; shrunk: those that
+ * are not empty come first in their row. Partial ones have blocks of their own.
  */
 static void grid(struct random *r, world *w, int64_t block_q, int64_t block_kv) {
     ejki_flash_problem *p = &w->v.forward;
@@ -175,9 +175,8 @@ static void grid(struct random *r, world *w, int64_t block_q, int64_t block_kv) 
     t->plane_heads = p->query_heads / t->planes;
     t->rows = p->queries / block_q;
     t->columns = columns;
-    t->by_column = random_chance(r, 0.2);
     const int64_t count = t->planes * t->rows * columns, size = block_q * block_kv;
-    const bool shrunk = !t->by_column && random_chance(r, 0.5);
+    const bool shrunk = random_chance(r, 0.5);
     const double alive = RANDOM_OF(r, ((const double[]){0.1, 0.5, 0.8, 1}));
     guarded_create(&w->grid, (size_t)count * 12, GUARDED_END, 0);
     ejki_int32 *next = (ejki_int32 *)(void *)w->grid.data, *state = next + count,
@@ -188,7 +187,7 @@ static void grid(struct random *r, world *w, int64_t block_q, int64_t block_kv) 
             const int32_t own = random_chance(r, alive) ? (int32_t)random_int(r, 1, 2) : 0;
             if (own == 0 && shrunk) continue;
             const int64_t place = row * columns + at++;
-            next[place] = (int32_t)(t->by_column ? row % t->rows : n);
+            next[place] = (int32_t)n;
             state[place] = own;
             id[place] = (int32_t)partial;
             partial += own == 1;
@@ -203,7 +202,7 @@ static void grid(struct random *r, world *w, int64_t block_q, int64_t block_kv) 
     t->blocks = w->blocks.data;
     t->block_count = partial;
     t->block_stride = size;
-    t->block_row = t->by_column ? block_q : block_kv;
+    t->block_row = block_kv;
     guarded_protect(&w->grid);
     guarded_protect(&w->blocks);
 }
@@ -328,7 +327,7 @@ static void create(world *w, uint64_t seed) {
     snprintf(w->text, sizeof w->text,
              "seed %llu: B=%lld T=%lld S=%lld Hkv=%lld G=%lld D=%lld Dv=%lld scale=%g cap=%g "
              "bias=%d mask=%d segments=%d sinks=%d d_lse=%d wants=%d%d%d%d first=%lld last=%lld "
-             "pattern=%d dropout=%g q=%lld kv=%lld blocks=%lldx%lld%s chunk=%lld",
+             "pattern=%d dropout=%g q=%lld kv=%lld blocks=%lldx%lld chunk=%lld",
              (unsigned long long)seed, (long long)b, (long long)t, (long long)n, (long long)kv,
              (long long)p->group, (long long)p->head_dim, (long long)p->value_dim, p->scale,
              p->soft_cap, p->has_bias, p->has_mask, p->has_segments, p->has_sinks,
@@ -336,7 +335,7 @@ static void create(world *w, uint64_t seed) {
              (long long)p->first_offset, (long long)p->last_offset, w->pattern, p->dropout,
              (long long)w->parameters[0], (long long)w->parameters[1],
              (long long)p->pattern.block_q, (long long)p->pattern.block_kv,
-             p->pattern.by_column ? " by column" : "", (long long)p->pattern.chunk);
+             (long long)p->pattern.chunk);
 }
 
 static void destroy(world *w) {

@@ -22,7 +22,8 @@ typedef struct merge_task {
     int64_t distance; /* of prefetches, in bytes */
 } merge_task;
 
-/* A Zen 4 overlaps prefetches 16 KiB ahead best: N=4, Dv=128 reads at 75 to 85 % in place of 62 to 72; N=8, Dv=64 as before. */
+/* A Zen 4 overlaps prefetches 16 KiB ahead best: N=4, Dv=128 reads at 75 to 85 % in place of 62 to 72; N=8, Dv=64 as
+ * before. */
 static int64_t prefetch_distance(void) {
     const ejk_cpu_info *cpu = ejk_cpu();
     const bool zen4 =

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The row-wise kernel at one block of keys for one key head: scores, softmax, weights times values. Part of
- * row_body.h, which includes it behind its types.
- */
+/* The row-wise kernel at one block of keys for one KV head: scores, softmax, weights times values. */
 #ifndef EJKI_FLASH_ROW_BLOCK_BODY_H
 #define EJKI_FLASH_ROW_BLOCK_BODY_H
 
+#include "operations/attention/cpu/row/row_shape.h"
+
 #ifdef TILE_PAIRS
-#include "operations/attention/cpu/row/row_pairs_body.h"
+#include "operations/attention/cpu/row/row_bf16_dot_body.h"
 #else
-#include "operations/attention/cpu/row/row_floats_body.h"
+#include "operations/attention/cpu/row/row_f32_body.h"
 #endif
 
 /* Columns [first, end) of a row's scores become weights; its state follows. */
@@ -21,20 +20,20 @@ static void row_softmax(const row_task *task, const flash_row *r, int64_t key, i
         flash_modify(s->problem, &s->cap, r, key + first, high - first, own, task->allowed);
     if (r->first > key + first || r->end < key + end) flash_hide(r, key + first, end - first, own);
     const float top = flash_maximum(own, end - first) * s->scale;
-    if (top > state[STATE_REFERENCE]) {
-        const vf factor = v_set1(exp2f(state[STATE_REFERENCE] - top));
+    if (top > state[STATE_RUNNING_MAX]) {
+        const vf factor = v_set1(exp2f(state[STATE_RUNNING_MAX] - top));
         v_store(state, v_mul(v_load(state), factor));
         for (int64_t d = STATE_TOTALS; d < s->plan.state; d += VL)
             v_store(state + d, v_mul(v_load(state + d), factor));
-        state[STATE_REFERENCE] = state[STATE_MAXIMUM] = top;
+        state[STATE_RUNNING_MAX] = state[STATE_MAXIMUM] = top;
     }
     v_store(state,
-            flash_weights(own, end - first, s->scale, state[STATE_REFERENCE], v_load(state)));
+            flash_weights(own, end - first, s->scale, state[STATE_RUNNING_MAX], v_load(state)));
     row_end_weights(s, r, key, first, end, scores, state);
 }
 
-/* True if a row of the key head sees any of the keys [key, key + count). */
-static bool row_sees(const row_task *task, int64_t kv_head, int64_t key, int64_t count) {
+/* True if a row of the KV head sees any of the keys [key, key + count). */
+static bool row_any_visible(const row_task *task, int64_t kv_head, int64_t key, int64_t count) {
     const row_shared *s = task->shared;
     for (int64_t i = 0; i < s->plan.rows; i++) {
         const flash_row r = flash_row_of(s->problem, task->batch, kv_head, i);
@@ -58,7 +57,7 @@ static row_span row_span_of(const row_task *task, int64_t key, int64_t count) {
         span.least = ejki_max(span.least, r.first - key);
         span.most = ejki_min(span.most, r.end - key);
     }
-    span.low = ejki_max(span.low, 0) / ROW_TOGETHER * ROW_TOGETHER;
+    span.low = ejki_max(span.low, 0) / ROW_KEYS_PER_FMA * ROW_KEYS_PER_FMA;
     span.high = ejki_min(span.high, count);
     return span;
 }
@@ -80,7 +79,7 @@ static row_head row_head_of(const row_task *task, int64_t n, int64_t slot, int64
 static void row_weigh(const row_task *task, const row_head *head, int64_t key, row_span span) {
     const row_shared *s = task->shared;
     const int64_t first = span.low / (2 * VL) * (2 * VL),
-                  end = ejki_round_up(span.high, ROW_TOGETHER * VL);
+                  end = ejki_round_up(span.high, ROW_KEYS_PER_FMA * VL);
     for (int64_t i = 0; i < s->plan.rows; i++) {
         const flash_row r = flash_row_of(s->problem, task->batch, head->index, i);
         row_softmax(task, &r, key, first, end, span.high, head->scores + i * SCORE_STRIDE,
@@ -91,7 +90,7 @@ static void row_weigh(const row_task *task, const row_head *head, int64_t key, r
 /* True if a raw score of a head is -inf: its key is hidden where nothing else hides any. */
 static inline bool row_any_hidden(const row_shared *s, const row_head *head, row_span span) {
     bool hidden = false;
-    for (int64_t i = 0; ROW_TOGETHER == 1 && i < s->plan.rows; i++)
+    for (int64_t i = 0; ROW_KEYS_PER_FMA == 1 && i < s->plan.rows; i++)
         hidden |=
             flash_any_hidden(head->scores + i * SCORE_STRIDE + span.low, span.high - span.low);
     return hidden;
@@ -101,7 +100,7 @@ static inline bool row_any_hidden(const row_shared *s, const row_head *head, row
 static void row_block(row_task *task, int64_t n, int64_t key, int64_t count, row_span span) {
     const row_shared *s = task->shared;
     const row_head head = row_head_of(task, n, 0, key);
-    if (s->hides && !row_sees(task, head.index, key, count)) return;
+    if (s->hides && !row_any_visible(task, head.index, key, count)) return;
     row_scores(task, &head, span.low, span.high);
     const bool hides = s->general || s->drops || span.least > span.low || span.most < span.high ||
                        row_any_hidden(s, &head, span);
@@ -122,7 +121,7 @@ static void row_block_in_order(row_task *task, int64_t n, int64_t heads, int64_t
         row_weigh(task, &head[h], key, span);
     }
     int64_t c = span.low;
-    for (; !hides && c + ROW_VALUES <= span.high; c += ROW_VALUES)
+    for (; !hides && c + ROW_PV_UNROLL <= span.high; c += ROW_PV_UNROLL)
         row_add_side(task, head, heads, c);
     for (int64_t h = 0; c < span.high && h < heads; h++)
         row_add_block(task, &head[h], c, span.high, hides);

@@ -1,166 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention forward, row-wise: for few query rows over many keys, as in decoding, where
- * reading keys and values once is all that matters.
+ * Flash attention forward, row-wise: for few query rows over many keys, as in decoding, where reading keys and values
+ * once is all that matters.
  *
  * Nothing is packed: keys and values are read where they lie, those of 16 bits becoming floats in registers
- * (row_halves_body.h, row_floats_body.h) or, with TILE_PAIRS, pairs of bf16 as they are (row_pairs_body.h); all
- * else is f32. A task is a range of keys (a split) for some key heads of one batch
- * entry. Blocks of keys are visited for all its heads before the next block, so that in the [B,S,H,D] layout
- * a block is one piece of memory, and the next block, of this task or of the next, is asked for meanwhile
- * (row_look_ahead). With blocksize_heads above 1, a block is read as it lies in memory, all heads of a few keys
- * before the next few, a little of it asked for ahead (row_look_near): for processors whose own prefetching
- * follows one or two places far better than four. Scores are dot products of four rows with four keys in registers;
- * softmax keeps a running maximum per row (row_block_body.h).
+ * (row_load16_body.h, row_f32_body.h) or, with TILE_PAIRS, operands of bf16 dots as they are (row_bf16_dot_body.h); all
+ * else is f32. A task is a KV split of some KV heads of one batch entry. Blocks of keys are visited for all its heads
+ * before the next block, so that in the [B,S,H,D] layout a block is one piece of memory, and the next block, of this
+ * task or of the next, is prefetched meanwhile (row_plan_prefetch). With blocksize_heads above 1, a block is read in
+ * the order of memory, all heads of a few keys before the next few, and prefetched at a distance of some KiB
+ * (row_plan_near_prefetch): for processors whose hardware prefetcher follows one or two streams far better than four.
+ * Scores are dot products of four rows with four keys in registers; softmax keeps a running max per row
+ * (row_block_body.h).
  *
  * Splits are merged in their order by whoever finishes the last one of a batch entry's heads. Their
  * number comes from the configuration alone, so results do not depend on the number of threads; heads
  * per task does depend on it and changes nothing.
  *
- * row_shape.h says what product_body.h asks for.
+ * row_shape.h says what product_body.h needs.
  */
 #include "base/base.h"
 #include "kernels/declare.h"
 #include "operations/attention/flash/problem.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
-#include "operations/attention/cpu/row/row_shape.h"
-#include "kernels/simd/vec_math.h"
-#include "kernels/simd/product_body.h"
-#include "operations/attention/shared/scores_body.h"
+#include "operations/attention/cpu/row/row_block_body.h"
 
-/* More rows of a key head than this are the tiled kernel's. */
+/* More rows of a KV head than this are the tiled kernel's. */
 #define ROW_LIMIT 8
-/* Rows and keys of a dot-product tile; their product is a multiple of VL. */
-#define DOT 4
-/* call(n), n being a constant, of as many rows as are left, at most DOT. */
-#define DOT_ROWS(left, call)                                                                       \
-    do {                                                                                           \
-        if ((left) >= DOT)                                                                         \
-            call(DOT);                                                                             \
-        else if ((left) == 1)                                                                      \
-            call(1);                                                                               \
-        else if ((left) == 2)                                                                      \
-            call(2);                                                                               \
-        else                                                                                       \
-            call(3);                                                                               \
-    } while (0)
-/* The most heads side by side. */
-#define ROW_SIDE 64
-/* How far ahead keys are asked for then, in bytes, if not as far as those of the next step. */
-#define ROW_KEYS_AHEAD (INT64_C(16) << 10)
-/* Keys whose values meet their weights together, values that are added at a time of heads side by side, and how far
- * ahead these are asked for. */
-#ifdef TILE_PAIRS
-#define ROW_TOGETHER     2
-#define ROW_VALUES       4
-#define ROW_VALUES_AHEAD (INT64_C(16) << 10)
-#else
-#define ROW_TOGETHER     1
-#define ROW_VALUES       2
-#define ROW_VALUES_AHEAD (INT64_C(8) << 10)
-#endif
-
-/* Rows of weights lie this far apart: the largest block and a line more. */
-#define ROW_KEYS     512
-#define SCORE_STRIDE (ROW_KEYS + 16)
-
-/*
- * What to prefetch beside values, as many lines as are read: from four places in turn, each line after line; or, where
- * at[0] is NULL, the lines from `next` on; or, where that is, too, what lies `ahead` bytes further on.
- */
-typedef struct row_lines {
-    const char *at[4], *next;
-    int64_t ahead;
-    bool second_level; /* into the second-level cache only */
-} row_lines;
-
-/* Prefetches a line. (A hint is part of the instruction.) */
-static inline __attribute__((always_inline)) void row_prefetch(const void *line,
-                                                               bool second_level) {
-    if (second_level)
-        __builtin_prefetch(line, 0, 2);
-    else
-        __builtin_prefetch(line, 0, 3);
-}
-
-#ifndef TILE_PAIRS
-#include "operations/attention/cpu/row/row_halves_body.h"
-#endif
-
-/* How a problem is cut and memory laid out, in floats. */
-typedef struct row_plan {
-    int64_t rows; /* of a key head */
-    int64_t splits, split_keys, block;
-    int64_t heads;    /* key heads of a task */
-    int64_t side;     /* of them visited side by side, key by key; 0 = one after the other */
-    int64_t distance; /* of prefetches then, in bytes; 0 = as each tier has it */
-    int64_t parts;    /* tasks across the key heads */
-    int64_t tasks;
-    int64_t depth, width; /* floats of a packed query and of sums: whole vectors */
-    int64_t state;        /* floats of one row: see STATE_REFERENCE */
-    int64_t query_at, score_at, allowed_at, row_at, worker_floats;
-    int64_t partial_at,
-        count_at; /* shared by the workers: states of all rows and splits; counters */
-    int64_t bytes;
-} row_plan;
-
-/*
- * A row's state: lanes of the sum of its weights; reference and maximum, and, of pairs, whether the head has met tiny
- * values; of pairs, lanes of the sum of weights as they were rounded; sums.
- */
-#define STATE_REFERENCE VL
-#define STATE_MAXIMUM   (VL + 1)
-#define STATE_TINY      (VL + 2)
-#define STATE_TOTALS    (2 * VL)
-#define STATE_SUMS      ((ROW_TOGETHER + 1) * VL)
-
-typedef struct row_shared {
-    const ejki_flash_problem *problem;
-    row_plan plan;
-    float *memory;
-    float scale;
-    v_cap cap;
-    bool general, drops;
-    bool hides;        /* mask or segments hide keys, or may */
-    bool second_level; /* where prefetches go: prefetch_hint */
-    int64_t low, high; /* keys that positions let any row see */
-    _Atomic int64_t next;
-} row_shared;
-
-/* One worker at one task. */
-typedef struct row_task {
-    row_shared *shared;
-    float *query, *scores;
-    float *row; /* one of values, or of out */
-    uint8_t *allowed;
-    int64_t batch, split, first_head, heads;
-    int64_t first, end; /* keys */
-    int64_t following;  /* index of the task after this one, or -1 before it is claimed */
-    /*
-     * What of the next block to ask for: what lies so many bytes further on; or, where the rows of the task's heads
-     * lie side by side, the halves of keys and of values, all four line by line: the processor's own prefetching
-     * follows each of them, and of one alone asks for less than memory could give.
-     */
-    int64_t key_ahead;
-    row_lines ask;
-    const char *
-        soon; /* what to ask for with the next keys, where heads lie side by side and are so visited */
-    bool ready; /* all of the next block has been asked for */
-} row_task;
-
-/*
- * A head of a task at a block: its queries, room for scores, the states of its rows, keys and values, column
- * 0 first.
- */
-typedef struct row_head {
-    int64_t index;
-    const float *query;
-    float *scores, *states;
-    const void *keys, *values;
-} row_head;
 
 static bool row_add(int64_t *at, int64_t rows, int64_t columns, int64_t *start) {
     int64_t count;
@@ -173,8 +41,8 @@ static bool row_add(int64_t *at, int64_t rows, int64_t columns, int64_t *start) 
 static bool row_plan_of(const ejki_flash_problem *p, const int64_t *parameters, int32_t workers,
                         row_plan *out) {
     row_plan t = {.rows = p->queries * p->group, .block = ejki_round_up(parameters[1], 2 * VL)};
-    t.depth = ejki_round_up(p->head_dim, ROW_TOGETHER * VL) / ROW_TOGETHER;
-    t.width = ejki_round_up(p->value_dim, ROW_TOGETHER * VL);
+    t.depth = ejki_round_up(p->head_dim, ROW_KEYS_PER_FMA * VL) / ROW_KEYS_PER_FMA;
+    t.width = ejki_round_up(p->value_dim, ROW_KEYS_PER_FMA * VL);
     t.split_keys = ejki_round_up(ejki_max(1, ejki_cdiv(p->keys, parameters[0])), t.block);
     t.splits = ejki_max(1, ejki_cdiv(p->keys, t.split_keys));
     /* All heads in one task read memory in order; fewer only if that leaves threads idle. */
@@ -207,23 +75,13 @@ static bool row_plan_of(const ejki_flash_problem *p, const int64_t *parameters, 
     return fits;
 }
 
-/* The state of a row of a key head in one split. */
-static float *row_state(const row_shared *s, int64_t batch, int64_t split, int64_t kv_head,
-                        int64_t row) {
-    const row_plan *t = &s->plan;
-    const int64_t head = (batch * t->splits + split) * s->problem->kv_heads + kv_head;
-    return s->memory + t->partial_at + (head * t->rows + row) * t->state;
-}
-
 /* States of rows that have seen nothing. */
 static void row_clear(const row_shared *s, float *states) {
     for (int64_t i = 0; i < s->plan.rows; i++, states += s->plan.state) {
         memset(states, 0, (size_t)s->plan.state * sizeof(float));
-        states[STATE_REFERENCE] = states[STATE_MAXIMUM] = -INFINITY;
+        states[STATE_RUNNING_MAX] = states[STATE_MAXIMUM] = -INFINITY;
     }
 }
-
-#include "operations/attention/cpu/row/row_block_body.h"
 
 /* The task of an index: which keys of which heads. */
 static void row_place(const row_shared *s, int64_t index, row_task *task) {
@@ -249,7 +107,8 @@ static int64_t row_seek(const row_task *task, int64_t key) {
     for (key = ejki_max(key, s->low / block * block); key < end; key += block) {
         if (!s->hides) return key;
         for (int64_t h = 0; h < task->heads; h++)
-            if (row_sees(task, task->first_head + h, key, ejki_min(block, end - key))) return key;
+            if (row_any_visible(task, task->first_head + h, key, ejki_min(block, end - key)))
+                return key;
     }
     return task->end;
 }
@@ -260,30 +119,30 @@ static bool row_is_dense(const row_task *task, const ejki_bthd *tensor, int64_t 
            (task->heads == 1 || tensor->stride_h == width);
 }
 
-/* Halves of the keys and of the values of a block; NULL if rows do not lie side by side. */
-static row_lines row_lines_of(const row_task *task, int64_t key, int64_t count) {
+/* The four streams of a block's prefetches; NULL if rows do not lie side by side. */
+static row_prefetches row_halves_of_block(const row_task *task, int64_t key, int64_t count) {
     const ejki_flash_problem *p = task->shared->problem;
     const int64_t half = count / 2 * element_size(p->dtype);
     const bool second_level = task->shared->second_level;
     if (!row_is_dense(task, &p->key, p->head_dim) || !row_is_dense(task, &p->value, p->value_dim))
-        return (row_lines){.second_level = second_level};
+        return (row_prefetches){.second_level = second_level};
     const char *keys = flash_key(p, task->batch, task->first_head, key);
     const char *values = flash_value(p, task->batch, task->first_head, key);
-    return (row_lines){
+    return (row_prefetches){
         .at = {keys, values, keys + half * p->key.stride_t, values + half * p->value.stride_t},
         .second_level = second_level};
 }
 
 /*
- * Asks at once for a block that no block before it could ask for, which takes as long as memory needs anyway. Few
- * keys may well be in a cache, where asking would cost more than it gives. (Inline: gcc drops calls of functions
- * that do nothing but ask.)
+ * Prefetches at once a block that no block before it could prefetch, which takes as long as memory needs anyway. Few
+ * keys may well be in a cache, where that would cost more than it gives. (Inline: gcc drops calls of functions
+ * that do nothing but prefetch.)
  */
-static inline __attribute__((always_inline)) void row_ask_all(const row_task *task, int64_t key,
-                                                              int64_t count) {
+static inline __attribute__((always_inline)) void row_prefetch_block(const row_task *task,
+                                                                     int64_t key, int64_t count) {
     const ejki_flash_problem *p = task->shared->problem;
     enum { FEW = 8 };
-    const row_lines lines = row_lines_of(task, key, count);
+    const row_prefetches lines = row_halves_of_block(task, key, count);
     if (task->ready || !lines.at[0] || p->keys < FEW * task->shared->plan.block) return;
     const int64_t keys = lines.at[2] - lines.at[0], values = lines.at[3] - lines.at[1];
     for (int64_t i = 0; i < keys || i < values; i += 64)
@@ -293,10 +152,10 @@ static inline __attribute__((always_inline)) void row_ask_all(const row_task *ta
 }
 
 /*
- * Settles what to ask for while the block at `key` is computed: the next one, if it is whole; at a task's
+ * Settles what to prefetch while the block at `key` is computed: the next one, if it is whole; at a task's
  * end the first one of the worker's next task, which is claimed for that.
  */
-static void row_look_ahead(row_task *task, int64_t following, int64_t key) {
+static void row_plan_prefetch(row_task *task, int64_t following, int64_t key) {
     const row_shared *s = task->shared;
     const ejki_flash_problem *p = s->problem;
     const int64_t block = s->plan.block;
@@ -309,41 +168,43 @@ static void row_look_ahead(row_task *task, int64_t following, int64_t key) {
             next.first = row_seek(&next, next.first);
         }
     }
-    task->key_ahead = 0;
-    task->ask = (row_lines){.second_level = s->second_level};
+    task->key_distance = 0;
+    task->prefetch = (row_prefetches){.second_level = s->second_level};
     task->ready = next.heads == task->heads && next.first + block <= next.end;
     if (!task->ready) return;
-    task->ask = row_lines_of(&next, next.first, block);
-    if (task->ask.at[0]) return;
+    task->prefetch = row_halves_of_block(&next, next.first, block);
+    if (task->prefetch.at[0]) return;
     const char *next_key = flash_key(p, next.batch, next.first_head, next.first);
     const char *next_value = flash_value(p, next.batch, next.first_head, next.first);
     const char *own_key = flash_key(p, task->batch, task->first_head, key);
     const char *own_value = flash_value(p, task->batch, task->first_head, key);
-    task->key_ahead = (int64_t)((uintptr_t)next_key - (uintptr_t)own_key);
-    task->ask.ahead = (int64_t)((uintptr_t)next_value - (uintptr_t)own_value);
+    task->key_distance = (int64_t)((uintptr_t)next_key - (uintptr_t)own_key);
+    task->prefetch.distance = (int64_t)((uintptr_t)next_value - (uintptr_t)own_value);
 }
 
 /*
  * The same for heads side by side: keys and values at the prefetch distance behind those at hand, at least a step, just
  * before they are read. With a distance given, values too are prefetched in the order of memory, not of their heads.
  */
-static void row_look_near(row_task *task, int64_t key) {
+static void row_plan_near_prefetch(row_task *task, int64_t key) {
     const row_shared *s = task->shared;
     const ejki_flash_problem *p = s->problem;
     const int64_t size = element_size(p->dtype), given = s->plan.distance;
     const int64_t key_step = DOT * p->key.stride_t * size;
-    const int64_t value_step = ROW_VALUES * p->value.stride_t * size;
+    const int64_t value_step = ROW_PV_UNROLL * p->value.stride_t * size;
     const char *keys = flash_key(p, task->batch, task->first_head, key);
     const char *values = flash_value(p, task->batch, task->first_head, key);
     const bool all = task->heads <= s->plan.side;
-    task->key_ahead = ejki_max(given > 0 ? given : ROW_KEYS_AHEAD, key_step);
-    task->ask = (row_lines){.ahead = ejki_max(given > 0 ? given : ROW_VALUES_AHEAD, value_step),
-                            .second_level = s->second_level};
-    task->soon = NULL;
+    task->key_distance = ejki_max(given > 0 ? given : ROW_KEY_DISTANCE, key_step);
+    task->prefetch =
+        (row_prefetches){.distance = ejki_max(given > 0 ? given : ROW_VALUE_DISTANCE, value_step),
+                         .second_level = s->second_level};
+    task->next_keys = NULL;
     if (all && row_is_dense(task, &p->key, p->head_dim))
-        task->soon = (const char *)((uintptr_t)keys + (uintptr_t)task->key_ahead);
+        task->next_keys = (const char *)((uintptr_t)keys + (uintptr_t)task->key_distance);
     if (all && given > 0 && row_is_dense(task, &p->value, p->value_dim))
-        task->ask.next = (const char *)((uintptr_t)values + (uintptr_t)task->ask.ahead);
+        task->prefetch.next =
+            (const char *)((uintptr_t)values + (uintptr_t)task->prefetch.distance);
 }
 
 /* Queries of the task's heads as the products want them, and empty states. */
@@ -370,10 +231,10 @@ static void row_run_task(row_task *task) {
         const row_span span = row_span_of(task, key, count);
         following = row_seek(task, key + t->block);
         if (t->side > 0) {
-            row_look_near(task, key);
+            row_plan_near_prefetch(task, key);
         } else {
-            row_ask_all(task, key, count);
-            row_look_ahead(task, following, key);
+            row_prefetch_block(task, key, count);
+            row_plan_prefetch(task, following, key);
         }
         if (span.low >= span.high) continue;
         const bool partial = span.least > span.low || span.most < span.high;
@@ -392,12 +253,12 @@ static void row_merge(const row_task *task) {
     for (int64_t h = task->first_head; h < task->first_head + task->heads; h++)
         for (int64_t i = 0; i < t->rows; i++) {
             float *whole = row_state(s, task->batch, 0, h, i);
-            float top = whole[STATE_REFERENCE], sum = 0;
+            float top = whole[STATE_RUNNING_MAX], sum = 0;
             for (int64_t n = 1; n < t->splits; n++)
-                top = fmaxf(top, row_state(s, task->batch, n, h, i)[STATE_REFERENCE]);
+                top = fmaxf(top, row_state(s, task->batch, n, h, i)[STATE_RUNNING_MAX]);
             for (int64_t n = 0; n < t->splits; n++) {
                 const float *part = row_state(s, task->batch, n, h, i);
-                const float own = part[STATE_REFERENCE];
+                const float own = part[STATE_RUNNING_MAX];
                 /* A split that saw nothing has sum 0 but must not make -inf − -inf. */
                 const float factor = own == top ? 1.0f : exp2f(own - top);
                 sum += v_sum(v_load(part)) * factor;
@@ -441,7 +302,7 @@ static bool row_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     return p->queries <= ROW_LIMIT && p->queries * p->group <= ROW_LIMIT &&
            p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern) &&
-           (ROW_TOGETHER == 1 || p->normalize);
+           (ROW_KEYS_PER_FMA == 1 || p->normalize);
 }
 
 static ejk_status row_prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -486,7 +347,7 @@ static ejk_status row_run(const ejk_run *run) {
 static const ejk_parameter row_parameters[] = {
     {"num_key_splits", 1, 65536, 1, 1, "parts the keys are split into, merged at the end"},
     {"blocksize_keys", 1, ROW_KEYS, 1, 32, "keys visited at a time"},
-    {"blocksize_heads", 1, ROW_SIDE, 1, 1, "key heads visited side by side, key by key, if not 1"},
+    {"blocksize_heads", 1, ROW_SIDE, 1, 1, "KV heads visited side by side, key by key, if not 1"},
     {"prefetch_hint", 0, 1, 1, 0, "0: prefetch into the first-level cache; 1: into the second"},
     {"prefetch_bytes", 0, 1 << 20, 64, 0,
      "prefetch distance with heads side by side; 0: 8, 16 KiB"},

@@ -23,8 +23,8 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high) {
  * Intel processors give most of memory in four places at a time. AMD's read fastest in the order of memory: a Zen 5
  * gives 39 GB/s of one or two places and 27 of four. On a Zen 4 PREFETCHT1 overlaps where PREFETCHT0 hardly does
  * (docs/kernels/flash_attention.md has the figures); what a block costs besides its keys shows in bf16, whose blocks
- * are longer there; 16 bits that wait for arithmetic want PREFETCHT0. Lines of 16 bits are twice the work where they become floats, for which four query rows of a head
- * leave no time.
+ * are longer there. Lines of 16 bits are twice the work where they become floats, for which four query rows of a head
+ * leave no time: what waits for arithmetic wants PREFETCHT0.
  */
 static row_streaming streaming_of(const ejki_flash_problem *p, bool pairs) {
     const ejk_cpu_info *cpu = ejk_cpu();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention forward for a handful of keys, where the call's own cost is what counts. Computes in f32: what comes in
- * bf16 or f16 is widened to the stack first, and rounded once from there.
+ * Flash attention forward for a handful of keys, where the call's own cost is what counts. Computes in f32: what comes
+ * in bf16 or f16 is widened to the stack first, and rounded once from there.
  *
  * Lanes are query rows, so that nothing is ever summed across lanes: with queries transposed, a key's
  * scores are one vector and softmax is a few operations between vectors. Weights then go to the stack, from
@@ -36,7 +36,7 @@
 /* Keys whose scores are computed side by side: sums that do not wait for each other. */
 #define SMALL_BLOCK 8
 
-/* Up to VL rows of one key head, from `first` on. A problem's rows run over its query heads first. */
+/* Up to VL rows of one KV head, from `first` on. A problem's rows run over its query heads first. */
 typedef struct small_rows {
     const ejki_flash_problem *problem; /* in f32 */
     int64_t batch, kv_head, first, count;
@@ -301,8 +301,8 @@ static SMALL_INLINE bool small_values(const small_rows *s, const bool plain, con
 }
 
 /* The same with the keys that have a weight only, and 0 for a row without any, whatever 0 · inf would be. */
-static __attribute__((noinline)) void small_values_seen(const small_rows *s,
-                                                        const small_weights *w) {
+static __attribute__((noinline)) void small_values_visible(const small_rows *s,
+                                                           const small_weights *w) {
     const ejki_flash_problem *p = s->problem;
     for (int64_t i = 0; i < s->count; i++) {
         const flash_row r = small_row(s, i);
@@ -329,9 +329,9 @@ static SMALL_INLINE void small_pass(const small_rows *s, const bool plain, const
     vf scores[SMALL_KEYS];
     small_scores(s, plain, most, scores);
     const small_zeros zeros = small_weigh(s, plain, most, scores, &w);
-    const bool careful = plain ? zeros != SMALL_NO_ZERO : zeros == SMALL_BLANK;
-    if (careful || !small_values(s, plain, most, &w, zeros != SMALL_NO_ZERO))
-        small_values_seen(s, &w);
+    const bool slow = plain ? zeros != SMALL_NO_ZERO : zeros == SMALL_BLANK;
+    if (slow || !small_values(s, plain, most, &w, zeros != SMALL_NO_ZERO))
+        small_values_visible(s, &w);
 }
 
 /* Functions of their own: a compiler that sees one beside the other keeps numbers for both. */
@@ -351,9 +351,9 @@ static __attribute__((noinline)) void small_most(const small_rows *s) {
     small_pass(s, false, SMALL_KEYS);
 }
 
-/* A key head of a problem in f32, which is `given` or one head of that. */
-static void small_floats(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
-                         const ejki_flash_problem *given, int64_t given_batch, int64_t given_head) {
+/* A KV head of a problem in f32, which is `given` or one head of that. */
+static void small_f32(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
+                      const ejki_flash_problem *given, int64_t given_batch, int64_t given_head) {
     const int64_t rows = p->queries * p->group;
     const bool whole = p->head_dim % VL == 0 && p->value_dim % VL == 0;
     const bool plain =
@@ -396,9 +396,9 @@ static SMALL_INLINE void small_narrow(const ejk_dtype dtype, const float *from, 
         v_narrow_some(dtype, element_at(dtype, to, d), v_load(from + d), width - d);
 }
 
-/* A key head in 16 bits: as a problem of its own in f32, on the stack. */
-static SMALL_INLINE void small_halves(const ejk_dtype dtype, const ejki_flash_problem *p,
-                                      int64_t batch, int64_t kv_head) {
+/* A KV head in 16 bits: as a problem of its own in f32, on the stack. */
+static SMALL_INLINE void small_widened(const ejk_dtype dtype, const ejki_flash_problem *p,
+                                       int64_t batch, int64_t kv_head) {
     _Alignas(64) float query[SMALL_ROWS * SMALL_DIM], out[SMALL_ROWS * SMALL_DIM];
     _Alignas(64) float key[SMALL_KEYS * SMALL_DIM], value[SMALL_KEYS * SMALL_DIM];
     const int64_t group = p->group, rows = p->queries * group;
@@ -422,7 +422,7 @@ static SMALL_INLINE void small_halves(const ejk_dtype dtype, const ejki_flash_pr
         small_widen(dtype, flash_key_at(&p->value, dtype, batch, kv_head, j), p->value_dim,
                     value + j * width);
     }
-    small_floats(&own, 0, 0, p, batch, kv_head * group);
+    small_f32(&own, 0, 0, p, batch, kv_head * group);
     for (int64_t i = 0; i < rows; i++) {
         const flash_row r = small_row(&all, i);
         small_narrow(dtype, out + i * width, p->value_dim, flash_row_at(&p->out, dtype, &r));
@@ -432,16 +432,16 @@ static SMALL_INLINE void small_halves(const ejk_dtype dtype, const ejki_flash_pr
 /* Functions of their own, so that f32 pays for neither. */
 static __attribute__((noinline)) void small_bf16(const ejki_flash_problem *p, int64_t batch,
                                                  int64_t kv_head) {
-    small_halves(EJK_DTYPE_BF16, p, batch, kv_head);
+    small_widened(EJK_DTYPE_BF16, p, batch, kv_head);
 }
 static __attribute__((noinline)) void small_f16(const ejki_flash_problem *p, int64_t batch,
                                                 int64_t kv_head) {
-    small_halves(EJK_DTYPE_F16, p, batch, kv_head);
+    small_widened(EJK_DTYPE_F16, p, batch, kv_head);
 }
 
 static void small_head(const ejki_flash_problem *p, int64_t batch, int64_t kv_head) {
     if (p->dtype == EJK_DTYPE_F32)
-        small_floats(p, batch, kv_head, p, 0, 0);
+        small_f32(p, batch, kv_head, p, 0, 0);
     else if (p->dtype == EJK_DTYPE_BF16)
         small_bf16(p, batch, kv_head);
     else

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The operands of the row-wise kernel's products as floats, whatever the tensors' type, in the order of
- * row_halves_body.h. Part of row_block_body.h, which includes it, or row_pairs_body.h.
+ * The products of the row-wise kernel in f32, whatever the tensors' type, 16 bits in the order of row_load16_body.h.
+ * row_bf16_dot_body.h has the same functions by bf16 dots.
  */
-#ifndef EJKI_FLASH_ROW_FLOATS_BODY_H
-#define EJKI_FLASH_ROW_FLOATS_BODY_H
+#ifndef EJKI_FLASH_ROW_F32_BODY_H
+#define EJKI_FLASH_ROW_F32_BODY_H
+
+#include "operations/attention/cpu/row/row_load16_body.h"
 
 static inline void row_pack_query(const ejki_flash_problem *p, const void *query, float *target) {
-    halves_widen(p->dtype, query, p->head_dim, target);
+    load16_widen(p->dtype, query, p->head_dim, target);
 }
 
 /* A row's sums in the order of elements. */
 static inline const float *row_sort(const ejki_flash_problem *p, const float *sums, float *target) {
-    halves_sort(p->dtype, sums, p->value_dim, target);
+    load16_sort(p->dtype, sums, p->value_dim, target);
     return target;
 }
 
@@ -43,7 +45,7 @@ row_products(const ejk_dtype dtype, const float *query, int64_t depth, const voi
              const int rows, vf *sum) {
     vf k[DOT], other[DOT];
     int64_t d = 0;
-    const int64_t step = dtype == EJK_DTYPE_F32 ? VL : HALVES;
+    const int64_t step = dtype == EJK_DTYPE_F32 ? VL : LOAD16;
     for (; d + step <= head_dim; d += step) {
         EJKI_UNROLL for (int j = 0; j < keys; j++) {
             const void *at = element_at(dtype, key[j], d);
@@ -51,7 +53,7 @@ row_products(const ejk_dtype dtype, const float *query, int64_t depth, const voi
                 k[j] = v_load(at);
             } else {
                 vf pair[2];
-                halves_load(dtype, at, pair);
+                load16_load(dtype, at, pair);
                 k[j] = pair[0];
                 other[j] = pair[1];
             }
@@ -83,20 +85,20 @@ row_dots(const ejk_dtype dtype, const float *query, int64_t depth, const void *c
         memcpy(scores + i * SCORE_STRIDE, all + i * DOT, sizeof(float) * DOT);
 }
 
-/* What to ask for beside DOT keys of so many bytes. */
-static inline void row_ask_keys(row_task *task, const void *const keys[DOT], int64_t bytes,
-                                const char *line[DOT]) {
-    row_lines *ask = &task->ask;
+/* What to prefetch beside DOT keys of so many bytes. */
+static inline void row_key_prefetches(row_task *task, const void *const keys[DOT], int64_t bytes,
+                                      const char *line[DOT]) {
+    row_prefetches *prefetch = &task->prefetch;
     for (int j = 0; j < DOT; j++) {
-        const char **at = task->soon ? &task->soon : &ask->at[j];
-        line[j] = (const char *)((uintptr_t)keys[j] + (uintptr_t)task->key_ahead);
+        const char **at = task->next_keys ? &task->next_keys : &prefetch->at[j];
+        line[j] = (const char *)((uintptr_t)keys[j] + (uintptr_t)task->key_distance);
         if (!*at) continue;
         line[j] = *at;
         *at = (const char *)((uintptr_t)*at + (uintptr_t)bytes);
     }
 }
 
-/* Raw scores of all rows of a key head with the block's keys [low, high), into columns low, …. */
+/* Raw scores of all rows of a KV head with the block's keys [low, high), into columns low, …. */
 static inline __attribute__((always_inline)) void
 row_scores_of(const ejk_dtype dtype, row_task *task, const row_head *head, int64_t low,
               int64_t high, const int keys_at_once) {
@@ -109,7 +111,7 @@ row_scores_of(const ejk_dtype dtype, row_task *task, const row_head *head, int64
         for (int j = 0; j < DOT; j++)
             keys[j] = element_at(dtype, head->keys, ejki_min(c + j, high - 1) * p->key.stride_t);
         const char *line[DOT];
-        row_ask_keys(task, keys, p->head_dim * size, line);
+        row_key_prefetches(task, keys, p->head_dim * size, line);
         for (int64_t i = 0; i < t->rows; i += DOT) {
             if (i > 0)
                 for (int j = 0; j < DOT; j++) line[j] = keys[0];
@@ -168,41 +170,41 @@ static void row_add_values(row_task *task, const row_head *head, int64_t low, in
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const void *values = element_at(p->dtype, head->values, low * p->value.stride_t);
-    row_lines none = {.second_level = task->ask.second_level};
+    row_prefetches none = {.second_level = task->prefetch.second_level};
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
-        halves_values_for(p->dtype, (int)n)(
-            p->value_dim, high - low, head->scores + i * SCORE_STRIDE + low, values,
-            p->value.stride_t, head->states + i * t->state + STATE_SUMS, t->state,
-            i == 0 ? &task->ask : &none);
+        pv_any_for(p->dtype, (int)n)(p->value_dim, high - low,
+                                     head->scores + i * SCORE_STRIDE + low, values,
+                                     p->value.stride_t, head->states + i * t->state + STATE_SUMS,
+                                     t->state, i == 0 ? &task->prefetch : &none);
     }
 }
 
-/* sums += weights · values of ROW_VALUES keys, from column c on, for heads side by side. */
+/* sums += weights · values of ROW_PV_UNROLL keys, from column c on, for heads side by side. */
 static void row_add_side(row_task *task, const row_head *head, int64_t heads, int64_t c) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     const int64_t stride = p->value.stride_t, offset = c * stride * element_size(p->dtype);
-    row_lines none = {.second_level = task->ask.second_level};
+    row_prefetches none = {.second_level = task->prefetch.second_level};
     for (int64_t i = 0, n; i < t->rows; i += n) {
         n = product_rows(t->rows - i);
-        row_lines *ask = i > 0 && task->ask.next ? &none : &task->ask;
-        const halves_fn add = halves_two_for(p->dtype, (int)n);
+        row_prefetches *prefetch = i > 0 && task->prefetch.next ? &none : &task->prefetch;
+        const pv_fn add = pv_two_for(p->dtype, (int)n);
         const int64_t weights = i * SCORE_STRIDE + c, sums = i * t->state + STATE_SUMS;
         for (int64_t h = 0; h < heads; h++)
-            add(p->value_dim, ROW_VALUES, head[h].scores + weights,
+            add(p->value_dim, ROW_PV_UNROLL, head[h].scores + weights,
                 (const char *)head[h].values + offset, stride, head[h].states + sums, t->state,
-                ask);
+                prefetch);
     }
 }
 
 /* The same key by key over those that have a weight, which no hidden key has: for values that are not finite. */
-static __attribute__((noinline)) void row_add_carefully(const row_task *task, const row_head *head,
+static __attribute__((noinline)) void row_add_nonfinite(const row_task *task, const row_head *head,
                                                         int64_t low, int64_t high) {
     const ejki_flash_problem *p = task->shared->problem;
     const row_plan *t = &task->shared->plan;
     for (int64_t c = low; c < high; c++) {
-        halves_widen(p->dtype, element_at(p->dtype, head->values, c * p->value.stride_t),
+        load16_widen(p->dtype, element_at(p->dtype, head->values, c * p->value.stride_t),
                      p->value_dim, task->row);
         for (int64_t i = 0; i < t->rows; i++) {
             float *sums = head->states + i * t->state + STATE_SUMS;
@@ -221,7 +223,7 @@ static bool row_is_finite(const row_task *task, const row_head *head, int64_t lo
         const void *values = element_at(p->dtype, head->values, c * p->value.stride_t);
         const float *row = values;
         if (p->dtype != EJK_DTYPE_F32) {
-            halves_widen(p->dtype, values, p->value_dim, task->row);
+            load16_widen(p->dtype, values, p->value_dim, task->row);
             row = task->row;
         }
         if (!flash_is_finite(row, p->value_dim)) return false;
@@ -233,7 +235,7 @@ static bool row_is_finite(const row_task *task, const row_head *head, int64_t lo
 static inline void row_add_block(row_task *task, const row_head *head, int64_t low, int64_t high,
                                  bool hides) {
     if (hides && !row_is_finite(task, head, low, high))
-        row_add_carefully(task, head, low, high);
+        row_add_nonfinite(task, head, low, high);
     else
         row_add_values(task, head, low, high);
 }
