@@ -130,21 +130,35 @@ static ejk_status launch_sum(const void *problem, const int64_t *parameters, int
 
 static const ejk_parameter of_square[] = {{"square_block", 1, 64, 1, 16, "elements"}};
 static const ejk_parameter of_sum[] = {{"sum_block", 8, 64, 8, 32, "rows"}};
+static void suggest_square(const void *problem, int32_t threads, ejk_opt_int *values) {
+    (void)problem;
+    assert_int_equal(threads, 2);
+    assert_false(values[0].set);
+    values[0] = ejk_int(20);
+}
+
+/* Counts as little as what the operation has set. */
+static void suggest_sum(const void *problem, int32_t threads, ejk_opt_int *values) {
+    (void)problem, (void)threads;
+    values[0] = ejk_int(48);
+}
+
 #define STEP(...)                                                                                  \
     { .name = "plain", .platform = EJK_PLATFORM_REFERENCE, .backend = EJK_BACKEND_CPU, __VA_ARGS__ }
 static const ejk_implementation square_plain =
     STEP(.algorithm = "rows_square", .prepare = launch_square, .run = square,
-         .parameters = of_square, .parameter_count = 1);
+         .parameters = of_square, .parameter_count = 1, .suggest = suggest_square);
 static const ejk_implementation sum_plain =
-    STEP(.algorithm = "rows_sum", .prepare = launch_sum, .run = sum, .parameters = of_sum,
-         .parameter_count = 1);
+    STEP(.algorithm = "rows_sum", .prepare = launch_sum, .run = sum, .suggest = suggest_sum,
+         .parameters = of_sum, .parameter_count = 1);
 static const ejk_implementation negate_plain = STEP(.algorithm = "rows_negate", .run = negate);
 
 static void advise(const ejk_invocation *invocation, void *config) {
     assert_true(invocation->step_count == 2 || invocation->step_count == 3);
     assert_ptr_equal(invocation->steps[0], invocation->implementation);
     ((rows_config *)config)->sum_block = ejk_int(24);
-    ((rows_config *)config)->square_block = ejk_int(100); /* not allowed: counts as none */
+    if (((const rows_args *)invocation->args)->negate)
+        ((rows_config *)config)->square_block = ejk_int(100); /* not allowed: counts as none */
 }
 
 static const ejk_step steps[] = {{"rows_square", "squares", wants_any},
@@ -210,7 +224,7 @@ static void steps_run_in_order(void **state) {
         for (int i = 0; i < 4; i++) assert_true(y[i] == sum_of(i));
     }
     assert_string_equal(order, "ststst");
-    assert_int_equal(square_block, 16);
+    assert_int_equal(square_block, 20);
     assert_int_equal(sum_block, 24);
     args = call_of(false);
     answer_of_first = EJK_STATUS_IO;
@@ -226,6 +240,7 @@ static void unwanted_steps_are_not_looked_up(void **state) {
     EXPECT_OK(ejk_registry_register(ejk_context_registry(context), &negate_plain));
     EXPECT_OK(ejk_call(context, &rows, &args));
     assert_string_equal(order, "snt");
+    assert_int_equal(square_block, 16);
     for (int i = 0; i < 4; i++) assert_true(y[i] == -sum_of(i));
     args.nothing = true;
     args.negate = false;
@@ -270,7 +285,7 @@ static void parameters_of_all_steps_are_chosen(void **state) {
     EXPECT_OK(ejk_invocation_candidates(&invocation, list, 40, &count));
     bool square_varies = false, sum_varies = false, both_vary = false;
     for (int32_t i = 0; i < count; i++) {
-        const bool first = list[i].square_block.set, last = list[i].sum_block.value != 24;
+        const bool first = list[i].square_block.value != 20, last = list[i].sum_block.value != 24;
         square_varies |= first && !last;
         sum_varies |= !first && last;
         both_vary |= first && last;
@@ -295,7 +310,7 @@ static void steps_tell_of_themselves(void **state) {
     assert_int_equal(json_integer_value(json_object_get(values, "sum_block")), 24);
     assert_string_equal(json_string_value(json_object_get(by, "sum_block")), "heuristics");
     values = json_object_get(json_array_get(list, 0), "parameters");
-    assert_int_equal(json_integer_value(json_object_get(values, "square_block")), 16);
+    assert_int_equal(json_integer_value(json_object_get(values, "square_block")), 20);
     json_decref(object);
     EXPECT_OK(ejk_plan_explain(plan, &text));
     assert_non_null(strstr(text, "rows_square"));

@@ -117,7 +117,10 @@ typedef struct ejk_kernel {
     int32_t input_option_count;
     /** Element type by which implementations are looked up. NULL = that of the first tensor field. */
     ejk_dtype (*dtype)(const void *args);
-    /** Sets fields of `config` (zeroed) that suit the invocation. Never measures. NULL = leave unset. */
+    /**
+     * Sets fields of `config` (zeroed) that suit the invocation; implementations suggest what it leaves unset of their
+     * parameters (ejk_implementation.suggest). Never measures. NULL = leave all to them.
+     */
     void (*heuristic_cfg)(const ejk_invocation *invocation, void *config);
     /**
      * Looks at what only the data says: lengths, lists and indices that implementations follow. The problem has the

@@ -20,6 +20,7 @@
 #define EJKERNEL_REGISTRY_H
 
 #include <ejkernel/device.h>
+#include <ejkernel/record.h>
 #include <ejkernel/status.h>
 #include <ejkernel/tensor.h>
 
@@ -125,6 +126,12 @@ typedef struct ejk_implementation {
     /** Says what a run needs. Pure. NULL = no workspace, one worker. */
     ejk_status (*prepare)(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch);
+    /**
+     * Values of the parameters that suit a problem without measuring, in the order of the list; all are unset before,
+     * and what stays so takes the fallback. Values out of bounds count as none. Pure but for what it asks of the
+     * processor (device.h). They go where the operation's heuristic_cfg has set nothing. NULL = none.
+     */
+    void (*suggest)(const void *problem, int32_t threads, ejk_opt_int *values);
     /**
      * Computes. May be called from any threads at once, with different workspaces. With backend GPU it enqueues its
      * work on the stream, and neither waits nor allocates: the call may be captured into a graph.

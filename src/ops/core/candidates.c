@@ -102,16 +102,33 @@ static void drop_unusable(const ejk_invocation *invocation, void *config) {
     }
 }
 
+/* What an implementation suggests for its parameters, where nothing is set yet. */
+static void ask_step(const ejk_invocation *invocation, const ejk_implementation *step,
+                     void *config) {
+    ejk_opt_int values[EJK_MAX_PARAMETERS] = {{0}};
+    if (!step->suggest) return;
+    step->suggest(invocation->problem, invocation->threads, values);
+    for (int32_t i = 0; i < step->parameter_count; i++) {
+        const ejk_parameter *p = &step->parameters[i];
+        if (values[i].set && ejki_parameter_allowed(p, values[i].value) &&
+            !ejki_parameter_of(invocation->kernel, config, p->name).set)
+            ejki_parameter_set(invocation->kernel, config, p->name, ejk_int(values[i].value));
+    }
+}
+
 ejk_status ejk_invocation_heuristics(const ejk_invocation *invocation, void *config) {
     EJKI_TRY(check(invocation, config));
     const ejk_kernel *kernel = invocation->kernel;
     const ejk_hook *hook = ejk_hook_resolve(kernel, "heuristic_cfg", invocation->method,
                                             invocation->platform, invocation->backend);
     memset(config, 0, kernel->config->size);
-    if (hook)
+    if (hook) {
         hook->heuristic_cfg(invocation, config);
-    else if (kernel->heuristic_cfg)
-        kernel->heuristic_cfg(invocation, config);
+    } else {
+        if (kernel->heuristic_cfg) kernel->heuristic_cfg(invocation, config);
+        for (int32_t i = 0; i < steps_of(invocation); i++)
+            ask_step(invocation, step_at(invocation, i), config);
+    }
     if (steps_of(invocation) > 0) drop_unusable(invocation, config);
     return EJK_OK;
 }

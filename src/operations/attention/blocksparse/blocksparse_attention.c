@@ -279,7 +279,6 @@ const ejk_kernel ejk_blocksparse_attention_vjp_kernel = {
     .inputs = inputs_vjp,
     .input_options = ejki_blocksparse_input_options,
     .input_option_count = 2,
-    .heuristic_cfg = ejki_blocksparse_vjp_heuristic_cfg,
     .candidate_cfgs = ejki_blocksparse_vjp_candidate_cfgs,
     .cost = ejki_blocksparse_vjp_cost,
     .forward = &ejk_blocksparse_attention_kernel,

@@ -14,43 +14,15 @@ _Static_assert(sizeof(ejk_blocksparse_attention_config) == sizeof(ejk_flash_atte
                    offsetof(ejki_blocksparse_vjp_problem, flash) == 0,
                "configurations of the same fields");
 
-/* Keys that stay packed on AMX: three eighths of the second-level cache, in which blocks come back. */
-static int64_t kept_keys(const ejki_flash_problem *p) {
-    const int64_t cache = ejk_cpu()->l2_bytes > 0 ? ejk_cpu()->l2_bytes : 1 << 20;
-    const int64_t dims = ejki_max(1, ejki_min(p->head_dim + p->value_dim, 1 << 20));
-    const int64_t keys = cache / 8 * 3 / (dims * (int64_t)sizeof(uint16_t)) / 32 * 32;
-    return ejki_max(512, ejki_min(keys, 4096));
-}
-
-/* On AMX many blocks are packed together: few rows beside many keys. */
+/* A hook that runs in place of an implementation is told blocks within those of the mask. */
 void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     const ejki_flash_problem *p = invocation->problem;
-    const ejk_implementation *chosen = invocation->implementation;
     ejk_fwd_params *params = &((ejk_blocksparse_attention_config *)config)->fwd_params;
+    if (invocation->implementation) return;
     ejki_flash_heuristic_cfg(invocation, config);
-    /* On a GPU tiles are whole whatever the blocks are; several may be in one. */
-    if (chosen && chosen->backend == EJK_BACKEND_GPU) return;
     params->num_key_splits = params->blocksize_keys = params->blocksize_heads = (ejk_opt_int){0};
     params->prefetch_hint = params->prefetch_bytes = (ejk_opt_int){0};
     if (p->pattern.planes == 0) return;
-    const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
-    params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);
-    if (chosen && chosen->isa == EJK_ISA_AMX) {
-        params->kv_blocksize.value = kept_keys(p);
-        return;
-    }
-    params->kv_blocksize.value = ejki_min(params->kv_blocksize.value, p->pattern.block_kv);
-}
-
-void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config) {
-    const ejki_flash_problem *p =
-        &((const ejki_blocksparse_vjp_problem *)invocation->problem)->flash.forward;
-    ejk_bwd_params *params = &((ejk_blocksparse_attention_config *)config)->bwd_params;
-    ejki_flash_vjp_heuristic_cfg(invocation, config); /* its problem is the first member */
-    /* On AMX and GPUs a task may be several blocks. */
-    const ejk_implementation *chosen = invocation->implementation;
-    const bool several = chosen->isa == EJK_ISA_AMX || chosen->backend == EJK_BACKEND_GPU;
-    if (p->pattern.planes == 0 || several) return;
     const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
     params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);
     params->kv_blocksize.value = ejki_min(params->kv_blocksize.value, p->pattern.block_kv);

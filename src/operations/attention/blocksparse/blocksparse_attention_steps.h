@@ -47,7 +47,6 @@ ejk_status ejki_blocksparse_inputs(const ejk_blocksparse_attention_args *args, c
 
 /* blocksparse_attention_config.c: see ejk_kernel. */
 void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *config);
-void ejki_blocksparse_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config);
 ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                            int32_t capacity, int32_t *count);
 ejk_status ejki_blocksparse_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,

@@ -170,10 +170,6 @@ static void cost_vjp(const void *problem, const void *args, ejk_cost *out) {
     ejk_flash_attention_vjp_kernel.cost(problem, args, out);
 }
 
-static void heuristic_cfg_vjp(const ejk_invocation *invocation, void *config) {
-    ejki_dense_bwd_params(invocation, &((ejk_attention_config *)config)->bwd_params);
-}
-
 const ejk_kernel ejk_attention_vjp_kernel = {
     .op_id = "attention_vjp",
     .version = "0",
@@ -188,7 +184,6 @@ const ejk_kernel ejk_attention_vjp_kernel = {
     .inputs = inputs_vjp,
     .input_options = ejki_flash_input_options,
     .input_option_count = 1,
-    .heuristic_cfg = heuristic_cfg_vjp,
     .candidate_cfgs = candidate_cfgs,
     .cost = cost_vjp,
     .forward = &ejk_attention_kernel,

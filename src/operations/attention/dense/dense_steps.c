@@ -21,13 +21,6 @@ void ejki_dense_fwd_params(const ejk_invocation *invocation, ejk_fwd_params *out
     *out = config.fwd_params;
 }
 
-void ejki_dense_bwd_params(const ejk_invocation *invocation, ejk_bwd_params *out) {
-    const ejk_invocation inner = as(&ejk_flash_attention_vjp_kernel, invocation);
-    ejk_flash_attention_config config = {.platform = ""};
-    if (inner.kernel->heuristic_cfg) inner.kernel->heuristic_cfg(&inner, &config);
-    *out = config.bwd_params;
-}
-
 ejk_status ejki_dense_candidates(const ejk_invocation *invocation, void *configs, size_t size,
                                  size_t fwd_params, size_t bwd_params, int32_t capacity,
                                  int32_t *count) {

@@ -40,9 +40,8 @@
         return EJK_OK;                                                                             \
     } while (0)
 
-/* Flash attention's parameters for this call, without measuring. */
+/* Flash attention's parameters for a hook that runs this call. */
 void ejki_dense_fwd_params(const ejk_invocation *invocation, ejk_fwd_params *out);
-void ejki_dense_bwd_params(const ejk_invocation *invocation, ejk_bwd_params *out);
 
 /* Flash attention's candidates, for gradients its gradients'; where `configs`, of `size` bytes, have them. */
 ejk_status ejki_dense_candidates(const ejk_invocation *invocation, void *configs, size_t size,

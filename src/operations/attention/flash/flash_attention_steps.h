@@ -44,13 +44,10 @@ void ejki_flash_tokens(const ejki_flash_problem *p, double *queries, double *key
 void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config);
 ejk_status ejki_flash_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                      int32_t capacity, int32_t *count);
-void ejki_flash_vjp_heuristic_cfg(const ejk_invocation *invocation, void *config);
 ejk_status ejki_flash_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                          int32_t capacity, int32_t *count);
 
 /* flash_attention_config_gpu.c: the same where the implementation runs on a GPU. */
-void ejki_flash_gpu_heuristic_cfg(const ejk_invocation *invocation, ejk_fwd_params *params);
-void ejki_flash_gpu_vjp_heuristic_cfg(const ejk_invocation *invocation, ejk_bwd_params *params);
 ejk_status ejki_flash_gpu_candidate_cfgs(const ejk_invocation *invocation,
                                          ejk_flash_attention_config *list, int32_t capacity,
                                          int32_t *count);

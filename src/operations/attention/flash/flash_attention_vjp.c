@@ -165,7 +165,6 @@ const ejk_kernel ejk_flash_attention_vjp_kernel = {
     .inputs = inputs,
     .input_options = ejki_flash_input_options,
     .input_option_count = 1,
-    .heuristic_cfg = ejki_flash_vjp_heuristic_cfg,
     .candidate_cfgs = ejki_flash_vjp_candidate_cfgs,
     .cost = cost,
     .forward = &ejk_flash_attention_kernel,

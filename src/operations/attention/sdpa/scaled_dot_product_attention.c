@@ -86,11 +86,6 @@ static void heuristic_cfg(const ejk_invocation *invocation, void *config) {
     ejki_dense_fwd_params(invocation, &own->fwd_params);
 }
 
-static void heuristic_cfg_vjp(const ejk_invocation *invocation, void *config) {
-    ejk_scaled_dot_product_attention_config *own = config;
-    ejki_dense_bwd_params(invocation, &own->bwd_params);
-}
-
 static ejk_status candidate_cfgs(const ejk_invocation *invocation, void *configs, int32_t capacity,
                                  int32_t *count) {
     return ejki_dense_candidates(
@@ -135,7 +130,6 @@ const ejk_kernel ejk_scaled_dot_product_attention_vjp_kernel = {
     .inputs = inputs_vjp,
     .input_options = ejki_flash_input_options,
     .input_option_count = 1,
-    .heuristic_cfg = heuristic_cfg_vjp,
     .candidate_cfgs = candidate_cfgs,
     .cost = cost_vjp,
     .forward = &ejk_scaled_dot_product_attention_kernel,

@@ -32,6 +32,7 @@
 #include "base/base.h"
 #include "operations/attention/flash/problem.h"
 #include "operations/attention/shared/sequences.h"
+#include "operations/attention/shared/suggest.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -188,7 +188,7 @@ static const ejk_parameter amx_parameters[] = {
 };
 
 EJKI_DECLARE(flash_attention_matrix_amx, .priority = 5, .version = 1, .parameters = amx_parameters,
-             .parameter_count = 2, .applicable = amx_applicable, .prepare = amx_prepare,
-             .run = amx_run)
+             .suggest = ejki_amx_suggest, .parameter_count = 2, .applicable = amx_applicable,
+             .prepare = amx_prepare, .run = amx_run)
 
 #endif

@@ -24,6 +24,7 @@
 #include "base/base.h"
 #include "operations/attention/shared/sequences.h"
 #include "operations/attention/flash/vjp_problem.h"
+#include "operations/attention/shared/suggest.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -525,5 +526,5 @@ static const ejk_parameter amx_vjp_parameters[] = {
 };
 
 EJKI_DECLARE(flash_attention_vjp_matrix_amx, .priority = 5, .version = 1,
-             .parameters = amx_vjp_parameters, .parameter_count = 2, .prepare = amx_vjp_prepare,
-             .run = amx_vjp_run)
+             .parameters = amx_vjp_parameters, .suggest = ejki_amx_vjp_suggest,
+             .parameter_count = 2, .prepare = amx_vjp_prepare, .run = amx_vjp_run)

@@ -30,6 +30,7 @@
 #include "kernels/declare.h"
 #include "operations/attention/shared/dropout.h"
 #include "operations/attention/shared/sequences.h"
+#include "operations/attention/shared/suggest.h"
 
 #include <math.h>
 #include <sched.h>
@@ -394,10 +395,16 @@ static ejk_status vjp_run(const ejk_run *run) {
     return EJK_OK;
 }
 
+#ifdef TILE_PAIRS
+#define VJP_SUGGEST ejki_vjp_suggest_pairs
+#else
+#define VJP_SUGGEST ejki_vjp_suggest
+#endif
+
 static const ejk_parameter vjp_parameters[] = {
     {"q_blocksize", 1, 512, 1, 96, "query rows beside a block of keys at a time"},
     {"kv_blocksize", 1, 512, 1, 256, "keys of a task; rounded up to whole panels"},
 };
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .parameters = vjp_parameters, .parameter_count = 2,
-             .prepare = vjp_prepare, .run = vjp_run)
+             .suggest = VJP_SUGGEST, .prepare = vjp_prepare, .run = vjp_run)

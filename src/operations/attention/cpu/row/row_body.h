@@ -26,6 +26,7 @@
 #include <string.h>
 
 #include "operations/attention/cpu/row/row_block_body.h"
+#include "operations/attention/shared/suggest.h"
 
 /* More rows of a KV head than this are the tiled kernel's. */
 #define ROW_LIMIT 8
@@ -344,6 +345,12 @@ static ejk_status row_run(const ejk_run *run) {
     return EJK_OK;
 }
 
+#ifdef TILE_PAIRS
+#define ROW_SUGGEST ejki_row_suggest_pairs
+#else
+#define ROW_SUGGEST ejki_row_suggest
+#endif
+
 static const ejk_parameter row_parameters[] = {
     {"num_key_splits", 1, 65536, 1, 1, "parts the keys are split into, merged at the end"},
     {"blocksize_keys", 1, ROW_KEYS, 1, 32, "keys visited at a time"},
@@ -354,5 +361,5 @@ static const ejk_parameter row_parameters[] = {
 };
 
 EJKI_DECLARE(EJKI_THIS_LINE, .priority = 10, .version = 1, .parameters = row_parameters,
-             .parameter_count = 5, .applicable = row_applicable, .prepare = row_prepare,
-             .run = row_run)
+             .suggest = ROW_SUGGEST, .parameter_count = 5, .applicable = row_applicable,
+             .prepare = row_prepare, .run = row_run)

@@ -41,6 +41,7 @@
 #include "kernels/simd/product_body.h"
 #include "operations/attention/shared/scores_body.h"
 #include "operations/attention/shared/cells_body.h"
+#include "operations/attention/shared/suggest.h"
 
 /* Elements of an operand that count as one float. */
 #ifdef TILE_PAIRS

@@ -123,10 +123,17 @@ static bool tile_applicable(const void *problem) {
     return p->layout == EJKI_FLASH_DENSE || ejki_pattern_is_empty(&p->pattern);
 }
 
+#ifdef TILE_PAIRS
+#define TILE_SUGGEST ejki_tile_suggest_pairs
+#else
+#define TILE_SUGGEST ejki_tile_suggest
+#endif
+
 static const ejk_parameter tile_parameters[] = {
     {"q_blocksize", 1, 65536, 1, 256, "query rows of a task"},
     {"kv_blocksize", 1, TILE_KEYS, 1, 256, "keys packed at a time"},
 };
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .parameters = tile_parameters, .parameter_count = 2,
-             .applicable = tile_applicable, .prepare = tile_prepare, .run = tile_run)
+             .suggest = TILE_SUGGEST, .applicable = tile_applicable, .prepare = tile_prepare,
+             .run = tile_run)

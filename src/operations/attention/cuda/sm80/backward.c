@@ -6,6 +6,7 @@
  */
 #include "kernels/declare.h"
 #include "operations/attention/cuda/sm80/backward.h"
+#include "operations/attention/shared/suggest.h"
 
 typedef ejki_cuda_vjp_tiling tiling;
 
@@ -337,5 +338,6 @@ EJKI_DECLARE(flash_attention_vjp_plain_cuda, .version = 1, .applicable = plain_a
              .needs = "heads up to 576", .prepare = plain_prepare, .run = plain_run)
 
 EJKI_DECLARE(flash_attention_vjp_mma_cuda, .version = 1, .priority = 10,
-             .parameters = mma_parameters, .parameter_count = 4, .applicable = mma_applicable,
-             .needs = "heads of 1 to 256", .prepare = mma_prepare, .run = ejki_cuda_vjp_mma_run)
+             .parameters = mma_parameters, .suggest = ejki_sm80_suggest_vjp, .parameter_count = 4,
+             .applicable = mma_applicable, .needs = "heads of 1 to 256", .prepare = mma_prepare,
+             .run = ejki_cuda_vjp_mma_run)

@@ -5,6 +5,7 @@
  */
 #include "kernels/declare.h"
 #include "operations/attention/cuda/common/launch.h"
+#include "operations/attention/shared/suggest.h"
 
 enum { KEYS = 16, MOST_ROWS = 16 }; /* as decode.cu has them */
 enum { MAIN, JOIN };                /* what is prepared */
@@ -154,5 +155,5 @@ static const char needs[] = "1 to 16 rows of a KV head, head_dim a multiple of 3
                             "ids, positions, packed sequences or dropout";
 
 EJKI_DECLARE(flash_attention_decode_cuda, .version = 1, .priority = 30, .parameters = parameters,
-             .parameter_count = 3, .applicable = applicable, .needs = needs, .prepare = prepare,
-             .run = run)
+             .suggest = ejki_sm80_suggest_decode, .parameter_count = 3, .applicable = applicable,
+             .needs = needs, .prepare = prepare, .run = run)

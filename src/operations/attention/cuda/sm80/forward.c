@@ -5,6 +5,7 @@
  */
 #include "kernels/declare.h"
 #include "operations/attention/cuda/common/launch.h"
+#include "operations/attention/shared/suggest.h"
 
 /* A kernel's tiles as its parameters say, made to fit. */
 typedef struct tiling {
@@ -200,9 +201,10 @@ static const ejk_parameter mma_parameters[] = {
 };
 
 EJKI_DECLARE(flash_attention_plain_cuda, .version = 1, .parameters = plain_parameters,
-             .parameter_count = 1, .applicable = plain_applicable, .needs = "heads up to 576",
-             .prepare = plain_prepare, .run = plain_run)
+             .suggest = ejki_sm80_suggest_plain, .parameter_count = 1,
+             .applicable = plain_applicable, .needs = "heads up to 576", .prepare = plain_prepare,
+             .run = plain_run)
 
 EJKI_DECLARE(flash_attention_mma_cuda, .version = 1, .priority = 10, .parameters = mma_parameters,
-             .parameter_count = 5, .applicable = mma_applicable, .needs = "heads of 1 to 256",
-             .prepare = mma_prepare, .run = mma_run)
+             .suggest = ejki_sm80_suggest, .parameter_count = 5, .applicable = mma_applicable,
+             .needs = "heads of 1 to 256", .prepare = mma_prepare, .run = mma_run)

@@ -7,6 +7,7 @@
 #include "operations/attention/cuda/sm80/backward.h"
 
 #include "device/cuda_driver.h"
+#include "operations/attention/shared/suggest.h"
 
 enum { KEYS = 128, THREADS = 384, ROUND_THREADS = 128, MOST_DIM = 128, ALIGNMENT = 256 };
 
@@ -203,5 +204,5 @@ static const char needs[] = "heads of 1 to 128, no bias, mask, segment ids, posi
                             "that are multiples of 8";
 
 EJKI_DECLARE(flash_attention_vjp_sm90_cuda, .version = 1, .priority = 20, .parameters = parameters,
-             .parameter_count = 1, .applicable = applicable, .needs = needs, .prepare = prepare,
-             .run = run_sm90)
+             .suggest = ejki_sm90_suggest_vjp, .parameter_count = 1, .applicable = applicable,
+             .needs = needs, .prepare = prepare, .run = run_sm90)

@@ -4,6 +4,7 @@
 #include "operations/attention/cuda/common/launch.h"
 
 #include "device/cuda_driver.h"
+#include "operations/attention/shared/suggest.h"
 
 #include <float.h>
 #include <math.h>
@@ -346,5 +347,5 @@ static const char needs[] =
     "queries and tiles enough";
 
 EJKI_DECLARE(flash_attention_sm90_cuda, .version = 1, .priority = 20, .parameters = parameters,
-             .parameter_count = 4, .applicable = applicable, .needs = needs, .prepare = prepare,
-             .run = run)
+             .suggest = ejki_sm90_suggest, .parameter_count = 4, .applicable = applicable,
+             .needs = needs, .prepare = prepare, .run = run)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "operations/attention/cpu/row/row_config.h"
-
-#include <ejkernel/device.h>
-
-#include "base/base.h"
+/* Splits, blocks and prefetches of the row-wise kernel. */
+#include "operations/attention/shared/suggest.h"
 
 #include <string.h>
+
+enum { SPLITS, KEYS, HEADS, HINT, DISTANCE }; /* its parameters */
 
 /* How a processor streams keys and values. */
 typedef struct row_streaming {
@@ -14,10 +13,6 @@ typedef struct row_streaming {
     int64_t most_keys;      /* of a block */
     int64_t hint, distance; /* of prefetches */
 } row_streaming;
-
-static int64_t clamp(int64_t value, int64_t low, int64_t high) {
-    return ejki_max(low, ejki_min(value, high));
-}
 
 /*
  * Intel processors give most of memory in four places at a time. AMD's read fastest in the order of memory: a Zen 5
@@ -52,17 +47,28 @@ static row_streaming streaming_of(const ejki_flash_problem *p, bool pairs) {
  * share out the heads, and then none reads memory in order. Where a block is read in order, changing between keys and
  * values is what costs, and a block is longer.
  */
-void ejki_row_heuristic(const ejki_flash_problem *p, bool pairs, ejk_fwd_params *params) {
+static void suggest(const ejki_flash_problem *p, bool pairs, ejk_opt_int *values) {
     const row_streaming s = streaming_of(p, pairs);
-    const int64_t kv_heads = clamp(p->kv_heads, 1, 1 << 20), batch = ejki_max(1, p->batch);
-    const int64_t own = (clamp(p->head_dim, 1, 1 << 20) + clamp(p->value_dim, 1, 1 << 20)) *
-                        (int64_t)ejk_dtype_size(p->dtype);
-    const int64_t few = clamp(p->keys / 64, 1, ejki_cdiv(4, batch));
-    const int64_t splits = clamp(p->keys / 512, few, ejki_cdiv(64, batch));
+    const int64_t kv_heads = ejki_clamp(p->kv_heads, 1, 1 << 20), batch = ejki_max(1, p->batch);
+    const int64_t own =
+        (ejki_clamp(p->head_dim, 1, 1 << 20) + ejki_clamp(p->value_dim, 1, 1 << 20)) *
+        (int64_t)ejk_dtype_size(p->dtype);
+    const int64_t few = ejki_clamp(p->keys / 64, 1, ejki_cdiv(4, batch));
+    const int64_t splits = ejki_clamp(p->keys / 512, few, ejki_cdiv(64, batch));
     const int64_t keys = s.block_bytes > 0 ? s.block_bytes / (own * kv_heads) : p->keys / splits;
-    params->num_key_splits = ejk_int(splits);
-    params->blocksize_keys = ejk_int(clamp(keys / 32 * 32, 32, s.most_keys));
-    params->blocksize_heads = ejk_int(s.in_order ? clamp(kv_heads, 2, 64) : 1);
-    params->prefetch_hint = ejk_int(s.hint);
-    params->prefetch_bytes = ejk_int(s.distance);
+    values[SPLITS] = ejk_int(splits);
+    values[KEYS] = ejk_int(ejki_clamp(keys / 32 * 32, 32, s.most_keys));
+    values[HEADS] = ejk_int(s.in_order ? ejki_clamp(kv_heads, 2, 64) : 1);
+    values[HINT] = ejk_int(s.hint);
+    values[DISTANCE] = ejk_int(s.distance);
+}
+
+void ejki_row_suggest(const void *problem, int32_t threads, ejk_opt_int *values) {
+    (void)threads;
+    suggest(problem, false, values);
+}
+
+void ejki_row_suggest_pairs(const void *problem, int32_t threads, ejk_opt_int *values) {
+    (void)threads;
+    suggest(problem, true, values);
 }
