@@ -199,7 +199,7 @@ static double get(const ejk_tensor *t, int64_t offset) {
     case EJK_DTYPE_U32: AS(uint32_t)
     case EJK_DTYPE_U8:
     case EJK_DTYPE_BOOL: AS(uint8_t)
-    case EJK_DTYPE_UNSET: break;
+    default: break;
     }
 #undef AS
     return NAN;

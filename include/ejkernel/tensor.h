@@ -29,7 +29,7 @@ extern "C" {
 /** The most axes a tensor may have. */
 #define EJK_MAX_RANK 8
 
-/** Element types: name, number (pinned), size in bytes, name in files and JSON. */
+/** Element types: name, number (pinned), size in bytes (0: less than one), name in files and JSON. */
 #define EJK_DTYPE_LIST(X)                                                                          \
     X(F64, 1, 8, "float64")                                                                        \
     X(F32, 2, 4, "float32")                                                                        \
@@ -44,12 +44,18 @@ extern "C" {
     X(F8E4M3, 11, 1, "float8_e4m3fn")                                                              \
     X(F8E5M2, 12, 1, "float8_e5m2")                                                                \
     X(F8E8M0, 13, 1, "float8_e8m0fnu")                                                             \
-    X(U32, 14, 4, "uint32")
+    X(U32, 14, 4, "uint32")                                                                        \
+    X(I4, 15, 0, "int4")                                                                           \
+    X(U4, 16, 0, "uint4")
 
 /**
  * An element type. bool is one byte, 0 or 1; any other byte counts as true. float8_e4m3fn has values up to
  * 448 and no infinity, float8_e5m2 up to 57344, float8_e8m0fnu the powers of two from 2^-127 to 2^127, without
  * sign and zero: the scales of the OCP's microscaling formats.
+ *
+ * int4 and uint4 lie two in a byte, the first in its low half. Lengths and strides count elements as always,
+ * but rows begin at bytes: the last axis has stride 1, all others (of more than one) an even one. So a
+ * contiguous view of rows of odd length has half a byte between them, which nobody reads or writes.
  */
 typedef enum ejk_dtype {
     EJK_DTYPE_UNSET = 0,
@@ -75,11 +81,17 @@ typedef struct ejk_tensor {
     int32_t device_index;          /**< which device of that type */
 } ejk_tensor;
 
-/** Size of one element in bytes; 0 for an unset or unknown type. */
+/** Size of one element in bytes; 0 for an unset or unknown type, and for one of less than a byte. */
 EJK_API size_t ejk_dtype_size(ejk_dtype dtype);
 
 /** Bits of one element; 0 for an unset or unknown type. */
 EJK_API size_t ejk_dtype_bits(ejk_dtype dtype);
+
+/**
+ * Bytes that `count` elements in a row take, the last one whole; -1 if they do not fit in 63 bits, the type is
+ * unknown or the count negative.
+ */
+EJK_API int64_t ejk_dtype_bytes(ejk_dtype dtype, int64_t count);
 
 /** Name of an element type, as "float32"; "unset" for none. Static text. */
 EJK_API const char *ejk_dtype_name(ejk_dtype dtype);

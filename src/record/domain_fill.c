@@ -23,13 +23,11 @@ static bool share_divisor(uint64_t a, uint64_t b) {
 
 /* The whole numbers that a type holds. */
 static void limits_of(ejk_dtype dtype, int64_t *low, int64_t *high) {
-    const int bits = 8 * (int)ejk_dtype_size(dtype);
-    *high = bits == 64 ? INT64_MAX : (INT64_C(1) << (bits - 1)) - 1;
-    *low = -*high - 1;
-    if (dtype == EJK_DTYPE_U8 || dtype == EJK_DTYPE_BOOL || dtype == EJK_DTYPE_U32) {
-        *high = dtype == EJK_DTYPE_BOOL ? 1 : dtype == EJK_DTYPE_U8 ? UINT8_MAX : UINT32_MAX;
-        *low = 0;
-    }
+    const int bits = dtype == EJK_DTYPE_BOOL ? 1 : (int)ejk_dtype_bits(dtype);
+    const bool natural = dtype == EJK_DTYPE_U8 || dtype == EJK_DTYPE_U32 || dtype == EJK_DTYPE_U4 ||
+                         dtype == EJK_DTYPE_BOOL;
+    *high = bits == 64 ? INT64_MAX : (INT64_C(1) << (natural ? bits : bits - 1)) - 1;
+    *low = natural ? 0 : -*high - 1;
 }
 
 static void put(const ejki_rows *rows, int64_t index, int64_t value) {

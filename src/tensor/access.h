@@ -9,7 +9,7 @@
 
 #include "tensor/convert.h"
 
-/* By numbers, since a tensor without elements may have no memory. */
+/* Of whole bytes. By numbers, since a tensor without elements may have no memory. */
 static inline void *ejki_element_at(ejk_dtype dtype, const void *data, int64_t index) {
     return (void *)((uintptr_t)data + (uintptr_t)(index * (int64_t)ejk_dtype_size(dtype)));
 }
@@ -27,6 +27,18 @@ static inline bool ejki_is_float(ejk_dtype dtype) {
         return (expression);                                                                       \
     } while (0)
 
+/* Half a byte, the low one first. */
+static inline uint8_t ejki_load_half(const void *data, int64_t index) {
+    const uint8_t byte = ((const uint8_t *)data)[index >> 1];
+    return (index & 1) != 0 ? byte >> 4 : byte & 0x0f;
+}
+
+static inline void ejki_store_half(void *data, int64_t index, uint8_t half) {
+    uint8_t *byte = (uint8_t *)data + (index >> 1);
+    const int shift = (index & 1) != 0 ? 4 : 0;
+    *byte = (uint8_t)((*byte & ~(0x0f << shift)) | (half & 0x0f) << shift);
+}
+
 /* A whole number; 0 of a type that is none. bool: 0 or 1. */
 static inline int64_t ejki_load_i64(ejk_dtype dtype, const void *data, int64_t index) {
     switch (dtype) {
@@ -37,6 +49,8 @@ static inline int64_t ejki_load_i64(ejk_dtype dtype, const void *data, int64_t i
     case EJK_DTYPE_U32: EJKI_LOAD(uint32_t, x);
     case EJK_DTYPE_U8: EJKI_LOAD(uint8_t, x);
     case EJK_DTYPE_BOOL: EJKI_LOAD(uint8_t, x != 0);
+    case EJK_DTYPE_U4: return ejki_load_half(data, index);
+    case EJK_DTYPE_I4: return (ejki_load_half(data, index) ^ 8) - 8;
     default: return 0;
     }
 }
@@ -74,6 +88,8 @@ static inline void ejki_store_i64(ejk_dtype dtype, void *data, int64_t index, in
     case EJK_DTYPE_U32: EJKI_STORE(uint32_t, value);
     case EJK_DTYPE_U8: EJKI_STORE(uint8_t, value);
     case EJK_DTYPE_BOOL: EJKI_STORE(uint8_t, value != 0);
+    case EJK_DTYPE_U4:
+    case EJK_DTYPE_I4: ejki_store_half(data, index, (uint8_t)value); return;
     default: return;
     }
 }

@@ -90,6 +90,8 @@ static void read_chunk(const char *source, int64_t step, ejk_dtype dtype, int64_
     case EJK_DTYPE_U32: READ_EACH(uint32_t, out->whole, x);
     case EJK_DTYPE_U8: READ_EACH(uint8_t, out->whole, x);
     case EJK_DTYPE_BOOL: READ_EACH(uint8_t, out->whole, x != 0);
+    case EJK_DTYPE_I4: /* copied by copy.c */
+    case EJK_DTYPE_U4:
     case EJK_DTYPE_UNSET: break;
     }
     *out =
@@ -160,6 +162,8 @@ static void write_chunk(const chunk *in, char *target, int64_t step, ejk_dtype d
     case EJK_DTYPE_U32: WRITE_CLAMPED(uint32_t, 0, UINT32_MAX);
     case EJK_DTYPE_U8: WRITE_CLAMPED(uint8_t, 0, UINT8_MAX);
     case EJK_DTYPE_BOOL: WRITE_EACH(uint8_t, in->whole[i] != 0);
+    case EJK_DTYPE_I4: /* copied by copy.c */
+    case EJK_DTYPE_U4:
     case EJK_DTYPE_UNSET: break;
     }
 }

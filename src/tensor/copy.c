@@ -5,13 +5,13 @@
  * glance whether the target's elements keep out of each other's way.
  */
 #include "base/base.h"
-#include "tensor/convert.h"
+#include "tensor/access.h"
 #include "tensor/view.h"
 
 #include <inttypes.h>
 
 typedef struct axis {
-    int64_t length, source, target; /* steps in bytes */
+    int64_t length, source, target; /* steps in bytes; in elements where some share a byte */
 } axis;
 
 static int64_t magnitude(int64_t step) {
@@ -20,8 +20,9 @@ static int64_t magnitude(int64_t step) {
 
 /* Axes of one element have no step worth keeping. The steps fit: the check saw them times length - 1. */
 static int32_t collect(const ejk_tensor *source, const ejk_tensor *target, axis *axes) {
-    int64_t source_size = (int64_t)ejk_dtype_size(source->dtype);
-    int64_t target_size = (int64_t)ejk_dtype_size(target->dtype);
+    const bool packed = ejki_is_packed(source->dtype) || ejki_is_packed(target->dtype);
+    const int64_t source_size = packed ? 1 : (int64_t)ejk_dtype_size(source->dtype);
+    const int64_t target_size = packed ? 1 : (int64_t)ejk_dtype_size(target->dtype);
     int32_t rank = 0;
     for (int32_t i = 0; i < target->rank; i++) {
         if (target->shape[i] == 1) continue;
@@ -90,6 +91,47 @@ static void copy_axes(const axis *axes, int32_t rank, const char *source, char *
     }
 }
 
+enum { CHUNK = 256 };
+
+static int64_t least_of(ejk_dtype dtype) {
+    return dtype == EJK_DTYPE_I4 ? -8 : 0;
+}
+
+/* Through whole numbers, which packed elements are. Steps and places count elements. */
+static void copy_run(const axis *run, const char *source, int64_t from, char *target, int64_t to,
+                     dtypes types) {
+    int64_t whole[CHUNK];
+    const int64_t source_size = (int64_t)ejk_dtype_size(types.source);
+    const int64_t target_size = (int64_t)ejk_dtype_size(types.target);
+    for (int64_t done = 0; done < run->length; done += CHUNK) {
+        const int64_t count = ejki_min(CHUNK, run->length - done);
+        const int64_t first = from + done * run->source, goal = to + done * run->target;
+        for (int64_t i = 0; i < count && source_size == 0; i++)
+            whole[i] = ejki_load_i64(types.source, source, first + i * run->source);
+        if (source_size > 0)
+            ejki_convert_run(source + first * source_size, run->source * source_size, types.source,
+                             whole, sizeof *whole, EJK_DTYPE_I64, count);
+        const int64_t least = least_of(types.target);
+        for (int64_t i = 0; i < count && target_size == 0; i++)
+            ejki_store_i64(types.target, target, goal + i * run->target,
+                           ejki_min(ejki_max(whole[i], least), least + 15));
+        if (target_size > 0)
+            ejki_convert_run(whole, sizeof *whole, EJK_DTYPE_I64, target + goal * target_size,
+                             run->target * target_size, types.target, count);
+    }
+}
+
+static void copy_packed(const axis *axes, int32_t rank, const char *source, int64_t from,
+                        char *target, int64_t to, dtypes types) {
+    if (rank == 1) {
+        copy_run(axes, source, from, target, to, types);
+        return;
+    }
+    for (int64_t i = 0; i < axes->length; i++)
+        copy_packed(axes + 1, rank - 1, source, from + i * axes->source, target,
+                    to + i * axes->target, types);
+}
+
 static ejk_status check_shapes(const ejk_tensor *source, const ejk_tensor *target) {
     if (source->rank != target->rank) {
         return ejki_fail(EJK_STATUS_INVALID_SHAPE,
@@ -116,7 +158,8 @@ ejk_status ejk_tensor_copy(const ejk_tensor *source, const ejk_tensor *target) {
 
     axis axes[EJK_MAX_RANK] = {{.length = 1}};
     int32_t rank = collect(source, target, axes);
-    if (!elements_apart(axes, rank, (int64_t)ejk_dtype_size(target->dtype))) {
+    const bool packed = ejki_is_packed(source->dtype) || ejki_is_packed(target->dtype);
+    if (!elements_apart(axes, rank, packed ? 1 : (int64_t)ejk_dtype_size(target->dtype))) {
         return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
                          "target has elements that overlap or interleave by its strides, expected "
                          "each at a place of its own");
@@ -128,6 +171,10 @@ ejk_status ejk_tensor_copy(const ejk_tensor *source, const ejk_tensor *target) {
                          target->data, source->data);
     }
     rank = join(axes, rank);
-    copy_axes(axes, rank, source->data, target->data, (dtypes){source->dtype, target->dtype});
+    const dtypes types = {source->dtype, target->dtype};
+    if (packed)
+        copy_packed(axes, rank, source->data, 0, target->data, 0, types);
+    else
+        copy_axes(axes, rank, source->data, target->data, types);
     return EJK_OK;
 }

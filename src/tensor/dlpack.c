@@ -29,6 +29,8 @@ static const struct {
     {EJK_DTYPE_F8E5M2, kDLFloat8_e5m2, 8},
     {EJK_DTYPE_F8E8M0, kDLFloat8_e8m0fnu, 8},
     {EJK_DTYPE_U32, kDLUInt, 32},
+    {EJK_DTYPE_I4, kDLInt, 4},
+    {EJK_DTYPE_U4, kDLUInt, 4},
 };
 enum { TYPES = sizeof types / sizeof types[0] };
 
@@ -42,7 +44,7 @@ static ejk_status import_type(DLDataType type, ejk_dtype *out) {
     return ejki_fail(EJK_STATUS_INVALID_DTYPE,
                      "DLPack tensor has type code %d, %d bits, %d lanes; expected one lane of "
                      "float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, "
-                     "float8_e8m0fnu, int64 to int8, uint32, uint8 or bool",
+                     "float8_e8m0fnu, int64 to int8, int4, uint32, uint8, uint4 or bool",
                      type.code, type.bits, type.lanes);
 }
 

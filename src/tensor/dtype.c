@@ -17,7 +17,16 @@ size_t ejk_dtype_size(ejk_dtype dtype) {
 }
 
 size_t ejk_dtype_bits(ejk_dtype dtype) {
+    if (dtype == EJK_DTYPE_I4 || dtype == EJK_DTYPE_U4) return 4;
     return 8 * ejk_dtype_size(dtype);
+}
+
+int64_t ejk_dtype_bytes(ejk_dtype dtype, int64_t count) {
+    const int64_t bits = (int64_t)ejk_dtype_bits(dtype);
+    int64_t bytes;
+    if (bits == 0 || count < 0) return -1;
+    if (bits < 8) return count / 2 + count % 2;
+    return ejki_mul(count, bits / 8, &bytes) ? bytes : -1;
 }
 
 const char *ejk_dtype_name(ejk_dtype dtype) {
@@ -49,6 +58,8 @@ ejk_status ejk_dtype_from_name(const char *name, ejk_dtype *out) {
         {"i8", EJK_DTYPE_I8},
         {"u8", EJK_DTYPE_U8},
         {"u32", EJK_DTYPE_U32},
+        {"i4", EJK_DTYPE_I4},
+        {"u4", EJK_DTYPE_U4},
         {"e4m3", EJK_DTYPE_F8E4M3},
         {"e5m2", EJK_DTYPE_F8E5M2},
         {"e8m0", EJK_DTYPE_F8E8M0},
@@ -66,6 +77,6 @@ ejk_status ejk_dtype_from_name(const char *name, ejk_dtype *out) {
         EJK_STATUS_UNKNOWN_NAME,
         "'%.60s' names no element type, expected float64, float32, bfloat16, float16, "
         "float8_e4m3fn, float8_e5m2, float8_e8m0fnu, int64, int32, int16, int8, uint32, "
-        "uint8, bool or a short form as f32, bf16, e4m3, i64",
+        "uint8, int4, uint4, bool or a short form as f32, bf16, e4m3, i64",
         name);
 }

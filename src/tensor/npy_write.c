@@ -89,6 +89,11 @@ ejk_status ejk_npy_write(const char *path, const ejk_tensor *tensor) {
     if (path == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "path is NULL");
     EJKI_TRY(ejk_tensor_check(tensor, "tensor"));
     EJKI_TRY(ejki_tensor_require_cpu(tensor, "tensor"));
+    if (ejki_is_packed(tensor->dtype))
+        return ejki_fail(EJK_STATUS_INVALID_DTYPE,
+                         "%s: %s lies two in a byte, which .npy has no type for; expected a copy "
+                         "as int8, or a view of the bytes as uint8",
+                         path, ejk_dtype_name(tensor->dtype));
     /* A bool is copied in any case: the copy holds zeros and ones, and readers rely on that. */
     if (ejk_tensor_is_contiguous(tensor) && tensor->dtype != EJK_DTYPE_BOOL) {
         return write_file(path, tensor);

@@ -29,6 +29,7 @@ ejk_tensor ejk_tensor_contiguous(void *data, ejk_dtype dtype, int32_t rank, cons
         tensor.shape[axis] = shape[axis];
         tensor.strides[axis] = stride;
         if (!ejki_mul(stride, ejki_max(shape[axis], 1), &stride)) stride = INT64_MAX;
+        if (ejki_is_packed(dtype) && !ejki_add(stride, stride & 1, &stride)) stride = INT64_MAX;
     }
     return tensor;
 }
@@ -78,6 +79,11 @@ static bool span(const ejk_tensor *tensor, int64_t *low, int64_t *high) {
         if (!ejki_add(*end, reach, end)) return false;
     }
     int64_t size = (int64_t)ejk_dtype_size(tensor->dtype), width;
+    if (ejki_is_packed(tensor->dtype)) {
+        *low = *low / 2 - (*low % 2 != 0);
+        *high = *high / 2 + 1;
+        return true;
+    }
     return ejki_mul(*low, size, low) && ejki_add(*high, 1, high) && ejki_mul(*high, size, high) &&
            !__builtin_sub_overflow(*high, *low, &width);
 }
@@ -86,12 +92,25 @@ void ejk_tensor_span(const ejk_tensor *tensor, int64_t *low, int64_t *high) {
     if (!span(tensor, low, high)) *low = *high = 0;
 }
 
+/* Rows of packed elements begin at bytes. */
+static ejk_status check_packed(const ejk_tensor *tensor, const char *name) {
+    for (int32_t axis = 0; axis < tensor->rank; axis++) {
+        const int64_t stride = tensor->strides[axis];
+        const bool last = axis == tensor->rank - 1;
+        if (tensor->shape[axis] < 2 || (last ? stride == 1 : stride % 2 == 0)) continue;
+        return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
+                         "axis %" PRId32 " of %s, of %s, has stride %" PRId64 ", expected %s", axis,
+                         name, ejk_dtype_name(tensor->dtype), stride, last ? "1" : "an even one");
+    }
+    return EJK_OK;
+}
+
 ejk_status ejki_tensor_extent(const ejk_tensor *tensor, const char *name, int64_t *low,
                               int64_t *high) {
     if (tensor->dtype == EJK_DTYPE_UNSET) {
         return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s has no element type: it is no tensor", name);
     }
-    if (ejk_dtype_size(tensor->dtype) == 0) {
+    if (ejk_dtype_bits(tensor->dtype) == 0) {
         return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s has element type %d, which is unknown", name,
                          (int)tensor->dtype);
     }
@@ -118,7 +137,7 @@ ejk_status ejki_tensor_extent(const ejk_tensor *tensor, const char *name, int64_
     if (!span(tensor, low, high)) {
         return ejki_fail(EJK_STATUS_OVERFLOW, "%s spans more bytes than 63 bits count", name);
     }
-    return EJK_OK;
+    return ejki_is_packed(tensor->dtype) ? check_packed(tensor, name) : EJK_OK;
 }
 
 ejk_status ejk_tensor_check(const ejk_tensor *tensor, const char *name) {
@@ -153,9 +172,11 @@ bool ejk_tensor_is_contiguous(const ejk_tensor *tensor) {
     if (is_empty(tensor)) return true;
     int64_t expected = 1;
     for (int32_t axis = tensor->rank - 1; axis >= 0; axis--) {
-        if (tensor->shape[axis] == 1) continue;
-        if (tensor->strides[axis] != expected) return false;
-        expected *= tensor->shape[axis];
+        if (tensor->shape[axis] != 1) {
+            if (tensor->strides[axis] != expected) return false;
+            expected *= tensor->shape[axis];
+        }
+        if (ejki_is_packed(tensor->dtype)) expected += expected & 1; /* rows begin at bytes */
     }
     return true;
 }
@@ -189,8 +210,11 @@ ejk_tensor ejk_tensor_slice(ejk_tensor tensor, int32_t axis, int64_t start, int6
     /* Nothing is read through an empty view: its address may stay where it is, NULL included. */
     if (is_empty(&tensor)) return tensor;
     int64_t offset;
-    if (!ejki_mul(start, tensor.strides[axis], &offset) ||
-        !ejki_mul(offset, (int64_t)ejk_dtype_size(tensor.dtype), &offset)) {
+    if (!ejki_mul(start, tensor.strides[axis], &offset)) return refused(tensor);
+    if (ejki_is_packed(tensor.dtype)) {
+        if (offset % 2 != 0) return refused(tensor);
+        offset /= 2;
+    } else if (!ejki_mul(offset, (int64_t)ejk_dtype_size(tensor.dtype), &offset)) {
         return refused(tensor);
     }
     if (tensor.data != NULL) tensor.data = (void *)((uintptr_t)tensor.data + (uintptr_t)offset);

@@ -12,6 +12,11 @@
 ejk_status ejki_tensor_extent(const ejk_tensor *tensor, const char *name, int64_t *low,
                               int64_t *high);
 
+/* True of a type of which several elements share a byte. */
+static inline bool ejki_is_packed(ejk_dtype dtype) {
+    return dtype == EJK_DTYPE_I4 || dtype == EJK_DTYPE_U4;
+}
+
 /* Refuses a view whose memory this process cannot read. */
 ejk_status ejki_tensor_require_cpu(const ejk_tensor *tensor, const char *name);
 

@@ -114,7 +114,7 @@ static ejk_status check_enumerators(const ejk_implementation *e) {
     if (ejki_same_name(ejk_isa_name(e->isa), "unknown"))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "isa of '%.64s' is %d, which is no tier",
                          e->name, (int)e->isa);
-    if (e->dtype != EJK_DTYPE_UNSET && ejk_dtype_size(e->dtype) == 0)
+    if (e->dtype != EJK_DTYPE_UNSET && ejk_dtype_bits(e->dtype) == 0)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "dtype of '%.64s' is %d, which is none",
                          e->name, (int)e->dtype);
     return EJK_OK;

@@ -4,6 +4,7 @@
 #include "base/base.h"
 #include "ops/core/mirror.h"
 #include "ops/core/problem_text.h"
+#include "tensor/access.h"
 #include "record/domain.h"
 
 #include <stdlib.h>
@@ -85,15 +86,7 @@ static void fill(const ejk_tensor *tensor, const filling *f) {
 }
 
 void ejki_element_set(const ejk_tensor *tensor, int64_t offset, int64_t value) {
-    const size_t width = ejk_dtype_size(tensor->dtype);
-    const int8_t i8 = (int8_t)value;
-    const int16_t i16 = (int16_t)value;
-    const int32_t i32 = (int32_t)value;
-    const void *from = width == 1   ? (const void *)&i8
-                       : width == 2 ? (const void *)&i16
-                       : width == 4 ? (const void *)&i32
-                                    : &value;
-    memcpy((char *)tensor->data + offset * (int64_t)width, from, width);
+    ejki_store_i64(tensor->dtype, tensor->data, offset, value);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------- */

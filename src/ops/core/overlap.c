@@ -14,10 +14,15 @@ static const ejk_tensor *tensor_at(const void *args, size_t offset) {
     return (const void *)((const char *)args + offset);
 }
 
-/* Bytes an axis steps by, without sign; 0 for an axis that never steps. */
+/* Elements an axis steps by, without sign; 0 for an axis that never steps. */
+static int64_t elements(const ejk_tensor *t, int32_t axis) {
+    return t->shape[axis] < 2 ? 0 : llabs(t->strides[axis]);
+}
+
+/* The same in bytes. Of elements that share a byte, an axis steps by whole ones, or by less than one: 0. */
 static int64_t step(const ejk_tensor *t, int32_t axis) {
-    if (t->shape[axis] < 2) return 0;
-    return llabs(t->strides[axis]) * (int64_t)ejk_dtype_size(t->dtype);
+    const int64_t size = (int64_t)ejk_dtype_size(t->dtype);
+    return size > 0 ? elements(t, axis) * size : elements(t, axis) / 2;
 }
 
 static int64_t common_divisor(int64_t a, int64_t b) {
@@ -78,11 +83,11 @@ static ejki_pair pair_of(const void *args, const ejki_operand *first, const ejki
 /* Every axis must step over all that the finer ones reach. */
 static ejk_status check_distinct(const ejk_tensor *t, const char *name) {
     for (int32_t i = 0; i < t->rank; i++) {
-        int64_t reach = (int64_t)ejk_dtype_size(t->dtype);
+        int64_t reach = 1;
         for (int32_t k = 0; k < t->rank; k++)
-            if (step(t, k) < step(t, i) || (step(t, k) == step(t, i) && k < i))
-                reach += (ejki_max(t->shape[k], 1) - 1) * step(t, k);
-        if (t->shape[i] > 1 && step(t, i) < reach)
+            if (elements(t, k) < elements(t, i) || (elements(t, k) == elements(t, i) && k < i))
+                reach += (ejki_max(t->shape[k], 1) - 1) * elements(t, k);
+        if (t->shape[i] > 1 && elements(t, i) < reach)
             return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
                              "%s is a result whose axis %d steps by %lld elements, onto other "
                              "elements of its own: expected a view that holds each element once",

@@ -8,7 +8,7 @@
 
 /* Bytes to write, which strides that make elements one may let be more than there are; saturated. */
 static int64_t written_bytes(const ejk_tensor *tensor) {
-    int64_t bytes = (int64_t)ejk_dtype_size(tensor->dtype);
+    int64_t bytes = ejk_dtype_bytes(tensor->dtype, 1);
     for (int32_t i = 0; i < tensor->rank; i++)
         if (!ejki_mul(bytes, ejki_filled(tensor, i), &bytes)) return INT64_MAX;
     return bytes;

@@ -52,9 +52,10 @@ static ejk_status read_row(const pair *tensors, int64_t at[2], visit_fn visit, t
         int64_t count = ejki_min(STRETCH, source[0]->shape[last] - done);
         for (int s = 0; s < 2; s++) {
             int64_t place = at[s] + done * source[s]->strides[last];
-            int64_t size = (int64_t)ejk_dtype_size(source[s]->dtype);
+            const int64_t size = (int64_t)ejk_dtype_size(source[s]->dtype);
+            const int64_t offset = size > 0 ? place * size : place / 2; /* rows begin at bytes */
             ejk_tensor part =
-                ejk_tensor_1d((char *)source[s]->data + place * size, source[s]->dtype, count);
+                ejk_tensor_1d((char *)source[s]->data + offset, source[s]->dtype, count);
             part.strides[0] = source[s]->strides[last];
             ejk_tensor target = ejk_tensor_1d(values[s], EJK_DTYPE_F64, count);
             EJKI_TRY(ejk_tensor_copy(&part, &target));

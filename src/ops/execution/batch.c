@@ -53,7 +53,12 @@ static ejk_status take_axis(batch *b, int32_t index, int32_t axis) {
                          "%s: batch axis of length %lld, expected %lld as of the tensors before it",
                          field->name, (long long)tensor->shape[at], (long long)b->count);
     b->count = tensor->shape[at];
-    b->steps[index] = tensor->strides[at] * (int64_t)ejk_dtype_size(tensor->dtype);
+    const int64_t size = (int64_t)ejk_dtype_size(tensor->dtype);
+    if (size == 0 && tensor->strides[at] % 2 != 0)
+        return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
+                         "%s: batch axis %d steps by less than a byte, expected whole ones",
+                         field->name, (int)axis);
+    b->steps[index] = size > 0 ? tensor->strides[at] * size : tensor->strides[at] / 2;
     for (int32_t i = at; i + 1 < tensor->rank; i++) {
         tensor->shape[i] = tensor->shape[i + 1];
         tensor->strides[i] = tensor->strides[i + 1];

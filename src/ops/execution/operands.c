@@ -102,7 +102,7 @@ ejk_status ejki_tensor_fetch_flat(const ejk_tensor *tensor, ejk_owned_tensor *ou
     int64_t low;
     const int64_t count = ejk_tensor_count(tensor), bytes = span_of(tensor, &low);
     const int32_t device = tensor->device_index;
-    if (!on_gpu(place_of_tensor(tensor)) || bytes != count * (int64_t)ejk_dtype_size(tensor->dtype))
+    if (!on_gpu(place_of_tensor(tensor)) || bytes != ejk_dtype_bytes(tensor->dtype, count))
         return ejki_tensor_fetch(tensor, out);
     ejk_owned_tensor copy;
     EJKI_TRY(ejk_owned_tensor_create(tensor->dtype, 1, &count, &copy));

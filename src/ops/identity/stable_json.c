@@ -34,7 +34,7 @@ static void write_side(FILE *stream, const ejk_opt_int *side) {
 }
 
 static ejk_status write_dtype(FILE *stream, ejk_dtype dtype, const char *name) {
-    if (ejk_dtype_size(dtype) == 0)
+    if (ejk_dtype_bits(dtype) == 0)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: element type %d does not exist", name,
                          (int)dtype);
     fprintf(stream, "\"%s\"", ejk_dtype_name(dtype));

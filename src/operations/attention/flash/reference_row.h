@@ -8,6 +8,7 @@
 #define EJKI_FLASH_ATTENTION_REFERENCE_ROW_H
 
 #include "operations/attention/flash/problem.h"
+#include "tensor/access.h"
 
 #include <ejkernel/registry.h>
 
@@ -15,34 +16,12 @@
 #include <string.h>
 
 static inline double row_load(ejk_dtype dtype, const void *data, int64_t index) {
-    if (dtype == EJK_DTYPE_F64) {
-        double value;
-        memcpy(&value, (const char *)data + index * (int64_t)sizeof value, sizeof value);
-        return value;
-    }
-    if (dtype == EJK_DTYPE_F32) {
-        float value;
-        memcpy(&value, (const char *)data + index * (int64_t)sizeof value, sizeof value);
-        return (double)value;
-    }
-    uint16_t bits;
-    memcpy(&bits, (const char *)data + index * (int64_t)sizeof bits, sizeof bits);
-    return (double)(dtype == EJK_DTYPE_BF16 ? ejk_bf16_to_f32(bits) : ejk_f16_to_f32(bits));
+    return ejki_load_f64(dtype, data, index);
 }
 
+/* Rounded to float32 first where the type is narrower, as kernels do. */
 static inline void row_store(ejk_dtype dtype, void *data, int64_t index, double value) {
-    if (dtype == EJK_DTYPE_F64) {
-        memcpy((char *)data + index * (int64_t)sizeof value, &value, sizeof value);
-        return;
-    }
-    const float rounded = (float)value;
-    if (dtype == EJK_DTYPE_F32) {
-        memcpy((char *)data + index * (int64_t)sizeof rounded, &rounded, sizeof rounded);
-        return;
-    }
-    const uint16_t bits =
-        dtype == EJK_DTYPE_BF16 ? ejk_f32_to_bf16(rounded) : ejk_f32_to_f16(rounded);
-    memcpy((char *)data + index * (int64_t)sizeof bits, &bits, sizeof bits);
+    ejki_store_f64(dtype, data, index, dtype == EJK_DTYPE_F64 ? value : (double)(float)value);
 }
 
 /* One row's place. */
