@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of flash attention in bf16 on AMX tiles, and by VDPBF16PS, on random cases, against the formulas in double
- * precision: error at most twice that of a naive evaluation (weights and slopes rounded to bf16) plus 4 eps; nothing that is hidden
+ * precision: error at most twice that of a naive evaluation (weights and dS rounded to bf16) plus 4 eps; nothing that is hidden
  * reaches a result; nothing read beyond an input or written beside an output; the same bits for one, two and three
  * workers.
  */

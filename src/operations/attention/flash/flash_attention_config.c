@@ -125,7 +125,7 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     if (chosen && chosen->isa == EJK_ISA_AMX) set_amx_blocks(invocation, cache, params);
 }
 
-/* Gradients on AMX: half of the second-level cache holds a block of keys, packed three times, its two sums and slopes
+/* Gradients on AMX: half of the second-level cache holds a block of keys, packed three times, its two sums and dS
  * beside a strip of queries. In a window, which leaves few keys to a strip, rows are packed for each block: so all keys
  * are one, beside shorter strips, if that is up to two thirds of it. */
 static void set_amx_vjp_blocks(const ejki_flash_problem *p, int64_t cache, ejk_bwd_params *params) {
@@ -157,7 +157,7 @@ static void set_pair_vjp_blocks(const ejki_flash_problem *p, int64_t cache,
 
 /*
  * Gradients. A key takes two and a half rows of the worker's memory, packed twice and with two sums, and a
- * column of slopes beside the block of queries; three quarters of the second-level cache hold them. Fewer keys, but
+ * column of dS beside the block of queries; three quarters of the second-level cache hold them. Fewer keys, but
  * not below 64, where there would be fewer than eight tasks; up to 384 in place of 256 in a window, where a row is
  * packed for each block that its few keys lie in. Both follow from shapes and processor alone.
  */

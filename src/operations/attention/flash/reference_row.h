@@ -112,18 +112,18 @@ static inline bool row_sees(const reference_row *row, int64_t j) {
 }
 
 /*
- * A score, -inf by a bias of that whatever the product is; *slope, if not NULL, is its derivative by the
+ * A score, -inf by a bias of that whatever the product is; *derivative, if not NULL, is its derivative by the
  * scaled product: 1 without a soft cap.
  */
-static inline double row_score(const reference_row *row, int64_t j, double *slope) {
+static inline double row_score(const reference_row *row, int64_t j, double *derivative) {
     const ejki_flash_problem *p = row->problem;
-    double z = row_dot(row, &p->query, &p->key, j, p->head_dim) * p->scale, bend = 1;
+    double z = row_dot(row, &p->query, &p->key, j, p->head_dim) * p->scale, tanh_derivative = 1;
     if (p->soft_cap > 0) {
         const double t = tanh(z / p->soft_cap);
         z = p->soft_cap * t;
-        bend = 1 - t * t;
+        tanh_derivative = 1 - t * t;
     }
-    if (slope) *slope = bend;
+    if (derivative) *derivative = tanh_derivative;
     if (!p->has_bias) return z;
     const double bias = row_load(p->dtype, p->bias.data,
                                  row->b * p->bias.stride_b + row->h * p->bias.stride_h +
@@ -140,12 +140,13 @@ static inline double row_weight(double z, double max) {
     return z == -INFINITY ? 0 : exp(z - max);
 }
 
-/* Fills scores[first … end) with weights relative to the maximum, slopes (if not NULL) as above; returns their sum. */
-static inline double row_soften(const reference_row *row, double *scores, double *slopes,
+/* Fills scores[first … end) with weights relative to the maximum, derivatives (if not NULL) as above; returns their sum. */
+static inline double row_soften(const reference_row *row, double *scores, double *derivatives,
                                 double *max) {
     *max = -INFINITY;
     for (int64_t j = row->first; j < row->end; j++) {
-        scores[j] = row_sees(row, j) ? row_score(row, j, slopes ? &slopes[j] : NULL) : -INFINITY;
+        scores[j] =
+            row_sees(row, j) ? row_score(row, j, derivatives ? &derivatives[j] : NULL) : -INFINITY;
         *max = row_larger(*max, scores[j]);
     }
     double sum = 0;

@@ -72,7 +72,8 @@ typedef struct amx_form {
     bool caps, biased;
     float near[2], nearest;
     float series[4], most;
-    float slope[2];         /* 1 - tanh² of near ones as slope[0] + slope[1]·a², within 3.2e-4 */
+    float derivative
+        [2]; /* 1 - tanh² of near ones as derivative[0] + derivative[1]·a², within 3.2e-4 */
     float scale, cap, bias; /* of tanh's arguments, of its results, of biases */
 } amx_form;
 
@@ -85,7 +86,8 @@ typedef struct amx_form {
 static inline bool amx_form_of(double scale, double soft_cap, bool biased, double steps,
                                amx_form *f) {
     static const double series[4] = {0.99998898, -0.33269671, 0.12742697, -0.03545279};
-    static const double near[2] = {0.99993665, -0.32518501}, slope[2] = {0.9996815, -0.95945673};
+    static const double near[2] = {0.99993665, -0.32518501},
+                        derivative[2] = {0.9996815, -0.95945673};
     steps *= LOG2_E;
     *f = (amx_form){.caps = soft_cap != 0, .biased = biased, .bias = (float)steps};
     f->near[0] = (float)(scale * steps);
@@ -96,7 +98,7 @@ static inline bool amx_form_of(double scale, double soft_cap, bool biased, doubl
     double power = scale * steps;
     for (int i = 0; i < 2; i++) f->near[i] = (float)(near[i] * power * (i ? square : 1));
     for (int i = 0; i < 4; i++, power *= square) f->series[i] = (float)(series[i] * power);
-    for (int i = 0; i < 2; i++) f->slope[i] = (float)(slope[i] * (i ? square : 1));
+    for (int i = 0; i < 2; i++) f->derivative[i] = (float)(derivative[i] * (i ? square : 1));
     f->nearest = (float)(AMX_NEAREST * AMX_NEAREST / square);
     f->most = (float)(AMX_NEAR * AMX_NEAR / square);
     f->scale = (float)argument;

@@ -5,18 +5,18 @@
  * A task is a block of keys of a key head. Its keys and values are packed once; then strips of queries come by, head
  * after head of the group, the last one first. Of a strip and a panel of 64 keys, tile by tile of 32 rows and 32 keys,
  *
- *     weights = exp(query · key − lse)                slopes = weights ∘ (cotangent · value − δ)
+ *     weights = exp(query · key − lse)                dS = weights ∘ (cotangent · value − δ)
  *
- * are made while the products of the next tile run; then d_value += weightsᵀ · cotangents and d_key += slopesᵀ ·
- * queries are added from the first-level cache. After the last panel, d_query += slopes · keys.
+ * are made while the products of the next tile run; then d_value += weightsᵀ · cotangents and d_key += dSᵀ ·
+ * queries are added from the first-level cache. After the last panel, d_query += dS · keys.
  *
  * d_key and d_value are summed in the worker's memory. d_query has several writers where a head's keys are more than
  * one block: sums in f32 that all share, which take blocks of keys in their order; a task waits for its turn. Tasks
  * are handed out in that order, so the one that is waited for is always at work. The last one writes the result.
  * Nothing depends on the number of threads.
  *
- * Weights and slopes are rounded to bf16 for the products and summed in f32. A hidden weight is an exact 0, and so
- * is its slope. Tiles or chunks with elements that are not finite, very large or so small that AMX could make 0 of
+ * Weights and dS is rounded to bf16 for the products and summed in f32. A hidden weight is an exact 0, and so
+ * is its dS. Tiles or chunks with elements that are not finite, very large or so small that AMX could make 0 of
  * their products are packed as 0 and computed one by one, only pairs that see each other.
  */
 #include <ejkernel/registry.h>
@@ -33,7 +33,7 @@
 #include "operations/attention/cpu/amx_backward/amx_vjp_ends.h"
 #include "operations/attention/cpu/amx_backward/amx_vjp_pack.h"
 
-#define AMX_VJP_RUN 16 /* chunks of keys that are multiplied with a strip's slopes at a time */
+#define AMX_VJP_RUN 16 /* chunks of keys that are multiplied with a strip's dS at a time */
 
 static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t worker) {
     const amx_vjp_plan *t = &shared->plan;
@@ -48,13 +48,13 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     s->scale = (float)(p->scale * LOG2_E);
     s->keys = (uint16_t *)(void *)(memory + t->key_at);
     s->values = (uint16_t *)(void *)(memory + t->value_at);
-    s->across = (uint16_t *)(void *)(memory + t->across_at);
+    s->keys_transposed = (uint16_t *)(void *)(memory + t->key_transposed_at);
     s->queries = (uint16_t *)(void *)(memory + t->query_at);
     s->cotangents = (uint16_t *)(void *)(memory + t->cotangent_at);
     s->query_rows = (uint16_t *)(void *)(memory + t->query_rows_at);
     s->cotangent_rows = (uint16_t *)(void *)(memory + t->cotangent_rows_at);
     s->weights = (uint16_t *)(void *)(memory + t->weights_at);
-    s->slopes = (uint16_t *)(void *)(memory + t->slopes_at);
+    s->d_scores = (uint16_t *)(void *)(memory + t->d_scores_at);
     s->pairs = (uint16_t *)(void *)(memory + t->pairs_at);
     s->d_keys = (float *)(void *)(memory + t->d_key_at);
     s->d_values = (float *)(void *)(memory + t->d_value_at);
@@ -96,7 +96,7 @@ static amx_vjp_unit amx_vjp_unit_of(const amx_vjp_state *s, amx_vjp_spot at, con
                           .products = stage + AMX_ROWS * AMX_CHUNK,
                           .tile = &s->tile[at.tile],
                           .weights = s->weights + start,
-                          .slopes = s->slopes + start,
+                          .d_scores = s->d_scores + start,
                           .half = half,
                           .pairs = s->pairs + (at.tile * 2 * chunks + at.chunk) * AMX_ELEMENT,
                           .odd = chunks * AMX_ELEMENT,
@@ -127,7 +127,7 @@ static void amx_vjp_ask(amx_vjp_state *s) {
     s->ahead.first = end;
 }
 
-/* True if the unit's slopes may be made by the form, which it then gets, or, without one, by the fast way. `bias` is
+/* True if the unit's dS may be made by the form, which it then gets, or, without one, by the fast way. `bias` is
  * its largest magnitude. */
 static bool amx_vjp_is_quick(const amx_vjp_state *s, amx_vjp_spot at, float bias, amx_vjp_unit *u) {
     const amx_vjp_tile *t = &s->tile[at.tile];
@@ -137,14 +137,14 @@ static bool amx_vjp_is_quick(const amx_vjp_state *s, amx_vjp_spot at, float bias
            amx_vjp_is_tame(s, t, &s->chunk[at.chunk], tops);
 }
 
-/* Tries to make slopes of a unit by the form; false if they have to be made with care. */
+/* Tries to make dS of a unit by the form; false if they have to be made with care. */
 static bool amx_vjp_try_form(amx_vjp_state *s, const amx_vjp_unit *u) {
     if (!s->wide && amx_vjp_by_form(u, false, &s->exp)) return true;
     s->wide = s->form.caps;
     return s->wide && amx_vjp_by_form(u, true, &s->exp);
 }
 
-/* Slopes of one unit, whose scores are raw products, with care or by the form. */
+/* dS of one unit, whose scores are raw products, with care or by the form. */
 static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, bool quick,
                               float *stage, amx_vjp_unit *u) {
     const ejki_flash_problem *p = &s->problem.forward;
@@ -172,7 +172,7 @@ static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, boo
     u->kept = NULL;
 }
 
-/* Slopes of one unit, beside the products of the next one, if there is one. */
+/* dS of one unit, beside the products of the next one, if there is one. */
 static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
                               const amx_vjp_next *next) {
     amx_vjp_ask(s);
@@ -196,7 +196,7 @@ static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
     if (u.changes) amx_vjp_tell(s, at.tile, at.chunk, u.changes);
 }
 
-/* Weights and slopes of tiles beside a panel; 0 where one that sees something of it sees nothing of a chunk. */
+/* Weights and dS of tiles beside a panel; 0 where one that sees something of it sees nothing of a chunk. */
 static void amx_vjp_make(amx_vjp_state *s, int64_t panel) {
     const int64_t size = AMX_ROWS * AMX_CHUNK;
     float *stage = s->stage, *other = s->stage + 2 * size;
@@ -208,7 +208,7 @@ static void amx_vjp_make(amx_vjp_state *s, int64_t panel) {
             const amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
             for (int64_t half = 0; half < 2; half++) {
                 memset(u.weights + half * u.half, 0, AMX_ELEMENT * sizeof(uint16_t));
-                memset(u.slopes + half * u.half, 0, AMX_ELEMENT * sizeof(uint16_t));
+                memset(u.d_scores + half * u.half, 0, AMX_ELEMENT * sizeof(uint16_t));
             }
             continue;
         }
@@ -257,7 +257,7 @@ static void amx_vjp_panel(amx_vjp_state *s, int64_t panel) {
             amx_vjp_add_panel(s, s->weights, s->cotangent_rows, t->value_wide, first, end,
                               s->d_values + key * t->value_wide * AMX_SUMS);
         if (v->wants_key)
-            amx_vjp_add_panel(s, s->slopes, s->query_rows, t->wide, first, end,
+            amx_vjp_add_panel(s, s->d_scores, s->query_rows, t->wide, first, end,
                               s->d_keys + key * t->wide * AMX_SUMS);
         for (int64_t n = first; n < end; n++)
             if (s->tile[n].odd) amx_vjp_add_odd_rows(s, n, panel);
@@ -266,19 +266,19 @@ static void amx_vjp_panel(amx_vjp_state *s, int64_t panel) {
 
 /* ---- A strip of queries ------------------------------------------------------------------------------- */
 
-/* A tile's sums, d tiles d and d + 1 of them, += slopes · keys over chunks [first, end). */
+/* A tile's sums, d tiles d and d + 1 of them, += dS · keys over chunks [first, end). */
 static void amx_vjp_add_tile(const amx_vjp_state *s, int64_t tile, int64_t d, int64_t first,
                              int64_t end) {
     const amx_vjp_plan *t = &s->plan;
-    const amx_vjp_operand left = {s->across + (first * t->wide + d) * AMX_ELEMENT, AMX_ELEMENT,
-                                  t->wide * AMX_ELEMENT};
+    const amx_vjp_operand left = {s->keys_transposed + (first * t->wide + d) * AMX_ELEMENT,
+                                  AMX_ELEMENT, t->wide * AMX_ELEMENT};
     const amx_vjp_operand right = {s->pairs + (tile * 2 * t->chunks + first) * AMX_ELEMENT,
                                    t->chunks * AMX_ELEMENT, AMX_ELEMENT};
     amx_vjp_add_square(left, right, end - first, s->tile[tile].sums + d * AMX_SUMS, AMX_SUMS,
                        t->wide * AMX_SUMS);
 }
 
-/* d_query += slopes · keys for the whole strip, over neighbouring chunks that a tile sees. */
+/* d_query += dS · keys for the whole strip, over neighbouring chunks that a tile sees. */
 static void amx_vjp_queries(const amx_vjp_state *s) {
     const amx_vjp_plan *t = &s->plan;
     for (int64_t run = 0; run < t->chunks; run += AMX_VJP_RUN)

@@ -22,13 +22,14 @@ static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
             amx_ask(amx_vjp_at(&p->value, key + AMX_CHUNK, s->kv_head), 2 * p->value_dim);
         }
         amx_vjp_look key = {.odd = 0}, value = {.odd = 0};
-        uint16_t *across = s->across + c * t->wide * AMX_ELEMENT;
-        amx_vjp_pack_keys(keys, p->head_dim, t->steps, s->keys + c * t->wide * AMX_ELEMENT, across,
-                          &key);
+        uint16_t *transposed = s->keys_transposed + c * t->wide * AMX_ELEMENT;
+        amx_vjp_pack_keys(keys, p->head_dim, t->steps, s->keys + c * t->wide * AMX_ELEMENT,
+                          transposed, &key);
         amx_vjp_pack_keys(values, p->value_dim, t->value_steps,
                           s->values + c * t->value_wide * AMX_ELEMENT, NULL, &value);
         s->chunk[c] = (amx_vjp_chunk){amx_top(key.top), amx_top(value.top), key.odd || value.odd};
-        if (s->chunk[c].odd) memset(across, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof *across);
+        if (s->chunk[c].odd)
+            memset(transposed, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof *transposed);
     }
     memset(s->d_keys, 0, (size_t)(chunks * AMX_CHUNK * 32 * t->steps) * sizeof(float));
     memset(s->d_values, 0, (size_t)(chunks * AMX_CHUNK * 32 * t->value_steps) * sizeof(float));

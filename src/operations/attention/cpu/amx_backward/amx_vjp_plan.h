@@ -23,21 +23,21 @@ typedef struct amx_vjp_cuts {
  */
 typedef struct amx_vjp_plan {
     amx_vjp_cuts queries, keys;
-    int64_t head_strips, strips;         /* of a query head, of a key head */
-    int64_t key_blocks;                  /* of a sequence */
-    int64_t tasks;                       /* at most */
-    int64_t tiles, chunks;               /* of a strip, of a block, as there is room for */
-    int64_t cells;                       /* of a row of a pattern that a block lies in */
-    bool joins_batches, joins_heads;     /* that add to the same bias: one after the other */
-    int64_t joints;                      /* of a block of keys, where the bias has a gradient */
-    int64_t bias_heads, bias_queries;    /* rows of sums of it in a worker's memory; 0 = none */
-    int64_t steps, value_steps;          /* 32 columns each of D and Dv */
-    int64_t wide, value_wide;            /* 16 columns each, twice as many */
-    int64_t key_at, value_at, across_at; /* bytes into a worker's memory */
-    int64_t d_key_at, d_value_at;        /* sums */
-    int64_t query_at, cotangent_at;      /* pairs of components */
-    int64_t query_rows_at, cotangent_rows_at; /* pairs of rows */
-    int64_t stage_at, weights_at, slopes_at, pairs_at, d_query_at, tile_at, chunk_at, scratch_at;
+    int64_t head_strips, strips;      /* of a query head, of a key head */
+    int64_t key_blocks;               /* of a sequence */
+    int64_t tasks;                    /* at most */
+    int64_t tiles, chunks;            /* of a strip, of a block, as there is room for */
+    int64_t cells;                    /* of a row of a pattern that a block lies in */
+    bool joins_batches, joins_heads;  /* that add to the same bias: one after the other */
+    int64_t joints;                   /* of a block of keys, where the bias has a gradient */
+    int64_t bias_heads, bias_queries; /* rows of sums of it in a worker's memory; 0 = none */
+    int64_t steps, value_steps;       /* 32 columns each of D and Dv */
+    int64_t wide, value_wide;         /* 16 columns each, twice as many */
+    int64_t key_at, value_at, key_transposed_at; /* bytes into a worker's memory */
+    int64_t d_key_at, d_value_at;                /* sums */
+    int64_t query_at, cotangent_at;              /* pairs of components */
+    int64_t query_rows_at, cotangent_rows_at;    /* pairs of rows */
+    int64_t stage_at, weights_at, d_scores_at, pairs_at, d_query_at, tile_at, chunk_at, scratch_at;
     int64_t state_at, seen_at, cell_at;
     int64_t bias_at;
     int64_t laid_at, told_at, tops_at; /* bias of a panel, changes of its scores; largest biases */
@@ -70,7 +70,7 @@ typedef struct amx_vjp_chunk {
     bool odd;
 } amx_vjp_chunk;
 
-/* Floats of scratch: changes of scores, slopes of a soft cap. */
+/* Floats of scratch: changes of scores, derivative of a soft cap. */
 #define AMX_VJP_SCRATCH (2 * AMX_ROWS * AMX_CHUNK)
 #define AMX_VJP_CAPS    (AMX_ROWS * AMX_CHUNK)
 
@@ -92,7 +92,7 @@ static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p)
     int64_t at = 0;
     t->stage_at = amx_reserve(&at, 4 * AMX_ROWS * AMX_CHUNK, real);
     t->weights_at = amx_reserve(&at, AMX_VJP_PANEL * rows, element);
-    t->slopes_at = amx_reserve(&at, AMX_VJP_PANEL * rows, element);
+    t->d_scores_at = amx_reserve(&at, AMX_VJP_PANEL * rows, element);
     t->scratch_at = amx_reserve(&at, AMX_VJP_SCRATCH, real);
     t->tile_at = amx_reserve(&at, t->tiles, sizeof(amx_vjp_tile));
     t->chunk_at = amx_reserve(&at, t->chunks, sizeof(amx_vjp_chunk));
@@ -105,7 +105,7 @@ static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p)
     t->d_query_at = amx_reserve(&at, rows * sum, t->steps);
     t->key_at = amx_reserve(&at, keys * row, t->steps);
     t->value_at = amx_reserve(&at, keys * row, t->value_steps);
-    t->across_at = amx_reserve(&at, keys * row, t->steps);
+    t->key_transposed_at = amx_reserve(&at, keys * row, t->steps);
     t->d_key_at = amx_reserve(&at, keys * sum, t->steps);
     t->d_value_at = amx_reserve(&at, keys * sum, t->value_steps);
     t->seen_at = amx_reserve(&at, amx_vjp_looks(p) ? rows * 4 : 0, t->chunks);

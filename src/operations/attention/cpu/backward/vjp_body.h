@@ -2,16 +2,16 @@
 /*
  * Gradients of flash attention, tiled. vjp_problem.h has the formulas. Tensors are f32, bf16 or f16; packing
  * makes floats of them, everything after is f32, and results are rounded once. With TILE_PAIRS products are of bf16
- * as it is, weights and slopes rounded to it (vjp_pairs.h).
+ * as it is, weights and dS rounded to it (vjp_pairs.h).
  *
  * The rows of a key head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task
  * is a block of keys of a key head: its keys and values are packed once, and the gradients of both are summed in
  * the worker's memory while blocks of rows come by in order. Of a block of rows and a panel of keys
  *
  *     weights = exp(query · keyᵀ − lse)              d_value += weightsᵀ · cotangent
- *     slopes = weights ∘ (cotangent · valueᵀ − δ)    d_key += slopesᵀ · query
+ *     dS = weights ∘ (cotangent · valueᵀ − δ)    d_key += dSᵀ · query
  *
- * are made while both lie in the first-level cache; after the last panel, d_query += slopes · key, straight
+ * are made while both lie in the first-level cache; after the last panel, d_query += dS · key, straight
  * into the result, whose rows were 0, or in 16 bits into an f32 copy of it. These sums have many writers: a
  * block of rows takes contributions in the order of blocks of keys, each task waiting for its turn. Tasks are
  * handed out in that order, so the one that is waited for is always at work; they soon run one block behind
@@ -21,7 +21,7 @@
  * a counter per block of rows. A gradient of the bias that is summed over heads or batches has tasks that take
  * a block of keys of all of them; such columns have one writer.
  *
- * Hidden places. A hidden weight is an exact 0, and so is its slope, whatever was computed there. 0 · inf would
+ * Hidden places. A hidden weight is an exact 0, and so is its dS, whatever was computed there. 0 · inf would
  * still be NaN, so what is packed is looked at; where anything is not finite, sums skip coefficients of 0.
  *
  * tile_shape.h says what product_body.h asks for.
@@ -51,13 +51,14 @@ static void vjp_pack_keys(vjp_worker *w) {
     const ejki_flash_problem *p = &w->own.forward;
     const vjp_plan *t = &w->plan;
     const int64_t turn = t->keys * TILE_COLUMNS, count = w->key_end - w->key;
-    vjp_probe across = vjp_probe_none(), probe = vjp_probe_none();
-    across = vjp_pack_across(p->dtype, flash_key(p, 0, w->kv_head, w->key), p->key.stride_t, count,
-                             p->head_dim, w->keys_across, across);
-    if (t->wants_slopes)
-        across = vjp_pack_across(p->dtype, flash_value(p, 0, w->kv_head, w->key), p->value.stride_t,
-                                 count, p->value_dim, w->values_across, across);
-    w->keys_small = vjp_is_small(across);
+    vjp_probe transposed = vjp_probe_none(), probe = vjp_probe_none();
+    transposed = vjp_pack_transposed(p->dtype, flash_key(p, 0, w->kv_head, w->key), p->key.stride_t,
+                                     count, p->head_dim, w->keys_transposed, transposed);
+    if (t->wants_d_scores)
+        transposed =
+            vjp_pack_transposed(p->dtype, flash_value(p, 0, w->kv_head, w->key), p->value.stride_t,
+                                count, p->value_dim, w->values_transposed, transposed);
+    w->keys_small = vjp_is_small(transposed);
     for (int64_t j = 0; w->own.wants_query && j < w->panels * TILE_COLUMNS; j += VJP_DEPTH) {
         const void *row[VJP_DEPTH] = {NULL};
         for (int64_t n = 0; n < VJP_DEPTH && j + n < count; n++)
@@ -116,7 +117,7 @@ static void vjp_store_nothing(const vjp_worker *w, const vjp_tile *tile, int64_t
     vjp_add_queries(w, tile, column, width);
 }
 
-/* slopes · keys of a tile, `width` columns, where coefficients of 0 count nowhere. */
+/* dS · keys of a tile, `width` columns, where coefficients of 0 count nowhere. */
 static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t width) {
     const vjp_plan *t = &w->plan;
     const ejki_flash_problem *p = &w->own.forward;
@@ -124,16 +125,18 @@ static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t colu
     const int64_t end = ejki_min(tile->end_panel * TILE_COLUMNS, left);
     memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
     for (int64_t j = tile->first_panel * TILE_COLUMNS; j < end; j++) {
-        const float *slopes = w->slopes + j / TILE_COLUMNS / VJP_DEPTH * turn;
+        const float *d_scores = w->d_scores + j / TILE_COLUMNS / VJP_DEPTH * turn;
         const void *key = element_at(p->dtype, flash_key(p, 0, w->kv_head, w->key + j), column);
         for (int64_t i = 0; i < tile->rows; i++) {
-            const float slope = vjp_along(slopes, tile->first + i, j % (TILE_COLUMNS * VJP_DEPTH));
-            if (slope != 0) vjp_add_row(slope, p->dtype, key, width, w->tile + i * TILE_COLUMNS, 0);
+            const float d_score =
+                vjp_along(d_scores, tile->first + i, j % (TILE_COLUMNS * VJP_DEPTH));
+            if (d_score != 0)
+                vjp_add_row(d_score, p->dtype, key, width, w->tile + i * TILE_COLUMNS, 0);
         }
     }
 }
 
-/* slopes · keys of a tile, up to the last column that any row sees. */
+/* dS · keys of a tile, up to the last column that any row sees. */
 static void vjp_change(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t width) {
     const vjp_plan *t = &w->plan;
     const int64_t turn = t->row_step * TILE_COLUMNS, lanes = TILE_COLUMNS / VJP_DEPTH;
@@ -143,7 +146,7 @@ static void vjp_change(const vjp_worker *w, const vjp_tile *tile, int64_t column
     const vjp_product raw = w->block.exact ? vjp_raw_exact((int)tile->rows)
                             : width > VL   ? vjp_raw((int)tile->rows)
                                            : vjp_raw_one((int)tile->rows);
-    raw(depth, w->slopes + first * turn + tile->first * TILE_COLUMNS, turn,
+    raw(depth, w->d_scores + first * turn + tile->first * TILE_COLUMNS, turn,
         w->keys + column * t->keys / VJP_DEPTH + first * TILE_COLUMNS * TILE_COLUMNS, w->tile, NULL,
         NULL, 0);
 }

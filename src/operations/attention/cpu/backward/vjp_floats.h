@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operands of vjp_products.h as floats: what comes in bf16 or f16 is widened when it is packed. Rows are packed once:
- * products along rows and products along columns read the same panels, and so do those of weights and slopes.
+ * products along rows and products along columns read the same panels, and so do those of weights and dS.
  */
 #ifndef EJKI_VJP_FLOATS_H
 #define EJKI_VJP_FLOATS_H
@@ -54,9 +54,9 @@ static inline vf vjp_dots(ejk_dtype dtype, const void *const a[VL], const void *
     return sum;
 }
 
-static inline vjp_probe vjp_pack_across(ejk_dtype dtype, const void *source, int64_t stride,
-                                        int64_t count, int64_t dim, float *target,
-                                        vjp_probe probe) {
+static inline vjp_probe vjp_pack_transposed(ejk_dtype dtype, const void *source, int64_t stride,
+                                            int64_t count, int64_t dim, float *target,
+                                            vjp_probe probe) {
     pack_transposed_any(dtype, source, stride, count, dim, target);
     return probe;
 }

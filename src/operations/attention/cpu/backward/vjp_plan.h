@@ -25,22 +25,23 @@ typedef struct vjp_plan {
     int64_t cells;                     /* of a pattern that blocks of rows and keys lie in */
     int64_t head_panels, value_panels; /* of D and Dv */
     int64_t head_lanes,
-        value_lanes;   /* that a row of queries or keys, or of values, has in products along it */
-    int64_t down_step; /* rows of lanes from one panel of a block's pairs of rows to the next */
+        value_lanes; /* that a row of queries or keys, or of values, has in products along it */
+    int64_t
+        row_major_step; /* rows of lanes from one panel of a block's pairs of rows to the next */
     int64_t tasks, most_workers;
     int64_t bias_rows; /* of d_bias */
     bool bias_once;    /* its elements are of one row and key each */
     bool bias_streams; /* and rows of it begin where memory's lines do: nobody reads them soon */
-    bool wants_slopes;
+    bool wants_d_scores;
     bool joins_batches, joins_heads;  /* a task takes all of them, one after the other */
     int64_t joints;                   /* then: tasks of a block of keys */
     int64_t bias_heads, bias_queries; /* rows of sums of the bias in a worker's memory; 0 = none */
     bool sums_queries;                /* d_query cannot hold sums: an f32 copy does */
     bool stores_first; /* a row's first task stores d_query, which then needs no zeros */
-    int64_t keys_across_at, values_across_at, keys_at, d_keys_at, d_values_at, rows_at,
-        cotangents_at, rows_down_at, cotangents_down_at, slopes_at, weights_at, bare_slopes_at,
-        weights_down_at, slopes_down_at, tile_at, row_at, tiles_at, caps_at, kept_at, seen_at,
-        words_at, ids_at, cells_at, pieces_at, bias_at, bias_rows_at;
+    int64_t keys_transposed_at, values_transposed_at, keys_at, d_keys_at, d_values_at, rows_at,
+        cotangents_at, queries_row_major_at, cotangents_row_major_at, d_scores_at, weights_at,
+        d_scores_f32_at, weights_row_major_at, d_scores_row_major_at, tile_at, row_at, tiles_at,
+        caps_at, kept_at, seen_at, words_at, ids_at, cells_at, pieces_at, bias_at, bias_rows_at;
     int64_t worker_floats;
     int64_t row_count, turn_count; /* rows of all heads, and blocks of them; at least */
     int64_t delta_at, turns_at, query_sums_at, sequences_at,
@@ -69,28 +70,28 @@ static int64_t vjp_row_step(int64_t rows) {
 }
 
 /* What products along columns read is of its own where lanes hold several rows. */
-static void vjp_lay_out_down(vjp_plan *t, int64_t *at) {
+static void vjp_lay_out_row_major(vjp_plan *t, int64_t *at) {
     const int64_t c = TILE_COLUMNS, rows = ejki_cdiv(t->rows, VJP_DEPTH);
-    t->rows_down_at = vjp_place(at, t->down_step * c, t->head_panels);
-    t->cotangents_down_at = vjp_place(at, t->down_step * c, t->value_panels);
-    t->bare_slopes_at = vjp_place(at, TILE_ROWS, c);
-    t->weights_down_at = vjp_place(at, rows, c);
-    t->slopes_down_at = vjp_place(at, rows, c);
+    t->queries_row_major_at = vjp_place(at, t->row_major_step * c, t->head_panels);
+    t->cotangents_row_major_at = vjp_place(at, t->row_major_step * c, t->value_panels);
+    t->d_scores_f32_at = vjp_place(at, TILE_ROWS, c);
+    t->weights_row_major_at = vjp_place(at, rows, c);
+    t->d_scores_row_major_at = vjp_place(at, rows, c);
 }
 
 static void vjp_lay_out(vjp_plan *t) {
     const int64_t c = TILE_COLUMNS, panels = t->keys / c;
     int64_t at = 0;
-    t->keys_across_at = vjp_place(&at, t->keys, t->head_lanes);
-    t->values_across_at = vjp_place(&at, t->keys, t->value_lanes);
+    t->keys_transposed_at = vjp_place(&at, t->keys, t->head_lanes);
+    t->values_transposed_at = vjp_place(&at, t->keys, t->value_lanes);
     t->keys_at = vjp_place(&at, t->keys / VJP_DEPTH * c, t->head_panels);
     t->d_keys_at = vjp_place(&at, t->keys * c, t->head_panels);
     t->d_values_at = vjp_place(&at, t->keys * c, t->value_panels);
     t->rows_at = vjp_place(&at, t->row_step * c, ejki_cdiv(t->head_lanes, c));
     t->cotangents_at = vjp_place(&at, t->row_step * c, ejki_cdiv(t->value_lanes, c));
-    t->slopes_at = vjp_place(&at, t->row_step * c, ejki_cdiv(panels, VJP_DEPTH));
+    t->d_scores_at = vjp_place(&at, t->row_step * c, ejki_cdiv(panels, VJP_DEPTH));
     t->weights_at = vjp_place(&at, VJP_DEPTH > 1 ? TILE_ROWS : t->rows, c);
-    if (VJP_DEPTH > 1) vjp_lay_out_down(t, &at);
+    if (VJP_DEPTH > 1) vjp_lay_out_row_major(t, &at);
     t->tile_at = vjp_place(&at, TILE_ROWS, c);
     t->row_at = vjp_place(&at, t->rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
     t->tiles_at = vjp_place(&at, t->rows, (int64_t)(sizeof(vjp_tile) / sizeof(float)));
@@ -179,7 +180,7 @@ static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *para
     vjp_plan_bias(&t, v);
     vjp_plan_blocks(&t, p);
     t.row_step = vjp_row_step(t.rows);
-    t.down_step = VJP_DEPTH > 1 ? vjp_row_step(ejki_cdiv(t.rows, VJP_DEPTH)) : t.row_step;
+    t.row_major_step = VJP_DEPTH > 1 ? vjp_row_step(ejki_cdiv(t.rows, VJP_DEPTH)) : t.row_step;
     t.head_panels = ejki_cdiv(p->head_dim, TILE_COLUMNS);
     t.value_panels = ejki_cdiv(p->value_dim, TILE_COLUMNS);
     t.head_lanes = ejki_cdiv(p->head_dim, VJP_DEPTH);
@@ -188,7 +189,7 @@ static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *para
     t.stores_first = p->layout == EJKI_FLASH_DENSE && t.cells == 0;
     t.tasks = t.joints * t.key_blocks;
     t.most_workers = ejki_max(1, t.tasks);
-    t.wants_slopes = v->wants_query || v->wants_key || v->wants_bias;
+    t.wants_d_scores = v->wants_query || v->wants_key || v->wants_bias;
     vjp_lay_out(&t);
     int64_t at = 0;
     /* Tokens of packed sequences are in one list; each of them may end with a block that is not full. */

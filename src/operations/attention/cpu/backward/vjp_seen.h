@@ -29,12 +29,12 @@ typedef struct vjp_ids {
 /* A block of rows beside a task's keys. */
 typedef struct vjp_block {
     const ejki_flash_vjp_problem *problem;
-    bool rescales;       /* scores are more than scaled products */
-    bool bends;          /* slopes are more than weights times differences */
-    bool looks;          /* mask, segments or partial blocks hide keys */
-    bool exact;          /* products have to be exact for small numbers */
-    int64_t key, end;    /* keys of the task */
-    int64_t most_panels; /* of any task */
+    bool rescales;         /* scores are more than scaled products */
+    bool general_d_scores; /* dS is more than weights times differences */
+    bool looks;            /* mask, segments or partial blocks hide keys */
+    bool exact;            /* products have to be exact for small numbers */
+    int64_t key, end;      /* keys of the task */
+    int64_t most_panels;   /* of any task */
     float scale;
     v_cap cap;      /* from products to tanh */
     flash_row *row; /* without keys where it sees none at all */
@@ -44,7 +44,8 @@ typedef struct vjp_block {
     ejki_cell *cell;
     int64_t cells; /* 0 = no pattern; 1 = one plane for all heads of the group; else one per head */
     const float *lse, *delta;
-    float *caps, *kept;    /* slope of the soft cap, of a panel; multiplier of dropout, of a tile */
+    float *caps,
+        *kept; /* derivative of the soft cap, of a panel; multiplier of dropout, of a tile */
     const char **bias_row; /* of each row, from the task's first key on */
     char **d_bias_row;
     bool bias_once, bias_streams; /* as in vjp_plan */

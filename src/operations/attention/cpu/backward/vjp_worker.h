@@ -13,9 +13,12 @@ typedef struct vjp_worker {
     ejki_flash_vjp_problem own;
     vjp_plan plan;
     vjp_block block;
-    float *keys_across, *values_across, *keys, *d_keys, *d_values, *rows, *cotangents, *slopes;
-    float *rows_down, *cotangents_down; /* the same as products along columns read them */
-    float *weights, *bare_slopes, *weights_down, *slopes_down, *tile; /* of a panel, or a tile */
+    float *keys_transposed, *values_transposed, *keys, *d_keys, *d_values, *rows, *cotangents,
+        *d_scores;
+    float *queries_row_major,
+        *cotangents_row_major; /* the same as products along columns read them */
+    float *weights, *d_scores_f32, *weights_row_major, *d_scores_row_major,
+        *tile;                      /* of a panel, or a tile */
     vjp_range seeing[TILE_COLUMNS]; /* rows that see the columns of a panel from here on */
     int64_t sequence, kv_head;
     int64_t first_row; /* of the head, among those of all */
@@ -34,21 +37,21 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     const vjp_plan *t = &shared->plan;
     float *memory = shared->workers_memory + index * t->worker_floats;
     *w = (vjp_worker){.shared = shared, .sequence = -1};
-    w->keys_across = memory + t->keys_across_at;
-    w->values_across = memory + t->values_across_at;
+    w->keys_transposed = memory + t->keys_transposed_at;
+    w->values_transposed = memory + t->values_transposed_at;
     w->keys = memory + t->keys_at;
     w->d_keys = memory + t->d_keys_at;
     w->d_values = memory + t->d_values_at;
     w->rows = memory + t->rows_at;
     w->cotangents = memory + t->cotangents_at;
-    w->slopes = memory + t->slopes_at;
+    w->d_scores = memory + t->d_scores_at;
     w->weights = memory + t->weights_at;
     w->tile = memory + t->tile_at;
-    w->rows_down = VJP_DEPTH > 1 ? memory + t->rows_down_at : w->rows;
-    w->cotangents_down = VJP_DEPTH > 1 ? memory + t->cotangents_down_at : w->cotangents;
-    w->bare_slopes = memory + t->bare_slopes_at;
-    w->weights_down = VJP_DEPTH > 1 ? memory + t->weights_down_at : w->weights;
-    w->slopes_down = memory + t->slopes_down_at;
+    w->queries_row_major = VJP_DEPTH > 1 ? memory + t->queries_row_major_at : w->rows;
+    w->cotangents_row_major = VJP_DEPTH > 1 ? memory + t->cotangents_row_major_at : w->cotangents;
+    w->d_scores_f32 = memory + t->d_scores_f32_at;
+    w->weights_row_major = VJP_DEPTH > 1 ? memory + t->weights_row_major_at : w->weights;
+    w->d_scores_row_major = memory + t->d_scores_row_major_at;
     w->piece = (vjp_piece *)(void *)(memory + t->pieces_at);
     w->block = (vjp_block){.problem = &w->own,
                            .scale = (float)shared->problem->forward.scale,
@@ -73,7 +76,7 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     w->block.looks = flash_hides_keys(p) || t->cells > 0;
     if (p->soft_cap != 0) w->block.cap = v_cap_of(p->scale / p->soft_cap, 1);
     w->block.rescales = p->soft_cap != 0 || p->has_bias;
-    w->block.bends = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
+    w->block.general_d_scores = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
 }
 
 static void vjp_enter(vjp_worker *w, int64_t sequence) {
@@ -122,9 +125,9 @@ static void vjp_list(vjp_worker *w, int64_t visible) {
     w->piece_end = piece;
     w->asked = w->piece;
     w->due = 0;
-    w->products = visible * (t->wants_slopes ? 2 : 1) + visible * adds *
-                                                            ejki_cdiv(TILE_COLUMNS, TILE_ROWS) /
-                                                            (w->block.tile_end - w->block.tile);
+    w->products = visible * (t->wants_d_scores ? 2 : 1) + visible * adds *
+                                                              ejki_cdiv(TILE_COLUMNS, TILE_ROWS) /
+                                                              (w->block.tile_end - w->block.tile);
 }
 
 /* Asks for as much of it as is one product's share: all at a time would fill the buffers that loads need. */
