@@ -326,7 +326,7 @@ static bool same(const world *w, const results *a, const results *b, int workers
  * that a bias of -inf keeps a cotangent that is not finite from a key. */
 static bool is_for_amx(const world *w) {
     const ejki_flash_problem *p = &w->v.forward;
-    const bool anywhere = p->pattern.planes > 0 && p->pattern.block_kv % 4 != 0;
+    const bool anywhere = p->block_mask.mask_heads > 0 && p->block_mask.block_kv % 4 != 0;
     return (p->dropout > 0 && anywhere) || (p->has_bias && w->pattern == NAN_ROW);
 }
 

@@ -108,7 +108,7 @@ static inline bool row_sees(const reference_row *row, int64_t j) {
         if (id < 0 || id != row_segment(p, &p->key_segments, row->b, j)) return false;
     }
     if (p->positions.given && !row_is_near(row, j)) return false;
-    return ejki_pattern_sees(&p->pattern, row->h, row->i, j);
+    return ejki_block_mask_visible(&p->block_mask, row->h, row->i, j);
 }
 
 /*
@@ -140,7 +140,8 @@ static inline double row_weight(double z, double max) {
     return z == -INFINITY ? 0 : exp(z - max);
 }
 
-/* Fills scores[first … end) with weights relative to the maximum, derivatives (if not NULL) as above; returns their sum. */
+/* Fills scores[first … end) with weights relative to the maximum, derivatives (if not NULL) as above; returns their
+ * sum. */
 static inline double row_soften(const reference_row *row, double *scores, double *derivatives,
                                 double *max) {
     *max = -INFINITY;

@@ -21,7 +21,7 @@ static inline void amx_multiply(const amx_state *s, const amx_span *span, int64_
     amx_scores(s->plan->steps, amx_queries(s, span->row), amx_keys_of(s, chunk), s->scores);
 }
 
-/* True if all rows see all keys of a chunk, as far as positions and the pattern go. */
+/* True if all rows see all keys of a chunk, as far as positions and the block mask go. */
 static inline bool amx_is_whole(const amx_state *s, const amx_span *span, int64_t chunk) {
     const amx_chunk *place = &s->chunk[chunk];
     const amx_tile *e = &s->tile[span->row / AMX_ROWS];
@@ -68,7 +68,7 @@ static const uint32_t *amx_look(amx_state *s, const amx_span *span, int64_t chun
     for (int64_t i = 0; i < span->rows; i++) {
         const flash_row *r = &s->row[span->row + i];
         uint32_t seen = s->words[i];
-        if (place->hides) seen &= amx_cell_keys(s, r, place);
+        if (place->hides) seen &= amx_mask_block_keys(s, r, place);
         s->words[i] = amx_allowed(p, r, place->key, place->end - place->key, seen);
         all &= s->words[i];
     }

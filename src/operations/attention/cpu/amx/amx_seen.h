@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of up to 32 keys a row sees, a bit each, by mask, segments, given positions and blocks of a pattern. */
+/* Which of up to 32 keys a row sees, a bit each, by mask, segments, given positions and mask blocks. */
 #ifndef EJKI_FLASH_AMX_SEEN_H
 #define EJKI_FLASH_AMX_SEEN_H
 

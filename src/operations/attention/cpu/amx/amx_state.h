@@ -32,13 +32,13 @@ typedef struct amx_state {
     amx_tile *tile;
     amx_task task;
     amx_chunk *chunk;
-    int64_t first, end; /* chunks of the block */
-    int64_t following;  /* first key of the next one */
-    tile_cells cells;   /* of the pattern's block that comes next, or that is cut there */
-    ejki_cell *now;     /* those of the block's chunks */
-    amx_packed *packed; /* of each place */
-    amx_stored *store;  /* blocks that stay packed: see amx_store.h */
-    uint8_t *ahead;     /* of each column of the pattern: bit i says that task turn + i visits it */
+    int64_t first, end;        /* chunks of the block */
+    int64_t following;         /* first key of the next one */
+    block_mask_walk mask_walk; /* of the mask block that comes next, or that is cut there */
+    ejki_mask_block *now;      /* those of the block's chunks */
+    amx_packed *packed;        /* of each place */
+    amx_stored *store;         /* blocks that stay packed: see amx_store.h */
+    uint8_t *ahead; /* of each column of the block mask: bit i says that task turn + i visits it */
     int64_t turn, head; /* the task and its key head */
     int64_t load;       /* blocks of keys listed so far */
     float key_top;      /* the block's largest key component */
@@ -84,9 +84,9 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
     s->row = (flash_row *)(void *)(memory + t->row_at);
     s->tile = (amx_tile *)(void *)(memory + t->tile_at);
     s->chunk = (amx_chunk *)(void *)(memory + t->chunk_at);
-    s->cells.cell = (tile_cell *)(void *)(memory + t->cell_at);
-    s->cells.count = tile_cell_count(p);
-    s->now = (ejki_cell *)(void *)(memory + t->now_at);
+    s->mask_walk.cursor = (block_mask_cursor *)(void *)(memory + t->cursor_at);
+    s->mask_walk.count = block_mask_cursor_count(p);
+    s->now = (ejki_mask_block *)(void *)(memory + t->now_at);
     s->packed = (amx_packed *)(void *)(memory + t->packed_at);
     s->store = (amx_stored *)(void *)(memory + t->store_at);
     s->ahead = (uint8_t *)(memory + t->ahead_at);

@@ -65,7 +65,7 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     s->chunk = (amx_vjp_chunk *)(void *)(memory + t->chunk_at);
     s->state = (uint8_t *)(void *)(memory + t->state_at);
     s->seen = (uint32_t *)(void *)(memory + t->seen_at);
-    s->cell = (ejki_cell *)(void *)(memory + t->cell_at);
+    s->mask_block = (ejki_mask_block *)(void *)(memory + t->mask_block_at);
     s->bias = (float *)(void *)(memory + t->bias_at);
     s->laid = (uint16_t *)(void *)(memory + t->laid_at);
     s->told = (uint16_t *)(void *)(memory + t->told_at);

@@ -100,20 +100,20 @@ static inline void amx_vjp_pack_tile(amx_vjp_state *s, int64_t n) {
            (size_t)(t->value_wide * AMX_ELEMENT) * sizeof(uint16_t));
 }
 
-/* Looks up the cells of the strip's part i of the pattern's rows. False: there is none. */
+/* Looks up the mask blocks of the strip's part i of the block mask's rows. False: there is none. */
 static inline bool amx_vjp_find(const amx_vjp_state *s, int64_t i) {
-    const ejki_pattern *t = &s->problem.forward.pattern;
+    const ejki_block_mask *t = &s->problem.forward.block_mask;
     const int64_t first = s->key / t->block_kv, end = ejki_cdiv(s->key_end, t->block_kv);
     bool found = false;
-    amx_vjp_cells(t, s->head / t->plane_heads, i, first, end, s->cell);
-    for (int64_t n = 0; n < end - first; n++) found |= s->cell[n].state != 0;
+    amx_vjp_mask_blocks(t, s->head / t->heads_per_mask, i, first, end, s->mask_block);
+    for (int64_t n = 0; n < end - first; n++) found |= s->mask_block[n].state != 0;
     return found;
 }
 
 /* Looks at a strip's tiles, and packs those that see something of the block. False: there is none. */
 static __attribute__((noinline)) bool amx_vjp_pack_strip(amx_vjp_state *s, const float *delta) {
-    const ejki_pattern *p = &s->problem.forward.pattern;
-    int64_t row = -1; /* of cells */
+    const ejki_block_mask *p = &s->problem.forward.block_mask;
+    int64_t row = -1; /* of mask blocks */
     bool any = false, found = true;
     s->units = 0;
     memset(s->state, AMX_VJP_NONE, (size_t)(s->tiles * s->plan.chunks));
@@ -122,13 +122,13 @@ static __attribute__((noinline)) bool amx_vjp_pack_strip(amx_vjp_state *s, const
         tile->row = s->row + n * AMX_ROWS;
         tile->count = ejki_min(AMX_ROWS, s->count - n * AMX_ROWS);
         tile->seen = false;
-        if (p->planes > 0 && tile->row / p->block_q != row) {
+        if (p->mask_heads > 0 && tile->row / p->block_q != row) {
             row = tile->row / p->block_q;
             found = amx_vjp_find(s, row);
         }
         if (!found) continue;
         amx_vjp_describe(s, tile, delta);
-        amx_vjp_look_over(s, n, p->planes > 0 ? s->cell : NULL);
+        amx_vjp_look_over(s, n, p->mask_heads > 0 ? s->mask_block : NULL);
         if (tile->seen) amx_vjp_pack_tile(s, n);
         any |= tile->seen;
     }

@@ -27,7 +27,7 @@ typedef struct amx_vjp_plan {
     int64_t key_blocks;               /* of a sequence */
     int64_t tasks;                    /* at most */
     int64_t tiles, chunks;            /* of a strip, of a block, as there is room for */
-    int64_t cells;                    /* of a row of a pattern that a block lies in */
+    int64_t mask_blocks;              /* of a row of a block mask that a block lies in */
     bool joins_batches, joins_heads;  /* that add to the same bias: one after the other */
     int64_t joints;                   /* of a block of keys, where the bias has a gradient */
     int64_t bias_heads, bias_queries; /* rows of sums of it in a worker's memory; 0 = none */
@@ -38,13 +38,14 @@ typedef struct amx_vjp_plan {
     int64_t query_at, cotangent_at;              /* pairs of components */
     int64_t query_rows_at, cotangent_rows_at;    /* pairs of rows */
     int64_t stage_at, weights_at, d_scores_at, pairs_at, d_query_at, tile_at, chunk_at, scratch_at;
-    int64_t state_at, seen_at, cell_at;
+    int64_t state_at, seen_at, mask_block_at;
     int64_t bias_at;
     int64_t laid_at, told_at, tops_at; /* bias of a panel, changes of its scores; largest biases */
     int64_t bytes;
     int64_t sums_at, delta_at, turns_at, sequences_at, order_at; /* bytes into what workers share */
     int64_t met_at;
-    int64_t met_words; /* of each strip: a bit for each block of keys, where there is a pattern */
+    int64_t
+        met_words; /* of each strip: a bit for each block of keys, where there is a block mask */
     int64_t turn_count, shared_bytes;
 } amx_vjp_plan;
 
@@ -82,7 +83,7 @@ typedef struct amx_vjp_chunk {
  * before it is needed.
  */
 static inline bool amx_vjp_looks(const ejki_flash_problem *p) {
-    return flash_hides_keys(p) || p->pattern.planes > 0;
+    return flash_hides_keys(p) || p->block_mask.mask_heads > 0;
 }
 
 static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p) {
@@ -110,7 +111,7 @@ static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p)
     t->d_value_at = amx_reserve(&at, keys * sum, t->value_steps);
     t->seen_at = amx_reserve(&at, amx_vjp_looks(p) ? rows * 4 : 0, t->chunks);
     t->bias_at = amx_reserve(&at, t->bias_heads * t->bias_queries, keys * real);
-    t->cell_at = amx_reserve(&at, t->cells, sizeof(ejki_cell));
+    t->mask_block_at = amx_reserve(&at, t->mask_blocks, sizeof(ejki_mask_block));
     const int64_t units = p->has_bias ? 2 * t->tiles : 0;
     t->laid_at = amx_reserve(&at, units, AMX_VJP_PAIRS * element);
     t->told_at = amx_reserve(&at, p->soft_cap != 0 ? units : 0, AMX_VJP_PAIRS * element);
@@ -137,14 +138,14 @@ static inline void amx_vjp_share(amx_vjp_plan *t, const ejki_flash_vjp_problem *
     t->delta_at = amx_reserve(&at, heads * (int64_t)sizeof(float), p->queries);
     t->turns_at = amx_reserve(&at, t->turn_count, sizeof(int32_t));
     t->sequences_at = amx_reserve(&at, p->batch, sizeof(ejki_vjp_sequence));
-    t->met_words = p->pattern.planes > 0 ? ejki_cdiv(t->key_blocks, 64) : 0;
+    t->met_words = p->block_mask.mask_heads > 0 ? ejki_cdiv(t->key_blocks, 64) : 0;
     t->met_at = amx_reserve(&at, t->turn_count * (int64_t)sizeof(uint64_t), t->met_words);
     t->order_at = amx_reserve(&at, p->batch, sizeof(int64_t));
     t->shared_bytes = at;
 }
 
 /*
- * Cuts so that no tile lies in two blocks of a pattern, which are `block` long; 0 = there is none. Where tiles fit
+ * Cuts so that no tile lies in two mask blocks, which are `block` long; 0 = there is none. Where tiles fit
  * into them, a part may be several blocks.
  */
 static inline amx_vjp_cuts amx_vjp_cuts_of(int64_t all, int64_t block, int64_t size) {
@@ -194,13 +195,13 @@ static inline int64_t amx_vjp_plan_bias(amx_vjp_plan *t, const ejki_flash_vjp_pr
 static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
                                            const int64_t *parameters) {
     const ejki_flash_problem *p = &v->forward;
-    const bool grid = p->pattern.planes > 0;
+    const bool grid = p->block_mask.mask_heads > 0;
     amx_vjp_plan t = {.steps = ejki_cdiv(p->head_dim, 32)};
     const int64_t queries = ejki_round_up(ejki_max(1, p->queries), AMX_ROWS);
     const int64_t rows = ejki_min(queries, ejki_round_up(parameters[0], AMX_ROWS));
     const int64_t keys = amx_vjp_plan_bias(&t, v, ejki_max(1, ejki_min(parameters[1], p->keys)));
-    t.queries = amx_vjp_cuts_of(p->queries, grid ? p->pattern.block_q : 0, rows);
-    t.keys = amx_vjp_cuts_of(p->keys, grid ? p->pattern.block_kv : 0,
+    t.queries = amx_vjp_cuts_of(p->queries, grid ? p->block_mask.block_q : 0, rows);
+    t.keys = amx_vjp_cuts_of(p->keys, grid ? p->block_mask.block_kv : 0,
                              ejki_round_up(keys, AMX_VJP_PANEL));
     t.head_strips = amx_vjp_parts(&t.queries, p->queries);
     t.strips = t.head_strips * p->group;
@@ -211,7 +212,7 @@ static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
     if (v->wants_bias) t.tasks = t.joints * t.key_blocks;
     t.tiles = t.queries.size / AMX_ROWS;
     t.chunks = ejki_round_up(t.keys.size, AMX_VJP_PANEL) / AMX_CHUNK;
-    t.cells = grid ? ejki_cdiv(t.keys.size, p->pattern.block_kv) : 0;
+    t.mask_blocks = grid ? ejki_cdiv(t.keys.size, p->block_mask.block_kv) : 0;
     t.value_steps = ejki_cdiv(p->value_dim, 32);
     t.wide = 2 * t.steps;
     t.value_wide = 2 * t.value_steps;

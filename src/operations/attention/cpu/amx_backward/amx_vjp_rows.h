@@ -30,7 +30,7 @@ typedef struct amx_vjp_state {
     amx_vjp_chunk *chunk;
     uint8_t *state; /* of each tile and chunk: amx_vjp_seen.h */
     uint32_t *seen; /* where it looks: keys seen, of each tile, chunk and row */
-    ejki_cell *cell;
+    ejki_mask_block *mask_block;
     int64_t sequence, kv_head, head; /* head: that of the strip */
     int64_t first_row;               /* of the sequence, among those of all heads of all */
     int64_t first_turn;              /* of the key head */
@@ -136,8 +136,8 @@ static inline void amx_vjp_lay_panel(amx_vjp_state *s, int64_t panel) {
     }
 }
 
-/* Raw products become scores to base 2, with the bias that was laid out; the scratch gets derivative of the soft cap, if
- * there is one. */
+/* Raw products become scores to base 2, with the bias that was laid out; the scratch gets derivative of the soft cap,
+ * if there is one. */
 static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, const uint32_t *bias,
                                                      float *scores) {
     const ejki_flash_problem *p = &s->problem.forward;

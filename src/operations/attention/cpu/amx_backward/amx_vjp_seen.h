@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tiles of rows see of chunks of keys: by positions, or, where mask, segments or partial blocks of a pattern
+ * What tiles of rows see of chunks of keys: by positions, or, where mask, segments or partial mask blocks
  * hide keys too, by words that are looked up before a strip is packed, one a row, in the weights' order. Tiles that
  * see nothing of a task are not even packed.
  */
@@ -20,7 +20,7 @@ static inline amx_vjp_range amx_vjp_extent(const ejki_flash_problem *p, amx_vjp_
     amx_vjp_range seen, own;
     ejki_flash_visible(p, rows.first, &seen.first, &own.end);
     ejki_flash_visible(p, rows.end - 1, &own.first, &seen.end);
-    for (int64_t i = rows.first; p->pattern.has_positions && i < rows.end; i++) {
+    for (int64_t i = rows.first; p->block_mask.has_positions && i < rows.end; i++) {
         ejki_flash_visible(p, i, &own.first, &own.end);
         seen.first = ejki_min(seen.first, own.first);
         seen.end = ejki_max(seen.end, own.end);
@@ -29,32 +29,33 @@ static inline amx_vjp_range amx_vjp_extent(const ejki_flash_problem *p, amx_vjp_
 }
 
 /*
- * Looks up a plane's cells of row i in columns [first, end), walking over the row once. Beyond `cell` nothing is
- * written where there is none: those are 0.
+ * Looks up a mask head's mask blocks of row i in columns [first, end), walking over the row once. Beyond `mask_block`
+ * nothing is written where there is none: those are 0.
  */
-static inline void amx_vjp_cells(const ejki_pattern *t, int64_t plane, int64_t i, int64_t first,
-                                 int64_t end, ejki_cell *cell) {
-    memset(cell, 0, (size_t)(end - first) * sizeof *cell);
-    for (int64_t at = ejki_pattern_seek(t, plane, i, 0); at < t->columns;
-         at = ejki_pattern_seek(t, plane, i, at + 1)) {
-        const int64_t j = ejki_grid_at(&t->next, plane, i, at);
+static inline void amx_vjp_mask_blocks(const ejki_block_mask *t, int64_t mask_head, int64_t i,
+                                       int64_t first, int64_t end, ejki_mask_block *mask_block) {
+    memset(mask_block, 0, (size_t)(end - first) * sizeof *mask_block);
+    for (int64_t at = ejki_block_mask_seek(t, mask_head, i, 0); at < t->columns;
+         at = ejki_block_mask_seek(t, mask_head, i, at + 1)) {
+        const int64_t j = ejki_block_list_at(&t->next, mask_head, i, at);
         if (j >= end) return;
-        if (j >= first) cell[j - first] = ejki_pattern_cell(t, plane, i, at);
+        if (j >= first) mask_block[j - first] = ejki_block_mask_at(t, mask_head, i, at);
     }
 }
 
-/* Notes which blocks of keys the cells of row i let a strip meet, if they lie within what positions let it see. */
-static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan *t, int64_t plane,
-                                int64_t i, amx_vjp_range seen, uint64_t *met) {
-    const ejki_pattern *pattern = &p->pattern;
-    for (int64_t j = 0; j < p->keys / pattern->block_kv;) {
-        ejki_cell cell[64];
-        const int64_t end = ejki_min(j + 64, p->keys / pattern->block_kv);
-        amx_vjp_cells(pattern, plane, i, j, end, cell);
+/* Notes which blocks of keys the mask blocks of row i let a strip meet, if they lie within what positions let it see.
+ * */
+static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan *t,
+                                int64_t mask_head, int64_t i, amx_vjp_range seen, uint64_t *met) {
+    const ejki_block_mask *block_mask = &p->block_mask;
+    for (int64_t j = 0; j < p->keys / block_mask->block_kv;) {
+        ejki_mask_block mask_block[64];
+        const int64_t end = ejki_min(j + 64, p->keys / block_mask->block_kv);
+        amx_vjp_mask_blocks(block_mask, mask_head, i, j, end, mask_block);
         for (int64_t n = 0; n < end - j; n++) {
-            if (cell[n].state == 0) continue;
-            const int64_t first = ejki_max(seen.first, (j + n) * pattern->block_kv);
-            const int64_t last = ejki_min(seen.end, (j + n + 1) * pattern->block_kv) - 1;
+            if (mask_block[n].state == 0) continue;
+            const int64_t first = ejki_max(seen.first, (j + n) * block_mask->block_kv);
+            const int64_t last = ejki_min(seen.end, (j + n + 1) * block_mask->block_kv) - 1;
             if (first > last) continue;
             for (int64_t block = amx_vjp_part_at(&t->keys, first);
                  block <= amx_vjp_part_at(&t->keys, last); block++)
@@ -64,7 +65,7 @@ static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan 
     }
 }
 
-/* What blocks of keys a strip meets: a bit each in `met` where there is a pattern, else all in a range. */
+/* What blocks of keys a strip meets: a bit each in `met` where there is a block mask, else all in a range. */
 typedef struct amx_vjp_meeting {
     const uint64_t *met;
     int64_t first, end;
@@ -72,7 +73,7 @@ typedef struct amx_vjp_meeting {
 
 static inline amx_vjp_meeting amx_vjp_meeting_of(const ejki_flash_problem *p, const amx_vjp_plan *t,
                                                  amx_vjp_range rows, const uint64_t *met) {
-    if (p->pattern.planes > 0) return (amx_vjp_meeting){met, 0, t->key_blocks};
+    if (p->block_mask.mask_heads > 0) return (amx_vjp_meeting){met, 0, t->key_blocks};
     const amx_vjp_range seen = amx_vjp_extent(p, rows);
     if (seen.first >= seen.end) return (amx_vjp_meeting){.end = 0};
     return (amx_vjp_meeting){.first = amx_vjp_part_at(&t->keys, seen.first),
@@ -107,8 +108,8 @@ static inline __m512i amx_vjp_positions(const amx_vjp_tile *t, int64_t key, int 
     return _mm512_andnot_si512(to, from);
 }
 
-/* Keys [key, key + count) that a partial block of the pattern lets a row see. */
-static inline uint32_t amx_vjp_in_block(const ejki_pattern *t, const uint8_t *block, int64_t row,
+/* Keys [key, key + count) that a partial mask block lets a row see. */
+static inline uint32_t amx_vjp_in_block(const ejki_block_mask *t, const uint8_t *block, int64_t row,
                                         int64_t key, int64_t count) {
     const int64_t i = row % t->block_q, j = key % t->block_kv;
     return amx_bytes(block + i * t->block_row + j, count);
@@ -123,7 +124,7 @@ static inline void amx_vjp_hide(const amx_vjp_state *s, const amx_vjp_tile *t, i
     for (int64_t n = 0; n < AMX_ROWS; n++) {
         const int64_t row = t->row + amx_vjp_row(n / 2) + n % 2;
         if (words[n] == 0) continue;
-        if (block) words[n] &= amx_vjp_in_block(&p->pattern, block, row, key, count);
+        if (block) words[n] &= amx_vjp_in_block(&p->block_mask, block, row, key, count);
         const flash_row r = {.head = s->head, .query = row};
         words[n] = amx_allowed(p, &r, key, count, words[n]);
     }
@@ -163,7 +164,7 @@ static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int6
     return any == 0 ? AMX_VJP_NONE : all == t->rows ? AMX_VJP_ALL : AMX_VJP_SOME;
 }
 
-/* Looks at the chunks of keys [first, end), counted from the block, which lie in one cell or in none. */
+/* Looks at the chunks of keys [first, end), counted from the block, which lie in one mask block or in none. */
 static inline void amx_vjp_look_along(amx_vjp_state *s, int64_t tile, int64_t first, int64_t end,
                                       const uint8_t *block) {
     amx_vjp_tile *t = &s->tile[tile];
@@ -175,17 +176,19 @@ static inline void amx_vjp_look_along(amx_vjp_state *s, int64_t tile, int64_t fi
     }
 }
 
-/* Looks up what a tile sees of the block. `cell` has those of its rows and the block, NULL without a pattern. */
-static inline void amx_vjp_look_over(amx_vjp_state *s, int64_t tile, const ejki_cell *cell) {
-    const int64_t size = s->problem.forward.pattern.block_kv;
-    if (!cell) {
+/* Looks up what a tile sees of the block. `mask_block` has those of its rows and the block, NULL without a block
+ * mask. */
+static inline void amx_vjp_look_over(amx_vjp_state *s, int64_t tile,
+                                     const ejki_mask_block *mask_block) {
+    const int64_t size = s->problem.forward.block_mask.block_kv;
+    if (!mask_block) {
         amx_vjp_look_along(s, tile, 0, s->key_end - s->key, NULL);
         return;
     }
-    for (int64_t j = s->key / size; j * size < s->key_end; j++, cell++)
-        if (cell->state != 0)
+    for (int64_t j = s->key / size; j * size < s->key_end; j++, mask_block++)
+        if (mask_block->state != 0)
             amx_vjp_look_along(s, tile, ejki_max(0, j * size - s->key),
-                               ejki_min(s->key_end, (j + 1) * size) - s->key, cell->block);
+                               ejki_min(s->key_end, (j + 1) * size) - s->key, mask_block->block);
 }
 
 static inline bool amx_vjp_sees(const amx_vjp_state *s, int64_t tile, int64_t chunk) {

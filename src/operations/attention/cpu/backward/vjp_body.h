@@ -177,15 +177,15 @@ static void vjp_wait(_Atomic int32_t *counter, int64_t turn) {
 
 /* ---- Tasks ----------------------------------------------------------------------------------------- */
 
-/* True if positions and pattern let any row of a block see any key of the task. Leaves its cells. */
+/* True if positions and block mask let any row of a block see any key of the task. Leaves its mask blocks. */
 static bool vjp_meets(const vjp_worker *w, int64_t row_block) {
     const ejki_flash_problem *p = &w->own.forward;
     const vjp_range rows = vjp_block_rows(&w->plan, row_block);
     int64_t low, high;
     vjp_extent(p, rows.first, rows.end - rows.first, &low, &high);
     if (low >= high || low >= w->key_end || high <= w->key) return false;
-    return vjp_find_cells(p, w->kv_head, rows.first / p->group, w->key, w->block.cells,
-                          w->block.cell);
+    return vjp_find_mask_blocks(p, w->kv_head, rows.first / p->group, w->key, w->block.mask_blocks,
+                                w->block.mask_block);
 }
 
 /* The gradient of the bias is 0 where tiles see none of some panels; vjp_begin() has seen to other tasks. */
@@ -217,8 +217,8 @@ static int64_t vjp_turn(const vjp_worker *w, int64_t row_block) {
     for (int64_t block = w->key_block; block > 0; block--) {
         const vjp_range keys = vjp_block_keys(&w->plan, block - 1);
         if (keys.end <= low) break;
-        if (vjp_find_cells(p, w->kv_head, rows.first / p->group, keys.first, w->block.cells,
-                           w->block.cell))
+        if (vjp_find_mask_blocks(p, w->kv_head, rows.first / p->group, keys.first,
+                                 w->block.mask_blocks, w->block.mask_block))
             return block;
     }
     return 0;
@@ -240,8 +240,8 @@ static void vjp_rows(vjp_worker *w, int64_t row_block) {
         *r = flash_row_of(&v->forward, 0, w->kv_head, w->row + i);
         if (w->block.lse[i] == -INFINITY) r->first = r->end = 0;
     }
-    (void)vjp_find_cells(&v->forward, w->kv_head, w->row / v->forward.group, w->key, w->block.cells,
-                         w->block.cell);
+    (void)vjp_find_mask_blocks(&v->forward, w->kv_head, w->row / v->forward.group, w->key,
+                               w->block.mask_blocks, w->block.mask_block);
     vjp_cut(&w->block, w->count);
     const int64_t visible = vjp_look(&w->block);
     if (w->block.bias_once) vjp_blank_tiles(w);

@@ -20,9 +20,9 @@ typedef struct vjp_plan {
     int64_t row_step;         /* rows from one of its panels to the next */
     int64_t keys, key_blocks; /* of a block of keys, a multiple of TILE_COLUMNS */
     int64_t row_unit,
-        row_parts; /* rows that a pattern has in a block, all without; blocks of them */
+        row_parts; /* rows that a block mask has in a block, all without; blocks of them */
     int64_t key_unit, key_parts;       /* the same of keys */
-    int64_t cells;                     /* of a pattern that blocks of rows and keys lie in */
+    int64_t mask_blocks;               /* of a block mask that blocks of rows and keys lie in */
     int64_t head_panels, value_panels; /* of D and Dv */
     int64_t head_lanes,
         value_lanes; /* that a row of queries or keys, or of values, has in products along it */
@@ -41,7 +41,8 @@ typedef struct vjp_plan {
     int64_t keys_transposed_at, values_transposed_at, keys_at, d_keys_at, d_values_at, rows_at,
         cotangents_at, queries_row_major_at, cotangents_row_major_at, d_scores_at, weights_at,
         d_scores_f32_at, weights_row_major_at, d_scores_row_major_at, tile_at, row_at, tiles_at,
-        caps_at, kept_at, seen_at, words_at, ids_at, cells_at, pieces_at, bias_at, bias_rows_at;
+        caps_at, kept_at, seen_at, words_at, ids_at, mask_blocks_at, pieces_at, bias_at,
+        bias_rows_at;
     int64_t worker_floats;
     int64_t row_count, turn_count; /* rows of all heads, and blocks of them; at least */
     int64_t delta_at, turns_at, query_sums_at, sequences_at,
@@ -100,7 +101,8 @@ static void vjp_lay_out(vjp_plan *t) {
     t->seen_at = vjp_place(&at, t->rows, panels);
     t->words_at = vjp_place(&at, t->rows, 2 * panels);
     t->ids_at = vjp_place(&at, panels, (int64_t)(sizeof(vjp_ids) / sizeof(float)));
-    t->cells_at = vjp_place(&at, t->cells, (int64_t)(sizeof(ejki_cell) / sizeof(float)));
+    t->mask_blocks_at =
+        vjp_place(&at, t->mask_blocks, (int64_t)(sizeof(ejki_mask_block) / sizeof(float)));
     t->pieces_at = vjp_place(&at, 5 * t->rows, (int64_t)(sizeof(vjp_piece) / sizeof(float)));
     t->bias_at = vjp_place(&at, t->bias_heads * t->bias_queries, t->keys);
     t->bias_rows_at = vjp_place(&at, 2 * t->rows, sizeof(uint64_t) / sizeof(float));
@@ -130,7 +132,7 @@ static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
     t->bias_rows = vjp_bias_rows(v);
     const uint64_t strides = (uint64_t)(bias->stride_b | bias->stride_h | bias->stride_t);
     t->bias_streams =
-        t->bias_once && p->dtype == FLASH_TYPE && p->pattern.planes == 0 &&
+        t->bias_once && p->dtype == FLASH_TYPE && p->block_mask.mask_heads == 0 &&
         ((uintptr_t)bias->data | strides * (uint64_t)element_size(p->dtype)) % 64 == 0;
     if (!v->wants_bias || p->dtype == EJK_DTYPE_F32 || t->bias_once) return;
     t->bias_heads = bias->stride_h ? p->group : 1;
@@ -138,12 +140,12 @@ static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
     if (t->bias_heads * t->bias_queries > few) t->keys = ejki_min(t->keys, few);
 }
 
-/* Cuts rows and keys into blocks, none of which lies in two blocks of a pattern. */
+/* Cuts rows and keys into blocks, none of which lies in two mask blocks. */
 static void vjp_plan_blocks(vjp_plan *t, const ejki_flash_problem *p) {
-    const bool has_grid = p->pattern.planes > 0;
-    t->cells = tile_cell_count(p);
-    t->row_unit = has_grid ? p->pattern.block_q * p->group : ejki_max(1, t->all_rows);
-    t->key_unit = has_grid ? p->pattern.block_kv : ejki_max(1, p->keys);
+    const bool has_grid = p->block_mask.mask_heads > 0;
+    t->mask_blocks = block_mask_cursor_count(p);
+    t->row_unit = has_grid ? p->block_mask.block_q * p->group : ejki_max(1, t->all_rows);
+    t->key_unit = has_grid ? p->block_mask.block_kv : ejki_max(1, p->keys);
     t->rows = ejki_min(t->rows, t->row_unit);
     if (has_grid) /* about equal ones */
         t->rows =
@@ -186,7 +188,7 @@ static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *para
     t.head_lanes = ejki_cdiv(p->head_dim, VJP_DEPTH);
     t.value_lanes = ejki_cdiv(p->value_dim, VJP_DEPTH);
     t.sums_queries = v->wants_query && p->dtype != EJK_DTYPE_F32;
-    t.stores_first = p->layout == EJKI_FLASH_DENSE && t.cells == 0;
+    t.stores_first = p->layout == EJKI_FLASH_DENSE && t.mask_blocks == 0;
     t.tasks = t.joints * t.key_blocks;
     t.most_workers = ejki_max(1, t.tasks);
     t.wants_d_scores = v->wants_query || v->wants_key || v->wants_bias;

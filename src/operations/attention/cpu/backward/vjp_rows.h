@@ -149,7 +149,7 @@ static void vjp_blank_queries(const vjp_shared *shared, int64_t index) {
 static vjp_range vjp_bias_written(const vjp_plan *t, const ejki_flash_problem *p, int64_t query,
                                   int64_t head) {
     vjp_range keys = {0, 0};
-    if (!t->bias_once || p->layout != EJKI_FLASH_DENSE || t->cells > 0) return keys;
+    if (!t->bias_once || p->layout != EJKI_FLASH_DENSE || t->mask_blocks > 0) return keys;
     const vjp_range rows = vjp_block_rows(t, (query * p->group + head % p->group) / t->rows);
     int64_t low, high;
     vjp_extent(p, rows.first, rows.end - rows.first, &low, &high);

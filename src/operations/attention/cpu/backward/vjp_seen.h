@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which keys of a task the rows of a block see, by positions, mask, segments and pattern alike: looked up once
+ * Which keys of a task the rows of a block see, by positions, mask, segments and block mask alike: looked up once
  * before anything is computed. Of a tile beside a panel of keys two words say which columns any row sees, and
  * which all rows see; only where they differ does each row have a word of its own.
  */
 #ifndef EJKI_VJP_SEEN_H
 #define EJKI_VJP_SEEN_H
 
-#include "operations/attention/shared/cells_body.h"
+#include "operations/attention/shared/block_mask_body.h"
 
 /* A word with a bit for each column of a panel. */
 #define VJP_EVERY ((uint32_t)((UINT64_C(1) << TILE_COLUMNS) - 1))
@@ -41,8 +41,9 @@ typedef struct vjp_block {
     vjp_tile *tile, *tile_end;
     uint32_t *seen; /* of each row and panel */
     vjp_ids *ids;   /* of each panel */
-    ejki_cell *cell;
-    int64_t cells; /* 0 = no pattern; 1 = one plane for all heads of the group; else one per head */
+    ejki_mask_block *mask_block;
+    int64_t
+        mask_blocks; /* 0 = no block mask; 1 = one mask head for all heads of the group; else one per head */
     const float *lse, *delta;
     float *caps,
         *kept; /* derivative of the soft cap, of a panel; multiplier of dropout, of a tile */
@@ -61,7 +62,7 @@ static inline void vjp_extent(const ejki_flash_problem *p, int64_t row, int64_t 
     const int64_t last = (row + count - 1) / p->group;
     ejki_flash_visible(p, row / p->group, low, &end);
     ejki_flash_visible(p, last, &first, high);
-    if (!p->pattern.has_positions) return;
+    if (!p->block_mask.has_positions) return;
     for (int64_t i = row / p->group; i <= last; i++) {
         ejki_flash_visible(p, i, &first, &end);
         *low = ejki_min(*low, first);
@@ -69,15 +70,15 @@ static inline void vjp_extent(const ejki_flash_problem *p, int64_t row, int64_t 
     }
 }
 
-/* Looks up the blocks of a pattern that query i and key j of a key head lie in. False: there is none. */
-static inline bool vjp_find_cells(const ejki_flash_problem *p, int64_t kv_head, int64_t i,
-                                  int64_t j, int64_t count, ejki_cell *cell) {
+/* Looks up the mask blocks that query i and key j of a key head lie in. False: there is none. */
+static inline bool vjp_find_mask_blocks(const ejki_flash_problem *p, int64_t kv_head, int64_t i,
+                                        int64_t j, int64_t count, ejki_mask_block *mask_block) {
     bool found = count == 0;
     for (int64_t g = 0; g < count; g++) {
-        const int64_t plane = (kv_head * p->group + g) / p->pattern.plane_heads;
-        cell[g] =
-            ejki_pattern_find(&p->pattern, plane, i / p->pattern.block_q, j / p->pattern.block_kv);
-        found |= cell[g].state != 0;
+        const int64_t mask_head = (kv_head * p->group + g) / p->block_mask.heads_per_mask;
+        mask_block[g] = ejki_block_mask_find(&p->block_mask, mask_head, i / p->block_mask.block_q,
+                                             j / p->block_mask.block_kv);
+        found |= mask_block[g].state != 0;
     }
     return found;
 }
@@ -135,16 +136,17 @@ static inline uint32_t vjp_same_segment(const vjp_block *block, const flash_row 
     return bits;
 }
 
-/* Keys of a panel that the pattern lets a row see. */
-static inline uint32_t vjp_in_cell(const vjp_block *block, const flash_row *r, int64_t key,
-                                   int64_t count) {
+/* Keys of a panel that the block mask lets a row see. */
+static inline uint32_t vjp_in_mask_block(const vjp_block *block, const flash_row *r, int64_t key,
+                                         int64_t count) {
     const ejki_flash_problem *p = &block->problem->forward;
-    const ejki_pattern *pattern = &p->pattern;
-    const ejki_cell *cell = &block->cell[block->cells == 1 ? 0 : r->head - r->kv_head * p->group];
-    if (cell->state == 0) return 0;
-    if (cell->block == NULL) return VJP_EVERY;
-    const int64_t i = r->query % pattern->block_q, j = key % pattern->block_kv;
-    return vjp_bits(cell->block + i * pattern->block_row + j, count);
+    const ejki_block_mask *block_mask = &p->block_mask;
+    const ejki_mask_block *mask_block =
+        &block->mask_block[block->mask_blocks == 1 ? 0 : r->head - r->kv_head * p->group];
+    if (mask_block->state == 0) return 0;
+    if (mask_block->block == NULL) return VJP_EVERY;
+    const int64_t i = r->query % block_mask->block_q, j = key % block_mask->block_kv;
+    return vjp_bits(mask_block->block + i * block_mask->block_row + j, count);
 }
 
 /* Keys of the panel from `key` on that a row sees. */
@@ -156,7 +158,7 @@ static inline uint32_t vjp_row_sees(const vjp_block *block, const flash_row *r, 
     uint32_t bits = (uint32_t)((UINT64_C(1) << end) - (UINT64_C(1) << first));
     if (!block->looks) return bits;
     const int64_t count = ejki_min(block->end - key, TILE_COLUMNS);
-    if (block->cells > 0) bits &= vjp_in_cell(block, r, key, count);
+    if (block->mask_blocks > 0) bits &= vjp_in_mask_block(block, r, key, count);
     if (bits != 0 && p->has_segments) bits &= vjp_same_segment(block, r, key, count);
     if (bits != 0 && p->positions.given) bits &= flash_near_keys(p, r, key, count);
     if (bits != 0 && p->has_mask) bits &= vjp_bits(flash_mask_row(p, r) + key, count);

@@ -61,8 +61,8 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
                            .kept = memory + t->kept_at,
                            .seen = (uint32_t *)(void *)(memory + t->seen_at),
                            .ids = (vjp_ids *)(void *)(memory + t->ids_at),
-                           .cell = (ejki_cell *)(void *)(memory + t->cells_at),
-                           .cells = t->cells,
+                           .mask_block = (ejki_mask_block *)(void *)(memory + t->mask_blocks_at),
+                           .mask_blocks = t->mask_blocks,
                            .most_panels = t->keys / TILE_COLUMNS,
                            .bias = t->bias_heads > 0 ? memory + t->bias_at : NULL,
                            .bias_row = (const char **)(void *)(memory + t->bias_rows_at),
@@ -73,7 +73,7 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     w->block.tile->any = (uint32_t *)(void *)(memory + t->words_at);
     const ejki_flash_vjp_problem *v = shared->problem;
     const ejki_flash_problem *p = &v->forward;
-    w->block.looks = flash_hides_keys(p) || t->cells > 0;
+    w->block.looks = flash_hides_keys(p) || t->mask_blocks > 0;
     if (p->soft_cap != 0) w->block.cap = v_cap_of(p->scale / p->soft_cap, 1);
     w->block.rescales = p->soft_cap != 0 || p->has_bias;
     w->block.general_d_scores = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;

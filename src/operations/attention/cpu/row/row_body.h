@@ -414,7 +414,7 @@ static void row_worker(void *argument, int64_t worker) {
 static bool row_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     return p->queries <= ROW_LIMIT && p->queries * p->group <= ROW_LIMIT &&
-           p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern) &&
+           p->layout == EJKI_FLASH_DENSE && ejki_block_mask_is_empty(&p->block_mask) &&
            (ROW_TOGETHER == 1 || p->normalize);
 }
 

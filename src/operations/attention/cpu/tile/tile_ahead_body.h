@@ -159,9 +159,9 @@ static void tile_plan_ahead(tile_state *s, int64_t high) {
     const ejki_flash_problem *p = s->problem;
     const tile_plan *t = s->plan;
     tile_ahead *a = &s->ahead;
-    const int64_t next = s->following < s->cells.end || s->cells.count == 0
+    const int64_t next = s->following < s->mask_walk.end || s->mask_walk.count == 0
                              ? s->following
-                             : tile_cells_next(&s->cells, p);
+                             : block_mask_walk_next(&s->mask_walk, p);
     const int64_t key = ejki_min(next, high), rows = ejki_min(t->keys, high - key);
     a->stream[0] = tile_stream_keys(p, &p->key, &s->task, key, rows, p->head_dim);
     a->stream[1] = tile_stream_keys(p, &p->value, &s->task, key, rows, p->value_dim);

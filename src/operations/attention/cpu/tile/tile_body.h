@@ -40,7 +40,7 @@
 #include "kernels/simd/vec_math.h"
 #include "kernels/simd/product_body.h"
 #include "operations/attention/shared/scores_body.h"
-#include "operations/attention/shared/cells_body.h"
+#include "operations/attention/shared/block_mask_body.h"
 
 /* Elements of an operand that count as one float. */
 #ifdef TILE_PAIRS
@@ -72,7 +72,7 @@ PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
 /* How a problem is cut, and how a worker's scratch memory is laid out, in floats. */
 typedef struct tile_plan {
     int64_t rows;  /* of a full group, a multiple of TILE_ROWS */
-    int64_t unit;  /* rows that groups are cut from: all, or those of a block of the pattern */
+    int64_t unit;  /* rows that groups are cut from: all, or those of a mask block */
     int64_t parts; /* groups per unit */
     int64_t groups, groups_in_all; /* per key head, and of all */
     int64_t whole; /* tasks that are a group each; after them come halves of groups */
@@ -83,7 +83,7 @@ typedef struct tile_plan {
     int64_t width;     /* value_dim rounded up to VL */
     int64_t sum_width; /* and to TILE_COLUMNS */
     int64_t query_at, sum_at, lane_at, total_at, key_at, value_at, score_at, reference_at, row_at,
-        extent_at, allowed_at, cell_at, common_at;
+        extent_at, allowed_at, cursor_at, common_at;
     int64_t bytes;        /* of one worker */
     const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
     int64_t order_bytes;
@@ -137,8 +137,8 @@ typedef struct tile_state {
     v_cap cap;
     tile_task task;
     int64_t block, end; /* first key of the block, and the one behind its last */
-    int64_t following;  /* where the next one begins, if not at the next block of a pattern */
-    tile_cells cells;
+    int64_t following;  /* where the next one begins, if not at the next mask block */
+    block_mask_walk mask_walk;
     bool fit; /* the block's values are, for products with any weights */
     tile_ahead ahead;
 } tile_state;
@@ -165,12 +165,12 @@ static int64_t tile_place(int64_t *at, int64_t rows, int64_t columns) {
 static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parameters,
                               int32_t workers) {
     tile_plan t = {0};
-    const bool sparse = p->pattern.planes > 0;
-    t.unit = (sparse ? p->pattern.block_q : p->queries) * p->group;
+    const bool sparse = p->block_mask.mask_heads > 0;
+    t.unit = (sparse ? p->block_mask.block_q : p->queries) * p->group;
     t.parts = ejki_max(1, ejki_cdiv(t.unit, parameters[0]));
     t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.unit, t.parts)), TILE_ROWS);
     t.parts = ejki_cdiv(t.unit, t.rows);
-    t.groups = sparse ? p->queries / p->pattern.block_q * t.parts : t.parts;
+    t.groups = sparse ? p->queries / p->block_mask.block_q * t.parts : t.parts;
     t.whole = t.tasks = t.groups_in_all = p->batch * p->kv_heads * t.groups;
     if (workers > 1) {
         /* The last tasks are halved, so that workers end nearly together. */
@@ -183,7 +183,7 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
     }
     /* Neighbouring tasks go to one worker where there are many: neighbouring heads often share lines. */
     t.claim = sparse ? 1 : ejki_max(1, t.whole / (16 * (int64_t)ejki_max(1, workers)));
-    t.keys = ejki_max(1, ejki_min(parameters[1], sparse ? p->pattern.block_kv : p->keys));
+    t.keys = ejki_max(1, ejki_min(parameters[1], sparse ? p->block_mask.block_kv : p->keys));
     t.keys = ejki_round_up(t.keys, TILE_COLUMNS);
     t.depth = ejki_cdiv(p->head_dim, TILE_UNIT);
     t.width = ejki_round_up(p->value_dim, VL);
@@ -201,7 +201,8 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
     t.extent_at =
         tile_place(&at, t.rows / TILE_ROWS, (int64_t)(sizeof(tile_extent) / sizeof(float)));
     t.allowed_at = tile_place(&at, t.keys, 1);
-    t.cell_at = tile_place(&at, tile_cell_count(p), sizeof(tile_cell) / sizeof(float));
+    t.cursor_at =
+        tile_place(&at, block_mask_cursor_count(p), sizeof(block_mask_cursor) / sizeof(float));
     t.common_at = tile_place(&at, p->group, sizeof(flash_common) / sizeof(float));
     t.bytes = at * (int64_t)sizeof(float);
     return t;
@@ -230,8 +231,8 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->extent = (tile_extent *)(void *)(memory + t->extent_at);
     s->allowed = (uint8_t *)(void *)(memory + t->allowed_at);
     s->common = (flash_common *)(void *)(memory + t->common_at);
-    s->cells = (tile_cells){.cell = (tile_cell *)(void *)(memory + t->cell_at),
-                            .count = tile_cell_count(p)};
+    s->mask_walk = (block_mask_walk){.cursor = (block_mask_cursor *)(void *)(memory + t->cursor_at),
+                                     .count = block_mask_cursor_count(p)};
 }
 
 /* A row's sum of column d. A panel of TILE_COLUMNS columns of a tile's rows lies together. */
@@ -261,7 +262,7 @@ static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, fl
         product_scores(rows, TILE_COLUMNS, depth, query, s->keys + c * depth, TILE_COLUMNS,
                        scores + c, SCORE_STRIDE, false, ahead);
     }
-    if (!s->general && !span.hides && !s->cells.hide) return;
+    if (!s->general && !span.hides && !s->mask_walk.hide) return;
     const int64_t key = s->block + span.first, width = span.end - span.first;
     for (int i = 0; i < rows; i++, scores += SCORE_STRIDE) {
         const flash_row *r = &s->row[row + i];
@@ -269,8 +270,9 @@ static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, fl
             flash_modify(p, &s->cap, r, key, ejki_min(width, p->keys - key), scores + span.first,
                          s->allowed);
         if (r->first > key || r->end < key + width) flash_hide(r, key, width, scores + span.first);
-        if (s->cells.hide)
-            tile_cells_hide(&s->cells, p, r, key, s->end, width, scores + span.first, s->allowed);
+        if (s->mask_walk.hide)
+            block_mask_hide(&s->mask_walk, p, r, key, s->end, width, scores + span.first,
+                            s->allowed);
     }
 }
 
@@ -438,8 +440,8 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
     tile_begin(s, &low, &high);
     s->following = low / t->keys * t->keys;
     tile_begin_ahead(s, next);
-    if (task.rows > 0 && s->cells.count > 0)
-        tile_cells_begin(&s->cells, p, task.kv_head, task.first_row / t->unit);
+    if (task.rows > 0 && s->mask_walk.count > 0)
+        block_mask_walk_begin(&s->mask_walk, p, task.kv_head, task.first_row / t->unit);
     while (tile_next_block(s, low, high)) {
         /* Only what the task sees of the block, from a whole panel on. */
         const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
