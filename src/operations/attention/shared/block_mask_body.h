@@ -103,11 +103,11 @@ static inline int64_t block_mask_count_blocks(const ejki_flash_problem *p, int64
 
 /*
  * Writes -inf over those of `width` scores of a row, the first being that of key `key`, that the block mask
- * hides, and from key `end` on over all. `allowed` is scratch of VL bytes.
+ * hides, and from key `end` on over all. `visible` is scratch of VL bytes.
  */
 static inline void block_mask_hide(const block_mask_walk *c, const ejki_flash_problem *p,
                                    const flash_row *r, int64_t key, int64_t end, int64_t width,
-                                   float *scores, uint8_t *allowed) {
+                                   float *scores, uint8_t *visible) {
     const ejki_mask_block *found = &c->cursor[c->count == 1 ? 0 : r->head % p->group].now;
     const int64_t count = found->state == 0 ? 0 : ejki_min(width, end - key);
     int64_t j = count / VL * VL;
@@ -118,9 +118,9 @@ static inline void block_mask_hide(const block_mask_walk *c, const ejki_flash_pr
             v_store(scores + n, v_allow(v_load(scores + n), own + n));
         if (j == width) return;
         /* Never a byte beyond the row. */
-        memset(allowed, 0, VL);
-        memcpy(allowed, own + j, (size_t)(count - j));
-        v_store(scores + j, v_allow(v_load(scores + j), allowed));
+        memset(visible, 0, VL);
+        memcpy(visible, own + j, (size_t)(count - j));
+        v_store(scores + j, v_allow(v_load(scores + j), visible));
         j += VL;
     }
     for (; j < width; j += VL) v_store(scores + j, v_keep(v_load(scores + j), -j, count - j));

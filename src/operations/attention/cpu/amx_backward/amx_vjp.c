@@ -44,7 +44,7 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     s->formed = amx_form_of(p->scale, p->soft_cap, p->has_bias, AMX_VJP_STEPS, &s->form) &&
                 s->general && p->dropout == 0 &&
                 (!shared->problem->wants_bias || t->bias_heads == 0);
-    s->looks = amx_vjp_looks(p);
+    s->hides_keys = amx_vjp_hides_keys(p);
     s->scale = (float)(p->scale * LOG2_E);
     s->keys = (uint16_t *)(void *)(memory + t->key_at);
     s->values = (uint16_t *)(void *)(memory + t->value_at);
@@ -64,7 +64,7 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     s->tile = (amx_vjp_tile *)(void *)(memory + t->tile_at);
     s->chunk = (amx_vjp_chunk *)(void *)(memory + t->chunk_at);
     s->state = (uint8_t *)(void *)(memory + t->state_at);
-    s->seen = (uint32_t *)(void *)(memory + t->seen_at);
+    s->visible = (uint32_t *)(void *)(memory + t->visible_at);
     s->mask_block = (ejki_mask_block *)(void *)(memory + t->mask_block_at);
     s->bias = (float *)(void *)(memory + t->bias_at);
     s->laid = (uint16_t *)(void *)(memory + t->laid_at);
@@ -114,15 +114,16 @@ static bool amx_vjp_is_tame(const amx_vjp_state *s, const amx_vjp_tile *t, const
            score * fabs((double)s->scale) <= (double)AMX_VJP_TAME && product <= 0x1p100;
 }
 
-/* Asks for some of what the next strip needs: rows of a head lie apart, and sums come from further away. */
-static void amx_vjp_ask(amx_vjp_state *s) {
+/* Prefetches some of what the next strip needs: rows of a head lie apart, and sums come from further away. */
+static void amx_vjp_prefetch(amx_vjp_state *s) {
     const ejki_flash_vjp_problem *v = &s->problem;
     const int64_t end = ejki_min(s->ahead.end, s->ahead.first + s->pace);
     for (int64_t i = s->ahead.first; i < end; i++) {
-        amx_ask(amx_vjp_at(&v->forward.query, i, s->ahead_head), 2 * v->forward.head_dim);
-        amx_ask(amx_vjp_at(&v->out_cotangent, i, s->ahead_head), 2 * v->forward.value_dim);
+        amx_prefetch(amx_vjp_at(&v->forward.query, i, s->ahead_head), 2 * v->forward.head_dim);
+        amx_prefetch(amx_vjp_at(&v->out_cotangent, i, s->ahead_head), 2 * v->forward.value_dim);
         if (s->ahead_sums)
-            amx_ask((const char *)(s->ahead_sums + i * 32 * s->plan.steps), 128 * s->plan.steps);
+            amx_prefetch((const char *)(s->ahead_sums + i * 32 * s->plan.steps),
+                         128 * s->plan.steps);
     }
     s->ahead.first = end;
 }
@@ -153,7 +154,8 @@ static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, boo
     const float tops[] = {t->query_top, t->cotangent_top};
     uint32_t kept[AMX_ROWS];
     if (t->odd || c->odd)
-        amx_vjp_slow_products(s, at.tile, at.chunk, u->seen, stage, stage + AMX_ROWS * AMX_CHUNK);
+        amx_vjp_slow_products(s, at.tile, at.chunk, u->visible, stage,
+                              stage + AMX_ROWS * AMX_CHUNK);
     if (quick && u->form && amx_vjp_try_form(s, u)) return;
     const bool tame =
         p->soft_cap == 0 && amx_vjp_is_tame(s, t, c, tops) && bias * (float)LOG2_E <= AMX_VJP_TAME;
@@ -163,7 +165,7 @@ static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, boo
         u->scale = 1;
     }
     if (p->dropout > 0) {
-        amx_vjp_keep(s, at.tile, s->key + at.chunk * AMX_CHUNK, u->seen, kept);
+        amx_vjp_keep(s, at.tile, s->key + at.chunk * AMX_CHUNK, u->visible, kept);
         u->kept = kept;
         u->share = (float)ejki_dropout_factor(p->dropout);
     }
@@ -175,7 +177,7 @@ static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, boo
 /* dS of one unit, beside the products of the next one, if there is one. */
 static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
                               const amx_vjp_next *next) {
-    amx_vjp_ask(s);
+    amx_vjp_prefetch(s);
     const amx_vjp_plan *t = &s->plan;
     const bool all = *amx_vjp_state_of(s, at.tile, at.chunk) == AMX_VJP_ALL;
     const int64_t place = 2 * at.tile + at.chunk % 2; /* beside the panel */
@@ -187,10 +189,10 @@ static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
         u.told = s->told + place * AMX_VJP_PAIRS;
     const bool quick = amx_vjp_is_quick(s, at, bias, &u);
     const bool beside = next && quick && !s->wide && amx_vjp_overlaps(t->steps, t->value_steps);
-    if (!beside || s->general || !all) u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
+    if (!beside || s->general || !all) u.visible = amx_vjp_words(s, at.tile, at.chunk, words);
     if (!beside || !amx_vjp_step(t->steps, next, &u, &s->exp)) {
         if (next && !beside) amx_vjp_products(next, t->steps, t->value_steps);
-        if (!u.seen) u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
+        if (!u.visible) u.visible = amx_vjp_words(s, at.tile, at.chunk, words);
         amx_vjp_make_unit(s, at, bias, quick, stage, &u);
     }
     if (u.changes) amx_vjp_tell(s, at.tile, at.chunk, u.changes);
@@ -203,8 +205,8 @@ static void amx_vjp_make(amx_vjp_state *s, int64_t panel) {
     amx_vjp_spot last = {-1, 0};
     for (int64_t n = 0; n < 2 * s->tiles; n++) {
         const amx_vjp_spot at = {n / 2, 2 * panel + n % 2};
-        if (!amx_vjp_sees(s, at.tile, at.chunk)) {
-            if (!amx_vjp_sees(s, at.tile, at.chunk ^ 1)) continue;
+        if (!amx_vjp_is_visible(s, at.tile, at.chunk)) {
+            if (!amx_vjp_is_visible(s, at.tile, at.chunk ^ 1)) continue;
             const amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
             for (int64_t half = 0; half < 2; half++) {
                 memset(u.weights + half * u.half, 0, AMX_ELEMENT * sizeof(uint16_t));
@@ -238,8 +240,8 @@ static void amx_vjp_add_panel(const amx_vjp_state *s, const uint16_t *coefficien
     }
 }
 
-static bool amx_vjp_sees_panel(const amx_vjp_state *s, int64_t tile, int64_t panel) {
-    return amx_vjp_sees(s, tile, 2 * panel) || amx_vjp_sees(s, tile, 2 * panel + 1);
+static bool amx_vjp_panel_is_visible(const amx_vjp_state *s, int64_t tile, int64_t panel) {
+    return amx_vjp_is_visible(s, tile, 2 * panel) || amx_vjp_is_visible(s, tile, 2 * panel + 1);
 }
 
 /* What a panel's keys gain by neighbouring tiles that see something of them. */
@@ -251,7 +253,7 @@ static void amx_vjp_panel(amx_vjp_state *s, int64_t panel) {
     amx_vjp_make(s, panel);
     if (amx_vjp_tells_once(s)) amx_vjp_tell_panel(s, panel);
     for (int64_t first = 0, end; first < s->tiles; first = end + 1) {
-        for (end = first; end < s->tiles && amx_vjp_sees_panel(s, end, panel);) end++;
+        for (end = first; end < s->tiles && amx_vjp_panel_is_visible(s, end, panel);) end++;
         if (first == end) continue;
         if (v->wants_value)
             amx_vjp_add_panel(s, s->weights, s->cotangent_rows, t->value_wide, first, end,
@@ -286,13 +288,13 @@ static void amx_vjp_queries(const amx_vjp_state *s) {
             for (int64_t n = 0; n < s->tiles; n++) {
                 const int64_t most = ejki_min(t->chunks, run + AMX_VJP_RUN);
                 for (int64_t first = run, end; first < most; first = end + 1) {
-                    for (end = first; end < most && amx_vjp_sees(s, n, end);) end++;
+                    for (end = first; end < most && amx_vjp_is_visible(s, n, end);) end++;
                     if (first < end) amx_vjp_add_tile(s, n, d, first, end);
                 }
             }
     for (int64_t n = 0; n < s->tiles; n++)
         for (int64_t c = 0; c < t->chunks; c++)
-            if (amx_vjp_sees(s, n, c) && s->chunk[c].odd) amx_vjp_add_odd_keys(s, n, c);
+            if (amx_vjp_is_visible(s, n, c) && s->chunk[c].odd) amx_vjp_add_odd_keys(s, n, c);
 }
 
 /* Waits until a strip says that it is this turn. */
@@ -330,7 +332,7 @@ static void amx_vjp_leave_sums(const amx_vjp_state *s, float *shared, bool ends)
 
 /* Adds the block's part of the strip's d_query in its turn. */
 static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, const amx_vjp_meeting *meeting,
-                           int64_t strip, bool seen) {
+                           int64_t strip, bool visible) {
     const amx_vjp_plan *t = &s->plan;
     const int64_t before = amx_vjp_neighbour(meeting, s->block, -1);
     const int64_t after = amx_vjp_neighbour(meeting, s->block, 1);
@@ -340,7 +342,7 @@ static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, const amx_v
                   (s->first_row + s->head * s->problem.forward.queries + s->row) * 32 * t->steps;
     if (before >= 0 && shared->workers > 1) amx_vjp_wait(counter, before + 1);
     amx_vjp_take_sums(s, shares ? sums : NULL, before < 0);
-    if (seen) amx_vjp_queries(s);
+    if (visible) amx_vjp_queries(s);
     amx_vjp_leave_sums(s, sums, after < 0);
     if (shares) atomic_store_explicit(counter, (int32_t)(s->block + 1), memory_order_release);
 }
@@ -353,8 +355,8 @@ static amx_vjp_meeting amx_vjp_meeting_at(const amx_vjp_state *s, const amx_vjp_
                               shared->met + (s->first_turn + strip) * t->met_words);
 }
 
-/* Plans what to ask for while a strip is worked on: the rows of the next one that meets the block. */
-static void amx_vjp_plan_ahead(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t strip) {
+/* Plans what to prefetch while a strip is worked on: the rows of the next one that meets the block. */
+static void amx_vjp_plan_prefetch(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t strip) {
     const amx_vjp_plan *t = &s->plan;
     const ejki_flash_problem *p = &s->problem.forward;
     s->ahead = (amx_vjp_range){0, 0};
@@ -386,11 +388,11 @@ static void amx_vjp_strip(amx_vjp_state *s, amx_vjp_shared *shared, int64_t stri
     s->row = rows.first;
     s->count = rows.end - rows.first;
     s->tiles = ejki_cdiv(s->count, AMX_ROWS);
-    const bool seen = amx_vjp_pack_strip(s, shared->delta + s->first_row + s->head * p->queries);
-    if (once) amx_vjp_blank_unseen(s);
-    amx_vjp_plan_ahead(s, shared, strip);
-    for (int64_t panel = 0; seen && panel < t->chunks / 2; panel++) amx_vjp_panel(s, panel);
-    if (s->problem.wants_query) amx_vjp_finish(s, shared, &meeting, turn, seen);
+    const bool visible = amx_vjp_pack_strip(s, shared->delta + s->first_row + s->head * p->queries);
+    if (once) amx_vjp_blank_hidden(s);
+    amx_vjp_plan_prefetch(s, shared, strip);
+    for (int64_t panel = 0; visible && panel < t->chunks / 2; panel++) amx_vjp_panel(s, panel);
+    if (s->problem.wants_query) amx_vjp_finish(s, shared, &meeting, turn, visible);
 }
 
 /* ---- Tasks -------------------------------------------------------------------------------------------- */

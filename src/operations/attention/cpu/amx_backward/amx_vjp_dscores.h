@@ -29,13 +29,13 @@ typedef struct amx_vjp_unit {
     uint16_t *weights, *d_scores;
     int64_t half; /* from the first 16 keys to the others */
     uint16_t *pairs;
-    int64_t odd;          /* from even rows to odd ones */
-    float scale;          /* of scores to base 2 */
-    float *caps;          /* NULL, or [32 keys][32 rows] that dS is multiplied with */
-    const uint32_t *seen; /* keys that rows see, a word each; weights' order */
-    const uint32_t *kept; /* NULL, or those that dropout keeps; even rows, odd rows */
-    float share;          /* what products of those are multiplied with */
-    float *changes;       /* NULL, or where dS of the bias goes: [32 keys][even rows, odd rows] */
+    int64_t odd;             /* from even rows to odd ones */
+    float scale;             /* of scores to base 2 */
+    float *caps;             /* NULL, or [32 keys][32 rows] that dS is multiplied with */
+    const uint32_t *visible; /* keys that rows see, a word each; weights' order */
+    const uint32_t *kept;    /* NULL, or those that dropout keeps; even rows, odd rows */
+    float share;             /* what products of those are multiplied with */
+    float *changes; /* NULL, or where dS of the bias goes: [32 keys][even rows, odd rows] */
     uint16_t
         *told; /* NULL, or where these go in bf16, as pairs, odd rows 16 vectors behind even ones */
     const uint32_t
@@ -146,7 +146,7 @@ AMX_INLINE __m512i amx_vjp_key_weights(const amx_vjp_fixed *f, int key, const bo
     const __m512 a = _mm512_fmadd_ps(_mm512_load_ps(score), f->factor, f->base);
     const __m512 b = _mm512_fmadd_ps(_mm512_load_ps(score + 16), f->factor, f->later_base);
     __m512i w = amx_vjp_weights(&f->exp, _mm512_castps_si512(a), _mm512_castps_si512(b));
-    if (edge) w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key), w);
+    if (edge) w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->visible, key), w);
     if (!drops) _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
     return w;
 }
@@ -174,7 +174,7 @@ static inline __m512i amx_vjp_any_weights(const amx_vjp_unit *u, const amx_exp *
         const vf score = v_load(u->scores + key * AMX_ROWS + 16 * half);
         const vf scale = v_set1(u->scale), lowest = v_set1(-INFINITY);
         const __mmask16 none = _mm512_cmp_ps_mask(v_mul(score, scale), lowest, _CMP_EQ_OQ);
-        const vf y = v_fms(score, scale, v_load(u->tile->reference + 16 * half));
+        const vf y = v_fms(score, scale, v_load(u->tile->shift + 16 * half));
         const vf z =
             _mm512_mask_mov_ps(v_fma(y, v_set1(AMX_VJP_STEPS), v_set1(AMX_VJP_BASE)), none, lowest);
         number[half] = _mm512_min_epi32(_mm512_max_epi32(_mm512_castps_si512(z), least), most);
@@ -183,7 +183,7 @@ static inline __m512i amx_vjp_any_weights(const amx_vjp_unit *u, const amx_exp *
     const __m512i w = _mm512_mask_mov_epi16(
         amx_vjp_weights(e, number[0], number[1]),
         _mm512_movepi16_mask(_mm512_packs_epi32(nan[0], nan[1])), _mm512_set1_epi16(0x7fc0));
-    return _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key), w);
+    return _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->visible, key), w);
 }
 
 /* A row's changes and dS is 0 where its weights are, whatever the products are. */

@@ -43,13 +43,14 @@ AMX_INLINE amx_vjp_score amx_vjp_score_of(const int kind, const amx_form *f, con
 /* A key's weights and dS: `bias` as above, of rows 0-15 and 16-31. */
 AMX_INLINE amx_vjp_pair amx_vjp_form_d_score(const int kind, const amx_vjp_fixed *f,
                                              const amx_form *form, int key, __m512i bias,
-                                             __m512i later_bias, amx_vjp_pair *told, amx_fit *fit) {
+                                             __m512i prefetch_bias, amx_vjp_pair *told,
+                                             amx_fit *fit) {
     const amx_vjp_unit *u = &f->unit;
     const float *score = u->scores + key * AMX_ROWS, *product = u->products + key * AMX_ROWS;
     const amx_vjp_score a = amx_vjp_score_of(kind, form, score, bias, f->base, fit);
     const amx_vjp_score b =
-        amx_vjp_score_of(kind, form, score + 16, later_bias, f->later_base, fit);
-    const __m512i w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key),
+        amx_vjp_score_of(kind, form, score + 16, prefetch_bias, f->later_base, fit);
+    const __m512i w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->visible, key),
                                              amx_vjp_weights(&f->exp, a.number, b.number));
     _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
     amx_fit_weights(false, fit, w, AMX_VJP_MOST);

@@ -3,7 +3,7 @@
 #ifndef EJKI_AMX_VJP_PACK_H
 #define EJKI_AMX_VJP_PACK_H
 
-#include "operations/attention/cpu/amx_backward/amx_vjp_seen.h"
+#include "operations/attention/cpu/amx_backward/amx_vjp_visible.h"
 
 /* Packs the task's keys and values. */
 static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
@@ -18,8 +18,8 @@ static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
             keys[j] = exists ? amx_vjp_at(&p->key, key, s->kv_head) : NULL;
             values[j] = exists ? amx_vjp_at(&p->value, key, s->kv_head) : NULL;
             if (key + AMX_CHUNK >= s->key_end) continue;
-            amx_ask(amx_vjp_at(&p->key, key + AMX_CHUNK, s->kv_head), 2 * p->head_dim);
-            amx_ask(amx_vjp_at(&p->value, key + AMX_CHUNK, s->kv_head), 2 * p->value_dim);
+            amx_prefetch(amx_vjp_at(&p->key, key + AMX_CHUNK, s->kv_head), 2 * p->head_dim);
+            amx_prefetch(amx_vjp_at(&p->value, key + AMX_CHUNK, s->kv_head), 2 * p->value_dim);
         }
         amx_vjp_look key = {.odd = 0}, value = {.odd = 0};
         uint16_t *transposed = s->keys_transposed + c * t->wide * AMX_ELEMENT;
@@ -46,7 +46,7 @@ static inline void amx_vjp_describe(const amx_vjp_state *s, amx_vjp_tile *t, con
     for (int64_t n = 0; n < AMX_ROWS; n++) {
         const int64_t i = amx_vjp_row(n / 2) + n % 2, even_odd = n % 2 * 16 + n / 2;
         t->base[i] = AMX_MAGIC;
-        t->reference[i] = t->delta[even_odd] = 0;
+        t->shift[i] = t->delta[even_odd] = 0;
         t->first[n] = t->end[n] = 0;
         if (i >= t->count) continue;
         const int64_t row = t->row + i;
@@ -64,10 +64,10 @@ static inline void amx_vjp_describe(const amx_vjp_state *s, amx_vjp_tile *t, con
         t->first[n] = (int16_t)ejki_max(0, ejki_min(first - s->key, keys));
         t->end[n] = (int16_t)ejki_max(0, end - s->key);
         t->rows |= (uint32_t)1 << n;
-        t->reference[i] = lse * (float)LOG2_E;
-        t->base[i] = AMX_VJP_BASE - AMX_VJP_STEPS * t->reference[i];
+        t->shift[i] = lse * (float)LOG2_E;
+        t->base[i] = AMX_VJP_BASE - AMX_VJP_STEPS * t->shift[i];
         t->delta[even_odd] = delta[row];
-        if (!(fabsf(t->reference[i]) <= AMX_VJP_TAME) || !(fabsf(delta[row]) <= 0x1p100f))
+        if (!(fabsf(t->shift[i]) <= AMX_VJP_TAME) || !(fabsf(delta[row]) <= 0x1p100f))
             t->wild = true;
     }
 }
@@ -121,16 +121,16 @@ static __attribute__((noinline)) bool amx_vjp_pack_strip(amx_vjp_state *s, const
         amx_vjp_tile *tile = &s->tile[n];
         tile->row = s->row + n * AMX_ROWS;
         tile->count = ejki_min(AMX_ROWS, s->count - n * AMX_ROWS);
-        tile->seen = false;
+        tile->visible = false;
         if (p->mask_heads > 0 && tile->row / p->block_q != row) {
             row = tile->row / p->block_q;
             found = amx_vjp_find(s, row);
         }
         if (!found) continue;
         amx_vjp_describe(s, tile, delta);
-        amx_vjp_look_over(s, n, p->mask_heads > 0 ? s->mask_block : NULL);
-        if (tile->seen) amx_vjp_pack_tile(s, n);
-        any |= tile->seen;
+        amx_vjp_find_visible(s, n, p->mask_heads > 0 ? s->mask_block : NULL);
+        if (tile->visible) amx_vjp_pack_tile(s, n);
+        any |= tile->visible;
     }
     return any;
 }

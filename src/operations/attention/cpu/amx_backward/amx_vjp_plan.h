@@ -38,7 +38,7 @@ typedef struct amx_vjp_plan {
     int64_t query_at, cotangent_at;              /* pairs of components */
     int64_t query_rows_at, cotangent_rows_at;    /* pairs of rows */
     int64_t stage_at, weights_at, d_scores_at, pairs_at, d_query_at, tile_at, chunk_at, scratch_at;
-    int64_t state_at, seen_at, mask_block_at;
+    int64_t state_at, visible_at, mask_block_at;
     int64_t bias_at;
     int64_t laid_at, told_at, tops_at; /* bias of a panel, changes of its scores; largest biases */
     int64_t bytes;
@@ -53,16 +53,16 @@ typedef struct amx_vjp_plan {
 
 /* A tile of 32 rows. Two orders of rows occur: natural, and that of the weights (amx_vjp_tiles.h). */
 typedef struct amx_vjp_tile {
-    float base[AMX_ROWS], reference[AMX_ROWS], delta[AMX_ROWS]; /* δ: even rows first, see there */
+    float base[AMX_ROWS], shift[AMX_ROWS], delta[AMX_ROWS]; /* δ: even rows first, see there */
     int16_t first[AMX_ROWS], end[AMX_ROWS]; /* keys seen, counted from the block; weights' order */
     uint32_t rows;                          /* those that see anything; weights' order */
     int64_t low, high, least, most;         /* keys that any row sees, and all see */
     int64_t row, count;                     /* first query, and how many */
     float query_top, cotangent_top;
-    float *sums; /* of d_query */
-    bool seen;   /* something of the block */
-    bool wild;   /* lse or δ need care */
-    bool odd;    /* not to be multiplied by tiles */
+    float *sums;  /* of d_query */
+    bool visible; /* something of the block */
+    bool wild;    /* lse or δ need care */
+    bool odd;     /* not to be multiplied by tiles */
 } amx_vjp_tile;
 
 /* A chunk of 32 keys. */
@@ -82,7 +82,7 @@ typedef struct amx_vjp_chunk {
  * True if mask, segments, given positions or partial blocks may hide keys: what is seen is then looked up
  * before it is needed.
  */
-static inline bool amx_vjp_looks(const ejki_flash_problem *p) {
+static inline bool amx_vjp_hides_keys(const ejki_flash_problem *p) {
     return flash_hides_keys(p) || p->block_mask.mask_heads > 0;
 }
 
@@ -109,7 +109,7 @@ static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p)
     t->key_transposed_at = amx_reserve(&at, keys * row, t->steps);
     t->d_key_at = amx_reserve(&at, keys * sum, t->steps);
     t->d_value_at = amx_reserve(&at, keys * sum, t->value_steps);
-    t->seen_at = amx_reserve(&at, amx_vjp_looks(p) ? rows * 4 : 0, t->chunks);
+    t->visible_at = amx_reserve(&at, amx_vjp_hides_keys(p) ? rows * 4 : 0, t->chunks);
     t->bias_at = amx_reserve(&at, t->bias_heads * t->bias_queries, keys * real);
     t->mask_block_at = amx_reserve(&at, t->mask_blocks, sizeof(ejki_mask_block));
     const int64_t units = p->has_bias ? 2 * t->tiles : 0;

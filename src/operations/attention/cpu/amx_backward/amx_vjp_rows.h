@@ -15,9 +15,9 @@ typedef struct amx_vjp_state {
     amx_vjp_plan plan;
     bool general; /* scores are more than products */
     bool formed;  /* in a form that weights and dS may be made by */
-    bool wide;    /* whose cap takes four terms: two were too few lately */
-    bool looks;   /* amx_vjp_looks() */
-    float scale;  /* of raw products to base 2 */
+    bool wide;    /* its soft cap by a polynomial of degree 4: degree 2 failed on the last unit */
+    bool hides_keys; /* amx_vjp_hides_keys() */
+    float scale;     /* of raw products to base 2 */
     amx_form form;
     amx_exp exp;
     uint16_t *keys, *values, *keys_transposed, *queries, *cotangents, *query_rows, *cotangent_rows;
@@ -28,8 +28,8 @@ typedef struct amx_vjp_state {
     float *tops;           /* the largest magnitudes of these biases */
     amx_vjp_tile *tile;
     amx_vjp_chunk *chunk;
-    uint8_t *state; /* of each tile and chunk: amx_vjp_seen.h */
-    uint32_t *seen; /* where it looks: keys seen, of each tile, chunk and row */
+    uint8_t *state;    /* of each tile and chunk: amx_vjp_visible.h */
+    uint32_t *visible; /* where it looks: keys seen, of each tile, chunk and row */
     ejki_mask_block *mask_block;
     int64_t sequence, kv_head, head; /* head: that of the strip */
     int64_t first_row;               /* of the sequence, among those of all heads of all */
@@ -37,7 +37,7 @@ typedef struct amx_vjp_state {
     int64_t block, key, key_end;     /* keys of the task */
     int64_t row, count, tiles;       /* queries of the strip */
     int64_t units;                   /* tiles beside chunks of which they see something */
-    amx_vjp_range ahead;             /* queries that are asked for ahead of time, */
+    amx_vjp_range ahead;             /* queries that are prefetched, */
     int64_t ahead_head, pace;        /* their head, and how many at each unit */
     const float *ahead_sums;         /* NULL, or those of the head */
 } amx_vjp_state;
@@ -64,9 +64,9 @@ static inline int64_t amx_vjp_place(int64_t row) {
     return row % 2 * 16 + row % 16 / 4 * 4 + row / 16 * 2 + row % 4 / 2;
 }
 
-/* The products of an odd unit: those of pairs that see each other. `seen` is in the weights' order. */
+/* The products of an odd unit: those of pairs that see each other. `visible` is in the weights' order. */
 static __attribute__((noinline)) void amx_vjp_slow_products(const amx_vjp_state *s, int64_t tile,
-                                                            int64_t chunk, const uint32_t *seen,
+                                                            int64_t chunk, const uint32_t *visible,
                                                             float *scores, float *products) {
     const ejki_flash_vjp_problem *v = &s->problem;
     const ejki_flash_problem *p = &v->forward;
@@ -75,7 +75,7 @@ static __attribute__((noinline)) void amx_vjp_slow_products(const amx_vjp_state 
     memset(products, 0, AMX_ROWS * AMX_CHUNK * sizeof *products);
     for (int64_t n = 0; n < AMX_ROWS; n++) {
         const int64_t i = amx_vjp_row(n / 2) + n % 2, row = s->tile[tile].row + i;
-        for (uint32_t left = seen[n]; left; left &= left - 1) {
+        for (uint32_t left = visible[n]; left; left &= left - 1) {
             const int64_t j = __builtin_ctz(left), at = j * AMX_ROWS;
             scores[at + i] = amx_vjp_dot(amx_vjp_at(&p->query, row, s->head),
                                          amx_vjp_at(&p->key, first + j, s->kv_head), p->head_dim);
@@ -92,13 +92,13 @@ static inline const char *amx_vjp_bias_row(const amx_vjp_state *s, int64_t row, 
     return amx_place(p->bias.data, s->head * p->bias.stride_h + row * p->bias.stride_t + key);
 }
 
-/* Asks for the bias of a tile beside a panel. */
-static inline void amx_vjp_ask_bias(const amx_vjp_state *s, int64_t tile, int64_t panel) {
+/* Prefetches the bias of a tile beside a panel. */
+static inline void amx_vjp_prefetch_bias(const amx_vjp_state *s, int64_t tile, int64_t panel) {
     const amx_vjp_tile *t = &s->tile[tile];
     for (int64_t chunk = 2 * panel; tile < s->tiles && chunk < 2 * panel + 2; chunk++) {
         if (s->state[tile * s->plan.chunks + chunk] == 0) continue;
         for (int64_t i = 0; i < t->count; i++)
-            amx_ask_line(amx_vjp_bias_row(s, t->row + i, s->key + chunk * AMX_CHUNK));
+            amx_prefetch_line(amx_vjp_bias_row(s, t->row + i, s->key + chunk * AMX_CHUNK));
     }
 }
 
@@ -130,7 +130,7 @@ static __attribute__((noinline)) float amx_vjp_lay_bias(const amx_vjp_state *s, 
 static inline void amx_vjp_lay_panel(amx_vjp_state *s, int64_t panel) {
     for (int64_t n = 0; n < 2 * s->tiles; n++) {
         const int64_t tile = n / 2, chunk = 2 * panel + n % 2;
-        if (n % 2 == 0) amx_vjp_ask_bias(s, tile + 1, panel);
+        if (n % 2 == 0) amx_vjp_prefetch_bias(s, tile + 1, panel);
         if (s->state[tile * s->plan.chunks + chunk] != 0)
             s->tops[n] = amx_vjp_lay_bias(s, tile, chunk, s->laid + n * AMX_VJP_PAIRS);
     }

@@ -121,7 +121,7 @@ static inline bool amx_vjp_overlaps(int64_t steps, int64_t value_steps) {
     return steps == value_steps && (steps == 2 || steps == 4);
 }
 
-/* Products of one unit, and weights and dS of another, by its form if it has one. Without one, and where `seen` is
+/* Products of one unit, and weights and dS of another, by its form if it has one. Without one, and where `visible` is
  * NULL, every row sees every key. */
 static inline bool amx_vjp_step(int64_t steps, const amx_vjp_next *n, const amx_vjp_unit *u,
                                 const amx_exp *e) {
@@ -132,7 +132,7 @@ static inline bool amx_vjp_step(int64_t steps, const amx_vjp_next *n, const amx_
     case AMX_BOTH: return two ? amx_vjp_caps_biased_2(n, u, e) : amx_vjp_caps_biased_4(n, u, e);
     default: break;
     }
-    if (u->seen) return two ? amx_vjp_edge_2(n, u, e) : amx_vjp_edge_4(n, u, e);
+    if (u->visible) return two ? amx_vjp_edge_2(n, u, e) : amx_vjp_edge_4(n, u, e);
     return two ? amx_vjp_overlap_2(n, u, e) : amx_vjp_overlap_4(n, u, e);
 }
 

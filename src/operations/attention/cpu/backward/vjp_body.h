@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of flash attention, tiled. vjp_problem.h has the formulas. Tensors are f32, bf16 or f16; packing
- * makes floats of them, everything after is f32, and results are rounded once. With TILE_PAIRS products are of bf16
+ * makes floats of them, everything after is f32, and results are rounded once. With TILE_BF16_DOT products are of bf16
  * as it is, weights and dS rounded to it (vjp_pairs.h).
  *
  * The rows of a key head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task
@@ -24,7 +24,7 @@
  * Hidden places. A hidden weight is an exact 0, and so is its dS, whatever was computed there. 0 · inf would
  * still be NaN, so what is packed is looked at; where anything is not finite, sums skip coefficients of 0.
  *
- * tile_shape.h says what product_body.h asks for.
+ * tile_shape.h defines what gemm_body.h needs.
  */
 #include "base/base.h"
 #include "kernels/declare.h"
@@ -80,7 +80,7 @@ static void vjp_write_keys(const vjp_worker *w, const ejki_bthd *target, const f
     enum { AHEAD = 8 };
     for (int64_t key = w->key; key < w->key_end; key++, sums += TILE_COLUMNS) {
         char *out = flash_key_at(target, dtype, 0, w->kv_head, key);
-        if (key + AHEAD < w->key_end) /* rows of a head lie apart: nobody else asks for them */
+        if (key + AHEAD < w->key_end) /* rows of a head lie apart: nobody else prefetches them */
             for (int64_t n = 0; n < width * element_size(dtype); n += 64)
                 __builtin_prefetch(
                     (char *)flash_key_at(target, dtype, 0, w->kv_head, key + AHEAD) + n, 1, 2);
@@ -141,8 +141,8 @@ static void vjp_change(const vjp_worker *w, const vjp_tile *tile, int64_t column
     const vjp_plan *t = &w->plan;
     const int64_t turn = t->row_step * TILE_COLUMNS, lanes = TILE_COLUMNS / VJP_DEPTH;
     const int64_t first = tile->first_panel / VJP_DEPTH, last = tile->end_panel - 1;
-    const int64_t seen = 32 - __builtin_clz(tile->any[last]);
-    const int64_t depth = last * lanes - first * TILE_COLUMNS + ejki_cdiv(seen, VJP_DEPTH);
+    const int64_t visible = 32 - __builtin_clz(tile->any[last]);
+    const int64_t depth = last * lanes - first * TILE_COLUMNS + ejki_cdiv(visible, VJP_DEPTH);
     const vjp_product raw = w->block.exact ? vjp_raw_exact((int)tile->rows)
                             : width > VL   ? vjp_raw((int)tile->rows)
                                            : vjp_raw_one((int)tile->rows);
@@ -243,7 +243,7 @@ static void vjp_rows(vjp_worker *w, int64_t row_block) {
     (void)vjp_find_mask_blocks(&v->forward, w->kv_head, w->row / v->forward.group, w->key,
                                w->block.mask_blocks, w->block.mask_block);
     vjp_cut(&w->block, w->count);
-    const int64_t visible = vjp_look(&w->block);
+    const int64_t visible = vjp_find_visible(&w->block);
     if (w->block.bias_once) vjp_blank_tiles(w);
     if (visible > 0) {
         vjp_pack_rows(w);
@@ -274,7 +274,7 @@ static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t k
     w->block.key = w->key = keys.first;
     w->block.end = w->key_end = keys.end;
     w->panels = ejki_cdiv(w->key_end - w->key, TILE_COLUMNS);
-    vjp_look_at_segments(&w->block, 0);
+    vjp_find_segments(&w->block, 0);
     vjp_pack_keys(w);
     /* From the last rows on: the next block of keys, which in a causal call begins with later rows, then finds
      * that those before it have been there. */

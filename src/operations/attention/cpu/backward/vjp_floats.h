@@ -6,7 +6,7 @@
 #ifndef EJKI_VJP_FLOATS_H
 #define EJKI_VJP_FLOATS_H
 
-#include "kernels/simd/product_body.h"
+#include "kernels/simd/gemm_body.h"
 
 #define VJP_DEPTH 1 /* steps of the depth that lie in one lane */
 
@@ -16,7 +16,7 @@ static inline __attribute__((always_inline)) void vjp_step(const bool exact, con
                                                            const int64_t a_row, const float *b,
                                                            vf sum[TILE_ROWS][TILE_VECTORS]) {
     (void)exact;
-    product_step(rows, vectors, a, a_row, b, sum);
+    gemm_step(rows, vectors, a, a_row, b, sum);
 }
 
 /* What has been seen of packed elements: 0 times all of them. */

@@ -13,7 +13,7 @@
 #ifndef EJKI_VJP_PAIRS_H
 #define EJKI_VJP_PAIRS_H
 
-#include "kernels/simd/product_body.h"
+#include "kernels/simd/gemm_body.h"
 
 #define VJP_DEPTH 2 /* steps of the depth that lie in one lane */
 
@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) void vjp_step(const bool exact, con
                                                            const int64_t a_row, const float *b,
                                                            vf sum[TILE_ROWS][TILE_VECTORS]) {
     if (!exact) {
-        product_step(rows, vectors, a, a_row, b, sum);
+        gemm_step(rows, vectors, a, a_row, b, sum);
         return;
     }
     EJKI_UNROLL for (int i = 0; i < rows; i++) {

@@ -44,10 +44,10 @@ static vjp_range vjp_rows_of(const vjp_worker *w, int64_t panel, uint32_t column
 }
 
 /* d += aᵀ · b where coefficients of 0 count nowhere; rows of b are queries or cotangents. */
-static void vjp_add_skipping(const vjp_worker *w, vjp_range seen, const float *a, bool cotangents,
-                             float *d, int64_t width) {
+static void vjp_add_skipping(const vjp_worker *w, vjp_range visible, const float *a,
+                             bool cotangents, float *d, int64_t width) {
     const ejki_flash_problem *p = &w->own.forward;
-    for (int64_t i = seen.first; i < seen.end; i++) {
+    for (int64_t i = visible.first; i < visible.end; i++) {
         const flash_row *r = &w->block.row[i];
         const void *row = cotangents ? vjp_cotangent(&w->own, r) : flash_query(p, r);
         for (int64_t j = 0; j < TILE_COLUMNS; j++) {
@@ -65,21 +65,21 @@ static void vjp_add_keys(vjp_worker *w, int64_t panel, const float *a, const flo
     const int64_t b_turn = w->plan.row_major_step * TILE_COLUMNS;
     const int64_t d_turn = w->plan.keys * TILE_COLUMNS;
     for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
-        rows = product_rows(TILE_COLUMNS - j);
+        rows = gemm_rows(TILE_COLUMNS - j);
         w->seeing[j] =
             vjp_rows_of(w, panel, (uint32_t)((UINT64_C(1) << (j + rows)) - (UINT64_C(1) << j)));
     }
     for (int64_t column = 0; column < width; column += TILE_COLUMNS, b += b_turn, d += d_turn)
         for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
-            rows = product_rows(TILE_COLUMNS - j);
-            const vjp_range seen = w->seeing[j];
-            if (seen.first >= seen.end) continue;
-            const int64_t first = seen.first / VJP_DEPTH * TILE_COLUMNS; /* an even row */
-            const int64_t depth = ejki_cdiv(seen.end - seen.first, VJP_DEPTH);
+            rows = gemm_rows(TILE_COLUMNS - j);
+            const vjp_range visible = w->seeing[j];
+            if (visible.first >= visible.end) continue;
+            const int64_t first = visible.first / VJP_DEPTH * TILE_COLUMNS; /* an even row */
+            const int64_t depth = ejki_cdiv(visible.end - visible.first, VJP_DEPTH);
             const vjp_product add = w->block.exact        ? vjp_add_exact((int)rows)
                                     : width - column > VL ? vjp_add((int)rows)
                                                           : vjp_add_one((int)rows);
-            vjp_ask(w);
+            vjp_prefetch(w);
             add(depth, a + first + j, 0, b + first, d + j * TILE_COLUMNS, NULL, NULL, 0);
         }
 }
@@ -98,7 +98,7 @@ static inline vjp_made vjp_place_of(const vjp_worker *w, const vjp_tile *tile, i
 
 static inline void vjp_make_weights(vjp_worker *w, const vjp_tile *tile, int64_t panel) {
     const vjp_plan *t = &w->plan;
-    vjp_ask(w);
+    vjp_prefetch(w);
     vjp_scores(&w->block, tile, panel, t->head_lanes, w->rows + tile->first * TILE_COLUMNS,
                t->row_step * TILE_COLUMNS,
                w->keys_transposed + panel * TILE_COLUMNS * t->head_lanes,
@@ -112,7 +112,7 @@ static inline void vjp_make_d_scores(vjp_worker *w, const vjp_tile *tile, int64_
         if (w->own.forward.dropout > 0) vjp_drop(&w->block, tile, panel, made.weights);
         return;
     }
-    vjp_ask(w);
+    vjp_prefetch(w);
     vjp_d_scores_of(&w->block, tile, panel, t->value_lanes,
                     w->cotangents + tile->first * TILE_COLUMNS, t->row_step * TILE_COLUMNS,
                     w->values_transposed + panel * TILE_COLUMNS * t->value_lanes, made.weights,
@@ -135,8 +135,8 @@ static inline void vjp_round_tile(const vjp_worker *w, const vjp_tile *tile, int
 /* Weights and dS of a tile that sees none of a panel are 0 where a product comes by: between rows that see the
  * panel, or between panels that the tile sees. */
 static inline void vjp_blank(const vjp_worker *w, const vjp_tile *tile, int64_t panel,
-                             vjp_range seen) {
-    const bool between = tile->first >= seen.first && tile->first < seen.end;
+                             vjp_range visible) {
+    const bool between = tile->first >= visible.first && tile->first < visible.end;
     const size_t size = (size_t)(tile->rows * TILE_COLUMNS) * sizeof(float);
     const vjp_made made = vjp_place_of(w, tile, panel);
     if (!between && (panel < tile->first_panel / VJP_DEPTH * VJP_DEPTH || panel >= tile->end_panel))
@@ -152,10 +152,10 @@ static inline void vjp_blank(const vjp_worker *w, const vjp_tile *tile, int64_t 
 static void vjp_panel(vjp_worker *w, int64_t panel) {
     const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const vjp_range seen = vjp_rows_of(w, panel, VJP_EVERY);
+    const vjp_range visible = vjp_rows_of(w, panel, VJP_EVERY);
     for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
         if (tile->any[panel] == 0) {
-            vjp_blank(w, tile, panel, seen);
+            vjp_blank(w, tile, panel, visible);
             continue;
         }
         vjp_make_weights(w, tile, panel);
@@ -165,15 +165,15 @@ static void vjp_panel(vjp_worker *w, int64_t panel) {
     }
     for (const vjp_tile *tile = w->block.tile; VJP_DEPTH == 1 && tile < w->block.tile_end; tile++)
         if (tile->any[panel] != 0) vjp_make_d_scores(w, tile, panel);
-    if (seen.first >= seen.end) return;
+    if (visible.first >= visible.end) return;
     const int64_t keys_at = panel * TILE_COLUMNS * TILE_COLUMNS;
     const float *d_scores = VJP_DEPTH > 1 ? w->d_scores_row_major
                                           : w->d_scores + panel * w->plan.row_step * TILE_COLUMNS;
     float *d_keys = w->d_keys + keys_at, *d_values = w->d_values + keys_at;
     if (!w->rows_finite) {
         if (v->wants_value)
-            vjp_add_skipping(w, seen, w->weights_row_major, true, d_values, p->value_dim);
-        if (v->wants_key) vjp_add_skipping(w, seen, d_scores, false, d_keys, p->head_dim);
+            vjp_add_skipping(w, visible, w->weights_row_major, true, d_values, p->value_dim);
+        if (v->wants_key) vjp_add_skipping(w, visible, d_scores, false, d_keys, p->head_dim);
         return;
     }
     if (v->wants_value)

@@ -8,10 +8,10 @@
 #include "operations/attention/cpu/backward/vjp_tasks.h"
 
 /* Memory that will be needed soon. */
-typedef struct vjp_piece {
+typedef struct vjp_prefetch_range {
     const char *at;
     int64_t bytes;
-} vjp_piece;
+} vjp_prefetch_range;
 
 /* Places are in floats. Panels have TILE_COLUMNS columns, of floats or, as operands, of VJP_DEPTH elements each. */
 typedef struct vjp_plan {
@@ -41,7 +41,7 @@ typedef struct vjp_plan {
     int64_t keys_transposed_at, values_transposed_at, keys_at, d_keys_at, d_values_at, rows_at,
         cotangents_at, queries_row_major_at, cotangents_row_major_at, d_scores_at, weights_at,
         d_scores_f32_at, weights_row_major_at, d_scores_row_major_at, tile_at, row_at, tiles_at,
-        caps_at, kept_at, seen_at, words_at, ids_at, mask_blocks_at, pieces_at, bias_at,
+        caps_at, kept_at, visible_at, words_at, ids_at, mask_blocks_at, pieces_at, bias_at,
         bias_rows_at;
     int64_t worker_floats;
     int64_t row_count, turn_count; /* rows of all heads, and blocks of them; at least */
@@ -98,12 +98,13 @@ static void vjp_lay_out(vjp_plan *t) {
     t->tiles_at = vjp_place(&at, t->rows, (int64_t)(sizeof(vjp_tile) / sizeof(float)));
     t->caps_at = vjp_place(&at, t->rows, c);
     t->kept_at = vjp_place(&at, TILE_ROWS, c);
-    t->seen_at = vjp_place(&at, t->rows, panels);
+    t->visible_at = vjp_place(&at, t->rows, panels);
     t->words_at = vjp_place(&at, t->rows, 2 * panels);
     t->ids_at = vjp_place(&at, panels, (int64_t)(sizeof(vjp_ids) / sizeof(float)));
     t->mask_blocks_at =
         vjp_place(&at, t->mask_blocks, (int64_t)(sizeof(ejki_mask_block) / sizeof(float)));
-    t->pieces_at = vjp_place(&at, 5 * t->rows, (int64_t)(sizeof(vjp_piece) / sizeof(float)));
+    t->pieces_at =
+        vjp_place(&at, 5 * t->rows, (int64_t)(sizeof(vjp_prefetch_range) / sizeof(float)));
     t->bias_at = vjp_place(&at, t->bias_heads * t->bias_queries, t->keys);
     t->bias_rows_at = vjp_place(&at, 2 * t->rows, sizeof(uint64_t) / sizeof(float));
     t->worker_floats = at;

@@ -11,14 +11,14 @@
  *
  * Sums run over the depth in order: how rows are cut into tiles changes no bit. Those of vjp_raw_exact and
  * vjp_add_exact are right for pairs of small numbers, too.
- * The includer defines what product_body.h asks for.
+ * The includer defines what gemm_body.h needs.
  */
 #ifndef EJKI_VJP_PRODUCTS_H
 #define EJKI_VJP_PRODUCTS_H
 
 #include <float.h>
 
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #include "operations/attention/cpu/backward/vjp_pairs.h"
 #else
 #include "operations/attention/cpu/backward/vjp_floats.h"
@@ -121,7 +121,7 @@ static inline __attribute__((always_inline)) void vjp_add_tile(const bool exact,
     VJP_FUNCTION(vjp_add_exact, n, vjp_add_tile(true, n, TILE_VECTORS, depth, a, b, c))
 TILE_ROW_COUNTS(VJP_FUNCTIONS)
 
-/* The function for a number of rows that product_rows() answers. */
+/* The function for a number of rows that gemm_rows() answers. */
 #define VJP_CHOOSE(name, cases)                                                                    \
     static inline vjp_product name(int rows) {                                                     \
         vjp_product chosen = name##_1;                                                             \

@@ -97,7 +97,7 @@ static void vjp_ask_lines(const void *at, int64_t bytes) {
     for (int64_t n = 0; n < bytes; n += 64) __builtin_prefetch((const char *)at + n, 0, 2);
 }
 
-/* Rows of a head may lie far apart, so that nothing else asks for them in time. */
+/* Rows of a head may lie far apart, so that nothing else prefetches them in time. */
 static void vjp_ask_first(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
                           const flash_row *rows, int64_t count, int64_t n) {
     const ejki_flash_problem *p = &own->forward;

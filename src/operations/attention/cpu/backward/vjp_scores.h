@@ -8,7 +8,7 @@
 #ifndef EJKI_VJP_SCORES_H
 #define EJKI_VJP_SCORES_H
 
-#include "operations/attention/cpu/backward/vjp_seen.h"
+#include "operations/attention/cpu/backward/vjp_visible.h"
 
 /* Raw products of a tile, of the only vector of columns that any row looks at where there is but one. */
 static inline void vjp_multiply(const vjp_block *block, const vjp_tile *tile, int64_t panel,
@@ -33,7 +33,7 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
     const vf factor = v_set1((float)(capped ? p->soft_cap : p->scale));
     float *caps = block->caps + tile->first * TILE_COLUMNS;
     for (int64_t i = 0; i < tile->rows; i++, caps += TILE_COLUMNS) {
-        const uint32_t seen = vjp_seen(block, tile, panel, i);
+        const uint32_t visible = vjp_visible(block, tile, panel, i);
         const char *bias = biased ? element_at(dtype, block->bias_row[tile->first + i], at) : NULL;
         const vf lse = v_set1(block->lse[tile->first + i]);
         float *row = weights + i * TILE_COLUMNS;
@@ -54,7 +54,7 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
                 z[j] = v_fms(z[j], factor, lse);
             }
             const vf weight = vjp_weight_of(score, vjp_exp(z[j]));
-            v_store(row + j * VL, v_where(weight, seen >> (j * VL)));
+            v_store(row + j * VL, v_where(weight, visible >> (j * VL)));
         }
     }
 }
@@ -105,11 +105,11 @@ vjp_finish_d_scores(const bool capped, const int mode, const ejk_dtype dtype,
     const float *deltas = block->delta + tile->first;
     const float *caps = block->caps + tile->first * TILE_COLUMNS;
     char *const *places = block->d_bias_row + tile->first;
-    const uint32_t *words = block->seen + tile->first * block->most_panels + panel;
+    const uint32_t *words = block->visible + tile->first * block->most_panels + panel;
     const int64_t rows = tile->rows, turn = block->most_panels;
     const bool all = tile->all[panel] == VJP_EVERY;
     for (int64_t i = 0; i < rows; i++, caps += TILE_COLUMNS) {
-        const uint32_t seen = all ? VJP_EVERY : words[i * turn];
+        const uint32_t visible = all ? VJP_EVERY : words[i * turn];
         const vf delta = v_set1(deltas[i]);
         char *bias = mode ? element_at(dtype, places[i], at) : NULL;
         float *row = d_scores + i * TILE_COLUMNS;
@@ -117,7 +117,7 @@ vjp_finish_d_scores(const bool capped, const int mode, const ejk_dtype dtype,
         vf given[TILE_VECTORS];
         EJKI_UNROLL for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
             vf d_score = vjp_weighted(v_load(weight + j), v_sub(v_load(row + j), delta));
-            d_score = v_where(d_score, seen >> j);
+            d_score = v_where(d_score, visible >> j);
             given[j / VL] = d_score;
             if (mode && mode != VJP_BIAS_STREAMS && left > j) {
                 char *place = element_at(dtype, bias, j);
@@ -130,7 +130,7 @@ vjp_finish_d_scores(const bool capped, const int mode, const ejk_dtype dtype,
             if (capped) {
                 d_score = v_select_gt(v_load(weight + j), v_zero(),
                                       v_mul(d_score, v_load(caps + j)), d_score);
-                d_score = v_where(d_score, seen >> j);
+                d_score = v_where(d_score, visible >> j);
             }
             v_store(row + j, d_score);
         }
@@ -138,7 +138,7 @@ vjp_finish_d_scores(const bool capped, const int mode, const ejk_dtype dtype,
     }
 }
 
-/* The bias in the types that it comes in: one that is known is not asked for at each vector. */
+/* The bias in the types that it comes in: one that is known is not tested at each vector. */
 #define VJP_EACH_TYPE(call, capped, given, type, ...)                                              \
     do {                                                                                           \
         if (!(given))                                                                              \

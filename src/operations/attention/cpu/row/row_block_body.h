@@ -6,7 +6,7 @@
 #ifndef EJKI_FLASH_ROW_BLOCK_BODY_H
 #define EJKI_FLASH_ROW_BLOCK_BODY_H
 
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #include "operations/attention/cpu/row/row_pairs_body.h"
 #else
 #include "operations/attention/cpu/row/row_floats_body.h"
@@ -38,7 +38,7 @@ static bool row_sees(const row_task *task, int64_t kv_head, int64_t key, int64_t
     const row_shared *s = task->shared;
     for (int64_t i = 0; i < s->plan.rows; i++) {
         const flash_row r = flash_row_of(s->problem, task->batch, kv_head, i);
-        if (flash_sees_any(s->problem, &r, key, key + count, task->allowed)) return true;
+        if (flash_any_visible(s->problem, &r, key, key + count, task->allowed)) return true;
     }
     return false;
 }

@@ -4,7 +4,7 @@
  * reading keys and values once is all that matters.
  *
  * Nothing is packed: keys and values are read where they lie, those of 16 bits becoming floats in registers
- * (row_halves_body.h, row_floats_body.h) or, with TILE_PAIRS, pairs of bf16 as they are (row_pairs_body.h); all
+ * (row_halves_body.h, row_floats_body.h) or, with TILE_BF16_DOT, pairs of bf16 as they are (row_pairs_body.h); all
  * else is f32. A task is a range of keys (a split) for some key heads of one batch
  * entry. Blocks of keys are visited for all its heads before the next block, so that in the [B,S,H,D] layout
  * a block is one piece of memory, and the next block, of this task or of the next, is asked for meanwhile
@@ -17,7 +17,7 @@
  * number comes from the configuration alone, so results do not depend on the number of threads; heads
  * per task does depend on it and changes nothing.
  *
- * row_shape.h says what product_body.h asks for.
+ * row_shape.h says what gemm_body.h asks for.
  */
 #include "base/base.h"
 #include "kernels/declare.h"
@@ -28,7 +28,7 @@
 
 #include "operations/attention/cpu/row/row_shape.h"
 #include "kernels/simd/vec_math.h"
-#include "kernels/simd/product_body.h"
+#include "kernels/simd/gemm_body.h"
 #include "operations/attention/shared/scores_body.h"
 
 /* More rows of a key head than this are the tiled kernel's. */
@@ -53,7 +53,7 @@
 #define ROW_KEYS_AHEAD (INT64_C(16) << 10)
 /* Keys whose values meet their weights together, values that are added at a time of heads side by side, and how far
  * ahead these are asked for. */
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #define ROW_TOGETHER     2
 #define ROW_VALUES       4
 #define ROW_VALUES_AHEAD (INT64_C(16) << 10)
@@ -76,7 +76,7 @@ typedef struct row_lines {
     int64_t ahead;
 } row_lines;
 
-#ifndef TILE_PAIRS
+#ifndef TILE_BF16_DOT
 #include "operations/attention/cpu/row/row_halves_body.h"
 #endif
 
@@ -90,7 +90,7 @@ typedef struct row_plan {
     int64_t tasks;
     int64_t depth, width; /* floats of a packed query and of sums: whole vectors */
     int64_t state;        /* floats of one row: see STATE_REFERENCE */
-    int64_t query_at, score_at, allowed_at, row_at, worker_floats;
+    int64_t query_at, score_at, visible_bytes_at, row_at, worker_floats;
     int64_t partial_at,
         count_at; /* shared by the workers: states of all rows and splits; counters */
     int64_t bytes;
@@ -180,7 +180,7 @@ static bool row_plan_of(const ejki_flash_problem *p, const int64_t *parameters, 
     int64_t at = 0, ignored;
     fits &= row_add(&at, t.rows * t.heads, t.depth, &t.query_at);
     fits &= row_add(&at, ejki_max(1, t.side) * (t.rows + DOT), SCORE_STRIDE, &t.score_at);
-    fits &= row_add(&at, t.block, 1, &t.allowed_at);
+    fits &= row_add(&at, t.block, 1, &t.visible_bytes_at);
     fits &= row_add(&at, 1, t.width, &t.row_at);
     t.worker_floats = at;
     at = 0;
@@ -397,7 +397,7 @@ static void row_worker(void *argument, int64_t worker) {
                      .query = own + t->query_at,
                      .scores = own + t->score_at,
                      .row = own + t->row_at,
-                     .allowed = (uint8_t *)(void *)(own + t->allowed_at),
+                     .allowed = (uint8_t *)(void *)(own + t->visible_bytes_at),
                      .following = -1};
     for (;;) {
         const int64_t index = task.following >= 0 ? task.following : row_claim(s);

@@ -167,7 +167,7 @@ static void row_add_values(row_task *task, const row_head *head, int64_t low, in
     const void *values = element_at(p->dtype, head->values, low * p->value.stride_t);
     row_lines none = {.ahead = 0};
     for (int64_t i = 0, n; i < t->rows; i += n) {
-        n = product_rows(t->rows - i);
+        n = gemm_rows(t->rows - i);
         halves_values_for(p->dtype, (int)n)(
             p->value_dim, high - low, head->scores + i * SCORE_STRIDE + low, values,
             p->value.stride_t, head->states + i * t->state + STATE_SUMS, t->state,
@@ -181,7 +181,7 @@ static void row_add_side(row_task *task, const row_head *head, int64_t heads, in
     const row_plan *t = &task->shared->plan;
     const int64_t stride = p->value.stride_t, offset = c * stride * element_size(p->dtype);
     for (int64_t i = 0, n; i < t->rows; i += n) {
-        n = product_rows(t->rows - i);
+        n = gemm_rows(t->rows - i);
         const halves_fn add = halves_two_for(p->dtype, (int)n);
         const int64_t weights = i * SCORE_STRIDE + c, sums = i * t->state + STATE_SUMS;
         for (int64_t h = 0; h < heads; h++)

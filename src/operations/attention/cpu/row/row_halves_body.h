@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Elements used where they lie, for the row-wise kernel: those of 16 bits become floats on their way into the
- * multiply-adds, once for all rows of a group. Include after product_body.h and vec_element.h.
+ * multiply-adds, once for all rows of a group. Include after gemm_body.h and vec_element.h.
  *
  * 2 · VL elements become two vectors. Of bf16, one shift makes floats of those with even numbers, one mask of
  * those with odd ones, where bringing neighbours into one vector would take a permutation besides. So what
@@ -189,7 +189,7 @@ TILE_ROW_COUNTS(HALVES_FUNCTIONS)
 #define HALVES_VALUES_CASE(n) HALVES_CASE(values, n)
 #define HALVES_TWO_CASE(n)    HALVES_CASE(two, n)
 
-/* For `rows` of product_rows(), any number of keys. */
+/* For `rows` of gemm_rows(), any number of keys. */
 static inline halves_fn halves_values_for(ejk_dtype dtype, int rows) {
     TILE_ROW_COUNTS(HALVES_VALUES_CASE)
     return halves_values_f32_1;

@@ -36,15 +36,15 @@ static int64_t tile_first_key(const ejki_flash_problem *p, const tile_plan *t,
 }
 
 /* Finds out which tiles see anything of the block by mask and segments; false if none does. */
-static bool tile_look_at_block(tile_state *s) {
+static bool tile_find_visible(tile_state *s) {
     const ejki_flash_problem *p = s->problem;
     bool any = false;
     if (!flash_hides_keys(p)) return true;
     for (int64_t i = 0; i < s->task.rows; i++) {
-        bool *seen = &s->extent[i / TILE_ROWS].seen;
-        if (i % TILE_ROWS == 0) *seen = false;
-        if (!*seen) *seen = flash_sees_any(p, &s->row[i], s->block, s->end, s->allowed);
-        any |= *seen;
+        bool *visible = &s->extent[i / TILE_ROWS].visible;
+        if (i % TILE_ROWS == 0) *visible = false;
+        if (!*visible) *visible = flash_any_visible(p, &s->row[i], s->block, s->end, s->visible);
+        any |= *visible;
     }
     return any;
 }
@@ -64,7 +64,7 @@ static bool tile_next_block(tile_state *s, int64_t low, int64_t high) {
         s->end = ejki_min(s->following, high);
         if (s->mask_walk.count > 0) s->end = ejki_min(s->end, s->mask_walk.end);
         if (s->block >= high) return false;
-    } while (s->end <= low || !tile_look_at_block(s));
+    } while (s->end <= low || !tile_find_visible(s));
     s->mask_walk.hide =
         s->mask_walk.masks || (s->mask_walk.count > 0 && (s->end - s->block) % TILE_COLUMNS);
     return true;

@@ -4,10 +4,10 @@
  * hide keys too, by words that are looked up before a strip is packed, one a row, in the weights' order. Tiles that
  * see nothing of a task are not even packed.
  */
-#ifndef EJKI_AMX_VJP_SEEN_H
-#define EJKI_AMX_VJP_SEEN_H
+#ifndef EJKI_AMX_VJP_VISIBLE_H
+#define EJKI_AMX_VJP_VISIBLE_H
 
-#include "operations/attention/cpu/amx/amx_seen.h"
+#include "operations/attention/cpu/amx/amx_visible.h"
 #include "operations/attention/cpu/amx_backward/amx_vjp_rows.h"
 
 enum { AMX_VJP_NONE, AMX_VJP_SOME, AMX_VJP_ALL };
@@ -17,15 +17,15 @@ enum { AMX_VJP_NONE, AMX_VJP_SOME, AMX_VJP_ALL };
 /* Keys that any of some queries sees by its position. Where that grows from query to query, the first and the last
  * one see the ends. */
 static inline amx_vjp_range amx_vjp_extent(const ejki_flash_problem *p, amx_vjp_range rows) {
-    amx_vjp_range seen, own;
-    ejki_flash_visible(p, rows.first, &seen.first, &own.end);
-    ejki_flash_visible(p, rows.end - 1, &own.first, &seen.end);
+    amx_vjp_range visible, own;
+    ejki_flash_visible(p, rows.first, &visible.first, &own.end);
+    ejki_flash_visible(p, rows.end - 1, &own.first, &visible.end);
     for (int64_t i = rows.first; p->block_mask.has_positions && i < rows.end; i++) {
         ejki_flash_visible(p, i, &own.first, &own.end);
-        seen.first = ejki_min(seen.first, own.first);
-        seen.end = ejki_max(seen.end, own.end);
+        visible.first = ejki_min(visible.first, own.first);
+        visible.end = ejki_max(visible.end, own.end);
     }
-    return seen;
+    return visible;
 }
 
 /*
@@ -46,7 +46,8 @@ static inline void amx_vjp_mask_blocks(const ejki_block_mask *t, int64_t mask_he
 /* Notes which blocks of keys the mask blocks of row i let a strip meet, if they lie within what positions let it see.
  * */
 static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan *t,
-                                int64_t mask_head, int64_t i, amx_vjp_range seen, uint64_t *met) {
+                                int64_t mask_head, int64_t i, amx_vjp_range visible,
+                                uint64_t *met) {
     const ejki_block_mask *block_mask = &p->block_mask;
     for (int64_t j = 0; j < p->keys / block_mask->block_kv;) {
         ejki_mask_block mask_block[64];
@@ -54,8 +55,8 @@ static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan 
         amx_vjp_mask_blocks(block_mask, mask_head, i, j, end, mask_block);
         for (int64_t n = 0; n < end - j; n++) {
             if (mask_block[n].state == 0) continue;
-            const int64_t first = ejki_max(seen.first, (j + n) * block_mask->block_kv);
-            const int64_t last = ejki_min(seen.end, (j + n + 1) * block_mask->block_kv) - 1;
+            const int64_t first = ejki_max(visible.first, (j + n) * block_mask->block_kv);
+            const int64_t last = ejki_min(visible.end, (j + n + 1) * block_mask->block_kv) - 1;
             if (first > last) continue;
             for (int64_t block = amx_vjp_part_at(&t->keys, first);
                  block <= amx_vjp_part_at(&t->keys, last); block++)
@@ -74,10 +75,10 @@ typedef struct amx_vjp_meeting {
 static inline amx_vjp_meeting amx_vjp_meeting_of(const ejki_flash_problem *p, const amx_vjp_plan *t,
                                                  amx_vjp_range rows, const uint64_t *met) {
     if (p->block_mask.mask_heads > 0) return (amx_vjp_meeting){met, 0, t->key_blocks};
-    const amx_vjp_range seen = amx_vjp_extent(p, rows);
-    if (seen.first >= seen.end) return (amx_vjp_meeting){.end = 0};
-    return (amx_vjp_meeting){.first = amx_vjp_part_at(&t->keys, seen.first),
-                             .end = amx_vjp_part_at(&t->keys, seen.end - 1) + 1};
+    const amx_vjp_range visible = amx_vjp_extent(p, rows);
+    if (visible.first >= visible.end) return (amx_vjp_meeting){.end = 0};
+    return (amx_vjp_meeting){.first = amx_vjp_part_at(&t->keys, visible.first),
+                             .end = amx_vjp_part_at(&t->keys, visible.end - 1) + 1};
 }
 
 static inline bool amx_vjp_meets(const amx_vjp_meeting *m, int64_t block) {
@@ -126,7 +127,7 @@ static inline void amx_vjp_hide(const amx_vjp_state *s, const amx_vjp_tile *t, i
         if (words[n] == 0) continue;
         if (block) words[n] &= amx_vjp_in_block(&p->block_mask, block, row, key, count);
         const flash_row r = {.head = s->head, .query = row};
-        words[n] = amx_allowed(p, &r, key, count, words[n]);
+        words[n] = amx_visible_keys(p, &r, key, count, words[n]);
     }
 }
 
@@ -137,11 +138,11 @@ static inline uint8_t *amx_vjp_state_of(const amx_vjp_state *s, int64_t tile, in
 }
 
 static inline uint32_t *amx_vjp_words_of(const amx_vjp_state *s, int64_t tile, int64_t chunk) {
-    return s->seen + (tile * s->plan.chunks + chunk) * AMX_ROWS;
+    return s->visible + (tile * s->plan.chunks + chunk) * AMX_ROWS;
 }
 
-static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int64_t chunk,
-                                      const uint8_t *block) {
+static inline uint8_t amx_vjp_find_state(const amx_vjp_state *s, int64_t tile, int64_t chunk,
+                                         const uint8_t *block) {
     const ejki_flash_problem *p = &s->problem.forward;
     const amx_vjp_tile *t = &s->tile[tile];
     const int64_t key = s->key + chunk * AMX_CHUNK;
@@ -149,7 +150,7 @@ static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int6
     const bool whole = t->least <= key && t->most >= key + AMX_CHUNK;
     const bool hides = block || flash_hides_keys(p);
     if (whole && !hides) return AMX_VJP_ALL;
-    if (!s->looks) return AMX_VJP_SOME;
+    if (!s->hides_keys) return AMX_VJP_SOME;
     uint32_t *words = amx_vjp_words_of(s, tile, chunk);
     const __m512i ones = _mm512_set1_epi32(-1);
     uint32_t any = 0, all = 0;
@@ -165,40 +166,40 @@ static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int6
 }
 
 /* Looks at the chunks of keys [first, end), counted from the block, which lie in one mask block or in none. */
-static inline void amx_vjp_look_along(amx_vjp_state *s, int64_t tile, int64_t first, int64_t end,
-                                      const uint8_t *block) {
+static inline void amx_vjp_find_states(amx_vjp_state *s, int64_t tile, int64_t first, int64_t end,
+                                       const uint8_t *block) {
     amx_vjp_tile *t = &s->tile[tile];
     for (int64_t chunk = first / AMX_CHUNK; chunk < ejki_cdiv(end, AMX_CHUNK); chunk++) {
-        const uint8_t state = amx_vjp_look_at(s, tile, chunk, block);
+        const uint8_t state = amx_vjp_find_state(s, tile, chunk, block);
         *amx_vjp_state_of(s, tile, chunk) = state;
-        t->seen |= state != AMX_VJP_NONE;
+        t->visible |= state != AMX_VJP_NONE;
         s->units += state != AMX_VJP_NONE;
     }
 }
 
 /* Looks up what a tile sees of the block. `mask_block` has those of its rows and the block, NULL without a block
  * mask. */
-static inline void amx_vjp_look_over(amx_vjp_state *s, int64_t tile,
-                                     const ejki_mask_block *mask_block) {
+static inline void amx_vjp_find_visible(amx_vjp_state *s, int64_t tile,
+                                        const ejki_mask_block *mask_block) {
     const int64_t size = s->problem.forward.block_mask.block_kv;
     if (!mask_block) {
-        amx_vjp_look_along(s, tile, 0, s->key_end - s->key, NULL);
+        amx_vjp_find_states(s, tile, 0, s->key_end - s->key, NULL);
         return;
     }
     for (int64_t j = s->key / size; j * size < s->key_end; j++, mask_block++)
         if (mask_block->state != 0)
-            amx_vjp_look_along(s, tile, ejki_max(0, j * size - s->key),
-                               ejki_min(s->key_end, (j + 1) * size) - s->key, mask_block->block);
+            amx_vjp_find_states(s, tile, ejki_max(0, j * size - s->key),
+                                ejki_min(s->key_end, (j + 1) * size) - s->key, mask_block->block);
 }
 
-static inline bool amx_vjp_sees(const amx_vjp_state *s, int64_t tile, int64_t chunk) {
+static inline bool amx_vjp_is_visible(const amx_vjp_state *s, int64_t tile, int64_t chunk) {
     return *amx_vjp_state_of(s, tile, chunk) != AMX_VJP_NONE;
 }
 
 /* The words of a tile and a chunk that it sees; `own` has room for them. */
 static inline const uint32_t *amx_vjp_words(const amx_vjp_state *s, int64_t tile, int64_t chunk,
                                             uint32_t *own) {
-    if (s->looks && *amx_vjp_state_of(s, tile, chunk) == AMX_VJP_SOME)
+    if (s->hides_keys && *amx_vjp_state_of(s, tile, chunk) == AMX_VJP_SOME)
         return amx_vjp_words_of(s, tile, chunk);
     for (int half = 0; half < 2; half++)
         _mm512_storeu_si512(own + 16 * half,
