@@ -17,7 +17,7 @@ static ejk_context *context;
 
 /* ---- What implementations see ------------------------------------------------------------------------ */
 
-static int64_t runs, tokens, cells;
+static int64_t runs, tokens, mask_blocks;
 
 static int64_t sum_at(const ejki_flash_problem *p, const void *sums, int64_t n) {
     return p->sums_are_i64 ? ((const int64_t *)sums)[n] : ((const int32_t *)sums)[n];
@@ -27,10 +27,10 @@ static ejk_status look(const ejk_run *run) {
     const ejki_flash_problem *p = run->problem;
     runs++;
     tokens = p->query_sums ? sum_at(p, p->query_sums, p->batch) : 0;
-    cells = 0;
-    for (int64_t i = 0; i < p->pattern.rows; i++)
-        for (int64_t j = 0; j < p->pattern.columns; j++)
-            cells += ejki_grid_at(&p->pattern.state, 0, i, j) != 0;
+    mask_blocks = 0;
+    for (int64_t i = 0; i < p->block_mask.rows; i++)
+        for (int64_t j = 0; j < p->block_mask.columns; j++)
+            mask_blocks += ejki_block_list_at(&p->block_mask.state, 0, i, j) != 0;
     memset(p->out.data, 0, 8 * (size_t)(p->queries * p->query_heads * p->value_dim));
     return EJK_OK;
 }
@@ -100,7 +100,7 @@ static void tune_recorded(const char *text) {
     EXPECT_OK(ejk_recording_create(&recording));
     EXPECT_OK(
         ejk_record_invocation(recording, ejk_problem_kernel(problem), ejk_problem_args(problem)));
-    runs = tokens = cells = 0;
+    runs = tokens = mask_blocks = 0;
     EXPECT_OK(ejk_autotune_recorded(executor, recording, &options, 1, NULL, skipped, NULL, NULL));
     assert_true(runs > 0);
     ejk_recording_destroy(recording);
@@ -140,10 +140,10 @@ static void recorded_sparse_calls_have_blocks(void **state) {
     (void)state;
     tune_recorded("blocksparse_attention:Hq=2,T=128,S=128,D=16,dtype=float64,Pf=1,Rf=8,Cf=8,"
                   "with=fwd_data_next+fwd_block_mask,fwd_kv_blocksize=16");
-    assert_int_equal(cells, 32); /* a half of them */
+    assert_int_equal(mask_blocks, 32); /* a half of them */
     tune_recorded("blocksparse_attention:Hq=2,T=128,S=128,D=16,dtype=float64,Pf=1,Rf=8,Cf=3,"
                   "with=fwd_data_next+fwd_block_mask,fwd_kv_blocksize=16");
-    assert_int_equal(cells, 24); /* all that there is room for */
+    assert_int_equal(mask_blocks, 24); /* all that there is room for */
 }
 
 /* ---- What is in the tensors -------------------------------------------------------------------------- */

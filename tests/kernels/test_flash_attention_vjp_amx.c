@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of flash attention in bf16 on AMX tiles, and by VDPBF16PS, on random cases, against the formulas in double
- * precision: error at most twice that of a naive evaluation (weights and slopes rounded to bf16) plus 4 eps; nothing that is hidden
+ * precision: error at most twice that of a naive evaluation (weights and dS rounded to bf16) plus 4 eps; nothing that is hidden
  * reaches a result; nothing read beyond an input or written beside an output; the same bits for one, two and three
  * workers.
  */
@@ -326,7 +326,7 @@ static bool same(const world *w, const results *a, const results *b, int workers
  * that a bias of -inf keeps a cotangent that is not finite from a key. */
 static bool is_for_amx(const world *w) {
     const ejki_flash_problem *p = &w->v.forward;
-    const bool anywhere = p->pattern.planes > 0 && p->pattern.block_kv % 4 != 0;
+    const bool anywhere = p->block_mask.mask_heads > 0 && p->block_mask.block_kv % 4 != 0;
     return (p->dropout > 0 && anywhere) || (p->has_bias && w->pattern == NAN_ROW);
 }
 

@@ -278,7 +278,7 @@ static void put_index(const struct guarded *memory, int64_t size, int64_t at, in
 /* Blocks of a plane's row: which there are, what is in them, and where the grid names them. */
 static void pattern_row(struct random *r, world *w, int64_t plane, int64_t row, bool shrunk) {
     const ejki_flash_problem *p = &w->p;
-    const ejki_pattern *g = &p->pattern;
+    const ejki_block_mask *g = &p->block_mask;
     int64_t count = 0;
     for (int64_t column = 0; column < g->columns; column++) {
         const int kind = (int)random_int(r, 0, 4) - 2;
@@ -289,7 +289,8 @@ static void pattern_row(struct random *r, world *w, int64_t plane, int64_t row, 
             for (int64_t j = 0; j < g->block_kv; j++) {
                 const bool seen = kind == 2 || (kind == 1 && random_chance(r, 0.4));
                 block[i * g->block_row + j] = kind == 1 && seen ? (uint8_t)random_int(r, 1, 9) : 0;
-                for (int64_t h = plane * g->plane_heads; h < (plane + 1) * g->plane_heads; h++)
+                for (int64_t h = plane * g->heads_per_mask; h < (plane + 1) * g->heads_per_mask;
+                     h++)
                     w->seen[(h * p->queries + row * g->block_q + i) * p->keys +
                             column * g->block_kv + j] = seen;
             }
@@ -306,7 +307,7 @@ static void blocks(struct random *r, world *w) {
     static const int64_t of_keys[] = {1, 5, 16, 31, 32, 33, 48, 64, 128};
     static const int64_t index_sizes[] = {2, 4, 8};
     ejki_flash_problem *p = &w->p;
-    ejki_pattern *g = &p->pattern;
+    ejki_block_mask *g = &p->block_mask;
     g->name = "fwd";
     g->block_q = RANDOM_OF(r, of_queries);
     g->block_kv = RANDOM_OF(r, of_keys);
@@ -321,11 +322,11 @@ static void blocks(struct random *r, world *w) {
     }
     p->queries = g->block_q * g->rows;
     p->keys = g->block_kv * g->columns;
-    g->planes = RANDOM_OF(r, ((const int64_t[]){1, p->kv_heads, p->query_heads}));
-    g->plane_heads = p->query_heads / g->planes;
+    g->mask_heads = RANDOM_OF(r, ((const int64_t[]){1, p->kv_heads, p->query_heads}));
+    g->heads_per_mask = p->query_heads / g->mask_heads;
     g->block_row = g->block_kv + (random_chance(r, 0.3) ? 3 : 0);
     g->block_stride = g->block_row * g->block_q;
-    const int64_t cells = g->planes * g->rows * g->columns;
+    const int64_t cells = g->mask_heads * g->rows * g->columns;
     g->block_count = cells;
     g->next.size = g->id.size = RANDOM_OF(r, index_sizes);
     g->state.size = RANDOM_OF(r, ((const int64_t[]){1, 4}));
@@ -337,7 +338,7 @@ static void blocks(struct random *r, world *w) {
     for (int64_t i = 0; i < cells; i++) put_index(&w->state, g->state.size, i, 0);
     w->seen = calloc((size_t)(p->query_heads * p->queries * p->keys) + 1, 1);
     const bool shrunk = random_chance(r, 0.5);
-    for (int64_t plane = 0; plane < g->planes; plane++)
+    for (int64_t plane = 0; plane < g->mask_heads; plane++)
         for (int64_t row = 0; row < g->rows; row++) pattern_row(r, w, plane, row, shrunk);
     g->next.data = w->next.data;
     g->id.data = w->id.data;
@@ -352,7 +353,7 @@ static void blocks(struct random *r, world *w) {
 
 static bool visible(const world *w, const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i,
                     int64_t j) {
-    const ejki_pattern *g = &p->pattern;
+    const ejki_block_mask *g = &p->block_mask;
     if (!flash_visible(p, b, h, i, j)) return false;
     if (w->seen && !w->seen[(h * p->queries + i) * p->keys + j]) return false;
     if (g->chunk == 0) return true;
@@ -456,7 +457,7 @@ static void create(world *w, enum amx_kind kind, uint64_t seed) {
              p->has_mask, p->has_segments, p->has_sinks, p->lse.data != NULL, p->normalize,
              (long long)p->first_offset, (long long)p->last_offset, p->dropout, w->pattern,
              (long long)w->parameters[0], (long long)w->parameters[1],
-             (long long)p->pattern.block_q, (long long)p->pattern.block_kv);
+             (long long)p->block_mask.block_q, (long long)p->block_mask.block_kv);
 }
 
 static void destroy(world *w) {

@@ -55,12 +55,12 @@ static bool sees(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i, i
         ejki_position_range(&p->positions, b, i, &low, &high);
         if (position < low || position > high) return false;
     }
-    return ejki_pattern_sees(&p->pattern, h, i, j);
+    return ejki_block_mask_visible(&p->block_mask, h, i, j);
 }
 
 /* All that hides becomes one mask, to be freed, where the oracles know less than all of it; else NULL. */
 static uint8_t *only_mask(ejki_flash_problem *p) {
-    if (ejki_pattern_is_empty(&p->pattern) && !p->positions.given) return NULL;
+    if (ejki_block_mask_is_empty(&p->block_mask) && !p->positions.given) return NULL;
     uint8_t *shown = room(p->batch * p->query_heads * p->queries * p->keys, 1), *at = shown;
     FOR(b, p->batch)
     FOR(h, p->query_heads) FOR(i, p->queries) FOR(j, p->keys) *at++ = sees(p, b, h, i, j);
@@ -71,7 +71,7 @@ static uint8_t *only_mask(ejki_flash_problem *p) {
     p->has_segments = false;
     p->first_offset = -(INT64_C(1) << FAR_BITS);
     p->last_offset = INT64_C(1) << FAR_BITS;
-    p->pattern = (ejki_pattern){.name = NULL};
+    p->block_mask = (ejki_block_mask){.name = NULL};
     p->positions = (ejki_positions){.given = false};
     return shown;
 }

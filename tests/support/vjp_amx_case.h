@@ -168,21 +168,23 @@ static void features(struct random *r, world *w) {
  */
 static void grid(struct random *r, world *w, int64_t block_q, int64_t block_kv) {
     ejki_flash_problem *p = &w->v.forward;
-    ejki_pattern *t = &p->pattern;
+    ejki_block_mask *t = &p->block_mask;
     const int64_t columns = p->keys / block_kv;
-    *t = (ejki_pattern){.name = "fwd", .block_q = block_q, .block_kv = block_kv};
-    t->planes = random_chance(r, 0.5) ? 1 : random_chance(r, 0.5) ? p->kv_heads : p->query_heads;
-    t->plane_heads = p->query_heads / t->planes;
+    *t = (ejki_block_mask){.name = "fwd", .block_q = block_q, .block_kv = block_kv};
+    t->mask_heads = random_chance(r, 0.5)   ? 1
+                    : random_chance(r, 0.5) ? p->kv_heads
+                                            : p->query_heads;
+    t->heads_per_mask = p->query_heads / t->mask_heads;
     t->rows = p->queries / block_q;
     t->columns = columns;
-    const int64_t count = t->planes * t->rows * columns, size = block_q * block_kv;
+    const int64_t count = t->mask_heads * t->rows * columns, size = block_q * block_kv;
     const bool shrunk = random_chance(r, 0.5);
     const double alive = RANDOM_OF(r, ((const double[]){0.1, 0.5, 0.8, 1}));
     guarded_create(&w->grid, (size_t)count * 12, GUARDED_END, 0);
     ejki_int32 *next = (ejki_int32 *)(void *)w->grid.data, *state = next + count,
                *id = state + count;
     int64_t partial = 0;
-    for (int64_t row = 0; row < t->planes * t->rows; row++)
+    for (int64_t row = 0; row < t->mask_heads * t->rows; row++)
         for (int64_t n = 0, at = 0; n < columns; n++) {
             const int32_t own = random_chance(r, alive) ? (int32_t)random_int(r, 1, 2) : 0;
             if (own == 0 && shrunk) continue;
@@ -194,7 +196,7 @@ static void grid(struct random *r, world *w, int64_t block_q, int64_t block_kv) 
         }
     guarded_create(&w->blocks, (size_t)(partial * size), GUARDED_END, 0);
     for (int64_t n = 0; n < partial * size; n++) w->blocks.data[n] = random_chance(r, 0.4);
-    const ejki_grid of = {.stride_p = t->rows * columns, .stride_r = columns, .size = 4};
+    const ejki_block_list of = {.stride_p = t->rows * columns, .stride_r = columns, .size = 4};
     t->next = t->state = t->id = of;
     t->next.data = next;
     t->state.data = state;
@@ -216,14 +218,14 @@ static void pattern(struct random *r, world *w) {
         p->keys = block_kv * random_int(r, 1, 5);
         grid(r, w, block_q, block_kv);
     }
-    if (random_chance(r, 0.2)) p->pattern.chunk = random_int(r, 1, 70);
+    if (random_chance(r, 0.2)) p->block_mask.chunk = random_int(r, 1, 70);
 }
 
 static bool visible(const ejki_flash_problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
     int64_t first, end;
     ejki_flash_visible(p, i, &first, &end);
     return j >= first && j < end && flash_visible(p, b, h, i, j) &&
-           ejki_pattern_sees(&p->pattern, h, i, j);
+           ejki_block_mask_visible(&p->block_mask, h, i, j);
 }
 
 /* No query of the key head sees key j. */
@@ -334,8 +336,8 @@ static void create(world *w, uint64_t seed) {
              v->has_lse_cotangent, v->wants_query, v->wants_key, v->wants_value, v->wants_sinks,
              (long long)p->first_offset, (long long)p->last_offset, w->pattern, p->dropout,
              (long long)w->parameters[0], (long long)w->parameters[1],
-             (long long)p->pattern.block_q, (long long)p->pattern.block_kv,
-             (long long)p->pattern.chunk);
+             (long long)p->block_mask.block_q, (long long)p->block_mask.block_kv,
+             (long long)p->block_mask.chunk);
 }
 
 static void destroy(world *w) {

@@ -101,7 +101,7 @@ static void exact_gradients(struct vjp_oracle *o, const struct vjp_case *c) {
     for (int i = 0; i < 6; i++) free(memory[i]);
 }
 
-/* ---- Naive: each operation rounded to f32, weights, slopes and results to the type ------------------- */
+/* ---- Naive: each operation rounded to f32, weights, dS and results to the type ------------------- */
 
 struct naive {
     const struct vjp_case *c;

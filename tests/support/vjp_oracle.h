@@ -2,7 +2,7 @@
 /*
  * What gradients of flash attention should be, by the reference in f64, and how far others may be from it: twice
  * the error of a naive evaluation plus 4 eps (SEMANTICS section 5). Naive: every operation rounded to f32, weights
- * from the lse that was given, weights and slopes rounded to the type of the tensors before they are multiplied,
+ * from the lse that was given, weights and dS rounded to the type of the tensors before they are multiplied,
  * rounded to the type at the end. Sums in two orders, of which the larger error counts; where a result is beyond
  * that, in six others too: one large product in a few rows decides, and naive errors then differ tenfold from order
  * to order. Where few numbers make that a matter of luck, eps is relative to what is added rather than to what

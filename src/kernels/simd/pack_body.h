@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of a tensor brought into the order in which product_body.h, which includes this, reads them, and into
- * f32: bf16 and f16 become floats here and nowhere else; with TILE_PAIRS bf16 may also become pairs, which take the
+ * Rows of a tensor brought into the order in which gemm_body.h, which includes this, reads them, and into
+ * f32: bf16 and f16 become floats here and nowhere else; with TILE_BF16_DOT bf16 may also become pairs, which take the
  * place of a float each. Strides count elements.
  */
 #ifndef EJKI_PACK_BODY_H
@@ -12,7 +12,7 @@
 /* The first VL of n elements, or pairs of elements, of a row. */
 static inline __attribute__((always_inline)) vf pack_load(const ejk_dtype dtype, const int unit,
                                                           const void *p, int64_t n) {
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
     if (unit == 2) return n >= 2 * VL ? v_load_pairs(p) : v_load_pairs_first(p, n);
 #endif
     (void)unit;
@@ -22,12 +22,12 @@ static inline __attribute__((always_inline)) vf pack_load(const ejk_dtype dtype,
 /* `unit` elements, 1 or 2, lie side by side in a column; those beyond `dim` are 0. */
 static inline __attribute__((always_inline)) void
 pack_transposed_of(const ejk_dtype dtype, const int unit, const void *source, int64_t stride,
-                   int64_t keys, int64_t dim, float *target) {
+                   int64_t count, int64_t dim, float *target) {
     const int64_t steps = (dim + unit - 1) / unit;
-    for (int64_t panel = 0; panel < keys; panel += TILE_COLUMNS, target += steps * TILE_COLUMNS)
+    for (int64_t panel = 0; panel < count; panel += TILE_COLUMNS, target += steps * TILE_COLUMNS)
         for (int64_t column = 0; column < TILE_COLUMNS; column += VL) {
             const char *rows = element_at(dtype, source, (panel + column) * stride);
-            const int64_t left = keys - panel - column;
+            const int64_t left = count - panel - column;
             int64_t d = 0;
             vf block[VL];
             for (; left >= VL && (d + VL) * unit <= dim; d += VL) {
@@ -78,17 +78,17 @@ pack_rows_of(const ejk_dtype dtype, const void *source, int64_t stride, int64_t 
 }
 
 /*
- * Packs `keys` rows of `dim` elements into panels of TILE_COLUMNS columns: panel[d][column], so that a
- * product finds consecutive columns side by side. Columns beyond `keys` become 0.
+ * Packs `count` rows of `dim` elements into panels of TILE_COLUMNS columns: panel[d][column], so that a
+ * product finds consecutive columns side by side. Columns beyond `count` become 0.
  */
 static inline void pack_transposed_any(ejk_dtype dtype, const void *source, int64_t stride,
-                                       int64_t keys, int64_t dim, float *target) {
+                                       int64_t count, int64_t dim, float *target) {
     if (dtype == EJK_DTYPE_F32)
-        pack_transposed_of(EJK_DTYPE_F32, 1, source, stride, keys, dim, target);
+        pack_transposed_of(EJK_DTYPE_F32, 1, source, stride, count, dim, target);
     else if (dtype == EJK_DTYPE_BF16)
-        pack_transposed_of(EJK_DTYPE_BF16, 1, source, stride, keys, dim, target);
+        pack_transposed_of(EJK_DTYPE_BF16, 1, source, stride, count, dim, target);
     else
-        pack_transposed_of(EJK_DTYPE_F16, 1, source, stride, keys, dim, target);
+        pack_transposed_of(EJK_DTYPE_F16, 1, source, stride, count, dim, target);
 }
 
 /*
@@ -105,20 +105,20 @@ static inline bool pack_rows_any(ejk_dtype dtype, const void *source, int64_t st
 }
 
 /* The same of floats. */
-static inline void pack_transposed(const float *source, int64_t stride, int64_t keys, int64_t dim,
+static inline void pack_transposed(const float *source, int64_t stride, int64_t count, int64_t dim,
                                    float *target) {
-    pack_transposed_of(EJK_DTYPE_F32, 1, source, stride, keys, dim, target);
+    pack_transposed_of(EJK_DTYPE_F32, 1, source, stride, count, dim, target);
 }
 static inline bool pack_rows(const float *source, int64_t stride, int64_t rows, int64_t width,
                              float *target, int64_t target_stride) {
     return pack_rows_of(EJK_DTYPE_F32, source, stride, rows, width, target, target_stride);
 }
 
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 /* pack_transposed() of rows of bf16 as pairs: panel[pair][column]. */
-static inline void pack_transposed_pairs(const void *source, int64_t stride, int64_t keys,
+static inline void pack_transposed_pairs(const void *source, int64_t stride, int64_t count,
                                          int64_t dim, float *target) {
-    pack_transposed_of(EJK_DTYPE_BF16, 2, source, stride, keys, dim, target);
+    pack_transposed_of(EJK_DTYPE_BF16, 2, source, stride, count, dim, target);
 }
 
 /*

@@ -129,7 +129,7 @@ static inline vf v_min(vf a, vf b) {
 static inline vf v_fma(vf a, vf b, vf c) {
     return _mm512_fmadd_ps(a, b, c);
 }
-/* One instruction, where a compiler would load the number once for all its uses: see product_step(). */
+/* One instruction, where a compiler would load the number once for all its uses: see gemm_step(). */
 static inline vf v_fma_one(const float *a, vf b, vf c) {
     __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(b), "m"(*a));
     return c;

@@ -13,26 +13,26 @@ typedef struct region {
     int64_t row, row_end, key, key_end;
 } region;
 
-/* A pattern as one head reads it. Without grids it is one block that is full. */
+/* A block mask as one head reads it. Without block lists it is one block that is full. */
 typedef struct side {
-    const ejki_pattern *pattern;
-    int64_t plane, block_q, block_kv;
+    const ejki_block_mask *block_mask;
+    int64_t mask_head, block_q, block_kv;
 } side;
 
-static side side_of(const ejki_flash_problem *problem, const ejki_pattern *p, int64_t head) {
-    if (p->planes == 0) return (side){p, 0, problem->queries, problem->keys};
-    return (side){p, head / p->plane_heads, p->block_q, p->block_kv};
+static side side_of(const ejki_flash_problem *problem, const ejki_block_mask *p, int64_t head) {
+    if (p->mask_heads == 0) return (side){p, 0, problem->queries, problem->keys};
+    return (side){p, head / p->heads_per_mask, p->block_q, p->block_kv};
 }
 
-static ejki_cell cell_at(const side *s, int64_t row, int64_t key) {
-    if (s->pattern->planes == 0) return (ejki_cell){.state = 2};
-    return ejki_pattern_find(s->pattern, s->plane, row / s->block_q, key / s->block_kv);
+static ejki_mask_block mask_block_at(const side *s, int64_t row, int64_t key) {
+    if (s->block_mask->mask_heads == 0) return (ejki_mask_block){.state = 2};
+    return ejki_block_mask_find(s->block_mask, s->mask_head, row / s->block_q, key / s->block_kv);
 }
 
-static bool shows(const side *s, ejki_cell cell, int64_t row, int64_t key) {
-    if (cell.block == NULL) return cell.state != 0;
-    const int64_t a = row % s->block_q, b = key % s->block_kv, step = s->pattern->block_row;
-    return cell.block[s->pattern->by_column ? b * step + a : a * step + b] != 0;
+static bool shows(const side *s, ejki_mask_block mask_block, int64_t row, int64_t key) {
+    if (mask_block.block == NULL) return mask_block.state != 0;
+    const int64_t a = row % s->block_q, b = key % s->block_kv, step = s->block_mask->block_row;
+    return mask_block.block[s->block_mask->by_column ? b * step + a : a * step + b] != 0;
 }
 
 /* Pairs of partial blocks that were found to be equal lately; masks have few distinct ones. */
@@ -45,8 +45,8 @@ typedef struct search {
 } search;
 
 /* Blocks of the same elements, wherever they lie. */
-static bool equal_blocks(search *s, ejki_cell own, ejki_cell other) {
-    const ejki_pattern *p = s->own.pattern;
+static bool equal_blocks(search *s, ejki_mask_block own, ejki_mask_block other) {
+    const ejki_block_mask *p = s->own.block_mask;
     if (own.block == NULL || other.block == NULL || s->own.block_q != s->other.block_q ||
         s->own.block_kv != s->other.block_kv)
         return false;
@@ -61,7 +61,7 @@ static bool equal_blocks(search *s, ejki_cell own, ejki_cell other) {
 }
 
 static const char *name_of(const side *s) {
-    return s->pattern->planes == 0 ? "the call, which has no fwd," : s->pattern->name;
+    return s->block_mask->mask_heads == 0 ? "the call, which has no fwd," : s->block_mask->name;
 }
 
 static ejk_status differ(const search *s, bool own_shows, int64_t row, int64_t key) {
@@ -74,7 +74,7 @@ static ejk_status differ(const search *s, bool own_shows, int64_t row, int64_t k
 }
 
 /* A region that lies in one block of each. */
-static ejk_status compare(search *s, ejki_cell own, ejki_cell other, const region *r) {
+static ejk_status compare(search *s, ejki_mask_block own, ejki_mask_block other, const region *r) {
     const bool whole = own.block == NULL && other.block == NULL;
     if ((whole && (own.state != 0) == (other.state != 0)) || equal_blocks(s, own, other))
         return EJK_OK;
@@ -95,59 +95,63 @@ static int64_t next_edge(int64_t at, int64_t block, int64_t end) {
 }
 
 /* A block of one with all that it overlaps of the other. */
-static ejk_status compare_block(search *s, ejki_cell own, const region *block) {
+static ejk_status compare_block(search *s, ejki_mask_block own, const region *block) {
     region r;
     for (r.row = block->row; r.row < block->row_end; r.row = r.row_end) {
         r.row_end = next_edge(r.row, s->other.block_q, block->row_end);
         for (r.key = block->key; r.key < block->key_end; r.key = r.key_end) {
             r.key_end = next_edge(r.key, s->other.block_kv, block->key_end);
-            EJKI_TRY(compare(s, own, cell_at(&s->other, r.row, r.key), &r));
+            EJKI_TRY(compare(s, own, mask_block_at(&s->other, r.row, r.key), &r));
         }
     }
     return EJK_OK;
 }
 
-/* Each block that a head's own pattern names. */
+/* Each block that a head's own block mask names. */
 static ejk_status compare_head(search *s) {
-    const ejki_pattern *p = s->own.pattern;
-    if (p->planes == 0)
-        return compare_block(s, cell_at(&s->own, 0, 0),
+    const ejki_block_mask *p = s->own.block_mask;
+    if (p->mask_heads == 0)
+        return compare_block(s, mask_block_at(&s->own, 0, 0),
                              &(region){0, s->problem->queries, 0, s->problem->keys});
     for (int64_t row = 0; row < p->rows; row++)
-        for (int64_t column = ejki_pattern_seek(p, s->own.plane, row, 0); column < p->columns;
-             column = ejki_pattern_seek(p, s->own.plane, row, column + 1)) {
-            const int64_t named = ejki_grid_at(&p->next, s->own.plane, row, column);
+        for (int64_t column = ejki_block_mask_seek(p, s->own.mask_head, row, 0);
+             column < p->columns;
+             column = ejki_block_mask_seek(p, s->own.mask_head, row, column + 1)) {
+            const int64_t named = ejki_block_list_at(&p->next, s->own.mask_head, row, column);
             const int64_t i = (p->by_column ? named : row) * p->block_q;
             const int64_t j = (p->by_column ? column : named) * p->block_kv;
             const region block = {i, i + p->block_q, j, j + p->block_kv};
-            EJKI_TRY(compare_block(s, ejki_pattern_cell(p, s->own.plane, row, column), &block));
+            EJKI_TRY(
+                compare_block(s, ejki_block_mask_at(p, s->own.mask_head, row, column), &block));
         }
     return EJK_OK;
 }
 
-static ejk_status compare_all(const ejki_flash_problem *problem, const ejki_pattern *own,
-                              const ejki_pattern *other) {
+static ejk_status compare_all(const ejki_flash_problem *problem, const ejki_block_mask *own,
+                              const ejki_block_mask *other) {
     search s = {.problem = problem};
     for (s.head = 0; s.head < problem->query_heads; s.head++) {
         const side before[] = {s.own, s.other};
         s.own = side_of(problem, own, s.head);
         s.other = side_of(problem, other, s.head);
-        if (s.head > 0 && s.own.plane == before[0].plane && s.other.plane == before[1].plane)
+        if (s.head > 0 && s.own.mask_head == before[0].mask_head &&
+            s.other.mask_head == before[1].mask_head)
             continue;
         EJKI_TRY(compare_head(&s));
     }
     return EJK_OK;
 }
 
-static bool same_arrays(const ejki_pattern *a, const ejki_pattern *b) {
-    return a->by_column == b->by_column && a->planes == b->planes && a->block_q == b->block_q &&
-           a->block_kv == b->block_kv && a->state.data == b->state.data &&
-           a->next.data == b->next.data && a->id.data == b->id.data && a->blocks == b->blocks;
+static bool same_arrays(const ejki_block_mask *a, const ejki_block_mask *b) {
+    return a->by_column == b->by_column && a->mask_heads == b->mask_heads &&
+           a->block_q == b->block_q && a->block_kv == b->block_kv &&
+           a->state.data == b->state.data && a->next.data == b->next.data &&
+           a->id.data == b->id.data && a->blocks == b->blocks;
 }
 
-ejk_status ejki_pattern_agree(const ejki_flash_problem *problem, const ejki_pattern *own,
-                              const ejki_pattern *other) {
-    if (other->planes == 0 || same_arrays(own, other)) return EJK_OK;
+ejk_status ejki_block_mask_agree(const ejki_flash_problem *problem, const ejki_block_mask *own,
+                                 const ejki_block_mask *other) {
+    if (other->mask_heads == 0 || same_arrays(own, other)) return EJK_OK;
     EJKI_TRY(compare_all(problem, own, other));
     return compare_all(problem, other, own);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Block-sparse attention: flash attention with heads before tokens and a pattern in its problem. Checks,
+ * Block-sparse attention: flash attention with heads before tokens and a block mask in its problem. Checks,
  * problem and gradients are those of flash attention, asked with views of the same tensors.
  */
 #include "operations/attention/blocksparse/blocksparse_attention_steps.h"
@@ -71,24 +71,24 @@ static ejk_flash_attention_args flash_args(const ejk_blocksparse_attention_args 
     };
 }
 
-static ejki_grid_args fwd_grid(const ejk_blocksparse_attention_args *args) {
-    return (ejki_grid_args){"fwd",
-                            &args->fwd_data_next,
-                            &args->fwd_mask_next,
-                            &args->fwd_block_mask,
-                            &args->fwd_partial_mask_blocks,
-                            args->fwd_kv_blocksize,
-                            false};
+static ejki_block_mask_args fwd_grid(const ejk_blocksparse_attention_args *args) {
+    return (ejki_block_mask_args){"fwd",
+                                  &args->fwd_data_next,
+                                  &args->fwd_mask_next,
+                                  &args->fwd_block_mask,
+                                  &args->fwd_partial_mask_blocks,
+                                  args->fwd_kv_blocksize,
+                                  false};
 }
 
 static ejk_status prepare(const void *arguments, const ejk_axes *axes, void *problem) {
     const ejk_blocksparse_attention_args *args = arguments;
     const ejk_flash_attention_args flash = flash_args(args);
-    const ejki_grid_args grid = fwd_grid(args);
+    const ejki_block_mask_args grid = fwd_grid(args);
     ejki_flash_problem *p = problem;
     EJKI_TRY(ejk_flash_attention_kernel.prepare(&flash, axes, p));
     EJKI_TRY(ejki_limits_of(args, p));
-    return ejki_pattern_of(&grid, p, &p->pattern);
+    return ejki_block_mask_of(&grid, p, &p->block_mask);
 }
 
 static void *pointer(const ejk_tensor *tensor) {
@@ -98,7 +98,7 @@ static void *pointer(const ejk_tensor *tensor) {
 /* As flash attention binds, without views of the tensors: a call of few rows is over in a microsecond. */
 static void bind(const void *arguments, void *problem) {
     const ejk_blocksparse_attention_args *args = arguments;
-    const ejki_grid_args grid = fwd_grid(args);
+    const ejki_block_mask_args grid = fwd_grid(args);
     ejki_flash_problem *p = problem;
     p->query.data = args->query.data;
     p->key.data = args->key.data;
@@ -112,18 +112,18 @@ static void bind(const void *arguments, void *problem) {
     p->sinks = pointer(&args->softmax_aux);
     p->positions.query = pointer(&args->q_positions);
     p->positions.key = pointer(&args->kv_positions);
-    ejki_pattern_bind(&grid, &p->pattern);
-    p->pattern.positions = pointer(&args->q_sequence);
+    ejki_block_mask_bind(&grid, &p->block_mask);
+    p->block_mask.positions = pointer(&args->q_sequence);
 }
 
 static ejk_status validate(const void *problem) {
     const ejki_flash_problem *p = problem;
-    return ejki_pattern_check(p, &p->pattern);
+    return ejki_block_mask_check(p, &p->block_mask);
 }
 
 static ejk_status inputs(void *args, const ejk_axes *axes, const ejk_inputs *how) {
     ejki_flash_problem p;
-    const ejki_pattern *const own = &p.pattern;
+    const ejki_block_mask *const own = &p.block_mask;
     EJKI_TRY(prepare(args, axes, &p));
     bind(args, &p);
     EJKI_TRY(ejki_patterns_fill(&p, &own, 1, how));
@@ -176,37 +176,38 @@ static ejk_flash_attention_vjp_args flash_vjp_args(const ejk_blocksparse_attenti
     return flash;
 }
 
-static ejki_grid_args dq_grid(const ejk_blocksparse_attention_vjp_args *args) {
-    return (ejki_grid_args){"dq",
-                            &args->dq_data_next,
-                            &args->dq_mask_next,
-                            &args->dq_block_mask,
-                            &args->dq_partial_mask_blocks,
-                            args->dq_kv_blocksize,
-                            false};
+static ejki_block_mask_args dq_grid(const ejk_blocksparse_attention_vjp_args *args) {
+    return (ejki_block_mask_args){"dq",
+                                  &args->dq_data_next,
+                                  &args->dq_mask_next,
+                                  &args->dq_block_mask,
+                                  &args->dq_partial_mask_blocks,
+                                  args->dq_kv_blocksize,
+                                  false};
 }
 
-static ejki_grid_args dkv_grid(const ejk_blocksparse_attention_vjp_args *args) {
-    return (ejki_grid_args){"dkv",
-                            &args->dkv_data_next,
-                            &args->dkv_mask_next,
-                            &args->dkv_block_mask,
-                            &args->dkv_partial_mask_blocks,
-                            args->dkv_q_blocksize,
-                            true};
+static ejki_block_mask_args dkv_grid(const ejk_blocksparse_attention_vjp_args *args) {
+    return (ejki_block_mask_args){"dkv",
+                                  &args->dkv_data_next,
+                                  &args->dkv_mask_next,
+                                  &args->dkv_block_mask,
+                                  &args->dkv_partial_mask_blocks,
+                                  args->dkv_q_blocksize,
+                                  true};
 }
 
-/* The grids of a call for gradients: dq, or fwd in its place; fwd if dq is given too; dkv. */
+/* The block lists of a call for gradients: dq, or fwd in its place; fwd if dq is given too; dkv. */
 typedef struct vjp_grids {
-    ejki_grid_args own, others[2];
+    ejki_block_mask_args own, others[2];
 } vjp_grids;
 
 static vjp_grids grids_of(const ejk_blocksparse_attention_vjp_args *args,
                           const ejk_blocksparse_attention_args *inputs) {
     static const ejk_tensor none;
-    const ejki_grid_args dq = dq_grid(args), fwd = fwd_grid(inputs), dkv = dkv_grid(args);
-    const ejki_grid_args absent = {.next = &none, .id = &none, .state = &none, .blocks = &none};
-    if (!ejki_grid_given(&dq)) return (vjp_grids){fwd, {absent, dkv}};
+    const ejki_block_mask_args dq = dq_grid(args), fwd = fwd_grid(inputs), dkv = dkv_grid(args);
+    const ejki_block_mask_args absent = {
+        .next = &none, .id = &none, .state = &none, .blocks = &none};
+    if (!ejki_block_mask_given(&dq)) return (vjp_grids){fwd, {absent, dkv}};
     return (vjp_grids){dq, {fwd, dkv}};
 }
 
@@ -221,10 +222,10 @@ static ejk_status prepare_vjp(const void *arguments, const ejk_axes *axes, void 
     EJKI_TRY(ejk_flash_attention_vjp_kernel.prepare(&flash, axes, &v->flash));
     EJKI_TRY(ejki_limits_of(&inputs, p));
     for (int i = 0; i < 2; i++) {
-        v->others[i] = p->pattern;
-        EJKI_TRY(ejki_pattern_of(&grids.others[i], p, &v->others[i]));
+        v->others[i] = p->block_mask;
+        EJKI_TRY(ejki_block_mask_of(&grids.others[i], p, &v->others[i]));
     }
-    return ejki_pattern_of(&grids.own, p, &p->pattern);
+    return ejki_block_mask_of(&grids.own, p, &p->block_mask);
 }
 
 static void bind_vjp(const void *arguments, void *problem) {
@@ -235,28 +236,28 @@ static void bind_vjp(const void *arguments, void *problem) {
     ejki_blocksparse_vjp_problem *v = problem;
     ejki_flash_problem *p = &v->flash.forward;
     ejk_flash_attention_vjp_kernel.bind(&flash, &v->flash);
-    ejki_pattern_bind(&grids.own, &p->pattern);
-    for (int i = 0; i < 2; i++) ejki_pattern_bind(&grids.others[i], &v->others[i]);
-    p->pattern.positions = pointer(&args->q_sequence);
+    ejki_block_mask_bind(&grids.own, &p->block_mask);
+    for (int i = 0; i < 2; i++) ejki_block_mask_bind(&grids.others[i], &v->others[i]);
+    p->block_mask.positions = pointer(&args->q_sequence);
     p->positions.query = pointer(&args->q_positions);
     p->positions.key = pointer(&args->kv_positions);
 }
 
-/* All grids have to be sound before any two are compared. */
+/* All block lists have to be sound before any two are compared. */
 static ejk_status validate_vjp(const void *problem) {
     const ejki_blocksparse_vjp_problem *v = problem;
     const ejki_flash_problem *p = &v->flash.forward;
-    EJKI_TRY(ejki_pattern_check(p, &p->pattern));
+    EJKI_TRY(ejki_block_mask_check(p, &p->block_mask));
     for (size_t i = 0; i < sizeof v->others / sizeof *v->others; i++)
-        EJKI_TRY(ejki_pattern_check(p, &v->others[i]));
+        EJKI_TRY(ejki_block_mask_check(p, &v->others[i]));
     for (size_t i = 0; i < sizeof v->others / sizeof *v->others; i++)
-        EJKI_TRY(ejki_pattern_agree(p, &p->pattern, &v->others[i]));
+        EJKI_TRY(ejki_block_mask_agree(p, &p->block_mask, &v->others[i]));
     return EJK_OK;
 }
 
 static ejk_status inputs_vjp(void *args, const ejk_axes *axes, const ejk_inputs *how) {
     ejki_blocksparse_vjp_problem v;
-    const ejki_pattern *const all[] = {&v.flash.forward.pattern, &v.others[0], &v.others[1]};
+    const ejki_block_mask *const all[] = {&v.flash.forward.block_mask, &v.others[0], &v.others[1]};
     const ejk_blocksparse_attention_args forward = inputs_of(args);
     EJKI_TRY(prepare_vjp(args, axes, &v));
     bind_vjp(args, &v);

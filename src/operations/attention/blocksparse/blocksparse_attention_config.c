@@ -22,29 +22,30 @@ void ejki_blocksparse_heuristic_cfg(const ejk_invocation *invocation, void *conf
     ejki_flash_heuristic_cfg(invocation, config);
     params->num_key_splits = params->blocksize_keys = params->blocksize_heads = (ejk_opt_int){0};
     params->prefetch_hint = params->prefetch_bytes = (ejk_opt_int){0};
-    if (p->pattern.planes == 0) return;
-    const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
+    if (p->block_mask.mask_heads == 0) return;
+    const int64_t rows = ejki_max(1, p->block_mask.block_q * p->group);
     params->q_blocksize.value = ejki_min(params->q_blocksize.value, rows);
-    params->kv_blocksize.value = ejki_min(params->kv_blocksize.value, p->pattern.block_kv);
+    params->kv_blocksize.value = ejki_min(params->kv_blocksize.value, p->block_mask.block_kv);
 }
 
-static bool is_within(const ejki_pattern *pattern, int64_t rows, ejk_opt_int q, ejk_opt_int kv) {
-    return q.value <= rows && kv.value <= pattern->block_kv;
+static bool is_within(const ejki_block_mask *block_mask, int64_t rows, ejk_opt_int q,
+                      ejk_opt_int kv) {
+    return q.value <= rows && kv.value <= block_mask->block_kv;
 }
 
 /* Takes out what is larger than a block: a kernel would compute by the block's size anyway. */
 static void keep_within(const ejki_flash_problem *p, bool backward,
                         ejk_blocksparse_attention_config *list, int32_t *count) {
-    const int64_t rows = ejki_max(1, p->pattern.block_q * p->group);
+    const int64_t rows = ejki_max(1, p->block_mask.block_q * p->group);
     int32_t kept = 0;
-    for (int32_t i = 0; p->pattern.planes > 0 && i < *count; i++) {
+    for (int32_t i = 0; p->block_mask.mask_heads > 0 && i < *count; i++) {
         const ejk_fwd_params *fwd = &list[i].fwd_params;
         const ejk_bwd_params *bwd = &list[i].bwd_params;
-        if (backward ? is_within(&p->pattern, rows, bwd->q_blocksize, bwd->kv_blocksize)
-                     : is_within(&p->pattern, rows, fwd->q_blocksize, fwd->kv_blocksize))
+        if (backward ? is_within(&p->block_mask, rows, bwd->q_blocksize, bwd->kv_blocksize)
+                     : is_within(&p->block_mask, rows, fwd->q_blocksize, fwd->kv_blocksize))
             list[kept++] = list[i];
     }
-    if (p->pattern.planes > 0) *count = kept;
+    if (p->block_mask.mask_heads > 0) *count = kept;
 }
 
 ejk_status ejki_blocksparse_candidate_cfgs(const ejk_invocation *invocation, void *configs,
@@ -62,10 +63,11 @@ ejk_status ejki_blocksparse_vjp_candidate_cfgs(const ejk_invocation *invocation,
     return EJK_OK;
 }
 
-/* Where the entries of the grids are not in view, blocks count as alive as far as their shape lets them be. */
+/* Where the entries of the block lists are not in view, blocks count as alive as far as their shape lets them be. */
 static void count_blocks(const ejki_flash_problem *p, const void *args, ejk_cost *cost) {
-    if (p->pattern.planes == 0 || p->keys == 0 || ejki_flash_in_view(p, args)) return;
-    const double alive = (double)p->pattern.columns * (double)p->pattern.block_kv / (double)p->keys;
+    if (p->block_mask.mask_heads == 0 || p->keys == 0 || ejki_flash_in_view(p, args)) return;
+    const double alive =
+        (double)p->block_mask.columns * (double)p->block_mask.block_kv / (double)p->keys;
     if (alive < 1) cost->flops *= alive;
 }
 

@@ -3,9 +3,9 @@
  * Contents of MaskInfos. The mask is the same for all heads and made of units: the smallest blocks that are whole
  * blocks of every grid of the call. Each row of units has as many alive, the one on the diagonal (of causal, where
  * nothing else is said) and others at random distances from it, the same in each row, so that columns have as many too.
- * Their share is that of the option "alive"; without it a half, and in a grid with fewer cells than blocks as many as
- * it has cells. Blocks on the diagonal are partial, a lower triangle, where every grid has partial blocks and
- * blocks are of one size, so that all grids say the same; the others that are alive are full.
+ * Their share is that of the option "alive"; without it a half, and in a block list with fewer mask blocks than
+ * blocks as many as it has mask blocks. Blocks on the diagonal are partial, a lower triangle, where every grid has
+ * partial blocks and blocks are of one size, so that all block lists say the same; the others that are alive are full.
  */
 #include "operations/attention/blocksparse/blocksparse_attention_steps.h"
 #include "operations/attention/flash/flash_attention_steps.h"
@@ -49,14 +49,14 @@ static bool is_alive(const units *u, int64_t row, int64_t column) {
     return u->alive[distance < 0 ? distance + u->columns : distance];
 }
 
-/* Sizes of units, and the most that may be alive in a row so that each grid has cells for them. */
-static void measure(const ejki_flash_problem *problem, const ejki_pattern *const *patterns,
+/* Sizes of units, and the most that may be alive in a row so that each grid has mask blocks for them. */
+static void measure(const ejki_flash_problem *problem, const ejki_block_mask *const *patterns,
                     int32_t count, units *u) {
     *u = (units){.block_q = 1, .block_kv = 1, .partial = true};
-    const ejki_pattern *first = NULL;
+    const ejki_block_mask *first = NULL;
     for (int32_t i = 0; i < count; i++) {
-        const ejki_pattern *p = patterns[i];
-        if (p->planes == 0) continue;
+        const ejki_block_mask *p = patterns[i];
+        if (p->mask_heads == 0) continue;
         if (!first) first = p;
         u->block_q = common_multiple(u->block_q, p->block_q);
         u->block_kv = common_multiple(u->block_kv, p->block_kv);
@@ -69,8 +69,8 @@ static void measure(const ejki_flash_problem *problem, const ejki_pattern *const
     if (u->columns == 0) u->rows = 0;
     u->count = u->columns;
     for (int32_t i = 0; i < count && u->rows > 0; i++) {
-        const ejki_pattern *p = patterns[i];
-        if (p->planes == 0) continue;
+        const ejki_block_mask *p = patterns[i];
+        if (p->mask_heads == 0) continue;
         const int64_t room =
             p->by_column ? p->rows * p->block_q / u->block_q / ejki_cdiv(u->rows, u->columns)
                          : p->columns * p->block_kv / u->block_kv;
@@ -106,53 +106,57 @@ static ejk_status settle(units *u, bool whole, const ejk_inputs *how) {
     return EJK_OK;
 }
 
-/* Writes a cell of an array that has data. */
-static void put(const ejki_grid *grid, int64_t plane, int64_t row, int64_t column, int64_t value) {
+/* Writes a mask block of an array that has data. */
+static void put(const ejki_block_list *grid, int64_t mask_head, int64_t row, int64_t column,
+                int64_t value) {
     if (!grid->data) return;
     const ejk_tensor array = {.data = (void *)(uintptr_t)grid->data,
                               .dtype = grid->size == 1   ? EJK_DTYPE_I8
                                        : grid->size == 2 ? EJK_DTYPE_I16
                                        : grid->size == 4 ? EJK_DTYPE_I32
                                                          : EJK_DTYPE_I64};
-    ejki_element_set(&array, plane * grid->stride_p + row * grid->stride_r + column, value);
+    ejki_element_set(&array, mask_head * grid->stride_p + row * grid->stride_r + column, value);
 }
 
-static bool fits(const ejki_grid *grid, int64_t value) {
+static bool fits(const ejki_block_list *grid, int64_t value) {
     return grid->size >= 8 || value < INT64_C(1) << (8 * grid->size - 1);
 }
 
-typedef struct cell {
+typedef struct mask_block {
     int64_t state, next, id;
-} cell;
+} mask_block;
 
-/* A cell of a line, counted along it. */
-static void put_cell(const ejki_pattern *p, int64_t plane, int64_t line, int64_t at, cell c) {
+/* A mask block of a line, counted along it. */
+static void put_cell(const ejki_block_mask *p, int64_t mask_head, int64_t line, int64_t at,
+                     mask_block c) {
     const int64_t row = p->by_column ? at : line, column = p->by_column ? line : at;
-    put(&p->state, plane, row, column, c.state);
-    put(&p->next, plane, row, column, c.next);
-    if (p->block_count > 0) put(&p->id, plane, row, column, c.id);
+    put(&p->state, mask_head, row, column, c.state);
+    put(&p->next, mask_head, row, column, c.next);
+    if (p->block_count > 0) put(&p->id, mask_head, row, column, c.id);
 }
 
-/* A row of cells, or by column a column: the blocks that are alive, each at its own place if there is one for all. */
-static void fill_line(const units *u, const ejki_pattern *p, int64_t blocks, int64_t plane,
+/* A row of mask blocks, or by column a column: the blocks that are alive, each at its own place if there is one for
+ * all. */
+static void fill_line(const units *u, const ejki_block_mask *p, int64_t blocks, int64_t mask_head,
                       int64_t line) {
-    const int64_t cells = p->by_column ? p->rows : p->columns;
+    const int64_t mask_blocks = p->by_column ? p->rows : p->columns;
     int64_t at = 0;
-    for (int64_t i = 0; i < cells; i++)
-        put_cell(p, plane, line, i, (cell){.next = cells >= blocks && i < blocks ? i : 0});
+    for (int64_t i = 0; i < mask_blocks; i++)
+        put_cell(p, mask_head, line, i,
+                 (mask_block){.next = mask_blocks >= blocks && i < blocks ? i : 0});
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t i = (p->by_column ? block : line) * p->block_q / u->block_q;
         const int64_t j = (p->by_column ? line : block) * p->block_kv / u->block_kv;
-        if (!is_alive(u, i, j) || at >= cells || !fits(&p->next, block)) continue;
+        if (!is_alive(u, i, j) || at >= mask_blocks || !fits(&p->next, block)) continue;
         const bool partial = u->partial && j == diagonal_of(u, i);
         const int64_t id = partial ? i % p->block_count : 0;
         if (partial && !fits(&p->id, id)) continue;
-        put_cell(p, plane, line, cells >= blocks ? block : at++,
-                 (cell){.state = partial ? 1 : 2, .next = block, .id = id});
+        put_cell(p, mask_head, line, mask_blocks >= blocks ? block : at++,
+                 (mask_block){.state = partial ? 1 : 2, .next = block, .id = id});
     }
 }
 
-static void fill_blocks(const ejki_pattern *p) {
+static void fill_blocks(const ejki_block_mask *p) {
     if (!p->blocks) return;
     for (int64_t n = 0; n < p->block_count; n++) {
         uint8_t *block = (uint8_t *)(uintptr_t)p->blocks + n * p->block_stride;
@@ -163,24 +167,25 @@ static void fill_blocks(const ejki_pattern *p) {
     }
 }
 
-static void fill_pattern(const ejki_flash_problem *problem, const units *u, const ejki_pattern *p) {
+static void fill_pattern(const ejki_flash_problem *problem, const units *u,
+                         const ejki_block_mask *p) {
     const int64_t lines = p->by_column ? p->columns : p->rows;
     const int64_t blocks =
         p->by_column ? problem->queries / p->block_q : problem->keys / p->block_kv;
-    for (int64_t plane = 0; plane < p->planes; plane++)
-        for (int64_t line = 0; line < lines; line++) fill_line(u, p, blocks, plane, line);
+    for (int64_t mask_head = 0; mask_head < p->mask_heads; mask_head++)
+        for (int64_t line = 0; line < lines; line++) fill_line(u, p, blocks, mask_head, line);
     fill_blocks(p);
 }
 
 ejk_status ejki_patterns_fill(const ejki_flash_problem *problem,
-                              const ejki_pattern *const *patterns, int32_t count,
+                              const ejki_block_mask *const *patterns, int32_t count,
                               const ejk_inputs *how) {
     units u;
     measure(problem, patterns, count, &u);
     if (u.rows == 0) return EJK_OK;
-    EJKI_TRY(settle(&u, patterns[0]->planes == 0, how));
+    EJKI_TRY(settle(&u, patterns[0]->mask_heads == 0, how));
     for (int32_t i = 0; i < count; i++)
-        if (patterns[i]->planes > 0) fill_pattern(problem, &u, patterns[i]);
+        if (patterns[i]->mask_heads > 0) fill_pattern(problem, &u, patterns[i]);
     free(u.alive);
     return EJK_OK;
 }

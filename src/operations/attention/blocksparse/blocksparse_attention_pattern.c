@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the arrays of a MaskInfo to a pattern. Their entries are looked at by each execution, not here. */
+/* From the arrays of a MaskInfo to a block mask. Their entries are looked at by each execution, not here. */
 #include "operations/attention/blocksparse/blocksparse_attention_steps.h"
 
 #include "base/base.h"
@@ -9,11 +9,11 @@
 /* Beyond every position; far enough from the ends of int64 that a position can be added. */
 #define FAR (INT64_C(1) << 61)
 
-static ejki_grid grid_of(const ejk_tensor *t) {
-    return (ejki_grid){NULL, t->strides[0], t->strides[1], (int64_t)ejk_dtype_size(t->dtype)};
+static ejki_block_list grid_of(const ejk_tensor *t) {
+    return (ejki_block_list){NULL, t->strides[0], t->strides[1], (int64_t)ejk_dtype_size(t->dtype)};
 }
 
-static ejk_status check_given(const ejki_grid_args *grid) {
+static ejk_status check_given(const ejki_block_mask_args *grid) {
     const ejk_tensor *needed[] = {grid->next, grid->state};
     static const char *const names[] = {"data_next", "block_mask"};
     for (int i = 0; i < 2; i++)
@@ -30,7 +30,7 @@ static ejk_status check_given(const ejki_grid_args *grid) {
 }
 
 /* Blocks of `size` have to be a whole number of `length`. */
-static ejk_status check_block(const ejki_grid_args *grid, const char *axis, int64_t size,
+static ejk_status check_block(const ejki_block_mask_args *grid, const char *axis, int64_t size,
                               int64_t length) {
     if (size >= 1 && length % size == 0) return EJK_OK;
     return ejki_fail(EJK_STATUS_INVALID_SHAPE,
@@ -38,7 +38,7 @@ static ejk_status check_block(const ejki_grid_args *grid, const char *axis, int6
                      (long long)size, axis, (long long)length);
 }
 
-static ejk_status check_blocks(const ejki_grid_args *grid, const ejki_pattern *p) {
+static ejk_status check_blocks(const ejki_block_mask_args *grid, const ejki_block_mask *p) {
     if (!ejk_tensor_present(grid->blocks)) return EJK_OK;
     const int64_t *shape = grid->blocks->shape;
     const int64_t rows = p->by_column ? p->block_kv : p->block_q;
@@ -51,19 +51,19 @@ static ejk_status check_blocks(const ejki_grid_args *grid, const ejki_pattern *p
         grid->name, (long long)shape[1], (long long)shape[2], (long long)rows, (long long)columns);
 }
 
-ejk_status ejki_pattern_of(const ejki_grid_args *grid, const ejki_flash_problem *problem,
-                           ejki_pattern *out) {
-    if (!ejki_grid_given(grid)) return EJK_OK;
+ejk_status ejki_block_mask_of(const ejki_block_mask_args *grid, const ejki_flash_problem *problem,
+                              ejki_block_mask *out) {
+    if (!ejki_block_mask_given(grid)) return EJK_OK;
     EJKI_TRY(check_given(grid));
-    const int64_t *shape = grid->state->shape, planes = shape[0];
+    const int64_t *shape = grid->state->shape, mask_heads = shape[0];
     const bool has_blocks = ejk_tensor_present(grid->blocks);
     const int64_t lines = shape[grid->by_column ? 2 : 1];
     const int64_t length = grid->by_column ? problem->keys : problem->queries;
     const int64_t other = grid->by_column ? problem->queries : problem->keys;
-    if (planes < 1 || problem->query_heads % planes != 0)
+    if (mask_heads < 1 || problem->query_heads % mask_heads != 0)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE,
                          "%s_block_mask has %lld planes, expected a divisor of the %lld heads",
-                         grid->name, (long long)planes, (long long)problem->query_heads);
+                         grid->name, (long long)mask_heads, (long long)problem->query_heads);
     if (lines < 1 || length % lines != 0)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE,
                          "%s_block_mask has %lld %s of blocks, expected a divisor of %lld",
@@ -80,10 +80,10 @@ ejk_status ejki_pattern_of(const ejki_grid_args *grid, const ejki_flash_problem 
     EJKI_TRY(check_block(grid, grid->by_column ? "queries" : "keys", size, other));
     EJKI_TRY(check_block(grid, grid->by_column ? "keys" : "queries", length / lines, length));
     out->name = grid->name;
-    out->planes = planes;
+    out->mask_heads = mask_heads;
     out->rows = shape[1];
     out->columns = shape[2];
-    out->plane_heads = ejki_max(1, problem->query_heads / planes);
+    out->heads_per_mask = ejki_max(1, problem->query_heads / mask_heads);
     out->block_q = grid->by_column ? size : length / lines;
     out->block_kv = grid->by_column ? length / lines : size;
     out->by_column = grid->by_column;
@@ -98,8 +98,8 @@ ejk_status ejki_pattern_of(const ejki_grid_args *grid, const ejki_flash_problem 
     return EJK_OK;
 }
 
-void ejki_pattern_bind(const ejki_grid_args *grid, ejki_pattern *out) {
-    if (!ejki_grid_given(grid)) return;
+void ejki_block_mask_bind(const ejki_block_mask_args *grid, ejki_block_mask *out) {
+    if (!ejki_block_mask_given(grid)) return;
     out->next.data = grid->next->data;
     out->state.data = grid->state->data;
     out->id.data = grid->id->data;
@@ -127,17 +127,17 @@ static ejk_status use_positions(const ejk_blocksparse_attention_args *args,
         .key_stride_b = by_key ? key->strides[0] : 0,
         .first = problem->first_offset,
         .last = problem->last_offset,
-        .chunk = problem->pattern.chunk,
-        .chunk_offset = args->causal_offset.set ? problem->pattern.chunk_offset : 0,
+        .chunk = problem->block_mask.chunk,
+        .chunk_offset = args->causal_offset.set ? problem->block_mask.chunk_offset : 0,
     };
     problem->first_offset = -FAR;
     problem->last_offset = FAR;
-    problem->pattern.chunk = 0;
+    problem->block_mask.chunk = 0;
     return EJK_OK;
 }
 
 ejk_status ejki_limits_of(const ejk_blocksparse_attention_args *args, ejki_flash_problem *problem) {
-    ejki_pattern *p = &problem->pattern;
+    ejki_block_mask *p = &problem->block_mask;
     const ejk_window interval = args->mask_interval;
     if (args->sequence_parallelism_mesh_axis_name[0] != '\0')
         return ejki_fail(

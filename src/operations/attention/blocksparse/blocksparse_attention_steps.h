@@ -8,14 +8,15 @@
 #include "operations/attention/blocksparse/problem.h"
 
 /* The arrays of one MaskInfo in the arguments. */
-typedef struct ejki_grid_args {
+typedef struct ejki_block_mask_args {
     const char *name;
     const ejk_tensor *next, *id, *state, *blocks;
-    ejk_opt_int block; /* the size that the grids do not tell: of keys, by column of queries */
+    ejk_opt_int
+        block; /* the size that the block lists do not tell: of keys, by column of queries */
     bool by_column;
-} ejki_grid_args;
+} ejki_block_mask_args;
 
-static inline bool ejki_grid_given(const ejki_grid_args *grid) {
+static inline bool ejki_block_mask_given(const ejki_block_mask_args *grid) {
     return ejk_tensor_present(grid->next) || ejk_tensor_present(grid->id) ||
            ejk_tensor_present(grid->state) || ejk_tensor_present(grid->blocks);
 }
@@ -24,22 +25,22 @@ static inline bool ejki_grid_given(const ejki_grid_args *grid) {
  * Checks the arrays of a MaskInfo and writes them into `out`, whose predicate is there already; without
  * arrays nothing is written.
  */
-ejk_status ejki_pattern_of(const ejki_grid_args *grid, const ejki_flash_problem *problem,
-                           ejki_pattern *out);
+ejk_status ejki_block_mask_of(const ejki_block_mask_args *grid, const ejki_flash_problem *problem,
+                              ejki_block_mask *out);
 
-/* Puts the pointers of the same arrays into a pattern. */
-void ejki_pattern_bind(const ejki_grid_args *grid, ejki_pattern *out);
+/* Puts the pointers of the same arrays into a block mask. */
+void ejki_block_mask_bind(const ejki_block_mask_args *grid, ejki_block_mask *out);
 
 /* Checks predicate, chunks and positions of a call and writes them into its problem. */
 ejk_status ejki_limits_of(const ejk_blocksparse_attention_args *args, ejki_flash_problem *problem);
 
 /*
- * blocksparse_attention_inputs.c: writes the arrays of MaskInfos that say the same mask. The first pattern is the one
- * by which the call computes; those of 0 planes are not there. Arrays without data are left alone.
+ * blocksparse_attention_inputs.c: writes the arrays of MaskInfos that say the same mask. The first block mask is the
+ * one by which the call computes; those of 0 mask heads are not there. Arrays without data are left alone.
  */
 extern const ejk_input_option ejki_blocksparse_input_options[2];
 ejk_status ejki_patterns_fill(const ejki_flash_problem *problem,
-                              const ejki_pattern *const *patterns, int32_t count,
+                              const ejki_block_mask *const *patterns, int32_t count,
                               const ejk_inputs *how);
 /* Positions and segment ids of a call. */
 ejk_status ejki_blocksparse_inputs(const ejk_blocksparse_attention_args *args, const ejk_axes *axes,

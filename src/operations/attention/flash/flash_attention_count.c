@@ -66,29 +66,29 @@ static int64_t keys_between(const entry *e, int64_t query, int64_t first, int64_
     return places_before(e, segment, end) - places_before(e, segment, first);
 }
 
-static int64_t keys_of_block(const entry *e, ejki_cell cell, int64_t query, int64_t first,
-                             int64_t end) {
-    const ejki_pattern *p = &e->problem.pattern;
+static int64_t keys_of_block(const entry *e, ejki_mask_block mask_block, int64_t query,
+                             int64_t first, int64_t end) {
+    const ejki_block_mask *p = &e->problem.block_mask;
     int64_t keys = 0;
-    if (!cell.block) return keys_between(e, query, first, end);
-    const uint8_t *row = cell.block + query % p->block_q * p->block_row;
+    if (!mask_block.block) return keys_between(e, query, first, end);
+    const uint8_t *row = mask_block.block + query % p->block_q * p->block_row;
     for (int64_t j = first; j < end; j++)
         if (row[j % p->block_kv]) keys += keys_between(e, query, j, j + 1);
     return keys;
 }
 
-/* Keys that a query sees in the heads of a plane. */
-static int64_t keys_of_query(const entry *e, int64_t plane, int64_t query) {
-    const ejki_pattern *p = &e->problem.pattern;
+/* Keys that a query sees in the heads of a mask head. */
+static int64_t keys_of_query(const entry *e, int64_t mask_head, int64_t query) {
+    const ejki_block_mask *p = &e->problem.block_mask;
     int64_t first, end, keys = 0;
     ejki_flash_visible(&e->problem, query, &first, &end);
-    if (p->planes == 0) return keys_between(e, query, first, end);
+    if (p->mask_heads == 0) return keys_between(e, query, first, end);
     const int64_t row = query / p->block_q;
-    for (int64_t c = ejki_pattern_seek(p, plane, row, 0); c < p->columns;
-         c = ejki_pattern_seek(p, plane, row, c + 1)) {
-        const int64_t block = ejki_grid_at(&p->next, plane, row, c) * p->block_kv;
-        keys += keys_of_block(e, ejki_pattern_cell(p, plane, row, c), query, ejki_max(first, block),
-                              ejki_min(end, block + p->block_kv));
+    for (int64_t c = ejki_block_mask_seek(p, mask_head, row, 0); c < p->columns;
+         c = ejki_block_mask_seek(p, mask_head, row, c + 1)) {
+        const int64_t block = ejki_block_list_at(&p->next, mask_head, row, c) * p->block_kv;
+        keys += keys_of_block(e, ejki_block_mask_at(p, mask_head, row, c), query,
+                              ejki_max(first, block), ejki_min(end, block + p->block_kv));
     }
     return keys;
 }
@@ -96,22 +96,22 @@ static int64_t keys_of_query(const entry *e, int64_t plane, int64_t query) {
 /* Scores of all heads of one entry. */
 static double count_entry(const entry *e) {
     const ejki_flash_problem *p = &e->problem;
-    const int64_t planes = ejki_max(1, p->pattern.planes);
-    if (!e->places && ejki_pattern_is_empty(&p->pattern))
+    const int64_t mask_heads = ejki_max(1, p->block_mask.mask_heads);
+    if (!e->places && ejki_block_mask_is_empty(&p->block_mask))
         return ejki_flash_visible_pairs(p) * (double)p->query_heads;
     double keys = 0;
-    for (int64_t plane = 0; plane < planes; plane++)
-        for (int64_t i = 0; i < p->queries; i++) keys += (double)keys_of_query(e, plane, i);
-    return keys * (double)(p->query_heads / planes);
+    for (int64_t mask_head = 0; mask_head < mask_heads; mask_head++)
+        for (int64_t i = 0; i < p->queries; i++) keys += (double)keys_of_query(e, mask_head, i);
+    return keys * (double)(p->query_heads / mask_heads);
 }
 
 bool ejki_flash_in_view(const ejki_flash_problem *p, const void *args) {
-    const ejki_pattern *g = &p->pattern;
+    const ejki_block_mask *g = &p->block_mask;
     if (!args) return false;
     if (p->layout != EJKI_FLASH_DENSE && !(p->query_sums && p->key_sums)) return false;
     if (p->has_segments && !(p->query_segments.data && p->key_segments.data)) return false;
     if (g->has_positions && !g->positions) return false;
-    if (g->planes == 0) return true;
+    if (g->mask_heads == 0) return true;
     return g->state.data && g->next.data && (g->block_count == 0 || (g->id.data && g->blocks));
 }
 

@@ -8,7 +8,7 @@
 #define EJKI_FLASH_ATTENTION_PROBLEM_H
 
 #include "kernels/views.h"
-#include "operations/attention/shared/pattern.h"
+#include "operations/attention/shared/block_mask.h"
 #include "operations/attention/shared/positions.h"
 
 /* How sequences lie in the tensors: one in each batch entry, all of it; packed one after the other; or
@@ -63,8 +63,8 @@ typedef struct ejki_flash_problem {
     const void *query_sums, *key_sums; /* batch + 1 cumulative lengths; checked on the CPU */
     bool ends_together;                /* offsets count from keys − queries of a sequence */
     int64_t first_sequence;            /* what batch entry 0 is for dropout and positions */
-    ejki_pattern pattern;              /* zeros but for block-sparse attention */
-    /* The same. If they are given, first_offset, last_offset and the pattern's chunks hide nothing. */
+    ejki_block_mask block_mask;        /* zeros but for block-sparse attention */
+    /* The same. If they are given, first_offset, last_offset and the block mask's chunks hide nothing. */
     ejki_positions positions;
 } ejki_flash_problem;
 
@@ -74,8 +74,8 @@ static inline void ejki_flash_visible(const ejki_flash_problem *p, int64_t i, in
     int64_t low = i + p->first_offset, high = i + p->last_offset + 1;
     *first = low < 0 ? 0 : low;
     *end = high > p->keys ? p->keys : high;
-    if (p->pattern.has_function || p->pattern.chunk > 0)
-        ejki_pattern_limit(&p->pattern, i, first, end);
+    if (p->block_mask.has_function || p->block_mask.chunk > 0)
+        ejki_block_mask_limit(&p->block_mask, i, first, end);
 }
 
 #endif

@@ -87,22 +87,22 @@ static inline bool row_sees(const reference_row *row, int64_t j) {
         if (id < 0 || id != row_segment(p, &p->key_segments, row->b, j)) return false;
     }
     if (p->positions.given && !row_is_near(row, j)) return false;
-    return ejki_pattern_sees(&p->pattern, row->h, row->i, j);
+    return ejki_block_mask_visible(&p->block_mask, row->h, row->i, j);
 }
 
 /*
- * A score, -inf by a bias of that whatever the product is; *slope, if not NULL, is its derivative by the
+ * A score, -inf by a bias of that whatever the product is; *derivative, if not NULL, is its derivative by the
  * scaled product: 1 without a soft cap.
  */
-static inline double row_score(const reference_row *row, int64_t j, double *slope) {
+static inline double row_score(const reference_row *row, int64_t j, double *derivative) {
     const ejki_flash_problem *p = row->problem;
-    double z = row_dot(row, &p->query, &p->key, j, p->head_dim) * p->scale, bend = 1;
+    double z = row_dot(row, &p->query, &p->key, j, p->head_dim) * p->scale, tanh_derivative = 1;
     if (p->soft_cap > 0) {
         const double t = tanh(z / p->soft_cap);
         z = p->soft_cap * t;
-        bend = 1 - t * t;
+        tanh_derivative = 1 - t * t;
     }
-    if (slope) *slope = bend;
+    if (derivative) *derivative = tanh_derivative;
     if (!p->has_bias) return z;
     const double bias = row_load(p->dtype, p->bias.data,
                                  row->b * p->bias.stride_b + row->h * p->bias.stride_h +
@@ -119,12 +119,14 @@ static inline double row_weight(double z, double max) {
     return z == -INFINITY ? 0 : exp(z - max);
 }
 
-/* Fills scores[first … end) with weights relative to the maximum, slopes (if not NULL) as above; returns their sum. */
-static inline double row_soften(const reference_row *row, double *scores, double *slopes,
+/* Fills scores[first … end) with weights relative to the maximum, derivatives (if not NULL) as above; returns their
+ * sum. */
+static inline double row_soften(const reference_row *row, double *scores, double *derivatives,
                                 double *max) {
     *max = -INFINITY;
     for (int64_t j = row->first; j < row->end; j++) {
-        scores[j] = row_sees(row, j) ? row_score(row, j, slopes ? &slopes[j] : NULL) : -INFINITY;
+        scores[j] =
+            row_sees(row, j) ? row_score(row, j, derivatives ? &derivatives[j] : NULL) : -INFINITY;
         *max = row_larger(*max, scores[j]);
     }
     double sum = 0;

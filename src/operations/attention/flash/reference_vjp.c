@@ -14,12 +14,12 @@
 #include "operations/attention/flash/reference_row.h"
 #include "operations/attention/shared/sequences.h"
 
-/* Doubles of a worker: a row's weights, slopes and dZ, and sums of its key head's gradients. */
+/* Doubles of a worker: a row's weights, derivatives and dZ, and sums of its key head's gradients. */
 typedef struct layout {
-    int64_t weights, slopes, scores; /* [S] each */
-    int64_t out;                     /* [Dv] */
-    int64_t key, value;              /* [S, D], [S, Dv] */
-    int64_t worker;                  /* in all */
+    int64_t weights, derivatives, scores; /* [S] each */
+    int64_t out;                          /* [Dv] */
+    int64_t key, value;                   /* [S, D], [S, Dv] */
+    int64_t worker;                       /* in all */
     int64_t bias, sinks; /* after all workers: [B or 1, Hq or 1, T or 1, S]; [heads, n] */
     int64_t bias_count, sinks_count;
 } layout;
@@ -42,7 +42,7 @@ static bool layout_of(const ejki_flash_vjp_problem *v, layout *out) {
     int64_t at = 0, end = 0, rows = 1;
     *out = (layout){0};
     bool fits =
-        add_part(&at, p->keys, 1, &out->weights) && add_part(&at, p->keys, 1, &out->slopes) &&
+        add_part(&at, p->keys, 1, &out->weights) && add_part(&at, p->keys, 1, &out->derivatives) &&
         add_part(&at, p->keys, 1, &out->scores) && add_part(&at, p->value_dim, 1, &out->out) &&
         add_part(&at, p->keys, p->head_dim, &out->key) &&
         add_part(&at, p->keys, p->value_dim, &out->value);
@@ -143,10 +143,10 @@ static void add_key(const task *t, const reference_row *row) {
 
 static void differentiate_row(const task *t, reference_row *row) {
     const ejki_flash_problem *p = row->problem;
-    double *weights = t->scratch + t->at->weights, *slopes = t->scratch + t->at->slopes;
+    double *weights = t->scratch + t->at->weights, *derivatives = t->scratch + t->at->derivatives;
     double *dx = t->scratch + t->at->scores;
     ejki_flash_visible(p, row->i, &row->first, &row->end);
-    double max, sum = row_soften(row, weights, slopes, &max);
+    double max, sum = row_soften(row, weights, derivatives, &max);
     double all_max = max, all_sum = row_add_sinks(row, sum, &all_max);
     const double factor = all_sum == 0 ? 0 : row_weight(max, all_max) / all_sum;
     for (int64_t j = row->first; j < row->end; j++) weights[j] *= weights[j] == 0 ? 0 : factor;
@@ -156,7 +156,7 @@ static void differentiate_row(const task *t, reference_row *row) {
         if (weights[j] == 0) continue;
         const double dz = weights[j] * (dx[j] - delta);
         if (bias) bias[j] += dz;
-        dx[j] = p->scale * dz * slopes[j];
+        dx[j] = p->scale * dz * derivatives[j];
     }
     if (t->v->wants_query) write_query(t, row);
     if (t->v->wants_key) add_key(t, row);

@@ -157,9 +157,9 @@ static void vjp_finish(const vjp_task *t, int64_t h, const float *weights, const
             memcpy(t->deltas + (t->b * p->heads + h) * p->queries + t->first + row, lanes, bytes);
         for (int64_t n = 0; v->wants_lse && n < p->parts; n++) {
             const vf w = v_load(weights + n * ROWS + row);
-            const vf slope = v_mul(w, v_sub(v_load(dots + n * ROWS + row), delta));
+            const vf d_score = v_mul(w, v_sub(v_load(dots + n * ROWS + row), delta));
             /* Where the weight is 0 delta may be anything. A weight that is NaN is not above 0 either. */
-            v_store(lanes, v_select_gt(v_abs(w), v_zero(), slope, w));
+            v_store(lanes, v_select_gt(v_abs(w), v_zero(), d_score, w));
             memcpy(v->d_part_lse.data + merge_lse_start(&v->d_part_lse, &r, n) + row, lanes, bytes);
         }
     }

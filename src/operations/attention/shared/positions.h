@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Positions of the caller's in place of indices, for what causal, a window and chunks hide. The keys that a row
- * sees then need not lie side by side, so they are asked for one by one. Positions count up to ±2^61.
+ * sees then need not lie side by side, so they are looked up one by one. Positions count up to ±2^61.
  */
 #ifndef EJKI_FLASH_ATTENTION_POSITIONS_H
 #define EJKI_FLASH_ATTENTION_POSITIONS_H

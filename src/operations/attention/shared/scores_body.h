@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens to scores between the two products, row by row: soft cap, bias, visibility; the running
- * reference and sum of the online softmax; dropout; the end of a row. Written in the vector vocabulary;
+ * What happens to scores between the two products, row by row: soft cap, bias, visibility; the softmax
+ * shift and sum of the online softmax; dropout; the end of a row. Written in the vector vocabulary;
  * shared by the tiled and the row-wise kernel. Scores are f32 and in base 2, z · log2(e), whatever the type
  * of the tensors.
  */
@@ -24,7 +24,7 @@
 #define FLASH_VECTORS 4
 
 /* The type whose loops are made for it alone: of pairs the only one. */
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #define FLASH_TYPE EJK_DTYPE_BF16
 #else
 #define FLASH_TYPE EJK_DTYPE_F32
@@ -162,20 +162,20 @@ static inline void flash_position_range(const ejki_flash_problem *p, const flash
                                         int64_t *low, int64_t *high) {
     ejki_position_range(&p->positions, r->batch + p->first_sequence, r->query, low, high);
 }
-static inline bool flash_is_near(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                                 int64_t low, int64_t high) {
+static inline bool flash_position_is_visible(const ejki_flash_problem *p, const flash_row *r,
+                                             int64_t key, int64_t low, int64_t high) {
     const int64_t at = ejki_key_position(&p->positions, r->batch + p->first_sequence, key);
     return low <= at && at <= high;
 }
 
 /* Which of up to 32 keys [key, key + count) have positions that a row sees, a bit each. */
-static inline uint32_t flash_near_keys(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                                       int64_t count) {
+static inline uint32_t flash_visible_positions(const ejki_flash_problem *p, const flash_row *r,
+                                               int64_t key, int64_t count) {
     int64_t low, high;
     uint32_t bits = 0;
     flash_position_range(p, r, &low, &high);
     for (int64_t n = 0; n < count; n++)
-        bits |= (uint32_t)flash_is_near(p, r, key + n, low, high) << n;
+        bits |= (uint32_t)flash_position_is_visible(p, r, key + n, low, high) << n;
     return bits;
 }
 
@@ -183,41 +183,42 @@ static inline uint32_t flash_near_keys(const ejki_flash_problem *p, const flash_
  * Which of the keys [key, key + count) mask, segments and positions allow a row to see, one byte each. Bytes up to
  * the next multiple of VL are 0.
  */
-static inline void flash_allowed(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                                 int64_t count, uint8_t *allowed) {
+static inline void flash_visible_keys(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                                      int64_t count, uint8_t *visible) {
     if (p->has_mask) {
         const uint8_t *mask = flash_mask_row(p, r) + key;
-        for (int64_t j = 0; j < count; j++) allowed[j] = mask[j] != 0;
+        for (int64_t j = 0; j < count; j++) visible[j] = mask[j] != 0;
     } else {
-        memset(allowed, 1, (size_t)count);
+        memset(visible, 1, (size_t)count);
     }
     if (p->has_segments) {
         const void *ids = flash_ids_of(p, p->key_segments, r->batch);
         const int64_t own = flash_id(p, flash_ids_of(p, p->query_segments, r->batch), r->query);
         if (own < 0)
-            memset(allowed, 0, (size_t)count);
+            memset(visible, 0, (size_t)count);
         else if (p->segments_are_i64)
             for (int64_t j = 0; j < count; j++)
-                allowed[j] &= ((const ejki_int64 *)ids)[key + j] == own;
+                visible[j] &= ((const ejki_int64 *)ids)[key + j] == own;
         else
             for (int64_t j = 0; j < count; j++)
-                allowed[j] &= ((const ejki_int32 *)ids)[key + j] == own;
+                visible[j] &= ((const ejki_int32 *)ids)[key + j] == own;
     }
     if (p->positions.given) {
         int64_t low, high;
         flash_position_range(p, r, &low, &high);
-        for (int64_t j = 0; j < count; j++) allowed[j] &= flash_is_near(p, r, key + j, low, high);
+        for (int64_t j = 0; j < count; j++)
+            visible[j] &= flash_position_is_visible(p, r, key + j, low, high);
     }
-    memset(allowed + count, 0, (size_t)(ejki_round_up(count, VL) - count));
+    memset(visible + count, 0, (size_t)(ejki_round_up(count, VL) - count));
 }
 
-/* True if a row sees any of the keys [key, end); `allowed` is scratch of as many, rounded up to VL. */
-static inline bool flash_sees_any(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                                  int64_t end, uint8_t *allowed) {
+/* True if a row sees any of the keys [key, end); `visible` is scratch of as many, rounded up to VL. */
+static inline bool flash_any_visible(const ejki_flash_problem *p, const flash_row *r, int64_t key,
+                                     int64_t end, uint8_t *visible) {
     const int64_t first = ejki_max(key, r->first), last = ejki_min(end, r->end);
     if (first >= last) return false;
-    flash_allowed(p, r, first, last - first, allowed);
-    return memchr(allowed, 1, (size_t)(last - first)) != NULL;
+    flash_visible_keys(p, r, first, last - first, visible);
+    return memchr(visible, 1, (size_t)(last - first)) != NULL;
 }
 
 /* Scores, or `hidden` where the bias is -inf: that hides a key whatever its product is, even NaN. */
@@ -234,7 +235,7 @@ static inline v_cap flash_cap_of(const ejki_flash_problem *p) {
 static inline __attribute__((always_inline)) void
 flash_modify_some(const int vectors, const bool caps, const bool hides, const ejk_dtype dtype,
                   vf scale, const v_cap *cap, const void *bias, int64_t left,
-                  const uint8_t *allowed, float *scores) {
+                  const uint8_t *visible, float *scores) {
     vf z[FLASH_VECTORS];
     EJKI_UNROLL for (int i = 0; i < vectors; i++) z[i] = v_load(scores + i * VL);
     if (caps) v_cap_some(vectors, cap, z);
@@ -248,7 +249,7 @@ flash_modify_some(const int vectors, const bool caps, const bool hides, const ej
         } else if (!caps) {
             z[i] = v_mul(z[i], scale);
         }
-        if (hides) z[i] = v_allow(z[i], allowed + i * VL);
+        if (hides) z[i] = v_allow(z[i], visible + i * VL);
         v_store(scores + i * VL, z[i]);
     }
 }
@@ -256,38 +257,38 @@ flash_modify_some(const int vectors, const bool caps, const bool hides, const ej
 static inline __attribute__((always_inline)) void
 flash_modify_row(const bool caps, const bool biased, const bool hides, const ejk_dtype dtype,
                  const ejki_flash_problem *p, const v_cap *cap, const flash_row *r, int64_t key,
-                 int64_t count, float *scores, uint8_t *allowed) {
+                 int64_t count, float *scores, uint8_t *visible) {
     const char *bias = biased ? element_at(dtype, flash_bias_row(p, r), key) : NULL;
     const vf scale = v_set1(!flash_rescales(p) ? 1.0f : (float)(p->scale * LOG2_E));
     int64_t j = 0;
     for (; j + FLASH_VECTORS * VL <= count; j += FLASH_VECTORS * VL)
         flash_modify_some(FLASH_VECTORS, caps, hides, dtype, scale, cap,
                           biased ? element_at(dtype, bias, j) : NULL, FLASH_VECTORS * VL,
-                          allowed + j, scores + j);
+                          visible + j, scores + j);
     for (; j < count; j += VL)
         flash_modify_some(1, caps, hides, dtype, scale, cap,
-                          biased ? element_at(dtype, bias, j) : NULL, count - j, allowed + j,
+                          biased ? element_at(dtype, bias, j) : NULL, count - j, visible + j,
                           scores + j);
 }
 
 /*
  * Raw products scores[0, count) of a row with the keys from `key` become base-2 scores, if there is more
- * to it than flash_scale(): scale, cap, bias; and -inf where mask or segments hide the key. `allowed` is
- * scratch of count rounded up to VL. What is asked for most has loops of its own.
+ * to it than flash_scale(): scale, cap, bias; and -inf where mask or segments hide the key. `visible` is
+ * scratch of count rounded up to VL. The commonest cases have loops of their own.
  */
 static inline void flash_modify(const ejki_flash_problem *p, const v_cap *cap, const flash_row *r,
-                                int64_t key, int64_t count, float *scores, uint8_t *allowed) {
+                                int64_t key, int64_t count, float *scores, uint8_t *visible) {
     const bool hides = flash_hides_keys(p), caps = p->soft_cap != 0, biased = p->has_bias;
     const bool simple = !hides && (!biased || p->dtype == FLASH_TYPE);
-    if (hides) flash_allowed(p, r, key, count, allowed);
+    if (hides) flash_visible_keys(p, r, key, count, visible);
     if (simple && caps && biased)
-        flash_modify_row(true, true, false, FLASH_TYPE, p, cap, r, key, count, scores, allowed);
+        flash_modify_row(true, true, false, FLASH_TYPE, p, cap, r, key, count, scores, visible);
     else if (simple && caps)
-        flash_modify_row(true, false, false, FLASH_TYPE, p, cap, r, key, count, scores, allowed);
+        flash_modify_row(true, false, false, FLASH_TYPE, p, cap, r, key, count, scores, visible);
     else if (simple && biased)
-        flash_modify_row(false, true, false, FLASH_TYPE, p, cap, r, key, count, scores, allowed);
+        flash_modify_row(false, true, false, FLASH_TYPE, p, cap, r, key, count, scores, visible);
     else
-        flash_modify_row(caps, biased, hides, p->dtype, p, cap, r, key, count, scores, allowed);
+        flash_modify_row(caps, biased, hides, p->dtype, p, cap, r, key, count, scores, visible);
 }
 
 /* Writes -inf over the columns of a row, key `key` being column 0, that positions hide: before the first
@@ -319,13 +320,12 @@ static inline bool flash_any_hidden(const float *scores, int64_t count) {
 }
 
 /*
- * `count` scores of a row, a multiple of VL, become weights 2^(scale · score − reference) in place.
+ * `count` scores of a row, a multiple of VL, become weights 2^(scale · score − shift) in place.
  * Returns `lanes` plus their sums; columns two vectors apart add up in the same lane and half, so the sum
  * does not depend on how many hidden columns come before.
  */
-static inline vf flash_weights(float *scores, int64_t count, float scale, float reference,
-                               vf lanes) {
-    const vf base = v_set1(reference == -INFINITY ? 0.0f : reference), factor = v_set1(scale);
+static inline vf flash_weights(float *scores, int64_t count, float scale, float shift, vf lanes) {
+    const vf base = v_set1(shift == -INFINITY ? 0.0f : shift), factor = v_set1(scale);
     vf even = v_zero(), odd = v_zero();
     int64_t j = 0;
     for (; j + 2 * VL <= count; j += 2 * VL) {
@@ -388,8 +388,8 @@ typedef struct flash_end {
 
 /*
  * Scores are multiplied by a constant that is rounded to f32; its relative error moves all scores of a
- * row together, which matters only beside sinks and in the log-sum-exp. What a reference is true to: the
- * reference times this.
+ * row together, which matters only beside sinks and in the log-sum-exp. What a shift is true to: the
+ * shift times this.
  */
 static inline double flash_correction(const ejki_flash_problem *p) {
     const bool far =
@@ -420,12 +420,12 @@ static inline flash_common flash_common_of(const ejki_flash_problem *p, int64_t 
     return c;
 }
 
-/* `sum` is Σ 2^(z − reference) over visible keys: 0 if nothing has any weight, sinks still to come. */
+/* `sum` is Σ 2^(z − shift) over visible keys: 0 if nothing has any weight, sinks still to come. */
 static inline flash_end flash_finish(const ejki_flash_problem *p, const flash_common *common,
-                                     float reference, float sum, bool want_lse) {
+                                     float shift, float sum, bool want_lse) {
     const bool empty = sum == 0;
     if (!p->has_sinks && !want_lse) return (flash_end){.factor = empty ? 0 : 1 / sum};
-    const double own = empty ? -INFINITY : reference * common->correction;
+    const double own = empty ? -INFINITY : shift * common->correction;
     const double top = common->top > own ? common->top : own;
     if (top == -INFINITY && empty) return (flash_end){.factor = 0, .lse = -INFINITY};
     double total = common->total;
@@ -451,15 +451,15 @@ static inline float flash_row_max(double maximum, float *factor) {
  */
 static inline void flash_write_row(const ejki_flash_problem *p, const flash_row *r,
                                    const flash_common *common, const float *sums, int64_t panel,
-                                   int64_t step, float reference, float maximum, float sum,
+                                   int64_t step, float shift, float maximum, float sum,
                                    float total) {
-    flash_end end = flash_finish(p, common, reference, sum, p->lse.data != NULL);
+    flash_end end = flash_finish(p, common, shift, sum, p->lse.data != NULL);
     if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
     if (!p->normalize) {
-        /* From the running reference to the true maximum, and to that as it is rounded. */
+        /* From the shift to the true maximum, and to that as it is rounded. */
         float rounding;
         const float row_max = flash_row_max(maximum * common->correction, &rounding);
-        end.factor = sum == 0 ? 0 : sum == sum ? exp2f(reference - maximum) * rounding : NAN;
+        end.factor = sum == 0 ? 0 : sum == sum ? exp2f(shift - maximum) * rounding : NAN;
         if (p->row_max.data) *flash_at(&p->row_max, r) = row_max;
         if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum == 0 ? 0 : sum * end.factor;
     }

@@ -57,8 +57,8 @@ static inline int64_t ejki_window_of(const ejki_flash_problem *p) {
 
 /* A block mask of block-sparse attention cuts tasks: larger blocks than its own change nothing. */
 static inline void ejki_keep_within(const ejki_flash_problem *p, ejk_opt_int *values) {
-    const ejki_pattern *mask = &p->pattern;
-    if (mask->planes == 0) return;
+    const ejki_block_mask *mask = &p->block_mask;
+    if (mask->mask_heads == 0) return;
     const int64_t rows = ejki_max(1, mask->block_q * p->group);
     values[EJKI_Q_BLOCKSIZE].value = ejki_min(values[EJKI_Q_BLOCKSIZE].value, rows);
     values[EJKI_KV_BLOCKSIZE].value = ejki_min(values[EJKI_KV_BLOCKSIZE].value, mask->block_kv);

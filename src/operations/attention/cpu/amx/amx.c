@@ -9,9 +9,9 @@
  * of the block, sums += weights · values. A column of ones beside the values adds up the weights as they
  * were rounded.
  *
- * Softmax. A row's reference is the largest score of the first chunk in which it sees a key, and stays:
- * weights are 2^(z − reference), whose exponents bf16 holds as f32 does. A chunk with a weight from
- * 2^40 on raises the reference of that row: its scores become weights again, and sums and earlier weights
+ * Softmax. A row's shift is the largest score of the first chunk in which it sees a key, and stays:
+ * weights are 2^(z − shift), whose exponents bf16 holds as f32 does. A chunk with a weight from
+ * 2^40 on raises the shift of that row: its scores become weights again, and sums and earlier weights
  * are lowered by a power of two, which loses nothing.
  *
  * Where queries and keys are small enough that no score can leave the range of amx_row_weights(), or a soft cap sees
@@ -25,7 +25,7 @@
  * products that follow. Such small queries and keys count as 0.
  *
  * Why results do not depend on tiles: blocks, chunks and lanes lie at absolute key positions, a key that
- * a row does not see adds an exact 0, and references are decided by the row alone.
+ * a row does not see adds an exact 0, and softmax shifts are decided by the row alone.
  */
 #include <ejkernel/registry.h>
 
@@ -49,12 +49,13 @@
 
 /* ---- A row tile at a block ----------------------------------------------------------------------------- */
 
-static inline void amx_look_ahead(amx_state *s) {
+static inline void amx_prefetch_next(amx_state *s) {
     if (s->pace == 0) return;
     for (int n = 0; n < 2; n++) {
-        amx_rows *a = &s->soon[n];
+        amx_rows *a = &s->prefetch[n];
         const int64_t end = ejki_min(a->row + s->pace, a->end);
-        for (; a->row < end; a->row++) amx_ask(amx_row_place(a->tensor, &s->row[a->row]), a->width);
+        for (; a->row < end; a->row++)
+            amx_prefetch(amx_row_place(a->tensor, &s->row[a->row]), a->width);
     }
 }
 
@@ -64,24 +65,24 @@ static void amx_bias_rows(const amx_state *s, int64_t row, const char **bias) {
         bias[i] = flash_bias_row(s->problem, &s->row[ejki_min(row + i, s->task.rows - 1)]);
 }
 
-/* Asks for the bias of a chunk, whose rows lie far apart. */
-static void amx_ask_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
+/* Prefetches the bias of a chunk, whose rows lie far apart. */
+static void amx_prefetch_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
     if (chunk >= span->last) return;
-    for (int64_t i = 0; i < span->rows; i++) amx_ask_far(s->bias[i] + 2 * s->chunk[chunk].key);
+    for (int64_t i = 0; i < span->rows; i++) amx_prefetch_far(s->bias[i] + 2 * s->chunk[chunk].key);
 }
 
-/* What of the bias is asked for beside a chunk: what comes soon, of this tile or of the next one, or else the chunk's
+/* What of the bias is prefetched beside a chunk: what comes soon, of this tile or of the next one, or else the chunk's
  * own, which is there. */
-static inline void amx_look_ahead_bias(amx_state *s, const amx_span *span, int64_t chunk,
-                                       amx_pair *pair) {
-    const int64_t soon = chunk + AMX_BIAS_AHEAD;
-    const bool later = soon >= span->last && s->later_row >= 0;
-    const int64_t place = later               ? s->later_chunk + soon - span->last
-                          : soon < span->last ? soon
-                                              : chunk;
-    pair->ahead = later ? s->later_bias : s->bias;
+static inline void amx_prefetch_next_bias(amx_state *s, const amx_span *span, int64_t chunk,
+                                          amx_pair *pair) {
+    const int64_t prefetch = chunk + AMX_BIAS_PREFETCH_DISTANCE;
+    const bool later = prefetch >= span->last && s->prefetch_row >= 0;
+    const int64_t place = later                   ? s->prefetch_chunk + prefetch - span->last
+                          : prefetch < span->last ? prefetch
+                                                  : chunk;
+    pair->ahead = later ? s->prefetch_bias : s->bias;
     pair->ahead_skip = 2 * s->chunk[place].key;
-    if (later) s->asked = s->later_row;
+    if (later) s->prefetched = s->prefetch_row;
 }
 
 /* What the fast way needs of a span; where chunks are is still to be said. */
@@ -99,10 +100,10 @@ static inline void amx_make_fast(amx_state *s, amx_span *span, int64_t chunk, am
     const amx_chunk *place = &s->chunk[chunk];
     pair->weights = amx_weights_of(s, 0, chunk);
     pair->key = amx_keys_of(s, chunk + 1);
-    pair->seen = span->seen;
+    pair->visible = span->visible;
     pair->skip = 2 * place->key;
     pair->inside = amx_first(place->end - place->key);
-    if (s->form.biased) amx_look_ahead_bias(s, span, chunk, pair);
+    if (s->form.biased) amx_prefetch_next_bias(s, span, chunk, pair);
     const amx_fit fit =
         chunk + 1 < span->last ? amx_next(s->plan->steps, pair, &s->exp) : amx_alone(pair, &s->exp);
     if (!amx_fits(&fit, AMX_MOST_BITS)) amx_repeat(s, span, chunk, pair, &fit);
@@ -113,22 +114,22 @@ static __attribute__((noinline)) void amx_make_weights(amx_state *s, amx_span *s
     bool unset = amx_is_unset(s, span);
     const bool biased = s->problem->has_bias;
     amx_pair pair = amx_pair_of(s, span);
-    for (int64_t n = 0; biased && s->asked != span->row && n < AMX_BIAS_AHEAD; n++)
-        amx_ask_bias(s, span, span->first + n);
-    s->asked = span->row;
+    for (int64_t n = 0; biased && s->prefetched != span->row && n < AMX_BIAS_PREFETCH_DISTANCE; n++)
+        amx_prefetch_bias(s, span, span->first + n);
+    s->prefetched = span->row;
     if (!span->ready) amx_multiply(s, span, span->first);
     for (int64_t c = span->first; c < span->end; c++) {
-        amx_look_ahead(s);
-        if (s->fast) span->seen = amx_look(s, span, c);
+        amx_prefetch_next(s);
+        if (s->fast) span->visible = amx_visible_words(s, span, c);
         if (s->fast && unset) {
-            amx_find_references(s, span, c);
+            amx_find_shifts(s, span, c);
             unset = amx_is_unset(s, span);
         }
         if (s->fast && !span->careful) {
             amx_make_fast(s, span, c, &pair);
             continue;
         }
-        if (biased) amx_ask_bias(s, span, c + AMX_BIAS_AHEAD);
+        if (biased) amx_prefetch_bias(s, span, c + AMX_BIAS_PREFETCH_DISTANCE);
         if (!s->fast) amx_prepare_scores(s, span, c);
         amx_careful_weights(s, span, c);
         if (c + 1 < span->last) amx_multiply(s, span, c + 1);
@@ -218,7 +219,7 @@ static void amx_find_shares(const amx_state *s, int64_t row, float shares[AMX_RO
     if (!p->has_sinks || s->precise) return;
     for (int64_t first = 0; first < AMX_ROWS; first += VL) {
         float own[VL] = {0}, sink[VL];
-        const vf reference = v_load(s->reference + row + first);
+        const vf shift = v_load(s->shift + row + first);
         for (int64_t i = 0; i < VL && first + i < end; i++)
             own[i] = *amx_sum(s, row + first + i, s->plan->wide * 16);
         vf total = v_load(own);
@@ -227,7 +228,7 @@ static void amx_find_shares(const amx_state *s, int64_t row, float shares[AMX_RO
                 const flash_row *r = &s->row[row + ejki_min(first + i, end - 1)];
                 sink[i] = (float)(amx_sink(p, r, n) * LOG2_E);
             }
-            total = v_add(total, v_exp2(v_sub(v_load(sink), v_mul(reference, v_set1(correction)))));
+            total = v_add(total, v_exp2(v_sub(v_load(sink), v_mul(shift, v_set1(correction)))));
         }
         const __mmask16 fits = _mm512_cmp_ps_mask(total, v_set1(0x1p100f), _CMP_LT_OQ) &
                                _mm512_cmp_ps_mask(v_load(own), v_zero(), _CMP_GT_OQ);
@@ -245,41 +246,42 @@ static __attribute__((noinline)) void amx_end_tile(amx_state *s, int64_t row) {
     for (int64_t i = row; i < end; i++) {
         const float rounded =
             s->drops ? v_sum(v_load(s->rounded + i * VL)) : *amx_sum(s, i, t->wide * 16);
-        amx_write_row(s->problem, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->reference[i],
+        amx_write_row(s->problem, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->shift[i],
                       s->maximum[i], s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded,
                       rounded, shares[i - row]);
     }
     s->tile[row / AMX_ROWS].ended = true;
 }
 
-/* Rows to ask for while a tile's weights are made: the next tile's queries, if it begins at this block, and
+/* Rows to prefetch while a tile's weights are made: the next tile's queries, if it begins at this block, and
  * this one's output, if it ends here. */
 static void amx_plan_rows(amx_state *s, const amx_span *span) {
     const ejki_flash_problem *p = s->problem;
     const amx_tile *e = &s->tile[span->row / AMX_ROWS];
     const int64_t next = span->row + AMX_ROWS, element = sizeof(uint16_t);
     s->pace = 0;
-    s->soon[0] = s->soon[1] = (amx_rows){0};
+    s->prefetch[0] = s->prefetch[1] = (amx_rows){0};
     if (next < s->task.rows && !e[1].begun && e[1].low < s->following)
-        s->soon[0] = (amx_rows){&p->query, next, ejki_min(next + AMX_ROWS, s->task.rows),
-                                p->head_dim * element};
+        s->prefetch[0] = (amx_rows){&p->query, next, ejki_min(next + AMX_ROWS, s->task.rows),
+                                    p->head_dim * element};
     if (e->high <= s->following && p->normalize)
-        s->soon[1] = (amx_rows){&p->out, span->row, span->row + span->rows, p->value_dim * element};
-    if (s->soon[0].row < s->soon[0].end || s->soon[1].row < s->soon[1].end)
+        s->prefetch[1] =
+            (amx_rows){&p->out, span->row, span->row + span->rows, p->value_dim * element};
+    if (s->prefetch[0].row < s->prefetch[0].end || s->prefetch[1].row < s->prefetch[1].end)
         s->pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
 }
 
 /* True if mask, segments and positions let a row of the span see any of its keys. */
-static bool amx_sees(const amx_state *s, const amx_span *span) {
+static bool amx_any_visible(const amx_state *s, const amx_span *span) {
     const ejki_flash_problem *p = s->problem;
-    uint8_t allowed[AMX_PARTS * AMX_CHUNK];
+    uint8_t visible[AMX_PARTS * AMX_CHUNK];
     if (!flash_hides_keys(p)) return true;
     for (int64_t c = span->first, next; c < span->end; c = next) {
         /* A run of keys, as far as it goes. */
         next = c + 1;
         while (next < span->end && s->chunk[next].key == s->chunk[next - 1].end) next++;
         for (int64_t i = span->row; i < span->row + span->rows; i++)
-            if (flash_sees_any(p, &s->row[i], s->chunk[c].key, s->chunk[next - 1].end, allowed))
+            if (flash_any_visible(p, &s->row[i], s->chunk[c].key, s->chunk[next - 1].end, visible))
                 return true;
     }
     return false;
@@ -295,18 +297,19 @@ static void amx_narrow_span(const amx_state *s, const amx_tile *e, int64_t *firs
 
 /*
  * Finds the bias of a tile that begins a block, and of the one that comes next, if that has chunks enough to
- * ask for.
+ * prefetch.
  */
 static void amx_begin_bias(amx_state *s, int64_t row) {
     const int64_t next = row + AMX_ROWS;
     int64_t end = 0;
     amx_bias_rows(s, row, s->bias);
-    s->later_row = -1;
-    s->later_chunk = 0;
-    if (next < s->task.rows) amx_narrow_span(s, &s->tile[next / AMX_ROWS], &s->later_chunk, &end);
-    if (s->later_chunk + AMX_BIAS_AHEAD > end) return;
-    s->later_row = next;
-    amx_bias_rows(s, next, s->later_bias);
+    s->prefetch_row = -1;
+    s->prefetch_chunk = 0;
+    if (next < s->task.rows)
+        amx_narrow_span(s, &s->tile[next / AMX_ROWS], &s->prefetch_chunk, &end);
+    if (s->prefetch_chunk + AMX_BIAS_PREFETCH_DISTANCE > end) return;
+    s->prefetch_row = next;
+    amx_bias_rows(s, next, s->prefetch_bias);
 }
 
 static void amx_block(amx_state *s, int64_t row) {
@@ -320,7 +323,7 @@ static void amx_block(amx_state *s, int64_t row) {
     amx_plan_rows(s, &span);
     for (span.last = span.end; span.first < span.last; span.first = span.end) {
         span.end = ejki_min(span.last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
-        const bool sees = amx_sees(s, &span);
+        const bool sees = amx_any_visible(s, &span);
         if (sees) {
             amx_make_weights(s, &span);
             amx_add_values(s, &span);
@@ -355,7 +358,7 @@ static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int6
     for (int64_t i = 0; i < tiles * AMX_ROWS; i++) {
         if (i < task->rows)
             s->row[i] = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);
-        s->reference[i] = s->maximum[i] = -INFINITY;
+        s->shift[i] = s->maximum[i] = -INFINITY;
         s->base[i] = amx_base_of(s, -INFINITY);
     }
     for (int64_t i = 0; i < tiles; i++) {
@@ -377,7 +380,7 @@ static void amx_group(amx_state *s, amx_task task, int64_t turn) {
         amx_first_block(s, low);
         while (amx_next_block(s, low, high)) {
             amx_pack(s);
-            s->asked = -1;
+            s->prefetched = -1;
             for (int64_t row = 0; row < task.rows; row += AMX_ROWS) amx_block(s, row);
         }
     }

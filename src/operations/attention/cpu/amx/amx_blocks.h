@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which keys a task of flash attention on AMX goes to, block after block. Without a pattern a block is a run of
- * keys at an absolute position. With one, it has the chunks of as many blocks of the pattern as it holds, those
+ * Which keys a task of flash attention on AMX goes to, block after block. Without a block mask a block is a run of
+ * keys at an absolute position. With one, it has the chunks of as many mask blocks as it holds, those
  * that any head of the task has, one after the other: so that little blocks far apart cost no more than a run.
  * Chunks are counted from the first block of the block row on, whether a row of the task sees it or not: nothing
  * depends on which rows a task has. Part of amx.c, which includes it behind its types.
@@ -21,32 +21,34 @@ static void amx_next_run(amx_state *s, int64_t low, int64_t high) {
     }
 }
 
-/* Lists the chunks of the next blocks of the pattern, as many as there is room for. */
-static void amx_next_cells(amx_state *s, int64_t low, int64_t high) {
+/* Lists the chunks of the next mask blocks, as many as there is room for. */
+static void amx_next_mask_blocks(amx_state *s, int64_t low, int64_t high) {
     const ejki_flash_problem *p = s->problem;
-    tile_cells *cells = &s->cells;
-    int64_t cell = -cells->count, place = 0;
+    block_mask_walk *mask_walk = &s->mask_walk;
+    int64_t mask_block = -mask_walk->count, place = 0;
     s->load++;
     s->first = s->end = 0;
     for (int64_t c = 0; c < s->plan->chunks && s->following < high; c++) {
-        const bool enters = s->following >= cells->end;
-        if (enters) tile_cells_step(cells, p);
+        const bool enters = s->following >= mask_walk->end;
+        if (enters) block_mask_walk_step(mask_walk, p);
         if (enters || c == 0) {
-            cell += cells->count;
-            for (int64_t i = 0; i < cells->count; i++) s->now[cell + i] = cells->cell[i].now;
-            if (s->plan->kept > 0) place = amx_store_place(s, cells->first / p->pattern.block_kv);
+            mask_block += mask_walk->count;
+            for (int64_t i = 0; i < mask_walk->count; i++)
+                s->now[mask_block + i] = mask_walk->cursor[i].now;
+            if (s->plan->kept > 0)
+                place = amx_store_place(s, mask_walk->first / p->block_mask.block_kv);
         }
-        const int64_t key = s->following, end = ejki_min(key + AMX_CHUNK, cells->end);
-        s->chunk[c] =
-            (amx_chunk){.key = key,
-                        .end = end,
-                        .first = cells->first,
-                        .cell = cell,
-                        .place = s->plan->kept == 0 ? c : place + (key - cells->first) / AMX_CHUNK,
-                        .hides = cells->masks || end < key + AMX_CHUNK};
+        const int64_t key = s->following, end = ejki_min(key + AMX_CHUNK, mask_walk->end);
+        s->chunk[c] = (amx_chunk){
+            .key = key,
+            .end = end,
+            .first = mask_walk->first,
+            .mask_block = mask_block,
+            .place = s->plan->kept == 0 ? c : place + (key - mask_walk->first) / AMX_CHUNK,
+            .hides = mask_walk->masks || end < key + AMX_CHUNK};
         s->end = c + 1;
         if (end <= low) s->first = s->end;
-        s->following = end < cells->end ? end : tile_cells_next(cells, p);
+        s->following = end < mask_walk->end ? end : block_mask_walk_next(mask_walk, p);
     }
     const int64_t key = ejki_min(s->following, p->keys);
     s->chunk[s->end] = (amx_chunk){.key = key, .end = ejki_min(p->keys, key + AMX_CHUNK)};
@@ -57,37 +59,41 @@ static void amx_first_block(amx_state *s, int64_t low) {
     const ejki_flash_problem *p = s->problem;
     const int64_t keys = s->plan->chunks * AMX_CHUNK;
     s->following = low / keys * keys;
-    if (s->cells.count == 0) return;
-    tile_cells_begin(&s->cells, p, s->task.kv_head, s->task.first_row / s->plan->unit);
-    s->following = tile_cells_next(&s->cells, p);
+    if (s->mask_walk.count == 0) return;
+    block_mask_walk_begin(&s->mask_walk, p, s->task.kv_head, s->task.first_row / s->plan->unit);
+    s->following = block_mask_walk_next(&s->mask_walk, p);
 }
 
 /* Lists the next block's chunks; false if no block is left. */
 static bool amx_next_block(amx_state *s, int64_t low, int64_t high) {
     do {
         if (s->following >= high) return false;
-        if (s->cells.count > 0)
-            amx_next_cells(s, low, high);
+        if (s->mask_walk.count > 0)
+            amx_next_mask_blocks(s, low, high);
         else
             amx_next_run(s, low, high);
     } while (s->first >= s->end);
     return true;
 }
 
-/* Keys of a chunk that the pattern lets a row see. */
-static uint32_t amx_cell_keys(const amx_state *s, const flash_row *r, const amx_chunk *chunk) {
+/* Keys of a chunk that the block mask lets a row see. */
+static uint32_t amx_mask_block_keys(const amx_state *s, const flash_row *r,
+                                    const amx_chunk *chunk) {
     const ejki_flash_problem *p = s->problem;
-    const ejki_cell *cell = &s->now[chunk->cell + (s->cells.count == 1 ? 0 : r->head % p->group)];
-    const int64_t count = cell->state == 0 ? 0 : chunk->end - chunk->key;
-    if (cell->block == NULL) return amx_first(count);
-    const int64_t row = r->query - s->cells.row * p->pattern.block_q;
-    return amx_bytes(cell->block + row * p->pattern.block_row + (chunk->key - chunk->first), count);
+    const ejki_mask_block *mask_block =
+        &s->now[chunk->mask_block + (s->mask_walk.count == 1 ? 0 : r->head % p->group)];
+    const int64_t count = mask_block->state == 0 ? 0 : chunk->end - chunk->key;
+    if (mask_block->block == NULL) return amx_first(count);
+    const int64_t row = r->query - s->mask_walk.row * p->block_mask.block_q;
+    return amx_bytes(
+        mask_block->block + row * p->block_mask.block_row + (chunk->key - chunk->first), count);
 }
 
-/* How many blocks of the pattern a group will visit, at least about: 0, or 1 + the power of two. */
+/* How many mask blocks a group will visit, at least about: 0, or 1 + the power of two. */
 static int32_t amx_weight(const ejki_flash_problem *p, const amx_plan *t, int64_t group) {
     const int64_t kv_head = group / t->groups % p->kv_heads;
-    int64_t count = tile_cells_alive(p, kv_head, (t->groups - 1 - group % t->groups) / t->parts);
+    int64_t count =
+        block_mask_count_blocks(p, kv_head, (t->groups - 1 - group % t->groups) / t->parts);
     int32_t weight = 0;
     for (; count > 0; count >>= 1) weight++;
     return weight;

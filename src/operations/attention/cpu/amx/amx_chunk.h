@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights of a chunk beside a row tile in flash attention on AMX, but for the fast way: references, which keys rows
+ * Weights of a chunk beside a row tile in flash attention on AMX, but for the fast way: softmax shifts, which keys rows
  * see, weights made with care, and values that are added one by one. Part of amx.c.
  */
 #ifndef EJKI_FLASH_AMX_CHUNK_H
 #define EJKI_FLASH_AMX_CHUNK_H
 
 /* What is added to a row's numbers. */
-static inline float amx_base_of(const amx_state *s, float reference) {
-    return amx_kind(&s->form) == AMX_PLAIN ? amx_base(reference) : amx_form_base(reference);
+static inline float amx_base_of(const amx_state *s, float shift) {
+    return amx_kind(&s->form) == AMX_PLAIN ? amx_base(shift) : amx_form_base(shift);
 }
 
-static void amx_set_reference(amx_state *s, int64_t row, float reference) {
-    s->reference[row] = amx_round_reference(reference);
-    s->base[row] = amx_base_of(s, s->reference[row]);
+static void amx_set_shift(amx_state *s, int64_t row, float shift) {
+    s->shift[row] = amx_round_shift(shift);
+    s->base[row] = amx_base_of(s, s->shift[row]);
 }
 
 /* Raw products of a chunk. */
@@ -21,18 +21,18 @@ static inline void amx_multiply(const amx_state *s, const amx_span *span, int64_
     amx_scores(s->plan->steps, amx_queries(s, span->row), amx_keys_of(s, chunk), s->scores);
 }
 
-/* True if all rows see all keys of a chunk, as far as positions and the pattern go. */
+/* True if all rows see all keys of a chunk, as far as positions and the block mask go. */
 static inline bool amx_is_whole(const amx_state *s, const amx_span *span, int64_t chunk) {
     const amx_chunk *place = &s->chunk[chunk];
     const amx_tile *e = &s->tile[span->row / AMX_ROWS];
     return !place->hides && e->least <= place->key && e->most >= place->key + AMX_CHUNK;
 }
 
-/* Which of 16 rows of a span, from `first` of it on, have no reference yet. */
+/* Which of 16 rows of a span, from `first` of it on, have no shift yet. */
 static inline __mmask16 amx_unset_rows(const amx_state *s, const amx_span *span, int64_t first) {
     const __mmask16 there = v_first(ejki_max(0, ejki_min(VL, span->rows - first)));
-    return _mm512_mask_cmp_ps_mask(there, v_load(s->reference + span->row + first),
-                                   v_set1(-INFINITY), _CMP_EQ_OQ);
+    return _mm512_mask_cmp_ps_mask(there, v_load(s->shift + span->row + first), v_set1(-INFINITY),
+                                   _CMP_EQ_OQ);
 }
 
 static inline bool amx_is_unset(const amx_state *s, const amx_span *span) {
@@ -41,7 +41,7 @@ static inline bool amx_is_unset(const amx_state *s, const amx_span *span) {
 
 static bool amx_has_far(const amx_state *s, const amx_span *span) {
     for (int64_t i = span->row; i < span->row + span->rows; i++)
-        if (amx_is_far(s->reference[i])) return true;
+        if (amx_is_far(s->shift[i])) return true;
     return false;
 }
 
@@ -56,7 +56,7 @@ static __attribute__((noinline)) void amx_note_ranges(amx_state *s, const amx_sp
 }
 
 /* Keys of a chunk that rows of the tile see; NULL if every row sees all. */
-static const uint32_t *amx_look(amx_state *s, const amx_span *span, int64_t chunk) {
+static const uint32_t *amx_visible_words(amx_state *s, const amx_span *span, int64_t chunk) {
     const ejki_flash_problem *p = s->problem;
     const amx_chunk *place = &s->chunk[chunk];
     const bool hides = flash_hides_keys(p);
@@ -67,9 +67,9 @@ static const uint32_t *amx_look(amx_state *s, const amx_span *span, int64_t chun
     uint32_t all = 0xffffffffu;
     for (int64_t i = 0; i < span->rows; i++) {
         const flash_row *r = &s->row[span->row + i];
-        uint32_t seen = s->words[i];
-        if (place->hides) seen &= amx_cell_keys(s, r, place);
-        s->words[i] = amx_allowed(p, r, place->key, place->end - place->key, seen);
+        uint32_t visible = s->words[i];
+        if (place->hides) visible &= amx_mask_block_keys(s, r, place);
+        s->words[i] = amx_visible_keys(p, r, place->key, place->end - place->key, visible);
         all &= s->words[i];
     }
     return all == 0xffffffffu ? NULL : s->words;
@@ -93,10 +93,10 @@ AMX_INLINE vf amx_larger_scores(const amx_state *s, const amx_form *f, const amx
         a = amx_number(f, a, amx_wide_low(bias), v_zero(), 1 / 128.0f);
         b = amx_number(f, b, amx_wide_high(bias), v_zero(), 1 / 128.0f);
     }
-    if (span->seen) {
-        const uint32_t seen = span->seen[row % AMX_ROWS];
-        a = _mm512_mask_mov_ps(none, (__mmask16)seen, a);
-        b = _mm512_mask_mov_ps(none, (__mmask16)(seen >> 16), b);
+    if (span->visible) {
+        const uint32_t visible = span->visible[row % AMX_ROWS];
+        a = _mm512_mask_mov_ps(none, (__mmask16)visible, a);
+        b = _mm512_mask_mov_ps(none, (__mmask16)(visible >> 16), b);
     }
     return v_max(b, v_max(a, none));
 }
@@ -132,15 +132,15 @@ static __attribute__((noinline)) void amx_change_scores(amx_state *s, const amx_
     const ejki_flash_problem *p = s->problem;
     const amx_change change = amx_change_of(p);
     const amx_chunk *place = &s->chunk[chunk];
-    const uint32_t *seen = amx_look(s, span, chunk);
+    const uint32_t *visible = amx_visible_words(s, span, chunk);
     const vf none = v_set1(-INFINITY);
-    if (!seen && !change.rescales) return;
+    if (!visible && !change.rescales) return;
     for (int64_t i = 0; i < span->rows; i++) {
         float *scores = s->scores + i * AMX_CHUNK;
         const __m512i bias = p->has_bias
                                  ? amx_load(s->bias[i] + 2 * place->key, place->end - place->key)
                                  : _mm512_setzero_si512();
-        const uint32_t own = seen ? seen[i] : 0xffffffffu;
+        const uint32_t own = visible ? visible[i] : 0xffffffffu;
         const vf a = amx_changed(&change, p->has_bias, v_load(scores), amx_wide_low(bias));
         const vf b = amx_changed(&change, p->has_bias, v_load(scores + VL), amx_wide_high(bias));
         v_store(scores, _mm512_mask_mov_ps(none, (__mmask16)own, a));
@@ -148,16 +148,16 @@ static __attribute__((noinline)) void amx_change_scores(amx_state *s, const amx_
     }
 }
 
-/* The same; rows that have none get their references, and all their maxima if these are wanted. */
+/* The same; rows that have none get their softmax shifts, and all their maxima if these are wanted. */
 static __attribute__((noinline)) void amx_prepare_scores(amx_state *s, const amx_span *span,
                                                          int64_t chunk) {
     const bool tracks = !s->problem->normalize;
     const float *scores = s->scores;
     amx_change_scores(s, span, chunk);
     for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
-        if (s->reference[i] != -INFINITY && !tracks) continue;
+        if (s->shift[i] != -INFINITY && !tracks) continue;
         const float top = flash_maximum(scores, AMX_CHUNK) * s->scale;
-        if (s->reference[i] == -INFINITY && top != -INFINITY) amx_set_reference(s, i, top);
+        if (s->shift[i] == -INFINITY && top != -INFINITY) amx_set_shift(s, i, top);
         if (top > s->maximum[i]) s->maximum[i] = top;
     }
 }
@@ -170,24 +170,24 @@ static inline vf amx_largests(const amx_state *s, vf top[VL]) {
     return v_mul(top[0], v_set1(s->scale));
 }
 
-/* Sets references of rows, as amx_set_reference() does; true if one is far. */
-static inline bool amx_set_references(amx_state *s, int64_t row, __mmask16 which, vf found) {
+/* Sets softmax shifts of rows, as amx_set_shift() does; true if one is far. */
+static inline bool amx_set_shifts(amx_state *s, int64_t row, __mmask16 which, vf found) {
     const vf steps = v_set1(128), most = v_set1(AMX_TAME);
     const vf fine = v_mul(_mm512_roundscale_ps(v_mul(found, steps), 8), v_set1(1 / 128.0f));
     const vf size = _mm512_abs_ps(found);
-    const vf reference =
+    const vf shift =
         _mm512_mask_roundscale_ps(fine, _mm512_cmp_ps_mask(size, most, _CMP_NLE_UQ), found, 8);
-    const __mmask16 far = _mm512_cmp_ps_mask(_mm512_abs_ps(reference), most, _CMP_NLE_UQ);
+    const __mmask16 far = _mm512_cmp_ps_mask(_mm512_abs_ps(shift), most, _CMP_NLE_UQ);
     const bool plain = amx_kind(&s->form) == AMX_PLAIN;
     const vf start = v_set1(plain ? AMX_MAGIC : 0), none = v_set1(amx_base_of(s, -INFINITY));
-    const vf base = v_add(start, v_mul(steps, v_sub(v_set1(127), reference)));
-    _mm512_mask_store_ps(s->reference + row, which, reference);
+    const vf base = v_add(start, v_mul(steps, v_sub(v_set1(127), shift)));
+    _mm512_mask_store_ps(s->shift + row, which, shift);
     _mm512_mask_store_ps(s->base + row, which, _mm512_mask_mov_ps(base, far, none));
     return (far & which) != 0;
 }
 
-/* References of the rows of a tile that have none yet, if they see any key of a chunk, 16 at a time. */
-AMX_INLINE void amx_references(const int kind, amx_state *s, amx_span *span, int64_t chunk) {
+/* Softmax shifts of the rows of a tile that have none yet, if they see any key of a chunk, 16 at a time. */
+AMX_INLINE void amx_shifts(const int kind, amx_state *s, amx_span *span, int64_t chunk) {
     amx_form form = s->form;
     form.caps = (kind & AMX_CAPS) != 0;
     form.biased = (kind & AMX_BIASED) != 0;
@@ -202,49 +202,50 @@ AMX_INLINE void amx_references(const int kind, amx_state *s, amx_span *span, int
         const vf found = amx_largests(s, top);
         const __mmask16 some =
             _mm512_mask_cmp_ps_mask(unset, found, v_set1(-INFINITY), _CMP_NEQ_UQ);
-        if (amx_set_references(s, row, some, found)) span->careful = true;
+        if (amx_set_shifts(s, row, some, found)) span->careful = true;
     }
 }
 
-#define AMX_REFERENCES_OF(name, kind)                                                              \
+#define AMX_SHIFTS_OF(name, kind)                                                                  \
     static __attribute__((noinline)) void name(amx_state *s, amx_span *span, int64_t chunk) {      \
-        amx_references(kind, s, span, chunk);                                                      \
+        amx_shifts(kind, s, span, chunk);                                                          \
     }
-AMX_REFERENCES_OF(amx_plain_references, AMX_PLAIN)
-AMX_REFERENCES_OF(amx_caps_references, AMX_CAPS)
-AMX_REFERENCES_OF(amx_biased_references, AMX_BIASED)
-AMX_REFERENCES_OF(amx_caps_biased_references, AMX_BOTH)
+AMX_SHIFTS_OF(amx_plain_shifts, AMX_PLAIN)
+AMX_SHIFTS_OF(amx_caps_shifts, AMX_CAPS)
+AMX_SHIFTS_OF(amx_biased_shifts, AMX_BIASED)
+AMX_SHIFTS_OF(amx_caps_biased_shifts, AMX_BOTH)
 
-static void amx_find_references(amx_state *s, amx_span *span, int64_t chunk) {
+static void amx_find_shifts(amx_state *s, amx_span *span, int64_t chunk) {
     switch (amx_kind(&s->form)) {
-    case AMX_PLAIN: amx_plain_references(s, span, chunk); return;
-    case AMX_CAPS: amx_caps_references(s, span, chunk); return;
-    case AMX_BIASED: amx_biased_references(s, span, chunk); return;
-    default: amx_caps_biased_references(s, span, chunk); return;
+    case AMX_PLAIN: amx_plain_shifts(s, span, chunk); return;
+    case AMX_CAPS: amx_caps_shifts(s, span, chunk); return;
+    case AMX_BIASED: amx_biased_shifts(s, span, chunk); return;
+    default: amx_caps_biased_shifts(s, span, chunk); return;
     }
 }
 
 /* A row's weights of a chunk by the complete way. */
 static inline __m512i amx_weigh(amx_state *s, const amx_span *span, int64_t row, int64_t chunk,
                                 const float *scores, vf *lanes) {
-    const float reference = s->reference[row];
+    const float shift = s->shift[row];
     if (s->precise)
-        return amx_precise_weights(scores, s->scale, reference, lanes,
+        return amx_precise_weights(scores, s->scale, shift, lanes,
                                    s->split ? amx_rest_of(s, row, chunk) : NULL);
-    const __m512i w = amx_kind(&s->form) == AMX_PLAIN
-                          ? amx_any_weights(&s->exp, scores, s->scale, reference)
-                          : amx_any_form_weights(&s->form, &s->exp, scores,
-                                                 amx_bias_of(s, row, chunk), reference);
-    return span->seen ? _mm512_maskz_mov_epi16(amx_in_order(span->seen[row % AMX_ROWS]), w) : w;
+    const __m512i w =
+        amx_kind(&s->form) == AMX_PLAIN
+            ? amx_any_weights(&s->exp, scores, s->scale, shift)
+            : amx_any_form_weights(&s->form, &s->exp, scores, amx_bias_of(s, row, chunk), shift);
+    return span->visible ? _mm512_maskz_mov_epi16(amx_in_order(span->visible[row % AMX_ROWS]), w)
+                         : w;
 }
 
 /* A row's weights have become too large in this chunk: see the head of this file. */
 static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *span, int64_t row,
                                                 int64_t chunk, const float *scores, vf *lanes) {
-    const float before = s->reference[row], top = amx_top_score(s, span, row, chunk, scores);
+    const float before = s->shift[row], top = amx_top_score(s, span, row, chunk, scores);
     if (!(top > before)) return false; /* NaN made it look so */
-    amx_set_reference(s, row, before + ceilf(top - before));
-    const float power = s->reference[row] - before, factor = exp2f(-power);
+    amx_set_shift(s, row, before + ceilf(top - before));
+    const float power = s->shift[row] - before, factor = exp2f(-power);
     for (int64_t c = span->first; c < chunk; c++) {
         amx_lower_weights(amx_weights_of(s, row, c), power);
         if (s->split) amx_lower_weights(amx_rest_of(s, row, c), power);

@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 #include "operations/attention/cpu/amx/amx_rows.h"
-#include "operations/attention/shared/cells_body.h"
+#include "operations/attention/shared/block_mask_body.h"
 
 /* Keys whose weights are made before they are used, with room for these in the first-level cache, and their chunks. */
 #define AMX_PART  512
@@ -15,17 +15,17 @@
 typedef struct amx_plan {
     int64_t rows; /* of a full group, a multiple of AMX_ROWS */
     int64_t unit,
-        parts; /* rows that groups are cut from, all or those of a block of the pattern; groups of these */
+        parts; /* rows that groups are cut from, all or those of a mask block; groups of these */
     int64_t groups;       /* of a key head */
     int64_t whole, tasks; /* tasks that are a group each; after them come halves of groups */
     int64_t chunks;       /* of a full block of keys */
-    int64_t kept, span;   /* blocks of a pattern that stay packed, 0 = none do; chunks of one */
+    int64_t kept, span;   /* mask blocks that stay packed, 0 = none do; chunks of one */
     int64_t room;         /* packed chunks that there is memory for */
     int64_t slots; /* row tiles that need memory of their own: one where a block has all keys */
     int64_t steps, wide; /* tiles that a query is long, and a value wide */
     int64_t sums;        /* floats of a row tile's sums */
     int64_t query_at, sum_at, lane_at, key_at, value_at, weight_at, score_at, row_at, tile_at,
-        float_at, ones_at, chunk_at, cell_at, now_at, packed_at, store_at, ahead_at, apart_at;
+        float_at, ones_at, chunk_at, cursor_at, now_at, packed_at, store_at, ahead_at, apart_at;
     int64_t bytes;        /* of one worker */
     const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
     int64_t order_bytes;
@@ -43,10 +43,10 @@ typedef struct amx_tile {
     bool begun, ended, blank, small;
 } amx_tile;
 
-/* A chunk of the block: keys [key, end), of the pattern's block from `first` on, whose cells are at `cell`. */
+/* A chunk of the block: keys [key, end), of the mask block from `first` on, whose mask blocks are at `mask_block`. */
 typedef struct amx_chunk {
     int64_t key, end, first;
-    int64_t cell;
+    int64_t mask_block;
     int64_t place; /* where it is packed */
     bool hides;    /* some head hides some of it, or it is short, other than by positions */
 } amx_chunk;
@@ -57,7 +57,7 @@ typedef struct amx_packed {
     bool there, plain;
 } amx_packed;
 
-/* The block of a pattern that has a place, and the load that it was listed for last. */
+/* The mask block that has a place, and the load that it was listed for last. */
 typedef struct amx_stored {
     int64_t column, load;
 } amx_stored;
@@ -73,21 +73,21 @@ static inline int64_t amx_reserve(int64_t *at, int64_t rows, int64_t columns) {
     return start;
 }
 
-/* Chunks of all keys: blocks of a pattern are cut into chunks one by one. */
+/* Chunks of all keys: mask blocks are cut into chunks one by one. */
 static inline int64_t amx_chunks_of(const ejki_flash_problem *p) {
-    if (p->pattern.planes == 0) return ejki_cdiv(p->keys, AMX_CHUNK);
-    return p->keys / p->pattern.block_kv * ejki_cdiv(p->pattern.block_kv, AMX_CHUNK);
+    if (p->block_mask.mask_heads == 0) return ejki_cdiv(p->keys, AMX_CHUNK);
+    return p->keys / p->block_mask.block_kv * ejki_cdiv(p->block_mask.block_kv, AMX_CHUNK);
 }
 
-/* Finds out how many blocks of a pattern stay packed: all, or as many as there is room for, if that is more than a
+/* Finds out how many mask blocks stay packed: all, or as many as there is room for, if that is more than a
  * load has, which begins and ends within one. */
 static inline void amx_keep_blocks(const ejki_flash_problem *p, amx_plan *t) {
     t->room = t->chunks;
-    if (p->pattern.planes == 0) return;
+    if (p->block_mask.mask_heads == 0) return;
     const int64_t load = ejki_min(t->chunks, AMX_PARTS);
-    t->span = ejki_cdiv(p->pattern.block_kv, AMX_CHUNK);
-    const int64_t kept = ejki_min(t->chunks / t->span, p->keys / p->pattern.block_kv);
-    if (kept < p->keys / p->pattern.block_kv && kept < load / t->span + 3) return;
+    t->span = ejki_cdiv(p->block_mask.block_kv, AMX_CHUNK);
+    const int64_t kept = ejki_min(t->chunks / t->span, p->keys / p->block_mask.block_kv);
+    if (kept < p->keys / p->block_mask.block_kv && kept < load / t->span + 3) return;
     t->kept = kept;
     t->chunks = load;
     t->room = kept * t->span;
@@ -95,7 +95,7 @@ static inline void amx_keep_blocks(const ejki_flash_problem *p, amx_plan *t) {
 
 static inline void amx_lay_out(const ejki_flash_problem *p, amx_plan *t) {
     const int64_t tiles = t->rows / AMX_ROWS, element = sizeof(uint16_t), real = sizeof(float);
-    const int64_t keys = t->room * AMX_CHUNK, cells = tile_cell_count(p);
+    const int64_t keys = t->room * AMX_CHUNK, cursors = block_mask_cursor_count(p);
     int64_t at = 0;
     t->score_at = amx_reserve(&at, AMX_ROWS * AMX_CHUNK, real);
     t->weight_at = amx_reserve(&at, (p->normalize ? 1 : 2) * AMX_ROWS * AMX_PART, element);
@@ -109,11 +109,11 @@ static inline void amx_lay_out(const ejki_flash_problem *p, amx_plan *t) {
     t->row_at = amx_reserve(&at, t->rows, sizeof(flash_row));
     t->tile_at = amx_reserve(&at, tiles, sizeof(amx_tile));
     t->chunk_at = amx_reserve(&at, t->chunks + 1, sizeof(amx_chunk));
-    t->cell_at = amx_reserve(&at, cells, sizeof(tile_cell));
-    t->now_at = amx_reserve(&at, t->chunks * (int64_t)sizeof(ejki_cell), cells);
+    t->cursor_at = amx_reserve(&at, cursors, sizeof(block_mask_cursor));
+    t->now_at = amx_reserve(&at, t->chunks * (int64_t)sizeof(ejki_mask_block), cursors);
     t->packed_at = amx_reserve(&at, t->room, sizeof(amx_packed));
     t->store_at = amx_reserve(&at, t->kept, sizeof(amx_stored));
-    t->ahead_at = amx_reserve(&at, t->kept > 0 ? p->keys / p->pattern.block_kv : 0, 1);
+    t->ahead_at = amx_reserve(&at, t->kept > 0 ? p->keys / p->block_mask.block_kv : 0, 1);
     t->apart_at = amx_reserve(&at, real, t->sums);
     t->bytes = at;
 }
@@ -121,13 +121,13 @@ static inline void amx_lay_out(const ejki_flash_problem *p, amx_plan *t) {
 static inline amx_plan amx_plan_of(const ejki_flash_problem *p, const int64_t *parameters,
                                    int32_t workers) {
     amx_plan t = {0};
-    const bool sparse = p->pattern.planes > 0;
+    const bool sparse = p->block_mask.mask_heads > 0;
     const int64_t all = amx_chunks_of(p);
-    t.unit = (sparse ? p->pattern.block_q : p->queries) * p->group;
+    t.unit = (sparse ? p->block_mask.block_q : p->queries) * p->group;
     t.parts = ejki_max(1, ejki_cdiv(t.unit, parameters[0]));
     t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.unit, t.parts)), AMX_ROWS);
     t.parts = ejki_cdiv(t.unit, t.rows);
-    t.groups = sparse ? p->queries / p->pattern.block_q * t.parts : t.parts;
+    t.groups = sparse ? p->queries / p->block_mask.block_q * t.parts : t.parts;
     t.whole = t.tasks = p->batch * p->kv_heads * t.groups;
     if (workers > 1) {
         /* The last tasks are halved, so that workers end nearly together. */

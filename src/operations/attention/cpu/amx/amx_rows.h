@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens to rows of scores in flash attention on AMX besides the fast way: references; weights of scores that
+ * What happens to rows of scores in flash attention on AMX besides the fast way: softmax shifts; weights of scores that
  * are not tame or have to be precise; the end of a row. As scores_body.h, for bf16 problems and chunks of 32 keys.
  */
 #ifndef EJKI_FLASH_AMX_ROWS_H
@@ -63,25 +63,25 @@ static inline void amx_write_both(char *target, vf a, vf b, int64_t count) {
 }
 
 /*
- * References are rounded so that differences between those of a row are whole or, where they are not, so
+ * Softmax shifts are rounded so that differences between those of a row are whole or, where they are not, so
  * large that 2^difference is 0; and near ones so that 128 times them is whole.
  */
-static inline float amx_round_reference(float reference) {
-    return fabsf(reference) <= AMX_TAME ? rintf(reference * 128) / 128 : rintf(reference);
+static inline float amx_round_shift(float shift) {
+    return fabsf(shift) <= AMX_TAME ? rintf(shift * 128) / 128 : rintf(shift);
 }
 
-static inline bool amx_is_far(float reference) {
-    return fabsf(reference) > AMX_TAME && reference != -INFINITY;
+static inline bool amx_is_far(float shift) {
+    return fabsf(shift) > AMX_TAME && shift != -INFINITY;
 }
 
-/* What amx_row_weights() adds: with it a score of -inf has no weight, and without a reference none has. */
-static inline float amx_base(float reference) {
-    return fabsf(reference) <= AMX_TAME ? AMX_MAGIC + 128 * (127 - reference) : AMX_MAGIC;
+/* What amx_row_weights() adds: with it a score of -inf has no weight, and without a shift none has. */
+static inline float amx_base(float shift) {
+    return fabsf(shift) <= AMX_TAME ? AMX_MAGIC + 128 * (127 - shift) : AMX_MAGIC;
 }
 
 /* The same for a form. */
-static inline float amx_form_base(float reference) {
-    return fabsf(reference) <= AMX_TAME ? 128 * (127 - reference) : -INFINITY;
+static inline float amx_form_base(float shift) {
+    return fabsf(shift) <= AMX_TAME ? 128 * (127 - shift) : -INFINITY;
 }
 
 /* 32 floats to bf16 in the order of tiles. */
@@ -98,9 +98,9 @@ static inline vf amx_lost(vf v) {
 }
 
 /* Weights rounded to bf16 from f32, and, if `rest` is not NULL, what that lost; *lanes += weights. */
-static inline __m512i amx_precise_weights(const float *scores, float scale, float reference,
-                                          vf *lanes, uint16_t *rest) {
-    const vf factor = v_set1(scale), base = v_set1(reference == -INFINITY ? 0 : reference);
+static inline __m512i amx_precise_weights(const float *scores, float scale, float shift, vf *lanes,
+                                          uint16_t *rest) {
+    const vf factor = v_set1(scale), base = v_set1(shift == -INFINITY ? 0 : shift);
     const vf a = v_exp2(v_fms(v_load(scores), factor, base));
     const vf b = v_exp2(v_fms(v_load(scores + VL), factor, base));
     *lanes = v_add(*lanes, v_add(a, b));
@@ -119,21 +119,21 @@ static inline __m512i amx_mark_nan(__m512i w, vf x, vf y) {
 }
 
 /*
- * The weights that amx_row_weights() makes, of any scores and reference: what lies far below 2^23 would
+ * The weights that amx_row_weights() makes, of any scores and shift: what lies far below 2^23 would
  * be wrong as an integer, and NaN as well.
  */
 static inline __m512i amx_any_weights(const amx_exp *e, const float *scores, float scale,
-                                      float reference) {
+                                      float shift) {
     const vf a = v_load(scores), b = v_load(scores + VL);
     const __m512i least = _mm512_set1_epi32(AMX_MAGIC_BITS);
     vf x, y;
-    if (amx_is_far(reference) || reference != reference) {
-        const vf factor = v_set1(scale), base = v_set1(reference);
+    if (amx_is_far(shift) || shift != shift) {
+        const vf factor = v_set1(scale), base = v_set1(shift);
         const vf offset = v_set1(AMX_MAGIC + 128 * 127), steps = v_set1(128);
         x = v_fma(v_fms(a, factor, base), steps, offset);
         y = v_fma(v_fms(b, factor, base), steps, offset);
     } else {
-        const vf factor = v_set1(scale * 128), base = v_set1(amx_base(reference));
+        const vf factor = v_set1(scale * 128), base = v_set1(amx_base(shift));
         x = v_fma(a, factor, base);
         y = v_fma(b, factor, base);
     }
@@ -142,16 +142,16 @@ static inline __m512i amx_any_weights(const amx_exp *e, const float *scores, flo
     return amx_mark_nan(w, x, y);
 }
 
-/* The weights that amx_form_weights() makes, of any scores, reference, and bias, which is in bf16 as it lies. */
+/* The weights that amx_form_weights() makes, of any scores, shift, and bias, which is in bf16 as it lies. */
 static inline __m512i amx_any_form_weights(const amx_form *f, const amx_exp *e, const float *scores,
-                                           __m512i bias, float reference) {
-    const bool far = !(fabsf(reference) <= AMX_TAME) && reference != -INFINITY;
-    const vf base = v_set1(far ? 0 : amx_form_base(reference)), most = v_set1(65535);
+                                           __m512i bias, float shift) {
+    const bool far = !(fabsf(shift) <= AMX_TAME) && shift != -INFINITY;
+    const vf base = v_set1(far ? 0 : amx_form_base(shift)), most = v_set1(65535);
     const float unit = far ? 1 / 128.0f : 1;
     vf x = amx_number(f, v_load(scores), amx_wide_low(bias), base, unit);
     vf y = amx_number(f, v_load(scores + VL), amx_wide_high(bias), base, unit);
     if (far) {
-        const vf own = v_set1(reference), steps = v_set1(128), offset = v_set1(128 * 127);
+        const vf own = v_set1(shift), steps = v_set1(128), offset = v_set1(128 * 127);
         x = v_fma(v_sub(x, own), steps, offset);
         y = v_fma(v_sub(y, own), steps, offset);
     }
@@ -196,12 +196,12 @@ static inline double amx_sink(const ejki_flash_problem *p, const flash_row *r, i
     return amx_element(p->sinks, r->head / p->sink_group * p->sink_stride_h + n);
 }
 
-/* A row's share of its sums: what they are multiplied by, and the log-sum-exp. `own` is Σ 2^(z − reference)
+/* A row's share of its sums: what they are multiplied by, and the log-sum-exp. `own` is Σ 2^(z − shift)
  * over visible keys, `rounded` that of the weights as they were multiplied. */
-static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row *r, float reference,
+static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row *r, float shift,
                                    float own, float rounded) {
     const bool empty = own == 0;
-    const double mine = empty ? -INFINITY : reference * flash_correction(p);
+    const double mine = empty ? -INFINITY : shift * flash_correction(p);
     double top = mine, total = 0;
     for (int64_t n = 0; n < p->sink_count; n++) top = fmax(top, amx_sink(p, r, n) * LOG2_E);
     if (top == -INFINITY && empty) return (flash_end){.factor = 0, .lse = -INFINITY};
@@ -217,20 +217,18 @@ static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row 
  * at each `step`; `maximum` is the largest visible base-2 score and is read only without normalisation.
  */
 static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r, const float *sums,
-                                 int64_t step, float reference, float maximum, float own,
-                                 float rounded, float share) {
+                                 int64_t step, float shift, float maximum, float own, float rounded,
+                                 float share) {
     flash_end end = {.factor = own == 0 ? 0 : 1 / rounded};
     if (share >= 0)
         end.factor = share;
     else if (p->has_sinks || p->lse.data)
-        end = amx_finish(p, r, reference, own, rounded);
+        end = amx_finish(p, r, shift, own, rounded);
     if (p->lse.data) *flash_at(&p->lse, r) = end.lse;
     if (!p->normalize) {
         float rounding;
         const float row_max = flash_row_max(maximum * flash_correction(p), &rounding);
-        const float sum = own == 0     ? 0
-                          : own == own ? own * exp2f(reference - maximum) * rounding
-                                       : NAN;
+        const float sum = own == 0 ? 0 : own == own ? own * exp2f(shift - maximum) * rounding : NAN;
         end.factor = own == 0 ? 0 : sum / rounded;
         if (p->row_max.data) *flash_at(&p->row_max, r) = row_max;
         if (p->row_sum.data) *flash_at(&p->row_sum, r) = sum;

@@ -4,9 +4,9 @@
 #define EJKI_FLASH_AMX_STATE_H
 
 #include "operations/attention/cpu/amx/amx_plan.h"
-#include "operations/attention/cpu/amx/amx_seen.h"
+#include "operations/attention/cpu/amx/amx_visible.h"
 
-/* Rows [row, end) of the task in a tensor that will be needed soon: they are asked for while products run. */
+/* Rows [row, end) of the task in a tensor that are prefetched while products run. */
 typedef struct amx_rows {
     const ejki_bthd *tensor;
     int64_t row, end, width;
@@ -24,7 +24,7 @@ typedef struct amx_state {
     amx_form form;
     amx_exp exp;
     uint16_t *query, *keys, *values, *weights, *ones;
-    float *sums, *lanes, *scores, *reference, *maximum, *base;
+    float *sums, *lanes, *scores, *shift, *maximum, *base;
     float *apart; /* sums of a tile, kept while products run */
     float
         *rounded; /* with dropout: sums of weights as they were rounded, none left out; as lanes */
@@ -32,23 +32,23 @@ typedef struct amx_state {
     amx_tile *tile;
     amx_task task;
     amx_chunk *chunk;
-    int64_t first, end; /* chunks of the block */
-    int64_t following;  /* first key of the next one */
-    tile_cells cells;   /* of the pattern's block that comes next, or that is cut there */
-    ejki_cell *now;     /* those of the block's chunks */
-    amx_packed *packed; /* of each place */
-    amx_stored *store;  /* blocks that stay packed: see amx_store.h */
-    uint8_t *ahead;     /* of each column of the pattern: bit i says that task turn + i visits it */
-    int64_t turn, head; /* the task and its key head */
-    int64_t load;       /* blocks of keys listed so far */
-    float key_top;      /* the block's largest key component */
-    bool all_plain;     /* all its values go through the products */
-    amx_rows soon[2];   /* next tile's queries, this one's output */
-    int64_t pace;       /* rows of each to ask for at a chunk */
+    int64_t first, end;        /* chunks of the block */
+    int64_t following;         /* first key of the next one */
+    block_mask_walk mask_walk; /* of the mask block that comes next, or that is cut there */
+    ejki_mask_block *now;      /* those of the block's chunks */
+    amx_packed *packed;        /* of each place */
+    amx_stored *store;         /* blocks that stay packed: see amx_store.h */
+    uint8_t *ahead; /* of each column of the block mask: bit i says that task turn + i visits it */
+    int64_t turn, head;   /* the task and its key head */
+    int64_t load;         /* blocks of keys listed so far */
+    float key_top;        /* the block's largest key component */
+    bool all_plain;       /* all its values go through the products */
+    amx_rows prefetch[2]; /* next tile's queries, this one's output */
+    int64_t pace;         /* rows of each to prefetch at a chunk */
     const char *bias[AMX_ROWS],
-        *later_bias[AMX_ROWS]; /* rows of the bias: the tile's, the next one's */
-    int64_t later_row, later_chunk,
-        asked; /* that tile, -1 = none, and its first chunk; the tile asked for so far */
+        *prefetch_bias[AMX_ROWS]; /* rows of the bias: the tile's, the next one's */
+    int64_t prefetch_row, prefetch_chunk,
+        prefetched; /* that tile, -1 = none, and its first chunk; the tile prefetched so far */
     int64_t low[AMX_ROWS], high[AMX_ROWS]; /* keys that a tile's rows see by positions */
     int64_t noted;                         /* that tile's first row; -1 = none */
     uint32_t words[AMX_ROWS];              /* those of a chunk that they see */
@@ -72,8 +72,8 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
     s->scores = (float *)(void *)(memory + t->score_at);
     s->weights = (uint16_t *)(void *)(memory + t->weight_at);
     s->ones = (uint16_t *)(void *)(memory + t->ones_at);
-    s->reference = (float *)(void *)(memory + t->float_at);
-    s->maximum = s->reference + t->rows;
+    s->shift = (float *)(void *)(memory + t->float_at);
+    s->maximum = s->shift + t->rows;
     s->base = s->maximum + t->rows;
     s->lanes = (float *)(void *)(memory + t->lane_at);
     s->rounded = s->lanes + t->rows * VL;
@@ -84,9 +84,9 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
     s->row = (flash_row *)(void *)(memory + t->row_at);
     s->tile = (amx_tile *)(void *)(memory + t->tile_at);
     s->chunk = (amx_chunk *)(void *)(memory + t->chunk_at);
-    s->cells.cell = (tile_cell *)(void *)(memory + t->cell_at);
-    s->cells.count = tile_cell_count(p);
-    s->now = (ejki_cell *)(void *)(memory + t->now_at);
+    s->mask_walk.cursor = (block_mask_cursor *)(void *)(memory + t->cursor_at);
+    s->mask_walk.count = block_mask_cursor_count(p);
+    s->now = (ejki_mask_block *)(void *)(memory + t->now_at);
     s->packed = (amx_packed *)(void *)(memory + t->packed_at);
     s->store = (amx_stored *)(void *)(memory + t->store_at);
     s->ahead = (uint8_t *)(memory + t->ahead_at);
@@ -101,8 +101,8 @@ typedef struct amx_span {
     int64_t rows, first, end;
     int64_t last; /* end of all that the tile has of the block */
     bool careful;
-    bool ready;           /* the first chunk's raw products are there */
-    const uint32_t *seen; /* NULL, or keys of the chunk at hand that rows see */
+    bool ready;              /* the first chunk's raw products are there */
+    const uint32_t *visible; /* NULL, or keys of the chunk at hand that rows see */
 } amx_span;
 
 /* Where a row's tile has its queries and sums: tiles that are done with before the next one share one place. */

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of a pattern that a worker of flash attention on AMX keeps packed for the tasks that follow. Packing 128 keys
- * takes half as long as 128 rows' work on them, most of it waiting for memory. What the next tasks visit is known: the
- * block that is needed last gives up its place, and which that is changes no result. Part of amx.c.
+ * Blocks of a block mask that a worker of flash attention on AMX keeps packed for the tasks that follow. Packing 128
+ * keys takes half as long as 128 rows' work on them, most of it waiting for memory. What the next tasks visit is
+ * known: the block that is needed last gives up its place, and which that is changes no result. Part of amx.c.
  */
 #ifndef EJKI_FLASH_AMX_STORE_H
 #define EJKI_FLASH_AMX_STORE_H
 
 #include "operations/attention/cpu/amx/amx_state.h"
 
-/* Marks the columns of the pattern that a task of the worker's head visits. */
+/* Marks the columns of the block mask that a task of the worker's head visits. */
 static void amx_foresee(amx_state *s, int64_t turn, uint8_t mark) {
     const ejki_flash_problem *p = s->problem;
-    const ejki_pattern *t = &p->pattern;
+    const ejki_block_mask *t = &p->block_mask;
     const amx_task task = amx_task_of(p, s->plan, turn);
     if (task.rows == 0 || task.batch * p->kv_heads + task.kv_head != s->head) return;
     const int64_t row = task.first_row / s->plan->unit;
-    for (int64_t i = 0; i < s->cells.count; i++) {
-        const int64_t plane = (task.kv_head * p->group + i) / t->plane_heads;
-        int64_t at = ejki_pattern_seek(t, plane, row, 0);
-        for (; at < t->columns; at = ejki_pattern_seek(t, plane, row, at + 1))
-            s->ahead[ejki_grid_at(&t->next, plane, row, at)] |= mark;
+    for (int64_t i = 0; i < s->mask_walk.count; i++) {
+        const int64_t mask_head = (task.kv_head * p->group + i) / t->heads_per_mask;
+        int64_t at = ejki_block_mask_seek(t, mask_head, row, 0);
+        for (; at < t->columns; at = ejki_block_mask_seek(t, mask_head, row, at + 1))
+            s->ahead[ejki_block_list_at(&t->next, mask_head, row, at)] |= mark;
     }
 }
 
 /* Goes on to a task, and finds out what the tasks from there on visit. */
 static void amx_store_turn(amx_state *s, int64_t turn) {
     const int64_t head = s->task.batch * s->problem->kv_heads + s->task.kv_head;
-    const int64_t columns = s->problem->keys / s->problem->pattern.block_kv;
+    const int64_t columns = s->problem->keys / s->problem->block_mask.block_kv;
     int64_t passed = ejki_min(turn - s->turn, AMX_AHEAD);
     if (head != s->head) {
         passed = AMX_AHEAD;

@@ -89,24 +89,24 @@ static inline float amx_top(__m512i top) {
     return value;
 }
 
-/* Asks for a line that will be needed soon. Of a function that does nothing else compilers would drop the calls, were
+/* Prefetches a line that will be needed soon. Of a function that does nothing else compilers would drop the calls, were
  * this the intrinsic. */
-AMX_INLINE void amx_ask_line(const char *line) {
+AMX_INLINE void amx_prefetch_line(const char *line) {
     __asm__ volatile("prefetcht0 %0" ::"m"(*line));
 }
 
 /* The same for the second-level cache: what has come from memory does not hold up what the loop needs at once. */
-AMX_INLINE void amx_ask_far(const char *line) {
+AMX_INLINE void amx_prefetch_far(const char *line) {
     __asm__ volatile("prefetcht1 %0" ::"m"(*line));
 }
 
-/* Asks for the lines of a row. */
-AMX_INLINE void amx_ask(const char *row, int64_t width) {
-    for (int64_t at = 0; at < width; at += 64) amx_ask_line(row + at);
+/* Prefetches the lines of a row. */
+AMX_INLINE void amx_prefetch(const char *row, int64_t width) {
+    for (int64_t at = 0; at < width; at += 64) amx_prefetch_line(row + at);
 }
 
 /*
- * Keys or values to pack, `stride` bytes apart, and those to ask for meanwhile, which come next: a row's lines
+ * Keys or values to pack, `stride` bytes apart, and those to prefetch meanwhile, which come next: a row's lines
  * lie apart from the next one's where heads lie side by side, so the processor does not foresee them.
  */
 typedef struct amx_source {
@@ -120,7 +120,7 @@ static inline __m512i amx_pack_keys(const amx_source *from, int64_t dim, int64_t
     const char *key = from->row;
     const int64_t count = from->count, stride_bytes = from->stride;
     for (int64_t i = 0; i < ejki_min(from->coming, 16); i++)
-        amx_ask(from->ahead + i * stride_bytes, 2 * dim);
+        amx_prefetch(from->ahead + i * stride_bytes, 2 * dim);
     for (int64_t s = 0; s < steps; s++) {
         __m512i r[16];
         vf block[16];
@@ -155,7 +155,7 @@ static inline bool amx_pack_values(amx_source from, int64_t dim, int64_t wide, u
     for (int64_t i = 0; i < 16; i++) {
         const int64_t a = 4 * (i >> 2) + 2 * (i & 1) + 8 * (i & 2);
         for (int64_t n = a; n < ejki_min(from.coming, a + 2); n++)
-            amx_ask(from.ahead + n * stride_bytes, 2 * dim);
+            amx_prefetch(from.ahead + n * stride_bytes, 2 * dim);
         for (int64_t d = 0; d < wide; d += 2) {
             __m512i x = _mm512_setzero_si512(), y = x;
             if (a < count) x = amx_load(value + a * stride_bytes + 32 * d, dim - 16 * d);

@@ -13,10 +13,10 @@
 
 #include "operations/attention/shared/scores_body.h"
 
-/* Scores to base 2, and references, within this let weights be computed by amx_row_weights(). */
+/* Scores to base 2, and softmax shifts, within this let weights be computed by amx_row_weights(). */
 #define AMX_TAME 16384.0f
 
-#define AMX_BIAS_AHEAD 4 /* chunks whose bias is asked for before it is needed */
+#define AMX_BIAS_PREFETCH_DISTANCE 4 /* chunks whose bias is prefetched before it is needed */
 
 /*
  * 2^y as bf16 by integers: AMX leaves one floating-point instruction a cycle to the vectors, but two of
@@ -72,7 +72,8 @@ typedef struct amx_form {
     bool caps, biased;
     float near[2], nearest;
     float series[4], most;
-    float slope[2];         /* 1 - tanh² of near ones as slope[0] + slope[1]·a², within 3.2e-4 */
+    float derivative
+        [2]; /* 1 - tanh² of near ones as derivative[0] + derivative[1]·a², within 3.2e-4 */
     float scale, cap, bias; /* of tanh's arguments, of its results, of biases */
 } amx_form;
 
@@ -85,7 +86,8 @@ typedef struct amx_form {
 static inline bool amx_form_of(double scale, double soft_cap, bool biased, double steps,
                                amx_form *f) {
     static const double series[4] = {0.99998898, -0.33269671, 0.12742697, -0.03545279};
-    static const double near[2] = {0.99993665, -0.32518501}, slope[2] = {0.9996815, -0.95945673};
+    static const double near[2] = {0.99993665, -0.32518501},
+                        derivative[2] = {0.9996815, -0.95945673};
     steps *= LOG2_E;
     *f = (amx_form){.caps = soft_cap != 0, .biased = biased, .bias = (float)steps};
     f->near[0] = (float)(scale * steps);
@@ -96,7 +98,7 @@ static inline bool amx_form_of(double scale, double soft_cap, bool biased, doubl
     double power = scale * steps;
     for (int i = 0; i < 2; i++) f->near[i] = (float)(near[i] * power * (i ? square : 1));
     for (int i = 0; i < 4; i++, power *= square) f->series[i] = (float)(series[i] * power);
-    for (int i = 0; i < 2; i++) f->slope[i] = (float)(slope[i] * (i ? square : 1));
+    for (int i = 0; i < 2; i++) f->derivative[i] = (float)(derivative[i] * (i ? square : 1));
     f->nearest = (float)(AMX_NEAREST * AMX_NEAREST / square);
     f->most = (float)(AMX_NEAR * AMX_NEAR / square);
     f->scale = (float)argument;
@@ -126,7 +128,7 @@ AMX_INLINE vf amx_bias_hides(vf bias, vf numbers) {
 }
 
 /* amx_number() of what no bias hides. */
-AMX_INLINE vf amx_seen_number(const amx_form *f, vf a, vf bias, vf base, float unit) {
+AMX_INLINE vf amx_masked_number(const amx_form *f, vf a, vf bias, vf base, float unit) {
     const vf own = v_mul(a, v_set1(unit));
     if (f->biased) base = v_fma(bias, v_set1(f->bias * unit), base);
     if (!f->caps) return v_fma(own, v_set1(f->near[0]), base);
@@ -142,7 +144,7 @@ AMX_INLINE vf amx_seen_number(const amx_form *f, vf a, vf bias, vf base, float u
 /* Numbers of 16 raw products and bias, whatever they are, the latter looked at only if there is one; plus `base`. A
  * `unit` of 1 / 128 gives scores, which are finite where numbers would not be. */
 AMX_INLINE vf amx_number(const amx_form *f, vf a, vf bias, vf base, float unit) {
-    const vf number = amx_seen_number(f, a, bias, base, unit);
+    const vf number = amx_masked_number(f, a, bias, base, unit);
     return f->biased ? amx_bias_hides(bias, number) : number;
 }
 
@@ -170,11 +172,11 @@ typedef struct amx_pair {
     const amx_form *form;
     const char *const *bias; /* [32]; rows of the bias, the first key's element `skip` bytes on */
     int64_t skip;
-    const char *const *ahead; /* [32]; rows of the bias to ask for, `ahead_skip` bytes on */
+    const char *const *ahead; /* [32]; rows of the bias to prefetch, `ahead_skip` bytes on */
     int64_t ahead_skip;
-    const uint32_t *seen; /* NULL, or [32]: keys that rows see, a bit each */
-    __mmask32 inside;     /* keys that exist */
-    bool wide;            /* four terms for a cap */
+    const uint32_t *visible; /* NULL, or [32]: keys that rows see, a bit each */
+    __mmask32 inside;        /* keys that exist */
+    bool wide;               /* four terms for a cap */
 } amx_pair;
 
 /*
@@ -198,7 +200,7 @@ static inline bool amx_fits(const amx_fit *t, int most) {
     return (t->weight & t->bias & top) == 0xffffffffu && t->square == 0xffff;
 }
 
-/* A weight from here on raises its row's reference: 2^40. */
+/* A weight from here on raises its row's shift: 2^40. */
 #define AMX_MOST_WEIGHT 0x1p40f
 #define AMX_MOST_BITS   ((127 + 40) << 7)
 #define AMX_MOST_BIAS   0x4500 /* 2048 */
@@ -249,7 +251,7 @@ AMX_INLINE __m512i amx_form_weights(const int kind, const amx_pair *t, const amx
     if (kind & AMX_BIASED) {
         const vf step = v_set1(f->bias);
         const __m512i bits = _mm512_maskz_loadu_epi16(t->inside, t->bias[row] + t->skip);
-        amx_ask_far(t->ahead[row] + t->ahead_skip);
+        amx_prefetch_far(t->ahead[row] + t->ahead_skip);
         fit->bias = amx_fit_bias(fit->bias, bits);
         low = v_fma(amx_wide_low(bits), step, low);
         high = v_fma(amx_wide_high(bits), step, high);
@@ -273,8 +275,8 @@ AMX_INLINE void amx_some_weights(const int kind, const bool edge, const amx_pair
                         ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i])
                         : amx_form_weights(kind, t, f, e, i, fit);
         if (edge) {
-            if (!t->seen) __builtin_unreachable();
-            w = _mm512_maskz_mov_epi16(amx_in_order(t->seen[i]), w);
+            if (!t->visible) __builtin_unreachable();
+            w = _mm512_maskz_mov_epi16(amx_in_order(t->visible[i]), w);
         }
         _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
         amx_fit_weights(kind == AMX_PLAIN, fit, w, AMX_MOST_BITS);
@@ -315,17 +317,17 @@ AMX_INLINE amx_fit amx_both(const int steps, const int kind, const bool edge, co
 }
 
 /* Weights alone, of the keys that rows see. */
-AMX_INLINE amx_fit amx_some_seen(const int kind, const amx_pair *pair, const amx_exp *table) {
+AMX_INLINE amx_fit amx_some_masked(const int kind, const amx_pair *pair, const amx_exp *table) {
     const amx_pair copy = *pair, *t = &copy;
     const amx_exp own = *table, *e = &own;
     const amx_form form = kind == AMX_PLAIN ? (amx_form){.caps = false} : *t->form, *f = &form;
     amx_fit fit = amx_fit_all();
     for (int i = 0; i < AMX_ROWS; i++) {
-        const __mmask32 seen = t->seen ? amx_in_order(t->seen[i]) : 0xffffffffu;
+        const __mmask32 visible = t->visible ? amx_in_order(t->visible[i]) : 0xffffffffu;
         __m512i w = kind == AMX_PLAIN
                         ? amx_row_weights(e, t->scores + i * AMX_CHUNK, t->factor, t->base[i])
                         : amx_form_weights(kind, t, f, e, i, &fit);
-        w = _mm512_maskz_mov_epi16(seen, w);
+        w = _mm512_maskz_mov_epi16(visible, w);
         _mm512_store_si512(t->weights + i * AMX_CHUNK, w);
         amx_fit_weights(kind == AMX_PLAIN, &fit, w, AMX_MOST_BITS);
     }
@@ -353,14 +355,14 @@ AMX_BOTH_OF(amx_caps_biased_edge_4, 4, AMX_BOTH, true)
 
 #define AMX_SEEN_OF(name, kind)                                                                    \
     static __attribute__((noinline)) amx_fit name(const amx_pair *t, const amx_exp *e) {           \
-        return amx_some_seen(kind, t, e);                                                          \
+        return amx_some_masked(kind, t, e);                                                        \
     }
-AMX_SEEN_OF(amx_seen_plain, AMX_PLAIN)
-AMX_SEEN_OF(amx_seen_caps, AMX_CAPS)
-AMX_SEEN_OF(amx_seen_biased, AMX_BIASED)
-AMX_SEEN_OF(amx_seen_caps_biased, AMX_BOTH)
-AMX_SEEN_OF(amx_seen_wide, AMX_CAPS | AMX_WIDE)
-AMX_SEEN_OF(amx_seen_wide_biased, AMX_BOTH | AMX_WIDE)
+AMX_SEEN_OF(amx_masked_plain, AMX_PLAIN)
+AMX_SEEN_OF(amx_masked_caps, AMX_CAPS)
+AMX_SEEN_OF(amx_masked_biased, AMX_BIASED)
+AMX_SEEN_OF(amx_masked_caps_biased, AMX_BOTH)
+AMX_SEEN_OF(amx_masked_wide, AMX_CAPS | AMX_WIDE)
+AMX_SEEN_OF(amx_masked_wide_biased, AMX_BOTH | AMX_WIDE)
 
 static inline int amx_kind(const amx_form *f) {
     return (f->caps ? AMX_CAPS : 0) + (f->biased ? AMX_BIASED : 0);
@@ -374,22 +376,22 @@ static inline int amx_pair_kind(const amx_pair *t) {
 static inline amx_fit amx_alone(const amx_pair *t, const amx_exp *e) {
     switch (amx_pair_kind(t)) {
     case AMX_PLAIN:
-        if (t->seen) return amx_seen_plain(t, e);
+        if (t->visible) return amx_masked_plain(t, e);
         amx_fit fit = amx_fit_all();
         amx_some_weights(AMX_PLAIN, false, t, t->form, e, 0, AMX_ROWS, &fit);
         return fit;
-    case AMX_CAPS: return amx_seen_caps(t, e);
-    case AMX_BIASED: return amx_seen_biased(t, e);
-    case AMX_BOTH: return amx_seen_caps_biased(t, e);
-    case AMX_CAPS | AMX_WIDE: return amx_seen_wide(t, e);
-    default: return amx_seen_wide_biased(t, e);
+    case AMX_CAPS: return amx_masked_caps(t, e);
+    case AMX_BIASED: return amx_masked_biased(t, e);
+    case AMX_BOTH: return amx_masked_caps_biased(t, e);
+    case AMX_CAPS | AMX_WIDE: return amx_masked_wide(t, e);
+    default: return amx_masked_wide_biased(t, e);
     }
 }
 
 /* Weights of a chunk and scores of the next one. */
 static inline amx_fit amx_next(int64_t steps, const amx_pair *t, const amx_exp *e) {
     const int kind = amx_pair_kind(t), edge = 64;
-    switch (8 * steps + kind + (t->seen ? edge : 0)) {
+    switch (8 * steps + kind + (t->visible ? edge : 0)) {
     case 8 * 1 + AMX_PLAIN: return amx_both(1, AMX_PLAIN, false, t, e);
     case 8 * 2 + AMX_PLAIN: return amx_both(2, AMX_PLAIN, false, t, e);
     case 8 * 3 + AMX_PLAIN: return amx_both(3, AMX_PLAIN, false, t, e);

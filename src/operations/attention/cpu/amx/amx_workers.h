@@ -2,7 +2,7 @@
 /*
  * How the workers of flash attention on AMX share out its tasks, and the implementation: the end of amx.c, which
  * includes this. Packed sequences are tasks as any others, those of long sequences first: so none is left for the
- * end. Groups of a pattern are taken the same way, those with many blocks first.
+ * end. Groups of a block mask are taken the same way, those with many blocks first.
  */
 #ifndef EJKI_FLASH_AMX_WORKERS_H
 #define EJKI_FLASH_AMX_WORKERS_H
@@ -175,10 +175,10 @@ static bool amx_is_tiny(const ejki_flash_problem *p) {
     return p->queries / sequences * p->group < 16 && p->keys / sequences < 64;
 }
 
-/* Patterns are of whole tensors, parts of packed sequences have none; and dropout counts keys by fours. */
+/* Block masks are of whole tensors, parts of packed sequences have none; and dropout counts keys by fours. */
 static bool amx_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
-    if (ejki_pattern_is_empty(&p->pattern)) return !amx_is_tiny(p);
+    if (ejki_block_mask_is_empty(&p->block_mask)) return !amx_is_tiny(p);
     return p->layout == EJKI_FLASH_DENSE && p->dropout == 0;
 }
 

@@ -27,7 +27,7 @@ void ejki_amx_suggest(const void *problem, int32_t threads, ejk_opt_int *values)
         p->keys <= ejki_min(keys, 1024) ? p->keys : ejki_clamp(keys / 2, 64, 1024);
     values[EJKI_Q_BLOCKSIZE] = ejk_int(ejki_min(rows, ejki_max(share, 64)));
     values[EJKI_KV_BLOCKSIZE] = ejk_int(ejki_min(ejki_whole_keys(block), ejki_whole_keys(p->keys)));
-    if (p->pattern.planes == 0) return;
+    if (p->block_mask.mask_heads == 0) return;
     /* Many blocks of a mask are packed together: few rows beside many keys. */
     ejki_keep_within(p, values);
     values[EJKI_KV_BLOCKSIZE] = ejk_int(kept_keys(p));

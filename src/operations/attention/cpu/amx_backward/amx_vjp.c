@@ -5,18 +5,18 @@
  * A task is a block of keys of a key head. Its keys and values are packed once; then strips of queries come by, head
  * after head of the group, the last one first. Of a strip and a panel of 64 keys, tile by tile of 32 rows and 32 keys,
  *
- *     weights = exp(query · key − lse)                slopes = weights ∘ (cotangent · value − δ)
+ *     weights = exp(query · key − lse)                dS = weights ∘ (cotangent · value − δ)
  *
- * are made while the products of the next tile run; then d_value += weightsᵀ · cotangents and d_key += slopesᵀ ·
- * queries are added from the first-level cache. After the last panel, d_query += slopes · keys.
+ * are made while the products of the next tile run; then d_value += weightsᵀ · cotangents and d_key += dSᵀ ·
+ * queries are added from the first-level cache. After the last panel, d_query += dS · keys.
  *
  * d_key and d_value are summed in the worker's memory. d_query has several writers where a head's keys are more than
  * one block: sums in f32 that all share, which take blocks of keys in their order; a task waits for its turn. Tasks
  * are handed out in that order, so the one that is waited for is always at work. The last one writes the result.
  * Nothing depends on the number of threads.
  *
- * Weights and slopes are rounded to bf16 for the products and summed in f32. A hidden weight is an exact 0, and so
- * is its slope. Tiles or chunks with elements that are not finite, very large or so small that AMX could make 0 of
+ * Weights and dS is rounded to bf16 for the products and summed in f32. A hidden weight is an exact 0, and so
+ * is its dS. Tiles or chunks with elements that are not finite, very large or so small that AMX could make 0 of
  * their products are packed as 0 and computed one by one, only pairs that see each other.
  */
 #include <ejkernel/registry.h>
@@ -34,7 +34,7 @@
 #include "operations/attention/cpu/amx_backward/amx_vjp_ends.h"
 #include "operations/attention/cpu/amx_backward/amx_vjp_pack.h"
 
-#define AMX_VJP_RUN 16 /* chunks of keys that are multiplied with a strip's slopes at a time */
+#define AMX_VJP_RUN 16 /* chunks of keys that are multiplied with a strip's dS at a time */
 
 static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t worker) {
     const amx_vjp_plan *t = &shared->plan;
@@ -45,17 +45,17 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     s->formed = amx_form_of(p->scale, p->soft_cap, p->has_bias, AMX_VJP_STEPS, &s->form) &&
                 s->general && p->dropout == 0 &&
                 (!shared->problem->wants_bias || t->bias_heads == 0);
-    s->looks = amx_vjp_looks(p);
+    s->hides_keys = amx_vjp_hides_keys(p);
     s->scale = (float)(p->scale * LOG2_E);
     s->keys = (uint16_t *)(void *)(memory + t->key_at);
     s->values = (uint16_t *)(void *)(memory + t->value_at);
-    s->across = (uint16_t *)(void *)(memory + t->across_at);
+    s->keys_transposed = (uint16_t *)(void *)(memory + t->key_transposed_at);
     s->queries = (uint16_t *)(void *)(memory + t->query_at);
     s->cotangents = (uint16_t *)(void *)(memory + t->cotangent_at);
     s->query_rows = (uint16_t *)(void *)(memory + t->query_rows_at);
     s->cotangent_rows = (uint16_t *)(void *)(memory + t->cotangent_rows_at);
     s->weights = (uint16_t *)(void *)(memory + t->weights_at);
-    s->slopes = (uint16_t *)(void *)(memory + t->slopes_at);
+    s->d_scores = (uint16_t *)(void *)(memory + t->d_scores_at);
     s->pairs = (uint16_t *)(void *)(memory + t->pairs_at);
     s->d_keys = (float *)(void *)(memory + t->d_key_at);
     s->d_values = (float *)(void *)(memory + t->d_value_at);
@@ -65,8 +65,8 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     s->tile = (amx_vjp_tile *)(void *)(memory + t->tile_at);
     s->chunk = (amx_vjp_chunk *)(void *)(memory + t->chunk_at);
     s->state = (uint8_t *)(void *)(memory + t->state_at);
-    s->seen = (uint32_t *)(void *)(memory + t->seen_at);
-    s->cell = (ejki_cell *)(void *)(memory + t->cell_at);
+    s->visible = (uint32_t *)(void *)(memory + t->visible_at);
+    s->mask_block = (ejki_mask_block *)(void *)(memory + t->mask_block_at);
     s->bias = (float *)(void *)(memory + t->bias_at);
     s->laid = (uint16_t *)(void *)(memory + t->laid_at);
     s->told = (uint16_t *)(void *)(memory + t->told_at);
@@ -97,7 +97,7 @@ static amx_vjp_unit amx_vjp_unit_of(const amx_vjp_state *s, amx_vjp_spot at, con
                           .products = stage + AMX_ROWS * AMX_CHUNK,
                           .tile = &s->tile[at.tile],
                           .weights = s->weights + start,
-                          .slopes = s->slopes + start,
+                          .d_scores = s->d_scores + start,
                           .half = half,
                           .pairs = s->pairs + (at.tile * 2 * chunks + at.chunk) * AMX_ELEMENT,
                           .odd = chunks * AMX_ELEMENT,
@@ -115,20 +115,21 @@ static bool amx_vjp_is_tame(const amx_vjp_state *s, const amx_vjp_tile *t, const
            score * fabs((double)s->scale) <= (double)AMX_VJP_TAME && product <= 0x1p100;
 }
 
-/* Asks for some of what the next strip needs: rows of a head lie apart, and sums come from further away. */
-static void amx_vjp_ask(amx_vjp_state *s) {
+/* Prefetches some of what the next strip needs: rows of a head lie apart, and sums come from further away. */
+static void amx_vjp_prefetch(amx_vjp_state *s) {
     const ejki_flash_vjp_problem *v = &s->problem;
     const int64_t end = ejki_min(s->ahead.end, s->ahead.first + s->pace);
     for (int64_t i = s->ahead.first; i < end; i++) {
-        amx_ask(amx_vjp_at(&v->forward.query, i, s->ahead_head), 2 * v->forward.head_dim);
-        amx_ask(amx_vjp_at(&v->out_cotangent, i, s->ahead_head), 2 * v->forward.value_dim);
+        amx_prefetch(amx_vjp_at(&v->forward.query, i, s->ahead_head), 2 * v->forward.head_dim);
+        amx_prefetch(amx_vjp_at(&v->out_cotangent, i, s->ahead_head), 2 * v->forward.value_dim);
         if (s->ahead_sums)
-            amx_ask((const char *)(s->ahead_sums + i * 32 * s->plan.steps), 128 * s->plan.steps);
+            amx_prefetch((const char *)(s->ahead_sums + i * 32 * s->plan.steps),
+                         128 * s->plan.steps);
     }
     s->ahead.first = end;
 }
 
-/* True if the unit's slopes may be made by the form, which it then gets, or, without one, by the fast way. `bias` is
+/* True if the unit's dS may be made by the form, which it then gets, or, without one, by the fast way. `bias` is
  * its largest magnitude. */
 static bool amx_vjp_is_quick(const amx_vjp_state *s, amx_vjp_spot at, float bias, amx_vjp_unit *u) {
     const amx_vjp_tile *t = &s->tile[at.tile];
@@ -138,14 +139,14 @@ static bool amx_vjp_is_quick(const amx_vjp_state *s, amx_vjp_spot at, float bias
            amx_vjp_is_tame(s, t, &s->chunk[at.chunk], tops);
 }
 
-/* Tries to make slopes of a unit by the form; false if they have to be made with care. */
+/* Tries to make dS of a unit by the form; false if they have to be made with care. */
 static bool amx_vjp_try_form(amx_vjp_state *s, const amx_vjp_unit *u) {
     if (!s->wide && amx_vjp_by_form(u, false, &s->exp)) return true;
     s->wide = s->form.caps;
     return s->wide && amx_vjp_by_form(u, true, &s->exp);
 }
 
-/* Slopes of one unit, whose scores are raw products, with care or by the form. */
+/* dS of one unit, whose scores are raw products, with care or by the form. */
 static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, bool quick,
                               float *stage, amx_vjp_unit *u) {
     const ejki_flash_problem *p = &s->problem.forward;
@@ -154,7 +155,8 @@ static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, boo
     const float tops[] = {t->query_top, t->cotangent_top};
     uint32_t kept[AMX_ROWS];
     if (t->odd || c->odd)
-        amx_vjp_slow_products(s, at.tile, at.chunk, u->seen, stage, stage + AMX_ROWS * AMX_CHUNK);
+        amx_vjp_slow_products(s, at.tile, at.chunk, u->visible, stage,
+                              stage + AMX_ROWS * AMX_CHUNK);
     if (quick && u->form && amx_vjp_try_form(s, u)) return;
     const bool tame =
         p->soft_cap == 0 && amx_vjp_is_tame(s, t, c, tops) && bias * (float)LOG2_E <= AMX_VJP_TAME;
@@ -164,7 +166,7 @@ static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, boo
         u->scale = 1;
     }
     if (p->dropout > 0) {
-        amx_vjp_keep(s, at.tile, s->key + at.chunk * AMX_CHUNK, u->seen, kept);
+        amx_vjp_keep(s, at.tile, s->key + at.chunk * AMX_CHUNK, u->visible, kept);
         u->kept = kept;
         u->share = (float)ejki_dropout_factor(p->dropout);
     }
@@ -173,10 +175,10 @@ static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, boo
     u->kept = NULL;
 }
 
-/* Slopes of one unit, beside the products of the next one, if there is one. */
+/* dS of one unit, beside the products of the next one, if there is one. */
 static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
                               const amx_vjp_next *next) {
-    amx_vjp_ask(s);
+    amx_vjp_prefetch(s);
     const amx_vjp_plan *t = &s->plan;
     const bool all = *amx_vjp_state_of(s, at.tile, at.chunk) == AMX_VJP_ALL;
     const int64_t place = 2 * at.tile + at.chunk % 2; /* beside the panel */
@@ -188,28 +190,28 @@ static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
         u.told = s->told + place * AMX_VJP_PAIRS;
     const bool quick = amx_vjp_is_quick(s, at, bias, &u);
     const bool beside = next && quick && !s->wide && amx_vjp_overlaps(t->steps, t->value_steps);
-    if (!beside || s->general || !all) u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
+    if (!beside || s->general || !all) u.visible = amx_vjp_words(s, at.tile, at.chunk, words);
     if (!beside || !amx_vjp_step(t->steps, next, &u, &s->exp)) {
         if (next && !beside) amx_vjp_products(next, t->steps, t->value_steps);
-        if (!u.seen) u.seen = amx_vjp_words(s, at.tile, at.chunk, words);
+        if (!u.visible) u.visible = amx_vjp_words(s, at.tile, at.chunk, words);
         amx_vjp_make_unit(s, at, bias, quick, stage, &u);
     }
     if (u.changes) amx_vjp_tell(s, at.tile, at.chunk, u.changes);
 }
 
-/* Weights and slopes of tiles beside a panel; 0 where one that sees something of it sees nothing of a chunk. */
+/* Weights and dS of tiles beside a panel; 0 where one that sees something of it sees nothing of a chunk. */
 static void amx_vjp_make(amx_vjp_state *s, int64_t panel) {
     const int64_t size = AMX_ROWS * AMX_CHUNK;
     float *stage = s->stage, *other = s->stage + 2 * size;
     amx_vjp_spot last = {-1, 0};
     for (int64_t n = 0; n < 2 * s->tiles; n++) {
         const amx_vjp_spot at = {n / 2, 2 * panel + n % 2};
-        if (!amx_vjp_sees(s, at.tile, at.chunk)) {
-            if (!amx_vjp_sees(s, at.tile, at.chunk ^ 1)) continue;
+        if (!amx_vjp_is_visible(s, at.tile, at.chunk)) {
+            if (!amx_vjp_is_visible(s, at.tile, at.chunk ^ 1)) continue;
             const amx_vjp_unit u = amx_vjp_unit_of(s, at, stage);
             for (int64_t half = 0; half < 2; half++) {
                 memset(u.weights + half * u.half, 0, AMX_ELEMENT * sizeof(uint16_t));
-                memset(u.slopes + half * u.half, 0, AMX_ELEMENT * sizeof(uint16_t));
+                memset(u.d_scores + half * u.half, 0, AMX_ELEMENT * sizeof(uint16_t));
             }
             continue;
         }
@@ -239,8 +241,8 @@ static void amx_vjp_add_panel(const amx_vjp_state *s, const uint16_t *coefficien
     }
 }
 
-static bool amx_vjp_sees_panel(const amx_vjp_state *s, int64_t tile, int64_t panel) {
-    return amx_vjp_sees(s, tile, 2 * panel) || amx_vjp_sees(s, tile, 2 * panel + 1);
+static bool amx_vjp_panel_is_visible(const amx_vjp_state *s, int64_t tile, int64_t panel) {
+    return amx_vjp_is_visible(s, tile, 2 * panel) || amx_vjp_is_visible(s, tile, 2 * panel + 1);
 }
 
 /* What a panel's keys gain by neighbouring tiles that see something of them. */
@@ -252,13 +254,13 @@ static void amx_vjp_panel(amx_vjp_state *s, int64_t panel) {
     amx_vjp_make(s, panel);
     if (amx_vjp_tells_once(s)) amx_vjp_tell_panel(s, panel);
     for (int64_t first = 0, end; first < s->tiles; first = end + 1) {
-        for (end = first; end < s->tiles && amx_vjp_sees_panel(s, end, panel);) end++;
+        for (end = first; end < s->tiles && amx_vjp_panel_is_visible(s, end, panel);) end++;
         if (first == end) continue;
         if (v->wants_value)
             amx_vjp_add_panel(s, s->weights, s->cotangent_rows, t->value_wide, first, end,
                               s->d_values + key * t->value_wide * AMX_SUMS);
         if (v->wants_key)
-            amx_vjp_add_panel(s, s->slopes, s->query_rows, t->wide, first, end,
+            amx_vjp_add_panel(s, s->d_scores, s->query_rows, t->wide, first, end,
                               s->d_keys + key * t->wide * AMX_SUMS);
         for (int64_t n = first; n < end; n++)
             if (s->tile[n].odd) amx_vjp_add_odd_rows(s, n, panel);
@@ -267,19 +269,19 @@ static void amx_vjp_panel(amx_vjp_state *s, int64_t panel) {
 
 /* ---- A strip of queries ------------------------------------------------------------------------------- */
 
-/* A tile's sums, d tiles d and d + 1 of them, += slopes · keys over chunks [first, end). */
+/* A tile's sums, d tiles d and d + 1 of them, += dS · keys over chunks [first, end). */
 static void amx_vjp_add_tile(const amx_vjp_state *s, int64_t tile, int64_t d, int64_t first,
                              int64_t end) {
     const amx_vjp_plan *t = &s->plan;
-    const amx_vjp_operand left = {s->across + (first * t->wide + d) * AMX_ELEMENT, AMX_ELEMENT,
-                                  t->wide * AMX_ELEMENT};
+    const amx_vjp_operand left = {s->keys_transposed + (first * t->wide + d) * AMX_ELEMENT,
+                                  AMX_ELEMENT, t->wide * AMX_ELEMENT};
     const amx_vjp_operand right = {s->pairs + (tile * 2 * t->chunks + first) * AMX_ELEMENT,
                                    t->chunks * AMX_ELEMENT, AMX_ELEMENT};
     amx_vjp_add_square(left, right, end - first, s->tile[tile].sums + d * AMX_SUMS, AMX_SUMS,
                        t->wide * AMX_SUMS);
 }
 
-/* d_query += slopes · keys for the whole strip, over neighbouring chunks that a tile sees. */
+/* d_query += dS · keys for the whole strip, over neighbouring chunks that a tile sees. */
 static void amx_vjp_queries(const amx_vjp_state *s) {
     const amx_vjp_plan *t = &s->plan;
     for (int64_t run = 0; run < t->chunks; run += AMX_VJP_RUN)
@@ -287,13 +289,13 @@ static void amx_vjp_queries(const amx_vjp_state *s) {
             for (int64_t n = 0; n < s->tiles; n++) {
                 const int64_t most = ejki_min(t->chunks, run + AMX_VJP_RUN);
                 for (int64_t first = run, end; first < most; first = end + 1) {
-                    for (end = first; end < most && amx_vjp_sees(s, n, end);) end++;
+                    for (end = first; end < most && amx_vjp_is_visible(s, n, end);) end++;
                     if (first < end) amx_vjp_add_tile(s, n, d, first, end);
                 }
             }
     for (int64_t n = 0; n < s->tiles; n++)
         for (int64_t c = 0; c < t->chunks; c++)
-            if (amx_vjp_sees(s, n, c) && s->chunk[c].odd) amx_vjp_add_odd_keys(s, n, c);
+            if (amx_vjp_is_visible(s, n, c) && s->chunk[c].odd) amx_vjp_add_odd_keys(s, n, c);
 }
 
 /* Waits until a strip says that it is this turn. */
@@ -331,7 +333,7 @@ static void amx_vjp_leave_sums(const amx_vjp_state *s, float *shared, bool ends)
 
 /* Adds the block's part of the strip's d_query in its turn. */
 static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, const amx_vjp_meeting *meeting,
-                           int64_t strip, bool seen) {
+                           int64_t strip, bool visible) {
     const amx_vjp_plan *t = &s->plan;
     const int64_t before = amx_vjp_neighbour(meeting, s->block, -1);
     const int64_t after = amx_vjp_neighbour(meeting, s->block, 1);
@@ -341,7 +343,7 @@ static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, const amx_v
                   (s->first_row + s->head * s->problem.forward.queries + s->row) * 32 * t->steps;
     if (before >= 0 && shared->workers > 1) amx_vjp_wait(counter, before + 1);
     amx_vjp_take_sums(s, shares ? sums : NULL, before < 0);
-    if (seen) amx_vjp_queries(s);
+    if (visible) amx_vjp_queries(s);
     amx_vjp_leave_sums(s, sums, after < 0);
     if (shares) atomic_store_explicit(counter, (int32_t)(s->block + 1), memory_order_release);
 }
@@ -354,8 +356,8 @@ static amx_vjp_meeting amx_vjp_meeting_at(const amx_vjp_state *s, const amx_vjp_
                               shared->met + (s->first_turn + strip) * t->met_words);
 }
 
-/* Plans what to ask for while a strip is worked on: the rows of the next one that meets the block. */
-static void amx_vjp_plan_ahead(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t strip) {
+/* Plans what to prefetch while a strip is worked on: the rows of the next one that meets the block. */
+static void amx_vjp_plan_prefetch(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t strip) {
     const amx_vjp_plan *t = &s->plan;
     const ejki_flash_problem *p = &s->problem.forward;
     s->ahead = (amx_vjp_range){0, 0};
@@ -387,11 +389,11 @@ static void amx_vjp_strip(amx_vjp_state *s, amx_vjp_shared *shared, int64_t stri
     s->row = rows.first;
     s->count = rows.end - rows.first;
     s->tiles = ejki_cdiv(s->count, AMX_ROWS);
-    const bool seen = amx_vjp_pack_strip(s, shared->delta + s->first_row + s->head * p->queries);
-    if (once) amx_vjp_blank_unseen(s);
-    amx_vjp_plan_ahead(s, shared, strip);
-    for (int64_t panel = 0; seen && panel < t->chunks / 2; panel++) amx_vjp_panel(s, panel);
-    if (s->problem.wants_query) amx_vjp_finish(s, shared, &meeting, turn, seen);
+    const bool visible = amx_vjp_pack_strip(s, shared->delta + s->first_row + s->head * p->queries);
+    if (once) amx_vjp_blank_hidden(s);
+    amx_vjp_plan_prefetch(s, shared, strip);
+    for (int64_t panel = 0; visible && panel < t->chunks / 2; panel++) amx_vjp_panel(s, panel);
+    if (s->problem.wants_query) amx_vjp_finish(s, shared, &meeting, turn, visible);
 }
 
 /* ---- Tasks -------------------------------------------------------------------------------------------- */

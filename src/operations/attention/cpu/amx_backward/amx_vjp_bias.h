@@ -6,7 +6,7 @@
 #ifndef EJKI_AMX_VJP_BIAS_H
 #define EJKI_AMX_VJP_BIAS_H
 
-#include "operations/attention/cpu/amx/amx_seen.h"
+#include "operations/attention/cpu/amx/amx_visible.h"
 #include "operations/attention/cpu/amx_backward/amx_vjp_rows.h"
 
 /* True if each element of the gradient is of one pair. */
@@ -94,7 +94,7 @@ static inline void amx_vjp_blank_bias(const amx_vjp_state *s, amx_vjp_range rows
 }
 
 /* The same for chunks of the block of which tiles of the strip see nothing. */
-static inline void amx_vjp_blank_unseen(const amx_vjp_state *s) {
+static inline void amx_vjp_blank_hidden(const amx_vjp_state *s) {
     const int64_t chunks = ejki_cdiv(s->key_end - s->key, AMX_CHUNK);
     for (int64_t n = 0; n < s->tiles; n++) {
         const amx_vjp_range rows = {s->tile[n].row, s->tile[n].row + s->tile[n].count};

@@ -34,9 +34,10 @@ static inline uint32_t amx_vjp_keeps(const ejki_flash_problem *p, int64_t head, 
            _pdep_u32(_mm512_cmpge_epu32_mask(high, threshold), 0xccccccccu);
 }
 
-/* The words of a tile and the keys from `key` on, even rows first. `seen`, in the weights' order, says which count. */
+/* The words of a tile and the keys from `key` on, even rows first. `visible`, in the weights' order, says which
+ * count. */
 static __attribute__((noinline)) void amx_vjp_keep(const amx_vjp_state *s, int64_t tile,
-                                                   int64_t key, const uint32_t *seen,
+                                                   int64_t key, const uint32_t *visible,
                                                    uint32_t *kept) {
     const ejki_flash_problem *p = &s->problem.forward;
     const int64_t first = key / 4 * 4;
@@ -44,7 +45,7 @@ static __attribute__((noinline)) void amx_vjp_keep(const amx_vjp_state *s, int64
         const int64_t row = s->tile[tile].row + amx_vjp_row(n / 2) + n % 2;
         uint32_t *word = kept + n % 2 * 16 + n / 2;
         *word = 0;
-        if (seen[n] == 0) continue;
+        if (visible[n] == 0) continue;
         *word = amx_vjp_keeps(p, s->head, row, first);
         if (key == first) continue;
         const uint64_t later = amx_vjp_keeps(p, s->head, row, first + AMX_CHUNK);

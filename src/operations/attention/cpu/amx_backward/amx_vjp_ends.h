@@ -7,7 +7,7 @@
 #define EJKI_AMX_VJP_ENDS_H
 
 #include "operations/attention/cpu/amx_backward/amx_vjp_bias.h"
-#include "operations/attention/cpu/amx_backward/amx_vjp_seen.h"
+#include "operations/attention/cpu/amx_backward/amx_vjp_visible.h"
 
 #include <stdatomic.h>
 
@@ -19,7 +19,7 @@ typedef struct amx_vjp_shared {
     float *sums, *delta; /* of all rows; of d_query, and δ */
     _Atomic int32_t
         *turns;    /* of each strip: one more than the block of keys that was added last, or 0 */
-    uint64_t *met; /* of each strip, where there is a pattern: amx_vjp_seen.h */
+    uint64_t *met; /* of each strip, where there is a block mask: amx_vjp_visible.h */
     int32_t workers;
     _Atomic int64_t next;
 } amx_vjp_shared;
@@ -43,26 +43,27 @@ static inline float amx_vjp_delta(const ejki_flash_vjp_problem *v, int64_t head,
     return v->has_lse_cotangent ? sum - l->data[head * l->stride_h + i * l->stride_t] : sum;
 }
 
-#define AMX_VJP_DELTA_AHEAD 16 /* rows that are asked for before δ takes them */
+#define AMX_VJP_DELTA_AHEAD 16 /* rows that are prefetched before δ takes them */
 
 /* What blocks a strip meets, δ of its rows, and zeros if it meets none. */
 static inline void amx_vjp_begin_strip(const ejki_flash_vjp_problem *v, const amx_vjp_plan *t,
                                        int64_t head, amx_vjp_range rows, uint64_t *met,
                                        float *delta) {
     const ejki_flash_problem *p = &v->forward;
-    const ejki_pattern *pattern = &p->pattern;
-    if (pattern->planes > 0) {
-        const amx_vjp_range seen = amx_vjp_extent(p, rows);
+    const ejki_block_mask *block_mask = &p->block_mask;
+    if (block_mask->mask_heads > 0) {
+        const amx_vjp_range visible = amx_vjp_extent(p, rows);
         memset(met, 0, (size_t)t->met_words * sizeof *met);
-        for (int64_t i = rows.first / pattern->block_q; i * pattern->block_q < rows.end; i++)
-            amx_vjp_note(p, t, head / pattern->plane_heads, i, seen, met);
+        for (int64_t i = rows.first / block_mask->block_q; i * block_mask->block_q < rows.end; i++)
+            amx_vjp_note(p, t, head / block_mask->heads_per_mask, i, visible, met);
     }
     const amx_vjp_meeting meeting = amx_vjp_meeting_of(p, t, rows, met);
     const bool alone = amx_vjp_neighbour(&meeting, -1, 1) < 0;
     for (int64_t i = rows.first; i < rows.end; i++) {
         if (i + AMX_VJP_DELTA_AHEAD < rows.end) {
-            amx_ask(amx_vjp_at(&p->out, i + AMX_VJP_DELTA_AHEAD, head), 2 * p->value_dim);
-            amx_ask(amx_vjp_at(&v->out_cotangent, i + AMX_VJP_DELTA_AHEAD, head), 2 * p->value_dim);
+            amx_prefetch(amx_vjp_at(&p->out, i + AMX_VJP_DELTA_AHEAD, head), 2 * p->value_dim);
+            amx_prefetch(amx_vjp_at(&v->out_cotangent, i + AMX_VJP_DELTA_AHEAD, head),
+                         2 * p->value_dim);
         }
         const bool blank = amx_vjp_lse(p, head, i) == -INFINITY;
         delta[i] = blank ? 0 : amx_vjp_delta(v, head, i);

@@ -1,54 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights and slopes of a unit where scores have a soft cap or a bias: see amx_weights.h for the forms. With a cap
- * slopes are multiplied by 1 - tanh², after what they are for the bias.
+ * Weights and dS of a unit where scores have a soft cap or a bias: see amx_weights.h for the forms. With a cap
+ * dS is multiplied by 1 - tanh², after what they are for the bias.
  */
 #ifndef EJKI_AMX_VJP_FORMS_H
 #define EJKI_AMX_VJP_FORMS_H
 
-#include "operations/attention/cpu/amx_backward/amx_vjp_slopes.h"
+#include "operations/attention/cpu/amx_backward/amx_vjp_dscores.h"
 
-/* Scores of 16 rows: their numbers near AMX_MAGIC, and what slopes are multiplied by. */
-typedef struct amx_vjp_bent {
+/* Scores of 16 rows: their numbers near AMX_MAGIC, and the derivative that dS is multiplied by. */
+typedef struct amx_vjp_score {
     __m512i number;
-    vf slope;
-} amx_vjp_bent;
+    vf derivative;
+} amx_vjp_score;
 
 /* `bias` is floats, or anything without one; `fit` loses lanes whose a² the form does not take. */
-AMX_INLINE amx_vjp_bent amx_vjp_bend(const int kind, const amx_form *f, const float *scores,
-                                     __m512i bias, vf base, amx_fit *fit) {
+AMX_INLINE amx_vjp_score amx_vjp_score_of(const int kind, const amx_form *f, const float *scores,
+                                          __m512i bias, vf base, amx_fit *fit) {
     const vf a = _mm512_load_ps(scores);
-    amx_vjp_bent bent = {.slope = v_set1(1)};
+    amx_vjp_score score = {.derivative = v_set1(1)};
     if (kind & AMX_BIASED) base = v_fma(_mm512_castsi512_ps(bias), v_set1(f->bias), base);
     if (kind & AMX_CAPS) {
         const vf own = v_mul(a, a), factor = amx_cap_factor(kind & AMX_WIDE, f, own);
         fit->square = amx_fit_square(kind & AMX_WIDE, f, fit->square, own);
-        bent.slope = v_fma(own, v_set1(f->slope[1]), v_set1(f->slope[0]));
+        score.derivative = v_fma(own, v_set1(f->derivative[1]), v_set1(f->derivative[0]));
         if (kind & AMX_WIDE) {
             const vf tanh = v_mul(v_mul(a, factor), v_set1(1 / f->cap));
-            bent.slope = _mm512_mask_mov_ps(bent.slope, amx_not_nearest(f, own),
-                                            _mm512_fnmadd_ps(tanh, tanh, v_set1(1)));
+            score.derivative = _mm512_mask_mov_ps(score.derivative, amx_not_nearest(f, own),
+                                                  _mm512_fnmadd_ps(tanh, tanh, v_set1(1)));
         }
         base = v_fma(a, factor, base);
     } else {
         base = v_fma(a, v_set1(f->near[0]), base);
     }
-    bent.number = _mm512_castps_si512(base);
+    score.number = _mm512_castps_si512(base);
     /* Masks made of biases are far below 2^23, which would be wrong as an integer. */
     if (kind & AMX_BIASED)
-        bent.number = _mm512_max_epi32(bent.number, _mm512_set1_epi32(AMX_MAGIC_BITS));
-    return bent;
+        score.number = _mm512_max_epi32(score.number, _mm512_set1_epi32(AMX_MAGIC_BITS));
+    return score;
 }
 
-/* A key's weights and slopes: `bias` as above, of rows 0-15 and 16-31. */
-AMX_INLINE amx_vjp_pair amx_vjp_form_slope(const int kind, const amx_vjp_fixed *f,
-                                           const amx_form *form, int key, __m512i bias,
-                                           __m512i later_bias, amx_vjp_pair *told, amx_fit *fit) {
+/* A key's weights and dS: `bias` as above, of rows 0-15 and 16-31. */
+AMX_INLINE amx_vjp_pair amx_vjp_form_d_score(const int kind, const amx_vjp_fixed *f,
+                                             const amx_form *form, int key, __m512i bias,
+                                             __m512i prefetch_bias, amx_vjp_pair *told,
+                                             amx_fit *fit) {
     const amx_vjp_unit *u = &f->unit;
     const float *score = u->scores + key * AMX_ROWS, *product = u->products + key * AMX_ROWS;
-    const amx_vjp_bent a = amx_vjp_bend(kind, form, score, bias, f->base, fit);
-    const amx_vjp_bent b = amx_vjp_bend(kind, form, score + 16, later_bias, f->later_base, fit);
-    const __m512i w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key),
+    const amx_vjp_score a = amx_vjp_score_of(kind, form, score, bias, f->base, fit);
+    const amx_vjp_score b =
+        amx_vjp_score_of(kind, form, score + 16, prefetch_bias, f->later_base, fit);
+    const __m512i w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->visible, key),
                                              amx_vjp_weights(&f->exp, a.number, b.number));
     _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
     amx_fit_weights(false, fit, w, AMX_VJP_MOST);
@@ -63,8 +65,8 @@ AMX_INLINE amx_vjp_pair amx_vjp_form_slope(const int kind, const amx_vjp_fixed *
     const __m512i order =
         _mm512_set_epi32(30, 28, 14, 12, 26, 24, 10, 8, 22, 20, 6, 4, 18, 16, 2, 0);
     const __m512i next = _mm512_or_si512(order, _mm512_set1_epi32(1));
-    const vf p = v_mul(x, _mm512_permutex2var_ps(a.slope, order, b.slope));
-    const vf q = v_mul(y, _mm512_permutex2var_ps(a.slope, next, b.slope));
+    const vf p = v_mul(x, _mm512_permutex2var_ps(a.derivative, order, b.derivative));
+    const vf q = v_mul(y, _mm512_permutex2var_ps(a.derivative, next, b.derivative));
     return (amx_vjp_pair){_mm512_add_epi32(_mm512_castps_si512(p), half),
                           _mm512_add_epi32(_mm512_castps_si512(q), half)};
 }
@@ -80,17 +82,17 @@ AMX_INLINE void amx_vjp_some_by_form(const int kind, const amx_vjp_fixed *f, con
             a = _mm512_load_si512(u->bias + 16 * i);
             b = _mm512_load_si512(u->bias + 256 + 16 * i);
         }
-        amx_vjp_pair told[2], slopes[2];
-        slopes[0] = amx_vjp_form_slope(kind, f, form, 2 * i, _mm512_slli_epi32(a, 16),
-                                       _mm512_slli_epi32(b, 16), &told[0], fit);
-        slopes[1] = amx_vjp_form_slope(kind, f, form, 2 * i + 1, _mm512_and_si512(a, high),
-                                       _mm512_and_si512(b, high), &told[1], fit);
-        amx_vjp_store_pair(u, i, slopes[0], slopes[1]);
+        amx_vjp_pair told[2], d_scores[2];
+        d_scores[0] = amx_vjp_form_d_score(kind, f, form, 2 * i, _mm512_slli_epi32(a, 16),
+                                           _mm512_slli_epi32(b, 16), &told[0], fit);
+        d_scores[1] = amx_vjp_form_d_score(kind, f, form, 2 * i + 1, _mm512_and_si512(a, high),
+                                           _mm512_and_si512(b, high), &told[1], fit);
+        amx_vjp_store_pair(u, i, d_scores[0], d_scores[1]);
         if (u->told) amx_vjp_store_told(u->told, AMX_ELEMENT, i, told[0], told[1]);
     }
 }
 
-/* Weights and slopes alone. */
+/* Weights and dS alone. */
 #define AMX_VJP_IN_FORM(name, kind)                                                                \
     static __attribute__((noinline)) bool name(const amx_vjp_unit *u, const amx_exp *e) {          \
         const amx_vjp_fixed f = amx_vjp_fix(u, e);                                                 \

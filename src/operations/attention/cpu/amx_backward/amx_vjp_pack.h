@@ -3,7 +3,7 @@
 #ifndef EJKI_AMX_VJP_PACK_H
 #define EJKI_AMX_VJP_PACK_H
 
-#include "operations/attention/cpu/amx_backward/amx_vjp_seen.h"
+#include "operations/attention/cpu/amx_backward/amx_vjp_visible.h"
 
 /* Packs the task's keys and values. */
 static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
@@ -18,17 +18,18 @@ static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
             keys[j] = exists ? amx_vjp_at(&p->key, key, s->kv_head) : NULL;
             values[j] = exists ? amx_vjp_at(&p->value, key, s->kv_head) : NULL;
             if (key + AMX_CHUNK >= s->key_end) continue;
-            amx_ask(amx_vjp_at(&p->key, key + AMX_CHUNK, s->kv_head), 2 * p->head_dim);
-            amx_ask(amx_vjp_at(&p->value, key + AMX_CHUNK, s->kv_head), 2 * p->value_dim);
+            amx_prefetch(amx_vjp_at(&p->key, key + AMX_CHUNK, s->kv_head), 2 * p->head_dim);
+            amx_prefetch(amx_vjp_at(&p->value, key + AMX_CHUNK, s->kv_head), 2 * p->value_dim);
         }
         amx_vjp_look key = {.odd = 0}, value = {.odd = 0};
-        uint16_t *across = s->across + c * t->wide * AMX_ELEMENT;
-        amx_vjp_pack_keys(keys, p->head_dim, t->steps, s->keys + c * t->wide * AMX_ELEMENT, across,
-                          &key);
+        uint16_t *transposed = s->keys_transposed + c * t->wide * AMX_ELEMENT;
+        amx_vjp_pack_keys(keys, p->head_dim, t->steps, s->keys + c * t->wide * AMX_ELEMENT,
+                          transposed, &key);
         amx_vjp_pack_keys(values, p->value_dim, t->value_steps,
                           s->values + c * t->value_wide * AMX_ELEMENT, NULL, &value);
         s->chunk[c] = (amx_vjp_chunk){amx_top(key.top), amx_top(value.top), key.odd || value.odd};
-        if (s->chunk[c].odd) memset(across, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof *across);
+        if (s->chunk[c].odd)
+            memset(transposed, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof *transposed);
     }
     memset(s->d_keys, 0, (size_t)(chunks * AMX_CHUNK * 32 * t->steps) * sizeof(float));
     memset(s->d_values, 0, (size_t)(chunks * AMX_CHUNK * 32 * t->value_steps) * sizeof(float));
@@ -45,7 +46,7 @@ static inline void amx_vjp_describe(const amx_vjp_state *s, amx_vjp_tile *t, con
     for (int64_t n = 0; n < AMX_ROWS; n++) {
         const int64_t i = amx_vjp_row(n / 2) + n % 2, even_odd = n % 2 * 16 + n / 2;
         t->base[i] = AMX_MAGIC;
-        t->reference[i] = t->delta[even_odd] = 0;
+        t->shift[i] = t->delta[even_odd] = 0;
         t->first[n] = t->end[n] = 0;
         if (i >= t->count) continue;
         const int64_t row = t->row + i;
@@ -63,10 +64,10 @@ static inline void amx_vjp_describe(const amx_vjp_state *s, amx_vjp_tile *t, con
         t->first[n] = (int16_t)ejki_max(0, ejki_min(first - s->key, keys));
         t->end[n] = (int16_t)ejki_max(0, end - s->key);
         t->rows |= (uint32_t)1 << n;
-        t->reference[i] = lse * (float)LOG2_E;
-        t->base[i] = AMX_VJP_BASE - AMX_VJP_STEPS * t->reference[i];
+        t->shift[i] = lse * (float)LOG2_E;
+        t->base[i] = AMX_VJP_BASE - AMX_VJP_STEPS * t->shift[i];
         t->delta[even_odd] = delta[row];
-        if (!(fabsf(t->reference[i]) <= AMX_VJP_TAME) || !(fabsf(delta[row]) <= 0x1p100f))
+        if (!(fabsf(t->shift[i]) <= AMX_VJP_TAME) || !(fabsf(delta[row]) <= 0x1p100f))
             t->wild = true;
     }
 }
@@ -99,20 +100,20 @@ static inline void amx_vjp_pack_tile(amx_vjp_state *s, int64_t n) {
            (size_t)(t->value_wide * AMX_ELEMENT) * sizeof(uint16_t));
 }
 
-/* Looks up the cells of the strip's part i of the pattern's rows. False: there is none. */
+/* Looks up the mask blocks of the strip's part i of the block mask's rows. False: there is none. */
 static inline bool amx_vjp_find(const amx_vjp_state *s, int64_t i) {
-    const ejki_pattern *t = &s->problem.forward.pattern;
+    const ejki_block_mask *t = &s->problem.forward.block_mask;
     const int64_t first = s->key / t->block_kv, end = ejki_cdiv(s->key_end, t->block_kv);
     bool found = false;
-    amx_vjp_cells(t, s->head / t->plane_heads, i, first, end, s->cell);
-    for (int64_t n = 0; n < end - first; n++) found |= s->cell[n].state != 0;
+    amx_vjp_mask_blocks(t, s->head / t->heads_per_mask, i, first, end, s->mask_block);
+    for (int64_t n = 0; n < end - first; n++) found |= s->mask_block[n].state != 0;
     return found;
 }
 
 /* Looks at a strip's tiles, and packs those that see something of the block. False: there is none. */
 static __attribute__((noinline)) bool amx_vjp_pack_strip(amx_vjp_state *s, const float *delta) {
-    const ejki_pattern *p = &s->problem.forward.pattern;
-    int64_t row = -1; /* of cells */
+    const ejki_block_mask *p = &s->problem.forward.block_mask;
+    int64_t row = -1; /* of mask blocks */
     bool any = false, found = true;
     s->units = 0;
     memset(s->state, AMX_VJP_NONE, (size_t)(s->tiles * s->plan.chunks));
@@ -120,16 +121,16 @@ static __attribute__((noinline)) bool amx_vjp_pack_strip(amx_vjp_state *s, const
         amx_vjp_tile *tile = &s->tile[n];
         tile->row = s->row + n * AMX_ROWS;
         tile->count = ejki_min(AMX_ROWS, s->count - n * AMX_ROWS);
-        tile->seen = false;
-        if (p->planes > 0 && tile->row / p->block_q != row) {
+        tile->visible = false;
+        if (p->mask_heads > 0 && tile->row / p->block_q != row) {
             row = tile->row / p->block_q;
             found = amx_vjp_find(s, row);
         }
         if (!found) continue;
         amx_vjp_describe(s, tile, delta);
-        amx_vjp_look_over(s, n, p->planes > 0 ? s->cell : NULL);
-        if (tile->seen) amx_vjp_pack_tile(s, n);
-        any |= tile->seen;
+        amx_vjp_find_visible(s, n, p->mask_heads > 0 ? s->mask_block : NULL);
+        if (tile->visible) amx_vjp_pack_tile(s, n);
+        any |= tile->visible;
     }
     return any;
 }

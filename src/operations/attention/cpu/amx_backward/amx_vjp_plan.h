@@ -23,28 +23,29 @@ typedef struct amx_vjp_cuts {
  */
 typedef struct amx_vjp_plan {
     amx_vjp_cuts queries, keys;
-    int64_t head_strips, strips;         /* of a query head, of a key head */
-    int64_t key_blocks;                  /* of a sequence */
-    int64_t tasks;                       /* at most */
-    int64_t tiles, chunks;               /* of a strip, of a block, as there is room for */
-    int64_t cells;                       /* of a row of a pattern that a block lies in */
-    bool joins_batches, joins_heads;     /* that add to the same bias: one after the other */
-    int64_t joints;                      /* of a block of keys, where the bias has a gradient */
-    int64_t bias_heads, bias_queries;    /* rows of sums of it in a worker's memory; 0 = none */
-    int64_t steps, value_steps;          /* 32 columns each of D and Dv */
-    int64_t wide, value_wide;            /* 16 columns each, twice as many */
-    int64_t key_at, value_at, across_at; /* bytes into a worker's memory */
-    int64_t d_key_at, d_value_at;        /* sums */
-    int64_t query_at, cotangent_at;      /* pairs of components */
-    int64_t query_rows_at, cotangent_rows_at; /* pairs of rows */
-    int64_t stage_at, weights_at, slopes_at, pairs_at, d_query_at, tile_at, chunk_at, scratch_at;
-    int64_t state_at, seen_at, cell_at;
+    int64_t head_strips, strips;      /* of a query head, of a key head */
+    int64_t key_blocks;               /* of a sequence */
+    int64_t tasks;                    /* at most */
+    int64_t tiles, chunks;            /* of a strip, of a block, as there is room for */
+    int64_t mask_blocks;              /* of a row of a block mask that a block lies in */
+    bool joins_batches, joins_heads;  /* that add to the same bias: one after the other */
+    int64_t joints;                   /* of a block of keys, where the bias has a gradient */
+    int64_t bias_heads, bias_queries; /* rows of sums of it in a worker's memory; 0 = none */
+    int64_t steps, value_steps;       /* 32 columns each of D and Dv */
+    int64_t wide, value_wide;         /* 16 columns each, twice as many */
+    int64_t key_at, value_at, key_transposed_at; /* bytes into a worker's memory */
+    int64_t d_key_at, d_value_at;                /* sums */
+    int64_t query_at, cotangent_at;              /* pairs of components */
+    int64_t query_rows_at, cotangent_rows_at;    /* pairs of rows */
+    int64_t stage_at, weights_at, d_scores_at, pairs_at, d_query_at, tile_at, chunk_at, scratch_at;
+    int64_t state_at, visible_at, mask_block_at;
     int64_t bias_at;
     int64_t laid_at, told_at, tops_at; /* bias of a panel, changes of its scores; largest biases */
     int64_t bytes;
     int64_t sums_at, delta_at, turns_at, sequences_at, order_at; /* bytes into what workers share */
     int64_t met_at;
-    int64_t met_words; /* of each strip: a bit for each block of keys, where there is a pattern */
+    int64_t
+        met_words; /* of each strip: a bit for each block of keys, where there is a block mask */
     int64_t turn_count, shared_bytes;
 } amx_vjp_plan;
 
@@ -52,16 +53,16 @@ typedef struct amx_vjp_plan {
 
 /* A tile of 32 rows. Two orders of rows occur: natural, and that of the weights (amx_vjp_tiles.h). */
 typedef struct amx_vjp_tile {
-    float base[AMX_ROWS], reference[AMX_ROWS], delta[AMX_ROWS]; /* δ: even rows first, see there */
+    float base[AMX_ROWS], shift[AMX_ROWS], delta[AMX_ROWS]; /* δ: even rows first, see there */
     int16_t first[AMX_ROWS], end[AMX_ROWS]; /* keys seen, counted from the block; weights' order */
     uint32_t rows;                          /* those that see anything; weights' order */
     int64_t low, high, least, most;         /* keys that any row sees, and all see */
     int64_t row, count;                     /* first query, and how many */
     float query_top, cotangent_top;
-    float *sums; /* of d_query */
-    bool seen;   /* something of the block */
-    bool wild;   /* lse or δ need care */
-    bool odd;    /* not to be multiplied by tiles */
+    float *sums;  /* of d_query */
+    bool visible; /* something of the block */
+    bool wild;    /* lse or δ need care */
+    bool odd;     /* not to be multiplied by tiles */
 } amx_vjp_tile;
 
 /* A chunk of 32 keys. */
@@ -70,7 +71,7 @@ typedef struct amx_vjp_chunk {
     bool odd;
 } amx_vjp_chunk;
 
-/* Floats of scratch: changes of scores, slopes of a soft cap. */
+/* Floats of scratch: changes of scores, derivative of a soft cap. */
 #define AMX_VJP_SCRATCH (2 * AMX_ROWS * AMX_CHUNK)
 #define AMX_VJP_CAPS    (AMX_ROWS * AMX_CHUNK)
 
@@ -81,8 +82,8 @@ typedef struct amx_vjp_chunk {
  * True if mask, segments, given positions or partial blocks may hide keys: what is seen is then looked up
  * before it is needed.
  */
-static inline bool amx_vjp_looks(const ejki_flash_problem *p) {
-    return flash_hides_keys(p) || p->pattern.planes > 0;
+static inline bool amx_vjp_hides_keys(const ejki_flash_problem *p) {
+    return flash_hides_keys(p) || p->block_mask.mask_heads > 0;
 }
 
 static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p) {
@@ -92,7 +93,7 @@ static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p)
     int64_t at = 0;
     t->stage_at = amx_reserve(&at, 4 * AMX_ROWS * AMX_CHUNK, real);
     t->weights_at = amx_reserve(&at, AMX_VJP_PANEL * rows, element);
-    t->slopes_at = amx_reserve(&at, AMX_VJP_PANEL * rows, element);
+    t->d_scores_at = amx_reserve(&at, AMX_VJP_PANEL * rows, element);
     t->scratch_at = amx_reserve(&at, AMX_VJP_SCRATCH, real);
     t->tile_at = amx_reserve(&at, t->tiles, sizeof(amx_vjp_tile));
     t->chunk_at = amx_reserve(&at, t->chunks, sizeof(amx_vjp_chunk));
@@ -105,12 +106,12 @@ static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p)
     t->d_query_at = amx_reserve(&at, rows * sum, t->steps);
     t->key_at = amx_reserve(&at, keys * row, t->steps);
     t->value_at = amx_reserve(&at, keys * row, t->value_steps);
-    t->across_at = amx_reserve(&at, keys * row, t->steps);
+    t->key_transposed_at = amx_reserve(&at, keys * row, t->steps);
     t->d_key_at = amx_reserve(&at, keys * sum, t->steps);
     t->d_value_at = amx_reserve(&at, keys * sum, t->value_steps);
-    t->seen_at = amx_reserve(&at, amx_vjp_looks(p) ? rows * 4 : 0, t->chunks);
+    t->visible_at = amx_reserve(&at, amx_vjp_hides_keys(p) ? rows * 4 : 0, t->chunks);
     t->bias_at = amx_reserve(&at, t->bias_heads * t->bias_queries, keys * real);
-    t->cell_at = amx_reserve(&at, t->cells, sizeof(ejki_cell));
+    t->mask_block_at = amx_reserve(&at, t->mask_blocks, sizeof(ejki_mask_block));
     const int64_t units = p->has_bias ? 2 * t->tiles : 0;
     t->laid_at = amx_reserve(&at, units, AMX_VJP_PAIRS * element);
     t->told_at = amx_reserve(&at, p->soft_cap != 0 ? units : 0, AMX_VJP_PAIRS * element);
@@ -137,14 +138,14 @@ static inline void amx_vjp_share(amx_vjp_plan *t, const ejki_flash_vjp_problem *
     t->delta_at = amx_reserve(&at, heads * (int64_t)sizeof(float), p->queries);
     t->turns_at = amx_reserve(&at, t->turn_count, sizeof(int32_t));
     t->sequences_at = amx_reserve(&at, p->batch, sizeof(ejki_vjp_sequence));
-    t->met_words = p->pattern.planes > 0 ? ejki_cdiv(t->key_blocks, 64) : 0;
+    t->met_words = p->block_mask.mask_heads > 0 ? ejki_cdiv(t->key_blocks, 64) : 0;
     t->met_at = amx_reserve(&at, t->turn_count * (int64_t)sizeof(uint64_t), t->met_words);
     t->order_at = amx_reserve(&at, p->batch, sizeof(int64_t));
     t->shared_bytes = at;
 }
 
 /*
- * Cuts so that no tile lies in two blocks of a pattern, which are `block` long; 0 = there is none. Where tiles fit
+ * Cuts so that no tile lies in two mask blocks, which are `block` long; 0 = there is none. Where tiles fit
  * into them, a part may be several blocks.
  */
 static inline amx_vjp_cuts amx_vjp_cuts_of(int64_t all, int64_t block, int64_t size) {
@@ -194,13 +195,13 @@ static inline int64_t amx_vjp_plan_bias(amx_vjp_plan *t, const ejki_flash_vjp_pr
 static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
                                            const int64_t *parameters) {
     const ejki_flash_problem *p = &v->forward;
-    const bool grid = p->pattern.planes > 0;
+    const bool grid = p->block_mask.mask_heads > 0;
     amx_vjp_plan t = {.steps = ejki_cdiv(p->head_dim, 32)};
     const int64_t queries = ejki_round_up(ejki_max(1, p->queries), AMX_ROWS);
     const int64_t rows = ejki_min(queries, ejki_round_up(parameters[0], AMX_ROWS));
     const int64_t keys = amx_vjp_plan_bias(&t, v, ejki_max(1, ejki_min(parameters[1], p->keys)));
-    t.queries = amx_vjp_cuts_of(p->queries, grid ? p->pattern.block_q : 0, rows);
-    t.keys = amx_vjp_cuts_of(p->keys, grid ? p->pattern.block_kv : 0,
+    t.queries = amx_vjp_cuts_of(p->queries, grid ? p->block_mask.block_q : 0, rows);
+    t.keys = amx_vjp_cuts_of(p->keys, grid ? p->block_mask.block_kv : 0,
                              ejki_round_up(keys, AMX_VJP_PANEL));
     t.head_strips = amx_vjp_parts(&t.queries, p->queries);
     t.strips = t.head_strips * p->group;
@@ -211,7 +212,7 @@ static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
     if (v->wants_bias) t.tasks = t.joints * t.key_blocks;
     t.tiles = t.queries.size / AMX_ROWS;
     t.chunks = ejki_round_up(t.keys.size, AMX_VJP_PANEL) / AMX_CHUNK;
-    t.cells = grid ? ejki_cdiv(t.keys.size, p->pattern.block_kv) : 0;
+    t.mask_blocks = grid ? ejki_cdiv(t.keys.size, p->block_mask.block_kv) : 0;
     t.value_steps = ejki_cdiv(p->value_dim, 32);
     t.wide = 2 * t.steps;
     t.value_wide = 2 * t.value_steps;

@@ -14,30 +14,30 @@ typedef struct amx_vjp_state {
     ejki_flash_vjp_problem problem;
     amx_vjp_plan plan;
     bool general; /* scores are more than products */
-    bool formed;  /* in a form that weights and slopes may be made by */
-    bool wide;    /* whose cap takes four terms: two were too few lately */
-    bool looks;   /* amx_vjp_looks() */
-    float scale;  /* of raw products to base 2 */
+    bool formed;  /* in a form that weights and dS may be made by */
+    bool wide;    /* its soft cap by a polynomial of degree 4: degree 2 failed on the last unit */
+    bool hides_keys; /* amx_vjp_hides_keys() */
+    float scale;     /* of raw products to base 2 */
     amx_form form;
     amx_exp exp;
-    uint16_t *keys, *values, *across, *queries, *cotangents, *query_rows, *cotangent_rows;
-    uint16_t *weights, *slopes, *pairs;
+    uint16_t *keys, *values, *keys_transposed, *queries, *cotangents, *query_rows, *cotangent_rows;
+    uint16_t *weights, *d_scores, *pairs;
     float *d_keys, *d_values, *d_queries, *stage, *scratch;
     float *bias;           /* sums of its gradient */
     uint16_t *laid, *told; /* of each tile beside the panel and chunk of it: bias, changes */
     float *tops;           /* the largest magnitudes of these biases */
     amx_vjp_tile *tile;
     amx_vjp_chunk *chunk;
-    uint8_t *state; /* of each tile and chunk: amx_vjp_seen.h */
-    uint32_t *seen; /* where it looks: keys seen, of each tile, chunk and row */
-    ejki_cell *cell;
+    uint8_t *state;    /* of each tile and chunk: amx_vjp_visible.h */
+    uint32_t *visible; /* where it looks: keys seen, of each tile, chunk and row */
+    ejki_mask_block *mask_block;
     int64_t sequence, kv_head, head; /* head: that of the strip */
     int64_t first_row;               /* of the sequence, among those of all heads of all */
     int64_t first_turn;              /* of the key head */
     int64_t block, key, key_end;     /* keys of the task */
     int64_t row, count, tiles;       /* queries of the strip */
     int64_t units;                   /* tiles beside chunks of which they see something */
-    amx_vjp_range ahead;             /* queries that are asked for ahead of time, */
+    amx_vjp_range ahead;             /* queries that are prefetched, */
     int64_t ahead_head, pace;        /* their head, and how many at each unit */
     const float *ahead_sums;         /* NULL, or those of the head */
 } amx_vjp_state;
@@ -64,9 +64,9 @@ static inline int64_t amx_vjp_place(int64_t row) {
     return row % 2 * 16 + row % 16 / 4 * 4 + row / 16 * 2 + row % 4 / 2;
 }
 
-/* The products of an odd unit: those of pairs that see each other. `seen` is in the weights' order. */
+/* The products of an odd unit: those of pairs that see each other. `visible` is in the weights' order. */
 static __attribute__((noinline)) void amx_vjp_slow_products(const amx_vjp_state *s, int64_t tile,
-                                                            int64_t chunk, const uint32_t *seen,
+                                                            int64_t chunk, const uint32_t *visible,
                                                             float *scores, float *products) {
     const ejki_flash_vjp_problem *v = &s->problem;
     const ejki_flash_problem *p = &v->forward;
@@ -75,7 +75,7 @@ static __attribute__((noinline)) void amx_vjp_slow_products(const amx_vjp_state 
     memset(products, 0, AMX_ROWS * AMX_CHUNK * sizeof *products);
     for (int64_t n = 0; n < AMX_ROWS; n++) {
         const int64_t i = amx_vjp_row(n / 2) + n % 2, row = s->tile[tile].row + i;
-        for (uint32_t left = seen[n]; left; left &= left - 1) {
+        for (uint32_t left = visible[n]; left; left &= left - 1) {
             const int64_t j = __builtin_ctz(left), at = j * AMX_ROWS;
             scores[at + i] = amx_vjp_dot(amx_vjp_at(&p->query, row, s->head),
                                          amx_vjp_at(&p->key, first + j, s->kv_head), p->head_dim);
@@ -92,13 +92,13 @@ static inline const char *amx_vjp_bias_row(const amx_vjp_state *s, int64_t row, 
     return amx_place(p->bias.data, s->head * p->bias.stride_h + row * p->bias.stride_t + key);
 }
 
-/* Asks for the bias of a tile beside a panel. */
-static inline void amx_vjp_ask_bias(const amx_vjp_state *s, int64_t tile, int64_t panel) {
+/* Prefetches the bias of a tile beside a panel. */
+static inline void amx_vjp_prefetch_bias(const amx_vjp_state *s, int64_t tile, int64_t panel) {
     const amx_vjp_tile *t = &s->tile[tile];
     for (int64_t chunk = 2 * panel; tile < s->tiles && chunk < 2 * panel + 2; chunk++) {
         if (s->state[tile * s->plan.chunks + chunk] == 0) continue;
         for (int64_t i = 0; i < t->count; i++)
-            amx_ask_line(amx_vjp_bias_row(s, t->row + i, s->key + chunk * AMX_CHUNK));
+            amx_prefetch_line(amx_vjp_bias_row(s, t->row + i, s->key + chunk * AMX_CHUNK));
     }
 }
 
@@ -120,7 +120,7 @@ static __attribute__((noinline)) float amx_vjp_lay_bias(const amx_vjp_state *s, 
             top = amx_larger(top, bits);
             block[i] = _mm512_castsi512_ps(bits);
         }
-        amx_vjp_store_across(block, to);
+        amx_vjp_store_transposed(block, to);
     }
     return amx_top(top);
 }
@@ -130,19 +130,19 @@ static __attribute__((noinline)) float amx_vjp_lay_bias(const amx_vjp_state *s, 
 static inline void amx_vjp_lay_panel(amx_vjp_state *s, int64_t panel) {
     for (int64_t n = 0; n < 2 * s->tiles; n++) {
         const int64_t tile = n / 2, chunk = 2 * panel + n % 2;
-        if (n % 2 == 0) amx_vjp_ask_bias(s, tile + 1, panel);
+        if (n % 2 == 0) amx_vjp_prefetch_bias(s, tile + 1, panel);
         if (s->state[tile * s->plan.chunks + chunk] != 0)
             s->tops[n] = amx_vjp_lay_bias(s, tile, chunk, s->laid + n * AMX_VJP_PAIRS);
     }
 }
 
-/* Raw products become scores to base 2, with the bias that was laid out; the scratch gets slopes of the soft cap, if
- * there is one. */
+/* Raw products become scores to base 2, with the bias that was laid out; the scratch gets derivative of the soft cap,
+ * if there is one. */
 static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, const uint32_t *bias,
                                                      float *scores) {
     const ejki_flash_problem *p = &s->problem.forward;
     const bool caps = p->soft_cap != 0;
-    float *slopes = s->scratch + AMX_VJP_CAPS;
+    float *d_scores = s->scratch + AMX_VJP_CAPS;
     const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
     const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
     for (int64_t n = 0; n < AMX_ROWS * AMX_CHUNK; n += VL) {
@@ -150,7 +150,7 @@ static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, con
         vf z = v_mul(v_load(scores + n), scale);
         if (caps) {
             z = v_tanh(z);
-            v_store(slopes + n, v_mul(v_sub(v_set1(1), z), v_add(v_set1(1), z)));
+            v_store(d_scores + n, v_mul(v_sub(v_set1(1), z), v_add(v_set1(1), z)));
             z = v_mul(z, cap);
         }
         if (p->has_bias) {
@@ -184,12 +184,12 @@ static __attribute__((noinline)) void amx_vjp_add_odd_rows(const amx_vjp_state *
         for (int64_t n = 0; n < AMX_ROWS; n++) {
             const int64_t row = s->tile[tile].row + amx_vjp_row(n / 2) + n % 2;
             const float weight = ejk_bf16_to_f32(s->weights[at + n]);
-            const float slope = ejk_bf16_to_f32(s->slopes[at + n]);
+            const float d_score = ejk_bf16_to_f32(s->d_scores[at + n]);
             if (weight != 0)
                 amx_vjp_add_row(weight, amx_vjp_at(&v->out_cotangent, row, s->head), p->value_dim,
                                 s->d_values + key / 16 * t->value_wide * AMX_SUMS + sum);
-            if (slope != 0)
-                amx_vjp_add_row(slope, amx_vjp_at(&p->query, row, s->head), p->head_dim,
+            if (d_score != 0)
+                amx_vjp_add_row(d_score, amx_vjp_at(&p->query, row, s->head), p->head_dim,
                                 s->d_keys + key / 16 * t->wide * AMX_SUMS + sum);
         }
     }
@@ -205,11 +205,11 @@ static __attribute__((noinline)) void amx_vjp_add_odd_keys(const amx_vjp_state *
             s->pairs + ((2 * tile + n / 16) * t->chunks + chunk) * AMX_ELEMENT + n % 16 * 2;
         float *sums = s->tile[tile].sums + n / 16 * t->wide * AMX_SUMS + n % 16;
         for (int64_t j = 0; j < AMX_CHUNK; j++) {
-            const float slope = ejk_bf16_to_f32(pairs[j / 2 * 32 + j % 2]);
-            if (slope == 0) continue;
+            const float d_score = ejk_bf16_to_f32(pairs[j / 2 * 32 + j % 2]);
+            if (d_score == 0) continue;
             const char *key = amx_vjp_at(&p->key, s->key + chunk * AMX_CHUNK + j, s->kv_head);
             for (int64_t d = 0; d < p->head_dim; d++)
-                sums[d * 16] += slope * (float)amx_element(key, d);
+                sums[d * 16] += d_score * (float)amx_element(key, d);
         }
     }
 }

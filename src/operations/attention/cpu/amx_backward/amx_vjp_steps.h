@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The products of a unit, and products of one unit while weights and slopes of another are made. */
+/* The products of a unit, and products of one unit while weights and dS of another are made. */
 #ifndef EJKI_AMX_VJP_STEPS_H
 #define EJKI_AMX_VJP_STEPS_H
 
@@ -45,7 +45,7 @@ static inline void amx_vjp_products(const amx_vjp_next *n, int64_t steps, int64_
     amx_vjp_product(value_steps, n->values, n->cotangents, n->products);
 }
 
-/* Weights and slopes of the pairs of keys [from, to) in either way; `edge` is looked at only without a form. */
+/* Weights and dS of the pairs of keys [from, to) in either way; `edge` is looked at only without a form. */
 AMX_INLINE void amx_vjp_pairs(const int kind, const bool edge, const amx_vjp_fixed *f,
                               const amx_form *form, int from, int to, amx_fit *fit) {
     if (kind == AMX_PLAIN)
@@ -81,7 +81,7 @@ AMX_INLINE void amx_vjp_both(const int kind, const int steps, const bool edge, c
     amx_vjp_store_product(target);
 }
 
-/* Products of one unit while weights and slopes of another are made; false if these have to be made in another way. */
+/* Products of one unit while weights and dS of another are made; false if these have to be made in another way. */
 AMX_INLINE bool amx_vjp_overlap(const int kind, const int steps, const bool edge,
                                 const amx_vjp_next *n, const amx_vjp_unit *u, const amx_exp *e) {
     const amx_vjp_fixed f = amx_vjp_fix(u, e);
@@ -121,7 +121,7 @@ static inline bool amx_vjp_overlaps(int64_t steps, int64_t value_steps) {
     return steps == value_steps && (steps == 2 || steps == 4);
 }
 
-/* Products of one unit, and weights and slopes of another, by its form if it has one. Without one, and where `seen` is
+/* Products of one unit, and weights and dS of another, by its form if it has one. Without one, and where `visible` is
  * NULL, every row sees every key. */
 static inline bool amx_vjp_step(int64_t steps, const amx_vjp_next *n, const amx_vjp_unit *u,
                                 const amx_exp *e) {
@@ -132,7 +132,7 @@ static inline bool amx_vjp_step(int64_t steps, const amx_vjp_next *n, const amx_
     case AMX_BOTH: return two ? amx_vjp_caps_biased_2(n, u, e) : amx_vjp_caps_biased_4(n, u, e);
     default: break;
     }
-    if (u->seen) return two ? amx_vjp_edge_2(n, u, e) : amx_vjp_edge_4(n, u, e);
+    if (u->visible) return two ? amx_vjp_edge_2(n, u, e) : amx_vjp_edge_4(n, u, e);
     return two ? amx_vjp_overlap_2(n, u, e) : amx_vjp_overlap_4(n, u, e);
 }
 

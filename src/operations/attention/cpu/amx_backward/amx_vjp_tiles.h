@@ -3,9 +3,9 @@
  * What the gradients of flash attention do with AMX tiles besides what the forward pass does: packing rows and
  * keys, and sums of products.
  *
- * Scores are made across, a key's 32 rows beside each other: scoresᵀ = keys · queriesᵀ. So weights and
- * slopes come out as left operands of d_value = weightsᵀ · cotangents and d_key = slopesᵀ · queries, and
- * pairs of keys' slopes as a right operand of d_queryᵀ = keysᵀ · slopesᵀ: nothing has to be transposed.
+ * Scores are made transposed, a key's 32 rows beside each other: scoresᵀ = keys · queriesᵀ. So weights and
+ * dS comes out as left operands of d_value = weightsᵀ · cotangents and d_key = dSᵀ · queries, and
+ * pairs of keys' dS as a right operand of d_queryᵀ = keysᵀ · dSᵀ: nothing has to be transposed.
  *
  * A key's 32 weights come from two vectors, of rows 0-15 and 16-31, by an instruction that works in quarters: rows
  * lie in the order 0-3, 16-19, 4-7, …, "the weights' order". Seen as pairs, its even places are the rows
@@ -14,12 +14,12 @@
  *
  * Layouts, runs of tiles (16 rows of 64 bytes):
  *   keys        [16 keys][step]                     row i: 32 components of key i
- *   across      [32 keys][16 components]            row i: component i of 32 keys
+ *   transposed  [32 keys][16 components]            row i: component i of 32 keys
  *   queries     [half of 16 rows][step]             row i: components 2i, 2i+1 of 16 rows
  *   cotangents  [even, odd][step]                   the same
  *   …_rows      [32 rows][16 components]            row i: even row i and the odd one after it
- *   weights     [16 keys][32 rows]                  row i: key i's 32, weights' order; slopes too
- *   pairs       [32 rows][even, odd][32 keys]       row i: slopes of keys 2i, 2i+1
+ *   weights     [16 keys][32 rows]                  row i: key i's 32, weights' order; dS too
+ *   pairs       [32 rows][even, odd][32 keys]       row i: dS of keys 2i, 2i+1
  *   d_key       [16 keys][16 components]            floats
  *   d_query     [32 rows][even, odd][16 components] floats; row i: component i of 16 rows
  */
@@ -71,7 +71,7 @@ static inline __m512i amx_vjp_zip_high(__m512i x, __m512i y) {
 }
 
 /* Stores 16 vectors of 16 pairs, transposed. */
-static inline void amx_vjp_store_across(vf block[16], uint16_t *target) {
+static inline void amx_vjp_store_transposed(vf block[16], uint16_t *target) {
     v_transpose(block);
     for (int i = 0; i < 16; i++) _mm512_store_si512(target + 32 * i, _mm512_castps_si512(block[i]));
 }
@@ -92,27 +92,27 @@ static inline void amx_vjp_pack_rows(const char *const rows[AMX_ROWS], int64_t d
             _mm512_store_si512(to, amx_vjp_zip_low(r[row], r[row + 1]));
             _mm512_store_si512(to + AMX_ELEMENT, amx_vjp_zip_high(r[row], r[row + 1]));
         }
-        amx_vjp_store_across(block[0], components + s * AMX_ELEMENT);
-        amx_vjp_store_across(block[1], components + (steps + s) * AMX_ELEMENT);
+        amx_vjp_store_transposed(block[0], components + s * AMX_ELEMENT);
+        amx_vjp_store_transposed(block[1], components + (steps + s) * AMX_ELEMENT);
     }
 }
 
-/* Packs 32 keys as they are, and across if that is not NULL. */
+/* Packs 32 keys as they are, and transposed if that is not NULL. */
 static inline void amx_vjp_pack_keys(const char *const keys[AMX_CHUNK], int64_t dim, int64_t steps,
-                                     uint16_t *target, uint16_t *across, amx_vjp_look *look) {
+                                     uint16_t *target, uint16_t *transposed, amx_vjp_look *look) {
     for (int64_t s = 0; s < steps; s++) {
         __m512i r[AMX_CHUNK];
         amx_vjp_load(keys, dim, s, r, look);
         for (int64_t i = 0; i < AMX_CHUNK; i++)
             _mm512_store_si512(target + (i / 16 * steps + s) * AMX_ELEMENT + i % 16 * 32, r[i]);
-        if (!across) continue;
+        if (!transposed) continue;
         vf block[2][16];
         for (int64_t i = 0; i < 16; i++) {
             block[0][i] = _mm512_castsi512_ps(amx_vjp_zip_low(r[2 * i], r[2 * i + 1]));
             block[1][i] = _mm512_castsi512_ps(amx_vjp_zip_high(r[2 * i], r[2 * i + 1]));
         }
-        amx_vjp_store_across(block[0], across + 2 * s * AMX_ELEMENT);
-        amx_vjp_store_across(block[1], across + (2 * s + 1) * AMX_ELEMENT);
+        amx_vjp_store_transposed(block[0], transposed + 2 * s * AMX_ELEMENT);
+        amx_vjp_store_transposed(block[1], transposed + (2 * s + 1) * AMX_ELEMENT);
     }
 }
 

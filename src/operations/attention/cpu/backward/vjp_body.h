@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of flash attention, tiled. vjp_problem.h has the formulas. Tensors are f32, bf16 or f16; packing
- * makes floats of them, everything after is f32, and results are rounded once. With TILE_PAIRS products are of bf16
- * as it is, weights and slopes rounded to it (vjp_pairs.h).
+ * makes floats of them, everything after is f32, and results are rounded once. With TILE_BF16_DOT products are of bf16
+ * as it is, weights and dS rounded to it (vjp_pairs.h).
  *
  * The rows of a key head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task
  * is a block of keys of a key head: its keys and values are packed once, and the gradients of both are summed in
  * the worker's memory while blocks of rows come by in order. Of a block of rows and a panel of keys
  *
  *     weights = exp(query · keyᵀ − lse)              d_value += weightsᵀ · cotangent
- *     slopes = weights ∘ (cotangent · valueᵀ − δ)    d_key += slopesᵀ · query
+ *     dS = weights ∘ (cotangent · valueᵀ − δ)    d_key += dSᵀ · query
  *
- * are made while both lie in the first-level cache; after the last panel, d_query += slopes · key, straight
+ * are made while both lie in the first-level cache; after the last panel, d_query += dS · key, straight
  * into the result, whose rows were 0, or in 16 bits into an f32 copy of it. These sums have many writers: a
  * block of rows takes contributions in the order of blocks of keys, each task waiting for its turn. Tasks are
  * handed out in that order, so the one that is waited for is always at work; they soon run one block behind
@@ -21,10 +21,10 @@
  * a counter per block of rows. A gradient of the bias that is summed over heads or batches has tasks that take
  * a block of keys of all of them; such columns have one writer.
  *
- * Hidden places. A hidden weight is an exact 0, and so is its slope, whatever was computed there. 0 · inf would
+ * Hidden places. A hidden weight is an exact 0, and so is its dS, whatever was computed there. 0 · inf would
  * still be NaN, so what is packed is looked at; where anything is not finite, sums skip coefficients of 0.
  *
- * tile_shape.h says what product_body.h asks for.
+ * tile_shape.h defines what gemm_body.h needs.
  */
 #include "base/base.h"
 #include "kernels/declare.h"
@@ -52,13 +52,14 @@ static void vjp_pack_keys(vjp_worker *w) {
     const ejki_flash_problem *p = &w->own.forward;
     const vjp_plan *t = &w->plan;
     const int64_t turn = t->keys * TILE_COLUMNS, count = w->key_end - w->key;
-    vjp_probe across = vjp_probe_none(), probe = vjp_probe_none();
-    across = vjp_pack_across(p->dtype, flash_key(p, 0, w->kv_head, w->key), p->key.stride_t, count,
-                             p->head_dim, w->keys_across, across);
-    if (t->wants_slopes)
-        across = vjp_pack_across(p->dtype, flash_value(p, 0, w->kv_head, w->key), p->value.stride_t,
-                                 count, p->value_dim, w->values_across, across);
-    w->keys_small = vjp_is_small(across);
+    vjp_probe transposed = vjp_probe_none(), probe = vjp_probe_none();
+    transposed = vjp_pack_transposed(p->dtype, flash_key(p, 0, w->kv_head, w->key), p->key.stride_t,
+                                     count, p->head_dim, w->keys_transposed, transposed);
+    if (t->wants_d_scores)
+        transposed =
+            vjp_pack_transposed(p->dtype, flash_value(p, 0, w->kv_head, w->key), p->value.stride_t,
+                                count, p->value_dim, w->values_transposed, transposed);
+    w->keys_small = vjp_is_small(transposed);
     for (int64_t j = 0; w->own.wants_query && j < w->panels * TILE_COLUMNS; j += VJP_DEPTH) {
         const void *row[VJP_DEPTH] = {NULL};
         for (int64_t n = 0; n < VJP_DEPTH && j + n < count; n++)
@@ -80,7 +81,7 @@ static void vjp_write_keys(const vjp_worker *w, const ejki_bthd *target, const f
     enum { AHEAD = 8 };
     for (int64_t key = w->key; key < w->key_end; key++, sums += TILE_COLUMNS) {
         char *out = flash_key_at(target, dtype, 0, w->kv_head, key);
-        if (key + AHEAD < w->key_end) /* rows of a head lie apart: nobody else asks for them */
+        if (key + AHEAD < w->key_end) /* rows of a head lie apart: nobody else prefetches them */
             for (int64_t n = 0; n < width * element_size(dtype); n += 64)
                 __builtin_prefetch(
                     (char *)flash_key_at(target, dtype, 0, w->kv_head, key + AHEAD) + n, 1, 2);
@@ -117,7 +118,7 @@ static void vjp_store_nothing(const vjp_worker *w, const vjp_tile *tile, int64_t
     vjp_add_queries(w, tile, column, width);
 }
 
-/* slopes · keys of a tile, `width` columns, where coefficients of 0 count nowhere. */
+/* dS · keys of a tile, `width` columns, where coefficients of 0 count nowhere. */
 static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t width) {
     const vjp_plan *t = &w->plan;
     const ejki_flash_problem *p = &w->own.forward;
@@ -125,26 +126,28 @@ static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t colu
     const int64_t end = ejki_min(tile->end_panel * TILE_COLUMNS, left);
     memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
     for (int64_t j = tile->first_panel * TILE_COLUMNS; j < end; j++) {
-        const float *slopes = w->slopes + j / TILE_COLUMNS / VJP_DEPTH * turn;
+        const float *d_scores = w->d_scores + j / TILE_COLUMNS / VJP_DEPTH * turn;
         const void *key = element_at(p->dtype, flash_key(p, 0, w->kv_head, w->key + j), column);
         for (int64_t i = 0; i < tile->rows; i++) {
-            const float slope = vjp_along(slopes, tile->first + i, j % (TILE_COLUMNS * VJP_DEPTH));
-            if (slope != 0) vjp_add_row(slope, p->dtype, key, width, w->tile + i * TILE_COLUMNS, 0);
+            const float d_score =
+                vjp_along(d_scores, tile->first + i, j % (TILE_COLUMNS * VJP_DEPTH));
+            if (d_score != 0)
+                vjp_add_row(d_score, p->dtype, key, width, w->tile + i * TILE_COLUMNS, 0);
         }
     }
 }
 
-/* slopes · keys of a tile, up to the last column that any row sees. */
+/* dS · keys of a tile, up to the last column that any row sees. */
 static void vjp_change(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t width) {
     const vjp_plan *t = &w->plan;
     const int64_t turn = t->row_step * TILE_COLUMNS, lanes = TILE_COLUMNS / VJP_DEPTH;
     const int64_t first = tile->first_panel / VJP_DEPTH, last = tile->end_panel - 1;
-    const int64_t seen = 32 - __builtin_clz(tile->any[last]);
-    const int64_t depth = last * lanes - first * TILE_COLUMNS + ejki_cdiv(seen, VJP_DEPTH);
+    const int64_t visible = 32 - __builtin_clz(tile->any[last]);
+    const int64_t depth = last * lanes - first * TILE_COLUMNS + ejki_cdiv(visible, VJP_DEPTH);
     const vjp_product raw = w->block.exact ? vjp_raw_exact((int)tile->rows)
                             : width > VL   ? vjp_raw((int)tile->rows)
                                            : vjp_raw_one((int)tile->rows);
-    raw(depth, w->slopes + first * turn + tile->first * TILE_COLUMNS, turn,
+    raw(depth, w->d_scores + first * turn + tile->first * TILE_COLUMNS, turn,
         w->keys + column * t->keys / VJP_DEPTH + first * TILE_COLUMNS * TILE_COLUMNS, w->tile, NULL,
         NULL, 0);
 }
@@ -175,15 +178,15 @@ static void vjp_wait(_Atomic int32_t *counter, int64_t turn) {
 
 /* ---- Tasks ----------------------------------------------------------------------------------------- */
 
-/* True if positions and pattern let any row of a block see any key of the task. Leaves its cells. */
+/* True if positions and block mask let any row of a block see any key of the task. Leaves its mask blocks. */
 static bool vjp_meets(const vjp_worker *w, int64_t row_block) {
     const ejki_flash_problem *p = &w->own.forward;
     const vjp_range rows = vjp_block_rows(&w->plan, row_block);
     int64_t low, high;
     vjp_extent(p, rows.first, rows.end - rows.first, &low, &high);
     if (low >= high || low >= w->key_end || high <= w->key) return false;
-    return vjp_find_cells(p, w->kv_head, rows.first / p->group, w->key, w->block.cells,
-                          w->block.cell);
+    return vjp_find_mask_blocks(p, w->kv_head, rows.first / p->group, w->key, w->block.mask_blocks,
+                                w->block.mask_block);
 }
 
 /* The gradient of the bias is 0 where tiles see none of some panels; vjp_begin() has seen to other tasks. */
@@ -215,8 +218,8 @@ static int64_t vjp_turn(const vjp_worker *w, int64_t row_block) {
     for (int64_t block = w->key_block; block > 0; block--) {
         const vjp_range keys = vjp_block_keys(&w->plan, block - 1);
         if (keys.end <= low) break;
-        if (vjp_find_cells(p, w->kv_head, rows.first / p->group, keys.first, w->block.cells,
-                           w->block.cell))
+        if (vjp_find_mask_blocks(p, w->kv_head, rows.first / p->group, keys.first,
+                                 w->block.mask_blocks, w->block.mask_block))
             return block;
     }
     return 0;
@@ -238,10 +241,10 @@ static void vjp_rows(vjp_worker *w, int64_t row_block) {
         *r = flash_row_of(&v->forward, 0, w->kv_head, w->row + i);
         if (w->block.lse[i] == -INFINITY) r->first = r->end = 0;
     }
-    (void)vjp_find_cells(&v->forward, w->kv_head, w->row / v->forward.group, w->key, w->block.cells,
-                         w->block.cell);
+    (void)vjp_find_mask_blocks(&v->forward, w->kv_head, w->row / v->forward.group, w->key,
+                               w->block.mask_blocks, w->block.mask_block);
     vjp_cut(&w->block, w->count);
-    const int64_t visible = vjp_look(&w->block);
+    const int64_t visible = vjp_find_visible(&w->block);
     if (w->block.bias_once) vjp_blank_tiles(w);
     if (visible > 0) {
         vjp_pack_rows(w);
@@ -272,7 +275,7 @@ static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t k
     w->block.key = w->key = keys.first;
     w->block.end = w->key_end = keys.end;
     w->panels = ejki_cdiv(w->key_end - w->key, TILE_COLUMNS);
-    vjp_look_at_segments(&w->block, 0);
+    vjp_find_segments(&w->block, 0);
     vjp_pack_keys(w);
     /* From the last rows on: the next block of keys, which in a causal call begins with later rows, then finds
      * that those before it have been there. */
@@ -395,7 +398,7 @@ static ejk_status vjp_run(const ejk_run *run) {
     return EJK_OK;
 }
 
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #define VJP_SUGGEST ejki_vjp_suggest_pairs
 #else
 #define VJP_SUGGEST ejki_vjp_suggest

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operands of vjp_products.h as floats: what comes in bf16 or f16 is widened when it is packed. Rows are packed once:
- * products along rows and products along columns read the same panels, and so do those of weights and slopes.
+ * products along rows and products along columns read the same panels, and so do those of weights and dS.
  */
 #ifndef EJKI_VJP_FLOATS_H
 #define EJKI_VJP_FLOATS_H
 
-#include "kernels/simd/product_body.h"
+#include "kernels/simd/gemm_body.h"
 
 #define VJP_DEPTH 1 /* steps of the depth that lie in one lane */
 
@@ -16,7 +16,7 @@ static inline __attribute__((always_inline)) void vjp_step(const bool exact, con
                                                            const int64_t a_row, const float *b,
                                                            vf sum[TILE_ROWS][TILE_VECTORS]) {
     (void)exact;
-    product_step(rows, vectors, a, a_row, b, sum);
+    gemm_step(rows, vectors, a, a_row, b, sum);
 }
 
 /* What has been seen of packed elements: 0 times all of them. */
@@ -54,9 +54,9 @@ static inline vf vjp_dots(ejk_dtype dtype, const void *const a[VL], const void *
     return sum;
 }
 
-static inline vjp_probe vjp_pack_across(ejk_dtype dtype, const void *source, int64_t stride,
-                                        int64_t count, int64_t dim, float *target,
-                                        vjp_probe probe) {
+static inline vjp_probe vjp_pack_transposed(ejk_dtype dtype, const void *source, int64_t stride,
+                                            int64_t count, int64_t dim, float *target,
+                                            vjp_probe probe) {
     pack_transposed_any(dtype, source, stride, count, dim, target);
     return probe;
 }

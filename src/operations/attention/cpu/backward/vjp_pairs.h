@@ -2,18 +2,18 @@
 /*
  * Operands of vjp_products.h as pairs of bf16 for VDPBF16PS, two steps of the depth in a lane. What products along
  * rows and along columns read therefore differs: neighbours of a row are a pair for the one, neighbours of a column
- * for the other. Rows are packed both ways; weights and slopes are made as floats and rounded.
+ * for the other. Rows are packed both ways; weights and dS is made as floats and rounded.
  *
  *     along rows      panel[row][32 lanes]          lane n: elements 2n and 2n + 1 of the row
  *     along columns   panel[row / 2][32 lanes]      lane n: element n of rows 2i and 2i + 1
  *
  * VDPBF16PS counts numbers below 2^-126 as 0. Where elements that are not 0 are below 2^-60, so that products could
- * be, pairs are multiplied as floats, exactly but slowly, and slopes keep subnormal numbers.
+ * be, pairs are multiplied as floats, exactly but slowly, and dS keeps subnormal numbers.
  */
 #ifndef EJKI_VJP_PAIRS_H
 #define EJKI_VJP_PAIRS_H
 
-#include "kernels/simd/product_body.h"
+#include "kernels/simd/gemm_body.h"
 
 #define VJP_DEPTH 2 /* steps of the depth that lie in one lane */
 
@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) void vjp_step(const bool exact, con
                                                            const int64_t a_row, const float *b,
                                                            vf sum[TILE_ROWS][TILE_VECTORS]) {
     if (!exact) {
-        product_step(rows, vectors, a, a_row, b, sum);
+        gemm_step(rows, vectors, a, a_row, b, sum);
         return;
     }
     EJKI_UNROLL for (int i = 0; i < rows; i++) {
@@ -76,9 +76,9 @@ static inline vf vjp_dots(ejk_dtype dtype, const void *const a[VL], const void *
     return sum;
 }
 
-static inline vjp_probe vjp_pack_across(ejk_dtype dtype, const void *source, int64_t stride,
-                                        int64_t count, int64_t dim, float *target,
-                                        vjp_probe probe) {
+static inline vjp_probe vjp_pack_transposed(ejk_dtype dtype, const void *source, int64_t stride,
+                                            int64_t count, int64_t dim, float *target,
+                                            vjp_probe probe) {
     (void)dtype;
     pack_transposed_pairs(source, stride, count, dim, target);
     const int64_t lanes = ejki_round_up(count, TILE_COLUMNS) * ejki_cdiv(dim, 2);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A block of rows beside panels of keys: packing, weights and slopes, gradients of keys and values. Part of
+ * A block of rows beside panels of keys: packing, weights and dS, gradients of keys and values. Part of
  * vjp_body.h.
  */
 #ifndef EJKI_VJP_PANEL_H
@@ -12,7 +12,8 @@
 static void vjp_pack_rows(vjp_worker *w) {
     const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const int64_t turn = w->plan.row_step * TILE_COLUMNS, down = w->plan.down_step * TILE_COLUMNS;
+    const int64_t turn = w->plan.row_step * TILE_COLUMNS,
+                  down = w->plan.row_major_step * TILE_COLUMNS;
     vjp_probe probe = vjp_probe_none();
     for (int64_t i = 0; i < w->count; i += VJP_DEPTH) {
         const void *query[VJP_DEPTH] = {NULL}, *cotangent[VJP_DEPTH] = {NULL};
@@ -23,9 +24,9 @@ static void vjp_pack_rows(vjp_worker *w) {
         }
         const int64_t along_at = i * TILE_COLUMNS, down_at = i / VJP_DEPTH * TILE_COLUMNS;
         probe = vjp_pack(p->dtype, query, p->head_dim, w->rows + along_at, turn,
-                         w->rows_down + down_at, down, probe);
+                         w->queries_row_major + down_at, down, probe);
         probe = vjp_pack(p->dtype, cotangent, p->value_dim, w->cotangents + along_at, turn,
-                         w->cotangents_down + down_at, down, probe);
+                         w->cotangents_row_major + down_at, down, probe);
     }
     w->rows_finite = vjp_is_finite(probe);
     w->block.exact = w->keys_small || vjp_is_small(probe);
@@ -43,10 +44,10 @@ static vjp_range vjp_rows_of(const vjp_worker *w, int64_t panel, uint32_t column
 }
 
 /* d += aᵀ · b where coefficients of 0 count nowhere; rows of b are queries or cotangents. */
-static void vjp_add_skipping(const vjp_worker *w, vjp_range seen, const float *a, bool cotangents,
-                             float *d, int64_t width) {
+static void vjp_add_skipping(const vjp_worker *w, vjp_range visible, const float *a,
+                             bool cotangents, float *d, int64_t width) {
     const ejki_flash_problem *p = &w->own.forward;
-    for (int64_t i = seen.first; i < seen.end; i++) {
+    for (int64_t i = visible.first; i < visible.end; i++) {
         const flash_row *r = &w->block.row[i];
         const void *row = cotangents ? vjp_cotangent(&w->own, r) : flash_query(p, r);
         for (int64_t j = 0; j < TILE_COLUMNS; j++) {
@@ -61,122 +62,124 @@ static void vjp_add_skipping(const vjp_worker *w, vjp_range seen, const float *a
 /* d += aᵀ · b over those rows of the block that see them, for the keys of a panel; `width` columns of d. */
 static void vjp_add_keys(vjp_worker *w, int64_t panel, const float *a, const float *b, float *d,
                          int64_t width) {
-    const int64_t b_turn = w->plan.down_step * TILE_COLUMNS;
+    const int64_t b_turn = w->plan.row_major_step * TILE_COLUMNS;
     const int64_t d_turn = w->plan.keys * TILE_COLUMNS;
     for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
-        rows = product_rows(TILE_COLUMNS - j);
+        rows = gemm_rows(TILE_COLUMNS - j);
         w->seeing[j] =
             vjp_rows_of(w, panel, (uint32_t)((UINT64_C(1) << (j + rows)) - (UINT64_C(1) << j)));
     }
     for (int64_t column = 0; column < width; column += TILE_COLUMNS, b += b_turn, d += d_turn)
         for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
-            rows = product_rows(TILE_COLUMNS - j);
-            const vjp_range seen = w->seeing[j];
-            if (seen.first >= seen.end) continue;
-            const int64_t first = seen.first / VJP_DEPTH * TILE_COLUMNS; /* an even row */
-            const int64_t depth = ejki_cdiv(seen.end - seen.first, VJP_DEPTH);
+            rows = gemm_rows(TILE_COLUMNS - j);
+            const vjp_range visible = w->seeing[j];
+            if (visible.first >= visible.end) continue;
+            const int64_t first = visible.first / VJP_DEPTH * TILE_COLUMNS; /* an even row */
+            const int64_t depth = ejki_cdiv(visible.end - visible.first, VJP_DEPTH);
             const vjp_product add = w->block.exact        ? vjp_add_exact((int)rows)
                                     : width - column > VL ? vjp_add((int)rows)
                                                           : vjp_add_one((int)rows);
-            vjp_ask(w);
+            vjp_prefetch(w);
             add(depth, a + first + j, 0, b + first, d + j * TILE_COLUMNS, NULL, NULL, 0);
         }
 }
 
-/* Weights and slopes of a tile beside a panel. As pairs they are made as floats, a tile of them at a time, and rounded;
+/* Weights and dS of a tile beside a panel. As pairs they are made as floats, a tile of them at a time, and rounded;
  * as floats they are where products read them. */
 typedef struct vjp_made {
-    float *weights, *slopes;
+    float *weights, *d_scores;
 } vjp_made;
 
 static inline vjp_made vjp_place_of(const vjp_worker *w, const vjp_tile *tile, int64_t panel) {
     const int64_t at = tile->first * TILE_COLUMNS, turn = w->plan.row_step * TILE_COLUMNS;
-    if (VJP_DEPTH > 1) return (vjp_made){w->weights, w->bare_slopes};
-    return (vjp_made){w->weights + at, w->slopes + panel * turn + at};
+    if (VJP_DEPTH > 1) return (vjp_made){w->weights, w->d_scores_f32};
+    return (vjp_made){w->weights + at, w->d_scores + panel * turn + at};
 }
 
 static inline void vjp_make_weights(vjp_worker *w, const vjp_tile *tile, int64_t panel) {
     const vjp_plan *t = &w->plan;
-    vjp_ask(w);
+    vjp_prefetch(w);
     vjp_scores(&w->block, tile, panel, t->head_lanes, w->rows + tile->first * TILE_COLUMNS,
-               t->row_step * TILE_COLUMNS, w->keys_across + panel * TILE_COLUMNS * t->head_lanes,
+               t->row_step * TILE_COLUMNS,
+               w->keys_transposed + panel * TILE_COLUMNS * t->head_lanes,
                vjp_place_of(w, tile, panel).weights);
 }
 
-static inline void vjp_make_slopes(vjp_worker *w, const vjp_tile *tile, int64_t panel) {
+static inline void vjp_make_d_scores(vjp_worker *w, const vjp_tile *tile, int64_t panel) {
     const vjp_plan *t = &w->plan;
     const vjp_made made = vjp_place_of(w, tile, panel);
-    if (!t->wants_slopes) {
+    if (!t->wants_d_scores) {
         if (w->own.forward.dropout > 0) vjp_drop(&w->block, tile, panel, made.weights);
         return;
     }
-    vjp_ask(w);
-    vjp_slopes_of(&w->block, tile, panel, t->value_lanes,
-                  w->cotangents + tile->first * TILE_COLUMNS, t->row_step * TILE_COLUMNS,
-                  w->values_across + panel * TILE_COLUMNS * t->value_lanes, made.weights,
-                  made.slopes);
+    vjp_prefetch(w);
+    vjp_d_scores_of(&w->block, tile, panel, t->value_lanes,
+                    w->cotangents + tile->first * TILE_COLUMNS, t->row_step * TILE_COLUMNS,
+                    w->values_transposed + panel * TILE_COLUMNS * t->value_lanes, made.weights,
+                    made.d_scores);
 }
 
-/* Makes operands of a tile's weights and slopes, unless they are. */
+/* Makes operands of a tile's weights and dS, unless they are. */
 static inline void vjp_round_tile(const vjp_worker *w, const vjp_tile *tile, int64_t panel) {
     const int64_t at = tile->first * TILE_COLUMNS, down = at / VJP_DEPTH;
     const vjp_made made = vjp_place_of(w, tile, panel);
     if (VJP_DEPTH == 1) return;
-    vjp_round(false, tile->rows, made.weights, NULL, w->weights_down + down);
-    if (w->plan.wants_slopes)
-        vjp_round(w->block.exact, tile->rows, made.slopes,
-                  w->slopes + panel / VJP_DEPTH * w->plan.row_step * TILE_COLUMNS +
+    vjp_round(false, tile->rows, made.weights, NULL, w->weights_row_major + down);
+    if (w->plan.wants_d_scores)
+        vjp_round(w->block.exact, tile->rows, made.d_scores,
+                  w->d_scores + panel / VJP_DEPTH * w->plan.row_step * TILE_COLUMNS +
                       panel % VJP_DEPTH * (TILE_COLUMNS / VJP_DEPTH) + at,
-                  w->slopes_down + down);
+                  w->d_scores_row_major + down);
 }
 
-/* Weights and slopes of a tile that sees none of a panel are 0 where a product comes by: between rows that see the
+/* Weights and dS of a tile that sees none of a panel are 0 where a product comes by: between rows that see the
  * panel, or between panels that the tile sees. */
 static inline void vjp_blank(const vjp_worker *w, const vjp_tile *tile, int64_t panel,
-                             vjp_range seen) {
-    const bool between = tile->first >= seen.first && tile->first < seen.end;
+                             vjp_range visible) {
+    const bool between = tile->first >= visible.first && tile->first < visible.end;
     const size_t size = (size_t)(tile->rows * TILE_COLUMNS) * sizeof(float);
     const vjp_made made = vjp_place_of(w, tile, panel);
     if (!between && (panel < tile->first_panel / VJP_DEPTH * VJP_DEPTH || panel >= tile->end_panel))
         return;
     memset(made.weights, 0, size);
-    memset(made.slopes, 0, size);
+    memset(made.d_scores, 0, size);
     vjp_round_tile(w, tile, panel);
 }
 
-/* One panel of keys: weights, then slopes of the tiles that see it, and what the keys gain by them. Where operands are
+/* One panel of keys: weights, then dS of the tiles that see it, and what the keys gain by them. Where operands are
  * floats, first all weights: the first-level cache holds the panel's keys or values beside the rows that come
  * by, hardly both. Pairs take half of that. */
 static void vjp_panel(vjp_worker *w, int64_t panel) {
     const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const vjp_range seen = vjp_rows_of(w, panel, VJP_EVERY);
+    const vjp_range visible = vjp_rows_of(w, panel, VJP_EVERY);
     for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
         if (tile->any[panel] == 0) {
-            vjp_blank(w, tile, panel, seen);
+            vjp_blank(w, tile, panel, visible);
             continue;
         }
         vjp_make_weights(w, tile, panel);
         if (VJP_DEPTH == 1) continue;
-        vjp_make_slopes(w, tile, panel);
+        vjp_make_d_scores(w, tile, panel);
         vjp_round_tile(w, tile, panel);
     }
     for (const vjp_tile *tile = w->block.tile; VJP_DEPTH == 1 && tile < w->block.tile_end; tile++)
-        if (tile->any[panel] != 0) vjp_make_slopes(w, tile, panel);
-    if (seen.first >= seen.end) return;
+        if (tile->any[panel] != 0) vjp_make_d_scores(w, tile, panel);
+    if (visible.first >= visible.end) return;
     const int64_t keys_at = panel * TILE_COLUMNS * TILE_COLUMNS;
-    const float *slopes =
-        VJP_DEPTH > 1 ? w->slopes_down : w->slopes + panel * w->plan.row_step * TILE_COLUMNS;
+    const float *d_scores = VJP_DEPTH > 1 ? w->d_scores_row_major
+                                          : w->d_scores + panel * w->plan.row_step * TILE_COLUMNS;
     float *d_keys = w->d_keys + keys_at, *d_values = w->d_values + keys_at;
     if (!w->rows_finite) {
         if (v->wants_value)
-            vjp_add_skipping(w, seen, w->weights_down, true, d_values, p->value_dim);
-        if (v->wants_key) vjp_add_skipping(w, seen, slopes, false, d_keys, p->head_dim);
+            vjp_add_skipping(w, visible, w->weights_row_major, true, d_values, p->value_dim);
+        if (v->wants_key) vjp_add_skipping(w, visible, d_scores, false, d_keys, p->head_dim);
         return;
     }
     if (v->wants_value)
-        vjp_add_keys(w, panel, w->weights_down, w->cotangents_down, d_values, p->value_dim);
-    if (v->wants_key) vjp_add_keys(w, panel, slopes, w->rows_down, d_keys, p->head_dim);
+        vjp_add_keys(w, panel, w->weights_row_major, w->cotangents_row_major, d_values,
+                     p->value_dim);
+    if (v->wants_key) vjp_add_keys(w, panel, d_scores, w->queries_row_major, d_keys, p->head_dim);
 }
 
 #endif

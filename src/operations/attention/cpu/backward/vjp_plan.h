@@ -8,10 +8,10 @@
 #include "operations/attention/cpu/backward/vjp_tasks.h"
 
 /* Memory that will be needed soon. */
-typedef struct vjp_piece {
+typedef struct vjp_prefetch_range {
     const char *at;
     int64_t bytes;
-} vjp_piece;
+} vjp_prefetch_range;
 
 /* Places are in floats. Panels have TILE_COLUMNS columns, of floats or, as operands, of VJP_DEPTH elements each. */
 typedef struct vjp_plan {
@@ -20,27 +20,29 @@ typedef struct vjp_plan {
     int64_t row_step;         /* rows from one of its panels to the next */
     int64_t keys, key_blocks; /* of a block of keys, a multiple of TILE_COLUMNS */
     int64_t row_unit,
-        row_parts; /* rows that a pattern has in a block, all without; blocks of them */
+        row_parts; /* rows that a block mask has in a block, all without; blocks of them */
     int64_t key_unit, key_parts;       /* the same of keys */
-    int64_t cells;                     /* of a pattern that blocks of rows and keys lie in */
+    int64_t mask_blocks;               /* of a block mask that blocks of rows and keys lie in */
     int64_t head_panels, value_panels; /* of D and Dv */
     int64_t head_lanes,
-        value_lanes;   /* that a row of queries or keys, or of values, has in products along it */
-    int64_t down_step; /* rows of lanes from one panel of a block's pairs of rows to the next */
+        value_lanes; /* that a row of queries or keys, or of values, has in products along it */
+    int64_t
+        row_major_step; /* rows of lanes from one panel of a block's pairs of rows to the next */
     int64_t tasks, most_workers;
     int64_t bias_rows; /* of d_bias */
     bool bias_once;    /* its elements are of one row and key each */
     bool bias_streams; /* and rows of it begin where memory's lines do: nobody reads them soon */
-    bool wants_slopes;
+    bool wants_d_scores;
     bool joins_batches, joins_heads;  /* a task takes all of them, one after the other */
     int64_t joints;                   /* then: tasks of a block of keys */
     int64_t bias_heads, bias_queries; /* rows of sums of the bias in a worker's memory; 0 = none */
     bool sums_queries;                /* d_query cannot hold sums: an f32 copy does */
     bool stores_first; /* a row's first task stores d_query, which then needs no zeros */
-    int64_t keys_across_at, values_across_at, keys_at, d_keys_at, d_values_at, rows_at,
-        cotangents_at, rows_down_at, cotangents_down_at, slopes_at, weights_at, bare_slopes_at,
-        weights_down_at, slopes_down_at, tile_at, row_at, tiles_at, caps_at, kept_at, seen_at,
-        words_at, ids_at, cells_at, pieces_at, bias_at, bias_rows_at;
+    int64_t keys_transposed_at, values_transposed_at, keys_at, d_keys_at, d_values_at, rows_at,
+        cotangents_at, queries_row_major_at, cotangents_row_major_at, d_scores_at, weights_at,
+        d_scores_f32_at, weights_row_major_at, d_scores_row_major_at, tile_at, row_at, tiles_at,
+        caps_at, kept_at, visible_at, words_at, ids_at, mask_blocks_at, pieces_at, bias_at,
+        bias_rows_at;
     int64_t worker_floats;
     int64_t row_count, turn_count; /* rows of all heads, and blocks of them; at least */
     int64_t delta_at, turns_at, query_sums_at, sequences_at,
@@ -69,38 +71,40 @@ static int64_t vjp_row_step(int64_t rows) {
 }
 
 /* What products along columns read is of its own where lanes hold several rows. */
-static void vjp_lay_out_down(vjp_plan *t, int64_t *at) {
+static void vjp_lay_out_row_major(vjp_plan *t, int64_t *at) {
     const int64_t c = TILE_COLUMNS, rows = ejki_cdiv(t->rows, VJP_DEPTH);
-    t->rows_down_at = vjp_place(at, t->down_step * c, t->head_panels);
-    t->cotangents_down_at = vjp_place(at, t->down_step * c, t->value_panels);
-    t->bare_slopes_at = vjp_place(at, TILE_ROWS, c);
-    t->weights_down_at = vjp_place(at, rows, c);
-    t->slopes_down_at = vjp_place(at, rows, c);
+    t->queries_row_major_at = vjp_place(at, t->row_major_step * c, t->head_panels);
+    t->cotangents_row_major_at = vjp_place(at, t->row_major_step * c, t->value_panels);
+    t->d_scores_f32_at = vjp_place(at, TILE_ROWS, c);
+    t->weights_row_major_at = vjp_place(at, rows, c);
+    t->d_scores_row_major_at = vjp_place(at, rows, c);
 }
 
 static void vjp_lay_out(vjp_plan *t) {
     const int64_t c = TILE_COLUMNS, panels = t->keys / c;
     int64_t at = 0;
-    t->keys_across_at = vjp_place(&at, t->keys, t->head_lanes);
-    t->values_across_at = vjp_place(&at, t->keys, t->value_lanes);
+    t->keys_transposed_at = vjp_place(&at, t->keys, t->head_lanes);
+    t->values_transposed_at = vjp_place(&at, t->keys, t->value_lanes);
     t->keys_at = vjp_place(&at, t->keys / VJP_DEPTH * c, t->head_panels);
     t->d_keys_at = vjp_place(&at, t->keys * c, t->head_panels);
     t->d_values_at = vjp_place(&at, t->keys * c, t->value_panels);
     t->rows_at = vjp_place(&at, t->row_step * c, ejki_cdiv(t->head_lanes, c));
     t->cotangents_at = vjp_place(&at, t->row_step * c, ejki_cdiv(t->value_lanes, c));
-    t->slopes_at = vjp_place(&at, t->row_step * c, ejki_cdiv(panels, VJP_DEPTH));
+    t->d_scores_at = vjp_place(&at, t->row_step * c, ejki_cdiv(panels, VJP_DEPTH));
     t->weights_at = vjp_place(&at, VJP_DEPTH > 1 ? TILE_ROWS : t->rows, c);
-    if (VJP_DEPTH > 1) vjp_lay_out_down(t, &at);
+    if (VJP_DEPTH > 1) vjp_lay_out_row_major(t, &at);
     t->tile_at = vjp_place(&at, TILE_ROWS, c);
     t->row_at = vjp_place(&at, t->rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
     t->tiles_at = vjp_place(&at, t->rows, (int64_t)(sizeof(vjp_tile) / sizeof(float)));
     t->caps_at = vjp_place(&at, t->rows, c);
     t->kept_at = vjp_place(&at, TILE_ROWS, c);
-    t->seen_at = vjp_place(&at, t->rows, panels);
+    t->visible_at = vjp_place(&at, t->rows, panels);
     t->words_at = vjp_place(&at, t->rows, 2 * panels);
     t->ids_at = vjp_place(&at, panels, (int64_t)(sizeof(vjp_ids) / sizeof(float)));
-    t->cells_at = vjp_place(&at, t->cells, (int64_t)(sizeof(ejki_cell) / sizeof(float)));
-    t->pieces_at = vjp_place(&at, 5 * t->rows, (int64_t)(sizeof(vjp_piece) / sizeof(float)));
+    t->mask_blocks_at =
+        vjp_place(&at, t->mask_blocks, (int64_t)(sizeof(ejki_mask_block) / sizeof(float)));
+    t->pieces_at =
+        vjp_place(&at, 5 * t->rows, (int64_t)(sizeof(vjp_prefetch_range) / sizeof(float)));
     t->bias_at = vjp_place(&at, t->bias_heads * t->bias_queries, t->keys);
     t->bias_rows_at = vjp_place(&at, 2 * t->rows, sizeof(uint64_t) / sizeof(float));
     t->worker_floats = at;
@@ -129,7 +133,7 @@ static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
     t->bias_rows = vjp_bias_rows(v);
     const uint64_t strides = (uint64_t)(bias->stride_b | bias->stride_h | bias->stride_t);
     t->bias_streams =
-        t->bias_once && p->dtype == FLASH_TYPE && p->pattern.planes == 0 &&
+        t->bias_once && p->dtype == FLASH_TYPE && p->block_mask.mask_heads == 0 &&
         ((uintptr_t)bias->data | strides * (uint64_t)element_size(p->dtype)) % 64 == 0;
     if (!v->wants_bias || p->dtype == EJK_DTYPE_F32 || t->bias_once) return;
     t->bias_heads = bias->stride_h ? p->group : 1;
@@ -137,12 +141,12 @@ static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
     if (t->bias_heads * t->bias_queries > few) t->keys = ejki_min(t->keys, few);
 }
 
-/* Cuts rows and keys into blocks, none of which lies in two blocks of a pattern. */
+/* Cuts rows and keys into blocks, none of which lies in two mask blocks. */
 static void vjp_plan_blocks(vjp_plan *t, const ejki_flash_problem *p) {
-    const bool has_grid = p->pattern.planes > 0;
-    t->cells = tile_cell_count(p);
-    t->row_unit = has_grid ? p->pattern.block_q * p->group : ejki_max(1, t->all_rows);
-    t->key_unit = has_grid ? p->pattern.block_kv : ejki_max(1, p->keys);
+    const bool has_grid = p->block_mask.mask_heads > 0;
+    t->mask_blocks = block_mask_cursor_count(p);
+    t->row_unit = has_grid ? p->block_mask.block_q * p->group : ejki_max(1, t->all_rows);
+    t->key_unit = has_grid ? p->block_mask.block_kv : ejki_max(1, p->keys);
     t->rows = ejki_min(t->rows, t->row_unit);
     if (has_grid) /* about equal ones */
         t->rows =
@@ -179,16 +183,16 @@ static vjp_plan vjp_plan_of(const ejki_flash_vjp_problem *v, const int64_t *para
     vjp_plan_bias(&t, v);
     vjp_plan_blocks(&t, p);
     t.row_step = vjp_row_step(t.rows);
-    t.down_step = VJP_DEPTH > 1 ? vjp_row_step(ejki_cdiv(t.rows, VJP_DEPTH)) : t.row_step;
+    t.row_major_step = VJP_DEPTH > 1 ? vjp_row_step(ejki_cdiv(t.rows, VJP_DEPTH)) : t.row_step;
     t.head_panels = ejki_cdiv(p->head_dim, TILE_COLUMNS);
     t.value_panels = ejki_cdiv(p->value_dim, TILE_COLUMNS);
     t.head_lanes = ejki_cdiv(p->head_dim, VJP_DEPTH);
     t.value_lanes = ejki_cdiv(p->value_dim, VJP_DEPTH);
     t.sums_queries = v->wants_query && p->dtype != EJK_DTYPE_F32;
-    t.stores_first = p->layout == EJKI_FLASH_DENSE && t.cells == 0;
+    t.stores_first = p->layout == EJKI_FLASH_DENSE && t.mask_blocks == 0;
     t.tasks = t.joints * t.key_blocks;
     t.most_workers = ejki_max(1, t.tasks);
-    t.wants_slopes = v->wants_query || v->wants_key || v->wants_bias;
+    t.wants_d_scores = v->wants_query || v->wants_key || v->wants_bias;
     vjp_lay_out(&t);
     int64_t at = 0;
     /* Tokens of packed sequences are in one list; each of them may end with a block that is not full. */

@@ -6,19 +6,19 @@
  *
  *     vjp_raw      c  = a · b      a: TILE_COLUMNS of depth per panel, the next panel `turn` lanes further
  *     vjp_weights  c  = exp(scale · a · b − statistic of the row)
- *     vjp_slopes   c  = weights ∘ (a · b − statistic of the row)
+ *     vjp_d_scores   c  = weights ∘ (a · b − statistic of the row)
  *     vjp_add      c += aᵀ · b     a: one panel, its columns are rows of c
  *
  * Sums run over the depth in order: how rows are cut into tiles changes no bit. Those of vjp_raw_exact and
  * vjp_add_exact are right for pairs of small numbers, too.
- * The includer defines what product_body.h asks for.
+ * The includer defines what gemm_body.h needs.
  */
 #ifndef EJKI_VJP_PRODUCTS_H
 #define EJKI_VJP_PRODUCTS_H
 
 #include <float.h>
 
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #include "operations/attention/cpu/backward/vjp_pairs.h"
 #else
 #include "operations/attention/cpu/backward/vjp_floats.h"
@@ -80,8 +80,8 @@ vjp_weights_tile(const int rows, int64_t depth, const float *a, int64_t turn, co
 }
 
 static inline __attribute__((always_inline)) void
-vjp_slopes_tile(const int rows, int64_t depth, const float *a, int64_t turn, const float *b,
-                float *c, const float *statistic, const float *weights) {
+vjp_d_scores_tile(const int rows, int64_t depth, const float *a, int64_t turn, const float *b,
+                  float *c, const float *statistic, const float *weights) {
     vf sum[TILE_ROWS][TILE_VECTORS];
     vjp_sums(false, rows, TILE_VECTORS, depth, a, turn, b, sum);
     EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
@@ -114,14 +114,14 @@ static inline __attribute__((always_inline)) void vjp_add_tile(const bool exact,
     VJP_FUNCTION(vjp_raw, n, vjp_raw_tile(false, n, TILE_VECTORS, depth, a, turn, b, c))           \
     VJP_FUNCTION(vjp_raw_one, n, vjp_raw_tile(false, n, 1, depth, a, turn, b, c))                  \
     VJP_FUNCTION(vjp_weights, n, vjp_weights_tile(n, depth, a, turn, b, c, statistic, scale))      \
-    VJP_FUNCTION(vjp_slopes, n, vjp_slopes_tile(n, depth, a, turn, b, c, statistic, weights))      \
+    VJP_FUNCTION(vjp_d_scores, n, vjp_d_scores_tile(n, depth, a, turn, b, c, statistic, weights))  \
     VJP_FUNCTION(vjp_add, n, vjp_add_tile(false, n, TILE_VECTORS, depth, a, b, c))                 \
     VJP_FUNCTION(vjp_add_one, n, vjp_add_tile(false, n, 1, depth, a, b, c))                        \
     VJP_FUNCTION(vjp_raw_exact, n, vjp_raw_tile(true, n, TILE_VECTORS, depth, a, turn, b, c))      \
     VJP_FUNCTION(vjp_add_exact, n, vjp_add_tile(true, n, TILE_VECTORS, depth, a, b, c))
 TILE_ROW_COUNTS(VJP_FUNCTIONS)
 
-/* The function for a number of rows that product_rows() answers. */
+/* The function for a number of rows that gemm_rows() answers. */
 #define VJP_CHOOSE(name, cases)                                                                    \
     static inline vjp_product name(int rows) {                                                     \
         vjp_product chosen = name##_1;                                                             \
@@ -135,7 +135,7 @@ TILE_ROW_COUNTS(VJP_FUNCTIONS)
 #define VJP_RAW_CASE(n)       VJP_CASE(vjp_raw, n)
 #define VJP_RAW_ONE_CASE(n)   VJP_CASE(vjp_raw_one, n)
 #define VJP_WEIGHTS_CASE(n)   VJP_CASE(vjp_weights, n)
-#define VJP_SLOPES_CASE(n)    VJP_CASE(vjp_slopes, n)
+#define VJP_D_SCORES_CASE(n)  VJP_CASE(vjp_d_scores, n)
 #define VJP_ADD_CASE(n)       VJP_CASE(vjp_add, n)
 #define VJP_ADD_ONE_CASE(n)   VJP_CASE(vjp_add_one, n)
 #define VJP_RAW_EXACT_CASE(n) VJP_CASE(vjp_raw_exact, n)
@@ -143,7 +143,7 @@ TILE_ROW_COUNTS(VJP_FUNCTIONS)
 VJP_CHOOSE(vjp_raw, TILE_ROW_COUNTS(VJP_RAW_CASE))
 VJP_CHOOSE(vjp_raw_one, TILE_ROW_COUNTS(VJP_RAW_ONE_CASE))
 VJP_CHOOSE(vjp_weights, TILE_ROW_COUNTS(VJP_WEIGHTS_CASE))
-VJP_CHOOSE(vjp_slopes, TILE_ROW_COUNTS(VJP_SLOPES_CASE))
+VJP_CHOOSE(vjp_d_scores, TILE_ROW_COUNTS(VJP_D_SCORES_CASE))
 VJP_CHOOSE(vjp_add, TILE_ROW_COUNTS(VJP_ADD_CASE))
 VJP_CHOOSE(vjp_add_one, TILE_ROW_COUNTS(VJP_ADD_ONE_CASE))
 VJP_CHOOSE(vjp_raw_exact, TILE_ROW_COUNTS(VJP_RAW_EXACT_CASE))

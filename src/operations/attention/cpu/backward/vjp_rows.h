@@ -97,7 +97,7 @@ static void vjp_ask_lines(const void *at, int64_t bytes) {
     for (int64_t n = 0; n < bytes; n += 64) __builtin_prefetch((const char *)at + n, 0, 2);
 }
 
-/* Rows of a head may lie far apart, so that nothing else asks for them in time. */
+/* Rows of a head may lie far apart, so that nothing else prefetches them in time. */
 static void vjp_ask_first(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
                           const flash_row *rows, int64_t count, int64_t n) {
     const ejki_flash_problem *p = &own->forward;
@@ -149,7 +149,7 @@ static void vjp_blank_queries(const vjp_shared *shared, int64_t index) {
 static vjp_range vjp_bias_written(const vjp_plan *t, const ejki_flash_problem *p, int64_t query,
                                   int64_t head) {
     vjp_range keys = {0, 0};
-    if (!t->bias_once || p->layout != EJKI_FLASH_DENSE || t->cells > 0) return keys;
+    if (!t->bias_once || p->layout != EJKI_FLASH_DENSE || t->mask_blocks > 0) return keys;
     const vjp_range rows = vjp_block_rows(t, (query * p->group + head % p->group) / t->rows);
     int64_t low, high;
     vjp_extent(p, rows.first, rows.end - rows.first, &low, &high);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights and slopes of a tile of rows beside a panel of keys. Where every row sees every key and a score is
+ * Weights and dS of a tile of rows beside a panel of keys. Where every row sees every key and a score is
  * nothing but a product, both are finished in registers; else products are stored and gone through row by
- * row. Both ways give the same bits. Scores are natural ones; weights and slopes of hidden keys are 0,
+ * row. Both ways give the same bits. Scores are natural ones; weights and dS of hidden keys are 0,
  * whatever was computed there.
  */
 #ifndef EJKI_VJP_SCORES_H
 #define EJKI_VJP_SCORES_H
 
-#include "operations/attention/cpu/backward/vjp_seen.h"
+#include "operations/attention/cpu/backward/vjp_visible.h"
 
 /* Raw products of a tile, of the only vector of columns that any row looks at where there is but one. */
 static inline void vjp_multiply(const vjp_block *block, const vjp_tile *tile, int64_t panel,
@@ -24,7 +24,7 @@ static inline void vjp_multiply(const vjp_block *block, const vjp_tile *tile, in
         vjp_raw_one((int)tile->rows)(depth, a, turn, b + only, c + only, NULL, NULL, 0);
 }
 
-/* Products of a tile become weights; soft cap's slopes on the way. */
+/* Products of a tile become weights; derivatives of the soft cap on the way. */
 static inline __attribute__((always_inline)) void
 vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vjp_block *block,
            const vjp_tile *tile, int64_t panel, float *weights) {
@@ -33,7 +33,7 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
     const vf factor = v_set1((float)(capped ? p->soft_cap : p->scale));
     float *caps = block->caps + tile->first * TILE_COLUMNS;
     for (int64_t i = 0; i < tile->rows; i++, caps += TILE_COLUMNS) {
-        const uint32_t seen = vjp_seen(block, tile, panel, i);
+        const uint32_t visible = vjp_visible(block, tile, panel, i);
         const char *bias = biased ? element_at(dtype, block->bias_row[tile->first + i], at) : NULL;
         const vf lse = v_set1(block->lse[tile->first + i]);
         float *row = weights + i * TILE_COLUMNS;
@@ -54,7 +54,7 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
                 z[j] = v_fms(z[j], factor, lse);
             }
             const vf weight = vjp_weight_of(score, vjp_exp(z[j]));
-            v_store(row + j * VL, v_where(weight, seen >> (j * VL)));
+            v_store(row + j * VL, v_where(weight, visible >> (j * VL)));
         }
     }
 }
@@ -92,51 +92,53 @@ static inline void vjp_blank_bias(void *at, int64_t bytes, bool streams) {
     if (bytes > 0) memset(place, 0, (size_t)bytes);
 }
 
-/* What becomes of slopes in the gradient of the bias. */
+/* What becomes of dS in the gradient of the bias. */
 enum { VJP_NO_BIAS, VJP_BIAS_ADDS, VJP_BIAS_STORES, VJP_BIAS_STREAMS };
 
-/* Products of a tile, multiplied by what dropout says, become slopes; those of the bias go to its gradient. */
+/* Products of a tile, multiplied by what dropout says, become dS; those of the bias go to its gradient. */
 static inline __attribute__((always_inline)) void
-vjp_bend(const bool capped, const int mode, const ejk_dtype dtype, const vjp_block *block,
-         const vjp_tile *tile, int64_t panel, const float *weights, float *slopes) {
+vjp_finish_d_scores(const bool capped, const int mode, const ejk_dtype dtype,
+                    const vjp_block *block, const vjp_tile *tile, int64_t panel,
+                    const float *weights, float *d_scores) {
     const int64_t at = panel * TILE_COLUMNS, left = block->end - block->key - at;
     /* Looked up once: what is stored might change them for all that a compiler knows. */
     const float *deltas = block->delta + tile->first;
     const float *caps = block->caps + tile->first * TILE_COLUMNS;
     char *const *places = block->d_bias_row + tile->first;
-    const uint32_t *words = block->seen + tile->first * block->most_panels + panel;
+    const uint32_t *words = block->visible + tile->first * block->most_panels + panel;
     const int64_t rows = tile->rows, turn = block->most_panels;
     const bool all = tile->all[panel] == VJP_EVERY;
     for (int64_t i = 0; i < rows; i++, caps += TILE_COLUMNS) {
-        const uint32_t seen = all ? VJP_EVERY : words[i * turn];
+        const uint32_t visible = all ? VJP_EVERY : words[i * turn];
         const vf delta = v_set1(deltas[i]);
         char *bias = mode ? element_at(dtype, places[i], at) : NULL;
-        float *row = slopes + i * TILE_COLUMNS;
+        float *row = d_scores + i * TILE_COLUMNS;
         const float *weight = weights + i * TILE_COLUMNS;
         vf given[TILE_VECTORS];
         EJKI_UNROLL for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
-            vf slope = vjp_weighted(v_load(weight + j), v_sub(v_load(row + j), delta));
-            slope = v_where(slope, seen >> j);
-            given[j / VL] = slope;
+            vf d_score = vjp_weighted(v_load(weight + j), v_sub(v_load(row + j), delta));
+            d_score = v_where(d_score, visible >> j);
+            given[j / VL] = d_score;
             if (mode && mode != VJP_BIAS_STREAMS && left > j) {
                 char *place = element_at(dtype, bias, j);
-                vf sum = slope;
-                if (mode == VJP_BIAS_ADDS) sum = v_add(v_widen_some(dtype, place, left - j), slope);
+                vf sum = d_score;
+                if (mode == VJP_BIAS_ADDS)
+                    sum = v_add(v_widen_some(dtype, place, left - j), d_score);
                 v_narrow_some(dtype, place, sum, left - j);
                 __builtin_prefetch(element_at(dtype, place, TILE_COLUMNS), 1, 2);
             }
             if (capped) {
-                slope = v_select_gt(v_load(weight + j), v_zero(), v_mul(slope, v_load(caps + j)),
-                                    slope);
-                slope = v_where(slope, seen >> j);
+                d_score = v_select_gt(v_load(weight + j), v_zero(),
+                                      v_mul(d_score, v_load(caps + j)), d_score);
+                d_score = v_where(d_score, visible >> j);
             }
-            v_store(row + j, slope);
+            v_store(row + j, d_score);
         }
         if (mode == VJP_BIAS_STREAMS) vjp_stream(bias, given);
     }
 }
 
-/* The bias in the types that it comes in: one that is known is not asked for at each vector. */
+/* The bias in the types that it comes in: one that is known is not tested at each vector. */
 #define VJP_EACH_TYPE(call, capped, given, type, ...)                                              \
     do {                                                                                           \
         if (!(given))                                                                              \
@@ -157,28 +159,32 @@ static __attribute__((noinline)) void vjp_soften_tile(const vjp_block *block, co
 }
 
 static inline __attribute__((always_inline)) void
-vjp_bend_to_bias(const bool capped, const vjp_block *block, const vjp_tile *tile, int64_t panel,
-                 const float *weights, float *slopes) {
+vjp_finish_d_scores_and_bias(const bool capped, const vjp_block *block, const vjp_tile *tile,
+                             int64_t panel, const float *weights, float *d_scores) {
     const ejk_dtype dtype = block->problem->forward.dtype;
     if (!block->problem->wants_bias)
-        vjp_bend(capped, VJP_NO_BIAS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
+        vjp_finish_d_scores(capped, VJP_NO_BIAS, EJK_DTYPE_F32, block, tile, panel, weights,
+                            d_scores);
     else if (!block->bias_once)
-        vjp_bend(capped, VJP_BIAS_ADDS, EJK_DTYPE_F32, block, tile, panel, weights, slopes);
+        vjp_finish_d_scores(capped, VJP_BIAS_ADDS, EJK_DTYPE_F32, block, tile, panel, weights,
+                            d_scores);
     else if (block->bias_streams && block->end - block->key >= (panel + 1) * TILE_COLUMNS)
-        vjp_bend(capped, VJP_BIAS_STREAMS, FLASH_TYPE, block, tile, panel, weights, slopes);
+        vjp_finish_d_scores(capped, VJP_BIAS_STREAMS, FLASH_TYPE, block, tile, panel, weights,
+                            d_scores);
     else if (dtype == FLASH_TYPE)
-        vjp_bend(capped, VJP_BIAS_STORES, FLASH_TYPE, block, tile, panel, weights, slopes);
+        vjp_finish_d_scores(capped, VJP_BIAS_STORES, FLASH_TYPE, block, tile, panel, weights,
+                            d_scores);
     else
-        vjp_bend(capped, VJP_BIAS_STORES, dtype, block, tile, panel, weights, slopes);
+        vjp_finish_d_scores(capped, VJP_BIAS_STORES, dtype, block, tile, panel, weights, d_scores);
 }
 
-static __attribute__((noinline)) void vjp_bend_tile(const vjp_block *block, const vjp_tile *tile,
-                                                    int64_t panel, const float *weights,
-                                                    float *slopes) {
+static __attribute__((noinline)) void
+vjp_finish_d_scores_of_tile(const vjp_block *block, const vjp_tile *tile, int64_t panel,
+                            const float *weights, float *d_scores) {
     if (block->problem->forward.soft_cap != 0)
-        vjp_bend_to_bias(true, block, tile, panel, weights, slopes);
+        vjp_finish_d_scores_and_bias(true, block, tile, panel, weights, d_scores);
     else
-        vjp_bend_to_bias(false, block, tile, panel, weights, slopes);
+        vjp_finish_d_scores_and_bias(false, block, tile, panel, weights, d_scores);
 }
 
 /* weights = exp(query · keys − lse). */
@@ -215,19 +221,19 @@ static inline void vjp_drop(const vjp_block *block, const vjp_tile *tile, int64_
     }
 }
 
-/* slopes = weights ∘ (M ∘ cotangent · values − δ), times the slope of the cap. */
-static inline void vjp_slopes_of(const vjp_block *block, const vjp_tile *tile, int64_t panel,
-                                 int64_t depth, const float *cotangents, int64_t turn,
-                                 const float *values, float *weights, float *slopes) {
-    if (!block->bends && !block->exact && tile->all[panel] == VJP_EVERY) {
-        vjp_slopes((int)tile->rows)(depth, cotangents, turn, values, slopes,
-                                    block->delta + tile->first, weights, 0);
+/* dS = weights ∘ (M ∘ cotangent · values − δ), times the derivative of the cap. */
+static inline void vjp_d_scores_of(const vjp_block *block, const vjp_tile *tile, int64_t panel,
+                                   int64_t depth, const float *cotangents, int64_t turn,
+                                   const float *values, float *weights, float *d_scores) {
+    if (!block->general_d_scores && !block->exact && tile->all[panel] == VJP_EVERY) {
+        vjp_d_scores((int)tile->rows)(depth, cotangents, turn, values, d_scores,
+                                      block->delta + tile->first, weights, 0);
         return;
     }
-    vjp_multiply(block, tile, panel, depth, cotangents, turn, values, slopes);
+    vjp_multiply(block, tile, panel, depth, cotangents, turn, values, d_scores);
     const bool drops = block->problem->forward.dropout > 0;
-    if (drops) vjp_drop(block, tile, panel, slopes);
-    vjp_bend_tile(block, tile, panel, weights, slopes);
+    if (drops) vjp_drop(block, tile, panel, d_scores);
+    vjp_finish_d_scores_of_tile(block, tile, panel, weights, d_scores);
     if (drops) vjp_drop(block, tile, panel, weights);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's memory, the task it is at, and the memory that it asks for ahead of time. Part of vjp_body.h. */
+/* A worker's memory, the task it is at, and its prefetch list. Part of vjp_body.h. */
 #ifndef EJKI_VJP_WORKER_H
 #define EJKI_VJP_WORKER_H
 
@@ -13,18 +13,21 @@ typedef struct vjp_worker {
     ejki_flash_vjp_problem own;
     vjp_plan plan;
     vjp_block block;
-    float *keys_across, *values_across, *keys, *d_keys, *d_values, *rows, *cotangents, *slopes;
-    float *rows_down, *cotangents_down; /* the same as products along columns read them */
-    float *weights, *bare_slopes, *weights_down, *slopes_down, *tile; /* of a panel, or a tile */
+    float *keys_transposed, *values_transposed, *keys, *d_keys, *d_values, *rows, *cotangents,
+        *d_scores;
+    float *queries_row_major,
+        *cotangents_row_major; /* the same as products along columns read them */
+    float *weights, *d_scores_f32, *weights_row_major, *d_scores_row_major,
+        *tile;                      /* of a panel, or a tile */
     vjp_range seeing[TILE_COLUMNS]; /* rows that see the columns of a panel from here on */
     int64_t sequence, kv_head;
     int64_t first_row; /* of the head, among those of all */
     _Atomic int32_t *turns;
     int64_t key_block, key, key_end, panels;
-    int64_t row, count;                   /* of the block of rows */
-    int64_t next_row;                     /* of the one after it; all rows if there is none */
-    vjp_piece *piece, *piece_end, *asked; /* what products ask for; the next one of it */
-    int64_t products, due; /* that share them; as many times what is due by now and not asked for */
+    int64_t row, count; /* of the block of rows */
+    int64_t next_row;   /* of the one after it; all rows if there is none */
+    vjp_prefetch_range *piece, *piece_end, *prefetched; /* ranges to prefetch; the next of them */
+    int64_t products, due; /* products left to spread the prefetch over; Bresenham remainder */
     bool keys_finite, rows_finite;
     bool keys_small; /* so that products have to be exact */
     bool stores; /* the task is the first of the block of rows, whose d_query holds nothing yet */
@@ -34,32 +37,32 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     const vjp_plan *t = &shared->plan;
     float *memory = shared->workers_memory + index * t->worker_floats;
     *w = (vjp_worker){.shared = shared, .sequence = -1};
-    w->keys_across = memory + t->keys_across_at;
-    w->values_across = memory + t->values_across_at;
+    w->keys_transposed = memory + t->keys_transposed_at;
+    w->values_transposed = memory + t->values_transposed_at;
     w->keys = memory + t->keys_at;
     w->d_keys = memory + t->d_keys_at;
     w->d_values = memory + t->d_values_at;
     w->rows = memory + t->rows_at;
     w->cotangents = memory + t->cotangents_at;
-    w->slopes = memory + t->slopes_at;
+    w->d_scores = memory + t->d_scores_at;
     w->weights = memory + t->weights_at;
     w->tile = memory + t->tile_at;
-    w->rows_down = VJP_DEPTH > 1 ? memory + t->rows_down_at : w->rows;
-    w->cotangents_down = VJP_DEPTH > 1 ? memory + t->cotangents_down_at : w->cotangents;
-    w->bare_slopes = memory + t->bare_slopes_at;
-    w->weights_down = VJP_DEPTH > 1 ? memory + t->weights_down_at : w->weights;
-    w->slopes_down = memory + t->slopes_down_at;
-    w->piece = (vjp_piece *)(void *)(memory + t->pieces_at);
+    w->queries_row_major = VJP_DEPTH > 1 ? memory + t->queries_row_major_at : w->rows;
+    w->cotangents_row_major = VJP_DEPTH > 1 ? memory + t->cotangents_row_major_at : w->cotangents;
+    w->d_scores_f32 = memory + t->d_scores_f32_at;
+    w->weights_row_major = VJP_DEPTH > 1 ? memory + t->weights_row_major_at : w->weights;
+    w->d_scores_row_major = memory + t->d_scores_row_major_at;
+    w->piece = (vjp_prefetch_range *)(void *)(memory + t->pieces_at);
     w->block = (vjp_block){.problem = &w->own,
                            .scale = (float)shared->problem->forward.scale,
                            .row = (flash_row *)(void *)(memory + t->row_at),
                            .tile = (vjp_tile *)(void *)(memory + t->tiles_at),
                            .caps = memory + t->caps_at,
                            .kept = memory + t->kept_at,
-                           .seen = (uint32_t *)(void *)(memory + t->seen_at),
+                           .visible = (uint32_t *)(void *)(memory + t->visible_at),
                            .ids = (vjp_ids *)(void *)(memory + t->ids_at),
-                           .cell = (ejki_cell *)(void *)(memory + t->cells_at),
-                           .cells = t->cells,
+                           .mask_block = (ejki_mask_block *)(void *)(memory + t->mask_blocks_at),
+                           .mask_blocks = t->mask_blocks,
                            .most_panels = t->keys / TILE_COLUMNS,
                            .bias = t->bias_heads > 0 ? memory + t->bias_at : NULL,
                            .bias_row = (const char **)(void *)(memory + t->bias_rows_at),
@@ -70,10 +73,10 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     w->block.tile->any = (uint32_t *)(void *)(memory + t->words_at);
     const ejki_flash_vjp_problem *v = shared->problem;
     const ejki_flash_problem *p = &v->forward;
-    w->block.looks = flash_hides_keys(p) || t->cells > 0;
+    w->block.hides_keys = flash_hides_keys(p) || t->mask_blocks > 0;
     if (p->soft_cap != 0) w->block.cap = v_cap_of(p->scale / p->soft_cap, 1);
     w->block.rescales = p->soft_cap != 0 || p->has_bias;
-    w->block.bends = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
+    w->block.general_d_scores = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
 }
 
 static void vjp_enter(vjp_worker *w, int64_t sequence) {
@@ -96,43 +99,45 @@ static void vjp_list(vjp_worker *w, int64_t visible) {
     const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
     const vjp_plan *t = &w->plan;
-    vjp_piece *piece = w->piece;
+    vjp_prefetch_range *piece = w->piece;
     for (int64_t i = 0; i < w->count; i++) {
         if (v->wants_query)
-            *piece++ = (vjp_piece){(const char *)vjp_query_sum(w->shared, v, &w->block.row[i],
-                                                               w->first_row + w->row + i),
-                                   p->head_dim * (int64_t)sizeof(float)};
+            *piece++ =
+                (vjp_prefetch_range){(const char *)vjp_query_sum(w->shared, v, &w->block.row[i],
+                                                                 w->first_row + w->row + i),
+                                     p->head_dim * (int64_t)sizeof(float)};
         const int64_t next = w->next_row + i;
         if (next >= t->all_rows) continue;
         flash_row r = {.query = p->group == 1 ? next : next / p->group};
         r.head = w->kv_head * p->group + next - r.query * p->group;
-        *piece++ = (vjp_piece){flash_query(p, &r), p->head_dim * element_size(p->dtype)};
-        *piece++ = (vjp_piece){vjp_cotangent(v, &r), p->value_dim * element_size(p->dtype)};
+        *piece++ = (vjp_prefetch_range){flash_query(p, &r), p->head_dim * element_size(p->dtype)};
+        *piece++ =
+            (vjp_prefetch_range){vjp_cotangent(v, &r), p->value_dim * element_size(p->dtype)};
         if (!p->has_bias) continue;
         ejki_flash_visible(p, r.query, &r.first, &r.end);
         const int64_t key = w->key + ejki_max(0, r.first - w->key) / TILE_COLUMNS * TILE_COLUMNS;
         const int64_t bytes = TILE_COLUMNS * element_size(p->dtype);
         if (key >= ejki_min(r.end, w->key_end)) continue;
-        *piece++ = (vjp_piece){element_at(p->dtype, flash_bias_row(p, &r), key), bytes};
+        *piece++ = (vjp_prefetch_range){element_at(p->dtype, flash_bias_row(p, &r), key), bytes};
         if (w->block.bias_once && !w->block.bias_streams)
-            *piece++ = (vjp_piece){vjp_bias_place(&w->block, &r, key), bytes};
+            *piece++ = (vjp_prefetch_range){vjp_bias_place(&w->block, &r, key), bytes};
     }
     const int64_t adds =
         (v->wants_value ? t->value_panels : 0) + (v->wants_key ? t->head_panels : 0);
     w->piece_end = piece;
-    w->asked = w->piece;
+    w->prefetched = w->piece;
     w->due = 0;
-    w->products = visible * (t->wants_slopes ? 2 : 1) + visible * adds *
-                                                            ejki_cdiv(TILE_COLUMNS, TILE_ROWS) /
-                                                            (w->block.tile_end - w->block.tile);
+    w->products = visible * (t->wants_d_scores ? 2 : 1) + visible * adds *
+                                                              ejki_cdiv(TILE_COLUMNS, TILE_ROWS) /
+                                                              (w->block.tile_end - w->block.tile);
 }
 
-/* Asks for as much of it as is one product's share: all at a time would fill the buffers that loads need. */
-static inline void vjp_ask(vjp_worker *w) {
-    for (w->due += w->piece_end - w->piece; w->due >= w->products && w->asked < w->piece_end;
-         w->due -= w->products, w->asked++)
-        for (int64_t n = 0; n < w->asked->bytes; n += 64)
-            __builtin_prefetch(w->asked->at + n, 0, 2);
+/* Prefetches one product's share of the list: all at once would fill the line fill buffers that loads need. */
+static inline void vjp_prefetch(vjp_worker *w) {
+    for (w->due += w->piece_end - w->piece; w->due >= w->products && w->prefetched < w->piece_end;
+         w->due -= w->products, w->prefetched++)
+        for (int64_t n = 0; n < w->prefetched->bytes; n += 64)
+            __builtin_prefetch(w->prefetched->at + n, 0, 2);
 }
 
 #endif

@@ -339,7 +339,7 @@ row_add_block(row_task *task, const row_head *head, int64_t low, int64_t high, b
     }
     const char *values = element_at(EJK_DTYPE_BF16, head->values, low * stride);
     for (int64_t i = 0, n; i < t->rows; i += n) {
-        n = product_rows(t->rows - i);
+        n = gemm_rows(t->rows - i);
 #define BF16_CASE(rows)                                                                            \
     if (n == rows)                                                                                 \
         bf16_any_##rows(p->value_dim, high - low, head->scores + i * SCORE_STRIDE + low / 2,       \

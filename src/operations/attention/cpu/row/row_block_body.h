@@ -5,7 +5,7 @@
 
 #include "operations/attention/cpu/row/row_shape.h"
 
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #include "operations/attention/cpu/row/row_bf16_dot_body.h"
 #else
 #include "operations/attention/cpu/row/row_f32_body.h"
@@ -37,7 +37,7 @@ static bool row_any_visible(const row_task *task, int64_t kv_head, int64_t key, 
     const row_shared *s = task->shared;
     for (int64_t i = 0; i < s->plan.rows; i++) {
         const flash_row r = flash_row_of(s->problem, task->batch, kv_head, i);
-        if (flash_sees_any(s->problem, &r, key, key + count, task->allowed)) return true;
+        if (flash_any_visible(s->problem, &r, key, key + count, task->allowed)) return true;
     }
     return false;
 }

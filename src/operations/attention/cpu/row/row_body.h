@@ -4,7 +4,7 @@
  * once is all that matters.
  *
  * Nothing is packed: keys and values are read where they lie, those of 16 bits becoming floats in registers
- * (row_load16_body.h, row_f32_body.h) or, with TILE_PAIRS, operands of bf16 dots as they are (row_bf16_dot_body.h); all
+ * (row_load16_body.h, row_f32_body.h) or, with TILE_BF16_DOT, operands of bf16 dots as they are (row_bf16_dot_body.h); all
  * else is f32. A task is a KV split of some KV heads of one batch entry. Blocks of keys are visited for all its heads
  * before the next block, so that in the [B,S,H,D] layout a block is one piece of memory, and the next block, of this
  * task or of the next, is prefetched meanwhile (row_plan_prefetch). With blocksize_heads above 1, a block is read in
@@ -17,7 +17,7 @@
  * number comes from the configuration alone, so results do not depend on the number of threads; heads
  * per task does depend on it and changes nothing.
  *
- * row_shape.h says what product_body.h needs.
+ * row_shape.h says what gemm_body.h needs.
  */
 #include "base/base.h"
 #include "kernels/declare.h"
@@ -62,7 +62,7 @@ static bool row_plan_of(const ejki_flash_problem *p, const int64_t *parameters, 
     int64_t at = 0, ignored;
     fits &= row_add(&at, t.rows * t.heads, t.depth, &t.query_at);
     fits &= row_add(&at, ejki_max(1, t.side) * (t.rows + DOT), SCORE_STRIDE, &t.score_at);
-    fits &= row_add(&at, t.block, 1, &t.allowed_at);
+    fits &= row_add(&at, t.block, 1, &t.visible_bytes_at);
     fits &= row_add(&at, 1, t.width, &t.row_at);
     t.worker_floats = at;
     at = 0;
@@ -285,7 +285,7 @@ static void row_worker(void *argument, int64_t worker) {
                      .query = own + t->query_at,
                      .scores = own + t->score_at,
                      .row = own + t->row_at,
-                     .allowed = (uint8_t *)(void *)(own + t->allowed_at),
+                     .allowed = (uint8_t *)(void *)(own + t->visible_bytes_at),
                      .following = -1};
     for (;;) {
         const int64_t index = task.following >= 0 ? task.following : row_claim(s);
@@ -302,7 +302,7 @@ static void row_worker(void *argument, int64_t worker) {
 static bool row_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     return p->queries <= ROW_LIMIT && p->queries * p->group <= ROW_LIMIT &&
-           p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern) &&
+           p->layout == EJKI_FLASH_DENSE && ejki_block_mask_is_empty(&p->block_mask) &&
            (ROW_KEYS_PER_FMA == 1 || p->normalize);
 }
 
@@ -345,7 +345,7 @@ static ejk_status row_run(const ejk_run *run) {
     return EJK_OK;
 }
 
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #define ROW_SUGGEST ejki_row_suggest_pairs
 #else
 #define ROW_SUGGEST ejki_row_suggest

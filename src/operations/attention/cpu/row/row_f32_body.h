@@ -172,7 +172,7 @@ static void row_add_values(row_task *task, const row_head *head, int64_t low, in
     const void *values = element_at(p->dtype, head->values, low * p->value.stride_t);
     row_prefetches none = {.second_level = task->prefetch.second_level};
     for (int64_t i = 0, n; i < t->rows; i += n) {
-        n = product_rows(t->rows - i);
+        n = gemm_rows(t->rows - i);
         pv_any_for(p->dtype, (int)n)(p->value_dim, high - low,
                                      head->scores + i * SCORE_STRIDE + low, values,
                                      p->value.stride_t, head->states + i * t->state + STATE_SUMS,
@@ -187,7 +187,7 @@ static void row_add_side(row_task *task, const row_head *head, int64_t heads, in
     const int64_t stride = p->value.stride_t, offset = c * stride * element_size(p->dtype);
     row_prefetches none = {.second_level = task->prefetch.second_level};
     for (int64_t i = 0, n; i < t->rows; i += n) {
-        n = product_rows(t->rows - i);
+        n = gemm_rows(t->rows - i);
         row_prefetches *prefetch = i > 0 && task->prefetch.next ? &none : &task->prefetch;
         const pv_fn add = pv_two_for(p->dtype, (int)n);
         const int64_t weights = i * SCORE_STRIDE + c, sums = i * t->state + STATE_SUMS;

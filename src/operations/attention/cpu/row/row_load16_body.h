@@ -198,7 +198,7 @@ TILE_ROW_COUNTS(PV_FUNCTIONS)
 #define PV_ANY_CASE(n) PV_CASE(any, n)
 #define PV_TWO_CASE(n) PV_CASE(two, n)
 
-/* For `rows` of product_rows(), any number of keys. */
+/* For `rows` of gemm_rows(), any number of keys. */
 static inline pv_fn pv_any_for(ejk_dtype dtype, int rows) {
     TILE_ROW_COUNTS(PV_ANY_CASE)
     return pv_any_f32_1;

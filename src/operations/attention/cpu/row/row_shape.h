@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The register tile of the row-wise kernel, by tier: up to four rows, each with TILE_VECTORS vectors of sums of values.
- * TILE_PAIRS where products are of pairs of bf16.
+ * TILE_BF16_DOT where products are of pairs of bf16.
  */
 #ifndef EJKI_ROW_SHAPE_H
 #define EJKI_ROW_SHAPE_H
@@ -20,7 +20,7 @@
 #endif
 
 #ifdef EJKI_TIER_AVX512_BF16
-#define TILE_PAIRS
+#define TILE_BF16_DOT
 #endif
 
 #endif

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 #include "kernels/simd/vec_math.h"
-#include "kernels/simd/product_body.h"
+#include "kernels/simd/gemm_body.h"
 #include "operations/attention/shared/scores_body.h"
 
 /* Rows and keys of a dot-product tile; their product is a multiple of VL. */
@@ -33,7 +33,7 @@
 /* Prefetch distance of keys then, in bytes, at least a step. */
 #define ROW_KEY_DISTANCE (INT64_C(16) << 10)
 /* Products with values: keys of a dot; keys of a pass over heads side by side; prefetch distance then, in bytes. */
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #define ROW_KEYS_PER_FMA   2
 #define ROW_PV_UNROLL      4
 #define ROW_VALUE_DISTANCE (INT64_C(16) << 10)
@@ -77,7 +77,7 @@ typedef struct row_plan {
     int64_t tasks;
     int64_t depth, width; /* floats of a packed query and of sums: whole vectors */
     int64_t state;        /* floats of one row: see STATE_RUNNING_MAX */
-    int64_t query_at, score_at, allowed_at, row_at, worker_floats;
+    int64_t query_at, score_at, visible_bytes_at, row_at, worker_floats;
     int64_t partial_at,
         count_at; /* shared by the workers: states of all rows and splits; counters */
     int64_t bytes;

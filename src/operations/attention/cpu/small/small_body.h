@@ -477,7 +477,7 @@ static bool small_applicable(const void *problem) {
     return small_gains(p) && p->keys <= SMALL_KEYS && p->queries <= SMALL_ROWS &&
            p->queries * p->group <= SMALL_ROWS && p->head_dim <= SMALL_DIM &&
            p->value_dim <= SMALL_DIM && p->normalize && p->dropout == 0 &&
-           p->layout == EJKI_FLASH_DENSE && ejki_pattern_is_empty(&p->pattern) &&
+           p->layout == EJKI_FLASH_DENSE && ejki_block_mask_is_empty(&p->block_mask) &&
            !flash_is_general(p);
 }
 

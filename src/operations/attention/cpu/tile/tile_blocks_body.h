@@ -30,21 +30,21 @@ static int64_t tile_first_key(const ejki_flash_problem *p, const tile_plan *t,
                               const tile_task *task) {
     int64_t key, end;
     ejki_flash_visible(p, task->first_row / p->group, &key, &end);
-    if (p->pattern.planes > 0)
-        key = ejki_max(key, tile_cells_first(p, task->kv_head, task->first_row / t->unit));
+    if (p->block_mask.mask_heads > 0)
+        key = ejki_max(key, block_mask_first_key(p, task->kv_head, task->first_row / t->unit));
     return ejki_min(key, p->keys) / t->keys * t->keys;
 }
 
 /* Finds out which tiles see anything of the block by mask and segments; false if none does. */
-static bool tile_look_at_block(tile_state *s) {
+static bool tile_find_visible(tile_state *s) {
     const ejki_flash_problem *p = s->problem;
     bool any = false;
     if (!flash_hides_keys(p)) return true;
     for (int64_t i = 0; i < s->task.rows; i++) {
-        bool *seen = &s->extent[i / TILE_ROWS].seen;
-        if (i % TILE_ROWS == 0) *seen = false;
-        if (!*seen) *seen = flash_sees_any(p, &s->row[i], s->block, s->end, s->allowed);
-        any |= *seen;
+        bool *visible = &s->extent[i / TILE_ROWS].visible;
+        if (i % TILE_ROWS == 0) *visible = false;
+        if (!*visible) *visible = flash_any_visible(p, &s->row[i], s->block, s->end, s->visible);
+        any |= *visible;
     }
     return any;
 }
@@ -52,27 +52,29 @@ static bool tile_look_at_block(tile_state *s) {
 /* Goes to the next block that exists and in which a row of the task sees keys of [low, high). */
 static bool tile_next_block(tile_state *s, int64_t low, int64_t high) {
     const ejki_flash_problem *p = s->problem;
-    if (low >= high) return false; /* half a task without rows has not begun its cells */
+    if (low >= high) return false; /* half a task without rows has not begun its mask blocks */
     do {
-        if (s->cells.count > 0 && s->following >= s->cells.end) {
-            s->following = tile_cells_next(&s->cells, p);
+        if (s->mask_walk.count > 0 && s->following >= s->mask_walk.end) {
+            s->following = block_mask_walk_next(&s->mask_walk, p);
             if (s->following >= high) return false;
-            tile_cells_step(&s->cells, p);
+            block_mask_walk_step(&s->mask_walk, p);
         }
         s->block = s->following;
         s->following += s->plan->keys;
         s->end = ejki_min(s->following, high);
-        if (s->cells.count > 0) s->end = ejki_min(s->end, s->cells.end);
+        if (s->mask_walk.count > 0) s->end = ejki_min(s->end, s->mask_walk.end);
         if (s->block >= high) return false;
-    } while (s->end <= low || !tile_look_at_block(s));
-    s->cells.hide = s->cells.masks || (s->cells.count > 0 && (s->end - s->block) % TILE_COLUMNS);
+    } while (s->end <= low || !tile_find_visible(s));
+    s->mask_walk.hide =
+        s->mask_walk.masks || (s->mask_walk.count > 0 && (s->end - s->block) % TILE_COLUMNS);
     return true;
 }
 
 /* How many blocks a group's tasks will visit, at least about: 0, or 1 + the power of two. */
 static int32_t tile_weight(const ejki_flash_problem *p, const tile_plan *t, int64_t group) {
     const int64_t kv_head = group / t->groups % p->kv_heads;
-    int64_t count = tile_cells_alive(p, kv_head, (t->groups - 1 - group % t->groups) / t->parts);
+    int64_t count =
+        block_mask_count_blocks(p, kv_head, (t->groups - 1 - group % t->groups) / t->parts);
     int32_t weight = 0;
     for (; count > 0; count >>= 1) weight++;
     return weight;

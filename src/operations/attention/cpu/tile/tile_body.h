@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Flash attention forward, tiled: for many query rows. Tensors are f32, bf16 or f16; packing makes floats of
- * them, everything after is f32, and outputs are rounded once. With TILE_PAIRS tensors are bf16, packing makes pairs
+ * them, everything after is f32, and outputs are rounded once. With TILE_BF16_DOT tensors are bf16, packing makes pairs
  * of them as they are, and the weights are rounded to bf16; sums and scores are f32 as well.
  *
  * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
@@ -9,21 +9,21 @@
  * packed once (keys transposed into panels, values as rows, both padded with zeros) and used by all row
  * tiles of the group. For a tile: scores = query · keysᵀ, softmax in place, sums += weights · values.
  *
- * Softmax. A row's reference is the largest score of the first block in which it sees a key, as a whole power of
+ * Softmax. A row's shift is the largest score of the first block in which it sees a key, as a whole power of
  * two, so that it can be moved by others without rounding, and stays:
- * weights are 2^(z − reference), which f32 holds without loss up to 2^127, so the usual maximum,
+ * weights are 2^(z − shift), which f32 holds without loss up to 2^127, so the usual maximum,
  * rescaling of sums and comparison are not paid for every block. Only if a lane of the running sum grows
  * beyond SUM_LIMIT is the row brought back, exactly, by a power of two; and if it grew beyond EXACT_LIMIT, the
- * block's scores are computed again under a new reference. All of it is decided by the row alone.
+ * block's scores are computed again under a new shift. All of it is decided by the row alone.
  *
  * Why results do not depend on tiles: products add in the order of keys, blocks and lanes lie at absolute
  * key positions, and a key that a row does not see adds an exact 0. Values that are not finite would make
  * 0 · inf = NaN of it, so packing looks for them, and tiles then add key by key what has a weight.
  *
- * Limits. Weights below 2^-126 of the reference count as 0. The score tile, a panel of keys and the
+ * Limits. Weights below 2^-126 of the shift count as 0. The score tile, a panel of keys and the
  * tile's queries should fit the first-level cache; the group and a block of keys and values the second.
  *
- * tile_shape.h says what product_body.h asks for.
+ * tile_shape.h says what gemm_body.h prefetches.
  */
 #include <ejkernel/device.h>
 
@@ -38,13 +38,13 @@
 
 #include "operations/attention/cpu/tile/tile_shape.h"
 #include "kernels/simd/vec_math.h"
-#include "kernels/simd/product_body.h"
+#include "kernels/simd/gemm_body.h"
 #include "operations/attention/shared/scores_body.h"
-#include "operations/attention/shared/cells_body.h"
+#include "operations/attention/shared/block_mask_body.h"
 #include "operations/attention/shared/suggest.h"
 
 /* Elements of an operand that count as one float. */
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #define TILE_UNIT 2
 #else
 #define TILE_UNIT 1
@@ -56,24 +56,24 @@
 #define SCORE_STRIDE (TILE_KEYS + 16)
 
 /* scores = queries, packed TILE_ROWS side by side, times keys; sums += weights times values. */
-#define SCORES_PAIR(n) PRODUCT_PAIR(product_scores, n, 1, TILE_ROWS, SCORE_STRIDE)
-#define SCORES_CASE(n) PRODUCT_CASE(product_scores, n)
-#define VALUES_PAIR(n) PRODUCT_PAIR(product_values, n, SCORE_STRIDE, 1, TILE_COLUMNS)
-#define VALUES_CASE(n) PRODUCT_CASE(product_values, n)
+#define SCORES_PAIR(n) GEMM_PAIR(gemm_scores, n, 1, TILE_ROWS, SCORE_STRIDE)
+#define SCORES_CASE(n) GEMM_CASE(gemm_scores, n)
+#define VALUES_PAIR(n) GEMM_PAIR(gemm_values, n, SCORE_STRIDE, 1, TILE_COLUMNS)
+#define VALUES_CASE(n) GEMM_CASE(gemm_values, n)
 TILE_ROW_COUNTS(SCORES_PAIR)
 TILE_ROW_COUNTS(VALUES_PAIR)
-PRODUCT_DISPATCH(product_scores, TILE_ROW_COUNTS(SCORES_CASE))
-PRODUCT_DISPATCH(product_values, TILE_ROW_COUNTS(VALUES_CASE))
+GEMM_DISPATCH(gemm_scores, TILE_ROW_COUNTS(SCORES_CASE))
+GEMM_DISPATCH(gemm_values, TILE_ROW_COUNTS(VALUES_CASE))
 
 /* A lane's sum above this brings the row back. Far from overflow, far above any ordinary row. */
 #define SUM_LIMIT 65536.0f
-/* Beyond this the exponents of weights, as differences to the reference, have lost too many digits. */
+/* Beyond this the exponents of weights, as differences to the shift, have lost too many digits. */
 #define EXACT_LIMIT 0x1p20f
 
 /* How a problem is cut, and how a worker's scratch memory is laid out, in floats. */
 typedef struct tile_plan {
     int64_t rows;  /* of a full group, a multiple of TILE_ROWS */
-    int64_t unit;  /* rows that groups are cut from: all, or those of a block of the pattern */
+    int64_t unit;  /* rows that groups are cut from: all, or those of a mask block */
     int64_t parts; /* groups per unit */
     int64_t groups, groups_in_all; /* per key head, and of all */
     int64_t whole; /* tasks that are a group each; after them come halves of groups */
@@ -83,8 +83,8 @@ typedef struct tile_plan {
     int64_t depth;     /* of the scores' product, in units */
     int64_t width;     /* value_dim rounded up to VL */
     int64_t sum_width; /* and to TILE_COLUMNS */
-    int64_t query_at, sum_at, lane_at, total_at, key_at, value_at, score_at, reference_at, row_at,
-        extent_at, allowed_at, cell_at, common_at;
+    int64_t query_at, sum_at, lane_at, total_at, key_at, value_at, score_at, shift_at, row_at,
+        extent_at, visible_bytes_at, cursor_at, common_at;
     int64_t bytes;        /* of one worker */
     const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
     int64_t order_bytes;
@@ -104,22 +104,22 @@ typedef struct tile_stream {
 } tile_stream;
 
 /*
- * What will be needed next is asked for while products run: keys and values of the next block, the first two
+ * What will be needed next is prefetched while products run: keys and values of the next block, the first two
  * streams; towards a task's end the places its output goes to, and keys, values and queries of the worker's
- * likely next task. Each product may ask for `pace` more lines; rows are taken whole as long as there is credit.
+ * likely next task. Each product may prefetch `pace` more lines; rows are taken whole as long as there is credit.
  */
-typedef struct tile_ahead {
+typedef struct tile_prefetch {
     tile_stream stream[6];
     int32_t current, count;
     int64_t pace, credit;
-    product_ahead lines;
-} tile_ahead;
+    gemm_prefetch lines;
+} tile_prefetch;
 
 /* The keys that rows of a tile see: any of them, and all of them. */
 typedef struct tile_extent {
     int64_t low, high;   /* [low, high): seen by some row; empty if low ≥ high */
     int64_t least, most; /* [least, most): seen by every row */
-    bool seen;           /* some row sees a key of the present block */
+    bool visible;        /* some row sees a key of the present block */
     bool tiny;           /* sums may be below 2^-126 */
 } tile_extent;
 
@@ -129,19 +129,19 @@ typedef struct tile_state {
     const tile_plan *plan;
     bool general, tracks_maximum, drops;
     float scale; /* of raw products to base 2; 1 if flash_modify() has done it */
-    float *query, *sums, *lanes, *keys, *values, *scores, *reference, *maximum;
+    float *query, *sums, *lanes, *keys, *values, *scores, *shift, *maximum;
     float *totals; /* as lanes, of weights as they were rounded, if they are */
     flash_row *row;
     tile_extent *extent; /* of each TILE_ROWS rows */
-    uint8_t *allowed;
+    uint8_t *visible;
     flash_common *common; /* of each head of the task's group */
     v_cap cap;
     tile_task task;
     int64_t block, end; /* first key of the block, and the one behind its last */
-    int64_t following;  /* where the next one begins, if not at the next block of a pattern */
-    tile_cells cells;
+    int64_t following;  /* where the next one begins, if not at the next mask block */
+    block_mask_walk mask_walk;
     bool fit; /* the block's values are, for products with any weights */
-    tile_ahead ahead;
+    tile_prefetch ahead;
 } tile_state;
 
 /* Part of a block that a tile looks at: columns [first, end), a multiple of TILE_COLUMNS apart, of which
@@ -152,7 +152,7 @@ typedef struct tile_span {
 } tile_span;
 
 #include "operations/attention/cpu/tile/tile_blocks_body.h"
-#include "operations/attention/cpu/tile/tile_ahead_body.h"
+#include "operations/attention/cpu/tile/tile_prefetch_body.h"
 
 /* Room for rows x columns floats; *at stays below 2^48, and at that value says that they do not fit. */
 static int64_t tile_place(int64_t *at, int64_t rows, int64_t columns) {
@@ -166,12 +166,12 @@ static int64_t tile_place(int64_t *at, int64_t rows, int64_t columns) {
 static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parameters,
                               int32_t workers) {
     tile_plan t = {0};
-    const bool sparse = p->pattern.planes > 0;
-    t.unit = (sparse ? p->pattern.block_q : p->queries) * p->group;
+    const bool sparse = p->block_mask.mask_heads > 0;
+    t.unit = (sparse ? p->block_mask.block_q : p->queries) * p->group;
     t.parts = ejki_max(1, ejki_cdiv(t.unit, parameters[0]));
     t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.unit, t.parts)), TILE_ROWS);
     t.parts = ejki_cdiv(t.unit, t.rows);
-    t.groups = sparse ? p->queries / p->pattern.block_q * t.parts : t.parts;
+    t.groups = sparse ? p->queries / p->block_mask.block_q * t.parts : t.parts;
     t.whole = t.tasks = t.groups_in_all = p->batch * p->kv_heads * t.groups;
     if (workers > 1) {
         /* The last tasks are halved, so that workers end nearly together. */
@@ -184,7 +184,7 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
     }
     /* Neighbouring tasks go to one worker where there are many: neighbouring heads often share lines. */
     t.claim = sparse ? 1 : ejki_max(1, t.whole / (16 * (int64_t)ejki_max(1, workers)));
-    t.keys = ejki_max(1, ejki_min(parameters[1], sparse ? p->pattern.block_kv : p->keys));
+    t.keys = ejki_max(1, ejki_min(parameters[1], sparse ? p->block_mask.block_kv : p->keys));
     t.keys = ejki_round_up(t.keys, TILE_COLUMNS);
     t.depth = ejki_cdiv(p->head_dim, TILE_UNIT);
     t.width = ejki_round_up(p->value_dim, VL);
@@ -197,12 +197,13 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
     t.key_at = tile_place(&at, t.keys, t.depth);
     t.value_at = tile_place(&at, t.keys / TILE_UNIT, t.width);
     t.score_at = tile_place(&at, TILE_ROWS, SCORE_STRIDE);
-    t.reference_at = tile_place(&at, t.rows, 2);
+    t.shift_at = tile_place(&at, t.rows, 2);
     t.row_at = tile_place(&at, t.rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
     t.extent_at =
         tile_place(&at, t.rows / TILE_ROWS, (int64_t)(sizeof(tile_extent) / sizeof(float)));
-    t.allowed_at = tile_place(&at, t.keys, 1);
-    t.cell_at = tile_place(&at, tile_cell_count(p), sizeof(tile_cell) / sizeof(float));
+    t.visible_bytes_at = tile_place(&at, t.keys, 1);
+    t.cursor_at =
+        tile_place(&at, block_mask_cursor_count(p), sizeof(block_mask_cursor) / sizeof(float));
     t.common_at = tile_place(&at, p->group, sizeof(flash_common) / sizeof(float));
     t.bytes = at * (int64_t)sizeof(float);
     return t;
@@ -215,7 +216,7 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->general = flash_is_general(p);
     s->tracks_maximum = !p->normalize;
     s->drops = p->dropout > 0;
-    s->ahead.lines.near = p->has_bias && tile_asks_near();
+    s->ahead.lines.near = p->has_bias && tile_prefetches_to_l1();
     s->scale = flash_scale(p);
     s->cap = flash_cap_of(p);
     s->query = memory + t->query_at;
@@ -225,14 +226,14 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
     s->keys = memory + t->key_at;
     s->values = memory + t->value_at;
     s->scores = memory + t->score_at;
-    s->reference = memory + t->reference_at;
-    s->maximum = s->reference + t->rows;
+    s->shift = memory + t->shift_at;
+    s->maximum = s->shift + t->rows;
     s->row = (flash_row *)(void *)(memory + t->row_at);
     s->extent = (tile_extent *)(void *)(memory + t->extent_at);
-    s->allowed = (uint8_t *)(void *)(memory + t->allowed_at);
+    s->visible = (uint8_t *)(void *)(memory + t->visible_bytes_at);
     s->common = (flash_common *)(void *)(memory + t->common_at);
-    s->cells = (tile_cells){.cell = (tile_cell *)(void *)(memory + t->cell_at),
-                            .count = tile_cell_count(p)};
+    s->mask_walk = (block_mask_walk){.cursor = (block_mask_cursor *)(void *)(memory + t->cursor_at),
+                                     .count = block_mask_cursor_count(p)};
 }
 
 /* A row's sum of column d. A panel of TILE_COLUMNS columns of a tile's rows lies together. */
@@ -242,7 +243,7 @@ static inline float *tile_sum(const tile_state *s, int64_t row, int64_t d) {
            (row - tile) * TILE_COLUMNS + column;
 }
 
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #include "operations/attention/cpu/tile/tile_pairs_body.h"
 #else
 #include "operations/attention/cpu/tile/tile_floats_body.h"
@@ -257,46 +258,47 @@ static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, fl
     tile_beside beside;
     tile_begin_beside(&beside, s, row, rows);
     for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS) {
-        product_ahead *ahead = tile_look_ahead(s);
-        if (beside.count > 0) tile_look_beside(p, &beside, s->block + c, ahead);
-        product_scores(rows, TILE_COLUMNS, depth, query, s->keys + c * depth, TILE_COLUMNS,
-                       scores + c, SCORE_STRIDE, false, ahead);
+        gemm_prefetch *ahead = tile_next_prefetch(s);
+        if (beside.count > 0) tile_prefetch_beside(p, &beside, s->block + c, ahead);
+        gemm_scores(rows, TILE_COLUMNS, depth, query, s->keys + c * depth, TILE_COLUMNS, scores + c,
+                    SCORE_STRIDE, false, ahead);
     }
-    if (!s->general && !span.hides && !s->cells.hide) return;
+    if (!s->general && !span.hides && !s->mask_walk.hide) return;
     const int64_t key = s->block + span.first, width = span.end - span.first;
     for (int i = 0; i < rows; i++, scores += SCORE_STRIDE) {
         const flash_row *r = &s->row[row + i];
         if (s->general)
             flash_modify(p, &s->cap, r, key, ejki_min(width, p->keys - key), scores + span.first,
-                         s->allowed);
+                         s->visible);
         if (r->first > key || r->end < key + width) flash_hide(r, key, width, scores + span.first);
-        if (s->cells.hide)
-            tile_cells_hide(&s->cells, p, r, key, s->end, width, scores + span.first, s->allowed);
+        if (s->mask_walk.hide)
+            block_mask_hide(&s->mask_walk, p, r, key, s->end, width, scores + span.first,
+                            s->visible);
     }
 }
 
 /* A row's sum has grown beyond the limit in this block: see the head of this file. */
-static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row, float *scores,
-                                                      tile_span span, float *lanes) {
+static __attribute__((noinline)) void tile_rescale(tile_state *s, int64_t row, float *scores,
+                                                   tile_span span, float *lanes) {
     const float *before = s->lanes + row * VL;
     const float top = v_largest(v_max(v_load(lanes), v_zero())); /* lanes may be NaN */
     float factor;
     if (top < EXACT_LIMIT) {
         const int power = ilogbf(top);
         factor = scalbnf(1.0f, -power);
-        s->reference[row] += (float)power;
+        s->shift[row] += (float)power;
         for (int64_t c = span.first; c < span.end; c += VL)
             v_store(scores + c, v_mul(v_load(scores + c), v_set1(factor)));
         v_store(lanes, v_mul(v_load(lanes), v_set1(factor)));
     } else {
         tile_scores(s, row, 1, span, scores);
-        const float reference =
+        const float shift =
             rintf(flash_maximum(scores + span.first, span.end - span.first) * s->scale);
-        factor = exp2f(s->reference[row] - reference);
-        s->reference[row] = reference;
+        factor = exp2f(s->shift[row] - shift);
+        s->shift[row] = shift;
         const vf kept = v_mul(v_load(before), v_set1(factor));
-        v_store(lanes, flash_weights(scores + span.first, span.end - span.first, s->scale,
-                                     reference, kept));
+        v_store(lanes,
+                flash_weights(scores + span.first, span.end - span.first, s->scale, shift, kept));
     }
     for (int64_t d = 0; d < s->plan->width; d += VL) {
         float *sum = tile_sum(s, row, d);
@@ -306,8 +308,8 @@ static __attribute__((noinline)) void tile_bring_back(tile_state *s, int64_t row
         v_store(s->totals + row * VL, v_mul(v_load(s->totals + row * VL), v_set1(factor)));
 }
 
-/* References of rows that have none yet, from what they see in this span; and maxima, if asked for. */
-static inline void tile_refer(tile_state *s, int64_t row, int rows, tile_span span) {
+/* Softmax shifts of rows that have none yet, from what they see in this span; and maxima, if wanted. */
+static inline void tile_set_shifts(tile_state *s, int64_t row, int rows, tile_span span) {
     enum { ROUNDED = (TILE_ROWS + VL - 1) / VL * VL };
     vf top[ROUNDED];
     float maximum[ROUNDED];
@@ -319,30 +321,30 @@ static inline void tile_refer(tile_state *s, int64_t row, int rows, tile_span sp
     for (int i = 0; i < ROUNDED; i += VL)
         v_store(maximum + i, v_mul(v_largests(top + i), v_set1(s->scale)));
     for (int i = 0; i < rows; i++) {
-        if (s->reference[row + i] == -INFINITY) s->reference[row + i] = rintf(maximum[i]);
+        if (s->shift[row + i] == -INFINITY) s->shift[row + i] = rintf(maximum[i]);
         if (maximum[i] > s->maximum[row + i]) s->maximum[row + i] = maximum[i];
     }
 }
 
-/* Scores of a tile become weights; references and lane sums of its rows are brought up to date. */
+/* Scores of a tile become weights; softmax shifts and lane sums of its rows are brought up to date. */
 static __attribute__((noinline)) void tile_softmax(tile_state *s, int64_t row, int rows,
                                                    tile_span span) {
     float after[TILE_ROWS][VL];
     vf top = v_zero();
-    bool refers = s->tracks_maximum;
-    for (int i = 0; i < rows; i++) refers |= s->reference[row + i] == -INFINITY;
-    if (refers) tile_refer(s, row, rows, span);
+    bool sets_shifts = s->tracks_maximum;
+    for (int i = 0; i < rows; i++) sets_shifts |= s->shift[row + i] == -INFINITY;
+    if (sets_shifts) tile_set_shifts(s, row, rows, span);
     for (int i = 0; i < rows; i++) {
         const vf lanes =
             flash_weights(s->scores + i * SCORE_STRIDE + span.first, span.end - span.first,
-                          s->scale, s->reference[row + i], v_load(s->lanes + (row + i) * VL));
+                          s->scale, s->shift[row + i], v_load(s->lanes + (row + i) * VL));
         v_store(after[i], lanes);
         top = v_max(lanes, top);
     }
     if (v_largest(top) > SUM_LIMIT)
         for (int i = 0; i < rows; i++)
             if (v_largest(v_max(v_load(after[i]), v_zero())) > SUM_LIMIT)
-                tile_bring_back(s, row + i, s->scores + i * SCORE_STRIDE, span, after[i]);
+                tile_rescale(s, row + i, s->scores + i * SCORE_STRIDE, span, after[i]);
     for (int i = 0; i < rows; i++) v_store(s->lanes + (row + i) * VL, v_load(after[i]));
 }
 
@@ -351,7 +353,7 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
     const tile_extent *e = &s->extent[row / TILE_ROWS];
     const int64_t low = ejki_max(e->low, block) - block;
     const int64_t high = ejki_min(e->high, block_end) - block;
-    if (low >= high || !e->seen) return;
+    if (low >= high || !e->visible) return;
     tile_span span = {.first = low / TILE_COLUMNS * TILE_COLUMNS,
                       .end = ejki_round_up(high, TILE_COLUMNS),
                       .low = low,
@@ -367,15 +369,15 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
         return;
     }
     for (int64_t d = 0; d < width; d += TILE_COLUMNS)
-        product_values(rows, ejki_min(width - d, TILE_COLUMNS), depth, s->scores + first,
-                       s->values + first * width + d, width, tile_sum(s, row, d), TILE_COLUMNS,
-                       true, tile_look_ahead(s));
+        gemm_values(rows, ejki_min(width - d, TILE_COLUMNS), depth, s->scores + first,
+                    s->values + first * width + d, width, tile_sum(s, row, d), TILE_COLUMNS, true,
+                    tile_next_prefetch(s));
 }
 
 /* Packs up to TILE_ROWS queries side by side, target[unit][row], and writes what they see. */
 static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_row *rows,
                                      int64_t count, float *target) {
-    tile_extent e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys, .seen = true};
+    tile_extent e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys, .visible = true};
     const ejk_dtype dtype = p->dtype;
     const int64_t depth = ejki_cdiv(p->head_dim, TILE_UNIT);
     const void *query[(TILE_ROWS + VL - 1) / VL * VL];
@@ -414,7 +416,7 @@ static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
         s->common[g] = flash_common_of(p, task->kv_head * p->group + g);
     for (int64_t i = 0; i < task->rows; i++) {
         s->row[i] = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);
-        s->reference[i] = s->maximum[i] = -INFINITY;
+        s->shift[i] = s->maximum[i] = -INFINITY;
     }
     for (int64_t i = 0; i < task->rows; i += TILE_ROWS) {
         const tile_extent e = tile_pack_queries(p, s->row + i, ejki_min(TILE_ROWS, task->rows - i),
@@ -438,9 +440,9 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
     s->task = task;
     tile_begin(s, &low, &high);
     s->following = low / t->keys * t->keys;
-    tile_begin_ahead(s, next);
-    if (task.rows > 0 && s->cells.count > 0)
-        tile_cells_begin(&s->cells, p, task.kv_head, task.first_row / t->unit);
+    tile_begin_prefetch(s, next);
+    if (task.rows > 0 && s->mask_walk.count > 0)
+        block_mask_walk_begin(&s->mask_walk, p, task.kv_head, task.first_row / t->unit);
     while (tile_next_block(s, low, high)) {
         /* Only what the task sees of the block, from a whole panel on. */
         const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
@@ -450,16 +452,16 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
         s->fit =
             tile_pack_values(p, flash_value(p, task.batch, task.kv_head, first), s->end - first,
                              s->values + skip / TILE_UNIT * t->width, t->width);
-        tile_plan_ahead(s, high);
+        tile_plan_prefetch(s, high);
         for (int64_t i = 0, n; i < task.rows; i += n) {
-            n = product_rows(task.rows - i);
+            n = gemm_rows(task.rows - i);
             tile_block(s, i, (int)n, s->end);
         }
     }
     for (int64_t i = 0; i < task.rows; i++) {
         const flash_row *r = &s->row[i];
         flash_write_row(p, r, &s->common[r->head - r->kv_head * p->group], tile_sum(s, i, 0),
-                        TILE_COLUMNS, TILE_ROWS * TILE_COLUMNS, s->reference[i], s->maximum[i],
+                        TILE_COLUMNS, TILE_ROWS * TILE_COLUMNS, s->shift[i], s->maximum[i],
                         v_sum(v_load(s->lanes + i * VL)), tile_total(s, i));
     }
 }

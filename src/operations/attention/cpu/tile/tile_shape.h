@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The register tile of the tiled kernel and of the gradients, by tier: TILE_ROWS x TILE_VECTORS vectors of sums, which
- * leave registers for a row's value and the columns. TILE_PAIRS where products are of pairs of bf16.
+ * leave registers for a row's value and the columns. TILE_BF16_DOT where products are of pairs of bf16.
  */
 #ifndef EJKI_TILE_SHAPE_H
 #define EJKI_TILE_SHAPE_H
@@ -32,7 +32,7 @@
 #endif
 
 #ifdef EJKI_TIER_AVX512_BF16
-#define TILE_PAIRS
+#define TILE_BF16_DOT
 #endif
 
 #endif

@@ -115,15 +115,15 @@ static ejk_status tile_run(const ejk_run *run) {
     return EJK_OK;
 }
 
-/* Patterns are of whole tensors: parts of packed sequences have none. Sums that are not divided have to be true to f32,
- * which rounded weights are not. */
+/* Block masks are of whole tensors: parts of packed sequences have none. Sums that are not divided have to be true to
+ * f32, which rounded weights are not. */
 static bool tile_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     if (TILE_UNIT > 1 && !p->normalize) return false;
-    return p->layout == EJKI_FLASH_DENSE || ejki_pattern_is_empty(&p->pattern);
+    return p->layout == EJKI_FLASH_DENSE || ejki_block_mask_is_empty(&p->block_mask);
 }
 
-#ifdef TILE_PAIRS
+#ifdef TILE_BF16_DOT
 #define TILE_SUGGEST ejki_tile_suggest_pairs
 #else
 #define TILE_SUGGEST ejki_tile_suggest

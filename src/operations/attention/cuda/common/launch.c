@@ -24,16 +24,16 @@ ejki_cuda_constants ejki_flash_cuda_constants_of(const ejki_flash_problem *p) {
 #define MOST (INT64_C(1) << 30)
 
 bool ejki_flash_cuda_fits(const ejki_flash_problem *p) {
-    const ejki_pattern *t = &p->pattern;
+    const ejki_block_mask *t = &p->block_mask;
     int64_t rows, heads, all, block_mask;
-    const bool dense = ejki_pattern_is_empty(t) && !p->positions.given;
+    const bool dense = ejki_block_mask_is_empty(t) && !p->positions.given;
     return (dense || p->layout == EJKI_FLASH_DENSE) && t->rows < MOST && t->columns < MOST &&
            t->block_count < MOST &&
-           ejki_mul(t->planes, ejki_max(t->rows, t->columns), &block_mask) && block_mask < MOST &&
-           ejki_flash_cuda_block_mask_bytes(p) >= 0 && p->head_dim <= 576 && p->value_dim <= 576 &&
-           p->queries < MOST && p->keys < MOST && p->batch < MOST && p->query_heads < MOST &&
-           ejki_mul(p->queries, ejki_max(p->group, 1), &rows) && rows < MOST &&
-           ejki_mul(p->batch, p->query_heads, &heads) && heads < MOST &&
+           ejki_mul(t->mask_heads, ejki_max(t->rows, t->columns), &block_mask) &&
+           block_mask < MOST && ejki_flash_cuda_block_mask_bytes(p) >= 0 && p->head_dim <= 576 &&
+           p->value_dim <= 576 && p->queries < MOST && p->keys < MOST && p->batch < MOST &&
+           p->query_heads < MOST && ejki_mul(p->queries, ejki_max(p->group, 1), &rows) &&
+           rows < MOST && ejki_mul(p->batch, p->query_heads, &heads) && heads < MOST &&
            ejki_mul(heads, ejki_max(p->queries, p->keys), &all) && all < (INT64_C(1) << 36);
 }
 

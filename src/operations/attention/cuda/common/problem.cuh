@@ -19,7 +19,7 @@ typedef struct ejki_cuda_ids {
 } ejki_cuda_ids;
 
 /*
- * Visibility beyond the offsets of the problem, from an ejki_pattern and ejki_positions. A block mask has an entry
+ * Visibility beyond the offsets of the problem, from an ejki_block_mask and ejki_positions. A block mask has an entry
  * for each block of scores, which block_mask.cu writes. A predicate and chunks that follow from indices are part of
  * the offsets and of `chunk`; others are a function of the row.
  */

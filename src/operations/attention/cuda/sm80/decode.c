@@ -55,7 +55,7 @@ static ejk_status tiling_of(const ejki_flash_problem *p, const int64_t *paramete
 static bool applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     return ejki_flash_cuda_fits(p) && p->layout == EJKI_FLASH_DENSE &&
-           ejki_pattern_is_empty(&p->pattern) && !p->positions.given && p->queries > 0 &&
+           ejki_block_mask_is_empty(&p->block_mask) && !p->positions.given && p->queries > 0 &&
            p->queries * p->group <= MOST_ROWS && p->head_dim > 0 && p->head_dim % 32 == 0 &&
            p->value_dim > 0 && p->value_dim % 64 == 0 && p->head_dim <= 256 &&
            p->value_dim <= 256 && !p->has_bias && !p->has_mask && !p->has_segments &&

@@ -68,7 +68,7 @@ static bool applicable(const void *problem) {
     const int64_t entries = ejki_flash_cuda_entries(p);
     const int64_t fallback[] = {128};
     if (!ejki_flash_cuda_fits(p) || p->has_bias || p->has_mask || p->has_segments ||
-        p->dropout > 0 || v->wants_bias || !ejki_pattern_is_empty(&p->pattern) ||
+        p->dropout > 0 || v->wants_bias || !ejki_block_mask_is_empty(&p->block_mask) ||
         p->positions.given)
         return false;
     if (p->head_dim < 1 || p->head_dim > MOST_DIM || p->value_dim < 1 || p->value_dim > MOST_DIM)

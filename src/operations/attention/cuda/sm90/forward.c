@@ -149,7 +149,7 @@ static bool applicable(const void *problem) {
     return ejki_flash_cuda_fits(p) && p->head_dim > 0 && p->value_dim > 0 &&
            p->head_dim <= MOST_DIM && p->value_dim <= MOST_DIM && !p->has_bias && !p->has_mask &&
            !p->has_segments && p->dropout <= 0 && takes_cap(p) &&
-           ejki_pattern_is_empty(&p->pattern) && !p->positions.given && p->keys > 0 &&
+           ejki_block_mask_is_empty(&p->block_mask) && !p->positions.given && p->keys > 0 &&
            p->query_heads > 0 && entries > 0 && is_long(p) &&
            has_map(&p->query, entries, p->queries, p->query_heads) &&
            has_map(&p->key, entries, p->keys, p->kv_heads) &&

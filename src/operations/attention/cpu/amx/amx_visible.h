@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of up to 32 keys a row sees, a bit each, by mask, segments, given positions and blocks of a pattern. */
-#ifndef EJKI_FLASH_AMX_SEEN_H
-#define EJKI_FLASH_AMX_SEEN_H
+/* Which of up to 32 keys a row sees, a bit each, by mask, segments, given positions and mask blocks. */
+#ifndef EJKI_AMX_VISIBLE_H
+#define EJKI_AMX_VISIBLE_H
 
 #include "operations/attention/cpu/amx/amx_rows.h"
 
@@ -52,10 +52,10 @@ static inline uint32_t amx_same_segment(const ejki_flash_problem *p, const flash
 }
 
 /* Those of `keys` that mask, segments and positions let a row see; bit 0 is key `key`, and `count` exist. */
-static inline uint32_t amx_allowed(const ejki_flash_problem *p, const flash_row *r, int64_t key,
-                                   int64_t count, uint32_t keys) {
+static inline uint32_t amx_visible_keys(const ejki_flash_problem *p, const flash_row *r,
+                                        int64_t key, int64_t count, uint32_t keys) {
     if (keys && p->has_segments) keys &= amx_same_segment(p, r, key, count);
-    if (keys && p->positions.given) keys &= flash_near_keys(p, r, key, count);
+    if (keys && p->positions.given) keys &= flash_visible_positions(p, r, key, count);
     if (keys && p->has_mask) keys &= amx_bytes(flash_mask_row(p, r) + key, count);
     return keys;
 }

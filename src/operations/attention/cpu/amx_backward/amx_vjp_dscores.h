@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights and slopes of 32 rows beside a chunk of 32 keys, a unit, from their two products.
+ * Weights and dS of 32 rows beside a chunk of 32 keys, a unit, from their two products.
  *
- *     weights = 2^(score − lse)        slopes = weights ∘ (products − δ)
+ *     weights = 2^(score − lse)        dS = weights ∘ (products − δ)
  *
  * Weights are made by integers as the forward pass makes them (amx_tiles.h), from eight times finer numbers: a row's
- * lse is not rounded to 1/128 first. Slopes are made from the weights as they were rounded.
+ * lse is not rounded to 1/128 first. dS is made from the weights as they were rounded.
  */
-#ifndef EJKI_AMX_VJP_SLOPES_H
-#define EJKI_AMX_VJP_SLOPES_H
+#ifndef EJKI_AMX_VJP_DSCORES_H
+#define EJKI_AMX_VJP_DSCORES_H
 
 #include "operations/attention/cpu/amx_backward/amx_vjp_plan.h"
 #include "operations/attention/cpu/amx_backward/amx_vjp_tiles.h"
@@ -26,16 +26,16 @@
 typedef struct amx_vjp_unit {
     const float *scores, *products; /* [32 keys][32 rows]; rows of products in even, odd order */
     const amx_vjp_tile *tile;
-    uint16_t *weights, *slopes;
+    uint16_t *weights, *d_scores;
     int64_t half; /* from the first 16 keys to the others */
     uint16_t *pairs;
-    int64_t odd;          /* from even rows to odd ones */
-    float scale;          /* of scores to base 2 */
-    float *caps;          /* NULL, or [32 keys][32 rows] that slopes are multiplied with */
-    const uint32_t *seen; /* keys that rows see, a word each; weights' order */
-    const uint32_t *kept; /* NULL, or those that dropout keeps; even rows, odd rows */
-    float share;          /* what products of those are multiplied with */
-    float *changes;       /* NULL, or where slopes by the bias go: [32 keys][even rows, odd rows] */
+    int64_t odd;             /* from even rows to odd ones */
+    float scale;             /* of scores to base 2 */
+    float *caps;             /* NULL, or [32 keys][32 rows] that dS is multiplied with */
+    const uint32_t *visible; /* keys that rows see, a word each; weights' order */
+    const uint32_t *kept;    /* NULL, or those that dropout keeps; even rows, odd rows */
+    float share;             /* what products of those are multiplied with */
+    float *changes; /* NULL, or where dS of the bias goes: [32 keys][even rows, odd rows] */
     uint16_t
         *told; /* NULL, or where these go in bf16, as pairs, odd rows 16 vectors behind even ones */
     const uint32_t
@@ -88,13 +88,13 @@ AMX_INLINE __m512i amx_vjp_leave(__m512i weights, __mmask16 even, __mmask16 odd)
     return _mm512_mask_and_epi32(weights, _knot_mask16(odd), weights, low);
 }
 
-/* Slopes of a key's even and odd rows, with half a unit of bf16 added. */
+/* dS of a key's even and odd rows, with half a bf16 ulp added. */
 typedef struct amx_vjp_pair {
     __m512i even, odd;
 } amx_vjp_pair;
 
-AMX_INLINE amx_vjp_pair amx_vjp_slope(const amx_vjp_fixed *f, int key, __m512i weights,
-                                      const bool drops, const bool tells) {
+AMX_INLINE amx_vjp_pair amx_vjp_d_score(const amx_vjp_fixed *f, int key, __m512i weights,
+                                        const bool drops, const bool tells) {
     const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(weights, 16));
     const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(weights, _mm512_set1_epi32(-65536)));
     const float *product = f->unit.products + key * AMX_ROWS;
@@ -123,7 +123,7 @@ AMX_INLINE __m512i amx_vjp_blend(__m512i a, __m512i b) {
     return _mm512_mask_blend_epi16(0xaaaaaaaau, a, b);
 }
 
-/* Stores slopes of the keys 2i and 2i + 1 as pairs of them. */
+/* Stores dS of the keys 2i and 2i + 1 as pairs of them. */
 AMX_INLINE void amx_vjp_store_told(uint16_t *target, int64_t odd, int i, amx_vjp_pair a,
                                    amx_vjp_pair b) {
     _mm512_store_si512(target + 32 * i, amx_vjp_blend(_mm512_srli_epi32(a.even, 16), b.even));
@@ -132,9 +132,9 @@ AMX_INLINE void amx_vjp_store_told(uint16_t *target, int64_t odd, int i, amx_vjp
 
 /* And in all places. */
 AMX_INLINE void amx_vjp_store_pair(const amx_vjp_unit *u, int i, amx_vjp_pair a, amx_vjp_pair b) {
-    uint16_t *slopes = u->slopes + i / 8 * u->half + i % 8 * 64;
-    _mm512_store_si512(slopes, amx_vjp_blend(_mm512_srli_epi32(a.even, 16), a.odd));
-    _mm512_store_si512(slopes + 32, amx_vjp_blend(_mm512_srli_epi32(b.even, 16), b.odd));
+    uint16_t *d_scores = u->d_scores + i / 8 * u->half + i % 8 * 64;
+    _mm512_store_si512(d_scores, amx_vjp_blend(_mm512_srli_epi32(a.even, 16), a.odd));
+    _mm512_store_si512(d_scores + 32, amx_vjp_blend(_mm512_srli_epi32(b.even, 16), b.odd));
     amx_vjp_store_told(u->pairs, u->odd, i, a, b);
 }
 
@@ -146,7 +146,7 @@ AMX_INLINE __m512i amx_vjp_key_weights(const amx_vjp_fixed *f, int key, const bo
     const __m512 a = _mm512_fmadd_ps(_mm512_load_ps(score), f->factor, f->base);
     const __m512 b = _mm512_fmadd_ps(_mm512_load_ps(score + 16), f->factor, f->later_base);
     __m512i w = amx_vjp_weights(&f->exp, _mm512_castps_si512(a), _mm512_castps_si512(b));
-    if (edge) w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key), w);
+    if (edge) w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->visible, key), w);
     if (!drops) _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
     return w;
 }
@@ -158,8 +158,8 @@ AMX_INLINE void amx_vjp_some(const amx_vjp_fixed *f, int from, int to, const boo
         const __m512i v = amx_vjp_key_weights(f, 2 * i, edge, drops);
         const __m512i w = amx_vjp_key_weights(f, 2 * i + 1, edge, drops);
         amx_fit_weights(true, fit, _mm512_max_epu16(v, w), AMX_VJP_MOST);
-        amx_vjp_store_pair(&f->unit, i, amx_vjp_slope(f, 2 * i, v, drops, tells),
-                           amx_vjp_slope(f, 2 * i + 1, w, drops, tells));
+        amx_vjp_store_pair(&f->unit, i, amx_vjp_d_score(f, 2 * i, v, drops, tells),
+                           amx_vjp_d_score(f, 2 * i + 1, w, drops, tells));
     }
 }
 
@@ -174,7 +174,7 @@ static inline __m512i amx_vjp_any_weights(const amx_vjp_unit *u, const amx_exp *
         const vf score = v_load(u->scores + key * AMX_ROWS + 16 * half);
         const vf scale = v_set1(u->scale), lowest = v_set1(-INFINITY);
         const __mmask16 none = _mm512_cmp_ps_mask(v_mul(score, scale), lowest, _CMP_EQ_OQ);
-        const vf y = v_fms(score, scale, v_load(u->tile->reference + 16 * half));
+        const vf y = v_fms(score, scale, v_load(u->tile->shift + 16 * half));
         const vf z =
             _mm512_mask_mov_ps(v_fma(y, v_set1(AMX_VJP_STEPS), v_set1(AMX_VJP_BASE)), none, lowest);
         number[half] = _mm512_min_epi32(_mm512_max_epi32(_mm512_castps_si512(z), least), most);
@@ -183,26 +183,26 @@ static inline __m512i amx_vjp_any_weights(const amx_vjp_unit *u, const amx_exp *
     const __m512i w = _mm512_mask_mov_epi16(
         amx_vjp_weights(e, number[0], number[1]),
         _mm512_movepi16_mask(_mm512_packs_epi32(nan[0], nan[1])), _mm512_set1_epi16(0x7fc0));
-    return _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->seen, key), w);
+    return _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->visible, key), w);
 }
 
-/* A row's changes and slopes are 0 where its weights are, whatever the products are. */
+/* A row's changes and dS is 0 where its weights are, whatever the products are. */
 static inline vf amx_vjp_any_change(vf weight, vf product, vf delta) {
     const __mmask16 some = _mm512_cmp_ps_mask(weight, v_zero(), _CMP_NEQ_UQ);
     return _mm512_maskz_mul_ps(some, weight, v_sub(product, delta));
 }
 
-static inline __m512i amx_vjp_any_slope(vf weight, vf change, vf cap) {
+static inline __m512i amx_vjp_any_d_score(vf weight, vf change, vf cap) {
     const __mmask16 some = _mm512_cmp_ps_mask(weight, v_zero(), _CMP_NEQ_UQ);
-    const vf slope = v_mul(change, cap);
-    const __mmask16 nan = _mm512_cmp_ps_mask(slope, slope, _CMP_UNORD_Q);
+    const vf d_score = v_mul(change, cap);
+    const __mmask16 nan = _mm512_cmp_ps_mask(d_score, d_score, _CMP_UNORD_Q);
     const __m512i bits =
-        _mm512_mask_mov_epi32(_mm512_castps_si512(slope), nan, _mm512_set1_epi32(0x7fc00000));
+        _mm512_mask_mov_epi32(_mm512_castps_si512(d_score), nan, _mm512_set1_epi32(0x7fc00000));
     return _mm512_maskz_add_epi32(some, bits, _mm512_set1_epi32(0x8000));
 }
 
-static inline amx_vjp_pair amx_vjp_any_slopes(const amx_vjp_unit *u, int key, __m512i weights,
-                                              amx_vjp_pair *told) {
+static inline amx_vjp_pair amx_vjp_any_d_scores(const amx_vjp_unit *u, int key, __m512i weights,
+                                                amx_vjp_pair *told) {
     const float *product = u->products + key * AMX_ROWS, *delta = u->tile->delta;
     vf even = v_set1(1), odd = even;
     if (u->caps) {
@@ -226,29 +226,29 @@ static inline amx_vjp_pair amx_vjp_any_slopes(const amx_vjp_unit *u, int key, __
         v_store(u->changes + key * AMX_ROWS + 16, b);
     }
     const vf one = v_set1(1);
-    *told = (amx_vjp_pair){amx_vjp_any_slope(x, a, one), amx_vjp_any_slope(y, b, one)};
-    return (amx_vjp_pair){amx_vjp_any_slope(x, a, even), amx_vjp_any_slope(y, b, odd)};
+    *told = (amx_vjp_pair){amx_vjp_any_d_score(x, a, one), amx_vjp_any_d_score(y, b, one)};
+    return (amx_vjp_pair){amx_vjp_any_d_score(x, a, even), amx_vjp_any_d_score(y, b, odd)};
 }
 
 static __attribute__((noinline)) void amx_vjp_careful(const amx_vjp_unit *u, const amx_exp *e) {
     for (int i = 0; i < AMX_CHUNK / 2; i++) {
-        amx_vjp_pair slopes[2], told[2];
+        amx_vjp_pair d_scores[2], told[2];
         for (int n = 0; n < 2; n++) {
             const int key = 2 * i + n;
             __m512i w = amx_vjp_any_weights(u, e, key);
-            slopes[n] = amx_vjp_any_slopes(u, key, w, &told[n]);
+            d_scores[n] = amx_vjp_any_d_scores(u, key, w, &told[n]);
             if (u->kept)
                 w = amx_vjp_leave(w, amx_vjp_bit(u->kept, key), amx_vjp_bit(u->kept + 16, key));
             _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
         }
-        amx_vjp_store_pair(u, i, slopes[0], slopes[1]);
+        amx_vjp_store_pair(u, i, d_scores[0], d_scores[1]);
         if (u->told) amx_vjp_store_told(u->told, AMX_ELEMENT, i, told[0], told[1]);
     }
 }
 
 /* ---- Without products -------------------------------------------------------------------------------- */
 
-/* Weights and slopes alone. */
+/* Weights and dS alone. */
 #define AMX_VJP_ALONE(name, drops, tells)                                                          \
     static __attribute__((noinline)) bool name(const amx_vjp_unit *u, const amx_exp *e) {          \
         const amx_vjp_fixed f = amx_vjp_fix(u, e);                                                 \

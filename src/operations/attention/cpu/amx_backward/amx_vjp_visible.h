@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tiles of rows see of chunks of keys: by positions, or, where mask, segments or partial blocks of a pattern
+ * What tiles of rows see of chunks of keys: by positions, or, where mask, segments or partial mask blocks
  * hide keys too, by words that are looked up before a strip is packed, one a row, in the weights' order. Tiles that
  * see nothing of a task are not even packed.
  */
-#ifndef EJKI_AMX_VJP_SEEN_H
-#define EJKI_AMX_VJP_SEEN_H
+#ifndef EJKI_AMX_VJP_VISIBLE_H
+#define EJKI_AMX_VJP_VISIBLE_H
 
-#include "operations/attention/cpu/amx/amx_seen.h"
+#include "operations/attention/cpu/amx/amx_visible.h"
 #include "operations/attention/cpu/amx_backward/amx_vjp_rows.h"
 
 enum { AMX_VJP_NONE, AMX_VJP_SOME, AMX_VJP_ALL };
@@ -17,44 +17,46 @@ enum { AMX_VJP_NONE, AMX_VJP_SOME, AMX_VJP_ALL };
 /* Keys that any of some queries sees by its position. Where that grows from query to query, the first and the last
  * one see the ends. */
 static inline amx_vjp_range amx_vjp_extent(const ejki_flash_problem *p, amx_vjp_range rows) {
-    amx_vjp_range seen, own;
-    ejki_flash_visible(p, rows.first, &seen.first, &own.end);
-    ejki_flash_visible(p, rows.end - 1, &own.first, &seen.end);
-    for (int64_t i = rows.first; p->pattern.has_positions && i < rows.end; i++) {
+    amx_vjp_range visible, own;
+    ejki_flash_visible(p, rows.first, &visible.first, &own.end);
+    ejki_flash_visible(p, rows.end - 1, &own.first, &visible.end);
+    for (int64_t i = rows.first; p->block_mask.has_positions && i < rows.end; i++) {
         ejki_flash_visible(p, i, &own.first, &own.end);
-        seen.first = ejki_min(seen.first, own.first);
-        seen.end = ejki_max(seen.end, own.end);
+        visible.first = ejki_min(visible.first, own.first);
+        visible.end = ejki_max(visible.end, own.end);
     }
-    return seen;
+    return visible;
 }
 
 /*
- * Looks up a plane's cells of row i in columns [first, end), walking over the row once. Beyond `cell` nothing is
- * written where there is none: those are 0.
+ * Looks up a mask head's mask blocks of row i in columns [first, end), walking over the row once. Beyond `mask_block`
+ * nothing is written where there is none: those are 0.
  */
-static inline void amx_vjp_cells(const ejki_pattern *t, int64_t plane, int64_t i, int64_t first,
-                                 int64_t end, ejki_cell *cell) {
-    memset(cell, 0, (size_t)(end - first) * sizeof *cell);
-    for (int64_t at = ejki_pattern_seek(t, plane, i, 0); at < t->columns;
-         at = ejki_pattern_seek(t, plane, i, at + 1)) {
-        const int64_t j = ejki_grid_at(&t->next, plane, i, at);
+static inline void amx_vjp_mask_blocks(const ejki_block_mask *t, int64_t mask_head, int64_t i,
+                                       int64_t first, int64_t end, ejki_mask_block *mask_block) {
+    memset(mask_block, 0, (size_t)(end - first) * sizeof *mask_block);
+    for (int64_t at = ejki_block_mask_seek(t, mask_head, i, 0); at < t->columns;
+         at = ejki_block_mask_seek(t, mask_head, i, at + 1)) {
+        const int64_t j = ejki_block_list_at(&t->next, mask_head, i, at);
         if (j >= end) return;
-        if (j >= first) cell[j - first] = ejki_pattern_cell(t, plane, i, at);
+        if (j >= first) mask_block[j - first] = ejki_block_mask_at(t, mask_head, i, at);
     }
 }
 
-/* Notes which blocks of keys the cells of row i let a strip meet, if they lie within what positions let it see. */
-static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan *t, int64_t plane,
-                                int64_t i, amx_vjp_range seen, uint64_t *met) {
-    const ejki_pattern *pattern = &p->pattern;
-    for (int64_t j = 0; j < p->keys / pattern->block_kv;) {
-        ejki_cell cell[64];
-        const int64_t end = ejki_min(j + 64, p->keys / pattern->block_kv);
-        amx_vjp_cells(pattern, plane, i, j, end, cell);
+/* Notes which blocks of keys the mask blocks of row i let a strip meet, if they lie within what positions let it see.
+ * */
+static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan *t,
+                                int64_t mask_head, int64_t i, amx_vjp_range visible,
+                                uint64_t *met) {
+    const ejki_block_mask *block_mask = &p->block_mask;
+    for (int64_t j = 0; j < p->keys / block_mask->block_kv;) {
+        ejki_mask_block mask_block[64];
+        const int64_t end = ejki_min(j + 64, p->keys / block_mask->block_kv);
+        amx_vjp_mask_blocks(block_mask, mask_head, i, j, end, mask_block);
         for (int64_t n = 0; n < end - j; n++) {
-            if (cell[n].state == 0) continue;
-            const int64_t first = ejki_max(seen.first, (j + n) * pattern->block_kv);
-            const int64_t last = ejki_min(seen.end, (j + n + 1) * pattern->block_kv) - 1;
+            if (mask_block[n].state == 0) continue;
+            const int64_t first = ejki_max(visible.first, (j + n) * block_mask->block_kv);
+            const int64_t last = ejki_min(visible.end, (j + n + 1) * block_mask->block_kv) - 1;
             if (first > last) continue;
             for (int64_t block = amx_vjp_part_at(&t->keys, first);
                  block <= amx_vjp_part_at(&t->keys, last); block++)
@@ -64,7 +66,7 @@ static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan 
     }
 }
 
-/* What blocks of keys a strip meets: a bit each in `met` where there is a pattern, else all in a range. */
+/* What blocks of keys a strip meets: a bit each in `met` where there is a block mask, else all in a range. */
 typedef struct amx_vjp_meeting {
     const uint64_t *met;
     int64_t first, end;
@@ -72,11 +74,11 @@ typedef struct amx_vjp_meeting {
 
 static inline amx_vjp_meeting amx_vjp_meeting_of(const ejki_flash_problem *p, const amx_vjp_plan *t,
                                                  amx_vjp_range rows, const uint64_t *met) {
-    if (p->pattern.planes > 0) return (amx_vjp_meeting){met, 0, t->key_blocks};
-    const amx_vjp_range seen = amx_vjp_extent(p, rows);
-    if (seen.first >= seen.end) return (amx_vjp_meeting){.end = 0};
-    return (amx_vjp_meeting){.first = amx_vjp_part_at(&t->keys, seen.first),
-                             .end = amx_vjp_part_at(&t->keys, seen.end - 1) + 1};
+    if (p->block_mask.mask_heads > 0) return (amx_vjp_meeting){met, 0, t->key_blocks};
+    const amx_vjp_range visible = amx_vjp_extent(p, rows);
+    if (visible.first >= visible.end) return (amx_vjp_meeting){.end = 0};
+    return (amx_vjp_meeting){.first = amx_vjp_part_at(&t->keys, visible.first),
+                             .end = amx_vjp_part_at(&t->keys, visible.end - 1) + 1};
 }
 
 static inline bool amx_vjp_meets(const amx_vjp_meeting *m, int64_t block) {
@@ -107,8 +109,8 @@ static inline __m512i amx_vjp_positions(const amx_vjp_tile *t, int64_t key, int 
     return _mm512_andnot_si512(to, from);
 }
 
-/* Keys [key, key + count) that a partial block of the pattern lets a row see. */
-static inline uint32_t amx_vjp_in_block(const ejki_pattern *t, const uint8_t *block, int64_t row,
+/* Keys [key, key + count) that a partial mask block lets a row see. */
+static inline uint32_t amx_vjp_in_block(const ejki_block_mask *t, const uint8_t *block, int64_t row,
                                         int64_t key, int64_t count) {
     const int64_t i = row % t->block_q, j = key % t->block_kv;
     return amx_bytes(block + i * t->block_row + j, count);
@@ -123,9 +125,9 @@ static inline void amx_vjp_hide(const amx_vjp_state *s, const amx_vjp_tile *t, i
     for (int64_t n = 0; n < AMX_ROWS; n++) {
         const int64_t row = t->row + amx_vjp_row(n / 2) + n % 2;
         if (words[n] == 0) continue;
-        if (block) words[n] &= amx_vjp_in_block(&p->pattern, block, row, key, count);
+        if (block) words[n] &= amx_vjp_in_block(&p->block_mask, block, row, key, count);
         const flash_row r = {.head = s->head, .query = row};
-        words[n] = amx_allowed(p, &r, key, count, words[n]);
+        words[n] = amx_visible_keys(p, &r, key, count, words[n]);
     }
 }
 
@@ -136,11 +138,11 @@ static inline uint8_t *amx_vjp_state_of(const amx_vjp_state *s, int64_t tile, in
 }
 
 static inline uint32_t *amx_vjp_words_of(const amx_vjp_state *s, int64_t tile, int64_t chunk) {
-    return s->seen + (tile * s->plan.chunks + chunk) * AMX_ROWS;
+    return s->visible + (tile * s->plan.chunks + chunk) * AMX_ROWS;
 }
 
-static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int64_t chunk,
-                                      const uint8_t *block) {
+static inline uint8_t amx_vjp_find_state(const amx_vjp_state *s, int64_t tile, int64_t chunk,
+                                         const uint8_t *block) {
     const ejki_flash_problem *p = &s->problem.forward;
     const amx_vjp_tile *t = &s->tile[tile];
     const int64_t key = s->key + chunk * AMX_CHUNK;
@@ -148,7 +150,7 @@ static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int6
     const bool whole = t->least <= key && t->most >= key + AMX_CHUNK;
     const bool hides = block || flash_hides_keys(p);
     if (whole && !hides) return AMX_VJP_ALL;
-    if (!s->looks) return AMX_VJP_SOME;
+    if (!s->hides_keys) return AMX_VJP_SOME;
     uint32_t *words = amx_vjp_words_of(s, tile, chunk);
     const __m512i ones = _mm512_set1_epi32(-1);
     uint32_t any = 0, all = 0;
@@ -163,39 +165,41 @@ static inline uint8_t amx_vjp_look_at(const amx_vjp_state *s, int64_t tile, int6
     return any == 0 ? AMX_VJP_NONE : all == t->rows ? AMX_VJP_ALL : AMX_VJP_SOME;
 }
 
-/* Looks at the chunks of keys [first, end), counted from the block, which lie in one cell or in none. */
-static inline void amx_vjp_look_along(amx_vjp_state *s, int64_t tile, int64_t first, int64_t end,
-                                      const uint8_t *block) {
+/* Looks at the chunks of keys [first, end), counted from the block, which lie in one mask block or in none. */
+static inline void amx_vjp_find_states(amx_vjp_state *s, int64_t tile, int64_t first, int64_t end,
+                                       const uint8_t *block) {
     amx_vjp_tile *t = &s->tile[tile];
     for (int64_t chunk = first / AMX_CHUNK; chunk < ejki_cdiv(end, AMX_CHUNK); chunk++) {
-        const uint8_t state = amx_vjp_look_at(s, tile, chunk, block);
+        const uint8_t state = amx_vjp_find_state(s, tile, chunk, block);
         *amx_vjp_state_of(s, tile, chunk) = state;
-        t->seen |= state != AMX_VJP_NONE;
+        t->visible |= state != AMX_VJP_NONE;
         s->units += state != AMX_VJP_NONE;
     }
 }
 
-/* Looks up what a tile sees of the block. `cell` has those of its rows and the block, NULL without a pattern. */
-static inline void amx_vjp_look_over(amx_vjp_state *s, int64_t tile, const ejki_cell *cell) {
-    const int64_t size = s->problem.forward.pattern.block_kv;
-    if (!cell) {
-        amx_vjp_look_along(s, tile, 0, s->key_end - s->key, NULL);
+/* Looks up what a tile sees of the block. `mask_block` has those of its rows and the block, NULL without a block
+ * mask. */
+static inline void amx_vjp_find_visible(amx_vjp_state *s, int64_t tile,
+                                        const ejki_mask_block *mask_block) {
+    const int64_t size = s->problem.forward.block_mask.block_kv;
+    if (!mask_block) {
+        amx_vjp_find_states(s, tile, 0, s->key_end - s->key, NULL);
         return;
     }
-    for (int64_t j = s->key / size; j * size < s->key_end; j++, cell++)
-        if (cell->state != 0)
-            amx_vjp_look_along(s, tile, ejki_max(0, j * size - s->key),
-                               ejki_min(s->key_end, (j + 1) * size) - s->key, cell->block);
+    for (int64_t j = s->key / size; j * size < s->key_end; j++, mask_block++)
+        if (mask_block->state != 0)
+            amx_vjp_find_states(s, tile, ejki_max(0, j * size - s->key),
+                                ejki_min(s->key_end, (j + 1) * size) - s->key, mask_block->block);
 }
 
-static inline bool amx_vjp_sees(const amx_vjp_state *s, int64_t tile, int64_t chunk) {
+static inline bool amx_vjp_is_visible(const amx_vjp_state *s, int64_t tile, int64_t chunk) {
     return *amx_vjp_state_of(s, tile, chunk) != AMX_VJP_NONE;
 }
 
 /* The words of a tile and a chunk that it sees; `own` has room for them. */
 static inline const uint32_t *amx_vjp_words(const amx_vjp_state *s, int64_t tile, int64_t chunk,
                                             uint32_t *own) {
-    if (s->looks && *amx_vjp_state_of(s, tile, chunk) == AMX_VJP_SOME)
+    if (s->hides_keys && *amx_vjp_state_of(s, tile, chunk) == AMX_VJP_SOME)
         return amx_vjp_words_of(s, tile, chunk);
     for (int half = 0; half < 2; half++)
         _mm512_storeu_si512(own + 16 * half,

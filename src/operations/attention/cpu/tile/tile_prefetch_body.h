@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory that products of the tiled kernel ask for ahead of time. Part of tile_body.h, which includes it
+ * The memory that products of the tiled kernel prefetch ahead of time. Part of tile_body.h, which includes it
  * behind its types.
  */
-#ifndef EJKI_TILE_AHEAD_BODY_H
-#define EJKI_TILE_AHEAD_BODY_H
+#ifndef EJKI_TILE_PREFETCH_BODY_H
+#define EJKI_TILE_PREFETCH_BODY_H
 
 /* The most lines that look ahead at a product; the others are left to what it needs itself. */
-#define TILE_LINES 32
+#define TILE_PREFETCH_LINES 32
 /* As many a product are no burden; where more are due before a task ends, they begin earlier. */
-#define TILE_EASY_LINES 8
+#define TILE_PREFETCH_EASY_LINES 8
 
-/* Whether what is asked for beside a bias should come into the first-level cache: where a Zen 5 was asked into the
+/* Whether what is prefetched beside a bias should come into the first-level cache: where a Zen 5 prefetched into the
  * second, such calls took 15 % longer in many processes, and no shorter in others. */
-static inline bool tile_asks_near(void) {
+static inline bool tile_prefetches_to_l1(void) {
     const ejk_cpu_info *cpu = ejk_cpu();
     return strcmp(cpu->vendor, "amd") == 0 && cpu->family >= 26;
 }
 
-/* Lists the lines that the next product is to ask for. Short sequences spend a tenth of their time here if
+/* Lists the lines that the next product is to prefetch. Short sequences spend a tenth of their time here if
  * the stream is not kept in registers meanwhile. */
-static inline product_ahead *tile_look_ahead(tile_state *s) {
-    tile_ahead *a = &s->ahead;
+static inline gemm_prefetch *tile_next_prefetch(tile_state *s) {
+    tile_prefetch *a = &s->ahead;
     const float **line = a->lines.line;
     int64_t count = 0;
     a->credit += a->pace;
-    while (a->credit > 0 && a->current < a->count && count < TILE_LINES) {
+    while (a->credit > 0 && a->current < a->count && count < TILE_PREFETCH_LINES) {
         tile_stream *t = &a->stream[a->current];
         if (t->rows == 0) {
             a->current++;
@@ -35,8 +35,8 @@ static inline product_ahead *tile_look_ahead(tile_state *s) {
         const int64_t step = t->inner_stride, turn = t->outer_stride - inner * step;
         const char *row = t->row;
         int64_t at = t->at, rows = t->rows, credit = a->credit;
-        for (; rows > 0 && credit > 0 && count < TILE_LINES; rows--, credit -= lines) {
-            for (int64_t n = 0; n < lines && count < TILE_LINES; n++)
+        for (; rows > 0 && credit > 0 && count < TILE_PREFETCH_LINES; rows--, credit -= lines) {
+            for (int64_t n = 0; n < lines && count < TILE_PREFETCH_LINES; n++)
                 line[count++] = (const float *)(const void *)(row + 64 * n);
             row += step;
             if (++at == inner) {
@@ -54,7 +54,7 @@ static inline product_ahead *tile_look_ahead(tile_state *s) {
 }
 
 /* What flash_modify() will read beside the scores of a tile's rows. Rows lie far apart and every tile has
- * others, so that nothing else asks for them in time. */
+ * others, so that nothing else prefetches them in time. */
 typedef struct tile_beside {
     int count; /* of rows; 0 = nothing */
     const char *bias[TILE_ROWS];
@@ -72,12 +72,12 @@ static inline void tile_begin_beside(tile_beside *b, const tile_state *s, int64_
 }
 
 /* Adds its lines beside a panel of scores: always a whole tile's, for the sake of speed, of which some count. */
-static inline void tile_look_beside(const ejki_flash_problem *p, const tile_beside *b, int64_t key,
-                                    product_ahead *lines) {
+static inline void tile_prefetch_beside(const ejki_flash_problem *p, const tile_beside *b,
+                                        int64_t key, gemm_prefetch *lines) {
     const int64_t size = element_size(p->dtype), at = key * size;
     const int64_t bytes = ejki_min(TILE_COLUMNS, p->keys - key) * size;
     const float **line = lines->line + lines->count;
-    _Static_assert(TILE_LINES + TILE_ROWS * (TILE_COLUMNS * 4 / 64 + 2) <= PRODUCT_LINES, "");
+    _Static_assert(TILE_PREFETCH_LINES + TILE_ROWS * (TILE_COLUMNS * 4 / 64 + 2) <= GEMM_LINES, "");
     for (int64_t n = 0; p->has_bias && n < bytes; n += 64, line += b->count)
         for (int i = 0; i < TILE_ROWS; i++)
             line[i] = (const float *)(const void *)(b->bias[i] + at + n);
@@ -90,7 +90,7 @@ static inline void tile_look_beside(const ejki_flash_problem *p, const tile_besi
 }
 
 /* A stream is left out where its rows have no elements. */
-static void tile_stream_add(tile_ahead *a, tile_stream stream) {
+static void tile_stream_add(tile_prefetch *a, tile_stream stream) {
     if (stream.width > 0 && stream.rows > 0) a->stream[a->count++] = stream;
 }
 
@@ -107,7 +107,7 @@ static tile_stream tile_stream_keys(const ejki_flash_problem *p, const ejki_bthd
 }
 
 /* A task's rows of query or out. */
-static void tile_stream_rows(const ejki_flash_problem *p, tile_ahead *a, const tile_task *task,
+static void tile_stream_rows(const ejki_flash_problem *p, tile_prefetch *a, const tile_task *task,
                              const ejki_bthd *tensor, ejk_dtype dtype, int64_t width) {
     if (task->rows == 0) return;
     const int64_t size = element_size(dtype);
@@ -122,9 +122,9 @@ static void tile_stream_rows(const ejki_flash_problem *p, tile_ahead *a, const t
 }
 
 /* Lists what the end of the task and the beginning of the next one will need. */
-static void tile_begin_ahead(tile_state *s, tile_task next) {
+static void tile_begin_prefetch(tile_state *s, tile_task next) {
     const ejki_flash_problem *p = s->problem;
-    tile_ahead *a = &s->ahead;
+    tile_prefetch *a = &s->ahead;
     a->count = 2;
     tile_stream_rows(p, a, &s->task, &p->out, flash_out_dtype(p), p->value_dim);
     if (next.rows > 0) {
@@ -144,7 +144,7 @@ static int64_t tile_products(const tile_state *s, int64_t first, int64_t end) {
     for (int64_t i = 0; i < s->task.rows; i += TILE_ROWS) {
         const tile_extent *e = &s->extent[i / TILE_ROWS];
         const int64_t keys = ejki_min(e->high, end) - ejki_max(e->low, first);
-        if (keys <= 0 || !e->seen) continue;
+        if (keys <= 0 || !e->visible) continue;
         products += ejki_cdiv(keys, TILE_COLUMNS) + panels * ejki_cdiv(keys, t->keys);
     }
     return products;
@@ -154,20 +154,20 @@ static int64_t tile_lines_of(const tile_stream *stream) {
     return stream->rows * ejki_cdiv(stream->width, 64);
 }
 
-/* Shares out what is asked for during a block, which ends before the key `high` of the task's last. */
-static void tile_plan_ahead(tile_state *s, int64_t high) {
+/* Shares out what is prefetched during a block, which ends before the key `high` of the task's last. */
+static void tile_plan_prefetch(tile_state *s, int64_t high) {
     const ejki_flash_problem *p = s->problem;
     const tile_plan *t = s->plan;
-    tile_ahead *a = &s->ahead;
-    const int64_t next = s->following < s->cells.end || s->cells.count == 0
+    tile_prefetch *a = &s->ahead;
+    const int64_t next = s->following < s->mask_walk.end || s->mask_walk.count == 0
                              ? s->following
-                             : tile_cells_next(&s->cells, p);
+                             : block_mask_walk_next(&s->mask_walk, p);
     const int64_t key = ejki_min(next, high), rows = ejki_min(t->keys, high - key);
     a->stream[0] = tile_stream_keys(p, &p->key, &s->task, key, rows, p->head_dim);
     a->stream[1] = tile_stream_keys(p, &p->value, &s->task, key, rows, p->value_dim);
     int64_t due = 0;
     for (int32_t i = 2; i < a->count; i++) due += tile_lines_of(&a->stream[i]);
-    if (rows > 0) due = ejki_max(0, due - TILE_EASY_LINES * tile_products(s, key, high));
+    if (rows > 0) due = ejki_max(0, due - TILE_PREFETCH_EASY_LINES * tile_products(s, key, high));
     due += tile_lines_of(&a->stream[0]) + tile_lines_of(&a->stream[1]);
     a->pace = 1 + due / ejki_max(1, tile_products(s, s->block, s->end));
     a->current = 0;
