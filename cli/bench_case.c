@@ -80,10 +80,23 @@ static char *place(const ejk_kernel *kernel, void *args, bool outputs, char *at)
 
 /* ---- Contents -------------------------------------------------------------------------------------- */
 
+/* True if gradients read what their operation writes. */
+static bool reads_results(const ejk_kernel *kernel) {
+    const ejk_kernel *forward = kernel->forward;
+    size_t offset;
+    for (int32_t i = 0; forward && i < forward->args->count; i++) {
+        const ejk_field *field = &forward->args->fields[i];
+        if (field->kind == EJK_FIELD_TENSOR && !ejk_field_is_input(field) &&
+            ejk_record_find(kernel->args, field->name, &offset))
+            return true;
+    }
+    return false;
+}
+
 /* Runs the operation whose results are inputs here, on those of its arguments that are here too. */
 static bool fill_forward(const ejk_kernel *kernel, ejk_context *context, const void *args) {
     const ejk_kernel *forward = kernel->forward;
-    if (!forward) return true;
+    if (!reads_results(kernel)) return true;
     char *others = calloc(1, forward->args->size);
     if (!others) return complain("no memory for the arguments of %s", forward->op_id);
     for (int32_t i = 0; i < forward->args->count; i++) {
