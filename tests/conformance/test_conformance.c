@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_conformance [gpu] [OPERATION…]: every implementation of the library, under every operation that it computes, or
+ * under those named; suite.h says what is checked. An implementation that no operation with a case computes is a
+ * failure. On a GPU with the word gpu: 77 where there is none.
+ */
+#include "conformance/cases.h"
+#include "conformance/suite.h"
+#include "kernels/builtin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SKIPPED = 77 };
+
+static const struct operation *const cases[] = {
+#define CASE(op) &op##_case,
+    CASES(CASE)
+#undef CASE
+};
+static const ejk_kernel *const kernels[] = {
+#define EJKI_MODULE(name) &ejk_##name##_kernel,
+#include "modules/modules.inc"
+#undef EJKI_MODULE
+};
+
+/* Seeds at which bounds or kernels once were wrong. */
+static const uint64_t remembered[] = {202409, 203067, 203579, 209231, 550, 619, 626, 1346, 1707};
+
+static const char *algorithm_of(const ejk_kernel *kernel) {
+    return kernel->algorithm ? kernel->algorithm : kernel->op_id;
+}
+
+static const struct operation *case_of(const ejk_kernel *kernel) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (strcmp(cases[i]->op, kernel->op_id) == 0) return cases[i];
+    return NULL;
+}
+
+/* The reference of an algorithm for a type. */
+static const ejk_implementation *reference_of(const char *algorithm, ejk_dtype dtype) {
+    for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
+        const ejk_implementation *e = ejki_builtin_implementations[i];
+        if (strcasecmp(e->algorithm, algorithm) == 0 && e->dtype == dtype &&
+            e->platform == EJK_PLATFORM_REFERENCE)
+            return e;
+    }
+    return NULL;
+}
+
+/* What runs the other step of a kernel of two. */
+static const ejk_implementation *other_of(const ejk_kernel *kernel, const struct operation *o,
+                                          const ejk_implementation *e) {
+    if (!o || !o->second) return NULL;
+    return reference_of(strcasecmp(e->algorithm, o->second) == 0 ? algorithm_of(kernel) : o->second,
+                        e->dtype);
+}
+
+static bool computes(const ejk_kernel *kernel, const struct operation *o,
+                     const ejk_implementation *e) {
+    return strcasecmp(e->algorithm, algorithm_of(kernel)) == 0 ||
+           (o && o->second && strcasecmp(e->algorithm, o->second) == 0);
+}
+
+static bool is_named(const ejk_kernel *kernel, int count, char **names) {
+    bool found = count == 0;
+    for (int i = 0; i < count; i++) found = found || strcmp(names[i], kernel->op_id) == 0;
+    return found;
+}
+
+/* Lines of the operations named, a kernel's one after the other. */
+static int32_t lines_of(struct line *lines, bool gpu, int count, char **names) {
+    int32_t used = 0;
+    for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
+        if (!is_named(kernels[k], count, names)) continue;
+        const struct operation *o = case_of(kernels[k]);
+        for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
+            const ejk_implementation *e = ejki_builtin_implementations[i];
+            if ((e->backend == EJK_BACKEND_GPU) == gpu && computes(kernels[k], o, e) &&
+                used < MOST_LINES)
+                lines[used++] = (struct line){e, kernels[k], o, other_of(kernels[k], o, e)};
+        }
+    }
+    return used;
+}
+
+/* Implementations that no operation with a case computes. */
+static int64_t orphans(void) {
+    int64_t failures = 0;
+    for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
+        const ejk_implementation *e = ejki_builtin_implementations[i];
+        bool found = false;
+        for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
+            found = found || (case_of(kernels[k]) && computes(kernels[k], case_of(kernels[k]), e));
+        if (found) continue;
+        printf("FAIL %s %s: no operation with a case computes it\n", e->algorithm, e->name);
+        failures++;
+    }
+    return failures;
+}
+
+/* Asked in a child: after it forking is of no use. */
+static bool has_gpu(void) {
+    int status = 0;
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) _Exit(device_is_here() ? EXIT_SUCCESS : EXIT_FAILURE);
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+           WEXITSTATUS(status) == EXIT_SUCCESS;
+}
+
+int main(int argc, char **argv) {
+    static struct line lines[MOST_LINES];
+    const bool gpu = argc > 1 && strcmp(argv[1], "gpu") == 0;
+    struct suite suite = {.lines = lines,
+                          .gpu = gpu,
+                          .remembered = remembered,
+                          .remembered_count = sizeof remembered / sizeof *remembered};
+    if (gpu && !has_gpu()) {
+        printf("skipped: there is no GPU\n");
+        return SKIPPED;
+    }
+    suite.count = lines_of(lines, gpu, argc - 1 - gpu, argv + 1 + gpu);
+    suite_open(&suite);
+    if (suite.count == 0) {
+        printf("FAIL no implementation of that name\n");
+        return EXIT_FAILURE;
+    }
+    const int64_t failures = orphans() + suite_run(&suite);
+    return failures ? EXIT_FAILURE : EXIT_SUCCESS;
+}
