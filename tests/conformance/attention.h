@@ -44,7 +44,8 @@ struct attention {
     ejk_tensor d_out, d_lse, d_query, d_key, d_value, d_bias, d_sinks;
 
     /* Of the model: inputs as doubles, [B,T,H,D]. */
-    double *q, *k, *v, *b, *s, *given_out, *given_lse, *c_out, *c_lse;
+    double *q, *k, *v, *b, *s, *c_out, *c_lse;
+    double *given_out, *given_lse, *exact_out, *exact_lse; /* what the operation wrote, and before it was rounded */
     uint8_t *seen; /* [B,Hq,T,S]: SHOWN, KEPT */
     uint8_t *none; /* [B,T]: a row of no sequence */
 };

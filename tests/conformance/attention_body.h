@@ -195,7 +195,7 @@ static void NAME(term)(struct NAME(sums) * s, int which, int64_t at, REAL term, 
 static REAL NAME(delta)(const struct NAME(row) * r, const double *d_out) {
     const struct attention *a = r->a;
     const int64_t at = (r->b * a->queries + r->i) * a->heads + r->h;
-    const double *out = a->given_out + at * a->value_dim;
+    const double *out = (REAL_EXACT ? a->exact_out : a->given_out) + at * a->value_dim;
     REAL delta = 0;
     for (int64_t n = 0; n < a->value_dim; n++) {
         const int64_t d = NAME(ordered)(r->order, n, a->value_dim);
@@ -227,11 +227,40 @@ static void NAME(pair)(const struct NAME(row) * r, struct NAME(sums) * s, int64_
     }
 }
 
+/*
+ * A row with NaN or +inf among its scores. What makes it so has gradients that are not finite, and so has its query;
+ * those of its other keys depend on how the row's sum is arrived at, which infinity stands for.
+ */
+static void NAME(lost_row)(const struct NAME(row) * r, struct NAME(sums) * s) {
+    const struct attention *a = r->a;
+    const int64_t query = attention_row(a, a->queries, a->heads, r->b, r->i, r->h);
+    const int64_t sinks = attention_sinks(a, r->b, r->i), sink = sinks ? attention_sink(a, r->h) : 0;
+    for (int64_t d = 0; d < a->dim; d++) s->d[NAME(QUERY)][query * a->dim + d] = (REAL)NAN;
+    for (int64_t n = 0; n < sinks; n++) s->d[NAME(SINKS)][sink + n] += (REAL)INFINITY;
+    for (int64_t j = 0; j < a->keys; j++) {
+        const int64_t key = attention_row(a, a->keys, a->kv_heads, r->b, j, r->h / a->group);
+        REAL slope;
+        if (!(r->seen[j] & SHOWN)) continue;
+        const REAL z = NAME(score)(r, j, 1, &slope);
+        if (isinf(z) && z < 0) continue;
+        const REAL what = isfinite(z) ? (REAL)INFINITY : (REAL)NAN;
+        for (int64_t d = 0; d < a->dim; d++) s->d[NAME(KEY)][key * a->dim + d] += what;
+        for (int64_t d = 0; d < a->value_dim && r->seen[j] & KEPT; d++)
+            s->d[NAME(VALUE)][key * a->value_dim + d] += what;
+        if (a->b) s->d[NAME(BIAS)][attention_bias(a, r->b, r->h, r->i) + j] += what;
+    }
+}
+
 static int64_t NAME(backward_row)(const struct NAME(row) * r, struct NAME(sums) * s) {
     const struct attention *a = r->a;
     const int64_t at = (r->b * a->queries + r->i) * a->heads + r->h;
-    const REAL lse = (REAL)a->given_lse[(r->b * a->heads + r->h) * a->queries + r->i];
+    const double *logs = REAL_EXACT ? a->exact_lse : a->given_lse;
+    const REAL lse = (REAL)logs[(r->b * a->heads + r->h) * a->queries + r->i];
     if (isinf(lse) && lse < 0) return 0;
+    if (REAL_EXACT && !isfinite(lse)) {
+        NAME(lost_row)(r, s);
+        return 0;
+    }
     const double *d_out = a->c_out + at * a->value_dim;
     const REAL delta = NAME(delta)(r, d_out);
     const REAL factor = a->dropout > 0 ? (REAL)(1 / (1 - a->dropout)) : 1;

@@ -5,6 +5,7 @@
 
 #include <float.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,6 +175,9 @@ static pid_t start(struct suite *suite, int32_t own) {
     fflush(stdout);
     const pid_t child = fork();
     if (child != 0) return child;
+    /* A fault ends the child, whatever the program that it comes from would do. */
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) signal(faults[i], SIG_DFL);
     run_cases(suite, own);
     fflush(stdout);
     if (suite->gpu) _Exit(EXIT_SUCCESS); /* the driver has threads of its own */
@@ -256,4 +260,9 @@ int64_t suite_run(struct suite *suite) {
     int64_t failures = run_children(suite);
     for (int32_t i = 0; i < suite->count && !suite->quiet; i++) failures += report(suite, i);
     return failures;
+}
+
+void suite_close(struct suite *suite) {
+    munmap(suite->progress, sizeof *suite->progress * (size_t)suite->processes);
+    suite->progress = NULL;
 }

@@ -69,6 +69,7 @@ struct suite {
 void suite_open(struct suite *suite);
 /* Tries all lines; returns failures, crashes counted, and reports. */
 int64_t suite_run(struct suite *suite);
+void suite_close(struct suite *suite);
 /* Of all processes. */
 struct tally suite_tally(const struct suite *suite, int32_t line);
 
