@@ -43,6 +43,8 @@ struct attention {
     ejk_tensor out, lse, row_max, row_sum;
     ejk_tensor d_out, d_lse, d_query, d_key, d_value, d_bias, d_sinks;
 
+    void *more; /* the case's */
+
     /* Of the model: inputs as doubles, [B,T,H,D]. */
     double *q, *k, *v, *b, *s, *c_out, *c_lse;
     double *given_out, *given_lse, *exact_out, *exact_lse; /* what the operation wrote, and before it was rounded */

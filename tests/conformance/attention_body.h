@@ -125,11 +125,13 @@ static void NAME(forward_row)(const struct NAME(row) * r, const struct attention
     const int64_t at = attention_row(a, a->queries, a->heads, r->b, r->i, r->h);
     const int64_t row = (r->b * a->heads + r->h) * a->queries + r->i;
     REAL top = -(REAL)INFINITY, sum = 0, slope;
+    bool lost = false; /* beside a score of +inf others have a weight of 0 or, divided by NaN, none */
     for (int64_t j = 0; j < a->keys; j++) {
         r->z[j] = -(REAL)INFINITY;
         if (!(r->seen[j] & SHOWN)) continue;
         r->z[j] = NAME(score)(r, j, unit, &slope);
         top = NAME(larger)(top, r->z[j]);
+        lost = lost || (isinf(r->z[j]) && r->z[j] > 0);
     }
     REAL all_top = top;
     for (int64_t n = 0; n < sinks; n++)
@@ -148,8 +150,10 @@ static void NAME(forward_row)(const struct NAME(row) * r, const struct attention
     if (to->row_sum) to->row_sum[row] = (double)sum;
     const REAL factor = a->dropout > 0 ? (REAL)(1 / (1 - a->dropout)) : 1;
     for (int64_t j = 0; to->weights && j < a->keys; j++)
-        to->weights[row * a->keys + j] =
-            r->z[j] == 0 || !(r->seen[j] & KEPT) ? 0 : (double)(r->z[j] / denominator * factor);
+        to->weights[row * a->keys + j] = !(r->seen[j] & KEPT) ? 0
+                                         : lost               ? (double)INFINITY
+                                         : r->z[j] == 0 ? 0
+                                                        : (double)(r->z[j] / denominator * factor);
     if (to->out)
         NAME(values)(r, isnan(sum), denominator, to->out + at * a->value_dim,
                      to->out_spread ? to->out_spread + at * a->value_dim : NULL);
@@ -222,7 +226,9 @@ static void NAME(pair)(const struct NAME(row) * r, struct NAME(sums) * s, int64_
     const REAL dx = NAME(rounded)(r->c, scale * (dz * slope)), most = scale * size;
     for (int64_t d = 0; d < a->dim; d++) {
         const REAL kd = (REAL)k[d], qd = (REAL)r->q[d];
-        NAME(term)(s, NAME(QUERY), query * a->dim + d, dx * kd, most * kd);
+        /* Behind a cap that an infinity has driven to its end there is 0 times infinity. */
+        const bool capped = REAL_EXACT && dx == 0 && isinf(kd);
+        NAME(term)(s, NAME(QUERY), query * a->dim + d, capped ? (REAL)INFINITY : dx * kd, most * kd);
         NAME(term)(s, NAME(KEY), key * a->dim + d, dx * qd, most * qd);
     }
 }
@@ -242,8 +248,7 @@ static void NAME(lost_row)(const struct NAME(row) * r, struct NAME(sums) * s) {
         REAL slope;
         if (!(r->seen[j] & SHOWN)) continue;
         const REAL z = NAME(score)(r, j, 1, &slope);
-        if (isinf(z) && z < 0) continue;
-        const REAL what = isfinite(z) ? (REAL)INFINITY : (REAL)NAN;
+        const REAL what = isfinite(z) || z < 0 ? (REAL)INFINITY : (REAL)NAN;
         for (int64_t d = 0; d < a->dim; d++) s->d[NAME(KEY)][key * a->dim + d] += what;
         for (int64_t d = 0; d < a->value_dim && r->seen[j] & KEPT; d++)
             s->d[NAME(VALUE)][key * a->value_dim + d] += what;

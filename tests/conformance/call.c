@@ -132,6 +132,7 @@ bool call_open(struct call *c, const struct operation *operation, const ejk_kern
 }
 
 void call_close(struct call *c) {
+    if (c->operation->release) c->operation->release(c);
     for (int32_t i = 0; i < c->memories; i++) free(c->memory[i]);
     c->memories = 0;
 }

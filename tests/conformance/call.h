@@ -24,6 +24,7 @@ struct expected {
     int64_t count;
     enum kind kind;
     double relative_to; /* what eps is multiplied by; 0 = 1 */
+    bool open;          /* an exact infinity stands for whatever there is */
 };
 
 struct operation;
@@ -63,6 +64,7 @@ struct slice {
 struct operation {
     const char *op;
     int64_t cases;      /* wanted of each implementation */
+    ejk_dtype only;     /* type of the first tensor, where there is but one; UNSET = any */
     const char *second; /* algorithm of a second step, which some calls have; NULL = none */
     /* Chooses arguments and contents. False: this seed makes none, as there is nothing in this type. */
     bool (*generate)(struct call *c);
@@ -74,6 +76,8 @@ struct operation {
     void (*naive)(struct call *c, int order);
     /* Which part could be computed alone with the same bits; false: none. May be NULL. */
     bool (*slice)(const struct call *c, struct random *r, struct slice *s);
+    /* Of what is not the call's memory. May be NULL. */
+    void (*release)(struct call *c);
 };
 
 /* Memory that lives as long as the call, zeroed. */

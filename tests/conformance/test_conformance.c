@@ -6,7 +6,7 @@
  */
 #include "conformance/cases.h"
 #include "conformance/suite.h"
-#include "kernels/builtin.h"
+#include "kernels/registry/builtin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,9 +23,9 @@ static const struct operation *const cases[] = {
 #undef CASE
 };
 static const ejk_kernel *const kernels[] = {
-#define EJKI_MODULE(name) &ejk_##name##_kernel,
-#include "modules/modules.inc"
-#undef EJKI_MODULE
+#define EJKI_OPERATION(name) &ejk_##name##_kernel,
+#include "operations.inc"
+#undef EJKI_OPERATION
 };
 
 /* Seeds at which bounds or kernels once were wrong. */
@@ -62,6 +62,7 @@ static const ejk_implementation *other_of(const ejk_kernel *kernel, const struct
 
 static bool computes(const ejk_kernel *kernel, const struct operation *o,
                      const ejk_implementation *e) {
+    if (o && o->only && e->dtype && e->dtype != o->only) return false;
     return strcasecmp(e->algorithm, algorithm_of(kernel)) == 0 ||
            (o && o->second && strcasecmp(e->algorithm, o->second) == 0);
 }
