@@ -40,13 +40,11 @@ double *tensor_values(struct call *c, const ejk_tensor *t) {
 }
 
 bool field_reads(const ejk_field *field) {
-    return field->kind == EJK_FIELD_TENSOR &&
-           (field->role == EJK_OPTIONAL || field->role == EJK_REQUIRED);
+    return field->kind == EJK_FIELD_TENSOR && ejk_field_is_input(field);
 }
 
 bool field_writes(const ejk_field *field) {
-    return field->kind == EJK_FIELD_TENSOR &&
-           (field->role == EJK_OUTPUT || field->role == EJK_REQUIRED_OUTPUT);
+    return field->kind == EJK_FIELD_TENSOR && ejk_field_is_output(field);
 }
 
 ejk_tensor *field_tensor(const ejk_field *field, const void *args) {

@@ -65,7 +65,6 @@ struct operation {
     const char *op;
     int64_t cases;      /* wanted of each implementation */
     ejk_dtype only;     /* type of the first tensor, where there is but one; UNSET = any */
-    const char *second; /* algorithm of a second step, which some calls have; NULL = none */
     /* Chooses arguments and contents. False: this seed makes none, as there is nothing in this type. */
     bool (*generate)(struct call *c);
     /* After some inputs were made the same along an axis: what depends on their values, as poison. May be NULL. */
@@ -99,7 +98,7 @@ double *tensor_values(struct call *c, const ejk_tensor *t);
 enum { EXACT = -2, SPREAD = -1 };
 double *call_result(struct call *c, const char *field, int which, enum kind kind);
 
-/* Fields of a record. */
+/* Fields of a record; what a call updates in place is both. */
 bool field_reads(const ejk_field *field);
 bool field_writes(const ejk_field *field);
 ejk_tensor *field_tensor(const ejk_field *field, const void *args);

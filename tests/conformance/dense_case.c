@@ -74,7 +74,6 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
 
 const struct operation attention_case = {.op = "attention",
                                          .cases = 60,
-                                         .second = "attention_weights",
                                          .generate = generate,
                                          .finish = attention_finish,
                                          .exact = attention_exact,

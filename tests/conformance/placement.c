@@ -139,14 +139,24 @@ static void create_memory(struct place *at, const struct call *c, struct random 
     at->view.data = at->memory.data + (bytes ? (size_t)origin * element : 0);
 }
 
+static void save(struct place *at) {
+    at->saved = malloc(at->memory.mapped + 1);
+    if (!at->saved) abort();
+    if (at->memory.pages) memcpy(at->saved, at->memory.pages, at->memory.mapped);
+}
+
 static void add(struct placement *p, int32_t index, struct random *r) {
     struct place *at = &p->place[p->count++];
     const ejk_field *field = &p->call->kernel->args->fields[index];
     ejk_tensor *t = field_tensor(field, p->args);
-    *at = (struct place){
-        .field = field, .index = index, .plain = *t, .view = *t, .writes = field_writes(field)};
+    *at = (struct place){.field = field,
+                         .index = index,
+                         .plain = *t,
+                         .view = *t,
+                         .reads = field_reads(field),
+                         .writes = field_writes(field)};
     create_memory(at, p->call, r);
-    if (!at->writes && at->memory.size > 0) {
+    if (at->reads && at->memory.size > 0) {
         const ejk_tensor from = written_once(at->plain, &at->view);
         const ejk_tensor to = written_once(at->view, &at->view);
         if (ejk_tensor_copy(&from, &to) != EJK_OK) {
@@ -155,6 +165,7 @@ static void add(struct placement *p, int32_t index, struct random *r) {
         }
     }
     if (!at->writes) guarded_protect(&at->memory);
+    if (at->writes && at->reads) save(at);
     to_device(p, at);
     *t = at->view;
     t->data = address_of(p, at);
@@ -175,6 +186,7 @@ void placement_close(struct placement *p) {
     for (int32_t i = 0; i < p->count; i++) {
         guarded_destroy(&p->place[i].memory);
         if (p->place[i].device) device_free(p->place[i].device);
+        free(p->place[i].saved);
     }
     free(p->args);
 }
@@ -184,6 +196,14 @@ void placement_close(struct placement *p) {
 bool is_poison(const unsigned char *element, size_t size) {
     while (size > 0 && *element == GUARDED_FILL) element++, size--;
     return size == 0;
+}
+
+bool is_untouched(const ejk_field *field, const ejk_tensor *plain, int64_t index,
+                  const unsigned char *element) {
+    const size_t size = ejk_dtype_size(plain->dtype);
+    if (!ejk_field_is_input(field)) return is_poison(element, ejk_tensor_count(plain) ? size : 0);
+    return ejk_tensor_count(plain) == 0 ||
+           memcmp((const char *)plain->data + (size_t)index * size, element, size) == 0;
 }
 
 /* Copies rows of a view one after the other and poisons them. */
@@ -228,6 +248,8 @@ bool placement_take(struct placement *p, struct taken *t, char *why, size_t size
             if (bytes > 0) take_rows(&at->view, t->bytes[at->index]);
             good = good && guarded_blank(&at->memory);
             guarded_fill(&at->memory);
+            if (at->saved && at->memory.pages)
+                memcpy(at->memory.pages, at->saved, at->memory.mapped);
             to_device(p, at);
         }
         if (!good && clean)
@@ -249,9 +271,7 @@ void taken_close(struct taken *t) {
 
 void placement_unlock(struct place *at) {
     guarded_unprotect(&at->memory);
-    at->saved = malloc(at->memory.mapped + 1);
-    if (!at->saved) abort();
-    memcpy(at->saved, at->memory.pages, at->memory.mapped);
+    save(at);
 }
 
 void placement_lock(struct placement *p, struct place *at) {
@@ -263,5 +283,6 @@ void placement_restore(struct placement *p, struct place *at) {
     guarded_unprotect(&at->memory);
     memcpy(at->memory.pages, at->saved, at->memory.mapped);
     free(at->saved);
+    at->saved = NULL;
     placement_lock(p, at);
 }

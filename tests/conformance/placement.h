@@ -19,8 +19,8 @@ struct place {
     struct guarded memory;
     void *device;         /* what was allocated there */
     unsigned char *pages; /* there, where memory.pages are here */
-    unsigned char *saved; /* of an input whose contents are changed */
-    bool writes;
+    unsigned char *saved; /* contents that come back: of a state, of an input that is changed */
+    bool reads, writes;
 };
 
 struct placement {
@@ -45,6 +45,10 @@ struct taken {
  */
 bool placement_take(struct placement *p, struct taken *t, char *why, size_t size);
 void taken_close(struct taken *t);
+
+/* True if an element of a result is as before a run: poison, or what a state held. `plain` is the call's tensor. */
+bool is_untouched(const ejk_field *field, const ejk_tensor *plain, int64_t index,
+                  const unsigned char *element);
 
 /* True if the bytes of an element are those that results are poisoned with. */
 bool is_poison(const unsigned char *element, size_t size);

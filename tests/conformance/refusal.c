@@ -11,6 +11,10 @@ enum fault { TYPE, LENGTH, RANK, LAYOUT, ADDRESS, MISSING, FAULTS };
 static const char *const fault_names[FAULTS] = {"type",   "length",  "rank",
                                                 "layout", "address", "missing tensor"};
 
+static bool same_text(const ejki_length *a, const ejki_length *b) {
+    return a->size == b->size && memcmp(a->text, b->text, (size_t)a->size) == 0;
+}
+
 /* True if an axis' symbol is also one of another tensor that is present, so that its length has to agree. */
 static bool is_shared(const ejk_record *record, const void *args, const ejk_field *field,
                       int32_t axis) {
@@ -18,7 +22,7 @@ static bool is_shared(const ejk_record *record, const void *args, const ejk_fiel
     const ejk_tensor *t = field_tensor(field, args);
     if (ejki_unit_read(field, &own) != EJK_OK || own.shape[0].rank != t->rank) return false;
     const ejki_axis *mine = &own.shape[0].axis[axis];
-    if (mine->count != 1 || mine->length[0].constant) return false;
+    if (mine->count != 1 || !ejki_length_plain(&mine->length[0])) return false;
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *f = &record->fields[i];
         if (f == field || f->kind != EJK_FIELD_TENSOR || f->role == EJK_OPTIONAL ||
@@ -27,8 +31,7 @@ static bool is_shared(const ejk_record *record, const void *args, const ejk_fiel
         const ejki_shape *shape = &other.shape[0];
         if (field_tensor(f, args)->rank != shape->rank) continue;
         for (int32_t a = 0; a < shape->rank; a++)
-            if (shape->axis[a].count == 1 && shape->axis[a].length[0].constant == 0 &&
-                strcmp(shape->axis[a].length[0].symbol, mine->length[0].symbol) == 0)
+            if (shape->axis[a].count == 1 && same_text(&shape->axis[a].length[0], &mine->length[0]))
                 return true;
     }
     return false;
@@ -63,7 +66,7 @@ static bool spoil(const ejk_record *record, const void *args, const ejk_field *f
             if (t->shape[i] == 0) return false;
         return true;
     default:
-        if (field->role != EJK_REQUIRED && field->role != EJK_REQUIRED_OUTPUT) return false;
+        if (!ejk_field_is_required(field)) return false;
         *t = (ejk_tensor){.dtype = EJK_DTYPE_UNSET};
         return true;
     }
@@ -80,10 +83,14 @@ static void try_fault(struct trial *t, void *args, const ejk_field *field, enum 
     if (!placement_take(t->placement, &taken, where, sizeof where)) trial_fail(t, REFUSAL, where);
     for (int32_t i = 0; i < MOST_FIELDS; i++) {
         if (!taken.bytes[i]) continue;
-        const ejk_tensor *out =
-            field_tensor(&t->line->kernel->args->fields[i], t->call->args);
-        const size_t bytes = (size_t)ejk_tensor_count(out) * ejk_dtype_size(out->dtype);
-        if (is_poison(taken.bytes[i], bytes)) continue;
+        const ejk_field *result = &t->line->kernel->args->fields[i];
+        const ejk_tensor *out = field_tensor(result, t->call->args);
+        const size_t size = ejk_dtype_size(out->dtype);
+        bool untouched = true;
+        for (int64_t n = 0; n < ejk_tensor_count(out); n++)
+            untouched = untouched &&
+                        is_untouched(result, out, n, taken.bytes[i] + (size_t)n * size);
+        if (untouched) continue;
         snprintf(where, sizeof where, "%.180s, and a result was written", why);
         trial_fail(t, REFUSAL, where);
     }

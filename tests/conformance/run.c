@@ -7,10 +7,6 @@
 #include <string.h>
 #include <strings.h>
 
-static const char *algorithm_of(const ejk_kernel *kernel) {
-    return kernel->algorithm ? kernel->algorithm : kernel->op_id;
-}
-
 ejk_status prepare_call(const ejk_kernel *kernel, const void *args, struct prepared *out) {
     ejk_axes axes = {.count = 0};
     const ejk_status checked = ejk_record_check_tensors(kernel->args, args, &axes);
@@ -23,21 +19,26 @@ ejk_status prepare_call(const ejk_kernel *kernel, const void *args, struct prepa
     return status;
 }
 
-/* What runs one of the steps: the line's own, or the other. NULL: the call has no such step. */
-static const ejk_implementation *step_of(const struct line *line, const void *problem, int step) {
-    const char *algorithm = step == 0                  ? algorithm_of(line->kernel)
-                            : line->kernel->afterwards ? line->kernel->afterwards(problem)
-                                                       : NULL;
-    if (!algorithm) return NULL;
-    return strcasecmp(algorithm, line->implementation->algorithm) == 0 ? line->implementation
-                                                                       : line->other;
+/* What runs one of the steps: the line's own, or another. NULL: the call has no such step. */
+static const ejk_implementation *step_of(const struct line *line, const void *problem,
+                                         int32_t step) {
+    const ejk_kernel *kernel = line->kernel;
+    if (!kernel->steps) return step == 0 ? line->implementation : NULL;
+    if (kernel->steps[step].wanted && !kernel->steps[step].wanted(problem)) return NULL;
+    const bool own = strcasecmp(kernel->steps[step].algorithm, line->implementation->algorithm) == 0;
+    return own ? line->implementation : line->other[step];
+}
+
+static int32_t steps_of(const ejk_kernel *kernel) {
+    return kernel->steps ? kernel->step_count : 1;
 }
 
 bool line_applies(const struct line *line, const struct prepared *prepared) {
     const ejk_implementation *e = line->implementation;
-    const void *problem = prepared->given;
-    const bool mine = step_of(line, problem, 0) == e || step_of(line, problem, 1) == e;
-    return mine && (!e->applicable || e->applicable(problem));
+    bool mine = false;
+    for (int32_t i = 0; i < steps_of(line->kernel); i++)
+        mine = mine || step_of(line, prepared->given, i) == e;
+    return mine && (!e->applicable || e->applicable(prepared->given));
 }
 
 /* ---- Scratch memory ---------------------------------------------------------------------------------- */
@@ -86,7 +87,7 @@ static bool scratch_destroy(struct scratch *s) {
 /* ---- Steps ------------------------------------------------------------------------------------------- */
 
 static enum outcome run_step(struct trial *t, const ejk_implementation *e, const void *problem,
-                             ejk_threads *threads, enum check check) {
+                             void *shared, ejk_threads *threads, enum check check) {
     const int32_t offered = ejk_threads_count(threads);
     int64_t fallback[EJK_MAX_PARAMETERS];
     ejk_launch launch = {.workers = 1};
@@ -109,6 +110,7 @@ static enum outcome run_step(struct trial *t, const ejk_implementation *e, const
                          .parameters = parameters,
                          .workspace =
                              scratch_create(&scratch, launch.workspace_bytes, t->placement->gpu),
+                         .shared = shared,
                          .threads = threads,
                          .workers = launch.workers,
                          .prepared = launch.prepared};
@@ -136,14 +138,32 @@ static enum outcome run_step(struct trial *t, const ejk_implementation *e, const
     return status == EJK_OK ? DONE : refused ? REFUSED : FAILED;
 }
 
+/* All steps; what they share has canaries of its own. */
+static enum outcome run_steps(struct trial *t, const void *problem, ejk_threads *threads,
+                              enum check check) {
+    const ejk_kernel *kernel = t->line->kernel;
+    const size_t bytes = kernel->shared_bytes ? kernel->shared_bytes(problem) : 0;
+    struct scratch scratch = {.bytes = 0};
+    void *shared = bytes ? scratch_create(&scratch, bytes, t->placement->gpu) : NULL;
+    enum outcome outcome = DONE;
+    for (int32_t i = 0; i < steps_of(kernel) && outcome == DONE; i++) {
+        const ejk_implementation *e = step_of(t->line, problem, i);
+        if (e) outcome = run_step(t, e, problem, shared, threads, check);
+    }
+    if (bytes && !scratch_destroy(&scratch)) {
+        trial_fail(t, check, "what steps share was overrun");
+        return FAILED;
+    }
+    return outcome;
+}
+
 enum outcome run_line(struct trial *t, const struct prepared *prepared, ejk_threads *threads,
                       enum check check) {
+    const ejk_kernel *kernel = t->line->kernel;
     trial_begin(t, check);
-    for (int step = 0; step < 2; step++) {
-        const ejk_implementation *e = step_of(t->line, prepared->given, step);
-        if (step == 1 && !e) break;
-        const enum outcome outcome = run_step(t, e, prepared->given, threads, check);
-        if (outcome != DONE) return outcome;
+    if (kernel->validate && !t->placement->gpu && kernel->validate(prepared->given) != EJK_OK) {
+        trial_fail(t, check, ejk_last_error());
+        return FAILED;
     }
-    return DONE;
+    return run_steps(t, prepared->given, threads, check);
 }

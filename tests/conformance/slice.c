@@ -18,10 +18,18 @@ struct part {
     bool partial; /* not all of it */
 };
 
-static int32_t range_of(const struct slice *s, const char *symbol) {
+/* The part's range of a length that is a symbol alone; s->count if there is none. */
+static int32_t range_of(const struct slice *s, const char *text, int32_t size) {
     int32_t i = 0;
-    while (i < s->count && strcmp(s->range[i].symbol, symbol) != 0) i++;
+    while (i < s->count && ((int32_t)strlen(s->range[i].symbol) != size ||
+                            memcmp(s->range[i].symbol, text, (size_t)size) != 0))
+        i++;
     return i;
+}
+
+static int64_t length_of(const ejki_length *length, const ejk_axes *axes) {
+    const ejki_value value = ejki_length_value(length, axes);
+    return value.state == EJKI_LENGTH_KNOWN ? value.value : -1;
 }
 
 /* The shape of a unit that a tensor has. */
@@ -33,7 +41,7 @@ static const ejki_shape *shape_of(const ejki_unit *unit, const ejk_tensor *t,
         for (int32_t a = 0; fits && a < t->rank; a++) {
             bool any = false;
             for (int32_t k = 0; k < shape->axis[a].count; k++)
-                any = any || ejki_length_of(&shape->axis[a].length[k], axes) == t->shape[a];
+                any = any || length_of(&shape->axis[a].length[k], axes) == t->shape[a];
             fits = any;
         }
         if (fits) return shape;
@@ -51,9 +59,8 @@ static struct part part_of(const struct slice *s, const ejk_field *field, const 
     for (int32_t a = 0; shape && a < t->rank; a++) {
         const ejki_axis *axis = &shape->axis[a];
         int32_t k = 0;
-        while (ejki_length_of(&axis->length[k], axes) != t->shape[a]) k++;
-        const int32_t range = axis->length[k].constant ? s->count
-                                                       : range_of(s, axis->length[k].symbol);
+        while (length_of(&axis->length[k], axes) != t->shape[a]) k++;
+        const int32_t range = range_of(s, axis->length[k].text, axis->length[k].size);
         if (range == s->count) continue;
         part.first[a] = s->range[range].first;
         part.end[a] = s->range[range].end;
@@ -70,7 +77,7 @@ static bool tells_all(const struct slice *s, const struct part *part, const ejk_
     for (int32_t i = 0; i < s->count; i++)
         wanted += s->range[i].end - s->range[i].first < ejk_axes_get(axes, s->range[i].symbol);
     /* Heads of queries and of keys are cut together. */
-    const int32_t heads = range_of(s, "Hq"), kv = range_of(s, "Hkv");
+    const int32_t heads = range_of(s, "Hq", 2), kv = range_of(s, "Hkv", 3);
     if (heads < s->count && kv < s->count &&
         s->range[kv].end - s->range[kv].first < ejk_axes_get(axes, "Hkv"))
         wanted--;
@@ -102,7 +109,7 @@ static bool agrees(const struct trial *t, const struct slice *s, const struct ta
             const unsigned char *at = got->bytes[i] + (size_t)n * element;
             const bool mine = inside(&part, tensor, n);
             if (mine ? same_element(tensor->dtype, whole->bytes[i] + (size_t)n * element, at)
-                     : !alone || is_poison(at, element))
+                     : !alone || is_untouched(field, tensor, n, at))
                 continue;
             snprintf(why, size, "%s element %" PRId64 " %s", field->name, n,
                      mine ? "has other bits" : "was written");

@@ -28,7 +28,7 @@ struct line {
     const ejk_implementation *implementation;
     const ejk_kernel *kernel;
     const struct operation *operation; /* NULL: nobody wrote a case */
-    const ejk_implementation *other;   /* of a kernel of two steps: what runs the other step */
+    const ejk_implementation *other[EJK_MAX_STEPS]; /* of a kernel of steps: what runs the others */
 };
 
 /* What is known of a line. */

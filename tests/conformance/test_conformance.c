@@ -31,40 +31,43 @@ static const ejk_kernel *const kernels[] = {
 /* Seeds at which bounds or kernels once were wrong. */
 static const uint64_t remembered[] = {202409, 203067, 203579, 209231, 550, 619, 626, 1346, 1707};
 
-static const char *algorithm_of(const ejk_kernel *kernel) {
-    return kernel->algorithm ? kernel->algorithm : kernel->op_id;
-}
-
 static const struct operation *case_of(const ejk_kernel *kernel) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (strcmp(cases[i]->op, kernel->op_id) == 0) return cases[i];
     return NULL;
 }
 
-/* The reference of an algorithm for a type. */
-static const ejk_implementation *reference_of(const char *algorithm, ejk_dtype dtype) {
+/* What runs an algorithm beside an implementation: the reference, or on a GPU the last there is. */
+static const ejk_implementation *stand_in(const char *algorithm, const ejk_implementation *beside) {
+    const ejk_implementation *found = NULL;
     for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
         const ejk_implementation *e = ejki_builtin_implementations[i];
-        if (strcasecmp(e->algorithm, algorithm) == 0 && e->dtype == dtype &&
-            e->platform == EJK_PLATFORM_REFERENCE)
-            return e;
+        const bool gpu = beside->backend == EJK_BACKEND_GPU;
+        if (strcasecmp(e->algorithm, algorithm) == 0 && e->dtype == beside->dtype &&
+            e->platform == (gpu ? EJK_PLATFORM_CUDA : EJK_PLATFORM_REFERENCE))
+            found = e;
     }
-    return NULL;
+    return found;
 }
 
-/* What runs the other step of a kernel of two. */
-static const ejk_implementation *other_of(const ejk_kernel *kernel, const struct operation *o,
-                                          const ejk_implementation *e) {
-    if (!o || !o->second) return NULL;
-    return reference_of(strcasecmp(e->algorithm, o->second) == 0 ? algorithm_of(kernel) : o->second,
-                        e->dtype);
-}
-
+/* True if it computes the operation, or a step of it. */
 static bool computes(const ejk_kernel *kernel, const struct operation *o,
                      const ejk_implementation *e) {
+    const char *algorithm = kernel->algorithm ? kernel->algorithm : kernel->op_id;
     if (o && o->only && e->dtype && e->dtype != o->only) return false;
-    return strcasecmp(e->algorithm, algorithm_of(kernel)) == 0 ||
-           (o && o->second && strcasecmp(e->algorithm, o->second) == 0);
+    if (!kernel->steps) return strcasecmp(e->algorithm, algorithm) == 0;
+    bool any = false;
+    for (int32_t i = 0; i < kernel->step_count; i++)
+        any = any || strcasecmp(e->algorithm, kernel->steps[i].algorithm) == 0;
+    return any;
+}
+
+static struct line line_of(const ejk_kernel *kernel, const struct operation *o,
+                           const ejk_implementation *e) {
+    struct line line = {.implementation = e, .kernel = kernel, .operation = o};
+    for (int32_t i = 0; kernel->steps && i < kernel->step_count; i++)
+        line.other[i] = stand_in(kernel->steps[i].algorithm, e);
+    return line;
 }
 
 static bool is_named(const ejk_kernel *kernel, int count, char **names) {
@@ -83,7 +86,7 @@ static int32_t lines_of(struct line *lines, bool gpu, int count, char **names) {
             const ejk_implementation *e = ejki_builtin_implementations[i];
             if ((e->backend == EJK_BACKEND_GPU) == gpu && computes(kernels[k], o, e) &&
                 used < MOST_LINES)
-                lines[used++] = (struct line){e, kernels[k], o, other_of(kernels[k], o, e)};
+                lines[used++] = line_of(kernels[k], o, e);
         }
     }
     return used;

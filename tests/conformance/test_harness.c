@@ -15,7 +15,8 @@
     F(TENSOR, x, EJK_REQUIRED, "", "[B,T,D] float", "rows")                                        \
     F(TENSOR, lengths, EJK_REQUIRED, "", "[B] int32", "how many of an entry count")                \
     F(NAME, platform, EJK_OPTIONAL, "auto", "", "platform")                                        \
-    F(TENSOR, y, EJK_REQUIRED_OUTPUT, "", "[B,D] x", "their mean; 0 of none")
+    F(TENSOR, y, EJK_REQUIRED_OUTPUT, "", "[B,D] x", "their mean; 0 of none")                      \
+    F(TENSOR, total, EJK_INOUT, "none", "[B,D] x", "what y is added to")
 EJK_RECORD_STRUCT(mean_args, MEAN_ARGS);
 #define EJK_RECORD_SELF mean_args
 EJK_RECORD_DEFINE(mean_args_record, mean_args, MEAN_ARGS);
@@ -26,7 +27,8 @@ EJK_RECORD_DEFINE(mean_args_record, mean_args, MEAN_ARGS);
     F(TENSOR, x, EJK_REQUIRED, "", "[B,T,D] float", "rows")                                        \
     F(TENSOR, lengths, EJK_REQUIRED, "", "[B] int32", "how many of an entry count")                \
     F(NAME, platform, EJK_OPTIONAL, "auto", "", "platform")                                        \
-    F(TENSOR, y, EJK_REQUIRED_OUTPUT, "", "[B,D] or [a,b,c,d,e,f,g] x", "their mean; 0 of none")
+    F(TENSOR, y, EJK_REQUIRED_OUTPUT, "", "[B,D] or [a,b,c,d,e,f,g] x", "their mean; 0 of none")   \
+    F(TENSOR, total, EJK_INOUT, "none", "[B,D] x", "what y is added to")
 EJK_RECORD_STRUCT(lax_args, LAX_ARGS);
 #define EJK_RECORD_SELF lax_args
 EJK_RECORD_DEFINE(lax_args_record, lax_args, LAX_ARGS);
@@ -51,6 +53,8 @@ enum fault {
     NOT_WRITTEN,     /* leaves out entries without rows */
     WRITES_BESIDE,   /* one element more */
     WRITES_INPUT,
+    STATE_TWICE,  /* adds to the state once more */
+    STATE_BESIDE, /* writes behind a row of the state */
     READS_BEYOND,    /* the row after the last */
     READS_HIDDEN,    /* rows that do not count, times 0 */
     READS_NEIGHBOUR, /* adds 0 times the next entry */
@@ -99,14 +103,25 @@ static double mean(const ejk_run *run, int64_t b, int64_t d) {
     return value;
 }
 
+static void update(const mean_args *a, int64_t b, int64_t d, double y) {
+    const int64_t at = b * a->total.strides[0] + d;
+    double value = element_load(a->total.dtype, a->total.data, at) + y;
+    if (fault == STATE_TWICE) value += y;
+    element_store(a->total.dtype, a->total.data, at, value);
+    if (fault == STATE_BESIDE)
+        element_store(a->total.dtype, a->total.data, b * a->total.strides[0] + a->x.shape[2], 0);
+}
+
 static void work(void *argument, int64_t index) {
     const ejk_run *run = argument;
     const mean_args *a = run->problem;
     for (int64_t b = index; b < a->x.shape[0]; b += run->workers) {
         if (fault == NOT_WRITTEN && length_of(&a->lengths, b) == 0) continue;
-        for (int64_t d = 0; d < a->x.shape[2] + (fault == WRITES_BESIDE); d++)
-            element_store(a->y.dtype, a->y.data, b * a->y.strides[0] + d,
-                          d < a->x.shape[2] ? mean(run, b, d) : 0);
+        for (int64_t d = 0; d < a->x.shape[2] + (fault == WRITES_BESIDE); d++) {
+            const double y = d < a->x.shape[2] ? mean(run, b, d) : 0;
+            element_store(a->y.dtype, a->y.data, b * a->y.strides[0] + d, y);
+            if (ejk_tensor_present(&a->total) && d < a->x.shape[2]) update(a, b, d, y);
+        }
     }
 }
 
@@ -186,6 +201,7 @@ static bool generate(struct call *c) {
     const int64_t b = random_int(r, 1, 5), t = random_int(r, 1, 20), d = random_int(r, 1, 40);
     mean_args *args = c->args;
     *args = (mean_args){.x = fill(c, b, t, d), .lengths = lengths(c, b, t), .y = fill(c, b, 0, d)};
+    if (random_chance(r, 0.5)) args->total = fill(c, b, 0, d);
     return true;
 }
 
@@ -203,6 +219,8 @@ static void exact(struct call *c) {
     const mean_args *args = c->args;
     const int64_t *n = args->x.shape;
     double *y = call_result(c, "y", EXACT, ELEMENT), *spread = call_result(c, "y", SPREAD, ELEMENT);
+    double *total = call_result(c, "total", EXACT, ELEMENT);
+    double *sizes = call_result(c, "total", SPREAD, ELEMENT);
     for (int64_t i = 0; i < n[0] * n[2]; i++) {
         const int64_t b = i / n[2], length = length_of(&args->lengths, b);
         for (int64_t t = 0; t < length; t++) {
@@ -210,6 +228,8 @@ static void exact(struct call *c) {
             y[i] += value / (double)length;
             spread[i] += fabs(value) / (double)length;
         }
+        if (total) total[i] = tensor_get(&args->total, i) + y[i];
+        if (sizes) sizes[i] = fabs(tensor_get(&args->total, i)) + spread[i];
     }
 }
 
@@ -258,9 +278,9 @@ static const struct operation mean_vjp_case = {
 
 /* ---- Tests ------------------------------------------------------------------------------------------- */
 
-static const struct line lines[] = {{&implementation, &kernel, &mean_case, NULL},
-                                    {&implementation_vjp, &kernel_vjp, &mean_vjp_case, NULL},
-                                    {&implementation, &kernel_lax, &lax_case, NULL}};
+static const struct line lines[] = {{&implementation, &kernel, &mean_case, {NULL}},
+                                    {&implementation_vjp, &kernel_vjp, &mean_vjp_case, {NULL}},
+                                    {&implementation, &kernel_lax, &lax_case, {NULL}}};
 
 /* What is found where the implementation is wrong in this way. */
 static struct tally found(enum fault wrong, int32_t line) {
@@ -318,6 +338,8 @@ static void test_faults_are_found(void **state) {
     expect_found(WRITES_BESIDE, 0, ACCURACY);
     expect_found(WRITES_BESIDE, 0, CRASH);
     expect_found(WRITES_INPUT, 0, CRASH);
+    expect_found(STATE_TWICE, 0, ACCURACY);
+    expect_found(STATE_BESIDE, 0, ACCURACY);
     expect_found(READS_BEYOND, 0, CRASH);
     expect_found(READS_HIDDEN, 0, ACCURACY);
     expect_found(READS_NEIGHBOUR, 0, NEIGHBOURS);
@@ -331,7 +353,7 @@ static void test_faults_are_found(void **state) {
 }
 
 static void test_a_line_without_a_case_fails(void **state) {
-    const struct line line = {&implementation, &kernel, NULL, NULL};
+    const struct line line = {&implementation, &kernel, NULL, {NULL}};
     struct suite suite = {.lines = &line, .count = 1};
     (void)state;
     suite_open(&suite);
