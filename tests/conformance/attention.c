@@ -121,8 +121,8 @@ static void choose_mask(struct call *c, struct attention *a) {
     static const double densities[] = {0, 0.05, 0.3, 0.5, 0.7, 0.95, 1};
     struct random *r = &c->random;
     const int64_t heads[] = {1, a->kv_heads, a->kv_heads, a->heads};
-    a->mask = CALL_TENSOR(c, EJK_DTYPE_BOOL, random_chance(r, 0.5) ? a->batch : 1, RANDOM_OF(r, heads),
-                          random_chance(r, 0.5) ? a->queries : 1, a->keys);
+    a->mask = CALL_TENSOR(c, EJK_DTYPE_BOOL, random_chance(r, 0.5) ? a->batch : 1,
+                          RANDOM_OF(r, heads), random_chance(r, 0.5) ? a->queries : 1, a->keys);
     const double density = RANDOM_OF(r, densities);
     /* Runs of equal entries meet whole tiles that are hidden or not. */
     const int64_t run = random_chance(r, 0.5) ? 1 : random_int(r, 8, 80);

@@ -47,9 +47,10 @@ struct attention {
 
     /* Of the model: inputs as doubles, [B,T,H,D]. */
     double *q, *k, *v, *b, *s, *c_out, *c_lse;
-    double *given_out, *given_lse, *exact_out, *exact_lse; /* what the operation wrote, and before it was rounded */
-    uint8_t *seen; /* [B,Hq,T,S]: SHOWN, KEPT */
-    uint8_t *none; /* [B,T]: a row of no sequence */
+    double *given_out, *given_lse, *exact_out,
+        *exact_lse; /* what the operation wrote, and before it was rounded */
+    uint8_t *seen;  /* [B,Hq,T,S]: SHOWN, KEPT */
+    uint8_t *none;  /* [B,T]: a row of no sequence */
 };
 enum { SHOWN = 1, KEPT = 2 };
 

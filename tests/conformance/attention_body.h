@@ -37,9 +37,9 @@ struct NAME(row) {
     const struct attention *a;
     int order;
     int64_t b, i, h;
-    const double *q;      /* of the row */
-    const uint8_t *seen;  /* of its keys */
-    REAL *z;              /* of its keys: scores, then weights */
+    const double *q;     /* of the row */
+    const uint8_t *seen; /* of its keys */
+    REAL *z;             /* of its keys: scores, then weights */
 };
 
 static const double *NAME(key_row)(const struct NAME(row) * r, const double *of, int64_t j,
@@ -121,11 +121,13 @@ static void NAME(values)(const struct NAME(row) * r, bool is_nan, REAL divisor, 
 static void NAME(forward_row)(const struct NAME(row) * r, const struct attention_results *to) {
     const struct attention *a = r->a;
     const REAL unit = NAME(unit_of)(r->order);
-    const int64_t sinks = attention_sinks(a, r->b, r->i), sink = sinks ? attention_sink(a, r->h) : 0;
+    const int64_t sinks = attention_sinks(a, r->b, r->i),
+                  sink = sinks ? attention_sink(a, r->h) : 0;
     const int64_t at = attention_row(a, a->queries, a->heads, r->b, r->i, r->h);
     const int64_t row = (r->b * a->heads + r->h) * a->queries + r->i;
     REAL top = -(REAL)INFINITY, sum = 0, slope;
-    bool lost = false; /* beside a score of +inf others have a weight of 0 or, divided by NaN, none */
+    bool lost =
+        false; /* beside a score of +inf others have a weight of 0 or, divided by NaN, none */
     for (int64_t j = 0; j < a->keys; j++) {
         r->z[j] = -(REAL)INFINITY;
         if (!(r->seen[j] & SHOWN)) continue;
@@ -152,15 +154,16 @@ static void NAME(forward_row)(const struct NAME(row) * r, const struct attention
     for (int64_t j = 0; to->weights && j < a->keys; j++)
         to->weights[row * a->keys + j] = !(r->seen[j] & KEPT) ? 0
                                          : lost               ? (double)INFINITY
-                                         : r->z[j] == 0 ? 0
+                                         : r->z[j] == 0       ? 0
                                                         : (double)(r->z[j] / denominator * factor);
     if (to->out)
-        NAME(values)(r, isnan(sum), denominator, to->out + at * a->value_dim,
-                     to->out_spread ? to->out_spread + at * a->value_dim : NULL);
+        NAME(values)
+        (r, isnan(sum), denominator, to->out + at * a->value_dim,
+         to->out_spread ? to->out_spread + at * a->value_dim : NULL);
 }
 
-static struct NAME(row) NAME(row_of)(struct call *c, const struct attention *a, int order,
-                                     int64_t n, REAL *z) {
+static struct NAME(row)
+    NAME(row_of)(struct call *c, const struct attention *a, int order, int64_t n, REAL *z) {
     struct NAME(row) r = {.c = c, .a = a, .order = order, .z = z};
     r.b = n / (a->heads * a->queries);
     r.h = n / a->queries % a->heads;
@@ -221,14 +224,14 @@ static void NAME(pair)(const struct NAME(row) * r, struct NAME(sums) * s, int64_
         const REAL term = w * (REAL)d_out[d];
         NAME(term)(s, NAME(VALUE), key * a->value_dim + d, term, term);
     }
-    if (a->b)
-        NAME(term)(s, NAME(BIAS), attention_bias(a, r->b, r->h, r->i) + j, dz, size);
+    if (a->b) NAME(term)(s, NAME(BIAS), attention_bias(a, r->b, r->h, r->i) + j, dz, size);
     const REAL dx = NAME(rounded)(r->c, scale * (dz * slope)), most = scale * size;
     for (int64_t d = 0; d < a->dim; d++) {
         const REAL kd = (REAL)k[d], qd = (REAL)r->q[d];
         /* Behind a cap that an infinity has driven to its end there is 0 times infinity. */
         const bool capped = REAL_EXACT && dx == 0 && isinf(kd);
-        NAME(term)(s, NAME(QUERY), query * a->dim + d, capped ? (REAL)INFINITY : dx * kd, most * kd);
+        NAME(term)
+        (s, NAME(QUERY), query * a->dim + d, capped ? (REAL)INFINITY : dx * kd, most * kd);
         NAME(term)(s, NAME(KEY), key * a->dim + d, dx * qd, most * qd);
     }
 }
@@ -240,7 +243,8 @@ static void NAME(pair)(const struct NAME(row) * r, struct NAME(sums) * s, int64_
 static void NAME(lost_row)(const struct NAME(row) * r, struct NAME(sums) * s) {
     const struct attention *a = r->a;
     const int64_t query = attention_row(a, a->queries, a->heads, r->b, r->i, r->h);
-    const int64_t sinks = attention_sinks(a, r->b, r->i), sink = sinks ? attention_sink(a, r->h) : 0;
+    const int64_t sinks = attention_sinks(a, r->b, r->i),
+                  sink = sinks ? attention_sink(a, r->h) : 0;
     for (int64_t d = 0; d < a->dim; d++) s->d[NAME(QUERY)][query * a->dim + d] = (REAL)NAN;
     for (int64_t n = 0; n < sinks; n++) s->d[NAME(SINKS)][sink + n] += (REAL)INFINITY;
     for (int64_t j = 0; j < a->keys; j++) {
@@ -285,10 +289,12 @@ static int64_t NAME(backward_row)(const struct NAME(row) * r, struct NAME(sums) 
             product = NAME(sum_with)(r->order, product, (REAL)d_out[d], (REAL)v[d]);
             if (REAL_EXACT) size += REAL_ABS((REAL)d_out[d] * (REAL)v[d]);
         }
-        NAME(pair)(r, s, j, weight * m, weight * (m * product - delta),
-                   weight * (m * size + REAL_ABS(delta)), slope, d_out);
+        NAME(pair)
+        (r, s, j, weight * m, weight * (m * product - delta), weight * (m * size + REAL_ABS(delta)),
+         slope, d_out);
     }
-    const int64_t sinks = attention_sinks(a, r->b, r->i), sink = sinks ? attention_sink(a, r->h) : 0;
+    const int64_t sinks = attention_sinks(a, r->b, r->i),
+                  sink = sinks ? attention_sink(a, r->h) : 0;
     for (int64_t n = 0; n < sinks; n++) {
         const REAL term = -REAL_EXP((REAL)a->s[sink + n] - lse) * delta;
         NAME(term)(s, NAME(SINKS), sink + n, term, term);
@@ -316,8 +322,7 @@ void NAME(backward)(struct call *c, const struct attention *a, int order,
         if (!z || !s.d[i] || !s.spread[i]) abort();
     }
     for (int64_t n = 0; n < rows; n++) {
-        const struct NAME(row) r =
-            NAME(row_of)(c, a, order, NAME(ordered)(order, n, rows), z);
+        const struct NAME(row) r = NAME(row_of)(c, a, order, NAME(ordered)(order, n, rows), z);
         pairs += NAME(backward_row)(&r, &s);
     }
     if (REAL_EXACT && pairs < 4 * rows) c->scarce = true;

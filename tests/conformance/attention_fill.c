@@ -346,8 +346,8 @@ void attention_finish(struct call *c) {
     write_forward(c, a);
     poison_cotangents(a);
     const bool wide = c->dtype == EJK_DTYPE_F64; /* the reference computes statistics anew */
-    a->given_out = wide ? a->exact_out
-                        : values_of(c, a, &a->out, a->queries, a->heads, a->value_dim);
+    a->given_out =
+        wide ? a->exact_out : values_of(c, a, &a->out, a->queries, a->heads, a->value_dim);
     a->given_lse = wide ? a->exact_lse : tensor_values(c, &a->lse);
     a->c_out = values_of(c, a, &a->d_out, a->queries, a->heads, a->value_dim);
     a->c_lse = tensor_values(c, &a->d_lse);
@@ -371,8 +371,8 @@ static struct attention_results results_of(struct call *c, int which, bool sprea
 /* What is relative to the largest score cannot be better known than that is in f32. */
 static void relate(struct call *c, const struct attention *a) {
     double largest = 0;
-    struct attention_results r = {.row_max = call_memory(
-                                      c, (size_t)(a->batch * a->heads * a->queries) * 8)};
+    struct attention_results r = {
+        .row_max = call_memory(c, (size_t)(a->batch * a->heads * a->queries) * 8)};
     attention_long_forward(c, a, 0, &r);
     FOR(n, a->batch * a->heads * a->queries)
     if (isfinite(r.row_max[n])) largest = fmax(largest, fabs(r.row_max[n]));

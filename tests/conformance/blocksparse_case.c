@@ -39,7 +39,8 @@ struct sparse {
 /* ---- Masks ------------------------------------------------------------------------------------------- */
 
 /* Elements of which whole blocks are empty or full. */
-static ejk_splash_mask *block_mask(struct random *r, int64_t q, int64_t kv, const int64_t block[2]) {
+static ejk_splash_mask *block_mask(struct random *r, int64_t q, int64_t kv,
+                                   const int64_t block[2]) {
     static const double densities[] = {0, 0, 0, 0.5, 1};
     uint8_t *bytes = calloc((size_t)(q * kv) + 1, 1);
     if (!bytes) abort();
@@ -56,7 +57,8 @@ static ejk_splash_mask *block_mask(struct random *r, int64_t q, int64_t kv, cons
 
 static ejk_splash_mask *mask_of(struct call *c, const struct attention *a, const int64_t block[2]) {
     struct random *r = &c->random;
-    const bool small = a->queries <= 64 && a->keys <= 64; /* what splash_random_mask() has room for */
+    const bool small =
+        a->queries <= 64 && a->keys <= 64; /* what splash_random_mask() has room for */
     const double mixed = random_chance(r, 0.5) ? 0 : 0.4;
     const ejk_splash_mask *list[64];
     ejk_splash_mask *kinds[2], *mask = NULL;
@@ -149,7 +151,8 @@ static void choose_blocks(struct call *c, struct sparse *s) {
     struct attention *a = s->a;
     s->block[0] = RANDOM_OF(r, of_queries);
     s->block[1] = RANDOM_OF(r, of_keys);
-    if (c->dtype == EJK_DTYPE_F64) s->block[0] = random_int(r, 1, 8), s->block[1] = random_int(r, 1, 8);
+    if (c->dtype == EJK_DTYPE_F64)
+        s->block[0] = random_int(r, 1, 8), s->block[1] = random_int(r, 1, 8);
     a->queries = s->block[0] * random_int(r, 1, 4);
     a->keys = s->block[1] * random_int(r, 1, random_chance(r, 0.2) ? 20 : 5);
     a->batch = random_int(r, 1, 2);
@@ -172,8 +175,7 @@ static struct sparse *make(struct call *c, struct attention_options options) {
     if (grid) choose_blocks(c, s);
     if (grid) choose_mask_info(c, s);
     attention_features(c, a);
-    if (random_chance(&c->random, 0.3))
-        choose_places(c, a);
+    if (random_chance(&c->random, 0.3)) choose_places(c, a);
     if (random_chance(&c->random, 0.2)) a->chunk = ejk_int(random_int(&c->random, 1, a->keys + 1));
     attention_contents(c, a);
     return s;
@@ -253,8 +255,8 @@ static bool generate_vjp(struct call *c) {
 
 static bool slice_vjp(const struct call *c, struct random *r, struct slice *s) {
     ejk_blocksparse_attention_vjp_args *args = s->args;
-    const ejk_tensor *planes = ejk_tensor_present(&args->fwd_block_mask) ? &args->fwd_block_mask
-                                                                         : &args->dkv_block_mask;
+    const ejk_tensor *planes =
+        ejk_tensor_present(&args->fwd_block_mask) ? &args->fwd_block_mask : &args->dkv_block_mask;
     return cut(c, r, s, planes, &args->causal_offset);
 }
 

@@ -19,7 +19,8 @@ enum kind { ELEMENT, LOG_SUM, MAXIMUM, SUM };
 /* What a result should be; arrays are as long as it has elements. */
 struct expected {
     double *exact;
-    double *spread;        /* sums of the sizes of the terms that an element is made of; NULL = its own size */
+    double *
+        spread; /* sums of the sizes of the terms that an element is made of; NULL = its own size */
     double *naive[ORDERS]; /* evaluations in the type of the call, orders of summation differ */
     int64_t count;
     enum kind kind;
@@ -63,8 +64,8 @@ struct slice {
 /* The case of an operation. */
 struct operation {
     const char *op;
-    int64_t cases;      /* wanted of each implementation */
-    ejk_dtype only;     /* type of the first tensor, where there is but one; UNSET = any */
+    int64_t cases;  /* wanted of each implementation */
+    ejk_dtype only; /* type of the first tensor, where there is but one; UNSET = any */
     /* Chooses arguments and contents. False: this seed makes none, as there is nothing in this type. */
     bool (*generate)(struct call *c);
     /* After some inputs were made the same along an axis: what depends on their values, as poison. May be NULL. */

@@ -137,15 +137,13 @@ static int judge(const struct call *c, struct result *r, double *worst, char *wh
         const double got = element_load(r->dtype, r->got, r->farthest);
         const size_t element = ejk_dtype_size(r->dtype);
         const bool blank = is_poison(r->got + (size_t)r->farthest * element, element);
-        snprintf(why, size, "%s element %lld is %g%s, expected %g", r->name,
-                 (long long)r->farthest, got, blank ? " (not written)" : "",
-                 r->e->exact[r->farthest]);
+        snprintf(why, size, "%s element %lld is %g%s, expected %g", r->name, (long long)r->farthest,
+                 got, blank ? " (not written)" : "", r->e->exact[r->farthest]);
         return 2;
     }
     if (r->error.largest == 0) return 0;
     const struct norms most = tolerance(c, r);
-    const double used =
-        fmax(r->error.frobenius / most.frobenius, r->error.largest / most.largest);
+    const double used = fmax(r->error.frobenius / most.frobenius, r->error.largest / most.largest);
     if (used <= 1) {
         *worst = fmax(*worst, used);
         return 0;
@@ -154,8 +152,8 @@ static int judge(const struct call *c, struct result *r, double *worst, char *wh
              "%s is off by %.3g of %.3g (allowed %.3g), largest %.3g (allowed %.3g); element %lld "
              "is %.9g, expected %.9g",
              r->name, r->error.frobenius, r->size.frobenius, most.frobenius, r->error.largest,
-             most.largest, (long long)r->farthest,
-             element_load(r->dtype, r->got, r->farthest), r->e->exact[r->farthest]);
+             most.largest, (long long)r->farthest, element_load(r->dtype, r->got, r->farthest),
+             r->e->exact[r->farthest]);
     return 1;
 }
 

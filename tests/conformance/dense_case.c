@@ -60,8 +60,8 @@ static struct attention *make(struct call *c, struct attention_options options) 
 
 static bool generate(struct call *c) {
     ejk_attention_args *args = c->args;
-    struct attention *a = make(
-        c, (struct attention_options){.soft_cap = true, .sinks = true, .dropout = true});
+    struct attention *a =
+        make(c, (struct attention_options){.soft_cap = true, .sinks = true, .dropout = true});
     SET_ATTENTION(args, a);
     if (random_chance(&c->random, 0.7))
         args->weights = CALL_TENSOR(c, c->dtype, a->batch, a->heads, a->queries, a->keys);
@@ -82,10 +82,9 @@ const struct operation attention_case = {.op = "attention",
 
 static bool generate_vjp(struct call *c) {
     ejk_attention_vjp_args *args = c->args;
-    struct attention *a = make(c, (struct attention_options){.soft_cap = true,
-                                                             .sinks = true,
-                                                             .dropout = true,
-                                                             .gradients = true});
+    struct attention *a =
+        make(c, (struct attention_options){
+                    .soft_cap = true, .sinks = true, .dropout = true, .gradients = true});
     SET_ATTENTION(args, a);
     SET_GRADIENTS(args, a);
     args->d_softmax_aux = a->d_sinks;

@@ -56,7 +56,8 @@ static double loss(struct trial *t, const void *args) {
         const ejk_field *field = &forward->args->fields[i];
         const ejk_field *cotangent = find(t->line->kernel->args, "d_", field->name);
         if (!field_writes(field) || !cotangent) continue;
-        const ejk_tensor *y = field_tensor(field, args), *c = field_tensor(cotangent, t->call->args);
+        const ejk_tensor *y = field_tensor(field, args),
+                         *c = field_tensor(cotangent, t->call->args);
         if (!ejk_tensor_present(y) || !ejk_tensor_present(c)) continue;
         for (int64_t n = 0; n < ejk_tensor_count(y); n++) {
             const double value = tensor_get(y, n), by = tensor_get(c, n);
@@ -101,8 +102,9 @@ static void derive(struct trial *t, const void *args, const ejk_field *input, co
     const double allowed = 8 * fabs(wide - narrow) + 1e-6 * (size + 1);
     if (isfinite(narrow) && isfinite(product) && !(fabs(narrow - product) <= allowed)) {
         char why[300];
-        snprintf(why, sizeof why, "d_%s along a direction is %.9g, differences say %.9g (within %.3g)",
-                 input->name, product, narrow, allowed);
+        snprintf(why, sizeof why,
+                 "d_%s along a direction is %.9g, differences say %.9g (within %.3g)", input->name,
+                 product, narrow, allowed);
         trial_fail(t, DERIVATIVE, why);
     }
     free(start);

@@ -55,11 +55,9 @@ const struct operation flash_attention_case = {.op = "flash_attention",
 static bool generate_vjp(struct call *c) {
     ejk_flash_attention_vjp_args *args = c->args;
     struct attention *a = attention_create(
-        c, (struct attention_options){.soft_cap = true,
-                                      .sinks = true,
-                                      .dropout = true,
-                                      .packed = true,
-                                      .gradients = true});
+        c,
+        (struct attention_options){
+            .soft_cap = true, .sinks = true, .dropout = true, .packed = true, .gradients = true});
     attention_features(c, a);
     attention_contents(c, a);
     attention_gradients(c, a);

@@ -29,12 +29,12 @@ static struct merge *make(struct call *c, ejk_dtype dtype) {
     m->queries = random_chance(r, 0.02) ? 0 : random_int(r, 1, 40);
     m->width = random_chance(r, 0.02) ? 0 : RANDOM_OF(r, widths);
     while (m->batch * m->heads * m->queries * m->width > 20000) m->queries /= 2;
-    m->part = normal(
-        c, CALL_TENSOR(c, dtype, m->parts, m->batch, m->queries, m->heads, m->width), 1);
-    m->logs = normal(
-        c, CALL_TENSOR(c, EJK_DTYPE_F32, m->parts, m->batch, m->heads, m->queries), 4);
+    m->part =
+        normal(c, CALL_TENSOR(c, dtype, m->parts, m->batch, m->queries, m->heads, m->width), 1);
+    m->logs = normal(c, CALL_TENSOR(c, EJK_DTYPE_F32, m->parts, m->batch, m->heads, m->queries), 4);
     m->out = CALL_TENSOR(c, c->dtype, m->batch, m->queries, m->heads, m->width);
-    if (random_chance(r, 0.8)) m->lse = CALL_TENSOR(c, EJK_DTYPE_F32, m->batch, m->heads, m->queries);
+    if (random_chance(r, 0.8))
+        m->lse = CALL_TENSOR(c, EJK_DTYPE_F32, m->batch, m->heads, m->queries);
     if (random_chance(r, 0.6)) {
         const int64_t heads = m->heads % 2 == 0 && random_chance(r, 0.5) ? m->heads / 2 : m->heads;
         const int64_t count = random_int(r, 1, 3);
@@ -111,8 +111,8 @@ static void merge_row(struct call *c, const struct merge *m, bool exact, int64_t
 static void merge_rows(struct call *c, bool exact, const struct merge_results *to) {
     const struct merge *m = c->own;
     for (int64_t n = 0; n < m->batch * m->heads * m->queries; n++)
-        merge_row(c, m, exact, n / m->queries / m->heads, n / m->queries % m->heads,
-                  n % m->queries, to);
+        merge_row(c, m, exact, n / m->queries / m->heads, n / m->queries % m->heads, n % m->queries,
+                  to);
 }
 
 static void load(struct call *c) {
@@ -147,7 +147,8 @@ static void finish(struct call *c) {
         const int64_t part = n / m->queries / m->heads / m->batch;
         if (!random_chance(&c->random, 0.2) && (t + h) % 7 != 3) continue;
         tensor_put(&m->logs, n, -INFINITY);
-        if (ejk_tensor_present(&m->sums)) tensor_put(&m->sums, n, random_chance(&c->random, 0.5) ? 0 : NAN);
+        if (ejk_tensor_present(&m->sums))
+            tensor_put(&m->sums, n, random_chance(&c->random, 0.5) ? 0 : NAN);
         for (int64_t d = 0; d < m->width; d++)
             tensor_put(&m->part, part_at(m, part, b, h, t) + d, (double)NAN);
     }
@@ -227,7 +228,8 @@ static bool generate_vjp(struct call *c) {
     c->gradient = true;
     m->lse = CALL_TENSOR(c, EJK_DTYPE_F32, m->batch, m->heads, m->queries);
     m->d_out = normal(c, call_tensor(c, c->dtype, 4, m->out.shape), 1);
-    if (random_chance(r, 0.7)) m->d_lse = normal(c, call_tensor(c, EJK_DTYPE_F32, 3, m->lse.shape), 1);
+    if (random_chance(r, 0.7))
+        m->d_lse = normal(c, call_tensor(c, EJK_DTYPE_F32, 3, m->lse.shape), 1);
     *args = (ejk_attention_merge_vjp_args){.partial_out = m->part,
                                            .partial_lse = m->logs,
                                            .softmax_aux = m->sinks,
@@ -236,7 +238,8 @@ static bool generate_vjp(struct call *c) {
                                            .d_out = m->d_out,
                                            .d_lse = m->d_lse};
     if (random_chance(r, 0.8)) args->d_partial_out = call_tensor(c, c->dtype, 5, m->part.shape);
-    if (random_chance(r, 0.8)) args->d_partial_lse = call_tensor(c, EJK_DTYPE_F32, 4, m->logs.shape);
+    if (random_chance(r, 0.8))
+        args->d_partial_lse = call_tensor(c, EJK_DTYPE_F32, 4, m->logs.shape);
     if (ejk_tensor_present(&m->sinks) && random_chance(r, 0.8))
         args->d_softmax_aux = call_tensor(c, c->dtype, m->sinks.rank, m->sinks.shape);
     return true;

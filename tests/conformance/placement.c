@@ -126,8 +126,7 @@ static void create_memory(struct place *at, const struct call *c, struct random 
     const size_t element = ejk_dtype_size(at->view.dtype);
     const int64_t unit = row_unit(c, &at->view, r);
     int64_t origin;
-    const size_t bytes =
-        (size_t)choose_strides(&at->view, !at->writes, unit, r, &origin) * element;
+    const size_t bytes = (size_t)choose_strides(&at->view, !at->writes, unit, r, &origin) * element;
     at->view.data = NULL;
     if (bytes == 0 && random_chance(r, 0.5)) return; /* an empty one may have no address at all */
     size_t slack = random_chance(r, 0.3) ? element * (size_t)random_int(r, 1, 15) : 0;

@@ -26,7 +26,8 @@ struct place {
 struct placement {
     const struct call *call;
     bool gpu;
-    void *args; /* the call's, with views in place of its tensors; addresses are the GPU's if it is for one */
+    void *
+        args; /* the call's, with views in place of its tensors; addresses are the GPU's if it is for one */
     struct place place[MOST_FIELDS];
     int32_t count;
 };

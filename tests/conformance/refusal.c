@@ -38,8 +38,8 @@ static bool is_shared(const ejk_record *record, const void *args, const ejk_fiel
 }
 
 /* Makes a tensor wrong; false if this one cannot be wrong in this way. */
-static bool spoil(const ejk_record *record, const void *args, const ejk_field *field,
-                  ejk_tensor *t, enum fault fault, struct random *r) {
+static bool spoil(const ejk_record *record, const void *args, const ejk_field *field, ejk_tensor *t,
+                  enum fault fault, struct random *r) {
     const int32_t last = t->rank - 1;
     const int32_t axis = t->rank ? (int32_t)random_int(r, 0, last) : 0;
     switch (fault) {
@@ -88,8 +88,8 @@ static void try_fault(struct trial *t, void *args, const ejk_field *field, enum 
         const size_t size = ejk_dtype_size(out->dtype);
         bool untouched = true;
         for (int64_t n = 0; n < ejk_tensor_count(out); n++)
-            untouched = untouched &&
-                        is_untouched(result, out, n, taken.bytes[i] + (size_t)n * size);
+            untouched =
+                untouched && is_untouched(result, out, n, taken.bytes[i] + (size_t)n * size);
         if (untouched) continue;
         snprintf(where, sizeof where, "%.180s, and a result was written", why);
         trial_fail(t, REFUSAL, where);
@@ -103,8 +103,7 @@ void check_refusal(struct trial *t, struct random *r) {
     void *args = malloc(record->size);
     if (!args) abort();
     for (int n = 0; n < 3; n++) {
-        const ejk_field *field =
-            p->place[random_int(r, 0, p->count - 1)].field;
+        const ejk_field *field = p->place[random_int(r, 0, p->count - 1)].field;
         const enum fault fault = (enum fault)random_int(r, 0, FAULTS - 1);
         memcpy(args, p->args, record->size);
         if (spoil(record, p->args, field, field_tensor(field, args), fault, r))

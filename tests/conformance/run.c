@@ -25,7 +25,8 @@ static const ejk_implementation *step_of(const struct line *line, const void *pr
     const ejk_kernel *kernel = line->kernel;
     if (!kernel->steps) return step == 0 ? line->implementation : NULL;
     if (kernel->steps[step].wanted && !kernel->steps[step].wanted(problem)) return NULL;
-    const bool own = strcasecmp(kernel->steps[step].algorithm, line->implementation->algorithm) == 0;
+    const bool own =
+        strcasecmp(kernel->steps[step].algorithm, line->implementation->algorithm) == 0;
     return own ? line->implementation : line->other[step];
 }
 

@@ -131,8 +131,8 @@ static bool any_wanted(const struct suite *suite, const struct progress *progres
     bool any = false;
     for (*end = first;
          *end < suite->count && suite->lines[*end].kernel == suite->lines[first].kernel; ++*end)
-        any = any || (wanted(suite, progress, *end) &&
-                      (!dtype || wants_type(&suite->lines[*end], dtype)));
+        any = any ||
+              (wanted(suite, progress, *end) && (!dtype || wants_type(&suite->lines[*end], dtype)));
     return any;
 }
 

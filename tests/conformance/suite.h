@@ -27,7 +27,7 @@ enum { MOST_LINES = 512 };
 struct line {
     const ejk_implementation *implementation;
     const ejk_kernel *kernel;
-    const struct operation *operation; /* NULL: nobody wrote a case */
+    const struct operation *operation;              /* NULL: nobody wrote a case */
     const ejk_implementation *other[EJK_MAX_STEPS]; /* of a kernel of steps: what runs the others */
 };
 
@@ -39,8 +39,8 @@ struct tally {
 
 /* One child's; outlives it. */
 struct progress {
-    int64_t next;    /* case to begin with */
-    int32_t line;    /* being tried: who a fault is blamed on */
+    int64_t next;     /* case to begin with */
+    int32_t line;     /* being tried: who a fault is blamed on */
     char doing[4096]; /* and with what */
     struct tally tally[MOST_LINES];
     bool done;
@@ -49,20 +49,20 @@ struct progress {
 struct suite {
     const struct line *lines;
     int32_t count;
-    bool gpu;      /* lines for a GPU, or all others */
-    bool quiet;    /* failures are expected */
+    bool gpu;   /* lines for a GPU, or all others */
+    bool quiet; /* failures are expected */
     uint64_t seed;
     int64_t cases; /* 0 = as many as the operation says */
     const char *filter;
     int64_t budget;
-    double end; /* no case begins later, in seconds of the clock; 0 = never */
+    double end;                 /* no case begins later, in seconds of the clock; 0 = never */
     const uint64_t *remembered; /* seeds at which something was wrong once */
     int32_t remembered_count;
 
     int32_t processes;
-    struct progress *progress;  /* of each process */
-    ejk_threads *threads[5];    /* by count, from 2 */
-    ejk_context *context;       /* of the child */
+    struct progress *progress; /* of each process */
+    ejk_threads *threads[5];   /* by count, from 2 */
+    ejk_context *context;      /* of the child */
 };
 
 /* Reads the variables above. */

@@ -48,13 +48,13 @@ EJK_RECORD_DEFINE(mean_vjp_args_record, mean_vjp_args, MEAN_VJP_ARGS);
 /* What is wrong with the implementation. */
 enum fault {
     NONE,
-    WRONG_VALUE,     /* divides by one more */
-    SMALL_ERROR,     /* off by a few ulp more than is allowed */
-    NOT_WRITTEN,     /* leaves out entries without rows */
-    WRITES_BESIDE,   /* one element more */
+    WRONG_VALUE,   /* divides by one more */
+    SMALL_ERROR,   /* off by a few ulp more than is allowed */
+    NOT_WRITTEN,   /* leaves out entries without rows */
+    WRITES_BESIDE, /* one element more */
     WRITES_INPUT,
-    STATE_TWICE,  /* adds to the state once more */
-    STATE_BESIDE, /* writes behind a row of the state */
+    STATE_TWICE,     /* adds to the state once more */
+    STATE_BESIDE,    /* writes behind a row of the state */
     READS_BEYOND,    /* the row after the last */
     READS_HIDDEN,    /* rows that do not count, times 0 */
     READS_NEIGHBOUR, /* adds 0 times the next entry */
@@ -63,8 +63,8 @@ enum fault {
     OVERRUNS,        /* its workspace */
     BY_PARAMETER,    /* is wrong at a bound of its parameter */
     FAILS,
-    WRONG_GRADIENT,  /* which its case has wrong, too */
-    LAX,             /* its description allows what it cannot compute */
+    WRONG_GRADIENT, /* which its case has wrong, too */
+    LAX,            /* its description allows what it cannot compute */
 };
 static enum fault fault;
 
@@ -97,8 +97,7 @@ static double mean(const ejk_run *run, int64_t b, int64_t d) {
     if (fault == READS_BEYOND && at(&a->x, a->x.shape[0] - 1, rows, d) > 1e300) sum = 0;
     if (fault == READS_NEIGHBOUR && b + 1 < a->x.shape[0]) sum += 0 * at(&a->x, b + 1, 0, d);
     double value = length ? sum / (double)length : 0;
-    if (fault == WRONG_VALUE || (fault == BY_PARAMETER && run->parameters[0] == 64))
-        value *= 1.1;
+    if (fault == WRONG_VALUE || (fault == BY_PARAMETER && run->parameters[0] == 64)) value *= 1.1;
     if (fault == SMALL_ERROR) value *= 1 + 40 * (a->x.dtype == EJK_DTYPE_F32 ? 0x1p-23 : 0x1p-7);
     return value;
 }
@@ -148,8 +147,7 @@ static ejk_status run_vjp(const ejk_run *run) {
         for (int64_t t = 0; t < a->x.shape[1]; t++)
             for (int64_t d = 0; d < a->x.shape[2]; d++) {
                 const int64_t n = length_of(&a->lengths, b);
-                const double c =
-                    element_load(a->d_y.dtype, a->d_y.data, b * a->d_y.strides[0] + d);
+                const double c = element_load(a->d_y.dtype, a->d_y.data, b * a->d_y.strides[0] + d);
                 const double by = fault == WRONG_GRADIENT ? (double)n + 1 : (double)n;
                 element_store(a->d_x.dtype, a->d_x.data,
                               b * a->d_x.strides[0] + t * a->d_x.strides[1] + d,
@@ -183,8 +181,7 @@ static const ejk_kernel kernel_vjp = {
 /* ---- Its case ---------------------------------------------------------------------------------------- */
 
 static ejk_tensor fill(struct call *c, int64_t b, int64_t t, int64_t d) {
-    const ejk_tensor x =
-        t ? CALL_TENSOR(c, c->dtype, b, t, d) : CALL_TENSOR(c, c->dtype, b, d);
+    const ejk_tensor x = t ? CALL_TENSOR(c, c->dtype, b, t, d) : CALL_TENSOR(c, c->dtype, b, d);
     for (int64_t n = 0; n < ejk_tensor_count(&x); n++) tensor_put(&x, n, random_normal(&c->random));
     return x;
 }
@@ -192,7 +189,8 @@ static ejk_tensor fill(struct call *c, int64_t b, int64_t t, int64_t d) {
 static ejk_tensor lengths(struct call *c, int64_t b, int64_t t) {
     const ejk_tensor x = CALL_TENSOR(c, EJK_DTYPE_I32, b);
     for (int64_t n = 0; n < b; n++)
-        tensor_put(&x, n, random_chance(&c->random, 0.2) ? 0 : (double)random_int(&c->random, 0, t));
+        tensor_put(&x, n,
+                   random_chance(&c->random, 0.2) ? 0 : (double)random_int(&c->random, 0, t));
     return x;
 }
 
@@ -314,8 +312,8 @@ static void test_right_ones_pass(void **state) {
         assert_int_equal(tally.crashes, 0);
         for (int i = 0; i < CHECKS; i++) {
             assert_int_equal(tally.failures[i], 0);
-            const bool other = i == AGAIN || i == (line ? SLICE : DERIVATIVE) ||
-                               (line && i == NEIGHBOURS);
+            const bool other =
+                i == AGAIN || i == (line ? SLICE : DERIVATIVE) || (line && i == NEIGHBOURS);
             assert_true(other || tally.runs[i] > 0);
         }
     }
@@ -326,7 +324,8 @@ static void expect_found(enum fault wrong, int32_t line, int check) {
     const struct tally tally = found(wrong, line);
     const int64_t times = check < 0 ? tally.crashes : tally.failures[check];
     if (times == 0)
-        fail_msg("fault %d was not found by %s", (int)wrong, check < 0 ? "a crash" : check_names[check]);
+        fail_msg("fault %d was not found by %s", (int)wrong,
+                 check < 0 ? "a crash" : check_names[check]);
 }
 
 static void test_faults_are_found(void **state) {

@@ -8,8 +8,9 @@
  */
 #include "base/base.h"
 #include "kernels/registry/builtin.h"
-#include "support/flash_case.h"
-#include "support/flash_run.h"
+#include "operations/attention/flash/problem.h"
+#include "support/element.h"
+#include "support/guarded.h"
 #include "support/test_threads.h"
 
 #include <math.h>
@@ -39,7 +40,7 @@ struct world {
 
 static void *filled(ejk_dtype dtype, void *data, int64_t count, int64_t period) {
     for (int64_t i = 0; i < count; i++)
-        flash_store(dtype, data, i, (double)(i * 7 % period) / (double)period - 0.4);
+        element_store(dtype, data, i, (double)(i * 7 % period) / (double)period - 0.4);
     return data;
 }
 
@@ -132,12 +133,21 @@ static void close_blocks(const struct world *w, int way) {
 
 static bool run(const ejk_implementation *e, struct world *w, ejk_threads *threads,
                 unsigned char *result) {
-    char why[256];
     const size_t bytes = RESULTS * ejk_dtype_size(w->p.dtype);
+    ejk_launch launch = {.workers = 1};
     memset(w->out, 0, bytes);
-    const bool ran = flash_run(e, &w->p, w->parameters, threads, why, sizeof why);
-    if (!ran) printf("FAIL %s: %s\n", e->name, why);
+    if (e->prepare(&w->p, w->parameters, ejk_threads_count(threads), &launch) != EJK_OK) abort();
+    void *workspace = aligned_alloc(64, (launch.workspace_bytes + 64) / 64 * 64);
+    if (!workspace) abort();
+    const ejk_run run = {.problem = &w->p,
+                         .parameters = w->parameters,
+                         .workspace = workspace,
+                         .threads = threads,
+                         .workers = launch.workers};
+    const bool ran = e->run(&run) == EJK_OK;
+    if (!ran) printf("FAIL %s: %s\n", e->name, ejk_last_error());
     memcpy(result, w->out, bytes);
+    free(workspace);
     return ran;
 }
 
@@ -148,8 +158,8 @@ static bool holds(const ejk_implementation *e, int way, ejk_threads *threads) {
     printf("%s, %s\n", e->name, way_names[way]);
     fflush(stdout);
     bool good = run(e, &w, NULL, open);
-    for (int64_t i = 0; i < RESULTS; i++) good &= isfinite(flash_load(e->dtype, open, i));
-    good &= flash_load(e->dtype, open, 0) != 0;
+    for (int64_t i = 0; i < RESULTS; i++) good &= isfinite(element_load(e->dtype, open, i));
+    good &= element_load(e->dtype, open, 0) != 0;
     close_blocks(&w, way);
     for (int i = 0; i < 2 && good; i++)
         good = run(e, &w, i == 0 ? NULL : threads, closed) &&
