@@ -156,10 +156,9 @@ static void NAME(forward_row)(const struct NAME(row) * r, const struct attention
                                          : lost               ? (double)INFINITY
                                          : r->z[j] == 0       ? 0
                                                         : (double)(r->z[j] / denominator * factor);
-    if (to->out)
-        NAME(values)
-        (r, isnan(sum), denominator, to->out + at * a->value_dim,
-         to->out_spread ? to->out_spread + at * a->value_dim : NULL);
+    if (!to->out) return;
+    double *spread = to->out_spread ? to->out_spread + at * a->value_dim : NULL;
+    NAME(values)(r, isnan(sum), denominator, to->out + at * a->value_dim, spread);
 }
 
 static struct NAME(row)
