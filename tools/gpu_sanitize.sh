@@ -22,9 +22,9 @@ export EJKERNEL_CUDA_CACHE EJK_TEST_EXACT=1
 
 # Of each suite: its name, the program, and what the environment tells it. Seeds at which every kernel has cases.
 suites() {
-    echo "sm90 test_flash_attention_cuda EJK_TEST_TILED=1 EJK_TEST_FILTER=sm90 EJK_TEST_CASES=8"
-    echo "general test_flash_attention_cuda EJK_TEST_CASES=12"
-    echo "operations test_operations_cuda EJK_TEST_CASES=16"
+    echo "sm90 test_conformance EJK_TEST_FILTER=sm90 EJK_TEST_CASES=8"
+    echo "general test_conformance EJK_TEST_CASES=4"
+    echo "sparse test_sparse_cuda EJK_TEST_CASES=2"
 }
 
 suites | while read -r name program settings; do

@@ -11,7 +11,7 @@
  * "algorithm name". Answers 77 where there is no GPU.
  */
 #include "kernels/registry/builtin.h"
-#include "support/flash_case.h"
+#include "support/element.h"
 #include "support/gpu_driver.h"
 #include "support/gpu_processes.h"
 #include "support/random.h"
@@ -112,7 +112,7 @@ static void add(struct side *side, int index, ejk_dtype dtype, const int64_t sha
     if (!side->before[index] || !side->wanted[index]) abort();
     memset(side->before[index], 0xff, bytes_of(t)); /* NaN */
     for (int64_t i = 0; i < count && index <= D_OUT; i++)
-        flash_store(dtype, side->before[index], i, random_normal(r));
+        element_store(dtype, side->before[index], i, random_normal(r));
 }
 
 static void open_side(struct subject *s, struct side *side, uint64_t seed) {
@@ -303,7 +303,7 @@ static void check_threads(struct subject *s) {
 static double distance(ejk_dtype dtype, const void *a, const void *b, int64_t count) {
     double error = 0, size = 0;
     for (int64_t i = 0; i < count; i++) {
-        const double x = flash_load(dtype, a, i), y = flash_load(dtype, b, i);
+        const double x = element_load(dtype, a, i), y = element_load(dtype, b, i);
         error += (x - y) * (x - y);
         size += x * x;
     }

@@ -11,7 +11,7 @@
 #include "kernels/registry/builtin.h"
 #include "operations/attention/dense/problem.h"
 #include "operations/attention/flash/vjp_problem.h"
-#include "support/flash_case.h"
+#include "support/element.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -66,8 +66,8 @@ static void fill(struct world *w, ejk_dtype dtype, const int64_t size[2], int wa
     w->way = way;
     for (int64_t i = 0; i < t * heads * WIDTH; i++) {
         /* Component 0 of queries is positive: beside -inf in a key the product is -inf. */
-        flash_store(dtype, w->query, i, i % WIDTH == 0 ? 0.5 : number(i, 1009));
-        flash_store(dtype, w->d_out, i, number(i, 499));
+        element_store(dtype, w->query, i, i % WIDTH == 0 ? 0.5 : number(i, 1009));
+        element_store(dtype, w->d_out, i, number(i, 499));
     }
     for (int64_t i = 0; i < s * HEADS * WIDTH; i++) {
         const bool hidden = hides(i / WIDTH / HEADS), product = way == BY_PRODUCT && i % WIDTH == 0;
@@ -75,16 +75,16 @@ static void fill(struct world *w, ejk_dtype dtype, const int64_t size[2], int wa
                            : i % 3 == 1 ? (double)INFINITY
                                         : -(double)INFINITY;
         const bool any = hidden && poisoned;
-        flash_store(dtype, w->key, i,
-                    hidden && product       ? -(double)INFINITY
-                    : any && way == BY_BIAS ? bad
-                                            : number(i, 997));
-        flash_store(dtype, w->value, i, any ? bad : number(i, 761));
+        element_store(dtype, w->key, i,
+                      hidden && product       ? -(double)INFINITY
+                      : any && way == BY_BIAS ? bad
+                                              : number(i, 997));
+        element_store(dtype, w->value, i, any ? bad : number(i, 761));
     }
     for (int64_t i = 0; i < heads * t * s; i++)
-        flash_store(dtype, w->bias, i,
-                    hides(i % s) || i / s % t == 0 ? -(double)INFINITY : number(i, 211));
-    for (int i = 0; i < 4; i++) flash_store(dtype, w->sinks, i, number(i, 7));
+        element_store(dtype, w->bias, i,
+                      hides(i % s) || i / s % t == 0 ? -(double)INFINITY : number(i, 211));
+    for (int i = 0; i < 4; i++) element_store(dtype, w->sinks, i, number(i, 7));
     ejki_flash_problem *p = &w->v.forward;
     const ejki_bthd rows = {NULL, 0, heads * WIDTH, WIDTH}, keys = {NULL, 0, HEADS * WIDTH, WIDTH};
     *p = (ejki_flash_problem){.batch = 1,
@@ -150,7 +150,7 @@ static const ejk_implementation *named(const char *algorithm, const char *name) 
 
 static bool is_finite(const struct world *w, const double *results, int64_t count) {
     for (int64_t i = 0; i < count; i++)
-        if (!isfinite(flash_load(w->v.forward.dtype, results, i))) return false;
+        if (!isfinite(element_load(w->v.forward.dtype, results, i))) return false;
     return true;
 }
 
@@ -160,7 +160,7 @@ static const char *check_forward(const struct world *w) {
     ejki_flash_problem in_type = *p;
     if (!p->normalize) in_type.dtype = EJK_DTYPE_F32;
     for (int64_t i = 0; i < rows * p->value_dim; i++)
-        if (!isfinite(flash_load(in_type.dtype, w->out, i))) return "out is not finite";
+        if (!isfinite(element_load(in_type.dtype, w->out, i))) return "out is not finite";
     for (int64_t i = 0; i < rows; i++) {
         const bool blank = w->way == BY_BIAS && i % p->queries == 0;
         if (blank && !p->has_sinks && w->lse[i] != -INFINITY) return "lse of a row without keys";
@@ -174,15 +174,15 @@ static const char *check_gradients(const struct world *w) {
     if (!is_finite(w, w->d_query, p->queries * p->query_heads * p->head_dim))
         return "d_query is not finite";
     for (int64_t i = 0; i < p->keys * p->kv_heads * WIDTH; i++) {
-        const double dk = flash_load(p->dtype, w->d_key, i),
-                     dv = flash_load(p->dtype, w->d_value, i);
+        const double dk = element_load(p->dtype, w->d_key, i),
+                     dv = element_load(p->dtype, w->d_value, i);
         const bool hidden = hides(i / WIDTH / HEADS);
         if (!isfinite(dk) || (hidden && dk != 0)) return "d_key";
         if (!isfinite(dv) || (hidden && dv != 0)) return "d_value";
     }
     for (int64_t i = 0; p->has_bias && i < p->query_heads * p->queries * p->keys; i++) {
-        const double db = flash_load(p->dtype, w->d_bias, i);
-        const bool hidden = flash_load(p->dtype, w->bias, i) == -(double)INFINITY;
+        const double db = element_load(p->dtype, w->d_bias, i);
+        const bool hidden = element_load(p->dtype, w->bias, i) == -(double)INFINITY;
         if (!isfinite(db) || (hidden && db != 0)) return "d_bias";
     }
     return NULL;
@@ -191,7 +191,7 @@ static const char *check_gradients(const struct world *w) {
 static const char *check_weights(const struct world *w) {
     const ejki_flash_problem *p = &w->v.forward;
     for (int64_t i = 0; i < p->query_heads * p->queries * p->keys; i++) {
-        const double weight = flash_load(p->dtype, w->weights, i);
+        const double weight = element_load(p->dtype, w->weights, i);
         if (!isfinite(weight) || (hides(i % p->keys) && weight != 0)) return "weights";
     }
     return NULL;
@@ -200,9 +200,9 @@ static const char *check_weights(const struct world *w) {
 static bool near(ejk_dtype dtype, const double *x, const double *y, int64_t count) {
     double most = 0, difference = 0;
     for (int64_t i = 0; i < count; i++) {
-        const double u = flash_load(dtype, x, i);
+        const double u = element_load(dtype, x, i);
         most = fmax(most, fabs(u));
-        difference = fmax(difference, fabs(u - flash_load(dtype, y, i)));
+        difference = fmax(difference, fabs(u - element_load(dtype, y, i)));
     }
     return difference <= 0.01 * most;
 }
@@ -277,9 +277,9 @@ static bool sums_hold(const ejk_implementation *e, const int64_t size[2], int64_
     ejki_flash_problem *p = &w->v.forward;
     p->scale = 1;
     for (int64_t i = 0; i < p->queries * p->query_heads * WIDTH; i++)
-        flash_store(p->dtype, w->query, i, i % WIDTH == 0 ? 16 : i % WIDTH == 1 ? 1 : 0);
+        element_store(p->dtype, w->query, i, i % WIDTH == 0 ? 16 : i % WIDTH == 1 ? 1 : 0);
     for (int64_t i = 0; i < p->keys * p->kv_heads * WIDTH; i++)
-        flash_store(p->dtype, w->key, i, i % WIDTH == 0 ? 43 : (double)(i / WIDTH * 5 % 23));
+        element_store(p->dtype, w->key, i, i % WIDTH == 0 ? 43 : (double)(i / WIDTH * 5 % 23));
     if (e->applicable && !e->applicable(p)) return true;
     ++*runs;
     bool good = run(e, p);

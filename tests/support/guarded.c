@@ -39,6 +39,11 @@ void guarded_protect(struct guarded *buffer) {
     if (buffer->pages) need(mprotect(buffer->pages, buffer->mapped, PROT_READ) == 0, "mprotect");
 }
 
+void guarded_unprotect(struct guarded *buffer) {
+    if (buffer->pages)
+        need(mprotect(buffer->pages, buffer->mapped, PROT_READ | PROT_WRITE) == 0, "mprotect");
+}
+
 void guarded_fill(struct guarded *buffer) {
     if (buffer->pages) memset(buffer->pages, GUARDED_FILL, buffer->mapped);
 }

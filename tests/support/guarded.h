@@ -32,8 +32,9 @@ enum guarded_side { GUARDED_END, GUARDED_START };
 void guarded_create(struct guarded *buffer, size_t size, enum guarded_side side, size_t slack);
 void guarded_destroy(struct guarded *buffer);
 
-/* From now on a write to it is a fault. */
+/* From now on a write to it is a fault, or no more. */
 void guarded_protect(struct guarded *buffer);
+void guarded_unprotect(struct guarded *buffer);
 
 /* Fills the buffer and what surrounds it. */
 void guarded_fill(struct guarded *buffer);

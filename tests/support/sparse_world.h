@@ -3,7 +3,7 @@
 #ifndef EJK_TESTS_SPARSE_WORLD_H
 #define EJK_TESTS_SPARSE_WORLD_H
 
-#include "support/flash_case.h"
+#include "support/element.h"
 #include "support/soak.h"
 #include "support/splash_call.h"
 
@@ -32,7 +32,7 @@ static inline void *room(int64_t count, size_t size) {
 
 static inline void *numbers(struct random *r, ejk_dtype dtype, int64_t count) {
     void *data = room(count, 8);
-    for (int64_t i = 0; i < count; i++) flash_store(dtype, data, i, random_normal(r));
+    for (int64_t i = 0; i < count; i++) element_store(dtype, data, i, random_normal(r));
     return data;
 }
 
@@ -47,9 +47,9 @@ static inline void poison(struct world *w) {
             for (int64_t b = 0; !seen && b < w->b; b++) {
                 const int64_t row = (b * w->kv_heads + g) * w->kv + j;
                 for (int64_t k = 0; k < w->d; k++)
-                    flash_store(w->dtype, w->key, row * w->d + k, NAN);
+                    element_store(w->dtype, w->key, row * w->d + k, NAN);
                 for (int64_t k = 0; k < w->dv; k++)
-                    flash_store(w->dtype, w->value, row * w->dv + k, NAN);
+                    element_store(w->dtype, w->value, row * w->dv + k, NAN);
             }
         }
 }
@@ -185,9 +185,9 @@ static inline void expect_near_all(const struct world *w, const void *got, const
                                    int64_t count, double tolerance) {
     double largest = 0;
     for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(flash_load(w->dtype, wanted, i)));
+        largest = fmax(largest, fabs(element_load(w->dtype, wanted, i)));
     for (int64_t i = 0; i < count; i++) {
-        const double a = flash_load(w->dtype, got, i), b = flash_load(w->dtype, wanted, i);
+        const double a = element_load(w->dtype, got, i), b = element_load(w->dtype, wanted, i);
         if (!(fabs(a - b) <= tolerance * (1 + largest)))
             fail_msg("element %lld is %.9g, expected %.9g", (long long)i, a, b);
     }

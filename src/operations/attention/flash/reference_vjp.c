@@ -31,8 +31,8 @@ static bool add_part(int64_t *at, int64_t rows, int64_t columns, int64_t *start)
 }
 
 /* Sinks of how many heads there are. */
-static int64_t sink_heads(const ejki_flash_problem *p) {
-    return p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
+static int64_t sink_heads(const ejki_flash_vjp_problem *v) {
+    return v->d_sink_stride_h == 0 ? 1 : v->forward.query_heads / v->forward.sink_group;
 }
 
 /* False if the sizes are more than can be counted. */
@@ -53,7 +53,7 @@ static bool layout_of(const ejki_flash_vjp_problem *v, layout *out) {
                ejki_mul(rows, bias->stride_t ? p->queries : 1, &rows);
     fits = fits && add_part(&end, v->wants_bias ? rows : 0, p->keys, &out->bias);
     out->bias_count = end;
-    fits = fits && add_part(&end, v->wants_sinks ? sink_heads(p) : 0, p->sink_count, &out->sinks);
+    fits = fits && add_part(&end, v->wants_sinks ? sink_heads(v) : 0, p->sink_count, &out->sinks);
     out->sinks_count = end - out->sinks;
     return fits;
 }
@@ -112,7 +112,7 @@ static double row_delta(const task *t, const reference_row *row) {
 static void add_sinks_gradient(const task *t, const reference_row *row, double max, double sum,
                                double delta) {
     const ejki_flash_problem *p = row->problem;
-    const int64_t head = p->sink_stride_h == 0 ? 0 : row->h / p->sink_group;
+    const int64_t head = t->v->d_sink_stride_h == 0 ? 0 : row->h / p->sink_group;
     double *sums = t->shared + t->at->sinks + head * p->sink_count;
     for (int64_t n = 0; n < p->sink_count; n++)
         sums[n] -=

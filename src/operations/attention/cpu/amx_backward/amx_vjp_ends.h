@@ -127,7 +127,7 @@ static inline void amx_vjp_add_sink(const ejki_flash_problem *p, int64_t head, c
 static inline void amx_vjp_sink(const amx_vjp_shared *shared, int64_t sink_head) {
     const ejki_flash_vjp_problem *v = shared->problem;
     const ejki_flash_problem *p = &v->forward;
-    const bool all = p->sink_stride_h == 0;
+    const bool all = v->d_sink_stride_h == 0;
     for (int64_t n = 0; n < p->sink_count; n++) {
         const double sink = amx_element(p->sinks, sink_head * p->sink_stride_h + n);
         __m512d sums[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()};
@@ -147,7 +147,8 @@ static inline void amx_vjp_sink(const amx_vjp_shared *shared, int64_t sink_head)
 static inline void amx_vjp_sinks(void *argument, int64_t index) {
     const amx_vjp_shared *shared = argument;
     const ejki_flash_problem *p = &shared->problem->forward;
-    const int64_t heads = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
+    const int64_t heads =
+        shared->problem->d_sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
     for (int64_t head = index; head < heads; head += shared->workers) amx_vjp_sink(shared, head);
 }
 

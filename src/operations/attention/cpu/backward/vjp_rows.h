@@ -231,7 +231,7 @@ static void vjp_end(void *argument, int64_t index) {
 static void vjp_sink(const vjp_shared *shared, int64_t sink_head) {
     const ejki_flash_vjp_problem *v = shared->problem;
     const ejki_flash_problem *p = &v->forward;
-    const bool all = p->sink_stride_h == 0;
+    const bool all = v->d_sink_stride_h == 0;
     const int64_t heads = all ? p->query_heads : p->sink_group;
     const int64_t first = all ? 0 : sink_head * p->sink_group;
     for (int64_t n = 0; n < p->sink_count; n++) {
@@ -254,7 +254,8 @@ static void vjp_sink(const vjp_shared *shared, int64_t sink_head) {
 static void vjp_sinks(void *argument, int64_t index) {
     const vjp_shared *shared = argument;
     const ejki_flash_problem *p = &shared->problem->forward;
-    const int64_t heads = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
+    const int64_t heads =
+        shared->problem->d_sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
     for (int64_t head = index; head < heads; head += shared->workers) vjp_sink(shared, head);
 }
 

@@ -140,7 +140,7 @@ ejk_status ejki_cuda_vjp_sinks(const ejk_run *run, ejki_cuda_vjp_problem *proble
     const ejki_flash_vjp_problem *v = run->problem;
     const ejki_flash_problem *p = &v->forward;
     if (!v->wants_sinks) return EJK_OK;
-    const int64_t heads = p->sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
+    const int64_t heads = v->d_sink_stride_h == 0 ? 1 : p->query_heads / p->sink_group;
     return ejki_cuda_vjp_begin(run, EJKI_CUDA_SINKS, heads * p->sink_count, 1, 256, 0, problem);
 }
 

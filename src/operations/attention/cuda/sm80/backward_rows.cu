@@ -112,8 +112,8 @@ extern "C" __global__ void __launch_bounds__(256)
     const ejki_cuda_problem &p = v.forward;
     const int n = blockIdx.x % p.sink_count, own = blockIdx.x / p.sink_count;
     const i64 heads = (i64)p.kv_heads * p.group;
-    const i64 readers = p.sink_stride_h == 0 ? heads : p.sink_group;
-    const i64 first = p.sink_stride_h == 0 ? 0 : own * readers;
+    const i64 readers = v.d_sink_stride_h == 0 ? heads : p.sink_group;
+    const i64 first = v.d_sink_stride_h == 0 ? 0 : own * readers;
     const float sink = widen(((const element *)p.sinks)[own * p.sink_stride_h + n]);
     float sum = 0;
     for (i64 k = threadIdx.x; k < p.entries * readers * p.queries; k += 256) {

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A call that a case makes: arguments with row-major tensors in plain memory, and what its results should be. The
+ * harness puts the tensors where it likes; a case never sees that.
+ */
+#ifndef TESTS_CONFORMANCE_CALL_H
+#define TESTS_CONFORMANCE_CALL_H
+
+#include "support/element.h"
+#include "support/random.h"
+
+#include <ejkernel/ejkernel.h>
+
+enum { MOST_FIELDS = 96, ORDERS = 8 };
+
+/* What is compared with what: an element, a logarithm of a sum, a maximum, a sum of exponentials. */
+enum kind { ELEMENT, LOG_SUM, MAXIMUM, SUM };
+
+/* What a result should be; arrays are as long as it has elements. */
+struct expected {
+    double *exact;
+    double *
+        spread; /* sums of the sizes of the terms that an element is made of; NULL = its own size */
+    double *naive[ORDERS]; /* evaluations in the type of the call, orders of summation differ */
+    int64_t count;
+    enum kind kind;
+    double relative_to; /* what eps is multiplied by; 0 = 1 */
+    bool open;          /* an exact infinity stands for whatever there is */
+};
+
+struct operation;
+
+struct call {
+    const struct operation *operation;
+    const ejk_kernel *kernel;
+    uint64_t seed;
+    struct random random;
+    ejk_dtype dtype; /* of the first tensor */
+    int64_t budget;  /* multiplications of most calls */
+    bool tiled;      /* sizes around tiles, rows at multiples of eight elements */
+    void *args;      /* the kernel's */
+    void *own;       /* the case's */
+    struct expected expected[MOST_FIELDS]; /* by the place of the field in the record */
+    int orders;                            /* naive evaluations so far */
+    bool scarce;      /* few rows or keys: the naive error is a matter of luck */
+    bool gradient;    /* sums may cancel all but a thousandth of their terms */
+    bool hostile;     /* what is visible has NaN or infinities */
+    double magnitude; /* largest sum of sizes in an exponent */
+    char text[256];   /* what the arguments do not tell */
+    void *memory[256];
+    int32_t memories;
+};
+
+/* Part of a call, by symbols of its units; scalars and tensors of `args` may be changed besides. */
+struct slice {
+    void *args;
+    struct {
+        const char *symbol;
+        int64_t first, end;
+    } range[4];
+    int32_t count;
+};
+
+/* The case of an operation. */
+struct operation {
+    const char *op;
+    int64_t cases;  /* wanted of each implementation */
+    ejk_dtype only; /* type of the first tensor, where there is but one; UNSET = any */
+    /* Chooses arguments and contents. False: this seed makes none, as there is nothing in this type. */
+    bool (*generate)(struct call *c);
+    /* After some inputs were made the same along an axis: what depends on their values, as poison. May be NULL. */
+    void (*finish)(struct call *c);
+    /* Results by call_result(…, EXACT) and SPREAD, in more than the precision of the call. */
+    void (*exact)(struct call *c);
+    /* The same in the precision of the call in the next order, up to ORDERS; NULL = exact ones rounded. */
+    void (*naive)(struct call *c, int order);
+    /* Which part could be computed alone with the same bits; false: none. May be NULL. */
+    bool (*slice)(const struct call *c, struct random *r, struct slice *s);
+    /* Of what is not the call's memory. May be NULL. */
+    void (*release)(struct call *c);
+};
+
+/* Memory that lives as long as the call, zeroed. */
+void *call_memory(struct call *c, size_t bytes);
+
+/* A row-major tensor of zeros; its memory is the call's. */
+ejk_tensor call_tensor(struct call *c, ejk_dtype dtype, int32_t rank, const int64_t *shape);
+#define CALL_TENSOR(c, dtype, ...)                                                                 \
+    call_tensor(c, dtype, (int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),           \
+                (const int64_t[]){__VA_ARGS__})
+
+/* Element of a row-major tensor; what is finite stays so in f16. */
+double tensor_get(const ejk_tensor *t, int64_t index);
+void tensor_put(const ejk_tensor *t, int64_t index, double value);
+/* All elements as doubles; memory of the call. NULL if it is absent. */
+double *tensor_values(struct call *c, const ejk_tensor *t);
+
+/* The array to fill for a result by its name: order 0 … ORDERS-1, or one of these. NULL: the call has no such. */
+enum { EXACT = -2, SPREAD = -1 };
+double *call_result(struct call *c, const char *field, int which, enum kind kind);
+
+/* Fields of a record; what a call updates in place is both. */
+bool field_reads(const ejk_field *field);
+bool field_writes(const ejk_field *field);
+ejk_tensor *field_tensor(const ejk_field *field, const void *args);
+
+/* A call from a seed; false if the case has none. */
+bool call_open(struct call *c, const struct operation *operation, const ejk_kernel *kernel,
+               uint64_t seed, int64_t budget);
+void call_close(struct call *c);
+/* The type that a seed leads to, known before anything is made. */
+ejk_dtype call_dtype(uint64_t seed);
+/* Arguments and the rest in one line. */
+void call_print(const struct call *c, char *text, size_t size);
+
+#endif
