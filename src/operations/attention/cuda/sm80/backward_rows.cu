@@ -14,7 +14,7 @@ enum {
             : VALUE_DIM > 64 ? 16
                              : 8,
     STEP = 256 / LANES,
-    PIECES = cdiv(VALUE_DIM, 8 * LANES),
+    PIECES = VALUE_DIM ? cdiv(VALUE_DIM, 8 * LANES) : 1, /* no array is empty */
 };
 
 /* Eight elements; those from `limit` on are 0. */

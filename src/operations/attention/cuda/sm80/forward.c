@@ -159,10 +159,11 @@ static tiling mma_tiling(const ejki_flash_problem *p, const int64_t *parameters)
     return t;
 }
 
+/* Sums that are not divided have to be true to f32, which those of rounded weights are not. */
 static bool mma_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
-    return ejki_flash_cuda_fits(p) && p->head_dim > 0 && p->value_dim > 0 && p->head_dim <= 256 &&
-           p->value_dim <= 256;
+    return ejki_flash_cuda_fits(p) && p->normalize && p->head_dim > 0 && p->value_dim > 0 &&
+           p->head_dim <= 256 && p->value_dim <= 256;
 }
 
 static ejk_status mma_prepare(const void *problem, const int64_t *parameters, int32_t threads,
@@ -207,4 +208,4 @@ EJKI_DECLARE(flash_attention_plain_cuda, .version = 1, .parameters = plain_param
 
 EJKI_DECLARE(flash_attention_mma_cuda, .version = 1, .priority = 10, .parameters = mma_parameters,
              .suggest = ejki_sm80_suggest, .parameter_count = 5, .applicable = mma_applicable,
-             .needs = "heads of 1 to 256", .prepare = mma_prepare, .run = mma_run)
+             .needs = "heads of 1 to 256, normalize_output", .prepare = mma_prepare, .run = mma_run)
