@@ -40,6 +40,17 @@ static void choose_sizes(struct attention *a, struct random *r, int64_t budget) 
     } while (scores_of(a) * (a->dim + a->value_dim) > budget || scores_of(a) > budget / 16);
 }
 
+/* A query or a few and hardly any keys: what is over in a microsecond. */
+static void choose_tiny_sizes(struct attention *a, struct random *r) {
+    a->batch = random_int(r, 1, 2);
+    a->kv_heads = random_int(r, 1, 2);
+    a->group = random_int(r, 1, 4);
+    a->heads = a->group * a->kv_heads;
+    a->queries = random_int(r, 1, 4);
+    a->keys = random_int(r, 1, 40);
+    a->dim = a->value_dim = RANDOM_OF(r, dims) % 130 + 1;
+}
+
 static void choose_tiled_sizes(struct attention *a, struct random *r, int64_t budget) {
     do {
         a->queries = RANDOM_OF(r, tiled_lengths);
@@ -98,6 +109,8 @@ struct attention *attention_create(struct call *c, struct attention_options opti
     a->normalize = true;
     if (c->tiled)
         choose_tiled_sizes(a, r, 10 * c->budget);
+    else if (random_chance(r, 0.1))
+        choose_tiny_sizes(a, r);
     else
         choose_sizes(a, r, options.gradients ? c->budget / 2 : c->budget);
     if (options.packed && random_chance(r, 0.25)) choose_sequences(c, a);

@@ -50,7 +50,9 @@ static bool equal_blocks(search *s, ejki_mask_block own, ejki_mask_block other) 
     if (own.block == NULL || other.block == NULL || s->own.block_q != s->other.block_q ||
         s->own.block_kv != s->other.block_kv)
         return false;
-    const int64_t at = (own.block - p->blocks) / ejki_max(1, p->block_stride) % REMEMBERED;
+    /* Blocks may lie backwards: any place below REMEMBERED does. */
+    const uint64_t distance = (uint64_t)(own.block - p->blocks);
+    const uint64_t at = distance / (uint64_t)ejki_max(1, p->block_stride) % REMEMBERED;
     if (s->block[at] == own.block && s->equal[at] == other.block) return true;
     for (int64_t a = 0; a < s->own.block_q; a++)
         for (int64_t b = 0; b < s->own.block_kv; b++)
