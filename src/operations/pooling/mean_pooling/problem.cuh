@@ -80,7 +80,8 @@ POOL pool_range pool_chunk(const pool_problem *p, pool_size row, pool_size index
                            pool_size end) {
     pool_range range = {row, begin, end};
     if (!p->chunk) return range;
-    range.begin = index >= (end - begin + p->chunk - 1) / p->chunk ? end : begin + index * p->chunk;
+    const pool_size size = end - begin, chunks = size / p->chunk + (size % p->chunk != 0);
+    range.begin = index >= chunks ? end : begin + index * p->chunk;
     range.end = end - range.begin < p->chunk ? end : range.begin + p->chunk;
     return range;
 }
