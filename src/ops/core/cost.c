@@ -49,6 +49,11 @@ static ejk_status check(const ejk_plan *plan, const view *v, const void *problem
     void *bare = malloc(plan->kernel->args->size + 1);
     if (!bare) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a copy of a call");
     memcpy(bare, v->args, plan->kernel->args->size);
+    for (int32_t i = 0; i < v->slots.count; i++) {
+        ejk_tensor *tensor = ejki_slot_tensor(&v->slots.list[i], bare);
+        tensor->device_type = EJK_DEVICE_CPU; /* what is copied lies beside what is not */
+        tensor->device_index = 0;
+    }
     ejk_status status = ejki_slots_bind(plan->kernel->args, &v->slots, bare, true, &axes);
     free(bare);
     if (status == EJK_OK) status = ejki_guards_create(plan->kernel, v->args, &axes, &guards);

@@ -4,11 +4,11 @@
  * once is all that matters.
  *
  * Nothing is packed: keys and values are read where they lie, those of 16 bits becoming floats in registers
- * (row_load16_body.h, row_f32_body.h) or, with TILE_BF16_DOT, operands of bf16 dots as they are
- * (row_bf16_dot_body.h); all else is f32. A task is a KV split of some KV heads of one batch entry. Blocks of keys are visited for all its heads
- * before the next block, so that in the [B,S,H,D] layout a block is one piece of memory, and the next block, of this
- * task or of the next, is prefetched meanwhile (row_plan_prefetch). With blocksize_heads above 1, a block is read in
- * the order of memory, all heads of a few keys before the next few, and prefetched at a distance of some KiB
+ * (row_load16_body.h, row_f32_body.h) or, with TILE_BF16_DOT, operands of bf16 dots as they are (row_bf16_dot_body.h);
+ * all else is f32. A task is a KV split of some KV heads of one batch entry. Blocks of keys are visited for all its
+ * heads before the next block, so that in the [B,S,H,D] layout a block is one piece of memory, and the next block, of
+ * this task or of the next, is prefetched meanwhile (row_plan_prefetch). With blocksize_heads above 1, a block is read
+ * in the order of memory, all heads of a few keys before the next few, and prefetched at a distance of some KiB
  * (row_plan_near_prefetch): for processors whose hardware prefetcher follows one or two streams far better than four.
  * Scores are dot products of four rows with four keys in registers; softmax keeps a running max per row
  * (row_block_body.h).
