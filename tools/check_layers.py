@@ -99,6 +99,10 @@ EXTERNAL = {
 # Headers that the build generates: the places that may see them.
 GENERATED = {"kernel_lines.h": ["kernels"], "operations.inc": ["operations"]}
 
+# Rooms that serve every operation, and words that only an operation has; the names of the operations come besides.
+GENERIC = {"base", "tensor", "record", "device", "kernels", "ops/core", "ops/identity", "ops/config", "ops/execution"}
+OPERATION_WORDS = ["flash", "Hkv", "cum_seqlens", "fwd_block_mask"]
+
 MAX_LINES = 600
 CODE = {".c", ".h", ".cu", ".cuh", ".inc", ".list", ".py", ".sh", ".cmake"}
 MAX_COLUMNS = 120
@@ -181,6 +185,30 @@ def check_includes(root, path, lines):
                 yield f"{path}:{number}: {match.group(2)} {fault}"
 
 
+def operation_word(root):
+    """Matches what a generic room may not say: words of an operation, and every `operation` of the lists of kernels."""
+    lists = (root / "src/operations").rglob("kernels.list")
+    names = [line.split()[1] for file in lists for line in file.read_text().splitlines() if line.startswith("operation ")]
+    return re.compile(r"(?<![A-Za-z])(" + "|".join(OPERATION_WORDS) + r")|\b(" + "|".join(n for n in names if "_" in n) + r")\b")
+
+
+def check_generic(path, lines, word):
+    for number, line in enumerate(lines, 1):
+        match = word.search(line)
+        if match:
+            yield f"{path}:{number}: '{match.group(0)}' belongs to an operation, not to a room that serves all"
+
+
+def check_rooms_page(root):
+    """The rooms of docs/architecture.md are those of ROOMS, in the same order, and those of the tree."""
+    page = re.findall(r"^\| `src/([a-z_/]+)/` \|", (root / "docs/architecture.md").read_text(), re.M)
+    if page != ROOMS:
+        yield f"docs/architecture.md: has the rooms {' '.join(page)}, expected {' '.join(ROOMS)}"
+    tree = {room_of(p.relative_to(root)) for p in (root / "src").rglob("*.[ch]")}
+    if tree != set(ROOMS):
+        yield f"src: has the rooms {' '.join(sorted(tree))}, expected those of ROOMS"
+
+
 def check_text(path, lines):
     code = path.suffix in CODE or path.name == "CMakeLists.txt"
     if code and len(lines) > MAX_LINES:
@@ -206,9 +234,12 @@ def text_files(root):
 
 def main():
     root = Path(__file__).resolve().parent.parent
-    faults = []
+    faults = list(check_rooms_page(root))
+    word = operation_word(root)
     for path, lines in text_files(root):
         faults += check_text(path, lines)
+        if path.parts[0] == "src" and room_of(path) in GENERIC:
+            faults += check_generic(path, lines, word)
         if path.suffix in {".c", ".h", ".inc"}:
             faults += check_includes(root, path, lines)
     print("\n".join(faults) if faults else "every include goes down, every file is short, every line narrow")

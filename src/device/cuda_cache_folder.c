@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A configuration of flash attention takes 30 to 100 KB: a few thousand of them. */
+/* A kernel compiled for one configuration takes 30 to 100 KB: a few thousand of them. */
 #define DEFAULT_LIMIT (INT64_C(256) << 20)
 
 static int64_t limit(void) {

@@ -3,7 +3,7 @@
  * How an implementation is declared: once for its line in a kernels.list, from which its names, platform, tier,
  * element types and limits come. What is left to say is what it does:
  *
- *     EJKI_DECLARE(mean_pooling_cuda, .prepare = prepare, .run = run)
+ *     EJKI_DECLARE(my_operation_cuda, .prepare = prepare, .run = run)
  *
  * at file level, without a semicolon. The first argument is the line's operation, kernel (unless it is `-`) and tier,
  * joined by underscores. A body that is compiled for several tiers says EJKI_THIS_LINE, which the build defines

@@ -182,7 +182,7 @@ ejk_status ejk_context_add_kernel(ejk_context *context, const ejk_kernel *kernel
     return status;
 }
 
-/* "flash_attention, my_kernel"; what does not fit is cut. */
+/* "first_operation, second_one"; what does not fit is cut. */
 static void list_names(const ejk_context *context, char *text, size_t size) {
     const ejki_kernel_node *first = owner(context)->kernels;
     size_t used = (size_t)snprintf(text, size, "%s", first ? "" : "none");

@@ -98,7 +98,7 @@ static ejk_status read_kernel(ejki_items *items, char **at) {
     char *start = skip_blanks(items->text), *colon = start + strcspn(start, ":\"#"), *end = colon;
     while (end > start && blank(end[-1])) end--;
     if (*colon != ':' || end == start)
-        return malformed(items, start, "a kernel's name and ':', as \"flash_attention:T=128\"");
+        return malformed(items, start, "a kernel's name and ':', as \"my_operation:T=128\"");
     items->kernel = start;
     *end = '\0';
     *at = skip_blanks(colon + 1);
