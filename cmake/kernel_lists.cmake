@@ -5,8 +5,8 @@
 #       the description `ejk_<name>_kernel` belongs to the library
 #   kernel <operation> | <kernel or -> | <tiers> | <element types> | <source> [| <limits>]
 #       one implementation for each tier and each element type. A tier is one of EJK_ISAS or `scalar`, `reference`
-#       or `cuda`. A type of several tensors is joined by commas, the first tensor's first: bf16,e4m3. The source is
-#       relative to the list. A header (*_body.h) is compiled once for each tier, by a file that is generated; a C file
+#       or `cuda`. Up to four types joined by commas, as bf16,f8e4m3,f32, are those of the first tensor and of the
+#       ones that ejk_kernel.further_types names. The source is relative to the list. A header (*_body.h) is compiled once for each tier, by a file that is generated; a C file
 #       is compiled as it is and declares its own line. Limits of cuda: the least, or the least and the most compute
 #       capability: `sm_80`, `sm_90 sm_90`.
 #   alias <operation> | <operation> | <kernels>
@@ -62,12 +62,16 @@ function(ejk_kernel_line list operation kernel tiers types source limits)
     set(line "")
     get_property(others GLOBAL PROPERTY EJK_ALIASES_OF_${operation}_${kernel})
     foreach(type IN LISTS types)
-      string(TOUPPER ${type} dtype)
+      string(TOUPPER "${type},UNSET,UNSET,UNSET" dtypes)
+      string(REPLACE "," ";" dtypes "${dtypes}")
+      list(SUBLIST dtypes 0 4 dtypes)
+      list(TRANSFORM dtypes PREPEND "EJK_DTYPE_")
+      list(JOIN dtypes ", " dtypes)
       foreach(registered ${operation} ${others})
         string(REPLACE "," "_" symbol "ejki_${registered}_${type}_${tier}_${kernel}")
         string(REPLACE "_-" "" symbol ${symbol})
         string(APPEND line " \\\n    X(${symbol}, \"${registered}\", \"${type}/\" EJKI_TIER_TEXT_${tier} \"${suffix}\", "
-                           "${platform}, ${backend}, ${isa}, EJK_DTYPE_${dtype}, ${least}, ${most}, __VA_ARGS__)")
+                           "${platform}, ${backend}, ${isa}, ${dtypes}, ${least}, ${most}, __VA_ARGS__)")
         set_property(GLOBAL APPEND PROPERTY EJK_SYMBOLS ${symbol})
       endforeach()
     endforeach()

@@ -118,6 +118,11 @@ typedef struct ejk_kernel {
     /** Element type by which implementations are looked up. NULL = that of the first tensor field. */
     ejk_dtype (*dtype)(const void *args);
     /**
+     * Names of further tensors, separated by commas ("rhs,scales"), whose element types implementations are looked up
+     * by, too: those of a tensor that a call lacks fit any. At most #EJK_MAX_FURTHER_TYPES. NULL = none.
+     */
+    const char *further_types;
+    /**
      * Sets fields of `config` (zeroed) that suit the invocation; implementations suggest what it leaves unset of their
      * parameters (ejk_implementation.suggest). Never measures. NULL = leave all to them.
      */

@@ -76,6 +76,9 @@ typedef struct ejk_parameter {
     const char *doc;          /**< one line, with the unit */
 } ejk_parameter;
 
+/** The most element types besides the first that an implementation may be chosen by. */
+#define EJK_MAX_FURTHER_TYPES 3
+
 /** The most parameters an implementation may take. */
 #define EJK_MAX_PARAMETERS 8
 
@@ -116,6 +119,8 @@ typedef struct ejk_implementation {
     ejk_backend backend;
     ejk_isa isa;     /**< tier it needs; SCALAR = none */
     ejk_dtype dtype; /**< element type of its first tensor; UNSET = any */
+    /** Of the tensors that ejk_kernel.further_types names, in that order; UNSET = any. */
+    ejk_dtype further_dtypes[EJK_MAX_FURTHER_TYPES];
     int32_t
         priority; /**< higher is preferred; ties go to the higher tier, then to the first registered */
     int32_t version; /**< raised whenever results or the meaning of a parameter change */
@@ -169,6 +174,7 @@ typedef struct ejk_query {
         backend; /**< an entry for any backend fits every request, and ANY fits every entry */
     ejk_isa isa; /**< highest tier allowed */
     ejk_dtype dtype;
+    ejk_dtype further_dtypes[EJK_MAX_FURTHER_TYPES]; /**< as in #ejk_implementation */
     const void *problem; /**< if not NULL, `applicable` is called with it */
     /**
      * The device of the call's tensors: GPU admits only entries of backend GPU, CPU only others, ANY all. What runs

@@ -18,8 +18,8 @@
 
 #define EJKI_DECLARE(line, ...)      EJKI_DECLARE_LINE(line, __VA_ARGS__)
 #define EJKI_DECLARE_LINE(line, ...) EJKI_LINE_##line(EJKI_DECLARE_ONE, __VA_ARGS__)
-#define EJKI_DECLARE_ONE(symbol, operation, id, technology, hardware, tier, type, least, most,     \
-                         ...)                                                                      \
+#define EJKI_DECLARE_ONE(symbol, operation, id, technology, hardware, tier, type, second, third,   \
+                         fourth, least, most, ...)                                                 \
     extern const ejk_implementation symbol;                                                        \
     const ejk_implementation symbol = {.algorithm = operation,                                     \
                                        .name = id,                                                 \
@@ -27,6 +27,7 @@
                                        .backend = EJK_BACKEND_##hardware,                          \
                                        .isa = EJK_ISA_##tier,                                      \
                                        .dtype = type,                                              \
+                                       .further_dtypes = {second, third, fourth},                  \
                                        .least_capability = least,                                  \
                                        .most_capability = most,                                    \
                                        __VA_ARGS__};

@@ -90,6 +90,22 @@ static bool has_tier(const ejk_implementation *e, const ejk_query *query, const 
     return true;
 }
 
+static bool takes(ejk_dtype own, ejk_dtype asked) {
+    return own == EJK_DTYPE_UNSET || asked == EJK_DTYPE_UNSET || own == asked;
+}
+
+static bool has_types(const ejk_implementation *e, const ejk_query *query, const reason *why) {
+    if (!takes(e->dtype, query->dtype))
+        return no(why, "takes %s, the tensors have %s", ejk_dtype_name(e->dtype),
+                  ejk_dtype_name(query->dtype));
+    for (int i = 0; i < EJK_MAX_FURTHER_TYPES; i++)
+        if (!takes(e->further_dtypes[i], query->further_dtypes[i]))
+            return no(why, "takes %s as type %d of its signature, that tensor has %s",
+                      ejk_dtype_name(e->further_dtypes[i]), i + 2,
+                      ejk_dtype_name(query->further_dtypes[i]));
+    return true;
+}
+
 static bool fits_why(const ejk_implementation *e, const ejk_query *query, const reason *why) {
     if (!in_place(e, query, why)) return false;
     if (!on_platform(e, query))
@@ -103,9 +119,7 @@ static bool fits_why(const ejk_implementation *e, const ejk_query *query, const 
         return no(why, "is for backend %s, asked for is %s", ejk_backend_name(e->backend),
                   ejk_backend_name(query->backend));
     if (!has_tier(e, query, why)) return false;
-    if (e->dtype != EJK_DTYPE_UNSET && query->dtype != EJK_DTYPE_UNSET && e->dtype != query->dtype)
-        return no(why, "takes %s, the tensors have %s", ejk_dtype_name(e->dtype),
-                  ejk_dtype_name(query->dtype));
+    if (!has_types(e, query, why)) return false;
     if (query->problem && e->applicable && !e->applicable(query->problem))
         return no(why, "cannot compute this problem%s%s", e->needs ? ": it needs " : "",
                   e->needs ? e->needs : "");

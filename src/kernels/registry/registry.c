@@ -117,6 +117,11 @@ static ejk_status check_enumerators(const ejk_implementation *e) {
     if (e->dtype != EJK_DTYPE_UNSET && ejk_dtype_bits(e->dtype) == 0)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "dtype of '%.64s' is %d, which is none",
                          e->name, (int)e->dtype);
+    for (int i = 0; i < EJK_MAX_FURTHER_TYPES; i++)
+        if (e->further_dtypes[i] != EJK_DTYPE_UNSET && ejk_dtype_bits(e->further_dtypes[i]) == 0)
+            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                             "further_dtypes[%d] of '%.64s' is %d, which is none", i, e->name,
+                             (int)e->further_dtypes[i]);
     return EJK_OK;
 }
 

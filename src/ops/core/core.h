@@ -149,6 +149,10 @@ ejk_status ejki_guards_check(const ejki_guards *guards, const void *args, const 
 
 /* ---- kernel_check.c --------------------------------------------------------------------------------- */
 
+/* The tensor field that a list of names, as ejk_kernel.further_types, has at `*at`, which then is behind it; NULL where
+ * there is none of that name. */
+const ejk_field *ejki_next_type(const ejk_record *record, const char **at);
+
 /* INVALID_ARGUMENT with what is wrong with a kernel's hooks. hooks.c. */
 ejk_status ejki_hooks_check(const ejk_kernel *kernel);
 /* INVALID_ARGUMENT with what is wrong with a kernel's description. */

@@ -45,11 +45,24 @@ static ejk_status check_steps(const ejk_kernel *kernel) {
     return EJK_OK;
 }
 
+static ejk_status check_types(const ejk_kernel *kernel) {
+    const char *at = kernel->further_types;
+    int32_t count = 0;
+    for (; at && *at; count++)
+        if (!ejki_next_type(kernel->args, &at))
+            return wrong(kernel, "further_types names what is no tensor of its arguments");
+    if (count <= EJK_MAX_FURTHER_TYPES) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                     "kernel '%.64s': further_types names %d tensors, expected at most %d",
+                     kernel->op_id, (int)count, EJK_MAX_FURTHER_TYPES);
+}
+
 ejk_status ejki_kernel_check(const ejk_kernel *kernel) {
     if (!kernel->op_id || !kernel->op_id[0])
         return wrong(kernel, "op_id is missing, expected a name");
     if (!kernel->args) return wrong(kernel, "args is NULL, expected the record of its arguments");
     EJKI_TRY(ejk_record_check(kernel->args));
+    EJKI_TRY(check_types(kernel));
     if (kernel->problem_size > EJK_MAX_PROBLEM_SIZE)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "kernel '%.64s': problem_size is %zu, expected at most %d", kernel->op_id,

@@ -70,6 +70,30 @@ static bool reaches(const ejk_hook *hook, ejki_place place) {
     return false;
 }
 
+/* The field that a name of a list of names is of, and where the list goes on; NULL at its end or without a field. */
+const ejk_field *ejki_next_type(const ejk_record *record, const char **at) {
+    char name[EJK_NAME_SIZE];
+    const size_t length = strcspn(*at, ",");
+    if (length == 0 || length >= sizeof name) return NULL;
+    memcpy(name, *at, length);
+    name[length] = 0;
+    *at += length + ((*at)[length] == ',');
+    const ejk_field *field = ejk_record_find(record, name, NULL);
+    return field && field->kind == EJK_FIELD_TENSOR && !strchr(name, '.') ? field : NULL;
+}
+
+/* Adds to a query the element types of the further tensors that the kernel names. */
+static void ask_types(const ejk_plan *plan, ejk_query *query) {
+    const char *at = plan->kernel->further_types;
+    for (int32_t i = 0; at && i < EJK_MAX_FURTHER_TYPES; i++) {
+        const ejk_field *field = ejki_next_type(plan->kernel->args, &at);
+        if (!field) return;
+        const ejk_tensor *tensor =
+            (const ejk_tensor *)(const void *)((const char *)plan->args + field->offset);
+        if (ejk_tensor_present(tensor)) query->further_dtypes[i] = tensor->dtype;
+    }
+}
+
 /* Adds to a query what follows from where the tensors lie. */
 static ejk_status ask_place(const ejk_plan *plan, ejk_query *query) {
     const ejk_gpu_info *gpu;
@@ -130,6 +154,7 @@ static ejk_status find_runner(ejk_plan *plan, ejk_invocation *invocation) {
                               .backend = invocation->backend,
                               .isa = plan->context->isa,
                               .dtype = plan->dtype};
+    ask_types(plan, &plan->query);
     EJKI_TRY(ask_place(plan, &plan->query));
     if (plan->hook) return EJK_OK;
     if (plan->request->hook || invocation->method)
