@@ -181,7 +181,7 @@ static bool set_flag(flag_word *flag, const option *own, const field_flags *fiel
         if (*each->name && same_name(each->name, flag->name)) return set_own(each, flag);
     const ejk_field *field =
         fields ? ejk_record_find(fields->kernel->args, flag->name, NULL) : NULL;
-    if (is_input_option(fields, flag->name)) return set_input_option(fields, flag);
+    if (fields && is_input_option(fields, flag->name)) return set_input_option(fields, flag);
     if (field) return set_field(field, fields, flag);
     field = fields ? updated_field(fields, flag->name) : NULL;
     return field ? set_updated(field, fields, flag) : refuse(flag, own, fields);

@@ -7,7 +7,7 @@ build=$1
 root=$(cd "$(dirname "$0")/.." && pwd)
 case "${2:-}" in
 all) filter="^$root/(src|cli|examples)/" ;;
-*) filter="^$root/(src/(base|tensor|record|device|mask|sequence|numeric|mask_info|draw|ops|modules)|cli|examples)/" ;;
+*) filter="^$root/(src/(base|tensor|record|device|mask|sequence|numeric|mask_info|draw|ops)|cli|examples)/" ;;
 esac
 files=$(sed -n 's/^ *"file": "\(.*\)",*$/\1/p' "$build/compile_commands.json" |
     grep -E "$filter" | sort -u)

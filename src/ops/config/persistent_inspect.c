@@ -146,8 +146,8 @@ static int bring_up_to_date(ejk_persistent_cache *cache, int64_t version, bool i
 }
 
 ejki_verdict ejki_persistent_inspect(ejk_persistent_cache *cache, char *reason, size_t size) {
-    int64_t bytes, version;
-    bool ours, is_new;
+    int64_t bytes = 0, version = 0;
+    bool ours = false, is_new = false;
     ejki_verdict verdict = look_at_file(cache->path, &bytes, reason, size);
     if (verdict != EJKI_SOUND) return verdict;
     ejki_store *store = &cache->store;

@@ -95,8 +95,7 @@ static void descriptions_are_checked(void **state) {
         ejk_kernel kernel = scaled_kernel;
         kernel.op_id = "other";
         kernel.further_types = wrong[i];
-        EXPECT_FAIL(INVALID_ARGUMENT, "further_types",
-                    ejk_context_add_kernel(context, &kernel));
+        EXPECT_FAIL(INVALID_ARGUMENT, "further_types", ejk_context_add_kernel(context, &kernel));
     }
     ejk_kernel many = scaled_kernel;
     many.op_id = "many";
