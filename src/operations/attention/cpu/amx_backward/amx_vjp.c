@@ -43,8 +43,7 @@ static void amx_vjp_bind(amx_vjp_state *s, const amx_vjp_shared *shared, int64_t
     *s = (amx_vjp_state){.sequence = -1, .plan = *t, .exp = amx_exp_table()};
     s->general = p->soft_cap != 0 || p->has_bias;
     s->formed = amx_form_of(p->scale, p->soft_cap, p->has_bias, AMX_VJP_STEPS, &s->form) &&
-                s->general && p->dropout == 0 &&
-                (!shared->problem->wants_bias || t->bias_heads == 0);
+                s->general && p->dropout == 0;
     s->hides_keys = amx_vjp_hides_keys(p);
     s->scale = (float)(p->scale * LOG2_E);
     s->keys = (uint16_t *)(void *)(memory + t->key_at);
@@ -170,7 +169,6 @@ static void amx_vjp_make_unit(amx_vjp_state *s, amx_vjp_spot at, float bias, boo
         u->kept = kept;
         u->share = (float)ejki_dropout_factor(p->dropout);
     }
-    if (s->problem.wants_bias && !amx_vjp_tells_once(s)) u->changes = s->scratch;
     if (!tame || !amx_vjp_alone(u, &s->exp)) amx_vjp_careful(u, &s->exp);
     u->kept = NULL;
 }
@@ -188,8 +186,10 @@ static void amx_vjp_unit_step(amx_vjp_state *s, amx_vjp_spot at, float *stage,
     u.bias = (const uint32_t *)(const void *)(s->laid + place * AMX_VJP_PAIRS);
     if (amx_vjp_tells_once(s) && s->problem.forward.soft_cap != 0)
         u.told = s->told + place * AMX_VJP_PAIRS;
+    if (s->problem.wants_bias && !amx_vjp_tells_once(s)) u.changes = s->scratch;
     const bool quick = amx_vjp_is_quick(s, at, bias, &u);
-    const bool beside = next && quick && !s->wide && amx_vjp_overlaps(t->steps, t->value_steps);
+    const bool beside =
+        next && quick && !s->wide && !u.changes && amx_vjp_overlaps(t->steps, t->value_steps);
     if (!beside || s->general || !all) u.visible = amx_vjp_words(s, at.tile, at.chunk, words);
     if (!beside || !amx_vjp_step(t->steps, next, &u, &s->exp)) {
         if (next && !beside) amx_vjp_products(next, t->steps, t->value_steps);

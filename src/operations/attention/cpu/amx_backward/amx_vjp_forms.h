@@ -40,16 +40,16 @@ AMX_INLINE amx_vjp_score amx_vjp_score_of(const int kind, const amx_form *f, con
     return score;
 }
 
-/* A key's weights and dS: `bias` as above, of rows 0-15 and 16-31. */
-AMX_INLINE amx_vjp_pair amx_vjp_form_d_score(const int kind, const amx_vjp_fixed *f,
-                                             const amx_form *form, int key, __m512i bias,
-                                             __m512i prefetch_bias, amx_vjp_pair *told,
+/* A key's weights and dS: biases as above, of rows 0-15 and 16-31. `tells`: changes of scores go to where sums are. */
+AMX_INLINE amx_vjp_pair amx_vjp_form_d_score(const int kind, const bool tells,
+                                             const amx_vjp_fixed *f, const amx_form *form, int key,
+                                             __m512i bias, __m512i later_bias, amx_vjp_pair *told,
                                              amx_fit *fit) {
     const amx_vjp_unit *u = &f->unit;
     const float *score = u->scores + key * AMX_ROWS, *product = u->products + key * AMX_ROWS;
     const amx_vjp_score a = amx_vjp_score_of(kind, form, score, bias, f->base, fit);
     const amx_vjp_score b =
-        amx_vjp_score_of(kind, form, score + 16, prefetch_bias, f->later_base, fit);
+        amx_vjp_score_of(kind, form, score + 16, later_bias, f->later_base, fit);
     const __m512i w = _mm512_maskz_mov_epi16(amx_vjp_rows_of(u->visible, key),
                                              amx_vjp_weights(&f->exp, a.number, b.number));
     _mm512_store_si512(u->weights + key / 16 * u->half + key % 16 * 32, w);
@@ -59,6 +59,10 @@ AMX_INLINE amx_vjp_pair amx_vjp_form_d_score(const int kind, const amx_vjp_fixed
     const vf odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(-65536)));
     const vf x = v_mul(even, v_sub(_mm512_load_ps(product), f->even));
     const vf y = v_mul(odd, v_sub(_mm512_load_ps(product + 16), f->odd));
+    if (tells) {
+        v_store(u->changes + key * AMX_ROWS, x);
+        v_store(u->changes + key * AMX_ROWS + 16, y);
+    }
     *told = (amx_vjp_pair){_mm512_add_epi32(_mm512_castps_si512(x), half),
                            _mm512_add_epi32(_mm512_castps_si512(y), half)};
     if (!(kind & AMX_CAPS)) return *told;
@@ -72,8 +76,8 @@ AMX_INLINE amx_vjp_pair amx_vjp_form_d_score(const int kind, const amx_vjp_fixed
 }
 
 /* The pairs of keys [from, to). What the form does not take shows in `fit`. */
-AMX_INLINE void amx_vjp_some_by_form(const int kind, const amx_vjp_fixed *f, const amx_form *form,
-                                     int from, int to, amx_fit *fit) {
+AMX_INLINE void amx_vjp_some_by_form(const int kind, const bool tells, const amx_vjp_fixed *f,
+                                     const amx_form *form, int from, int to, amx_fit *fit) {
     const amx_vjp_unit *u = &f->unit;
     const __m512i high = _mm512_set1_epi32(-65536);
     AMX_UNROLL for (int i = from; i < to; i++) {
@@ -83,33 +87,43 @@ AMX_INLINE void amx_vjp_some_by_form(const int kind, const amx_vjp_fixed *f, con
             b = _mm512_load_si512(u->bias + 256 + 16 * i);
         }
         amx_vjp_pair told[2], d_scores[2];
-        d_scores[0] = amx_vjp_form_d_score(kind, f, form, 2 * i, _mm512_slli_epi32(a, 16),
+        d_scores[0] = amx_vjp_form_d_score(kind, tells, f, form, 2 * i, _mm512_slli_epi32(a, 16),
                                            _mm512_slli_epi32(b, 16), &told[0], fit);
-        d_scores[1] = amx_vjp_form_d_score(kind, f, form, 2 * i + 1, _mm512_and_si512(a, high),
-                                           _mm512_and_si512(b, high), &told[1], fit);
+        d_scores[1] =
+            amx_vjp_form_d_score(kind, tells, f, form, 2 * i + 1, _mm512_and_si512(a, high),
+                                 _mm512_and_si512(b, high), &told[1], fit);
         amx_vjp_store_pair(u, i, d_scores[0], d_scores[1]);
         if (u->told) amx_vjp_store_told(u->told, AMX_ELEMENT, i, told[0], told[1]);
     }
 }
 
 /* Weights and dS alone. */
-#define AMX_VJP_IN_FORM(name, kind)                                                                \
+#define AMX_VJP_IN_FORM(name, kind, tells)                                                         \
     static __attribute__((noinline)) bool name(const amx_vjp_unit *u, const amx_exp *e) {          \
         const amx_vjp_fixed f = amx_vjp_fix(u, e);                                                 \
         const amx_form form = *u->form;                                                            \
         amx_fit fit = amx_fit_all();                                                               \
         for (int i = 0; i < AMX_CHUNK / 2; i++)                                                    \
-            amx_vjp_some_by_form(kind, &f, &form, i, i + 1, &fit);                                 \
+            amx_vjp_some_by_form(kind, tells, &f, &form, i, i + 1, &fit);                          \
         return amx_fits(&fit, AMX_VJP_MOST);                                                       \
     }
-AMX_VJP_IN_FORM(amx_vjp_capped, AMX_CAPS)
-AMX_VJP_IN_FORM(amx_vjp_biased, AMX_BIASED)
-AMX_VJP_IN_FORM(amx_vjp_capped_and_biased, AMX_BOTH)
-AMX_VJP_IN_FORM(amx_vjp_wide, AMX_CAPS | AMX_WIDE)
-AMX_VJP_IN_FORM(amx_vjp_wide_and_biased, AMX_BOTH | AMX_WIDE)
+AMX_VJP_IN_FORM(amx_vjp_capped, AMX_CAPS, false)
+AMX_VJP_IN_FORM(amx_vjp_biased, AMX_BIASED, false)
+AMX_VJP_IN_FORM(amx_vjp_capped_and_biased, AMX_BOTH, false)
+AMX_VJP_IN_FORM(amx_vjp_wide, AMX_CAPS | AMX_WIDE, false)
+AMX_VJP_IN_FORM(amx_vjp_wide_and_biased, AMX_BOTH | AMX_WIDE, false)
+AMX_VJP_IN_FORM(amx_vjp_biased_told, AMX_BIASED, true)
+AMX_VJP_IN_FORM(amx_vjp_capped_and_biased_told, AMX_BOTH, true)
+AMX_VJP_IN_FORM(amx_vjp_wide_and_biased_told, AMX_BOTH | AMX_WIDE, true)
 
 static inline bool amx_vjp_by_form(const amx_vjp_unit *u, bool wide, const amx_exp *e) {
-    switch (amx_kind(u->form) + (wide ? AMX_WIDE : 0)) {
+    const int kind = amx_kind(u->form) + (wide ? AMX_WIDE : 0);
+    if (u->changes) switch (kind) { /* of the bias: there is one */
+        case AMX_BIASED: return amx_vjp_biased_told(u, e);
+        case AMX_BOTH: return amx_vjp_capped_and_biased_told(u, e);
+        default: return amx_vjp_wide_and_biased_told(u, e);
+        }
+    switch (kind) {
     case AMX_CAPS: return amx_vjp_capped(u, e);
     case AMX_BIASED: return amx_vjp_biased(u, e);
     case AMX_BOTH: return amx_vjp_capped_and_biased(u, e);

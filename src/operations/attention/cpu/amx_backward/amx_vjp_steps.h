@@ -51,7 +51,7 @@ AMX_INLINE void amx_vjp_pairs(const int kind, const bool edge, const amx_vjp_fix
     if (kind == AMX_PLAIN)
         amx_vjp_some(f, from, to, edge, false, false, fit);
     else
-        amx_vjp_some_by_form(kind, f, form, from, to, fit);
+        amx_vjp_some_by_form(kind, false, f, form, from, to, fit);
 }
 
 /* One of the two products, and meanwhile the pairs of keys [from, from + 8) of another unit. */
