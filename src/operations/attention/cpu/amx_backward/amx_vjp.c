@@ -281,7 +281,13 @@ static void amx_vjp_add_tile(const amx_vjp_state *s, int64_t tile, int64_t d, in
                        t->wide * AMX_SUMS);
 }
 
-/* d_query += dS · keys for the whole strip, over neighbouring chunks that a tile sees. */
+/* Chunks [first, result) are visible to a tile, and their keys are products of AMX tiles. */
+static int64_t amx_vjp_run_end(const amx_vjp_state *s, int64_t tile, int64_t first, int64_t most) {
+    while (first < most && amx_vjp_is_visible(s, tile, first) && !s->chunk[first].odd) first++;
+    return first;
+}
+
+/* d_query += dS · keys for the whole strip: AMX_VJP_RUN chunks at a time, which stay in a cache. */
 static void amx_vjp_queries(const amx_vjp_state *s) {
     const amx_vjp_plan *t = &s->plan;
     for (int64_t run = 0; run < t->chunks; run += AMX_VJP_RUN)
@@ -289,13 +295,22 @@ static void amx_vjp_queries(const amx_vjp_state *s) {
             for (int64_t n = 0; n < s->tiles; n++) {
                 const int64_t most = ejki_min(t->chunks, run + AMX_VJP_RUN);
                 for (int64_t first = run, end; first < most; first = end + 1) {
-                    for (end = first; end < most && amx_vjp_is_visible(s, n, end);) end++;
+                    end = amx_vjp_run_end(s, n, first, most);
                     if (first < end) amx_vjp_add_tile(s, n, d, first, end);
                 }
             }
+}
+
+/* The same where a chunk of the block is odd: chunk after chunk, so that sums have the bits of any size of block. */
+static void amx_vjp_queries_in_order(const amx_vjp_state *s) {
+    const amx_vjp_plan *t = &s->plan;
     for (int64_t n = 0; n < s->tiles; n++)
-        for (int64_t c = 0; c < t->chunks; c++)
-            if (amx_vjp_is_visible(s, n, c) && s->chunk[c].odd) amx_vjp_add_odd_keys(s, n, c);
+        for (int64_t first = 0, end; first < t->chunks; first = end + 1) {
+            end = amx_vjp_run_end(s, n, first, t->chunks);
+            for (int64_t d = 0; first < end && d < t->wide; d += 2)
+                amx_vjp_add_tile(s, n, d, first, end);
+            if (end < t->chunks && amx_vjp_is_visible(s, n, end)) amx_vjp_add_odd_keys(s, n, end);
+        }
 }
 
 /* Waits until a strip says that it is this turn. */
@@ -343,7 +358,10 @@ static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared, const amx_v
                   (s->first_row + s->head * s->problem.forward.queries + s->row) * 32 * t->steps;
     if (before >= 0 && shared->workers > 1) amx_vjp_wait(counter, before + 1);
     amx_vjp_take_sums(s, shares ? sums : NULL, before < 0);
-    if (visible) amx_vjp_queries(s);
+    if (visible && s->odd_keys)
+        amx_vjp_queries_in_order(s);
+    else if (visible)
+        amx_vjp_queries(s);
     amx_vjp_leave_sums(s, sums, after < 0);
     if (shares) atomic_store_explicit(counter, (int32_t)(s->block + 1), memory_order_release);
 }

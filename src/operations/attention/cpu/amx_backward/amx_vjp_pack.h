@@ -10,6 +10,7 @@ static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
     const ejki_flash_problem *p = &s->problem.forward;
     const amx_vjp_plan *t = &s->plan;
     const int64_t chunks = ejki_round_up(s->key_end - s->key, AMX_VJP_PANEL) / AMX_CHUNK;
+    s->odd_keys = false;
     for (int64_t c = 0; c < chunks; c++) {
         const char *keys[AMX_CHUNK], *values[AMX_CHUNK];
         for (int64_t j = 0; j < AMX_CHUNK; j++) {
@@ -28,6 +29,7 @@ static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
         amx_vjp_pack_keys(values, p->value_dim, t->value_steps,
                           s->values + c * t->value_wide * AMX_ELEMENT, NULL, &value);
         s->chunk[c] = (amx_vjp_chunk){amx_top(key.top), amx_top(value.top), key.odd || value.odd};
+        s->odd_keys |= s->chunk[c].odd;
         if (s->chunk[c].odd)
             memset(transposed, 0, (size_t)(t->wide * AMX_ELEMENT) * sizeof *transposed);
     }

@@ -16,6 +16,7 @@ typedef struct amx_vjp_state {
     bool general; /* scores are more than products */
     bool formed;  /* in a form that weights and dS may be made by */
     bool wide;    /* its soft cap by a polynomial of degree 4: degree 2 failed on the last unit */
+    bool odd_keys;   /* a chunk of the block is odd */
     bool hides_keys; /* amx_vjp_hides_keys() */
     float scale;     /* of raw products to base 2 */
     amx_form form;
