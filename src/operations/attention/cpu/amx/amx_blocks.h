@@ -4,10 +4,12 @@
  * keys at an absolute position. With one, it has the chunks of as many mask blocks as it holds, those
  * that any head of the task has, one after the other: so that little blocks far apart cost no more than a run.
  * Chunks are counted from the first block of the block row on, whether a row of the task sees it or not: nothing
- * depends on which rows a task has. Part of amx.c, which includes it behind its types.
+ * depends on which rows a task has.
  */
 #ifndef EJKI_FLASH_AMX_BLOCKS_H
 #define EJKI_FLASH_AMX_BLOCKS_H
+
+#include "operations/attention/cpu/amx/amx_store.h"
 
 /* Lists the chunks of the next run of keys. */
 static void amx_next_run(amx_state *s, int64_t low, int64_t high) {

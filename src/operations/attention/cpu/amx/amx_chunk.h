@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Weights of a chunk beside a row tile in flash attention on AMX, but for the fast way: softmax shifts, which keys rows
- * see, weights made with care, and values that are added one by one. Part of amx.c.
+ * see, weights made with care, and values that are added one by one.
  */
 #ifndef EJKI_FLASH_AMX_CHUNK_H
 #define EJKI_FLASH_AMX_CHUNK_H
+
+#include "operations/attention/cpu/amx/amx_blocks.h"
 
 /* What is added to a row's numbers. */
 static inline float amx_base_of(const amx_state *s, float shift) {

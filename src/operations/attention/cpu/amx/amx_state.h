@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's memory in flash attention on AMX, and where rows and chunks have what is theirs in it. Part of amx.c. */
+/* A worker's memory in flash attention on AMX, and where rows and chunks have what is theirs in it. */
 #ifndef EJKI_FLASH_AMX_STATE_H
 #define EJKI_FLASH_AMX_STATE_H
 

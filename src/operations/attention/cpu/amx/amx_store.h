@@ -2,7 +2,7 @@
 /*
  * Blocks of a block mask that a worker of flash attention on AMX keeps packed for the tasks that follow. Packing 128
  * keys takes half as long as 128 rows' work on them, most of it waiting for memory. What the next tasks visit is
- * known: the block that is needed last gives up its place, and which that is changes no result. Part of amx.c.
+ * known: the block that is needed last gives up its place, and which that is changes no result.
  */
 #ifndef EJKI_FLASH_AMX_STORE_H
 #define EJKI_FLASH_AMX_STORE_H

@@ -390,8 +390,9 @@ static inline amx_fit amx_alone(const amx_pair *t, const amx_exp *e) {
 
 /* Weights of a chunk and scores of the next one. */
 static inline amx_fit amx_next(int64_t steps, const amx_pair *t, const amx_exp *e) {
-    const int kind = amx_pair_kind(t), edge = 64;
-    switch (8 * steps + kind + (t->visible ? edge : 0)) {
+    enum { EDGE = 64 };
+    const int kind = amx_pair_kind(t);
+    switch (8 * steps + kind + (t->visible ? EDGE : 0)) {
     case 8 * 1 + AMX_PLAIN: return amx_both(1, AMX_PLAIN, false, t, e);
     case 8 * 2 + AMX_PLAIN: return amx_both(2, AMX_PLAIN, false, t, e);
     case 8 * 3 + AMX_PLAIN: return amx_both(3, AMX_PLAIN, false, t, e);
@@ -402,14 +403,14 @@ static inline amx_fit amx_next(int64_t steps, const amx_pair *t, const amx_exp *
     case 8 * 4 + AMX_CAPS: return amx_caps_4(t, e);
     case 8 * 4 + AMX_BIASED: return amx_biased_4(t, e);
     case 8 * 4 + AMX_BOTH: return amx_caps_biased_4(t, e);
-    case edge + 8 * 2 + AMX_PLAIN: return amx_edge_2(t, e);
-    case edge + 8 * 2 + AMX_CAPS: return amx_caps_edge_2(t, e);
-    case edge + 8 * 2 + AMX_BIASED: return amx_biased_edge_2(t, e);
-    case edge + 8 * 2 + AMX_BOTH: return amx_caps_biased_edge_2(t, e);
-    case edge + 8 * 4 + AMX_PLAIN: return amx_edge_4(t, e);
-    case edge + 8 * 4 + AMX_CAPS: return amx_caps_edge_4(t, e);
-    case edge + 8 * 4 + AMX_BIASED: return amx_biased_edge_4(t, e);
-    case edge + 8 * 4 + AMX_BOTH: return amx_caps_biased_edge_4(t, e);
+    case EDGE + 8 * 2 + AMX_PLAIN: return amx_edge_2(t, e);
+    case EDGE + 8 * 2 + AMX_CAPS: return amx_caps_edge_2(t, e);
+    case EDGE + 8 * 2 + AMX_BIASED: return amx_biased_edge_2(t, e);
+    case EDGE + 8 * 2 + AMX_BOTH: return amx_caps_biased_edge_2(t, e);
+    case EDGE + 8 * 4 + AMX_PLAIN: return amx_edge_4(t, e);
+    case EDGE + 8 * 4 + AMX_CAPS: return amx_caps_edge_4(t, e);
+    case EDGE + 8 * 4 + AMX_BIASED: return amx_biased_edge_4(t, e);
+    case EDGE + 8 * 4 + AMX_BOTH: return amx_caps_biased_edge_4(t, e);
     default: break;
     }
     const amx_fit fit = amx_alone(t, e);

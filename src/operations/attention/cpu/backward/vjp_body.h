@@ -2,7 +2,7 @@
 /*
  * Gradients of flash attention, tiled. vjp_problem.h has the formulas. Tensors are f32, bf16 or f16; packing
  * makes floats of them, everything after is f32, and results are rounded once. With TILE_BF16_DOT products are of bf16
- * as it is, weights and dS rounded to it (vjp_pairs.h).
+ * as it is, weights and dS rounded to it (vjp_bf16_dot.h).
  *
  * The rows of a key head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task
  * is a block of keys of a key head: its keys and values are packed once, and the gradients of both are summed in
@@ -23,28 +23,16 @@
  *
  * Hidden places. A hidden weight is an exact 0, and so is its dS, whatever was computed there. 0 · inf would
  * still be NaN, so what is packed is looked at; where anything is not finite, sums skip coefficients of 0.
- *
- * tile_shape.h defines what gemm_body.h needs.
  */
 #include "base/base.h"
 #include "kernels/declare.h"
-#include "operations/attention/shared/dropout.h"
+#include "operations/attention/cpu/backward/vjp_panel.h"
 #include "operations/attention/shared/sequences.h"
 #include "operations/attention/shared/suggest.h"
 
-#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
-
-#include "operations/attention/cpu/tile/tile_shape.h"
-#include "kernels/simd/vec_math.h"
-#include "operations/attention/cpu/backward/vjp_products.h"
-#include "operations/attention/cpu/backward/vjp_scores.h"
-#include "operations/attention/cpu/backward/vjp_plan.h"
-#include "operations/attention/cpu/backward/vjp_rows.h"
-#include "operations/attention/cpu/backward/vjp_worker.h"
-#include "operations/attention/cpu/backward/vjp_panel.h"
 
 /* ---- A task's keys --------------------------------------------------------------------------------- */
 
@@ -399,7 +387,7 @@ static ejk_status vjp_run(const ejk_run *run) {
 }
 
 #ifdef TILE_BF16_DOT
-#define VJP_SUGGEST ejki_vjp_suggest_pairs
+#define VJP_SUGGEST ejki_vjp_suggest_bf16_dot
 #else
 #define VJP_SUGGEST ejki_vjp_suggest
 #endif

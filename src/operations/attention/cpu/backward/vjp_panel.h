@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A block of rows beside panels of keys: packing, weights and dS, gradients of keys and values. Part of
- * vjp_body.h.
+ * A block of rows beside panels of keys: packing, weights and dS, gradients of keys and values.
  */
 #ifndef EJKI_VJP_PANEL_H
 #define EJKI_VJP_PANEL_H

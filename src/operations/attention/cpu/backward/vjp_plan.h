@@ -5,7 +5,9 @@
 
 #include "base/base.h"
 #include "operations/attention/flash/vjp_problem.h"
+#include "operations/attention/cpu/backward/vjp_products.h"
 #include "operations/attention/cpu/backward/vjp_tasks.h"
+#include "operations/attention/cpu/backward/vjp_visible.h"
 
 /* Memory that will be needed soon. */
 typedef struct vjp_prefetch_range {

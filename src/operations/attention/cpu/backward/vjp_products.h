@@ -2,7 +2,7 @@
 /*
  * The products that gradients of attention are made of. Every operand is a panel: rows of TILE_COLUMNS lanes
  * of 32 bits, one after the other, so that all strides are constants. Lanes of a and b are floats
- * (vjp_floats.h) or pairs of bf16 (vjp_pairs.h); the depth counts lanes.
+ * (vjp_f32.h) or pairs of bf16 (vjp_bf16_dot.h); the depth counts lanes.
  *
  *     vjp_raw      c  = a · b      a: TILE_COLUMNS of depth per panel, the next panel `turn` lanes further
  *     vjp_weights  c  = exp(scale · a · b − statistic of the row)
@@ -11,17 +11,18 @@
  *
  * Sums run over the depth in order: how rows are cut into tiles changes no bit. Those of vjp_raw_exact and
  * vjp_add_exact are right for pairs of small numbers, too.
- * The includer defines what gemm_body.h needs.
  */
 #ifndef EJKI_VJP_PRODUCTS_H
 #define EJKI_VJP_PRODUCTS_H
 
+#include "operations/attention/cpu/tile/tile_shape.h"
+
 #include <float.h>
 
 #ifdef TILE_BF16_DOT
-#include "operations/attention/cpu/backward/vjp_pairs.h"
+#include "operations/attention/cpu/backward/vjp_bf16_dot.h"
 #else
-#include "operations/attention/cpu/backward/vjp_floats.h"
+#include "operations/attention/cpu/backward/vjp_f32.h"
 #endif
 
 #define VJP_OPERANDS                                                                               \

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What gradients of attention do with rows before and after their tasks: δ, sums of d_query, gradients of sinks.
- * Part of vjp_body.h, which includes it.
  */
 #ifndef EJKI_VJP_ROWS_H
 #define EJKI_VJP_ROWS_H
 
 #include "operations/attention/cpu/backward/vjp_plan.h"
+#include "operations/attention/cpu/backward/vjp_scores.h"
+#include "operations/attention/shared/sequences.h"
 
 /* What the workers of one run share. */
 typedef struct vjp_shared {

@@ -8,6 +8,7 @@
 #ifndef EJKI_VJP_SCORES_H
 #define EJKI_VJP_SCORES_H
 
+#include "operations/attention/cpu/backward/vjp_products.h"
 #include "operations/attention/cpu/backward/vjp_visible.h"
 
 /* Raw products of a tile, of the only vector of columns that any row looks at where there is but one. */

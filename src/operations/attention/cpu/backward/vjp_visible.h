@@ -7,6 +7,10 @@
 #ifndef EJKI_VJP_VISIBLE_H
 #define EJKI_VJP_VISIBLE_H
 
+#include "operations/attention/cpu/tile/tile_shape.h"
+
+#include "kernels/simd/gemm_body.h"
+#include "operations/attention/flash/vjp_problem.h"
 #include "operations/attention/shared/block_mask_body.h"
 
 /* A word with a bit for each column of a panel. */

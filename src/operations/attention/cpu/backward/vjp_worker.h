@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's memory, the task it is at, and its prefetch list. Part of vjp_body.h. */
+/* A worker's memory, the task it is at, and its prefetch list. */
 #ifndef EJKI_VJP_WORKER_H
 #define EJKI_VJP_WORKER_H
 

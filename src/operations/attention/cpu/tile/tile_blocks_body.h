@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which blocks a task of the tiled kernel goes to, and in which order tasks are taken. Part of tile_body.h,
- * which includes it behind its types.
+ * Which blocks a task of the tiled kernel goes to, and in which order tasks are taken.
  */
 #ifndef EJKI_TILE_BLOCKS_BODY_H
 #define EJKI_TILE_BLOCKS_BODY_H
+
+#include "operations/attention/cpu/tile/tile_types.h"
+
+#include <stdatomic.h>
 
 /* The task of an index: heads one after the other, so that groups of a head find its keys in the cache;
  * in a head the last rows first, which under a causal mask are the longest. */

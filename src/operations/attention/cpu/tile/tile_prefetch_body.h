@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The memory that products of the tiled kernel prefetch ahead of time. Part of tile_body.h, which includes it
- * behind its types.
- */
+/* The memory that products of the tiled kernel prefetch ahead of time. */
 #ifndef EJKI_TILE_PREFETCH_BODY_H
 #define EJKI_TILE_PREFETCH_BODY_H
+
+#include <ejkernel/device.h>
+
+#include "operations/attention/cpu/tile/tile_blocks_body.h"
 
 /* The most lines that look ahead at a product; the others are left to what it needs itself. */
 #define TILE_PREFETCH_LINES 32

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The operands of the tiled kernel's products as floats, whatever the tensors' type. Part of tile_body.h, which
- * includes it, or tile_pairs_body.h, behind its types.
- */
-#ifndef EJKI_TILE_FLOATS_BODY_H
-#define EJKI_TILE_FLOATS_BODY_H
+/* The operands of the tiled kernel's products as floats, whatever the tensors' type. */
+#ifndef EJKI_TILE_F32_BODY_H
+#define EJKI_TILE_F32_BODY_H
+
+#include "operations/attention/cpu/tile/tile_types.h"
 
 /* Packs `count` keys from `source` on. */
 static inline void tile_pack_keys(const ejki_flash_problem *p, const void *source, int64_t count,

@@ -3,10 +3,13 @@
  * Operands of vjp_products.h as floats: what comes in bf16 or f16 is widened when it is packed. Rows are packed once:
  * products along rows and products along columns read the same panels, and so do those of weights and dS.
  */
-#ifndef EJKI_VJP_FLOATS_H
-#define EJKI_VJP_FLOATS_H
+#ifndef EJKI_VJP_F32_H
+#define EJKI_VJP_F32_H
+
+#include "operations/attention/cpu/tile/tile_shape.h"
 
 #include "kernels/simd/gemm_body.h"
+#include "kernels/simd/pack_body.h"
 
 #define VJP_DEPTH 1 /* steps of the depth that lie in one lane */
 
