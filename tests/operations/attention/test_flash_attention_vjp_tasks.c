@@ -96,7 +96,7 @@ static double speedup(const struct world *w, int64_t workers) {
         /* Every block of a head comes once, after those before it. */
         assert_int_equal(blocks[task.sequence][task.kv_head]++, task.key_block);
         free_at[first] = end_of(w, &task, free_at[first],
-                                turns + s->first_turn + task.kv_head * s->row_blocks, &all);
+                                turns + s->first_row_block + task.kv_head * s->row_blocks, &all);
         if (free_at[first] > end) end = free_at[first];
     }
     for (int64_t n = 0; n < w->problem.batch; n++) {

@@ -15,7 +15,7 @@
  * are lowered by a power of two, which loses nothing.
  *
  * Where queries and keys are small enough that no score can leave the range of amx_row_weights(), or a soft cap sees
- * to that, weights are made by the fast way, soft cap and bias included; else row by row, the same bits where both
+ * to that, weights are made by the fast path, soft cap and bias included; else row by row, the same bits where both
  * could. What rows do not see is cleared from weights. Log-sum-exp, row_max and row_sum have f32 accuracy, for which
  * the weights are computed in f32; without normalisation, where out is f32 too, what rounding them loses is
  * multiplied as well.
@@ -49,8 +49,8 @@ typedef struct amx_shared {
     const ejki_flash_problem *problem;
     amx_plan plan;
     char *workspace;
-    /* Of packed sequences: their parts in the order of their turns, the first task of each turn and the number of
-     * all, and the most scores of a task if it can be cut. */
+    /* Of packed sequences: these in the order in which their tasks are handed out, the first task of each and the
+     * number of all, and the most scores of a task if it can be cut. */
     int64_t *order, *first;
     double most;
     int32_t workers;
@@ -93,25 +93,25 @@ static int32_t amx_group_weight(const amx_shared *s, int64_t group) {
 /* ---- Packed sequences --------------------------------------------------------------------------------- */
 
 /* Rows of a key head in a part, and the keys that one of them sees at most. */
-static void amx_part_sizes(const ejki_flash_problem *p, int64_t part, int64_t *rows,
-                           int64_t *keys) {
+static void amx_sequence_sizes(const ejki_flash_problem *p, int64_t part, int64_t *rows,
+                               int64_t *keys) {
     ejki_flash_part_lengths(p, part, rows, keys);
     *rows *= p->group;
     *keys = ejki_max(1, ejki_min(*keys, p->last_offset - p->first_offset + 1));
 }
 
 /* A part's plan: that of the whole, with groups of at most as many rows. */
-static amx_plan amx_part_plan(const amx_shared *s, int64_t part) {
+static amx_plan amx_sequence_plan(const amx_shared *s, int64_t part) {
     const ejki_flash_problem *p = s->problem;
     amx_plan own = s->plan;
     int64_t rows, keys;
-    amx_part_sizes(p, part, &rows, &keys);
+    amx_sequence_sizes(p, part, &rows, &keys);
     const double most = fmin(s->most / (double)keys, (double)own.rows);
     const int64_t limit = ejki_max(ejki_min(AMX_LEAST_ROWS, own.rows), (int64_t)most);
     own.rows = ejki_cdiv(rows, ejki_max(1, ejki_cdiv(rows, limit)));
     own.rows = ejki_round_up(ejki_max(1, own.rows), AMX_ROWS);
-    own.groups = own.parts = ejki_cdiv(rows, own.rows);
-    own.unit = rows;
+    own.groups = own.region_groups = ejki_cdiv(rows, own.rows);
+    own.region_rows = rows;
     own.whole = own.tasks = own.groups * p->kv_heads;
     ejki_flash_part_lengths(p, part, &rows, &keys);
     own.slots = own.chunks * AMX_CHUNK >= keys ? 1 : own.rows / AMX_ROWS;
@@ -119,9 +119,9 @@ static amx_plan amx_part_plan(const amx_shared *s, int64_t part) {
 }
 
 /* The scores of a task of a part: 1 + the power of two. */
-static int32_t amx_part_weight(const amx_shared *s, int64_t part) {
+static int32_t amx_sequence_weight(const amx_shared *s, int64_t part) {
     int64_t rows, keys;
-    amx_part_sizes(s->problem, part, &rows, &keys);
+    amx_sequence_sizes(s->problem, part, &rows, &keys);
     const double scores = (double)ejki_min(rows, s->plan.rows) * (double)keys;
     return scores < 1 ? 0 : (int32_t)ejki_min(63, 1 + ilogb(scores));
 }
@@ -133,14 +133,14 @@ static void amx_share_out(amx_shared *s) {
     double scores = 0;
     for (int64_t n = 0; n < parts; n++) {
         int64_t rows, keys;
-        amx_part_sizes(p, n, &rows, &keys);
+        amx_sequence_sizes(p, n, &rows, &keys);
         scores += (double)rows * (double)keys;
     }
     s->most = s->workers == 1 ? INFINITY : scores * (double)p->kv_heads / (8 * s->workers);
-    amx_sort(s, parts, amx_part_weight, s->order);
+    amx_sort(s, parts, amx_sequence_weight, s->order);
     s->first[0] = 0;
     for (int64_t n = 0; n < parts; n++)
-        s->first[n + 1] = s->first[n] + amx_part_plan(s, s->order[n]).tasks;
+        s->first[n + 1] = s->first[n] + amx_sequence_plan(s, s->order[n]).tasks;
 }
 
 /* Tasks one by one, whatever sequence they are of: a part's problem and plan stand for the whole's. */
@@ -153,17 +153,17 @@ static void amx_packed_worker(void *argument, int64_t worker) {
     amx_bind(&state, shared->problem, &shared->plan,
              shared->workspace + worker * shared->plan.bytes);
     amx_open();
-    for (int64_t turn = -1;;) {
+    for (int64_t at = -1;;) {
         const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
         if (index >= shared->first[parts]) break;
-        if (turn < 0 || index >= shared->first[turn + 1]) {
-            do turn++;
-            while (index >= shared->first[turn + 1]);
-            problem = ejki_flash_part(shared->problem, shared->order[turn]);
-            plan = amx_part_plan(shared, shared->order[turn]);
+        if (at < 0 || index >= shared->first[at + 1]) {
+            do at++;
+            while (index >= shared->first[at + 1]);
+            problem = ejki_flash_part(shared->problem, shared->order[at]);
+            plan = amx_sequence_plan(shared, shared->order[at]);
             amx_set_problem(&state, &problem, &plan);
         }
-        amx_group(&state, amx_task_of(&problem, &plan, index - shared->first[turn]), index);
+        amx_group(&state, amx_task_of(&problem, &plan, index - shared->first[at]), index);
     }
     amx_close();
 }

@@ -38,7 +38,7 @@ static void amx_next_mask_blocks(amx_state *s, int64_t low, int64_t high) {
             for (int64_t i = 0; i < mask_walk->count; i++)
                 s->now[mask_block + i] = mask_walk->cursor[i].now;
             if (s->plan->kept > 0)
-                place = amx_store_place(s, mask_walk->first / p->block_mask.block_kv);
+                place = amx_store_slot(s, mask_walk->first / p->block_mask.block_kv);
         }
         const int64_t key = s->following, end = ejki_min(key + AMX_CHUNK, mask_walk->end);
         s->chunk[c] = (amx_chunk){
@@ -62,7 +62,8 @@ static void amx_first_block(amx_state *s, int64_t low) {
     const int64_t keys = s->plan->chunks * AMX_CHUNK;
     s->following = low / keys * keys;
     if (s->mask_walk.count == 0) return;
-    block_mask_walk_begin(&s->mask_walk, p, s->task.kv_head, s->task.first_row / s->plan->unit);
+    block_mask_walk_begin(&s->mask_walk, p, s->task.kv_head,
+                          s->task.first_row / s->plan->region_rows);
     s->following = block_mask_walk_next(&s->mask_walk, p);
 }
 
@@ -95,7 +96,7 @@ static uint32_t amx_mask_block_keys(const amx_state *s, const flash_row *r,
 static int32_t amx_weight(const ejki_flash_problem *p, const amx_plan *t, int64_t group) {
     const int64_t kv_head = group / t->groups % p->kv_heads;
     int64_t count =
-        block_mask_count_blocks(p, kv_head, (t->groups - 1 - group % t->groups) / t->parts);
+        block_mask_count_blocks(p, kv_head, (t->groups - 1 - group % t->groups) / t->region_groups);
     int32_t weight = 0;
     for (; count > 0; count >>= 1) weight++;
     return weight;

@@ -9,12 +9,12 @@
 /* ---- A row tile at a block ----------------------------------------------------------------------------- */
 
 static inline void amx_prefetch_next(amx_state *s) {
-    if (s->pace == 0) return;
+    if (s->prefetch_rate == 0) return;
     for (int n = 0; n < 2; n++) {
         amx_rows *a = &s->prefetch[n];
-        const int64_t end = ejki_min(a->row + s->pace, a->end);
+        const int64_t end = ejki_min(a->row + s->prefetch_rate, a->end);
         for (; a->row < end; a->row++)
-            amx_prefetch(amx_row_place(a->tensor, &s->row[a->row]), a->width);
+            amx_prefetch(amx_row_address(a->tensor, &s->row[a->row]), a->width);
     }
 }
 
@@ -44,7 +44,7 @@ static inline void amx_prefetch_next_bias(amx_state *s, const amx_span *span, in
     if (later) s->prefetched = s->prefetch_row;
 }
 
-/* What the fast way needs of a span; where chunks are is still to be said. */
+/* What the fast path needs of a span; where chunks are is still to be said. */
 static amx_pair amx_pair_of(const amx_state *s, const amx_span *span) {
     return (amx_pair){.query = amx_queries(s, span->row),
                       .scores = s->scores,
@@ -84,13 +84,13 @@ static __attribute__((noinline)) void amx_make_weights(amx_state *s, amx_span *s
             amx_find_shifts(s, span, c);
             unset = amx_is_unset(s, span);
         }
-        if (s->fast && !span->careful) {
+        if (s->fast && !span->slow) {
             amx_make_fast(s, span, c, &pair);
             continue;
         }
         if (biased) amx_prefetch_bias(s, span, c + AMX_BIAS_PREFETCH_DISTANCE);
         if (!s->fast) amx_prepare_scores(s, span, c);
-        amx_careful_weights(s, span, c);
+        amx_slow_weights(s, span, c);
         if (c + 1 < span->last) amx_multiply(s, span, c + 1);
     }
 }
@@ -105,7 +105,7 @@ static void amx_clear_sums(amx_state *s, int64_t row) {
 /* Adds small sums to what products made without them. */
 static __attribute__((noinline)) void amx_add_small(const amx_state *s, float *sums) {
     for (int64_t n = 0; n < s->plan->sums; n += VL) {
-        const vf kept = v_load(s->apart + n), sum = v_load(sums + n);
+        const vf kept = v_load(s->small_sums + n), sum = v_load(sums + n);
         v_store(sums + n, _mm512_mask_add_ps(sum, amx_small(kept), sum, kept));
     }
 }
@@ -115,35 +115,37 @@ static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_spa
     const amx_plan *t = s->plan;
     amx_tile *e = &s->tile[span->row / AMX_ROWS];
     float *sums = amx_sum(s, span->row, 0);
-    int64_t place[AMX_PARTS];
+    int64_t place[AMX_STAGE_CHUNKS];
     for (int64_t c = t->kept > 0 ? span->first : span->end; c < span->end; c++)
         place[c - span->first] = s->chunk[c].place;
     for (int64_t c = span->first, end; c < span->end; c = end) {
-        end = s->all_plain ? span->end : c;
-        while (end < span->end && s->packed[s->chunk[end].place].plain) end++;
+        end = s->all_values_fit ? span->end : c;
+        while (end < span->end && s->packed[s->chunk[end].place].values_fit) end++;
         if (end == c) {
             amx_clear_sums(s, span->row);
-            amx_add_carefully(s, span, end++);
+            amx_add_values_slow(s, span, end++);
             continue;
         }
         const int64_t *at = t->kept > 0 ? place + (c - span->first) : NULL, count = end - c;
-        const uint16_t *values = s->values + (at ? 0 : c * t->wide * AMX_ELEMENT);
+        const uint16_t *values = s->values + (at ? 0 : c * t->value_tiles * AMX_ELEMENT);
         const bool small = e->small && !e->blank;
-        if (small) memcpy(s->apart, sums, (size_t)t->sums * sizeof(float));
-        amx_values(amx_weights_of(s, 0, c), at, count, values, t->wide, s->ones, e->blank, sums);
+        if (small) memcpy(s->small_sums, sums, (size_t)t->sums * sizeof(float));
+        amx_values(amx_weights_of(s, 0, c), at, count, values, t->value_tiles, s->ones, e->blank,
+                   sums);
         e->blank = false;
         if (s->split)
-            amx_values(amx_rest_of(s, 0, c), at, count, values, t->wide, s->ones, false, sums);
+            amx_values(amx_rest_of(s, 0, c), at, count, values, t->value_tiles, s->ones, false,
+                       sums);
         if (small) amx_add_small(s, sums);
     }
 }
 
-/* True if no score of the tile at this block can leave what the fast way takes, but for what that finds. */
-static bool amx_is_tame(const amx_state *s, const amx_span *span) {
+/* True if no score of the tile at this block can leave what the fast path takes, but for what that finds. */
+static bool amx_is_in_range(const amx_state *s, const amx_span *span) {
     const ejki_flash_problem *p = s->problem;
     const double top = (double)s->tile[span->row / AMX_ROWS].top;
     const double most = top * (double)s->key_top * (double)p->head_dim * fabs(p->scale) * LOG2_E;
-    return (s->form.caps || most <= AMX_TAME) && !amx_has_far(s, span);
+    return (s->form.caps || most <= AMX_FAST_RANGE) && !amx_has_far(s, span);
 }
 
 /* Packs a row tile's queries. */
@@ -156,7 +158,7 @@ static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) 
     for (int64_t i = 0; i < AMX_ROWS; i++) {
         uint16_t *to = target + i / 16 * steps * AMX_ELEMENT + i % 16 * 32;
         const bool exists = row + i < s->task.rows;
-        const char *query = exists ? amx_row_place(&p->query, &s->row[row + i]) : NULL;
+        const char *query = exists ? amx_row_address(&p->query, &s->row[row + i]) : NULL;
         for (int64_t n = 0; n < steps; n++) {
             const __m512i v =
                 exists ? amx_load(query + 64 * n, p->head_dim - 32 * n) : _mm512_setzero_si512();
@@ -180,7 +182,7 @@ static void amx_find_shares(const amx_state *s, int64_t row, float shares[AMX_RO
         float own[VL] = {0}, sink[VL];
         const vf shift = v_load(s->shift + row + first);
         for (int64_t i = 0; i < VL && first + i < end; i++)
-            own[i] = *amx_sum(s, row + first + i, s->plan->wide * 16);
+            own[i] = *amx_sum(s, row + first + i, s->plan->value_tiles * 16);
         vf total = v_load(own);
         for (int64_t n = 0; n < p->sink_count; n++) {
             for (int64_t i = 0; i < VL; i++) {
@@ -204,7 +206,7 @@ static __attribute__((noinline)) void amx_end_tile(amx_state *s, int64_t row) {
     amx_find_shares(s, row, shares);
     for (int64_t i = row; i < end; i++) {
         const float rounded =
-            s->drops ? v_sum(v_load(s->rounded + i * VL)) : *amx_sum(s, i, t->wide * 16);
+            s->drops ? v_sum(v_load(s->rounded + i * VL)) : *amx_sum(s, i, t->value_tiles * 16);
         amx_write_row(s->problem, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->shift[i],
                       s->maximum[i], s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded,
                       rounded, shares[i - row]);
@@ -218,7 +220,7 @@ static void amx_plan_rows(amx_state *s, const amx_span *span) {
     const ejki_flash_problem *p = s->problem;
     const amx_tile *e = &s->tile[span->row / AMX_ROWS];
     const int64_t next = span->row + AMX_ROWS, element = sizeof(uint16_t);
-    s->pace = 0;
+    s->prefetch_rate = 0;
     s->prefetch[0] = s->prefetch[1] = (amx_rows){0};
     if (next < s->task.rows && !e[1].begun && e[1].low < s->following)
         s->prefetch[0] = (amx_rows){&p->query, next, ejki_min(next + AMX_ROWS, s->task.rows),
@@ -227,13 +229,13 @@ static void amx_plan_rows(amx_state *s, const amx_span *span) {
         s->prefetch[1] =
             (amx_rows){&p->out, span->row, span->row + span->rows, p->value_dim * element};
     if (s->prefetch[0].row < s->prefetch[0].end || s->prefetch[1].row < s->prefetch[1].end)
-        s->pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
+        s->prefetch_rate = ejki_cdiv(AMX_ROWS, span->end - span->first);
 }
 
 /* True if mask, segments and positions let a row of the span see any of its keys. */
 static bool amx_any_visible(const amx_state *s, const amx_span *span) {
     const ejki_flash_problem *p = s->problem;
-    uint8_t visible[AMX_PARTS * AMX_CHUNK];
+    uint8_t visible[AMX_STAGE_CHUNKS * AMX_CHUNK];
     if (!flash_hides_keys(p)) return true;
     for (int64_t c = span->first, next; c < span->end; c = next) {
         /* A run of keys, as far as it goes. */
@@ -277,11 +279,11 @@ static void amx_block(amx_state *s, int64_t row) {
     amx_narrow_span(s, e, &span.first, &span.end);
     if (span.first >= span.end) return;
     if (!e->begun) amx_begin_tile(s, row);
-    span.careful = !s->fast || !amx_is_tame(s, &span);
+    span.slow = !s->fast || !amx_is_in_range(s, &span);
     if (s->problem->has_bias) amx_begin_bias(s, row);
     amx_plan_rows(s, &span);
     for (span.last = span.end; span.first < span.last; span.first = span.end) {
-        span.end = ejki_min(span.last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
+        span.end = ejki_min(span.last, (span.first / AMX_STAGE_CHUNKS + 1) * AMX_STAGE_CHUNKS);
         const bool sees = amx_any_visible(s, &span);
         if (sees) {
             amx_make_weights(s, &span);
@@ -329,13 +331,13 @@ static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int6
     }
 }
 
-/* A task, the `turn`th of all, from beginning to end. */
-static void amx_group(amx_state *s, amx_task task, int64_t turn) {
+/* Task `index` of all from beginning to end. */
+static void amx_group(amx_state *s, amx_task task, int64_t index) {
     int64_t low, high;
     s->task = task;
     amx_begin(s, &low, &high);
     if (low < high) {
-        if (s->plan->kept > 0) amx_store_turn(s, turn);
+        if (s->plan->kept > 0) amx_store_advance(s, index);
         amx_first_block(s, low);
         while (amx_next_block(s, low, high)) {
             amx_pack(s);

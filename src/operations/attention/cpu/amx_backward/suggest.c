@@ -3,8 +3,8 @@
 #include "operations/attention/shared/suggest.h"
 
 /* Gradients on AMX: half of the second-level cache holds a block of keys, packed three times, its two sums and slopes
- * beside a strip of queries. In a window, which leaves few keys to a strip, rows are packed for each block: so all keys
- * are one, beside shorter strips, if that is up to two thirds of it. */
+ * beside a row block. In a window, which leaves few keys to a row block, rows are packed for each block: so all keys
+ * are one, beside shorter row blocks, if that is up to two thirds of it. */
 void ejki_amx_vjp_suggest(const void *problem, int32_t threads, ejk_opt_int *values) {
     (void)threads;
     const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)problem)->forward;

@@ -93,18 +93,18 @@ static inline vjp_probe vjp_pack_transposed(ejk_dtype dtype, const void *source,
 /* Copies VJP_DEPTH rows of `width` elements, NULL for one of zeros, into panels: `along`, where given, as products
  * along rows take them, `down` for those along columns. What a last panel of these has beyond them is 0. */
 static inline vjp_probe vjp_pack(ejk_dtype dtype, const void *const row[VJP_DEPTH], int64_t width,
-                                 float *along, int64_t along_turn, float *down, int64_t down_turn,
-                                 vjp_probe probe) {
+                                 float *along, int64_t along_stride, float *down,
+                                 int64_t down_stride, vjp_probe probe) {
     (void)dtype;
     for (int64_t d = 0; d < width; d += 2 * VL) {
         const vf a = vjp_load_bf16_pairs(row[0], d, width),
                  b = vjp_load_bf16_pairs(row[1], d, width);
         probe = v_range_with(v_range_with(probe, a), b);
-        float *to = down + d / TILE_COLUMNS * down_turn + d % TILE_COLUMNS;
+        float *to = down + d / TILE_COLUMNS * down_stride + d % TILE_COLUMNS;
         v_store(to, v_zip_first(a, b));
         v_store(to + VL, v_zip_last(a, b));
         if (!along) continue;
-        to = along + d / 2 / TILE_COLUMNS * along_turn + d / 2 % TILE_COLUMNS;
+        to = along + d / 2 / TILE_COLUMNS * along_stride + d / 2 % TILE_COLUMNS;
         v_store(to, a);
         v_store(to + TILE_COLUMNS, b);
     }

@@ -64,11 +64,10 @@ static inline vjp_probe vjp_pack_transposed(ejk_dtype dtype, const void *source,
     return probe;
 }
 
-static inline __attribute__((always_inline)) vjp_probe vjp_pack_of(const ejk_dtype dtype,
-                                                                   const void *source,
-                                                                   int64_t width, float *target,
-                                                                   int64_t turn, vjp_probe probe) {
-    for (int64_t d = 0; d < width; d += TILE_COLUMNS, target += turn)
+static inline __attribute__((always_inline)) vjp_probe
+vjp_pack_of(const ejk_dtype dtype, const void *source, int64_t width, float *target,
+            int64_t panel_stride, vjp_probe probe) {
+    for (int64_t d = 0; d < width; d += TILE_COLUMNS, target += panel_stride)
         for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
             const void *at = element_at(dtype, source, d + j);
             const int64_t left = width - d - j;
@@ -84,19 +83,19 @@ static inline __attribute__((always_inline)) vjp_probe vjp_pack_of(const ejk_dty
 /* Copies VJP_DEPTH rows of `width` elements, NULL for one of zeros, into panels: `along`, where given, as products
  * along rows take them, `down` for those along columns. What a last panel has beyond them is 0. */
 static inline vjp_probe vjp_pack(ejk_dtype dtype, const void *const row[VJP_DEPTH], int64_t width,
-                                 float *along, int64_t along_turn, float *down, int64_t down_turn,
-                                 vjp_probe probe) {
-    (void)along, (void)along_turn;
+                                 float *along, int64_t along_stride, float *down,
+                                 int64_t down_stride, vjp_probe probe) {
+    (void)along, (void)along_stride;
     if (!row[0]) {
-        for (int64_t d = 0; d < width; d += TILE_COLUMNS, down += down_turn)
+        for (int64_t d = 0; d < width; d += TILE_COLUMNS, down += down_stride)
             memset(down, 0, TILE_COLUMNS * sizeof *down);
         return probe;
     }
     if (dtype == EJK_DTYPE_F32)
-        return vjp_pack_of(EJK_DTYPE_F32, row[0], width, down, down_turn, probe);
+        return vjp_pack_of(EJK_DTYPE_F32, row[0], width, down, down_stride, probe);
     if (dtype == EJK_DTYPE_BF16)
-        return vjp_pack_of(EJK_DTYPE_BF16, row[0], width, down, down_turn, probe);
-    return vjp_pack_of(EJK_DTYPE_F16, row[0], width, down, down_turn, probe);
+        return vjp_pack_of(EJK_DTYPE_BF16, row[0], width, down, down_stride, probe);
+    return vjp_pack_of(EJK_DTYPE_F16, row[0], width, down, down_stride, probe);
 }
 
 /* Numbers of a tile as operands of products along its rows and along its columns: they are so. */

@@ -52,20 +52,20 @@ static int64_t block_of(const ejki_flash_problem *p, const ejki_vjp_blocks *bloc
 void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, const ejki_vjp_blocks *blocks,
                   bool alike) {
     const bool dense = p->layout == EJKI_FLASH_DENSE;
-    int64_t first_row = 0, first_turn = 0;
+    int64_t first_row = 0, first_row_block = 0;
     tasks->batch = p->batch;
     tasks->kv_heads = p->kv_heads;
     for (int64_t n = 0; n < p->batch; n++) {
         ejki_vjp_sequence *s = &tasks->sequence[n];
         int64_t queries;
-        *s = (ejki_vjp_sequence){.first_row = first_row, .first_turn = first_turn};
+        *s = (ejki_vjp_sequence){.first_row = first_row, .first_row_block = first_row_block};
         ejki_flash_part_lengths(p, n, &queries, &s->keys);
         s->rows = queries * p->group;
         s->block = dense || alike ? blocks->keys : block_of(p, blocks, s->keys);
         s->row_blocks = dense ? blocks->row_blocks : ejki_cdiv(s->rows, blocks->rows);
         s->key_blocks = dense ? blocks->key_blocks : ejki_cdiv(s->keys, s->block);
         first_row += p->kv_heads * s->rows;
-        first_turn += p->kv_heads * s->row_blocks;
+        first_row_block += p->kv_heads * s->row_blocks;
     }
     sort(tasks);
     count(tasks);

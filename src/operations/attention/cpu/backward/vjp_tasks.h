@@ -14,7 +14,7 @@ typedef struct ejki_vjp_sequence {
     int64_t keys, block;      /* and of a block of them */
     int64_t key_blocks;
     int64_t first_row,
-        first_turn; /* what its rows, and its blocks of rows, are among those of all */
+        first_row_block; /* what its rows, and its blocks of rows, are among those of all */
     int64_t run,
         first_task; /* of the first of some that have as many blocks: how many, and their first task */
 } ejki_vjp_sequence;

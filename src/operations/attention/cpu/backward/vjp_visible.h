@@ -33,12 +33,12 @@ typedef struct vjp_ids {
 /* A block of rows beside a task's keys. */
 typedef struct vjp_block {
     const ejki_flash_vjp_problem *problem;
-    bool rescales;         /* scores are more than scaled products */
-    bool general_d_scores; /* dS is more than weights times differences */
-    bool hides_keys;       /* mask, segments or partial blocks hide keys */
-    bool exact;            /* products have to be exact for small numbers */
-    int64_t key, end;      /* keys of the task */
-    int64_t most_panels;   /* of any task */
+    bool rescales;        /* scores are more than scaled products */
+    bool scales_d_scores; /* dS is more than weights times differences */
+    bool hides_keys;      /* mask, segments or partial blocks hide keys */
+    bool exact;           /* products have to be exact for small numbers */
+    int64_t key, end;     /* keys of the task */
+    int64_t most_panels;  /* of any task */
     float scale;
     v_cap cap;      /* from products to tanh */
     flash_row *row; /* without keys where it sees none at all */

@@ -65,8 +65,8 @@ static void tile_add_pair(tile_state *s, int64_t row, const float *weights, cons
 
 /* sums += weights · values, pair by pair: for blocks with values that are not fit. Once these are tiny, so sums may be,
  * which products would take for 0: the tile stays here. */
-static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
-                                                         const tile_span *span) {
+static __attribute__((noinline)) void tile_add_slow(tile_state *s, int64_t row, int rows,
+                                                    const tile_span *span) {
     const int64_t width = s->plan->width;
     v_range range = v_range_none();
     for (int64_t n = span->low / 2; n < ejki_cdiv(span->high, 2); n++) {

@@ -43,7 +43,7 @@
 #endif
 
 /* Room for rows x columns floats; *at stays below 2^48, and at that value says that they do not fit. */
-static int64_t tile_place(int64_t *at, int64_t rows, int64_t columns) {
+static int64_t tile_reserve(int64_t *at, int64_t rows, int64_t columns) {
     const int64_t start = *at, limit = (int64_t)1 << 48;
     int64_t count;
     if (!ejki_mul(rows, columns, &count) || count > limit - start) count = limit - start;
@@ -55,11 +55,11 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
                               int32_t workers) {
     tile_plan t = {0};
     const bool sparse = p->block_mask.mask_heads > 0;
-    t.unit = (sparse ? p->block_mask.block_q : p->queries) * p->group;
-    t.parts = ejki_max(1, ejki_cdiv(t.unit, parameters[0]));
-    t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.unit, t.parts)), TILE_ROWS);
-    t.parts = ejki_cdiv(t.unit, t.rows);
-    t.groups = sparse ? p->queries / p->block_mask.block_q * t.parts : t.parts;
+    t.region_rows = (sparse ? p->block_mask.block_q : p->queries) * p->group;
+    t.region_groups = ejki_max(1, ejki_cdiv(t.region_rows, parameters[0]));
+    t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.region_rows, t.region_groups)), TILE_ROWS);
+    t.region_groups = ejki_cdiv(t.region_rows, t.rows);
+    t.groups = sparse ? p->queries / p->block_mask.block_q * t.region_groups : t.region_groups;
     t.whole = t.tasks = t.groups_in_all = p->batch * p->kv_heads * t.groups;
     if (workers > 1) {
         /* The last tasks are halved, so that workers end nearly together. */
@@ -67,32 +67,32 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
         t.whole = t.tasks - halved;
         t.tasks += halved;
         int64_t at = 0;
-        tile_place(&at, sparse ? t.tasks : 0, sizeof(int64_t) / sizeof(float));
+        tile_reserve(&at, sparse ? t.tasks : 0, sizeof(int64_t) / sizeof(float));
         t.order_bytes = at * (int64_t)sizeof(float);
     }
     /* Neighbouring tasks go to one worker where there are many: neighbouring heads often share lines. */
     t.claim = sparse ? 1 : ejki_max(1, t.whole / (16 * (int64_t)ejki_max(1, workers)));
     t.keys = ejki_max(1, ejki_min(parameters[1], sparse ? p->block_mask.block_kv : p->keys));
     t.keys = ejki_round_up(t.keys, TILE_COLUMNS);
-    t.depth = ejki_cdiv(p->head_dim, TILE_UNIT);
+    t.depth = ejki_cdiv(p->head_dim, TILE_DEPTH);
     t.width = ejki_round_up(p->value_dim, VL);
     t.sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
     int64_t at = 0;
-    t.query_at = tile_place(&at, t.rows, t.depth);
-    t.sum_at = tile_place(&at, t.rows, t.sum_width);
-    t.lane_at = tile_place(&at, t.rows, VL);
-    t.total_at = tile_place(&at, TILE_UNIT > 1 ? t.rows : 0, VL);
-    t.key_at = tile_place(&at, t.keys, t.depth);
-    t.value_at = tile_place(&at, t.keys / TILE_UNIT, t.width);
-    t.score_at = tile_place(&at, TILE_ROWS, SCORE_STRIDE);
-    t.shift_at = tile_place(&at, t.rows, 2);
-    t.row_at = tile_place(&at, t.rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
+    t.query_at = tile_reserve(&at, t.rows, t.depth);
+    t.sum_at = tile_reserve(&at, t.rows, t.sum_width);
+    t.lane_at = tile_reserve(&at, t.rows, VL);
+    t.total_at = tile_reserve(&at, TILE_DEPTH > 1 ? t.rows : 0, VL);
+    t.key_at = tile_reserve(&at, t.keys, t.depth);
+    t.value_at = tile_reserve(&at, t.keys / TILE_DEPTH, t.width);
+    t.score_at = tile_reserve(&at, TILE_ROWS, SCORE_STRIDE);
+    t.shift_at = tile_reserve(&at, t.rows, 2);
+    t.row_at = tile_reserve(&at, t.rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
     t.extent_at =
-        tile_place(&at, t.rows / TILE_ROWS, (int64_t)(sizeof(tile_extent) / sizeof(float)));
-    t.visible_bytes_at = tile_place(&at, t.keys, 1);
+        tile_reserve(&at, t.rows / TILE_ROWS, (int64_t)(sizeof(tile_extent) / sizeof(float)));
+    t.visible_bytes_at = tile_reserve(&at, t.keys, 1);
     t.cursor_at =
-        tile_place(&at, block_mask_cursor_count(p), sizeof(block_mask_cursor) / sizeof(float));
-    t.common_at = tile_place(&at, p->group, sizeof(flash_common) / sizeof(float));
+        tile_reserve(&at, block_mask_cursor_count(p), sizeof(block_mask_cursor) / sizeof(float));
+    t.common_at = tile_reserve(&at, p->group, sizeof(flash_common) / sizeof(float));
     t.bytes = at * (int64_t)sizeof(float);
     return t;
 }
@@ -130,11 +130,11 @@ static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, fl
     const ejki_flash_problem *p = s->problem;
     const int64_t depth = s->plan->depth;
     const float *query = s->query + row / TILE_ROWS * TILE_ROWS * depth + row % TILE_ROWS;
-    tile_beside beside;
-    tile_begin_beside(&beside, s, row, rows);
+    tile_bias_prefetch bias;
+    tile_begin_bias_prefetch(&bias, s, row, rows);
     for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS) {
         gemm_prefetch *ahead = tile_next_prefetch(s);
-        if (beside.count > 0) tile_prefetch_beside(p, &beside, s->block + c, ahead);
+        if (bias.count > 0) tile_prefetch_bias(p, &bias, s->block + c, ahead);
         gemm_scores(rows, TILE_COLUMNS, depth, query, s->keys + c * depth, TILE_COLUMNS, scores + c,
                     SCORE_STRIDE, false, ahead);
     }
@@ -179,7 +179,7 @@ static __attribute__((noinline)) void tile_rescale(tile_state *s, int64_t row, f
         float *sum = tile_sum(s, row, d);
         v_store(sum, v_mul(v_load(sum), v_set1(factor)));
     }
-    if (TILE_UNIT > 1)
+    if (TILE_DEPTH > 1)
         v_store(s->totals + row * VL, v_mul(v_load(s->totals + row * VL), v_set1(factor)));
 }
 
@@ -233,14 +233,14 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
                       .end = ejki_round_up(high, TILE_COLUMNS),
                       .low = low,
                       .high = high};
-    /* The product takes whole units. */
-    const int64_t first = low / TILE_UNIT, depth = ejki_cdiv(high, TILE_UNIT) - first;
+    /* The product takes whole lanes. */
+    const int64_t first = low / TILE_DEPTH, depth = ejki_cdiv(high, TILE_DEPTH) - first;
     span.hides = e->least > block + span.first || e->most < block + span.end;
     tile_scores(s, row, rows, span, s->scores);
     tile_softmax(s, row, rows, span);
     tile_end_weights(s, row, rows, &span);
     if (!tile_is_fit(s, row)) {
-        tile_add_carefully(s, row, rows, &span);
+        tile_add_slow(s, row, rows, &span);
         return;
     }
     for (int64_t d = 0; d < width; d += TILE_COLUMNS)
@@ -249,12 +249,12 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
                     tile_next_prefetch(s));
 }
 
-/* Packs up to TILE_ROWS queries side by side, target[unit][row], and writes what they see. */
+/* Packs up to TILE_ROWS queries side by side, target[lane][row], and writes what they see. */
 static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_row *rows,
                                      int64_t count, float *target) {
     tile_extent e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys, .visible = true};
     const ejk_dtype dtype = p->dtype;
-    const int64_t depth = ejki_cdiv(p->head_dim, TILE_UNIT);
+    const int64_t depth = ejki_cdiv(p->head_dim, TILE_DEPTH);
     const void *query[(TILE_ROWS + VL - 1) / VL * VL];
     for (int64_t i = 0; i < count; i++) {
         e.low = ejki_min(e.low, rows[i].first);
@@ -266,11 +266,11 @@ static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_ro
     for (int64_t first = 0; first < TILE_ROWS; first += VL) {
         const int64_t lanes = ejki_min(VL, TILE_ROWS - first);
         for (int64_t d = 0; d < depth; d += VL) {
-            const int64_t width = ejki_min(VL, depth - d), at = d * TILE_UNIT;
+            const int64_t width = ejki_min(VL, depth - d), at = d * TILE_DEPTH;
             vf block[VL];
             for (int64_t i = 0; i < VL; i++)
                 block[i] = first + i >= count ? v_zero()
-                                              : pack_load(dtype, TILE_UNIT,
+                                              : pack_load(dtype, TILE_DEPTH,
                                                           element_at(dtype, query[first + i], at),
                                                           p->head_dim - at);
             v_transpose(block);
@@ -304,7 +304,7 @@ static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
     memset(s->sums, 0,
            (size_t)(ejki_round_up(task->rows, TILE_ROWS) * s->plan->sum_width) * sizeof(float));
     memset(s->lanes, 0, (size_t)(task->rows * VL) * sizeof(float));
-    if (TILE_UNIT > 1) memset(s->totals, 0, (size_t)(task->rows * VL) * sizeof(float));
+    if (TILE_DEPTH > 1) memset(s->totals, 0, (size_t)(task->rows * VL) * sizeof(float));
 }
 
 /* One task from beginning to end; `next` is the one that this worker will probably be given then. */
@@ -317,7 +317,7 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
     s->following = low / t->keys * t->keys;
     tile_begin_prefetch(s, next);
     if (task.rows > 0 && s->mask_walk.count > 0)
-        block_mask_walk_begin(&s->mask_walk, p, task.kv_head, task.first_row / t->unit);
+        block_mask_walk_begin(&s->mask_walk, p, task.kv_head, task.first_row / t->region_rows);
     while (tile_next_block(s, low, high)) {
         /* Only what the task sees of the block, from a whole panel on. */
         const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
@@ -326,7 +326,7 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
                        s->keys + skip * t->depth);
         s->fit =
             tile_pack_values(p, flash_value(p, task.batch, task.kv_head, first), s->end - first,
-                             s->values + skip / TILE_UNIT * t->width, t->width);
+                             s->values + skip / TILE_DEPTH * t->width, t->width);
         tile_plan_prefetch(s, high);
         for (int64_t i = 0, n; i < task.rows; i += n) {
             n = gemm_rows(task.rows - i);
@@ -373,13 +373,13 @@ static void tile_worker(void *argument, int64_t worker) {
 /* ---- Packed sequences ----------------------------------------------------------------------------- */
 
 /* A part's plan: that of the whole, with groups of at most as many rows. */
-static tile_plan tile_part_plan(const ejki_flash_problem *p, const tile_plan *t, int64_t part) {
+static tile_plan tile_sequence_plan(const ejki_flash_problem *p, const tile_plan *t, int64_t part) {
     tile_plan own = *t;
     const int64_t rows = ejki_flash_part_queries(p, part) * p->group;
     own.rows = ejki_cdiv(rows, ejki_max(1, ejki_cdiv(rows, t->rows)));
     own.rows = ejki_round_up(ejki_max(1, own.rows), TILE_ROWS);
-    own.groups = own.parts = ejki_cdiv(rows, own.rows);
-    own.unit = rows;
+    own.groups = own.region_groups = ejki_cdiv(rows, own.rows);
+    own.region_rows = rows;
     own.whole = own.tasks = own.groups * p->kv_heads;
     return own;
 }
@@ -390,7 +390,7 @@ static void tile_count_tasks(const tile_shared *s) {
     const int64_t parts = ejki_flash_parts(p);
     s->first[0] = 0;
     for (int64_t n = 0; n < parts; n++)
-        s->first[n + 1] = s->first[n] + tile_part_plan(p, &s->plan, n).tasks;
+        s->first[n + 1] = s->first[n] + tile_sequence_plan(p, &s->plan, n).tasks;
 }
 
 /* Tasks one by one, whatever sequence they are of: a part's problem and plan stand for the whole's. */
@@ -408,7 +408,7 @@ static void tile_packed_worker(void *argument, int64_t worker) {
             do part++;
             while (index >= shared->first[part + 1]);
             problem = ejki_flash_part(shared->problem, part);
-            plan = tile_part_plan(shared->problem, &shared->plan, part);
+            plan = tile_sequence_plan(shared->problem, &shared->plan, part);
             tile_bind(&state, &problem, &plan, memory);
         }
         const int64_t own = index - shared->first[part];
@@ -458,7 +458,7 @@ static ejk_status tile_run(const ejk_run *run) {
  * f32, which rounded weights are not. */
 static bool tile_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
-    if (TILE_UNIT > 1 && !p->normalize) return false;
+    if (TILE_DEPTH > 1 && !p->normalize) return false;
     return p->layout == EJKI_FLASH_DENSE || ejki_block_mask_is_empty(&p->block_mask);
 }
 

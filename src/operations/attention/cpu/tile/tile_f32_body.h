@@ -32,8 +32,8 @@ static inline void tile_end_weights(tile_state *s, int64_t row, int rows, const 
 
 /* sums += weights · values, key by key over those that have a weight, which no hidden key has: for values that are not
  * fit. */
-static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
-                                                         const tile_span *span) {
+static __attribute__((noinline)) void tile_add_slow(tile_state *s, int64_t row, int rows,
+                                                    const tile_span *span) {
     const int64_t width = s->plan->width;
     for (int i = 0; i < rows; i++)
         for (int64_t c = span->low; c < span->high; c++) {

@@ -12,9 +12,9 @@
 
 /* Elements of an operand that count as one float. */
 #ifdef TILE_BF16_DOT
-#define TILE_UNIT 2
+#define TILE_DEPTH 2
 #else
-#define TILE_UNIT 1
+#define TILE_DEPTH 1
 #endif
 
 /* Rows of scores lie this far apart: the largest block of keys and a line more, so that they fall into
@@ -39,15 +39,15 @@ GEMM_DISPATCH(gemm_values, TILE_ROW_COUNTS(VALUES_CASE))
 
 /* How a problem is cut, and how a worker's scratch memory is laid out, in floats. */
 typedef struct tile_plan {
-    int64_t rows;  /* of a full group, a multiple of TILE_ROWS */
-    int64_t unit;  /* rows that groups are cut from: all, or those of a mask block */
-    int64_t parts; /* groups per unit */
+    int64_t rows;          /* of a full group, a multiple of TILE_ROWS */
+    int64_t region_rows;   /* rows that groups are cut from: all, or those of a mask block */
+    int64_t region_groups; /* groups of a region */
     int64_t groups, groups_in_all; /* per key head, and of all */
     int64_t whole; /* tasks that are a group each; after them come halves of groups */
     int64_t tasks;
     int64_t claim;     /* whole tasks that a worker takes at once */
     int64_t keys;      /* of a full block, a multiple of TILE_COLUMNS */
-    int64_t depth;     /* of the scores' product, in units */
+    int64_t depth;     /* of the scores' product, in lanes */
     int64_t width;     /* value_dim rounded up to VL */
     int64_t sum_width; /* and to TILE_COLUMNS */
     int64_t query_at, sum_at, lane_at, total_at, key_at, value_at, score_at, shift_at, row_at,
