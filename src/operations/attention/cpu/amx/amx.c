@@ -2,33 +2,29 @@
 /*
  * Flash attention forward in bf16 on AMX tiles.
  *
- * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
- * worker packs the group's queries, then walks over blocks of keys at absolute positions. A block is
- * packed once and used by all row tiles of the group, 32 rows each: for each chunk of 32 keys
- * scores = query · keysᵀ, while the vector units make weights of the chunk before; then, over all chunks
- * of the block, sums += weights · values. A column of ones beside the values adds up the weights as they
- * were rounded.
+ * The rows of a KV head, T queries times G query heads, are cut into groups; a group is one task. A worker packs the
+ * group's queries, then walks over blocks of keys at absolute positions. A block is packed once and used by all row
+ * tiles of the group, 32 rows each: for each chunk of 32 keys scores = query · keysᵀ, while the vector units make
+ * weights of the chunk before; then, over all chunks of the block, sums += weights · values. A column of ones beside
+ * the values sums the weights as they were rounded.
  *
- * Softmax. A row's shift is the largest score of the first chunk in which it sees a key, and stays:
- * weights are 2^(z − shift), whose exponents bf16 holds as f32 does. A chunk with a weight from
- * 2^40 on raises the shift of that row: its scores become weights again, and sums and earlier weights
- * are lowered by a power of two, which loses nothing.
+ * Softmax. A row's shift is the largest score of the first chunk with a key visible to it, and stays: weights are
+ * 2^(z − shift), whose exponents bf16 holds as f32 does. A chunk with a weight from 2^40 on raises the shift of that
+ * row: its weights are made again, and sums and earlier weights are rescaled by a power of two, which is exact.
  *
- * Where queries and keys are small enough that no score can leave the range of amx_row_weights(), or a soft cap sees
- * to that, weights are made by the fast path, soft cap and bias included; else row by row, the same bits where both
- * could. What rows do not see is cleared from weights. Log-sum-exp, row_max and row_sum have f32 accuracy, for which
- * the weights are computed in f32; without normalisation, where out is f32 too, what rounding them loses is
- * multiplied as well.
+ * Fast path: where a bound on queries and keys, or a soft cap, keeps all scores in the range of amx_row_weights(),
+ * weights are made beside the products, soft cap and bias included. Slow path: row by row, with the same bits where
+ * both apply. Weights of hidden keys are cleared. Log-sum-exp, row_max and row_sum have f32 accuracy: weights are
+ * then computed in f32. Without normalisation, where out is f32 too, the rounding error of the weights is a second
+ * left operand.
  *
- * AMX counts numbers below 2^-126 as 0. Chunks with values that are so small, too large, or not finite
- * are added key by key, only those with a weight, which is slow; sums that are so small are kept apart from the
- * products that follow. Such small queries and keys count as 0.
+ * AMX flushes subnormal numbers to 0. Chunks with values that are so small, too large, or not finite are added key by
+ * key, which is slow; subnormal sums are kept apart from the products that follow. Such queries and keys count as 0.
  *
- * Why results do not depend on tiles: blocks, chunks and lanes lie at absolute key positions, a key that
- * a row does not see adds an exact 0, and softmax shifts are decided by the row alone.
+ * Results do not depend on tiles: blocks, chunks and lanes lie at absolute key positions, a hidden key adds an exact
+ * 0, and softmax shifts are decided by the row alone.
  *
- * Tasks of packed sequences and of a block mask are handed out with the longest first, so that none is left for the
- * end.
+ * Tasks of packed sequences and of a block mask are handed out with the longest first, so that workers end together.
  */
 #include <ejkernel/registry.h>
 
@@ -72,8 +68,7 @@ static void amx_worker(void *argument, int64_t worker) {
     amx_close();
 }
 
-/* Items in the order of falling weights, which are powers of two from 0 to 63; equal ones stay in order. `weight`
- * is asked twice for each. */
+/* Sorts items by falling weight, a power of two from 0 to 63; equal ones keep their order. */
 static void amx_sort(const amx_shared *s, int64_t count,
                      int32_t (*weight)(const amx_shared *s, int64_t item), int64_t *order) {
     int64_t place[64] = {0}, before = 0;
@@ -92,7 +87,7 @@ static int32_t amx_group_weight(const amx_shared *s, int64_t group) {
 
 /* ---- Packed sequences --------------------------------------------------------------------------------- */
 
-/* Rows of a key head in a part, and the keys that one of them sees at most. */
+/* Rows of a KV head of a packed sequence, and the most keys that one of them has in its window. */
 static void amx_sequence_sizes(const ejki_flash_problem *p, int64_t part, int64_t *rows,
                                int64_t *keys) {
     ejki_flash_part_lengths(p, part, rows, keys);
@@ -100,7 +95,7 @@ static void amx_sequence_sizes(const ejki_flash_problem *p, int64_t part, int64_
     *keys = ejki_max(1, ejki_min(*keys, p->last_offset - p->first_offset + 1));
 }
 
-/* A part's plan: that of the whole, with groups of at most as many rows. */
+/* A sequence's plan: that of the whole call, with groups of at most as many rows. */
 static amx_plan amx_sequence_plan(const amx_shared *s, int64_t part) {
     const ejki_flash_problem *p = s->problem;
     amx_plan own = s->plan;
@@ -118,7 +113,7 @@ static amx_plan amx_sequence_plan(const amx_shared *s, int64_t part) {
     return own;
 }
 
-/* The scores of a task of a part: 1 + the power of two. */
+/* Scores of a task of a sequence: 1 + the power of two. */
 static int32_t amx_sequence_weight(const amx_shared *s, int64_t part) {
     int64_t rows, keys;
     amx_sequence_sizes(s->problem, part, &rows, &keys);
@@ -126,7 +121,7 @@ static int32_t amx_sequence_weight(const amx_shared *s, int64_t part) {
     return scores < 1 ? 0 : (int32_t)ejki_min(63, 1 + ilogb(scores));
 }
 
-/* Orders the parts and counts their tasks; found anew in every run, since lengths are data. */
+/* Sorts the sequences and counts their tasks; in every run, since lengths are data. */
 static void amx_share_out(amx_shared *s) {
     const ejki_flash_problem *p = s->problem;
     const int64_t parts = ejki_flash_parts(p);
@@ -143,7 +138,7 @@ static void amx_share_out(amx_shared *s) {
         s->first[n + 1] = s->first[n] + amx_sequence_plan(s, s->order[n]).tasks;
 }
 
-/* Tasks one by one, whatever sequence they are of: a part's problem and plan stand for the whole's. */
+/* Tasks one by one, of whatever sequence: its problem and plan stand for those of the whole call. */
 static void amx_packed_worker(void *argument, int64_t worker) {
     amx_shared *shared = argument;
     const int64_t parts = ejki_flash_parts(shared->problem);
@@ -212,7 +207,7 @@ static bool amx_is_tiny(const ejki_flash_problem *p) {
     return p->queries / sequences * p->group < 16 && p->keys / sequences < 64;
 }
 
-/* Block masks are of whole tensors, parts of packed sequences have none; and dropout counts keys by fours. */
+/* Block masks and packed sequences exclude each other; dropout draws keys by fours, which mask blocks need not be. */
 static bool amx_applicable(const void *problem) {
     const ejki_flash_problem *p = problem;
     if (ejki_block_mask_is_empty(&p->block_mask)) return !amx_is_tiny(p);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which keys a task of flash attention on AMX goes to, block after block. Without a block mask a block is a run of
- * keys at an absolute position. With one, it has the chunks of as many mask blocks as it holds, those
- * that any head of the task has, one after the other: so that little blocks far apart cost no more than a run.
- * Chunks are counted from the first block of the block row on, whether a row of the task sees it or not: nothing
- * depends on which rows a task has.
+ * The blocks of keys that a task of flash attention on AMX visits. Without a block mask a block is a run of keys at
+ * an absolute position. With one, it is the chunks of as many mask blocks as it holds, of those that any head of the
+ * task has: small blocks far apart cost no more than a run. Chunks are counted from the first mask block of the block
+ * row on, so that nothing depends on which rows a task has.
  */
 #ifndef EJKI_FLASH_AMX_BLOCKS_H
 #define EJKI_FLASH_AMX_BLOCKS_H
@@ -92,7 +91,7 @@ static uint32_t amx_mask_block_keys(const amx_state *s, const flash_row *r,
         mask_block->block + row * p->block_mask.block_row + (chunk->key - chunk->first), count);
 }
 
-/* How many mask blocks a group will visit, at least about: 0, or 1 + the power of two. */
+/* About how many mask blocks a group visits: 0, or 1 + the power of two. */
 static int32_t amx_weight(const ejki_flash_problem *p, const amx_plan *t, int64_t group) {
     const int64_t kv_head = group / t->groups % p->kv_heads;
     int64_t count =

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights of a chunk beside a row tile in flash attention on AMX, but for the fast path: softmax shifts, which keys rows
- * see, the slow path, and values that are added one by one.
+ * Weights of a row tile and a chunk in flash attention on AMX, without the fast path: softmax shifts, visibility, the
+ * slow path, and values that are added key by key.
  */
 #ifndef EJKI_FLASH_AMX_CHUNK_H
 #define EJKI_FLASH_AMX_CHUNK_H
 
 #include "operations/attention/cpu/amx/amx_blocks.h"
 
-/* What is added to a row's numbers. */
+/* The constant of a row's exponents: see amx_base() and amx_form_base(). */
 static inline float amx_base_of(const amx_state *s, float shift) {
     return amx_kind(&s->form) == AMX_PLAIN ? amx_base(shift) : amx_form_base(shift);
 }
@@ -47,7 +47,7 @@ static bool amx_has_far(const amx_state *s, const amx_span *span) {
     return false;
 }
 
-/* Notes which keys the rows of a tile see by positions; those that do not exist see what the last one does. */
+/* Looks up the key ranges of the rows of a tile; rows that do not exist have that of the last one. */
 static __attribute__((noinline)) void amx_note_ranges(amx_state *s, const amx_span *span) {
     for (int64_t i = 0; i < AMX_ROWS; i++) {
         const flash_row *r = &s->row[span->row + ejki_min(i, span->rows - 1)];
@@ -108,7 +108,7 @@ static inline float amx_top_score(const amx_state *s, const amx_span *span, int6
     return v_largest(amx_larger_scores(s, &s->form, span, row, chunk, scores)) * s->scale;
 }
 
-/* What raw products become where weights are not made by a form. */
+/* Base-2 scores from raw products, where weights are not made by a form. */
 typedef struct amx_change {
     bool rescales, caps;
     vf scale, cap;
@@ -226,7 +226,7 @@ static void amx_find_shifts(amx_state *s, amx_span *span, int64_t chunk) {
     }
 }
 
-/* A row's weights of a chunk by the complete way. */
+/* A row's weights of a chunk, the slow path. */
 static inline __m512i amx_weigh(amx_state *s, const amx_span *span, int64_t row, int64_t chunk,
                                 const float *scores, vf *lanes) {
     const float shift = s->shift[row];
@@ -241,7 +241,7 @@ static inline __m512i amx_weigh(amx_state *s, const amx_span *span, int64_t row,
                          : w;
 }
 
-/* A row's weights have become too large in this chunk: see the head of this file. */
+/* A weight of the row in this chunk is too large: raises its shift (amx.c). */
 static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *span, int64_t row,
                                                 int64_t chunk, const float *scores, vf *lanes) {
     const float before = s->shift[row], top = amx_top_score(s, span, row, chunk, scores);
@@ -269,7 +269,7 @@ static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *sp
     return true;
 }
 
-/* A row's weights of a chunk join the sum of all, then those that are dropped become 0. */
+/* Adds a row's weights of a chunk to its sum, then clears those that dropout drops. */
 static void amx_drop(amx_state *s, int64_t row, int64_t chunk) {
     const __m512i kept = amx_kept(s->problem, &s->row[row], s->chunk[chunk].key);
     uint16_t *weights = amx_weights_of(s, row, chunk), *rest = amx_rest_of(s, row, chunk);
@@ -306,8 +306,10 @@ static bool amx_try_degree_4(amx_state *s, amx_pair *pair, const amx_fit *fit) {
     return amx_fits(&again, AMX_MOST_BITS);
 }
 
-/* A chunk of which the fast path did not take all: its scores, which the next chunk's have replaced, are made once
- * more. */
+/*
+ * The fast path failed on a chunk: recomputes its scores, which those of the next chunk have replaced, and its
+ * weights.
+ */
 static __attribute__((noinline)) void amx_repeat(amx_state *s, amx_span *span, int64_t chunk,
                                                  amx_pair *pair, const amx_fit *fit) {
     amx_multiply(s, span, chunk);
@@ -316,7 +318,7 @@ static __attribute__((noinline)) void amx_repeat(amx_state *s, amx_span *span, i
     span->slow |= amx_has_far(s, span);
 }
 
-/* sums += weights · values of a chunk, key by key over those that have a weight: none that is hidden. */
+/* sums += weights · values of a chunk, key by key, skipping weights of 0. */
 static __attribute__((noinline)) void amx_add_values_slow(amx_state *s, const amx_span *span,
                                                           int64_t chunk) {
     const ejki_flash_problem *p = s->problem;

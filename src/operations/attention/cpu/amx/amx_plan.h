@@ -7,7 +7,7 @@
 #include "operations/attention/cpu/amx/amx_rows.h"
 #include "operations/attention/shared/block_mask_body.h"
 
-/* Keys whose weights are made before they are used, with room for these in the first-level cache, and their chunks. */
+/* Keys, and chunks, whose weights are staged before the product with values: they fit the first-level cache. */
 #define AMX_STAGE_KEYS   512
 #define AMX_STAGE_CHUNKS (AMX_STAGE_KEYS / AMX_CHUNK)
 
@@ -15,8 +15,8 @@
 typedef struct amx_plan {
     int64_t rows; /* of a full group, a multiple of AMX_ROWS */
     int64_t region_rows,
-        region_groups; /* rows that groups are cut from, all or those of a mask block; groups of these */
-    int64_t groups;       /* of a key head */
+        region_groups; /* rows that groups are cut from: all, or those of a mask block; groups in that */
+    int64_t groups;       /* of a KV head */
     int64_t whole, tasks; /* tasks that are a group each; after them come halves of groups */
     int64_t chunks;       /* of a full block of keys */
     int64_t kept, span;   /* mask blocks that stay packed, 0 = none do; chunks of one */
@@ -36,8 +36,10 @@ typedef struct amx_task {
     int64_t batch, kv_head, first_row, rows;
 } amx_task;
 
-/* A row tile: the keys that any of its rows sees, those that all see, its largest query component, and how far
- * it is. Blank sums have not been written yet; small ones are below 2^-126, some of them, or have been. */
+/*
+ * A row tile: keys visible to any row by position, and to all; its largest query component; progress. `blank` sums
+ * have not been written yet; `small`: some sums are, or were, subnormal.
+ */
 typedef struct amx_tile {
     int64_t low, high, least, most;
     float top;
@@ -49,23 +51,23 @@ typedef struct amx_chunk {
     int64_t key, end, first;
     int64_t mask_block;
     int64_t place; /* where it is packed */
-    bool hides;    /* some head hides some of it, or it is short, other than by positions */
+    bool hides;    /* some head hides some of it other than by position, or it is short */
 } amx_chunk;
 
-/* A packed chunk: its largest key component; it is there; its values go through the products. */
+/* A packed chunk: its largest key component; whether it is packed; whether all its values may go through AMX. */
 typedef struct amx_packed {
     float top;
     bool there, values_fit;
 } amx_packed;
 
-/* The mask block that has a place, and the load that it was listed for last. */
+/* A slot of the store: the mask block in it, and the load that used it last. */
 typedef struct amx_stored {
     int64_t column, load;
 } amx_stored;
 
-#define AMX_AHEAD 8 /* tasks whose blocks are known: the one at hand and those that come next */
+#define AMX_AHEAD 8 /* tasks looked ahead, the present one included */
 
-/* Room for rows x columns bytes; *at stays below 2^50, and at that value says that they do not fit. */
+/* Reserves rows x columns bytes; *at stays below 2^50, which stands for an overflow. */
 static inline int64_t amx_reserve(int64_t *at, int64_t rows, int64_t columns) {
     const int64_t start = *at, limit = (int64_t)1 << 50;
     int64_t count;
@@ -80,8 +82,7 @@ static inline int64_t amx_chunks_of(const ejki_flash_problem *p) {
     return p->keys / p->block_mask.block_kv * ejki_cdiv(p->block_mask.block_kv, AMX_CHUNK);
 }
 
-/* Finds out how many mask blocks stay packed: all, or as many as there is room for, if that is more than a
- * load has, which begins and ends within one. */
+/* How many mask blocks stay packed: all, or as many as there is room for, if that is more than one load needs. */
 static inline void amx_keep_blocks(const ejki_flash_problem *p, amx_plan *t) {
     t->room = t->chunks;
     if (p->block_mask.mask_heads == 0) return;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens to rows of scores in flash attention on AMX besides the fast path: softmax shifts; weights of scores that are out of range or have to be precise; the end of a row. As scores_body.h, for bf16 problems and chunks of 32 keys.
+ * Rows of scores in flash attention on AMX: softmax shifts, weights of the slow path, the end of a row. The
+ * counterpart of scores_body.h for bf16 and chunks of 32 keys.
  */
 #ifndef EJKI_FLASH_AMX_ROWS_H
 #define EJKI_FLASH_AMX_ROWS_H
@@ -62,8 +63,8 @@ static inline void amx_write_both(char *target, vf a, vf b, int64_t count) {
 }
 
 /*
- * Softmax shifts are rounded so that differences between those of a row are whole or, where they are not, so
- * large that 2^difference is 0; and near ones so that 128 times them is whole.
+ * Rounds a softmax shift: to 1/128 where it is in range, so that 128 · shift is whole, else to a whole number; so
+ * differences between shifts of a row are whole, or so large that 2^difference is 0.
  */
 static inline float amx_round_shift(float shift) {
     return fabsf(shift) <= AMX_FAST_RANGE ? rintf(shift * 128) / 128 : rintf(shift);
@@ -117,10 +118,7 @@ static inline __m512i amx_mark_nan(__m512i w, vf x, vf y) {
                                  _mm512_set1_epi16(0x7fc0));
 }
 
-/*
- * The weights that amx_row_weights() makes, of any scores and shift: what lies far below 2^23 would
- * be wrong as an integer, and NaN as well.
- */
+/* The weights of amx_row_weights() for any scores and shift, NaN and far values included. */
 static inline __m512i amx_any_weights(const amx_exp *e, const float *scores, float scale,
                                       float shift) {
     const vf a = v_load(scores), b = v_load(scores + VL);
@@ -141,7 +139,7 @@ static inline __m512i amx_any_weights(const amx_exp *e, const float *scores, flo
     return amx_mark_nan(w, x, y);
 }
 
-/* The weights that amx_form_weights() makes, of any scores, shift, and bias, which is in bf16 as it lies. */
+/* The weights of amx_form_weights() for any scores, shift and bias (32 elements in bf16). */
 static inline __m512i amx_any_form_weights(const amx_form *f, const amx_exp *e, const float *scores,
                                            __m512i bias, float shift) {
     const bool far = !(fabsf(shift) <= AMX_FAST_RANGE) && shift != -INFINITY;
@@ -154,7 +152,7 @@ static inline __m512i amx_any_form_weights(const amx_form *f, const amx_exp *e, 
         x = v_fma(v_sub(x, own), steps, offset);
         y = v_fma(v_sub(y, own), steps, offset);
     }
-    /* What is too large for an integer would become a negative one, as what is too small may. */
+    /* A clamp: conversion of what is too large would give a negative integer. */
     const __m512i a = _mm512_cvtps_epi32(v_min(x, most)), b = _mm512_cvtps_epi32(v_min(y, most));
     return amx_mark_nan(amx_correct(e, _mm512_packus_epi32(a, b)), x, y);
 }
@@ -195,8 +193,10 @@ static inline double amx_sink(const ejki_flash_problem *p, const flash_row *r, i
     return amx_element(p->sinks, r->head / p->sink_group * p->sink_stride_h + n);
 }
 
-/* A row's share of its sums: what they are multiplied by, and the log-sum-exp. `own` is Σ 2^(z − shift)
- * over visible keys, `rounded` that of the weights as they were multiplied. */
+/*
+ * Factor and log-sum-exp of a row. `own` is Σ 2^(z − shift) over visible keys, `rounded` the sum of the weights as
+ * they were rounded.
+ */
 static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row *r, float shift,
                                    float own, float rounded) {
     const bool empty = own == 0;

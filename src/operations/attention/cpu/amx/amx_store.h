@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of a block mask that a worker of flash attention on AMX keeps packed for the tasks that follow. Packing 128
- * keys takes half as long as 128 rows' work on them, most of it waiting for memory. What the next tasks visit is
- * known: the block that is needed last gives up its place, and which that is changes no result.
+ * Mask blocks that a worker of flash attention on AMX keeps packed for its next tasks. Packing 128 keys takes half as
+ * long as 128 rows' work on them, most of it waiting for memory. The blocks of the next tasks are known, so eviction
+ * is optimal: the block whose next use is furthest away goes. No result depends on it.
  */
 #ifndef EJKI_FLASH_AMX_STORE_H
 #define EJKI_FLASH_AMX_STORE_H
 
 #include "operations/attention/cpu/amx/amx_state.h"
 
-/* Marks the columns of the block mask that a task of the worker's head visits. */
+/* Marks the columns of the block mask that a later task of the same KV head visits. */
 static void amx_foresee(amx_state *s, int64_t index, uint8_t mark) {
     const ejki_flash_problem *p = s->problem;
     const ejki_block_mask *t = &p->block_mask;
@@ -24,7 +24,7 @@ static void amx_foresee(amx_state *s, int64_t index, uint8_t mark) {
     }
 }
 
-/* Goes on to a task, and finds out what the tasks from there on visit. */
+/* Advances to a task: drops marks of earlier tasks, and marks what the tasks from there on visit. */
 static void amx_store_advance(amx_state *s, int64_t index) {
     const int64_t head = s->task.batch * s->problem->kv_heads + s->task.kv_head;
     const int64_t columns = s->problem->keys / s->problem->block_mask.block_kv;
@@ -41,7 +41,7 @@ static void amx_store_advance(amx_state *s, int64_t index) {
         amx_foresee(s, index + i, (uint8_t)(1 << i));
 }
 
-/* Where a column's block is packed, or will be: its first chunk. Blocks of the same load keep their places. */
+/* Slot of a column's mask block: its first packed chunk. Blocks of the present load are not evicted. */
 static int64_t amx_store_slot(amx_state *s, int64_t column) {
     const int64_t span = s->plan->span, count = s->plan->kept;
     amx_stored *store = s->store;

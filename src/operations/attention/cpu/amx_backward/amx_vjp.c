@@ -2,22 +2,23 @@
 /*
  * Gradients of flash attention in bf16 on AMX tiles. vjp_problem.h has the formulas, amx_vjp_tiles.h the layouts.
  *
- * A task is a block of keys of a key head. Its keys and values are packed once; then row blocks follow, head
- * after head of the group, the last one first. Of a row block and a panel of 64 keys, tile by tile of 32 rows and 32 keys,
+ * A task is a block of keys of a KV head. Its keys and values are packed once; then row blocks follow, head after
+ * head of the query group, the last one first. Of a row block and a panel of 64 keys, score tile by score tile of 32
+ * rows and 32 keys,
  *
  *     weights = exp(query · key − lse)                dS = weights ∘ (cotangent · value − δ)
  *
- * are made while the products of the next tile run; then d_value += weightsᵀ · cotangents and d_key += dSᵀ ·
+ * are made while the products of the next score tile run; then d_value += weightsᵀ · cotangents and d_key += dSᵀ ·
  * queries are added from the first-level cache. After the last panel, d_query += dS · keys.
  *
  * d_key and d_value are summed in the worker's memory. d_query has several writers where a head's keys are more than
- * one block: sums in f32 that all share, which take blocks of keys in their order; a task waits for the one before. Tasks
- * are handed out in that order, so the one that is waited for is always at work. The last one writes the result.
- * Nothing depends on the number of threads.
+ * one block: shared f32 sums, to which blocks of keys are added in their order; a task waits for the one before.
+ * Tasks are handed out in that order, so the one that is waited for always runs. The last one writes the result.
+ * Nothing depends on the number of threads, nor on what else is in the call.
  *
- * Weights and dS is rounded to bf16 for the products and summed in f32. A hidden weight is an exact 0, and so
- * is its dS. Tiles or chunks with elements that are not finite, very large or so small that AMX could make 0 of
- * their products are packed as 0 and computed one by one, only pairs that see each other.
+ * Weights and dS are rounded to bf16 for the products, which are summed in f32. A hidden weight is an exact 0, and so
+ * is its dS. Tiles and chunks with elements that are not finite, very large, or so small that AMX could flush their
+ * products to 0 are "special": packed as 0 and computed one by one, for visible pairs only.
  */
 #include <ejkernel/registry.h>
 
@@ -105,8 +106,10 @@ static amx_vjp_score_tile amx_vjp_score_tile_of(const amx_vjp_state *s, amx_vjp_
                                 .scale = s->scale};
 }
 
-/* True if nothing about the score tile's products can leave what the fast path takes. `tops` are the largest components of
- * queries and cotangents that count. */
+/*
+ * True if no score or product of the tile can leave the fast path's range. `tops`: largest components of queries and
+ * cotangents.
+ */
 static bool amx_vjp_is_in_range(const amx_vjp_state *s, const amx_vjp_tile *t,
                                 const amx_vjp_chunk *c, const float tops[2]) {
     const ejki_flash_problem *p = &s->problem.forward;
@@ -116,7 +119,7 @@ static bool amx_vjp_is_in_range(const amx_vjp_state *s, const amx_vjp_tile *t,
            score * fabs((double)s->scale) <= (double)AMX_VJP_FAST_RANGE && product <= 0x1p100;
 }
 
-/* Prefetches some of what the next row block needs: rows of a head lie apart, and sums come from further away. */
+/* Prefetches a share of the next row block: rows of a head lie apart, and sums come from further away. */
 static void amx_vjp_prefetch(amx_vjp_state *s) {
     const ejki_flash_vjp_problem *v = &s->problem;
     const int64_t end = ejki_min(s->ahead.end, s->ahead.first + s->prefetch_rate);
@@ -130,7 +133,10 @@ static void amx_vjp_prefetch(amx_vjp_state *s) {
     s->ahead.first = end;
 }
 
-/* True if the score tile's dS may be made by the form, which it then gets, or, without one, by the fast path. `bias` is its largest magnitude. */
+/*
+ * True if dS of the score tile may be made by the fast path, by the form if there is one. `bias` is its largest
+ * magnitude.
+ */
 static bool amx_vjp_takes_fast_path(const amx_vjp_state *s, amx_vjp_tile_index at, float bias,
                                     amx_vjp_score_tile *st) {
     const amx_vjp_tile *t = &s->tile[at.tile];
@@ -303,7 +309,7 @@ static void amx_vjp_queries(const amx_vjp_state *s) {
             }
 }
 
-/* The same where a chunk of the block is special: chunk after chunk, so that sums have the bits of any size of block. */
+/* The same where the block has special chunks: chunk after chunk, so that sums do not depend on the block size. */
 static void amx_vjp_queries_in_order(const amx_vjp_state *s) {
     const amx_vjp_plan *t = &s->plan;
     for (int64_t n = 0; n < s->tiles; n++)
@@ -439,8 +445,10 @@ static void amx_vjp_task(amx_vjp_state *s, amx_vjp_shared *shared, const ejki_vj
     s->key_end = keys.end;
     s->degree_4 = false;
     amx_vjp_pack_block(s);
-    /* From the last row block on: the next block of keys, which in a causal call begins with later rows, then finds that
-     * those before it have been there. */
+    /*
+     * From the last row block on: the next block of keys, which in a causal call begins with later rows, then seldom
+     * has to wait for those before it.
+     */
     for (int64_t row_block = t->row_blocks - 1; row_block >= 0; row_block--)
         amx_vjp_row_block(s, shared, row_block);
     if (v->wants_key)

@@ -156,7 +156,7 @@ static inline void amx_vjp_clear_bias(const ejki_flash_vjp_problem *v, int64_t i
                0, (size_t)p->keys * sizeof(uint16_t));
 }
 
-/* Rounds the sums of a block of keys to the gradient of a batch entry's and key head's bias. */
+/* Rounds the sums of a block of keys to the gradient of a batch entry's and KV head's bias. */
 static inline void amx_vjp_write_bias(const float *sums, const amx_vjp_plan *t,
                                       const ejki_flash_vjp_problem *v, int64_t batch,
                                       int64_t kv_head, amx_vjp_range keys) {

@@ -19,7 +19,7 @@
 #define AMX_VJP_FAST_RANGE                                                                         \
     4000.0f /* scores and lse to base 2 within this are computed by the fast path */
 #define AMX_VJP_MOST                                                                               \
-    0x4000 /* weights from here on, as bits, were no shares of a sum: the slow path has to do */
+    0x4000 /* bits of weights of 2 and more, which cannot be a share of a sum: the slow path has to do */
 
 /* What a score's float is before a row's lse counts. */
 #define AMX_VJP_BASE (AMX_MAGIC + AMX_VJP_STEPS * 127 + AMX_VJP_HALF)
@@ -188,7 +188,7 @@ static inline __m512i amx_vjp_any_weights(const amx_vjp_score_tile *st, const am
     return _mm512_maskz_mov_epi16(amx_vjp_rows_of(st->visible, key), w);
 }
 
-/* A row's changes and dS is 0 where its weights are, whatever the products are. */
+/* A row's d_bias: 0 where its weights are, whatever the products are. */
 static inline vf amx_vjp_any_d_bias(vf weight, vf product, vf delta) {
     const __mmask16 some = _mm512_cmp_ps_mask(weight, v_zero(), _CMP_NEQ_UQ);
     return _mm512_maskz_mul_ps(some, weight, v_sub(product, delta));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the workers of the gradients of flash attention on AMX share, and what they do before and after their tasks:
- * δ of rows, zeros where no task writes, gradients of sinks.
+ * What the workers of the gradients on AMX share, and what they do before and after their tasks: δ, zeros where no
+ * task writes, gradients of sinks.
  */
 #ifndef EJKI_AMX_VJP_ENDS_H
 #define EJKI_AMX_VJP_ENDS_H
@@ -45,7 +45,7 @@ static inline float amx_vjp_delta(const ejki_flash_vjp_problem *v, int64_t head,
 
 #define AMX_VJP_DELTA_AHEAD 16 /* rows that are prefetched before δ takes them */
 
-/* What blocks a row block has scores with, δ of its rows, and zeros if it has scores with none. */
+/* A row block's list of key blocks and δ of its rows; zeros its d_query if the list is empty. */
 static inline void amx_vjp_begin_row_block(const ejki_flash_vjp_problem *v, const amx_vjp_plan *t,
                                            int64_t head, amx_vjp_range rows, uint64_t *block_bits,
                                            float *delta) {

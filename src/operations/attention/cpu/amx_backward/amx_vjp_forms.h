@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights and dS of a score tile where scores have a soft cap or a bias: see amx_weights.h for the forms. With a cap
- * dS is multiplied by 1 - tanh², after what they are for the bias.
+ * Weights and dS of a score tile where scores have a soft cap or a bias: amx_weights.h has the forms. d_bias is
+ * weights ∘ (products − δ); dS is that times 1 − tanh² of the soft cap.
  */
 #ifndef EJKI_AMX_VJP_FORMS_H
 #define EJKI_AMX_VJP_FORMS_H
@@ -14,7 +14,7 @@ typedef struct amx_vjp_score {
     vf derivative;
 } amx_vjp_score;
 
-/* `bias` is floats, or anything without one; `fit` loses lanes whose a² the form does not take. */
+/* `bias` holds floats, and is ignored without one; `fit` loses lanes whose a² is out of the polynomial's range. */
 AMX_INLINE amx_vjp_score amx_vjp_score_of(const int kind, const amx_form *f, const float *scores,
                                           __m512i bias, vf base, amx_fit *fit) {
     const vf a = _mm512_load_ps(scores);
@@ -74,7 +74,7 @@ AMX_INLINE amx_vjp_pair amx_vjp_form_d_score(const int kind, const bool sums_bia
                           _mm512_add_epi32(_mm512_castps_si512(q), half)};
 }
 
-/* The pairs of keys [from, to). What the form does not take shows in `fit`. */
+/* The pairs of keys [from, to). `fit` tells what the form could not take. */
 AMX_INLINE void amx_vjp_form_range(const int kind, const bool sums_bias, const amx_vjp_fixed *f,
                                    const amx_form *form, int from, int to, amx_fit *fit) {
     const amx_vjp_score_tile *st = &f->tile;
@@ -119,7 +119,7 @@ AMX_VJP_IN_FORM(amx_vjp_degree_4_and_biased_sums, AMX_BOTH | AMX_DEGREE_4, true)
 
 static inline bool amx_vjp_by_form(const amx_vjp_score_tile *st, bool degree_4, const amx_exp *e) {
     const int kind = amx_kind(st->form) + (degree_4 ? AMX_DEGREE_4 : 0);
-    if (st->d_bias_f32) switch (kind) { /* of the bias: there is one */
+    if (st->d_bias_f32) switch (kind) { /* then there is a bias */
         case AMX_BIASED: return amx_vjp_biased_sums(st, e);
         case AMX_BOTH: return amx_vjp_capped_and_biased_sums(st, e);
         default: return amx_vjp_degree_4_and_biased_sums(st, e);

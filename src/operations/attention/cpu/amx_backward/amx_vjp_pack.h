@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packing a task's keys and values, and a row block's queries and cotangents, of which it finds out what they see. */
+/* Packing of the keys and values of a task, and of the queries and cotangents of a row block. */
 #ifndef EJKI_AMX_VJP_PACK_H
 #define EJKI_AMX_VJP_PACK_H
 
@@ -38,7 +38,7 @@ static __attribute__((noinline)) void amx_vjp_pack_block(amx_vjp_state *s) {
     memset(s->d_values, 0, (size_t)(chunks * AMX_CHUNK * 32 * t->value_steps) * sizeof(float));
 }
 
-/* What is known of a tile's rows besides their elements. `delta` is that of the head's rows. */
+/* Key ranges, lse and δ of a tile's rows. `delta` is that of the head's rows. */
 static inline void amx_vjp_describe(const amx_vjp_state *s, amx_vjp_tile *t, const float *delta) {
     const ejki_flash_problem *p = &s->problem.forward;
     const int64_t keys = s->key_end - s->key;
@@ -75,7 +75,7 @@ static inline void amx_vjp_describe(const amx_vjp_state *s, amx_vjp_tile *t, con
     }
 }
 
-/* Packs a tile's queries and cotangents; rows that see nothing at all count as 0. */
+/* Packs a tile of queries and cotangents; rows without any visible key count as 0. */
 static inline void amx_vjp_pack_tile(amx_vjp_state *s, int64_t n) {
     const ejki_flash_vjp_problem *v = &s->problem;
     const ejki_flash_problem *p = &v->forward;
@@ -103,7 +103,7 @@ static inline void amx_vjp_pack_tile(amx_vjp_state *s, int64_t n) {
            (size_t)(t->value_tiles * AMX_ELEMENT) * sizeof(uint16_t));
 }
 
-/* Looks up the mask blocks of the row block's part i of the block mask's rows. False: there is none. */
+/* Looks up the mask blocks of block row i for the task's keys; false if there is none. */
 static inline bool amx_vjp_find(const amx_vjp_state *s, int64_t i) {
     const ejki_block_mask *t = &s->problem.forward.block_mask;
     const int64_t first = s->key / t->block_kv, end = ejki_cdiv(s->key_end, t->block_kv);
@@ -113,7 +113,7 @@ static inline bool amx_vjp_find(const amx_vjp_state *s, int64_t i) {
     return found;
 }
 
-/* Looks at a row block's tiles, and packs those that see something of the block. False: there is none. */
+/* Finds what the tiles of a row block see of the task's keys, and packs those that see any; false if none does. */
 static __attribute__((noinline)) bool amx_vjp_pack_row_block(amx_vjp_state *s, const float *delta) {
     const ejki_block_mask *p = &s->problem.forward.block_mask;
     int64_t row = -1; /* of mask blocks */

@@ -18,18 +18,18 @@ typedef struct amx_vjp_blocking {
 } amx_vjp_blocking;
 
 /*
- * The rows of a key head are its query heads one after the other, each cut into row blocks; its keys are cut into blocks.
- * A task is a block of keys of a key head of a sequence.
+ * The rows of a KV head are its query heads one after the other, each cut into row blocks; its keys are cut into
+ * blocks. A task is a block of keys of a KV head of a sequence.
  */
 typedef struct amx_vjp_plan {
     amx_vjp_blocking queries, keys;
-    int64_t head_row_blocks, row_blocks; /* of a query head, of a key head */
+    int64_t head_row_blocks, row_blocks; /* of a query head, of a KV head */
     int64_t key_blocks;                  /* of a sequence */
     int64_t tasks;                       /* at most */
     int64_t tiles, chunks;               /* of a row block, of a block, as there is room for */
     int64_t mask_blocks;                 /* of a row of a block mask that a block lies in */
-    bool sums_batches, sums_heads;       /* that add to the same bias: one after the other */
-    int64_t bias_groups;                 /* of a block of keys, where the bias has a gradient */
+    bool sums_batches, sums_heads;       /* one task sums them */
+    int64_t bias_groups;                 /* tasks of a block of keys, where d_bias is wanted */
     int64_t bias_heads, bias_queries;    /* rows of sums of it in a worker's memory; 0 = none */
     int64_t steps, value_steps;          /* 32 columns each of D and Dv */
     int64_t head_tiles, value_tiles;     /* 16 columns each, twice as many */
@@ -64,7 +64,7 @@ typedef struct amx_vjp_tile {
     float *sums;       /* of d_query */
     bool visible;      /* something of the block */
     bool out_of_range; /* lse or δ are out of the fast path's range */
-    bool special;      /* not to be multiplied by tiles */
+    bool special;      /* has elements that AMX tiles cannot multiply */
 } amx_vjp_tile;
 
 /* A chunk of 32 keys. */
@@ -149,8 +149,8 @@ static inline void amx_vjp_share(amx_vjp_plan *t, const ejki_flash_vjp_problem *
 }
 
 /*
- * Cuts so that no tile lies in two mask blocks, which are `block` long; 0 = there is none. Where tiles fit
- * into them, a part may be several blocks.
+ * Blocking in which no tile lies in two mask blocks, which are `block` long; 0 = none. Where tiles fit into mask
+ * blocks, a block may be several of these.
  */
 static inline amx_vjp_blocking amx_vjp_blocking_of(int64_t all, int64_t block, int64_t size) {
     if (block == 0) return (amx_vjp_blocking){ejki_max(1, all), ejki_cdiv(all, size), size};
@@ -165,7 +165,7 @@ static inline int64_t amx_vjp_block_count(const amx_vjp_blocking *blocking, int6
     return all / blocking->region * blocking->blocks;
 }
 
-/* The part that an element is in. */
+/* The block that an element is in. */
 static inline int64_t amx_vjp_block_at(const amx_vjp_blocking *blocking, int64_t at) {
     return at / blocking->region * blocking->blocks + at % blocking->region / blocking->size;
 }
@@ -177,8 +177,8 @@ static inline amx_vjp_range amx_vjp_block_range(const amx_vjp_blocking *blocking
 }
 
 /*
- * Where several batches or groups add to the same elements of the bias, a task takes a block of keys of all of them.
- * Where elements are sums, it has sums of its own: of few keys if there are many rows. Returns how many keys.
+ * Where several batch entries or KV heads add to the same elements of d_bias, a task takes a block of keys of all of
+ * them, with f32 sums of its own: few keys if there are many rows. Returns how many keys.
  */
 static inline int64_t amx_vjp_plan_bias(amx_vjp_plan *t, const ejki_flash_vjp_problem *v,
                                         int64_t keys) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A worker of the gradients of flash attention on AMX, and what it does not leave to tiles: scores that are more
- * than a product; rows and keys with elements that tiles would not multiply right ("special" ones), which are packed as
- * 0 and added here, one by one; finished gradients.
+ * State of a worker of the gradients on AMX, and what does not go through tiles: soft cap and bias of scores; special
+ * rows and keys, whose elements AMX would flush to 0 or overflow on, which are packed as 0 and added one by one;
+ * output.
  */
 #ifndef EJKI_AMX_VJP_ROWS_H
 #define EJKI_AMX_VJP_ROWS_H
@@ -13,8 +13,8 @@
 typedef struct amx_vjp_state {
     ejki_flash_vjp_problem problem;
     amx_vjp_plan plan;
-    bool score_mod; /* scores are more than products */
-    bool has_form;  /* in a form that weights and dS may be made by */
+    bool score_mod; /* soft cap or bias */
+    bool has_form;  /* weights and dS may be made by `form` */
     bool
         degree_4; /* soft cap by a polynomial of degree 4: degree 2 failed on the last score tile */
     bool special_keys; /* a chunk of the block is special */
@@ -32,11 +32,11 @@ typedef struct amx_vjp_state {
     amx_vjp_tile *tile;
     amx_vjp_chunk *chunk;
     uint8_t *state;    /* of each tile and chunk: amx_vjp_visible.h */
-    uint32_t *visible; /* where it looks: keys seen, of each tile, chunk and row */
+    uint32_t *visible; /* where it is looked up: keys visible to each row, by tile and chunk */
     ejki_mask_block *mask_block;
     int64_t sequence, kv_head, head;   /* head: that of the row block */
     int64_t first_row;                 /* of the sequence, among those of all heads of all */
-    int64_t first_row_block;           /* of the key head */
+    int64_t first_row_block;           /* of the KV head */
     int64_t block, key, key_end;       /* keys of the task */
     int64_t row, count, tiles;         /* queries of the row block */
     int64_t score_tiles;               /* tiles by chunks in which a key is visible */
@@ -62,12 +62,12 @@ static inline float amx_vjp_dot(const char *a, const char *b, int64_t width) {
 
 /* ---- Scores ------------------------------------------------------------------------------------------- */
 
-/* A row's place among even and odd rows. */
+/* Index of a row among even rows first, odd rows after. */
 static inline int64_t amx_vjp_even_odd(int64_t row) {
     return row % 2 * 16 + row % 16 / 4 * 4 + row / 16 * 2 + row % 4 / 2;
 }
 
-/* The products of an special score tile: those of pairs that see each other. `visible` is in the weights' order. */
+/* Products of a special score tile, for visible pairs only. `visible` is in the weights' order. */
 static __attribute__((noinline)) void amx_vjp_slow_products(const amx_vjp_state *s, int64_t tile,
                                                             int64_t chunk, const uint32_t *visible,
                                                             float *scores, float *products) {
@@ -128,8 +128,7 @@ static __attribute__((noinline)) float amx_vjp_pack_bias(const amx_vjp_state *s,
     return amx_top(top);
 }
 
-/* Packs the bias of all tiles beside a panel, before there are any products: each row's lines one after the other,
- * and none that tiles have to wait behind. */
+/* Packs the bias of all tiles of a panel before its products, so that lines of a row are read one after the other. */
 static inline void amx_vjp_pack_bias_panel(amx_vjp_state *s, int64_t panel) {
     for (int64_t n = 0; n < 2 * s->tiles; n++) {
         const int64_t tile = n / 2, chunk = 2 * panel + n % 2;
@@ -140,8 +139,7 @@ static inline void amx_vjp_pack_bias_panel(amx_vjp_state *s, int64_t panel) {
     }
 }
 
-/* Raw products become scores to base 2, with the bias that was packed; the scratch gets derivative of the soft cap,
- * if there is one. */
+/* Base-2 scores from raw products and packed bias; the derivative of a soft cap goes to the scratch. */
 static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, const uint32_t *bias,
                                                      float *scores) {
     const ejki_flash_problem *p = &s->problem.forward;
@@ -176,7 +174,7 @@ static inline void amx_vjp_add_row(float factor, const char *source, int64_t wid
         v_store(sums, v_fma(v_set1(factor), amx_widen(source + 2 * d, width - d), v_load(sums)));
 }
 
-/* What an special tile of rows adds to the gradients of a panel's keys. */
+/* Adds a special tile of rows to d_key and d_value of a panel. */
 static __attribute__((noinline)) void amx_vjp_add_special_rows(const amx_vjp_state *s, int64_t tile,
                                                                int64_t panel) {
     const ejki_flash_vjp_problem *v = &s->problem;
@@ -199,7 +197,7 @@ static __attribute__((noinline)) void amx_vjp_add_special_rows(const amx_vjp_sta
     }
 }
 
-/* What an special chunk of keys adds to the gradients of a tile of rows. */
+/* Adds a special chunk of keys to d_query of a tile of rows. */
 static __attribute__((noinline)) void amx_vjp_add_special_keys(const amx_vjp_state *s, int64_t tile,
                                                                int64_t chunk) {
     const ejki_flash_problem *p = &s->problem.forward;
@@ -263,14 +261,14 @@ static inline void amx_vjp_write_tile(const amx_vjp_state *s, const amx_vjp_tile
 
 /* ---- Sums that blocks of keys share --------------------------------------------------------------------- */
 
-/* Which places of a column have rows: columns have even rows and odd ones. */
+/* Mask of the rows of a column that exist; column 0 has the even rows, column 1 the odd ones. */
 static inline __mmask16 amx_vjp_row_mask(int64_t column, int64_t count) {
     uint32_t places = 0;
     for (int64_t i = 0; i < 16; i++) places |= (uint32_t)(amx_vjp_row(i) + column < count) << i;
     return (__mmask16)places;
 }
 
-/* A tile that is not full shares no more than its rows need. */
+/* Sums of a partial tile are shared in compressed form, without rows that do not exist. */
 static inline void amx_vjp_unfold(const amx_vjp_state *s, const amx_vjp_tile *t,
                                   const float *from) {
     float *to = t->sums;

@@ -81,7 +81,7 @@ AMX_INLINE void amx_vjp_both(const int kind, const int steps, const bool edge, c
     amx_vjp_store_product(target);
 }
 
-/* Products of one score tile while weights and dS of another are made; false if these have to be made in another way. */
+/* Products of one score tile while weights and dS of another are made; false if the slow path has to make these. */
 AMX_INLINE bool amx_vjp_overlap(const int kind, const int steps, const bool edge,
                                 const amx_vjp_next *n, const amx_vjp_score_tile *st,
                                 const amx_exp *e) {
@@ -122,8 +122,10 @@ static inline bool amx_vjp_overlaps(int64_t steps, int64_t value_steps) {
     return steps == value_steps && (steps == 2 || steps == 4);
 }
 
-/* Products of one score tile, and weights and dS of another, by its form if it has one. Without one, and where `visible` is
- * NULL, every row sees every key. */
+/*
+ * Products of one score tile, and weights and dS of another, by its form if it has one. Without a form, and with
+ * `visible` NULL, every key is visible to every row.
+ */
 static inline bool amx_vjp_step(int64_t steps, const amx_vjp_next *n, const amx_vjp_score_tile *st,
                                 const amx_exp *e) {
     const bool two = steps == 2;

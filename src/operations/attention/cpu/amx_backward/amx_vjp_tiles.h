@@ -33,10 +33,10 @@ static inline int64_t amx_vjp_row(int64_t i) {
     return 4 * (i >> 2) + 2 * (i & 1) + 8 * (i & 2);
 }
 
-/* What packing learns of the elements it sees. */
+/* Facts of the elements that are packed. */
 typedef struct amx_vjp_scan {
     __m512i top;
-    __mmask32 special; /* some that tiles would not multiply right: see amx_tiles.h */
+    __mmask32 special; /* elements that AMX cannot multiply: see AMX_LEAST_VALUE */
 } amx_vjp_scan;
 
 static inline __m512i amx_vjp_scan_row(amx_vjp_scan *scan, __m512i x) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tiles of rows see of chunks of keys: by positions, or, where mask, segments or partial mask blocks
- * hide keys too, by words that are looked up before a row block is packed, one a row, in the weights' order. Tiles that
- * see nothing of a task are not even packed.
+ * Visibility of chunks of keys to tiles of rows: by positions, or, where mask, segments or partial mask blocks hide
+ * keys too, by words, one a row, in the weights' order, which are looked up before a row block is packed.
  */
 #ifndef EJKI_AMX_VJP_VISIBLE_H
 #define EJKI_AMX_VJP_VISIBLE_H
@@ -12,7 +11,7 @@
 
 enum { AMX_VJP_NONE, AMX_VJP_SOME, AMX_VJP_ALL };
 
-/* ---- Strips and blocks -------------------------------------------------------------------------------- */
+/* ---- Row blocks ----------------------------------------------------------------------------------------- */
 
 /* Keys that any of some queries sees by its position. Where that grows from query to query, the first and the last
  * one see the ends. */
@@ -43,8 +42,9 @@ static inline void amx_vjp_mask_blocks(const ejki_block_mask *t, int64_t mask_he
     }
 }
 
-/* Notes which blocks of keys the mask blocks of row i let a row block have scores with, if they lie within what positions let it see.
- * */
+/*
+ * Sets the bits of the key blocks in which the mask blocks of block row i lie, within the range that positions allow.
+ */
 static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan *t,
                                 int64_t mask_head, int64_t i, amx_vjp_range visible,
                                 uint64_t *block_bits) {
@@ -66,7 +66,7 @@ static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan 
     }
 }
 
-/* What blocks of keys a row block has scores with: a bit each in `met` where there is a block mask, else all in a range. */
+/* The key blocks in which a row block has scores: a bit each where there is a block mask, else a range. */
 typedef struct amx_vjp_key_blocks {
     const uint64_t *block_bits;
     int64_t first, end;
@@ -87,7 +87,7 @@ static inline bool amx_vjp_has_key_block(const amx_vjp_key_blocks *m, int64_t bl
            (m->block_bits == NULL || (m->block_bits[block / 64] >> block % 64 & 1));
 }
 
-/* The block of keys before or after one, as `step` is −1 or 1, that a row block has scores with; −1 if there is none. */
+/* The key block before or after one, as `step` is −1 or 1, in which the row block has scores; −1 if there is none. */
 static inline int64_t amx_vjp_neighbour(const amx_vjp_key_blocks *m, int64_t block, int64_t step) {
     block = step > 0 ? ejki_max(block + 1, m->first) : ejki_min(block, m->end) - 1;
     while (block >= m->first && block < m->end && !amx_vjp_has_key_block(m, block)) block += step;
@@ -117,8 +117,7 @@ static inline uint32_t amx_vjp_in_block(const ejki_block_mask *t, const uint8_t 
     return amx_bytes(block + i * t->block_row + j, count);
 }
 
-/* Takes from a tile's words for a chunk what mask, segments, positions and a partial block, if it is not NULL,
- * hide. */
+/* Clears bits of keys that mask, segments, positions and a partial mask block, if not NULL, hide. */
 static inline void amx_vjp_hide(const amx_vjp_state *s, const amx_vjp_tile *t, int64_t key,
                                 const uint8_t *block, uint32_t *words) {
     const ejki_flash_problem *p = &s->problem.forward;

@@ -50,7 +50,7 @@ static inline vjp_probe vjp_probe_none(void) {
 static inline bool vjp_is_finite(vjp_probe probe) {
     return v_finite(probe);
 }
-/* Whether vjp_step() has to be told to be exact. */
+/* Whether products have to be exact for small numbers: see vjp_step(). */
 static inline bool vjp_is_small(vjp_probe probe) {
     return !v_large(probe);
 }
@@ -117,7 +117,7 @@ static inline __attribute__((always_inline)) vf vjp_rounded(const bool exact, co
     return exact ? v_pairs_exact(a, b) : v_pairs(a, b);
 }
 
-/* A row of a panel to a place in memory that is a line of it, past the caches. */
+/* Stores a row of a panel to a line of memory, past the caches. */
 static inline void vjp_stream(void *line, const vf row[TILE_VECTORS]) {
     v_stream(line, v_pairs_exact(row[0], row[1]));
 }

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients of flash attention, tiled. vjp_problem.h has the formulas. Tensors are f32, bf16 or f16; packing
- * makes floats of them, everything after is f32, and results are rounded once. With TILE_BF16_DOT products are of bf16
- * as it is, weights and dS rounded to it (vjp_bf16_dot.h).
+ * Gradients of flash attention, tiled. vjp_problem.h has the formulas. Tensors are f32, bf16 or f16; packing makes
+ * floats of them, everything after is f32, and results are rounded once. With TILE_BF16_DOT products are of bf16 as
+ * it is, weights and dS rounded to it (vjp_bf16_dot.h).
  *
- * The rows of a key head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task
- * is a block of keys of a key head: its keys and values are packed once, and the gradients of both are summed in
- * the worker's memory while blocks of rows come by in order. Of a block of rows and a panel of keys
+ * The rows of a KV head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task is a
+ * block of keys of a KV head: its keys and values are packed once, and the gradients of both are summed in the
+ * worker's memory while blocks of rows follow in order. Of a block of rows and a panel of keys
  *
  *     weights = exp(query · keyᵀ − lse)              d_value += weightsᵀ · cotangent
- *     dS = weights ∘ (cotangent · valueᵀ − δ)    d_key += dSᵀ · query
+ *     dS = weights ∘ (cotangent · valueᵀ − δ)        d_key += dSᵀ · query
  *
- * are made while both lie in the first-level cache; after the last panel, d_query += dS · key, straight
- * into the result, whose rows were 0, or in 16 bits into an f32 copy of it. These sums have many writers: a
- * block of rows takes contributions in the order of blocks of keys, each task waiting for the one before. Tasks are
- * handed out in that order, so the one that is waited for is always at work; they soon run one block behind
- * the other and hardly wait at all.
+ * are made while both lie in the first-level cache; after the last panel, d_query += dS · key, straight into the
+ * result, whose rows were 0, or in 16 bits into an f32 copy of it. These sums have many writers: a block of rows
+ * takes contributions in the order of blocks of keys, each task waiting for the one before. Tasks are handed out in
+ * that order, so the one that is waited for always runs; they soon run one block behind the other and hardly wait at
+ * all.
  *
- * So nothing depends on the number of threads, and memory is that of a task per thread, two numbers per row and
- * a counter per block of rows. A gradient of the bias that is summed over heads or batches has tasks that take
- * a block of keys of all of them; such columns have one writer.
+ * So nothing depends on the number of threads, and memory is that of a task per thread, two numbers per row and a
+ * counter per block of rows. A d_bias that is summed over heads or batch entries has tasks that take a block of keys
+ * of all of them; such columns have one writer.
  *
- * Hidden places. A hidden weight is an exact 0, and so is its dS, whatever was computed there. 0 · inf would
- * still be NaN, so what is packed is looked at; where anything is not finite, sums skip coefficients of 0.
+ * Hidden keys. A hidden weight is an exact 0, and so is its dS, whatever was computed there. 0 · inf would still be
+ * NaN, so packing notes what is not finite; sums then skip coefficients of 0.
  */
 #include "base/base.h"
 #include "kernels/declare.h"
@@ -100,7 +100,7 @@ static void vjp_add_queries(const vjp_worker *w, const vjp_tile *tile, int64_t c
     }
 }
 
-/* A tile that sees nothing of the first task that its block of rows meets. */
+/* A tile without visible keys in the first task of its block of rows: stores zeros. */
 static void vjp_store_nothing(const vjp_worker *w, const vjp_tile *tile, int64_t column,
                               int64_t width) {
     memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
@@ -168,7 +168,7 @@ static void vjp_wait(_Atomic int32_t *counter, int64_t previous) {
 
 /* ---- Tasks ----------------------------------------------------------------------------------------- */
 
-/* True if positions and block mask let any row of a block see any key of the task. Leaves its mask blocks. */
+/* True if a row of the block has keys of the task by position and block mask. Leaves its mask blocks. */
 static bool vjp_task_has_rows(const vjp_worker *w, int64_t row_block) {
     const ejki_flash_problem *p = &w->own.forward;
     const vjp_range rows = vjp_block_rows(&w->plan, row_block);
@@ -179,7 +179,7 @@ static bool vjp_task_has_rows(const vjp_worker *w, int64_t row_block) {
                                 w->block.mask_block);
 }
 
-/* The gradient of the bias is 0 where tiles see none of some panels; vjp_begin() has seen to other tasks. */
+/* Zeros d_bias where tiles have no visible key in some panels; vjp_begin() does that of other tasks. */
 static void vjp_zero_hidden_bias(const vjp_worker *w) {
     for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++)
         for (int64_t first = 0, end; first < w->panels; first = end + 1) {
@@ -193,13 +193,13 @@ static void vjp_zero_hidden_bias(const vjp_worker *w) {
         }
 }
 
-/* The last block of rows up to `row_block` that the task meets; −1 if there is none. */
+/* The last block of rows up to `row_block` that has keys of the task; −1 if there is none. */
 static int64_t vjp_next(const vjp_worker *w, int64_t row_block) {
     while (row_block >= 0 && !vjp_task_has_rows(w, row_block)) row_block--;
     return row_block;
 }
 
-/* Whose contribution to a block of rows comes before the task's: one more than its block of keys, or 0. */
+/* The block of keys whose sums come before those of the task in a block of rows: one more than its index, or 0. */
 static int64_t vjp_previous_key_block(const vjp_worker *w, int64_t row_block) {
     const ejki_flash_problem *p = &w->own.forward;
     const vjp_range rows = vjp_block_rows(&w->plan, row_block);
@@ -215,7 +215,7 @@ static int64_t vjp_previous_key_block(const vjp_worker *w, int64_t row_block) {
     return 0;
 }
 
-/* A block of rows that meets the task's keys. */
+/* A block of rows that has keys of the task. */
 static void vjp_rows(vjp_worker *w, int64_t row_block) {
     const vjp_shared *shared = w->shared;
     const vjp_plan *t = &w->plan;
@@ -281,7 +281,7 @@ static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t k
 
 /* ---- Gradients of the bias ------------------------------------------------------------------------- */
 
-/* Rounds the sums of a block of keys to the gradient of a batch entry's and key head's bias. */
+/* Rounds the sums of a block of keys to the gradient of a batch entry's and KV head's bias. */
 static void vjp_write_bias(const vjp_worker *w, int64_t batch, int64_t kv_head, vjp_range keys) {
     const ejki_flash_vjp_problem *v = w->shared->problem;
     const ejki_bias_gradient *bias = &v->d_bias;

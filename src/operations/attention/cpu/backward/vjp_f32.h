@@ -31,7 +31,7 @@ static inline bool vjp_is_finite(vjp_probe probe) {
     const float sum = v_sum(probe);
     return sum == sum;
 }
-/* Whether vjp_step() has to be told to be exact. */
+/* Whether products have to be exact for small numbers: see vjp_step(). */
 static inline bool vjp_is_small(vjp_probe probe) {
     (void)probe;
     return false;
@@ -104,7 +104,7 @@ static inline void vjp_round(const bool exact, int64_t rows, const float *number
     (void)exact, (void)rows, (void)numbers, (void)along, (void)down;
 }
 
-/* A row of a panel to a place in memory where lines of it begin, past the caches. */
+/* Stores a row of a panel to lines of memory, past the caches. */
 static inline void vjp_stream(void *lines, const vf row[TILE_VECTORS]) {
     EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) v_stream((float *)lines + j * VL, row[j]);
 }

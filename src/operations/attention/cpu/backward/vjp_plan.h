@@ -9,7 +9,7 @@
 #include "operations/attention/cpu/backward/vjp_tasks.h"
 #include "operations/attention/cpu/backward/vjp_visible.h"
 
-/* Memory that will be needed soon. */
+/* A range of memory to prefetch. */
 typedef struct vjp_prefetch_range {
     const char *at;
     int64_t bytes;
@@ -17,12 +17,12 @@ typedef struct vjp_prefetch_range {
 
 /* Places are in floats. Panels have TILE_COLUMNS columns, of floats or, as operands, of VJP_DEPTH elements each. */
 typedef struct vjp_plan {
-    int64_t all_rows;         /* T · G, of a key head; of packed sequences, of all together */
+    int64_t all_rows;         /* T · G, of a KV head; of packed sequences, of all together */
     int64_t rows, row_blocks; /* of a block of rows */
     int64_t row_step;         /* rows from one of its panels to the next */
     int64_t keys, key_blocks; /* of a block of keys, a multiple of TILE_COLUMNS */
     int64_t region_rows,
-        region_row_blocks; /* rows that a block mask has in a block, all without; blocks of them */
+        region_row_blocks; /* rows of a mask block, or all; blocks of rows in that */
     int64_t region_keys, region_key_blocks; /* the same of keys */
     int64_t mask_blocks;               /* of a block mask that blocks of rows and keys lie in */
     int64_t head_panels, value_panels; /* of D and Dv */
@@ -33,7 +33,7 @@ typedef struct vjp_plan {
     int64_t tasks, most_workers;
     int64_t bias_rows; /* of d_bias */
     bool bias_once;    /* its elements are of one row and key each */
-    bool bias_streams; /* and rows of it begin where memory's lines do: nobody reads them soon */
+    bool bias_streams; /* and its rows begin at lines of memory: stored past the caches */
     bool wants_d_scores;
     bool sums_batches, sums_heads;    /* a task takes all of them, one after the other */
     int64_t bias_groups;              /* then: tasks of a block of keys */
@@ -120,8 +120,8 @@ static int64_t vjp_bias_rows(const ejki_flash_vjp_problem *v) {
 }
 
 /*
- * Where several batches or groups add to the same elements of the bias, a task takes a block of keys of all of
- * them. In 16 bits, where elements are sums, a task has sums of its own: of few keys if there are many rows.
+ * Where several batch entries or KV heads add to the same elements of d_bias, a task takes a block of keys of all of
+ * them. In 16 bits a task has f32 sums of its own: few keys if there are many rows.
  */
 static void vjp_plan_bias(vjp_plan *t, const ejki_flash_vjp_problem *v) {
     const ejki_flash_problem *p = &v->forward;

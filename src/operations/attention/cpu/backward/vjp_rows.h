@@ -73,8 +73,8 @@ static int64_t vjp_take_rows(const ejki_flash_problem *p, const ejki_vjp_sequenc
     return count;
 }
 
-/* With a worker's share of the rows of each sequence; `ask` comes a step before `step`, with the same rows. */
-static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step ask,
+/* Calls `step` for a worker's share of the rows of each sequence, and `prefetch` one step ahead with the same rows. */
+static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step prefetch,
                          vjp_rows_step step) {
     const int64_t kv_heads = shared->problem->forward.kv_heads;
     for (int64_t b = 0; b < shared->tasks.batch; b++) {
@@ -87,7 +87,7 @@ static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step 
         for (int64_t n = index * share, panel_stride = 0; n < end || count > 0;
              panel_stride = !panel_stride) {
             next = n < end ? vjp_take_rows(&own.forward, s, n, end, rows[panel_stride]) : 0;
-            if (next > 0) ask(shared, &own, rows[panel_stride], next, s->first_row + n);
+            if (next > 0) prefetch(shared, &own, rows[panel_stride], next, s->first_row + n);
             if (count > 0) step(shared, &own, rows[!panel_stride], count, s->first_row + n - count);
             n += next;
             count = next;
@@ -95,21 +95,21 @@ static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step 
     }
 }
 
-static void vjp_ask_lines(const void *at, int64_t bytes) {
+static void vjp_prefetch_lines(const void *at, int64_t bytes) {
     for (int64_t n = 0; n < bytes; n += 64) __builtin_prefetch((const char *)at + n, 0, 2);
 }
 
 /* Rows of a head may lie far apart, so that nothing else prefetches them in time. */
-static void vjp_ask_first(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
-                          const flash_row *rows, int64_t count, int64_t n) {
+static void vjp_prefetch_first(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                               const flash_row *rows, int64_t count, int64_t n) {
     const ejki_flash_problem *p = &own->forward;
     const int64_t bytes = p->value_dim * element_size(p->dtype);
     for (int64_t i = 0; i < count; i++) {
-        vjp_ask_lines(flash_out(p, &rows[i]), bytes);
-        vjp_ask_lines(vjp_cotangent(own, &rows[i]), bytes);
+        vjp_prefetch_lines(flash_out(p, &rows[i]), bytes);
+        vjp_prefetch_lines(vjp_cotangent(own, &rows[i]), bytes);
         if (own->wants_query && !shared->plan.stores_first)
-            vjp_ask_lines(vjp_query_sum(shared, own, &rows[i], n + i),
-                          p->head_dim * (int64_t)sizeof(float));
+            vjp_prefetch_lines(vjp_query_sum(shared, own, &rows[i], n + i),
+                               p->head_dim * (int64_t)sizeof(float));
     }
 }
 
@@ -125,7 +125,7 @@ static void vjp_begin_rows(const vjp_shared *shared, const ejki_flash_vjp_proble
     }
 }
 
-/* Zeros for a worker's share of the blocks of rows that no task meets, where others need none. */
+/* Zeros for a worker's share of the blocks of rows that have no keys in any task, where others need none. */
 static void vjp_zero_queries(const vjp_shared *shared, int64_t index) {
     const vjp_plan *t = &shared->plan;
     const ejki_flash_vjp_problem *v = shared->problem;
@@ -146,8 +146,10 @@ static void vjp_zero_queries(const vjp_shared *shared, int64_t index) {
     }
 }
 
-/* Keys of the tasks that write a row of d_bias: those that meet its block of rows. None where all is added up, or where
- * it is not positions alone that say which. */
+/*
+ * Keys of the tasks that write a row of d_bias: those with keys of its block of rows. None where d_bias is summed, or
+ * where more than positions decides.
+ */
 static vjp_range vjp_bias_written(const vjp_plan *t, const ejki_flash_problem *p, int64_t query,
                                   int64_t head) {
     vjp_range keys = {0, 0};
@@ -195,7 +197,7 @@ static void vjp_begin(void *argument, int64_t index) {
     const vjp_shared *shared = argument;
     const ejki_flash_vjp_problem *v = shared->problem;
     vjp_zero_bias_rows(shared, index);
-    vjp_each_row(shared, index, vjp_ask_first, vjp_begin_rows);
+    vjp_each_row(shared, index, vjp_prefetch_first, vjp_begin_rows);
     vjp_zero_queries(shared, index);
     ejki_flash_vjp_clear(v, index, shared->workers);
     v_streamed();
@@ -214,18 +216,18 @@ static void vjp_end_rows(const vjp_shared *shared, const ejki_flash_vjp_problem 
     }
 }
 
-static void vjp_ask_last(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
-                         const flash_row *rows, int64_t count, int64_t n) {
+static void vjp_prefetch_last(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                              const flash_row *rows, int64_t count, int64_t n) {
     const int64_t width = own->forward.head_dim;
     for (int64_t i = 0; i < count; i++)
-        vjp_ask_lines(flash_row_at(&own->d_query, own->forward.dtype, &rows[i]),
-                      width * element_size(own->forward.dtype));
+        vjp_prefetch_lines(flash_row_at(&own->d_query, own->forward.dtype, &rows[i]),
+                           width * element_size(own->forward.dtype));
     (void)shared, (void)n; /* sums lie one after the other */
 }
 
 /* What comes last in 16 bits: sums of rows are rounded. */
 static void vjp_end(void *argument, int64_t index) {
-    vjp_each_row(argument, index, vjp_ask_last, vjp_end_rows);
+    vjp_each_row(argument, index, vjp_prefetch_last, vjp_end_rows);
 }
 
 /* Gradients of the sinks of one head, or of all where they share them: sums in f64, over heads of a batch entry and

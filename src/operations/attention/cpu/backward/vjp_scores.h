@@ -60,7 +60,7 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
     }
 }
 
-/* A row's place in the gradient of the bias, or in sums of it, from a key on. */
+/* Address of a row's d_bias, or of its sums, from a key on. */
 static inline void *vjp_bias_address(const vjp_block *block, const flash_row *r, int64_t key) {
     const ejki_bias_gradient *bias = &block->problem->d_bias;
     if (!block->bias)
@@ -85,7 +85,7 @@ static inline void vjp_find_bias(const vjp_block *block, int64_t count) {
     }
 }
 
-/* Writes 0 to some bytes of the gradient of the bias. Streaming begins at a place of which it may. */
+/* Zeros bytes of d_bias, past the caches from the first whole line on. */
 static inline void vjp_zero_bias(void *at, int64_t bytes, bool streams) {
     float *place = at;
     for (; streams && bytes >= (int64_t)sizeof(vf); bytes -= (int64_t)sizeof(vf), place += VL)

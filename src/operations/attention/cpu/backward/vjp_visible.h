@@ -58,7 +58,7 @@ typedef struct vjp_block {
     int64_t bias_keys, bias_key, bias_step; /* of a row; the first one; rows from head to head */
 } vjp_block;
 
-/* Keys that any of `count` rows of a key head sees by its position. Where that grows from row to row, the
+/* Keys that any of `count` rows of a KV head sees by its position. Where that grows from row to row, the
  * first and the last one see the ends. */
 static inline void vjp_extent(const ejki_flash_problem *p, int64_t row, int64_t count, int64_t *low,
                               int64_t *high) {
@@ -74,7 +74,7 @@ static inline void vjp_extent(const ejki_flash_problem *p, int64_t row, int64_t 
     }
 }
 
-/* Looks up the mask blocks that query i and key j of a key head lie in. False: there is none. */
+/* Looks up the mask blocks that query i and key j of a KV head lie in. False: there is none. */
 static inline bool vjp_find_mask_blocks(const ejki_flash_problem *p, int64_t kv_head, int64_t i,
                                         int64_t j, int64_t count, ejki_mask_block *mask_block) {
     bool found = count == 0;

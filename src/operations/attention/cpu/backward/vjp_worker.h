@@ -92,9 +92,9 @@ static void vjp_enter(vjp_worker *w, int64_t sequence) {
 }
 
 /*
- * Lists what is needed next: of each row the place where its gradient will be added, and query and cotangent of
- * the row that follows in the next block, with the first panel of its bias. Rows of one head lie far apart in
- * [B, T, H, D], fall into few sets of the second-level cache and so come from further away each time.
+ * Lists what to prefetch: of each row the sums of its gradient, and query and cotangent of the row that follows in
+ * the next block, with the first panel of its bias. Rows of one head lie far apart in [B, T, H, D], fall into few
+ * sets of the second-level cache and so come from further away each time.
  */
 static void vjp_list(vjp_worker *w, int64_t visible) {
     const ejki_flash_vjp_problem *v = &w->own;
@@ -135,7 +135,10 @@ static void vjp_list(vjp_worker *w, int64_t visible) {
                                                               (w->block.tile_end - w->block.tile);
 }
 
-/* Prefetches one product's share of the list: all at once would fill the line fill buffers that loads need. */
+/*
+ * Prefetches one product's share of the list (Bresenham): all at once would fill the line fill buffers that loads
+ * need.
+ */
 static inline void vjp_prefetch(vjp_worker *w) {
     for (w->due += w->prefetch_end - w->prefetch_list;
          w->due >= w->products && w->prefetch_next < w->prefetch_end;

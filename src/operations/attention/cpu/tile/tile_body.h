@@ -4,7 +4,7 @@
  * them, everything after is f32, and outputs are rounded once. With TILE_BF16_DOT tensors are bf16, packing makes pairs
  * of them as they are, and the weights are rounded to bf16; sums and scores are f32 as well.
  *
- * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
+ * The rows of a KV head, T queries times G query heads, are cut into groups; a group is one task. A
  * worker packs the group's queries, then walks over blocks of keys at absolute positions; each block is
  * packed once (keys transposed into panels, values as rows, both padded with zeros) and used by all row
  * tiles of the group. For a tile: scores = query · keysᵀ, softmax in place, sums += weights · values.

@@ -42,7 +42,7 @@ typedef struct tile_plan {
     int64_t rows;          /* of a full group, a multiple of TILE_ROWS */
     int64_t region_rows;   /* rows that groups are cut from: all, or those of a mask block */
     int64_t region_groups; /* groups of a region */
-    int64_t groups, groups_in_all; /* per key head, and of all */
+    int64_t groups, groups_in_all; /* per KV head, and of all */
     int64_t whole; /* tasks that are a group each; after them come halves of groups */
     int64_t tasks;
     int64_t claim;     /* whole tasks that a worker takes at once */
@@ -57,7 +57,7 @@ typedef struct tile_plan {
     int64_t order_bytes;
 } tile_plan;
 
-/* A group of rows of one key head. */
+/* A group of rows of one KV head. */
 typedef struct tile_task {
     int64_t batch, kv_head, first_row, rows;
 } tile_task;
