@@ -82,7 +82,7 @@ typedef struct ejk_parameter {
 /** The most parameters an implementation may take. */
 #define EJK_MAX_PARAMETERS 8
 
-/** Values of parameters that are worth measuring, in the order of the parameters; 0 leaves the suggestion. @since 0.1 */
+/** Values worth measuring, in the order of the parameters; 0 leaves what is suggested. @since 0.1 */
 typedef struct ejk_candidate {
     int64_t value[EJK_MAX_PARAMETERS];
 } ejk_candidate;
