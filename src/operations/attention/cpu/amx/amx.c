@@ -88,19 +88,19 @@ static int32_t amx_group_weight(const amx_shared *s, int64_t group) {
 /* ---- Packed sequences --------------------------------------------------------------------------------- */
 
 /* Rows of a KV head of a packed sequence, and the most keys that one of them has in its window. */
-static void amx_sequence_sizes(const ejki_flash_problem *p, int64_t part, int64_t *rows,
+static void amx_sequence_sizes(const ejki_flash_problem *p, int64_t sequence, int64_t *rows,
                                int64_t *keys) {
-    ejki_flash_part_lengths(p, part, rows, keys);
+    ejki_flash_part_lengths(p, sequence, rows, keys);
     *rows *= p->group;
     *keys = ejki_max(1, ejki_min(*keys, p->last_offset - p->first_offset + 1));
 }
 
 /* A sequence's plan: that of the whole call, with groups of at most as many rows. */
-static amx_plan amx_sequence_plan(const amx_shared *s, int64_t part) {
+static amx_plan amx_sequence_plan(const amx_shared *s, int64_t sequence) {
     const ejki_flash_problem *p = s->problem;
     amx_plan own = s->plan;
     int64_t rows, keys;
-    amx_sequence_sizes(p, part, &rows, &keys);
+    amx_sequence_sizes(p, sequence, &rows, &keys);
     const double most = fmin(s->most / (double)keys, (double)own.rows);
     const int64_t limit = ejki_max(ejki_min(AMX_LEAST_ROWS, own.rows), (int64_t)most);
     own.rows = ejki_cdiv(rows, ejki_max(1, ejki_cdiv(rows, limit)));
@@ -108,15 +108,15 @@ static amx_plan amx_sequence_plan(const amx_shared *s, int64_t part) {
     own.groups = own.region_groups = ejki_cdiv(rows, own.rows);
     own.region_rows = rows;
     own.whole = own.tasks = own.groups * p->kv_heads;
-    ejki_flash_part_lengths(p, part, &rows, &keys);
+    ejki_flash_part_lengths(p, sequence, &rows, &keys);
     own.slots = own.chunks * AMX_CHUNK >= keys ? 1 : own.rows / AMX_ROWS;
     return own;
 }
 
 /* Scores of a task of a sequence: 1 + the power of two. */
-static int32_t amx_sequence_weight(const amx_shared *s, int64_t part) {
+static int32_t amx_sequence_weight(const amx_shared *s, int64_t sequence) {
     int64_t rows, keys;
-    amx_sequence_sizes(s->problem, part, &rows, &keys);
+    amx_sequence_sizes(s->problem, sequence, &rows, &keys);
     const double scores = (double)ejki_min(rows, s->plan.rows) * (double)keys;
     return scores < 1 ? 0 : (int32_t)ejki_min(63, 1 + ilogb(scores));
 }
@@ -124,24 +124,24 @@ static int32_t amx_sequence_weight(const amx_shared *s, int64_t part) {
 /* Sorts the sequences and counts their tasks; in every run, since lengths are data. */
 static void amx_share_out(amx_shared *s) {
     const ejki_flash_problem *p = s->problem;
-    const int64_t parts = ejki_flash_parts(p);
+    const int64_t sequences = ejki_flash_parts(p);
     double scores = 0;
-    for (int64_t n = 0; n < parts; n++) {
+    for (int64_t n = 0; n < sequences; n++) {
         int64_t rows, keys;
         amx_sequence_sizes(p, n, &rows, &keys);
         scores += (double)rows * (double)keys;
     }
     s->most = s->workers == 1 ? INFINITY : scores * (double)p->kv_heads / (8 * s->workers);
-    amx_sort(s, parts, amx_sequence_weight, s->order);
+    amx_sort(s, sequences, amx_sequence_weight, s->order);
     s->first[0] = 0;
-    for (int64_t n = 0; n < parts; n++)
+    for (int64_t n = 0; n < sequences; n++)
         s->first[n + 1] = s->first[n] + amx_sequence_plan(s, s->order[n]).tasks;
 }
 
 /* Tasks one by one, of whatever sequence: its problem and plan stand for those of the whole call. */
 static void amx_packed_worker(void *argument, int64_t worker) {
     amx_shared *shared = argument;
-    const int64_t parts = ejki_flash_parts(shared->problem);
+    const int64_t sequences = ejki_flash_parts(shared->problem);
     ejki_flash_problem problem;
     amx_plan plan;
     amx_state state;
@@ -150,7 +150,7 @@ static void amx_packed_worker(void *argument, int64_t worker) {
     amx_open();
     for (int64_t at = -1;;) {
         const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
-        if (index >= shared->first[parts]) break;
+        if (index >= shared->first[sequences]) break;
         if (at < 0 || index >= shared->first[at + 1]) {
             do at++;
             while (index >= shared->first[at + 1]);

@@ -356,7 +356,7 @@ static void amx_vjp_leave_sums(const amx_vjp_state *s, float *shared, bool ends)
     }
 }
 
-/* Adds the block's part of the row block's d_query in the order of blocks of keys. */
+/* Adds the task's share of the row block's d_query, in the order of blocks of keys. */
 static void amx_vjp_finish(amx_vjp_state *s, amx_vjp_shared *shared,
                            const amx_vjp_key_blocks *visible_blocks, int64_t row_block,
                            bool visible) {

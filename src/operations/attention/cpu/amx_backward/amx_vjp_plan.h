@@ -157,8 +157,8 @@ static inline amx_vjp_blocking amx_vjp_blocking_of(int64_t all, int64_t block, i
     if (block % AMX_CHUNK == 0 && block <= size)
         return (amx_vjp_blocking){ejki_max(1, all), ejki_cdiv(all, size / block * block),
                                   size / block * block};
-    const int64_t parts = ejki_cdiv(block, size);
-    return (amx_vjp_blocking){block, parts, ejki_round_up(ejki_cdiv(block, parts), AMX_CHUNK)};
+    const int64_t blocks = ejki_cdiv(block, size);
+    return (amx_vjp_blocking){block, blocks, ejki_round_up(ejki_cdiv(block, blocks), AMX_CHUNK)};
 }
 
 static inline int64_t amx_vjp_block_count(const amx_vjp_blocking *blocking, int64_t all) {
