@@ -217,19 +217,8 @@ static void run_among_others(struct trial *t, struct slice *s, const struct take
         if (changed[i]) placement_restore(t->placement, &t->placement->place[i]);
 }
 
-/*
- * Known and open: gradients on AMX of a call with a bias differ in last bits, in one of some hundred cases, with what else
- * is in the call (docs/testing.md).
- */
-static bool is_open(const struct trial *t) {
-    const ejk_field *bias = ejk_record_find(t->line->kernel->args, "bias", NULL);
-    return t->line->implementation->isa == EJK_ISA_AMX && t->line->kernel->forward && bias &&
-           ejk_tensor_present(field_tensor(bias, t->call->args));
-}
-
 void check_slice(struct trial *t, const struct taken *whole, struct random *r) {
     const ejk_kernel *kernel = t->line->kernel;
-    if (is_open(t)) return;
     struct slice s = {.args = malloc(kernel->args->size)};
     ejk_axes axes = {.count = 0};
     const bool among = random_chance(r, 0.5);

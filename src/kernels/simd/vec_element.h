@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Elements of a tensor as floats, whatever their type, f32, bf16 or f16, and back; include after a vec_*.h.
+ * Elements of a tensor as floats, whatever their type, f32, bf16 or f16, and back.
  * Where the type is a constant the compiler leaves one case; elsewhere the branch is the same each time.
  */
 #ifndef EJKI_VEC_ELEMENT_H
 #define EJKI_VEC_ELEMENT_H
 
+#include "kernels/simd/vec.h"
 #include "tensor/convert.h"
 
 static inline int64_t element_size(ejk_dtype dtype) {

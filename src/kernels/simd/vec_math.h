@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions written in the vector vocabulary; include after a vec_*.h. */
+/* Functions written in the vector vocabulary. */
 #ifndef EJKI_VEC_MATH_H
 #define EJKI_VEC_MATH_H
+
+#include "kernels/simd/vec.h"
 
 /*
  * tanh. Up to 5/8: x + x³·q(x²), q the minimax polynomial of degree 4 (relative error 4e-9); above:

@@ -3,6 +3,7 @@
  * Flash attention as it is called: every kind of bad call is refused with its status and a sentence that
  * names argument and value, and leaves the results alone; good calls reproduce a model's attention.
  */
+#include "operations/attention/flash/problem.h"
 #include "support/expect.h"
 
 #include <ejkernel/ejkernel.h>
@@ -498,6 +499,35 @@ static void test_tuning(void **state) {
     }
 }
 
+/* What an implementation lists comes over what is suggested; 0 leaves that. */
+static void test_candidates(void **state) {
+    (void)state;
+    static const ejk_parameter parameters[] = {{"num_stages", 1, 4, 1, 2, "stages"},
+                                               {"q_blocksize", 16, 256, 16, 64, "rows"}};
+    static const ejk_candidate candidates[] = {{{3, 128}}, {{0, 32}}};
+    const ejk_implementation own = {.algorithm = "flash_attention",
+                                    .name = "own",
+                                    .parameters = parameters,
+                                    .parameter_count = 2,
+                                    .candidates = candidates,
+                                    .candidate_count = 2};
+    const ejki_flash_problem problem = {.queries = 64, .keys = 64, .group = 1};
+    const ejk_invocation invocation = {.kernel = &ejk_flash_attention_kernel,
+                                       .problem = &problem,
+                                       .implementation = &own,
+                                       .threads = 1};
+    ejk_flash_attention_config list[3];
+    int32_t count = -1;
+    EXPECT_OK(ejk_flash_attention_kernel.candidate_cfgs(&invocation, list, 3, &count));
+    assert_int_equal(count, 2);
+    assert_int_equal(list[0].fwd_params.num_stages.value, 3);
+    assert_int_equal(list[0].fwd_params.q_blocksize.value, 128);
+    assert_false(list[1].fwd_params.num_stages.set);
+    assert_int_equal(list[1].fwd_params.q_blocksize.value, 32);
+    EXPECT_OK(ejk_flash_attention_kernel.candidate_cfgs(&invocation, list, 1, &count));
+    assert_int_equal(count, 1);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -520,6 +550,7 @@ int main(void) {
         TEST(test_caps_of_any_size),
         TEST(test_model),
         TEST(test_tuning),
+        TEST(test_candidates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

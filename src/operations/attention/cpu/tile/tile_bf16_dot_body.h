@@ -2,13 +2,15 @@
 /*
  * The operands of the tiled kernel's products as pairs of bf16, for the words of vec_avx512_bf16.h: queries and keys
  * as pairs of neighbouring components, weights and values as pairs of neighbouring keys, the first of which has an
- * even place in its block. Part of tile_body.h, which includes it, or tile_floats_body.h, behind its types.
+ * even place in its block.
  *
  * Weights are rounded to nearest, and summed once more as they were rounded: by that sum rows are divided, so that
  * values that are all the same come out as they are. The log-sum-exp is of the weights as they were.
  */
-#ifndef EJKI_TILE_PAIRS_BODY_H
-#define EJKI_TILE_PAIRS_BODY_H
+#ifndef EJKI_TILE_BF16_DOT_BODY_H
+#define EJKI_TILE_BF16_DOT_BODY_H
+
+#include "operations/attention/cpu/tile/tile_types.h"
 
 static inline void tile_pack_keys(const ejki_flash_problem *p, const void *source, int64_t count,
                                   float *target) {
@@ -63,8 +65,8 @@ static void tile_add_pair(tile_state *s, int64_t row, const float *weights, cons
 
 /* sums += weights · values, pair by pair: for blocks with values that are not fit. Once these are tiny, so sums may be,
  * which products would take for 0: the tile stays here. */
-static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
-                                                         const tile_span *span) {
+static __attribute__((noinline)) void tile_add_slow(tile_state *s, int64_t row, int rows,
+                                                    const tile_span *span) {
     const int64_t width = s->plan->width;
     v_range range = v_range_none();
     for (int64_t n = span->low / 2; n < ejki_cdiv(span->high, 2); n++) {

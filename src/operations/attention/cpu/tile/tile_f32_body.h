@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The operands of the tiled kernel's products as floats, whatever the tensors' type. Part of tile_body.h, which
- * includes it, or tile_pairs_body.h, behind its types.
- */
-#ifndef EJKI_TILE_FLOATS_BODY_H
-#define EJKI_TILE_FLOATS_BODY_H
+/* The operands of the tiled kernel's products as floats, whatever the tensors' type. */
+#ifndef EJKI_TILE_F32_BODY_H
+#define EJKI_TILE_F32_BODY_H
+
+#include "operations/attention/cpu/tile/tile_types.h"
 
 /* Packs `count` keys from `source` on. */
 static inline void tile_pack_keys(const ejki_flash_problem *p, const void *source, int64_t count,
@@ -33,8 +32,8 @@ static inline void tile_end_weights(tile_state *s, int64_t row, int rows, const 
 
 /* sums += weights · values, key by key over those that have a weight, which no hidden key has: for values that are not
  * fit. */
-static __attribute__((noinline)) void tile_add_carefully(tile_state *s, int64_t row, int rows,
-                                                         const tile_span *span) {
+static __attribute__((noinline)) void tile_add_slow(tile_state *s, int64_t row, int rows,
+                                                    const tile_span *span) {
     const int64_t width = s->plan->width;
     for (int i = 0; i < rows; i++)
         for (int64_t c = span->low; c < span->high; c++) {

@@ -10,10 +10,14 @@
  * VDPBF16PS counts numbers below 2^-126 as 0. Where elements that are not 0 are below 2^-60, so that products could
  * be, pairs are multiplied as floats, exactly but slowly, and dS keeps subnormal numbers.
  */
-#ifndef EJKI_VJP_PAIRS_H
-#define EJKI_VJP_PAIRS_H
+#ifndef EJKI_VJP_BF16_DOT_H
+#define EJKI_VJP_BF16_DOT_H
 
+#include "operations/attention/cpu/tile/tile_shape.h"
+
+#include "base/base.h"
 #include "kernels/simd/gemm_body.h"
+#include "kernels/simd/pack_body.h"
 
 #define VJP_DEPTH 2 /* steps of the depth that lie in one lane */
 
@@ -46,12 +50,12 @@ static inline vjp_probe vjp_probe_none(void) {
 static inline bool vjp_is_finite(vjp_probe probe) {
     return v_finite(probe);
 }
-/* Whether vjp_step() has to be told to be exact. */
+/* Whether products have to be exact for small numbers: see vjp_step(). */
 static inline bool vjp_is_small(vjp_probe probe) {
     return !v_large(probe);
 }
 
-static inline vf vjp_pairs_of(const void *row, int64_t d, int64_t width) {
+static inline vf vjp_load_bf16_pairs(const void *row, int64_t d, int64_t width) {
     if (!row) return v_zero();
     const void *at = element_at(EJK_DTYPE_BF16, row, d);
     return width - d >= 2 * VL ? v_load_pairs(at) : v_load_pairs_first(at, width - d);
@@ -59,7 +63,7 @@ static inline vf vjp_pairs_of(const void *row, int64_t d, int64_t width) {
 
 /* VL pairs of each row, a column in each vector. */
 static inline void vjp_columns(const void *const row[VL], int64_t d, int64_t width, vf column[VL]) {
-    for (int i = 0; i < VL; i++) column[i] = vjp_pairs_of(row[i], d, width);
+    for (int i = 0; i < VL; i++) column[i] = vjp_load_bf16_pairs(row[i], d, width);
     v_transpose(column);
 }
 
@@ -89,17 +93,18 @@ static inline vjp_probe vjp_pack_transposed(ejk_dtype dtype, const void *source,
 /* Copies VJP_DEPTH rows of `width` elements, NULL for one of zeros, into panels: `along`, where given, as products
  * along rows take them, `down` for those along columns. What a last panel of these has beyond them is 0. */
 static inline vjp_probe vjp_pack(ejk_dtype dtype, const void *const row[VJP_DEPTH], int64_t width,
-                                 float *along, int64_t along_turn, float *down, int64_t down_turn,
-                                 vjp_probe probe) {
+                                 float *along, int64_t along_stride, float *down,
+                                 int64_t down_stride, vjp_probe probe) {
     (void)dtype;
     for (int64_t d = 0; d < width; d += 2 * VL) {
-        const vf a = vjp_pairs_of(row[0], d, width), b = vjp_pairs_of(row[1], d, width);
+        const vf a = vjp_load_bf16_pairs(row[0], d, width),
+                 b = vjp_load_bf16_pairs(row[1], d, width);
         probe = v_range_with(v_range_with(probe, a), b);
-        float *to = down + d / TILE_COLUMNS * down_turn + d % TILE_COLUMNS;
+        float *to = down + d / TILE_COLUMNS * down_stride + d % TILE_COLUMNS;
         v_store(to, v_zip_first(a, b));
         v_store(to + VL, v_zip_last(a, b));
         if (!along) continue;
-        to = along + d / 2 / TILE_COLUMNS * along_turn + d / 2 % TILE_COLUMNS;
+        to = along + d / 2 / TILE_COLUMNS * along_stride + d / 2 % TILE_COLUMNS;
         v_store(to, a);
         v_store(to + TILE_COLUMNS, b);
     }
@@ -112,7 +117,7 @@ static inline __attribute__((always_inline)) vf vjp_rounded(const bool exact, co
     return exact ? v_pairs_exact(a, b) : v_pairs(a, b);
 }
 
-/* A row of a panel to a place in memory that is a line of it, past the caches. */
+/* Stores a row of a panel to a line of memory, past the caches. */
 static inline void vjp_stream(void *line, const vf row[TILE_VECTORS]) {
     v_stream(line, v_pairs_exact(row[0], row[1]));
 }

@@ -3,10 +3,13 @@
  * Operands of vjp_products.h as floats: what comes in bf16 or f16 is widened when it is packed. Rows are packed once:
  * products along rows and products along columns read the same panels, and so do those of weights and dS.
  */
-#ifndef EJKI_VJP_FLOATS_H
-#define EJKI_VJP_FLOATS_H
+#ifndef EJKI_VJP_F32_H
+#define EJKI_VJP_F32_H
+
+#include "operations/attention/cpu/tile/tile_shape.h"
 
 #include "kernels/simd/gemm_body.h"
+#include "kernels/simd/pack_body.h"
 
 #define VJP_DEPTH 1 /* steps of the depth that lie in one lane */
 
@@ -28,7 +31,7 @@ static inline bool vjp_is_finite(vjp_probe probe) {
     const float sum = v_sum(probe);
     return sum == sum;
 }
-/* Whether vjp_step() has to be told to be exact. */
+/* Whether products have to be exact for small numbers: see vjp_step(). */
 static inline bool vjp_is_small(vjp_probe probe) {
     (void)probe;
     return false;
@@ -61,11 +64,10 @@ static inline vjp_probe vjp_pack_transposed(ejk_dtype dtype, const void *source,
     return probe;
 }
 
-static inline __attribute__((always_inline)) vjp_probe vjp_pack_of(const ejk_dtype dtype,
-                                                                   const void *source,
-                                                                   int64_t width, float *target,
-                                                                   int64_t turn, vjp_probe probe) {
-    for (int64_t d = 0; d < width; d += TILE_COLUMNS, target += turn)
+static inline __attribute__((always_inline)) vjp_probe
+vjp_pack_of(const ejk_dtype dtype, const void *source, int64_t width, float *target,
+            int64_t panel_stride, vjp_probe probe) {
+    for (int64_t d = 0; d < width; d += TILE_COLUMNS, target += panel_stride)
         for (int64_t j = 0; j < TILE_COLUMNS; j += VL) {
             const void *at = element_at(dtype, source, d + j);
             const int64_t left = width - d - j;
@@ -81,19 +83,19 @@ static inline __attribute__((always_inline)) vjp_probe vjp_pack_of(const ejk_dty
 /* Copies VJP_DEPTH rows of `width` elements, NULL for one of zeros, into panels: `along`, where given, as products
  * along rows take them, `down` for those along columns. What a last panel has beyond them is 0. */
 static inline vjp_probe vjp_pack(ejk_dtype dtype, const void *const row[VJP_DEPTH], int64_t width,
-                                 float *along, int64_t along_turn, float *down, int64_t down_turn,
-                                 vjp_probe probe) {
-    (void)along, (void)along_turn;
+                                 float *along, int64_t along_stride, float *down,
+                                 int64_t down_stride, vjp_probe probe) {
+    (void)along, (void)along_stride;
     if (!row[0]) {
-        for (int64_t d = 0; d < width; d += TILE_COLUMNS, down += down_turn)
+        for (int64_t d = 0; d < width; d += TILE_COLUMNS, down += down_stride)
             memset(down, 0, TILE_COLUMNS * sizeof *down);
         return probe;
     }
     if (dtype == EJK_DTYPE_F32)
-        return vjp_pack_of(EJK_DTYPE_F32, row[0], width, down, down_turn, probe);
+        return vjp_pack_of(EJK_DTYPE_F32, row[0], width, down, down_stride, probe);
     if (dtype == EJK_DTYPE_BF16)
-        return vjp_pack_of(EJK_DTYPE_BF16, row[0], width, down, down_turn, probe);
-    return vjp_pack_of(EJK_DTYPE_F16, row[0], width, down, down_turn, probe);
+        return vjp_pack_of(EJK_DTYPE_BF16, row[0], width, down, down_stride, probe);
+    return vjp_pack_of(EJK_DTYPE_F16, row[0], width, down, down_stride, probe);
 }
 
 /* Numbers of a tile as operands of products along its rows and along its columns: they are so. */
@@ -102,7 +104,7 @@ static inline void vjp_round(const bool exact, int64_t rows, const float *number
     (void)exact, (void)rows, (void)numbers, (void)along, (void)down;
 }
 
-/* A row of a panel to a place in memory where lines of it begin, past the caches. */
+/* Stores a row of a panel to lines of memory, past the caches. */
 static inline void vjp_stream(void *lines, const vf row[TILE_VECTORS]) {
     EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) v_stream((float *)lines + j * VL, row[j]);
 }
