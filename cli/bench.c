@@ -139,7 +139,7 @@ static json_t *arguments_json(const op_call *call) {
 }
 
 static ejk_dtype first_dtype(const op_call *call) {
-    for (int32_t i = 0; i < call->kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(call->kernel); i++) {
         const ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
         if (tensor && ejk_tensor_present(tensor)) return tensor->dtype;
     }

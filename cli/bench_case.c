@@ -53,10 +53,10 @@ void *bench_allocate(int64_t bytes) {
 /* Bytes of all inputs, what is updated among them, or of all other results. */
 static int64_t total(const op_call *call, bool outputs) {
     int64_t bytes = 0;
-    for (int32_t i = 0; i < call->kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(call->kernel); i++) {
         const ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
         if (tensor && ejk_tensor_present(tensor) &&
-            ejk_field_is_input(&call->kernel->args->fields[i]) != outputs)
+            ejk_field_is_input(call_field(call->kernel, i)) != outputs)
             bytes += bytes_of(tensor);
     }
     return bytes;
@@ -64,10 +64,10 @@ static int64_t total(const op_call *call, bool outputs) {
 
 /* Gives inputs, or results, their places one after the other. */
 static char *place(const ejk_kernel *kernel, void *args, bool outputs, char *at) {
-    for (int32_t i = 0; i < kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(kernel); i++) {
         ejk_tensor *tensor = call_tensor(kernel, args, i);
         if (!tensor || !ejk_tensor_present(tensor) ||
-            ejk_field_is_input(&kernel->args->fields[i]) == outputs)
+            ejk_field_is_input(call_field(kernel, i)) == outputs)
             continue;
         char *low;
         tensor->data = at;

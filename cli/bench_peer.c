@@ -142,19 +142,26 @@ static void path_of(const bench_peer *peer, const char *name, char out[256]) {
 /* Writes the inputs; adds their paths. */
 static bool write_inputs(const bench_peer *peer, const bench_case *bench, json_t *paths) {
     const ejk_kernel *kernel = bench->call.kernel;
-    for (int32_t i = 0; i < kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(kernel); i++) {
         const ejk_tensor *tensor = call_tensor(kernel, bench->args[0], i);
         ejk_tensor here;
         void *memory;
         char path[256];
-        if (!tensor || !ejk_tensor_present(tensor) || !ejk_field_is_input(&kernel->args->fields[i]))
+        if (!tensor || !ejk_tensor_present(tensor) || !ejk_field_is_input(call_field(kernel, i)))
             continue;
-        path_of(peer, kernel->args->fields[i].name, path);
+        char name[64]; /* of member 1 of the list parts "parts.1" */
+        const ejk_field *field = call_field(kernel, i);
+        if (i < kernel->args->count)
+            snprintf(name, sizeof name, "%s", field->name);
+        else
+            snprintf(name, sizeof name, "%s.%d", field->name,
+                     (int)(i - call_member(kernel, field)));
+        path_of(peer, name, path);
         const bool written =
             bench_fetch(bench, tensor, &here, &memory) && succeeded(ejk_npy_write(path, &here));
         free(memory);
         if (!written) return false;
-        json_object_set_new(paths, kernel->args->fields[i].name, json_string(path));
+        json_object_set_new(paths, name, json_string(path));
     }
     return true;
 }

@@ -116,7 +116,8 @@ bool line_of_problem(const ejk_problem *problem, const call_words *words, ejk_co
 
 /* True for a required tensor, and for the gradient d_x of a required input x. */
 static bool is_plain(const ejk_record *record, const ejk_field *field) {
-    if (field->kind != EJK_FIELD_TENSOR) return strcmp(field->name, "platform") == 0;
+    const bool tensor = field->kind == EJK_FIELD_TENSOR || field->kind == EJK_FIELD_TENSORS;
+    if (!tensor) return strcmp(field->name, "platform") == 0;
     if (ejk_field_is_required(field)) return true;
     if (strncmp(field->name, "d_", 2) != 0) return false;
     const ejk_field *input = ejk_record_find(record, field->name + 2, NULL);
@@ -163,9 +164,9 @@ static bool is_integer(ejk_dtype dtype) {
 /* Gives integers memory with what is wished in them; all else is filled by who measures. */
 static bool own_integers(const ejk_inputs *inputs, op_call *call) {
     const ejk_kernel *kernel = call->kernel;
-    for (int32_t i = 0; inputs->wish_count > 0 && i < kernel->args->count; i++) {
+    for (int32_t i = 0; inputs->wish_count > 0 && i < call_count(kernel); i++) {
         ejk_tensor *tensor = call_tensor(kernel, call->args, i);
-        if (!tensor || !ejk_field_is_input(&kernel->args->fields[i]) || !is_integer(tensor->dtype))
+        if (!tensor || !ejk_field_is_input(call_field(kernel, i)) || !is_integer(tensor->dtype))
             continue;
         if (!succeeded(ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape,
                                                &call->owned[i])))

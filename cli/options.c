@@ -128,9 +128,10 @@ static bool set_field(const ejk_field *field, const field_flags *fields, flag_wo
     bool truth = field->kind == EJK_FIELD_BOOL || field->kind == EJK_FIELD_OPT_BOOL;
     const char *value = truth ? take_truth(flag) : take_value(flag);
     if (!value) return complain("%s needs a value: %s", flag->text, field->doc);
-    if (field->kind != EJK_FIELD_TENSOR && fields->items)
+    const bool tensor = field->kind == EJK_FIELD_TENSOR || field->kind == EJK_FIELD_TENSORS;
+    if (fields->items && field->kind != EJK_FIELD_TENSOR) /* of a list: how many members */
         return item_text_value(fields->items, flag->name, *value ? value : "true");
-    if (field->kind != EJK_FIELD_TENSOR)
+    if (!tensor)
         return succeeded(
             ejk_record_set_text(fields->kernel->args, fields->args, flag->name, value));
     const ejk_record *record = fields->kernel->args;

@@ -19,10 +19,10 @@ typedef struct ejki_domain_rule {
 
 /*
  * `record` is that of the call's arguments, whose defaults stand for symbols that are not bound; `dtype`: the
- * tensor's. Kind NONE where the unit says nothing. INVALID_ARGUMENT: a bound has no value.
+ * tensor's; `member`: its place in a list, else -1. Kind NONE where the unit says nothing. INVALID_ARGUMENT: a bound has no value.
  */
-ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field, ejk_dtype dtype,
-                               const ejk_axes *axes, ejki_domain_rule *out);
+ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field, int32_t member,
+                               ejk_dtype dtype, const ejk_axes *axes, ejki_domain_rule *out);
 
 /*
  * INVALID_ARGUMENT with the element, its value and what is expected. The tensor lies on the CPU. Neither
@@ -53,7 +53,7 @@ ejk_status ejki_domain_generate(const ejki_domain_rule *rule, const char *name,
  * Both for a tensor of a field, wherever it is seen on the CPU. *filled: the unit says what its values
  * are; otherwise nothing is written.
  */
-ejk_status ejki_domain_fill(const ejk_record *record, const ejk_field *field,
+ejk_status ejki_domain_fill(const ejk_record *record, const ejk_field *field, int32_t member,
                             const ejk_tensor *tensor, const ejk_axes *axes, uint64_t seed,
                             int32_t index, bool *filled);
 

@@ -43,7 +43,7 @@ static void faults_of_a_description_are_named(void **state) {
     WITH("field name \"a-b\" is not an identifier", bad.name = "a-b");
     WITH("field name \"2\"", bad.name = "2");
     WITH("two fields have this name", bad.name = "first");
-    WITH("kind 12 does not exist", bad.kind = (ejk_field_kind)12);
+    WITH("kind 13 does not exist", bad.kind = (ejk_field_kind)13);
     WITH("kind -1 does not exist", bad.kind = (ejk_field_kind)-1);
     WITH("role 6 does not exist", bad.role = (ejk_field_role)6);
     WITH("a int cannot be an output", bad.kind = EJK_FIELD_INT; bad.role = EJK_OUTPUT);

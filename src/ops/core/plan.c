@@ -3,17 +3,16 @@
 #include "ops/core/core.h"
 
 #include "device/cuda.h"
+#include "record/tensors.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Gives every tensor of a copy of the arguments this address. */
 static void place_tensors(const ejk_record *record, void *args, void *data) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        void *place = (char *)args + field->offset;
-        if (field->kind == EJK_FIELD_TENSOR) ((ejk_tensor *)place)->data = data;
-        if (field->kind == EJK_FIELD_RECORD) place_tensors(field->record, place, data);
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        ejk_tensor *tensor = ejki_walk_tensor(&w, args);
+        if (tensor) tensor->data = data;
     }
 }
 
