@@ -117,7 +117,7 @@ static bool open_other(const bench_case *bench, const void *args, const char *pl
     out->memory = calloc(count, sizeof *out->memory);
     out->result = calloc(count, sizeof *out->result);
     if (!out->args || !out->memory || !out->result)
-        return complain("no memory for the arguments of %s", kernel->op_id);
+        return report_error("no memory for the arguments of %s", kernel->op_id);
     memcpy(out->args, args, kernel->args->size);
     size_t offset;
     const ejk_field *config =

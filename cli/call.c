@@ -10,8 +10,8 @@ int call_command(const op_command *command, int count, char **words, const optio
     const bool help = options_ask_help(count, words), named = count > 0 && words[0][0] != '-';
     if (help && !named) return command->help(NULL, own);
     if (!named) {
-        complain("%s needs an operation first, as `ejk %s OPERATION --help`", command->name,
-                 command->name);
+        report_error("%s needs an operation first, as `ejk %s OPERATION --help`", command->name,
+                     command->name);
         return FAILED;
     }
     ejk_context *catalogue;
@@ -39,7 +39,7 @@ bool call_open(const ejk_kernel *kernel, op_call *out) {
     free(out->args);
     free(out->owned);
     *out = (op_call){.kernel = kernel};
-    return complain("no memory for the arguments of %s", kernel->op_id);
+    return report_error("no memory for the arguments of %s", kernel->op_id);
 }
 
 void call_close(op_call *call) {
@@ -104,7 +104,7 @@ bool call_set_platform(const ejk_kernel *kernel, void *args, const char *platfor
 bool call_set_config(const op_call *call, const char *json) {
     if (!json) return true;
     if (!call->kernel->config_field)
-        return complain("--config is given, but %s has no configuration", call->kernel->op_id);
+        return report_error("--config is given, but %s has no configuration", call->kernel->op_id);
     return succeeded(
         ejk_record_set_text(call->kernel->args, call->args, call->kernel->config_field, json));
 }
@@ -167,5 +167,5 @@ bool call_plan(op_call *call, ejk_context *context, ejk_plan **out) {
     snprintf(first, sizeof first, "%s", ejk_last_error());
     if (declare_float32(call) && ejk_plan_create(context, call->kernel, call->args, out) == EJK_OK)
         return true;
-    return complain("%s", first);
+    return report_error("%s", first);
 }

@@ -80,7 +80,7 @@ bool gpu_device(const char *text, int32_t *out) {
     const long number = strncmp(text, "cuda:", 5) == 0 ? strtol(text + 5, &end, 10) : 0;
     const bool numbered = end && end > text + 5 && !*end && number >= 0 && number < 4096;
     if (!numbered && strcmp(text, "cuda") != 0)
-        return complain("--device is '%s', expected cpu, cuda or cuda:N", text);
+        return report_error("--device is '%s', expected cpu, cuda or cuda:N", text);
     *out = (int32_t)number;
     return succeeded(ejk_device_info(*out, &gpu));
 }
@@ -150,7 +150,7 @@ bool gpu_open(const char *text, const op_call *call, gpu_call *out) {
     if (!gpu_device(text, &out->device)) return false;
     if (out->device < 0) return true;
     out->memory = calloc((size_t)call_count(call->kernel) + 1, sizeof *out->memory);
-    return out->memory || complain("no memory for the tensors of %s", call->kernel->op_id);
+    return out->memory || report_error("no memory for the tensors of %s", call->kernel->op_id);
 }
 
 void gpu_close(gpu_call *gpu, const op_call *call) {

@@ -13,7 +13,7 @@
 static bool read_composed(ejk_status status) {
     const char *sentence = ejk_last_error(), *behind = strstr(sentence, ": ");
     if (status == EJK_OK) return true;
-    return complain("%s", strncmp(sentence, "byte ", 5) == 0 && behind ? behind + 2 : sentence);
+    return report_error("%s", strncmp(sentence, "byte ", 5) == 0 && behind ? behind + 2 : sentence);
 }
 
 /* True if a list of names, "bias,softmax-aux", has this one. */
@@ -147,8 +147,8 @@ bool line_needs_shape(const char *command, const ejk_kernel *kernel) {
     if (!succeeded(ejk_record_symbols(kernel->args, NULL, &symbols))) return false;
     for (int32_t i = 0; i < symbols.count; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, " %s", symbols.axis[i].name);
-    return complain("%s needs a shape, as --shape SYMBOL=SIZE,...; the symbols of %s are%s",
-                    command, kernel->op_id, list);
+    return report_error("%s needs a shape, as --shape SYMBOL=SIZE,...; the symbols of %s are%s",
+                        command, kernel->op_id, list);
 }
 
 bool line_context(const call_words *words, ejk_context **out) {

@@ -67,10 +67,10 @@ static bool load_list(op_run *run, const ejk_field *field, const char *files) {
     const int32_t first = call_member(run->call.kernel, field);
     ejk_tensors *list = (ejk_tensors *)(void *)((char *)run->call.args + field->offset);
     char *names = strdup(files), *at = names, *name;
-    bool loaded = names || complain("no memory for the files of --%s", field->name);
+    bool loaded = names || report_error("no memory for the files of --%s", field->name);
     while (loaded && (name = strsep(&at, ",")) != NULL) {
         if (list->count == EJK_MAX_TENSORS) {
-            loaded = complain("--%s has more than %d files", field->name, EJK_MAX_TENSORS);
+            loaded = report_error("--%s has more than %d files", field->name, EJK_MAX_TENSORS);
         } else {
             list->count++;
             loaded = load_input(run, first + list->count - 1, name);
@@ -87,17 +87,17 @@ static bool load_inputs(op_run *run) {
         const bool list = field->kind == EJK_FIELD_TENSORS;
         if ((list || field->kind == EJK_FIELD_TENSOR) && ejk_field_is_required(field) &&
             ejk_field_is_input(field) && !run->files[i])
-            return complain("--%s is missing: %s with %s, %s", field->name,
-                            list ? "files, with commas between," : "a file", field->doc,
-                            field->unit);
+            return report_error("--%s is missing: %s with %s, %s", field->name,
+                                list ? "files, with commas between," : "a file", field->doc,
+                                field->unit);
         if (!run->files[i] || !ejk_field_is_input(field)) continue;
         if (!(list ? load_list(run, field, run->files[i]) : load_input(run, i, run->files[i])))
             return false;
     }
     for (int32_t i = 0; i < kernel->args->count; i++)
         if (run->updated[i] && !run->files[i])
-            return complain("--%s-out is given, but --%s is not", kernel->args->fields[i].name,
-                            kernel->args->fields[i].name);
+            return report_error("--%s-out is given, but --%s is not", kernel->args->fields[i].name,
+                                kernel->args->fields[i].name);
     return true;
 }
 
@@ -265,8 +265,8 @@ static int report(const op_run *run) {
         print_report(run);
     }
     if (!run->wish->expect || passed(run)) return DONE;
-    complain("the result differs from %s by %.3g, expected at most %.3g", run->wish->expect,
-             run->difference.relative, tolerance_of(run));
+    report_error("the result differs from %s by %.3g, expected at most %.3g", run->wish->expect,
+                 run->difference.relative, tolerance_of(run));
     return DIFFERS;
 }
 
@@ -302,7 +302,7 @@ static int run_operation(const ejk_kernel *kernel, int count, char **words, cons
     const field_flags fields = {
         .kernel = kernel, .args = run.call.args, .files = run.files, .updated = run.updated};
     if (!run.files || !run.updated)
-        complain("no memory for the flags of %s", kernel->op_id);
+        report_error("no memory for the flags of %s", kernel->op_id);
     else if (options_parse(count, words, own, &fields)) {
         int32_t output = call_first_output(kernel);
         if (wish->output && output >= 0)

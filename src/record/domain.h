@@ -19,7 +19,8 @@ typedef struct ejki_domain_rule {
 
 /*
  * `record` is that of the call's arguments, whose defaults stand for symbols that are not bound; `dtype`: the
- * tensor's; `member`: its place in a list, else -1. Kind NONE where the unit says nothing. INVALID_ARGUMENT: a bound has no value.
+ * tensor's; `member`: its place in a list, else -1. Kind NONE where the unit says nothing. INVALID_ARGUMENT: a bound
+ * has no value.
  */
 ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field, int32_t member,
                                ejk_dtype dtype, const ejk_axes *axes, ejki_domain_rule *out);

@@ -81,7 +81,7 @@ static void a_list_is_files(void **unused) {
     ejk_owned_tensor_close(&loaded);
 }
 
-static void expect_complaint(const char *parts, const char *words) {
+static void expect_error(const char *parts, const char *words) {
     const char *given[] = {"toy_sums", "--output", y, "--parts", parts};
     char said[4096];
     assert_int_equal(listen(STDERR_FILENO, run_command, parts ? 5 : 3, given, said, sizeof said),
@@ -92,12 +92,12 @@ static void expect_complaint(const char *parts, const char *words) {
 static void what_is_wrong_is_said(void **unused) {
     (void)unused;
     char list[256];
-    expect_complaint(NULL, "--parts is missing: files, with commas between");
-    expect_complaint(nine, "--parts has more than 8 files");
+    expect_error(NULL, "--parts is missing: files, with commas between");
+    expect_error(nine, "--parts has more than 8 files");
     snprintf(list, sizeof list, "%s,%s", a, picks);
-    expect_complaint(list, "parts[1]: rank 1 given, expected [n#,m]");
+    expect_error(list, "parts[1]: rank 1 given, expected [n#,m]");
     snprintf(list, sizeof list, "%s,", a);
-    expect_complaint(list, "");
+    expect_error(list, "");
 }
 
 static void bench_makes_the_members(void **unused) {
