@@ -178,6 +178,17 @@ ejk_status ejki_plan_request_create(const ejki_plan_request *request, ejk_plan *
     return EJK_OK;
 }
 
+ejk_status ejki_plan_request_ask(const ejki_plan_request *request,
+                                 const ejk_config_chooser *chooser) {
+    ejki_plan_request own = *request;
+    ejk_plan *plan;
+    EJKI_TRY(ejki_context_derive(request->context, chooser, &own.context));
+    const ejk_status status = ejki_plan_request_create(&own, &plan);
+    if (status == EJK_OK) ejk_plan_destroy(plan);
+    ejk_context_destroy(own.context);
+    return status;
+}
+
 void ejk_plan_destroy(ejk_plan *plan) {
     if (!plan) return;
     if (plan->owns_workspaces) {
