@@ -102,15 +102,6 @@ ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field,
     return EJK_OK;
 }
 
-ejk_status ejki_domain_check(const ejk_record *record, const ejk_field *field, const void *object,
-                             const ejk_axes *axes) {
-    const ejk_tensor *tensor = ejki_place(field, object);
-    ejki_domain_rule rule;
-    if (!ejk_tensor_present(tensor)) return EJK_OK;
-    EJKI_TRY(ejki_domain_resolve(record, field, -1, tensor->dtype, axes, &rule));
-    return ejki_domain_verify(&rule, field->name, tensor);
-}
-
 ejk_status ejki_domain_fill(const ejk_record *record, const ejk_field *field, int32_t member,
                             const ejk_tensor *tensor, const ejk_axes *axes, uint64_t seed,
                             int32_t index, bool *filled) {

@@ -32,10 +32,6 @@ ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field,
 ejk_status ejki_domain_verify(const ejki_domain_rule *rule, const char *name,
                               const ejk_tensor *tensor);
 
-/* Both for a tensor field of `object`; OK where the tensor is absent or its unit says nothing. */
-ejk_status ejki_domain_check(const ejk_record *record, const ejk_field *field, const void *object,
-                             const ejk_axes *axes);
-
 /*
  * Writes values that the rule allows, the same for the same seed, whatever the strides:
  *
@@ -51,7 +47,7 @@ ejk_status ejki_domain_generate(const ejki_domain_rule *rule, const char *name,
                                 const ejk_tensor *tensor, uint64_t seed, int32_t index);
 
 /*
- * Both for a tensor of a field, wherever it is seen on the CPU. *filled: the unit says what its values
+ * Resolves and generates for a tensor of a field, wherever it is seen on the CPU. *filled: the unit says what its values
  * are; otherwise nothing is written.
  */
 ejk_status ejki_domain_fill(const ejk_record *record, const ejk_field *field, int32_t member,

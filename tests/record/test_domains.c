@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the values of tensors are: said in units, checked with a sentence, generated from a seed. */
 #include "record/domain.h"
+#include "support/domains.h"
 #include "support/expect.h"
 #include "tensor/access.h"
 
@@ -100,7 +101,7 @@ static const char *check(const char *name, const char *axes_text, ejk_tensor ten
     const ejk_field *field = field_of(name);
     const ejk_axes axes = axes_of(axes_text);
     memcpy((char *)&object + field->offset, &tensor, sizeof tensor);
-    return ejki_domain_check(&call_record, field, &object, &axes) == EJK_OK ? "" : ejk_last_error();
+    return check_domain(&call_record, field, &object, &axes) == EJK_OK ? "" : ejk_last_error();
 }
 
 #define VALUES(type, code, ...)                                                                    \
