@@ -128,11 +128,11 @@ typedef struct ejk_kernel {
      */
     void (*heuristic_cfg)(const ejk_invocation *invocation, void *config);
     /**
-     * Looks at what only the data says: lengths, lists and indices that implementations follow. The problem has the
-     * call's pointers. Called before every run on the CPU of a call that has integer tensors, hooks' runs too, before
-     * anything is written; INVALID_ARGUMENT with the entry. Not on GPUs, where a run does not wait for data: kernels
-     * clamp there. Whoever calls an implementation without a plan calls this first. NULL = integers are checked
-     * against the values that their units allow.
+     * Looks at what only the data says and units cannot: how lengths, lists and indices that implementations follow go
+     * together. The problem has the call's pointers. Called before every run on the CPU of a call that has integer
+     * tensors, hooks' runs too, before anything is written, and after all integers were found among the values that
+     * their units allow; INVALID_ARGUMENT with the entry. Not on GPUs, where a run does not wait for data: kernels
+     * clamp there. Whoever calls an implementation without a plan calls this first. NULL = units say all.
      */
     ejk_status (*validate)(const void *problem);
     /**

@@ -229,7 +229,7 @@ static void test_refusals(void **state) {
     REFUSED(&w, INVALID_ARGUMENT, "bias is given",
             a.bias = ejk_tensor_4d(q, EJK_DTYPE_F32, 1, 1, 1, 12));
     w.padded = true;
-    REFUSED(&w, INVALID_ARGUMENT, "in each sequence", sums[0][2] = 16);
+    REFUSED(&w, INVALID_ARGUMENT, "at most 10 more", sums[0][2] = 16);
     REFUSED(&w, INVALID_SHAPE, "cum_seqlens_q has 2 elements, expected 3",
             a.cum_seqlens_q = a.cum_seqlens_k = ejk_tensor_1d(sums[0], EJK_DTYPE_I64, 2));
 }
