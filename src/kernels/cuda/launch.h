@@ -91,7 +91,12 @@ ejk_status ejki_cuda_ready_narrow(ejk_launch *launch, int32_t slot, const char *
                                   const char *entry, ejki_cuda_constants constants,
                                   const ejki_cuda_rows *rows);
 
-/* Launches the wide variant if all addresses are multiples of their sizes, which are those of a run of elements. */
+/* True if the wide variant can run: all addresses are multiples of their sizes, those of a run of elements. */
+bool ejki_cuda_rows_wide(const ejki_cuda_rows *rows, const ejki_cuda_address *runs,
+                         size_t run_count);
+/* Runs of all threads of a row that the row is long. */
+int64_t ejki_cuda_rows_tiles(const ejki_cuda_rows *rows, bool wide);
+/* Launches the wide variant if it can run. */
 ejk_status ejki_cuda_begin_rows(const ejk_run *run, const ejki_cuda_rows *rows, int64_t count,
                                 const ejki_cuda_address *runs, size_t run_count, void *argument);
 /* A block of the same size for each of `blocks`. */
