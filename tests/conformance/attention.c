@@ -233,14 +233,6 @@ void attention_features(struct call *c, struct attention *a) {
 
 /* ---- Parts ------------------------------------------------------------------------------------------- */
 
-static void choose_range(struct random *r, struct slice *s, const char *symbol, int64_t count,
-                         bool from_start) {
-    const int64_t first = from_start ? 0 : random_int(r, 0, count - 1);
-    s->range[s->count].symbol = symbol;
-    s->range[s->count].first = first;
-    s->range[s->count++].end = random_int(r, first + 1, count);
-}
-
 /*
  * Dropout goes by place, packed sequences by their ends. Gradients of keys are sums over all queries, so of those
  * only batch entries and heads are parts.
@@ -249,14 +241,15 @@ bool attention_slice(const struct call *c, struct random *r, struct slice *s, ej
     const struct attention *a = c->own;
     const bool drops = a->dropout > 0;
     if (a->batch * a->heads * a->queries == 0 || a->keys == 0) return false;
-    if (!a->tokens && !a->sequences) choose_range(r, s, "B", a->batch, drops);
-    choose_range(r, s, "Hkv", a->kv_heads, drops);
+    if (!a->tokens && !a->sequences) slice_add(s, r, "B", a->batch, drops);
+    slice_add(s, r, "Hkv", a->kv_heads, drops);
     s->range[s->count].symbol = "Hq";
+    s->range[s->count].also = NULL;
     s->range[s->count].first = s->range[s->count - 1].first * a->group;
     s->range[s->count].end = s->range[s->count - 1].end * a->group;
     s->count++;
     if (a->sequences || a->elements || a->options.gradients || a->options.positions) return true;
-    choose_range(r, s, "T", a->queries, drops);
+    slice_add(s, r, "T", a->queries, drops);
     *offset = ejk_int((a->offset.set ? a->offset.value : a->keys - a->queries) +
                       s->range[s->count - 1].first);
     return true;

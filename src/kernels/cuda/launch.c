@@ -74,6 +74,7 @@ ejk_status ejki_cuda_begin(const ejk_run *run, const ejki_cuda_work *work, void 
 /* ---- Kernels over rows ------------------------------------------------------------------------------ */
 
 enum { ROW_THREADS = 256, MOST_LANES = 32, RUN_BYTES = 16 }; /* as rows.cuh has them */
+enum { ENOUGH_BLOCKS = 2048, MOST_SPLITS = 64 };
 
 ejki_cuda_rows ejki_cuda_rows_of(int64_t width, ejk_dtype dtype, const int64_t *strides,
                                  size_t count) {
@@ -81,6 +82,19 @@ ejki_cuda_rows ejki_cuda_rows_of(int64_t width, ejk_dtype dtype, const int64_t *
     for (size_t i = 0; i < count; i++)
         if (strides[i] % rows.vector) rows.vector = 1;
     return rows;
+}
+
+ejki_cuda_rows ejki_cuda_rows_of_tokens(const ejki_runs *runs, ejk_dtype dtype,
+                                        const ejki_tokens *x, const ejki_tokens *y) {
+    const int64_t strides[] = {runs->width, x->batch,    x->step,    x->outer[0],
+                               x->outer[1], x->outer[2], y->batch,   y->step,
+                               y->outer[0], y->outer[1], y->outer[2]};
+    return ejki_cuda_rows_of(runs->width, dtype, strides, sizeof strides / sizeof *strides);
+}
+
+int64_t ejki_cuda_splits(int64_t blocks, int64_t count, int64_t least) {
+    const int64_t most = ejki_min(ejki_max(count / least, 1), MOST_SPLITS);
+    return ejki_max(ejki_min(ENOUGH_BLOCKS / ejki_max(blocks, 1), most), 1);
 }
 
 /* Threads of a row: as many as it has runs, up to a power of two. */

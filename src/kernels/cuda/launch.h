@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "device/cuda.h"
+#include "kernels/tokens.cuh"
 
 /* Shared memory that a block may have on every GPU from sm_80 up. */
 enum { EJKI_CUDA_SHARED_BYTES = 99 * 1024 };
@@ -82,6 +83,15 @@ typedef struct ejki_cuda_rows {
 /* `strides` are all that separate rows, `width` among them. */
 ejki_cuda_rows ejki_cuda_rows_of(int64_t width, ejk_dtype dtype, const int64_t *strides,
                                  size_t count);
+
+/* Runs of tokens, of which x is read and y written or the other way. */
+ejki_cuda_rows ejki_cuda_rows_of_tokens(const ejki_runs *runs, ejk_dtype dtype,
+                                        const ejki_tokens *x, const ejki_tokens *y);
+/*
+ * Parts of a sum over `count` that fill the largest GPU several times over, each of `least` at least, where there are so
+ * many blocks without them. From sizes alone, so that bits are the same on every GPU.
+ */
+int64_t ejki_cuda_splits(int64_t blocks, int64_t count, int64_t least);
 
 /* Compiles the variants into slots 0 and 1; VECTOR and LANES are added to the constants. */
 ejk_status ejki_cuda_ready_rows(ejk_launch *launch, const char *text, const char *entry,

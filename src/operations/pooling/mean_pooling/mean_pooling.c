@@ -136,30 +136,24 @@ EJKI_DECLARE(mean_pooling_reference, .version = 1, .run = run_reference)
 
 /* ---- Descriptions ----------------------------------------------------------------------------------- */
 
+#define SHARED                                                                                     \
+    .version = "0", .config = &ejk_mean_pooling_config_record, .config_field = "cfg",              \
+    .problem_size = sizeof(pool_problem), .cost = cost
 const ejk_kernel ejk_mean_pooling_kernel = {
+    SHARED,
     .op_id = "mean_pooling",
-    .version = "0",
     .doc = "means over the tokens of sequences, or of chunks of them",
     .args = &ejk_mean_pooling_args_record,
-    .config = &ejk_mean_pooling_config_record,
-    .config_field = "cfg",
-    .problem_size = sizeof(pool_problem),
     .prepare = prepare,
     .bind = bind,
-    .cost = cost,
 };
-
 const ejk_kernel ejk_mean_pooling_vjp_kernel = {
+    SHARED,
     .op_id = "mean_pooling_vjp",
-    .version = "0",
     .doc = "gradient of mean_pooling",
     .args = &ejk_mean_pooling_vjp_args_record,
-    .config = &ejk_mean_pooling_config_record,
-    .config_field = "cfg",
-    .problem_size = sizeof(pool_problem),
     .prepare = prepare_vjp,
     .bind = bind_vjp,
-    .cost = cost,
     .forward = &ejk_mean_pooling_kernel,
     .algorithm = "mean_pooling",
 };

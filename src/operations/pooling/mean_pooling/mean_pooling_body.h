@@ -43,28 +43,22 @@ INLINE void add_tokens(const ejk_dtype dtype, const int rows, const void *x, int
     }
 }
 
-INLINE void add_segment(const ejk_dtype dtype, const void *x, int64_t stride, int64_t tokens,
-                        int64_t size, float *sums) {
-    int64_t t = 0;
-    for (; t + ROWS <= tokens; t += ROWS)
-        add_tokens(dtype, ROWS, element_at(dtype, x, t * stride), stride, size, sums);
-    for (; t < tokens; t++)
-        add_tokens(dtype, 1, element_at(dtype, x, t * stride), stride, size, sums);
-}
-
 /* Sums of `tokens` tokens; `own` is room for those of a segment. */
 INLINE void add_all(const ejk_dtype dtype, const void *x, int64_t stride, int64_t tokens,
                     int64_t size, float *sums, float *own) {
     memset(sums, 0, (size_t)size * sizeof *sums);
-    add_segment(dtype, x, stride, ejki_min(tokens, SEGMENT), size, sums);
-    for (int64_t t = SEGMENT; t < tokens; t += SEGMENT) {
-        memset(own, 0, (size_t)size * sizeof *own);
-        add_segment(dtype, element_at(dtype, x, t * stride), stride, ejki_min(tokens - t, SEGMENT),
-                    size, own);
-        for (int64_t c = 0; c < size; c += VL) {
-            const int64_t left = ejki_min(size - c, VL);
-            v_store_first(sums + c,
-                          v_add(v_load_first(sums + c, left), v_load_first(own + c, left)), left);
+    for (int64_t first = 0; first < tokens; first += SEGMENT) {
+        const int64_t end = ejki_min(tokens, first + SEGMENT);
+        float *to = first ? own : sums;
+        int64_t t = first;
+        if (first) memset(own, 0, (size_t)size * sizeof *own);
+        for (; t + ROWS <= end; t += ROWS)
+            add_tokens(dtype, ROWS, element_at(dtype, x, t * stride), stride, size, to);
+        for (; t < end; t++)
+            add_tokens(dtype, 1, element_at(dtype, x, t * stride), stride, size, to);
+        for (int64_t c = 0; first && c < size; c += VL) {
+            const int64_t n = ejki_min(size - c, VL);
+            v_store_first(sums + c, v_add(v_load_first(sums + c, n), v_load_first(own + c, n)), n);
         }
     }
 }

@@ -5,8 +5,6 @@
 #include "operations/pooling/mean_pooling/problem.cuh"
 
 enum { COMBINE = EJKI_CUDA_ROW_SLOTS, THREADS = 256, LEAST_TOKENS = 128 };
-/* Blocks that fill the largest GPU several times over, and splits of a row at most. */
-enum { BLOCKS = 2048, MOST_SPLITS = 64 };
 
 static const char text[] = "operations/pooling/mean_pooling/cuda/mean_pooling.cu";
 
@@ -18,12 +16,7 @@ typedef struct arguments {
 } arguments;
 
 static ejki_cuda_rows rows_of(const pool_problem *p) {
-    const ejki_tokens *x = &p->x, *y = &p->y;
-    const int64_t strides[] = {p->runs.width, x->batch,    x->step,    x->outer[0],
-                               x->outer[1],   x->outer[2], y->batch,   y->step,
-                               y->outer[0],   y->outer[1], y->outer[2]};
-    return ejki_cuda_rows_of(p->runs.width, (ejk_dtype)p->dtype, strides,
-                             sizeof strides / sizeof *strides);
+    return ejki_cuda_rows_of_tokens(&p->runs, (ejk_dtype)p->dtype, &p->x, &p->y);
 }
 
 static int64_t items_of(const pool_problem *p) {
@@ -35,12 +28,10 @@ static int64_t tiles_of(const pool_problem *p, bool wide) {
     return items_of(p) * ejki_cuda_rows_tiles(&rows, wide);
 }
 
-/* From sizes alone, so that bits are the same on every GPU. */
 static int64_t splits_of(const pool_problem *p) {
-    const ejki_size all = p->chunks.tokens;
-    const int64_t tokens = p->chunks.chunk ? ejki_min(p->chunks.chunk, all) : all;
-    const int64_t most = ejki_min(ejki_max(tokens / LEAST_TOKENS, 1), MOST_SPLITS);
-    return ejki_max(ejki_min(BLOCKS / ejki_max(tiles_of(p, rows_of(p).vector > 1), 1), most), 1);
+    const ejki_size all = p->chunks.tokens, chunk = p->chunks.chunk;
+    return ejki_cuda_splits(tiles_of(p, rows_of(p).vector > 1), chunk ? ejki_min(chunk, all) : all,
+                            LEAST_TOKENS);
 }
 
 static bool applicable(const void *problem) {

@@ -43,19 +43,6 @@ DEVICE void add_tokens(const pool_problem &p, const place &at, ejki_size c, ejki
     }
 }
 
-/* Over the threads of a column; the first gets the result. */
-DEVICE void join(float (&sum)[VECTOR]) {
-    __shared__ float shared[VECTOR][THREADS];
-    for (int i = 0; i < VECTOR; i++) shared[i][threadIdx.x] = sum[i];
-    for (int half = THREADS / 2; half >= LANES; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half)
-            for (int i = 0; i < VECTOR; i++)
-                shared[i][threadIdx.x] += shared[i][threadIdx.x + half];
-    }
-    for (int i = 0; i < VECTOR; i++) sum[i] = shared[i][threadIdx.x];
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) pool(const arguments a) {
     const pool_problem &p = a.p;
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
@@ -69,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) pool(const arguments a) {
     if (c < p.runs.width)
         add_tokens(p, at, c, range.begin + tokens * split / a.splits + row,
                    range.begin + tokens * (split + 1) / a.splits, sum);
-    join(sum);
+    sum_over_column(sum);
     if (row > 0 || c >= p.runs.width) return;
     if (a.splits > 1) {
         float *partial = a.partial + (split * items + item) * p.runs.width + c;
