@@ -88,8 +88,8 @@ ejki_cuda_rows ejki_cuda_rows_of(int64_t width, ejk_dtype dtype, const int64_t *
 ejki_cuda_rows ejki_cuda_rows_of_tokens(const ejki_runs *runs, ejk_dtype dtype,
                                         const ejki_tokens *x, const ejki_tokens *y);
 /*
- * Parts of a sum over `count` that fill the largest GPU several times over, each of `least` at least, where there are so
- * many blocks without them. From sizes alone, so that bits are the same on every GPU.
+ * Parts of a sum over `count`, each of `least` at least, so that these blocks together fill the largest GPU several
+ * times over. From sizes alone, so that bits are the same on every GPU.
  */
 int64_t ejki_cuda_splits(int64_t blocks, int64_t count, int64_t least);
 
