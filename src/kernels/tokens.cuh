@@ -71,13 +71,10 @@ typedef struct ejki_range {
 /* Kept inside: on a GPU nobody has looked at it before. The CPU's may lie anywhere. */
 EJKI_TOKENS ejki_size ejki_sequence_begin(const ejki_chunks *c, ejki_size n) {
     ejki_size value;
-    int narrow;
 #ifdef __CUDACC_RTC__
-    if (c->wide)
-        value = ((const ejki_size *)c->ends)[n];
-    else
-        value = narrow = ((const int *)c->ends)[n];
+    value = c->wide ? ((const ejki_size *)c->ends)[n] : ((const int *)c->ends)[n];
 #else
+    int narrow;
     if (c->wide) {
         memcpy(&value, (const char *)c->ends + n * 8, sizeof value);
     } else {

@@ -68,9 +68,9 @@ int32_t call_trailing(struct call *c, int64_t before, int64_t *lengths) {
     const int32_t last = (int32_t)random_int(r, 0, 3);
     for (int32_t i = 0; i < last; i++) lengths[i] = random_int(r, 1, 3);
     lengths[last] = random_chance(r, 0.02) ? 0 : RANDOM_OF(r, widths);
-    if (before <= 3 && random_chance(r, 0.2)) lengths[last] = 17000;
+    if (before == 1 && random_chance(r, 0.2)) lengths[last] = 17000;
     for (int32_t i = 1; i <= last; i++)
-        while (before * lengths[i - 1] * lengths[i] > 200000) lengths[i] /= 2;
+        while (before * lengths[i - 1] * lengths[i] > 100000) lengths[i] /= 2;
     return last + 1;
 }
 

@@ -77,7 +77,8 @@ struct operation {
     void (*naive)(struct call *c, int order);
     /* Which part could be computed alone with the same bits; false: none. May be NULL. */
     bool (*slice)(const struct call *c, struct random *r, struct slice *s);
-    /* Bad calls and the good one that they differ from; refused.h says how they are written. May be NULL. */
+    /* The public function, a good call and bad ones that differ from it, written as refused.h says. May be NULL. */
+    refused_call *call;
     const char *good;
     const struct refused *refused;
     /* Of what is not the call's memory. May be NULL. */

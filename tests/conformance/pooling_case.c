@@ -56,8 +56,13 @@ static struct pooling *make(struct call *c) {
 
 static bool generate(struct call *c) {
     const struct pooling *p = make(c);
-    *(ejk_mean_pooling_args *)c->args = (ejk_mean_pooling_args){
-        .x = p->x, .cu_seqlens = p->ends, .chunk_size = {p->chunk, p->chunk > 0}, .out = p->y};
+    const ejk_mean_pooling_config cfg = {.platform = "auto"};
+    *(ejk_mean_pooling_args *)c->args =
+        (ejk_mean_pooling_args){.x = p->x,
+                                .cu_seqlens = p->ends,
+                                .chunk_size = {p->chunk, p->chunk > 0},
+                                .out = p->y,
+                                .cfg = cfg};
     return true;
 }
 
@@ -146,12 +151,21 @@ static const struct refused refused[] = {
     {EJK_STATUS_INVALID_SHAPE, "batch 2, expected 1", PACKED "x=[2,12,4] out=[2,3,4]"},
     {.changes = NULL}};
 
-#define CASE .cases = 80, .finish = finish, .slice = slice
+REFUSED_CALL(ejk_mean_pooling)
+REFUSED_CALL(ejk_mean_pooling_vjp)
+
+#define CASE .cases = 60, .finish = finish, .slice = slice
 const struct operation mean_pooling_case = {CASE,
                                             .op = "mean_pooling",
                                             .generate = generate,
                                             .naive = means,
+                                            .call = ejk_mean_pooling_call,
                                             .good = "x=[2,12,4] chunk_size=5 out=[2,3,4]",
                                             .refused = refused};
-const struct operation mean_pooling_vjp_case = {CASE, .op = "mean_pooling_vjp",
-                                                .generate = generate_vjp, .exact = exact_vjp};
+const struct operation mean_pooling_vjp_case = {
+    CASE,
+    .op = "mean_pooling_vjp",
+    .generate = generate_vjp,
+    .exact = exact_vjp,
+    .call = ejk_mean_pooling_vjp_call,
+    .good = "x=[2,12,4] chunk_size=5 d_out=[2,3,4] d_x=[2,12,4]"};

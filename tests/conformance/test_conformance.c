@@ -122,8 +122,8 @@ static int64_t unrefused(int count, char **names) {
     int64_t faults = 0;
     for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
         const struct operation *o = case_of(kernels[k]);
-        if (o && o->refused && is_named(kernels[k], count, names))
-            faults += refused_faults(kernels[k], o->good, o->refused);
+        if (o && o->good && is_named(kernels[k], count, names))
+            faults += refused_faults(kernels[k], o->call, o->good, o->refused);
     }
     return faults;
 }

@@ -106,8 +106,8 @@ static bool read_field(struct made *m, char *word) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------- */
 
-static bool is_as_said(ejk_context *context, const ejk_kernel *kernel, const char *good,
-                       const struct refused *row) {
+static bool is_as_said(ejk_context *context, const ejk_kernel *kernel, refused_call *call,
+                       const char *good, const struct refused *row) {
     struct made m = {.record = kernel->args, .args = calloc(1, kernel->args->size)};
     char text[2000], *rest = text;
     bool fine = m.args && snprintf(text, sizeof text, "%s %s", good, row->changes) < 2000;
@@ -115,7 +115,7 @@ static bool is_as_said(ejk_context *context, const ejk_kernel *kernel, const cha
     if (!fine) {
         printf("FAIL %s %s: cannot be read\n", kernel->op_id, row->changes);
     } else {
-        const ejk_status status = ejk_call(context, kernel, m.args);
+        const ejk_status status = call(context, m.args);
         const char *why = status == EJK_OK ? "" : ejk_last_error();
         fine = status == row->status && strstr(why, row->words) &&
                (status == EJK_OK || is_unwritten(&m));
@@ -129,11 +129,12 @@ static bool is_as_said(ejk_context *context, const ejk_kernel *kernel, const cha
     return fine;
 }
 
-int64_t refused_faults(const ejk_kernel *kernel, const char *good, const struct refused *rows) {
+int64_t refused_faults(const ejk_kernel *kernel, refused_call *call, const char *good,
+                       const struct refused *rows) {
     ejk_context *context;
     if (ejk_context_create(NULL, &context) != EJK_OK) abort();
-    int64_t faults = !is_as_said(context, kernel, good, &(struct refused){EJK_OK, "", ""});
-    for (; rows->changes; rows++) faults += !is_as_said(context, kernel, good, rows);
+    int64_t faults = !is_as_said(context, kernel, call, good, &(struct refused){EJK_OK, "", ""});
+    for (; rows && rows->changes; rows++) faults += !is_as_said(context, kernel, call, good, rows);
     ejk_context_destroy(context);
     return faults;
 }

@@ -19,9 +19,16 @@ struct refused {
 };
 
 /*
- * Makes the good call, which has to succeed, and each bad one, which has to fail as its row says and write nothing.
- * Prints what is otherwise; returns how many.
+ * Makes the good call by the operation's public function, which has to succeed, and each bad one, which has to fail as
+ * its row says and write nothing. Prints what is otherwise; returns how many. No rows: NULL.
  */
-int64_t refused_faults(const ejk_kernel *kernel, const char *good, const struct refused *rows);
+typedef ejk_status refused_call(ejk_context *context, const void *args);
+int64_t refused_faults(const ejk_kernel *kernel, refused_call *call, const char *good,
+                       const struct refused *rows);
+/* Defines name##_call() of a public function. */
+#define REFUSED_CALL(name)                                                                         \
+    static ejk_status name##_call(ejk_context *context, const void *args) {                        \
+        return name(context, args);                                                                \
+    }
 
 #endif
