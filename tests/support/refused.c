@@ -70,18 +70,22 @@ static bool read_tensor(struct made *m, const ejk_field *field, ejk_tensor *t, c
         if (other) memcpy(t, (const char *)m->args + other->offset, sizeof *t);
         return other != NULL;
     }
-    if (*value == '{') {
-        if (!read_list(value, '}', list, &count)) return false;
-        int32_t *data = memory_of(m, sizeof *data * EJK_MAX_RANK, false);
-        for (int32_t i = 0; i < count; i++) data[i] = (int32_t)list[i];
-        *t = ejk_tensor_1d(data, EJK_DTYPE_I32, count);
+    const bool numbers = strchr(value, '{') != NULL;
+    if (numbers) strcpy(type, "int32");
+    if (*value != '[' && *value != '{') sscanf(value, "%31[a-z0-9]", type);
+    value = strpbrk(value, "[{");
+    if (!value || ejk_dtype_from_name(type, &dtype) != EJK_OK) return false;
+    value = read_list(value, numbers ? '}' : ']', list, &count);
+    if (!value) return false;
+    if (numbers) {
+        *t = ejk_tensor_1d(memory_of(m, sizeof *list * EJK_MAX_RANK, false), dtype, count);
+        for (int32_t i = 0; i < count; i++)
+            if (dtype == EJK_DTYPE_I64)
+                ((int64_t *)t->data)[i] = list[i];
+            else
+                ((int32_t *)t->data)[i] = (int32_t)list[i];
         return true;
     }
-    if (*value != '[') sscanf(value, "%31[a-z0-9]", type);
-    value = strchr(value, '[');
-    if (!value || ejk_dtype_from_name(type, &dtype) != EJK_OK) return false;
-    value = read_list(value, ']', list, &count);
-    if (!value) return false;
     *t = ejk_tensor_contiguous(NULL, dtype, count, list);
     t->data = memory_of(m, bytes_of(t), ejk_field_is_output(field));
     return *value == '\0' || (value[0] == '/' && value[1] == '[' &&

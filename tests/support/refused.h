@@ -3,7 +3,7 @@
  * Tables of bad calls. A call is text, `field=value` by spaces, of which the last of a field counts:
  *   x=[2,12,4]      a tensor of zeros in float32, or as int64[2,12]; results hold a pattern
  *   x=[2,4]/[8,2]   the same with these strides
- *   ends={0,7,12}   an int32 tensor with these numbers
+ *   ends={0,7,12}   an int32 tensor with these numbers, or int64{…}
  *   out=@x          the tensor of x, memory included
  *   chunk_size=5    what ejk_record_set_text() reads; `chunk_size=` takes it back
  */
