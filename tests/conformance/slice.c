@@ -18,11 +18,15 @@ struct part {
     bool partial; /* not all of it */
 };
 
+static bool is_text(const char *symbol, const char *text, int32_t size) {
+    return symbol && strlen(symbol) == (size_t)size && memcmp(symbol, text, (size_t)size) == 0;
+}
+
 /* The part's range of a length that is a symbol alone; s->count if there is none. */
 static int32_t range_of(const struct slice *s, const char *text, int32_t size) {
     int32_t i = 0;
-    while (i < s->count && ((int32_t)strlen(s->range[i].symbol) != size ||
-                            memcmp(s->range[i].symbol, text, (size_t)size) != 0))
+    while (i < s->count && !is_text(s->range[i].symbol, text, size) &&
+           !is_text(s->range[i].also, text, size))
         i++;
     return i;
 }

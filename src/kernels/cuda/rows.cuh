@@ -26,4 +26,17 @@ DEVICE float sum_over_row(float value) {
     return over_row(value, [](float x, float y) { return x + y; });
 }
 
+/* Sums over the threads of the same lane, in an order of its own; those of the first row get the result. */
+template <int COUNT> DEVICE void sum_over_column(float (&sum)[COUNT]) {
+    __shared__ float shared[COUNT][THREADS];
+    for (int i = 0; i < COUNT; i++) shared[i][threadIdx.x] = sum[i];
+    for (int half = THREADS / 2; half >= LANES; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            for (int i = 0; i < COUNT; i++)
+                shared[i][threadIdx.x] += shared[i][threadIdx.x + half];
+    }
+    for (int i = 0; i < COUNT; i++) sum[i] = shared[i][threadIdx.x];
+}
+
 #endif

@@ -41,6 +41,12 @@ static inline void element_store(ejk_dtype dtype, void *data, int64_t index, flo
     memcpy(place, &bits, sizeof bits);
 }
 
+/* A function of a type, which is a constant there: what is called for each type is inlined. */
+#define ELEMENT_CALL(dtype, function, ...)                                                         \
+    ((dtype) == EJK_DTYPE_F32    ? (function)(EJK_DTYPE_F32, __VA_ARGS__)                          \
+     : (dtype) == EJK_DTYPE_BF16 ? (function)(EJK_DTYPE_BF16, __VA_ARGS__)                         \
+                                 : (function)(EJK_DTYPE_F16, __VA_ARGS__))
+
 /* v_load, v_load_first, v_store and v_store_first of elements; stores round once. */
 static inline __attribute__((always_inline)) vf v_widen(ejk_dtype dtype, const void *p) {
     if (dtype == EJK_DTYPE_F32) return v_load(p);

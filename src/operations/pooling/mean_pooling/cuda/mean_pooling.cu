@@ -14,21 +14,22 @@ typedef run_of<ELEMENT, VECTOR> run;
 struct arguments {
     pool_problem p;
     float *partial; /* [splits][batch, rows, runs][width] */
-    pool_size splits;
+    ejki_size splits;
 };
 
 struct place {
-    pool_size b, step, run;
+    ejki_size b, step, run;
 };
 
-DEVICE place place_of(const pool_problem &p, pool_size item, pool_size steps) {
-    const pool_size runs = pool_runs(&p), rest = item / runs;
+DEVICE place place_of(const pool_problem &p, ejki_size item, ejki_size steps) {
+    const ejki_size runs = ejki_run_count(&p.runs), rest = item / runs;
     return {rest / steps, rest % steps, item % runs};
 }
 
-DEVICE void add_tokens(const pool_problem &p, const place &at, pool_size c, pool_size t,
-                       pool_size end, float (&sum)[VECTOR]) {
-    const element *x = (const element *)p.x.data + pool_start(&p, &p.x, at.b, 0, at.run) + c;
+DEVICE void add_tokens(const pool_problem &p, const place &at, ejki_size c, ejki_size t,
+                       ejki_size end, float (&sum)[VECTOR]) {
+    const element *x =
+        (const element *)p.x.data + ejki_run_start(&p.runs, &p.x, at.b, 0, at.run) + c;
     for (; t < end; t += BATCH * ROWS) {
         run values[BATCH];
 #pragma unroll
@@ -42,69 +43,59 @@ DEVICE void add_tokens(const pool_problem &p, const place &at, pool_size c, pool
     }
 }
 
-/* Over the threads of a column; the first gets the result. */
-DEVICE void join(float (&sum)[VECTOR]) {
-    __shared__ float shared[VECTOR][THREADS];
-    for (int i = 0; i < VECTOR; i++) shared[i][threadIdx.x] = sum[i];
-    for (int half = THREADS / 2; half >= LANES; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half)
-            for (int i = 0; i < VECTOR; i++)
-                shared[i][threadIdx.x] += shared[i][threadIdx.x + half];
-    }
-    for (int i = 0; i < VECTOR; i++) sum[i] = shared[i][threadIdx.x];
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) pool(const arguments a) {
     const pool_problem &p = a.p;
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
-    const pool_size tiles = (p.width + LANES * VECTOR - 1) / (LANES * VECTOR);
-    const pool_size items = p.batch * p.rows * pool_runs(&p), item = blockIdx.x / tiles;
-    const pool_size c = blockIdx.x % tiles * LANES * VECTOR + lane * VECTOR;
+    const ejki_size tiles = (p.runs.width + LANES * VECTOR - 1) / (LANES * VECTOR);
+    const ejki_size items = p.batch * p.rows * ejki_run_count(&p.runs), item = blockIdx.x / tiles;
+    const ejki_size c = blockIdx.x % tiles * LANES * VECTOR + lane * VECTOR;
     const place at = place_of(p, item, p.rows);
-    const pool_range range = pool_of_row(&p, at.step);
-    const pool_size tokens = range.end - range.begin, split = blockIdx.y;
+    const ejki_range range = ejki_chunk_of_row(&p.chunks, at.step);
+    const ejki_size tokens = range.end - range.begin, split = blockIdx.y;
     float sum[VECTOR] = {};
-    if (c < p.width)
+    if (c < p.runs.width)
         add_tokens(p, at, c, range.begin + tokens * split / a.splits + row,
                    range.begin + tokens * (split + 1) / a.splits, sum);
-    join(sum);
-    if (row > 0 || c >= p.width) return;
+    sum_over_column(sum);
+    if (row > 0 || c >= p.runs.width) return;
     if (a.splits > 1) {
-        float *partial = a.partial + (split * items + item) * p.width + c;
+        float *partial = a.partial + (split * items + item) * p.runs.width + c;
         for (int i = 0; i < VECTOR; i++) partial[i] = sum[i];
         return;
     }
     run result;
     for (int i = 0; i < VECTOR; i++) result.at[i] = narrow(tokens ? sum[i] / tokens : 0);
-    *(run *)((element *)p.y.data + pool_start(&p, &p.y, at.b, at.step, at.run) + c) = result;
+    *(run *)((element *)p.y.data + ejki_run_start(&p.runs, &p.y, at.b, at.step, at.run) + c) =
+        result;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) combine(const arguments a) {
     const pool_problem &p = a.p;
-    const pool_size count = p.batch * p.rows * pool_runs(&p) * p.width;
-    for (pool_size n = (pool_size)blockIdx.x * THREADS + threadIdx.x; n < count;
-         n += (pool_size)gridDim.x * THREADS) {
-        const place at = place_of(p, n / p.width, p.rows);
-        const pool_range range = pool_of_row(&p, at.step);
+    const ejki_size count = p.batch * p.rows * ejki_run_count(&p.runs) * p.runs.width;
+    for (ejki_size n = (ejki_size)blockIdx.x * THREADS + threadIdx.x; n < count;
+         n += (ejki_size)gridDim.x * THREADS) {
+        const place at = place_of(p, n / p.runs.width, p.rows);
+        const ejki_range range = ejki_chunk_of_row(&p.chunks, at.step);
         float sum = 0;
-        for (pool_size split = 0; split < a.splits; split++) sum += a.partial[split * count + n];
-        ((element *)p.y.data)[pool_start(&p, &p.y, at.b, at.step, at.run) + n % p.width] =
+        for (ejki_size split = 0; split < a.splits; split++) sum += a.partial[split * count + n];
+        ((element *)
+             p.y.data)[ejki_run_start(&p.runs, &p.y, at.b, at.step, at.run) + n % p.runs.width] =
             narrow(range.end > range.begin ? sum / (range.end - range.begin) : 0);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) spread(const arguments a) {
     const pool_problem &p = a.p;
-    const pool_size count = p.batch * p.tokens * pool_runs(&p);
-    for (pool_size n = (pool_size)blockIdx.x * ROWS + threadIdx.x / LANES; n < count;
-         n += (pool_size)gridDim.x * ROWS) {
-        const place at = place_of(p, n, p.tokens);
-        const pool_range range = pool_of_token(&p, at.step);
-        const element *y = (const element *)p.y.data +
-                           pool_start(&p, &p.y, at.b, range.row < 0 ? 0 : range.row, at.run);
-        element *x = (element *)p.x.data + pool_start(&p, &p.x, at.b, at.step, at.run);
-        for (pool_size c = threadIdx.x % LANES * VECTOR; c < p.width; c += LANES * VECTOR) {
+    const ejki_size count = p.batch * p.chunks.tokens * ejki_run_count(&p.runs);
+    for (ejki_size n = (ejki_size)blockIdx.x * ROWS + threadIdx.x / LANES; n < count;
+         n += (ejki_size)gridDim.x * ROWS) {
+        const place at = place_of(p, n, p.chunks.tokens);
+        const ejki_range range = ejki_chunk_of_token(&p.chunks, at.step);
+        const element *y =
+            (const element *)p.y.data +
+            ejki_run_start(&p.runs, &p.y, at.b, range.row < 0 ? 0 : range.row, at.run);
+        element *x = (element *)p.x.data + ejki_run_start(&p.runs, &p.x, at.b, at.step, at.run);
+        for (ejki_size c = threadIdx.x % LANES * VECTOR; c < p.runs.width; c += LANES * VECTOR) {
             run value = {};
             if (range.row >= 0) {
                 value = *(const run *)(y + c);
