@@ -47,8 +47,8 @@ ejk_status ejki_domain_generate(const ejki_domain_rule *rule, const char *name,
                                 const ejk_tensor *tensor, uint64_t seed, int32_t index);
 
 /*
- * Resolves and generates for a tensor of a field, wherever it is seen on the CPU. *filled: the unit says what its values
- * are; otherwise nothing is written.
+ * Resolves and generates for a tensor of a field, wherever it is seen on the CPU. *filled: the unit says what its
+ * values are; otherwise nothing is written.
  */
 ejk_status ejki_domain_fill(const ejk_record *record, const ejk_field *field, int32_t member,
                             const ejk_tensor *tensor, const ejk_axes *axes, uint64_t seed,
