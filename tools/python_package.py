@@ -10,7 +10,6 @@ tests: links to the sources of <package> and to the library.
 
 import argparse
 import ctypes
-import importlib.util
 import json
 import os
 import sys

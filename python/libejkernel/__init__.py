@@ -9,14 +9,26 @@ import importlib as _importlib
 
 from ._calls import infer
 from ._description import catalogue as _catalogue
-from ._library import Error, exceptions, get_num_threads, register_kernel, set_num_threads
+from ._library import Error, exceptions, get_num_threads, register_operations, set_num_threads
 
 __version__ = _catalogue().version
 _exception_names = [each.__name__ for each in exceptions.values()]
 globals().update((each.__name__, each) for each in exceptions.values())
 
 #: Names that are imported when they are first asked for, with their modules.
-_LATER = {}
+_LATER = {
+    "CausalMask": "masks",
+    "ChunkedCausalMask": "masks",
+    "FullMask": "masks",
+    "LocalMask": "masks",
+    "Mask": "masks",
+    "MaskInfo": "mask_info",
+    "MultiHeadMask": "masks",
+    "NumpyMask": "masks",
+    "SplashMaskInfo": "masks",
+    "block_arguments": "masks",
+    "process_mask": "masks",
+}
 
 __all__ = [
     "Error",
@@ -24,7 +36,7 @@ __all__ = [
     "get_num_threads",
     "infer",
     "operations",
-    "register_kernel",
+    "register_operations",
     "set_num_threads",
     *_exception_names,
     *_LATER,

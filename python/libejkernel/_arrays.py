@@ -53,7 +53,7 @@ def _target_key(array):
 class _Memory:
     """A call's struct, to write addresses into."""
 
-    __slots__ = ("buffer", "slots", "address")
+    __slots__ = ("address", "buffer", "slots")
 
     def __init__(self, template):
         self.buffer = bytearray(template)
@@ -64,7 +64,7 @@ class _Memory:
 class _Prepared:
     """A plan with all that a call of its kind needs."""
 
-    __slots__ = ("plan", "handle", "template", "free", "rest", "optional", "one", "made", "order", "result")
+    __slots__ = ("free", "handle", "made", "one", "optional", "order", "plan", "rest", "result", "template")
 
     def __init__(self, plan, template, optional, made, order, result):
         self.plan, self.handle, self.template = plan, plan.handle, bytes(template)
@@ -222,7 +222,9 @@ def _number_of(name, dtype):
     if number is None or not dtype.isnative:
         _library.fail("INVALID_DTYPE", f"{name}: {dtype} given, expected one of {', '.join(_records.DTYPES)}")
     if dtype.name in ("int4", "uint4"):
-        _library.fail("INVALID_DTYPE", f"{name}: {dtype} has a byte for each number here, expected two numbers to a byte")
+        _library.fail(
+            "INVALID_DTYPE", f"{name}: {dtype} has a byte for each number here, expected two numbers to a byte"
+        )
     return number
 
 
@@ -230,7 +232,9 @@ def view_of(name, array):
     """The library's view of an array."""
     size = array.dtype.itemsize
     if any(step % size for step in array.strides):
-        _library.fail("INVALID_LAYOUT", f"{name}: strides {array.strides} are no multiples of {size} bytes, the element")
+        _library.fail(
+            "INVALID_LAYOUT", f"{name}: strides {array.strides} are no multiples of {size} bytes, the element"
+        )
     return _calls.View(_number_of(name, array.dtype), array.shape, [step // size for step in array.strides])
 
 
@@ -366,7 +370,10 @@ class _Function:
             plan,
             template,
             len(arrays) > needed,
-            [(by_name[n].offset // 8, v.shape, _dlpack.numpy_dtype(_records.DTYPE_NAMES[v.dtype])) for n, v in made.items()],
+            [
+                (by_name[n].offset // 8, v.shape, _dlpack.numpy_dtype(_records.DTYPE_NAMES[v.dtype]))
+                for n, v in made.items()
+            ],
             self._order(results, make),
             self._result(results),
         )

@@ -12,7 +12,7 @@ from ._description import catalogue
 class View:
     """What a call has to know of a tensor, but for its address: strides count elements."""
 
-    __slots__ = ("dtype", "shape", "strides", "device")
+    __slots__ = ("device", "dtype", "shape", "strides")
 
     def __init__(self, dtype, shape, strides=None, device=(0, 0)):
         self.dtype, self.shape, self.device = dtype, tuple(shape), device

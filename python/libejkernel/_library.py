@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import threading
@@ -82,7 +83,7 @@ _SIGNATURES = {
     "ejk_threads_count": ((_P,), _I),
     "ejk_threads_default": ((), _I),
     "ejk_context_find_kernel": ((_P, _S, _P), _I),
-    "ejk_context_add_kernel": ((_P, _P), _I),
+    "ejk_context_kernel": ((_P, _I), _P),
     "ejk_kernel_describe": ((_P, _P), _I),
     "ejk_plan_create": ((_P, _P, _P, _P), _I),
     "ejk_plan_destroy": ((_P,), None),
@@ -152,8 +153,8 @@ class Context:
         self.handle = handle.value
         self.process = os.getpid()
         self._kernels = {}
-        for kernel in _registered:
-            check(lib.ejk_context_add_kernel(self.handle, kernel))
+        for add in _registered:
+            check(add(self.handle))
 
     def __del__(self, destroy=lib.ejk_context_destroy, getpid=os.getpid):
         # A child leaves its parent's alone: another thread may have been inside it when it was forked.
@@ -231,18 +232,28 @@ def get_num_threads():
     return context().threads
 
 
-def register_kernel(address):
-    """Adds a kernel of your own, an `ejk_kernel` of a loaded library by its address; its name is the answer.
+def register_operations(function):
+    """Adds operations of your own; answers their names.
 
-    Its functions then appear in the modules of this package as those of the library's own operations do. The kernel
-    has to live as long as the process.
+    `function` is one of C, `ejk_status add(ejk_context *context)`, as ctypes has it: it registers kernels and
+    implementations, and is called for the context that there is and for each that takes its place. The operations
+    then appear in the modules of this package as the library's own do. What they consist of has to live as long as
+    the process.
     """
+    function.argtypes, function.restype = (_P,), _I
     with _lock:
-        entry = describe(address)
-        check(lib.ejk_context_add_kernel(context().handle, address))
-        _registered.append(address)
-        catalogue().add(entry)
-    return entry["op"]
+        used = context()
+        check(function(used.handle))
+        _registered.append(function)
+        added = []
+        for index in itertools.count():
+            kernel = lib.ejk_context_kernel(used.handle, index)
+            if not kernel:
+                return added
+            entry = describe(kernel)
+            if entry["op"] not in catalogue():
+                catalogue().add(entry)
+                added.append(entry["op"])
 
 
 def _after_fork():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 
 _TOKEN = re.compile(r"ceil\(|floor\(|[A-Za-z][A-Za-z0-9_]*|\d+|[-+*/()]")
 _SHAPE = re.compile(r"\[([^\]]*)\]")
@@ -71,9 +71,7 @@ class Length:
         self.text = text
         self._tokens = _TOKEN.findall(text)
         self.plain = len(self._tokens) == 1
-        self.symbols = tuple(
-            dict.fromkeys(t for t in self._tokens if t[0].isalpha() and not t.endswith("("))
-        )
+        self.symbols = tuple(dict.fromkeys(t for t in self._tokens if t[0].isalpha() and not t.endswith("(")))
 
     def _evaluate(self, axes):
         tokens, at = self._tokens, 0
@@ -150,10 +148,7 @@ class Unit:
                 break
             axes = match.group(1)
             shapes.append(
-                tuple(
-                    tuple(Length(length) for length in axis.split("|"))
-                    for axis in (axes.split(",") if axes else ())
-                )
+                tuple(tuple(Length(length) for length in axis.split("|")) for axis in (axes.split(",") if axes else ()))
             )
             at = match.end()
         self.text = text
@@ -237,21 +232,24 @@ def bind_axes(record, shapes, integers):
     return axes
 
 
-@lru_cache(maxsize=None)
+@cache
 def _defaults(symbols):
     items = []
     for item in filter(None, symbols.split(",")):
         name, _, rest = item.partition("=")
-        length = rest.partition("!")[0]
+        length, _, without = rest.partition("!")
         if length:
-            items.append((name, Length(length)))
+            items.append((name, Length(length), without))
     return items
 
 
 def complete(record, axes):
-    """Gives symbols that are not bound the lengths that the record says they have then."""
-    for name, length in _defaults(record.symbols):
-        if name in axes:
+    """Gives symbols that are not bound the lengths that the record says they have then.
+
+    One with "B=1!N" has none where N is bound: shapes are those without it.
+    """
+    for name, length, without in _defaults(record.symbols):
+        if name in axes or without in axes:
             continue
         try:
             value = length.value(axes)

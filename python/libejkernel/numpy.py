@@ -5,11 +5,10 @@ Functions are made from the library's own description of its operations: `dir(li
 each has its signature and docstring. Nothing is copied; the GIL is released while the library computes.
 
     import libejkernel.numpy as ejk
-    out, lse = ejk.flash_attention(q, k, v, causal=True, return_lse=True)
+    out, lse = ejk.attention(q, k, v, causal=True, return_lse=True)
 """
 
 from ._description import catalogue as _catalogue
-from ._shapes import ShapeError as ShapeError
 
 
 def __getattr__(name):
