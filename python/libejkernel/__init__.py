@@ -25,9 +25,15 @@ _LATER = {
     "MaskInfo": "mask_info",
     "MultiHeadMask": "masks",
     "NumpyMask": "masks",
+    "PersistentCache": "tuning",
+    "Profiler": "profiling",
     "SplashMaskInfo": "masks",
     "block_arguments": "masks",
+    "extract_labels_from_hlo_text": "labels",
+    "find_labels_in_lowered": "labels",
+    "label": "labels",
     "process_mask": "masks",
+    "tune": "tuning",
 }
 
 __all__ = [

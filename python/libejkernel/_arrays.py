@@ -375,7 +375,7 @@ class _Function:
                 for n, v in made.items()
             ],
             self._order(results, make),
-            self._result(results),
+            self.result_type(results),
         )
 
     def _order(self, results, make):
@@ -386,7 +386,7 @@ class _Function:
             return None
         return [make.index(name) if name in make else -1 - destinations.index(name) for name in names]
 
-    def _result(self, results):
+    def result_type(self, results):
         names = tuple(results or [field.name for field in self.operation.updated])
         if len(names) == 1:
             return None
@@ -395,12 +395,43 @@ class _Function:
             self._types[names] = collections.namedtuple(title + "Results", names, module="libejkernel.numpy")
         return self._types[names]
 
+    # What others ask of a call
+
+    def values_of(self, arguments, keywords):
+        """The values of all parameters, as a call would have them."""
+        bound = self.function.__signature__.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        return list(bound.arguments.values())
+
+    def prepared(self, arguments, keywords):
+        """(plan, struct with the addresses of what is given, arrays to be kept) of a call that is not made."""
+        values, _ = self._normal(self.values_of(arguments, keywords))
+        call = self._prepare(values)
+        memory = call.memory()
+        for argument, value in zip(self.arguments, values):
+            if argument.use in ("input", "output") and isinstance(value, np.ndarray):
+                memory.slots[argument.field.offset // 8] = value.ctypes.data
+        return call.plan, memory, values
+
 
 def _plain_deep(value):
     """What is inside a configuration, for JSON."""
     return value.item() if isinstance(value, np.generic) else _records.plain(value)
 
 
+_functions = {}
+
+
+def made(function):
+    """What is behind a function of libejkernel.numpy, by it or by its name."""
+    name = function if isinstance(function, str) else getattr(function, "__name__", None)
+    if name not in catalogue():
+        _library.fail("UNKNOWN_NAME", f"{function!r} is no operation, expected one of {', '.join(catalogue().names())}")
+    if name not in _functions:
+        _functions[name] = _Function(catalogue()[name])
+    return _functions[name]
+
+
 def function_of(name):
     """The function of an operation on NumPy arrays."""
-    return _Function(catalogue()[name]).function
+    return made(name).function

@@ -115,6 +115,25 @@ class Operation:
         return [name for name, field in of.items() if field is not None and field.name in given]
 
 
+class Gradient:
+    """How an operation and the one that has its gradients belong together.
+
+    By names: what the gradient shares with the forward call are its inputs, what the forward call wrote (`residuals`,
+    of them `required`), and for each result y the cotangent d_y; for each input x it has a result d_x.
+    """
+
+    def __init__(self, forward, backward):
+        self.forward, self.backward = forward, backward
+        inputs = {field.name: field for field in backward.inputs}
+        results = [field.name for field in forward.outputs]
+        self.shared = [field.name for field in forward.inputs if field.name in inputs]
+        self.residuals = [name for name in results if name in inputs]
+        self.required = [name for name in self.residuals if inputs[name].is_required]
+        self.cotangents = {name: "d_" + name for name in results if "d_" + name in inputs}
+        written = {field.name for field in backward.outputs}
+        self.gradients = {name: "d_" + name for name in self.shared if "d_" + name in written}
+
+
 def entries():
     """What the library said of its operations when this package was built: a dict of the file."""
     path = os.path.join(os.path.dirname(__file__), "_description.json")
@@ -152,6 +171,11 @@ class Catalogue:
             if entry["forward"] == name:
                 return self[each]
         return None
+
+    def gradient(self, name):
+        """The Gradient of an operation; None if it has none."""
+        backward = self.gradient_of(name)
+        return Gradient(self[name], backward) if backward is not None else None
 
 
 _catalogue = None

@@ -227,6 +227,12 @@ def set_num_threads(count):
         _replace(Context(count))
 
 
+def renew_context():
+    """Has a new context take the place of the last, so that plans are chosen anew."""
+    with _lock:
+        _replace(Context(context().threads))
+
+
 def get_num_threads():
     """How many threads calls use, the caller's included."""
     return context().threads

@@ -20,5 +20,43 @@ def __getattr__(name):
     return function
 
 
+def plan(function, *arguments, **keywords):
+    """The plan of a call that is not made: `describe()` says what runs, `explain()` why.
+
+    Parameters
+    ----------
+    function : callable or str
+        An operation of this module, or its name.
+    *arguments, **keywords
+        Those of the call.
+    """
+    from . import _arrays
+
+    return _arrays.made(function).prepared(arguments, keywords)[0]
+
+
+def vjp(function, *arguments, **keywords):
+    """A call, and what takes the cotangents of its results to the gradients of its inputs.
+
+    Parameters
+    ----------
+    function : callable or str
+        An operation of this module, or its name.
+    *arguments, **keywords
+        Those of the call.
+
+    Returns
+    -------
+    results
+        What the call returns.
+    pullback : callable
+        Takes a cotangent for each result in their order, None for zeros, and returns the gradients of the arrays
+        that were given, as a named tuple or, of one, an array.
+    """
+    from . import _gradients
+
+    return _gradients.vjp(function, *arguments, **keywords)
+
+
 def __dir__():
-    return _catalogue().names()
+    return sorted([*_catalogue().names(), "plan", "vjp"])
