@@ -24,6 +24,6 @@ fi
 
 "$build/ejk" info --operations --json >"$build/operations.json"
 "$python" "$source/tools/python_package.py" "$build/libejkernel.so" "$build/operations.json" \
-    "$build/python/libejkernel" --link "$source/python/libejkernel"
+    "$build/python/libejkernel" --link
 export PYTHONPATH="$build/python" PYTHONDONTWRITEBYTECODE=1
 exec "$python" -m pytest -q -p no:cacheprovider "$source/python/tests" "$@"

@@ -34,6 +34,9 @@ def _address_is_first():
 _ADDRESS = f"_at(id({{0}}) + {_header}).value" if _address_is_first() else "{0}.ctypes.data"
 
 
+_address_of = eval("lambda array: " + _ADDRESS.format("array"))
+
+
 class _NotFast(Exception):
     """An argument has to be looked at more closely."""
 
@@ -82,10 +85,10 @@ class _Prepared:
 
 def _several(call, memory, given):
     """The end of a call that has not just one new result."""
-    made = []
+    slots, made = memory.slots, []
     for slot, shape, dtype in call.made:
         new = np.empty(shape, dtype)
-        memory.slots[slot] = new.ctypes.data
+        slots[slot] = _address_of(new)
         made.append(new)
     status = _execute(call.handle, memory.address, None, 0)
     call.free.append(memory)
@@ -93,7 +96,7 @@ def _several(call, memory, given):
         _library.check(status)
     if call.order is not None:
         made = [made[i] if i >= 0 else given[-1 - i] for i in call.order]
-    return made[0] if call.result is None else call.result._make(made)
+    return made[0] if call.result is None else call.result(*made)
 
 
 _execute = _library.lib.ejk_plan_execute

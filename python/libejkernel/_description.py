@@ -134,18 +134,15 @@ class Gradient:
         self.gradients = {name: "d_" + name for name in self.shared if "d_" + name in written}
 
 
-def entries():
-    """What the library said of its operations when this package was built: a dict of the file."""
-    path = os.path.join(os.path.dirname(__file__), "_description.json")
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
-
-
 class Catalogue:
-    """Operations by name, each made when it is asked for."""
+    """Operations by name, each made when it is asked for.
 
-    def __init__(self):
-        loaded = entries()
+    `path` is what the library said of its operations when the package was built.
+    """
+
+    def __init__(self, path):
+        with open(path, encoding="utf-8") as file:
+            loaded = json.load(file)
         self.version = loaded["version"]
         self._entries = {entry["op"]: entry for entry in loaded["operations"]}
         self._made = {}
@@ -185,5 +182,6 @@ def catalogue():
     """The operations that there are."""
     global _catalogue
     if _catalogue is None:
-        _catalogue = Catalogue()
+        here = os.path.dirname(__file__)
+        _catalogue = Catalogue(os.path.join(here, "_description.json"))
     return _catalogue

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every operation, by random calls that the library makes up: Python's results have the bits of C's."""
 
+import ast
 import inspect
+import os
 
 import libejkernel
 import libejkernel.numpy as ejk
@@ -149,3 +151,16 @@ class _Struct:
         self.kernel, self.operation = call.kernel, call.operation
         self._memory = _arrays._Memory(buffer)
         self.args = self._memory.address
+
+
+def test_stubs_have_the_signatures():
+    """numpy.pyi is Python, and says of each function what the function says."""
+    path = os.path.join(os.path.dirname(_arrays.__file__), "numpy.pyi")
+    with open(path, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    stubs = {node.name: node.args for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for name in OPERATIONS:
+        parameters = inspect.signature(getattr(ejk, name)).parameters.values()
+        positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        assert [each.arg for each in stubs[name].args] == positional
+        assert [each.arg for each in stubs[name].kwonlyargs] == [p.name for p in parameters][len(positional) :]
