@@ -178,6 +178,17 @@ typedef struct ejk_kernel {
       "implementation technology: auto, simd, reference, cuda")                                    \
     F(NAME, backend, EJK_OPTIONAL, "any", "", "kind of hardware: any, cpu, gpu")
 
+/**
+ * The description as JSON, from which bindings to other languages are generated:
+ * {"op","version","doc","config_field","parameters_field","forward","args":{"name","size","symbols","orders",
+ * "fields":[{"name","kind","role","offset","size","default","unit","doc","record"}]}}. Kinds are the names of
+ * #EJK_FIELD_LIST; "role" is "optional", "required", "output", "required output", "inout" or "required inout";
+ * offsets and sizes are bytes of the struct; "record" is there for nested ones. What is NULL is "". Freed with
+ * ejk_free(). Statuses: INVALID_ARGUMENT (NULL; a record that ejk_record_check() refuses), OUT_OF_MEMORY.
+ * @since 0.1
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_kernel_describe(const ejk_kernel *kernel, char **out);
+
 #ifdef __cplusplus
 }
 #endif
