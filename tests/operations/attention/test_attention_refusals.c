@@ -83,7 +83,7 @@ static const struct refused packed[] = {
     END};
 
 static const struct refused padded[] = {
-    ROW(INVALID_ARGUMENT, "in each sequence", "cum_seqlens_q={0,5,16}"),
+    ROW(INVALID_ARGUMENT, "cum_seqlens_q rises from 5 to 16", "cum_seqlens_q={0,5,16}"),
     ROW(INVALID_SHAPE, "cum_seqlens_q has 2 elements, expected 3", "cum_seqlens_q={0,5} cum_seqlens_k={0,5}"),
     END};
 
