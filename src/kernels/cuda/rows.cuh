@@ -26,17 +26,25 @@ DEVICE float sum_over_row(float value) {
     return over_row(value, [](float x, float y) { return x + y; });
 }
 
-/* Sums over the threads of the same lane, in an order of its own; those of the first row get the result. */
-template <int COUNT> DEVICE void sum_over_column(float (&sum)[COUNT]) {
+/*
+ * PHASES rows in a row are a group, which sums up things of its own: thread p of a lane and group those that are p, modulo
+ * PHASES. Each group has at least one: the order of a sum does not depend on LANES.
+ */
+#define PHASES 8
+#define GROUPS (ROWS / PHASES)
+
+/* Sums over the phases of a lane and a group; all threads get the result, and `shared` is free again. */
+template <int COUNT> DEVICE void sum_over_phases(float (&sum)[COUNT]) {
     __shared__ float shared[COUNT][THREADS];
+    const int first = threadIdx.x / (LANES * PHASES) * LANES * PHASES + threadIdx.x % LANES;
     for (int i = 0; i < COUNT; i++) shared[i][threadIdx.x] = sum[i];
-    for (int half = THREADS / 2; half >= LANES; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half)
-            for (int i = 0; i < COUNT; i++)
-                shared[i][threadIdx.x] += shared[i][threadIdx.x + half];
+    __syncthreads();
+    for (int i = 0; i < COUNT; i++) {
+        const float *at = shared[i] + first;
+        sum[i] = ((at[0] + at[4 * LANES]) + (at[2 * LANES] + at[6 * LANES])) +
+                 ((at[LANES] + at[5 * LANES]) + (at[3 * LANES] + at[7 * LANES]));
     }
-    for (int i = 0; i < COUNT; i++) sum[i] = shared[i][threadIdx.x];
+    __syncthreads();
 }
 
 #endif

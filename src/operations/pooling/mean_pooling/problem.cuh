@@ -5,6 +5,8 @@
 
 #include "kernels/tokens.cuh"
 
+#define POOL_SEGMENT 256 /* tokens that are summed up by themselves on a GPU */
+
 typedef struct pool_problem {
     ejki_size batch, rows; /* rows of each batch entry */
     ejki_runs runs;

@@ -4,7 +4,8 @@
 #include "kernels/declare.h"
 #include "operations/pooling/mean_pooling/problem.cuh"
 
-enum { COMBINE = EJKI_CUDA_ROW_SLOTS, THREADS = 256, LEAST_TOKENS = 128 };
+enum { COMBINE = EJKI_CUDA_ROW_SLOTS, THREADS = 256 };
+enum { MUCH = 64 << 20 };
 
 static const char text[] = "operations/pooling/mean_pooling/cuda/mean_pooling.cu";
 
@@ -28,10 +29,23 @@ static int64_t tiles_of(const pool_problem *p, bool wide) {
     return items_of(p) * ejki_cuda_rows_tiles(&rows, wide);
 }
 
-static int64_t splits_of(const pool_problem *p) {
+/* Segments of the longest row. */
+static int64_t segments_of(const pool_problem *p) {
     const ejki_size all = p->chunks.tokens, chunk = p->chunks.chunk;
-    return ejki_cuda_splits(tiles_of(p, rows_of(p).vector > 1), chunk ? ejki_min(chunk, all) : all,
-                            LEAST_TOKENS);
+    return ejki_max(ejki_cdiv(chunk ? ejki_min(chunk, all) : all, POOL_SEGMENT), 1);
+}
+
+/* Of sums of segments; each row has as many places as the longest. */
+static double partial_bytes(const pool_problem *p) {
+    return (double)segments_of(p) * (double)(items_of(p) * p->runs.width) * sizeof(float);
+}
+
+/* Blocks that share a row; bits do not depend on it. Of many packed sequences most places would be empty. */
+static int64_t splits_of(const pool_problem *p) {
+    const double x = (double)(p->batch * p->chunks.tokens * ejki_run_count(&p->runs)) *
+                     (double)(p->runs.width * (int64_t)ejk_dtype_size((ejk_dtype)p->dtype));
+    if (partial_bytes(p) > MUCH && partial_bytes(p) > x) return 1;
+    return ejki_cuda_splits(tiles_of(p, rows_of(p).vector > 1), segments_of(p), 1);
 }
 
 static bool applicable(const void *problem) {
@@ -49,7 +63,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     if (p->gradient) return ejki_cuda_ready_rows(launch, text, "spread", constants, &rows);
     EJKI_TRY(ejki_cuda_ready_rows(launch, text, "pool", constants, &rows));
     if (splits_of(p) == 1) return EJK_OK;
-    launch->workspace_bytes = (size_t)(splits_of(p) * items_of(p) * p->runs.width) * sizeof(float);
+    launch->workspace_bytes = (size_t)partial_bytes(p);
     return ejki_cuda_ready_narrow(launch, COMBINE, text, "combine", constants, &rows);
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mean_pooling: a block takes a tile of columns of a row and a share of its tokens, ROWS tokens at a time and BATCH
- * loads of a thread under way. Sums of threads meet in shared memory, those of blocks in `partial`, which combine adds
- * up in order: bits are the same each time. spread is the gradient, rows.cuh's kernel over runs of tokens.
+ * mean_pooling: tokens of a row are segments of POOL_SEGMENT, each summed up by PHASES threads of a column, and sums of
+ * segments are added in order: the order depends on nothing but the row's length, so that bits do not depend on what else
+ * is in the call. A block takes a tile of columns of a row and a share of its segments. With several shares the sums go
+ * to `partial`, and combine adds them up. spread is the gradient, rows.cuh's kernel over runs of tokens.
  */
 #include "kernels/cuda/rows.cuh"
 #include "operations/pooling/mean_pooling/problem.cuh"
@@ -13,7 +14,7 @@ typedef run_of<ELEMENT, VECTOR> run;
 
 struct arguments {
     pool_problem p;
-    float *partial; /* [splits][batch, rows, runs][width] */
+    float *partial; /* [segments][batch, rows, runs][width] */
     ejki_size splits;
 };
 
@@ -26,21 +27,35 @@ DEVICE place place_of(const pool_problem &p, ejki_size item, ejki_size steps) {
     return {rest / steps, rest % steps, item % runs};
 }
 
-DEVICE void add_tokens(const pool_problem &p, const place &at, ejki_size c, ejki_size t,
-                       ejki_size end, float (&sum)[VECTOR]) {
-    const element *x =
-        (const element *)p.x.data + ejki_run_start(&p.runs, &p.x, at.b, 0, at.run) + c;
-    for (; t < end; t += BATCH * ROWS) {
+/* Adds up tokens `t`, t + PHASES, … of a segment that ends at `end`. */
+DEVICE void add_tokens(const element *x, ejki_size step, ejki_size t, ejki_size end,
+                       float (&sum)[VECTOR]) {
+    for (; t < end; t += BATCH * PHASES) {
         run values[BATCH];
 #pragma unroll
         for (int k = 0; k < BATCH; k++)
-            if (t + k * ROWS < end) values[k] = *(const run *)(x + (t + k * ROWS) * p.x.step);
+            if (t + k * PHASES < end) values[k] = *(const run *)(x + (t + k * PHASES) * step);
 #pragma unroll
         for (int k = 0; k < BATCH; k++)
-            if (t + k * ROWS < end)
+            if (t + k * PHASES < end)
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++) sum[i] += widen(values[k].at[i]);
     }
+}
+
+/* Adds the sums of the first `count` groups, in order. */
+DEVICE void add_groups(const float (&sum)[VECTOR], ejki_size count, float (&total)[VECTOR]) {
+    __shared__ float shared[VECTOR][GROUPS][LANES];
+    const int lane = threadIdx.x % LANES;
+    for (int i = 0; i < VECTOR; i++) shared[i][threadIdx.x / (LANES * PHASES)][lane] = sum[i];
+    __syncthreads();
+    for (int g = 0; g < GROUPS && g < count; g++)
+        for (int i = 0; i < VECTOR; i++) total[i] += shared[i][g][lane];
+    __syncthreads();
+}
+
+DEVICE ejki_size segments_of(const ejki_range &range) {
+    return (range.end - range.begin + POOL_SEGMENT - 1) / POOL_SEGMENT;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) pool(const arguments a) {
@@ -51,20 +66,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) pool(const arguments a) {
     const ejki_size c = blockIdx.x % tiles * LANES * VECTOR + lane * VECTOR;
     const place at = place_of(p, item, p.rows);
     const ejki_range range = ejki_chunk_of_row(&p.chunks, at.step);
-    const ejki_size tokens = range.end - range.begin, split = blockIdx.y;
-    float sum[VECTOR] = {};
-    if (c < p.runs.width)
-        add_tokens(p, at, c, range.begin + tokens * split / a.splits + row,
-                   range.begin + tokens * (split + 1) / a.splits, sum);
-    sum_over_column(sum);
-    if (row > 0 || c >= p.runs.width) return;
-    if (a.splits > 1) {
-        float *partial = a.partial + (split * items + item) * p.runs.width + c;
-        for (int i = 0; i < VECTOR; i++) partial[i] = sum[i];
-        return;
+    const ejki_size segments = segments_of(range), tokens = range.end - range.begin;
+    const ejki_size last = segments * (blockIdx.y + 1) / a.splits;
+    const element *x =
+        (const element *)p.x.data + ejki_run_start(&p.runs, &p.x, at.b, 0, at.run) + c;
+    float total[VECTOR] = {};
+    for (ejki_size s = segments * blockIdx.y / a.splits; s < last; s += GROUPS) {
+        const ejki_size own = s + row / PHASES, begin = range.begin + own * POOL_SEGMENT;
+        const bool counts = c < p.runs.width && own < last;
+        float sum[VECTOR] = {};
+        const ejki_size end = range.end - begin < POOL_SEGMENT ? range.end : begin + POOL_SEGMENT;
+        if (counts) add_tokens(x, p.x.step, begin + row % PHASES, end, sum);
+        sum_over_phases(sum);
+        if (a.splits == 1) {
+            add_groups(sum, last - s, total);
+        } else if (counts && row % PHASES == 0) {
+            float *partial = a.partial + (own * items + item) * p.runs.width + c;
+            for (int i = 0; i < VECTOR; i++) partial[i] = sum[i];
+        }
     }
+    if (a.splits > 1 || row > 0 || c >= p.runs.width) return;
     run result;
-    for (int i = 0; i < VECTOR; i++) result.at[i] = narrow(tokens ? sum[i] / tokens : 0);
+    for (int i = 0; i < VECTOR; i++) result.at[i] = narrow(tokens ? total[i] / tokens : 0);
     *(run *)((element *)p.y.data + ejki_run_start(&p.runs, &p.y, at.b, at.step, at.run) + c) =
         result;
 }
@@ -76,11 +99,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) combine(const arguments a)
          n += (ejki_size)gridDim.x * THREADS) {
         const place at = place_of(p, n / p.runs.width, p.rows);
         const ejki_range range = ejki_chunk_of_row(&p.chunks, at.step);
+        const ejki_size segments = segments_of(range);
         float sum = 0;
-        for (ejki_size split = 0; split < a.splits; split++) sum += a.partial[split * count + n];
+        for (ejki_size s = 0; s < segments; s += 2 * BATCH) {
+            float values[2 * BATCH];
+#pragma unroll
+            for (int k = 0; k < 2 * BATCH; k++)
+                values[k] = s + k < segments ? a.partial[(s + k) * count + n] : 0;
+#pragma unroll
+            for (int k = 0; k < 2 * BATCH; k++)
+                if (s + k < segments) sum += values[k];
+        }
         ((element *)
              p.y.data)[ejki_run_start(&p.runs, &p.y, at.b, at.step, at.run) + n % p.runs.width] =
-            narrow(range.end > range.begin ? sum / (range.end - range.begin) : 0);
+            narrow(segments ? sum / (range.end - range.begin) : 0);
     }
 }
 
