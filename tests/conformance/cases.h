@@ -15,6 +15,8 @@
     X(blocksparse_attention_vjp)                                                                   \
     X(flash_attention)                                                                             \
     X(flash_attention_vjp)                                                                         \
+    X(matmul)                                                                                      \
+    X(matmul_vjp)                                                                                  \
     X(mean_pooling)                                                                                \
     X(mean_pooling_vjp)                                                                            \
     X(scaled_dot_product_attention)                                                                \

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matrix products (product.cuh) in vectors. A worker has a range of columns and of rows. Of these it takes up to
+ * PRODUCT_ROWS rows and PRODUCT_COLUMNS columns of a group at a time, walks over the depth in blocks of PRODUCT_DEPTH
+ * words, packs both operands of a block, and adds their products to float32 sums, a tile of TILE_ROWS x TILE_COLUMNS
+ * after the other, down the rows first: a panel of b stays in the first-level cache meanwhile, a and all panels of b
+ * in the second. Sums then become results.
+ *
+ * An element's sum runs over its depth in order, one fused multiply-add after the other, whatever rows, columns and
+ * threads there are beside it: sums of a block are written and read back as they are. So bits depend on the element
+ * alone. With TILE_BF16_DOT a pair is added by VDPBF16PS, the second element first; where a tile or a block of b has
+ * numbers so tiny that it would take their products for 0, the same is done in floats, which gives the same bits else.
+ *
+ * Matrices of b that no row needs are not looked at.
+ */
+#include <ejkernel/device.h>
+
+#include "base/base.h"
+#include "kernels/declare.h"
+#include "operations/matmul/shared/product.cuh"
+
+#include <string.h>
+
+#include "operations/matmul/shared/product_shape.h"
+#include "kernels/simd/vec_math.h"
+#include "kernels/simd/gemm_body.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+#include "operations/matmul/shared/product_pack.h"
+#include "operations/matmul/shared/product_finish.h"
+
+/* ---- Tiles ------------------------------------------------------------------------------------------ */
+
+typedef void (*tile_fn)(int64_t words, const float *a, const float *b, float *c, bool add);
+
+static const gemm_prefetch nothing_ahead;
+
+#define TILE_DEFINE(n)                                                                             \
+    static __attribute__((noinline)) void tile_##n(int64_t words, const float *a, const float *b,  \
+                                                   float *c, bool add) {                           \
+        gemm(n, TILE_VECTORS, 1, TILE_ROWS, words, a, b, TILE_COLUMNS, c, TILE_COLUMNS, add,       \
+             &nothing_ahead);                                                                      \
+    }
+TILE_ROW_COUNTS(TILE_DEFINE)
+
+/* The smallest tile that has `rows` rows; what it has more is not looked at. */
+static tile_fn tile_of(int64_t rows) {
+    tile_fn best = NULL;
+#define TILE_TAKE(n)                                                                               \
+    if (rows <= n) best = tile_##n;
+    TILE_ROW_COUNTS(TILE_TAKE)
+#undef TILE_TAKE
+    return best;
+}
+
+#ifdef TILE_BF16_DOT
+/* In floats, in the order of VDPBF16PS. */
+static void tile_exact(int64_t rows, int64_t words, const float *a, const float *b, float *c,
+                       bool add) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int j = 0; j < TILE_COLUMNS; j += VL) {
+            float *place = c + i * TILE_COLUMNS + j;
+            vf sum = add ? v_load(place) : v_zero();
+            for (int64_t k = 0; k < words; k++) {
+                const vf x = v_set1(a[k * TILE_ROWS + i]), y = v_load(b + k * TILE_COLUMNS + j);
+                sum = v_fma(v_of_second(x), v_of_second(y), sum);
+                sum = v_fma(v_of_first(x), v_of_first(y), sum);
+            }
+            v_store(place, sum);
+        }
+}
+#endif
+
+/* ---- Plan ------------------------------------------------------------------------------------------- */
+
+/* How a product is cut: workers side by side and one below the other, and the memory of each, in floats. */
+typedef struct product_plan {
+    int64_t across, down;           /* workers */
+    int64_t rows, columns;          /* of a block; columns of b */
+    int64_t a, b, sums, own;        /* sizes; `own` of all three */
+    int64_t scattered;              /* for all workers together */
+} product_plan;
+
+static mm_size rows_in_all(const mm_product *p) {
+    return p->split == MM_EVEN ? p->groups * p->rows : p->rows;
+}
+
+/* Columns of out that make a panel of b, or two for gates and values. */
+static mm_size panel_of(const mm_product *p) {
+    return p->gated && p->interleaved ? TILE_COLUMNS / 2 : TILE_COLUMNS;
+}
+
+static product_plan plan_of(const mm_product *p, int64_t workers) {
+    const mm_size panels = ejki_max(1, ejki_cdiv(p->columns, panel_of(p)));
+    const mm_size tiles = ejki_max(1, ejki_cdiv(rows_in_all(p), TILE_ROWS));
+    product_plan plan = {.across = 1, .down = 1};
+    mm_size least = panels * tiles;
+    for (int64_t across = 1; across <= workers && across <= panels; across++) {
+        const int64_t down = p->scatter.present ? 1 : ejki_min(workers / across, tiles);
+        const mm_size load = ejki_cdiv(panels, across) * ejki_cdiv(tiles, down);
+        if (load > least) continue;
+        least = load;
+        plan.across = across;
+        plan.down = down;
+    }
+    plan.rows = ejki_min(PRODUCT_ROWS, tiles * TILE_ROWS);
+    plan.columns = ejki_min(PRODUCT_COLUMNS, panels * TILE_COLUMNS * (p->gated && !p->interleaved ? 2 : 1));
+    plan.a = plan.rows * PRODUCT_DEPTH + VL;
+    plan.b = plan.columns * PRODUCT_DEPTH;
+    plan.sums = plan.columns * plan.rows;
+    plan.own = ejki_round_up(plan.a, 16) + plan.b + plan.sums;
+    plan.scattered = p->scatter.present ? ejki_round_up(p->out_rows * p->columns, 16) : 0;
+    return plan;
+}
+
+/* Where workers have their memory, in floats: each `own`, behind what is scattered to by all. A worker may be at another
+ * product than its neighbour, so that sizes are those of the largest, and products scatter to places of their own. */
+typedef struct product_memory {
+    int64_t own, scattered[MM_PRODUCTS], workers;
+} product_memory;
+
+static product_memory memory_of(const mm_problem *problem, int64_t workers) {
+    product_memory memory = {0};
+    for (int n = 0; n < problem->count; n++) {
+        const product_plan plan = plan_of(&problem->product[n], workers);
+        memory.own = ejki_max(memory.own, plan.own);
+        memory.scattered[n] = memory.workers;
+        memory.workers += plan.scattered;
+    }
+    return memory;
+}
+
+/* ---- A block ---------------------------------------------------------------------------------------- */
+
+typedef struct product_block {
+    const mm_product *p;
+    const mm_segment *s;
+    mm_size row, rows;       /* of the segment */
+    mm_size column, columns; /* of out */
+    float *a, *b, *sums, *scattered;
+    int64_t capacity; /* rows of `sums` in each panel */
+    bool fit[PRODUCT_ROWS / TILE_ROWS];
+} product_block;
+
+INLINE void pack_a(const ejk_dtype dtype, product_block *k, mm_size first, mm_size depth) {
+    const mm_product *p = k->p;
+    const mm_segment *s = k->s;
+    const void *from[2 * PRODUCT_DEPTH];
+    const bool gathers = p->gather.present;
+    for (mm_size d = 0; p->a.flipped && d < depth; d++) {
+        const mm_size step = s->step + first + d;
+        const mm_size at = gathers ? mm_number(&p->gather, step) : step;
+        from[d] = element_at(dtype, p->a.data,
+                             s->a + mm_step(p, &p->a, at, p->a.column) + s->first + k->row);
+    }
+    for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
+        float *target = k->a + t * PRODUCT_DEPTH;
+        bool *fit = &k->fit[t / TILE_ROWS];
+        const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
+        *fit = true;
+        if (p->a.ones) {
+            pack_ones(PRODUCT_DEPTH * TILE_ROWS, target);
+            continue;
+        }
+        if (p->a.flipped) {
+            *fit = pack_columns_side_by_side(dtype, from, rows, depth, target);
+            for (mm_size d = 0; d < depth; d++) from[d] = element_at(dtype, from[d], TILE_ROWS);
+            continue;
+        }
+        const void *row[TILE_ROWS];
+        for (mm_size i = 0; i < TILE_ROWS; i++) {
+            const mm_size own = s->first + k->row + t + (i < rows ? i : 0);
+            const mm_size at = gathers ? mm_number(&p->gather, own) : own;
+            row[i] = element_at(dtype, p->a.data, s->a + at * p->a.row + mm_step(p, &p->a, s->step + first, p->a.column));
+        }
+        *fit = pack_rows_side_by_side(dtype, row, depth, target);
+    }
+}
+
+/* `columns` columns of b from `column` on, to panels. */
+INLINE bool pack_b(const ejk_dtype dtype, const product_block *k, mm_size first, mm_size depth,
+                   mm_size column, mm_size columns, float *target) {
+    const mm_product *p = k->p;
+    const mm_size step = k->s->step + first;
+    const void *b = element_at(dtype, p->b.data, k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+    if (p->b.flipped) return pack_b_columns(dtype, b, p->b.column, depth, columns, target);
+    return pack_b_rows(dtype, b, p->b.row, depth, columns, target);
+}
+
+INLINE void scale_b(const product_block *k, mm_size first, mm_size depth, mm_size column,
+                    mm_size columns, float *target) {
+    const mm_product *p = k->p;
+    for (mm_size at = first; at < first + depth;) {
+        const mm_size row = at / p->block, end = ejki_min((row + 1) * p->block, first + depth);
+        const void *scale = element_at(dtype_of(&p->scale), p->scale.data,
+                                       k->s->held * p->scale.group + row * p->scale.row + column);
+        pack_scaled(dtype_of(&p->scale), scale, depth, at - first, end - first, columns, target);
+        at = end;
+    }
+}
+
+/* Products of a block's rows with `panels` panels of b. */
+INLINE void multiply(const product_block *k, int64_t panels, int64_t words, bool fit, bool add) {
+    for (int64_t n = 0; n < panels; n++)
+        for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
+            const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
+            const float *a = k->a + t * PRODUCT_DEPTH, *b = k->b + n * words * TILE_COLUMNS;
+            float *c = k->sums + (n * k->capacity + t) * TILE_COLUMNS;
+#ifdef TILE_BF16_DOT
+            if (!fit || !k->fit[t / TILE_ROWS]) {
+                tile_exact(rows, words, a, b, c, add);
+                continue;
+            }
+#else
+            (void)fit;
+#endif
+            tile_of(rows)(words, a, b, c, add);
+        }
+}
+
+INLINE void sum_block(const ejk_dtype dtype, product_block *k) {
+    const mm_product *p = k->p;
+    const bool halves = p->gated && !p->interleaved;
+    const mm_size wide = p->gated && p->interleaved ? 2 : 1;
+    const mm_size column = k->column * wide, columns = k->columns * wide, depth = k->s->depth;
+    const int64_t each = ejki_cdiv(columns, TILE_COLUMNS), panels = halves ? 2 * each : each;
+    if (depth == 0)
+        memset(k->sums, 0, (size_t)(panels * k->capacity * TILE_COLUMNS) * sizeof *k->sums);
+    for (mm_size first = 0, own; first < depth; first += own) {
+        own = ejki_min(depth - first, PRODUCT_DEPTH * TILE_UNIT);
+        if (p->fold) own = ejki_min(own, p->fold - first % p->fold);
+        const int64_t words = ejki_cdiv(own, TILE_UNIT);
+        bool fit = true;
+        for (int half = 0; half <= halves; half++) {
+            float *target = k->b + half * each * words * TILE_COLUMNS;
+            const mm_size from = column + (half ? p->columns : 0);
+            fit &= pack_b(dtype, k, first, own, from, columns, target);
+            if (p->scale.present) scale_b(k, first, own, from, columns, target);
+        }
+        pack_a(dtype, k, first, own);
+        multiply(k, panels, words, fit, first > 0);
+    }
+}
+
+/* ---- Results ---------------------------------------------------------------------------------------- */
+
+/* n columns of a row from `j` of the block on, activated. */
+INLINE vf result_of(const product_block *k, const float *sums, mm_size j, mm_size n) {
+    const mm_product *p = k->p;
+    const mm_size column = k->column + j, stride = k->capacity * TILE_COLUMNS;
+    float both[2 * VL];
+    vf gate, value = v_zero();
+    if (!p->gated) {
+        gate = v_load(sums + j / TILE_COLUMNS * stride + j % TILE_COLUMNS);
+        return activate(p, with_bias(p, k->s, gate, column, n), value);
+    }
+    if (!p->interleaved) {
+        const mm_size second = ejki_cdiv(k->columns, TILE_COLUMNS) * stride;
+        sums += j / TILE_COLUMNS * stride + j % TILE_COLUMNS;
+        gate = with_bias(p, k->s, v_load(sums), column, n);
+        value = with_bias(p, k->s, v_load(sums + second), p->columns + column, n);
+        return activate(p, gate, value);
+    }
+    for (int half = 0; half < 2; half++) {
+        const mm_size at = 2 * j + half * VL, left = 2 * n - half * VL;
+        const vf sum = v_load(sums + at / TILE_COLUMNS * stride + at % TILE_COLUMNS);
+        v_store(both + half * VL, left > 0 ? with_bias(p, k->s, sum, 2 * k->column + at, left) : sum);
+    }
+    return activate(p, every_other(both, VL), every_other(both + 1, VL));
+}
+
+static void finish_row(const product_block *k, mm_size i) {
+    const mm_product *p = k->p;
+    const mm_segment *s = k->s;
+    const mm_size row = s->first + k->row + i;
+    const float *sums = k->sums + i * TILE_COLUMNS;
+    const bool idle = s->idle;
+    float *scattered = NULL;
+    vf weight = v_set1(1);
+    if (p->scatter.present) {
+        scattered = k->scattered + mm_number(&p->scatter, row) * p->columns + k->column;
+        if (p->weight.present) weight = v_set1(element_load(dtype_of(&p->weight), p->weight.data, row));
+    }
+    for (mm_size j = 0; j < k->columns; j += VL) {
+        const mm_size n = ejki_min(k->columns - j, VL);
+        vf v = idle ? v_zero() : result_of(k, sums, j, n);
+        if (scattered) {
+            v_store_first(scattered + j, v_fma(v, weight, v_load_first(scattered + j, n)), n);
+            continue;
+        }
+        if (p->add.present)
+            v = v_add(v, view_load(&p->add, s->add + row * p->add.row + k->column + j, n));
+        v_narrow_some(dtype_of(&p->out),
+                      element_at(dtype_of(&p->out), p->out.data,
+                                 s->out + row * p->out.row + k->column + j),
+                      v, n);
+    }
+}
+
+/* What was scattered to columns first to end - 1 becomes out. */
+static void finish_scattered(const mm_product *p, const float *scattered, mm_size first, mm_size end) {
+    for (mm_size i = 0; i < p->out_rows; i++)
+        for (mm_size j = first; j < end; j += VL) {
+            const mm_size n = ejki_min(end - j, VL);
+            vf v = v_load_first(scattered + i * p->columns + j, n);
+            if (p->add.present) v = v_add(v, view_load(&p->add, i * p->add.row + j, n));
+            v_narrow_some(dtype_of(&p->out),
+                          element_at(dtype_of(&p->out), p->out.data, i * p->out.row + j), v, n);
+        }
+}
+
+/* ---- Workers ---------------------------------------------------------------------------------------- */
+
+static void do_block(product_block *k) {
+    if (!k->s->idle) {
+#ifdef TILE_BF16_DOT
+        sum_block(EJK_DTYPE_BF16, k);
+#else
+        if (k->p->b.dtype == EJK_DTYPE_F32)
+            sum_block(EJK_DTYPE_F32, k);
+        else if (k->p->b.dtype == EJK_DTYPE_BF16)
+            sum_block(EJK_DTYPE_BF16, k);
+        else
+            sum_block(EJK_DTYPE_F16, k);
+#endif
+    }
+    for (mm_size i = 0; i < k->rows; i++) finish_row(k, i);
+}
+
+/* Rows low to high - 1 of all, and columns first to end - 1. */
+static void do_part(product_block *k, const product_plan *plan, mm_size low, mm_size high,
+                    mm_size first, mm_size end) {
+    const mm_product *p = k->p;
+    const mm_size step = p->gated ? plan->columns / 2 : plan->columns;
+    mm_segment s = {0};
+    k->s = &s;
+    for (mm_size g = 0; g < mm_segments(p); g++) {
+        mm_take(p, g, &s);
+        if (s.idle && (p->split == MM_DEPTH || p->scatter.present)) continue;
+        const mm_size base = p->split == MM_EVEN ? g * p->rows : s.first;
+        const mm_size from = ejki_max(low - base, 0), to = ejki_min(high - base, s.rows);
+        for (k->row = from; k->row < to; k->row += plan->rows)
+            for (k->column = first; k->column < end; k->column += step) {
+                k->rows = ejki_min(to - k->row, plan->rows);
+                k->columns = ejki_min(end - k->column, step);
+                do_block(k);
+            }
+    }
+}
+
+static void do_product(const mm_product *p, const ejk_run *run, int64_t index, float *own,
+                       float *scattered) {
+    const product_plan plan = plan_of(p, run->workers);
+    const mm_size panels = ejki_cdiv(p->columns, panel_of(p)), all = rows_in_all(p);
+    const int64_t across = index % plan.across, down = index / plan.across;
+    if (!p->has_out || down >= plan.down) return;
+    const mm_size first = panels * across / plan.across * panel_of(p);
+    const mm_size end = ejki_min(panels * (across + 1) / plan.across * panel_of(p), p->columns);
+    product_block k = {.p = p, .a = own, .capacity = plan.rows, .scattered = scattered};
+    k.b = own + ejki_round_up(plan.a, 16);
+    k.sums = k.b + plan.b;
+    for (mm_size i = 0; p->scatter.present && i < p->out_rows; i++)
+        memset(k.scattered + i * p->columns + first, 0, (size_t)(end - first) * sizeof *k.scattered);
+    do_part(&k, &plan, all * down / plan.down, all * (down + 1) / plan.down, first, end);
+    if (p->scatter.present) finish_scattered(p, k.scattered, first, end);
+}
+
+static void work(void *argument, int64_t index) {
+    const ejk_run *run = argument;
+    const mm_problem *problem = run->problem;
+    const product_memory memory = memory_of(problem, run->workers);
+    float *all = run->workspace, *own = all + memory.workers + index * memory.own;
+    for (int n = 0; n < problem->count; n++)
+        do_product(&problem->product[n], run, index, own, all + memory.scattered[n]);
+}
+
+static ejk_status run(const ejk_run *run) {
+    ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);
+    return EJK_OK;
+}
+
+/* ---- Launch ----------------------------------------------------------------------------------------- */
+
+/* A thread is worth waking for this many multiplications. */
+enum { WORTH = 200000 };
+
+static ejk_status prepare(const void *problem_, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch) {
+    (void)parameters;
+    const mm_problem *problem = problem_;
+    double most = 0;
+    for (int n = 0; n < problem->count; n++) {
+        const mm_product *p = &problem->product[n];
+        const double work = (double)rows_in_all(p) * (double)p->depth * (double)mm_columns_of_b(p);
+        if (work > most) most = work;
+    }
+    if (most < (double)threads * WORTH) threads = (int32_t)(most / WORTH) + 1;
+    launch->workers = threads;
+    const product_memory memory = memory_of(problem, threads);
+    launch->workspace_bytes = (size_t)(memory.workers + memory.own * threads) * sizeof(float);
+    return EJK_OK;
+}
+
+static bool is_simple(const mm_view *v) {
+    return !v->present || v->ones || v->dtype == EJK_DTYPE_F32 || v->dtype == EJK_DTYPE_BF16 ||
+           v->dtype == EJK_DTYPE_F16;
+}
+
+/* float64 has the reference only. Scales are folded into floats, not into pairs. */
+static bool applicable(const void *problem_) {
+    const mm_problem *problem = problem_;
+    for (int n = 0; n < problem->count; n++) {
+        const mm_product *p = &problem->product[n];
+        if (p->scale.present && TILE_UNIT == 2) return false;
+        if (!is_simple(&p->out) || !is_simple(&p->add) || !is_simple(&p->bias) ||
+            !is_simple(&p->scale) || !is_simple(&p->weight))
+            return false;
+    }
+    return true;
+}
+
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .needs = "no float64", .applicable = applicable,
+             .prepare = prepare, .run = run)
