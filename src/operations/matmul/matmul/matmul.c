@@ -117,7 +117,7 @@ static mm_product of_lhs(const ejk_matmul_vjp_args *args, mm_size m, mm_size k, 
 /* The rows of a batch are one depth, where a single result is asked for. */
 static void join_depth(mm_product *p, mm_size groups, mm_size rows) {
     if (groups == 1) return;
-    p->fold = rows;
+    p->run = rows;
     p->depth = groups * rows;
     p->groups = 1;
 }

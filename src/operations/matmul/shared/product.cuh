@@ -39,7 +39,7 @@ typedef struct mm_list {
 } mm_list;
 
 enum { MM_EVEN, MM_ROWS, MM_DEPTH };
-enum { MM_PRODUCTS = 4 };
+enum { MM_PRODUCTS = 5 };
 
 /* Activations: name, number, whether it takes a gate and a value. */
 #define MM_ACTIVATIONS(X)                                                                          \
@@ -61,19 +61,21 @@ enum {
 typedef struct mm_product {
     mm_size rows, depth, columns; /* of out; MM_EVEN: of a group; MM_ROWS, MM_DEPTH: of all */
     mm_size groups, held;
-    mm_size fold; /* MM_EVEN, not 0: the depth is runs of this many, a and b of the next lie `group` further on */
-    int split;
-    int activation, gated, interleaved; /* gated: b has twice the columns, halves or in turn */
-    int has_out;                        /* else nothing is asked for */
-    double alpha, limit;                /* limit: of swiglu_clamped */
+    mm_size run; /* MM_EVEN, not 0: the depth is runs of this many, a and b of the next lie `group` further on */
+    unsigned char split, activation;
+    unsigned char gated, interleaved; /* gated: b has twice the columns, halves or in turn */
+    unsigned char has_out;            /* else nothing is asked for */
+    double alpha, limit; /* limit: of swiglu_clamped */
     mm_view a, b, out, add, bias;
-    mm_view scale;          /* of b: a row for each `block` of the depth; folded in by float32 */
+    /* Factors of b, a row for each `block` of its rows, or of its columns if flipped; MM_DEPTH: of results, likewise. */
+    mm_view scale;
     mm_size block;
+    mm_view fold; /* MM_DEPTH: results count times these, and those of `block` rows become one row of `out_rows` */
     mm_list sizes, offset;
-    mm_list gather;         /* MM_ROWS: row i of a is row gather[i]; MM_DEPTH: element i of its depth */
-    mm_size gather_rows;    /* that a has then */
-    mm_list scatter;        /* row i is added to row scatter[i] of `out_rows`, times weight[i] */
-    mm_view weight;
+    mm_list gather;  /* MM_ROWS: row i of a is row gather[i]; MM_DEPTH: element i of its depth */
+    mm_list scatter; /* row i is added to row scatter[i] of `out_rows`, times weight[i] */
+    const void *weight;
+    int weight_type; /* UNSET: none */
     mm_size out_rows;
 } mm_product;
 
@@ -132,8 +134,8 @@ MM void mm_take(const mm_product *p, mm_size group, mm_segment *s) {
     s->rows = p->rows;
     s->depth = p->depth;
     if (p->split == MM_EVEN) {
-        s->a = p->fold ? 0 : group * p->a.group;
-        s->b = p->fold ? 0 : group * p->b.group;
+        s->a = p->run ? 0 : group * p->a.group;
+        s->b = p->run ? 0 : group * p->b.group;
         s->out = group * p->out.group;
         s->add = group * p->add.group;
         return;
@@ -157,7 +159,13 @@ MM void mm_take(const mm_product *p, mm_size group, mm_segment *s) {
 
 /* Where element `step` of the depth of a and of b lies. */
 MM mm_size mm_step(const mm_product *p, const mm_view *v, mm_size step, mm_size stride) {
-    return p->fold ? step / p->fold * v->group + step % p->fold * stride : step * stride;
+    return p->run ? step / p->run * v->group + step % p->run * stride : step * stride;
+}
+
+/* Where the factor of element (row, column) lies, in a group. */
+MM mm_size mm_scale_at(const mm_product *p, mm_size held, mm_size row, mm_size column) {
+    const mm_view *v = &p->scale;
+    return held * v->group + (v->flipped ? column : row) / p->block * v->row + (v->flipped ? row : column);
 }
 
 /* Columns of b. */

@@ -91,13 +91,22 @@ static mm_size panel_of(const mm_product *p) {
     return p->gated && p->interleaved ? TILE_COLUMNS / 2 : TILE_COLUMNS;
 }
 
+/* True if rows of results are added up, in memory that workers share: by columns only. */
+static bool adds_up(const mm_product *p) {
+    return p->scatter.present || p->fold.present;
+}
+
+static mm_size rows_added_up(const mm_product *p) {
+    return p->scatter.present ? p->out_rows : p->fold.present ? p->held * p->out_rows : 0;
+}
+
 static product_plan plan_of(const mm_product *p, int64_t workers) {
     const mm_size panels = ejki_max(1, ejki_cdiv(p->columns, panel_of(p)));
     const mm_size tiles = ejki_max(1, ejki_cdiv(rows_in_all(p), TILE_ROWS));
     product_plan plan = {.across = 1, .down = 1};
     mm_size least = panels * tiles;
     for (int64_t across = 1; across <= workers && across <= panels; across++) {
-        const int64_t down = p->scatter.present ? 1 : ejki_min(workers / across, tiles);
+        const int64_t down = adds_up(p) ? 1 : ejki_min(workers / across, tiles);
         const mm_size load = ejki_cdiv(panels, across) * ejki_cdiv(tiles, down);
         if (load > least) continue;
         least = load;
@@ -110,7 +119,7 @@ static product_plan plan_of(const mm_product *p, int64_t workers) {
     plan.b = plan.columns * PRODUCT_DEPTH;
     plan.sums = plan.columns * plan.rows;
     plan.own = ejki_round_up(plan.a, 16) + plan.b + plan.sums;
-    plan.scattered = p->scatter.present ? ejki_round_up(p->out_rows * p->columns, 16) : 0;
+    plan.scattered = ejki_round_up(rows_added_up(p) * p->columns, 16);
     return plan;
 }
 
@@ -188,16 +197,22 @@ INLINE bool pack_b(const ejk_dtype dtype, const product_block *k, mm_size first,
     return pack_b_rows(dtype, b, p->b.row, depth, columns, target);
 }
 
-INLINE void scale_b(const product_block *k, mm_size first, mm_size depth, mm_size column,
+/* Packed b times its scales; `words` are floats. */
+static void scale_b(const product_block *k, mm_size first, mm_size words, mm_size column,
                     mm_size columns, float *target) {
     const mm_product *p = k->p;
-    for (mm_size at = first; at < first + depth;) {
-        const mm_size row = at / p->block, end = ejki_min((row + 1) * p->block, first + depth);
-        const void *scale = element_at(dtype_of(&p->scale), p->scale.data,
-                                       k->s->held * p->scale.group + row * p->scale.row + column);
-        pack_scaled(dtype_of(&p->scale), scale, depth, at - first, end - first, columns, target);
-        at = end;
+    const ejk_dtype dtype = dtype_of(&p->scale);
+    const mm_size held = k->s->held;
+    for (mm_size at = first, end; at < first + words && !p->scale.flipped; at = end) {
+        end = ejki_min((at / p->block + 1) * p->block, first + words);
+        const void *scale =
+            element_at(dtype, p->scale.data, mm_scale_at(p, held, at, column));
+        pack_scaled(dtype, scale, words, at - first, end - first, columns, target);
     }
+    for (mm_size w = 0; w < words && p->scale.flipped; w++)
+        for (mm_size j = 0; j < columns; j++)
+            target[(j / TILE_COLUMNS * words + w) * TILE_COLUMNS + j % TILE_COLUMNS] *=
+                element_load(dtype, p->scale.data, mm_scale_at(p, held, first + w, column + j));
 }
 
 /* Products of a block's rows with `panels` panels of b. */
@@ -229,14 +244,15 @@ INLINE void sum_block(const ejk_dtype dtype, product_block *k) {
         memset(k->sums, 0, (size_t)(panels * k->capacity * TILE_COLUMNS) * sizeof *k->sums);
     for (mm_size first = 0, own; first < depth; first += own) {
         own = ejki_min(depth - first, PRODUCT_DEPTH * TILE_UNIT);
-        if (p->fold) own = ejki_min(own, p->fold - first % p->fold);
+        if (p->run) own = ejki_min(own, p->run - first % p->run);
         const int64_t words = ejki_cdiv(own, TILE_UNIT);
         bool fit = true;
         for (int half = 0; half <= halves; half++) {
             float *target = k->b + half * each * words * TILE_COLUMNS;
             const mm_size from = column + (half ? p->columns : 0);
             fit &= pack_b(dtype, k, first, own, from, columns, target);
-            if (p->scale.present) scale_b(k, first, own, from, columns, target);
+            if (p->scale.present && p->split != MM_DEPTH)
+                scale_b(k, first, own, from, columns, target);
         }
         pack_a(dtype, k, first, own);
         multiply(k, panels, words, fit, first > 0);
@@ -270,43 +286,74 @@ INLINE vf result_of(const product_block *k, const float *sums, mm_size j, mm_siz
     return activate(p, every_other(both, VL), every_other(both + 1, VL));
 }
 
+/* n results of row `row` times elements of a view, at `at` and then `step` apart. */
+static vf times(const mm_view *v, mm_size at, mm_size step, vf value, mm_size n) {
+    float lane[VL];
+    v_store(lane, value);
+    for (mm_size i = 0; i < n; i++) lane[i] *= element_load(dtype_of(v), v->data, at + i * step);
+    return v_load(lane);
+}
+
+/* Factors of MM_DEPTH. */
+static vf with_factors(const product_block *k, vf v, mm_size row, mm_size column, mm_size n) {
+    const mm_product *p = k->p;
+    const mm_view *fold = &p->fold;
+    float lane[VL];
+    if (p->scale.present) {
+        v_store(lane, v);
+        for (mm_size i = 0; i < n; i++)
+            lane[i] *= element_load(dtype_of(&p->scale), p->scale.data,
+                                    mm_scale_at(p, k->s->held, row, column + i));
+        v = v_load(lane);
+    }
+    if (!fold->present) return v;
+    return times(fold, k->s->held * fold->group + row * fold->row + column * fold->column,
+                 fold->column, v, n);
+}
+
+/* The row that a row of results is added to, and its weight; NULL: it is a result itself. */
+static float *added_to(const product_block *k, mm_size row, float *weight) {
+    const mm_product *p = k->p;
+    mm_size at = 0;
+    *weight = 1;
+    if (!adds_up(p)) return NULL;
+    if (p->fold.present) at = k->s->held * p->out_rows + row / p->block;
+    if (p->scatter.present) at = mm_number(&p->scatter, row);
+    if (p->weight_type) *weight = element_load((ejk_dtype)p->weight_type, p->weight, row);
+    return k->scattered + at * p->columns + k->column;
+}
+
 static void finish_row(const product_block *k, mm_size i) {
     const mm_product *p = k->p;
     const mm_segment *s = k->s;
     const mm_size row = s->first + k->row + i;
-    const float *sums = k->sums + i * TILE_COLUMNS;
-    const bool idle = s->idle;
-    float *scattered = NULL;
-    vf weight = v_set1(1);
-    if (p->scatter.present) {
-        scattered = k->scattered + mm_number(&p->scatter, row) * p->columns + k->column;
-        if (p->weight.present) weight = v_set1(element_load(dtype_of(&p->weight), p->weight.data, row));
-    }
+    float weight, *sums = added_to(k, row, &weight);
     for (mm_size j = 0; j < k->columns; j += VL) {
-        const mm_size n = ejki_min(k->columns - j, VL);
-        vf v = idle ? v_zero() : result_of(k, sums, j, n);
-        if (scattered) {
-            v_store_first(scattered + j, v_fma(v, weight, v_load_first(scattered + j, n)), n);
+        const mm_size n = ejki_min(k->columns - j, VL), column = k->column + j;
+        vf v = s->idle ? v_zero() : result_of(k, k->sums + i * TILE_COLUMNS, j, n);
+        if (p->split == MM_DEPTH) v = with_factors(k, v, row, column, n);
+        if (sums) {
+            v = v_fma(v, v_set1(weight), v_load_first(sums + j, n));
+            v_store_first(sums + j, v, n);
             continue;
         }
-        if (p->add.present)
-            v = v_add(v, view_load(&p->add, s->add + row * p->add.row + k->column + j, n));
-        v_narrow_some(dtype_of(&p->out),
-                      element_at(dtype_of(&p->out), p->out.data,
-                                 s->out + row * p->out.row + k->column + j),
-                      v, n);
+        if (p->add.present) v = v_add(v, view_load(&p->add, s->add + row * p->add.row + column, n));
+        void *out = element_at(dtype_of(&p->out), p->out.data, s->out + row * p->out.row + column);
+        v_narrow_some(dtype_of(&p->out), out, v, n);
     }
 }
 
-/* What was scattered to columns first to end - 1 becomes out. */
+/* What was added up in columns first to end - 1 becomes out. */
 static void finish_scattered(const mm_product *p, const float *scattered, mm_size first, mm_size end) {
-    for (mm_size i = 0; i < p->out_rows; i++)
+    for (mm_size i = 0; i < rows_added_up(p); i++)
         for (mm_size j = first; j < end; j += VL) {
             const mm_size n = ejki_min(end - j, VL);
             vf v = v_load_first(scattered + i * p->columns + j, n);
             if (p->add.present) v = v_add(v, view_load(&p->add, i * p->add.row + j, n));
             v_narrow_some(dtype_of(&p->out),
-                          element_at(dtype_of(&p->out), p->out.data, i * p->out.row + j), v, n);
+                          element_at(dtype_of(&p->out), p->out.data,
+                                     i / p->out_rows * p->out.group + i % p->out_rows * p->out.row + j),
+                          v, n);
         }
 }
 
@@ -360,10 +407,10 @@ static void do_product(const mm_product *p, const ejk_run *run, int64_t index, f
     product_block k = {.p = p, .a = own, .capacity = plan.rows, .scattered = scattered};
     k.b = own + ejki_round_up(plan.a, 16);
     k.sums = k.b + plan.b;
-    for (mm_size i = 0; p->scatter.present && i < p->out_rows; i++)
+    for (mm_size i = 0; i < rows_added_up(p); i++)
         memset(k.scattered + i * p->columns + first, 0, (size_t)(end - first) * sizeof *k.scattered);
     do_part(&k, &plan, all * down / plan.down, all * (down + 1) / plan.down, first, end);
-    if (p->scatter.present) finish_scattered(p, k.scattered, first, end);
+    finish_scattered(p, k.scattered, first, end);
 }
 
 static void work(void *argument, int64_t index) {
@@ -412,9 +459,9 @@ static bool applicable(const void *problem_) {
     const mm_problem *problem = problem_;
     for (int n = 0; n < problem->count; n++) {
         const mm_product *p = &problem->product[n];
-        if (p->scale.present && TILE_UNIT == 2) return false;
+        if (p->scale.present && p->split != MM_DEPTH && TILE_UNIT == 2) return false;
         if (!is_simple(&p->out) || !is_simple(&p->add) || !is_simple(&p->bias) ||
-            !is_simple(&p->scale) || !is_simple(&p->weight))
+            !is_simple(&p->scale) || p->weight_type == EJK_DTYPE_F64)
             return false;
     }
     return true;

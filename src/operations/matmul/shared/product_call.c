@@ -48,7 +48,7 @@ ejk_status ejki_mm_activation(const char *name, bool interleaved, const ejk_opt_
                               mm_size columns_b, mm_product *p) {
     static const struct {
         const char *name;
-        int number, gated;
+        unsigned char number, gated;
     } known[] = {
 #define KNOWN(activation, number, gated) {#activation, number, gated},
         MM_ACTIVATIONS(KNOWN)

@@ -49,9 +49,8 @@ static double sum_of(const mm_product *p, const mm_segment *s, mm_size i, mm_siz
         const mm_size a_step = p->gather.present && p->split == MM_DEPTH ? mm_number(&p->gather, step) : step;
         const double a = load(&p->a, s->a + a_row * p->a.row + mm_step(p, &p->a, a_step, p->a.column));
         double b = load(&p->b, s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
-        if (p->scale.present)
-            b *= load(&p->scale, s->held * p->scale.group + step / p->block * p->scale.row +
-                                     column * p->scale.column);
+        if (p->scale.present && p->split != MM_DEPTH)
+            b *= load(&p->scale, mm_scale_at(p, s->held, step, column));
         sum += a * b;
     }
     sum *= p->alpha;
@@ -60,8 +59,11 @@ static double sum_of(const mm_product *p, const mm_segment *s, mm_size i, mm_siz
 }
 
 static double element(const mm_product *p, const mm_segment *s, mm_size i, mm_size j) {
+    double factor = 1;
     if (s->idle) return 0;
-    if (!p->gated) return activate(p, sum_of(p, s, i, j), 0);
+    if (p->scale.present && p->split == MM_DEPTH)
+        factor = load(&p->scale, mm_scale_at(p, s->held, i, j));
+    if (!p->gated) return factor * activate(p, sum_of(p, s, i, j), 0);
     const mm_size gate = p->interleaved ? 2 * j : j, value = p->interleaved ? 2 * j + 1 : p->columns + j;
     return activate(p, sum_of(p, s, i, gate), sum_of(p, s, i, value));
 }
@@ -83,7 +85,8 @@ static void each_segment(const mm_product *p, mm_size j, double *sums) {
         mm_take(p, g, &s);
         if (s.idle) continue;
         for (mm_size i = 0; i < s.rows; i++) {
-            const double weight = p->weight.present ? load(&p->weight, s.first + i) : 1;
+            const double weight =
+                p->weight_type ? ejki_load_f64((ejk_dtype)p->weight_type, p->weight, s.first + i) : 1;
             sums[mm_number(&p->scatter, s.first + i)] += weight * element(p, &s, i, j);
         }
     }
@@ -100,6 +103,18 @@ static void scattered(const mm_product *p, double *sums) {
                            i * p->out.row + j * p->out.column, sums[i]);
         }
     }
+}
+
+/* Results times other elements, summed over the rows of a block. */
+static void folded(const mm_product *p, const mm_segment *s) {
+    for (mm_size q = 0; q < p->out_rows; q++)
+        for (mm_size j = 0; j < p->columns; j++) {
+            double sum = 0;
+            for (mm_size i = q * p->block; i < mm_least(p->rows, (q + 1) * p->block); i++)
+                sum += element(p, s, i, j) * load(&p->fold, s->held * p->fold.group + i * p->fold.row +
+                                                                j * p->fold.column);
+            ejki_store_f64((ejk_dtype)p->out.dtype, p->out.data, s->out + q * p->out.row + j, sum);
+        }
 }
 
 static ejk_status prepare(const void *problem_, const int64_t *parameters, int32_t threads,
@@ -125,7 +140,7 @@ static ejk_status run(const ejk_run *run) {
         }
         for (mm_size g = 0; g < mm_segments(p); g++) {
             mm_take(p, g, &s);
-            if (p->split != MM_DEPTH || !s.idle) plain(p, &s);
+            if (p->split != MM_DEPTH || !s.idle) (p->fold.present ? folded : plain)(p, &s);
         }
     }
     return EJK_OK;
