@@ -10,8 +10,8 @@
  * unless group_offset is given). Rows of groups that it does not hold, and rows behind the last group, are those of
  * existing_out, or 0 without it. Matrices that no row needs are not read.
  *
- * rhs_scale [E,blocks,1,N]: element (k, n) of a matrix counts times the scale of block floor(k / ceil(K/blocks)). rhs_bias
- * [E,1,N] is added to the rows of its group. `lhs_indices` takes row i from lhs[lhs_indices[i]]; `out_indices` adds row
+ * rhs_scale [E,blocks,1,N]: element (k, n) of a matrix counts times the scale of block floor(k / ceil(K/blocks)).
+ * rhs_bias [E,1,N] is added to the rows of its group. `lhs_indices` takes row i from lhs[lhs_indices[i]]; `out_indices` adds row
  * i, times out_weights[i], to row out_indices[i] of out, in the order of i: with both, and an activation of gate and
  * value (matmul.h), a layer of experts is two calls.
  *
@@ -62,7 +62,8 @@ extern EJK_API const ejk_record ejk_grouped_matmul_config_record;
     F(TENSOR, rhs_bias, EJK_OPTIONAL, "none", "[E,1,C] float",                                     \
       "added to the rows of a group before activation")                                            \
     F(TENSOR, lhs_indices, EJK_OPTIONAL, "none", "[M] int in [0,L)", "which row of lhs a row is")  \
-    F(TENSOR, out_indices, EJK_OPTIONAL, "none", "[M] int in [0,O)", "which row of out it adds to") \
+    F(TENSOR, out_indices, EJK_OPTIONAL, "none", "[M] int in [0,O)",                               \
+      "which row of out it adds to")                                                               \
     F(TENSOR, out_weights, EJK_OPTIONAL, "1", "[M] float", "factors of rows; with out_indices")    \
     EJK_MATMUL_ACTIVATION(F)                                                                       \
     EJK_GROUPED_MATMUL_OPTIONS(F, R)                                                               \
@@ -92,7 +93,8 @@ extern EJK_API const ejk_record ejk_grouped_matmul_args_record;
       "gradient of rhs, in its layout")                                                            \
     F(TENSOR, d_existing_out, EJK_OUTPUT, "not wanted", "[M,N] existing_out",                      \
       "gradient of existing_out, which has to be given")                                           \
-    F(TENSOR, d_rhs_scale, EJK_OUTPUT, "not wanted", "[E,Q,1,N] rhs_scale", "gradient of rhs_scale") \
+    F(TENSOR, d_rhs_scale, EJK_OUTPUT, "not wanted", "[E,Q,1,N] rhs_scale",                        \
+      "gradient of rhs_scale")                                                                     \
     F(TENSOR, d_rhs_bias, EJK_OUTPUT, "not wanted", "[E,1,N] rhs_bias",                            \
       "gradient of rhs_bias, which has to be given")
 

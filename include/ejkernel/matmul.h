@@ -83,7 +83,8 @@ extern EJK_API const ejk_record ejk_matmul_args_record;
     F(TENSOR, d_lhs, EJK_OUTPUT, "not wanted", "[M,K] or [B,M,K] lhs", "gradient of lhs")          \
     F(TENSOR, d_rhs, EJK_OUTPUT, "not wanted", "[K,N] or [N,K] or [B,K,N] or [B,N,K] lhs",         \
       "gradient of rhs, in its layout")                                                            \
-    F(TENSOR, d_bias, EJK_OUTPUT, "not wanted", "[N] bias", "gradient of bias, which has to be given")
+    F(TENSOR, d_bias, EJK_OUTPUT, "not wanted", "[N] bias",                                        \
+      "gradient of bias, which has to be given")
 
 EJK_RECORD_STRUCT(ejk_matmul_vjp_args, EJK_MATMUL_VJP_ARGS);
 extern EJK_API const ejk_record ejk_matmul_vjp_args_record;

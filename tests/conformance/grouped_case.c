@@ -30,7 +30,9 @@ static void deal(struct call *c, struct grouped *p) {
     struct random *r = &c->random;
     int64_t sizes[GROUPS], left = p->m;
     for (int64_t g = 0; g < p->groups; g++) {
-        sizes[g] = random_chance(r, 0.3) ? 0 : random_chance(r, 0.1) ? left : random_int(r, 0, left);
+        sizes[g] = random_chance(r, 0.3)   ? 0
+                   : random_chance(r, 0.1) ? left
+                                           : random_int(r, 0, left);
         if (g + 1 == p->groups && random_chance(r, 0.6)) sizes[g] = left;
         left -= sizes[g];
         p->end[g + 1] = p->m - left;
@@ -62,7 +64,8 @@ static struct grouped *make(struct call *c) {
 }
 
 static ejk_tensor make_rhs(struct call *c, const struct grouped *p) {
-    return CALL_TENSOR(c, c->dtype, p->held, p->transposed ? p->c : p->k, p->transposed ? p->k : p->c);
+    return CALL_TENSOR(c, c->dtype, p->held, p->transposed ? p->c : p->k,
+                       p->transposed ? p->k : p->c);
 }
 
 /* Lists of rows, and the rows that there are in lhs and out then. */
@@ -102,7 +105,8 @@ static bool generate(struct call *c) {
     args->transpose_rhs = p->transposed;
     if (random_chance(r, 0.3)) args->rhs_bias = CALL_TENSOR(c, product_type(c), p->held, 1, p->c);
     if (p->blocks) args->rhs_scale = CALL_TENSOR(c, product_type(c), p->held, p->blocks, 1, p->c);
-    if (random_chance(r, 0.3)) args->existing_out = CALL_TENSOR(c, product_type(c), args->out.shape[0], p->n);
+    if (random_chance(r, 0.3))
+        args->existing_out = CALL_TENSOR(c, product_type(c), args->out.shape[0], p->n);
     const ejk_dtype type = random_chance(r, 0.7) ? c->dtype : product_type(c);
     if (type != c->dtype) args->preferred_element_type = args->out.dtype = type;
     if (type != c->dtype) args->out = CALL_TENSOR(c, type, args->out.shape[0], p->n);
@@ -218,7 +222,8 @@ static int64_t place(const struct grouped *p, int64_t g, int64_t k, int64_t j) {
     return g * p->k * p->c + (p->transposed ? j * p->k + k : k * p->c + j);
 }
 
-static long double column(struct call *c, int order, int64_t i, int64_t g, int64_t j, double *size) {
+static long double column(struct call *c, int order, int64_t i, int64_t g, int64_t j,
+                          double *size) {
     const struct grouped *p = c->own;
     const int64_t row = ejk_tensor_present(&p->gather) ? (int64_t)tensor_get(&p->gather, i) : i;
     const int64_t from = order == EXACT ? 0 : p->k * order / ORDERS;
@@ -252,18 +257,22 @@ static void products(struct call *c, int order) {
     for (int64_t j = 0; j < p->n; j++) {
         for (int64_t i = 0; i < p->m; i++) {
             const int64_t g = matrix_of(p, i), gate = gated && args->interleaved ? 2 * j : j;
-            const int64_t to = ejk_tensor_present(&p->scatter) ? (int64_t)tensor_get(&p->scatter, i) : i;
+            const int64_t to =
+                ejk_tensor_present(&p->scatter) ? (int64_t)tensor_get(&p->scatter, i) : i;
             double size = 0;
             if (g < 0) continue;
             long double value = column(c, order, i, g, gate, &size), other = 0;
-            if (gated) other = column(c, order, i, g, args->interleaved ? gate + 1 : j + p->n, &size);
+            if (gated)
+                other = column(c, order, i, g, args->interleaved ? gate + 1 : j + p->n, &size);
             value = product_round(c, order, product_activate(args->activation, 7, value, other));
             if (p->weights) value = product_round(c, order, value * (long double)p->weights[i]);
-            out[to * p->n + j] = (double)product_round(c, order, (long double)out[to * p->n + j] + value);
+            out[to * p->n + j] =
+                (double)product_round(c, order, (long double)out[to * p->n + j] + value);
             if (spread) spread[to * p->n + j] += fmax(size, fabs((double)value));
         }
         for (int64_t i = 0; p->existing && i < rows; i++) {
-            const long double sum = (long double)out[i * p->n + j] + (long double)p->existing[i * p->n + j];
+            const long double sum =
+                (long double)out[i * p->n + j] + (long double)p->existing[i * p->n + j];
             out[i * p->n + j] = (double)product_round(c, order, sum);
             if (spread) spread[i * p->n + j] += fabs(p->existing[i * p->n + j]);
         }
@@ -285,13 +294,15 @@ static void over_rows(struct call *c, int order, double *d_rhs, double *d_scale,
             for (int64_t k = 0; (d_rhs || d_scale) && k < p->k; k++) {
                 const long double sum =
                     product_sum(c, order, rows, p->lhs + first * p->k + k, p->k, d, p->n, NULL);
-                if (d_rhs) d_rhs[place(p, g, k, j)] = (double)(sum * (long double)factor(p, g, k, j));
+                if (d_rhs)
+                    d_rhs[place(p, g, k, j)] = (double)(sum * (long double)factor(p, g, k, j));
                 if (!d_scale) continue;
                 double *to = &d_scale[(g * p->blocks + k / block_of(p)) * p->n + j];
                 const long double term = sum * (long double)p->rhs[place(p, g, k, j)];
                 *to = (double)product_round(c, order, (long double)*to + term);
             }
-            if (d_bias) d_bias[g * p->n + j] = (double)product_sum(c, order, rows, &one, 0, d, p->n, NULL);
+            if (d_bias)
+                d_bias[g * p->n + j] = (double)product_sum(c, order, rows, &one, 0, d, p->n, NULL);
         }
     }
 }
@@ -313,14 +324,16 @@ static void gradients(struct call *c, int order) {
             const int64_t from = order == EXACT ? 0 : p->n * order / ORDERS;
             for (int64_t n = 0; n < p->n; n++) {
                 const int64_t j = (from + n) % p->n;
-                const long double b = product_round(
-                    c, order, (long double)p->rhs[place(p, g, k, j)] * (long double)factor(p, g, k, j));
+                const long double b = product_round(c, order,
+                                                    (long double)p->rhs[place(p, g, k, j)] *
+                                                        (long double)factor(p, g, k, j));
                 sum = product_round(c, order, sum + (long double)p->d_out[i * p->n + j] * b);
             }
             d_lhs[i * p->k + k] = (double)sum;
         }
     }
-    over_rows(c, order, call_result(c, "d_rhs", order, ELEMENT), call_result(c, "d_rhs_scale", order, ELEMENT),
+    over_rows(c, order, call_result(c, "d_rhs", order, ELEMENT),
+              call_result(c, "d_rhs_scale", order, ELEMENT),
               call_result(c, "d_rhs_bias", order, ELEMENT));
 }
 

@@ -110,7 +110,8 @@ static struct strides strides_of(const struct matmul *p) {
                             p->shared ? 0 : p->k * p->c};
 }
 
-static long double column(struct call *c, int order, int64_t b, int64_t i, int64_t j, double *size) {
+static long double column(struct call *c, int order, int64_t b, int64_t i, int64_t j,
+                          double *size) {
     const ejk_matmul_args *args = c->args;
     const struct matmul *p = c->own;
     const struct strides s = strides_of(p);
@@ -119,7 +120,8 @@ static long double column(struct call *c, int order, int64_t b, int64_t i, int64
                                   p->rhs + b * s.entry + j * s.j, s.k, &own);
     if (args->scale.set) sum = product_round(c, order, sum * (long double)args->scale.value);
     if (p->bias) sum = product_round(c, order, sum + (long double)p->bias[j]);
-    *size += own * (args->scale.set ? fabs(args->scale.value) : 1) + (p->bias ? fabs(p->bias[j]) : 0);
+    *size +=
+        own * (args->scale.set ? fabs(args->scale.value) : 1) + (p->bias ? fabs(p->bias[j]) : 0);
     return sum;
 }
 
@@ -139,11 +141,13 @@ static void products(struct call *c, int order) {
         double size = 0;
         long double value = column(c, order, b, i, gate, &size), other = 0;
         if (gated) other = column(c, order, b, i, args->interleaved ? gate + 1 : j + p->n, &size);
-        value = product_activate(args->activation, args->limit.set ? args->limit.value : 7, value, other);
+        value = product_activate(args->activation, args->limit.set ? args->limit.value : 7, value,
+                                 other);
         value = product_round(c, order, value);
         if (p->residual) value = product_round(c, order, value + (long double)p->residual[at]);
         out[at] = (double)value;
-        if (spread) spread[at] = fmax(size + (p->residual ? fabs(p->residual[at]) : 0), fabs(out[at]));
+        if (spread)
+            spread[at] = fmax(size + (p->residual ? fabs(p->residual[at]) : 0), fabs(out[at]));
     }
 }
 
@@ -171,8 +175,9 @@ static void gradients(struct call *c, int order) {
     for (int64_t at = 0; d_rhs && at < (p->shared ? 1 : entries(p)) * p->k * p->n; at++) {
         const int64_t j = at % p->n, k = at / p->n % p->k, b = at / p->n / p->k;
         d_rhs[b * s.entry + k * s.k + j * s.j] =
-            (double)(scale * product_sum(c, order, p->shared ? rows : p->m, p->lhs + b * p->m * p->k + k,
-                                         p->k, p->d_out + b * p->m * p->n + j, p->n, NULL));
+            (double)(scale * product_sum(c, order, p->shared ? rows : p->m,
+                                         p->lhs + b * p->m * p->k + k, p->k,
+                                         p->d_out + b * p->m * p->n + j, p->n, NULL));
     }
     const double one = 1;
     for (int64_t j = 0; d_bias && j < p->n; j++)

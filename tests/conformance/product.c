@@ -23,8 +23,10 @@ long double product_activate(const char *name, double limit, long double gate, l
     if (strcmp(name, "geglu") == 0) return gelu(gate) * value;
     if (strcmp(name, "geglu_tanh") == 0) return gelu_tanh(gate) * value;
     if (strcmp(name, "swiglu_clamped") == 0)
-        return silu(gate > most ? most : gate, 1.702L) *
-               ((value > most ? most : value < -most ? -most : value) + 1);
+        return silu(gate > most ? most : gate, 1.702L) * ((value > most    ? most
+                                                           : value < -most ? -most
+                                                                           : value) +
+                                                          1);
     return gate;
 }
 

@@ -12,8 +12,9 @@ static inline long double product_round(const struct call *c, int order, long do
 }
 
 /* Σ a[k a_step] b[k b_step]; an order begins at another k. *size: the sum of the terms' sizes. */
-static inline long double product_sum(const struct call *c, int order, int64_t depth, const double *a,
-                                      int64_t a_step, const double *b, int64_t b_step, double *size) {
+static inline long double product_sum(const struct call *c, int order, int64_t depth,
+                                      const double *a, int64_t a_step, const double *b,
+                                      int64_t b_step, double *size) {
     const int64_t from = order == EXACT ? 0 : depth * order / ORDERS;
     long double sum = 0;
     for (int64_t i = 0; i < depth; i++) {

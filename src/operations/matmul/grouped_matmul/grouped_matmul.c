@@ -24,8 +24,8 @@ ejk_status ejki_grouped_check(const ejk_tensor *sizes, const ejk_tensor *offset,
     const mm_size groups = sizes->shape[0];
     if (held == groups || (held < groups && ejk_tensor_present(offset))) return EJK_OK;
     return ejki_fail(EJK_STATUS_INVALID_SHAPE,
-                     "group_sizes has %lld groups, expected %lld as there are matrices%s", groups, held,
-                     held < groups ? ", or group_offset" : "");
+                     "group_sizes has %lld groups, expected %lld as there are matrices%s", groups,
+                     held, held < groups ? ", or group_offset" : "");
 }
 
 void ejki_grouped_split(const ejk_tensor *sizes, const ejk_tensor *offset, mm_size held, int split,
@@ -137,8 +137,7 @@ static ejk_status prepare_tgmm(const void *args_, const ejk_axes *axes, void *pr
     (void)axes;
     const ejk_tgmm_args *args = args_;
     mm_problem *problem = problem_;
-    mm_product p =
-        ejki_mm_product(args->lhs.shape[1], args->lhs.shape[0], args->rhs.shape[1]);
+    mm_product p = ejki_mm_product(args->lhs.shape[1], args->lhs.shape[0], args->rhs.shape[1]);
     EJKI_TRY(ejki_mm_check_out(args->preferred_element_type, &args->lhs, &args->out));
     EJKI_TRY(ejki_grouped_check(&args->group_sizes, &args->group_offset, args->out.shape[0]));
     ejki_grouped_split(&args->group_sizes, &args->group_offset, args->out.shape[0], MM_DEPTH, &p);

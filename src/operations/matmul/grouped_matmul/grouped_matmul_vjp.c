@@ -56,7 +56,8 @@ static mm_product of_existing(const ejk_grouped_matmul_vjp_args *args, mm_size m
 }
 
 /* The gradient that rhs would have without scales, times rhs, summed over a block's rows. */
-static mm_product of_scale(const ejk_grouped_matmul_vjp_args *args, mm_size m, mm_size k, mm_size n) {
+static mm_product of_scale(const ejk_grouped_matmul_vjp_args *args, mm_size m, mm_size k,
+                           mm_size n) {
     mm_product p = ejki_mm_product(k, m, n);
     split(args, MM_DEPTH, &p);
     p.a = ejki_mm_transposed(&args->lhs);
@@ -91,8 +92,8 @@ static ejk_status prepare(const void *args_, const ejk_axes *axes, void *problem
     mm_product *p = problem->product;
     for (int i = 0; i < 2; i++) {
         const int64_t *shape = matrices[i]->shape;
-        if (!ejk_tensor_present(matrices[i]) || (shape[1 + args->transpose_rhs] == k &&
-                                                 shape[2 - args->transpose_rhs] == n))
+        if (!ejk_tensor_present(matrices[i]) ||
+            (shape[1 + args->transpose_rhs] == k && shape[2 - args->transpose_rhs] == n))
             continue;
         return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s has matrices of %lld x %lld, expected %s",
                          i ? "d_rhs" : "rhs", (long long)shape[1], (long long)shape[2],
@@ -117,7 +118,8 @@ static void bind(const void *args_, void *problem_) {
     const ejk_grouped_matmul_vjp_args *args = args_;
     mm_product *p = ((mm_problem *)problem_)->product;
     const bool flips = args->transpose_rhs;
-    p[D_LHS].a.data = p[D_EXISTING].add.data = p[D_SCALE].b.data = p[D_BIAS].b.data = args->d_out.data;
+    p[D_LHS].a.data = p[D_EXISTING].add.data = p[D_SCALE].b.data = p[D_BIAS].b.data =
+        args->d_out.data;
     p[D_LHS].b.data = p[D_SCALE].fold.data = args->rhs.data;
     p[D_RHS].a.data = flips ? args->d_out.data : args->lhs.data;
     p[D_RHS].b.data = flips ? args->lhs.data : args->d_out.data;

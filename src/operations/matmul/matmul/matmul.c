@@ -27,11 +27,13 @@ static mm_size batch_of(const ejk_tensor *t) {
 }
 
 /* The last two axes; units leave it open which is which. */
-static ejk_status check_matrix(const char *name, const ejk_tensor *t, mm_size rows, mm_size columns) {
+static ejk_status check_matrix(const char *name, const ejk_tensor *t, mm_size rows,
+                               mm_size columns) {
     const int64_t *shape = t->shape + t->rank - 2;
     if (!ejk_tensor_present(t) || (shape[0] == rows && shape[1] == columns)) return EJK_OK;
-    return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s is a matrix of %lld x %lld, expected %lld x %lld",
-                     name, (long long)shape[0], (long long)shape[1], rows, columns);
+    return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                     "%s is a matrix of %lld x %lld, expected %lld x %lld", name,
+                     (long long)shape[0], (long long)shape[1], rows, columns);
 }
 
 static ejk_status check_batch(const char *name, const ejk_tensor *t, const ejk_tensor *lhs) {
@@ -66,7 +68,8 @@ static ejk_status prepare(const void *args_, const ejk_axes *axes, void *problem
     mm_product p = ejki_mm_product(m, k, n);
     EJKI_TRY(ejki_mm_check_out(args->preferred_element_type, &args->lhs, &args->out));
     EJKI_TRY(check_matrix("lhs", &args->lhs, m, k));
-    EJKI_TRY(check_matrix("rhs", &args->rhs, args->transpose_rhs ? c : k, args->transpose_rhs ? k : c));
+    EJKI_TRY(
+        check_matrix("rhs", &args->rhs, args->transpose_rhs ? c : k, args->transpose_rhs ? k : c));
     EJKI_TRY(check_matrix("residual", &args->residual, m, n));
     EJKI_TRY(check_batch("out", &args->out, &args->lhs));
     EJKI_TRY(check_batch("residual", &args->residual, &args->lhs));

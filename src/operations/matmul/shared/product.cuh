@@ -67,7 +67,7 @@ typedef struct mm_product {
     unsigned char has_out;            /* else nothing is asked for */
     double alpha, limit; /* limit: of swiglu_clamped */
     mm_view a, b, out, add, bias;
-    /* Factors of b, a row for each `block` of its rows, or of its columns if flipped; MM_DEPTH: of results, likewise. */
+    /* Factors of b, a row for each `block` of its rows, or if flipped of its columns; MM_DEPTH: of results. */
     mm_view scale;
     mm_size block;
     mm_view fold; /* MM_DEPTH: results count times these, and those of `block` rows become one row of `out_rows` */

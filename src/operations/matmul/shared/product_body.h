@@ -32,15 +32,15 @@
 
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 
-typedef void (*tile_fn)(int64_t words, const float *a, const float *b, float *c, bool add);
-
-static const gemm_prefetch nothing_ahead;
+typedef void (*tile_fn)(int64_t words, const float *a, const float *b, float *c, bool add,
+                        const gemm_prefetch *ahead);
 
 #define TILE_DEFINE(n)                                                                             \
-    static __attribute__((noinline)) void tile_##n(int64_t words, const float *a, const float *b,  \
-                                                   float *c, bool add) {                           \
+    static                                                                                         \
+        __attribute__((noinline)) void tile_##n(int64_t words, const float *a, const float *b,     \
+                                                float *c, bool add, const gemm_prefetch *ahead) {  \
         gemm(n, TILE_VECTORS, 1, TILE_ROWS, words, a, b, TILE_COLUMNS, c, TILE_COLUMNS, add,       \
-             &nothing_ahead);                                                                      \
+             ahead);                                                                               \
     }
 TILE_ROW_COUNTS(TILE_DEFINE)
 
@@ -76,10 +76,10 @@ static void tile_exact(int64_t rows, int64_t words, const float *a, const float 
 
 /* How a product is cut: workers side by side and one below the other, and the memory of each, in floats. */
 typedef struct product_plan {
-    int64_t across, down;           /* workers */
-    int64_t rows, columns;          /* of a block; columns of b */
-    int64_t a, b, sums, own;        /* sizes; `own` of all three */
-    int64_t scattered;              /* for all workers together */
+    int64_t across, down;    /* workers */
+    int64_t rows, columns;   /* of a block; columns of b */
+    int64_t a, b, sums, own; /* sizes; `own` of all three */
+    int64_t scattered;       /* for all workers together */
 } product_plan;
 
 static mm_size rows_in_all(const mm_product *p) {
@@ -114,7 +114,8 @@ static product_plan plan_of(const mm_product *p, int64_t workers) {
         plan.down = down;
     }
     plan.rows = ejki_min(PRODUCT_ROWS, tiles * TILE_ROWS);
-    plan.columns = ejki_min(PRODUCT_COLUMNS, panels * TILE_COLUMNS * (p->gated && !p->interleaved ? 2 : 1));
+    plan.columns =
+        ejki_min(PRODUCT_COLUMNS, panels * TILE_COLUMNS * (p->gated && !p->interleaved ? 2 : 1));
     plan.a = plan.rows * PRODUCT_DEPTH + VL;
     plan.b = plan.columns * PRODUCT_DEPTH;
     plan.sums = plan.columns * plan.rows;
@@ -123,8 +124,10 @@ static product_plan plan_of(const mm_product *p, int64_t workers) {
     return plan;
 }
 
-/* Where workers have their memory, in floats: each `own`, behind what is scattered to by all. A worker may be at another
- * product than its neighbour, so that sizes are those of the largest, and products scatter to places of their own. */
+/*
+ * Where workers have their memory, in floats: each `own`, behind what is scattered to by all. A worker may be at
+ * another product than its neighbour, so that sizes are those of the largest, and products scatter to own places.
+ */
 typedef struct product_memory {
     int64_t own, scattered[MM_PRODUCTS], workers;
 } product_memory;
@@ -142,13 +145,23 @@ static product_memory memory_of(const mm_problem *problem, int64_t workers) {
 
 /* ---- A block ---------------------------------------------------------------------------------------- */
 
+/* What is asked for while tiles are multiplied: rows of memory `stride` apart, line by line. */
+typedef struct product_ahead {
+    const char *row;
+    int64_t stride, bytes, rows; /* rows left */
+    int64_t line;                /* of the first one */
+    int64_t each;                /* lines for a tile */
+} product_ahead;
+
 typedef struct product_block {
     const mm_product *p;
     const mm_segment *s;
     mm_size row, rows;       /* of the segment */
     mm_size column, columns; /* of out */
     float *a, *b, *sums, *scattered;
-    int64_t capacity; /* rows of `sums` in each panel */
+    int64_t capacity;  /* rows of `sums` in each panel */
+    const void *after; /* b of the block behind this one; NULL: there is none */
+    product_ahead ahead;
     bool fit[PRODUCT_ROWS / TILE_ROWS];
 } product_block;
 
@@ -181,7 +194,9 @@ INLINE void pack_a(const ejk_dtype dtype, product_block *k, mm_size first, mm_si
         for (mm_size i = 0; i < TILE_ROWS; i++) {
             const mm_size own = s->first + k->row + t + (i < rows ? i : 0);
             const mm_size at = gathers ? mm_number(&p->gather, own) : own;
-            row[i] = element_at(dtype, p->a.data, s->a + at * p->a.row + mm_step(p, &p->a, s->step + first, p->a.column));
+            row[i] =
+                element_at(dtype, p->a.data,
+                           s->a + at * p->a.row + mm_step(p, &p->a, s->step + first, p->a.column));
         }
         *fit = pack_rows_side_by_side(dtype, row, depth, target);
     }
@@ -192,7 +207,8 @@ INLINE bool pack_b(const ejk_dtype dtype, const product_block *k, mm_size first,
                    mm_size column, mm_size columns, float *target) {
     const mm_product *p = k->p;
     const mm_size step = k->s->step + first;
-    const void *b = element_at(dtype, p->b.data, k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+    const void *b = element_at(dtype, p->b.data,
+                               k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
     if (p->b.flipped) return pack_b_columns(dtype, b, p->b.column, depth, columns, target);
     return pack_b_rows(dtype, b, p->b.row, depth, columns, target);
 }
@@ -205,8 +221,7 @@ static void scale_b(const product_block *k, mm_size first, mm_size words, mm_siz
     const mm_size held = k->s->held;
     for (mm_size at = first, end; at < first + words && !p->scale.flipped; at = end) {
         end = ejki_min((at / p->block + 1) * p->block, first + words);
-        const void *scale =
-            element_at(dtype, p->scale.data, mm_scale_at(p, held, at, column));
+        const void *scale = element_at(dtype, p->scale.data, mm_scale_at(p, held, at, column));
         pack_scaled(dtype, scale, words, at - first, end - first, columns, target);
     }
     for (mm_size w = 0; w < words && p->scale.flipped; w++)
@@ -215,13 +230,46 @@ static void scale_b(const product_block *k, mm_size first, mm_size words, mm_siz
                 element_load(dtype, p->scale.data, mm_scale_at(p, held, first + w, column + j));
 }
 
+/* `words` rows or columns of b at `b` will be packed after `tiles` tiles. */
+INLINE void look_ahead(const ejk_dtype dtype, product_block *k, const void *b, mm_size depth,
+                       mm_size columns, int64_t tiles) {
+    const mm_view *v = &k->p->b;
+    product_ahead *ahead = &k->ahead;
+    const int64_t across = (v->flipped ? depth : columns) * element_size(dtype);
+    *ahead = (product_ahead){.row = b, .bytes = across};
+    if (!b || across == 0) return;
+    ahead->rows = v->flipped ? columns : depth;
+    ahead->stride = (v->flipped ? v->column : v->row) * element_size(dtype);
+    ahead->each = ejki_cdiv(ejki_cdiv(across, 64) * ahead->rows, ejki_max(tiles, 1));
+}
+
+/* Lines for one tile: of the sums of the next one, and of what is looked ahead to. */
+INLINE void ask(product_block *k, const float *sums, gemm_prefetch *lines) {
+    product_ahead *ahead = &k->ahead;
+    int64_t count = 0;
+    for (int64_t i = 0; sums && i < TILE_ROWS * TILE_COLUMNS; i += 16)
+        lines->line[count++] = sums + i;
+    for (int64_t i = 0; i < ahead->each && ahead->rows > 0 && count < GEMM_LINES; i++) {
+        lines->line[count++] = (const float *)(const void *)(ahead->row + ahead->line);
+        ahead->line += 64;
+        if (ahead->line < ahead->bytes) continue;
+        ahead->line = 0;
+        ahead->row += ahead->stride;
+        ahead->rows--;
+    }
+    lines->count = count;
+}
+
 /* Products of a block's rows with `panels` panels of b. */
-INLINE void multiply(const product_block *k, int64_t panels, int64_t words, bool fit, bool add) {
+INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, bool add) {
+    gemm_prefetch lines;
+    lines.near = false;
     for (int64_t n = 0; n < panels; n++)
         for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
             const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
             const float *a = k->a + t * PRODUCT_DEPTH, *b = k->b + n * words * TILE_COLUMNS;
             float *c = k->sums + (n * k->capacity + t) * TILE_COLUMNS;
+            ask(k, t + TILE_ROWS < k->rows ? c + TILE_ROWS * TILE_COLUMNS : NULL, &lines);
 #ifdef TILE_BF16_DOT
             if (!fit || !k->fit[t / TILE_ROWS]) {
                 tile_exact(rows, words, a, b, c, add);
@@ -230,7 +278,7 @@ INLINE void multiply(const product_block *k, int64_t panels, int64_t words, bool
 #else
             (void)fit;
 #endif
-            tile_of(rows)(words, a, b, c, add);
+            tile_of(rows)(words, a, b, c, add, &lines);
         }
 }
 
@@ -255,6 +303,12 @@ INLINE void sum_block(const ejk_dtype dtype, product_block *k) {
                 scale_b(k, first, own, from, columns, target);
         }
         pack_a(dtype, k, first, own);
+        const mm_size next = first + own, step = k->s->step + next;
+        const void *b = element_at(
+            dtype, p->b.data, k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+        look_ahead(dtype, k, next < depth ? b : k->after,
+                   next < depth ? ejki_min(own, depth - next) : own, columns,
+                   panels * ejki_cdiv(k->rows, TILE_ROWS));
         multiply(k, panels, words, fit, first > 0);
     }
 }
@@ -281,7 +335,8 @@ INLINE vf result_of(const product_block *k, const float *sums, mm_size j, mm_siz
     for (int half = 0; half < 2; half++) {
         const mm_size at = 2 * j + half * VL, left = 2 * n - half * VL;
         const vf sum = v_load(sums + at / TILE_COLUMNS * stride + at % TILE_COLUMNS);
-        v_store(both + half * VL, left > 0 ? with_bias(p, k->s, sum, 2 * k->column + at, left) : sum);
+        v_store(both + half * VL,
+                left > 0 ? with_bias(p, k->s, sum, 2 * k->column + at, left) : sum);
     }
     return activate(p, every_other(both, VL), every_other(both + 1, VL));
 }
@@ -344,16 +399,18 @@ static void finish_row(const product_block *k, mm_size i) {
 }
 
 /* What was added up in columns first to end - 1 becomes out. */
-static void finish_scattered(const mm_product *p, const float *scattered, mm_size first, mm_size end) {
+static void finish_scattered(const mm_product *p, const float *scattered, mm_size first,
+                             mm_size end) {
     for (mm_size i = 0; i < rows_added_up(p); i++)
         for (mm_size j = first; j < end; j += VL) {
             const mm_size n = ejki_min(end - j, VL);
             vf v = v_load_first(scattered + i * p->columns + j, n);
             if (p->add.present) v = v_add(v, view_load(&p->add, i * p->add.row + j, n));
-            v_narrow_some(dtype_of(&p->out),
-                          element_at(dtype_of(&p->out), p->out.data,
-                                     i / p->out_rows * p->out.group + i % p->out_rows * p->out.row + j),
-                          v, n);
+            v_narrow_some(
+                dtype_of(&p->out),
+                element_at(dtype_of(&p->out), p->out.data,
+                           i / p->out_rows * p->out.group + i % p->out_rows * p->out.row + j),
+                v, n);
         }
 }
 
@@ -380,17 +437,31 @@ static void do_part(product_block *k, const product_plan *plan, mm_size low, mm_
                     mm_size first, mm_size end) {
     const mm_product *p = k->p;
     const mm_size step = p->gated ? plan->columns / 2 : plan->columns;
-    mm_segment s = {0};
+    const ejk_dtype dtype = dtype_of(&p->b);
+    mm_segment s = {0}, later = {0};
+    mm_size reached = 0; /* segments that `later` has seen */
     k->s = &s;
     for (mm_size g = 0; g < mm_segments(p); g++) {
         mm_take(p, g, &s);
         if (s.idle && (p->split == MM_DEPTH || p->scatter.present)) continue;
         const mm_size base = p->split == MM_EVEN ? g * p->rows : s.first;
         const mm_size from = ejki_max(low - base, 0), to = ejki_min(high - base, s.rows);
+        while (reached <= g || (reached < p->groups && (later.idle || later.rows == 0)))
+            mm_take(p, reached++, &later);
+        const bool goes_on = later.group > g && !later.idle && later.rows > 0;
         for (k->row = from; k->row < to; k->row += plan->rows)
             for (k->column = first; k->column < end; k->column += step) {
+                const bool last = k->column + step >= end,
+                           repeats = last && k->row + plan->rows < to;
+                const mm_segment *next = last && !repeats ? &later : &s;
+                const mm_size column = last ? first : k->column + step;
                 k->rows = ejki_min(to - k->row, plan->rows);
                 k->columns = ejki_min(end - k->column, step);
+                k->after = last && !repeats && !goes_on
+                               ? NULL
+                               : element_at(dtype, p->b.data,
+                                            next->b + mm_step(p, &p->b, next->step, p->b.row) +
+                                                column * p->b.column);
                 do_block(k);
             }
     }
@@ -408,7 +479,8 @@ static void do_product(const mm_product *p, const ejk_run *run, int64_t index, f
     k.b = own + ejki_round_up(plan.a, 16);
     k.sums = k.b + plan.b;
     for (mm_size i = 0; i < rows_added_up(p); i++)
-        memset(k.scattered + i * p->columns + first, 0, (size_t)(end - first) * sizeof *k.scattered);
+        memset(k.scattered + i * p->columns + first, 0,
+               (size_t)(end - first) * sizeof *k.scattered);
     do_part(&k, &plan, all * down / plan.down, all * (down + 1) / plan.down, first, end);
     finish_scattered(p, k.scattered, first, end);
 }

@@ -70,8 +70,8 @@ ejk_status ejki_mm_activation(const char *name, bool interleaved, const ejk_opt_
                          limit->value);
     if (columns_b != mm_columns_of_b(p))
         return ejki_fail(EJK_STATUS_INVALID_SHAPE,
-                         "rhs has %lld columns, expected %lld: those of out%s",
-                         columns_b, mm_columns_of_b(p), p->gated ? " twice, with a gate" : "");
+                         "rhs has %lld columns, expected %lld: those of out%s", columns_b,
+                         mm_columns_of_b(p), p->gated ? " twice, with a gate" : "");
     return EJK_OK;
 }
 
@@ -96,7 +96,9 @@ void ejki_mm_cost(const void *problem_, const void *args, ejk_cost *cost) {
         const double groups = p->split == MM_EVEN ? (double)p->groups : 1;
         const double rows = groups * (double)p->rows, columns = (double)mm_columns_of_b(p);
         const double b = (double)p->depth * columns *
-                         (p->split == MM_ROWS ? (double)p->held : p->b.group ? groups : 1);
+                         (p->split == MM_ROWS ? (double)p->held
+                          : p->b.group        ? groups
+                                              : 1);
         const double out = (double)(p->scatter.present ? p->out_rows : p->rows) * groups *
                            (double)p->columns * (p->split == MM_DEPTH ? (double)p->held : 1);
         if (!p->has_out) continue;

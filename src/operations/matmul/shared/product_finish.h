@@ -57,8 +57,7 @@ INLINE vf view_load(const mm_view *v, mm_size index, mm_size n) {
 /* alpha · sums + bias of columns of b from `column` on. */
 INLINE vf with_bias(const mm_product *p, const mm_segment *s, vf sum, mm_size column, mm_size n) {
     if (p->alpha != 1) sum = v_mul(sum, v_set1((float)p->alpha));
-    if (p->bias.present)
-        sum = v_add(sum, view_load(&p->bias, s->held * p->bias.group + column, n));
+    if (p->bias.present) sum = v_add(sum, view_load(&p->bias, s->held * p->bias.group + column, n));
     return sum;
 }
 

@@ -7,7 +7,6 @@
 #ifndef EJKI_PRODUCT_PACK_H
 #define EJKI_PRODUCT_PACK_H
 
-
 /* Stores behind a row's own place are put right by the next row; the last one needs VL floats of room. */
 INLINE void pack_store(float *target, int64_t place, vf v) {
     if (place == 0 || TILE_ROWS % VL == 0)
@@ -21,7 +20,7 @@ INLINE void pack_store(float *target, int64_t place, vf v) {
 #define PACK_RANGE_NONE       v_range_none()
 #define PACK_RANGE_WITH(r, v) v_range_with(r, v)
 /* VDPBF16PS takes tiny numbers for 0. */
-#define PACK_FIT(r)           v_large(r)
+#define PACK_FIT(r) v_large(r)
 #else
 #define PACK_RANGE            int
 #define PACK_RANGE_NONE       0
@@ -41,7 +40,8 @@ INLINE bool pack_rows_side_by_side(const ejk_dtype dtype, const void *const *row
             EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] =
                 place + i < TILE_ROWS
                     ? pack_load(dtype, TILE_UNIT,
-                                element_at(dtype, row[place + i < TILE_ROWS ? place + i : 0], d * TILE_UNIT),
+                                element_at(dtype, row[place + i < TILE_ROWS ? place + i : 0],
+                                           d * TILE_UNIT),
                                 left)
                     : v_zero();
             EJKI_UNROLL for (int i = 0; i < VL; i++) range = PACK_RANGE_WITH(range, block[i]);
@@ -91,13 +91,14 @@ INLINE bool pack_b_rows(const ejk_dtype dtype, const void *b, int64_t stride, in
     PACK_RANGE range = PACK_RANGE_NONE;
     for (int64_t w = 0; w < words; w++, target += TILE_COLUMNS) {
         const void *row = element_at(dtype, b, w * TILE_UNIT * stride);
-        const void *next = TILE_UNIT == 2 && w * TILE_UNIT + 1 < depth ? element_at(dtype, row, stride) : NULL;
+        const void *next =
+            TILE_UNIT == 2 && w * TILE_UNIT + 1 < depth ? element_at(dtype, row, stride) : NULL;
         float *to = target;
         for (int64_t panel = 0; panel < count; panel += TILE_COLUMNS, to += words * TILE_COLUMNS)
             EJKI_UNROLL for (int j = 0; j < TILE_COLUMNS; j += VL) {
-                const vf v = pack_word(dtype, element_at(dtype, row, panel + j),
-                                       next ? element_at(dtype, next, panel + j) : NULL,
-                                       count - panel - j);
+                const vf v =
+                    pack_word(dtype, element_at(dtype, row, panel + j),
+                              next ? element_at(dtype, next, panel + j) : NULL, count - panel - j);
                 range = PACK_RANGE_WITH(range, v);
                 v_store(to + j, v);
             }
@@ -126,8 +127,9 @@ INLINE void pack_scaled(const ejk_dtype dtype, const void *scale, int64_t words,
     for (int64_t panel = 0; panel < count; panel += TILE_COLUMNS, target += words * TILE_COLUMNS)
         for (int j = 0; j < TILE_COLUMNS; j += VL) {
             const int64_t left = count - panel - j;
-            const vf factor = left > 0 ? v_widen_some(dtype, element_at(dtype, scale, panel + j), left)
-                                       : v_zero();
+            const vf factor = left > 0
+                                  ? v_widen_some(dtype, element_at(dtype, scale, panel + j), left)
+                                  : v_zero();
             for (int64_t w = first; w < end; w++)
                 v_store(target + w * TILE_COLUMNS + j,
                         v_mul(v_load(target + w * TILE_COLUMNS + j), factor));

@@ -45,9 +45,12 @@ static double sum_of(const mm_product *p, const mm_segment *s, mm_size i, mm_siz
     double sum = 0;
     for (mm_size k = 0; k < s->depth; k++) {
         const mm_size row = s->first + i, step = s->step + k;
-        const mm_size a_row = p->gather.present && p->split == MM_ROWS ? mm_number(&p->gather, row) : row;
-        const mm_size a_step = p->gather.present && p->split == MM_DEPTH ? mm_number(&p->gather, step) : step;
-        const double a = load(&p->a, s->a + a_row * p->a.row + mm_step(p, &p->a, a_step, p->a.column));
+        const mm_size a_row =
+            p->gather.present && p->split == MM_ROWS ? mm_number(&p->gather, row) : row;
+        const mm_size a_step =
+            p->gather.present && p->split == MM_DEPTH ? mm_number(&p->gather, step) : step;
+        const double a =
+            load(&p->a, s->a + a_row * p->a.row + mm_step(p, &p->a, a_step, p->a.column));
         double b = load(&p->b, s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
         if (p->scale.present && p->split != MM_DEPTH)
             b *= load(&p->scale, mm_scale_at(p, s->held, step, column));
@@ -64,7 +67,8 @@ static double element(const mm_product *p, const mm_segment *s, mm_size i, mm_si
     if (p->scale.present && p->split == MM_DEPTH)
         factor = load(&p->scale, mm_scale_at(p, s->held, i, j));
     if (!p->gated) return factor * activate(p, sum_of(p, s, i, j), 0);
-    const mm_size gate = p->interleaved ? 2 * j : j, value = p->interleaved ? 2 * j + 1 : p->columns + j;
+    const mm_size gate = p->interleaved ? 2 * j : j,
+                  value = p->interleaved ? 2 * j + 1 : p->columns + j;
     return activate(p, sum_of(p, s, i, gate), sum_of(p, s, i, value));
 }
 
@@ -86,7 +90,8 @@ static void each_segment(const mm_product *p, mm_size j, double *sums) {
         if (s.idle) continue;
         for (mm_size i = 0; i < s.rows; i++) {
             const double weight =
-                p->weight_type ? ejki_load_f64((ejk_dtype)p->weight_type, p->weight, s.first + i) : 1;
+                p->weight_type ? ejki_load_f64((ejk_dtype)p->weight_type, p->weight, s.first + i)
+                               : 1;
             sums[mm_number(&p->scatter, s.first + i)] += weight * element(p, &s, i, j);
         }
     }
@@ -99,8 +104,8 @@ static void scattered(const mm_product *p, double *sums) {
         each_segment(p, j, sums);
         for (mm_size i = 0; i < p->out_rows; i++) {
             if (p->add.present) sums[i] += load(&p->add, i * p->add.row + j * p->add.column);
-            ejki_store_f64((ejk_dtype)p->out.dtype, p->out.data,
-                           i * p->out.row + j * p->out.column, sums[i]);
+            ejki_store_f64((ejk_dtype)p->out.dtype, p->out.data, i * p->out.row + j * p->out.column,
+                           sums[i]);
         }
     }
 }
@@ -111,8 +116,9 @@ static void folded(const mm_product *p, const mm_segment *s) {
         for (mm_size j = 0; j < p->columns; j++) {
             double sum = 0;
             for (mm_size i = q * p->block; i < mm_least(p->rows, (q + 1) * p->block); i++)
-                sum += element(p, s, i, j) * load(&p->fold, s->held * p->fold.group + i * p->fold.row +
-                                                                j * p->fold.column);
+                sum +=
+                    element(p, s, i, j) *
+                    load(&p->fold, s->held * p->fold.group + i * p->fold.row + j * p->fold.column);
             ejki_store_f64((ejk_dtype)p->out.dtype, p->out.data, s->out + q * p->out.row + j, sum);
         }
 }

@@ -39,13 +39,18 @@
 #define TILE_UNIT 1
 #endif
 
-#ifndef PRODUCT_DEPTH
+/*
+ * On Zen 4, one core, 1024 x 1024 x 1024, shares of peak in float32 and bf16: depth 64, 128, 256 words 88, 90, 90 % and
+ * 87, 87, 87 %; columns 256, 512, 1024 with cold matrices of eight groups 72, 72, 80 %: whole rows of b are read in
+ * order. Rows 240, 480, 960: 89, 90, 74 %, as a and its sums leave the second-level cache.
+ */
+#ifdef TILE_BF16_DOT
 #define PRODUCT_DEPTH 128
+#else
+#define PRODUCT_DEPTH 256
 #endif
-#ifndef PRODUCT_COLUMNS
-#define PRODUCT_COLUMNS 512
-#endif
+#define PRODUCT_COLUMNS 1024
 /* Rows whose sums are kept while b is packed once; a multiple of every TILE_ROWS. */
-#define PRODUCT_ROWS 960
+#define PRODUCT_ROWS 480
 
 #endif
