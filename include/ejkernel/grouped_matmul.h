@@ -11,9 +11,9 @@
  * existing_out, or 0 without it. Matrices that no row needs are not read.
  *
  * rhs_scale [E,blocks,1,N]: element (k, n) of a matrix counts times the scale of block floor(k / ceil(K/blocks)).
- * rhs_bias [E,1,N] is added to the rows of its group. `lhs_indices` takes row i from lhs[lhs_indices[i]]; `out_indices` adds row
- * i, times out_weights[i], to row out_indices[i] of out, in the order of i: with both, and an activation of gate and
- * value (matmul.h), a layer of experts is two calls.
+ * rhs_bias [E,1,N] is added to the rows of its group. `lhs_indices` takes row i from lhs[lhs_indices[i]]; `out_indices`
+ * adds row i, times out_weights[i], to row out_indices[i] of out, in the order of i: with both, and an activation of
+ * gate and value (matmul.h), a layer of experts is two calls.
  *
  * Sums are as in matmul.h: float32, over the depth in its order. A row's bits do not depend on group_sizes, other rows
  * or threads.
