@@ -52,6 +52,8 @@ PUBLIC = {
     "attention.h": "operations",
     "attention_merge.h": "operations",
     "flash_attention.h": "operations",
+    "grouped_matmul.h": "operations",
+    "matmul.h": "operations",
     "mean_pooling.h": "operations",
     "blocksparse_attention.h": "operations",
     "scaled_dot_product_attention.h": "operations",

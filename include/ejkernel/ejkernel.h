@@ -30,6 +30,8 @@
 #include <ejkernel/lowered.h>
 #include <ejkernel/mask_drawing.h>
 #include <ejkernel/mask_info.h>
+#include <ejkernel/grouped_matmul.h>
+#include <ejkernel/matmul.h>
 #include <ejkernel/mean_pooling.h>
 #include <ejkernel/numeric.h>
 #include <ejkernel/params.h>

@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** The largest problem struct, in bytes: it is copied to the stack of every execution. */
-#define EJK_MAX_PROBLEM_SIZE 2048
+#define EJK_MAX_PROBLEM_SIZE 4096
 
 /** The least work of a call, by which its shares of peak FLOP/s and bandwidth are computed. */
 typedef struct ejk_cost {

@@ -15,10 +15,17 @@
     X(blocksparse_attention_vjp)                                                                   \
     X(flash_attention)                                                                             \
     X(flash_attention_vjp)                                                                         \
+    X(grouped_matmul)                                                                              \
+    X(grouped_matmul_vjp)                                                                          \
+    X(grouped_matmulv2)                                                                            \
+    X(grouped_matmulv3)                                                                            \
+    X(matmul)                                                                                      \
+    X(matmul_vjp)                                                                                  \
     X(mean_pooling)                                                                                \
     X(mean_pooling_vjp)                                                                            \
     X(scaled_dot_product_attention)                                                                \
-    X(scaled_dot_product_attention_vjp)
+    X(scaled_dot_product_attention_vjp)                                                            \
+    X(tgmm)
 
 #define DECLARE_CASE(op) extern const struct operation op##_case;
 CASES(DECLARE_CASE)
