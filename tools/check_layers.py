@@ -53,6 +53,7 @@ PUBLIC = {
     "attention_merge.h": "operations",
     "flash_attention.h": "operations",
     "mean_pooling.h": "operations",
+    "paged_attention.h": "operations",
     "blocksparse_attention.h": "operations",
     "scaled_dot_product_attention.h": "operations",
     "ejkernel.h": "operations",

@@ -32,6 +32,7 @@
 #include <ejkernel/mask_info.h>
 #include <ejkernel/mean_pooling.h>
 #include <ejkernel/numeric.h>
+#include <ejkernel/paged_attention.h>
 #include <ejkernel/params.h>
 #include <ejkernel/plan.h>
 #include <ejkernel/problem.h>

@@ -18,7 +18,8 @@
     X(mean_pooling)                                                                                \
     X(mean_pooling_vjp)                                                                            \
     X(scaled_dot_product_attention)                                                                \
-    X(scaled_dot_product_attention_vjp)
+    X(scaled_dot_product_attention_vjp)                                                            \
+    X(unified_attention)
 
 #define DECLARE_CASE(op) extern const struct operation op##_case;
 CASES(DECLARE_CASE)
