@@ -125,7 +125,7 @@ static paged_size floats_of_few(const paged_problem *p, const paged_plan *t) {
 static paged_size floats_of_many(const paged_problem *p, const paged_plan *t) {
     const paged_size depth = p->dim + p->tail_dim;
     return t->rows * (depth + t->sum_width + VL) + t->keys * (depth + t->width) +
-           TILE_ROWS * SCORE_STRIDE + 2 * t->width + 8 * VL;
+           TILE_ROWS * SCORE_STRIDE + t->width + 2 * TILE_KEYS;
 }
 
 static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int32_t workers,
@@ -140,13 +140,12 @@ static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int
     const paged_size splits = ejki_cdiv(most * p->page, t->split);
     if (splits > 1)
         t->slots = paged_least(p->tokens, p->sequences * SPLIT_ROWS) * p->heads * splits;
-    const paged_size row = paged_most(t->depth, t->width) * 8;
+    const paged_size row = (t->depth + t->width) * 4;
     t->slot_at = ejki_round_up(2 * (p->sequences + 1) * (paged_size)sizeof(paged_size), 64);
     t->zero_at = t->slot_at + ejki_round_up(t->slots * (t->width + 2) * 4, 64);
     t->worker_at = t->zero_at + ejki_round_up(row + 64, 64);
     t->worker_bytes = 4 * paged_most(floats_of_few(p, t), floats_of_many(p, t)) +
-                      (paged_size)sizeof(paged_row) * paged_most(t->rows, ROWS_AT_ONCE) +
-                      (paged_size)(6 * TILE_KEYS * sizeof(void *)) + 1024;
+                      (paged_size)sizeof(paged_row) * t->rows + 64;
     t->worker_bytes = ejki_round_up(t->worker_bytes, 4096) + 576;
     t->bytes = t->worker_at + workers * t->worker_bytes;
     if (t->slots < INT64_C(1) << 40) return EJK_OK;
