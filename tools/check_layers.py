@@ -54,6 +54,7 @@ PUBLIC = {
     "flash_attention.h": "operations",
     "mean_pooling.h": "operations",
     "paged_attention.h": "operations",
+    "paged_cache.h": "operations",
     "blocksparse_attention.h": "operations",
     "scaled_dot_product_attention.h": "operations",
     "ejkernel.h": "operations",

@@ -112,9 +112,265 @@ EJK_RECORD_STRUCT(ejk_unified_attention_args, EJK_UNIFIED_ATTENTION_ARGS);
 extern EJK_API const ejk_record ejk_unified_attention_args_record;
 extern EJK_API const ejk_kernel ejk_unified_attention_kernel;
 
+/* ---- One query a sequence ---------------------------------------------------------------------------- */
+
+/** page_attention: caches [pages,Hkv,page,D]. num_splits and the numbers after mask_value change nothing here. */
+#define EJK_PAGE_ATTENTION_ARGS(F, R)                                                              \
+    F(TENSOR, query, EJK_REQUIRED, "", "[N,Hq,D] float", "a query of each sequence")               \
+    F(TENSOR, key_cache, EJK_REQUIRED, "", "[pages,Hkv,page,D] element", "keys")                   \
+    F(TENSOR, value_cache, EJK_REQUIRED, "", "[pages,Hkv,page,Dv] key_cache", "values")            \
+    F(TENSOR, context_lens, EJK_REQUIRED, "", "[N] int", "keys of each sequence")                  \
+    F(TENSOR, block_tables, EJK_REQUIRED, "", "[N,max_pages] int",                                 \
+      "pages of each sequence; what is behind ceil(context_len / page) is not looked at")          \
+    EJK_PAGED_SCALES(F)                                                                            \
+    F(OPT_FLOAT, attn_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")                \
+    F(OPT_INT, max_context_len, EJK_OPTIONAL, "unset", "keys", "of the documented call; no effect")  \
+    F(OPT_INT, num_splits, EJK_OPTIONAL, "0", "", "of the documented call; no effect")             \
+    F(OPT_FLOAT, mask_value, EJK_OPTIONAL, "-inf", "", "of the documented call; no effect")        \
+    F(OPT_FLOAT, attn_logits_soft_cap, EJK_OPTIONAL, "none", "",                                   \
+      "cap * tanh(score / cap), above 0")                                                          \
+    F(OPT_INT, pages_per_compute_block, EJK_OPTIONAL, "unset", "pages",                            \
+      "of the documented call; no effect")                                                         \
+    F(NAME, megacore_mode, EJK_OPTIONAL, "unset", "", "of the documented call; no effect")         \
+    F(OPT_BOOL, inline_seq_dim, EJK_OPTIONAL, "true", "", "of the documented call; no effect")     \
+    F(OPT_INT, sliding_window, EJK_OPTIONAL, "unlimited", "keys",                                  \
+      "keys that a row sees, its own among them; 0 or less: all")                                  \
+    EJK_PAGED_ATTENTION_CHOICE(F, R)                                                               \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[N,Hq,Dv] query", "result")                           \
+    F(TENSOR, lse, EJK_OUTPUT, "not written", "[N,Hq] float32", "log-sum-exp of each row")         \
+    EJK_PAGED_STATUS(F)
+
+EJK_RECORD_STRUCT(ejk_page_attention_args, EJK_PAGE_ATTENTION_ARGS);
+extern EJK_API const ejk_record ejk_page_attention_args_record;
+extern EJK_API const ejk_kernel ejk_page_attention_kernel;
+
+/** decode_attention: rows of a buffer; key t is row req_to_tokens[b, floor(t / page_size)] · page_size + t mod page_size. */
+#define EJK_DECODE_ATTENTION_ARGS(F, R)                                                            \
+    F(TENSOR, query, EJK_REQUIRED, "", "[B,Hq,D] float", "a query of each sequence")               \
+    F(TENSOR, key_buffer, EJK_REQUIRED, "", "[slots,Hkv,D] element", "keys")                       \
+    F(TENSOR, value_buffer, EJK_REQUIRED, "", "[slots,Hkv,Dv] key_buffer", "values")               \
+    F(TENSOR, req_to_tokens, EJK_REQUIRED, "", "[B,max_pages] int", "pages of each sequence")      \
+    F(TENSOR, seq_lens, EJK_REQUIRED, "", "[B] int", "keys of each sequence")                      \
+    F(TENSOR, k_scale, EJK_OPTIONAL, "1", "[1] or [Hkv] float32",                                  \
+      "what an element of the keys is multiplied by")                                              \
+    F(TENSOR, v_scale, EJK_OPTIONAL, "1", "[1] or [Hkv] float32", "the same of the values")        \
+    F(OPT_INT, page_size, EJK_OPTIONAL, "1", "rows", "rows of a page")                             \
+    F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")             \
+    F(OPT_FLOAT, logits_soft_cap, EJK_OPTIONAL, "none", "", "cap * tanh(score / cap), above 0")    \
+    F(OPT_INT, num_kv_splits, EJK_OPTIONAL, "unset", "", "of the documented call; no effect")      \
+    EJK_PAGED_ATTENTION_CHOICE(F, R)                                                               \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[B,Hq,Dv] query", "result")                           \
+    F(TENSOR, lse, EJK_OUTPUT, "not written", "[B,Hq] float32", "log-sum-exp of each row")         \
+    EJK_PAGED_STATUS(F)
+
+EJK_RECORD_STRUCT(ejk_decode_attention_args, EJK_DECODE_ATTENTION_ARGS);
+extern EJK_API const ejk_record ejk_decode_attention_args_record;
+extern EJK_API const ejk_kernel ejk_decode_attention_kernel;
+
+/**
+ * ragged_decode_attention: keys [B,S,Hkv,D] without pages, of which sequence b has sequence_start[b] to
+ * sequence_end[b] − 1; its query stands at the last of them. sliding_window (l, r): keys from l before it on.
+ */
+#define EJK_RAGGED_DECODE_ATTENTION_ARGS(F, R)                                                     \
+    F(TENSOR, query, EJK_REQUIRED, "", "[B,Hq,D] or [B,1,Hq,D] float", "a query of each sequence") \
+    F(TENSOR, key, EJK_REQUIRED, "", "[B,S,Hkv,D] element", "keys")                                \
+    F(TENSOR, value, EJK_REQUIRED, "", "[B,S,Hkv,Dv] key", "values")                               \
+    F(TENSOR, sequence_start, EJK_REQUIRED, "", "[B] int", "first key of each sequence")           \
+    F(TENSOR, sequence_end, EJK_REQUIRED, "", "[B] int", "the one behind its last")                \
+    F(TENSOR, softmax_aux, EJK_OPTIONAL, "none", "[n] or [Hq,n] or [Hkv,n] float",                 \
+      "sinks: logits that join the denominator only")                                              \
+    F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")             \
+    F(WINDOW, sliding_window, EJK_OPTIONAL, "unlimited", "keys",                                   \
+      "left,right: keys visible to each side of the last, inclusive")                              \
+    F(OPT_FLOAT, logits_soft_cap, EJK_OPTIONAL, "none", "", "cap * tanh(score / cap), above 0")    \
+    EJK_PAGED_ATTENTION_CHOICE(F, R)                                                               \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[B,Hq,Dv] or [B,1,Hq,Dv] query", "result")            \
+    F(TENSOR, lse, EJK_OUTPUT, "not written", "[B,Hq] float32", "log-sum-exp of each row")         \
+    EJK_PAGED_STATUS(F)
+
+EJK_RECORD_STRUCT(ejk_ragged_decode_attention_args, EJK_RAGGED_DECODE_ATTENTION_ARGS);
+extern EJK_API const ejk_record ejk_ragged_decode_attention_args_record;
+extern EJK_API const ejk_kernel ejk_ragged_decode_attention_kernel;
+
+/* ---- One chunk of one sequence ----------------------------------------------------------------------- */
+
+/** prefill_page_attention: caches [Hkv,pages,page,D]; query i stands at context_len[0] − T + i. */
+#define EJK_PREFILL_PAGE_ATTENTION_ARGS(F, R)                                                      \
+    F(TENSOR, query, EJK_REQUIRED, "", "[T,Hq,D] float", "the chunk's queries")                    \
+    F(TENSOR, key_cache, EJK_REQUIRED, "", "[Hkv,pages,page,D] element", "keys")                   \
+    F(TENSOR, value_cache, EJK_REQUIRED, "", "[Hkv,pages,page,Dv] key_cache", "values")            \
+    F(TENSOR, context_len, EJK_REQUIRED, "", "[1] int", "keys, those of the chunk among them")     \
+    F(TENSOR, page_indices, EJK_REQUIRED, "", "[max_pages] int", "pages of the sequence")          \
+    F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")             \
+    F(OPT_INT, sliding_window, EJK_OPTIONAL, "unlimited", "keys",                                  \
+      "keys that a row sees, its own among them; 0 or less: all")                                  \
+    F(OPT_FLOAT, logits_soft_cap, EJK_OPTIONAL, "none", "", "cap * tanh(score / cap), above 0")    \
+    F(OPT_FLOAT, mask_value, EJK_OPTIONAL, "-inf", "", "of the documented call; no effect")        \
+    EJK_PAGED_ATTENTION_CHOICE(F, R)                                                               \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[T,Hq,Dv] query", "result")                           \
+    F(TENSOR, lse, EJK_OUTPUT, "not written", "[Hq,T] float32", "log-sum-exp of each row")         \
+    EJK_PAGED_STATUS(F)
+
+EJK_RECORD_STRUCT(ejk_prefill_page_attention_args, EJK_PREFILL_PAGE_ATTENTION_ARGS);
+extern EJK_API const ejk_record ejk_prefill_page_attention_args_record;
+extern EJK_API const ejk_kernel ejk_prefill_page_attention_kernel;
+
+/* ---- Packed queries ---------------------------------------------------------------------------------- */
+
+/** ragged_page_attention: K of head h at 2h of the pages' heads, V at 2h + 1; the first num_seqs sequences count. */
+#define EJK_RAGGED_PAGE_ATTENTION_ARGS(F, R)                                                       \
+    F(TENSOR, queries, EJK_REQUIRED, "", "[T,Hq,D] float", "queries, packed")                      \
+    F(TENSOR, kv_pages, EJK_REQUIRED, "", "[pages,page,2*Hkv,D] element", "keys and values")       \
+    F(TENSOR, context_lens, EJK_REQUIRED, "", "[N] int", "keys of each sequence")                  \
+    F(TENSOR, block_tables, EJK_REQUIRED, "", "[N,max_pages] int", "pages of each sequence")       \
+    F(TENSOR, query_start_loc, EJK_REQUIRED, "", "[N+1] int",                                      \
+      "0 and the ends of the sequences' rows, not decreasing")                                     \
+    F(TENSOR, num_seqs, EJK_OPTIONAL, "N", "[1] int", "sequences that count")                      \
+    F(TENSOR, softmax_aux, EJK_OPTIONAL, "none", "[n] or [Hq,n] or [Hkv,n] float",                 \
+      "sinks: logits that join the denominator only")                                              \
+    F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")             \
+    F(OPT_FLOAT, logits_soft_cap, EJK_OPTIONAL, "none", "", "cap * tanh(score / cap), above 0")    \
+    F(DTYPE, compute_dtype, EJK_OPTIONAL, "float32", "", "of the documented call; no effect")      \
+    F(OPT_BOOL, optimized, EJK_OPTIONAL, "false", "", "of the documented call; no effect")         \
+    F(OPT_INT, sliding_window, EJK_OPTIONAL, "unlimited", "keys",                                  \
+      "keys that a row sees, its own among them; 0 or less: all")                                  \
+    F(OPT_FLOAT, mask_value, EJK_OPTIONAL, "-inf", "", "of the documented call; no effect")        \
+    F(OPT_INT, vmem_limit_bytes, EJK_OPTIONAL, "unset", "", "of the documented call; no effect")   \
+    EJK_PAGED_ATTENTION_CHOICE(F, R)                                                               \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[T,Hq,D] queries", "result")                          \
+    F(TENSOR, lse, EJK_OUTPUT, "not written", "[Hq,T] float32", "log-sum-exp of each row")         \
+    EJK_PAGED_STATUS(F)
+
+EJK_RECORD_STRUCT(ejk_ragged_page_attention_args, EJK_RAGGED_PAGE_ATTENTION_ARGS);
+extern EJK_API const ejk_record ejk_ragged_page_attention_args_record;
+extern EJK_API const ejk_kernel ejk_ragged_page_attention_kernel;
+
+/**
+ * ragged_page_attention_v3: writes keys and values to positions kv_len − q_len + r, then attends. K of head h lies in
+ * head slot 2h, V in slot 2h + 1; slot s is [s / pack, s mod pack] of the cache, of whose lanes the first D count.
+ * Sequences [0, distribution[2]) count. Values are stored as value / k_scale or v_scale, rounded to nearest even and
+ * saturated; queries are rounded to the cache's type after division by q_scale, if it is given.
+ */
+#define EJK_RAGGED_PAGE_ATTENTION_V3_ARGS(F, R)                                                    \
+    F(TENSOR, queries, EJK_REQUIRED, "", "[T,Hq,D] float", "queries, packed")                      \
+    F(TENSOR, keys, EJK_REQUIRED, "", "[T,Hkv,D] queries", "new keys")                             \
+    F(TENSOR, values, EJK_REQUIRED, "", "[T,Hkv,D] queries", "new values")                         \
+    F(TENSOR, kv_cache, EJK_REQUIRED_INOUT, "", "[pages,page,X,pack,lanes] element",               \
+      "keys and values")                                                                           \
+    F(TENSOR, kv_lens, EJK_REQUIRED, "", "[N] int", "keys of each sequence, new ones among them")  \
+    F(TENSOR, block_tables, EJK_REQUIRED, "", "[N*max_pages] int", "pages, one sequence after the other") \
+    F(TENSOR, query_start_loc, EJK_REQUIRED, "", "[N+1] int",                                      \
+      "0 and the ends of the sequences' rows, not decreasing")                                     \
+    F(TENSOR, distribution, EJK_REQUIRED, "", "[3] int", "i, j, k: k sequences count")             \
+    F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")             \
+    F(OPT_INT, sliding_window, EJK_OPTIONAL, "unlimited", "keys",                                  \
+      "keys that a row sees, its own among them; 0 or less: all")                                  \
+    F(OPT_FLOAT, logits_soft_cap, EJK_OPTIONAL, "none", "", "cap * tanh(score / cap), above 0")    \
+    F(OPT_FLOAT, q_scale, EJK_OPTIONAL, "queries as they are", "", "scale of rounded queries")     \
+    F(OPT_FLOAT, k_scale, EJK_OPTIONAL, "1", "", "what an element of the keys is multiplied by")   \
+    F(OPT_FLOAT, v_scale, EJK_OPTIONAL, "1", "", "the same of the values")                         \
+    F(OPT_INT, vmem_limit_bytes, EJK_OPTIONAL, "unset", "", "of the documented call; no effect")   \
+    F(OPT_INT, chunk_prefill_size, EJK_OPTIONAL, "unset", "", "of the documented call; no effect") \
+    EJK_PAGED_ATTENTION_CHOICE(F, R)                                                               \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[T,Hq,D] queries", "result")                          \
+    F(TENSOR, lse, EJK_OUTPUT, "not written", "[Hq,T] float32", "log-sum-exp of each row")         \
+    EJK_PAGED_STATUS(F)
+
+EJK_RECORD_STRUCT(ejk_ragged_page_attention_v3_args, EJK_RAGGED_PAGE_ATTENTION_V3_ARGS);
+extern EJK_API const ejk_record ejk_ragged_page_attention_v3_args_record;
+extern EJK_API const ejk_kernel ejk_ragged_page_attention_v3_kernel;
+
+/** chunked_prefill_paged_decode: writes keys and values as v3 does, then attends as unified_attention does. */
+#define EJK_CHUNKED_PREFILL_PAGED_DECODE_ARGS(F, R)                                                \
+    F(TENSOR, queries, EJK_REQUIRED, "", "[T,Hq,D] float", "queries, packed")                      \
+    F(TENSOR, keys, EJK_REQUIRED, "", "[T,Hkv,D] queries", "new keys")                             \
+    F(TENSOR, values, EJK_REQUIRED, "", "[T,Hkv,Dv] queries", "new values")                        \
+    F(TENSOR, key_cache, EJK_REQUIRED_INOUT, "", "[pages,page,Hkv,D] element", "keys")             \
+    F(TENSOR, value_cache, EJK_REQUIRED_INOUT, "", "[pages,page,Hkv,Dv] key_cache", "values")      \
+    F(TENSOR, kv_lens, EJK_REQUIRED, "", "[N] int", "keys of each sequence, new ones among them")  \
+    F(TENSOR, block_tables, EJK_REQUIRED, "", "[N,max_pages] int", "pages of each sequence")       \
+    F(TENSOR, query_start_loc, EJK_REQUIRED, "", "[N+1] int",                                      \
+      "0 and the ends of the sequences' rows, not decreasing")                                     \
+    F(TENSOR, alibi_slopes, EJK_OPTIONAL, "none", "[Hq] float32", "slope of each head's bias")     \
+    F(TENSOR, softmax_aux, EJK_OPTIONAL, "none", "[n] or [Hq,n] or [Hkv,n] float",                 \
+      "sinks: logits that join the denominator only")                                              \
+    F(TENSOR, k_scale, EJK_OPTIONAL, "1", "[1] or [Hkv] float32",                                  \
+      "what an element of the keys is multiplied by")                                              \
+    F(TENSOR, v_scale, EJK_OPTIONAL, "1", "[1] or [Hkv] float32", "the same of the values")        \
+    F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")             \
+    F(OPT_BOOL, causal, EJK_OPTIONAL, "true", "", "false is refused, as documented")               \
+    F(OPT_INT, sliding_window, EJK_OPTIONAL, "unlimited", "keys",                                  \
+      "keys that a row sees, its own among them; 0 or less: all")                                  \
+    F(OPT_FLOAT, logits_soft_cap, EJK_OPTIONAL, "none", "", "cap * tanh(score / cap), above 0")    \
+    F(OPT_INT, seq_threshold_3d, EJK_OPTIONAL, "unset", "", "of the documented call; no effect")   \
+    F(OPT_INT, num_par_softmax_segments, EJK_OPTIONAL, "unset", "",                                \
+      "of the documented call; no effect")                                                         \
+    EJK_PAGED_ATTENTION_CHOICE(F, R)                                                               \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[T,Hq,Dv] queries", "result")                         \
+    F(TENSOR, lse, EJK_OUTPUT, "not written", "[Hq,T] float32", "log-sum-exp of each row")         \
+    EJK_PAGED_STATUS(F)
+
+EJK_RECORD_STRUCT(ejk_chunked_prefill_paged_decode_args, EJK_CHUNKED_PREFILL_PAGED_DECODE_ARGS);
+extern EJK_API const ejk_record ejk_chunked_prefill_paged_decode_args_record;
+extern EJK_API const ejk_kernel ejk_chunked_prefill_paged_decode_kernel;
+
+/**
+ * multi_latent_ragged_page_attention: latents of R elements and rope parts of P in one cache row, written first, then
+ * attended to with absorbed weights: score = softmax_scale·(<queries_nope, latent> + <queries_pe, rope>), values are
+ * the latents. A cache row has the rope part behind the latent, or, in rows of other than R + P lanes, behind the
+ * latent rounded up to 128. softmax_scale unset is 1/sqrt(R + P), as documented; models that were trained with heads
+ * of Dn + P elements want 1/sqrt(Dn + P).
+ */
+#define EJK_MULTI_LATENT_RAGGED_PAGE_ATTENTION_ARGS(F, R)                                          \
+    F(TENSOR, queries_nope, EJK_REQUIRED, "", "[T,Hq,R] float", "queries times w_kc, packed")      \
+    F(TENSOR, queries_pe, EJK_REQUIRED, "", "[T,Hq,P] queries_nope", "rope parts of the queries")  \
+    F(TENSOR, keys_values, EJK_REQUIRED, "", "[T,R] queries_nope", "new latents")                  \
+    F(TENSOR, keys_pe, EJK_REQUIRED, "", "[T,P] queries_nope", "new rope parts")                   \
+    F(TENSOR, kv_cache, EJK_REQUIRED_INOUT, "", "[pages,page,lanes] or [pages,rows,pack,lanes] element", \
+      "latents and rope parts; a page has rows·pack rows in the second form")                      \
+    F(TENSOR, kv_lens, EJK_REQUIRED, "", "[N] int", "keys of each sequence, new ones among them")  \
+    F(TENSOR, block_tables, EJK_REQUIRED, "", "[N*max_pages] int", "pages, one sequence after the other") \
+    F(TENSOR, query_start_loc, EJK_REQUIRED, "", "[N+1] int",                                      \
+      "0 and the ends of the sequences' rows, not decreasing")                                     \
+    F(TENSOR, distribution, EJK_REQUIRED, "", "[3] int", "i, j, k: k sequences count")             \
+    F(OPT_FLOAT, softmax_scale, EJK_OPTIONAL, "1/sqrt(R+P)", "", "factor of the scores")           \
+    F(OPT_INT, sliding_window, EJK_OPTIONAL, "unlimited", "keys",                                  \
+      "keys that a row sees, its own among them; 0 or less: all")                                  \
+    F(OPT_FLOAT, logits_soft_cap, EJK_OPTIONAL, "none", "", "cap * tanh(score / cap), above 0")    \
+    F(OPT_FLOAT, q_scale, EJK_OPTIONAL, "queries as they are", "", "scale of rounded queries")     \
+    F(OPT_FLOAT, k_scale, EJK_OPTIONAL, "1", "", "what an element of the cache is multiplied by")  \
+    F(OPT_FLOAT, v_scale, EJK_OPTIONAL, "k_scale", "", "the same; another value is refused")       \
+    EJK_PAGED_ATTENTION_CHOICE(F, R)                                                               \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[T,Hq,R] queries_nope", "result, to be multiplied by w_vc") \
+    F(TENSOR, lse, EJK_OUTPUT, "not written", "[Hq,T] float32", "log-sum-exp of each row")         \
+    EJK_PAGED_STATUS(F)
+
+EJK_RECORD_STRUCT(ejk_multi_latent_ragged_page_attention_args,
+                  EJK_MULTI_LATENT_RAGGED_PAGE_ATTENTION_ARGS);
+extern EJK_API const ejk_record ejk_multi_latent_ragged_page_attention_args_record;
+extern EJK_API const ejk_kernel ejk_multi_latent_ragged_page_attention_kernel;
+
+/* ---- Calls ------------------------------------------------------------------------------------------- */
+
 /** Nothing is written if a call fails. Statuses: those of ejk_plan_create() and ejk_plan_execute(). */
 EJK_API EJK_NODISCARD ejk_status ejk_unified_attention(ejk_context *context,
                                                        const ejk_unified_attention_args *args);
+EJK_API EJK_NODISCARD ejk_status ejk_page_attention(ejk_context *context,
+                                                    const ejk_page_attention_args *args);
+EJK_API EJK_NODISCARD ejk_status ejk_decode_attention(ejk_context *context,
+                                                      const ejk_decode_attention_args *args);
+EJK_API EJK_NODISCARD ejk_status
+ejk_ragged_decode_attention(ejk_context *context, const ejk_ragged_decode_attention_args *args);
+EJK_API EJK_NODISCARD ejk_status
+ejk_prefill_page_attention(ejk_context *context, const ejk_prefill_page_attention_args *args);
+EJK_API EJK_NODISCARD ejk_status
+ejk_ragged_page_attention(ejk_context *context, const ejk_ragged_page_attention_args *args);
+EJK_API EJK_NODISCARD ejk_status
+ejk_ragged_page_attention_v3(ejk_context *context, const ejk_ragged_page_attention_v3_args *args);
+EJK_API EJK_NODISCARD ejk_status ejk_chunked_prefill_paged_decode(
+    ejk_context *context, const ejk_chunked_prefill_paged_decode_args *args);
+EJK_API EJK_NODISCARD ejk_status ejk_multi_latent_ragged_page_attention(
+    ejk_context *context, const ejk_multi_latent_ragged_page_attention_args *args);
 
 #ifdef __cplusplus
 }

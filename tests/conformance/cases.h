@@ -13,13 +13,23 @@
     X(attention_vjp)                                                                               \
     X(blocksparse_attention)                                                                       \
     X(blocksparse_attention_vjp)                                                                   \
+    X(chunked_prefill_paged_decode)                                                                \
+    X(decode_attention)                                                                            \
     X(flash_attention)                                                                             \
     X(flash_attention_vjp)                                                                         \
+    X(kv_cache_copy)                                                                               \
     X(mean_pooling)                                                                                \
     X(mean_pooling_vjp)                                                                            \
+    X(multi_latent_ragged_page_attention)                                                          \
+    X(page_attention)                                                                              \
+    X(prefill_page_attention)                                                                      \
+    X(ragged_decode_attention)                                                                     \
+    X(ragged_page_attention)                                                                       \
+    X(ragged_page_attention_v3)                                                                    \
     X(scaled_dot_product_attention)                                                                \
     X(scaled_dot_product_attention_vjp)                                                            \
-    X(unified_attention)
+    X(unified_attention)                                                                           \
+    X(update_kv_cache)
 
 #define DECLARE_CASE(op) extern const struct operation op##_case;
 CASES(DECLARE_CASE)

@@ -45,9 +45,24 @@ static void choose_sizes(struct call *c, struct paged *p) {
         if (p->width < cdiv(p->keys[n], p->page)) p->width = cdiv(p->keys[n], p->page);
     }
     p->counted = p->options.few ? random_int(r, 0, p->sequences) : p->sequences;
+    if (p->options.form == FORM_PACKED && p->kv_heads > 2) p->kv_heads = 2, p->heads = 2 * p->group;
+    if (p->options.form == FORM_LATENT) {
+        static const int64_t latents[] = {8, 32, 64, 128};
+        p->kv_heads = 1;
+        p->heads = p->group;
+        p->latent = p->value_dim = RANDOM_OF(r, latents);
+        p->dim = p->latent + random_int(r, 1, 3) * 8;
+        p->tail_at = random_chance(r, 0.5) ? p->latent : (p->latent + 127) / 128 * 128;
+    }
     const int64_t beyond = p->options.one_row || p->options.one_sequence ? 0 : random_int(r, 0, 2);
     p->tokens = p->begin[p->sequences] + beyond;
     p->width += random_int(r, p->width == 0, 2);
+    if (p->options.form == FORM_OWN) {
+        FOR(n, p->sequences) if (p->keys[n] > p->page) p->page = p->keys[n];
+        p->width = 1;
+        p->pages = p->sequences;
+        return;
+    }
     p->pages = p->options.writes ? p->sequences * p->width + random_int(r, 1, 4) : random_int(r, 1, 24);
 }
 
@@ -78,17 +93,24 @@ static void put_int(const ejk_tensor *t, int64_t index, int64_t value) {
         ((int32_t *)t->data)[index] = (int32_t)value;
 }
 
+static int64_t common_factor(int64_t a, int64_t b) {
+    return b == 0 ? a : common_factor(b, a % b);
+}
+
 /* Pages in random order; unless the cache is written, shared and repeated ones. */
 static void deal(struct call *c, struct paged *p) {
     struct random *r = &c->random;
-    const int64_t first = random_int(r, 0, p->pages - 1);
+    const int64_t first = p->pages > 0 ? random_int(r, 0, p->pages - 1) : 0;
     int64_t step = random_int(r, 1, 9), next = 0;
-    while (p->pages % step == 0 && step > 1) step++;
+    while (p->pages > 0 && common_factor(p->pages, step) > 1) step++;
     FOR(n, p->sequences) FOR(j, p->width) {
+        if (p->options.form == FORM_OWN) {
+            p->table[n][j] = n;
+            continue;
+        }
         p->table[n][j] = (first + next++ * step) % p->pages;
         if (!p->options.writes && random_chance(r, 0.1)) p->table[n][j] = random_int(r, 0, p->pages - 1);
     }
-    while (p->options.writes && p->pages % step == 0 && step > 1) abort();
 }
 
 /* True if page j of sequence n has to be known. */
@@ -140,6 +162,7 @@ int64_t paged_at(const struct paged *p, int64_t page, int64_t row, int64_t head,
     switch (p->options.form) {
     case FORM_HND: return ((page * p->kv_heads + head) * p->page + row) * width;
     case FORM_HEADS: return ((head * p->pages + page) * p->page + row) * width;
+    case FORM_LATENT: return (page * p->page + row) * p->key_cache.shape[2];
     case FORM_INTERLEAVED:
         return ((page * p->page + row) * 2 * p->kv_heads + 2 * head + which) * width;
     case FORM_PACKED: {
@@ -155,6 +178,7 @@ static ejk_tensor cache(struct call *c, const struct paged *p, ejk_dtype type, i
     case FORM_HND: return CALL_TENSOR(c, type, p->pages, p->kv_heads, p->page, width);
     case FORM_HEADS: return CALL_TENSOR(c, type, p->kv_heads, p->pages, p->page, width);
     case FORM_INTERLEAVED: return CALL_TENSOR(c, type, p->pages, p->page, 2 * p->kv_heads, width);
+    case FORM_LATENT: return CALL_TENSOR(c, type, p->pages, p->page, p->tail_at + p->dim - p->latent);
     case FORM_SLOTS: return CALL_TENSOR(c, type, p->pages * p->page, p->kv_heads, width);
     case FORM_PACKED: {
         const int64_t pack = 4 / (int64_t)ejk_dtype_size(type);
@@ -185,13 +209,36 @@ static void fill_caches(struct call *c, struct paged *p) {
     const double size = type == EJK_DTYPE_I8 ? 40 : 1;
     p->key_cache = cache(c, p, type, p->dim);
     fill(c, &p->key_cache, size);
-    const bool one = p->options.form == FORM_INTERLEAVED || p->options.form == FORM_PACKED;
+    const bool one = p->options.form == FORM_INTERLEAVED || p->options.form == FORM_PACKED ||
+                     p->options.form == FORM_LATENT;
     if (!one) p->value_cache = cache(c, p, type, p->value_dim);
     if (!one) fill(c, &p->value_cache, size);
+    if (p->options.factors && (size > 1 || random_chance(r, 0.4))) {
+        p->k_factor = ejk_float((float)((0.5 + random_real(r)) / size));
+        p->v_factor = p->options.form == FORM_LATENT ? p->k_factor
+                                                     : ejk_float((float)((0.5 + random_real(r)) / size));
+        if (random_chance(r, 0.5)) p->q_scale = ejk_float(type == EJK_DTYPE_I8 ? 0.03125 : 0.5);
+    }
     if (p->options.scales && (size > 1 || random_chance(r, 0.3))) {
         p->k_scale = scale(c, p, 1 / size);
         p->v_scale = scale(c, p, 1 / size);
     }
+}
+
+/* Rows that are written. */
+static void fill_new(struct call *c, struct paged *p) {
+    if (!p->options.writes) return;
+    const int64_t width = p->latent ? p->latent : p->dim;
+    p->new_key = p->latent ? CALL_TENSOR(c, c->dtype, p->tokens, width)
+                           : CALL_TENSOR(c, c->dtype, p->tokens, p->kv_heads, width);
+    fill(c, &p->new_key, 1);
+    if (p->latent) {
+        p->new_tail = CALL_TENSOR(c, c->dtype, p->tokens, p->dim - width);
+        fill(c, &p->new_tail, 1);
+        return;
+    }
+    p->new_value = CALL_TENSOR(c, c->dtype, p->tokens, p->kv_heads, p->value_dim);
+    fill(c, &p->new_value, 1);
 }
 
 static void fill_scores(struct call *c, struct paged *p) {
@@ -225,14 +272,18 @@ struct paged *paged_create(struct call *c, struct paged_options options) {
     p->options = options;
     p->left = -1;
     choose_sizes(c, p);
+    if (options.form == FORM_OWN && random_chance(r, 0.4)) p->left = random_int(r, 0, 60);
     if (options.window && random_chance(r, 0.4)) {
         p->window = ejk_int(random_chance(r, 0.3) ? 1 : random_int(r, 1, 90));
         p->left = p->window.value - 1;
     }
     deal(c, p);
     put_tables(c, p);
-    p->query = CALL_TENSOR(c, c->dtype, p->tokens, p->heads, p->dim);
+    p->query = CALL_TENSOR(c, c->dtype, p->tokens, p->heads, p->latent ? p->latent : p->dim);
     fill(c, &p->query, 1);
+    if (p->latent) p->query_tail = CALL_TENSOR(c, c->dtype, p->tokens, p->heads, p->dim - p->latent);
+    if (p->latent) fill(c, &p->query_tail, 1);
+    fill_new(c, p);
     fill_caches(c, p);
     fill_scores(c, p);
     p->scale_is = p->scale.set ? p->scale.value : 1 / sqrt((double)p->dim);
@@ -245,12 +296,17 @@ struct paged *paged_create(struct call *c, struct paged_options options) {
 
 /* ---- What nobody sees -------------------------------------------------------------------------------- */
 
+/* Where element d of a row lies in it. */
+static int64_t lane(const struct paged *p, int64_t d) {
+    return p->latent && d >= p->latent ? p->tail_at + d - p->latent : d;
+}
+
 static void hide(const struct paged *p, const ejk_tensor *t, int which, const uint8_t *seen) {
     if (!ejk_tensor_present(t)) return;
     const int64_t width = which ? p->value_dim : p->dim;
     FOR(page, p->pages) FOR(row, p->page) FOR(head, p->kv_heads) {
         if (seen[page * p->page + row]) continue;
-        FOR(d, width) tensor_put(t, paged_at(p, page, row, head, which) + d,
+        FOR(d, width) tensor_put(t, paged_at(p, page, row, head, which) + lane(p, d),
                                  t->dtype == EJK_DTYPE_I8 ? 127 : (double)NAN);
     }
 }
@@ -261,17 +317,23 @@ static void hide_scales(const struct paged *p, const ejk_tensor *t, const uint8_
         if (!seen[n / p->kv_heads]) tensor_put(t, n, (double)NAN);
 }
 
+/* Keys that are read and not written before. */
+static int64_t end_of(const struct paged *p, int64_t n) {
+    return p->options.writes ? p->keys[n] - (p->begin[n + 1] - p->begin[n]) : p->keys[n];
+}
+
 void paged_finish(struct call *c) {
     struct paged *p = c->own;
     uint8_t *seen = call_memory(c, (size_t)(p->pages * p->page) + 1);
     FOR(n, p->counted) if (p->begin[n + 1] > p->begin[n])
-        for (int64_t t = low_of(p, n, 0); t < p->keys[n]; t++)
+        for (int64_t t = low_of(p, n, 0); t < end_of(p, n); t++)
             seen[p->table[n][t / p->page] * p->page + t % p->page] = 1;
     hide(p, &p->key_cache, 0, seen);
     hide(p, ejk_tensor_present(&p->value_cache) ? &p->value_cache : &p->key_cache, 1, seen);
     hide_scales(p, &p->k_scale, seen);
     hide_scales(p, &p->v_scale, seen);
-    for (int64_t n = p->begin[p->counted] * p->heads * p->dim; n < p->tokens * p->heads * p->dim; n++)
+    const int64_t width = p->query.shape[2] * p->heads;
+    for (int64_t n = p->begin[p->counted] * width; n < p->tokens * width; n++)
         tensor_put(&p->query, n, (double)NAN);
 }
 
@@ -314,11 +376,12 @@ static long double score(const struct row *w, int64_t t) {
     long double z = 0, size = 0;
     FOR(i, p->dim) {
         const int64_t d = w->order > 0 && w->order % 2 ? p->dim - 1 - i : i;
-        z = step(w, z + step(w, (long double)q[d] * (long double)k[d]));
-        size += fabsl((long double)q[d] * (long double)k[d]);
+        z = step(w, z + step(w, (long double)q[d] * (long double)k[lane(p, d)]));
+        size += fabsl((long double)q[d] * (long double)k[lane(p, d)]);
     }
+    const long double constant = p->k_factor.set ? (long double)p->k_factor.value : 1;
     const long double by =
-        (long double)p->scale_is * factor(p, p->ks, &p->k_scale, page, t % p->page, head);
+        (long double)p->scale_is * constant * factor(p, p->ks, &p->k_scale, page, t % p->page, head);
     z = step(w, z * step(w, by));
     if (p->cap.set) z = step(w, (long double)p->cap.value * step(w, tanhl(z / (long double)p->cap.value)));
     if (p->slope) z = step(w, z + step(w, (long double)p->slope[w->h] * (long double)(t - context)));
@@ -350,7 +413,8 @@ static void attend(const struct row *w, double *out, double *spread, double *lse
         for (int64_t t = w->low; t < w->high; t++) {
             const int64_t page = p->table[w->n][t / p->page], row = t % p->page;
             const long double v = (long double)p->v[paged_at(p, page, row, head, 1) + d] *
-                                  factor(p, p->vs, &p->v_scale, page, row, head);
+                                  factor(p, p->vs, &p->v_scale, page, row, head) *
+                                  (p->v_factor.set ? (long double)p->v_factor.value : 1);
             if (w->z[t] == 0) continue;
             total = step(w, total + narrow(w, w->z[t]) * step(w, v));
             size += fabsl(w->z[t] * v);
@@ -361,11 +425,62 @@ static void attend(const struct row *w, double *out, double *spread, double *lse
     if (lse) *lse = sum == 0 ? -(double)INFINITY : (double)(most + logl(sum));
 }
 
+/* What a cache holds of a value. */
+static double stored(const struct call *c, int order, ejk_dtype type, double value, double scale) {
+    double place = 0;
+    double element = order == EXACT || c->dtype == EJK_DTYPE_F64
+                         ? value / scale
+                         : (double)((float)value / (float)scale);
+    if (type == EJK_DTYPE_I8) return fmax(-128, fmin(127, nearbyint(element)));
+    element_store(type, &place, 0, element);
+    return element_load(type, &place, 0);
+}
+
+/* New rows where they go; `which` is 1 for values, 2 for second parts. */
+static void write_rows(struct call *c, const struct paged *p, int which, const ejk_tensor *rows,
+                       const ejk_tensor *scales, ejk_opt_float constant, double *cache) {
+    const int64_t width = rows->shape[rows->rank - 1];
+    if (!ejk_tensor_present(rows)) return;
+    FOR(n, p->counted) FOR(r, p->begin[n + 1] - p->begin[n]) FOR(h, p->kv_heads) FOR(d, width) {
+        const int64_t t = p->keys[n] - (p->begin[n + 1] - p->begin[n]) + r;
+        const int64_t token = p->begin[n] + r, page = p->table[n][t / p->page], row = t % p->page;
+        double scale = constant.set ? constant.value : 1;
+        if (ejk_tensor_present(scales)) scale *= tensor_get(scales, scales->shape[0] == 1 ? 0 : h);
+        const double value = tensor_get(rows, (token * p->kv_heads + h) * width + d);
+        cache[paged_at(p, page, row, h, which == 1) + (which == 2 ? p->tail_at : 0) + d] =
+            stored(c, EXACT, p->key_cache.dtype, value, scale);
+    }
+}
+
+static double *queries(struct call *c, const struct paged *p) {
+    const int64_t first = p->query.shape[2], rows = p->tokens * p->heads;
+    double *q = call_memory(c, (size_t)(rows * p->dim + 1) * sizeof *q);
+    FOR(n, rows) FOR(d, p->dim) {
+        double value = d < first ? tensor_get(&p->query, n * first + d)
+                                 : tensor_get(&p->query_tail, n * (p->dim - first) + d - first);
+        if (p->q_scale.set)
+            value = stored(c, EXACT, p->key_cache.dtype, value, p->q_scale.value) * p->q_scale.value;
+        q[n * p->dim + d] = value;
+    }
+    return q;
+}
+
 static void prepare(struct call *c, struct paged *p) {
     if (p->q) return;
-    p->q = tensor_values(c, &p->query);
+    p->q = queries(c, p);
     p->k = tensor_values(c, &p->key_cache);
-    p->v = ejk_tensor_present(&p->value_cache) ? tensor_values(c, &p->value_cache) : p->k;
+    const bool two = ejk_tensor_present(&p->value_cache);
+    p->v = two ? tensor_values(c, &p->value_cache) : p->k;
+    if (p->options.writes) {
+        write_rows(c, p, 0, &p->new_key, &p->k_scale, p->k_factor, p->k);
+        write_rows(c, p, 1, &p->new_value, &p->v_scale, p->v_factor, p->v);
+        write_rows(c, p, 2, &p->new_tail, &p->k_scale, p->k_factor, p->k);
+        const int64_t count = ejk_tensor_count(&p->key_cache);
+        double *key = call_result(c, p->options.key_name, EXACT, ELEMENT);
+        FOR(n, count) key[n] = p->k[n];
+        double *value = two ? call_result(c, p->options.value_name, EXACT, ELEMENT) : NULL;
+        FOR(n, two ? ejk_tensor_count(&p->value_cache) : 0) value[n] = p->v[n];
+    }
     p->ks = tensor_values(c, &p->k_scale);
     p->vs = tensor_values(c, &p->v_scale);
     p->sink = tensor_values(c, &p->sinks);
@@ -376,6 +491,7 @@ static void prepare(struct call *c, struct paged *p) {
 static void attention(struct call *c, int order) {
     struct paged *p = c->own;
     prepare(c, p);
+    if (!ejk_tensor_present(&p->out)) return;
     double *out = call_result(c, "out", order, ELEMENT);
     double *spread = order == EXACT ? call_result(c, "out", SPREAD, ELEMENT) : NULL;
     double *lse = ejk_tensor_present(&p->lse) ? call_result(c, "lse", order, LOG_SUM) : NULL;

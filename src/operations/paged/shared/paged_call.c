@@ -13,14 +13,20 @@ static paged_rows rows_of(const ejk_tensor *t) {
     return (paged_rows){NULL, t->strides[0], t->strides[t->rank - 2], (int)t->dtype};
 }
 
+/* From a head slot of a packed cache to the next, V of a head behind its K. */
+static int64_t slot_stride(const ejk_tensor *t) {
+    return t->strides[t->shape[3] > 1 ? 3 : 2];
+}
+
 static paged_cache cache_of(const ejki_paged_call *c, const ejk_tensor *t) {
     if (!t) return (paged_cache){.factor = 1};
     const ejki_paged_axes a = c->axes;
-    paged_cache cache = {.token = t->strides[a.row], .dtype = (int)t->dtype, .factor = 1};
+    const int row = a.row + (c->latent_rows && t->shape[2] > 1); /* rows and pack are one axis */
+    paged_cache cache = {.token = t->strides[row], .dtype = (int)t->dtype, .factor = 1};
     cache.page = a.page < 0 ? c->slots_a_page * cache.token : t->strides[a.page];
     if (a.head >= 0) cache.head = t->strides[a.head];
-    if (c->packed) cache.head = t->shape[3] > 1 ? t->strides[3] : t->strides[2];
-    if (c->interleaved) cache.head *= 2;
+    if (c->packed) cache.head = t->shape[3] == 2 ? t->strides[2] : 2 * slot_stride(t);
+    if (c->interleaved && !c->packed) cache.head *= 2;
     return cache;
 }
 
@@ -113,11 +119,14 @@ static void resolve_sizes(const ejki_paged_call *c, paged_problem *p) {
     p->value_dim = c->value_dim                        ? c->value_dim
                    : c->value_cache && !c->interleaved ? length(c->value_cache, -1)
                                                        : p->dim;
-    p->page = a.page < 0 ? c->slots_a_page : length(cache, a.row);
+    p->page = a.page < 0       ? c->slots_a_page
+              : c->latent_rows ? c->latent_rows
+                               : length(cache, a.row);
     p->slots = a.page < 0 ? length(cache, a.row) : length(cache, a.page) * p->page;
     p->pages = a.page < 0 ? (p->page > 0 ? ejki_cdiv(p->slots, p->page) : 0) : length(cache, a.page);
     p->sequences = c->sequences;
     p->tables = c->tables;
+    if (c->tables == PAGED_OWN) p->page = paged_most(p->page, 1); /* slots says that it has no row */
     p->rows_each = c->rows_each;
     if (!c->table) {
         p->width = 1;
@@ -181,10 +190,22 @@ ejk_status ejki_paged_prepare(const ejki_paged_call *c, paged_problem *p) {
     p->value = cache_of(c, c->value_cache ? c->value_cache : c->key_cache);
     p->key_tail = cache_of(c, c->tail_cache ? c->tail_cache : c->key_cache);
     EJKI_TRY(add_scale(c, c->k_scale, c->k_factor, "k_scale", p, &p->key));
+    EJKI_TRY(add_scale(c, c->k_scale, c->k_factor, "k_scale", p, &p->key_tail));
     EJKI_TRY(add_scale(c, c->v_scale, c->v_factor, "v_scale", p, &p->value));
     p->count_at = c->count_at;
     return EJK_OK;
 }
+
+/* ---- Steps ------------------------------------------------------------------------------------------ */
+
+static bool wants_writing(const void *problem) {
+    return ((const paged_problem *)problem)->writes;
+}
+
+const ejk_step ejki_paged_steps[2] = {
+    {"update_kv_cache", "new keys and values to the cache", wants_writing},
+    {"unified_attention", "out and lse", NULL},
+};
 
 /* ---- Pointers --------------------------------------------------------------------------------------- */
 
@@ -213,9 +234,12 @@ void ejki_paged_bind(const ejki_paged_call *c, paged_problem *p) {
     p->new_tail.data = data_of(c->new_tail);
     p->key.data = data_of(c->key_cache);
     p->value.data = data_of(c->value_cache ? c->value_cache : c->key_cache);
-    if (c->interleaved) p->value.data = beyond(c->key_cache, p->key.head / 2);
+    if (c->interleaved)
+        p->value.data =
+            beyond(c->key_cache, c->packed ? slot_stride(c->key_cache) : p->key.head / 2);
     p->key_tail.data = c->tail_cache ? c->tail_cache->data : beyond(c->key_cache, c->tail_at);
     p->key.scale = data_of(c->k_scale);
+    p->key_tail.scale = data_of(c->k_scale);
     p->value.scale = data_of(c->v_scale);
     p->table = ints_of(c->table);
     p->lists = ints_of(c->lists);

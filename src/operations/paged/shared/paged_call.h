@@ -33,6 +33,7 @@ typedef struct ejki_paged_call {
      * 0 to value_dim - 1 of the keys, if there is no other place for them. */
     int64_t dim, tail_at, value_dim;
     int64_t slots_a_page; /* of EJKI_PAGED_SLOTS */
+    int64_t latent_rows;  /* of a page of [pages,rows,pack,lanes] */
     const ejk_tensor *k_scale, *v_scale;
     ejk_opt_float k_factor, v_factor, q_scale;
     int tables;
@@ -82,6 +83,10 @@ static inline const ejk_tensor *ejki_paged_given(const ejk_tensor *tensor) {
         EJKI_TRY(call_of((const type *)args, &call));                                              \
         return ejki_paged_inputs(&call, how);                                                      \
     }
+
+/* What operations are done by that write new rows before they attend. */
+extern const ejk_step ejki_paged_steps[2];
+#define EJKI_PAGED_WRITES .steps = ejki_paged_steps, .step_count = 2
 
 /* The members of an ejk_kernel that they all have. */
 #define EJKI_PAGED_KERNEL                                                                          \

@@ -148,4 +148,42 @@ PAGED paged_size paged_low(const paged_problem *p, const paged_sequence *s, page
     return p->left < 0 ? s->first : paged_most(s->first, at);
 }
 
+/* ---- Writing ---------------------------------------------------------------------------------------- */
+
+/* The sequence that a token is of: the last that begins at or before it. */
+PAGED paged_size paged_find(const paged_problem *p, paged_size token) {
+    paged_size low = 0, high = paged_count(p);
+    if (!p->starts.data) return p->rows_each > 0 ? token / p->rows_each : high;
+    while (high - low > 1) {
+        const paged_size middle = (low + high) / 2;
+        if (paged_int(&p->starts, middle) <= token)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Where a token's new row goes; 0 if nowhere, as by what a GPU has not looked at before. */
+PAGED int paged_target(const paged_problem *p, paged_size token, paged_size *page,
+                       paged_size *row) {
+    if (p->slot_mapping.data) {
+        const paged_size slot = paged_int(&p->slot_mapping, token);
+        *page = slot / p->page;
+        *row = slot % p->page;
+        return slot >= 0 && slot < p->slots;
+    }
+    const paged_size n = paged_find(p, token);
+    if (n >= paged_count(p)) return 0;
+    const paged_sequence s = paged_sequence_of(p, n);
+    const paged_size at = s.keys - s.rows + token - s.begin;
+    if (token < s.begin || token >= s.begin + s.rows || at < 0) return 0;
+    paged_size count;
+    const paged_size entries = paged_entries(p, n, &count), j = at / p->page;
+    if (j >= count) return 0;
+    *page = paged_page(p, n, entries, j);
+    *row = at % p->page;
+    return *page >= 0 && *page < p->pages && *page * p->page + *row < p->slots;
+}
+
 #endif
