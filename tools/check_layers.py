@@ -55,6 +55,8 @@ PUBLIC = {
     "grouped_matmul.h": "operations",
     "matmul.h": "operations",
     "mean_pooling.h": "operations",
+    "paged_attention.h": "operations",
+    "paged_cache.h": "operations",
     "blocksparse_attention.h": "operations",
     "scaled_dot_product_attention.h": "operations",
     "ejkernel.h": "operations",

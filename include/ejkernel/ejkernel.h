@@ -34,6 +34,8 @@
 #include <ejkernel/matmul.h>
 #include <ejkernel/mean_pooling.h>
 #include <ejkernel/numeric.h>
+#include <ejkernel/paged_attention.h>
+#include <ejkernel/paged_cache.h>
 #include <ejkernel/params.h>
 #include <ejkernel/plan.h>
 #include <ejkernel/problem.h>

@@ -28,7 +28,8 @@
  * set, and numbers, with + - * / ( ) ceil( ) floor( ), as `N+1`, `2*Hkv`, `K*bits/8`, `ceil(K/32)`; "/" has to
  * come out even. It is solved for a symbol that no other tensor binds where just one length of that fits.
  * The element type is `float` (f64, f32, bf16, f16), `int` (i32, i64), `index` (i8, i16, i32, i64), `bool`
- * (bool, u8), `float8` (e4m3, e5m2), a dtype's name, or the name of another tensor field whose type it shares.
+ * (bool, u8), `float8` (e4m3, e5m2), `element` (float, i8, float8), a dtype's name, or the name of another tensor
+ * field whose type it shares.
  *
  * The unit of a list of tensors is that of each member: symbols agree among them too. A symbol with "#" behind it
  * is a member's own: the members 0 and 1 of "[n#,D] float" bind n0 and n1, and share D.

@@ -11,6 +11,8 @@ static const ejki_element elements[] = {
     {"index", "int8, int16, int32 or int64", BIT(I8) | BIT(I16) | BIT(I32) | BIT(I64)},
     {"bool", "bool or uint8", BIT(BOOL) | BIT(U8)},
     {"float8", "float8_e4m3fn or float8_e5m2", BIT(F8E4M3) | BIT(F8E5M2)},
+    {"element", "float64, float32, bfloat16, float16, int8, float8_e4m3fn or float8_e5m2",
+     EJKI_FLOAT_TYPES | BIT(I8) | BIT(F8E4M3) | BIT(F8E5M2)},
 #define ELEMENT(name, number, size, text) {text, text, BIT(name)},
     EJK_DTYPE_LIST(ELEMENT)
 #undef ELEMENT

@@ -1,34 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every case, one line each: whoever adds an operation adds it here. */
+/* The case of each operation of the lists of kernels, <operation>_case: one without does not link. */
 #ifndef TESTS_CONFORMANCE_CASES_H
 #define TESTS_CONFORMANCE_CASES_H
 
 #include "conformance/call.h"
 
-#define CASES(X)                                                                                   \
-    X(attention)                                                                                   \
-    X(attention_merge)                                                                             \
-    X(attention_merge_accumulators)                                                                \
-    X(attention_merge_vjp)                                                                         \
-    X(attention_vjp)                                                                               \
-    X(blocksparse_attention)                                                                       \
-    X(blocksparse_attention_vjp)                                                                   \
-    X(flash_attention)                                                                             \
-    X(flash_attention_vjp)                                                                         \
-    X(grouped_matmul)                                                                              \
-    X(grouped_matmul_vjp)                                                                          \
-    X(grouped_matmulv2)                                                                            \
-    X(grouped_matmulv3)                                                                            \
-    X(matmul)                                                                                      \
-    X(matmul_vjp)                                                                                  \
-    X(mean_pooling)                                                                                \
-    X(mean_pooling_vjp)                                                                            \
-    X(scaled_dot_product_attention)                                                                \
-    X(scaled_dot_product_attention_vjp)                                                            \
-    X(tgmm)
-
-#define DECLARE_CASE(op) extern const struct operation op##_case;
-CASES(DECLARE_CASE)
-#undef DECLARE_CASE
+#define EJKI_OPERATION(op) extern const struct operation op##_case;
+#include "operations.inc"
+#undef EJKI_OPERATION
 
 #endif

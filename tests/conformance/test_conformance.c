@@ -18,9 +18,9 @@
 enum { SKIPPED = 77 };
 
 static const struct operation *const cases[] = {
-#define CASE(op) &op##_case,
-    CASES(CASE)
-#undef CASE
+#define EJKI_OPERATION(name) &name##_case,
+#include "operations.inc"
+#undef EJKI_OPERATION
 };
 static const ejk_kernel *const kernels[] = {
 #define EJKI_OPERATION(name) &ejk_##name##_kernel,
