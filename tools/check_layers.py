@@ -53,6 +53,8 @@ PUBLIC = {
     "attention_merge.h": "operations",
     "flash_attention.h": "operations",
     "mean_pooling.h": "operations",
+    "causal_conv1d.h": "operations",
+    "gated_rms_norm.h": "operations",
     "blocksparse_attention.h": "operations",
     "scaled_dot_product_attention.h": "operations",
     "ejkernel.h": "operations",

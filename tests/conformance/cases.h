@@ -13,8 +13,12 @@
     X(attention_vjp)                                                                               \
     X(blocksparse_attention)                                                                       \
     X(blocksparse_attention_vjp)                                                                   \
+    X(causal_conv1d)                                                                               \
+    X(causal_conv1d_vjp)                                                                           \
     X(flash_attention)                                                                             \
     X(flash_attention_vjp)                                                                         \
+    X(gated_rms_norm)                                                                              \
+    X(gated_rms_norm_vjp)                                                                          \
     X(mean_pooling)                                                                                \
     X(mean_pooling_vjp)                                                                            \
     X(scaled_dot_product_attention)                                                                \
