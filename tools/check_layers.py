@@ -57,6 +57,8 @@ PUBLIC = {
     "mean_pooling.h": "operations",
     "paged_attention.h": "operations",
     "paged_cache.h": "operations",
+    "causal_conv1d.h": "operations",
+    "gated_rms_norm.h": "operations",
     "blocksparse_attention.h": "operations",
     "scaled_dot_product_attention.h": "operations",
     "ejkernel.h": "operations",

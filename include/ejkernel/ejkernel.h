@@ -15,6 +15,7 @@
 #include <ejkernel/batch.h>
 #include <ejkernel/benchmark.h>
 #include <ejkernel/blocksparse_attention.h>
+#include <ejkernel/causal_conv1d.h>
 #include <ejkernel/chooser.h>
 #include <ejkernel/config.h>
 #include <ejkernel/context.h>
@@ -23,6 +24,7 @@
 #include <ejkernel/executor.h>
 #include <ejkernel/flash_attention.h>
 #include <ejkernel/gpu_measure.h>
+#include <ejkernel/gated_rms_norm.h>
 #include <ejkernel/hooks.h>
 #include <ejkernel/identity.h>
 #include <ejkernel/kernel.h>

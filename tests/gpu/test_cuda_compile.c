@@ -120,6 +120,10 @@ static const struct row rows[] = {
     {"kernels/cuda/ceiling.cu", "KIND=1 ELEMENT=4", {0, 0}},
     {"kernels/cuda/ceiling.cu", "KIND=2 ELEMENT=3", {-1, 0}},
     {"kernels/cuda/ceiling.cu", "KIND=2 ELEMENT=4", {-1, 0}},
+    {"operations/state_space/causal_conv1d/cuda/causal_conv1d.cu", "ELEMENT=3 WIDTH=4 SILU=1 SEGMENT=64", {0, 0}},
+    {"operations/state_space/causal_conv1d/cuda/causal_conv1d.cu", "ELEMENT=2 WIDTH=1 SILU=0 SEGMENT=64", {0, 0}},
+    {"operations/norm/gated_rms_norm/cuda/gated_rms_norm.cu", "ELEMENT=3 GATE=1 WEIGHT=1 NORM_FIRST=1 SILU=1 BLOCK_ROWS=16", {0, 0}},
+    {"operations/norm/gated_rms_norm/cuda/gated_rms_norm.cu", "ELEMENT=4 GATE=0 WEIGHT=0 NORM_FIRST=0 SILU=0 BLOCK_ROWS=16", {8, 8}},
 };
 /* clang-format on */
 
