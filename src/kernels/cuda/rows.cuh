@@ -27,8 +27,8 @@ DEVICE float sum_over_row(float value) {
 }
 
 /*
- * PHASES rows in a row are a group, which sums up things of its own: thread p of a lane and group those that are p, modulo
- * PHASES. Each group has at least one: the order of a sum does not depend on LANES.
+ * PHASES neighbouring rows are a group, which sums up things of its own: thread p of a lane and group those whose index
+ * is p modulo PHASES. There is at least one group: the order of a sum does not depend on LANES.
  */
 #define PHASES 8
 #define GROUPS (ROWS / PHASES)

@@ -23,7 +23,7 @@
 
 #include "operations/matmul/shared/product_shape.h"
 #include "kernels/simd/vec_math.h"
-#include "kernels/simd/gemm_body.h"
+#include "kernels/simd/pack_body.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
