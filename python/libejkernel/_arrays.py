@@ -47,6 +47,16 @@ def _view_key(array):
     return array.shape, array.strides, array.dtype
 
 
+def _list_key(arrays):
+    return tuple(map(_view_key, arrays))
+
+
+def _write_list(slots, first, arrays):
+    """The addresses of a list of tensors."""
+    for member, array in enumerate(arrays):
+        slots[first + member * (_records.TENSOR_SIZE // 8)] = _address_of(array)
+
+
 def _target_key(array):
     if array.__class__ is not np.ndarray or not array.flags.writeable:
         raise _NotFast
@@ -150,12 +160,18 @@ def _is_array(argument):
     return argument.use in ("input", "output") and argument.field.kind == "TENSOR"
 
 
+def _is_list(argument):
+    return argument.use == "input" and argument.field.kind == "TENSORS"
+
+
 def _is_needed(argument):
     return _is_array(argument) and argument.use == "input" and argument.field.is_required
 
 
 def _rest_key(argument):
     name = argument.name
+    if _is_list(argument):
+        return f"{name} if {name} is None else _list_key({name})"
     if not _is_array(argument):
         return name
     view = "_target_key" if argument.field.is_output else "_view_key"
@@ -170,6 +186,8 @@ def _first_key(argument):
 
 
 def _slot(argument):
+    if _is_list(argument):
+        return f"_write_list(_slots, {argument.field.offset // 8}, {argument.name})"
     return f"_slots[{argument.field.offset // 8}] = {_ADDRESS.format(argument.name)}"
 
 
@@ -186,7 +204,7 @@ def _parameters(arguments):
 
 def _source(operation, arguments):
     needed = [a for a in arguments if _is_needed(a)]
-    optional = [a for a in arguments if _is_array(a) and not _is_needed(a)]
+    optional = [a for a in arguments if _is_list(a) or _is_array(a) and not _is_needed(a)]
     outputs = [a.name for a in arguments if a.use == "output"] + [f.name for f in operation.updated]
     body = _BODY.format(
         required="\n".join(_slot(a) for a in needed),
@@ -241,6 +259,20 @@ def view_of(name, array):
     return _calls.View(_number_of(name, array.dtype), array.shape, [step // size for step in array.strides])
 
 
+def _views_of(name, value):
+    """The view of an array, or those of a list."""
+    if isinstance(value, tuple):
+        return [view_of(f"{name}[{member}]", array) for member, array in enumerate(value)]
+    return view_of(name, value)
+
+
+def _members(name, value):
+    """A list of tensors; None where it is empty, which means the same."""
+    if isinstance(value, (np.ndarray, str)) or not hasattr(value, "__iter__"):
+        _library.fail("INVALID_ARGUMENT", f"{name} is {value!r}, expected a sequence of arrays")
+    return tuple(as_array(f"{name}[{member}]", each) for member, each in enumerate(value)) or None
+
+
 def _frozen(value):
     """A value that can be a key."""
     if isinstance(value, list):
@@ -262,6 +294,7 @@ class _Function:
             "_at": _at, "_ndarray": np.ndarray, "_empty": np.empty, "_plans": self.plans, "_recent": self.recent,
             "_NotFast": _NotFast, "_view_key": _view_key, "_target_key": _target_key, "_check": _library.check,
             "_slow": self.slow, "_execute": _execute, "_several": _several,
+            "_list_key": _list_key, "_write_list": _write_list,
         }  # fmt: skip
         exec(compile(_source(operation, self.arguments), f"<{operation.name}>", "exec"), names)
         self.function = function = names[operation.name]
@@ -314,6 +347,8 @@ class _Function:
                 pass
             elif field.kind == "TENSOR":
                 value = self._tensor(argument, value, originals)
+            elif field.kind == "TENSORS":
+                value = _members(argument.name, value)
             elif field.kind == "RECORD":
                 value = json.dumps(_records.plain(value), sort_keys=True, default=_plain_deep)
             elif field.kind == "DTYPE":
@@ -357,12 +392,12 @@ class _Function:
             name = argument.field.name
             if argument.use == "output" and isinstance(value, np.dtype):
                 types[name] = value
-            elif argument.field.kind == "TENSOR":
+            elif argument.field.kind in ("TENSOR", "TENSORS"):
                 arrays[name] = value
             else:
                 others[name] = value
         results = self._wanted(given, arrays)
-        views = {name: view_of(name, array) for name, array in arrays.items()}
+        views = {name: _views_of(name, array) for name, array in arrays.items()}
         others = _calls.given_values(operation, others)
         make = [name for name in results if name not in arrays]
         forced = {name: _number_of(name, dtype) for name, dtype in types.items()}
@@ -414,6 +449,8 @@ class _Function:
         for argument, value in zip(self.arguments, values):
             if argument.use in ("input", "output") and isinstance(value, np.ndarray):
                 memory.slots[argument.field.offset // 8] = value.ctypes.data
+            elif _is_list(argument) and value is not None:
+                _write_list(memory.slots, argument.field.offset // 8, value)
         return call.plan, memory, values
 
 

@@ -216,17 +216,22 @@ def _bind_tensor(name, unit, shape, axes, strict):
 def bind_axes(record, shapes, integers):
     """Lengths of the symbols of a record, by the shapes of the tensors that are there and by integer fields.
 
-    `record` is a description of arguments, `shapes` has a shape for each tensor that is given, `integers` the
-    integer fields that are set. Raises ShapeError.
+    `record` is a description of arguments, `shapes` has a shape for each tensor that is given, of a list one for each
+    member, `integers` the integer fields that are set. Raises ShapeError.
     """
     symbols = record.unit_symbols
     axes = {name: value for name, value in integers.items() if name in symbols}
     for strict in (False, True):
         whole = True
         for field in record.tensors:
-            if field.name in shapes:
-                unit = unit_of(field.unit)
-                whole &= _bind_tensor(field.name, unit, shapes[field.name], axes, strict)
+            if field.name not in shapes:
+                continue
+            if field.kind == "TENSOR":
+                whole &= _bind_tensor(field.name, unit_of(field.unit), shapes[field.name], axes, strict)
+                continue
+            for member, shape in enumerate(shapes[field.name]):
+                unit = unit_of(field.unit.replace("#", str(member)))
+                whole &= _bind_tensor(f"{field.name}[{member}]", unit, shape, axes, strict)
         if whole:
             break
     return axes
@@ -284,7 +289,7 @@ _GROUPS = {"int": "int32", "index": "int32", "bool": "bool", "float8": "float8_e
 def field_dtype(record, field, dtypes, number):
     """The name of the element type that a unit asks for; `number` for any float.
 
-    `dtypes` has the names of the types of the tensors that are given.
+    `dtypes` has the names of the types of the tensors that are given, of a list that of the first.
     """
     for _ in range(len(record.fields) + 1):
         element = unit_of(field.unit).element
