@@ -19,6 +19,7 @@ import numpy as np
 from . import _calls, _dlpack, _library, _records, _signature
 from ._description import catalogue
 
+_IMMUTABLE = ("jax", "jaxlib")  # their arrays never change, though DLPack does not say so
 _MOST_PLANS = 256  # of a function; what is beyond is rare, and made again
 
 _at = ctypes.c_size_t.from_address
@@ -227,12 +228,12 @@ def _source(operation, arguments):
 # ---- The slow way ----------------------------------------------------------------------------------------------------
 
 
-def as_array(name, value):
+def as_array(name, value, writable=False):
     """A NumPy array of the same memory, if there is one; of Python's numbers a new one."""
     if isinstance(value, np.ndarray):
         return value.view(np.ndarray)
     if hasattr(value, "__dlpack__"):
-        return _dlpack.to_numpy(name, value)
+        return _dlpack.to_numpy(name, value, writable)
     if hasattr(value, "__array__") or isinstance(value, (list, tuple, int, float)):
         return np.asarray(value)
     return _library.fail("INVALID_ARGUMENT", f"{name} is {value!r}, expected an array")
@@ -362,11 +363,11 @@ class _Function:
         name, field = argument.name, argument.field
         if argument.use == "output" and (isinstance(value, (str, np.dtype)) or isinstance(value, type)):
             return _dlpack.numpy_dtype(_records.dtype_name(value))
-        array = as_array(name, value)
+        array = as_array(name, value, field.is_output)
         if field.is_output:
             if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
                 _library.fail("INVALID_ARGUMENT", f"{name} is {value!r}, expected an array to write to")
-            if not array.flags.writeable:
+            if not array.flags.writeable or type(value).__module__.partition(".")[0] in _IMMUTABLE:
                 _library.fail("INVALID_ARGUMENT", f"{name} is read-only, expected an array to write to")
             originals[id(array)] = value
         return array

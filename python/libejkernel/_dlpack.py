@@ -83,8 +83,17 @@ def _open(name, producer):
     return _Tensor.from_address(_pointer(capsule, b"dltensor")), True, capsule
 
 
-def to_numpy(name, producer):
-    """A view of a producer's memory. The array keeps it: an unused capsule gives it back when it goes."""
+def to_numpy(name, producer, writable=False):
+    """A view of a producer's memory, which the array keeps. NumPy's own are not writable where DLPack is old."""
+    try:
+        array = np.from_dlpack(producer)
+        return _to_numpy(name, producer) if writable and not array.flags.writeable else array
+    except Exception:  # a type that NumPy lacks, or a fault that is found again
+        return _to_numpy(name, producer)
+
+
+def _to_numpy(name, producer):
+    """The same by hand. An unused capsule gives its memory back when it goes."""
     kind = producer.__dlpack_device__()[0]
     if kind not in (_CPU, _CUDA_HOST, _CUDA_MANAGED):
         fail("UNAVAILABLE", f"{name}: lies on a device of DLPack's type {int(kind)}, expected memory of the CPU")

@@ -94,9 +94,31 @@ def test_producers_of_dlpack_are_not_copied():
         assert ejk.flash_attention(kind(q), kind(k), kind(v), out=out) is out
         assert out.array.tobytes() == expected.tobytes()
     view = q[:, ::-1, :, 2:6]
-    taken = _dlpack.to_numpy("q", Producer(view))
-    assert taken.strides == view.strides and taken.ctypes.data == view.ctypes.data
-    assert taken.tobytes() == view.tobytes()
+    for take in (_dlpack.to_numpy, _dlpack._to_numpy):
+        taken = take("q", Producer(view))
+        assert taken.strides == view.strides and taken.ctypes.data == view.ctypes.data
+        assert taken.tobytes() == view.tobytes()
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax.numpy"])
+def test_arrays_of_other_libraries(framework):
+    """Where they are installed: their tensors on the CPU, of types that NumPy lacks too."""
+    library = pytest.importorskip(framework)
+    q, k, v = qkv()
+    tensors = [library.asarray(x) for x in (q, k, v)]
+    expected = ejk.flash_attention(q, k, v, causal=True)
+    assert ejk.flash_attention(*tensors, causal=True).tobytes() == expected.tobytes()
+    brief = [library.asarray(x, dtype=library.bfloat16) for x in tensors]
+    found = ejk.flash_attention(*brief, causal=True)
+    assert found.dtype == ml_dtypes.bfloat16
+    assert np.abs(found.astype(np.float32) - expected).max() < 3e-2
+    out = library.zeros(q.shape, dtype=library.float32)
+    if framework == "torch":
+        assert ejk.flash_attention(*tensors, causal=True, out=out) is out
+        assert np.asarray(out).tobytes() == expected.tobytes()
+    else:
+        with pytest.raises(libejkernel.InvalidArgument, match="out is read-only"):
+            ejk.flash_attention(*tensors, out=out)
 
 
 def test_producers_are_let_go():
@@ -104,6 +126,8 @@ def test_producers_are_let_go():
     counts = [sys.getrefcount(x) for x in (q, k, v)]
     for _ in range(10):
         ejk.flash_attention(Producer(q), Producer(k), OldProducer(v))
+        _dlpack._to_numpy("q", Producer(q))
+        _dlpack._to_numpy("k", OldProducer(k))
     gc.collect()
     assert [sys.getrefcount(x) for x in (q, k, v)] == counts
 
