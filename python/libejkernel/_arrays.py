@@ -381,7 +381,8 @@ class _Function:
             if field.is_required or flag or (name in given and given[name] is not None):
                 asked.add(name)
         asked = asked or set(self.operation.default_results(arrays))
-        return [field.name for field in self.operation.outputs if field.name in asked]
+        named = [field.name for field in self.operation.outputs if field.name in asked]
+        return named or [field.name for field in self.operation.updated if field.name in arrays]
 
     def _prepare(self, values):
         operation = self.operation
@@ -420,13 +421,12 @@ class _Function:
     def _order(self, results, make):
         destinations = [argument.field.name for argument in self.arguments if argument.use == "output"]
         destinations += [field.name for field in self.operation.updated]
-        names = results or [field.name for field in self.operation.updated]
-        if names == make:
+        if results == make:
             return None
-        return [make.index(name) if name in make else -1 - destinations.index(name) for name in names]
+        return [make.index(name) if name in make else -1 - destinations.index(name) for name in results]
 
     def result_type(self, results):
-        names = tuple(results or [field.name for field in self.operation.updated])
+        names = tuple(results)
         if len(names) == 1:
             return None
         if names not in self._types:

@@ -84,11 +84,11 @@ def _type_names(views):
     return {name: _records.DTYPE_NAMES[_first(view).dtype] for name, view in views.items()}
 
 
-def _result_views(operation, views, values, wanted, number):
+def _result_views(operation, views, values, wanted, number, share):
     record = operation.args
     shapes = {n: v.shape if isinstance(v, View) else [each.shape for each in v] for n, v in views.items()}
     integers = _records.set_integers(record, values)
-    specs = _shapes.result_specs(record, shapes, _type_names(views), integers, wanted, number)
+    specs = _shapes.result_specs(record, shapes, _type_names(views), integers, wanted, number, share)
     device = _first(next(iter(views.values()))).device if views else (0, 0)
     return {name: View(_records.DTYPES[dtype], shape, device=device) for name, (shape, dtype) in specs.items()}
 
@@ -123,9 +123,10 @@ def prepare(operation, views, values, wanted, context=None, forced=None):
     """
     context = context or _library.context()
     first = None
-    for number in _numbers(operation, views, values):
+    guesses = [(number, share) for share in (1, 2) for number in _numbers(operation, views, values)]
+    for number, share in guesses:
         try:
-            results = _result_views(operation, views, values, wanted, number)
+            results = _result_views(operation, views, values, wanted, number, share)
         except _shapes.ShapeError as error:
             _report_shape(operation, views, values, wanted, context, error)
         for name, dtype in (forced or {}).items():
@@ -133,7 +134,7 @@ def prepare(operation, views, values, wanted, context=None, forced=None):
         buffer = arguments(operation, {**views, **results}, values)
         try:
             return Plan(context, operation, _address(buffer)), buffer, results
-        except _library.exceptions["INVALID_DTYPE"] as error:
+        except (_library.exceptions["INVALID_DTYPE"], _library.exceptions["INVALID_SHAPE"]) as error:
             first = first or error
     raise first
 

@@ -248,21 +248,32 @@ def _defaults(symbols):
     return items
 
 
-def complete(record, axes):
+def complete(record, axes, share=1):
     """Gives symbols that are not bound the lengths that the record says they have then.
 
-    One with "B=1!N" has none where N is bound: shapes are those without it.
+    One with "B=1!N" has none where N is bound: shapes are those without it. Where only the other side is known, as N of
+    "C=N", it follows backwards, divided by `share`: of a gated product, whose C is 2 N, the library says that it is one.
     """
     for name, length, without in _defaults(record.symbols):
-        if name in axes or without in axes:
+        if name in axes:
+            _solve_backwards(length, axes[name], share, axes)
             continue
         try:
-            value = length.value(axes)
+            value = None if without in axes else length.value(axes)
         except _Never:
             continue
         if value is not None:
             axes[name] = value
     return axes
+
+
+def _solve_backwards(length, value, share, axes):
+    try:
+        solution = length.solve(value, axes)
+    except (_Open, _Never):
+        return
+    if solution and solution[1] % share == 0:
+        axes[solution[0]] = solution[1] // share
 
 
 def field_shape(field, axes):
@@ -326,13 +337,13 @@ def first_float(record, dtypes):
     return next((dtype for dtype in given if dtype in FLOATS), "float32")
 
 
-def result_specs(record, shapes, dtypes, integers, wanted, number):
+def result_specs(record, shapes, dtypes, integers, wanted, number, share=1):
     """(shape, dtype's name) of each result in `wanted`, names of output fields, as a dict.
 
     `shapes` and `dtypes` are those of the tensors that are given, by name; `number` is the type of results that may
-    be any float. A gradient has the shape of what it is the gradient of. Raises ShapeError.
+    be any float, `share` that of complete(). A gradient has the shape of what it is the gradient of. Raises ShapeError.
     """
-    axes = complete(record, bind_axes(record, shapes, integers))
+    axes = complete(record, bind_axes(record, shapes, integers), share)
     specs = {}
     for name in wanted:
         field = record.by_name[name]

@@ -4,6 +4,7 @@
 import ctypes
 import json
 import random
+import re
 
 from libejkernel import _library, _shapes, _tensors
 from libejkernel._description import catalogue
@@ -98,6 +99,8 @@ def _field_item(field, draw):
         "OPT_FLOAT": lambda: str(draw.choice((0.25, 1.5))),
         "FLOAT": lambda: "0.125",
         "WINDOW": lambda: draw.choice(("2,1", "3,", ",2", "4")),
+        "NAME": lambda: draw.choice(re.findall("[a-z][a-z0-9_]+", field.doc) or ["none"]),
+        "DTYPE": lambda: draw.choice(("float32", "bfloat16", "float16")),
     }
     return f"{field.name}={values[field.kind]()}" if field.kind in values else None
 

@@ -77,6 +77,20 @@ def test_results_are_the_documented_ones():
     assert only.tobytes() == gradients.d_key.tobytes()
 
 
+def test_results_that_follow_backwards():
+    """What a product has of columns is said by its right side, halved where an activation is gated."""
+    draw = np.random.default_rng(0)
+    lhs, rhs = draw.standard_normal((3, 4), np.float32), draw.standard_normal((4, 6), np.float32)
+    assert np.allclose(ejk.matmul(lhs, rhs), lhs @ rhs, atol=1e-5)
+    assert ejk.matmul(lhs, rhs, activation="swiglu").shape == (3, 3)
+    assert libejkernel.infer(
+        "matmul", {"lhs": ((3, 4), "bfloat16"), "rhs": ((4, 6), "bfloat16")}, {"preferred_element_type": "float32"}
+    ) == {"out": ((3, 6), "float32")}
+    assert ejk.matmul(lhs.T.copy(), rhs[:3], platform="reference").shape == (4, 6)
+    with pytest.raises(libejkernel.InvalidShape, match="rhs"):
+        ejk.matmul(lhs, rhs[:3])
+
+
 def test_destination_and_its_type():
     q, k, v = qkv(np.float16)
     out = np.empty_like(q)
