@@ -469,7 +469,7 @@ def made(function):
     if name not in catalogue():
         _library.fail("UNKNOWN_NAME", f"{function!r} is no operation, expected one of {', '.join(catalogue().names())}")
     if name not in _functions:
-        _functions[name] = _Function(catalogue()[name])
+        _functions.setdefault(name, _Function(catalogue()[name]))
     return _functions[name]
 
 

@@ -4,6 +4,7 @@
 import gc
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -273,6 +274,32 @@ def test_children_of_fork():
             os._exit(0 if same else 1)
         assert os.waitpid(child, 0)[1] == 0
     assert ejk.flash_attention(q, k, v).tobytes() == expected.tobytes()
+
+
+def test_a_fork_amid_a_call_of_another_thread():
+    """The child has a context of its own, whatever locks the parent's threads held."""
+    q, k, v = qkv(t=1200, heads=4, size=64)
+    small = [x[:, :3] for x in (q, k, v)]
+    expected = ejk.flash_attention(*small)
+    ended = threading.Event()
+
+    def work():
+        while not ended.is_set():
+            ejk.flash_attention(q, k, v)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)  # what waits for ever fails
+                same = ejk.flash_attention(*small).tobytes() == expected.tobytes()
+                os._exit(0 if same else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_workers_of_multiprocessing():
