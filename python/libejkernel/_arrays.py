@@ -286,8 +286,9 @@ def _frozen(value):
 class _Function:
     """An operation's function: its text, and the slow way."""
 
-    def __init__(self, operation):
-        self.operation = operation
+    def __init__(self, operation, context=None):
+        """`context` makes the plans, by default the process's."""
+        self.operation, self.context = operation, context
         self.arguments = _signature.argument_list(operation)
         self.plans, self.recent = {}, {}
         self._types = {}
@@ -403,7 +404,7 @@ class _Function:
         others = _calls.given_values(operation, others)
         make = [name for name in results if name not in arrays]
         forced = {name: _number_of(name, dtype) for name, dtype in types.items()}
-        plan, template, made = _calls.prepare(operation, views, others, make, forced=forced)
+        plan, template, made = _calls.prepare(operation, views, others, make, self.context, forced)
         by_name = operation.args.by_name
         needed = sum(map(_is_needed, self.arguments))
         return _Prepared(

@@ -23,11 +23,7 @@ class Plan:
     """A call's plan: what `execute` runs. It keeps its context."""
 
     def __init__(self, context, operation, arguments):
-        handle = ctypes.c_void_p()
-        kernel = context.kernel(operation.name)
-        status = _library.lib.ejk_plan_create(context.handle, kernel, arguments, ctypes.byref(handle))
-        _library.check(status)
-        self.handle, self.context = handle.value, context
+        self.handle, self.context = context.plan(operation.name, arguments), context
 
     def __del__(self, destroy=_library.lib.ejk_plan_destroy, getpid=_library.os.getpid):
         handle = getattr(self, "handle", None)

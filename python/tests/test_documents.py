@@ -4,11 +4,10 @@
 import os
 import re
 
-import numpy as np
-import pytest
-
 import libejkernel
 import libejkernel.numpy as ejk
+import numpy as np
+import pytest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 PAGES = ["docs/python/numpy.md", "README.md"]
