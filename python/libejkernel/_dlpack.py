@@ -51,6 +51,8 @@ _is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.
 
 def numpy_dtype(name):
     """NumPy's type of a name of the library's; those of ml_dtypes where NumPy has none."""
+    if name in ("int4", "uint4"):
+        fail("UNAVAILABLE", f"{name} lies two to a byte, which arrays of NumPy cannot say")
     try:
         return np.dtype(name)
     except TypeError:

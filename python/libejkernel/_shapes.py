@@ -304,7 +304,7 @@ def field_dtype(record, field, dtypes, number):
     """
     for _ in range(len(record.fields) + 1):
         element = unit_of(field.unit).element
-        if element == "float":
+        if element in ("float", "element"):
             return number
         other = record.by_name.get(element)
         if other is None:
