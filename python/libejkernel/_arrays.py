@@ -16,7 +16,7 @@ import textwrap
 
 import numpy as np
 
-from . import _calls, _dlpack, _library, _records, _signature
+from . import _calls, _device, _dlpack, _library, _records, _signature
 from ._description import catalogue
 
 _IMMUTABLE = ("jax", "jaxlib")  # their arrays never change, though DLPack does not say so
@@ -232,6 +232,8 @@ def as_array(name, value, writable=False):
     """A NumPy array of the same memory, if there is one; of Python's numbers a new one."""
     if isinstance(value, np.ndarray):
         return value.view(np.ndarray)
+    if _device.is_on_gpu(value):
+        return _device.DeviceTensor(name, value)
     if hasattr(value, "__dlpack__"):
         return _dlpack.to_numpy(name, value, writable)
     if hasattr(value, "__array__") or isinstance(value, (list, tuple, int, float)):
@@ -263,8 +265,8 @@ def view_of(name, array):
 def _views_of(name, value):
     """The view of an array, or those of a list."""
     if isinstance(value, tuple):
-        return [view_of(f"{name}[{member}]", array) for member, array in enumerate(value)]
-    return view_of(name, value)
+        return [_views_of(f"{name}[{member}]", array) for member, array in enumerate(value)]
+    return value.view if isinstance(value, _device.DeviceTensor) else view_of(name, value)
 
 
 def _members(name, value):
@@ -319,6 +321,9 @@ class _Function:
             call = self.plans.get(key)
         except (TypeError, AttributeError, _NotFast):
             key = call = None
+        on_device = _device.key_of(values)
+        if on_device is not None:
+            return self._on_device(on_device, values, originals)
         if call is None:
             call = self._prepare(values)
             if key is not None:
@@ -333,6 +338,18 @@ class _Function:
         if call.result is None:
             return originals.get(id(result), result)
         return call.result._make(originals.get(id(each), each) for each in result)
+
+    def _on_device(self, key, values, originals):
+        """A call with tensors on a GPU: plans are kept, too, and results have destinations."""
+        call = self.plans.get(key)
+        if call is None:
+            call = self._prepare(values)
+            if len(self.plans) >= _MOST_PLANS:
+                self.forget()
+            self.plans[key] = call
+        given = _device.run(call, self.arguments, values)
+        results = [originals[id(given[name])] for name in call.made]
+        return results[0] if call.result is None else call.result._make(results)
 
     def _normal(self, values):
         """Arrays for tensors, hashable values for others; and by the ids of arrays what they were made of."""
@@ -368,6 +385,9 @@ class _Function:
         if field.is_output:
             if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
                 _library.fail("INVALID_ARGUMENT", f"{name} is {value!r}, expected an array to write to")
+            if isinstance(array, _device.DeviceTensor):
+                originals[id(array)] = value
+                return array
             if not array.flags.writeable or type(value).__module__.partition(".")[0] in _IMMUTABLE:
                 _library.fail("INVALID_ARGUMENT", f"{name} is read-only, expected an array to write to")
             originals[id(array)] = value
@@ -403,6 +423,8 @@ class _Function:
         views = {name: _views_of(name, array) for name, array in arrays.items()}
         others = _calls.given_values(operation, others)
         make = [name for name in results if name not in arrays]
+        if any(map(_device.is_there, arrays.values())):
+            return self._prepare_on_device(views, others, results, make)
         forced = {name: _number_of(name, dtype) for name, dtype in types.items()}
         plan, template, made = _calls.prepare(operation, views, others, make, self.context, forced)
         by_name = operation.args.by_name
@@ -418,6 +440,13 @@ class _Function:
             self._order(results, make),
             self.result_type(results),
         )
+
+    def _prepare_on_device(self, views, others, results, make):
+        if make:
+            sentence = f"{make[0]}: the call's tensors lie on a GPU, expected {make[0]}= with memory there"
+            _library.fail("INVALID_ARGUMENT", sentence)
+        plan, template, _ = _calls.prepare(self.operation, views, others, [], self.context)
+        return _Prepared(plan, template, True, results, results, self.result_type(results))
 
     def _order(self, results, make):
         destinations = [argument.field.name for argument in self.arguments if argument.use == "output"]

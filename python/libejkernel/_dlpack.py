@@ -7,13 +7,14 @@ import ctypes
 
 import numpy as np
 
+from . import _records
 from ._library import fail
 
 _CPU, _CUDA_HOST, _CUDA_MANAGED = 1, 3, 13
 _READ_ONLY = 1
 
-#: DLPack's codes: int, uint, float, bfloat, bool and the 8-bit floats.
-_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
+#: DLPack's codes: numbers, whose names end in their bits, and the 8-bit floats.
+_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 _FLOAT8 = {10: "float8_e4m3fn", 12: "float8_e5m2", 14: "float8_e8m0fnu"}
 
 
@@ -61,22 +62,24 @@ def numpy_dtype(name):
         return np.dtype(getattr(ml_dtypes, name))
 
 
-def _type_of(name, tensor):
+def type_name(name, tensor):
+    """The library's name of a tensor's type."""
     if tensor.lanes == 1 and tensor.code in _FLOAT8:
-        return numpy_dtype(_FLOAT8[tensor.code])
+        return _FLOAT8[tensor.code]
     if tensor.lanes == 1 and tensor.code == 6:
-        return np.dtype(bool)
-    if tensor.lanes == 1 and tensor.code in _CODES:
-        return numpy_dtype(f"{_CODES[tensor.code]}{tensor.bits}")
-    return fail("INVALID_DTYPE", f"{name}: DLPack type {tensor.code} of {tensor.bits} bits is not known")
+        return "bool"
+    known = f"{_CODES.get(tensor.code)}{tensor.bits}"
+    if tensor.lanes != 1 or known not in _records.DTYPES:
+        fail("INVALID_DTYPE", f"{name}: DLPack type {tensor.code} of {tensor.bits} bits is not known")
+    return known
 
 
-def _open(name, producer):
+def open_capsule(name, producer, **how):
     """(its tensor, may it be written, what keeps it alive)."""
     try:
-        capsule = producer.__dlpack__(max_version=(1, 0))
+        capsule = producer.__dlpack__(max_version=(1, 0), **how)
     except TypeError:  # older than DLPack 1.0
-        capsule = producer.__dlpack__()
+        capsule = producer.__dlpack__(**how)
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major > 1:
@@ -99,8 +102,8 @@ def _to_numpy(name, producer):
     kind = producer.__dlpack_device__()[0]
     if kind not in (_CPU, _CUDA_HOST, _CUDA_MANAGED):
         fail("UNAVAILABLE", f"{name}: lies on a device of DLPack's type {int(kind)}, expected memory of the CPU")
-    tensor, writable, capsule = _open(name, producer)
-    dtype = _type_of(name, tensor)
+    tensor, writable, capsule = open_capsule(name, producer)
+    dtype = numpy_dtype(type_name(name, tensor))
     shape = tuple(tensor.shape[: tensor.rank])
     strides = None
     if tensor.strides:
