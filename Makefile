@@ -4,7 +4,7 @@
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 
-.PHONY: all demo check check-python wheel check-gpu check-long check-properties check-asan check-tsan check-valgrind fuzz docs lint install portable clean
+.PHONY: all demo check check-python docs-python wheel check-gpu check-long check-properties check-asan check-tsan check-valgrind fuzz docs lint install portable clean
 
 all:
 	@tools/setup.sh build
@@ -30,6 +30,12 @@ check-python:
 	@cmake --preset check >/dev/null
 	@cmake --build build --target ejkernel ejk
 	@tools/check_python.sh build
+
+# Pages of the Python package's API, from its docstrings, in build/docs/python.
+docs-python: check-python
+	@build/python-environment/bin/pip install --quiet --disable-pip-version-check pdoc
+	@PYTHONPATH=build/python build/python-environment/bin/pdoc --docformat numpy --output-directory build/docs/python \
+	    libejkernel libejkernel.numpy libejkernel.masks libejkernel.mask_info libejkernel.tuning libejkernel.profiling
 
 # A wheel for any Python from 3.10 in build/wheel, with the libraries that it needs.
 wheel:

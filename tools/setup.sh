@@ -6,7 +6,7 @@ set -eu
 
 build="gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libcpuinfo-dev libpthreadpool-dev
        libssl-dev libsqlite3-dev libpng-dev librandom123-dev"
-check="$build libcmocka-dev python3 g++ clang clang-format clang-tidy libclang-rt-14-dev
+check="$build libcmocka-dev python3 python3-venv g++ clang clang-format clang-tidy libclang-rt-14-dev
        gcc-aarch64-linux-gnu qemu-user valgrind doxygen"
 
 case "${1:-}" in

@@ -14,10 +14,9 @@ import subprocess
 import sys
 import timeit
 
-import numpy as np
-
 import libejkernel
 import libejkernel.numpy as ejk
+import numpy as np
 from libejkernel import _arrays, _library
 
 CALLS, BATCHES = 5000, 15

@@ -19,6 +19,7 @@ globals().update((each.__name__, each) for each in exceptions.values())
 _LATER = {
     "CausalMask": "masks",
     "ChunkedCausalMask": "masks",
+    "Executor": "tuning",
     "FullMask": "masks",
     "LocalMask": "masks",
     "Mask": "masks",

@@ -16,9 +16,10 @@ import textwrap
 
 import numpy as np
 
-from . import _calls, _dlpack, _library, _records, _signature
+from . import _calls, _device, _dlpack, _library, _records, _signature
 from ._description import catalogue
 
+_IMMUTABLE = ("jax", "jaxlib")  # their arrays never change, though DLPack does not say so
 _MOST_PLANS = 256  # of a function; what is beyond is rare, and made again
 
 _at = ctypes.c_size_t.from_address
@@ -45,6 +46,16 @@ def _view_key(array):
     if array.__class__ is not np.ndarray:
         raise _NotFast
     return array.shape, array.strides, array.dtype
+
+
+def _list_key(arrays):
+    return tuple(map(_view_key, arrays))
+
+
+def _write_list(slots, first, arrays):
+    """The addresses of a list of tensors."""
+    for member, array in enumerate(arrays):
+        slots[first + member * (_records.TENSOR_SIZE // 8)] = _address_of(array)
 
 
 def _target_key(array):
@@ -150,12 +161,18 @@ def _is_array(argument):
     return argument.use in ("input", "output") and argument.field.kind == "TENSOR"
 
 
+def _is_list(argument):
+    return argument.use == "input" and argument.field.kind == "TENSORS"
+
+
 def _is_needed(argument):
     return _is_array(argument) and argument.use == "input" and argument.field.is_required
 
 
 def _rest_key(argument):
     name = argument.name
+    if _is_list(argument):
+        return f"{name} if {name} is None else _list_key({name})"
     if not _is_array(argument):
         return name
     view = "_target_key" if argument.field.is_output else "_view_key"
@@ -170,6 +187,8 @@ def _first_key(argument):
 
 
 def _slot(argument):
+    if _is_list(argument):
+        return f"_write_list(_slots, {argument.field.offset // 8}, {argument.name})"
     return f"_slots[{argument.field.offset // 8}] = {_ADDRESS.format(argument.name)}"
 
 
@@ -186,7 +205,7 @@ def _parameters(arguments):
 
 def _source(operation, arguments):
     needed = [a for a in arguments if _is_needed(a)]
-    optional = [a for a in arguments if _is_array(a) and not _is_needed(a)]
+    optional = [a for a in arguments if _is_list(a) or _is_array(a) and not _is_needed(a)]
     outputs = [a.name for a in arguments if a.use == "output"] + [f.name for f in operation.updated]
     body = _BODY.format(
         required="\n".join(_slot(a) for a in needed),
@@ -209,12 +228,14 @@ def _source(operation, arguments):
 # ---- The slow way ----------------------------------------------------------------------------------------------------
 
 
-def as_array(name, value):
+def as_array(name, value, writable=False):
     """A NumPy array of the same memory, if there is one; of Python's numbers a new one."""
     if isinstance(value, np.ndarray):
         return value.view(np.ndarray)
+    if _device.is_on_gpu(value):
+        return _device.DeviceTensor(name, value)
     if hasattr(value, "__dlpack__"):
-        return _dlpack.to_numpy(name, value)
+        return _dlpack.to_numpy(name, value, writable)
     if hasattr(value, "__array__") or isinstance(value, (list, tuple, int, float)):
         return np.asarray(value)
     return _library.fail("INVALID_ARGUMENT", f"{name} is {value!r}, expected an array")
@@ -241,6 +262,20 @@ def view_of(name, array):
     return _calls.View(_number_of(name, array.dtype), array.shape, [step // size for step in array.strides])
 
 
+def _views_of(name, value):
+    """The view of an array, or those of a list."""
+    if isinstance(value, tuple):
+        return [_views_of(f"{name}[{member}]", array) for member, array in enumerate(value)]
+    return value.view if isinstance(value, _device.DeviceTensor) else view_of(name, value)
+
+
+def _members(name, value):
+    """A list of tensors; None where it is empty, which means the same."""
+    if isinstance(value, (np.ndarray, str)) or not hasattr(value, "__iter__"):
+        _library.fail("INVALID_ARGUMENT", f"{name} is {value!r}, expected a sequence of arrays")
+    return tuple(as_array(f"{name}[{member}]", each) for member, each in enumerate(value)) or None
+
+
 def _frozen(value):
     """A value that can be a key."""
     if isinstance(value, list):
@@ -253,8 +288,9 @@ def _frozen(value):
 class _Function:
     """An operation's function: its text, and the slow way."""
 
-    def __init__(self, operation):
-        self.operation = operation
+    def __init__(self, operation, context=None):
+        """`context` makes the plans, by default the process's."""
+        self.operation, self.context = operation, context
         self.arguments = _signature.argument_list(operation)
         self.plans, self.recent = {}, {}
         self._types = {}
@@ -262,6 +298,7 @@ class _Function:
             "_at": _at, "_ndarray": np.ndarray, "_empty": np.empty, "_plans": self.plans, "_recent": self.recent,
             "_NotFast": _NotFast, "_view_key": _view_key, "_target_key": _target_key, "_check": _library.check,
             "_slow": self.slow, "_execute": _execute, "_several": _several,
+            "_list_key": _list_key, "_write_list": _write_list,
         }  # fmt: skip
         exec(compile(_source(operation, self.arguments), f"<{operation.name}>", "exec"), names)
         self.function = function = names[operation.name]
@@ -284,6 +321,9 @@ class _Function:
             call = self.plans.get(key)
         except (TypeError, AttributeError, _NotFast):
             key = call = None
+        on_device = _device.key_of(values)
+        if on_device is not None:
+            return self._on_device(on_device, values, originals)
         if call is None:
             call = self._prepare(values)
             if key is not None:
@@ -298,6 +338,18 @@ class _Function:
         if call.result is None:
             return originals.get(id(result), result)
         return call.result._make(originals.get(id(each), each) for each in result)
+
+    def _on_device(self, key, values, originals):
+        """A call with tensors on a GPU: plans are kept, too, and results have destinations."""
+        call = self.plans.get(key)
+        if call is None:
+            call = self._prepare(values)
+            if len(self.plans) >= _MOST_PLANS:
+                self.forget()
+            self.plans[key] = call
+        given = _device.run(call, self.arguments, values)
+        results = [originals[id(given[name])] for name in call.made]
+        return results[0] if call.result is None else call.result._make(results)
 
     def _normal(self, values):
         """Arrays for tensors, hashable values for others; and by the ids of arrays what they were made of."""
@@ -314,6 +366,8 @@ class _Function:
                 pass
             elif field.kind == "TENSOR":
                 value = self._tensor(argument, value, originals)
+            elif field.kind == "TENSORS":
+                value = _members(argument.name, value)
             elif field.kind == "RECORD":
                 value = json.dumps(_records.plain(value), sort_keys=True, default=_plain_deep)
             elif field.kind == "DTYPE":
@@ -327,11 +381,14 @@ class _Function:
         name, field = argument.name, argument.field
         if argument.use == "output" and (isinstance(value, (str, np.dtype)) or isinstance(value, type)):
             return _dlpack.numpy_dtype(_records.dtype_name(value))
-        array = as_array(name, value)
+        array = as_array(name, value, field.is_output)
         if field.is_output:
             if not isinstance(value, np.ndarray) and not hasattr(value, "__dlpack__"):
                 _library.fail("INVALID_ARGUMENT", f"{name} is {value!r}, expected an array to write to")
-            if not array.flags.writeable:
+            if isinstance(array, _device.DeviceTensor):
+                originals[id(array)] = value
+                return array
+            if not array.flags.writeable or type(value).__module__.partition(".")[0] in _IMMUTABLE:
                 _library.fail("INVALID_ARGUMENT", f"{name} is read-only, expected an array to write to")
             originals[id(array)] = value
         return array
@@ -345,7 +402,8 @@ class _Function:
             if field.is_required or flag or (name in given and given[name] is not None):
                 asked.add(name)
         asked = asked or set(self.operation.default_results(arrays))
-        return [field.name for field in self.operation.outputs if field.name in asked]
+        named = [field.name for field in self.operation.outputs if field.name in asked]
+        return named or [field.name for field in self.operation.updated if field.name in arrays]
 
     def _prepare(self, values):
         operation = self.operation
@@ -357,16 +415,18 @@ class _Function:
             name = argument.field.name
             if argument.use == "output" and isinstance(value, np.dtype):
                 types[name] = value
-            elif argument.field.kind == "TENSOR":
+            elif argument.field.kind in ("TENSOR", "TENSORS"):
                 arrays[name] = value
             else:
                 others[name] = value
         results = self._wanted(given, arrays)
-        views = {name: view_of(name, array) for name, array in arrays.items()}
+        views = {name: _views_of(name, array) for name, array in arrays.items()}
         others = _calls.given_values(operation, others)
         make = [name for name in results if name not in arrays]
+        if any(map(_device.is_there, arrays.values())):
+            return self._prepare_on_device(views, others, results, make)
         forced = {name: _number_of(name, dtype) for name, dtype in types.items()}
-        plan, template, made = _calls.prepare(operation, views, others, make, forced=forced)
+        plan, template, made = _calls.prepare(operation, views, others, make, self.context, forced)
         by_name = operation.args.by_name
         needed = sum(map(_is_needed, self.arguments))
         return _Prepared(
@@ -381,16 +441,22 @@ class _Function:
             self.result_type(results),
         )
 
+    def _prepare_on_device(self, views, others, results, make):
+        if make:
+            sentence = f"{make[0]}: the call's tensors lie on a GPU, expected {make[0]}= with memory there"
+            _library.fail("INVALID_ARGUMENT", sentence)
+        plan, template, _ = _calls.prepare(self.operation, views, others, [], self.context)
+        return _Prepared(plan, template, True, results, results, self.result_type(results))
+
     def _order(self, results, make):
         destinations = [argument.field.name for argument in self.arguments if argument.use == "output"]
         destinations += [field.name for field in self.operation.updated]
-        names = results or [field.name for field in self.operation.updated]
-        if names == make:
+        if results == make:
             return None
-        return [make.index(name) if name in make else -1 - destinations.index(name) for name in names]
+        return [make.index(name) if name in make else -1 - destinations.index(name) for name in results]
 
     def result_type(self, results):
-        names = tuple(results or [field.name for field in self.operation.updated])
+        names = tuple(results)
         if len(names) == 1:
             return None
         if names not in self._types:
@@ -414,6 +480,8 @@ class _Function:
         for argument, value in zip(self.arguments, values):
             if argument.use in ("input", "output") and isinstance(value, np.ndarray):
                 memory.slots[argument.field.offset // 8] = value.ctypes.data
+            elif _is_list(argument) and value is not None:
+                _write_list(memory.slots, argument.field.offset // 8, value)
         return call.plan, memory, values
 
 
@@ -431,7 +499,7 @@ def made(function):
     if name not in catalogue():
         _library.fail("UNKNOWN_NAME", f"{function!r} is no operation, expected one of {', '.join(catalogue().names())}")
     if name not in _functions:
-        _functions[name] = _Function(catalogue()[name])
+        _functions.setdefault(name, _Function(catalogue()[name]))
     return _functions[name]
 
 

@@ -23,11 +23,7 @@ class Plan:
     """A call's plan: what `execute` runs. It keeps its context."""
 
     def __init__(self, context, operation, arguments):
-        handle = ctypes.c_void_p()
-        kernel = context.kernel(operation.name)
-        status = _library.lib.ejk_plan_create(context.handle, kernel, arguments, ctypes.byref(handle))
-        _library.check(status)
-        self.handle, self.context = handle.value, context
+        self.handle, self.context = context.plan(operation.name, arguments), context
 
     def __del__(self, destroy=_library.lib.ejk_plan_destroy, getpid=_library.os.getpid):
         handle = getattr(self, "handle", None)
@@ -56,12 +52,18 @@ def given_values(operation, values):
 
 
 def arguments(operation, views, values):
-    """The struct of a call, as a bytearray: `views` by the names of tensors, `values` of the other fields."""
+    """The struct of a call, as a bytearray: `views` by the names of tensors, `values` of the other fields.
+
+    Of a list of tensors there is a sequence of views.
+    """
     buffer = bytearray(operation.args.size)
     _records.pack(operation.args, values, buffer)
     for name, view in views.items():
         field = operation.args.by_name[name]
-        _records.pack_tensor(field, buffer, view.dtype, view.shape, view.strides, view.device)
+        if field.kind == "TENSORS":
+            _records.pack_tensors(field, buffer, view)
+        else:
+            _records.pack_tensor(name, field.offset, buffer, view)
     return buffer
 
 
@@ -69,31 +71,39 @@ def _address(buffer):
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
-def _result_views(operation, views, values, wanted, number):
+def _first(view):
+    """A view, or the first of a list."""
+    return view if isinstance(view, View) else view[0]
+
+
+def _type_names(views):
+    return {name: _records.DTYPE_NAMES[_first(view).dtype] for name, view in views.items()}
+
+
+def _result_views(operation, views, values, wanted, number, share):
     record = operation.args
-    shapes = {name: view.shape for name, view in views.items()}
-    names = {name: _records.DTYPE_NAMES[view.dtype] for name, view in views.items()}
+    shapes = {n: v.shape if isinstance(v, View) else [each.shape for each in v] for n, v in views.items()}
     integers = _records.set_integers(record, values)
-    specs = _shapes.result_specs(record, shapes, names, integers, wanted, number)
-    device = next(iter(views.values())).device if views else (0, 0)
+    specs = _shapes.result_specs(record, shapes, _type_names(views), integers, wanted, number, share)
+    device = _first(next(iter(views.values()))).device if views else (0, 0)
     return {name: View(_records.DTYPES[dtype], shape, device=device) for name, (shape, dtype) in specs.items()}
 
 
 def _numbers(operation, views, values):
     """Types that results that may be any float can have, in the order in which they are tried."""
     record = operation.args
-    names = {name: _records.DTYPE_NAMES[view.dtype] for name, view in views.items()}
+    names = _type_names(views)
     asked = [_records.dtype_name(values[f.name]) for f in record.fields if f.kind == "DTYPE" and f.name in values]
     return dict.fromkeys([*asked, _shapes.first_float(record, names), "float32"])
 
 
-def _report_shape(operation, views, values, context, error):
+def _report_shape(operation, views, values, wanted, context, error):
     """Raises what the library says of tensors that no shape follows from, else what was found here."""
     buffer = arguments(operation, views, values)
     try:
         Plan(context, operation, _address(buffer))
     except _library.Error as fault:
-        if "missing" not in str(fault):
+        if not any(str(fault).startswith(f"{name}: missing") for name in wanted):
             raise
     _library.fail("INVALID_SHAPE", str(error))
 
@@ -109,19 +119,27 @@ def prepare(operation, views, values, wanted, context=None, forced=None):
     """
     context = context or _library.context()
     first = None
-    for number in _numbers(operation, views, values):
+    guesses = [(number, share) for share in (1, 2) for number in _numbers(operation, views, values)]
+    for number, share in guesses:
         try:
-            results = _result_views(operation, views, values, wanted, number)
+            results = _result_views(operation, views, values, wanted, number, share)
         except _shapes.ShapeError as error:
-            _report_shape(operation, views, values, context, error)
+            _report_shape(operation, views, values, wanted, context, error)
         for name, dtype in (forced or {}).items():
             results[name].dtype = dtype
         buffer = arguments(operation, {**views, **results}, values)
         try:
             return Plan(context, operation, _address(buffer)), buffer, results
-        except _library.exceptions["INVALID_DTYPE"] as error:
+        except (_library.exceptions["INVALID_DTYPE"], _library.exceptions["INVALID_SHAPE"]) as error:
             first = first or error
     raise first
+
+
+def _abstract(name, shape, dtype):
+    number = _records.DTYPES.get(_records.dtype_name(dtype))
+    if number is None:
+        _library.fail("INVALID_DTYPE", f"{name}: {dtype} given, expected one of {', '.join(_records.DTYPES)}")
+    return View(number, shape)
 
 
 def infer(name, tensors, values=None, results=None):
@@ -132,7 +150,7 @@ def infer(name, tensors, values=None, results=None):
     name : str
         The operation.
     tensors : dict
-        A pair (shape, name of the element type) for each tensor that is given.
+        A pair (shape, name of the element type) for each tensor that is given; a list of pairs for a list of tensors.
     values : dict, optional
         The other arguments.
     results : sequence of str, optional
@@ -147,11 +165,11 @@ def infer(name, tensors, values=None, results=None):
     operation = catalogue()[name]
     values = given_values(operation, values or {})
     views = {}
-    for each, (shape, dtype) in tensors.items():
-        number = _records.DTYPES.get(_records.dtype_name(dtype))
-        if number is None:
-            _library.fail("INVALID_DTYPE", f"{each}: {dtype} given, expected one of {', '.join(_records.DTYPES)}")
-        views[each] = View(number, shape)
+    for each, given in tensors.items():
+        if operation.args.by_name[each].kind == "TENSORS":
+            views[each] = [_abstract(each, *member) for member in given]
+        else:
+            views[each] = _abstract(each, *given)
     if results is None:
         results = operation.default_results(views)
     plan, _, made = prepare(operation, views, values, results)

@@ -72,7 +72,7 @@ class Record:
         self.orders = entry["orders"]
         self.fields = [Field(each) for each in entry["fields"]]
         self.by_name = {field.name: field for field in self.fields}
-        self.tensors = [field for field in self.fields if field.kind == "TENSOR"]
+        self.tensors = [field for field in self.fields if field.kind in ("TENSOR", "TENSORS")]
         self._symbols = None
 
     @property

@@ -7,13 +7,14 @@ import ctypes
 
 import numpy as np
 
+from . import _records
 from ._library import fail
 
 _CPU, _CUDA_HOST, _CUDA_MANAGED = 1, 3, 13
 _READ_ONLY = 1
 
-#: DLPack's codes: int, uint, float, bfloat, bool and the 8-bit floats.
-_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
+#: DLPack's codes: numbers, whose names end in their bits, and the 8-bit floats.
+_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 _FLOAT8 = {10: "float8_e4m3fn", 12: "float8_e5m2", 14: "float8_e8m0fnu"}
 
 
@@ -51,6 +52,8 @@ _is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.
 
 def numpy_dtype(name):
     """NumPy's type of a name of the library's; those of ml_dtypes where NumPy has none."""
+    if name in ("int4", "uint4"):
+        fail("UNAVAILABLE", f"{name} lies two to a byte, which arrays of NumPy cannot say")
     try:
         return np.dtype(name)
     except TypeError:
@@ -59,22 +62,24 @@ def numpy_dtype(name):
         return np.dtype(getattr(ml_dtypes, name))
 
 
-def _type_of(name, tensor):
+def type_name(name, tensor):
+    """The library's name of a tensor's type."""
     if tensor.lanes == 1 and tensor.code in _FLOAT8:
-        return numpy_dtype(_FLOAT8[tensor.code])
+        return _FLOAT8[tensor.code]
     if tensor.lanes == 1 and tensor.code == 6:
-        return np.dtype(bool)
-    if tensor.lanes == 1 and tensor.code in _CODES:
-        return numpy_dtype(f"{_CODES[tensor.code]}{tensor.bits}")
-    return fail("INVALID_DTYPE", f"{name}: DLPack type {tensor.code} of {tensor.bits} bits is not known")
+        return "bool"
+    known = f"{_CODES.get(tensor.code)}{tensor.bits}"
+    if tensor.lanes != 1 or known not in _records.DTYPES:
+        fail("INVALID_DTYPE", f"{name}: DLPack type {tensor.code} of {tensor.bits} bits is not known")
+    return known
 
 
-def _open(name, producer):
+def open_capsule(name, producer, **how):
     """(its tensor, may it be written, what keeps it alive)."""
     try:
-        capsule = producer.__dlpack__(max_version=(1, 0))
+        capsule = producer.__dlpack__(max_version=(1, 0), **how)
     except TypeError:  # older than DLPack 1.0
-        capsule = producer.__dlpack__()
+        capsule = producer.__dlpack__(**how)
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major > 1:
@@ -83,13 +88,22 @@ def _open(name, producer):
     return _Tensor.from_address(_pointer(capsule, b"dltensor")), True, capsule
 
 
-def to_numpy(name, producer):
-    """A view of a producer's memory. The array keeps it: an unused capsule gives it back when it goes."""
+def to_numpy(name, producer, writable=False):
+    """A view of a producer's memory, which the array keeps. NumPy's own are not writable where DLPack is old."""
+    try:
+        array = np.from_dlpack(producer)
+        return _to_numpy(name, producer) if writable and not array.flags.writeable else array
+    except Exception:  # a type that NumPy lacks, or a fault that is found again
+        return _to_numpy(name, producer)
+
+
+def _to_numpy(name, producer):
+    """The same by hand. An unused capsule gives its memory back when it goes."""
     kind = producer.__dlpack_device__()[0]
     if kind not in (_CPU, _CUDA_HOST, _CUDA_MANAGED):
         fail("UNAVAILABLE", f"{name}: lies on a device of DLPack's type {int(kind)}, expected memory of the CPU")
-    tensor, writable, capsule = _open(name, producer)
-    dtype = _type_of(name, tensor)
+    tensor, writable, capsule = open_capsule(name, producer)
+    dtype = numpy_dtype(type_name(name, tensor))
     shape = tuple(tensor.shape[: tensor.rank])
     strides = None
     if tensor.strides:

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import threading
+import weakref
 
 from ._description import catalogue
 
@@ -174,6 +175,12 @@ class Context:
             self._kernels[name] = out.value
         return self._kernels[name]
 
+    def plan(self, name, arguments):
+        """The handle of a new plan of a call."""
+        handle = ctypes.c_void_p()
+        check(lib.ejk_plan_create(self.handle, self.kernel(name), arguments, ctypes.byref(handle)))
+        return handle.value
+
 
 _registered = []
 _lock = threading.RLock()
@@ -207,14 +214,18 @@ def context():
 
 def on_context_change(function):
     """Has a function called whenever another context takes the place of the last: plans have to go."""
-    _watchers.append(function)
+    _watchers.append(weakref.WeakMethod(function) if hasattr(function, "__self__") else lambda: function)
 
 
 def _replace(new):
     global _context
     _context = new
-    for watcher in _watchers:
-        watcher()
+    for watcher in list(_watchers):
+        function = watcher()
+        if function is None:
+            _watchers.remove(watcher)
+        else:
+            function()
 
 
 def set_num_threads(count):

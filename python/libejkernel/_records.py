@@ -11,6 +11,8 @@ from ._library import fail
 
 MAX_RANK = 8
 MAX_INTS = 16
+MAX_TENSORS = 8
+TENSOR_SIZE = 152
 NAME_SIZE = 48
 
 #: Names of element types by their numbers, from EJK_DTYPE_LIST.
@@ -140,7 +142,7 @@ def pack(record, values, buffer, base=0, prefix=""):
         field = record.by_name.get(name)
         if field is None:
             fail("UNKNOWN_NAME", f"{prefix}{name} is unknown, expected one of {', '.join(record.by_name)}")
-        if value is None or field.kind == "TENSOR":
+        if value is None or field.kind in ("TENSOR", "TENSORS"):
             continue
         at = base + field.offset
         if field.kind == "RECORD":
@@ -150,15 +152,23 @@ def pack(record, values, buffer, base=0, prefix=""):
             buffer[at : at + len(packed)] = packed
 
 
-def pack_tensor(field, buffer, dtype, shape, strides, device=(0, 0), data=0):
-    """Writes a view; strides count elements."""
-    rank = len(shape)
+def pack_tensor(name, offset, buffer, view):
+    """Writes a view without its address."""
+    rank = len(view.shape)
     if rank > MAX_RANK:
-        fail("INVALID_SHAPE", f"{field.name}: rank {rank} given, expected at most {MAX_RANK}")
+        fail("INVALID_SHAPE", f"{name}: rank {rank} given, expected at most {MAX_RANK}")
     rest = [0] * (MAX_RANK - rank)
-    struct.pack_into(
-        "<Qii16qii", buffer, field.offset, data, dtype, rank, *shape, *rest, *strides, *rest, *device
-    )  # fmt: skip
+    lengths = (*view.shape, *rest, *view.strides, *rest)
+    struct.pack_into("<Qii16qii", buffer, offset, 0, view.dtype, rank, *lengths, *view.device)
+
+
+def pack_tensors(field, buffer, views):
+    """Writes a list of views."""
+    if len(views) > MAX_TENSORS:
+        fail("INVALID_ARGUMENT", f"{field.name} has {len(views)} tensors, expected at most {MAX_TENSORS}")
+    for member, view in enumerate(views):
+        pack_tensor(f"{field.name}[{member}]", field.offset + member * TENSOR_SIZE, buffer, view)
+    struct.pack_into("<i", buffer, field.offset + MAX_TENSORS * TENSOR_SIZE, len(views))
 
 
 def contiguous(shape):

@@ -216,17 +216,22 @@ def _bind_tensor(name, unit, shape, axes, strict):
 def bind_axes(record, shapes, integers):
     """Lengths of the symbols of a record, by the shapes of the tensors that are there and by integer fields.
 
-    `record` is a description of arguments, `shapes` has a shape for each tensor that is given, `integers` the
-    integer fields that are set. Raises ShapeError.
+    `record` is a description of arguments, `shapes` has a shape for each tensor that is given, of a list one for each
+    member, `integers` the integer fields that are set. Raises ShapeError.
     """
     symbols = record.unit_symbols
     axes = {name: value for name, value in integers.items() if name in symbols}
     for strict in (False, True):
         whole = True
         for field in record.tensors:
-            if field.name in shapes:
-                unit = unit_of(field.unit)
-                whole &= _bind_tensor(field.name, unit, shapes[field.name], axes, strict)
+            if field.name not in shapes:
+                continue
+            if field.kind == "TENSOR":
+                whole &= _bind_tensor(field.name, unit_of(field.unit), shapes[field.name], axes, strict)
+                continue
+            for member, shape in enumerate(shapes[field.name]):
+                unit = unit_of(field.unit.replace("#", str(member)))
+                whole &= _bind_tensor(f"{field.name}[{member}]", unit, shape, axes, strict)
         if whole:
             break
     return axes
@@ -243,21 +248,32 @@ def _defaults(symbols):
     return items
 
 
-def complete(record, axes):
+def complete(record, axes, share=1):
     """Gives symbols that are not bound the lengths that the record says they have then.
 
-    One with "B=1!N" has none where N is bound: shapes are those without it.
+    One with "B=1!N" has none where N is bound: shapes are those without it. Where only the other side is known, as N of
+    "C=N", it follows backwards, divided by `share`: of a gated product, whose C is 2 N, the library says that it is one.
     """
     for name, length, without in _defaults(record.symbols):
-        if name in axes or without in axes:
+        if name in axes:
+            _solve_backwards(length, axes[name], share, axes)
             continue
         try:
-            value = length.value(axes)
+            value = None if without in axes else length.value(axes)
         except _Never:
             continue
         if value is not None:
             axes[name] = value
     return axes
+
+
+def _solve_backwards(length, value, share, axes):
+    try:
+        solution = length.solve(value, axes)
+    except (_Open, _Never):
+        return
+    if solution and solution[1] % share == 0:
+        axes[solution[0]] = solution[1] // share
 
 
 def field_shape(field, axes):
@@ -284,11 +300,11 @@ _GROUPS = {"int": "int32", "index": "int32", "bool": "bool", "float8": "float8_e
 def field_dtype(record, field, dtypes, number):
     """The name of the element type that a unit asks for; `number` for any float.
 
-    `dtypes` has the names of the types of the tensors that are given.
+    `dtypes` has the names of the types of the tensors that are given, of a list that of the first.
     """
     for _ in range(len(record.fields) + 1):
         element = unit_of(field.unit).element
-        if element == "float":
+        if element in ("float", "element"):
             return number
         other = record.by_name.get(element)
         if other is None:
@@ -321,13 +337,13 @@ def first_float(record, dtypes):
     return next((dtype for dtype in given if dtype in FLOATS), "float32")
 
 
-def result_specs(record, shapes, dtypes, integers, wanted, number):
+def result_specs(record, shapes, dtypes, integers, wanted, number, share=1):
     """(shape, dtype's name) of each result in `wanted`, names of output fields, as a dict.
 
     `shapes` and `dtypes` are those of the tensors that are given, by name; `number` is the type of results that may
-    be any float. A gradient has the shape of what it is the gradient of. Raises ShapeError.
+    be any float, `share` that of complete(). A gradient has the shape of what it is the gradient of. Raises ShapeError.
     """
-    axes = complete(record, bind_axes(record, shapes, integers))
+    axes = complete(record, bind_axes(record, shapes, integers), share)
     specs = {}
     for name in wanted:
         field = record.by_name[name]

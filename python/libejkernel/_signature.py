@@ -9,6 +9,7 @@ import textwrap
 
 _TYPES = {
     "TENSOR": "array",
+    "TENSORS": "sequence of array",
     "BOOL": "bool",
     "OPT_BOOL": "bool",
     "INT": "int",
@@ -25,6 +26,7 @@ _TYPES = {
 #: The same as annotations of stubs.
 ANNOTATIONS = {
     "TENSOR": "Array",
+    "TENSORS": "Sequence[Array]",
     "BOOL": "bool",
     "OPT_BOOL": "bool",
     "INT": "int",
@@ -98,14 +100,14 @@ def _entry(argument):
     if argument.use == "output":
         return f"{argument.name} : array, optional", f"where {field.name} is written, {field.unit}; or its dtype"
     text = f"{argument.name} : {_TYPES[field.kind]}"
-    if field.kind == "TENSOR":
+    if field.kind in ("TENSOR", "TENSORS"):
         text += f", {field.unit}"
     if optional:
         text += f", default {argument.default!r}" if argument.default is not None else ", optional"
     doc = field.doc
-    if optional and argument.default is None and field.fallback and field.kind not in ("RECORD", "TENSOR"):
+    if optional and argument.default is None and field.fallback and field.kind not in ("RECORD", "TENSOR", "TENSORS"):
         doc += f"; by default {field.fallback}"
-    if field.unit and field.kind not in ("TENSOR", "NAME"):
+    if field.unit and field.kind not in ("TENSOR", "TENSORS", "NAME"):
         doc += f" ({field.unit})"
     if field.is_updated:
         doc += "; updated in place"

@@ -79,7 +79,7 @@ def tensor(name, value):
     return made, array
 
 
-def array(view, owner):
+def array(view, owner, writable=False):
     """A tensor as an array that keeps `owner`, which has the memory; None where there is none."""
     if not view.dtype:
         return None
@@ -92,5 +92,5 @@ def array(view, owner):
     memory = (ctypes.c_char * span).from_address(view.data)
     memory.owner = owner
     made = np.ndarray(shape, dtype, memory, 0, strides)
-    made.flags.writeable = False
+    made.flags.writeable = writable
     return made

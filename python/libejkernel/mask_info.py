@@ -47,6 +47,10 @@ _library.declare(
         "ejk_mask_info_heads": ((_P,), _L),
         "ejk_mask_info_is_self_attention": ((_P,), _B),
         "ejk_mask_info_text": ((_P, _P), _I),
+        "ejk_mask_info_q_attention_mask": ((_P, _P), _I),
+        "ejk_mask_info_q_position_ids": ((_P, _P), _I),
+        "ejk_mask_info_materialize_attention_mask": ((_P, _I, _P), _I),
+        "ejk_mask_info_materialize_segment_ids": ((_P, _B, _P), _I),
         "ejk_mask_info_to_dtype": ((_P, _I, _P), _I),
         "ejk_mask_info_apply_causal": ((_P, _P, _P), _I),
         "ejk_mask_info_apply_sliding_window": ((_P, _P, _P), _I),
@@ -226,9 +230,30 @@ class MaskInfo(Handle):
     kv_len = property(lambda self: lib.ejk_mask_info_kv_len(self._handle))
     heads = property(lambda self: lib.ejk_mask_info_heads(self._handle))
     shape = property(lambda self: (self.batch_size, self.q_len, self.kv_len))
-    is_self_attention = property(lambda self: bool(lib.ejk_mask_info_is_self_attention(self._handle)))
+
+    def is_self_attention(self):
+        """Whether ids of queries and keys are the same or, without ids, there are as many keys as queries."""
+        return bool(lib.ejk_mask_info_is_self_attention(self._handle))
+
+    @property
+    def q_attention_mask(self):
+        """int32 [B,Q]: 0 where a query is padding, else 1."""
+        return self._read(lib.ejk_mask_info_q_attention_mask)
+
+    @property
+    def q_position_ids(self):
+        """int32 [B,Q]: valid queries up to here, less one, and at least 0."""
+        return self._read(lib.ejk_mask_info_q_position_ids)
 
     # Transforms
+
+    def materialize_attention_mask(self, dtype=bool):
+        """A copy that stores its elements in a type."""
+        return MaskInfo._of(lib.ejk_mask_info_materialize_attention_mask, self._handle, _dtype(dtype))
+
+    def materialize_segment_ids(self, per_head=False):
+        """A copy that stores segment ids: its own, else groups of equal rows and columns."""
+        return MaskInfo._of(lib.ejk_mask_info_materialize_segment_ids, self._handle, per_head)
 
     def to_dtype(self, dtype):
         """The same, read in another element type."""

@@ -12,6 +12,8 @@ from ._description import catalogue as _catalogue
 
 
 def __getattr__(name):
+    if name == "__all__":
+        return __dir__()
     if name.startswith("_") or name not in _catalogue():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import _arrays

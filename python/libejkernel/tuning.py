@@ -11,7 +11,7 @@ import sys
 import time
 
 from . import _library
-from ._tensors import OptFloat, OptInt, opt_float
+from ._tensors import OptFloat, OptInt, opt_float, opt_int
 
 lib = _library.lib
 _P, _I, _L, _S, _D = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_char_p, ctypes.c_double
@@ -22,6 +22,9 @@ _library.declare(
         "ejk_config_selector_chain_destroy": ((_P,), None),
         "ejk_executor_create": ((_P, _P, _P), _I),
         "ejk_executor_destroy": ((_P,), None),
+        "ejk_executor_compile": ((_P, _P, _P, _P, _P), _I),
+        "ejk_tuner_create": ((_P, _P), _I),
+        "ejk_tuner_destroy": ((_P,), None),
         "ejk_executor_autotune": ((_P, _P, _P, _P, _P, _P), _I),
         "ejk_tune_report_is_settled": ((_P,), ctypes.c_bool),
         "ejk_tune_verdict_name": ((_I,), _S),
@@ -112,6 +115,13 @@ class _AutotuneOptions(ctypes.Structure):
         ("tolerance", _D),
         ("direction", _I),
     ]
+
+
+class _ConfigTuner(ctypes.Structure):
+    _fields_ = [("self", _P), ("tune", _P)]
+
+
+_library.declare({"ejk_tuner_config_tuner": ((_P,), _ConfigTuner)})
 
 
 class _Candidate(ctypes.Structure):
@@ -245,20 +255,80 @@ class PersistentCache:
         return dict(zip(("added", "replaced", "kept", "rejected"), counts))
 
 
-class _Executor:
-    """A chain that remembers on disk, and an executor that asks it."""
+class _Choice:
+    """An executor of the library's with the chain that chooses for it: what makes plans."""
 
-    def __init__(self, context, cache):
-        self._cache, self._context = cache, context
-        self._chain, self.handle = ctypes.c_void_p(), ctypes.c_void_p()
-        options = _ChainOptions(persistent=None if cache is None else cache._handle)
+    def __init__(self, persistent, tuner=None):
+        self._persistent, self._context = persistent, _library.context()
+        self.process = self._context.process
+        self._tuner, self._chain, self.handle = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        options = _ChainOptions(persistent=None if persistent is None else persistent._handle)
+        if tuner is not None:
+            _library.check(lib.ejk_tuner_create(ctypes.byref(tuner), ctypes.byref(self._tuner)))
+            measures = lib.ejk_tuner_config_tuner(self._tuner)  # copied
+            options.tuner = ctypes.addressof(measures)
+            options.policy[0] = 1  # allow_autotune
         _library.check(lib.ejk_config_selector_chain_create(ctypes.byref(options), ctypes.byref(self._chain)))
         options = _ExecutorOptions(selector=self._chain)
-        _library.check(lib.ejk_executor_create(context.handle, ctypes.byref(options), ctypes.byref(self.handle)))
+        status = lib.ejk_executor_create(self._context.handle, ctypes.byref(options), ctypes.byref(self.handle))
+        _library.check(status)
 
-    def close(self):
-        lib.ejk_executor_destroy(self.handle)
-        lib.ejk_config_selector_chain_destroy(self._chain)
+    def __del__(self, getpid=_library.os.getpid):
+        # A child leaves its parent's alone, as it does with contexts.
+        if getattr(self, "process", None) == getpid():
+            lib.ejk_executor_destroy(self.handle)
+            lib.ejk_config_selector_chain_destroy(self._chain)
+            lib.ejk_tuner_destroy(self._tuner)
+
+    def plan(self, name, arguments):
+        """The handle of a new plan of a call."""
+        if self.process != _library.os.getpid():
+            _library.fail("UNAVAILABLE", "the executor was made before fork(), expected one of this process")
+        handle, kernel = ctypes.c_void_p(), self._context.kernel(name)
+        _library.check(lib.ejk_executor_compile(self.handle, kernel, arguments, None, ctypes.byref(handle)))
+        return handle.value
+
+
+class Executor:
+    """Makes calls with a choice of configurations of its own, and may measure what it does not know.
+
+    `executor(function, *arguments, **keywords)` is the call `function(*arguments, **keywords)` of libejkernel.numpy; an
+    explicit `cfg` comes first, then what the executor remembers, what its cache on disk has, what it measures, and the
+    operation's own rule. It has the threads that were set when it was made.
+
+    Parameters
+    ----------
+    persistent : PersistentCache or path, optional
+        A cache on disk, read, and written by what is measured.
+    autotune : bool
+        Whether a call for which nothing is known is measured first.
+    warmup, iters : int
+        Runs of a candidate before the first that is timed, and rounds at least.
+    budget : float
+        Seconds for measuring a call.
+    """
+
+    def __init__(self, persistent=None, autotune=False, warmup=2, iters=5, budget=10.0):
+        if persistent is not None and not isinstance(persistent, PersistentCache):
+            persistent = PersistentCache(persistent)
+        tuner = _TunerOptions(warmup=opt_int(warmup), iters=iters, time_s=budget) if autotune else None
+        self._choice = _Choice(persistent, tuner)
+        self._functions = {}
+
+    def _made(self, function):
+        from . import _arrays
+
+        operation = _arrays.made(function).operation
+        if operation.name not in self._functions:
+            self._functions[operation.name] = _arrays._Function(operation, self._choice)
+        return self._functions[operation.name]
+
+    def __call__(self, function, *arguments, **keywords):
+        return self._made(function).function(*arguments, **keywords)
+
+    def plan(self, function, *arguments, **keywords):
+        """The plan of such a call, as libejkernel.numpy.plan()."""
+        return self._made(function).prepared(arguments, keywords)[0]
 
 
 def _report_of(call, record, stored):
@@ -342,14 +412,13 @@ def tune(function, *arguments, budget=10.0, store=True, cache=None, seed=0, prog
     options.tuner.cancel = ctypes.pointer(cancel)
     options.tuner.progress = show_fn = _ProgressFn(show)
     told_fn = _ToldFn(told)
-    executor = _Executor(context, cache if store else None)
+    executor = _Choice(cache if store else None)
     try:
         status = lib.ejk_executor_autotune(
             executor.handle, kernel, memory.address, ctypes.byref(options), told_fn, None
         )
         _library.check(status)
     finally:
-        executor.close()
         if isinstance(bar, Bar):
             bar.close()
         del kept, show_fn

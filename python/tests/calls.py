@@ -4,9 +4,9 @@
 import ctypes
 import json
 import random
+import re
 
-import numpy as np
-from libejkernel import _dlpack, _library, _records, _shapes
+from libejkernel import _library, _shapes, _tensors
 from libejkernel._description import catalogue
 
 lib = _library.lib
@@ -25,24 +25,9 @@ _library.declare(
 SET_ONLY = 1
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("shape", ctypes.c_int64 * 8),
-        ("strides", ctypes.c_int64 * 8),
-        ("device_type", ctypes.c_int32),
-        ("device_index", ctypes.c_int32),
-    ]
-
-    def array(self):
-        dtype = _dlpack.numpy_dtype(_records.DTYPE_NAMES[self.dtype])
-        shape = tuple(self.shape[: self.rank])
-        strides = [step * dtype.itemsize for step in self.strides[: self.rank]]
-        span = sum((n - 1) * s for n, s in zip(shape, strides)) + dtype.itemsize if 0 not in shape else 0
-        memory = (ctypes.c_char * span).from_address(self.data) if span else b""
-        return np.ndarray(shape, dtype, memory, 0, strides)
+def array(view):
+    """The memory of a tensor, to read and to write."""
+    return _tensors.array(view, None, writable=True)
 
 
 class Call:
@@ -62,9 +47,12 @@ class Call:
         lib.ejk_problem_destroy(self.problem)
 
     def tensor(self, field):
-        """The array of a tensor; None where the call has none. Valid as long as the call."""
-        view = Tensor.from_address(self.args + field.offset)
-        return view.array() if view.dtype else None
+        """The array of a tensor, or those of a list; None where the call has none. Valid as long as the call."""
+        if field.kind == "TENSOR":
+            return array(_tensors.Tensor.from_address(self.args + field.offset))
+        count = ctypes.c_int32.from_address(self.args + field.offset + field.size - 8).value
+        members = (_tensors.Tensor * count).from_address(self.args + field.offset)
+        return [array(member) for member in members] or None
 
     def tensors(self):
         return {f.name: self.tensor(f) for f in self.operation.args.tensors if self.tensor(f) is not None}
@@ -111,6 +99,8 @@ def _field_item(field, draw):
         "OPT_FLOAT": lambda: str(draw.choice((0.25, 1.5))),
         "FLOAT": lambda: "0.125",
         "WINDOW": lambda: draw.choice(("2,1", "3,", ",2", "4")),
+        "NAME": lambda: draw.choice(re.findall("[a-z][a-z0-9_]+", field.doc) or ["none"]),
+        "DTYPE": lambda: draw.choice(("float32", "bfloat16", "float16")),
     }
     return f"{field.name}={values[field.kind]()}" if field.kind in values else None
 

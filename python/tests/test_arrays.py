@@ -4,6 +4,7 @@
 import gc
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -77,6 +78,20 @@ def test_results_are_the_documented_ones():
     assert only.tobytes() == gradients.d_key.tobytes()
 
 
+def test_results_that_follow_backwards():
+    """What a product has of columns is said by its right side, halved where an activation is gated."""
+    draw = np.random.default_rng(0)
+    lhs, rhs = draw.standard_normal((3, 4), np.float32), draw.standard_normal((4, 6), np.float32)
+    assert np.allclose(ejk.matmul(lhs, rhs), lhs @ rhs, atol=1e-5)
+    assert ejk.matmul(lhs, rhs, activation="swiglu").shape == (3, 3)
+    assert libejkernel.infer(
+        "matmul", {"lhs": ((3, 4), "bfloat16"), "rhs": ((4, 6), "bfloat16")}, {"preferred_element_type": "float32"}
+    ) == {"out": ((3, 6), "float32")}
+    assert ejk.matmul(lhs.T.copy(), rhs[:3], platform="reference").shape == (4, 6)
+    with pytest.raises(libejkernel.InvalidShape, match="rhs"):
+        ejk.matmul(lhs, rhs[:3])
+
+
 def test_destination_and_its_type():
     q, k, v = qkv(np.float16)
     out = np.empty_like(q)
@@ -94,9 +109,31 @@ def test_producers_of_dlpack_are_not_copied():
         assert ejk.flash_attention(kind(q), kind(k), kind(v), out=out) is out
         assert out.array.tobytes() == expected.tobytes()
     view = q[:, ::-1, :, 2:6]
-    taken = _dlpack.to_numpy("q", Producer(view))
-    assert taken.strides == view.strides and taken.ctypes.data == view.ctypes.data
-    assert taken.tobytes() == view.tobytes()
+    for take in (_dlpack.to_numpy, _dlpack._to_numpy):
+        taken = take("q", Producer(view))
+        assert taken.strides == view.strides and taken.ctypes.data == view.ctypes.data
+        assert taken.tobytes() == view.tobytes()
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax.numpy"])
+def test_arrays_of_other_libraries(framework):
+    """Where they are installed: their tensors on the CPU, of types that NumPy lacks too."""
+    library = pytest.importorskip(framework)
+    q, k, v = qkv()
+    tensors = [library.asarray(x) for x in (q, k, v)]
+    expected = ejk.flash_attention(q, k, v, causal=True)
+    assert ejk.flash_attention(*tensors, causal=True).tobytes() == expected.tobytes()
+    brief = [library.asarray(x, dtype=library.bfloat16) for x in tensors]
+    found = ejk.flash_attention(*brief, causal=True)
+    assert found.dtype == ml_dtypes.bfloat16
+    assert np.abs(found.astype(np.float32) - expected).max() < 3e-2
+    out = library.zeros(q.shape, dtype=library.float32)
+    if framework == "torch":
+        assert ejk.flash_attention(*tensors, causal=True, out=out) is out
+        assert np.asarray(out).tobytes() == expected.tobytes()
+    else:
+        with pytest.raises(libejkernel.InvalidArgument, match="out is read-only"):
+            ejk.flash_attention(*tensors, out=out)
 
 
 def test_producers_are_let_go():
@@ -104,6 +141,8 @@ def test_producers_are_let_go():
     counts = [sys.getrefcount(x) for x in (q, k, v)]
     for _ in range(10):
         ejk.flash_attention(Producer(q), Producer(k), OldProducer(v))
+        _dlpack._to_numpy("q", Producer(q))
+        _dlpack._to_numpy("k", OldProducer(k))
     gc.collect()
     assert [sys.getrefcount(x) for x in (q, k, v)] == counts
 
@@ -237,6 +276,32 @@ def test_children_of_fork():
     assert ejk.flash_attention(q, k, v).tobytes() == expected.tobytes()
 
 
+def test_a_fork_amid_a_call_of_another_thread():
+    """The child has a context of its own, whatever locks the parent's threads held."""
+    q, k, v = qkv(t=1200, heads=4, size=64)
+    small = [x[:, :3] for x in (q, k, v)]
+    expected = ejk.flash_attention(*small)
+    ended = threading.Event()
+
+    def work():
+        while not ended.is_set():
+            ejk.flash_attention(q, k, v)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)  # what waits for ever fails
+                same = ejk.flash_attention(*small).tobytes() == expected.tobytes()
+                os._exit(0 if same else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_workers_of_multiprocessing():
     code = (
         "import multiprocessing, numpy as np, libejkernel.numpy as ejk\n"
@@ -271,8 +336,8 @@ def test_many_shapes_do_not_pile_up():
             ejk.flash_attention(q[:, :length], k[:, :length], v[:, :length])
         return resident()
 
-    sizes = [every_length() for _ in range(6)]
-    assert sizes[-1] - sizes[2] < 6 << 20, sizes
+    sizes = [every_length() for _ in range(4)]
+    assert sizes[-1] - sizes[1] < 6 << 20, sizes
 
 
 def resident():

@@ -18,7 +18,7 @@ def qkv(batch=2, t=8, heads=2):
 def test_forms_of_mask_info():
     info = MaskInfo.from_segments(IDS)
     shared = (IDS[:, :, None] == IDS[:, None, :]) & (IDS >= 0)[:, :, None]
-    assert info.shape == (2, 8, 8) and info.is_self_attention and info.heads == 1
+    assert info.shape == (2, 8, 8) and info.is_self_attention() and info.heads == 1
     assert (info.attention_mask[:, 0] == shared).all()
     assert (info.q_segment_ids == IDS).all()
     causal = info.apply_causal()
@@ -32,6 +32,11 @@ def test_forms_of_mask_info():
     assert window.sum() == 3 + 2 + 4 + 3
     assert info.apply_chunked(4).attention_mask.shape == (2, 1, 8, 8)
     assert MaskInfo.from_random(1, 4, seed=3).attention_mask.shape == (1, 1, 4, 4)
+    assert info.q_attention_mask[0].tolist() == [1] * 7 + [0]
+    assert info.q_position_ids[1].tolist() == list(range(8))
+    assert causal.materialize_attention_mask("float16").attention_mask.dtype == np.float16
+    groups = masked.materialize_segment_ids()
+    assert (groups.q_segment_ids == IDS).all() and (groups.attention_mask == masked.attention_mask).all()
     assert info.get_or_compute_positions()[0][1].tolist() == [0, 1, 0, 1, 0, 1, 2, 3]
     with pytest.raises(libejkernel.InvalidArgument, match="mode is 'x'"):
         info.apply_sliding_window(3, mode="x")

@@ -29,7 +29,7 @@ def scale_by(tmp_path_factory):
 
     ctypes.CDLL(_library._path(), ctypes.RTLD_GLOBAL)  # what the library of the user is linked with
     if "scale_by" not in libejkernel.operations():
-        assert libejkernel.register_operations(ctypes.CDLL(path).add_scale) == ["scale_by"]
+        assert libejkernel.register_operations(ctypes.CDLL(path).add_own) == ["scale_by", "sum_of_parts"]
     return ejk.scale_by
 
 
@@ -57,6 +57,29 @@ def test_lists_and_states(scale_by):
         scale_by(x, 2, frozen)
     with pytest.raises(libejkernel.InvalidArgument, match="places is"):
         scale_by(x, 2, places=list(range(17)))
+
+
+def test_lists_of_tensors(scale_by):
+    draw = np.random.default_rng(0)
+    parts = [draw.standard_normal((n, 4)).astype(np.float32) for n in (2, 5, 1)]
+    expected = sum(part.sum(0, dtype=np.float32) for part in parts)
+    for _ in range(2):
+        assert np.allclose(ejk.sum_of_parts(parts), np.tile(expected, (3, 1)), atol=1e-5)
+    start = np.ones(4, np.float32)
+    assert np.allclose(ejk.sum_of_parts(parts[:2], start)[0], sum(p.sum(0) for p in parts[:2]) + 1, atol=1e-5)
+    wide = [np.repeat(part, 2, axis=0)[::2] for part in parts]
+    assert np.allclose(ejk.sum_of_parts(wide)[0], expected, atol=1e-5)
+    assert "sequence of array, [n#,D] float32" in ejk.sum_of_parts.__doc__
+    tensors = {"parts": [((6, 4), "float32"), ((2, 4), "float32")]}
+    assert libejkernel.infer("sum_of_parts", tensors) == {"out": ((7, 4), "float32")}
+    with pytest.raises(libejkernel.InvalidShape, match="parts"):
+        ejk.sum_of_parts([parts[0], parts[1][:, :3]])
+    with pytest.raises(libejkernel.InvalidArgument, match="9 tensors, expected at most 8"):
+        ejk.sum_of_parts([parts[0]] * 9)
+    with pytest.raises(libejkernel.InvalidArgument, match="expected a sequence of arrays"):
+        ejk.sum_of_parts(parts[0])
+    with pytest.raises(libejkernel.InvalidArgument, match=r"parts\[0\]: missing"):
+        ejk.sum_of_parts([])
 
 
 def test_it_stays_with_another_context(scale_by):

@@ -3,6 +3,7 @@
 
 import io
 import json
+import os
 
 import libejkernel
 import libejkernel.numpy as ejk
@@ -91,6 +92,34 @@ def test_tuning_is_kept(tmp_path):
     assert other.import_json(cache.export_json())["added"] == len(cache)
     cache.clear()
     assert len(cache) == 0
+
+
+def test_executors_choose_for_themselves(tmp_path):
+    q, k, v = qkv(t=64, heads=2, size=32)
+    expected = ejk.flash_attention(q, k, v, causal=True)
+    plain = libejkernel.Executor()
+    assert plain(ejk.flash_attention, q, k, v, causal=True).tobytes() == expected.tobytes()
+    assert plain.plan("flash_attention", q, k, v, causal=True).describe()["step"] == "heuristics"
+    cache = libejkernel.PersistentCache(tmp_path / "own")
+    tuned = libejkernel.Executor(cache, autotune=True, budget=0.5)
+    for _ in range(2):
+        out = tuned("flash_attention", q, k, v, causal=True, return_lse=True).out
+        assert np.abs(out - expected).max() < 1e-5
+    assert tuned.plan("flash_attention", q, k, v, causal=True, return_lse=True).describe()["step"] in {
+        "memory",
+        "autotune",
+    }
+    later = tuned._made("flash_attention").function
+    del tuned
+    assert np.abs(later(q, k, v, causal=True) - expected).max() < 1e-5
+    child = os.fork()
+    if child == 0:
+        try:
+            plain("flash_attention", q, k, v)
+        except libejkernel.Unavailable:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_the_bar_of_tuning():
