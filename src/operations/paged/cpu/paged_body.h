@@ -33,22 +33,22 @@
 #define LN2   0.6931471805599453
 
 enum {
-    BLOCK = 64,         /* keys that few rows look at together */
-    FEW_ROWS = 8,       /* of a key head: more go through tiles */
-    ROWS_AT_ONCE = 64,  /* of all heads of an item of few rows */
-    SPLIT_ROWS = 16,    /* sequences of more rows are not split */
-    MOST_SPLITS = 16,   /* bounds the memory of partial results */
-    TILE_KEYS = 512,    /* most keys of a block of many rows */
+    BLOCK = 64,        /* keys that few rows look at together */
+    FEW_ROWS = 8,      /* of a key head: more go through tiles */
+    ROWS_AT_ONCE = 64, /* of all heads of an item of few rows */
+    SPLIT_ROWS = 16,   /* sequences of more rows are not split */
+    MOST_SPLITS = 16,  /* bounds the memory of partial results */
+    TILE_KEYS = 512,   /* most keys of a block of many rows */
     SCORE_STRIDE = TILE_KEYS + 16,
 };
 
 /* What follows from shapes and parameters, and where things lie in memory, in floats. */
 typedef struct paged_plan {
-    paged_size split;           /* keys of a KV split */
-    paged_size rows, keys;      /* of a tile's group, and of its blocks */
-    paged_size depth, width;    /* of queries and of sums, rounded up to VL */
-    paged_size sum_width;       /* and to TILE_COLUMNS */
-    paged_size slots;           /* rows of partial results */
+    paged_size split;                                /* keys of a KV split */
+    paged_size rows, keys;                           /* of a tile's group, and of its blocks */
+    paged_size depth, width;                         /* of queries and of sums, rounded up to VL */
+    paged_size sum_width;                            /* and to TILE_COLUMNS */
+    paged_size slots;                                /* rows of partial results */
     paged_size list_at, slot_at, zero_at, worker_at; /* in bytes */
     paged_size worker_bytes, bytes;
 } paged_plan;
@@ -75,8 +75,8 @@ typedef struct paged_work {
 typedef struct paged_row {
     paged_size low, high; /* keys that it sees */
     paged_size token, head, r;
-    float slope;          /* of alibi, in base 2 */
-    float most;           /* largest score so far, in base 2 */
+    float slope; /* of alibi, in base 2 */
+    float most;  /* largest score so far, in base 2 */
 } paged_row;
 
 /* An item. Row i of key head `head + i / rows` is row first_row + i % rows of T x G. */
@@ -97,7 +97,8 @@ static paged_size paged_bytes(int dtype) {
 /* ---- Plans ------------------------------------------------------------------------------------------ */
 
 static paged_size heads_at_once(const paged_problem *p, paged_size rows) {
-    return paged_least(paged_most(p->kv_heads, 1), paged_most(ROWS_AT_ONCE / paged_most(rows, 1), 1));
+    return paged_least(paged_most(p->kv_heads, 1),
+                       paged_most(ROWS_AT_ONCE / paged_most(rows, 1), 1));
 }
 
 static paged_size parts_of(const paged_plan *t, const paged_sequence *s) {
@@ -133,7 +134,8 @@ static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int
     *t = (paged_plan){.rows = ejki_round_up(parameters[0], TILE_ROWS),
                       .keys = ejki_round_up(parameters[1], TILE_COLUMNS)};
     const paged_size most = p->tables == PAGED_LISTS ? paged_most(p->width, 1) : p->width;
-    t->split = paged_most(parameters[2], ejki_round_up(ejki_cdiv(most * p->page, MOST_SPLITS), 256));
+    t->split =
+        paged_most(parameters[2], ejki_round_up(ejki_cdiv(most * p->page, MOST_SPLITS), 256));
     t->depth = ejki_round_up(p->dim, VL) + ejki_round_up(p->tail_dim, VL);
     t->width = ejki_round_up(p->value_dim, VL);
     t->sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
@@ -258,8 +260,8 @@ static void put_row(const paged_job *j, const paged_row *row, const float *sums,
         return;
     }
     const paged_size width = j->work->plan.width;
-    const paged_size slot = lists->slots[j->s.n] +
-                            (j->part * j->s.rows + row->r) * j->p->heads + row->head;
+    const paged_size slot =
+        lists->slots[j->s.n] + (j->part * j->s.rows + row->r) * j->p->heads + row->head;
     for (paged_size d = 0; d < width; d += VL)
         v_store(lists->partial + slot * width + d, v_load(sums + d));
     lists->most[2 * slot] = row->most;
@@ -339,7 +341,8 @@ static void merge_row(const paged_work *w, const paged_sequence *s, paged_size p
     const paged_size width = w->plan.width, rows = s->rows * w->p->heads;
     const paged_size first = w->lists.slots[s->n] + at;
     float most = -INFINITY, sum = 0;
-    for (paged_size i = 0; i < parts; i++) most = fmaxf(most, w->lists.most[2 * (first + i * rows)]);
+    for (paged_size i = 0; i < parts; i++)
+        most = fmaxf(most, w->lists.most[2 * (first + i * rows)]);
     for (paged_size d = 0; d < width; d += VL) v_store(sums + d, v_zero());
     for (paged_size i = 0; i < parts; i++) {
         const paged_size slot = first + i * rows;

@@ -44,15 +44,20 @@ typedef struct paged_cache {
     int scaled, scaled_rows; /* there is one; it is one per row */
 } paged_cache;
 
-enum { PAGED_TABLE, PAGED_LISTS, PAGED_OWN }; /* block tables, indptr and indices, page n of sequence n */
+enum {
+    PAGED_TABLE,
+    PAGED_LISTS,
+    PAGED_OWN
+}; /* block tables, indptr and indices, page n of sequence n */
 
 typedef struct paged_problem {
     paged_size tokens, sequences, heads, kv_heads, group;
-    paged_size dim, tail_dim, value_dim; /* of the products; the tail is a second part of queries and keys */
-    paged_size pages, page;              /* pages of the cache, rows of a page */
-    paged_size slots;                    /* rows of the cache in all, where a page may be cut short */
-    paged_size width;                    /* pages that a table has for a sequence; of lists, their length */
-    paged_size rows_each;                /* without starts: every sequence has so many query rows */
+    paged_size dim, tail_dim,
+        value_dim;          /* of the products; the tail is a second part of queries and keys */
+    paged_size pages, page; /* pages of the cache, rows of a page */
+    paged_size slots;       /* rows of the cache in all, where a page may be cut short */
+    paged_size width;       /* pages that a table has for a sequence; of lists, their length */
+    paged_size rows_each;   /* without starts: every sequence has so many query rows */
     int tables;
     paged_ints table, lists, starts, lens, firsts, count, slot_mapping;
     paged_size table_step; /* from one sequence's entries to the next's */
@@ -62,8 +67,8 @@ typedef struct paged_problem {
     paged_rows new_key, new_tail, new_value; /* what is written before */
     int *status;                             /* a word, set on a GPU where a table is wrong */
     double scale, cap;                       /* cap 0: none */
-    double query_scale;                      /* not 0: queries are rounded to the cache's type after division by it */
-    paged_size left;                         /* keys before a row's own that it sees; below 0: all */
+    double query_scale; /* not 0: queries are rounded to the cache's type after division by it */
+    paged_size left;    /* keys before a row's own that it sees; below 0: all */
     int dtype, causal, writes, attends, has_new_value;
     const float *alibi;
     const float *bias; /* qq_bias */
@@ -135,7 +140,8 @@ PAGED paged_size paged_entries(const paged_problem *p, paged_size n, paged_size 
 }
 
 /* The page of the cache that has a sequence's page j; entries as above. */
-PAGED paged_size paged_page(const paged_problem *p, paged_size n, paged_size entries, paged_size j) {
+PAGED paged_size paged_page(const paged_problem *p, paged_size n, paged_size entries,
+                            paged_size j) {
     return p->tables == PAGED_OWN ? n : paged_int(&p->table, entries + j);
 }
 

@@ -25,8 +25,8 @@ static double cached(const paged_cache *c, const place *at, paged_size d) {
 
 static double asked(const paged_problem *p, const paged_rows *rows, paged_size token, paged_size h,
                     paged_size d) {
-    const double value = ejki_load_f64((ejk_dtype)rows->dtype, rows->data,
-                                       token * rows->token + h * rows->head + d);
+    const double value =
+        ejki_load_f64((ejk_dtype)rows->dtype, rows->data, token * rows->token + h * rows->head + d);
     if (p->query_scale == 0) return value;
     double rounded = 0;
     ejki_store_f64((ejk_dtype)p->key.dtype, &rounded, 0, value / p->query_scale);
@@ -48,8 +48,7 @@ static double score(const paged_problem *p, const paged_sequence *s, paged_size 
         z += asked(p, &p->query_tail, s->begin + r, h, d) * cached(&p->key_tail, at, d);
     z *= p->scale;
     if (p->cap > 0) z = p->cap * tanh(z / p->cap);
-    if (p->has_alibi)
-        z += ejki_load_f64(EJK_DTYPE_F32, p->alibi, h) * (double)(t - context);
+    if (p->has_alibi) z += ejki_load_f64(EJK_DTYPE_F32, p->alibi, h) * (double)(t - context);
     if (p->has_bias && t >= context)
         z += ejki_load_f64(EJK_DTYPE_F32, p->bias, r * p->bias_step + t - context);
     return z;
@@ -71,8 +70,7 @@ static void attend(const paged_problem *p, const paged_sequence *s, paged_size r
     const paged_size entries = paged_entries(p, s->n, &count);
     double most = -INFINITY, sum = 0;
     for (paged_size t = low; t < high; t++) {
-        places[t] =
-            (place){paged_page(p, s->n, entries, t / p->page), t % p->page, h / p->group};
+        places[t] = (place){paged_page(p, s->n, entries, t / p->page), t % p->page, h / p->group};
         scores[t] = score(p, s, r, h, t, &places[t]);
         most = larger(most, scores[t]);
     }
