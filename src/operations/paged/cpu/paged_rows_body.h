@@ -2,7 +2,7 @@
 /*
  * Few rows, as in decoding: up to four rows of a key head meet VL / 4 of its keys, or fewer rows more keys, where they
  * lie in the cache; sums of values pass through registers four keys at a time. While keys of a block are read, its
- * values are asked for, and with these the keys of the next block. Included by paged_body.h.
+ * values are asked for, and with these the keys of the next block. Included by paged_core_body.h.
  */
 
 #define VALUES_AT_ONCE (VL == 16 ? 4 : 2)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scores of a row in place, its running softmax, and where a block's keys lie. Included by paged_body.h. */
+/* Scores of a row in place, its running softmax, and where a block's keys lie. Included by paged_core_body.h. */
 
 /* Where rows of a block of keys lie, for the item's first head. Keys that nobody sees have a row of zeros. */
 typedef struct paged_block {

@@ -2,7 +2,7 @@
 /*
  * Many rows of a key head, as in prefilling and in decoding of latents: a block of keys and values is gathered from its
  * pages and packed, keys transposed into panels, and used by all tiles of TILE_ROWS rows of the item. Lines of the
- * next block are asked for while products run. Included by paged_body.h.
+ * next block are asked for while products run. Included by paged_core_body.h.
  */
 #define SCORES_PAIR(n) GEMM_PAIR(gemm_scores, n, 1, TILE_ROWS, SCORE_STRIDE)
 #define SCORES_SIZE(n) GEMM_CASE(gemm_scores, n)

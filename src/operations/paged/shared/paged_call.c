@@ -10,7 +10,8 @@
 
 static paged_rows rows_of(const ejk_tensor *t) {
     if (!t) return (paged_rows){.data = NULL};
-    return (paged_rows){NULL, t->strides[0], t->strides[t->rank - 2], (int)t->dtype};
+    return (paged_rows){
+        .token = t->strides[0], .head = t->strides[t->rank - 2], .dtype = (int)t->dtype};
 }
 
 /* From a head slot of a packed cache to the next, V of a head behind its K. */
