@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-/** Symbols: B batch, T tokens, R elements of the latent, Dn, Dr and Dv of a head; Dq = Dn, or Dn + Dr with b_k alone. */
+/** Symbols: B batch, T tokens, R elements of a latent, Dn, Dr, Dv of a head; Dq = Dn, or Dn + Dr with b_k alone. */
 #define EJK_FLASH_MLA_ARGS(F, R)                                                                   \
     F(TENSOR, query, EJK_REQUIRED, "", "[B,T,Hq,Dq] float", "queries")                             \
     F(TENSOR, key_value, EJK_REQUIRED, "", "[B,T,R] query", "latents")                             \

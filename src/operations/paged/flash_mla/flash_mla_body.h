@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flash_mla in vectors. Weights become floats; tiles of TILE_ROWS tokens are multiplied with them into keys and values of
- * float32 in the workspace; the core of the paged family attends to these. An element of a key is one sum over the
+ * flash_mla in vectors. Weights become floats; tiles of TILE_ROWS tokens are multiplied with them into keys and values
+ * of float32 in the workspace; the core of the paged family attends to these. An element of a key is one sum over the
  * latent in order, so that bits do not depend on threads.
  */
 #include "operations/paged/cpu/paged_core_body.h"
