@@ -57,6 +57,7 @@ PUBLIC = {
     "mean_pooling.h": "operations",
     "paged_attention.h": "operations",
     "paged_cache.h": "operations",
+    "flash_mla.h": "operations",
     "causal_conv1d.h": "operations",
     "gated_rms_norm.h": "operations",
     "blocksparse_attention.h": "operations",

@@ -23,6 +23,7 @@
 #include <ejkernel/device.h>
 #include <ejkernel/executor.h>
 #include <ejkernel/flash_attention.h>
+#include <ejkernel/flash_mla.h>
 #include <ejkernel/gpu_measure.h>
 #include <ejkernel/gated_rms_norm.h>
 #include <ejkernel/hooks.h>

@@ -124,7 +124,8 @@ extern EJK_API const ejk_kernel ejk_unified_attention_kernel;
       "pages of each sequence; what is behind ceil(context_len / page) is not looked at")          \
     EJK_PAGED_SCALES(F)                                                                            \
     F(OPT_FLOAT, attn_scale, EJK_OPTIONAL, "1/sqrt(D)", "", "factor of the scores")                \
-    F(OPT_INT, max_context_len, EJK_OPTIONAL, "unset", "keys", "of the documented call; no effect")  \
+    F(OPT_INT, max_context_len, EJK_OPTIONAL, "unset", "keys",                                     \
+      "of the documented call; no effect")                                                         \
     F(OPT_INT, num_splits, EJK_OPTIONAL, "0", "", "of the documented call; no effect")             \
     F(OPT_FLOAT, mask_value, EJK_OPTIONAL, "-inf", "", "of the documented call; no effect")        \
     F(OPT_FLOAT, attn_logits_soft_cap, EJK_OPTIONAL, "none", "",                                   \
@@ -144,7 +145,7 @@ EJK_RECORD_STRUCT(ejk_page_attention_args, EJK_PAGE_ATTENTION_ARGS);
 extern EJK_API const ejk_record ejk_page_attention_args_record;
 extern EJK_API const ejk_kernel ejk_page_attention_kernel;
 
-/** decode_attention: rows of a buffer; key t is row req_to_tokens[b, floor(t / page_size)] · page_size + t mod page_size. */
+/** decode_attention: rows of a buffer; key t is row t mod page_size of page req_to_tokens[b, floor(t / page_size)]. */
 #define EJK_DECODE_ATTENTION_ARGS(F, R)                                                            \
     F(TENSOR, query, EJK_REQUIRED, "", "[B,Hq,D] float", "a query of each sequence")               \
     F(TENSOR, key_buffer, EJK_REQUIRED, "", "[slots,Hkv,D] element", "keys")                       \
@@ -258,7 +259,8 @@ extern EJK_API const ejk_kernel ejk_ragged_page_attention_kernel;
     F(TENSOR, kv_cache, EJK_REQUIRED_INOUT, "", "[pages,page,X,pack,lanes] element",               \
       "keys and values")                                                                           \
     F(TENSOR, kv_lens, EJK_REQUIRED, "", "[N] int", "keys of each sequence, new ones among them")  \
-    F(TENSOR, block_tables, EJK_REQUIRED, "", "[N*max_pages] int", "pages, one sequence after the other") \
+    F(TENSOR, block_tables, EJK_REQUIRED, "", "[N*max_pages] int",                                 \
+      "pages, one sequence after the other")                                                       \
     F(TENSOR, query_start_loc, EJK_REQUIRED, "", "[N+1] int",                                      \
       "0 and the ends of the sequences' rows, not decreasing")                                     \
     F(TENSOR, distribution, EJK_REQUIRED, "", "[3] int", "i, j, k: k sequences count")             \
@@ -326,10 +328,12 @@ extern EJK_API const ejk_kernel ejk_chunked_prefill_paged_decode_kernel;
     F(TENSOR, queries_pe, EJK_REQUIRED, "", "[T,Hq,P] queries_nope", "rope parts of the queries")  \
     F(TENSOR, keys_values, EJK_REQUIRED, "", "[T,R] queries_nope", "new latents")                  \
     F(TENSOR, keys_pe, EJK_REQUIRED, "", "[T,P] queries_nope", "new rope parts")                   \
-    F(TENSOR, kv_cache, EJK_REQUIRED_INOUT, "", "[pages,page,lanes] or [pages,rows,pack,lanes] element", \
+    F(TENSOR, kv_cache, EJK_REQUIRED_INOUT, "",                                                    \
+      "[pages,page,lanes] or [pages,rows,pack,lanes] element",                                     \
       "latents and rope parts; a page has rows·pack rows in the second form")                      \
     F(TENSOR, kv_lens, EJK_REQUIRED, "", "[N] int", "keys of each sequence, new ones among them")  \
-    F(TENSOR, block_tables, EJK_REQUIRED, "", "[N*max_pages] int", "pages, one sequence after the other") \
+    F(TENSOR, block_tables, EJK_REQUIRED, "", "[N*max_pages] int",                                 \
+      "pages, one sequence after the other")                                                       \
     F(TENSOR, query_start_loc, EJK_REQUIRED, "", "[N+1] int",                                      \
       "0 and the ends of the sequences' rows, not decreasing")                                     \
     F(TENSOR, distribution, EJK_REQUIRED, "", "[3] int", "i, j, k: k sequences count")             \
@@ -341,7 +345,8 @@ extern EJK_API const ejk_kernel ejk_chunked_prefill_paged_decode_kernel;
     F(OPT_FLOAT, k_scale, EJK_OPTIONAL, "1", "", "what an element of the cache is multiplied by")  \
     F(OPT_FLOAT, v_scale, EJK_OPTIONAL, "k_scale", "", "the same; another value is refused")       \
     EJK_PAGED_ATTENTION_CHOICE(F, R)                                                               \
-    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[T,Hq,R] queries_nope", "result, to be multiplied by w_vc") \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[T,Hq,R] queries_nope",                               \
+      "result, to be multiplied by w_vc")                                                          \
     F(TENSOR, lse, EJK_OUTPUT, "not written", "[Hq,T] float32", "log-sum-exp of each row")         \
     EJK_PAGED_STATUS(F)
 

@@ -42,7 +42,8 @@ extern "C" {
     F(TENSOR, v_scale, EJK_OPTIONAL, "1", "[1] or [Hkv] float32", "what values are divided by")    \
     F(TENSOR, k_row_scale, EJK_INOUT, "none", "[pages,page,Hkv] float32",                          \
       "scales of rows, chosen by the call")                                                        \
-    F(TENSOR, v_row_scale, EJK_INOUT, "none", "[pages,page,Hkv] float32", "the same of the values") \
+    F(TENSOR, v_row_scale, EJK_INOUT, "none", "[pages,page,Hkv] float32",                          \
+      "the same of the values")                                                                    \
     EJK_PAGED_ATTENTION_CHOICE(F, R)
 
 EJK_RECORD_STRUCT(ejk_update_kv_cache_args, EJK_UPDATE_KV_CACHE_ARGS);
@@ -55,7 +56,8 @@ extern EJK_API const ejk_kernel ejk_update_kv_cache_kernel;
     F(TENSOR, value_cache, EJK_REQUIRED_INOUT, "", "[pages,page,Hkv,Dv] key_cache", "values")      \
     F(TENSOR, block_mapping, EJK_REQUIRED, "", "[copies,2] int", "pages from and to")              \
     F(TENSOR, k_row_scale, EJK_INOUT, "none", "[pages,page,Hkv] float32", "scales of rows")        \
-    F(TENSOR, v_row_scale, EJK_INOUT, "none", "[pages,page,Hkv] float32", "the same of the values") \
+    F(TENSOR, v_row_scale, EJK_INOUT, "none", "[pages,page,Hkv] float32",                          \
+      "the same of the values")                                                                    \
     EJK_PAGED_ATTENTION_CHOICE(F, R)
 
 EJK_RECORD_STRUCT(ejk_kv_cache_copy_args, EJK_KV_CACHE_COPY_ARGS);

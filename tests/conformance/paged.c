@@ -35,7 +35,8 @@ static void choose_sizes(struct call *c, struct paged *p) {
     int64_t budget = c->budget / (p->heads * (p->dim + p->value_dim));
     FOR(n, p->sequences) {
         p->keys[n] = some_length(r, p->page, most);
-        if (p->options.firsts) p->first[n] = random_chance(r, 0.4) ? 0 : random_int(r, 0, p->keys[n] + 3);
+        if (p->options.firsts)
+            p->first[n] = random_chance(r, 0.4) ? 0 : random_int(r, 0, p->keys[n] + 3);
         int64_t rows = random_chance(r, 0.5) ? random_int(r, 0, 4) : random_int(r, 0, 70);
         if (p->options.writes && rows > p->keys[n]) rows = p->keys[n];
         while (rows > 2 && rows * p->keys[n] > budget) rows /= 2;
@@ -63,7 +64,8 @@ static void choose_sizes(struct call *c, struct paged *p) {
         p->pages = p->sequences;
         return;
     }
-    p->pages = p->options.writes ? p->sequences * p->width + random_int(r, 1, 4) : random_int(r, 1, 24);
+    p->pages =
+        p->options.writes ? p->sequences * p->width + random_int(r, 1, 4) : random_int(r, 1, 24);
 }
 
 static int64_t low_of(const struct paged *p, int64_t n, int64_t row) {
@@ -109,7 +111,8 @@ static void deal(struct call *c, struct paged *p) {
             continue;
         }
         p->table[n][j] = (first + next++ * step) % p->pages;
-        if (!p->options.writes && random_chance(r, 0.1)) p->table[n][j] = random_int(r, 0, p->pages - 1);
+        if (!p->options.writes && random_chance(r, 0.1))
+            p->table[n][j] = random_int(r, 0, p->pages - 1);
     }
 }
 
@@ -136,9 +139,10 @@ static void put_tables(struct call *c, struct paged *p) {
     }
     if (!p->by_lists) {
         p->tables = CALL_TENSOR(c, type, p->sequences, p->width);
-        FOR(n, p->sequences) FOR(j, p->width)
-            put_int(&p->tables, n * p->width + j,
-                    is_read(p, n, j) ? p->table[n][j] : unused(r, type));
+        for (int64_t at = 0; at < p->sequences * p->width; at++) {
+            const int64_t n = at / p->width, j = at % p->width;
+            put_int(&p->tables, at, is_read(p, n, j) ? p->table[n][j] : unused(r, type));
+        }
         return;
     }
     int64_t total = 0;
@@ -146,8 +150,9 @@ static void put_tables(struct call *c, struct paged *p) {
     FOR(n, p->sequences) put_int(&p->indptr, n + 1, total += cdiv(p->keys[n], p->page));
     p->indices = CALL_TENSOR(c, type, total);
     total = 0;
-    FOR(n, p->sequences) FOR(j, cdiv(p->keys[n], p->page))
-        put_int(&p->indices, total++, is_read(p, n, j) ? p->table[n][j] : unused(r, type));
+    FOR(n, p->sequences)
+    FOR(j, cdiv(p->keys[n], p->page))
+    put_int(&p->indices, total++, is_read(p, n, j) ? p->table[n][j] : unused(r, type));
 }
 
 /* ---- Contents ---------------------------------------------------------------------------------------- */
@@ -178,7 +183,8 @@ static ejk_tensor cache(struct call *c, const struct paged *p, ejk_dtype type, i
     case FORM_HND: return CALL_TENSOR(c, type, p->pages, p->kv_heads, p->page, width);
     case FORM_HEADS: return CALL_TENSOR(c, type, p->kv_heads, p->pages, p->page, width);
     case FORM_INTERLEAVED: return CALL_TENSOR(c, type, p->pages, p->page, 2 * p->kv_heads, width);
-    case FORM_LATENT: return CALL_TENSOR(c, type, p->pages, p->page, p->tail_at + p->dim - p->latent);
+    case FORM_LATENT:
+        return CALL_TENSOR(c, type, p->pages, p->page, p->tail_at + p->dim - p->latent);
     case FORM_SLOTS: return CALL_TENSOR(c, type, p->pages * p->page, p->kv_heads, width);
     case FORM_PACKED: {
         const int64_t pack = 4 / (int64_t)ejk_dtype_size(type);
@@ -215,8 +221,9 @@ static void fill_caches(struct call *c, struct paged *p) {
     if (!one) fill(c, &p->value_cache, size);
     if (p->options.factors && (size > 1 || random_chance(r, 0.4))) {
         p->k_factor = ejk_float((float)((0.5 + random_real(r)) / size));
-        p->v_factor = p->options.form == FORM_LATENT ? p->k_factor
-                                                     : ejk_float((float)((0.5 + random_real(r)) / size));
+        p->v_factor = p->options.form == FORM_LATENT
+                          ? p->k_factor
+                          : ejk_float((float)((0.5 + random_real(r)) / size));
         if (random_chance(r, 0.5)) p->q_scale = ejk_float(type == EJK_DTYPE_I8 ? 0.03125 : 0.5);
     }
     if (p->options.scales && (size > 1 || random_chance(r, 0.3))) {
@@ -251,16 +258,18 @@ static void fill_scores(struct call *c, struct paged *p) {
     }
     if (p->options.bias && random_chance(r, 0.4)) {
         int64_t most = 1;
-        FOR(n, p->sequences) if (p->begin[n + 1] - p->begin[n] > most) most = p->begin[n + 1] - p->begin[n];
+        FOR(n, p->sequences)
+        if (p->begin[n + 1] - p->begin[n] > most) most = p->begin[n + 1] - p->begin[n];
         p->bias = CALL_TENSOR(c, EJK_DTYPE_F32, most, most);
         fill(c, &p->bias, 1);
         FOR(n, most * most) if (random_chance(r, 0.1)) tensor_put(&p->bias, n, -(double)INFINITY);
     }
     if (p->options.sinks && random_chance(r, 0.4)) {
         const int64_t count = random_int(r, 1, 3);
-        p->sinks = !p->options.sink_heads || random_chance(r, 0.5)
-                       ? CALL_TENSOR(c, c->dtype, count)
-                       : CALL_TENSOR(c, c->dtype, random_chance(r, 0.5) ? p->heads : p->kv_heads, count);
+        p->sinks =
+            !p->options.sink_heads || random_chance(r, 0.5)
+                ? CALL_TENSOR(c, c->dtype, count)
+                : CALL_TENSOR(c, c->dtype, random_chance(r, 0.5) ? p->heads : p->kv_heads, count);
         fill(c, &p->sinks, 2);
     }
 }
@@ -281,7 +290,8 @@ struct paged *paged_create(struct call *c, struct paged_options options) {
     put_tables(c, p);
     p->query = CALL_TENSOR(c, c->dtype, p->tokens, p->heads, p->latent ? p->latent : p->dim);
     fill(c, &p->query, 1);
-    if (p->latent) p->query_tail = CALL_TENSOR(c, c->dtype, p->tokens, p->heads, p->dim - p->latent);
+    if (p->latent)
+        p->query_tail = CALL_TENSOR(c, c->dtype, p->tokens, p->heads, p->dim - p->latent);
     if (p->latent) fill(c, &p->query_tail, 1);
     fill_new(c, p);
     fill_caches(c, p);
@@ -306,15 +316,16 @@ static void hide(const struct paged *p, const ejk_tensor *t, int which, const ui
     const int64_t width = which ? p->value_dim : p->dim;
     FOR(page, p->pages) FOR(row, p->page) FOR(head, p->kv_heads) {
         if (seen[page * p->page + row]) continue;
-        FOR(d, width) tensor_put(t, paged_at(p, page, row, head, which) + lane(p, d),
-                                 t->dtype == EJK_DTYPE_I8 ? 127 : (double)NAN);
+        FOR(d, width)
+        tensor_put(t, paged_at(p, page, row, head, which) + lane(p, d),
+                   t->dtype == EJK_DTYPE_I8 ? 127 : (double)NAN);
     }
 }
 
 static void hide_scales(const struct paged *p, const ejk_tensor *t, const uint8_t *seen) {
     if (!ejk_tensor_present(t) || t->rank != 3) return;
     FOR(n, p->pages * p->page * p->kv_heads)
-        if (!seen[n / p->kv_heads]) tensor_put(t, n, (double)NAN);
+    if (!seen[n / p->kv_heads]) tensor_put(t, n, (double)NAN);
 }
 
 /* Keys that are read and not written before. */
@@ -325,9 +336,11 @@ static int64_t end_of(const struct paged *p, int64_t n) {
 void paged_finish(struct call *c) {
     struct paged *p = c->own;
     uint8_t *seen = call_memory(c, (size_t)(p->pages * p->page) + 1);
-    FOR(n, p->counted) if (p->begin[n + 1] > p->begin[n])
-        for (int64_t t = low_of(p, n, 0); t < end_of(p, n); t++)
+    FOR(n, p->counted) {
+        const int64_t end = p->begin[n + 1] > p->begin[n] ? end_of(p, n) : 0;
+        for (int64_t t = low_of(p, n, 0); t < end; t++)
             seen[p->table[n][t / p->page] * p->page + t % p->page] = 1;
+    }
     hide(p, &p->key_cache, 0, seen);
     hide(p, ejk_tensor_present(&p->value_cache) ? &p->value_cache : &p->key_cache, 1, seen);
     hide_scales(p, &p->k_scale, seen);
@@ -354,7 +367,8 @@ static long double step(const struct row *w, long double value) {
 }
 
 static long double narrow(const struct row *w, long double value) {
-    if (w->order == EXACT || w->c->dtype == EJK_DTYPE_F64 || w->c->dtype == EJK_DTYPE_F32) return value;
+    if (w->order == EXACT || w->c->dtype == EJK_DTYPE_F64 || w->c->dtype == EJK_DTYPE_F32)
+        return value;
     double place;
     element_store(w->c->dtype, &place, 0, (double)value);
     return (long double)element_load(w->c->dtype, &place, 0);
@@ -380,12 +394,15 @@ static long double score(const struct row *w, int64_t t) {
         size += fabsl((long double)q[d] * (long double)k[lane(p, d)]);
     }
     const long double constant = p->k_factor.set ? (long double)p->k_factor.value : 1;
-    const long double by =
-        (long double)p->scale_is * constant * factor(p, p->ks, &p->k_scale, page, t % p->page, head);
+    const long double by = (long double)p->scale_is * constant *
+                           factor(p, p->ks, &p->k_scale, page, t % p->page, head);
     z = step(w, z * step(w, by));
-    if (p->cap.set) z = step(w, (long double)p->cap.value * step(w, tanhl(z / (long double)p->cap.value)));
-    if (p->slope) z = step(w, z + step(w, (long double)p->slope[w->h] * (long double)(t - context)));
-    if (p->qq && t >= context) z = step(w, z + (long double)p->qq[w->r * p->bias.shape[1] + t - context]);
+    if (p->cap.set)
+        z = step(w, (long double)p->cap.value * step(w, tanhl(z / (long double)p->cap.value)));
+    if (p->slope)
+        z = step(w, z + step(w, (long double)p->slope[w->h] * (long double)(t - context)));
+    if (p->qq && t >= context)
+        z = step(w, z + (long double)p->qq[w->r * p->bias.shape[1] + t - context]);
     size *= fabsl(by);
     if (isfinite(size)) w->c->magnitude = fmax(w->c->magnitude, (double)size);
     return z;
@@ -459,7 +476,8 @@ static double *queries(struct call *c, const struct paged *p) {
         double value = d < first ? tensor_get(&p->query, n * first + d)
                                  : tensor_get(&p->query_tail, n * (p->dim - first) + d - first);
         if (p->q_scale.set)
-            value = stored(c, EXACT, p->key_cache.dtype, value, p->q_scale.value) * p->q_scale.value;
+            value =
+                stored(c, EXACT, p->key_cache.dtype, value, p->q_scale.value) * p->q_scale.value;
         q[n * p->dim + d] = value;
     }
     return q;
@@ -543,7 +561,8 @@ bool paged_slice(const struct call *c, struct random *r, struct slice *s, const 
     if (p->counted < 1 || p->counted < p->sequences) return false;
     const int64_t a = random_int(r, 0, p->counted - 1), b = random_int(r, a + 1, p->counted);
     if (p->begin[b] == p->begin[a]) return false;
-    const int64_t head = random_int(r, 0, p->kv_heads - 1), end = random_int(r, head + 1, p->kv_heads);
+    const int64_t head = random_int(r, 0, p->kv_heads - 1),
+                  end = random_int(r, head + 1, p->kv_heads);
     range(s, tokens, p->begin[a], p->begin[b]);
     if (p->options.form == FORM_NHD || p->options.form == FORM_HND) {
         range(s, "Hkv", head, end);

@@ -25,14 +25,14 @@ enum paged_form {
 /* What an operation can be asked for. */
 struct paged_options {
     enum paged_form form;
-    int64_t one_row;  /* of each sequence; or 0 */
+    int64_t one_row; /* of each sequence; or 0 */
     bool one_sequence, lists, alibi, bias, sinks, sink_heads, scales, window, cap, firsts, narrow;
-    bool writes;      /* new rows come first; no page is in two places */
+    bool writes;                       /* new rows come first; no page is in two places */
     const char *key_name, *value_name; /* of what is written */
-    bool factors;     /* scales as numbers */
-    bool same_type;   /* caches are of the queries' type */
-    bool own_lse;     /* [tokens,heads] */
-    bool few;         /* sequences that count */
+    bool factors;                      /* scales as numbers */
+    bool same_type;                    /* caches are of the queries' type */
+    bool own_lse;                      /* [tokens,heads] */
+    bool few;                          /* sequences that count */
 };
 
 struct paged {
@@ -41,7 +41,8 @@ struct paged {
     int64_t begin[PAGED_SEQUENCES + 1], keys[PAGED_SEQUENCES], first[PAGED_SEQUENCES];
     int64_t table[PAGED_SEQUENCES][PAGED_WIDTH];
     int64_t left; /* keys before a row's own, or -1 */
-    int64_t latent, tail_at; /* of rows in two parts: elements of the first, where the second begins */
+    int64_t latent,
+        tail_at; /* of rows in two parts: elements of the first, where the second begins */
     bool by_lists;
     ejk_tensor query, key_cache, value_cache, lens, firsts, tables, starts, indptr, indices;
     ejk_tensor alibi, bias, sinks, k_scale, v_scale, out, lse, status;

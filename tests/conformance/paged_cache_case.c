@@ -24,7 +24,10 @@ struct update {
 };
 
 static double limit_of(ejk_dtype type) {
-    return type == EJK_DTYPE_I8 ? 127 : type == EJK_DTYPE_F8E4M3 ? 448 : type == EJK_DTYPE_F8E5M2 ? 57344 : 0;
+    return type == EJK_DTYPE_I8       ? 127
+           : type == EJK_DTYPE_F8E4M3 ? 448
+           : type == EJK_DTYPE_F8E5M2 ? 57344
+                                      : 0;
 }
 
 static ejk_tensor some_scale(struct call *c, int64_t heads) {
@@ -53,12 +56,15 @@ static void choose_slots(struct call *c, struct update *u, ejk_update_kv_cache_a
     a->block_tables = CALL_TENSOR(c, index, sequences, width);
     int64_t token = 0;
     FOR(n, sequences) {
-        const int64_t room = width * u->page, rows = random_int(r, 0, (u->tokens - token) < room ? u->tokens - token : room);
+        const int64_t room = width * u->page,
+                      rows =
+                          random_int(r, 0, (u->tokens - token) < room ? u->tokens - token : room);
         const int64_t keys = random_int(r, rows, room);
         tensor_put(&a->kv_lens, n, (double)keys);
         FOR(j, width) {
             const bool read = rows > 0 && (j + 1) * u->page > keys - rows && j * u->page < keys;
-            tensor_put(&a->block_tables, n * width + j, read ? (double)(u->pages - 1 - n * width - j) : -9);
+            tensor_put(&a->block_tables, n * width + j,
+                       read ? (double)(u->pages - 1 - n * width - j) : -9);
         }
         FOR(i, rows) {
             const int64_t t = keys - rows + i;
@@ -80,7 +86,8 @@ static bool generate_update(struct call *c) {
     u->heads = random_int(r, 1, 3);
     u->tokens = random_int(r, 0, u->pages * u->page < 100 ? u->pages * u->page - 1 : 100);
     u->type = random_chance(r, 0.3) ? c->dtype : RANDOM_OF(r, types);
-    const int64_t dim = RANDOM_OF(r, dims), value_dim = random_chance(r, 0.5) ? dim : RANDOM_OF(r, dims);
+    const int64_t dim = RANDOM_OF(r, dims),
+                  value_dim = random_chance(r, 0.5) ? dim : RANDOM_OF(r, dims);
     a->key = CALL_TENSOR(c, c->dtype, u->tokens, u->heads, dim);
     a->value = CALL_TENSOR(c, c->dtype, u->tokens, u->heads, value_dim);
     a->key_cache = CALL_TENSOR(c, u->type, u->pages, u->page, u->heads, dim);
@@ -117,7 +124,8 @@ static void update_one(struct call *c, int order, const ejk_tensor *rows, const 
     const int64_t width = rows->shape[2];
     const double limit = limit_of(u->type);
     double *to = call_result(c, name, order, ELEMENT);
-    double *scales = ejk_tensor_present(row_scale) ? call_result(c, scale_name, order, ELEMENT) : NULL;
+    double *scales =
+        ejk_tensor_present(row_scale) ? call_result(c, scale_name, order, ELEMENT) : NULL;
     FOR(n, ejk_tensor_count(cache)) to[n] = tensor_get(cache, n);
     FOR(n, scales ? ejk_tensor_count(row_scale) : 0) scales[n] = tensor_get(row_scale, n);
     FOR(t, u->tokens) FOR(h, u->heads) {
@@ -127,13 +135,15 @@ static void update_one(struct call *c, int order, const ejk_tensor *rows, const 
         if (ejk_tensor_present(scale)) by = tensor_get(scale, scale->shape[0] == 1 ? 0 : h);
         FOR(d, width) most = fmax(most, fabs(tensor_get(rows, from + d)));
         if (scales) by = scales[at] = limit > 0 && most > 0 ? (double)(float)(most / limit) : 1;
-        FOR(d, width) to[at * width + d] = stored(c, order, u->type, tensor_get(rows, from + d), by);
+        FOR(d, width)
+        to[at * width + d] = stored(c, order, u->type, tensor_get(rows, from + d), by);
     }
 }
 
 static void update_all(struct call *c, int order) {
     const ejk_update_kv_cache_args *a = c->args;
-    update_one(c, order, &a->key, &a->key_cache, &a->k_scale, &a->k_row_scale, "key_cache", "k_row_scale");
+    update_one(c, order, &a->key, &a->key_cache, &a->k_scale, &a->k_row_scale, "key_cache",
+               "k_row_scale");
     update_one(c, order, &a->value, &a->value_cache, &a->v_scale, &a->v_row_scale, "value_cache",
                "v_row_scale");
 }
@@ -154,7 +164,8 @@ static bool generate_copy(struct call *c) {
     struct random *r = &c->random;
     ejk_kv_cache_copy_args *a = c->args;
     if (c->dtype != EJK_DTYPE_F32) return false;
-    const int64_t pages = random_int(r, 1, 12), page = random_int(r, 1, 16), heads = random_int(r, 1, 3);
+    const int64_t pages = random_int(r, 1, 12), page = random_int(r, 1, 16),
+                  heads = random_int(r, 1, 3);
     const int64_t copies = random_int(r, 0, pages / 2);
     const ejk_dtype type = RANDOM_OF(r, types);
     a->key_cache = CALL_TENSOR(c, type, pages, page, heads, random_int(r, 1, 40));
@@ -165,7 +176,8 @@ static bool generate_copy(struct call *c) {
     if (random_chance(r, 0.5)) a->v_row_scale = CALL_TENSOR(c, EJK_DTYPE_F32, pages, page, heads);
     if (ejk_tensor_present(&a->k_row_scale)) fill(c, &a->k_row_scale, 1);
     if (ejk_tensor_present(&a->v_row_scale)) fill(c, &a->v_row_scale, 1);
-    a->block_mapping = CALL_TENSOR(c, random_chance(r, 0.5) ? EJK_DTYPE_I32 : EJK_DTYPE_I64, copies, 2);
+    a->block_mapping =
+        CALL_TENSOR(c, random_chance(r, 0.5) ? EJK_DTYPE_I32 : EJK_DTYPE_I64, copies, 2);
     FOR(i, copies) { /* one page may be copied many times */
         tensor_put(&a->block_mapping, 2 * i, (double)random_int(r, 0, pages - copies - 1));
         tensor_put(&a->block_mapping, 2 * i + 1, (double)(pages - 1 - i));
@@ -194,29 +206,41 @@ static void exact_copy(struct call *c) {
     copy_one(c, &a->v_row_scale, "v_row_scale");
 }
 
-const struct operation kv_cache_copy_case = {.op = "kv_cache_copy",
-                                             .cases = 30,
-                                             .generate = generate_copy,
-                                             .exact = exact_copy};
+const struct operation kv_cache_copy_case = {
+    .op = "kv_cache_copy", .cases = 30, .generate = generate_copy, .exact = exact_copy};
 
 /* ---- ragged_decode_attention ------------------------------------------------------------------------- */
 
 /* Pages as long as the longest sequence: sequence n is batch entry n. */
 static bool generate_ragged_decode(struct call *c) {
-    const struct paged_options options = {.form = FORM_OWN, .one_row = 1, .firsts = true,
-                                          .sinks = true, .sink_heads = true, .cap = true, .own_lse = true};
+    const struct paged_options options = {.form = FORM_OWN,
+                                          .one_row = 1,
+                                          .firsts = true,
+                                          .sinks = true,
+                                          .sink_heads = true,
+                                          .cap = true,
+                                          .own_lse = true};
     struct random *r = &c->random;
     const struct paged *p = paged_create(c, options);
     ejk_ragged_decode_attention_args *a = c->args;
     *a = (ejk_ragged_decode_attention_args){
-        .query = p->query, .key = p->key_cache, .value = p->value_cache, .sequence_start = p->firsts,
-        .sequence_end = p->lens, .softmax_aux = p->sinks, .softmax_scale = p->scale,
-        .logits_soft_cap = p->cap, .out = p->out, .lse = p->lse,
+        .query = p->query,
+        .key = p->key_cache,
+        .value = p->value_cache,
+        .sequence_start = p->firsts,
+        .sequence_end = p->lens,
+        .softmax_aux = p->sinks,
+        .softmax_scale = p->scale,
+        .logits_soft_cap = p->cap,
+        .out = p->out,
+        .lse = p->lse,
     };
     if (p->left >= 0) a->sliding_window.left = ejk_int(p->left);
-    if (p->left >= 0 && random_chance(r, 0.5)) a->sliding_window.right = ejk_int(random_int(r, 0, 9));
+    if (p->left >= 0 && random_chance(r, 0.5))
+        a->sliding_window.right = ejk_int(random_int(r, 0, 9));
     if (random_chance(r, 0.7)) return true;
-    const int64_t query[] = {p->tokens, 1, p->heads, p->dim}, out[] = {p->tokens, 1, p->heads, p->value_dim};
+    const int64_t query[] = {p->tokens, 1, p->heads, p->dim},
+                  out[] = {p->tokens, 1, p->heads, p->value_dim};
     a->query = ejk_tensor_contiguous(p->query.data, p->query.dtype, 4, query);
     a->out = ejk_tensor_contiguous(p->out.data, p->out.dtype, 4, out);
     return true;

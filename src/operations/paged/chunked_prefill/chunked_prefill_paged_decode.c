@@ -6,7 +6,8 @@
 #include "operations/paged/shared/paged_call.h"
 
 #define EJK_RECORD_SELF ejk_chunked_prefill_paged_decode_args
-EJK_RECORD_DEFINE_WITH(ejk_chunked_prefill_paged_decode_args_record, ejk_chunked_prefill_paged_decode_args, EJK_CHUNKED_PREFILL_PAGED_DECODE_ARGS,
+EJK_RECORD_DEFINE_WITH(ejk_chunked_prefill_paged_decode_args_record,
+                       ejk_chunked_prefill_paged_decode_args, EJK_CHUNKED_PREFILL_PAGED_DECODE_ARGS,
                        "T,N=T,Hq,Hkv=Hq,D=64,Dv=D,page=16,max_pages=1,pages,n=1", NULL);
 #undef EJK_RECORD_SELF
 
@@ -48,6 +49,7 @@ const ejk_kernel ejk_chunked_prefill_paged_decode_kernel = {
     EJKI_PAGED_KERNEL,
 };
 
-ejk_status ejk_chunked_prefill_paged_decode(ejk_context *context, const ejk_chunked_prefill_paged_decode_args *args) {
+ejk_status ejk_chunked_prefill_paged_decode(ejk_context *context,
+                                            const ejk_chunked_prefill_paged_decode_args *args) {
     return ejk_call(context, &ejk_chunked_prefill_paged_decode_kernel, args);
 }

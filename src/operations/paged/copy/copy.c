@@ -35,8 +35,8 @@ static void work(void *argument, int64_t index) {
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {
     (void)parameters;
-    launch->workers = (int32_t)ejki_max(
-        1, ejki_min(threads, ((const paged_copy_problem *)problem)->copies));
+    launch->workers =
+        (int32_t)ejki_max(1, ejki_min(threads, ((const paged_copy_problem *)problem)->copies));
     return EJK_OK;
 }
 

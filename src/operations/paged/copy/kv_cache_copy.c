@@ -40,7 +40,8 @@ static ejk_status prepare(const void *arguments, const ejk_axes *axes, void *pro
 static void bind(const void *arguments, void *problem) {
     const ejk_kv_cache_copy_args *a = arguments;
     paged_copy_problem *p = problem;
-    const ejk_tensor *tensors[4] = {&a->key_cache, &a->value_cache, &a->k_row_scale, &a->v_row_scale};
+    const ejk_tensor *tensors[4] = {&a->key_cache, &a->value_cache, &a->k_row_scale,
+                                    &a->v_row_scale};
     for (int i = 0; i < 4; i++)
         p->part[i].data = ejk_tensor_present(tensors[i]) ? tensors[i]->data : NULL;
     p->mapping = (paged_ints){a->block_mapping.data, a->block_mapping.dtype == EJK_DTYPE_I64};
@@ -57,9 +58,9 @@ static ejk_status validate(const void *problem) {
         const paged_size copy = i % p->copies;
         const paged_size page = paged_int(&p->mapping, copy * p->mapping_step + to);
         if (page < 0 || page >= p->pages)
-            status = ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                               "block_mapping[%lld,%d] is %lld, expected 0 to %lld", (long long)copy,
-                               (int)to, (long long)page, (long long)(p->pages - 1));
+            status = ejki_fail(
+                EJK_STATUS_INVALID_ARGUMENT, "block_mapping[%lld,%d] is %lld, expected 0 to %lld",
+                (long long)copy, (int)to, (long long)page, (long long)(p->pages - 1));
         else if (to && used[page])
             status = ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                                "block_mapping[%lld,1] is %lld, which another copy reads or writes",
@@ -78,8 +79,9 @@ static ejk_status inputs(void *arguments, const ejk_axes *axes, const ejk_inputs
     (void)axes;
     (void)how;
     if (2 * copies > pages)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "pages is %lld, expected twice the %lld copies",
-                         (long long)pages, (long long)copies);
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "pages is %lld, expected twice the %lld copies", (long long)pages,
+                         (long long)copies);
     for (int64_t i = 0; a->block_mapping.data && i < copies; i++) {
         ejki_element_set(&a->block_mapping, i * a->block_mapping.strides[0], i);
         ejki_element_set(&a->block_mapping, i * a->block_mapping.strides[0] + 1, pages - 1 - i);

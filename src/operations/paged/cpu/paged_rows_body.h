@@ -2,14 +2,14 @@
 /*
  * Few rows, as in decoding: up to four rows of a key head meet VL / 4 of its keys, or fewer rows more keys, where they
  * lie in the cache; sums of values pass through registers four keys at a time. While keys of a block are read, its
- * values are asked for, and with these the keys of the next block. Included by paged_body.h.
+ * values are asked for, and with these the keys of the next block. Included by paged_core_body.h.
  */
 
 #define VALUES_AT_ONCE (VL == 16 ? 4 : 2)
 
 typedef struct paged_few {
     const paged_job *j;
-    paged_size count;                          /* rows of all heads */
+    paged_size count; /* rows of all heads */
     float *query, *sums, *lanes, *scores, *key_scale, *value_scale;
     paged_row *row;
     paged_block *block, *next;
@@ -57,9 +57,10 @@ multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, pag
 }
 
 /* Products of `rows` rows from i on with VL keys from t on. */
-static inline __attribute__((always_inline)) void
-score_keys(const ejk_dtype dtype, const int rows, paged_few *f, paged_size i, paged_size h,
-           paged_size t, bool asks) {
+static inline __attribute__((always_inline)) void score_keys(const ejk_dtype dtype, const int rows,
+                                                             paged_few *f, paged_size i,
+                                                             paged_size h, paged_size t,
+                                                             bool asks) {
     const paged_problem *p = f->j->p;
     const paged_size depth = f->j->work->plan.depth, size = stored_size(dtype);
     const float *query = f->query + i * depth;
@@ -78,17 +79,17 @@ score_keys(const ejk_dtype dtype, const int rows, paged_few *f, paged_size i, pa
                           sum, NULL);
         }
         v_store(products, v_sums(sum));
-        EJKI_UNROLL for (int r = 0; r < rows; r++)
-            memcpy(f->scores + (i + r) * BLOCK + t + s, products + r * keys,
-                   (size_t)keys * sizeof(float));
+        EJKI_UNROLL for (int r = 0; r < rows; r++) memcpy(
+            f->scores + (i + r) * BLOCK + t + s, products + r * keys, (size_t)keys * sizeof(float));
     }
     if (asks) f->ask = ask;
 }
 
 /* Sums of `rows` rows from i on take in VALUES_AT_ONCE values from t on. */
-static inline __attribute__((always_inline)) void
-add_values(const ejk_dtype dtype, const int rows, paged_few *f, paged_size i, paged_size h,
-           paged_size t, bool asks) {
+static inline __attribute__((always_inline)) void add_values(const ejk_dtype dtype, const int rows,
+                                                             paged_few *f, paged_size i,
+                                                             paged_size h, paged_size t,
+                                                             bool asks) {
     const paged_problem *p = f->j->p;
     const paged_size width = f->j->work->plan.width;
     const int size = (int)stored_size(dtype);
@@ -133,15 +134,15 @@ static void add_seen(paged_few *f, paged_size i, paged_size h) {
 /* Rows of a head in fours, twos and ones. */
 #define FOR_ROWS(body, dtype, f, h, t)                                                             \
     do {                                                                                           \
-        const paged_size rows_ = (f)->j->rows, from_ = (h) * rows_;                                \
+        const paged_size rows_ = (f)->j->rows, from_ = (h)*rows_;                                  \
         paged_size i_ = 0;                                                                         \
         for (; i_ + 4 <= rows_; i_ += 4) body(dtype, 4, f, from_ + i_, h, t, i_ == 0);             \
         if (i_ + 2 <= rows_) body(dtype, 2, f, from_ + i_, h, t, i_ == 0), i_ += 2;                \
         if (i_ < rows_) body(dtype, 1, f, from_ + i_, h, t, i_ == 0);                              \
     } while (0)
 
-/* Begins to ask for what lies beside key or value t of head h: at the first head for all of them, if their rows lie side
- * by side, else for each its own. */
+/* Begins to ask for what lies beside key or value t of head h: at the first head for all of them, if their rows lie
+ * side by side, else for each its own. */
 static inline void begin_asking(paged_few *f, const paged_cache *c, const char *const *rows,
                                 paged_size dim, paged_size h, paged_size t, paged_size count) {
     const paged_size size = paged_bytes(c->dtype);
@@ -185,7 +186,9 @@ block_values(const ejk_dtype dtype, paged_few *f, paged_size first, paged_size h
 STORED_CASES(SCORES_OF)
 STORED_CASES(VALUES_OF)
 #define SCORES_CASE(T)                                                                             \
-    case EJK_DTYPE_##T: block_scores_##T(f); break;
+    case EJK_DTYPE_##T:                                                                            \
+        block_scores_##T(f);                                                                       \
+        break;
 #define VALUES_CASE(T)                                                                             \
     case EJK_DTYPE_##T: block_values_##T(f, h, heads, asks); break;
 

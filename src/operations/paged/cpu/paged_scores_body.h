@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scores of a row in place, its running softmax, and where a block's keys lie. Included by paged_body.h. */
+/* Scores of a row in place, its running softmax, and where a block's keys lie. Included by paged_core_body.h. */
 
 /* Where rows of a block of keys lie, for the item's first head. Keys that nobody sees have a row of zeros. */
 typedef struct paged_block {
@@ -72,8 +72,8 @@ static float finish_scores(const paged_job *j, const paged_row *row, const paged
         if (s->key) v = v_mul(v, v_load(s->key + c));
         v = p->cap > 0 ? v_cap_any(&s->cap, v) : v_mul(v, v_set1(s->factor));
         if (p->has_alibi)
-            v = v_fma(v_set1(row->slope),
-                      v_add(v_load(lanes), v_set1((float)(key + c - context))), v);
+            v = v_fma(v_set1(row->slope), v_add(v_load(lanes), v_set1((float)(key + c - context))),
+                      v);
         if (hides) v = v_keep(v, row->low - key - c, row->high - key - c);
         v_store(z + c, v);
         most = v_max(v, most);
@@ -81,8 +81,9 @@ static float finish_scores(const paged_job *j, const paged_row *row, const paged
     if (p->has_bias && paged_least(row->high, key + width) > context) {
         const paged_size end = paged_least(row->high, key + width);
         for (paged_size t = paged_most(paged_most(row->low, key), context); t < end; t++)
-            z[t - key] += element_load(EJK_DTYPE_F32, p->bias, row->r * p->bias_step + t - context) *
-                          (float)LOG2E;
+            z[t - key] +=
+                element_load(EJK_DTYPE_F32, p->bias, row->r * p->bias_step + t - context) *
+                (float)LOG2E;
         most = v_set1(-INFINITY);
         for (paged_size c = 0; c < width; c += VL) most = v_max(v_load(z + c), most);
     }
@@ -121,8 +122,8 @@ static bool sees_alike(const paged_job *j, const paged_block *b) {
 
 /* ---- Asking for memory ------------------------------------------------------------------------------ */
 
-/* Lines of rows, asked for one at a time and in the order of memory, into the second-level cache: requests for the first
- * level hold the few registers that it has for misses. */
+/* Lines of rows, asked for one at a time and in the order of memory, into the second-level cache: requests for the
+ * first level hold the few registers that it has for misses. */
 typedef struct paged_ask {
     const char *const *row, *const *end;
     const char *line;
@@ -131,7 +132,8 @@ typedef struct paged_ask {
 
 static inline void ask_for(paged_ask *a, const char *const *rows, paged_size count,
                            paged_size offset, paged_size bytes) {
-    *a = (paged_ask){.row = rows, .end = rows + count, .offset = offset, .bytes = bytes, .left = bytes};
+    *a = (paged_ask){
+        .row = rows, .end = rows + count, .offset = offset, .bytes = bytes, .left = bytes};
     a->line = count > 0 && bytes > 0 ? rows[0] + offset : NULL;
 }
 

@@ -2,7 +2,7 @@
 /*
  * Many rows of a key head, as in prefilling and in decoding of latents: a block of keys and values is gathered from its
  * pages and packed, keys transposed into panels, and used by all tiles of TILE_ROWS rows of the item. Lines of the
- * next block are asked for while products run. Included by paged_body.h.
+ * next block are asked for while products run. Included by paged_core_body.h.
  */
 #define SCORES_PAIR(n) GEMM_PAIR(gemm_scores, n, 1, TILE_ROWS, SCORE_STRIDE)
 #define SCORES_SIZE(n) GEMM_CASE(gemm_scores, n)
@@ -45,8 +45,8 @@ pack_keys(const ejk_dtype dtype, const char *const *key, paged_size dim, float *
 }
 
 /* A row of values as floats, padded with zeros to `width`; NaN in `probe` where one is not finite. */
-static inline __attribute__((always_inline)) vf pack_value(const ejk_dtype dtype, const char *value,
-                                                           paged_size dim, float *target, vf probe) {
+static inline __attribute__((always_inline)) vf
+pack_value(const ejk_dtype dtype, const char *value, paged_size dim, float *target, vf probe) {
     const int64_t size = stored_size(dtype);
     for (paged_size d = 0; d < dim; d += VL) {
         const vf v = d + VL <= dim ? v_stored(dtype, value + d * size)
@@ -71,7 +71,8 @@ pack_all_values(const ejk_dtype dtype, paged_many *m, paged_size low, paged_size
     const paged_size width = m->j->work->plan.width;
     vf probe = v_zero();
     for (paged_size t = low; t < high; t++)
-        probe = pack_value(dtype, m->block->value[t], m->j->p->value_dim, m->values + t * width, probe);
+        probe =
+            pack_value(dtype, m->block->value[t], m->j->p->value_dim, m->values + t * width, probe);
     m->fit = v_sum(probe) == 0 || sees_alike(m->j, m->block);
 }
 
@@ -87,7 +88,9 @@ pack_all_values(const ejk_dtype dtype, paged_many *m, paged_size low, paged_size
     }
 STORED_CASES(PACKS_OF)
 #define KEYS_CASE(T)                                                                               \
-    case EJK_DTYPE_##T: pack_keys_##T(m, rows, dim, at, low, high); break;
+    case EJK_DTYPE_##T:                                                                            \
+        pack_keys_##T(m, rows, dim, at, low, high);                                                \
+        break;
 #define ROWS_CASE(T)                                                                               \
     case EJK_DTYPE_##T: pack_values_##T(m, low, high); break;
 
@@ -151,8 +154,9 @@ static void next_lines(paged_many *m, gemm_prefetch *lines) {
 
 static float *sum_of(const paged_many *m, paged_size i, paged_size d) {
     const paged_size tile = i / TILE_ROWS * TILE_ROWS;
-    return m->sums + tile * m->j->work->plan.sum_width + d / TILE_COLUMNS * TILE_COLUMNS * TILE_ROWS +
-           (i - tile) * TILE_COLUMNS + d % TILE_COLUMNS;
+    return m->sums + tile * m->j->work->plan.sum_width +
+           d / TILE_COLUMNS * TILE_COLUMNS * TILE_ROWS + (i - tile) * TILE_COLUMNS +
+           d % TILE_COLUMNS;
 }
 
 /* Weights of row i from its scores; its sums are brought to its new maximum. */
@@ -199,7 +203,8 @@ static void attend_tile(paged_many *m, paged_size i, int rows, paged_size low, p
     for (paged_size d = 0; m->fit && d < width; d += TILE_COLUMNS) {
         next_lines(m, &lines);
         gemm_values(rows, paged_least(TILE_COLUMNS, width - d), high - low, scores + low,
-                    m->values + low * width + d, width, sum_of(m, i, d), TILE_COLUMNS, true, &lines);
+                    m->values + low * width + d, width, sum_of(m, i, d), TILE_COLUMNS, true,
+                    &lines);
     }
 }
 
@@ -209,7 +214,8 @@ static void many_block(paged_many *m) {
     const paged_block *b = m->block;
     const paged_size low = b->low / TILE_COLUMNS * TILE_COLUMNS;
     const paged_size high = ejki_round_up(b->high, TILE_COLUMNS);
-    const paged_size panels = (high - low) / TILE_COLUMNS + ejki_cdiv(j->work->plan.width, TILE_COLUMNS);
+    const paged_size panels =
+        (high - low) / TILE_COLUMNS + ejki_cdiv(j->work->plan.width, TILE_COLUMNS);
     pack_block(m, low, high);
     begin_next(m, ejki_cdiv(j->rows, TILE_ROWS) * panels);
     for (paged_size tile = 0; tile < j->rows; tile += TILE_ROWS) {

@@ -6,8 +6,8 @@
 #include "operations/paged/shared/paged_call.h"
 
 #define EJK_RECORD_SELF ejk_decode_attention_args
-EJK_RECORD_DEFINE_WITH(ejk_decode_attention_args_record, ejk_decode_attention_args, EJK_DECODE_ATTENTION_ARGS,
-                       "B,Hq,Hkv=Hq,D=64,Dv=D,max_pages=1,slots", NULL);
+EJK_RECORD_DEFINE_WITH(ejk_decode_attention_args_record, ejk_decode_attention_args,
+                       EJK_DECODE_ATTENTION_ARGS, "B,Hq,Hkv=Hq,D=64,Dv=D,max_pages=1,slots", NULL);
 #undef EJK_RECORD_SELF
 
 static ejk_status call_of(const ejk_decode_attention_args *a, ejki_paged_call *c) {

@@ -6,8 +6,11 @@
 #include "operations/paged/shared/paged_call.h"
 
 #define EJK_RECORD_SELF ejk_multi_latent_ragged_page_attention_args
-EJK_RECORD_DEFINE_WITH(ejk_multi_latent_ragged_page_attention_args_record, ejk_multi_latent_ragged_page_attention_args, EJK_MULTI_LATENT_RAGGED_PAGE_ATTENTION_ARGS,
-                       "T,N=T,Hq,R=512,P=64,page=16,max_pages=1,pages,lanes=R+P,rows=1,pack=1", NULL);
+EJK_RECORD_DEFINE_WITH(ejk_multi_latent_ragged_page_attention_args_record,
+                       ejk_multi_latent_ragged_page_attention_args,
+                       EJK_MULTI_LATENT_RAGGED_PAGE_ATTENTION_ARGS,
+                       "T,N=T,Hq,R=512,P=64,page=16,max_pages=1,pages,lanes=R+P,rows=1,pack=1",
+                       NULL);
 #undef EJK_RECORD_SELF
 
 /* Where the rope part of a cache row begins. */
@@ -21,21 +24,24 @@ static ejk_status check_cache(const ejk_multi_latent_ragged_page_attention_args 
     const ejk_tensor *t = &a->kv_cache;
     const int64_t lanes = t->shape[t->rank - 1], wanted = tail_at(a) + a->queries_pe.shape[2];
     if (lanes < wanted)
-        return ejki_fail(EJK_STATUS_INVALID_SHAPE, "kv_cache has %lld lanes, expected at least %lld",
-                         (long long)lanes, (long long)wanted);
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                         "kv_cache has %lld lanes, expected at least %lld", (long long)lanes,
+                         (long long)wanted);
     if (t->rank == 4 && t->shape[1] > 1 && t->shape[2] > 1 &&
         t->strides[1] != t->shape[2] * t->strides[2])
-        return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
-                         "kv_cache has stride %lld on axis 1, expected %lld: rows lie one after the "
-                         "other",
-                         (long long)t->strides[1], (long long)(t->shape[2] * t->strides[2]));
+        return ejki_fail(
+            EJK_STATUS_INVALID_LAYOUT,
+            "kv_cache has stride %lld on axis 1, expected %lld: rows lie one after the "
+            "other",
+            (long long)t->strides[1], (long long)(t->shape[2] * t->strides[2]));
     if (a->v_scale.set && a->v_scale.value != (a->k_scale.set ? a->k_scale.value : 1))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "v_scale is %g, expected k_scale",
                          a->v_scale.value);
     return EJK_OK;
 }
 
-static ejk_status call_of(const ejk_multi_latent_ragged_page_attention_args *a, ejki_paged_call *c) {
+static ejk_status call_of(const ejk_multi_latent_ragged_page_attention_args *a,
+                          ejki_paged_call *c) {
     EJKI_TRY(check_cache(a));
     *c = (ejki_paged_call){
         .query = &a->queries_nope,
@@ -78,6 +84,8 @@ const ejk_kernel ejk_multi_latent_ragged_page_attention_kernel = {
     EJKI_PAGED_KERNEL,
 };
 
-ejk_status ejk_multi_latent_ragged_page_attention(ejk_context *context, const ejk_multi_latent_ragged_page_attention_args *args) {
+ejk_status
+ejk_multi_latent_ragged_page_attention(ejk_context *context,
+                                       const ejk_multi_latent_ragged_page_attention_args *args) {
     return ejk_call(context, &ejk_multi_latent_ragged_page_attention_kernel, args);
 }

@@ -6,8 +6,9 @@
 #include "operations/paged/shared/paged_call.h"
 
 #define EJK_RECORD_SELF ejk_page_attention_args
-EJK_RECORD_DEFINE_WITH(ejk_page_attention_args_record, ejk_page_attention_args, EJK_PAGE_ATTENTION_ARGS,
-                       "N,Hq,Hkv=Hq,D=64,Dv=D,page=16,max_pages=1,pages", NULL);
+EJK_RECORD_DEFINE_WITH(ejk_page_attention_args_record, ejk_page_attention_args,
+                       EJK_PAGE_ATTENTION_ARGS, "N,Hq,Hkv=Hq,D=64,Dv=D,page=16,max_pages=1,pages",
+                       NULL);
 #undef EJK_RECORD_SELF
 
 static ejk_status call_of(const ejk_page_attention_args *a, ejki_paged_call *c) {

@@ -6,7 +6,8 @@
 #include "operations/paged/shared/paged_call.h"
 
 #define EJK_RECORD_SELF ejk_prefill_page_attention_args
-EJK_RECORD_DEFINE_WITH(ejk_prefill_page_attention_args_record, ejk_prefill_page_attention_args, EJK_PREFILL_PAGE_ATTENTION_ARGS,
+EJK_RECORD_DEFINE_WITH(ejk_prefill_page_attention_args_record, ejk_prefill_page_attention_args,
+                       EJK_PREFILL_PAGE_ATTENTION_ARGS,
                        "T,Hq,Hkv=Hq,D=64,Dv=D,page=16,max_pages=1,pages", NULL);
 #undef EJK_RECORD_SELF
 
@@ -40,6 +41,7 @@ const ejk_kernel ejk_prefill_page_attention_kernel = {
     EJKI_PAGED_KERNEL,
 };
 
-ejk_status ejk_prefill_page_attention(ejk_context *context, const ejk_prefill_page_attention_args *args) {
+ejk_status ejk_prefill_page_attention(ejk_context *context,
+                                      const ejk_prefill_page_attention_args *args) {
     return ejk_call(context, &ejk_prefill_page_attention_kernel, args);
 }

@@ -6,8 +6,8 @@
 #include "operations/paged/shared/paged_call.h"
 
 #define EJK_RECORD_SELF ejk_ragged_decode_attention_args
-EJK_RECORD_DEFINE_WITH(ejk_ragged_decode_attention_args_record, ejk_ragged_decode_attention_args, EJK_RAGGED_DECODE_ATTENTION_ARGS,
-                       "B,Hq,Hkv=Hq,S,D=64,Dv=D,n=1", NULL);
+EJK_RECORD_DEFINE_WITH(ejk_ragged_decode_attention_args_record, ejk_ragged_decode_attention_args,
+                       EJK_RAGGED_DECODE_ATTENTION_ARGS, "B,Hq,Hkv=Hq,S,D=64,Dv=D,n=1", NULL);
 #undef EJK_RECORD_SELF
 
 static ejk_status call_of(const ejk_ragged_decode_attention_args *a, ejki_paged_call *c) {
@@ -50,6 +50,7 @@ const ejk_kernel ejk_ragged_decode_attention_kernel = {
     EJKI_PAGED_KERNEL,
 };
 
-ejk_status ejk_ragged_decode_attention(ejk_context *context, const ejk_ragged_decode_attention_args *args) {
+ejk_status ejk_ragged_decode_attention(ejk_context *context,
+                                       const ejk_ragged_decode_attention_args *args) {
     return ejk_call(context, &ejk_ragged_decode_attention_kernel, args);
 }

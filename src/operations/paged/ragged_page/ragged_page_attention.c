@@ -6,7 +6,8 @@
 #include "operations/paged/shared/paged_call.h"
 
 #define EJK_RECORD_SELF ejk_ragged_page_attention_args
-EJK_RECORD_DEFINE_WITH(ejk_ragged_page_attention_args_record, ejk_ragged_page_attention_args, EJK_RAGGED_PAGE_ATTENTION_ARGS,
+EJK_RECORD_DEFINE_WITH(ejk_ragged_page_attention_args_record, ejk_ragged_page_attention_args,
+                       EJK_RAGGED_PAGE_ATTENTION_ARGS,
                        "T,N=T,Hq,Hkv=Hq,D=64,page=16,max_pages=1,pages,n=1", NULL);
 #undef EJK_RECORD_SELF
 
@@ -42,6 +43,7 @@ const ejk_kernel ejk_ragged_page_attention_kernel = {
     EJKI_PAGED_KERNEL,
 };
 
-ejk_status ejk_ragged_page_attention(ejk_context *context, const ejk_ragged_page_attention_args *args) {
+ejk_status ejk_ragged_page_attention(ejk_context *context,
+                                     const ejk_ragged_page_attention_args *args) {
     return ejk_call(context, &ejk_ragged_page_attention_kernel, args);
 }

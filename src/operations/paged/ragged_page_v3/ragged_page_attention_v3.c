@@ -6,8 +6,10 @@
 #include "operations/paged/shared/paged_call.h"
 
 #define EJK_RECORD_SELF ejk_ragged_page_attention_v3_args
-EJK_RECORD_DEFINE_WITH(ejk_ragged_page_attention_v3_args_record, ejk_ragged_page_attention_v3_args, EJK_RAGGED_PAGE_ATTENTION_V3_ARGS,
-                       "T,N=T,Hq,Hkv=Hq,D=64,page=16,max_pages=1,pages,X=2*Hkv,pack=1,lanes=D", NULL);
+EJK_RECORD_DEFINE_WITH(ejk_ragged_page_attention_v3_args_record, ejk_ragged_page_attention_v3_args,
+                       EJK_RAGGED_PAGE_ATTENTION_V3_ARGS,
+                       "T,N=T,Hq,Hkv=Hq,D=64,page=16,max_pages=1,pages,X=2*Hkv,pack=1,lanes=D",
+                       NULL);
 #undef EJK_RECORD_SELF
 
 /* Head slots have to be enough, and where K and V of a head are not all of a pack, to lie one after the other. */
@@ -18,16 +20,18 @@ static ejk_status check_cache(const ejk_ragged_page_attention_v3_args *a) {
         return ejki_fail(EJK_STATUS_INVALID_SHAPE, "kv_cache has packs of %lld, expected 1 or even",
                          (long long)n[3]);
     if (n[4] < dim || n[3] < 1 || n[2] < ejki_cdiv(2 * heads, n[3]))
-        return ejki_fail(EJK_STATUS_INVALID_SHAPE,
-                         "kv_cache has %lld x %lld head slots of %lld lanes, expected room for %lld "
-                         "of %lld",
-                         (long long)n[2], (long long)n[3], (long long)n[4], (long long)(2 * heads),
-                         (long long)dim);
+        return ejki_fail(
+            EJK_STATUS_INVALID_SHAPE,
+            "kv_cache has %lld x %lld head slots of %lld lanes, expected room for %lld "
+            "of %lld",
+            (long long)n[2], (long long)n[3], (long long)n[4], (long long)(2 * heads),
+            (long long)dim);
     if (n[2] > 1 && n[3] > 2 && t->strides[2] != n[3] * t->strides[3])
-        return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
-                         "kv_cache has stride %lld on axis 2, expected %lld: head slots lie one after "
-                         "the other",
-                         (long long)t->strides[2], (long long)(n[3] * t->strides[3]));
+        return ejki_fail(
+            EJK_STATUS_INVALID_LAYOUT,
+            "kv_cache has stride %lld on axis 2, expected %lld: head slots lie one after "
+            "the other",
+            (long long)t->strides[2], (long long)(n[3] * t->strides[3]));
     return EJK_OK;
 }
 
@@ -76,6 +80,7 @@ const ejk_kernel ejk_ragged_page_attention_v3_kernel = {
     EJKI_PAGED_KERNEL,
 };
 
-ejk_status ejk_ragged_page_attention_v3(ejk_context *context, const ejk_ragged_page_attention_v3_args *args) {
+ejk_status ejk_ragged_page_attention_v3(ejk_context *context,
+                                        const ejk_ragged_page_attention_v3_args *args) {
     return ejk_call(context, &ejk_ragged_page_attention_v3_kernel, args);
 }

@@ -10,7 +10,8 @@
 
 static paged_rows rows_of(const ejk_tensor *t) {
     if (!t) return (paged_rows){.data = NULL};
-    return (paged_rows){NULL, t->strides[0], t->strides[t->rank - 2], (int)t->dtype};
+    return (paged_rows){
+        .token = t->strides[0], .head = t->strides[t->rank - 2], .dtype = (int)t->dtype};
 }
 
 /* From a head slot of a packed cache to the next, V of a head behind its K. */
@@ -40,7 +41,8 @@ static ejk_status add_scale(const ejki_paged_call *c, const ejk_tensor *scale, e
     cache->scaled = 1;
     if (scale->rank == 3) {
         cache->scaled_rows = 1;
-        cache->scale_page = c->axes.page < 0 ? c->slots_a_page * scale->strides[0] : scale->strides[0];
+        cache->scale_page =
+            c->axes.page < 0 ? c->slots_a_page * scale->strides[0] : scale->strides[0];
         cache->scale_token = scale->strides[1];
         cache->scale_head = scale->strides[2];
         return EJK_OK;
@@ -91,10 +93,9 @@ static ejk_status check_sizes(const paged_problem *p) {
         !ejki_mul(rows, ejki_max(p->dim + p->tail_dim + p->value_dim, 1) + 64, &rows) ||
         rows > INT64_C(1) << 56 || !ejki_mul(p->pages, p->page, &cells) ||
         !ejki_mul(ejki_max(p->width, 1), p->page, &cells) || cells > INT64_C(1) << 56)
-        return ejki_fail(EJK_STATUS_OVERFLOW,
-                         "%lld tokens, or %lld pages of %lld rows, cannot be counted",
-                         (long long)p->tokens, (long long)ejki_max(p->pages, p->width),
-                         (long long)p->page);
+        return ejki_fail(
+            EJK_STATUS_OVERFLOW, "%lld tokens, or %lld pages of %lld rows, cannot be counted",
+            (long long)p->tokens, (long long)ejki_max(p->pages, p->width), (long long)p->page);
     return EJK_OK;
 }
 
@@ -119,14 +120,14 @@ static void resolve_sizes(const ejki_paged_call *c, paged_problem *p) {
     p->value_dim = c->value_dim                        ? c->value_dim
                    : c->value_cache && !c->interleaved ? length(c->value_cache, -1)
                                                        : p->dim;
-    p->page = a.page < 0       ? c->slots_a_page
-              : c->latent_rows ? c->latent_rows
-                               : length(cache, a.row);
+    p->page = a.page < 0 ? c->slots_a_page : c->latent_rows ? c->latent_rows : length(cache, a.row);
     p->slots = a.page < 0 ? length(cache, a.row) : length(cache, a.page) * p->page;
-    p->pages = a.page < 0 ? (p->page > 0 ? ejki_cdiv(p->slots, p->page) : 0) : length(cache, a.page);
+    p->pages =
+        a.page < 0 ? (p->page > 0 ? ejki_cdiv(p->slots, p->page) : 0) : length(cache, a.page);
     p->sequences = c->sequences;
     p->tables = c->tables;
-    if (c->tables == PAGED_OWN) p->page = paged_most(p->page, 1); /* slots says that it has no row */
+    if (c->tables == PAGED_OWN)
+        p->page = paged_most(p->page, 1); /* slots says that it has no row */
     p->rows_each = c->rows_each;
     if (!c->table) {
         p->width = 1;

@@ -23,8 +23,9 @@ typedef struct ejki_paged_axes {
 
 /* NULL and zeros: the operation has no such thing. */
 typedef struct ejki_paged_call {
-    const ejk_tensor *query, *query_tail, *out, *lse, *status; /* [tokens,…,heads,D]; lse [heads,tokens] */
-    bool lse_by_token;                                         /* or [tokens,heads] */
+    const ejk_tensor *query, *query_tail, *out, *lse,
+        *status;       /* [tokens,…,heads,D]; lse [heads,tokens] */
+    bool lse_by_token; /* or [tokens,heads] */
     const ejk_tensor *key_cache, *value_cache, *tail_cache;
     ejki_paged_axes axes;
     /* Head slots of one cache: K of head h at 2h, V at 2h + 1; with `packed` the last axes are [X,pack,D]. */

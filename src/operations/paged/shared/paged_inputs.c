@@ -124,7 +124,8 @@ void ejki_paged_cost(const void *problem, const void *args, ejk_cost *out) {
     const bool latent = p->key.data == p->value.data && p->key.data;
     const double element = (double)ejk_dtype_size((ejk_dtype)p->key.dtype);
     const double own = (double)ejk_dtype_size((ejk_dtype)p->dtype);
-    const double row = depth + (latent ? 0 : dv), scales = p->key.scaled_rows + p->value.scaled_rows;
+    const double row = depth + (latent ? 0 : dv),
+                 scales = p->key.scaled_rows + p->value.scaled_rows;
     out->flops = 2 * pairs * (double)p->heads * (depth + dv);
     out->bytes = keys * (double)p->kv_heads * (row * element + 4 * scales);
     if (p->attends) out->bytes += (double)p->tokens * (double)p->heads * (depth + dv) * own;

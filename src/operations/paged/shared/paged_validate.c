@@ -34,10 +34,11 @@ static ejk_status check_pages(const paged_problem *p, paged_size n, paged_size f
     const paged_size entries = paged_entries(p, n, &count);
     if (end <= first) return EJK_OK;
     if (ejki_cdiv(end, p->page) > count)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                         "sequence %lld has %lld keys, expected at most %lld: its %lld pages of %lld",
-                         (long long)n, (long long)end, (long long)(count * p->page),
-                         (long long)count, (long long)p->page);
+        return ejki_fail(
+            EJK_STATUS_INVALID_ARGUMENT,
+            "sequence %lld has %lld keys, expected at most %lld: its %lld pages of %lld",
+            (long long)n, (long long)end, (long long)(count * p->page), (long long)count,
+            (long long)p->page);
     for (paged_size j = first / p->page; j * p->page < end; j++) {
         const paged_size page = paged_page(p, n, entries, j);
         if (page < 0 || page >= p->pages)
@@ -47,8 +48,8 @@ static ejk_status check_pages(const paged_problem *p, paged_size n, paged_size f
         const paged_size rows = paged_least(p->page, end - j * p->page);
         if (page * p->page + rows > p->slots)
             return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                             "page %lld of sequence %lld is %lld, which has no row %lld", (long long)j,
-                             (long long)n, (long long)page, (long long)(rows - 1));
+                             "page %lld of sequence %lld is %lld, which has no row %lld",
+                             (long long)j, (long long)n, (long long)page, (long long)(rows - 1));
     }
     return EJK_OK;
 }
@@ -62,9 +63,10 @@ static ejk_status check_sequence(const paged_problem *p, paged_size n) {
                          (long long)first, (long long)keys);
     const paged_sequence s = paged_sequence_of(p, n);
     if (p->writes && s.rows > s.keys)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                         "sequence %lld writes %lld rows and has %lld keys, expected as many at least",
-                         (long long)n, (long long)s.rows, (long long)s.keys);
+        return ejki_fail(
+            EJK_STATUS_INVALID_ARGUMENT,
+            "sequence %lld writes %lld rows and has %lld keys, expected as many at least",
+            (long long)n, (long long)s.rows, (long long)s.keys);
     if (p->has_bias && p->attends && (s.rows > p->bias_rows || s.rows > p->bias_columns))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "sequence %lld has %lld rows, expected at most the %lld of qq_bias",

@@ -25,10 +25,10 @@ typedef struct paged_ints {
     int wide;
 } paged_ints;
 
-/* [tokens, heads, D]; lse and status have no third axis. */
+/* [tokens, heads, D]; lse has no third axis. With paged_problem.batch_rows tokens are [batch, batch_rows]. */
 typedef struct paged_rows {
     void *data;
-    paged_size token, head;
+    paged_size token, head, batch;
     int dtype;
 } paged_rows;
 
@@ -44,15 +44,18 @@ typedef struct paged_cache {
     int scaled, scaled_rows; /* there is one; it is one per row */
 } paged_cache;
 
-enum { PAGED_TABLE, PAGED_LISTS, PAGED_OWN }; /* block tables, indptr and indices, page n of sequence n */
+/* Block tables; indptr and indices; page n of sequence n; pages of a row each, the sequence's own tokens. */
+enum { PAGED_TABLE, PAGED_LISTS, PAGED_OWN, PAGED_TOKENS };
 
 typedef struct paged_problem {
     paged_size tokens, sequences, heads, kv_heads, group;
-    paged_size dim, tail_dim, value_dim; /* of the products; the tail is a second part of queries and keys */
-    paged_size pages, page;              /* pages of the cache, rows of a page */
-    paged_size slots;                    /* rows of the cache in all, where a page may be cut short */
-    paged_size width;                    /* pages that a table has for a sequence; of lists, their length */
-    paged_size rows_each;                /* without starts: every sequence has so many query rows */
+    paged_size dim, tail_dim,
+        value_dim;          /* of the products; the tail is a second part of queries and keys */
+    paged_size pages, page; /* pages of the cache, rows of a page */
+    paged_size slots;       /* rows of the cache in all, where a page may be cut short */
+    paged_size width;       /* pages that a table has for a sequence; of lists, their length */
+    paged_size batch_rows;  /* tokens of a batch entry; 0: there is one */
+    paged_size rows_each;   /* without starts: every sequence has so many query rows */
     int tables;
     paged_ints table, lists, starts, lens, firsts, count, slot_mapping;
     paged_size table_step; /* from one sequence's entries to the next's */
@@ -62,8 +65,8 @@ typedef struct paged_problem {
     paged_rows new_key, new_tail, new_value; /* what is written before */
     int *status;                             /* a word, set on a GPU where a table is wrong */
     double scale, cap;                       /* cap 0: none */
-    double query_scale;                      /* not 0: queries are rounded to the cache's type after division by it */
-    paged_size left;                         /* keys before a row's own that it sees; below 0: all */
+    double query_scale; /* not 0: queries are rounded to the cache's type after division by it */
+    paged_size left;    /* keys before a row's own that it sees; below 0: all */
     int dtype, causal, writes, attends, has_new_value;
     const float *alibi;
     const float *bias; /* qq_bias */
@@ -116,9 +119,20 @@ PAGED paged_sequence paged_sequence_of(const paged_problem *p, paged_size n) {
         s.rows = paged_least(paged_int(&p->starts, n + 1), p->tokens) - s.begin;
     }
     s.rows = paged_most(s.rows, 0);
-    s.keys = paged_most(paged_int(&p->lens, n), 0);
+    s.keys = p->lens.data ? paged_most(paged_int(&p->lens, n), 0) : s.rows;
     if (p->firsts.data) s.first = paged_most(paged_int(&p->firsts, n), 0);
     return s;
+}
+
+/* Where the row of a token's head begins. */
+PAGED paged_size paged_row_at(const paged_problem *p, const paged_rows *rows, paged_size token,
+                              paged_size head) {
+    paged_size at = head * rows->head;
+    if (p->batch_rows > 0) {
+        at += token / p->batch_rows * rows->batch;
+        token %= p->batch_rows;
+    }
+    return at + token * rows->token;
 }
 
 /* Where a sequence's entries begin in the table or the list, and how many it has. */
@@ -129,13 +143,16 @@ PAGED paged_size paged_entries(const paged_problem *p, paged_size n, paged_size 
         *count = 1;
         return 0;
     }
+    if (p->tables == PAGED_TOKENS) return paged_int(&p->starts, n);
     const paged_size begin = paged_int(&p->lists, n);
     *count = paged_int(&p->lists, n + 1) - begin;
     return begin;
 }
 
 /* The page of the cache that has a sequence's page j; entries as above. */
-PAGED paged_size paged_page(const paged_problem *p, paged_size n, paged_size entries, paged_size j) {
+PAGED paged_size paged_page(const paged_problem *p, paged_size n, paged_size entries,
+                            paged_size j) {
+    if (p->tables == PAGED_TOKENS) return entries + j;
     return p->tables == PAGED_OWN ? n : paged_int(&p->table, entries + j);
 }
 

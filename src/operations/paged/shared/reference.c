@@ -2,7 +2,7 @@
 /* Attention over pages as the formula reads, one row after the other, in double precision. */
 #include "base/base.h"
 #include "kernels/declare.h"
-#include "operations/paged/shared/problem.cuh"
+#include "operations/paged/shared/reference.h"
 #include "tensor/access.h"
 
 #include <math.h>
@@ -25,8 +25,8 @@ static double cached(const paged_cache *c, const place *at, paged_size d) {
 
 static double asked(const paged_problem *p, const paged_rows *rows, paged_size token, paged_size h,
                     paged_size d) {
-    const double value = ejki_load_f64((ejk_dtype)rows->dtype, rows->data,
-                                       token * rows->token + h * rows->head + d);
+    const double value =
+        ejki_load_f64((ejk_dtype)rows->dtype, rows->data, paged_row_at(p, rows, token, h) + d);
     if (p->query_scale == 0) return value;
     double rounded = 0;
     ejki_store_f64((ejk_dtype)p->key.dtype, &rounded, 0, value / p->query_scale);
@@ -48,8 +48,7 @@ static double score(const paged_problem *p, const paged_sequence *s, paged_size 
         z += asked(p, &p->query_tail, s->begin + r, h, d) * cached(&p->key_tail, at, d);
     z *= p->scale;
     if (p->cap > 0) z = p->cap * tanh(z / p->cap);
-    if (p->has_alibi)
-        z += ejki_load_f64(EJK_DTYPE_F32, p->alibi, h) * (double)(t - context);
+    if (p->has_alibi) z += ejki_load_f64(EJK_DTYPE_F32, p->alibi, h) * (double)(t - context);
     if (p->has_bias && t >= context)
         z += ejki_load_f64(EJK_DTYPE_F32, p->bias, r * p->bias_step + t - context);
     return z;
@@ -71,8 +70,7 @@ static void attend(const paged_problem *p, const paged_sequence *s, paged_size r
     const paged_size entries = paged_entries(p, s->n, &count);
     double most = -INFINITY, sum = 0;
     for (paged_size t = low; t < high; t++) {
-        places[t] =
-            (place){paged_page(p, s->n, entries, t / p->page), t % p->page, h / p->group};
+        places[t] = (place){paged_page(p, s->n, entries, t / p->page), t % p->page, h / p->group};
         scores[t] = score(p, s, r, h, t, &places[t]);
         most = larger(most, scores[t]);
     }
@@ -87,26 +85,24 @@ static void attend(const paged_problem *p, const paged_sequence *s, paged_size r
         double out = 0;
         for (paged_size t = low; t < high; t++)
             if (scores[t] != 0) out += scores[t] * cached(&p->value, &places[t], d);
-        ejki_store_f64((ejk_dtype)p->out.dtype, p->out.data,
-                       token * p->out.token + h * p->out.head + d, sum == 0 ? 0 : out / sum);
+        ejki_store_f64((ejk_dtype)p->out.dtype, p->out.data, paged_row_at(p, &p->out, token, h) + d,
+                       sum == 0 ? 0 : out / sum);
     }
     if (p->lse.data)
-        ejki_store_f64(EJK_DTYPE_F32, p->lse.data, token * p->lse.token + h * p->lse.head,
+        ejki_store_f64(EJK_DTYPE_F32, p->lse.data, paged_row_at(p, &p->lse, token, h),
                        sum == 0 ? -INFINITY : most + log(sum));
 }
 
 /* A row of no sequence. */
 static void clear(const paged_problem *p, paged_size token, paged_size h) {
     for (paged_size d = 0; d < p->value_dim; d++)
-        ejki_store_f64((ejk_dtype)p->out.dtype, p->out.data,
-                       token * p->out.token + h * p->out.head + d, 0);
+        ejki_store_f64((ejk_dtype)p->out.dtype, p->out.data, paged_row_at(p, &p->out, token, h) + d,
+                       0);
     if (p->lse.data)
-        ejki_store_f64(EJK_DTYPE_F32, p->lse.data, token * p->lse.token + h * p->lse.head,
-                       -INFINITY);
+        ejki_store_f64(EJK_DTYPE_F32, p->lse.data, paged_row_at(p, &p->lse, token, h), -INFINITY);
 }
 
-static ejk_status run(const ejk_run *run) {
-    const paged_problem *p = run->problem;
+ejk_status ejki_paged_reference(const paged_problem *p) {
     paged_size most = 1, end = 0;
     for (paged_size n = 0; n < paged_count(p); n++)
         most = paged_most(most, paged_sequence_of(p, n).keys);
@@ -125,6 +121,10 @@ static ejk_status run(const ejk_run *run) {
     free(scores);
     free(places);
     return room ? EJK_OK : ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for %lld scores", most);
+}
+
+static ejk_status run(const ejk_run *run) {
+    return ejki_paged_reference(run->problem);
 }
 
 EJKI_DECLARE(unified_attention_reference, .version = 1, .run = run)

@@ -13,12 +13,14 @@ EJK_RECORD_DEFINE(ejk_paged_attention_config_record, ejk_paged_attention_config,
 #define EJK_RECORD_SELF ejk_unified_attention_args
 EJK_RECORD_DEFINE_WITH(ejk_unified_attention_args_record, ejk_unified_attention_args,
                        EJK_UNIFIED_ATTENTION_ARGS,
-                       "T,N=T,Hq,Hkv=Hq,D=64,Dv=D,page=16,max_pages=1,pages,entries=1,Q=1,n=1", NULL);
+                       "T,N=T,Hq,Hkv=Hq,D=64,Dv=D,page=16,max_pages=1,pages,entries=1,Q=1,n=1",
+                       NULL);
 #undef EJK_RECORD_SELF
 
 static ejk_status check(const ejk_unified_attention_args *a) {
     const bool table = ejk_tensor_present(&a->block_tables);
-    const bool lists = ejk_tensor_present(&a->kv_indptr), indices = ejk_tensor_present(&a->kv_indices);
+    const bool lists = ejk_tensor_present(&a->kv_indptr),
+               indices = ejk_tensor_present(&a->kv_indices);
     if (table == lists || lists != indices)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "block_tables is %sgiven, kv_indptr is %sgiven, kv_indices is %sgiven, "

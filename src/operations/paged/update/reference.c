@@ -14,7 +14,8 @@ static double largest(ejk_dtype dtype) {
 
 static void store(ejk_dtype dtype, void *data, paged_size at, double value) {
     if (dtype == EJK_DTYPE_I8)
-        ejki_store_i64(dtype, data, at, isnan(value) ? 0 : (int64_t)fmin(fmax(rint(value), -128), 127));
+        ejki_store_i64(dtype, data, at,
+                       isnan(value) ? 0 : (int64_t)fmin(fmax(rint(value), -128), 127));
     else
         ejki_store_f64(dtype, data, at, value);
 }
@@ -40,8 +41,7 @@ static void put(const paged_problem *p, const paged_cache *c, const paged_rows *
     for (paged_size h = 0; h < p->kv_heads; h++) {
         const double scale = scale_of(c, from, token, page, row, h, dim);
         for (paged_size d = 0; d < dim; d++)
-            store((ejk_dtype)c->dtype, c->data,
-                  page * c->page + row * c->token + h * c->head + d,
+            store((ejk_dtype)c->dtype, c->data, page * c->page + row * c->token + h * c->head + d,
                   ejki_load_f64((ejk_dtype)from->dtype, from->data,
                                 token * from->token + h * from->head + d) /
                       scale);

@@ -39,8 +39,9 @@ static void put_row(ejk_dtype from_type, const char *from, ejk_dtype type, char 
     for (paged_size at = 0; at < dim; at += PIECE) {
         const paged_size count = ejki_min(dim - at, PIECE);
         for (paged_size d = 0; d < count; d += VL) {
-            const vf v = v_div(v_widen_some(from_type, element_at(from_type, from, at + d), count - d),
-                               v_set1(scale));
+            const vf v =
+                v_div(v_widen_some(from_type, element_at(from_type, from, at + d), count - d),
+                      v_set1(scale));
             if (size > 1)
                 v_narrow_some(type, to + (at + d) * size, v, count - d);
             else
@@ -68,7 +69,8 @@ static float scale_of(const paged_cache *c, ejk_dtype from_type, const char *fro
                          : c->dtype == EJK_DTYPE_F8E5M2 ? 57344
                                                         : 0;
     const float most = largest_of(from_type, from, dim);
-    const float scale = limit > 0 && most > 0 && most < INFINITY ? (float)((double)most / limit) : 1;
+    const float scale =
+        limit > 0 && most > 0 && most < INFINITY ? (float)((double)most / limit) : 1;
     element_store(EJK_DTYPE_F32, (void *)(uintptr_t)c->scale, at, scale);
     return scale;
 }

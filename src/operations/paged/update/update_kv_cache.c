@@ -6,8 +6,9 @@
 #include "operations/paged/shared/paged_call.h"
 
 #define EJK_RECORD_SELF ejk_update_kv_cache_args
-EJK_RECORD_DEFINE_WITH(ejk_update_kv_cache_args_record, ejk_update_kv_cache_args, EJK_UPDATE_KV_CACHE_ARGS,
-                       "T,N=T,Hkv,D=64,Dv=D,page=16,max_pages=1,pages", NULL);
+EJK_RECORD_DEFINE_WITH(ejk_update_kv_cache_args_record, ejk_update_kv_cache_args,
+                       EJK_UPDATE_KV_CACHE_ARGS, "T,N=T,Hkv,D=64,Dv=D,page=16,max_pages=1,pages",
+                       NULL);
 #undef EJK_RECORD_SELF
 
 static ejk_status check(const ejk_update_kv_cache_args *a) {
@@ -19,10 +20,11 @@ static ejk_status check(const ejk_update_kv_cache_args *a) {
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "k_scale is given beside k_row_scale, expected one of them");
     }
-    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                     "slot_mapping is %sgiven beside %d of kv_lens, block_tables and query_start_loc, "
-                     "expected it alone or all of these",
-                     slots ? "" : "not ", given);
+    return ejki_fail(
+        EJK_STATUS_INVALID_ARGUMENT,
+        "slot_mapping is %sgiven beside %d of kv_lens, block_tables and query_start_loc, "
+        "expected it alone or all of these",
+        slots ? "" : "not ", given);
 }
 
 static ejk_status call_of(const ejk_update_kv_cache_args *a, ejki_paged_call *c) {
