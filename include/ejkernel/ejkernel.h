@@ -42,6 +42,7 @@
 #include <ejkernel/plan.h>
 #include <ejkernel/problem.h>
 #include <ejkernel/profiler.h>
+#include <ejkernel/quantized_matmul.h>
 #include <ejkernel/record.h>
 #include <ejkernel/recording.h>
 #include <ejkernel/registry.h>

@@ -3,7 +3,7 @@
 #include "base/base.h"
 #include "kernels/declare.h"
 #include "operations/matmul/shared/product.cuh"
-#include "tensor/access.h"
+#include "operations/matmul/shared/quant.h"
 
 #include <math.h>
 
@@ -40,6 +40,17 @@ static double activate(const mm_product *p, double gate, double value) {
     }
 }
 
+/* Element (step, column) of b. */
+static double load_b(const mm_product *p, const mm_segment *s, mm_size step, mm_size column) {
+    if (!p->quant.present)
+        return load(&p->b, s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+    const mm_quant *q = &p->quant;
+    const mm_size row = p->b.flipped ? column : step, at = p->b.flipped ? step : column;
+    const ejki_quant_group g = ejki_quant_group_of(q, s->held, row, at / q->size);
+    const uint8_t *codes = ejki_quant_row(q, s->held, row);
+    return (double)ejki_quant_value(q, &g, ejki_quant_code(codes, q->bits, at));
+}
+
 /* Σ_k a · b + bias of a column of b. */
 static double sum_of(const mm_product *p, const mm_segment *s, mm_size i, mm_size column) {
     double sum = 0;
@@ -51,7 +62,7 @@ static double sum_of(const mm_product *p, const mm_segment *s, mm_size i, mm_siz
             p->gather.present && p->split == MM_DEPTH ? mm_number(&p->gather, step) : step;
         const double a =
             load(&p->a, s->a + a_row * p->a.row + mm_step(p, &p->a, a_step, p->a.column));
-        double b = load(&p->b, s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+        double b = load_b(p, s, step, column);
         if (p->scale.present && p->split != MM_DEPTH)
             b *= load(&p->scale, mm_scale_at(p, s->held, step, column));
         sum += a * b;
