@@ -3,13 +3,13 @@
  * @file quantized_matmul.h
  * Quantised matrices: making them, their values, and products with them.
  *
- * A matrix [R,C] is kept as codes of `bits` bits, rows of little-endian streams: code c of a row has the bits c·bits on,
- * in words of 32 bits (or in bytes). Each group_size values of a row have a scale, and affine ones may have a zero.
+ * A matrix [R,C] is kept as codes of `bits` bits, rows of little-endian streams: code c of a row has the bits c·bits
+ * on, in words of 32 bits (or in bytes). Each group_size values of a row have a scale, and affine ones may have a zero.
  *
  *     mode     bits       group      value
  *     affine   1–8 (4)    any (64)   (code − zero) · scale; without zeros the zero is 2^(bits−1)
  *     int8     8          a row      code · scale, codes in two's complement
- *     nf4      4          any (64)   table[code] · scale: 16 quantiles of the normal distribution, scaled by the largest
+ *     nf4      4          any (64)   table[code] · scale: 16 quantiles of the normal distribution
  *     mxfp4    4          32         E2M1(code) · scale, scales float8_e8m0fnu (OCP), or int8 exponents of 2 (`signed`)
  *     mxfp8    8          32         E4M3(code) · scale, likewise
  *     nvfp4    4          16         E2M1(code) · scale, scales float8_e4m3fn, times tensor_scale if there is one
@@ -19,12 +19,12 @@
  * than those named, as float32 or bfloat16 ones of affine codes, are taken as they are.
  *
  * Quantising: affine scale (max − min) / (2^bits − 1), or 1 where that is 0, and zero −min / scale, rounded to their
- * types first (whole numbers from 0 to 2^bits − 1 where zeros are integers), then code = round(value / scale + zero),
+ * types first (whole numbers from 0 to 2^bits − 1 where zeros are integers), code = round(value / scale + zero),
  * kept inside; without zeros scale is absmax / 2^(bits−1). int8: scale absmax / 127. nf4: scale absmax, the nearest entry.
  * mx: the scale is the least power of two by which no value is beyond the codes (`scale_rule = "floor"`: OCP's, 2 to
  * floor(log2 absmax) less the largest exponent of the codes, where large values saturate). nv: scale absmax / (largest
- * value · tensor_scale) as E4M3. Floating-point codes round to nearest, ties to even. NaN becomes a NaN where the code has
- * one, else the code of 0 (affine: 0).
+ * value · tensor_scale) as E4M3. Floating-point codes round to nearest, ties to even. NaN becomes a NaN where the code
+ * has one, else the code of 0 (affine: 0).
  *
  * @since 0.1
  */
@@ -65,7 +65,8 @@ extern EJK_API const ejk_record ejk_quantized_matmul_config_record;
     EJK_QUANTIZED_MATMUL_OPTIONS(F, R)                                                             \
     F(TENSOR, w, EJK_REQUIRED_OUTPUT, "", "[R,W] or [E,R,W] codes",                                \
       "codes: W words of uint32, or bytes, for C codes")                                           \
-    F(TENSOR, scales, EJK_REQUIRED_OUTPUT, "", "[R,S] or [E,R,S] scales", "a scale for each group") \
+    F(TENSOR, scales, EJK_REQUIRED_OUTPUT, "", "[R,S] or [E,R,S] scales",                          \
+      "a scale for each group")                                                                    \
     F(TENSOR, zeros, EJK_OUTPUT, "none", "[R,S] or [E,R,S] zeros", "zeros of affine groups")
 
 EJK_RECORD_STRUCT(ejk_quantize_args, EJK_QUANTIZE_ARGS);
@@ -85,8 +86,8 @@ extern EJK_API const ejk_record ejk_dequantize_args_record;
 
 /**
  * out = x · W, W being the values of w. With `transpose` w has a row for each column of out and groups run along the
- * depth (as GPTQ and AWQ have it), else a row for each step of the depth. Sums are as in matmul.h: of float32 values, so
- * that the bits are those of matmul with dequantised weights in float32.
+ * depth (as GPTQ and AWQ have it), else a row for each step of the depth. Sums are as in matmul.h: of float32 values,
+ * so that the bits are those of matmul with dequantised weights in float32.
  */
 #define EJK_QUANTIZED_MATMUL_ARGS(F, R)                                                            \
     F(TENSOR, x, EJK_REQUIRED, "", "[M,K] float", "rows")                                          \
@@ -99,7 +100,7 @@ extern EJK_API const ejk_record ejk_dequantize_args_record;
     F(BOOL, transpose, EJK_OPTIONAL, "false", "", "w is that of [N,K]")                            \
     EJK_QUANTIZATION(F)                                                                            \
     F(NAME, activation, EJK_OPTIONAL, "none", "", "none, relu, silu, gelu, gelu_tanh")             \
-    F(DTYPE, preferred_element_type, EJK_OPTIONAL, "that of x", "", "element type of out")                                                                    \
+    F(DTYPE, preferred_element_type, EJK_OPTIONAL, "that of x", "", "element type of out")         \
     EJK_QUANTIZED_MATMUL_OPTIONS(F, R)                                                             \
     F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[M,N] float", "products")
 

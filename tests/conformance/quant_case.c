@@ -35,8 +35,8 @@ static struct format choose(struct random *r, int64_t rows, int64_t columns) {
         {.mode = "nvfp4", .kind = FP4, .bits = 4, .size = 16, .scale_type = EJK_DTYPE_F8E4M3},
         {.mode = "nvfp8", .kind = FP8, .bits = 8, .size = 16, .scale_type = EJK_DTYPE_F8E4M3}};
     static const ejk_dtype numbers[] = {EJK_DTYPE_F16, EJK_DTYPE_F32, EJK_DTYPE_BF16};
-    static const ejk_dtype zeros[] = {EJK_DTYPE_UNSET, EJK_DTYPE_F16, EJK_DTYPE_F32, EJK_DTYPE_BF16,
-                                      EJK_DTYPE_U8, EJK_DTYPE_I32};
+    static const ejk_dtype zeros[] = {EJK_DTYPE_UNSET, EJK_DTYPE_F16, EJK_DTYPE_F32,
+                                      EJK_DTYPE_BF16,  EJK_DTYPE_U8,  EJK_DTYPE_I32};
     static const int64_t sizes[] = {16, 32, 64, 100, 1024, 7};
     struct format f = RANDOM_OF(r, formats);
     f.rows = rows;
@@ -53,8 +53,10 @@ static struct format choose(struct random *r, int64_t rows, int64_t columns) {
         f.scale_format = "signed";
     }
     f.has_factor = f.scale_type == EJK_DTYPE_F8E4M3 && random_chance(r, 0.6);
-    if (f.size == 0) f.size = columns > 0 ? columns : 1;
-    else if (random_chance(r, 0.5)) f.says_size = true, f.size = RANDOM_OF(r, sizes);
+    if (f.size == 0)
+        f.size = columns > 0 ? columns : 1;
+    else if (random_chance(r, 0.5))
+        f.says_size = true, f.size = RANDOM_OF(r, sizes);
     f.groups = columns / f.size + (columns % f.size != 0);
     f.bytes = random_chance(r, 0.3);
     return f;
@@ -88,8 +90,10 @@ static void fill(struct call *c, struct quant *p) {
     }
     for (int64_t i = 0; i < ejk_tensor_count(&p->scales); i++) {
         const int64_t e = random_int(r, -6, 3);
-        if (p->f.scale_type == EJK_DTYPE_I8) tensor_put(&p->scales, i, (double)e);
-        else tensor_put(&p->scales, i, powers ? ldexp(1, (int)e) : random_real(r) + 0.01);
+        if (p->f.scale_type == EJK_DTYPE_I8)
+            tensor_put(&p->scales, i, (double)e);
+        else
+            tensor_put(&p->scales, i, powers ? ldexp(1, (int)e) : random_real(r) + 0.01);
     }
     for (int64_t i = 0; p->f.zero_type && i < ejk_tensor_count(&p->zeros); i++)
         tensor_put(&p->zeros, i, (double)random_int(r, 0, (1 << p->f.bits) - 1));
@@ -115,9 +119,9 @@ static double small_float(uint32_t code, int exponent, int mantissa, int bias) {
 }
 
 static double number_of(const struct format *f, uint32_t code, double zero) {
-    static const float nf4[16] = {-1.0f, -.6961928f, -.52507305f, -.3949175f, -.28444138f, -.18477343f,
-                                  -.09105004f, 0, .0795803f, .1609302f, .2461123f, .33791524f,
-                                  .44070983f, .562617f, .72295684f, 1};
+    static const float nf4[16] = {
+        -1.0f,     -.6961928f, -.52507305f, -.3949175f, -.28444138f, -.18477343f, -.09105004f, 0,
+        .0795803f, .1609302f,  .2461123f,   .33791524f, .44070983f,  .562617f,    .72295684f,  1};
     switch (f->kind) {
     case INT8: return (int8_t)code;
     case NF4: return (double)nf4[code];
@@ -134,7 +138,8 @@ static double value_at(const struct quant *p, int64_t row, int64_t c) {
     if (f->scale_type == EJK_DTYPE_I8) scale = ldexp(1, (int)scale);
     if (f->zero_type) zero = tensor_get(&p->zeros, group);
     const float value = (float)(number_of(f, code_at(p, row, c), zero) * scale);
-    return f->has_factor ? (double)(float)((double)value * tensor_get(&p->factor, 0)) : (double)value;
+    return f->has_factor ? (double)(float)((double)value * tensor_get(&p->factor, 0))
+                         : (double)value;
 }
 
 #define SET_FORMAT(args, p)                                                                        \
@@ -192,7 +197,8 @@ static bool generate_codes(struct call *c) {
 
 static void scale_group(const ejk_quantize_args *args, struct quant *p, int64_t row, int64_t g) {
     const struct format *f = &p->f;
-    const int64_t first = g * f->size, end = first + f->size < f->columns ? first + f->size : f->columns;
+    const int64_t first = g * f->size,
+                  end = first + f->size < f->columns ? first + f->size : f->columns;
     const float top = f->kind == FP4 ? 6 : f->kind == FP8 ? 448 : f->kind == INT8 ? 127 : 1;
     float low = INFINITY, high = -INFINITY, size = 0;
     for (int64_t c = first; c < end; c++) {
@@ -233,7 +239,8 @@ static uint32_t nearest(const struct format *f, float y, float zero) {
         if (f->kind == INT8 && code == 0x80) continue;
         const double off = fabs(number_of(f, code, 0) - (double)y);
         if (f->kind >= FP4 && (code >> (f->bits - 1) == 1) != (signbit(y) != 0)) continue;
-        if (off < least || (off == least && code % 2 == 0 && f->kind != NF4)) best = code, least = off;
+        if (off < least || (off == least && code % 2 == 0 && f->kind != NF4))
+            best = code, least = off;
     }
     return best;
 }
@@ -242,7 +249,8 @@ static void codes(struct call *c) {
     const ejk_quantize_args *args = c->args;
     struct quant *p = c->own, own = *p;
     const struct format *f = &p->f;
-    double *w = call_result(c, "w", EXACT, ELEMENT), *scales = call_result(c, "scales", EXACT, ELEMENT);
+    double *w = call_result(c, "w", EXACT, ELEMENT),
+           *scales = call_result(c, "scales", EXACT, ELEMENT);
     double *zeros = call_result(c, "zeros", EXACT, ELEMENT);
     const int64_t rows = f->rows * (f->matrices ? f->matrices : 1);
     make_tensors(c, &own); /* not into those that hold what a run should not leave */
@@ -255,7 +263,8 @@ static void codes(struct call *c) {
             double scale = tensor_get(&own.scales, g);
             if (f->scale_type == EJK_DTYPE_I8) scale = ldexp(1, (int)scale);
             const float factor = f->has_factor ? (float)tensor_get(&p->factor, 0) : 1;
-            const float by = (float)scale * factor, x = (float)tensor_get(&p->values, row * f->columns + i);
+            const float by = (float)scale * factor,
+                        x = (float)tensor_get(&p->values, row * f->columns + i);
             const double zero = f->zero_type ? tensor_get(&own.zeros, g) : 1 << (f->bits - 1);
             const uint32_t code = nearest(f, by == 0 ? 0 : x / by, (float)zero);
             for (int64_t b = 0; b < f->bits; b++) {
@@ -272,7 +281,8 @@ static void codes(struct call *c) {
 /* ---- Products ---------------------------------------------------------------------------------------- */
 
 static struct quant *make_product(struct call *c, bool transposed) {
-    static const int64_t rows[] = {0, 1, 1, 3, 12, 13, 30}, sizes[] = {0, 1, 2, 16, 31, 64, 65, 130, 300};
+    static const int64_t rows[] = {0, 1, 1, 3, 12, 13, 30},
+                         sizes[] = {0, 1, 2, 16, 31, 64, 65, 130, 300};
     struct random *r = &c->random;
     struct quant *p = call_memory(c, sizeof *p);
     c->own = p;
@@ -327,7 +337,8 @@ static bool generate_vjp(struct call *c) {
 static double *weights_of(struct call *c, const struct quant *p, bool transposed) {
     double *values_of = call_memory(c, (size_t)(p->k * p->n) * sizeof *values_of);
     for (int64_t i = 0; i < p->k * p->n; i++)
-        values_of[i] = transposed ? value_at(p, i % p->n, i / p->n) : value_at(p, i / p->n, i % p->n);
+        values_of[i] =
+            transposed ? value_at(p, i % p->n, i / p->n) : value_at(p, i / p->n, i % p->n);
     return values_of;
 }
 
@@ -343,13 +354,15 @@ static void products(struct call *c, int order) {
     for (int64_t at = 0; at < p->m * p->n; at++) {
         const int64_t j = at % p->n, i = at / p->n;
         double size = 0;
-        long double sum = product_sum(c, order, p->k, p->x + i * p->k, 1, p->weights + j, p->n, &size);
+        long double sum =
+            product_sum(c, order, p->k, p->x + i * p->k, 1, p->weights + j, p->n, &size);
         if (p->bias) sum = product_round(c, order, sum + (long double)p->bias[j]);
         sum = product_round(c, order, product_activate(args->activation, 7, sum, 0));
         if (p->residual) sum = product_round(c, order, sum + (long double)p->residual[at]);
         out[at] = (double)sum;
         if (spread)
-            spread[at] = size + (p->bias ? fabs(p->bias[j]) : 0) + (p->residual ? fabs(p->residual[at]) : 0);
+            spread[at] =
+                size + (p->bias ? fabs(p->bias[j]) : 0) + (p->residual ? fabs(p->residual[at]) : 0);
     }
 }
 

@@ -10,7 +10,7 @@ typedef struct quantize_problem {
     mm_view values;
     mm_size matrices, rows, columns;
     mm_size unit; /* bytes of a word of codes: what is behind the last code is 0 */
-    int floors; /* the scales of mx codes by the rule of the OCP */
+    int floors;   /* the scales of mx codes by the rule of the OCP */
 } quantize_problem;
 
 #endif

@@ -130,7 +130,8 @@ static void put_zero(const mm_quant *q, mm_size index, float low, float scale) {
     float zero = scale == 0 ? 0 : -low / scale;
     const float most = q->zero_type == EJK_DTYPE_F16 ? 65504 : 3e38f;
     if (is_whole(q->zero_type)) {
-        const float steps = (float)((1 << q->bits) - 1), top = q->zero_type == EJK_DTYPE_I8 ? 127 : 255;
+        const float steps = (float)((1 << q->bits) - 1),
+                    top = q->zero_type == EJK_DTYPE_I8 ? 127 : 255;
         ejki_store_i64((ejk_dtype)q->zero_type, data, index,
                        (int64_t)(int32_t)kept(zero, 0, steps < top ? steps : top));
         return;

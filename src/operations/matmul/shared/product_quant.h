@@ -66,11 +66,13 @@ static void pack_quant(const mm_quant *q, mm_size matrix, bool flipped, mm_size 
         float *to = target + j / TILE_COLUMNS * depth * TILE_COLUMNS + j % TILE_COLUMNS;
         for (mm_size i = 0; i < own; i++)
             quant_run(q, matrix, column + j + i, step, depth, some + i * PRODUCT_DEPTH);
-        for (mm_size i = own; i < VL; i++) memset(some + i * PRODUCT_DEPTH, 0, sizeof(float) * (size_t)depth);
+        for (mm_size i = own; i < VL; i++)
+            memset(some + i * PRODUCT_DEPTH, 0, sizeof(float) * (size_t)depth);
         for (mm_size d = 0; d < depth; d += VL) {
             const mm_size steps = ejki_min(depth - d, VL);
             vf block[VL];
-            EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] = v_load(some + i * PRODUCT_DEPTH + d);
+            EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] =
+                v_load(some + i * PRODUCT_DEPTH + d);
             v_transpose(block);
             if (steps == VL) {
                 EJKI_UNROLL for (int i = 0; i < VL; i++)

@@ -11,7 +11,7 @@ static const struct mode {
     mm_size size;   /* 0: a row */
     char scales;    /* 'n' numbers, 'x' powers of two, 'v' E4M3 */
 } modes[] = {
-    {"affine", MM_AFFINE, 0, 64, 'n'}, {"int8", MM_INT8, 8, 0, 'n'}, {"nf4", MM_NF4, 4, 64, 'n'},
+    {"affine", MM_AFFINE, 0, 64, 'n'}, {"int8", MM_INT8, 8, 0, 'n'},  {"nf4", MM_NF4, 4, 64, 'n'},
     {"mxfp4", MM_FP4, 4, 32, 'x'},     {"mxfp8", MM_FP8, 8, 32, 'x'}, {"nvfp4", MM_FP4, 4, 16, 'v'},
     {"nvfp8", MM_FP8, 8, 16, 'v'},
 };
@@ -48,7 +48,10 @@ static ejk_status check_sizes(const struct mode *m, const ejki_quant_words *word
                                      : words->bits->value < 1 || words->bits->value > 8))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "bits is %lld, expected %s with mode %s",
                          (long long)words->bits->value,
-                         m->bits == 8 ? "8" : m->bits ? "4" : "1 to 8", m->name);
+                         m->bits == 8 ? "8"
+                         : m->bits    ? "4"
+                                      : "1 to 8",
+                         m->name);
     if (words->bits->set) q->bits = (int)words->bits->value;
     if (words->group_size->set && words->group_size->value < 1)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "group_size is %lld, expected at least 1",
@@ -93,7 +96,8 @@ ejk_status ejki_quant_format(const ejki_quant_words *words, mm_size rows, mm_siz
     q->scale_group = matrix_stride(words->scales);
     q->has_factor = ejk_tensor_present(words->tensor_scale);
     if (q->has_factor && m->scales != 'v')
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "tensor_scale is given with mode %s", m->name);
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "tensor_scale is given with mode %s",
+                         m->name);
     if (!ejk_tensor_present(words->zeros)) return EJK_OK;
     if (q->mode != MM_AFFINE)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "zeros are given with mode %s", m->name);
