@@ -20,7 +20,7 @@
  *
  * Quantising: affine scale (max − min) / (2^bits − 1), or 1 where that is 0, and zero −min / scale, rounded to their
  * types first (whole numbers from 0 to 2^bits − 1 where zeros are integers), code = round(value / scale + zero),
- * kept inside; without zeros scale is absmax / 2^(bits−1). int8: scale absmax / 127. nf4: scale absmax, the nearest entry.
+ * kept inside; without zeros scale is absmax / 2^(bits−1). int8: scale absmax / 127. nf4: scale absmax, nearest entry.
  * mx: the scale is the least power of two by which no value is beyond the codes (`scale_rule = "floor"`: OCP's, 2 to
  * floor(log2 absmax) less the largest exponent of the codes, where large values saturate). nv: scale absmax / (largest
  * value · tensor_scale) as E4M3. Floating-point codes round to nearest, ties to even. NaN becomes a NaN where the code
