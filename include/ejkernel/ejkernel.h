@@ -35,6 +35,7 @@
 #include <ejkernel/grouped_matmul.h>
 #include <ejkernel/matmul.h>
 #include <ejkernel/mean_pooling.h>
+#include <ejkernel/moe.h>
 #include <ejkernel/numeric.h>
 #include <ejkernel/paged_attention.h>
 #include <ejkernel/paged_cache.h>

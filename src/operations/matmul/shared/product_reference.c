@@ -163,4 +163,6 @@ static ejk_status run(const ejk_run *run) {
     return EJK_OK;
 }
 
+#ifndef PRODUCT_PART /* of another reference */
 EJKI_DECLARE(matmul_reference, .version = 1, .prepare = prepare, .run = run)
+#endif
