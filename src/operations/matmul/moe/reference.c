@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A layer of experts by the two products of the reference, in double precision. */
 #define PRODUCT_PART
-#include "operations/matmul/shared/product_reference.c"
+#include "operations/matmul/shared/product_reference_body.h"
 
 #include "operations/matmul/moe/moe_sort.h"
 
