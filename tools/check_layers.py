@@ -54,6 +54,8 @@ PUBLIC = {
     "flash_attention.h": "operations",
     "grouped_matmul.h": "operations",
     "matmul.h": "operations",
+    "moe.h": "operations",
+    "quantized_matmul.h": "operations",
     "mean_pooling.h": "operations",
     "paged_attention.h": "operations",
     "paged_cache.h": "operations",

@@ -36,6 +36,7 @@
 #include <ejkernel/grouped_matmul.h>
 #include <ejkernel/matmul.h>
 #include <ejkernel/mean_pooling.h>
+#include <ejkernel/moe.h>
 #include <ejkernel/numeric.h>
 #include <ejkernel/paged_attention.h>
 #include <ejkernel/paged_cache.h>
@@ -43,6 +44,7 @@
 #include <ejkernel/plan.h>
 #include <ejkernel/problem.h>
 #include <ejkernel/profiler.h>
+#include <ejkernel/quantized_matmul.h>
 #include <ejkernel/record.h>
 #include <ejkernel/recording.h>
 #include <ejkernel/registry.h>

@@ -37,6 +37,9 @@ static ejk_dtype type_of(const ejki_element *element, ejk_dtype number) {
     if (strcmp(element->word, "index") == 0) return EJK_DTYPE_I32;
     if (strcmp(element->word, "bool") == 0) return EJK_DTYPE_BOOL;
     if (strcmp(element->word, "float8") == 0) return EJK_DTYPE_F8E4M3;
+    if (strcmp(element->word, "codes") == 0) return EJK_DTYPE_U32;
+    if (strcmp(element->word, "scales") == 0 || strcmp(element->word, "zeros") == 0)
+        return EJK_DTYPE_F16;
     for (uint32_t dtype = 1; dtype < 32; dtype++)
         if (element->types == UINT32_C(1) << dtype) return (ejk_dtype)dtype;
     return EJK_DTYPE_UNSET;

@@ -78,7 +78,9 @@ static bool measure(const struct call *c, struct result *r) {
     for (int64_t n = 0; n < e->count; n++) {
         const double raw = element_load(r->dtype, r->got, n);
         const double got = clipped(r->dtype, raw), exact = clipped(r->dtype, e->exact[n]);
-        if (r->fresh && is_poison(r->got + (size_t)n * element, element)) {
+        const bool whole = r->dtype > EJK_DTYPE_F16; /* of these a result may look like it */
+        if (r->fresh && is_poison(r->got + (size_t)n * element, element) &&
+            !(whole && raw == exact)) {
             r->farthest = n;
             return false;
         }

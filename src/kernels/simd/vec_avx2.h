@@ -90,6 +90,25 @@ static inline void v_store_f16_first(void *p, vf v, int64_t n) {
     const __m128i bits = v_to_f16(v);
     memcpy(p, &bits, (size_t)n * sizeof(uint16_t));
 }
+static inline vf v_load_u8(const void *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+static inline __m256i v_nibbles(const void *p) {
+    int32_t bytes;
+    memcpy(&bytes, p, sizeof bytes);
+    const __m128i pairs = _mm_cvtepu8_epi16(_mm_cvtsi32_si128(bytes));
+    const __m128i apart = _mm_or_si128(pairs, _mm_slli_epi16(pairs, 4));
+    return _mm256_cvtepu8_epi32(_mm_and_si128(apart, _mm_set1_epi8(15)));
+}
+static inline vf v_load_u4(const void *p) {
+    return _mm256_cvtepi32_ps(v_nibbles(p));
+}
+static inline vf v_load_u4_of(const void *p, const float table[16]) {
+    const __m256i at = v_nibbles(p);
+    const vf low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), at);
+    const vf high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), at);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(at, 28)));
+}
 static inline vw v_multiply(vw a, vw b) {
     return (vw)_mm256_mul_epu32((__m256i)a, (__m256i)b);
 }

@@ -21,6 +21,9 @@
  *   v_transpose          VL x VL floats in registers
  *   v_load_bf16, v_load_f16      VL elements of 16 bits, at any address; …_first as above
  *   v_store_bf16, v_store_f16    rounded to nearest, ties to even; NaN becomes quiet; subnormals stay
+ *   v_load_u8            VL bytes, as numbers from 0 to 255
+ *   v_load_u4            VL halves of bytes, the low one first, as numbers from 0 to 15
+ *   v_load_u4_of(p, t)   entries of a table of 16 floats by such halves
  *   v_multiply(a, b)     products of the lower halves of VL / 2 words of 64 bits
  *   v_zip_even(a, b)     a[0], b[0], a[2], b[2], …; v_zip_odd: a[1], b[1], a[3], b[3], …
  * All are static inline: a unit compiled for one tier never shares a symbol with another.
@@ -98,6 +101,20 @@ static inline void v_store_f16_first(void *p, vf v, int64_t n) {
 }
 static inline void v_store_f16(void *p, vf v) {
     v_store_f16_first(p, v, VL);
+}
+static inline vf v_load_u8(const void *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+static inline __m512i v_nibbles(const void *p) {
+    const __m128i pairs = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p));
+    const __m128i apart = _mm_or_si128(pairs, _mm_slli_epi16(pairs, 4));
+    return _mm512_cvtepu8_epi32(_mm_and_si128(apart, _mm_set1_epi8(15)));
+}
+static inline vf v_load_u4(const void *p) {
+    return _mm512_cvtepi32_ps(v_nibbles(p));
+}
+static inline vf v_load_u4_of(const void *p, const float table[16]) {
+    return _mm512_permutexvar_ps(v_nibbles(p), _mm512_loadu_ps(table));
 }
 static inline vw v_multiply(vw a, vw b) {
     return (vw)_mm512_mul_epu32((__m512i)a, (__m512i)b);

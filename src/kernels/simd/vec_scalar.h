@@ -78,6 +78,18 @@ static inline void v_store_bf16(void *p, vf v) {
 static inline void v_store_f16(void *p, vf v) {
     v_store_f16_first(p, v, VL);
 }
+static inline vf v_load_u8(const void *p) {
+    const uint8_t *b = p;
+    return (vf){(float)b[0], (float)b[1], (float)b[2], (float)b[3]};
+}
+static inline vf v_load_u4(const void *p) {
+    const uint8_t *b = p;
+    return (vf){(float)(b[0] & 15), (float)(b[0] >> 4), (float)(b[1] & 15), (float)(b[1] >> 4)};
+}
+static inline vf v_load_u4_of(const void *p, const float table[16]) {
+    const uint8_t *b = p;
+    return (vf){table[b[0] & 15], table[b[0] >> 4], table[b[1] & 15], table[b[1] >> 4]};
+}
 static inline vw v_multiply(vw a, vw b) {
     return (a & 0xffffffffu) * (b & 0xffffffffu);
 }

@@ -38,6 +38,20 @@ typedef struct mm_list {
     int present, wide;
 } mm_list;
 
+/*
+ * Quantised matrices: rows of codes, `bits` each, the lowest bits of a row's first byte being the first; a scale, and
+ * with zeros a zero, for each `size` codes of a row. `signed_scale`: a scale of int8 is an exponent of 2.
+ */
+enum { MM_AFFINE, MM_INT8, MM_NF4, MM_FP4, MM_FP8 };
+typedef struct mm_quant {
+    const void *codes, *scales, *zeros, *factor; /* factor: one float32 for all, or NULL */
+    mm_size code_group, code_row;                /* bytes */
+    mm_size scale_group, scale_row, zero_group, zero_row;
+    mm_size size;
+    int mode, bits, scale_type, zero_type; /* zero_type UNSET: none */
+    int present, has_factor;
+} mm_quant;
+
 enum { MM_EVEN, MM_ROWS, MM_DEPTH };
 enum { MM_PRODUCTS = 5 };
 
@@ -71,6 +85,7 @@ typedef struct mm_product {
     mm_view scale;
     mm_size block;
     mm_view fold; /* MM_DEPTH: results count times these, and those of `block` rows become one row of `out_rows` */
+    mm_quant quant; /* in place of b, if present: its rows are those of b, or its columns with b.flipped */
     mm_list sizes, offset;
     mm_list gather;  /* MM_ROWS: row i of a is row gather[i]; MM_DEPTH: element i of its depth */
     mm_list scatter; /* row i is added to row scatter[i] of `out_rows`, times weight[i] */

@@ -29,6 +29,9 @@
 
 #include "operations/matmul/shared/product_pack.h"
 #include "operations/matmul/shared/product_finish.h"
+#ifndef TILE_BF16_DOT
+#include "operations/matmul/shared/product_quant.h"
+#endif
 
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 
@@ -207,6 +210,12 @@ INLINE bool pack_b(const ejk_dtype dtype, const product_block *k, mm_size first,
                    mm_size column, mm_size columns, float *target) {
     const mm_product *p = k->p;
     const mm_size step = k->s->step + first;
+#ifndef TILE_BF16_DOT
+    if (p->quant.present) {
+        pack_quant(&p->quant, k->s->held, p->b.flipped, step, depth, column, columns, target);
+        return true;
+    }
+#endif
     const void *b = element_at(dtype, p->b.data,
                                k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
     if (p->b.flipped) return pack_b_columns(dtype, b, p->b.column, depth, columns, target);
@@ -237,7 +246,7 @@ INLINE void look_ahead(const ejk_dtype dtype, product_block *k, const void *b, m
     product_ahead *ahead = &k->ahead;
     const int64_t across = (v->flipped ? depth : columns) * element_size(dtype);
     *ahead = (product_ahead){.row = b, .bytes = across};
-    if (!b || across == 0) return;
+    if (!b || across == 0 || k->p->quant.present) return;
     ahead->rows = v->flipped ? columns : depth;
     ahead->stride = (v->flipped ? v->column : v->row) * element_size(dtype);
     ahead->each = ejki_cdiv(ejki_cdiv(across, 64) * ahead->rows, ejki_max(tiles, 1));
@@ -421,9 +430,9 @@ static void do_block(product_block *k) {
 #ifdef TILE_BF16_DOT
         sum_block(EJK_DTYPE_BF16, k);
 #else
-        if (k->p->b.dtype == EJK_DTYPE_F32)
+        if (k->p->a.dtype == EJK_DTYPE_F32)
             sum_block(EJK_DTYPE_F32, k);
-        else if (k->p->b.dtype == EJK_DTYPE_BF16)
+        else if (k->p->a.dtype == EJK_DTYPE_BF16)
             sum_block(EJK_DTYPE_BF16, k);
         else
             sum_block(EJK_DTYPE_F16, k);
@@ -437,7 +446,7 @@ static void do_part(product_block *k, const product_plan *plan, mm_size low, mm_
                     mm_size first, mm_size end) {
     const mm_product *p = k->p;
     const mm_size step = p->gated ? plan->columns / 2 : plan->columns;
-    const ejk_dtype dtype = dtype_of(&p->b);
+    const ejk_dtype dtype = dtype_of(&p->a);
     mm_segment s = {0}, later = {0};
     mm_size reached = 0; /* segments that `later` has seen */
     k->s = &s;
@@ -526,12 +535,13 @@ static bool is_simple(const mm_view *v) {
            v->dtype == EJK_DTYPE_F16;
 }
 
-/* float64 has the reference only. Scales are folded into floats, not into pairs. */
+/* float64 has the reference only. Scales and codes become floats, not pairs. */
 static bool applicable(const void *problem_) {
     const mm_problem *problem = problem_;
     for (int n = 0; n < problem->count; n++) {
         const mm_product *p = &problem->product[n];
-        if (p->scale.present && p->split != MM_DEPTH && TILE_UNIT == 2) return false;
+        const bool floats = p->quant.present || (p->scale.present && p->split != MM_DEPTH);
+        if (floats && TILE_UNIT == 2) return false;
         if (!is_simple(&p->out) || !is_simple(&p->add) || !is_simple(&p->bias) ||
             !is_simple(&p->scale) || p->weight_type == EJK_DTYPE_F64)
             return false;
@@ -539,5 +549,7 @@ static bool applicable(const void *problem_) {
     return true;
 }
 
+#ifndef PRODUCT_PART /* of another body, which has a line of its own */
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .needs = "no float64", .applicable = applicable,
              .prepare = prepare, .run = run)
+#endif

@@ -101,9 +101,11 @@ void ejki_mm_cost(const void *problem_, const void *args, ejk_cost *cost) {
                                               : 1);
         const double out = (double)(p->scatter.present ? p->out_rows : p->rows) * groups *
                            (double)p->columns * (p->split == MM_DEPTH ? (double)p->held : 1);
+        const double bits = p->quant.bits + 16.0 / (double)ejki_max(p->quant.size, 1);
         if (!p->has_out) continue;
         cost->flops += 2 * rows * (double)p->depth * columns;
-        cost->bytes += bytes_of(&p->a, rows * (double)p->depth) + bytes_of(&p->b, b) +
+        cost->bytes += bytes_of(&p->a, rows * (double)p->depth) +
+                       (p->quant.present ? b * bits / 8 : bytes_of(&p->b, b)) +
                        bytes_of(&p->out, out) + bytes_of(&p->add, out);
     }
 }

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file quantized_matmul.h
+ * Quantised matrices: making them, their values, and products with them.
+ *
+ * A matrix [R,C] is kept as codes of `bits` bits, rows of little-endian streams: code c of a row has the bits c·bits
+ * on, in words of 32 bits (or in bytes). Each group_size values of a row have a scale, and affine ones may have a zero.
+ *
+ *     mode     bits       group      value
+ *     affine   1–8 (4)    any (64)   (code − zero) · scale; without zeros the zero is 2^(bits−1)
+ *     int8     8          a row      code · scale, codes in two's complement
+ *     nf4      4          any (64)   table[code] · scale: 16 quantiles of the normal distribution
+ *     mxfp4    4          32         E2M1(code) · scale, scales float8_e8m0fnu (OCP), or int8 exponents of 2 (`signed`)
+ *     mxfp8    8          32         E4M3(code) · scale, likewise
+ *     nvfp4    4          16         E2M1(code) · scale, scales float8_e4m3fn, times tensor_scale if there is one
+ *     nvfp8    8          16         E4M3(code) · scale, likewise
+ *
+ * Values are computed in float32, each operation rounded once, and are the same bits everywhere. Scales of other types
+ * than those named, as float32 or bfloat16 ones of affine codes, are taken as they are.
+ *
+ * Quantising: affine scale (max − min) / (2^bits − 1), or 1 where that is 0, and zero −min / scale, rounded to their
+ * types first (whole numbers from 0 to 2^bits − 1 where zeros are integers), code = round(value / scale + zero),
+ * kept inside; without zeros scale is absmax / 2^(bits−1). int8: scale absmax / 127. nf4: scale absmax, nearest entry.
+ * mx: the scale is the least power of two by which no value is beyond the codes (`scale_rule = "floor"`: OCP's, 2 to
+ * floor(log2 absmax) less the largest exponent of the codes, where large values saturate). nv: scale absmax / (largest
+ * value · tensor_scale) as E4M3. Floating-point codes round to nearest, ties to even. NaN becomes a NaN where the code
+ * has one, else the code of 0 (affine: 0).
+ *
+ * @since 0.1
+ */
+#ifndef EJKERNEL_QUANTIZED_MATMUL_H
+#define EJKERNEL_QUANTIZED_MATMUL_H
+
+#include <ejkernel/matmul.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Configuration: nothing to choose but the platform. */
+#define EJK_QUANTIZED_MATMUL_CONFIG(F, R) EJK_BASE_OPERATION_CONFIG(F, R)
+
+EJK_RECORD_STRUCT(ejk_quantized_matmul_config, EJK_QUANTIZED_MATMUL_CONFIG);
+extern EJK_API const ejk_record ejk_quantized_matmul_config_record;
+
+#define EJK_QUANTIZED_MATMUL_OPTIONS(F, R)                                                         \
+    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
+      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
+    R(ejk_quantized_matmul_config, cfg, ejk_quantized_matmul_config_record,                        \
+      "explicit configuration, always honoured")
+
+/** The format of codes. */
+#define EJK_QUANTIZATION(F)                                                                        \
+    F(NAME, mode, EJK_OPTIONAL, "affine", "", "affine, int8, nf4, mxfp4, mxfp8, nvfp4, nvfp8")     \
+    F(OPT_INT, bits, EJK_OPTIONAL, "those of the mode", "bits", "of a code: 1 to 8, affine")       \
+    F(OPT_INT, group_size, EJK_OPTIONAL, "that of the mode", "values", "that share a scale")       \
+    F(NAME, scale_format, EJK_OPTIONAL, "ocp", "",                                                 \
+      "of mx scales: ocp, or signed: int8 exponents of two")
+
+#define EJK_QUANTIZE_ARGS(F, R)                                                                    \
+    F(TENSOR, values, EJK_REQUIRED, "", "[R,C] or [E,R,C] float", "matrices, groups along C")      \
+    F(TENSOR, tensor_scale, EJK_OPTIONAL, "1", "[] or [1] float32", "factor of all, nv modes")     \
+    EJK_QUANTIZATION(F)                                                                            \
+    F(NAME, scale_rule, EJK_OPTIONAL, "ceil", "", "of mx scales: ceil, or floor: OCP's")           \
+    EJK_QUANTIZED_MATMUL_OPTIONS(F, R)                                                             \
+    F(TENSOR, w, EJK_REQUIRED_OUTPUT, "", "[R,W] or [E,R,W] codes",                                \
+      "codes: W words of uint32, or bytes, for C codes")                                           \
+    F(TENSOR, scales, EJK_REQUIRED_OUTPUT, "", "[R,S] or [E,R,S] scales",                          \
+      "a scale for each group")                                                                    \
+    F(TENSOR, zeros, EJK_OUTPUT, "none", "[R,S] or [E,R,S] zeros", "zeros of affine groups")
+
+EJK_RECORD_STRUCT(ejk_quantize_args, EJK_QUANTIZE_ARGS);
+extern EJK_API const ejk_record ejk_quantize_args_record;
+
+#define EJK_DEQUANTIZE_ARGS(F, R)                                                                  \
+    F(TENSOR, w, EJK_REQUIRED, "", "[R,W] or [E,R,W] codes", "codes")                              \
+    F(TENSOR, scales, EJK_REQUIRED, "", "[R,S] or [E,R,S] scales", "a scale for each group")       \
+    F(TENSOR, zeros, EJK_OPTIONAL, "2^(bits-1)", "[R,S] or [E,R,S] zeros", "of affine groups")     \
+    F(TENSOR, tensor_scale, EJK_OPTIONAL, "1", "[] or [1] float32", "factor of all, nv modes")     \
+    EJK_QUANTIZATION(F)                                                                            \
+    EJK_QUANTIZED_MATMUL_OPTIONS(F, R)                                                             \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[R,C] or [E,R,C] float", "values, rounded once")
+
+EJK_RECORD_STRUCT(ejk_dequantize_args, EJK_DEQUANTIZE_ARGS);
+extern EJK_API const ejk_record ejk_dequantize_args_record;
+
+/**
+ * out = x · W, W being the values of w. With `transpose` w has a row for each column of out and groups run along the
+ * depth (as GPTQ and AWQ have it), else a row for each step of the depth. Sums are as in matmul.h: of float32 values,
+ * so that the bits are those of matmul with dequantised weights in float32.
+ */
+#define EJK_QUANTIZED_MATMUL_ARGS(F, R)                                                            \
+    F(TENSOR, x, EJK_REQUIRED, "", "[M,K] float", "rows")                                          \
+    F(TENSOR, w, EJK_REQUIRED, "", "[R,W] codes", "codes: K rows, with transpose N")               \
+    F(TENSOR, scales, EJK_REQUIRED, "", "[R,S] scales", "a scale for each group")                  \
+    F(TENSOR, zeros, EJK_OPTIONAL, "2^(bits-1)", "[R,S] zeros", "of affine groups")                \
+    F(TENSOR, tensor_scale, EJK_OPTIONAL, "1", "[] or [1] float32", "factor of all, nv modes")     \
+    F(TENSOR, bias, EJK_OPTIONAL, "none", "[N] float", "added to every row before activation")     \
+    F(TENSOR, residual, EJK_OPTIONAL, "none", "[M,N] float", "added last")                         \
+    F(BOOL, transpose, EJK_OPTIONAL, "false", "", "w is that of [N,K]")                            \
+    EJK_QUANTIZATION(F)                                                                            \
+    F(NAME, activation, EJK_OPTIONAL, "none", "", "none, relu, silu, gelu, gelu_tanh")             \
+    F(DTYPE, preferred_element_type, EJK_OPTIONAL, "that of x", "", "element type of out")         \
+    EJK_QUANTIZED_MATMUL_OPTIONS(F, R)                                                             \
+    F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[M,N] float", "products")
+
+EJK_RECORD_STRUCT(ejk_quantized_matmul_args, EJK_QUANTIZED_MATMUL_ARGS);
+extern EJK_API const ejk_record ejk_quantized_matmul_args_record;
+
+/** Gradient of x, of a call without activation. */
+#define EJK_QUANTIZED_MATMUL_VJP_ARGS(F, R)                                                        \
+    F(TENSOR, x, EJK_REQUIRED, "", "[M,K] float", "rows: only shape and type count")               \
+    F(TENSOR, w, EJK_REQUIRED, "", "[R,W] codes", "codes: K rows, with transpose N")               \
+    F(TENSOR, scales, EJK_REQUIRED, "", "[R,S] scales", "a scale for each group")                  \
+    F(TENSOR, zeros, EJK_OPTIONAL, "2^(bits-1)", "[R,S] zeros", "of affine groups")                \
+    F(TENSOR, tensor_scale, EJK_OPTIONAL, "1", "[] or [1] float32", "factor of all, nv modes")     \
+    F(BOOL, transpose, EJK_OPTIONAL, "false", "", "w is that of [N,K]")                            \
+    EJK_QUANTIZATION(F)                                                                            \
+    EJK_QUANTIZED_MATMUL_OPTIONS(F, R)                                                             \
+    F(TENSOR, d_out, EJK_REQUIRED, "", "[M,N] x", "cotangent of out")                              \
+    F(TENSOR, d_x, EJK_REQUIRED_OUTPUT, "", "[M,K] x", "gradient of x")
+
+EJK_RECORD_STRUCT(ejk_quantized_matmul_vjp_args, EJK_QUANTIZED_MATMUL_VJP_ARGS);
+extern EJK_API const ejk_record ejk_quantized_matmul_vjp_args_record;
+
+/** Descriptions of the operations. */
+extern EJK_API const ejk_kernel ejk_quantize_kernel;
+extern EJK_API const ejk_kernel ejk_dequantize_kernel;
+extern EJK_API const ejk_kernel ejk_quantized_matmul_kernel;
+extern EJK_API const ejk_kernel ejk_quantized_matmul_vjp_kernel;
+
+/** Nothing is written if the call fails. Statuses: those of ejk_plan_create() and ejk_plan_execute(). */
+EJK_API EJK_NODISCARD ejk_status ejk_quantize(ejk_context *context, const ejk_quantize_args *args);
+EJK_API EJK_NODISCARD ejk_status ejk_dequantize(ejk_context *context,
+                                                const ejk_dequantize_args *args);
+EJK_API EJK_NODISCARD ejk_status ejk_quantized_matmul(ejk_context *context,
+                                                      const ejk_quantized_matmul_args *args);
+EJK_API EJK_NODISCARD ejk_status
+ejk_quantized_matmul_vjp(ejk_context *context, const ejk_quantized_matmul_vjp_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products with quantised matrices, and the gradient of their rows. */
+#include <ejkernel/quantized_matmul.h>
+
+#include "base/base.h"
+#include "operations/matmul/shared/product_call.h"
+#include "operations/matmul/shared/quant_format.h"
+
+#define SYMBOLS "M,K,N,R=K,W=N/8,S=N/64"
+
+#define EJK_RECORD_SELF ejk_quantized_matmul_args
+EJK_RECORD_DEFINE_WITH(ejk_quantized_matmul_args_record, ejk_quantized_matmul_args,
+                       EJK_QUANTIZED_MATMUL_ARGS, SYMBOLS, NULL);
+#undef EJK_RECORD_SELF
+
+#define EJK_RECORD_SELF ejk_quantized_matmul_vjp_args
+EJK_RECORD_DEFINE_WITH(ejk_quantized_matmul_vjp_args_record, ejk_quantized_matmul_vjp_args,
+                       EJK_QUANTIZED_MATMUL_VJP_ARGS, SYMBOLS, NULL);
+#undef EJK_RECORD_SELF
+
+/* `flipped`: rows of codes are columns of b. */
+static ejk_status with_codes(const ejki_quant_words *words, bool flipped, mm_size rows,
+                             mm_size columns, mm_product *p) {
+    p->b = (mm_view){.present = 1, .flipped = flipped, .dtype = (int)words->w->dtype};
+    return ejki_quant_format(words, rows, columns, &p->quant);
+}
+
+static ejk_status prepare(const void *args_, const ejk_axes *axes, void *problem_) {
+    (void)axes;
+    const ejk_quantized_matmul_args *args = args_;
+    mm_problem *problem = problem_;
+    const mm_size k = args->x.shape[1], n = args->out.shape[1];
+    mm_product p = ejki_mm_product(args->x.shape[0], k, n);
+    const ejk_opt_float none = {0};
+    EJKI_TRY(ejki_mm_check_out(args->preferred_element_type, &args->x, &args->out));
+    EJKI_TRY(ejki_mm_activation(args->activation, false, &none, n, &p));
+    EJKI_TRY(with_codes(EJKI_QUANT_WORDS(args), args->transpose, args->transpose ? n : k,
+                        args->transpose ? k : n, &p));
+    p.a = ejki_mm_matrix(&args->x);
+    p.out = ejki_mm_matrix(&args->out);
+    p.add = ejki_mm_matrix(&args->residual);
+    p.bias = ejki_mm_vector(&args->bias);
+    problem->count = 1;
+    problem->product[0] = p;
+    return EJK_OK;
+}
+
+static void bind(const void *args_, void *problem_) {
+    const ejk_quantized_matmul_args *args = args_;
+    mm_product *p = &((mm_problem *)problem_)->product[0];
+    p->a.data = args->x.data;
+    p->out.data = args->out.data;
+    p->add.data = args->residual.data;
+    p->bias.data = args->bias.data;
+    ejki_quant_bind(EJKI_QUANT_WORDS(args), &p->quant);
+}
+
+static ejk_status prepare_vjp(const void *args_, const ejk_axes *axes, void *problem_) {
+    (void)axes;
+    const ejk_quantized_matmul_vjp_args *args = args_;
+    mm_problem *problem = problem_;
+    const mm_size k = args->x.shape[1], n = args->d_out.shape[1];
+    mm_product p = ejki_mm_product(args->x.shape[0], n, k);
+    EJKI_TRY(with_codes(EJKI_QUANT_WORDS(args), !args->transpose, args->transpose ? n : k,
+                        args->transpose ? k : n, &p));
+    p.a = ejki_mm_matrix(&args->d_out);
+    p.out = ejki_mm_matrix(&args->d_x);
+    problem->count = 1;
+    problem->product[0] = p;
+    return EJK_OK;
+}
+
+static void bind_vjp(const void *args_, void *problem_) {
+    const ejk_quantized_matmul_vjp_args *args = args_;
+    mm_product *p = &((mm_problem *)problem_)->product[0];
+    p->a.data = args->d_out.data;
+    p->out.data = args->d_x.data;
+    ejki_quant_bind(EJKI_QUANT_WORDS(args), &p->quant);
+}
+
+const ejk_kernel ejk_quantized_matmul_kernel = {
+    .op_id = "quantized_matmul",
+    .version = "0",
+    .doc = "products with quantised matrices",
+    .args = &ejk_quantized_matmul_args_record,
+    .config = &ejk_quantized_matmul_config_record,
+    .config_field = "cfg",
+    .problem_size = sizeof(mm_problem),
+    .prepare = prepare,
+    .bind = bind,
+    .cost = ejki_mm_cost,
+};
+
+const ejk_kernel ejk_quantized_matmul_vjp_kernel = {
+    .op_id = "quantized_matmul_vjp",
+    .version = "0",
+    .doc = "gradient of the rows of quantized_matmul",
+    .args = &ejk_quantized_matmul_vjp_args_record,
+    .config = &ejk_quantized_matmul_config_record,
+    .config_field = "cfg",
+    .problem_size = sizeof(mm_problem),
+    .prepare = prepare_vjp,
+    .bind = bind_vjp,
+    .cost = ejki_mm_cost,
+    .forward = &ejk_quantized_matmul_kernel,
+    .algorithm = "quantized_matmul",
+};
+
+ejk_status ejk_quantized_matmul(ejk_context *context, const ejk_quantized_matmul_args *args) {
+    return ejk_call(context, &ejk_quantized_matmul_kernel, args);
+}
+
+ejk_status ejk_quantized_matmul_vjp(ejk_context *context,
+                                    const ejk_quantized_matmul_vjp_args *args) {
+    return ejk_call(context, &ejk_quantized_matmul_vjp_kernel, args);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A format by its names and tensors, checked. */
+#ifndef EJKI_MATMUL_QUANT_FORMAT_H
+#define EJKI_MATMUL_QUANT_FORMAT_H
+
+#include "operations/matmul/shared/product.cuh"
+
+#include <ejkernel/record.h>
+
+/* What a call says of its format. */
+typedef struct ejki_quant_words {
+    const char *mode, *scale_format;
+    const ejk_opt_int *bits, *group_size;
+    const ejk_tensor *w, *scales, *zeros, *tensor_scale;
+} ejki_quant_words;
+#define EJKI_QUANT_WORDS(args)                                                                     \
+    (&(ejki_quant_words){(args)->mode, (args)->scale_format, &(args)->bits, &(args)->group_size,   \
+                         &(args)->w, &(args)->scales, &(args)->zeros, &(args)->tensor_scale})
+
+/* Of `rows` rows of `columns` codes; everything but pointers. */
+ejk_status ejki_quant_format(const ejki_quant_words *words, mm_size rows, mm_size columns,
+                             mm_quant *q);
+void ejki_quant_bind(const ejki_quant_words *words, mm_quant *q);
+
+#endif

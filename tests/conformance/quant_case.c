@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quantize, dequantize, quantized_matmul and its gradient. Codes and values are made here in another way. */
+#include "conformance/cases.h"
+#include "conformance/product.h"
+
+#include <string.h>
+
+enum kind_of_code { AFFINE, INT8, NF4, FP4, FP8 };
+
+struct format {
+    const char *mode, *scale_format;
+    enum kind_of_code kind;
+    int64_t bits, size, rows, columns, groups, matrices; /* matrices 0: no axis */
+    ejk_dtype scale_type, zero_type;
+    bool says_bits, says_size, has_factor, bytes;
+};
+
+struct quant {
+    struct format f;
+    ejk_tensor w, scales, zeros, factor, values;
+    int64_t m, k, n;
+    double *x, *weights, *bias, *residual;
+};
+
+/* ---- Formats ----------------------------------------------------------------------------------------- */
+
+static struct format choose(struct random *r, int64_t rows, int64_t columns) {
+    static const struct format formats[] = {
+        {.mode = "", .kind = AFFINE, .bits = 4, .size = 64},
+        {.mode = "affine", .kind = AFFINE, .bits = 8, .size = 64},
+        {.mode = "int8", .kind = INT8, .bits = 8, .scale_type = EJK_DTYPE_F32},
+        {.mode = "nf4", .kind = NF4, .bits = 4, .size = 64},
+        {.mode = "mxfp4", .kind = FP4, .bits = 4, .size = 32, .scale_type = EJK_DTYPE_F8E8M0},
+        {.mode = "mxfp8", .kind = FP8, .bits = 8, .size = 32, .scale_type = EJK_DTYPE_F8E8M0},
+        {.mode = "nvfp4", .kind = FP4, .bits = 4, .size = 16, .scale_type = EJK_DTYPE_F8E4M3},
+        {.mode = "nvfp8", .kind = FP8, .bits = 8, .size = 16, .scale_type = EJK_DTYPE_F8E4M3}};
+    static const ejk_dtype numbers[] = {EJK_DTYPE_F16, EJK_DTYPE_F32, EJK_DTYPE_BF16};
+    static const ejk_dtype zeros[] = {EJK_DTYPE_UNSET, EJK_DTYPE_F16, EJK_DTYPE_F32,
+                                      EJK_DTYPE_BF16,  EJK_DTYPE_U8,  EJK_DTYPE_I32};
+    static const int64_t sizes[] = {16, 32, 64, 100, 1024, 7};
+    struct format f = RANDOM_OF(r, formats);
+    f.rows = rows;
+    f.columns = columns;
+    f.scale_format = "";
+    if (f.kind == AFFINE) {
+        f.zero_type = RANDOM_OF(r, zeros);
+        f.says_bits = f.bits != 4 || random_chance(r, 0.5);
+        if (f.says_bits && random_chance(r, 0.6)) f.bits = random_int(r, 1, 8);
+    }
+    if (f.scale_type == EJK_DTYPE_UNSET) f.scale_type = RANDOM_OF(r, numbers);
+    if (f.scale_type == EJK_DTYPE_F8E8M0 && random_chance(r, 0.5)) {
+        f.scale_type = EJK_DTYPE_I8;
+        f.scale_format = "signed";
+    }
+    f.has_factor = f.scale_type == EJK_DTYPE_F8E4M3 && random_chance(r, 0.6);
+    if (f.size == 0)
+        f.size = columns > 0 ? columns : 1;
+    else if (random_chance(r, 0.5))
+        f.says_size = true, f.size = RANDOM_OF(r, sizes);
+    f.groups = columns / f.size + (columns % f.size != 0);
+    f.bytes = random_chance(r, 0.3);
+    return f;
+}
+
+static ejk_tensor rows_of(struct call *c, const struct format *f, ejk_dtype type, int64_t width) {
+    if (f->matrices) return CALL_TENSOR(c, type, f->matrices, f->rows, width);
+    return CALL_TENSOR(c, type, f->rows, width);
+}
+
+static void make_tensors(struct call *c, struct quant *p) {
+    const struct format *f = &p->f;
+    const int64_t unit = f->bytes ? 8 : 32;
+    p->w = rows_of(c, f, f->bytes ? EJK_DTYPE_U8 : EJK_DTYPE_U32,
+                   (f->columns * f->bits + unit - 1) / unit);
+    p->scales = rows_of(c, f, f->scale_type, f->groups);
+    if (f->zero_type) p->zeros = rows_of(c, f, f->zero_type, f->groups);
+    if (f->has_factor) p->factor = CALL_TENSOR(c, EJK_DTYPE_F32, 1);
+    if (f->has_factor) tensor_put(&p->factor, 0, random_real(&c->random) / 64 + 0.001);
+}
+
+/* Any codes and scales. */
+static void fill(struct call *c, struct quant *p) {
+    struct random *r = &c->random;
+    const bool powers = p->f.scale_type == EJK_DTYPE_F8E8M0;
+    unsigned char *bytes = p->w.data;
+    const int64_t size = ejk_tensor_count(&p->w) * (p->f.bytes ? 1 : 4);
+    for (int64_t i = 0; i < size; i++) {
+        bytes[i] = (unsigned char)random_bits(r);
+        if (p->f.kind == FP8 && (bytes[i] & 0x7f) == 0x7f) bytes[i] = 0; /* NaN */
+    }
+    for (int64_t i = 0; i < ejk_tensor_count(&p->scales); i++) {
+        const int64_t e = random_int(r, -6, 3);
+        if (p->f.scale_type == EJK_DTYPE_I8)
+            tensor_put(&p->scales, i, (double)e);
+        else
+            tensor_put(&p->scales, i, powers ? ldexp(1, (int)e) : random_real(r) + 0.01);
+    }
+    for (int64_t i = 0; p->f.zero_type && i < ejk_tensor_count(&p->zeros); i++)
+        tensor_put(&p->zeros, i, (double)random_int(r, 0, (1 << p->f.bits) - 1));
+}
+
+static uint32_t code_at(const struct quant *p, int64_t row, int64_t c) {
+    const int64_t stride = p->w.shape[p->w.rank - 1] * (p->f.bytes ? 1 : 4);
+    const unsigned char *bytes = (const unsigned char *)p->w.data + row * stride;
+    uint32_t code = 0;
+    for (int i = 0; i < p->f.bits; i++) {
+        const int64_t bit = c * p->f.bits + i;
+        code |= (uint32_t)((bytes[bit / 8] >> bit % 8) & 1) << i;
+    }
+    return code;
+}
+
+/* A number of `exponent` and `mantissa` bits with a sign before them, as IEEE has them. */
+static double small_float(uint32_t code, int exponent, int mantissa, int bias) {
+    const uint32_t m = code & ((1u << mantissa) - 1), e = code >> mantissa & ((1u << exponent) - 1);
+    const double size = e == 0 ? ldexp(m, 1 - bias - mantissa)
+                               : ldexp(m + (1u << mantissa), (int)e - bias - mantissa);
+    return code >> (exponent + mantissa) ? -size : size;
+}
+
+static double number_of(const struct format *f, uint32_t code, double zero) {
+    static const float nf4[16] = {
+        -1.0f,     -.6961928f, -.52507305f, -.3949175f, -.28444138f, -.18477343f, -.09105004f, 0,
+        .0795803f, .1609302f,  .2461123f,   .33791524f, .44070983f,  .562617f,    .72295684f,  1};
+    switch (f->kind) {
+    case INT8: return (int8_t)code;
+    case NF4: return (double)nf4[code];
+    case FP4: return small_float(code, 2, 1, 1);
+    case FP8: return small_float(code, 4, 3, 7);
+    default: return (double)((float)code - (float)zero);
+    }
+}
+
+static double value_at(const struct quant *p, int64_t row, int64_t c) {
+    const struct format *f = &p->f;
+    const int64_t group = row * f->groups + c / f->size;
+    double scale = tensor_get(&p->scales, group), zero = 1 << (f->bits - 1);
+    if (f->scale_type == EJK_DTYPE_I8) scale = ldexp(1, (int)scale);
+    if (f->zero_type) zero = tensor_get(&p->zeros, group);
+    const float value = (float)(number_of(f, code_at(p, row, c), zero) * scale);
+    return f->has_factor ? (double)(float)((double)value * tensor_get(&p->factor, 0))
+                         : (double)value;
+}
+
+#define SET_FORMAT(args, p)                                                                        \
+    do {                                                                                           \
+        const struct format *f_ = &(p)->f;                                                         \
+        strcpy((args)->mode, f_->mode);                                                            \
+        strcpy((args)->scale_format, f_->scale_format);                                            \
+        if (f_->says_bits) (args)->bits = ejk_int(f_->bits);                                       \
+        if (f_->says_size) (args)->group_size = ejk_int(f_->size);                                 \
+        (args)->w = (p)->w;                                                                        \
+        (args)->scales = (p)->scales;                                                              \
+        (args)->zeros = (p)->zeros;                                                                \
+        (args)->tensor_scale = (p)->factor;                                                        \
+    } while (0)
+
+/* ---- dequantize -------------------------------------------------------------------------------------- */
+
+static struct quant *make(struct call *c) {
+    static const int64_t columns[] = {0, 1, 5, 16, 31, 33, 64, 65, 100, 200};
+    struct quant *p = call_memory(c, sizeof *p);
+    c->own = p;
+    p->f = choose(&c->random, random_int(&c->random, 0, 5), RANDOM_OF(&c->random, columns));
+    p->f.matrices = random_chance(&c->random, 0.3) ? random_int(&c->random, 1, 3) : 0;
+    make_tensors(c, p);
+    return p;
+}
+
+static bool generate_values(struct call *c) {
+    ejk_dequantize_args *args = c->args;
+    struct quant *p = make(c);
+    fill(c, p);
+    SET_FORMAT(args, p);
+    args->out = rows_of(c, &p->f, c->dtype, p->f.columns);
+    return true;
+}
+
+static void values(struct call *c) {
+    const struct quant *p = c->own;
+    double *out = call_result(c, "out", EXACT, ELEMENT);
+    const int64_t columns = p->f.columns, rows = p->f.rows * (p->f.matrices ? p->f.matrices : 1);
+    for (int64_t i = 0; i < rows * columns; i++) out[i] = value_at(p, i / columns, i % columns);
+}
+
+/* ---- quantize ---------------------------------------------------------------------------------------- */
+
+static bool generate_codes(struct call *c) {
+    ejk_quantize_args *args = c->args;
+    struct quant *p = make(c);
+    SET_FORMAT(args, p);
+    args->values = p->values = rows_of(c, &p->f, c->dtype, p->f.columns);
+    product_fill(c, &p->values, false);
+    if (random_chance(&c->random, 0.5)) strcpy(args->scale_rule, "floor");
+    return true;
+}
+
+static void scale_group(const ejk_quantize_args *args, struct quant *p, int64_t row, int64_t g) {
+    const struct format *f = &p->f;
+    const int64_t first = g * f->size,
+                  end = first + f->size < f->columns ? first + f->size : f->columns;
+    const float top = f->kind == FP4 ? 6 : f->kind == FP8 ? 448 : f->kind == INT8 ? 127 : 1;
+    float low = INFINITY, high = -INFINITY, size = 0;
+    for (int64_t c = first; c < end; c++) {
+        const float x = (float)tensor_get(&p->values, row * f->columns + c);
+        low = fminf(low, x), high = fmaxf(high, x), size = fmaxf(size, fabsf(x));
+    }
+    const float factor = f->has_factor ? (float)tensor_get(&p->factor, 0) : 1;
+    double scale = (double)(size / (top * factor));
+    if (f->kind == AFFINE)
+        scale = (double)(f->zero_type ? (high - low) / (float)((1 << f->bits) - 1)
+                                      : size / (float)(1 << (f->bits - 1)));
+    if (f->kind == AFFINE && scale == 0) scale = 1;
+    if (f->scale_type == EJK_DTYPE_I8 || f->scale_type == EJK_DTYPE_F8E8M0) {
+        int e = f->scale_type == EJK_DTYPE_I8 ? -128 : -127;
+        while (e < 127 && (double)size > (double)top * ldexp(1, e)) e++;
+        if (strcmp(args->scale_rule, "floor") == 0)
+            for (e = f->scale_type == EJK_DTYPE_I8 ? -128 : -127;
+                 e < 127 && (double)size >= ldexp(f->kind == FP4 ? 8 : 512, e);)
+                e++;
+        scale = f->scale_type == EJK_DTYPE_I8 ? e : ldexp(1, e);
+    }
+    tensor_put(&p->scales, row * f->groups + g, scale);
+    if (!f->zero_type) return;
+    const float rounded = (float)tensor_get(&p->scales, row * f->groups + g);
+    double zero = rounded == 0 ? 0 : (double)(-low / rounded);
+    if (f->zero_type > EJK_DTYPE_F16) zero = fmax(0, fmin(rint(zero), (1 << f->bits) - 1));
+    tensor_put(&p->zeros, row * f->groups + g, zero);
+}
+
+/* The code whose number is nearest to y; of two the even one, of two zeros that of y's sign. */
+static uint32_t nearest(const struct format *f, float y, float zero) {
+    const uint32_t count = 1u << f->bits;
+    uint32_t best = 0;
+    double least = INFINITY;
+    if (f->kind == AFFINE) return (uint32_t)fminf(fmaxf(rintf(y + zero), 0), (float)(count - 1));
+    for (uint32_t code = 0; code < count; code++) {
+        if (f->kind == FP8 && (code & 0x7f) == 0x7f) continue;
+        if (f->kind == INT8 && code == 0x80) continue;
+        const double off = fabs(number_of(f, code, 0) - (double)y);
+        if (f->kind >= FP4 && (code >> (f->bits - 1) == 1) != (signbit(y) != 0)) continue;
+        if (off < least || (off == least && code % 2 == 0 && f->kind != NF4))
+            best = code, least = off;
+    }
+    return best;
+}
+
+static void codes(struct call *c) {
+    const ejk_quantize_args *args = c->args;
+    struct quant *p = c->own, own = *p;
+    const struct format *f = &p->f;
+    double *w = call_result(c, "w", EXACT, ELEMENT),
+           *scales = call_result(c, "scales", EXACT, ELEMENT);
+    double *zeros = call_result(c, "zeros", EXACT, ELEMENT);
+    const int64_t rows = f->rows * (f->matrices ? f->matrices : 1);
+    make_tensors(c, &own); /* not into those that hold what a run should not leave */
+    if (f->has_factor) own.factor = p->factor;
+    const int64_t stride = own.w.shape[own.w.rank - 1] * (f->bytes ? 1 : 4);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < f->columns; i++) {
+            const int64_t g = row * f->groups + i / f->size;
+            if (i % f->size == 0) scale_group(args, &own, row, i / f->size);
+            double scale = tensor_get(&own.scales, g);
+            if (f->scale_type == EJK_DTYPE_I8) scale = ldexp(1, (int)scale);
+            const float factor = f->has_factor ? (float)tensor_get(&p->factor, 0) : 1;
+            const float by = (float)scale * factor,
+                        x = (float)tensor_get(&p->values, row * f->columns + i);
+            const double zero = f->zero_type ? tensor_get(&own.zeros, g) : 1 << (f->bits - 1);
+            const uint32_t code = nearest(f, by == 0 ? 0 : x / by, (float)zero);
+            for (int64_t b = 0; b < f->bits; b++) {
+                const int64_t bit = i * f->bits + b;
+                ((unsigned char *)own.w.data)[row * stride + bit / 8] |=
+                    (unsigned char)((code >> b & 1) << bit % 8);
+            }
+        }
+    for (int64_t i = 0; i < ejk_tensor_count(&own.w); i++) w[i] = tensor_get(&own.w, i);
+    for (int64_t i = 0; i < rows * f->groups; i++) scales[i] = tensor_get(&own.scales, i);
+    for (int64_t i = 0; zeros && i < rows * f->groups; i++) zeros[i] = tensor_get(&own.zeros, i);
+}
+
+/* ---- Products ---------------------------------------------------------------------------------------- */
+
+static struct quant *make_product(struct call *c, bool transposed) {
+    static const int64_t rows[] = {0, 1, 1, 3, 12, 13, 30},
+                         sizes[] = {0, 1, 2, 16, 31, 64, 65, 130, 300};
+    struct random *r = &c->random;
+    struct quant *p = call_memory(c, sizeof *p);
+    c->own = p;
+    p->m = RANDOM_OF(r, rows);
+    p->k = RANDOM_OF(r, sizes);
+    p->n = RANDOM_OF(r, sizes);
+    while (p->m * p->k * p->n > c->budget && p->k > 1) p->k /= 2;
+    p->f = choose(r, transposed ? p->n : p->k, transposed ? p->k : p->n);
+    make_tensors(c, p);
+    fill(c, p);
+    return p;
+}
+
+static bool generate(struct call *c) {
+    static const char *activations[] = {"", "", "silu", "relu", "gelu_tanh"};
+    ejk_quantized_matmul_args *args = c->args;
+    struct random *r = &c->random;
+    args->transpose = random_chance(r, 0.6);
+    const struct quant *p = make_product(c, args->transpose);
+    SET_FORMAT(args, p);
+    strcpy(args->activation, RANDOM_OF(r, activations));
+    args->x = CALL_TENSOR(c, c->dtype, p->m, p->k);
+    product_fill(c, &args->x, true);
+    if (random_chance(r, 0.3)) {
+        args->bias = CALL_TENSOR(c, product_type(c), p->n);
+        product_fill(c, &args->bias, false);
+    }
+    if (random_chance(r, 0.3)) {
+        args->residual = CALL_TENSOR(c, product_type(c), p->m, p->n);
+        product_fill(c, &args->residual, false);
+    }
+    args->out = CALL_TENSOR(c, c->dtype, p->m, p->n);
+    c->scarce = p->m * p->n < 64;
+    return true;
+}
+
+static bool generate_vjp(struct call *c) {
+    ejk_quantized_matmul_vjp_args *args = c->args;
+    args->transpose = random_chance(&c->random, 0.6);
+    const struct quant *p = make_product(c, args->transpose);
+    SET_FORMAT(args, p);
+    c->gradient = true;
+    args->x = CALL_TENSOR(c, c->dtype, p->m, p->k);
+    args->d_out = CALL_TENSOR(c, c->dtype, p->m, p->n);
+    product_fill(c, &args->x, false);
+    product_fill(c, &args->d_out, false);
+    args->d_x = CALL_TENSOR(c, c->dtype, p->m, p->k);
+    return true;
+}
+
+/* Row-major [K,N]. */
+static double *weights_of(struct call *c, const struct quant *p, bool transposed) {
+    double *values_of = call_memory(c, (size_t)(p->k * p->n) * sizeof *values_of);
+    for (int64_t i = 0; i < p->k * p->n; i++)
+        values_of[i] =
+            transposed ? value_at(p, i % p->n, i / p->n) : value_at(p, i / p->n, i % p->n);
+    return values_of;
+}
+
+static void products(struct call *c, int order) {
+    const ejk_quantized_matmul_args *args = c->args;
+    struct quant *p = c->own;
+    double *out = call_result(c, "out", order, ELEMENT);
+    double *spread = order == EXACT ? call_result(c, "out", SPREAD, ELEMENT) : NULL;
+    if (!p->weights) p->weights = weights_of(c, p, args->transpose);
+    if (!p->x) p->x = tensor_values(c, &args->x);
+    if (!p->bias) p->bias = tensor_values(c, &args->bias);
+    if (!p->residual) p->residual = tensor_values(c, &args->residual);
+    for (int64_t at = 0; at < p->m * p->n; at++) {
+        const int64_t j = at % p->n, i = at / p->n;
+        double size = 0;
+        long double sum =
+            product_sum(c, order, p->k, p->x + i * p->k, 1, p->weights + j, p->n, &size);
+        if (p->bias) sum = product_round(c, order, sum + (long double)p->bias[j]);
+        sum = product_round(c, order, product_activate(args->activation, 7, sum, 0));
+        if (p->residual) sum = product_round(c, order, sum + (long double)p->residual[at]);
+        out[at] = (double)sum;
+        if (spread)
+            spread[at] =
+                size + (p->bias ? fabs(p->bias[j]) : 0) + (p->residual ? fabs(p->residual[at]) : 0);
+    }
+}
+
+static void exact(struct call *c) {
+    products(c, EXACT);
+}
+
+static void gradients(struct call *c, int order) {
+    const ejk_quantized_matmul_vjp_args *args = c->args;
+    struct quant *p = c->own;
+    double *d_x = call_result(c, "d_x", order, ELEMENT);
+    if (!p->weights) p->weights = weights_of(c, p, args->transpose);
+    if (!p->x) p->x = tensor_values(c, &args->d_out);
+    for (int64_t at = 0; at < p->m * p->k; at++)
+        d_x[at] = (double)product_sum(c, order, p->n, p->x + at / p->k * p->n, 1,
+                                      p->weights + at % p->k * p->n, 1, NULL);
+}
+
+static void exact_vjp(struct call *c) {
+    gradients(c, EXACT);
+}
+
+const struct operation quantize_case = {
+    .op = "quantize", .cases = 150, .generate = generate_codes, .exact = codes};
+const struct operation dequantize_case = {
+    .op = "dequantize", .cases = 150, .generate = generate_values, .exact = values};
+const struct operation quantized_matmul_case = {.op = "quantized_matmul",
+                                                .cases = 100,
+                                                .generate = generate,
+                                                .exact = exact,
+                                                .naive = products};
+const struct operation quantized_matmul_vjp_case = {.op = "quantized_matmul_vjp",
+                                                    .cases = 50,
+                                                    .generate = generate_vjp,
+                                                    .exact = exact_vjp,
+                                                    .naive = gradients};

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quantize and dequantize: every code, what was lost elsewhere, the sentences of bad calls. */
+#include "support/expect.h"
+
+#include <ejkernel/ejkernel.h>
+
+#include <math.h>
+#include <string.h>
+
+static ejk_context *context;
+
+enum { CODES = 256 };
+static uint8_t w[CODES], scale8[CODES];
+static float scale[CODES], out[CODES], values[CODES];
+static uint16_t scale16[CODES], zero16[CODES];
+
+/* A number of a sign, `exponent` and `mantissa` bits. */
+static float small_float(int code, int exponent, int mantissa, int bias) {
+    const int m = code & ((1 << mantissa) - 1), e = code >> mantissa & ((1 << exponent) - 1);
+    const double size =
+        e == 0 ? ldexp(m, 1 - bias - mantissa) : ldexp(m + (1 << mantissa), e - bias - mantissa);
+    return (float)(code >> (exponent + mantissa) ? -size : size);
+}
+
+static void dequantize(const char *mode, int count, int bytes, ejk_tensor scales) {
+    ejk_dequantize_args args = {.w = ejk_tensor_2d(w, EJK_DTYPE_U8, 1, bytes),
+                                .scales = scales,
+                                .group_size = ejk_int(count),
+                                .out = ejk_tensor_2d(out, EJK_DTYPE_F32, 1, count)};
+    strcpy(args.mode, mode);
+    EXPECT_OK(ejk_dequantize(context, &args));
+}
+
+static void every_code_has_its_value(void **state) {
+    (void)state;
+    for (int i = 0; i < CODES; i++) w[i] = (uint8_t)i;
+    scale8[0] = 127 - 3; /* 2^-3 */
+    const ejk_tensor power = ejk_tensor_2d(scale8, EJK_DTYPE_F8E8M0, 1, 1);
+    dequantize("mxfp8", CODES, CODES, power);
+    for (int i = 0; i < CODES; i++) {
+        const float wanted = small_float(i, 4, 3, 7) / 8;
+        if ((i & 127) == 127)
+            assert_true(isnan(out[i]));
+        else
+            assert_memory_equal(&out[i], &wanted, sizeof wanted);
+    }
+    scale[0] = 0.37f;
+    dequantize("int8", CODES, CODES, ejk_tensor_2d(scale, EJK_DTYPE_F32, 1, 1));
+    for (int i = 0; i < CODES; i++) assert_true(out[i] == (float)(int8_t)i * scale[0]);
+    for (int i = 0; i < 8; i++) w[i] = (uint8_t)(2 * i | (2 * i + 1) << 4);
+    dequantize("mxfp4", 16, 8, power);
+    for (int i = 0; i < 16; i++) {
+        const float wanted = small_float(i, 2, 1, 1) / 8;
+        assert_memory_equal(&out[i], &wanted, sizeof wanted);
+    }
+    dequantize("affine", 16, 8, ejk_tensor_2d(scale, EJK_DTYPE_F32, 1, 1));
+    for (int i = 0; i < 16; i++) assert_true(out[i] == (float)(i - 8) * scale[0]);
+}
+
+/* Largest error of values and what becomes of them, relative to the largest of them. */
+static double lost(ejk_quantize_args args, int count) {
+    double error = 0, size = 0;
+    args.values = ejk_tensor_2d(values, EJK_DTYPE_F32, 1, count);
+    EXPECT_OK(ejk_quantize(context, &args));
+    ejk_dequantize_args back = {.w = args.w,
+                                .scales = args.scales,
+                                .zeros = args.zeros,
+                                .tensor_scale = args.tensor_scale,
+                                .bits = args.bits,
+                                .group_size = args.group_size,
+                                .out = ejk_tensor_2d(out, EJK_DTYPE_F32, 1, count)};
+    strcpy(back.mode, args.mode);
+    EXPECT_OK(ejk_dequantize(context, &back));
+    for (int i = 0; i < count; i++) {
+        error = fmax(error, fabs((double)(out[i] - values[i])));
+        size = fmax(size, fabs((double)values[i]));
+    }
+    return error / size;
+}
+
+/* Elsewhere weights of 1e-4 became 0, as scales were E4M3 without a scale for all. */
+static void small_weights_stay(void **state) {
+    (void)state;
+    static float factor;
+    ejk_quantize_args args = {.mode = "nvfp4",
+                              .tensor_scale = ejk_tensor_1d(&factor, EJK_DTYPE_F32, 1),
+                              .w = ejk_tensor_2d(w, EJK_DTYPE_U8, 1, 32),
+                              .scales = ejk_tensor_2d(scale8, EJK_DTYPE_F8E4M3, 1, 4)};
+    for (int i = 0; i < 64; i++) values[i] = (float)(i % 13 - 6) * 1e-4f / 6;
+    factor = 1e-4f / (448 * 6);
+    assert_true(lost(args, 64) < 0.2);
+}
+
+/* Elsewhere zeros overflowed float16 with a large mean. */
+static void large_means_stay(void **state) {
+    (void)state;
+    ejk_quantize_args args = {.bits = ejk_int(8),
+                              .w = ejk_tensor_2d(w, EJK_DTYPE_U8, 1, 64),
+                              .scales = ejk_tensor_2d(scale16, EJK_DTYPE_F16, 1, 1),
+                              .zeros = ejk_tensor_2d(scale, EJK_DTYPE_F32, 1, 1)};
+    for (int i = 0; i < 64; i++) values[i] = 1000 + (float)i / 64;
+    assert_true(lost(args, 64) < 1e-3);
+    args.zeros = ejk_tensor_2d(zero16, EJK_DTYPE_F16, 1, 1);
+    EXPECT_OK(ejk_quantize(
+        context, &(ejk_quantize_args){.values = ejk_tensor_2d(values, EJK_DTYPE_F32, 1, 64),
+                                      .bits = args.bits,
+                                      .w = args.w,
+                                      .scales = args.scales,
+                                      .zeros = args.zeros}));
+    assert_int_equal(zero16[0] & 0x7c00, 0x7800); /* finite */
+}
+
+static void bad_calls_say_why(void **state) {
+    (void)state;
+    ejk_dequantize_args args = {.w = ejk_tensor_2d(w, EJK_DTYPE_U8, 1, 32),
+                                .scales = ejk_tensor_2d(scale, EJK_DTYPE_F32, 1, 1),
+                                .out = ejk_tensor_2d(out, EJK_DTYPE_F32, 1, 64)};
+    EXPECT_OK(ejk_dequantize(context, &args));
+    args.bits = ejk_int(9);
+    EXPECT_FAIL(INVALID_ARGUMENT, "bits is 9", ejk_dequantize(context, &args));
+    args.bits = ejk_int(3);
+    EXPECT_FAIL(INVALID_SHAPE, "w has rows", ejk_dequantize(context, &args));
+    args.bits = ejk_int(4);
+    args.group_size = ejk_int(16);
+    EXPECT_FAIL(INVALID_SHAPE, "scales has rows", ejk_dequantize(context, &args));
+    args.group_size = ejk_int(64);
+    strcpy(args.mode, "mxfp4");
+    EXPECT_FAIL(INVALID_DTYPE, "float8_e8m0fnu", ejk_dequantize(context, &args));
+    strcpy(args.mode, "fp3");
+    EXPECT_FAIL(UNKNOWN_NAME, "nvfp8", ejk_dequantize(context, &args));
+}
+
+static int open_context(void **state) {
+    (void)state;
+    return ejk_context_create(NULL, &context) == EJK_OK ? 0 : -1;
+}
+static int close_context(void **state) {
+    (void)state;
+    ejk_context_destroy(context);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_code_has_its_value),
+        cmocka_unit_test(small_weights_stay),
+        cmocka_unit_test(large_means_stay),
+        cmocka_unit_test(bad_calls_say_why),
+    };
+    return cmocka_run_group_tests(tests, open_context, close_context);
+}
