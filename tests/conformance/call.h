@@ -57,6 +57,7 @@ struct slice {
     struct {
         const char *symbol;
         int64_t first, end;
+        bool same; /* another name of what the range before it cuts */
     } range[4];
     int32_t count;
 };

@@ -15,8 +15,25 @@
     X(blocksparse_attention_vjp)                                                                   \
     X(flash_attention)                                                                             \
     X(flash_attention_vjp)                                                                         \
+    X(gated_delta_rule)                                                                            \
+    X(gated_delta_rule_vjp)                                                                        \
+    X(gla_attention)                                                                               \
+    X(gla_attention_vjp)                                                                           \
+    X(kda_attention)                                                                               \
+    X(kda_attention_vjp)                                                                           \
+    X(lightning_attention)                                                                         \
+    X(lightning_attention_vjp)                                                                     \
     X(mean_pooling)                                                                                \
     X(mean_pooling_vjp)                                                                            \
+    X(ragged_gated_delta_rule)                                                                     \
+    X(recurrent_attention)                                                                         \
+    X(recurrent_attention_vjp)                                                                     \
+    X(rwkv6)                                                                                       \
+    X(rwkv6_vjp)                                                                                   \
+    X(rwkv7)                                                                                       \
+    X(rwkv7_mul)                                                                                   \
+    X(rwkv7_mul_vjp)                                                                               \
+    X(rwkv7_vjp)                                                                                   \
     X(scaled_dot_product_attention)                                                                \
     X(scaled_dot_product_attention_vjp)
 

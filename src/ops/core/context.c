@@ -16,8 +16,7 @@ struct ejki_kernel_node {
 static const char *const later[] = {
     "ring_attention",           "page_attention",          "ragged_page_attention",
     "ragged_page_attention_v3", "ragged_decode_attention", "mla_attention",
-    "native_sparse_attention",  "recurrent_attention",     "gla_attention",
-    "lightning_attention",      "grouped_matmul",
+    "native_sparse_attention",  "grouped_matmul",
 };
 
 const char *const *ejki_later_operations(int32_t *count) {
