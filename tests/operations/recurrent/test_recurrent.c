@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 static ejk_context *context;
-static const ejk_recurrent_config configs[] = {{.platform = "reference"}};
+static const ejk_recurrent_config configs[] = {{.platform = "reference"}, {.platform = "simd"}};
 enum { CONFIGS = sizeof configs / sizeof *configs };
 
 /* ---- Layers of a trained model ----------------------------------------------------------------------- */
