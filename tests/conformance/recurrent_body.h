@@ -17,10 +17,11 @@ struct work {
     int order;
     real *q, *k, *v, *a, *b, *dk, *dv;               /* the last two are factors */
     real *gq, *gk, *gv, *ga, *gb, *gdk, *gdv, gbeta; /* gradients; of log decays */
-    real *state, *d_state, *new;                     /* [T+1][Dk][Dv], [Dk][Dv] each */
-    real *sum[ROLES];                                /* what is summed over heads or tokens */
+    real *sdk, *sdv, sbeta;      /* sums of sizes of the terms of the last three */
+    real *state, *d_state, *new; /* [T+1][Dk][Dv], [Dk][Dv] each */
+    real *sum[ROLES];            /* what is summed over heads or tokens */
     real beta, q_norm, k_norm;
-    double *out[ROLES], *y, *final, *pool;
+    double *spread[ROLES], *out[ROLES], *y, *final, *pool;
 };
 
 static int64_t at_token(const struct recurrent *p, int64_t b, int64_t t, int64_t h, int64_t heads,
@@ -163,6 +164,7 @@ static void backward_column(struct work *w, int64_t h, const real *old, const re
     const real u = delta ? w->beta * (w->v[j] - seen) : w->v[j], back = delta ? -w->beta * du : 0;
     w->gv[j] += delta ? w->beta * du : du;
     w->gbeta += delta ? du * (w->v[j] - seen) : 0;
+    w->sbeta += FN(fabs)(du * (w->v[j] - seen));
     for (int64_t i = 0; i < dk; i++) {
         const real before = old[i * dv + j], factor = w->dk[i] * w->dv[j];
         w->gk[i] += d[i * dv] * u + before * factor * back;
@@ -171,6 +173,8 @@ static void backward_column(struct work *w, int64_t h, const real *old, const re
         const real own = d[i * dv] + w->k[i] * back;
         w->gdk[i] += own * before * factor;
         w->gdv[j] += own * before * factor;
+        w->sdk[i] += FN(fabs)(own * before * factor);
+        w->sdv[j] += FN(fabs)(own * before * factor);
         d[i * dv] = own * factor + (rank ? w->b[i] * dh : 0);
         if (p->member->before) d[i * dv] += scale * w->q[i] * d_out;
     }
@@ -193,21 +197,31 @@ static void put(const struct work *w, enum role role, int64_t at, real value) {
     if (w->out[role]) w->out[role][at] = (double)value;
 }
 
-static void spread_gate(struct work *w, int64_t b, int64_t t, int64_t h, int64_t i, real d) {
+static void put_size(const struct work *w, enum role role, int64_t at, real value) {
+    if (w->spread[role]) w->spread[role][at] += (double)value;
+}
+
+/* `size` is the sum of sizes that d is of. */
+static void spread_gate(struct work *w, int64_t b, int64_t t, int64_t h, int64_t i, real d,
+                        real size) {
     const struct recurrent *p = w->p;
     real raw = 0;
     if (p->x[A_LOG] && d != 0) {
         w->sum[A_LOG][h] += d * gate(p, b, t, h, i, &raw);
+        put_size(w, A_LOG, h, size * FN(fabs)(gate(p, b, t, h, i, &raw)));
         d *= -FN(exp)((real)p->x[A_LOG][h]) * sigmoid(raw);
+        size *= FN(exp)((real)p->x[A_LOG][h]) * sigmoid(raw);
+        put_size(w, DT_BIAS, p->bias_row ? h * p->dk + i : h, size);
         w->sum[DT_BIAS][p->bias_row ? h * p->dk + i : h] += d;
     }
     put(w, G, at_token(p, b, t, h, p->heads, p->wide_gate ? p->dk : 1) + i, d);
+    put_size(w, G, at_token(p, b, t, h, p->heads, p->wide_gate ? p->dk : 1) + i, size);
 }
 
 static void spread(struct work *w, int64_t n, int64_t b, int64_t t, int64_t h) {
     const struct recurrent *p = w->p;
     const int64_t row = at_token(p, b, t, h, p->heads, p->dk);
-    real head = 0;
+    real head = 0, size = 0;
     add_vector(w, w->gq, w->q, w->q_norm,
                w->sum[QUERY] + at_token(p, b, t, head_of(p, h, QUERY), p->own[QUERY], p->dk));
     add_vector(w, w->gk, w->k, w->k_norm,
@@ -216,18 +230,24 @@ static void spread(struct work *w, int64_t n, int64_t b, int64_t t, int64_t h) {
         w->sum[VALUE][at_token(p, b, t, head_of(p, h, VALUE), p->own[VALUE], p->dv) + j] +=
             w->gv[j];
         put(w, GV, at_token(p, b, t, h, p->heads, p->dv) + j, w->gdv[j]);
+        put_size(w, GV, at_token(p, b, t, h, p->heads, p->dv) + j, w->sdv[j]);
     }
     for (int64_t i = 0; i < p->dk; i++) {
         const bool many = p->member->multiplies;
         put(w, A, row + i, many ? -w->b[i] * w->ga[i] : w->ga[i]);
         put(w, B, row + i, many ? (real)p->x[A][row + i] * w->ga[i] - w->gb[i] : w->gb[i]);
-        if (p->wide_gate) spread_gate(w, b, t, h, i, w->gdk[i]);
+        if (p->wide_gate) spread_gate(w, b, t, h, i, w->gdk[i], w->sdk[i]);
         put(w, GK, row + i, w->gdk[i]);
+        put_size(w, GK, row + i, w->sdk[i]);
         head += w->gdk[i];
+        size += w->sdk[i];
     }
-    if (!p->wide_gate) spread_gate(w, b, t, h, 0, head);
+    if (!p->wide_gate) spread_gate(w, b, t, h, 0, head, size);
     w->sum[GAMMA][p->gamma_each ? n * p->heads + h : h] += head;
+    put_size(w, GAMMA, p->gamma_each ? n * p->heads + h : h, size);
     if (p->logits) w->gbeta *= w->beta * (1 - w->beta);
+    if (p->logits) w->sbeta *= w->beta * (1 - w->beta);
+    put_size(w, BETA, at_token(p, b, t, h, p->heads, 1), w->sbeta);
     put(w, BETA, at_token(p, b, t, h, p->heads, 1), w->gbeta);
 }
 
@@ -235,7 +255,8 @@ static void backward(struct work *w, int64_t n, int64_t b, int64_t t, int64_t h,
                      const real *new) {
     const struct recurrent *p = w->p;
     memset(w->gq, 0, (size_t)(5 * p->dk + 2 * p->dv) * sizeof *w->gq);
-    w->gbeta = 0;
+    memset(w->sdk, 0, (size_t)(p->dk + p->dv) * sizeof *w->sdk);
+    w->gbeta = w->sbeta = 0;
     for (int64_t j = 0; j < p->dv; j++) {
         const double *d = p->d_out;
         backward_column(w, h, old, new, j,
@@ -325,6 +346,8 @@ static void results(struct work *w, struct call *c, int order) {
         if (!w->p->member->name[role]) continue;
         snprintf(name, sizeof name, "d_%s", w->p->member->name[role]);
         w->out[role] = call_result(c, name, order, ELEMENT);
+        if (order == EXACT && ((role >= G && role <= DT_BIAS) || role == BETA))
+            w->spread[role] = call_result(c, name, SPREAD, ELEMENT);
     }
 }
 
@@ -343,6 +366,8 @@ void NAME(struct call *c, const struct recurrent *p, int order) {
         *place[i] = memory + at;
         *gradient[i] = memory + vectors + at;
     }
+    w.sdk = reals(p->dk + p->dv);
+    w.sdv = w.sdk + p->dk;
     w.state = reals((p->tokens + 1) * p->dk * p->dv);
     w.d_state = reals(p->dk * p->dv);
     w.new = reals(p->dk * p->dv);
@@ -357,6 +382,7 @@ void NAME(struct call *c, const struct recurrent *p, int order) {
             for (int64_t k = 0; k < ejk_tensor_count(&p->tensor[summed[i]]); k++)
                 w.out[summed[i]][k] = (double)w.sum[summed[i]][k];
     for (int role = 0; role < ROLES; role++) free(w.sum[role]);
+    free(w.sdk);
     free(w.new);
     free(w.d_state);
     free(w.state);

@@ -296,6 +296,7 @@ static bool generate(struct call *c, int member) {
 static bool generate_vjp(struct call *c, int member) {
     c->gradient = true;
     struct recurrent *p = make(c, member);
+    c->scarce = p->dk < 16 || p->dv < 16; /* few terms, of which most may be 0 */
     const ejk_dtype wide = c->dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
     ejk_tensor out = token_tensor(c, p, c->dtype, p->heads, p->dv);
     ejk_tensor final = state_tensor(c, p, wide, p->sequences);

@@ -7,7 +7,7 @@
  * token reads the initial state where it lies and the last one writes the final state where it goes, so that a step
  * moves a state once in each direction. States [Dv][Dk] of a step have their keys in the lanes: turned_body.h.
  *
- * Columns never meet, and rows are added up two by two in their order: bits do not depend on slabs or threads.
+ * Columns never meet, and rows are added up in their order: bits do not depend on slabs or threads.
  */
 #include "kernels/simd/vec.h"
 
@@ -15,87 +15,43 @@
 
 #include "kernels/declare.h"
 #include "operations/recurrent/cpu/scan/token_body.h"
+#include "operations/recurrent/cpu/scan/slab_body.h"
 
-/* Columns of a slab are at most WIDEST vectors, and its bytes SLAB, unless it is one vector wide. */
-enum { BLOCK = 16, WIDEST = 4, SLAB = 16384 };
+/* Bytes of a slab are at most SLAB, unless it is a vector wide or passes by once only. */
+enum { BLOCK = 16, SLAB = 16384 };
 
-/* Columns of a state in floats: row i is i * stride on. */
-typedef struct slab {
-    float *data;
-    rec_size stride;
-} slab;
-
-/* ---- A token and a slab ------------------------------------------------------------------------------ */
-
-/* X and Y; what is in odd rows is added up apart. */
-INLINE void sum_rows(const int width, const bool has_x, const token *t, rec_size rows, slab from,
-                     vf *x, vf *y) {
-    vf odd_x[WIDEST], odd_y[WIDEST];
-    for (int w = 0; w < width; w++) x[w] = y[w] = odd_x[w] = odd_y[w] = v_zero();
-    rec_size i = 0;
-    const float *at = from.data;
-    for (; i + 2 <= rows; i += 2, at += 2 * from.stride) {
-        const vf x0 = has_x ? v_set1(t->x[i]) : v_zero(), y0 = v_set1(t->y[i]);
-        const vf x1 = has_x ? v_set1(t->x[i + 1]) : v_zero(), y1 = v_set1(t->y[i + 1]);
-        for (int w = 0; w < width; w++) {
-            const vf even = v_load(at + w * VL), odd = v_load(at + from.stride + w * VL);
-            if (has_x) x[w] = v_fma(x0, even, x[w]), odd_x[w] = v_fma(x1, odd, odd_x[w]);
-            y[w] = v_fma(y0, even, y[w]);
-            odd_y[w] = v_fma(y1, odd, odd_y[w]);
-        }
+/* Writes out of the columns from `at` on; *u is then what is added to them, *x what a_i is of, *dv their decay. */
+INLINE void finish(const rec_problem *p, const int update, const bool has_dv, const rec_sequence *q,
+                   rec_size h, const token *t, rec_size at, vf y, vf *x, vf *u, vf *dv) {
+    const rec_view *value = &p->view[REC_VALUE], *gv = &p->view[REC_GV], *out = &p->view[REC_OUT];
+    const rec_size own = rec_at(value, q->batch, t->t, rec_head(p, h, p->value_heads));
+    const rec_size left = p->value_size - at;
+    *dv = v_set1(1);
+    *u = v_zero();
+    if (left <= 0) return;
+    *u = view_part(value, own, at, p->value_size);
+    if (has_dv) {
+        *dv = v_exp(view_part(gv, rec_at(gv, q->batch, t->t, h), at, p->value_size));
+        if (update == REC_DELTA) *x = v_mul(*x, *dv);
+        if (p->read != REC_BEFORE) y = v_mul(y, *dv);
     }
-    for (int w = 0; w < width && i < rows; w++) {
-        const vf s = v_load(at + w * VL);
-        if (has_x) x[w] = v_fma(v_set1(t->x[i]), s, x[w]);
-        y[w] = v_fma(v_set1(t->y[i]), s, y[w]);
-    }
-    for (int w = 0; w < width; w++) x[w] = v_add(x[w], odd_x[w]), y[w] = v_add(y[w], odd_y[w]);
+    y = v_fma(v_set1(t->own), *u, y);
+    if (update == REC_DELTA) *u = v_mul(v_set1(t->beta), v_sub(*u, *x));
+    y = v_fma(v_set1(t->qk), *u, y);
+    if (update == REC_RANK_ONE) y = v_fma(v_set1(t->qa), *x, y);
+    const rec_size place = rec_at(out, q->batch, t->t, h) + at;
+    v_narrow_some((ejk_dtype)out->dtype, element_at((ejk_dtype)out->dtype, out->data, place), y,
+                  left);
 }
 
-INLINE void update_rows(const int width, const bool has_a, const bool has_dv, const token *t,
-                        rec_size rows, slab from, slab to, const vf *u, const vf *x, const vf *dv) {
-    const float *at = from.data;
-    float *place = to.data;
-    for (rec_size i = 0; i < rows; i++, at += from.stride, place += to.stride) {
-        const vf d = v_set1(t->d[i]), k = v_set1(t->k[i]), a = v_set1(has_a ? t->a[i] : 0);
-        for (int w = 0; w < width; w++) {
-            vf s = v_mul(d, v_load(at + w * VL));
-            if (has_dv) s = v_mul(s, dv[w]);
-            s = v_fma(k, u[w], s);
-            if (has_a) s = v_fma(a, x[w], s);
-            v_store(place + w * VL, s);
-        }
-    }
-}
-
-/* Columns c to c + width·VL - 1 of the state, of which those from `columns` on are no columns. */
+/* Columns from c on; those from value_size on are none. */
 INLINE void step(const rec_problem *p, const int width, const int update, const bool has_dv,
                  const rec_sequence *q, rec_size h, const token *t, rec_size c, slab from,
                  slab to) {
-    const rec_view *value = &p->view[REC_VALUE], *gv = &p->view[REC_GV], *out = &p->view[REC_OUT];
-    const bool before = p->read == REC_BEFORE;
-    const rec_size place = rec_at(out, q->batch, t->t, h);
-    const rec_size own = rec_at(value, q->batch, t->t, rec_head(p, h, p->value_heads));
     vf x[WIDEST], y[WIDEST], u[WIDEST], dv[WIDEST];
-    sum_rows(width, update != REC_ADD, t, p->key_size, from, x, y);
-    for (int w = 0; w < width; w++) {
-        const rec_size at = c + w * VL;
-        dv[w] = v_set1(1);
-        u[w] = at < p->value_size ? view_part(value, own, at, p->value_size) : v_zero();
-        if (has_dv && at < p->value_size) {
-            dv[w] = v_exp(view_part(gv, rec_at(gv, q->batch, t->t, h), at, p->value_size));
-            if (update == REC_DELTA) x[w] = v_mul(x[w], dv[w]);
-            if (!before) y[w] = v_mul(y[w], dv[w]);
-        }
-        vf sum = v_fma(v_set1(t->own), u[w], y[w]);
-        if (update == REC_DELTA) u[w] = v_mul(v_set1(t->beta), v_sub(u[w], x[w]));
-        sum = v_fma(v_set1(t->qk), u[w], sum);
-        if (update == REC_RANK_ONE) sum = v_fma(v_set1(t->qa), x[w], sum);
-        if (at < p->value_size)
-            v_narrow_some((ejk_dtype)out->dtype,
-                          element_at((ejk_dtype)out->dtype, out->data, place + at), sum,
-                          p->value_size - at);
-    }
+    sum_rows(width, update != REC_ADD, t->x, t->y, p->key_size, from, x, y);
+    for (int w = 0; w < width; w++)
+        finish(p, update, has_dv, q, h, t, c + w * VL, y[w], &x[w], &u[w], &dv[w]);
     update_rows(width, update == REC_RANK_ONE, has_dv, t, p->key_size, from, to, u, x, dv);
 }
 
@@ -113,7 +69,9 @@ INLINE void step_of(const rec_problem *p, const int width, const rec_sequence *q
 
 static void step_any(const rec_problem *p, int width, const rec_sequence *q, rec_size h,
                      const token *t, rec_size c, slab from, slab to) {
-    if (width == 4)
+    if (width == 8 && WIDEST == 8)
+        step_of(p, WIDEST, q, h, t, c, from, to);
+    else if (width == 4)
         step_of(p, 4, q, h, t, c, from, to);
     else if (width == 2)
         step_of(p, 2, q, h, t, c, from, to);
@@ -121,47 +79,32 @@ static void step_any(const rec_problem *p, int width, const rec_sequence *q, rec
         step_of(p, 1, q, h, t, c, from, to);
 }
 
+#include "operations/recurrent/cpu/scan/turned_body.h"
+
 /* ---- States ------------------------------------------------------------------------------------------ */
 
-/* Columns c on of the state of a head, in a slab of `width` vectors; 0 where there is none. */
-static void load_state(const rec_problem *p, const rec_sequence *q, rec_size h, rec_size c,
-                       int width, slab to) {
-    const rec_view *v = &p->view[REC_INITIAL];
-    const rec_size columns = ejki_min(p->value_size - c, width * VL);
-    memset(to.data, 0, (size_t)(p->key_size * to.stride) * sizeof *to.data);
-    if (!v->present || q->row < 0) return;
-    const rec_size at = rec_state_at(v, q->row, h) + c * v->stride[3];
-    for (rec_size i = 0; i < p->key_size; i++)
-        for (rec_size j = 0; j < columns; j += v->stride[3] == 1 ? VL : 1) {
-            const rec_size from = at + i * v->stride[2] + j * v->stride[3];
-            if (v->stride[3] == 1)
-                v_store_first(to.data + i * to.stride + j, view_part(v, from - j, j, columns),
-                              ejki_min(columns - j, VL));
-            else
-                to.data[i * to.stride + j] = view_load(v, from);
-        }
-}
-
-static void store_state(const rec_problem *p, const rec_sequence *q, rec_size h, rec_size c,
-                        int width, slab from) {
-    const rec_view *v = &p->view[REC_FINAL];
-    const rec_size columns = ejki_min(p->value_size - c, width * VL);
-    if (!v->present || q->row < 0) return;
-    const rec_size at = rec_state_at(v, q->row, h) + c * v->stride[3];
-    for (rec_size i = 0; i < p->key_size; i++)
-        for (rec_size j = 0; j < columns; j++)
-            element_store((ejk_dtype)v->dtype, v->data, at + i * v->stride[2] + j * v->stride[3],
-                          from.data[i * from.stride + j]);
+/* A state that may be used where it lies: floats, with a step of 1 along `axis`, 2 or 3. */
+static bool is_direct(const rec_view *v, const rec_sequence *q, int axis) {
+    return v->present && q->row >= 0 && v->stride[axis] == 1 && v->dtype == EJK_DTYPE_F32;
 }
 
 /* Where columns c on lie in a tensor of states, if a slab may be used there. */
 static bool state_slab(const rec_problem *p, int role, const rec_sequence *q, rec_size h,
                        rec_size c, int width, slab *at) {
     const rec_view *v = &p->view[role];
-    if (!v->present || q->row < 0 || v->stride[3] != 1 || v->dtype != EJK_DTYPE_F32 ||
-        c + width * VL > p->value_size)
-        return false;
+    if (!is_direct(v, q, 3) || c + width * VL > p->value_size) return false;
     *at = (slab){element_at(EJK_DTYPE_F32, v->data, rec_state_at(v, q->row, h) + c), v->stride[2]};
+    return true;
+}
+
+/* One token of states that both lie with their keys in a row. */
+static bool run_turned(const rec_problem *p, const rec_sequence *q, rec_size h, const token *t,
+                       rec_size first, rec_size last) {
+    const rec_view *from = &p->view[REC_INITIAL], *to = &p->view[REC_FINAL];
+    if (!is_direct(from, q, 2) || !is_direct(to, q, 2)) return false;
+    const float *source = element_at(EJK_DTYPE_F32, from->data, rec_state_at(from, q->row, h));
+    float *target = element_at(EJK_DTYPE_F32, to->data, rec_state_at(to, q->row, h));
+    step_turned(p, q, h, t, first, last, source, from->stride[3], target, to->stride[3]);
     return true;
 }
 
@@ -223,25 +166,45 @@ static void run_block(worker *w, const rec_sequence *q, rec_size h, int count, r
     }
 }
 
+/* One token that reads and writes states where they lie, by whole rows if they are not too long: memory then passes by
+ * in its order. The columns done. */
+static rec_size run_wide(worker *w, const rec_sequence *q, rec_size h, rec_size c, rec_size last) {
+    slab from, to;
+    if (c + WIDEST * VL > last || w->block[0].resets ||
+        !state_slab(w->p, REC_INITIAL, q, h, c, WIDEST, &from) ||
+        !state_slab(w->p, REC_FINAL, q, h, c, WIDEST, &to))
+        return 0;
+    step_any(w->p, WIDEST, q, h, &w->block[0], c, from, to);
+    return WIDEST * VL;
+}
+
+/* Columns from c on of a sequence of one block, `count` of whose tokens count. */
+static void run_slab(worker *w, const rec_sequence *q, rec_size h, int count, rec_size c) {
+    const slab own = {w->states, w->width * VL};
+    slab from = own, to = own;
+    if (count == 0 || !state_slab(w->p, REC_INITIAL, q, h, c, w->width, &from))
+        load_state(w->p, &w->p->view[REC_INITIAL], q->row, h, c, w->width, own);
+    const bool direct = count > 0 && state_slab(w->p, REC_FINAL, q, h, c, w->width, &to);
+    run_block(w, q, h, count, c, from, own, to);
+    if (!direct) store_state(w->p, &w->p->view[REC_FINAL], q->row, h, c, w->width, own);
+}
+
 /* A sequence of one block: columns first to last - 1. */
 static void run_short(worker *w, const rec_sequence *q, rec_size h, rec_size first, rec_size last) {
-    const rec_size columns = w->width * VL;
-    const slab own = {w->states, columns};
     const int count = load_block(w, q, h, 0, q->end - q->begin, first, last);
-    for (rec_size c = first; c < last; c += columns) {
-        slab from = own, to = own;
-        if (count == 0 || !state_slab(w->p, REC_INITIAL, q, h, c, w->width, &from))
-            load_state(w->p, q, h, c, w->width, own);
-        const bool direct = count > 0 && state_slab(w->p, REC_FINAL, q, h, c, w->width, &to);
-        run_block(w, q, h, count, c, from, own, to);
-        if (!direct) store_state(w->p, q, h, c, w->width, own);
+    if (count == 1 && !w->block[0].resets && run_turned(w->p, q, h, &w->block[0], first, last))
+        return;
+    for (rec_size c = first; c < last;) {
+        const rec_size done = count == 1 ? run_wide(w, q, h, c, last) : 0;
+        if (!done) run_slab(w, q, h, count, c);
+        c += done ? done : w->width * VL;
     }
 }
 
 static void run_long(worker *w, const rec_sequence *q, rec_size h, rec_size first, rec_size last) {
     const rec_size columns = w->width * VL, size = w->p->key_size * columns;
     for (rec_size c = first; c < last; c += columns)
-        load_state(w->p, q, h, c, w->width,
+        load_state(w->p, &w->p->view[REC_INITIAL], q->row, h, c, w->width,
                    (slab){w->states + (c - first) / columns * size, columns});
     for (rec_size n = 0; n < q->end - q->begin; n += BLOCK) {
         const int count =
@@ -252,7 +215,7 @@ static void run_long(worker *w, const rec_sequence *q, rec_size h, rec_size firs
         }
     }
     for (rec_size c = first; c < last; c += columns)
-        store_state(w->p, q, h, c, w->width,
+        store_state(w->p, &w->p->view[REC_FINAL], q->row, h, c, w->width,
                     (slab){w->states + (c - first) / columns * size, columns});
 }
 

@@ -23,7 +23,7 @@ typedef struct token {
     float *x, *y, *k, *a, *d; /* of the scan */
     float *q, *b;      /* q scaled and normalised, b of rank-one updates: of the gradients, too */
     float qk, qa, own; /* of u, X and v in out */
-    float beta, q_norm, k_norm; /* what q and k were multiplied by, but for the scale */
+    float beta, q_norm, k_norm; /* what q and k were multiplied by */
     rec_size t;                 /* its place in the tensors */
     int resets;
 } token;
@@ -168,17 +168,16 @@ static void load_token(const rec_problem *p, const rec_sequence *s, rec_size t, 
     to->beta = load_beta(p, s, t, h);
     to->t = t;
     if (rank) load_rank_one(p, s, t, h, pitch, to);
-    const vf scale = v_set1((float)p->scale);
+    const float scale = (float)p->scale;
     for (rec_size c = 0; c < pitch; c += VL) {
-        const vf d = v_load(to->d + c), own = v_mul(v_load(to->q + c), scale);
-        v_store(to->q + c, own);
+        const vf d = v_load(to->d + c), own = v_mul(v_load(to->q + c), v_set1(scale));
         v_store(to->y + c, before ? own : v_mul(own, d));
         if (p->update != REC_ADD)
             v_store(to->x + c, rank ? v_load(to->b + c) : v_mul(v_load(to->k + c), d));
     }
-    to->qk = before ? 0 : dot(to->q, to->k, pitch);
-    to->qa = rank && !before ? dot(to->q, to->a, pitch) : 0;
-    to->own = before ? bonus_of(p, h, to) : 0;
+    to->qk = before ? 0 : scale * dot(to->q, to->k, pitch);
+    to->qa = rank && !before ? scale * dot(to->q, to->a, pitch) : 0;
+    to->own = before ? scale * bonus_of(p, h, to) : 0;
 }
 
 #endif
