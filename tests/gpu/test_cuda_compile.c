@@ -117,6 +117,10 @@ static const struct row rows[] = {
     {"kernels/cuda/ceiling.cu", "KIND=1 ELEMENT=4", {0, 0}},
     {"kernels/cuda/ceiling.cu", "KIND=2 ELEMENT=3", {-1, 0}},
     {"kernels/cuda/ceiling.cu", "KIND=2 ELEMENT=4", {-1, 0}},
+    {"operations/recurrent/cuda/scan.cu", "PARTS=4 THREADS=128 TOKENS=15 UPDATE=1 BEFORE=0 REST=32", {32, 32}},
+    {"operations/recurrent/cuda/scan.cu", "PARTS=4 THREADS=128 TOKENS=15 UPDATE=0 BEFORE=1 REST=32", {32, 32}},
+    {"operations/recurrent/cuda/scan.cu", "PARTS=32 THREADS=128 TOKENS=1 UPDATE=2 BEFORE=0 REST=32", {0, 0}},
+    {"operations/recurrent/cuda/scan.cu", "PARTS=1 THREADS=128 TOKENS=16 UPDATE=0 BEFORE=0 REST=32", {0, 0}},
 };
 /* clang-format on */
 

@@ -155,7 +155,7 @@ static ejk_status check_type(const rec_call *c, int role) {
     const bool is_state = role == REC_FINAL || role == REC_D_FINAL;
     const bool is_gate = role == REC_BETA || (role >= REC_BONUS && role <= REC_DT_BIAS);
     ejk_dtype wanted = own;
-    if (is_state) wanted = state;
+    if (is_state || (role == REC_INITIAL && own == EJK_DTYPE_F64)) wanted = state;
     if (role == REC_OUT || role == REC_D_OUT || (is_gate && own != EJK_DTYPE_F32)) wanted = query;
     if (role == REC_D(REC_INITIAL) && own != state)
         wanted = has(c, REC_INITIAL) ? c->tensor[REC_INITIAL]->dtype : state;
