@@ -4,7 +4,7 @@
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 
-.PHONY: all demo check check-gpu check-long check-properties check-asan check-tsan check-valgrind fuzz docs lint install portable clean
+.PHONY: all demo check check-python wheel check-gpu check-long check-properties check-asan check-tsan check-valgrind fuzz docs lint install portable clean
 
 all:
 	@tools/setup.sh build
@@ -23,6 +23,18 @@ check:
 	@cmake --preset check >/dev/null
 	@cmake --build build --target all tests
 	@tools/check.sh build
+
+# The Python package on the library of build/; `make check` has its NumPy part too.
+check-python:
+	@tools/setup.sh check
+	@cmake --preset check >/dev/null
+	@cmake --build build --target ejkernel ejk
+	@tools/check_python.sh build
+
+# A wheel for any Python from 3.10 in build/wheel, with the libraries that it needs.
+wheel:
+	@tools/setup.sh build
+	@tools/wheel.sh build/wheel
 
 # What needs a GPU, and says that it was skipped where there is none; `make check` has these tests too.
 check-gpu:

@@ -34,7 +34,7 @@ typedef struct bench_state {
 static bool read_threads(bench_state *state) {
     const char *text = state->wish->threads;
     state->threads = calloc(text ? strlen(text) + 1 : 1, sizeof *state->threads);
-    if (!state->threads) return complain("no memory for --threads");
+    if (!state->threads) return report_error("no memory for --threads");
     if (!text) {
         state->threads[state->thread_counts++] = ejk_threads_default();
         return true;
@@ -43,7 +43,7 @@ static bool read_threads(bench_state *state) {
         char *end;
         long value = strtol(at, &end, 10);
         if (end == at || value < 1 || value > 1024 || (*end && *end != ','))
-            return complain("--threads is '%s', expected numbers from 1 to 1024 as 1,2", text);
+            return report_error("--threads is '%s', expected numbers from 1 to 1024 as 1,2", text);
         state->threads[state->thread_counts++] = (int32_t)value;
         at = end;
         if (!*at) return true;
@@ -52,7 +52,7 @@ static bool read_threads(bench_state *state) {
 
 static bool add_room(bench_state *state) {
     line_call *lines = realloc(state->lines, ((size_t)state->line_count + 1) * sizeof *lines);
-    if (!lines) return complain("no memory for %d calls", state->line_count + 1);
+    if (!lines) return report_error("no memory for %d calls", state->line_count + 1);
     state->lines = lines;
     return true;
 }
@@ -60,7 +60,7 @@ static bool add_room(bench_state *state) {
 static bool add_shapes(bench_state *state, const ejk_kernel *kernel, const char *items) {
     const bench_options *wish = state->wish;
     if (wish->suite)
-        return complain("--suite brings its own calls, but %s is given", kernel->op_id);
+        return report_error("--suite brings its own calls, but %s is given", kernel->op_id);
     if (wish->shapes.count == 0) return line_needs_shape("bench", kernel);
     for (int i = 0; i < wish->shapes.count; i++)
         if (!add_room(state) ||
@@ -85,34 +85,35 @@ static bool add_suite(bench_state *state) {
     const bench_options *wish = state->wish;
     const call_words *words = &wish->words;
     if (!wish->suite)
-        return complain("bench needs an operation first, as `ejk bench OPERATION --help`, or "
-                        "--suite");
+        return report_error("bench needs an operation first, as `ejk bench OPERATION --help`, or "
+                            "--suite");
     if (wish->shapes.count || words->dtype || words->with || words->layout)
-        return complain("--suite brings its own calls, --%s cannot be given with it",
-                        wish->shapes.count ? "shape"
-                        : words->dtype     ? "dtype"
-                        : words->with      ? "with"
-                                           : "layout");
+        return report_error("--suite brings its own calls, --%s cannot be given with it",
+                            wish->shapes.count ? "shape"
+                            : words->dtype     ? "dtype"
+                            : words->with      ? "with"
+                                               : "layout");
     const ejk_status status =
         ejk_problem_read_file(state->catalogue, wish->suite, add_problem, state);
     if (status != EJK_OK && state->failures > 0) return false; /* it was said */
-    return succeeded(status) && (state->line_count > 0 || complain("%s has no calls", wish->suite));
+    return succeeded(status) &&
+           (state->line_count > 0 || report_error("%s has no calls", wish->suite));
 }
 
 static bool prepare(bench_state *state) {
     const bench_options *wish = state->wish;
     if (wish->repeat > BENCH_MOST_REPETITIONS)
-        return complain("--repeat is %d, expected at most %d", (int)wish->repeat,
-                        (int)BENCH_MOST_REPETITIONS);
+        return report_error("--repeat is %d, expected at most %d", (int)wish->repeat,
+                            (int)BENCH_MOST_REPETITIONS);
     if (wish->row > BENCH_MOST_REPETITIONS)
-        return complain("--row is %d, expected at most %d", (int)wish->row,
-                        (int)BENCH_MOST_REPETITIONS);
+        return report_error("--row is %d, expected at most %d", (int)wish->row,
+                            (int)BENCH_MOST_REPETITIONS);
     if (wish->plain && wish->beside)
-        return complain("--plain and --beside are given, expected one");
+        return report_error("--plain and --beside are given, expected one");
     const size_t rows = (size_t)state->line_count;
     if (!gpu_device(wish->words.device, &state->device) || !read_threads(state)) return false;
     state->results = calloc(rows * (size_t)state->thread_counts, sizeof *state->results);
-    return state->results || complain("no memory for the results");
+    return state->results || report_error("no memory for the results");
 }
 
 /* ---- Measuring ------------------------------------------------------------------------------------- */
@@ -134,12 +135,12 @@ static json_t *arguments_json(const op_call *call) {
         return NULL;
     json_t *arguments = json_loads(text, 0, NULL);
     ejk_free(text);
-    if (!arguments) complain("no memory for the arguments of a shape");
+    if (!arguments) report_error("no memory for the arguments of a shape");
     return arguments;
 }
 
 static ejk_dtype first_dtype(const op_call *call) {
-    for (int32_t i = 0; i < call->kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(call->kernel); i++) {
         const ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
         if (tensor && ejk_tensor_present(tensor)) return tensor->dtype;
     }
@@ -331,7 +332,7 @@ static bool measure_all(bench_state *state) {
         const line_call *line = &state->lines[i];
         if (measure_line(state, line)) continue;
         char *text = line_text(line->call.kernel, line->call.args, NULL);
-        if (state->wish->suite && text) complain("%s is left out", text);
+        if (state->wish->suite && text) report_error("%s is left out", text);
         free(text);
         state->failures++;
         if (!state->wish->suite) return false;

@@ -46,17 +46,17 @@ void *bench_allocate(int64_t bytes) {
     if (memory)
         (void)madvise(memory, (size_t)bytes, MADV_HUGEPAGE); /* a wish; nothing depends on it */
     else
-        complain("no memory for %lld bytes", (long long)bytes);
+        report_error("no memory for %lld bytes", (long long)bytes);
     return memory;
 }
 
 /* Bytes of all inputs, what is updated among them, or of all other results. */
 static int64_t total(const op_call *call, bool outputs) {
     int64_t bytes = 0;
-    for (int32_t i = 0; i < call->kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(call->kernel); i++) {
         const ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
         if (tensor && ejk_tensor_present(tensor) &&
-            ejk_field_is_input(&call->kernel->args->fields[i]) != outputs)
+            ejk_field_is_input(call_field(call->kernel, i)) != outputs)
             bytes += bytes_of(tensor);
     }
     return bytes;
@@ -64,10 +64,10 @@ static int64_t total(const op_call *call, bool outputs) {
 
 /* Gives inputs, or results, their places one after the other. */
 static char *place(const ejk_kernel *kernel, void *args, bool outputs, char *at) {
-    for (int32_t i = 0; i < kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(kernel); i++) {
         ejk_tensor *tensor = call_tensor(kernel, args, i);
         if (!tensor || !ejk_tensor_present(tensor) ||
-            ejk_field_is_input(&kernel->args->fields[i]) == outputs)
+            ejk_field_is_input(call_field(kernel, i)) == outputs)
             continue;
         char *low;
         tensor->data = at;
@@ -98,7 +98,7 @@ static bool fill_forward(const ejk_kernel *kernel, ejk_context *context, const v
     const ejk_kernel *forward = kernel->forward;
     if (!reads_results(kernel)) return true;
     char *others = calloc(1, forward->args->size);
-    if (!others) return complain("no memory for the arguments of %s", forward->op_id);
+    if (!others) return report_error("no memory for the arguments of %s", forward->op_id);
     for (int32_t i = 0; i < forward->args->count; i++) {
         const ejk_field *field = &forward->args->fields[i];
         size_t offset;
@@ -159,12 +159,12 @@ static bool allocate(bench_case *bench, ejk_context *context, const bench_reques
     bench->args = calloc((size_t)copies, sizeof *bench->args);
     bench->states = calloc((size_t)copies, sizeof *bench->states);
     if (!bench->args || !bench->states)
-        return complain("no memory for the arguments of %s", kernel->op_id);
+        return report_error("no memory for the arguments of %s", kernel->op_id);
     bench->input_bytes = copies * inputs;
     char *first = place(kernel, bench->call.args, true, bench->memory), *at = first;
     for (int64_t i = 0; i < copies; i++, at += inputs) {
         void *args = bench->args[i] = malloc(kernel->args->size);
-        if (!args) return complain("no memory for the arguments of %s", kernel->op_id);
+        if (!args) return report_error("no memory for the arguments of %s", kernel->op_id);
         bench->copies = i + 1;
         memcpy(args, bench->call.args, kernel->args->size);
         if (!fill_copy(bench, context, request->inputs, first, at, inputs, args) ||
@@ -201,7 +201,7 @@ void bench_case_close(bench_case *bench) {
     if (bench->device < 0)
         free(bench->memory);
     else if (bench->memory && ejk_device_free(bench->device, bench->memory) != EJK_OK)
-        complain("%s", ejk_last_error());
+        report_error("%s", ejk_last_error());
     call_close(&bench->call);
     *bench = (bench_case){.call = bench->call, .device = -1};
 }

@@ -86,7 +86,7 @@ static bool measure_other(bench_case *other, const bench_options *wish, bench_re
 /* As often as the case was measured, and in the same two ways. */
 static bool time_peer(bench_peer *peer, bool alone, int32_t count, int64_t runs, double *median) {
     double *times = calloc((size_t)count + 1, sizeof *times);
-    bool timed = times || complain("no memory for the times of a peer");
+    bool timed = times || report_error("no memory for the times of a peer");
     for (int32_t i = -1; timed && i < count; i++) /* the first one warms up */
         timed = bench_peer_run(peer, runs, alone, &times[i < 0 ? 0 : i]);
     if (timed) *median = bench_quantile(times, count, 0.5);

@@ -136,7 +136,7 @@ static bool prepare(mask_bench *bench) {
     }
     for (int i = 0; bench->what->work == WORK_SEGMENTS && i < 2; i++) {
         bench->ids[i] = malloc((size_t)side * sizeof *bench->ids[i]);
-        if (!bench->ids[i]) return complain("no memory for %lld ids", (long long)side);
+        if (!bench->ids[i]) return report_error("no memory for %lld ids", (long long)side);
     }
     for (int64_t i = 0; i < bench->copies; i++)
         if (!make_heads(bench, i, &bench->heads[i])) return false;

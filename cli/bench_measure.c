@@ -92,7 +92,7 @@ double bench_quantile(double *values, int32_t count, double part) {
 static bool open_samples(samples *out) {
     *out = (samples){.list = calloc(BENCH_MOST_REPETITIONS, sizeof *out->list),
                      .values = calloc(BENCH_MOST_REPETITIONS, sizeof *out->values)};
-    return (out->list && out->values) || complain("no memory for the measurements");
+    return (out->list && out->values) || report_error("no memory for the measurements");
 }
 
 static void close_samples(samples *all) {

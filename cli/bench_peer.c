@@ -38,11 +38,11 @@ static void run_script(const char *script, const int given[2], const int answers
 
 static bool start(bench_peer *peer) {
     int given[2], answers[2];
-    if (pipe2(given, O_CLOEXEC) != 0) return complain("no pipe to %s", peer->script);
+    if (pipe2(given, O_CLOEXEC) != 0) return report_error("no pipe to %s", peer->script);
     if (pipe2(answers, O_CLOEXEC) != 0) {
         close(given[0]);
         close(given[1]);
-        return complain("no pipe from %s", peer->script);
+        return report_error("no pipe from %s", peer->script);
     }
     peer->process = fork();
     if (peer->process == 0) run_script(peer->script, given, answers);
@@ -51,7 +51,7 @@ static bool start(bench_peer *peer) {
     peer->to = fdopen(given[1], "w");
     peer->from = fdopen(answers[0], "r");
     return (peer->process > 0 && peer->to && peer->from) ||
-           complain("%s cannot be started", peer->script);
+           report_error("%s cannot be started", peer->script);
 }
 
 static json_t *read_answer(bench_peer *peer) {
@@ -60,13 +60,13 @@ static json_t *read_answer(bench_peer *peer) {
     json_error_t error;
     if (getline(&line, &room, peer->from) < 0) {
         free(line);
-        complain("%s ended without an answer", peer->script);
+        report_error("%s ended without an answer", peer->script);
         return NULL;
     }
     line[strcspn(line, "\n")] = '\0';
     json_t *answer = json_loads(line, 0, &error);
     if (!json_is_object(answer)) {
-        complain("%s answers '%.80s', expected an object of JSON", peer->script, line);
+        report_error("%s answers '%.80s', expected an object of JSON", peer->script, line);
         json_decref(answer);
         answer = NULL;
     }
@@ -79,13 +79,13 @@ static json_t *ask(bench_peer *peer, json_t *request) {
     char *line = request ? json_dumps(request, JSON_COMPACT) : NULL;
     json_decref(request);
     if (!line) {
-        complain("no memory for a request to %s", peer->script);
+        report_error("no memory for a request to %s", peer->script);
         return NULL;
     }
     const bool sent = fprintf(peer->to, "%s\n", line) > 0 && fflush(peer->to) == 0;
     free(line);
     if (sent) return read_answer(peer);
-    complain("%s does not take requests any more", peer->script);
+    report_error("%s does not take requests any more", peer->script);
     return NULL;
 }
 
@@ -95,7 +95,7 @@ static bool greet(bench_peer *peer) {
     const char *name = json_string_value(json_object_get(answer, "peer"));
     peer->files = json_is_true(json_object_get(answer, "files"));
     peer->name = name ? strdup(name) : NULL;
-    if (answer && !name) complain("%s does not say its name as \"peer\"", peer->script);
+    if (answer && !name) report_error("%s does not say its name as \"peer\"", peer->script);
     json_decref(answer);
     return peer->name != NULL;
 }
@@ -103,7 +103,7 @@ static bool greet(bench_peer *peer) {
 bool bench_peer_open(const char *script, bench_peer **out) {
     bench_peer *peer = calloc(1, sizeof *peer);
     *out = peer;
-    if (!peer) return complain("no memory for a peer");
+    if (!peer) return report_error("no memory for a peer");
     peer->script = script;
     signal(SIGPIPE, SIG_IGN); /* a script that has ended is told by a sentence */
     return start(peer) && greet(peer);
@@ -132,7 +132,7 @@ static bool make_folder(bench_peer *peer) {
                                 where && strlen(where) < 40 ? where : P_tmpdir);
     if (length < (int)sizeof peer->folder && mkdtemp(peer->folder)) return true;
     *peer->folder = '\0';
-    return complain("no folder for the inputs of %s", peer->script);
+    return report_error("no folder for the inputs of %s", peer->script);
 }
 
 static void path_of(const bench_peer *peer, const char *name, char out[256]) {
@@ -142,19 +142,26 @@ static void path_of(const bench_peer *peer, const char *name, char out[256]) {
 /* Writes the inputs; adds their paths. */
 static bool write_inputs(const bench_peer *peer, const bench_case *bench, json_t *paths) {
     const ejk_kernel *kernel = bench->call.kernel;
-    for (int32_t i = 0; i < kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(kernel); i++) {
         const ejk_tensor *tensor = call_tensor(kernel, bench->args[0], i);
         ejk_tensor here;
         void *memory;
         char path[256];
-        if (!tensor || !ejk_tensor_present(tensor) || !ejk_field_is_input(&kernel->args->fields[i]))
+        if (!tensor || !ejk_tensor_present(tensor) || !ejk_field_is_input(call_field(kernel, i)))
             continue;
-        path_of(peer, kernel->args->fields[i].name, path);
+        char name[64]; /* of member 1 of the list parts "parts.1" */
+        const ejk_field *field = call_field(kernel, i);
+        if (i < kernel->args->count)
+            snprintf(name, sizeof name, "%s", field->name);
+        else
+            snprintf(name, sizeof name, "%s.%d", field->name,
+                     (int)(i - call_member(kernel, field)));
+        path_of(peer, name, path);
         const bool written =
             bench_fetch(bench, tensor, &here, &memory) && succeeded(ejk_npy_write(path, &here));
         free(memory);
         if (!written) return false;
-        json_object_set_new(paths, kernel->args->fields[i].name, json_string(path));
+        json_object_set_new(paths, name, json_string(path));
     }
     return true;
 }
@@ -200,7 +207,7 @@ static bool take_answer(const bench_peer *peer, const json_t *answer, bench_resu
     if (skips)
         out->peer_skips = strdup(skips);
     else if (!json_is_true(json_object_get(answer, "ready")))
-        return complain("%s answers a call neither by \"ready\" nor by \"skip\"", peer->script);
+        return report_error("%s answers a call neither by \"ready\" nor by \"skip\"", peer->script);
     return true;
 }
 
@@ -226,7 +233,7 @@ bool bench_peer_run(bench_peer *peer, int64_t runs, bool alone, double *seconds)
     json_t *answer = ask(peer, json_pack("{s:I, s:b}", "run", (json_int_t)runs, "alone", alone));
     *seconds = json_number_value(json_object_get(answer, "seconds"));
     const bool timed = *seconds > 0;
-    if (answer && !timed) complain("%s answers a run without \"seconds\"", peer->script);
+    if (answer && !timed) report_error("%s answers a run without \"seconds\"", peer->script);
     json_decref(answer);
     return timed;
 }

@@ -29,7 +29,7 @@ json_t *bench_describe(const ejk_plan *plan) {
     if (!succeeded(ejk_plan_describe(plan, &text))) return NULL;
     json_t *description = json_loads(text, 0, NULL);
     ejk_free(text);
-    if (!description) complain("no memory for the description of a plan");
+    if (!description) report_error("no memory for the description of a plan");
     return description;
 }
 

@@ -47,9 +47,9 @@ bool bench_verify(bench_case *bench) {
     const ejk_kernel *kernel = bench->call.kernel;
     bool right = true;
     for (int pass = 0; pass < 2 && right; pass++) {
-        for (int32_t i = 0; i < kernel->args->count && right; i++) {
+        for (int32_t i = 0; i < call_count(kernel) && right; i++) {
             const ejk_tensor *tensor = call_tensor(kernel, bench->call.args, i);
-            const ejk_field *field = &kernel->args->fields[i];
+            const ejk_field *field = call_field(kernel, i);
             if (!tensor || !ejk_tensor_present(tensor) || ejk_field_is_input(field)) continue;
             if (pass == 0)
                 right = poison(bench, tensor);
@@ -66,22 +66,21 @@ bool bench_verify(bench_case *bench) {
 /* The same call there: its arguments, its inputs where it cannot use those of the case, results of its own. */
 typedef struct other_call {
     void *args;
-    void **memory;            /* by index of the field, or NULL */
-    ejk_owned_tensor *result; /* by index of the field */
+    void **memory;            /* by index of the tensor, or NULL */
+    ejk_owned_tensor *result; /* by index of the tensor */
 } other_call;
 
 /* True for a result that is there. */
 static bool is_result(const bench_case *bench, int32_t index) {
     const ejk_kernel *kernel = bench->call.kernel;
     const ejk_tensor *tensor = call_tensor(kernel, bench->call.args, index);
-    return tensor && ejk_tensor_present(tensor) &&
-           ejk_field_is_output(&kernel->args->fields[index]);
+    return tensor && ejk_tensor_present(tensor) && ejk_field_is_output(call_field(kernel, index));
 }
 
 /* What runs on the CPU has to find its inputs there. */
 static bool fetch_inputs(const bench_case *bench, other_call *other) {
     const ejk_kernel *kernel = bench->call.kernel;
-    for (int32_t i = 0; i < kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(kernel); i++) {
         ejk_tensor *tensor = call_tensor(kernel, other->args, i);
         if (!tensor || !ejk_tensor_present(tensor) || is_result(bench, i)) continue;
         const ejk_tensor there = *tensor;
@@ -92,7 +91,7 @@ static bool fetch_inputs(const bench_case *bench, other_call *other) {
 
 static bool own_results(const bench_case *bench, bool on_gpu, other_call *other) {
     const ejk_kernel *kernel = bench->call.kernel;
-    for (int32_t i = 0; i < kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(kernel); i++) {
         ejk_tensor *tensor = call_tensor(kernel, other->args, i);
         if (!is_result(bench, i)) continue;
         const ejk_status status =
@@ -101,7 +100,7 @@ static bool own_results(const bench_case *bench, bool on_gpu, other_call *other)
                    : ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape,
                                              &other->result[i]);
         if (!succeeded(status) ||
-            (call_is_updated(&kernel->args->fields[i]) &&
+            (call_is_updated(call_field(kernel, i)) &&
              !succeeded(ejk_device_copy(tensor, &other->result[i].tensor, NULL))))
             return false;
         *tensor = other->result[i].tensor;
@@ -113,12 +112,12 @@ static bool own_results(const bench_case *bench, bool on_gpu, other_call *other)
 static bool open_other(const bench_case *bench, const void *args, const char *platform,
                        other_call *out) {
     const ejk_kernel *kernel = bench->call.kernel;
-    const size_t count = (size_t)kernel->args->count + 1;
+    const size_t count = (size_t)call_count(kernel) + 1;
     out->args = malloc(kernel->args->size);
     out->memory = calloc(count, sizeof *out->memory);
     out->result = calloc(count, sizeof *out->result);
     if (!out->args || !out->memory || !out->result)
-        return complain("no memory for the arguments of %s", kernel->op_id);
+        return report_error("no memory for the arguments of %s", kernel->op_id);
     memcpy(out->args, args, kernel->args->size);
     size_t offset;
     const ejk_field *config =
@@ -131,8 +130,8 @@ static bool open_other(const bench_case *bench, const void *args, const char *pl
 }
 
 static void close_other(const ejk_kernel *kernel, other_call *other) {
-    for (int32_t i = 0; other->memory && i < kernel->args->count; i++) free(other->memory[i]);
-    for (int32_t i = 0; other->result && i < kernel->args->count; i++)
+    for (int32_t i = 0; other->memory && i < call_count(kernel); i++) free(other->memory[i]);
+    for (int32_t i = 0; other->result && i < call_count(kernel); i++)
         ejk_owned_tensor_close(&other->result[i]);
     free(other->memory);
     free(other->result);
@@ -168,13 +167,13 @@ static bool compare_results(const bench_case *bench, void *args, const other_cal
                             bench_result *out) {
     const ejk_kernel *kernel = bench->call.kernel;
     out->differences = json_object();
-    for (int32_t i = 0; i < kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(kernel); i++) {
         difference d;
         if (!is_result(bench, i)) continue;
         if (!compare_one(bench, call_tensor(kernel, args, i), &other->result[i].tensor, &d))
             return false;
         json_t *relative = json_real(d.relative); /* NULL for infinity, which JSON has not */
-        json_object_set_new(out->differences, kernel->args->fields[i].name,
+        json_object_set_new(out->differences, call_field(kernel, i)->name,
                             relative ? relative : json_null());
         if (d.relative > out->difference.relative) out->difference.relative = d.relative;
         if (d.maximum > out->difference.maximum) out->difference.maximum = d.maximum;

@@ -101,7 +101,7 @@ static double lost_by(const thread_look *before, const thread_look *now, double 
 static bool add_thread(bench_watch *watch, pid_t id) {
     const size_t count = (size_t)watch->count + 1;
     watched_thread *threads = realloc(watch->threads, count * sizeof *threads);
-    if (!threads) return complain("no memory for a list of threads");
+    if (!threads) return report_error("no memory for a list of threads");
     watch->threads = threads;
     threads[watch->count++] = (watched_thread){.id = id};
     return true;

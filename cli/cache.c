@@ -100,12 +100,13 @@ static bool pick(const cache_request *request, const json_t *rows, const char *k
         json_t *row = json_array_get(rows, i);
         if (!*key || !begins(row, key)) continue;
         if (first && strcmp(store_text(first, "call_key"), store_text(row, "call_key")) != 0)
-            return complain("'%s' begins the call keys %s and %s, expected one", key,
-                            store_text(first, "call_key"), store_text(row, "call_key"));
+            return report_error("'%s' begins the call keys %s and %s, expected one", key,
+                                store_text(first, "call_key"), store_text(row, "call_key"));
         first = row;
-        if (json_array_append(out, row) != 0) return complain("no memory for the rows of a cache");
+        if (json_array_append(out, row) != 0)
+            return report_error("no memory for the rows of a cache");
     }
-    return first || complain("no call key in %s begins with '%s'", request->store.path, key);
+    return first || report_error("no call key in %s begins with '%s'", request->store.path, key);
 }
 
 /* The rows that the keys mean; without keys all that --op and --device leave. A new reference. */
@@ -141,7 +142,7 @@ static int list(cache_request *request) {
 
 static int show(cache_request *request) {
     if (request->names.count == 0) {
-        complain("show needs a call key, or what it begins with; `ejk cache ls` lists them");
+        report_error("show needs a call key, or what it begins with; `ejk cache ls` lists them");
         return FAILED;
     }
     json_t *rows = chosen_rows(request);
@@ -187,8 +188,8 @@ static bool remove_chosen(cache_request *request, int64_t *count) {
 static int rm(cache_request *request) {
     bool some = request->names.count > 0 || request->op || request->device;
     if (some == request->all) {
-        complain(some ? "rm is given --all and what to remove, expected one of them"
-                      : "rm needs call keys, --op, --device or --all");
+        report_error(some ? "rm is given --all and what to remove, expected one of them"
+                          : "rm needs call keys, --op, --device or --all");
         return FAILED;
     }
     int64_t count = 0;
@@ -210,7 +211,7 @@ static int export(cache_request *request) {
         .device = device && strcmp(device, "here") == 0 ? ejk_device_fingerprint() : device};
     char *text = NULL;
     if (request->names.count > 1) {
-        complain("export takes one file, %d are given", request->names.count);
+        report_error("export takes one file, %d are given", request->names.count);
         return FAILED;
     }
     if (request->store.cache &&
@@ -233,9 +234,9 @@ static bool import_file(cache_request *request, const char *path, ejk_config_imp
     if (!file_read(path, &text, &size)) return false;
     bool done = strlen(text) == size;
     if (!done)
-        complain("%s has a zero byte, expected JSON", path);
+        report_error("%s has a zero byte, expected JSON", path);
     else if (ejk_persistent_cache_import_json(request->store.cache, text, &counts) != EJK_OK)
-        done = complain("%s: %s", path, ejk_last_error());
+        done = report_error("%s: %s", path, ejk_last_error());
     free(text);
     if (!done) return false;
     sum->added += counts.added;
@@ -248,13 +249,13 @@ static bool import_file(cache_request *request, const char *path, ejk_config_imp
 static int import(cache_request *request) {
     ejk_config_import sum = {0};
     if (request->names.count == 0) {
-        complain("import needs a file as `ejk cache export` writes it, or -");
+        report_error("import needs a file as `ejk cache export` writes it, or -");
         return FAILED;
     }
     for (int i = 0; i < request->names.count; i++)
         if (!import_file(request, request->names.items[i], &sum)) return FAILED;
     if (ejk_persistent_cache_is_memory_only(request->store.cache)) {
-        complain("%s cannot be written", request->store.path);
+        report_error("%s cannot be written", request->store.path);
         return FAILED;
     }
     if (request->json)
@@ -337,16 +338,16 @@ static int print_help(const option *own) {
 static bool check(const cache_request *request, int action) {
     const char *name = actions[action].name;
     if (!actions[action].names && request->names.count > 0)
-        return complain("%s takes no words, '%s' given", name, request->names.items[0]);
+        return report_error("%s takes no words, '%s' given", name, request->names.items[0]);
     if (!actions[action].filters && (request->op || request->device))
-        return complain("%s takes no --%s", name, request->op ? "op" : "device");
-    return !request->all || strcmp(name, "rm") == 0 || complain("%s takes no --all", name);
+        return report_error("%s takes no --%s", name, request->op ? "op" : "device");
+    return !request->all || strcmp(name, "rm") == 0 || report_error("%s takes no --all", name);
 }
 
 static int act(cache_request *request, int action) {
     if (!actions[action].opens) {
         request->store.path = store_path(request->path);
-        if (!request->store.path) complain("no memory for the path of a cache");
+        if (!request->store.path) report_error("no memory for the path of a cache");
     } else if (!store_open(request->path, actions[action].creates, &request->store)) {
         return FAILED;
     }
@@ -360,8 +361,8 @@ static int find_and_act(int count, char **words, const option *own, cache_reques
     int i = 0;
     while (count > 0 && i < ACTIONS && strcmp(actions[i].name, words[0]) != 0) i++;
     if (count == 0 || i == ACTIONS) {
-        complain("cache needs to be told what to do, expected ls, show, rm, export, import, "
-                 "verify or path");
+        report_error("cache needs to be told what to do, expected ls, show, rm, export, import, "
+                     "verify or path");
         return FAILED;
     }
     return options_parse(count - 1, words + 1, own, NULL) && check(request, i) ? act(request, i)

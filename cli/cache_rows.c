@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cache_rows.h"
 
+#include "options.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,16 +22,19 @@ static void tell(void *user, const char *event, const char *fields) {
     json_t *object = json_loads(fields, 0, NULL);
     const char *name, *mark = ": ";
     json_t *value;
-    fputs("ejk: ", stderr);
-    for (; *event; event++) fputc(*event == '_' ? ' ' : *event, stderr);
+    item_text line = {.text = NULL};
+    item_text_add(&line, "%s", event);
+    for (char *c = line.text; c && *c; c++)
+        if (*c == '_') *c = ' ';
     json_object_foreach(object, name, value) {
         char *text = json_is_string(value) ? strdup(json_string_value(value))
                                            : json_dumps(value, JSON_ENCODE_ANY);
-        fprintf(stderr, "%s%s %s", mark, name, text ? text : "");
+        item_text_add(&line, "%s%s %s", mark, name, text ? text : "");
         free(text);
         mark = ", ";
     }
-    fputc('\n', stderr);
+    if (line.text) report_error("%s", line.text);
+    free(line.text);
     json_decref(object);
 }
 

@@ -10,8 +10,8 @@ int call_command(const op_command *command, int count, char **words, const optio
     const bool help = options_ask_help(count, words), named = count > 0 && words[0][0] != '-';
     if (help && !named) return command->help(NULL, own);
     if (!named) {
-        complain("%s needs an operation first, as `ejk %s OPERATION --help`", command->name,
-                 command->name);
+        report_error("%s needs an operation first, as `ejk %s OPERATION --help`", command->name,
+                     command->name);
         return FAILED;
     }
     ejk_context *catalogue;
@@ -34,16 +34,16 @@ void call_help_flags(const ejk_kernel *kernel) {
 bool call_open(const ejk_kernel *kernel, op_call *out) {
     *out = (op_call){.kernel = kernel,
                      .args = calloc(1, kernel->args->size),
-                     .owned = calloc((size_t)kernel->args->count, sizeof *out->owned)};
+                     .owned = calloc((size_t)call_count(kernel), sizeof *out->owned)};
     if (out->args && out->owned) return true;
     free(out->args);
     free(out->owned);
     *out = (op_call){.kernel = kernel};
-    return complain("no memory for the arguments of %s", kernel->op_id);
+    return report_error("no memory for the arguments of %s", kernel->op_id);
 }
 
 void call_close(op_call *call) {
-    for (int32_t i = 0; call->owned && i < call->kernel->args->count; i++)
+    for (int32_t i = 0; call->owned && i < call_count(call->kernel); i++)
         ejk_owned_tensor_close(&call->owned[i]);
     free(call->owned);
     free(call->args);
@@ -51,9 +51,33 @@ void call_close(op_call *call) {
     call->args = NULL;
 }
 
-ejk_tensor *call_tensor(const ejk_kernel *kernel, void *args, int32_t field) {
-    const ejk_field *f = &kernel->args->fields[field];
-    return f->kind == EJK_FIELD_TENSOR ? (ejk_tensor *)((char *)args + f->offset) : NULL;
+int32_t call_count(const ejk_kernel *kernel) {
+    return call_member(kernel, NULL);
+}
+
+/* Members of the lists before this one come first; NULL comes after all. */
+int32_t call_member(const ejk_kernel *kernel, const ejk_field *list) {
+    int32_t index = kernel->args->count;
+    for (int32_t i = 0; i < kernel->args->count && &kernel->args->fields[i] != list; i++)
+        if (kernel->args->fields[i].kind == EJK_FIELD_TENSORS) index += EJK_MAX_TENSORS;
+    return index;
+}
+
+const ejk_field *call_field(const ejk_kernel *kernel, int32_t index) {
+    const ejk_field *fields = kernel->args->fields;
+    int32_t left = index - kernel->args->count, i = 0;
+    if (left < 0) return &fields[index];
+    while (fields[i].kind != EJK_FIELD_TENSORS || left >= EJK_MAX_TENSORS)
+        left -= fields[i++].kind == EJK_FIELD_TENSORS ? EJK_MAX_TENSORS : 0;
+    return &fields[i];
+}
+
+ejk_tensor *call_tensor(const ejk_kernel *kernel, void *args, int32_t index) {
+    const ejk_field *field = call_field(kernel, index);
+    const bool member = index >= kernel->args->count;
+    int32_t count, at = member ? index - call_member(kernel, field) : 0;
+    ejk_tensor *tensors = ejk_field_tensors(field, args, &count);
+    return (field->kind == EJK_FIELD_TENSOR || member) && at < count ? &tensors[at] : NULL;
 }
 
 bool call_is_updated(const ejk_field *field) {
@@ -80,7 +104,7 @@ bool call_set_platform(const ejk_kernel *kernel, void *args, const char *platfor
 bool call_set_config(const op_call *call, const char *json) {
     if (!json) return true;
     if (!call->kernel->config_field)
-        return complain("--config is given, but %s has no configuration", call->kernel->op_id);
+        return report_error("--config is given, but %s has no configuration", call->kernel->op_id);
     return succeeded(
         ejk_record_set_text(call->kernel->args, call->args, call->kernel->config_field, json));
 }
@@ -143,5 +167,5 @@ bool call_plan(op_call *call, ejk_context *context, ejk_plan **out) {
     snprintf(first, sizeof first, "%s", ejk_last_error());
     if (declare_float32(call) && ejk_plan_create(context, call->kernel, call->args, out) == EJK_OK)
         return true;
-    return complain("%s", first);
+    return report_error("%s", first);
 }

@@ -5,11 +5,14 @@
 
 #include "options.h"
 
-/* Arguments, and the memory of those tensors that the call owns. */
+/*
+ * Arguments, and the memory of those tensors that the call owns. Tensors go by an index: that of their field in
+ * kernel->args, and behind all fields the members of lists, each as many as a list may have.
+ */
 typedef struct op_call {
     const ejk_kernel *kernel;
     void *args;              /* the struct that kernel->args describes; zeroed at first */
-    ejk_owned_tensor *owned; /* by index of the field */
+    ejk_owned_tensor *owned; /* by index */
 } op_call;
 
 /* A command on an operation. Both functions answer an exit status. */
@@ -32,8 +35,17 @@ void call_help_flags(const ejk_kernel *kernel);
 bool call_open(const ejk_kernel *kernel, op_call *out);
 void call_close(op_call *call);
 
-/* The tensor of a field of kernel->args in a struct of its arguments; NULL if the field is none. */
-ejk_tensor *call_tensor(const ejk_kernel *kernel, void *args, int32_t field);
+/* Indices that there are. */
+int32_t call_count(const ejk_kernel *kernel);
+
+/* The field of an index, that of the list for a member. */
+const ejk_field *call_field(const ejk_kernel *kernel, int32_t index);
+
+/* The index of the first member of a list, which is a field of kernel->args; the others follow. */
+int32_t call_member(const ejk_kernel *kernel, const ejk_field *list);
+
+/* The tensor of an index in a struct of arguments; NULL if there is none: another kind, a member too many. */
+ejk_tensor *call_tensor(const ejk_kernel *kernel, void *args, int32_t index);
 
 /* True if the call reads the field and writes it in place. */
 bool call_is_updated(const ejk_field *field);

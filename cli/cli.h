@@ -26,7 +26,7 @@ int mask_info_command(int count, char **words);
 int mask_command(int count, char **words);
 
 /* Prints "ejk: " and the sentence. Always false. */
-__attribute__((format(printf, 1, 2))) bool complain(const char *format, ...);
+__attribute__((format(printf, 1, 2))) bool report_error(const char *format, ...);
 
 /* True if the library's call went well; else its sentence is printed. */
 bool succeeded(ejk_status status);

@@ -45,7 +45,7 @@ static bool same_shape(const ejk_tensor *a, const ejk_tensor *b) {
 
 bool compare(const ejk_tensor *actual, const ejk_tensor *expected, difference *out) {
     if (!same_shape(actual, expected))
-        return complain("what is expected has another shape than the result");
+        return report_error("what is expected has another shape than the result");
     ejk_owned_tensor a, b;
     if (!to_f64(actual, &a)) return false;
     bool read = to_f64(expected, &b);
@@ -66,6 +66,6 @@ bool check_values(const ejk_tensor *tensor, const char *name, bool finite) {
     double found = i < count ? value[i] : 0;
     ejk_owned_tensor_close(&values);
     return i == count ||
-           complain("element %lld of %s is %g: the result is wrong, nothing is measured",
-                    (long long)i, name, found);
+           report_error("element %lld of %s is %g: the result is wrong, nothing is measured",
+                        (long long)i, name, found);
 }

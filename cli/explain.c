@@ -235,7 +235,7 @@ static bool print(const explanation *e) {
                        read_json(ejk_plan_explain, e->plan)};
     const bool done = a.plan && a.steps && a.implementations
                           ? print_all(e, problem, &a)
-                          : complain("no memory for an explanation");
+                          : report_error("no memory for an explanation");
     json_decref(a.plan);
     json_decref(a.steps);
     json_decref(a.implementations);
@@ -264,7 +264,7 @@ static int explain(const ejk_kernel *kernel, int count, char **words, const opti
     const field_flags fields = {.kernel = kernel, .items = &items};
     bool done = options_parse(count, words, own, &fields) &&
                 (kernel->config ||
-                 complain("%s has no configuration that could be chosen", kernel->op_id)) &&
+                 report_error("%s has no configuration that could be chosen", kernel->op_id)) &&
                 (call->shape || line_needs_shape("explain", kernel)) &&
                 line_context(call, &e.context) &&
                 line_of_words(kernel, call->shape, call, items.text, e.context, &e.line) &&

@@ -32,7 +32,7 @@ bool file_read(const char *path, char **out, size_t *size) {
     char *text = NULL;
     size_t length = 0;
     bool read = file && read_all(file, &text, &length);
-    if (!read) complain("%s could not be read: %s", path, strerror(errno));
+    if (!read) report_error("%s could not be read: %s", path, strerror(errno));
     if (file && !standard) fclose(file);
     if (!read) {
         free(text);
@@ -47,5 +47,5 @@ bool file_write(const char *path, const char *text) {
     FILE *file = fopen(path, "w");
     bool written = file && fprintf(file, "%s\n", text) >= 0;
     if (file && fclose(file) != 0) written = false;
-    return written || complain("%s could not be written: %s", path, strerror(errno));
+    return written || report_error("%s could not be written: %s", path, strerror(errno));
 }

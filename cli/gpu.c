@@ -80,13 +80,13 @@ bool gpu_device(const char *text, int32_t *out) {
     const long number = strncmp(text, "cuda:", 5) == 0 ? strtol(text + 5, &end, 10) : 0;
     const bool numbered = end && end > text + 5 && !*end && number >= 0 && number < 4096;
     if (!numbered && strcmp(text, "cuda") != 0)
-        return complain("--device is '%s', expected cpu, cuda or cuda:N", text);
+        return report_error("--device is '%s', expected cpu, cuda or cuda:N", text);
     *out = (int32_t)number;
     return succeeded(ejk_device_info(*out, &gpu));
 }
 
 void gpu_place_tensors(int32_t device, const ejk_kernel *kernel, void *args) {
-    for (int32_t i = 0; device >= 0 && i < kernel->args->count; i++) {
+    for (int32_t i = 0; device >= 0 && i < call_count(kernel); i++) {
         ejk_tensor *tensor = call_tensor(kernel, args, i);
         if (!tensor || !ejk_tensor_present(tensor)) continue;
         tensor->device_type = EJK_DEVICE_CUDA;
@@ -95,7 +95,7 @@ void gpu_place_tensors(int32_t device, const ejk_kernel *kernel, void *args) {
 }
 
 bool gpu_move_owned(int32_t device, op_call *call) {
-    for (int32_t i = 0; device >= 0 && i < call->kernel->args->count; i++) {
+    for (int32_t i = 0; device >= 0 && i < call_count(call->kernel); i++) {
         ejk_owned_tensor *own = &call->owned[i], there;
         const ejk_tensor *here = &own->tensor;
         if (!own->owner) continue;
@@ -112,7 +112,7 @@ bool gpu_move_owned(int32_t device, op_call *call) {
 }
 
 bool gpu_copy_tensors(int32_t device, op_call *call) {
-    for (int32_t i = 0; i < call->kernel->args->count; i++) {
+    for (int32_t i = 0; i < call_count(call->kernel); i++) {
         ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
         if (!tensor || !ejk_tensor_present(tensor) || !tensor->data) continue;
         if (!succeeded(ejk_device_tensor_create(device, tensor->dtype, tensor->rank, tensor->shape,
@@ -149,19 +149,19 @@ bool gpu_open(const char *text, const op_call *call, gpu_call *out) {
     *out = (gpu_call){.device = -1};
     if (!gpu_device(text, &out->device)) return false;
     if (out->device < 0) return true;
-    out->memory = calloc((size_t)call->kernel->args->count + 1, sizeof *out->memory);
-    return out->memory || complain("no memory for the tensors of %s", call->kernel->op_id);
+    out->memory = calloc((size_t)call_count(call->kernel) + 1, sizeof *out->memory);
+    return out->memory || report_error("no memory for the tensors of %s", call->kernel->op_id);
 }
 
 void gpu_close(gpu_call *gpu, const op_call *call) {
-    for (int32_t i = 0; gpu->memory && i < call->kernel->args->count; i++)
+    for (int32_t i = 0; gpu->memory && i < call_count(call->kernel); i++)
         ejk_owned_tensor_close(&gpu->memory[i]);
     free(gpu->memory);
     gpu->memory = NULL;
 }
 
 bool gpu_send(gpu_call *gpu, op_call *call) {
-    for (int32_t i = 0; gpu->device >= 0 && i < call->kernel->args->count; i++) {
+    for (int32_t i = 0; gpu->device >= 0 && i < call_count(call->kernel); i++) {
         const ejk_tensor *here = &call->owned[i].tensor;
         if (!ejk_tensor_present(here)) continue;
         if (!succeeded(ejk_device_tensor_create(gpu->device, here->dtype, here->rank, here->shape,
@@ -178,7 +178,7 @@ void gpu_place(const gpu_call *gpu, op_call *call) {
 }
 
 bool gpu_allocate(gpu_call *gpu, op_call *call) {
-    for (int32_t i = 0; gpu->device >= 0 && i < call->kernel->args->count; i++) {
+    for (int32_t i = 0; gpu->device >= 0 && i < call_count(call->kernel); i++) {
         ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);
         if (!tensor || !ejk_tensor_present(tensor) || gpu->memory[i].owner) continue;
         if (!succeeded(ejk_device_tensor_create(gpu->device, tensor->dtype, tensor->rank,
@@ -194,8 +194,8 @@ bool gpu_wait(const gpu_call *gpu) {
 }
 
 bool gpu_fetch(const gpu_call *gpu, const op_call *call) {
-    for (int32_t i = 0; gpu->device >= 0 && i < call->kernel->args->count; i++) {
-        const ejk_field *field = &call->kernel->args->fields[i];
+    for (int32_t i = 0; gpu->device >= 0 && i < call_count(call->kernel); i++) {
+        const ejk_field *field = call_field(call->kernel, i);
         if (!ejk_field_is_output(field) || !gpu->memory[i].owner) continue;
         if (!succeeded(ejk_device_copy(&gpu->memory[i].tensor, &call->owned[i].tensor, NULL)))
             return false;

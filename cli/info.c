@@ -214,11 +214,40 @@ static bool print_operation(const ejk_kernel *kernel, const ejk_registry *regist
            putchar('\n') != EOF && print_parameters(registry, kernel);
 }
 
+/* ---- All operations --------------------------------------------------------------------------------- */
+
+static bool print_operations(const ejk_context *catalogue) {
+    text_table table = {.align = "lll"};
+    const ejk_kernel *kernel;
+    for (int32_t i = 0; (kernel = ejk_context_kernel(catalogue, i)) != NULL; i++) {
+        table_add(&table, "%s", kernel->op_id);
+        table_add(&table, "%s", kernel->version ? kernel->version : "0");
+        table_add(&table, "%s", kernel->doc ? kernel->doc : "");
+    }
+    return table_print(&table, 0);
+}
+
+/* Their descriptions, as the library gives them to bindings. */
+static bool print_descriptions(const ejk_context *catalogue) {
+    json_t *list = json_array();
+    const ejk_kernel *kernel;
+    for (int32_t i = 0; (kernel = ejk_context_kernel(catalogue, i)) != NULL; i++) {
+        char *text;
+        if (!succeeded(ejk_kernel_describe(kernel, &text))) {
+            json_decref(list);
+            return false;
+        }
+        json_array_append_new(list, json_loads(text, 0, NULL));
+        ejk_free(text);
+    }
+    return print_json(list);
+}
+
 /* ---- The command ----------------------------------------------------------------------------------- */
 
 typedef struct info_options {
     const char *op;
-    bool kernels, json, help;
+    bool kernels, operations, json, help;
 } info_options;
 
 static bool answer(const info_options *wish, ejk_context *catalogue) {
@@ -232,6 +261,8 @@ static bool answer(const info_options *wish, ejk_context *catalogue) {
     if (wish->kernels)
         return wish->json ? print_json(registry_json(registry, NULL))
                           : print_registry(registry, NULL);
+    if (wish->operations)
+        return wish->json ? print_descriptions(catalogue) : print_operations(catalogue);
     if (!wish->json) return print_machine();
     json_t *machine = machine_json();
     json_object_set_new(machine, "cuda", gpu_json());
@@ -243,12 +274,14 @@ int info_command(int count, char **words) {
     const option own[] = {
         {"op", OPTION_TEXT, &wish.op, "NAME", "an operation: its arguments and implementations"},
         {"kernels", OPTION_ALONE, &wish.kernels, "", "the registry of implementations"},
+        {"operations", OPTION_ALONE, &wish.operations, "",
+         "all operations; as JSON their whole descriptions"},
         {"json", OPTION_ALONE, &wish.json, "", "the answer as JSON"},
         {"help", OPTION_ALONE, &wish.help, "", "this text"},
         {.name = NULL}};
     if (!options_parse(count, words, own, NULL)) return FAILED;
     if (wish.help) {
-        puts("usage: ejk info [--op NAME | --kernels] [--json]\n\n"
+        puts("usage: ejk info [--op NAME | --operations | --kernels] [--json]\n\n"
              "Tells what the library is, what this machine has, and what can be called.\n");
         return options_help(own) ? DONE : FAILED;
     }

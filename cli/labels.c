@@ -123,7 +123,7 @@ static bool find(const labels_request *request, const char *text, size_t size, c
         return false;
     json_t *list = labels_json(labels, text, rows);
     bool done = list ? print_all(request, list, ejk_labels_cut(labels))
-                     : complain("no memory for the labels of a program");
+                     : report_error("no memory for the labels of a program");
     json_decref(list);
     ejk_labels_free(labels);
     return done;
@@ -134,8 +134,8 @@ static bool answer(const labels_request *request) {
     size_t size;
     config_store store;
     if (request->files.count != 1)
-        return complain("labels needs one file of HLO or StableHLO as text, %d are given",
-                        request->files.count);
+        return report_error("labels needs one file of HLO or StableHLO as text, %d are given",
+                            request->files.count);
     if (!file_read(request->files.items[0], &text, &size)) return false;
     bool done = store_open(request->cache, false, &store);
     if (done) {

@@ -13,7 +13,7 @@
 static bool read_composed(ejk_status status) {
     const char *sentence = ejk_last_error(), *behind = strstr(sentence, ": ");
     if (status == EJK_OK) return true;
-    return complain("%s", strncmp(sentence, "byte ", 5) == 0 && behind ? behind + 2 : sentence);
+    return report_error("%s", strncmp(sentence, "byte ", 5) == 0 && behind ? behind + 2 : sentence);
 }
 
 /* True if a list of names, "bias,softmax-aux", has this one. */
@@ -116,7 +116,8 @@ bool line_of_problem(const ejk_problem *problem, const call_words *words, ejk_co
 
 /* True for a required tensor, and for the gradient d_x of a required input x. */
 static bool is_plain(const ejk_record *record, const ejk_field *field) {
-    if (field->kind != EJK_FIELD_TENSOR) return strcmp(field->name, "platform") == 0;
+    const bool tensor = field->kind == EJK_FIELD_TENSOR || field->kind == EJK_FIELD_TENSORS;
+    if (!tensor) return strcmp(field->name, "platform") == 0;
     if (ejk_field_is_required(field)) return true;
     if (strncmp(field->name, "d_", 2) != 0) return false;
     const ejk_field *input = ejk_record_find(record, field->name + 2, NULL);
@@ -146,8 +147,8 @@ bool line_needs_shape(const char *command, const ejk_kernel *kernel) {
     if (!succeeded(ejk_record_symbols(kernel->args, NULL, &symbols))) return false;
     for (int32_t i = 0; i < symbols.count; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, " %s", symbols.axis[i].name);
-    return complain("%s needs a shape, as --shape SYMBOL=SIZE,...; the symbols of %s are%s",
-                    command, kernel->op_id, list);
+    return report_error("%s needs a shape, as --shape SYMBOL=SIZE,...; the symbols of %s are%s",
+                        command, kernel->op_id, list);
 }
 
 bool line_context(const call_words *words, ejk_context **out) {
@@ -163,9 +164,9 @@ static bool is_integer(ejk_dtype dtype) {
 /* Gives integers memory with what is wished in them; all else is filled by who measures. */
 static bool own_integers(const ejk_inputs *inputs, op_call *call) {
     const ejk_kernel *kernel = call->kernel;
-    for (int32_t i = 0; inputs->wish_count > 0 && i < kernel->args->count; i++) {
+    for (int32_t i = 0; inputs->wish_count > 0 && i < call_count(kernel); i++) {
         ejk_tensor *tensor = call_tensor(kernel, call->args, i);
-        if (!tensor || !ejk_field_is_input(&kernel->args->fields[i]) || !is_integer(tensor->dtype))
+        if (!tensor || !ejk_field_is_input(call_field(kernel, i)) || !is_integer(tensor->dtype))
             continue;
         if (!succeeded(ejk_owned_tensor_create(tensor->dtype, tensor->rank, tensor->shape,
                                                &call->owned[i])))

@@ -42,15 +42,15 @@ static int dispatch(int count, char **words) {
     }
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(words[1], commands[i].name) == 0) return commands[i].run(count - 2, words + 2);
-    complain("'%s' is no command, expected info, run, bench, tune, cache, explain, prebuild, "
-             "labels, mask or mask-info",
-             words[1]);
+    report_error("'%s' is no command, expected info, run, bench, tune, cache, explain, prebuild, "
+                 "labels, mask or mask-info",
+                 words[1]);
     return FAILED;
 }
 
 int main(int count, char **words) {
     int status = dispatch(count, words);
     if (fflush(stdout) == 0 && !ferror(stdout)) return status;
-    complain("standard output could not be written");
+    report_error("standard output could not be written");
     return FAILED;
 }

@@ -35,7 +35,7 @@ static bool read_blocks(const char *text, int64_t blocks[2]) {
     blocks[1] = blocks[0];
     if (read && *end == 'x') read = read_size(end + 1, &end, &blocks[1]);
     return (read && !*end) ||
-           complain("--blocks is '%s', expected two numbers of at least 1, as 128x128", text);
+           report_error("--blocks is '%s', expected two numbers of at least 1, as 128x128", text);
 }
 
 static bool read_head(const char *text, int64_t *head) {
@@ -44,7 +44,7 @@ static bool read_head(const char *text, int64_t *head) {
     errno = 0;
     *head = strtoll(text, &end, 10);
     return (*text && !*end && errno == 0 && *head >= 0) ||
-           complain("--head is '%s', expected a number from 0", text);
+           report_error("--head is '%s', expected a number from 0", text);
 }
 
 static bool read_format(const char *text, ejk_mask_drawing_format *format) {
@@ -54,7 +54,7 @@ static bool read_format(const char *text, ejk_mask_drawing_format *format) {
         *format = (ejk_mask_drawing_format)f;
         if (strcmp(text, ejk_mask_drawing_format_name(*format)) == 0) return true;
     }
-    return complain("--format is '%s', expected text, svg, png or html", text);
+    return report_error("--format is '%s', expected text, svg, png or html", text);
 }
 
 /* Colour by itself only for a terminal, and not where the user wants none anywhere. */
@@ -62,7 +62,7 @@ static bool read_colour(const char *text, bool terminal, ejk_opt_bool *colour) {
     const char *none = getenv("NO_COLOR");
     if (text && strcmp(text, "auto") != 0 && strcmp(text, "always") != 0 &&
         strcmp(text, "never") != 0)
-        return complain("--colour is '%s', expected auto, always or never", text);
+        return report_error("--colour is '%s', expected auto, always or never", text);
     bool automatic = !text || strcmp(text, "auto") == 0;
     bool wanted = automatic ? terminal && !(none && *none) : strcmp(text, "always") == 0;
     *colour = wanted ? EJK_TRUE : EJK_FALSE;
@@ -87,7 +87,7 @@ static bool read_options(const mask_request *request, ejk_mask_drawing_format *f
         !read_colour(request->colour, terminal, &out->colour))
         return false;
     if (*format == EJK_MASK_DRAWING_PNG && terminal)
-        return complain("a PNG is no text for a terminal: name a file by --output");
+        return report_error("a PNG is no text for a terminal: name a file by --output");
     if (*format == EJK_MASK_DRAWING_TEXT && out->width == 0 && terminal)
         out->width = terminal_width();
     return true;
@@ -103,7 +103,7 @@ static bool read_mask(const char *spec, ejk_splash_mask **out) {
     size_t size;
     if (!file_read(spec, &text, &size)) return false;
     bool done = ejk_splash_mask_from_json(text, size, out) == EJK_OK ||
-                complain("%s: %s", spec, ejk_last_error());
+                report_error("%s: %s", spec, ejk_last_error());
     free(text);
     return done;
 }
@@ -111,11 +111,11 @@ static bool read_mask(const char *spec, ejk_splash_mask **out) {
 static bool write_bytes(const char *path, const char *bytes, size_t length) {
     if (!path || strcmp(path, "-") == 0)
         return fwrite(bytes, 1, length, stdout) == length ||
-               complain("standard output could not be written");
+               report_error("standard output could not be written");
     FILE *file = fopen(path, "wb");
     bool written = file && fwrite(bytes, 1, length, file) == length;
     if (file && fclose(file) != 0) written = false;
-    return written || complain("%s could not be written: %s", path, strerror(errno));
+    return written || report_error("%s could not be written: %s", path, strerror(errno));
 }
 
 static int show(mask_request *request) {
@@ -125,8 +125,8 @@ static int show(mask_request *request) {
     char *bytes = NULL;
     size_t length = 0;
     if (request->words.count != 1) {
-        complain("mask show takes one mask as JSON, or the file of one, %d are given",
-                 request->words.count);
+        report_error("mask show takes one mask as JSON, or the file of one, %d are given",
+                     request->words.count);
         return FAILED;
     }
     if (request->output && strcmp(request->output, "-") == 0) request->output = NULL;
@@ -171,7 +171,7 @@ int mask_command(int count, char **words) {
         {.name = NULL}};
     if (options_ask_help(count, words)) return print_help(own);
     if (count == 0 || strcmp(words[0], "show") != 0) {
-        complain("mask needs to be told what to do, expected show");
+        report_error("mask needs to be told what to do, expected show");
         return FAILED;
     }
     if (!options_texts(count, &request.words)) return FAILED;

@@ -31,7 +31,7 @@ static bool put(void *user, const char *bytes, size_t count) {
 /* Standard output's own failure is told at the end of the command. */
 static bool unwritten(const answering *to) {
     return to->output != stdout &&
-           complain("%s could not be written: %s", to->output_path, strerror(errno));
+           report_error("%s could not be written: %s", to->output_path, strerror(errno));
 }
 
 /* One answer, one line. False: it could not be written. */
@@ -50,7 +50,7 @@ static int answer_one(const mask_info_request *request, const answering *to) {
     bool answered = answer(to, text, size, &is_result);
     free(text);
     if (!answered) return FAILED;
-    if (!is_result) complain("%s", ejk_last_error());
+    if (!is_result) report_error("%s", ejk_last_error());
     return is_result ? DONE : DIFFERS;
 }
 
@@ -70,7 +70,7 @@ static bool answer_lines(const answering *to, FILE *spec, const char *path) {
             answered = answer(to, line, (size_t)size, &is_result) &&
                        (fflush(to->output) == 0 || unwritten(to));
     if (answered && !feof(spec))
-        answered = complain("%s could not be read: %s", path, strerror(errno));
+        answered = report_error("%s could not be read: %s", path, strerror(errno));
     free(line);
     return answered;
 }
@@ -79,7 +79,7 @@ static int answer_batch(const mask_info_request *request, const answering *to) {
     bool standard = strcmp(request->spec, "-") == 0;
     FILE *spec = standard ? stdin : fopen(request->spec, "rb");
     if (!spec) {
-        complain("%s could not be read: %s", request->spec, strerror(errno));
+        report_error("%s could not be read: %s", request->spec, strerror(errno));
         return FAILED;
     }
     bool answered = answer_lines(to, spec, request->spec);
@@ -97,7 +97,7 @@ static int answer_all(const mask_info_request *request) {
     output_file output;
     ejk_threads *threads;
     if (!request->spec) {
-        complain("mask-info needs a request: --spec FILE");
+        report_error("mask-info needs a request: --spec FILE");
         return FAILED;
     }
     if (!succeeded(ejk_threads_create(request->threads, &threads))) return FAILED;

@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-bool complain(const char *format, ...) {
+bool report_error(const char *format, ...) {
     va_list values;
     va_start(values, format);
     fputs("ejk: ", stderr);
@@ -15,7 +15,7 @@ bool complain(const char *format, ...) {
 }
 
 bool succeeded(ejk_status status) {
-    return status == EJK_OK || complain("%s", ejk_last_error());
+    return status == EJK_OK || report_error("%s", ejk_last_error());
 }
 
 bool print_json(json_t *value) {
@@ -23,7 +23,7 @@ bool print_json(json_t *value) {
                    json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0 &&
                    putchar('\n') != EOF;
     json_decref(value);
-    return written || complain("the result could not be written as JSON");
+    return written || report_error("the result could not be written as JSON");
 }
 
 bool open_catalogue(ejk_context **out) {

@@ -24,8 +24,8 @@ static bool read_flag(int left, char **words, flag_word *out) {
     const char *word = words[0];
     size_t length = strcspn(word, "=");
     if (strncmp(word, "--", 2) != 0 || length < 3)
-        return complain("'%s' is not expected here, flags begin with --", word);
-    if (length - 2 >= sizeof out->name) return complain("'%.40s...' is no flag", word);
+        return report_error("'%s' is not expected here, flags begin with --", word);
+    if (length - 2 >= sizeof out->name) return report_error("'%.40s...' is no flag", word);
     *out = (flag_word){.inline_value = word[length] ? word + length + 1 : NULL,
                        .text = word,
                        .left = left - 1,
@@ -60,7 +60,7 @@ static bool read_number(const option *own, const char *text) {
         *(double *)own->target = value;
         return true;
     }
-    return complain("--%s is '%s', expected a number above 0", own->name, text);
+    return report_error("--%s is '%s', expected a number above 0", own->name, text);
 }
 
 static bool read_count(const option *own, const char *text) {
@@ -70,7 +70,7 @@ static bool read_count(const option *own, const char *text) {
         *(int32_t *)own->target = (int32_t)value;
         return true;
     }
-    return complain("--%s is '%s', expected a whole number above 0", own->name, text);
+    return report_error("--%s is '%s', expected a whole number above 0", own->name, text);
 }
 
 static bool read_time(const option *own, const char *text) {
@@ -85,7 +85,7 @@ static bool read_time(const option *own, const char *text) {
             *(double *)own->target = value * units[i].seconds;
             return true;
         }
-    return complain("--%s is '%s', expected a time as 30s, 500ms or 2m", own->name, text);
+    return report_error("--%s is '%s', expected a time as 30s, 500ms or 2m", own->name, text);
 }
 
 static bool add_text(const option *own, const char *text) {
@@ -98,10 +98,10 @@ static bool set_own(const option *own, flag_word *flag) {
     if (own->kind == OPTION_ALONE) {
         *(bool *)own->target = true;
         return !flag->inline_value ||
-               complain("--%s takes no value, '%s' given", own->name, flag->inline_value);
+               report_error("--%s takes no value, '%s' given", own->name, flag->inline_value);
     }
     const char *value = take_value(flag);
-    if (!value) return complain("--%s needs a value: %s", own->name, own->value);
+    if (!value) return report_error("--%s needs a value: %s", own->name, own->value);
     switch (own->kind) {
     case OPTION_NUMBER: return read_number(own, value);
     case OPTION_COUNT: return read_count(own, value);
@@ -120,22 +120,23 @@ static bool is_input_option(const field_flags *fields, const char *name) {
 
 static bool set_input_option(const field_flags *fields, flag_word *flag) {
     const char *value = take_value(flag);
-    if (!value) return complain("%s needs a value", flag->text);
+    if (!value) return report_error("%s needs a value", flag->text);
     return item_text_value(fields->items, flag->name, value);
 }
 
 static bool set_field(const ejk_field *field, const field_flags *fields, flag_word *flag) {
     bool truth = field->kind == EJK_FIELD_BOOL || field->kind == EJK_FIELD_OPT_BOOL;
     const char *value = truth ? take_truth(flag) : take_value(flag);
-    if (!value) return complain("%s needs a value: %s", flag->text, field->doc);
-    if (field->kind != EJK_FIELD_TENSOR && fields->items)
+    if (!value) return report_error("%s needs a value: %s", flag->text, field->doc);
+    const bool tensor = field->kind == EJK_FIELD_TENSOR || field->kind == EJK_FIELD_TENSORS;
+    if (fields->items && field->kind != EJK_FIELD_TENSOR) /* of a list: how many members */
         return item_text_value(fields->items, flag->name, *value ? value : "true");
-    if (field->kind != EJK_FIELD_TENSOR)
+    if (!tensor)
         return succeeded(
             ejk_record_set_text(fields->kernel->args, fields->args, flag->name, value));
     const ejk_record *record = fields->kernel->args;
     if (!fields->files || field < record->fields || field >= record->fields + record->count)
-        return complain("%s is a tensor, which cannot be given here", flag->text);
+        return report_error("%s is a tensor, which cannot be given here", flag->text);
     fields->files[field - record->fields] = value;
     return true;
 }
@@ -155,7 +156,7 @@ static const ejk_field *updated_field(const field_flags *fields, const char *nam
 
 static bool set_updated(const ejk_field *field, const field_flags *fields, flag_word *flag) {
     const char *value = take_value(flag);
-    if (!value) return complain("%s needs a value: a file for what becomes of it", flag->text);
+    if (!value) return report_error("%s needs a value: a file for what becomes of it", flag->text);
     fields->updated[field - fields->kernel->args->fields] = value;
     return true;
 }
@@ -173,7 +174,7 @@ static bool refuse(const flag_word *flag, const option *own, const field_flags *
         suggest_offer(&near, fields->kernel->args->fields[i].name);
     char list[256];
     suggest_list(&near, list, sizeof list);
-    return complain("%.60s is no flag here%s%s", flag->text, *list ? "; near it: " : "", list);
+    return report_error("%.60s is no flag here%s%s", flag->text, *list ? "; near it: " : "", list);
 }
 
 static bool set_flag(flag_word *flag, const option *own, const field_flags *fields) {
@@ -196,7 +197,7 @@ bool item_text_add(item_text *items, const char *format, ...) {
     va_end(values);
     const size_t needed = items->length + (size_t)length + 1;
     char *text = needed > items->room ? realloc(items->text, 2 * needed) : items->text;
-    if (!text) return complain("no memory for a line of %zu bytes", needed);
+    if (!text) return report_error("no memory for a line of %zu bytes", needed);
     if (needed > items->room) items->room = 2 * needed;
     items->text = text;
     va_start(values, format);
@@ -213,7 +214,7 @@ bool item_text_value(item_text *items, const char *name, const char *value) {
     json_t *string = json_string(value);
     char *quoted = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
     const bool added = quoted ? item_text_add(items, ",%s=%s", name, quoted)
-                              : complain("%s is no UTF-8, or there is no memory for it", name);
+                              : report_error("%s is no UTF-8, or there is no memory for it", name);
     free(quoted);
     json_decref(string);
     return added;
@@ -223,7 +224,7 @@ bool item_text_value(item_text *items, const char *name, const char *value) {
 
 bool options_texts(int count, texts *out) {
     *out = (texts){.items = calloc((size_t)count + 1, sizeof *out->items)};
-    return out->items || complain("no memory for %d words", count);
+    return out->items || report_error("no memory for %d words", count);
 }
 
 /* What takes words that are no flags; NULL if nothing does. */

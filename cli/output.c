@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 static bool refused(const char *path) {
-    return complain("%s could not be written: %s", path, strerror(errno));
+    return report_error("%s could not be written: %s", path, strerror(errno));
 }
 
 /* What a new file's permissions are; there is no other way to ask than to set them. */

@@ -157,7 +157,7 @@ static void draw_slope(FILE *svg, const plane *p, double peak, double read, int 
 
 static bool draw_roofs(FILE *svg, const plane *p, const bench_result *results, int count) {
     double *names = calloc((size_t)count, sizeof *names), peak, read;
-    if (!names) return complain("no memory for the ceilings of a plot");
+    if (!names) return report_error("no memory for the ceilings of a plot");
     int drawn = 0;
     for (int i = 0; i < count; i++) {
         const bench_result *r = &results[i];
@@ -196,7 +196,7 @@ static spot place_number(const spot *taken, int count, double x, double y) {
 /* All points keep their places free before the first number is placed. */
 static bool draw_points(FILE *svg, const plane *p, const bench_result *results, int count) {
     spot *taken = calloc((size_t)count * 2, sizeof *taken);
-    if (!taken) return complain("no memory for the points of a plot");
+    if (!taken) return report_error("no memory for the points of a plot");
     int used = 0;
     for (int i = 0; i < count; i++) {
         double x = intensity_of(&results[i]), y = results[i].compute.rate * 1e-9;
@@ -269,8 +269,8 @@ static bool draw(FILE *svg, const bench_result *results, int count) {
 
 bool bench_plot(const char *path, const bench_result *results, int count) {
     FILE *svg = fopen(path, "w");
-    if (!svg) return complain("%s cannot be written", path);
+    if (!svg) return report_error("%s cannot be written", path);
     bool drawn = draw(svg, results, count);
     bool failed = ferror(svg) != 0;
-    return ((fclose(svg) == 0 && !failed) || complain("%s cannot be written", path)) && drawn;
+    return ((fclose(svg) == 0 && !failed) || report_error("%s cannot be written", path)) && drawn;
 }

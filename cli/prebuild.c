@@ -79,7 +79,7 @@ static int report(prebuild *state) {
 static bool find_architecture(prebuild_options *wish, ejk_gpu_info *gpu) {
     if (wish->architecture) return true;
     if (ejk_device_info(0, gpu) != EJK_OK)
-        return complain("--device-arch is missing, as sm_90a: %s", ejk_last_error());
+        return report_error("--device-arch is missing, as sm_90a: %s", ejk_last_error());
     wish->architecture = gpu->architecture;
     return true;
 }
@@ -87,8 +87,8 @@ static bool find_architecture(prebuild_options *wish, ejk_gpu_info *gpu) {
 static int run(prebuild_options *wish) {
     ejk_gpu_info gpu;
     if (!wish->shapes && wish->lines.count == 0) {
-        complain("prebuild needs calls, as 'OPERATION:SYMBOL=SIZE,...', or "
-                 "--shapes FILE with one on each line");
+        report_error("prebuild needs calls, as 'OPERATION:SYMBOL=SIZE,...', or "
+                     "--shapes FILE with one on each line");
         return FAILED;
     }
     if (!find_architecture(wish, &gpu)) return FAILED;

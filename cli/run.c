@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct run_options {
     const char *output, *expect, *isa, *platform, *config, *device;
@@ -52,24 +53,51 @@ static bool straighten(const ejk_field *field, ejk_owned_tensor *loaded) {
     return true;
 }
 
+static bool load_input(op_run *run, int32_t index, const char *file) {
+    ejk_owned_tensor *loaded = &run->call.owned[index];
+    if (!succeeded(ejk_tensor_load(file, loaded)) ||
+        !straighten(call_field(run->call.kernel, index), loaded))
+        return false;
+    *call_tensor(run->call.kernel, run->call.args, index) = loaded->tensor;
+    return true;
+}
+
+/* The members of a list, from files with commas between. */
+static bool load_list(op_run *run, const ejk_field *field, const char *files) {
+    const int32_t first = call_member(run->call.kernel, field);
+    ejk_tensors *list = (ejk_tensors *)(void *)((char *)run->call.args + field->offset);
+    char *names = strdup(files), *at = names, *name;
+    bool loaded = names || report_error("no memory for the files of --%s", field->name);
+    while (loaded && (name = strsep(&at, ",")) != NULL) {
+        if (list->count == EJK_MAX_TENSORS) {
+            loaded = report_error("--%s has more than %d files", field->name, EJK_MAX_TENSORS);
+        } else {
+            list->count++;
+            loaded = load_input(run, first + list->count - 1, name);
+        }
+    }
+    free(names);
+    return loaded;
+}
+
 static bool load_inputs(op_run *run) {
     const ejk_kernel *kernel = run->call.kernel;
     for (int32_t i = 0; i < kernel->args->count; i++) {
         const ejk_field *field = &kernel->args->fields[i];
-        if (field->kind == EJK_FIELD_TENSOR && ejk_field_is_required(field) &&
+        const bool list = field->kind == EJK_FIELD_TENSORS;
+        if ((list || field->kind == EJK_FIELD_TENSOR) && ejk_field_is_required(field) &&
             ejk_field_is_input(field) && !run->files[i])
-            return complain("--%s is missing: a file with %s, %s", field->name, field->doc,
-                            field->unit);
+            return report_error("--%s is missing: %s with %s, %s", field->name,
+                                list ? "files, with commas between," : "a file", field->doc,
+                                field->unit);
         if (!run->files[i] || !ejk_field_is_input(field)) continue;
-        ejk_owned_tensor *loaded = &run->call.owned[i];
-        if (!succeeded(ejk_tensor_load(run->files[i], loaded)) || !straighten(field, loaded))
+        if (!(list ? load_list(run, field, run->files[i]) : load_input(run, i, run->files[i])))
             return false;
-        *call_tensor(kernel, run->call.args, i) = loaded->tensor;
     }
     for (int32_t i = 0; i < kernel->args->count; i++)
         if (run->updated[i] && !run->files[i])
-            return complain("--%s-out is given, but --%s is not", kernel->args->fields[i].name,
-                            kernel->args->fields[i].name);
+            return report_error("--%s-out is given, but --%s is not", kernel->args->fields[i].name,
+                                kernel->args->fields[i].name);
     return true;
 }
 
@@ -92,7 +120,7 @@ static bool declare_outputs(op_run *run) {
     const ejk_kernel *kernel = run->call.kernel;
     ejk_axes axes = {.count = 0};
     if (!succeeded(ejk_record_bind_axes(kernel->args, run->call.args, &axes))) return false;
-    const ejk_tensor *first = call_tensor(kernel, run->call.args, 0);
+    const ejk_tensor *first = ejk_field_tensors(kernel->args->fields, run->call.args, NULL);
     ejk_dtype number = first && ejk_tensor_present(first) ? first->dtype : EJK_DTYPE_F32;
     for (int32_t i = 0; i < kernel->args->count; i++)
         if (is_wanted(run, i) && !call_declare(&run->call, i, &axes, number)) return false;
@@ -237,20 +265,20 @@ static int report(const op_run *run) {
         print_report(run);
     }
     if (!run->wish->expect || passed(run)) return DONE;
-    complain("the result differs from %s by %.3g, expected at most %.3g", run->wish->expect,
-             run->difference.relative, tolerance_of(run));
+    report_error("the result differs from %s by %.3g, expected at most %.3g", run->wish->expect,
+                 run->difference.relative, tolerance_of(run));
     return DIFFERS;
 }
 
 /* ---- The command ----------------------------------------------------------------------------------- */
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
-    puts(
-        "usage: ejk run OPERATION --INPUT FILE... [--output FILE] [--flag value]...\n\n"
-        "Runs an operation on tensors from files, FILE.npy or FILE.safetensors:NAME, and writes\n"
-        "its results as .npy. Of NAME that is updated in place, --NAME gives the file it is read\n"
-        "from, --NAME-out the one that what became of it is written to. Flags are --name value or\n"
-        "--name=value.\n");
+    puts("usage: ejk run OPERATION --INPUT FILE... [--output FILE] [--flag value]...\n\n"
+         "Runs an operation on tensors from files, FILE.npy or FILE.safetensors:NAME, and writes\n"
+         "its results as .npy. Of NAME that is updated in place, --NAME gives the file it is read\n"
+         "from, --NAME-out the one that what became of it is written to. A list of tensors takes "
+         "its\n"
+         "files with commas between. Flags are --name value or --name=value.\n");
     if (!options_help(own)) return FAILED;
     if (!kernel) {
         puts("\nThe other flags are the operation's arguments: `ejk run OPERATION --help`.");
@@ -274,7 +302,7 @@ static int run_operation(const ejk_kernel *kernel, int count, char **words, cons
     const field_flags fields = {
         .kernel = kernel, .args = run.call.args, .files = run.files, .updated = run.updated};
     if (!run.files || !run.updated)
-        complain("no memory for the flags of %s", kernel->op_id);
+        report_error("no memory for the flags of %s", kernel->op_id);
     else if (options_parse(count, words, own, &fields)) {
         int32_t output = call_first_output(kernel);
         if (wish->output && output >= 0)

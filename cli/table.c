@@ -92,7 +92,7 @@ bool table_print(text_table *table, int indent) {
         print_row(table, row, indent);
     for (size_t i = 0; i < table->count; i++) free(table->cells[i]);
     free(table->cells);
-    bool whole = !table->failed || complain("no memory for a table");
+    bool whole = !table->failed || report_error("no memory for a table");
     *table = (text_table){.align = table->align};
     return whole;
 }

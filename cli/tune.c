@@ -111,7 +111,7 @@ static bool is_free(const ejk_problem *problem) {
     const ejk_field *config =
         kernel->config_field ? ejk_record_find(kernel->args, kernel->config_field, &offset) : NULL;
     return !config || !ejk_record_is_set(config, ejk_problem_args(problem)) ||
-           complain("tune chooses the configuration, but --%s is given", config->name);
+           report_error("tune chooses the configuration, but --%s is given", config->name);
 }
 
 /* The line of a call and its place are read in the context that it is tuned in. */
@@ -138,7 +138,7 @@ static void skip(tune_state *state, const char *problem) {
         json_array_append_new(state->skipped, json_pack("{s:s, s:s}", "problem", problem, "reason",
                                                         ejk_last_error()));
     else
-        complain("%s is passed over: %s", problem, ejk_last_error());
+        report_error("%s is passed over: %s", problem, ejk_last_error());
 }
 
 /* The call of a problem on the device that is asked for; tensors that have data bring it along. */
@@ -197,7 +197,7 @@ static bool open_state(tune_state *state) {
     state->tuned = json_array();
     state->skipped = json_array();
     state->bar = progress_open();
-    if (!state->tuned || !state->skipped) return complain("no memory for the report");
+    if (!state->tuned || !state->skipped) return report_error("no memory for the report");
     return gpu_device(wish->call.device, &state->device) &&
            line_context(&wish->call, &state->context) &&
            succeeded(ejk_config_selector_chain_create(NULL, &state->chain)) &&
@@ -267,7 +267,7 @@ static int tune_words(const ejk_kernel *kernel, int count, char **words, const o
     const field_flags fields = {.kernel = kernel, .items = &items};
     bool done = options_parse(count, words, own, &fields);
     if (done && wish->recorded)
-        done = complain("--recorded brings its own operations, but %s is given", kernel->op_id);
+        done = report_error("--recorded brings its own operations, but %s is given", kernel->op_id);
     const int status = done ? tune(wish, &(tune_request){kernel, items.text}) : FAILED;
     free(items.text);
     return status;
@@ -279,15 +279,15 @@ static bool asks_for_recording(int count, char **words, const option *own,
     const call_words *call = &wish->call;
     if (!options_parse(count, words, own, NULL)) return false;
     if (!wish->recorded)
-        return complain("tune needs an operation first, as `ejk tune OPERATION --help`, or "
-                        "--recorded");
+        return report_error("tune needs an operation first, as `ejk tune OPERATION --help`, or "
+                            "--recorded");
     if (call->shape || call->dtype || call->with || call->layout || call->platform)
-        return complain("--recorded brings its own calls, --%s cannot be given with it",
-                        call->shape    ? "shape"
-                        : call->dtype  ? "dtype"
-                        : call->with   ? "with"
-                        : call->layout ? "layout"
-                                       : "platform");
+        return report_error("--recorded brings its own calls, --%s cannot be given with it",
+                            call->shape    ? "shape"
+                            : call->dtype  ? "dtype"
+                            : call->with   ? "with"
+                            : call->layout ? "layout"
+                                           : "platform");
     return true;
 }
 

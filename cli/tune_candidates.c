@@ -15,7 +15,7 @@ static json_t *read_all(const texts *given) {
         } else if (json_is_object(value)) {
             json_array_append_new(all, value);
         } else {
-            complain(
+            report_error(
                 "--candidates is '%.60s', expected a configuration or a list of them as JSON%s%s",
                 given->items[i], value ? "" : ": ", value ? "" : error.text);
             json_decref(value);
@@ -33,7 +33,7 @@ static bool fill(const json_t *all, const ejk_kernel *kernel, char *configs) {
             ejk_record_from_json(kernel->config, text, configs + i * kernel->config->size);
         free(text);
         if (status != EJK_OK)
-            return complain("--candidates, configuration %zu: %s", i + 1, ejk_last_error());
+            return report_error("--candidates, configuration %zu: %s", i + 1, ejk_last_error());
     }
     return true;
 }
@@ -44,10 +44,10 @@ bool tune_candidates(const texts *given, const ejk_kernel *kernel, void **config
     if (!all) return false;
     size_t size = json_array_size(all);
     bool read = size < EJK_TUNE_MOST_CANDIDATES ||
-                complain("--candidates has %zu configurations, expected at most %d", size,
-                         EJK_TUNE_MOST_CANDIDATES - 1);
+                report_error("--candidates has %zu configurations, expected at most %d", size,
+                             EJK_TUNE_MOST_CANDIDATES - 1);
     char *room = read ? calloc(size, kernel->config->size) : NULL;
-    if (read && !room) complain("no memory for %zu configurations", size);
+    if (read && !room) report_error("no memory for %zu configurations", size);
     read = room && fill(all, kernel, room);
     json_decref(all);
     if (read) {

@@ -51,7 +51,7 @@ static bool print_candidates(const ejk_tune_report *report) {
     static const char *const titles[] = {"",        "", "configuration", "time", "against default",
                                          "verdict", ""};
     const ejk_tune_candidate **order = calloc((size_t)report->count, sizeof *order);
-    if (!order) return complain("no memory for a table");
+    if (!order) return report_error("no memory for a table");
     text_table table = {.align = "lrlrrll"};
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
     for (int32_t i = 0; i < report->count; i++) order[i] = &report->candidates[i];
@@ -99,6 +99,6 @@ json_t *tune_report_json(const tune_outcome *outcome) {
                                "report", json_loads(text, 0, NULL), "stored", outcome->path != NULL,
                                "cache", outcome->path, "not_stored", outcome->unstored);
     ejk_free(text);
-    if (!object) complain("no memory for the report");
+    if (!object) report_error("no memory for the report");
     return object;
 }

@@ -15,6 +15,7 @@
 #ifndef EJKERNEL_BENCHMARK_H
 #define EJKERNEL_BENCHMARK_H
 
+#include <ejkernel/kernel.h>
 #include <ejkernel/status.h>
 #include <ejkernel/tuning.h>
 
@@ -32,7 +33,12 @@ typedef struct ejk_benchmark_suite {
     ejk_status (*run)(void *user, int32_t algorithm, int32_t config);
     /** The same for the backward pass, timed apart. NULL = forward only. */
     ejk_status (*run_backward)(void *user, int32_t algorithm, int32_t config);
-    void *user;             /**< first argument of both */
+    /**
+     * What a forward run of a configuration costs, as ejk_plan_cost() or ejk_plan_cost_of() say it of a call. A failure
+     * ends the suite before anything is timed. NULL = unknown.
+     */
+    ejk_status (*cost)(void *user, int32_t config, ejk_cost *out);
+    void *user;             /**< first argument of all */
     ejk_opt_int warmup;     /**< calls before the first that counts; unset = 5 */
     int32_t iterations;     /**< samples; 0 = 50 */
     ejk_opt_float sample_s; /**< as ejk_benchmark_options::sample_s */
@@ -49,8 +55,7 @@ typedef struct ejk_benchmark_result {
     ejk_benchmark_stats backward; /**< zeros without `has_backward` */
     bool has_backward;
     double
-        throughput_estimate; /**< GFLOP/s of attention, 4 batch heads seq² dim / mean forward time, whatever
-                                     the mask; 0 unless the configuration has these four numbers */
+        throughput_estimate; /**< GFLOP/s: the suite's `cost` / mean forward time; 0 without it */
 } ejk_benchmark_result;
 
 /** All results, configurations outside, algorithms inside. Released with ejk_benchmark_results_destroy(). */
@@ -63,7 +68,7 @@ typedef struct ejk_benchmark_results {
 
 /**
  * Times everything. Statuses: INVALID_ARGUMENT (nothing to run, a name or configuration that is missing or
- * given twice), MALFORMED (a configuration that is not a JSON object), OVERFLOW, OUT_OF_MEMORY.
+ * given twice), MALFORMED (a configuration that is not a JSON object), OVERFLOW, OUT_OF_MEMORY, those of `cost`.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_benchmark_suite_run(const ejk_benchmark_suite *suite,
                                                          ejk_benchmark_results **out);

@@ -15,6 +15,7 @@
 #include <ejkernel/batch.h>
 #include <ejkernel/benchmark.h>
 #include <ejkernel/blocksparse_attention.h>
+#include <ejkernel/causal_conv1d.h>
 #include <ejkernel/chooser.h>
 #include <ejkernel/config.h>
 #include <ejkernel/context.h>
@@ -25,6 +26,7 @@
 #include <ejkernel/gated_delta_rule.h>
 #include <ejkernel/gla_attention.h>
 #include <ejkernel/gpu_measure.h>
+#include <ejkernel/gated_rms_norm.h>
 #include <ejkernel/hooks.h>
 #include <ejkernel/identity.h>
 #include <ejkernel/kda_attention.h>
@@ -34,8 +36,12 @@
 #include <ejkernel/lowered.h>
 #include <ejkernel/mask_drawing.h>
 #include <ejkernel/mask_info.h>
+#include <ejkernel/grouped_matmul.h>
+#include <ejkernel/matmul.h>
 #include <ejkernel/mean_pooling.h>
 #include <ejkernel/numeric.h>
+#include <ejkernel/paged_attention.h>
+#include <ejkernel/paged_cache.h>
 #include <ejkernel/params.h>
 #include <ejkernel/plan.h>
 #include <ejkernel/problem.h>

@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /** The largest problem struct, in bytes: it is copied to the stack of every execution. */
-#define EJK_MAX_PROBLEM_SIZE 2048
+#define EJK_MAX_PROBLEM_SIZE 4096
 
 /** The least work of a call, by which its shares of peak FLOP/s and bandwidth are computed. */
 typedef struct ejk_cost {
@@ -128,11 +128,11 @@ typedef struct ejk_kernel {
      */
     void (*heuristic_cfg)(const ejk_invocation *invocation, void *config);
     /**
-     * Looks at what only the data says: lengths, lists and indices that implementations follow. The problem has the
-     * call's pointers. Called before every run on the CPU of a call that has integer tensors, hooks' runs too, before
-     * anything is written; INVALID_ARGUMENT with the entry. Not on GPUs, where a run does not wait for data: kernels
-     * clamp there. Whoever calls an implementation without a plan calls this first. NULL = integers are checked
-     * against the values that their units allow.
+     * Looks at what only the data says and units cannot: how lengths, lists and indices that implementations follow go
+     * together. The problem has the call's pointers. Called before every run on the CPU of a call that has integer
+     * tensors, hooks' runs too, before anything is written, and after all integers were found among the values that
+     * their units allow; INVALID_ARGUMENT with the entry. Not on GPUs, where a run does not wait for data: kernels
+     * clamp there. Whoever calls an implementation without a plan calls this first. NULL = units say all.
      */
     ejk_status (*validate)(const void *problem);
     /**
@@ -177,6 +177,17 @@ typedef struct ejk_kernel {
     F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
       "implementation technology: auto, simd, reference, cuda")                                    \
     F(NAME, backend, EJK_OPTIONAL, "any", "", "kind of hardware: any, cpu, gpu")
+
+/**
+ * The description as JSON, from which bindings to other languages are generated:
+ * {"op","version","doc","config_field","parameters_field","forward","args":{"name","size","symbols","orders",
+ * "fields":[{"name","kind","role","offset","size","default","unit","doc","record"}]}}. Kinds are the names of
+ * #EJK_FIELD_LIST; "role" is "optional", "required", "output", "required output", "inout" or "required inout";
+ * offsets and sizes are bytes of the struct; "record" is there for nested ones. What is NULL is "". Freed with
+ * ejk_free(). Statuses: INVALID_ARGUMENT (NULL; a record that ejk_record_check() refuses), OUT_OF_MEMORY.
+ * @since 0.1
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_kernel_describe(const ejk_kernel *kernel, char **out);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,7 @@
  *     item    = symbol "=" length                       B=2: a symbol of the tensors' units
  *             | field [ "=" value ]                     causal, softmax_scale=0.125, platform="simd"
  *             | tensor [ "=" view ]                     bias, out=float32, bias=[1,Hq,1,S]
+ *             | list "=" number                         parts=2: as many tensors
  *             | wish "=" value                          a name of the kernel's `input_options`
  *             | "dtype" "=" name                        type of all tensors that may be any float
  *             | "with" "=" tensor { "+" tensor }        optional tensors that are given
@@ -24,6 +25,9 @@
  * truth value alone means true. What ends a value is a comma before a letter or "_", so that a window is
  * written as it is, `127,0`, `127,` (right unlimited) or `,0`. A value that has such a comma, a blank, "#"
  * or a quote in it is put between double quotes, with the escapes of JSON; any value may be.
+ *
+ * Tensors of a list go by number, `parts.0`, `parts.1=[3,4]`, none may be left out before another; of a required list
+ * the first is there.
  *
  * Required tensors are always there, in the shape of their unit. Of an operation that has results but none that is
  * required, where none is given, so is the gradient d_x of each input x that is there. A size is a number or a

@@ -28,7 +28,11 @@
  * set, and numbers, with + - * / ( ) ceil( ) floor( ), as `N+1`, `2*Hkv`, `K*bits/8`, `ceil(K/32)`; "/" has to
  * come out even. It is solved for a symbol that no other tensor binds where just one length of that fits.
  * The element type is `float` (f64, f32, bf16, f16), `int` (i32, i64), `index` (i8, i16, i32, i64), `bool`
- * (bool, u8), `float8` (e4m3, e5m2), a dtype's name, or the name of another tensor field whose type it shares.
+ * (bool, u8), `float8` (e4m3, e5m2), `element` (float, i8, float8), a dtype's name, or the name of another tensor
+ * field whose type it shares.
+ *
+ * The unit of a list of tensors is that of each member: symbols agree among them too. A symbol with "#" behind it
+ * is a member's own: the members 0 and 1 of "[n#,D] float" bind n0 and n1, and share D.
  *
  * Behind the element type may stand what the values are (#ejk_domain), with bounds like lengths, or -1:
  * "[N+1] int ascending from 0 to T", "[B,P] int in [-1,pages)", "[E] int sum <= M".
@@ -80,6 +84,20 @@ typedef struct ejk_ints {
     int32_t count;
 } ejk_ints;
 
+/** The most tensors of a list. */
+#define EJK_MAX_TENSORS 8
+
+/**
+ * A list of tensors, an input of an operation; without any it is unset. What is behind `count` does not matter.
+ * The views lie in the struct, so that copies of it have lists of their own.
+ *
+ * @since 0.1
+ */
+typedef struct ejk_tensors {
+    ejk_tensor value[EJK_MAX_TENSORS];
+    int32_t count;
+} ejk_tensors;
+
 /** Values for the fields above. */
 EJK_API ejk_opt_int ejk_int(int64_t value);
 EJK_API ejk_opt_float ejk_float(double value);
@@ -101,6 +119,7 @@ EJK_API ejk_window ejk_window_of(int64_t left, int64_t right);
     X(DTYPE, ejk_dtype)                                                                            \
     X(INTS, ejk_ints)                                                                              \
     X(TENSOR, ejk_tensor)                                                                          \
+    X(TENSORS, ejk_tensors)                                                                        \
     X(RECORD, struct)
 
 /** The kind of a field. */
@@ -166,6 +185,7 @@ typedef struct ejk_record {
 #define EJK_MEMBER_DTYPE(name)     ejk_dtype name
 #define EJK_MEMBER_INTS(name)      ejk_ints name
 #define EJK_MEMBER_TENSOR(name)    ejk_tensor name
+#define EJK_MEMBER_TENSORS(name)   ejk_tensors name
 
 #define EJK_RECORD_MEMBER(kind, name, role, fallback, unit, doc) EJK_MEMBER_##kind(name);
 #define EJK_RECORD_NESTED(type, name, record, doc)               type name;
@@ -213,6 +233,14 @@ EJK_API const ejk_field *ejk_record_find(const ejk_record *record, const char *p
 EJK_API size_t ejk_field_size(const ejk_field *field);
 
 /**
+ * The tensors that a field has in a struct, one after the other: one, those of a list, or NULL and 0 for NULL and
+ * other kinds. A list's count that is out of bounds counts as the nearest bound. `count` may be NULL.
+ *
+ * @since 0.1
+ */
+EJK_API ejk_tensor *ejk_field_tensors(const ejk_field *field, const void *object, int32_t *count);
+
+/**
  * What a field's role says; false for NULL. A field that is updated in place is an input and an output: its
  * tensor is one, so it may not overlap any other of the call, and elements of its own may not share memory.
  * It is never poisoned; where a call is run more than once (tuning, benchmarks) it is put back in between.
@@ -252,8 +280,8 @@ EJK_API EJK_NODISCARD ejk_status ejk_record_from_json(const ejk_record *record, 
 /**
  * Sets one field from a command line's text: "true"/"false" (or "" for a flag alone), numbers, "127,0"
  * for a window ("127" = both sides, "127," or ",0" = one side), "1,2,3" for a list, a dtype's or any other
- * name, JSON for a nested record. Tensors are refused: load them. `path` as in ejk_record_find(), "-" reads
- * as "_".
+ * name, JSON for a nested record. Tensors and lists of them are refused: load them. `path` as in
+ * ejk_record_find(), "-" reads as "_".
  * Statuses: UNKNOWN_NAME, MALFORMED (names field, text and what was expected).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_record_set_text(const ejk_record *record, void *object,

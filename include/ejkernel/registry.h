@@ -82,6 +82,11 @@ typedef struct ejk_parameter {
 /** The most parameters an implementation may take. */
 #define EJK_MAX_PARAMETERS 8
 
+/** Values worth measuring, in the order of the parameters; 0 leaves what is suggested. @since 0.1 */
+typedef struct ejk_candidate {
+    int64_t value[EJK_MAX_PARAMETERS];
+} ejk_candidate;
+
 /** The most things that an implementation may prepare for its runs. */
 #define EJK_MAX_PREPARED 12
 
@@ -138,6 +143,12 @@ typedef struct ejk_implementation {
      */
     void (*suggest)(const void *problem, int32_t threads, ejk_opt_int *values);
     /**
+     * Values worth measuring besides the suggested ones, the most promising first: what an operation's `candidate_cfgs`
+     * may list for this implementation. NULL = none of its own. @since 0.1
+     */
+    const ejk_candidate *candidates;
+    int32_t candidate_count;
+    /**
      * Computes. May be called from any threads at once, with different workspaces. With backend GPU it enqueues its
      * work on the stream, and neither waits nor allocates: the call may be captured into a graph.
      */
@@ -161,7 +172,7 @@ EJK_API EJK_NODISCARD ejk_status ejk_registry_add_builtin(ejk_registry *registry
 
 /**
  * Adds one. INVALID_ARGUMENT: a missing name or function, platform AUTO, a parameter whose bounds or
- * fallback contradict each other, or a name that the algorithm already has.
+ * fallback contradict each other, a candidate out of bounds, or a name that the algorithm already has.
  */
 EJK_API EJK_NODISCARD ejk_status ejk_registry_register(ejk_registry *registry,
                                                        const ejk_implementation *implementation);

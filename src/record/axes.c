@@ -82,8 +82,14 @@ ejk_status ejk_field_shape(const ejk_field *field, const ejk_axes *axes, int32_t
         return ejki_fail(bad, "ejk_field_shape: field, axes, rank or shape is NULL");
     if (field->kind != EJK_FIELD_TENSOR)
         return ejki_fail(bad, "%s: not a tensor, it has no shape", field->name);
+    return ejki_member_shape(field, -1, axes, rank, shape);
+}
+
+ejk_status ejki_member_shape(const ejk_field *field, int32_t member, const ejk_axes *axes,
+                             int32_t *rank, int64_t shape[EJK_MAX_RANK]) {
+    const ejk_status bad = EJK_STATUS_INVALID_ARGUMENT;
     ejki_unit unit;
-    EJKI_TRY(ejki_unit_read(field, &unit));
+    EJKI_TRY(ejki_unit_read_member(field, member, &unit));
     ejki_value missing = {.symbol = ""};
     const ejki_length *length = NULL; /* the one that is missing */
     for (int32_t i = 0; i < unit.count; i++) {

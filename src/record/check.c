@@ -26,7 +26,7 @@ static ejk_status check_element(const ejk_record *record, const ejk_field *field
         EJKI_TRY(ejki_unit_read(at, &unit));
         if (ejki_element_of(unit.element) != NULL) return EJK_OK;
         at = ejki_own_field(record, unit.element, strlen(unit.element));
-        if (at == NULL || at->kind != EJK_FIELD_TENSOR)
+        if (at == NULL || !ejki_is_tensor(at))
             return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                              "%s.%s: unit \"%s\" ends in \"%s\", which is neither an element type "
                              "nor a tensor of the record",
@@ -100,8 +100,7 @@ static ejk_status check(const ejk_record *record, size_t base, int depth) {
             EJKI_TRY(check(field->record, base + field->offset, depth + 1));
     }
     for (int32_t i = 0; i < record->count; i++)
-        if (record->fields[i].kind == EJK_FIELD_TENSOR)
-            EJKI_TRY(check_element(record, &record->fields[i]));
+        if (ejki_is_tensor(&record->fields[i])) EJKI_TRY(check_element(record, &record->fields[i]));
     return EJK_OK;
 }
 
@@ -131,16 +130,17 @@ static ejk_status check_length(const ejki_length *length, void *user) {
 }
 
 static ejk_status check_domains(const ejk_record *record, const ejk_axes *symbols) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        binding b = {record, field, symbols};
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        binding b = {w.owner, w.field, symbols};
         ejki_unit unit;
         ejk_domain unused;
-        if (field->kind == EJK_FIELD_RECORD) EJKI_TRY(check_domains(field->record, symbols));
-        if (field->kind != EJK_FIELD_TENSOR) continue;
-        EJKI_TRY(ejki_unit_read(field, &unit));
+        if (w.member < 0 && strchr(w.field->unit, '#') != NULL)
+            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                             "%s.%s: unit \"%s\" has \"#\", which only the unit of a list may",
+                             w.owner->name, w.field->name, w.field->unit);
+        EJKI_TRY(ejki_unit_read_member(w.field, w.member, &unit));
         EJKI_TRY(ejki_unit_lengths(&unit, true, check_length, &b));
-        EJKI_TRY(ejk_field_domain(field, &unused));
+        EJKI_TRY(ejk_field_domain(w.field, &unused));
     }
     return EJK_OK;
 }

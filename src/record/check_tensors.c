@@ -156,8 +156,8 @@ static ejk_status check_element(const ejk_record *record, const void *object, co
                              element->names);
         }
         const ejk_field *field = ejki_own_field(record, other.element, strlen(other.element));
-        if (field == NULL || field->kind != EJK_FIELD_TENSOR) break;
-        ejk_dtype dtype = ((const ejk_tensor *)ejki_place(field, object))->dtype;
+        if (field == NULL || !ejki_is_tensor(field)) break;
+        const ejk_dtype dtype = ejki_dtype_of(field, object);
         if (dtype == tensor->dtype) return EJK_OK;
         if (dtype != EJK_DTYPE_UNSET)
             return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s: %s given, expected %s as %s", name,
@@ -207,32 +207,32 @@ static ejk_status check_view(const ejk_tensor *tensor, const char *name, binding
     return EJK_OK;
 }
 
-static ejk_status check_tensors(const ejk_record *record, const void *object, const char *prefix,
-                                bindings *bound) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        const void *place = ejki_place(field, object);
-        char name[EJKI_PREFIX_SIZE];
-        snprintf(name, sizeof name, "%s%s", prefix, field->name);
-        if (field->kind == EJK_FIELD_RECORD) {
-            char inner[EJKI_PREFIX_SIZE];
-            snprintf(inner, sizeof inner, "%s%s.", prefix, field->name);
-            EJKI_TRY(check_tensors(field->record, place, inner, bound));
-        }
-        if (field->kind != EJK_FIELD_TENSOR) continue;
-        const ejk_tensor *tensor = place;
-        if (tensor->dtype == EJK_DTYPE_UNSET) {
-            if (bound->partial || !ejk_field_is_required(field)) continue;
-            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: missing, expected a tensor %s", name,
-                             field->unit);
-        }
+/* What is not there: fine, unless it has to be, or is a member that its list counts. */
+static ejk_status check_missing(const ejki_walk *w, const ejk_tensor *tensor, bindings *bound) {
+    const bool counted = w->member >= 0 && tensor != NULL;
+    const bool first = w->member <= 0 && ejk_field_is_required(w->field);
+    if (bound->partial || !(counted || first)) return EJK_OK;
+    char name[EJKI_PREFIX_SIZE];
+    ejki_walk_name(w, name);
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: missing, expected a tensor %s", name,
+                     w->field->unit);
+}
+
+static ejk_status check_tensors(const ejk_record *record, const void *object, bindings *bound) {
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        const ejk_tensor *tensor = ejki_walk_tensor(&w, object);
         ejki_unit unit;
-        EJKI_TRY(ejki_unit_read(field, &unit));
-        EJKI_TRY(check_view(tensor, name, bound));
-        memcpy(bound->name, name, sizeof name);
-        bound->field = field->name;
+        if (!ejk_tensor_present(tensor)) {
+            EJKI_TRY(check_missing(&w, tensor, bound));
+            continue;
+        }
+        ejki_walk_name(&w, bound->name);
+        bound->field = w.field->name;
+        EJKI_TRY(ejki_unit_read_member(w.field, w.member, &unit));
+        EJKI_TRY(check_view(tensor, bound->name, bound));
         EJKI_TRY(check_shape(&unit, tensor, bound));
-        EJKI_TRY(check_element(record, object, &unit, tensor, name));
+        EJKI_TRY(check_element(w.owner, (const char *)object + w.owner_offset, &unit, tensor,
+                               bound->name));
     }
     return EJK_OK;
 }
@@ -264,14 +264,10 @@ static ejk_status bind_field(const ejki_length *length, void *user) {
 }
 
 static ejk_status bind_fields(const ejk_record *record, const void *object, bindings *bound) {
-    naming n = {record, object, bound};
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        if (field->kind == EJK_FIELD_RECORD)
-            EJKI_TRY(bind_fields(field->record, ejki_place(field, object), bound));
-        if (field->kind != EJK_FIELD_TENSOR) continue;
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        naming n = {w.owner, (const char *)object + w.owner_offset, bound};
         ejki_unit unit;
-        EJKI_TRY(ejki_unit_read(field, &unit));
+        EJKI_TRY(ejki_unit_read_member(w.field, w.member, &unit));
         EJKI_TRY(ejki_unit_lengths(&unit, true, bind_field, &n));
     }
     return EJK_OK;
@@ -299,10 +295,10 @@ static ejk_status bind_tensors(const char *caller, bool partial, const ejk_recor
     bindings bound = {.partial = partial};
     EJKI_TRY(take_given(axes, &bound));
     EJKI_TRY(bind_fields(record, object, &bound));
-    EJKI_TRY(check_tensors(record, object, "", &bound));
+    EJKI_TRY(check_tensors(record, object, &bound));
     if (bound.deferred) { /* once more, with what the others have bound */
         bound.strict = !partial;
-        EJKI_TRY(check_tensors(record, object, "", &bound));
+        EJKI_TRY(check_tensors(record, object, &bound));
     }
     *axes = bound.axes;
     return EJK_OK;

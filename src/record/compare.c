@@ -50,6 +50,14 @@ INLINE bool same_tensor(const ejk_tensor *a, const ejk_tensor *b, bool with_data
     return difference == 0;
 }
 
+static bool same_tensors(const ejk_tensors *a, const ejk_tensors *b, bool with_data) {
+    const int32_t count = ejki_tensors_count(a);
+    if (count != ejki_tensors_count(b)) return false;
+    for (int32_t i = 0; i < count; i++)
+        if (!same_tensor(&a->value[i], &b->value[i], with_data)) return false;
+    return true;
+}
+
 /* By bits; where they differ, by value. */
 INLINE bool same_float(const double *a, const double *b) {
     return word_at(a, 0) == word_at(b, 0) || ejki_float_word(*a) == ejki_float_word(*b);
@@ -76,6 +84,7 @@ INLINE bool same_field(const ejk_field *field, const void *x, const void *y, boo
     case EJK_FIELD_NAME: return same_name(x, y);
     case EJK_FIELD_DTYPE: return *(const ejk_dtype *)x == *(const ejk_dtype *)y;
     case EJK_FIELD_TENSOR: break; /* dealt with above, being the most frequent */
+    case EJK_FIELD_TENSORS: return same_tensors(x, y, with_data);
     case EJK_FIELD_RECORD:
         return with_data ? ejk_record_equal(field->record, x, y)
                          : ejk_record_same_signature(field->record, x, y);
@@ -121,6 +130,16 @@ INLINE uint64_t hash_tensor(const ejk_tensor *tensor, bool with_data) {
     return sum;
 }
 
+/* 0 for an empty list. Members that are missing leave no trace, but the count does. */
+static uint64_t hash_tensors(const ejk_tensors *list, bool with_data) {
+    const int32_t count = ejki_tensors_count(list);
+    uint64_t sum = mix_if(count > 0, (uint64_t)count, KEY * 17), key = KEY * 19;
+    for (int32_t i = 0; i < count; i++, key += 2 * KEY)
+        if (list->value[i].dtype != EJK_DTYPE_UNSET)
+            sum += mix_if(true, hash_tensor(&list->value[i], with_data), key);
+    return sum;
+}
+
 INLINE uint64_t hash_field(const ejk_field *field, const void *place, uint64_t key,
                            bool with_data) {
     uint64_t word = 0;
@@ -146,6 +165,10 @@ INLINE uint64_t hash_field(const ejk_field *field, const void *place, uint64_t k
         if (*(const char *)place == '\0') return 0;
         return mix_if(true, ejki_kind_of(EJK_FIELD_NAME)->hash(place), key);
     case EJK_FIELD_TENSOR: break; /* dealt with above, as in same_field() */
+    case EJK_FIELD_TENSORS:
+        word = hash_tensors(place, with_data);
+        set = word != 0;
+        break;
     case EJK_FIELD_RECORD:
         word = with_data ? ejk_record_hash(field->record, place)
                          : ejk_record_signature(field->record, place);

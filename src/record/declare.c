@@ -11,14 +11,10 @@ static ejk_status add_length(const ejki_length *length, void *axes) {
 }
 
 static ejk_status add_symbols(const ejk_record *record, const void *object, ejk_axes *axes) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        if (field->kind == EJK_FIELD_RECORD)
-            EJKI_TRY(add_symbols(field->record, object ? ejki_place(field, object) : NULL, axes));
-        if (field->kind != EJK_FIELD_TENSOR) continue;
-        if (object && !ejk_record_is_set(field, object)) continue;
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
         ejki_unit unit;
-        EJKI_TRY(ejki_unit_read(field, &unit));
+        if (object && !ejk_tensor_present(ejki_walk_tensor(&w, object))) continue;
+        EJKI_TRY(ejki_unit_read_member(w.field, w.member, &unit));
         EJKI_TRY(ejki_unit_lengths(&unit, false, add_length, axes));
     }
     return EJK_OK;
@@ -36,6 +32,7 @@ ejk_status ejk_record_symbols(const ejk_record *record, const void *object, ejk_
 /* The type that stands for a group. */
 static ejk_dtype type_of(const ejki_element *element, ejk_dtype number) {
     if (strcmp(element->word, "float") == 0) return number;
+    if (strcmp(element->word, "element") == 0) return number;
     if (strcmp(element->word, "int") == 0) return EJK_DTYPE_I32;
     if (strcmp(element->word, "index") == 0) return EJK_DTYPE_I32;
     if (strcmp(element->word, "bool") == 0) return EJK_DTYPE_BOOL;
@@ -50,7 +47,7 @@ ejk_status ejk_field_dtype(const ejk_record *record, const ejk_field *field, con
     const ejk_status bad = EJK_STATUS_INVALID_ARGUMENT;
     if (record == NULL || field == NULL || out == NULL)
         return ejki_fail(bad, "ejk_field_dtype: record, field or out is NULL");
-    if (field->kind != EJK_FIELD_TENSOR)
+    if (!ejki_is_tensor(field))
         return ejki_fail(bad, "%s: not a tensor, it has no element type", field->name);
     const ejk_field *at = field;
     for (int32_t steps = 0; steps <= record->count && at != NULL; steps++) {
@@ -62,9 +59,10 @@ ejk_status ejk_field_dtype(const ejk_record *record, const ejk_field *field, con
             return EJK_OK;
         }
         at = ejki_own_field(record, unit.element, strlen(unit.element));
-        if (at == NULL || at->kind != EJK_FIELD_TENSOR) break;
-        if (object == NULL || !ejk_record_is_set(at, object)) continue;
-        *out = ((const ejk_tensor *)ejki_place(at, object))->dtype;
+        if (at == NULL || !ejki_is_tensor(at)) break;
+        const ejk_dtype given = ejki_dtype_of(at, object);
+        if (given == EJK_DTYPE_UNSET) continue;
+        *out = given;
         return EJK_OK;
     }
     return ejki_fail(bad, "%s: unit of %s names no element type", field->name, record->name);

@@ -10,7 +10,7 @@ static ejk_status read_unit(const char *caller, const ejk_field *field, const vo
                             ejki_unit *unit) {
     if (field == NULL || out == NULL)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: field, axes or out is NULL", caller);
-    if (field->kind != EJK_FIELD_TENSOR)
+    if (!ejki_is_tensor(field))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s: not a tensor, it has no domain",
                          field->name);
     return ejki_unit_read(field, unit);
@@ -91,31 +91,22 @@ ejk_status ejk_field_domain_bounds(const ejk_field *field, const ejk_axes *axes,
     return EJK_OK;
 }
 
-ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field, ejk_dtype dtype,
-                               const ejk_axes *axes, ejki_domain_rule *out) {
+ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field, int32_t member,
+                               ejk_dtype dtype, const ejk_axes *axes, ejki_domain_rule *out) {
     ejki_unit unit;
     ejk_axes complete = *axes;
-    EJKI_TRY(ejki_unit_read(field, &unit));
+    EJKI_TRY(ejki_unit_read_member(field, member, &unit));
     EJKI_TRY(ejk_record_complete(record, &complete));
     EJKI_TRY(bounds_of(field, &unit, &complete, out));
     if (!ejki_is_float(dtype)) close_bounds(out);
     return EJK_OK;
 }
 
-ejk_status ejki_domain_check(const ejk_record *record, const ejk_field *field, const void *object,
-                             const ejk_axes *axes) {
-    const ejk_tensor *tensor = ejki_place(field, object);
-    ejki_domain_rule rule;
-    if (!ejk_tensor_present(tensor)) return EJK_OK;
-    EJKI_TRY(ejki_domain_resolve(record, field, tensor->dtype, axes, &rule));
-    return ejki_domain_verify(&rule, field->name, tensor);
-}
-
-ejk_status ejki_domain_fill(const ejk_record *record, const ejk_field *field,
+ejk_status ejki_domain_fill(const ejk_record *record, const ejk_field *field, int32_t member,
                             const ejk_tensor *tensor, const ejk_axes *axes, uint64_t seed,
                             int32_t index, bool *filled) {
     ejki_domain_rule rule;
-    EJKI_TRY(ejki_domain_resolve(record, field, tensor->dtype, axes, &rule));
+    EJKI_TRY(ejki_domain_resolve(record, field, member, tensor->dtype, axes, &rule));
     *filled = rule.kind != EJK_DOMAIN_NONE;
     return *filled ? ejki_domain_generate(&rule, field->name, tensor, seed, index) : EJK_OK;
 }

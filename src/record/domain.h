@@ -19,10 +19,11 @@ typedef struct ejki_domain_rule {
 
 /*
  * `record` is that of the call's arguments, whose defaults stand for symbols that are not bound; `dtype`: the
- * tensor's. Kind NONE where the unit says nothing. INVALID_ARGUMENT: a bound has no value.
+ * tensor's; `member`: its place in a list, else -1. Kind NONE where the unit says nothing. INVALID_ARGUMENT: a bound
+ * has no value.
  */
-ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field, ejk_dtype dtype,
-                               const ejk_axes *axes, ejki_domain_rule *out);
+ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field, int32_t member,
+                               ejk_dtype dtype, const ejk_axes *axes, ejki_domain_rule *out);
 
 /*
  * INVALID_ARGUMENT with the element, its value and what is expected. The tensor lies on the CPU. Neither
@@ -30,10 +31,6 @@ ejk_status ejki_domain_resolve(const ejk_record *record, const ejk_field *field,
  */
 ejk_status ejki_domain_verify(const ejki_domain_rule *rule, const char *name,
                               const ejk_tensor *tensor);
-
-/* Both for a tensor field of `object`; OK where the tensor is absent or its unit says nothing. */
-ejk_status ejki_domain_check(const ejk_record *record, const ejk_field *field, const void *object,
-                             const ejk_axes *axes);
 
 /*
  * Writes values that the rule allows, the same for the same seed, whatever the strides:
@@ -50,10 +47,10 @@ ejk_status ejki_domain_generate(const ejki_domain_rule *rule, const char *name,
                                 const ejk_tensor *tensor, uint64_t seed, int32_t index);
 
 /*
- * Both for a tensor of a field, wherever it is seen on the CPU. *filled: the unit says what its values
- * are; otherwise nothing is written.
+ * Resolves and generates for a tensor of a field, wherever it is seen on the CPU. *filled: the unit says what its
+ * values are; otherwise nothing is written.
  */
-ejk_status ejki_domain_fill(const ejk_record *record, const ejk_field *field,
+ejk_status ejki_domain_fill(const ejk_record *record, const ejk_field *field, int32_t member,
                             const ejk_tensor *tensor, const ejk_axes *axes, uint64_t seed,
                             int32_t index, bool *filled);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "record/expression.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { DEEPEST = 16 }; /* parentheses within each other */
@@ -14,6 +15,7 @@ typedef struct form {
 typedef struct reader {
     const char *at;
     const ejk_axes *axes; /* NULL: read only */
+    int32_t member;
     int32_t depth;
     bool failed;
     char symbol[EJK_SYMBOL_SIZE]; /* the unknown; "" = none yet */
@@ -41,6 +43,17 @@ bool ejki_symbol(const char *text, size_t size, char out[EJK_SYMBOL_SIZE]) {
     memset(out, 0, EJK_SYMBOL_SIZE);
     memcpy(out, text, size);
     return true;
+}
+
+/* The symbol at the start of a text, with the member's number in the place of "#"; *size: bytes of both. */
+static bool member_symbol(const char *text, int32_t member, size_t *size,
+                          char out[EJK_SYMBOL_SIZE]) {
+    const size_t word = ejki_symbol_size(text);
+    *size = word;
+    if (word == 0 || text[word] != '#') return ejki_symbol(text, word, out);
+    *size = word + 1;
+    memset(out, 0, EJK_SYMBOL_SIZE);
+    return snprintf(out, EJK_SYMBOL_SIZE, "%.*s%d", (int)word, text, (int)member) < EJK_SYMBOL_SIZE;
 }
 
 bool ejki_digits(const char **text, int64_t *out) {
@@ -161,8 +174,8 @@ static form read_inner(reader *r) {
 
 static form read_symbol(reader *r) {
     char symbol[EJK_SYMBOL_SIZE];
-    const size_t size = ejki_symbol_size(r->at);
-    if (!ejki_symbol(r->at, size, symbol)) return fail(r);
+    size_t size;
+    if (!member_symbol(r->at, r->member, &size, symbol)) return fail(r);
     r->at += size;
     const int64_t length = r->axes != NULL ? ejk_axes_get(r->axes, symbol) : -1;
     if (length >= 0) return number(length);
@@ -207,7 +220,7 @@ static form read_sum(reader *r) {
 bool ejki_length_read(const char **at, ejki_length *out) {
     reader r = {.at = *at};
     (void)read_sum(&r);
-    *out = (ejki_length){*at, (int32_t)(r.at - *at)};
+    *out = (ejki_length){.text = *at, .size = (int32_t)(r.at - *at)};
     *at = r.at;
     return !r.failed;
 }
@@ -216,7 +229,7 @@ bool ejki_length_read(const char **at, ejki_length *out) {
 
 ejki_value ejki_bound_value(const ejki_length *length, const ejk_axes *axes) {
     const bool negative = *length->text == '-';
-    reader r = {.at = length->text + negative, .axes = axes};
+    reader r = {.at = length->text + negative, .axes = axes, .member = length->member};
     form f = read_sum(&r);
     if (negative) f = product(f, number(-1));
     ejki_value value = {f.state, f.add, f.add, f.factor, f.divisor, ""};
@@ -241,11 +254,13 @@ bool ejki_length_solve(const ejki_value *value, int64_t length, int64_t *out) {
     return true;
 }
 
-/* The first symbol in [*at, end). */
-static bool next_symbol(const char **at, const char *end, char out[EJK_SYMBOL_SIZE]) {
+/* The first symbol of a length at or after *at. */
+static bool next_symbol(const char **at, const ejki_length *length, char out[EJK_SYMBOL_SIZE]) {
+    const char *end = length->text + length->size;
     while (*at < end) {
-        const size_t function = function_size(*at), size = ejki_symbol_size(*at);
-        const bool found = function == 0 && ejki_symbol(*at, size, out);
+        const size_t function = function_size(*at);
+        size_t size;
+        const bool found = member_symbol(*at, length->member, &size, out) && function == 0;
         *at += function > 0 ? function : size > 0 ? size : 1;
         if (found) return true;
     }
@@ -255,10 +270,10 @@ static bool next_symbol(const char **at, const char *end, char out[EJK_SYMBOL_SI
 bool ejki_length_symbol(const ejki_length *length, const char **at, char out[EJK_SYMBOL_SIZE]) {
     char other[EJK_SYMBOL_SIZE];
     const char *begin = *at;
-    while (next_symbol(at, length->text + length->size, out)) {
+    while (next_symbol(at, length, out)) {
         bool seen = false;
-        const char *end = begin;
-        for (const char *before = length->text; !seen && next_symbol(&before, end, other);)
+        const ejki_length earlier = {length->text, (int32_t)(begin - length->text), length->member};
+        for (const char *before = length->text; !seen && next_symbol(&before, &earlier, other);)
             seen = strcmp(other, out) == 0;
         if (!seen) return true;
         begin = *at;

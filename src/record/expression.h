@@ -4,7 +4,7 @@
  *
  *     sum    = term { ( "+" | "-" ) term }
  *     term   = factor { ( "*" | "/" ) factor }
- *     factor = number | symbol | "(" sum ")" | "ceil(" sum ")" | "floor(" sum ")"
+ *     factor = number | symbol | symbol "#" | "(" sum ")" | "ceil(" sum ")" | "floor(" sum ")"
  *
  * "/" is exact, and so is all arithmetic: what overflows, divides by zero, is below zero or no whole number
  * in the end has no length. A symbol that is not bound may be solved for where the whole is linear in it.
@@ -20,6 +20,7 @@
 typedef struct ejki_length {
     const char *text;
     int32_t size;
+    int32_t member; /* of a list: what "#" behind a symbol stands for */
 } ejki_length;
 
 typedef enum ejki_length_state {

@@ -6,7 +6,7 @@
 #ifndef EJKI_RECORD_FIELD_H
 #define EJKI_RECORD_FIELD_H
 
-#include "record/kinds.h"
+#include "record/tensors.h"
 
 #include <ejkernel/record.h>
 
@@ -14,12 +14,6 @@
 #include <string.h>
 
 struct json_t;
-
-/* Nested records deeper than this are refused by ejk_record_check(). */
-#define EJKI_RECORD_DEPTH 8
-
-/* Room for "outer.inner." before a name in a sentence; longer ones are cut there. */
-#define EJKI_PREFIX_SIZE 160
 
 /* A record's own field by the first `length` bytes of `name`; NULL if there is none. */
 const ejk_field *ejki_own_field(const ejk_record *record, const char *name, size_t length);

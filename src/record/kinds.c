@@ -46,6 +46,11 @@ static const char *ints_fault(const void *place) {
     return count < 0 || count > EJK_MAX_INTS ? "a list of 0 to 16 numbers" : NULL;
 }
 
+static const char *tensors_fault(const void *place) {
+    const int32_t count = ((const ejk_tensors *)place)->count;
+    return count < 0 || count > EJK_MAX_TENSORS ? "a list of 0 to 8 tensors" : NULL;
+}
+
 /* ---- Bytes that count --------------------------------------------------------------------------------- */
 
 static void mark(unsigned char *mask, size_t offset, size_t bytes) {
@@ -98,6 +103,13 @@ static void count_tensor(const void *place, unsigned char *mask) {
     mark(mask, offsetof(ejk_tensor, strides), axes);
     mark(mask, offsetof(ejk_tensor, device_type), sizeof tensor->device_type);
     mark(mask, offsetof(ejk_tensor, device_index), sizeof tensor->device_index);
+}
+
+static void count_tensors(const void *place, unsigned char *mask) {
+    const ejk_tensors *list = place;
+    mark(mask, offsetof(ejk_tensors, count), sizeof list->count);
+    for (int32_t i = 0; i < ejki_tensors_count(list); i++)
+        count_tensor(&list->value[i], mask + (size_t)i * sizeof *list->value);
 }
 
 /* ---- Several words ------------------------------------------------------------------------------------ */
@@ -172,6 +184,10 @@ static bool tensor_set(const void *place) {
     return ((const ejk_tensor *)place)->dtype != EJK_DTYPE_UNSET;
 }
 
+static bool tensors_set(const void *place) {
+    return ejki_tensors_count(place) > 0;
+}
+
 /* ---- The table ---------------------------------------------------------------------------------------- */
 
 #define KIND(name, type) .word = name, .size = sizeof(type), .alignment = _Alignof(type)
@@ -218,11 +234,19 @@ static const ejki_kind kinds[] = {
          .expected = "{\"dtype\": name, \"shape\": [at most 8 lengths]} of addressable size",
          .set = tensor_set, .counts = count_tensor, .read = ejki_read_tensor,
          .write = ejki_write_tensor_shape},
+    [EJK_FIELD_TENSORS] =
+        {KIND("tensors", ejk_tensors),
+         .expected =
+             "a list of 1 to 8 tensors as {\"dtype\": name, \"shape\": [at most 8 lengths]}",
+         .set = tensors_set, .fault = tensors_fault, .counts = count_tensors,
+         .read = ejki_read_tensors, .write = ejki_write_tensors},
     [EJK_FIELD_RECORD] = {.word = "record", .expected = "an object", .alignment = 1},
 };
 _Static_assert(EJK_NAME_SIZE == 48, "the sentence about names says 48");
 _Static_assert(EJK_MAX_RANK == 8, "the sentence about tensors says 8");
 _Static_assert(EJK_MAX_INTS == 16, "the sentences about lists say 16");
+_Static_assert(EJK_MAX_TENSORS == 8, "the sentences about lists of tensors say 8");
+_Static_assert(offsetof(ejk_tensors, value) == 0, "a list's first member lies where the list does");
 _Static_assert(sizeof(ejk_opt_bool) == 4 && sizeof(ejk_dtype) == 4, "count_4 marks them");
 
 const ejki_kind *ejki_kind_of(ejk_field_kind kind) {

@@ -23,7 +23,10 @@ typedef struct ejki_kind {
     size_t alignment;     /* of the member; 1 for a nested record, whose fields know */
     bool always_set;      /* it has a zero, but no "unset" */
 
-    /* NULL for those of one word, which ejki_scalar() knows, for tensors and for nested records. */
+    /*
+     * NULL for those of one word, which ejki_scalar() knows, for tensors, lists of them and nested records; tensors
+     * are compared with or without their addresses.
+     */
     bool (*set)(const void *place);
     bool (*same)(const void *a, const void *b);
     uint64_t (*hash)(const void *place); /* of one that is set */
@@ -62,12 +65,13 @@ bool ejki_read_ints(const struct json_t *value, void *place);
 bool ejki_read_name(const struct json_t *value, void *place);
 bool ejki_read_dtype(const struct json_t *value, void *place);
 bool ejki_read_tensor(const struct json_t *value, void *place);
+bool ejki_read_tensors(const struct json_t *value, void *place);
 
 typedef ejk_status ejki_write_fn(const ejk_field *field, const void *place, const char *prefix,
                                  struct json_t **out);
 ejki_write_fn ejki_write_bool, ejki_write_int, ejki_write_float, ejki_write_opt_bool,
     ejki_write_opt_int, ejki_write_opt_float, ejki_write_list, ejki_write_name, ejki_write_dtype,
-    ejki_write_tensor_shape;
+    ejki_write_tensor_shape, ejki_write_tensors;
 
 struct json_t *ejki_parse_truth(const char *text);
 struct json_t *ejki_parse_string(const char *text);
@@ -88,6 +92,10 @@ static inline bool ejki_same_window(const void *x, const void *y) {
 /* Counts from hostile hands lead nowhere outside the array. */
 static inline int32_t ejki_ints_count(const ejk_ints *ints) {
     return ints->count < 0 ? 0 : ints->count < EJK_MAX_INTS ? ints->count : EJK_MAX_INTS;
+}
+
+static inline int32_t ejki_tensors_count(const ejk_tensors *list) {
+    return list->count < 0 ? 0 : list->count < EJK_MAX_TENSORS ? list->count : EJK_MAX_TENSORS;
 }
 
 #endif

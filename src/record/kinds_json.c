@@ -96,6 +96,16 @@ bool ejki_read_tensor(const json_t *value, void *place) {
     return true;
 }
 
+bool ejki_read_tensors(const json_t *value, void *place) {
+    ejk_tensors *list = place;
+    const size_t count = json_array_size(value); /* 0 for what is no array */
+    if (count == 0 || count > EJK_MAX_TENSORS) return false;
+    for (size_t i = 0; i < count; i++)
+        if (!ejki_read_tensor(json_array_get(value, i), &list->value[i])) return false;
+    list->count = (int32_t)count;
+    return true;
+}
+
 /* ---- Writing ------------------------------------------------------------------------------------------ */
 
 /* The field with its prefix, as every sentence here begins. */
@@ -213,6 +223,26 @@ ejk_status ejki_write_tensor_shape(const ejk_field *field, const void *place, co
     }
     *out = object;
     return EJK_OK;
+}
+
+ejk_status ejki_write_tensors(const ejk_field *field, const void *place, const char *prefix,
+                              json_t **out) {
+    const ejk_tensors *list = place;
+    json_t *array = json_array();
+    ejk_status status = array ? EJK_OK : out_of_memory();
+    for (int32_t i = 0; i < ejki_tensors_count(list) && status == EJK_OK; i++) {
+        json_t *member = NULL;
+        if (ejk_tensor_present(&list->value[i]))
+            status = ejki_write_tensor_shape(field, &list->value[i], prefix, &member);
+        else
+            member = json_null();
+        if (status == EJK_OK && json_array_append_new(array, member) != 0) status = out_of_memory();
+    }
+    if (status == EJK_OK)
+        *out = array;
+    else
+        json_decref(array);
+    return status;
 }
 
 /* ---- Texts of a command line -------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@ typedef struct item {
 static bool next_item(const char **at, item *out) {
     const char *start = *at;
     const size_t size = ejki_symbol_size(start);
-    out->fallback = (ejki_length){NULL, 0};
+    out->fallback = (ejki_length){.text = NULL};
     out->without[0] = '\0';
     if (!ejki_symbol(start, size, out->symbol)) return false;
     start += size;

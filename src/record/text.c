@@ -53,7 +53,7 @@ ejk_status ejk_record_set_text(const ejk_record *record, void *object, const cha
     size_t offset;
     const ejk_field *field = ejk_record_find(record, name, &offset);
     if (field == NULL) return ejki_fail_unknown(EJK_STATUS_UNKNOWN_NAME, record, name);
-    if (field->kind == EJK_FIELD_TENSOR)
+    if (ejki_is_tensor(field))
         return ejki_fail(EJK_STATUS_MALFORMED,
                          "%s: \"%.60s\" given, but a tensor cannot be set from text; load it from "
                          "a file",

@@ -11,6 +11,8 @@ static const ejki_element elements[] = {
     {"index", "int8, int16, int32 or int64", BIT(I8) | BIT(I16) | BIT(I32) | BIT(I64)},
     {"bool", "bool or uint8", BIT(BOOL) | BIT(U8)},
     {"float8", "float8_e4m3fn or float8_e5m2", BIT(F8E4M3) | BIT(F8E5M2)},
+    {"element", "float64, float32, bfloat16, float16, int8, float8_e4m3fn or float8_e5m2",
+     EJKI_FLOAT_TYPES | BIT(I8) | BIT(F8E4M3) | BIT(F8E5M2)},
 #define ELEMENT(name, number, size, text) {text, text, BIT(name)},
     EJK_DTYPE_LIST(ELEMENT)
 #undef ELEMENT
@@ -70,7 +72,7 @@ static bool read_bound(const char **at, ejki_length *out) {
     if (**at != '-') return ejki_length_read(at, out);
     (*at)++;
     if (!ejki_digits(at, &number)) return false;
-    *out = (ejki_length){start, (int32_t)(*at - start)};
+    *out = (ejki_length){.text = start, .size = (int32_t)(*at - start)};
     return true;
 }
 
@@ -124,6 +126,17 @@ ejk_status ejki_unit_read(const ejk_field *field, ejki_unit *out) {
         "%s: unit \"%s\" cannot be read at \"%s\"; expected shapes, an element type and values "
         "as \"[B,T|1,2*N+1] or [n] int in [0,n)\"",
         field->name, field->unit, at);
+}
+
+ejk_status ejki_unit_read_member(const ejk_field *field, int32_t member, ejki_unit *out) {
+    EJKI_TRY(ejki_unit_read(field, out));
+    if (member <= 0) return EJK_OK;
+    for (int32_t s = 0; s < out->count; s++)
+        for (int32_t i = 0; i < out->shape[s].rank; i++)
+            for (int32_t k = 0; k < out->shape[s].axis[i].count; k++)
+                out->shape[s].axis[i].length[k].member = member;
+    out->domain.low.member = out->domain.high.member = out->domain.step.member = member;
+    return EJK_OK;
 }
 
 ejk_status ejki_unit_lengths(const ejki_unit *unit, bool domain,

@@ -54,6 +54,13 @@ typedef struct ejki_unit {
 /* INVALID_ARGUMENT with the place that cannot be read. The result points into the field's unit. */
 ejk_status ejki_unit_read(const ejk_field *field, ejki_unit *out);
 
+/* The same for a member of a list; one below 0 counts as the first. */
+ejk_status ejki_unit_read_member(const ejk_field *field, int32_t member, ejki_unit *out);
+
+/* ejk_field_shape() of a member of a list, or of a tensor, whatever `member` is. */
+ejk_status ejki_member_shape(const ejk_field *field, int32_t member, const ejk_axes *axes,
+                             int32_t *rank, int64_t shape[EJK_MAX_RANK]);
+
 struct ejki_line;
 
 /* " with K=5, bits=4": the symbols of a length, as far as they are bound. */

@@ -220,3 +220,16 @@ ejk_tensor ejk_tensor_slice(ejk_tensor tensor, int32_t axis, int64_t start, int6
     if (tensor.data != NULL) tensor.data = (void *)((uintptr_t)tensor.data + (uintptr_t)offset);
     return tensor;
 }
+
+ejk_status ejki_tensor_expect_shape(const ejk_tensor *tensor, const char *name, int32_t rank,
+                                    const int64_t *shape) {
+    if (tensor->rank != rank)
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s has rank %d, expected %d", name,
+                         (int)tensor->rank, (int)rank);
+    for (int32_t i = 0; i < rank; i++)
+        if (tensor->shape[i] != shape[i])
+            return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                             "%s has length %lld on axis %d, expected %lld", name,
+                             (long long)tensor->shape[i], (int)i, (long long)shape[i]);
+    return EJK_OK;
+}

@@ -12,6 +12,10 @@
 ejk_status ejki_tensor_extent(const ejk_tensor *tensor, const char *name, int64_t *low,
                               int64_t *high);
 
+/* INVALID_SHAPE, with the axis that is wrong, unless these are the tensor's lengths. */
+ejk_status ejki_tensor_expect_shape(const ejk_tensor *tensor, const char *name, int32_t rank,
+                                    const int64_t *shape);
+
 /* True of a type of which several elements share a byte. */
 static inline bool ejki_is_packed(ejk_dtype dtype) {
     return dtype == EJK_DTYPE_I4 || dtype == EJK_DTYPE_U4;

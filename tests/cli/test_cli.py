@@ -133,6 +133,17 @@ class Info(unittest.TestCase):
         self.assertIn("--sliding-window", text)
         self.assertIn("--lengths", text)
 
+    def test_operations(self):
+        described = {each["op"]: each for each in parsed("info", "--operations")}
+        text = ejk("info", "--operations").stdout
+        for name, each in described.items():
+            self.assertIn(f"{name} ", text)
+            self.assertIn(each["doc"], text)
+            ends = [field["offset"] + field["size"] for field in each["args"]["fields"]]
+            self.assertEqual(ends, sorted(ends))
+            self.assertLessEqual(ends[-1], each["args"]["size"])
+        self.assertEqual(described["flash_attention_vjp"]["forward"], "flash_attention")
+
     def test_registry(self):
         entries = parsed("info", "--kernels")
         self.assertIn("reference", {entry["platform"] for entry in entries})

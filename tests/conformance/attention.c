@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const int64_t lengths[] = {1,  2,  3,  5,  7,  8,  15,  16,  17,  31,
@@ -231,33 +232,94 @@ void attention_features(struct call *c, struct attention *a) {
     if (on[SINKS] && a->options.sinks) choose_sinks(c, a);
 }
 
-/* ---- Parts ------------------------------------------------------------------------------------------- */
+/* ---- Arguments --------------------------------------------------------------------------------------- */
 
-static void choose_range(struct random *r, struct slice *s, const char *symbol, int64_t count,
-                         bool from_start) {
-    const int64_t first = from_start ? 0 : random_int(r, 0, count - 1);
-    s->range[s->count].symbol = symbol;
-    s->range[s->count].first = first;
-    s->range[s->count++].end = random_int(r, first + 1, count);
+static void set(const ejk_record *record, void *args, const char *name, const void *value,
+                size_t size) {
+    size_t offset;
+    const ejk_field *field = ejk_record_find(record, name, &offset);
+    if (field && ejk_field_size(field) != size) abort();
+    if (field) memcpy((char *)args + offset, value, size);
 }
+
+#define MEMBER(name, member)                                                                       \
+    { #name, offsetof(struct attention, member), sizeof(((struct attention *)0)->member) }
+
+void attention_arguments(struct call *c, const struct attention *a) {
+    static const struct {
+        const char *name;
+        size_t offset, size;
+    } members[] = {
+        MEMBER(query, query),
+        MEMBER(key, key),
+        MEMBER(value, value),
+        MEMBER(bias, bias),
+        MEMBER(attention_mask, mask),
+        MEMBER(softmax_aux, sinks),
+        MEMBER(cum_seqlens_q, cum_q),
+        MEMBER(cum_seqlens_k, cum_k),
+        MEMBER(q_segment_ids, query_ids),
+        MEMBER(kv_segment_ids, key_ids),
+        MEMBER(q_positions, query_positions),
+        MEMBER(kv_positions, key_positions),
+        MEMBER(softmax_scale, scale),
+        MEMBER(logits_soft_cap, cap),
+        MEMBER(dropout_prob, dropout),
+        MEMBER(causal, causal),
+        MEMBER(causal_offset, offset),
+        MEMBER(chunk_size, chunk),
+        MEMBER(sliding_window, window),
+        MEMBER(out, out),
+        MEMBER(lse, lse),
+        MEMBER(row_max, row_max),
+        MEMBER(row_sum, row_sum),
+        MEMBER(d_out, d_out),
+        MEMBER(d_lse, d_lse),
+        MEMBER(d_query, d_query),
+        MEMBER(d_key, d_key),
+        MEMBER(d_value, d_value),
+        MEMBER(d_bias, d_bias),
+        MEMBER(d_softmax_aux, d_sinks),
+    };
+    const ejk_opt_int seed = ejk_int((int64_t)a->dropout_seed);
+    const ejk_opt_bool no = EJK_FALSE;
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        set(c->kernel->args, c->args, members[i].name, (const char *)a + members[i].offset,
+            members[i].size);
+    set(c->kernel->args, c->args, "dropout_seed", &seed, sizeof seed);
+    if (!a->normalize) set(c->kernel->args, c->args, "normalize_output", &no, sizeof no);
+}
+
+struct attention *attention_generate(struct call *c, struct attention_options options) {
+    struct attention *a = attention_create(c, options);
+    attention_features(c, a);
+    attention_contents(c, a);
+    if (options.gradients) attention_gradients(c, a);
+    attention_arguments(c, a);
+    return a;
+}
+
+/* ---- Parts ------------------------------------------------------------------------------------------- */
 
 /*
  * Dropout goes by place, packed sequences by their ends. Gradients of keys are sums over all queries, so of those
  * only batch entries and heads are parts.
  */
-bool attention_slice(const struct call *c, struct random *r, struct slice *s, ejk_opt_int *offset) {
+bool attention_slice(const struct call *c, struct random *r, struct slice *s) {
     const struct attention *a = c->own;
     const bool drops = a->dropout > 0;
     if (a->batch * a->heads * a->queries == 0 || a->keys == 0) return false;
-    if (!a->tokens && !a->sequences) choose_range(r, s, "B", a->batch, drops);
-    choose_range(r, s, "Hkv", a->kv_heads, drops);
+    if (!a->tokens && !a->sequences) slice_add(s, r, "B", a->batch, drops);
+    slice_add(s, r, "Hkv", a->kv_heads, drops);
     s->range[s->count].symbol = "Hq";
+    s->range[s->count].also = NULL;
     s->range[s->count].first = s->range[s->count - 1].first * a->group;
     s->range[s->count].end = s->range[s->count - 1].end * a->group;
     s->count++;
     if (a->sequences || a->elements || a->options.gradients || a->options.positions) return true;
-    choose_range(r, s, "T", a->queries, drops);
-    *offset = ejk_int((a->offset.set ? a->offset.value : a->keys - a->queries) +
-                      s->range[s->count - 1].first);
+    slice_add(s, r, "T", a->queries, drops);
+    const ejk_opt_int offset = ejk_int((a->offset.set ? a->offset.value : a->keys - a->queries) +
+                                       s->range[s->count - 1].first);
+    set(c->kernel->args, s->args, "causal_offset", &offset, sizeof offset);
     return true;
 }

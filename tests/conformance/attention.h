@@ -66,8 +66,13 @@ void attention_finish(struct call *c);
 void attention_exact(struct call *c);
 void attention_naive(struct call *c, int order);
 
-/* Batch entries, queries and KV heads that may be computed alone; moves *offset, which is causal_offset. */
-bool attention_slice(const struct call *c, struct random *r, struct slice *s, ejk_opt_int *offset);
+/* operation.slice: batch entries, queries and KV heads, with causal_offset moved. */
+bool attention_slice(const struct call *c, struct random *r, struct slice *s);
+
+/* Sets all arguments that the operation has, by name; but what is dropped only where it has no other rule. */
+void attention_arguments(struct call *c, const struct attention *a);
+/* Sizes, features, contents, gradients if asked for, and arguments. */
+struct attention *attention_generate(struct call *c, struct attention_options options);
 
 /* [B,T,H,D], [T,H,D] or [B,H,T,D] of zeros. */
 ejk_tensor attention_tensor(struct call *c, const struct attention *a, ejk_dtype dtype, int64_t n,

@@ -14,28 +14,6 @@ struct sparse {
     int64_t block[2];
 };
 
-#define SET_INPUTS(args, a)                                                                        \
-    do {                                                                                           \
-        (args)->query = (a)->query;                                                                \
-        (args)->key = (a)->key;                                                                    \
-        (args)->value = (a)->value;                                                                \
-        (args)->bias = (a)->bias;                                                                  \
-        (args)->attention_mask = (a)->mask;                                                        \
-        (args)->softmax_aux = (a)->sinks;                                                          \
-        (args)->q_segment_ids = (a)->query_ids;                                                    \
-        (args)->kv_segment_ids = (a)->key_ids;                                                     \
-        (args)->q_positions = (a)->query_positions;                                                \
-        (args)->kv_positions = (a)->key_positions;                                                 \
-        (args)->softmax_scale = (a)->scale;                                                        \
-        (args)->logits_soft_cap = (a)->cap;                                                        \
-        (args)->causal = (a)->causal;                                                              \
-        (args)->causal_offset = (a)->offset;                                                       \
-        (args)->chunk_size = (a)->chunk;                                                           \
-        (args)->sliding_window = (a)->window;                                                      \
-        (args)->out = (a)->out;                                                                    \
-        (args)->lse = (a)->lse;                                                                    \
-    } while (0)
-
 /* ---- Masks ------------------------------------------------------------------------------------------- */
 
 /* Elements of which whole blocks are empty or full. */
@@ -189,16 +167,15 @@ static void release(struct call *c) {
 static bool generate(struct call *c) {
     ejk_blocksparse_attention_args *args = c->args;
     const struct sparse *s = make(c, (struct attention_options){.gradients = false});
-    SET_INPUTS(args, s->a);
+    attention_arguments(c, s->a);
     if (s->a->elements) EXPECT_OK(ejk_blocksparse_attention_set_mask_info(args, &s->info));
     return true;
 }
 
 /* A grid with planes of heads of its own would have to be cut, too: then batch entries alone are a part. */
-static bool cut(const struct call *c, struct random *r, struct slice *s, const ejk_tensor *planes,
-                ejk_opt_int *offset) {
+static bool cut(const struct call *c, struct random *r, struct slice *s, const ejk_tensor *planes) {
     const struct attention *a = c->own;
-    if (!attention_slice(c, r, s, offset)) return false;
+    if (!attention_slice(c, r, s)) return false;
     for (int32_t i = 1; i < 3 && ejk_tensor_present(planes) && planes->shape[0] > 1; i++) {
         s->range[i].first = 0;
         s->range[i].end = i == 1 ? a->kv_heads : a->heads;
@@ -208,7 +185,7 @@ static bool cut(const struct call *c, struct random *r, struct slice *s, const e
 
 static bool slice(const struct call *c, struct random *r, struct slice *s) {
     ejk_blocksparse_attention_args *args = s->args;
-    return cut(c, r, s, &args->fwd_block_mask, &args->causal_offset);
+    return cut(c, r, s, &args->fwd_block_mask);
 }
 
 const struct operation blocksparse_attention_case = {.op = "blocksparse_attention",
@@ -225,14 +202,7 @@ static bool generate_vjp(struct call *c) {
     const struct sparse *s = make(c, (struct attention_options){.gradients = true});
     struct attention *a = s->a;
     attention_gradients(c, a);
-    SET_INPUTS(args, a);
-    args->d_out = a->d_out;
-    args->d_lse = a->d_lse;
-    args->d_query = a->d_query;
-    args->d_key = a->d_key;
-    args->d_value = a->d_value;
-    args->d_bias = a->d_bias;
-    args->d_softmax_aux = a->d_sinks;
+    attention_arguments(c, a);
     if (!a->elements) return true;
     /* The grid of the call, or those of gradients, or all three. */
     if (random_chance(&c->random, 0.5)) {
@@ -257,7 +227,7 @@ static bool slice_vjp(const struct call *c, struct random *r, struct slice *s) {
     ejk_blocksparse_attention_vjp_args *args = s->args;
     const ejk_tensor *planes =
         ejk_tensor_present(&args->fwd_block_mask) ? &args->fwd_block_mask : &args->dkv_block_mask;
-    return cut(c, r, s, planes, &args->causal_offset);
+    return cut(c, r, s, planes);
 }
 
 const struct operation blocksparse_attention_vjp_case = {.op = "blocksparse_attention_vjp",

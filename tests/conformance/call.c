@@ -39,6 +39,55 @@ double *tensor_values(struct call *c, const ejk_tensor *t) {
     return values;
 }
 
+void call_fill(struct call *c, const ejk_tensor *t) {
+    static const double loud[] = {INFINITY, -INFINITY, NAN};
+    struct random *r = &c->random;
+    const int64_t count = ejk_tensor_count(t);
+    for (int64_t n = 0; n < count; n++) tensor_put(t, n, random_normal(r) + 0.5);
+    if (count == 0 || !random_chance(r, 0.05)) return;
+    tensor_put(t, random_int(r, 0, count - 1), RANDOM_OF(r, loud));
+    c->hostile = true;
+}
+
+ejk_tensor call_sequences(struct call *c, int64_t tokens, int64_t most, int64_t *ends) {
+    struct random *r = &c->random;
+    const int64_t count = random_int(r, tokens > 0 ? 0 : 1, most);
+    const ejk_dtype dtype = random_chance(r, 0.5) ? EJK_DTYPE_I32 : EJK_DTYPE_I64;
+    const ejk_tensor t = CALL_TENSOR(c, dtype, count + 1);
+    ends[0] = 0;
+    for (int64_t n = 1; n <= count; n++) {
+        ends[n] = random_chance(r, 0.3) ? ends[n - 1] : random_int(r, ends[n - 1], tokens);
+        tensor_put(&t, n, (double)ends[n]);
+    }
+    return t;
+}
+
+int32_t call_trailing(struct call *c, int64_t before, int64_t *lengths) {
+    static const int64_t widths[] = {1, 2, 7, 15, 16, 17, 31, 33, 64, 65, 100, 128};
+    struct random *r = &c->random;
+    const int32_t last = (int32_t)random_int(r, 0, 3);
+    for (int32_t i = 0; i < last; i++) lengths[i] = random_int(r, 1, 3);
+    lengths[last] = random_chance(r, 0.02) ? 0 : RANDOM_OF(r, widths);
+    if (before == 1 && random_chance(r, 0.2)) lengths[last] = 17000;
+    for (int32_t i = 1; i <= last; i++)
+        while (before * lengths[i - 1] * lengths[i] > 100000) lengths[i] /= 2;
+    return last + 1;
+}
+
+long double call_step(const struct call *c, int order, long double value) {
+    if (order == EXACT) return value;
+    return c->dtype == EJK_DTYPE_F64 ? (long double)(double)value : (long double)(float)value;
+}
+
+void slice_add(struct slice *s, struct random *r, const char *symbol, int64_t count,
+               bool from_first) {
+    const int64_t first = from_first ? 0 : random_int(r, 0, count - 1);
+    s->range[s->count].symbol = symbol;
+    s->range[s->count].also = NULL;
+    s->range[s->count].first = first;
+    s->range[s->count++].end = random_int(r, first + 1, count);
+}
+
 bool field_reads(const ejk_field *field) {
     return field->kind == EJK_FIELD_TENSOR && ejk_field_is_input(field);
 }

@@ -8,6 +8,7 @@
 
 #include "support/element.h"
 #include "support/random.h"
+#include "support/refused.h"
 
 #include <ejkernel/ejkernel.h>
 
@@ -55,7 +56,7 @@ struct call {
 struct slice {
     void *args;
     struct {
-        const char *symbol;
+        const char *symbol, *also; /* one that has the same length in this call, or NULL */
         int64_t first, end;
         bool same; /* another name of what the range before it cuts */
     } range[4];
@@ -71,12 +72,16 @@ struct operation {
     bool (*generate)(struct call *c);
     /* After some inputs were made the same along an axis: what depends on their values, as poison. May be NULL. */
     void (*finish)(struct call *c);
-    /* Results by call_result(…, EXACT) and SPREAD, in more than the precision of the call. */
+    /* Results by call_result(…, EXACT) and SPREAD, in more than the precision of the call; NULL = naive does it. */
     void (*exact)(struct call *c);
-    /* The same in the precision of the call in the next order, up to ORDERS; NULL = exact ones rounded. */
+    /* The same in the precision of the call in the next order, up to ORDERS, or EXACT; NULL = exact ones rounded. */
     void (*naive)(struct call *c, int order);
     /* Which part could be computed alone with the same bits; false: none. May be NULL. */
     bool (*slice)(const struct call *c, struct random *r, struct slice *s);
+    /* The public function, a good call and bad ones that differ from it, written as refused.h says. May be NULL. */
+    refused_call *call;
+    const char *good;
+    const struct refused *refused;
     /* Of what is not the call's memory. May be NULL. */
     void (*release)(struct call *c);
 };
@@ -96,6 +101,18 @@ void tensor_put(const ejk_tensor *t, int64_t index, double value);
 /* All elements as doubles; memory of the call. NULL if it is absent. */
 double *tensor_values(struct call *c, const ejk_tensor *t);
 
+/* Numbers around 0.5; in a call of twenty one of them is infinite or NaN. */
+void call_fill(struct call *c, const ejk_tensor *t);
+/*
+ * Packed sequences: [N+1] int32 or int64, 0 and ascending ends, N up to `most`. Some sequences are empty, and tokens
+ * behind the last are in none. The ends as numbers go to `ends`.
+ */
+ejk_tensor call_sequences(struct call *c, int64_t tokens, int64_t most, int64_t *ends);
+/* Lengths of one to four axes behind `before` entries: their number. The last is around a vector, or several tasks. */
+int32_t call_trailing(struct call *c, int64_t before, int64_t *lengths);
+/* A step of a sum: exact, or rounded to the precision that calls of the type add up in. */
+long double call_step(const struct call *c, int order, long double value);
+
 /* The array to fill for a result by its name: order 0 … ORDERS-1, or one of these. NULL: the call has no such. */
 enum { EXACT = -2, SPREAD = -1 };
 double *call_result(struct call *c, const char *field, int which, enum kind kind);
@@ -104,6 +121,10 @@ double *call_result(struct call *c, const char *field, int which, enum kind kind
 bool field_reads(const ejk_field *field);
 bool field_writes(const ejk_field *field);
 ejk_tensor *field_tensor(const ejk_field *field, const void *args);
+
+/* Adds some of `count` entries along a symbol, from the first if so asked. */
+void slice_add(struct slice *s, struct random *r, const char *symbol, int64_t count,
+               bool from_first);
 
 /* A call from a seed; false if the case has none. */
 bool call_open(struct call *c, const struct operation *operation, const ejk_kernel *kernel,

@@ -84,7 +84,7 @@ static void derive(struct trial *t, const void *args, const ejk_field *input, co
                    const unsigned char *gradient, struct random *r) {
     const ejk_tensor *x = field_tensor(input, args);
     const int64_t count = ejk_tensor_count(x);
-    if (count == 0 || count != ejk_tensor_count(dx)) return;
+    if (!ejk_tensor_present(x) || count == 0 || count != ejk_tensor_count(dx)) return;
     double *start = calloc((size_t)count * 2, sizeof *start), *direction = start + count;
     double product = 0, size = 0;
     if (!start) abort();

@@ -164,20 +164,13 @@ static bool generate(struct call *c) {
     return true;
 }
 
-static void range(struct random *r, struct slice *s, const char *symbol, int64_t count) {
-    s->range[s->count].symbol = symbol;
-    s->range[s->count].first = random_int(r, 0, count - 1);
-    s->range[s->count].end = random_int(r, s->range[s->count].first + 1, count);
-    s->count++;
-}
-
 /* Heads go together where they share sinks. */
 static bool slice(const struct call *c, struct random *r, struct slice *s) {
     const struct merge *m = c->own;
     if (m->queries == 0) return false;
-    range(r, s, "B", m->batch);
-    range(r, s, "T", m->queries);
-    if (!ejk_tensor_present(&m->sinks)) range(r, s, "Hq", m->heads);
+    slice_add(s, r, "B", m->batch, false);
+    slice_add(s, r, "T", m->queries, false);
+    if (!ejk_tensor_present(&m->sinks)) slice_add(s, r, "Hq", m->heads, false);
     return true;
 }
 

@@ -116,7 +116,8 @@ static void try_call(struct suite *suite, struct progress *progress, int32_t fir
             if (!wanted(suite, progress, i) || !wants_type(t.line, call.dtype) ||
                 !line_applies(t.line, &prepared))
                 continue;
-            if (!known) call.operation->exact(&call);
+            if (!known && call.operation->exact) call.operation->exact(&call);
+            if (!known && !call.operation->exact) call.operation->naive(&call, EXACT);
             known = true;
             progress->tally[i].cases++;
             trial_run(&t);

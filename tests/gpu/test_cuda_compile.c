@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels of flash attention for GPUs, compiled for sm_80 and sm_90a with the constants that their launchers give
+ * Kernels for GPUs, compiled for sm_80 and sm_90a with the constants that their launchers give
  * them, without a GPU: registers and bytes spilled stay within what is recorded here, and no warning comes. Limits are
  * what NVRTC 13 makes of them and a little more; raise one only with a measurement that says why. Answers 77 where
  * there is no NVRTC. EJK_TEST_PROCESSES share the work; EJK_TEST_FILTER is a part of a text's name.
@@ -103,6 +103,9 @@ static const struct row rows[] = {
     {"operations/attention/merge/cuda/merge_vjp.cu", "ELEMENT=3 VECTOR=8 LANES=16", {0, 0}},
     {"operations/attention/merge/cuda/merge_vjp.cu", "ELEMENT=4 VECTOR=1 LANES=32", {0, 0}},
     {"operations/attention/merge/cuda/merge.cu", "ELEMENT=3 OUT=3 VECTOR=8 LANES=16", {0, 0}},
+    {"operations/pooling/mean_pooling/cuda/mean_pooling.cu", "ELEMENT=2 VECTOR=4 LANES=32", {0, 0}},
+    {"operations/pooling/mean_pooling/cuda/mean_pooling.cu", "ELEMENT=3 VECTOR=8 LANES=16", {0, 0}},
+    {"operations/pooling/mean_pooling/cuda/mean_pooling.cu", "ELEMENT=4 VECTOR=1 LANES=1", {0, 0}},
     {"operations/attention/cuda/sm80/decode.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=8 STAGES=3 DIRECT=0 HALVES=1 RESIDENT=1 FOLDED=1 OVERLAP=0", {32, 32}},
     {"operations/attention/cuda/sm80/decode.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 STAGES=3 DIRECT=0 HALVES=1 RESIDENT=2 FOLDED=1 OVERLAP=0", {32, 32}},
     {"operations/attention/cuda/sm80/decode.cu", "ELEMENT=4 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 STAGES=3 DIRECT=0 HALVES=2 RESIDENT=1 FOLDED=1 OVERLAP=0", {64, 64}},
@@ -121,6 +124,10 @@ static const struct row rows[] = {
     {"operations/recurrent/cuda/scan.cu", "PARTS=4 THREADS=128 TOKENS=15 UPDATE=0 BEFORE=1 REST=32", {32, 32}},
     {"operations/recurrent/cuda/scan.cu", "PARTS=32 THREADS=128 TOKENS=1 UPDATE=2 BEFORE=0 REST=32", {0, 0}},
     {"operations/recurrent/cuda/scan.cu", "PARTS=1 THREADS=128 TOKENS=16 UPDATE=0 BEFORE=0 REST=32", {0, 0}},
+    {"operations/state_space/causal_conv1d/cuda/causal_conv1d.cu", "ELEMENT=3 WIDTH=4 SILU=1 SEGMENT=64", {0, 0}},
+    {"operations/state_space/causal_conv1d/cuda/causal_conv1d.cu", "ELEMENT=2 WIDTH=1 SILU=0 SEGMENT=64", {0, 0}},
+    {"operations/norm/gated_rms_norm/cuda/gated_rms_norm.cu", "ELEMENT=3 GATE=1 WEIGHT=1 NORM_FIRST=1 SILU=1 BLOCK_ROWS=16", {0, 0}},
+    {"operations/norm/gated_rms_norm/cuda/gated_rms_norm.cu", "ELEMENT=4 GATE=0 WEIGHT=0 NORM_FIRST=0 SILU=0 BLOCK_ROWS=16", {8, 8}},
 };
 /* clang-format on */
 

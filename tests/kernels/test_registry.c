@@ -141,6 +141,10 @@ static void unsound_implementations_are_refused(void **state) {
     p.fallback = 6;
     const ejk_parameter twice[] = {p, {.name = "SIZE", .step = 1}};
     REFUSED("two parameters", (e.parameters = twice, e.parameter_count = 2));
+    const ejk_candidate good = {{0}}, bad = {{7}};
+    REFUSED("candidates", (e.candidates = &good, e.candidate_count = -1));
+    REFUSED("no list", e.candidate_count = 1);
+    REFUSED("size = 7", (e.candidates = &bad, e.candidate_count = 1));
     EXPECT_FAIL(INVALID_ARGUMENT, "implementation", ejk_registry_register(registry, NULL));
     EXPECT_FAIL(INVALID_ARGUMENT, "registry", ejk_registry_register(NULL, &e));
 
@@ -149,6 +153,8 @@ static void unsound_implementations_are_refused(void **state) {
     e = sound("a", "x", EJK_PLATFORM_SIMD);
     e.parameters = &p;
     e.parameter_count = 1;
+    e.candidates = &good;
+    e.candidate_count = 1;
     EXPECT_OK(ejk_registry_register(registry, &e));
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the values of tensors are: said in units, checked with a sentence, generated from a seed. */
 #include "record/domain.h"
+#include "support/domains.h"
 #include "support/expect.h"
 #include "tensor/access.h"
 
@@ -100,7 +101,7 @@ static const char *check(const char *name, const char *axes_text, ejk_tensor ten
     const ejk_field *field = field_of(name);
     const ejk_axes axes = axes_of(axes_text);
     memcpy((char *)&object + field->offset, &tensor, sizeof tensor);
-    return ejki_domain_check(&call_record, field, &object, &axes) == EJK_OK ? "" : ejk_last_error();
+    return check_domain(&call_record, field, &object, &axes) == EJK_OK ? "" : ejk_last_error();
 }
 
 #define VALUES(type, code, ...)                                                                    \
@@ -184,7 +185,7 @@ static ejk_tensor fill(const char *name, const char *axes_text, ejk_dtype dtype,
     const ejk_tensor tensor = ejk_tensor_contiguous(memory, dtype, rank, shape);
     bool filled = false;
     memset(memory, 0x55, sizeof memory);
-    EXPECT_OK(ejki_domain_fill(&call_record, field_of(name), &tensor, &axes, seed, 3, &filled));
+    EXPECT_OK(ejki_domain_fill(&call_record, field_of(name), -1, &tensor, &axes, seed, 3, &filled));
     assert_true(filled);
     EXPECT("", check(name, axes_text, tensor));
     return tensor;
@@ -253,16 +254,16 @@ static void values_depend_on_the_seed_and_not_on_strides(void **state) {
     bool filled;
     const ejk_field *table = field_of("table");
     ejk_tensor tensor = ejk_tensor_2d(plain, EJK_DTYPE_I64, 4, 5);
-    EXPECT_OK(ejki_domain_fill(&call_record, table, &tensor, &axes, 5, 0, &filled));
+    EXPECT_OK(ejki_domain_fill(&call_record, table, -1, &tensor, &axes, 5, 0, &filled));
     tensor.data = other;
-    EXPECT_OK(ejki_domain_fill(&call_record, table, &tensor, &axes, 6, 0, &filled));
+    EXPECT_OK(ejki_domain_fill(&call_record, table, -1, &tensor, &axes, 6, 0, &filled));
     assert_memory_not_equal(plain, other, sizeof plain);
-    EXPECT_OK(ejki_domain_fill(&call_record, table, &tensor, &axes, 5, 1, &filled));
+    EXPECT_OK(ejki_domain_fill(&call_record, table, -1, &tensor, &axes, 5, 1, &filled));
     assert_memory_not_equal(plain, other, sizeof plain);
     tensor = ejk_tensor_2d(apart, EJK_DTYPE_I64, 4, 5);
     tensor.strides[0] = 20;
     tensor.strides[1] = 4;
-    EXPECT_OK(ejki_domain_fill(&call_record, table, &tensor, &axes, 5, 0, &filled));
+    EXPECT_OK(ejki_domain_fill(&call_record, table, -1, &tensor, &axes, 5, 0, &filled));
     for (int i = 0; i < 20; i++) assert_int_equal(apart[i / 5][i % 5 * 4], plain[i / 5][i % 5]);
 }
 
@@ -274,13 +275,14 @@ static void what_cannot_be_is_refused(void **state) {
     ejk_tensor tensor = ejk_tensor_1d(memory, EJK_DTYPE_I32, 4);
     EXPECT_OK(ejk_field_domain_bounds(field_of("table"), &none, &bounds));
     assert_int_equal(bounds.high, -1); /* -1 alone is left */
-    EXPECT_OK(ejki_domain_fill(&call_record, field_of("table"), &tensor, &none, 1, 0, &filled));
+    EXPECT_OK(ejki_domain_fill(&call_record, field_of("table"), -1, &tensor, &none, 1, 0, &filled));
     for (int i = 0; i < 4; i++) assert_int_equal(((const int32_t *)tensor.data)[i], -1);
     tensor.dtype = EJK_DTYPE_U8;
-    EXPECT_FAIL(INVALID_ARGUMENT, "table: no uint8 lies between -1 and -1",
-                ejki_domain_fill(&call_record, field_of("table"), &tensor, &none, 1, 0, &filled));
+    EXPECT_FAIL(
+        INVALID_ARGUMENT, "table: no uint8 lies between -1 and -1",
+        ejki_domain_fill(&call_record, field_of("table"), -1, &tensor, &none, 1, 0, &filled));
     tensor.dtype = EJK_DTYPE_I32;
-    EXPECT_OK(ejki_domain_fill(&call_record, field_of("plain"), &tensor, &some, 1, 0, &filled));
+    EXPECT_OK(ejki_domain_fill(&call_record, field_of("plain"), -1, &tensor, &some, 1, 0, &filled));
     assert_false(filled);
     assert_int_equal(((const int32_t *)tensor.data)[0], -1);
 }

@@ -43,7 +43,7 @@ static void faults_of_a_description_are_named(void **state) {
     WITH("field name \"a-b\" is not an identifier", bad.name = "a-b");
     WITH("field name \"2\"", bad.name = "2");
     WITH("two fields have this name", bad.name = "first");
-    WITH("kind 12 does not exist", bad.kind = (ejk_field_kind)12);
+    WITH("kind 13 does not exist", bad.kind = (ejk_field_kind)13);
     WITH("kind -1 does not exist", bad.kind = (ejk_field_kind)-1);
     WITH("role 6 does not exist", bad.role = (ejk_field_role)6);
     WITH("a int cannot be an output", bad.kind = EJK_FIELD_INT; bad.role = EJK_OUTPUT);
@@ -179,7 +179,7 @@ static void json_is_written(void **state) {
     expect_json(
         &object, 0,
         "{\"accumulate\":null,\"causal\":false,\"chunk_sizes\":null,\"dropout\":0.0,\"exact\":null,"
-        "\"out\":null,\"platform\":null,\"query\":null,\"seed\":0,"
+        "\"out\":null,\"parts\":null,\"platform\":null,\"query\":null,\"seed\":0,"
         "\"shape\":{\"pinned\":false,\"rows\":null},\"softmax_scale\":null,"
         "\"splits\":null,\"window\":null}");
     object = full_sample();
@@ -187,6 +187,8 @@ static void json_is_written(void **state) {
                 "{\"accumulate\":\"float64\",\"causal\":true,\"chunk_sizes\":[-1,512,0],"
                 "\"dropout\":0.5,\"exact\":false,"
                 "\"out\":{\"dtype\":\"float32\",\"shape\":[]},"
+                "\"parts\":[{\"dtype\":\"float16\",\"shape\":[2,128]},"
+                "{\"dtype\":\"float16\",\"shape\":[2,128]}],"
                 "\"platform\":\"caf\\u00E9 \\\"1\\\"\","
                 "\"query\":{\"dtype\":\"bfloat16\",\"shape\":[2,128,8,64]},"
                 "\"seed\":-9223372036854775808,\"shape\":{\"rows\":9223372036854775807},"
@@ -236,6 +238,8 @@ static void json_is_read(void **state) {
         "  \"out\": {\"dtype\": \"float32\", \"shape\": []}, \"causal\": true,\n"
         "  \"seed\": -9223372036854775808, \"dropout\": 5e-1, \"exact\": false, \"splits\": 0,\n"
         "  \"softmax_scale\": 0, \"window\": [null, 3], \"platform\": \"caf\\u00e9 \\\"1\\\"\",\n"
+        "  \"parts\": [{\"dtype\": \"f16\", \"shape\": [2, 128]}, "
+        "{\"shape\": [2, 128], \"dtype\": \"float16\"}],\n"
         "  \"chunk_sizes\": [-1, 512, 0], \"accumulate\": \"f64\", \"shape\": {\"rows\": "
         "9223372036854775807}}",
         &object));
@@ -283,6 +287,9 @@ static void wrong_json_is_refused(void **state) {
         {"{\"window\": [1,2,3]}", "window: [1,2,3] given"},
         {"{\"window\": [1,0.5]}", "window: [1,0.5] given"},
         {"{\"chunk_sizes\": 1}", "chunk_sizes: 1 given, expected a list of 1 to 16 whole numbers"},
+        {"{\"parts\": []}", "parts: [] given, expected a list of 1 to 8 tensors"},
+        {"{\"parts\": [1]}", "parts: [1] given"},
+        {"{\"parts\": [null]}", "parts: [null] given"},
         {"{\"chunk_sizes\": []}", "chunk_sizes: [] given"},
         {"{\"chunk_sizes\": [1,null]}", "chunk_sizes: [1,null] given"},
         {"{\"chunk_sizes\": [1,2.0]}", "chunk_sizes: [1,2.0] given"},
@@ -481,21 +488,22 @@ static void help_is_a_table(void **state) {
     EXPECT_OK(ejk_record_help(&sample_record, &text));
     assert_string_equal(
         text,
-        "--query          tensor  required     [B,T,Hq,D] float  what asks\n"
-        "--out            output  not written  [B,T,Hq,D] query  what is answered\n"
-        "--causal         bool    false                          see only what came before\n"
-        "--seed           int     0                              of random numbers\n"
-        "--dropout        float   0                              share that is dropped\n"
-        "--exact          bool    as built                       the same bits every time\n"
-        "--splits         int     chosen       parts             of the keys\n"
-        "--softmax-scale  float   1/√D                           of the scores\n"
-        "--window         window  unlimited    keys              to each side\n"
-        "--platform       name    any                            where to run\n"
-        "--chunk-sizes    ints    one          keys              one a level\n"
-        "--accumulate     dtype   float32                        type of sums\n"
-        "--shape          record  unset                          of one tile\n"
-        "--shape.rows     int     unset        rows              rows a tile computes at once\n"
-        "--shape.pinned   bool    false                          keep the tile in cache\n");
+        "--query          tensor   required     [B,T,Hq,D] float  what asks\n"
+        "--out            output   not written  [B,T,Hq,D] query  what is answered\n"
+        "--causal         bool     false                          see only what came before\n"
+        "--seed           int      0                              of random numbers\n"
+        "--dropout        float    0                              share that is dropped\n"
+        "--exact          bool     as built                       the same bits every time\n"
+        "--splits         int      chosen       parts             of the keys\n"
+        "--softmax-scale  float    1/√D                           of the scores\n"
+        "--window         window   unlimited    keys              to each side\n"
+        "--platform       name     any                            where to run\n"
+        "--chunk-sizes    ints     one          keys              one a level\n"
+        "--parts          tensors  none         [n#,D] float      what is added\n"
+        "--accumulate     dtype    float32                        type of sums\n"
+        "--shape          record   unset                          of one tile\n"
+        "--shape.rows     int      unset        rows              rows a tile computes at once\n"
+        "--shape.pinned   bool     false                          keep the tile in cache\n");
     ejk_free(text);
     EXPECT_FAIL(INVALID_ARGUMENT, "NULL", ejk_record_help(NULL, &text));
     EXPECT_FAIL(INVALID_ARGUMENT, "NULL", ejk_record_help(&sample_record, NULL));

@@ -38,6 +38,10 @@ static sample random_sample(struct random *r, void *memory) {
                      .shape = {.rows = {random_int(r, 0, 1), random_chance(r, 0.5)}}};
     object.chunk_sizes.count = (int32_t)random_int(r, 0, 2);
     for (int i = 0; i < 3; i++) object.chunk_sizes.value[i] = random_int(r, 0, 1);
+    object.parts.count = (int32_t)random_int(r, 0, 2);
+    for (int i = 0; i < 3; i++)
+        object.parts.value[i] =
+            ejk_tensor_contiguous(NULL, EJK_DTYPE_F32, 1, (int64_t[]){random_int(r, 1, 2)});
     object.platform[0] = random_chance(r, 0.5) ? 'a' : '\0';
     object.platform[2] = (char)random_int(r, 0, 1); /* behind the closing zero */
     return object;
@@ -66,13 +70,20 @@ static bool tensor_equal(const ejk_tensor *a, const ejk_tensor *b) {
     return true;
 }
 
+static bool tensors_equal(const ejk_tensors *a, const ejk_tensors *b) {
+    if (a->count != b->count) return false;
+    for (int32_t i = 0; i < a->count; i++)
+        if (!tensor_equal(&a->value[i], &b->value[i])) return false;
+    return true;
+}
+
 /* What the documentation says, spelled out for the fields that random_sample() fills. */
 static bool oracle(const sample *a, const sample *b) {
     return tensor_equal(&a->query, &b->query) && a->causal == b->causal &&
            real_equal(a->dropout, b->dropout) && a->exact == b->exact &&
            int_equal(a->splits, b->splits) && a->softmax_scale.set == b->softmax_scale.set &&
            (!a->softmax_scale.set || real_equal(a->softmax_scale.value, b->softmax_scale.value)) &&
-           ints_equal(&a->chunk_sizes, &b->chunk_sizes) &&
+           ints_equal(&a->chunk_sizes, &b->chunk_sizes) && tensors_equal(&a->parts, &b->parts) &&
            int_equal(a->window.left, b->window.left) && a->platform[0] == b->platform[0] &&
            int_equal(a->shape.rows, b->shape.rows);
 }
@@ -80,7 +91,8 @@ static bool oracle(const sample *a, const sample *b) {
 /* Changes one field: pairs that differ in none or in one are the ones that tell. */
 static sample neighbour(struct random *r, sample a, void *memory) {
     sample other = random_sample(r, memory);
-    switch (random_int(r, 0, 10)) {
+    switch (random_int(r, 0, 11)) {
+    case 11: a.parts = other.parts; break;
     case 10: a.chunk_sizes = other.chunk_sizes; break;
     case 0: a.query = other.query; break;
     case 1: a.causal = other.causal; break;

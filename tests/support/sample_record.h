@@ -25,6 +25,7 @@ EJK_RECORD_DEFINE(tile_record, tile, TILE);
     F(WINDOW, window, EJK_OPTIONAL, "unlimited", "keys", "to each side")                           \
     F(NAME, platform, EJK_OPTIONAL, "any", "", "where to run")                                     \
     F(INTS, chunk_sizes, EJK_OPTIONAL, "one", "keys", "one a level")                               \
+    F(TENSORS, parts, EJK_OPTIONAL, "none", "[n#,D] float", "what is added")                       \
     F(DTYPE, accumulate, EJK_OPTIONAL, "float32", "", "type of sums")                              \
     R(tile, shape, tile_record, "of one tile")
 EJK_RECORD_STRUCT(sample, SAMPLE);
@@ -35,6 +36,7 @@ EJK_RECORD_DEFINE(sample_record, sample, SAMPLE);
 /* Everything set. */
 static inline sample full_sample(void) {
     const int64_t shape[] = {2, 128, 8, 64};
+    const ejk_tensor part = ejk_tensor_contiguous(NULL, EJK_DTYPE_F16, 2, shape);
     return (sample){.query = ejk_tensor_contiguous(NULL, EJK_DTYPE_BF16, 4, shape),
                     .out = ejk_tensor_contiguous(NULL, EJK_DTYPE_F32, 0, NULL),
                     .causal = true,
@@ -46,6 +48,7 @@ static inline sample full_sample(void) {
                     .window = {.right = ejk_int(3)},
                     .platform = "café \"1\"",
                     .chunk_sizes = {{-1, 512, 0}, 3},
+                    .parts = {{part, part}, 2},
                     .accumulate = EJK_DTYPE_F64,
                     .shape = {.rows = ejk_int(INT64_MAX)}};
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Elements of four bits, two in a byte: views, copies, and what other parts make of them. */
 #include "record/domain.h"
+#include "support/domains.h"
 #include "support/expect.h"
 #include "support/toy.h"
 #include "tensor/access.h"
@@ -192,13 +193,13 @@ static void records_take_them(void **state) {
     EXPECT_OK(ejk_problem_allocate(problem, 1));
     const call *made = ejk_problem_args(problem);
     const ejk_axes *axes = ejk_problem_axes(problem);
-    EXPECT_OK(ejki_domain_check(&call_record, &call_record.fields[0], made, axes));
+    EXPECT_OK(check_domain(&call_record, &call_record.fields[0], made, axes));
     int64_t sum = 0;
     for (int i = 0; i < 7; i++) sum += ejki_load_i64(EJK_DTYPE_U4, made->weight.data, i);
     assert_true(sum > 0);
     ejki_store_i64(EJK_DTYPE_U4, made->weight.data, 9, 11);
     EXPECT_FAIL(INVALID_ARGUMENT, "weight is 11 at element [1,1], expected 0 to 9",
-                ejki_domain_check(&call_record, &call_record.fields[0], made, axes));
+                check_domain(&call_record, &call_record.fields[0], made, axes));
     char *text;
     EXPECT_OK(ejk_problem_to_text(&kernel, made, &text));
     assert_string_equal(text, "packed:N=3,K=7,with=codes");

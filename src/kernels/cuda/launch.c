@@ -74,6 +74,7 @@ ejk_status ejki_cuda_begin(const ejk_run *run, const ejki_cuda_work *work, void 
 /* ---- Kernels over rows ------------------------------------------------------------------------------ */
 
 enum { ROW_THREADS = 256, MOST_LANES = 32, RUN_BYTES = 16 }; /* as rows.cuh has them */
+enum { ENOUGH_BLOCKS = 2048, MOST_SPLITS = 64 };
 
 ejki_cuda_rows ejki_cuda_rows_of(int64_t width, ejk_dtype dtype, const int64_t *strides,
                                  size_t count) {
@@ -81,6 +82,19 @@ ejki_cuda_rows ejki_cuda_rows_of(int64_t width, ejk_dtype dtype, const int64_t *
     for (size_t i = 0; i < count; i++)
         if (strides[i] % rows.vector) rows.vector = 1;
     return rows;
+}
+
+ejki_cuda_rows ejki_cuda_rows_of_tokens(const ejki_runs *runs, ejk_dtype dtype,
+                                        const ejki_tokens *x, const ejki_tokens *y) {
+    const int64_t strides[] = {runs->width, x->batch,    x->step,    x->outer[0],
+                               x->outer[1], x->outer[2], y->batch,   y->step,
+                               y->outer[0], y->outer[1], y->outer[2]};
+    return ejki_cuda_rows_of(runs->width, dtype, strides, sizeof strides / sizeof *strides);
+}
+
+int64_t ejki_cuda_splits(int64_t blocks, int64_t count, int64_t least) {
+    const int64_t most = ejki_min(ejki_max(count / least, 1), MOST_SPLITS);
+    return ejki_max(ejki_min(ENOUGH_BLOCKS / ejki_max(blocks, 1), most), 1);
 }
 
 /* Threads of a row: as many as it has runs, up to a power of two. */
@@ -118,10 +132,21 @@ ejk_status ejki_cuda_begin_row_blocks(const ejk_run *run, int32_t slot, int64_t 
     return ejki_cuda_begin(run, &work, argument);
 }
 
-ejk_status ejki_cuda_begin_rows(const ejk_run *run, const ejki_cuda_rows *rows, int64_t count,
-                                const ejki_cuda_address *runs, size_t run_count, void *argument) {
+bool ejki_cuda_rows_wide(const ejki_cuda_rows *rows, const ejki_cuda_address *runs,
+                         size_t run_count) {
     bool wide = rows->vector > 1;
     for (size_t i = 0; i < run_count; i++) wide = wide && is_multiple(runs[i].data, runs[i].size);
+    return wide;
+}
+
+int64_t ejki_cuda_rows_tiles(const ejki_cuda_rows *rows, bool wide) {
+    const int64_t vector = wide ? rows->vector : 1;
+    return ejki_cdiv(rows->width, lanes_of(rows, vector) * vector);
+}
+
+ejk_status ejki_cuda_begin_rows(const ejk_run *run, const ejki_cuda_rows *rows, int64_t count,
+                                const ejki_cuda_address *runs, size_t run_count, void *argument) {
+    const bool wide = ejki_cuda_rows_wide(rows, runs, run_count);
     const int64_t lanes = lanes_of(rows, wide ? rows->vector : 1);
     return ejki_cuda_begin_row_blocks(run, wide ? EJKI_CUDA_WIDE : EJKI_CUDA_NARROW,
                                       ejki_cdiv(count, ROW_THREADS / lanes), argument);

@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "device/cuda.h"
+#include "kernels/tokens.cuh"
 
 /* Shared memory that a block may have on every GPU from sm_80 up. */
 enum { EJKI_CUDA_SHARED_BYTES = 99 * 1024 };
@@ -83,6 +84,15 @@ typedef struct ejki_cuda_rows {
 ejki_cuda_rows ejki_cuda_rows_of(int64_t width, ejk_dtype dtype, const int64_t *strides,
                                  size_t count);
 
+/* Runs of tokens, of which x is read and y written or the other way. */
+ejki_cuda_rows ejki_cuda_rows_of_tokens(const ejki_runs *runs, ejk_dtype dtype,
+                                        const ejki_tokens *x, const ejki_tokens *y);
+/*
+ * Parts of a sum over `count`, each of `least` at least, so that these blocks together fill the largest GPU several
+ * times over. From sizes alone, so that bits are the same on every GPU.
+ */
+int64_t ejki_cuda_splits(int64_t blocks, int64_t count, int64_t least);
+
 /* Compiles the variants into slots 0 and 1; VECTOR and LANES are added to the constants. */
 ejk_status ejki_cuda_ready_rows(ejk_launch *launch, const char *text, const char *entry,
                                 ejki_cuda_constants constants, const ejki_cuda_rows *rows);
@@ -91,7 +101,12 @@ ejk_status ejki_cuda_ready_narrow(ejk_launch *launch, int32_t slot, const char *
                                   const char *entry, ejki_cuda_constants constants,
                                   const ejki_cuda_rows *rows);
 
-/* Launches the wide variant if all addresses are multiples of their sizes, which are those of a run of elements. */
+/* True if the wide variant can run: all addresses are multiples of their sizes, those of a run of elements. */
+bool ejki_cuda_rows_wide(const ejki_cuda_rows *rows, const ejki_cuda_address *runs,
+                         size_t run_count);
+/* Runs of all threads of a row that the row is long. */
+int64_t ejki_cuda_rows_tiles(const ejki_cuda_rows *rows, bool wide);
+/* Launches the wide variant if it can run. */
 ejk_status ejki_cuda_begin_rows(const ejk_run *run, const ejki_cuda_rows *rows, int64_t count,
                                 const ejki_cuda_address *runs, size_t run_count, void *argument);
 /* A block of the same size for each of `blocks`. */

@@ -26,4 +26,25 @@ DEVICE float sum_over_row(float value) {
     return over_row(value, [](float x, float y) { return x + y; });
 }
 
+/*
+ * PHASES neighbouring rows are a group, which sums up things of its own: thread p of a lane and group those whose index
+ * is p modulo PHASES. There is at least one group: the order of a sum does not depend on LANES.
+ */
+#define PHASES 8
+#define GROUPS (ROWS / PHASES)
+
+/* Sums over the phases of a lane and a group; all threads get the result, and `shared` is free again. */
+template <int COUNT> DEVICE void sum_over_phases(float (&sum)[COUNT]) {
+    __shared__ float shared[COUNT][THREADS];
+    const int first = threadIdx.x / (LANES * PHASES) * LANES * PHASES + threadIdx.x % LANES;
+    for (int i = 0; i < COUNT; i++) shared[i][threadIdx.x] = sum[i];
+    __syncthreads();
+    for (int i = 0; i < COUNT; i++) {
+        const float *at = shared[i] + first;
+        sum[i] = ((at[0] + at[4 * LANES]) + (at[2 * LANES] + at[6 * LANES])) +
+                 ((at[LANES] + at[5 * LANES]) + (at[3 * LANES] + at[7 * LANES]));
+    }
+    __syncthreads();
+}
+
 #endif

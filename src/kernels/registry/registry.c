@@ -75,6 +75,32 @@ const ejk_implementation *ejk_registry_entry(const ejk_registry *registry, int32
 
 /* ---- Adding --------------------------------------------------------------------------------------- */
 
+/* Distances from the minimum are unsigned: they fit even where signed ones overflow. */
+static bool takes(const ejk_parameter *p, int64_t value) {
+    return value >= p->minimum && value <= p->maximum &&
+           ((uint64_t)value - (uint64_t)p->minimum) % (uint64_t)p->step == 0;
+}
+
+static ejk_status check_candidates(const ejk_implementation *e) {
+    if (e->candidate_count < 0 || (e->candidate_count > 0 && !e->candidates))
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "'%.64s' has %d candidates%s; expected 0 or more, with their list",
+                         e->name, (int)e->candidate_count, e->candidates ? "" : " and no list");
+    for (int32_t n = 0; n < e->candidate_count; n++)
+        for (int32_t i = 0; i < e->parameter_count; i++) {
+            const int64_t value = e->candidates[n].value[i];
+            if (value != 0 && !takes(&e->parameters[i], value))
+                return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                                 "candidate %d of '%.64s' has %s = %lld; expected 0, or one of "
+                                 "%lld to %lld in steps of %lld",
+                                 (int)n, e->name, e->parameters[i].name, (long long)value,
+                                 (long long)e->parameters[i].minimum,
+                                 (long long)e->parameters[i].maximum,
+                                 (long long)e->parameters[i].step);
+        }
+    return EJK_OK;
+}
+
 static ejk_status check_parameter(const ejk_implementation *e, int32_t index) {
     const ejk_parameter *p = e->parameters + index;
     if (!p->name || !*p->name)
@@ -86,9 +112,7 @@ static ejk_status check_parameter(const ejk_implementation *e, int32_t index) {
                          "expected minimum <= maximum and step >= 1",
                          p->name, e->name, (long long)p->minimum, (long long)p->maximum,
                          (long long)p->step);
-    /* Distances from the minimum are unsigned: they fit even where signed ones overflow. */
-    if (p->fallback < p->minimum || p->fallback > p->maximum ||
-        ((uint64_t)p->fallback - (uint64_t)p->minimum) % (uint64_t)p->step != 0)
+    if (!takes(p, p->fallback))
         return ejki_fail(
             EJK_STATUS_INVALID_ARGUMENT,
             "parameter '%.64s' of '%.64s' has fallback %lld; expected one of %lld to %lld "
@@ -143,6 +167,7 @@ static ejk_status check(const ejk_implementation *e) {
                          (int)e->parameter_count, e->parameters ? "" : " and no list",
                          EJK_MAX_PARAMETERS);
     for (int32_t i = 0; i < e->parameter_count; i++) EJKI_TRY(check_parameter(e, i));
+    EJKI_TRY(check_candidates(e));
     return EJK_OK;
 }
 

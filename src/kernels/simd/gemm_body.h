@@ -10,7 +10,7 @@
  * k counts pairs: two multiply-adds each. a_row, a_step and, where it can be, c_stride are constants of the kernel:
  * then one register addresses all rows, where variable strides take twelve, most of them spilled.
  *
- * The includer defines, after a vec_*.h:
+ * The includer defines before it:
  *   TILE_ROWS, TILE_VECTORS   the full tile
  *   TILE_ROW_COUNTS(X)        X(n) for each number of rows that gets a function of its own, descending,
  *                             from TILE_ROWS down to 1
@@ -22,9 +22,11 @@
 #ifndef EJKI_GEMM_BODY_H
 #define EJKI_GEMM_BODY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/simd/unroll.h"
+#include "kernels/simd/vec.h"
 
 /* Columns of a full tile. */
 #define TILE_COLUMNS (TILE_VECTORS * VL)
@@ -149,7 +151,5 @@ static inline int gemm_rows(int64_t rows) {
             full(depth, a, b + j, b_stride, c + j, c_stride, add, ahead);                          \
         for (; j < columns; j += VL) one(depth, a, b + j, b_stride, c + j, c_stride, add, ahead);  \
     }
-
-#include "kernels/simd/pack_body.h"
 
 #endif

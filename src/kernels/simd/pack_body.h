@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of a tensor brought into the order in which gemm_body.h, which includes this, reads them, and into
+ * Rows of a tensor brought into the order in which gemm_body.h reads them, and into
  * f32: bf16 and f16 become floats here and nowhere else; with TILE_BF16_DOT bf16 may also become pairs, which take the
  * place of a float each. Strides count elements.
  */
 #ifndef EJKI_PACK_BODY_H
 #define EJKI_PACK_BODY_H
 
+#include "kernels/simd/gemm_body.h"
 #include "kernels/simd/vec_element.h"
 
 /* The first VL of n elements, or pairs of elements, of a row. */

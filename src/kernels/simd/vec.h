@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The vectors of the tier that a body is compiled for; kernels/declare.h says where its name comes from. */
+/*
+ * The vectors of the tier that a body is compiled for; kernels/declare.h says where its name comes from. A file of one
+ * tier includes its vec_*.h first.
+ */
 #ifndef EJKI_SIMD_VEC_H
 #define EJKI_SIMD_VEC_H
 
-#if defined(EJKI_TIER_SCALAR)
+#if defined(EJKI_VEC_H)
+#elif defined(EJKI_TIER_SCALAR)
 #include "kernels/simd/vec_scalar.h"
 #elif defined(EJKI_TIER_NEON)
 #include "kernels/simd/vec_neon.h"

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Elements of a tensor as floats, whatever their type, f32, bf16 or f16, and back; include after a vec_*.h.
+ * Elements of a tensor as floats, whatever their type, f32, bf16 or f16, and back.
  * Where the type is a constant the compiler leaves one case; elsewhere the branch is the same each time.
  */
 #ifndef EJKI_VEC_ELEMENT_H
 #define EJKI_VEC_ELEMENT_H
 
+#include "kernels/simd/vec.h"
 #include "tensor/convert.h"
 
 static inline int64_t element_size(ejk_dtype dtype) {
@@ -39,6 +40,12 @@ static inline void element_store(ejk_dtype dtype, void *data, int64_t index, flo
         dtype == EJK_DTYPE_BF16 ? ejki_f32_to_bf16(value) : ejki_f32_to_f16(value);
     memcpy(place, &bits, sizeof bits);
 }
+
+/* A function of a type, which is a constant there: what is called for each type is inlined. */
+#define ELEMENT_CALL(dtype, function, ...)                                                         \
+    ((dtype) == EJK_DTYPE_F32    ? (function)(EJK_DTYPE_F32, __VA_ARGS__)                          \
+     : (dtype) == EJK_DTYPE_BF16 ? (function)(EJK_DTYPE_BF16, __VA_ARGS__)                         \
+                                 : (function)(EJK_DTYPE_F16, __VA_ARGS__))
 
 /* v_load, v_load_first, v_store and v_store_first of elements; stores round once. */
 static inline __attribute__((always_inline)) vf v_widen(ejk_dtype dtype, const void *p) {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions written in the vector vocabulary; include after a vec_*.h. */
+/* Functions written in the vector vocabulary. */
 #ifndef EJKI_VEC_MATH_H
 #define EJKI_VEC_MATH_H
+
+#include "kernels/simd/vec.h"
 
 /*
  * tanh. Up to 5/8: x + x³·q(x²), q the minimax polynomial of degree 4 (relative error 4e-9); above:
@@ -83,6 +85,26 @@ static inline __attribute__((always_inline)) void v_cap_some(const int vectors, 
         for (int i = 0; i < vectors; i++) z[i] = v_cap_any(cap, z[i]);
     else
         for (int i = 0; i < vectors; i++) z[i] = v_cap_near(cap, z[i], v_mul(z[i], z[i]));
+}
+
+/*
+ * exp to the accuracy of v_exp2 and |x| / 2 ulp: of what decays, what is left of a large |x| counts little. Then the
+ * logistic function and x times it; where x is far below 0 their quotient is 0, as exp is infinite there.
+ */
+static inline vf v_exp(vf x) {
+    return v_exp2(v_mul(x, v_set1(1.4426950408889634f)));
+}
+static inline vf v_sigmoid(vf x) {
+    const vf e = v_exp2(v_mul(x, v_set1(-1.4426950408889634f)));
+    return v_div(v_set1(1.0f), v_add(v_set1(1.0f), e));
+}
+static inline vf v_silu(vf x) {
+    const vf e = v_exp2(v_mul(x, v_set1(-1.4426950408889634f)));
+    return v_div(x, v_add(v_set1(1.0f), e));
+}
+/* Slope of silu at x, where s is the logistic function there. */
+static inline vf v_silu_slope(vf x, vf s) {
+    return v_mul(s, v_fma(x, v_sub(v_set1(1.0f), s), v_set1(1.0f)));
 }
 
 #endif

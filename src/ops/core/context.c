@@ -14,9 +14,9 @@ struct ejki_kernel_node {
 
 /* Operations that later versions bring. */
 static const char *const later[] = {
-    "ring_attention",           "page_attention",          "ragged_page_attention",
-    "ragged_page_attention_v3", "ragged_decode_attention", "mla_attention",
-    "native_sparse_attention",  "grouped_matmul",
+    "ring_attention",
+    "mla_attention",
+    "native_sparse_attention",
 };
 
 const char *const *ejki_later_operations(int32_t *count) {

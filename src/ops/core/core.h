@@ -84,8 +84,9 @@ ejk_status ejki_signature_explain(const ejk_record *record, const void *expected
 /* A tensor that has elements. */
 typedef struct ejki_operand {
     const char *name;
-    size_t offset; /* in the arguments */
+    int32_t member; /* of a list of that name, or -1 */
     bool output;
+    size_t offset; /* in the arguments */
 } ejki_operand;
 
 /*
@@ -103,8 +104,7 @@ typedef struct ejki_period {
  * apart nevertheless if they are so under one of the periods.
  */
 typedef struct ejki_pair {
-    size_t first_offset, second_offset;
-    const char *first_name, *second_name;
+    ejki_operand first, second;
     int64_t low, high;
     ejki_period periods[EJKI_MAX_PERIODS];
     int32_t period_count;
@@ -128,12 +128,13 @@ ejk_status ejki_operands_check(const ejki_operands *operands, const void *args);
 /* A tensor whose unit says what its values are. */
 typedef struct ejki_guard {
     const char *name;
-    size_t offset; /* in the arguments */
+    int32_t member; /* of a list of that name, or -1 */
+    size_t offset;  /* in the arguments */
     ejki_domain_rule rule;
 } ejki_guard;
 
 typedef struct ejki_guards {
-    ejk_status (*validate)(const void *problem); /* the kernel's; NULL: the list counts */
+    ejk_status (*validate)(const void *problem); /* the kernel's, asked after the list; or NULL */
     int32_t count;
     ejki_guard list[];
 } ejki_guards;

@@ -17,7 +17,7 @@ typedef struct view {
 
 static ejk_status open_view(const ejk_plan *plan, const void *args, view *v) {
     const size_t size = plan->kernel->args->size;
-    EJKI_TRY(ejki_slots_create(plan->kernel->args, &v->slots));
+    EJKI_TRY(ejki_slots_create(plan->kernel->args, args, &v->slots));
     v->args = malloc(size + 1);
     v->mirrors = calloc((size_t)v->slots.count + 1, sizeof *v->mirrors);
     if (!v->args || !v->mirrors)

@@ -137,7 +137,7 @@ typedef struct job {
 
 static ejk_status open_job(job *j, const void *args) {
     const size_t size = j->kernel->args->size;
-    EJKI_TRY(ejki_slots_create(j->kernel->args, &j->slots));
+    EJKI_TRY(ejki_slots_create(j->kernel->args, args, &j->slots));
     j->args = malloc(size + 1);
     j->bare = malloc(size + 1);
     j->mirrors = calloc((size_t)j->slots.count + 1, sizeof *j->mirrors);
@@ -181,8 +181,8 @@ static ejk_status fill_by_meaning(job *j) {
         const ejk_tensor *tensor = ejki_slot_tensor(slot, j->args);
         bool filled;
         if (tensor->data)
-            EJKI_TRY(ejki_domain_fill(slot->owner, slot->field, tensor, &axes, j->how->seed, i,
-                                      &filled));
+            EJKI_TRY(ejki_domain_fill(slot->owner, slot->field, slot->member, tensor, &axes,
+                                      j->how->seed, i, &filled));
     }
     return EJK_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ops/core/core.h"
-#include "ops/core/problem_text.h"
+#include "record/tensors.h"
 
 #include <stdlib.h>
 
@@ -9,40 +9,39 @@ bool ejki_is_integer(ejk_dtype dtype) {
            dtype == EJK_DTYPE_I8 || dtype == EJK_DTYPE_U8;
 }
 
-static bool has_integers(const ejk_record *record, const void *args) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        const void *place = (const char *)args + field->offset;
-        if (field->kind == EJK_FIELD_RECORD && has_integers(field->record, place)) return true;
-        const ejk_tensor *tensor = place;
-        if (field->kind == EJK_FIELD_TENSOR && ejki_is_integer(tensor->dtype)) return true;
+static int32_t count_integers(const ejk_record *record, const void *args) {
+    int32_t count = 0;
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        const ejk_tensor *tensor = ejki_walk_tensor(&w, args);
+        count += tensor && ejki_is_integer(tensor->dtype);
     }
-    return false;
+    return count;
 }
 
 /* Values of inputs that units speak of. */
-static ejk_status list_rules(const ejki_slots *slots, const void *args, const ejk_axes *axes,
+static ejk_status list_rules(const ejk_record *record, const void *args, const ejk_axes *axes,
                              ejki_guards *out) {
-    for (int32_t i = 0; i < slots->count; i++) {
-        const ejki_slot *slot = &slots->list[i];
-        const ejk_tensor *tensor = (const void *)((const char *)args + slot->offset);
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        const ejk_tensor *tensor = ejki_walk_tensor(&w, args);
+        if (!tensor || !ejki_is_integer(tensor->dtype) || !ejk_field_is_input(w.field)) continue;
         ejki_guard *guard = &out->list[out->count];
-        if (!ejki_is_integer(tensor->dtype) || !ejk_field_is_input(slot->field)) continue;
-        EJKI_TRY(ejki_domain_resolve(slot->owner, slot->field, tensor->dtype, axes, &guard->rule));
-        if (guard->rule.kind == EJK_DOMAIN_NONE) continue;
-        guard->name = slot->field->name;
-        guard->offset = slot->offset;
-        out->count++;
+        *guard = (ejki_guard){.name = w.field->name, .member = w.member, .offset = w.offset};
+        EJKI_TRY(
+            ejki_domain_resolve(w.owner, w.field, w.member, tensor->dtype, axes, &guard->rule));
+        out->count += guard->rule.kind != EJK_DOMAIN_NONE;
     }
     return EJK_OK;
 }
 
-static ejk_status create(const ejk_kernel *kernel, const void *args, const ejk_axes *axes,
-                         const ejki_slots *slots, ejki_guards **out) {
-    ejki_guards *guards = calloc(1, sizeof *guards + (size_t)slots->count * sizeof *guards->list);
+ejk_status ejki_guards_create(const ejk_kernel *kernel, const void *args, const ejk_axes *axes,
+                              ejki_guards **out) {
+    const int32_t integers = count_integers(kernel->args, args);
+    *out = NULL;
+    if (integers == 0) return EJK_OK;
+    ejki_guards *guards = calloc(1, sizeof *guards + (size_t)integers * sizeof *guards->list);
     if (!guards) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the checks of a plan");
     guards->validate = kernel->validate;
-    const ejk_status status = guards->validate ? EJK_OK : list_rules(slots, args, axes, guards);
+    const ejk_status status = list_rules(kernel->args, args, axes, guards);
     if (status == EJK_OK && (guards->validate || guards->count > 0))
         *out = guards;
     else
@@ -50,23 +49,16 @@ static ejk_status create(const ejk_kernel *kernel, const void *args, const ejk_a
     return status;
 }
 
-ejk_status ejki_guards_create(const ejk_kernel *kernel, const void *args, const ejk_axes *axes,
-                              ejki_guards **out) {
-    ejki_slots slots;
-    *out = NULL;
-    if (!has_integers(kernel->args, args)) return EJK_OK;
-    EJKI_TRY(ejki_slots_create(kernel->args, &slots));
-    const ejk_status status = create(kernel, args, axes, &slots, out);
-    free(slots.list);
-    return status;
+static ejk_status check_member(const ejki_guard *guard, const ejk_tensor *tensor) {
+    char name[EJKI_PREFIX_SIZE];
+    if (guard->member < 0) return ejki_domain_verify(&guard->rule, guard->name, tensor);
+    ejki_member_name(guard->name, guard->member, name);
+    return ejki_domain_verify(&guard->rule, name, tensor);
 }
 
 ejk_status ejki_guards_check(const ejki_guards *guards, const void *args, const void *problem) {
-    if (guards->validate) return guards->validate(problem);
-    for (int32_t i = 0; i < guards->count; i++) {
-        const ejki_guard *guard = &guards->list[i];
-        EJKI_TRY(ejki_domain_verify(&guard->rule, guard->name,
-                                    (const void *)((const char *)args + guard->offset)));
-    }
-    return EJK_OK;
+    for (int32_t i = 0; i < guards->count; i++)
+        EJKI_TRY(check_member(&guards->list[i],
+                              (const void *)((const char *)args + guards->list[i].offset)));
+    return guards->validate ? guards->validate(problem) : EJK_OK;
 }

@@ -7,6 +7,7 @@
  * axes reach. If those runs are apart, so are the views. What is not recognised is refused.
  */
 #include "ops/core/core.h"
+#include "record/tensors.h"
 
 #include <stdlib.h>
 
@@ -69,10 +70,8 @@ static ejki_pair pair_of(const void *args, const ejki_operand *first, const ejki
     int64_t low_a, high_a, low_b, high_b;
     ejk_tensor_span(a, &low_a, &high_a);
     ejk_tensor_span(b, &low_b, &high_b);
-    ejki_pair pair = {.first_offset = first->offset,
-                      .second_offset = second->offset,
-                      .first_name = first->name,
-                      .second_name = second->name,
+    ejki_pair pair = {.first = *first,
+                      .second = *second,
                       .low = difference(low_a, high_b),
                       .high = difference(high_a, low_b)};
     for (int32_t i = 0; i < a->rank; i++) add_period(&pair, a, b, step(a, i));
@@ -103,22 +102,17 @@ typedef struct collection {
     bool results, empty_results;
 } collection;
 
-static ejk_status collect(const ejk_record *record, const void *args, size_t base,
-                          collection *out) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        size_t offset = base + field->offset;
-        if (field->kind == EJK_FIELD_RECORD) EJKI_TRY(collect(field->record, args, offset, out));
-        if (field->kind != EJK_FIELD_TENSOR) continue;
-        const ejk_tensor *tensor = tensor_at(args, offset);
-        bool output = ejk_field_is_output(field);
-        bool present = ejk_tensor_present(tensor);
-        bool empty = !present || ejk_tensor_count(tensor) == 0;
+static ejk_status collect(const ejk_record *record, const void *args, collection *out) {
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        const ejk_tensor *tensor = ejki_walk_tensor(&w, args);
+        const bool output = ejk_field_is_output(w.field), present = ejk_tensor_present(tensor);
+        const bool empty = !present || ejk_tensor_count(tensor) == 0;
         out->results |= output && !empty;
         out->empty_results |= output && present && empty;
         if (empty) continue;
-        if (output) EJKI_TRY(check_distinct(tensor, field->name));
-        if (out->tensors) out->tensors[out->count] = (ejki_operand){field->name, offset, output};
+        if (output) EJKI_TRY(check_distinct(tensor, w.field->name));
+        if (out->tensors)
+            out->tensors[out->count] = (ejki_operand){w.field->name, w.member, output, w.offset};
         out->count++;
     }
     return EJK_OK;
@@ -135,7 +129,7 @@ static void make_pairs(const void *args, ejki_operands *out) {
 
 ejk_status ejki_operands_create(const ejk_record *record, const void *args, ejki_operands *out) {
     collection found = {0};
-    EJKI_TRY(collect(record, args, 0, &found));
+    EJKI_TRY(collect(record, args, &found));
     size_t count = found.count;
     ejki_operands made = {.tensors = calloc(count + 1, sizeof *made.tensors),
                           .pairs = calloc(count * count + 1, sizeof *made.pairs),
@@ -146,7 +140,7 @@ ejk_status ejki_operands_create(const ejk_record *record, const void *args, ejki
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan's tensors");
     }
     found = (collection){.tensors = made.tensors};
-    ejk_status status = collect(record, args, 0, &found);
+    ejk_status status = collect(record, args, &found);
     if (status == EJK_OK) {
         make_pairs(args, &made);
         *out = made;
@@ -172,20 +166,32 @@ static bool apart(const ejki_pair *pair, int64_t distance) {
     return false;
 }
 
+static ejk_status no_address(const ejki_operand *t) {
+    char name[EJKI_PREFIX_SIZE];
+    ejki_member_name(t->name, t->member, name);
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                     "%s has elements but its data pointer is NULL, expected an address", name);
+}
+
+static ejk_status refuse_overlap(const ejki_pair *p, int64_t distance) {
+    char first[EJKI_PREFIX_SIZE], second[EJKI_PREFIX_SIZE];
+    ejki_member_name(p->first.name, p->first.member, first);
+    ejki_member_name(p->second.name, p->second.member, second);
+    return ejki_fail(
+        EJK_STATUS_INVALID_LAYOUT,
+        "%s overlaps %s (which begins %lld bytes after it): expected results in memory "
+        "of their own",
+        first, second, (long long)distance);
+}
+
 ejk_status ejki_operands_check(const ejki_operands *operands, const void *args) {
     for (const ejki_operand *t = operands->tensors, *end = t + operands->tensor_count; t < end; t++)
-        if (!tensor_at(args, t->offset)->data)
-            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                             "%s has elements but its data pointer is NULL, expected an address",
-                             t->name);
+        if (!tensor_at(args, t->offset)->data) return no_address(t);
     for (const ejki_pair *p = operands->pairs, *end = p + operands->pair_count; p < end; p++) {
-        int64_t distance = (int64_t)((uintptr_t)tensor_at(args, p->second_offset)->data -
-                                     (uintptr_t)tensor_at(args, p->first_offset)->data);
+        int64_t distance = (int64_t)((uintptr_t)tensor_at(args, p->second.offset)->data -
+                                     (uintptr_t)tensor_at(args, p->first.offset)->data);
         if (distance > p->low && distance < p->high && !apart(p, distance))
-            return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
-                             "%s overlaps %s (which begins %lld bytes after it): expected results "
-                             "in memory of their own",
-                             p->first_name, p->second_name, (long long)distance);
+            return refuse_overlap(p, distance);
     }
     return EJK_OK;
 }

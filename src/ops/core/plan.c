@@ -3,17 +3,16 @@
 #include "ops/core/core.h"
 
 #include "device/cuda.h"
+#include "record/tensors.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Gives every tensor of a copy of the arguments this address. */
 static void place_tensors(const ejk_record *record, void *args, void *data) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        void *place = (char *)args + field->offset;
-        if (field->kind == EJK_FIELD_TENSOR) ((ejk_tensor *)place)->data = data;
-        if (field->kind == EJK_FIELD_RECORD) place_tensors(field->record, place, data);
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        ejk_tensor *tensor = ejki_walk_tensor(&w, args);
+        if (tensor) tensor->data = data;
     }
 }
 
@@ -177,6 +176,17 @@ ejk_status ejki_plan_request_create(const ejki_plan_request *request, ejk_plan *
     ejki_plan_announce(plan);
     *out = plan;
     return EJK_OK;
+}
+
+ejk_status ejki_plan_request_ask(const ejki_plan_request *request,
+                                 const ejk_config_chooser *chooser) {
+    ejki_plan_request own = *request;
+    ejk_plan *plan;
+    EJKI_TRY(ejki_context_derive(request->context, chooser, &own.context));
+    const ejk_status status = ejki_plan_request_create(&own, &plan);
+    if (status == EJK_OK) ejk_plan_destroy(plan);
+    ejk_context_destroy(own.context);
+    return status;
 }
 
 void ejk_plan_destroy(ejk_plan *plan) {

@@ -3,18 +3,17 @@
 #include "ops/core/core.h"
 
 #include "device/cuda.h"
+#include "record/tensors.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static void move_tensors(const ejk_record *record, void *args) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        void *place = (char *)args + field->offset;
-        if (field->kind == EJK_FIELD_RECORD) move_tensors(field->record, place);
-        if (field->kind != EJK_FIELD_TENSOR) continue;
-        ((ejk_tensor *)place)->device_type = EJK_DEVICE_CUDA;
-        ((ejk_tensor *)place)->device_index = 0;
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        ejk_tensor *tensor = ejki_walk_tensor(&w, args);
+        if (!tensor) continue;
+        tensor->device_type = EJK_DEVICE_CUDA;
+        tensor->device_index = 0;
     }
 }
 

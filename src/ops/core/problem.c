@@ -5,6 +5,8 @@
  */
 #include "ops/core/core.h"
 #include "ops/core/problem_text.h"
+#include "record/tensors.h"
+#include "record/unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,8 +95,26 @@ static ejk_status take_tensor(reader *r, const ejki_item *item) {
     return ejki_view_read(item->value, &wish->view);
 }
 
+/* "parts=3": as many members, of which nothing more is said. */
+static ejk_status take_count(reader *r, const ejki_item *item) {
+    char *end = NULL;
+    const long count = item->value ? strtol(item->value, &end, 10) : 0;
+    char path[EJKI_PATH_SIZE + 16];
+    if (count < 1 || count > EJK_MAX_TENSORS || *end != '\0')
+        return ejki_fail(EJK_STATUS_MALFORMED,
+                         "%s is '%.40s', expected a number of tensors, 1 to %d", item->key,
+                         item->value ? item->value : "", EJK_MAX_TENSORS);
+    for (int32_t i = 0; i < count; i++) {
+        snprintf(path, sizeof path, "%s.%d", item->key, (int)i);
+        struct tensor_wish *wish = &r->wishes[ejki_slots_find(&r->problem->slots, path)];
+        wish->present = true;
+        wish->at = item->at;
+    }
+    return EJK_OK;
+}
+
 static ejk_status take_field(reader *r, const ejki_item *item, const ejk_field *field) {
-    if (field->kind == EJK_FIELD_TENSOR) return take_tensor(r, item);
+    if (field->kind == EJK_FIELD_TENSORS) return take_count(r, item);
     const bool truth = field->kind == EJK_FIELD_BOOL || field->kind == EJK_FIELD_OPT_BOOL;
     if (!item->value && !truth)
         return ejki_fail(EJK_STATUS_MALFORMED, "%s stands alone, expected '=' and a value",
@@ -168,7 +188,11 @@ static ejk_status take_items(reader *r) {
             if (clash(r->items.list[k].key, item->key))
                 status = ejki_fail(EJK_STATUS_MALFORMED, "%.60s is given twice", item->key);
         const ejk_field *field = ejk_record_find(r->record, item->key, NULL);
-        if (status == EJK_OK) status = field ? take_field(r, item, field) : take_word(r, item);
+        const bool tensor = ejki_slots_find(&r->problem->slots, item->key) >= 0;
+        if (status == EJK_OK)
+            status = tensor  ? take_tensor(r, item)
+                     : field ? take_field(r, item, field)
+                             : take_word(r, item);
         if (status != EJK_OK) return at_byte(status, item->at);
     }
     return EJK_OK;
@@ -176,12 +200,29 @@ static ejk_status take_items(reader *r) {
 
 /* ---- Tensors --------------------------------------------------------------------------------------- */
 
+/* How many members lists have: up to the last that is there. None before it may be left out. */
+static ejk_status settle_lists(reader *r) {
+    const ejki_slots *slots = &r->problem->slots;
+    for (int32_t i = slots->count - 1; i >= 0; i--) {
+        const ejki_slot *slot = &slots->list[i];
+        if (slot->member < 0) continue;
+        ejk_tensors *list = (ejk_tensors *)(void *)((char *)r->problem->args + slot->owner_offset +
+                                                    slot->field->offset);
+        if (r->wishes[i].present && list->count == 0) list->count = slot->member + 1;
+        if (slot->member < list->count && !r->wishes[i].present)
+            return ejki_fail(EJK_STATUS_MALFORMED, "%s is missing, expected each of the %d members",
+                             slot->path, (int)list->count);
+    }
+    return EJK_OK;
+}
+
 /* Types of all tensors; on a struct of their own, since a tensor with a type and no shape is none. */
 static ejk_status settle_types(reader *r) {
     const ejki_slots *slots = &r->problem->slots;
     void *types = calloc(1, r->record->size + 1);
     ejk_status status = EJK_OK;
     if (!types) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a problem's arguments");
+    memcpy(types, r->problem->args, r->record->size);
     for (int32_t i = 0; i < slots->count; i++)
         ejki_slot_tensor(&slots->list[i], types)->dtype = r->wishes[i].view.dtype;
     for (int32_t i = 0; i < slots->count && status == EJK_OK; i++) {
@@ -219,7 +260,7 @@ static ejk_status set_tensors(reader *r, const ejk_axes *axes, bool all) {
         int32_t rank = wish->view.rank;
         ejk_status status = EJK_OK;
         if (!wish->view.sized)
-            status = ejk_field_shape(slot->field, axes, &rank, sizes);
+            status = ejki_member_shape(slot->field, slot->member, axes, &rank, sizes);
         else if (!ejki_view_sizes(&wish->view, axes, sizes)) {
             if (!all) continue;
             status =
@@ -271,6 +312,7 @@ static ejk_status settle_tensors(reader *r) {
     ejk_problem *problem = r->problem;
     ejk_axes axes = r->given;
     want_gradients(r);
+    EJKI_TRY(settle_lists(r));
     EJKI_TRY(settle_types(r));
     EJKI_TRY(set_tensors(r, &axes, false));
     EJKI_TRY(ejki_slots_bind(r->record, &problem->slots, problem->args, false, &axes));
@@ -295,7 +337,7 @@ static ejk_status read_line(const ejk_context *context, const char *text, reader
     if (!problem->args)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the arguments of %s",
                          problem->kernel->op_id);
-    EJKI_TRY(ejki_slots_create(r->record, &problem->slots));
+    EJKI_TRY(ejki_slots_create(r->record, NULL, &problem->slots));
     const size_t count = (size_t)problem->slots.count + 1;
     problem->memory = calloc(count, sizeof *problem->memory);
     r->wishes = calloc(count, sizeof *r->wishes);
@@ -303,7 +345,8 @@ static ejk_status read_line(const ejk_context *context, const char *text, reader
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for %d tensors",
                          (int)problem->slots.count);
     for (int32_t i = 0; i < problem->slots.count; i++)
-        r->wishes[i].present = ejk_field_is_required(problem->slots.list[i].field);
+        r->wishes[i].present = ejk_field_is_required(problem->slots.list[i].field) &&
+                               problem->slots.list[i].member <= 0;
     problem->wishes = calloc((size_t)r->items.count + 1, sizeof *problem->wishes);
     if (!problem->wishes)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for what is wished of %s",

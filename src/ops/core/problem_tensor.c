@@ -2,50 +2,39 @@
 /* Tensors of a problem: which there may be, what is said of one, what follows from symbols. */
 #include "ops/core/problem_text.h"
 
+#include "record/tensors.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- Fields ---------------------------------------------------------------------------------------- */
 
-static int32_t count_tensors(const ejk_record *record) {
-    int32_t count = 0;
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        if (field->kind == EJK_FIELD_RECORD) count += count_tensors(field->record);
-        count += field->kind == EJK_FIELD_TENSOR;
-    }
-    return count;
-}
-
-static ejk_status list_tensors(const ejk_record *record, size_t offset, const char *prefix,
-                               ejki_slots *slots) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        if (field->kind != EJK_FIELD_RECORD && field->kind != EJK_FIELD_TENSOR) continue;
-        ejki_slot slot = {record, field, offset, offset + field->offset, ""};
-        const bool nested = field->kind == EJK_FIELD_RECORD;
-        const int length =
-            snprintf(slot.path, sizeof slot.path, "%s%s%s", prefix, field->name, nested ? "." : "");
-        if (length >= (int)sizeof slot.path)
-            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
-                             "%.80s...: the path of a field is longer than %d bytes", slot.path,
-                             EJKI_PATH_SIZE - 1);
-        if (nested)
-            EJKI_TRY(list_tensors(field->record, slot.offset, slot.path, slots));
-        else
-            slots->list[slots->count++] = slot;
-    }
+static ejk_status add_slot(const ejki_walk *w, ejki_slots *slots) {
+    ejki_slot *slot = &slots->list[slots->count];
+    char name[EJKI_PREFIX_SIZE];
+    *slot = (ejki_slot){w->owner, w->field, w->member, w->owner_offset, w->offset, ""};
+    ejki_walk_name(w, name);
+    if (strlen(name) + 1 == sizeof name)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "%.80s...: the path of a field is longer than %d bytes", name,
+                         EJKI_PATH_SIZE - 1);
+    memcpy(slot->path, name, sizeof name);
+    if (w->member >= 0) /* brackets are for sizes in a line */
+        snprintf(strrchr(slot->path, '['), 16, ".%d", (int)w->member);
+    slots->count++;
     return EJK_OK;
 }
 
-ejk_status ejki_slots_create(const ejk_record *record, ejki_slots *out) {
-    const int32_t most = count_tensors(record);
+ejk_status ejki_slots_create(const ejk_record *record, const void *args, ejki_slots *out) {
+    const int32_t most = ejki_walk_count(record);
     ejki_slots slots = {.list = calloc((size_t)most + 1, sizeof *slots.list)};
+    ejk_status status = EJK_OK;
     if (!slots.list)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the list of %d tensors",
                          (int)most);
-    const ejk_status status = list_tensors(record, 0, "", &slots);
+    for (ejki_walk w = ejki_walk_of(record); status == EJK_OK && ejki_walk_next(&w);)
+        if (!args || ejki_walk_tensor(&w, args)) status = add_slot(&w, &slots);
     if (status == EJK_OK)
         *out = slots;
     else

@@ -7,6 +7,8 @@
 
 #include "ops/core/core.h"
 #include "ops/core/json_text.h"
+#include "record/tensors.h"
+#include "record/unit.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -55,9 +57,9 @@ static ejk_status compare(const writer *w, const ejki_slot *slot, int32_t order,
     int64_t sizes[EJK_MAX_RANK];
     EJKI_TRY(ejki_slot_dtype(slot, w->args, number, &dtype));
     out->dtype = dtype != tensor->dtype;
-    out->sizes = ejk_field_shape(slot->field, &w->completed, &rank, sizes) != EJK_OK ||
-                 rank != tensor->rank ||
-                 memcmp(sizes, tensor->shape, (size_t)rank * sizeof *sizes) != 0;
+    out->sizes =
+        ejki_member_shape(slot->field, slot->member, &w->completed, &rank, sizes) != EJK_OK ||
+        rank != tensor->rank || memcmp(sizes, tensor->shape, (size_t)rank * sizeof *sizes) != 0;
     const ejk_tensor usual =
         ejki_slot_layout(slot, tensor->dtype, tensor->rank, tensor->shape, &w->orders, order);
     out->strides = !same_strides(tensor, &usual);
@@ -130,7 +132,8 @@ static ejk_status write_tensors(writer *w) {
             if (!ejk_tensor_present(ejki_slot_tensor(slot, w->args))) continue;
             EJKI_TRY(compare(w, slot, w->order, &d));
             const bool follows = !d.dtype && !d.sizes && !d.strides;
-            if (follows && ejk_field_is_required(slot->field)) continue;
+            const bool expected = ejk_field_is_required(slot->field) && slot->member <= 0;
+            if (follows && expected) continue;
             if (said == 1 && (!follows || !with)) write_view(w, slot, &d);
             if (said == 1 || !follows) continue;
             if (*before == 'w') start_item(w, before);
@@ -196,7 +199,7 @@ static ejk_status write_fields(writer *w, const ejk_record *record, const json_t
         const json_t *value = json_object_get(values, field->name);
         char path[EJKI_PATH_SIZE + 2];
         const int length = snprintf(path, sizeof path, "%s%s.", prefix, field->name);
-        if (!value || field->kind == EJK_FIELD_TENSOR) continue;
+        if (!value || ejki_is_tensor(field)) continue;
         if (length >= (int)sizeof path)
             return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                              "%.80s...: the path of a field is longer than %d bytes", path,
@@ -276,7 +279,7 @@ static ejk_status settle(writer *w, const void *args) {
     if (!w->args) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a copy of arguments");
     memcpy(w->args, args, record->size);
     EJKI_TRY(ejki_values_check(record, w->args));
-    EJKI_TRY(ejki_slots_create(record, &w->slots));
+    EJKI_TRY(ejki_slots_create(record, w->args, &w->slots));
     for (int32_t i = 0; i < w->slots.count; i++) {
         ejk_tensor *tensor = ejki_slot_tensor(&w->slots.list[i], w->args);
         tensor->device_type = EJK_DEVICE_CPU;

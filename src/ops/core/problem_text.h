@@ -35,12 +35,13 @@ bool ejki_items_plain(const char *value);
 
 /* ---- problem_tensor.c: tensors that follow from symbols --------------------------------------------- */
 
-/* A tensor field of the arguments, those of nested records too. */
+/* A tensor of the arguments, those of nested records and of lists too. */
 typedef struct ejki_slot {
     const ejk_record *owner; /* the record that it is a field of */
     const ejk_field *field;
+    int32_t member;              /* in a list; -1: the field is the tensor */
     size_t owner_offset, offset; /* in the arguments */
-    char path[EJKI_PATH_SIZE];
+    char path[EJKI_PATH_SIZE];   /* of member 1 of the list parts "parts.1" */
 } ejki_slot;
 
 typedef struct ejki_slots {
@@ -48,8 +49,9 @@ typedef struct ejki_slots {
     int32_t count;
 } ejki_slots;
 
-ejk_status ejki_slots_create(const ejk_record *record, ejki_slots *out); /* freed by free(list) */
-int32_t ejki_slots_find(const ejki_slots *slots, const char *path);      /* -1 = none */
+/* Freed by free(list). Members that the lists of `args` do not have are left out; NULL: none are. */
+ejk_status ejki_slots_create(const ejk_record *record, const void *args, ejki_slots *out);
+int32_t ejki_slots_find(const ejki_slots *slots, const char *path); /* -1 = none */
 
 static inline ejk_tensor *ejki_slot_tensor(const ejki_slot *slot, void *args) {
     return (ejk_tensor *)(void *)((char *)args + slot->offset);

@@ -25,6 +25,10 @@ ejki_place ejki_place_of(const ejk_record *record, const void *args);
 /* As ejk_plan_create(). */
 ejk_status ejki_plan_request_create(const ejki_plan_request *request, ejk_plan **out);
 
+/* Has a chooser asked about a call, by a plan that nobody keeps, in a context made from that of the request. */
+ejk_status ejki_plan_request_ask(const ejki_plan_request *request,
+                                 const ejk_config_chooser *chooser);
+
 /* Calls the plan's hook: kernel, args, config and threads are filled in, the rest is the caller's. The
  * arguments have to fit the plan. */
 ejk_status ejki_plan_call_hook(const ejk_plan *plan, const void *args, ejk_hook_call call);

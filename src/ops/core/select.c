@@ -6,6 +6,7 @@
 #include "ops/core/core.h"
 
 #include "device/cuda.h"
+#include "record/tensors.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,22 +39,15 @@ static ejk_dtype dtype_of(const ejk_plan *plan) {
     if (plan->kernel->dtype) return plan->kernel->dtype(plan->args);
     for (int32_t i = 0; i < plan->kernel->args->count; i++) {
         const ejk_field *field = &plan->kernel->args->fields[i];
-        if (field->kind == EJK_FIELD_TENSOR)
-            return ((const ejk_tensor *)((const char *)plan->args + field->offset))->dtype;
+        if (ejki_is_tensor(field)) return ejki_dtype_of(field, plan->args);
     }
     return EJK_DTYPE_UNSET;
 }
 
 ejki_place ejki_place_of(const ejk_record *record, const void *args) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        const void *place = (const char *)args + field->offset;
-        if (field->kind == EJK_FIELD_RECORD) {
-            const ejki_place inner = ejki_place_of(field->record, place);
-            if (inner.device_type != EJK_DEVICE_CPU) return inner;
-        }
-        const ejk_tensor *tensor = place;
-        if (field->kind == EJK_FIELD_TENSOR && ejk_tensor_present(tensor))
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        const ejk_tensor *tensor = ejki_walk_tensor(&w, args);
+        if (ejk_tensor_present(tensor))
             return (ejki_place){tensor->device_type, tensor->device_index};
     }
     return (ejki_place){EJK_DEVICE_CPU, 0};
@@ -79,7 +73,7 @@ const ejk_field *ejki_next_type(const ejk_record *record, const char **at) {
     name[length] = 0;
     *at += length + ((*at)[length] == ',');
     const ejk_field *field = ejk_record_find(record, name, NULL);
-    return field && field->kind == EJK_FIELD_TENSOR && !strchr(name, '.') ? field : NULL;
+    return field && ejki_is_tensor(field) && !strchr(name, '.') ? field : NULL;
 }
 
 /* Adds to a query the element types of the further tensors that the kernel names. */
@@ -88,9 +82,7 @@ static void ask_types(const ejk_plan *plan, ejk_query *query) {
     for (int32_t i = 0; at && i < EJK_MAX_FURTHER_TYPES; i++) {
         const ejk_field *field = ejki_next_type(plan->kernel->args, &at);
         if (!field) return;
-        const ejk_tensor *tensor =
-            (const ejk_tensor *)(const void *)((const char *)plan->args + field->offset);
-        if (ejk_tensor_present(tensor)) query->further_dtypes[i] = tensor->dtype;
+        query->further_dtypes[i] = ejki_dtype_of(field, plan->args);
     }
 }
 

@@ -48,17 +48,21 @@ static const ejk_tensor *tensor_of(const subject *s, int32_t field) {
 
 /* ---- What the engine asks ---------------------------------------------------------------------------- */
 
-/* A candidate's plan: of the call, or of its vjp hook. */
+/* A plan of the call, or of its vjp hook. */
+static ejki_plan_request request_of(const subject *s, ejk_context *context, bool backward) {
+    return (ejki_plan_request){.context = context,
+                               .kernel = s->kernel,
+                               .args = s->operands.args,
+                               .hook = backward ? "vjp" : NULL,
+                               .backward = backward};
+}
+
+/* A candidate's plan. */
 static ejk_status plan_of(subject *s, int32_t index, bool backward, ejk_plan **out) {
     ejk_plan **place = &s->plans[2 * index + backward];
-    if (!*place)
-        EJKI_TRY(ejki_plan_request_create(&(ejki_plan_request){.context = s->context,
-                                                               .kernel = s->kernel,
-                                                               .args = s->operands.args,
-                                                               .override_cfg = config_at(s, index),
-                                                               .hook = backward ? "vjp" : NULL,
-                                                               .backward = backward},
-                                          place));
+    ejki_plan_request request = request_of(s, s->context, backward);
+    request.override_cfg = config_at(s, index);
+    if (!*place) EJKI_TRY(ejki_plan_request_create(&request, place));
     *out = *place;
     return EJK_OK;
 }
@@ -259,19 +263,8 @@ static ejk_status find_candidates(subject *s, ejk_context *base) {
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for candidates");
     const ejk_config_chooser lister = {s, list_candidates, NULL};
     const bool backward = s->options->pass == EJK_TUNE_BACKWARD;
-    ejk_context *context;
-    EJKI_TRY(ejki_context_derive(base, &lister, &context));
-    ejk_plan *plan;
-    const ejk_status status =
-        ejki_plan_request_create(&(ejki_plan_request){.context = context,
-                                                      .kernel = s->kernel,
-                                                      .args = s->operands.args,
-                                                      .hook = backward ? "vjp" : NULL,
-                                                      .backward = backward},
-                                 &plan);
-    if (status == EJK_OK) ejk_plan_destroy(plan);
-    ejk_context_destroy(context);
-    return status;
+    const ejki_plan_request request = request_of(s, base, backward);
+    return ejki_plan_request_ask(&request, &lister);
 }
 
 static bool on_gpu(const subject *s) {
@@ -377,32 +370,24 @@ static ejk_status tune(subject *s, ejk_context *context, const void *args, void 
     return EJK_OK;
 }
 
-/* The backward pass of a kernel whose gradients are an operation of the same configuration: a call of that. */
-static ejk_status tune_gradients(subject *s, const ejk_kernel *gradient, ejk_context *context,
-                                 const void *args, void *best, ejk_tune_report **report,
-                                 ejk_config_measurement *measurement) {
-    const ejk_autotune_options options = ejki_gradient_options(s->options);
-    const ejk_kernel *kernel = s->kernel;
-    ejki_gradients g;
-    ejk_status status = ejki_gradients_open(&g, context, gradient, kernel, args);
-    s->kernel = gradient;
-    s->options = &options;
-    if (status == EJK_OK) status = tune(s, context, g.args, best, report, measurement);
-    close_subject(s);
-    ejki_gradients_close(&g);
-    return status;
-}
-
+/* The backward pass of a kernel whose gradients are an operation of the same configuration is a call of that. */
 static ejk_status tune_pass(ejk_context *context, const ejk_kernel *kernel, const void *args,
                             const ejk_autotune_options *options, void *best,
                             ejk_tune_report **report, ejk_config_measurement *measurement) {
-    subject s = {.kernel = kernel, .options = options};
+    const ejk_autotune_options forward = ejki_gradient_options(options);
     const ejk_kernel *gradient =
         options->pass == EJK_TUNE_BACKWARD ? ejki_gradient_kernel(context, kernel) : NULL;
-    if (gradient && gradient->config == kernel->config)
-        return tune_gradients(&s, gradient, context, args, best, report, measurement);
-    const ejk_status status = tune(&s, context, args, best, report, measurement);
+    subject s = {.kernel = kernel, .options = options};
+    ejki_gradients g = {.args = NULL};
+    ejk_status status = EJK_OK;
+    if (gradient && gradient->config == kernel->config) {
+        status = ejki_gradients_open(&g, context, gradient, kernel, args);
+        s = (subject){.kernel = gradient, .options = &forward};
+        args = g.args;
+    }
+    if (status == EJK_OK) status = tune(&s, context, args, best, report, measurement);
     close_subject(&s);
+    ejki_gradients_close(&g);
     return status;
 }
 

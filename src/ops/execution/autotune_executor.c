@@ -75,20 +75,13 @@ static ejk_status tune(void *self, const ejk_invocation *invocation, void *confi
 
 static ejk_status run_pass(job *j, const ejk_kernel *kernel) {
     const ejk_config_chooser chooser = {j, tune, NULL};
-    ejk_context *context;
-    EJKI_TRY(ejki_context_derive(j->executor->context, &chooser, &context));
     const bool backward = j->options->pass == EJK_TUNE_BACKWARD;
-    ejk_plan *plan;
-    const ejk_status status =
-        ejki_plan_request_create(&(ejki_plan_request){.context = context,
+    return ejki_plan_request_ask(&(ejki_plan_request){.context = j->executor->context,
                                                       .kernel = kernel,
                                                       .args = j->args,
                                                       .hook = backward ? "vjp" : NULL,
                                                       .backward = backward},
-                                 &plan);
-    if (status == EJK_OK) ejk_plan_destroy(plan);
-    ejk_context_destroy(context);
-    return status;
+                                 &chooser);
 }
 
 /* The gradients of a call as a call of their own, remembered as that. */

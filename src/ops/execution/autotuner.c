@@ -9,9 +9,8 @@
 /* The result that others are held against. */
 static ejk_status keep_default(const ejki_tuning *t) {
     const ejk_tune_problem *problem = t->problem;
-    const ejki_subject subject = ejki_subject_of(t, problem->default_index);
     if (problem->check == NULL) return EJK_OK;
-    EJKI_TRY(ejki_run_calls(&subject, 1));
+    EJKI_TRY(ejki_run_candidate(t, problem->default_index, 1));
     return problem->keep != NULL ? problem->keep(problem->user, problem->default_index) : EJK_OK;
 }
 
@@ -69,9 +68,7 @@ ejk_status ejk_autotuner_autotune(const ejk_autotuner *tuner, const ejk_tune_pro
     EJKI_TRY(ejki_count_option(&tuner->warmup, "warmup", 1, 0, &t.warmup));
     EJKI_TRY(ejki_plain_option(tuner->iters, "iters", 3, &calls));
     t.calls = calls;
-    const ejk_status status = ejki_tuning_run(&t);
-    ejki_tuning_close(&t);
-    return status;
+    return ejki_tuning_run(&t, NULL);
 }
 
 ejk_status ejk_autotune_data_fastest_config(const ejk_autotune_data *data,

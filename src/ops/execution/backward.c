@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "ops/core/request.h"
+#include "ops/execution/gradients.h"
 #include "ops/execution/operands.h"
 
 #include <math.h>
@@ -63,11 +64,6 @@ static ejk_status open_residuals(ejki_backward *b, ejk_context *context, const e
     return status;
 }
 
-static bool is_float(ejk_dtype dtype) {
-    return dtype == EJK_DTYPE_F64 || dtype == EJK_DTYPE_F32 || dtype == EJK_DTYPE_F16 ||
-           dtype == EJK_DTYPE_BF16;
-}
-
 ejk_status ejki_backward_open(ejki_backward *b, ejk_context *context, const ejk_kernel *kernel,
                               const void *args) {
     const size_t fields = (size_t)kernel->args->count + 1;
@@ -87,7 +83,7 @@ ejk_status ejki_backward_open(ejki_backward *b, ejk_context *context, const ejk_
             ejk_tensor *cotangent = &b->cotangents[b->cotangent_count++];
             EJKI_TRY(add(b, own->dtype, own->rank, own->shape, cotangent));
             EJKI_TRY(fill(cotangent));
-        } else if (is_float(own->dtype)) {
+        } else if (ejki_has_gradient(own->dtype)) {
             EJKI_TRY(add(b, own->dtype, own->rank, own->shape, &b->gradients[b->gradient_count++]));
         } else {
             b->gradient_count++; /* an index or a mask has no gradient */

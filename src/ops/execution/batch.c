@@ -79,6 +79,12 @@ static ejk_status open_batch(batch *b, const ejk_kernel *kernel, const void *arg
     EJKI_TRY(check_names(record, axes));
     for (int32_t i = 0; i < record->count; i++) {
         const ejk_field *field = &record->fields[i];
+        if (field->kind == EJK_FIELD_TENSORS && ejk_record_is_set(field, args))
+            return ejki_fail(
+                EJK_STATUS_UNAVAILABLE,
+                "%s is a list of tensors, expected a call without: only single tensors "
+                "are mapped",
+                field->name);
         if (field->kind != EJK_FIELD_TENSOR) continue;
         const ejk_tensor *tensor = tensor_at(field, b->first);
         if (tensor->dtype == EJK_DTYPE_UNSET) continue;

@@ -40,12 +40,11 @@ static ejk_status check(void *user, int32_t index, bool *agrees, double *differe
 }
 
 static ejk_status warm_up(ejki_tuning *t, int32_t index) {
-    const ejki_subject subject = ejki_subject_of(t, index);
     bool agrees;
-    if (t->problem->check == NULL) return ejki_run_calls(&subject, t->warmup);
-    EJKI_TRY(ejki_run_calls(&subject, 1));
+    if (t->problem->check == NULL) return ejki_run_candidate(t, index, t->warmup);
+    EJKI_TRY(ejki_run_candidate(t, index, 1));
     EJKI_TRY(ejki_check(t, index, &agrees));
-    return ejki_run_calls(&subject, t->warmup - 1);
+    return ejki_run_candidate(t, index, t->warmup - 1);
 }
 
 static ejk_status enter(ejki_tuning *t, int32_t index) {
@@ -144,8 +143,7 @@ ejk_status ejki_fn_tune(const ejki_fn_settings *settings, const ejk_hyper_functi
                      .random = settings->seed,
                      .own = &own};
     EJKI_TRY(pick(settings, &t.random, &own.combinations));
-    const ejk_status status = ejki_tuning_run(&t);
-    ejki_tuning_close(&t);
+    const ejk_status status = ejki_tuning_run(&t, NULL);
     free(own.combinations);
     if (status == EJK_OK)
         *out = own.found;

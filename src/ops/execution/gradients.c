@@ -104,11 +104,6 @@ static ejk_status add_results(ejki_gradients *g, const ejk_kernel *gradient,
     return EJK_OK;
 }
 
-static bool is_float(ejk_dtype dtype) {
-    return dtype == EJK_DTYPE_F64 || dtype == EJK_DTYPE_F32 || dtype == EJK_DTYPE_F16 ||
-           dtype == EJK_DTYPE_BF16;
-}
-
 /* A tensor that lies as this one does, unless elements of that share their place. */
 static ejk_tensor alike(const ejk_tensor *tensor) {
     ejk_tensor copy = *tensor;
@@ -128,7 +123,8 @@ static void declare_derivatives(const ejk_kernel *gradient, const ejk_kernel *ke
         const ejk_field *of =
             strncmp(field->name, "d_", 2) == 0 ? find(gradient->args, field->name + 2) : NULL;
         if (!of || !ejki_is_derivative(field, of->name)) continue;
-        if (of->kind != EJK_FIELD_TENSOR || !is_float(tensor_at(of, args)->dtype)) continue;
+        if (of->kind != EJK_FIELD_TENSOR || !ejki_has_gradient(tensor_at(of, args)->dtype))
+            continue;
         const ejk_field *there = find(kernel->args, of->name);
         const bool required = ejk_field_is_required(field) && !ejk_field_is_output(field);
         if (required || (!ejk_field_is_input(field) && there && ejk_field_is_input(there)))

@@ -19,6 +19,12 @@ const ejk_kernel *ejki_gradient_kernel(const ejk_context *context, const ejk_ker
 ejk_status ejki_gradient_args(const ejk_kernel *gradient, const ejk_kernel *kernel,
                               const void *args, void **out);
 
+/* True of an element type that gradients are taken of. */
+static inline bool ejki_has_gradient(ejk_dtype dtype) {
+    return dtype == EJK_DTYPE_F64 || dtype == EJK_DTYPE_F32 || dtype == EJK_DTYPE_F16 ||
+           dtype == EJK_DTYPE_BF16;
+}
+
 /* True of a field `d_x`, for x = `name`. */
 bool ejki_is_derivative(const ejk_field *field, const char *name);
 

@@ -8,24 +8,23 @@
 #include "device/cuda_timer.h"
 #include "ops/core/fill.h"
 #include "ops/core/mirror.h"
+#include "record/tensors.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static ejk_tensor *tensor_at(const ejk_field *field, const void *args) {
-    return (ejk_tensor *)(void *)((char *)args + field->offset);
+static bool is_there(const ejki_walk *walk, const void *args) {
+    return ejk_tensor_present(ejki_walk_tensor(walk, args));
 }
 
-static bool is_there(const ejk_field *field, const void *args) {
-    return field->kind == EJK_FIELD_TENSOR && tensor_at(field, args)->dtype != EJK_DTYPE_UNSET;
+static bool is_input(const ejki_walk *walk, const void *args) {
+    return ejk_field_is_input(walk->field) && is_there(walk, args);
 }
 
 bool ejki_is_output(const ejk_field *field, const void *args) {
-    return ejk_field_is_output(field) && is_there(field, args);
-}
-
-static bool is_input(const ejk_field *field, const void *args) {
-    return ejk_field_is_input(field) && is_there(field, args);
+    int32_t count;
+    const ejk_tensor *tensor = ejk_field_tensors(field, args, &count);
+    return ejk_field_is_output(field) && ejk_tensor_present(tensor);
 }
 
 /* ---- Memory of either kind --------------------------------------------------------------------------- */
@@ -139,10 +138,11 @@ ejk_status ejki_tensor_move(const ejk_tensor *source, const ejk_tensor *target) 
 /* ---- Copies of calls --------------------------------------------------------------------------------- */
 
 static ejk_status copy_args(const ejk_record *record, const void *args, ejki_operands_copy *out) {
-    *out = (ejki_operands_copy){.record = record,
-                                .place = ejki_place_of(record, args),
-                                .args = malloc(record->size + 1),
-                                .memory = calloc((size_t)record->count + 1, sizeof(void *))};
+    *out =
+        (ejki_operands_copy){.record = record,
+                             .place = ejki_place_of(record, args),
+                             .args = malloc(record->size + 1),
+                             .memory = calloc((size_t)ejki_walk_count(record) + 1, sizeof(void *))};
     if (!out->args || !out->memory)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a copy of a call");
     memcpy(out->args, args, record->size);
@@ -155,10 +155,10 @@ static ejk_status fill_own(const ejk_kernel *kernel, const void *args,
     char *own = malloc(kernel->args->size + 1);
     if (!own) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a copy of a call");
     memcpy(own, copy->args, kernel->args->size);
-    for (int32_t i = 0; i < kernel->args->count; i++) {
-        const ejk_field *field = &kernel->args->fields[i];
-        if (field->kind != EJK_FIELD_TENSOR) continue;
-        if (!copy->memory[i] || tensor_at(field, args)->data) tensor_at(field, own)->data = NULL;
+    for (ejki_walk w = ejki_walk_of(kernel->args); ejki_walk_next(&w);) {
+        ejk_tensor *tensor = ejki_walk_tensor(&w, own);
+        if (tensor && (!copy->memory[w.index] || ejki_walk_tensor(&w, args)->data))
+            tensor->data = NULL;
     }
     const ejk_status status = ejki_fill_inputs(kernel, own, &(ejk_inputs){.seed = 1});
     free(own);
@@ -170,14 +170,13 @@ ejk_status ejki_operands_copy_create(const ejk_kernel *kernel, const void *args,
     const ejk_record *record = kernel->args;
     bool lacks = false;
     EJKI_TRY(copy_args(record, args, out));
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        if (!is_there(field, args)) continue;
-        ejk_tensor *tensor = tensor_at(field, out->args);
-        const ejk_tensor *given = tensor_at(field, args);
-        const bool input = is_input(field, args), output = ejki_is_output(field, args);
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        if (!is_there(&w, args)) continue;
+        ejk_tensor *tensor = ejki_walk_tensor(&w, out->args);
+        const ejk_tensor *given = ejki_walk_tensor(&w, args);
+        const bool input = is_input(&w, args), output = ejk_field_is_output(w.field);
         if (!output && given->data) continue;
-        EJKI_TRY(give_memory(field, tensor, &out->memory[i]));
+        EJKI_TRY(give_memory(w.field, tensor, &out->memory[w.index]));
         if (input && given->data)
             EJKI_TRY(ejki_tensor_move(given, tensor));
         else
@@ -193,29 +192,27 @@ ejk_status ejki_operands_restore(const ejki_operands_copy *copy) {
 
 int64_t ejki_operands_input_bytes(const ejki_operands_copy *copy) {
     int64_t bytes = 0;
-    for (int32_t i = 0; i < copy->record->count; i++) {
-        int64_t low, high;
-        if (!is_input(&copy->record->fields[i], copy->args)) continue;
-        ejk_tensor_span(tensor_at(&copy->record->fields[i], copy->args), &low, &high);
-        bytes += high - low;
+    for (ejki_walk w = ejki_walk_of(copy->record); ejki_walk_next(&w);) {
+        int64_t low;
+        if (is_input(&w, copy->args)) bytes += span_of(ejki_walk_tensor(&w, copy->args), &low);
     }
     return bytes;
 }
 
 ejk_status ejki_operands_copy_inputs(const ejki_operands_copy *first, ejki_operands_copy *out) {
     EJKI_TRY(copy_args(first->record, first->args, out));
-    for (int32_t i = 0; i < first->record->count; i++) {
-        const ejk_field *field = &first->record->fields[i];
-        if (!is_input(field, first->args)) continue;
-        ejk_tensor *tensor = tensor_at(field, out->args);
-        EJKI_TRY(give_memory(field, tensor, &out->memory[i]));
-        EJKI_TRY(ejki_tensor_move(tensor_at(field, first->args), tensor));
+    for (ejki_walk w = ejki_walk_of(first->record); ejki_walk_next(&w);) {
+        if (!is_input(&w, first->args)) continue;
+        ejk_tensor *tensor = ejki_walk_tensor(&w, out->args);
+        EJKI_TRY(give_memory(w.field, tensor, &out->memory[w.index]));
+        EJKI_TRY(ejki_tensor_move(ejki_walk_tensor(&w, first->args), tensor));
     }
     return ejk_states_save(first->record, out->args, &out->states);
 }
 
 void ejki_operands_copy_release(ejki_operands_copy *copy) {
-    for (int32_t i = 0; copy->memory && i < copy->record->count; i++)
+    const int32_t count = copy->memory ? ejki_walk_count(copy->record) : 0;
+    for (int32_t i = 0; i < count; i++)
         if (copy->memory[i]) free_at(copy->place, copy->memory[i]);
     ejk_states_destroy(copy->states);
     free(copy->memory);
@@ -227,15 +224,14 @@ void ejki_operands_copy_release(ejki_operands_copy *copy) {
 ejk_status ejki_operands_poison(const ejki_operands_copy *copy) {
     const int32_t device = copy->place.device_index;
     if (on_gpu(copy->place)) EJKI_TRY(ejki_cuda_wait_all(device));
-    for (int32_t i = 0; i < copy->record->count; i++) {
+    for (ejki_walk w = ejki_walk_of(copy->record); ejki_walk_next(&w);) {
         int64_t low;
-        const ejk_field *field = &copy->record->fields[i];
-        if (!is_there(field, copy->args) || ejk_field_is_input(field)) continue;
-        const int64_t bytes = span_of(tensor_at(&copy->record->fields[i], copy->args), &low);
+        if (!is_there(&w, copy->args) || ejk_field_is_input(w.field)) continue;
+        const int64_t bytes = span_of(ejki_walk_tensor(&w, copy->args), &low);
         if (on_gpu(copy->place))
-            EJKI_TRY(ejki_cuda_set(device, copy->memory[i], 0xff, (size_t)bytes, NULL));
+            EJKI_TRY(ejki_cuda_set(device, copy->memory[w.index], 0xff, (size_t)bytes, NULL));
         else
-            memset(copy->memory[i], 0xff, (size_t)bytes);
+            memset(copy->memory[w.index], 0xff, (size_t)bytes);
     }
     return on_gpu(copy->place) ? ejki_cuda_wait_all(device) : EJK_OK;
 }

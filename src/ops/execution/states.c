@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 #include "ops/execution/operands.h"
+#include "record/tensors.h"
 
 #include <stdlib.h>
 
@@ -23,15 +24,13 @@ static bool is_state(const ejk_field *field, const ejk_tensor *tensor) {
 
 /* Counts while there is no list, then copies. */
 static ejk_status visit(const ejk_record *record, const void *args, ejk_states *out) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        const void *place = (const char *)args + field->offset;
-        if (field->kind == EJK_FIELD_RECORD) EJKI_TRY(visit(field->record, place, out));
-        if (field->kind != EJK_FIELD_TENSOR || !is_state(field, place)) continue;
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        const ejk_tensor *tensor = ejki_walk_tensor(&w, args);
+        if (!is_state(w.field, tensor)) continue;
         if (out->list) {
             state *s = &out->list[out->count];
-            s->at = *(const ejk_tensor *)place;
-            EJKI_TRY(ejk_tensor_check(&s->at, field->name));
+            s->at = *tensor;
+            EJKI_TRY(ejk_tensor_check(&s->at, w.field->name));
             const ejki_place where = {s->at.device_type, s->at.device_index};
             EJKI_TRY(ejki_tensor_create_at(where, s->at.dtype, s->at.rank, s->at.shape, &s->kept));
         }

@@ -60,15 +60,6 @@ static ejk_status check_suite(const ejk_benchmark_suite *suite, ejk_benchmark_re
     return EJK_OK;
 }
 
-/* The documented estimate: the operations of attention, whatever the mask; 0 without all four numbers. */
-static double documented_flops(const json_t *config) {
-    const double batch = json_number_value(json_object_get(config, "batch"));
-    const double heads = json_number_value(json_object_get(config, "heads"));
-    const double seq = json_number_value(json_object_get(config, "seq"));
-    const double dim = json_number_value(json_object_get(config, "dim"));
-    return 4 * batch * heads * seq * seq * dim;
-}
-
 /* The texts of a configuration's results; its operations stand in for their throughput until times are there. */
 static ejk_status open_config(const ejk_benchmark_suite *suite, int32_t index,
                               ejk_benchmark_result *results) {
@@ -81,14 +72,15 @@ static ejk_status open_config(const ejk_benchmark_suite *suite, int32_t index,
                          "configs[%d]: \"%.60s\" given, expected a JSON object%s%s", (int)index,
                          text, config == NULL ? ": " : "", config == NULL ? error.text : "");
     }
-    ejk_status status = EJK_OK;
+    ejk_cost cost = {0};
+    ejk_status status = suite->cost ? suite->cost(suite->user, index, &cost) : EJK_OK;
     for (int32_t i = 0; status == EJK_OK && i < suite->algorithm_count; i++) {
         char *compact = NULL;
         status = ejki_json_print(json_incref(config), true, 0, &compact);
         results[i] = (ejk_benchmark_result){.algorithm = strdup(suite->algorithms[i]),
                                             .config = compact,
                                             .sentence = strdup(""),
-                                            .throughput_estimate = documented_flops(config)};
+                                            .throughput_estimate = cost.flops};
         if (results[i].algorithm == NULL || results[i].sentence == NULL)
             status = ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for a result could not be had");
     }

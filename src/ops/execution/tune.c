@@ -42,17 +42,18 @@ ejk_status ejki_hold_against_default(ejki_tuning *t, int32_t index) {
  * others are held against.
  */
 
-static ejk_status time_first(ejki_tuning *t, int32_t index) {
-    const ejki_subject subject = ejki_subject_of(t, index);
-    return ejki_time_calls(&subject, 1, &ejki_candidate(t, index)->first_s);
-}
-
-/* What is left of the warm-up after the first run. */
+/* What is left of the warm-up after the first run, and how many calls make a sample. */
 static ejk_status warm_up(ejki_tuning *t, int32_t index) {
     ejki_contender *contender = &t->contenders[index];
     const ejki_subject subject = ejki_subject_of(t, index);
-    EJKI_TRY(ejki_run_calls(&subject, t->warmup - 1));
-    return ejki_calibrate(&subject, t->sample_s, &contender->calls, &contender->median);
+    ejk_status status = ejki_run_calls(&subject, t->warmup - 1);
+    if (status == EJK_OK)
+        status = ejki_calibrate(&subject, t->sample_s, &contender->calls, &contender->median);
+    return status == EJK_OK ? EJK_OK : failed(t, index, "run", status);
+}
+
+static bool is_out(const ejki_tuning *t, int32_t index) {
+    return ejki_candidate(t, index)->verdict != EJK_TUNE_VERDICT_NOT_REACHED;
 }
 
 /*
@@ -62,14 +63,10 @@ static ejk_status warm_up(ejki_tuning *t, int32_t index) {
 static ejk_status try_default(ejki_tuning *t) {
     const ejk_tune_problem *problem = t->problem;
     const int32_t index = problem->default_index;
-    ejk_status status = time_first(t, index);
-    if (status != EJK_OK) return failed(t, index, "run", status);
-    if (problem->keep != NULL) {
-        status = problem->keep(problem->user, index);
-        if (status != EJK_OK) return failed(t, index, "keep", status);
-    }
-    status = warm_up(t, index);
-    if (status != EJK_OK) return failed(t, index, "run", status);
+    EJKI_TRY(ejki_sample(t, index, 1, &ejki_candidate(t, index)->first_s));
+    const ejk_status kept = problem->keep ? problem->keep(problem->user, index) : EJK_OK;
+    if (kept != EJK_OK) return failed(t, index, "keep", kept);
+    EJKI_TRY(warm_up(t, index));
     EJKI_TRY(ejki_hold_against_default(t, index));
     return ejki_admit(t, index);
 }
@@ -88,29 +85,22 @@ static double first_limit(const ejki_tuning *t) {
     return share > hopeless ? share : hopeless;
 }
 
-static bool is_out(const ejki_tuning *t, int32_t index) {
-    return ejki_candidate(t, index)->verdict != EJK_TUNE_VERDICT_NOT_REACHED;
-}
-
 static ejk_status try_other(ejki_tuning *t, int32_t index) {
     int64_t bytes;
     if (!fits_memory(t, index, &bytes))
         return ejki_take_out(t, index, EJK_TUNE_VERDICT_OVER_MEMORY,
                              "takes %lld bytes, allowed are %lld", (long long)bytes,
                              (long long)t->options->memory_bytes);
-    ejk_status status = time_first(t, index);
-    if (status != EJK_OK) return failed(t, index, "run", status);
-    double first = ejki_candidate(t, index)->first_s;
+    EJKI_TRY(ejki_sample(t, index, 1, &ejki_candidate(t, index)->first_s));
+    const double first = ejki_candidate(t, index)->first_s;
     if (first > first_limit(t))
         return ejki_take_out(t, index, EJK_TUNE_VERDICT_TOO_SLOW,
                              "its first run took %.3g s, allowed were %.3g s", first,
                              first_limit(t));
-    EJKI_TRY(ejki_hold_against_default(t, index));
-    if (is_out(t, index)) return EJK_OK;
-    status = warm_up(t, index);
-    if (status != EJK_OK) return failed(t, index, "run", status);
+    if (!is_out(t, index)) EJKI_TRY(ejki_hold_against_default(t, index));
+    if (!is_out(t, index)) EJKI_TRY(warm_up(t, index));
     /* Once more: what adds to its output, or leans on fresh memory, is right the first time only. */
-    EJKI_TRY(ejki_hold_against_default(t, index));
+    if (!is_out(t, index)) EJKI_TRY(ejki_hold_against_default(t, index));
     if (is_out(t, index)) return EJK_OK;
     double least = t->contenders[t->problem->default_index].median;
     if (t->contenders[index].median > HOPELESS * least)
@@ -194,11 +184,5 @@ ejk_status ejk_tune(const ejk_tune_problem *problem, const ejk_tuner_options *op
                      .first = problem->default_index};
     EJKI_TRY(read_options(&t));
     t.random = t.options->seed;
-    ejk_status status = ejki_tuning_run(&t);
-    if (status == EJK_OK) {
-        *out = t.report;
-        t.report = NULL;
-    }
-    ejki_tuning_close(&t);
-    return status;
+    return ejki_tuning_run(&t, out);
 }

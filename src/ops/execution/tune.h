@@ -61,11 +61,16 @@ static inline ejk_tune_candidate *ejki_candidate(const ejki_tuning *t, int32_t i
 /* How many candidates a problem has, and which is its default. */
 ejk_status ejki_tune_check_counts(const ejk_tune_problem *problem);
 
-/* Runs it all. Whatever it answers, ejki_tuning_close() follows. */
-ejk_status ejki_tuning_run(ejki_tuning *t);
-void ejki_tuning_close(ejki_tuning *t);
+/* Runs it all. Without a failure, `out` gets the report; NULL: it is thrown away. */
+ejk_status ejki_tuning_run(ejki_tuning *t, ejk_tune_report **out);
 
 ejki_subject ejki_subject_of(const ejki_tuning *t, int32_t index);
+
+/* Runs a candidate that often, untimed. */
+ejk_status ejki_run_candidate(const ejki_tuning *t, int32_t index, int64_t calls);
+
+/* Seconds of a call, the mean of that many. NaN: it failed, and the strategy lets the tuning go on. */
+ejk_status ejki_sample(ejki_tuning *t, int32_t index, int64_t calls, double *seconds);
 
 /* In the race from here on. OUT_OF_MEMORY only. */
 ejk_status ejki_admit(ejki_tuning *t, int32_t index);

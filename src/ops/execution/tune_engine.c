@@ -91,27 +91,46 @@ ejk_status ejki_admit(ejki_tuning *t, int32_t index) {
     return EJK_OK;
 }
 
-static ejk_status take_sample(ejki_tuning *t, int32_t index) {
-    const ejki_contender *contender = &t->contenders[index];
+ejk_status ejki_run_candidate(const ejki_tuning *t, int32_t index, int64_t calls) {
     const ejki_subject subject = ejki_subject_of(t, index);
+    return ejki_run_calls(&subject, calls);
+}
+
+ejk_status ejki_sample(ejki_tuning *t, int32_t index, int64_t calls, double *seconds) {
+    const ejki_subject subject = ejki_subject_of(t, index);
+    const ejk_status status = ejki_time_calls(&subject, calls, seconds);
+    if (status == EJK_OK) return EJK_OK;
+    *seconds = NAN;
+    return t->strategy->failed(t, index, "run", status);
+}
+
+static ejk_status take_sample(ejki_tuning *t, int32_t index) {
+    ejki_contender *contender = &t->contenders[index];
     double seconds;
-    ejk_status status = ejki_time_calls(&subject, contender->calls, &seconds);
-    if (status != EJK_OK) return t->strategy->failed(t, index, "run", status);
+    EJKI_TRY(ejki_sample(t, index, contender->calls, &seconds));
+    if (isnan(seconds)) return EJK_OK;
     contender->samples[ejki_candidate(t, index)->samples++] = seconds;
-    if (t->strategy->races) t->contenders[index].median = ejki_sample_quantile(t, index, 0.5);
+    if (t->strategy->races) contender->median = ejki_sample_quantile(t, index, 0.5);
     return EJK_OK;
 }
 
 ejk_status ejki_check(ejki_tuning *t, int32_t index, bool *agrees) {
     double difference = NAN;
     *agrees = false;
-    if (t->problem->restore != NULL) { /* the last run was not the first one */
-        const ejki_subject subject = ejki_subject_of(t, index);
-        EJKI_TRY(ejki_run_calls(&subject, 1));
-    }
+    if (t->problem->restore != NULL) /* the last run was not the first one */
+        EJKI_TRY(ejki_run_candidate(t, index, 1));
     EJKI_TRY(t->problem->check(t->problem->user, index, agrees, &difference));
     ejki_candidate(t, index)->difference = difference;
     *agrees = *agrees && !isnan(difference);
+    return EJK_OK;
+}
+
+/* Takes a text over; NULL = there was no memory for it. */
+static ejk_status set_sentence(ejk_tune_candidate *candidate, char *sentence) {
+    if (sentence == NULL)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for the report could not be had");
+    free((char *)candidate->sentence);
+    candidate->sentence = sentence;
     return EJK_OK;
 }
 
@@ -122,12 +141,8 @@ ejk_status ejki_take_out(ejki_tuning *t, int32_t index, ejk_tune_verdict verdict
     va_start(arguments, format);
     int length = vasprintf(&sentence, format, arguments);
     va_end(arguments);
-    if (length < 0)
-        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for the report could not be had");
-    ejk_tune_candidate *candidate = ejki_candidate(t, index);
-    free((char *)candidate->sentence);
-    candidate->sentence = sentence;
-    candidate->verdict = verdict;
+    EJKI_TRY(set_sentence(ejki_candidate(t, index), length < 0 ? NULL : sentence));
+    ejki_candidate(t, index)->verdict = verdict;
     t->contenders[index].alive = false;
     return EJK_OK;
 }
@@ -136,11 +151,9 @@ ejk_status ejki_note_failure(ejki_tuning *t, int32_t index, const char *action, 
     (void)action;
     ejk_tune_candidate *candidate = ejki_candidate(t, index);
     if (candidate->status != EJK_OK) return EJK_OK;
-    free((char *)candidate->sentence);
     candidate->status = status;
-    candidate->sentence = strdup(ejki_sentence_of(status));
-    if (candidate->sentence != NULL) return ejki_fail(EJK_OK, "%s", "");
-    return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "memory for the report could not be had");
+    EJKI_TRY(set_sentence(candidate, strdup(ejki_sentence_of(status))));
+    return ejki_fail(EJK_OK, "%s", "");
 }
 
 ejk_status ejki_none_succeeded(const ejki_tuning *t, const char *things) {
@@ -184,14 +197,6 @@ static ejk_status open_tuning(ejki_tuning *t) {
         EJKI_TRY(describe(problem, ejki_candidate(t, i), i));
     }
     return EJK_OK;
-}
-
-void ejki_tuning_close(ejki_tuning *t) {
-    for (int32_t i = 0; t->contenders != NULL && i < t->problem->count; i++)
-        free(t->contenders[i].samples);
-    free(t->contenders);
-    free(t->order);
-    ejk_tune_report_destroy(t->report);
 }
 
 /* Part of a race's budget is for rounds. */
@@ -280,12 +285,20 @@ static ejk_status play_rounds(ejki_tuning *t) {
     return EJK_OK;
 }
 
-ejk_status ejki_tuning_run(ejki_tuning *t) {
+ejk_status ejki_tuning_run(ejki_tuning *t, ejk_tune_report **out) {
     char *sentence = ejki_hide_sentence();
     ejk_status status = open_tuning(t);
     if (status == EJK_OK) status = enter_all(t);
     if (status == EJK_OK) status = play_rounds(t);
     if (status == EJK_OK) status = t->strategy->conclude(t);
     ejki_show_sentence(sentence, status);
+    for (int32_t i = 0; t->contenders != NULL && i < t->problem->count; i++)
+        free(t->contenders[i].samples);
+    free(t->contenders);
+    free(t->order);
+    if (status == EJK_OK && out != NULL)
+        *out = t->report;
+    else
+        ejk_tune_report_destroy(t->report);
     return status;
 }

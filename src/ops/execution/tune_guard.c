@@ -42,20 +42,12 @@ static int32_t pairs_in_time(const ejki_tuning *t, int32_t index) {
     return ((int32_t)pairs - 1) / 2 * 2 + 1;
 }
 
-/* A sample of the default or the candidate. OK with a NaN: the candidate failed and is out. */
-static ejk_status sample(ejki_tuning *t, int32_t index, double *seconds) {
-    const ejki_subject subject = ejki_subject_of(t, index);
-    *seconds = NAN;
-    ejk_status status = ejki_time_calls(&subject, t->contenders[index].calls, seconds);
-    return status == EJK_OK ? EJK_OK : t->strategy->failed(t, index, "run", status);
-}
-
 static ejk_status compare_pair(ejki_tuning *t, int32_t index, bool turned, double *ratio) {
     const int32_t order[2] = {turned ? index : t->problem->default_index,
                               turned ? t->problem->default_index : index};
     double seconds[2];
     for (int i = 0; i < 2; i++) {
-        EJKI_TRY(sample(t, order[i], &seconds[i]));
+        EJKI_TRY(ejki_sample(t, order[i], t->contenders[order[i]].calls, &seconds[i]));
         if (isnan(seconds[i])) return EJK_OK;
     }
     double mine = seconds[turned ? 0 : 1], defaults = seconds[turned ? 1 : 0];
@@ -102,7 +94,7 @@ static ejk_status compare(ejki_tuning *t, int32_t index, int32_t pairs, double *
 /* One more run whose result is checked: the first may have been right by chance. */
 static ejk_status check_again(ejki_tuning *t, int32_t index) {
     double seconds;
-    EJKI_TRY(sample(t, index, &seconds));
+    EJKI_TRY(ejki_sample(t, index, t->contenders[index].calls, &seconds));
     return t->contenders[index].alive ? ejki_hold_against_default(t, index) : EJK_OK;
 }
 

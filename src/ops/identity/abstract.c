@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Values without what keys must not see, and what devices are called. */
 #include "ops/identity/write.h"
+#include "record/tensors.h"
 
 #include <string.h>
 
@@ -21,29 +22,23 @@ static ejk_status check_tensor(const ejk_tensor *tensor, const char *name) {
 }
 
 static ejk_status check_tensors(const ejk_record *record, const void *object) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        const void *place = (const char *)object + field->offset;
-        if (field->kind == EJK_FIELD_RECORD)
-            EJKI_TRY(check_tensors(field->record, place));
-        else if (field->kind == EJK_FIELD_TENSOR && ejk_tensor_present(place))
-            EJKI_TRY(check_tensor(place, field->name));
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        const ejk_tensor *tensor = ejki_walk_tensor(&w, object);
+        char name[EJKI_PREFIX_SIZE];
+        ejki_member_name(w.field->name, w.member, name);
+        if (ejk_tensor_present(tensor)) EJKI_TRY(check_tensor(tensor, name));
     }
     return EJK_OK;
 }
 
 static void strip_tensors(const ejk_record *record, void *object) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        void *place = (char *)object + field->offset;
-        if (field->kind == EJK_FIELD_RECORD) {
-            strip_tensors(field->record, place);
-        } else if (field->kind == EJK_FIELD_TENSOR) {
-            ejk_tensor *tensor = place, old = *tensor;
-            *tensor = (ejk_tensor){.data = NULL};
-            if (ejk_tensor_present(&old))
-                *tensor = ejk_tensor_contiguous(NULL, old.dtype, old.rank, old.shape);
-        }
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        ejk_tensor *tensor = ejki_walk_tensor(&w, object);
+        if (!tensor) continue;
+        const ejk_tensor old = *tensor;
+        *tensor = (ejk_tensor){.data = NULL};
+        if (ejk_tensor_present(&old))
+            *tensor = ejk_tensor_contiguous(NULL, old.dtype, old.rank, old.shape);
     }
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys of calls: what the arguments are, as stable JSON, and its hash. */
 #include "ops/identity/write.h"
+#include "record/tensors.h"
 
 #include <string.h>
 
 static bool is_arg(const ejk_field *field) {
-    return ejk_field_is_input(field) && ejk_field_is_required(field) &&
-           field->kind == EJK_FIELD_TENSOR;
+    return ejk_field_is_input(field) && ejk_field_is_required(field) && ejki_is_tensor(field);
 }
 
 static bool is_kwarg(const ejk_kernel *kernel, const ejk_field *field, const void *args) {

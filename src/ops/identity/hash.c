@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Digests of texts: short hashes, big numbers, and the documented hash of parameters. */
 #include "ops/identity/write.h"
-#include "record/kinds.h"
+#include "record/tensors.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -130,8 +130,7 @@ static void write_list(FILE *stream, const ejki_kind *kind, const void *place) {
 /* Whether a field takes part: those that cannot be unset always do. */
 static bool counts(const ejk_field *field, const void *object) {
     if (ejki_kind_of(field->kind)->always_set) return true;
-    if (field->kind == EJK_FIELD_NAME || field->kind == EJK_FIELD_DTYPE ||
-        field->kind == EJK_FIELD_TENSOR)
+    if (field->kind == EJK_FIELD_NAME || field->kind == EJK_FIELD_DTYPE || ejki_is_tensor(field))
         return false;
     return ejk_record_is_set(field, object);
 }
@@ -162,7 +161,8 @@ static void write_str(FILE *stream, const ejk_field *field, const void *object) 
     }
     case EJK_FIELD_NAME:
     case EJK_FIELD_DTYPE:
-    case EJK_FIELD_TENSOR: break;
+    case EJK_FIELD_TENSOR:
+    case EJK_FIELD_TENSORS: break;
     default: write_list(stream, ejki_kind_of(field->kind), place); break;
     }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How tensors lie in memory, by classes of strides. */
 #include "ops/identity/write.h"
+#include "record/tensors.h"
 
 /* The length of a stride, also of INT64_MIN. */
 static uint64_t magnitude(int64_t stride) {
@@ -41,24 +42,18 @@ static void write_class(FILE *stream, const ejk_tensor *tensor) {
     fputs(gaps ? " gaps" : "", stream);
 }
 
-static ejk_status write_classes(FILE *stream, const ejk_record *record, const void *object,
-                                const char *prefix) {
-    for (int32_t i = 0; i < record->count; i++) {
-        const ejk_field *field = &record->fields[i];
-        const void *place = (const char *)object + field->offset;
-        if (field->kind == EJK_FIELD_RECORD) {
-            char inner[160];
-            snprintf(inner, sizeof inner, "%s%s.", prefix, field->name);
-            EJKI_TRY(write_classes(stream, field->record, place, inner));
-        } else if (field->kind == EJK_FIELD_TENSOR && ejk_tensor_present(place)) {
-            const ejk_tensor *tensor = place;
-            if (tensor->rank < 0 || tensor->rank > EJK_MAX_RANK)
-                return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s%s: rank %d given, expected 0 to %d",
-                                 prefix, field->name, (int)tensor->rank, EJK_MAX_RANK);
-            fprintf(stream, "%s%s:", prefix, field->name);
-            write_class(stream, tensor);
-            putc(';', stream);
-        }
+static ejk_status write_classes(FILE *stream, const ejk_record *record, const void *object) {
+    for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
+        const ejk_tensor *tensor = ejki_walk_tensor(&w, object);
+        char name[EJKI_PREFIX_SIZE];
+        if (!ejk_tensor_present(tensor)) continue;
+        ejki_walk_name(&w, name);
+        if (tensor->rank < 0 || tensor->rank > EJK_MAX_RANK)
+            return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s: rank %d given, expected 0 to %d", name,
+                             (int)tensor->rank, EJK_MAX_RANK);
+        fprintf(stream, "%s:", name);
+        write_class(stream, tensor);
+        putc(';', stream);
     }
     return EJK_OK;
 }
@@ -70,5 +65,5 @@ ejk_status ejk_layout_key(const ejk_record *args_record, const void *args,
                          "ejk_layout_key: args_record, args or out is NULL");
     ejki_text text;
     EJKI_TRY(ejki_text_open(&text));
-    return ejki_text_hash(&text, write_classes(text.stream, args_record, args, ""), out);
+    return ejki_text_hash(&text, write_classes(text.stream, args_record, args), out);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records, tensors and JSON texts as stable JSON. */
 #include "ops/identity/write.h"
-#include "record/kinds.h"
+#include "record/tensors.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -71,6 +71,18 @@ ejk_status ejki_write_tensor(FILE *stream, const ejk_tensor *tensor, ejk_json_st
     return EJK_OK;
 }
 
+static ejk_status write_tensors(FILE *stream, const ejk_tensors *list, ejk_json_style style,
+                                const char *field) {
+    for (int32_t i = 0; i < ejki_tensors_count(list); i++) {
+        char name[EJKI_PREFIX_SIZE];
+        ejki_member_name(field, i, name);
+        putc(i == 0 ? '[' : ',', stream);
+        EJKI_TRY(ejki_write_tensor(stream, &list->value[i], style, name));
+    }
+    putc(']', stream);
+    return EJK_OK;
+}
+
 static void write_list(FILE *stream, const ejki_kind *kind, const void *place) {
     ejk_opt_int each[EJKI_MOST_LISTED];
     const int32_t count = kind->list(place, each);
@@ -110,6 +122,7 @@ ejk_status ejki_write_field(FILE *stream, const ejk_field *field, const void *ob
     case EJK_FIELD_NAME: return write_name(stream, place, field->name);
     case EJK_FIELD_DTYPE: return write_dtype(stream, *(const ejk_dtype *)place, field->name);
     case EJK_FIELD_TENSOR: return ejki_write_tensor(stream, place, style, field->name);
+    case EJK_FIELD_TENSORS: return write_tensors(stream, place, style, field->name);
     case EJK_FIELD_RECORD: return ejki_write_fields(stream, field->record, place, style, flags);
     default: write_list(stream, kind, place); break;
     }

@@ -92,35 +92,6 @@ static void other_mask_infos_do_too(void **state) {
     }
 }
 
-/* Without a MaskInfo numbers alone say what is visible. */
-static void numbers_hide_by_themselves(void **state) {
-    (void)state;
-    for (struct random r; soak_round(&r, 44, 60);) {
-        struct world w;
-        open_world(&r, EJK_DTYPE_F32, true, &w);
-        const int64_t offset = w.kv - w.q, chunk = random_int(&r, 1, 90);
-        const bool chunked = random_chance(&r, 0.7);
-        for (int64_t h = 0; h < w.heads; h++)
-            for (int64_t i = 0; i < w.q; i++)
-                for (int64_t j = 0; j < w.kv; j++) {
-                    const int64_t at = i + offset, rest = (at % chunk + chunk) % chunk;
-                    w.dense[(h * w.q + i) * w.kv + j] = !chunked || (j <= at && j >= at - rest);
-                }
-        ejk_blocksparse_attention_args args = w.args;
-        if (chunked) args.chunk_size = ejk_int(chunk);
-        const int64_t outs = w.b * w.heads * w.q * w.dv;
-        float *expected = room(outs, 4), *lse = room(w.b * w.heads * w.q, 4);
-        const ejk_flash_attention_args dense = dense_call(&w, expected, lse);
-        EXPECT_OK(ejk_flash_attention(contexts[0], &dense));
-        EXPECT_OK(ejk_blocksparse_attention(contexts[1], &args));
-        expect_near_all(&w, w.out, expected, outs, 1e-5);
-        expect_lse(&w, lse);
-        free(expected);
-        free(lse);
-        close_world(&w);
-    }
-}
-
 /* ---- Gradients ---------------------------------------------------------------------------------------- */
 
 struct gradients {
@@ -158,7 +129,7 @@ static void scramble(struct random *r, ejk_tensor *t, const void *from, void *to
 static void arrays_that_lie_are_found(void **state) {
     (void)state;
     int64_t refused = 0, computed = 0;
-    for (struct random r; soak_round(&r, 46, 1500);) {
+    for (struct random r; soak_round(&r, 46, 400);) {
         struct world w;
         open_world(&r, EJK_DTYPE_F32, false, &w);
         const int64_t outs = w.b * w.heads * w.q * w.dv;
@@ -209,7 +180,7 @@ static void arrays_that_lie_are_found(void **state) {
         for (int i = 0; i < 9; i++) free(copies[i]);
         close_world(&w);
     }
-    assert_true(refused > 100 && computed > 100);
+    assert_true(refused > 30 && computed > 30);
 }
 
 /* ---- Refusals ----------------------------------------------------------------------------------------- */
@@ -286,7 +257,6 @@ static int teardown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         SOAK_TEST(other_mask_infos_do_too),
-        SOAK_TEST(numbers_hide_by_themselves),
         SOAK_TEST(arrays_that_lie_are_found),
         cmocka_unit_test(wrong_calls_are_refused),
     };

@@ -3,7 +3,7 @@
  * What else says which keys are visible to block-sparse attention, where it is wrong: positions, and MaskInfos of a
  * call and its gradients, which have to agree. What is right is for the conformance harness.
  */
-#include "support/sparse_places.h"
+#include "support/sparse_world.h"
 
 enum { CONTEXTS = 2 };
 static ejk_context *contexts[CONTEXTS]; /* of one thread and of two */
@@ -41,6 +41,10 @@ static ejk_blocksparse_attention_vjp_args vjp_of(const struct world *w, struct s
                                             .d_value = with(w->args.value, s->part[2])};
     memcpy(&v, &w->args, offsetof(ejk_blocksparse_attention_args, out));
     return v;
+}
+
+static ejk_tensor ids(void *data, ejk_dtype dtype, int64_t batch, int64_t count) {
+    return ejk_tensor_contiguous(data, dtype, 2, (int64_t[]){batch, count});
 }
 
 static void odd_positions_are_refused(void **state) {
@@ -89,7 +93,7 @@ static void info_of(const struct world *w, uint8_t *elements, const int64_t bloc
 static void masks_that_differ_are_refused(void **state) {
     (void)state;
     int64_t refused = 0, computed = 0;
-    for (struct random r; soak_round(&r, 63, 200);) {
+    for (struct random r; soak_round(&r, 63, 80);) {
         struct world w;
         struct slopes slopes;
         open_world(&r, EJK_DTYPE_F32, random_chance(&r, 0.3), &w);
@@ -135,7 +139,7 @@ static void masks_that_differ_are_refused(void **state) {
         close_slopes(&slopes);
         close_world(&w);
     }
-    assert_true(refused > 50 && computed > 10);
+    assert_true(refused > 20 && computed > 4);
 }
 
 /* Without fwd and dq the call hides nothing, and dkv may not either. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flash attention as it is called: every kind of bad call is refused with its status and a sentence that
- * names argument and value, and leaves the results alone; good calls reproduce a model's attention.
+ * Flash attention as it is called: what it costs, offsets and caps of any size, nothing to attend to, a model's
+ * attention, tuning, and bad calls that need a struct to say them.
  */
+#include "operations/attention/flash/problem.h"
 #include "support/expect.h"
 
 #include <ejkernel/ejkernel.h>
@@ -76,129 +77,29 @@ static void refuse(ejk_status status, const char *words, const ejk_flash_attenti
 
 #define F32 EJK_DTYPE_F32
 
-static void test_null(void **state) {
+/* What no text says; the others are in test_attention_refusals.c. */
+static void test_refusals(void **state) {
     (void)state;
     ejk_flash_attention_args fine = good();
     EXPECT_FAIL(INVALID_ARGUMENT, "context", ejk_flash_attention(NULL, &fine));
     EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_flash_attention(context, NULL));
     REFUSED(INVALID_ARGUMENT, "query", args.query.data = NULL);
     REFUSED(INVALID_ARGUMENT, "lse", args.lse.data = NULL);
-    REFUSED(INVALID_ARGUMENT, "query", args.query = (ejk_tensor){0});
-    REFUSED(INVALID_ARGUMENT, "value", args.value = (ejk_tensor){0});
-    REFUSED(INVALID_ARGUMENT, "out", args.out = (ejk_tensor){0});
-}
-
-static void test_shapes(void **state) {
-    (void)state;
-    REFUSED(INVALID_SHAPE, "rank 3", args.query = ejk_tensor_3d(q, F32, T, HQ, D));
     REFUSED(INVALID_SHAPE, "query", args.query.rank = 9);
     REFUSED(INVALID_SHAPE, "query", args.query.rank = -1);
-    REFUSED(INVALID_SHAPE, "-1", args.query.shape[1] = -1);
-    REFUSED(INVALID_SHAPE, "key", args.key.shape[0] = 1);
-    REFUSED(INVALID_SHAPE, "value", args.value.shape[1] = 3);
-    REFUSED(INVALID_SHAPE, "key", args.key.shape[3] = 4);
-    REFUSED(INVALID_SHAPE, "out", args.out.shape[3] = 5);
-    REFUSED(INVALID_SHAPE, "lse", args.lse.shape[2] = 2);
-    REFUSED(INVALID_SHAPE, "3", args.key.shape[2] = args.value.shape[2] = 3);
-    REFUSED(INVALID_SHAPE, "0", args.key.shape[2] = args.value.shape[2] = 0);
-    REFUSED(INVALID_SHAPE, "bias", args.bias = ejk_tensor_4d(anything, F32, B, 3, T, S));
-    REFUSED(INVALID_SHAPE, "attention_mask",
-            args.attention_mask = ejk_tensor_4d(anything, EJK_DTYPE_BOOL, 1, 3, 1, S));
-    REFUSED(INVALID_SHAPE, "softmax_aux",
-            args.softmax_aux = ejk_tensor_2d(anything, F32, HQ - 1, 1));
-    REFUSED(INVALID_SHAPE, "softmax_aux",
-            args.softmax_aux = ejk_tensor_3d(anything, F32, HQ, 1, 1));
-}
-
-static void test_types(void **state) {
-    (void)state;
-    REFUSED(INVALID_DTYPE, "key", args.key.dtype = EJK_DTYPE_F64);
-    REFUSED(INVALID_DTYPE, "query", args.query.dtype = EJK_DTYPE_I32);
     REFUSED(INVALID_DTYPE, "query", args.query.dtype = (ejk_dtype)99);
-    REFUSED(INVALID_DTYPE, "out", args.out.dtype = EJK_DTYPE_F64);
-    REFUSED(INVALID_DTYPE, "lse", args.lse.dtype = EJK_DTYPE_F64);
-    REFUSED(INVALID_DTYPE, "attention_mask",
-            args.attention_mask = ejk_tensor_4d(anything, F32, B, HQ, T, S));
-    REFUSED(INVALID_DTYPE, "out",
-            args.query.dtype = args.key.dtype = args.value.dtype = EJK_DTYPE_BF16);
-    REFUSED(INVALID_DTYPE, "key", args.query.dtype = args.out.dtype = EJK_DTYPE_F16);
-    REFUSED(UNAVAILABLE, "bfloat16", args.logits_dtype = EJK_DTYPE_BF16);
     REFUSED(INVALID_ARGUMENT, "logits_dtype", args.logits_dtype = (ejk_dtype)99);
-}
-
-static void test_layouts(void **state) {
-    (void)state;
-    REFUSED(INVALID_LAYOUT, "query", args.query.strides[3] = 2);
-    REFUSED(INVALID_LAYOUT, "out", args.out.strides[3] = -1);
-    REFUSED(INVALID_LAYOUT, "out", args.out.strides[1] = 0);
-    REFUSED(INVALID_LAYOUT, "out overlaps query", args.out.data = q);
     REFUSED(INVALID_LAYOUT, "out overlaps value", args.value.data = out + 3);
     REFUSED(INVALID_LAYOUT, "out overlaps lse", args.lse.data = out + OUT - 1);
     REFUSED(INVALID_ARGUMENT, "key: lies on cuda:0, but query on the CPU",
             args.key.device_type = EJK_DEVICE_CUDA);
-}
-
-static void test_sizes_that_do_not_fit(void **state) {
-    (void)state;
-    REFUSED(OVERFLOW, "query", args.query.shape[0] = INT64_MAX);
-    REFUSED(OVERFLOW, "key", args.key.strides[1] = INT64_MAX / 2);
-    REFUSED(OVERFLOW, "query", args.query.strides[1] = INT64_MIN);
-    /* Broadcast over more keys than positions count, though each view is small. */
-    const int64_t many = (INT64_C(1) << 60) + 1;
-    REFUSED(OVERFLOW, "1152921504606846977",
-            args = ((ejk_flash_attention_args){.query = ejk_tensor_4d(q, F32, 1, 1, 1, 1),
-                                               .key = ejk_tensor_4d(k, F32, 1, 1, 1, 1),
-                                               .value = ejk_tensor_4d(v, F32, 1, 1, 1, 1),
-                                               .out = ejk_tensor_4d(out, F32, 1, 1, 1, 1)});
-            args.key.shape[1] = args.value.shape[1] = many;
-            args.key.strides[1] = args.value.strides[1] = 0);
-}
-
-static void test_platforms(void **state) {
-    (void)state;
-    REFUSED(UNKNOWN_NAME, "abacus", strcpy(args.platform, "abacus"));
-    REFUSED(UNAVAILABLE, "triton", strcpy(args.platform, "triton"));
-    REFUSED(UNAVAILABLE, "these exist", strcpy(args.platform, "cuda"));
-    REFUSED(UNAVAILABLE, "pallas", args.platform[0] = 0; strcpy(args.cfg.platform, "pallas"));
-    REFUSED(UNKNOWN_NAME, "abacus", strcpy(args.cfg.backend, "abacus"));
     REFUSED(INVALID_ARGUMENT, "platform", memset(args.platform, 'x', sizeof args.platform));
-}
-
-static void test_values(void **state) {
-    (void)state;
-    REFUSED(INVALID_ARGUMENT, "logits_soft_cap is 0", args.logits_soft_cap = ejk_float(0));
-    REFUSED(INVALID_ARGUMENT, "logits_soft_cap is -30", args.logits_soft_cap = ejk_float(-30));
     REFUSED(INVALID_ARGUMENT, "nan", args.logits_soft_cap = ejk_float(NAN));
     REFUSED(INVALID_ARGUMENT, "inf", args.logits_soft_cap = ejk_float(INFINITY));
     REFUSED(INVALID_ARGUMENT, "softmax_scale", args.softmax_scale = ejk_float(NAN));
     REFUSED(INVALID_ARGUMENT, "softmax_scale", args.softmax_scale = ejk_float(-INFINITY));
-    REFUSED(INVALID_ARGUMENT, "softmax_scale is 1e+31, expected at most 1e+30 in size",
-            args.softmax_scale = ejk_float(1e31));
-    REFUSED(INVALID_ARGUMENT, "dropout_prob is 1", args.dropout_prob = 1);
-    REFUSED(INVALID_ARGUMENT, "dropout_prob is -0.5", args.dropout_prob = -0.5);
     REFUSED(INVALID_ARGUMENT, "dropout_prob", args.dropout_prob = NAN);
-    REFUSED(INVALID_ARGUMENT, "left of sliding_window is -1",
-            args.sliding_window = ejk_window_of(-1, 0));
-    REFUSED(INVALID_ARGUMENT, "right of sliding_window is -2",
-            args.sliding_window = ejk_window_of(1, -2));
-    REFUSED(UNKNOWN_NAME, "precision is 'bf16'", strcpy(args.precision, "bf16"));
     REFUSED(INVALID_ARGUMENT, "normalize_output", args.normalize_output = (ejk_opt_bool)3);
-}
-
-static void test_combinations(void **state) {
-    (void)state;
-    ejk_tensor ids_q = ejk_tensor_2d(anything, EJK_DTYPE_I32, B, T);
-    ejk_tensor ids_k = ejk_tensor_2d(anything, EJK_DTYPE_I32, B, S);
-    REFUSED(INVALID_ARGUMENT, "q_segment_ids is given alone", args.q_segment_ids = ids_q);
-    REFUSED(INVALID_ARGUMENT, "kv_segment_ids is given alone", args.kv_segment_ids = ids_k);
-    ids_k.dtype = EJK_DTYPE_I64;
-    REFUSED(INVALID_DTYPE, "kv_segment_ids has type int64", args.q_segment_ids = ids_q;
-            args.kv_segment_ids = ids_k);
-    REFUSED(INVALID_ARGUMENT, "row_max", args.row_max = args.lse; args.row_max.data = row_max);
-    REFUSED(INVALID_ARGUMENT, "row_sum", args.row_sum = args.lse; args.row_sum.data = row_sum);
-    ejk_tensor lengths = ejk_tensor_1d(anything, EJK_DTYPE_I32, 3);
-    REFUSED(INVALID_ARGUMENT, "cum_seqlens_q is given alone", args.cum_seqlens_q = lengths);
-    REFUSED(INVALID_ARGUMENT, "cum_seqlens_k is given alone", args.cum_seqlens_k = lengths);
 }
 
 /* Explicit parameters of an implementation that takes some, beyond its bounds. */
@@ -282,108 +183,6 @@ static void test_extreme_offsets(void **state) {
         for (int r = 0; r < LSE; r++) assert_true((offsets[i] < 0) == (isinf(lse[r]) != 0));
         for (int r = 0; r < OUT; r++) assert_true(offsets[i] > 0 || out[r] == 0);
     }
-}
-
-/* One sink table, read per head: [n], [Hkv,n] and [Hq,n] that say the same give the same. */
-static void test_sinks(void **state) {
-    (void)state;
-    float shared[] = {1, -2}, kv[] = {1, -2, 1, -2}, heads[] = {1, -2, 1, -2, 1, -2, 1, -2};
-    ejk_tensor tables[] = {ejk_tensor_1d(shared, F32, 2), ejk_tensor_2d(kv, F32, HKV, 2),
-                           ejk_tensor_2d(heads, F32, HQ, 2)};
-    float first[LSE];
-    for (int i = 0; i < 3; i++) {
-        ejk_flash_attention_args args = good();
-        args.softmax_aux = tables[i];
-        EXPECT_OK(ejk_flash_attention(context, &args));
-        if (i == 0) memcpy(first, lse, sizeof lse);
-        assert_memory_equal(first, lse, sizeof lse);
-    }
-    float by_kv[] = {5, 5, -5, -5}, by_head[] = {5, 5, 5, 5, -5, -5, -5, -5};
-    ejk_flash_attention_args args = good();
-    args.softmax_aux = ejk_tensor_2d(by_kv, F32, HKV, 2);
-    EXPECT_OK(ejk_flash_attention(context, &args));
-    memcpy(first, lse, sizeof lse);
-    args.softmax_aux = ejk_tensor_2d(by_head, F32, HQ, 2);
-    EXPECT_OK(ejk_flash_attention(context, &args));
-    assert_memory_equal(first, lse, sizeof lse);
-    /* One kv head: its row of sinks serves all query heads, and nothing behind it is read. */
-    args.key = ejk_tensor_4d(k, F32, B, S, 1, D);
-    args.value = ejk_tensor_4d(v, F32, B, S, 1, DV);
-    float *row = malloc(2 * sizeof *row);
-    assert_non_null(row);
-    row[0] = 1, row[1] = -2;
-    args.softmax_aux = ejk_tensor_2d(row, F32, 1, 2);
-    EXPECT_OK(ejk_flash_attention(context, &args));
-    memcpy(first, lse, sizeof lse);
-    args.softmax_aux = tables[0];
-    EXPECT_OK(ejk_flash_attention(context, &args));
-    assert_memory_equal(first, lse, sizeof lse);
-    free(row);
-}
-
-/* A mask of Hkv heads is read by their groups. */
-static void test_mask_heads(void **state) {
-    (void)state;
-    unsigned char by_kv[HKV][S] = {{1, 0, 1, 0}, {0, 1, 1, 1}}, by_head[HQ][S];
-    for (int h = 0; h < HQ; h++) memcpy(by_head[h], by_kv[h / (HQ / HKV)], S);
-    float first[OUT];
-    ejk_flash_attention_args args = good();
-    args.attention_mask = ejk_tensor_4d(by_kv, EJK_DTYPE_BOOL, 1, HKV, 1, S);
-    EXPECT_OK(ejk_flash_attention(context, &args));
-    memcpy(first, out, sizeof out);
-    args.attention_mask = ejk_tensor_4d(by_head, EJK_DTYPE_U8, 1, HQ, 1, S);
-    EXPECT_OK(ejk_flash_attention(context, &args));
-    assert_memory_equal(first, out, sizeof out);
-}
-
-static void test_unnormalised(void **state) {
-    (void)state;
-    ejk_flash_attention_args args = good();
-    EXPECT_OK(ejk_flash_attention(context, &args));
-    float normal[OUT];
-    memcpy(normal, out, sizeof out);
-    args.normalize_output = EJK_FALSE;
-    args.row_max = ejk_tensor_3d(row_max, F32, B, HQ, T);
-    args.row_sum = ejk_tensor_3d(row_sum, F32, B, HQ, T);
-    EXPECT_OK(ejk_flash_attention(context, &args));
-    for (int b = 0; b < B; b++)
-        for (int i = 0; i < T; i++)
-            for (int h = 0; h < HQ; h++)
-                for (int d = 0; d < DV; d++) {
-                    int at = ((b * T + i) * HQ + h) * DV + d;
-                    float sum = row_sum[(b * HQ + h) * T + i];
-                    assert_float_equal(out[at] / sum, normal[at], 1e-5);
-                }
-}
-
-/* Queries, keys, values and room for the output side by side for each token, [B,T,4,H,D]. */
-static void test_packed(void **state) {
-    (void)state;
-    enum { H = 2, SLOT = H * D, TOKEN = 4 * SLOT };
-    float packed[B * T * TOKEN], apart[B * T * SLOT];
-    for (int i = 0; i < B * T * TOKEN; i++) packed[i] = (float)(i % 13) - 6;
-    ejk_tensor slot[4];
-    for (int i = 0; i < 4; i++) {
-        slot[i] = ejk_tensor_4d(packed + i * SLOT, F32, B, T, H, D);
-        slot[i].strides[0] = T * TOKEN;
-        slot[i].strides[1] = TOKEN;
-    }
-    ejk_flash_attention_args args = {.query = slot[0],
-                                     .key = slot[1],
-                                     .value = slot[2],
-                                     .out = ejk_tensor_4d(apart, F32, B, T, H, D),
-                                     .platform = "reference"};
-    EXPECT_OK(ejk_flash_attention(context, &args));
-    args.out = slot[2];
-    EXPECT_FAIL(INVALID_LAYOUT, "out overlaps value", ejk_flash_attention(context, &args));
-    args.out = slot[3];
-    args.out.data = packed + 3 * SLOT - 1;
-    EXPECT_FAIL(INVALID_LAYOUT, "out overlaps value", ejk_flash_attention(context, &args));
-    args.out = slot[3];
-    EXPECT_OK(ejk_flash_attention(context, &args));
-    for (int token = 0; token < B * T; token++)
-        assert_memory_equal(packed + token * TOKEN + 3 * SLOT, apart + token * SLOT,
-                            SLOT * sizeof(float));
 }
 
 static void test_nothing(void **state) {
@@ -471,7 +270,7 @@ static void test_caps_of_any_size(void **state) {
 /* Tuning finds candidates for the tiled and the row-wise kernel, all different; each computes the same. */
 static void test_tuning(void **state) {
     (void)state;
-    static const int64_t queries[] = {60, 1, 3};
+    static const int64_t queries[] = {60, 1};
     for (size_t i = 0; i < sizeof queries / sizeof *queries; i++) {
         const int64_t t = queries[i], s = 200;
         const ejk_flash_attention_args args = {
@@ -498,28 +297,41 @@ static void test_tuning(void **state) {
     }
 }
 
+/* What an implementation lists comes over what is suggested; 0 leaves that. */
+static void test_candidates(void **state) {
+    (void)state;
+    static const ejk_parameter parameters[] = {{"num_stages", 1, 4, 1, 2, "stages"},
+                                               {"q_blocksize", 16, 256, 16, 64, "rows"}};
+    static const ejk_candidate candidates[] = {{{3, 128}}, {{0, 32}}};
+    const ejk_implementation own = {.algorithm = "flash_attention",
+                                    .name = "own",
+                                    .parameters = parameters,
+                                    .parameter_count = 2,
+                                    .candidates = candidates,
+                                    .candidate_count = 2};
+    const ejki_flash_problem problem = {.queries = 64, .keys = 64, .group = 1};
+    const ejk_invocation invocation = {.kernel = &ejk_flash_attention_kernel,
+                                       .problem = &problem,
+                                       .implementation = &own,
+                                       .threads = 1};
+    ejk_flash_attention_config list[3];
+    int32_t count = -1;
+    EXPECT_OK(ejk_flash_attention_kernel.candidate_cfgs(&invocation, list, 3, &count));
+    assert_int_equal(count, 2);
+    assert_int_equal(list[0].fwd_params.num_stages.value, 3);
+    assert_int_equal(list[0].fwd_params.q_blocksize.value, 128);
+    assert_false(list[1].fwd_params.num_stages.set);
+    assert_int_equal(list[1].fwd_params.q_blocksize.value, 32);
+    EXPECT_OK(ejk_flash_attention_kernel.candidate_cfgs(&invocation, list, 1, &count));
+    assert_int_equal(count, 1);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_null),
-        TEST(test_shapes),
-        TEST(test_types),
-        TEST(test_layouts),
-        TEST(test_sizes_that_do_not_fit),
-        TEST(test_platforms),
-        TEST(test_values),
-        TEST(test_combinations),
-        TEST(test_configuration),
-        TEST(test_cost),
-        TEST(test_extreme_offsets),
-        TEST(test_sinks),
-        TEST(test_mask_heads),
-        TEST(test_unnormalised),
-        TEST(test_packed),
-        TEST(test_nothing),
-        TEST(test_caps_of_any_size),
-        TEST(test_model),
-        TEST(test_tuning),
+        TEST(test_refusals),        TEST(test_configuration), TEST(test_cost),
+        TEST(test_extreme_offsets), TEST(test_nothing),       TEST(test_caps_of_any_size),
+        TEST(test_model),           TEST(test_tuning),        TEST(test_candidates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

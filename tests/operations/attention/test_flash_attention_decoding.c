@@ -25,15 +25,16 @@ static const ejk_dtype types[] = {EJK_DTYPE_F32, EJK_DTYPE_BF16, EJK_DTYPE_F16};
 static float floats[ROOM], query[ROOM], key[ROOM], value[ROOM], first[RESULTS], again[RESULTS];
 
 /* `tiny`: some numbers below those that every product takes. */
-static void fill(ejk_dtype dtype, float *array, double step, bool tiny) {
-    for (int i = 0; i < ROOM; i++)
-        floats[i] = (float)(sin(step * i) * (tiny && i % 9973 > 9000 ? 1e-39 : 1));
+static void fill(ejk_dtype dtype, float *array, int64_t count, double step, bool tiny) {
+    assert_true(count <= ROOM);
+    for (int64_t i = 0; i < count; i++)
+        floats[i] = (float)(sin(step * (double)i) * (tiny && i % 9973 > 9000 ? 1e-39 : 1));
     if (dtype == EJK_DTYPE_F32)
-        memcpy(array, floats, sizeof floats);
+        memcpy(array, floats, (size_t)count * sizeof *floats);
     else if (dtype == EJK_DTYPE_BF16)
-        ejk_convert_f32_to_bf16(floats, (uint16_t *)(void *)array, ROOM);
+        ejk_convert_f32_to_bf16(floats, (uint16_t *)(void *)array, count);
     else
-        ejk_convert_f32_to_f16(floats, (uint16_t *)(void *)array, ROOM);
+        ejk_convert_f32_to_f16(floats, (uint16_t *)(void *)array, count);
 }
 
 /* `distance` of prefetches into the second-level cache; 0 = as it is without one. */
@@ -60,19 +61,20 @@ static void compare(ejk_context *context, ejk_dtype dtype, const sizes *n, bool 
     assert_true(B * n->queries * n->heads * n->group * n->value_dim <= RESULTS);
     run(context, dtype, n, window, 1, 0, first);
     for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
-        for (int64_t distance = 0; distance <= 4096; distance += 2048) {
+        for (int64_t distance = 0; distance <= 4096; distance += 4096) {
             run(context, dtype, n, window, sides[i], distance, again);
             assert_memory_equal(first, again, sizeof first);
         }
 }
 
 static void try_type(ejk_context *context, ejk_dtype dtype, const sizes *n) {
-    fill(dtype, query, 0.7, false);
-    fill(dtype, key, 0.3, false);
-    fill(dtype, value, 0.11, true);
+    const int64_t keys = B * n->keys * n->heads, values = keys * n->value_dim;
+    fill(dtype, query, B * n->queries * n->heads * n->group * n->head_dim, 0.7, false);
+    fill(dtype, key, keys * n->head_dim, 0.3, false);
+    fill(dtype, value, values, 0.11, true);
     compare(context, dtype, n, false);
     compare(context, dtype, n, true);
-    fill(dtype, value, 0.11, false);
+    fill(dtype, value, values, 0.11, false);
     compare(context, dtype, n, false);
     compare(context, dtype, n, true);
     memset(value + 2 * n->value_dim, 0xff, sizeof *value); /* NaN in every type */

@@ -2,7 +2,7 @@
 /*
  * How gradients of attention are shared out, in units of work: a pair of a query and a key that it sees counts one.
  * Workers take the tasks in their order, each the next one when it is free, and a block of keys adds to a block of
- * rows after those before it of the same head. On vectors, and on AMX with strips and blocks of its own.
+ * rows after those before it of the same head. On vectors, and on AMX with row blocks of its own.
  */
 #include "operations/attention/cpu/amx_backward/amx_vjp_tasks.h"
 #include "support/expect.h"
@@ -64,16 +64,16 @@ static double work_of(const struct world *w, const ejki_vjp_task *task, int64_t 
 }
 
 /* A task beginning at `now`: blocks of rows from the last to the first. Returns its end. */
-static double end_of(const struct world *w, const ejki_vjp_task *task, double now, double *turns,
+static double end_of(const struct world *w, const ejki_vjp_task *task, double now, double *progress,
                      double *work) {
     const ejki_vjp_sequence *s = &w->sequence[task->sequence];
-    const int64_t rows = w->matrix ? amx_vjp_strip_rows(s->rows, 256) : ROWS;
+    const int64_t rows = w->matrix ? amx_vjp_row_block_size(s->rows, 256) : ROWS;
     for (int64_t block = s->row_blocks - 1; block >= 0; block--) {
         const int64_t end = (block + 1) * rows < s->rows ? (block + 1) * rows : s->rows;
         const double own = work_of(w, task, block * rows, end);
         if (own == 0) continue;
-        now = now + own > turns[block] ? now + own : turns[block];
-        turns[block] = now;
+        now = now + own > progress[block] ? now + own : progress[block];
+        progress[block] = now;
         *work += own;
     }
     return now;
@@ -81,11 +81,11 @@ static double end_of(const struct world *w, const ejki_vjp_task *task, double no
 
 /* How many times faster `workers` workers are than one. */
 static double speedup(const struct world *w, int64_t workers) {
-    static double turns[MOST_TURNS];
+    static double progress[MOST_TURNS];
     static int64_t blocks[MOST][MOST_HEADS];
     double free_at[MOST_WORKERS] = {0}, all = 0, end = 0, expected = 0;
     ejki_vjp_task task = {.at = 0};
-    memset(turns, 0, sizeof turns);
+    memset(progress, 0, sizeof progress);
     memset(blocks, 0, sizeof blocks);
     for (int64_t n = 0; n < w->tasks.count; n++) {
         ejki_vjp_go(&w->tasks, n, workers, &task);
@@ -96,7 +96,7 @@ static double speedup(const struct world *w, int64_t workers) {
         /* Every block of a head comes once, after those before it. */
         assert_int_equal(blocks[task.sequence][task.kv_head]++, task.key_block);
         free_at[first] = end_of(w, &task, free_at[first],
-                                turns + s->first_turn + task.kv_head * s->row_blocks, &all);
+                                progress + s->first_row_block + task.kv_head * s->row_blocks, &all);
         if (free_at[first] > end) end = free_at[first];
     }
     for (int64_t n = 0; n < w->problem.batch; n++) {
@@ -120,7 +120,7 @@ static void one_long_sequence_is_shared(void **state) {
         const int64_t count = random_int(&r, 20, 100);
         for (int64_t n = 0; n < count; n++)
             lengths[n] = random_chance(&r, 0.1) ? 0 : random_int(&r, 1, 64);
-        /* 300 queries are too few strips on AMX for one worker to follow another closely */
+        /* 300 queries are too few row blocks on AMX for one worker to follow another closely */
         lengths[random_int(&r, 0, count - 1)] = longs[random_int(&r, seed % 2, 4)];
         const struct world *w =
             world_of(lengths, count, RANDOM_OF(&r, heads), random_chance(&r, 0.5), 256, seed % 2);

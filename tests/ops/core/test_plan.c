@@ -305,6 +305,22 @@ static void test_description(void **state) {
     EXPECT_FAIL(INVALID_ARGUMENT, "plan", ejk_plan_describe(NULL, &text));
 }
 
+/* What bindings are generated from: places of fields, and what is NULL as "". */
+static void test_description_of_a_kernel(void **state) {
+    (void)state;
+    char *text = NULL, expected[128];
+    EXPECT_OK(ejk_kernel_describe(&toy_kernel, &text));
+    snprintf(expected, sizeof expected, "\"name\":\"y\",\"kind\":\"TENSOR\",\"role\":");
+    if (!strstr(text, expected)) fail_msg("%s in %s", expected, text);
+    snprintf(expected, sizeof expected, "\"offset\":%zu,\"size\":%zu", offsetof(toy_args, cfg),
+             sizeof((toy_args *)NULL)->cfg);
+    if (!strstr(text, expected)) fail_msg("%s in %s", expected, text);
+    if (!strstr(text, "\"forward\":\"\"")) fail_msg("no forward in %s", text);
+    ejk_free(text);
+    EXPECT_FAIL(INVALID_ARGUMENT, "kernel", ejk_kernel_describe(NULL, &text));
+    EXPECT_FAIL(INVALID_ARGUMENT, "out", ejk_kernel_describe(&toy_kernel, NULL));
+}
+
 /* ---- Overlap ------------------------------------------------------------------------------------- */
 
 static float buffer[256];
@@ -467,6 +483,7 @@ int main(void) {
         TEST(test_parameters),
         TEST(test_selection),
         TEST(test_description),
+        TEST(test_description_of_a_kernel),
         TEST(test_overlap),
         TEST(test_overlap_of_results),
         TEST(test_nothing_to_do),

@@ -59,6 +59,14 @@ static ejk_status validate(const void *problem) {
     return EJK_OK;
 }
 
+/* Trusts indices: units have been looked at before it is asked. */
+static ejk_status validate_nothing(const void *problem) {
+    const gather_problem *p = problem;
+    validated++;
+    for (int64_t i = 0; i < p->count; i++) assert_in_range(p->index[i], 0, p->length - 1);
+    return EJK_OK;
+}
+
 static ejk_status run(const ejk_run *call) {
     const gather_problem *p = call->problem;
     runs++;
@@ -83,7 +91,7 @@ static const ejk_kernel gather = {
     .bind = bind,
     .validate = validate,
 };
-static ejk_kernel gather_by_hook, gather_by_unit;
+static ejk_kernel gather_by_hook, gather_by_unit, gather_by_both;
 
 static const ejk_implementation plain = {
     .algorithm = "gather", .name = "plain", .platform = EJK_PLATFORM_REFERENCE, .run = run};
@@ -103,10 +111,14 @@ static int setup(void **state) {
     gather_by_unit.algorithm = "gather";
     gather_by_unit.args = &ranged_args_record;
     gather_by_unit.validate = NULL;
+    gather_by_both = gather_by_unit;
+    gather_by_both.op_id = "gather_by_both";
+    gather_by_both.validate = validate_nothing;
     return ejk_context_create(NULL, &context) != EJK_OK ||
            ejk_registry_register(ejk_context_registry(context), &plain) != EJK_OK ||
            ejk_context_add_kernel(context, &gather) != EJK_OK ||
            ejk_context_add_kernel(context, &gather_by_unit) != EJK_OK ||
+           ejk_context_add_kernel(context, &gather_by_both) != EJK_OK ||
            ejk_context_add_kernel(context, &gather_by_hook) != EJK_OK;
 }
 
@@ -190,11 +202,27 @@ static void units_say_what_is_allowed(void **state) {
     ejk_problem_destroy(problem);
 }
 
+static void units_count_beside_a_function(void **state) {
+    (void)state;
+    gather_args args = call_of(bad);
+    for (int warm = 0; warm < 2; warm++) {
+        EXPECT_FAIL(INVALID_ARGUMENT, "index is 8 at element 2, expected 0 to 7",
+                    ejk_call(context, &gather_by_both, &args));
+        assert_int_equal(validated, 0);
+        assert_int_equal(runs, 0);
+    }
+    args.index.data = good;
+    EXPECT_OK(ejk_call(context, &gather_by_both, &args));
+    assert_int_equal(validated, 1);
+    assert_int_equal(runs, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_is_looked_at_before_a_run),
         cmocka_unit_test(hooks_cannot_forget_it),
         cmocka_unit_test(units_say_what_is_allowed),
+        cmocka_unit_test(units_count_beside_a_function),
         cmocka_unit_test(calls_without_integers_have_nothing_to_look_at),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -39,6 +39,19 @@ static ejk_status run_backward(void *user, int32_t algorithm, int32_t config) {
     return EJK_OK;
 }
 
+/* Of the first configuration; of the second nothing is known. */
+static ejk_status cost(void *user, int32_t config, ejk_cost *out) {
+    const stage *s = user;
+    assert_int_equal(s->started, 0);
+    if (config == 0) out->flops = 4.0 * 5 * 2 * 100 * 100 * 8;
+    return EJK_OK;
+}
+
+static ejk_status no_cost(void *user, int32_t config, ejk_cost *out) {
+    (void)user, (void)out;
+    return config == 0 ? EJK_OK : ejki_fail(EJK_STATUS_UNAVAILABLE, "no cost of %d", (int)config);
+}
+
 static double now(void *user) {
     return ((stage *)user)->now;
 }
@@ -49,6 +62,7 @@ static ejk_benchmark_suite suite_of(stage *s) {
                                  .configs = configs,
                                  .config_count = CONFIGS,
                                  .run = run,
+                                 .cost = cost,
                                  .user = s,
                                  .sample_s = ejk_float(0),
                                  .clock = {now, s}};
@@ -87,6 +101,14 @@ static void every_pair_is_timed(void **state) {
     EXPECT_NEAR(all->results[4].throughput_estimate, 0, 0);
     ejk_benchmark_results_destroy(all);
     ejk_benchmark_results_destroy(NULL);
+    suite.cost = NULL;
+    EXPECT_OK(ejk_benchmark_suite_run(&suite, &all));
+    EXPECT_NEAR(all->results[1].throughput_estimate, 0, 0);
+    ejk_benchmark_results_destroy(all);
+    s = sound();
+    suite.cost = no_cost;
+    EXPECT_FAIL(UNAVAILABLE, "no cost of 1", ejk_benchmark_suite_run(&suite, &all));
+    assert_int_equal(s.started, 0);
 }
 
 static void backward_is_timed_apart(void **state) {

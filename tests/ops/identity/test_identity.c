@@ -156,13 +156,16 @@ static void records_have_both_encodings(void **state) {
         "{\"accumulate\":\"float64\",\"causal\":true,\"chunk_sizes\":[-1,512,0],\"dropout\":0.5,"
         "\"exact\":false,"
         "\"out\":{%s\"dtype\":\"float32\",\"shape\":[]},"
+        "\"parts\":[{%s\"dtype\":\"float16\",\"shape\":[2,128]},"
+        "{%s\"dtype\":\"float16\",\"shape\":[2,128]}],"
         "\"platform\":\"caf\\u00e9 \\\"1\\\"\","
         "\"query\":{%s\"dtype\":\"bfloat16\",\"shape\":[2,128,8,64]},"
         "\"seed\":-9223372036854775808,\"shape\":{\"pinned\":false,\"rows\":9223372036854775807},"
         "\"softmax_scale\":0.0,\"splits\":0,\"window\":[null,3]}";
     char plain[1024], tagged[1024], inner[960];
-    snprintf(plain, sizeof plain, data, "", "");
-    snprintf(inner, sizeof inner, data, "\"_type\":\"array\",", "\"_type\":\"array\",");
+    snprintf(plain, sizeof plain, data, "", "", "", "");
+    const char *array = "\"_type\":\"array\",";
+    snprintf(inner, sizeof inner, data, array, array, array, array);
     snprintf(tagged, sizeof tagged, "{\"_type\":\"dataclass\",\"class\":\"sample\",\"data\":%s}",
              inner);
     assert_json(&sample_record, &full, EJK_JSON_PLAIN, plain);
@@ -170,7 +173,7 @@ static void records_have_both_encodings(void **state) {
     assert_json(
         &sample_record, &empty, EJK_JSON_PLAIN,
         "{\"accumulate\":null,\"causal\":false,\"chunk_sizes\":null,\"dropout\":0.0,\"exact\":null,"
-        "\"out\":null,\"platform\":null,\"query\":null,\"seed\":0,"
+        "\"out\":null,\"parts\":null,\"platform\":null,\"query\":null,\"seed\":0,"
         "\"shape\":{\"pinned\":false,\"rows\":null},\"softmax_scale\":null,"
         "\"splits\":null,\"window\":null}");
 }

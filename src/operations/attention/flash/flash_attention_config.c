@@ -12,10 +12,6 @@
 
 #include <string.h>
 
-static bool on_gpu(const ejk_invocation *invocation) {
-    return invocation->implementation && invocation->implementation->backend == EJK_BACKEND_GPU;
-}
-
 void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
     ejk_fwd_params *params = &((ejk_flash_attention_config *)config)->fwd_params;
     ejk_opt_int tile[2] = {{0}}, row[5] = {{0}};
@@ -33,10 +29,11 @@ void ejki_flash_heuristic_cfg(const ejk_invocation *invocation, void *config) {
 
 /* ---- Candidates ------------------------------------------------------------------------------------- */
 
-/* A parameter and the value beyond which nothing changes any more. */
+/* A parameter, its field in the configuration, and the value beyond which nothing changes any more. */
+enum { NOT_VARIED = -1 };
 typedef struct range {
     const char *name;
-    size_t offset; /* in the configuration */
+    size_t offset;
     int64_t most;
 } range;
 
@@ -50,21 +47,42 @@ static bool takes(const ejk_implementation *chosen, const char *name) {
     return false;
 }
 
+/* Candidates that the implementation lists, over what it suggests. */
+static ejk_status list_declared(const ejk_invocation *invocation, const range *ranges,
+                                int32_t how_many, void *configs, int32_t capacity, int32_t *count) {
+    const ejk_implementation *chosen = invocation->implementation;
+    ejk_flash_attention_config base, *list = configs;
+    EJKI_TRY(ejk_invocation_heuristics(invocation, &base));
+    for (*count = 0; *count < chosen->candidate_count && *count < capacity; ++*count) {
+        const int64_t *value = chosen->candidates[*count].value;
+        list[*count] = base;
+        for (int32_t i = 0; i < chosen->parameter_count; i++)
+            for (int32_t r = 0; value[i] != 0 && r < how_many; r++)
+                if (strcmp(ranges[r].name, chosen->parameters[i].name) == 0)
+                    *value_of(&list[*count], &ranges[r]) = ejk_int(value[i]);
+    }
+    return EJK_OK;
+}
+
 /* All pairs of factors, the small changes first: what is tried under a short budget. */
 static const double factors[][2] = {
     {0.5, 1},  {2, 1}, {1, 0.5},  {1, 2}, {0.5, 0.5}, {2, 2},   {0.5, 2},    {2, 0.5},
     {0.25, 1}, {4, 1}, {1, 0.25}, {1, 4}, {0.25, 2},  {4, 0.5}, {0.25, 0.5}, {4, 2},
 };
 
+/* Candidates that the implementation lists; else the first two parameters that it takes, varied. */
 static ejk_status vary(const ejk_invocation *invocation, const range *ranges, int32_t how_many,
                        void *configs, int32_t capacity, int32_t *count) {
     ejk_flash_attention_config base, *list = configs;
     const range *pair[2];
     int32_t found = 0;
+    if (invocation->implementation && invocation->implementation->candidate_count > 0)
+        return list_declared(invocation, ranges, how_many, configs, capacity, count);
     for (int32_t i = 0; i < how_many && found < 2; i++)
-        if (takes(invocation->implementation, ranges[i].name)) pair[found++] = &ranges[i];
+        if (ranges[i].most != NOT_VARIED && takes(invocation->implementation, ranges[i].name))
+            pair[found++] = &ranges[i];
     *count = 0;
-    if (found < 2) return EJK_OK; /* the reference and the small kernel take none */
+    if (found < 2) return EJK_OK; /* as the reference and the small kernel */
     EJKI_TRY(ejk_invocation_heuristics(invocation, &base));
     for (size_t f = 0; f < sizeof factors / sizeof *factors && *count < capacity; f++) {
         ejk_flash_attention_config *own = &list[*count];
@@ -83,28 +101,30 @@ ejk_status ejki_flash_candidate_cfgs(const ejk_invocation *invocation, void *con
                                      int32_t capacity, int32_t *count) {
 #define PLACE(field) offsetof(ejk_flash_attention_config, fwd_params.field)
     const ejki_flash_problem *p = invocation->problem;
-    if (on_gpu(invocation))
-        return ejki_flash_gpu_candidate_cfgs(invocation, configs, capacity, count);
     const range ranges[] = {
         {"q_blocksize", PLACE(q_blocksize), p->queries * p->group},
         {"kv_blocksize", PLACE(kv_blocksize), ejki_whole_keys(p->keys)},
         {"num_key_splits", PLACE(num_key_splits), ejki_cdiv(p->keys, 32)},
         {"blocksize_keys", PLACE(blocksize_keys), ejki_whole_keys(p->keys)},
+        {"num_warps", PLACE(num_warps), NOT_VARIED},
+        {"num_stages", PLACE(num_stages), NOT_VARIED},
     };
 #undef PLACE
-    return vary(invocation, ranges, 4, configs, capacity, count);
+    return vary(invocation, ranges, (int32_t)(sizeof ranges / sizeof *ranges), configs, capacity,
+                count);
 }
 
 ejk_status ejki_flash_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                          int32_t capacity, int32_t *count) {
 #define PLACE(field) offsetof(ejk_flash_attention_config, bwd_params.field)
     const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)invocation->problem)->forward;
-    if (on_gpu(invocation))
-        return ejki_flash_gpu_vjp_candidate_cfgs(invocation, configs, capacity, count);
     const range ranges[] = {
         {"q_blocksize", PLACE(q_blocksize), ejki_min(512, p->queries * p->group)},
         {"kv_blocksize", PLACE(kv_blocksize), ejki_min(512, ejki_whole_keys(p->keys))},
+        {"num_warps", PLACE(num_warps), NOT_VARIED},
+        {"num_stages", PLACE(num_stages), NOT_VARIED},
     };
 #undef PLACE
-    return vary(invocation, ranges, 2, configs, capacity, count);
+    return vary(invocation, ranges, (int32_t)(sizeof ranges / sizeof *ranges), configs, capacity,
+                count);
 }

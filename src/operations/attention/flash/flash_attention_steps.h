@@ -47,12 +47,4 @@ ejk_status ejki_flash_candidate_cfgs(const ejk_invocation *invocation, void *con
 ejk_status ejki_flash_vjp_candidate_cfgs(const ejk_invocation *invocation, void *configs,
                                          int32_t capacity, int32_t *count);
 
-/* flash_attention_config_gpu.c: the same where the implementation runs on a GPU. */
-ejk_status ejki_flash_gpu_candidate_cfgs(const ejk_invocation *invocation,
-                                         ejk_flash_attention_config *list, int32_t capacity,
-                                         int32_t *count);
-ejk_status ejki_flash_gpu_vjp_candidate_cfgs(const ejk_invocation *invocation,
-                                             ejk_flash_attention_config *list, int32_t capacity,
-                                             int32_t *count);
-
 #endif

@@ -16,12 +16,12 @@
 enum { EJKI_Q_BLOCKSIZE, EJKI_KV_BLOCKSIZE };
 
 void ejki_tile_suggest(const void *problem, int32_t threads, ejk_opt_int *values);
-void ejki_tile_suggest_pairs(const void *problem, int32_t threads, ejk_opt_int *values);
+void ejki_tile_suggest_bf16_dot(const void *problem, int32_t threads, ejk_opt_int *values);
 void ejki_row_suggest(const void *problem, int32_t threads, ejk_opt_int *values);
-void ejki_row_suggest_pairs(const void *problem, int32_t threads, ejk_opt_int *values);
+void ejki_row_suggest_bf16_dot(const void *problem, int32_t threads, ejk_opt_int *values);
 void ejki_amx_suggest(const void *problem, int32_t threads, ejk_opt_int *values);
 void ejki_vjp_suggest(const void *problem, int32_t threads, ejk_opt_int *values);
-void ejki_vjp_suggest_pairs(const void *problem, int32_t threads, ejk_opt_int *values);
+void ejki_vjp_suggest_bf16_dot(const void *problem, int32_t threads, ejk_opt_int *values);
 void ejki_amx_vjp_suggest(const void *problem, int32_t threads, ejk_opt_int *values);
 void ejki_sm80_suggest(const void *problem, int32_t threads, ejk_opt_int *values);
 void ejki_sm80_suggest_plain(const void *problem, int32_t threads, ejk_opt_int *values);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Means over tokens and their gradient: one problem, read in both directions. */
+/* Means over tokens and their gradient: one problem, read in both directions; and the reference. */
 #include <ejkernel/mean_pooling.h>
 
 #include "base/base.h"
+#include "kernels/declare.h"
 #include "operations/pooling/mean_pooling/problem.cuh"
+#include "tensor/access.h"
+#include "tensor/view.h"
 
 #define SYMBOLS "B=1,T,N=B,F,G,H,D"
 
@@ -25,182 +28,132 @@ EJK_RECORD_DEFINE_WITH(ejk_mean_pooling_vjp_args_record, ejk_mean_pooling_vjp_ar
 typedef struct call {
     const ejk_tensor *x, *y, *ends;
     const ejk_opt_int *chunk;
+    const char *name; /* of y */
 } call;
+#define CALL(a, x, y) ((call){&(a)->x, &(a)->y, &(a)->cu_seqlens, &(a)->chunk_size, #y})
 
-static call forward_of(const ejk_mean_pooling_args *a) {
-    return (call){&a->x, &a->out, &a->cu_seqlens, &a->chunk_size};
-}
-
-static call gradient_of(const ejk_mean_pooling_vjp_args *a) {
-    return (call){&a->d_x, &a->d_out, &a->cu_seqlens, &a->chunk_size};
-}
-
-/* ---- Trailing axes --------------------------------------------------------------------------------- */
-
-/* The innermost run takes in each axis that continues it in both tensors; the others are outer ones. */
-static ejk_status fold(const ejk_tensor *x, const ejk_tensor *y, int32_t trailing,
-                       pool_problem *p) {
-    int32_t place = 3;
-    int64_t total = 1, size = 1;
-    pool_size *length = &p->width, step_x = 1, step_y = 1;
-    p->width = p->outer[0] = p->outer[1] = p->outer[2] = 1;
-    for (int32_t i = 1; i <= trailing; i++) {
-        const int32_t ax = x->rank - i, ay = y->rank - i;
-        size = x->shape[ax];
-        if (!ejki_mul(total, size, &total))
-            return ejki_fail(EJK_STATUS_OVERFLOW, "the trailing axes of x cannot be counted");
-        if (size == 1) continue;
-        if (x->strides[ax] != step_x * *length || y->strides[ay] != step_y * *length) {
-            length = &p->outer[--place];
-            p->x.outer[place] = step_x = x->strides[ax];
-            p->y.outer[place] = step_y = y->strides[ay];
-        }
-        *length *= size;
-    }
-    if (total == 0) p->width = 0, p->outer[0] = p->outer[1] = p->outer[2] = 1;
-    return EJK_OK;
-}
-
-/* ---- Problems --------------------------------------------------------------------------------------- */
-
-static ejk_status check_rank(const call *c, int32_t trailing) {
-    const int32_t wanted = trailing + (c->chunk->set ? 2 : 1);
-    if (c->y->rank == wanted) return EJK_OK;
-    return ejki_fail(EJK_STATUS_INVALID_SHAPE, "means have rank %d, expected %d %s chunk_size",
-                     (int)c->y->rank, (int)wanted, c->chunk->set ? "with" : "without");
-}
-
-static ejk_status check_trailing(const call *c, int32_t trailing) {
-    for (int32_t i = 1; i <= trailing; i++)
-        if (c->x->shape[c->x->rank - i] != c->y->shape[c->y->rank - i])
-            return ejki_fail(EJK_STATUS_INVALID_SHAPE,
-                             "means have length %lld on axis %d from the end, expected %lld",
-                             (long long)c->y->shape[c->y->rank - i], (int)i,
-                             (long long)c->x->shape[c->x->rank - i]);
-    return EJK_OK;
-}
-
-static ejk_status check_packed(const call *c) {
+static ejk_status check(const call *c) {
     const bool packed = ejk_tensor_present(c->ends);
-    const int64_t batch = c->x->rank == 2 ? 1 : c->x->shape[0];
-    if (packed && batch != 1)
+    if (c->chunk->set && c->chunk->value < 1)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "chunk_size is %lld, expected at least 1",
+                         (long long)c->chunk->value);
+    if (packed && c->x->rank > 2 && c->x->shape[0] != 1)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE,
                          "x has batch %lld, expected 1: with cu_seqlens sequences are packed",
-                         (long long)batch);
+                         (long long)c->x->shape[0]);
     if (!packed && c->x->rank == 2)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "x has rank 2 without cu_seqlens, expected [B,T,...]");
     return EJK_OK;
 }
 
-/* Units leave it open which axis of the means is which. */
-static ejk_status check_rows(const call *c, const pool_problem *p) {
-    const int64_t *y = c->y->shape, sequences = p->packed ? p->sequences : p->batch;
-    const int64_t first = p->chunk ? p->batch : sequences;
-    if (y[0] != first)
-        return ejki_fail(EJK_STATUS_INVALID_SHAPE,
-                         "means have length %lld on axis 0, expected %lld", (long long)y[0],
-                         (long long)first);
-    if (!p->chunk) return EJK_OK;
-    const int64_t rows = ejki_cdiv(p->tokens, p->chunk) + sequences - p->batch;
-    if (y[1] == rows) return EJK_OK;
-    return ejki_fail(EJK_STATUS_INVALID_SHAPE, "means have %lld chunks on axis 1, expected %lld",
-                     (long long)y[1], (long long)rows);
-}
-
-static ejk_status resolve(const call *c, bool gradient, pool_problem *p) {
-    const int32_t trailing = c->x->rank == 2 ? 1 : c->x->rank - 2;
-    if (c->chunk->set && c->chunk->value < 1)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "chunk_size is %lld, expected at least 1",
-                         (long long)c->chunk->value);
-    EJKI_TRY(check_rank(c, trailing));
-    EJKI_TRY(check_trailing(c, trailing));
-    EJKI_TRY(check_packed(c));
-    *p = (pool_problem){.packed = ejk_tensor_present(c->ends),
-                        .batch = c->x->rank == 2 ? 1 : c->x->shape[0],
-                        .tokens = c->x->shape[c->x->rank == 2 ? 0 : 1],
-                        .chunk = c->chunk->set ? c->chunk->value : 0,
-                        .dtype = (int)c->x->dtype,
+static ejk_status resolve(const call c, bool gradient, pool_problem *p) {
+    EJKI_TRY(check(&c));
+    const bool packed = ejk_tensor_present(c.ends), chunked = c.chunk->set, flat = c.x->rank == 2;
+    const int64_t batch = flat ? 1 : c.x->shape[0], tokens = c.x->shape[!flat];
+    const int64_t sequences = packed ? c.ends->shape[0] - 1 : batch;
+    const int64_t rows = chunked ? ejki_cdiv(tokens, c.chunk->value) + sequences - batch : 1;
+    const int32_t trailing = c.x->rank - 2 + flat;
+    int64_t shape[EJK_MAX_RANK] = {chunked ? batch : sequences, rows}, count, bytes;
+    memcpy(shape + 1 + chunked, c.x->shape + 2 - flat, (size_t)trailing * sizeof *shape);
+    EJKI_TRY(ejki_tensor_expect_shape(c.y, c.name, 1 + chunked + trailing, shape));
+    *p = (pool_problem){.batch = batch,
+                        .rows = packed && !chunked ? sequences : rows,
+                        .chunks = {.tokens = tokens,
+                                   .sequences = sequences,
+                                   .chunk = chunked ? c.chunk->value : 0,
+                                   .packed = packed,
+                                   .wide = packed && c.ends->dtype == EJK_DTYPE_I64},
+                        .x = {.batch = packed ? 0 : c.x->strides[0], .step = c.x->strides[!flat]},
+                        .y = {.batch = packed ? 0 : c.y->strides[0],
+                              .step = chunked || packed ? c.y->strides[chunked] : 0},
+                        .dtype = (int)c.x->dtype,
                         .gradient = gradient};
-    EJKI_TRY(fold(c->x, c->y, trailing, p));
-    p->x.batch = c->x->rank == 2 ? 0 : c->x->strides[0];
-    p->x.step = c->x->strides[c->x->rank == 2 ? 0 : 1];
-    p->y.batch = c->y->strides[0];
-    p->y.step = c->chunk->set ? c->y->strides[1] : p->packed ? c->y->strides[0] : 0;
-    p->rows = c->chunk->set ? c->y->shape[1] : p->packed ? c->y->shape[0] : 1;
-    if (p->packed) {
-        p->sequences = c->ends->shape[0] - 1;
-        p->wide = c->ends->dtype == EJK_DTYPE_I64;
-        p->x.batch = p->y.batch = 0;
-    }
-    EJKI_TRY(check_rows(c, p));
-    int64_t count = p->width, bytes;
-    if (!ejki_mul(count, pool_runs(p), &count) || !ejki_mul(count, p->batch, &count) ||
-        !ejki_mul(count, ejki_max(p->tokens, p->rows), &count) || !ejki_mul(count, 512, &bytes))
+    EJKI_TRY(ejki_runs_of(c.x, c.y, trailing, &p->runs, &p->x, &p->y));
+    if (!ejki_mul(p->runs.width, ejki_run_count(&p->runs), &count) ||
+        !ejki_mul(count, batch, &count) || !ejki_mul(count, ejki_max(tokens, p->rows), &count) ||
+        !ejki_mul(count, 512, &bytes))
         return ejki_fail(EJK_STATUS_OVERFLOW, "%lld x %lld tokens cannot be counted",
-                         (long long)p->batch, (long long)p->tokens);
+                         (long long)batch, (long long)tokens);
     return EJK_OK;
 }
 
-static void put_pointers(const call *c, pool_problem *p) {
-    p->x.data = c->x->data;
-    p->y.data = c->y->data;
-    p->ends = p->packed ? c->ends->data : NULL;
+static void put_pointers(const call c, pool_problem *p) {
+    p->x.data = c.x->data;
+    p->y.data = c.y->data;
+    p->chunks.ends = p->chunks.packed ? c.ends->data : NULL;
 }
 
 static ejk_status prepare(const void *args, const ejk_axes *axes, void *problem) {
     (void)axes;
-    const call c = forward_of(args);
-    return resolve(&c, false, problem);
+    return resolve(CALL((const ejk_mean_pooling_args *)args, x, out), false, problem);
 }
 static void bind(const void *args, void *problem) {
-    const call c = forward_of(args);
-    put_pointers(&c, problem);
+    put_pointers(CALL((const ejk_mean_pooling_args *)args, x, out), problem);
 }
 static ejk_status prepare_vjp(const void *args, const ejk_axes *axes, void *problem) {
     (void)axes;
-    const call c = gradient_of(args);
-    return resolve(&c, true, problem);
+    return resolve(CALL((const ejk_mean_pooling_vjp_args *)args, d_x, d_out), true, problem);
 }
 static void bind_vjp(const void *args, void *problem) {
-    const call c = gradient_of(args);
-    put_pointers(&c, problem);
+    put_pointers(CALL((const ejk_mean_pooling_vjp_args *)args, d_x, d_out), problem);
 }
 
 static void cost(const void *problem, const void *args, ejk_cost *out) {
     (void)args;
     const pool_problem *p = problem;
-    const double run = (double)p->batch * (double)pool_runs(p) * (double)p->width;
-    out->flops = run * (double)p->tokens;
-    out->bytes = run * (double)(p->tokens + p->rows) * (double)ejk_dtype_size((ejk_dtype)p->dtype);
+    const double run = (double)(p->batch * ejki_run_count(&p->runs) * p->runs.width);
+    out->flops = run * (double)p->chunks.tokens;
+    out->bytes =
+        run * (double)(p->chunks.tokens + p->rows) * (double)ejk_dtype_size((ejk_dtype)p->dtype);
 }
+
+/* ---- Reference -------------------------------------------------------------------------------------- */
+
+/* The formulas as they read, an element at a time in double precision: the sum of tokens, or of the one row. */
+static ejk_status run_reference(const ejk_run *run) {
+    const pool_problem *p = run->problem;
+    const ejk_dtype dtype = (ejk_dtype)p->dtype;
+    const ejki_tokens *from = p->gradient ? &p->y : &p->x, *to = p->gradient ? &p->x : &p->y;
+    const ejki_size steps = p->gradient ? p->chunks.tokens : p->rows, width = p->runs.width;
+    const ejki_size runs = ejki_run_count(&p->runs);
+    for (ejki_size n = 0; n < p->batch * steps * runs * width; n++) {
+        const ejki_size step = n / width / runs % steps, b = n / width / runs / steps;
+        const ejki_size d = n % width, i = n / width % runs;
+        const ejki_range range = p->gradient ? ejki_chunk_of_token(&p->chunks, step)
+                                             : ejki_chunk_of_row(&p->chunks, step);
+        const ejki_size end = p->gradient ? range.row + 1 : range.end;
+        double sum = 0;
+        for (ejki_size t = p->gradient ? ejki_max(range.row, 0) : range.begin; t < end; t++)
+            sum += ejki_load_f64(dtype, from->data, ejki_run_start(&p->runs, from, b, t, i) + d);
+        ejki_store_f64(dtype, to->data, ejki_run_start(&p->runs, to, b, step, i) + d,
+                       sum / (double)ejki_max(range.end - range.begin, 1));
+    }
+    return EJK_OK;
+}
+
+EJKI_DECLARE(mean_pooling_reference, .version = 1, .run = run_reference)
 
 /* ---- Descriptions ----------------------------------------------------------------------------------- */
 
+#define SHARED                                                                                     \
+    .version = "0", .config = &ejk_mean_pooling_config_record, .config_field = "cfg",              \
+    .problem_size = sizeof(pool_problem), .cost = cost
 const ejk_kernel ejk_mean_pooling_kernel = {
+    SHARED,
     .op_id = "mean_pooling",
-    .version = "0",
     .doc = "means over the tokens of sequences, or of chunks of them",
     .args = &ejk_mean_pooling_args_record,
-    .config = &ejk_mean_pooling_config_record,
-    .config_field = "cfg",
-    .problem_size = sizeof(pool_problem),
     .prepare = prepare,
     .bind = bind,
-    .cost = cost,
 };
-
 const ejk_kernel ejk_mean_pooling_vjp_kernel = {
+    SHARED,
     .op_id = "mean_pooling_vjp",
-    .version = "0",
     .doc = "gradient of mean_pooling",
     .args = &ejk_mean_pooling_vjp_args_record,
-    .config = &ejk_mean_pooling_config_record,
-    .config_field = "cfg",
-    .problem_size = sizeof(pool_problem),
     .prepare = prepare_vjp,
     .bind = bind_vjp,
-    .cost = cost,
     .forward = &ejk_mean_pooling_kernel,
     .algorithm = "mean_pooling",
 };

@@ -43,28 +43,22 @@ INLINE void add_tokens(const ejk_dtype dtype, const int rows, const void *x, int
     }
 }
 
-INLINE void add_segment(const ejk_dtype dtype, const void *x, int64_t stride, int64_t tokens,
-                        int64_t size, float *sums) {
-    int64_t t = 0;
-    for (; t + ROWS <= tokens; t += ROWS)
-        add_tokens(dtype, ROWS, element_at(dtype, x, t * stride), stride, size, sums);
-    for (; t < tokens; t++)
-        add_tokens(dtype, 1, element_at(dtype, x, t * stride), stride, size, sums);
-}
-
 /* Sums of `tokens` tokens; `own` is room for those of a segment. */
 INLINE void add_all(const ejk_dtype dtype, const void *x, int64_t stride, int64_t tokens,
                     int64_t size, float *sums, float *own) {
     memset(sums, 0, (size_t)size * sizeof *sums);
-    add_segment(dtype, x, stride, ejki_min(tokens, SEGMENT), size, sums);
-    for (int64_t t = SEGMENT; t < tokens; t += SEGMENT) {
-        memset(own, 0, (size_t)size * sizeof *own);
-        add_segment(dtype, element_at(dtype, x, t * stride), stride, ejki_min(tokens - t, SEGMENT),
-                    size, own);
-        for (int64_t c = 0; c < size; c += VL) {
-            const int64_t left = ejki_min(size - c, VL);
-            v_store_first(sums + c,
-                          v_add(v_load_first(sums + c, left), v_load_first(own + c, left)), left);
+    for (int64_t first = 0; first < tokens; first += SEGMENT) {
+        const int64_t end = ejki_min(tokens, first + SEGMENT);
+        float *to = first ? own : sums;
+        int64_t t = first;
+        if (first) memset(own, 0, (size_t)size * sizeof *own);
+        for (; t + ROWS <= end; t += ROWS)
+            add_tokens(dtype, ROWS, element_at(dtype, x, t * stride), stride, size, to);
+        for (; t < end; t++)
+            add_tokens(dtype, 1, element_at(dtype, x, t * stride), stride, size, to);
+        for (int64_t c = 0; first && c < size; c += VL) {
+            const int64_t n = ejki_min(size - c, VL);
+            v_store_first(sums + c, v_add(v_load_first(sums + c, n), v_load_first(own + c, n)), n);
         }
     }
 }
@@ -82,78 +76,64 @@ INLINE void divide(const ejk_dtype from_dtype, const ejk_dtype to_dtype, const v
 
 /* ---- Tasks ------------------------------------------------------------------------------------------ */
 
+/* Columns first to first + size - 1 of a run of a row, or of a segment of tokens. */
 typedef struct task {
     const pool_problem *p;
-    pool_size b, step, run, first,
-        size; /* columns first … first + size - 1 of a row or of tokens */
+    ejki_size b, step, run, first, size;
     float *sums, *own;
 } task;
 
+INLINE void *place_of(ejk_dtype dtype, const task *t, const ejki_tokens *of, ejki_size at) {
+    return element_at(dtype, of->data,
+                      ejki_run_start(&t->p->runs, of, t->b, at, t->run) + t->first);
+}
+
 INLINE void mean(const ejk_dtype dtype, const task *t) {
     const pool_problem *p = t->p;
-    const pool_range range = pool_of_row(p, t->step);
-    const pool_size tokens = range.end - range.begin;
-    const void *x =
-        element_at(dtype, p->x.data, pool_start(p, &p->x, t->b, range.begin, t->run) + t->first);
-    add_all(dtype, x, p->x.step, tokens, t->size, t->sums, t->own);
+    const ejki_range range = ejki_chunk_of_row(&p->chunks, t->step);
+    const ejki_size tokens = range.end - range.begin;
+    add_all(dtype, place_of(dtype, t, &p->x, range.begin), p->x.step, tokens, t->size, t->sums,
+            t->own);
     divide(EJK_DTYPE_F32, dtype, t->sums, t->size, (float)ejki_max(tokens, 1),
-           element_at(dtype, p->y.data, pool_start(p, &p->y, t->b, t->step, t->run) + t->first));
+           place_of(dtype, t, &p->y, t->step));
 }
 
 /* Tokens from t->step on that share a row, up to `end`; returns behind them. */
-INLINE pool_size share(const ejk_dtype dtype, const task *t, pool_size end) {
+INLINE ejki_size share(const ejk_dtype dtype, const task *t, ejki_size end) {
     const pool_problem *p = t->p;
-    const pool_range range = pool_of_token(p, t->step);
+    const ejki_range range = ejki_chunk_of_token(&p->chunks, t->step);
     const size_t bytes = (size_t)(t->size * element_size(dtype));
-    const pool_size stop = pool_least(range.end, end);
+    const ejki_size stop = ejki_min(range.end, end);
     memset(t->sums, 0, bytes);
     if (range.row >= 0)
-        divide(
-            dtype, dtype,
-            element_at(dtype, p->y.data, pool_start(p, &p->y, t->b, range.row, t->run) + t->first),
-            t->size, (float)(range.end - range.begin), t->sums);
-    for (pool_size token = t->step; token < stop; token++)
-        memcpy(element_at(dtype, p->x.data, pool_start(p, &p->x, t->b, token, t->run) + t->first),
-               t->sums, bytes);
+        divide(dtype, dtype, place_of(dtype, t, &p->y, range.row), t->size,
+               (float)(range.end - range.begin), t->sums);
+    for (ejki_size token = t->step; token < stop; token++)
+        memcpy(place_of(dtype, t, &p->x, token), t->sums, bytes);
     return stop;
 }
 
-static void any_mean(const task *t) {
-    if (t->p->dtype == EJK_DTYPE_F32)
-        mean(EJK_DTYPE_F32, t);
-    else if (t->p->dtype == EJK_DTYPE_BF16)
-        mean(EJK_DTYPE_BF16, t);
-    else
-        mean(EJK_DTYPE_F16, t);
-}
-
-static pool_size any_share(const task *t, pool_size end) {
-    if (t->p->dtype == EJK_DTYPE_F32) return share(EJK_DTYPE_F32, t, end);
-    if (t->p->dtype == EJK_DTYPE_BF16) return share(EJK_DTYPE_BF16, t, end);
-    return share(EJK_DTYPE_F16, t, end);
-}
-
 /* Steps of a task: one row, or as many tokens as a segment has. */
-static pool_size steps_of(const pool_problem *p) {
-    return p->gradient ? ejki_cdiv(p->tokens, SEGMENT) : p->rows;
+static ejki_size steps_of(const pool_problem *p) {
+    return p->gradient ? ejki_cdiv(p->chunks.tokens, SEGMENT) : p->rows;
 }
 
 /* Columns are cut to lines where there are fewer rows than four for each thread. */
-static pool_size columns_of(const pool_problem *p, int32_t threads) {
-    const pool_size tasks = ejki_max(p->batch * steps_of(p) * pool_runs(p), 1);
-    const pool_size cuts = threads > 1 ? ejki_cdiv(4 * (pool_size)threads, tasks) : 1;
-    const pool_size line = LINE / element_size((ejk_dtype)p->dtype);
-    return ejki_min(ejki_round_up(ejki_cdiv(ejki_max(p->width, 1), cuts), line), COLUMNS);
+static ejki_size columns_of(const pool_problem *p, int32_t threads) {
+    const ejki_size tasks = ejki_max(p->batch * steps_of(p) * ejki_run_count(&p->runs), 1);
+    const ejki_size cuts = threads > 1 ? ejki_cdiv(4 * (ejki_size)threads, tasks) : 1;
+    const ejki_size line = LINE / element_size((ejk_dtype)p->dtype);
+    return ejki_min(ejki_round_up(ejki_cdiv(ejki_max(p->runs.width, 1), cuts), line), COLUMNS);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {
     (void)parameters;
     const pool_problem *p = problem;
-    const pool_size tasks =
-        p->batch * steps_of(p) * pool_runs(p) * ejki_cdiv(p->width, columns_of(p, threads));
+    const ejki_size tasks = p->batch * steps_of(p) * ejki_run_count(&p->runs) *
+                            ejki_cdiv(p->runs.width, columns_of(p, threads));
     launch->workers = (int32_t)ejki_max(1, ejki_min(threads, tasks));
-    const pool_size columns = columns_of(p, launch->workers); /* as work() has them */
+    const ejki_size columns = columns_of(p, launch->workers); /* as work() has them */
     launch->workspace_bytes = (size_t)(launch->workers * 2 * columns) * sizeof(float);
     return EJK_OK;
 }
@@ -161,23 +141,25 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
 static void work(void *argument, int64_t index) {
     const ejk_run *run = argument;
     const pool_problem *p = run->problem;
-    const pool_size runs = pool_runs(p), steps = steps_of(p);
-    const pool_size columns = columns_of(p, run->workers);
-    const pool_size cuts = ejki_cdiv(p->width, columns), tasks = p->batch * steps * runs * cuts;
+    const ejki_size runs = ejki_run_count(&p->runs), steps = steps_of(p);
+    const ejki_size columns = columns_of(p, run->workers);
+    const ejki_size cuts = ejki_cdiv(p->runs.width, columns),
+                    tasks = p->batch * steps * runs * cuts;
     task t = {.p = p, .sums = (float *)run->workspace + index * 2 * columns};
     t.own = t.sums + columns;
-    for (pool_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
+    for (ejki_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
         t.first = n % cuts * columns;
-        t.size = ejki_min(p->width - t.first, columns);
+        t.size = ejki_min(p->runs.width - t.first, columns);
         t.run = n / cuts % runs;
         t.step = n / cuts / runs % steps;
         t.b = n / cuts / runs / steps;
         if (!p->gradient) {
-            any_mean(&t);
+            ELEMENT_CALL((ejk_dtype)p->dtype, mean, &t);
             continue;
         }
-        const pool_size end = ejki_min((t.step + 1) * SEGMENT, p->tokens);
-        for (t.step *= SEGMENT; t.step < end;) t.step = any_share(&t, end);
+        const ejki_size end = ejki_min((t.step + 1) * SEGMENT, p->chunks.tokens);
+        for (t.step *= SEGMENT; t.step < end;)
+            t.step = ELEMENT_CALL((ejk_dtype)p->dtype, share, &t, end);
     }
 }
 

@@ -145,8 +145,8 @@ DEVICE void load_rank_one(const rec_problem &p, const rec_sequence &s, rec_size 
 }
 
 /*
- * By a warp: the token of step n, or that it counts for nothing. y is q times the scale, and times d unless KEEP_Q, where
- * x is left as it is for delta rules, too.
+ * By a warp: the token of step n, or that it counts for nothing. y is q times the scale, and times d unless
+ * KEEP_Q, where x is left as it is for delta rules, too.
  */
 template <bool KEEP_Q>
 DEVICE void load_token(const rec_problem &p, const rec_sequence &s, rec_size n, rec_size h, token &to) {

@@ -2,394 +2,223 @@
 /*
  * Flash attention forward in bf16 on AMX tiles.
  *
- * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
- * worker packs the group's queries, then walks over blocks of keys at absolute positions. A block is
- * packed once and used by all row tiles of the group, 32 rows each: for each chunk of 32 keys
- * scores = query · keysᵀ, while the vector units make weights of the chunk before; then, over all chunks
- * of the block, sums += weights · values. A column of ones beside the values adds up the weights as they
- * were rounded.
+ * The rows of a KV head, T queries times G query heads, are cut into groups; a group is one task. A worker packs the
+ * group's queries, then walks over blocks of keys at absolute positions. A block is packed once and used by all row
+ * tiles of the group, 32 rows each: for each chunk of 32 keys scores = query · keysᵀ, while the vector units make
+ * weights of the chunk before; then, over all chunks of the block, sums += weights · values. A column of ones beside
+ * the values sums the weights as they were rounded.
  *
- * Softmax. A row's shift is the largest score of the first chunk in which it sees a key, and stays:
- * weights are 2^(z − shift), whose exponents bf16 holds as f32 does. A chunk with a weight from
- * 2^40 on raises the shift of that row: its scores become weights again, and sums and earlier weights
- * are lowered by a power of two, which loses nothing.
+ * Softmax. A row's shift is the largest score of the first chunk with a key visible to it, and stays: weights are
+ * 2^(z − shift), whose exponents bf16 holds as f32 does. A chunk with a weight from 2^40 on raises the shift of that
+ * row: its weights are made again, and sums and earlier weights are rescaled by a power of two, which is exact.
  *
- * Where queries and keys are small enough that no score can leave the range of amx_row_weights(), or a soft cap sees
- * to that, weights are made by the fast way, soft cap and bias included; else row by row, the same bits where both
- * could. What rows do not see is cleared from weights. Log-sum-exp, row_max and row_sum have f32 accuracy, for which
- * the weights are computed in f32; without normalisation, where out is f32 too, what rounding them loses is
- * multiplied as well.
+ * Fast path: where a bound on queries and keys, or a soft cap, keeps all scores in the range of amx_row_weights(),
+ * weights are made beside the products, soft cap and bias included. Slow path: row by row, with the same bits where
+ * both apply. Weights of hidden keys are cleared. Log-sum-exp, row_max and row_sum have f32 accuracy: weights are
+ * then computed in f32. Without normalisation, where out is f32 too, the rounding error of the weights is a second
+ * left operand.
  *
- * AMX counts numbers below 2^-126 as 0. Chunks with values that are so small, too large, or not finite
- * are added key by key, only those with a weight, which is slow; sums that are so small are kept apart from the
- * products that follow. Such small queries and keys count as 0.
+ * AMX flushes subnormal numbers to 0. Chunks with values that are so small, too large, or not finite are added key by
+ * key, which is slow; subnormal sums are kept apart from the products that follow. Such queries and keys count as 0.
  *
- * Why results do not depend on tiles: blocks, chunks and lanes lie at absolute key positions, a key that
- * a row does not see adds an exact 0, and softmax shifts are decided by the row alone.
+ * Results do not depend on tiles: blocks, chunks and lanes lie at absolute key positions, a hidden key adds an exact
+ * 0, and softmax shifts are decided by the row alone.
+ *
+ * Tasks of packed sequences and of a block mask are handed out with the longest first, so that workers end together.
  */
 #include <ejkernel/registry.h>
 
 #include "base/base.h"
-#include "operations/attention/flash/problem.h"
+#include "kernels/declare.h"
+#include "operations/attention/cpu/amx/amx_task.h"
 #include "operations/attention/shared/sequences.h"
 #include "operations/attention/shared/suggest.h"
 
+#include <math.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #define AMX_KEYS       2048 /* of a block at most */
 #define AMX_LEAST_ROWS 128  /* of a task that is cut only because it is long */
 
-#include "operations/attention/cpu/amx/amx_state.h"
-/* In this order: each uses the one before. */
-#include "operations/attention/cpu/amx/amx_store.h"
+/* What the workers of one run share. */
+typedef struct amx_shared {
+    const ejki_flash_problem *problem;
+    amx_plan plan;
+    char *workspace;
+    /* Of packed sequences: these in the order in which their tasks are handed out, the first task of each and the
+     * number of all, and the most scores of a task if it can be cut. */
+    int64_t *order, *first;
+    double most;
+    int32_t workers;
+    _Atomic int64_t next;
+} amx_shared;
 
-#include "operations/attention/cpu/amx/amx_blocks.h"
-#include "operations/attention/cpu/amx/amx_chunk.h"
-
-/* ---- A row tile at a block ----------------------------------------------------------------------------- */
-
-static inline void amx_prefetch_next(amx_state *s) {
-    if (s->pace == 0) return;
-    for (int n = 0; n < 2; n++) {
-        amx_rows *a = &s->prefetch[n];
-        const int64_t end = ejki_min(a->row + s->pace, a->end);
-        for (; a->row < end; a->row++)
-            amx_prefetch(amx_row_place(a->tensor, &s->row[a->row]), a->width);
+/* A worker takes tasks until none is left. */
+static void amx_worker(void *argument, int64_t worker) {
+    amx_shared *shared = argument;
+    const amx_plan *t = &shared->plan;
+    amx_state state;
+    amx_bind(&state, shared->problem, t, shared->workspace + worker * t->bytes);
+    amx_open();
+    for (;;) {
+        const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        if (index >= t->tasks) break;
+        amx_group(&state, amx_task_of(shared->problem, t, index), index);
     }
+    amx_close();
 }
 
-/* Where the rows of a tile's bias begin; those of rows that do not exist are the last one's. */
-static void amx_bias_rows(const amx_state *s, int64_t row, const char **bias) {
-    for (int64_t i = 0; i < AMX_ROWS; i++)
-        bias[i] = flash_bias_row(s->problem, &s->row[ejki_min(row + i, s->task.rows - 1)]);
-}
-
-/* Prefetches the bias of a chunk, whose rows lie far apart. */
-static void amx_prefetch_bias(const amx_state *s, const amx_span *span, int64_t chunk) {
-    if (chunk >= span->last) return;
-    for (int64_t i = 0; i < span->rows; i++) amx_prefetch_far(s->bias[i] + 2 * s->chunk[chunk].key);
-}
-
-/* What of the bias is prefetched beside a chunk: what comes soon, of this tile or of the next one, or else the chunk's
- * own, which is there. */
-static inline void amx_prefetch_next_bias(amx_state *s, const amx_span *span, int64_t chunk,
-                                          amx_pair *pair) {
-    const int64_t prefetch = chunk + AMX_BIAS_PREFETCH_DISTANCE;
-    const bool later = prefetch >= span->last && s->prefetch_row >= 0;
-    const int64_t place = later                   ? s->prefetch_chunk + prefetch - span->last
-                          : prefetch < span->last ? prefetch
-                                                  : chunk;
-    pair->ahead = later ? s->prefetch_bias : s->bias;
-    pair->ahead_skip = 2 * s->chunk[place].key;
-    if (later) s->prefetched = s->prefetch_row;
-}
-
-/* What the fast way needs of a span; where chunks are is still to be said. */
-static amx_pair amx_pair_of(const amx_state *s, const amx_span *span) {
-    return (amx_pair){.query = amx_queries(s, span->row),
-                      .scores = s->scores,
-                      .base = s->base + span->row,
-                      .factor = v_set1(s->scale * 128),
-                      .form = &s->form,
-                      .bias = s->bias};
-}
-
-/* Weights of a chunk from its raw products, and the raw products of the one behind it. */
-static inline void amx_make_fast(amx_state *s, amx_span *span, int64_t chunk, amx_pair *pair) {
-    const amx_chunk *place = &s->chunk[chunk];
-    pair->weights = amx_weights_of(s, 0, chunk);
-    pair->key = amx_keys_of(s, chunk + 1);
-    pair->visible = span->visible;
-    pair->skip = 2 * place->key;
-    pair->inside = amx_first(place->end - place->key);
-    if (s->form.biased) amx_prefetch_next_bias(s, span, chunk, pair);
-    const amx_fit fit =
-        chunk + 1 < span->last ? amx_next(s->plan->steps, pair, &s->exp) : amx_alone(pair, &s->exp);
-    if (!amx_fits(&fit, AMX_MOST_BITS)) amx_repeat(s, span, chunk, pair, &fit);
-}
-
-/* Weights of all chunks of a span, and the raw products of the chunk behind it. */
-static __attribute__((noinline)) void amx_make_weights(amx_state *s, amx_span *span) {
-    bool unset = amx_is_unset(s, span);
-    const bool biased = s->problem->has_bias;
-    amx_pair pair = amx_pair_of(s, span);
-    for (int64_t n = 0; biased && s->prefetched != span->row && n < AMX_BIAS_PREFETCH_DISTANCE; n++)
-        amx_prefetch_bias(s, span, span->first + n);
-    s->prefetched = span->row;
-    if (!span->ready) amx_multiply(s, span, span->first);
-    for (int64_t c = span->first; c < span->end; c++) {
-        amx_prefetch_next(s);
-        if (s->fast) span->visible = amx_visible_words(s, span, c);
-        if (s->fast && unset) {
-            amx_find_shifts(s, span, c);
-            unset = amx_is_unset(s, span);
-        }
-        if (s->fast && !span->careful) {
-            amx_make_fast(s, span, c, &pair);
-            continue;
-        }
-        if (biased) amx_prefetch_bias(s, span, c + AMX_BIAS_PREFETCH_DISTANCE);
-        if (!s->fast) amx_prepare_scores(s, span, c);
-        amx_careful_weights(s, span, c);
-        if (c + 1 < span->last) amx_multiply(s, span, c + 1);
+/* Sorts items by falling weight, a power of two from 0 to 63; equal ones keep their order. */
+static void amx_sort(const amx_shared *s, int64_t count,
+                     int32_t (*weight)(const amx_shared *s, int64_t item), int64_t *order) {
+    int64_t place[64] = {0}, before = 0;
+    for (int64_t n = 0; n < count; n++) place[weight(s, n)]++;
+    for (int32_t w = 63; w >= 0; w--) {
+        const int64_t own = place[w];
+        place[w] = before;
+        before += own;
     }
+    for (int64_t n = 0; n < count; n++) order[place[weight(s, n)]++] = n;
 }
 
-/* Clears a tile's sums, if they have not been written yet. */
-static void amx_clear_sums(amx_state *s, int64_t row) {
-    amx_tile *e = &s->tile[row / AMX_ROWS];
-    if (e->blank) memset(amx_sum(s, row, 0), 0, (size_t)s->plan->sums * sizeof(float));
-    e->blank = false;
+static int32_t amx_group_weight(const amx_shared *s, int64_t group) {
+    return amx_weight(s->problem, &s->plan, group);
 }
 
-/* Adds small sums to what products made without them. */
-static __attribute__((noinline)) void amx_add_small(const amx_state *s, float *sums) {
-    for (int64_t n = 0; n < s->plan->sums; n += VL) {
-        const vf kept = v_load(s->apart + n), sum = v_load(sums + n);
-        v_store(sums + n, _mm512_mask_add_ps(sum, amx_small(kept), sum, kept));
-    }
+/* ---- Packed sequences --------------------------------------------------------------------------------- */
+
+/* Rows of a KV head of a packed sequence, and the most keys that one of them has in its window. */
+static void amx_sequence_sizes(const ejki_flash_problem *p, int64_t sequence, int64_t *rows,
+                               int64_t *keys) {
+    ejki_flash_part_lengths(p, sequence, rows, keys);
+    *rows *= p->group;
+    *keys = ejki_max(1, ejki_min(*keys, p->last_offset - p->first_offset + 1));
 }
 
-/* sums += weights · values over a span. */
-static __attribute__((noinline)) void amx_add_values(amx_state *s, const amx_span *span) {
-    const amx_plan *t = s->plan;
-    amx_tile *e = &s->tile[span->row / AMX_ROWS];
-    float *sums = amx_sum(s, span->row, 0);
-    int64_t place[AMX_PARTS];
-    for (int64_t c = t->kept > 0 ? span->first : span->end; c < span->end; c++)
-        place[c - span->first] = s->chunk[c].place;
-    for (int64_t c = span->first, end; c < span->end; c = end) {
-        end = s->all_plain ? span->end : c;
-        while (end < span->end && s->packed[s->chunk[end].place].plain) end++;
-        if (end == c) {
-            amx_clear_sums(s, span->row);
-            amx_add_carefully(s, span, end++);
-            continue;
-        }
-        const int64_t *at = t->kept > 0 ? place + (c - span->first) : NULL, count = end - c;
-        const uint16_t *values = s->values + (at ? 0 : c * t->wide * AMX_ELEMENT);
-        const bool small = e->small && !e->blank;
-        if (small) memcpy(s->apart, sums, (size_t)t->sums * sizeof(float));
-        amx_values(amx_weights_of(s, 0, c), at, count, values, t->wide, s->ones, e->blank, sums);
-        e->blank = false;
-        if (s->split)
-            amx_values(amx_rest_of(s, 0, c), at, count, values, t->wide, s->ones, false, sums);
-        if (small) amx_add_small(s, sums);
-    }
-}
-
-/* True if no score of the tile at this block can leave what the fast way takes, but for what that finds. */
-static bool amx_is_tame(const amx_state *s, const amx_span *span) {
+/* A sequence's plan: that of the whole call, with groups of at most as many rows. */
+static amx_plan amx_sequence_plan(const amx_shared *s, int64_t sequence) {
     const ejki_flash_problem *p = s->problem;
-    const double top = (double)s->tile[span->row / AMX_ROWS].top;
-    const double most = top * (double)s->key_top * (double)p->head_dim * fabs(p->scale) * LOG2_E;
-    return (s->form.caps || most <= AMX_TAME) && !amx_has_far(s, span);
+    amx_plan own = s->plan;
+    int64_t rows, keys;
+    amx_sequence_sizes(p, sequence, &rows, &keys);
+    const double most = fmin(s->most / (double)keys, (double)own.rows);
+    const int64_t limit = ejki_max(ejki_min(AMX_LEAST_ROWS, own.rows), (int64_t)most);
+    own.rows = ejki_cdiv(rows, ejki_max(1, ejki_cdiv(rows, limit)));
+    own.rows = ejki_round_up(ejki_max(1, own.rows), AMX_ROWS);
+    own.groups = own.region_groups = ejki_cdiv(rows, own.rows);
+    own.region_rows = rows;
+    own.whole = own.tasks = own.groups * p->kv_heads;
+    ejki_flash_part_lengths(p, sequence, &rows, &keys);
+    own.slots = own.chunks * AMX_CHUNK >= keys ? 1 : own.rows / AMX_ROWS;
+    return own;
 }
 
-/* Packs a row tile's queries. */
-static __attribute__((noinline)) void amx_begin_tile(amx_state *s, int64_t row) {
+/* Scores of a task of a sequence: 1 + the power of two. */
+static int32_t amx_sequence_weight(const amx_shared *s, int64_t sequence) {
+    int64_t rows, keys;
+    amx_sequence_sizes(s->problem, sequence, &rows, &keys);
+    const double scores = (double)ejki_min(rows, s->plan.rows) * (double)keys;
+    return scores < 1 ? 0 : (int32_t)ejki_min(63, 1 + ilogb(scores));
+}
+
+/* Sorts the sequences and counts their tasks; in every run, since lengths are data. */
+static void amx_share_out(amx_shared *s) {
     const ejki_flash_problem *p = s->problem;
-    const int64_t steps = s->plan->steps;
-    uint16_t *target = amx_queries(s, row);
-    s->tile[row / AMX_ROWS].begun = s->tile[row / AMX_ROWS].blank = true;
-    __m512i top = _mm512_setzero_si512();
-    for (int64_t i = 0; i < AMX_ROWS; i++) {
-        uint16_t *to = target + i / 16 * steps * AMX_ELEMENT + i % 16 * 32;
-        const bool exists = row + i < s->task.rows;
-        const char *query = exists ? amx_row_place(&p->query, &s->row[row + i]) : NULL;
-        for (int64_t n = 0; n < steps; n++) {
-            const __m512i v =
-                exists ? amx_load(query + 64 * n, p->head_dim - 32 * n) : _mm512_setzero_si512();
-            top = amx_larger(top, v);
-            _mm512_store_si512(to + n * AMX_ELEMENT, v);
+    const int64_t sequences = ejki_flash_parts(p);
+    double scores = 0;
+    for (int64_t n = 0; n < sequences; n++) {
+        int64_t rows, keys;
+        amx_sequence_sizes(p, n, &rows, &keys);
+        scores += (double)rows * (double)keys;
+    }
+    s->most = s->workers == 1 ? INFINITY : scores * (double)p->kv_heads / (8 * s->workers);
+    amx_sort(s, sequences, amx_sequence_weight, s->order);
+    s->first[0] = 0;
+    for (int64_t n = 0; n < sequences; n++)
+        s->first[n + 1] = s->first[n] + amx_sequence_plan(s, s->order[n]).tasks;
+}
+
+/* Tasks one by one, of whatever sequence: its problem and plan stand for those of the whole call. */
+static void amx_packed_worker(void *argument, int64_t worker) {
+    amx_shared *shared = argument;
+    const int64_t sequences = ejki_flash_parts(shared->problem);
+    ejki_flash_problem problem;
+    amx_plan plan;
+    amx_state state;
+    amx_bind(&state, shared->problem, &shared->plan,
+             shared->workspace + worker * shared->plan.bytes);
+    amx_open();
+    for (int64_t at = -1;;) {
+        const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        if (index >= shared->first[sequences]) break;
+        if (at < 0 || index >= shared->first[at + 1]) {
+            do at++;
+            while (index >= shared->first[at + 1]);
+            problem = ejki_flash_part(shared->problem, shared->order[at]);
+            plan = amx_sequence_plan(shared, shared->order[at]);
+            amx_set_problem(&state, &problem, &plan);
         }
+        amx_group(&state, amx_task_of(&problem, &plan, index - shared->first[at]), index);
     }
-    s->tile[row / AMX_ROWS].top = amx_top(top);
-    if (s->precise) memset(s->lanes + row * VL, 0, AMX_ROWS * VL * sizeof(float));
-    if (s->drops) memset(s->rounded + row * VL, 0, AMX_ROWS * VL * sizeof(float));
+    amx_close();
 }
 
-/* What a tile's sums are multiplied by where sinks join them; negative where amx_write_row() has to find out. */
-static void amx_find_shares(const amx_state *s, int64_t row, float shares[AMX_ROWS]) {
-    const ejki_flash_problem *p = s->problem;
-    const int64_t end = ejki_min(AMX_ROWS, s->task.rows - row);
-    const float correction = (float)flash_correction(p);
-    for (int64_t i = 0; i < AMX_ROWS; i++) shares[i] = -1;
-    if (!p->has_sinks || s->precise) return;
-    for (int64_t first = 0; first < AMX_ROWS; first += VL) {
-        float own[VL] = {0}, sink[VL];
-        const vf shift = v_load(s->shift + row + first);
-        for (int64_t i = 0; i < VL && first + i < end; i++)
-            own[i] = *amx_sum(s, row + first + i, s->plan->wide * 16);
-        vf total = v_load(own);
-        for (int64_t n = 0; n < p->sink_count; n++) {
-            for (int64_t i = 0; i < VL; i++) {
-                const flash_row *r = &s->row[row + ejki_min(first + i, end - 1)];
-                sink[i] = (float)(amx_sink(p, r, n) * LOG2_E);
-            }
-            total = v_add(total, v_exp2(v_sub(v_load(sink), v_mul(shift, v_set1(correction)))));
-        }
-        const __mmask16 fits = _mm512_cmp_ps_mask(total, v_set1(0x1p100f), _CMP_LT_OQ) &
-                               _mm512_cmp_ps_mask(v_load(own), v_zero(), _CMP_GT_OQ);
-        v_store(shares + first, _mm512_mask_div_ps(v_set1(-1), fits, v_set1(1), total));
+/* ---- The implementation ------------------------------------------------------------------------------- */
+
+static ejk_status amx_prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                              ejk_launch *launch) {
+    const ejki_flash_problem *p = problem;
+    const amx_plan t = amx_plan_of(p, parameters, threads);
+    if (t.bytes >= (int64_t)1 << 50 || t.order_bytes >= (int64_t)1 << 50) return flash_too_large(p);
+    const int64_t groups = p->batch * p->kv_heads * t.groups;
+    launch->workers = flash_is_light(p) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, groups));
+    launch->workspace_bytes = (size_t)(t.bytes * launch->workers + t.order_bytes);
+    if (p->layout != EJKI_FLASH_DENSE)
+        launch->workspace_bytes += (size_t)(2 * ejki_flash_parts(p) + 1) * sizeof(int64_t);
+    return EJK_OK;
+}
+
+static ejk_status amx_run(const ejk_run *run) {
+    amx_shared shared = {
+        .problem = run->problem, .workspace = run->workspace, .workers = run->workers};
+    const ejki_flash_problem *p = shared.problem;
+    shared.plan = amx_plan_of(p, run->parameters, run->workers);
+    void (*worker)(void *, int64_t) = amx_worker;
+    shared.order = (int64_t *)(void *)(shared.workspace + shared.plan.bytes * run->workers);
+    if (p->layout != EJKI_FLASH_DENSE) {
+        shared.first = shared.order + ejki_flash_parts(p);
+        amx_share_out(&shared);
+        worker = amx_packed_worker;
+    } else if (shared.plan.order_bytes > 0) {
+        amx_sort(&shared, p->batch * p->kv_heads * shared.plan.groups, amx_group_weight,
+                 shared.order);
+        shared.plan.order = shared.order;
     }
+    if (run->workers == 1)
+        worker(&shared, 0);
+    else
+        ejk_parallel_for(run->threads, run->workers, worker, &shared);
+    return EJK_OK;
 }
 
-/* Writes a row tile's results. */
-static __attribute__((noinline)) void amx_end_tile(amx_state *s, int64_t row) {
-    const amx_plan *t = s->plan;
-    const int64_t end = ejki_min(row + AMX_ROWS, s->task.rows);
-    float shares[AMX_ROWS];
-    amx_clear_sums(s, row);
-    amx_find_shares(s, row, shares);
-    for (int64_t i = row; i < end; i++) {
-        const float rounded =
-            s->drops ? v_sum(v_load(s->rounded + i * VL)) : *amx_sum(s, i, t->wide * 16);
-        amx_write_row(s->problem, &s->row[i], amx_sum(s, i, 0), 2 * AMX_SUMS, s->shift[i],
-                      s->maximum[i], s->precise ? v_sum(v_load(s->lanes + i * VL)) : rounded,
-                      rounded, shares[i - row]);
-    }
-    s->tile[row / AMX_ROWS].ended = true;
+/* True if tiles would be nearly empty: sequences of a few rows and keys on average. Vectors take them faster. */
+static bool amx_is_tiny(const ejki_flash_problem *p) {
+    const int64_t sequences = p->layout == EJKI_FLASH_TOKENS ? ejki_max(1, p->batch) : 1;
+    return p->queries / sequences * p->group < 16 && p->keys / sequences < 64;
 }
 
-/* Rows to prefetch while a tile's weights are made: the next tile's queries, if it begins at this block, and
- * this one's output, if it ends here. */
-static void amx_plan_rows(amx_state *s, const amx_span *span) {
-    const ejki_flash_problem *p = s->problem;
-    const amx_tile *e = &s->tile[span->row / AMX_ROWS];
-    const int64_t next = span->row + AMX_ROWS, element = sizeof(uint16_t);
-    s->pace = 0;
-    s->prefetch[0] = s->prefetch[1] = (amx_rows){0};
-    if (next < s->task.rows && !e[1].begun && e[1].low < s->following)
-        s->prefetch[0] = (amx_rows){&p->query, next, ejki_min(next + AMX_ROWS, s->task.rows),
-                                    p->head_dim * element};
-    if (e->high <= s->following && p->normalize)
-        s->prefetch[1] =
-            (amx_rows){&p->out, span->row, span->row + span->rows, p->value_dim * element};
-    if (s->prefetch[0].row < s->prefetch[0].end || s->prefetch[1].row < s->prefetch[1].end)
-        s->pace = ejki_cdiv(AMX_ROWS, span->end - span->first);
+/* Block masks and packed sequences exclude each other; dropout draws keys by fours, which mask blocks need not be. */
+static bool amx_applicable(const void *problem) {
+    const ejki_flash_problem *p = problem;
+    if (ejki_block_mask_is_empty(&p->block_mask)) return !amx_is_tiny(p);
+    return p->layout == EJKI_FLASH_DENSE && p->dropout == 0;
 }
 
-/* True if mask, segments and positions let a row of the span see any of its keys. */
-static bool amx_any_visible(const amx_state *s, const amx_span *span) {
-    const ejki_flash_problem *p = s->problem;
-    uint8_t visible[AMX_PARTS * AMX_CHUNK];
-    if (!flash_hides_keys(p)) return true;
-    for (int64_t c = span->first, next; c < span->end; c = next) {
-        /* A run of keys, as far as it goes. */
-        next = c + 1;
-        while (next < span->end && s->chunk[next].key == s->chunk[next - 1].end) next++;
-        for (int64_t i = span->row; i < span->row + span->rows; i++)
-            if (flash_any_visible(p, &s->row[i], s->chunk[c].key, s->chunk[next - 1].end, visible))
-                return true;
-    }
-    return false;
-}
+static const ejk_parameter amx_parameters[] = {
+    {"q_blocksize", 1, 65536, 1, 1024, "query rows of a task"},
+    {"kv_blocksize", 1, AMX_KEYS, 1, 1024, "keys packed at a time"},
+};
 
-/* Chunks of the block in which a row of the tile sees a key by positions. */
-static void amx_narrow_span(const amx_state *s, const amx_tile *e, int64_t *first, int64_t *end) {
-    *first = s->first;
-    *end = e->low < e->high ? s->end : s->first;
-    while (*first < *end && s->chunk[*first].end <= e->low) ++*first;
-    while (*first < *end && s->chunk[*end - 1].key >= e->high) --*end;
-}
-
-/*
- * Finds the bias of a tile that begins a block, and of the one that comes next, if that has chunks enough to
- * prefetch.
- */
-static void amx_begin_bias(amx_state *s, int64_t row) {
-    const int64_t next = row + AMX_ROWS;
-    int64_t end = 0;
-    amx_bias_rows(s, row, s->bias);
-    s->prefetch_row = -1;
-    s->prefetch_chunk = 0;
-    if (next < s->task.rows)
-        amx_narrow_span(s, &s->tile[next / AMX_ROWS], &s->prefetch_chunk, &end);
-    if (s->prefetch_chunk + AMX_BIAS_PREFETCH_DISTANCE > end) return;
-    s->prefetch_row = next;
-    amx_bias_rows(s, next, s->prefetch_bias);
-}
-
-static void amx_block(amx_state *s, int64_t row) {
-    amx_tile *e = &s->tile[row / AMX_ROWS];
-    amx_span span = {.row = row, .rows = ejki_min(AMX_ROWS, s->task.rows - row)};
-    amx_narrow_span(s, e, &span.first, &span.end);
-    if (span.first >= span.end) return;
-    if (!e->begun) amx_begin_tile(s, row);
-    span.careful = !s->fast || !amx_is_tame(s, &span);
-    if (s->problem->has_bias) amx_begin_bias(s, row);
-    amx_plan_rows(s, &span);
-    for (span.last = span.end; span.first < span.last; span.first = span.end) {
-        span.end = ejki_min(span.last, (span.first / AMX_PARTS + 1) * AMX_PARTS);
-        const bool sees = amx_any_visible(s, &span);
-        if (sees) {
-            amx_make_weights(s, &span);
-            amx_add_values(s, &span);
-        }
-        span.ready = sees;
-    }
-    if (e->high <= s->following) amx_end_tile(s, row);
-}
-
-/* ---- A task ------------------------------------------------------------------------------------------ */
-
-/* What a row tile sees. */
-static amx_tile amx_tile_of(const ejki_flash_problem *p, const flash_row *rows, int64_t count) {
-    amx_tile e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys};
-    for (const flash_row *r = rows; r < rows + count; r++) {
-        e.low = ejki_min(e.low, r->first);
-        e.high = ejki_max(e.high, r->end);
-        e.least = ejki_max(e.least, r->first);
-        e.most = ejki_min(e.most, r->end);
-    }
-    return e;
-}
-
-/* Starts a task's rows. Returns the range of keys that any of them sees. */
-static __attribute__((noinline)) void amx_begin(amx_state *s, int64_t *low, int64_t *high) {
-    const ejki_flash_problem *p = s->problem;
-    const amx_task *task = &s->task;
-    const int64_t tiles = ejki_cdiv(task->rows, AMX_ROWS);
-    *low = p->keys;
-    *high = 0;
-    s->noted = -1;
-    for (int64_t i = 0; i < tiles * AMX_ROWS; i++) {
-        if (i < task->rows)
-            s->row[i] = flash_row_of(p, task->batch, task->kv_head, task->first_row + i);
-        s->shift[i] = s->maximum[i] = -INFINITY;
-        s->base[i] = amx_base_of(s, -INFINITY);
-    }
-    for (int64_t i = 0; i < tiles; i++) {
-        const int64_t row = i * AMX_ROWS;
-        s->tile[i] = amx_tile_of(p, s->row + row, ejki_min(AMX_ROWS, task->rows - row));
-        if (s->tile[i].low >= s->tile[i].high) continue;
-        *low = ejki_min(*low, s->tile[i].low);
-        *high = ejki_max(*high, s->tile[i].high);
-    }
-}
-
-/* A task, the `turn`th of all, from beginning to end. */
-static void amx_group(amx_state *s, amx_task task, int64_t turn) {
-    int64_t low, high;
-    s->task = task;
-    amx_begin(s, &low, &high);
-    if (low < high) {
-        if (s->plan->kept > 0) amx_store_turn(s, turn);
-        amx_first_block(s, low);
-        while (amx_next_block(s, low, high)) {
-            amx_pack(s);
-            s->prefetched = -1;
-            for (int64_t row = 0; row < task.rows; row += AMX_ROWS) amx_block(s, row);
-        }
-    }
-    /* What has met no key, or has more before it than there are. */
-    for (int64_t row = 0; row < task.rows; row += AMX_ROWS) {
-        const amx_tile *e = &s->tile[row / AMX_ROWS];
-        if (!e->begun) amx_begin_tile(s, row);
-        if (!e->ended) amx_end_tile(s, row);
-    }
-}
-
-#include "operations/attention/cpu/amx/amx_workers.h"
+EJKI_DECLARE(flash_attention_matrix_amx, .priority = 5, .version = 1, .parameters = amx_parameters,
+             .suggest = ejki_amx_suggest, .parameter_count = 2, .applicable = amx_applicable,
+             .prepare = amx_prepare, .run = amx_run)

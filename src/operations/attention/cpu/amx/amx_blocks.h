@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which keys a task of flash attention on AMX goes to, block after block. Without a block mask a block is a run of
- * keys at an absolute position. With one, it has the chunks of as many mask blocks as it holds, those
- * that any head of the task has, one after the other: so that little blocks far apart cost no more than a run.
- * Chunks are counted from the first block of the block row on, whether a row of the task sees it or not: nothing
- * depends on which rows a task has. Part of amx.c, which includes it behind its types.
+ * The blocks of keys that a task of flash attention on AMX visits. Without a block mask a block is a run of keys at
+ * an absolute position. With one, it is the chunks of as many mask blocks as it holds, of those that any head of the
+ * task has: small blocks far apart cost no more than a run. Chunks are counted from the first mask block of the block
+ * row on, so that nothing depends on which rows a task has.
  */
 #ifndef EJKI_FLASH_AMX_BLOCKS_H
 #define EJKI_FLASH_AMX_BLOCKS_H
+
+#include "operations/attention/cpu/amx/amx_store.h"
 
 /* Lists the chunks of the next run of keys. */
 static void amx_next_run(amx_state *s, int64_t low, int64_t high) {
@@ -36,7 +37,7 @@ static void amx_next_mask_blocks(amx_state *s, int64_t low, int64_t high) {
             for (int64_t i = 0; i < mask_walk->count; i++)
                 s->now[mask_block + i] = mask_walk->cursor[i].now;
             if (s->plan->kept > 0)
-                place = amx_store_place(s, mask_walk->first / p->block_mask.block_kv);
+                place = amx_store_slot(s, mask_walk->first / p->block_mask.block_kv);
         }
         const int64_t key = s->following, end = ejki_min(key + AMX_CHUNK, mask_walk->end);
         s->chunk[c] = (amx_chunk){
@@ -60,7 +61,8 @@ static void amx_first_block(amx_state *s, int64_t low) {
     const int64_t keys = s->plan->chunks * AMX_CHUNK;
     s->following = low / keys * keys;
     if (s->mask_walk.count == 0) return;
-    block_mask_walk_begin(&s->mask_walk, p, s->task.kv_head, s->task.first_row / s->plan->unit);
+    block_mask_walk_begin(&s->mask_walk, p, s->task.kv_head,
+                          s->task.first_row / s->plan->region_rows);
     s->following = block_mask_walk_next(&s->mask_walk, p);
 }
 
@@ -89,11 +91,11 @@ static uint32_t amx_mask_block_keys(const amx_state *s, const flash_row *r,
         mask_block->block + row * p->block_mask.block_row + (chunk->key - chunk->first), count);
 }
 
-/* How many mask blocks a group will visit, at least about: 0, or 1 + the power of two. */
+/* About how many mask blocks a group visits: 0, or 1 + the power of two. */
 static int32_t amx_weight(const ejki_flash_problem *p, const amx_plan *t, int64_t group) {
     const int64_t kv_head = group / t->groups % p->kv_heads;
     int64_t count =
-        block_mask_count_blocks(p, kv_head, (t->groups - 1 - group % t->groups) / t->parts);
+        block_mask_count_blocks(p, kv_head, (t->groups - 1 - group % t->groups) / t->region_groups);
     int32_t weight = 0;
     for (; count > 0; count >>= 1) weight++;
     return weight;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights of a chunk beside a row tile in flash attention on AMX, but for the fast way: softmax shifts, which keys rows
- * see, weights made with care, and values that are added one by one. Part of amx.c.
+ * Weights of a row tile and a chunk in flash attention on AMX, without the fast path: softmax shifts, visibility, the
+ * slow path, and values that are added key by key.
  */
 #ifndef EJKI_FLASH_AMX_CHUNK_H
 #define EJKI_FLASH_AMX_CHUNK_H
 
-/* What is added to a row's numbers. */
+#include "operations/attention/cpu/amx/amx_blocks.h"
+
+/* The constant of a row's exponents: see amx_base() and amx_form_base(). */
 static inline float amx_base_of(const amx_state *s, float shift) {
     return amx_kind(&s->form) == AMX_PLAIN ? amx_base(shift) : amx_form_base(shift);
 }
@@ -45,7 +47,7 @@ static bool amx_has_far(const amx_state *s, const amx_span *span) {
     return false;
 }
 
-/* Notes which keys the rows of a tile see by positions; those that do not exist see what the last one does. */
+/* Looks up the key ranges of the rows of a tile; rows that do not exist have that of the last one. */
 static __attribute__((noinline)) void amx_note_ranges(amx_state *s, const amx_span *span) {
     for (int64_t i = 0; i < AMX_ROWS; i++) {
         const flash_row *r = &s->row[span->row + ejki_min(i, span->rows - 1)];
@@ -106,7 +108,7 @@ static inline float amx_top_score(const amx_state *s, const amx_span *span, int6
     return v_largest(amx_larger_scores(s, &s->form, span, row, chunk, scores)) * s->scale;
 }
 
-/* What raw products become where weights are not made by a form. */
+/* Base-2 scores from raw products, where weights are not made by a form. */
 typedef struct amx_change {
     bool rescales, caps;
     vf scale, cap;
@@ -172,7 +174,7 @@ static inline vf amx_largests(const amx_state *s, vf top[VL]) {
 
 /* Sets softmax shifts of rows, as amx_set_shift() does; true if one is far. */
 static inline bool amx_set_shifts(amx_state *s, int64_t row, __mmask16 which, vf found) {
-    const vf steps = v_set1(128), most = v_set1(AMX_TAME);
+    const vf steps = v_set1(128), most = v_set1(AMX_FAST_RANGE);
     const vf fine = v_mul(_mm512_roundscale_ps(v_mul(found, steps), 8), v_set1(1 / 128.0f));
     const vf size = _mm512_abs_ps(found);
     const vf shift =
@@ -202,7 +204,7 @@ AMX_INLINE void amx_shifts(const int kind, amx_state *s, amx_span *span, int64_t
         const vf found = amx_largests(s, top);
         const __mmask16 some =
             _mm512_mask_cmp_ps_mask(unset, found, v_set1(-INFINITY), _CMP_NEQ_UQ);
-        if (amx_set_shifts(s, row, some, found)) span->careful = true;
+        if (amx_set_shifts(s, row, some, found)) span->slow = true;
     }
 }
 
@@ -224,7 +226,7 @@ static void amx_find_shifts(amx_state *s, amx_span *span, int64_t chunk) {
     }
 }
 
-/* A row's weights of a chunk by the complete way. */
+/* A row's weights of a chunk, the slow path. */
 static inline __m512i amx_weigh(amx_state *s, const amx_span *span, int64_t row, int64_t chunk,
                                 const float *scores, vf *lanes) {
     const float shift = s->shift[row];
@@ -239,7 +241,7 @@ static inline __m512i amx_weigh(amx_state *s, const amx_span *span, int64_t row,
                          : w;
 }
 
-/* A row's weights have become too large in this chunk: see the head of this file. */
+/* A weight of the row in this chunk is too large: raises its shift (amx.c). */
 static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *span, int64_t row,
                                                 int64_t chunk, const float *scores, vf *lanes) {
     const float before = s->shift[row], top = amx_top_score(s, span, row, chunk, scores);
@@ -251,7 +253,7 @@ static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *sp
         if (s->split) amx_lower_weights(amx_rest_of(s, row, c), power);
     }
     amx_tile *tile = &s->tile[row / AMX_ROWS];
-    for (int64_t d = 0; !tile->blank && d <= s->plan->wide * 16; d += 16) {
+    for (int64_t d = 0; !tile->blank && d <= s->plan->value_tiles * 16; d += 16) {
         float *sum = amx_sum(s, row, d);
         const vf lower = v_mul(v_load(sum), v_set1(factor));
         tile->small |= amx_small(lower) != 0;
@@ -267,7 +269,7 @@ static __attribute__((noinline)) bool amx_raise(amx_state *s, const amx_span *sp
     return true;
 }
 
-/* A row's weights of a chunk join the sum of all, then those that are dropped become 0. */
+/* Adds a row's weights of a chunk to its sum, then clears those that dropout drops. */
 static void amx_drop(amx_state *s, int64_t row, int64_t chunk) {
     const __m512i kept = amx_kept(s->problem, &s->row[row], s->chunk[chunk].key);
     uint16_t *weights = amx_weights_of(s, row, chunk), *rest = amx_rest_of(s, row, chunk);
@@ -279,8 +281,8 @@ static void amx_drop(amx_state *s, int64_t row, int64_t chunk) {
     amx_clear_weights(rest, kept);
 }
 
-static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const amx_span *span,
-                                                          int64_t chunk) {
+static __attribute__((noinline)) void amx_slow_weights(amx_state *s, const amx_span *span,
+                                                       int64_t chunk) {
     const float *scores = s->scores;
     for (int64_t i = span->row; i < span->row + span->rows; i++, scores += AMX_CHUNK) {
         const vf before = v_load(s->lanes + i * VL);
@@ -296,27 +298,29 @@ static __attribute__((noinline)) void amx_careful_weights(amx_state *s, const am
     }
 }
 
-/* Makes weights of a chunk again with four terms for the cap, if two were too few; false if those are, too. */
-static bool amx_try_wide(amx_state *s, amx_pair *pair, const amx_fit *fit) {
-    if (pair->wide || fit->square == 0xffff) return false;
-    pair->wide = true;
-    const amx_fit wide = amx_alone(pair, &s->exp);
-    return amx_fits(&wide, AMX_MOST_BITS);
+/* Makes weights of a chunk again by a polynomial of degree 4, if degree 2 failed; false if that fails, too. */
+static bool amx_try_degree_4(amx_state *s, amx_pair *pair, const amx_fit *fit) {
+    if (pair->degree_4 || fit->square == 0xffff) return false;
+    pair->degree_4 = true;
+    const amx_fit again = amx_alone(pair, &s->exp);
+    return amx_fits(&again, AMX_MOST_BITS);
 }
 
-/* A chunk of which the fast way did not take all: its scores, which the next chunk's have replaced, are made once
- * more. */
+/*
+ * The fast path failed on a chunk: recomputes its scores, which those of the next chunk have replaced, and its
+ * weights.
+ */
 static __attribute__((noinline)) void amx_repeat(amx_state *s, amx_span *span, int64_t chunk,
                                                  amx_pair *pair, const amx_fit *fit) {
     amx_multiply(s, span, chunk);
-    if (!amx_try_wide(s, pair, fit)) amx_careful_weights(s, span, chunk);
+    if (!amx_try_degree_4(s, pair, fit)) amx_slow_weights(s, span, chunk);
     if (chunk + 1 < span->last) amx_multiply(s, span, chunk + 1);
-    span->careful |= amx_has_far(s, span);
+    span->slow |= amx_has_far(s, span);
 }
 
-/* sums += weights · values of a chunk, key by key over those that have a weight: none that is hidden. */
-static __attribute__((noinline)) void amx_add_carefully(amx_state *s, const amx_span *span,
-                                                        int64_t chunk) {
+/* sums += weights · values of a chunk, key by key, skipping weights of 0. */
+static __attribute__((noinline)) void amx_add_values_slow(amx_state *s, const amx_span *span,
+                                                          int64_t chunk) {
     const ejki_flash_problem *p = s->problem;
     const int64_t key = s->chunk[chunk].key, end = s->chunk[chunk].end;
     const int64_t start = s->task.batch * p->value.stride_b + s->task.kv_head * p->value.stride_h;
@@ -330,12 +334,12 @@ static __attribute__((noinline)) void amx_add_carefully(amx_state *s, const amx_
             const vf weight = v_set1(ejk_bf16_to_f32(bits) + rest);
             for (int64_t d = 0; d < p->value_dim; d += VL) {
                 float *sum = amx_sum(s, i, d);
-                const char *value = amx_place(p->value.data, start + j * p->value.stride_t + d);
+                const char *value = amx_address(p->value.data, start + j * p->value.stride_t + d);
                 const vf more = v_fma(weight, amx_widen(value, p->value_dim - d), v_load(sum));
                 tile->small |= amx_small(more) != 0;
                 v_store(sum, more);
             }
-            float *ones = amx_sum(s, i, s->plan->wide * 16);
+            float *ones = amx_sum(s, i, s->plan->value_tiles * 16);
             v_store(ones, v_add(v_load(ones), weight));
         }
 }

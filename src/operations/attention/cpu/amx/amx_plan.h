@@ -7,25 +7,26 @@
 #include "operations/attention/cpu/amx/amx_rows.h"
 #include "operations/attention/shared/block_mask_body.h"
 
-/* Keys whose weights are made before they are used, with room for these in the first-level cache, and their chunks. */
-#define AMX_PART  512
-#define AMX_PARTS (AMX_PART / AMX_CHUNK)
+/* Keys, and chunks, whose weights are staged before the product with values: they fit the first-level cache. */
+#define AMX_STAGE_KEYS   512
+#define AMX_STAGE_CHUNKS (AMX_STAGE_KEYS / AMX_CHUNK)
 
 /* How a problem is cut, and how a worker's memory is laid out, in bytes. */
 typedef struct amx_plan {
     int64_t rows; /* of a full group, a multiple of AMX_ROWS */
-    int64_t unit,
-        parts; /* rows that groups are cut from, all or those of a mask block; groups of these */
-    int64_t groups;       /* of a key head */
+    int64_t region_rows,
+        region_groups; /* rows that groups are cut from: all, or those of a mask block; groups in that */
+    int64_t groups;       /* of a KV head */
     int64_t whole, tasks; /* tasks that are a group each; after them come halves of groups */
     int64_t chunks;       /* of a full block of keys */
     int64_t kept, span;   /* mask blocks that stay packed, 0 = none do; chunks of one */
     int64_t room;         /* packed chunks that there is memory for */
     int64_t slots; /* row tiles that need memory of their own: one where a block has all keys */
-    int64_t steps, wide; /* tiles that a query is long, and a value wide */
-    int64_t sums;        /* floats of a row tile's sums */
+    int64_t steps, value_tiles; /* tiles that a query is long, and a value wide */
+    int64_t sums;               /* floats of a row tile's sums */
     int64_t query_at, sum_at, lane_at, key_at, value_at, weight_at, score_at, row_at, tile_at,
-        float_at, ones_at, chunk_at, cursor_at, now_at, packed_at, store_at, ahead_at, apart_at;
+        float_at, ones_at, chunk_at, cursor_at, now_at, packed_at, store_at, ahead_at,
+        small_sums_at;
     int64_t bytes;        /* of one worker */
     const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
     int64_t order_bytes;
@@ -35,8 +36,10 @@ typedef struct amx_task {
     int64_t batch, kv_head, first_row, rows;
 } amx_task;
 
-/* A row tile: the keys that any of its rows sees, those that all see, its largest query component, and how far
- * it is. Blank sums have not been written yet; small ones are below 2^-126, some of them, or have been. */
+/*
+ * A row tile: keys visible to any row by position, and to all; its largest query component; progress. `blank` sums
+ * have not been written yet; `small`: some sums are, or were, subnormal.
+ */
 typedef struct amx_tile {
     int64_t low, high, least, most;
     float top;
@@ -48,23 +51,23 @@ typedef struct amx_chunk {
     int64_t key, end, first;
     int64_t mask_block;
     int64_t place; /* where it is packed */
-    bool hides;    /* some head hides some of it, or it is short, other than by positions */
+    bool hides;    /* some head hides some of it other than by position, or it is short */
 } amx_chunk;
 
-/* A packed chunk: its largest key component; it is there; its values go through the products. */
+/* A packed chunk: its largest key component; whether it is packed; whether all its values may go through AMX. */
 typedef struct amx_packed {
     float top;
-    bool there, plain;
+    bool there, values_fit;
 } amx_packed;
 
-/* The mask block that has a place, and the load that it was listed for last. */
+/* A slot of the store: the mask block in it, and the load that used it last. */
 typedef struct amx_stored {
     int64_t column, load;
 } amx_stored;
 
-#define AMX_AHEAD 8 /* tasks whose blocks are known: the one at hand and those that come next */
+#define AMX_AHEAD 8 /* tasks looked ahead, the present one included */
 
-/* Room for rows x columns bytes; *at stays below 2^50, and at that value says that they do not fit. */
+/* Reserves rows x columns bytes; *at stays below 2^50, which stands for an overflow. */
 static inline int64_t amx_reserve(int64_t *at, int64_t rows, int64_t columns) {
     const int64_t start = *at, limit = (int64_t)1 << 50;
     int64_t count;
@@ -79,12 +82,11 @@ static inline int64_t amx_chunks_of(const ejki_flash_problem *p) {
     return p->keys / p->block_mask.block_kv * ejki_cdiv(p->block_mask.block_kv, AMX_CHUNK);
 }
 
-/* Finds out how many mask blocks stay packed: all, or as many as there is room for, if that is more than a
- * load has, which begins and ends within one. */
+/* How many mask blocks stay packed: all, or as many as there is room for, if that is more than one load needs. */
 static inline void amx_keep_blocks(const ejki_flash_problem *p, amx_plan *t) {
     t->room = t->chunks;
     if (p->block_mask.mask_heads == 0) return;
-    const int64_t load = ejki_min(t->chunks, AMX_PARTS);
+    const int64_t load = ejki_min(t->chunks, AMX_STAGE_CHUNKS);
     t->span = ejki_cdiv(p->block_mask.block_kv, AMX_CHUNK);
     const int64_t kept = ejki_min(t->chunks / t->span, p->keys / p->block_mask.block_kv);
     if (kept < p->keys / p->block_mask.block_kv && kept < load / t->span + 3) return;
@@ -98,14 +100,14 @@ static inline void amx_lay_out(const ejki_flash_problem *p, amx_plan *t) {
     const int64_t keys = t->room * AMX_CHUNK, cursors = block_mask_cursor_count(p);
     int64_t at = 0;
     t->score_at = amx_reserve(&at, AMX_ROWS * AMX_CHUNK, real);
-    t->weight_at = amx_reserve(&at, (p->normalize ? 1 : 2) * AMX_ROWS * AMX_PART, element);
+    t->weight_at = amx_reserve(&at, (p->normalize ? 1 : 2) * AMX_ROWS * AMX_STAGE_KEYS, element);
     t->ones_at = amx_reserve(&at, AMX_ELEMENT, element);
     t->float_at = amx_reserve(&at, t->rows, 3 * real);
     t->lane_at = amx_reserve(&at, t->rows, (p->dropout > 0 ? 2 : 1) * VL * real);
     t->query_at = amx_reserve(&at, t->slots * 2 * AMX_ELEMENT * element, t->steps);
     t->sum_at = amx_reserve(&at, t->slots * real, t->sums);
     t->key_at = amx_reserve(&at, keys * 32 * element, t->steps);
-    t->value_at = amx_reserve(&at, keys * 16 * element, t->wide);
+    t->value_at = amx_reserve(&at, keys * 16 * element, t->value_tiles);
     t->row_at = amx_reserve(&at, t->rows, sizeof(flash_row));
     t->tile_at = amx_reserve(&at, tiles, sizeof(amx_tile));
     t->chunk_at = amx_reserve(&at, t->chunks + 1, sizeof(amx_chunk));
@@ -114,7 +116,7 @@ static inline void amx_lay_out(const ejki_flash_problem *p, amx_plan *t) {
     t->packed_at = amx_reserve(&at, t->room, sizeof(amx_packed));
     t->store_at = amx_reserve(&at, t->kept, sizeof(amx_stored));
     t->ahead_at = amx_reserve(&at, t->kept > 0 ? p->keys / p->block_mask.block_kv : 0, 1);
-    t->apart_at = amx_reserve(&at, real, t->sums);
+    t->small_sums_at = amx_reserve(&at, real, t->sums);
     t->bytes = at;
 }
 
@@ -123,11 +125,11 @@ static inline amx_plan amx_plan_of(const ejki_flash_problem *p, const int64_t *p
     amx_plan t = {0};
     const bool sparse = p->block_mask.mask_heads > 0;
     const int64_t all = amx_chunks_of(p);
-    t.unit = (sparse ? p->block_mask.block_q : p->queries) * p->group;
-    t.parts = ejki_max(1, ejki_cdiv(t.unit, parameters[0]));
-    t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.unit, t.parts)), AMX_ROWS);
-    t.parts = ejki_cdiv(t.unit, t.rows);
-    t.groups = sparse ? p->queries / p->block_mask.block_q * t.parts : t.parts;
+    t.region_rows = (sparse ? p->block_mask.block_q : p->queries) * p->group;
+    t.region_groups = ejki_max(1, ejki_cdiv(t.region_rows, parameters[0]));
+    t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.region_rows, t.region_groups)), AMX_ROWS);
+    t.region_groups = ejki_cdiv(t.region_rows, t.rows);
+    t.groups = sparse ? p->queries / p->block_mask.block_q * t.region_groups : t.region_groups;
     t.whole = t.tasks = p->batch * p->kv_heads * t.groups;
     if (workers > 1) {
         /* The last tasks are halved, so that workers end nearly together. */
@@ -140,8 +142,8 @@ static inline amx_plan amx_plan_of(const ejki_flash_problem *p, const int64_t *p
     amx_keep_blocks(p, &t);
     t.slots = t.chunks >= all ? 1 : t.rows / AMX_ROWS;
     t.steps = ejki_cdiv(p->head_dim, 32);
-    t.wide = ejki_cdiv(p->value_dim, 16);
-    t.sums = ejki_max(2, t.wide + 1) * 2 * AMX_SUMS;
+    t.value_tiles = ejki_cdiv(p->value_dim, 16);
+    t.sums = ejki_max(2, t.value_tiles + 1) * 2 * AMX_SUMS;
     amx_lay_out(p, &t);
     return t;
 }
@@ -153,9 +155,9 @@ static inline amx_task amx_task_of(const ejki_flash_problem *p, const amx_plan *
     const int64_t half = index - t->whole, place = half < 0 ? index : t->whole + half / 2;
     const int64_t group = t->order ? t->order[place] : place, head = group / t->groups;
     amx_task task = {.batch = head / p->kv_heads, .kv_head = head % p->kv_heads};
-    const int64_t at = t->groups - 1 - group % t->groups, part = at % t->parts;
-    task.first_row = at / t->parts * t->unit + part * t->rows;
-    task.rows = ejki_min(t->rows, t->unit - part * t->rows);
+    const int64_t at = t->groups - 1 - group % t->groups, part = at % t->region_groups;
+    task.first_row = at / t->region_groups * t->region_rows + part * t->rows;
+    task.rows = ejki_min(t->rows, t->region_rows - part * t->rows);
     if (half < 0) return task;
     const int64_t upper = ejki_min(task.rows, ejki_round_up(ejki_cdiv(task.rows, 2), AMX_ROWS));
     if (half % 2) return (amx_task){task.batch, task.kv_head, task.first_row, upper};

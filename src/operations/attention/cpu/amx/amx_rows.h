@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens to rows of scores in flash attention on AMX besides the fast way: softmax shifts; weights of scores that
- * are not tame or have to be precise; the end of a row. As scores_body.h, for bf16 problems and chunks of 32 keys.
+ * Rows of scores in flash attention on AMX: softmax shifts, weights of the slow path, the end of a row. The
+ * counterpart of scores_body.h for bf16 and chunks of 32 keys.
  */
 #ifndef EJKI_FLASH_AMX_ROWS_H
 #define EJKI_FLASH_AMX_ROWS_H
@@ -13,19 +13,19 @@
 #include "operations/attention/shared/scores_body.h"
 
 /* Elements of bf16 tensors begin anywhere. */
-static inline char *amx_place(const void *data, int64_t element) {
+static inline char *amx_address(const void *data, int64_t element) {
     return (char *)((uintptr_t)data + (uintptr_t)element * sizeof(uint16_t));
 }
 
 /* Where a row lies in a tensor of queries or of their results, if that is bf16. */
-static inline char *amx_row_place(const ejki_bthd *tensor, const flash_row *r) {
-    return amx_place(tensor->data, r->batch * tensor->stride_b + r->query * tensor->stride_t +
-                                       r->head * tensor->stride_h);
+static inline char *amx_row_address(const ejki_bthd *tensor, const flash_row *r) {
+    return amx_address(tensor->data, r->batch * tensor->stride_b + r->query * tensor->stride_t +
+                                         r->head * tensor->stride_h);
 }
 
 static inline double amx_element(const void *data, int64_t element) {
     uint16_t bits;
-    memcpy(&bits, amx_place(data, element), sizeof bits);
+    memcpy(&bits, amx_address(data, element), sizeof bits);
     return (double)ejk_bf16_to_f32(bits);
 }
 
@@ -40,8 +40,8 @@ static inline vf amx_widen(const void *data, int64_t count) {
 /* To the nearest, ties to even. The instruction for it would make 0 of subnormal numbers. */
 static inline __m256i amx_narrow(vf v) {
     const __m512i bits = _mm512_castps_si512(v), one = _mm512_set1_epi32(1);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
-    const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __m512i unfit = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+    const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), unfit);
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(sum, nan, quiet), 16));
@@ -63,25 +63,25 @@ static inline void amx_write_both(char *target, vf a, vf b, int64_t count) {
 }
 
 /*
- * Softmax shifts are rounded so that differences between those of a row are whole or, where they are not, so
- * large that 2^difference is 0; and near ones so that 128 times them is whole.
+ * Rounds a softmax shift: to 1/128 where it is in range, so that 128 · shift is whole, else to a whole number; so
+ * differences between shifts of a row are whole, or so large that 2^difference is 0.
  */
 static inline float amx_round_shift(float shift) {
-    return fabsf(shift) <= AMX_TAME ? rintf(shift * 128) / 128 : rintf(shift);
+    return fabsf(shift) <= AMX_FAST_RANGE ? rintf(shift * 128) / 128 : rintf(shift);
 }
 
 static inline bool amx_is_far(float shift) {
-    return fabsf(shift) > AMX_TAME && shift != -INFINITY;
+    return fabsf(shift) > AMX_FAST_RANGE && shift != -INFINITY;
 }
 
 /* What amx_row_weights() adds: with it a score of -inf has no weight, and without a shift none has. */
 static inline float amx_base(float shift) {
-    return fabsf(shift) <= AMX_TAME ? AMX_MAGIC + 128 * (127 - shift) : AMX_MAGIC;
+    return fabsf(shift) <= AMX_FAST_RANGE ? AMX_MAGIC + 128 * (127 - shift) : AMX_MAGIC;
 }
 
 /* The same for a form. */
 static inline float amx_form_base(float shift) {
-    return fabsf(shift) <= AMX_TAME ? 128 * (127 - shift) : -INFINITY;
+    return fabsf(shift) <= AMX_FAST_RANGE ? 128 * (127 - shift) : -INFINITY;
 }
 
 /* 32 floats to bf16 in the order of tiles. */
@@ -118,10 +118,7 @@ static inline __m512i amx_mark_nan(__m512i w, vf x, vf y) {
                                  _mm512_set1_epi16(0x7fc0));
 }
 
-/*
- * The weights that amx_row_weights() makes, of any scores and shift: what lies far below 2^23 would
- * be wrong as an integer, and NaN as well.
- */
+/* The weights of amx_row_weights() for any scores and shift, NaN and far values included. */
 static inline __m512i amx_any_weights(const amx_exp *e, const float *scores, float scale,
                                       float shift) {
     const vf a = v_load(scores), b = v_load(scores + VL);
@@ -142,10 +139,10 @@ static inline __m512i amx_any_weights(const amx_exp *e, const float *scores, flo
     return amx_mark_nan(w, x, y);
 }
 
-/* The weights that amx_form_weights() makes, of any scores, shift, and bias, which is in bf16 as it lies. */
+/* The weights of amx_form_weights() for any scores, shift and bias (32 elements in bf16). */
 static inline __m512i amx_any_form_weights(const amx_form *f, const amx_exp *e, const float *scores,
                                            __m512i bias, float shift) {
-    const bool far = !(fabsf(shift) <= AMX_TAME) && shift != -INFINITY;
+    const bool far = !(fabsf(shift) <= AMX_FAST_RANGE) && shift != -INFINITY;
     const vf base = v_set1(far ? 0 : amx_form_base(shift)), most = v_set1(65535);
     const float unit = far ? 1 / 128.0f : 1;
     vf x = amx_number(f, v_load(scores), amx_wide_low(bias), base, unit);
@@ -155,7 +152,7 @@ static inline __m512i amx_any_form_weights(const amx_form *f, const amx_exp *e, 
         x = v_fma(v_sub(x, own), steps, offset);
         y = v_fma(v_sub(y, own), steps, offset);
     }
-    /* What is too large for an integer would become a negative one, as what is too small may. */
+    /* A clamp: conversion of what is too large would give a negative integer. */
     const __m512i a = _mm512_cvtps_epi32(v_min(x, most)), b = _mm512_cvtps_epi32(v_min(y, most));
     return amx_mark_nan(amx_correct(e, _mm512_packus_epi32(a, b)), x, y);
 }
@@ -196,8 +193,10 @@ static inline double amx_sink(const ejki_flash_problem *p, const flash_row *r, i
     return amx_element(p->sinks, r->head / p->sink_group * p->sink_stride_h + n);
 }
 
-/* A row's share of its sums: what they are multiplied by, and the log-sum-exp. `own` is Σ 2^(z − shift)
- * over visible keys, `rounded` that of the weights as they were multiplied. */
+/*
+ * Factor and log-sum-exp of a row. `own` is Σ 2^(z − shift) over visible keys, `rounded` the sum of the weights as
+ * they were rounded.
+ */
 static inline flash_end amx_finish(const ejki_flash_problem *p, const flash_row *r, float shift,
                                    float own, float rounded) {
     const bool empty = own == 0;
@@ -244,7 +243,7 @@ static inline void amx_write_row(const ejki_flash_problem *p, const flash_row *r
         const vf b = _mm512_maskz_mul_ps(some, v_load(sums + step), factor);
         const int64_t width = p->value_dim - d;
         if (p->normalize) {
-            amx_write_both(amx_place(p->out.data, at + d), a, b, width);
+            amx_write_both(amx_address(p->out.data, at + d), a, b, width);
         } else {
             float *out = flash_place(p->out.data, at + d);
             v_store_first(out, a, ejki_min(VL, width));

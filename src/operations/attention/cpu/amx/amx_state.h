@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's memory in flash attention on AMX, and where rows and chunks have what is theirs in it. Part of amx.c. */
+/* State of a worker of flash attention on AMX, and where it keeps what belongs to rows and chunks. */
 #ifndef EJKI_FLASH_AMX_STATE_H
 #define EJKI_FLASH_AMX_STATE_H
 
@@ -16,18 +16,17 @@ typedef struct amx_rows {
 typedef struct amx_state {
     const ejki_flash_problem *problem;
     const amx_plan *plan;
-    bool fast;    /* weights come from raw products, by `form` */
+    bool fast;    /* weights are made by `form` beside the products */
     bool precise; /* weights are computed in f32 */
-    bool split;   /* and multiplied in two parts */
+    bool split;   /* and multiplied as two bf16 numbers, rounded value and rounding error */
     bool drops;
     float scale; /* of raw products to base 2; 1 if amx_change_scores() has done it */
     amx_form form;
     amx_exp exp;
     uint16_t *query, *keys, *values, *weights, *ones;
     float *sums, *lanes, *scores, *shift, *maximum, *base;
-    float *apart; /* sums of a tile, kept while products run */
-    float
-        *rounded; /* with dropout: sums of weights as they were rounded, none left out; as lanes */
+    float *small_sums; /* subnormal sums of a tile, kept apart while products run */
+    float *rounded;    /* with dropout: sums of all weights as rounded; as lanes */
     flash_row *row;
     amx_tile *tile;
     amx_task task;
@@ -38,13 +37,13 @@ typedef struct amx_state {
     ejki_mask_block *now;      /* those of the block's chunks */
     amx_packed *packed;        /* of each place */
     amx_stored *store;         /* blocks that stay packed: see amx_store.h */
-    uint8_t *ahead; /* of each column of the block mask: bit i says that task turn + i visits it */
-    int64_t turn, head;   /* the task and its key head */
-    int64_t load;         /* blocks of keys listed so far */
-    float key_top;        /* the block's largest key component */
-    bool all_plain;       /* all its values go through the products */
-    amx_rows prefetch[2]; /* next tile's queries, this one's output */
-    int64_t pace;         /* rows of each to prefetch at a chunk */
+    uint8_t *ahead; /* of each column of the block mask: bit i says that task index + i visits it */
+    int64_t index, head;   /* the task and its KV head */
+    int64_t load;          /* blocks of keys listed so far */
+    float key_top;         /* the block's largest key component */
+    bool all_values_fit;   /* all values of the block may go through AMX */
+    amx_rows prefetch[2];  /* next tile's queries, this one's output */
+    int64_t prefetch_rate; /* rows of each to prefetch at a chunk */
     const char *bias[AMX_ROWS],
         *prefetch_bias[AMX_ROWS]; /* rows of the bias: the tile's, the next one's */
     int64_t prefetch_row, prefetch_chunk,
@@ -90,7 +89,7 @@ static void amx_bind(amx_state *s, const ejki_flash_problem *p, const amx_plan *
     s->packed = (amx_packed *)(void *)(memory + t->packed_at);
     s->store = (amx_stored *)(void *)(memory + t->store_at);
     s->ahead = (uint8_t *)(memory + t->ahead_at);
-    s->apart = (float *)(void *)(memory + t->apart_at);
+    s->small_sums = (float *)(void *)(memory + t->small_sums_at);
     s->head = -1;
     for (int i = 0; i < AMX_ELEMENT; i++) s->ones[i] = 0x3f80;
 }
@@ -100,12 +99,12 @@ typedef struct amx_span {
     int64_t row; /* first of the tile */
     int64_t rows, first, end;
     int64_t last; /* end of all that the tile has of the block */
-    bool careful;
+    bool slow;
     bool ready;              /* the first chunk's raw products are there */
     const uint32_t *visible; /* NULL, or keys of the chunk at hand that rows see */
 } amx_span;
 
-/* Where a row's tile has its queries and sums: tiles that are done with before the next one share one place. */
+/* Slot of a row's tile for queries and sums: tiles that end before the next one begins share one. */
 static inline int64_t amx_slot(const amx_state *s, int64_t row) {
     return s->plan->slots == 1 ? 0 : row / AMX_ROWS;
 }
@@ -123,12 +122,12 @@ static inline float *amx_sum(const amx_state *s, int64_t row, int64_t d) {
 
 /* The row's 32 weights of a chunk. */
 static inline uint16_t *amx_weights_of(const amx_state *s, int64_t row, int64_t chunk) {
-    return s->weights + chunk % AMX_PARTS * 2 * AMX_ELEMENT + row % AMX_ROWS * AMX_CHUNK;
+    return s->weights + chunk % AMX_STAGE_CHUNKS * 2 * AMX_ELEMENT + row % AMX_ROWS * AMX_CHUNK;
 }
 
-/* The rest of the row's weights, where they have two parts. */
+/* Rounding errors of the row's weights, where `split`. */
 static inline uint16_t *amx_rest_of(const amx_state *s, int64_t row, int64_t chunk) {
-    return amx_weights_of(s, row, chunk) + AMX_ROWS * AMX_PART;
+    return amx_weights_of(s, row, chunk) + AMX_ROWS * AMX_STAGE_KEYS;
 }
 
 static inline uint16_t *amx_keys_of(const amx_state *s, int64_t chunk) {

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of a block mask that a worker of flash attention on AMX keeps packed for the tasks that follow. Packing 128
- * keys takes half as long as 128 rows' work on them, most of it waiting for memory. What the next tasks visit is
- * known: the block that is needed last gives up its place, and which that is changes no result. Part of amx.c.
+ * Mask blocks that a worker of flash attention on AMX keeps packed for its next tasks. Packing 128 keys takes half as
+ * long as 128 rows' work on them, most of it waiting for memory. The blocks of the next tasks are known, so eviction
+ * is optimal: the block whose next use is furthest away goes. No result depends on it.
  */
 #ifndef EJKI_FLASH_AMX_STORE_H
 #define EJKI_FLASH_AMX_STORE_H
 
 #include "operations/attention/cpu/amx/amx_state.h"
 
-/* Marks the columns of the block mask that a task of the worker's head visits. */
-static void amx_foresee(amx_state *s, int64_t turn, uint8_t mark) {
+/* Marks the columns of the block mask that a later task of the same KV head visits. */
+static void amx_foresee(amx_state *s, int64_t index, uint8_t mark) {
     const ejki_flash_problem *p = s->problem;
     const ejki_block_mask *t = &p->block_mask;
-    const amx_task task = amx_task_of(p, s->plan, turn);
+    const amx_task task = amx_task_of(p, s->plan, index);
     if (task.rows == 0 || task.batch * p->kv_heads + task.kv_head != s->head) return;
-    const int64_t row = task.first_row / s->plan->unit;
+    const int64_t row = task.first_row / s->plan->region_rows;
     for (int64_t i = 0; i < s->mask_walk.count; i++) {
         const int64_t mask_head = (task.kv_head * p->group + i) / t->heads_per_mask;
         int64_t at = ejki_block_mask_seek(t, mask_head, row, 0);
@@ -24,25 +24,25 @@ static void amx_foresee(amx_state *s, int64_t turn, uint8_t mark) {
     }
 }
 
-/* Goes on to a task, and finds out what the tasks from there on visit. */
-static void amx_store_turn(amx_state *s, int64_t turn) {
+/* Advances to a task: drops marks of earlier tasks, and marks what the tasks from there on visit. */
+static void amx_store_advance(amx_state *s, int64_t index) {
     const int64_t head = s->task.batch * s->problem->kv_heads + s->task.kv_head;
     const int64_t columns = s->problem->keys / s->problem->block_mask.block_kv;
-    int64_t passed = ejki_min(turn - s->turn, AMX_AHEAD);
+    int64_t passed = ejki_min(index - s->index, AMX_AHEAD);
     if (head != s->head) {
         passed = AMX_AHEAD;
         for (int64_t i = 0; i < s->plan->kept; i++) s->store[i] = (amx_stored){.column = -1};
     }
     s->head = head;
-    s->turn = turn;
+    s->index = index;
     if (passed == AMX_AHEAD) memset(s->ahead, 0, (size_t)columns);
     for (int64_t i = 0; i < columns; i++) s->ahead[i] = (uint8_t)(s->ahead[i] >> passed);
     for (int64_t i = AMX_AHEAD - passed; i < AMX_AHEAD; i++)
-        amx_foresee(s, turn + i, (uint8_t)(1 << i));
+        amx_foresee(s, index + i, (uint8_t)(1 << i));
 }
 
-/* Where a column's block is packed, or will be: its first chunk. Blocks of the same load keep their places. */
-static int64_t amx_store_place(amx_state *s, int64_t column) {
+/* Slot of a column's mask block: its first packed chunk. Blocks of the present load are not evicted. */
+static int64_t amx_store_slot(amx_state *s, int64_t column) {
     const int64_t span = s->plan->span, count = s->plan->kept;
     amx_stored *store = s->store;
     int64_t at = 0;
@@ -71,8 +71,8 @@ static amx_source amx_source_of(const amx_state *s, const ejki_bthd *tensor, int
     const int64_t start = s->task.batch * tensor->stride_b + s->task.kv_head * tensor->stride_h;
     const amx_chunk *c = &s->chunk[chunk];
     const bool there = s->plan->kept > 0 && chunk + 1 < s->end && s->packed[c[1].place].there;
-    return (amx_source){.row = amx_place(tensor->data, start + c->key * tensor->stride_t),
-                        .ahead = amx_place(tensor->data, start + c[1].key * tensor->stride_t),
+    return (amx_source){.row = amx_address(tensor->data, start + c->key * tensor->stride_t),
+                        .ahead = amx_address(tensor->data, start + c[1].key * tensor->stride_t),
                         .stride = tensor->stride_t * (int64_t)sizeof(uint16_t),
                         .count = c->end - c->key,
                         .coming = there ? 0 : c[1].end - c[1].key};
@@ -92,20 +92,20 @@ static void amx_pack_chunk(amx_state *s, int64_t chunk) {
     keys.coming -= 16;
     top = amx_pack_keys(&keys, p->head_dim, t->steps, target + t->steps * AMX_ELEMENT, top);
     const amx_source values = amx_source_of(s, &p->value, chunk);
-    s->packed[place].plain =
-        amx_pack_values(values, p->value_dim, t->wide, s->values + place * t->wide * AMX_ELEMENT);
+    s->packed[place].values_fit = amx_pack_values(values, p->value_dim, t->value_tiles,
+                                                  s->values + place * t->value_tiles * AMX_ELEMENT);
     s->packed[place].top = amx_top(top);
     s->packed[place].there = true;
 }
 
 /* Packs keys and values of a block, but for chunks that have stayed packed. */
 static __attribute__((noinline)) void amx_pack(amx_state *s) {
-    s->all_plain = true;
+    s->all_values_fit = true;
     s->key_top = 0;
     for (int64_t c = s->first; c < s->end; c++) {
         const amx_packed *packed = &s->packed[s->chunk[c].place];
         if (s->plan->kept == 0 || !packed->there) amx_pack_chunk(s, c);
-        s->all_plain &= packed->plain;
+        s->all_values_fit &= packed->values_fit;
         /* NaN stays */
         if (s->key_top <= packed->top || packed->top != packed->top) s->key_top = packed->top;
     }

@@ -151,7 +151,7 @@ static inline bool amx_pack_values(amx_source from, int64_t dim, int64_t wide, u
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const __m512i sign = _mm512_set1_epi16(0x7fff), least = _mm512_set1_epi16(AMX_LEAST_VALUE);
     const __m512i span = _mm512_set1_epi16(AMX_MOST_VALUE - AMX_LEAST_VALUE);
-    __mmask32 odd = 0;
+    __mmask32 unfit = 0;
     for (int64_t i = 0; i < 16; i++) {
         const int64_t a = 4 * (i >> 2) + 2 * (i & 1) + 8 * (i & 2);
         for (int64_t n = a; n < ejki_min(from.coming, a + 2); n++)
@@ -161,17 +161,17 @@ static inline bool amx_pack_values(amx_source from, int64_t dim, int64_t wide, u
             if (a < count) x = amx_load(value + a * stride_bytes + 32 * d, dim - 16 * d);
             if (a + 1 < count) y = amx_load(value + (a + 1) * stride_bytes + 32 * d, dim - 16 * d);
             const __m512i p = _mm512_and_si512(x, sign), q = _mm512_and_si512(y, sign);
-            odd |= _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(p, p),
-                                                _mm512_sub_epi16(p, least), span);
-            odd |= _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(q, q),
-                                                _mm512_sub_epi16(q, least), span);
+            unfit |= _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(p, p),
+                                                  _mm512_sub_epi16(p, least), span);
+            unfit |= _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(q, q),
+                                                  _mm512_sub_epi16(q, least), span);
             uint16_t *to = target + d * AMX_ELEMENT + 32 * i;
             _mm512_store_si512(to, _mm512_permutex2var_epi16(x, low, y));
             if (d + 1 < wide)
                 _mm512_store_si512(to + AMX_ELEMENT, _mm512_permutex2var_epi16(x, high, y));
         }
     }
-    return odd == 0;
+    return unfit == 0;
 }
 
 /* Which of 16 numbers products would take for 0, though they are not. */
@@ -297,7 +297,7 @@ static inline void amx_add_last(const uint16_t *weights, const int64_t *place, i
     AMX_BARRIER();
 }
 
-/* sums[column][half] += weights · values; behind the `wide` columns of values, one of ones. */
+/* sums[column][half] += weights · values; behind the `degree_4` columns of values, one of ones. */
 static inline void amx_values(const uint16_t *weights, const int64_t *place, int64_t chunks,
                               const uint16_t *values, int64_t wide, const uint16_t *ones,
                               bool blank, float *sums) {

@@ -14,7 +14,7 @@
 #include "operations/attention/shared/scores_body.h"
 
 /* Scores to base 2, and softmax shifts, within this let weights be computed by amx_row_weights(). */
-#define AMX_TAME 16384.0f
+#define AMX_FAST_RANGE 16384.0f
 
 #define AMX_BIAS_PREFETCH_DISTANCE 4 /* chunks whose bias is prefetched before it is needed */
 
@@ -51,7 +51,7 @@ AMX_INLINE __m512i amx_bits(const amx_exp *e, __m512i a, __m512i b) {
     return amx_correct(e, w);
 }
 
-/* 32 weights of scores that are -inf or tame: see amx_is_tame(). */
+/* 32 weights of scores that are -inf or in range: see amx_is_in_range(). */
 AMX_INLINE __m512i amx_row_weights(const amx_exp *e, const float *scores, __m512 factor,
                                    float base) {
     const __m512 offset = _mm512_set1_ps(base);
@@ -111,10 +111,10 @@ AMX_INLINE __mmask16 amx_not_nearest(const amx_form *f, vf square) {
     return _mm512_cmp_ps_mask(square, v_set1(f->nearest), _CMP_NLE_UQ);
 }
 
-/* What raw products with a cap are multiplied by, from their squares: only near ones if not `wide`. */
-AMX_INLINE vf amx_cap_factor(const bool wide, const amx_form *f, vf square) {
+/* What raw products with a cap are multiplied by, from their squares: only near ones if not `degree_4`. */
+AMX_INLINE vf amx_cap_factor(const bool degree_4, const amx_form *f, vf square) {
     const vf near = v_fma(square, v_set1(f->near[1]), v_set1(f->near[0]));
-    if (!wide) return near;
+    if (!degree_4) return near;
     vf s = v_fma(v_set1(f->series[3]), square, v_set1(f->series[2]));
     s = v_fma(s, square, v_set1(f->series[1]));
     s = v_fma(s, square, v_set1(f->series[0]));
@@ -128,9 +128,9 @@ AMX_INLINE vf amx_bias_hides(vf bias, vf numbers) {
 }
 
 /* amx_number() of what no bias hides. */
-AMX_INLINE vf amx_masked_number(const amx_form *f, vf a, vf bias, vf base, float unit) {
-    const vf own = v_mul(a, v_set1(unit));
-    if (f->biased) base = v_fma(bias, v_set1(f->bias * unit), base);
+AMX_INLINE vf amx_masked_number(const amx_form *f, vf a, vf bias, vf base, float factor) {
+    const vf own = v_mul(a, v_set1(factor));
+    if (f->biased) base = v_fma(bias, v_set1(f->bias * factor), base);
     if (!f->caps) return v_fma(own, v_set1(f->near[0]), base);
     const vf square = v_mul(a, a);
     if (amx_not_nearest(f, square) == 0) return v_fma(own, amx_cap_factor(false, f, square), base);
@@ -138,13 +138,13 @@ AMX_INLINE vf amx_masked_number(const amx_form *f, vf a, vf bias, vf base, float
     const __mmask16 far = _mm512_cmp_ps_mask(square, v_set1(f->most), _CMP_NLE_UQ);
     if (far == 0) return near;
     const vf tanh = v_tanh(v_mul(a, v_set1(f->scale)));
-    return _mm512_mask_mov_ps(near, far, v_fma(tanh, v_set1(f->cap * unit), base));
+    return _mm512_mask_mov_ps(near, far, v_fma(tanh, v_set1(f->cap * factor), base));
 }
 
 /* Numbers of 16 raw products and bias, whatever they are, the latter looked at only if there is one; plus `base`. A
- * `unit` of 1 / 128 gives scores, which are finite where numbers would not be. */
-AMX_INLINE vf amx_number(const amx_form *f, vf a, vf bias, vf base, float unit) {
-    const vf number = amx_masked_number(f, a, bias, base, unit);
+ * `factor` of 1 / 128 gives scores, which are finite where numbers would not be. */
+AMX_INLINE vf amx_number(const amx_form *f, vf a, vf bias, vf base, float factor) {
+    const vf number = amx_masked_number(f, a, bias, base, factor);
     return f->biased ? amx_bias_hides(bias, number) : number;
 }
 
@@ -176,11 +176,11 @@ typedef struct amx_pair {
     int64_t ahead_skip;
     const uint32_t *visible; /* NULL, or [32]: keys that rows see, a bit each */
     __mmask32 inside;        /* keys that exist */
-    bool wide;               /* four terms for a cap */
+    bool degree_4;           /* cap by a polynomial of degree 4 */
 } amx_pair;
 
 /*
- * The lanes in which weights, squares of raw products, and biases have been what the fast way takes, from the first to
+ * The lanes in which weights, squares of raw products, and biases have been what the fast path takes, from the first to
  * the last: bits that are set. Comparisons run beside multiplications, whose port maxima would need; without a form,
  * where that has room, the larger weights are kept in `top`.
  */
@@ -226,21 +226,22 @@ AMX_INLINE __mmask32 amx_fit_bias(__mmask32 fit, __m512i bias) {
 }
 
 /* Those of squares that two terms of a cap take, or four. */
-AMX_INLINE __mmask16 amx_fit_square(const bool wide, const amx_form *f, __mmask16 fit, vf square) {
-    const vf most = v_set1(wide ? f->most : f->nearest);
+AMX_INLINE __mmask16 amx_fit_square(const bool degree_4, const amx_form *f, __mmask16 fit,
+                                    vf square) {
+    const vf most = v_set1(degree_4 ? f->most : f->nearest);
     return _mm512_mask_cmp_ps_mask(fit, square, most, _CMP_LE_OQ);
 }
 
-/* How weights are made: as amx_row_weights() does, or by a form, whose cap may be wide. Constants, for loops. */
-enum { AMX_PLAIN, AMX_CAPS, AMX_BIASED, AMX_BOTH, AMX_WIDE };
+/* How weights are made: as amx_row_weights() does, or by a form, whose cap may be of degree 4. Constants, for loops. */
+enum { AMX_PLAIN, AMX_CAPS, AMX_BIASED, AMX_BOTH, AMX_DEGREE_4 };
 
 /* Numbers of 16 scores in a form. */
 AMX_INLINE __m512i amx_whole_numbers(const int kind, const amx_form *f, const float *scores,
                                      vf base, amx_fit *fit) {
     const vf a = _mm512_load_ps(scores), square = v_mul(a, a);
     if (!(kind & AMX_CAPS)) return _mm512_cvtps_epi32(v_fma(a, v_set1(f->near[0]), base));
-    fit->square = amx_fit_square(kind & AMX_WIDE, f, fit->square, square);
-    return _mm512_cvtps_epi32(v_fma(a, amx_cap_factor(kind & AMX_WIDE, f, square), base));
+    fit->square = amx_fit_square(kind & AMX_DEGREE_4, f, fit->square, square);
+    return _mm512_cvtps_epi32(v_fma(a, amx_cap_factor(kind & AMX_DEGREE_4, f, square), base));
 }
 
 /* 32 weights in a form. What it does not take shows in `fit`, and only there. */
@@ -361,15 +362,15 @@ AMX_SEEN_OF(amx_masked_plain, AMX_PLAIN)
 AMX_SEEN_OF(amx_masked_caps, AMX_CAPS)
 AMX_SEEN_OF(amx_masked_biased, AMX_BIASED)
 AMX_SEEN_OF(amx_masked_caps_biased, AMX_BOTH)
-AMX_SEEN_OF(amx_masked_wide, AMX_CAPS | AMX_WIDE)
-AMX_SEEN_OF(amx_masked_wide_biased, AMX_BOTH | AMX_WIDE)
+AMX_SEEN_OF(amx_masked_wide, AMX_CAPS | AMX_DEGREE_4)
+AMX_SEEN_OF(amx_masked_wide_biased, AMX_BOTH | AMX_DEGREE_4)
 
 static inline int amx_kind(const amx_form *f) {
     return (f->caps ? AMX_CAPS : 0) + (f->biased ? AMX_BIASED : 0);
 }
 
 static inline int amx_pair_kind(const amx_pair *t) {
-    return amx_kind(t->form) + (t->wide ? AMX_WIDE : 0);
+    return amx_kind(t->form) + (t->degree_4 ? AMX_DEGREE_4 : 0);
 }
 
 /* Weights of a chunk. */
@@ -383,15 +384,16 @@ static inline amx_fit amx_alone(const amx_pair *t, const amx_exp *e) {
     case AMX_CAPS: return amx_masked_caps(t, e);
     case AMX_BIASED: return amx_masked_biased(t, e);
     case AMX_BOTH: return amx_masked_caps_biased(t, e);
-    case AMX_CAPS | AMX_WIDE: return amx_masked_wide(t, e);
+    case AMX_CAPS | AMX_DEGREE_4: return amx_masked_wide(t, e);
     default: return amx_masked_wide_biased(t, e);
     }
 }
 
 /* Weights of a chunk and scores of the next one. */
 static inline amx_fit amx_next(int64_t steps, const amx_pair *t, const amx_exp *e) {
-    const int kind = amx_pair_kind(t), edge = 64;
-    switch (8 * steps + kind + (t->visible ? edge : 0)) {
+    enum { EDGE = 64 };
+    const int kind = amx_pair_kind(t);
+    switch (8 * steps + kind + (t->visible ? EDGE : 0)) {
     case 8 * 1 + AMX_PLAIN: return amx_both(1, AMX_PLAIN, false, t, e);
     case 8 * 2 + AMX_PLAIN: return amx_both(2, AMX_PLAIN, false, t, e);
     case 8 * 3 + AMX_PLAIN: return amx_both(3, AMX_PLAIN, false, t, e);
@@ -402,14 +404,14 @@ static inline amx_fit amx_next(int64_t steps, const amx_pair *t, const amx_exp *
     case 8 * 4 + AMX_CAPS: return amx_caps_4(t, e);
     case 8 * 4 + AMX_BIASED: return amx_biased_4(t, e);
     case 8 * 4 + AMX_BOTH: return amx_caps_biased_4(t, e);
-    case edge + 8 * 2 + AMX_PLAIN: return amx_edge_2(t, e);
-    case edge + 8 * 2 + AMX_CAPS: return amx_caps_edge_2(t, e);
-    case edge + 8 * 2 + AMX_BIASED: return amx_biased_edge_2(t, e);
-    case edge + 8 * 2 + AMX_BOTH: return amx_caps_biased_edge_2(t, e);
-    case edge + 8 * 4 + AMX_PLAIN: return amx_edge_4(t, e);
-    case edge + 8 * 4 + AMX_CAPS: return amx_caps_edge_4(t, e);
-    case edge + 8 * 4 + AMX_BIASED: return amx_biased_edge_4(t, e);
-    case edge + 8 * 4 + AMX_BOTH: return amx_caps_biased_edge_4(t, e);
+    case EDGE + 8 * 2 + AMX_PLAIN: return amx_edge_2(t, e);
+    case EDGE + 8 * 2 + AMX_CAPS: return amx_caps_edge_2(t, e);
+    case EDGE + 8 * 2 + AMX_BIASED: return amx_biased_edge_2(t, e);
+    case EDGE + 8 * 2 + AMX_BOTH: return amx_caps_biased_edge_2(t, e);
+    case EDGE + 8 * 4 + AMX_PLAIN: return amx_edge_4(t, e);
+    case EDGE + 8 * 4 + AMX_CAPS: return amx_caps_edge_4(t, e);
+    case EDGE + 8 * 4 + AMX_BIASED: return amx_biased_edge_4(t, e);
+    case EDGE + 8 * 4 + AMX_BOTH: return amx_caps_biased_edge_4(t, e);
     default: break;
     }
     const amx_fit fit = amx_alone(t, e);

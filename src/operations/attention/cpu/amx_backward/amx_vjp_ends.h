@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the workers of the gradients of flash attention on AMX share, and what they do before and after their tasks:
- * δ of rows, zeros where no task writes, gradients of sinks.
+ * What the workers of the gradients on AMX share, and what they do before and after their tasks: δ, zeros where no
+ * task writes, gradients of sinks.
  */
 #ifndef EJKI_AMX_VJP_ENDS_H
 #define EJKI_AMX_VJP_ENDS_H
@@ -17,9 +17,9 @@ typedef struct amx_vjp_shared {
     ejki_vjp_tasks tasks;
     char *memory;        /* of all workers */
     float *sums, *delta; /* of all rows; of d_query, and δ */
-    _Atomic int32_t
-        *turns;    /* of each strip: one more than the block of keys that was added last, or 0 */
-    uint64_t *met; /* of each strip, where there is a block mask: amx_vjp_visible.h */
+    _Atomic int32_t *
+        progress; /* of each row block: one more than the block of keys that was added last, or 0 */
+    uint64_t *block_bits; /* of each row block, where there is a block mask: amx_vjp_visible.h */
     int32_t workers;
     _Atomic int64_t next;
 } amx_vjp_shared;
@@ -45,20 +45,20 @@ static inline float amx_vjp_delta(const ejki_flash_vjp_problem *v, int64_t head,
 
 #define AMX_VJP_DELTA_AHEAD 16 /* rows that are prefetched before δ takes them */
 
-/* What blocks a strip meets, δ of its rows, and zeros if it meets none. */
-static inline void amx_vjp_begin_strip(const ejki_flash_vjp_problem *v, const amx_vjp_plan *t,
-                                       int64_t head, amx_vjp_range rows, uint64_t *met,
-                                       float *delta) {
+/* A row block's list of key blocks and δ of its rows; zeros its d_query if the list is empty. */
+static inline void amx_vjp_begin_row_block(const ejki_flash_vjp_problem *v, const amx_vjp_plan *t,
+                                           int64_t head, amx_vjp_range rows, uint64_t *block_bits,
+                                           float *delta) {
     const ejki_flash_problem *p = &v->forward;
     const ejki_block_mask *block_mask = &p->block_mask;
     if (block_mask->mask_heads > 0) {
         const amx_vjp_range visible = amx_vjp_extent(p, rows);
-        memset(met, 0, (size_t)t->met_words * sizeof *met);
+        memset(block_bits, 0, (size_t)t->block_words * sizeof *block_bits);
         for (int64_t i = rows.first / block_mask->block_q; i * block_mask->block_q < rows.end; i++)
-            amx_vjp_note(p, t, head / block_mask->heads_per_mask, i, visible, met);
+            amx_vjp_note(p, t, head / block_mask->heads_per_mask, i, visible, block_bits);
     }
-    const amx_vjp_meeting meeting = amx_vjp_meeting_of(p, t, rows, met);
-    const bool alone = amx_vjp_neighbour(&meeting, -1, 1) < 0;
+    const amx_vjp_key_blocks visible_blocks = amx_vjp_key_blocks_of(p, t, rows, block_bits);
+    const bool alone = amx_vjp_neighbour(&visible_blocks, -1, 1) < 0;
     for (int64_t i = rows.first; i < rows.end; i++) {
         if (i + AMX_VJP_DELTA_AHEAD < rows.end) {
             amx_prefetch(amx_vjp_at(&p->out, i + AMX_VJP_DELTA_AHEAD, head), 2 * p->value_dim);
@@ -76,9 +76,9 @@ static inline void amx_vjp_begin_strip(const ejki_flash_vjp_problem *v, const am
 static inline void amx_vjp_begin(void *argument, int64_t index) {
     const amx_vjp_shared *shared = argument;
     const int64_t heads = shared->problem->forward.query_heads;
-    int64_t strip = 0;
+    int64_t row_block = 0;
     const amx_vjp_plan *all = &shared->plan;
-    if (all->bias_heads > 0 || all->joints == 0 ||
+    if (all->bias_heads > 0 || all->bias_groups == 0 ||
         shared->problem->forward.layout != EJKI_FLASH_DENSE)
         amx_vjp_clear_bias(shared->problem, index, shared->workers);
     for (int64_t n = 0; n < shared->tasks.batch; n++) {
@@ -86,12 +86,12 @@ static inline void amx_vjp_begin(void *argument, int64_t index) {
         amx_vjp_plan t;
         amx_vjp_enter(shared, n, &own, &t);
         float *delta = shared->delta + shared->tasks.sequence[n].first_row;
-        for (int64_t i = 0; i < heads * t.head_strips; i++, strip++) {
-            if (strip % shared->workers != index) continue;
-            const int64_t head = i / t.head_strips;
-            amx_vjp_begin_strip(&own, &t, head, amx_vjp_part(&t.queries, i % t.head_strips),
-                                shared->met + strip * t.met_words,
-                                delta + head * own.forward.queries);
+        for (int64_t i = 0; i < heads * t.head_row_blocks; i++, row_block++) {
+            if (row_block % shared->workers != index) continue;
+            const int64_t head = i / t.head_row_blocks;
+            amx_vjp_begin_row_block(
+                &own, &t, head, amx_vjp_block_range(&t.queries, i % t.head_row_blocks),
+                shared->block_bits + row_block * t.block_words, delta + head * own.forward.queries);
         }
     }
     ejki_flash_vjp_clear(shared->problem, index, shared->workers);
@@ -140,7 +140,7 @@ static inline void amx_vjp_sink(const amx_vjp_shared *shared, int64_t sink_head)
         }
         const double sum = _mm512_reduce_add_pd(_mm512_add_pd(sums[0], sums[1]));
         const uint16_t bits = ejk_f32_to_bf16((float)sum);
-        memcpy(amx_place(v->d_sinks, sink_head * v->d_sink_stride_h + n), &bits, sizeof bits);
+        memcpy(amx_address(v->d_sinks, sink_head * v->d_sink_stride_h + n), &bits, sizeof bits);
     }
 }
 

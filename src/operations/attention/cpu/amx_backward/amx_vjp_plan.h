@@ -12,27 +12,27 @@ typedef struct amx_vjp_range {
     int64_t first, end;
 } amx_vjp_range;
 
-/* How queries or keys are cut: each `unit` of them into `parts` of `size`, the last of which may be shorter. */
-typedef struct amx_vjp_cuts {
-    int64_t unit, parts, size;
-} amx_vjp_cuts;
+/* How queries or keys are cut: each `region` of them into `blocks` of `size`, the last of which may be shorter. */
+typedef struct amx_vjp_blocking {
+    int64_t region, blocks, size;
+} amx_vjp_blocking;
 
 /*
- * The rows of a key head are its query heads one after the other, each cut into strips; its keys are cut into blocks.
- * A task is a block of keys of a key head of a sequence.
+ * The rows of a KV head are its query heads one after the other, each cut into row blocks; its keys are cut into
+ * blocks. A task is a block of keys of a KV head of a sequence.
  */
 typedef struct amx_vjp_plan {
-    amx_vjp_cuts queries, keys;
-    int64_t head_strips, strips;      /* of a query head, of a key head */
-    int64_t key_blocks;               /* of a sequence */
-    int64_t tasks;                    /* at most */
-    int64_t tiles, chunks;            /* of a strip, of a block, as there is room for */
-    int64_t mask_blocks;              /* of a row of a block mask that a block lies in */
-    bool joins_batches, joins_heads;  /* that add to the same bias: one after the other */
-    int64_t joints;                   /* of a block of keys, where the bias has a gradient */
-    int64_t bias_heads, bias_queries; /* rows of sums of it in a worker's memory; 0 = none */
-    int64_t steps, value_steps;       /* 32 columns each of D and Dv */
-    int64_t wide, value_wide;         /* 16 columns each, twice as many */
+    amx_vjp_blocking queries, keys;
+    int64_t head_row_blocks, row_blocks; /* of a query head, of a KV head */
+    int64_t key_blocks;                  /* of a sequence */
+    int64_t tasks;                       /* at most */
+    int64_t tiles, chunks;               /* of a row block, of a block, as there is room for */
+    int64_t mask_blocks;                 /* of a row of a block mask that a block lies in */
+    bool sums_batches, sums_heads;       /* one task sums them */
+    int64_t bias_groups;                 /* tasks of a block of keys, where d_bias is wanted */
+    int64_t bias_heads, bias_queries;    /* rows of sums of it in a worker's memory; 0 = none */
+    int64_t steps, value_steps;          /* 32 columns each of D and Dv */
+    int64_t head_tiles, value_tiles;     /* 16 columns each, twice as many */
     int64_t key_at, value_at, key_transposed_at; /* bytes into a worker's memory */
     int64_t d_key_at, d_value_at;                /* sums */
     int64_t query_at, cotangent_at;              /* pairs of components */
@@ -40,13 +40,15 @@ typedef struct amx_vjp_plan {
     int64_t stage_at, weights_at, d_scores_at, pairs_at, d_query_at, tile_at, chunk_at, scratch_at;
     int64_t state_at, visible_at, mask_block_at;
     int64_t bias_at;
-    int64_t laid_at, told_at, tops_at; /* bias of a panel, changes of its scores; largest biases */
+    int64_t bias_pairs_at, d_bias_pairs_at,
+        bias_tops_at; /* bias of a panel, its gradient; largest biases */
     int64_t bytes;
-    int64_t sums_at, delta_at, turns_at, sequences_at, order_at; /* bytes into what workers share */
-    int64_t met_at;
+    int64_t sums_at, delta_at, progress_at, sequences_at,
+        order_at; /* bytes into what workers share */
+    int64_t block_bits_at;
     int64_t
-        met_words; /* of each strip: a bit for each block of keys, where there is a block mask */
-    int64_t turn_count, shared_bytes;
+        block_words; /* of each row block: a bit for each block of keys, where there is a block mask */
+    int64_t row_block_count, shared_bytes;
 } amx_vjp_plan;
 
 #define AMX_VJP_LIMIT ((int64_t)1 << 50)
@@ -59,24 +61,24 @@ typedef struct amx_vjp_tile {
     int64_t low, high, least, most;         /* keys that any row sees, and all see */
     int64_t row, count;                     /* first query, and how many */
     float query_top, cotangent_top;
-    float *sums;  /* of d_query */
-    bool visible; /* something of the block */
-    bool wild;    /* lse or δ need care */
-    bool odd;     /* not to be multiplied by tiles */
+    float *sums;       /* of d_query */
+    bool visible;      /* something of the block */
+    bool out_of_range; /* lse or δ are out of the fast path's range */
+    bool special;      /* has elements that AMX tiles cannot multiply */
 } amx_vjp_tile;
 
 /* A chunk of 32 keys. */
 typedef struct amx_vjp_chunk {
     float key_top, value_top;
-    bool odd;
+    bool special;
 } amx_vjp_chunk;
 
-/* Floats of scratch: changes of scores, derivative of a soft cap. */
+/* Floats of scratch: d_bias, derivative of a soft cap. */
 #define AMX_VJP_SCRATCH (2 * AMX_ROWS * AMX_CHUNK)
 #define AMX_VJP_CAPS    (AMX_ROWS * AMX_CHUNK)
 
-/* A unit's bias, and its changes of scores in bf16, are two tiles: pairs of keys by rows. */
-#define AMX_VJP_PAIRS (2 * AMX_ELEMENT)
+/* A score tile's bias, and its d_bias in bf16, are two tiles: pairs of keys by rows. */
+#define AMX_VJP_BIAS_PAIRS (2 * AMX_ELEMENT)
 
 /*
  * True if mask, segments, given positions or partial blocks may hide keys: what is seen is then looked up
@@ -112,78 +114,80 @@ static inline void amx_vjp_lay_out(amx_vjp_plan *t, const ejki_flash_problem *p)
     t->visible_at = amx_reserve(&at, amx_vjp_hides_keys(p) ? rows * 4 : 0, t->chunks);
     t->bias_at = amx_reserve(&at, t->bias_heads * t->bias_queries, keys * real);
     t->mask_block_at = amx_reserve(&at, t->mask_blocks, sizeof(ejki_mask_block));
-    const int64_t units = p->has_bias ? 2 * t->tiles : 0;
-    t->laid_at = amx_reserve(&at, units, AMX_VJP_PAIRS * element);
-    t->told_at = amx_reserve(&at, p->soft_cap != 0 ? units : 0, AMX_VJP_PAIRS * element);
-    t->tops_at = amx_reserve(&at, units, real);
+    const int64_t score_tiles = p->has_bias ? 2 * t->tiles : 0;
+    t->bias_pairs_at = amx_reserve(&at, score_tiles, AMX_VJP_BIAS_PAIRS * element);
+    t->d_bias_pairs_at =
+        amx_reserve(&at, p->soft_cap != 0 ? score_tiles : 0, AMX_VJP_BIAS_PAIRS * element);
+    t->bias_tops_at = amx_reserve(&at, score_tiles, real);
     t->bytes = at;
 }
 
-/* What workers share. Tokens of packed sequences are one list; each may end with a strip that is not full. */
+/* What workers share. Tokens of packed sequences are one list; each may end with a row block that is not full. */
 static inline void amx_vjp_share(amx_vjp_plan *t, const ejki_flash_vjp_problem *v) {
     const ejki_flash_problem *p = &v->forward;
     const bool tokens = p->layout == EJKI_FLASH_TOKENS;
     const int64_t heads = (tokens ? 1 : p->batch) * p->query_heads;
-    const int64_t strips = p->layout == EJKI_FLASH_DENSE
-                               ? t->head_strips
-                               : ejki_cdiv(p->queries, ejki_min(t->queries.size, 64)) + 1;
+    const int64_t row_blocks = p->layout == EJKI_FLASH_DENSE
+                                   ? t->head_row_blocks
+                                   : ejki_cdiv(p->queries, ejki_min(t->queries.size, 64)) + 1;
     const int64_t more = tokens ? p->batch * p->query_heads : 0;
-    /* With one block of keys the gradients of a strip of queries are complete when it ends. */
+    /* With one block of keys the gradients of a row block are complete when it ends. */
     const bool several =
         p->layout == EJKI_FLASH_DENSE ? t->key_blocks > 1 : p->keys > AMX_VJP_PANEL;
     const bool sums = v->wants_query && several;
     int64_t at = 0;
-    t->turn_count = heads * strips + more;
+    t->row_block_count = heads * row_blocks + more;
     t->sums_at = amx_reserve(&at, sums ? heads * p->queries : 0, 128 * t->steps);
     t->delta_at = amx_reserve(&at, heads * (int64_t)sizeof(float), p->queries);
-    t->turns_at = amx_reserve(&at, t->turn_count, sizeof(int32_t));
+    t->progress_at = amx_reserve(&at, t->row_block_count, sizeof(int32_t));
     t->sequences_at = amx_reserve(&at, p->batch, sizeof(ejki_vjp_sequence));
-    t->met_words = p->block_mask.mask_heads > 0 ? ejki_cdiv(t->key_blocks, 64) : 0;
-    t->met_at = amx_reserve(&at, t->turn_count * (int64_t)sizeof(uint64_t), t->met_words);
+    t->block_words = p->block_mask.mask_heads > 0 ? ejki_cdiv(t->key_blocks, 64) : 0;
+    t->block_bits_at =
+        amx_reserve(&at, t->row_block_count * (int64_t)sizeof(uint64_t), t->block_words);
     t->order_at = amx_reserve(&at, p->batch, sizeof(int64_t));
     t->shared_bytes = at;
 }
 
 /*
- * Cuts so that no tile lies in two mask blocks, which are `block` long; 0 = there is none. Where tiles fit
- * into them, a part may be several blocks.
+ * Blocking in which no tile lies in two mask blocks, which are `block` long; 0 = none. Where tiles fit into mask
+ * blocks, a block may be several of these.
  */
-static inline amx_vjp_cuts amx_vjp_cuts_of(int64_t all, int64_t block, int64_t size) {
-    if (block == 0) return (amx_vjp_cuts){ejki_max(1, all), ejki_cdiv(all, size), size};
+static inline amx_vjp_blocking amx_vjp_blocking_of(int64_t all, int64_t block, int64_t size) {
+    if (block == 0) return (amx_vjp_blocking){ejki_max(1, all), ejki_cdiv(all, size), size};
     if (block % AMX_CHUNK == 0 && block <= size)
-        return (amx_vjp_cuts){ejki_max(1, all), ejki_cdiv(all, size / block * block),
-                              size / block * block};
-    const int64_t parts = ejki_cdiv(block, size);
-    return (amx_vjp_cuts){block, parts, ejki_round_up(ejki_cdiv(block, parts), AMX_CHUNK)};
+        return (amx_vjp_blocking){ejki_max(1, all), ejki_cdiv(all, size / block * block),
+                                  size / block * block};
+    const int64_t blocks = ejki_cdiv(block, size);
+    return (amx_vjp_blocking){block, blocks, ejki_round_up(ejki_cdiv(block, blocks), AMX_CHUNK)};
 }
 
-static inline int64_t amx_vjp_parts(const amx_vjp_cuts *cuts, int64_t all) {
-    return all / cuts->unit * cuts->parts;
+static inline int64_t amx_vjp_block_count(const amx_vjp_blocking *blocking, int64_t all) {
+    return all / blocking->region * blocking->blocks;
 }
 
-/* The part that an element is in. */
-static inline int64_t amx_vjp_part_at(const amx_vjp_cuts *cuts, int64_t at) {
-    return at / cuts->unit * cuts->parts + at % cuts->unit / cuts->size;
+/* The block that an element is in. */
+static inline int64_t amx_vjp_block_at(const amx_vjp_blocking *blocking, int64_t at) {
+    return at / blocking->region * blocking->blocks + at % blocking->region / blocking->size;
 }
 
-static inline amx_vjp_range amx_vjp_part(const amx_vjp_cuts *cuts, int64_t index) {
-    const int64_t start = index / cuts->parts * cuts->unit;
-    const int64_t first = start + index % cuts->parts * cuts->size;
-    return (amx_vjp_range){first, ejki_min(first + cuts->size, start + cuts->unit)};
+static inline amx_vjp_range amx_vjp_block_range(const amx_vjp_blocking *blocking, int64_t index) {
+    const int64_t start = index / blocking->blocks * blocking->region;
+    const int64_t first = start + index % blocking->blocks * blocking->size;
+    return (amx_vjp_range){first, ejki_min(first + blocking->size, start + blocking->region)};
 }
 
 /*
- * Where several batches or groups add to the same elements of the bias, a task takes a block of keys of all of them.
- * Where elements are sums, it has sums of its own: of few keys if there are many rows. Returns how many keys.
+ * Where several batch entries or KV heads add to the same elements of d_bias, a task takes a block of keys of all of
+ * them, with f32 sums of its own: few keys if there are many rows. Returns how many keys.
  */
 static inline int64_t amx_vjp_plan_bias(amx_vjp_plan *t, const ejki_flash_vjp_problem *v,
                                         int64_t keys) {
     const ejki_flash_problem *p = &v->forward;
     const ejki_bias_gradient *bias = &v->d_bias;
-    t->joins_batches = v->wants_bias && !bias->stride_b && p->batch > 1;
-    t->joins_heads = v->wants_bias && !bias->stride_h && p->kv_heads > 1;
-    t->joints = (t->joins_batches ? 1 : p->batch) * (t->joins_heads ? 1 : p->kv_heads);
-    if (!v->wants_bias || (!t->joins_batches && (bias->stride_h || p->query_heads == 1) &&
+    t->sums_batches = v->wants_bias && !bias->stride_b && p->batch > 1;
+    t->sums_heads = v->wants_bias && !bias->stride_h && p->kv_heads > 1;
+    t->bias_groups = (t->sums_batches ? 1 : p->batch) * (t->sums_heads ? 1 : p->kv_heads);
+    if (!v->wants_bias || (!t->sums_batches && (bias->stride_h || p->query_heads == 1) &&
                            (bias->stride_t || p->queries == 1)))
         return keys;
     t->bias_heads = bias->stride_h ? p->group : 1;
@@ -200,22 +204,22 @@ static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
     const int64_t queries = ejki_round_up(ejki_max(1, p->queries), AMX_ROWS);
     const int64_t rows = ejki_min(queries, ejki_round_up(parameters[0], AMX_ROWS));
     const int64_t keys = amx_vjp_plan_bias(&t, v, ejki_max(1, ejki_min(parameters[1], p->keys)));
-    t.queries = amx_vjp_cuts_of(p->queries, grid ? p->block_mask.block_q : 0, rows);
-    t.keys = amx_vjp_cuts_of(p->keys, grid ? p->block_mask.block_kv : 0,
-                             ejki_round_up(keys, AMX_VJP_PANEL));
-    t.head_strips = amx_vjp_parts(&t.queries, p->queries);
-    t.strips = t.head_strips * p->group;
-    t.key_blocks = amx_vjp_parts(&t.keys, p->keys);
+    t.queries = amx_vjp_blocking_of(p->queries, grid ? p->block_mask.block_q : 0, rows);
+    t.keys = amx_vjp_blocking_of(p->keys, grid ? p->block_mask.block_kv : 0,
+                                 ejki_round_up(keys, AMX_VJP_PANEL));
+    t.head_row_blocks = amx_vjp_block_count(&t.queries, p->queries);
+    t.row_blocks = t.head_row_blocks * p->group;
+    t.key_blocks = amx_vjp_block_count(&t.keys, p->keys);
     t.tasks = p->kv_heads * (p->layout == EJKI_FLASH_DENSE
                                  ? p->batch * t.key_blocks
                                  : p->batch * ejki_cdiv(p->keys, AMX_VJP_PANEL));
-    if (v->wants_bias) t.tasks = t.joints * t.key_blocks;
+    if (v->wants_bias) t.tasks = t.bias_groups * t.key_blocks;
     t.tiles = t.queries.size / AMX_ROWS;
     t.chunks = ejki_round_up(t.keys.size, AMX_VJP_PANEL) / AMX_CHUNK;
     t.mask_blocks = grid ? ejki_cdiv(t.keys.size, p->block_mask.block_kv) : 0;
     t.value_steps = ejki_cdiv(p->value_dim, 32);
-    t.wide = 2 * t.steps;
-    t.value_wide = 2 * t.value_steps;
+    t.head_tiles = 2 * t.steps;
+    t.value_tiles = 2 * t.value_steps;
     amx_vjp_lay_out(&t, p);
     amx_vjp_share(&t, v);
     return t;
@@ -224,10 +228,11 @@ static inline amx_vjp_plan amx_vjp_plan_of(const ejki_flash_vjp_problem *v,
 /* The plan of a packed sequence is that of all with its own counts. */
 static inline void amx_vjp_plan_enter(amx_vjp_plan *t, const ejki_flash_problem *p,
                                       const ejki_vjp_sequence *s) {
-    t->queries = amx_vjp_cuts_of(p->queries, 0, amx_vjp_strip_rows(p->queries, t->queries.size));
-    t->keys = amx_vjp_cuts_of(p->keys, 0, s->block);
-    t->head_strips = amx_vjp_parts(&t->queries, p->queries);
-    t->strips = s->row_blocks;
+    t->queries =
+        amx_vjp_blocking_of(p->queries, 0, amx_vjp_row_block_size(p->queries, t->queries.size));
+    t->keys = amx_vjp_blocking_of(p->keys, 0, s->block);
+    t->head_row_blocks = amx_vjp_block_count(&t->queries, p->queries);
+    t->row_blocks = s->row_blocks;
     t->key_blocks = s->key_blocks;
 }
 

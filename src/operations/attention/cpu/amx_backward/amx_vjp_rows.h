@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A worker of the gradients of flash attention on AMX, and what it does not leave to tiles: scores that are more
- * than a product; rows and keys with elements that tiles would not multiply right ("odd" ones), which are packed as
- * 0 and added here, one by one; finished gradients.
+ * State of a worker of the gradients on AMX, and what does not go through tiles: soft cap and bias of scores; special
+ * rows and keys, whose elements AMX would flush to 0 or overflow on, which are packed as 0 and added one by one;
+ * output.
  */
 #ifndef EJKI_AMX_VJP_ROWS_H
 #define EJKI_AMX_VJP_ROWS_H
@@ -13,37 +13,40 @@
 typedef struct amx_vjp_state {
     ejki_flash_vjp_problem problem;
     amx_vjp_plan plan;
-    bool general; /* scores are more than products */
-    bool formed;  /* in a form that weights and dS may be made by */
-    bool wide;    /* its soft cap by a polynomial of degree 4: degree 2 failed on the last unit */
-    bool hides_keys; /* amx_vjp_hides_keys() */
-    float scale;     /* of raw products to base 2 */
+    bool score_mod; /* soft cap or bias */
+    bool has_form;  /* weights and dS may be made by `form` */
+    bool
+        degree_4; /* soft cap by a polynomial of degree 4: degree 2 failed on the last score tile */
+    bool special_keys; /* a chunk of the block is special */
+    bool hides_keys;   /* amx_vjp_hides_keys() */
+    float scale;       /* of raw products to base 2 */
     amx_form form;
     amx_exp exp;
     uint16_t *keys, *values, *keys_transposed, *queries, *cotangents, *query_rows, *cotangent_rows;
     uint16_t *weights, *d_scores, *pairs;
     float *d_keys, *d_values, *d_queries, *stage, *scratch;
-    float *bias;           /* sums of its gradient */
-    uint16_t *laid, *told; /* of each tile beside the panel and chunk of it: bias, changes */
-    float *tops;           /* the largest magnitudes of these biases */
+    float *bias; /* sums of its gradient */
+    uint16_t *bias_pairs,
+        *d_bias_pairs; /* of each tile beside the panel and chunk of it: bias, d_bias */
+    float *bias_tops;  /* the largest magnitudes of these biases */
     amx_vjp_tile *tile;
     amx_vjp_chunk *chunk;
     uint8_t *state;    /* of each tile and chunk: amx_vjp_visible.h */
-    uint32_t *visible; /* where it looks: keys seen, of each tile, chunk and row */
+    uint32_t *visible; /* where it is looked up: keys visible to each row, by tile and chunk */
     ejki_mask_block *mask_block;
-    int64_t sequence, kv_head, head; /* head: that of the strip */
-    int64_t first_row;               /* of the sequence, among those of all heads of all */
-    int64_t first_turn;              /* of the key head */
-    int64_t block, key, key_end;     /* keys of the task */
-    int64_t row, count, tiles;       /* queries of the strip */
-    int64_t units;                   /* tiles beside chunks of which they see something */
-    amx_vjp_range ahead;             /* queries that are prefetched, */
-    int64_t ahead_head, pace;        /* their head, and how many at each unit */
-    const float *ahead_sums;         /* NULL, or those of the head */
+    int64_t sequence, kv_head, head;   /* head: that of the row block */
+    int64_t first_row;                 /* of the sequence, among those of all heads of all */
+    int64_t first_row_block;           /* of the KV head */
+    int64_t block, key, key_end;       /* keys of the task */
+    int64_t row, count, tiles;         /* queries of the row block */
+    int64_t score_tiles;               /* tiles by chunks in which a key is visible */
+    amx_vjp_range ahead;               /* queries that are prefetched, */
+    int64_t ahead_head, prefetch_rate; /* their head, and how many at each score tile */
+    const float *ahead_sums;           /* NULL, or those of the head */
 } amx_vjp_state;
 
 static inline const char *amx_vjp_at(const ejki_bthd *t, int64_t i, int64_t head) {
-    return amx_place(t->data, i * t->stride_t + head * t->stride_h);
+    return amx_address(t->data, i * t->stride_t + head * t->stride_h);
 }
 
 static inline float amx_vjp_lse(const ejki_flash_problem *p, int64_t head, int64_t i) {
@@ -59,12 +62,12 @@ static inline float amx_vjp_dot(const char *a, const char *b, int64_t width) {
 
 /* ---- Scores ------------------------------------------------------------------------------------------- */
 
-/* A row's place among even and odd rows. */
-static inline int64_t amx_vjp_place(int64_t row) {
+/* Index of a row among even rows first, odd rows after. */
+static inline int64_t amx_vjp_even_odd(int64_t row) {
     return row % 2 * 16 + row % 16 / 4 * 4 + row / 16 * 2 + row % 4 / 2;
 }
 
-/* The products of an odd unit: those of pairs that see each other. `visible` is in the weights' order. */
+/* Products of a special score tile, for visible pairs only. `visible` is in the weights' order. */
 static __attribute__((noinline)) void amx_vjp_slow_products(const amx_vjp_state *s, int64_t tile,
                                                             int64_t chunk, const uint32_t *visible,
                                                             float *scores, float *products) {
@@ -79,7 +82,7 @@ static __attribute__((noinline)) void amx_vjp_slow_products(const amx_vjp_state 
             const int64_t j = __builtin_ctz(left), at = j * AMX_ROWS;
             scores[at + i] = amx_vjp_dot(amx_vjp_at(&p->query, row, s->head),
                                          amx_vjp_at(&p->key, first + j, s->kv_head), p->head_dim);
-            products[at + amx_vjp_place(i)] =
+            products[at + amx_vjp_even_odd(i)] =
                 amx_vjp_dot(amx_vjp_at(&v->out_cotangent, row, s->head),
                             amx_vjp_at(&p->value, first + j, s->kv_head), p->value_dim);
         }
@@ -89,7 +92,7 @@ static __attribute__((noinline)) void amx_vjp_slow_products(const amx_vjp_state 
 /* Where a row's bias of the keys from `key` on begins. */
 static inline const char *amx_vjp_bias_row(const amx_vjp_state *s, int64_t row, int64_t key) {
     const ejki_flash_problem *p = &s->problem.forward;
-    return amx_place(p->bias.data, s->head * p->bias.stride_h + row * p->bias.stride_t + key);
+    return amx_address(p->bias.data, s->head * p->bias.stride_h + row * p->bias.stride_t + key);
 }
 
 /* Prefetches the bias of a tile beside a panel. */
@@ -102,9 +105,9 @@ static inline void amx_vjp_prefetch_bias(const amx_vjp_state *s, int64_t tile, i
     }
 }
 
-/* Lays out a unit's bias, pairs of keys by rows; returns the largest magnitude, NaN if there is one. */
-static __attribute__((noinline)) float amx_vjp_lay_bias(const amx_vjp_state *s, int64_t tile,
-                                                        int64_t chunk, uint16_t *to) {
+/* Packs a score tile's bias, pairs of keys by rows; returns the largest magnitude, NaN if there is one. */
+static __attribute__((noinline)) float amx_vjp_pack_bias(const amx_vjp_state *s, int64_t tile,
+                                                         int64_t chunk, uint16_t *to) {
     const amx_vjp_tile *t = &s->tile[tile];
     const int64_t key = s->key + chunk * AMX_CHUNK;
     const int64_t count = ejki_min(AMX_CHUNK, s->key_end - key);
@@ -125,19 +128,18 @@ static __attribute__((noinline)) float amx_vjp_lay_bias(const amx_vjp_state *s, 
     return amx_top(top);
 }
 
-/* Lays out the bias of all tiles beside a panel, before there are any products: each row's lines one after the other,
- * and none that tiles have to wait behind. */
-static inline void amx_vjp_lay_panel(amx_vjp_state *s, int64_t panel) {
+/* Packs the bias of all tiles of a panel before its products, so that lines of a row are read one after the other. */
+static inline void amx_vjp_pack_bias_panel(amx_vjp_state *s, int64_t panel) {
     for (int64_t n = 0; n < 2 * s->tiles; n++) {
         const int64_t tile = n / 2, chunk = 2 * panel + n % 2;
         if (n % 2 == 0) amx_vjp_prefetch_bias(s, tile + 1, panel);
         if (s->state[tile * s->plan.chunks + chunk] != 0)
-            s->tops[n] = amx_vjp_lay_bias(s, tile, chunk, s->laid + n * AMX_VJP_PAIRS);
+            s->bias_tops[n] =
+                amx_vjp_pack_bias(s, tile, chunk, s->bias_pairs + n * AMX_VJP_BIAS_PAIRS);
     }
 }
 
-/* Raw products become scores to base 2, with the bias that was laid out; the scratch gets derivative of the soft cap,
- * if there is one. */
+/* Base-2 scores from raw products and packed bias; the derivative of a soft cap goes to the scratch. */
 static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, const uint32_t *bias,
                                                      float *scores) {
     const ejki_flash_problem *p = &s->problem.forward;
@@ -146,7 +148,7 @@ static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, con
     const vf scale = v_set1((float)(caps ? p->scale / p->soft_cap : p->scale * LOG2_E));
     const vf cap = v_set1((float)(p->soft_cap * LOG2_E));
     for (int64_t n = 0; n < AMX_ROWS * AMX_CHUNK; n += VL) {
-        const int64_t key = n / AMX_ROWS, place = n % AMX_ROWS * 16 + key / 2 * 16;
+        const int64_t key = n / AMX_ROWS, index = n % AMX_ROWS * 16 + key / 2 * 16;
         vf z = v_mul(v_load(scores + n), scale);
         if (caps) {
             z = v_tanh(z);
@@ -154,7 +156,7 @@ static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, con
             z = v_mul(z, cap);
         }
         if (p->has_bias) {
-            const __m512i pair = _mm512_loadu_si512(bias + place);
+            const __m512i pair = _mm512_loadu_si512(bias + index);
             const __m512i own = key % 2 ? _mm512_and_si512(pair, _mm512_set1_epi32(-65536))
                                         : _mm512_slli_epi32(pair, 16);
             const vf b = _mm512_castsi512_ps(own);
@@ -164,7 +166,7 @@ static __attribute__((noinline)) void amx_vjp_modify(const amx_vjp_state *s, con
     }
 }
 
-/* ---- Sums of odd rows and keys ------------------------------------------------------------------------ */
+/* ---- Sums of special rows and keys ------------------------------------------------------------------------ */
 
 /* sums[16 columns at each step] += factor · source. */
 static inline void amx_vjp_add_row(float factor, const char *source, int64_t width, float *sums) {
@@ -172,9 +174,9 @@ static inline void amx_vjp_add_row(float factor, const char *source, int64_t wid
         v_store(sums, v_fma(v_set1(factor), amx_widen(source + 2 * d, width - d), v_load(sums)));
 }
 
-/* What an odd tile of rows adds to the gradients of a panel's keys. */
-static __attribute__((noinline)) void amx_vjp_add_odd_rows(const amx_vjp_state *s, int64_t tile,
-                                                           int64_t panel) {
+/* Adds a special tile of rows to d_key and d_value of a panel. */
+static __attribute__((noinline)) void amx_vjp_add_special_rows(const amx_vjp_state *s, int64_t tile,
+                                                               int64_t panel) {
     const ejki_flash_vjp_problem *v = &s->problem;
     const ejki_flash_problem *p = &v->forward;
     const amx_vjp_plan *t = &s->plan;
@@ -187,23 +189,23 @@ static __attribute__((noinline)) void amx_vjp_add_odd_rows(const amx_vjp_state *
             const float d_score = ejk_bf16_to_f32(s->d_scores[at + n]);
             if (weight != 0)
                 amx_vjp_add_row(weight, amx_vjp_at(&v->out_cotangent, row, s->head), p->value_dim,
-                                s->d_values + key / 16 * t->value_wide * AMX_SUMS + sum);
+                                s->d_values + key / 16 * t->value_tiles * AMX_SUMS + sum);
             if (d_score != 0)
                 amx_vjp_add_row(d_score, amx_vjp_at(&p->query, row, s->head), p->head_dim,
-                                s->d_keys + key / 16 * t->wide * AMX_SUMS + sum);
+                                s->d_keys + key / 16 * t->head_tiles * AMX_SUMS + sum);
         }
     }
 }
 
-/* What an odd chunk of keys adds to the gradients of a tile of rows. */
-static __attribute__((noinline)) void amx_vjp_add_odd_keys(const amx_vjp_state *s, int64_t tile,
-                                                           int64_t chunk) {
+/* Adds a special chunk of keys to d_query of a tile of rows. */
+static __attribute__((noinline)) void amx_vjp_add_special_keys(const amx_vjp_state *s, int64_t tile,
+                                                               int64_t chunk) {
     const ejki_flash_problem *p = &s->problem.forward;
     const amx_vjp_plan *t = &s->plan;
     for (int64_t n = 0; n < AMX_ROWS; n++) {
         const uint16_t *pairs =
             s->pairs + ((2 * tile + n / 16) * t->chunks + chunk) * AMX_ELEMENT + n % 16 * 2;
-        float *sums = s->tile[tile].sums + n / 16 * t->wide * AMX_SUMS + n % 16;
+        float *sums = s->tile[tile].sums + n / 16 * t->head_tiles * AMX_SUMS + n % 16;
         for (int64_t j = 0; j < AMX_CHUNK; j++) {
             const float d_score = ejk_bf16_to_f32(pairs[j / 2 * 32 + j % 2]);
             if (d_score == 0) continue;
@@ -221,8 +223,8 @@ static inline void amx_vjp_write_keys(const amx_vjp_state *s, const ejki_bthd *t
                                       const float *sums, int64_t wide, int64_t width,
                                       float factor) {
     for (int64_t n = 0; n < s->key_end - s->key; n++) {
-        char *out = amx_place(target->data,
-                              (s->key + n) * target->stride_t + s->kv_head * target->stride_h);
+        char *out = amx_address(target->data,
+                                (s->key + n) * target->stride_t + s->kv_head * target->stride_h);
         const float *from = sums + n / 16 * wide * AMX_SUMS + n % 16 * 16;
         for (int64_t d = 0; d < width; d += 2 * VL, from += 2 * AMX_SUMS)
             amx_write_both(out + 2 * d, v_mul(v_load(from), v_set1(factor)),
@@ -232,7 +234,7 @@ static inline void amx_vjp_write_keys(const amx_vjp_state *s, const ejki_bthd *t
 
 /* Where a query's gradient is written. */
 static inline char *amx_vjp_query_out(const ejki_flash_vjp_problem *v, int64_t row, int64_t head) {
-    return amx_place(v->d_query.data, row * v->d_query.stride_t + head * v->d_query.stride_h);
+    return amx_address(v->d_query.data, row * v->d_query.stride_t + head * v->d_query.stride_h);
 }
 
 /* Writes scale times a tile's sums. */
@@ -241,7 +243,7 @@ static inline void amx_vjp_write_tile(const amx_vjp_state *s, const amx_vjp_tile
     const vf scale = v_set1((float)p->scale);
     for (int64_t column = 0; column < 2; column++)
         for (int64_t d = 0; d < p->head_dim; d += 2 * VL) {
-            const float *from = t->sums + (column * s->plan.wide + d / VL) * AMX_SUMS;
+            const float *from = t->sums + (column * s->plan.head_tiles + d / VL) * AMX_SUMS;
             vf block[2][16];
             for (int n = 0; n < 2; n++) {
                 for (int i = 0; i < 16; i++)
@@ -259,20 +261,20 @@ static inline void amx_vjp_write_tile(const amx_vjp_state *s, const amx_vjp_tile
 
 /* ---- Sums that blocks of keys share --------------------------------------------------------------------- */
 
-/* Which places of a column have rows: columns have even rows and odd ones. */
-static inline __mmask16 amx_vjp_places(int64_t column, int64_t count) {
+/* Mask of the rows of a column that exist; column 0 has the even rows, column 1 the odd ones. */
+static inline __mmask16 amx_vjp_row_mask(int64_t column, int64_t count) {
     uint32_t places = 0;
     for (int64_t i = 0; i < 16; i++) places |= (uint32_t)(amx_vjp_row(i) + column < count) << i;
     return (__mmask16)places;
 }
 
-/* A tile that is not full shares no more than its rows need. */
+/* Sums of a partial tile are shared in compressed form, without rows that do not exist. */
 static inline void amx_vjp_unfold(const amx_vjp_state *s, const amx_vjp_tile *t,
                                   const float *from) {
     float *to = t->sums;
     for (int64_t column = 0; column < 2; column++) {
-        const __mmask16 places = amx_vjp_places(column, t->count);
-        for (int64_t n = 0; n < 16 * s->plan.wide; n++, to += 16) {
+        const __mmask16 places = amx_vjp_row_mask(column, t->count);
+        for (int64_t n = 0; n < 16 * s->plan.head_tiles; n++, to += 16) {
             v_store(to, _mm512_maskz_expandloadu_ps(places, from));
             from += __builtin_popcount(places);
         }
@@ -281,8 +283,8 @@ static inline void amx_vjp_unfold(const amx_vjp_state *s, const amx_vjp_tile *t,
 static inline void amx_vjp_fold(const amx_vjp_state *s, const amx_vjp_tile *t, float *to) {
     const float *from = t->sums;
     for (int64_t column = 0; column < 2; column++) {
-        const __mmask16 places = amx_vjp_places(column, t->count);
-        for (int64_t n = 0; n < 16 * s->plan.wide; n++, from += 16) {
+        const __mmask16 places = amx_vjp_row_mask(column, t->count);
+        for (int64_t n = 0; n < 16 * s->plan.head_tiles; n++, from += 16) {
             _mm512_mask_compressstoreu_ps(to, places, v_load(from));
             to += __builtin_popcount(places);
         }

@@ -33,17 +33,17 @@ static inline int64_t amx_vjp_row(int64_t i) {
     return 4 * (i >> 2) + 2 * (i & 1) + 8 * (i & 2);
 }
 
-/* What packing learns of the elements it sees. */
-typedef struct amx_vjp_look {
+/* Facts of the elements that are packed. */
+typedef struct amx_vjp_scan {
     __m512i top;
-    __mmask32 odd; /* some that tiles would not multiply right: see amx_tiles.h */
-} amx_vjp_look;
+    __mmask32 special; /* elements that AMX cannot multiply: see AMX_LEAST_VALUE */
+} amx_vjp_scan;
 
-static inline __m512i amx_vjp_see(amx_vjp_look *look, __m512i x) {
+static inline __m512i amx_vjp_scan_row(amx_vjp_scan *scan, __m512i x) {
     const __m512i size = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
     const __m512i span = _mm512_set1_epi16(AMX_MOST_VALUE - AMX_LEAST_VALUE);
-    look->top = _mm512_max_epu16(look->top, size);
-    look->odd |= _mm512_mask_cmpgt_epu16_mask(
+    scan->top = _mm512_max_epu16(scan->top, size);
+    scan->special |= _mm512_mask_cmpgt_epu16_mask(
         _mm512_test_epi16_mask(size, size),
         _mm512_sub_epi16(size, _mm512_set1_epi16(AMX_LEAST_VALUE)), span);
     return x;
@@ -51,9 +51,9 @@ static inline __m512i amx_vjp_see(amx_vjp_look *look, __m512i x) {
 
 /* Components [32 s, 32 s + 32) of 32 rows; a row that is NULL counts as 0. */
 static inline void amx_vjp_load(const char *const rows[AMX_ROWS], int64_t dim, int64_t s,
-                                __m512i r[AMX_ROWS], amx_vjp_look *look) {
+                                __m512i r[AMX_ROWS], amx_vjp_scan *scan) {
     for (int64_t i = 0; i < AMX_ROWS; i++)
-        r[i] = rows[i] ? amx_vjp_see(look, amx_load(rows[i] + 64 * s, dim - 32 * s))
+        r[i] = rows[i] ? amx_vjp_scan_row(scan, amx_load(rows[i] + 64 * s, dim - 32 * s))
                        : _mm512_setzero_si512();
 }
 
@@ -79,11 +79,11 @@ static inline void amx_vjp_store_transposed(vf block[16], uint16_t *target) {
 /* Packs 32 rows as pairs of components, even and odd rows if `apart`, and as pairs of rows. */
 static inline void amx_vjp_pack_rows(const char *const rows[AMX_ROWS], int64_t dim, int64_t steps,
                                      bool apart, uint16_t *components, uint16_t *pairs,
-                                     amx_vjp_look *look) {
+                                     amx_vjp_scan *scan) {
     for (int64_t s = 0; s < steps; s++) {
         __m512i r[AMX_ROWS];
         vf block[2][16];
-        amx_vjp_load(rows, dim, s, r, look);
+        amx_vjp_load(rows, dim, s, r, scan);
         for (int64_t i = 0; i < 16; i++) {
             const int64_t row = amx_vjp_row(i);
             block[0][i] = _mm512_castsi512_ps(r[apart ? row : i]);
@@ -99,10 +99,10 @@ static inline void amx_vjp_pack_rows(const char *const rows[AMX_ROWS], int64_t d
 
 /* Packs 32 keys as they are, and transposed if that is not NULL. */
 static inline void amx_vjp_pack_keys(const char *const keys[AMX_CHUNK], int64_t dim, int64_t steps,
-                                     uint16_t *target, uint16_t *transposed, amx_vjp_look *look) {
+                                     uint16_t *target, uint16_t *transposed, amx_vjp_scan *scan) {
     for (int64_t s = 0; s < steps; s++) {
         __m512i r[AMX_CHUNK];
-        amx_vjp_load(keys, dim, s, r, look);
+        amx_vjp_load(keys, dim, s, r, scan);
         for (int64_t i = 0; i < AMX_CHUNK; i++)
             _mm512_store_si512(target + (i / 16 * steps + s) * AMX_ELEMENT + i % 16 * 32, r[i]);
         if (!transposed) continue;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tiles of rows see of chunks of keys: by positions, or, where mask, segments or partial mask blocks
- * hide keys too, by words that are looked up before a strip is packed, one a row, in the weights' order. Tiles that
- * see nothing of a task are not even packed.
+ * Visibility of chunks of keys to tiles of rows: by positions, or, where mask, segments or partial mask blocks hide
+ * keys too, by words, one a row, in the weights' order, which are looked up before a row block is packed.
  */
 #ifndef EJKI_AMX_VJP_VISIBLE_H
 #define EJKI_AMX_VJP_VISIBLE_H
@@ -12,7 +11,7 @@
 
 enum { AMX_VJP_NONE, AMX_VJP_SOME, AMX_VJP_ALL };
 
-/* ---- Strips and blocks -------------------------------------------------------------------------------- */
+/* ---- Row blocks ----------------------------------------------------------------------------------------- */
 
 /* Keys that any of some queries sees by its position. Where that grows from query to query, the first and the last
  * one see the ends. */
@@ -43,11 +42,12 @@ static inline void amx_vjp_mask_blocks(const ejki_block_mask *t, int64_t mask_he
     }
 }
 
-/* Notes which blocks of keys the mask blocks of row i let a strip meet, if they lie within what positions let it see.
- * */
+/*
+ * Sets the bits of the key blocks in which the mask blocks of block row i lie, within the range that positions allow.
+ */
 static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan *t,
                                 int64_t mask_head, int64_t i, amx_vjp_range visible,
-                                uint64_t *met) {
+                                uint64_t *block_bits) {
     const ejki_block_mask *block_mask = &p->block_mask;
     for (int64_t j = 0; j < p->keys / block_mask->block_kv;) {
         ejki_mask_block mask_block[64];
@@ -58,38 +58,39 @@ static inline void amx_vjp_note(const ejki_flash_problem *p, const amx_vjp_plan 
             const int64_t first = ejki_max(visible.first, (j + n) * block_mask->block_kv);
             const int64_t last = ejki_min(visible.end, (j + n + 1) * block_mask->block_kv) - 1;
             if (first > last) continue;
-            for (int64_t block = amx_vjp_part_at(&t->keys, first);
-                 block <= amx_vjp_part_at(&t->keys, last); block++)
-                met[block / 64] |= (uint64_t)1 << block % 64;
+            for (int64_t block = amx_vjp_block_at(&t->keys, first);
+                 block <= amx_vjp_block_at(&t->keys, last); block++)
+                block_bits[block / 64] |= (uint64_t)1 << block % 64;
         }
         j = end;
     }
 }
 
-/* What blocks of keys a strip meets: a bit each in `met` where there is a block mask, else all in a range. */
-typedef struct amx_vjp_meeting {
-    const uint64_t *met;
+/* The key blocks in which a row block has scores: a bit each where there is a block mask, else a range. */
+typedef struct amx_vjp_key_blocks {
+    const uint64_t *block_bits;
     int64_t first, end;
-} amx_vjp_meeting;
+} amx_vjp_key_blocks;
 
-static inline amx_vjp_meeting amx_vjp_meeting_of(const ejki_flash_problem *p, const amx_vjp_plan *t,
-                                                 amx_vjp_range rows, const uint64_t *met) {
-    if (p->block_mask.mask_heads > 0) return (amx_vjp_meeting){met, 0, t->key_blocks};
+static inline amx_vjp_key_blocks amx_vjp_key_blocks_of(const ejki_flash_problem *p,
+                                                       const amx_vjp_plan *t, amx_vjp_range rows,
+                                                       const uint64_t *block_bits) {
+    if (p->block_mask.mask_heads > 0) return (amx_vjp_key_blocks){block_bits, 0, t->key_blocks};
     const amx_vjp_range visible = amx_vjp_extent(p, rows);
-    if (visible.first >= visible.end) return (amx_vjp_meeting){.end = 0};
-    return (amx_vjp_meeting){.first = amx_vjp_part_at(&t->keys, visible.first),
-                             .end = amx_vjp_part_at(&t->keys, visible.end - 1) + 1};
+    if (visible.first >= visible.end) return (amx_vjp_key_blocks){.end = 0};
+    return (amx_vjp_key_blocks){.first = amx_vjp_block_at(&t->keys, visible.first),
+                                .end = amx_vjp_block_at(&t->keys, visible.end - 1) + 1};
 }
 
-static inline bool amx_vjp_meets(const amx_vjp_meeting *m, int64_t block) {
+static inline bool amx_vjp_has_key_block(const amx_vjp_key_blocks *m, int64_t block) {
     return block >= m->first && block < m->end &&
-           (m->met == NULL || (m->met[block / 64] >> block % 64 & 1));
+           (m->block_bits == NULL || (m->block_bits[block / 64] >> block % 64 & 1));
 }
 
-/* The block of keys before or after one, as `step` is −1 or 1, that a strip meets; −1 if there is none. */
-static inline int64_t amx_vjp_neighbour(const amx_vjp_meeting *m, int64_t block, int64_t step) {
+/* The key block before or after one, as `step` is −1 or 1, in which the row block has scores; −1 if there is none. */
+static inline int64_t amx_vjp_neighbour(const amx_vjp_key_blocks *m, int64_t block, int64_t step) {
     block = step > 0 ? ejki_max(block + 1, m->first) : ejki_min(block, m->end) - 1;
-    while (block >= m->first && block < m->end && !amx_vjp_meets(m, block)) block += step;
+    while (block >= m->first && block < m->end && !amx_vjp_has_key_block(m, block)) block += step;
     return block >= m->first && block < m->end ? block : -1;
 }
 
@@ -116,8 +117,7 @@ static inline uint32_t amx_vjp_in_block(const ejki_block_mask *t, const uint8_t 
     return amx_bytes(block + i * t->block_row + j, count);
 }
 
-/* Takes from a tile's words for a chunk what mask, segments, positions and a partial block, if it is not NULL,
- * hide. */
+/* Clears bits of keys that mask, segments, positions and a partial mask block, if not NULL, hide. */
 static inline void amx_vjp_hide(const amx_vjp_state *s, const amx_vjp_tile *t, int64_t key,
                                 const uint8_t *block, uint32_t *words) {
     const ejki_flash_problem *p = &s->problem.forward;
@@ -173,7 +173,7 @@ static inline void amx_vjp_find_states(amx_vjp_state *s, int64_t tile, int64_t f
         const uint8_t state = amx_vjp_find_state(s, tile, chunk, block);
         *amx_vjp_state_of(s, tile, chunk) = state;
         t->visible |= state != AMX_VJP_NONE;
-        s->units += state != AMX_VJP_NONE;
+        s->score_tiles += state != AMX_VJP_NONE;
     }
 }
 

@@ -2,9 +2,11 @@
 /* Blocks of the gradients on AMX. */
 #include "operations/attention/shared/suggest.h"
 
-/* Gradients on AMX: half of the second-level cache holds a block of keys, packed three times, its two sums and slopes
- * beside a strip of queries. In a window, which leaves few keys to a strip, rows are packed for each block: so all keys
- * are one, beside shorter strips, if that is up to two thirds of it. */
+/*
+ * Half of the second-level cache holds a block of keys, packed three times, its two sums and dS of a row block. A
+ * window leaves few keys to a row block, and rows are packed for each block of keys: then all keys are one block,
+ * with shorter row blocks, if that takes at most two thirds of the cache.
+ */
 void ejki_amx_vjp_suggest(const void *problem, int32_t threads, ejk_opt_int *values) {
     (void)threads;
     const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)problem)->forward;

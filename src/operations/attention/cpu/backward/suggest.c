@@ -3,10 +3,10 @@
 #include "operations/attention/shared/suggest.h"
 
 /*
- * Gradients. A key takes two and a half rows of the worker's memory, packed twice and with two sums, and a
- * column of slopes beside the block of queries; three quarters of the second-level cache hold them. Fewer keys, but
- * not below 64, where there would be fewer than eight tasks; up to 384 in place of 256 in a window, where a row is
- * packed for each block that its few keys lie in. Both follow from shapes and processor alone.
+ * A key takes two and a half rows of the worker's memory, packed twice and with two sums, and a column of dS beside
+ * the block of queries; three quarters of the second-level cache hold them. Fewer keys, but not below 64, where there
+ * would be fewer than eight tasks; up to 384 in place of 256 in a window, where a row is packed for each block that
+ * its few keys lie in. Both follow from shapes and processor alone.
  */
 void ejki_vjp_suggest(const void *problem, int32_t threads, ejk_opt_int *values) {
     (void)threads;
@@ -29,7 +29,7 @@ void ejki_vjp_suggest(const void *problem, int32_t threads, ejk_opt_int *values)
  * although of D=256 they are more than the second-level cache holds; 192 rows took 0 to 3 % less time than 96. Blocks
  * of a single head follow each other, so few heads have shorter ones.
  */
-void ejki_vjp_suggest_pairs(const void *problem, int32_t threads, ejk_opt_int *values) {
+void ejki_vjp_suggest_bf16_dot(const void *problem, int32_t threads, ejk_opt_int *values) {
     (void)threads;
     const ejki_flash_problem *p = &((const ejki_flash_vjp_problem *)problem)->forward;
     const int64_t cache = ejki_cache_bytes();

@@ -1,57 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients of flash attention, tiled. vjp_problem.h has the formulas. Tensors are f32, bf16 or f16; packing
- * makes floats of them, everything after is f32, and results are rounded once. With TILE_BF16_DOT products are of bf16
- * as it is, weights and dS rounded to it (vjp_pairs.h).
+ * Gradients of flash attention, tiled. vjp_problem.h has the formulas. Tensors are f32, bf16 or f16; packing makes
+ * floats of them, everything after is f32, and results are rounded once. With TILE_BF16_DOT products are of bf16 as
+ * it is, weights and dS rounded to it (vjp_bf16_dot.h).
  *
- * The rows of a key head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task
- * is a block of keys of a key head: its keys and values are packed once, and the gradients of both are summed in
- * the worker's memory while blocks of rows come by in order. Of a block of rows and a panel of keys
+ * The rows of a KV head, T queries times G query heads, are one list, cut into blocks; so are the keys. A task is a
+ * block of keys of a KV head: its keys and values are packed once, and the gradients of both are summed in the
+ * worker's memory while blocks of rows follow in order. Of a block of rows and a panel of keys
  *
  *     weights = exp(query · keyᵀ − lse)              d_value += weightsᵀ · cotangent
- *     dS = weights ∘ (cotangent · valueᵀ − δ)    d_key += dSᵀ · query
+ *     dS = weights ∘ (cotangent · valueᵀ − δ)        d_key += dSᵀ · query
  *
- * are made while both lie in the first-level cache; after the last panel, d_query += dS · key, straight
- * into the result, whose rows were 0, or in 16 bits into an f32 copy of it. These sums have many writers: a
- * block of rows takes contributions in the order of blocks of keys, each task waiting for its turn. Tasks are
- * handed out in that order, so the one that is waited for is always at work; they soon run one block behind
- * the other and hardly wait at all.
+ * are made while both lie in the first-level cache; after the last panel, d_query += dS · key, straight into the
+ * result, whose rows were 0, or in 16 bits into an f32 copy of it. These sums have many writers: a block of rows
+ * takes contributions in the order of blocks of keys, each task waiting for the one before. Tasks are handed out in
+ * that order, so the one that is waited for always runs; they soon run one block behind the other and hardly wait at
+ * all.
  *
- * So nothing depends on the number of threads, and memory is that of a task per thread, two numbers per row and
- * a counter per block of rows. A gradient of the bias that is summed over heads or batches has tasks that take
- * a block of keys of all of them; such columns have one writer.
+ * So nothing depends on the number of threads, and memory is that of a task per thread, two numbers per row and a
+ * counter per block of rows. A d_bias that is summed over heads or batch entries has tasks that take a block of keys
+ * of all of them; such columns have one writer.
  *
- * Hidden places. A hidden weight is an exact 0, and so is its dS, whatever was computed there. 0 · inf would
- * still be NaN, so what is packed is looked at; where anything is not finite, sums skip coefficients of 0.
- *
- * tile_shape.h defines what gemm_body.h needs.
+ * Hidden keys. A hidden weight is an exact 0, and so is its dS, whatever was computed there. 0 · inf would still be
+ * NaN, so packing notes what is not finite; sums then skip coefficients of 0.
  */
 #include "base/base.h"
 #include "kernels/declare.h"
-#include "operations/attention/shared/dropout.h"
+#include "operations/attention/cpu/backward/vjp_panel.h"
 #include "operations/attention/shared/sequences.h"
 #include "operations/attention/shared/suggest.h"
 
-#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
-
-#include "operations/attention/cpu/tile/tile_shape.h"
-#include "kernels/simd/vec_math.h"
-#include "operations/attention/cpu/backward/vjp_products.h"
-#include "operations/attention/cpu/backward/vjp_scores.h"
-#include "operations/attention/cpu/backward/vjp_plan.h"
-#include "operations/attention/cpu/backward/vjp_rows.h"
-#include "operations/attention/cpu/backward/vjp_worker.h"
-#include "operations/attention/cpu/backward/vjp_panel.h"
 
 /* ---- A task's keys --------------------------------------------------------------------------------- */
 
 static void vjp_pack_keys(vjp_worker *w) {
     const ejki_flash_problem *p = &w->own.forward;
     const vjp_plan *t = &w->plan;
-    const int64_t turn = t->keys * TILE_COLUMNS, count = w->key_end - w->key;
+    const int64_t panel_stride = t->keys * TILE_COLUMNS, count = w->key_end - w->key;
     vjp_probe transposed = vjp_probe_none(), probe = vjp_probe_none();
     transposed = vjp_pack_transposed(p->dtype, flash_key(p, 0, w->kv_head, w->key), p->key.stride_t,
                                      count, p->head_dim, w->keys_transposed, transposed);
@@ -65,17 +53,17 @@ static void vjp_pack_keys(vjp_worker *w) {
         for (int64_t n = 0; n < VJP_DEPTH && j + n < count; n++)
             row[n] = flash_key(p, 0, w->kv_head, w->key + j + n);
         probe = vjp_pack(p->dtype, row, p->head_dim, NULL, 0,
-                         w->keys + j / VJP_DEPTH * TILE_COLUMNS, turn / VJP_DEPTH, probe);
+                         w->keys + j / VJP_DEPTH * TILE_COLUMNS, panel_stride / VJP_DEPTH, probe);
     }
     w->keys_finite = vjp_is_finite(probe);
-    memset(w->d_keys, 0, (size_t)(turn * t->head_panels) * sizeof(float));
-    memset(w->d_values, 0, (size_t)(turn * t->value_panels) * sizeof(float));
+    memset(w->d_keys, 0, (size_t)(panel_stride * t->head_panels) * sizeof(float));
+    memset(w->d_values, 0, (size_t)(panel_stride * t->value_panels) * sizeof(float));
 }
 
 /* Writes factor times the sums of the task's keys. */
 static void vjp_write_keys(const vjp_worker *w, const ejki_bthd *target, const float *sums,
                            int64_t width, float factor) {
-    const int64_t turn = w->plan.keys * TILE_COLUMNS;
+    const int64_t panel_stride = w->plan.keys * TILE_COLUMNS;
     const ejk_dtype dtype = w->own.forward.dtype;
     const vf scale = v_set1(factor);
     enum { AHEAD = 8 };
@@ -86,7 +74,8 @@ static void vjp_write_keys(const vjp_worker *w, const ejki_bthd *target, const f
                 __builtin_prefetch(
                     (char *)flash_key_at(target, dtype, 0, w->kv_head, key + AHEAD) + n, 1, 2);
         for (int64_t d = 0; d < width; d += VL) {
-            const vf v = v_mul(v_load(sums + d / TILE_COLUMNS * turn + d % TILE_COLUMNS), scale);
+            const vf v =
+                v_mul(v_load(sums + d / TILE_COLUMNS * panel_stride + d % TILE_COLUMNS), scale);
             v_narrow_some(dtype, element_at(dtype, out, d), v, width - d);
         }
     }
@@ -111,7 +100,7 @@ static void vjp_add_queries(const vjp_worker *w, const vjp_tile *tile, int64_t c
     }
 }
 
-/* A tile that sees nothing of the first task that its block of rows meets. */
+/* A tile without visible keys in the first task of its block of rows: stores zeros. */
 static void vjp_store_nothing(const vjp_worker *w, const vjp_tile *tile, int64_t column,
                               int64_t width) {
     memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
@@ -122,11 +111,11 @@ static void vjp_store_nothing(const vjp_worker *w, const vjp_tile *tile, int64_t
 static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t width) {
     const vjp_plan *t = &w->plan;
     const ejki_flash_problem *p = &w->own.forward;
-    const int64_t turn = t->row_step * TILE_COLUMNS, left = w->key_end - w->key;
+    const int64_t panel_stride = t->row_step * TILE_COLUMNS, left = w->key_end - w->key;
     const int64_t end = ejki_min(tile->end_panel * TILE_COLUMNS, left);
     memset(w->tile, 0, TILE_ROWS * TILE_COLUMNS * sizeof(float));
     for (int64_t j = tile->first_panel * TILE_COLUMNS; j < end; j++) {
-        const float *d_scores = w->d_scores + j / TILE_COLUMNS / VJP_DEPTH * turn;
+        const float *d_scores = w->d_scores + j / TILE_COLUMNS / VJP_DEPTH * panel_stride;
         const void *key = element_at(p->dtype, flash_key(p, 0, w->kv_head, w->key + j), column);
         for (int64_t i = 0; i < tile->rows; i++) {
             const float d_score =
@@ -140,14 +129,14 @@ static void vjp_skipping(const vjp_worker *w, const vjp_tile *tile, int64_t colu
 /* dS · keys of a tile, up to the last column that any row sees. */
 static void vjp_change(const vjp_worker *w, const vjp_tile *tile, int64_t column, int64_t width) {
     const vjp_plan *t = &w->plan;
-    const int64_t turn = t->row_step * TILE_COLUMNS, lanes = TILE_COLUMNS / VJP_DEPTH;
+    const int64_t panel_stride = t->row_step * TILE_COLUMNS, lanes = TILE_COLUMNS / VJP_DEPTH;
     const int64_t first = tile->first_panel / VJP_DEPTH, last = tile->end_panel - 1;
     const int64_t visible = 32 - __builtin_clz(tile->any[last]);
     const int64_t depth = last * lanes - first * TILE_COLUMNS + ejki_cdiv(visible, VJP_DEPTH);
     const vjp_product raw = w->block.exact ? vjp_raw_exact((int)tile->rows)
                             : width > VL   ? vjp_raw((int)tile->rows)
                                            : vjp_raw_one((int)tile->rows);
-    raw(depth, w->d_scores + first * turn + tile->first * TILE_COLUMNS, turn,
+    raw(depth, w->d_scores + first * panel_stride + tile->first * TILE_COLUMNS, panel_stride,
         w->keys + column * t->keys / VJP_DEPTH + first * TILE_COLUMNS * TILE_COLUMNS, w->tile, NULL,
         NULL, 0);
 }
@@ -170,16 +159,17 @@ static void vjp_queries(vjp_worker *w) {
     }
 }
 
-/* Waits until a block of rows says that it is this turn. */
-static void vjp_wait(_Atomic int32_t *counter, int64_t turn) {
-    for (int64_t tries = 0; atomic_load_explicit(counter, memory_order_acquire) != turn; tries++)
+/* Waits until a block of rows has all sums of the blocks of keys before. */
+static void vjp_wait(_Atomic int32_t *counter, int64_t previous) {
+    for (int64_t tries = 0; atomic_load_explicit(counter, memory_order_acquire) != previous;
+         tries++)
         if (tries % 256 == 255) sched_yield();
 }
 
 /* ---- Tasks ----------------------------------------------------------------------------------------- */
 
-/* True if positions and block mask let any row of a block see any key of the task. Leaves its mask blocks. */
-static bool vjp_meets(const vjp_worker *w, int64_t row_block) {
+/* True if a row of the block has keys of the task by position and block mask. Leaves its mask blocks. */
+static bool vjp_task_has_rows(const vjp_worker *w, int64_t row_block) {
     const ejki_flash_problem *p = &w->own.forward;
     const vjp_range rows = vjp_block_rows(&w->plan, row_block);
     int64_t low, high;
@@ -189,8 +179,8 @@ static bool vjp_meets(const vjp_worker *w, int64_t row_block) {
                                 w->block.mask_block);
 }
 
-/* The gradient of the bias is 0 where tiles see none of some panels; vjp_begin() has seen to other tasks. */
-static void vjp_blank_tiles(const vjp_worker *w) {
+/* Zeros d_bias where tiles have no visible key in some panels; vjp_begin() does that of other tasks. */
+static void vjp_zero_hidden_bias(const vjp_worker *w) {
     for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++)
         for (int64_t first = 0, end; first < w->panels; first = end + 1) {
             for (end = first; end < w->panels && tile->any[end] == 0;) end++;
@@ -198,19 +188,19 @@ static void vjp_blank_tiles(const vjp_worker *w) {
             const int64_t key = w->key + first * TILE_COLUMNS;
             const int64_t count = ejki_min(w->key + end * TILE_COLUMNS, w->key_end) - key;
             for (int64_t i = tile->first; i < tile->first + tile->rows; i++)
-                vjp_blank_bias(vjp_bias_place(&w->block, &w->block.row[i], key),
-                               count * element_size(w->own.forward.dtype), w->block.bias_streams);
+                vjp_zero_bias(vjp_bias_address(&w->block, &w->block.row[i], key),
+                              count * element_size(w->own.forward.dtype), w->block.bias_streams);
         }
 }
 
-/* The last block of rows up to `row_block` that the task meets; −1 if there is none. */
+/* The last block of rows up to `row_block` that has keys of the task; −1 if there is none. */
 static int64_t vjp_next(const vjp_worker *w, int64_t row_block) {
-    while (row_block >= 0 && !vjp_meets(w, row_block)) row_block--;
+    while (row_block >= 0 && !vjp_task_has_rows(w, row_block)) row_block--;
     return row_block;
 }
 
-/* Whose contribution to a block of rows comes before the task's: one more than its block of keys, or 0. */
-static int64_t vjp_turn(const vjp_worker *w, int64_t row_block) {
+/* The block of keys whose sums come before those of the task in a block of rows: one more than its index, or 0. */
+static int64_t vjp_previous_key_block(const vjp_worker *w, int64_t row_block) {
     const ejki_flash_problem *p = &w->own.forward;
     const vjp_range rows = vjp_block_rows(&w->plan, row_block);
     int64_t low, high;
@@ -225,7 +215,7 @@ static int64_t vjp_turn(const vjp_worker *w, int64_t row_block) {
     return 0;
 }
 
-/* A block of rows that meets the task's keys. */
+/* A block of rows that has keys of the task. */
 static void vjp_rows(vjp_worker *w, int64_t row_block) {
     const vjp_shared *shared = w->shared;
     const vjp_plan *t = &w->plan;
@@ -245,7 +235,7 @@ static void vjp_rows(vjp_worker *w, int64_t row_block) {
                                w->block.mask_blocks, w->block.mask_block);
     vjp_cut(&w->block, w->count);
     const int64_t visible = vjp_find_visible(&w->block);
-    if (w->block.bias_once) vjp_blank_tiles(w);
+    if (w->block.bias_once) vjp_zero_hidden_bias(w);
     if (visible > 0) {
         vjp_pack_rows(w);
         vjp_list(w, visible);
@@ -253,10 +243,10 @@ static void vjp_rows(vjp_worker *w, int64_t row_block) {
         for (int64_t panel = 0; panel < w->panels; panel++) vjp_panel(w, panel);
     }
     if (!v->wants_query) return;
-    _Atomic int32_t *counter = w->turns + row_block;
-    const int64_t turn = vjp_turn(w, row_block);
-    w->stores = t->stores_first && turn == 0;
-    if (shared->workers > 1) vjp_wait(counter, turn);
+    _Atomic int32_t *counter = w->progress + row_block;
+    const int64_t previous = vjp_previous_key_block(w, row_block);
+    w->stores = t->stores_first && previous == 0;
+    if (shared->workers > 1) vjp_wait(counter, previous);
     if (visible > 0 || w->stores) vjp_queries(w);
     atomic_store_explicit(counter, (int32_t)(w->key_block + 1), memory_order_release);
 }
@@ -269,7 +259,7 @@ static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t k
     const ejki_vjp_sequence *s = &w->shared->tasks.sequence[sequence];
     w->kv_head = kv_head;
     w->first_row = s->first_row + kv_head * s->rows;
-    w->turns = w->shared->turns + s->first_turn + kv_head * s->row_blocks;
+    w->progress = w->shared->progress + s->first_row_block + kv_head * s->row_blocks;
     w->key_block = key_block;
     const vjp_range keys = vjp_block_keys(t, key_block);
     w->block.key = w->key = keys.first;
@@ -291,7 +281,7 @@ static void vjp_task(vjp_worker *w, int64_t sequence, int64_t kv_head, int64_t k
 
 /* ---- Gradients of the bias ------------------------------------------------------------------------- */
 
-/* Rounds the sums of a block of keys to the gradient of a batch entry's and key head's bias. */
+/* Rounds the sums of a block of keys to the gradient of a batch entry's and KV head's bias. */
 static void vjp_write_bias(const vjp_worker *w, int64_t batch, int64_t kv_head, vjp_range keys) {
     const ejki_flash_vjp_problem *v = w->shared->problem;
     const ejki_bias_gradient *bias = &v->d_bias;
@@ -311,19 +301,19 @@ static void vjp_write_bias(const vjp_worker *w, int64_t batch, int64_t kv_head, 
 }
 
 /* A block of keys of all heads that add to the same elements of the bias. */
-static void vjp_joint(vjp_worker *w, int64_t joint, int64_t key_block) {
+static void vjp_bias_group(vjp_worker *w, int64_t bias_group, int64_t key_block) {
     const vjp_shared *shared = w->shared;
     const ejki_flash_problem *p = &shared->problem->forward;
     const vjp_plan *t = &shared->plan;
-    const int64_t kv_heads = t->joins_heads ? 1 : p->kv_heads;
-    const int64_t batch = joint / kv_heads, kv_head = joint % kv_heads;
+    const int64_t kv_heads = t->sums_heads ? 1 : p->kv_heads;
+    const int64_t batch = bias_group / kv_heads, kv_head = bias_group % kv_heads;
     const vjp_range keys = vjp_block_keys(t, key_block);
     w->block.bias_key = keys.first;
     if (w->block.bias)
         memset(w->block.bias, 0,
                (size_t)(t->bias_heads * t->bias_queries * t->keys) * sizeof(float));
-    for (int64_t b = batch; b < (t->joins_batches ? p->batch : batch + 1); b++)
-        for (int64_t h = kv_head; h < (t->joins_heads ? p->kv_heads : kv_head + 1); h++)
+    for (int64_t b = batch; b < (t->sums_batches ? p->batch : batch + 1); b++)
+        for (int64_t h = kv_head; h < (t->sums_heads ? p->kv_heads : kv_head + 1); h++)
             if (key_block < shared->tasks.sequence[b].key_blocks) vjp_task(w, b, h, key_block);
     if (w->block.bias) vjp_write_bias(w, batch, kv_head, keys);
 }
@@ -335,7 +325,7 @@ static void vjp_work(void *argument, int64_t index) {
     vjp_shared *shared = argument;
     const vjp_plan *t = &shared->plan;
     const bool joins = shared->problem->wants_bias;
-    const int64_t count = joins ? t->joints * t->key_blocks : shared->tasks.count;
+    const int64_t count = joins ? t->bias_groups * t->key_blocks : shared->tasks.count;
     ejki_vjp_task task = {.at = 0};
     vjp_worker w;
     vjp_bind(&w, shared, index);
@@ -343,7 +333,7 @@ static void vjp_work(void *argument, int64_t index) {
         const int64_t next = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
         if (next >= count) break;
         if (joins) {
-            vjp_joint(&w, next % t->joints, next / t->joints);
+            vjp_bias_group(&w, next % t->bias_groups, next / t->bias_groups);
         } else {
             ejki_vjp_go(&shared->tasks, next, shared->workers, &task);
             vjp_task(&w, task.sequence, task.kv_head, task.key_block);
@@ -383,13 +373,13 @@ static ejk_status vjp_run(const ejk_run *run) {
     shared.workers_memory = run->workspace;
     shared.lse = shared.workers_memory + run->workers * t->worker_floats;
     shared.delta = shared.lse + t->delta_at;
-    shared.turns = (_Atomic int32_t *)(void *)(shared.lse + t->turns_at);
+    shared.progress = (_Atomic int32_t *)(void *)(shared.lse + t->progress_at);
     shared.query_sums = t->sums_queries ? shared.lse + t->query_sums_at : NULL;
     shared.tasks.sequence = (ejki_vjp_sequence *)(void *)(shared.lse + t->sequences_at);
     shared.tasks.order = (int64_t *)(void *)(shared.lse + t->order_at);
     const ejki_vjp_blocks blocks = {t->rows, t->keys, TILE_COLUMNS, t->row_blocks, t->key_blocks};
     ejki_vjp_cut(&shared.tasks, &v->forward, &blocks, v->wants_bias);
-    for (int64_t n = 0; n < t->turn_count; n++) atomic_init(&shared.turns[n], 0);
+    for (int64_t n = 0; n < t->row_block_count; n++) atomic_init(&shared.progress[n], 0);
     vjp_all(&shared, run->threads, vjp_begin);
     if (v->wants_query || v->wants_key || v->wants_value || v->wants_bias)
         vjp_all(&shared, run->threads, vjp_work);
@@ -399,7 +389,7 @@ static ejk_status vjp_run(const ejk_run *run) {
 }
 
 #ifdef TILE_BF16_DOT
-#define VJP_SUGGEST ejki_vjp_suggest_pairs
+#define VJP_SUGGEST ejki_vjp_suggest_bf16_dot
 #else
 #define VJP_SUGGEST ejki_vjp_suggest
 #endif

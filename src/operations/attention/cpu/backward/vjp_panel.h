@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A block of rows beside panels of keys: packing, weights and dS, gradients of keys and values. Part of
- * vjp_body.h.
+ * A block of rows beside panels of keys: packing, weights and dS, gradients of keys and values.
  */
 #ifndef EJKI_VJP_PANEL_H
 #define EJKI_VJP_PANEL_H
@@ -12,7 +11,7 @@
 static void vjp_pack_rows(vjp_worker *w) {
     const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
-    const int64_t turn = w->plan.row_step * TILE_COLUMNS,
+    const int64_t panel_stride = w->plan.row_step * TILE_COLUMNS,
                   down = w->plan.row_major_step * TILE_COLUMNS;
     vjp_probe probe = vjp_probe_none();
     for (int64_t i = 0; i < w->count; i += VJP_DEPTH) {
@@ -23,9 +22,9 @@ static void vjp_pack_rows(vjp_worker *w) {
             cotangent[n] = vjp_cotangent(v, &w->block.row[i + n]);
         }
         const int64_t along_at = i * TILE_COLUMNS, down_at = i / VJP_DEPTH * TILE_COLUMNS;
-        probe = vjp_pack(p->dtype, query, p->head_dim, w->rows + along_at, turn,
+        probe = vjp_pack(p->dtype, query, p->head_dim, w->rows + along_at, panel_stride,
                          w->queries_row_major + down_at, down, probe);
-        probe = vjp_pack(p->dtype, cotangent, p->value_dim, w->cotangents + along_at, turn,
+        probe = vjp_pack(p->dtype, cotangent, p->value_dim, w->cotangents + along_at, panel_stride,
                          w->cotangents_row_major + down_at, down, probe);
     }
     w->rows_finite = vjp_is_finite(probe);
@@ -62,14 +61,14 @@ static void vjp_add_skipping(const vjp_worker *w, vjp_range visible, const float
 /* d += aᵀ · b over those rows of the block that see them, for the keys of a panel; `width` columns of d. */
 static void vjp_add_keys(vjp_worker *w, int64_t panel, const float *a, const float *b, float *d,
                          int64_t width) {
-    const int64_t b_turn = w->plan.row_major_step * TILE_COLUMNS;
-    const int64_t d_turn = w->plan.keys * TILE_COLUMNS;
+    const int64_t b_stride = w->plan.row_major_step * TILE_COLUMNS;
+    const int64_t d_stride = w->plan.keys * TILE_COLUMNS;
     for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
         rows = gemm_rows(TILE_COLUMNS - j);
         w->seeing[j] =
             vjp_rows_of(w, panel, (uint32_t)((UINT64_C(1) << (j + rows)) - (UINT64_C(1) << j)));
     }
-    for (int64_t column = 0; column < width; column += TILE_COLUMNS, b += b_turn, d += d_turn)
+    for (int64_t column = 0; column < width; column += TILE_COLUMNS, b += b_stride, d += d_stride)
         for (int64_t j = 0, rows; j < TILE_COLUMNS; j += rows) {
             rows = gemm_rows(TILE_COLUMNS - j);
             const vjp_range visible = w->seeing[j];
@@ -90,10 +89,10 @@ typedef struct vjp_made {
     float *weights, *d_scores;
 } vjp_made;
 
-static inline vjp_made vjp_place_of(const vjp_worker *w, const vjp_tile *tile, int64_t panel) {
-    const int64_t at = tile->first * TILE_COLUMNS, turn = w->plan.row_step * TILE_COLUMNS;
+static inline vjp_made vjp_made_at(const vjp_worker *w, const vjp_tile *tile, int64_t panel) {
+    const int64_t at = tile->first * TILE_COLUMNS, panel_stride = w->plan.row_step * TILE_COLUMNS;
     if (VJP_DEPTH > 1) return (vjp_made){w->weights, w->d_scores_f32};
-    return (vjp_made){w->weights + at, w->d_scores + panel * turn + at};
+    return (vjp_made){w->weights + at, w->d_scores + panel * panel_stride + at};
 }
 
 static inline void vjp_make_weights(vjp_worker *w, const vjp_tile *tile, int64_t panel) {
@@ -102,12 +101,12 @@ static inline void vjp_make_weights(vjp_worker *w, const vjp_tile *tile, int64_t
     vjp_scores(&w->block, tile, panel, t->head_lanes, w->rows + tile->first * TILE_COLUMNS,
                t->row_step * TILE_COLUMNS,
                w->keys_transposed + panel * TILE_COLUMNS * t->head_lanes,
-               vjp_place_of(w, tile, panel).weights);
+               vjp_made_at(w, tile, panel).weights);
 }
 
 static inline void vjp_make_d_scores(vjp_worker *w, const vjp_tile *tile, int64_t panel) {
     const vjp_plan *t = &w->plan;
-    const vjp_made made = vjp_place_of(w, tile, panel);
+    const vjp_made made = vjp_made_at(w, tile, panel);
     if (!t->wants_d_scores) {
         if (w->own.forward.dropout > 0) vjp_drop(&w->block, tile, panel, made.weights);
         return;
@@ -122,7 +121,7 @@ static inline void vjp_make_d_scores(vjp_worker *w, const vjp_tile *tile, int64_
 /* Makes operands of a tile's weights and dS, unless they are. */
 static inline void vjp_round_tile(const vjp_worker *w, const vjp_tile *tile, int64_t panel) {
     const int64_t at = tile->first * TILE_COLUMNS, down = at / VJP_DEPTH;
-    const vjp_made made = vjp_place_of(w, tile, panel);
+    const vjp_made made = vjp_made_at(w, tile, panel);
     if (VJP_DEPTH == 1) return;
     vjp_round(false, tile->rows, made.weights, NULL, w->weights_row_major + down);
     if (w->plan.wants_d_scores)
@@ -134,11 +133,11 @@ static inline void vjp_round_tile(const vjp_worker *w, const vjp_tile *tile, int
 
 /* Weights and dS of a tile that sees none of a panel are 0 where a product comes by: between rows that see the
  * panel, or between panels that the tile sees. */
-static inline void vjp_blank(const vjp_worker *w, const vjp_tile *tile, int64_t panel,
-                             vjp_range visible) {
+static inline void vjp_zero(const vjp_worker *w, const vjp_tile *tile, int64_t panel,
+                            vjp_range visible) {
     const bool between = tile->first >= visible.first && tile->first < visible.end;
     const size_t size = (size_t)(tile->rows * TILE_COLUMNS) * sizeof(float);
-    const vjp_made made = vjp_place_of(w, tile, panel);
+    const vjp_made made = vjp_made_at(w, tile, panel);
     if (!between && (panel < tile->first_panel / VJP_DEPTH * VJP_DEPTH || panel >= tile->end_panel))
         return;
     memset(made.weights, 0, size);
@@ -155,7 +154,7 @@ static void vjp_panel(vjp_worker *w, int64_t panel) {
     const vjp_range visible = vjp_rows_of(w, panel, VJP_EVERY);
     for (const vjp_tile *tile = w->block.tile; tile < w->block.tile_end; tile++) {
         if (tile->any[panel] == 0) {
-            vjp_blank(w, tile, panel, visible);
+            vjp_zero(w, tile, panel, visible);
             continue;
         }
         vjp_make_weights(w, tile, panel);

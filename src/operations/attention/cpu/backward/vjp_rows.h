@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What gradients of attention do with rows before and after their tasks: δ, sums of d_query, gradients of sinks.
- * Part of vjp_body.h, which includes it.
  */
 #ifndef EJKI_VJP_ROWS_H
 #define EJKI_VJP_ROWS_H
 
 #include "operations/attention/cpu/backward/vjp_plan.h"
+#include "operations/attention/cpu/backward/vjp_scores.h"
+#include "operations/attention/shared/sequences.h"
 
 /* What the workers of one run share. */
 typedef struct vjp_shared {
@@ -14,7 +15,7 @@ typedef struct vjp_shared {
     vjp_plan plan;
     ejki_vjp_tasks tasks;
     float *workers_memory, *lse, *delta, *query_sums;
-    _Atomic int32_t *turns; /* of each block of rows: blocks of keys that have been added */
+    _Atomic int32_t *progress; /* of each block of rows: blocks of keys that have been added */
     int32_t workers;
     _Atomic int64_t next;
 } vjp_shared;
@@ -30,8 +31,8 @@ static float *vjp_query_sum(const vjp_shared *shared, const ejki_flash_vjp_probl
     return flash_row_at(&own->d_query, EJK_DTYPE_F32, r);
 }
 
-static void vjp_blank_query(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
-                            const flash_row *r, int64_t row) {
+static void vjp_zero_query(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                           const flash_row *r, int64_t row) {
     if (own->forward.head_dim > 0)
         memset(vjp_query_sum(shared, own, r, row), 0,
                (size_t)own->forward.head_dim * sizeof(float));
@@ -72,8 +73,8 @@ static int64_t vjp_take_rows(const ejki_flash_problem *p, const ejki_vjp_sequenc
     return count;
 }
 
-/* With a worker's share of the rows of each sequence; `ask` comes a step before `step`, with the same rows. */
-static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step ask,
+/* Calls `step` for a worker's share of the rows of each sequence, and `prefetch` one step ahead with the same rows. */
+static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step prefetch,
                          vjp_rows_step step) {
     const int64_t kv_heads = shared->problem->forward.kv_heads;
     for (int64_t b = 0; b < shared->tasks.batch; b++) {
@@ -83,31 +84,32 @@ static void vjp_each_row(const vjp_shared *shared, int64_t index, vjp_rows_step 
         const int64_t end = ejki_min(all, (index + 1) * share);
         flash_row rows[2][VL];
         int64_t count = 0, next;
-        for (int64_t n = index * share, turn = 0; n < end || count > 0; turn = !turn) {
-            next = n < end ? vjp_take_rows(&own.forward, s, n, end, rows[turn]) : 0;
-            if (next > 0) ask(shared, &own, rows[turn], next, s->first_row + n);
-            if (count > 0) step(shared, &own, rows[!turn], count, s->first_row + n - count);
+        for (int64_t n = index * share, panel_stride = 0; n < end || count > 0;
+             panel_stride = !panel_stride) {
+            next = n < end ? vjp_take_rows(&own.forward, s, n, end, rows[panel_stride]) : 0;
+            if (next > 0) prefetch(shared, &own, rows[panel_stride], next, s->first_row + n);
+            if (count > 0) step(shared, &own, rows[!panel_stride], count, s->first_row + n - count);
             n += next;
             count = next;
         }
     }
 }
 
-static void vjp_ask_lines(const void *at, int64_t bytes) {
+static void vjp_prefetch_lines(const void *at, int64_t bytes) {
     for (int64_t n = 0; n < bytes; n += 64) __builtin_prefetch((const char *)at + n, 0, 2);
 }
 
 /* Rows of a head may lie far apart, so that nothing else prefetches them in time. */
-static void vjp_ask_first(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
-                          const flash_row *rows, int64_t count, int64_t n) {
+static void vjp_prefetch_first(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                               const flash_row *rows, int64_t count, int64_t n) {
     const ejki_flash_problem *p = &own->forward;
     const int64_t bytes = p->value_dim * element_size(p->dtype);
     for (int64_t i = 0; i < count; i++) {
-        vjp_ask_lines(flash_out(p, &rows[i]), bytes);
-        vjp_ask_lines(vjp_cotangent(own, &rows[i]), bytes);
+        vjp_prefetch_lines(flash_out(p, &rows[i]), bytes);
+        vjp_prefetch_lines(vjp_cotangent(own, &rows[i]), bytes);
         if (own->wants_query && !shared->plan.stores_first)
-            vjp_ask_lines(vjp_query_sum(shared, own, &rows[i], n + i),
-                          p->head_dim * (int64_t)sizeof(float));
+            vjp_prefetch_lines(vjp_query_sum(shared, own, &rows[i], n + i),
+                               p->head_dim * (int64_t)sizeof(float));
     }
 }
 
@@ -119,12 +121,12 @@ static void vjp_begin_rows(const vjp_shared *shared, const ejki_flash_vjp_proble
         shared->lse[n + i] = *flash_at(&p->lse, &rows[i]);
         if (shared->lse[n + i] == -INFINITY) shared->delta[n + i] = 0;
         if (own->wants_query && !shared->plan.stores_first)
-            vjp_blank_query(shared, own, &rows[i], n + i);
+            vjp_zero_query(shared, own, &rows[i], n + i);
     }
 }
 
-/* Zeros for a worker's share of the blocks of rows that no task meets, where others need none. */
-static void vjp_blank_queries(const vjp_shared *shared, int64_t index) {
+/* Zeros for a worker's share of the blocks of rows that have no keys in any task, where others need none. */
+static void vjp_zero_queries(const vjp_shared *shared, int64_t index) {
     const vjp_plan *t = &shared->plan;
     const ejki_flash_vjp_problem *v = shared->problem;
     const ejki_flash_problem *p = &v->forward;
@@ -138,14 +140,16 @@ static void vjp_blank_queries(const vjp_shared *shared, int64_t index) {
             const ejki_flash_vjp_problem own = ejki_flash_vjp_part(v, head / p->kv_heads);
             for (int64_t i = rows.first; i < rows.end; i++) {
                 const flash_row r = flash_row_of(&own.forward, 0, head % p->kv_heads, i);
-                vjp_blank_query(shared, &own, &r, head * t->all_rows + i);
+                vjp_zero_query(shared, &own, &r, head * t->all_rows + i);
             }
         }
     }
 }
 
-/* Keys of the tasks that write a row of d_bias: those that meet its block of rows. None where all is added up, or where
- * it is not positions alone that say which. */
+/*
+ * Keys of the tasks that write a row of d_bias: those with keys of its block of rows. None where d_bias is summed, or
+ * where more than positions decides.
+ */
 static vjp_range vjp_bias_written(const vjp_plan *t, const ejki_flash_problem *p, int64_t query,
                                   int64_t head) {
     vjp_range keys = {0, 0};
@@ -163,7 +167,7 @@ static vjp_range vjp_bias_written(const vjp_plan *t, const ejki_flash_problem *p
  * Zeros for a worker's share of the rows of d_bias, where no task writes: the same places for a head's rows
  * of a block.
  */
-static void vjp_blank_bias_rows(const vjp_shared *shared, int64_t index) {
+static void vjp_zero_bias_rows(const vjp_shared *shared, int64_t index) {
     const vjp_plan *t = &shared->plan;
     const ejki_flash_problem *p = &shared->problem->forward;
     const ejki_bias_gradient *bias = &shared->problem->d_bias;
@@ -181,9 +185,9 @@ static void vjp_blank_bias_rows(const vjp_shared *shared, int64_t index) {
                                    query * bias->stride_t);
         const vjp_range written = vjp_bias_written(t, p, query, head);
         for (int64_t i = 0; i < count; i++, row += bias->stride_t * size) {
-            vjp_blank_bias(row, written.first * size, t->bias_streams);
-            vjp_blank_bias(element_at(p->dtype, row, written.end), (p->keys - written.end) * size,
-                           t->bias_streams);
+            vjp_zero_bias(row, written.first * size, t->bias_streams);
+            vjp_zero_bias(element_at(p->dtype, row, written.end), (p->keys - written.end) * size,
+                          t->bias_streams);
         }
     }
 }
@@ -192,9 +196,9 @@ static void vjp_blank_bias_rows(const vjp_shared *shared, int64_t index) {
 static void vjp_begin(void *argument, int64_t index) {
     const vjp_shared *shared = argument;
     const ejki_flash_vjp_problem *v = shared->problem;
-    vjp_blank_bias_rows(shared, index);
-    vjp_each_row(shared, index, vjp_ask_first, vjp_begin_rows);
-    vjp_blank_queries(shared, index);
+    vjp_zero_bias_rows(shared, index);
+    vjp_each_row(shared, index, vjp_prefetch_first, vjp_begin_rows);
+    vjp_zero_queries(shared, index);
     ejki_flash_vjp_clear(v, index, shared->workers);
     v_streamed();
 }
@@ -212,18 +216,18 @@ static void vjp_end_rows(const vjp_shared *shared, const ejki_flash_vjp_problem 
     }
 }
 
-static void vjp_ask_last(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
-                         const flash_row *rows, int64_t count, int64_t n) {
+static void vjp_prefetch_last(const vjp_shared *shared, const ejki_flash_vjp_problem *own,
+                              const flash_row *rows, int64_t count, int64_t n) {
     const int64_t width = own->forward.head_dim;
     for (int64_t i = 0; i < count; i++)
-        vjp_ask_lines(flash_row_at(&own->d_query, own->forward.dtype, &rows[i]),
-                      width * element_size(own->forward.dtype));
+        vjp_prefetch_lines(flash_row_at(&own->d_query, own->forward.dtype, &rows[i]),
+                           width * element_size(own->forward.dtype));
     (void)shared, (void)n; /* sums lie one after the other */
 }
 
 /* What comes last in 16 bits: sums of rows are rounded. */
 static void vjp_end(void *argument, int64_t index) {
-    vjp_each_row(argument, index, vjp_ask_last, vjp_end_rows);
+    vjp_each_row(argument, index, vjp_prefetch_last, vjp_end_rows);
 }
 
 /* Gradients of the sinks of one head, or of all where they share them: sums in f64, over heads of a batch entry and

@@ -8,20 +8,21 @@
 #ifndef EJKI_VJP_SCORES_H
 #define EJKI_VJP_SCORES_H
 
+#include "operations/attention/cpu/backward/vjp_products.h"
 #include "operations/attention/cpu/backward/vjp_visible.h"
 
 /* Raw products of a tile, of the only vector of columns that any row looks at where there is but one. */
 static inline void vjp_multiply(const vjp_block *block, const vjp_tile *tile, int64_t panel,
-                                int64_t depth, const float *a, int64_t turn, const float *b,
+                                int64_t depth, const float *a, int64_t panel_stride, const float *b,
                                 float *c) {
     const uint32_t any = tile->any[panel];
     const int64_t only = __builtin_ctz(any) / VL * VL;
     if (block->exact)
-        vjp_raw_exact((int)tile->rows)(depth, a, turn, b, c, NULL, NULL, 0);
+        vjp_raw_exact((int)tile->rows)(depth, a, panel_stride, b, c, NULL, NULL, 0);
     else if (any >> only >= UINT64_C(1) << VL)
-        vjp_raw((int)tile->rows)(depth, a, turn, b, c, NULL, NULL, 0);
+        vjp_raw((int)tile->rows)(depth, a, panel_stride, b, c, NULL, NULL, 0);
     else
-        vjp_raw_one((int)tile->rows)(depth, a, turn, b + only, c + only, NULL, NULL, 0);
+        vjp_raw_one((int)tile->rows)(depth, a, panel_stride, b + only, c + only, NULL, NULL, 0);
 }
 
 /* Products of a tile become weights; derivatives of the soft cap on the way. */
@@ -59,8 +60,8 @@ vjp_soften(const bool capped, const bool biased, const ejk_dtype dtype, const vj
     }
 }
 
-/* A row's place in the gradient of the bias, or in sums of it, from a key on. */
-static inline void *vjp_bias_place(const vjp_block *block, const flash_row *r, int64_t key) {
+/* Address of a row's d_bias, or of its sums, from a key on. */
+static inline void *vjp_bias_address(const vjp_block *block, const flash_row *r, int64_t key) {
     const ejki_bias_gradient *bias = &block->problem->d_bias;
     if (!block->bias)
         return element_at(block->problem->forward.dtype, bias->data,
@@ -80,12 +81,12 @@ static inline void vjp_find_bias(const vjp_block *block, int64_t count) {
         const flash_row *r = &block->row[i];
         if (p->has_bias)
             block->bias_row[i] = element_at(p->dtype, flash_bias_row(p, r), block->key);
-        if (v->wants_bias) block->d_bias_row[i] = vjp_bias_place(block, r, block->key);
+        if (v->wants_bias) block->d_bias_row[i] = vjp_bias_address(block, r, block->key);
     }
 }
 
-/* Writes 0 to some bytes of the gradient of the bias. Streaming begins at a place of which it may. */
-static inline void vjp_blank_bias(void *at, int64_t bytes, bool streams) {
+/* Zeros bytes of d_bias, past the caches from the first whole line on. */
+static inline void vjp_zero_bias(void *at, int64_t bytes, bool streams) {
     float *place = at;
     for (; streams && bytes >= (int64_t)sizeof(vf); bytes -= (int64_t)sizeof(vf), place += VL)
         v_stream(place, v_zero());
@@ -106,10 +107,10 @@ vjp_finish_d_scores(const bool capped, const int mode, const ejk_dtype dtype,
     const float *caps = block->caps + tile->first * TILE_COLUMNS;
     char *const *places = block->d_bias_row + tile->first;
     const uint32_t *words = block->visible + tile->first * block->most_panels + panel;
-    const int64_t rows = tile->rows, turn = block->most_panels;
+    const int64_t rows = tile->rows, panel_stride = block->most_panels;
     const bool all = tile->all[panel] == VJP_EVERY;
     for (int64_t i = 0; i < rows; i++, caps += TILE_COLUMNS) {
-        const uint32_t visible = all ? VJP_EVERY : words[i * turn];
+        const uint32_t visible = all ? VJP_EVERY : words[i * panel_stride];
         const vf delta = v_set1(deltas[i]);
         char *bias = mode ? element_at(dtype, places[i], at) : NULL;
         float *row = d_scores + i * TILE_COLUMNS;
@@ -189,14 +190,14 @@ vjp_finish_d_scores_of_tile(const vjp_block *block, const vjp_tile *tile, int64_
 
 /* weights = exp(query · keys − lse). */
 static inline void vjp_scores(const vjp_block *block, const vjp_tile *tile, int64_t panel,
-                              int64_t depth, const float *rows, int64_t turn, const float *keys,
-                              float *weights) {
+                              int64_t depth, const float *rows, int64_t panel_stride,
+                              const float *keys, float *weights) {
     if (!block->rescales && !block->exact && tile->all[panel] == VJP_EVERY) {
-        vjp_weights((int)tile->rows)(depth, rows, turn, keys, weights, block->lse + tile->first,
-                                     NULL, block->scale);
+        vjp_weights((int)tile->rows)(depth, rows, panel_stride, keys, weights,
+                                     block->lse + tile->first, NULL, block->scale);
         return;
     }
-    vjp_multiply(block, tile, panel, depth, rows, turn, keys, weights);
+    vjp_multiply(block, tile, panel, depth, rows, panel_stride, keys, weights);
     vjp_soften_tile(block, tile, panel, weights);
 }
 
@@ -223,14 +224,14 @@ static inline void vjp_drop(const vjp_block *block, const vjp_tile *tile, int64_
 
 /* dS = weights ∘ (M ∘ cotangent · values − δ), times the derivative of the cap. */
 static inline void vjp_d_scores_of(const vjp_block *block, const vjp_tile *tile, int64_t panel,
-                                   int64_t depth, const float *cotangents, int64_t turn,
+                                   int64_t depth, const float *cotangents, int64_t panel_stride,
                                    const float *values, float *weights, float *d_scores) {
-    if (!block->general_d_scores && !block->exact && tile->all[panel] == VJP_EVERY) {
-        vjp_d_scores((int)tile->rows)(depth, cotangents, turn, values, d_scores,
+    if (!block->scales_d_scores && !block->exact && tile->all[panel] == VJP_EVERY) {
+        vjp_d_scores((int)tile->rows)(depth, cotangents, panel_stride, values, d_scores,
                                       block->delta + tile->first, weights, 0);
         return;
     }
-    vjp_multiply(block, tile, panel, depth, cotangents, turn, values, d_scores);
+    vjp_multiply(block, tile, panel, depth, cotangents, panel_stride, values, d_scores);
     const bool drops = block->problem->forward.dropout > 0;
     if (drops) vjp_drop(block, tile, panel, d_scores);
     vjp_finish_d_scores_of_tile(block, tile, panel, weights, d_scores);

@@ -29,16 +29,16 @@ static ejki_vjp_sequence *at(const ejki_vjp_tasks *tasks, int64_t place) {
     return &tasks->sequence[tasks->order[place]];
 }
 
-/* Neighbours with as many blocks are one run, in which heads of all take turns. */
+/* Sequences with as many blocks follow each other; their heads are interleaved. */
 static void count(ejki_vjp_tasks *tasks) {
     tasks->count = 0;
     for (int64_t first = 0, end; first < tasks->batch; first = end) {
         ejki_vjp_sequence *s = at(tasks, first);
         for (end = first + 1; end < tasks->batch && at(tasks, end)->key_blocks == s->key_blocks;)
             end++;
-        s->run = end - first;
+        s->same_blocks = end - first;
         s->first_task = tasks->count;
-        tasks->count += s->run * tasks->kv_heads * s->key_blocks;
+        tasks->count += s->same_blocks * tasks->kv_heads * s->key_blocks;
     }
 }
 
@@ -52,20 +52,20 @@ static int64_t block_of(const ejki_flash_problem *p, const ejki_vjp_blocks *bloc
 void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, const ejki_vjp_blocks *blocks,
                   bool alike) {
     const bool dense = p->layout == EJKI_FLASH_DENSE;
-    int64_t first_row = 0, first_turn = 0;
+    int64_t first_row = 0, first_row_block = 0;
     tasks->batch = p->batch;
     tasks->kv_heads = p->kv_heads;
     for (int64_t n = 0; n < p->batch; n++) {
         ejki_vjp_sequence *s = &tasks->sequence[n];
         int64_t queries;
-        *s = (ejki_vjp_sequence){.first_row = first_row, .first_turn = first_turn};
+        *s = (ejki_vjp_sequence){.first_row = first_row, .first_row_block = first_row_block};
         ejki_flash_part_lengths(p, n, &queries, &s->keys);
         s->rows = queries * p->group;
         s->block = dense || alike ? blocks->keys : block_of(p, blocks, s->keys);
         s->row_blocks = dense ? blocks->row_blocks : ejki_cdiv(s->rows, blocks->rows);
         s->key_blocks = dense ? blocks->key_blocks : ejki_cdiv(s->keys, s->block);
         first_row += p->kv_heads * s->rows;
-        first_turn += p->kv_heads * s->row_blocks;
+        first_row_block += p->kv_heads * s->row_blocks;
     }
     sort(tasks);
     count(tasks);
@@ -73,13 +73,13 @@ void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, const ejki
 
 void ejki_vjp_go(const ejki_vjp_tasks *tasks, int64_t index, int64_t workers, ejki_vjp_task *task) {
     const ejki_vjp_sequence *s = at(tasks, task->at);
-    while (index >= s->first_task + s->run * tasks->kv_heads * s->key_blocks) {
-        task->at += s->run;
+    while (index >= s->first_task + s->same_blocks * tasks->kv_heads * s->key_blocks) {
+        task->at += s->same_blocks;
         s = at(tasks, task->at);
     }
     index -= s->first_task;
     const int64_t first = index / (workers * s->key_blocks) * workers;
-    const int64_t heads = ejki_min(workers, s->run * tasks->kv_heads - first);
+    const int64_t heads = ejki_min(workers, s->same_blocks * tasks->kv_heads - first);
     index -= first * s->key_blocks;
     const int64_t head = first + index % heads;
     task->sequence = tasks->order[task->at + head / tasks->kv_heads];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How gradients of attention are cut into tasks: a block of keys of a key head of a sequence. Batch entries of a
+ * How gradients of attention are cut into tasks: a block of keys of a KV head of a sequence. Batch entries of a
  * dense problem are sequences of one length. All of it follows from lengths and configuration; only the order
  * of tasks depends on the number of workers.
  */
@@ -10,13 +10,13 @@
 #include "operations/attention/flash/problem.h"
 
 typedef struct ejki_vjp_sequence {
-    int64_t rows, row_blocks; /* of a key head: its queries · G */
+    int64_t rows, row_blocks; /* of a KV head: its queries · G */
     int64_t keys, block;      /* and of a block of them */
     int64_t key_blocks;
     int64_t first_row,
-        first_turn; /* what its rows, and its blocks of rows, are among those of all */
-    int64_t run,
-        first_task; /* of the first of some that have as many blocks: how many, and their first task */
+        first_row_block; /* what its rows, and its blocks of rows, are among those of all */
+    int64_t same_blocks,
+        first_task; /* of the first of several with as many blocks: their number, and first task */
 } ejki_vjp_sequence;
 
 /* The list of a problem's tasks: places for `batch` sequences, and for as many numbers. */
@@ -47,9 +47,9 @@ void ejki_vjp_cut(ejki_vjp_tasks *tasks, const ejki_flash_problem *p, const ejki
                   bool alike);
 
 /*
- * Goes to task `index` < count, which must not be before the one that the worker is at. As many heads as there
- * are workers take turns, so that workers are seldom at neighbouring blocks of one head; a block still comes
- * after those before it.
+ * Goes to task `index` < count, not before the one that the worker is at. As many heads as there are workers are
+ * interleaved, so that workers are seldom at neighbouring blocks of one head; a block still comes after those before
+ * it.
  */
 void ejki_vjp_go(const ejki_vjp_tasks *tasks, int64_t index, int64_t workers, ejki_vjp_task *task);
 

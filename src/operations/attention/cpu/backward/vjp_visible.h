@@ -7,6 +7,10 @@
 #ifndef EJKI_VJP_VISIBLE_H
 #define EJKI_VJP_VISIBLE_H
 
+#include "operations/attention/cpu/tile/tile_shape.h"
+
+#include "kernels/simd/gemm_body.h"
+#include "operations/attention/flash/vjp_problem.h"
 #include "operations/attention/shared/block_mask_body.h"
 
 /* A word with a bit for each column of a panel. */
@@ -29,12 +33,12 @@ typedef struct vjp_ids {
 /* A block of rows beside a task's keys. */
 typedef struct vjp_block {
     const ejki_flash_vjp_problem *problem;
-    bool rescales;         /* scores are more than scaled products */
-    bool general_d_scores; /* dS is more than weights times differences */
-    bool hides_keys;       /* mask, segments or partial blocks hide keys */
-    bool exact;            /* products have to be exact for small numbers */
-    int64_t key, end;      /* keys of the task */
-    int64_t most_panels;   /* of any task */
+    bool rescales;        /* scores are more than scaled products */
+    bool scales_d_scores; /* dS is more than weights times differences */
+    bool hides_keys;      /* mask, segments or partial blocks hide keys */
+    bool exact;           /* products have to be exact for small numbers */
+    int64_t key, end;     /* keys of the task */
+    int64_t most_panels;  /* of any task */
     float scale;
     v_cap cap;      /* from products to tanh */
     flash_row *row; /* without keys where it sees none at all */
@@ -54,7 +58,7 @@ typedef struct vjp_block {
     int64_t bias_keys, bias_key, bias_step; /* of a row; the first one; rows from head to head */
 } vjp_block;
 
-/* Keys that any of `count` rows of a key head sees by its position. Where that grows from row to row, the
+/* Keys that any of `count` rows of a KV head sees by its position. Where that grows from row to row, the
  * first and the last one see the ends. */
 static inline void vjp_extent(const ejki_flash_problem *p, int64_t row, int64_t count, int64_t *low,
                               int64_t *high) {
@@ -70,7 +74,7 @@ static inline void vjp_extent(const ejki_flash_problem *p, int64_t row, int64_t 
     }
 }
 
-/* Looks up the mask blocks that query i and key j of a key head lie in. False: there is none. */
+/* Looks up the mask blocks that query i and key j of a KV head lie in. False: there is none. */
 static inline bool vjp_find_mask_blocks(const ejki_flash_problem *p, int64_t kv_head, int64_t i,
                                         int64_t j, int64_t count, ejki_mask_block *mask_block) {
     bool found = count == 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's memory, the task it is at, and its prefetch list. Part of vjp_body.h. */
+/* A worker's memory, the task it is at, and its prefetch list. */
 #ifndef EJKI_VJP_WORKER_H
 #define EJKI_VJP_WORKER_H
 
@@ -22,11 +22,12 @@ typedef struct vjp_worker {
     vjp_range seeing[TILE_COLUMNS]; /* rows that see the columns of a panel from here on */
     int64_t sequence, kv_head;
     int64_t first_row; /* of the head, among those of all */
-    _Atomic int32_t *turns;
+    _Atomic int32_t *progress;
     int64_t key_block, key, key_end, panels;
     int64_t row, count; /* of the block of rows */
     int64_t next_row;   /* of the one after it; all rows if there is none */
-    vjp_prefetch_range *piece, *piece_end, *prefetched; /* ranges to prefetch; the next of them */
+    vjp_prefetch_range *prefetch_list, *prefetch_end,
+        *prefetch_next;    /* ranges to prefetch; the next of them */
     int64_t products, due; /* products left to spread the prefetch over; Bresenham remainder */
     bool keys_finite, rows_finite;
     bool keys_small; /* so that products have to be exact */
@@ -52,7 +53,7 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     w->d_scores_f32 = memory + t->d_scores_f32_at;
     w->weights_row_major = VJP_DEPTH > 1 ? memory + t->weights_row_major_at : w->weights;
     w->d_scores_row_major = memory + t->d_scores_row_major_at;
-    w->piece = (vjp_prefetch_range *)(void *)(memory + t->pieces_at);
+    w->prefetch_list = (vjp_prefetch_range *)(void *)(memory + t->pieces_at);
     w->block = (vjp_block){.problem = &w->own,
                            .scale = (float)shared->problem->forward.scale,
                            .row = (flash_row *)(void *)(memory + t->row_at),
@@ -76,7 +77,7 @@ static void vjp_bind(vjp_worker *w, vjp_shared *shared, int64_t index) {
     w->block.hides_keys = flash_hides_keys(p) || t->mask_blocks > 0;
     if (p->soft_cap != 0) w->block.cap = v_cap_of(p->scale / p->soft_cap, 1);
     w->block.rescales = p->soft_cap != 0 || p->has_bias;
-    w->block.general_d_scores = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
+    w->block.scales_d_scores = p->soft_cap != 0 || p->dropout > 0 || v->wants_bias;
 }
 
 static void vjp_enter(vjp_worker *w, int64_t sequence) {
@@ -91,18 +92,18 @@ static void vjp_enter(vjp_worker *w, int64_t sequence) {
 }
 
 /*
- * Lists what is needed next: of each row the place where its gradient will be added, and query and cotangent of
- * the row that follows in the next block, with the first panel of its bias. Rows of one head lie far apart in
- * [B, T, H, D], fall into few sets of the second-level cache and so come from further away each time.
+ * Lists what to prefetch: of each row the sums of its gradient, and query and cotangent of the row that follows in
+ * the next block, with the first panel of its bias. Rows of one head lie far apart in [B, T, H, D], fall into few
+ * sets of the second-level cache and so come from further away each time.
  */
 static void vjp_list(vjp_worker *w, int64_t visible) {
     const ejki_flash_vjp_problem *v = &w->own;
     const ejki_flash_problem *p = &v->forward;
     const vjp_plan *t = &w->plan;
-    vjp_prefetch_range *piece = w->piece;
+    vjp_prefetch_range *prefetch_list = w->prefetch_list;
     for (int64_t i = 0; i < w->count; i++) {
         if (v->wants_query)
-            *piece++ =
+            *prefetch_list++ =
                 (vjp_prefetch_range){(const char *)vjp_query_sum(w->shared, v, &w->block.row[i],
                                                                  w->first_row + w->row + i),
                                      p->head_dim * (int64_t)sizeof(float)};
@@ -110,34 +111,40 @@ static void vjp_list(vjp_worker *w, int64_t visible) {
         if (next >= t->all_rows) continue;
         flash_row r = {.query = p->group == 1 ? next : next / p->group};
         r.head = w->kv_head * p->group + next - r.query * p->group;
-        *piece++ = (vjp_prefetch_range){flash_query(p, &r), p->head_dim * element_size(p->dtype)};
-        *piece++ =
+        *prefetch_list++ =
+            (vjp_prefetch_range){flash_query(p, &r), p->head_dim * element_size(p->dtype)};
+        *prefetch_list++ =
             (vjp_prefetch_range){vjp_cotangent(v, &r), p->value_dim * element_size(p->dtype)};
         if (!p->has_bias) continue;
         ejki_flash_visible(p, r.query, &r.first, &r.end);
         const int64_t key = w->key + ejki_max(0, r.first - w->key) / TILE_COLUMNS * TILE_COLUMNS;
         const int64_t bytes = TILE_COLUMNS * element_size(p->dtype);
         if (key >= ejki_min(r.end, w->key_end)) continue;
-        *piece++ = (vjp_prefetch_range){element_at(p->dtype, flash_bias_row(p, &r), key), bytes};
+        *prefetch_list++ =
+            (vjp_prefetch_range){element_at(p->dtype, flash_bias_row(p, &r), key), bytes};
         if (w->block.bias_once && !w->block.bias_streams)
-            *piece++ = (vjp_prefetch_range){vjp_bias_place(&w->block, &r, key), bytes};
+            *prefetch_list++ = (vjp_prefetch_range){vjp_bias_address(&w->block, &r, key), bytes};
     }
     const int64_t adds =
         (v->wants_value ? t->value_panels : 0) + (v->wants_key ? t->head_panels : 0);
-    w->piece_end = piece;
-    w->prefetched = w->piece;
+    w->prefetch_end = prefetch_list;
+    w->prefetch_next = w->prefetch_list;
     w->due = 0;
     w->products = visible * (t->wants_d_scores ? 2 : 1) + visible * adds *
                                                               ejki_cdiv(TILE_COLUMNS, TILE_ROWS) /
                                                               (w->block.tile_end - w->block.tile);
 }
 
-/* Prefetches one product's share of the list: all at once would fill the line fill buffers that loads need. */
+/*
+ * Prefetches one product's share of the list (Bresenham): all at once would fill the line fill buffers that loads
+ * need.
+ */
 static inline void vjp_prefetch(vjp_worker *w) {
-    for (w->due += w->piece_end - w->piece; w->due >= w->products && w->prefetched < w->piece_end;
-         w->due -= w->products, w->prefetched++)
-        for (int64_t n = 0; n < w->prefetched->bytes; n += 64)
-            __builtin_prefetch(w->prefetched->at + n, 0, 2);
+    for (w->due += w->prefetch_end - w->prefetch_list;
+         w->due >= w->products && w->prefetch_next < w->prefetch_end;
+         w->due -= w->products, w->prefetch_next++)
+        for (int64_t n = 0; n < w->prefetch_next->bytes; n += 64)
+            __builtin_prefetch(w->prefetch_next->at + n, 0, 2);
 }
 
 #endif

@@ -346,7 +346,7 @@ static ejk_status row_run(const ejk_run *run) {
 }
 
 #ifdef TILE_BF16_DOT
-#define ROW_SUGGEST ejki_row_suggest_pairs
+#define ROW_SUGGEST ejki_row_suggest_bf16_dot
 #else
 #define ROW_SUGGEST ejki_row_suggest
 #endif

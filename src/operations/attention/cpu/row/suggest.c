@@ -68,7 +68,7 @@ void ejki_row_suggest(const void *problem, int32_t threads, ejk_opt_int *values)
     suggest(problem, false, values);
 }
 
-void ejki_row_suggest_pairs(const void *problem, int32_t threads, ejk_opt_int *values) {
+void ejki_row_suggest_bf16_dot(const void *problem, int32_t threads, ejk_opt_int *values) {
     (void)threads;
     suggest(problem, true, values);
 }

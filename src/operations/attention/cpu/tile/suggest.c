@@ -34,6 +34,6 @@ void ejki_tile_suggest(const void *problem, int32_t threads, ejk_opt_int *values
     suggest(problem, threads, ejki_row_bytes(problem), values);
 }
 
-void ejki_tile_suggest_pairs(const void *problem, int32_t threads, ejk_opt_int *values) {
+void ejki_tile_suggest_bf16_dot(const void *problem, int32_t threads, ejk_opt_int *values) {
     suggest(problem, threads, ejki_row_bytes(problem) / 2, values);
 }

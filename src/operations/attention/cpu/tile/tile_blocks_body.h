@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which blocks a task of the tiled kernel goes to, and in which order tasks are taken. Part of tile_body.h,
- * which includes it behind its types.
+ * Which blocks a task of the tiled kernel goes to, and in which order tasks are taken.
  */
 #ifndef EJKI_TILE_BLOCKS_BODY_H
 #define EJKI_TILE_BLOCKS_BODY_H
+
+#include "operations/attention/cpu/tile/tile_types.h"
+
+#include <stdatomic.h>
 
 /* The task of an index: heads one after the other, so that groups of a head find its keys in the cache;
  * in a head the last rows first, which under a causal mask are the longest. */
@@ -14,9 +17,9 @@ static tile_task tile_task_of(const ejki_flash_problem *p, const tile_plan *t, i
     const int64_t group = t->order ? t->order[place] : place;
     const int64_t head = group / t->groups;
     tile_task task = {.batch = head / p->kv_heads, .kv_head = head % p->kv_heads};
-    const int64_t at = t->groups - 1 - group % t->groups, part = at % t->parts;
-    task.first_row = at / t->parts * t->unit + part * t->rows;
-    task.rows = ejki_min(t->rows, t->unit - part * t->rows);
+    const int64_t at = t->groups - 1 - group % t->groups, part = at % t->region_groups;
+    task.first_row = at / t->region_groups * t->region_rows + part * t->rows;
+    task.rows = ejki_min(t->rows, t->region_rows - part * t->rows);
     if (half < 0) return task;
     const int64_t upper = ejki_min(task.rows, ejki_round_up(ejki_cdiv(task.rows, 2), TILE_ROWS));
     if (half % 2) return (tile_task){task.batch, task.kv_head, task.first_row, upper};
@@ -31,7 +34,8 @@ static int64_t tile_first_key(const ejki_flash_problem *p, const tile_plan *t,
     int64_t key, end;
     ejki_flash_visible(p, task->first_row / p->group, &key, &end);
     if (p->block_mask.mask_heads > 0)
-        key = ejki_max(key, block_mask_first_key(p, task->kv_head, task->first_row / t->unit));
+        key =
+            ejki_max(key, block_mask_first_key(p, task->kv_head, task->first_row / t->region_rows));
     return ejki_min(key, p->keys) / t->keys * t->keys;
 }
 
@@ -74,7 +78,7 @@ static bool tile_next_block(tile_state *s, int64_t low, int64_t high) {
 static int32_t tile_weight(const ejki_flash_problem *p, const tile_plan *t, int64_t group) {
     const int64_t kv_head = group / t->groups % p->kv_heads;
     int64_t count =
-        block_mask_count_blocks(p, kv_head, (t->groups - 1 - group % t->groups) / t->parts);
+        block_mask_count_blocks(p, kv_head, (t->groups - 1 - group % t->groups) / t->region_groups);
     int32_t weight = 0;
     for (; count > 0; count >>= 1) weight++;
     return weight;

@@ -4,7 +4,7 @@
  * them, everything after is f32, and outputs are rounded once. With TILE_BF16_DOT tensors are bf16, packing makes pairs
  * of them as they are, and the weights are rounded to bf16; sums and scores are f32 as well.
  *
- * The rows of a key head, T queries times G query heads, are cut into groups; a group is one task. A
+ * The rows of a KV head, T queries times G query heads, are cut into groups; a group is one task. A
  * worker packs the group's queries, then walks over blocks of keys at absolute positions; each block is
  * packed once (keys transposed into panels, values as rows, both padded with zeros) and used by all row
  * tiles of the group. For a tile: scores = query · keysᵀ, softmax in place, sums += weights · values.
@@ -23,139 +23,27 @@
  * Limits. Weights below 2^-126 of the shift count as 0. The score tile, a panel of keys and the
  * tile's queries should fit the first-level cache; the group and a block of keys and values the second.
  *
- * tile_shape.h says what gemm_body.h prefetches.
+ * Packed sequences are tasks as any others, one after the other in the order of the sequences: which sequence a task
+ * is of is found by a prefix sum over their lengths.
  */
-#include <ejkernel/device.h>
-
 #include "base/base.h"
 #include "kernels/declare.h"
-#include "operations/attention/flash/problem.h"
-#include "operations/attention/shared/sequences.h"
-
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "operations/attention/cpu/tile/tile_shape.h"
-#include "kernels/simd/vec_math.h"
-#include "kernels/simd/gemm_body.h"
-#include "operations/attention/shared/scores_body.h"
-#include "operations/attention/shared/block_mask_body.h"
-#include "operations/attention/shared/suggest.h"
-
-/* Elements of an operand that count as one float. */
-#ifdef TILE_BF16_DOT
-#define TILE_UNIT 2
-#else
-#define TILE_UNIT 1
-#endif
-
-/* Rows of scores lie this far apart: the largest block of keys and a line more, so that they fall into
- * different cache sets. */
-#define TILE_KEYS    512
-#define SCORE_STRIDE (TILE_KEYS + 16)
-
-/* scores = queries, packed TILE_ROWS side by side, times keys; sums += weights times values. */
-#define SCORES_PAIR(n) GEMM_PAIR(gemm_scores, n, 1, TILE_ROWS, SCORE_STRIDE)
-#define SCORES_CASE(n) GEMM_CASE(gemm_scores, n)
-#define VALUES_PAIR(n) GEMM_PAIR(gemm_values, n, SCORE_STRIDE, 1, TILE_COLUMNS)
-#define VALUES_CASE(n) GEMM_CASE(gemm_values, n)
-TILE_ROW_COUNTS(SCORES_PAIR)
-TILE_ROW_COUNTS(VALUES_PAIR)
-GEMM_DISPATCH(gemm_scores, TILE_ROW_COUNTS(SCORES_CASE))
-GEMM_DISPATCH(gemm_values, TILE_ROW_COUNTS(VALUES_CASE))
-
-/* A lane's sum above this brings the row back. Far from overflow, far above any ordinary row. */
-#define SUM_LIMIT 65536.0f
-/* Beyond this the exponents of weights, as differences to the shift, have lost too many digits. */
-#define EXACT_LIMIT 0x1p20f
-
-/* How a problem is cut, and how a worker's scratch memory is laid out, in floats. */
-typedef struct tile_plan {
-    int64_t rows;  /* of a full group, a multiple of TILE_ROWS */
-    int64_t unit;  /* rows that groups are cut from: all, or those of a mask block */
-    int64_t parts; /* groups per unit */
-    int64_t groups, groups_in_all; /* per key head, and of all */
-    int64_t whole; /* tasks that are a group each; after them come halves of groups */
-    int64_t tasks;
-    int64_t claim;     /* whole tasks that a worker takes at once */
-    int64_t keys;      /* of a full block, a multiple of TILE_COLUMNS */
-    int64_t depth;     /* of the scores' product, in units */
-    int64_t width;     /* value_dim rounded up to VL */
-    int64_t sum_width; /* and to TILE_COLUMNS */
-    int64_t query_at, sum_at, lane_at, total_at, key_at, value_at, score_at, shift_at, row_at,
-        extent_at, visible_bytes_at, cursor_at, common_at;
-    int64_t bytes;        /* of one worker */
-    const int64_t *order; /* of groups, behind the workers' memory; NULL = as they are */
-    int64_t order_bytes;
-} tile_plan;
-
-/* A group of rows of one key head. */
-typedef struct tile_task {
-    int64_t batch, kv_head, first_row, rows;
-} tile_task;
-
-/* Rows that lie in memory with two strides, `inner` of them per step of the outer one. */
-typedef struct tile_stream {
-    const char *row;
-    int64_t rows, width;                       /* left, and bytes of each */
-    int64_t inner, inner_stride, outer_stride; /* strides in bytes */
-    int64_t at;                                /* within the inner ones */
-} tile_stream;
-
-/*
- * What will be needed next is prefetched while products run: keys and values of the next block, the first two
- * streams; towards a task's end the places its output goes to, and keys, values and queries of the worker's
- * likely next task. Each product may prefetch `pace` more lines; rows are taken whole as long as there is credit.
- */
-typedef struct tile_prefetch {
-    tile_stream stream[6];
-    int32_t current, count;
-    int64_t pace, credit;
-    gemm_prefetch lines;
-} tile_prefetch;
-
-/* The keys that rows of a tile see: any of them, and all of them. */
-typedef struct tile_extent {
-    int64_t low, high;   /* [low, high): seen by some row; empty if low ≥ high */
-    int64_t least, most; /* [least, most): seen by every row */
-    bool visible;        /* some row sees a key of the present block */
-    bool tiny;           /* sums may be below 2^-126 */
-} tile_extent;
-
-/* One worker's memory and the group it is at. */
-typedef struct tile_state {
-    const ejki_flash_problem *problem;
-    const tile_plan *plan;
-    bool general, tracks_maximum, drops;
-    float scale; /* of raw products to base 2; 1 if flash_modify() has done it */
-    float *query, *sums, *lanes, *keys, *values, *scores, *shift, *maximum;
-    float *totals; /* as lanes, of weights as they were rounded, if they are */
-    flash_row *row;
-    tile_extent *extent; /* of each TILE_ROWS rows */
-    uint8_t *visible;
-    flash_common *common; /* of each head of the task's group */
-    v_cap cap;
-    tile_task task;
-    int64_t block, end; /* first key of the block, and the one behind its last */
-    int64_t following;  /* where the next one begins, if not at the next mask block */
-    block_mask_walk mask_walk;
-    bool fit; /* the block's values are, for products with any weights */
-    tile_prefetch ahead;
-} tile_state;
-
-/* Part of a block that a tile looks at: columns [first, end), a multiple of TILE_COLUMNS apart, of which
- * [low, high) are visible to any row. */
-typedef struct tile_span {
-    int64_t first, end, low, high;
-    bool hides; /* some row does not see some column of [first, end) by its position */
-} tile_span;
-
 #include "operations/attention/cpu/tile/tile_blocks_body.h"
 #include "operations/attention/cpu/tile/tile_prefetch_body.h"
+#include "operations/attention/shared/sequences.h"
+#include "operations/attention/shared/suggest.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#ifdef TILE_BF16_DOT
+#include "operations/attention/cpu/tile/tile_bf16_dot_body.h"
+#else
+#include "operations/attention/cpu/tile/tile_f32_body.h"
+#endif
 
 /* Room for rows x columns floats; *at stays below 2^48, and at that value says that they do not fit. */
-static int64_t tile_place(int64_t *at, int64_t rows, int64_t columns) {
+static int64_t tile_reserve(int64_t *at, int64_t rows, int64_t columns) {
     const int64_t start = *at, limit = (int64_t)1 << 48;
     int64_t count;
     if (!ejki_mul(rows, columns, &count) || count > limit - start) count = limit - start;
@@ -167,11 +55,11 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
                               int32_t workers) {
     tile_plan t = {0};
     const bool sparse = p->block_mask.mask_heads > 0;
-    t.unit = (sparse ? p->block_mask.block_q : p->queries) * p->group;
-    t.parts = ejki_max(1, ejki_cdiv(t.unit, parameters[0]));
-    t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.unit, t.parts)), TILE_ROWS);
-    t.parts = ejki_cdiv(t.unit, t.rows);
-    t.groups = sparse ? p->queries / p->block_mask.block_q * t.parts : t.parts;
+    t.region_rows = (sparse ? p->block_mask.block_q : p->queries) * p->group;
+    t.region_groups = ejki_max(1, ejki_cdiv(t.region_rows, parameters[0]));
+    t.rows = ejki_round_up(ejki_max(1, ejki_cdiv(t.region_rows, t.region_groups)), TILE_ROWS);
+    t.region_groups = ejki_cdiv(t.region_rows, t.rows);
+    t.groups = sparse ? p->queries / p->block_mask.block_q * t.region_groups : t.region_groups;
     t.whole = t.tasks = t.groups_in_all = p->batch * p->kv_heads * t.groups;
     if (workers > 1) {
         /* The last tasks are halved, so that workers end nearly together. */
@@ -179,32 +67,32 @@ static tile_plan tile_plan_of(const ejki_flash_problem *p, const int64_t *parame
         t.whole = t.tasks - halved;
         t.tasks += halved;
         int64_t at = 0;
-        tile_place(&at, sparse ? t.tasks : 0, sizeof(int64_t) / sizeof(float));
+        tile_reserve(&at, sparse ? t.tasks : 0, sizeof(int64_t) / sizeof(float));
         t.order_bytes = at * (int64_t)sizeof(float);
     }
     /* Neighbouring tasks go to one worker where there are many: neighbouring heads often share lines. */
     t.claim = sparse ? 1 : ejki_max(1, t.whole / (16 * (int64_t)ejki_max(1, workers)));
     t.keys = ejki_max(1, ejki_min(parameters[1], sparse ? p->block_mask.block_kv : p->keys));
     t.keys = ejki_round_up(t.keys, TILE_COLUMNS);
-    t.depth = ejki_cdiv(p->head_dim, TILE_UNIT);
+    t.depth = ejki_cdiv(p->head_dim, TILE_DEPTH);
     t.width = ejki_round_up(p->value_dim, VL);
     t.sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
     int64_t at = 0;
-    t.query_at = tile_place(&at, t.rows, t.depth);
-    t.sum_at = tile_place(&at, t.rows, t.sum_width);
-    t.lane_at = tile_place(&at, t.rows, VL);
-    t.total_at = tile_place(&at, TILE_UNIT > 1 ? t.rows : 0, VL);
-    t.key_at = tile_place(&at, t.keys, t.depth);
-    t.value_at = tile_place(&at, t.keys / TILE_UNIT, t.width);
-    t.score_at = tile_place(&at, TILE_ROWS, SCORE_STRIDE);
-    t.shift_at = tile_place(&at, t.rows, 2);
-    t.row_at = tile_place(&at, t.rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
+    t.query_at = tile_reserve(&at, t.rows, t.depth);
+    t.sum_at = tile_reserve(&at, t.rows, t.sum_width);
+    t.lane_at = tile_reserve(&at, t.rows, VL);
+    t.total_at = tile_reserve(&at, TILE_DEPTH > 1 ? t.rows : 0, VL);
+    t.key_at = tile_reserve(&at, t.keys, t.depth);
+    t.value_at = tile_reserve(&at, t.keys / TILE_DEPTH, t.width);
+    t.score_at = tile_reserve(&at, TILE_ROWS, SCORE_STRIDE);
+    t.shift_at = tile_reserve(&at, t.rows, 2);
+    t.row_at = tile_reserve(&at, t.rows, (int64_t)(sizeof(flash_row) / sizeof(float)));
     t.extent_at =
-        tile_place(&at, t.rows / TILE_ROWS, (int64_t)(sizeof(tile_extent) / sizeof(float)));
-    t.visible_bytes_at = tile_place(&at, t.keys, 1);
+        tile_reserve(&at, t.rows / TILE_ROWS, (int64_t)(sizeof(tile_extent) / sizeof(float)));
+    t.visible_bytes_at = tile_reserve(&at, t.keys, 1);
     t.cursor_at =
-        tile_place(&at, block_mask_cursor_count(p), sizeof(block_mask_cursor) / sizeof(float));
-    t.common_at = tile_place(&at, p->group, sizeof(flash_common) / sizeof(float));
+        tile_reserve(&at, block_mask_cursor_count(p), sizeof(block_mask_cursor) / sizeof(float));
+    t.common_at = tile_reserve(&at, p->group, sizeof(flash_common) / sizeof(float));
     t.bytes = at * (int64_t)sizeof(float);
     return t;
 }
@@ -236,30 +124,17 @@ static void tile_bind(tile_state *s, const ejki_flash_problem *p, const tile_pla
                                      .count = block_mask_cursor_count(p)};
 }
 
-/* A row's sum of column d. A panel of TILE_COLUMNS columns of a tile's rows lies together. */
-static inline float *tile_sum(const tile_state *s, int64_t row, int64_t d) {
-    const int64_t tile = row / TILE_ROWS * TILE_ROWS, column = d % TILE_COLUMNS;
-    return s->sums + tile * s->plan->sum_width + (d - column) * TILE_ROWS +
-           (row - tile) * TILE_COLUMNS + column;
-}
-
-#ifdef TILE_BF16_DOT
-#include "operations/attention/cpu/tile/tile_pairs_body.h"
-#else
-#include "operations/attention/cpu/tile/tile_floats_body.h"
-#endif
-
 /* Scores of `rows` rows from `row` over the columns of a span, in base 2 except for s->scale, hidden keys
  * at -inf, into consecutive rows from `scores`. */
 static void tile_scores(tile_state *s, int64_t row, int rows, tile_span span, float *scores) {
     const ejki_flash_problem *p = s->problem;
     const int64_t depth = s->plan->depth;
     const float *query = s->query + row / TILE_ROWS * TILE_ROWS * depth + row % TILE_ROWS;
-    tile_beside beside;
-    tile_begin_beside(&beside, s, row, rows);
+    tile_bias_prefetch bias;
+    tile_begin_bias_prefetch(&bias, s, row, rows);
     for (int64_t c = span.first; c < span.end; c += TILE_COLUMNS) {
         gemm_prefetch *ahead = tile_next_prefetch(s);
-        if (beside.count > 0) tile_prefetch_beside(p, &beside, s->block + c, ahead);
+        if (bias.count > 0) tile_prefetch_bias(p, &bias, s->block + c, ahead);
         gemm_scores(rows, TILE_COLUMNS, depth, query, s->keys + c * depth, TILE_COLUMNS, scores + c,
                     SCORE_STRIDE, false, ahead);
     }
@@ -304,7 +179,7 @@ static __attribute__((noinline)) void tile_rescale(tile_state *s, int64_t row, f
         float *sum = tile_sum(s, row, d);
         v_store(sum, v_mul(v_load(sum), v_set1(factor)));
     }
-    if (TILE_UNIT > 1)
+    if (TILE_DEPTH > 1)
         v_store(s->totals + row * VL, v_mul(v_load(s->totals + row * VL), v_set1(factor)));
 }
 
@@ -358,14 +233,14 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
                       .end = ejki_round_up(high, TILE_COLUMNS),
                       .low = low,
                       .high = high};
-    /* The product takes whole units. */
-    const int64_t first = low / TILE_UNIT, depth = ejki_cdiv(high, TILE_UNIT) - first;
+    /* The product takes whole lanes. */
+    const int64_t first = low / TILE_DEPTH, depth = ejki_cdiv(high, TILE_DEPTH) - first;
     span.hides = e->least > block + span.first || e->most < block + span.end;
     tile_scores(s, row, rows, span, s->scores);
     tile_softmax(s, row, rows, span);
     tile_end_weights(s, row, rows, &span);
     if (!tile_is_fit(s, row)) {
-        tile_add_carefully(s, row, rows, &span);
+        tile_add_slow(s, row, rows, &span);
         return;
     }
     for (int64_t d = 0; d < width; d += TILE_COLUMNS)
@@ -374,12 +249,12 @@ static void tile_block(tile_state *s, int64_t row, int rows, int64_t block_end) 
                     tile_next_prefetch(s));
 }
 
-/* Packs up to TILE_ROWS queries side by side, target[unit][row], and writes what they see. */
+/* Packs up to TILE_ROWS queries side by side, target[lane][row], and writes what they see. */
 static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_row *rows,
                                      int64_t count, float *target) {
     tile_extent e = {.low = p->keys, .high = 0, .least = 0, .most = p->keys, .visible = true};
     const ejk_dtype dtype = p->dtype;
-    const int64_t depth = ejki_cdiv(p->head_dim, TILE_UNIT);
+    const int64_t depth = ejki_cdiv(p->head_dim, TILE_DEPTH);
     const void *query[(TILE_ROWS + VL - 1) / VL * VL];
     for (int64_t i = 0; i < count; i++) {
         e.low = ejki_min(e.low, rows[i].first);
@@ -391,11 +266,11 @@ static tile_extent tile_pack_queries(const ejki_flash_problem *p, const flash_ro
     for (int64_t first = 0; first < TILE_ROWS; first += VL) {
         const int64_t lanes = ejki_min(VL, TILE_ROWS - first);
         for (int64_t d = 0; d < depth; d += VL) {
-            const int64_t width = ejki_min(VL, depth - d), at = d * TILE_UNIT;
+            const int64_t width = ejki_min(VL, depth - d), at = d * TILE_DEPTH;
             vf block[VL];
             for (int64_t i = 0; i < VL; i++)
                 block[i] = first + i >= count ? v_zero()
-                                              : pack_load(dtype, TILE_UNIT,
+                                              : pack_load(dtype, TILE_DEPTH,
                                                           element_at(dtype, query[first + i], at),
                                                           p->head_dim - at);
             v_transpose(block);
@@ -429,7 +304,7 @@ static void tile_begin(tile_state *s, int64_t *low, int64_t *high) {
     memset(s->sums, 0,
            (size_t)(ejki_round_up(task->rows, TILE_ROWS) * s->plan->sum_width) * sizeof(float));
     memset(s->lanes, 0, (size_t)(task->rows * VL) * sizeof(float));
-    if (TILE_UNIT > 1) memset(s->totals, 0, (size_t)(task->rows * VL) * sizeof(float));
+    if (TILE_DEPTH > 1) memset(s->totals, 0, (size_t)(task->rows * VL) * sizeof(float));
 }
 
 /* One task from beginning to end; `next` is the one that this worker will probably be given then. */
@@ -442,7 +317,7 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
     s->following = low / t->keys * t->keys;
     tile_begin_prefetch(s, next);
     if (task.rows > 0 && s->mask_walk.count > 0)
-        block_mask_walk_begin(&s->mask_walk, p, task.kv_head, task.first_row / t->unit);
+        block_mask_walk_begin(&s->mask_walk, p, task.kv_head, task.first_row / t->region_rows);
     while (tile_next_block(s, low, high)) {
         /* Only what the task sees of the block, from a whole panel on. */
         const int64_t skip = ejki_max(low - s->block, 0) / TILE_COLUMNS * TILE_COLUMNS;
@@ -451,7 +326,7 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
                        s->keys + skip * t->depth);
         s->fit =
             tile_pack_values(p, flash_value(p, task.batch, task.kv_head, first), s->end - first,
-                             s->values + skip / TILE_UNIT * t->width, t->width);
+                             s->values + skip / TILE_DEPTH * t->width, t->width);
         tile_plan_prefetch(s, high);
         for (int64_t i = 0, n; i < task.rows; i += n) {
             n = gemm_rows(task.rows - i);
@@ -466,4 +341,138 @@ static void tile_group(tile_state *s, tile_task task, tile_task next) {
     }
 }
 
-#include "operations/attention/cpu/tile/tile_workers_body.h"
+/* ---- Workers -------------------------------------------------------------------------------------- */
+
+/* What the workers of one run share. */
+typedef struct tile_shared {
+    const ejki_flash_problem *problem;
+    tile_plan plan;
+    char *workspace;
+    int64_t *first; /* of packed sequences: the first task of each part, and the number of all */
+    int32_t workers;
+    _Atomic int64_t next;
+} tile_shared;
+
+/* A worker takes tasks until none is left. */
+static void tile_worker(void *argument, int64_t worker) {
+    tile_shared *shared = argument;
+    const tile_plan *t = &shared->plan;
+    tile_state state;
+    tile_bind(&state, shared->problem, t, (float *)(void *)(shared->workspace + worker * t->bytes));
+    for (;;) {
+        int64_t count;
+        const int64_t index = tile_claim(t, &shared->next, &count);
+        if (index >= t->tasks) return;
+        const int64_t others = index + count * shared->workers;
+        for (int64_t i = 0; i < count; i++)
+            tile_group(&state, tile_task_of(shared->problem, t, index + i),
+                       tile_task_of(shared->problem, t, i + 1 < count ? index + i + 1 : others));
+    }
+}
+
+/* ---- Packed sequences ----------------------------------------------------------------------------- */
+
+/* A part's plan: that of the whole, with groups of at most as many rows. */
+static tile_plan tile_sequence_plan(const ejki_flash_problem *p, const tile_plan *t, int64_t part) {
+    tile_plan own = *t;
+    const int64_t rows = ejki_flash_part_queries(p, part) * p->group;
+    own.rows = ejki_cdiv(rows, ejki_max(1, ejki_cdiv(rows, t->rows)));
+    own.rows = ejki_round_up(ejki_max(1, own.rows), TILE_ROWS);
+    own.groups = own.region_groups = ejki_cdiv(rows, own.rows);
+    own.region_rows = rows;
+    own.whole = own.tasks = own.groups * p->kv_heads;
+    return own;
+}
+
+/* Counts the tasks of each part; found anew in every run, since lengths are data. */
+static void tile_count_tasks(const tile_shared *s) {
+    const ejki_flash_problem *p = s->problem;
+    const int64_t parts = ejki_flash_parts(p);
+    s->first[0] = 0;
+    for (int64_t n = 0; n < parts; n++)
+        s->first[n + 1] = s->first[n] + tile_sequence_plan(p, &s->plan, n).tasks;
+}
+
+/* Tasks one by one, whatever sequence they are of: a part's problem and plan stand for the whole's. */
+static void tile_packed_worker(void *argument, int64_t worker) {
+    tile_shared *shared = argument;
+    const int64_t parts = ejki_flash_parts(shared->problem);
+    float *memory = (float *)(void *)(shared->workspace + worker * shared->plan.bytes);
+    ejki_flash_problem problem;
+    tile_plan plan;
+    tile_state state;
+    for (int64_t part = -1;;) {
+        const int64_t index = atomic_fetch_add_explicit(&shared->next, 1, memory_order_relaxed);
+        if (index >= shared->first[parts]) return;
+        if (part < 0 || index >= shared->first[part + 1]) {
+            do part++;
+            while (index >= shared->first[part + 1]);
+            problem = ejki_flash_part(shared->problem, part);
+            plan = tile_sequence_plan(shared->problem, &shared->plan, part);
+            tile_bind(&state, &problem, &plan, memory);
+        }
+        const int64_t own = index - shared->first[part];
+        tile_group(&state, tile_task_of(&problem, &plan, own),
+                   tile_task_of(&problem, &plan, own + shared->workers));
+    }
+}
+
+static ejk_status tile_run_packed(tile_shared *s, const ejk_run *run) {
+    s->first = (int64_t *)(void *)(s->workspace + s->plan.bytes * run->workers);
+    tile_count_tasks(s);
+    ejk_parallel_for(run->threads, run->workers, tile_packed_worker, s);
+    return EJK_OK;
+}
+
+static ejk_status tile_prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                               ejk_launch *launch) {
+    const tile_plan t = tile_plan_of(problem, parameters, threads);
+    if (t.bytes >= (int64_t)4 << 48 || t.order_bytes >= (int64_t)4 << 48)
+        return flash_too_large(problem);
+    launch->workers =
+        flash_is_light(problem) ? 1 : (int32_t)ejki_max(1, ejki_min(threads, t.groups_in_all));
+    launch->workspace_bytes = (size_t)(t.bytes * launch->workers + t.order_bytes);
+    if (((const ejki_flash_problem *)problem)->layout != EJKI_FLASH_DENSE)
+        launch->workspace_bytes += (size_t)(ejki_flash_parts(problem) + 1) * sizeof(int64_t);
+    return EJK_OK;
+}
+
+static ejk_status tile_run(const ejk_run *run) {
+    tile_shared shared = {
+        .problem = run->problem, .workspace = run->workspace, .workers = run->workers};
+    shared.plan = tile_plan_of(run->problem, run->parameters, run->workers);
+    if (shared.problem->layout != EJKI_FLASH_DENSE) return tile_run_packed(&shared, run);
+    if (shared.plan.order_bytes > 0) {
+        int64_t *order = (int64_t *)(void *)(shared.workspace + shared.plan.bytes * run->workers);
+        tile_order(run->problem, &shared.plan, order);
+        shared.plan.order = order;
+    }
+    if (run->workers == 1)
+        tile_worker(&shared, 0);
+    else
+        ejk_parallel_for(run->threads, run->workers, tile_worker, &shared);
+    return EJK_OK;
+}
+
+/* Block masks are of whole tensors: parts of packed sequences have none. Sums that are not divided have to be true to
+ * f32, which rounded weights are not. */
+static bool tile_applicable(const void *problem) {
+    const ejki_flash_problem *p = problem;
+    if (TILE_DEPTH > 1 && !p->normalize) return false;
+    return p->layout == EJKI_FLASH_DENSE || ejki_block_mask_is_empty(&p->block_mask);
+}
+
+#ifdef TILE_BF16_DOT
+#define TILE_SUGGEST ejki_tile_suggest_bf16_dot
+#else
+#define TILE_SUGGEST ejki_tile_suggest
+#endif
+
+static const ejk_parameter tile_parameters[] = {
+    {"q_blocksize", 1, 65536, 1, 256, "query rows of a task"},
+    {"kv_blocksize", 1, TILE_KEYS, 1, 256, "keys packed at a time"},
+};
+
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .parameters = tile_parameters, .parameter_count = 2,
+             .suggest = TILE_SUGGEST, .applicable = tile_applicable, .prepare = tile_prepare,
+             .run = tile_run)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The memory that products of the tiled kernel prefetch ahead of time. Part of tile_body.h, which includes it
- * behind its types.
- */
+/* The memory that products of the tiled kernel prefetch ahead of time. */
 #ifndef EJKI_TILE_PREFETCH_BODY_H
 #define EJKI_TILE_PREFETCH_BODY_H
+
+#include <ejkernel/device.h>
+
+#include "operations/attention/cpu/tile/tile_blocks_body.h"
 
 /* The most lines that look ahead at a product; the others are left to what it needs itself. */
 #define TILE_PREFETCH_LINES 32
@@ -32,7 +33,7 @@ static inline gemm_prefetch *tile_next_prefetch(tile_state *s) {
             continue;
         }
         const int64_t lines = (t->width + 63) / 64, inner = t->inner;
-        const int64_t step = t->inner_stride, turn = t->outer_stride - inner * step;
+        const int64_t step = t->inner_stride, wrap = t->outer_stride - inner * step;
         const char *row = t->row;
         int64_t at = t->at, rows = t->rows, credit = a->credit;
         for (; rows > 0 && credit > 0 && count < TILE_PREFETCH_LINES; rows--, credit -= lines) {
@@ -41,7 +42,7 @@ static inline gemm_prefetch *tile_next_prefetch(tile_state *s) {
             row += step;
             if (++at == inner) {
                 at = 0;
-                row += turn;
+                row += wrap;
             }
         }
         t->row = row;
@@ -55,15 +56,16 @@ static inline gemm_prefetch *tile_next_prefetch(tile_state *s) {
 
 /* What flash_modify() will read beside the scores of a tile's rows. Rows lie far apart and every tile has
  * others, so that nothing else prefetches them in time. */
-typedef struct tile_beside {
+typedef struct tile_bias_prefetch {
     int count; /* of rows; 0 = nothing */
     const char *bias[TILE_ROWS];
     const uint8_t *mask[TILE_ROWS];
-} tile_beside;
+} tile_bias_prefetch;
 
-static inline void tile_begin_beside(tile_beside *b, const tile_state *s, int64_t row, int count) {
+static inline void tile_begin_bias_prefetch(tile_bias_prefetch *b, const tile_state *s, int64_t row,
+                                            int count) {
     const ejki_flash_problem *p = s->problem;
-    *b = (tile_beside){.count = p->has_bias || p->has_mask ? count : 0};
+    *b = (tile_bias_prefetch){.count = p->has_bias || p->has_mask ? count : 0};
     for (int i = 0; b->count > 0 && i < TILE_ROWS; i++) {
         const flash_row *r = &s->row[row + ejki_min(i, count - 1)];
         b->bias[i] = p->has_bias ? flash_bias_row(p, r) : NULL;
@@ -72,8 +74,8 @@ static inline void tile_begin_beside(tile_beside *b, const tile_state *s, int64_
 }
 
 /* Adds its lines beside a panel of scores: always a whole tile's, for the sake of speed, of which some count. */
-static inline void tile_prefetch_beside(const ejki_flash_problem *p, const tile_beside *b,
-                                        int64_t key, gemm_prefetch *lines) {
+static inline void tile_prefetch_bias(const ejki_flash_problem *p, const tile_bias_prefetch *b,
+                                      int64_t key, gemm_prefetch *lines) {
     const int64_t size = element_size(p->dtype), at = key * size;
     const int64_t bytes = ejki_min(TILE_COLUMNS, p->keys - key) * size;
     const float **line = lines->line + lines->count;

@@ -332,12 +332,19 @@ static const ejk_parameter mma_parameters[] = {
     {"num_stages", 1, 3, 1, 2, "steps in shared memory"},
 };
 
+/* Rows, keys, warps, stages. */
+static const ejk_candidate mma_candidates[] = {
+    {{64, 64, 4, 2}}, {{32, 64, 4, 2}}, {{64, 32, 4, 2}},
+    {{32, 32, 4, 2}}, {{64, 64, 8, 2}}, {{64, 64, 4, 1}},
+};
+
 /* ---- Implementations ----------------------------------------------------------------------------------- */
 
 EJKI_DECLARE(flash_attention_vjp_plain_cuda, .version = 1, .applicable = plain_applicable,
              .needs = "heads up to 576", .prepare = plain_prepare, .run = plain_run)
 
 EJKI_DECLARE(flash_attention_vjp_mma_cuda, .version = 1, .priority = 10,
-             .parameters = mma_parameters, .suggest = ejki_sm80_suggest_vjp, .parameter_count = 4,
-             .applicable = mma_applicable, .needs = "heads of 1 to 256", .prepare = mma_prepare,
-             .run = ejki_cuda_vjp_mma_run)
+             .parameters = mma_parameters, .candidates = mma_candidates,
+             .candidate_count = sizeof mma_candidates / sizeof *mma_candidates,
+             .suggest = ejki_sm80_suggest_vjp, .parameter_count = 4, .applicable = mma_applicable,
+             .needs = "heads of 1 to 256", .prepare = mma_prepare, .run = ejki_cuda_vjp_mma_run)

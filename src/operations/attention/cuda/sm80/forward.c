@@ -201,11 +201,19 @@ static const ejk_parameter mma_parameters[] = {
     {"num_key_splits", 1, 65535, 1, 1, "KV splits, combined at the end"},
 };
 
+/* Rows, keys, warps, stages; the KV splits as suggested. */
+static const ejk_candidate mma_candidates[] = {
+    {{128, 64, 4, 2}}, {{64, 64, 4, 2}}, {{128, 128, 4, 2}}, {{128, 32, 4, 2}}, {{128, 64, 8, 2}},
+    {{64, 128, 4, 2}}, {{64, 32, 4, 3}}, {{32, 64, 2, 2}},   {{16, 64, 1, 2}},  {{16, 32, 1, 3}},
+};
+
 EJKI_DECLARE(flash_attention_plain_cuda, .version = 1, .parameters = plain_parameters,
              .suggest = ejki_sm80_suggest_plain, .parameter_count = 1,
              .applicable = plain_applicable, .needs = "heads up to 576", .prepare = plain_prepare,
              .run = plain_run)
 
 EJKI_DECLARE(flash_attention_mma_cuda, .version = 1, .priority = 10, .parameters = mma_parameters,
+             .candidates = mma_candidates,
+             .candidate_count = sizeof mma_candidates / sizeof *mma_candidates,
              .suggest = ejki_sm80_suggest, .parameter_count = 5, .applicable = mma_applicable,
              .needs = "heads of 1 to 256, normalize_output", .prepare = mma_prepare, .run = mma_run)

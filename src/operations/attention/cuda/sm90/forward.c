@@ -340,6 +340,12 @@ static const ejk_parameter parameters[] = {
     {"num_stages", 2, 8, 1, 2, "blocks of keys in shared memory"},
 };
 
+/* Queries, keys, warps, stages. */
+static const ejk_candidate candidates[] = {
+    {{128, 128, 8, 2}}, {{128, 128, 8, 3}}, {{192, 128, 12, 2}}, {{192, 80, 12, 2}},
+    {{192, 64, 12, 3}}, {{256, 64, 16, 8}}, {{64, 64, 12, 3}},   {{64, 128, 8, 2}},
+};
+
 static const char needs[] =
     "heads of 1 to 128, no bias, mask, segment ids, positions or dropout, "
     "strides of query, key and value that are "
@@ -347,5 +353,6 @@ static const char needs[] =
     "queries and tiles enough";
 
 EJKI_DECLARE(flash_attention_sm90_cuda, .version = 1, .priority = 20, .parameters = parameters,
+             .candidates = candidates, .candidate_count = sizeof candidates / sizeof *candidates,
              .suggest = ejki_sm90_suggest, .parameter_count = 4, .applicable = applicable,
              .needs = needs, .prepare = prepare, .run = run)

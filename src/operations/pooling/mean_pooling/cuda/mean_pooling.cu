@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mean_pooling: a block takes a tile of columns of a row and a share of its tokens, ROWS tokens at a time and BATCH
- * loads of a thread under way. Sums of threads meet in shared memory, those of blocks in `partial`, which combine adds
- * up in order: bits are the same each time. spread is the gradient, rows.cuh's kernel over runs of tokens.
+ * mean_pooling: tokens of a row are segments of POOL_SEGMENT, each summed up by PHASES threads of a column, and sums of
+ * segments are added in order: the order depends on nothing but the row's length, so that bits do not depend on what
+ * else is in the call. A block takes a tile of columns of a row and a share of its segments. With several shares the sums go
+ * to `partial`, and combine adds them up. spread is the gradient, rows.cuh's kernel over runs of tokens.
  */
 #include "kernels/cuda/rows.cuh"
 #include "operations/pooling/mean_pooling/problem.cuh"
@@ -13,98 +14,120 @@ typedef run_of<ELEMENT, VECTOR> run;
 
 struct arguments {
     pool_problem p;
-    float *partial; /* [splits][batch, rows, runs][width] */
-    pool_size splits;
+    float *partial; /* [segments][batch, rows, runs][width] */
+    ejki_size splits;
 };
 
 struct place {
-    pool_size b, step, run;
+    ejki_size b, step, run;
 };
 
-DEVICE place place_of(const pool_problem &p, pool_size item, pool_size steps) {
-    const pool_size runs = pool_runs(&p), rest = item / runs;
+DEVICE place place_of(const pool_problem &p, ejki_size item, ejki_size steps) {
+    const ejki_size runs = ejki_run_count(&p.runs), rest = item / runs;
     return {rest / steps, rest % steps, item % runs};
 }
 
-DEVICE void add_tokens(const pool_problem &p, const place &at, pool_size c, pool_size t,
-                       pool_size end, float (&sum)[VECTOR]) {
-    const element *x = (const element *)p.x.data + pool_start(&p, &p.x, at.b, 0, at.run) + c;
-    for (; t < end; t += BATCH * ROWS) {
+/* Adds up tokens `t`, t + PHASES, … of a segment that ends at `end`. */
+DEVICE void add_tokens(const element *x, ejki_size step, ejki_size t, ejki_size end,
+                       float (&sum)[VECTOR]) {
+    for (; t < end; t += BATCH * PHASES) {
         run values[BATCH];
 #pragma unroll
         for (int k = 0; k < BATCH; k++)
-            if (t + k * ROWS < end) values[k] = *(const run *)(x + (t + k * ROWS) * p.x.step);
+            if (t + k * PHASES < end) values[k] = *(const run *)(x + (t + k * PHASES) * step);
 #pragma unroll
         for (int k = 0; k < BATCH; k++)
-            if (t + k * ROWS < end)
+            if (t + k * PHASES < end)
 #pragma unroll
                 for (int i = 0; i < VECTOR; i++) sum[i] += widen(values[k].at[i]);
     }
 }
 
-/* Over the threads of a column; the first gets the result. */
-DEVICE void join(float (&sum)[VECTOR]) {
-    __shared__ float shared[VECTOR][THREADS];
-    for (int i = 0; i < VECTOR; i++) shared[i][threadIdx.x] = sum[i];
-    for (int half = THREADS / 2; half >= LANES; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half)
-            for (int i = 0; i < VECTOR; i++)
-                shared[i][threadIdx.x] += shared[i][threadIdx.x + half];
-    }
-    for (int i = 0; i < VECTOR; i++) sum[i] = shared[i][threadIdx.x];
+/* Adds the sums of the first `count` groups, in order. */
+DEVICE void add_groups(const float (&sum)[VECTOR], ejki_size count, float (&total)[VECTOR]) {
+    __shared__ float shared[VECTOR][GROUPS][LANES];
+    const int lane = threadIdx.x % LANES;
+    for (int i = 0; i < VECTOR; i++) shared[i][threadIdx.x / (LANES * PHASES)][lane] = sum[i];
+    __syncthreads();
+    for (int g = 0; g < GROUPS && g < count; g++)
+        for (int i = 0; i < VECTOR; i++) total[i] += shared[i][g][lane];
+    __syncthreads();
+}
+
+DEVICE ejki_size segments_of(const ejki_range &range) {
+    return (range.end - range.begin + POOL_SEGMENT - 1) / POOL_SEGMENT;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) pool(const arguments a) {
     const pool_problem &p = a.p;
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
-    const pool_size tiles = (p.width + LANES * VECTOR - 1) / (LANES * VECTOR);
-    const pool_size items = p.batch * p.rows * pool_runs(&p), item = blockIdx.x / tiles;
-    const pool_size c = blockIdx.x % tiles * LANES * VECTOR + lane * VECTOR;
+    const ejki_size tiles = (p.runs.width + LANES * VECTOR - 1) / (LANES * VECTOR);
+    const ejki_size items = p.batch * p.rows * ejki_run_count(&p.runs), item = blockIdx.x / tiles;
+    const ejki_size c = blockIdx.x % tiles * LANES * VECTOR + lane * VECTOR;
     const place at = place_of(p, item, p.rows);
-    const pool_range range = pool_of_row(&p, at.step);
-    const pool_size tokens = range.end - range.begin, split = blockIdx.y;
-    float sum[VECTOR] = {};
-    if (c < p.width)
-        add_tokens(p, at, c, range.begin + tokens * split / a.splits + row,
-                   range.begin + tokens * (split + 1) / a.splits, sum);
-    join(sum);
-    if (row > 0 || c >= p.width) return;
-    if (a.splits > 1) {
-        float *partial = a.partial + (split * items + item) * p.width + c;
-        for (int i = 0; i < VECTOR; i++) partial[i] = sum[i];
-        return;
+    const ejki_range range = ejki_chunk_of_row(&p.chunks, at.step);
+    const ejki_size segments = segments_of(range), tokens = range.end - range.begin;
+    const ejki_size last = segments * (blockIdx.y + 1) / a.splits;
+    const element *x =
+        (const element *)p.x.data + ejki_run_start(&p.runs, &p.x, at.b, 0, at.run) + c;
+    float total[VECTOR] = {};
+    for (ejki_size s = segments * blockIdx.y / a.splits; s < last; s += GROUPS) {
+        const ejki_size own = s + row / PHASES, begin = range.begin + own * POOL_SEGMENT;
+        const bool counts = c < p.runs.width && own < last;
+        float sum[VECTOR] = {};
+        const ejki_size end = range.end - begin < POOL_SEGMENT ? range.end : begin + POOL_SEGMENT;
+        if (counts) add_tokens(x, p.x.step, begin + row % PHASES, end, sum);
+        sum_over_phases(sum);
+        if (a.splits == 1) {
+            add_groups(sum, last - s, total);
+        } else if (counts && row % PHASES == 0) {
+            float *partial = a.partial + (own * items + item) * p.runs.width + c;
+            for (int i = 0; i < VECTOR; i++) partial[i] = sum[i];
+        }
     }
+    if (a.splits > 1 || row > 0 || c >= p.runs.width) return;
     run result;
-    for (int i = 0; i < VECTOR; i++) result.at[i] = narrow(tokens ? sum[i] / tokens : 0);
-    *(run *)((element *)p.y.data + pool_start(&p, &p.y, at.b, at.step, at.run) + c) = result;
+    for (int i = 0; i < VECTOR; i++) result.at[i] = narrow(tokens ? total[i] / tokens : 0);
+    *(run *)((element *)p.y.data + ejki_run_start(&p.runs, &p.y, at.b, at.step, at.run) + c) =
+        result;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) combine(const arguments a) {
     const pool_problem &p = a.p;
-    const pool_size count = p.batch * p.rows * pool_runs(&p) * p.width;
-    for (pool_size n = (pool_size)blockIdx.x * THREADS + threadIdx.x; n < count;
-         n += (pool_size)gridDim.x * THREADS) {
-        const place at = place_of(p, n / p.width, p.rows);
-        const pool_range range = pool_of_row(&p, at.step);
+    const ejki_size count = p.batch * p.rows * ejki_run_count(&p.runs) * p.runs.width;
+    for (ejki_size n = (ejki_size)blockIdx.x * THREADS + threadIdx.x; n < count;
+         n += (ejki_size)gridDim.x * THREADS) {
+        const place at = place_of(p, n / p.runs.width, p.rows);
+        const ejki_range range = ejki_chunk_of_row(&p.chunks, at.step);
+        const ejki_size segments = segments_of(range);
         float sum = 0;
-        for (pool_size split = 0; split < a.splits; split++) sum += a.partial[split * count + n];
-        ((element *)p.y.data)[pool_start(&p, &p.y, at.b, at.step, at.run) + n % p.width] =
-            narrow(range.end > range.begin ? sum / (range.end - range.begin) : 0);
+        for (ejki_size s = 0; s < segments; s += 2 * BATCH) {
+            float values[2 * BATCH];
+#pragma unroll
+            for (int k = 0; k < 2 * BATCH; k++)
+                values[k] = s + k < segments ? a.partial[(s + k) * count + n] : 0;
+#pragma unroll
+            for (int k = 0; k < 2 * BATCH; k++)
+                if (s + k < segments) sum += values[k];
+        }
+        ((element *)
+             p.y.data)[ejki_run_start(&p.runs, &p.y, at.b, at.step, at.run) + n % p.runs.width] =
+            narrow(segments ? sum / (range.end - range.begin) : 0);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) spread(const arguments a) {
     const pool_problem &p = a.p;
-    const pool_size count = p.batch * p.tokens * pool_runs(&p);
-    for (pool_size n = (pool_size)blockIdx.x * ROWS + threadIdx.x / LANES; n < count;
-         n += (pool_size)gridDim.x * ROWS) {
-        const place at = place_of(p, n, p.tokens);
-        const pool_range range = pool_of_token(&p, at.step);
-        const element *y = (const element *)p.y.data +
-                           pool_start(&p, &p.y, at.b, range.row < 0 ? 0 : range.row, at.run);
-        element *x = (element *)p.x.data + pool_start(&p, &p.x, at.b, at.step, at.run);
-        for (pool_size c = threadIdx.x % LANES * VECTOR; c < p.width; c += LANES * VECTOR) {
+    const ejki_size count = p.batch * p.chunks.tokens * ejki_run_count(&p.runs);
+    for (ejki_size n = (ejki_size)blockIdx.x * ROWS + threadIdx.x / LANES; n < count;
+         n += (ejki_size)gridDim.x * ROWS) {
+        const place at = place_of(p, n, p.chunks.tokens);
+        const ejki_range range = ejki_chunk_of_token(&p.chunks, at.step);
+        const element *y =
+            (const element *)p.y.data +
+            ejki_run_start(&p.runs, &p.y, at.b, range.row < 0 ? 0 : range.row, at.run);
+        element *x = (element *)p.x.data + ejki_run_start(&p.runs, &p.x, at.b, at.step, at.run);
+        for (ejki_size c = threadIdx.x % LANES * VECTOR; c < p.runs.width; c += LANES * VECTOR) {
             run value = {};
             if (range.row >= 0) {
                 value = *(const run *)(y + c);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients of the recurrence, token by token backwards, in vectors of columns of the state. A task is a group of heads
- * of a sequence that share a query, key or value: their gradients are sums over these heads, in floats, in order. For
- * each head the states before every SEGMENT-th token are kept on the way there; backwards, those inside of a segment
- * are computed again, a slab of columns at a time, so that they stay in an L2 cache. A token is two passes over the
- * cotangent dS of the state: the sums dU = Σ k_i dS_i and dH = Σ a_i dS_i, then everything else (back_rows()), where the
- * read's own part of dS, q_i · d_out, is added on the fly. Sums over columns are collected for VL rows and added up
- * across lanes together.
+ * Gradients of the recurrence, token by token backwards, in vectors of columns of the state. A task is a group of
+ * heads of a sequence that share a query, key or value: their gradients are sums over these heads, in floats, in
+ * order. For each head the states before every SEGMENT-th token are kept on the way there; backwards, those inside
+ * of a segment are computed again, a slab of columns at a time, so that they stay in an L2 cache. A token is two
+ * passes over the cotangent dS of the state: the sums dU = Σ k_i dS_i and dH = Σ a_i dS_i, then everything else
+ * (back_rows()), where the read's own part of dS, q_i · d_out, is added on the fly. Sums over columns are collected
+ * for VL rows and added up across lanes together.
  *
  * With S̄ the decayed state, u what k was multiplied by, X = Σ b_i S_i of rank-one updates, v' = −β dU for delta rules:
  *

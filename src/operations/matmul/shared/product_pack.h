@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operands in the order in which tiles read them; part of product_body.h. Rows of a lie TILE_ROWS side by side, a word
+ * of each in turn; columns of b in panels of TILE_COLUMNS, a row of words after the other. What a tile has too much is
+ * anything (rows) or 0 (columns); what a pair lacks is 0.
+ */
+#ifndef EJKI_PRODUCT_PACK_H
+#define EJKI_PRODUCT_PACK_H
+
+/* Stores behind a row's own place are put right by the next row; the last one needs VL floats of room. */
+INLINE void pack_store(float *target, int64_t place, vf v) {
+    if (place == 0 || TILE_ROWS % VL == 0)
+        v_store(target + place, v);
+    else
+        v_store_first(target + place, v, TILE_ROWS % VL);
+}
+
+#ifdef TILE_BF16_DOT
+#define PACK_RANGE            v_range
+#define PACK_RANGE_NONE       v_range_none()
+#define PACK_RANGE_WITH(r, v) v_range_with(r, v)
+/* VDPBF16PS takes tiny numbers for 0. */
+#define PACK_FIT(r) v_large(r)
+#else
+#define PACK_RANGE            int
+#define PACK_RANGE_NONE       0
+#define PACK_RANGE_WITH(r, v) (r)
+#define PACK_FIT(r)           ((void)(r), true)
+#endif
+
+/* TILE_ROWS rows whose elements are contiguous: `depth` of them. True if all are fit for products. */
+INLINE bool pack_rows_side_by_side(const ejk_dtype dtype, const void *const *row, int64_t depth,
+                                   float *target) {
+    const int64_t words = (depth + TILE_UNIT - 1) / TILE_UNIT;
+    PACK_RANGE range = PACK_RANGE_NONE;
+    for (int64_t d = 0; d < words; d += VL)
+        for (int place = 0; place < TILE_ROWS; place += VL) {
+            const int64_t left = depth - d * TILE_UNIT, count = words - d < VL ? words - d : VL;
+            vf block[VL];
+            EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] =
+                place + i < TILE_ROWS
+                    ? pack_load(dtype, TILE_UNIT,
+                                element_at(dtype, row[place + i < TILE_ROWS ? place + i : 0],
+                                           d * TILE_UNIT),
+                                left)
+                    : v_zero();
+            EJKI_UNROLL for (int i = 0; i < VL; i++) range = PACK_RANGE_WITH(range, block[i]);
+            v_transpose(block);
+            float *to = target + d * TILE_ROWS;
+            if (count == VL) {
+                EJKI_UNROLL for (int i = 0; i < VL; i++)
+                    pack_store(to + i * TILE_ROWS, place, block[i]);
+            } else {
+                for (int i = 0; i < count; i++) pack_store(to + i * TILE_ROWS, place, block[i]);
+            }
+        }
+    return PACK_FIT(range);
+}
+
+/* VL words of which `count` columns are there: row `a` and, for pairs, `b`, or NULL. */
+INLINE vf pack_word(const ejk_dtype dtype, const void *a, const void *b, int64_t count) {
+    const int64_t n = count < 0 ? 0 : count < VL ? count : VL;
+#ifdef TILE_BF16_DOT
+    (void)dtype;
+    return v_zip_bf16(a, n, b ? b : a, b ? n : 0);
+#else
+    (void)b;
+    return v_widen_some(dtype, a, n);
+#endif
+}
+
+/* Word d of rows that are contiguous themselves: element k of the depth begins at from[k]. */
+INLINE bool pack_columns_side_by_side(const ejk_dtype dtype, const void *const *from, int64_t rows,
+                                      int64_t depth, float *target) {
+    PACK_RANGE range = PACK_RANGE_NONE;
+    for (int64_t k = 0; k < depth; k += TILE_UNIT, target += TILE_ROWS)
+        for (int place = 0; place < TILE_ROWS; place += VL) {
+            const void *next =
+                TILE_UNIT == 2 && k + 1 < depth ? element_at(dtype, from[k + 1], place) : NULL;
+            const vf v = pack_word(dtype, element_at(dtype, from[k], place), next, rows - place);
+            range = PACK_RANGE_WITH(range, v);
+            pack_store(target, place, v);
+        }
+    return PACK_FIT(range);
+}
+
+/* Columns of b that are contiguous in its rows: `depth` rows, `stride` elements apart, of `count` columns. */
+INLINE bool pack_b_rows(const ejk_dtype dtype, const void *b, int64_t stride, int64_t depth,
+                        int64_t count, float *target) {
+    const int64_t words = (depth + TILE_UNIT - 1) / TILE_UNIT;
+    PACK_RANGE range = PACK_RANGE_NONE;
+    for (int64_t w = 0; w < words; w++, target += TILE_COLUMNS) {
+        const void *row = element_at(dtype, b, w * TILE_UNIT * stride);
+        const void *next =
+            TILE_UNIT == 2 && w * TILE_UNIT + 1 < depth ? element_at(dtype, row, stride) : NULL;
+        float *to = target;
+        for (int64_t panel = 0; panel < count; panel += TILE_COLUMNS, to += words * TILE_COLUMNS)
+            EJKI_UNROLL for (int j = 0; j < TILE_COLUMNS; j += VL) {
+                const vf v =
+                    pack_word(dtype, element_at(dtype, row, panel + j),
+                              next ? element_at(dtype, next, panel + j) : NULL, count - panel - j);
+                range = PACK_RANGE_WITH(range, v);
+                v_store(to + j, v);
+            }
+    }
+    return PACK_FIT(range);
+}
+
+/* The same where a column's elements are contiguous, and columns `stride` apart. */
+INLINE bool pack_b_columns(const ejk_dtype dtype, const void *b, int64_t stride, int64_t depth,
+                           int64_t count, float *target) {
+    pack_transposed_of(dtype, TILE_UNIT, b, stride, count, depth, target);
+#ifdef TILE_BF16_DOT
+    const int64_t panels = (count + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    const int64_t floats = panels * TILE_COLUMNS * ((depth + 1) / 2);
+    PACK_RANGE range = PACK_RANGE_NONE;
+    for (int64_t i = 0; i < floats; i += VL) range = PACK_RANGE_WITH(range, v_load(target + i));
+    return PACK_FIT(range);
+#else
+    return true;
+#endif
+}
+
+/* Packed words of floats times the scales of their columns: `words` rows of each panel. */
+INLINE void pack_scaled(const ejk_dtype dtype, const void *scale, int64_t words, int64_t first,
+                        int64_t end, int64_t count, float *target) {
+    for (int64_t panel = 0; panel < count; panel += TILE_COLUMNS, target += words * TILE_COLUMNS)
+        for (int j = 0; j < TILE_COLUMNS; j += VL) {
+            const int64_t left = count - panel - j;
+            const vf factor = left > 0
+                                  ? v_widen_some(dtype, element_at(dtype, scale, panel + j), left)
+                                  : v_zero();
+            for (int64_t w = first; w < end; w++)
+                v_store(target + w * TILE_COLUMNS + j,
+                        v_mul(v_load(target + w * TILE_COLUMNS + j), factor));
+        }
+}
+
+INLINE void pack_ones(int64_t floats, float *target) {
+#ifdef TILE_BF16_DOT
+    const vf one = v_pairs(v_set1(1), v_set1(1));
+#else
+    const vf one = v_set1(1);
+#endif
+    for (int64_t i = 0; i < floats; i += VL) v_store(target + i, one);
+}
+
+#endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Few rows, as in decoding: up to four rows of a key head meet VL / 4 of its keys, or fewer rows more keys, where they
+ * lie in the cache; sums of values pass through registers four keys at a time. While keys of a block are read, its
+ * values are asked for, and with these the keys of the next block. Included by paged_body.h.
+ */
+
+#define VALUES_AT_ONCE (VL == 16 ? 4 : 2)
+
+typedef struct paged_few {
+    const paged_job *j;
+    paged_size count;                          /* rows of all heads */
+    float *query, *sums, *lanes, *scores, *key_scale, *value_scale;
+    paged_row *row;
+    paged_block *block, *next;
+    paged_ask ask;
+} paged_few;
+
+/* Addresses of `n` rows for a head, `step` bytes behind the item's first; zeros have no heads. */
+static inline void head_rows(const char *const *rows, paged_size t, int n, paged_size step,
+                             const paged_block *b, const char **out) {
+    for (int i = 0; i < n; i++)
+        out[i] = rows[t + i] + (t + i >= b->low && t + i < b->high ? step : 0);
+}
+
+/* Asks for the lines of `bytes` bytes that are read at step d. */
+static inline __attribute__((always_inline)) void ask_beside(paged_ask *ask, const int bytes,
+                                                             paged_size d) {
+    if (bytes >= 64)
+        EJKI_UNROLL for (int i = 0; i < bytes / 64; i++) ask_line(ask);
+    else if (d % (64 / bytes * VL) == 0)
+        ask_line(ask);
+}
+
+/* sum[r * keys + k] += row r times key k. */
+static inline __attribute__((always_inline)) void
+multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, paged_size dim,
+              const float *query, paged_size query_step, vf sum[VL], paged_ask *ask) {
+    const int keys = VL / rows, size = (int)stored_size(dtype);
+    paged_size d = 0;
+    for (; d + VL <= dim; d += VL) {
+        vf q[4];
+        EJKI_UNROLL for (int r = 0; r < rows; r++) q[r] = v_load(query + r * query_step + d);
+        EJKI_UNROLL for (int k = 0; k < keys; k++) {
+            const vf v = v_stored(dtype, key[k] + d * size);
+            EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + k] =
+                v_fma(q[r], v, sum[r * keys + k]);
+        }
+        if (ask) ask_beside(ask, keys * VL * size, d);
+    }
+    if (d == dim) return;
+    EJKI_UNROLL for (int k = 0; k < keys; k++) {
+        const vf v = v_stored_first(dtype, key[k] + d * size, dim - d);
+        EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + k] =
+            v_fma(v_load(query + r * query_step + d), v, sum[r * keys + k]);
+    }
+}
+
+/* Products of `rows` rows from i on with VL keys from t on. */
+static inline __attribute__((always_inline)) void
+score_keys(const ejk_dtype dtype, const int rows, paged_few *f, paged_size i, paged_size h,
+           paged_size t, bool asks) {
+    const paged_problem *p = f->j->p;
+    const paged_size depth = f->j->work->plan.depth, size = stored_size(dtype);
+    const float *query = f->query + i * depth;
+    const int keys = VL / rows;
+    paged_ask ask = f->ask;
+    for (int s = 0; s < VL; s += keys) {
+        const char *key[VL];
+        vf sum[VL];
+        float products[VL];
+        EJKI_UNROLL for (int k = 0; k < VL; k++) sum[k] = v_zero();
+        head_rows(f->block->key, t + s, keys, h * p->key.head * size, f->block, key);
+        multiply_keys(dtype, rows, key, p->dim, query, depth, sum, asks ? &ask : NULL);
+        if (p->tail_dim > 0) {
+            head_rows(f->block->tail, t + s, keys, h * p->key_tail.head * size, f->block, key);
+            multiply_keys(dtype, rows, key, p->tail_dim, query + ejki_round_up(p->dim, VL), depth,
+                          sum, NULL);
+        }
+        v_store(products, v_sums(sum));
+        EJKI_UNROLL for (int r = 0; r < rows; r++)
+            memcpy(f->scores + (i + r) * BLOCK + t + s, products + r * keys,
+                   (size_t)keys * sizeof(float));
+    }
+    if (asks) f->ask = ask;
+}
+
+/* Sums of `rows` rows from i on take in VALUES_AT_ONCE values from t on. */
+static inline __attribute__((always_inline)) void
+add_values(const ejk_dtype dtype, const int rows, paged_few *f, paged_size i, paged_size h,
+           paged_size t, bool asks) {
+    const paged_problem *p = f->j->p;
+    const paged_size width = f->j->work->plan.width;
+    const int size = (int)stored_size(dtype);
+    const char *value[VALUES_AT_ONCE];
+    vf weight[4][VALUES_AT_ONCE];
+    float *sums = f->sums + i * width;
+    paged_ask ask = f->ask;
+    head_rows(f->block->value, t, VALUES_AT_ONCE, h * p->value.head * size, f->block, value);
+    EJKI_UNROLL for (int r = 0; r < rows; r++) EJKI_UNROLL for (int k = 0; k < VALUES_AT_ONCE; k++)
+        weight[r][k] = v_set1(f->scores[(i + r) * BLOCK + t + k]);
+    for (paged_size d = 0; d < p->value_dim; d += VL) {
+        const bool whole = d + VL <= p->value_dim;
+        vf sum[4];
+        EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r] = v_load(sums + r * width + d);
+        EJKI_UNROLL for (int k = 0; k < VALUES_AT_ONCE; k++) {
+            const vf v = whole ? v_stored(dtype, value[k] + d * size)
+                               : v_stored_first(dtype, value[k] + d * size, p->value_dim - d);
+            EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r] = v_fma(weight[r][k], v, sum[r]);
+        }
+        EJKI_UNROLL for (int r = 0; r < rows; r++) v_store(sums + r * width + d, sum[r]);
+        if (asks) ask_beside(&ask, VALUES_AT_ONCE * VL * size, d);
+    }
+    if (asks) f->ask = ask;
+}
+
+/* One row, key by key, what has a weight: values may be NaN that the row does not see. */
+static void add_seen(paged_few *f, paged_size i, paged_size h) {
+    const paged_problem *p = f->j->p;
+    const ejk_dtype dtype = (ejk_dtype)p->value.dtype;
+    float *sums = f->sums + i * f->j->work->plan.width;
+    for (paged_size t = f->block->low; t < f->block->high; t++) {
+        const float weight = f->scores[i * BLOCK + t];
+        const char *value = f->block->value[t] + h * p->value.head * stored_size(dtype);
+        for (paged_size d = 0; weight != 0 && d < p->value_dim; d += VL) {
+            const vf v = v_stored_first(dtype, value + d * stored_size(dtype),
+                                        paged_least(p->value_dim - d, VL));
+            v_store(sums + d, v_fma(v_set1(weight), v, v_load(sums + d)));
+        }
+    }
+}
+
+/* Rows of a head in fours, twos and ones. */
+#define FOR_ROWS(body, dtype, f, h, t)                                                             \
+    do {                                                                                           \
+        const paged_size rows_ = (f)->j->rows, from_ = (h) * rows_;                                \
+        paged_size i_ = 0;                                                                         \
+        for (; i_ + 4 <= rows_; i_ += 4) body(dtype, 4, f, from_ + i_, h, t, i_ == 0);             \
+        if (i_ + 2 <= rows_) body(dtype, 2, f, from_ + i_, h, t, i_ == 0), i_ += 2;                \
+        if (i_ < rows_) body(dtype, 1, f, from_ + i_, h, t, i_ == 0);                              \
+    } while (0)
+
+/* Begins to ask for what lies beside key or value t of head h: at the first head for all of them, if their rows lie side
+ * by side, else for each its own. */
+static inline void begin_asking(paged_few *f, const paged_cache *c, const char *const *rows,
+                                paged_size dim, paged_size h, paged_size t, paged_size count) {
+    const paged_size size = paged_bytes(c->dtype);
+    const bool together = c->head == dim;
+    if (h > 0 && together) return;
+    ask_for(&f->ask, rows ? rows + t : NULL, rows ? count : 0, h * c->head * size,
+            (together ? f->j->heads : 1) * dim * size);
+}
+
+static inline __attribute__((always_inline)) void block_scores(const ejk_dtype dtype,
+                                                               paged_few *f) {
+    const paged_size low = f->block->low / VL * VL;
+    for (paged_size t = low; t < f->block->high; t += VL)
+        for (paged_size h = 0; h < f->j->heads; h++) {
+            begin_asking(f, &f->j->p->value, f->block->value, f->j->p->value_dim, h, t, VL);
+            FOR_ROWS(score_keys, dtype, f, h, t);
+        }
+}
+
+static inline __attribute__((always_inline)) void
+block_values(const ejk_dtype dtype, paged_few *f, paged_size first, paged_size heads, bool asks) {
+    const paged_size low = f->block->low / VALUES_AT_ONCE * VALUES_AT_ONCE;
+    const char *const *next = asks && f->next->high > 0 ? f->next->key : NULL;
+    for (paged_size t = low; t < f->block->high; t += VALUES_AT_ONCE)
+        for (paged_size h = first; h < first + heads; h++) {
+            begin_asking(f, &f->j->p->key, next, f->j->p->dim, h, t, VALUES_AT_ONCE);
+            FOR_ROWS(add_values, dtype, f, h, t);
+        }
+}
+
+#define STORED_CASES(X) X(F32) X(BF16) X(F16) X(I8) X(F8E4M3) X(F8E5M2)
+#define SCORES_OF(T)                                                                               \
+    static __attribute__((noinline)) void block_scores_##T(paged_few *f) {                         \
+        block_scores(EJK_DTYPE_##T, f);                                                            \
+    }
+#define VALUES_OF(T)                                                                               \
+    static __attribute__((noinline)) void block_values_##T(paged_few *f, paged_size h,             \
+                                                           paged_size heads, bool asks) {          \
+        block_values(EJK_DTYPE_##T, f, h, heads, asks);                                            \
+    }
+STORED_CASES(SCORES_OF)
+STORED_CASES(VALUES_OF)
+#define SCORES_CASE(T)                                                                             \
+    case EJK_DTYPE_##T: block_scores_##T(f); break;
+#define VALUES_CASE(T)                                                                             \
+    case EJK_DTYPE_##T: block_values_##T(f, h, heads, asks); break;
+
+static void any_block_scores(paged_few *f) {
+    switch (f->j->p->key.dtype) {
+        STORED_CASES(SCORES_CASE)
+    default: break;
+    }
+}
+static void any_block_values(paged_few *f, paged_size h, paged_size heads, bool asks) {
+    switch (f->j->p->value.dtype) {
+        STORED_CASES(VALUES_CASE)
+    default: break;
+    }
+}
+
+/* Whether the block's values of a head are finite. */
+static bool is_finite(const paged_few *f, paged_size h) {
+    const paged_problem *p = f->j->p;
+    const ejk_dtype dtype = (ejk_dtype)p->value.dtype;
+    vf probe = v_zero();
+    for (paged_size t = f->block->low; t < f->block->high; t++) {
+        const char *value = f->block->value[t] + h * p->value.head * stored_size(dtype);
+        for (paged_size d = 0; d < p->value_dim; d += VL)
+            probe = v_fma(v_stored_first(dtype, value + d * stored_size(dtype),
+                                         paged_least(p->value_dim - d, VL)),
+                          v_zero(), probe);
+    }
+    return v_sum(probe) == 0;
+}
+
+static void few_weights(paged_few *f, paged_scale *scale) {
+    const paged_job *j = f->j;
+    const paged_size width = j->work->plan.width, low = f->block->low / VL * VL;
+    const paged_size columns = ejki_round_up(f->block->high, VL) - low;
+    for (paged_size i = 0; i < f->count; i++) {
+        const paged_size head = j->head + i / j->rows;
+        float *z = f->scores + i * BLOCK + low;
+        if (i % j->rows == 0) {
+            *scale = score_scale(j->p, head);
+            if (j->p->key.scaled_rows)
+                find_scales(j, f->block, &j->p->key, head, BLOCK, f->key_scale);
+            if (j->p->value.scaled_rows)
+                find_scales(j, f->block, &j->p->value, head, BLOCK, f->value_scale);
+            scale->key = j->p->key.scaled_rows ? f->key_scale + low : NULL;
+        }
+        const float most = finish_scores(j, &f->row[i], scale, f->block->first + low, columns, z);
+        const float factor = finish_weights(&f->row[i], most, columns, z, f->lanes + i * VL);
+        if (factor != 1) multiply(f->sums + i * width, width, factor);
+        for (paged_size c = 0; j->p->value.scaled_rows && c < columns; c += VL)
+            v_store(z + c, v_mul(v_load(z + c), v_load(f->value_scale + low + c)));
+    }
+}
+
+static void few_block(paged_few *f) {
+    const paged_job *j = f->j;
+    paged_scale scale;
+    any_block_scores(f);
+    few_weights(f, &scale);
+    if (sees_alike(j, f->block)) {
+        any_block_values(f, 0, j->heads, true);
+        return;
+    }
+    for (paged_size h = 0; h < j->heads; h++)
+        if (is_finite(f, h))
+            any_block_values(f, h, 1, false);
+        else
+            for (paged_size i = 0; i < j->rows; i++) add_seen(f, h * j->rows + i, h);
+}
+
+static void attend_few(const paged_job *j) {
+    const paged_plan *t = &j->work->plan;
+    paged_block blocks[2];
+    paged_row rows[ROWS_AT_ONCE + FEW_ROWS];
+    paged_few f = {.j = j, .count = j->heads * j->rows, .row = rows, .query = j->memory};
+    f.sums = f.query + f.count * t->depth;
+    f.lanes = f.sums + f.count * t->width;
+    f.scores = f.lanes + f.count * VL;
+    f.key_scale = f.scores + f.count * BLOCK;
+    f.value_scale = f.key_scale + BLOCK;
+    memset(f.query, 0, (size_t)(f.scores - f.query) * sizeof(float));
+    for (paged_size i = 0; i < f.count; i++) {
+        rows[i] = row_of(j, i);
+        load_query(j->p, &rows[i], f.query + i * t->depth, 1);
+    }
+    f.block = &blocks[0];
+    f.next = &blocks[1];
+    const paged_size start = j->low / BLOCK * BLOCK;
+    if (j->low < j->high) find_block(j, start, BLOCK, f.block);
+    for (paged_size first = start; j->low < j->high && first < j->high; first += BLOCK) {
+        f.next->high = 0;
+        if (first + BLOCK < j->high) find_block(j, first + BLOCK, BLOCK, f.next);
+        few_block(&f);
+        paged_block *done = f.block;
+        f.block = f.next;
+        f.next = done;
+    }
+    for (paged_size i = 0; i < f.count; i++)
+        put_row(j, &rows[i], f.sums + i * t->width, v_sum(v_load(f.lanes + i * VL)));
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Many rows of a key head, as in prefilling and in decoding of latents: a block of keys and values is gathered from its
+ * pages and packed, keys transposed into panels, and used by all tiles of TILE_ROWS rows of the item. Lines of the
+ * next block are asked for while products run. Included by paged_body.h.
+ */
+#define SCORES_PAIR(n) GEMM_PAIR(gemm_scores, n, 1, TILE_ROWS, SCORE_STRIDE)
+#define SCORES_SIZE(n) GEMM_CASE(gemm_scores, n)
+#define VALUES_PAIR(n) GEMM_PAIR(gemm_values, n, SCORE_STRIDE, 1, TILE_COLUMNS)
+#define VALUES_SIZE(n) GEMM_CASE(gemm_values, n)
+TILE_ROW_COUNTS(SCORES_PAIR)
+TILE_ROW_COUNTS(VALUES_PAIR)
+GEMM_DISPATCH(gemm_scores, TILE_ROW_COUNTS(SCORES_SIZE))
+GEMM_DISPATCH(gemm_values, TILE_ROW_COUNTS(VALUES_SIZE))
+
+typedef struct paged_many {
+    const paged_job *j;
+    paged_size depth;
+    float *query, *sums, *lanes, *keys, *values, *scores, *key_scale, *value_scale, *rest;
+    paged_row *row;
+    paged_block *block, *next;
+    paged_scale scale;
+    bool fit; /* the block's values are finite, or all rows see them */
+    paged_ask ask_key, ask_value;
+    paged_size pace; /* lines that a product asks for */
+} paged_many;
+
+/* ---- Packing ---------------------------------------------------------------------------------------- */
+
+/* Elements of VL keys become columns of a panel: target[d][column]. */
+static inline __attribute__((always_inline)) void
+pack_keys(const ejk_dtype dtype, const char *const *key, paged_size dim, float *target) {
+    const int64_t size = stored_size(dtype);
+    vf block[VL];
+    paged_size d = 0;
+    for (; d + VL <= dim; d += VL) {
+        EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] = v_stored(dtype, key[i] + d * size);
+        v_transpose(block);
+        EJKI_UNROLL for (int i = 0; i < VL; i++) v_store(target + (d + i) * TILE_COLUMNS, block[i]);
+    }
+    if (d == dim) return;
+    for (int i = 0; i < VL; i++) block[i] = v_stored_first(dtype, key[i] + d * size, dim - d);
+    v_transpose(block);
+    for (paged_size i = 0; d + i < dim; i++) v_store(target + (d + i) * TILE_COLUMNS, block[i]);
+}
+
+/* A row of values as floats, padded with zeros to `width`; NaN in `probe` where one is not finite. */
+static inline __attribute__((always_inline)) vf pack_value(const ejk_dtype dtype, const char *value,
+                                                           paged_size dim, float *target, vf probe) {
+    const int64_t size = stored_size(dtype);
+    for (paged_size d = 0; d < dim; d += VL) {
+        const vf v = d + VL <= dim ? v_stored(dtype, value + d * size)
+                                   : v_stored_first(dtype, value + d * size, dim - d);
+        probe = v_fma(v, v_zero(), probe);
+        v_store(target + d, v);
+    }
+    return probe;
+}
+
+static inline __attribute__((always_inline)) void
+pack_all_keys(const ejk_dtype dtype, paged_many *m, const char *const *rows, paged_size dim,
+              paged_size at, paged_size low, paged_size high) {
+    for (paged_size t = low; t < high; t += VL)
+        pack_keys(dtype, rows + t, dim,
+                  m->keys + t / TILE_COLUMNS * TILE_COLUMNS * m->depth + at * TILE_COLUMNS +
+                      t % TILE_COLUMNS);
+}
+
+static inline __attribute__((always_inline)) void
+pack_all_values(const ejk_dtype dtype, paged_many *m, paged_size low, paged_size high) {
+    const paged_size width = m->j->work->plan.width;
+    vf probe = v_zero();
+    for (paged_size t = low; t < high; t++)
+        probe = pack_value(dtype, m->block->value[t], m->j->p->value_dim, m->values + t * width, probe);
+    m->fit = v_sum(probe) == 0 || sees_alike(m->j, m->block);
+}
+
+#define PACKS_OF(T)                                                                                \
+    static __attribute__((noinline)) void pack_keys_##T(paged_many *m, const char *const *rows,    \
+                                                        paged_size dim, paged_size at,             \
+                                                        paged_size low, paged_size high) {         \
+        pack_all_keys(EJK_DTYPE_##T, m, rows, dim, at, low, high);                                 \
+    }                                                                                              \
+    static __attribute__((noinline)) void pack_values_##T(paged_many *m, paged_size low,           \
+                                                          paged_size high) {                       \
+        pack_all_values(EJK_DTYPE_##T, m, low, high);                                              \
+    }
+STORED_CASES(PACKS_OF)
+#define KEYS_CASE(T)                                                                               \
+    case EJK_DTYPE_##T: pack_keys_##T(m, rows, dim, at, low, high); break;
+#define ROWS_CASE(T)                                                                               \
+    case EJK_DTYPE_##T: pack_values_##T(m, low, high); break;
+
+static void pack_any_keys(paged_many *m, int dtype, const char *const *rows, paged_size dim,
+                          paged_size at, paged_size low, paged_size high) {
+    switch (dtype) {
+        STORED_CASES(KEYS_CASE)
+    default: break;
+    }
+}
+
+static void pack_any_values(paged_many *m, int dtype, paged_size low, paged_size high) {
+    switch (dtype) {
+        STORED_CASES(ROWS_CASE)
+    default: break;
+    }
+}
+
+static void pack_block(paged_many *m, paged_size low, paged_size high) {
+    const paged_problem *p = m->j->p;
+    pack_any_keys(m, p->key.dtype, m->block->key, p->dim, 0, low, high);
+    if (p->tail_dim > 0)
+        pack_any_keys(m, p->key_tail.dtype, m->block->tail, p->tail_dim, p->dim, low, high);
+    pack_any_values(m, p->value.dtype, low, high);
+    if (p->key.scaled_rows)
+        find_scales(m->j, m->block, &p->key, m->j->head, m->j->work->plan.keys, m->key_scale);
+    if (p->value.scaled_rows)
+        find_scales(m->j, m->block, &p->value, m->j->head, m->j->work->plan.keys, m->value_scale);
+}
+
+/* ---- Asking for the next block ---------------------------------------------------------------------- */
+
+static void begin_next(paged_many *m, paged_size products) {
+    const paged_problem *p = m->j->p;
+    const paged_block *b = m->next;
+    const paged_size count = paged_most(b->high - b->low, 0);
+    const paged_size key = p->dim * paged_bytes(p->key.dtype);
+    const bool latent = p->value.data == p->key.data;
+    const paged_size value = latent ? 0 : p->value_dim * paged_bytes(p->value.dtype);
+    ask_for(&m->ask_key, b->key + b->low, count, 0, key);
+    ask_for(&m->ask_value, b->value + b->low, count, 0, value);
+    m->pace = count * (ejki_cdiv(key, 64) + ejki_cdiv(value, 64)) / paged_most(products, 1) + 1;
+}
+
+static void next_lines(paged_many *m, gemm_prefetch *lines) {
+    lines->near = false;
+    lines->count = 0;
+    while (lines->count < paged_least(m->pace, GEMM_LINES)) {
+        paged_ask *ask = m->ask_key.line ? &m->ask_key : &m->ask_value;
+        if (!ask->line) return;
+        lines->line[lines->count++] = (const float *)(const void *)ask->line;
+        ask->line += 64;
+        ask->left -= 64;
+        if (ask->left > 0) continue;
+        ask->left = ask->bytes;
+        ask->line = ++ask->row < ask->end ? *ask->row : NULL;
+    }
+}
+
+/* ---- Tiles ------------------------------------------------------------------------------------------ */
+
+static float *sum_of(const paged_many *m, paged_size i, paged_size d) {
+    const paged_size tile = i / TILE_ROWS * TILE_ROWS;
+    return m->sums + tile * m->j->work->plan.sum_width + d / TILE_COLUMNS * TILE_COLUMNS * TILE_ROWS +
+           (i - tile) * TILE_COLUMNS + d % TILE_COLUMNS;
+}
+
+/* Weights of row i from its scores; its sums are brought to its new maximum. */
+static void many_weights(paged_many *m, paged_size i, float *z, paged_size low, paged_size high) {
+    const paged_job *j = m->j;
+    m->scale.key = j->p->key.scaled_rows ? m->key_scale + low : NULL;
+    const float most =
+        finish_scores(j, &m->row[i], &m->scale, m->block->first + low, high - low, z + low);
+    const float factor = finish_weights(&m->row[i], most, high - low, z + low, m->lanes + i * VL);
+    if (factor != 1)
+        for (paged_size d = 0; d < j->work->plan.width; d += VL) {
+            float *sum = sum_of(m, i, d);
+            v_store(sum, v_mul(v_load(sum), v_set1(factor)));
+        }
+    for (paged_size c = low; j->p->value.scaled_rows && c < high; c += VL)
+        v_store(z + c, v_mul(v_load(z + c), v_load(m->value_scale + c)));
+}
+
+/* One row, key by key, what has a weight. */
+static void add_seen_rows(paged_many *m, paged_size i, const float *z, paged_size low,
+                          paged_size high) {
+    const paged_size width = m->j->work->plan.width;
+    for (paged_size t = low; t < high; t++)
+        for (paged_size d = 0; z[t] != 0 && d < width; d += VL) {
+            float *sum = sum_of(m, i, d);
+            v_store(sum, v_fma(v_set1(z[t]), v_load(m->values + t * width + d), v_load(sum)));
+        }
+}
+
+/* `rows` rows from i on, of one tile, and keys low to high - 1 of the block, a multiple of TILE_COLUMNS. */
+static void attend_tile(paged_many *m, paged_size i, int rows, paged_size low, paged_size high) {
+    const paged_size width = m->j->work->plan.width, tile = i / TILE_ROWS * TILE_ROWS;
+    const float *query = m->query + tile * m->depth + (i - tile);
+    float *scores = m->scores + (i - tile) * SCORE_STRIDE;
+    gemm_prefetch lines;
+    for (paged_size c = low; c < high; c += TILE_COLUMNS) {
+        next_lines(m, &lines);
+        gemm_scores(rows, TILE_COLUMNS, m->depth, query, m->keys + c * m->depth, TILE_COLUMNS,
+                    scores + c, SCORE_STRIDE, false, &lines);
+    }
+    for (int r = 0; r < rows; r++) many_weights(m, i + r, scores + r * SCORE_STRIDE, low, high);
+    for (int r = 0; !m->fit && r < rows; r++)
+        add_seen_rows(m, i + r, scores + r * SCORE_STRIDE, low, high);
+    for (paged_size d = 0; m->fit && d < width; d += TILE_COLUMNS) {
+        next_lines(m, &lines);
+        gemm_values(rows, paged_least(TILE_COLUMNS, width - d), high - low, scores + low,
+                    m->values + low * width + d, width, sum_of(m, i, d), TILE_COLUMNS, true, &lines);
+    }
+}
+
+/* All tiles; each leaves out panels that none of its rows sees. */
+static void many_block(paged_many *m) {
+    const paged_job *j = m->j;
+    const paged_block *b = m->block;
+    const paged_size low = b->low / TILE_COLUMNS * TILE_COLUMNS;
+    const paged_size high = ejki_round_up(b->high, TILE_COLUMNS);
+    const paged_size panels = (high - low) / TILE_COLUMNS + ejki_cdiv(j->work->plan.width, TILE_COLUMNS);
+    pack_block(m, low, high);
+    begin_next(m, ejki_cdiv(j->rows, TILE_ROWS) * panels);
+    for (paged_size tile = 0; tile < j->rows; tile += TILE_ROWS) {
+        const paged_size end = paged_least(tile + TILE_ROWS, j->rows);
+        paged_size first = high, last = low;
+        for (paged_size i = tile; i < end; i++) {
+            first = paged_least(first, m->row[i].low - b->first);
+            last = paged_most(last, m->row[i].high - b->first);
+        }
+        first = paged_most(first / TILE_COLUMNS * TILE_COLUMNS, low);
+        last = paged_least(ejki_round_up(last, TILE_COLUMNS), high);
+        for (paged_size i = tile; first < last && i < end;) {
+            const int rows = gemm_rows(end - i);
+            attend_tile(m, i, rows, first, last);
+            i += rows;
+        }
+    }
+}
+
+static void bind_many(paged_many *m, const paged_job *j) {
+    const paged_plan *t = &j->work->plan;
+    *m = (paged_many){.j = j, .depth = j->p->dim + j->p->tail_dim, .query = j->memory};
+    m->sums = m->query + t->rows * m->depth;
+    m->lanes = m->sums + t->rows * t->sum_width;
+    m->keys = m->lanes + t->rows * VL;
+    m->values = m->keys + t->keys * m->depth;
+    m->scores = m->values + t->keys * t->width;
+    m->rest = m->scores + TILE_ROWS * SCORE_STRIDE;
+    m->key_scale = m->rest + t->width;
+    m->value_scale = m->key_scale + TILE_KEYS;
+    m->row = (paged_row *)(void *)(m->value_scale + TILE_KEYS);
+    m->scale = score_scale(j->p, j->head);
+    const paged_size zeros = m->keys - m->query;
+    memset(m->query, 0, (size_t)zeros * sizeof(float));
+    memset(m->values, 0, (size_t)(t->keys * t->width) * sizeof(float));
+}
+
+static void attend_many(const paged_job *j) {
+    const paged_plan *t = &j->work->plan;
+    paged_block blocks[2];
+    paged_many m;
+    bind_many(&m, j);
+    for (paged_size i = 0; i < j->rows; i++) {
+        const paged_size tile = i / TILE_ROWS * TILE_ROWS;
+        m.row[i] = row_of(j, i);
+        load_query(j->p, &m.row[i], m.query + tile * m.depth + i - tile, TILE_ROWS);
+    }
+    m.block = &blocks[0];
+    m.next = &blocks[1];
+    const paged_size start = j->low / t->keys * t->keys;
+    if (j->low < j->high) find_block(j, start, t->keys, m.block);
+    for (paged_size first = start; j->low < j->high && first < j->high; first += t->keys) {
+        m.next->low = m.next->high = 0;
+        if (first + t->keys < j->high) find_block(j, first + t->keys, t->keys, m.next);
+        many_block(&m);
+        paged_block *done = m.block;
+        m.block = m.next;
+        m.next = done;
+    }
+    for (paged_size i = 0; i < j->rows; i++) {
+        for (paged_size d = 0; d < t->width; d += VL) v_store(m.rest + d, v_load(sum_of(&m, i, d)));
+        put_row(j, &m.row[i], m.rest, v_sum(v_load(m.lanes + i * VL)));
+    }
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sums over a window of rows: result r is base[r] + Σ_i taps[i] · rows[r + i], a column each. Up to TOKENS results at a
+ * time share what is loaded: three loads each where a result by itself takes nine. Rows are elements of a type, taps
+ * and bases floats. Include after a vec_*.h.
+ */
+#ifndef EJKI_CAUSAL_CONV1D_WINDOW_H
+#define EJKI_CAUSAL_CONV1D_WINDOW_H
+
+#include "kernels/simd/unroll.h"
+#include "kernels/simd/vec_element.h"
+#include "kernels/simd/vec_math.h"
+#include "operations/state_space/causal_conv1d/problem.cuh"
+
+/* Columns of a task at most: a few rows of so many stay in a second-level cache. */
+enum { TOKENS = 4, COLUMNS = 2048, LINE = 64 };
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* VL columns, or the first `left` of them, of `tokens` results; constants wherever they can be. */
+INLINE void window_sums(const ejk_dtype dtype, const int width, const int tokens,
+                        const void *const *rows, int64_t c, int64_t left, const float *taps,
+                        int64_t stride, vf *sum) {
+    if (width == 4) {
+        vf row[TOKENS + 3];
+        EJKI_UNROLL for (int k = 0; k < tokens + 3; k++) row[k] =
+            v_widen_some(dtype, element_at(dtype, rows[k], c), left);
+        EJKI_UNROLL for (int i = 0; i < 4; i++) {
+            const vf tap = v_load(taps + i * stride + c);
+            EJKI_UNROLL for (int r = 0; r < tokens; r++) sum[r] = v_fma(tap, row[r + i], sum[r]);
+        }
+        return;
+    }
+    for (int i = 0; i < width; i++) {
+        const vf tap = v_load(taps + i * stride + c);
+        EJKI_UNROLL for (int r = 0; r < tokens; r++) sum[r] =
+            v_fma(tap, v_widen_some(dtype, element_at(dtype, rows[r + i], c), left), sum[r]);
+    }
+}
+
+/* Not memcpy() of a size that the compiler does not know, which is a call. */
+static inline void element_copy(ejk_dtype dtype, void *to, const void *from) {
+    uint32_t whole;
+    uint16_t half;
+    if (dtype == EJK_DTYPE_F32) {
+        memcpy(&whole, from, sizeof whole);
+        memcpy(to, &whole, sizeof whole);
+        return;
+    }
+    memcpy(&half, from, sizeof half);
+    memcpy(to, &half, sizeof half);
+}
+
+/* ---- Tiles of channels ------------------------------------------------------------------------------- */
+
+typedef struct tile {
+    const conv_problem *p;
+    int64_t first, columns, stride; /* channels; floats of a row below, a multiple of VL */
+    float *taps, *bias;             /* [width][stride], [stride] */
+    void *before;                   /* [width - 1][stride] elements: the state of a sequence */
+} tile;
+
+/* Floats that a tile takes. */
+static inline int64_t tile_floats(const conv_problem *p, int64_t stride) {
+    return 2 * p->width * stride;
+}
+
+static inline void tile_open(const ejk_dtype dtype, tile *t, const conv_problem *p, int64_t first,
+                             int64_t columns, int64_t stride, float *memory) {
+    *t = (tile){.p = p, .first = first, .columns = columns, .stride = stride, .taps = memory};
+    t->bias = memory + p->width * stride;
+    t->before = t->bias + stride;
+    memset(memory, 0, (size_t)((p->width + 1) * stride) * sizeof *memory);
+    for (int64_t c = 0; c < columns; c++) {
+        for (int64_t i = 0; i < p->width; i++)
+            t->taps[i * stride + c] =
+                element_load(dtype, p->weight.data, conv_state_at(&p->weight, 0, first + c) + i);
+        if (p->has_bias) t->bias[c] = element_load(dtype, p->bias, first + c);
+    }
+}
+
+/* The state of a sequence as rows. */
+static inline void tile_take_state(const ejk_dtype dtype, const tile *t, int64_t n) {
+    const conv_problem *p = t->p;
+    const int64_t slot = conv_slot(p, p->has_before, n), size = element_size(dtype);
+    if (slot < 0) {
+        memset(t->before, 0, (size_t)((p->width - 1) * t->stride * size));
+        return;
+    }
+    for (int64_t c = 0; c < t->columns; c++) {
+        const int64_t at = conv_state_at(&p->before, slot, t->first + c);
+        for (int64_t i = 0; i < p->width - 1; i++)
+            element_copy(dtype, element_at(dtype, t->before, i * t->stride + c),
+                         element_at(dtype, p->before.data, at + i));
+    }
+}
+
+/* Where token `token` of a tile lies. */
+INLINE void *row_at(const ejk_dtype dtype, const tile *t, const conv_rows *rows, int64_t row,
+                    int64_t token) {
+    return element_at(dtype, rows->data, conv_at(rows, row, token) + t->first);
+}
+
+/* Addresses of the rows that results of `count` tokens from `token` on are made of. */
+INLINE void window_rows(const ejk_dtype dtype, const tile *t, seq_range range, int64_t token,
+                        int64_t count, const void **rows) {
+    const int64_t w = t->p->width - 1;
+    for (int64_t k = 0; k < count + w; k++) {
+        const int64_t j = token - range.begin + k;
+        rows[k] = j < w ? element_at(dtype, t->before, j * t->stride)
+                        : row_at(dtype, t, &t->p->x, range.row, range.begin + j - w);
+    }
+}
+
+#endif

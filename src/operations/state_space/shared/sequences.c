@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "operations/state_space/shared/sequences.h"
+
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "tensor/access.h"
+
+/* A tensor whose first axis is the sequences. */
+static ejk_status check_count(const ejk_tensor *t, const char *name, int64_t count) {
+    if (!ejk_tensor_present(t) || t->shape[0] == count) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s has length %lld on axis 0, expected %lld", name,
+                     (long long)t->shape[0], (long long)count);
+}
+
+ejk_status ejki_sequences_of(const ejki_states *states, int64_t batch, int64_t tokens,
+                             sequences *out) {
+    const bool packed = ejk_tensor_present(states->ends);
+    const bool pooled = ejk_tensor_present(states->pool);
+    const bool indexed = ejk_tensor_present(states->indices);
+    if (packed && batch != 1)
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                         "batch is %lld, expected 1: with cu_seqlens sequences are packed",
+                         (long long)batch);
+    if (pooled && (ejk_tensor_present(states->initial) || ejk_tensor_present(states->final)))
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "%s is given beside initial_state or final_state, expected one of them",
+                         states->pool_name);
+    if (indexed && !pooled)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "state_indices is given without %s",
+                         states->pool_name);
+    *out = (sequences){.count = packed ? states->ends->shape[0] - 1 : batch,
+                       .tokens = tokens,
+                       .slots = pooled ? states->pool->shape[0] : 0,
+                       .packed = packed,
+                       .wide_ends = packed && states->ends->dtype == EJK_DTYPE_I64,
+                       .indexed = indexed,
+                       .wide_indices = indexed && states->indices->dtype == EJK_DTYPE_I64};
+    EJKI_TRY(check_count(states->initial, "initial_state", out->count));
+    EJKI_TRY(check_count(states->final, "final_state", out->count));
+    EJKI_TRY(check_count(states->indices, "state_indices", out->count));
+    return pooled && !indexed ? check_count(states->pool, states->pool_name, out->count) : EJK_OK;
+}
+
+void ejki_sequences_bind(const ejki_states *states, sequences *s) {
+    s->ends = s->packed ? states->ends->data : NULL;
+    s->indices = s->indexed ? states->indices->data : NULL;
+}
+
+static ejk_status check_ends(const sequences *s) {
+    seq_size last = 0;
+    for (seq_size n = 0; s->packed && n <= s->count; n++) {
+        const seq_size end = seq_number(s->ends, s->wide_ends, n);
+        if (end < last || end > s->tokens || (n == 0 && end != 0))
+            return ejki_fail(
+                EJK_STATUS_INVALID_ARGUMENT,
+                "cu_seqlens is %lld at %lld, expected numbers ascending from 0 to %lld",
+                (long long)end, (long long)n, (long long)s->tokens);
+        last = end;
+    }
+    return EJK_OK;
+}
+
+ejk_status ejki_sequences_check(const sequences *s) {
+    EJKI_TRY(check_ends(s));
+    if (!s->indexed) return EJK_OK;
+    uint8_t *taken = calloc((size_t)(s->slots / 8 + 1), 1);
+    if (!taken) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory to check state_indices");
+    ejk_status status = EJK_OK;
+    for (seq_size n = 0; n < s->count && status == EJK_OK; n++) {
+        const seq_size slot = seq_number(s->indices, s->wide_indices, n);
+        if (slot == -1) continue;
+        if (slot < -1 || slot >= s->slots)
+            status = ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                               "state_indices is %lld at %lld, expected -1 to %lld",
+                               (long long)slot, (long long)n, (long long)s->slots - 1);
+        else if (taken[slot / 8] >> slot % 8 & 1)
+            status =
+                ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                          "state_indices is %lld at %lld, expected a slot of no other sequence",
+                          (long long)slot, (long long)n);
+        else
+            taken[slot / 8] |= (uint8_t)(1u << slot % 8);
+    }
+    free(taken);
+    return status;
+}
+
+ejk_status ejki_sequences_fill(const ejk_tensor *ends, const ejk_tensor *indices, int64_t tokens) {
+    if (ejk_tensor_present(ends) && ends->data) {
+        const int64_t count = ends->shape[0] - 1;
+        for (int64_t n = 0; n <= count; n++)
+            ejki_store_i64(ends->dtype, ends->data, n * ends->strides[0],
+                           count > 0 ? tokens / count * n + ejki_min(n, tokens % count) : 0);
+    }
+    if (ejk_tensor_present(indices) && indices->data)
+        for (int64_t n = 0; n < indices->shape[0]; n++)
+            ejki_store_i64(indices->dtype, indices->data, n * indices->strides[0], n);
+    return EJK_OK;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of the sequences and slots of a stateful call, and lists of them for measuring. */
+#ifndef EJKI_STATE_SPACE_SEQUENCES_H
+#define EJKI_STATE_SPACE_SEQUENCES_H
+
+#include <ejkernel/kernel.h>
+
+#include "operations/state_space/shared/sequences.cuh"
+
+/* How a call says where its states are; those it lacks are absent tensors. */
+typedef struct ejki_states {
+    const ejk_tensor *ends, *indices, *pool, *initial, *final;
+    const char *pool_name;
+} ejki_states;
+
+/* Without pointers. */
+ejk_status ejki_sequences_of(const ejki_states *states, int64_t batch, int64_t tokens,
+                             sequences *out);
+void ejki_sequences_bind(const ejki_states *states, sequences *s);
+/* Looks at the lists: INVALID_ARGUMENT with the entry that is wrong. */
+ejk_status ejki_sequences_check(const sequences *s);
+/* Sequences of equal length, a slot each. */
+ejk_status ejki_sequences_fill(const ejk_tensor *ends, const ejk_tensor *indices, int64_t tokens);
+
+#endif

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul and grouped_matmul: what was wrong elsewhere, bits of a row among others, the sentences of bad calls. */
+#include "support/expect.h"
+
+#include <ejkernel/ejkernel.h>
+
+#include <math.h>
+#include <string.h>
+
+static ejk_context *context;
+
+enum { ROWS = 65, DEPTH = 70, COLUMNS = 45, GROUPS = 3 };
+static float lhs[ROWS * DEPTH], rhs[GROUPS * DEPTH * COLUMNS], out[ROWS * COLUMNS],
+    other[ROWS * COLUMNS];
+static int32_t sizes[GROUPS], offset[1];
+
+static float number(int n) {
+    return (float)((n * 7919 + 13) % 2001 - 1000) / 512;
+}
+
+static void fill(void) {
+    for (int i = 0; i < ROWS * DEPTH; i++) lhs[i] = number(i);
+    for (int i = 0; i < GROUPS * DEPTH * COLUMNS; i++) rhs[i] = number(3 * i + 1);
+    for (int i = 0; i < ROWS * COLUMNS; i++) out[i] = other[i] = -77;
+}
+
+static ejk_grouped_matmul_args grouped(int rows, int a, int b, int c) {
+    sizes[0] = a, sizes[1] = b, sizes[2] = c;
+    return (ejk_grouped_matmul_args){.lhs = ejk_tensor_2d(lhs, EJK_DTYPE_F32, rows, DEPTH),
+                                     .rhs =
+                                         ejk_tensor_3d(rhs, EJK_DTYPE_F32, GROUPS, DEPTH, COLUMNS),
+                                     .group_sizes = ejk_tensor_1d(sizes, EJK_DTYPE_I32, GROUPS),
+                                     .out = ejk_tensor_2d(out, EJK_DTYPE_F32, rows, COLUMNS)};
+}
+
+static double wanted(int row, int group, int column) {
+    double sum = 0;
+    for (int k = 0; k < DEPTH; k++)
+        sum += (double)lhs[row * DEPTH + k] * (double)rhs[(group * DEPTH + k) * COLUMNS + column];
+    return sum;
+}
+
+/* ---- Values ------------------------------------------------------------------------------------------ */
+
+/* Elsewhere existing_out was overwritten, ignored, refused, or an error unless the rows were a multiple of 128. */
+static void existing_out_is_added_to(void **state) {
+    (void)state;
+    static float existing[ROWS * COLUMNS];
+    fill();
+    for (int i = 0; i < ROWS * COLUMNS; i++) existing[i] = number(i + 5);
+    ejk_grouped_matmul_args args = grouped(ROWS, 20, 0, 30);
+    args.existing_out = ejk_tensor_2d(existing, EJK_DTYPE_F32, ROWS, COLUMNS);
+    EXPECT_OK(ejk_grouped_matmul(context, &args));
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < COLUMNS; j++) {
+            const double sum = i < 20 ? wanted(i, 0, j) : i < 50 ? wanted(i, 2, j) : 0;
+            EXPECT_NEAR((double)out[i * COLUMNS + j], sum + (double)existing[i * COLUMNS + j],
+                        1e-3);
+        }
+    args.cfg = (ejk_grouped_matmul_config){.platform = "simd"};
+    /* All names are the same operation, and preferred_element_type need not be given. */
+    memcpy(other, out, sizeof out);
+    EXPECT_OK(ejk_grouped_matmulv2(context, &args));
+    assert_true(memcmp(other, out, sizeof out) == 0);
+    EXPECT_OK(ejk_grouped_matmulv3(context, &args));
+    assert_true(memcmp(other, out, sizeof out) == 0);
+}
+
+/* Elsewhere the tile of columns came from the wrong axis. */
+static void transposed_matrices_give_the_same(void **state) {
+    (void)state;
+    static float turned[GROUPS * DEPTH * COLUMNS];
+    fill();
+    for (int g = 0; g < GROUPS; g++)
+        for (int k = 0; k < DEPTH; k++)
+            for (int j = 0; j < COLUMNS; j++)
+                turned[(g * COLUMNS + j) * DEPTH + k] = rhs[(g * DEPTH + k) * COLUMNS + j];
+    ejk_grouped_matmul_args args = grouped(ROWS, 20, 15, 30);
+    EXPECT_OK(ejk_grouped_matmul(context, &args));
+    args.rhs = ejk_tensor_3d(turned, EJK_DTYPE_F32, GROUPS, COLUMNS, DEPTH);
+    args.out.data = other;
+    args.transpose_rhs = true;
+    EXPECT_OK(ejk_grouped_matmul(context, &args));
+    assert_true(memcmp(other, out, sizeof out) == 0);
+}
+
+static void rows_of_no_group_have_no_bias(void **state) {
+    (void)state;
+    static float bias[GROUPS * COLUMNS];
+    fill();
+    for (int i = 0; i < GROUPS * COLUMNS; i++) bias[i] = 3;
+    ejk_grouped_matmul_args args = grouped(ROWS, 1, 2, 3);
+    args.rhs_bias = ejk_tensor_3d(bias, EJK_DTYPE_F32, GROUPS, 1, COLUMNS);
+    EXPECT_OK(ejk_grouped_matmulv3(context, &args));
+    for (int i = 6 * COLUMNS; i < ROWS * COLUMNS; i++) assert_true(out[i] == 0);
+}
+
+static void experts_without_rows_are_not_read(void **state) {
+    (void)state;
+    fill();
+    for (int i = 0; i < DEPTH * COLUMNS; i++) rhs[DEPTH * COLUMNS + i] = NAN;
+    ejk_grouped_matmul_args args = grouped(ROWS, 40, 0, 25);
+    EXPECT_OK(ejk_grouped_matmul(context, &args));
+    for (int i = 0; i < ROWS * COLUMNS; i++) assert_true(isfinite(out[i]));
+}
+
+static void a_row_has_its_bits_alone(void **state) {
+    (void)state;
+    fill();
+    ejk_matmul_args args = {.lhs = ejk_tensor_2d(lhs, EJK_DTYPE_F32, ROWS, DEPTH),
+                            .rhs = ejk_tensor_2d(rhs, EJK_DTYPE_F32, DEPTH, COLUMNS),
+                            .out = ejk_tensor_2d(out, EJK_DTYPE_F32, ROWS, COLUMNS)};
+    EXPECT_OK(ejk_matmul(context, &args));
+    for (int i = 0; i < ROWS; i++) {
+        args.lhs = ejk_tensor_2d(lhs + i * DEPTH, EJK_DTYPE_F32, 1, DEPTH);
+        args.out = ejk_tensor_2d(other, EJK_DTYPE_F32, 1, COLUMNS);
+        EXPECT_OK(ejk_matmul(context, &args));
+        assert_true(memcmp(other, out + i * COLUMNS, COLUMNS * sizeof *out) == 0);
+    }
+}
+
+/* ---- Bad calls --------------------------------------------------------------------------------------- */
+
+static void expect_untouched(void) {
+    for (int i = 0; i < ROWS * COLUMNS; i++) assert_true(out[i] == -77);
+}
+
+static void sizes_that_do_not_fit_are_errors(void **state) {
+    (void)state;
+    fill();
+    ejk_grouped_matmul_args args = grouped(ROWS, 40, 25, 1);
+    EXPECT_FAIL(INVALID_ARGUMENT, "group_sizes", ejk_grouped_matmul(context, &args));
+    args = grouped(ROWS, 40, -1, 2);
+    EXPECT_FAIL(INVALID_ARGUMENT, "group_sizes", ejk_grouped_matmul(context, &args));
+    args = grouped(ROWS, INT32_MAX, INT32_MAX, 2);
+    EXPECT_FAIL(INVALID_ARGUMENT, "group_sizes", ejk_grouped_matmul(context, &args));
+    args = grouped(ROWS, 1, 1, 1);
+    args.rhs.shape[0] = 2;
+    EXPECT_FAIL(INVALID_SHAPE, "group_sizes", ejk_grouped_matmul(context, &args));
+    args.group_offset = ejk_tensor_1d(offset, EJK_DTYPE_I32, 1);
+    offset[0] = 2;
+    EXPECT_FAIL(INVALID_ARGUMENT, "group_offset", ejk_grouped_matmul(context, &args));
+    expect_untouched();
+    offset[0] = 1;
+    EXPECT_OK(ejk_grouped_matmul(context, &args));
+}
+
+static void rows_out_of_range_are_errors(void **state) {
+    (void)state;
+    static int32_t rows[ROWS];
+    fill();
+    ejk_grouped_matmul_args args = grouped(ROWS, 40, 20, 5);
+    rows[64] = ROWS;
+    args.lhs_indices = ejk_tensor_1d(rows, EJK_DTYPE_I32, ROWS);
+    EXPECT_FAIL(INVALID_ARGUMENT, "lhs_indices", ejk_grouped_matmul(context, &args));
+    args = grouped(ROWS, 40, 20, 5);
+    args.out_weights = ejk_tensor_1d(lhs, EJK_DTYPE_F32, ROWS);
+    EXPECT_FAIL(INVALID_ARGUMENT, "out_weights", ejk_grouped_matmul(context, &args));
+    rows[64] = -1;
+    args.out_indices = ejk_tensor_1d(rows, EJK_DTYPE_I32, ROWS);
+    EXPECT_FAIL(INVALID_ARGUMENT, "out_indices", ejk_grouped_matmul(context, &args));
+    expect_untouched();
+}
+
+static void matrices_have_to_fit(void **state) {
+    (void)state;
+    fill();
+    ejk_matmul_args args = {.lhs = ejk_tensor_2d(lhs, EJK_DTYPE_F32, ROWS, DEPTH),
+                            .rhs = ejk_tensor_2d(rhs, EJK_DTYPE_F32, DEPTH, COLUMNS),
+                            .out = ejk_tensor_2d(out, EJK_DTYPE_F32, ROWS, COLUMNS)};
+    args.transpose_rhs = true;
+    EXPECT_FAIL(INVALID_SHAPE, "rhs", ejk_matmul(context, &args));
+    args.transpose_rhs = false;
+    strcpy(args.activation, "swish");
+    EXPECT_FAIL(UNKNOWN_NAME, "activation", ejk_matmul(context, &args));
+    strcpy(args.activation, "swiglu");
+    EXPECT_FAIL(INVALID_SHAPE, "columns", ejk_matmul(context, &args));
+    args.activation[0] = 0;
+    args.preferred_element_type = EJK_DTYPE_BF16;
+    EXPECT_FAIL(INVALID_DTYPE, "out", ejk_matmul(context, &args));
+    expect_untouched();
+}
+
+static int open_context(void **state) {
+    (void)state;
+    return ejk_context_create(NULL, &context) == EJK_OK ? 0 : -1;
+}
+static int close_context(void **state) {
+    (void)state;
+    ejk_context_destroy(context);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(existing_out_is_added_to),
+        cmocka_unit_test(transposed_matrices_give_the_same),
+        cmocka_unit_test(rows_of_no_group_have_no_bias),
+        cmocka_unit_test(experts_without_rows_are_not_read),
+        cmocka_unit_test(a_row_has_its_bits_alone),
+        cmocka_unit_test(sizes_that_do_not_fit_are_errors),
+        cmocka_unit_test(rows_out_of_range_are_errors),
+        cmocka_unit_test(matrices_have_to_fit),
+    };
+    return cmocka_run_group_tests(tests, open_context, close_context);
+}

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Completes the Python package: writes what follows from the library's description of its operations.
+
+Usage: python_package.py <libejkernel.so> <output of `ejk info --operations --json`> <folder> [--link]
+
+Writes _description.json and the stubs of functions to the folder. With --link, the folder becomes a whole package for
+tests: links to its sources and to the library.
+"""
+
+import argparse
+import ctypes
+import importlib
+import json
+import os
+import sys
+import types
+
+
+PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python", "libejkernel")
+
+
+def version_of(library):
+    loaded = ctypes.CDLL(os.path.abspath(library))
+    loaded.ejk_version.restype = ctypes.c_char_p
+    return loaded.ejk_version().decode()
+
+
+def stubs(package, folder):
+    """The stubs by the package's own code, of which only what needs no library is imported."""
+    module = types.ModuleType("libejkernel")
+    module.__path__ = [package]
+    sys.modules["libejkernel"] = module
+    description = importlib.import_module("libejkernel._description")
+    catalogue = description.Catalogue(os.path.join(folder, "_description.json"))
+    return importlib.import_module("libejkernel._stubs").numpy_stub(catalogue)
+
+
+def write(path, text):
+    """Only where something changed, so that nothing is built again in vain."""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            if file.read() == text:
+                return
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def link(source, target):
+    if os.path.lexists(target):
+        os.remove(target)
+    os.symlink(os.path.abspath(source), target)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library")
+    parser.add_argument("description")
+    parser.add_argument("folder")
+    parser.add_argument("--link", action="store_true")
+    wish = parser.parse_args()
+    with open(wish.description, encoding="utf-8") as file:
+        operations = json.load(file)
+    os.makedirs(wish.folder, exist_ok=True)
+    description = {"version": version_of(wish.library), "operations": operations}
+    write(os.path.join(wish.folder, "_description.json"), json.dumps(description, separators=(",", ":")) + "\n")
+    write(os.path.join(wish.folder, "numpy.pyi"), stubs(PACKAGE, wish.folder))
+    if wish.link:
+        os.makedirs(os.path.join(wish.folder, "lib"), exist_ok=True)
+        os.makedirs(os.path.join(wish.folder, "bin"), exist_ok=True)
+        for name in os.listdir(PACKAGE):
+            if name.endswith(".py") or name == "py.typed":
+                link(os.path.join(PACKAGE, name), os.path.join(wish.folder, name))
+        link(wish.library, os.path.join(wish.folder, "lib", "libejkernel.so.0"))
+        link(os.path.join(os.path.dirname(wish.library), "ejk"), os.path.join(wish.folder, "bin", "ejk"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
