@@ -64,6 +64,16 @@ PUBLIC = {
     "gated_rms_norm.h": "operations",
     "blocksparse_attention.h": "operations",
     "scaled_dot_product_attention.h": "operations",
+    "gated_delta_rule.h": "operations",
+    "gla_attention.h": "operations",
+    "kda_attention.h": "operations",
+    "lightning_attention.h": "operations",
+    "ragged_gated_delta_rule.h": "operations",
+    "recurrent.h": "operations",
+    "recurrent_attention.h": "operations",
+    "rwkv6.h": "operations",
+    "rwkv7.h": "operations",
+    "rwkv7_mul.h": "operations",
     "ejkernel.h": "operations",
 }
 

@@ -58,6 +58,7 @@ struct slice {
     struct {
         const char *symbol, *also; /* one that has the same length in this call, or NULL */
         int64_t first, end;
+        bool same; /* another name of what the range before it cuts */
     } range[4];
     int32_t count;
 };

@@ -79,7 +79,8 @@ static bool tells_all(const struct slice *s, const struct part *part, const ejk_
     int32_t cut = 0, wanted = 0;
     for (int32_t a = 0; a < t->rank; a++) cut += part->end[a] - part->first[a] < t->shape[a];
     for (int32_t i = 0; i < s->count; i++)
-        wanted += s->range[i].end - s->range[i].first < ejk_axes_get(axes, s->range[i].symbol);
+        wanted += !s->range[i].same &&
+                  s->range[i].end - s->range[i].first < ejk_axes_get(axes, s->range[i].symbol);
     /* Heads of queries and of keys are cut together. */
     const int32_t heads = range_of(s, "Hq", 2), kv = range_of(s, "Hkv", 3);
     if (heads < s->count && kv < s->count &&

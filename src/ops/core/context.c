@@ -14,8 +14,9 @@ struct ejki_kernel_node {
 
 /* Operations that later versions bring. */
 static const char *const later[] = {
-    "ring_attention",      "mla_attention", "native_sparse_attention",
-    "recurrent_attention", "gla_attention", "lightning_attention",
+    "ring_attention",
+    "mla_attention",
+    "native_sparse_attention",
 };
 
 const char *const *ejki_later_operations(int32_t *count) {

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file ragged_gated_delta_rule.h
+ * The gated delta rule over packed sequences and a pool of states, as servers decode.
+ *
+ *     S ← e^decay_t · S;  S ← S + key_t (beta_t (value_t − Sᵀ key_t))ᵀ;  out_t = scale · Sᵀ query_t
+ *
+ * Raw gates: with A_log, the gate is −exp(A_log) · softplus(decay + dt_bias); with use_beta_sigmoid, beta is
+ * sigmoid(beta). Gradients are then those of the raw numbers.
+ *
+ * Sequence n begins with row state_indices[n] of `state`, which its last state goes to, prefilling and decoding in the
+ * same call. Sequences are those of cu_seqlens, documented as query_start_loc; it and state have to be given.
+ * Gradients are those of gated_delta_rule, with rows of the pool as initial_state.
+ *
+ * recurrent.h says what heads, sequences, states and options are.
+ *
+ * @since 0.1
+ */
+#ifndef EJKERNEL_RAGGED_GATED_DELTA_RULE_H
+#define EJKERNEL_RAGGED_GATED_DELTA_RULE_H
+
+#include <ejkernel/recurrent.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What is given, in the order of the documented call. */
+#define EJK_RAGGED_GATED_DELTA_RULE_INPUTS(F, R)                                                   \
+    F(TENSOR, query, EJK_REQUIRED, "", EJK_RECURRENT_QUERY "float", "queries")                     \
+    F(TENSOR, key, EJK_REQUIRED, "", EJK_RECURRENT_KEY "query", "keys")                            \
+    F(TENSOR, value, EJK_REQUIRED, "", EJK_RECURRENT_VALUE "query", "values")                      \
+    F(TENSOR, beta, EJK_OPTIONAL, "1", EJK_RECURRENT_PER_HEAD "float",                             \
+      "how much of the error is corrected")                                                        \
+    F(TENSOR, decay, EJK_OPTIONAL, "0", EJK_RECURRENT_GATE "float",                                \
+      "log decays of a head, or of each key channel; float32 or the type of query")                \
+    EJK_RECURRENT_START(F)                                                                         \
+    F(TENSOR, A_log, EJK_OPTIONAL, "none", "[H] float",                                            \
+      "decay is raw: the gate is -exp(A_log) * softplus(decay + dt_bias)")                         \
+    F(TENSOR, dt_bias, EJK_OPTIONAL, "0", EJK_RECURRENT_BIAS "float",                              \
+      "added to raw decays: a number for each head, or each key channel")                          \
+    F(OPT_BOOL, use_qk_l2norm, EJK_OPTIONAL, "true", "",                                           \
+      "query and key times 1/sqrt(sum of squares + 1e-6)")                                         \
+    F(BOOL, use_beta_sigmoid, EJK_OPTIONAL, "false", "", "beta is sigmoid(beta)")                  \
+    EJK_RECURRENT_OPTIONS(F, R)
+
+/** Arguments: the inputs, and what the call writes. */
+#define EJK_RAGGED_GATED_DELTA_RULE_ARGS(F, R)                                                     \
+    EJK_RAGGED_GATED_DELTA_RULE_INPUTS(F, R)                                                       \
+    EJK_RECURRENT_RESULTS(F)
+
+EJK_RECORD_STRUCT(ejk_ragged_gated_delta_rule_args, EJK_RAGGED_GATED_DELTA_RULE_ARGS);
+extern EJK_API const ejk_record ejk_ragged_gated_delta_rule_args_record;
+
+/** Description of the operation. */
+extern EJK_API const ejk_kernel ejk_ragged_gated_delta_rule_kernel;
+
+/** Nothing is written if the call fails. Statuses: those of ejk_plan_create() and ejk_plan_execute(). */
+EJK_API EJK_NODISCARD ejk_status
+ejk_ragged_gated_delta_rule(ejk_context *context, const ejk_ragged_gated_delta_rule_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

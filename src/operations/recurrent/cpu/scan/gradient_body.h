@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients of the recurrence, token by token backwards, in vectors of columns of the state. A task is a group of
+ * heads of a sequence that share a query, key or value: their gradients are sums over these heads, in floats, in
+ * order. For each head the states before every SEGMENT-th token are kept on the way there; backwards, those inside
+ * of a segment are computed again, a slab of columns at a time, so that they stay in an L2 cache. A token is two
+ * passes over the cotangent dS of the state: the sums dU = Σ k_i dS_i and dH = Σ a_i dS_i, then everything else
+ * (back_rows()), where the read's own part of dS, q_i · d_out, is added on the fly. Sums over columns are collected
+ * for VL rows and added up across lanes together.
+ *
+ * With S̄ the decayed state, u what k was multiplied by, X = Σ b_i S_i of rank-one updates, v' = −β dU for delta rules:
+ *
+ *     dq = S̄ d_out + k (u·d_out) + a (X·d_out)         dk = dS u + S̄ v'            dS̄ = dS + k v'
+ *     da = dS X,  db = S dH                            dg_i = Σ_j dS̄ S̄              dS ← e^g dS̄ + b dH
+ */
+#include "kernels/simd/vec.h"
+
+#include <string.h>
+
+#include "kernels/declare.h"
+#include "operations/recurrent/cpu/scan/token_body.h"
+#include "operations/recurrent/cpu/scan/slab_body.h"
+#include "operations/recurrent/cpu/scan/gradient_plan_body.h"
+
+/* ---- A token and a slab ------------------------------------------------------------------------------ */
+
+/* What a token has in a slab: u and X as they were on the way there, d_out with the scale. */
+typedef struct columns {
+    vf u[2], x[2], dv[2], d_out[2], du[2], dh[2], back[2];
+} columns;
+
+INLINE void load_columns(const work *w, const int width, const token *t, rec_size c,
+                         const float *kept, columns *to) {
+    const rec_problem *p = w->p;
+    const rec_view *gv = &p->view[REC_GV], *d_out = &p->view[REC_D_OUT];
+    for (int n = 0; n < width; n++) {
+        const rec_size at = c + n * VL;
+        to->dv[n] = v_set1(1);
+        to->d_out[n] = v_zero();
+        to->u[n] = v_load(kept + n * VL);
+        to->x[n] = v_load(kept + (2 + n) * VL);
+        if (at >= p->value_size) continue;
+        if (gv->present)
+            to->dv[n] = v_exp(view_part(gv, rec_at(gv, w->q.batch, t->t, w->h), at, p->value_size));
+        if (d_out->present)
+            to->d_out[n] =
+                v_mul(v_set1((float)p->scale),
+                      view_part(d_out, rec_at(d_out, w->q.batch, t->t, w->h), at, p->value_size));
+    }
+}
+
+/* The slab after a token, from the one before; u and X are kept. */
+INLINE void advance(const work *w, const int width, const token *t, rec_size c, slab from, slab to,
+                    float *kept) {
+    const rec_problem *p = w->p;
+    const rec_view *value = &p->view[REC_VALUE], *gv = &p->view[REC_GV];
+    const rec_size own = rec_at(value, w->q.batch, t->t, rec_head(p, w->h, p->value_heads));
+    vf x[2], y[2], u[2], dv[2];
+    for (int n = 0; n < width; n++) x[n] = v_zero();
+    if (p->update != REC_ADD) sum_rows(width, false, t->x, t->x, p->key_size, from, y, x);
+    for (int n = 0; n < width; n++) {
+        const rec_size at = c + n * VL;
+        const bool is_there = at < p->value_size;
+        u[n] = is_there ? view_part(value, own, at, p->value_size) : v_zero();
+        dv[n] = v_set1(1);
+        if (gv->present && is_there) {
+            dv[n] = v_exp(view_part(gv, rec_at(gv, w->q.batch, t->t, w->h), at, p->value_size));
+            if (p->update == REC_DELTA) x[n] = v_mul(x[n], dv[n]);
+        }
+        if (p->update == REC_DELTA) {
+            x[n] = v_sub(u[n], x[n]);
+            u[n] = v_mul(v_set1(t->beta), x[n]);
+        }
+        v_store(kept + n * VL, u[n]);
+        v_store(kept + (2 + n) * VL, x[n]);
+    }
+    if (p->update == REC_RANK_ONE)
+        update_rows(width, true, true, t, p->key_size, from, to, u, x, dv);
+    else
+        update_rows(width, false, true, t, p->key_size, from, to, u, x, dv);
+}
+
+/* Adds the lanes of each of VL rows, or of as many as there are, to their numbers in `to`. */
+INLINE void add_lanes(const vf *rows, float *to) {
+    v_store(to, v_add(v_load(to), v_sums(rows)));
+}
+
+/* Rows i to i + n - 1 of the token's second pass. */
+INLINE void back_rows(const work *w, const int width, const bool rank, const token *t, rec_size i,
+                      rec_size n, slab before, slab d, const columns *at, gradient *g, vf *d_head,
+                      vf *d_value) {
+    const bool old = w->p->read == REC_BEFORE;
+    vf dq[VL], dk[VL], dg[VL], da[VL], db[VL];
+    for (rec_size r = 0; r < n; r++) {
+        const float *from = before.data + (i + r) * before.stride;
+        float *place = d.data + (i + r) * d.stride;
+        const vf decay = v_set1(t->d[i + r]), k = v_set1(t->k[i + r]), q = v_set1(t->q[i + r]);
+        dq[r] = dk[r] = dg[r] = da[r] = db[r] = v_zero();
+        for (int c = 0; c < width; c++) {
+            const vf s = v_load(from + c * VL), factor = v_mul(decay, at->dv[c]);
+            const vf decayed = v_mul(s, factor), own = v_mul(q, at->d_out[c]);
+            vf ds = v_load(place + c * VL);
+            if (!old) ds = v_add(ds, own);
+            dq[r] = v_fma(old ? s : decayed, at->d_out[c], dq[r]);
+            dk[r] = v_fma(ds, at->u[c], v_fma(decayed, at->back[c], dk[r]));
+            if (rank) {
+                da[r] = v_fma(ds, at->x[c], da[r]);
+                db[r] = v_fma(s, at->dh[c], db[r]);
+            }
+            ds = v_fma(k, at->back[c], ds);
+            const vf gate = v_mul(ds, decayed);
+            dg[r] = v_add(dg[r], gate);
+            d_value[c] = v_add(d_value[c], gate);
+            ds = v_mul(ds, factor);
+            if (rank) ds = v_fma(v_set1(t->b[i + r]), at->dh[c], ds);
+            if (old) ds = v_add(ds, own);
+            v_store(place + c * VL, ds);
+        }
+        *d_head = v_add(*d_head, dg[r]);
+    }
+    for (rec_size r = n; r < VL; r++) dq[r] = dk[r] = dg[r] = da[r] = db[r] = v_zero();
+    add_lanes(dq, g->q + i);
+    add_lanes(dk, g->k + i);
+    if (w->p->key_decay) add_lanes(dg, g->g + i);
+    if (!rank) return;
+    add_lanes(da, g->a + i);
+    add_lanes(db, g->b + i);
+}
+
+/* d becomes the cotangent of the slab before the token. */
+INLINE void back(const work *w, const int width, const bool rank, const token *t, rec_size c,
+                 slab before, slab d, const float *kept, gradient *g) {
+    const rec_problem *p = w->p;
+    const bool delta = p->update == REC_DELTA;
+    columns at;
+    vf d_value[2] = {v_zero(), v_zero()}, d_head = v_zero(), d_beta = v_zero();
+    vf along_u = v_zero(), along_x = v_zero();
+    load_columns(w, width, t, c, kept, &at);
+    sum_rows(width, rank, t->a, t->k, p->key_size, d, at.dh, at.du);
+    float *value = sum_at(w, REC_VALUE, t->t) + c;
+    for (int n = 0; n < width; n++) {
+        at.du[n] = v_fma(v_set1(g->qk), at.d_out[n], at.du[n]);
+        if (rank) at.dh[n] = v_fma(v_set1(g->qa), at.d_out[n], at.dh[n]);
+        at.back[n] = delta ? v_mul(v_set1(-t->beta), at.du[n]) : v_zero();
+        if (delta) d_beta = v_fma(at.du[n], at.x[n], d_beta);
+        along_u = v_fma(at.u[n], at.d_out[n], along_u);
+        if (rank) along_x = v_fma(at.x[n], at.d_out[n], along_x);
+        vf dv = delta ? v_mul(v_set1(t->beta), at.du[n]) : at.du[n];
+        dv = v_fma(v_set1(g->own), at.d_out[n], dv);
+        v_store(value + n * VL, v_add(v_load(value + n * VL), dv));
+    }
+    rec_size i = 0;
+    for (; i + VL <= p->key_size; i += VL)
+        back_rows(w, width, rank, t, i, VL, before, d, &at, g, &d_head, d_value);
+    if (i < p->key_size)
+        back_rows(w, width, rank, t, i, p->key_size - i, before, d, &at, g, &d_head, d_value);
+    g->beta += v_sum(d_beta);
+    g->head += v_sum(d_head);
+    g->along_u += v_sum(along_u);
+    g->along_x += v_sum(along_x);
+    for (int n = 0; n < width; n++) put_value_gate(w, t, c + n * VL, d_value[n]);
+}
+
+/* ---- A segment --------------------------------------------------------------------------------------- */
+
+/* Tokens of steps n to end - 1 that count; those that do not are answered with `padding`. */
+static int load_segment(work *w, rec_size n, rec_size end, bool padding) {
+    const rec_problem *p = w->p;
+    const bool before = p->read == REC_BEFORE;
+    int count = 0;
+    for (; n < end; n++) {
+        const rec_turn turn = rec_turn_of(p, &w->q, n);
+        const rec_size place = rec_token(p, &w->q, n);
+        if (!turn.counts) {
+            if (padding) put_nothing(w, place);
+            continue;
+        }
+        token *t = &w->token[count];
+        gradient *g = &w->gradient[count];
+        float *memory = w->gradients + count * GRADIENT_ROWS * w->pitch;
+        *t = token_in(w->rows + count * TOKEN_ROWS * w->pitch, w->pitch);
+        load_token(p, &w->q, place, w->h, w->pitch, t);
+        t->resets = turn.resets;
+        memset(memory, 0, (size_t)(GRADIENT_ROWS * w->pitch) * sizeof *memory);
+        *g = (gradient){.q = memory,
+                        .k = memory + w->pitch,
+                        .g = memory + 2 * w->pitch,
+                        .a = memory + 3 * w->pitch,
+                        .b = memory + 4 * w->pitch,
+                        .qk = before ? 0 : dot(t->q, t->k, w->pitch),
+                        .qa = p->update == REC_RANK_ONE ? dot(t->q, t->a, w->pitch) : 0,
+                        .own = before ? bonus_of(p, w->h, t) : 0};
+        count++;
+    }
+    return count;
+}
+
+INLINE slab slab_in(const work *w, float *data) {
+    return (slab){data, w->width * VL};
+}
+
+static void clear_slab(const work *w, slab s) {
+    memset(s.data, 0, (size_t)w->slab_size * sizeof *s.data);
+}
+
+/* The slab after the segment's tokens, in place. */
+static void pass_over(const work *w, int count, rec_size c, slab s) {
+    for (int i = 0; i < count; i++) {
+        if (w->token[i].resets) clear_slab(w, s);
+        if (w->width == 2)
+            advance(w, 2, &w->token[i], c, s, s, w->kept);
+        else
+            advance(w, 1, &w->token[i], c, s, s, w->kept);
+    }
+}
+
+INLINE void back_over(work *w, const int width, const bool rank, int count, rec_size c, slab d) {
+    for (int i = 0; i < count; i++) {
+        const slab from = slab_in(w, w->states + i * w->slab_size);
+        if (w->token[i].resets) clear_slab(w, from);
+        advance(w, width, &w->token[i], c, from, slab_in(w, from.data + w->slab_size),
+                w->kept + i * 4 * VL);
+    }
+    for (int i = count; i-- > 0;) {
+        back(w, width, rank, &w->token[i], c, slab_in(w, w->states + i * w->slab_size), d,
+             w->kept + i * 4 * VL, &w->gradient[i]);
+        if (w->token[i].resets) clear_slab(w, d);
+    }
+}
+
+static void back_segment(work *w, int count, const float *checkpoint) {
+    const bool rank = w->p->update == REC_RANK_ONE;
+    for (rec_size s = 0; s < w->slabs; s++) {
+        const rec_size c = s * w->width * VL;
+        const slab d = slab_in(w, w->d_state + s * w->slab_size);
+        memcpy(w->states, checkpoint + s * w->slab_size, (size_t)w->slab_size * sizeof *w->states);
+        if (w->width == 2 && rank)
+            back_over(w, 2, true, count, c, d);
+        else if (w->width == 2)
+            back_over(w, 2, false, count, c, d);
+        else if (rank)
+            back_over(w, 1, true, count, c, d);
+        else
+            back_over(w, 1, false, count, c, d);
+    }
+    for (int i = 0; i < count; i++) put_token(w, &w->token[i], &w->gradient[i]);
+}
+
+/* ---- A head ------------------------------------------------------------------------------------------ */
+
+static void move_states(const work *w, int role, float *slabs, bool load) {
+    const rec_view *v = &w->p->view[role];
+    for (rec_size s = 0; s < w->slabs; s++) {
+        const rec_size c = s * w->width * VL;
+        const slab at = slab_in(w, slabs + s * w->slab_size);
+        if (load)
+            load_state(w->p, v, w->q.index, w->h, c, w->width, at);
+        else
+            store_state(w->p, v, w->q.index, w->h, c, w->width, at);
+    }
+}
+
+static void back_head(work *w) {
+    const rec_size steps = w->q.end - w->q.begin, size = w->slabs * w->slab_size;
+    move_states(w, REC_INITIAL, w->checkpoints, true);
+    for (rec_size n = 0; n + w->segment < steps; n += w->segment) {
+        float *from = w->checkpoints + n / w->segment * size;
+        const int count = load_segment(w, n, n + w->segment, false);
+        memcpy(from + size, from, (size_t)size * sizeof *from);
+        for (rec_size s = 0; s < w->slabs; s++)
+            pass_over(w, count, s * w->width * VL, slab_in(w, from + size + s * w->slab_size));
+    }
+    move_states(w, REC_D_FINAL, w->d_state, true);
+    for (rec_size end = steps; end > 0;) {
+        const rec_size begin = (end - 1) / w->segment * w->segment;
+        const int count = load_segment(w, begin, end, true);
+        back_segment(w, count, w->checkpoints + begin / w->segment * size);
+        end = begin;
+    }
+    move_states(w, REC_D(REC_INITIAL), w->d_state, false);
+}
+
+/* Sums over the heads of the group, of all its query, key and value heads. */
+static void put_sums(work *w, rec_size group) {
+    const rec_problem *p = w->p;
+    for (int role = REC_QUERY; role <= REC_VALUE; role++) {
+        const rec_size size = role == REC_VALUE ? p->value_size : p->key_size;
+        const rec_size pitch = role == REC_VALUE ? w->value_pitch : w->pitch;
+        const rec_view *v = &p->view[REC_D(role)];
+        for (rec_size t = w->q.begin; t < w->q.end && v->present; t++)
+            for (rec_size n = 0; n < w->shared[role]; n++) {
+                const float *from =
+                    w->sum[role] + (t - w->q.begin) * sum_pitch(w, role) + n * pitch;
+                const rec_size at = rec_at(v, w->q.batch, t, group * w->shared[role] + n);
+                for (rec_size c = 0; c < size; c += VL)
+                    put_part(p, role, at, c, size, v_load(from + c));
+            }
+    }
+}
+
+static void back_group(work *w, rec_size group) {
+    for (int role = REC_QUERY; role <= REC_VALUE; role++)
+        memset(w->sum[role], 0,
+               (size_t)((w->q.end - w->q.begin) * sum_pitch(w, role)) * sizeof(float));
+    for (rec_size n = 0; n < w->in_group; n++) {
+        w->h = group * w->in_group + n;
+        float *part = w->partial + (w->q.index * w->p->heads + w->h) * partial_size(w->p);
+        memset(part, 0, (size_t)partial_size(w->p) * sizeof *part);
+        back_head(w);
+    }
+    put_sums(w, group);
+}
+
+/* Tokens in no sequence. */
+static void clear_rest(work *w) {
+    w->q = (rec_sequence){.begin = rec_covered(w->p), .end = w->p->tokens};
+    for (int role = REC_QUERY; role <= REC_VALUE; role++)
+        memset(w->sum[role], 0,
+               (size_t)((w->q.end - w->q.begin) * sum_pitch(w, role)) * sizeof(float));
+    for (rec_size group = 0; group < w->groups && w->p->heads > 0; group++) put_sums(w, group);
+    for (rec_size t = w->q.begin; t < w->q.end; t++)
+        for (w->h = 0; w->h < w->p->heads; w->h++) put_nothing(w, t);
+}
+
+static void do_tasks(void *argument, int64_t index) {
+    const ejk_run *run = argument;
+    const rec_problem *p = run->problem;
+    work w = {.width = 1};
+    measure(p, &w);
+    const rec_size size = deal_out(&w, NULL);
+    deal_out(&w, (float *)run->workspace + index * size);
+    w.partial = (float *)run->workspace + run->workers * size;
+    if (p->key_size == 0)
+        memset(w.rows, 0, (size_t)(w.segment * TOKEN_ROWS * w.pitch) * sizeof *w.rows);
+    const rec_size tasks = p->heads > 0 ? p->sequences * w.groups : 0;
+    for (rec_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
+        w.q = rec_sequence_of(p, n / w.groups);
+        back_group(&w, n % w.groups);
+    }
+    if (index == 0) clear_rest(&w);
+}
+
+/* ---- Sums over tokens -------------------------------------------------------------------------------- */
+
+/* Number `i` of the part of head h, over the sequences in their order; of one of them if it is not -1. */
+static float total(const rec_problem *p, const float *partial, rec_size one, rec_size h,
+                   rec_size i) {
+    float sum = 0;
+    for (rec_size n = one < 0 ? 0 : one; n < (one < 0 ? p->sequences : one + 1); n++)
+        sum += partial[(n * p->heads + h) * partial_size(p) + i];
+    return sum;
+}
+
+static void put_totals(const rec_problem *p, const float *partial) {
+    static const int roles[] = {REC_A_LOG, REC_DT_BIAS, REC_BONUS};
+    const rec_size first[] = {1, 2, 2 + row_pitch(p)};
+    for (int k = 0; k < 3; k++) {
+        const rec_view *v = &p->view[REC_D(roles[k])];
+        for (rec_size h = 0; h < p->heads && v->present; h++)
+            for (rec_size i = 0; i < (v->stride[3] ? p->key_size : 1); i++)
+                element_store((ejk_dtype)v->dtype, v->data, h * v->stride[2] + i,
+                              total(p, partial, -1, h, first[k] + i));
+    }
+    const rec_view *gamma = &p->view[REC_D(REC_GAMMA)];
+    for (rec_size n = 0; n < (p->gamma_is_each ? p->sequences : 1) && gamma->present; n++)
+        for (rec_size h = 0; h < p->heads; h++)
+            element_store((ejk_dtype)gamma->dtype, gamma->data,
+                          n * gamma->stride[0] + h * gamma->stride[2],
+                          total(p, partial, p->gamma_is_each ? n : -1, h, 0));
+}
+
+static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch) {
+    const rec_problem *p = problem;
+    work w = {.width = 1};
+    (void)parameters;
+    measure(p, &w);
+    launch->workers = (int32_t)ejki_max(ejki_min(threads, p->sequences * w.groups), 1);
+    const rec_size size = launch->workers * deal_out(&w, NULL);
+    launch->workspace_bytes =
+        (size_t)(size + p->sequences * p->heads * partial_size(p)) * sizeof(float);
+    return EJK_OK;
+}
+
+static ejk_status run(const ejk_run *run) {
+    const rec_problem *p = run->problem;
+    work w = {.width = 1};
+    ejk_parallel_for(run->threads, run->workers, do_tasks, (void *)(uintptr_t)run);
+    measure(p, &w);
+    put_totals(p, (const float *)run->workspace + run->workers * deal_out(&w, NULL));
+    return EJK_OK;
+}
+
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the gradients and where they go: sums of a token, their way to tensors. Part of gradient_body.h. */
+#ifndef EJKI_RECURRENT_GRADIENT_PLAN_BODY_H
+#define EJKI_RECURRENT_GRADIENT_PLAN_BODY_H
+
+/* Bytes of the states of a segment: half of an L2 cache. */
+enum { STATES = 1 << 19, LEAST_SEGMENT = 8, MOST_SEGMENT = 64 };
+
+/* Sums over columns that a token has collected; rows as in a token. */
+typedef struct gradient {
+    float *q, *k, *g, *a, *b; /* g: of log decays of key channels */
+    float beta, head;         /* head: of log decays, over all channels */
+    float along_u, along_x;   /* of d_out, with the scale */
+    float qk, qa, own;        /* as in the token, without the scale */
+} gradient;
+
+enum { GRADIENT_ROWS = 5 };
+
+/* Sizes in floats, and memory of a worker. */
+typedef struct work {
+    const rec_problem *p;
+    rec_sequence q;
+    rec_size h;
+    rec_size pitch, value_pitch, segment, slab_size, slabs;
+    int width;
+    rec_size groups, in_group; /* groups of heads, heads of one */
+    rec_size shared[3];        /* heads of query, key and value in a group */
+    float *rows, *gradients, *states, *kept, *d_state, *checkpoints;
+    float *sum[3];  /* of query, key and value: [tokens of the sequence][shared][pitch] */
+    float *partial; /* [sequences][heads][partial_size]: gamma, A_log, dt_bias, bonus */
+    token token[MOST_SEGMENT];
+    gradient gradient[MOST_SEGMENT];
+} work;
+
+static rec_size partial_size(const rec_problem *p) {
+    return 2 + 2 * row_pitch(p);
+}
+
+static rec_size common_divisor(rec_size a, rec_size b) {
+    while (b > 0) {
+        const rec_size rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static void measure(const rec_problem *p, work *w) {
+    w->p = p;
+    w->width = p->value_size > VL ? 2 : 1;
+    w->pitch = row_pitch(p);
+    w->slabs = ejki_cdiv(p->value_size, w->width * VL);
+    w->value_pitch = w->slabs * w->width * VL;
+    w->slab_size = p->key_size * w->width * VL;
+    const rec_size fit = STATES / ejki_max(w->slab_size * (rec_size)sizeof(float), 1);
+    w->segment = ejki_max(ejki_min(fit, MOST_SEGMENT), LEAST_SEGMENT);
+    w->groups = p->heads == 0
+                    ? 1
+                    : common_divisor(common_divisor(p->query_heads, p->key_heads), p->value_heads);
+    w->in_group = p->heads / w->groups;
+    w->shared[REC_QUERY] = p->query_heads / w->groups;
+    w->shared[REC_KEY] = p->key_heads / w->groups;
+    w->shared[REC_VALUE] = p->value_heads / w->groups;
+}
+
+static rec_size sum_pitch(const work *w, int role) {
+    return w->shared[role] * (role == REC_VALUE ? w->value_pitch : w->pitch);
+}
+
+/* Deals out a worker's memory from `at`; returns how many floats there are. */
+static rec_size deal_out(work *w, float *at) {
+    const rec_problem *p = w->p;
+    float **const place[] = {&w->rows,        &w->gradients, &w->states, &w->kept,  &w->d_state,
+                             &w->checkpoints, &w->sum[0],    &w->sum[1], &w->sum[2]};
+    const rec_size segments = p->tokens / w->segment + 1;
+    const rec_size size[] = {w->segment * TOKEN_ROWS * w->pitch,
+                             w->segment * GRADIENT_ROWS * w->pitch,
+                             (w->segment + 1) * w->slab_size,
+                             w->segment * 4 * VL,
+                             w->slabs * w->slab_size,
+                             segments * w->slabs * w->slab_size,
+                             p->tokens * sum_pitch(w, REC_QUERY),
+                             p->tokens * sum_pitch(w, REC_KEY),
+                             p->tokens * sum_pitch(w, REC_VALUE)};
+    rec_size used = 0;
+    for (int i = 0; i < 9; i++) {
+        if (at) *place[i] = at + used;
+        used += ejki_round_up(size[i], VL);
+    }
+    return used;
+}
+
+/* ---- To tensors -------------------------------------------------------------------------------------- */
+
+/* VL elements of a gradient from c on, of a row of `size`; nothing if it is not wanted. */
+INLINE void put_part(const rec_problem *p, int role, rec_size index, rec_size c, rec_size size,
+                     vf value) {
+    const rec_view *v = &p->view[REC_D(role)];
+    if (!v->present || c >= size) return;
+    v_narrow_some((ejk_dtype)v->dtype, element_at((ejk_dtype)v->dtype, v->data, index + c), value,
+                  size - c);
+}
+
+INLINE rec_size gradient_at(const work *w, int role, rec_size t) {
+    return rec_at(&w->p->view[REC_D(role)], w->q.batch, t, w->h);
+}
+
+static void put_row(const work *w, int role, rec_size t, rec_size size, const float *row) {
+    for (rec_size c = 0; c < size; c += VL)
+        put_part(w->p, role, gradient_at(w, role, t), c, size, row ? v_load(row + c) : v_zero());
+}
+
+static void put_number(const work *w, int role, rec_size t, float value) {
+    put_part(w->p, role, gradient_at(w, role, t), 0, 1, v_set1(value));
+}
+
+static void put_value_gate(const work *w, const token *t, rec_size c, vf value) {
+    put_part(w->p, REC_GV, gradient_at(w, REC_GV, t->t), c, w->p->value_size, value);
+}
+
+/* Of a token that counts for nothing, but for what heads share. */
+static void put_nothing(const work *w, rec_size t) {
+    const rec_problem *p = w->p;
+    put_row(w, REC_A, t, p->key_size, NULL);
+    put_row(w, REC_B, t, p->key_size, NULL);
+    put_row(w, REC_GK, t, p->key_size, NULL);
+    put_row(w, REC_G, t, p->g_is_wide ? p->key_size : 1, NULL);
+    put_row(w, REC_GV, t, p->value_size, NULL);
+    put_number(w, REC_BETA, t, 0);
+}
+
+/* Where the sums of a token's query, key or value are, of the head that h reads. */
+INLINE float *sum_at(const work *w, int role, rec_size t) {
+    const rec_problem *p = w->p;
+    const rec_size heads[] = {p->query_heads, p->key_heads, p->value_heads};
+    const rec_size head = rec_head(p, w->h, heads[role]) % ejki_max(w->shared[role], 1);
+    return w->sum[role] + (t - w->q.begin) * sum_pitch(w, role) +
+           head * (role == REC_VALUE ? w->value_pitch : w->pitch);
+}
+
+/* From the gradient of what is normalised to that of the tensor: norm (d - x <x, d>). */
+static void add_vector(const work *w, int role, rec_size t, const float *d, const float *x,
+                       float norm) {
+    float *sum = sum_at(w, role, t);
+    const vf along = v_set1(w->p->normalise ? -dot(d, x, w->pitch) : 0), factor = v_set1(norm);
+    for (rec_size c = 0; c < w->pitch; c += VL) {
+        const vf own = v_fma(v_load(x + c), along, v_load(d + c));
+        v_store(sum + c, v_fma(factor, own, v_load(sum + c)));
+    }
+}
+
+/* Gradients of gates, made those of raw numbers; `part` is the head's part of what is summed over tokens. */
+static void put_gates(const work *w, const token *t, const gradient *g, float *part) {
+    const rec_problem *p = w->p;
+    const rec_view *rate = &p->view[REC_A_LOG];
+    const rec_size size = p->g_is_wide ? p->key_size : 1;
+    put_row(w, REC_GK, t->t, p->key_size, g->g);
+    part[0] += g->head;
+    for (rec_size c = 0; c < size && p->view[REC_G].present; c += VL) {
+        vf d = p->g_is_wide ? v_load(g->g + c) : v_set1(g->head);
+        if (size - c < VL) {
+            float lane[VL];
+            v_store(lane, d);
+            d = v_load_first(lane, size - c);
+        }
+        if (rate->present) {
+            const vf raw = raw_part(p, w->q.batch, t->t, w->h, c), gate = raw_gate(p, w->h, raw);
+            const float factor = -expf(view_load(rate, w->h * rate->stride[2]));
+            part[1] += v_sum(v_mul(d, v_max(gate, v_set1(-3e38f))));
+            d = v_mul(d, v_mul(v_set1(factor), v_sigmoid(raw)));
+            v_store(part + 2 + c, v_add(v_load(part + 2 + c), d));
+        }
+        put_part(p, REC_G, gradient_at(w, REC_G, t->t), c, size, d);
+    }
+}
+
+/* What a bonus adds: out has scale Σ q u k · v. */
+static void add_bonus(const work *w, const token *t, gradient *g, float *part) {
+    const rec_view *u = &w->p->view[REC_BONUS];
+    float *sum = part + 2 + w->pitch;
+    for (rec_size c = 0; c < w->p->key_size && u->present; c += VL) {
+        const vf q = v_load(t->q + c), k = v_load(t->k + c), along = v_set1(g->along_u);
+        const vf own = v_mul(view_part(u, w->h * u->stride[2], c, w->p->key_size), along);
+        v_store(g->q + c, v_fma(own, k, v_load(g->q + c)));
+        v_store(g->k + c, v_fma(own, q, v_load(g->k + c)));
+        v_store(sum + c, v_fma(v_mul(q, k), along, v_load(sum + c)));
+    }
+}
+
+static void put_rank_one(const work *w, const token *t, gradient *g) {
+    const rec_view *a = &w->p->view[REC_A];
+    for (rec_size c = 0; c < w->p->key_size && w->p->multiply; c += VL) {
+        const vf kk = v_sub(v_zero(), v_load(t->b + c)), da = v_load(g->a + c);
+        const vf own = view_part(a, rec_at(a, w->q.batch, t->t, w->h), c, w->p->key_size);
+        v_store(g->b + c, v_fms(own, da, v_load(g->b + c)));
+        v_store(g->a + c, v_mul(kk, da));
+    }
+    put_row(w, REC_A, t->t, w->p->key_size, g->a);
+    put_row(w, REC_B, t->t, w->p->key_size, g->b);
+}
+
+/* All that a token has collected goes where it belongs. */
+static void put_token(const work *w, const token *t, gradient *g) {
+    const rec_problem *p = w->p;
+    float *part = w->partial + (w->q.index * p->heads + w->h) * partial_size(p);
+    if (p->read == REC_BEFORE)
+        add_bonus(w, t, g, part);
+    else
+        for (rec_size c = 0; c < w->pitch; c += VL) {
+            vf d = v_fma(v_load(t->k + c), v_set1(g->along_u), v_load(g->q + c));
+            if (p->update == REC_RANK_ONE) d = v_fma(v_load(t->a + c), v_set1(g->along_x), d);
+            v_store(g->q + c, d);
+        }
+    add_vector(w, REC_QUERY, t->t, g->q, t->q, t->q_norm);
+    add_vector(w, REC_KEY, t->t, g->k, t->k, t->k_norm);
+    if (p->update == REC_RANK_ONE) put_rank_one(w, t, g);
+    put_gates(w, t, g, part);
+    put_number(w, REC_BETA, t->t, p->beta_logits ? g->beta * t->beta * (1 - t->beta) : g->beta);
+}
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a token of a head brings to the recurrence, as rows of floats: loaded, normalised and with its gates applied
+ * once, then used for all columns of the state. Forms of the recurrence become the same few rows:
+ *
+ *     X = Σ x_i s_i,  Y = Σ y_i s_i  of a column s;   s_i ← d_i s_i + k_i u + a_i X;   out = Y + qk u + qa X
+ *
+ * where x = d k and u = β (v − X) for delta rules, x = b and u = v for rank-one updates, y = d q, or q if the old
+ * state is read. Include after a vec_*.h.
+ */
+#ifndef EJKI_RECURRENT_TOKEN_BODY_H
+#define EJKI_RECURRENT_TOKEN_BODY_H
+
+#include "base/base.h"
+#include "kernels/simd/vec_element.h"
+#include "operations/recurrent/cpu/scan/gates.h"
+#include "operations/recurrent/shared/problem.cuh"
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Rows of a token; each has pitch floats, those behind key_size are 0. */
+typedef struct token {
+    float *x, *y, *k, *a, *d; /* of the scan */
+    float *q, *b;      /* q scaled and normalised, b of rank-one updates: of the gradients, too */
+    float qk, qa, own; /* of u, X and v in out */
+    float beta, q_norm, k_norm; /* what q and k were multiplied by */
+    rec_size t;                 /* its place in the tensors */
+    int resets;
+} token;
+
+enum { TOKEN_ROWS = 7 };
+
+INLINE rec_size row_pitch(const rec_problem *p) {
+    return ejki_round_up(ejki_max(p->key_size, 1), VL);
+}
+
+INLINE token token_in(float *memory, rec_size pitch) {
+    return (token){.x = memory,
+                   .y = memory + pitch,
+                   .k = memory + 2 * pitch,
+                   .a = memory + 3 * pitch,
+                   .d = memory + 4 * pitch,
+                   .q = memory + 5 * pitch,
+                   .b = memory + 6 * pitch};
+}
+
+INLINE const void *view_at(const rec_view *v, rec_size index) {
+    return element_at((ejk_dtype)v->dtype, v->data, index);
+}
+INLINE float view_load(const rec_view *v, rec_size index) {
+    return element_load((ejk_dtype)v->dtype, v->data, index);
+}
+
+/* VL elements from index + c on, of a row of `size`; those behind it are 0. */
+INLINE vf view_part(const rec_view *v, rec_size index, rec_size c, rec_size size) {
+    return v_widen_some((ejk_dtype)v->dtype, view_at(v, index + c), size - c);
+}
+
+INLINE void load_row(const rec_view *v, rec_size index, rec_size size, float *to) {
+    for (rec_size c = 0; c < size; c += VL) v_store(to + c, view_part(v, index, c, size));
+}
+
+INLINE float dot(const float *x, const float *y, rec_size pitch) {
+    vf sum = v_zero();
+    for (rec_size c = 0; c < pitch; c += VL) sum = v_fma(v_load(x + c), v_load(y + c), sum);
+    return v_sum(sum);
+}
+
+/* Becomes a unit vector, if it is to be; the factor. */
+INLINE float normalise_row(const rec_problem *p, float *x, rec_size pitch) {
+    if (!p->normalise) return 1;
+    const float factor = 1 / sqrtf(dot(x, x, pitch) + (float)REC_EPSILON);
+    for (rec_size c = 0; c < pitch; c += VL) v_store(x + c, v_mul(v_load(x + c), v_set1(factor)));
+    return factor;
+}
+
+/* Log decay of a head but for its tensor of gates. */
+INLINE float constant_gate(const rec_problem *p, const rec_sequence *s, rec_size h) {
+    const rec_view *gamma = &p->view[REC_GAMMA];
+    const float own = p->slope == 0 ? 0 : (float)(p->slope * (double)h);
+    return gamma->present
+               ? own + view_load(gamma, s->index * gamma->stride[0] + h * gamma->stride[2])
+               : own;
+}
+
+/* Gates of raw numbers: -exp(A_log) softplus(x). */
+INLINE vf raw_gate(const rec_problem *p, rec_size h, vf x) {
+    const rec_view *rate = &p->view[REC_A_LOG];
+    if (!rate->present) return x;
+    const float factor = -expf(view_load(rate, h * rate->stride[2]));
+    return v_mul(v_set1(factor), v_softplus(x));
+}
+
+/* Elements of the tensor of gates from c on, before softplus: with their bias. */
+INLINE vf raw_part(const rec_problem *p, rec_size b, rec_size t, rec_size h, rec_size c) {
+    const rec_view *g = &p->view[REC_G], *bias = &p->view[REC_DT_BIAS];
+    const rec_size size = p->g_is_wide ? p->key_size : 1;
+    const vf x = view_part(g, rec_at(g, b, t, h), c, size);
+    if (!bias->present) return x;
+    return v_add(x, view_part(bias, h * bias->stride[2], c, size));
+}
+
+/* Log decay of a head. */
+INLINE float head_gate(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h) {
+    float lane[VL];
+    const float constant = constant_gate(p, s, h);
+    if (!p->view[REC_G].present || p->g_is_wide) return constant;
+    v_store(lane, raw_gate(p, h, raw_part(p, s->batch, t, h, 0)));
+    return constant + lane[0];
+}
+
+INLINE void load_decays(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h,
+                        rec_size pitch, float *d) {
+    const rec_view *gk = &p->view[REC_GK];
+    const vf head = v_set1(head_gate(p, s, t, h));
+    if (!p->key_decay) {
+        const vf all = p->head_decay ? v_exp(head) : v_set1(1);
+        for (rec_size c = 0; c < pitch; c += VL) v_store(d + c, all);
+        return;
+    }
+    for (rec_size c = 0; c < p->key_size; c += VL) {
+        vf g = head;
+        if (p->g_is_wide) g = v_add(g, raw_gate(p, h, raw_part(p, s->batch, t, h, c)));
+        if (gk->present) g = v_add(g, view_part(gk, rec_at(gk, s->batch, t, h), c, p->key_size));
+        v_store(d + c, v_exp(g));
+    }
+}
+
+INLINE void load_rank_one(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h,
+                          rec_size pitch, token *to) {
+    const rec_view *a = &p->view[REC_A], *b = &p->view[REC_B];
+    load_row(a, rec_at(a, s->batch, t, h), p->key_size, to->a);
+    load_row(b, rec_at(b, s->batch, t, h), p->key_size, to->b);
+    if (!p->multiply) return;
+    for (rec_size c = 0; c < pitch; c += VL) {
+        const vf kk = v_load(to->b + c);
+        v_store(to->a + c, v_mul(v_load(to->a + c), kk));
+        v_store(to->b + c, v_sub(v_zero(), kk));
+    }
+}
+
+INLINE float load_beta(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h) {
+    const rec_view *beta = &p->view[REC_BETA];
+    const float x = beta->present ? view_load(beta, rec_at(beta, s->batch, t, h)) : 1;
+    return p->beta_logits ? 1 / (1 + expf(-x)) : x;
+}
+
+/* Sum of q u k. */
+INLINE float bonus_of(const rec_problem *p, rec_size h, const token *to) {
+    const rec_view *u = &p->view[REC_BONUS];
+    vf sum = v_zero();
+    for (rec_size c = 0; c < p->key_size && u->present; c += VL)
+        sum = v_fma(v_mul(v_load(to->q + c), v_load(to->k + c)),
+                    view_part(u, h * u->stride[2], c, p->key_size), sum);
+    return v_sum(sum);
+}
+
+/* Rows of token t; rows that its form does not need are left as they are. */
+static void load_token(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h,
+                       rec_size pitch, token *to) {
+    const rec_view *q = &p->view[REC_QUERY], *k = &p->view[REC_KEY];
+    const bool before = p->read == REC_BEFORE, rank = p->update == REC_RANK_ONE;
+    load_row(q, rec_at(q, s->batch, t, rec_head(p, h, p->query_heads)), p->key_size, to->q);
+    load_row(k, rec_at(k, s->batch, t, rec_head(p, h, p->key_heads)), p->key_size, to->k);
+    load_decays(p, s, t, h, pitch, to->d);
+    to->q_norm = normalise_row(p, to->q, pitch);
+    to->k_norm = normalise_row(p, to->k, pitch);
+    to->beta = load_beta(p, s, t, h);
+    to->t = t;
+    if (rank) load_rank_one(p, s, t, h, pitch, to);
+    const float scale = (float)p->scale;
+    for (rec_size c = 0; c < pitch; c += VL) {
+        const vf d = v_load(to->d + c), own = v_mul(v_load(to->q + c), v_set1(scale));
+        v_store(to->y + c, before ? own : v_mul(own, d));
+        if (p->update != REC_ADD)
+            v_store(to->x + c, rank ? v_load(to->b + c) : v_mul(v_load(to->k + c), d));
+    }
+    to->qk = before ? 0 : scale * dot(to->q, to->k, pitch);
+    to->qa = rank && !before ? scale * dot(to->q, to->a, pitch) : 0;
+    to->own = before ? scale * bonus_of(p, h, to) : 0;
+}
+
+#endif

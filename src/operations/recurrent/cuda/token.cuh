@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a token of a head brings to the recurrence, prepared by a warp in shared memory: rows of floats as the CPU's
+ * token_body.h has them. Element types are those of the call's tensors and known only at run time; a branch on them is
+ * the same for all threads.
+ *
+ * A column of the state is spread over PARTS neighbouring threads with ROWS rows each: row r of a thread is row_of(r).
+ * Four rows follow each other, so that rows of shared memory are read 16 bytes at a time by neighbours side by side.
+ */
+#ifndef EJKI_RECURRENT_TOKEN_CUH
+#define EJKI_RECURRENT_TOKEN_CUH
+
+#include "kernels/cuda/element.cuh"
+#include "operations/recurrent/shared/problem.cuh"
+
+#define ROWS    32
+#define PITCH   (ROWS * PARTS)
+#define COLUMNS (THREADS / PARTS)
+#define WARPS   (THREADS / 32)
+
+DEVICE int row_of(int r) {
+    return r / 4 * (4 * PARTS) + threadIdx.x % PARTS * 4 + r % 4;
+}
+
+/* ---- Elements --------------------------------------------------------------------------------------- */
+
+DEVICE float load(const rec_view &v, rec_size index) {
+    if (v.dtype == F32) return ((const float *)v.data)[index];
+    if (v.dtype == BF16) return value_of<BF16>(((const u16 *)v.data)[index]);
+    return value_of<F16>(((const u16 *)v.data)[index]);
+}
+DEVICE void store(const rec_view &v, rec_size index, float value) {
+    if (v.dtype == F32)
+        ((float *)v.data)[index] = value;
+    else if (v.dtype == BF16)
+        ((u16 *)v.data)[index] = bits_of<BF16>(value);
+    else
+        ((u16 *)v.data)[index] = bits_of<F16>(value);
+}
+
+/* ---- States ----------------------------------------------------------------------------------------- */
+
+/* A thread's rows of column j; 0 where there is none. */
+DEVICE void load_state(const rec_problem &p, const rec_view &v, rec_size row, rec_size h, rec_size j,
+                       float (&s)[ROWS]) {
+    const bool is_there = v.present && row >= 0 && j < p.value_size;
+    const rec_size at = is_there ? rec_state_at(&v, row, h) + j * v.stride[3] : 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int i = row_of(r);
+        s[r] = is_there && i < p.key_size ? load(v, at + i * v.stride[2]) : 0;
+    }
+}
+DEVICE void store_state(const rec_problem &p, const rec_view &v, rec_size row, rec_size h,
+                        rec_size j, const float (&s)[ROWS]) {
+    if (!v.present || row < 0 || j >= p.value_size) return;
+    const rec_size at = rec_state_at(&v, row, h) + j * v.stride[3];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int i = row_of(r);
+        if (i < p.key_size) store(v, at + i * v.stride[2], s[r]);
+    }
+}
+
+/* ---- A token ---------------------------------------------------------------------------------------- */
+
+struct token {
+    float x[PITCH], y[PITCH], k[PITCH], a[PITCH], d[PITCH];
+    float qk, qa, own, beta; /* as in the CPU's */
+    float q_norm, k_norm;
+    int t, counts, resets, pad[3];
+};
+
+DEVICE float softplus(float x) {
+    return fmaxf(x, 0) + log1pf(expf(-fabsf(x)));
+}
+DEVICE float sigmoid(float x) {
+    return 1 / (1 + expf(-x));
+}
+
+/* What softplus of raw gates is of. */
+DEVICE float raw_of(const rec_problem &p, rec_size b, rec_size t, rec_size h, rec_size i) {
+    const rec_view &g = p.view[REC_G], &bias = p.view[REC_DT_BIAS];
+    const float x = load(g, rec_at(&g, b, t, h) + i * g.stride[3]);
+    return bias.present ? x + load(bias, h * bias.stride[2] + i * bias.stride[3]) : x;
+}
+DEVICE float gate_of(const rec_problem &p, rec_size b, rec_size t, rec_size h, rec_size i) {
+    const rec_view &rate = p.view[REC_A_LOG];
+    if (!p.view[REC_G].present) return 0;
+    const float x = raw_of(p, b, t, h, i);
+    return rate.present ? -expf(load(rate, h * rate.stride[2])) * softplus(x) : x;
+}
+
+/* Log decay of a head. */
+DEVICE float head_gate(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h) {
+    const rec_view &gamma = p.view[REC_GAMMA];
+    float g = p.slope == 0 ? 0 : (float)(p.slope * (double)h);
+    if (gamma.present) g += load(gamma, s.index * gamma.stride[0] + h * gamma.stride[2]);
+    return p.g_is_wide ? g : g + gate_of(p, s.batch, t, h, 0);
+}
+
+DEVICE float key_decay(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h,
+                       rec_size i, float head) {
+    const rec_view &gk = p.view[REC_GK];
+    if (p.g_is_wide) head += gate_of(p, s.batch, t, h, i);
+    if (gk.present) head += load(gk, rec_at(&gk, s.batch, t, h) + i);
+    return expf(head);
+}
+
+DEVICE float value_decay(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h,
+                         rec_size j) {
+    const rec_view &gv = p.view[REC_GV];
+    return gv.present && j < p.value_size ? expf(load(gv, rec_at(&gv, s.batch, t, h) + j)) : 1;
+}
+
+DEVICE float load_beta(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h) {
+    const rec_view &beta = p.view[REC_BETA];
+    const float x = beta.present ? load(beta, rec_at(&beta, s.batch, t, h)) : 1;
+    return p.beta_logits ? sigmoid(x) : x;
+}
+
+/* A row of the tensor, normalised if it is to be, 0 behind its end; what it was multiplied by. */
+DEVICE float load_vector(const rec_problem &p, const rec_view &v, rec_size at, float *row) {
+    const int lane = threadIdx.x % 32;
+    float sum = 0, factor = 1;
+    for (int i = lane; i < PITCH; i += 32) {
+        row[i] = i < p.key_size ? load(v, at + i) : 0;
+        sum += row[i] * row[i];
+    }
+    if (p.normalise) factor = 1 / sqrtf(sum_of_lanes(sum, 32) + (float)REC_EPSILON);
+    for (int i = lane; i < PITCH; i += 32) row[i] *= factor;
+    return factor;
+}
+
+DEVICE void load_rank_one(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h,
+                          token &to) {
+    const rec_view &a = p.view[REC_A], &b = p.view[REC_B];
+    for (int i = threadIdx.x % 32; i < PITCH; i += 32) {
+        float own = i < p.key_size ? load(a, rec_at(&a, s.batch, t, h) + i) : 0;
+        float by = i < p.key_size ? load(b, rec_at(&b, s.batch, t, h) + i) : 0;
+        if (p.multiply) own *= by, by = -by;
+        to.a[i] = own;
+        to.x[i] = by;
+    }
+}
+
+/*
+ * By a warp: the token of step n, or that it counts for nothing. y is q times the scale, and times d unless
+ * KEEP_Q, where x is left as it is for delta rules, too.
+ */
+template <bool KEEP_Q>
+DEVICE void load_token(const rec_problem &p, const rec_sequence &s, rec_size n, rec_size h, token &to) {
+    const rec_view &q = p.view[REC_QUERY], &k = p.view[REC_KEY], &u = p.view[REC_BONUS];
+    const rec_turn turn = rec_turn_of(&p, &s, n);
+    const rec_size t = rec_token(&p, &s, n);
+    const int lane = threadIdx.x % 32;
+    if (lane == 0) to.t = (int)t, to.counts = turn.counts, to.resets = turn.resets;
+    if (!turn.counts) return;
+    const float q_norm = load_vector(p, q, rec_at(&q, s.batch, t, rec_head(&p, h, p.query_heads)), to.y);
+    const float k_norm = load_vector(p, k, rec_at(&k, s.batch, t, rec_head(&p, h, p.key_heads)), to.k);
+    if (UPDATE == REC_RANK_ONE) load_rank_one(p, s, t, h, to);
+    const float head = head_gate(p, s, t, h), scale = (float)p.scale;
+    float qk = 0, qa = 0, own = 0;
+    for (int i = lane; i < PITCH; i += 32) {
+        const float d = i < p.key_size ? key_decay(p, s, t, h, i, head) : 1, x = to.y[i];
+        if (!BEFORE) qk += x * to.k[i];
+        if (!BEFORE && UPDATE == REC_RANK_ONE) qa += x * to.a[i];
+        if (BEFORE && u.present && i < p.key_size)
+            own += x * load(u, h * u.stride[2] + i) * to.k[i];
+        to.d[i] = d;
+        to.y[i] = KEEP_Q ? x : BEFORE ? scale * x : scale * x * d;
+        if (UPDATE == REC_DELTA) to.x[i] = to.k[i] * d;
+    }
+    qk = sum_of_lanes(qk, 32), qa = sum_of_lanes(qa, 32), own = sum_of_lanes(own, 32);
+    if (lane > 0) return;
+    const float by = KEEP_Q ? 1 : scale;
+    to.qk = by * qk, to.qa = by * qa, to.own = by * own;
+    to.q_norm = q_norm, to.k_norm = k_norm;
+    to.beta = load_beta(p, s, t, h);
+}
+
+/* Sums over a thread's rows of a row in shared memory times its column, and over the column's threads. */
+DEVICE float along(const float *row, const float (&s)[ROWS]) {
+    float sum = 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r += 4) {
+        const float4 by = *(const float4 *)(row + row_of(r));
+        sum += by.x * s[r] + by.y * s[r + 1] + by.z * s[r + 2] + by.w * s[r + 3];
+    }
+    return sum_of_lanes(sum, PARTS);
+}
+
+/* The update of a column: s <- d s dv + k u + a x. */
+DEVICE void update(const token &t, float dv, float u, float x, float (&s)[ROWS]) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r += 4) {
+        const int i = row_of(r);
+        const float4 d = *(const float4 *)(t.d + i), k = *(const float4 *)(t.k + i);
+        s[r] = s[r] * (d.x * dv) + k.x * u;
+        s[r + 1] = s[r + 1] * (d.y * dv) + k.y * u;
+        s[r + 2] = s[r + 2] * (d.z * dv) + k.z * u;
+        s[r + 3] = s[r + 3] * (d.w * dv) + k.w * u;
+        if (UPDATE != REC_RANK_ONE) continue;
+        const float4 a = *(const float4 *)(t.a + i);
+        s[r] += a.x * x, s[r + 1] += a.y * x, s[r + 2] += a.z * x, s[r + 3] += a.w * x;
+    }
+}
+
+#endif

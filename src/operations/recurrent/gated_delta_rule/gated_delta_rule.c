@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gated delta rule. */
+#include <ejkernel/gated_delta_rule.h>
+
+#include "operations/recurrent/shared/recurrent.h"
+
+#define EJK_RECORD_SELF ejk_gated_delta_rule_args
+EJK_RECORD_DEFINE_WITH(ejk_gated_delta_rule_args_record, ejk_gated_delta_rule_args,
+                       EJK_GATED_DELTA_RULE_ARGS, REC_SYMBOLS REC_GATES REC_POOL, NULL);
+#undef EJK_RECORD_SELF
+
+#define EJK_RECORD_SELF ejk_gated_delta_rule_vjp_args
+EJK_RECORD_DEFINE_WITH(ejk_gated_delta_rule_vjp_args_record, ejk_gated_delta_rule_vjp_args,
+                       EJK_GATED_DELTA_RULE_VJP_ARGS, REC_SYMBOLS REC_GATES, NULL);
+#undef EJK_RECORD_SELF
+
+/* Tensors of `a`, each told by WITH: given, or wanted as a gradient. */
+#define TENSORS(WITH, a)                                                                           \
+    WITH(a, REC_QUERY, query), WITH(a, REC_KEY, key), WITH(a, REC_VALUE, value),                   \
+        WITH(a, REC_BETA, beta), WITH(a, REC_G, decay), WITH(a, REC_A_LOG, A_log),                 \
+        WITH(a, REC_DT_BIAS, dt_bias)
+
+static rec_call forward_of(const ejk_gated_delta_rule_args *a) {
+    return (rec_call){REC_FORWARD(a), TENSORS(REC_GIVEN, a), .update = REC_DELTA,
+                      .normalise = a->use_qk_l2norm != EJK_FALSE,
+                      .beta_logits = a->use_beta_sigmoid};
+}
+static rec_call gradient_of(const ejk_gated_delta_rule_vjp_args *a) {
+    return (rec_call){REC_BACKWARD(a),
+                      TENSORS(REC_GIVEN, a),
+                      TENSORS(REC_WANTED, a),
+                      .update = REC_DELTA,
+                      .normalise = a->use_qk_l2norm != EJK_FALSE,
+                      .beta_logits = a->use_beta_sigmoid};
+}
+
+REC_HOOKS(forward, ejk_gated_delta_rule_args)
+REC_HOOKS(gradient, ejk_gated_delta_rule_vjp_args)
+
+const ejk_kernel ejk_gated_delta_rule_kernel = {
+    .op_id = "gated_delta_rule",
+    .doc = "gated delta rule: a state that corrects what it says about a key",
+    .args = &ejk_gated_delta_rule_args_record,
+    .algorithm = "recurrent_attention",
+    REC_KERNEL(forward),
+};
+
+const ejk_kernel ejk_gated_delta_rule_vjp_kernel = {
+    .op_id = "gated_delta_rule_vjp",
+    .doc = "gradients of gated_delta_rule",
+    .args = &ejk_gated_delta_rule_vjp_args_record,
+    .forward = &ejk_gated_delta_rule_kernel,
+    .algorithm = "recurrent_attention_vjp",
+    REC_KERNEL(gradient),
+};
+
+ejk_status ejk_gated_delta_rule(ejk_context *context, const ejk_gated_delta_rule_args *args) {
+    return ejk_call(context, &ejk_gated_delta_rule_kernel, args);
+}
+
+ejk_status ejk_gated_delta_rule_vjp(ejk_context *context,
+                                    const ejk_gated_delta_rule_vjp_args *args) {
+    return ejk_call(context, &ejk_gated_delta_rule_vjp_kernel, args);
+}
