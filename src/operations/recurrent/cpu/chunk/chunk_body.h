@@ -205,6 +205,36 @@ static void place_chunk(chunk *c, float *memory) {
     c->u = c->rest + CHUNK * CHUNK;
 }
 
+/* Asks for a row of `bytes` for each step from n on. */
+static void ask_rows(chunk *c, int role, rec_size n, rec_size head, rec_size at, rec_size size) {
+    const rec_view *v = &c->p->view[role];
+    ahead *a = &c->ahead;
+    const rec_size from = rec_token(c->p, &c->sequence, n);
+    const rec_size bytes = element_size((ejk_dtype)v->dtype);
+    a->row[a->count] = view_at(v, rec_at(v, c->sequence.batch, from, head) + at);
+    a->step[a->count] = (c->p->reverse ? -1 : 1) * v->stride[1] * bytes;
+    a->bytes[a->count++] = size * bytes;
+}
+
+/* What comes after head h of a task: the values of the next one, or the tokens from step n on, of the first. */
+static void ask_ahead(chunk *c, const task *t, rec_size h, rec_size n) {
+    const rec_problem *p = c->p;
+    const rec_size end = c->sequence.end - c->sequence.begin;
+    const bool last = h + 1 == t->head + t->heads;
+    const rec_size next = last ? t->head : h + 1;
+    const rec_size from = last ? n : (n - 1) / CHUNK * CHUNK;
+    c->ahead = (ahead){.rows = ejki_min(CHUNK, end - from)};
+    if (c->ahead.rows <= 0) return;
+    ask_rows(c, REC_VALUE, from, rec_head(p, next, p->value_heads), t->first, t->last - t->first);
+    if (!last) return;
+    ask_rows(c, REC_QUERY, from, rec_head(p, next, p->query_heads), 0, p->key_size);
+    ask_rows(c, REC_KEY, from, rec_head(p, next, p->key_heads), 0, p->key_size);
+    if (p->view[REC_GK].present)
+        ask_rows(c, REC_GK, from, next, 0, p->key_size);
+    else if (p->g_is_wide)
+        ask_rows(c, REC_G, from, next, 0, p->key_size);
+}
+
 /* Tokens from step n on that are a chunk; the step behind them. */
 static rec_size next_chunk(chunk *c, const task *t, rec_size n, bool *resets) {
     const rec_size end = c->sequence.end - c->sequence.begin;
@@ -238,6 +268,7 @@ static void run_task(chunk *c, const task *t, float *states) {
         load_shared(c, t->head);
         for (rec_size i = 0; i < t->heads; i++) {
             load_head(c, t->head + i);
+            ask_ahead(c, t, t->head + i, n);
             for (rec_size j = 0; j < slabs; j++)
                 run_slab(c, t->head + i, t->first + j * TILE_COLUMNS,
                          states + (i * slabs + j) * size);

@@ -24,8 +24,29 @@
  */
 enum { CHUNK = 32 };
 
+/* Rows of tensors that the next chunk needs. They are asked for one by one, between products: else 38 % of the time
+ * goes into waiting for them, and requests for many at once would be dropped. */
+enum { MOST_AHEAD = 4 };
+typedef struct ahead {
+    const char *row[MOST_AHEAD];
+    rec_size step[MOST_AHEAD], bytes[MOST_AHEAD];
+    int count, next;
+    rec_size rows;
+} ahead;
+
+INLINE void ask(ahead *a) {
+    if (a->rows <= 0) return;
+    for (rec_size i = 0; i < a->bytes[a->next]; i += 64)
+        __builtin_prefetch(a->row[a->next] + i, 0, 2);
+    a->row[a->next] += a->step[a->next];
+    if (++a->next < a->count) return;
+    a->next = 0;
+    a->rows--;
+}
+
 typedef struct chunk {
     const rec_problem *p;
+    ahead ahead;
     rec_sequence sequence;
     int count, rows; /* tokens; rows of tiles, those behind the tokens are 0 */
     rec_size token[CHUNK];
@@ -82,9 +103,10 @@ static void multiply_rows(const chunk *c, const float *slabs, float *to) {
 
 /* (I + A) U = beta (V - e^G K S), a tile of rows after the other: what is above it by a product, its own triangle in
  * registers. u has V. */
-static void solve(const chunk *c, const float *state) {
+static void solve(chunk *c, const float *state) {
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
+        ask(&c->ahead);
         const float *rest = c->rest + r * CHUNK;
         float *u = c->u + r * TILE_COLUMNS;
         tile_clear(sum);
@@ -107,12 +129,13 @@ static void solve(const chunk *c, const float *state) {
 
 /* out = e^G Q S + P U, columns `at` on. Rows of U behind a token are not touched, so that what they hold, be it NaN,
  * does not reach it. */
-static void write_out(const chunk *c, rec_size h, rec_size at, const float *state) {
+static void write_out(chunk *c, rec_size h, rec_size at, const float *state) {
     const rec_view *out = &c->p->view[REC_OUT];
     const ejk_dtype dtype = (ejk_dtype)out->dtype;
     const rec_size columns = c->p->value_size;
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
+        ask(&c->ahead);
         const float *own = c->own + r * CHUNK, *u = c->u + r * TILE_COLUMNS;
         tile_clear(sum);
         tile(c->p->key_size, token_rows(c, c->qt, r), 1, TILE_COLUMNS, state, sum);
@@ -140,7 +163,7 @@ static void write_out(const chunk *c, rec_size h, rec_size at, const float *stat
 }
 
 /* S = e^(G of the chunk) S + K' U, whose rows get the decays that are left. */
-static void update_state(const chunk *c, float *state) {
+static void update_state(chunk *c, float *state) {
     for (rec_size r = 0; r < c->rows; r++)
         for (rec_size j = 0; j < TILE_COLUMNS; j += VL) {
             float *at = c->u + r * TILE_COLUMNS + j;
@@ -148,6 +171,7 @@ static void update_state(const chunk *c, float *state) {
         }
     for (rec_size r = 0; r < c->pitch; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
+        ask(&c->ahead);
         float *at = state + r * TILE_COLUMNS;
         EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
             const vf factor = v_set1(c->whole[r + i]);
