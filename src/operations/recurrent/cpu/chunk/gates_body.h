@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What lies between the tokens of a chunk: products of their rows, with the decays from one to the other. Decays are
+ * What lies between the tokens of a chunk: products of their rows, with the decays from one to the other. These are
  * multiplied up from those of single tokens, never divided by, so that gates of -inf, -1e4, 0 and above 0 are what
  * they are in the recurrence. Include after tile.h.
  */
@@ -9,20 +9,28 @@
 
 /* ---- One decay for each token ------------------------------------------------------------------------ */
 
+/*
+ * Decays from and to the ends of the chunk are of sums of gates, rounded once: what products of 32 lose would be lost
+ * again with each chunk. Gates of -inf count as -1e5, whose decay is 0 whatever growth is added.
+ */
 static void head_decays(chunk *c, rec_size h) {
-    float decay[CHUNK], product = 1;
-    for (int i = 0; i < CHUNK; i++)
+    float decay[CHUNK];
+    double sum[CHUNK], total = 0;
+    for (int i = 0; i < CHUNK; i++) {
         decay[i] = i < c->count ? head_gate(c->p, &c->sequence, c->token[i], h) : 0;
-    for (int i = 0; i < CHUNK; i += VL) v_store(decay + i, v_exp(v_load(decay + i)));
-    for (int i = 0; i < c->rows; i++) c->since[i] = product *= i < c->count ? decay[i] : 1;
-    for (rec_size i = 0; i < c->pitch; i += VL) v_store(c->whole + i, v_set1(product));
-    product = 1;
-    for (int i = c->rows - 1; i >= 0; i--) {
-        c->until[i] = product;
-        if (i < c->count) product *= decay[i];
+        sum[i] = total += decay[i] < -1e5f ? -1e5 : (double)decay[i];
     }
-    for (int i = 0; i < c->count; i++) c->d[i] = decay[i];
-    for (int i = c->count; i < c->rows; i++) c->d[i] = 1;
+    for (int i = 0; i < CHUNK; i++) {
+        c->since[i] = (float)sum[i];
+        c->until[i] = (float)(total - sum[i]);
+    }
+    for (int i = 0; i < CHUNK; i += VL) {
+        v_store(decay + i, v_exp(v_load(decay + i)));
+        v_store(c->since + i, v_exp(v_load(c->since + i)));
+        v_store(c->until + i, v_exp(v_load(c->until + i)));
+    }
+    memcpy(c->d, decay, sizeof decay);
+    for (rec_size i = 0; i < c->pitch; i += VL) v_store(c->whole + i, v_set1(c->since[CHUNK - 1]));
 }
 
 /* Row i of decays between tokens is row i - 1 times the decay of token i, and 1 at token i itself. */
