@@ -156,8 +156,8 @@ INLINE float bonus_of(const rec_problem *p, rec_size h, const token *to) {
 }
 
 /* Rows of token t; rows that its form does not need are left as they are. */
-static void load_token(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h,
-                       rec_size pitch, token *to) {
+static inline void load_token(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h,
+                              rec_size pitch, token *to) {
     const rec_view *q = &p->view[REC_QUERY], *k = &p->view[REC_KEY];
     const bool before = p->read == REC_BEFORE, rank = p->update == REC_RANK_ONE;
     load_row(q, rec_at(q, s->batch, t, rec_head(p, h, p->query_heads)), p->key_size, to->q);
