@@ -2,8 +2,8 @@
 /*
  * mean_pooling: tokens of a row are segments of POOL_SEGMENT, each summed up by PHASES threads of a column, and sums of
  * segments are added in order: the order depends on nothing but the row's length, so that bits do not depend on what
- * else is in the call. A block takes a tile of columns of a row and a share of its segments. With several shares the sums go
- * to `partial`, and combine adds them up. spread is the gradient, rows.cuh's kernel over runs of tokens.
+ * else is in the call. A block takes a tile of columns of a row and a share of its segments. With several shares the
+ * sums go to `partial`, and combine adds them up. spread is the gradient, rows.cuh's kernel over runs of tokens.
  */
 #include "kernels/cuda/rows.cuh"
 #include "operations/pooling/mean_pooling/problem.cuh"

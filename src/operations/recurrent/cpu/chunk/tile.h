@@ -16,7 +16,7 @@
 #define TILE_VECTORS       2
 #define TILE_STREAMS       0
 #define TILE_ROW_COUNTS(X) X(TILE_ROWS)
-#include "kernels/simd/gemm_body.h"
+#include "kernels/simd/pack_body.h"
 
 /*
  * Tokens of a chunk. FLOPs inside of chunks grow with it, passes over the state fall: 16, 32 and 64 take 21.5, 20.5
