@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions on arrays of JAX, made from the description of their operations.
+
+A call is an XLA custom call with the library's one handler. What a function is under JAX's transformations is layered:
+a jitted function, whose pullback is the operation that has the gradients (custom_vjp), around a call that knows what to
+do with a mapped axis (custom_vmap), around the custom call.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+from functools import cache, lru_cache
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.custom_derivatives import SymbolicZero
+
+from . import _foreign, _library
+
+_TARGET = "ejkernel_call"
+
+
+@cache
+def _register():
+    _foreign.start()
+    handler = ctypes.cast(_library.lib.ejk_jax_call, ctypes.c_void_p)
+    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+
+
+def _varying(array):
+    """Names of the axes of a mesh over which an array varies inside shard_map."""
+    return getattr(jax.typeof(array), "vma", frozenset())
+
+
+def _same_varying(arrays):
+    """Arrays that vary over the same axes, and these."""
+    axes = frozenset().union(*map(_varying, arrays))
+    if axes:
+        missing = [tuple(sorted(axes - _varying(a))) for a in arrays]
+        cast = getattr(jax.lax, "pcast", None)
+        vary = (lambda a, m: cast(a, m, to="varying")) if cast else jax.lax.pvary
+        arrays = [vary(a, m) if m else a for a, m in zip(arrays, missing)]
+    return arrays, axes
+
+
+def _shapes_of(arrays):
+    return [a.shape for a in arrays], [a.dtype for a in arrays]
+
+
+def _custom_call(call, arrays):
+    """The call of the handler itself."""
+    arrays, axes = _same_varying(arrays)
+    more = {"vma": axes} if axes else {}
+    specs = [jax.ShapeDtypeStruct(s, jnp.dtype(d), **more) for s, d in call.specs(*_shapes_of(arrays))]
+    made = jax.ffi.ffi_call(_TARGET, specs, input_output_aliases=call.aliases or None, vmap_method="sequential")
+    return tuple(made(*arrays, call=call.text))
+
+
+# ---- Mapped axes -----------------------------------------------------------------------------------------------------
+
+
+def _folded(call, folding, size, arrays, batched):
+    """All elements by one call with a greater batch."""
+    joined = []
+    for array, axis, spread, each in zip(arrays, folding.axes, folding.spread, batched):
+        if spread:
+            array = jnp.broadcast_to(array, (size, *array.shape))
+        if axis is not None:
+            array = jnp.moveaxis(array, 0, axis)
+            array = array.reshape(*array.shape[:axis], size * folding.length, *array.shape[axis + 2 :])
+        joined.append(array)
+    parts = []
+    for result, axis in zip(_run(call)(*joined), folding.results):
+        apart = result.reshape(*result.shape[:axis], size, folding.length, *result.shape[axis + 1 :])
+        parts.append(jnp.moveaxis(apart, axis, 0))
+    return tuple(parts)
+
+
+def _one_by_one(call, size, arrays, batched):
+    """All elements by a call that computes one after the other; elements of a mapped call are joined with its own."""
+    own = call.elements or 1
+    joined, mapped = [], []
+    for array, each, before in zip(arrays, batched, call.mapped):
+        if call.elements and (each or before):
+            if not each:
+                array = jnp.broadcast_to(array, (size, *array.shape))
+            elif not before:
+                array = jnp.broadcast_to(array[:, None], (size, own, *array.shape[1:]))
+            array = array.reshape(size * own, *array.shape[2:])
+        joined.append(array)
+        mapped.append(each or before)
+    for i in call.aliases:
+        if not mapped[i]:
+            joined[i], mapped[i] = jnp.broadcast_to(joined[i], (size * own, *joined[i].shape)), True
+    new = _foreign.call_of(call.name, call.operands, call.results, call.arguments, size * own, tuple(mapped))
+    results = _run(new)(*joined)
+    if call.elements:
+        results = tuple(r.reshape(size, own, *r.shape[1:]) for r in results)
+    return results
+
+
+@lru_cache(maxsize=4096)
+def _run(call):
+    """A function of the call's operands: its results as a tuple."""
+
+    @custom_vmap
+    def run(*arrays):
+        return _custom_call(call, arrays)
+
+    @run.def_vmap
+    def run_mapped(size, batched, *arrays):
+        if size == 0:
+            shapes, dtypes = _shapes_of([a[0:0].sum(0) if b else a for a, b in zip(arrays, batched)])
+            specs = call.specs(shapes, [a.dtype for a in arrays])
+            return tuple(jnp.zeros((0, *s), jnp.dtype(d)) for s, d in specs), (True,) * len(specs)
+        shapes = [a.shape[1:] if b else a.shape for a, b in zip(arrays, batched)]
+        dtypes = [a.dtype for a in arrays]
+        folding = _foreign.folding_of(call, size, shapes, dtypes, batched)
+        if folding is not None:
+            results = _folded(call, folding, size, arrays, batched)
+        else:
+            results = _one_by_one(call, size, arrays, batched)
+        return results, (True,) * len(results)
+
+    return run
+
+
+# ---- Gradients -------------------------------------------------------------------------------------------------------
+
+
+def _without_gradients(call):
+    """The call for an operation that has none: whoever differentiates it is told so."""
+    run = jax.custom_jvp(lambda *arrays: _run(call)(*arrays))
+
+    @run.defjvp
+    def refuse(primals, tangents):
+        _library.fail("UNAVAILABLE", f"{call.name} has no gradients")
+
+    return run
+
+
+def _with_gradients(call, pullback):
+    extended, names = pullback.extended, call.operands
+
+    def results_of(found):
+        return tuple(found[name] for name in call.results)
+
+    @jax.custom_vjp
+    def run(*arrays):
+        return _run(call)(*arrays)
+
+    def forward(*arrays):
+        values = [each.value for each in arrays]
+        found = dict(zip(extended.results, _run(extended)(*values)))
+        wanted = pullback.differentiable(n for n, each in zip(names, arrays) if each.perturbed)
+        kept = dict(zip(names, values))
+        kept |= {"result " + name: found[name] for name in pullback.residuals}
+        return results_of(found), (kept, dict.fromkeys(wanted))
+
+    def backward(residuals, cotangents):
+        kept, wanted = residuals
+        given = {n: c for n, c in zip(call.results, cotangents) if not isinstance(c, SymbolicZero)}
+        if not given or not wanted:
+            return (None,) * len(names)
+        pullback.check_cotangents(given)
+        for name in pullback.missing(given):
+            given[name] = jnp.zeros_like(kept["result " + name]) if "result " + name in kept else None
+            if given[name] is None:
+                zero = cotangents[call.results.index(name)].aval
+                given[name] = jnp.zeros(zero.shape, zero.dtype)
+        operands = {name: kept[name] for name in pullback.shared}
+        operands |= {name: kept["result " + name] for name in pullback.residuals}
+        operands |= {pullback.gradient.cotangents[name]: value for name, value in given.items()}
+        dtypes = {name: array.dtype.name for name, array in kept.items() if " " not in name}
+        back = pullback.backward_call(tuple(given), tuple(wanted))
+        arrays = [_as_type(operands[name], pullback.dtype_of(name, dtypes)) for name in back.operands]
+        found = dict(zip(back.results, _without_gradients(back)(*arrays)))
+        gradients = {name: found[pullback.gradient.gradients[name]] for name in wanted}
+        return tuple(
+            _as_type(gradients[name], kept[name].dtype.name) if name in gradients else None for name in names
+        )
+
+    run.defvjp(forward, backward, symbolic_zeros=True)
+    return run
+
+
+def _as_type(array, name):
+    return array if name is None or array.dtype.name == name else array.astype(name)
+
+
+# ---- Functions -------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _compiled(call):
+    pullback = _foreign.pullback_of(call)
+    run = _with_gradients(call, pullback) if pullback else _without_gradients(call)
+    return jax.jit(run, inline=True)
+
+
+@lru_cache(maxsize=None)
+def _result_type(name, results):
+    title = "".join(word.capitalize() for word in name.split("_"))
+    return collections.namedtuple(title + "Results", results, module="libejkernel.jax")
+
+
+def function_of(name):
+    """The function of an operation on arrays of JAX."""
+    _register()
+    made = _foreign.Function(name)
+    operation = made.operation
+
+    def function(*positional, **keywords):
+        tensors, results, arguments = _foreign.split(operation, made.given(positional, keywords))
+        operands = tuple(f.name for f in operation.inputs if f.name in tensors)
+        arrays = [jnp.asarray(tensors[each]) for each in operands]
+        found = _compiled(_foreign.call_of(name, operands, results, arguments))(*arrays)
+        return found[0] if len(found) == 1 else _result_type(name, results)._make(found)
+
+    return made.dress(function, "libejkernel.jax")

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE // the lock that prefers writers
+#include <ejkernel/plan.h>
+#include <ejkernel/record.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "bindings/call_text.h"
+#include "bindings/calls.h"
+
+enum { BUCKETS = 1024, MOST_CALLS = 4096, STACK_BYTES = 8192 };
+
+/* Where a tensor goes. */
+typedef struct call_place {
+    size_t offset;   /* of its view in the struct of arguments */
+    int64_t step;    /* bytes from one element to the next; 0 if it is not mapped */
+    int32_t operand; /* of a result: the operand with the same view, else -1 */
+    size_t bytes;    /* to copy from it */
+} call_place;
+
+/* A call that was seen: its plan, and what it looked like. */
+typedef struct call_entry {
+    struct call_entry *next;
+    uint64_t hash;
+    ejk_plan *plan;
+    int64_t elements;
+    size_t size; /* of the struct of arguments */
+    unsigned char *arguments;
+    char *text;
+    size_t length;
+    int32_t count;
+    call_place places[EJKI_CALL_TENSORS];
+    ejk_tensor tensors[]; /* of which addresses do not matter */
+} call_entry;
+
+/* Calls read it and take the lock for reading as long as they run; who changes it waits for them. */
+static struct {
+    pthread_rwlock_t lock;
+    ejk_context *context;
+    int32_t count;
+    call_entry *buckets[BUCKETS];
+} table = {.lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP};
+
+/* ---- Looking up ------------------------------------------------------------------------------------------- */
+
+static uint64_t mixed(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
+}
+
+static uint64_t hash_of(const char *text, size_t length, const ejk_tensor *tensors, int32_t count) {
+    uint64_t hash = length, word;
+    for (; length >= sizeof word; text += sizeof word, length -= sizeof word) {
+        memcpy(&word, text, sizeof word);
+        hash = mixed(hash, word);
+    }
+    word = 0;
+    memcpy(&word, text, length);
+    hash = mixed(hash, word);
+    for (int32_t i = 0; i < count; i++) {
+        hash = mixed(hash, (uint64_t)tensors[i].dtype << 32 | (uint64_t)tensors[i].rank);
+        for (int32_t a = 0; a < tensors[i].rank; a++) {
+            hash = mixed(hash, (uint64_t)tensors[i].shape[a]);
+            hash = mixed(hash, (uint64_t)tensors[i].strides[a]);
+        }
+    }
+    return hash;
+}
+
+static bool same_view(const ejk_tensor *a, const ejk_tensor *b) {
+    size_t bytes = (size_t)a->rank * sizeof *a->shape;
+    return a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->shape, b->shape, bytes) &&
+           !memcmp(a->strides, b->strides, bytes);
+}
+
+static const call_entry *find(uint64_t hash, const char *text, size_t length,
+                              const ejk_tensor *tensors, int32_t count) {
+    for (const call_entry *e = table.buckets[hash % BUCKETS]; e; e = e->next) {
+        if (e->hash != hash || e->length != length || e->count != count ||
+            memcmp(e->text, text, length) != 0)
+            continue;
+        int32_t i = 0;
+        while (i < count && same_view(&e->tensors[i], &tensors[i])) i++;
+        if (i == count) return e;
+    }
+    return NULL;
+}
+
+/* ---- Making plans ----------------------------------------------------------------------------------------- */
+
+static void entry_free(call_entry *entry) {
+    if (!entry) return;
+    ejk_plan_destroy(entry->plan);
+    free(entry->arguments);
+    free(entry->text);
+    free(entry);
+}
+
+static void clear(void) {
+    for (int b = 0; b < BUCKETS; b++) {
+        while (table.buckets[b]) {
+            call_entry *next = table.buckets[b]->next;
+            entry_free(table.buckets[b]);
+            table.buckets[b] = next;
+        }
+    }
+    table.count = 0;
+}
+
+/* The view of one element of a tensor that has them along its first axis. */
+static ejk_status element_view(ejki_call_name name, int64_t elements, ejk_tensor *view,
+                               int64_t *step) {
+    *step = 0;
+    if (!name.mapped) return EJK_OK;
+    if (view->rank < 1 || view->shape[0] != elements)
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%.*s: %lld elements expected along its first axis",
+                         name.length, name.text, (long long)elements);
+    *step = view->strides[0] * (int64_t)ejk_dtype_size(view->dtype);
+    view->rank--;
+    memmove(view->shape, view->shape + 1, (size_t)view->rank * sizeof *view->shape);
+    memmove(view->strides, view->strides + 1, (size_t)view->rank * sizeof *view->strides);
+    return EJK_OK;
+}
+
+static int32_t operand_named(const ejki_call_text *call, ejki_call_name name) {
+    for (int32_t i = 0; i < call->operands; i++)
+        if (call->names[i].length == name.length &&
+            !memcmp(call->names[i].text, name.text, (size_t)name.length))
+            return i;
+    return -1;
+}
+
+static ejk_status put_tensor(const ejk_record *record, const ejki_call_text *call, int32_t index,
+                             call_entry *entry) {
+    ejki_call_name name = call->names[index];
+    ejk_tensor view = entry->tensors[index];
+    call_place *place = &entry->places[index];
+    char path[EJK_NAME_SIZE];
+    if (name.length >= (int)sizeof path)
+        return ejki_fail(EJK_STATUS_UNKNOWN_NAME, "%.*s is no tensor of %s", name.length, name.text,
+                         record->name);
+    memcpy(path, name.text, (size_t)name.length);
+    path[name.length] = '\0';
+    const ejk_field *field = ejk_record_find(record, path, NULL);
+    if (!field || field->kind != EJK_FIELD_TENSOR)
+        return ejki_fail(EJK_STATUS_UNKNOWN_NAME, "%s is no tensor of %s", path, record->name);
+    if (ejk_dtype_size(view.dtype) == 0)
+        return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s: %s given, expected whole bytes", path,
+                         ejk_dtype_name(view.dtype));
+    place->offset = field->offset;
+    place->bytes = ejk_dtype_size(view.dtype);
+    for (int32_t a = 0; a < view.rank; a++) place->bytes *= (size_t)view.shape[a];
+    place->operand = index < call->operands ? -1 : operand_named(call, name);
+    EJKI_TRY(element_view(name, call->elements, &view, &place->step));
+    memcpy(entry->arguments + place->offset, &view, sizeof view);
+    return EJK_OK;
+}
+
+static ejk_status fill(call_entry *entry) {
+    ejki_call_text call;
+    EJKI_TRY(ejki_read_call_text(entry->text, entry->length, &call));
+    if (call.operands + call.results != entry->count)
+        return ejki_fail(EJK_STATUS_MALFORMED, "%d tensors given, expected %d, those that \"%s\" names",
+                         entry->count, call.operands + call.results, entry->text);
+    const ejk_kernel *kernel;
+    EJKI_TRY(ejk_context_find_kernel(table.context, call.operation, &kernel));
+    entry->elements = call.elements;
+    entry->size = kernel->args->size;
+    entry->arguments = calloc(1, entry->size);
+    if (!entry->arguments)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the arguments of a call");
+    EJKI_TRY(ejk_record_from_json(kernel->args, call.arguments, entry->arguments));
+    for (int32_t i = 0; i < entry->count; i++) EJKI_TRY(put_tensor(kernel->args, &call, i, entry));
+    return ejk_plan_create(table.context, kernel, entry->arguments, &entry->plan);
+}
+
+/* Adds a call to the table, unless another thread was faster. */
+static ejk_status add(uint64_t hash, const char *text, size_t length, const ejk_tensor *tensors,
+                      int32_t count) {
+    if (find(hash, text, length, tensors, count)) return EJK_OK;
+    if (!table.context)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE, "no context is in use: import libejkernel first");
+    if (count > EJKI_CALL_TENSORS)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%d tensors given, at most %d", count,
+                         EJKI_CALL_TENSORS);
+    call_entry *entry = calloc(1, sizeof *entry + (size_t)count * sizeof *tensors);
+    if (entry) entry->text = strndup(text, length);
+    if (!entry || !entry->text) {
+        free(entry);
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the plan of a call");
+    }
+    entry->hash = hash;
+    entry->length = length;
+    entry->count = count;
+    for (int32_t i = 0; i < count; i++) {
+        entry->tensors[i] = tensors[i];
+        entry->tensors[i].data = NULL;
+    }
+    ejk_status status = fill(entry);
+    if (status != EJK_OK) {
+        entry_free(entry);
+        return status;
+    }
+    if (table.count == MOST_CALLS) clear();
+    entry->next = table.buckets[hash % BUCKETS];
+    table.buckets[hash % BUCKETS] = entry;
+    table.count++;
+    return EJK_OK;
+}
+
+/* ---- Running ---------------------------------------------------------------------------------------------- */
+
+static void copy_updated(const call_entry *entry, const ejk_tensor *tensors) {
+    for (int32_t i = 0; i < entry->count; i++) {
+        const call_place *place = &entry->places[i];
+        if (place->operand >= 0 && tensors[i].data != tensors[place->operand].data && place->bytes)
+            memcpy(tensors[i].data, tensors[place->operand].data, place->bytes);
+    }
+}
+
+static ejk_status execute(const call_entry *entry, const ejk_tensor *tensors,
+                          unsigned char *arguments) {
+    memcpy(arguments, entry->arguments, entry->size);
+    copy_updated(entry, tensors);
+    for (int64_t e = 0; e < (entry->elements > 0 ? entry->elements : 1); e++) {
+        for (int32_t i = 0; i < entry->count; i++) {
+            void *data = (char *)tensors[i].data + e * entry->places[i].step;
+            memcpy(arguments + entry->places[i].offset + offsetof(ejk_tensor, data), &data,
+                   sizeof data);
+        }
+        EJKI_TRY(ejk_plan_execute(entry->plan, arguments, NULL, 0));
+    }
+    return EJK_OK;
+}
+
+static ejk_status execute_entry(const call_entry *entry, const ejk_tensor *tensors) {
+    _Alignas(16) unsigned char near[STACK_BYTES];
+    if (entry->size <= sizeof near) return execute(entry, tensors, near);
+    unsigned char *far = malloc(entry->size);
+    if (!far) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the arguments of a call");
+    ejk_status status = execute(entry, tensors, far);
+    free(far);
+    return status;
+}
+
+ejk_status ejki_run_call(const char *text, size_t length, const ejk_tensor *tensors,
+                         int32_t count) {
+    uint64_t hash = hash_of(text, length, tensors, count);
+    for (;;) {
+        pthread_rwlock_rdlock(&table.lock);
+        const call_entry *entry = find(hash, text, length, tensors, count);
+        ejk_status status = entry ? execute_entry(entry, tensors) : EJK_OK;
+        pthread_rwlock_unlock(&table.lock);
+        if (entry) return status;
+        pthread_rwlock_wrlock(&table.lock);
+        status = add(hash, text, length, tensors, count);
+        pthread_rwlock_unlock(&table.lock);
+        EJKI_TRY(status);
+    }
+}
+
+/* In a child the lock may be another thread's, and plans are the parent's. */
+static void after_fork(void) {
+    pthread_rwlock_t fresh = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+    table.lock = fresh;
+    table.context = NULL;
+    table.count = 0;
+    memset(table.buckets, 0, sizeof table.buckets);
+}
+
+static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, after_fork);
+}
+
+void ejk_bindings_use(ejk_context *context) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    pthread_rwlock_wrlock(&table.lock);
+    clear();
+    table.context = context;
+    pthread_rwlock_unlock(&table.lock);
+}
