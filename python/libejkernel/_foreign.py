@@ -77,8 +77,11 @@ def json_of(operation, values):
     return json.dumps(_plain(operation.args, given), sort_keys=True, separators=(",", ":"))
 
 
-def split(operation, given, wanted=None):
-    """(tensors by name, names of results, JSON of the rest) of a call whose arguments are `given` by name."""
+def split(operation, given, states=True):
+    """(tensors by name, names of results, JSON of the rest) of a call whose arguments are `given` by name.
+
+    With `states`, what is updated is among the results.
+    """
     if operation.takes_mask_info and given.get("mask_info") is not None:
         given = {**given, **given["mask_info"].call_arguments(given, operation)}
     by_name = operation.args.by_name
@@ -91,7 +94,8 @@ def split(operation, given, wanted=None):
     asked = {f.name for f in operation.outputs if f.is_required or given.get("return_" + f.name)}
     asked = asked or set(operation.default_results(tensors))
     results = [f.name for f in operation.outputs if f.name in asked]
-    results += [f.name for f in operation.updated if f.name in tensors]
+    if states:
+        results += [f.name for f in operation.updated if f.name in tensors]
     return tensors, tuple(results), json_of(operation, values)
 
 
@@ -141,6 +145,15 @@ class Call:
 def call_of(name, operands, results, arguments, elements=0, mapped=()):
     """The Call of these."""
     return Call(name, operands, results, arguments, elements, mapped)
+
+
+@lru_cache(maxsize=4096)
+def call_of_text(text):
+    """The Call of a text."""
+    name, operands, results, elements, arguments = text.split(";", 4)
+    operands, results = (tuple(filter(None, each.split(","))) for each in (operands, results))
+    bare = [tuple(each.removeprefix("*") for each in names) for names in (operands, results)]
+    return call_of(name, *bare, arguments, int(elements), tuple(each.startswith("*") for each in operands))
 
 
 # ---- Gradients -------------------------------------------------------------------------------------------------------
@@ -196,6 +209,18 @@ class Pullback:
 def pullback_of(call):
     """The Pullback of a call; None if it has no gradients."""
     return Pullback(call) if catalogue().gradient(call.name) is not None else None
+
+
+def is_open(operation, field):
+    """Whether a tensor may have any floating-point type, or has that of one that may."""
+    return _shapes.field_dtype(operation.args, field, {}, None) is None
+
+
+def no_derivative(name):
+    """Why an operation cannot be differentiated, or not in this way."""
+    if catalogue().gradient_of(name) is None:
+        return f"{name} has no gradients"
+    return f"{name} has first derivatives only, and in reverse mode only"
 
 
 # ---- Batches ---------------------------------------------------------------------------------------------------------
@@ -271,6 +296,57 @@ def folding_of(call, size, shapes, dtypes, batched):
     except _library.Error:
         return None
     return Folding(axes, spread, length, results)
+
+
+def _folded(arrays, run, call, folding, size, given):
+    """All elements by one call with a greater batch."""
+    joined = []
+    for array, axis, spread in zip(given, folding.axes, folding.spread):
+        if spread:
+            array = arrays.broadcast_to(array, (size, *array.shape))
+        if axis is not None:
+            array = arrays.moveaxis(array, 0, axis)
+            array = array.reshape(*array.shape[:axis], size * folding.length, *array.shape[axis + 2 :])
+        joined.append(array)
+    parts = []
+    for result, axis in zip(run(call)(*joined), folding.results):
+        apart = result.reshape(*result.shape[:axis], size, folding.length, *result.shape[axis + 1 :])
+        parts.append(arrays.moveaxis(apart, axis, 0))
+    return tuple(parts)
+
+
+def _one_by_one(arrays, run, call, size, given, batched):
+    """All elements by a call that computes one after the other; those of a mapped call are joined with its own."""
+    own = call.elements or 1
+    joined, mapped = [], []
+    for i, (array, each, before) in enumerate(zip(given, batched, call.mapped)):
+        if not each and (before or i in call.aliases):
+            array = arrays.broadcast_to(array, (size, *array.shape))
+            each = True
+        if call.elements and each:
+            if not before:
+                array = arrays.broadcast_to(array[:, None], (size, own, *array.shape[1:]))
+            array = array.reshape(size * own, *array.shape[2:])
+        joined.append(array)
+        mapped.append(each)
+    new = call_of(call.name, call.operands, call.results, call.arguments, size * own, tuple(mapped))
+    results = run(new)(*joined)
+    if call.elements:
+        results = tuple(r.reshape(size, own, *r.shape[1:]) for r in results)
+    return tuple(results)
+
+
+def run_mapped(arrays, run, call, size, given, batched):
+    """The results of a call for each of `size` elements, which lie along the first axes of operands that are `batched`.
+
+    `arrays` is a module with broadcast_to() and moveaxis(), `run` makes a function of a call's operands.
+    """
+    shapes = [tuple(a.shape[1:]) if each else tuple(a.shape) for a, each in zip(given, batched)]
+    dtypes = [a.dtype for a in given]
+    folding = folding_of(call, size, shapes, dtypes, batched)
+    if folding is not None:
+        return _folded(arrays, run, call, folding, size, given)
+    return _one_by_one(arrays, run, call, size, given, batched)
 
 
 # ---- Functions -------------------------------------------------------------------------------------------------------

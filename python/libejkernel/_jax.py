@@ -61,46 +61,6 @@ def _custom_call(call, arrays):
 # ---- Mapped axes -----------------------------------------------------------------------------------------------------
 
 
-def _folded(call, folding, size, arrays, batched):
-    """All elements by one call with a greater batch."""
-    joined = []
-    for array, axis, spread, each in zip(arrays, folding.axes, folding.spread, batched):
-        if spread:
-            array = jnp.broadcast_to(array, (size, *array.shape))
-        if axis is not None:
-            array = jnp.moveaxis(array, 0, axis)
-            array = array.reshape(*array.shape[:axis], size * folding.length, *array.shape[axis + 2 :])
-        joined.append(array)
-    parts = []
-    for result, axis in zip(_run(call)(*joined), folding.results):
-        apart = result.reshape(*result.shape[:axis], size, folding.length, *result.shape[axis + 1 :])
-        parts.append(jnp.moveaxis(apart, axis, 0))
-    return tuple(parts)
-
-
-def _one_by_one(call, size, arrays, batched):
-    """All elements by a call that computes one after the other; elements of a mapped call are joined with its own."""
-    own = call.elements or 1
-    joined, mapped = [], []
-    for array, each, before in zip(arrays, batched, call.mapped):
-        if call.elements and (each or before):
-            if not each:
-                array = jnp.broadcast_to(array, (size, *array.shape))
-            elif not before:
-                array = jnp.broadcast_to(array[:, None], (size, own, *array.shape[1:]))
-            array = array.reshape(size * own, *array.shape[2:])
-        joined.append(array)
-        mapped.append(each or before)
-    for i in call.aliases:
-        if not mapped[i]:
-            joined[i], mapped[i] = jnp.broadcast_to(joined[i], (size * own, *joined[i].shape)), True
-    new = _foreign.call_of(call.name, call.operands, call.results, call.arguments, size * own, tuple(mapped))
-    results = _run(new)(*joined)
-    if call.elements:
-        results = tuple(r.reshape(size, own, *r.shape[1:]) for r in results)
-    return results
-
-
 @lru_cache(maxsize=4096)
 def _run(call):
     """A function of the call's operands: its results as a tuple."""
@@ -112,16 +72,11 @@ def _run(call):
     @run.def_vmap
     def run_mapped(size, batched, *arrays):
         if size == 0:
-            shapes, dtypes = _shapes_of([a[0:0].sum(0) if b else a for a, b in zip(arrays, batched)])
+            shapes = [a.shape[1:] if each else a.shape for a, each in zip(arrays, batched)]
             specs = call.specs(shapes, [a.dtype for a in arrays])
-            return tuple(jnp.zeros((0, *s), jnp.dtype(d)) for s, d in specs), (True,) * len(specs)
-        shapes = [a.shape[1:] if b else a.shape for a, b in zip(arrays, batched)]
-        dtypes = [a.dtype for a in arrays]
-        folding = _foreign.folding_of(call, size, shapes, dtypes, batched)
-        if folding is not None:
-            results = _folded(call, folding, size, arrays, batched)
+            results = tuple(jnp.zeros((0, *shape), jnp.dtype(name)) for shape, name in specs)
         else:
-            results = _one_by_one(call, size, arrays, batched)
+            results = _foreign.run_mapped(jnp, _run, call, size, arrays, batched)
         return results, (True,) * len(results)
 
     return run
@@ -136,7 +91,7 @@ def _without_gradients(call):
 
     @run.defjvp
     def refuse(primals, tangents):
-        _library.fail("UNAVAILABLE", f"{call.name} has no gradients")
+        _library.fail("UNAVAILABLE", _foreign.no_derivative(call.name))
 
     return run
 
@@ -153,7 +108,7 @@ def _with_gradients(call, pullback):
 
     def forward(*arrays):
         values = [each.value for each in arrays]
-        found = dict(zip(extended.results, _run(extended)(*values)))
+        found = dict(zip(extended.results, _without_gradients(extended)(*values)))
         wanted = pullback.differentiable(n for n, each in zip(names, arrays) if each.perturbed)
         kept = dict(zip(names, values))
         kept |= {"result " + name: found[name] for name in pullback.residuals}

@@ -31,9 +31,10 @@ typedef struct call_entry {
     unsigned char *arguments;
     char *text;
     size_t length;
+    int32_t given; /* tensors by which it is found; the others are results to be made */
     int32_t count;
     call_place places[EJKI_CALL_TENSORS];
-    ejk_tensor tensors[]; /* of which addresses do not matter */
+    ejk_tensor tensors[EJKI_CALL_TENSORS]; /* of which addresses do not matter */
 } call_entry;
 
 /* Calls read it and take the lock for reading as long as they run; who changes it waits for them. */
@@ -43,6 +44,9 @@ static struct {
     int32_t count;
     call_entry *buckets[BUCKETS];
 } table = {.lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP};
+
+/* An address for tensors that have none: without elements, or of calls that are still looked at. */
+static _Alignas(64) char nothing[64];
 
 /* ---- Looking up ------------------------------------------------------------------------------------------- */
 
@@ -79,7 +83,7 @@ static bool same_view(const ejk_tensor *a, const ejk_tensor *b) {
 static const call_entry *find(uint64_t hash, const char *text, size_t length,
                               const ejk_tensor *tensors, int32_t count) {
     for (const call_entry *e = table.buckets[hash % BUCKETS]; e; e = e->next) {
-        if (e->hash != hash || e->length != length || e->count != count ||
+        if (e->hash != hash || e->length != length || e->given != count ||
             memcmp(e->text, text, length) != 0)
             continue;
         int32_t i = 0;
@@ -133,38 +137,104 @@ static int32_t operand_named(const ejki_call_text *call, ejki_call_name name) {
     return -1;
 }
 
-static ejk_status put_tensor(const ejk_record *record, const ejki_call_text *call, int32_t index,
-                             call_entry *entry) {
-    ejki_call_name name = call->names[index];
-    ejk_tensor view = entry->tensors[index];
-    call_place *place = &entry->places[index];
-    char path[EJK_NAME_SIZE];
-    if (name.length >= (int)sizeof path)
+static ejk_status field_named(const ejk_record *record, ejki_call_name name,
+                              const ejk_field **out) {
+    char path[EJK_NAME_SIZE] = "";
+    if (name.length < (int)sizeof path) memcpy(path, name.text, (size_t)name.length);
+    *out = ejk_record_find(record, path, NULL);
+    if (!*out || (*out)->kind != EJK_FIELD_TENSOR)
         return ejki_fail(EJK_STATUS_UNKNOWN_NAME, "%.*s is no tensor of %s", name.length, name.text,
                          record->name);
-    memcpy(path, name.text, (size_t)name.length);
-    path[name.length] = '\0';
-    const ejk_field *field = ejk_record_find(record, path, NULL);
-    if (!field || field->kind != EJK_FIELD_TENSOR)
-        return ejki_fail(EJK_STATUS_UNKNOWN_NAME, "%s is no tensor of %s", path, record->name);
+    return EJK_OK;
+}
+
+static ejk_status put_tensor(const ejk_record *record, const ejki_call_text *call, int32_t index,
+                             call_entry *entry) {
+    ejk_tensor view = entry->tensors[index];
+    call_place *place = &entry->places[index];
+    const ejk_field *field;
+    EJKI_TRY(field_named(record, call->names[index], &field));
     if (ejk_dtype_size(view.dtype) == 0)
-        return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s: %s given, expected whole bytes", path,
-                         ejk_dtype_name(view.dtype));
+        return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s: %s given, expected whole bytes",
+                         field->name, ejk_dtype_name(view.dtype));
     place->offset = field->offset;
     place->bytes = ejk_dtype_size(view.dtype);
     for (int32_t a = 0; a < view.rank; a++) place->bytes *= (size_t)view.shape[a];
-    place->operand = index < call->operands ? -1 : operand_named(call, name);
-    EJKI_TRY(element_view(name, call->elements, &view, &place->step));
+    place->operand = index < call->operands ? -1 : operand_named(call, call->names[index]);
+    EJKI_TRY(element_view(call->names[index], call->elements, &view, &place->step));
+    view.data = nothing;
     memcpy(entry->arguments + place->offset, &view, sizeof view);
+    return EJK_OK;
+}
+
+/* The type of the first operand that has one that any float can be. */
+static ejk_dtype first_float(const call_entry *entry) {
+    for (int32_t i = 0; i < entry->given; i++) {
+        ejk_dtype dtype = entry->tensors[i].dtype;
+        if (dtype == EJK_DTYPE_F64 || dtype == EJK_DTYPE_F32 || dtype == EJK_DTYPE_BF16 ||
+            dtype == EJK_DTYPE_F16)
+            return dtype;
+    }
+    return EJK_DTYPE_F32;
+}
+
+/* The view of a result, of one element: a gradient d_x looks like x. */
+static ejk_status result_view(const ejk_record *record, const ejk_field *field,
+                              const void *arguments, const ejk_axes *axes, ejk_dtype number,
+                              ejk_tensor *out) {
+    *out = (ejk_tensor){0};
+    EJKI_TRY(ejk_field_dtype(record, field, arguments, number, &out->dtype));
+    const ejk_field *of = NULL;
+    if (!strncmp(field->name, "d_", 2)) of = ejk_record_find(record, field->name + 2, NULL);
+    if (of && of->kind == EJK_FIELD_TENSOR && ejk_field_is_input(of) &&
+        ejk_record_is_set(of, arguments)) {
+        const ejk_tensor *like = ejk_field_tensors(of, arguments, NULL);
+        out->rank = like->rank;
+        memcpy(out->shape, like->shape, sizeof out->shape);
+    } else {
+        EJKI_TRY(ejk_field_shape(field, axes, &out->rank, out->shape));
+    }
+    return EJK_OK;
+}
+
+static void set_row_major(ejk_tensor *view) {
+    int64_t step = 1;
+    for (int32_t a = view->rank - 1; a >= 0; a--) {
+        view->strides[a] = step;
+        step *= ejki_max(view->shape[a], 1);
+    }
+}
+
+/* Views of the results that are not given; of a mapped call, those of all elements. */
+static ejk_status find_results(const ejk_record *record, const ejki_call_text *call,
+                               ejk_dtype number, call_entry *entry) {
+    if (entry->given == entry->count) return EJK_OK;
+    ejk_axes axes = {0};
+    EJKI_TRY(ejk_record_bind_axes(record, entry->arguments, &axes));
+    EJKI_TRY(ejk_record_complete(record, &axes));
+    for (int32_t i = entry->given; i < entry->count; i++) {
+        const ejk_field *field;
+        ejk_tensor *view = &entry->tensors[i];
+        EJKI_TRY(field_named(record, call->names[i], &field));
+        EJKI_TRY(result_view(record, field, entry->arguments, &axes, number, view));
+        if (call->names[i].mapped && view->rank < EJK_MAX_RANK) {
+            memmove(view->shape + 1, view->shape, (size_t)view->rank * sizeof *view->shape);
+            view->shape[0] = call->elements;
+            view->rank++;
+        }
+        set_row_major(view);
+        EJKI_TRY(put_tensor(record, call, i, entry));
+    }
     return EJK_OK;
 }
 
 static ejk_status fill(call_entry *entry) {
     ejki_call_text call;
     EJKI_TRY(ejki_read_call_text(entry->text, entry->length, &call));
-    if (call.operands + call.results != entry->count)
-        return ejki_fail(EJK_STATUS_MALFORMED, "%d tensors given, expected %d, those that \"%s\" names",
-                         entry->count, call.operands + call.results, entry->text);
+    entry->count = call.operands + call.results;
+    if (entry->given != entry->count && entry->given != call.operands)
+        return ejki_fail(EJK_STATUS_MALFORMED, "%d tensors given, expected those that \"%s\" names",
+                         entry->given, entry->text);
     const ejk_kernel *kernel;
     EJKI_TRY(ejk_context_find_kernel(table.context, call.operation, &kernel));
     entry->elements = call.elements;
@@ -173,7 +243,13 @@ static ejk_status fill(call_entry *entry) {
     if (!entry->arguments)
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the arguments of a call");
     EJKI_TRY(ejk_record_from_json(kernel->args, call.arguments, entry->arguments));
-    for (int32_t i = 0; i < entry->count; i++) EJKI_TRY(put_tensor(kernel->args, &call, i, entry));
+    for (int32_t i = 0; i < entry->given; i++) EJKI_TRY(put_tensor(kernel->args, &call, i, entry));
+    ejk_dtype number = first_float(entry);
+    EJKI_TRY(find_results(kernel->args, &call, number, entry));
+    ejk_status status = ejk_plan_create(table.context, kernel, entry->arguments, &entry->plan);
+    if (status != EJK_STATUS_INVALID_DTYPE || entry->given == entry->count || number == EJK_DTYPE_F32)
+        return status;
+    EJKI_TRY(find_results(kernel->args, &call, EJK_DTYPE_F32, entry));
     return ejk_plan_create(table.context, kernel, entry->arguments, &entry->plan);
 }
 
@@ -186,7 +262,7 @@ static ejk_status add(uint64_t hash, const char *text, size_t length, const ejk_
     if (count > EJKI_CALL_TENSORS)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%d tensors given, at most %d", count,
                          EJKI_CALL_TENSORS);
-    call_entry *entry = calloc(1, sizeof *entry + (size_t)count * sizeof *tensors);
+    call_entry *entry = calloc(1, sizeof *entry);
     if (entry) entry->text = strndup(text, length);
     if (!entry || !entry->text) {
         free(entry);
@@ -194,7 +270,7 @@ static ejk_status add(uint64_t hash, const char *text, size_t length, const ejk_
     }
     entry->hash = hash;
     entry->length = length;
-    entry->count = count;
+    entry->given = count;
     for (int32_t i = 0; i < count; i++) {
         entry->tensors[i] = tensors[i];
         entry->tensors[i].data = NULL;
@@ -227,7 +303,8 @@ static ejk_status execute(const call_entry *entry, const ejk_tensor *tensors,
     copy_updated(entry, tensors);
     for (int64_t e = 0; e < (entry->elements > 0 ? entry->elements : 1); e++) {
         for (int32_t i = 0; i < entry->count; i++) {
-            void *data = (char *)tensors[i].data + e * entry->places[i].step;
+            char *data = tensors[i].data;
+            data = data ? data + e * entry->places[i].step : entry->places[i].bytes ? NULL : nothing;
             memcpy(arguments + entry->places[i].offset + offsetof(ejk_tensor, data), &data,
                    sizeof data);
         }
@@ -246,13 +323,24 @@ static ejk_status execute_entry(const call_entry *entry, const ejk_tensor *tenso
     return status;
 }
 
-ejk_status ejki_run_call(const char *text, size_t length, const ejk_tensor *tensors,
-                         int32_t count) {
+static ejk_status execute_making(const call_entry *entry, const ejk_tensor *tensors,
+                                 ejki_make_results_fn make, void *user) {
+    if (!make || entry->given == entry->count) return execute_entry(entry, tensors);
+    ejk_tensor all[EJKI_CALL_TENSORS];
+    memcpy(all, tensors, (size_t)entry->given * sizeof *all);
+    int32_t results = entry->count - entry->given;
+    memcpy(all + entry->given, entry->tensors + entry->given, (size_t)results * sizeof *all);
+    EJKI_TRY(make(user, all + entry->given, results));
+    return execute_entry(entry, all);
+}
+
+ejk_status ejki_run_call(const char *text, size_t length, const ejk_tensor *tensors, int32_t count,
+                         ejki_make_results_fn make, void *user) {
     uint64_t hash = hash_of(text, length, tensors, count);
     for (;;) {
         pthread_rwlock_rdlock(&table.lock);
         const call_entry *entry = find(hash, text, length, tensors, count);
-        ejk_status status = entry ? execute_entry(entry, tensors) : EJK_OK;
+        ejk_status status = entry ? execute_making(entry, tensors, make, user) : EJK_OK;
         pthread_rwlock_unlock(&table.lock);
         if (entry) return status;
         pthread_rwlock_wrlock(&table.lock);

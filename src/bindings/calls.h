@@ -22,10 +22,19 @@
 #define EJKI_CALL_TENSORS 64
 
 /*
- * Runs a call. `tensors` are its operands and results, as many as its text names. Statuses: those of
- * ejk_plan_create() and ejk_plan_execute(), MALFORMED (the text), UNAVAILABLE (no context is in use).
+ * Makes the memory of the results that are not given, all at once: writes their addresses to views of them. Frees
+ * what it made where it fails.
  */
-ejk_status ejki_run_call(const char *text, size_t length, const ejk_tensor *tensors, int32_t count);
+typedef ejk_status (*ejki_make_results_fn)(void *user, ejk_tensor *results, int32_t count);
+
+/*
+ * Runs a call. `tensors` are its operands and, unless `make` is given, its results, as many as its text names. With
+ * `make`, shapes and types of the results follow from the units: a result that may be any float has the type of the
+ * first operand that is one, or float32 where the library takes nothing else. Statuses: those of ejk_plan_create() and
+ * ejk_plan_execute(), MALFORMED (the text), UNAVAILABLE (no context is in use), those of `make`.
+ */
+ejk_status ejki_run_call(const char *text, size_t length, const ejk_tensor *tensors, int32_t count,
+                         ejki_make_results_fn make, void *user);
 
 /*
  * Says in which context calls run from now on; NULL: in none. Waits for those that are running, and destroys the

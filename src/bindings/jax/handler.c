@@ -67,7 +67,7 @@ static ejk_status run(const XLA_FFI_CallFrame *frame) {
                          &tensors[i]));
     const XLA_FFI_ByteSpan *text = text_of(&frame->attrs);
     if (!text) return ejki_fail(EJK_STATUS_MALFORMED, "a call has no attribute \"call\"");
-    return ejki_run_call(text->ptr, text->len, tensors, (int32_t)count);
+    return ejki_run_call(text->ptr, text->len, tensors, (int32_t)count, NULL, NULL);
 }
 
 static XLA_FFI_Error_Code code_of(ejk_status status) {

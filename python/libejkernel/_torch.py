@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions on tensors of PyTorch, made from the description of their operations.
+
+Each operation has an operator, registered in C: its tensors, each of which may be missing, then the text of the call;
+it returns the list of results. Fake kernel, gradients, mapped axes and autocast are registered here, from the
+description too. The function in front finds the text of a call by its other arguments, which is why it is a text of
+its own, compiled when it is first asked for, as those on NumPy arrays are.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+import os
+from functools import cache, lru_cache
+
+import torch
+
+from . import _foreign, _library, _signature
+from ._description import catalogue
+
+_library.declare({"ejk_torch_start": ((_library._S,), _library._I), "ejk_torch_define": ((_library._S,) * 2, _library._I)})
+
+_NAMESPACE = "libejkernel"
+_transforms_active = torch._C._are_functorch_transforms_active
+
+
+@cache
+def _start():
+    _foreign.start()
+    path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
+    _library.check(_library.lib.ejk_torch_start(path.encode()))
+    for name in catalogue().names():
+        _operator(name)
+
+
+def _fields(operation):
+    return [field for field in operation.inputs if field.kind == "TENSOR"]
+
+
+def _schema(operation):
+    tensors = (f"Tensor{f'(a{i}!)' if f.is_updated else ''}? {f.name}" for i, f in enumerate(_fields(operation)))
+    return f"{operation.name}({', '.join([*tensors, 'str call'])}) -> Tensor[]"
+
+
+@lru_cache(maxsize=None)
+def _operator(name):
+    operation = catalogue()[name]
+    _library.check(_library.lib.ejk_torch_define(name.encode(), _schema(operation).encode()))
+    qualified = f"{_NAMESPACE}::{name}"
+    torch.library.register_fake(qualified, _fake)
+    if not operation.updated:
+        torch.library.register_autograd(qualified, _backward, setup_context=_setup)
+    torch.library.register_vmap(qualified, _mapped)
+    _register_autocast(operation)
+    return getattr(getattr(torch.ops, _NAMESPACE), name).default
+
+
+def _given(arguments):
+    return [each for each in arguments[:-1] if each is not None]
+
+
+def _spread(call):
+    """A function of a call's operands: its results."""
+    names = [field.name for field in _fields(call.operation)]
+    at = [names.index(name) for name in call.operands]
+    function = _operator(call.name)
+
+    def run(*tensors):
+        slots = [None] * len(names)
+        for i, tensor in zip(at, tensors):
+            slots[i] = tensor
+        return function(*slots, call.text)
+
+    return run
+
+
+def _fake(*arguments):
+    call, tensors = _foreign.call_of_text(arguments[-1]), _given(arguments)
+    specs = call.specs([tuple(int(n) for n in t.shape) for t in tensors], [t.dtype for t in tensors])
+    return [tensors[0].new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in specs]
+
+
+def _mapped(info, dims, *arguments):
+    call = _foreign.call_of_text(arguments[-1])
+    if call.operation.updated:
+        _library.fail("UNAVAILABLE", f"{call.name} updates tensors in place, which torch.vmap cannot map")
+    tensors, batched = [], []
+    for tensor, dim in zip(arguments[:-1], dims):
+        if tensor is not None:
+            tensors.append(tensor if dim is None else tensor.movedim(dim, 0))
+            batched.append(dim is not None)
+    results = _foreign.run_mapped(torch, _spread, call, info.batch_size, tensors, batched)
+    return list(results), [0] * len(results)
+
+
+# ---- Gradients -------------------------------------------------------------------------------------------------------
+
+
+def _keep(ctx, call, operands, results):
+    """Has a context keep what the gradients of a call need."""
+    ctx.call = call
+    ctx.set_materialize_grads(False)
+    pullback = _foreign.pullback_of(call)
+    kept = [each for name, each in zip(call.results, results) if pullback and name in pullback.residuals]
+    ctx.save_for_backward(*operands, *kept)
+
+
+def _pull_back(ctx, cotangents, needed):
+    """The gradients of the operands that are `needed`, by name."""
+    call = ctx.call
+    pullback = _foreign.pullback_of(call) if not call.elements else None
+    if pullback is None:
+        _library.fail("UNAVAILABLE", _foreign.no_derivative(call.name))
+    saved = ctx.saved_tensors
+    operands = dict(zip(call.operands, saved))
+    found = dict(zip([n for n in call.results if n in pullback.residuals], saved[len(operands) :]))
+    wanted = tuple(pullback.differentiable(n for n in call.operands if n in needed))
+    given = {name: each for name, each in zip(call.results, cotangents) if each is not None}
+    return _gradients(pullback, operands, found, given, wanted) if given and wanted else {}
+
+
+def _setup(ctx, inputs, output):
+    ctx.places = len(inputs)
+    _keep(ctx, _foreign.call_of_text(inputs[-1]), _given(inputs), output)
+
+
+def _backward(ctx, cotangents):
+    fields = _fields(ctx.call.operation)
+    needed = {field.name for field, needs in zip(fields, ctx.needs_input_grad) if needs}
+    gradients = _pull_back(ctx, cotangents, needed)
+    return (*(gradients.get(field.name) for field in fields), None)
+
+
+class _Transformed(torch.autograd.Function):
+    """A call under the transforms of torch.func, which operators with lists of results do not have."""
+
+    @staticmethod
+    def forward(call, *tensors):
+        return tuple(_spread(call)(*tensors))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _keep(ctx, inputs[0], inputs[1:], output)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        needed = {name for name, needs in zip(ctx.call.operands, ctx.needs_input_grad[1:]) if needs}
+        gradients = _pull_back(ctx, cotangents, needed)
+        return (None, *(gradients.get(name) for name in ctx.call.operands))
+
+    @staticmethod
+    def vmap(info, dims, call, *tensors):
+        tensors = [each if dim is None else each.movedim(dim, 0) for each, dim in zip(tensors, dims[1:])]
+        batched = [dim is not None for dim in dims[1:]]
+        results = _foreign.run_mapped(torch, _transformed, call, info.batch_size, tensors, batched)
+        return results, (0,) * len(results)
+
+
+def _transformed(call):
+    return lambda *tensors: _Transformed.apply(call, *tensors)
+
+
+def _runner():
+    """What makes a function of a call, wherever this is asked for."""
+    return _transformed if _transforms_active() else _spread
+
+
+def _gradients(pullback, operands, found, given, wanted):
+    """The gradients of `wanted`, by name, from operands, results that are there and cotangents."""
+    pullback.check_cotangents(given)
+    missing = pullback.missing(given)
+    if any(name not in found for name in [*pullback.residuals, *missing]):
+        extended = pullback.extended
+        results = _runner()(extended)(*(operands[name] for name in extended.operands))
+        found = dict(zip(extended.results, results))
+    given = {**given, **{name: torch.zeros_like(found[name]) for name in missing}}
+    values = {name: operands[name] for name in pullback.shared}
+    values |= {name: found[name] for name in pullback.residuals}
+    values |= {pullback.gradient.cotangents[name]: each for name, each in given.items()}
+    dtypes = {name: str(each.dtype).rpartition(".")[2] for name, each in operands.items()}
+    back = pullback.backward_call(tuple(given), wanted)
+    tensors = []
+    for name in back.operands:
+        dtype = pullback.dtype_of(name, dtypes)
+        tensors.append(values[name] if dtype is None else values[name].to(getattr(torch, dtype)))
+    results = dict(zip(back.results, _runner()(back)(*tensors)))
+    return {name: results[pullback.gradient.gradients[name]].to(operands[name].dtype) for name in wanted}
+
+
+# ---- Autocast --------------------------------------------------------------------------------------------------------
+
+
+def _open_floats(operation):
+    """For each tensor, whether it may have any floating-point type."""
+    return [_foreign.is_open(operation, field) for field in _fields(operation)]
+
+
+def _register_autocast(operation):
+    """Under autocast, what is float32 and may be any float has the type that it says."""
+    is_open = _open_floats(operation)
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+    def cast(*arguments):
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            dtype = torch.get_autocast_dtype("cpu")
+            tensors = [
+                each.to(dtype) if opened and each is not None and each.dtype == torch.float32 else each
+                for each, opened in zip(arguments, is_open)
+            ]
+            return _operator(operation.name)(*tensors, arguments[-1])
+
+    _library_of_casts().impl(operation.name, cast, "AutocastCPU")
+
+
+@cache
+def _library_of_casts():
+    return torch.library.Library(_NAMESPACE, "FRAGMENT")
+
+
+# ---- Functions -------------------------------------------------------------------------------------------------------
+
+_TEXT = """
+def {name}({parameters}):
+    try:
+        _known = _calls[{key}]
+    except (KeyError, TypeError):
+        return _slow({names})
+    if _transforms_active():
+        return _slow({names})
+    _text = _known.text
+    if _grad_enabled() and _known.extended is not None and ({needs}):
+        _text = _known.extended
+    try:
+        _found = _operator({tensors}, _text)
+    except RuntimeError as _error:
+        _report(_error)
+    return _known.results(_found)
+"""
+
+
+class _Known:
+    """What is known of calls that differ in their tensors only."""
+
+    __slots__ = ("extended", "results", "text")
+
+    def __init__(self, call, results):
+        self.text, self.results = call.text, results
+        pullback = _foreign.pullback_of(call)
+        self.extended = pullback.extended.text if pullback and pullback.extended is not call else None
+
+
+def _report(error):
+    """Raises what the library said, where it said something."""
+    status, _, sentence = str(error).partition(": ")
+    if status.split()[-1:] and status.split()[-1] in _library.exceptions:
+        raise _library.exceptions[status.split()[-1]](sentence.splitlines()[0]) from None
+    raise error
+
+
+def _parameters(arguments):
+    parameters, keywords = [], False
+    for argument in arguments:
+        if not argument.positional and not keywords:
+            parameters.append("*")
+            keywords = True
+        needed = argument.default is argument.parameter.empty
+        parameters.append(argument.name if needed else f"{argument.name}={argument.default!r}")
+    return ", ".join(parameters)
+
+
+def _is_tensor(argument):
+    return argument.use == "input" and argument.field.kind == "TENSOR"
+
+
+def _source(operation, arguments):
+    tensors = [a for a in arguments if _is_tensor(a)]
+    by_field = {a.field.name: a for a in tensors}
+    optional = [a for a in tensors if a.default is not a.parameter.empty]
+    key = [f"{a.name} is None" for a in optional] + [a.name for a in arguments if a not in tensors]
+    needs = [f"{a.name}.requires_grad" for a in tensors if a not in optional]
+    needs += [f"{a.name} is not None and {a.name}.requires_grad" for a in optional]
+    return _TEXT.format(
+        name=operation.name,
+        parameters=_parameters(arguments),
+        key="(" + "".join(each + ", " for each in key) + ")",
+        names=", ".join(a.name for a in arguments),
+        needs=" or ".join(needs),
+        tensors=", ".join(by_field[field.name].name for field in _fields(operation)),
+    )
+
+
+@lru_cache(maxsize=None)
+def _result_type(name, results):
+    title = "".join(word.capitalize() for word in name.split("_"))
+    return collections.namedtuple(title + "Results", results, module="libejkernel.torch")
+
+
+class _Function(_foreign.Function):
+    def __init__(self, name):
+        super().__init__(name)
+        self.name, self.calls = name, {}
+        self._optional = [a for a in self.arguments if _is_tensor(a) and a.default is not a.parameter.empty]
+        names = {
+            "_calls": self.calls, "_slow": self.slow, "_grad_enabled": torch.is_grad_enabled,
+            "_operator": _operator(name), "_report": _report, "_transforms_active": _transforms_active,
+        }  # fmt: skip
+        exec(compile(_source(self.operation, self.arguments), f"<{name}>", "exec"), names)
+        self.function = self.dress(names[name], "libejkernel.torch")
+
+    def slow(self, *values):
+        """What the function does with arguments that it does not know yet."""
+        given = dict(zip(self.names, values))
+        tensors, results, arguments = _foreign.split(self.operation, given, states=False)
+        tensors = {name: self._tensor(name, each) for name, each in tensors.items()}
+        operands = tuple(f.name for f in _fields(self.operation) if f.name in tensors)
+        call = _foreign.call_of(self.name, operands, results, arguments)
+        if not results or _transforms_active() or any(given[name] is not tensors[name] for name in tensors):
+            return self._run(call, tensors)
+        known = _Known(call, self._chooser(call))
+        key = tuple(given[a.name] is None for a in self._optional) + tuple(
+            value for a, value in zip(self.arguments, values) if not _is_tensor(a)
+        )
+        try:
+            self.calls[key] = known
+        except TypeError:  # a dict or a list
+            return self._run(call, tensors)
+        return self.function(**dict(zip((a.name for a in self.arguments), values)))
+
+    def _tensor(self, name, value):
+        field = self.operation.args.by_name[name]
+        if not isinstance(value, torch.Tensor):
+            if field.is_updated:
+                _library.fail("INVALID_ARGUMENT", f"{name} is {value!r}, expected a tensor to update")
+            return torch.tensor(value)
+        if field.is_updated and value.dim() and value.shape[-1] > 1 and value.stride(-1) != 1:
+            _library.fail("INVALID_LAYOUT", f"{name}: elements of its last axis are apart, expected next to each other")
+        return value
+
+    def _run(self, call, tensors):
+        """A call that is not remembered."""
+        try:
+            operands = [tensors[name] for name in call.operands]
+            if _transforms_active() and not self.operation.updated:
+                pullback = _foreign.pullback_of(call)
+                found = _transformed(pullback.extended if pullback else call)(*operands)
+            else:
+                found = _spread(call)(*operands)
+        except RuntimeError as error:
+            _report(error)
+        if call.results:
+            return self._chooser(call)(found)
+        updated = [tensors[f.name] for f in self.operation.updated if f.name in tensors]
+        return updated[0] if len(updated) == 1 else tuple(updated)
+
+    def _chooser(self, call):
+        """What makes a call's results of the list that an operator returned, which may have more."""
+        pullback = _foreign.pullback_of(call)
+        if len(call.results) == 1 and (pullback is None or pullback.extended.results[0] == call.results[0]):
+            return operator.itemgetter(0)
+        made = _result_type(self.name, call.results)
+        every = pullback.extended.results if pullback else call.results
+        places = [every.index(name) for name in call.results]
+
+        def choose(found):
+            if len(found) == len(call.results):
+                return made._make(found)
+            return made._make([found[i] for i in places])
+
+        if len(call.results) > 1:
+            return choose
+        return lambda found: found[0] if len(found) == 1 else found[places[0]]
+
+
+@lru_cache(maxsize=None)
+def function_of(name):
+    """The function of an operation on tensors of PyTorch."""
+    _start()
+    function = _Function(name).function
+    return torch.compiler.allow_in_graph(function)
