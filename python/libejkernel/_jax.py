@@ -31,18 +31,26 @@ def _register():
 
 def _varying(array):
     """Names of the axes of a mesh over which an array varies inside shard_map."""
-    return getattr(jax.typeof(array), "vma", frozenset())
+    aval = jax.typeof(array)
+    kind = getattr(aval, "manual_axis_type", None)
+    return frozenset(getattr(aval, "vma", ()) if kind is None else kind.varying)
 
 
 def _same_varying(arrays):
-    """Arrays that vary over the same axes, and these."""
+    """Arrays that all vary over the same axes."""
     axes = frozenset().union(*map(_varying, arrays))
-    if axes:
-        missing = [tuple(sorted(axes - _varying(a))) for a in arrays]
-        cast = getattr(jax.lax, "pcast", None)
-        vary = (lambda a, m: cast(a, m, to="varying")) if cast else jax.lax.pvary
-        arrays = [vary(a, m) if m else a for a, m in zip(arrays, missing)]
-    return arrays, axes
+    cast = getattr(jax.lax, "pcast", None)
+    vary = (lambda a, m: cast(a, m, to="varying")) if cast else jax.lax.pvary
+    missing = [tuple(sorted(axes - _varying(each))) for each in arrays]
+    return [vary(a, m) if m else a for a, m in zip(arrays, missing)]
+
+
+def _varying_spec(arrays):
+    """What says of a result that it varies as the operands do, all in the same way."""
+    if not arrays or not _varying(arrays[0]):
+        return {}
+    kind = getattr(jax.typeof(arrays[0]), "manual_axis_type", None)
+    return {"vma": _varying(arrays[0])} if kind is None else {"manual_axis_type": kind}
 
 
 def _shapes_of(arrays):
@@ -51,8 +59,8 @@ def _shapes_of(arrays):
 
 def _custom_call(call, arrays):
     """The call of the handler itself."""
-    arrays, axes = _same_varying(arrays)
-    more = {"vma": axes} if axes else {}
+    arrays = _same_varying(arrays)
+    more = _varying_spec(arrays)
     specs = [jax.ShapeDtypeStruct(s, jnp.dtype(d), **more) for s, d in call.specs(*_shapes_of(arrays))]
     made = jax.ffi.ffi_call(_TARGET, specs, input_output_aliases=call.aliases or None, vmap_method="sequential")
     return tuple(made(*arrays, call=call.text))
@@ -170,7 +178,8 @@ def function_of(name):
     def function(*positional, **keywords):
         tensors, results, arguments = _foreign.split(operation, made.given(positional, keywords))
         operands = tuple(f.name for f in operation.inputs if f.name in tensors)
-        arrays = [jnp.asarray(tensors[each]) for each in operands]
+        # Outside of what has a pullback of its own, so that gradients of what shards share are added up.
+        arrays = _same_varying([jnp.asarray(tensors[each]) for each in operands])
         found = _compiled(_foreign.call_of(name, operands, results, arguments))(*arrays)
         return found[0] if len(found) == 1 else _result_type(name, results)._make(found)
 
