@@ -50,7 +50,10 @@ def _varying_spec(arrays):
     if not arrays or not _varying(arrays[0]):
         return {}
     kind = getattr(jax.typeof(arrays[0]), "manual_axis_type", None)
-    return {"vma": _varying(arrays[0])} if kind is None else {"manual_axis_type": kind}
+    if kind is None:
+        return {"vma": _varying(arrays[0])}
+    mesh = jax.sharding.get_abstract_mesh()
+    return {"manual_axis_type": kind, "sharding": jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())}
 
 
 def _shapes_of(arrays):

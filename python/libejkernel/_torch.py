@@ -26,7 +26,8 @@ _transforms_active = torch._C._are_functorch_transforms_active
 
 
 @cache
-def _start():
+def start():
+    """Registers all operators with PyTorch."""
     _foreign.start()
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
     _library.check(_library.lib.ejk_torch_start(path.encode()))
@@ -49,7 +50,9 @@ def _operator(name):
     _library.check(_library.lib.ejk_torch_define(name.encode(), _schema(operation).encode()))
     qualified = f"{_NAMESPACE}::{name}"
     torch.library.register_fake(qualified, _fake)
-    if not operation.updated:
+    if operation.updated:
+        _registrations().impl(name, _refusing(name), "Autograd", with_keyset=True)
+    else:
         torch.library.register_autograd(qualified, _backward, setup_context=_setup)
     torch.library.register_vmap(qualified, _mapped)
     _register_autocast(operation)
@@ -161,6 +164,33 @@ def _transformed(call):
     return lambda *tensors: _Transformed.apply(call, *tensors)
 
 
+class _Refused(torch.autograd.Function):
+    """Results that depend on what they have no gradients of: whoever asks for them is told so."""
+
+    @staticmethod
+    def forward(ctx, name, count, *tensors):
+        ctx.name = name
+        return tuple(each.detach() for each in tensors[:count])
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        _library.fail("UNAVAILABLE", _foreign.no_derivative(ctx.name))
+
+
+def _refusing(name):
+    """The autograd kernel of an operator that updates tensors in place, for which PyTorch makes none."""
+
+    def run(keyset, *arguments):
+        with torch._C._AutoDispatchBelowAutograd():
+            results = _operator(name).redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+        tensors = _given(arguments)
+        if not torch.is_grad_enabled() or not any(each.requires_grad for each in tensors):
+            return results
+        return list(_Refused.apply(name, len(results), *results, *tensors))
+
+    return run
+
+
 def _runner():
     """What makes a function of a call, wherever this is asked for."""
     return _transformed if _transforms_active() else _spread
@@ -210,11 +240,11 @@ def _register_autocast(operation):
             ]
             return _operator(operation.name)(*tensors, arguments[-1])
 
-    _library_of_casts().impl(operation.name, cast, "AutocastCPU")
+    _registrations().impl(operation.name, cast, "AutocastCPU")
 
 
 @cache
-def _library_of_casts():
+def _registrations():
     return torch.library.Library(_NAMESPACE, "FRAGMENT")
 
 
@@ -333,8 +363,6 @@ class _Function(_foreign.Function):
             if field.is_updated:
                 _library.fail("INVALID_ARGUMENT", f"{name} is {value!r}, expected a tensor to update")
             return torch.tensor(value)
-        if field.is_updated and value.dim() and value.shape[-1] > 1 and value.stride(-1) != 1:
-            _library.fail("INVALID_LAYOUT", f"{name}: elements of its last axis are apart, expected next to each other")
         return value
 
     def _run(self, call, tensors):
@@ -375,6 +403,6 @@ class _Function(_foreign.Function):
 @lru_cache(maxsize=None)
 def function_of(name):
     """The function of an operation on tensors of PyTorch."""
-    _start()
+    start()
     function = _Function(name).function
     return torch.compiler.allow_in_graph(function)

@@ -8,14 +8,15 @@ has its signature and docstring. The operators behind them are `torch.ops.libejk
     out, lse = flash_attention(q, k, v, causal=True, return_lse=True)
 """
 
+from . import _torch
 from ._description import catalogue as _catalogue
+
+_torch.start()  # so that programs that were exported find the operators
 
 
 def __getattr__(name):
     if name.startswith("_") or name not in _catalogue():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import _torch
-
     function = globals()[name] = _torch.function_of(name)
     return function
 

@@ -350,6 +350,22 @@ ejk_status ejki_run_call(const char *text, size_t length, const ejk_tensor *tens
     }
 }
 
+ejk_status ejki_operand_is_updated(const char *text, size_t length, int32_t index, bool *out) {
+    ejki_call_text call;
+    const ejk_kernel *kernel;
+    const ejk_field *field;
+    EJKI_TRY(ejki_read_call_text(text, length, &call));
+    pthread_rwlock_rdlock(&table.lock);
+    ejk_status status = table.context
+                            ? ejk_context_find_kernel(table.context, call.operation, &kernel)
+                            : ejki_fail(EJK_STATUS_UNAVAILABLE, "no context is in use");
+    pthread_rwlock_unlock(&table.lock);
+    EJKI_TRY(status);
+    EJKI_TRY(field_named(kernel->args, call.names[index], &field));
+    *out = ejk_field_is_output(field);
+    return EJK_OK;
+}
+
 /* In a child the lock may be another thread's, and plans are the parent's. */
 static void after_fork(void) {
     pthread_rwlock_t fresh = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;

@@ -36,6 +36,9 @@ typedef ejk_status (*ejki_make_results_fn)(void *user, ejk_tensor *results, int3
 ejk_status ejki_run_call(const char *text, size_t length, const ejk_tensor *tensors, int32_t count,
                          ejki_make_results_fn make, void *user);
 
+/* Whether a call updates the operand of an index in place, which then cannot be given as a copy. */
+ejk_status ejki_operand_is_updated(const char *text, size_t length, int32_t index, bool *out);
+
 /*
  * Says in which context calls run from now on; NULL: in none. Waits for those that are running, and destroys the
  * plans of the last context, which may then be destroyed too. For the Python package.

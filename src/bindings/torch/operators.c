@@ -116,11 +116,9 @@ static ejk_status make_results(void *user, ejk_tensor *results, int32_t count) {
     return EJK_OK;
 }
 
-/* An operand as operations take it: where elements of the last axis are apart, that is a copy. */
-static ejk_status read_operand(handle *tensor, ejk_tensor *view) {
-    EJKI_TRY(view_of(*tensor, view));
+/* Has a copy take the place of an operand whose elements along the last axis are apart. */
+static ejk_status copy_operand(handle *tensor, ejk_tensor *view) {
     int32_t last = view->rank - 1;
-    if (last < 0 || view->strides[last] == 1 || view->shape[last] <= 1) return EJK_OK;
     ejk_tensor copy = *view;
     int64_t step = 1;
     for (int32_t a = last; a >= 0; a--) {
@@ -141,10 +139,21 @@ static ejk_status run(operator_call *call, handle text) {
     ejk_tensor operands[EJKI_CALL_TENSORS];
     const char *characters;
     size_t length;
-    for (int32_t i = 0; i < call->operands; i++)
-        EJKI_TRY(read_operand(&call->handles[i], &operands[i]));
     EJKI_TRY(check_torch(torch.string_length(text, &length) || torch.string_text(text, &characters),
                          "a text cannot be read"));
+    for (int32_t i = 0; i < call->operands; i++) {
+        ejk_tensor *view = &operands[i];
+        bool updated;
+        EJKI_TRY(view_of(call->handles[i], view));
+        int32_t last = view->rank - 1;
+        if (last < 0 || view->strides[last] == 1 || view->shape[last] <= 1) continue;
+        EJKI_TRY(ejki_operand_is_updated(characters, length, i, &updated));
+        if (updated)
+            return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
+                             "a tensor to update has a stride of %lld along its last axis, expected 1",
+                             (long long)view->strides[last]);
+        EJKI_TRY(copy_operand(&call->handles[i], view));
+    }
     return ejki_run_call(characters, length, operands, call->operands, make_results, call);
 }
 
