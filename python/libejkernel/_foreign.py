@@ -205,10 +205,19 @@ class Pullback:
         return _shapes.field_dtype(record, record.by_name[name], dtypes, None)
 
 
+def _lost_states(call):
+    """What a call updates and its gradients know nothing of."""
+    backward = catalogue().gradient_of(call.name)
+    names = [field.name for field in call.operation.updated if field.name in call.operands]
+    return [name for name in names if backward is None or name not in backward.args.by_name]
+
+
 @lru_cache(maxsize=4096)
 def pullback_of(call):
     """The Pullback of a call; None if it has no gradients."""
-    return Pullback(call) if catalogue().gradient(call.name) is not None else None
+    if catalogue().gradient_of(call.name) is None or _lost_states(call):
+        return None
+    return Pullback(call)
 
 
 def is_open(operation, field):
@@ -216,11 +225,14 @@ def is_open(operation, field):
     return _shapes.field_dtype(operation.args, field, {}, None) is None
 
 
-def no_derivative(name):
-    """Why an operation cannot be differentiated, or not in this way."""
-    if catalogue().gradient_of(name) is None:
-        return f"{name} has no gradients"
-    return f"{name} has first derivatives only, and in reverse mode only"
+def no_derivative(call):
+    """Why a call cannot be differentiated, or not in this way."""
+    if catalogue().gradient_of(call.name) is None:
+        return f"{call.name} has no gradients"
+    states = _lost_states(call)
+    if states:
+        return f"{call.name} has no gradients where it updates {', '.join(states)}"
+    return f"{call.name} has first derivatives only, and in reverse mode only"
 
 
 # ---- Batches ---------------------------------------------------------------------------------------------------------

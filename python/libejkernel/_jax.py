@@ -102,7 +102,7 @@ def _without_gradients(call):
 
     @run.defjvp
     def refuse(primals, tangents):
-        _library.fail("UNAVAILABLE", _foreign.no_derivative(call.name))
+        _library.fail("UNAVAILABLE", _foreign.no_derivative(call))
 
     return run
 

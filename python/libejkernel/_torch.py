@@ -10,6 +10,7 @@ its own, compiled when it is first asked for, as those on NumPy arrays are.
 from __future__ import annotations
 
 import collections
+import ctypes
 import operator
 import os
 from functools import cache, lru_cache
@@ -19,7 +20,12 @@ import torch
 from . import _foreign, _library, _signature
 from ._description import catalogue
 
-_library.declare({"ejk_torch_start": ((_library._S,), _library._I), "ejk_torch_define": ((_library._S,) * 2, _library._I)})
+_library.declare(
+    {
+        "ejk_torch_start": ((_library._S,), _library._I),
+        "ejk_torch_define": ((_library._S, _library._S, ctypes.c_bool), _library._I),
+    }
+)
 
 _NAMESPACE = "libejkernel"
 _transforms_active = torch._C._are_functorch_transforms_active
@@ -32,31 +38,64 @@ def start():
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
     _library.check(_library.lib.ejk_torch_start(path.encode()))
     for name in catalogue().names():
-        _operator(name)
+        _register(name)
+
+
+@cache
+def _register(name):
+    """The operators of an operation: of calls that update nothing, and of those that do by how many results they have.
+
+    PyTorch wants the former to return a list, which autograd takes, and cannot trace the latter if they do.
+    """
+    operation = catalogue()[name]
+    if not any(field.is_required for field in operation.updated):
+        _define(name, f"{name}({_parameters_of(operation, False)}) -> Tensor[]")
+        qualified = f"{_NAMESPACE}::{name}"
+        torch.library.register_autograd(qualified, _backward, setup_context=_setup)
+        torch.library.register_vmap(qualified, _mapped)
+    if operation.updated:
+        for count in range(len(operation.outputs) + 1):
+            returned = ", ".join(["Tensor"] * count)
+            overload = f"{name}_.results{count}"
+            _define(overload, f"{overload}({_parameters_of(operation, True)}) -> ({returned})")
+            _registrations().impl(overload, _refusing(name, count), "Autograd", with_keyset=True)
+            torch.library.register_vmap(f"{_NAMESPACE}::{overload}", _not_mapped)
+
+
+def _define(name, schema):
+    _library.check(_library.lib.ejk_torch_define(name.encode(), schema.encode(), schema.endswith("[]")))
+    torch.library.register_fake(f"{_NAMESPACE}::{name}", _fake if schema.endswith("[]") else _fake_values)
+    _register_autocast(name)
 
 
 def _fields(operation):
     return [field for field in operation.inputs if field.kind == "TENSOR"]
 
 
-def _schema(operation):
-    tensors = (f"Tensor{f'(a{i}!)' if f.is_updated else ''}? {f.name}" for i, f in enumerate(_fields(operation)))
-    return f"{operation.name}({', '.join([*tensors, 'str call'])}) -> Tensor[]"
+def _parameters_of(operation, updating):
+    marks = [f"(a{i}!)" if updating and f.is_updated else "" for i, f in enumerate(_fields(operation))]
+    tensors = [f"Tensor{mark}? {f.name}" for mark, f in zip(marks, _fields(operation))]
+    return ", ".join([*tensors, "str call"])
+
+
+def _updates(call):
+    return any(field.name in call.operands for field in call.operation.updated)
 
 
 @lru_cache(maxsize=None)
-def _operator(name):
-    operation = catalogue()[name]
-    _library.check(_library.lib.ejk_torch_define(name.encode(), _schema(operation).encode()))
-    qualified = f"{_NAMESPACE}::{name}"
-    torch.library.register_fake(qualified, _fake)
-    if operation.updated:
-        _registrations().impl(name, _refusing(name), "Autograd", with_keyset=True)
-    else:
-        torch.library.register_autograd(qualified, _backward, setup_context=_setup)
-    torch.library.register_vmap(qualified, _mapped)
-    _register_autocast(operation)
-    return getattr(getattr(torch.ops, _NAMESPACE), name).default
+def _operator(name, count=None):
+    """The operator of an operation; that which updates, if a `count` of results is given."""
+    _register(name)
+    namespace = getattr(torch.ops, _NAMESPACE)
+    return getattr(namespace, name).default if count is None else getattr(getattr(namespace, name + "_"), f"results{count}")
+
+
+def _as_list(results):
+    return [results] if isinstance(results, torch.Tensor) else list(results or ())
+
+
+def _operator_of(call):
+    return _operator(call.name, len(call.results) if _updates(call) else None)
 
 
 def _given(arguments):
@@ -67,13 +106,14 @@ def _spread(call):
     """A function of a call's operands: its results."""
     names = [field.name for field in _fields(call.operation)]
     at = [names.index(name) for name in call.operands]
-    function = _operator(call.name)
+    function, updates = _operator_of(call), _updates(call)
 
     def run(*tensors):
         slots = [None] * len(names)
         for i, tensor in zip(at, tensors):
             slots[i] = tensor
-        return function(*slots, call.text)
+        results = function(*slots, call.text)
+        return _as_list(results) if updates else results
 
     return run
 
@@ -84,10 +124,18 @@ def _fake(*arguments):
     return [tensors[0].new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in specs]
 
 
+def _fake_values(*arguments):
+    results = _fake(*arguments)
+    return results[0] if len(results) == 1 else tuple(results) or None
+
+
+def _not_mapped(info, dims, *arguments):
+    name = _foreign.call_of_text(arguments[-1]).name
+    _library.fail("UNAVAILABLE", f"{name} updates tensors in place, which torch.vmap cannot map")
+
+
 def _mapped(info, dims, *arguments):
     call = _foreign.call_of_text(arguments[-1])
-    if call.operation.updated:
-        _library.fail("UNAVAILABLE", f"{call.name} updates tensors in place, which torch.vmap cannot map")
     tensors, batched = [], []
     for tensor, dim in zip(arguments[:-1], dims):
         if tensor is not None:
@@ -114,7 +162,7 @@ def _pull_back(ctx, cotangents, needed):
     call = ctx.call
     pullback = _foreign.pullback_of(call) if not call.elements else None
     if pullback is None:
-        _library.fail("UNAVAILABLE", _foreign.no_derivative(call.name))
+        _library.fail("UNAVAILABLE", _foreign.no_derivative(call))
     saved = ctx.saved_tensors
     operands = dict(zip(call.operands, saved))
     found = dict(zip([n for n in call.results if n in pullback.residuals], saved[len(operands) :]))
@@ -168,25 +216,27 @@ class _Refused(torch.autograd.Function):
     """Results that depend on what they have no gradients of: whoever asks for them is told so."""
 
     @staticmethod
-    def forward(ctx, name, count, *tensors):
-        ctx.name = name
+    def forward(ctx, call, count, *tensors):
+        ctx.call = call
         return tuple(each.detach() for each in tensors[:count])
 
     @staticmethod
     def backward(ctx, *cotangents):
-        _library.fail("UNAVAILABLE", _foreign.no_derivative(ctx.name))
+        _library.fail("UNAVAILABLE", _foreign.no_derivative(ctx.call))
 
 
-def _refusing(name):
+def _refusing(name, count):
     """The autograd kernel of an operator that updates tensors in place, for which PyTorch makes none."""
 
     def run(keyset, *arguments):
         with torch._C._AutoDispatchBelowAutograd():
-            results = _operator(name).redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+            results = _operator(name, count).redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
         tensors = _given(arguments)
-        if not torch.is_grad_enabled() or not any(each.requires_grad for each in tensors):
+        if count == 0 or not torch.is_grad_enabled() or not any(each.requires_grad for each in tensors):
             return results
-        return list(_Refused.apply(name, len(results), *results, *tensors))
+        call = _foreign.call_of_text(arguments[-1])
+        refused = _Refused.apply(call, count, *_as_list(results), *tensors)
+        return refused[0] if count == 1 else refused
 
     return run
 
@@ -221,14 +271,11 @@ def _gradients(pullback, operands, found, given, wanted):
 # ---- Autocast --------------------------------------------------------------------------------------------------------
 
 
-def _open_floats(operation):
-    """For each tensor, whether it may have any floating-point type."""
-    return [_foreign.is_open(operation, field) for field in _fields(operation)]
-
-
-def _register_autocast(operation):
+def _register_autocast(overload):
     """Under autocast, what is float32 and may be any float has the type that it says."""
-    is_open = _open_floats(operation)
+    name, _, count = overload.partition("_.results")
+    operation = catalogue()[name]
+    is_open = [_foreign.is_open(operation, field) and not field.is_updated for field in _fields(operation)]
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
     def cast(*arguments):
@@ -238,9 +285,9 @@ def _register_autocast(operation):
                 each.to(dtype) if opened and each is not None and each.dtype == torch.float32 else each
                 for each, opened in zip(arguments, is_open)
             ]
-            return _operator(operation.name)(*tensors, arguments[-1])
+            return _operator(name, int(count) if count else None)(*tensors, arguments[-1])
 
-    _registrations().impl(operation.name, cast, "AutocastCPU")
+    _registrations().impl(overload, cast, "AutocastCPU")
 
 
 @cache
@@ -333,7 +380,7 @@ class _Function(_foreign.Function):
         self._optional = [a for a in self.arguments if _is_tensor(a) and a.default is not a.parameter.empty]
         names = {
             "_calls": self.calls, "_slow": self.slow, "_grad_enabled": torch.is_grad_enabled,
-            "_operator": _operator(name), "_report": _report, "_transforms_active": _transforms_active,
+            "_operator": self._functional(), "_report": _report, "_transforms_active": _transforms_active,
         }  # fmt: skip
         exec(compile(_source(self.operation, self.arguments), f"<{name}>", "exec"), names)
         self.function = self.dress(names[name], "libejkernel.torch")
@@ -345,7 +392,7 @@ class _Function(_foreign.Function):
         tensors = {name: self._tensor(name, each) for name, each in tensors.items()}
         operands = tuple(f.name for f in _fields(self.operation) if f.name in tensors)
         call = _foreign.call_of(self.name, operands, results, arguments)
-        if not results or _transforms_active() or any(given[name] is not tensors[name] for name in tensors):
+        if _updates(call) or _transforms_active() or any(given[name] is not tensors[name] for name in tensors):
             return self._run(call, tensors)
         known = _Known(call, self._chooser(call))
         key = tuple(given[a.name] is None for a in self._optional) + tuple(
@@ -356,6 +403,12 @@ class _Function(_foreign.Function):
         except TypeError:  # a dict or a list
             return self._run(call, tensors)
         return self.function(**dict(zip((a.name for a in self.arguments), values)))
+
+    def _functional(self):
+        """The operator of calls that update nothing; None if all do."""
+        if any(field.is_required for field in self.operation.updated):
+            return None
+        return _operator(self.name)
 
     def _tensor(self, name, value):
         field = self.operation.args.by_name[name]
@@ -369,7 +422,7 @@ class _Function(_foreign.Function):
         """A call that is not remembered."""
         try:
             operands = [tensors[name] for name in call.operands]
-            if _transforms_active() and not self.operation.updated:
+            if _transforms_active() and not _updates(call):
                 pullback = _foreign.pullback_of(call)
                 found = _transformed(pullback.extended if pullback else call)(*operands)
             else:

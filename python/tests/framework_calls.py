@@ -55,6 +55,12 @@ class Wish:
         return cotangents, {n.removeprefix("d_"): g for n, g in zip(names, found)}
 
 
+    @property
+    def updates(self):
+        """Whether the call updates a state."""
+        return any(f.name in self.arrays for f in self.operation.updated)
+
+
 def wishes(name, count, seed=0):
     return [Wish(call) for call in random_calls(name, count, seed)]
 

@@ -57,6 +57,8 @@ def test_results_have_the_bits_of_c(name):
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_are_those_of_numpy(name):
     for wish in wishes(name, 3, seed=1):
+        if wish.updates:
+            continue
         cotangents, expected = wish.pullback()
         call, arrays = on_arrays(wish, wish.floats())
         results, back = jax.vjp(lambda *a: [r for r, c in zip(call(*a), cotangents) if c is not None], *arrays)
@@ -96,7 +98,7 @@ def test_gradients_are_right(name):
     with jax.enable_x64(True):
         for wish in wishes(name, 2, seed=3):
             operation = wish.operation
-            if not all(_foreign.is_open(operation, operation.args.by_name[n]) for n in wish.floats()):
+            if wish.updates or not all(_foreign.is_open(operation, operation.args.by_name[n]) for n in wish.floats()):
                 continue
             wish.arrays = {n: a.astype(np.float64) if n in wish.floats() else a for n, a in wish.arrays.items()}
             wish.values = {n: v for n, v in wish.values.items() if n in operation.args.by_name and "dtype" not in n}

@@ -4,6 +4,7 @@
 #include <ejkernel/record.h>
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -167,15 +168,27 @@ static ejk_status put_tensor(const ejk_record *record, const ejki_call_text *cal
     return EJK_OK;
 }
 
-/* The type of the first operand that has one that any float can be. */
-static ejk_dtype first_float(const call_entry *entry) {
+enum { MOST_GUESSES = 8 };
+
+/* Types for results that may be any float: those that the call asks for, that of the first operand, f32. */
+static int guess_types(const ejk_record *record, const call_entry *entry,
+                       ejk_dtype guesses[MOST_GUESSES]) {
+    int count = 0;
+    for (int32_t i = 0; i < record->count && count < MOST_GUESSES - 2; i++) {
+        const ejk_field *field = &record->fields[i];
+        if (field->kind == EJK_FIELD_DTYPE && ejk_record_is_set(field, entry->arguments))
+            memcpy(&guesses[count++], entry->arguments + field->offset, sizeof *guesses);
+    }
     for (int32_t i = 0; i < entry->given; i++) {
         ejk_dtype dtype = entry->tensors[i].dtype;
         if (dtype == EJK_DTYPE_F64 || dtype == EJK_DTYPE_F32 || dtype == EJK_DTYPE_BF16 ||
-            dtype == EJK_DTYPE_F16)
-            return dtype;
+            dtype == EJK_DTYPE_F16) {
+            guesses[count++] = dtype;
+            break;
+        }
     }
-    return EJK_DTYPE_F32;
+    guesses[count++] = EJK_DTYPE_F32;
+    return count;
 }
 
 /* The view of a result, of one element: a gradient d_x looks like x. */
@@ -205,12 +218,27 @@ static void set_row_major(ejk_tensor *view) {
     }
 }
 
+/* Where only the first symbol of "C=N" is bound, the other follows from it, divided by `share`. */
+static ejk_status complete_backwards(const char *symbols, int64_t share, ejk_axes *axes) {
+    char name[EJK_SYMBOL_SIZE], other[EJK_SYMBOL_SIZE];
+    for (const char *at = symbols; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (sscanf(at, "%23[A-Za-z0-9_]=%23[A-Za-z0-9_]", name, other) != 2) continue;
+        char behind = at[strlen(name) + 1 + strlen(other)];
+        if ((behind != ',' && behind != '\0') || (other[0] >= '0' && other[0] <= '9')) continue;
+        int64_t length = ejk_axes_get(axes, name);
+        if (length >= 0 && length % share == 0 && ejk_axes_get(axes, other) < 0)
+            EJKI_TRY(ejk_axes_set(axes, other, length / share));
+    }
+    return EJK_OK;
+}
+
 /* Views of the results that are not given; of a mapped call, those of all elements. */
 static ejk_status find_results(const ejk_record *record, const ejki_call_text *call,
-                               ejk_dtype number, call_entry *entry) {
-    if (entry->given == entry->count) return EJK_OK;
+                               ejk_dtype number, int64_t share, call_entry *entry) {
     ejk_axes axes = {0};
     EJKI_TRY(ejk_record_bind_axes(record, entry->arguments, &axes));
+    EJKI_TRY(complete_backwards(record->symbols, share, &axes));
     EJKI_TRY(ejk_record_complete(record, &axes));
     for (int32_t i = entry->given; i < entry->count; i++) {
         const ejk_field *field;
@@ -226,6 +254,37 @@ static ejk_status find_results(const ejk_record *record, const ejki_call_text *c
         EJKI_TRY(put_tensor(record, call, i, entry));
     }
     return EJK_OK;
+}
+
+static void clear_results(const ejk_record *record, const ejki_call_text *call,
+                          call_entry *entry) {
+    for (int32_t i = entry->given; i < entry->count; i++) {
+        const ejk_field *field;
+        if (field_named(record, call->names[i], &field) == EJK_OK)
+            memset(entry->arguments + field->offset, 0, sizeof(ejk_tensor));
+    }
+}
+
+static ejk_status try_results(const ejk_kernel *kernel, const ejki_call_text *call,
+                              ejk_dtype number, int64_t share, call_entry *entry) {
+    clear_results(kernel->args, call, entry);
+    EJKI_TRY(find_results(kernel->args, call, number, share, entry));
+    return ejk_plan_create(table.context, kernel, entry->arguments, &entry->plan);
+}
+
+/* The plan of a call whose results are not given: those that the library takes. */
+static ejk_status plan_with_results(const ejk_kernel *kernel, const ejki_call_text *call,
+                                    call_entry *entry) {
+    ejk_dtype guesses[MOST_GUESSES];
+    int count = guess_types(kernel->args, entry, guesses);
+    for (int64_t share = 1; share <= 2; share++) {
+        for (int i = 0; i < count; i++) {
+            ejk_status status = try_results(kernel, call, guesses[i], share, entry);
+            if (status != EJK_STATUS_INVALID_DTYPE && status != EJK_STATUS_INVALID_SHAPE)
+                return status;
+        }
+    }
+    return try_results(kernel, call, guesses[0], 1, entry); /* for its sentence */
 }
 
 static ejk_status fill(call_entry *entry) {
@@ -244,12 +303,7 @@ static ejk_status fill(call_entry *entry) {
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the arguments of a call");
     EJKI_TRY(ejk_record_from_json(kernel->args, call.arguments, entry->arguments));
     for (int32_t i = 0; i < entry->given; i++) EJKI_TRY(put_tensor(kernel->args, &call, i, entry));
-    ejk_dtype number = first_float(entry);
-    EJKI_TRY(find_results(kernel->args, &call, number, entry));
-    ejk_status status = ejk_plan_create(table.context, kernel, entry->arguments, &entry->plan);
-    if (status != EJK_STATUS_INVALID_DTYPE || entry->given == entry->count || number == EJK_DTYPE_F32)
-        return status;
-    EJKI_TRY(find_results(kernel->args, &call, EJK_DTYPE_F32, entry));
+    if (entry->given < entry->count) return plan_with_results(kernel, &call, entry);
     return ejk_plan_create(table.context, kernel, entry->arguments, &entry->plan);
 }
 

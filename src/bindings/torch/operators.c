@@ -171,29 +171,46 @@ static void take_operands(const value *stack, uint64_t inputs, operator_call *ca
     }
 }
 
-static ejk_status hand_over(operator_call *call, value *out) {
+/* Results become the caller's. */
+static ejk_status hand_over(operator_call *call, bool as_list, value *out) {
+    int32_t count = call->results;
+    if (!as_list) {
+        for (int32_t i = 0; i < count; i++)
+            out[i] = (value)(uintptr_t)call->handles[call->operands + i];
+        call->results = 0;
+        return EJK_OK;
+    }
     handle list;
     EJKI_TRY(check_torch(torch.new_list((size_t)call->results, &list), "a list cannot be made"));
-    for (int32_t i = 0; i < call->results; i++)
+    for (int32_t i = 0; i < count; i++)
         torch.push_back(list, (value)(uintptr_t)call->handles[call->operands + i]);
     call->results = 0;
     *out = (value)(uintptr_t)list;
     return EJK_OK;
 }
 
-static void kernel(value *stack, uint64_t inputs, uint64_t outputs) {
-    (void)outputs;
+static void run_operator(value *stack, uint64_t inputs, bool as_list) {
     operator_call call = {.operands = 0, .results = 0};
     handle text = (handle)(uintptr_t)stack[inputs - 1];
     take_operands(stack, inputs - 1, &call);
     ejk_status status = run(&call, text);
-    if (status == EJK_OK) status = hand_over(&call, &stack[0]);
+    if (status == EJK_OK) status = hand_over(&call, as_list, stack);
     for (int32_t i = 0; i < call.operands + call.results; i++) torch.delete_tensor(call.handles[i]);
     torch.delete_string(text);
     if (status == EJK_OK) return;
     char sentence[1024];
     snprintf(sentence, sizeof sentence, "%s: %s", ejk_status_name(status), ejk_last_error());
     torch.check(false, "libejkernel", "operators.c", 0, sentence); // throws, through this frame
+}
+
+static void kernel_of_lists(value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)outputs;
+    run_operator(stack, inputs, true);
+}
+
+static void kernel_of_values(value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)outputs;
+    run_operator(stack, inputs, false);
 }
 
 /* ---- Registering ------------------------------------------------------------------------------------------ */
@@ -224,11 +241,14 @@ ejk_status ejk_torch_start(const char *path) {
                        "a library of operators cannot be made");
 }
 
-ejk_status ejk_torch_define(const char *name, const char *schema) {
+ejk_status ejk_torch_define(const char *name, const char *schema, bool as_list) {
     if (!name || !schema)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "name or schema is NULL");
     if (!torch.implementations)
         return ejki_fail(EJK_STATUS_UNAVAILABLE, "PyTorch is not in use: ejk_torch_start() first");
     EJKI_TRY(check_torch(torch.define(torch.definitions, schema), schema));
-    return check_torch(torch.implement(torch.implementations, name, kernel, BUILD_VERSION), name);
+    return check_torch(torch.implement(torch.implementations, name,
+                                       as_list ? kernel_of_lists : kernel_of_values,
+                                       BUILD_VERSION),
+                       name);
 }
