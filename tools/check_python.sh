@@ -2,13 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the tests of the Python package on the library of a build folder. Packages come from PyPI, once, into a virtual
 # environment in that folder; ends with 77, skipped, where they cannot be had.
-# Usage: check_python.sh <build folder> [arguments of pytest]
+# With --frameworks, JAX, PyTorch and transformers are installed, too; without, their tests are skipped.
+# Usage: check_python.sh <build folder> [--frameworks] [arguments of pytest]
 set -eu
 source=$(cd "$(dirname "$0")/.." && pwd)
 build=$(cd "$1" && pwd)
 shift
 requirements=$source/python/tests/requirements.txt
 environment=$build/python-environment
+if [ "${1:-}" = --frameworks ]; then
+    shift
+    requirements=$source/python/tests/requirements-frameworks.txt
+    environment=$build/python-frameworks
+fi
 python=$environment/bin/python
 
 if ! cmp -s "$requirements" "$environment/requirements.txt"; then

@@ -5,8 +5,8 @@ Functions are made from the library's own description of its operations: `dir(li
 its signature and docstring. States that NumPy's functions update in place are results here, behind the others; donate
 them to have their memory used again.
 
-    from libejkernel.jax import flash_attention
-    out, lse = flash_attention(q, k, v, causal=True, return_lse=True)
+    from libejkernel.jax import attention
+    out, lse = attention(q, k, v, causal=True, return_lse=True)
 """
 
 from ._description import catalogue as _catalogue

@@ -4,8 +4,8 @@
 Functions are made from the library's own description of its operations: `dir(libejkernel.torch)` lists them, and each
 has its signature and docstring. The operators behind them are `torch.ops.libejkernel.*`.
 
-    from libejkernel.torch import flash_attention
-    out, lse = flash_attention(q, k, v, causal=True, return_lse=True)
+    from libejkernel.torch import attention
+    out, lse = attention(q, k, v, causal=True, return_lse=True)
 """
 
 from . import _torch

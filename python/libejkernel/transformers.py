@@ -15,20 +15,24 @@ from __future__ import annotations
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
+from . import _shapes
 from . import torch as _functions
 from ._description import catalogue
 
 #: The name of the implementation.
 NAME = "ejkernel"
 
-_WANTED = {"query", "key", "value", "bias", "cum_seqlens_q", "softmax_aux", "logits_soft_cap", "sliding_window"}
+_WANTED = {"query", "key", "value", "bias", "softmax_aux", "logits_soft_cap", "sliding_window"}
 
 
 def _attention():
-    """The operation that has all that models ask for."""
+    """The operation that has all that models ask for, and takes packed sequences as well: it is made for speed."""
     for name in catalogue().names():
         operation = catalogue()[name]
-        if operation.takes_mask_info and not operation.forward and set(operation.args.by_name) >= _WANTED:
+        fields = operation.args.by_name
+        if not operation.takes_mask_info or operation.forward or not set(fields) >= _WANTED:
+            continue
+        if len(_shapes.unit_of(fields["query"].unit).shapes) > 1:
             return getattr(_functions, name)
     raise ImportError("libejkernel has no operation that models could use")
 

@@ -15,7 +15,8 @@ static bool read_names(const char *at, const char *end, ejki_call_text *out, int
         const char *last = comma ? comma : end;
         bool mapped = *at == '*';
         at += mapped;
-        if (at >= last || last - at > INT32_MAX || out->operands + out->results >= EJKI_CALL_TENSORS)
+        if (at >= last || last - at > INT32_MAX ||
+            out->operands + out->results >= EJKI_CALL_TENSORS)
             return false;
         out->names[out->operands + out->results] = (ejki_call_name){at, (int)(last - at), mapped};
         ++*count;

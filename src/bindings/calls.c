@@ -121,8 +121,9 @@ static ejk_status element_view(ejki_call_name name, int64_t elements, ejk_tensor
     *step = 0;
     if (!name.mapped) return EJK_OK;
     if (view->rank < 1 || view->shape[0] != elements)
-        return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%.*s: %lld elements expected along its first axis",
-                         name.length, name.text, (long long)elements);
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                         "%.*s: %lld elements expected along its first axis", name.length,
+                         name.text, (long long)elements);
     *step = view->strides[0] * (int64_t)ejk_dtype_size(view->dtype);
     view->rank--;
     memmove(view->shape, view->shape + 1, (size_t)view->rank * sizeof *view->shape);
@@ -256,8 +257,7 @@ static ejk_status find_results(const ejk_record *record, const ejki_call_text *c
     return EJK_OK;
 }
 
-static void clear_results(const ejk_record *record, const ejki_call_text *call,
-                          call_entry *entry) {
+static void clear_results(const ejk_record *record, const ejki_call_text *call, call_entry *entry) {
     for (int32_t i = entry->given; i < entry->count; i++) {
         const ejk_field *field;
         if (field_named(record, call->names[i], &field) == EJK_OK)
@@ -358,7 +358,9 @@ static ejk_status execute(const call_entry *entry, const ejk_tensor *tensors,
     for (int64_t e = 0; e < (entry->elements > 0 ? entry->elements : 1); e++) {
         for (int32_t i = 0; i < entry->count; i++) {
             char *data = tensors[i].data;
-            data = data ? data + e * entry->places[i].step : entry->places[i].bytes ? NULL : nothing;
+            data = data                     ? data + e * entry->places[i].step
+                   : entry->places[i].bytes ? NULL
+                                            : nothing;
             memcpy(arguments + entry->places[i].offset + offsetof(ejk_tensor, data), &data,
                    sizeof data);
         }

@@ -31,7 +31,8 @@ static ejk_dtype dtype_of(XLA_FFI_DataType type) {
 static ejk_status view_of(const XLA_FFI_Buffer *buffer, ejk_tensor *out) {
     *out = (ejk_tensor){.data = buffer->data, .dtype = dtype_of(buffer->dtype)};
     if (out->dtype == EJK_DTYPE_UNSET)
-        return ejki_fail(EJK_STATUS_INVALID_DTYPE, "a tensor has XLA's type %d, which no operation takes",
+        return ejki_fail(EJK_STATUS_INVALID_DTYPE,
+                         "a tensor has XLA's type %d, which no operation takes",
                          (int)buffer->dtype);
     if (buffer->rank > EJK_MAX_RANK)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE, "a tensor has rank %lld, expected at most %d",
@@ -60,8 +61,8 @@ static ejk_status run(const XLA_FFI_CallFrame *frame) {
     ejk_tensor tensors[EJKI_CALL_TENSORS];
     int64_t operands = frame->args.size, count = operands + frame->rets.size;
     if (count > EJKI_CALL_TENSORS)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%lld tensors given, at most %d", (long long)count,
-                         EJKI_CALL_TENSORS);
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%lld tensors given, at most %d",
+                         (long long)count, EJKI_CALL_TENSORS);
     for (int64_t i = 0; i < count; i++)
         EJKI_TRY(view_of(i < operands ? frame->args.args[i] : frame->rets.rets[i - operands],
                          &tensors[i]));

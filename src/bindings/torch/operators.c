@@ -37,8 +37,7 @@ typedef int32_t error;
     X(delete_string, "torch_delete_string", error, (handle))                                       \
     X(string_length, "torch_string_length", error, (handle, size_t *))                             \
     X(string_text, "torch_string_c_str", error, (handle, const char **))                           \
-    X(check, "aoti_torch_check", void,                                                             \
-      (bool, const char *, const char *, uint32_t, const char *))
+    X(check, "aoti_torch_check", void, (bool, const char *, const char *, uint32_t, const char *))
 
 static struct {
 #define MEMBER(name, symbol, result, parameters) result(*name) parameters;
@@ -149,9 +148,10 @@ static ejk_status run(operator_call *call, handle text) {
         if (last < 0 || view->strides[last] == 1 || view->shape[last] <= 1) continue;
         EJKI_TRY(ejki_operand_is_updated(characters, length, i, &updated));
         if (updated)
-            return ejki_fail(EJK_STATUS_INVALID_LAYOUT,
-                             "a tensor to update has a stride of %lld along its last axis, expected 1",
-                             (long long)view->strides[last]);
+            return ejki_fail(
+                EJK_STATUS_INVALID_LAYOUT,
+                "a tensor to update has a stride of %lld along its last axis, expected 1",
+                (long long)view->strides[last]);
         EJKI_TRY(copy_operand(&call->handles[i], view));
     }
     return ejki_run_call(characters, length, operands, call->operands, make_results, call);
@@ -236,19 +236,17 @@ ejk_status ejk_torch_start(const char *path) {
     EJKI_TRY(look_up(library, "_ZdlPv", &torch.delete_value));
     EJKI_TRY(check_torch(torch.define_library("libejkernel", "operators.c", 0, &torch.definitions),
                          "a library of operators cannot be made"));
-    return check_torch(torch.implement_library("libejkernel", "CPU", "operators.c", 0,
-                                               &torch.implementations),
-                       "a library of operators cannot be made");
+    return check_torch(
+        torch.implement_library("libejkernel", "CPU", "operators.c", 0, &torch.implementations),
+        "a library of operators cannot be made");
 }
 
 ejk_status ejk_torch_define(const char *name, const char *schema, bool as_list) {
-    if (!name || !schema)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "name or schema is NULL");
+    if (!name || !schema) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "name or schema is NULL");
     if (!torch.implementations)
         return ejki_fail(EJK_STATUS_UNAVAILABLE, "PyTorch is not in use: ejk_torch_start() first");
     EJKI_TRY(check_torch(torch.define(torch.definitions, schema), schema));
     return check_torch(torch.implement(torch.implementations, name,
-                                       as_list ? kernel_of_lists : kernel_of_values,
-                                       BUILD_VERSION),
+                                       as_list ? kernel_of_lists : kernel_of_values, BUILD_VERSION),
                        name);
 }
