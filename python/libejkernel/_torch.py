@@ -305,11 +305,12 @@ def {name}({parameters}):
         return _slow({names})
     if _transforms_active():
         return _slow({names})
-    _text = _known.text
-    if _grad_enabled() and _known.extended is not None and ({needs}):
-        _text = _known.extended
     try:
-        _found = _operator({tensors}, _text)
+        if _grad_enabled() and ({needs}):
+            _found = _operator({tensors}, _known.extended)
+        else:
+            with _below_autograd():  # whose kernel would be PyTorch's own, in Python
+                _found = _operator({tensors}, _known.text)
     except RuntimeError as _error:
         _report(_error)
     return _known.results(_found)
@@ -324,7 +325,7 @@ class _Known:
     def __init__(self, call, results):
         self.text, self.results = call.text, results
         pullback = _foreign.pullback_of(call)
-        self.extended = pullback.extended.text if pullback and pullback.extended is not call else None
+        self.extended = pullback.extended.text if pullback else self.text
 
 
 def _report(error):
@@ -381,6 +382,7 @@ class _Function(_foreign.Function):
         names = {
             "_calls": self.calls, "_slow": self.slow, "_grad_enabled": torch.is_grad_enabled,
             "_operator": self._functional(), "_report": _report, "_transforms_active": _transforms_active,
+            "_below_autograd": torch._C._AutoDispatchBelowAutograd,
         }  # fmt: skip
         exec(compile(_source(self.operation, self.arguments), f"<{name}>", "exec"), names)
         self.function = self.dress(names[name], "libejkernel.torch")
