@@ -19,8 +19,13 @@ python=$environment/bin/python
 
 if ! cmp -s "$requirements" "$environment/requirements.txt"; then
     rm -rf "$environment"
-    if ! python3 -m venv "$environment" ||
-        ! "$python" -m pip install --quiet --disable-pip-version-check -r "$requirements"; then
+    python3 -m venv "$environment"
+    if [ "$environment" = "$build/python-frameworks" ]; then
+        # PyTorch's own index has it without CUDA; where that cannot be reached, PyPI's build takes its place.
+        "$python" -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 20 --no-deps \
+            --index-url https://download.pytorch.org/whl/cpu torch 2>/dev/null || true
+    fi
+    if ! "$python" -m pip install --quiet --disable-pip-version-check -r "$requirements"; then
         rm -rf "$environment"
         echo "skipped: $requirements cannot be installed" >&2
         exit 77

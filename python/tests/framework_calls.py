@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of frameworks have in common: random calls of every operation, and what they should give."""
 
+import os
+import re
+
 import libejkernel
 import libejkernel.numpy as ejk
 import numpy as np
@@ -78,3 +81,10 @@ def close(a, b, what):
     assert np.array_equal(np.isfinite(a), finite), what
     scale = max(1.0, np.abs(b[finite]).max(initial=0))
     assert np.abs(a[finite] - b[finite]).max(initial=0) <= bound * scale, what
+
+
+def python_of(page):
+    """The blocks of Python of a page of the documents."""
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    with open(os.path.join(root, page), encoding="utf-8") as file:
+        return re.findall(r"^```python\n(.*?)^```", file.read(), re.MULTILINE | re.DOTALL)

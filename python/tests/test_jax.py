@@ -13,7 +13,7 @@ import jax.numpy as jnp  # noqa: E402
 import libejkernel  # noqa: E402
 import libejkernel.jax as ejx  # noqa: E402
 import numpy as np  # noqa: E402
-from framework_calls import DIFFERENTIABLE, OPERATIONS, close, same_bits, wishes  # noqa: E402
+from framework_calls import DIFFERENTIABLE, OPERATIONS, close, python_of, same_bits, wishes  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 from libejkernel import _foreign, _signature  # noqa: E402
 from libejkernel._description import catalogue  # noqa: E402
@@ -208,3 +208,7 @@ def test_signature_and_docstring(name):
     assert function.__name__ == name and function.__module__ == "libejkernel.jax"
     assert list(function.__signature__.parameters) == [a.name for a in _signature.argument_list(catalogue()[name], False)]
     assert name in dir(ejx) and "Parameters" in function.__doc__
+
+
+def test_the_examples_of_the_page_run():
+    exec("\n".join(python_of("docs/python/jax.md")), {})

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import libejkernel  # noqa: E402
 import libejkernel.torch as ejt  # noqa: E402
 import numpy as np  # noqa: E402
-from framework_calls import DIFFERENTIABLE, OPERATIONS, close, same_bits, wishes  # noqa: E402
+from framework_calls import DIFFERENTIABLE, OPERATIONS, close, python_of, same_bits, wishes  # noqa: E402
 from libejkernel import _foreign, _signature, _torch  # noqa: E402
 from libejkernel._description import catalogue  # noqa: E402
 from test_own_operation import scale_by  # noqa: E402, F401
@@ -251,3 +251,7 @@ def test_signature_and_docstring(name):
     assert function.__name__ == name and function.__module__ == "libejkernel.torch"
     assert list(function.__signature__.parameters) == [a.name for a in _signature.argument_list(catalogue()[name], False)]
     assert name in dir(ejt) and "Parameters" in function.__doc__
+
+
+def test_the_examples_of_the_page_run():
+    exec("\n".join(python_of("docs/python/torch.md")), {})
