@@ -19,7 +19,10 @@ python=$environment/bin/python
 
 if ! cmp -s "$requirements" "$environment/requirements.txt"; then
     rm -rf "$environment"
-    python3 -m venv "$environment"
+    if ! python3 -m venv "$environment"; then
+        echo "skipped: no virtual environment can be made" >&2
+        exit 77
+    fi
     if [ "$environment" = "$build/python-frameworks" ]; then
         # PyTorch's own index has it without CUDA; where that cannot be reached, PyPI's build takes its place.
         "$python" -m pip install --quiet --disable-pip-version-check --retries 0 --timeout 20 --no-deps \

@@ -90,6 +90,8 @@ def split(operation, given, states=True):
         field = by_name.get(name)
         if value is None or field is None or not field.is_input:
             continue
+        if field.kind == "TENSORS":
+            _library.fail("UNAVAILABLE", f"{name} is a list of tensors, which only libejkernel.numpy takes")
         (tensors if field.kind == "TENSOR" else values)[name] = value
     asked = {f.name for f in operation.outputs if f.is_required or given.get("return_" + f.name)}
     asked = asked or set(operation.default_results(tensors))

@@ -28,6 +28,7 @@ _library.declare(
 )
 
 _NAMESPACE = "libejkernel"
+_MOST_CALLS = 4096  # of a function, by what is not a tensor: seeds are many
 _transforms_active = torch._C._are_functorch_transforms_active
 
 
@@ -87,7 +88,9 @@ def _operator(name, count=None):
     """The operator of an operation; that which updates, if a `count` of results is given."""
     _register(name)
     namespace = getattr(torch.ops, _NAMESPACE)
-    return getattr(namespace, name).default if count is None else getattr(getattr(namespace, name + "_"), f"results{count}")
+    if count is None:
+        return getattr(namespace, name).default
+    return getattr(getattr(namespace, name + "_"), f"results{count}")
 
 
 def _as_list(results):
@@ -400,6 +403,8 @@ class _Function(_foreign.Function):
         key = tuple(given[a.name] is None for a in self._optional) + tuple(
             value for a, value in zip(self.arguments, values) if not _is_tensor(a)
         )
+        if len(self.calls) >= _MOST_CALLS:
+            self.calls.clear()
         try:
             self.calls[key] = known
         except TypeError:  # a dict or a list

@@ -77,7 +77,8 @@ def test_mapped_axes(name, share):
         if not arrays:
             continue
         kinds = [a.dtype.kind not in "iub" for a in arrays]
-        elements = [np.stack([a, (a * 0.5).astype(a.dtype), a]) if k else np.stack([a] * 3) for a, k in zip(arrays, kinds)]
+        halves = [(a * 0.5).astype(a.dtype) if k else a for a, k in zip(arrays, kinds)]
+        elements = [np.stack([a, half, a]) for a, half in zip(arrays, halves)]
         mapped = [share != "first" or i == 0 for i in range(len(arrays))]
         axes = tuple(0 if m else None for m in mapped)
         batch = [e if m else a for e, a, m in zip(elements, arrays, mapped)]
@@ -206,7 +207,8 @@ def test_masks_and_other_threads():
 def test_signature_and_docstring(name):
     function = getattr(ejx, name)
     assert function.__name__ == name and function.__module__ == "libejkernel.jax"
-    assert list(function.__signature__.parameters) == [a.name for a in _signature.argument_list(catalogue()[name], False)]
+    expected = _signature.argument_list(catalogue()[name], False)
+    assert list(function.__signature__.parameters) == [a.name for a in expected]
     assert name in dir(ejx) and "Parameters" in function.__doc__
 
 

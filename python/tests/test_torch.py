@@ -47,7 +47,8 @@ def on_tensors(wish):
 
 def operator_call(wish):
     """The operator behind a call, and its arguments."""
-    given = {**dict.fromkeys(a.name for a in _foreign.Function(wish.operation.name).arguments), **wish.arrays, **wish.values}
+    names = [a.name for a in _foreign.Function(wish.operation.name).arguments]
+    given = {**dict.fromkeys(names), **wish.arrays, **wish.values}
     tensors, results, rest = _foreign.split(wish.operation, given, states=False)
     fields = _torch._fields(wish.operation)
     call = _foreign.call_of(wish.operation.name, tuple(f.name for f in fields if f.name in tensors), results, rest)
@@ -82,8 +83,9 @@ def test_gradients_are_those_of_numpy(name):
         cotangents, expected = wish.pullback()
         call, tensors = on_tensors(wish)
         wanted = [t.requires_grad_() for t in tensors if t.is_floating_point()]
-        pairs = [(r, torch.from_numpy(c.astype(np.float32)).to(r.dtype)) for r, c in zip(call(*tensors), cotangents) if c is not None]
-        torch.autograd.backward(*zip(*pairs))
+        pairs = [(r, c) for r, c in zip(call(*tensors), cotangents) if c is not None]
+        given = [torch.from_numpy(c.astype(np.float32)).to(r.dtype) for r, c in pairs]
+        torch.autograd.backward([r for r, _ in pairs], given)
         for each, t in zip(wish.floats(), wanted):
             if each in expected:
                 close(array(t.grad), expected[each], f"{wish.call.text}: {each}")
@@ -245,11 +247,35 @@ def test_threads_and_forks():
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_memory_is_flat():
+    """Calls, calls that fail and calls with gradients leave nothing behind."""
+    function, (q, k, v), sinks = attention()
+    leaf = q.clone().requires_grad_()
+
+    def work(count):
+        for i in range(count):
+            function(q, k, v, softmax_aux=sinks, dropout_prob=0.5, dropout_seed=i % 7)
+            if i % 10 == 0:
+                function(leaf, k, v).sum().backward()
+                with pytest.raises(libejkernel.InvalidShape):
+                    function(q, k[:, :, :3], v)
+
+    def resident():
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    work(2000)
+    before = resident()
+    work(10000)
+    assert resident() - before < 2 << 20  # a tensor of q's size would be 12 MB by now
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_signature_and_docstring(name):
     function = getattr(ejt, name)
     assert function.__name__ == name and function.__module__ == "libejkernel.torch"
-    assert list(function.__signature__.parameters) == [a.name for a in _signature.argument_list(catalogue()[name], False)]
+    expected = _signature.argument_list(catalogue()[name], False)
+    assert list(function.__signature__.parameters) == [a.name for a in expected]
     assert name in dir(ejt) and "Parameters" in function.__doc__
 
 
