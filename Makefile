@@ -24,12 +24,12 @@ check:
 	@cmake --build build --target all tests
 	@tools/check.sh build
 
-# The Python package on the library of build/; `make check` has its NumPy part too.
+# The Python package on the library of build/, in JAX, PyTorch and transformers, too; `make check` has its NumPy part.
 check-python:
 	@tools/setup.sh check
 	@cmake --preset check >/dev/null
 	@cmake --build build --target ejkernel ejk
-	@tools/check_python.sh build
+	@tools/check_python.sh build --frameworks
 
 # Pages of the Python package's API, from its docstrings, in build/docs/python.
 docs-python: check-python

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a call costs in JAX and PyTorch beyond the library's own time, for a tiny attention.
+
+JAX: a jitted call less an empty jitted call, and by chains of 1 and 101 calls in one function the cost of each.
+PyTorch: a call of the function, its operator alone, and torch's own attention, with the time of the NumPy function and
+of the library beside them. Microseconds, the least of repetitions. Frameworks that are missing are passed over.
+"""
+
+import timeit
+
+import libejkernel
+import libejkernel.numpy as ejk
+import numpy as np
+from libejkernel import _arrays, _library
+
+REPETITIONS, CALLS = 7, 1000
+
+
+def microseconds(function, *arguments):
+    timer = timeit.Timer(lambda: function(*arguments))
+    timer.timeit(CALLS)
+    return min(timer.repeat(REPETITIONS, CALLS)) / CALLS * 1e6
+
+
+def library_alone(arrays):
+    plan, memory, kept = _arrays.made(ejk.flash_attention).prepared(arrays, {})
+    call = _arrays.made(ejk.flash_attention)._prepare(kept)
+    fresh = [np.empty(shape, dtype) for _, shape, dtype in call.made]
+    for (slot, _, _), array in zip(call.made, fresh):
+        memory.slots[slot] = array.ctypes.data
+    execute, empty = _library.lib.ejk_plan_execute, _library.lib.ejk_dtype_size
+    empty.argtypes, empty.restype = execute.argtypes, None
+    whole = microseconds(execute, plan.handle, memory.address, None, 0)
+    return whole - microseconds(empty, 0, memory.address, None, 0)
+
+
+def jax_rows(arrays, alone):
+    import jax
+    from libejkernel.jax import flash_attention
+
+    q, k, v = map(jax.numpy.asarray, arrays)
+
+    def chain(count):
+        def run(q, k, v):
+            for _ in range(count):
+                q = flash_attention(q, k, v)
+            return q
+
+        return jax.jit(run)
+
+    empty = jax.jit(lambda q, k, v: q)
+    one, many = chain(1), chain(101)
+    nothing, short, long = (microseconds(lambda f=f: f(q, k, v).block_until_ready()) for f in (empty, one, many))
+    print(f"jitted call                       {short:7.2f}")
+    print(f"  beyond an empty one and C       {short - nothing - alone:7.2f}")
+    print(f"  each of a chain, beyond C       {(long - short) / 100 - alone:7.2f}")
+
+
+def torch_rows(arrays, alone):
+    import torch
+    from libejkernel.torch import flash_attention
+
+    torch.set_num_threads(1)
+    q, k, v = map(torch.from_numpy, arrays)
+    turned = [each.transpose(1, 2) for each in (q, k, v)]
+    text = "flash_attention;query,key,value;out;0;{}"
+    operator = torch.ops.libejkernel.flash_attention.default
+    missing = [None] * (len(operator._schema.arguments) - 4)
+    with torch.no_grad():
+        whole = microseconds(flash_attention, q, k, v)
+        bare = microseconds(operator, q, k, v, *missing, text)
+        peer = microseconds(torch.nn.functional.scaled_dot_product_attention, *turned)
+    print(f"torch function                    {whole:7.2f}")
+    print(f"  beyond C                        {whole - alone:7.2f}")
+    print(f"  its operator, beyond C          {bare - alone:7.2f}")
+    print(f"torch's own attention, same shape {peer:7.2f}")
+
+
+def main():
+    libejkernel.set_num_threads(1)
+    draw = np.random.default_rng(0)
+    arrays = [draw.standard_normal((1, 1, 1, 8), np.float32) for _ in range(3)]
+    alone = library_alone(arrays)
+    print(f"the library alone                 {alone:7.2f} us")
+    print(f"NumPy function                    {microseconds(ejk.flash_attention, *arrays):7.2f}")
+    for rows in (jax_rows, torch_rows):
+        try:
+            rows(arrays, alone)
+        except ImportError as error:
+            print(f"skipped: {error}")
+
+
+if __name__ == "__main__":
+    main()

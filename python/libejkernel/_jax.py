@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions on arrays of JAX, made from the description of their operations.
+
+A call is an XLA custom call with the library's one handler. What a function is under JAX's transformations is layered:
+a jitted function, whose pullback is the operation that has the gradients (custom_vjp), around a call that knows what to
+do with a mapped axis (custom_vmap), around the custom call.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+from functools import cache, lru_cache
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.custom_derivatives import SymbolicZero
+
+from . import _foreign, _library
+
+_TARGET = "ejkernel_call"
+
+
+@cache
+def _register():
+    _foreign.start()
+    handler = ctypes.cast(_library.lib.ejk_jax_call, ctypes.c_void_p)
+    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+
+
+def _varying(array):
+    """Names of the axes of a mesh over which an array varies inside shard_map."""
+    aval = jax.typeof(array)
+    kind = getattr(aval, "manual_axis_type", None)
+    return frozenset(getattr(aval, "vma", ()) if kind is None else kind.varying)
+
+
+def _same_varying(arrays):
+    """Arrays that all vary over the same axes."""
+    axes = frozenset().union(*map(_varying, arrays))
+    cast = getattr(jax.lax, "pcast", None)
+    vary = (lambda a, m: cast(a, m, to="varying")) if cast else jax.lax.pvary
+    missing = [tuple(sorted(axes - _varying(each))) for each in arrays]
+    return [vary(a, m) if m else a for a, m in zip(arrays, missing)]
+
+
+def _varying_spec(arrays):
+    """What says of a result that it varies as the operands do, all in the same way."""
+    if not arrays or not _varying(arrays[0]):
+        return {}
+    kind = getattr(jax.typeof(arrays[0]), "manual_axis_type", None)
+    if kind is None:
+        return {"vma": _varying(arrays[0])}
+    mesh = jax.sharding.get_abstract_mesh()
+    return {"manual_axis_type": kind, "sharding": jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())}
+
+
+def _shapes_of(arrays):
+    return [a.shape for a in arrays], [a.dtype for a in arrays]
+
+
+def _custom_call(call, arrays):
+    """The call of the handler itself."""
+    arrays = _same_varying(arrays)
+    more = _varying_spec(arrays)
+    specs = [jax.ShapeDtypeStruct(s, jnp.dtype(d), **more) for s, d in call.specs(*_shapes_of(arrays))]
+    made = jax.ffi.ffi_call(_TARGET, specs, input_output_aliases=call.aliases or None, vmap_method="sequential")
+    return tuple(made(*arrays, call=call.text))
+
+
+# ---- Mapped axes -----------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _run(call):
+    """A function of the call's operands: its results as a tuple."""
+
+    @custom_vmap
+    def run(*arrays):
+        return _custom_call(call, arrays)
+
+    @run.def_vmap
+    def run_mapped(size, batched, *arrays):
+        if size == 0:
+            shapes = [a.shape[1:] if each else a.shape for a, each in zip(arrays, batched)]
+            specs = call.specs(shapes, [a.dtype for a in arrays])
+            results = tuple(jnp.zeros((0, *shape), jnp.dtype(name)) for shape, name in specs)
+        else:
+            results = _foreign.run_mapped(jnp, _run, call, size, arrays, batched)
+        return results, (True,) * len(results)
+
+    return run
+
+
+# ---- Gradients -------------------------------------------------------------------------------------------------------
+
+
+def _without_gradients(call):
+    """The call for an operation that has none: whoever differentiates it is told so."""
+    run = jax.custom_jvp(lambda *arrays: _run(call)(*arrays))
+
+    @run.defjvp
+    def refuse(primals, tangents):
+        _library.fail("UNAVAILABLE", _foreign.no_derivative(call))
+
+    return run
+
+
+def _with_gradients(call, pullback):
+    extended, names = pullback.extended, call.operands
+
+    def results_of(found):
+        return tuple(found[name] for name in call.results)
+
+    @jax.custom_vjp
+    def run(*arrays):
+        return _run(call)(*arrays)
+
+    def forward(*arrays):
+        values = [each.value for each in arrays]
+        found = dict(zip(extended.results, _without_gradients(extended)(*values)))
+        wanted = pullback.differentiable(n for n, each in zip(names, arrays) if each.perturbed)
+        kept = dict(zip(names, values))
+        kept |= {"result " + name: found[name] for name in pullback.residuals}
+        return results_of(found), (kept, dict.fromkeys(wanted))
+
+    def backward(residuals, cotangents):
+        kept, wanted = residuals
+        given = {n: c for n, c in zip(call.results, cotangents) if not isinstance(c, SymbolicZero)}
+        if not given or not wanted:
+            return (None,) * len(names)
+        pullback.check_cotangents(given)
+        for name in pullback.missing(given):
+            given[name] = jnp.zeros_like(kept["result " + name]) if "result " + name in kept else None
+            if given[name] is None:
+                zero = cotangents[call.results.index(name)].aval
+                given[name] = jnp.zeros(zero.shape, zero.dtype)
+        operands = {name: kept[name] for name in pullback.shared}
+        operands |= {name: kept["result " + name] for name in pullback.residuals}
+        operands |= {pullback.gradient.cotangents[name]: value for name, value in given.items()}
+        dtypes = {name: array.dtype.name for name, array in kept.items() if " " not in name}
+        back = pullback.backward_call(tuple(given), tuple(wanted))
+        arrays = [_as_type(operands[name], pullback.dtype_of(name, dtypes)) for name in back.operands]
+        found = dict(zip(back.results, _without_gradients(back)(*arrays)))
+        gradients = {name: found[pullback.gradient.gradients[name]] for name in wanted}
+        return tuple(
+            _as_type(gradients[name], kept[name].dtype.name) if name in gradients else None for name in names
+        )
+
+    run.defvjp(forward, backward, symbolic_zeros=True)
+    return run
+
+
+def _as_type(array, name):
+    return array if name is None or array.dtype.name == name else array.astype(name)
+
+
+# ---- Functions -------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _compiled(call):
+    pullback = _foreign.pullback_of(call)
+    run = _with_gradients(call, pullback) if pullback else _without_gradients(call)
+    return jax.jit(run, inline=True)
+
+
+@lru_cache(maxsize=None)
+def _result_type(name, results):
+    title = "".join(word.capitalize() for word in name.split("_"))
+    return collections.namedtuple(title + "Results", results, module="libejkernel.jax")
+
+
+def function_of(name):
+    """The function of an operation on arrays of JAX."""
+    _register()
+    made = _foreign.Function(name)
+    operation = made.operation
+
+    def function(*positional, **keywords):
+        tensors, results, arguments = _foreign.split(operation, made.given(positional, keywords))
+        operands = tuple(f.name for f in operation.inputs if f.name in tensors)
+        # Outside of what has a pullback of its own, so that gradients of what shards share are added up.
+        arrays = _same_varying([jnp.asarray(tensors[each]) for each in operands])
+        found = _compiled(_foreign.call_of(name, operands, results, arguments))(*arrays)
+        return found[0] if len(found) == 1 else _result_type(name, results)._make(found)
+
+    return made.dress(function, "libejkernel.jax")

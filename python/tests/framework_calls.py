@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of frameworks have in common: random calls of every operation, and what they should give."""
+
+import os
+import re
+
+import libejkernel
+import libejkernel.numpy as ejk
+import numpy as np
+from calls import random_calls
+from libejkernel import _shapes
+from libejkernel._description import catalogue
+
+OPERATIONS = libejkernel.operations()
+DIFFERENTIABLE = [name for name in OPERATIONS if catalogue().gradient_of(name)]
+BOUNDS = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+class Wish:
+    """A call as a framework's function is asked for it: arrays, other arguments, and flags of results."""
+
+    def __init__(self, call):
+        self.call, self.operation = call, call.operation
+        arguments, self.outputs = call.python()
+        self.arrays = {n: a.copy() for n, a in arguments.items() if isinstance(a, np.ndarray)}
+        by_name = self.operation.args.by_name
+        self.values = {n: v for n, v in arguments.items() if n not in self.arrays}
+        self.values |= {"return_" + n: True for n in self.outputs if not by_name[n].is_required}
+
+    def expected(self):
+        """Results by name, then states that were updated, as C computes them."""
+        self.call.run()
+        found = {n: self.call.tensor(self.operation.args.by_name[n]).copy() for n in self.outputs}
+        found |= {f.name: self.call.tensor(f).copy() for f in self.operation.updated if f.name in self.arrays}
+        return found
+
+    def is_open(self, name):
+        """Whether the type of a result was the choice of C's caller."""
+        return _shapes.is_any_float(self.operation.args, self.operation.args.by_name[name], {})
+
+    def floats(self):
+        """Names of the operands that are floating-point numbers."""
+        return [n for n, a in self.arrays.items() if a.dtype.name in BOUNDS]
+
+    def pullback(self, seed=0):
+        """(cotangents, gradients by name) by the NumPy functions; cotangents by results, None for the others."""
+        gradient = catalogue().gradient(self.operation.name)
+        results, back = ejk.vjp(self.operation.name, **self.arrays, **self.values)
+        results = results if isinstance(results, tuple) else (results,)
+        draw = np.random.default_rng(seed)
+        cotangents = [
+            draw.standard_normal(r.shape).astype(r.dtype) if n in gradient.cotangents else None
+            for n, r in zip(self.outputs, results)
+        ]
+        found = back(*cotangents)
+        names = getattr(found, "_fields", None) or [f.name for f in gradient.backward.outputs][:1]
+        found = found if isinstance(found, tuple) else (found,)
+        return cotangents, {n.removeprefix("d_"): g for n, g in zip(names, found)}
+
+
+    @property
+    def updates(self):
+        """Whether the call updates a state."""
+        return any(f.name in self.arrays for f in self.operation.updated)
+
+
+def wishes(name, count, seed=0):
+    return [Wish(call) for call in random_calls(name, count, seed)]
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def close(a, b, what):
+    """Within the rounding of the type; NaN and infinities in the same places."""
+    bound = BOUNDS.get(a.dtype.name, 0)
+    assert a.shape == b.shape, f"{what}: {a.shape} and {b.shape}"
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    finite = np.isfinite(b)
+    assert np.array_equal(np.isfinite(a), finite), what
+    scale = max(1.0, np.abs(b[finite]).max(initial=0))
+    assert np.abs(a[finite] - b[finite]).max(initial=0) <= bound * scale, what
+
+
+def python_of(page):
+    """The blocks of Python of a page of the documents."""
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    with open(os.path.join(root, page), encoding="utf-8") as file:
+        return re.findall(r"^```python\n(.*?)^```", file.read(), re.MULTILINE | re.DOTALL)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every operation under JAX: results of C, gradients of NumPy's functions, mapped axes, and what goes wrong."""
+
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+
+import pytest  # noqa: E402
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+import libejkernel  # noqa: E402
+import libejkernel.jax as ejx  # noqa: E402
+import numpy as np  # noqa: E402
+from framework_calls import DIFFERENTIABLE, OPERATIONS, close, python_of, same_bits, wishes  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+from libejkernel import _foreign, _signature  # noqa: E402
+from libejkernel._description import catalogue  # noqa: E402
+from test_own_operation import scale_by  # noqa: E402, F401
+
+P = jax.sharding.PartitionSpec
+
+
+def on_arrays(wish, names=None):
+    """A function of some of the arrays of a call, all of them by default; and these."""
+    names = list(wish.arrays if names is None else names)
+    function = getattr(ejx, wish.operation.name)
+
+    def call(*arrays):
+        found = function(**{**wish.arrays, **dict(zip(names, arrays))}, **wish.values)
+        return tuple(found) if isinstance(found, tuple) else (found,)
+
+    return call, [wish.arrays[name] for name in names]
+
+
+def attention():
+    """An operation with a batch, sinks and gradients, and arrays for it."""
+    name = next(n for n in DIFFERENTIABLE if {"softmax_aux", "cum_seqlens_q"} <= set(catalogue()[n].args.by_name))
+    draw = np.random.default_rng(0)
+    arrays = [draw.standard_normal((2, 5, 4, 8), np.float32) for _ in range(3)]
+    return getattr(ejx, name), arrays, jnp.asarray(draw.standard_normal((4, 1), np.float32))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_results_have_the_bits_of_c(name):
+    for wish in wishes(name, 4):
+        call, arrays = on_arrays(wish)
+        found = jax.jit(call)(*arrays)
+        expected = wish.expected()
+        assert len(found) == len(expected)
+        for (each, right), array in zip(expected.items(), found):
+            if not wish.is_open(each) or array.dtype == right.dtype:
+                assert same_bits(np.asarray(array), right), f"{wish.call.text}: {each}"
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_are_those_of_numpy(name):
+    for wish in wishes(name, 3, seed=1):
+        if wish.updates:
+            continue
+        cotangents, expected = wish.pullback()
+        call, arrays = on_arrays(wish, wish.floats())
+        results, back = jax.vjp(lambda *a: [r for r, c in zip(call(*a), cotangents) if c is not None], *arrays)
+        found = back([jnp.asarray(c, r.dtype) for c, r in zip([c for c in cotangents if c is not None], results)])
+        for each, array in zip(wish.floats(), found):
+            if each in expected:
+                close(np.asarray(array), expected[each], f"{wish.call.text}: {each}")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("share", ["all", "first", "twice"])
+def test_mapped_axes(name, share):
+    """Elements by vmap are those by a loop: one greater batch, or one after the other in C."""
+    for wish in wishes(name, 2, seed=2):
+        call, arrays = on_arrays(wish)
+        if not arrays:
+            continue
+        kinds = [a.dtype.kind not in "iub" for a in arrays]
+        halves = [(a * 0.5).astype(a.dtype) if k else a for a, k in zip(arrays, kinds)]
+        elements = [np.stack([a, half, a]) for a, half in zip(arrays, halves)]
+        mapped = [share != "first" or i == 0 for i in range(len(arrays))]
+        axes = tuple(0 if m else None for m in mapped)
+        batch = [e if m else a for e, a, m in zip(elements, arrays, mapped)]
+        if share == "twice":
+            twice = [jnp.stack([b, b[::-1]]) for b in batch]
+            found = [r[1][::-1] for r in jax.vmap(jax.vmap(call))(*twice)]
+        else:
+            found = jax.vmap(call, axes)(*batch)
+        for i in range(3):
+            one = call(*(b[i] if m else b for b, m in zip(batch, mapped)))
+            for a, b in zip(found, one):
+                close(np.asarray(a[i]), np.asarray(b), f"{wish.call.text}: {share}, element {i}")
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_are_right(name):
+    """By differences, in double precision."""
+    with jax.enable_x64(True):
+        for wish in wishes(name, 2, seed=3):
+            operation = wish.operation
+            if wish.updates or not all(_foreign.is_open(operation, operation.args.by_name[n]) for n in wish.floats()):
+                continue
+            wish.arrays = {n: a.astype(np.float64) if n in wish.floats() else a for n, a in wish.arrays.items()}
+            wish.values = {n: v for n, v in wish.values.items() if n in operation.args.by_name and "dtype" not in n}
+            names = [n for n in wish.floats() if n in catalogue().gradient(name).gradients]
+            call, arrays = on_arrays(wish, names)
+            try:
+                call(*arrays)
+            except libejkernel.Error:
+                continue  # not in double precision
+            check_grads(call, arrays, 1, modes=["rev"], atol=1e-5, rtol=1e-5)
+
+
+def test_mapped_axes_become_the_batch():
+    """Where all have a batch, a mapped axis is one call of a greater one; the gradient of what is shared is not."""
+    function, (q, k, v), sinks = attention()
+    text = str(jax.make_jaxpr(jax.vmap(lambda q: function(q, k, v)))(jnp.stack([q] * 3)))
+    assert "6,5,4,8" in text and ";0;" in text
+    shared = jax.vmap(jax.grad(lambda s, q: function(q, k, v, softmax_aux=s).sum()), (None, 0))
+    text = str(jax.make_jaxpr(shared)(sinks, jnp.stack([q] * 3)))
+    assert ";3;" in text
+
+
+def test_loops_and_recomputation():
+    function, (q, k, v), _ = attention()
+
+    def steps(q):
+        return jax.lax.scan(lambda c, _: (function(c, k, v, causal=True), None), q, None, length=3)[0].sum()
+
+    def unrolled(q):
+        for _ in range(3):
+            q = function(q, k, v, causal=True)
+        return q.sum()
+
+    expected = jax.grad(unrolled)(q)
+    for each in (steps, jax.remat(steps), jax.jit(steps)):
+        close(np.asarray(jax.grad(each)(q)), np.asarray(expected), "scan")
+
+
+def test_sharded_arrays():
+    function, (q, k, v), sinks = attention()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("x",))
+    split = jax.shard_map(
+        lambda q, k, v, s: function(q, k, v, softmax_aux=s, causal=True),
+        mesh=mesh,
+        in_specs=(P("x"), P("x"), P("x"), P()),
+        out_specs=P("x"),
+    )
+    right = function(q, k, v, softmax_aux=sinks, causal=True)
+    assert same_bits(np.asarray(jax.jit(split)(q, k, v, sinks)), np.asarray(right))
+    found = jax.grad(lambda s: split(q, k, v, s).sum())(sinks)
+    expected = jax.grad(lambda s: function(q, k, v, softmax_aux=s, causal=True).sum())(sinks)
+    close(np.asarray(found), np.asarray(expected), "sinks of two shards")
+
+
+def test_states_are_donated(scale_by):  # noqa: F811
+    """What NumPy's function updates in place is a result; memory that is donated is used again."""
+
+    @jax.jit
+    def plain(x, total):
+        return ejx.scale_by(x, 2.0, total)
+
+    x, total = jnp.arange(4.0), jnp.ones(4)
+    out, after = plain(x, total)
+    assert out.tolist() == [0, 2, 4, 6] and after.tolist() == [1, 3, 5, 7] and total.tolist() == [1] * 4
+    where = total.unsafe_buffer_pointer()
+    after = jax.jit(lambda x, total: plain(x, total).total, donate_argnums=1)(x, total)
+    assert after.unsafe_buffer_pointer() == where and after.tolist() == [1, 3, 5, 7]
+    many = jax.vmap(plain)(jnp.stack([x, x + 1]), jnp.ones((2, 4)))
+    assert many[1].tolist() == [[1, 3, 5, 7], [3, 5, 7, 9]]
+    shared = jax.vmap(plain, (0, None))(jnp.stack([x, x + 1]), jnp.ones(4))
+    assert shared[1].tolist() == [[1, 3, 5, 7], [3, 5, 7, 9]]
+
+
+def test_what_cannot_be_had_is_said():
+    function, (q, k, v), _ = attention()
+    with pytest.raises(libejkernel.InvalidShape, match="value: axis 2"):
+        jax.jit(function)(q, k[:, :, :2], v)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda q: function(q, k, v), (q,), (q,))
+    with pytest.raises(libejkernel.Unavailable, match="first derivatives only"):
+        jax.grad(lambda q: jax.grad(lambda q: function(q, k, v).sum())(q).sum())(q)
+    with pytest.raises(libejkernel.Unavailable, match="no gradients through row_max"):
+        jax.grad(lambda q: function(q, k, v, normalize_output=False, return_row_max=True).row_max.sum())(q)
+    with pytest.raises(libejkernel.InvalidArgument, match="softmax_scale is"):
+        jax.jit(lambda s: function(q, k, v, softmax_scale=s))(0.5)
+    lengths = jnp.asarray([0, 9, 5], jnp.int32)
+    flat = [a[0] for a in (q, k, v)]
+    with pytest.raises(Exception, match="cum_seqlens_q"):  # known only when it runs
+        jax.block_until_ready(jax.jit(lambda n: function(*flat, cum_seqlens_q=n, cum_seqlens_k=n))(lengths))
+
+
+def test_masks_and_other_threads():
+    function, (q, k, v), _ = attention()
+    info = libejkernel.MaskInfo.from_mask(libejkernel.CausalMask((5, 5)), 2)
+    threads = libejkernel.get_num_threads()
+    step = jax.jit(lambda q: function(q, k, v, causal=True))
+    before = np.asarray(step(q))
+    libejkernel.set_num_threads(1)
+    assert same_bits(np.asarray(step(q)), before)
+    libejkernel.set_num_threads(threads)
+    close(np.asarray(function(q, k, v, mask_info=info)), before, "mask_info")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_signature_and_docstring(name):
+    function = getattr(ejx, name)
+    assert function.__name__ == name and function.__module__ == "libejkernel.jax"
+    expected = _signature.argument_list(catalogue()[name], False)
+    assert list(function.__signature__.parameters) == [a.name for a in expected]
+    assert name in dir(ejx) and "Parameters" in function.__doc__
+
+
+def test_the_examples_of_the_page_run():
+    exec("\n".join(python_of("docs/python/jax.md")), {})

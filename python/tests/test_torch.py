@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every operation under PyTorch: results of C, gradients of NumPy's functions, opcheck, and what goes wrong."""
+
+import os
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import libejkernel  # noqa: E402
+import libejkernel.torch as ejt  # noqa: E402
+import numpy as np  # noqa: E402
+from framework_calls import DIFFERENTIABLE, OPERATIONS, close, python_of, same_bits, wishes  # noqa: E402
+from libejkernel import _foreign, _signature, _torch  # noqa: E402
+from libejkernel._description import catalogue  # noqa: E402
+from test_own_operation import scale_by  # noqa: E402, F401
+
+
+def tensor(array):
+    """A tensor of an array's bits; NumPy has no bfloat16 of its own."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+def array(tensor):
+    found = tensor.detach().contiguous()
+    if found.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return found.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return found.numpy()
+
+
+def on_tensors(wish):
+    """A function of the tensors of a call, and these."""
+    names = list(wish.arrays)
+    function = getattr(ejt, wish.operation.name)
+
+    def call(*tensors):
+        found = function(**dict(zip(names, tensors)), **wish.values)
+        return tuple(found) if isinstance(found, tuple) else (found,)
+
+    return call, [tensor(a) for a in wish.arrays.values()]
+
+
+def operator_call(wish):
+    """The operator behind a call, and its arguments."""
+    names = [a.name for a in _foreign.Function(wish.operation.name).arguments]
+    given = {**dict.fromkeys(names), **wish.arrays, **wish.values}
+    tensors, results, rest = _foreign.split(wish.operation, given, states=False)
+    fields = _torch._fields(wish.operation)
+    call = _foreign.call_of(wish.operation.name, tuple(f.name for f in fields if f.name in tensors), results, rest)
+    operands = [tensor(tensors[f.name]) if f.name in tensors else None for f in fields]
+    return _torch._operator_of(call), (*operands, call.text)
+
+
+def attention():
+    """An operation with a batch, sinks and gradients, and tensors for it."""
+    name = next(n for n in DIFFERENTIABLE if {"softmax_aux", "cum_seqlens_q"} <= set(catalogue()[n].args.by_name))
+    torch.manual_seed(0)
+    return getattr(ejt, name), [torch.randn(2, 5, 4, 8) for _ in range(3)], torch.randn(4, 1)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_results_have_the_bits_of_c(name):
+    for wish in wishes(name, 8):
+        call, tensors = on_tensors(wish)
+        found = call(*tensors)
+        found += tuple(t for f, t in zip(wish.arrays, tensors) if f in {f.name for f in wish.operation.updated})
+        expected = wish.expected()
+        for (each, right), result in zip(expected.items(), found[-len(expected) :]):
+            if not wish.is_open(each) or array(result).dtype == right.dtype:
+                assert same_bits(array(result), right), f"{wish.call.text}: {each}"
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_are_those_of_numpy(name):
+    for wish in wishes(name, 4, seed=1):
+        if wish.updates:
+            continue
+        cotangents, expected = wish.pullback()
+        call, tensors = on_tensors(wish)
+        wanted = [t.requires_grad_() for t in tensors if t.is_floating_point()]
+        pairs = [(r, c) for r, c in zip(call(*tensors), cotangents) if c is not None]
+        given = [torch.from_numpy(c.astype(np.float32)).to(r.dtype) for r, c in pairs]
+        torch.autograd.backward([r for r, _ in pairs], given)
+        for each, t in zip(wish.floats(), wanted):
+            if each in expected:
+                close(array(t.grad), expected[each], f"{wish.call.text}: {each}")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_operator_is_what_pytorch_expects(name):
+    """opcheck: schema, fake kernel, registration of gradients, tracing; with and without gradients."""
+    for i, wish in enumerate(wishes(name, 2, seed=2)):
+        wish.arrays = {n: abs(a) if n in wish.floats() else a for n, a in wish.arrays.items()}  # sums are positive
+        operator, arguments = operator_call(wish)
+        tensors = [t for t in arguments[:-1] if t is not None]
+        if i and catalogue().gradient_of(name) and not wish.updates:
+            for t in tensors:
+                t.requires_grad_(t.is_floating_point())
+        torch.library.opcheck(operator, arguments)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_are_right(name):
+    """By differences, in double precision."""
+    for wish in wishes(name, 2, seed=3):
+        operation = wish.operation
+        if wish.updates or not all(_foreign.is_open(operation, operation.args.by_name[n]) for n in wish.floats()):
+            continue
+        wish.arrays = {n: a.astype(np.float64) if n in wish.floats() else a for n, a in wish.arrays.items()}
+        wish.values = {n: v for n, v in wish.values.items() if n in operation.args.by_name and "dtype" not in n}
+        call, tensors = on_tensors(wish)
+        try:
+            call(*tensors)
+        except libejkernel.Error:
+            continue  # not in double precision
+        gradients = catalogue().gradient(name).gradients
+        for t, each in zip(tensors, wish.arrays):
+            t.requires_grad_(each in gradients and t.is_floating_point())
+        assert torch.autograd.gradcheck(call, tensors, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("share", [False, True])
+def test_mapped_axes(name, share):
+    for wish in wishes(name, 2, seed=4):
+        call, tensors = on_tensors(wish)
+        if wish.updates:
+            with pytest.raises(libejkernel.Unavailable, match="torch.vmap cannot map"):
+                torch.vmap(call)(*(t[None] for t in tensors))
+            continue
+        elements = [torch.stack([t, t * 0.5 if t.is_floating_point() else t, t]) for t in tensors]
+        mapped = [i == 0 or not share for i in range(len(tensors))]
+        batch = [e if m else t for e, t, m in zip(elements, tensors, mapped)]
+        found = torch.vmap(call, tuple(0 if m else None for m in mapped))(*batch)
+        for i in range(3):
+            one = call(*(b[i] if m else b for b, m in zip(batch, mapped)))
+            for a, b in zip(found, one):
+                close(array(a[i]), array(b), f"{wish.call.text}: element {i}")
+
+
+def test_compiled_and_exported():
+    function, (q, k, v), sinks = attention()
+
+    def model(q, s):
+        out, lse = function(q, k, v, softmax_aux=s, causal=True, sliding_window=(3, 0), return_lse=True)
+        return (out * 2).sum() + lse.sum()
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    pairs = []
+    for each in (model, compiled):
+        leaves = [q.clone().requires_grad_(), sinks.clone().requires_grad_()]
+        result = each(*leaves)
+        pairs.append((result.detach(), *torch.autograd.grad(result, leaves)))
+    for a, b in zip(*pairs):
+        torch.testing.assert_close(a, b)
+
+    class Module(torch.nn.Module):
+        def forward(self, q):
+            return function(q, k, v, causal=True)
+
+    exported = torch.export.export(Module(), (q,))
+    assert torch.equal(exported.module()(q), function(q, k, v, causal=True))
+
+
+def test_transforms_of_functions():
+    function, (q, k, v), sinks = attention()
+    batch = torch.stack([q, q * 2, q * 3])
+    gradient = torch.func.grad(lambda s, q: function(q, k, v, softmax_aux=s).sum())
+    found = torch.func.vmap(gradient, (None, 0))(sinks, batch)
+    for i in range(3):
+        leaf = sinks.clone().requires_grad_()
+        function(batch[i], k, v, softmax_aux=leaf).sum().backward()
+        torch.testing.assert_close(found[i], leaf.grad)
+
+
+def test_views_and_autocast():
+    function, (q, k, v), _ = attention()
+    right = function(q, k, v)
+    turned = q.transpose(1, 2).contiguous().transpose(1, 2)
+    apart = q.transpose(2, 3).contiguous().transpose(2, 3)  # its last axis is not contiguous
+    for each in (turned, apart):
+        assert torch.equal(function(each, k, v), right)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert function(q, k, v).dtype == torch.bfloat16
+        leaf = q.clone().requires_grad_()
+        function(leaf, k, v).sum().backward()
+    assert leaf.grad.dtype == torch.float32
+    empty = function(q[:0], k[:0], v[:0])
+    assert empty.shape == (0, 5, 4, 8)
+
+
+def test_states_are_updated_in_place(scale_by):  # noqa: F811
+    x, total = torch.arange(4.0), torch.ones(4)
+    assert ejt.scale_by(x, 2.0, total).tolist() == [0, 2, 4, 6]
+    assert total.tolist() == [1, 3, 5, 7]
+    assert ejt.scale_by(x, 3, places=[1, 3]).tolist() == [0, 3, 0, 9]
+    with pytest.raises(libejkernel.InvalidLayout, match="last axis"):
+        ejt.scale_by(x, 2.0, torch.ones(4, 2)[:, 0])
+    with pytest.raises(libejkernel.Unavailable, match="no gradients"):
+        ejt.scale_by(x.requires_grad_(), 2.0).sum().backward()
+
+
+def test_what_cannot_be_had_is_said():
+    function, (q, k, v), _ = attention()
+    with pytest.raises(libejkernel.InvalidShape, match="value: axis 2"):
+        function(q, k[:, :, :2], v)
+    with pytest.raises(libejkernel.InvalidDtype):
+        function(q.to(torch.complex64), k, v)
+    leaf = q.clone().requires_grad_()
+    with pytest.raises(libejkernel.Unavailable, match="no gradients"):
+        first = torch.autograd.grad(function(leaf, k, v).sum(), leaf, create_graph=True)[0]
+        torch.autograd.grad(first.sum(), leaf)
+    with pytest.raises(libejkernel.Unavailable, match="no gradients through row_max"):
+        function(leaf, k, v, normalize_output=False, return_row_max=True).row_max.sum().backward()
+    with pytest.raises(TypeError, match="missing"):
+        function(q, k)
+
+
+def test_threads_and_forks():
+    function, (q, k, v), _ = attention()
+    right = function(q, k, v)
+    wrong = []
+
+    def work():
+        for _ in range(50):
+            if not torch.equal(function(q, k, v), right):
+                wrong.append(1)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for each in workers:
+        each.start()
+    threads = libejkernel.get_num_threads()
+    for count in (1, 2, 1):  # while they work
+        libejkernel.set_num_threads(count)
+    for each in workers:
+        each.join()
+    libejkernel.set_num_threads(threads)
+    assert not wrong
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if torch.equal(function(q, k, v), right) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_memory_is_flat():
+    """Calls, calls that fail and calls with gradients leave nothing behind."""
+    function, (q, k, v), sinks = attention()
+    leaf = q.clone().requires_grad_()
+
+    def work(count):
+        for i in range(count):
+            function(q, k, v, softmax_aux=sinks, dropout_prob=0.5, dropout_seed=i % 7)
+            if i % 10 == 0:
+                function(leaf, k, v).sum().backward()
+                with pytest.raises(libejkernel.InvalidShape):
+                    function(q, k[:, :, :3], v)
+
+    def resident():
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    work(2000)
+    before = resident()
+    work(10000)
+    assert resident() - before < 2 << 20  # a tensor of q's size would be 12 MB by now
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_signature_and_docstring(name):
+    function = getattr(ejt, name)
+    assert function.__name__ == name and function.__module__ == "libejkernel.torch"
+    expected = _signature.argument_list(catalogue()[name], False)
+    assert list(function.__signature__.parameters) == [a.name for a in expected]
+    assert name in dir(ejt) and "Parameters" in function.__doc__
+
+
+def test_the_examples_of_the_page_run():
+    exec("\n".join(python_of("docs/python/torch.md")), {})

@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE // the lock that prefers writers
+#include <ejkernel/plan.h>
+#include <ejkernel/record.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "bindings/call_text.h"
+#include "bindings/calls.h"
+
+enum { BUCKETS = 1024, MOST_CALLS = 4096, STACK_BYTES = 8192 };
+
+/* Where a tensor goes. */
+typedef struct call_place {
+    size_t offset;   /* of its view in the struct of arguments */
+    int64_t step;    /* bytes from one element to the next; 0 if it is not mapped */
+    int32_t operand; /* of a result: the operand with the same view, else -1 */
+    size_t bytes;    /* to copy from it */
+} call_place;
+
+/* A call that was seen: its plan, and what it looked like. */
+typedef struct call_entry {
+    struct call_entry *next;
+    uint64_t hash;
+    ejk_plan *plan;
+    int64_t elements;
+    size_t size; /* of the struct of arguments */
+    unsigned char *arguments;
+    char *text;
+    size_t length;
+    int32_t given; /* tensors by which it is found; the others are results to be made */
+    int32_t count;
+    call_place places[EJKI_CALL_TENSORS];
+    ejk_tensor tensors[EJKI_CALL_TENSORS]; /* of which addresses do not matter */
+} call_entry;
+
+/* Calls read it and take the lock for reading as long as they run; who changes it waits for them. */
+static struct {
+    pthread_rwlock_t lock;
+    ejk_context *context;
+    int32_t count;
+    call_entry *buckets[BUCKETS];
+} table = {.lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP};
+
+/* An address for tensors that have none: without elements, or of calls that are still looked at. */
+static _Alignas(64) char nothing[64];
+
+/* ---- Looking up ------------------------------------------------------------------------------------------- */
+
+static uint64_t mixed(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
+}
+
+static uint64_t hash_of(const char *text, size_t length, const ejk_tensor *tensors, int32_t count) {
+    uint64_t hash = length, word;
+    for (; length >= sizeof word; text += sizeof word, length -= sizeof word) {
+        memcpy(&word, text, sizeof word);
+        hash = mixed(hash, word);
+    }
+    word = 0;
+    memcpy(&word, text, length);
+    hash = mixed(hash, word);
+    for (int32_t i = 0; i < count; i++) {
+        hash = mixed(hash, (uint64_t)tensors[i].dtype << 32 | (uint64_t)tensors[i].rank);
+        for (int32_t a = 0; a < tensors[i].rank; a++) {
+            hash = mixed(hash, (uint64_t)tensors[i].shape[a]);
+            hash = mixed(hash, (uint64_t)tensors[i].strides[a]);
+        }
+    }
+    return hash;
+}
+
+static bool same_view(const ejk_tensor *a, const ejk_tensor *b) {
+    size_t bytes = (size_t)a->rank * sizeof *a->shape;
+    return a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->shape, b->shape, bytes) &&
+           !memcmp(a->strides, b->strides, bytes);
+}
+
+static const call_entry *find(uint64_t hash, const char *text, size_t length,
+                              const ejk_tensor *tensors, int32_t count) {
+    for (const call_entry *e = table.buckets[hash % BUCKETS]; e; e = e->next) {
+        if (e->hash != hash || e->length != length || e->given != count ||
+            memcmp(e->text, text, length) != 0)
+            continue;
+        int32_t i = 0;
+        while (i < count && same_view(&e->tensors[i], &tensors[i])) i++;
+        if (i == count) return e;
+    }
+    return NULL;
+}
+
+/* ---- Making plans ----------------------------------------------------------------------------------------- */
+
+static void entry_free(call_entry *entry) {
+    if (!entry) return;
+    ejk_plan_destroy(entry->plan);
+    free(entry->arguments);
+    free(entry->text);
+    free(entry);
+}
+
+static void clear(void) {
+    for (int b = 0; b < BUCKETS; b++) {
+        while (table.buckets[b]) {
+            call_entry *next = table.buckets[b]->next;
+            entry_free(table.buckets[b]);
+            table.buckets[b] = next;
+        }
+    }
+    table.count = 0;
+}
+
+/* The view of one element of a tensor that has them along its first axis. */
+static ejk_status element_view(ejki_call_name name, int64_t elements, ejk_tensor *view,
+                               int64_t *step) {
+    *step = 0;
+    if (!name.mapped) return EJK_OK;
+    if (view->rank < 1 || view->shape[0] != elements)
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                         "%.*s: %lld elements expected along its first axis", name.length,
+                         name.text, (long long)elements);
+    *step = view->strides[0] * (int64_t)ejk_dtype_size(view->dtype);
+    view->rank--;
+    memmove(view->shape, view->shape + 1, (size_t)view->rank * sizeof *view->shape);
+    memmove(view->strides, view->strides + 1, (size_t)view->rank * sizeof *view->strides);
+    return EJK_OK;
+}
+
+static int32_t operand_named(const ejki_call_text *call, ejki_call_name name) {
+    for (int32_t i = 0; i < call->operands; i++)
+        if (call->names[i].length == name.length &&
+            !memcmp(call->names[i].text, name.text, (size_t)name.length))
+            return i;
+    return -1;
+}
+
+static ejk_status field_named(const ejk_record *record, ejki_call_name name,
+                              const ejk_field **out) {
+    char path[EJK_NAME_SIZE] = "";
+    if (name.length < (int)sizeof path) memcpy(path, name.text, (size_t)name.length);
+    *out = ejk_record_find(record, path, NULL);
+    if (!*out || (*out)->kind != EJK_FIELD_TENSOR)
+        return ejki_fail(EJK_STATUS_UNKNOWN_NAME, "%.*s is no tensor of %s", name.length, name.text,
+                         record->name);
+    return EJK_OK;
+}
+
+static ejk_status put_tensor(const ejk_record *record, const ejki_call_text *call, int32_t index,
+                             call_entry *entry) {
+    ejk_tensor view = entry->tensors[index];
+    call_place *place = &entry->places[index];
+    const ejk_field *field;
+    EJKI_TRY(field_named(record, call->names[index], &field));
+    if (ejk_dtype_size(view.dtype) == 0)
+        return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s: %s given, expected whole bytes",
+                         field->name, ejk_dtype_name(view.dtype));
+    place->offset = field->offset;
+    place->bytes = ejk_dtype_size(view.dtype);
+    for (int32_t a = 0; a < view.rank; a++) place->bytes *= (size_t)view.shape[a];
+    place->operand = index < call->operands ? -1 : operand_named(call, call->names[index]);
+    EJKI_TRY(element_view(call->names[index], call->elements, &view, &place->step));
+    view.data = nothing;
+    memcpy(entry->arguments + place->offset, &view, sizeof view);
+    return EJK_OK;
+}
+
+enum { MOST_GUESSES = 8 };
+
+/* Types for results that may be any float: those that the call asks for, that of the first operand, f32. */
+static int guess_types(const ejk_record *record, const call_entry *entry,
+                       ejk_dtype guesses[MOST_GUESSES]) {
+    int count = 0;
+    for (int32_t i = 0; i < record->count && count < MOST_GUESSES - 2; i++) {
+        const ejk_field *field = &record->fields[i];
+        if (field->kind == EJK_FIELD_DTYPE && ejk_record_is_set(field, entry->arguments))
+            memcpy(&guesses[count++], entry->arguments + field->offset, sizeof *guesses);
+    }
+    for (int32_t i = 0; i < entry->given; i++) {
+        ejk_dtype dtype = entry->tensors[i].dtype;
+        if (dtype == EJK_DTYPE_F64 || dtype == EJK_DTYPE_F32 || dtype == EJK_DTYPE_BF16 ||
+            dtype == EJK_DTYPE_F16) {
+            guesses[count++] = dtype;
+            break;
+        }
+    }
+    guesses[count++] = EJK_DTYPE_F32;
+    return count;
+}
+
+/* The view of a result, of one element: a gradient d_x looks like x. */
+static ejk_status result_view(const ejk_record *record, const ejk_field *field,
+                              const void *arguments, const ejk_axes *axes, ejk_dtype number,
+                              ejk_tensor *out) {
+    *out = (ejk_tensor){0};
+    EJKI_TRY(ejk_field_dtype(record, field, arguments, number, &out->dtype));
+    const ejk_field *of = NULL;
+    if (!strncmp(field->name, "d_", 2)) of = ejk_record_find(record, field->name + 2, NULL);
+    if (of && of->kind == EJK_FIELD_TENSOR && ejk_field_is_input(of) &&
+        ejk_record_is_set(of, arguments)) {
+        const ejk_tensor *like = ejk_field_tensors(of, arguments, NULL);
+        out->rank = like->rank;
+        memcpy(out->shape, like->shape, sizeof out->shape);
+    } else {
+        EJKI_TRY(ejk_field_shape(field, axes, &out->rank, out->shape));
+    }
+    return EJK_OK;
+}
+
+static void set_row_major(ejk_tensor *view) {
+    int64_t step = 1;
+    for (int32_t a = view->rank - 1; a >= 0; a--) {
+        view->strides[a] = step;
+        step *= ejki_max(view->shape[a], 1);
+    }
+}
+
+/* Where only the first symbol of "C=N" is bound, the other follows from it, divided by `share`. */
+static ejk_status complete_backwards(const char *symbols, int64_t share, ejk_axes *axes) {
+    char name[EJK_SYMBOL_SIZE], other[EJK_SYMBOL_SIZE];
+    for (const char *at = symbols; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (sscanf(at, "%23[A-Za-z0-9_]=%23[A-Za-z0-9_]", name, other) != 2) continue;
+        char behind = at[strlen(name) + 1 + strlen(other)];
+        if ((behind != ',' && behind != '\0') || (other[0] >= '0' && other[0] <= '9')) continue;
+        int64_t length = ejk_axes_get(axes, name);
+        if (length >= 0 && length % share == 0 && ejk_axes_get(axes, other) < 0)
+            EJKI_TRY(ejk_axes_set(axes, other, length / share));
+    }
+    return EJK_OK;
+}
+
+/* Views of the results that are not given; of a mapped call, those of all elements. */
+static ejk_status find_results(const ejk_record *record, const ejki_call_text *call,
+                               ejk_dtype number, int64_t share, call_entry *entry) {
+    ejk_axes axes = {0};
+    EJKI_TRY(ejk_record_bind_axes(record, entry->arguments, &axes));
+    EJKI_TRY(complete_backwards(record->symbols, share, &axes));
+    EJKI_TRY(ejk_record_complete(record, &axes));
+    for (int32_t i = entry->given; i < entry->count; i++) {
+        const ejk_field *field;
+        ejk_tensor *view = &entry->tensors[i];
+        EJKI_TRY(field_named(record, call->names[i], &field));
+        EJKI_TRY(result_view(record, field, entry->arguments, &axes, number, view));
+        if (call->names[i].mapped && view->rank < EJK_MAX_RANK) {
+            memmove(view->shape + 1, view->shape, (size_t)view->rank * sizeof *view->shape);
+            view->shape[0] = call->elements;
+            view->rank++;
+        }
+        set_row_major(view);
+        EJKI_TRY(put_tensor(record, call, i, entry));
+    }
+    return EJK_OK;
+}
+
+static void clear_results(const ejk_record *record, const ejki_call_text *call, call_entry *entry) {
+    for (int32_t i = entry->given; i < entry->count; i++) {
+        const ejk_field *field;
+        if (field_named(record, call->names[i], &field) == EJK_OK)
+            memset(entry->arguments + field->offset, 0, sizeof(ejk_tensor));
+    }
+}
+
+static ejk_status try_results(const ejk_kernel *kernel, const ejki_call_text *call,
+                              ejk_dtype number, int64_t share, call_entry *entry) {
+    clear_results(kernel->args, call, entry);
+    EJKI_TRY(find_results(kernel->args, call, number, share, entry));
+    return ejk_plan_create(table.context, kernel, entry->arguments, &entry->plan);
+}
+
+/* The plan of a call whose results are not given: those that the library takes. */
+static ejk_status plan_with_results(const ejk_kernel *kernel, const ejki_call_text *call,
+                                    call_entry *entry) {
+    ejk_dtype guesses[MOST_GUESSES];
+    int count = guess_types(kernel->args, entry, guesses);
+    for (int64_t share = 1; share <= 2; share++) {
+        for (int i = 0; i < count; i++) {
+            ejk_status status = try_results(kernel, call, guesses[i], share, entry);
+            if (status != EJK_STATUS_INVALID_DTYPE && status != EJK_STATUS_INVALID_SHAPE)
+                return status;
+        }
+    }
+    return try_results(kernel, call, guesses[0], 1, entry); /* for its sentence */
+}
+
+static ejk_status fill(call_entry *entry) {
+    ejki_call_text call;
+    EJKI_TRY(ejki_read_call_text(entry->text, entry->length, &call));
+    entry->count = call.operands + call.results;
+    if (entry->given != entry->count && entry->given != call.operands)
+        return ejki_fail(EJK_STATUS_MALFORMED, "%d tensors given, expected those that \"%s\" names",
+                         entry->given, entry->text);
+    const ejk_kernel *kernel;
+    EJKI_TRY(ejk_context_find_kernel(table.context, call.operation, &kernel));
+    entry->elements = call.elements;
+    entry->size = kernel->args->size;
+    entry->arguments = calloc(1, entry->size);
+    if (!entry->arguments)
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the arguments of a call");
+    EJKI_TRY(ejk_record_from_json(kernel->args, call.arguments, entry->arguments));
+    for (int32_t i = 0; i < entry->given; i++) EJKI_TRY(put_tensor(kernel->args, &call, i, entry));
+    if (entry->given < entry->count) return plan_with_results(kernel, &call, entry);
+    return ejk_plan_create(table.context, kernel, entry->arguments, &entry->plan);
+}
+
+/* Adds a call to the table, unless another thread was faster. */
+static ejk_status add(uint64_t hash, const char *text, size_t length, const ejk_tensor *tensors,
+                      int32_t count) {
+    if (find(hash, text, length, tensors, count)) return EJK_OK;
+    if (!table.context)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE, "no context is in use: import libejkernel first");
+    if (count > EJKI_CALL_TENSORS)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%d tensors given, at most %d", count,
+                         EJKI_CALL_TENSORS);
+    call_entry *entry = calloc(1, sizeof *entry);
+    if (entry) entry->text = strndup(text, length);
+    if (!entry || !entry->text) {
+        free(entry);
+        return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the plan of a call");
+    }
+    entry->hash = hash;
+    entry->length = length;
+    entry->given = count;
+    for (int32_t i = 0; i < count; i++) {
+        entry->tensors[i] = tensors[i];
+        entry->tensors[i].data = NULL;
+    }
+    ejk_status status = fill(entry);
+    if (status != EJK_OK) {
+        entry_free(entry);
+        return status;
+    }
+    if (table.count == MOST_CALLS) clear();
+    entry->next = table.buckets[hash % BUCKETS];
+    table.buckets[hash % BUCKETS] = entry;
+    table.count++;
+    return EJK_OK;
+}
+
+/* ---- Running ---------------------------------------------------------------------------------------------- */
+
+static void copy_updated(const call_entry *entry, const ejk_tensor *tensors) {
+    for (int32_t i = 0; i < entry->count; i++) {
+        const call_place *place = &entry->places[i];
+        if (place->operand >= 0 && tensors[i].data != tensors[place->operand].data && place->bytes)
+            memcpy(tensors[i].data, tensors[place->operand].data, place->bytes);
+    }
+}
+
+static ejk_status execute(const call_entry *entry, const ejk_tensor *tensors,
+                          unsigned char *arguments) {
+    memcpy(arguments, entry->arguments, entry->size);
+    copy_updated(entry, tensors);
+    for (int64_t e = 0; e < (entry->elements > 0 ? entry->elements : 1); e++) {
+        for (int32_t i = 0; i < entry->count; i++) {
+            char *data = tensors[i].data;
+            data = data                     ? data + e * entry->places[i].step
+                   : entry->places[i].bytes ? NULL
+                                            : nothing;
+            memcpy(arguments + entry->places[i].offset + offsetof(ejk_tensor, data), &data,
+                   sizeof data);
+        }
+        EJKI_TRY(ejk_plan_execute(entry->plan, arguments, NULL, 0));
+    }
+    return EJK_OK;
+}
+
+static ejk_status execute_entry(const call_entry *entry, const ejk_tensor *tensors) {
+    _Alignas(16) unsigned char near[STACK_BYTES];
+    if (entry->size <= sizeof near) return execute(entry, tensors, near);
+    unsigned char *far = malloc(entry->size);
+    if (!far) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the arguments of a call");
+    ejk_status status = execute(entry, tensors, far);
+    free(far);
+    return status;
+}
+
+static ejk_status execute_making(const call_entry *entry, const ejk_tensor *tensors,
+                                 ejki_make_results_fn make, void *user) {
+    if (!make || entry->given == entry->count) return execute_entry(entry, tensors);
+    ejk_tensor all[EJKI_CALL_TENSORS];
+    memcpy(all, tensors, (size_t)entry->given * sizeof *all);
+    int32_t results = entry->count - entry->given;
+    memcpy(all + entry->given, entry->tensors + entry->given, (size_t)results * sizeof *all);
+    EJKI_TRY(make(user, all + entry->given, results));
+    return execute_entry(entry, all);
+}
+
+ejk_status ejki_run_call(const char *text, size_t length, const ejk_tensor *tensors, int32_t count,
+                         ejki_make_results_fn make, void *user) {
+    uint64_t hash = hash_of(text, length, tensors, count);
+    for (;;) {
+        pthread_rwlock_rdlock(&table.lock);
+        const call_entry *entry = find(hash, text, length, tensors, count);
+        ejk_status status = entry ? execute_making(entry, tensors, make, user) : EJK_OK;
+        pthread_rwlock_unlock(&table.lock);
+        if (entry) return status;
+        pthread_rwlock_wrlock(&table.lock);
+        status = add(hash, text, length, tensors, count);
+        pthread_rwlock_unlock(&table.lock);
+        EJKI_TRY(status);
+    }
+}
+
+ejk_status ejki_operand_is_updated(const char *text, size_t length, int32_t index, bool *out) {
+    ejki_call_text call;
+    const ejk_kernel *kernel;
+    const ejk_field *field;
+    EJKI_TRY(ejki_read_call_text(text, length, &call));
+    pthread_rwlock_rdlock(&table.lock);
+    ejk_status status = table.context
+                            ? ejk_context_find_kernel(table.context, call.operation, &kernel)
+                            : ejki_fail(EJK_STATUS_UNAVAILABLE, "no context is in use");
+    pthread_rwlock_unlock(&table.lock);
+    EJKI_TRY(status);
+    EJKI_TRY(field_named(kernel->args, call.names[index], &field));
+    *out = ejk_field_is_output(field);
+    return EJK_OK;
+}
+
+/* In a child the lock may be another thread's, and plans are the parent's. */
+static void after_fork(void) {
+    pthread_rwlock_t fresh = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+    table.lock = fresh;
+    table.context = NULL;
+    table.count = 0;
+    memset(table.buckets, 0, sizeof table.buckets);
+}
+
+static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, after_fork);
+}
+
+void ejk_bindings_use(ejk_context *context) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    pthread_rwlock_wrlock(&table.lock);
+    clear();
+    table.context = context;
+    pthread_rwlock_unlock(&table.lock);
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls that come from frameworks: a text that says which operation, which tensors and which other arguments, and
+ * the tensors. Plans are kept by text and shapes, so that a call costs a look-up and the addresses.
+ *
+ * The text is "operation;operands;results;elements;arguments": names of the operands and of the results, in the
+ * order of the tensors, separated by ","; 0, or how many elements a mapped call has; the other arguments as JSON. In
+ * a mapped call each tensor whose name has a "*" before it has one more axis in front, along which the elements lie;
+ * they are computed one after the other.
+ *
+ * A tensor that is updated in place is an operand and a result. The result's memory is the one that is updated; if it
+ * is not the operand's, that is copied to it first.
+ */
+#ifndef EJKI_BINDINGS_CALLS_H
+#define EJKI_BINDINGS_CALLS_H
+
+#include <ejkernel/context.h>
+#include <ejkernel/status.h>
+#include <ejkernel/tensor.h>
+
+/* The most operands and results of a call. */
+#define EJKI_CALL_TENSORS 64
+
+/*
+ * Makes the memory of the results that are not given, all at once: writes their addresses to views of them. Frees
+ * what it made where it fails.
+ */
+typedef ejk_status (*ejki_make_results_fn)(void *user, ejk_tensor *results, int32_t count);
+
+/*
+ * Runs a call. `tensors` are its operands and, unless `make` is given, its results, as many as its text names. With
+ * `make`, shapes and types of the results follow from the units: a result that may be any float has the type of the
+ * first operand that is one, or float32 where the library takes nothing else. Statuses: those of ejk_plan_create() and
+ * ejk_plan_execute(), MALFORMED (the text), UNAVAILABLE (no context is in use), those of `make`.
+ */
+ejk_status ejki_run_call(const char *text, size_t length, const ejk_tensor *tensors, int32_t count,
+                         ejki_make_results_fn make, void *user);
+
+/* Whether a call updates the operand of an index in place, which then cannot be given as a copy. */
+ejk_status ejki_operand_is_updated(const char *text, size_t length, int32_t index, bool *out);
+
+/*
+ * Says in which context calls run from now on; NULL: in none. Waits for those that are running, and destroys the
+ * plans of the last context, which may then be destroyed too. For the Python package.
+ */
+EJK_API void ejk_bindings_use(ejk_context *context);
+
+#endif

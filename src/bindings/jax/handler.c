@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
+#include "base/base.h"
+#include "bindings/calls.h"
+#include "bindings/jax/handler.h"
+
+/* The oldest version that runtimes accept: each accepts those from 0.1 to its own. */
+enum { API_MAJOR = 0, API_MINOR = 1 };
+
+static ejk_dtype dtype_of(XLA_FFI_DataType type) {
+    switch (type) {
+    case XLA_FFI_DataType_F64: return EJK_DTYPE_F64;
+    case XLA_FFI_DataType_F32: return EJK_DTYPE_F32;
+    case XLA_FFI_DataType_BF16: return EJK_DTYPE_BF16;
+    case XLA_FFI_DataType_F16: return EJK_DTYPE_F16;
+    case XLA_FFI_DataType_S64: return EJK_DTYPE_I64;
+    case XLA_FFI_DataType_S32: return EJK_DTYPE_I32;
+    case XLA_FFI_DataType_S16: return EJK_DTYPE_I16;
+    case XLA_FFI_DataType_S8: return EJK_DTYPE_I8;
+    case XLA_FFI_DataType_U8: return EJK_DTYPE_U8;
+    case XLA_FFI_DataType_U32: return EJK_DTYPE_U32;
+    case XLA_FFI_DataType_PRED: return EJK_DTYPE_BOOL;
+    case XLA_FFI_DataType_F8E4M3FN: return EJK_DTYPE_F8E4M3;
+    case XLA_FFI_DataType_F8E5M2: return EJK_DTYPE_F8E5M2;
+    case XLA_FFI_DataType_F8E8M0FNU: return EJK_DTYPE_F8E8M0;
+    default: return EJK_DTYPE_UNSET;
+    }
+}
+
+static ejk_status view_of(const XLA_FFI_Buffer *buffer, ejk_tensor *out) {
+    *out = (ejk_tensor){.data = buffer->data, .dtype = dtype_of(buffer->dtype)};
+    if (out->dtype == EJK_DTYPE_UNSET)
+        return ejki_fail(EJK_STATUS_INVALID_DTYPE,
+                         "a tensor has XLA's type %d, which no operation takes",
+                         (int)buffer->dtype);
+    if (buffer->rank > EJK_MAX_RANK)
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE, "a tensor has rank %lld, expected at most %d",
+                         (long long)buffer->rank, EJK_MAX_RANK);
+    out->rank = (int32_t)buffer->rank;
+    int64_t step = 1;
+    for (int32_t a = out->rank - 1; a >= 0; a--) {
+        out->shape[a] = buffer->dims[a];
+        out->strides[a] = step;
+        step *= ejki_max(buffer->dims[a], 1);
+    }
+    return EJK_OK;
+}
+
+static const XLA_FFI_ByteSpan *text_of(const XLA_FFI_Attrs *attributes) {
+    static const char name[] = "call";
+    for (int64_t i = 0; i < attributes->size; i++)
+        if (attributes->types[i] == XLA_FFI_AttrType_STRING &&
+            attributes->names[i]->len == sizeof name - 1 &&
+            !memcmp(attributes->names[i]->ptr, name, sizeof name - 1))
+            return attributes->attrs[i];
+    return NULL;
+}
+
+static ejk_status run(const XLA_FFI_CallFrame *frame) {
+    ejk_tensor tensors[EJKI_CALL_TENSORS];
+    int64_t operands = frame->args.size, count = operands + frame->rets.size;
+    if (count > EJKI_CALL_TENSORS)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%lld tensors given, at most %d",
+                         (long long)count, EJKI_CALL_TENSORS);
+    for (int64_t i = 0; i < count; i++)
+        EJKI_TRY(view_of(i < operands ? frame->args.args[i] : frame->rets.rets[i - operands],
+                         &tensors[i]));
+    const XLA_FFI_ByteSpan *text = text_of(&frame->attrs);
+    if (!text) return ejki_fail(EJK_STATUS_MALFORMED, "a call has no attribute \"call\"");
+    return ejki_run_call(text->ptr, text->len, tensors, (int32_t)count, NULL, NULL);
+}
+
+static XLA_FFI_Error_Code code_of(ejk_status status) {
+    switch (status) {
+    case EJK_STATUS_UNKNOWN_NAME: return XLA_FFI_Error_Code_NOT_FOUND;
+    case EJK_STATUS_UNAVAILABLE: return XLA_FFI_Error_Code_UNIMPLEMENTED;
+    case EJK_STATUS_OUT_OF_MEMORY: return XLA_FFI_Error_Code_RESOURCE_EXHAUSTED;
+    case EJK_STATUS_OVERFLOW: return XLA_FFI_Error_Code_OUT_OF_RANGE;
+    case EJK_STATUS_IO:
+    case EJK_STATUS_INTERNAL: return XLA_FFI_Error_Code_INTERNAL;
+    default: return XLA_FFI_Error_Code_INVALID_ARGUMENT;
+    }
+}
+
+static bool answer_metadata(const XLA_FFI_CallFrame *frame) {
+    for (XLA_FFI_Extension_Base *e = frame->extension_start; e; e = e->next) {
+        if (e->type != XLA_FFI_Extension_Metadata) continue;
+        XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)e)->metadata;
+        metadata->api_version.major_version = API_MAJOR;
+        metadata->api_version.minor_version = API_MINOR;
+        metadata->traits = 0;
+        return true;
+    }
+    return false;
+}
+
+XLA_FFI_Error *ejk_jax_call(XLA_FFI_CallFrame *frame) {
+    if (answer_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return NULL;
+    ejk_status status = run(frame);
+    if (status == EJK_OK) return NULL;
+    XLA_FFI_Error_Create_Args error = {.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
+                                       .message = ejk_last_error(),
+                                       .errc = code_of(status)};
+    return frame->api->XLA_FFI_Error_Create(&error);
+}

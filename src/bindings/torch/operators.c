@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "bindings/calls.h"
+#include "bindings/torch/operators.h"
+
+/* Values of an operator's stack: handles, or addresses of values that may be missing. */
+typedef uint64_t value;
+typedef void *handle;
+typedef int32_t error;
+
+/* The version of PyTorch whose conventions are followed: 2.10. */
+#define BUILD_VERSION ((uint64_t)2 << 56 | (uint64_t)10 << 48)
+
+#define FUNCTIONS(X)                                                                               \
+    X(define_library, "aoti_torch_library_init_fragment", error,                                   \
+      (const char *, const char *, uint32_t, handle *))                                            \
+    X(implement_library, "aoti_torch_library_init_impl", error,                                    \
+      (const char *, const char *, const char *, uint32_t, handle *))                              \
+    X(define, "aoti_torch_library_def", error, (handle, const char *))                             \
+    X(implement, "torch_library_impl", error,                                                      \
+      (handle, const char *, void (*)(value *, uint64_t, uint64_t), uint64_t))                     \
+    X(get_rank, "aoti_torch_get_dim", error, (handle, int64_t *))                                  \
+    X(get_sizes, "aoti_torch_get_sizes", error, (handle, int64_t **))                              \
+    X(get_strides, "aoti_torch_get_strides", error, (handle, int64_t **))                          \
+    X(get_data, "aoti_torch_get_data_ptr", error, (handle, void **))                               \
+    X(get_type, "aoti_torch_get_dtype", error, (handle, int32_t *))                                \
+    X(empty, "aoti_torch_empty_strided", error,                                                    \
+      (int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, handle *))            \
+    X(delete_tensor, "aoti_torch_delete_tensor_object", error, (handle))                           \
+    X(new_list, "torch_new_list_reserve_size", error, (size_t, handle *))                          \
+    X(push_back, "torch_list_push_back", error, (handle, value))                                   \
+    X(delete_string, "torch_delete_string", error, (handle))                                       \
+    X(string_length, "torch_string_length", error, (handle, size_t *))                             \
+    X(string_text, "torch_string_c_str", error, (handle, const char **))                           \
+    X(check, "aoti_torch_check", void, (bool, const char *, const char *, uint32_t, const char *))
+
+static struct {
+#define MEMBER(name, symbol, result, parameters) result(*name) parameters;
+    FUNCTIONS(MEMBER)
+#undef MEMBER
+    void (*delete_value)(void *); /* C++'s operator delete: optional values are boxed */
+    handle definitions, implementations;
+} torch;
+
+/* PyTorch's numbers of element types, which are part of its ABI. */
+static const struct {
+    int32_t number;
+    ejk_dtype dtype;
+} types[] = {
+    {0, EJK_DTYPE_U8},    {1, EJK_DTYPE_I8},      {2, EJK_DTYPE_I16},     {3, EJK_DTYPE_I32},
+    {4, EJK_DTYPE_I64},   {5, EJK_DTYPE_F16},     {6, EJK_DTYPE_F32},     {7, EJK_DTYPE_F64},
+    {11, EJK_DTYPE_BOOL}, {15, EJK_DTYPE_BF16},   {23, EJK_DTYPE_F8E5M2}, {24, EJK_DTYPE_F8E4M3},
+    {28, EJK_DTYPE_U32},  {44, EJK_DTYPE_F8E8M0},
+};
+enum { TYPES = sizeof types / sizeof *types };
+
+/* ---- Views ------------------------------------------------------------------------------------------------ */
+
+static ejk_status check_torch(error failed, const char *what) {
+    return failed ? ejki_fail(EJK_STATUS_INTERNAL, "PyTorch failed: %s", what) : EJK_OK;
+}
+
+static ejk_status view_of(handle tensor, ejk_tensor *out) {
+    int64_t rank, *sizes, *strides;
+    int32_t type;
+    *out = (ejk_tensor){0};
+    EJKI_TRY(check_torch(torch.get_rank(tensor, &rank) || torch.get_type(tensor, &type) ||
+                             torch.get_sizes(tensor, &sizes) ||
+                             torch.get_strides(tensor, &strides) ||
+                             torch.get_data(tensor, &out->data),
+                         "a tensor cannot be read"));
+    if (rank > EJK_MAX_RANK)
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE, "a tensor has rank %lld, expected at most %d",
+                         (long long)rank, EJK_MAX_RANK);
+    for (int i = 0; i < TYPES; i++)
+        if (types[i].number == type) out->dtype = types[i].dtype;
+    if (out->dtype == EJK_DTYPE_UNSET)
+        return ejki_fail(EJK_STATUS_INVALID_DTYPE,
+                         "a tensor has PyTorch's type %d, which no operation takes", type);
+    out->rank = (int32_t)rank;
+    memcpy(out->shape, sizes, (size_t)rank * sizeof *sizes);
+    memcpy(out->strides, strides, (size_t)rank * sizeof *strides);
+    return EJK_OK;
+}
+
+static ejk_status new_tensor(const ejk_tensor *view, handle *out) {
+    int32_t type = 6;
+    for (int i = 0; i < TYPES; i++)
+        if (types[i].dtype == view->dtype) type = types[i].number;
+    return check_torch(torch.empty(view->rank, view->shape, view->strides, type, 0, 0, out),
+                       "a tensor cannot be made");
+}
+
+/* ---- The kernel ------------------------------------------------------------------------------------------- */
+
+/* The tensors of a call: operands, then results, with what was made for them. */
+typedef struct operator_call {
+    handle handles[2 * EJKI_CALL_TENSORS];
+    int32_t operands, results;
+} operator_call;
+
+static ejk_status make_results(void *user, ejk_tensor *results, int32_t count) {
+    operator_call *call = user;
+    for (int32_t i = 0; i < count; i++) {
+        handle *made = &call->handles[call->operands + call->results];
+        EJKI_TRY(new_tensor(&results[i], made));
+        call->results++;
+        EJKI_TRY(check_torch(torch.get_data(*made, &results[i].data), "a tensor cannot be read"));
+    }
+    return EJK_OK;
+}
+
+/* Has a copy take the place of an operand whose elements along the last axis are apart. */
+static ejk_status copy_operand(handle *tensor, ejk_tensor *view) {
+    int32_t last = view->rank - 1;
+    ejk_tensor copy = *view;
+    int64_t step = 1;
+    for (int32_t a = last; a >= 0; a--) {
+        copy.strides[a] = step;
+        step *= ejki_max(copy.shape[a], 1);
+    }
+    handle made;
+    EJKI_TRY(new_tensor(&copy, &made));
+    ejk_status status = check_torch(torch.get_data(made, &copy.data), "a tensor cannot be read");
+    if (status == EJK_OK) status = ejk_tensor_copy(view, &copy);
+    torch.delete_tensor(*tensor);
+    *tensor = made;
+    *view = copy;
+    return status;
+}
+
+static ejk_status run(operator_call *call, handle text) {
+    ejk_tensor operands[EJKI_CALL_TENSORS];
+    const char *characters;
+    size_t length;
+    EJKI_TRY(check_torch(torch.string_length(text, &length) || torch.string_text(text, &characters),
+                         "a text cannot be read"));
+    for (int32_t i = 0; i < call->operands; i++) {
+        ejk_tensor *view = &operands[i];
+        bool updated;
+        EJKI_TRY(view_of(call->handles[i], view));
+        int32_t last = view->rank - 1;
+        if (last < 0 || view->strides[last] == 1 || view->shape[last] <= 1) continue;
+        EJKI_TRY(ejki_operand_is_updated(characters, length, i, &updated));
+        if (updated)
+            return ejki_fail(
+                EJK_STATUS_INVALID_LAYOUT,
+                "a tensor to update has a stride of %lld along its last axis, expected 1",
+                (long long)view->strides[last]);
+        EJKI_TRY(copy_operand(&call->handles[i], view));
+    }
+    return ejki_run_call(characters, length, operands, call->operands, make_results, call);
+}
+
+/* Takes the tensors that are there off the stack; `inputs` are all values but the text. */
+static void take_operands(const value *stack, uint64_t inputs, operator_call *call) {
+    for (uint64_t i = 0; i < inputs; i++) {
+        value *box = (value *)(uintptr_t)stack[i];
+        if (!box) continue;
+        handle tensor = (handle)(uintptr_t)*box;
+        torch.delete_value(box);
+        if (call->operands == EJKI_CALL_TENSORS)
+            torch.delete_tensor(tensor);
+        else
+            call->handles[call->operands++] = tensor;
+    }
+}
+
+/* Results become the caller's. */
+static ejk_status hand_over(operator_call *call, bool as_list, value *out) {
+    int32_t count = call->results;
+    if (!as_list) {
+        for (int32_t i = 0; i < count; i++)
+            out[i] = (value)(uintptr_t)call->handles[call->operands + i];
+        call->results = 0;
+        return EJK_OK;
+    }
+    handle list;
+    EJKI_TRY(check_torch(torch.new_list((size_t)call->results, &list), "a list cannot be made"));
+    for (int32_t i = 0; i < count; i++)
+        torch.push_back(list, (value)(uintptr_t)call->handles[call->operands + i]);
+    call->results = 0;
+    *out = (value)(uintptr_t)list;
+    return EJK_OK;
+}
+
+static void run_operator(value *stack, uint64_t inputs, bool as_list) {
+    operator_call call = {.operands = 0, .results = 0};
+    handle text = (handle)(uintptr_t)stack[inputs - 1];
+    take_operands(stack, inputs - 1, &call);
+    ejk_status status = run(&call, text);
+    if (status == EJK_OK) status = hand_over(&call, as_list, stack);
+    for (int32_t i = 0; i < call.operands + call.results; i++) torch.delete_tensor(call.handles[i]);
+    torch.delete_string(text);
+    if (status == EJK_OK) return;
+    char sentence[1024];
+    snprintf(sentence, sizeof sentence, "%s: %s", ejk_status_name(status), ejk_last_error());
+    torch.check(false, "libejkernel", "operators.c", 0, sentence); // throws, through this frame
+}
+
+static void kernel_of_lists(value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)outputs;
+    run_operator(stack, inputs, true);
+}
+
+static void kernel_of_values(value *stack, uint64_t inputs, uint64_t outputs) {
+    (void)outputs;
+    run_operator(stack, inputs, false);
+}
+
+/* ---- Registering ------------------------------------------------------------------------------------------ */
+
+static ejk_status look_up(void *library, const char *symbol, void *out) {
+    void *found = dlsym(library, symbol);
+    if (!found)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE, "this PyTorch has no %s, expected 2.10 or later",
+                         symbol);
+    memcpy(out, &found, sizeof found);
+    return EJK_OK;
+}
+
+ejk_status ejk_torch_start(const char *path) {
+    if (!path) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "path is NULL");
+    if (torch.implementations) return EJK_OK;
+    void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    if (!library)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE, "%s is not loaded: import torch first", path);
+#define LOOK_UP(name, symbol, result, parameters) EJKI_TRY(look_up(library, symbol, &torch.name));
+    FUNCTIONS(LOOK_UP)
+#undef LOOK_UP
+    EJKI_TRY(look_up(library, "_ZdlPv", &torch.delete_value));
+    EJKI_TRY(check_torch(torch.define_library("libejkernel", "operators.c", 0, &torch.definitions),
+                         "a library of operators cannot be made"));
+    return check_torch(
+        torch.implement_library("libejkernel", "CPU", "operators.c", 0, &torch.implementations),
+        "a library of operators cannot be made");
+}
+
+ejk_status ejk_torch_define(const char *name, const char *schema, bool as_list) {
+    if (!name || !schema) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "name or schema is NULL");
+    if (!torch.implementations)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE, "PyTorch is not in use: ejk_torch_start() first");
+    EJKI_TRY(check_torch(torch.define(torch.definitions, schema), schema));
+    return check_torch(torch.implement(torch.implementations, name,
+                                       as_list ? kernel_of_lists : kernel_of_values, BUILD_VERSION),
+                       name);
+}
