@@ -98,7 +98,7 @@ def test_executors_choose_for_themselves(tmp_path):
     q, k, v = qkv(t=64, heads=2, size=32)
     expected = ejk.flash_attention(q, k, v, causal=True)
     plain = libejkernel.Executor()
-    assert plain(ejk.flash_attention, q, k, v, causal=True).tobytes() == expected.tobytes()
+    assert np.abs(plain(ejk.flash_attention, q, k, v, causal=True) - expected).max() < 1e-5
     assert plain.plan("flash_attention", q, k, v, causal=True).describe()["step"] == "heuristics"
     cache = libejkernel.PersistentCache(tmp_path / "own")
     tuned = libejkernel.Executor(cache, autotune=True, budget=0.5)

@@ -81,10 +81,10 @@ static void steps_are_the_whole(void **state) {
 
 static void bad_calls_say_why(void **state) {
     (void)state;
-    REFUSED(INVALID_ARGUMENT, "state_indices is 4 at 0", slots[0] = 4);
-    REFUSED(INVALID_ARGUMENT, "state_indices is -2 at 1", slots[1] = -2);
+    REFUSED(INVALID_ARGUMENT, "state_indices is 4 at element 0", slots[0] = 4);
+    REFUSED(INVALID_ARGUMENT, "state_indices is -2 at element 1", slots[1] = -2);
     REFUSED(INVALID_ARGUMENT, "a slot of no other sequence", slots[1] = 2);
-    REFUSED(INVALID_ARGUMENT, "cu_seqlens is 7 at 1", ends[1] = 7);
+    REFUSED(INVALID_ARGUMENT, "cu_seqlens is 7 at element 1", ends[1] = 7);
     REFUSED(INVALID_ARGUMENT, "beside initial_state",
             a.initial_state = ejk_tensor_3d(last, EJK_DTYPE_F32, 2, 1, 2));
     REFUSED(INVALID_ARGUMENT, "without conv_state", a.conv_state = (ejk_tensor){0});
