@@ -247,14 +247,13 @@ static bool generate_ragged_decode(struct call *c) {
 }
 
 static bool slice_ragged_decode(const struct call *c, struct random *r, struct slice *s) {
-    ejk_ragged_decode_attention_args *a = s->args;
     const struct paged *p = c->own;
-    (void)a;
-    const int64_t first = random_int(r, 0, p->sequences > 0 ? p->sequences - 1 : 0);
+    if (p->sequences == 0) return false;
+    const int64_t first = random_int(r, 0, p->sequences - 1);
     s->range[s->count].symbol = "B";
     s->range[s->count].first = first;
     s->range[s->count++].end = random_int(r, first + 1, p->sequences);
-    return p->sequences > 0;
+    return true;
 }
 
 const struct operation ragged_decode_attention_case = {.op = "ragged_decode_attention",

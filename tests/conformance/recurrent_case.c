@@ -387,7 +387,7 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
     return true;
 }
 
-#define CASE(op, member)                                                                           \
+#define CASE(op, member, none_of)                                                                  \
     static bool generate_##op(struct call *c) {                                                    \
         return generate(c, member);                                                                \
     }                                                                                              \
@@ -397,7 +397,8 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
                                         .finish = finish,                                          \
                                         .exact = exact,                                            \
                                         .naive = naive,                                            \
-                                        .slice = slice};
+                                        .slice = slice,                                            \
+                                        .never = none_of};
 #define CASE_VJP(op, member)                                                                       \
     static bool generate_##op##_vjp(struct call *c) {                                              \
         return generate_vjp(c, member);                                                            \
@@ -407,15 +408,15 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
         .finish = finish, .exact = exact, .naive = naive,                                          \
         .slice = slice};
 
-CASE(recurrent_attention, RECURRENT)
-CASE(gla_attention, GLA)
-CASE(lightning_attention, LIGHTNING)
-CASE(gated_delta_rule, GATED_DELTA)
-CASE(ragged_gated_delta_rule, RAGGED)
-CASE(kda_attention, GATED_DELTA)
-CASE(rwkv6, RWKV6)
-CASE(rwkv7, RWKV7)
-CASE(rwkv7_mul, RWKV7_MUL)
+CASE(recurrent_attention, RECURRENT, NULL)
+CASE(gla_attention, GLA, NULL)
+CASE(lightning_attention, LIGHTNING, NULL)
+CASE(gated_delta_rule, GATED_DELTA, NULL)
+CASE(ragged_gated_delta_rule, RAGGED, NULL)
+CASE(kda_attention, GATED_DELTA, NULL)
+CASE(rwkv6, RWKV6, "/chunk")
+CASE(rwkv7, RWKV7, "/chunk")
+CASE(rwkv7_mul, RWKV7_MUL, "/chunk")
 CASE_VJP(recurrent_attention, RECURRENT)
 CASE_VJP(gla_attention, GLA)
 CASE_VJP(lightning_attention, LIGHTNING)

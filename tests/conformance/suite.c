@@ -62,6 +62,14 @@ struct tally suite_tally(const struct suite *suite, int32_t line) {
 
 /* ---- Lines ------------------------------------------------------------------------------------------- */
 
+/* True if the case says that no call of the operation is for the line. */
+static bool serves_none(const struct line *line) {
+    char name[160];
+    snprintf(name, sizeof name, "%s %s", line->implementation->algorithm,
+             line->implementation->name);
+    return line->operation->never && strstr(name, line->operation->never);
+}
+
 /* Why a line is not run, or NULL. */
 static const char *skipped(const struct suite *suite, const struct line *line) {
     static char why[80];
@@ -69,6 +77,7 @@ static const char *skipped(const struct suite *suite, const struct line *line) {
     char name[160];
     snprintf(name, sizeof name, "%s %s", e->algorithm, e->name);
     if (!strstr(name, suite->filter)) return "not of the filter";
+    if (serves_none(line)) return "serves no call of the operation";
     if (e->isa == EJK_ISA_SCALAR || ejk_cpu()->tiers[e->isa]) return NULL;
     snprintf(why, sizeof why, "needs %s", ejk_isa_name(e->isa));
     return why;
@@ -113,6 +122,8 @@ static void try_call(struct suite *suite, struct progress *progress, int32_t fir
         for (int32_t i = first; i < end && status == EJK_OK; i++) {
             t.index = i;
             t.line = &suite->lines[i];
+            if (serves_none(t.line) && line_applies(t.line, &prepared))
+                trial_fail(&t, ACCURACY, "its case says that the line serves no call");
             if (!wanted(suite, progress, i) || !wants_type(t.line, call.dtype) ||
                 !line_applies(t.line, &prepared))
                 continue;
