@@ -61,6 +61,7 @@ PUBLIC = {
     "paged_cache.h": "operations",
     "flash_mla.h": "operations",
     "causal_conv1d.h": "operations",
+    "state_space_v1.h": "operations",
     "gated_rms_norm.h": "operations",
     "blocksparse_attention.h": "operations",
     "scaled_dot_product_attention.h": "operations",

@@ -62,6 +62,7 @@
 #include <ejkernel/selector.h>
 #include <ejkernel/sequence.h>
 #include <ejkernel/splash_mask.h>
+#include <ejkernel/state_space_v1.h>
 #include <ejkernel/states.h>
 #include <ejkernel/status.h>
 #include <ejkernel/tensor.h>

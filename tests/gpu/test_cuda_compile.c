@@ -126,6 +126,8 @@ static const struct row rows[] = {
     {"operations/recurrent/cuda/scan.cu", "PARTS=1 THREADS=128 TOKENS=16 UPDATE=0 BEFORE=0 REST=32", {0, 0}},
     {"operations/state_space/causal_conv1d/cuda/causal_conv1d.cu", "ELEMENT=3 WIDTH=4 SILU=1 SEGMENT=64", {0, 0}},
     {"operations/state_space/causal_conv1d/cuda/causal_conv1d.cu", "ELEMENT=2 WIDTH=1 SILU=0 SEGMENT=64", {0, 0}},
+    {"operations/state_space/state_space_v1/cuda/state_space_v1.cu", "ELEMENT=3 STATES=16 GATE=1 SOFTPLUS=1 CHUNK=16", {0, 0}},
+    {"operations/state_space/state_space_v1/cuda/state_space_v1.cu", "ELEMENT=2 STATES=1 GATE=0 SOFTPLUS=0 CHUNK=16", {4, 4}},
     {"operations/norm/gated_rms_norm/cuda/gated_rms_norm.cu", "ELEMENT=3 GATE=1 WEIGHT=1 NORM_FIRST=1 SILU=1 BLOCK_ROWS=16", {0, 0}},
     {"operations/norm/gated_rms_norm/cuda/gated_rms_norm.cu", "ELEMENT=4 GATE=0 WEIGHT=0 NORM_FIRST=0 SILU=0 BLOCK_ROWS=16", {8, 8}},
 };

@@ -221,6 +221,23 @@ static inline vf v_exp2(vf y) {
     return _mm256_mul_ps(p, _mm256_castsi256_ps(power));
 }
 #endif
+/* On AVX2 and in scalars v_exp2 goes by the nearest integer anyway. */
+static inline vf v_exp2_near(vf y) {
+#ifdef __AVX512VL__
+    const __mmask8 normal = _mm256_cmp_ps_mask(y, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ);
+    const vf f = _mm256_reduce_ps(y, 0x08);
+    vf p = _mm256_set1_ps(0.00015353361959569156f);
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.0013398875016719103f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.00961843691766262f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.055503323674201965f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.24022647738456726f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.6931471824645996f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    return _mm256_maskz_scalef_ps(normal, p, _mm256_sub_ps(y, f));
+#else
+    return v_exp2(y);
+#endif
+}
 
 static inline vf v_keep(vf v, int64_t low, int64_t high) {
     const int a = low < 0 ? 0 : low > VL ? VL : (int)low;

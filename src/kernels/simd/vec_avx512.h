@@ -11,6 +11,7 @@
  *   v_fms(a, b, c)       a * b - c
  *   v_max                larger one; the second if either is NaN
  *   v_exp2               2^y within 2 ulp; below 2^-126 exactly 0, NaN stays NaN
+ *   v_exp2_near          the same, within 0.6 ulp near y = 0: for factors that are multiplied many times
  *   v_keep(v, low, high) lanes low ≤ lane < high, -inf elsewhere
  *   v_allow(v, bytes)    lanes whose byte is not 0, -inf elsewhere
  *   v_where(v, bits)     lanes whose bit is set, from the lowest on, 0 elsewhere
@@ -225,6 +226,20 @@ static inline vf v_exp2(vf y) {
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.6931470632553101f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
     return _mm512_maskz_scalef_ps(normal, p, y);
+}
+
+/* By the integer nearest to y, an instruction more: a floor loses a bit of what is a little less than 1. */
+static inline vf v_exp2_near(vf y) {
+    const __mmask16 normal = _mm512_cmp_ps_mask(y, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    const vf f = _mm512_reduce_ps(y, 0x08); /* round to nearest, no exceptions */
+    vf p = _mm512_set1_ps(0.00015353361959569156f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0013398875016719103f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.00961843691766262f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.055503323674201965f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.24022647738456726f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.6931471824645996f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    return _mm512_maskz_scalef_ps(normal, p, _mm512_sub_ps(y, f));
 }
 
 static inline vf v_keep(vf v, int64_t low, int64_t high) {

@@ -166,6 +166,10 @@ static inline vf v_exp2(vf y) {
     return vmulq_f32(p, vreinterpretq_f32_s32(power));
 }
 
+static inline vf v_exp2_near(vf y) {
+    return v_exp2(y);
+}
+
 static inline vf v_keep(vf v, int64_t low, int64_t high) {
     const int32_t a = low < 0 ? 0 : low > VL ? VL : (int32_t)low;
     const int32_t b = high < 0 ? 0 : high > VL ? VL : (int32_t)high;

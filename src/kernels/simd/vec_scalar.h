@@ -179,6 +179,10 @@ static inline vf v_exp2(vf y) {
     return p * (vf)(((vu)t << 23) + (127u << 23));
 }
 
+static inline vf v_exp2_near(vf y) {
+    return v_exp2(y);
+}
+
 static inline vf v_keep(vf v, int64_t low, int64_t high) {
     const int32_t a = low < 0 ? 0 : low > VL ? VL : (int32_t)low;
     const int32_t b = high < 0 ? 0 : high > VL ? VL : (int32_t)high;

@@ -98,3 +98,12 @@ ejk_status ejki_sequences_fill(const ejk_tensor *ends, const ejk_tensor *indices
             ejki_store_i64(indices->dtype, indices->data, n * indices->strides[0], n);
     return EJK_OK;
 }
+
+void ejki_fill_decays(const ejk_tensor *decays) {
+    const int64_t width = decays->rank == 2 ? decays->shape[1] : 1;
+    for (int64_t n = 0; decays->data && n < decays->shape[0] * width; n++) {
+        const int64_t at = n / width * decays->strides[0] + n % width;
+        const double value = ejki_load_f64(decays->dtype, decays->data, at);
+        ejki_store_f64(decays->dtype, decays->data, at, value > 0 ? -value : value);
+    }
+}

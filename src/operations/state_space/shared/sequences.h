@@ -21,5 +21,7 @@ void ejki_sequences_bind(const ejki_states *states, sequences *s);
 ejk_status ejki_sequences_check(const sequences *s);
 /* Sequences of equal length, a slot each. */
 ejk_status ejki_sequences_fill(const ejk_tensor *ends, const ejk_tensor *indices, int64_t tokens);
+/* Decays that fade, in place of numbers around 0: states would grow without bounds. */
+void ejki_fill_decays(const ejk_tensor *decays);
 
 #endif
