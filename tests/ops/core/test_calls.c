@@ -271,7 +271,7 @@ static void test_bad_kernels(void **state) {
     EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_context_add_kernel(context, &kernel));
     kernel.args = toy_kernel.args;
     kernel.problem_size = EJK_MAX_PROBLEM_SIZE + 1;
-    EXPECT_FAIL(INVALID_ARGUMENT, "2049", ejk_context_add_kernel(context, &kernel));
+    EXPECT_FAIL(INVALID_ARGUMENT, "4097", ejk_context_add_kernel(context, &kernel));
     kernel.problem_size = toy_kernel.problem_size;
     kernel.bind = NULL;
     EXPECT_FAIL(INVALID_ARGUMENT, "bind", ejk_context_add_kernel(context, &kernel));
