@@ -5,12 +5,6 @@
 
 #include "model.h"
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        const ejk_status status_ = (call);                                                         \
-        if (status_ != EJK_OK) return status_;                                                     \
-    } while (0)
-
 enum {
     LAYERS = 4,
     WIDTH = 256,    /* of the stream that runs through the layers */

@@ -10,6 +10,13 @@
 
 #include <ejkernel/ejkernel.h>
 
+/* Hands a failure on to the caller. */
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        const ejk_status status_ = (call);                                                         \
+        if (status_ != EJK_OK) return status_;                                                     \
+    } while (0)
+
 enum {
     BYTEMIX_VOCABULARY = 256,
     BYTEMIX_CONTEXT = 1024, /* the most bytes of a text */
