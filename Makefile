@@ -12,11 +12,14 @@ all:
 	@cmake --build build
 
 demo: all
-	@cmake --build build --target bytelm_attention bytelm bytelm_logits
+	@cmake --build build --target bytelm_attention bytelm bytelm_logits bytemix serve
 	build/examples/bytelm_attention examples/data/bytelm
 	build/examples/bytelm_logits examples/data/bytelm
 	build/examples/bytelm examples/data/bytelm
 	build/examples/bytelm --dtype bf16 examples/data/bytelm
+	build/examples/bytemix examples/data/bytemix
+	build/examples/bytemix --weights 4bit examples/data/bytemix
+	build/examples/serve --timeline build/timeline.svg examples/data/requests.txt
 
 check:
 	@tools/setup.sh check
