@@ -273,11 +273,10 @@ static ejk_status say_symbols(writer *w) {
     return ejki_axes_complete(w->kernel->args, &w->completed);
 }
 
-static ejk_status settle(writer *w, const void *args) {
+/* What the text says of a copy of the arguments, which becomes the call that the text means. */
+static ejk_status settle(writer *w, void *copy) {
     const ejk_record *record = w->kernel->args;
-    w->args = malloc(record->size + 1);
-    if (!w->args) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a copy of arguments");
-    memcpy(w->args, args, record->size);
+    w->args = copy;
     EJKI_TRY(ejki_values_check(record, w->args));
     EJKI_TRY(ejki_slots_create(record, w->args, &w->slots));
     for (int32_t i = 0; i < w->slots.count; i++) {
@@ -320,9 +319,12 @@ ejk_status ejk_problem_to_text(const ejk_kernel *kernel, const void *args, char 
     EJKI_TRY(ejki_kernel_check(kernel));
     EJKI_TRY(check_name(kernel->op_id));
     writer w = {.kernel = kernel, .separator = ""};
-    ejk_status status = settle(&w, args);
+    void *copy = malloc(kernel->args->size + 1);
+    if (!copy) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a copy of arguments");
+    memcpy(copy, args, kernel->args->size);
+    ejk_status status = settle(&w, copy);
     if (status == EJK_OK) status = write_text(&w, out);
     free(w.slots.list);
-    free(w.args);
+    free(copy);
     return status;
 }
