@@ -3,7 +3,8 @@
 """Writes docs/api.md, the index of the public headers, from their own first sentences and @since marks.
 
 With --check it writes nothing, prints a line per fault and exits 1 if there is any: a header without a sentence or a
-mark, a mark beyond VERSION, a header that ejkernel.h does not include, a page that is out of date.
+mark, a mark beyond VERSION, a header that ejkernel.h does not include, a page that is out of date, an operation that
+README.md does not name.
 """
 
 import re
@@ -39,6 +40,14 @@ def read(path):
     return sentence and sentence.group(1), since and since.group(1)
 
 
+def unnamed_operations():
+    """Operations of the lists of kernels, gradients apart, that README.md does not name."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    lists = (ROOT / "src" / "operations").glob("*/*/kernels.list")
+    names = re.findall(r"^operation (\w+)$", "".join(path.read_text(encoding="utf-8") for path in sorted(lists)), re.M)
+    return [name for name in names if not name.endswith("_vjp") and f"`{name}`" not in readme]
+
+
 def main():
     faults, rows = [], []
     version = numbers((ROOT / "VERSION").read_text().strip())
@@ -60,6 +69,7 @@ def main():
         PAGE.write_text(page, encoding="utf-8")
     elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page:
         faults.append("docs/api.md is out of date: run tools/api_index.py")
+    faults += [f"README.md does not name the operation {name}" for name in unnamed_operations()]
     print("\n".join(faults) if faults else f"{len(rows)} public headers, each with a sentence and a version")
     return 1 if faults else 0
 
