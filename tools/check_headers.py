@@ -34,7 +34,6 @@ BEFORE = dict.fromkeys(("kernels/simd/gemm_body.h", "kernels/simd/pack_body.h"),
 # Parts of a body that are still included in one order, after the types that they work on.
 PARTS = {
     "operations/matmul/shared/product_body.h": ["product_finish.h", "product_pack.h", "product_quant.h"],
-    "operations/paged/cpu/paged_core_body.h": ["paged_rows_body.h", "paged_scores_body.h", "paged_tiles_body.h"],
     "operations/recurrent/cpu/chunk/chunk_body.h": ["gates_body.h", "tile.h"],
     "operations/recurrent/cpu/scan/scan_body.h": ["gates.h", "gradient_plan_body.h", "slab_body.h", "turned_body.h"],
 }

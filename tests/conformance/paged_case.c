@@ -45,7 +45,7 @@ static bool slice_unified(const struct call *c, struct random *r, struct slice *
 }
 
 const struct operation unified_attention_case = {.op = "unified_attention",
-                                                 .cases = 60,
+                                                 .cases = 40,
                                                  .generate = generate_unified,
                                                  .finish = paged_finish,
                                                  .exact = paged_exact,
@@ -54,9 +54,9 @@ const struct operation unified_attention_case = {.op = "unified_attention",
 
 /* ---- Other names of it ------------------------------------------------------------------------------- */
 
-#define PAGED_CASE(name)                                                                           \
+#define PAGED_CASE(name, count)                                                                    \
     const struct operation name##_case = {.op = #name,                                             \
-                                          .cases = 10,                                             \
+                                          .cases = count,                                          \
                                           .generate = generate_##name,                             \
                                           .finish = paged_finish,                                  \
                                           .exact = paged_exact,                                    \
@@ -92,7 +92,7 @@ static bool slice_page_attention(const struct call *c, struct random *r, struct 
     ejk_page_attention_args *a = s->args;
     return paged_slice(c, r, s, "N", &a->context_lens, &a->block_tables, NULL, NULL, NULL);
 }
-PAGED_CASE(page_attention)
+PAGED_CASE(page_attention, 10)
 
 static bool generate_decode_attention(struct call *c) {
     const struct paged_options options = {
@@ -116,7 +116,7 @@ static bool slice_decode_attention(const struct call *c, struct random *r, struc
     ejk_decode_attention_args *a = s->args;
     return paged_slice(c, r, s, "B", &a->seq_lens, &a->req_to_tokens, NULL, NULL, NULL);
 }
-PAGED_CASE(decode_attention)
+PAGED_CASE(decode_attention, 10)
 
 static bool generate_prefill_page_attention(struct call *c) {
     const struct paged_options options = {
@@ -148,7 +148,7 @@ static bool slice_prefill_page_attention(const struct call *c, struct random *r,
     s->range[s->count++].end = (head + 1) * p->group;
     return p->tokens > 0;
 }
-PAGED_CASE(prefill_page_attention)
+PAGED_CASE(prefill_page_attention, 10)
 
 static bool generate_ragged_page_attention(struct call *c) {
     const struct paged_options options = {.form = FORM_INTERLEAVED,
@@ -187,7 +187,7 @@ static bool slice_ragged_page_attention(const struct call *c, struct random *r, 
     a->num_seqs = number;
     return true;
 }
-PAGED_CASE(ragged_page_attention)
+PAGED_CASE(ragged_page_attention, 10)
 
 /* ---- What writes first ------------------------------------------------------------------------------- */
 
@@ -233,7 +233,7 @@ static bool generate_ragged_page_attention_v3(struct call *c) {
     return true;
 }
 #define slice_ragged_page_attention_v3 NULL
-PAGED_CASE(ragged_page_attention_v3)
+PAGED_CASE(ragged_page_attention_v3, 5)
 
 static bool generate_multi_latent_ragged_page_attention(struct call *c) {
     const struct paged_options options = {.form = FORM_LATENT,
@@ -266,7 +266,7 @@ static bool generate_multi_latent_ragged_page_attention(struct call *c) {
     return true;
 }
 #define slice_multi_latent_ragged_page_attention NULL
-PAGED_CASE(multi_latent_ragged_page_attention)
+PAGED_CASE(multi_latent_ragged_page_attention, 10)
 
 static bool generate_chunked_prefill_paged_decode(struct call *c) {
     const struct paged_options options = {.alibi = true,
@@ -298,4 +298,4 @@ static bool generate_chunked_prefill_paged_decode(struct call *c) {
     return true;
 }
 #define slice_chunked_prefill_paged_decode NULL
-PAGED_CASE(chunked_prefill_paged_decode)
+PAGED_CASE(chunked_prefill_paged_decode, 10)

@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention over pages: paged_core_body.h by itself. */
-#include "operations/paged/cpu/paged_core_body.h"
+/* Attention over pages: paged_core.h by itself. */
+#include "operations/paged/cpu/paged_core.h"
 
-static bool is_stored(int dtype) {
-    return dtype != EJK_DTYPE_F64 && dtype != EJK_DTYPE_UNSET;
+static bool is_operand(const paged_cache *c) {
+#define IS_OPERAND(T) || c->dtype == (int)EJK_DTYPE_##T
+    return false OPERAND_TYPES(IS_OPERAND);
+#undef IS_OPERAND
 }
 
-static bool has_stored_types(const void *problem) {
+static bool has_operands(const void *problem) {
     const paged_problem *p = problem;
-    return is_stored(p->key.dtype) && is_stored(p->value.dtype) &&
-           (!p->sink_count || is_stored(p->sink_dtype));
+    const bool sinks =
+        p->sink_count == 0 || (p->sink_dtype != EJK_DTYPE_F64 && p->sink_dtype != EJK_DTYPE_UNSET);
+    /* has_lost() does not know of scales */
+    if (PAGED_PACK > 1 && p->value.scaled_rows && p->value.dtype == EJK_DTYPE_BF16) return false;
+    return is_operand(&p->key) && is_operand(&p->value) && sinks &&
+           (p->tail_dim == 0 || is_operand(&p->key_tail));
 }
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .parameters = page_parameters,
              .parameter_count = sizeof page_parameters / sizeof *page_parameters,
-             .applicable = has_stored_types, .needs = "caches of 8, 16 or 32 bits",
+             .applicable = has_operands,
+             .needs = PAGED_PACK > 1 ? "caches of bf16 or 8 bits" : "caches of 8, 16 or 32 bits",
              .prepare = plan_pages, .run = attend_pages)

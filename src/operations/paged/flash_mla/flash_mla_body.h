@@ -4,7 +4,7 @@
  * of float32 in the workspace; the core of the paged family attends to these. An element of a key is one sum over the
  * latent in order, so that bits do not depend on threads.
  */
-#include "operations/paged/cpu/paged_core_body.h"
+#include "operations/paged/cpu/paged_core.h"
 #include "operations/paged/flash_mla/problem.h"
 
 #define PROJECT_PAIR(n) GEMM_PAIR(gemm_project, n, 1, TILE_ROWS, c_stride)

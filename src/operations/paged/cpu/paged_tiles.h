@@ -2,8 +2,14 @@
 /*
  * Many rows of a key head, as in prefilling and in decoding of latents: a block of keys and values is gathered from its
  * pages and packed, keys transposed into panels, and used by all tiles of TILE_ROWS rows of the item. Lines of the
- * next block are asked for while products run. Included by paged_core_body.h.
+ * next block are asked for while products run.
  */
+#ifndef EJKI_PAGED_TILES_H
+#define EJKI_PAGED_TILES_H
+
+#include "operations/paged/cpu/paged_operands.h"
+#include "operations/paged/cpu/paged_scores.h"
+
 #define SCORES_PAIR(n) GEMM_PAIR(gemm_scores, n, 1, TILE_ROWS, SCORE_STRIDE)
 #define SCORES_SIZE(n) GEMM_CASE(gemm_scores, n)
 #define VALUES_PAIR(n) GEMM_PAIR(gemm_values, n, SCORE_STRIDE, 1, TILE_COLUMNS)
@@ -16,7 +22,7 @@ GEMM_DISPATCH(gemm_values, TILE_ROW_COUNTS(VALUES_SIZE))
 typedef struct paged_many {
     const paged_job *j;
     paged_size depth;
-    float *query, *sums, *lanes, *keys, *values, *scores, *key_scale, *value_scale, *rest;
+    float *query, *sums, *lanes, *totals, *keys, *values, *scores, *key_scale, *value_scale, *rest;
     paged_row *row;
     paged_block *block, *next;
     paged_scale scale;
@@ -27,34 +33,21 @@ typedef struct paged_many {
 
 /* ---- Packing ---------------------------------------------------------------------------------------- */
 
-/* Elements of VL keys become columns of a panel: target[d][column]. */
+/* Lanes of VL keys become columns of a panel: target[lane][column]. */
 static inline __attribute__((always_inline)) void
 pack_keys(const ejk_dtype dtype, const char *const *key, paged_size dim, float *target) {
     const int64_t size = stored_size(dtype);
     vf block[VL];
     paged_size d = 0;
-    for (; d + VL <= dim; d += VL) {
-        EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] = v_stored(dtype, key[i] + d * size);
+    for (; d + LANES <= dim; d += LANES, target += VL * TILE_COLUMNS) {
+        EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] = v_operand(dtype, key[i] + d * size);
         v_transpose(block);
-        EJKI_UNROLL for (int i = 0; i < VL; i++) v_store(target + (d + i) * TILE_COLUMNS, block[i]);
+        EJKI_UNROLL for (int i = 0; i < VL; i++) v_store(target + i * TILE_COLUMNS, block[i]);
     }
     if (d == dim) return;
-    for (int i = 0; i < VL; i++) block[i] = v_stored_first(dtype, key[i] + d * size, dim - d);
+    for (int i = 0; i < VL; i++) block[i] = v_operand_first(dtype, key[i] + d * size, dim - d);
     v_transpose(block);
-    for (paged_size i = 0; d + i < dim; i++) v_store(target + (d + i) * TILE_COLUMNS, block[i]);
-}
-
-/* A row of values as floats, padded with zeros to `width`; NaN in `probe` where one is not finite. */
-static inline __attribute__((always_inline)) vf
-pack_value(const ejk_dtype dtype, const char *value, paged_size dim, float *target, vf probe) {
-    const int64_t size = stored_size(dtype);
-    for (paged_size d = 0; d < dim; d += VL) {
-        const vf v = d + VL <= dim ? v_stored(dtype, value + d * size)
-                                   : v_stored_first(dtype, value + d * size, dim - d);
-        probe = v_fma(v, v_zero(), probe);
-        v_store(target + d, v);
-    }
-    return probe;
+    for (paged_size i = 0; i < lanes_of(dim - d); i++) v_store(target + i * TILE_COLUMNS, block[i]);
 }
 
 static inline __attribute__((always_inline)) void
@@ -69,11 +62,11 @@ pack_all_keys(const ejk_dtype dtype, paged_many *m, const char *const *rows, pag
 static inline __attribute__((always_inline)) void
 pack_all_values(const ejk_dtype dtype, paged_many *m, paged_size low, paged_size high) {
     const paged_size width = m->j->work->plan.width;
-    vf probe = v_zero();
-    for (paged_size t = low; t < high; t++)
-        probe =
-            pack_value(dtype, m->block->value[t], m->j->p->value_dim, m->values + t * width, probe);
-    m->fit = v_sum(probe) == 0 || sees_alike(m->j, m->block);
+    paged_range range = range_none();
+    for (paged_size t = low; t < high; t += PAGED_PACK)
+        range = pack_values(dtype, m->block->value + t, m->j->p->value_dim,
+                            m->values + t / PAGED_PACK * width, range);
+    m->fit = range_is_fit(range) || (PAGED_PACK == 1 && sees_alike(m->j, m->block));
 }
 
 #define PACKS_OF(T)                                                                                \
@@ -86,7 +79,7 @@ pack_all_values(const ejk_dtype dtype, paged_many *m, paged_size low, paged_size
                                                           paged_size high) {                       \
         pack_all_values(EJK_DTYPE_##T, m, low, high);                                              \
     }
-STORED_CASES(PACKS_OF)
+OPERAND_TYPES(PACKS_OF)
 #define KEYS_CASE(T)                                                                               \
     case EJK_DTYPE_##T:                                                                            \
         pack_keys_##T(m, rows, dim, at, low, high);                                                \
@@ -97,14 +90,14 @@ STORED_CASES(PACKS_OF)
 static void pack_any_keys(paged_many *m, int dtype, const char *const *rows, paged_size dim,
                           paged_size at, paged_size low, paged_size high) {
     switch (dtype) {
-        STORED_CASES(KEYS_CASE)
+        OPERAND_TYPES(KEYS_CASE)
     default: break;
     }
 }
 
 static void pack_any_values(paged_many *m, int dtype, paged_size low, paged_size high) {
     switch (dtype) {
-        STORED_CASES(ROWS_CASE)
+        OPERAND_TYPES(ROWS_CASE)
     default: break;
     }
 }
@@ -113,7 +106,8 @@ static void pack_block(paged_many *m, paged_size low, paged_size high) {
     const paged_problem *p = m->j->p;
     pack_any_keys(m, p->key.dtype, m->block->key, p->dim, 0, low, high);
     if (p->tail_dim > 0)
-        pack_any_keys(m, p->key_tail.dtype, m->block->tail, p->tail_dim, p->dim, low, high);
+        pack_any_keys(m, p->key_tail.dtype, m->block->tail, p->tail_dim, lanes_of(p->dim), low,
+                      high);
     pack_any_values(m, p->value.dtype, low, high);
     if (p->key.scaled_rows)
         find_scales(m->j, m->block, &p->key, m->j->head, m->j->work->plan.keys, m->key_scale);
@@ -139,14 +133,10 @@ static void next_lines(paged_many *m, gemm_prefetch *lines) {
     lines->near = false;
     lines->count = 0;
     while (lines->count < paged_least(m->pace, GEMM_LINES)) {
-        paged_ask *ask = m->ask_key.line ? &m->ask_key : &m->ask_value;
-        if (!ask->line) return;
-        lines->line[lines->count++] = (const float *)(const void *)ask->line;
-        ask->line += 64;
-        ask->left -= 64;
-        if (ask->left > 0) continue;
-        ask->left = ask->bytes;
-        ask->line = ++ask->row < ask->end ? *ask->row : NULL;
+        const char *line = ask_next(&m->ask_key, 64, NULL);
+        if (!line) line = ask_next(&m->ask_value, 64, NULL);
+        if (!line) return;
+        lines->line[lines->count++] = (const float *)(const void *)line;
     }
 }
 
@@ -162,6 +152,7 @@ static float *sum_of(const paged_many *m, paged_size i, paged_size d) {
 /* Weights of row i from its scores; its sums are brought to its new maximum. */
 static void many_weights(paged_many *m, paged_size i, float *z, paged_size low, paged_size high) {
     const paged_job *j = m->j;
+    const float *values = j->p->value.scaled_rows ? m->value_scale : NULL;
     m->scale.key = j->p->key.scaled_rows ? m->key_scale + low : NULL;
     const float most =
         finish_scores(j, &m->row[i], &m->scale, m->block->first + low, high - low, z + low);
@@ -171,19 +162,21 @@ static void many_weights(paged_many *m, paged_size i, float *z, paged_size low, 
             float *sum = sum_of(m, i, d);
             v_store(sum, v_mul(v_load(sum), v_set1(factor)));
         }
-    for (paged_size c = low; j->p->value.scaled_rows && c < high; c += VL)
-        v_store(z + c, v_mul(v_load(z + c), v_load(m->value_scale + c)));
+    end_weights(z, low, high, values, factor, m->totals + i * VL);
 }
 
 /* One row, key by key, what has a weight. */
 static void add_seen_rows(paged_many *m, paged_size i, const float *z, paged_size low,
                           paged_size high) {
     const paged_size width = m->j->work->plan.width;
-    for (paged_size t = low; t < high; t++)
-        for (paged_size d = 0; z[t] != 0 && d < width; d += VL) {
+    for (paged_size t = low; t < high; t++) {
+        const float weight = weight_at(z, t);
+        for (paged_size d = 0; weight != 0 && d < width; d += VL) {
             float *sum = sum_of(m, i, d);
-            v_store(sum, v_fma(v_set1(z[t]), v_load(m->values + t * width + d), v_load(sum)));
+            const vf v = packed_value(m->values, width, t, d);
+            v_store(sum, v_fma(v_set1(weight), v, v_load(sum)));
         }
+    }
 }
 
 /* `rows` rows from i on, of one tile, and keys low to high - 1 of the block, a multiple of TILE_COLUMNS. */
@@ -202,9 +195,9 @@ static void attend_tile(paged_many *m, paged_size i, int rows, paged_size low, p
         add_seen_rows(m, i + r, scores + r * SCORE_STRIDE, low, high);
     for (paged_size d = 0; m->fit && d < width; d += TILE_COLUMNS) {
         next_lines(m, &lines);
-        gemm_values(rows, paged_least(TILE_COLUMNS, width - d), high - low, scores + low,
-                    m->values + low * width + d, width, sum_of(m, i, d), TILE_COLUMNS, true,
-                    &lines);
+        gemm_values(rows, paged_least(TILE_COLUMNS, width - d), (high - low) / PAGED_PACK,
+                    scores + low / PAGED_PACK, m->values + low / PAGED_PACK * width + d, width,
+                    sum_of(m, i, d), TILE_COLUMNS, true, &lines);
     }
 }
 
@@ -237,14 +230,16 @@ static void many_block(paged_many *m) {
 
 static void bind_many(paged_many *m, const paged_job *j) {
     const paged_plan *t = &j->work->plan;
-    *m = (paged_many){.j = j, .depth = j->p->dim + j->p->tail_dim, .query = j->memory};
+    *m = (paged_many){.j = j, .query = j->memory};
+    m->depth = lanes_of(j->p->dim) + lanes_of(j->p->tail_dim);
     m->sums = m->query + t->rows * m->depth;
     m->lanes = m->sums + t->rows * t->sum_width;
-    m->keys = m->lanes + t->rows * VL;
+    m->totals = m->lanes + t->rows * VL;
+    m->keys = m->totals + t->rows * VL;
     m->values = m->keys + t->keys * m->depth;
     m->scores = m->values + t->keys * t->width;
     m->rest = m->scores + TILE_ROWS * SCORE_STRIDE;
-    m->key_scale = m->rest + t->width;
+    m->key_scale = m->rest + t->scratch;
     m->value_scale = m->key_scale + TILE_KEYS;
     m->row = (paged_row *)(void *)(m->value_scale + TILE_KEYS);
     m->scale = score_scale(j->p, j->head);
@@ -261,7 +256,8 @@ static void attend_many(const paged_job *j) {
     for (paged_size i = 0; i < j->rows; i++) {
         const paged_size tile = i / TILE_ROWS * TILE_ROWS;
         m.row[i] = row_of(j, i);
-        load_query(j->p, &m.row[i], m.query + tile * m.depth + i - tile, TILE_ROWS);
+        load_query(j->p, &m.row[i], m.query + tile * m.depth + i - tile, lanes_of(j->p->dim),
+                   TILE_ROWS, m.rest);
     }
     m.block = &blocks[0];
     m.next = &blocks[1];
@@ -277,6 +273,10 @@ static void attend_many(const paged_job *j) {
     }
     for (paged_size i = 0; i < j->rows; i++) {
         for (paged_size d = 0; d < t->width; d += VL) v_store(m.rest + d, v_load(sum_of(&m, i, d)));
-        put_row(j, &m.row[i], m.rest, v_sum(v_load(m.lanes + i * VL)));
+        const float sum = v_sum(v_load(m.lanes + i * VL));
+        const paged_state state = {m.row[i].most, sum, total_of(sum, m.totals + i * VL)};
+        put_row(j, &m.row[i], m.rest, state);
     }
 }
+
+#endif

@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scores of a row in place, its running softmax, and where a block's keys lie. Included by paged_core_body.h. */
+/* Scores of a row in place, its running softmax, and where a block's keys lie. */
+#ifndef EJKI_PAGED_SCORES_H
+#define EJKI_PAGED_SCORES_H
+
+#include "operations/paged/cpu/paged_row.h"
+
+#include "kernels/simd/vec_math.h"
 
 /* Where rows of a block of keys lie, for the item's first head. Keys that nobody sees have a row of zeros. */
 typedef struct paged_block {
@@ -120,29 +126,4 @@ static bool sees_alike(const paged_job *j, const paged_block *b) {
     return j->s.rows == 1;
 }
 
-/* ---- Asking for memory ------------------------------------------------------------------------------ */
-
-/* Lines of rows, asked for one at a time and in the order of memory, into the second-level cache: requests for the
- * first level hold the few registers that it has for misses. */
-typedef struct paged_ask {
-    const char *const *row, *const *end;
-    const char *line;
-    paged_size offset, bytes, left;
-} paged_ask;
-
-static inline void ask_for(paged_ask *a, const char *const *rows, paged_size count,
-                           paged_size offset, paged_size bytes) {
-    *a = (paged_ask){
-        .row = rows, .end = rows + count, .offset = offset, .bytes = bytes, .left = bytes};
-    a->line = count > 0 && bytes > 0 ? rows[0] + offset : NULL;
-}
-
-static inline __attribute__((always_inline)) void ask_line(paged_ask *a) {
-    if (!a->line) return;
-    __builtin_prefetch(a->line, 0, 2);
-    a->line += 64;
-    a->left -= 64;
-    if (a->left > 0) return;
-    a->left = a->bytes;
-    a->line = ++a->row < a->end ? *a->row + a->offset : NULL;
-}
+#endif

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Few rows, as in decoding: up to four rows of a key head meet VL / 4 of its keys, or fewer rows more keys, where they
- * lie in the cache; sums of values pass through registers four keys at a time. While keys of a block are read, its
- * values are asked for, and with these the keys of the next block. Included by paged_core_body.h.
+ * lie in the cache; sums of values pass through registers a few keys at a time. While keys of a block are read, its
+ * values are asked for, and with these the keys of the next block.
  */
+#ifndef EJKI_PAGED_ROWS_H
+#define EJKI_PAGED_ROWS_H
 
-#define VALUES_AT_ONCE (VL == 16 ? 4 : 2)
+#include "operations/paged/cpu/paged_operands.h"
+#include "operations/paged/cpu/paged_scores.h"
 
 typedef struct paged_few {
     const paged_job *j;
     paged_size count; /* rows of all heads */
-    float *query, *sums, *lanes, *scores, *key_scale, *value_scale;
+    float *query, *sums, *lanes, *totals, *scores, *key_scale, *value_scale;
     paged_row *row;
+    bool exact; /* weights times values key by key */
     paged_block *block, *next;
     paged_ask ask;
 } paged_few;
@@ -23,36 +27,30 @@ static inline void head_rows(const char *const *rows, paged_size t, int n, paged
         out[i] = rows[t + i] + (t + i >= b->low && t + i < b->high ? step : 0);
 }
 
-/* Asks for the lines of `bytes` bytes that are read at step d. */
-static inline __attribute__((always_inline)) void ask_beside(paged_ask *ask, const int bytes,
-                                                             paged_size d) {
-    if (bytes >= 64)
-        EJKI_UNROLL for (int i = 0; i < bytes / 64; i++) ask_line(ask);
-    else if (d % (64 / bytes * VL) == 0)
-        ask_line(ask);
-}
-
 /* sum[r * keys + k] += row r times key k. */
 static inline __attribute__((always_inline)) void
 multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, paged_size dim,
-              const float *query, paged_size query_step, vf sum[VL], paged_ask *ask) {
+              const float *query, paged_size query_step, vf sum[VL], const char *next) {
     const int keys = VL / rows, size = (int)stored_size(dtype);
     paged_size d = 0;
-    for (; d + VL <= dim; d += VL) {
+    for (; d + LANES <= dim; d += LANES, query += VL) {
         vf q[4];
-        EJKI_UNROLL for (int r = 0; r < rows; r++) q[r] = v_load(query + r * query_step + d);
+        EJKI_UNROLL for (int r = 0; r < rows; r++) q[r] = v_load(query + r * query_step);
         EJKI_UNROLL for (int k = 0; k < keys; k++) {
-            const vf v = v_stored(dtype, key[k] + d * size);
+            const vf v = v_operand(dtype, key[k] + d * size);
             EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + k] =
-                v_fma(q[r], v, sum[r * keys + k]);
+                OPERAND_TERM(q[r], v, sum[r * keys + k]);
         }
-        if (ask) ask_beside(ask, keys * VL * size, d);
+        if (next) {
+            ask_lines(next, keys * LANES * size);
+            next = (const char *)((uintptr_t)next + (uintptr_t)(keys * LANES * size));
+        }
     }
     if (d == dim) return;
     EJKI_UNROLL for (int k = 0; k < keys; k++) {
-        const vf v = v_stored_first(dtype, key[k] + d * size, dim - d);
+        const vf v = v_operand_first(dtype, key[k] + d * size, dim - d);
         EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + k] =
-            v_fma(v_load(query + r * query_step + d), v, sum[r * keys + k]);
+            OPERAND_TERM(v_load(query + r * query_step), v, sum[r * keys + k]);
     }
 }
 
@@ -65,24 +63,22 @@ static inline __attribute__((always_inline)) void score_keys(const ejk_dtype dty
     const paged_size depth = f->j->work->plan.depth, size = stored_size(dtype);
     const float *query = f->query + i * depth;
     const int keys = VL / rows;
-    paged_ask ask = f->ask;
     for (int s = 0; s < VL; s += keys) {
         const char *key[VL];
         vf sum[VL];
         float products[VL];
         EJKI_UNROLL for (int k = 0; k < VL; k++) sum[k] = v_zero();
         head_rows(f->block->key, t + s, keys, h * p->key.head * size, f->block, key);
-        multiply_keys(dtype, rows, key, p->dim, query, depth, sum, asks ? &ask : NULL);
+        const char *next = asks ? ask_next(&f->ask, keys * p->dim * size, key[0]) : NULL;
+        multiply_keys(dtype, rows, key, p->dim, query, depth, sum, next);
         if (p->tail_dim > 0) {
             head_rows(f->block->tail, t + s, keys, h * p->key_tail.head * size, f->block, key);
-            multiply_keys(dtype, rows, key, p->tail_dim, query + ejki_round_up(p->dim, VL), depth,
-                          sum, NULL);
+            multiply_keys(dtype, rows, key, p->tail_dim, query + padded(p->dim), depth, sum, NULL);
         }
         v_store(products, v_sums(sum));
         EJKI_UNROLL for (int r = 0; r < rows; r++) memcpy(
             f->scores + (i + r) * BLOCK + t + s, products + r * keys, (size_t)keys * sizeof(float));
     }
-    if (asks) f->ask = ask;
 }
 
 /* Sums of `rows` rows from i on take in VALUES_AT_ONCE values from t on. */
@@ -92,27 +88,12 @@ static inline __attribute__((always_inline)) void add_values(const ejk_dtype dty
                                                              bool asks) {
     const paged_problem *p = f->j->p;
     const paged_size width = f->j->work->plan.width;
-    const int size = (int)stored_size(dtype);
+    const paged_size size = stored_size(dtype);
     const char *value[VALUES_AT_ONCE];
-    vf weight[4][VALUES_AT_ONCE];
-    float *sums = f->sums + i * width;
-    paged_ask ask = f->ask;
     head_rows(f->block->value, t, VALUES_AT_ONCE, h * p->value.head * size, f->block, value);
-    EJKI_UNROLL for (int r = 0; r < rows; r++) EJKI_UNROLL for (int k = 0; k < VALUES_AT_ONCE; k++)
-        weight[r][k] = v_set1(f->scores[(i + r) * BLOCK + t + k]);
-    for (paged_size d = 0; d < p->value_dim; d += VL) {
-        const bool whole = d + VL <= p->value_dim;
-        vf sum[4];
-        EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r] = v_load(sums + r * width + d);
-        EJKI_UNROLL for (int k = 0; k < VALUES_AT_ONCE; k++) {
-            const vf v = whole ? v_stored(dtype, value[k] + d * size)
-                               : v_stored_first(dtype, value[k] + d * size, p->value_dim - d);
-            EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r] = v_fma(weight[r][k], v, sum[r]);
-        }
-        EJKI_UNROLL for (int r = 0; r < rows; r++) v_store(sums + r * width + d, sum[r]);
-        if (asks) ask_beside(&ask, VALUES_AT_ONCE * VL * size, d);
-    }
-    if (asks) f->ask = ask;
+    add_columns(dtype, rows, value, f->scores + i * BLOCK + t / PAGED_PACK, p->value_dim,
+                f->sums + i * width, width,
+                asks ? ask_next(&f->ask, VALUES_AT_ONCE * p->value_dim * size, value[0]) : NULL);
 }
 
 /* One row, key by key, what has a weight: values may be NaN that the row does not see. */
@@ -121,7 +102,7 @@ static void add_seen(paged_few *f, paged_size i, paged_size h) {
     const ejk_dtype dtype = (ejk_dtype)p->value.dtype;
     float *sums = f->sums + i * f->j->work->plan.width;
     for (paged_size t = f->block->low; t < f->block->high; t++) {
-        const float weight = f->scores[i * BLOCK + t];
+        const float weight = weight_at(f->scores + i * BLOCK, t);
         const char *value = f->block->value[t] + h * p->value.head * stored_size(dtype);
         for (paged_size d = 0; weight != 0 && d < p->value_dim; d += VL) {
             const vf v = v_stored_first(dtype, value + d * stored_size(dtype),
@@ -154,8 +135,8 @@ static inline void begin_asking(paged_few *f, const paged_cache *c, const char *
 
 static inline __attribute__((always_inline)) void block_scores(const ejk_dtype dtype,
                                                                paged_few *f) {
-    const paged_size low = f->block->low / VL * VL;
-    for (paged_size t = low; t < f->block->high; t += VL)
+    const paged_size low = f->block->low / LANES * LANES;
+    for (paged_size t = low; t < ejki_round_up(f->block->high, LANES); t += VL)
         for (paged_size h = 0; h < f->j->heads; h++) {
             begin_asking(f, &f->j->p->value, f->block->value, f->j->p->value_dim, h, t, VL);
             FOR_ROWS(score_keys, dtype, f, h, t);
@@ -173,7 +154,6 @@ block_values(const ejk_dtype dtype, paged_few *f, paged_size first, paged_size h
         }
 }
 
-#define STORED_CASES(X) X(F32) X(BF16) X(F16) X(I8) X(F8E4M3) X(F8E5M2)
 #define SCORES_OF(T)                                                                               \
     static __attribute__((noinline)) void block_scores_##T(paged_few *f) {                         \
         block_scores(EJK_DTYPE_##T, f);                                                            \
@@ -183,8 +163,8 @@ block_values(const ejk_dtype dtype, paged_few *f, paged_size first, paged_size h
                                                            paged_size heads, bool asks) {          \
         block_values(EJK_DTYPE_##T, f, h, heads, asks);                                            \
     }
-STORED_CASES(SCORES_OF)
-STORED_CASES(VALUES_OF)
+OPERAND_TYPES(SCORES_OF)
+OPERAND_TYPES(VALUES_OF)
 #define SCORES_CASE(T)                                                                             \
     case EJK_DTYPE_##T:                                                                            \
         block_scores_##T(f);                                                                       \
@@ -194,36 +174,36 @@ STORED_CASES(VALUES_OF)
 
 static void any_block_scores(paged_few *f) {
     switch (f->j->p->key.dtype) {
-        STORED_CASES(SCORES_CASE)
+        OPERAND_TYPES(SCORES_CASE)
     default: break;
     }
 }
 static void any_block_values(paged_few *f, paged_size h, paged_size heads, bool asks) {
     switch (f->j->p->value.dtype) {
-        STORED_CASES(VALUES_CASE)
+        OPERAND_TYPES(VALUES_CASE)
     default: break;
     }
 }
 
-/* Whether the block's values of a head are finite. */
-static bool is_finite(const paged_few *f, paged_size h) {
+/* Whether products of the block's values of a head are right for weights of 0, too. */
+static bool is_fit(const paged_few *f, const paged_block *block, paged_size h) {
     const paged_problem *p = f->j->p;
     const ejk_dtype dtype = (ejk_dtype)p->value.dtype;
-    vf probe = v_zero();
-    for (paged_size t = f->block->low; t < f->block->high; t++) {
-        const char *value = f->block->value[t] + h * p->value.head * stored_size(dtype);
-        for (paged_size d = 0; d < p->value_dim; d += VL)
-            probe = v_fma(v_stored_first(dtype, value + d * stored_size(dtype),
-                                         paged_least(p->value_dim - d, VL)),
-                          v_zero(), probe);
+    paged_range range = range_none();
+    for (paged_size t = block->low; t < block->high; t++) {
+        const char *value = block->value[t] + h * p->value.head * stored_size(dtype);
+        for (paged_size d = 0; d < p->value_dim; d += LANES)
+            range = range_with(range, v_operand_first(dtype, value + d * stored_size(dtype),
+                                                      paged_least(p->value_dim - d, LANES)));
     }
-    return v_sum(probe) == 0;
+    return range_is_fit(range);
 }
 
 static void few_weights(paged_few *f, paged_scale *scale) {
     const paged_job *j = f->j;
-    const paged_size width = j->work->plan.width, low = f->block->low / VL * VL;
-    const paged_size columns = ejki_round_up(f->block->high, VL) - low;
+    const paged_size width = j->work->plan.width, low = f->block->low / LANES * LANES;
+    const paged_size high = ejki_round_up(f->block->high, LANES), columns = high - low;
+    const float *values = j->p->value.scaled_rows ? f->value_scale : NULL;
     for (paged_size i = 0; i < f->count; i++) {
         const paged_size head = j->head + i / j->rows;
         float *z = f->scores + i * BLOCK + low;
@@ -238,8 +218,7 @@ static void few_weights(paged_few *f, paged_scale *scale) {
         const float most = finish_scores(j, &f->row[i], scale, f->block->first + low, columns, z);
         const float factor = finish_weights(&f->row[i], most, columns, z, f->lanes + i * VL);
         if (factor != 1) multiply(f->sums + i * width, width, factor);
-        for (paged_size c = 0; j->p->value.scaled_rows && c < columns; c += VL)
-            v_store(z + c, v_mul(v_load(z + c), v_load(f->value_scale + low + c)));
+        end_weights(f->scores + i * BLOCK, low, high, values, factor, f->totals + i * VL);
     }
 }
 
@@ -248,44 +227,90 @@ static void few_block(paged_few *f) {
     paged_scale scale;
     any_block_scores(f);
     few_weights(f, &scale);
-    if (sees_alike(j, f->block)) {
+    if (sees_alike(j, f->block) && !f->exact) {
         any_block_values(f, 0, j->heads, true);
         return;
     }
     for (paged_size h = 0; h < j->heads; h++)
-        if (is_finite(f, h))
+        if (!f->exact && is_fit(f, f->block, h))
             any_block_values(f, h, 1, false);
         else
             for (paged_size i = 0; i < j->rows; i++) add_seen(f, h * j->rows + i, h);
 }
 
-static void attend_few(const paged_job *j) {
+static void few_blocks(paged_few *f) {
+    const paged_job *j = f->j;
+    const paged_size start = j->low / BLOCK * BLOCK;
+    if (j->low < j->high) find_block(j, start, BLOCK, f->block);
+    for (paged_size first = start; j->low < j->high && first < j->high; first += BLOCK) {
+        f->next->high = 0;
+        if (first + BLOCK < j->high) find_block(j, first + BLOCK, BLOCK, f->next);
+        few_block(f);
+        paged_block *done = f->block;
+        f->block = f->next;
+        f->next = done;
+    }
+}
+
+/* Whether sums of head h have lost products: they are small, and values of their keys are. */
+static bool lost_products(paged_few *f, paged_size h) {
+    const paged_job *j = f->j;
+    const paged_size width = j->work->plan.width;
+    bool small = false;
+    for (paged_size i = h * j->rows; i < (h + 1) * j->rows; i++)
+        small = small || has_lost(j->p->value.dtype, f->sums + i * width, j->p->value_dim);
+    for (paged_size first = j->low / BLOCK * BLOCK; small && first < j->high; first += BLOCK) {
+        find_block(j, first, BLOCK, f->block);
+        if (!is_fit(f, f->block, h)) return true;
+    }
+    return false;
+}
+
+static void bind_few(paged_few *f, const paged_job *j, bool exact) {
+    const paged_plan *t = &j->work->plan;
+    *f = (paged_few){.j = j, .count = j->heads * j->rows, .query = j->memory, .exact = exact};
+    f->sums = f->query + f->count * t->depth;
+    f->lanes = f->sums + f->count * t->width;
+    f->totals = f->lanes + f->count * VL;
+    f->scores = f->totals + f->count * VL;
+    f->key_scale = f->scores + f->count * BLOCK;
+    f->value_scale = f->key_scale + BLOCK;
+    memset(f->query, 0, (size_t)(f->scores - f->query) * sizeof(float));
+}
+
+/* An item, of which heads are left out that lost products. */
+static void few_rows(const paged_job *j, bool exact, bool lost[ROWS_AT_ONCE]) {
     const paged_plan *t = &j->work->plan;
     paged_block blocks[2];
-    paged_row rows[ROWS_AT_ONCE + FEW_ROWS];
-    paged_few f = {.j = j, .count = j->heads * j->rows, .row = rows, .query = j->memory};
-    f.sums = f.query + f.count * t->depth;
-    f.lanes = f.sums + f.count * t->width;
-    f.scores = f.lanes + f.count * VL;
-    f.key_scale = f.scores + f.count * BLOCK;
-    f.value_scale = f.key_scale + BLOCK;
-    memset(f.query, 0, (size_t)(f.scores - f.query) * sizeof(float));
+    paged_row rows[ROWS_AT_ONCE];
+    paged_few f;
+    bind_few(&f, j, exact);
     for (paged_size i = 0; i < f.count; i++) {
         rows[i] = row_of(j, i);
-        load_query(j->p, &rows[i], f.query + i * t->depth, 1);
+        load_query(j->p, &rows[i], f.query + i * t->depth, padded(j->p->dim), 1,
+                   f.value_scale + BLOCK);
     }
+    f.row = rows;
     f.block = &blocks[0];
     f.next = &blocks[1];
-    const paged_size start = j->low / BLOCK * BLOCK;
-    if (j->low < j->high) find_block(j, start, BLOCK, f.block);
-    for (paged_size first = start; j->low < j->high && first < j->high; first += BLOCK) {
-        f.next->high = 0;
-        if (first + BLOCK < j->high) find_block(j, first + BLOCK, BLOCK, f.next);
-        few_block(&f);
-        paged_block *done = f.block;
-        f.block = f.next;
-        f.next = done;
+    few_blocks(&f);
+    for (paged_size h = 0; h < j->heads; h++) lost[h] = !exact && lost_products(&f, h);
+    for (paged_size i = 0; i < f.count; i++) {
+        const float sum = v_sum(v_load(f.lanes + i * VL));
+        const paged_state state = {rows[i].most, sum, total_of(sum, f.totals + i * VL)};
+        if (!lost[i / j->rows]) put_row(j, &rows[i], f.sums + i * t->width, state);
     }
-    for (paged_size i = 0; i < f.count; i++)
-        put_row(j, &rows[i], f.sums + i * t->width, v_sum(v_load(f.lanes + i * VL)));
 }
+
+static void attend_few(const paged_job *j) {
+    bool lost[ROWS_AT_ONCE], none[ROWS_AT_ONCE];
+    few_rows(j, false, lost);
+    for (paged_size h = 0; h < j->heads; h++) {
+        paged_job again = *j;
+        again.head += h;
+        again.heads = 1;
+        if (lost[h]) few_rows(&again, true, none);
+    }
+}
+
+#endif

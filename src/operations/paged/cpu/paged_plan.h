@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What items of attention over pages are, how a run is planned, and where things lie in its workspace. */
+#ifndef EJKI_PAGED_PLAN_H
+#define EJKI_PAGED_PLAN_H
+
+#include <ejkernel/kernel.h>
+
+#include "base/base.h"
+#include "operations/attention/cpu/tile/tile_shape.h"
+#include "operations/paged/shared/problem.cuh"
+
+#include "kernels/simd/gemm_body.h"
+#include "kernels/simd/vec_bytes.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+#define LOG2E 1.4426950408889634
+#define LN2   0.6931471805599453
+
+/* Elements that a lane of what is multiplied has, and those of a vector. */
+#ifdef TILE_BF16_DOT
+#define PAGED_PACK 2
+#else
+#define PAGED_PACK 1
+#endif
+#define LANES (PAGED_PACK * VL)
+
+enum {
+    BLOCK = 64,        /* keys that few rows look at together */
+    FEW_ROWS = 8,      /* of a key head: more go through tiles */
+    ROWS_AT_ONCE = 64, /* of all heads of an item of few rows */
+    SPLIT_ROWS = 16,   /* sequences of more rows are not split */
+    MOST_SPLITS = 16,  /* bounds the memory of partial results */
+    TILE_KEYS = 512,   /* most keys of a block of many rows */
+    SCORE_STRIDE = TILE_KEYS + 16,
+};
+
+/* What follows from shapes and parameters, and where things lie in memory, in floats. */
+typedef struct paged_plan {
+    paged_size split;                                /* keys of a KV split */
+    paged_size rows, keys;                           /* of a tile's group, and of its blocks */
+    paged_size depth, width;                         /* of queries in whole vectors, of sums */
+    paged_size sum_width;                            /* rounded up to TILE_COLUMNS */
+    paged_size scratch;                              /* of a row before it is packed */
+    paged_size slots;                                /* rows of partial results */
+    paged_size list_at, slot_at, zero_at, worker_at; /* in bytes */
+    paged_size worker_bytes, bytes;
+} paged_plan;
+
+/* What an item has of the list: sequences' first items and first slots. */
+typedef struct paged_lists {
+    paged_size *items, *slots;
+    float *partial, *state; /* [slots][width]; [slots][3]: largest score in base 2, sum, total */
+    const char *zeros;      /* a row of a cache */
+} paged_lists;
+
+/* What all items of a run share. */
+typedef struct paged_work {
+    const ejk_run *run;
+    const paged_problem *p;
+    paged_plan plan;
+    paged_lists lists;
+    paged_size count;
+    atomic_llong next;
+    bool merging;
+} paged_work;
+
+/* A row that an item computes. */
+typedef struct paged_row {
+    paged_size low, high; /* keys that it sees */
+    paged_size token, head, r;
+    float slope; /* of alibi, in base 2 */
+    float most;  /* largest score so far, in base 2 */
+} paged_row;
+
+/* An item. Row i of key head `head + i / rows` is row first_row + i % rows of T x G. */
+typedef struct paged_job {
+    const paged_work *work;
+    const paged_problem *p;
+    paged_sequence s;
+    paged_size entries, head, heads, first_row, rows;
+    paged_size part, parts; /* KV split, and how many the sequence has */
+    paged_size low, high;   /* keys that any of the rows sees here */
+    float *memory;          /* the worker's */
+} paged_job;
+
+static paged_size paged_bytes(int dtype) {
+    return stored_size((ejk_dtype)dtype);
+}
+
+/* ---- Plans ------------------------------------------------------------------------------------------ */
+
+static paged_size heads_at_once(const paged_problem *p, paged_size rows) {
+    return paged_least(paged_most(p->kv_heads, 1),
+                       paged_most(ROWS_AT_ONCE / paged_most(rows, 1), 1));
+}
+
+static paged_size parts_of(const paged_plan *t, const paged_sequence *s) {
+    return s->rows > SPLIT_ROWS ? 1 : paged_most(ejki_cdiv(s->keys, t->split), 1);
+}
+
+/* Few rows take both parts of a key for the same type. */
+static bool is_few(const paged_problem *p, const paged_sequence *s) {
+    if (p->tail_dim > 0 && p->key_tail.dtype != p->key.dtype) return false;
+    return s->rows * p->group <= FEW_ROWS;
+}
+
+/* Items of a KV split of a sequence. */
+static paged_size tiles_of(const paged_problem *p, const paged_plan *t, const paged_sequence *s) {
+    const paged_size rows = s->rows * p->group;
+    if (rows == 0 || p->kv_heads == 0) return 0;
+    if (is_few(p, s)) return ejki_cdiv(p->kv_heads, heads_at_once(p, rows));
+    return p->kv_heads * ejki_cdiv(rows, t->rows);
+}
+
+/* Lanes of a part of a query or a key, and those in whole vectors. */
+static paged_size lanes_of(paged_size dim) {
+    return ejki_cdiv(dim, PAGED_PACK);
+}
+static paged_size padded(paged_size dim) {
+    return ejki_round_up(lanes_of(dim), VL);
+}
+
+static paged_size floats_of_few(const paged_plan *t) {
+    return ROWS_AT_ONCE * (t->depth + t->width + 2 * VL + BLOCK) + 2 * BLOCK + t->scratch;
+}
+
+static paged_size floats_of_many(const paged_problem *p, const paged_plan *t) {
+    const paged_size depth = lanes_of(p->dim) + lanes_of(p->tail_dim);
+    return t->rows * (depth + t->sum_width + 2 * VL) + t->keys * (depth + t->width) +
+           TILE_ROWS * SCORE_STRIDE + 2 * TILE_KEYS + t->scratch;
+}
+
+static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int32_t workers,
+                          paged_plan *t) {
+    *t = (paged_plan){.rows = ejki_round_up(parameters[0], TILE_ROWS),
+                      .keys = ejki_round_up(parameters[1], TILE_COLUMNS)};
+    const paged_size most = p->tables == PAGED_LISTS ? paged_most(p->width, 1) : p->width;
+    t->split =
+        paged_most(parameters[2], ejki_round_up(ejki_cdiv(most * p->page, MOST_SPLITS), 256));
+    t->depth = padded(p->dim) + padded(p->tail_dim);
+    t->width = ejki_round_up(p->value_dim, VL);
+    t->scratch = paged_most(PAGED_PACK * t->depth, t->width);
+    t->sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
+    const paged_size splits = ejki_cdiv(most * p->page, t->split);
+    if (splits > 1)
+        t->slots = paged_least(p->tokens, p->sequences * SPLIT_ROWS) * p->heads * splits;
+    const paged_size row = (PAGED_PACK * t->depth + t->width) * 4;
+    t->slot_at = ejki_round_up(2 * (p->sequences + 1) * (paged_size)sizeof(paged_size), 64);
+    t->zero_at = t->slot_at + ejki_round_up(t->slots * (t->width + 3) * 4, 64);
+    t->worker_at = t->zero_at + ejki_round_up(row + 64, 64);
+    t->worker_bytes = 4 * paged_most(floats_of_few(t), floats_of_many(p, t)) +
+                      (paged_size)sizeof(paged_row) * t->rows + 64;
+    t->worker_bytes = ejki_round_up(t->worker_bytes, 4096) + 576;
+    t->bytes = t->worker_at + workers * t->worker_bytes;
+    if (t->slots < INT64_C(1) << 40) return EJK_OK;
+    return ejki_fail(EJK_STATUS_OVERFLOW, "%lld partial results cannot be held", t->slots);
+}
+
+/* Items and slots of the sequences before each; returns the number of items. */
+static paged_size list_work(const paged_problem *p, const paged_plan *t, paged_lists *lists) {
+    paged_size items = 0, slots = 0;
+    const paged_size count = paged_count(p);
+    for (paged_size n = 0; n < count; n++) {
+        const paged_sequence s = paged_sequence_of(p, n);
+        const paged_size parts = parts_of(t, &s);
+        lists->items[n] = items;
+        lists->slots[n] = slots;
+        items += tiles_of(p, t, &s) * parts;
+        if (parts > 1) slots += parts * s.rows * p->heads;
+    }
+    lists->items[count] = items;
+    return items;
+}
+
+#endif
