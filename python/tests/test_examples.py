@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example programs, against the goldens that their C counterparts have."""
 
-import importlib.util
+import importlib
 import os
+import random
 
 import numpy as np
 import pytest
+
+import libejkernel
 
 EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples")
 DATA = os.path.join(EXAMPLES, "data", "bytelm")
@@ -14,15 +17,28 @@ pytestmark = pytest.mark.skipif(not os.path.exists(DATA), reason="no source tree
 
 
 @pytest.fixture(scope="module")
-def bytelm():
-    spec = importlib.util.spec_from_file_location("bytelm", os.path.join(EXAMPLES, "python", "bytelm.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def programs():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(os.path.join(EXAMPLES, "python"))
+        # Matrices are small: where cores are busy, threads that wait for each other take most of the time.
+        threads = libejkernel.get_num_threads()
+        libejkernel.set_num_threads(1)
+        yield {name: importlib.import_module(name) for name in ("bytelm", "bytemix", "serve")}
+        libejkernel.set_num_threads(threads)
 
 
-def read(name):
-    with open(os.path.join(DATA, name), "rb") as file:
+@pytest.fixture
+def bytelm(programs):
+    return programs["bytelm"]
+
+
+@pytest.fixture
+def bytemix(programs):
+    return programs["bytemix"]
+
+
+def read(name, folder=DATA):
+    with open(os.path.join(folder, name), "rb") as file:
         return file.read()
 
 
@@ -41,3 +57,56 @@ def test_bytelm_has_the_exact_logits(bytelm):
 def test_bytelm_writes_the_likeliest_bytes(bytelm):
     written = b"".join(bytelm.Model().generate(read("prompt.txt")[:600], 120))
     assert written == read("greedy_600_120.txt")
+
+
+def greedy(model, prompt, count):
+    """What follows a prompt, and the smallest margin of a byte over the next likely."""
+    text, margin, at = bytearray(prompt), np.inf, 0
+    while len(text) < len(prompt) + count:
+        row = model.read(bytes(text[at:]), at)[-1]
+        at = len(text)
+        text.append(int(row.argmax()))
+        margin = min(margin, np.diff(np.sort(row)[-2:])[0])
+    return bytes(text), margin
+
+
+def test_bytemix_has_the_exact_logits_and_bytes(bytemix):
+    prompt, exact = read("prompt.txt", bytemix.FOLDER), np.load(os.path.join(bytemix.FOLDER, "logits.npy"))
+    model, at = bytemix.Model(), 0
+    assert np.abs(model.read(prompt) - exact).max() < 2e-4
+    for count in (1, 130, 7, 33, 1, 1):
+        assert np.abs(model.read(prompt[at : at + count], at) - exact[at : at + count]).max() < 2e-4
+        at += count
+    assert greedy(model, prompt[:600], 60)[0] == prompt[:600] + read("greedy_600_60.txt", bytemix.FOLDER)
+
+
+@pytest.mark.parametrize("name", ["bytemix", "bytelm"])
+def test_served_bytes_are_those_of_each_text_alone(programs, name):
+    bytemix, server = programs["bytemix"], programs["serve"]
+    folder = os.path.join(EXAMPLES, "data", name)
+    prompt, chance = read("prompt.txt", folder), random.Random(24)
+    model = bytemix.Model(folder, bytemix.CONTEXT // bytemix.PAGE, 12)
+    alone = {}
+    while len(alone) < 8:
+        start = prompt[: len(alone) % 2 * 40]
+        start += prompt[(at := chance.randrange(900)) : at + chance.randint(1, 70 - len(start))]
+        text, margin = greedy(model, start, 6)
+        if margin > 1e-3:
+            alone[start] = text
+    preempted = shared = 0
+    for _ in range(12):
+        engine = server.Server(model, chance.randint(6, 20), chance.randint(6, 12), chance.choice([8, 64]), 4)
+        pages, slots = len(engine.free), len(engine.slots)
+        coming = [server.Request(each, chance.randint(1, 6)) for each in chance.choices(list(alone), k=5)]
+        while engine.step() or coming:
+            if coming and chance.random() < 0.6:
+                engine.requests.append(coming.pop())
+            shared += sum(count > 1 for count in engine.users.values())
+        assert len(engine.requests) == 5
+        for r in engine.requests:
+            assert r.data == alone[r.prompt][: r.end]
+            preempted += r.preempted
+        while engine.prefixes:
+            engine.drop_prefix()
+        assert (len(engine.free), len(engine.slots)) == (pages, slots)
+    assert preempted > 0 and shared > 20
