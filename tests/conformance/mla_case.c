@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flash_mla. */
+/* flash_mla and its gradient. */
 #include "conformance/cases.h"
 
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 struct mla {
     int64_t batch, tokens, heads, kv_heads, latent, dim, rope, value_dim;
     int64_t ends[6], sequences; /* packed ones; 0: none */
-    double *q, *c, *wk, *wv, *bq, *bk;
+    double *q, *c, *wk, *wv, *bq, *bk, *sinks, *d_out, *d_lse;
+    ejk_flash_mla_args call; /* its inputs */
 };
 
 static ejk_tensor filled(struct call *c, int32_t rank, const int64_t *shape, double size) {
@@ -32,12 +33,11 @@ static void pack(struct call *c, struct mla *m, ejk_flash_mla_args *a) {
     }
 }
 
-static bool generate(struct call *c) {
+static struct mla *make(struct call *c) {
     static const int64_t tokens[] = {0, 1, 5, 17, 40, 70}, sizes[] = {1, 8, 16, 24, 33};
     struct random *r = &c->random;
-    ejk_flash_mla_args *a = c->args;
-    struct mla *m = call_memory(c, sizeof *m);
-    c->own = m;
+    struct mla *m = c->own = call_memory(c, sizeof *m);
+    ejk_flash_mla_args *a = &m->call;
     m->batch = random_int(r, 1, 2);
     m->tokens = RANDOM_OF(r, tokens);
     m->kv_heads = random_int(r, 1, 2);
@@ -46,6 +46,10 @@ static bool generate(struct call *c) {
     m->dim = RANDOM_OF(r, sizes);
     m->value_dim = RANDOM_OF(r, sizes);
     m->rope = random_chance(r, 0.7) ? 8 * random_int(r, 1, 2) : 0;
+    if (random_chance(r, 0.05)) { /* more than a panel of keys */
+        m->batch = m->heads = m->kv_heads = 1;
+        m->tokens = 530, m->dim = m->value_dim = m->latent = 8;
+    }
     const int64_t kind = m->rope ? random_int(r, 0, 2) : 0; /* fused, per head, shared */
     if (random_chance(r, 0.4)) pack(c, m, a);
     a->query = FILLED(c, 1, m->batch, m->tokens, m->heads, m->dim + (kind == 0 ? m->rope : 0));
@@ -58,10 +62,72 @@ static bool generate(struct call *c) {
     a->causal = random_chance(r, 0.6);
     if (a->causal && random_chance(r, 0.3)) a->sliding_window = ejk_int(random_int(r, 1, 20));
     if (random_chance(r, 0.3)) a->logits_soft_cap = ejk_float(3 + random_real(r));
+    if (random_chance(r, 0.3)) a->softmax_aux = FILLED(c, 1, m->heads, 2);
+    return m;
+}
+
+static bool generate(struct call *c) {
+    const struct mla *m = make(c);
+    ejk_flash_mla_args *a = c->args;
+    *a = m->call;
     a->out = CALL_TENSOR(c, c->dtype, m->batch, m->tokens, m->heads, m->value_dim);
-    if (random_chance(r, 0.5))
+    if (random_chance(&c->random, 0.5))
         a->lse = CALL_TENSOR(c, EJK_DTYPE_F32, m->batch, m->heads, m->tokens);
     return true;
+}
+
+static bool generate_vjp(struct call *c) {
+    const struct mla *m = make(c);
+    const ejk_flash_mla_args *in = &m->call;
+    struct random *r = &c->random;
+    ejk_flash_mla_vjp_args *a = c->args;
+    *a = (ejk_flash_mla_vjp_args){.query = in->query,
+                                  .key_value = in->key_value,
+                                  .w_kc = in->w_kc,
+                                  .w_vc = in->w_vc,
+                                  .b_q = in->b_q,
+                                  .b_k = in->b_k,
+                                  .cu_seqlens = in->cu_seqlens,
+                                  .softmax_aux = in->softmax_aux,
+                                  .causal = in->causal,
+                                  .sliding_window = in->sliding_window,
+                                  .logits_soft_cap = in->logits_soft_cap};
+    a->d_out = FILLED(c, 1, m->batch, m->tokens, m->heads, m->value_dim);
+    if (random_chance(r, 0.3)) {
+        a->d_lse = CALL_TENSOR(c, EJK_DTYPE_F32, m->batch, m->heads, m->tokens);
+        FOR(n, ejk_tensor_count(&a->d_lse)) tensor_put(&a->d_lse, n, random_normal(r));
+    }
+    const struct {
+        ejk_tensor *gradient;
+        const ejk_tensor *input;
+    } wanted[] = {{&a->d_query, &in->query},
+                  {&a->d_key_value, &in->key_value},
+                  {&a->d_w_kc, &in->w_kc},
+                  {&a->d_w_vc, &in->w_vc},
+                  {&a->d_b_q, &in->b_q},
+                  {&a->d_b_k, &in->b_k},
+                  {&a->d_softmax_aux, &in->softmax_aux}};
+    FOR(n, (int64_t)(sizeof wanted / sizeof *wanted))
+    if (ejk_tensor_present(wanted[n].input) && random_chance(r, 0.8))
+        *wanted[n].gradient =
+            call_tensor(c, c->dtype, wanted[n].input->rank, wanted[n].input->shape);
+    return true;
+}
+
+/* Tokens of no sequence hold NaN, and the last of all where no other row sees it. */
+static void finish(struct call *c) {
+    const struct mla *m = c->own;
+    const ejk_flash_mla_args *a = &m->call;
+    const ejk_tensor *inputs[] = {&a->query, &a->key_value, &a->b_q, &a->b_k};
+    const int64_t tokens = m->batch * m->tokens;
+    int64_t first = m->sequences > 0 ? m->ends[m->sequences] : tokens;
+    if (c->dtype == EJK_DTYPE_F64) return; /* differences would find NaN */
+    if (a->causal && first > 0 && m->latent == 24) first--, c->hostile = true;
+    for (int i = 0; i < 4; i++) {
+        const int64_t width = tokens > 0 ? ejk_tensor_count(inputs[i]) / tokens : 0;
+        for (int64_t n = first * width; ejk_tensor_present(inputs[i]) && n < tokens * width; n++)
+            tensor_put(inputs[i], n, (double)NAN);
+    }
 }
 
 /* One sum over the latent. */
@@ -74,12 +140,12 @@ static long double product(const struct mla *m, const double *w, int64_t token, 
 }
 
 struct keys {
-    long double *k, *v; /* [B·T,Hkv,Dn], [B·T,Hkv,Dv] */
+    long double *k, *v, *w; /* [B·T,Hkv,Dn], [B·T,Hkv,Dv]; weights of a row */
 };
 
-static long double score(const struct call *c, const struct mla *m, const struct keys *keys,
-                         int64_t i, int64_t j, int64_t h) {
-    const ejk_flash_mla_args *a = c->args;
+static long double score(const struct mla *m, const struct keys *keys, int64_t i, int64_t j,
+                         int64_t h) {
+    const ejk_flash_mla_args *a = &m->call;
     const int64_t width = a->query.shape[3];
     const double *q = m->q + (i * m->heads + h) * width, *tail = q + m->dim;
     if (m->bq) tail = m->bq + (a->b_q.rank == 4 ? i * m->heads + h : i) * m->rope;
@@ -93,37 +159,58 @@ static long double score(const struct call *c, const struct mla *m, const struct
     return cap * tanhl(z / cap);
 }
 
-/* Token i of those from first to end - 1, which are numbers of all tokens. */
+/* Tokens that token i sees, as numbers of all tokens; false: it is of no sequence. */
+static bool seen(const struct mla *m, int64_t i, int64_t *first, int64_t *end) {
+    const ejk_flash_mla_args *a = &m->call;
+    *first = i / m->tokens * m->tokens, *end = *first + m->tokens;
+    if (m->sequences > 0) {
+        int64_t s = 0;
+        while (s < m->sequences && m->ends[s + 1] <= i) s++;
+        if (s == m->sequences) return false;
+        *first = m->ends[s], *end = m->ends[s + 1];
+    }
+    if (a->causal) *end = i + 1;
+    if (a->sliding_window.set && i + 1 - a->sliding_window.value > *first)
+        *first = i + 1 - a->sliding_window.value;
+    return true;
+}
+
+/* Weights of row i from w[first] on; the logarithm of what they were divided by. */
+static long double weights(const struct mla *m, const struct keys *keys, int64_t i, int64_t h,
+                           int64_t first, int64_t end, long double *w) {
+    long double sum = 0, most = -(long double)INFINITY;
+    const double *sinks = m->sinks ? m->sinks + 2 * h : NULL;
+    for (int64_t j = first; j < end; j++) most = fmaxl(most, w[j] = score(m, keys, i, j, h));
+    for (int n = 0; sinks && n < 2; n++) most = fmaxl(most, (long double)sinks[n]);
+    for (int64_t j = first; j < end; j++) sum += w[j] = expl(w[j] - most);
+    for (int n = 0; sinks && n < 2; n++) sum += expl((long double)sinks[n] - most);
+    for (int64_t j = first; j < end; j++) w[j] /= sum;
+    return most + logl(sum);
+}
+
 static void attend(struct call *c, const struct keys *keys, int64_t i, int64_t h, int64_t first,
                    int64_t end) {
     const struct mla *m = c->own;
     const ejk_flash_mla_args *a = c->args;
-    const int64_t group = m->heads / m->kv_heads, window = a->sliding_window.value;
-    if (a->causal) end = i + 1;
-    if (a->sliding_window.set && i + 1 - window > first) first = i + 1 - window;
+    const int64_t group = m->heads / m->kv_heads;
+    long double *w = keys->w;
     double *out = call_result(c, "out", EXACT, ELEMENT) + (i * m->heads + h) * m->value_dim;
     double *spread = call_result(c, "out", SPREAD, ELEMENT) + (i * m->heads + h) * m->value_dim;
-    long double sum = 0, most = -(long double)INFINITY;
-    for (int64_t j = first; j < end; j++) most = fmaxl(most, score(c, m, keys, i, j, h));
-    for (int64_t j = first; j < end; j++) {
-        const long double w = expl(score(c, m, keys, i, j, h) - most);
-        sum += w;
-        FOR(d, m->value_dim) {
+    const long double lse = weights(m, keys, i, h, first, end, w);
+    for (int64_t j = first; j < end; j++) FOR(d, m->value_dim) {
             const long double v = keys->v[(j * m->kv_heads + h / group) * m->value_dim + d];
-            out[d] += (double)(w * v);
-            spread[d] += (double)fabsl(w * v);
+            out[d] += (double)(w[j] * v);
+            spread[d] += (double)fabsl(w[j] * v);
         }
-    }
-    FOR(d, m->value_dim) out[d] /= (double)sum, spread[d] /= (double)sum;
     if (ejk_tensor_present(&a->lse))
         call_result(c, "lse", EXACT,
                     LOG_SUM)[(i / m->tokens * m->heads + h) * m->tokens + i % m->tokens] =
-            (double)(most + logl(sum));
+            (double)lse;
 }
 
-static void exact(struct call *c) {
+static struct keys prepare(struct call *c) {
     struct mla *m = c->own;
-    const ejk_flash_mla_args *a = c->args;
+    const ejk_flash_mla_args *a = &m->call;
     const int64_t tokens = m->batch * m->tokens, keys_row = m->kv_heads * m->dim,
                   values_row = m->kv_heads * m->value_dim;
     m->q = tensor_values(c, &a->query);
@@ -132,27 +219,189 @@ static void exact(struct call *c) {
     m->wv = tensor_values(c, &a->w_vc);
     m->bq = tensor_values(c, &a->b_q);
     m->bk = tensor_values(c, &a->b_k);
+    m->sinks = tensor_values(c, &a->softmax_aux);
     struct keys keys = {call_memory(c, (size_t)(tokens * keys_row + 1) * sizeof *keys.k),
-                        call_memory(c, (size_t)(tokens * values_row + 1) * sizeof *keys.v)};
+                        call_memory(c, (size_t)(tokens * values_row + 1) * sizeof *keys.v),
+                        call_memory(c, (size_t)(tokens + 1) * sizeof *keys.w)};
     FOR(n, tokens * keys_row) keys.k[n] = product(m, m->wk, n / keys_row, n % keys_row, keys_row);
     FOR(n, tokens * values_row)
     keys.v[n] = product(m, m->wv, n / values_row, n % values_row, values_row);
+    c->scarce = true; /* sums of sums: eps counts relative to their terms */
+    c->magnitude = 2;
+    return keys;
+}
+
+static void exact(struct call *c) {
+    const ejk_flash_mla_args *a = c->args;
+    const struct keys keys = prepare(c);
+    const struct mla *m = c->own;
+    const int64_t rows = m->batch * m->tokens * m->heads;
     call_result(c, "out", EXACT, ELEMENT);
     double *lse = ejk_tensor_present(&a->lse) ? call_result(c, "lse", EXACT, LOG_SUM) : NULL;
-    FOR(n, tokens * m->heads) if (lse) lse[n] = -(double)INFINITY;
-    c->scarce = true; /* sums of sums: eps counts relative to their terms */
-    FOR(n, tokens * m->heads) {
-        const int64_t i = n / m->heads;
-        int64_t first = i / m->tokens * m->tokens, end = first + m->tokens, s = 0;
-        if (m->sequences > 0) {
-            while (s < m->sequences && m->ends[s + 1] <= i) s++;
-            if (s == m->sequences) continue;
-            first = m->ends[s], end = m->ends[s + 1];
-        }
-        attend(c, &keys, i, n % m->heads, first, end);
+    FOR(n, rows) if (lse) lse[n] = -(double)INFINITY;
+    FOR(n, rows) {
+        int64_t first, end;
+        if (seen(m, n / m->heads, &first, &end))
+            attend(c, &keys, n / m->heads, n % m->heads, first, end);
     }
-    c->magnitude = 2;
+}
+
+/* ---- Gradient ---------------------------------------------------------------------------------------- */
+
+/* Sums, and the sizes of their terms. */
+struct sums {
+    long double *value, *size;
+};
+struct gradients {
+    struct sums query, tail, key, value, rope, sinks;
+};
+
+static struct sums zeros(struct call *c, int64_t count) {
+    const size_t bytes = (size_t)(count + 1) * sizeof(long double);
+    return (struct sums){call_memory(c, bytes), call_memory(c, bytes)};
+}
+
+static void add(const struct sums *s, int64_t n, long double x, long double size, double by) {
+    s->value[n] += x * (long double)by;
+    s->size[n] += size * fabsl((long double)by);
+}
+
+/* A score's cotangent x, and the size of what it is made of. */
+static void add_score(const struct mla *m, const struct keys *keys, const struct gradients *g,
+                      int64_t i, int64_t h, int64_t j, long double x, long double size) {
+    const int64_t width = m->call.query.shape[3],
+                  row = j * m->kv_heads + h * m->kv_heads / m->heads;
+    const bool shared = m->bq && m->call.b_q.rank == 3;
+    const int64_t at = (shared ? i : i * m->heads + h) * m->rope;
+    const double *q = m->q + (i * m->heads + h) * width, *tail = m->bq ? m->bq + at : q + m->dim;
+    FOR(d, m->dim) {
+        add(&g->query, (i * m->heads + h) * m->dim + d, x, size, (double)keys->k[row * m->dim + d]);
+        add(&g->key, row * m->dim + d, x, size, q[d]);
+    }
+    FOR(d, m->rope) {
+        add(&g->tail, at + d, x, size, m->bk[j * m->rope + d]);
+        add(&g->rope, j * m->rope + d, x, size, tail[d]);
+    }
+}
+
+static void add_row(const struct mla *m, const struct keys *keys, const struct gradients *g,
+                    int64_t i, int64_t h, int64_t first, int64_t end) {
+    const ejk_flash_mla_args *a = &m->call;
+    const long double lse = weights(m, keys, i, h, first, end, keys->w), *w = keys->w;
+    const double *d_out = m->d_out + (i * m->heads + h) * m->value_dim;
+    const long double d_lse =
+        m->d_lse ? (long double)m->d_lse[(i / m->tokens * m->heads + h) * m->tokens + i % m->tokens]
+                 : 0;
+    long double own = -d_lse, own_size = fabsl(d_lse);
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t j = first; j < end; j++) {
+            const int64_t row = j * m->kv_heads + h * m->kv_heads / m->heads;
+            long double x = 0, size = 0;
+            FOR(d, m->value_dim) {
+                const long double term = (long double)d_out[d] * keys->v[row * m->value_dim + d];
+                x += term, size += fabsl(term);
+                if (pass) add(&g->value, row * m->value_dim + d, w[j], w[j], d_out[d]);
+            }
+            if (!pass) {
+                own += w[j] * x, own_size += w[j] * size;
+                continue;
+            }
+            long double slope = w[j] / sqrtl((long double)(m->dim + m->rope));
+            if (a->logits_soft_cap.set) {
+                const long double t =
+                    score(m, keys, i, j, h) / (long double)a->logits_soft_cap.value;
+                slope *= 1 - t * t;
+            }
+            add_score(m, keys, g, i, h, j, slope * (x - own), slope * (size + own_size));
+        }
+    for (int n = 0; m->sinks && n < 2; n++)
+        add(&g->sinks, 2 * h + n, -own, own_size,
+            (double)expl((long double)m->sinks[2 * h + n] - lse));
+}
+
+/* Entry `at` of a result from entry n of sums. */
+static void put(struct call *c, const char *name, int64_t at, const struct sums *s, int64_t n) {
+    double *value = call_result(c, name, EXACT, ELEMENT);
+    double *size = call_result(c, name, SPREAD, ELEMENT);
+    if (value) value[at] = (double)s->value[n];
+    if (size) size[at] = (double)s->size[n];
+}
+
+/* Products of rows' gradients with latents, of tokens before `end`, and with weights. */
+static void put_weight(struct call *c, const char *name, const double *w, int64_t dim,
+                       const struct sums *rows, const struct sums *latents, int64_t end) {
+    const struct mla *m = c->own;
+    const int64_t row = m->kv_heads * dim;
+    const struct sums s = zeros(c, m->latent * row);
+    FOR(t, end)
+    FOR(n, m->latent * row) {
+        const int64_t k = n / row, from = t * row + n % row, to = t * m->latent + k;
+        add(&s, n, rows->value[from], rows->size[from], m->c[to]);
+        add(latents, to, rows->value[from], rows->size[from], w[n]);
+    }
+    FOR(n, m->latent * row) put(c, name, n, &s, n);
+}
+
+static void exact_vjp(struct call *c) {
+    const ejk_flash_mla_vjp_args *a = c->args;
+    const struct keys keys = prepare(c);
+    struct mla *m = c->own;
+    const int64_t tokens = m->batch * m->tokens, heads = m->heads, width = a->query.shape[3];
+    const struct sums latents = zeros(c, tokens * m->latent);
+    const struct gradients g = {.query = zeros(c, tokens * heads * m->dim),
+                                .tail = zeros(c, tokens * heads * m->rope),
+                                .key = zeros(c, tokens * m->kv_heads * m->dim),
+                                .value = zeros(c, tokens * m->kv_heads * m->value_dim),
+                                .rope = zeros(c, tokens * m->rope),
+                                .sinks = zeros(c, heads * 2)};
+    static const char *const names[] = {"d_query", "d_key_value", "d_w_kc",       "d_w_vc",
+                                        "d_b_q",   "d_b_k",       "d_softmax_aux"};
+    int64_t last = 0;
+    FOR(n, (int64_t)(sizeof names / sizeof *names)) call_result(c, names[n], EXACT, ELEMENT);
+    m->d_out = tensor_values(c, &a->d_out);
+    m->d_lse = tensor_values(c, &a->d_lse);
+    c->gradient = true;
+    FOR(n, tokens * heads) {
+        int64_t first, end;
+        if (!seen(m, n / heads, &first, &end)) continue;
+        last = n / heads + 1;
+        add_row(m, &keys, &g, n / heads, n % heads, first, end);
+    }
+    put_weight(c, "d_w_kc", m->wk, m->dim, &g.key, &latents, last);
+    put_weight(c, "d_w_vc", m->wv, m->value_dim, &g.value, &latents, last);
+    FOR(n, tokens * m->latent) put(c, "d_key_value", n, &latents, n);
+    FOR(n, tokens * heads * m->dim) put(c, "d_query", n / m->dim * width + n % m->dim, &g.query, n);
+    if (!m->bq) FOR(n, tokens * heads * m->rope)
+    put(c, "d_query", n / m->rope * width + m->dim + n % m->rope, &g.tail, n);
+    FOR(n, m->bq ? ejk_tensor_count(&a->b_q) : 0) put(c, "d_b_q", n, &g.tail, n);
+    FOR(n, tokens * m->rope) put(c, "d_b_k", n, &g.rope, n);
+    FOR(n, m->sinks ? heads * 2 : 0) put(c, "d_softmax_aux", n, &g.sinks, n);
 }
 
 const struct operation flash_mla_case = {
-    .op = "flash_mla", .cases = 16, .generate = generate, .exact = exact};
+    .op = "flash_mla", .cases = 16, .generate = generate, .finish = finish, .exact = exact};
+static const struct refused refused[] = {
+    {EJK_STATUS_INVALID_ARGUMENT, "d_b_k is given without b_k, expected both", "d_b_k=[1,8,4]"},
+    {EJK_STATUS_INVALID_ARGUMENT, "d_b_q is given without b_q, expected both", "d_b_q=[1,8,4]"},
+    {EJK_STATUS_INVALID_SHAPE, "d_softmax_aux has rank 2, expected 1",
+     "softmax_aux=[3] d_softmax_aux=[4,3]"},
+    {EJK_STATUS_INVALID_SHAPE, "query has 16 elements a head, expected 20", "b_k=[1,8,4]"},
+    {EJK_STATUS_INVALID_SHAPE, "d_query", "d_query=[1,8,4,12]"},
+    {EJK_STATUS_INVALID_ARGUMENT, "logits_soft_cap is -1", "logits_soft_cap=-1"},
+    {EJK_STATUS_INVALID_ARGUMENT, "without causal, expected both", "sliding_window=3"},
+    {EJK_STATUS_INVALID_LAYOUT, "d_query", "d_query=@query"},
+    {EJK_STATUS_INVALID_ARGUMENT, "cu_seqlens is 9", "cu_seqlens={0,9,8}"},
+    {.changes = NULL}};
+
+REFUSED_CALL(ejk_flash_mla_vjp)
+
+const struct operation flash_mla_vjp_case = {
+    .op = "flash_mla_vjp",
+    .cases = 16,
+    .generate = generate_vjp,
+    .finish = finish,
+    .exact = exact_vjp,
+    .call = ejk_flash_mla_vjp_call,
+    .good = "query=[1,8,4,16] key_value=[1,8,12] w_kc=[12,2,16] w_vc=[12,2,8] d_out=[1,8,4,8] "
+            "d_query=[1,8,4,16]",
+    .refused = refused};

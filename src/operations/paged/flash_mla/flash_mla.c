@@ -3,14 +3,13 @@
 #include <ejkernel/flash_mla.h>
 
 #include "base/base.h"
-#include "operations/paged/flash_mla/problem.h"
-#include "operations/paged/shared/paged_call.h"
+#include "operations/paged/flash_mla/flash_mla.h"
 
 #include <math.h>
 
 #define EJK_RECORD_SELF ejk_flash_mla_args
 EJK_RECORD_DEFINE_WITH(ejk_flash_mla_args_record, ejk_flash_mla_args, EJK_FLASH_MLA_ARGS,
-                       "B=1,T,N=B,Hq,Hkv=Hq,Dq,Dn=Dq,Dr=0,Dv=Dn,R=512,n=1", NULL);
+                       MLA_SYMBOLS, NULL);
 #undef EJK_RECORD_SELF
 
 /* Rope elements of a head: those of b_k. */
@@ -48,7 +47,7 @@ static ejk_status check(const ejk_flash_mla_args *a) {
     return EJK_OK;
 }
 
-static paged_rows rows_of(const ejk_tensor *t) {
+paged_rows ejki_mla_rows(const ejk_tensor *t) {
     return (paged_rows){.batch = t->strides[0],
                         .token = t->strides[1],
                         .head = t->rank == 4 ? t->strides[2] : 0,
@@ -85,8 +84,8 @@ static void resolve(const ejk_flash_mla_args *a, paged_problem *p) {
         .batch_rows = ejki_max(tokens, 1),
         .rows_each = packed ? 0 : tokens,
         .tables = packed ? PAGED_TOKENS : PAGED_OWN,
-        .query = rows_of(&a->query),
-        .out = rows_of(&a->out),
+        .query = ejki_mla_rows(&a->query),
+        .out = ejki_mla_rows(&a->out),
         .scale = a->softmax_scale.value,
         .cap = a->logits_soft_cap.set ? a->logits_soft_cap.value : 0,
         .left =
@@ -99,7 +98,7 @@ static void resolve(const ejk_flash_mla_args *a, paged_problem *p) {
     const double depth = (double)(p->dim + p->tail_dim);
     if (!a->softmax_scale.set) p->scale = depth > 0 ? 1 / sqrt(depth) : 1;
     if (ejk_tensor_present(&a->b_q))
-        p->query_tail = rows_of(&a->b_q);
+        p->query_tail = ejki_mla_rows(&a->b_q);
     else
         p->query_tail = p->query;
     if (ejk_tensor_present(&a->b_k))
@@ -115,14 +114,11 @@ static void resolve(const ejk_flash_mla_args *a, paged_problem *p) {
     resolve_sinks(&a->softmax_aux, p);
 }
 
-static ejk_status prepare(const void *args, const ejk_axes *axes, void *problem) {
-    const ejk_flash_mla_args *a = args;
-    mla_problem *m = problem;
+ejk_status ejki_mla_prepare(const ejk_flash_mla_args *a, mla_problem *m) {
     int64_t count;
-    (void)axes;
     EJKI_TRY(check(a));
     *m = (mla_problem){.latent = a->key_value.shape[2],
-                       .key_value = rows_of(&a->key_value),
+                       .key_value = ejki_mla_rows(&a->key_value),
                        .w_kc = {NULL, a->w_kc.strides[0], a->w_kc.strides[1]},
                        .w_vc = {NULL, a->w_vc.strides[0], a->w_vc.strides[1]}};
     resolve(a, &m->core);
@@ -140,9 +136,7 @@ static const void *given(const ejk_tensor *t) {
     return ejk_tensor_present(t) ? t->data : NULL;
 }
 
-static void bind(const void *args, void *problem) {
-    const ejk_flash_mla_args *a = args;
-    mla_problem *m = problem;
+void ejki_mla_bind(const ejk_flash_mla_args *a, mla_problem *m) {
     paged_problem *p = &m->core;
     const int64_t size = (int64_t)ejk_dtype_size(a->query.dtype);
     p->query.data = a->query.data;
@@ -159,8 +153,17 @@ static void bind(const void *args, void *problem) {
     m->w_vc.data = a->w_vc.data;
 }
 
+static ejk_status prepare(const void *args, const ejk_axes *axes, void *problem) {
+    (void)axes;
+    return ejki_mla_prepare(args, problem);
+}
+
+static void bind(const void *args, void *problem) {
+    ejki_mla_bind(args, problem);
+}
+
 /* Both products with the weights, and attention. */
-static void cost(const void *problem, const void *args, ejk_cost *out) {
+void ejki_mla_cost(const void *problem, const void *args, ejk_cost *out) {
     const mla_problem *m = problem;
     const paged_problem *p = &m->core;
     const double tokens = (double)p->tokens, size = (double)ejk_dtype_size((ejk_dtype)p->dtype);
@@ -185,7 +188,7 @@ const ejk_kernel ejk_flash_mla_kernel = {
     .problem_size = sizeof(mla_problem),
     .prepare = prepare,
     .bind = bind,
-    .cost = cost,
+    .cost = ejki_mla_cost,
 };
 
 ejk_status ejk_flash_mla(ejk_context *context, const ejk_flash_mla_args *args) {

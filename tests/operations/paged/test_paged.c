@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention over pages: defects of the system that it re-creates, each shown absent, and what bad tables are told. */
+#include "support/expect.h"
+
+#include <ejkernel/ejkernel.h>
+
+#include <math.h>
+#include <string.h>
+
+enum { SEQUENCES = 8, KEYS = 300, HEADS = 2, GROUP = 2, QUERIES = HEADS * GROUP, D = 8 };
+enum { PAGE = 4, WIDTH = KEYS / PAGE, POOL = 601, ROWS = 64 };
+enum layout { TOKENS_FIRST, HEADS_FIRST, INTERLEAVED };
+
+static ejk_context *context;
+static float query[ROWS * QUERIES * D], out[ROWS * QUERIES * D];
+static float keys[SEQUENCES * KEYS * HEADS * D], values[SEQUENCES * KEYS * HEADS * D];
+static float cache[2 * POOL * PAGE * HEADS * D], *key_cache = cache,
+                                                 *value_cache = cache + POOL * PAGE * HEADS * D;
+static int32_t table[SEQUENCES * WIDTH], lens[SEQUENCES], starts[SEQUENCES + 1];
+
+static float *row_of(enum layout layout, int page, int row, int head, bool value) {
+    const int at = page * PAGE + row;
+    if (layout == INTERLEAVED) return cache + ((at * HEADS + head) * 2 + value) * D;
+    float *from = value ? value_cache : key_cache;
+    if (layout == HEADS_FIRST) return from + ((page * HEADS + head) * PAGE + row) * D;
+    return from + (at * HEADS + head) * D;
+}
+
+static float *dense(float *from, int n, int t, int head) {
+    return from + ((n * KEYS + t) * HEADS + head) * D;
+}
+
+/* Sequences of these lengths, `rows` query rows each; whatever nobody sees is NaN, entries that are not needed -1. */
+static void lay_out(enum layout layout, int sequences, const int32_t *lengths, int rows) {
+    for (size_t i = 0; i < sizeof cache / sizeof *cache; i++) cache[i] = NAN;
+    for (size_t i = 0; i < sizeof out / sizeof *out; i++) out[i] = NAN;
+    for (int i = 0; i < SEQUENCES * WIDTH; i++) table[i] = -1;
+    for (int n = 0; n < sequences; n++) {
+        lens[n] = lengths[n];
+        starts[n + 1] = starts[n] + rows;
+        for (int t = 0; t < lengths[n]; t++) {
+            const int page = (n * WIDTH + t / PAGE) * 7 % POOL;
+            table[n * WIDTH + t / PAGE] = page;
+            for (int h = 0; h < HEADS; h++) {
+                memcpy(row_of(layout, page, t % PAGE, h, false), dense(keys, n, t, h),
+                       D * sizeof *keys);
+                memcpy(row_of(layout, page, t % PAGE, h, true), dense(values, n, t, h),
+                       D * sizeof *values);
+            }
+        }
+    }
+}
+
+/* Row `row` of the packed queries against keys low to high - 1 of sequence n, as the formula reads. */
+static void expect_row(int row, int n, int low, int high, double cap, double sink) {
+    for (int h = 0; h < QUERIES; h++) {
+        const float *q = query + (row * QUERIES + h) * D, *o = out + (row * QUERIES + h) * D;
+        double sum = exp(sink), wanted[D] = {0};
+        for (int t = low; t < high; t++) {
+            double z = 0;
+            for (int d = 0; d < D; d++) z += (double)(q[d] * dense(keys, n, t, h / GROUP)[d]);
+            z /= sqrt(D);
+            if (cap > 0) z = cap * tanh(z / cap);
+            sum += exp(z);
+            for (int d = 0; d < D; d++)
+                wanted[d] += exp(z) * (double)dense(values, n, t, h / GROUP)[d];
+        }
+        for (int d = 0; d < D; d++) EXPECT_NEAR((double)o[d], wanted[d] / sum, 1e-5);
+    }
+}
+
+static ejk_tensor list(int32_t *from, int64_t count) {
+    return ejk_tensor_1d(from, EJK_DTYPE_I32, count);
+}
+static ejk_tensor rows(float *from, int64_t count) {
+    return ejk_tensor_3d(from, EJK_DTYPE_F32, count, QUERIES, D);
+}
+static ejk_tensor pages(float *from, int64_t second, int64_t third) {
+    return ejk_tensor_contiguous(from, EJK_DTYPE_F32, 4, (int64_t[]){POOL, second, third, D});
+}
+
+static ejk_unified_attention_args unified(int sequences, int count) {
+    return (ejk_unified_attention_args){.query = rows(query, count),
+                                        .key_cache = pages(key_cache, PAGE, HEADS),
+                                        .value_cache = pages(value_cache, PAGE, HEADS),
+                                        .kv_lens = list(lens, sequences),
+                                        .block_tables =
+                                            ejk_tensor_2d(table, EJK_DTYPE_I32, sequences, WIDTH),
+                                        .query_start_loc = list(starts, sequences + 1),
+                                        .out = rows(out, count)};
+}
+
+/* BUG 5: the first blocks of keys lie outside the window of every row. */
+static void a_window_far_from_the_first_key(void **state) {
+    (void)state;
+    lay_out(TOKENS_FIRST, 1, (const int32_t[]){KEYS}, 5);
+    ejk_unified_attention_args a = unified(1, 5);
+    a.sliding_window = ejk_int(3);
+    EXPECT_OK(ejk_unified_attention(context, &a));
+    for (int r = 0; r < 5; r++) expect_row(r, 0, KEYS - 5 + r - 2, KEYS - 5 + r + 1, 0, -INFINITY);
+}
+
+/* BUG 17, 18, 53 and 5b 14, 15: [pages,Hkv,page,D] is what it says, no configuration is needed, one split writes all
+ * heads of a group, pages of nobody may hold NaN, and a window is one. */
+static void page_attention_by_its_defaults(void **state) {
+    (void)state;
+    lay_out(HEADS_FIRST, 3, (const int32_t[]){KEYS, 1, 9}, 1);
+    ejk_page_attention_args a = {.query = rows(query, 3),
+                                 .key_cache = pages(key_cache, HEADS, PAGE),
+                                 .value_cache = pages(value_cache, HEADS, PAGE),
+                                 .context_lens = list(lens, 3),
+                                 .block_tables = ejk_tensor_2d(table, EJK_DTYPE_I32, 3, WIDTH),
+                                 .out = rows(out, 3)};
+    for (int splits = 0; splits < 3; splits++) {
+        if (splits > 0) a.num_splits = ejk_int(splits);
+        EXPECT_OK(ejk_page_attention(context, &a));
+        for (int n = 0; n < 3; n++) expect_row(n, n, 0, lens[n], 0, -INFINITY);
+    }
+    a.sliding_window = ejk_int(6);
+    EXPECT_OK(ejk_page_attention(context, &a));
+    for (int n = 0; n < 3; n++)
+        expect_row(n, n, lens[n] > 6 ? lens[n] - 6 : 0, lens[n], 0, -INFINITY);
+}
+
+static ejk_ragged_page_attention_args ragged(int sequences, int count) {
+    return (ejk_ragged_page_attention_args){
+        .queries = rows(query, count),
+        .kv_pages = pages(cache, PAGE, 2 * HEADS),
+        .context_lens = list(lens, sequences),
+        .block_tables = ejk_tensor_2d(table, EJK_DTYPE_I32, sequences, WIDTH),
+        .query_start_loc = list(starts, sequences + 1),
+        .out = rows(out, count)};
+}
+
+/* BUG 19, 20: sequences of one row do not overwrite each other, with 75 pages each. */
+static void decoding_sequences_have_their_own_rows(void **state) {
+    (void)state;
+    const int32_t lengths[SEQUENCES] = {KEYS, 1, 4, 5, 257, 280, 8, KEYS};
+    for (int sequences = 2; sequences <= SEQUENCES; sequences += 3) {
+        lay_out(INTERLEAVED, sequences, lengths, 1);
+        const ejk_ragged_page_attention_args a = ragged(sequences, sequences);
+        EXPECT_OK(ejk_ragged_page_attention(context, &a));
+        for (int n = 0; n < sequences; n++) expect_row(n, n, 0, lens[n], 0, -INFINITY);
+    }
+}
+
+/* BUG 21, 22, 23: defaults run, the cap is the formula's, and `optimized` neither drops context nor the window. */
+static void context_before_the_queries_counts(void **state) {
+    (void)state;
+    lay_out(INTERLEAVED, 2, (const int32_t[]){50, 3}, 3);
+    ejk_ragged_page_attention_args a = ragged(2, 6);
+    a.logits_soft_cap = ejk_float(0.7);
+    a.optimized = EJK_TRUE;
+    EXPECT_OK(ejk_ragged_page_attention(context, &a));
+    for (int i = 0; i < 6; i++) expect_row(i, i / 3, 0, lens[i / 3] - 2 + i % 3, 0.7, -INFINITY);
+    a.sliding_window = ejk_int(2);
+    EXPECT_OK(ejk_ragged_page_attention(context, &a));
+    for (int i = 0; i < 6; i++) {
+        const int high = lens[i / 3] - 2 + i % 3;
+        expect_row(i, i / 3, high > 2 ? high - 2 : 0, high, 0.7, -INFINITY);
+    }
+}
+
+/* BUG 24 and 5b 1, 2: entries that are not needed name a page of the same sequence, which is written to; and each row
+ * of a prefill has its own window. */
+static void padded_tables_do_not_undo_writes(void **state) {
+    (void)state;
+    static float new_keys[ROWS * HEADS * D], new_values[ROWS * HEADS * D];
+    int32_t distribution[] = {0, 0, 1};
+    lay_out(INTERLEAVED, 1, (const int32_t[]){40}, 40);
+    for (int j = 40 / PAGE; j < WIDTH; j++) table[j] = table[0];
+    for (int t = 0; t < 40; t++)
+        for (int h = 0; h < HEADS; h++) {
+            float *key = row_of(INTERLEAVED, table[t / PAGE], t % PAGE, h, false);
+            memcpy(new_keys + (t * HEADS + h) * D, key, D * sizeof *key);
+            memcpy(new_values + (t * HEADS + h) * D, key + D, D * sizeof *key);
+            for (int d = 0; d < 2 * D; d++) key[d] = NAN; /* not there yet */
+        }
+    ejk_ragged_page_attention_v3_args a = {
+        .queries = rows(query, 40),
+        .keys = ejk_tensor_3d(new_keys, EJK_DTYPE_F32, 40, HEADS, D),
+        .values = ejk_tensor_3d(new_values, EJK_DTYPE_F32, 40, HEADS, D),
+        .kv_cache =
+            ejk_tensor_contiguous(cache, EJK_DTYPE_F32, 5, (int64_t[]){POOL, PAGE, HEADS, 2, D}),
+        .kv_lens = list(lens, 1),
+        .block_tables = list(table, WIDTH),
+        .query_start_loc = list(starts, 2),
+        .distribution = list(distribution, 3),
+        .sliding_window = ejk_int(8),
+        .out = rows(out, 40)};
+    EXPECT_OK(ejk_ragged_page_attention_v3(context, &a));
+    for (int r = 0; r < 40; r++) expect_row(r, 0, r > 7 ? r - 7 : 0, r + 1, 0, -INFINITY);
+}
+
+/* BUG 25, 26, 27: sinks join the denominator only, window and cap count, and no length or size is a block's. */
+static void ragged_decoding_takes_what_it_is_given(void **state) {
+    (void)state;
+    enum { WIDE = 136, FEW = 37 };
+    static float wide_query[WIDE], wide_key[FEW * WIDE], wide_value[FEW * WIDE], wide_out[WIDE];
+    float sinks[] = {0.5F};
+    int32_t first[] = {0, 2}, end[] = {KEYS, 33};
+    for (size_t i = 0; i < sizeof out / sizeof *out; i++) out[i] = NAN;
+    ejk_ragged_decode_attention_args a = {
+        .query = rows(query, 2),
+        .key = ejk_tensor_contiguous(keys, EJK_DTYPE_F32, 4, (int64_t[]){2, KEYS, HEADS, D}),
+        .value = ejk_tensor_contiguous(values, EJK_DTYPE_F32, 4, (int64_t[]){2, KEYS, HEADS, D}),
+        .sequence_start = list(first, 2),
+        .sequence_end = list(end, 2),
+        .softmax_aux = ejk_tensor_1d(sinks, EJK_DTYPE_F32, 1),
+        .out = rows(out, 2)};
+    EXPECT_OK(ejk_ragged_decode_attention(context, &a));
+    for (int n = 0; n < 2; n++) expect_row(n, n, first[n], end[n], 0, 0.5);
+    a.sliding_window = ejk_window_of(9, 0);
+    a.logits_soft_cap = ejk_float(0.7);
+    EXPECT_OK(ejk_ragged_decode_attention(context, &a));
+    for (int n = 0; n < 2; n++) expect_row(n, n, end[n] - 10, end[n], 0.7, 0.5);
+
+    for (int i = 0; i < FEW * WIDE; i++) wide_key[i] = (float)(i % 7), wide_value[i] = 3;
+    end[0] = FEW;
+    const int64_t cached[] = {1, FEW, 1, WIDE};
+    const ejk_ragged_decode_attention_args b = {
+        .query = ejk_tensor_3d(wide_query, EJK_DTYPE_F32, 1, 1, WIDE),
+        .key = ejk_tensor_contiguous(wide_key, EJK_DTYPE_F32, 4, cached),
+        .value = ejk_tensor_contiguous(wide_value, EJK_DTYPE_F32, 4, cached),
+        .sequence_start = list(first, 1),
+        .sequence_end = list(end, 1),
+        .out = ejk_tensor_3d(wide_out, EJK_DTYPE_F32, 1, 1, WIDE)};
+    EXPECT_OK(ejk_ragged_decode_attention(context, &b));
+    for (int d = 0; d < WIDE; d++) EXPECT_NEAR((double)wide_out[d], 3, 1e-5);
+}
+
+/* BUG 28: flash_mla runs by its defaults. A row that sees one key has its value. */
+static void flash_mla_by_its_defaults(void **state) {
+    (void)state;
+    float q[2] = {1, 2}, latent[3] = {1, 2, 3}, w_kc[6] = {1, 1, 1, 1, 1, 1},
+          w_vc[6] = {1, 10, 2, 20, 3, 30}, result[2] = {0};
+    const ejk_flash_mla_args a = {
+        .query = ejk_tensor_contiguous(q, EJK_DTYPE_F32, 4, (int64_t[]){1, 1, 1, 2}),
+        .key_value = ejk_tensor_3d(latent, EJK_DTYPE_F32, 1, 1, 3),
+        .w_kc = ejk_tensor_3d(w_kc, EJK_DTYPE_F32, 3, 1, 2),
+        .w_vc = ejk_tensor_3d(w_vc, EJK_DTYPE_F32, 3, 1, 2),
+        .out = ejk_tensor_contiguous(result, EJK_DTYPE_F32, 4, (int64_t[]){1, 1, 1, 2})};
+    EXPECT_OK(ejk_flash_mla(context, &a));
+    EXPECT_NEAR((double)result[0], 14, 1e-5);
+    EXPECT_NEAR((double)result[1], 140, 1e-4);
+}
+
+/* 5b 16: rows of R + P lanes, and of both rounded up to 128, are the same to a call. */
+static void latents_lie_in_rows_of_either_size(void **state) {
+    (void)state;
+    enum { R = 8, P = 4, LEN = 6, LANES = 256 };
+    static float latents[2 * PAGE * LANES], results[2][LEN * R];
+    int32_t length = LEN, ends[] = {0, LEN}, entries[] = {1, 0}, distribution[] = {0, 0, 1};
+    for (int i = 0; i < 2; i++) {
+        for (int n = 0; n < 2 * PAGE * LANES; n++) latents[n] = NAN;
+        const ejk_multi_latent_ragged_page_attention_args a = {
+            .queries_nope = ejk_tensor_3d(query, EJK_DTYPE_F32, LEN, 1, R),
+            .queries_pe = ejk_tensor_3d(query, EJK_DTYPE_F32, LEN, 1, P),
+            .keys_values = ejk_tensor_2d(keys, EJK_DTYPE_F32, LEN, R),
+            .keys_pe = ejk_tensor_2d(values, EJK_DTYPE_F32, LEN, P),
+            .kv_cache = ejk_tensor_3d(latents, EJK_DTYPE_F32, 2, PAGE, i ? LANES : R + P),
+            .kv_lens = list(&length, 1),
+            .block_tables = list(entries, 2),
+            .query_start_loc = list(ends, 2),
+            .distribution = list(distribution, 3),
+            .out = ejk_tensor_3d(results[i], EJK_DTYPE_F32, LEN, 1, R)};
+        EXPECT_OK(ejk_multi_latent_ragged_page_attention(context, &a));
+    }
+    assert_true(isfinite(results[0][0]) && results[0][0] != 0);
+    assert_memory_equal(results[0], results[1], sizeof results[0]);
+}
+
+/* Each wrong number is an argument, its value and what was expected, and nothing is written. */
+static void wrong_tables_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        int32_t *at, value;
+        const char *sentence;
+    } wrong[] = {{&table[1], POOL, "page 1 of sequence 0 is 601, expected 0 to 600"},
+                 {&table[2], -1, "page 2 of sequence 0 is -1, expected 0 to 600"},
+                 {&lens[1], KEYS + 1, "sequence 1 has 301 keys, expected at most 300"},
+                 {&lens[0], -1, "-1, expected 0 or more"},
+                 {&starts[1], 7, "query_start_loc[1] is 7, expected 0 to 4"},
+                 {&starts[2], 1, "query_start_loc[2] is 1, expected 2 to 4"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        lay_out(TOKENS_FIRST, 2, (const int32_t[]){40, 9}, 2);
+        const ejk_unified_attention_args a = unified(2, 4);
+        EXPECT_OK(ejk_unified_attention(context, &a));
+        for (int n = 0; n < 4 * QUERIES * D; n++) out[n] = 77;
+        *wrong[i].at = wrong[i].value;
+        assert_int_equal(ejk_unified_attention(context, &a), EJK_STATUS_INVALID_ARGUMENT);
+        if (!strstr(ejk_last_error(), wrong[i].sentence))
+            fail_msg("\"%s\" does not say \"%s\"", ejk_last_error(), wrong[i].sentence);
+        for (int n = 0; n < 4 * QUERIES * D; n++) assert_true(out[n] == 77);
+    }
+}
+
+static int set_up(void **state) {
+    (void)state;
+    for (int i = 0; i < ROWS * QUERIES * D; i++) query[i] = (float)sin(0.7 * i);
+    for (int i = 0; i < SEQUENCES * KEYS * HEADS * D; i++) {
+        keys[i] = (float)(2 * sin(1.3 * i + 0.1));
+        values[i] = (float)cos(0.9 * i);
+    }
+    return ejk_context_create(NULL, &context) == EJK_OK ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    ejk_context_destroy(context);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_window_far_from_the_first_key),
+        cmocka_unit_test(page_attention_by_its_defaults),
+        cmocka_unit_test(decoding_sequences_have_their_own_rows),
+        cmocka_unit_test(context_before_the_queries_counts),
+        cmocka_unit_test(padded_tables_do_not_undo_writes),
+        cmocka_unit_test(ragged_decoding_takes_what_it_is_given),
+        cmocka_unit_test(flash_mla_by_its_defaults),
+        cmocka_unit_test(latents_lie_in_rows_of_either_size),
+        cmocka_unit_test(wrong_tables_are_refused),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
