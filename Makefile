@@ -34,11 +34,10 @@ check-python:
 	@cmake --build build --target ejkernel ejk
 	@tools/check_python.sh build --frameworks
 
-# Pages of the Python package's API, from its docstrings, in build/docs/python.
+# Pages of the Python package's API in build/docs/python.
 docs-python: check-python
-	@build/python-environment/bin/pip install --quiet --disable-pip-version-check pdoc
-	@PYTHONPATH=build/python build/python-environment/bin/pdoc --docformat numpy --output-directory build/docs/python \
-	    libejkernel libejkernel.numpy libejkernel.masks libejkernel.mask_info libejkernel.tuning libejkernel.profiling
+	@build/python-frameworks/bin/pip install --quiet --disable-pip-version-check pdoc
+	@PYTHONPATH=build/python build/python-frameworks/bin/python tools/python_pages.py build/docs/python
 
 # A wheel for any Python from 3.10 in build/wheel, with the libraries that it needs.
 wheel:

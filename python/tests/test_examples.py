@@ -110,3 +110,39 @@ def test_served_bytes_are_those_of_each_text_alone(programs, name):
             engine.drop_prefix()
         assert (len(engine.free), len(engine.slots)) == (pages, slots)
     assert preempted > 0 and shared > 20
+
+
+def test_the_model_in_jax_is_fitted_by_exact_gradients(programs):
+    jax = pytest.importorskip("jax")
+    program = importlib.import_module("fit_jax")
+
+    def plain(q, k, v, softmax_aux, causal, sliding_window):
+        k, v = (jax.numpy.repeat(each, program.HEADS // program.KV_HEADS, 2) for each in (k, v))
+        scores = jax.numpy.einsum("bthd,bshd->bhts", q, k) / q.shape[-1] ** 0.5
+        back = np.arange(q.shape[1])[:, None] - np.arange(q.shape[1])
+        window = back <= sliding_window[0] if sliding_window else True
+        scores = jax.numpy.where((back >= 0) & window, scores, -np.inf)
+        sinks = jax.numpy.broadcast_to(softmax_aux[:, None], (*scores.shape[:3], 1))
+        shares = jax.nn.softmax(jax.numpy.concatenate([scores, sinks], -1))[..., :-1]
+        return jax.numpy.einsum("bhts,bshd->bthd", shares, v)
+
+    text = read("prompt.txt")
+    data = np.frombuffer(text, np.uint8)[: 2 * program.LENGTH + 2].reshape(2, -1).astype(np.int32)
+    weights = program.initial(jax.random.key(1))
+    weights["layers"][1]["sinks"] = jax.numpy.ones_like(weights["layers"][1]["sinks"])
+    found = jax.value_and_grad(program.loss)(weights, data)
+    exact = jax.value_and_grad(lambda w: program.loss(w, data, plain))(weights)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(exact)):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+    values = program.fit(text, 60)
+    assert values[0] > 4 and np.mean(values[-10:]) < 2.5
+
+
+def test_the_llama_in_torch_is_tuned_as_by_eager_attention(programs):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    program = importlib.import_module("tune_torch")
+    text = read("prompt.txt")
+    values = program.fit(program.create(), text, 60)
+    np.testing.assert_allclose(values[:5], program.fit(program.create("eager"), text, 5), rtol=1e-4)
+    assert values[0] > 4 and np.mean(values[-10:]) < 2.5
