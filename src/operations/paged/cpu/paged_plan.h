@@ -27,6 +27,8 @@
 #define PAGED_PACK 1
 #endif
 #define LANES (PAGED_PACK * VL)
+/* Sums of a row's weights as products took them: floats are taken as they are. */
+#define TOTAL_LANES (PAGED_PACK > 1 ? VL : 0)
 
 enum {
     BLOCK = 64,        /* keys that few rows look at together */
@@ -125,12 +127,12 @@ static paged_size padded(paged_size dim) {
 }
 
 static paged_size floats_of_few(const paged_plan *t) {
-    return ROWS_AT_ONCE * (t->depth + t->width + 2 * VL + BLOCK) + 2 * BLOCK + t->scratch;
+    return ROWS_AT_ONCE * (t->depth + t->width + VL + TOTAL_LANES + BLOCK) + 2 * BLOCK + t->scratch;
 }
 
 static paged_size floats_of_many(const paged_problem *p, const paged_plan *t) {
     const paged_size depth = lanes_of(p->dim) + lanes_of(p->tail_dim);
-    return t->rows * (depth + t->sum_width + 2 * VL) + t->keys * (depth + t->width) +
+    return t->rows * (depth + t->sum_width + VL + TOTAL_LANES) + t->keys * (depth + t->width) +
            TILE_ROWS * SCORE_STRIDE + 2 * TILE_KEYS + t->scratch;
 }
 

@@ -218,7 +218,7 @@ static void few_weights(paged_few *f, paged_scale *scale) {
         const float most = finish_scores(j, &f->row[i], scale, f->block->first + low, columns, z);
         const float factor = finish_weights(&f->row[i], most, columns, z, f->lanes + i * VL);
         if (factor != 1) multiply(f->sums + i * width, width, factor);
-        end_weights(f->scores + i * BLOCK, low, high, values, factor, f->totals + i * VL);
+        end_weights(f->scores + i * BLOCK, low, high, values, factor, f->totals + i * TOTAL_LANES);
     }
 }
 
@@ -272,7 +272,7 @@ static void bind_few(paged_few *f, const paged_job *j, bool exact) {
     f->sums = f->query + f->count * t->depth;
     f->lanes = f->sums + f->count * t->width;
     f->totals = f->lanes + f->count * VL;
-    f->scores = f->totals + f->count * VL;
+    f->scores = f->totals + f->count * TOTAL_LANES;
     f->key_scale = f->scores + f->count * BLOCK;
     f->value_scale = f->key_scale + BLOCK;
     memset(f->query, 0, (size_t)(f->scores - f->query) * sizeof(float));
@@ -297,7 +297,7 @@ static void few_rows(const paged_job *j, bool exact, bool lost[ROWS_AT_ONCE]) {
     for (paged_size h = 0; h < j->heads; h++) lost[h] = !exact && lost_products(&f, h);
     for (paged_size i = 0; i < f.count; i++) {
         const float sum = v_sum(v_load(f.lanes + i * VL));
-        const paged_state state = {rows[i].most, sum, total_of(sum, f.totals + i * VL)};
+        const paged_state state = {rows[i].most, sum, total_of(sum, f.totals + i * TOTAL_LANES)};
         if (!lost[i / j->rows]) put_row(j, &rows[i], f.sums + i * t->width, state);
     }
 }

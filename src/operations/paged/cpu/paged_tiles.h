@@ -162,7 +162,7 @@ static void many_weights(paged_many *m, paged_size i, float *z, paged_size low, 
             float *sum = sum_of(m, i, d);
             v_store(sum, v_mul(v_load(sum), v_set1(factor)));
         }
-    end_weights(z, low, high, values, factor, m->totals + i * VL);
+    end_weights(z, low, high, values, factor, m->totals + i * TOTAL_LANES);
 }
 
 /* One row, key by key, what has a weight. */
@@ -235,7 +235,7 @@ static void bind_many(paged_many *m, const paged_job *j) {
     m->sums = m->query + t->rows * m->depth;
     m->lanes = m->sums + t->rows * t->sum_width;
     m->totals = m->lanes + t->rows * VL;
-    m->keys = m->totals + t->rows * VL;
+    m->keys = m->totals + t->rows * TOTAL_LANES;
     m->values = m->keys + t->keys * m->depth;
     m->scores = m->values + t->keys * t->width;
     m->rest = m->scores + TILE_ROWS * SCORE_STRIDE;
@@ -274,7 +274,7 @@ static void attend_many(const paged_job *j) {
     for (paged_size i = 0; i < j->rows; i++) {
         for (paged_size d = 0; d < t->width; d += VL) v_store(m.rest + d, v_load(sum_of(&m, i, d)));
         const float sum = v_sum(v_load(m.lanes + i * VL));
-        const paged_state state = {m.row[i].most, sum, total_of(sum, m.totals + i * VL)};
+        const paged_state state = {m.row[i].most, sum, total_of(sum, m.totals + i * TOTAL_LANES)};
         put_row(j, &m.row[i], m.rest, state);
     }
 }
