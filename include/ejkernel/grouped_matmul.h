@@ -9,6 +9,8 @@
  * are, are errors before anything is written. rhs holds the groups group_offset to group_offset + E − 1 (all of them
  * unless group_offset is given). Rows of groups that it does not hold, and rows behind the last group, are those of
  * existing_out, or 0 without it. Matrices that no row needs are not read.
+ * On a GPU nobody waits for these numbers: negative sizes count as 0, sizes end at the number of rows, and an index
+ * that is out of range names a row of zeros (`lhs_indices`) or none (`out_indices`).
  *
  * rhs_scale [E,blocks,1,N]: element (k, n) of a matrix counts times the scale of block floor(k / ceil(K/blocks)).
  * rhs_bias [E,1,N] is added to the rows of its group. `lhs_indices` takes row i from lhs[lhs_indices[i]]; `out_indices`

@@ -122,6 +122,18 @@ static void *address_of(const struct placement *p, const struct place *at) {
     return at->pages + ((unsigned char *)at->view.data - at->memory.pages);
 }
 
+bool placement_has(const struct placement *p, const ejk_field *field, const void *address) {
+    for (int32_t i = 0; i < p->count; i++) {
+        const struct place *at = &p->place[i];
+        const unsigned char *pages = p->gpu ? at->pages : at->memory.pages;
+        if (at->field != field || !pages) continue;
+        if ((uintptr_t)address >= (uintptr_t)pages &&
+            (uintptr_t)address <= (uintptr_t)pages + at->memory.mapped)
+            return true;
+    }
+    return false;
+}
+
 static void create_memory(struct place *at, const struct call *c, struct random *r) {
     const size_t element = ejk_dtype_size(at->view.dtype);
     const int64_t unit = row_unit(c, &at->view, r);

@@ -47,6 +47,9 @@ struct taken {
 bool placement_take(struct placement *p, struct taken *t, char *why, size_t size);
 void taken_close(struct taken *t);
 
+/* True if an address is one of those that the tensor of a field has been given. */
+bool placement_has(const struct placement *p, const ejk_field *field, const void *address);
+
 /* True if an element of a result is as before a run: poison, or what a state held. `plain` is the call's tensor. */
 bool is_untouched(const ejk_field *field, const ejk_tensor *plain, int64_t index,
                   const unsigned char *element);

@@ -133,6 +133,25 @@ static void say(const struct trial *t, const struct slice *s, enum check check, 
     trial_fail((struct trial *)(uintptr_t)t, check, text);
 }
 
+/* What the case has made itself for the part, row-major, goes to the GPU; its memory there, of `made`, is counted. */
+static int32_t to_device(const struct trial *t, const struct slice *s, void **made) {
+    const ejk_record *record = t->line->kernel->args;
+    int32_t count = 0;
+    for (int32_t i = 0; t->placement->gpu && i < record->count; i++) {
+        const ejk_field *field = &record->fields[i];
+        if (field->kind != EJK_FIELD_TENSOR) continue;
+        ejk_tensor *tensor = field_tensor(field, s->args);
+        if (!ejk_tensor_present(tensor) || ejk_tensor_count(tensor) == 0 ||
+            placement_has(t->placement, field, tensor->data))
+            continue;
+        const size_t bytes = (size_t)ejk_tensor_count(tensor) * ejk_dtype_size(tensor->dtype);
+        made[count] = device_allocate(bytes);
+        device_put(made[count], tensor->data, bytes);
+        tensor->data = made[count++];
+    }
+    return count;
+}
+
 /* Cuts the tensors of the part's arguments. */
 static void cut(const struct trial *t, struct slice *s, const ejk_axes *axes) {
     const ejk_record *record = t->line->kernel->args;
@@ -231,8 +250,11 @@ void check_slice(struct trial *t, const struct taken *whole, struct random *r) {
     memcpy(s.args, t->placement->args, kernel->args->size);
     if (t->call->operation->slice && t->call->operation->slice(t->call, r, &s) &&
         ejk_record_check_tensors(kernel->args, t->placement->args, &axes) == EJK_OK) {
+        void *made[MOST_FIELDS];
         cut(t, &s, &axes);
+        const int32_t count = to_device(t, &s, made);
         run_alone(t, &s, whole, &axes);
+        for (int32_t i = 0; i < count; i++) device_free(made[i]);
         if (among) run_among_others(t, &s, whole, &axes);
     }
     free(s.args);

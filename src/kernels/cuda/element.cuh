@@ -92,6 +92,21 @@ template <int TYPE> DEVICE typename element_of<TYPE>::bits bits_of(float value) 
     }
 }
 
+/* Of a type that is known only at run time, one of the three; a branch on it is the same for all threads. */
+DEVICE float load_float(int type, const void *data, i64 index) {
+    if (type == F32) return ((const float *)data)[index];
+    if (type == BF16) return value_of<BF16>(((const u16 *)data)[index]);
+    return value_of<F16>(((const u16 *)data)[index]);
+}
+DEVICE void store_float(int type, void *data, i64 index, float value) {
+    if (type == F32)
+        ((float *)data)[index] = value;
+    else if (type == BF16)
+        ((u16 *)data)[index] = bits_of<BF16>(value);
+    else
+        ((u16 *)data)[index] = bits_of<F16>(value);
+}
+
 /* LENGTH elements one after the other, aligned to their size together. */
 template <int TYPE, int LENGTH> struct __align__(sizeof(typename element_of<TYPE>::bits) * LENGTH) run_of {
     typename element_of<TYPE>::bits at[LENGTH];

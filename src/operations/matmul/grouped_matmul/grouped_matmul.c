@@ -107,6 +107,7 @@ static ejk_status prepare(const void *args_, const ejk_axes *axes, void *problem
     p.scale = ejki_grouped_scale(&args->rhs_scale);
     p.block = ejki_grouped_block(&args->rhs_scale, depth);
     p.gather = ejki_mm_list(&args->lhs_indices);
+    p.a_rows = args->lhs.shape[0];
     p.scatter = ejki_mm_list(&args->out_indices);
     p.weight_type = (int)args->out_weights.dtype;
     p.out_rows = args->out.shape[0];

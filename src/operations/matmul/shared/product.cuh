@@ -88,6 +88,7 @@ typedef struct mm_product {
     mm_quant quant; /* in place of b, if present: its rows are those of b, or its columns with b.flipped */
     mm_list sizes, offset;
     mm_list gather;  /* MM_ROWS: row i of a is row gather[i]; MM_DEPTH: element i of its depth */
+    mm_size a_rows;  /* rows of a that gather may name */
     mm_list scatter; /* row i is added to row scatter[i] of `out_rows`, times weight[i] */
     const void *weight;
     int weight_type; /* UNSET: none */

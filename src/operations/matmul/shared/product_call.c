@@ -34,6 +34,7 @@ mm_list ejki_mm_list(const ejk_tensor *t) {
 
 mm_product ejki_mm_product(mm_size rows, mm_size depth, mm_size columns) {
     return (mm_product){.rows = rows,
+                        .a_rows = rows,
                         .depth = depth,
                         .columns = columns,
                         .groups = 1,

@@ -25,40 +25,60 @@ DEVICE int row_of(int r) {
 /* ---- Elements --------------------------------------------------------------------------------------- */
 
 DEVICE float load(const rec_view &v, rec_size index) {
-    if (v.dtype == F32) return ((const float *)v.data)[index];
-    if (v.dtype == BF16) return value_of<BF16>(((const u16 *)v.data)[index]);
-    return value_of<F16>(((const u16 *)v.data)[index]);
+    return load_float(v.dtype, v.data, index);
 }
 DEVICE void store(const rec_view &v, rec_size index, float value) {
-    if (v.dtype == F32)
-        ((float *)v.data)[index] = value;
-    else if (v.dtype == BF16)
-        ((u16 *)v.data)[index] = bits_of<BF16>(value);
-    else
-        ((u16 *)v.data)[index] = bits_of<F16>(value);
+    store_float(v.dtype, v.data, index, value);
 }
 
 /* ---- States ----------------------------------------------------------------------------------------- */
 
-/* A thread's rows of column j; 0 where there is none. */
+/* Four rows of a column that follow each other begin at multiples of 16 bytes. */
+DEVICE bool are_rows_whole(const rec_problem &p, const rec_view &v, rec_size at) {
+    return v.dtype == F32 && v.stride[2] == 1 && p.key_size % 4 == 0 && ((u64)v.data / 4 + at) % 4 == 0;
+}
+
+/* A thread's rows of column j; 0 where there is none. The type is asked for once, so that all loads are under way. */
 DEVICE void load_state(const rec_problem &p, const rec_view &v, rec_size row, rec_size h, rec_size j,
                        float (&s)[ROWS]) {
-    const bool is_there = v.present && row >= 0 && j < p.value_size;
-    const rec_size at = is_there ? rec_state_at(&v, row, h) + j * v.stride[3] : 0;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        const int i = row_of(r);
-        s[r] = is_there && i < p.key_size ? load(v, at + i * v.stride[2]) : 0;
+    for (int r = 0; r < ROWS; r++) s[r] = 0;
+    if (!v.present || row < 0 || j >= p.value_size) return;
+    const rec_size at = rec_state_at(&v, row, h) + j * v.stride[3], step = v.stride[2];
+    if (are_rows_whole(p, v, at)) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r += 4) {
+            if (row_of(r) >= p.key_size) continue;
+            const float4 x = *(const float4 *)((const float *)v.data + at + row_of(r));
+            s[r] = x.x, s[r + 1] = x.y, s[r + 2] = x.z, s[r + 3] = x.w;
+        }
+    } else if (v.dtype == F32) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (row_of(r) < p.key_size) s[r] = ((const float *)v.data)[at + row_of(r) * step];
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (row_of(r) < p.key_size) s[r] = load(v, at + row_of(r) * step);
     }
 }
 DEVICE void store_state(const rec_problem &p, const rec_view &v, rec_size row, rec_size h,
                         rec_size j, const float (&s)[ROWS]) {
     if (!v.present || row < 0 || j >= p.value_size) return;
-    const rec_size at = rec_state_at(&v, row, h) + j * v.stride[3];
+    const rec_size at = rec_state_at(&v, row, h) + j * v.stride[3], step = v.stride[2];
+    if (are_rows_whole(p, v, at)) {
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        const int i = row_of(r);
-        if (i < p.key_size) store(v, at + i * v.stride[2], s[r]);
+        for (int r = 0; r < ROWS; r += 4)
+            if (row_of(r) < p.key_size)
+                *(float4 *)((float *)v.data + at + row_of(r)) = make_float4(s[r], s[r + 1], s[r + 2], s[r + 3]);
+    } else if (v.dtype == F32) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (row_of(r) < p.key_size) ((float *)v.data)[at + row_of(r) * step] = s[r];
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (row_of(r) < p.key_size) store(v, at + row_of(r) * step, s[r]);
     }
 }
 

@@ -101,13 +101,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) combine(const arguments a)
         const ejki_range range = ejki_chunk_of_row(&p.chunks, at.step);
         const ejki_size segments = segments_of(range);
         float sum = 0;
-        for (ejki_size s = 0; s < segments; s += 2 * BATCH) {
-            float values[2 * BATCH];
+        for (ejki_size s = 0; s < segments; s += 4 * BATCH) {
+            float values[4 * BATCH];
 #pragma unroll
-            for (int k = 0; k < 2 * BATCH; k++)
+            for (int k = 0; k < 4 * BATCH; k++)
                 values[k] = s + k < segments ? a.partial[(s + k) * count + n] : 0;
 #pragma unroll
-            for (int k = 0; k < 2 * BATCH; k++)
+            for (int k = 0; k < 4 * BATCH; k++)
                 if (s + k < segments) sum += values[k];
         }
         ((element *)

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the kernels of attention over pages share. A tile is TILE of a sequence's pairs of a row and a query head of one
+ * head of the keys; tile j of sequence n has number floor(begin[n] * group / TILE) + n + j, so that a block finds its
+ * sequence without adding up, and no two tiles have the same number.
+ *
+ * Nobody has looked at tables, lengths and starts before. look.cu does; what it has found wrong is in `flags`: of a
+ * sequence, whose rows become 0 with LSE -inf, and behind the last sequence, of starts, which concerns all rows.
+ */
+#ifndef EJKI_PAGED_CUDA_PAGED_CUH
+#define EJKI_PAGED_CUDA_PAGED_CUH
+
+#include "operations/paged/shared/problem.cuh"
+
+enum { PAGED_TILE = 16, PAGED_STEP = 32, PAGED_THREADS = 128, PAGED_CLEARING = 32 };
+/* Keys of a sequence with one row are dealt out to so many blocks at most, so many to each at least. */
+enum { PAGED_SPLITS = 16, PAGED_LEAST_KEYS = 256 };
+
+typedef struct paged_arguments {
+    paged_problem p;
+    int *flags;       /* [sequences + 1] */
+    float *parts;     /* [sequences, kv_heads, splits, group, value_dim + 2]: sums, then maximum and sum of weights */
+    paged_size tiles; /* of a head of the keys */
+    paged_size splits;
+} paged_arguments;
+
+/* Splits that a sequence has, and keys of each. */
+PAGED paged_size paged_split_keys(paged_size keys) {
+    const paged_size each = (keys + PAGED_SPLITS - 1) / PAGED_SPLITS;
+    return paged_most((each + PAGED_STEP - 1) / PAGED_STEP * PAGED_STEP, PAGED_LEAST_KEYS);
+}
+
+/* Where the part of a split begins. */
+PAGED paged_size paged_part(const paged_arguments *a, paged_size n, paged_size head, paged_size split) {
+    const paged_problem *p = &a->p;
+    return ((n * p->kv_heads + head) * a->splits + split) * p->group * (p->value_dim + 2);
+}
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of results: their softmax statistics, sinks, LSE, and rows of no sequence. */
+#ifndef EJKI_PAGED_CUDA_ROWS_CUH
+#define EJKI_PAGED_CUDA_ROWS_CUH
+
+#include "kernels/cuda/stored.cuh"
+#include "operations/paged/cuda/paged.cuh"
+
+/* What sums of weighted values are multiplied by; `writer` writes the LSE. A row of a sequence that is wrong has
+ * nothing, not even sinks. */
+DEVICE float finish_row(const paged_problem &p, paged_size token, paged_size h, bool is_bad, float max, float sum,
+                        bool writer) {
+    const paged_size sinks = h / p.sink_group * p.sink_step, count = is_bad ? 0 : p.sink_count;
+    float top = max, total = 0;
+    for (paged_size i = 0; i < count; i++) top = fmaxf(top, load_float(p.sink_dtype, p.sinks, sinks + i));
+    for (paged_size i = 0; i < count; i++) {
+        const float z = load_float(p.sink_dtype, p.sinks, sinks + i);
+        if (z != NEG_INF) total += expf(z - top);
+    }
+    const float factor = max == NEG_INF ? 0 : expf(max - top);
+    total += sum * factor;
+    if (writer && p.lse.data)
+        ((float *)p.lse.data)[paged_row_at(&p, &p.lse, token, h)] = total == 0 ? NEG_INF : top + logf(total);
+    return total == 0 ? 0 : factor / total;
+}
+
+DEVICE void put_out(const paged_problem &p, paged_size row, paged_size d, float value) {
+    store_float(p.out.dtype, p.out.data, row + d, value);
+}
+
+/* Rows first to end - 1 by the blocks from `block` of `blocks` on. */
+DEVICE void clear_rows(const paged_problem &p, paged_size first, paged_size end, paged_size block, paged_size blocks) {
+    const paged_size count = (end - first) * p.heads;
+    for (paged_size n = block; n < count; n += blocks) {
+        const paged_size token = first + n / p.heads, h = n % p.heads;
+        const paged_size row = paged_row_at(&p, &p.out, token, h);
+        for (paged_size d = threadIdx.x; d < p.value_dim; d += PAGED_THREADS) put_out(p, row, d, 0);
+        if (threadIdx.x == 0 && p.lse.data) ((float *)p.lse.data)[paged_row_at(&p, &p.lse, token, h)] = NEG_INF;
+    }
+}
+
+#endif
