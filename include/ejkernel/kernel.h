@@ -170,6 +170,12 @@ typedef struct ejk_kernel {
     const ejk_step *steps;
     int32_t step_count;                          /**< at most #EJK_MAX_STEPS */
     size_t (*shared_bytes)(const void *problem); /**< pure; NULL = 0 */
+    /**
+     * Says what a result looks like where its unit does not, as codes whose number follows from a format: sets type,
+     * rank and shape of `view`, which has them as far as the unit says them, and answers true; false: as it is. `args`
+     * has what is given of the call, not checked yet. Pure. NULL = units say all.
+     */
+    bool (*result)(const void *args, const char *name, ejk_tensor *view);
 } ejk_kernel;
 
 /** The configuration every operation's configuration starts with. */

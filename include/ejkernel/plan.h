@@ -42,6 +42,19 @@ typedef struct ejk_plan ejk_plan;
 EJK_API EJK_NODISCARD ejk_status ejk_plan_create(ejk_context *context, const ejk_kernel *kernel,
                                                  const void *args, ejk_plan **out);
 
+/**
+ * The same for a call whose results have no memory yet. `results` names them, separated by commas ("out,lse"); what
+ * else is given in `args` is the call. On success their views in `args` have shape, type and row-major strides, but no
+ * address. Shapes and types follow from units and the kernel's `result` hook; where these leave a choice, the first
+ * that the call's own checks accept is taken: of floats the type that the call asks for by a field, else that of its
+ * first such tensor, else float32. A type that a result's view has already is kept. On failure views are zeros.
+ * Statuses: also UNKNOWN_NAME (no result of the operation), those of ejk_field_shape() and ejk_field_dtype().
+ * @since 0.1
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_plan_create_for_results(ejk_context *context,
+                                                             const ejk_kernel *kernel, void *args,
+                                                             const char *results, ejk_plan **out);
+
 /** NULL is allowed. No execution may be running. */
 EJK_API void ejk_plan_destroy(ejk_plan *plan);
 

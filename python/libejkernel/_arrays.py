@@ -255,6 +255,8 @@ def _number_of(name, dtype):
 def view_of(name, array):
     """The library's view of an array."""
     size = array.dtype.itemsize
+    if array.size == 0:  # of which NumPy says strides of 0
+        return _calls.View(_number_of(name, array.dtype), array.shape)
     if any(step % size for step in array.strides):
         _library.fail(
             "INVALID_LAYOUT", f"{name}: strides {array.strides} are no multiples of {size} bytes, the element"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 
-from . import _library, _records, _shapes
+from . import _library, _records
 from ._description import catalogue
 
 
@@ -22,8 +22,8 @@ class View:
 class Plan:
     """A call's plan: what `execute` runs. It keeps its context."""
 
-    def __init__(self, context, operation, arguments):
-        self.handle, self.context = context.plan(operation.name, arguments), context
+    def __init__(self, context, operation, arguments, results=""):
+        self.handle, self.context = context.plan(operation.name, arguments, results), context
 
     def __del__(self, destroy=_library.lib.ejk_plan_destroy, getpid=_library.os.getpid):
         handle = getattr(self, "handle", None)
@@ -71,68 +71,25 @@ def _address(buffer):
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
-def _first(view):
-    """A view, or the first of a list."""
-    return view if isinstance(view, View) else view[0]
-
-
-def _type_names(views):
-    return {name: _records.DTYPE_NAMES[_first(view).dtype] for name, view in views.items()}
-
-
-def _result_views(operation, views, values, wanted, number, share):
-    record = operation.args
-    shapes = {n: v.shape if isinstance(v, View) else [each.shape for each in v] for n, v in views.items()}
-    integers = _records.set_integers(record, values)
-    specs = _shapes.result_specs(record, shapes, _type_names(views), integers, wanted, number, share)
-    device = _first(next(iter(views.values()))).device if views else (0, 0)
-    return {name: View(_records.DTYPES[dtype], shape, device=device) for name, (shape, dtype) in specs.items()}
-
-
-def _numbers(operation, views, values):
-    """Types that results that may be any float can have, in the order in which they are tried."""
-    record = operation.args
-    names = _type_names(views)
-    asked = [_records.dtype_name(values[f.name]) for f in record.fields if f.kind == "DTYPE" and f.name in values]
-    return dict.fromkeys([*asked, _shapes.first_float(record, names), "float32"])
-
-
-def _report_shape(operation, views, values, wanted, context, error):
-    """Raises what the library says of tensors that no shape follows from, else what was found here."""
-    buffer = arguments(operation, views, values)
-    try:
-        Plan(context, operation, _address(buffer))
-    except _library.Error as fault:
-        if not any(str(fault).startswith(f"{name}: missing") for name in wanted):
-            raise
-    _library.fail("INVALID_SHAPE", str(error))
-
-
 def prepare(operation, views, values, wanted, context=None, forced=None):
     """The plan of a call, its struct without addresses, and the views of its results.
 
     `views` are the tensors that are given, destinations of results too; `values` the fields that are set; `wanted`
-    names the results for which there is no destination yet: their shapes and element types follow from the units. A
-    result that may be any float has the type that the call asks for by a field, else that of the first tensor, or
-    float32 where the library takes nothing else; `forced` has the numbers of types that are given. Raises the library's
-    exceptions.
+    names the results for which there is no destination yet: what they look like the library says. `forced` has the
+    numbers of their types as far as they are given. Raises the library's exceptions.
     """
     context = context or _library.context()
-    first = None
-    guesses = [(number, share) for share in (1, 2) for number in _numbers(operation, views, values)]
-    for number, share in guesses:
-        try:
-            results = _result_views(operation, views, values, wanted, number, share)
-        except _shapes.ShapeError as error:
-            _report_shape(operation, views, values, wanted, context, error)
-        for name, dtype in (forced or {}).items():
-            results[name].dtype = dtype
-        buffer = arguments(operation, {**views, **results}, values)
-        try:
-            return Plan(context, operation, _address(buffer)), buffer, results
-        except (_library.exceptions["INVALID_DTYPE"], _library.exceptions["INVALID_SHAPE"]) as error:
-            first = first or error
-    raise first
+    buffer = arguments(operation, views, values)
+    if not wanted:
+        return Plan(context, operation, _address(buffer)), buffer, {}
+    for name, dtype in (forced or {}).items():
+        _records.pack_tensor(name, operation.args.by_name[name].offset, buffer, View(dtype, ()))
+    plan = Plan(context, operation, _address(buffer), ",".join(wanted))
+    return plan, buffer, {name: _view_at(operation, name, buffer) for name in wanted}
+
+
+def _view_at(operation, name, buffer):
+    return View(*_records.unpack_tensor(operation.args.by_name[name].offset, buffer))
 
 
 def _abstract(name, shape, dtype):

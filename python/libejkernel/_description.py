@@ -73,14 +73,6 @@ class Record:
         self.fields = [Field(each) for each in entry["fields"]]
         self.by_name = {field.name: field for field in self.fields}
         self.tensors = [field for field in self.fields if field.kind in ("TENSOR", "TENSORS")]
-        self._symbols = None
-
-    @property
-    def unit_symbols(self):
-        """All symbols of its tensors' shapes."""
-        if self._symbols is None:
-            self._symbols = set().union(*(_shapes.unit_of(f.unit).symbols for f in self.tensors))
-        return self._symbols
 
 
 _MASK_FIELDS = {"attention_mask", "q_segment_ids", "kv_segment_ids", "causal", "causal_offset"}
@@ -132,6 +124,33 @@ class Gradient:
         self.cotangents = {name: "d_" + name for name in results if "d_" + name in inputs}
         written = {field.name for field in backward.outputs}
         self.gradients = {name: "d_" + name for name in self.shared if "d_" + name in written}
+        self._unknown = [f for f in forward.args.fields if f.name not in backward.args.by_name and f.is_input]
+
+    def lost(self, tensors, values):
+        """Names of what a call is given, and its gradients would have to know and do not: activations, states.
+
+        `tensors` are the names of those that are given, `values` the other arguments. Element types of results, flags of
+        what is returned and numbers, which only say more of what a name asks for, are nothing to gradients.
+        """
+        found = []
+        for field in self._unknown:
+            value = values.get(field.name)
+            if field.kind in ("TENSOR", "TENSORS"):
+                is_lost = field.name in tensors
+            else:
+                is_lost = field.kind in ("NAME", "BOOL", "OPT_BOOL") and not field.name.startswith("return_")
+                is_lost = is_lost and value not in (None, False, field.fallback)
+            if is_lost:
+                found.append(field.name)
+        return found
+
+    def refusal(self, tensors, values):
+        """Why a call has no gradients; "" if it has."""
+        lost = self.lost(tensors, values)
+        updated = [name for name in lost if self.forward.args.by_name[name].is_updated]
+        if updated:
+            return f"{self.forward.name} has no gradients where it updates {', '.join(updated)}"
+        return f"{self.forward.name} has no gradients where it is given {', '.join(lost)}" if lost else ""
 
 
 class Catalogue:

@@ -161,6 +161,9 @@ def call_of_text(text):
 # ---- Gradients -------------------------------------------------------------------------------------------------------
 
 
+_GROUPS = {"int": "int32", "index": "int32", "bool": "bool", "float8": "float8_e4m3fn"}
+
+
 class Pullback:
     """How the gradients of a call are computed; made by `pullback_of()`.
 
@@ -202,42 +205,37 @@ class Pullback:
         return call_of(self.backward.name, operands, order, self.arguments)
 
     def dtype_of(self, name, dtypes):
-        """The name of the type that an operand of the backward call has to have; None: any."""
+        """The name of the type that an operand of the backward call has to have; None: any, or not said by its unit."""
         record = self.backward.args
-        return _shapes.field_dtype(record, record.by_name[name], dtypes, None)
-
-
-def _lost_states(call):
-    """What a call updates and its gradients know nothing of."""
-    backward = catalogue().gradient_of(call.name)
-    names = [field.name for field in call.operation.updated if field.name in call.operands]
-    return [name for name in names if backward is None or name not in backward.args.by_name]
+        field = record.by_name[name]
+        for _ in range(len(record.fields) + 1):
+            element = _shapes.unit_of(field.unit).element
+            if element not in record.by_name:
+                element = _GROUPS.get(element, element)
+                return element if element in _records.DTYPES else None
+            if element in dtypes:
+                return dtypes[element]
+            field = record.by_name[element]
+        return None
 
 
 @lru_cache(maxsize=4096)
 def pullback_of(call):
     """The Pullback of a call; None if it has no gradients."""
-    if catalogue().gradient_of(call.name) is None or _lost_states(call):
+    gradient = catalogue().gradient(call.name)
+    if gradient is None or gradient.lost(call.operands, call.values):
         return None
     return Pullback(call)
 
 
-def is_open(operation, field):
-    """Whether a tensor may have any floating-point type, or has that of one that may."""
-    try:
-        return _shapes.field_dtype(operation.args, field, {}, None) is None
-    except _shapes.ShapeError:  # its unit leaves the type to the operation
-        return False
-
-
 def no_derivative(call):
     """Why a call cannot be differentiated, or not in this way."""
-    if catalogue().gradient_of(call.name) is None:
+    gradient = catalogue().gradient(call.name)
+    if gradient is None:
         return f"{call.name} has no gradients"
-    states = _lost_states(call)
-    if states:
-        return f"{call.name} has no gradients where it updates {', '.join(states)}"
-    return f"{call.name} has first derivatives only, and in reverse mode only"
+    return gradient.refusal(call.operands, call.values) or (
+        f"{call.name} has first derivatives only, and in reverse mode only"
+    )
 
 
 # ---- Batches ---------------------------------------------------------------------------------------------------------
@@ -252,8 +250,18 @@ def _batch_axis(field, rank):
     found = set()
     for shape in unit.shapes:
         if len(shape) == rank:
-            found.add(next((i for i, axis in enumerate(shape) if axis[0].text == BATCH), None))
+            found.add(next((i for i, axis in enumerate(shape) if axis[0] == BATCH), None))
     return found.pop() if len(found) == 1 else None
+
+
+def _batch_of(record, names, shapes):
+    """The batch of a call; None if it has none. What is broadcast over it may have 1."""
+    found = None
+    for name, shape in zip(names, shapes):
+        axis = _batch_axis(record.by_name[name], len(shape))
+        if axis is not None and (found is None or found == 1):
+            found = shape[axis]
+    return found
 
 
 class Folding:
@@ -277,10 +285,7 @@ def folding_of(call, size, shapes, dtypes, batched):
     if call.elements or any(name.startswith("dropout") and value for name, value in call.values.items()):
         return None
     specs = dict(zip(call.results, call.specs(shapes, dtypes)))
-    integers = _records.set_integers(record, call.values)
-    given = dict(zip(call.operands, shapes))
-    bound_axes = _shapes.complete(record, _shapes.bind_axes(record, given, integers))
-    length = bound_axes.get(BATCH)
+    length = _batch_of(record, call.operands, shapes)
     if length is None:
         return None
     axes, spread = [], []

@@ -18,6 +18,10 @@ def vjp(function, *arguments, **keywords):
         _library.fail("UNAVAILABLE", f"{forward.operation.name} has no gradients")
     given = dict(zip((a.name for a in forward.arguments), forward.values_of(arguments, keywords)))
     by_name = forward.operation.args.by_name
+    present = {name: value for name, value in given.items() if name in by_name and value is not None}
+    refusal = gradient.refusal(present, present)
+    if refusal:
+        _library.fail("UNAVAILABLE", refusal)
     asked = {n for n in by_name if not by_name[n].is_input and (by_name[n].is_required or given.get("return_" + n))}
     asked |= {n for n in by_name if not by_name[n].is_input and given.get(n) is not None}
     names = [field.name for field in forward.operation.outputs if field.name in asked]

@@ -87,6 +87,7 @@ _SIGNATURES = {
     "ejk_context_kernel": ((_P, _I), _P),
     "ejk_kernel_describe": ((_P, _P), _I),
     "ejk_plan_create": ((_P, _P, _P, _P), _I),
+    "ejk_plan_create_for_results": ((_P, _P, _P, _S, _P), _I),
     "ejk_plan_destroy": ((_P,), None),
     "ejk_plan_execute": ((_P, _P, _P, ctypes.c_size_t), _I),
     "ejk_plan_execute_on": ((_P, _P, _P, ctypes.c_size_t, _P), _I),
@@ -175,10 +176,14 @@ class Context:
             self._kernels[name] = out.value
         return self._kernels[name]
 
-    def plan(self, name, arguments):
-        """The handle of a new plan of a call."""
+    def plan(self, name, arguments, results=""):
+        """The handle of a new plan of a call; views of the results that are named are written to the arguments."""
         handle = ctypes.c_void_p()
-        check(lib.ejk_plan_create(self.handle, self.kernel(name), arguments, ctypes.byref(handle)))
+        kernel, out = self.kernel(name), ctypes.byref(handle)
+        if results:
+            check(lib.ejk_plan_create_for_results(self.handle, kernel, arguments, results.encode(), out))
+        else:
+            check(lib.ejk_plan_create(self.handle, kernel, arguments, out))
         return handle.value
 
 

@@ -162,6 +162,12 @@ def pack_tensor(name, offset, buffer, view):
     struct.pack_into("<Qii16qii", buffer, offset, 0, view.dtype, rank, *lengths, *view.device)
 
 
+def unpack_tensor(offset, buffer):
+    """(number of its type, shape, strides, device) of a view."""
+    _, dtype, rank, *rest = struct.unpack_from("<Qii16qii", buffer, offset)
+    return dtype, tuple(rest[:rank]), tuple(rest[MAX_RANK : MAX_RANK + rank]), tuple(rest[-2:])
+
+
 def pack_tensors(field, buffer, views):
     """Writes a list of views."""
     if len(views) > MAX_TENSORS:
@@ -178,12 +184,3 @@ def contiguous(shape):
         strides.append(step)
         step *= max(length, 1)
     return tuple(reversed(strides))
-
-
-def set_integers(record, values):
-    """The integer fields that are set, by which symbols of the same name are bound."""
-    return {
-        field.name: integer(field.name, values[field.name])
-        for field in record.fields
-        if field.kind in ("INT", "OPT_INT") and values.get(field.name) is not None
-    }

@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 
 import torch
 
-from . import _foreign, _library, _signature
+from . import _foreign, _library, _shapes, _signature
 from ._description import catalogue
 
 _library.declare(
@@ -278,7 +278,7 @@ def _register_autocast(overload):
     """Under autocast, what is float32 and may be any float has the type that it says."""
     name, _, count = overload.partition("_.results")
     operation = catalogue()[name]
-    is_open = [_foreign.is_open(operation, field) and not field.is_updated for field in _fields(operation)]
+    is_open = [_shapes.is_any_float(operation.args, f) and not f.is_updated for f in _fields(operation)]
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
     def cast(*arguments):

@@ -280,10 +280,12 @@ class _Choice:
             lib.ejk_config_selector_chain_destroy(self._chain)
             lib.ejk_tuner_destroy(self._tuner)
 
-    def plan(self, name, arguments):
-        """The handle of a new plan of a call."""
+    def plan(self, name, arguments, results=""):
+        """The handle of a new plan of a call, as Context.plan()."""
         if self.process != _library.os.getpid():
             _library.fail("UNAVAILABLE", "the executor was made before fork(), expected one of this process")
+        if results:  # their views are the context's to find
+            lib.ejk_plan_destroy(self._context.plan(name, arguments, results))
         handle, kernel = ctypes.c_void_p(), self._context.kernel(name)
         _library.check(lib.ejk_executor_compile(self.handle, kernel, arguments, None, ctypes.byref(handle)))
         return handle.value

@@ -1,30 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of any operation, made by the library itself: what the tests compare Python's calls with."""
+"""Random calls of any operation, made by its case of the conformance harness: what Python's calls are compared with."""
 
 import ctypes
 import json
-import random
-import re
+import os
+from functools import cache
 
+import libejkernel
+import numpy as np
 import pytest
-
-from libejkernel import _library, _shapes, _tensors
+from libejkernel import _library, _records, _tensors
 from libejkernel._description import catalogue
 
 lib = _library.lib
 P, I, S = ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p
-_library.declare(
-    {
-        "ejk_problem_parse": ((P, S, P), I),
-        "ejk_problem_destroy": ((P,), None),
-        "ejk_problem_args": ((P,), P),
-        "ejk_problem_allocate": ((P, ctypes.c_uint64), I),
-        "ejk_record_to_json": ((P, P, I, P), I),
-        "ejk_call": ((P, P, P), I),
-    }
-)
+_library.declare({"ejk_record_to_json": ((P, P, I, P), I), "ejk_call": ((P, P, P), I)})
 
 SET_ONLY = 1
+BUDGET = 20000  # multiplications
+MOST_ELEMENTS = 20000
+TRIES = 2000
+
+
+@cache
+def _maker():
+    """The library of the cases, which the tests of C are built with."""
+    beside = os.path.join(os.path.dirname(os.path.realpath(_library._path())), "tests", "libconformance_calls.so")
+    path = os.environ.get("EJKERNEL_TEST_CALLS", beside)
+    if not os.path.exists(path):
+        pytest.skip(f"no cases of the conformance harness: {path} is not built")
+    made = ctypes.CDLL(path)
+    made.calls_dtype.argtypes = [ctypes.c_uint64]
+    made.calls_open.argtypes, made.calls_open.restype = [S, ctypes.c_uint64, ctypes.c_int64], P
+    made.calls_args.argtypes, made.calls_args.restype = [P], P
+    made.calls_is_hostile.argtypes, made.calls_is_hostile.restype = [P], ctypes.c_bool
+    made.calls_close.argtypes, made.calls_close.restype = [P], None
+    return made
 
 
 def array(view):
@@ -32,21 +43,27 @@ def array(view):
     return _tensors.array(view, None, writable=True)
 
 
-class Call:
-    """A call of the library's own, with memory and random contents; MakingFailed where there is none."""
+class NoCall(Exception):
+    """A seed from which no call follows."""
 
-    def __init__(self, name, text, seed):
-        self.operation = catalogue()[name]
-        self.text = text
-        self.context = _library.context()
-        self.problem = ctypes.c_void_p()
-        _library.check(lib.ejk_problem_parse(self.context.handle, text.encode(), ctypes.byref(self.problem)))
-        _library.check(lib.ejk_problem_allocate(self.problem, seed))
-        self.args = lib.ejk_problem_args(self.problem)
+
+class Call:
+    """A call of a case, with memory and contents."""
+
+    def __init__(self, name, seed):
+        self.maker = _maker()
+        self.memory = self.maker.calls_open(name.encode(), seed, BUDGET)
+        if not self.memory:
+            raise NoCall
+        self.operation, self.context = catalogue()[name], _library.context()
+        self.args = self.maker.calls_args(self.memory)
         self.kernel = self.context.kernel(name)
+        self.is_hostile = self.maker.calls_is_hostile(self.memory)
+        self.text = f"{name}, seed {seed}"
 
     def __del__(self):
-        lib.ejk_problem_destroy(self.problem)
+        if getattr(self, "memory", None):
+            self.maker.calls_close(self.memory)
 
     def tensor(self, field):
         """The array of a tensor, or those of a list; None where the call has none. Valid as long as the call."""
@@ -79,65 +96,55 @@ class Call:
         outputs = [n for n in tensors if not by_name[n].is_input]
         return {**inputs, **self.values()}, outputs
 
+    def looks(self):
+        """(shapes and types of results, what the library takes them to be)"""
+        by_name, tensors = self.operation.args.by_name, self.tensors()
+        given = {n: (a.shape, a.dtype.name) for n, a in tensors.items() if by_name[n].is_input}
+        made = {n: (a.shape, a.dtype.name) for n, a in tensors.items() if not by_name[n].is_input}
+        return made, libejkernel.infer(self.operation.name, given, self.values(), list(made))
 
-_LENGTHS = (1, 2, 3, 4, 6, 8, 16)
+    def chosen(self):
+        """Names of results that C's caller chose to be other than the library takes them to be.
 
+        Units leave some lengths and types to the caller: rows that nobody writes, the words of codes.
+        """
+        made, found = self.looks()
+        return [name for name, look in made.items() if found[name] != look]
 
-def _symbols(record, draw):
-    given = {item.partition("=")[0]: "=" in item for item in filter(None, record.symbols.split(","))}
-    words = []
-    for symbol in sorted(record.unit_symbols):
-        if symbol not in record.by_name and not given.get(symbol, False):
-            words.append((symbol, draw.choice(_LENGTHS)))
-    return words
+    def is_usual(self):
+        """Whether it asks for a result, its results look as follows from the rest, and 32 bits hold its integers."""
+        fits = all(np.all(a == a.astype(np.int32)) for a in self.tensors().values() if np.asarray(a).dtype == np.int64)
+        return fits and bool(self.results()) and not self.chosen()
 
+    def results(self):
+        """Names of what it writes."""
+        return [n for n in self.tensors() if self.operation.args.by_name[n].is_output]
 
-def _field_item(field, draw):
-    values = {
-        "BOOL": lambda: "true",
-        "OPT_BOOL": lambda: draw.choice(("true", "false")),
-        "OPT_INT": lambda: str(draw.choice((1, 2, 3, 4))),
-        "INT": lambda: str(draw.choice((1, 2, 4))),
-        "OPT_FLOAT": lambda: str(draw.choice((0.25, 1.5))),
-        "FLOAT": lambda: "0.125",
-        "WINDOW": lambda: draw.choice(("2,1", "3,", ",2", "4")),
-        "NAME": lambda: draw.choice(re.findall("[a-z][a-z0-9_]+", field.doc) or ["none"]),
-        "DTYPE": lambda: draw.choice(("float32", "bfloat16", "float16")),
-    }
-    return f"{field.name}={values[field.kind]()}" if field.kind in values else None
-
-
-def _text(operation, draw):
-    record = operation.args
-    kept = {symbol for t in record.tensors if t.is_required for symbol in _shapes.unit_of(t.unit).symbols}
-    items = [f"{s}={n}" for s, n in _symbols(record, draw) if s in kept]
-    items.append("dtype=" + draw.choice(("float32", "float32", "bfloat16", "float16")))
-    optional = [f.name for f in record.tensors if not f.is_required]
-    wanted = [name for name in optional if draw.random() < 0.2]
-    if wanted:
-        items.append("with=" + "+".join(wanted))
-    for field in record.fields:
-        item = _field_item(field, draw) if draw.random() < 0.15 else None
-        if item:
-            items.append(item)
-    return f"{operation.name}:{','.join(items)}"
+    def elements(self):
+        return sum(np.size(each) for each in self.tensors().values())
 
 
-def random_calls(name, count, seed=0, tries=4000):
-    """Calls that the library accepts, as many as there are within so many tries."""
-    operation = catalogue()[name]
-    draw = random.Random(f"{name}{seed}")
-    found = 0
-    for attempt in range(tries):
+def random_calls(name, count, seed=0, dtype=None, finite=False, usual=False):
+    """Calls that the library accepts, of few elements, as many as there are within so many tries.
+
+    `dtype` is the type of their first tensor; `finite` leaves out those that are about NaN and infinities, `usual`
+    those that a function without destinations cannot make.
+    """
+    maker, found = _maker(), 0
+    for attempt in range(seed * TRIES + 1, (seed + 1) * TRIES + 1):
         if found == count:
             return
-        text = _text(operation, draw)
-        try:
-            call = Call(name, text, attempt)
-            call.run()
-        except _library.Error:
+        if dtype and maker.calls_dtype(attempt) != _records.DTYPES[dtype]:
             continue
+        try:
+            call = Call(name, attempt)
+        except NoCall:
+            continue
+        if (finite and call.is_hostile) or call.elements() > MOST_ELEMENTS:
+            continue
+        if usual and not call.is_usual():
+            continue
+        call.run()
         found += 1
-        yield Call(name, text, attempt)
-    if not found:
-        pytest.skip(f"no call of {name} in {tries} tries; the last was {text}")
+        yield Call(name, attempt)
+    assert found, f"no call of {name} in {TRIES} tries"

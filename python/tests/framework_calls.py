@@ -28,15 +28,15 @@ class Wish:
         self.values |= {"return_" + n: True for n in self.outputs if not by_name[n].is_required}
 
     def expected(self):
-        """Results by name, then states that were updated, as C computes them."""
-        self.call.run()
-        found = {n: self.call.tensor(self.operation.args.by_name[n]).copy() for n in self.outputs}
-        found |= {f.name: self.call.tensor(f).copy() for f in self.operation.updated if f.name in self.arrays}
-        return found
+        """Results by name, then states that were updated, as the NumPy functions compute them from the same arrays."""
+        given = {n: a.copy() for n, a in self.arrays.items()}
+        result = getattr(ejk, self.operation.name)(**given, **self.values)
+        found = dict(zip(self.outputs, result if isinstance(result, tuple) else (result,)))
+        return found | {f.name: given[f.name] for f in self.operation.updated if f.name in given}
 
     def is_open(self, name):
         """Whether the type of a result was the choice of C's caller."""
-        return _shapes.is_any_float(self.operation.args, self.operation.args.by_name[name], {})
+        return _shapes.is_any_float(self.operation.args, self.operation.args.by_name[name])
 
     def floats(self):
         """Names of the operands that are floating-point numbers."""
@@ -57,15 +57,30 @@ class Wish:
         found = found if isinstance(found, tuple) else (found,)
         return cotangents, {n.removeprefix("d_"): g for n, g in zip(names, found)}
 
-
     @property
     def updates(self):
         """Whether the call updates a state."""
         return any(f.name in self.arrays for f in self.operation.updated)
 
 
-def wishes(name, count, seed=0):
-    return [Wish(call) for call in random_calls(name, count, seed)]
+def wishes(name, count, seed=0, finite=False):
+    return [Wish(call) for call in random_calls(name, count, seed, finite=finite, usual=True)]
+
+
+def derivable(name, count, seed=0):
+    """(wish, cotangents, gradients) of calls of finite numbers with gradients through each of their results."""
+    through, found = catalogue().gradient(name).cotangents, []
+    for wish in wishes(name, 6 * count, seed, finite=True):
+        if len(found) == count:
+            break
+        if wish.updates or not set(wish.outputs) <= set(through):
+            continue
+        try:
+            found.append((wish, *wish.pullback()))
+        except libejkernel.Error:
+            continue  # of what the library says that it has no gradients
+    assert found, f"no call of {name} with gradients"
+    return found
 
 
 def same_bits(a, b):

@@ -13,7 +13,7 @@ import jax.numpy as jnp  # noqa: E402
 import libejkernel  # noqa: E402
 import libejkernel.jax as ejx  # noqa: E402
 import numpy as np  # noqa: E402
-from framework_calls import DIFFERENTIABLE, OPERATIONS, close, python_of, same_bits, wishes  # noqa: E402
+from framework_calls import DIFFERENTIABLE, OPERATIONS, close, derivable, python_of, same_bits, wishes  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 from libejkernel import _foreign, _signature  # noqa: E402
 from libejkernel._description import catalogue  # noqa: E402
@@ -42,6 +42,13 @@ def attention():
     return getattr(ejx, name), arrays, jnp.asarray(draw.standard_normal((4, 1), np.float32))
 
 
+def flushed(array):
+    """Subnormal numbers are zeros on XLA's threads, and what C writes there."""
+    if array.dtype.name not in ("float32", "float64") or not array.size:
+        return array
+    return np.where(np.abs(array) < np.finfo(array.dtype).tiny, array.dtype.type(0), array)
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_results_have_the_bits_of_c(name):
     for wish in wishes(name, 4):
@@ -51,15 +58,12 @@ def test_results_have_the_bits_of_c(name):
         assert len(found) == len(expected)
         for (each, right), array in zip(expected.items(), found):
             if not wish.is_open(each) or array.dtype == right.dtype:
-                assert same_bits(np.asarray(array), right), f"{wish.call.text}: {each}"
+                assert same_bits(flushed(np.asarray(array)), flushed(right)), f"{wish.call.text}: {each}"
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_are_those_of_numpy(name):
-    for wish in wishes(name, 3, seed=1):
-        if wish.updates:
-            continue
-        cotangents, expected = wish.pullback()
+    for wish, cotangents, expected in derivable(name, 3, seed=1):
         call, arrays = on_arrays(wish, wish.floats())
         results, back = jax.vjp(lambda *a: [r for r, c in zip(call(*a), cotangents) if c is not None], *arrays)
         found = back([jnp.asarray(c, r.dtype) for c, r in zip([c for c in cotangents if c is not None], results)])
@@ -97,9 +101,9 @@ def test_mapped_axes(name, share):
 def test_gradients_are_right(name):
     """By differences, in double precision."""
     with jax.enable_x64(True):
-        for wish in wishes(name, 2, seed=3):
+        for wish, _, _ in derivable(name, 2, seed=3):
             operation = wish.operation
-            if wish.updates or not all(_foreign.is_open(operation, operation.args.by_name[n]) for n in wish.floats()):
+            if not all(wish.is_open(n) for n in wish.floats()):
                 continue
             wish.arrays = {n: a.astype(np.float64) if n in wish.floats() else a for n, a in wish.arrays.items()}
             wish.values = {n: v for n, v in wish.values.items() if n in operation.args.by_name and "dtype" not in n}

@@ -11,26 +11,40 @@ torch = pytest.importorskip("torch")
 import libejkernel  # noqa: E402
 import libejkernel.torch as ejt  # noqa: E402
 import numpy as np  # noqa: E402
-from framework_calls import DIFFERENTIABLE, OPERATIONS, close, python_of, same_bits, wishes  # noqa: E402
+from framework_calls import DIFFERENTIABLE, OPERATIONS, close, derivable, python_of, same_bits, wishes  # noqa: E402
 from libejkernel import _foreign, _signature, _torch  # noqa: E402
 from libejkernel._description import catalogue  # noqa: E402
 from test_own_operation import scale_by  # noqa: E402, F401
 
 
+def _as_bits(array):
+    """An array, and the type of torch's that its bits are, where NumPy has none of its own."""
+    dtype = getattr(torch, array.dtype.name)
+    return (array, None) if array.dtype.isbuiltin == 1 else (array.view(f"i{array.dtype.itemsize}"), dtype)
+
+
 def tensor(array):
-    """A tensor of an array's bits; NumPy has no bfloat16 of its own."""
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(array.copy())
+    """A tensor of an array's bits."""
+    bits, dtype = _as_bits(np.ascontiguousarray(array).reshape(array.shape))
+    found = torch.empty(bits.shape, dtype=getattr(torch, bits.dtype.name))
+    found.numpy()[...] = bits
+    return found if dtype is None else found.view(dtype)
 
 
 def array(tensor):
     found = tensor.detach().contiguous()
-    if found.dtype == torch.bfloat16:
+    name = str(found.dtype).removeprefix("torch.")
+    if name == "bfloat16" or name.startswith("float8"):
         import ml_dtypes
 
-        return found.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        bits = getattr(torch, f"int{8 * found.element_size()}")
+        return found.view(bits).numpy().view(getattr(ml_dtypes, name))
     return found.numpy()
+
+
+def is_float(tensor):
+    """Whether it is of numbers to calculate with: not of codes and scales in 8 bits."""
+    return tensor.dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def on_tensors(wish):
@@ -77,39 +91,49 @@ def test_results_have_the_bits_of_c(name):
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_are_those_of_numpy(name):
-    for wish in wishes(name, 4, seed=1):
-        if wish.updates:
-            continue
-        cotangents, expected = wish.pullback()
+    for wish, cotangents, expected in derivable(name, 4, seed=1):
         call, tensors = on_tensors(wish)
-        wanted = [t.requires_grad_() for t in tensors if t.is_floating_point()]
+        wanted = [t.requires_grad_() for t in tensors if is_float(t)]
         pairs = [(r, c) for r, c in zip(call(*tensors), cotangents) if c is not None]
-        given = [torch.from_numpy(c.astype(np.float32)).to(r.dtype) for r, c in pairs]
+        given = [tensor(c).to(r.dtype) for r, c in pairs]
         torch.autograd.backward([r for r, _ in pairs], given)
         for each, t in zip(wish.floats(), wanted):
             if each in expected:
                 close(array(t.grad), expected[each], f"{wish.call.text}: {each}")
 
 
+def can_be_checked(wish):
+    """opcheck multiplies inputs, which PyTorch cannot do in 8 bits, and takes no NaN for equal."""
+    if any(a.dtype.name.startswith("float8") for a in wish.arrays.values()):
+        return False
+    return not any(np.isnan(a.astype(np.float64)).any() for a in wish.expected().values())
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_operator_is_what_pytorch_expects(name):
     """opcheck: schema, fake kernel, registration of gradients, tracing; with and without gradients."""
-    for i, wish in enumerate(wishes(name, 2, seed=2)):
+    calls = [(wish, False) for wish in wishes(name, 6, seed=2, finite=True)]
+    if name in DIFFERENTIABLE:
+        calls += [(wish, True) for wish, _, _ in derivable(name, 1, seed=2)]
+    checked = 0
+    for wish, with_gradients in calls:
         wish.arrays = {n: abs(a) if n in wish.floats() else a for n, a in wish.arrays.items()}  # sums are positive
+        if (checked and not with_gradients) or not can_be_checked(wish):
+            continue
+        checked += 1
         operator, arguments = operator_call(wish)
-        tensors = [t for t in arguments[:-1] if t is not None]
-        if i and catalogue().gradient_of(name) and not wish.updates:
-            for t in tensors:
-                t.requires_grad_(t.is_floating_point())
+        for t in arguments[:-1]:
+            if with_gradients and t is not None:
+                t.requires_grad_(is_float(t))
         torch.library.opcheck(operator, arguments)
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_are_right(name):
     """By differences, in double precision."""
-    for wish in wishes(name, 2, seed=3):
+    for wish, _, _ in derivable(name, 2, seed=3):
         operation = wish.operation
-        if wish.updates or not all(_foreign.is_open(operation, operation.args.by_name[n]) for n in wish.floats()):
+        if not all(wish.is_open(n) for n in wish.floats()):
             continue
         wish.arrays = {n: a.astype(np.float64) if n in wish.floats() else a for n, a in wish.arrays.items()}
         wish.values = {n: v for n, v in wish.values.items() if n in operation.args.by_name and "dtype" not in n}
@@ -120,7 +144,7 @@ def test_gradients_are_right(name):
             continue  # not in double precision
         gradients = catalogue().gradient(name).gradients
         for t, each in zip(tensors, wish.arrays):
-            t.requires_grad_(each in gradients and t.is_floating_point())
+            t.requires_grad_(each in gradients and is_float(t))
         assert torch.autograd.gradcheck(call, tensors, atol=1e-6, rtol=1e-5)
 
 
@@ -133,7 +157,7 @@ def test_mapped_axes(name, share):
             with pytest.raises(libejkernel.Unavailable, match="torch.vmap cannot map"):
                 torch.vmap(call)(*(t[None] for t in tensors))
             continue
-        elements = [torch.stack([t, t * 0.5 if t.is_floating_point() else t, t]) for t in tensors]
+        elements = [torch.stack([t, t * 0.5 if is_float(t) else t, t]) for t in tensors]
         mapped = [i == 0 or not share for i in range(len(tensors))]
         batch = [e if m else t for e, t, m in zip(elements, tensors, mapped)]
         found = torch.vmap(call, tuple(0 if m else None for m in mapped))(*batch)

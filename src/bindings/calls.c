@@ -169,122 +169,40 @@ static ejk_status put_tensor(const ejk_record *record, const ejki_call_text *cal
     return EJK_OK;
 }
 
-enum { MOST_GUESSES = 8 };
-
-/* Types for results that may be any float: those that the call asks for, that of the first operand, f32. */
-static int guess_types(const ejk_record *record, const call_entry *entry,
-                       ejk_dtype guesses[MOST_GUESSES]) {
-    int count = 0;
-    for (int32_t i = 0; i < record->count && count < MOST_GUESSES - 2; i++) {
-        const ejk_field *field = &record->fields[i];
-        if (field->kind == EJK_FIELD_DTYPE && ejk_record_is_set(field, entry->arguments))
-            memcpy(&guesses[count++], entry->arguments + field->offset, sizeof *guesses);
-    }
-    for (int32_t i = 0; i < entry->given; i++) {
-        ejk_dtype dtype = entry->tensors[i].dtype;
-        if (dtype == EJK_DTYPE_F64 || dtype == EJK_DTYPE_F32 || dtype == EJK_DTYPE_BF16 ||
-            dtype == EJK_DTYPE_F16) {
-            guesses[count++] = dtype;
-            break;
-        }
-    }
-    guesses[count++] = EJK_DTYPE_F32;
-    return count;
-}
-
-/* The view of a result, of one element: a gradient d_x looks like x. */
-static ejk_status result_view(const ejk_record *record, const ejk_field *field,
-                              const void *arguments, const ejk_axes *axes, ejk_dtype number,
-                              ejk_tensor *out) {
-    *out = (ejk_tensor){0};
-    EJKI_TRY(ejk_field_dtype(record, field, arguments, number, &out->dtype));
-    const ejk_field *of = NULL;
-    if (!strncmp(field->name, "d_", 2)) of = ejk_record_find(record, field->name + 2, NULL);
-    if (of && of->kind == EJK_FIELD_TENSOR && ejk_field_is_input(of) &&
-        ejk_record_is_set(of, arguments)) {
-        const ejk_tensor *like = ejk_field_tensors(of, arguments, NULL);
-        out->rank = like->rank;
-        memcpy(out->shape, like->shape, sizeof out->shape);
-    } else {
-        EJKI_TRY(ejk_field_shape(field, axes, &out->rank, out->shape));
-    }
+/* Puts an axis of all elements before the view of one. */
+static ejk_status all_elements(const ejki_call_text *call, int32_t index, ejk_tensor *view) {
+    int64_t shape[EJK_MAX_RANK];
+    const bool mapped = call->names[index].mapped;
+    if (mapped && view->rank == EJK_MAX_RANK)
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%.*s has no axis left for elements",
+                         call->names[index].length, call->names[index].text);
+    if (mapped) shape[0] = call->elements;
+    memcpy(shape + mapped, view->shape, (size_t)view->rank * sizeof *shape);
+    *view = ejk_tensor_contiguous(NULL, view->dtype, view->rank + mapped, shape);
     return EJK_OK;
 }
 
-static void set_row_major(ejk_tensor *view) {
-    int64_t step = 1;
-    for (int32_t a = view->rank - 1; a >= 0; a--) {
-        view->strides[a] = step;
-        step *= ejki_max(view->shape[a], 1);
-    }
-}
-
-/* Where only the first symbol of "C=N" is bound, the other follows from it, divided by `share`. */
-static ejk_status complete_backwards(const char *symbols, int64_t share, ejk_axes *axes) {
-    char name[EJK_SYMBOL_SIZE], other[EJK_SYMBOL_SIZE];
-    for (const char *at = symbols; at; at = strchr(at, ',')) {
-        at += *at == ',';
-        if (sscanf(at, "%23[A-Za-z0-9_]=%23[A-Za-z0-9_]", name, other) != 2) continue;
-        char behind = at[strlen(name) + 1 + strlen(other)];
-        if ((behind != ',' && behind != '\0') || (other[0] >= '0' && other[0] <= '9')) continue;
-        int64_t length = ejk_axes_get(axes, name);
-        if (length >= 0 && length % share == 0 && ejk_axes_get(axes, other) < 0)
-            EJKI_TRY(ejk_axes_set(axes, other, length / share));
-    }
-    return EJK_OK;
-}
-
-/* Views of the results that are not given; of a mapped call, those of all elements. */
-static ejk_status find_results(const ejk_record *record, const ejki_call_text *call,
-                               ejk_dtype number, int64_t share, call_entry *entry) {
-    ejk_axes axes = {0};
-    EJKI_TRY(ejk_record_bind_axes(record, entry->arguments, &axes));
-    EJKI_TRY(complete_backwards(record->symbols, share, &axes));
-    EJKI_TRY(ejk_record_complete(record, &axes));
-    for (int32_t i = entry->given; i < entry->count; i++) {
-        const ejk_field *field;
-        ejk_tensor *view = &entry->tensors[i];
-        EJKI_TRY(field_named(record, call->names[i], &field));
-        EJKI_TRY(result_view(record, field, entry->arguments, &axes, number, view));
-        if (call->names[i].mapped && view->rank < EJK_MAX_RANK) {
-            memmove(view->shape + 1, view->shape, (size_t)view->rank * sizeof *view->shape);
-            view->shape[0] = call->elements;
-            view->rank++;
-        }
-        set_row_major(view);
-        EJKI_TRY(put_tensor(record, call, i, entry));
-    }
-    return EJK_OK;
-}
-
-static void clear_results(const ejk_record *record, const ejki_call_text *call, call_entry *entry) {
-    for (int32_t i = entry->given; i < entry->count; i++) {
-        const ejk_field *field;
-        if (field_named(record, call->names[i], &field) == EJK_OK)
-            memset(entry->arguments + field->offset, 0, sizeof(ejk_tensor));
-    }
-}
-
-static ejk_status try_results(const ejk_kernel *kernel, const ejki_call_text *call,
-                              ejk_dtype number, int64_t share, call_entry *entry) {
-    clear_results(kernel->args, call, entry);
-    EJKI_TRY(find_results(kernel->args, call, number, share, entry));
-    return ejk_plan_create(table.context, kernel, entry->arguments, &entry->plan);
-}
-
-/* The plan of a call whose results are not given: those that the library takes. */
+/* The plan of a call whose results are not given: of each, what it looks like. */
 static ejk_status plan_with_results(const ejk_kernel *kernel, const ejki_call_text *call,
                                     call_entry *entry) {
-    ejk_dtype guesses[MOST_GUESSES];
-    int count = guess_types(kernel->args, entry, guesses);
-    for (int64_t share = 1; share <= 2; share++) {
-        for (int i = 0; i < count; i++) {
-            ejk_status status = try_results(kernel, call, guesses[i], share, entry);
-            if (status != EJK_STATUS_INVALID_DTYPE && status != EJK_STATUS_INVALID_SHAPE)
-                return status;
-        }
+    char names[EJKI_CALL_TENSORS * EJK_NAME_SIZE] = "";
+    size_t used = 0;
+    const ejk_field *field;
+    for (int32_t i = entry->given; i < entry->count; i++) {
+        const ejki_call_name name = call->names[i];
+        EJKI_TRY(field_named(kernel->args, name, &field));
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? "," : "",
+                                 field->name);
     }
-    return try_results(kernel, call, guesses[0], 1, entry); /* for its sentence */
+    EJKI_TRY(
+        ejk_plan_create_for_results(table.context, kernel, entry->arguments, names, &entry->plan));
+    for (int32_t i = entry->given; i < entry->count; i++) {
+        EJKI_TRY(field_named(kernel->args, call->names[i], &field));
+        memcpy(&entry->tensors[i], entry->arguments + field->offset, sizeof *entry->tensors);
+        EJKI_TRY(all_elements(call, i, &entry->tensors[i]));
+        EJKI_TRY(put_tensor(kernel->args, call, i, entry));
+    }
+    return EJK_OK;
 }
 
 static ejk_status fill(call_entry *entry) {

@@ -81,6 +81,23 @@ static ejk_dtype dtype_of_values(const void *args) {
     return ((const ejk_dequantize_args *)args)->out.dtype;
 }
 
+static bool result(const void *args_, const char *name, ejk_tensor *view) {
+    const ejk_quantize_args *args = args_;
+    return ejki_quant_result(EJKI_QUANT_WORDS(args), &args->values, name, view);
+}
+
+/* Codes may be more than values, by less than a word. */
+static bool result_values(const void *args_, const char *name, ejk_tensor *view) {
+    (void)name;
+    const ejk_dequantize_args *args = args_;
+    const int64_t columns = ejki_quant_columns(EJKI_QUANT_WORDS(args));
+    if (columns < 0) return false;
+    view->rank = args->w.rank;
+    memcpy(view->shape, args->w.shape, sizeof view->shape);
+    view->shape[view->rank - 1] = columns;
+    return true;
+}
+
 const ejk_kernel ejk_quantize_kernel = {
     .op_id = "quantize",
     .version = "0",
@@ -92,6 +109,7 @@ const ejk_kernel ejk_quantize_kernel = {
     .prepare = prepare,
     .bind = bind,
     .cost = cost,
+    .result = result,
 };
 
 const ejk_kernel ejk_dequantize_kernel = {
@@ -106,6 +124,7 @@ const ejk_kernel ejk_dequantize_kernel = {
     .bind = bind_values,
     .dtype = dtype_of_values,
     .cost = cost,
+    .result = result_values,
 };
 
 ejk_status ejk_quantize(ejk_context *context, const ejk_quantize_args *args) {

@@ -78,6 +78,22 @@ static void bind_vjp(const void *args_, void *problem_) {
     ejki_quant_bind(EJKI_QUANT_WORDS(args), &p->quant);
 }
 
+static bool result(const void *args_, const char *name, ejk_tensor *view) {
+    (void)name;
+    const ejk_quantized_matmul_args *args = args_;
+    const ejk_tensor *bias = &args->bias, *residual = &args->residual;
+    const int64_t columns = ejki_quant_columns(EJKI_QUANT_WORDS(args));
+    if (columns < 0 || args->x.rank != 2 || args->w.rank != 2) return false;
+    /* What has no padding says the length first. */
+    int64_t length = args->transpose ? args->w.shape[0] : columns;
+    if (ejk_tensor_present(residual) && residual->rank == 2) length = residual->shape[1];
+    if (ejk_tensor_present(bias) && bias->rank == 1) length = bias->shape[0];
+    view->rank = 2;
+    view->shape[0] = args->x.shape[0];
+    view->shape[1] = length;
+    return true;
+}
+
 const ejk_kernel ejk_quantized_matmul_kernel = {
     .op_id = "quantized_matmul",
     .version = "0",
@@ -89,6 +105,7 @@ const ejk_kernel ejk_quantized_matmul_kernel = {
     .prepare = prepare,
     .bind = bind,
     .cost = ejki_mm_cost,
+    .result = result,
 };
 
 const ejk_kernel ejk_quantized_matmul_vjp_kernel = {

@@ -108,6 +108,57 @@ ejk_status ejki_quant_format(const ejki_quant_words *words, mm_size rows, mm_siz
     return EJK_OK;
 }
 
+/* ---- What results look like -------------------------------------------------------------------------- */
+
+static int64_t bits_of(const struct mode *m, const ejki_quant_words *words) {
+    return words->bits->set ? words->bits->value : m->bits ? m->bits : 4;
+}
+
+/* Values that share a scale; 0: all of a row. */
+static int64_t group_of(const struct mode *m, const ejki_quant_words *words) {
+    return words->group_size->set ? words->group_size->value : m->size;
+}
+
+int64_t ejki_quant_columns(const ejki_quant_words *words) {
+    const struct mode *m;
+    const ejk_tensor *w = words->w, *scales = words->scales;
+    if (mode_of(words->mode, &m) != EJK_OK || w->rank < 1 || scales->rank < 1) return -1;
+    const int64_t bits = bits_of(m, words), unit = w->dtype == EJK_DTYPE_U32 ? 32 : 8;
+    const int64_t group = group_of(m, words);
+    int64_t stored, most;
+    if (bits < 1 || group < 0 || !ejki_mul(w->shape[w->rank - 1], unit, &stored)) return -1;
+    stored /= bits;
+    if (group == 0) return stored;
+    return ejki_mul(scales->shape[scales->rank - 1], group, &most) ? ejki_min(stored, most)
+                                                                   : stored;
+}
+
+bool ejki_quant_result(const ejki_quant_words *words, const ejk_tensor *values, const char *name,
+                       ejk_tensor *view) {
+    const struct mode *m;
+    if (mode_of(words->mode, &m) != EJK_OK || values->rank < 2 || values->rank > 3) return false;
+    const int64_t columns = values->shape[values->rank - 1], group = group_of(m, words);
+    const int64_t bits = bits_of(m, words);
+    int64_t length, all;
+    if (bits < 1 || group < 0 || !ejki_mul(columns, bits, &all)) return false;
+    if (strcmp(name, "w") == 0) {
+        view->dtype = EJK_DTYPE_U32;
+        length = ejki_cdiv(all, 32);
+    } else if (strcmp(name, "scales") == 0 || strcmp(name, "zeros") == 0) {
+        view->dtype = values->dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F32 : values->dtype;
+        if (m->scales == 'v') view->dtype = EJK_DTYPE_F8E4M3;
+        if (m->scales == 'x')
+            view->dtype = strcmp(words->scale_format, "signed") ? EJK_DTYPE_F8E8M0 : EJK_DTYPE_I8;
+        length = ejki_cdiv(columns, ejki_max(1, group ? group : columns));
+    } else {
+        return false;
+    }
+    view->rank = values->rank;
+    memcpy(view->shape, values->shape, sizeof view->shape);
+    view->shape[view->rank - 1] = length;
+    return true;
+}
+
 void ejki_quant_bind(const ejki_quant_words *words, mm_quant *q) {
     q->codes = words->w->data;
     q->scales = words->scales->data;

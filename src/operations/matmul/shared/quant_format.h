@@ -20,6 +20,11 @@ typedef struct ejki_quant_words {
 /* Of `rows` rows of `columns` codes; everything but pointers. */
 ejk_status ejki_quant_format(const ejki_quant_words *words, mm_size rows, mm_size columns,
                              mm_quant *q);
+/* Codes that rows of w and scales have room for; -1 if that is not known. */
+int64_t ejki_quant_columns(const ejki_quant_words *words);
+/* What w, scales or zeros of values of a shape look like; false: `name` is another, or the format is not known. */
+bool ejki_quant_result(const ejki_quant_words *words, const ejk_tensor *values, const char *name,
+                       ejk_tensor *view);
 void ejki_quant_bind(const ejki_quant_words *words, mm_quant *q);
 
 #endif
