@@ -72,6 +72,7 @@ PUBLIC = {
     "ragged_gated_delta_rule.h": "operations",
     "recurrent.h": "operations",
     "recurrent_attention.h": "operations",
+    "rwkv4.h": "operations",
     "rwkv6.h": "operations",
     "rwkv7.h": "operations",
     "rwkv7_mul.h": "operations",

@@ -55,6 +55,7 @@
 #include <ejkernel/recurrent.h>
 #include <ejkernel/recurrent_attention.h>
 #include <ejkernel/registry.h>
+#include <ejkernel/rwkv4.h>
 #include <ejkernel/rwkv6.h>
 #include <ejkernel/rwkv7.h>
 #include <ejkernel/rwkv7_mul.h>
