@@ -70,8 +70,8 @@ def flags_of_tiers(commands):
 def compile_alone(header, flags):
     text = "".join(f'#include "{name}"\n' for name in (BEFORE.get(header), header) if name)
     # Functions of a header are static; by itself it uses none of them.
-    made = subprocess.run([*flags, "-Wall", "-Wextra", "-Wno-unused", "-Wno-unknown-pragmas", "-Werror", "-fsyntax-only",
-                           "-x", "c", "-"], input=text, capture_output=True, text=True)
+    made = subprocess.run([*flags, "-Wall", "-Wextra", "-Wno-unused", "-Wno-unknown-pragmas", "-Werror",
+                           "-fsyntax-only", "-x", "c", "-"], input=text, capture_output=True, text=True)
     return header, made.returncode, [l for l in made.stderr.splitlines() if "error" in l][:3] or [made.stderr[:300]]
 
 
@@ -81,7 +81,8 @@ def main():
     flags = flags_of_tiers(commands)
     bodies = {name for path in (build / "src" / "generated").glob("*.c")
               for name in re.findall(r'^#include "(\w+/.*_body\.h)"$', path.read_text(), re.M)}
-    headers = sorted(str(path.relative_to(SRC)) for room in ("kernels", "operations") for path in (SRC / room).rglob("*.h"))
+    headers = sorted(str(path.relative_to(SRC))
+                     for room in ("kernels", "operations") for path in (SRC / room).rglob("*.h"))
     jobs = [(h, flags[tier_of(h)]) for h in headers if h not in bodies | PARTS and tier_of(h) in flags]
     with ThreadPoolExecutor(2) as pool:
         failed = [made for made in pool.map(lambda job: compile_alone(*job), jobs) if made[1] != 0]
