@@ -31,14 +31,6 @@ TIERS = [
 BEFORE = dict.fromkeys(("kernels/simd/gemm_body.h", "kernels/simd/pack_body.h"),
                        "operations/attention/cpu/tile/tile_shape.h")
 
-# Parts of a body that are still included in one order, after the types that they work on.
-PARTS = {
-    "operations/matmul/shared/product_body.h": ["product_finish.h", "product_pack.h", "product_quant.h"],
-    "operations/recurrent/cpu/chunk/chunk_body.h": ["gates_body.h", "tile.h"],
-    "operations/recurrent/cpu/scan/scan_body.h": ["gates.h", "gradient_plan_body.h", "slab_body.h", "turned_body.h"],
-}
-PARTS = {str(Path(body).parent / part) for body, parts in PARTS.items() for part in parts}
-
 
 def tier_of(header):
     for pattern, tier in TIERS:
@@ -83,7 +75,7 @@ def main():
               for name in re.findall(r'^#include "(\w+/.*_body\.h)"$', path.read_text(), re.M)}
     headers = sorted(str(path.relative_to(SRC))
                      for room in ("kernels", "operations") for path in (SRC / room).rglob("*.h"))
-    jobs = [(h, flags[tier_of(h)]) for h in headers if h not in bodies | PARTS and tier_of(h) in flags]
+    jobs = [(h, flags[tier_of(h)]) for h in headers if h not in bodies and tier_of(h) in flags]
     with ThreadPoolExecutor(2) as pool:
         failed = [made for made in pool.map(lambda job: compile_alone(*job), jobs) if made[1] != 0]
     for header, _, errors in failed:
