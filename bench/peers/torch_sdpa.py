@@ -23,7 +23,7 @@ def tensors(arguments):
 def prepare(request):
     """A function that runs the call once; ValueError for what is not computed here."""
     arguments, backward = request["arguments"], request["op"] == "flash_attention_vjp"
-    known = {"query", "key", "value", "out", "lse", "out_cotangent", "d_query", "d_key", "d_value", "causal",
+    known = {"query", "key", "value", "out", "lse", "d_out", "d_query", "d_key", "d_value", "causal",
              "deterministic"}
     if request["op"] not in ("flash_attention", "flash_attention_vjp"):
         raise ValueError(f"no {request['op']}")
