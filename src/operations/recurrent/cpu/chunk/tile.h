@@ -17,6 +17,7 @@
 #define TILE_STREAMS       0
 #define TILE_ROW_COUNTS(X) X(TILE_ROWS)
 #include "kernels/simd/pack_body.h"
+#include "operations/recurrent/shared/problem.cuh"
 
 /*
  * Tokens of a chunk. FLOPs inside of chunks grow with it, passes over the state fall: 16, 32 and 64 take 21.5, 20.5

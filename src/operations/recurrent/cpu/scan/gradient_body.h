@@ -13,14 +13,12 @@
  *     dq = S̄ d_out + k (u·d_out) + a (X·d_out)         dk = dS u + S̄ v'            dS̄ = dS + k v'
  *     da = dS X,  db = S dH                            dg_i = Σ_j dS̄ S̄              dS ← e^g dS̄ + b dH
  */
-#include "kernels/simd/vec.h"
+#include "kernels/declare.h"
+#include "operations/recurrent/cpu/scan/gradient_plan_body.h"
+#include "operations/recurrent/cpu/scan/slab_body.h"
+#include "operations/recurrent/cpu/scan/token_body.h"
 
 #include <string.h>
-
-#include "kernels/declare.h"
-#include "operations/recurrent/cpu/scan/token_body.h"
-#include "operations/recurrent/cpu/scan/slab_body.h"
-#include "operations/recurrent/cpu/scan/gradient_plan_body.h"
 
 /* ---- A token and a slab ------------------------------------------------------------------------------ */
 

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the gradients and where they go: sums of a token, their way to tensors. Part of gradient_body.h. */
+/* Memory of the gradients and where they go: sums of a token, their way to tensors. */
 #ifndef EJKI_RECURRENT_GRADIENT_PLAN_BODY_H
 #define EJKI_RECURRENT_GRADIENT_PLAN_BODY_H
+
+#include "operations/recurrent/cpu/scan/token_body.h"
+
+#include <string.h>
 
 /* Bytes of the states of a segment: half of an L2 cache. */
 enum { STATES = 1 << 19, LEAST_SEGMENT = 8, MOST_SEGMENT = 64 };
