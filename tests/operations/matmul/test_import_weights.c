@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights that gguf and bitsandbytes wrote, and some packed as GPTQ and AWQ pack theirs: imported, their values are what
- * these packages say (tools/make_weight_samples.py).
+ * Weights that gguf and bitsandbytes wrote, and some packed as GPTQ and AWQ pack theirs: imported, their values are
+ * what these packages say (tools/make_weight_samples.py).
  */
 #include "support/expect.h"
 
@@ -45,8 +45,8 @@ static void import(ejk_import_weights_args *args, const char *mode, int64_t rows
 }
 
 /*
- * `rounded` where the package adds what is a zero here, or has another last bit in its table: two units in the last place
- * of the larger term.
+ * `rounded` where the package adds what is a zero here, or has another last bit in its table: two units in the last
+ * place of the larger term.
  */
 static void compare(const char *name, int64_t rows, int64_t columns, int64_t size, bool rounded) {
     const ejk_tensor t = value(name);
