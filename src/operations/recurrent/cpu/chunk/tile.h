@@ -62,7 +62,8 @@ typedef struct chunk {
     float *u;     /* [CHUNK][TILE_COLUMNS] */
     float *whole; /* [pitch]: what remains of a row of the state after the chunk */
     float since[CHUNK],
-        until[CHUNK]; /* decays of the head from the begin, to the end of the chunk */
+        until
+            [CHUNK]; /* decays of the head from the begin, to the end of the chunk; of sums with beta */
     float beta[CHUNK];
 } chunk;
 
