@@ -71,8 +71,8 @@ typedef struct rec_problem {
     int normalise;                          /* query and key: x / sqrt(sum of squares + 1e-6) */
     int beta_logits;                        /* beta is sigmoid of its tensor */
     int multiply;                           /* a is b times a, and b is -b: of rwkv7_mul */
-    /* Sums with a scale of 1 only: REC_G is raw, a step size is softplus(g + dt_bias) or g + dt_bias, kept between least and most. It is
-     * beta, and times REC_A_LOG, as that stands, the gate. */
+    /* Sums with a scale of 1 only: REC_G is raw; a step size is softplus(g + dt_bias), or g + dt_bias, kept between
+     * least and most. It is beta, and times REC_A_LOG, as that stands, the gate. */
     int by_step, softplus;
     double least, most;
     int g_is_wide, gamma_is_each, is_pool, packed, reverse, gradient;
