@@ -86,7 +86,7 @@ static void load_rows(chunk *c, rec_size h) {
     memset(c->k + c->count * pitch, 0, rest);
 }
 
-/* Step sizes, vectors of them at once: one by one they would take a tenth of the time of heads of 64 columns. */
+/* Step sizes, vectors of them at once. */
 static void load_steps(chunk *c, rec_size h) {
     const rec_view *g = &c->p->view[REC_G], *bias = &c->p->view[REC_DT_BIAS];
     const float own = bias->present ? view_load(bias, h * bias->stride[2]) : 0;
@@ -174,12 +174,14 @@ static rec_size slabs_of(const rec_problem *p) {
     return ejki_cdiv(p->value_size, TILE_COLUMNS);
 }
 
-/* Heads of a task: those with the same query and key, if there are tasks enough then. */
+/* Heads of a task: as many of those with the same query and key as leave tasks enough. */
 static rec_size shared_heads(const rec_problem *p, int32_t threads) {
+    const rec_size all = p->sequences * p->heads, tasks = threads > 1 ? 2 * threads : 1;
     rec_size heads = ejki_min(p->heads / p->query_heads, p->heads / p->key_heads);
-    if (p->key_decay || p->sequences * p->heads < 2 * threads * heads) return 1;
-    while (heads > MOST_SHARED || p->heads / p->query_heads % heads != 0 ||
-           p->heads / p->key_heads % heads != 0)
+    if (p->key_decay) return 1;
+    while (heads > 1 &&
+           (heads > MOST_SHARED || all < tasks * heads || p->heads / p->query_heads % heads != 0 ||
+            p->heads / p->key_heads % heads != 0))
         heads--;
     return heads;
 }
@@ -227,6 +229,14 @@ static void ask_rows(chunk *c, int role, rec_size n, rec_size head, rec_size at,
     a->bytes[a->count++] = size * bytes;
 }
 
+/* Rows are asked for in equal numbers before all tiles of a head. */
+static void share_out(chunk *c, const task *t) {
+    const rec_size slabs = ejki_cdiv(t->last - t->first, TILE_COLUMNS);
+    const rec_size passes = c->p->update == REC_DELTA ? 2 : 1;
+    const rec_size tiles = slabs * (passes * c->rows + c->pitch) / TILE_ROWS;
+    c->ahead.each = (int)ejki_cdiv(c->ahead.rows * c->ahead.count, tiles);
+}
+
 /* What comes after head h of a task: the values of the next one, or the tokens from step n on, of the first. */
 static void ask_ahead(chunk *c, const task *t, rec_size h, rec_size n) {
     const rec_problem *p = c->p;
@@ -237,6 +247,8 @@ static void ask_ahead(chunk *c, const task *t, rec_size h, rec_size n) {
     c->ahead = (ahead){.rows = ejki_min(CHUNK, end - from)};
     if (c->ahead.rows <= 0) return;
     ask_rows(c, REC_VALUE, from, rec_head(p, next, p->value_heads), t->first, t->last - t->first);
+    ask_rows(c, REC_OUT, from, next, t->first, t->last - t->first);
+    share_out(c, t);
     if (!last) return;
     ask_rows(c, REC_QUERY, from, rec_head(p, next, p->query_heads), 0, p->key_size);
     ask_rows(c, REC_KEY, from, rec_head(p, next, p->key_heads), 0, p->key_size);
@@ -244,6 +256,7 @@ static void ask_ahead(chunk *c, const task *t, rec_size h, rec_size n) {
         ask_rows(c, REC_GK, from, next, 0, p->key_size);
     else if (p->g_is_wide)
         ask_rows(c, REC_G, from, next, 0, p->key_size);
+    share_out(c, t);
 }
 
 /* Tokens from step n on that are a chunk; the step behind them. */

@@ -37,8 +37,8 @@ static void head_decays(chunk *c, rec_size h) {
 }
 
 /*
- * Row i of decays between tokens is row i - 1 times the decay of token i, and 1 at token i itself. Of sums U stays V: what
- * is multiplied with it has beta, and the diagonal what passes by the state.
+ * Row i of decays between tokens is row i - 1 times the decay of token i, and 1 at token i itself. Of sums U stays V:
+ * what is multiplied with it has beta, and the diagonal what passes by the state.
  */
 static void apply_head_decays(chunk *c, rec_size h, bool delta) {
     vf between[CHUNK / VL];
