@@ -171,8 +171,9 @@ typedef struct ejk_kernel {
     int32_t step_count;                          /**< at most #EJK_MAX_STEPS */
     size_t (*shared_bytes)(const void *problem); /**< pure; NULL = 0 */
     /**
-     * Puts the address of that memory into the problem, after `bind` and if there is any: so a step can write there that
-     * is an operation elsewhere and knows only where its problem says its results go. NULL = steps look at ejk_run.shared.
+     * Puts the address of that memory into the problem, after `bind` and if there is any: so a step can write there
+     * that is an operation elsewhere and knows only where its problem says its results go. NULL = steps look at
+     * ejk_run.shared.
      */
     void (*bind_shared)(void *problem, void *shared);
     /**

@@ -8,8 +8,8 @@
  * (back_rows()), where the read's own part of dS, q_i · d_out, is added on the fly. Sums over columns are collected
  * for VL rows and added up across lanes together.
  *
- * With S̄ the decayed state, u what k was multiplied by, X = Σ b_i S_i of rank-one updates (of others u / β is kept in its
- * place), v' = −β dU for delta rules:
+ * With S̄ the decayed state, u what k was multiplied by, X = Σ b_i S_i of rank-one updates (of others u / β is kept in
+ * its place), v' = −β dU for delta rules:
  *
  *     dq = S̄ d_out + k (u·d_out) + a (X·d_out)         dk = dS u + S̄ v'            dS̄ = dS + k v'
  *     da = dS X,  db = S dH                            dg_i = Σ_j dS̄ S̄              dS ← e^g dS̄ + b dH
