@@ -33,7 +33,7 @@ DEVICE void step(const rec_problem &p, const rec_sequence &q, rec_size h, rec_si
     if (t.counts) {
         const rec_size own = rec_at(&value, q.batch, t.t, rec_head(&p, h, p.value_heads)) + j;
         const float v = is_there ? load(value, own) : 0, dv = value_decay(p, q, t.t, h, j);
-        float x = UPDATE == REC_ADD ? 0 : along(t.x, s), u = v;
+        float x = UPDATE == REC_ADD ? 0 : along(t.x, s), u = UPDATE == REC_ADD ? t.beta * v : v;
         y = along(t.y, s);
         if (UPDATE == REC_DELTA) x *= dv, u = t.beta * (v - x);
         if (!BEFORE) y *= dv;

@@ -111,9 +111,15 @@ DEVICE float gate_of(const rec_problem &p, rec_size b, rec_size t, rec_size h, r
     return rate.present ? -expf(load(rate, h * rate.stride[2])) * softplus(x) : x;
 }
 
+DEVICE float step_size(const rec_problem &p, rec_size b, rec_size t, rec_size h) {
+    const float x = raw_of(p, b, t, h, 0), size = p.softplus ? softplus(x) : x;
+    return size < (float)p.least ? (float)p.least : size > (float)p.most ? (float)p.most : size;
+}
+
 /* Log decay of a head. */
 DEVICE float head_gate(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h) {
-    const rec_view &gamma = p.view[REC_GAMMA];
+    const rec_view &gamma = p.view[REC_GAMMA], &rate = p.view[REC_A_LOG];
+    if (p.by_step) return step_size(p, s.batch, t, h) * load(rate, h * rate.stride[2]);
     float g = p.slope == 0 ? 0 : (float)(p.slope * (double)h);
     if (gamma.present) g += load(gamma, s.index * gamma.stride[0] + h * gamma.stride[2]);
     return p.g_is_wide ? g : g + gate_of(p, s.batch, t, h, 0);
@@ -135,6 +141,7 @@ DEVICE float value_decay(const rec_problem &p, const rec_sequence &s, rec_size t
 
 DEVICE float load_beta(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h) {
     const rec_view &beta = p.view[REC_BETA];
+    if (p.by_step) return step_size(p, s.batch, t, h);
     const float x = beta.present ? load(beta, rec_at(&beta, s.batch, t, h)) : 1;
     return p.beta_logits ? sigmoid(x) : x;
 }
@@ -194,7 +201,9 @@ DEVICE void load_token(const rec_problem &p, const rec_sequence &s, rec_size n, 
     qk = sum_of_lanes(qk, 32), qa = sum_of_lanes(qa, 32), own = sum_of_lanes(own, 32);
     if (lane > 0) return;
     const float by = KEEP_Q ? 1 : scale;
+    const rec_view &skip = p.view[REC_SKIP];
     to.qk = by * qk, to.qa = by * qa, to.own = by * own;
+    if (skip.present) to.own += load(skip, h * skip.stride[2]);
     to.q_norm = q_norm, to.k_norm = k_norm;
     to.beta = load_beta(p, s, t, h);
 }

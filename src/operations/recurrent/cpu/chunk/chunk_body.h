@@ -4,7 +4,7 @@
  * chunk do to each other, and what they read from and add to the state, are products of matrices. G being the sum of
  * the gates since the chunk began, and S the state before it,
  *
- *     U = beta (V - e^G K S - (K K' decays below the diagonal) U),   U = V without a delta rule
+ *     U = beta (V - e^G K S - (K K' decays below the diagonal) U),   U = beta V without a delta rule
  *     out = e^G Q S + (Q K' decays down to the diagonal) U,   S = e^G S + K' (decays to the end of the chunk) U
  *
  * No inverse is formed: as chunks of a head follow each other, U is solved for directly. A task is a range of columns
@@ -86,7 +86,22 @@ static void load_rows(chunk *c, rec_size h) {
     memset(c->k + c->count * pitch, 0, rest);
 }
 
+/* Step sizes, vectors of them at once. */
+static void load_steps(chunk *c, rec_size h) {
+    const rec_view *g = &c->p->view[REC_G], *bias = &c->p->view[REC_DT_BIAS];
+    const float own = bias->present ? view_load(bias, h * bias->stride[2]) : 0;
+    for (int i = 0; i < c->count; i++)
+        c->beta[i] = own + view_load(g, rec_at(g, c->sequence.batch, c->token[i], h));
+    for (int i = 0; i < c->count; i += VL)
+        v_store(c->beta + i, step_size(c->p, v_load(c->beta + i)));
+    for (int i = c->count; i < CHUNK; i++) c->beta[i] = 0;
+}
+
 static void load_betas(chunk *c, rec_size h) {
+    if (c->p->by_step) {
+        load_steps(c, h);
+        return;
+    }
     for (int i = 0; i < c->rows; i++)
         c->beta[i] = i < c->count ? load_beta(c->p, &c->sequence, c->token[i], h) : 0;
 }
@@ -119,13 +134,13 @@ static void load_head(chunk *c, rec_size h) {
     load_betas(c, h);
     if (!p->key_decay) {
         head_decays(c, h);
-        apply_head_decays(c, delta);
+        apply_head_decays(c, h, delta);
         return;
     }
     for (int i = 0; i < c->rows; i++) {
         float *row = c->d + i * c->pitch;
         if (i < c->count)
-            load_decays(p, &c->sequence, c->token[i], h, c->pitch, row);
+            load_decays(p, &c->sequence, c->token[i], h, c->pitch, c->beta[i], row);
         else
             for (rec_size d = 0; d < c->pitch; d += VL) v_store(row + d, v_set1(1));
         c->since[i] = c->until[i] = 1;
@@ -159,12 +174,14 @@ static rec_size slabs_of(const rec_problem *p) {
     return ejki_cdiv(p->value_size, TILE_COLUMNS);
 }
 
-/* Heads of a task: those with the same query and key, if there are tasks enough then. */
+/* Heads of a task: as many of those with the same query and key as leave tasks enough. */
 static rec_size shared_heads(const rec_problem *p, int32_t threads) {
+    const rec_size all = p->sequences * p->heads, tasks = threads > 1 ? 2 * threads : 1;
     rec_size heads = ejki_min(p->heads / p->query_heads, p->heads / p->key_heads);
-    if (p->key_decay || p->sequences * p->heads < 2 * threads * heads) return 1;
-    while (heads > MOST_SHARED || p->heads / p->query_heads % heads != 0 ||
-           p->heads / p->key_heads % heads != 0)
+    if (p->key_decay) return 1;
+    while (heads > 1 &&
+           (heads > MOST_SHARED || all < tasks * heads || p->heads / p->query_heads % heads != 0 ||
+            p->heads / p->key_heads % heads != 0))
         heads--;
     return heads;
 }
@@ -212,6 +229,14 @@ static void ask_rows(chunk *c, int role, rec_size n, rec_size head, rec_size at,
     a->bytes[a->count++] = size * bytes;
 }
 
+/* Rows are asked for in equal numbers before all tiles of a head. */
+static void share_out(chunk *c, const task *t) {
+    const rec_size slabs = ejki_cdiv(t->last - t->first, TILE_COLUMNS);
+    const rec_size passes = c->p->update == REC_DELTA ? 2 : 1;
+    const rec_size tiles = slabs * (passes * c->rows + c->pitch) / TILE_ROWS;
+    c->ahead.each = (int)ejki_cdiv(c->ahead.rows * c->ahead.count, tiles);
+}
+
 /* What comes after head h of a task: the values of the next one, or the tokens from step n on, of the first. */
 static void ask_ahead(chunk *c, const task *t, rec_size h, rec_size n) {
     const rec_problem *p = c->p;
@@ -222,6 +247,8 @@ static void ask_ahead(chunk *c, const task *t, rec_size h, rec_size n) {
     c->ahead = (ahead){.rows = ejki_min(CHUNK, end - from)};
     if (c->ahead.rows <= 0) return;
     ask_rows(c, REC_VALUE, from, rec_head(p, next, p->value_heads), t->first, t->last - t->first);
+    ask_rows(c, REC_OUT, from, next, t->first, t->last - t->first);
+    share_out(c, t);
     if (!last) return;
     ask_rows(c, REC_QUERY, from, rec_head(p, next, p->query_heads), 0, p->key_size);
     ask_rows(c, REC_KEY, from, rec_head(p, next, p->key_heads), 0, p->key_size);
@@ -229,6 +256,7 @@ static void ask_ahead(chunk *c, const task *t, rec_size h, rec_size n) {
         ask_rows(c, REC_GK, from, next, 0, p->key_size);
     else if (p->g_is_wide)
         ask_rows(c, REC_G, from, next, 0, p->key_size);
+    share_out(c, t);
 }
 
 /* Tokens from step n on that are a chunk; the step behind them. */

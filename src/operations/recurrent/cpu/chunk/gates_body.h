@@ -20,7 +20,7 @@ static void head_decays(chunk *c, rec_size h) {
     float decay[CHUNK];
     double sum[CHUNK], total = 0;
     for (int i = 0; i < CHUNK; i++) {
-        decay[i] = i < c->count ? head_gate(c->p, &c->sequence, c->token[i], h) : 0;
+        decay[i] = i < c->count ? head_gate(c->p, &c->sequence, c->token[i], h, c->beta[i]) : 0;
         sum[i] = total += decay[i] < -1e5f ? -1e5 : (double)decay[i];
     }
     for (int i = 0; i < CHUNK; i++) {
@@ -36,9 +36,13 @@ static void head_decays(chunk *c, rec_size h) {
     for (rec_size i = 0; i < c->pitch; i += VL) v_store(c->whole + i, v_set1(c->since[CHUNK - 1]));
 }
 
-/* Row i of decays between tokens is row i - 1 times the decay of token i, and 1 at token i itself. */
-static void apply_head_decays(chunk *c, bool delta) {
+/*
+ * Row i of decays between tokens is row i - 1 times the decay of token i, and 1 at token i itself. Of sums U stays V:
+ * what is multiplied with it has beta, and the diagonal what passes by the state.
+ */
+static void apply_head_decays(chunk *c, rec_size h, bool delta) {
     vf between[CHUNK / VL];
+    const float skip = skip_of(c->p, h);
     EJKI_UNROLL for (int j = 0; j < CHUNK / VL; j++) between[j] = v_zero();
     for (int i = 0; i < c->rows; i++) {
         const vf decay = v_set1(c->d[i]), beta = v_set1(-c->beta[i]);
@@ -48,10 +52,14 @@ static void apply_head_decays(chunk *c, bool delta) {
             const uint32_t here = n < 0 || n >= VL ? 0 : 1u << n;
             const rec_size at = i * CHUNK + j * VL;
             between[j] = v_add(v_where(v_mul(between[j], decay), before), v_where(v_set1(1), here));
-            v_store(c->own + at, v_mul(between[j], v_load(c->qk + at)));
+            const vf own = v_mul(between[j], v_load(c->qk + at));
+            v_store(c->own + at, delta ? own : v_mul(v_load(c->beta + j * VL), own));
             if (delta) v_store(c->rest + at, v_mul(v_mul(beta, between[j]), v_load(c->kk + at)));
         }
+        c->own[i * CHUNK + i] += skip;
     }
+    for (int i = 0; i < CHUNK && !delta; i += VL)
+        v_store(c->until + i, v_mul(v_load(c->beta + i), v_load(c->until + i)));
 }
 
 /* ---- A decay for each channel of the key ------------------------------------------------------------- */

@@ -25,24 +25,25 @@
  */
 enum { CHUNK = 32 };
 
-/* Rows of tensors that the next chunk needs. They are asked for one by one, between products: else 38 % of the time
- * goes into waiting for them, and requests for many at once would be dropped. */
-enum { MOST_AHEAD = 4 };
+/* Rows of tensors that the next chunk needs, asked for a few at a time between products: else 38 % of the time
+ * goes into waiting for them, and requests for many at once would be dropped. Rows of the output are among them. */
+enum { MOST_AHEAD = 5 };
 typedef struct ahead {
     const char *row[MOST_AHEAD];
     rec_size step[MOST_AHEAD], bytes[MOST_AHEAD];
-    int count, next;
+    int count, next, each; /* each: rows to ask for at a time */
     rec_size rows;
 } ahead;
 
 INLINE void ask(ahead *a) {
-    if (a->rows <= 0) return;
-    for (rec_size i = 0; i < a->bytes[a->next]; i += 64)
-        __builtin_prefetch(a->row[a->next] + i, 0, 2);
-    a->row[a->next] += a->step[a->next];
-    if (++a->next < a->count) return;
-    a->next = 0;
-    a->rows--;
+    for (int n = 0; n < a->each && a->rows > 0; n++) {
+        for (rec_size i = 0; i < a->bytes[a->next]; i += 64)
+            __builtin_prefetch(a->row[a->next] + i, 0, 2);
+        a->row[a->next] += a->step[a->next];
+        if (++a->next < a->count) continue;
+        a->next = 0;
+        a->rows--;
+    }
 }
 
 typedef struct chunk {
@@ -61,8 +62,8 @@ typedef struct chunk {
         *rest;    /* [CHUNK][CHUNK]: of U in the outputs; -A in (I + A) U = X, below the diagonal */
     float *u;     /* [CHUNK][TILE_COLUMNS] */
     float *whole; /* [pitch]: what remains of a row of the state after the chunk */
-    float since[CHUNK],
-        until[CHUNK]; /* decays of the head from the begin, to the end of the chunk */
+    float since[CHUNK]; /* decays of the head since the chunk began */
+    float until[CHUNK]; /* decays to the end of the chunk; of sums times beta */
     float beta[CHUNK];
 } chunk;
 

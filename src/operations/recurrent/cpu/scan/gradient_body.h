@@ -8,7 +8,8 @@
  * (back_rows()), where the read's own part of dS, q_i · d_out, is added on the fly. Sums over columns are collected
  * for VL rows and added up across lanes together.
  *
- * With S̄ the decayed state, u what k was multiplied by, X = Σ b_i S_i of rank-one updates, v' = −β dU for delta rules:
+ * With S̄ the decayed state, u what k was multiplied by, X = Σ b_i S_i of rank-one updates (of others u / β is kept in
+ * its place), v' = −β dU for delta rules:
  *
  *     dq = S̄ d_out + k (u·d_out) + a (X·d_out)         dk = dS u + S̄ v'            dS̄ = dS + k v'
  *     da = dS X,  db = S dH                            dg_i = Σ_j dS̄ S̄              dS ← e^g dS̄ + b dH
@@ -67,6 +68,9 @@ INLINE void advance(const work *w, const int width, const token *t, rec_size c, 
         }
         if (p->update == REC_DELTA) {
             x[n] = v_sub(u[n], x[n]);
+            u[n] = v_mul(v_set1(t->beta), x[n]);
+        } else if (p->update == REC_ADD) {
+            x[n] = u[n];
             u[n] = v_mul(v_set1(t->beta), x[n]);
         }
         v_store(kept + n * VL, u[n]);
@@ -140,10 +144,10 @@ INLINE void back(const work *w, const int width, const bool rank, const token *t
         at.du[n] = v_fma(v_set1(g->qk), at.d_out[n], at.du[n]);
         if (rank) at.dh[n] = v_fma(v_set1(g->qa), at.d_out[n], at.dh[n]);
         at.back[n] = delta ? v_mul(v_set1(-t->beta), at.du[n]) : v_zero();
-        if (delta) d_beta = v_fma(at.du[n], at.x[n], d_beta);
+        if (!rank) d_beta = v_fma(at.du[n], at.x[n], d_beta);
         along_u = v_fma(at.u[n], at.d_out[n], along_u);
-        if (rank) along_x = v_fma(at.x[n], at.d_out[n], along_x);
-        vf dv = delta ? v_mul(v_set1(t->beta), at.du[n]) : at.du[n];
+        along_x = v_fma(at.x[n], at.d_out[n], along_x);
+        vf dv = rank ? at.du[n] : v_mul(v_set1(t->beta), at.du[n]);
         dv = v_fma(v_set1(g->own), at.d_out[n], dv);
         v_store(value + n * VL, v_add(v_load(value + n * VL), dv));
     }
@@ -187,7 +191,7 @@ static int load_segment(work *w, rec_size n, rec_size end, bool padding) {
                         .b = memory + 4 * w->pitch,
                         .qk = before ? 0 : dot(t->q, t->k, w->pitch),
                         .qa = p->update == REC_RANK_ONE ? dot(t->q, t->a, w->pitch) : 0,
-                        .own = before ? bonus_of(p, w->h, t) : 0};
+                        .own = before ? bonus_of(p, w->h, t) : skip_of(p, w->h)};
         count++;
     }
     return count;
@@ -350,9 +354,9 @@ static float total(const rec_problem *p, const float *partial, rec_size one, rec
 }
 
 static void put_totals(const rec_problem *p, const float *partial) {
-    static const int roles[] = {REC_A_LOG, REC_DT_BIAS, REC_BONUS};
-    const rec_size first[] = {1, 2, 2 + row_pitch(p)};
-    for (int k = 0; k < 3; k++) {
+    static const int roles[] = {REC_A_LOG, REC_DT_BIAS, REC_BONUS, REC_SKIP};
+    const rec_size first[] = {1, 2, 2 + row_pitch(p), 2 + 2 * row_pitch(p)};
+    for (int k = 0; k < 4; k++) {
         const rec_view *v = &p->view[REC_D(roles[k])];
         for (rec_size h = 0; h < p->heads && v->present; h++)
             for (rec_size i = 0; i < (v->stride[3] ? p->key_size : 1); i++)
