@@ -25,8 +25,9 @@ _TARGET = "ejkernel_call"
 @cache
 def _register():
     _foreign.start()
-    handler = ctypes.cast(_library.lib.ejk_jax_call, ctypes.c_void_p)
-    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+    for platform, handler in (("cpu", _library.lib.ejk_jax_call), ("CUDA", _library.lib.ejk_jax_call_on_gpu)):
+        capsule = jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p))
+        jax.ffi.register_ffi_target(_TARGET, capsule, platform=platform)
 
 
 def _varying(array):

@@ -20,6 +20,7 @@ from libejkernel._description import catalogue  # noqa: E402
 from test_own_operation import scale_by  # noqa: E402, F401
 
 P = jax.sharding.PartitionSpec
+jax.config.update("jax_default_device", jax.devices("cpu")[0])  # test_gpu.py has the others
 
 
 def on_arrays(wish, names=None):
@@ -144,7 +145,7 @@ def test_loops_and_recomputation():
 
 def test_sharded_arrays():
     function, (q, k, v), sinks = attention()
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("x",))
+    mesh = jax.sharding.Mesh(np.array(jax.devices("cpu")[:2]), ("x",))
     split = jax.shard_map(
         lambda q, k, v, s: function(q, k, v, softmax_aux=s, causal=True),
         mesh=mesh,

@@ -32,7 +32,7 @@ def tensor(array):
 
 
 def array(tensor):
-    found = tensor.detach().contiguous()
+    found = tensor.detach().cpu().contiguous()
     name = str(found.dtype).removeprefix("torch.")
     if name == "bfloat16" or name.startswith("float8"):
         import ml_dtypes

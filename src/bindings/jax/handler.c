@@ -57,7 +57,95 @@ static const XLA_FFI_ByteSpan *text_of(const XLA_FFI_Attrs *attributes) {
     return NULL;
 }
 
-static ejk_status run(const XLA_FFI_CallFrame *frame) {
+/* ---- On a GPU --------------------------------------------------------------------------------------------- */
+
+/* XLA aligns memory to more than it lets a handler ask for. */
+enum { WORKSPACE_ALIGNMENT = 256, ASKED_ALIGNMENT = 16 };
+
+/* What a call on a GPU has of XLA. */
+typedef struct gpu_call {
+    const XLA_FFI_CallFrame *frame;
+    void *workspace;
+    size_t bytes;
+    int32_t device;
+} gpu_call;
+
+/* Passes an error of XLA's on. */
+static ejk_status check(const XLA_FFI_Api *api, XLA_FFI_Error *error, ejk_status status) {
+    if (!error) return EJK_OK;
+    XLA_FFI_Error_GetMessage_Args message = {
+        .struct_size = XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE, .error = error};
+    api->XLA_FFI_Error_GetMessage(&message);
+    const ejk_status failed = ejki_fail(status, "XLA: %s", message.message);
+    XLA_FFI_Error_Destroy_Args gone = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE,
+                                       .error = error};
+    api->XLA_FFI_Error_Destroy(&gone);
+    return failed;
+}
+
+/* Of XLA's allocator, whose memory may serve work that is enqueued later once it is given back. */
+static ejk_status take_workspace(void *user, size_t bytes, void **out) {
+    gpu_call *call = user;
+    XLA_FFI_DeviceMemory_Allocate_Args wish = {.struct_size =
+                                                   XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE,
+                                               .ctx = call->frame->ctx,
+                                               .size = bytes + WORKSPACE_ALIGNMENT,
+                                               .alignment = ASKED_ALIGNMENT};
+    const XLA_FFI_Api *api = call->frame->api;
+    EJKI_TRY(check(api, api->XLA_FFI_DeviceMemory_Allocate(&wish), EJK_STATUS_OUT_OF_MEMORY));
+    call->workspace = wish.data;
+    call->bytes = wish.size;
+    *out = (char *)wish.data + (-(uintptr_t)wish.data & (WORKSPACE_ALIGNMENT - 1));
+    return EJK_OK;
+}
+
+static ejk_status give_workspace(const gpu_call *call) {
+    if (!call->workspace) return EJK_OK;
+    XLA_FFI_DeviceMemory_Free_Args gone = {.struct_size =
+                                               XLA_FFI_DeviceMemory_Free_Args_STRUCT_SIZE,
+                                           .ctx = call->frame->ctx,
+                                           .size = call->bytes,
+                                           .data = call->workspace};
+    const XLA_FFI_Api *api = call->frame->api;
+    return check(api, api->XLA_FFI_DeviceMemory_Free(&gone), EJK_STATUS_INTERNAL);
+}
+
+/* Whether the runtime's functions go as far as one of them. */
+#define HAS(api, function) ((api)->struct_size >= offsetof(XLA_FFI_Api, function) + sizeof(void *))
+
+/* The device and the stream of a call. */
+static ejk_status find_gpu(const XLA_FFI_CallFrame *frame, int32_t *device, void **stream) {
+    const XLA_FFI_Api *api = frame->api;
+    if (!HAS(api, XLA_FFI_DeviceOrdinal_Get))
+        return ejki_fail(EJK_STATUS_UNAVAILABLE, "this XLA does not say on which GPU a call is");
+    XLA_FFI_DeviceOrdinal_Get_Args where = {
+        .struct_size = XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, .ctx = frame->ctx};
+    XLA_FFI_Stream_Get_Args queue = {.struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE,
+                                     .ctx = frame->ctx};
+    EJKI_TRY(check(api, api->XLA_FFI_DeviceOrdinal_Get(&where), EJK_STATUS_INTERNAL));
+    EJKI_TRY(check(api, api->XLA_FFI_Stream_Get(&queue), EJK_STATUS_INTERNAL));
+    *device = where.device_ordinal;
+    *stream = queue.stream;
+    return EJK_OK;
+}
+
+static ejk_status run_on_gpu(const XLA_FFI_CallFrame *frame, ejki_call *call, ejk_tensor *tensors) {
+    gpu_call own = {.frame = frame};
+    EJKI_TRY(find_gpu(frame, &own.device, &call->stream));
+    for (int32_t i = 0; i < call->count; i++) {
+        tensors[i].device_type = EJK_DEVICE_CUDA;
+        tensors[i].device_index = own.device;
+    }
+    call->take = take_workspace;
+    call->user = &own;
+    const ejk_status status = ejki_run_call(call);
+    const ejk_status given = give_workspace(&own);
+    return status == EJK_OK ? given : status;
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------------ */
+
+static ejk_status run(const XLA_FFI_CallFrame *frame, bool on_gpu) {
     ejk_tensor tensors[EJKI_CALL_TENSORS];
     int64_t operands = frame->args.size, count = operands + frame->rets.size;
     if (count > EJKI_CALL_TENSORS)
@@ -68,7 +156,9 @@ static ejk_status run(const XLA_FFI_CallFrame *frame) {
                          &tensors[i]));
     const XLA_FFI_ByteSpan *text = text_of(&frame->attrs);
     if (!text) return ejki_fail(EJK_STATUS_MALFORMED, "a call has no attribute \"call\"");
-    return ejki_run_call(text->ptr, text->len, tensors, (int32_t)count, NULL, NULL);
+    ejki_call call = {
+        .text = text->ptr, .length = text->len, .tensors = tensors, .count = (int32_t)count};
+    return on_gpu ? run_on_gpu(frame, &call, tensors) : ejki_run_call(&call);
 }
 
 static XLA_FFI_Error_Code code_of(ejk_status status) {
@@ -95,12 +185,20 @@ static bool answer_metadata(const XLA_FFI_CallFrame *frame) {
     return false;
 }
 
-XLA_FFI_Error *ejk_jax_call(XLA_FFI_CallFrame *frame) {
+static XLA_FFI_Error *answer(XLA_FFI_CallFrame *frame, bool on_gpu) {
     if (answer_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return NULL;
-    ejk_status status = run(frame);
+    ejk_status status = run(frame, on_gpu);
     if (status == EJK_OK) return NULL;
     XLA_FFI_Error_Create_Args error = {.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
                                        .message = ejk_last_error(),
                                        .errc = code_of(status)};
     return frame->api->XLA_FFI_Error_Create(&error);
+}
+
+XLA_FFI_Error *ejk_jax_call(XLA_FFI_CallFrame *frame) {
+    return answer(frame, false);
+}
+
+XLA_FFI_Error *ejk_jax_call_on_gpu(XLA_FFI_CallFrame *frame) {
+    return answer(frame, true);
 }
