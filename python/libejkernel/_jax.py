@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
-from . import _foreign, _library
+from . import _foreign, _library, _sharding
 
 _TARGET = "ejkernel_call"
 
@@ -61,13 +61,19 @@ def _shapes_of(arrays):
     return [a.shape for a in arrays], [a.dtype for a in arrays]
 
 
-def _custom_call(call, arrays):
+def _handler_call(call, arrays):
     """The call of the handler itself."""
-    arrays = _same_varying(arrays)
     more = _varying_spec(arrays)
     specs = [jax.ShapeDtypeStruct(s, jnp.dtype(d), **more) for s, d in call.specs(*_shapes_of(arrays))]
     made = jax.ffi.ffi_call(_TARGET, specs, input_output_aliases=call.aliases or None, vmap_method="sequential")
     return tuple(made(*arrays, call=call.text))
+
+
+def _custom_call(call, arrays):
+    """The same, shared out among devices where XLA decides who has what."""
+    arrays = _same_varying(arrays)
+    run = _sharding.shared_out(call, _handler_call, arrays)
+    return run(*arrays) if run else _handler_call(call, arrays)
 
 
 # ---- Mapped axes -----------------------------------------------------------------------------------------------------
