@@ -12,6 +12,7 @@
 #include "bindings/call_text.h"
 #include "bindings/calls.h"
 #include "device/cuda.h"
+#include "device/threads.h"
 #include "ops/core/request.h"
 
 enum { BUCKETS = 1024, MOST_CALLS = 4096, STACK_BYTES = 8192 };
@@ -357,7 +358,12 @@ ejk_status ejki_run_call(const ejki_call *call) {
     for (;;) {
         pthread_rwlock_rdlock(&table.lock);
         const call_entry *entry = find(hash, call->text, call->length, call->tensors, call->count);
-        ejk_status status = entry ? execute_making(entry, call) : EJK_OK;
+        ejk_status status = EJK_OK;
+        if (entry) {
+            ejki_threads_borrow(call->parallel_for, call->parallel_user);
+            status = execute_making(entry, call);
+            ejki_threads_borrow(NULL, NULL);
+        }
         pthread_rwlock_unlock(&table.lock);
         if (entry) return status;
         pthread_rwlock_wrlock(&table.lock);
@@ -383,8 +389,15 @@ ejk_status ejki_operand_is_updated(const char *text, size_t length, int32_t inde
     return EJK_OK;
 }
 
+static bool is_child;
+
+bool ejki_is_child(void) {
+    return is_child;
+}
+
 /* In a child the lock may be another thread's, and plans are the parent's. */
 static void after_fork(void) {
+    is_child = true;
     pthread_rwlock_t fresh = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
     table.lock = fresh;
     table.context = NULL;

@@ -15,6 +15,7 @@
 #define EJKI_BINDINGS_CALLS_H
 
 #include <ejkernel/context.h>
+#include <ejkernel/device.h>
 #include <ejkernel/status.h>
 #include <ejkernel/tensor.h>
 
@@ -44,6 +45,9 @@ typedef struct ejki_call {
     ejki_take_workspace_fn take; /* NULL where all tensors are on the CPU */
     void *user;                  /* the first argument of both */
     void *stream;
+    ejk_parallel_for_fn
+        parallel_for;    /* the framework's threads, which are awake; NULL: the library's own */
+    void *parallel_user; /* its first argument */
 } ejki_call;
 
 /*
@@ -53,6 +57,9 @@ typedef struct ejki_call {
  * `make` and `take`.
  */
 ejk_status ejki_run_call(const ejki_call *call);
+
+/* Whether this process is the child of one that made calls: threads of frameworks may not live there. */
+bool ejki_is_child(void);
 
 /* Whether a call updates the operand of an index in place, which then cannot be given as a copy. */
 ejk_status ejki_operand_is_updated(const char *text, size_t length, int32_t index, bool *out);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +38,9 @@ typedef int32_t error;
     X(delete_tensor, "aoti_torch_delete_tensor_object", error, (handle))                           \
     X(new_list, "torch_new_list_reserve_size", error, (size_t, handle *))                          \
     X(push_back, "torch_list_push_back", error, (handle, value))                                   \
+    X(parallel_for, "torch_parallel_for", error,                                                   \
+      (int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void *), void *))                     \
+    X(count_threads, "torch_get_num_threads", error, (uint32_t *))                                 \
     X(delete_string, "torch_delete_string", error, (handle))                                       \
     X(string_length, "torch_string_length", error, (handle, size_t *))                             \
     X(string_text, "torch_string_c_str", error, (handle, const char **))                           \
@@ -156,6 +160,37 @@ static ejk_status current_stream(int32_t device, void **out) {
     return check_torch(torch.get_stream(device, out), "there is no stream");
 }
 
+/* ---- Loops ------------------------------------------------------------------------------------------------ */
+
+/* A loop of which whichever thread is free takes the next task. */
+typedef struct shared_loop {
+    ejk_task_fn task;
+    void *argument;
+    int64_t count;
+    _Atomic int64_t next;
+} shared_loop;
+
+static void run_tasks(int64_t begin, int64_t end, void *loop_) {
+    (void)begin;
+    (void)end;
+    shared_loop *loop = loop_;
+    for (int64_t i; (i = atomic_fetch_add(&loop->next, 1)) < loop->count;)
+        loop->task(loop->argument, i);
+}
+
+/* On PyTorch's threads, which keep spinning for a while after each of its own loops and would be in the way. */
+static void run_loop(void *unused, ejk_task_fn task, void *argument, int64_t count) {
+    (void)unused;
+    uint32_t threads = 1;
+    shared_loop loop = {.task = task, .argument = argument, .count = count};
+    if (torch.count_threads(&threads) == 0 && threads > 1 &&
+        torch.parallel_for(0, ejki_min(threads, count), 1, run_tasks, &loop) == 0)
+        return;
+    run_tasks(0, 0, &loop); // what nobody has taken
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------------ */
+
 /* Has a copy take the place of an operand whose elements along the last axis are apart. */
 static ejk_status copy_operand(handle *tensor, ejk_tensor *view) {
     int32_t last = view->rank - 1;
@@ -202,7 +237,8 @@ static ejk_status run(operator_call *call, handle text) {
                         .count = call->operands,
                         .make = make_results,
                         .take = take_workspace,
-                        .user = call};
+                        .user = call,
+                        .parallel_for = ejki_is_child() ? NULL : run_loop};
     if (call->operands > 0 && operands[0].device_type == EJK_DEVICE_CUDA) {
         call->device = operands[0].device_index;
         EJKI_TRY(current_stream(call->device, &wanted.stream));
