@@ -132,11 +132,17 @@ def _with_gradients(call, pullback):
         kept |= {"result " + name: found[name] for name in pullback.residuals}
         return results_of(found), (kept, dict.fromkeys(wanted))
 
+    def filled(kept, gradients):
+        """These gradients, and zeros for other floats: JAX 0.8 wants a call's to be as many each time."""
+        return tuple(
+            _as_type(gradients[n], kept[n].dtype.name) if n in gradients else _zeros_of(kept[n]) for n in names
+        )
+
     def backward(residuals, cotangents):
         kept, wanted = residuals
         given = {n: c for n, c in zip(call.results, cotangents) if not isinstance(c, SymbolicZero)}
         if not given or not wanted:
-            return (None,) * len(names)
+            return filled(kept, {})
         pullback.check_cotangents(given)
         for name in pullback.missing(given):
             given[name] = jnp.zeros_like(kept["result " + name]) if "result " + name in kept else None
@@ -151,12 +157,17 @@ def _with_gradients(call, pullback):
         arrays = [_as_type(operands[name], pullback.dtype_of(name, dtypes)) for name in back.operands]
         found = dict(zip(back.results, _without_gradients(back)(*arrays)))
         gradients = {name: found[pullback.gradient.gradients[name]] for name in wanted}
-        return tuple(
-            _as_type(gradients[name], kept[name].dtype.name) if name in gradients else None for name in names
-        )
+        return filled(kept, gradients)
 
     run.defvjp(forward, backward, symbolic_zeros=True)
     return run
+
+
+def _zeros_of(array):
+    """Zeros that vary as an array does; None of what has no gradients."""
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        return None
+    return _same_varying([jnp.zeros(array.shape, array.dtype), array])[0]
 
 
 def _as_type(array, name):
