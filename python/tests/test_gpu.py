@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no GPU: {REASON}")
 CALLS = int(os.environ.get("EJK_TEST_CASES", "3"))
 
 
-# ---- Calls through each binding: results by name, states that are updated among them, as arrays of NumPy ---------------
+# ---- Calls through each binding: results by name, updated states among them, as arrays of NumPy ----------------------
 
 
 def by_numpy(wish):
@@ -162,7 +162,7 @@ def test_gradients(name, way):
         pytest.skip(f"no kernels of {name} and its gradient for GPUs take these calls")
 
 
-# ---- What a framework does with them -----------------------------------------------------------------------------------
+# ---- What a framework does with them ---------------------------------------------------------------------------------
 
 
 def _attention(seed=0, dtype="float16"):

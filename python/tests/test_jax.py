@@ -219,6 +219,7 @@ def test_states_are_donated(scale_by):  # noqa: F811
     x, total = jnp.arange(4.0), jnp.ones(4)
     out, after = plain(x, total)
     assert out.tolist() == [0, 2, 4, 6] and after.tolist() == [1, 3, 5, 7] and total.tolist() == [1] * 4
+    total = jnp.ones(4)  # which nobody has looked at: JAX keeps what NumPy sees
     where = total.unsafe_buffer_pointer()
     after = jax.jit(lambda x, total: plain(x, total).total, donate_argnums=1)(x, total)
     assert after.unsafe_buffer_pointer() == where and after.tolist() == [1, 3, 5, 7]
