@@ -12,6 +12,9 @@
  * Sums are as in matmul.h; those of a token's experts are float32, in the order of the experts, and rounded once. A
  * token's bits do not depend on other tokens or threads.
  *
+ * Numbers out of range are an error on the CPU. A GPU does not look at them before: an expert that there is none of
+ * adds nothing to its token.
+ *
  * @since 0.1
  */
 #ifndef EJKERNEL_MOE_H
@@ -45,7 +48,7 @@ extern EJK_API const ejk_record ejk_moe_config_record;
     F(BOOL, interleaved, EJK_OPTIONAL, "false", "", "gates are the even columns")                  \
     F(OPT_FLOAT, limit, EJK_OPTIONAL, "7", "", "of swiglu_clamped")                                \
     F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference; before that of cfg")                      \
+      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
     R(ejk_moe_config, cfg, ejk_moe_config_record, "explicit configuration, always honoured")       \
     F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[T,D] hidden", "sums over the experts of a token")
 

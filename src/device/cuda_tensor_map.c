@@ -7,6 +7,7 @@ enum { MOST_AXES = 5, PIECE = 16, FILL_ZEROS = 0, NOT_INTERLEAVED = 0, PROMOTE_2
 /* CUtensorMapDataType; -1 = none. */
 static int type_of(ejk_dtype dtype) {
     switch (dtype) {
+    case EJK_DTYPE_U8: return 0;
     case EJK_DTYPE_F16: return 6;
     case EJK_DTYPE_F32: return 7;
     case EJK_DTYPE_BF16: return 9;
@@ -41,7 +42,7 @@ ejk_status ejki_cuda_tensor_map_encode(const void *data, ejk_dtype dtype, int32_
     if (type < 0 || mode < 0 || rank < 1 || rank > MOST_AXES)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "a tensor map of %d axes of %s under a swizzle of %d bytes, expected 1 to "
-                         "%d axes of bf16, f16 or f32 and 0, 32, 64 or 128 bytes",
+                         "%d axes of bf16, f16, f32 or u8 and 0, 32, 64 or 128 bytes",
                          (int)rank, ejk_dtype_name(dtype), (int)swizzle, MOST_AXES);
     if ((uintptr_t)data % PIECE)
         return ejki_fail(EJK_STATUS_INVALID_LAYOUT,

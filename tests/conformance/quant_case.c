@@ -24,6 +24,23 @@ struct quant {
 
 /* ---- Formats ----------------------------------------------------------------------------------------- */
 
+/* What kernels for codes of 4 bits take. */
+static struct format long_groups(struct random *r, int64_t rows, int64_t columns) {
+    static const ejk_dtype zeros[] = {EJK_DTYPE_UNSET, EJK_DTYPE_U8, EJK_DTYPE_I8};
+    static const ejk_dtype numbers[] = {EJK_DTYPE_F32, EJK_DTYPE_BF16, EJK_DTYPE_F16};
+    return (struct format){.mode = "affine",
+                           .scale_format = "",
+                           .kind = AFFINE,
+                           .bits = 4,
+                           .size = random_chance(r, 0.5) ? 128 : 256,
+                           .says_bits = true,
+                           .says_size = true,
+                           .rows = rows,
+                           .columns = columns,
+                           .scale_type = RANDOM_OF(r, numbers),
+                           .zero_type = RANDOM_OF(r, zeros)};
+}
+
 static struct format choose(struct random *r, int64_t rows, int64_t columns) {
     static const struct format formats[] = {
         {.mode = "", .kind = AFFINE, .bits = 4, .size = 64},
@@ -52,10 +69,11 @@ static struct format choose(struct random *r, int64_t rows, int64_t columns) {
         f.scale_type = EJK_DTYPE_I8;
         f.scale_format = "signed";
     }
+    if (random_chance(r, 0.15)) f = long_groups(r, rows, columns);
     f.has_factor = f.scale_type == EJK_DTYPE_F8E4M3 && random_chance(r, 0.6);
     if (f.size == 0)
         f.size = columns > 0 ? columns : 1;
-    else if (random_chance(r, 0.5))
+    else if (!f.says_size && random_chance(r, 0.5))
         f.says_size = true, f.size = RANDOM_OF(r, sizes);
     f.groups = columns / f.size + (columns % f.size != 0);
     f.bytes = random_chance(r, 0.3);

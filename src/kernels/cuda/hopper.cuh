@@ -63,6 +63,29 @@ DEVICE void named_barrier_arrive(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+/* ---- Clusters --------------------------------------------------------------------------------------- */
+
+DEVICE u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+/* All threads of all CTAs of the cluster. */
+DEVICE void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/* The address of a place in the memory of a CTA of the cluster, and the float that lies there. */
+DEVICE u32 address_at(u32 address, u32 rank) {
+    u32 remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+    return remote;
+}
+DEVICE float load_at(u32 remote) {
+    float x;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(remote) : "memory");
+    return x;
+}
+
 /* ---- TMA -------------------------------------------------------------------------------------------- */
 
 /* Makes this thread's generic stores to shared memory visible to wgmma and TMA, before a barrier. */

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products on GPUs: which of product_mma.cu and product_plain.cu computes a product, and launches. */
-#include "kernels/cuda/launch.h"
-#include "kernels/declare.h"
-#include "operations/matmul/shared/product.cuh"
+#include "operations/matmul/cuda/product.h"
 
-/* A product has a slot, and one more if its rows are added to others. */
-enum { SCATTER = MM_PRODUCTS, SCATTER_COLUMNS = 256 };
+#include "kernels/declare.h"
+
+enum { SCATTER_COLUMNS = 256 };
 
 static const char mma_text[] = "operations/matmul/cuda/product_mma.cu";
 static const char plain_text[] = "operations/matmul/cuda/product_plain.cu";
@@ -30,7 +29,7 @@ typedef struct shape {
 
 static const shape large = {128, 128, 2, 4, 3, 0, true}, small = {16, 64, 1, 4, 6, 0, true};
 
-static bool is_half(int dtype) {
+bool ejki_mm_cuda_is_half(int dtype) {
     return dtype == EJK_DTYPE_BF16 || dtype == EJK_DTYPE_F16;
 }
 
@@ -38,7 +37,7 @@ static bool is_half(int dtype) {
 static bool takes_mma(const mm_product *p) {
     const bool scales_b = p->scale.present && p->split != MM_DEPTH;
     if (p->quant.present || p->fold.present || scales_b || p->depth == 0) return false;
-    if (!is_half(p->a.dtype) || p->a.dtype != p->b.dtype) return false;
+    if (!ejki_mm_cuda_is_half(p->a.dtype) || p->a.dtype != p->b.dtype) return false;
     if (p->split == MM_ROWS) return !p->a.flipped;
     if (p->split == MM_DEPTH || p->run) return (p->a.flipped || p->a.ones) && !p->b.flipped;
     return true;
@@ -87,7 +86,7 @@ static double blocks_of(const mm_product *p, const shape *s) {
 /* ---- Plans ------------------------------------------------------------------------------------------- */
 
 static bool is_float(const mm_view *v) {
-    return !v->present || v->dtype == EJK_DTYPE_F32 || is_half(v->dtype);
+    return !v->present || v->dtype == EJK_DTYPE_F32 || ejki_mm_cuda_is_half(v->dtype);
 }
 
 static bool can_take(const mm_product *p) {
@@ -105,14 +104,13 @@ static bool can_take(const mm_product *p) {
            (double)p->out_rows * (double)ejki_cdiv(p->columns, SCATTER_COLUMNS) <= INT32_MAX;
 }
 
-static bool applicable(const void *problem_) {
-    const mm_problem *problem = problem_;
+bool ejki_mm_cuda_applicable(const mm_problem *problem) {
     for (int n = 0; n < problem->count; n++)
         if (problem->product[n].has_out && !can_take(&problem->product[n])) return false;
     return true;
 }
 
-static void want_product(const mm_product *p, int32_t slot, ejki_cuda_kernels *kernels) {
+void ejki_mm_cuda_want(const mm_product *p, int32_t n, ejki_cuda_kernels *kernels) {
     const shape s = shape_of(p);
     ejki_cuda_constants constants = {.count = 0};
     ejki_cuda_add(&constants, "ROWS", s.rows);
@@ -129,25 +127,15 @@ static void want_product(const mm_product *p, int32_t slot, ejki_cuda_kernels *k
         ejki_cuda_add(&constants, "QUANT", p->quant.present);
         ejki_cuda_add(&constants, "FOLD", p->fold.present);
     }
-    ejki_cuda_want(kernels, slot, s.is_mma ? mma_text : plain_text, "product", &constants);
+    ejki_cuda_want(kernels, n, s.is_mma ? mma_text : plain_text, "product", &constants);
 }
 
-static ejk_status prepare(const void *problem_, const int64_t *parameters, int32_t threads,
-                          ejk_launch *launch) {
-    (void)parameters;
-    (void)threads;
-    const mm_problem *problem = problem_;
-    ejki_cuda_kernels kernels = {.count = 0};
-    for (int n = 0; n < problem->count; n++) {
-        const mm_product *p = &problem->product[n];
-        if (!p->has_out) continue;
-        want_product(p, n, &kernels);
-        if (!p->scatter.present) continue;
-        ejki_cuda_want(&kernels, SCATTER, scatter_text, "scatter",
-                       &(ejki_cuda_constants){.count = 0});
-        launch->workspace_bytes = (size_t)(p->rows * p->columns) * sizeof(float);
-    }
-    return ejki_cuda_ready_all(launch, &kernels);
+void ejki_mm_cuda_want_scatter(const mm_product *p, ejki_cuda_kernels *kernels,
+                               ejk_launch *launch) {
+    if (!p->scatter.present) return;
+    ejki_cuda_want(kernels, MM_CUDA_SCATTER, scatter_text, "scatter",
+                   &(ejki_cuda_constants){.count = 0});
+    launch->workspace_bytes = (size_t)(p->rows * p->columns) * sizeof(float);
 }
 
 /* ---- Runs -------------------------------------------------------------------------------------------- */
@@ -186,43 +174,68 @@ static ejk_status check(const mm_product *p) {
                                : EJK_OK;
 }
 
-/* Of a product whose rows are added to others: its rows by themselves, in the workspace. */
-static mm_product rows_alone(const mm_product *p, float *rows) {
+ejk_status ejki_mm_cuda_check(const mm_problem *problem) {
+    for (int n = 0; n < problem->count; n++)
+        if (problem->product[n].has_out) EJKI_TRY(check(&problem->product[n]));
+    return EJK_OK;
+}
+
+mm_product ejki_mm_cuda_rows_alone(const ejk_run *run, const mm_product *p) {
     mm_product own = *p;
-    own.out = (mm_view){
-        .data = rows, .row = p->columns, .column = 1, .dtype = EJK_DTYPE_F32, .present = 1};
+    own.out = (mm_view){.data = run->workspace,
+                        .row = p->columns,
+                        .column = 1,
+                        .dtype = EJK_DTYPE_F32,
+                        .present = 1};
     own.add.present = 0;
     return own;
 }
 
-static ejk_status run_product(const ejk_run *run, int32_t slot, const mm_product *p) {
-    const shape s = shape_of(p);
-    product_arguments a = {*p, row_tiles(p, &s)};
-    const ejki_cuda_work work = {.slot = slot,
-                                 .threads = s.is_mma ? (int32_t)(32 * s.warps_y * s.warps_x) : 256,
-                                 .blocks = (int64_t)blocks_of(p, &s),
-                                 .shared_bytes = s.shared_bytes};
+ejk_status ejki_mm_cuda_scatter(const ejk_run *run, const mm_product *p) {
+    scatter_arguments a = {*p, run->workspace};
+    const ejki_cuda_work work = {.slot = MM_CUDA_SCATTER,
+                                 .threads = SCATTER_COLUMNS,
+                                 .blocks = p->out_rows * ejki_cdiv(p->columns, SCATTER_COLUMNS)};
     return ejki_cuda_begin(run, &work, &a);
 }
 
-static ejk_status run_scattered(const ejk_run *run, int32_t slot, const mm_product *p) {
-    const mm_product own = rows_alone(p, run->workspace);
-    scatter_arguments a = {*p, run->workspace};
-    const ejki_cuda_work work = {.slot = SCATTER,
-                                 .threads = SCATTER_COLUMNS,
-                                 .blocks = p->out_rows * ejki_cdiv(p->columns, SCATTER_COLUMNS)};
-    EJKI_TRY(run_product(run, slot, &own));
-    return ejki_cuda_begin(run, &work, &a);
+ejk_status ejki_mm_cuda_run(const ejk_run *run, int32_t n, const mm_product *p) {
+    const shape s = shape_of(p);
+    product_arguments a = {p->scatter.present ? ejki_mm_cuda_rows_alone(run, p) : *p,
+                           row_tiles(p, &s)};
+    const ejki_cuda_work work = {.slot = n,
+                                 .threads = s.is_mma ? (int32_t)(32 * s.warps_y * s.warps_x) : 256,
+                                 .blocks = (int64_t)blocks_of(p, &s),
+                                 .shared_bytes = s.shared_bytes};
+    EJKI_TRY(ejki_cuda_begin(run, &work, &a));
+    return p->scatter.present ? ejki_mm_cuda_scatter(run, p) : EJK_OK;
+}
+
+/* ---- Implementation ---------------------------------------------------------------------------------- */
+
+static bool applicable(const void *problem) {
+    return ejki_mm_cuda_applicable(problem);
+}
+
+static ejk_status prepare(const void *problem_, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch) {
+    (void)parameters;
+    (void)threads;
+    const mm_problem *problem = problem_;
+    ejki_cuda_kernels kernels = {.count = 0};
+    for (int n = 0; n < problem->count; n++) {
+        if (!problem->product[n].has_out) continue;
+        ejki_mm_cuda_want(&problem->product[n], n, &kernels);
+        ejki_mm_cuda_want_scatter(&problem->product[n], &kernels, launch);
+    }
+    return ejki_cuda_ready_all(launch, &kernels);
 }
 
 static ejk_status run(const ejk_run *run) {
     const mm_problem *problem = run->problem;
+    EJKI_TRY(ejki_mm_cuda_check(problem));
     for (int n = 0; n < problem->count; n++)
-        if (problem->product[n].has_out) EJKI_TRY(check(&problem->product[n]));
-    for (int n = 0; n < problem->count; n++) {
-        const mm_product *p = &problem->product[n];
-        if (p->has_out) EJKI_TRY((p->scatter.present ? run_scattered : run_product)(run, n, p));
-    }
+        if (problem->product[n].has_out) EJKI_TRY(ejki_mm_cuda_run(run, n, &problem->product[n]));
     return EJK_OK;
 }
 

@@ -58,8 +58,13 @@ DEVICE void hold(const mm_product &p, mm_size group, mm_segment *s) {
     s->b = s->idle ? 0 : s->held * p.b.group;
 }
 
-/* The tile of rows with this number among those of all groups; each warp looks by itself, 32 groups at a time. */
-DEVICE bool find_rows(const mm_product &p, mm_size tile, place *at) {
+/*
+ * The tile of rows with this number among those of all groups, at->row being its number in the group; each warp looks
+ * by itself, 32 groups at a time. `count` says how many tiles so many rows of a group are. If there is none such *all
+ * is how many there are.
+ */
+template <class COUNT>
+DEVICE bool find_row_tile(const mm_product &p, mm_size tile, COUNT count, place *at, mm_size *all) {
     mm_size rows = 0, tiles = 0; /* of the groups before */
     for (mm_size first = 0; first <= p.groups; first += 32) {
         const mm_size group = first + threadIdx.x % 32;
@@ -67,21 +72,28 @@ DEVICE bool find_rows(const mm_product &p, mm_size tile, place *at) {
         const mm_size end = mm_least(rows + sum_up_to(own), p.rows);
         mm_size begin = __shfl_up_sync(~0u, end, 1);
         if (threadIdx.x % 32 == 0) begin = rows;
-        const mm_size up_to = tiles + sum_up_to(tiles_of(end - begin, ROWS));
+        const mm_size up_to = tiles + sum_up_to(count(end - begin));
         const u32 found = __ballot_sync(~0u, tile < up_to);
         if (found) {
             const int lane = __ffs(found) - 1;
             at->s.first = __shfl_sync(~0u, begin, lane);
             at->s.rows = __shfl_sync(~0u, end, lane) - at->s.first;
-            const mm_size last = __shfl_sync(~0u, up_to, lane), count = tiles_of(at->s.rows, ROWS);
-            at->row = (tile - (last - count)) * ROWS;
+            at->row = tile - (__shfl_sync(~0u, up_to, lane) - count(at->s.rows));
             hold(p, first + lane, &at->s);
             return true;
         }
         rows = __shfl_sync(~0u, end, 31);
         tiles = __shfl_sync(~0u, up_to, 31);
     }
+    *all = tiles;
     return false;
+}
+
+DEVICE bool find_rows(const mm_product &p, mm_size tile, place *at) {
+    mm_size all;
+    if (!find_row_tile(p, tile, [](mm_size rows) { return tiles_of(rows, ROWS); }, at, &all)) return false;
+    at->row *= ROWS;
+    return true;
 }
 
 /* The depth of the group whose place in out is `held`. */
@@ -150,9 +162,8 @@ DEVICE float gelu_tanh(float x) {
     return x / (1 + expf(-2 * 0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
-DEVICE float activate(const mm_product &p, float gate, float value) {
-    const float limit = (float)p.limit;
-    switch (p.activation) {
+DEVICE float activate(int activation, float limit, float gate, float value) {
+    switch (activation) {
     case MM_relu: return gate < 0 ? 0 : gate; /* NaN stays */
     case MM_silu: return silu(gate, 1);
     case MM_gelu: return gelu(gate);
@@ -187,7 +198,7 @@ DEVICE float element_of_sums(const mm_product &p, const mm_segment &s, mm_size i
     if (s.idle) return 0;
     gate = with_bias(p, s, gate, gate_column(p, j));
     if (p.gated) value = with_bias(p, s, value, value_column(p, j));
-    gate = activate(p, gate, value);
+    gate = activate(p.activation, (float)p.limit, gate, value);
     if (p.split == MM_DEPTH && p.scale.present) gate *= load(p.scale, mm_scale_at(&p, s.held, i, j));
     return gate;
 }

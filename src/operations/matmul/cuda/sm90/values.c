@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Products with quantised matrices on sm_90: few rows by codes.cu, if it takes the codes; else values of the matrix,
+ * rounded to the type of the rows, are made in the workspace first, and multiplied like others. Any format and both
+ * orders. What that costs is little beside many rows.
+ */
+#include "kernels/declare.h"
+#include "operations/matmul/cuda/fast.h"
+#include "operations/matmul/cuda/quantize.cuh"
+#include "operations/matmul/cuda/sm90/codes.h"
+
+static const char text[] = "operations/matmul/cuda/quantize.cu";
+
+enum { VALUES = MM_CUDA_OWN_SLOTS + 1 };
+
+/* Rows and columns of codes, and of values, whose rows begin at multiples of 16 bytes. */
+static int64_t rows_of(const mm_product *p) {
+    return p->b.flipped ? p->columns : p->depth;
+}
+static int64_t columns_of(const mm_product *p) {
+    return p->b.flipped ? p->depth : p->columns;
+}
+static int64_t pitch_of(const mm_product *p) {
+    return ejki_round_up(columns_of(p), 8);
+}
+
+/* The product with values in place of codes. */
+static mm_product with_values(const mm_product *p, void *values) {
+    mm_product own = *p;
+    own.quant.present = 0;
+    own.b = (mm_view){.data = values,
+                      .row = p->b.flipped ? 1 : pitch_of(p),
+                      .column = p->b.flipped ? pitch_of(p) : 1,
+                      .dtype = p->a.dtype,
+                      .flipped = p->b.flipped,
+                      .present = 1};
+    return own;
+}
+
+static bool applicable(const void *problem_) {
+    const mm_problem *problem = problem_;
+    const mm_product *p = &problem->product[0];
+    if (problem->count != 1 || !p->quant.present || p->split != MM_EVEN || p->groups != 1 ||
+        p->gated)
+        return false;
+    if (ejki_mm_codes_takes(p)) return ejki_mm_cuda_applicable(problem);
+    const mm_product own = with_values(p, NULL);
+    return (double)rows_of(p) * (double)ejki_cdiv(columns_of(p), UNIT) <= INT32_MAX &&
+           ejki_mm_fast_of(&own) && ejki_mm_cuda_applicable(problem);
+}
+
+static ejk_status prepare(const void *problem_, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch) {
+    (void)parameters;
+    (void)threads;
+    const mm_product *p = &((const mm_problem *)problem_)->product[0];
+    if (ejki_mm_codes_takes(p)) return ejki_mm_codes_prepare(p, launch);
+    const mm_product own = with_values(p, NULL);
+    ejki_cuda_kernels kernels = {.count = 0};
+    ejki_mm_cuda_want(&own, 0, &kernels);
+    ejki_mm_fast_of(&own)->want(&own, 0, &kernels);
+    ejki_cuda_want(&kernels, VALUES, text, "dequantize", &(ejki_cuda_constants){.count = 0});
+    launch->workspace_bytes = (size_t)(rows_of(p) * pitch_of(p) * 2);
+    return ejki_cuda_ready_all(launch, &kernels);
+}
+
+static ejk_status run_values(const ejk_run *run, const mm_product *p) {
+    const mm_product own = with_values(p, run->workspace);
+    const ejki_mm_fast *fast = ejki_mm_fast_of(&own);
+    quantize_arguments a = {.quant = p->quant,
+                            .values = {.data = run->workspace,
+                                       .row = pitch_of(p),
+                                       .column = 1,
+                                       .dtype = p->a.dtype,
+                                       .present = 1},
+                            .rows = rows_of(p),
+                            .columns = columns_of(p)};
+    const ejki_cuda_work work = {.slot = VALUES,
+                                 .threads = QUANTIZE_THREADS,
+                                 .blocks = rows_of(p) *
+                                           ejki_cdiv(columns_of(p), QUANTIZE_THREADS * UNIT)};
+    EJKI_TRY(ejki_cuda_begin(run, &work, &a));
+    return (fast->can_run(&own) ? fast->run : ejki_mm_cuda_run)(run, 0, &own);
+}
+
+static ejk_status run(const ejk_run *run) {
+    const mm_problem *problem = run->problem;
+    const mm_product *p = &problem->product[0];
+    EJKI_TRY(ejki_mm_cuda_check(problem));
+    return (ejki_mm_codes_takes(p) ? ejki_mm_codes_run : run_values)(run, p);
+}
+
+EJKI_DECLARE(quantized_matmul_sm90_cuda, .version = 1, .priority = 20, .applicable = applicable,
+             .prepare = prepare, .run = run, .needs = "rows of x at multiples of 8 elements")
