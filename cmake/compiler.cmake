@@ -35,16 +35,17 @@ if(EJK_PORTABLE)
   add_link_options(LINKER:--disable-new-dtags)
 endif()
 
-# Exactly the flags of each tier; each list includes the tier below.
+# Exactly the flags of each tier.
 set(EJK_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
 set(EJK_ISA_FLAGS_avx512 ${EJK_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd
                          -mprefer-vector-width=512)
+set(EJK_ISA_FLAGS_avx512_vnni ${EJK_ISA_FLAGS_avx512} -mavx512vnni)
 set(EJK_ISA_FLAGS_avx512_bf16 ${EJK_ISA_FLAGS_avx512} -mavx512bf16)
 set(EJK_ISA_FLAGS_amx ${EJK_ISA_FLAGS_avx512_bf16} -mavx512vbmi -mamx-tile -mamx-bf16)
 set(EJK_ISA_FLAGS_neon)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
-  set(EJK_ISAS avx2 avx512 avx512_bf16 amx)
+  set(EJK_ISAS avx2 avx512 avx512_vnni avx512_bf16 amx)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(EJK_ISAS neon)
 endif()

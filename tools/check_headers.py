@@ -23,7 +23,7 @@ SRC = ROOT / "src"
 # The tier of a header, by its path; scalar where none of these is found.
 TIERS = [
     (r"/amx\w*/", "amx"),
-    (r"/vec_(avx2|avx512|avx512_bf16|neon)\.h$", None),
+    (r"/vec_(avx2|avx512|avx512_vnni|avx512_bf16|neon)\.h$", None),
     (r"bf16_dot", "avx512_bf16"),
 ]
 

@@ -302,13 +302,23 @@ static ejk_status experts(bytemix *m, const layer *l, ejk_tensor x, ejk_tensor y
     for (int64_t row = 0; row < m->rows; row++)
         choose((const float *)logits.data + row * count, count,
                (int32_t *)index.data + row * CHOSEN, (float *)weight.data + row * CHOSEN);
-    TRY(ejk_moe(m->context, &(ejk_moe_args){.hidden = typed,
-                                            .expert_index = index,
-                                            .expert_weight = weight,
-                                            .w_gate_up = l->experts_gate_up,
-                                            .w_down = l->experts_down,
-                                            .transpose = true,
-                                            .out = out}));
+    const matrix *first = &l->gate_up, *second = &l->down;
+    const bool codes = ejk_tensor_present(&first->codes.w);
+    ejk_moe_args args = {.hidden = typed,
+                         .expert_index = index,
+                         .expert_weight = weight,
+                         .w_gate_up = codes ? first->codes.w : first->values,
+                         .w_down = codes ? second->codes.w : second->values,
+                         .gate_up_scales = first->codes.scales,
+                         .gate_up_zeros = first->codes.zeros,
+                         .down_scales = second->codes.scales,
+                         .down_zeros = second->codes.zeros,
+                         .bits = first->codes.bits,
+                         .group_size = first->codes.group_size,
+                         .transpose = true,
+                         .out = out};
+    memcpy(args.mode, first->codes.mode, sizeof args.mode);
+    TRY(ejk_moe(m->context, &args));
     return ejk_tensor_copy(&out, &y);
 }
 

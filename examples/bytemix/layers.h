@@ -42,7 +42,7 @@ typedef struct layer {
     ejk_tensor kv_norm, w_kc, w_vc;
     /* MLP: gate and up in one matrix; with a router, such matrices of each expert. */
     matrix gate_up, down;
-    ejk_tensor router, experts_gate_up, experts_down;
+    ejk_tensor router;
 } layer;
 
 struct bytemix {

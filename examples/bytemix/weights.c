@@ -121,22 +121,6 @@ static ejk_status load_matrix(const loader *l, const char *const *names, matrix 
     return status;
 }
 
-/* moe() takes no codes: experts get the values that these stand for. */
-static ejk_status load_experts(const loader *l, const char *name, ejk_tensor *out) {
-    ejk_quantized_matmul_args codes = {0};
-    TRY(load(l, NAMES(name), l->model->options.dtype, out));
-    if (!l->format) return EJK_OK;
-    TRY(quantise(l, *out, &codes));
-    ejk_dequantize_args args = {.w = codes.w,
-                                .scales = codes.scales,
-                                .zeros = codes.zeros,
-                                .bits = codes.bits,
-                                .group_size = codes.group_size,
-                                .out = *out};
-    memcpy(args.mode, codes.mode, sizeof args.mode);
-    return ejk_dequantize(l->model->context, &args);
-}
-
 /* A cache of keys or values; heads and numbers of a head are those of the weights. */
 static ejk_status create_cache(const loader *l, int64_t heads, int64_t numbers, ejk_tensor *out) {
     const int64_t shape[] = {l->model->options.pages, BYTEMIX_PAGE, heads, numbers};
@@ -216,8 +200,8 @@ static ejk_status load_layer(const loader *l, layer *to) {
         return load_matrix(l, NAMES("mlp.w_down"), &to->down);
     }
     TRY(load(l, NAMES("mlp.w_router"), EJK_DTYPE_F32, &to->router));
-    TRY(load_experts(l, "mlp.w_gate_up", &to->experts_gate_up));
-    return load_experts(l, "mlp.w_down", &to->experts_down);
+    TRY(load_matrix(l, NAMES("mlp.w_gate_up"), &to->gate_up));
+    return load_matrix(l, NAMES("mlp.w_down"), &to->down);
 }
 
 static ejk_status load_all(loader *l) {

@@ -62,6 +62,8 @@ EJK_API const char *ejk_feature_name(ejk_features feature);
     X(NEON, 10, "neon", EJK_FEATURE_NEON, EJK_FEATURE_NEON)                                        \
     X(AVX2, 20, "avx2", EJK_FEATURE_AVX2, EJK_FEATURE_AVX2)                                        \
     X(AVX512, 30, "avx512", EJK_FEATURE_AVX2 | EJK_FEATURE_AVX512, EJK_FEATURE_AVX512)             \
+    X(AVX512_VNNI, 33, "avx512_vnni",                                                              \
+      EJK_FEATURE_AVX2 | EJK_FEATURE_AVX512 | EJK_FEATURE_AVX512_VNNI, EJK_FEATURE_AVX512_VNNI)    \
     X(AVX512_BF16, 35, "avx512_bf16",                                                              \
       EJK_FEATURE_AVX2 | EJK_FEATURE_AVX512 | EJK_FEATURE_AVX512_BF16, EJK_FEATURE_AVX512_BF16)    \
     X(AMX, 40, "amx",                                                                              \

@@ -9,6 +9,10 @@
  * read. The activation is swiglu unless another is named, as in matmul.h: with a gate w_gate_up has twice the columns
  * that w_down has rows. Both matrices may be transposed. What lies between the two products is in the type of hidden.
  *
+ * With `gate_up_scales` and `down_scales` both matrices are codes of one format, or, without scales and with
+ * `transpose`, what prepack made of such (quantized_matmul.h, which says what their products are). `activation_bits` of
+ * 8 rounds the rows of both products.
+ *
  * Sums are as in matmul.h; those of a token's experts are float32, in the order of the experts, and rounded once. A
  * token's bits do not depend on other tokens or threads.
  *
@@ -20,7 +24,7 @@
 #ifndef EJKERNEL_MOE_H
 #define EJKERNEL_MOE_H
 
-#include <ejkernel/matmul.h>
+#include <ejkernel/quantized_matmul.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,17 +36,25 @@ extern "C" {
 EJK_RECORD_STRUCT(ejk_moe_config, EJK_MOE_CONFIG);
 extern EJK_API const ejk_record ejk_moe_config_record;
 
-/** Symbols: T tokens, A experts of a token, E experts, D width, I rows of w_down, C columns of w_gate_up. */
+/** Symbols: T tokens, A experts of a token, E experts, D width, I rows of w_down, C columns of w_gate_up (B). */
 #define EJK_MOE_ARGS(F, R)                                                                         \
     F(TENSOR, hidden, EJK_REQUIRED, "", "[T,D] float", "tokens")                                   \
     F(TENSOR, expert_index, EJK_REQUIRED, "", "[T,A] int in [0,E)", "experts of each token")       \
     F(TENSOR, expert_weight, EJK_REQUIRED, "", "[T,A] float", "their weights")                     \
-    F(TENSOR, w_gate_up, EJK_REQUIRED, "", "[E,D,C] or [E,C,D] hidden",                            \
-      "first matrices; [E,C,D] with transpose")                                                    \
-    F(TENSOR, w_down, EJK_REQUIRED, "", "[E,I,D] or [E,D,I] hidden",                               \
-      "second matrices; [E,D,I] with transpose")                                                   \
-    F(TENSOR, gate_up_bias, EJK_OPTIONAL, "none", "[E,C] float", "added before activation")        \
+    F(TENSOR, w_gate_up, EJK_REQUIRED, "", "[E,D,C] or [E,C,D] or [E,R,W] weights",                \
+      "first matrices, as hidden, or codes; [E,C,D] with transpose")                               \
+    F(TENSOR, w_down, EJK_REQUIRED, "", "[E,I,D] or [E,D,I] or [E,P,V] weights",                   \
+      "second matrices, likewise; [E,D,I] with transpose")                                         \
+    F(TENSOR, gate_up_bias, EJK_OPTIONAL, "none", "[E,B] float", "added before activation")        \
     F(TENSOR, down_bias, EJK_OPTIONAL, "none", "[E,D] float", "added to second products")          \
+    F(TENSOR, gate_up_scales, EJK_OPTIONAL, "none", "[E,R,S] scales", "w_gate_up is codes")        \
+    F(TENSOR, gate_up_zeros, EJK_OPTIONAL, "2^(bits-1)", "[E,R,S] zeros", "of affine groups")      \
+    F(TENSOR, down_scales, EJK_OPTIONAL, "none", "[E,P,Q] scales", "w_down is codes")              \
+    F(TENSOR, down_zeros, EJK_OPTIONAL, "2^(bits-1)", "[E,P,Q] zeros", "of affine groups")         \
+    F(TENSOR, gate_up_tensor_scale, EJK_OPTIONAL, "1", "[] or [1] float32", "of all, nv modes")    \
+    F(TENSOR, down_tensor_scale, EJK_OPTIONAL, "1", "[] or [1] float32", "of all, nv modes")       \
+    EJK_QUANTIZATION(F)                                                                            \
+    F(OPT_INT, activation_bits, EJK_OPTIONAL, "as hidden has them", "bits", "8: rounded rows")     \
     F(BOOL, transpose, EJK_OPTIONAL, "false", "", "matrices are [out, in]")                        \
     F(NAME, activation, EJK_OPTIONAL, "swiglu", "", "as in matmul")                                \
     F(BOOL, interleaved, EJK_OPTIONAL, "false", "", "gates are the even columns")                  \

@@ -85,20 +85,56 @@ EJK_RECORD_STRUCT(ejk_dequantize_args, EJK_DEQUANTIZE_ARGS);
 extern EJK_API const ejk_record ejk_dequantize_args_record;
 
 /**
+ * Matrices in the order in which products on CPUs read them: an opaque tensor of bytes, as many rows as w, that calls
+ * with `transpose` take as w in place of w, scales, zeros and tensor_scale, with the same bits of results. mode, bits
+ * and group_size stay arguments of those calls: a tensor that was made of others, of another shape or by another
+ * version of the layout is refused. NaN and other values keep their meaning.
+ */
+#define EJK_PREPACK_ARGS(F, R)                                                                     \
+    F(TENSOR, w, EJK_REQUIRED, "", "[R,W] or [E,R,W] codes", "codes")                              \
+    F(TENSOR, scales, EJK_REQUIRED, "", "[R,S] or [E,R,S] scales", "a scale for each group")       \
+    F(TENSOR, zeros, EJK_OPTIONAL, "2^(bits-1)", "[R,S] or [E,R,S] zeros", "of affine groups")     \
+    F(TENSOR, tensor_scale, EJK_OPTIONAL, "1", "[] or [1] float32", "factor of all, nv modes")     \
+    F(OPT_INT, columns, EJK_OPTIONAL, "as many as there is room for", "codes", "of a row: K")      \
+    EJK_QUANTIZATION(F)                                                                            \
+    EJK_QUANTIZED_MATMUL_OPTIONS(F, R)                                                             \
+    F(TENSOR, packed, EJK_REQUIRED_OUTPUT, "", "[R,P] or [E,R,P] uint8",                           \
+      "the matrices; P of ejk_prepack_width()")
+
+EJK_RECORD_STRUCT(ejk_prepack_args, EJK_PREPACK_ARGS);
+extern EJK_API const ejk_record ejk_prepack_args_record;
+
+/** Bytes of a row of `packed` for the other arguments; fails as the call would. */
+EJK_API EJK_NODISCARD ejk_status ejk_prepack_width(const ejk_prepack_args *args, int64_t *out);
+
+/**
  * out = x · W, W being the values of w. With `transpose` w has a row for each column of out and groups run along the
- * depth (as GPTQ and AWQ have it), else a row for each step of the depth. Sums are as in matmul.h: of float32 values,
- * so that the bits are those of matmul with dequantised weights in float32.
+ * depth (as GPTQ and AWQ have it), else a row for each step of the depth.
+ *
+ * Without transpose, and on GPUs, the bits are those of matmul with dequantised weights in float32. With it a group's
+ * products are added up before they are scaled on a CPU: with h = 2^(bits−1) the sum over the groups of
+ *
+ *     scale · (Σ x · (code − h) + (h − zero) · Σ x)
+ *
+ * in float32, groups being cut into blocks of up to 128 values. Rows of bf16 are multiplied as such where the processor
+ * does that fast; codes are exact there but for those of nf4, which are rounded to bf16.
+ *
+ * `activation_bits` of 8, with transpose only, rounds rows of x to whole numbers, block by block: x counts as
+ * round(x · 127/m) · m/127, m being the largest magnitude of its block. Then products of whole numbers are exact. Rows
+ * with elements that are not finite, above 2^60, or below 2^-100 but not 0 are not rounded.
  */
 #define EJK_QUANTIZED_MATMUL_ARGS(F, R)                                                            \
     F(TENSOR, x, EJK_REQUIRED, "", "[M,K] float", "rows")                                          \
-    F(TENSOR, w, EJK_REQUIRED, "", "[R,W] codes", "codes: K rows, with transpose N")               \
-    F(TENSOR, scales, EJK_REQUIRED, "", "[R,S] scales", "a scale for each group")                  \
+    F(TENSOR, w, EJK_REQUIRED, "", "[R,W] codes",                                                  \
+      "codes: K rows, with transpose N; or what prepack made, without scales")                     \
+    F(TENSOR, scales, EJK_OPTIONAL, "those of prepack", "[R,S] scales", "a scale for each group")  \
     F(TENSOR, zeros, EJK_OPTIONAL, "2^(bits-1)", "[R,S] zeros", "of affine groups")                \
     F(TENSOR, tensor_scale, EJK_OPTIONAL, "1", "[] or [1] float32", "factor of all, nv modes")     \
     F(TENSOR, bias, EJK_OPTIONAL, "none", "[N] float", "added to every row before activation")     \
     F(TENSOR, residual, EJK_OPTIONAL, "none", "[M,N] float", "added last")                         \
     F(BOOL, transpose, EJK_OPTIONAL, "false", "", "w is that of [N,K]")                            \
     EJK_QUANTIZATION(F)                                                                            \
+    F(OPT_INT, activation_bits, EJK_OPTIONAL, "as x has them", "bits", "8: rows of x are rounded") \
     F(NAME, activation, EJK_OPTIONAL, "none", "", "none, relu, silu, gelu, gelu_tanh")             \
     F(DTYPE, preferred_element_type, EJK_OPTIONAL, "that of x", "", "element type of out")         \
     EJK_QUANTIZED_MATMUL_OPTIONS(F, R)                                                             \
@@ -110,8 +146,9 @@ extern EJK_API const ejk_record ejk_quantized_matmul_args_record;
 /** Gradient of x, of a call without activation. */
 #define EJK_QUANTIZED_MATMUL_VJP_ARGS(F, R)                                                        \
     F(TENSOR, x, EJK_REQUIRED, "", "[M,K] float", "rows: only shape and type count")               \
-    F(TENSOR, w, EJK_REQUIRED, "", "[R,W] codes", "codes: K rows, with transpose N")               \
-    F(TENSOR, scales, EJK_REQUIRED, "", "[R,S] scales", "a scale for each group")                  \
+    F(TENSOR, w, EJK_REQUIRED, "", "[R,W] codes",                                                  \
+      "codes: K rows, with transpose N; or what prepack made, without scales")                     \
+    F(TENSOR, scales, EJK_OPTIONAL, "those of prepack", "[R,S] scales", "a scale for each group")  \
     F(TENSOR, zeros, EJK_OPTIONAL, "2^(bits-1)", "[R,S] zeros", "of affine groups")                \
     F(TENSOR, tensor_scale, EJK_OPTIONAL, "1", "[] or [1] float32", "factor of all, nv modes")     \
     F(BOOL, transpose, EJK_OPTIONAL, "false", "", "w is that of [N,K]")                            \
@@ -126,6 +163,7 @@ extern EJK_API const ejk_record ejk_quantized_matmul_vjp_args_record;
 /** Descriptions of the operations. */
 extern EJK_API const ejk_kernel ejk_quantize_kernel;
 extern EJK_API const ejk_kernel ejk_dequantize_kernel;
+extern EJK_API const ejk_kernel ejk_prepack_kernel;
 extern EJK_API const ejk_kernel ejk_quantized_matmul_kernel;
 extern EJK_API const ejk_kernel ejk_quantized_matmul_vjp_kernel;
 
@@ -133,6 +171,7 @@ extern EJK_API const ejk_kernel ejk_quantized_matmul_vjp_kernel;
 EJK_API EJK_NODISCARD ejk_status ejk_quantize(ejk_context *context, const ejk_quantize_args *args);
 EJK_API EJK_NODISCARD ejk_status ejk_dequantize(ejk_context *context,
                                                 const ejk_dequantize_args *args);
+EJK_API EJK_NODISCARD ejk_status ejk_prepack(ejk_context *context, const ejk_prepack_args *args);
 EJK_API EJK_NODISCARD ejk_status ejk_quantized_matmul(ejk_context *context,
                                                       const ejk_quantized_matmul_args *args);
 EJK_API EJK_NODISCARD ejk_status

@@ -33,6 +33,7 @@ ejk_status ejk_record_symbols(const ejk_record *record, const void *object, ejk_
 static ejk_dtype type_of(const ejki_element *element, ejk_dtype number) {
     if (strcmp(element->word, "float") == 0) return number;
     if (strcmp(element->word, "element") == 0) return number;
+    if (strcmp(element->word, "weights") == 0) return number;
     if (strcmp(element->word, "int") == 0) return EJK_DTYPE_I32;
     if (strcmp(element->word, "index") == 0) return EJK_DTYPE_I32;
     if (strcmp(element->word, "bool") == 0) return EJK_DTYPE_BOOL;

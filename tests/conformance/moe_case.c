@@ -149,7 +149,9 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
     return true;
 }
 
+/* Experts here are no codes: those of tests/operations/matmul/test_prepack.c are. */
 const struct operation moe_case = {.op = "moe",
+                                   .never = "/bytes",
                                    .cases = 60,
                                    .generate = generate,
                                    .finish = finish,

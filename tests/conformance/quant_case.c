@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quantize, dequantize, quantized_matmul and its gradient. Codes and values are made here in another way. */
+/* quantize, dequantize, prepack, quantized_matmul and its gradient. Codes and values are made here in another way. */
 #include "conformance/cases.h"
 #include "conformance/product.h"
 
@@ -17,6 +17,7 @@ struct format {
 
 struct quant {
     struct format f;
+    bool rounds;
     ejk_tensor w, scales, zeros, factor, values;
     int64_t m, k, n;
     double *x, *weights, *bias, *residual;
@@ -201,6 +202,111 @@ static void values(struct call *c) {
     for (int64_t i = 0; i < rows * columns; i++) out[i] = value_at(p, i / columns, i % columns);
 }
 
+/* ---- prepack ----------------------------------------------------------------------------------------- */
+
+static int64_t words_of_block(const struct format *f, int64_t count) {
+    const int64_t unit = f->bits > 4 ? 4 : 8;
+    return (count + unit - 1) / unit;
+}
+
+/* Types that are kept as they are, or one that has all their values. */
+static ejk_dtype kept_scale(const struct format *f) {
+    return f->scale_type == EJK_DTYPE_I8 ? EJK_DTYPE_BF16 : f->scale_type;
+}
+static ejk_dtype kept_zero(const struct format *f) {
+    return f->zero_type == EJK_DTYPE_I32 ? EJK_DTYPE_F32 : f->zero_type;
+}
+
+/* One row: of the 64 of a stream the others are 0. Matrices of more rows have gaps here, which they must not. */
+static bool generate_packed(struct call *c) {
+    static const int64_t columns[] = {1, 5, 16, 31, 33, 64, 65, 100, 200, 300};
+    ejk_prepack_args *args = c->args;
+    struct quant *p = call_memory(c, sizeof *p);
+    c->own = p;
+    p->f = choose(&c->random, 1, RANDOM_OF(&c->random, columns));
+    make_tensors(c, p);
+    fill(c, p);
+    SET_FORMAT(args, p);
+    args->columns = ejk_int(p->f.columns);
+    int64_t bytes = 64;
+    for (int64_t k = 0; k < p->f.columns;) {
+        const int64_t in = k % p->f.size, left = p->f.columns - k;
+        int64_t count = in + 128 < p->f.size ? 128 : p->f.size - in;
+        if (count > left) count = left;
+        bytes +=
+            64 * (words_of_block(&p->f, count) * 4 + (int64_t)ejk_dtype_size(kept_scale(&p->f)) +
+                  (p->f.zero_type ? (int64_t)ejk_dtype_size(kept_zero(&p->f)) : 0));
+        k += count;
+    }
+    p->n = bytes;
+    args->packed = CALL_TENSOR(c, EJK_DTYPE_U8, 1, bytes);
+    return true;
+}
+
+static void put_bytes(double *out, int64_t *at, const void *data, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) out[(*at)++] = ((const unsigned char *)data)[i];
+}
+
+/* An element of a type, and 63 that are 0. */
+static void put_element(struct call *c, double *out, int64_t *at, ejk_dtype type, double value) {
+    const ejk_tensor all = CALL_TENSOR(c, type, 64);
+    tensor_put(&all, 0, value);
+    put_bytes(out, at, all.data, 64 * ejk_dtype_size(type));
+}
+
+static void put_header(const struct quant *p, double *out, int64_t *at) {
+    static const int modes[] = {[AFFINE] = 0, [INT8] = 1, [NF4] = 2, [FP4] = 3, [FP8] = 4};
+    const struct format *f = &p->f;
+    const int32_t words[] = {1,
+                             modes[f->kind],
+                             (int32_t)f->bits,
+                             (int32_t)kept_scale(f),
+                             f->zero_type ? (int32_t)kept_zero(f) : 0,
+                             0};
+    const float factor = f->has_factor ? (float)tensor_get(&p->factor, 0) : 1;
+    const int64_t sizes[] = {1, f->columns, f->size, 0};
+    put_bytes(out, at, "EJKW", 4);
+    put_bytes(out, at, words, sizeof words);
+    put_bytes(out, at, &factor, sizeof factor);
+    put_bytes(out, at, sizes, sizeof sizes);
+}
+
+/* Code k as it is kept: affine ones of few bits with the middle of those of 4 or 8. */
+static uint32_t kept_code(const struct quant *p, int64_t k) {
+    const struct format *f = &p->f;
+    const uint32_t code = code_at(p, 0, k);
+    if (f->kind == INT8) return code ^ 0x80;
+    if (f->kind != AFFINE) return code;
+    return code + (f->bits > 4 ? 128u : 8u) - (1u << (f->bits - 1));
+}
+
+static void packed(struct call *c) {
+    const struct quant *p = c->own;
+    const struct format *f = &p->f;
+    double *out = call_result(c, "packed", EXACT, ELEMENT);
+    const int unit = f->bits > 4 ? 4 : 8;
+    int64_t at = 0;
+    put_header(p, out, &at);
+    for (int64_t first = 0, end; first < f->columns; first = end) {
+        const int64_t group = first / f->size;
+        end = (first - group * f->size) / 128 * 128 + 128 + group * f->size;
+        if (end > (group + 1) * f->size) end = (group + 1) * f->size;
+        if (end > f->columns) end = f->columns;
+        for (int64_t line = 0; line < words_of_block(f, end - first); line++) {
+            uint32_t word = 0;
+            for (int k = 0; k < unit && first + line * unit + k < end; k++)
+                word |= kept_code(p, first + line * unit + k)
+                        << (unit == 4 ? 8 * k : 16 * (k % 2) + 4 * (k / 2));
+            put_bytes(out, &at, &word, 4);
+            at += 63 * 4;
+        }
+        double scale = tensor_get(&p->scales, group);
+        if (f->scale_type == EJK_DTYPE_I8) scale = ldexp(1, (int)scale);
+        put_element(c, out, &at, kept_scale(f), scale);
+        if (f->zero_type) put_element(c, out, &at, kept_zero(f), tensor_get(&p->zeros, group));
+    }
+}
+
 /* ---- quantize ---------------------------------------------------------------------------------------- */
 
 static bool generate_codes(struct call *c) {
@@ -318,8 +424,10 @@ static bool generate(struct call *c) {
     static const char *activations[] = {"", "", "silu", "relu", "gelu_tanh"};
     ejk_quantized_matmul_args *args = c->args;
     struct random *r = &c->random;
-    args->transpose = random_chance(r, 0.6);
-    const struct quant *p = make_product(c, args->transpose);
+    args->transpose = random_chance(r, 0.7);
+    struct quant *p = make_product(c, args->transpose);
+    p->rounds = args->transpose && random_chance(r, 0.4);
+    if (p->rounds) args->activation_bits = ejk_int(8);
     SET_FORMAT(args, p);
     strcpy(args->activation, RANDOM_OF(r, activations));
     args->x = CALL_TENSOR(c, c->dtype, p->m, p->k);
@@ -360,13 +468,41 @@ static double *weights_of(struct call *c, const struct quant *p, bool transposed
     return values_of;
 }
 
+/* Elements first to end - 1 of a row as whole numbers of up to 127 times a scale. */
+static void round_block(double *row, int64_t first, int64_t end) {
+    float most = 0;
+    for (int64_t k = first; k < end; k++) most = fmaxf(most, fabsf((float)row[k]));
+    if (most == 0) return;
+    const float by = 127 / most, scale = most / 127;
+    for (int64_t k = first; k < end; k++)
+        row[k] = (double)rintf((float)row[k] * by) * (double)scale;
+}
+
+static void round_rows(const struct quant *p) {
+    for (int64_t i = 0; i < p->m; i++) {
+        double *row = p->x + i * p->k;
+        bool fit = true;
+        for (int64_t k = 0; k < p->k; k++)
+            fit = fit && (row[k] == 0 || (fabs(row[k]) <= 0x1p60 && fabs(row[k]) >= 0x1p-100));
+        for (int64_t group = 0; fit && group < p->k; group += p->f.size)
+            for (int64_t first = group; first < group + p->f.size && first < p->k; first += 128) {
+                int64_t end = first + 128;
+                if (end > group + p->f.size) end = group + p->f.size;
+                round_block(row, first, end < p->k ? end : p->k);
+            }
+    }
+}
+
 static void products(struct call *c, int order) {
     const ejk_quantized_matmul_args *args = c->args;
     struct quant *p = c->own;
     double *out = call_result(c, "out", order, ELEMENT);
     double *spread = order == EXACT ? call_result(c, "out", SPREAD, ELEMENT) : NULL;
     if (!p->weights) p->weights = weights_of(c, p, args->transpose);
-    if (!p->x) p->x = tensor_values(c, &args->x);
+    if (!p->x) {
+        p->x = tensor_values(c, &args->x);
+        if (p->rounds) round_rows(p);
+    }
     if (!p->bias) p->bias = tensor_values(c, &args->bias);
     if (!p->residual) p->residual = tensor_values(c, &args->residual);
     for (int64_t at = 0; at < p->m * p->n; at++) {
@@ -407,12 +543,16 @@ const struct operation quantize_case = {
     .op = "quantize", .cases = 150, .generate = generate_codes, .exact = codes};
 const struct operation dequantize_case = {
     .op = "dequantize", .cases = 150, .generate = generate_values, .exact = values};
+const struct operation prepack_case = {
+    .op = "prepack", .cases = 150, .generate = generate_packed, .exact = packed};
 const struct operation quantized_matmul_case = {.op = "quantized_matmul",
                                                 .cases = 100,
                                                 .generate = generate,
                                                 .exact = exact,
                                                 .naive = products};
+/* Gradients have no rounded rows. */
 const struct operation quantized_matmul_vjp_case = {.op = "quantized_matmul_vjp",
+                                                    .never = "/bytes",
                                                     .cases = 50,
                                                     .generate = generate_vjp,
                                                     .exact = exact_vjp,

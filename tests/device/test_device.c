@@ -66,6 +66,7 @@ static void tiers_are_those_the_kernel_lists(void **state) {
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
         assert_int_equal((cpu->features & features[i].feature) != 0,
                          avx512 && flags(features[i].words));
+    assert_int_equal(cpu->tiers[EJK_ISA_AVX512_VNNI], avx512 && flags("avx512_vnni"));
     const bool bf16 = avx512 && flags("avx512_bf16");
     assert_int_equal(cpu->tiers[EJK_ISA_AVX512_BF16], bf16);
     assert_int_equal(cpu->slow != 0, bf16 && strcmp(cpu->vendor, "amd") != 0);

@@ -16,6 +16,7 @@
  *                             from TILE_ROWS down to 1
  *   TILE_STREAMS              1 if b comes from memory and is read once, else 0
  *   TILE_BF16_DOT                if a and b are pairs; the vec_*.h has to have these
+ *   TILE_BYTE_DOT                if they are four bytes each, and sums whole numbers; likewise
  * and makes name(rows, columns, GEMM_OPERANDS) for its own a_row, a_step and c_row, which is a constant
  * or the word c_stride: GEMM_PAIR for each n, then GEMM_DISPATCH with a GEMM_CASE for each n.
  */
@@ -56,6 +57,9 @@ typedef void (*gemm_fn)(GEMM_OPERANDS);
 #ifdef TILE_BF16_DOT
 #define GEMM_TERM     v_dot
 #define GEMM_TERM_ONE v_dot_one
+#elif defined(TILE_BYTE_DOT)
+#define GEMM_TERM     v_dot_bytes
+#define GEMM_TERM_ONE v_dot_bytes_one
 #else
 #define GEMM_TERM     v_fma
 #define GEMM_TERM_ONE v_fma_one

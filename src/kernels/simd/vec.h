@@ -15,6 +15,8 @@
 #include "kernels/simd/vec_avx2.h"
 #elif defined(EJKI_TIER_AVX512)
 #include "kernels/simd/vec_avx512.h"
+#elif defined(EJKI_TIER_AVX512_VNNI)
+#include "kernels/simd/vec_avx512_vnni.h"
 #elif defined(EJKI_TIER_AVX512_BF16) || defined(EJKI_TIER_AMX)
 #include "kernels/simd/vec_avx512_bf16.h"
 #else

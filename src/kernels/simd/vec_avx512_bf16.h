@@ -10,6 +10,8 @@
  *   v_load_pairs         2 VL elements of 16 bits, at any address
  *   v_load_pairs_first   the first n of them, n ≤ 2 VL; nothing beyond is touched, the rest is 0
  *   v_zip_bf16(p, n, q, m)       lane i: element i of p, if i < n, and element i of q, if i < m; else 0
+ *   v_pair_table_of(t), v_pair_entries(u, table)     pairs of 16 elements by the lowest four bits of each half word
+ *   v_pairs_of(a, b)     whole numbers below 2^8 or other floats that are bf16, a in the first half of each lane
  *   v_zip_first(a, b)    pairs of the first VL elements of a and of b, which have 2 VL each; v_zip_last: of the last
  *   v_range, v_within    whether elements are fit for products: 0, or of a magnitude from 2^-60 on, and finite;
  *                        v_finite and v_large ask for one of both
@@ -56,6 +58,22 @@ static inline vf v_zip_bf16(const void *p, int64_t n, const void *q, int64_t m) 
     const __m256i b = whole ? _mm256_loadu_si256(q) : _mm256_maskz_loadu_epi16(v_first(m), q);
     const __m512i second = _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16);
     return _mm512_castsi512_ps(_mm512_or_si512(_mm512_cvtepu16_epi32(a), second));
+}
+/* Bit 4 of a half word is looked at, too. */
+typedef __m512i v_pair_table;
+static inline v_pair_table v_pair_table_of(const float table[16]) {
+    const __m512i bits = _mm512_srli_epi32(v_round_bf16(_mm512_loadu_ps(table)), 16);
+    const __m256i half = _mm512_cvtepi32_epi16(bits);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
+}
+static inline vf v_pair_entries(__m512i words, v_pair_table table) {
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(words, table));
+}
+static inline vf v_pairs_of(vf a, vf b) {
+    const __m512i second = _mm512_set1_epi32((int)0xffff0000u);
+    const __m512i first = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
+    const __m512i both = _mm512_ternarylogic_epi32(first, _mm512_castps_si512(b), second, 0xf8);
+    return _mm512_castsi512_ps(both);
 }
 static inline vf v_zip(vf a, vf b, int first) {
     const __m512i count =

@@ -95,6 +95,7 @@ static bool can_take(const mm_product *p) {
     for (size_t i = 0; i < sizeof views / sizeof *views; i++)
         if (!is_float(views[i])) return false;
     if (!p->quant.present && !is_float(&p->b)) return false;
+    if (p->quant.packed || p->quant.rounds) return false;
     if (p->weight_type == EJK_DTYPE_F64 || (p->gather.present && p->split == MM_DEPTH))
         return false;
     if (p->quant.present &&

@@ -25,6 +25,12 @@ static ejk_status with_codes(const ejki_quant_words *words, bool flipped, mm_siz
     return ejki_quant_format(words, rows, columns, &p->quant);
 }
 
+static ejk_status check_packed(const ejk_tensor *scales, bool transposed) {
+    if (ejk_tensor_present(scales) || transposed) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                     "scales is missing: only with transpose may w be what prepack made");
+}
+
 static ejk_status prepare(const void *args_, const ejk_axes *axes, void *problem_) {
     (void)axes;
     const ejk_quantized_matmul_args *args = args_;
@@ -32,10 +38,12 @@ static ejk_status prepare(const void *args_, const ejk_axes *axes, void *problem
     const mm_size k = args->x.shape[1], n = args->out.shape[1];
     mm_product p = ejki_mm_product(args->x.shape[0], k, n);
     const ejk_opt_float none = {0};
+    EJKI_TRY(check_packed(&args->scales, args->transpose));
     EJKI_TRY(ejki_mm_check_out(args->preferred_element_type, &args->x, &args->out));
     EJKI_TRY(ejki_mm_activation(args->activation, false, &none, n, &p));
     EJKI_TRY(with_codes(EJKI_QUANT_WORDS(args), args->transpose, args->transpose ? n : k,
                         args->transpose ? k : n, &p));
+    EJKI_TRY(ejki_quant_rounds(&args->activation_bits, args->transpose, &p.quant));
     p.a = ejki_mm_matrix(&args->x);
     p.out = ejki_mm_matrix(&args->out);
     p.add = ejki_mm_matrix(&args->residual);
@@ -55,12 +63,30 @@ static void bind(const void *args_, void *problem_) {
     ejki_quant_bind(EJKI_QUANT_WORDS(args), &p->quant);
 }
 
+static ejk_status validate(const void *problem) {
+    const mm_product *p = &((const mm_problem *)problem)->product[0];
+    const mm_size columns = p->columns, depth = p->depth;
+    return ejki_quant_validate(&p->quant, 1, p->b.flipped ? columns : depth,
+                               p->b.flipped ? depth : columns);
+}
+
+/* Packed matrices are no bytes like others. */
+static ejk_status inputs(void *args_, const ejk_axes *axes, const ejk_inputs *how) {
+    ejk_quantized_matmul_args *args = args_;
+    mm_problem problem;
+    if (ejk_tensor_present(&args->scales)) return EJK_OK;
+    EJKI_TRY(prepare(args, axes, &problem));
+    const mm_product *p = &problem.product[0];
+    return ejki_quant_invent(&p->quant, 1, p->columns, p->depth, how->seed, args->w.data);
+}
+
 static ejk_status prepare_vjp(const void *args_, const ejk_axes *axes, void *problem_) {
     (void)axes;
     const ejk_quantized_matmul_vjp_args *args = args_;
     mm_problem *problem = problem_;
     const mm_size k = args->x.shape[1], n = args->d_out.shape[1];
     mm_product p = ejki_mm_product(args->x.shape[0], n, k);
+    EJKI_TRY(check_packed(&args->scales, args->transpose));
     EJKI_TRY(with_codes(EJKI_QUANT_WORDS(args), !args->transpose, args->transpose ? n : k,
                         args->transpose ? k : n, &p));
     p.a = ejki_mm_matrix(&args->d_out);
@@ -82,7 +108,8 @@ static bool result(const void *args_, const char *name, ejk_tensor *view) {
     (void)name;
     const ejk_quantized_matmul_args *args = args_;
     const ejk_tensor *bias = &args->bias, *residual = &args->residual;
-    const int64_t columns = ejki_quant_columns(EJKI_QUANT_WORDS(args));
+    const bool packed = !ejk_tensor_present(&args->scales) && args->transpose;
+    const int64_t columns = packed ? 0 : ejki_quant_columns(EJKI_QUANT_WORDS(args));
     if (columns < 0 || args->x.rank != 2 || args->w.rank != 2) return false;
     /* What has no padding says the length first. */
     int64_t length = args->transpose ? args->w.shape[0] : columns;
@@ -105,6 +132,8 @@ const ejk_kernel ejk_quantized_matmul_kernel = {
     .prepare = prepare,
     .bind = bind,
     .cost = ejki_mm_cost,
+    .validate = validate,
+    .inputs = inputs,
     .result = result,
 };
 
@@ -119,6 +148,7 @@ const ejk_kernel ejk_quantized_matmul_vjp_kernel = {
     .prepare = prepare_vjp,
     .bind = bind_vjp,
     .cost = ejki_mm_cost,
+    .validate = validate,
     .forward = &ejk_quantized_matmul_kernel,
     .algorithm = "quantized_matmul",
 };

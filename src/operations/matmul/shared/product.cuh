@@ -50,6 +50,8 @@ typedef struct mm_quant {
     mm_size size;
     int mode, bits, scale_type, zero_type; /* zero_type UNSET: none */
     int present, has_factor;
+    int packed; /* codes are what packed.h says, scales among them; only a CPU reads such */
+    int rounds; /* rows of a are rounded to 8 bits in blocks of a group; codes run along the depth */
 } mm_quant;
 
 enum { MM_EVEN, MM_ROWS, MM_DEPTH };

@@ -18,54 +18,12 @@
 #include "base/base.h"
 #include "kernels/declare.h"
 #include "operations/matmul/shared/product_finish.h"
-#include "operations/matmul/shared/product_pack.h"
-#ifndef TILE_BF16_DOT
-#include "operations/matmul/shared/product_quant.h"
+#include "operations/matmul/shared/product_sums.h"
+#ifndef TILE_BYTE_DOT
+#include "operations/matmul/shared/product_dense.h"
 #endif
 
 #include <string.h>
-
-/* ---- Tiles ------------------------------------------------------------------------------------------ */
-
-typedef void (*tile_fn)(int64_t words, const float *a, const float *b, float *c, bool add,
-                        const gemm_prefetch *ahead);
-
-#define TILE_DEFINE(n)                                                                             \
-    static                                                                                         \
-        __attribute__((noinline)) void tile_##n(int64_t words, const float *a, const float *b,     \
-                                                float *c, bool add, const gemm_prefetch *ahead) {  \
-        gemm(n, TILE_VECTORS, 1, TILE_ROWS, words, a, b, TILE_COLUMNS, c, TILE_COLUMNS, add,       \
-             ahead);                                                                               \
-    }
-TILE_ROW_COUNTS(TILE_DEFINE)
-
-/* The smallest tile that has `rows` rows; what it has more is not looked at. */
-static tile_fn tile_of(int64_t rows) {
-    tile_fn best = NULL;
-#define TILE_TAKE(n)                                                                               \
-    if (rows <= n) best = tile_##n;
-    TILE_ROW_COUNTS(TILE_TAKE)
-#undef TILE_TAKE
-    return best;
-}
-
-#ifdef TILE_BF16_DOT
-/* In floats, in the order of VDPBF16PS. */
-static void tile_exact(int64_t rows, int64_t words, const float *a, const float *b, float *c,
-                       bool add) {
-    for (int64_t i = 0; i < rows; i++)
-        for (int j = 0; j < TILE_COLUMNS; j += VL) {
-            float *place = c + i * TILE_COLUMNS + j;
-            vf sum = add ? v_load(place) : v_zero();
-            for (int64_t k = 0; k < words; k++) {
-                const vf x = v_set1(a[k * TILE_ROWS + i]), y = v_load(b + k * TILE_COLUMNS + j);
-                sum = v_fma(v_of_second(x), v_of_second(y), sum);
-                sum = v_fma(v_of_first(x), v_of_first(y), sum);
-            }
-            v_store(place, sum);
-        }
-}
-#endif
 
 /* ---- Plan ------------------------------------------------------------------------------------------- */
 
@@ -81,9 +39,15 @@ static mm_size rows_in_all(const mm_product *p) {
     return p->split == MM_EVEN ? p->groups * p->rows : p->rows;
 }
 
+/* Codes whose groups run along the depth: product_groups.h. */
+static bool by_groups(const mm_product *p) {
+    return p->quant.present && p->b.flipped;
+}
+
 /* Columns of out that make a panel of b, or two for gates and values. */
 static mm_size panel_of(const mm_product *p) {
-    return p->gated && p->interleaved ? TILE_COLUMNS / 2 : TILE_COLUMNS;
+    const mm_size width = by_groups(p) ? PACKED_COLUMNS : TILE_COLUMNS;
+    return p->gated && p->interleaved ? width / 2 : width;
 }
 
 /* True if rows of results are added up, in memory that workers share: by columns only. */
@@ -93,6 +57,17 @@ static bool adds_up(const mm_product *p) {
 
 static mm_size rows_added_up(const mm_product *p) {
     return p->scatter.present ? p->out_rows : p->fold.present ? p->held * p->out_rows : 0;
+}
+
+/* The same for product_groups.h, where rows are packed for the whole depth and lie even in their blocks. */
+static void plan_groups(const mm_product *p, product_plan *plan) {
+    const packed_form form = packed_form_of(&p->quant, mm_columns_of_b(p), p->depth);
+    const mm_size all = ejki_max(1, rows_in_all(p));
+    plan->rows = ejki_round_up(ejki_cdiv(all, ejki_cdiv(all, PRODUCT_ROWS)), TILE_ROWS);
+    plan->columns = ejki_min(plan->columns, GROUP_COLUMNS);
+    plan->a = plan->rows * (group_words(&form) + 3 * group_blocks(&form));
+    plan->b = GROUP_DEPTH * TILE_COLUMNS + plan->rows * PACKED_COLUMNS;
+    if (!p->quant.packed) plan->b += form.stream / 4;
 }
 
 static product_plan plan_of(const mm_product *p, int64_t workers) {
@@ -109,10 +84,10 @@ static product_plan plan_of(const mm_product *p, int64_t workers) {
         plan.down = down;
     }
     plan.rows = ejki_min(PRODUCT_ROWS, tiles * TILE_ROWS);
-    plan.columns =
-        ejki_min(PRODUCT_COLUMNS, panels * TILE_COLUMNS * (p->gated && !p->interleaved ? 2 : 1));
+    plan.columns = ejki_min(PRODUCT_COLUMNS, panels * panel_of(p) * (p->gated ? 2 : 1));
     plan.a = plan.rows * PRODUCT_DEPTH + VL;
     plan.b = plan.columns * PRODUCT_DEPTH;
+    if (by_groups(p)) plan_groups(p, &plan);
     plan.sums = plan.columns * plan.rows;
     plan.own = ejki_round_up(plan.a, 16) + plan.b + plan.sums;
     plan.scattered = ejki_round_up(rows_added_up(p) * p->columns, 16);
@@ -136,182 +111,6 @@ static product_memory memory_of(const mm_problem *problem, int64_t workers) {
         memory.workers += plan.scattered;
     }
     return memory;
-}
-
-/* ---- A block ---------------------------------------------------------------------------------------- */
-
-/* What is asked for while tiles are multiplied: rows of memory `stride` apart, line by line. */
-typedef struct product_ahead {
-    const char *row;
-    int64_t stride, bytes, rows; /* rows left */
-    int64_t line;                /* of the first one */
-    int64_t each;                /* lines for a tile */
-} product_ahead;
-
-typedef struct product_block {
-    const mm_product *p;
-    const mm_segment *s;
-    mm_size row, rows;       /* of the segment */
-    mm_size column, columns; /* of out */
-    float *a, *b, *sums, *scattered;
-    int64_t capacity;  /* rows of `sums` in each panel */
-    const void *after; /* b of the block behind this one; NULL: there is none */
-    product_ahead ahead;
-    bool fit[PRODUCT_ROWS / TILE_ROWS];
-} product_block;
-
-INLINE void pack_a(const ejk_dtype dtype, product_block *k, mm_size first, mm_size depth) {
-    const mm_product *p = k->p;
-    const mm_segment *s = k->s;
-    const void *from[2 * PRODUCT_DEPTH];
-    const bool gathers = p->gather.present;
-    for (mm_size d = 0; p->a.flipped && d < depth; d++) {
-        const mm_size step = s->step + first + d;
-        const mm_size at = gathers ? mm_number(&p->gather, step) : step;
-        from[d] = element_at(dtype, p->a.data,
-                             s->a + mm_step(p, &p->a, at, p->a.column) + s->first + k->row);
-    }
-    for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
-        float *target = k->a + t * PRODUCT_DEPTH;
-        bool *fit = &k->fit[t / TILE_ROWS];
-        const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
-        *fit = true;
-        if (p->a.ones) {
-            pack_ones(PRODUCT_DEPTH * TILE_ROWS, target);
-            continue;
-        }
-        if (p->a.flipped) {
-            *fit = pack_columns_side_by_side(dtype, from, rows, depth, target);
-            for (mm_size d = 0; d < depth; d++) from[d] = element_at(dtype, from[d], TILE_ROWS);
-            continue;
-        }
-        const void *row[TILE_ROWS];
-        for (mm_size i = 0; i < TILE_ROWS; i++) {
-            const mm_size own = s->first + k->row + t + (i < rows ? i : 0);
-            const mm_size at = gathers ? mm_number(&p->gather, own) : own;
-            row[i] =
-                element_at(dtype, p->a.data,
-                           s->a + at * p->a.row + mm_step(p, &p->a, s->step + first, p->a.column));
-        }
-        *fit = pack_rows_side_by_side(dtype, row, depth, target);
-    }
-}
-
-/* `columns` columns of b from `column` on, to panels. */
-INLINE bool pack_b(const ejk_dtype dtype, const product_block *k, mm_size first, mm_size depth,
-                   mm_size column, mm_size columns, float *target) {
-    const mm_product *p = k->p;
-    const mm_size step = k->s->step + first;
-#ifndef TILE_BF16_DOT
-    if (p->quant.present) {
-        pack_quant(&p->quant, k->s->held, p->b.flipped, step, depth, column, columns, target);
-        return true;
-    }
-#endif
-    const void *b = element_at(dtype, p->b.data,
-                               k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
-    if (p->b.flipped) return pack_b_columns(dtype, b, p->b.column, depth, columns, target);
-    return pack_b_rows(dtype, b, p->b.row, depth, columns, target);
-}
-
-/* Packed b times its scales; `words` are floats. */
-static void scale_b(const product_block *k, mm_size first, mm_size words, mm_size column,
-                    mm_size columns, float *target) {
-    const mm_product *p = k->p;
-    const ejk_dtype dtype = dtype_of(&p->scale);
-    const mm_size held = k->s->held;
-    for (mm_size at = first, end; at < first + words && !p->scale.flipped; at = end) {
-        end = ejki_min((at / p->block + 1) * p->block, first + words);
-        const void *scale = element_at(dtype, p->scale.data, mm_scale_at(p, held, at, column));
-        pack_scaled(dtype, scale, words, at - first, end - first, columns, target);
-    }
-    for (mm_size w = 0; w < words && p->scale.flipped; w++)
-        for (mm_size j = 0; j < columns; j++)
-            target[(j / TILE_COLUMNS * words + w) * TILE_COLUMNS + j % TILE_COLUMNS] *=
-                element_load(dtype, p->scale.data, mm_scale_at(p, held, first + w, column + j));
-}
-
-/* `words` rows or columns of b at `b` will be packed after `tiles` tiles. */
-INLINE void look_ahead(const ejk_dtype dtype, product_block *k, const void *b, mm_size depth,
-                       mm_size columns, int64_t tiles) {
-    const mm_view *v = &k->p->b;
-    product_ahead *ahead = &k->ahead;
-    const int64_t across = (v->flipped ? depth : columns) * element_size(dtype);
-    *ahead = (product_ahead){.row = b, .bytes = across};
-    if (!b || across == 0 || k->p->quant.present) return;
-    ahead->rows = v->flipped ? columns : depth;
-    ahead->stride = (v->flipped ? v->column : v->row) * element_size(dtype);
-    ahead->each = ejki_cdiv(ejki_cdiv(across, 64) * ahead->rows, ejki_max(tiles, 1));
-}
-
-/* Lines for one tile: of the sums of the next one, and of what is looked ahead to. */
-INLINE void ask(product_block *k, const float *sums, gemm_prefetch *lines) {
-    product_ahead *ahead = &k->ahead;
-    int64_t count = 0;
-    for (int64_t i = 0; sums && i < TILE_ROWS * TILE_COLUMNS; i += 16)
-        lines->line[count++] = sums + i;
-    for (int64_t i = 0; i < ahead->each && ahead->rows > 0 && count < GEMM_LINES; i++) {
-        lines->line[count++] = (const float *)(const void *)(ahead->row + ahead->line);
-        ahead->line += 64;
-        if (ahead->line < ahead->bytes) continue;
-        ahead->line = 0;
-        ahead->row += ahead->stride;
-        ahead->rows--;
-    }
-    lines->count = count;
-}
-
-/* Products of a block's rows with `panels` panels of b. */
-INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, bool add) {
-    gemm_prefetch lines;
-    lines.near = false;
-    for (int64_t n = 0; n < panels; n++)
-        for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
-            const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
-            const float *a = k->a + t * PRODUCT_DEPTH, *b = k->b + n * words * TILE_COLUMNS;
-            float *c = k->sums + (n * k->capacity + t) * TILE_COLUMNS;
-            ask(k, t + TILE_ROWS < k->rows ? c + TILE_ROWS * TILE_COLUMNS : NULL, &lines);
-#ifdef TILE_BF16_DOT
-            if (!fit || !k->fit[t / TILE_ROWS]) {
-                tile_exact(rows, words, a, b, c, add);
-                continue;
-            }
-#else
-            (void)fit;
-#endif
-            tile_of(rows)(words, a, b, c, add, &lines);
-        }
-}
-
-INLINE void sum_block(const ejk_dtype dtype, product_block *k) {
-    const mm_product *p = k->p;
-    const bool halves = p->gated && !p->interleaved;
-    const mm_size wide = p->gated && p->interleaved ? 2 : 1;
-    const mm_size column = k->column * wide, columns = k->columns * wide, depth = k->s->depth;
-    const int64_t each = ejki_cdiv(columns, TILE_COLUMNS), panels = halves ? 2 * each : each;
-    if (depth == 0)
-        memset(k->sums, 0, (size_t)(panels * k->capacity * TILE_COLUMNS) * sizeof *k->sums);
-    for (mm_size first = 0, own; first < depth; first += own) {
-        own = ejki_min(depth - first, PRODUCT_DEPTH * TILE_UNIT);
-        if (p->run) own = ejki_min(own, p->run - first % p->run);
-        const int64_t words = ejki_cdiv(own, TILE_UNIT);
-        bool fit = true;
-        for (int half = 0; half <= halves; half++) {
-            float *target = k->b + half * each * words * TILE_COLUMNS;
-            const mm_size from = column + (half ? p->columns : 0);
-            fit &= pack_b(dtype, k, first, own, from, columns, target);
-            if (p->scale.present && p->split != MM_DEPTH)
-                scale_b(k, first, own, from, columns, target);
-        }
-        pack_a(dtype, k, first, own);
-        const mm_size next = first + own, step = k->s->step + next;
-        const void *b = element_at(
-            dtype, p->b.data, k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
-        look_ahead(dtype, k, next < depth ? b : k->after,
-                   next < depth ? ejki_min(own, depth - next) : own, columns,
-                   panels * ejki_cdiv(k->rows, TILE_ROWS));
-        multiply(k, panels, words, fit, first > 0);
-    }
 }
 
 /* ---- Results ---------------------------------------------------------------------------------------- */
@@ -417,17 +216,28 @@ static void finish_scattered(const mm_product *p, const float *scattered, mm_siz
 
 /* ---- Workers ---------------------------------------------------------------------------------------- */
 
+INLINE void sums_of(const ejk_dtype dtype, product_block *k) {
+#ifdef TILE_BYTE_DOT
+    sum_groups(dtype, k);
+#else
+    if (by_groups(k->p))
+        sum_groups(dtype, k);
+    else
+        sum_block(dtype, k);
+#endif
+}
+
 static void do_block(product_block *k) {
     if (!k->s->idle) {
 #ifdef TILE_BF16_DOT
-        sum_block(EJK_DTYPE_BF16, k);
+        sums_of(EJK_DTYPE_BF16, k);
 #else
         if (k->p->a.dtype == EJK_DTYPE_F32)
-            sum_block(EJK_DTYPE_F32, k);
+            sums_of(EJK_DTYPE_F32, k);
         else if (k->p->a.dtype == EJK_DTYPE_BF16)
-            sum_block(EJK_DTYPE_BF16, k);
+            sums_of(EJK_DTYPE_BF16, k);
         else
-            sum_block(EJK_DTYPE_F16, k);
+            sums_of(EJK_DTYPE_F16, k);
 #endif
     }
     for (mm_size i = 0; i < k->rows; i++) finish_row(k, i);
@@ -477,6 +287,7 @@ static void do_product(const mm_product *p, const ejk_run *run, int64_t index, f
     const mm_size first = panels * across / plan.across * panel_of(p);
     const mm_size end = ejki_min(panels * (across + 1) / plan.across * panel_of(p), p->columns);
     product_block k = {.p = p, .a = own, .capacity = plan.rows, .scattered = scattered};
+    k.packed_group = -1;
     k.b = own + ejki_round_up(plan.a, 16);
     k.sums = k.b + plan.b;
     for (mm_size i = 0; i < rows_added_up(p); i++)
@@ -527,13 +338,27 @@ static bool is_simple(const mm_view *v) {
            v->dtype == EJK_DTYPE_F16;
 }
 
-/* float64 has the reference only. Scales and codes become floats, not pairs. */
+/* Whether this tier has operands for b: of rows rounded to 8 bits, bytes where codes are whole numbers. */
+static bool multiplies(const mm_product *p) {
+    const bool bytes = p->quant.rounds && p->quant.mode != MM_NF4 && p->quant.mode != MM_FP8;
+    const bool floats = p->scale.present && p->split != MM_DEPTH;
+#if defined(TILE_BYTE_DOT)
+    return bytes && by_groups(p) && !floats;
+#elif defined(TILE_BF16_DOT)
+    return !bytes && !floats && (!p->quant.present || by_groups(p));
+#else
+    (void)bytes;
+    (void)floats;
+    return true;
+#endif
+}
+
+/* float64 has the reference only. */
 static bool applicable(const void *problem_) {
     const mm_problem *problem = problem_;
     for (int n = 0; n < problem->count; n++) {
         const mm_product *p = &problem->product[n];
-        const bool floats = p->quant.present || (p->scale.present && p->split != MM_DEPTH);
-        if (floats && TILE_UNIT == 2) return false;
+        if (!multiplies(p)) return false;
         if (!is_simple(&p->out) || !is_simple(&p->add) || !is_simple(&p->bias) ||
             !is_simple(&p->scale) || p->weight_type == EJK_DTYPE_F64)
             return false;

@@ -45,19 +45,32 @@ mm_product ejki_mm_product(mm_size rows, mm_size depth, mm_size columns) {
                         .limit = 7};
 }
 
+static const struct {
+    const char *name;
+    unsigned char number, gated;
+} known[] = {
+#define KNOWN(activation, number, gated) {#activation, number, gated},
+    MM_ACTIVATIONS(KNOWN)
+#undef KNOWN
+};
+enum { KNOWN_COUNT = sizeof known / sizeof *known };
+
+/* Its place in the list; KNOWN_COUNT: it is none. */
+static size_t find_activation(const char *name) {
+    size_t i = 0;
+    while (name[0] && i < KNOWN_COUNT && strcmp(known[i].name, name) != 0) i++;
+    return i;
+}
+
+bool ejki_mm_gated(const char *name) {
+    const size_t i = find_activation(name);
+    return i < KNOWN_COUNT && known[i].gated;
+}
+
 ejk_status ejki_mm_activation(const char *name, bool interleaved, const ejk_opt_float *limit,
                               mm_size columns_b, mm_product *p) {
-    static const struct {
-        const char *name;
-        unsigned char number, gated;
-    } known[] = {
-#define KNOWN(activation, number, gated) {#activation, number, gated},
-        MM_ACTIVATIONS(KNOWN)
-#undef KNOWN
-    };
-    size_t i = 0;
-    while (name[0] && i < sizeof known / sizeof *known && strcmp(known[i].name, name) != 0) i++;
-    if (i == sizeof known / sizeof *known)
+    const size_t i = find_activation(name);
+    if (i == KNOWN_COUNT)
         return ejki_fail(EJK_STATUS_UNKNOWN_NAME,
                          "activation is \"%s\", expected none, relu, silu, gelu, gelu_tanh, "
                          "swiglu, geglu, geglu_tanh or swiglu_clamped",

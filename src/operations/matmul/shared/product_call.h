@@ -19,6 +19,8 @@ mm_list ejki_mm_list(const ejk_tensor *t);
 /* A product of one group without anything besides: out = a · b. */
 mm_product ejki_mm_product(mm_size rows, mm_size depth, mm_size columns);
 
+/* True if it takes a gate and a value. */
+bool ejki_mm_gated(const char *name);
 /* Reads an activation's name; its columns of b count as `columns_b`, those of out as p->columns. */
 ejk_status ejki_mm_activation(const char *name, bool interleaved, const ejk_opt_float *limit,
                               mm_size columns_b, mm_product *p);

@@ -44,47 +44,26 @@ static mm_size quant_group(const mm_quant *q, const uint8_t *row, const ejki_qua
 /* Values first to first + count - 1 of a row. */
 static void quant_run(const mm_quant *q, mm_size matrix, mm_size row, mm_size first, mm_size count,
                       float *to) {
-    const uint8_t *codes = ejki_quant_row(q, matrix, row);
+    const uint8_t *codes = q->packed ? NULL : ejki_quant_row(q, matrix, row);
     for (mm_size at = first, stop = first + count; at < stop;) {
         const mm_size group = at / q->size, end = ejki_min((group + 1) * q->size, stop);
         const ejki_quant_group g = ejki_quant_group_of(q, matrix, row, group);
-        for (at = quant_group(q, codes, &g, at, end, to + at - first); at < end; at++)
-            to[at - first] = ejki_quant_value(q, &g, ejki_quant_code(codes, q->bits, at));
+        if (codes) at = quant_group(q, codes, &g, at, end, to + at - first);
+        for (; at < end; at++)
+            to[at - first] = ejki_quant_value(q, &g, ejki_quant_code_at(q, matrix, row, at));
     }
 }
 
-/* A block of b to panels of floats, as pack_b_rows() and pack_b_columns() make them. */
-static void pack_quant(const mm_quant *q, mm_size matrix, bool flipped, mm_size step, mm_size depth,
+/* A block of b whose rows are rows of codes to panels of floats, as pack_b_rows() makes them. */
+static void pack_quant(const mm_quant *q, mm_size matrix, mm_size step, mm_size depth,
                        mm_size column, mm_size columns, float *target) {
-    float some[VL * PRODUCT_DEPTH];
-    for (mm_size d = 0; d < depth && !flipped; d++)
+    for (mm_size d = 0; d < depth; d++)
         for (mm_size j = 0; j < columns; j += TILE_COLUMNS) {
             float *to = target + (j * depth + d * TILE_COLUMNS);
             const mm_size own = ejki_min(columns - j, TILE_COLUMNS);
             for (mm_size i = own; i < TILE_COLUMNS; i++) to[i] = 0;
             quant_run(q, matrix, step + d, column + j, own, to);
         }
-    for (mm_size j = 0; flipped && j < ejki_round_up(columns, TILE_COLUMNS); j += VL) {
-        const mm_size own = ejki_min(ejki_max(columns - j, 0), VL);
-        float *to = target + j / TILE_COLUMNS * depth * TILE_COLUMNS + j % TILE_COLUMNS;
-        for (mm_size i = 0; i < own; i++)
-            quant_run(q, matrix, column + j + i, step, depth, some + i * PRODUCT_DEPTH);
-        for (mm_size i = own; i < VL; i++)
-            memset(some + i * PRODUCT_DEPTH, 0, sizeof(float) * (size_t)depth);
-        for (mm_size d = 0; d < depth; d += VL) {
-            const mm_size steps = ejki_min(depth - d, VL);
-            vf block[VL];
-            EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] =
-                v_load(some + i * PRODUCT_DEPTH + d);
-            v_transpose(block);
-            if (steps == VL) {
-                EJKI_UNROLL for (int i = 0; i < VL; i++)
-                    v_store(to + (d + i) * TILE_COLUMNS, block[i]);
-            } else {
-                for (mm_size i = 0; i < steps; i++) v_store(to + (d + i) * TILE_COLUMNS, block[i]);
-            }
-        }
-    }
 }
 
 #endif

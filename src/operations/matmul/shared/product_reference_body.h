@@ -47,21 +47,38 @@ static double load_b(const mm_product *p, const mm_segment *s, mm_size step, mm_
     const mm_quant *q = &p->quant;
     const mm_size row = p->b.flipped ? column : step, at = p->b.flipped ? step : column;
     const ejki_quant_group g = ejki_quant_group_of(q, s->held, row, at / q->size);
-    const uint8_t *codes = ejki_quant_row(q, s->held, row);
-    return (double)ejki_quant_value(q, &g, ejki_quant_code(codes, q->bits, at));
+    return (double)ejki_quant_value(q, &g, ejki_quant_code_at(q, s->held, row, at));
+}
+
+/* An element of a row of a, rounded in its block unless the row is one that is not (packed.h). */
+static double rounded(const mm_product *p, mm_size row, mm_size step, double a) {
+    const mm_size group = step / p->quant.size * p->quant.size;
+    const mm_size first = group + (step - group) / PACKED_BLOCK * PACKED_BLOCK;
+    const mm_size end = mm_least(mm_least(first + PACKED_BLOCK, group + p->quant.size), p->depth);
+    float most = 0;
+    for (mm_size k = 0; k < p->depth; k++)
+        if (!ejki_packed_fit((float)load(&p->a, row + k))) return a;
+    for (mm_size k = first; k < end; k++) most = fmaxf(most, fabsf((float)load(&p->a, row + k)));
+    if (most == 0) return a;
+    const float scale = most / 127.0f;
+    return (double)rintf((float)a * (127.0f / most)) * (double)scale;
+}
+
+static mm_size row_of_a(const mm_product *p, const mm_segment *s, mm_size i) {
+    const mm_size row = s->first + i;
+    return p->gather.present && p->split == MM_ROWS ? mm_number(&p->gather, row) : row;
 }
 
 /* Σ_k a · b + bias of a column of b. */
 static double sum_of(const mm_product *p, const mm_segment *s, mm_size i, mm_size column) {
     double sum = 0;
     for (mm_size k = 0; k < s->depth; k++) {
-        const mm_size row = s->first + i, step = s->step + k;
-        const mm_size a_row =
-            p->gather.present && p->split == MM_ROWS ? mm_number(&p->gather, row) : row;
+        const mm_size step = s->step + k;
+        const mm_size a_row = row_of_a(p, s, i);
         const mm_size a_step =
             p->gather.present && p->split == MM_DEPTH ? mm_number(&p->gather, step) : step;
-        const double a =
-            load(&p->a, s->a + a_row * p->a.row + mm_step(p, &p->a, a_step, p->a.column));
+        double a = load(&p->a, s->a + a_row * p->a.row + mm_step(p, &p->a, a_step, p->a.column));
+        if (p->quant.rounds) a = rounded(p, s->a + a_row * p->a.row, step, a);
         double b = load_b(p, s, step, column);
         if (p->scale.present && p->split != MM_DEPTH)
             b *= load(&p->scale, mm_scale_at(p, s->held, step, column));

@@ -10,7 +10,7 @@
 #include "kernels/simd/vec.h"
 
 #define TILE_STREAMS 0
-#if defined(EJKI_TIER_AVX512) || defined(EJKI_TIER_AVX512_BF16)
+#if defined(EJKI_TIER_AVX512) || defined(EJKI_TIER_AVX512_VNNI) || defined(EJKI_TIER_AVX512_BF16)
 /* 12 x 32 sums: 24 of 32 registers, two columns, one row value. */
 #define TILE_ROWS          12
 #define TILE_VECTORS       2
@@ -30,6 +30,11 @@
 #define TILE_ROWS          4
 #define TILE_VECTORS       2
 #define TILE_ROW_COUNTS(X) X(4) X(3) X(2) X(1)
+#endif
+
+/* Only rows rounded to 8 bits. */
+#ifdef EJKI_TIER_AVX512_VNNI
+#define TILE_BYTE_DOT
 #endif
 
 #ifdef EJKI_TIER_AVX512_BF16

@@ -9,6 +9,7 @@
 #ifndef EJKI_MATMUL_QUANT_H
 #define EJKI_MATMUL_QUANT_H
 
+#include "operations/matmul/shared/packed.h"
 #include "operations/matmul/shared/product.cuh"
 #include "tensor/access.h"
 
@@ -49,14 +50,51 @@ static inline float ejki_quant_number(int mode, uint32_t code, float zero) {
     }
 }
 
+static inline const uint8_t *ejki_quant_row(const mm_quant *q, mm_size matrix, mm_size row) {
+    return (const uint8_t *)q->codes + matrix * q->code_group + row * q->code_row;
+}
+
 /* Scale and zero of a row's group; a factor for all is kept apart. */
 typedef struct ejki_quant_group {
     float scale, zero, factor;
 } ejki_quant_group;
 
+/* A row's part of the block that has code `index`, packed. */
+typedef struct ejki_quant_packed {
+    packed_form form;
+    packed_block block;
+    const uint8_t *words, *scales, *zeros;
+    float factor;
+} ejki_quant_packed;
+
+static inline ejki_quant_packed ejki_quant_packed_at(const mm_quant *q, mm_size matrix, mm_size row,
+                                                     mm_size index) {
+    const uint8_t *at = (const uint8_t *)q->codes + matrix * q->code_group;
+    packed_header h;
+    mm_quant own = *q;
+    memcpy(&h, at, sizeof h);
+    own.scale_type = h.scale_type;
+    own.zero_type = h.zero_type;
+    ejki_quant_packed p = {.form = packed_form_of(&own, h.rows, h.columns), .factor = h.factor};
+    p.block = packed_block_of(&p.form, index);
+    p.words = at + PACKED_HEADER + row / PACKED_COLUMNS * p.form.stream + p.block.at;
+    p.scales = p.words + p.block.words * 4 * PACKED_COLUMNS;
+    p.zeros = p.scales + PACKED_COLUMNS * p.form.scale_bytes;
+    return p;
+}
+
 static inline ejki_quant_group ejki_quant_group_of(const mm_quant *q, mm_size matrix, mm_size row,
                                                    mm_size group) {
     ejki_quant_group g = {.zero = (float)(1 << (q->bits - 1)), .factor = 1};
+    if (q->packed) {
+        const ejki_quant_packed p = ejki_quant_packed_at(q, matrix, row, group * q->size);
+        const mm_size column = row % PACKED_COLUMNS;
+        g.scale = ejki_quant_scale(p.form.scale_type, p.scales, column);
+        if (p.form.zero_type)
+            g.zero = (float)ejki_load_f64((ejk_dtype)p.form.zero_type, p.zeros, column);
+        g.factor = p.factor;
+        return g;
+    }
     g.scale = ejki_quant_scale(q->scale_type, q->scales,
                                matrix * q->scale_group + row * q->scale_row + group);
     if (q->zero_type != EJK_DTYPE_UNSET)
@@ -66,13 +104,27 @@ static inline ejki_quant_group ejki_quant_group_of(const mm_quant *q, mm_size ma
     return g;
 }
 
-static inline const uint8_t *ejki_quant_row(const mm_quant *q, mm_size matrix, mm_size row) {
-    return (const uint8_t *)q->codes + matrix * q->code_group + row * q->code_row;
+/* Code `index` of a row of a matrix, plain or packed. */
+static inline uint32_t ejki_quant_code_at(const mm_quant *q, mm_size matrix, mm_size row,
+                                          mm_size index) {
+    if (!q->packed) return ejki_quant_code(ejki_quant_row(q, matrix, row), q->bits, index);
+    const ejki_quant_packed p = ejki_quant_packed_at(q, matrix, row, index);
+    const mm_size k = (index - p.block.first) % p.form.unit;
+    const mm_size line = (index - p.block.first) / p.form.unit;
+    uint32_t word;
+    memcpy(&word, p.words + (line * PACKED_COLUMNS + row % PACKED_COLUMNS) * 4, sizeof word);
+    if (p.form.unit == 8)
+        word = word >> (16 * (k % 2) + 4 * (k / 2)) & 15;
+    else
+        word = word >> 8 * k & 255;
+    if (q->mode == MM_INT8) return word ^ 0x80;
+    if (q->mode == MM_AFFINE) return word - (uint32_t)(p.form.centre - (1 << (q->bits - 1)));
+    return word;
 }
 
 static inline float ejki_quant_value(const mm_quant *q, const ejki_quant_group *g, uint32_t code) {
     const float value = ejki_quant_number(q->mode, code, g->zero) * g->scale;
-    return q->has_factor ? value * g->factor : value;
+    return value * g->factor;
 }
 
 #endif

@@ -2,6 +2,7 @@
 #include "operations/matmul/shared/quant_format.h"
 
 #include "base/base.h"
+#include "operations/matmul/shared/packed.h"
 
 #include <string.h>
 
@@ -72,20 +73,44 @@ static mm_size matrix_stride(const ejk_tensor *t) {
     return t->rank > 2 ? t->strides[0] : 0;
 }
 
+/* Made by prepack: only bytes, whose header is looked at when they are there. */
+static ejk_status check_packed(const ejki_quant_words *words, mm_size rows, mm_quant *q) {
+    const ejk_tensor *w = words->w;
+    const int64_t *shape = w->shape + w->rank - 2;
+    if (ejk_tensor_present(words->zeros) || ejk_tensor_present(words->tensor_scale))
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is given without scales",
+                         ejk_tensor_present(words->zeros) ? "zeros" : "tensor_scale");
+    if (w->dtype != EJK_DTYPE_U8)
+        return ejki_fail(EJK_STATUS_INVALID_DTYPE,
+                         "w: %s given, expected uint8 as prepack makes it, or scales",
+                         ejk_dtype_name(w->dtype));
+    if (shape[0] != rows || (rows > 1 && w->strides[w->rank - 2] != shape[1]) ||
+        (w->rank > 2 && w->shape[0] > 1 && w->strides[0] != rows * shape[1]))
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                         "w without scales has %lld rows, expected %lld without gaps",
+                         (long long)shape[0], rows);
+    q->packed = 1;
+    q->code_row = shape[1];
+    q->code_group = shape[0] * shape[1];
+    return EJK_OK;
+}
+
 ejk_status ejki_quant_format(const ejki_quant_words *words, mm_size rows, mm_size columns,
                              mm_quant *q) {
     const struct mode *m;
     const mm_size unit = words->w->dtype == EJK_DTYPE_U32 ? 32 : 8;
+    const bool packed = !ejk_tensor_present(words->scales);
     int64_t bits;
     *q = (mm_quant){.present = 1, .scale_type = (int)words->scales->dtype};
     EJKI_TRY(mode_of(words->mode, &m));
-    EJKI_TRY(check_scale_type(m, words));
+    if (!packed) EJKI_TRY(check_scale_type(m, words));
     EJKI_TRY(check_sizes(m, words, q));
     if (!ejki_mul(columns, 8, &bits))
         return ejki_fail(EJK_STATUS_OVERFLOW, "rows of %lld codes cannot be counted", columns);
     q->mode = m->mode;
     q->size = words->group_size->set ? words->group_size->value : m->size ? m->size : columns;
     q->size = ejki_max(1, q->size);
+    if (packed) return check_packed(words, rows, q);
     const mm_size groups = ejki_cdiv(columns, q->size);
     const int32_t rank = words->w->rank;
     EJKI_TRY(check_rows("w", words->w, rows, ejki_cdiv(columns * q->bits, unit), rank));
@@ -157,6 +182,37 @@ bool ejki_quant_result(const ejki_quant_words *words, const ejk_tensor *values, 
     memcpy(view->shape, values->shape, sizeof view->shape);
     view->shape[view->rank - 1] = length;
     return true;
+}
+
+ejk_status ejki_quant_rounds(const ejk_opt_int *bits, bool along_depth, mm_quant *q) {
+    if (!bits->set) return EJK_OK;
+    if (bits->value != 8 || !along_depth)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "activation_bits is %lld%s, expected %s",
+                         (long long)bits->value, along_depth ? "" : " without transpose",
+                         along_depth ? "8" : "none");
+    q->rounds = 1;
+    return EJK_OK;
+}
+
+ejk_status ejki_quant_validate(const mm_quant *q, mm_size matrices, mm_size rows, mm_size columns) {
+    for (mm_size i = 0; q->packed && i < matrices; i++)
+        EJKI_TRY(ejki_packed_check((const char *)q->codes + i * q->code_group, q->code_group, q,
+                                   rows, columns));
+    return EJK_OK;
+}
+
+ejk_status ejki_quant_invent(const mm_quant *q, mm_size matrices, mm_size rows, mm_size columns,
+                             uint64_t seed, void *codes) {
+    const int64_t bytes = q->packed ? ejki_packed_usual(q, rows, columns) : 0;
+    if (!q->packed || !codes) return EJK_OK;
+    if (bytes > q->code_group)
+        return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                         "w has %lld bytes for a packed matrix, expected %lld",
+                         (long long)q->code_group, (long long)bytes);
+    for (mm_size i = 0; i < matrices; i++)
+        ejki_packed_invent(q, rows, columns, seed + (uint64_t)i,
+                           (uint8_t *)codes + i * q->code_group);
+    return EJK_OK;
 }
 
 void ejki_quant_bind(const ejki_quant_words *words, mm_quant *q) {

@@ -25,6 +25,13 @@ int64_t ejki_quant_columns(const ejki_quant_words *words);
 /* What w, scales or zeros of values of a shape look like; false: `name` is another, or the format is not known. */
 bool ejki_quant_result(const ejki_quant_words *words, const ejk_tensor *values, const char *name,
                        ejk_tensor *view);
+/* Whether rows of a are rounded. */
+ejk_status ejki_quant_rounds(const ejk_opt_int *bits, bool along_depth, mm_quant *q);
+/* Looks into packed matrices of `rows` rows of `columns` codes each. */
+ejk_status ejki_quant_validate(const mm_quant *q, mm_size matrices, mm_size rows, mm_size columns);
+/* Fills memory of packed matrices with something to measure. */
+ejk_status ejki_quant_invent(const mm_quant *q, mm_size matrices, mm_size rows, mm_size columns,
+                             uint64_t seed, void *codes);
 void ejki_quant_bind(const ejki_quant_words *words, mm_quant *q);
 
 #endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a worker multiplies at a time: some rows of a segment and some columns, and memory for both and their sums. */
+#ifndef EJKI_PRODUCT_BLOCK_H
+#define EJKI_PRODUCT_BLOCK_H
+
+#include "operations/matmul/shared/product_rows.h"
+
+/* What is asked for while tiles are multiplied: rows of memory `stride` apart, line by line. */
+typedef struct product_ahead {
+    const char *row;
+    int64_t stride, bytes, rows; /* rows left */
+    int64_t line;                /* of the first one */
+    int64_t each;                /* lines for a tile */
+} product_ahead;
+
+typedef struct product_block {
+    const mm_product *p;
+    const mm_segment *s;
+    mm_size row, rows;       /* of the segment */
+    mm_size column, columns; /* of out */
+    float *a, *b, *sums, *scattered;
+    int64_t capacity;  /* rows of `sums` in each panel */
+    const void *after; /* b of the block behind this one; NULL: there is none */
+    product_ahead ahead;
+    bool fit[PRODUCT_ROWS / TILE_ROWS];
+    group_rows packed; /* rows `packed_row` on of segment `packed_group` */
+    mm_size packed_group, packed_row;
+} product_block;
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Words of packed.h as operands of a tier's multiplication. A line of codes becomes steps: an
+ * element of the depth each in floats, two with pairs of bf16, four with bytes. Whole numbers lie around 0, except as
+ * bytes, where they are what is stored and product_rows.h takes the middle off the sums.
+ *
+ *              floats                    pairs                       bytes
+ *   eight      a table of 16             a table of 16: one shift    halves of bytes; E2M1 twice as large, from 0 on
+ *              and VPERMPS or like it    and VPERMW
+ *   whole      a byte less 128           the same, two a lane        the byte
+ *   e4m3       exponent moved, and       the same, two a lane        none
+ *              multiplied into range
+ * NF4's numbers are rounded to bf16 in pairs; all others are exact.
+ */
+#ifndef EJKI_PRODUCT_CODES_H
+#define EJKI_PRODUCT_CODES_H
+
+#include "kernels/simd/vec_bytes.h"
+#include "kernels/simd/vec_words.h"
+#include "operations/matmul/shared/product_shape.h"
+#include "operations/matmul/shared/quant.h"
+/* With the sizes of a tile. */
+#include "kernels/simd/gemm_body.h"
+
+enum { CODES_EIGHT, CODES_WHOLE, CODES_E4M3 };
+
+/* Elements of the depth in a word. */
+#if defined(TILE_BYTE_DOT)
+#define CODES_STEP 4
+#else
+#define CODES_STEP TILE_UNIT
+#endif
+
+#ifdef TILE_BF16_DOT
+typedef uint16_t code_halves __attribute__((vector_size(64)));
+#endif
+
+typedef struct codes_table {
+    v_table floats;
+#if defined(TILE_BF16_DOT)
+    v_pair_table pairs;
+#elif defined(TILE_BYTE_DOT)
+    uint8_t bytes[16];
+    bool has_bytes;
+#endif
+} codes_table;
+
+static int codes_kind(const mm_quant *q) {
+    return q->bits <= 4 ? CODES_EIGHT : q->mode == MM_FP8 ? CODES_E4M3 : CODES_WHOLE;
+}
+
+static const float codes_whole[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+
+static codes_table codes_table_of(const mm_quant *q) {
+    const float *numbers = q->mode == MM_NF4   ? ejki_nf4
+                           : q->mode == MM_FP4 ? ejki_fp4
+                                               : codes_whole;
+    codes_table t = {.floats = v_table_of(numbers)};
+#if defined(TILE_BF16_DOT)
+    t.pairs = v_pair_table_of(numbers);
+#elif defined(TILE_BYTE_DOT)
+    t.has_bytes = q->mode == MM_FP4;
+    for (int i = 0; i < 16; i++) t.bytes[i] = (uint8_t)(2 * numbers[i] + 12);
+#endif
+    return t;
+}
+
+/* E4M3 by way of a float whose exponent is 120 lower; only 0 x 7f is a NaN. */
+INLINE vf codes_e4m3(v_words byte) {
+    const v_words size = (byte & 0x7f) << 20, sign = (byte & 0x80) << 24;
+    return v_of_bits(v_bits(v_mul(v_of_bits(size), v_set1(0x1p120f))) | sign);
+}
+
+/* Code `k` of each word as a float, around 0. */
+INLINE vf codes_float(const int kind, const codes_table *t, v_words words, const int k) {
+    if (kind == CODES_EIGHT) return v_entries(words >> (16 * (k % 2) + 4 * (k / 2)), t->floats);
+    const v_words byte = words >> (8 * k) & 255;
+    return kind == CODES_WHOLE ? v_sub(v_numbers(byte), v_set1(128)) : codes_e4m3(byte);
+}
+
+/* Operand `step` of a line of words. */
+INLINE vf codes_step(const int kind, const codes_table *t, v_words words, const int step) {
+#if defined(TILE_BYTE_DOT)
+    if (kind != CODES_EIGHT) return v_of_bits(words);
+    const v_words bytes = words >> (4 * step) & 0x0f0f0f0fu;
+    return t->has_bytes ? v_byte_entries(v_of_bits(bytes), t->bytes) : v_of_bits(bytes);
+#elif defined(TILE_BF16_DOT)
+    if (kind == CODES_EIGHT)
+        return v_pair_entries((__m512i)((code_halves)words >> (uint16_t)(4 * step)), t->pairs);
+    return v_pairs_of(codes_float(kind, t, words, step), codes_float(kind, t, words, step + 2));
+#else
+    return codes_float(kind, t, words, step);
+#endif
+}
+
+/* Which code of a line is element `i` of word `step` of a row. */
+INLINE int codes_order(const int unit, const int step, const int i) {
+#if defined(TILE_BYTE_DOT)
+    return unit == 8 ? 2 * step + (i % 2) * 4 + i / 2 : i;
+#elif defined(TILE_BF16_DOT)
+    return unit == 8 ? 2 * step + i : step + 2 * i;
+#else
+    (void)unit;
+    (void)i;
+    return step;
+#endif
+}
+
+/* VL scales or zeros from the first of them on. */
+INLINE vf codes_scale(const int type, const uint8_t *scales, int first) {
+    const uint8_t *at = scales + first * (int)ejk_dtype_size((ejk_dtype)type);
+    float lane[VL];
+    switch (type) {
+    case EJK_DTYPE_F16: return v_load_f16(at);
+    case EJK_DTYPE_BF16: return v_load_bf16(at);
+    case EJK_DTYPE_U8: return v_load_u8(at);
+    case EJK_DTYPE_F8E4M3: return v_load_e4m3(at);
+    case EJK_DTYPE_F8E8M0:
+        for (int i = 0; i < VL; i++) lane[i] = ejki_e8m0_to_f32(at[i]);
+        return v_load(lane);
+    default: memcpy(lane, at, sizeof lane); return v_load(lane);
+    }
+}
+
+#endif

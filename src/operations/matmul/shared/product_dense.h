@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums of a block whose operands are packed for a depth at a time. */
+#ifndef EJKI_PRODUCT_DENSE_H
+#define EJKI_PRODUCT_DENSE_H
+
+#include "operations/matmul/shared/product_block.h"
+#include "operations/matmul/shared/product_finish.h"
+#include "operations/matmul/shared/product_pack.h"
+#ifndef TILE_BF16_DOT
+#include "operations/matmul/shared/product_quant.h"
+#endif
+
+#include <string.h>
+
+/* ---- Tiles ------------------------------------------------------------------------------------------ */
+
+typedef void (*tile_fn)(int64_t words, const float *a, const float *b, float *c, bool add,
+                        const gemm_prefetch *ahead);
+
+#define TILE_DEFINE(n)                                                                             \
+    static                                                                                         \
+        __attribute__((noinline)) void tile_##n(int64_t words, const float *a, const float *b,     \
+                                                float *c, bool add, const gemm_prefetch *ahead) {  \
+        gemm(n, TILE_VECTORS, 1, TILE_ROWS, words, a, b, TILE_COLUMNS, c, TILE_COLUMNS, add,       \
+             ahead);                                                                               \
+    }
+TILE_ROW_COUNTS(TILE_DEFINE)
+
+/* The smallest tile that has `rows` rows; what it has more is not looked at. */
+static tile_fn tile_of(int64_t rows) {
+    tile_fn best = NULL;
+#define TILE_TAKE(n)                                                                               \
+    if (rows <= n) best = tile_##n;
+    TILE_ROW_COUNTS(TILE_TAKE)
+#undef TILE_TAKE
+    return best;
+}
+
+#ifdef TILE_BF16_DOT
+/* In floats, in the order of VDPBF16PS. */
+static void tile_exact(int64_t rows, int64_t words, const float *a, const float *b, float *c,
+                       bool add) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int j = 0; j < TILE_COLUMNS; j += VL) {
+            float *place = c + i * TILE_COLUMNS + j;
+            vf sum = add ? v_load(place) : v_zero();
+            for (int64_t k = 0; k < words; k++) {
+                const vf x = v_set1(a[k * TILE_ROWS + i]), y = v_load(b + k * TILE_COLUMNS + j);
+                sum = v_fma(v_of_second(x), v_of_second(y), sum);
+                sum = v_fma(v_of_first(x), v_of_first(y), sum);
+            }
+            v_store(place, sum);
+        }
+}
+#endif
+
+/* ---- A block ---------------------------------------------------------------------------------------- */
+
+INLINE void pack_a(const ejk_dtype dtype, product_block *k, mm_size first, mm_size depth) {
+    const mm_product *p = k->p;
+    const mm_segment *s = k->s;
+    const void *from[2 * PRODUCT_DEPTH];
+    const bool gathers = p->gather.present;
+    for (mm_size d = 0; p->a.flipped && d < depth; d++) {
+        const mm_size step = s->step + first + d;
+        const mm_size at = gathers ? mm_number(&p->gather, step) : step;
+        from[d] = element_at(dtype, p->a.data,
+                             s->a + mm_step(p, &p->a, at, p->a.column) + s->first + k->row);
+    }
+    for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
+        float *target = k->a + t * PRODUCT_DEPTH;
+        bool *fit = &k->fit[t / TILE_ROWS];
+        const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
+        *fit = true;
+        if (p->a.ones) {
+            pack_ones(PRODUCT_DEPTH * TILE_ROWS, target);
+            continue;
+        }
+        if (p->a.flipped) {
+            *fit = pack_columns_side_by_side(dtype, from, rows, depth, target);
+            for (mm_size d = 0; d < depth; d++) from[d] = element_at(dtype, from[d], TILE_ROWS);
+            continue;
+        }
+        const void *row[TILE_ROWS];
+        for (mm_size i = 0; i < TILE_ROWS; i++) {
+            const mm_size own = s->first + k->row + t + (i < rows ? i : 0);
+            const mm_size at = gathers ? mm_number(&p->gather, own) : own;
+            row[i] =
+                element_at(dtype, p->a.data,
+                           s->a + at * p->a.row + mm_step(p, &p->a, s->step + first, p->a.column));
+        }
+        *fit = pack_rows_side_by_side(dtype, row, depth, target);
+    }
+}
+
+/* `columns` columns of b from `column` on, to panels. */
+INLINE bool pack_b(const ejk_dtype dtype, const product_block *k, mm_size first, mm_size depth,
+                   mm_size column, mm_size columns, float *target) {
+    const mm_product *p = k->p;
+    const mm_size step = k->s->step + first;
+#ifndef TILE_BF16_DOT
+    if (p->quant.present) {
+        pack_quant(&p->quant, k->s->held, step, depth, column, columns, target);
+        return true;
+    }
+#endif
+    const void *b = element_at(dtype, p->b.data,
+                               k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+    if (p->b.flipped) return pack_b_columns(dtype, b, p->b.column, depth, columns, target);
+    return pack_b_rows(dtype, b, p->b.row, depth, columns, target);
+}
+
+/* Packed b times its scales; `words` are floats. */
+static void scale_b(const product_block *k, mm_size first, mm_size words, mm_size column,
+                    mm_size columns, float *target) {
+    const mm_product *p = k->p;
+    const ejk_dtype dtype = dtype_of(&p->scale);
+    const mm_size held = k->s->held;
+    for (mm_size at = first, end; at < first + words && !p->scale.flipped; at = end) {
+        end = ejki_min((at / p->block + 1) * p->block, first + words);
+        const void *scale = element_at(dtype, p->scale.data, mm_scale_at(p, held, at, column));
+        pack_scaled(dtype, scale, words, at - first, end - first, columns, target);
+    }
+    for (mm_size w = 0; w < words && p->scale.flipped; w++)
+        for (mm_size j = 0; j < columns; j++)
+            target[(j / TILE_COLUMNS * words + w) * TILE_COLUMNS + j % TILE_COLUMNS] *=
+                element_load(dtype, p->scale.data, mm_scale_at(p, held, first + w, column + j));
+}
+
+/* `words` rows or columns of b at `b` will be packed after `tiles` tiles. */
+INLINE void look_ahead(const ejk_dtype dtype, product_block *k, const void *b, mm_size depth,
+                       mm_size columns, int64_t tiles) {
+    const mm_view *v = &k->p->b;
+    product_ahead *ahead = &k->ahead;
+    const int64_t across = (v->flipped ? depth : columns) * element_size(dtype);
+    *ahead = (product_ahead){.row = b, .bytes = across};
+    if (!b || across == 0 || k->p->quant.present) return;
+    ahead->rows = v->flipped ? columns : depth;
+    ahead->stride = (v->flipped ? v->column : v->row) * element_size(dtype);
+    ahead->each = ejki_cdiv(ejki_cdiv(across, 64) * ahead->rows, ejki_max(tiles, 1));
+}
+
+/* Lines for one tile: of the sums of the next one, and of what is looked ahead to. */
+INLINE void ask(product_block *k, const float *sums, gemm_prefetch *lines) {
+    product_ahead *ahead = &k->ahead;
+    int64_t count = 0;
+    for (int64_t i = 0; sums && i < TILE_ROWS * TILE_COLUMNS; i += 16)
+        lines->line[count++] = sums + i;
+    for (int64_t i = 0; i < ahead->each && ahead->rows > 0 && count < GEMM_LINES; i++) {
+        lines->line[count++] = (const float *)(const void *)(ahead->row + ahead->line);
+        ahead->line += 64;
+        if (ahead->line < ahead->bytes) continue;
+        ahead->line = 0;
+        ahead->row += ahead->stride;
+        ahead->rows--;
+    }
+    lines->count = count;
+}
+
+/* Products of a block's rows with `panels` panels of b. */
+INLINE void multiply(product_block *k, int64_t panels, int64_t words, bool fit, bool add) {
+    gemm_prefetch lines;
+    lines.near = false;
+    for (int64_t n = 0; n < panels; n++)
+        for (mm_size t = 0; t < k->rows; t += TILE_ROWS) {
+            const mm_size rows = ejki_min(k->rows - t, TILE_ROWS);
+            const float *a = k->a + t * PRODUCT_DEPTH, *b = k->b + n * words * TILE_COLUMNS;
+            float *c = k->sums + (n * k->capacity + t) * TILE_COLUMNS;
+            ask(k, t + TILE_ROWS < k->rows ? c + TILE_ROWS * TILE_COLUMNS : NULL, &lines);
+#ifdef TILE_BF16_DOT
+            if (!fit || !k->fit[t / TILE_ROWS]) {
+                tile_exact(rows, words, a, b, c, add);
+                continue;
+            }
+#else
+            (void)fit;
+#endif
+            tile_of(rows)(words, a, b, c, add, &lines);
+        }
+}
+
+INLINE void sum_block(const ejk_dtype dtype, product_block *k) {
+    const mm_product *p = k->p;
+    const bool halves = p->gated && !p->interleaved;
+    const mm_size wide = p->gated && p->interleaved ? 2 : 1;
+    const mm_size column = k->column * wide, columns = k->columns * wide, depth = k->s->depth;
+    const int64_t each = ejki_cdiv(columns, TILE_COLUMNS), panels = halves ? 2 * each : each;
+    if (depth == 0)
+        memset(k->sums, 0, (size_t)(panels * k->capacity * TILE_COLUMNS) * sizeof *k->sums);
+    for (mm_size first = 0, own; first < depth; first += own) {
+        own = ejki_min(depth - first, PRODUCT_DEPTH * TILE_UNIT);
+        if (p->run) own = ejki_min(own, p->run - first % p->run);
+        const int64_t words = ejki_cdiv(own, TILE_UNIT);
+        bool fit = true;
+        for (int half = 0; half <= halves; half++) {
+            float *target = k->b + half * each * words * TILE_COLUMNS;
+            const mm_size from = column + (half ? p->columns : 0);
+            fit &= pack_b(dtype, k, first, own, from, columns, target);
+            if (p->scale.present && p->split != MM_DEPTH)
+                scale_b(k, first, own, from, columns, target);
+        }
+        pack_a(dtype, k, first, own);
+        const mm_size next = first + own, step = k->s->step + next;
+        const void *b = element_at(
+            dtype, p->b.data, k->s->b + mm_step(p, &p->b, step, p->b.row) + column * p->b.column);
+        look_ahead(dtype, k, next < depth ? b : k->after,
+                   next < depth ? ejki_min(own, depth - next) : own, columns,
+                   panels * ejki_cdiv(k->rows, TILE_ROWS));
+        multiply(k, panels, words, fit, first > 0);
+    }
+}
+
+#endif

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Products with codes whose groups run along the depth. b is read as packed.h has it: a stream
+ * is made in memory of the worker if the matrix is plain. A result is, over the blocks of the depth in order,
+ *
+ *     sum ← sum + scale · (Σ_k a[k] · code[k] + (middle − zero) · Σ_k a[k])
+ *
+ * with codes around their middle, and the inner sum one chain of multiply-adds in the order of the words. With pairs
+ * numbers are bf16 and sums float32. Rows that are rounded to 8 bits are whole numbers here, and so are all inner sums,
+ * exactly, whichever instructions make them; scale is that of the codes times that of the row's block.
+ *
+ * Up to FEW_ROWS rows are multiplied straight from the stream, in one pass over the memory of b. For more, TILE_COLUMNS
+ * columns of up to GROUP_DEPTH words are made operands in the first-level cache and meet all rows there, a tile after
+ * the other. Both add up the same numbers in the same order, so that a row's bits do not depend on other rows.
+ *
+ * A row with elements that ejki_packed_fit() refuses, or one of codes that are not numbers, is multiplied element by
+ * element with values as dequantize makes them.
+ */
+#ifndef EJKI_PRODUCT_GROUPS_H
+#define EJKI_PRODUCT_GROUPS_H
+
+#include "operations/matmul/shared/product_rows.h"
+
+enum { FEW_ROWS = 4, GROUP_DEPTH = 128, GROUP_BLOCKS = 16, GROUP_COLUMNS = 256 };
+#if VL == 16
+#define FEW_VECTORS(rows) 4
+#else
+#define FEW_VECTORS(rows) ((rows) > 2 ? 2 : 4)
+#endif
+
+/*
+ * How far ahead of its use a stream of codes of 8 bits is asked for, in bytes, into the second-level cache. Zen 4, one
+ * core, N = K = 4096, M = 1: without 56 to 80 % of the bandwidth, with 1024 or 4096 bytes 85 %. Codes of 4 bits are not
+ * asked for: 82 to 86 % without, 81 % with 1024 bytes, 32 % with 4096.
+ */
+#define GROUP_AHEAD 1024
+
+/* What is known of b. */
+typedef struct group_codes {
+    const mm_quant *q;
+    packed_form form;
+    codes_table table;
+    int kind;
+    const uint8_t *at; /* first stream of a packed matrix */
+    uint8_t *own;      /* memory for one of a plain one */
+    mm_size matrix;
+    float factor;
+    bool nan;
+} group_codes;
+
+static const uint8_t *group_stream(group_codes *c, mm_size index) {
+    if (c->q->packed) return c->at + index * c->form.stream;
+    c->nan = ejki_packed_stream(c->q, c->matrix, &c->form, index, c->own);
+    return c->own;
+}
+
+static const uint8_t *group_scales(const packed_block *b, const uint8_t *stream) {
+    return stream + b->at + b->words * 4 * PACKED_COLUMNS;
+}
+
+/* VL scales of a block, as sums want them, and what its zeros are short of the middle. */
+INLINE vf group_scale(const group_codes *c, const uint8_t *scales, int column) {
+    const vf scale = codes_scale(c->form.scale_type, scales, column);
+#ifdef TILE_BYTE_DOT
+    if (c->table.has_bytes) return v_mul(scale, v_set1(0.5f));
+#endif
+    return scale;
+}
+INLINE vf group_zero(const group_codes *c, const uint8_t *scales, int column) {
+    const uint8_t *zeros = scales + PACKED_COLUMNS * c->form.scale_bytes;
+    return v_sub(v_set1((float)(1 << (c->q->bits - 1))),
+                 codes_scale(c->form.zero_type, zeros, column));
+}
+
+/* Where inner sums of row `at` of all blocks begin. */
+INLINE vf group_begin(const group_rows *r, int64_t at) {
+#ifdef TILE_BYTE_DOT
+    /* Where two sums are known to begin alike, gcc 12 keeps the 24 of a tile in memory: 1.5 times the time. */
+    vf begin = v_set1_whole(r->begins[at]);
+    __asm__ volatile("" : "+v"(begin));
+    return begin;
+#else
+    (void)r;
+    (void)at;
+    return v_zero();
+#endif
+}
+/* What bytes of codes have in their middle. */
+static int group_middle(const mm_quant *q) {
+    return q->mode == MM_FP4 ? 12 : q->bits <= 4 ? 8 : 128;
+}
+/* A row's inner sum with its zeros and scales. */
+INLINE vf group_end(const bool rounds, const bool zeros, vf inner, vf scale, vf zero, float sum,
+                    float row_scale, vf total) {
+#ifdef TILE_BYTE_DOT
+    inner = v_of_whole(inner);
+#endif
+    if (zeros) inner = v_fma(zero, v_set1(sum), inner);
+    if (rounds) scale = v_mul(scale, v_set1(row_scale));
+    return v_fma(scale, inner, total);
+}
+
+/* ---- Few rows ---------------------------------------------------------------------------------------- */
+
+/* FEW_VECTORS columns of a block from `column` on. */
+INLINE void few_block(const int rows, const int kind, const group_codes *c, const group_rows *r,
+                      const packed_block *b, const uint8_t *stream, int64_t n, const float *x,
+                      int column, float *totals) {
+    const int vectors = FEW_VECTORS(rows), unit = kind == CODES_EIGHT ? 8 : 4;
+    const uint8_t *line = stream + b->at + column * 4, *scales = group_scales(b, stream);
+    const float *sums = r->sums + n * r->capacity, *own = r->scales + n * r->capacity;
+    const codes_table table = c->table;
+    vf inner[FEW_ROWS][4];
+    EJKI_UNROLL for (int i = 0; i < rows; i++) EJKI_UNROLL for (int j = 0; j < vectors; j++)
+        inner[i][j] = group_begin(r, n * r->capacity + i);
+    for (mm_size w = 0; w < b->words; w++, line += 4 * PACKED_COLUMNS) {
+        v_words words[4];
+        EJKI_UNROLL for (int j = 0; j < vectors; j++) {
+            words[j] = v_words_at(line + j * 4 * VL);
+            if (VL == 16 && kind != CODES_EIGHT)
+                __builtin_prefetch(line + j * 64 + GROUP_AHEAD, 0, 2);
+        }
+        EJKI_UNROLL for (int step = 0; step < unit / CODES_STEP; step++, x += rows) {
+            EJKI_UNROLL for (int j = 0; j < vectors; j++) {
+                const vf code = codes_step(kind, &table, words[j], step);
+                EJKI_UNROLL for (int i = 0; i < rows; i++) inner[i][j] =
+                    GEMM_TERM(v_set1(x[i]), code, inner[i][j]);
+            }
+        }
+    }
+    const bool zeros = c->form.zero_type != EJK_DTYPE_UNSET;
+    EJKI_UNROLL for (int j = 0; j < vectors; j++) {
+        const vf scale = group_scale(c, scales, column + j * VL);
+        const vf zero = zeros ? group_zero(c, scales, column + j * VL) : v_zero();
+        EJKI_UNROLL for (int i = 0; i < rows; i++) {
+            float *total = totals + i * PACKED_COLUMNS + column + j * VL;
+            v_store(total, group_end(c->q->rounds, zeros, inner[i][j], scale, zero, sums[i], own[i],
+                                     v_load(total)));
+        }
+    }
+}
+
+INLINE void few(const int rows, const int kind, const group_codes *c, const group_rows *r,
+                const uint8_t *stream, float *totals) {
+    packed_block b = {0};
+    const float *x = r->words;
+    memset(totals, 0, sizeof *totals * (size_t)(rows * PACKED_COLUMNS));
+    for (int64_t n = 0; packed_next(&c->form, &b); n++) {
+        for (int column = 0; column < PACKED_COLUMNS; column += FEW_VECTORS(rows) * VL)
+            few_block(rows, kind, c, r, &b, stream, n, x, column, totals);
+        x += b.words * (c->form.unit / CODES_STEP) * rows;
+    }
+}
+
+#define FEW_DEFINE(rows, kind)                                                                     \
+    static __attribute__((noinline)) void few_##rows##_##kind(                                     \
+        const group_codes *c, const group_rows *r, const uint8_t *stream, float *totals) {         \
+        few(rows, kind, c, r, stream, totals);                                                     \
+    }
+#define FEW_EACH(X, kind) X(1, kind) X(2, kind) X(3, kind) X(4, kind)
+FEW_EACH(FEW_DEFINE, CODES_EIGHT)
+FEW_EACH(FEW_DEFINE, CODES_WHOLE)
+#ifndef TILE_BYTE_DOT
+FEW_EACH(FEW_DEFINE, CODES_E4M3)
+#endif
+
+typedef void (*few_fn)(const group_codes *c, const group_rows *r, const uint8_t *stream,
+                       float *totals);
+static few_fn few_of(int64_t rows, int kind) {
+#define FEW_NAME(rows, kind) few_##rows##_##kind,
+    static const few_fn eight[] = {FEW_EACH(FEW_NAME, CODES_EIGHT)};
+    static const few_fn whole[] = {FEW_EACH(FEW_NAME, CODES_WHOLE)};
+#ifndef TILE_BYTE_DOT
+    static const few_fn e4m3[] = {FEW_EACH(FEW_NAME, CODES_E4M3)};
+    if (kind == CODES_E4M3) return e4m3[rows - 1];
+#endif
+#undef FEW_NAME
+    return (kind == CODES_EIGHT ? eight : whole)[rows - 1];
+}
+
+/* ---- Many rows --------------------------------------------------------------------------------------- */
+
+/* TILE_COLUMNS columns of some blocks as operands. */
+typedef struct group_chunk {
+    float *words;
+    int64_t blocks, first; /* first of its blocks among all */
+    bool rounds, zeros;
+    int64_t steps[GROUP_BLOCKS];
+    float scale[GROUP_BLOCKS][TILE_COLUMNS], zero[GROUP_BLOCKS][TILE_COLUMNS];
+} group_chunk;
+
+/* A block of a stream from `column` on, behind `used` words of the chunk. */
+INLINE void chunk_block(const int kind, const group_codes *c, const packed_block *b,
+                        const uint8_t *stream, int column, float *to) {
+    const int unit = kind == CODES_EIGHT ? 8 : 4;
+    const uint8_t *line = stream + b->at + column * 4;
+    const codes_table table = c->table;
+    for (mm_size w = 0; w < b->words; w++, line += 4 * PACKED_COLUMNS)
+        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
+            const v_words words = v_words_at(line + j * 4 * VL);
+            EJKI_UNROLL for (int step = 0; step < unit / CODES_STEP; step++)
+                v_store(to + (w * (unit / CODES_STEP) + step) * TILE_COLUMNS + j * VL,
+                        codes_step(kind, &table, words, step));
+        }
+}
+
+/* As many blocks as a chunk holds, *b being the last one before it; false: there are none. */
+static bool chunk_fill(const group_codes *c, const uint8_t *stream, int column, packed_block *b,
+                       group_chunk *chunk) {
+    const int each = c->form.unit / CODES_STEP;
+    int64_t used = 0;
+    packed_block next = *b;
+    chunk->first += chunk->blocks;
+    chunk->blocks = 0;
+    while (packed_next(&c->form, &next)) {
+        const int64_t n = chunk->blocks, steps = next.words * each;
+        if (n == GROUP_BLOCKS || (n > 0 && used + steps > GROUP_DEPTH)) break;
+        float *to = chunk->words + used * TILE_COLUMNS;
+        if (c->kind == CODES_EIGHT)
+            chunk_block(CODES_EIGHT, c, &next, stream, column, to);
+        else if (c->kind == CODES_WHOLE)
+            chunk_block(CODES_WHOLE, c, &next, stream, column, to);
+#ifndef TILE_BYTE_DOT
+        else
+            chunk_block(CODES_E4M3, c, &next, stream, column, to);
+#endif
+        const uint8_t *scales = group_scales(&next, stream);
+        for (int j = 0; j < TILE_COLUMNS; j += VL) {
+            v_store(&chunk->scale[n][j], group_scale(c, scales, column + j));
+            if (chunk->zeros) v_store(&chunk->zero[n][j], group_zero(c, scales, column + j));
+        }
+        chunk->steps[n] = steps;
+        used += steps;
+        chunk->blocks++;
+        *b = next;
+    }
+    return chunk->blocks > 0;
+}
+
+/* Products of a chunk with `rows` rows at x, the first of which is row `row`. */
+INLINE void group_tile(const int rows, const group_chunk *chunk, const group_rows *r, int64_t row,
+                       const float *x, float *totals) {
+    const float *words = chunk->words;
+    const bool rounds = chunk->rounds, zeros = chunk->zeros;
+    for (int64_t n = 0; n < chunk->blocks; n++) {
+        const int64_t at = (chunk->first + n) * r->capacity + row;
+        const float *sums = r->sums + at, *own = r->scales + at;
+        vf inner[TILE_ROWS][TILE_VECTORS];
+        EJKI_UNROLL for (int i = 0; i < rows; i++)
+            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) inner[i][j] = group_begin(r, at + i);
+        const float *end = x + chunk->steps[n] * TILE_ROWS;
+        EJKI_UNROLL_TWICE for (; x < end; x += TILE_ROWS, words += TILE_COLUMNS)
+            gemm_step(rows, TILE_VECTORS, x, 1, words, inner);
+        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
+            const vf scale = v_load(&chunk->scale[n][j * VL]);
+            const vf zero = zeros ? v_load(&chunk->zero[n][j * VL]) : v_zero();
+            EJKI_UNROLL for (int i = 0; i < rows; i++) {
+                float *total = totals + i * TILE_COLUMNS + j * VL;
+                const vf before = chunk->first + n > 0 ? v_load(total) : v_zero();
+                v_store(total, group_end(rounds, zeros, inner[i][j], scale, zero, sums[i], own[i],
+                                         before));
+            }
+        }
+    }
+}
+
+#define GROUP_TILE_DEFINE(n)                                                                       \
+    static __attribute__((noinline)) void group_tile_##n(const group_chunk *chunk,                 \
+                                                         const group_rows *r, int64_t row,         \
+                                                         const float *x, float *totals) {          \
+        group_tile(n, chunk, r, row, x, totals);                                                   \
+    }
+TILE_ROW_COUNTS(GROUP_TILE_DEFINE)
+
+typedef void (*group_tile_fn)(const group_chunk *chunk, const group_rows *r, int64_t row,
+                              const float *x, float *totals);
+static group_tile_fn group_tile_of(int64_t rows) {
+    group_tile_fn best = NULL;
+#define GROUP_TILE_TAKE(n)                                                                         \
+    if (rows <= n) best = group_tile_##n;
+    TILE_ROW_COUNTS(GROUP_TILE_TAKE)
+#undef GROUP_TILE_TAKE
+    return best;
+}
+
+/* TILE_COLUMNS columns of a stream with all rows. */
+static void group_many(const group_codes *c, const group_rows *r, int64_t rows,
+                       const uint8_t *stream, int column, float *words, float *totals) {
+    group_chunk chunk;
+    packed_block b = {0};
+    int64_t depth = 0;
+    chunk.words = words;
+    chunk.blocks = chunk.first = 0;
+    chunk.rounds = c->q->rounds;
+    chunk.zeros = c->form.zero_type != EJK_DTYPE_UNSET;
+    while (chunk_fill(c, stream, column, &b, &chunk)) {
+        for (int64_t t = 0; t < rows; t += TILE_ROWS)
+            group_tile_of(ejki_min(rows - t, TILE_ROWS))(
+                &chunk, r, t, r->words + t * r->depth + depth * TILE_ROWS,
+                totals + t * TILE_COLUMNS);
+        for (int64_t n = 0; n < chunk.blocks; n++) depth += chunk.steps[n];
+    }
+}
+
+/* ---- Any numbers ------------------------------------------------------------------------------------- */
+
+/* A line's code of each column as dequantize makes it. */
+INLINE vf group_value(const group_codes *c, const packed_block *b, const uint8_t *stream,
+                      const uint8_t *line, int k, int column) {
+    const mm_quant *q = c->q;
+    const uint8_t *scales = group_scales(b, stream);
+    const v_words words = v_words_at(line);
+    vf number = c->kind == CODES_EIGHT   ? codes_float(CODES_EIGHT, &c->table, words, k)
+                : c->kind == CODES_WHOLE ? codes_float(CODES_WHOLE, &c->table, words, k)
+                                         : codes_float(CODES_E4M3, &c->table, words, k);
+    if (c->kind == CODES_E4M3) {
+        const v_words size = words >> (8 * k) & 0x7f;
+        number = v_of_bits(v_bits(number) | ((v_words)(size == 0x7f) & 0x7fc00000u));
+    }
+    if (c->form.zero_type) {
+        const uint8_t *zeros = scales + PACKED_COLUMNS * c->form.scale_bytes;
+        number = v_add(number, v_set1((float)(1 << (q->bits - 1))));
+        number = v_sub(number, codes_scale(c->form.zero_type, zeros, column));
+    }
+    number = v_mul(number, codes_scale(c->form.scale_type, scales, column));
+    return v_mul(number, v_set1(c->factor));
+}
+
+/* Columns column to end - 1 of a stream with a row as it is. */
+static void group_row(const ejk_dtype dtype, const group_codes *c, const void *row,
+                      const uint8_t *stream, int column, int end, float *totals) {
+    for (; column < end; column += VL, totals += VL) {
+        packed_block b = {0};
+        vf total = v_zero();
+        while (packed_next(&c->form, &b))
+            for (mm_size k = 0; k < b.count; k++) {
+                const uint8_t *line =
+                    stream + b.at + (k / c->form.unit * PACKED_COLUMNS + column) * 4;
+                const vf value = group_value(c, &b, stream, line, (int)(k % c->form.unit), column);
+                total = v_fma(v_set1(element_load(dtype, row, b.first + k)), value, total);
+            }
+        v_store(totals, total);
+    }
+}
+
+#endif

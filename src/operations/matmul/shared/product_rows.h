@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rows of a in the order in which products with packed codes read them. The depth runs over the
+ * blocks of packed.h, each filled with 0 to whole words of codes. Tiles of rows lie one behind the other, a word of
+ * each row of a tile in turn. Beside them are, for each block and row, the sum of the row's elements, by which zeros
+ * of codes count, and where rows are rounded the scale; these are the same whatever tile a row is in.
+ */
+#ifndef EJKI_PRODUCT_ROWS_H
+#define EJKI_PRODUCT_ROWS_H
+
+#include "operations/matmul/shared/product_codes.h"
+
+typedef struct group_rows {
+    float *words;         /* of tiles of `tile` rows, of `depth` words each */
+    float *sums, *scales; /* [blocks][capacity] */
+    int32_t *begins;      /* of bytes: where inner sums begin, so that codes lie around 0 */
+    int64_t tile, depth, capacity;
+    bool unfit[PRODUCT_ROWS]; /* has elements that ejki_packed_fit() refuses */
+    bool some_unfit;
+} group_rows;
+
+/* Words, and blocks, of a row. */
+static int64_t group_words(const packed_form *f) {
+    const int64_t each = f->unit / CODES_STEP, rest = f->columns % f->size;
+    const int64_t block = PACKED_BLOCK / f->unit;
+    const int64_t whole =
+        f->size / PACKED_BLOCK * block + ejki_cdiv(f->size % PACKED_BLOCK, (int64_t)f->unit);
+    const int64_t last =
+        rest / PACKED_BLOCK * block + ejki_cdiv(rest % PACKED_BLOCK, (int64_t)f->unit);
+    return (f->columns / f->size * whole + last) * each;
+}
+static int64_t group_blocks(const packed_form *f) {
+    return f->columns / f->size * ejki_cdiv(f->size, PACKED_BLOCK) +
+           ejki_cdiv(f->columns % f->size, PACKED_BLOCK);
+}
+
+/* Elements of a row as floats, 0 behind the last one; false if one is not fit. */
+INLINE bool rows_load(const ejk_dtype dtype, const void *from, int64_t count, float *to) {
+    v_words bad = v_bits(v_zero());
+    for (int64_t k = 0; k < ejki_round_up(count, ejki_max(VL, 8)); k += VL) {
+        const int64_t left = count - k;
+        const vf v = left > 0 ? v_widen_some(dtype, element_at(dtype, from, k), left) : v_zero();
+        const v_words size = v_bits(v) & 0x7fffffffu;
+        bad |= (v_words)(size > 0x5d800000u) | (v_words)(size - 1 < 0x0d800000u - 1);
+        v_store(to + k, v);
+    }
+    uint32_t lane[VL], any = 0;
+    memcpy(lane, &bad, sizeof lane);
+    for (int i = 0; i < VL; i++) any |= lane[i];
+    return any == 0;
+}
+
+/* Rounds `count` elements, and what is 0 behind them, to whole numbers up to 127; returns their scale. */
+INLINE float rows_round(int64_t count, float *x) {
+    vf size = v_zero();
+    float lane[VL], most = 0;
+    for (int64_t k = 0; k < count; k += VL)
+        size = v_max(size, v_of_bits(v_bits(v_load(x + k)) & 0x7fffffffu));
+    v_store(lane, size);
+    for (int i = 0; i < VL; i++) most = fmaxf(most, lane[i]);
+    if (most == 0) return 0;
+    /* Adding it leaves no room for a fraction. */
+    const vf by = v_set1(127.0f / most), whole = v_set1(0x1.8p23f);
+    for (int64_t k = 0; k < count; k += VL)
+        v_store(x + k, v_sub(v_add(v_mul(v_load(x + k), by), whole), whole));
+    return most / 127.0f;
+}
+
+/* Elements of a block as words, `apart` words from each other. */
+INLINE void rows_words(const int unit, int64_t lines, const float *x, int64_t apart, float *to) {
+    for (int64_t w = 0; w < lines; w++, x += unit)
+        EJKI_UNROLL for (int step = 0; step < unit / CODES_STEP; step++, to += apart) {
+#if defined(TILE_BYTE_DOT)
+            int8_t word[4];
+            EJKI_UNROLL for (int i = 0; i < 4; i++) word[i] = (int8_t)x[codes_order(unit, step, i)];
+            memcpy(to, word, sizeof word);
+#elif defined(TILE_BF16_DOT)
+            uint32_t bits[2];
+            EJKI_UNROLL for (int i = 0; i < 2; i++)
+                memcpy(&bits[i], x + codes_order(unit, step, i), sizeof bits[i]);
+            const uint32_t word = bits[0] >> 16 | (bits[1] & 0xffff0000u);
+            memcpy(to, &word, sizeof word);
+#else
+            *to = x[codes_order(unit, step, 0)];
+#endif
+        }
+}
+
+/* Row `i`; its elements are those at `from`. Bytes of codes have `middle` in theirs. */
+INLINE void rows_pack(const ejk_dtype dtype, const packed_form *f, const bool rounds, int middle,
+                      const void *from, int64_t i, group_rows *r) {
+    float x[PACKED_BLOCK + VL];
+    float *to = r->words + i / r->tile * r->tile * r->depth + i % r->tile;
+    packed_block b = {0};
+    bool fit = true;
+    (void)middle;
+    for (int64_t n = 0; packed_next(f, &b); n++, to += b.words * (f->unit / CODES_STEP) * r->tile) {
+        vf sum = v_zero();
+        float lane[VL], all = 0, scale = 1;
+        fit &= rows_load(dtype, element_at(dtype, from, b.first), b.count, x);
+        if (!fit) memset(x, 0, sizeof x);
+        if (rounds) scale = rows_round(b.count, x);
+        for (int64_t k = 0; k < b.count; k += VL) sum = v_add(sum, v_load(x + k));
+        v_store(lane, sum);
+        for (int j = 0; j < VL; j++) all += lane[j];
+        r->sums[n * r->capacity + i] = all;
+#ifdef TILE_BYTE_DOT
+        r->begins[n * r->capacity + i] = -middle * (int32_t)all;
+#endif
+        r->scales[n * r->capacity + i] = scale;
+        if (f->unit == 8)
+            rows_words(8, b.words, x, r->tile, to);
+        else
+            rows_words(4, b.words, x, r->tile, to);
+    }
+    r->unfit[i] = !fit;
+    r->some_unfit |= !fit;
+}
+
+#endif
