@@ -314,7 +314,7 @@ typedef struct ejk_process_mask_args {
     ejk_opt_int q_seq_shards;        /**< unset = 1 */
     ejk_opt_bool shrink_grid; /**< leaves out what no row (for dkv, column) needs; unset = yes */
     ejk_threads *threads;     /**< NULL = the calling thread alone */
-    int64_t max_bytes;        /**< OVERFLOW if an array needed more; 0 = no limit */
+    int64_t max_bytes;        /**< OVERFLOW if more were needed, see below; 0 = no limit */
 } ejk_process_mask_args;
 
 /**
@@ -324,6 +324,10 @@ typedef struct ejk_process_mask_args {
  *
  * Legal, too: a shard without a visible block, which shrinks to filler zeros beside at least one column;
  * no partial block in any of several shards; rows that see nothing.
+ *
+ * `max_bytes` limits what the blocks take in all arrays of the call together, every other array, and the
+ * elements that are evaluated to tell whether a block of a logical or function mask is partial. The call refuses
+ * before it makes or evaluates as much.
  *
  * `*out` is overwritten, and closed by ejk_splash_mask_info_close().
  * Statuses: INVALID_SHAPE (mask not multi-head), INVALID_ARGUMENT (a number below 1; bq does not divide Q;
@@ -374,7 +378,7 @@ typedef bool (*ejk_splash_write_fn)(void *user, const char *bytes, size_t count)
 /** How requests are answered. NULL or all zeros = default. */
 typedef struct ejk_splash_answer_options {
     ejk_threads *threads; /**< NULL = the calling thread alone */
-    int64_t max_bytes;    /**< an error answer if an array needed more; 0 = no limit */
+    int64_t max_bytes;    /**< an error answer if more were needed; 0 = no limit */
 } ejk_splash_answer_options;
 
 /**

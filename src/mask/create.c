@@ -22,6 +22,7 @@ static ejk_status create(ejk_splash_mask_kind kind, int64_t q, int64_t kv, ejk_s
     atomic_init(&mask->references, 1);
     mask->kind = kind;
     mask->depth = 1;
+    mask->leaves = 1;
     mask->q = q;
     mask->kv = kv;
     *out = mask;
@@ -250,7 +251,11 @@ static ejk_status create_of(ejk_splash_mask_kind kind, const ejk_splash_mask *co
         return out_of_memory();
     }
     mask->depth = depth + 1;
-    for (int64_t i = 0; i < count; i++) mask->parts[i] = ejk_splash_mask_retain(parts[i]);
+    mask->leaves = 0;
+    for (int64_t i = 0; i < count; i++) {
+        mask->parts[i] = ejk_splash_mask_retain(parts[i]);
+        if (!ejki_add(mask->leaves, parts[i]->leaves, &mask->leaves)) mask->leaves = INT64_MAX;
+    }
     mask->part_count = count;
     *out = mask;
     return EJK_OK;

@@ -14,22 +14,24 @@ enum { EJKI_MASK_DEPTH = 2048 };
 struct ejk_splash_mask {
     atomic_int_fast64_t references;
     ejk_splash_mask_kind kind;
-    int32_t depth;                 /* 1 for a mask without parts */
-    int64_t q, kv;                 /* shape, of one head */
-    int64_t offset;                /* causal, local */
-    ejk_window window;             /* local */
-    int64_t chunk_size;            /* chunked causal */
-    int32_t *q_sequence;           /* computable; NULL = 0, 1, …, q − 1 */
-    const uint8_t *elements;       /* numpy: any byte but 0 is true */
-    uint8_t *owned;                /* the same if they are ours, else NULL */
-    int64_t row_stride;            /* of elements */
-    ejk_splash_mask_fn function;   /* function */
-    void *user;                    /* function */
+    int32_t depth;               /* 1 for a mask without parts */
+    int64_t leaves;              /* masks without parts in it: what an element takes to evaluate */
+    int64_t q, kv;               /* shape, of one head */
+    int64_t offset;              /* causal, local */
+    ejk_window window;           /* local */
+    int64_t chunk_size;          /* chunked causal */
+    int32_t *q_sequence;         /* computable; NULL = 0, 1, …, q − 1 */
+    const uint8_t *elements;     /* numpy: any byte but 0 is true */
+    uint8_t *owned;              /* the same if they are ours, else NULL */
+    int64_t row_stride;          /* of elements */
+    ejk_splash_mask_fn function; /* function */
+    void *user;                  /* function */
     const ejk_splash_mask **parts; /* logical: left, right; multi-head: one per head */
     int64_t part_count;
 };
 
-typedef enum { EMPTY = 0, PARTIAL = 1, FULL = 2 } ejki_state;
+/* UNDECIDED: open until the block's elements are evaluated; never part of a result. */
+typedef enum { EMPTY = 0, PARTIAL = 1, FULL = 2, UNDECIDED = 3 } ejki_state;
 
 /* Notes the reason and fails: `return REFUSE(INVALID_SHAPE, MASK_NOT_3D, "…", …)`. */
 void ejki_splash_reason_set(ejk_splash_reason reason);
@@ -67,9 +69,13 @@ void ejki_scan_bytes(const uint8_t *bytes, int64_t count, bool *any, bool *all);
 
 /*
  * States of the `count` blocks of a block row: rows [row, row + rows), columns from 0 in steps of
- * `columns`. False if memory could not be had.
+ * `columns`. UNDECIDED where only elements can tell. False if memory could not be had.
  */
 bool ejki_mask_states(const ejk_splash_mask *mask, int64_t row, int64_t rows, int64_t columns,
                       int64_t count, uint8_t *states);
+
+/* The state of a block from its elements, until it is known to be partial. */
+ejki_state ejki_mask_evaluated(const ejk_splash_mask *mask, int64_t row, int64_t rows,
+                               int64_t column, int64_t columns);
 
 #endif

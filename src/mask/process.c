@@ -116,8 +116,10 @@ static ejk_status find_states(const ejki_mask_call *call, ejki_masks *masks) {
         if (is_dense(masks->masks[u]))
             ejki_dense_settle(call->cells, masks->states + u * call->cells,
                               masks->hashes + u * call->cells);
-    if (!atomic_load(&loop.failed)) return EJK_OK;
-    return REFUSE(OUT_OF_MEMORY, INVALID_ARGUMENT, "memory for states of blocks could not be had");
+    if (atomic_load(&loop.failed))
+        return REFUSE(OUT_OF_MEMORY, INVALID_ARGUMENT,
+                      "memory for states of blocks could not be had");
+    return ejki_masks_decide(call, masks);
 }
 
 /* ---- The result ------------------------------------------------------------------------------------ */
@@ -182,18 +184,29 @@ static ejk_status publish_function(const ejki_mask_call *call, const ejk_splash_
     return EJK_OK;
 }
 
+/* Bytes that a block takes in the arrays of a call, all of them held at once; results as narrow as can be. */
+static int64_t bytes_of_block(const ejki_mask_call *call, const ejki_masks *masks, bool function) {
+    int64_t id = sizeof *masks->ids, result = call->narrow ? 1 : id;
+    bool dense = false, table = false;
+    for (int64_t u = 0; u < masks->count; u++) {
+        dense = dense || is_dense(masks->masks[u]);
+        table = table || (!function && masks->masks[u]->kind != EJK_SPLASH_MASK_FULL);
+    }
+    int64_t of_masks = 1 + (table ? id : 0) + (dense ? (int64_t)sizeof *masks->hashes : 0);
+    int64_t of_planes = 1 + (1 + table) * id + (2 + table) * result;
+    return masks->count * of_masks + planes_of(call, masks) * of_planes;
+}
+
 /* What is needed whatever the masks hold: refused before a state is looked for. */
 static ejk_status check_sizes(const ejki_mask_call *call, const ejki_masks *masks, bool function) {
-    int64_t planes = planes_of(call, masks), cells;
-    if (!ejki_mul(ejki_max(planes, masks->count), call->cells, &cells))
-        return REFUSE(OVERFLOW, INVALID_ARGUMENT,
-                      "the blocks of %lld masks in %lld planes cannot be counted",
-                      (long long)masks->count, (long long)planes);
-    EJKI_TRY(ejki_mask_check_array(call, planes * call->cells, sizeof *(ejki_grid){0}.next[0]));
-    for (int64_t u = 0; u < masks->count; u++)
-        if (is_dense(masks->masks[u]))
-            EJKI_TRY(
-                ejki_mask_check_array(call, masks->count * call->cells, sizeof *masks->hashes));
+    int64_t each = bytes_of_block(call, masks, function), bytes;
+    if (!ejki_mul(each, call->cells, &bytes) || bytes > call->max_bytes)
+        return REFUSE(
+            OVERFLOW, INVALID_ARGUMENT,
+            "%lld x %lld blocks take %lld bytes each, together more than the limit of %lld bytes: "
+            "expected larger blocks",
+            (long long)call->rows, (long long)call->columns, (long long)each,
+            (long long)call->max_bytes);
     if (!function) return EJK_OK;
     if (call->q - 1 > INT32_MAX)
         return REFUSE(

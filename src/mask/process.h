@@ -66,6 +66,9 @@ void ejki_dense_settle(int64_t count, uint8_t *states, uint64_t *hashes);
 uint64_t ejki_block_hash(const ejki_mask_call *call, const ejk_splash_mask *mask, int64_t cell,
                          uint64_t secret);
 
+/* Evaluates the blocks whose state is UNDECIDED; refuses, before, to look at more than the call's limit. */
+ejk_status ejki_masks_decide(const ejki_mask_call *call, const ejki_masks *masks);
+
 /* Fills in masks->ids, blocks (for dkv with their axes exchanged) and block_count. */
 ejk_status ejki_partial_table(const ejki_mask_call *call, ejki_masks *masks);
 

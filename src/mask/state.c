@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * States of blocks: empty, partial or full, a block row at a time. Masks of intervals answer from their
- * numbers, numpy masks from one pass over their elements, logical ones from their parts; only where these
- * leave it open are the elements of a block evaluated.
+ * numbers, numpy masks from one pass over their elements, logical ones from their parts. Where these leave it
+ * open, the block is UNDECIDED until its elements are evaluated.
  */
 #include "mask/mask.h"
 
@@ -26,9 +26,8 @@ static ejki_state state_of(bool any, bool all) {
     return all ? FULL : any ? PARTIAL : EMPTY;
 }
 
-/* The state of a block from its elements, until it is known to be partial. */
-static ejki_state evaluated(const ejk_splash_mask *mask, int64_t row, int64_t rows, int64_t column,
-                            int64_t columns) {
+ejki_state ejki_mask_evaluated(const ejk_splash_mask *mask, int64_t row, int64_t rows,
+                               int64_t column, int64_t columns) {
     enum { PIECE = 1024 };
     uint8_t piece[PIECE];
     bool any = false, all = true;
@@ -140,19 +139,13 @@ static void interval_states(const ejk_splash_mask *mask, int64_t row, int64_t ro
 
 /* ---- Logical masks --------------------------------------------------------------------------------- */
 
-/* What both parts' states say of the whole; false if they leave it open. */
-static bool combined(ejk_splash_mask_kind kind, uint8_t left, uint8_t right, uint8_t *state) {
+/* What both parts' states say of the whole. */
+static uint8_t combined(ejk_splash_mask_kind kind, uint8_t left, uint8_t right) {
     uint8_t strong = kind == EJK_SPLASH_MASK_LOGICAL_AND ? EMPTY : FULL;
     uint8_t weak = kind == EJK_SPLASH_MASK_LOGICAL_AND ? FULL : EMPTY;
-    if (left == strong || right == strong)
-        *state = strong;
-    else if (left == weak)
-        *state = right;
-    else if (right == weak)
-        *state = left;
-    else
-        return false;
-    return true;
+    if (left == strong || right == strong) return strong;
+    if (left == weak) return right;
+    return right == weak ? left : UNDECIDED;
 }
 
 static bool pair_states(const ejk_splash_mask *mask, int64_t row, int64_t rows, int64_t columns,
@@ -162,8 +155,7 @@ static bool pair_states(const ejk_splash_mask *mask, int64_t row, int64_t rows, 
                  ejki_mask_states(mask->parts[0], row, rows, columns, count, states) &&
                  ejki_mask_states(mask->parts[1], row, rows, columns, count, right);
     for (int64_t j = 0; known && j < count; j++)
-        if (!combined(mask->kind, states[j], right[j], &states[j]))
-            states[j] = (uint8_t)evaluated(mask, row, rows, j * columns, columns);
+        states[j] = combined(mask->kind, states[j], right[j]);
     free(right);
     return known;
 }
@@ -178,15 +170,13 @@ bool ejki_mask_states(const ejk_splash_mask *mask, int64_t row, int64_t rows, in
         interval_states(mask, row, rows, columns, count, states);
         break;
     case EJK_SPLASH_MASK_NUMPY: dense_states(mask, row, rows, columns, count, states); break;
-    case EJK_SPLASH_MASK_FUNCTION:
-        for (int64_t j = 0; j < count; j++)
-            states[j] = (uint8_t)evaluated(mask, row, rows, j * columns, columns);
-        break;
+    case EJK_SPLASH_MASK_FUNCTION: memset(states, UNDECIDED, (size_t)count); break;
     case EJK_SPLASH_MASK_LOGICAL_AND:
     case EJK_SPLASH_MASK_LOGICAL_OR: return pair_states(mask, row, rows, columns, count, states);
     case EJK_SPLASH_MASK_LOGICAL_NOT:
         if (!ejki_mask_states(mask->parts[0], row, rows, columns, count, states)) return false;
-        for (int64_t j = 0; j < count; j++) states[j] = (uint8_t)(FULL - states[j]);
+        for (int64_t j = 0; j < count; j++)
+            if (states[j] != UNDECIDED) states[j] = (uint8_t)(FULL - states[j]);
         break;
     case EJK_SPLASH_MASK_MULTI_HEAD: return false; /* has no blocks of its own */
     }

@@ -192,6 +192,14 @@ static void too_large_is_refused(void **state) {
     "{\"type\": \"causal\", \"shape\": [4194304, 4194304], \"offset\": " #offset "}"
 #define LARGE "{\"type\": \"dense\", \"of\": {\"type\": \"causal\", \"shape\": [40000, 40000]}}"
 
+/* Two windows of one column each that share none, so that no element ends the search early. */
+#define TALL(offset)                                                                               \
+    "{\"type\": \"local\", \"shape\": [4294967296, 16], \"window_size\": [0, 0], "                 \
+    "\"offset\": " #offset "}"
+#define TALL_AND(block)                                                                            \
+    "{\"mask\": " HEADS("{\"type\": \"logical_and\", \"left\": " TALL(0) ", \"right\": " TALL(     \
+        5) "}") ", \"block_shape\": " block "}"
+
 /* Short texts that ask for much: what is refused is refused before anything of the size is made or computed. */
 static const struct fault hostile[] = {
     {"at most 2^31",
@@ -209,6 +217,8 @@ static const struct fault hostile[] = {
     {"the limit",
      "{\"mask\": " HEADS("{\"type\": \"dense\", \"of\": " HUGE(0) "}") ", "
                                                                        "\"block_shape\": [4, 4]}"},
+    {"evaluating 1 of them, 4294967296 x 16 elements", TALL_AND("[4294967296, 16]")},
+    {"1073741824 x 1 blocks take", TALL_AND("[4, 16]")},
     {"block_shape[0] is 0", "{\"mask\": " HEADS(LARGE) ", \"block_shape\": [0, 4]}"},
     {"[0, 4]", "{\"kind\": \"mask_dense\", \"mask\": " LARGE ", \"block_shape\": [0, 4]}"},
     {"q_block_size = 3",
