@@ -199,7 +199,8 @@ static bool compute(op_run *run) {
            call_set_platform(run->call.kernel, run->call.args, wish->platform) &&
            succeeded(ejk_context_create(&options, &run->context)) && load_inputs(run) &&
            gpu_open(wish->device, &run->call, &run->gpu) && gpu_send(&run->gpu, &run->call) &&
-           plan_results(run) && allocate_outputs(run) && execute(run) && compare_output(run) && write_outputs(run);
+           plan_results(run) && allocate_outputs(run) && execute(run) && compare_output(run) &&
+           write_outputs(run);
 }
 
 /* ---- Report ---------------------------------------------------------------------------------------- */

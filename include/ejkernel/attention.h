@@ -69,10 +69,7 @@ extern EJK_API const ejk_record ejk_attention_config_record;
       "segment of each query, below 0 = padding; given with kv_segment_ids")                       \
     F(TENSOR, kv_segment_ids, EJK_OPTIONAL, "none", "[B,S] int",                                   \
       "segment of each key, below 0 = padding")                                                    \
-    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
-    R(ejk_attention_config, cfg, ejk_attention_config_record,                                      \
-      "explicit configuration, always honoured")
+    EJK_CONFIG_OPTIONS(F, R, ejk_attention_config)
 
 /** Arguments: the inputs, and what the call writes. */
 #define EJK_ATTENTION_ARGS(F, R)                                                                   \

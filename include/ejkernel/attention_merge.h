@@ -45,10 +45,7 @@ extern EJK_API const ejk_record ejk_attention_merge_config_record;
       "their log-sum-exp, without sinks; -inf = saw nothing")                                      \
     F(TENSOR, softmax_aux, EJK_OPTIONAL, "none", "[n] or [Hq,n] or [Hkv,n] partial_out",           \
       "sinks: logits that join the denominator once")                                              \
-    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
-    R(ejk_attention_merge_config, cfg, ejk_attention_merge_config_record,                          \
-      "explicit configuration, always honoured")
+    EJK_CONFIG_OPTIONS(F, R, ejk_attention_merge_config)
 
 #define EJK_ATTENTION_MERGE_ARGS(F, R)                                                             \
     EJK_ATTENTION_MERGE_INPUTS(F, R)                                                               \
@@ -66,10 +63,7 @@ extern EJK_API const ejk_record ejk_attention_merge_args_record;
     F(TENSOR, row_sum, EJK_REQUIRED, "", "[N,B,Hq,T] float32", "sum of exp(score - row_max)")      \
     F(TENSOR, softmax_aux, EJK_OPTIONAL, "none", "[n] or [Hq,n] or [Hkv,n] float32",               \
       "sinks: logits that join the denominator once")                                              \
-    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
-    R(ejk_attention_merge_config, cfg, ejk_attention_merge_config_record,                          \
-      "explicit configuration, always honoured")                                                   \
+    EJK_CONFIG_OPTIONS(F, R, ejk_attention_merge_config)                                           \
     F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[B,T,Hq,Dv] float", "merged output, of any type")     \
     F(TENSOR, lse, EJK_OUTPUT, "not written", "[B,Hq,T] float32",                                  \
       "merged log-sum-exp, sinks included, natural log")

@@ -118,10 +118,7 @@ extern EJK_API const ejk_record ejk_blocksparse_attention_config_record;
       "mask_function interval: position q sees q - left to q + right; may be negative")            \
     F(INT, mask_chunk_size, EJK_OPTIONAL, "0", "keys",                                             \
       "mask_function interval: and nothing before the chunk that q is in; 0 = no chunks")          \
-    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
-    R(ejk_blocksparse_attention_config, cfg, ejk_blocksparse_attention_config_record,              \
-      "explicit configuration, always honoured")
+    EJK_CONFIG_OPTIONS(F, R, ejk_blocksparse_attention_config)
 
 /** Arguments: the inputs, and what the call writes. */
 #define EJK_BLOCKSPARSE_ATTENTION_ARGS(F, R)                                                       \

@@ -47,10 +47,7 @@ extern EJK_API const ejk_record ejk_causal_conv1d_config_record;
     F(TENSOR, cu_seqlens, EJK_OPTIONAL, "none", "[N+1] int ascending from 0 to T",                 \
       "0 and the ends of N packed sequences, not decreasing")                                      \
     F(NAME, activation, EJK_OPTIONAL, "none", "", "none or silu")                                  \
-    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
-    R(ejk_causal_conv1d_config, cfg, ejk_causal_conv1d_config_record,                              \
-      "explicit configuration, always honoured")
+    EJK_CONFIG_OPTIONS(F, R, ejk_causal_conv1d_config)
 
 #define EJK_CAUSAL_CONV1D_ARGS(F, R)                                                               \
     EJK_CAUSAL_CONV1D_INPUTS(F, R)                                                                 \

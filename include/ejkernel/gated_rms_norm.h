@@ -43,10 +43,7 @@ extern EJK_API const ejk_record ejk_gated_rms_norm_config_record;
       "gate what is normed, or norm what is gated")                                                \
     F(NAME, activation, EJK_OPTIONAL, "silu", "", "silu or sigmoid")                               \
     F(OPT_FLOAT, eps, EJK_OPTIONAL, "1e-5", "", "added to means of squares; at least 0")           \
-    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
-    R(ejk_gated_rms_norm_config, cfg, ejk_gated_rms_norm_config_record,                            \
-      "explicit configuration, always honoured")
+    EJK_CONFIG_OPTIONS(F, R, ejk_gated_rms_norm_config)
 
 #define EJK_GATED_RMS_NORM_ARGS(F, R)                                                              \
     EJK_GATED_RMS_NORM_INPUTS(F, R)                                                                \

@@ -190,6 +190,12 @@ typedef struct ejk_kernel {
       "implementation technology: auto, simd, reference, cuda")                                    \
     F(NAME, backend, EJK_OPTIONAL, "any", "", "kind of hardware: any, cpu, gpu")
 
+/** The last of an operation's options: where it runs, and its configuration, which is of the type `config`. */
+#define EJK_CONFIG_OPTIONS(F, R, config)                                                           \
+    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
+      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
+    R(config, cfg, config##_record, "explicit configuration, always honoured")
+
 /**
  * The description as JSON, from which bindings to other languages are generated:
  * {"op","version","doc","config_field","parameters_field","forward","args":{"name","size","symbols","orders",

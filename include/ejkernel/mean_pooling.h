@@ -44,10 +44,7 @@ extern EJK_API const ejk_record ejk_mean_pooling_config_record;
     F(TENSOR, cu_seqlens, EJK_OPTIONAL, "none", "[N+1] int ascending from 0 to T",                 \
       "0 and the ends of N packed sequences, not decreasing")                                      \
     F(OPT_INT, chunk_size, EJK_OPTIONAL, "whole sequences", "tokens", "tokens of a mean")          \
-    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
-    R(ejk_mean_pooling_config, cfg, ejk_mean_pooling_config_record,                                \
-      "explicit configuration, always honoured")
+    EJK_CONFIG_OPTIONS(F, R, ejk_mean_pooling_config)
 
 #define EJK_MEAN_POOLING_ARGS(F, R)                                                                \
     F(TENSOR, x, EJK_REQUIRED, "", EJK_MEAN_POOLING_TOKENS "float", "tokens")                      \

@@ -56,9 +56,7 @@ extern EJK_API const ejk_record ejk_rwkv4_config_record;
     F(TENSOR, cu_seqlens, EJK_OPTIONAL, "none", "[N+1] int ascending from 0 to T",                 \
       "0 and the ends of N packed sequences, not decreasing")                                      \
     F(BOOL, reverse, EJK_OPTIONAL, "false", "", "time runs backwards in each sequence")            \
-    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference; before that of cfg")                      \
-    R(ejk_rwkv4_config, cfg, ejk_rwkv4_config_record, "explicit configuration, always honoured")
+    EJK_CONFIG_OPTIONS(F, R, ejk_rwkv4_config)
 
 #define EJK_RWKV4_ARGS(F, R)                                                                       \
     EJK_RWKV4_INPUTS(F, R)                                                                         \

@@ -55,10 +55,7 @@ extern EJK_API const ejk_record ejk_state_space_v1_config_record;
     F(BOOL, dt_softplus, EJK_OPTIONAL, "false", "", "take softplus of dt + dt_bias")               \
     F(OPT_FLOAT, dt_min, EJK_OPTIONAL, "none", "", "least step size")                              \
     F(OPT_FLOAT, dt_max, EJK_OPTIONAL, "none", "", "largest step size")                            \
-    F(NAME, platform, EJK_OPTIONAL, "auto", "",                                                    \
-      "implementation technology: auto, simd, reference, cuda; before that of cfg")                \
-    R(ejk_state_space_v1_config, cfg, ejk_state_space_v1_config_record,                            \
-      "explicit configuration, always honoured")
+    EJK_CONFIG_OPTIONS(F, R, ejk_state_space_v1_config)
 
 #define EJK_STATE_SPACE_V1_ARGS(F, R)                                                              \
     EJK_STATE_SPACE_V1_INPUTS(F, R)                                                                \

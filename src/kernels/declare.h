@@ -32,4 +32,10 @@
                                        .most_capability = most,                                    \
                                        __VA_ARGS__};
 
+/* The public call of an operation, which its header declares; at file level, without a semicolon. */
+#define EJKI_DEFINE_CALL(operation)                                                                \
+    ejk_status ejk_##operation(ejk_context *context, const ejk_##operation##_args *args) {         \
+        return ejk_call(context, &ejk_##operation##_kernel, args);                                 \
+    }
+
 #endif

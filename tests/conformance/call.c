@@ -39,14 +39,19 @@ double *tensor_values(struct call *c, const ejk_tensor *t) {
     return values;
 }
 
-void call_fill(struct call *c, const ejk_tensor *t) {
+void call_disturb(struct call *c, const ejk_tensor *t) {
     static const double loud[] = {INFINITY, -INFINITY, NAN};
     struct random *r = &c->random;
     const int64_t count = ejk_tensor_count(t);
-    for (int64_t n = 0; n < count; n++) tensor_put(t, n, random_normal(r) + 0.5);
     if (count == 0 || !random_chance(r, 0.05)) return;
     tensor_put(t, random_int(r, 0, count - 1), RANDOM_OF(r, loud));
     c->hostile = true;
+}
+
+void call_fill(struct call *c, const ejk_tensor *t) {
+    const int64_t count = ejk_tensor_count(t);
+    for (int64_t n = 0; n < count; n++) tensor_put(t, n, random_normal(&c->random) + 0.5);
+    call_disturb(c, t);
 }
 
 ejk_tensor call_sequences(struct call *c, int64_t tokens, int64_t most, int64_t *ends) {

@@ -103,7 +103,9 @@ void tensor_put(const ejk_tensor *t, int64_t index, double value);
 /* All elements as doubles; memory of the call. NULL if it is absent. */
 double *tensor_values(struct call *c, const ejk_tensor *t);
 
-/* Numbers around 0.5; in a call of twenty one of them is infinite or NaN. */
+/* In a call of twenty makes an element infinite or NaN. */
+void call_disturb(struct call *c, const ejk_tensor *t);
+/* Numbers around 0.5, disturbed. */
 void call_fill(struct call *c, const ejk_tensor *t);
 /*
  * Packed sequences: [N+1] int32 or int64, 0 and ascending ends, N up to `most`. Some sequences are empty, and tokens

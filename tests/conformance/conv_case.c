@@ -64,7 +64,6 @@ static struct conv *make(struct call *c, bool gradient) {
     } while (0)
 
 static bool generate(struct call *c) {
-    static const double loud[] = {INFINITY, -INFINITY, NAN};
     ejk_causal_conv1d_args *args = c->args;
     const struct conv *v = make(c, false);
     SET_SHARED(args, v);
@@ -75,10 +74,7 @@ static bool generate(struct call *c) {
         args->conv_state = v->before;
     else
         args->initial_state = v->before;
-    const int64_t count = ejk_tensor_count(&v->x);
-    if (count == 0 || !random_chance(&c->random, 0.05)) return true;
-    tensor_put(&v->x, random_int(&c->random, 0, count - 1), RANDOM_OF(&c->random, loud));
-    c->hostile = true;
+    call_disturb(c, &v->x);
     return true;
 }
 

@@ -60,15 +60,11 @@ static struct norm *make(struct call *c) {
     } while (0)
 
 static bool generate(struct call *c) {
-    static const double loud[] = {INFINITY, -INFINITY, NAN};
     ejk_gated_rms_norm_args *args = c->args;
     const struct norm *v = make(c);
     SET_SHARED(args, v);
     args->out = v->y;
-    const int64_t count = ejk_tensor_count(&v->x);
-    if (count == 0 || !random_chance(&c->random, 0.05)) return true;
-    tensor_put(&v->x, random_int(&c->random, 0, count - 1), RANDOM_OF(&c->random, loud));
-    c->hostile = true;
+    call_disturb(c, &v->x);
     return true;
 }
 

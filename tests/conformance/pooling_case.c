@@ -56,13 +56,10 @@ static struct pooling *make(struct call *c) {
 
 static bool generate(struct call *c) {
     const struct pooling *p = make(c);
-    const ejk_mean_pooling_config cfg = {.platform = "auto"};
-    *(ejk_mean_pooling_args *)c->args =
-        (ejk_mean_pooling_args){.x = p->x,
-                                .cu_seqlens = p->ends,
-                                .chunk_size = {p->chunk, p->chunk > 0},
-                                .out = p->y,
-                                .cfg = cfg};
+    ejk_mean_pooling_args *args = c->args;
+    *args = (ejk_mean_pooling_args){.x = p->x, .cu_seqlens = p->ends, .out = p->y};
+    args->cfg = (ejk_mean_pooling_config){.platform = "auto"};
+    args->chunk_size = (ejk_opt_int){p->chunk, p->chunk > 0};
     return true;
 }
 

@@ -3,6 +3,7 @@
  * Block-sparse attention: flash attention with heads before tokens and a block mask in its problem. Checks,
  * problem and gradients are those of flash attention, asked with views of the same tensors.
  */
+#include "kernels/declare.h"
 #include "operations/attention/blocksparse/blocksparse_attention_steps.h"
 #include "operations/attention/flash/flash_attention_steps.h"
 #include "operations/attention/shared/attention_symbols.h"
@@ -287,10 +288,7 @@ const ejk_kernel ejk_blocksparse_attention_vjp_kernel = {
 
 /* ---- Calls -------------------------------------------------------------------------------------------- */
 
-ejk_status ejk_blocksparse_attention(ejk_context *context,
-                                     const ejk_blocksparse_attention_args *args) {
-    return ejk_call(context, &ejk_blocksparse_attention_kernel, args);
-}
+EJKI_DEFINE_CALL(blocksparse_attention)
 
 ejk_status ejk_blocksparse_attention_fwd(ejk_context *context,
                                          const ejk_blocksparse_attention_args *args) {
@@ -300,7 +298,4 @@ ejk_status ejk_blocksparse_attention_fwd(ejk_context *context,
     return ejk_call(context, &ejk_blocksparse_attention_kernel, args);
 }
 
-ejk_status ejk_blocksparse_attention_vjp(ejk_context *context,
-                                         const ejk_blocksparse_attention_vjp_args *args) {
-    return ejk_call(context, &ejk_blocksparse_attention_vjp_kernel, args);
-}
+EJKI_DEFINE_CALL(blocksparse_attention_vjp)

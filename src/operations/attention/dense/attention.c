@@ -2,6 +2,7 @@
 /* Dense attention: flash attention, and then the weights where they are asked for (docs/adr/0009). */
 #include <ejkernel/attention.h>
 
+#include "kernels/declare.h"
 #include "operations/attention/shared/attention_symbols.h"
 #include "base/base.h"
 #include "operations/attention/dense/problem.h"
@@ -192,18 +193,14 @@ const ejk_kernel ejk_attention_vjp_kernel = {
 
 /* ---- Calls ------------------------------------------------------------------------------------------ */
 
-ejk_status ejk_attention(ejk_context *context, const ejk_attention_args *args) {
-    return ejk_call(context, &ejk_attention_kernel, args);
-}
+EJKI_DEFINE_CALL(attention)
 
 ejk_status ejk_attention_fwd(ejk_context *context, const ejk_attention_args *args) {
     if (args) EJKI_TRY(ejki_dense_check_residuals(&args->lse));
     return ejk_call(context, &ejk_attention_kernel, args);
 }
 
-ejk_status ejk_attention_vjp(ejk_context *context, const ejk_attention_vjp_args *args) {
-    return ejk_call(context, &ejk_attention_vjp_kernel, args);
-}
+EJKI_DEFINE_CALL(attention_vjp)
 
 ejk_status ejk_attention_set_mask_info(ejk_attention_args *args, const ejk_mask_info *info) {
     EJKI_DENSE_SET_MASK_INFO(args, info);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/declare.h"
 #include "operations/attention/flash/flash_attention_steps.h"
 #include "operations/attention/shared/attention_symbols.h"
 
@@ -73,6 +74,4 @@ const ejk_kernel ejk_flash_attention_kernel = {
     .candidate_cfgs = ejki_flash_candidate_cfgs,
 };
 
-ejk_status ejk_flash_attention(ejk_context *context, const ejk_flash_attention_args *args) {
-    return ejk_call(context, &ejk_flash_attention_kernel, args);
-}
+EJKI_DEFINE_CALL(flash_attention)

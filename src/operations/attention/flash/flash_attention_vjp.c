@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gradients of flash attention: an operation whose problem holds that of the call. */
+#include "kernels/declare.h"
 #include "operations/attention/flash/flash_attention_steps.h"
 #include "operations/attention/shared/attention_symbols.h"
 
@@ -181,6 +182,4 @@ ejk_status ejk_flash_attention_fwd(ejk_context *context, const ejk_flash_attenti
     return ejk_call(context, &ejk_flash_attention_kernel, args);
 }
 
-ejk_status ejk_flash_attention_vjp(ejk_context *context, const ejk_flash_attention_vjp_args *args) {
-    return ejk_call(context, &ejk_flash_attention_vjp_kernel, args);
-}
+EJKI_DEFINE_CALL(flash_attention_vjp)

@@ -3,6 +3,7 @@
 #include <ejkernel/attention_merge.h>
 
 #include "base/base.h"
+#include "kernels/declare.h"
 #include "operations/attention/merge/problem.h"
 
 #include <string.h>
@@ -250,14 +251,8 @@ const ejk_kernel ejk_attention_merge_vjp_kernel = {
 
 /* ---- Calls ------------------------------------------------------------------------------------------ */
 
-ejk_status ejk_attention_merge(ejk_context *context, const ejk_attention_merge_args *args) {
-    return ejk_call(context, &ejk_attention_merge_kernel, args);
-}
-
-ejk_status ejk_attention_merge_accumulators(ejk_context *context,
-                                            const ejk_attention_merge_accumulators_args *args) {
-    return ejk_call(context, &ejk_attention_merge_accumulators_kernel, args);
-}
+EJKI_DEFINE_CALL(attention_merge)
+EJKI_DEFINE_CALL(attention_merge_accumulators)
 
 ejk_status ejk_attention_merge_fwd(ejk_context *context, const ejk_attention_merge_args *args) {
     if (args && !ejk_tensor_present(&args->lse))
@@ -266,6 +261,4 @@ ejk_status ejk_attention_merge_fwd(ejk_context *context, const ejk_attention_mer
     return ejk_call(context, &ejk_attention_merge_kernel, args);
 }
 
-ejk_status ejk_attention_merge_vjp(ejk_context *context, const ejk_attention_merge_vjp_args *args) {
-    return ejk_call(context, &ejk_attention_merge_vjp_kernel, args);
-}
+EJKI_DEFINE_CALL(attention_merge_vjp)

@@ -2,6 +2,7 @@
 /* Flash attention under a shorter list of arguments. */
 #include <ejkernel/scaled_dot_product_attention.h>
 
+#include "kernels/declare.h"
 #include "operations/attention/shared/attention_symbols.h"
 #include "base/base.h"
 #include "operations/attention/flash/vjp_problem.h"
@@ -136,10 +137,7 @@ const ejk_kernel ejk_scaled_dot_product_attention_vjp_kernel = {
     .algorithm = "flash_attention_vjp",
 };
 
-ejk_status ejk_scaled_dot_product_attention(ejk_context *context,
-                                            const ejk_scaled_dot_product_attention_args *args) {
-    return ejk_call(context, &ejk_scaled_dot_product_attention_kernel, args);
-}
+EJKI_DEFINE_CALL(scaled_dot_product_attention)
 
 ejk_status ejk_scaled_dot_product_attention_fwd(ejk_context *context,
                                                 const ejk_scaled_dot_product_attention_args *args) {

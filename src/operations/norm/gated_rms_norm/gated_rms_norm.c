@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "kernels/declare.h"
 #include "operations/norm/gated_rms_norm/problem.cuh"
 
 #define SYMBOLS "B=1,T,H,D"
@@ -175,10 +176,5 @@ const ejk_kernel ejk_gated_rms_norm_vjp_kernel = {
     .forward = &ejk_gated_rms_norm_kernel,
 };
 
-ejk_status ejk_gated_rms_norm(ejk_context *context, const ejk_gated_rms_norm_args *args) {
-    return ejk_call(context, &ejk_gated_rms_norm_kernel, args);
-}
-
-ejk_status ejk_gated_rms_norm_vjp(ejk_context *context, const ejk_gated_rms_norm_vjp_args *args) {
-    return ejk_call(context, &ejk_gated_rms_norm_vjp_kernel, args);
-}
+EJKI_DEFINE_CALL(gated_rms_norm)
+EJKI_DEFINE_CALL(gated_rms_norm_vjp)

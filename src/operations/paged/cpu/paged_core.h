@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention over pages in vectors. The list of work is made from the lengths: an item is a sequence, a group of its
- * rows, some key heads and, where the sequence decodes, a KV split of fixed length. What items of split sequences
+ * rows, some KV heads and, where the sequence decodes, a KV split of fixed length. What items of split sequences
  * leave is float32 and is merged in the order of splits. So the bits of a sequence follow from its own rows and
  * keys, the shapes and the parameters, and not from threads or neighbours.
  *
@@ -40,7 +40,7 @@ static paged_size find(const paged_size *items, paged_size count, paged_size ind
     return low;
 }
 
-/* A tile of rows of all sequences, one key head and a KV split of the prefix. */
+/* A tile of rows of all sequences, one KV head and a KV split of the prefix. */
 static paged_job prefix_job(const paged_work *w, paged_size index) {
     const paged_problem *p = w->p;
     const paged_size rows = w->lists.prefix_rows * p->group, groups = ejki_cdiv(rows, w->plan.rows);

@@ -32,7 +32,7 @@
 
 enum {
     BLOCK = 64,        /* keys that few rows look at together */
-    FEW_ROWS = 8,      /* of a key head: more go through tiles */
+    FEW_ROWS = 8,      /* of a KV head: more go through tiles */
     ROWS_AT_ONCE = 64, /* of all heads of an item of few rows */
     SPLIT_ROWS = 16,   /* sequences of more rows are not split */
     MOST_SPLITS = 16,  /* bounds the memory of partial results */
@@ -81,7 +81,7 @@ typedef struct paged_row {
     float most;  /* largest score so far, in base 2 */
 } paged_row;
 
-/* An item. Row i of key head `head + i / rows` is row first_row + i % rows of T x G. */
+/* An item. Row i of KV head `head + i / rows` is row first_row + i % rows of T x G. */
 typedef struct paged_job {
     const paged_work *work;
     const paged_problem *p;

@@ -28,7 +28,7 @@ static float scale_of(const paged_cache *c, paged_size page, paged_size at, page
                         page * c->scale_page + at * c->scale_token + head * c->scale_head);
 }
 
-/* What scores of a key head are multiplied by; of values likewise. Scales of rows come besides. */
+/* What scores of a KV head are multiplied by; of values likewise. Scales of rows come besides. */
 static double factor_of(const paged_cache *c, paged_size head) {
     return (double)c->factor * (c->scaled_rows ? 1 : (double)scale_of(c, 0, 0, head));
 }

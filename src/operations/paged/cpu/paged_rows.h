@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Few rows, as in decoding: up to four rows of a key head meet VL / 4 of its keys, or fewer rows more keys, where they
+ * Few rows, as in decoding: up to four rows of a KV head meet VL / 4 of its keys, or fewer rows more keys, where they
  * lie in the cache; sums of values pass through registers a few keys at a time. While keys of a block are read, its
  * values are asked for, and with these the keys of the next block.
  */

@@ -50,7 +50,7 @@ static void find_scales(const paged_job *j, const paged_block *b, const paged_ca
         scales[t] = scale_of(c, b->page[t], (b->first + t) % j->p->page, head);
 }
 
-/* What a key head's products are multiplied by to be scores in base 2; `key` is NULL or scales of the block's rows. */
+/* What a KV head's products are multiplied by to be scores in base 2; `key` is NULL or scales of the block's rows. */
 typedef struct paged_scale {
     float factor;
     v_cap cap;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many rows of a key head, as in prefilling and in decoding of latents: a block of keys and values is gathered from its
+ * Many rows of a KV head, as in prefilling and in decoding of latents: a block of keys and values is gathered from its
  * pages and packed, keys transposed into panels, and used by all tiles of TILE_ROWS rows of the item. Lines of the
  * next block are asked for while products run.
  */

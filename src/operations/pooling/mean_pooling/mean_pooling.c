@@ -158,10 +158,5 @@ const ejk_kernel ejk_mean_pooling_vjp_kernel = {
     .algorithm = "mean_pooling",
 };
 
-ejk_status ejk_mean_pooling(ejk_context *context, const ejk_mean_pooling_args *args) {
-    return ejk_call(context, &ejk_mean_pooling_kernel, args);
-}
-
-ejk_status ejk_mean_pooling_vjp(ejk_context *context, const ejk_mean_pooling_vjp_args *args) {
-    return ejk_call(context, &ejk_mean_pooling_vjp_kernel, args);
-}
+EJKI_DEFINE_CALL(mean_pooling)
+EJKI_DEFINE_CALL(mean_pooling_vjp)

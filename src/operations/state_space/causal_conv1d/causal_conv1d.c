@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "kernels/declare.h"
 #include "operations/state_space/causal_conv1d/problem.cuh"
 #include "operations/state_space/shared/sequences.h"
 
@@ -216,10 +217,5 @@ const ejk_kernel ejk_causal_conv1d_vjp_kernel = {
     .forward = &ejk_causal_conv1d_kernel,
 };
 
-ejk_status ejk_causal_conv1d(ejk_context *context, const ejk_causal_conv1d_args *args) {
-    return ejk_call(context, &ejk_causal_conv1d_kernel, args);
-}
-
-ejk_status ejk_causal_conv1d_vjp(ejk_context *context, const ejk_causal_conv1d_vjp_args *args) {
-    return ejk_call(context, &ejk_causal_conv1d_vjp_kernel, args);
-}
+EJKI_DEFINE_CALL(causal_conv1d)
+EJKI_DEFINE_CALL(causal_conv1d_vjp)

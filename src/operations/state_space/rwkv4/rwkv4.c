@@ -3,6 +3,7 @@
 #include <ejkernel/rwkv4.h>
 
 #include "base/base.h"
+#include "kernels/declare.h"
 #include "operations/state_space/rwkv4/problem.h"
 #include "operations/state_space/shared/sequences.h"
 
@@ -206,10 +207,5 @@ const ejk_kernel ejk_rwkv4_vjp_kernel = {
     .forward = &ejk_rwkv4_kernel,
 };
 
-ejk_status ejk_rwkv4(ejk_context *context, const ejk_rwkv4_args *args) {
-    return ejk_call(context, &ejk_rwkv4_kernel, args);
-}
-
-ejk_status ejk_rwkv4_vjp(ejk_context *context, const ejk_rwkv4_vjp_args *args) {
-    return ejk_call(context, &ejk_rwkv4_vjp_kernel, args);
-}
+EJKI_DEFINE_CALL(rwkv4)
+EJKI_DEFINE_CALL(rwkv4_vjp)

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/base.h"
+#include "kernels/declare.h"
 #include "operations/state_space/shared/sequences.h"
 #include "operations/state_space/state_space_v1/problem.cuh"
 
@@ -262,10 +263,5 @@ const ejk_kernel ejk_state_space_v1_vjp_kernel = {
     .forward = &ejk_state_space_v1_kernel,
 };
 
-ejk_status ejk_state_space_v1(ejk_context *context, const ejk_state_space_v1_args *args) {
-    return ejk_call(context, &ejk_state_space_v1_kernel, args);
-}
-
-ejk_status ejk_state_space_v1_vjp(ejk_context *context, const ejk_state_space_v1_vjp_args *args) {
-    return ejk_call(context, &ejk_state_space_v1_vjp_kernel, args);
-}
+EJKI_DEFINE_CALL(state_space_v1)
+EJKI_DEFINE_CALL(state_space_v1_vjp)

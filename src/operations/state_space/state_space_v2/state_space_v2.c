@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/base.h"
+#include "kernels/declare.h"
 #include "operations/recurrent/shared/recurrent.h"
 #include "operations/state_space/shared/sequences.h"
 #include "operations/state_space/state_space_v2/problem.cuh"
@@ -330,10 +331,5 @@ const ejk_kernel ejk_state_space_v2_vjp_kernel = {
     SHARED,
 };
 
-ejk_status ejk_state_space_v2(ejk_context *context, const ejk_state_space_v2_args *args) {
-    return ejk_call(context, &ejk_state_space_v2_kernel, args);
-}
-
-ejk_status ejk_state_space_v2_vjp(ejk_context *context, const ejk_state_space_v2_vjp_args *args) {
-    return ejk_call(context, &ejk_state_space_v2_vjp_kernel, args);
-}
+EJKI_DEFINE_CALL(state_space_v2)
+EJKI_DEFINE_CALL(state_space_v2_vjp)
