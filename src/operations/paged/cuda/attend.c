@@ -3,9 +3,10 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/declare.h"
 #include "operations/paged/cuda/addresses.h"
+#include "operations/paged/cuda/attend.h"
 #include "operations/paged/cuda/paged.cuh"
 
-enum { LOOK, ATTEND, COMBINE };
+enum { LOOK, ATTEND, COMBINE }; /* EJKI_PAGED_CUDA_SLOTS */
 /* As attend.cu has them. */
 enum { CHUNK = 128, PITCH = CHUNK + 1, MOST_DEPTH = 1024, MOST_VALUE_DIM = 512 };
 
@@ -36,8 +37,7 @@ static double part_bytes(const paged_problem *p) {
            (double)(p->value_dim + 2) * sizeof(float);
 }
 
-static bool applicable(const void *problem) {
-    const paged_problem *p = problem;
+bool ejki_paged_cuda_can_attend(const paged_problem *p) {
     const double blocks = (double)tiles_of(p) * (double)p->kv_heads + PAGED_CLEARING;
     const double rows = (double)p->sequences * (double)ejki_max(p->heads, 1);
     return ejki_paged_cuda_types(p) && p->dim >= 1 && p->dim + p->tail_dim <= MOST_DEPTH &&
@@ -45,28 +45,26 @@ static bool applicable(const void *problem) {
            blocks <= INT32_MAX && rows <= INT32_MAX && part_bytes(p) < 1e15;
 }
 
-static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
-                          ejk_launch *launch) {
-    const paged_problem *p = problem;
-    (void)parameters;
-    (void)threads;
-    ejki_cuda_constants none = {.count = 0}, chunks = {.count = 0};
-    ejki_cuda_kernels kernels = {.count = 0};
-    ejki_cuda_add(&chunks, "VALUE_CHUNKS", ejki_cdiv(p->value_dim, CHUNK));
-    ejki_cuda_want(&kernels, LOOK, "operations/paged/cuda/look.cu", "look", &none);
-    ejki_cuda_want(&kernels, ATTEND, "operations/paged/cuda/attend.cu", "attend", &chunks);
-    if (splits_of(p) > 1)
-        ejki_cuda_want(&kernels, COMBINE, "operations/paged/cuda/combine.cu", "combine", &none);
-    launch->workspace_bytes = (size_t)flag_bytes(p) + (size_t)part_bytes(p);
-    return ejki_cuda_ready_all(launch, &kernels);
+int64_t ejki_paged_cuda_attend_bytes(const paged_problem *p) {
+    return flag_bytes(p) + (int64_t)part_bytes(p);
 }
 
-static ejk_status run(const ejk_run *run) {
-    const paged_problem *p = run->problem;
+void ejki_paged_cuda_want_attend(const paged_problem *p, ejki_cuda_kernels *kernels) {
+    ejki_cuda_constants none = {.count = 0}, chunks = {.count = 0};
+    ejki_cuda_add(&chunks, "VALUE_CHUNKS", ejki_cdiv(p->value_dim, CHUNK));
+    ejki_cuda_want(kernels, LOOK, "operations/paged/cuda/look.cu", "look", &none);
+    ejki_cuda_want(kernels, ATTEND, "operations/paged/cuda/attend.cu", "attend", &chunks);
+    if (splits_of(p) > 1)
+        ejki_cuda_want(kernels, COMBINE, "operations/paged/cuda/combine.cu", "combine", &none);
+}
+
+ejk_status ejki_paged_cuda_attend(const ejk_run *run, const paged_problem *p, void *workspace) {
     EJKI_TRY(ejki_paged_cuda_check(p));
-    paged_arguments a = {*p, run->workspace,
-                         (float *)(void *)((char *)run->workspace + flag_bytes(p)), tiles_of(p),
-                         splits_of(p)};
+    paged_arguments a = {.p = *p,
+                         .flags = workspace,
+                         .parts = (float *)(void *)((char *)workspace + flag_bytes(p)),
+                         .tiles = tiles_of(p),
+                         .splits = splits_of(p)};
     const ejki_cuda_work look = {
         .slot = LOOK, .threads = PAGED_THREADS, .blocks = p->sequences + 1};
     const ejki_cuda_work attend = {.slot = ATTEND,
@@ -79,6 +77,24 @@ static ejk_status run(const ejk_run *run) {
     EJKI_TRY(ejki_cuda_begin(run, &look, &a));
     EJKI_TRY(ejki_cuda_begin(run, &attend, &a));
     return a.splits > 1 ? ejki_cuda_begin(run, &combine, &a) : EJK_OK;
+}
+
+static bool applicable(const void *problem) {
+    return ejki_paged_cuda_can_attend(problem);
+}
+
+static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch) {
+    (void)parameters;
+    (void)threads;
+    ejki_cuda_kernels kernels = {.count = 0};
+    ejki_paged_cuda_want_attend(problem, &kernels);
+    launch->workspace_bytes = (size_t)ejki_paged_cuda_attend_bytes(problem);
+    return ejki_cuda_ready_all(launch, &kernels);
+}
+
+static ejk_status run(const ejk_run *run) {
+    return ejki_paged_cuda_attend(run, run->problem, run->workspace);
 }
 
 EJKI_DECLARE(unified_attention_cuda, .version = 1, .applicable = applicable, .prepare = prepare,

@@ -11,6 +11,7 @@
  * Constants: VALUE_CHUNKS, of 128 components.
  */
 #include "operations/paged/cuda/rows.cuh"
+#include "operations/paged/cuda/scores.cuh"
 
 #define WARPS   (PAGED_THREADS / 32)
 #define OWN     (PAGED_TILE / WARPS)
@@ -56,22 +57,6 @@ DEVICE bool find_tile(const paged_arguments &a, paged_size number, tile *t) {
 
 /* ---- Shared memory ----------------------------------------------------------------------------------- */
 
-/* Queries as scores take them; rounded to the type of the cache, where a scale is given. */
-DEVICE float query_of(const paged_problem &p, const paged_rows &rows, paged_size at) {
-    const float value = load_float(rows.dtype, rows.data, at);
-    if (p.query_scale == 0) return value;
-    const float scale = (float)p.query_scale;
-    float rounded = value / scale;
-    switch (p.key.dtype) {
-    case BF16: rounded = value_of<BF16>(bits_of<BF16>(rounded)); break;
-    case F16: rounded = value_of<F16>(bits_of<F16>(rounded)); break;
-    case F8E4M3: rounded = value_of_e4m3(bits_of_e4m3(rounded)); break;
-    case F8E5M2: rounded = value_of_e5m2(bits_of_e5m2(rounded)); break;
-    case I8: rounded = bits_of_i8(rounded); break;
-    }
-    return rounded * scale;
-}
-
 DEVICE void keep_queries(const paged_problem &p, const tile &t, float *to, int depth) {
     for (int n = threadIdx.x; n < PAGED_TILE * depth; n += PAGED_THREADS) {
         const paged_size pair = t.first + n / depth, token = t.s.begin + pair / p.group;
@@ -92,12 +77,6 @@ DEVICE void find_rows(const paged_problem &p, const tile &t, paged_size entries,
     const bool is_there = key >= t.begin && key < t.end;
     to->page[lane] = is_there ? paged_page(&p, t.s.n, entries, key / p.page) : -1;
     to->row[lane] = is_there ? (int)(key % p.page) : 0;
-}
-
-/* What a row's elements are multiplied by. */
-DEVICE float scale_of(const paged_cache &c, paged_size page, int row, paged_size head) {
-    if (!c.scaled) return c.factor;
-    return c.factor * c.scale[page * c.scale_page + row * c.scale_token + head * c.scale_head];
 }
 
 /* Components of a row of 16 bytes, and where they go. */
@@ -184,16 +163,6 @@ DEVICE void add_products(float (&z)[OWN], int pairs, const float *queries, int d
         for (int d = 0; d < count; d++) sum = fmaf(query[d], key[d], sum);
         z[r] = sum;
     }
-}
-
-DEVICE float score_of(const paged_problem &p, const paged_sequence &s, paged_size r, paged_size h, paged_size key,
-    float z) {
-    const paged_size context = s.keys - s.rows;
-    z *= (float)p.scale;
-    if (p.cap > 0) z = (float)p.cap * tanhf(z / (float)p.cap);
-    if (p.has_alibi) z += p.alibi[h] * (float)(key - context);
-    if (p.has_bias && key >= context) z += p.bias[r * p.bias_step + key - context];
-    return z;
 }
 
 struct row_sums {
@@ -316,31 +285,12 @@ DEVICE void write_tile(const paged_arguments &a, const tile &t, bool is_bad, boo
     }
 }
 
-/* The word of the status, and rows of no sequence. */
-DEVICE void clear_rest(const paged_arguments &a, paged_size block) {
-    const paged_problem &p = a.p;
-    const paged_size count = paged_count(&p);
-    paged_size first = 0;
-    if (blockIdx.y > 0) return;
-    if (block == 0 && p.status) {
-        bool bad = false;
-        for (paged_size n = threadIdx.x; n <= p.sequences; n += PAGED_THREADS) bad = bad || a.flags[n];
-        const int any = __syncthreads_or(bad);
-        if (threadIdx.x == 0) *p.status = any != 0;
-    }
-    if (!a.flags[p.sequences] && count > 0) {
-        const paged_sequence s = paged_sequence_of(&p, count - 1);
-        first = s.begin + s.rows;
-    }
-    clear_rows(p, first, p.tokens, block, PAGED_CLEARING);
-}
-
 extern "C" __global__ void __launch_bounds__(PAGED_THREADS) attend(const __grid_constant__ paged_arguments a) {
     extern __shared__ __align__(16) float floats[];
     __shared__ step_rows steps[2];
     const paged_problem &p = a.p;
     if (blockIdx.x >= a.tiles * p.kv_heads) {
-        clear_rest(a, blockIdx.x - a.tiles * p.kv_heads);
+        if (blockIdx.y == 0) clear_rest(a, blockIdx.x - a.tiles * p.kv_heads);
         return;
     }
     tile t;
@@ -351,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(PAGED_THREADS) attend(const __grid_
     if (blockIdx.y > 0 && !is_split) return;
     paged_size begin = t.begin, end = t.end;
     if (is_split) {
-        const paged_size each = paged_split_keys(end - begin);
+        const paged_size each = paged_split_keys(end - begin, PAGED_SPLITS, PAGED_LEAST_KEYS);
         begin = paged_least(begin + blockIdx.y * each, end);
         end = paged_least(begin + each, end);
     }

@@ -9,7 +9,8 @@ extern "C" __global__ void __launch_bounds__(PAGED_THREADS) combine(const __grid
     const paged_sequence s = paged_sequence_of(&p, n);
     if (s.rows != 1) return;
     const paged_size keys = paged_least(paged_high(&p, &s, 0), s.keys) - paged_low(&p, &s, 0);
-    const paged_size each = paged_split_keys(keys), splits = keys > 0 ? (keys + each - 1) / each : 0;
+    const paged_size each = paged_split_keys(keys, PAGED_SPLITS, PAGED_LEAST_KEYS);
+    const paged_size splits = keys > 0 ? (keys + each - 1) / each : 0;
     const float *part = a.parts + paged_part(&a, n, h / p.group, 0) + h % p.group * size;
     float top = NEG_INF, sum = 0, weights[PAGED_SPLITS];
 #pragma unroll

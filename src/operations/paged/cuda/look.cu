@@ -51,6 +51,9 @@ DEVICE bool is_sequence_bad(const paged_problem &p, paged_size n) {
 }
 
 extern "C" __global__ void __launch_bounds__(PAGED_THREADS) look(const __grid_constant__ paged_arguments a) {
+#if __CUDA_ARCH__ >= 900
+    launch_dependents(); /* of those that wait for this */
+#endif
     const paged_size n = blockIdx.x;
     const bool is_last = n == a.p.sequences;
     const bool bad = is_last ? are_starts_bad(a.p) : n < paged_count(&a.p) && is_sequence_bad(a.p, n);

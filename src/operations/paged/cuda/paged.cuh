@@ -13,8 +13,12 @@
 #include "operations/paged/shared/problem.cuh"
 
 enum { PAGED_TILE = 16, PAGED_STEP = 32, PAGED_THREADS = 128, PAGED_CLEARING = 32 };
-/* Keys of a sequence with one row are dealt out to so many blocks at most, so many to each at least. */
-enum { PAGED_SPLITS = 16, PAGED_LEAST_KEYS = 256 };
+/* Keys of a sequence with few rows are dealt out to so many blocks at most, so many to each at least. */
+enum { PAGED_SPLITS = 32, PAGED_LEAST_KEYS = 256, PAGED_SPLIT_STEP = 128 };
+/* Kernels with tensor cores split keys of sequences that have no more pairs of a row and a head than these. */
+enum { PAGED_FEW = 32, PAGED_JOIN_THREADS = 256 };
+/* Of latents: whose sums are many, so that a split has to be worth them. */
+enum { PAGED_FEW_LATENT = 512, PAGED_LATENT_SPLITS = 8, PAGED_LEAST_LATENT_KEYS = 2048 };
 
 typedef struct paged_arguments {
     paged_problem p;
@@ -22,12 +26,17 @@ typedef struct paged_arguments {
     float *parts;     /* [sequences, kv_heads, splits, group, value_dim + 2]: sums, then maximum and sum of weights */
     paged_size tiles; /* of a head of the keys */
     paged_size splits;
+    /* Of kernels with tensor cores: sums [rows, heads, splits, value_dim] and, behind them, maxima and sums of
+     * weights [rows, heads, splits, 2]; rows are tokens or, above 0, `rows_most` of each sequence. */
+    float *ends;
+    paged_size rows_most;
+    paged_size joiners; /* CTAs of join.cu for a sequence and a key head */
 } paged_arguments;
 
-/* Splits that a sequence has, and keys of each. */
-PAGED paged_size paged_split_keys(paged_size keys) {
-    const paged_size each = (keys + PAGED_SPLITS - 1) / PAGED_SPLITS;
-    return paged_most((each + PAGED_STEP - 1) / PAGED_STEP * PAGED_STEP, PAGED_LEAST_KEYS);
+/* Keys of each split. */
+PAGED paged_size paged_split_keys(paged_size keys, paged_size splits, paged_size least) {
+    const paged_size each = (keys + splits - 1) / splits;
+    return paged_most((each + PAGED_SPLIT_STEP - 1) / PAGED_SPLIT_STEP * PAGED_SPLIT_STEP, least);
 }
 
 /* Where the part of a split begins. */

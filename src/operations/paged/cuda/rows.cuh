@@ -34,9 +34,27 @@ DEVICE void clear_rows(const paged_problem &p, paged_size first, paged_size end,
     for (paged_size n = block; n < count; n += blocks) {
         const paged_size token = first + n / p.heads, h = n % p.heads;
         const paged_size row = paged_row_at(&p, &p.out, token, h);
-        for (paged_size d = threadIdx.x; d < p.value_dim; d += PAGED_THREADS) put_out(p, row, d, 0);
+        for (paged_size d = threadIdx.x; d < p.value_dim; d += blockDim.x) put_out(p, row, d, 0);
         if (threadIdx.x == 0 && p.lse.data) ((float *)p.lse.data)[paged_row_at(&p, &p.lse, token, h)] = NEG_INF;
     }
+}
+
+/* The word of the status, and rows of no sequence, by PAGED_CLEARING blocks. */
+DEVICE void clear_rest(const paged_arguments &a, paged_size block) {
+    const paged_problem &p = a.p;
+    const paged_size count = paged_count(&p);
+    paged_size first = 0;
+    if (block == 0 && p.status) {
+        bool bad = false;
+        for (paged_size n = threadIdx.x; n <= p.sequences; n += blockDim.x) bad = bad || a.flags[n];
+        const int any = __syncthreads_or(bad);
+        if (threadIdx.x == 0) *p.status = any != 0;
+    }
+    if (!a.flags[p.sequences] && count > 0) {
+        const paged_sequence s = paged_sequence_of(&p, count - 1);
+        first = s.begin + s.rows;
+    }
+    clear_rows(p, first, p.tokens, block, PAGED_CLEARING);
 }
 
 #endif

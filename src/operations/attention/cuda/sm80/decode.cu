@@ -5,8 +5,7 @@
  * warps, and `join` the KV splits. Block and warp of a key follow from its position alone. Blocks come through a
  * ring of the warp's own in shared memory or, where a warp has few of them, directly into registers, two at a time.
  *
- * A sum over coordinates may take them in any order: so a lane's share of 16 keys is whole pieces of 16 bytes, without
- * ldmatrix. Fragments are those of mma.cuh; decode_keys.cuh loads them. Besides the constants of options.cuh:
+ * Rows and fragments are those of few_rows.cuh; decode_keys.cuh loads blocks. Besides the constants of options.cuh:
  *
  *   WARPS, STAGES   of the ring
  *   DIRECT          1 = into registers, if pieces are aligned; the ring serves the recompute passes
@@ -50,10 +49,8 @@ DEVICE ejki_cuda_problem whole_problem(const ejki_cuda_decode_problem &d) {
     return p;
 }
 
-/* A lane's rows: lane / 4, and 8 more. Maxima are of scores as they are multiplied with the unit. */
-struct lane_rows {
-    float base[HALVES], max[HALVES],
-        sum[HALVES]; /* what weights are relative to; the true maximum */
+/* A lane's rows: lane / 4, and 8 more. */
+struct lane_rows : softmax_rows {
     int low[HALVES], high[HALVES];
     row_context context[HALVES];
     uint4 query[HALVES][HEAD_STEPS];
@@ -102,36 +99,7 @@ DEVICE void begin_rows(const ejki_cuda_problem &p, const sequence &s, int head, 
 
 DEVICE void clear_rows(lane_rows &rows, float (&out)[WIDTH][4]) {
     clear(out);
-#pragma unroll
-    for (int half = 0; half < HALVES; half++) {
-        rows.base[half] = rows.max[half] = NEG_INF;
-        rows.sum[half] = 0;
-    }
-}
-
-/* Two chains of products, of even and of odd steps. */
-DEVICE void multiply(float (&z)[2][4], const lane_rows &rows, const pieces &x) {
-    float odd[2][4];
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int k = 0; k < 4; k++) z[n][k] = odd[n][k] = 0;
-#pragma unroll
-    for (int c = 0; c < HEAD_STEPS; c++) {
-        const uint4 low = rows.query[0][c];
-        const uint4 high = HALVES == 2 ? rows.query[HALVES - 1][c] : make_uint4(0, 0, 0, 0);
-        const u32 first[4] = {low.x, high.x, low.y, high.y};
-        const u32 second[4] = {low.z, high.z, low.w, high.w};
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            mma(z[n], first, x.key[n][c].x, x.key[n][c].y);
-            mma(odd[n], second, x.key[n][c].z, x.key[n][c].w);
-        }
-    }
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int k = 0; k < 2 * HALVES; k++) z[n][k] += odd[n][k];
+    clear_softmax(rows);
 }
 
 /* Scores of what is visible, but for the folded scale; -inf of all else. */
@@ -149,37 +117,6 @@ DEVICE void mask_scores(const ejki_cuda_problem &p, const lane_rows &rows, int j
         }
 }
 
-/*
- * Online softmax. A row is rescaled only where its max has risen by 8 in log 2 or more: weights then stay below 2^8.
- * The row decides that by itself, whichever others there are.
- */
-DEVICE void online_softmax(lane_rows &rows, float unit, float (&z)[2][4], float (&out)[WIDTH][4]) {
-#pragma unroll
-    for (int half = 0; half < HALVES; half++) {
-        const int k = 2 * half;
-        float top = fmaxf(fmaxf(z[0][k], z[0][k + 1]), fmaxf(z[1][k], z[1][k + 1])) * unit;
-        rows.max[half] = fmaxf(rows.max[half], top);
-        const u32 rising = __ballot_sync(~0u, top > rows.base[half] + 8);
-        if (rising) {
-            top = larger_of_lanes(rows.max[half], 4);
-            const bool own = rising >> (threadIdx.x % 32 & ~3) & 15;
-            const float scale = own ? power_of_2(rows.base[half] - top) : 1;
-            if (own) rows.base[half] = top;
-            rows.sum[half] *= scale;
-#pragma unroll
-            for (int n = 0; n < WIDTH; n++) out[n][k] *= scale, out[n][k + 1] *= scale;
-        }
-        const float base = rows.base[half] == NEG_INF ? 0 : rows.base[half];
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int i = k; i < k + 2; i++) {
-                z[n][i] = power_of_2(fmaf(z[n][i], unit, -base));
-                rows.sum[half] += z[n][i];
-            }
-    }
-}
-
 DEVICE void replace_values(pieces &x, int pass) {
 #pragma unroll
     for (int n = 0; n < 4; n++)
@@ -192,29 +129,6 @@ DEVICE void replace_values(pieces &x, int pass) {
         }
 }
 
-DEVICE void add_values(const float (&z)[2][4], const pieces &x, float (&out)[WIDTH][4]) {
-    u32 left[4];
-    pack_left(left, z[0], z[1]);
-    if (HALVES == 1) left[1] = left[3] = 0;
-#pragma unroll
-    for (int h = 0; h < VALUE_STEPS; h++) {
-        const uint4 *v[4] = {&x.value[0][h], &x.value[1][h], &x.value[2][h], &x.value[3][h]};
-#pragma unroll
-        for (int e = 0; e < 8; e++) {
-            const u32 which = e % 2 ? 0x7632 : 0x5410;
-            u32 pair[4];
-#pragma unroll
-            for (int n = 0; n < 4; n++)
-                pair[n] = e / 2 == 0   ? v[n]->x
-                          : e / 2 == 1 ? v[n]->y
-                          : e / 2 == 2 ? v[n]->z
-                                       : v[n]->w;
-            mma(out[8 * h + e], left, __byte_perm(pair[0], pair[1], which),
-                __byte_perm(pair[2], pair[3], which));
-        }
-    }
-}
-
 /* One block: scores, weights, and their sums of values, which `get_values` has there. */
 template <bool slow_path, class getter>
 DEVICE void visit(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pieces &x, int block,
@@ -222,9 +136,12 @@ DEVICE void visit(const ejki_cuda_problem &p, const walk &w, lane_rows &rows, pi
     const int j0 = block * KEYS;
     const bool edge = j0 < w.range.all_begin || j0 + KEYS > w.range.all_end;
     float z[2][4];
-    multiply(z, rows, x);
+    multiply(z, rows.query, x);
     if (edge || !FOLDED) mask_scores(p, rows, j0, edge, z);
-    online_softmax(rows, unit_of(p), z, out);
+    float unit[HALVES];
+#pragma unroll
+    for (int half = 0; half < HALVES; half++) unit[half] = unit_of(p);
+    online_softmax(rows, unit, z, [&](int k, float scale) { rescale_sums(out, k, scale); });
     get_values();
     if (slow_path && pass > FINITE) replace_weights(z);
     if (slow_path && pass != PLAIN) replace_values(x, pass);
@@ -282,33 +199,6 @@ DEVICE bool needs_care(const float (&out)[WIDTH][4]) {
 }
 
 /* ---- Combining warps ---------------------------------------------------------------------------------------- */
-
-/*
- * Partial results of the warps, in shared memory: sums [WARPS][ROWS][VALUE_DIM], then maxima and sums [WARPS][ROWS]
- * of both.
- */
-DEVICE void leave(float *memory, lane_rows &rows, float (&out)[WIDTH][4]) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float *ends = memory + WARPS * ROWS * VALUE_DIM;
-#pragma unroll
-    for (int half = 0; half < HALVES; half++) {
-        const int row = warp * ROWS + lane / 4 + 8 * half;
-        const float max = larger_of_lanes(rows.max[half], 4), sum = sum_of_lanes(rows.sum[half], 4);
-        const float scale = power_of_2(rows.base[half] - (max == NEG_INF ? 0 : max));
-        if (lane % 4 == 0) ends[2 * row] = max, ends[2 * row + 1] = sum * scale;
-#pragma unroll
-        for (int h = 0; h < WIDTH / 8; h++)
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-#pragma unroll
-                for (int e = 0; e < 8; e += 4) {
-                    const int n = 8 * h + e, i = 2 * half + k;
-                    *(float4 *)(memory + row * VALUE_DIM + 64 * h + 8 * (lane % 4 * 2 + k) + e) =
-                        make_float4(out[n][i] * scale, out[n + 1][i] * scale, out[n + 2][i] * scale,
-                                    out[n + 3][i] * scale);
-                }
-    }
-}
 
 DEVICE void put(const ejki_cuda_problem &p, i64 to, float x) {
     if (p.normalize)
@@ -384,7 +274,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         clear_rows(rows, out);
         through_registers(p, w, rows, a, b, out);
         if (!__syncthreads_or(needs_care(out))) {
-            leave((float *)memory, rows, out);
+            leave((float *)memory, rows, rows.base, out);
             __syncthreads();
             gather(p, s, head, count, PLAIN, (const float *)memory);
             return;
@@ -401,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         else
             through_ring<true>(p, w, rows, ring, pass, out);
         if (__syncthreads_or(pass == PLAIN && needs_care(out))) continue;
-        leave((float *)memory, rows, out);
+        leave((float *)memory, rows, rows.base, out);
         __syncthreads();
         gather(p, s, head, count, pass, (const float *)memory);
         if (pass == PLAIN) return;

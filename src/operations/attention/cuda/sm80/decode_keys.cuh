@@ -3,19 +3,11 @@
 #ifndef EJKI_CUDA_KEYS_DECODE_CUH
 #define EJKI_CUDA_KEYS_DECODE_CUH
 
+#include "operations/attention/cuda/common/few_rows.cuh"
 #include "operations/attention/cuda/common/nonfinite.cuh"
 
-enum {
-    KEYS = 16,
-    ROWS = 8 * HALVES,
-    HEAD_STEPS = HEAD_DIM / 32, /* pairs of a product's 16 coordinates */
-    VALUE_STEPS = VALUE_DIM / 64,
-    KEY_BYTES = KEYS * pitch_of(HEAD_DIM) * 2,
-    STAGE_BYTES = KEY_BYTES + KEYS * pitch_of(VALUE_DIM) * 2,
-    WIDTH = VALUE_DIM / 8, /* eights of the output */
-    /* 1 = values are taken from the ring once scores are done: registers do not hold both. */
-    LATE = DIRECT || HALVES == 2 || HEAD_DIM + VALUE_DIM > 256,
-};
+/* 1 = values are taken from the ring once scores are done: registers do not hold both. */
+enum { LATE = DIRECT || HALVES == 2 || HEAD_DIM + VALUE_DIM > 256 };
 
 /* What a warp goes through: blocks start, start + WARPS … below last. */
 struct walk {
@@ -38,26 +30,6 @@ DEVICE walk walk_of(const ejki_cuda_problem &p, const sequence &s, int head) {
 }
 
 /* ---- A block of keys ------------------------------------------------------------------------------------- */
-
-/* A lane's pieces: 4 c + t of keys g and 8 + g; 8 h + g of values 2 t, 2 t + 1, 2 t + 8, 2 t + 9. */
-struct pieces {
-    uint4 key[2][HEAD_STEPS], value[4][VALUE_STEPS];
-};
-
-DEVICE int key_row(int n) {
-    return 8 * n + threadIdx.x % 32 / 4;
-}
-DEVICE int value_row(int n) {
-    return threadIdx.x % 4 * 2 + n % 2 + n / 2 * 8;
-}
-
-/* Where pieces lie in the ring: those that eight lanes read at once in different banks. */
-DEVICE u32 key_piece(u32 stage, int row, int piece) {
-    return stage + row * pitch_of(HEAD_DIM) * 2 + ((piece ^ ((row & 1) << 2)) << 4);
-}
-DEVICE u32 value_piece(u32 stage, int row, int piece) {
-    return stage + KEY_BYTES + row * pitch_of(VALUE_DIM) * 2 + ((piece ^ (row & 6)) << 4);
-}
 
 /* Copies the rows of a block of keys that are there; the others are 0. A warp. */
 template <int dim, class place>
@@ -91,23 +63,6 @@ DEVICE void copy_block(u32 stage, int block, const walk &w) {
                         [&](int row, int piece) { return key_piece(stage, row, piece); });
     copy_rows<VALUE_DIM>(w.value, block * KEYS, w.keys,
                          [&](int row, int piece) { return value_piece(stage, row, piece); });
-}
-
-DEVICE void take_keys(pieces &x, u32 stage) {
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int c = 0; c < HEAD_STEPS; c++)
-            x.key[n][c] = load_piece(key_piece(stage, key_row(n), 4 * c + threadIdx.x % 4));
-}
-
-DEVICE void take_values(pieces &x, u32 stage) {
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int h = 0; h < VALUE_STEPS; h++)
-            x.value[n][h] =
-                load_piece(value_piece(stage, value_row(n), 8 * h + threadIdx.x % 32 / 4));
 }
 
 #if DIRECT

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention to latents in pages on sm_90a: launches of look.cu, latent.cu and join.cu. */
+#include "kernels/cuda/launch.h"
+#include "kernels/declare.h"
+#include "operations/paged/cuda/addresses.h"
+#include "operations/paged/cuda/paged.cuh"
+
+enum { LOOK, ATTEND, JOIN };
+/* As latent.cu has them. */
+enum { ROWS = 64, THREADS = 256, CHUNK_BYTES = 8192, END_BYTES = 512 };
+
+static int64_t few_rows(const paged_problem *p) {
+    return PAGED_FEW_LATENT / p->group;
+}
+
+/* Rows that have parts: all, or so many of each sequence. */
+static int64_t part_rows(const paged_problem *p) {
+    return ejki_min(p->tokens, p->sequences * few_rows(p));
+}
+
+/* Splits that a sequence can have, whose table has no room for more keys. */
+static int64_t most_splits(const paged_problem *p) {
+    return ejki_min(PAGED_LATENT_SPLITS, p->width * p->page / PAGED_LEAST_LATENT_KEYS + 1);
+}
+
+static int64_t flag_bytes(const paged_problem *p) {
+    return ejki_round_up((p->sequences + 1) * (int64_t)sizeof(int), 256);
+}
+
+static double part_bytes(const paged_problem *p) {
+    return (double)part_rows(p) * (double)p->heads * (double)most_splits(p) *
+           (double)(p->value_dim + 2) * sizeof(float);
+}
+
+static int64_t shared_bytes(const paged_problem *p) {
+    return 3 * ejki_cdiv(p->dim + p->tail_dim, 64) * CHUNK_BYTES + CHUNK_BYTES + END_BYTES;
+}
+
+static bool is_folded(const paged_problem *p) {
+    return (float)p->scale * p->key.factor > 0 && p->cap <= 0 && !p->has_alibi && !p->has_bias;
+}
+
+/* Values are the first part of keys: of a cache without value heads, which only latents have. */
+static bool are_latents(const paged_problem *p) {
+    const paged_cache *k = &p->key, *v = &p->value;
+    return p->kv_heads == 1 && p->tail_dim > 0 && p->tables == PAGED_TABLE && p->writes &&
+           !p->has_new_value && p->value_dim == p->dim && v->page == k->page &&
+           v->token == k->token && v->factor == k->factor;
+}
+
+static bool fits(const paged_problem *p) {
+    const double pairs = (double)p->tokens * (double)p->heads;
+    return pairs < (1 << 30) && part_bytes(p) < 1e12 && p->page <= (1 << 30) &&
+           (double)p->width * (double)p->page <= (1 << 30) &&
+           (double)p->sequences * (double)p->heads * PAGED_LATENT_SPLITS < (1 << 30);
+}
+
+static bool applicable(const void *problem) {
+    const paged_problem *p = problem;
+    const int type = p->query.dtype;
+    return (type == EJK_DTYPE_BF16 || type == EJK_DTYPE_F16) && p->query_tail.dtype == type &&
+           p->key.dtype == type && p->key_tail.dtype == type && p->sequences > 0 && p->group > 0 &&
+           p->group <= PAGED_FEW_LATENT && are_latents(p) && p->query_scale == 0 &&
+           !p->key.scaled && p->dim % 128 == 0 && p->dim > 0 && p->dim <= 512 &&
+           p->tail_dim % 16 == 0 && p->tail_dim <= 64 && ejki_paged_cuda_types(p) && fits(p);
+}
+
+static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch) {
+    const paged_problem *p = problem;
+    (void)parameters;
+    (void)threads;
+    ejki_cuda_constants none = {.count = 0}, attend = {.count = 0}, join = {.count = 0};
+    ejki_cuda_kernels kernels = {.count = 0};
+    ejki_cuda_add(&attend, "ELEMENT", p->query.dtype);
+    ejki_cuda_add(&attend, "HEAD_DIM", p->dim);
+    ejki_cuda_add(&attend, "TAIL_DIM", p->tail_dim);
+    ejki_cuda_add(&attend, "FOLDED", is_folded(p));
+    ejki_cuda_add(&attend, "OVERLAP", 1);
+    ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
+    ejki_cuda_add(&join, "DIRECT", 1);
+    ejki_cuda_add(&join, "FEW", PAGED_FEW_LATENT);
+    ejki_cuda_add(&join, "SPLITS", PAGED_LATENT_SPLITS);
+    ejki_cuda_add(&join, "LEAST", PAGED_LEAST_LATENT_KEYS);
+    ejki_cuda_add(&join, "OTHERS", 1);
+    ejki_cuda_add(&join, "OVERLAP", 1);
+    ejki_cuda_want(&kernels, LOOK, "operations/paged/cuda/look.cu", "look", &none);
+    ejki_cuda_want(&kernels, ATTEND, "operations/paged/cuda/latent.cu", "latent", &attend);
+    ejki_cuda_want(&kernels, JOIN, "operations/paged/cuda/join.cu", "join", &join);
+    launch->workspace_bytes = (size_t)flag_bytes(p) + (size_t)part_bytes(p);
+    return ejki_cuda_ready_all(launch, &kernels);
+}
+
+static ejk_status run(const ejk_run *run) {
+    const paged_problem *p = run->problem;
+    const ejk_gpu_info *gpu;
+    EJKI_TRY(ejki_paged_cuda_check(p));
+    EJKI_TRY(ejki_cuda_gpu(run->device, &gpu));
+    float *const parts = (float *)(void *)((char *)run->workspace + flag_bytes(p));
+    const int64_t rows = part_rows(p), tiles = p->tokens * p->group / ROWS + p->sequences;
+    paged_arguments a = {.p = *p,
+                         .flags = run->workspace,
+                         .parts = parts,
+                         .splits = most_splits(p),
+                         .ends = parts + rows * p->heads * most_splits(p) * p->value_dim,
+                         .rows_most = rows < p->tokens ? few_rows(p) : 0,
+                         .joiners = ejki_cdiv(p->group, PAGED_JOIN_THREADS / 32)};
+    const ejki_cuda_work look = {
+        .slot = LOOK, .threads = PAGED_THREADS, .blocks = p->sequences + 1};
+    const ejki_cuda_work attend = {.slot = ATTEND,
+                                   .threads = THREADS,
+                                   .blocks = ejki_min(tiles * most_splits(p), gpu->multiprocessors),
+                                   .shared_bytes = shared_bytes(p),
+                                   .overlaps = true};
+    const ejki_cuda_work join = {.slot = JOIN,
+                                 .threads = PAGED_JOIN_THREADS,
+                                 .blocks = p->sequences * a.joiners + PAGED_CLEARING,
+                                 .overlaps = true};
+    EJKI_TRY(ejki_cuda_begin(run, &look, &a));
+    EJKI_TRY(ejki_cuda_begin(run, &attend, &a));
+    return ejki_cuda_begin(run, &join, &a);
+}
+
+EJKI_DECLARE(unified_attention_latent_cuda, .version = 1, .priority = 30, .applicable = applicable,
+             .prepare = prepare, .run = run,
+             .needs = "latents of bf16 or f16 as the queries, a multiple of 128 up to 512 and rope "
+                      "elements a multiple of 16 up to 64, without scales of queries")

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sequences with at most FEW pairs of a row and a head of a key head: their keys are split, by the sequence's own
+ * length alone. A unit is a split, a key head and a tile of ROWS pairs; the units of all sequences lie one after the
+ * other, and each CTA has as many of them, found from the lengths when it starts.
+ *
+ *   FEW     PAGED_FEW
+ *   SPLITS  of a sequence at most, each of LEAST keys at least: PAGED_SPLITS, PAGED_LEAST_KEYS
+ *   OTHERS  1 = sequences with more pairs are there too, in one split; 0
+ */
+#ifndef EJKI_PAGED_CUDA_FEW_CUH
+#define EJKI_PAGED_CUDA_FEW_CUH
+
+#include "operations/paged/cuda/pages.cuh"
+
+#ifndef FEW
+#define FEW    PAGED_FEW
+#define SPLITS PAGED_SPLITS
+#define LEAST  PAGED_LEAST_KEYS
+#define OTHERS 0
+#endif
+
+struct few_sequence {
+    paged_sequence s;
+    page_list pages;
+    int pairs, tiles, each, splits;
+    int low, begin, end; /* keys that its rows see; the multiple of 16 that splits begin at */
+};
+
+/* Without splits where its rows see nothing. */
+template <int tile> static __device__ __noinline__ few_sequence few_of(const paged_problem &p, paged_size n) {
+    few_sequence q;
+    q.s = paged_sequence_of(&p, n);
+    const paged_size pairs = q.s.rows * p.group;
+    q.pairs = pairs <= FEW || OTHERS ? (int)pairs : 0;
+    q.tiles = (q.pairs + tile - 1) / tile;
+    q.splits = q.each = q.low = q.begin = q.end = 0;
+    q.pages = pages_of(p, n);
+    if (q.pairs == 0) return q;
+    const int most = lesser(room_of(p, q.pages), narrowed(q.s.keys));
+    q.low = narrowed(paged_low(&p, &q.s, 0));
+    q.begin = q.low & ~15;
+    q.end = lesser(narrowed(paged_high(&p, &q.s, q.s.rows - 1)), most);
+    if (q.end <= q.low) return q;
+    q.each = q.pairs <= FEW ? (int)paged_split_keys(q.end - q.begin, SPLITS, LEAST) : q.end - q.begin;
+    q.splits = (q.end - q.begin + q.each - 1) / q.each;
+    return q;
+}
+
+/* Where the part of a row, a head and a split is, counted in parts. */
+DEVICE paged_size part_of(const paged_arguments &a, const few_sequence &q, int row, int h, int split) {
+    const paged_size own = a.rows_most > 0 ? q.s.n * a.rows_most + row : q.s.begin + row;
+    return (own * a.p.heads + h) * a.splits + split;
+}
+
+/* ---- Units ------------------------------------------------------------------------------------------ */
+
+/* A unit, and which units of the CTA follow. */
+struct unit_cursor {
+    few_sequence q;
+    int left;                           /* units, this one included; 0: the end */
+    int own;                            /* number among the sequence's */
+    int tile, head, split, first, last; /* keys of the split */
+};
+
+template <int tile> DEVICE int units_of(const paged_problem &p, paged_size n) {
+    const few_sequence q = few_of<tile>(p, n);
+    return q.splits * q.tiles * (int)p.kv_heads;
+}
+
+template <int tile> DEVICE void settle(const paged_problem &p, unit_cursor &c) {
+    while (c.left > 0 && c.own >= c.q.splits * c.q.tiles * (int)p.kv_heads) {
+        c.own -= c.q.splits * c.q.tiles * (int)p.kv_heads;
+        c.q = few_of<tile>(p, c.q.s.n + 1);
+    }
+    if (c.left == 0) return;
+    c.tile = c.own % c.q.tiles;
+    c.head = c.own / c.q.tiles % (int)p.kv_heads;
+    c.split = c.own / c.q.tiles / (int)p.kv_heads;
+    c.first = c.q.begin + c.split * c.q.each;
+    c.last = lesser(c.first + c.q.each, c.q.end);
+}
+
+template <int tile> DEVICE void next_unit(const paged_problem &p, unit_cursor &c) {
+    c.left--;
+    c.own++;
+    settle<tile>(p, c);
+}
+
+/* The CTA's first unit. A thread adds up neighbouring sequences; `sums` in shared memory has
+ * room for 33 more than threads. */
+template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, int *sums) {
+    const int count = (int)paged_count(&p), each = cdiv(count, blockDim.x), lane = threadIdx.x % 32;
+    int sum = 0;
+    for (int n = threadIdx.x * each; n < lesser(threadIdx.x * each + each, count); n++) sum += units_of<tile>(p, n);
+    int before = sum;
+    for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(~0u, before, step);
+        if (lane >= step) before += other;
+    }
+    int *warp_sums = sums + blockDim.x + 1;
+    if (lane == 31) warp_sums[threadIdx.x / 32] = before;
+    __syncthreads();
+    for (int w = 0; w < (int)threadIdx.x / 32; w++) before += warp_sums[w];
+    sums[threadIdx.x + 1] = before;
+    if (threadIdx.x == 0) sums[0] = 0;
+    __syncthreads();
+    const int all = sums[blockDim.x];
+    unit_cursor c = {};
+    c.own = (int)((i64)all * blockIdx.x / gridDim.x);
+    c.left = (int)((i64)all * (blockIdx.x + 1) / gridDim.x) - c.own;
+    if (c.left == 0) return c;
+    int low = 0, high = blockDim.x;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (sums[middle] <= c.own)
+            low = middle;
+        else
+            high = middle;
+    }
+    c.own -= sums[low];
+    c.q = few_of<tile>(p, low * each);
+    settle<tile>(p, c);
+    return c;
+}
+
+#endif
