@@ -157,6 +157,8 @@ typedef struct ejk_implementation {
     int32_t least_capability, most_capability;
     const char
         *needs; /**< what `applicable` asks for, in a few words for explanations; may be NULL */
+    /** True: not yet tested where it runs. Taken only where EJKERNEL_EXPERIMENTAL is 1. @since 0.1 */
+    bool experimental;
 } ejk_implementation;
 
 /** A set of implementations. */

@@ -205,6 +205,28 @@ static void auto_tries_simd_then_reference(void **state) {
                      .backend = EJK_BACKEND_TPU);
 }
 
+static void what_is_experimental_is_taken_when_asked_for(void **state) {
+    ejk_registry *registry = *state;
+    const ejk_query query = {.algorithm = "a"};
+    const ejk_implementation *found_now = NULL;
+    char why[128];
+    ejk_implementation e = sound("a", "new", EJK_PLATFORM_REFERENCE);
+    e.priority = 9;
+    e.experimental = true;
+    add(registry, e);
+    EXPECT_NOT_FOUND(UNAVAILABLE, "these exist: reference new", registry, .algorithm = "a");
+    add(registry, sound("a", "old", EJK_PLATFORM_REFERENCE));
+    EXPECT_FOUND("old", registry, .algorithm = "a");
+    assert_int_equal(setenv("EJKERNEL_EXPERIMENTAL", "1", 1), 0);
+    EXPECT_FOUND("new", registry, .algorithm = "a");
+    EXPECT_OK(ejk_registry_get(registry, &query, &found_now));
+    assert_int_equal(setenv("EJKERNEL_EXPERIMENTAL", "0", 1), 0);
+    EXPECT_FOUND("old", registry, .algorithm = "a");
+    EXPECT_OK(ejk_registry_explain(&query, found_now, why, sizeof why));
+    assert_string_equal(why, "is experimental: only if EJKERNEL_EXPERIMENTAL is 1");
+    assert_int_equal(unsetenv("EJKERNEL_EXPERIMENTAL"), 0);
+}
+
 static void preference_is_priority_then_tier_then_order(void **state) {
     ejk_registry *registry = *state;
     const ejk_isa best = ejk_cpu()->isa;
@@ -558,6 +580,7 @@ int main(void) {
         TEST(unsound_implementations_are_refused),
         TEST(a_name_is_taken_once),
         TEST(auto_tries_simd_then_reference),
+        TEST(what_is_experimental_is_taken_when_asked_for),
         TEST(preference_is_priority_then_tier_then_order),
         TEST(slow_dots_are_for_who_asks),
         TEST(types_and_backends_fit),

@@ -6,6 +6,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Place of a platform among those that AUTO tries on a CPU; others come after, by number. */
@@ -106,6 +107,12 @@ static bool has_types(const ejk_implementation *e, const ejk_query *query, const
     return true;
 }
 
+static bool is_trusted(const ejk_implementation *e, const reason *why) {
+    const char *text = e->experimental ? getenv("EJKERNEL_EXPERIMENTAL") : NULL;
+    if (!e->experimental || (text && strcmp(text, "1") == 0)) return true;
+    return no(why, "is experimental: only if EJKERNEL_EXPERIMENTAL is 1");
+}
+
 static bool fits_why(const ejk_implementation *e, const ejk_query *query, const reason *why) {
     if (!in_place(e, query, why)) return false;
     if (!on_platform(e, query))
@@ -119,7 +126,7 @@ static bool fits_why(const ejk_implementation *e, const ejk_query *query, const 
         return no(why, "is for backend %s, asked for is %s", ejk_backend_name(e->backend),
                   ejk_backend_name(query->backend));
     if (!has_tier(e, query, why)) return false;
-    if (!has_types(e, query, why)) return false;
+    if (!has_types(e, query, why) || !is_trusted(e, why)) return false;
     if (query->problem && e->applicable && !e->applicable(query->problem))
         return no(why, "cannot compute this problem%s%s", e->needs ? ": it needs " : "",
                   e->needs ? e->needs : "");

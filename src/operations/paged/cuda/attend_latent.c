@@ -121,7 +121,7 @@ static ejk_status run(const ejk_run *run) {
     return ejki_cuda_begin(run, &join, &a);
 }
 
-EJKI_DECLARE(unified_attention_latent_cuda, .version = 1, .priority = 30, .applicable = applicable,
-             .prepare = prepare, .run = run,
+EJKI_DECLARE(unified_attention_latent_cuda, .version = 1, .priority = 30, .experimental = true,
+             .applicable = applicable, .prepare = prepare, .run = run,
              .needs = "latents of bf16 or f16 as the queries, a multiple of 128 up to 512 and rope "
                       "elements a multiple of 16 up to 64, without scales of queries")

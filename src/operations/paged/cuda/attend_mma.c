@@ -206,7 +206,7 @@ static ejk_status run(const ejk_run *run) {
     return ejki_cuda_begin(run, &join, &a);
 }
 
-EJKI_DECLARE(unified_attention_mma_cuda, .version = 1, .priority = 20, .applicable = applicable,
-             .prepare = prepare, .run = run,
+EJKI_DECLARE(unified_attention_mma_cuda, .version = 1, .priority = 20, .experimental = true,
+             .applicable = applicable, .prepare = prepare, .run = run,
              .needs = "bf16 or f16 queries with caches of their type without scales, head_dim a "
                       "multiple of 32 and that of values of 64, up to 256")
