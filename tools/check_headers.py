@@ -34,8 +34,10 @@ BEFORE = dict.fromkeys(("kernels/simd/gemm_body.h", "kernels/simd/pack_body.h"),
 # Parts of a body that are still included in one order, after the types that they work on.
 PARTS = {
     "operations/matmul/shared/product_body.h": ["product_finish.h", "product_pack.h", "product_quant.h"],
-    "operations/recurrent/cpu/chunk/chunk_body.h": ["gates_body.h", "tile.h"],
-    "operations/recurrent/cpu/scan/scan_body.h": ["gates.h", "gradient_plan_body.h", "slab_body.h", "turned_body.h"],
+    "operations/recurrent/cpu/chunk/chunk_body.h": [
+        "gates_body.h", "rows_body.h", "tile.h", "back_gates_body.h", "back_tile.h"],
+    "operations/recurrent/cpu/scan/scan_body.h": [
+        "gates.h", "gradient_put_body.h", "gradient_tasks_body.h", "slab_body.h", "turned_body.h"],
 }
 PARTS = {str(Path(body).parent / part) for body, parts in PARTS.items() for part in parts}
 

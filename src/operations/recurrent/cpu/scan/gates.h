@@ -7,14 +7,14 @@
 
 /*
  * e^x: 2^y of y = x·log2(e) rounded, times 1 + ln(2)·(what y lost), so that a decay of many nats is as good as one of
- * few. ±∞ would lose NaN there, so x is kept within ±10⁴, where e^x is 0 or ∞.
+ * few, by the integer nearest to y: decays are just below 1, where a floor would lose a bit. ±∞ would lose NaN there, so x is kept within ±10⁴, where e^x is 0 or ∞.
  */
 static inline vf v_exp(vf x) {
     const vf high = v_set1(1.44269502f), low = v_set1(1.92596303e-8f);
     x = v_max(v_set1(-1e4f), v_min(v_set1(1e4f), x));
     const vf y = v_mul(x, high);
     const vf lost = v_fma(x, low, v_fms(x, high, y));
-    return v_mul(v_exp2(y), v_fma(lost, v_set1(0.693147182f), v_set1(1)));
+    return v_mul(v_exp2_near(y), v_fma(lost, v_set1(0.693147182f), v_set1(1)));
 }
 
 /* log(1 + e^x) = max(x, 0) + 2·atanh(e / (2 + e)) with e = e^-|x|; the series is good to 2e-8 up to 1/3. */

@@ -20,7 +20,55 @@
 #include "kernels/declare.h"
 #include "operations/recurrent/cpu/scan/token_body.h"
 #include "operations/recurrent/cpu/scan/slab_body.h"
-#include "operations/recurrent/cpu/scan/gradient_plan_body.h"
+#include "operations/recurrent/cpu/scan/gradient.h"
+
+/* Bytes of the states of a segment: half of an L2 cache. */
+enum { STATES = 1 << 19, LEAST_SEGMENT = 8, MOST_SEGMENT = 64 };
+
+/* Sizes in floats, and memory of a worker. */
+typedef struct work {
+    WORK_FIELDS
+    rec_size segment, slab_size, slabs;
+    int width;
+    float *rows, *gradients, *states, *kept, *d_state, *checkpoints;
+    token token[MOST_SEGMENT];
+    gradient gradient[MOST_SEGMENT];
+} work;
+
+#include "operations/recurrent/cpu/scan/gradient_put_body.h"
+
+static void measure(const rec_problem *p, work *w) {
+    w->width = p->value_size > VL ? 2 : 1;
+    measure_heads(p, w->width * VL, w);
+    w->pitch = row_pitch(p);
+    w->slabs = w->value_pitch / (w->width * VL);
+    w->slab_size = p->key_size * w->width * VL;
+    const rec_size fit = STATES / ejki_max(w->slab_size * (rec_size)sizeof(float), 1);
+    w->segment = ejki_max(ejki_min(fit, MOST_SEGMENT), LEAST_SEGMENT);
+}
+
+/* Deals out a worker's memory from `at`; returns how many floats there are. */
+static rec_size deal_out(work *w, float *at) {
+    const rec_problem *p = w->p;
+    float **const place[] = {&w->rows,        &w->gradients, &w->states, &w->kept,  &w->d_state,
+                             &w->checkpoints, &w->sum[0],    &w->sum[1], &w->sum[2]};
+    const rec_size segments = p->tokens / w->segment + 1;
+    const rec_size size[] = {w->segment * TOKEN_ROWS * w->pitch,
+                             w->segment * GRADIENT_ROWS * w->pitch,
+                             (w->segment + 1) * w->slab_size,
+                             w->segment * 4 * VL,
+                             w->slabs * w->slab_size,
+                             segments * w->slabs * w->slab_size,
+                             sum_size(w, REC_QUERY),
+                             sum_size(w, REC_KEY),
+                             sum_size(w, REC_VALUE)};
+    rec_size used = 0;
+    for (int i = 0; i < 9; i++) {
+        if (at) *place[i] = at + used;
+        used += ejki_round_up(size[i], VL);
+    }
+    return used;
+}
 
 /* ---- A token and a slab ------------------------------------------------------------------------------ */
 
@@ -127,6 +175,10 @@ INLINE void back_rows(const work *w, const int width, const bool rank, const tok
     add_lanes(db, g->b + i);
 }
 
+static void put_value_gate(const work *w, const token *t, rec_size c, vf value) {
+    put_part(w->p, REC_GV, gradient_at(w, REC_GV, t->t), c, w->p->value_size, value);
+}
+
 /* d becomes the cotangent of the slab before the token. */
 INLINE void back(const work *w, const int width, const bool rank, const token *t, rec_size c,
                  slab before, slab d, const float *kept, gradient *g) {
@@ -137,7 +189,6 @@ INLINE void back(const work *w, const int width, const bool rank, const token *t
     vf along_u = v_zero(), along_x = v_zero();
     load_columns(w, width, t, c, kept, &at);
     sum_rows(width, rank, t->a, t->k, p->key_size, d, at.dh, at.du);
-    float *value = sum_at(w, REC_VALUE, t->t) + c;
     for (int n = 0; n < width; n++) {
         at.du[n] = v_fma(v_set1(g->qk), at.d_out[n], at.du[n]);
         if (rank) at.dh[n] = v_fma(v_set1(g->qa), at.d_out[n], at.dh[n]);
@@ -147,7 +198,7 @@ INLINE void back(const work *w, const int width, const bool rank, const token *t
         if (rank) along_x = v_fma(at.x[n], at.d_out[n], along_x);
         vf dv = delta ? v_mul(v_set1(t->beta), at.du[n]) : at.du[n];
         dv = v_fma(v_set1(g->own), at.d_out[n], dv);
-        v_store(value + n * VL, v_add(v_load(value + n * VL), dv));
+        add_part(w, REC_VALUE, t->t, c + n * VL, p->value_size, dv);
     }
     rec_size i = 0;
     for (; i + VL <= p->key_size; i += VL)
@@ -262,6 +313,8 @@ static void move_states(const work *w, int role, float *slabs, bool load) {
 
 static void back_head(work *w) {
     const rec_size steps = w->q.end - w->q.begin, size = w->slabs * w->slab_size;
+    if (w->p->key_size == 0)
+        memset(w->rows, 0, (size_t)(w->segment * TOKEN_ROWS * w->pitch) * sizeof *w->rows);
     move_states(w, REC_INITIAL, w->checkpoints, true);
     for (rec_size n = 0; n + w->segment < steps; n += w->segment) {
         float *from = w->checkpoints + n / w->segment * size;
@@ -280,115 +333,6 @@ static void back_head(work *w) {
     move_states(w, REC_D(REC_INITIAL), w->d_state, false);
 }
 
-/* Sums over the heads of the group, of all its query, key and value heads. */
-static void put_sums(work *w, rec_size group) {
-    const rec_problem *p = w->p;
-    for (int role = REC_QUERY; role <= REC_VALUE; role++) {
-        const rec_size size = role == REC_VALUE ? p->value_size : p->key_size;
-        const rec_size pitch = role == REC_VALUE ? w->value_pitch : w->pitch;
-        const rec_view *v = &p->view[REC_D(role)];
-        for (rec_size t = w->q.begin; t < w->q.end && v->present; t++)
-            for (rec_size n = 0; n < w->shared[role]; n++) {
-                const float *from =
-                    w->sum[role] + (t - w->q.begin) * sum_pitch(w, role) + n * pitch;
-                const rec_size at = rec_at(v, w->q.batch, t, group * w->shared[role] + n);
-                for (rec_size c = 0; c < size; c += VL)
-                    put_part(p, role, at, c, size, v_load(from + c));
-            }
-    }
-}
-
-static void back_group(work *w, rec_size group) {
-    for (int role = REC_QUERY; role <= REC_VALUE; role++)
-        memset(w->sum[role], 0,
-               (size_t)((w->q.end - w->q.begin) * sum_pitch(w, role)) * sizeof(float));
-    for (rec_size n = 0; n < w->in_group; n++) {
-        w->h = group * w->in_group + n;
-        float *part = w->partial + (w->q.index * w->p->heads + w->h) * partial_size(w->p);
-        memset(part, 0, (size_t)partial_size(w->p) * sizeof *part);
-        back_head(w);
-    }
-    put_sums(w, group);
-}
-
-/* Tokens in no sequence. */
-static void clear_rest(work *w) {
-    w->q = (rec_sequence){.begin = rec_covered(w->p), .end = w->p->tokens};
-    for (int role = REC_QUERY; role <= REC_VALUE; role++)
-        memset(w->sum[role], 0,
-               (size_t)((w->q.end - w->q.begin) * sum_pitch(w, role)) * sizeof(float));
-    for (rec_size group = 0; group < w->groups && w->p->heads > 0; group++) put_sums(w, group);
-    for (rec_size t = w->q.begin; t < w->q.end; t++)
-        for (w->h = 0; w->h < w->p->heads; w->h++) put_nothing(w, t);
-}
-
-static void do_tasks(void *argument, int64_t index) {
-    const ejk_run *run = argument;
-    const rec_problem *p = run->problem;
-    work w = {.width = 1};
-    measure(p, &w);
-    const rec_size size = deal_out(&w, NULL);
-    deal_out(&w, (float *)run->workspace + index * size);
-    w.partial = (float *)run->workspace + run->workers * size;
-    if (p->key_size == 0)
-        memset(w.rows, 0, (size_t)(w.segment * TOKEN_ROWS * w.pitch) * sizeof *w.rows);
-    const rec_size tasks = p->heads > 0 ? p->sequences * w.groups : 0;
-    for (rec_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
-        w.q = rec_sequence_of(p, n / w.groups);
-        back_group(&w, n % w.groups);
-    }
-    if (index == 0) clear_rest(&w);
-}
-
-/* ---- Sums over tokens -------------------------------------------------------------------------------- */
-
-/* Number `i` of the part of head h, over the sequences in their order; of one of them if it is not -1. */
-static float total(const rec_problem *p, const float *partial, rec_size one, rec_size h,
-                   rec_size i) {
-    float sum = 0;
-    for (rec_size n = one < 0 ? 0 : one; n < (one < 0 ? p->sequences : one + 1); n++)
-        sum += partial[(n * p->heads + h) * partial_size(p) + i];
-    return sum;
-}
-
-static void put_totals(const rec_problem *p, const float *partial) {
-    static const int roles[] = {REC_A_LOG, REC_DT_BIAS, REC_BONUS};
-    const rec_size first[] = {1, 2, 2 + row_pitch(p)};
-    for (int k = 0; k < 3; k++) {
-        const rec_view *v = &p->view[REC_D(roles[k])];
-        for (rec_size h = 0; h < p->heads && v->present; h++)
-            for (rec_size i = 0; i < (v->stride[3] ? p->key_size : 1); i++)
-                element_store((ejk_dtype)v->dtype, v->data, h * v->stride[2] + i,
-                              total(p, partial, -1, h, first[k] + i));
-    }
-    const rec_view *gamma = &p->view[REC_D(REC_GAMMA)];
-    for (rec_size n = 0; n < (p->gamma_is_each ? p->sequences : 1) && gamma->present; n++)
-        for (rec_size h = 0; h < p->heads; h++)
-            element_store((ejk_dtype)gamma->dtype, gamma->data,
-                          n * gamma->stride[0] + h * gamma->stride[2],
-                          total(p, partial, p->gamma_is_each ? n : -1, h, 0));
-}
-
-static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
-                          ejk_launch *launch) {
-    const rec_problem *p = problem;
-    work w = {.width = 1};
-    (void)parameters;
-    measure(p, &w);
-    launch->workers = (int32_t)ejki_max(ejki_min(threads, p->sequences * w.groups), 1);
-    const rec_size size = launch->workers * deal_out(&w, NULL);
-    launch->workspace_bytes =
-        (size_t)(size + p->sequences * p->heads * partial_size(p)) * sizeof(float);
-    return EJK_OK;
-}
-
-static ejk_status run(const ejk_run *run) {
-    const rec_problem *p = run->problem;
-    work w = {.width = 1};
-    ejk_parallel_for(run->threads, run->workers, do_tasks, (void *)(uintptr_t)run);
-    measure(p, &w);
-    put_totals(p, (const float *)run->workspace + run->workers * deal_out(&w, NULL));
-    return EJK_OK;
-}
+#include "operations/recurrent/cpu/scan/gradient_tasks_body.h"
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)

@@ -1,36 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the gradients and where they go: sums of a token, their way to tensors. Part of gradient_body.h. */
-#ifndef EJKI_RECURRENT_GRADIENT_PLAN_BODY_H
-#define EJKI_RECURRENT_GRADIENT_PLAN_BODY_H
-
-/* Bytes of the states of a segment: half of an L2 cache. */
-enum { STATES = 1 << 19, LEAST_SEGMENT = 8, MOST_SEGMENT = 64 };
-
-/* Sums over columns that a token has collected; rows as in a token. */
-typedef struct gradient {
-    float *q, *k, *g, *a, *b; /* g: of log decays of key channels */
-    float beta, head;         /* head: of log decays, over all channels */
-    float along_u, along_x;   /* of d_out, with the scale */
-    float qk, qa, own;        /* as in the token, without the scale */
-} gradient;
-
-enum { GRADIENT_ROWS = 5 };
-
-/* Sizes in floats, and memory of a worker. */
-typedef struct work {
-    const rec_problem *p;
-    rec_sequence q;
-    rec_size h;
-    rec_size pitch, value_pitch, segment, slab_size, slabs;
-    int width;
-    rec_size groups, in_group; /* groups of heads, heads of one */
-    rec_size shared[3];        /* heads of query, key and value in a group */
-    float *rows, *gradients, *states, *kept, *d_state, *checkpoints;
-    float *sum[3];  /* of query, key and value: [tokens of the sequence][shared][pitch] */
-    float *partial; /* [sequences][heads][partial_size]: gamma, A_log, dt_bias, bonus */
-    token token[MOST_SEGMENT];
-    gradient gradient[MOST_SEGMENT];
-} work;
+/*
+ * Gradients of a token on their way to tensors. Include after gradient.h and the type `work`, a struct that begins with
+ * WORK_FIELDS.
+ */
+#ifndef EJKI_RECURRENT_GRADIENT_PUT_BODY_H
+#define EJKI_RECURRENT_GRADIENT_PUT_BODY_H
 
 static rec_size partial_size(const rec_problem *p) {
     return 2 + 2 * row_pitch(p);
@@ -45,15 +19,10 @@ static rec_size common_divisor(rec_size a, rec_size b) {
     return a;
 }
 
-static void measure(const rec_problem *p, work *w) {
+/* Groups of heads; columns of a value are rounded up to `columns`. */
+static void measure_heads(const rec_problem *p, rec_size columns, work *w) {
     w->p = p;
-    w->width = p->value_size > VL ? 2 : 1;
-    w->pitch = row_pitch(p);
-    w->slabs = ejki_cdiv(p->value_size, w->width * VL);
-    w->value_pitch = w->slabs * w->width * VL;
-    w->slab_size = p->key_size * w->width * VL;
-    const rec_size fit = STATES / ejki_max(w->slab_size * (rec_size)sizeof(float), 1);
-    w->segment = ejki_max(ejki_min(fit, MOST_SEGMENT), LEAST_SEGMENT);
+    w->value_pitch = ejki_round_up(p->value_size, columns);
     w->groups = p->heads == 0
                     ? 1
                     : common_divisor(common_divisor(p->query_heads, p->key_heads), p->value_heads);
@@ -67,27 +36,9 @@ static rec_size sum_pitch(const work *w, int role) {
     return w->shared[role] * (role == REC_VALUE ? w->value_pitch : w->pitch);
 }
 
-/* Deals out a worker's memory from `at`; returns how many floats there are. */
-static rec_size deal_out(work *w, float *at) {
-    const rec_problem *p = w->p;
-    float **const place[] = {&w->rows,        &w->gradients, &w->states, &w->kept,  &w->d_state,
-                             &w->checkpoints, &w->sum[0],    &w->sum[1], &w->sum[2]};
-    const rec_size segments = p->tokens / w->segment + 1;
-    const rec_size size[] = {w->segment * TOKEN_ROWS * w->pitch,
-                             w->segment * GRADIENT_ROWS * w->pitch,
-                             (w->segment + 1) * w->slab_size,
-                             w->segment * 4 * VL,
-                             w->slabs * w->slab_size,
-                             segments * w->slabs * w->slab_size,
-                             p->tokens * sum_pitch(w, REC_QUERY),
-                             p->tokens * sum_pitch(w, REC_KEY),
-                             p->tokens * sum_pitch(w, REC_VALUE)};
-    rec_size used = 0;
-    for (int i = 0; i < 9; i++) {
-        if (at) *place[i] = at + used;
-        used += ejki_round_up(size[i], VL);
-    }
-    return used;
+/* Floats of the sums of a role; none where they are not needed. */
+static rec_size sum_size(const work *w, int role) {
+    return w->in_group > 1 ? w->p->tokens * sum_pitch(w, role) : 0;
 }
 
 /* ---- To tensors -------------------------------------------------------------------------------------- */
@@ -114,13 +65,11 @@ static void put_number(const work *w, int role, rec_size t, float value) {
     put_part(w->p, role, gradient_at(w, role, t), 0, 1, v_set1(value));
 }
 
-static void put_value_gate(const work *w, const token *t, rec_size c, vf value) {
-    put_part(w->p, REC_GV, gradient_at(w, REC_GV, t->t), c, w->p->value_size, value);
-}
-
-/* Of a token that counts for nothing, but for what heads share. */
+/* Of a token that counts for nothing, but for what heads share: sums over these are 0 to begin with. */
 static void put_nothing(const work *w, rec_size t) {
     const rec_problem *p = w->p;
+    for (int role = REC_QUERY; role <= REC_VALUE && w->in_group == 1; role++)
+        put_row(w, role, t, role == REC_VALUE ? p->value_size : p->key_size, NULL);
     put_row(w, REC_A, t, p->key_size, NULL);
     put_row(w, REC_B, t, p->key_size, NULL);
     put_row(w, REC_GK, t, p->key_size, NULL);
@@ -138,14 +87,23 @@ INLINE float *sum_at(const work *w, int role, rec_size t) {
            head * (role == REC_VALUE ? w->value_pitch : w->pitch);
 }
 
+/* VL elements of a head's gradient of query, key or value, from c on. */
+INLINE void add_part(const work *w, int role, rec_size t, rec_size c, rec_size size, vf value) {
+    if (w->in_group == 1) {
+        put_part(w->p, role, gradient_at(w, role, t), c, size, value);
+        return;
+    }
+    float *sum = sum_at(w, role, t) + c;
+    v_store(sum, v_add(v_load(sum), value));
+}
+
 /* From the gradient of what is normalised to that of the tensor: norm (d - x <x, d>). */
 static void add_vector(const work *w, int role, rec_size t, const float *d, const float *x,
                        float norm) {
-    float *sum = sum_at(w, role, t);
     const vf along = v_set1(w->p->normalise ? -dot(d, x, w->pitch) : 0), factor = v_set1(norm);
     for (rec_size c = 0; c < w->pitch; c += VL) {
         const vf own = v_fma(v_load(x + c), along, v_load(d + c));
-        v_store(sum + c, v_fma(factor, own, v_load(sum + c)));
+        add_part(w, role, t, c, w->p->key_size, v_mul(factor, own));
     }
 }
 
@@ -205,7 +163,7 @@ static void put_token(const work *w, const token *t, gradient *g) {
     float *part = w->partial + (w->q.index * p->heads + w->h) * partial_size(p);
     if (p->read == REC_BEFORE)
         add_bonus(w, t, g, part);
-    else
+    else if (g->along_u != 0 || g->along_x != 0)
         for (rec_size c = 0; c < w->pitch; c += VL) {
             vf d = v_fma(v_load(t->k + c), v_set1(g->along_u), v_load(g->q + c));
             if (p->update == REC_RANK_ONE) d = v_fma(v_load(t->a + c), v_set1(g->along_x), d);
