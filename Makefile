@@ -22,6 +22,7 @@ demo: all
 	build/examples/serve --timeline build/timeline.svg examples/data/requests.txt
 
 check:
+	@mkdir -p build && date +%s >build/check.start
 	@tools/setup.sh check
 	@cmake --preset check >/dev/null
 	@cmake --build build --target all tests

@@ -5,8 +5,8 @@
     compare.py REPORT.json               each row's rate and share, and the peer's (--against-python) over it
     compare.py BEFORE.json AFTER.json    rows that both have: the time of the first over that of the second
 
-Rows belong together by their problem and number of threads. Of quotients the geometric mean and the least are told, above
-1 where the library, or the second report, is faster. On a GPU each is told alone / in a row.
+Rows belong together by their problem and number of threads. Of quotients the geometric mean and the least are told,
+above 1 where the library, or the second report, is faster. On a GPU each is told alone / in a row.
 """
 import argparse
 import json

@@ -109,7 +109,7 @@ bool call_set_config(const op_call *call, const char *json) {
         ejk_record_set_text(call->kernel->args, call->args, call->kernel->config_field, json));
 }
 
-/* The tensor that a result is the gradient of, query of d_query, where it is given; else NULL. */
+/* The tensor that a result is the gradient of, x of d_x, where it is given; else NULL. */
 static const ejk_tensor *gradient_of(const op_call *call, const ejk_field *field) {
     size_t offset;
     if (!ejk_field_is_output(field) || strncmp(field->name, "d_", 2) != 0) return NULL;

@@ -15,7 +15,7 @@ typedef struct call_words {
 /* Those flags that a line has anyway, but for shape and configuration, as own ones of a command. */
 #define LINE_OPTIONS(words)                                                                        \
     {"dtype", OPTION_TEXT, &(words)->dtype, "TYPE", "element type of the inputs; default f32"},    \
-        {"with", OPTION_TEXT, &(words)->with, "NAMES", "optional tensors, as bias,softmax_aux"},   \
+        {"with", OPTION_TEXT, &(words)->with, "NAMES", "optional tensors, as bias,mask"},          \
         {"layout", OPTION_TEXT, &(words)->layout, "ORDER",                                         \
          "order of the axes in memory, as bhtd"},                                                  \
         {"platform", OPTION_TEXT, &(words)->platform, "NAME", "auto, simd, reference or cuda"},    \

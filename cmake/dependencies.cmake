@@ -20,7 +20,8 @@ find_path(RANDOM123_INCLUDE_DIR Random123/threefry.h REQUIRED)
 add_library(random123 INTERFACE IMPORTED)
 target_include_directories(random123 INTERFACE ${RANDOM123_INCLUDE_DIR})
 
-set(EJK_PRIVATE_LIBRARIES random123 PkgConfig::jansson PkgConfig::libcrypto PkgConfig::sqlite3 PNG::PNG PkgConfig::cpuinfo pthreadpool m Threads::Threads)
+set(EJK_PRIVATE_LIBRARIES random123 PkgConfig::jansson PkgConfig::libcrypto PkgConfig::sqlite3 PNG::PNG
+    PkgConfig::cpuinfo pthreadpool m Threads::Threads)
 if(EJK_TESTS)
   pkg_check_modules(cmocka REQUIRED IMPORTED_TARGET cmocka)
 endif()

@@ -6,14 +6,20 @@
 #   kernel <operation> | <kernel or -> | <tiers> | <element types> | <source> [| <limits>]
 #       one implementation for each tier and each element type. A tier is one of EJK_ISAS or `scalar`, `reference`
 #       or `cuda`. Up to four types joined by commas, as bf16,f8e4m3,f32, are those of the first tensor and of the
-#       ones that ejk_kernel.further_types names. The source is relative to the list. A header (*_body.h) is compiled once for each tier, by a file that is generated; a C file
-#       is compiled as it is and declares its own line. Limits of cuda: the least, or the least and the most compute
-#       capability: `sm_80`, `sm_90 sm_90`.
+#       ones that ejk_kernel.further_types names. The source is relative to the list. A header
+#       (*_body.h) is compiled once for each tier, by a file that is generated; a C file is compiled as it is and
+#       declares its own line. Limits of cuda: the least, or the least and the most compute capability: `sm_80`,
+#       `sm_90 sm_90`.
 #   alias <operation> | <operation> | <kernels>
 #       the kernels of the second operation are registered for the first, too
+#   compile <text> | <constants or -> | <bytes> <bytes>
+#       a CUDA text and constants as launchers give them, and how many bytes a thread may spill on sm_80 and on sm_90a;
+#       -: not for it. Each text needs one such line. A test holds NVRTC 13 to them; raise a limit only with a
+#       measurement that says why.
 #
 # From these come kernel_lines.h, which kernels/declare.h expands; builtin.c, what the registry adds; operations.inc,
-# what a context knows; and the sources of each tier with the flags of that tier. Nothing else lists kernels.
+# what a context knows; compile_lines.inc, what test_cuda_compile does; and the sources of each tier with the flags of
+# that tier. Nothing else lists kernels.
 
 set(EJK_PLATFORM_TIERS reference cuda)
 
@@ -70,7 +76,8 @@ function(ejk_kernel_line list operation kernel tiers types source limits)
       foreach(registered ${operation} ${others})
         string(REPLACE "," "_" symbol "ejki_${registered}_${type}_${tier}_${kernel}")
         string(REPLACE "_-" "" symbol ${symbol})
-        string(APPEND line " \\\n    X(${symbol}, \"${registered}\", \"${type}/\" EJKI_TIER_TEXT_${tier} \"${suffix}\", "
+        string(APPEND line " \\\n    X(${symbol}, \"${registered}\", "
+                           "\"${type}/\" EJKI_TIER_TEXT_${tier} \"${suffix}\", "
                            "${platform}, ${backend}, ${isa}, ${dtypes}, ${least}, ${most}, __VA_ARGS__)")
         set_property(GLOBAL APPEND PROPERTY EJK_SYMBOLS ${symbol})
       endforeach()
@@ -112,6 +119,25 @@ function(ejk_read_aliases list)
   endforeach()
 endfunction()
 
+# ejk_compile_line(<list> <text> <constants> <bytes>)
+function(ejk_compile_line list text constants bytes)
+  cmake_path(GET list PARENT_PATH folder)
+  cmake_path(ABSOLUTE_PATH text BASE_DIRECTORY ${folder} NORMALIZE OUTPUT_VARIABLE path)
+  if(NOT EXISTS ${path} OR NOT bytes MATCHES "^([0-9]+|-) +([0-9]+|-)$")
+    message(FATAL_ERROR "${list}: 'compile ${text} | ${constants} | ${bytes}' names no file, or no two numbers")
+  endif()
+  set(least ${CMAKE_MATCH_1})
+  set(most ${CMAKE_MATCH_2})
+  foreach(number least most)
+    string(REGEX REPLACE "^-$" "-1" ${number} ${${number}})
+  endforeach()
+  string(REGEX REPLACE "^-$" "" constants "${constants}")
+  cmake_path(RELATIVE_PATH path BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/src OUTPUT_VARIABLE text)
+  set_property(GLOBAL APPEND PROPERTY EJK_COMPILED_TEXTS ${text})
+  set_property(GLOBAL APPEND_STRING PROPERTY EJK_COMPILE_LINES
+               "{\"${text}\", \"${constants}\", {${least}, ${most}}},\n")
+endfunction()
+
 function(ejk_read_kernels list)
   ejk_list_lines(${list})
   foreach(line IN LISTS lines)
@@ -124,6 +150,8 @@ function(ejk_read_kernels list)
         string(REGEX REPLACE " +" ";" ${split} "${${split}}")
       endforeach()
       ejk_kernel_line(${list} ${operation} ${kernel} "${tiers}" "${types}" ${source} "${limits}")
+    elseif(line MATCHES "^compile +([^ |]+) *\\| *([^|]*[^ |]) *\\| *(.*[^ ]) *$")
+      ejk_compile_line(${list} ${CMAKE_MATCH_1} "${CMAKE_MATCH_2}" "${CMAKE_MATCH_3}")
     elseif(NOT line MATCHES "^alias ")
       message(FATAL_ERROR "${list}: '${line}' is no line of a list of kernels")
     endif()
@@ -148,6 +176,16 @@ function(ejk_read_kernel_lists folder)
   get_property(lines GLOBAL PROPERTY EJK_LINES)
   file(CONFIGURE OUTPUT ${generated}/kernel_lines.h
        CONTENT "/* Generated from the lists of kernels. */\n${texts}${lines}" @ONLY)
+
+  file(GLOB_RECURSE texts RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS ${folder}/*.cu)
+  get_property(compiled GLOBAL PROPERTY EJK_COMPILED_TEXTS)
+  list(REMOVE_ITEM texts ${compiled})
+  if(texts)
+    message(FATAL_ERROR "No `compile` line of a list of kernels names ${texts}")
+  endif()
+  get_property(lines GLOBAL PROPERTY EJK_COMPILE_LINES)
+  file(CONFIGURE OUTPUT ${generated}/compile_lines.inc
+       CONTENT "/* Generated from the lists of kernels. */\n${lines}" @ONLY)
 
   get_property(symbols GLOBAL PROPERTY EJK_SYMBOLS)
   set(externs "")

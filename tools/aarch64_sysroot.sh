@@ -3,9 +3,9 @@
 # Unpacks Debian's libraries for 64-bit Arm into a folder, for cross builds: nothing is installed, and no package of the
 # machine changes. Does nothing where the folder is complete. Usage: aarch64_sysroot.sh <folder>
 set -eu
-packages="libc6 libc6-dev libgcc-s1 linux-libc-dev libjansson-dev libjansson4 libsqlite3-dev libsqlite3-0 libssl-dev libssl3
-          libpthreadpool-dev libpthreadpool0 libcpuinfo-dev libcpuinfo0 libpng-dev libpng16-16 zlib1g zlib1g-dev
-          libcmocka-dev libcmocka0 librandom123-dev"
+packages="libc6 libc6-dev libgcc-s1 linux-libc-dev libjansson-dev libjansson4 libsqlite3-dev libsqlite3-0
+          libssl-dev libssl3 libpthreadpool-dev libpthreadpool0 libcpuinfo-dev libcpuinfo0 libpng-dev libpng16-16
+          zlib1g zlib1g-dev libcmocka-dev libcmocka0 librandom123-dev"
 [ ! -e "$1/complete" ] || exit 0
 mkdir -p "$1/apt/lists/partial" "$1/apt/cache" "$1/debs"
 cd "$1"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/api.md, the index of the public headers, from their own first sentences and @since marks.
+"""Writes docs/api.md, the index of the public headers, from their own first sentences and @since marks, and the list
+of them in ejkernel.h.
 
 With --check it writes nothing, prints a line per fault and exits 1 if there is any: a header without a sentence or a
-mark, a mark beyond VERSION, a header that ejkernel.h does not include, a page that is out of date, an operation that
-README.md does not name.
+mark, a mark beyond VERSION, a page or a list that is out of date, an operation that README.md does not name.
 """
 
 import re
@@ -14,11 +14,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HEADERS = ROOT / "include" / "ejkernel"
 PAGE = ROOT / "docs" / "api.md"
+WHOLE = HEADERS / "ejkernel.h"
 HEAD = """# Public headers
 
-`#include <ejkernel/ejkernel.h>` includes them all. To call an operation, start with `flash_attention.h`; to write a kernel
-of your own, with `kernel.h`. "Since" is the version that brought the header; what came to it later is marked where it is
-declared. `make docs` turns the headers into pages. This page is written by `tools/api_index.py`.
+`#include <ejkernel/ejkernel.h>` includes them all. To call an operation, start with `flash_attention.h`; to write a
+kernel of your own, with `kernel.h`. "Since" is the version that brought the header; what came to it later is marked
+where it is declared. `make docs` turns the headers into pages. This page is written by `tools/api_index.py`.
 
 | header | what it is | since |
 |---|---|---|
@@ -31,7 +32,8 @@ def numbers(version):
 
 def read(path):
     """The first sentence of a header and its own mark, either of them None if it is missing."""
-    comment = re.search(r"/\*\*\s*\n \* @file " + re.escape(path.name) + r"\n(.*?)\*/", path.read_text(encoding="utf-8"), re.S)
+    pattern = r"/\*\*\s*\n \* @file " + re.escape(path.name) + r"\n(.*?)\*/"
+    comment = re.search(pattern, path.read_text(encoding="utf-8"), re.S)
     if not comment:
         return None, None
     text = "\n".join(line.removeprefix(" *").strip() for line in comment.group(1).splitlines())
@@ -49,9 +51,8 @@ def unnamed_operations():
 
 
 def main():
-    faults, rows = [], []
+    faults, rows, includes = [], [], []
     version = numbers((ROOT / "VERSION").read_text().strip())
-    whole = (HEADERS / "ejkernel.h").read_text(encoding="utf-8")
     for path in sorted(HEADERS.glob("*.h")):
         sentence, since = read(path)
         name = f"include/ejkernel/{path.name}"
@@ -61,14 +62,14 @@ def main():
             if not re.fullmatch(r"\d+\.\d+", mark) or numbers(mark) > version[:2]:
                 faults.append(f"{name}: @since {mark} is no version so far")
         if path.name != "ejkernel.h":
-            if f"#include <ejkernel/{path.name}>" not in whole:
-                faults.append(f"{name}: ejkernel.h does not include it")
+            includes.append(f"#include <ejkernel/{path.name}>\n")
             rows.append(f"| [`{path.name}`](../{name}) | {(sentence or '').rstrip('.')} | {since} |\n")
-    page = HEAD + "".join(rows)
-    if "--check" not in sys.argv:
-        PAGE.write_text(page, encoding="utf-8")
-    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != page:
-        faults.append("docs/api.md is out of date: run tools/api_index.py")
+    whole = re.sub(r"#include <[\s\S]*#include <.*\n", "".join(includes), WHOLE.read_text(encoding="utf-8"))
+    for path, text in ((PAGE, HEAD + "".join(rows)), (WHOLE, whole)):
+        if "--check" not in sys.argv:
+            path.write_text(text, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+            faults.append(f"{path.relative_to(ROOT)} is out of date: run tools/api_index.py")
     faults += [f"README.md does not name the operation {name}" for name in unnamed_operations()]
     print("\n".join(faults) if faults else f"{len(rows)} public headers, each with a sentence and a version")
     return 1 if faults else 0

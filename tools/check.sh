@@ -1,12 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Runs the tests of a build folder and ends with the line `N passed, N failed, N skipped`, counted from
-# ctest's own record. Fails if a test failed or none ran. Usage: check.sh <build folder> [ctest options]
+# ctest's own record; before it says how long that took, since the second in <build folder>/check.start if there is one,
+# as `make check` leaves it, building included. Fails if a test failed or none ran.
+# Usage: check.sh <build folder> [ctest options]
 set -u
+limit=30 # minutes that `make check` may take from nothing on two cores
 build=$(cd "$1" && pwd) || exit 2
 shift
 record=$build/check.xml
-rm -f "$record"
+whole=$(cat "$build/check.start" 2>/dev/null)
+start=${whole:-$(date +%s)}
+rm -f "$record" "$build/check.start"
 ctest --test-dir "$build" --parallel 2 --output-on-failure --no-tests=error \
     --output-junit "$record" "$@"
 status=$?
@@ -20,6 +25,11 @@ if [ "$passed" -eq 0 ] || [ "$failed" -gt 0 ]; then
     status=1
 elif [ "$status" -ne 0 ]; then
     failed=1 # ctest itself went wrong
+fi
+seconds=$(($(date +%s) - start))
+echo "$((seconds / 60)) min $((seconds % 60)) s${whole:+ with building, $limit min are allowed from nothing on 2 cores}"
+if [ -n "$whole" ] && [ "$seconds" -gt $((limit * 60)) ]; then
+    echo "warning: that is too long; $record has the time of each test" >&2
 fi
 echo "$passed passed, $failed failed, $skipped skipped" | tee "$build/check.txt"
 exit "$status"

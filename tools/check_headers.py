@@ -31,16 +31,6 @@ TIERS = [
 BEFORE = dict.fromkeys(("kernels/simd/gemm_body.h", "kernels/simd/pack_body.h"),
                        "operations/attention/cpu/tile/tile_shape.h")
 
-# Parts of a body that are still included in one order, after the types that they work on.
-PARTS = {
-    "operations/matmul/shared/product_body.h": ["product_finish.h", "product_pack.h", "product_quant.h"],
-    "operations/recurrent/cpu/chunk/chunk_body.h": [
-        "gates_body.h", "rows_body.h", "tile.h", "back_gates_body.h", "back_tile.h"],
-    "operations/recurrent/cpu/scan/scan_body.h": [
-        "gates.h", "gradient_put_body.h", "gradient_tasks_body.h", "slab_body.h", "turned_body.h"],
-}
-PARTS = {str(Path(body).parent / part) for body, parts in PARTS.items() for part in parts}
-
 
 def tier_of(header):
     for pattern, tier in TIERS:
@@ -72,8 +62,8 @@ def flags_of_tiers(commands):
 def compile_alone(header, flags):
     text = "".join(f'#include "{name}"\n' for name in (BEFORE.get(header), header) if name)
     # Functions of a header are static; by itself it uses none of them.
-    made = subprocess.run([*flags, "-Wall", "-Wextra", "-Wno-unused", "-Wno-unknown-pragmas", "-Werror", "-fsyntax-only",
-                           "-x", "c", "-"], input=text, capture_output=True, text=True)
+    made = subprocess.run([*flags, "-Wall", "-Wextra", "-Wno-unused", "-Wno-unknown-pragmas", "-Werror",
+                           "-fsyntax-only", "-x", "c", "-"], input=text, capture_output=True, text=True)
     return header, made.returncode, [l for l in made.stderr.splitlines() if "error" in l][:3] or [made.stderr[:300]]
 
 
@@ -83,8 +73,9 @@ def main():
     flags = flags_of_tiers(commands)
     bodies = {name for path in (build / "src" / "generated").glob("*.c")
               for name in re.findall(r'^#include "(\w+/.*_body\.h)"$', path.read_text(), re.M)}
-    headers = sorted(str(path.relative_to(SRC)) for room in ("kernels", "operations") for path in (SRC / room).rglob("*.h"))
-    jobs = [(h, flags[tier_of(h)]) for h in headers if h not in bodies | PARTS and tier_of(h) in flags]
+    headers = sorted(str(path.relative_to(SRC))
+                     for room in ("kernels", "operations") for path in (SRC / room).rglob("*.h"))
+    jobs = [(h, flags[tier_of(h)]) for h in headers if h not in bodies and tier_of(h) in flags]
     with ThreadPoolExecutor(2) as pool:
         failed = [made for made in pool.map(lambda job: compile_alone(*job), jobs) if made[1] != 0]
     for header, _, errors in failed:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what the compiler does not: who includes whom, and how files are kept.
+"""Checks what the compiler does not: who includes whom, what rooms may say, and how files are kept.
 
-Prints one line per fault and exits 1 if there is any. The order of rooms is explained in
-docs/architecture.md and docs/adr/0001-order-of-rooms.md.
+Prints one line per fault and exits 1 if there is any. docs/adr/0001-order-of-rooms.md explains the order of rooms,
+docs/architecture.md has them with their public headers. What is an operation's own needs no entry in either: a public
+header that no row names is an operation's, and the words of an operation are read from lists of kernels and headers.
 """
 
 import re
@@ -15,69 +16,6 @@ from pathlib import Path
 # From the ground up: a room may use the public headers of itself and of every room before it.
 ROOMS = ["base", "tensor", "record", "device", "mask", "sequence", "numeric", "mask_info", "draw", "kernels",
          "ops/core", "ops/identity", "ops/config", "ops/execution", "operations", "bindings"]
-
-# The room that each public header belongs to; ejkernel.h includes them all and so belongs to the highest.
-PUBLIC = {
-    "status.h": "base",
-    "tensor.h": "tensor",
-    "record.h": "record",
-    "device.h": "device",
-    "cuda.h": "device",
-    "gpu_measure.h": "device",
-    "sequence.h": "sequence",
-    "numeric.h": "numeric",
-    "splash_mask.h": "mask",
-    "mask_drawing.h": "draw",
-    "mask_info.h": "mask_info",
-    "registry.h": "kernels",
-    "hooks.h": "ops/core",
-    "params.h": "ops/core",
-    "kernel.h": "ops/core",
-    "chooser.h": "ops/core",
-    "context.h": "ops/core",
-    "plan.h": "ops/core",
-    "problem.h": "ops/core",
-    "identity.h": "ops/identity",
-    "labels.h": "ops/identity",
-    "config.h": "ops/config",
-    "selector.h": "ops/config",
-    "tuning.h": "ops/execution",
-    "benchmark.h": "ops/execution",
-    "executor.h": "ops/execution",
-    "states.h": "ops/execution",
-    "recording.h": "ops/execution",
-    "batch.h": "ops/execution",
-    "lowered.h": "ops/execution",
-    "profiler.h": "ops/execution",
-    "attention.h": "operations",
-    "attention_merge.h": "operations",
-    "flash_attention.h": "operations",
-    "grouped_matmul.h": "operations",
-    "matmul.h": "operations",
-    "moe.h": "operations",
-    "quantized_matmul.h": "operations",
-    "mean_pooling.h": "operations",
-    "paged_attention.h": "operations",
-    "paged_cache.h": "operations",
-    "flash_mla.h": "operations",
-    "causal_conv1d.h": "operations",
-    "state_space_v1.h": "operations",
-    "gated_rms_norm.h": "operations",
-    "blocksparse_attention.h": "operations",
-    "scaled_dot_product_attention.h": "operations",
-    "gated_delta_rule.h": "operations",
-    "gla_attention.h": "operations",
-    "kda_attention.h": "operations",
-    "lightning_attention.h": "operations",
-    "ragged_gated_delta_rule.h": "operations",
-    "recurrent.h": "operations",
-    "recurrent_attention.h": "operations",
-    "rwkv4.h": "operations",
-    "rwkv6.h": "operations",
-    "rwkv7.h": "operations",
-    "rwkv7_mul.h": "operations",
-    "ejkernel.h": "operations",
-}
 
 # Private headers of other rooms that a room may include; its own are always allowed.
 PRIVATE = {
@@ -122,15 +60,17 @@ EXTERNAL = {
 # Headers that the build generates: the places that may see them.
 GENERATED = {"kernel_lines.h": ["kernels"], "operations.inc": ["operations"]}
 
-# Rooms that serve every operation, and words that only an operation has; the names of the operations come besides.
+# Rooms that serve every operation. They may not say words that only an operation has: beginnings of words, here; and
+# names of operations and of their tensors and integers, as far as these are two words.
 GENERIC = {"base", "tensor", "record", "device", "kernels", "ops/core", "ops/identity", "ops/config", "ops/execution",
-           "bindings"}
-OPERATION_WORDS = ["flash", "Hkv", "cum_seqlens", "fwd_block_mask"]
+           "bindings", "cli"}
+ABOUT_ATTENTION = {"masks.py", "transformers.py"}  # of the Python package, which is generic otherwise
+OPERATION_WORDS = ["flash", "Hkv", "Hq", "cum_seqlens", "fwd_block_mask", "block_table", "mamba",
+                   "rwkv", "paged_", "moe_"]
 
 MAX_LINES = 600
 CODE = {".c", ".h", ".cu", ".cuh", ".inc", ".list", ".py", ".sh", ".cmake"}
-MAX_COLUMNS = 120
-NARROW = ["include", "src", "cli"]  # but for rows of lists
+MAX_COLUMNS = 120  # but for rows of lists
 SKIPPED = (".git", "build", "third_party", "examples/data")
 
 # ---- The checks ------------------------------------------------------------------------------------
@@ -138,6 +78,17 @@ SKIPPED = (".git", "build", "third_party", "examples/data")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 # A folder of somebody's machine at the start of a path; not the same word inside a longer path or URL.
 MACHINE = re.compile(r"(?<![\w./}~*])/(?:work|root|tmp|home)(?![\w.-])")
+
+
+def public_headers(root):
+    """The room that each public header belongs to: as the page says, else that of the operations."""
+    rows = re.findall(r"^\| `src/([a-z_/]+)/` \|.*\| ([^|]*) \|$", (root / "docs/architecture.md").read_text(), re.M)
+    named = {header: room for room, cell in rows for header in re.findall(r"`(\w+\.h)`", cell)}
+    return {path.name: named.get(path.name, "operations") for path in (root / "include/ejkernel").glob("*.h")}
+
+
+ROOT = Path(__file__).resolve().parent.parent
+PUBLIC = public_headers(ROOT)
 
 
 def room_of(path):
@@ -148,13 +99,13 @@ def room_of(path):
         rooms = [r for r in ROOMS if inner == r or inner.startswith(r + "/")]
         return rooms[0] if rooms else "src/" + inner
     if parts[:2] == ("include", "ejkernel"):
-        return PUBLIC.get(path.name, "?")
+        return PUBLIC[path.name]
     return parts[0]
 
 
 def public_fault(room, header):
     if header not in PUBLIC:
-        return "is not in the table of public headers"
+        return "is not found in include/ejkernel"
     if room in OUTSIDE:
         return None
     owner = PUBLIC[header]
@@ -199,7 +150,7 @@ def include_fault(root, path, kind, name):
 def check_includes(root, path, lines):
     room = room_of(path)
     if room not in ROOMS and room not in OUTSIDE and room != "tests":
-        yield f"{path}: {room} is not a room of ROOMS, nor a public header of PUBLIC"
+        yield f"{path}: {room} is not a room of ROOMS"
         return
     for number, line in enumerate(lines, 1):
         match = INCLUDE.match(line)
@@ -209,11 +160,26 @@ def check_includes(root, path, lines):
                 yield f"{path}:{number}: {match.group(2)} {fault}"
 
 
-def operation_word(root):
-    """Matches what a generic room may not say: words of an operation, and every `operation` of the lists of kernels."""
-    lists = (root / "src/operations").rglob("kernels.list")
-    names = [line.split()[1] for file in lists for line in file.read_text().splitlines() if line.startswith("operation ")]
-    return re.compile(r"(?<![A-Za-z])(" + "|".join(OPERATION_WORDS) + r")|\b(" + "|".join(n for n in names if "_" in n) + r")\b")
+def header_text(header):
+    return (ROOT / "include/ejkernel" / header).read_text()
+
+
+def operation_word():
+    """Matches what a generic room may not say.
+
+    Every `operation` of the lists of kernels and every field of an operation's records, if it is two words and none
+    that the headers of other rooms use, too.
+    """
+    lists = (ROOT / "src/operations").rglob("kernels.list")
+    names = re.findall(r"^operation +(\w+)$", "\n".join(file.read_text() for file in lists), re.M)
+    fields, shared = set(), set()
+    for header, room in PUBLIC.items():
+        if room == "operations":
+            fields |= set(re.findall(r"\bF\(\s*[A-Z_]+,\s*(\w+),", header_text(header)))
+        else:
+            shared |= set(re.findall(r"\w+", header_text(header)))
+    own = sorted(name for name in {*names, *fields - shared} if "_" in name and len(name) > 4)
+    return re.compile(r"(?<![A-Za-z])(" + "|".join(OPERATION_WORDS) + r")|\b(" + "|".join(own) + r")\b")
 
 
 def check_generic(path, lines, word):
@@ -223,11 +189,27 @@ def check_generic(path, lines, word):
             yield f"{path}:{number}: '{match.group(0)}' belongs to an operation, not to a room that serves all"
 
 
+def check_public(root):
+    """Public headers that the page names exist; the others are included by an operation, whose they are."""
+    rows = re.findall(r"^\| `src/.*", (root / "docs/architecture.md").read_text(), re.M)
+    for header in re.findall(r"`(\w+\.h)`", " ".join(row.split("|")[3] for row in rows)):
+        if header not in PUBLIC:
+            yield f"docs/architecture.md: names {header}, which is not in include/ejkernel"
+    sources = "".join(path.read_text() for path in sorted((root / "src/operations").rglob("*.[ch]")))
+    for header, room in PUBLIC.items():
+        if room == "operations" and f"<ejkernel/{header}>" not in sources:
+            yield f"include/ejkernel/{header}: no row of docs/architecture.md names it, and no operation includes it"
+
+
 def check_rooms_page(root):
-    """The rooms of docs/architecture.md are those of ROOMS, in the same order, and those of the tree."""
-    page = re.findall(r"^\| `src/([a-z_/]+)/` \|", (root / "docs/architecture.md").read_text(), re.M)
-    if page != ROOMS:
-        yield f"docs/architecture.md: has the rooms {' '.join(page)}, expected {' '.join(ROOMS)}"
+    """The rooms of docs/architecture.md are those of ROOMS, in the same order, and those of the tree; families, too."""
+    rows = dict(re.findall(r"^\| `src/([a-z_/]+)/` \|(.*)", (root / "docs/architecture.md").read_text(), re.M))
+    if list(rows) != ROOMS:
+        yield f"docs/architecture.md: has the rooms {' '.join(rows)}, expected {' '.join(ROOMS)}"
+    families = sorted(path.name for path in (root / "src/operations").iterdir() if path.is_dir())
+    named = re.findall(r"`(\w+)/`", rows.get("operations", "").split(".")[0])
+    if named != families:
+        yield f"docs/architecture.md: has the families {' '.join(named)}, expected {' '.join(families)}"
     tree = {room_of(p.relative_to(root)) for p in (root / "src").rglob("*.[ch]")}
     if tree != set(ROOMS):
         yield f"src: has the rooms {' '.join(sorted(tree))}, expected those of ROOMS"
@@ -237,7 +219,7 @@ def check_text(path, lines):
     code = path.suffix in CODE or path.name == "CMakeLists.txt"
     if code and len(lines) > MAX_LINES:
         yield f"{path}: {len(lines)} lines, at most {MAX_LINES} are allowed"
-    narrow = code and path.suffix != ".list" and path.parts[0] in NARROW
+    narrow = code and path.suffix != ".list"
     for number, line in enumerate(lines, 1):
         if narrow and len(line) > MAX_COLUMNS:
             yield f"{path}:{number}: {len(line)} columns, at most {MAX_COLUMNS} are allowed"
@@ -256,16 +238,22 @@ def text_files(root):
                 pass
 
 
+def is_generic(path):
+    """Whether a file serves every operation."""
+    if path.parts[:2] == ("python", "libejkernel"):
+        return path.name not in ABOUT_ATTENTION
+    return path.parts[0] in ("src", "cli") and room_of(path) in GENERIC
+
+
 def main():
-    root = Path(__file__).resolve().parent.parent
-    faults = list(check_rooms_page(root))
-    word = operation_word(root)
-    for path, lines in text_files(root):
+    faults = [*check_rooms_page(ROOT), *check_public(ROOT)]
+    word = operation_word()
+    for path, lines in text_files(ROOT):
         faults += check_text(path, lines)
-        if path.parts[0] == "src" and room_of(path) in GENERIC or path.parts[:2] == ("python", "libejkernel"):
+        if is_generic(path):
             faults += check_generic(path, lines, word)
         if path.suffix in {".c", ".h", ".inc"}:
-            faults += check_includes(root, path, lines)
+            faults += check_includes(ROOT, path, lines)
     print("\n".join(faults) if faults else "every include goes down, every file is short, every line narrow")
     return 1 if faults else 0
 

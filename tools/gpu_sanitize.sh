@@ -66,8 +66,10 @@ failed=0 skipped=0 passed=0
 for tool in "$@"; do
     while read -r name program settings; do
         log=$work/$tool.$name status=$(cat "$work/$tool.$name.status")
-        found=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log" | sort | uniq -c | sed 's/^ *\([0-9]*\) =* */\1 times /' | tr '\n' ';')
-        if grep -qiE 'not supported|unsupported|unable to (find|use|attach)|insufficient permission' "$log" && [ -z "$found" ]; then
+        found=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log" | sort | uniq -c |
+                sed 's/^ *\([0-9]*\) =* */\1 times /' | tr '\n' ';')
+        if [ -z "$found" ] &&
+           grep -qiE 'not supported|unsupported|unable to (find|use|attach)|insufficient permission' "$log"; then
             echo "$tool $name: skipped: $(grep -iE 'not supported|unsupported|unable to|insufficient' "$log" | head -1)"
             skipped=$((skipped + 1))
         elif [ "$status" -eq 0 ] && [ -n "$found" ]; then

@@ -19,7 +19,8 @@ PATH="$tools/bin:$PATH" "$tools/bin/auditwheel" repair --wheel-dir "$folder" "$f
 # What a user does with it, in an environment of its own.
 rm -rf "$folder/try"
 python3 -m venv "$folder/try"
-"$folder/try/bin/pip" install --quiet --disable-pip-version-check "$folder"/*.whl -r "$source/python/tests/requirements.txt"
+"$folder/try/bin/pip" install --quiet --disable-pip-version-check "$folder"/*.whl \
+    -r "$source/python/tests/requirements.txt"
 cd "$folder"
 "$folder/try/bin/ejk" info --operations >/dev/null
 "$folder/try/bin/python" -m pytest -q -p no:cacheprovider "$source/python/tests"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's scaled_dot_product_attention as a peer: `ejk bench … --against-python bench/peers/torch_sdpa.py`.
 
-Takes dense calls of flash_attention and flash_attention_vjp that are causal or not, on the CPU or a GPU (there by cuDNN),
-with inputs of its own: normal numbers in [B, H, T, D]. The protocol is in docs/howto/benchmarking.md.
+Takes dense calls of flash_attention and flash_attention_vjp that are causal or not, on the CPU or a GPU (there by
+cuDNN), with inputs of its own: normal numbers in [B, H, T, D]. The protocol is in docs/howto/benchmarking.md.
 """
 import json
 import sys
@@ -23,7 +23,7 @@ def tensors(arguments):
 def prepare(request):
     """A function that runs the call once; ValueError for what is not computed here."""
     arguments, backward = request["arguments"], request["op"] == "flash_attention_vjp"
-    known = {"query", "key", "value", "out", "lse", "out_cotangent", "d_query", "d_key", "d_value", "causal",
+    known = {"query", "key", "value", "out", "lse", "d_out", "d_query", "d_key", "d_value", "causal",
              "deterministic"}
     if request["op"] not in ("flash_attention", "flash_attention_vjp"):
         raise ValueError(f"no {request['op']}")

@@ -25,9 +25,10 @@
 #include <ejkernel/flash_attention.h>
 #include <ejkernel/flash_mla.h>
 #include <ejkernel/gated_delta_rule.h>
+#include <ejkernel/gated_rms_norm.h>
 #include <ejkernel/gla_attention.h>
 #include <ejkernel/gpu_measure.h>
-#include <ejkernel/gated_rms_norm.h>
+#include <ejkernel/grouped_matmul.h>
 #include <ejkernel/hooks.h>
 #include <ejkernel/identity.h>
 #include <ejkernel/kda_attention.h>
@@ -37,7 +38,6 @@
 #include <ejkernel/lowered.h>
 #include <ejkernel/mask_drawing.h>
 #include <ejkernel/mask_info.h>
-#include <ejkernel/grouped_matmul.h>
 #include <ejkernel/matmul.h>
 #include <ejkernel/mean_pooling.h>
 #include <ejkernel/moe.h>

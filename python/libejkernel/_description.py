@@ -129,8 +129,8 @@ class Gradient:
     def lost(self, tensors, values):
         """Names of what a call is given, and its gradients would have to know and do not: activations, states.
 
-        `tensors` are the names of those that are given, `values` the other arguments. Element types of results, flags of
-        what is returned and numbers, which only say more of what a name asks for, are nothing to gradients.
+        `tensors` are the names of those that are given, `values` the other arguments. Element types of results, flags
+        of what is returned and numbers, which only say more of what a name asks for, are nothing to gradients.
         """
         found = []
         for field in self._unknown:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What units say of tensors: their shapes as texts, and their element types.
 
-A unit is what a description says of a tensor, "[B,T,Hq,D] or [T,Hq,D] float". What results look like under given
+A unit is what a description says of a tensor, "[B,T,H,D] or [T,H,D] float". What results look like under given
 tensors the library says (ejk_plan_create_for_results()); read here is what bindings have to know before that.
 """
 
@@ -45,7 +45,7 @@ def is_any_float(record, field):
 
 
 def gradient_of(record, field):
-    """The input whose gradient a result is, query of d_query; None if it is none."""
+    """The input whose gradient a result is, x of d_x; None if it is none."""
     if field.is_input or not field.name.startswith("d_"):
         return None
     other = record.by_name.get(field.name[2:])

@@ -60,7 +60,7 @@ ejk_status ejk_axes_parse(const char *text, ejk_axes *axes) {
             return ejki_fail(
                 EJK_STATUS_MALFORMED,
                 "axes: cannot read \"%.40s\" at byte %td; expected each symbol once, as "
-                "\"B=1,Hq=8\", at most %d",
+                "\"B=1,H=8\", at most %d",
                 start, start - text, (int)MOST);
         at += *at == ',';
     }

@@ -111,7 +111,7 @@ static ejk_status match_shape(const ejki_shape *shape, const ejk_tensor *tensor,
     return EJK_OK;
 }
 
-/* "[3,5] given, expected [n] or [Hq,n] with Hq=8" */
+/* "[3,5] given, expected [n] or [H,n] with H=8" */
 static ejk_status no_shape_fits(const ejki_unit *unit, const ejk_tensor *tensor,
                                 const bindings *bound) {
     ejki_line given = {.used = 0}, with = {.used = 0};

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A peer for the tests of `ejk bench --against-python`: attention of one head in plain Python, from the files it is given.
+"""A peer for the tests of `ejk bench --against-python`: attention of one head in plain Python, from the files it is
+given.
 
 What it is to do wrong is told by PEER_FAULT: "hello", "garbage", "silent", "seconds" or "wrong".
 """

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Suites, peers and tables of `ejk bench` from outside. Usage: test_cli_bench.py <ejk> <source folder>"""
+import ast
 import glob
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,6 +14,7 @@ import unittest
 from command import EJK, SOURCE, ejk, parsed
 
 SUITES = sorted(glob.glob(os.path.join(SOURCE, "bench", "suites", "*.txt")))
+TORCH_PEER = os.path.join(SOURCE, "bench", "peers", "torch_sdpa.py")
 PEER = os.path.join(SOURCE, "tests", "cli", "plain_peer.py")
 COMPARE = os.path.join(SOURCE, "bench", "compare.py")
 
@@ -129,6 +132,20 @@ class Peers(Folder):
             self.assertEqual(error.count("\n"), 1, error)
             self.assertIn(part, error)
         self.assertIn("nowhere.py ended without an answer", ejk(*self.CALL[:-1], "nowhere.py", status=2).stderr)
+
+    def test_the_peer_of_torch_knows_the_arguments(self):
+        """Without PyTorch: what it takes are fields of the two operations, among them all that are required."""
+        with open(TORCH_PEER) as file:
+            source = file.read()
+        known = ast.literal_eval(re.search(r"known = (\{[^}]*\})", source).group(1))
+        fields = {}
+        for op in ("flash_attention", "flash_attention_vjp"):
+            for field in parsed("info", "--op", op)["arguments"]:
+                fields.setdefault(field["name"], set()).add(field["role"])
+        self.assertEqual(known - set(fields), set())
+        needed = {name for name, roles in fields.items() if "required" in roles}
+        self.assertIn("d_out", needed)
+        self.assertEqual(needed - known, set())
 
     def test_nothing_stays(self):
         ejk(*self.CALL, TMPDIR=self.folder)

@@ -97,14 +97,16 @@ class WithFakes(unittest.TestCase):
         return ("flash_attention", "--shape", "B=1,Hq=2,T=64,D=160", "--dtype", "bf16", "--device", "cuda:1") + more
 
     def test_bench_measures_on_a_gpu(self):
-        words = ("bench",) + self.call_words("--repeat", "2", "--row", "3", "--causal", "--plain", "--against", "reference")
+        words = ("bench",) + self.call_words("--repeat", "2", "--row", "3", "--causal", "--plain",
+                                            "--against", "reference")
         answer = parsed(*words)
         self.assertEqual(answer["machine"]["gpu"]["fingerprint"], "gpu|Fake   GPU 1; 9.0; 13.0")
         row = answer["results"][0]
         self.assertEqual((row["device"], row["implementation"], row["repetitions"]), ("cuda:1", "bf16/cuda/mma", 2))
         self.assertEqual((row["in_a_row"]["rows"], row["in_a_row"]["launches"]), (2, 3))
         for rates in (row, row["in_a_row"]):
-            for name in ("time_s", "gflops", "peak_gflops", "share_of_peak", "gbps", "read_gbps", "time_per_flop_over_beside"):
+            for name in ("time_s", "gflops", "peak_gflops", "share_of_peak", "gbps", "read_gbps",
+                         "time_per_flop_over_beside"):
                 self.assertGreater(rates[name], 0, name)
         self.assertAlmostEqual(row["share_of_peak"], row["gflops"] / row["peak_gflops"])
         self.assertEqual(row["first_use"]["kernels"], 1)
@@ -114,7 +116,8 @@ class WithFakes(unittest.TestCase):
                                delta=0.5 * row["host_plan_ns"])
         self.assertEqual(row["error_against"], 0)
         text = ejk(*words, "--plot", self.path("roof.svg")).stdout
-        for part in ("cuda:1, gpu|Fake   GPU 1", "alone", "in a row", "first use: ", "ms from the disk", "a bare launch"):
+        for part in ("cuda:1, gpu|Fake   GPU 1", "alone", "in a row", "first use: ", "ms from the disk",
+                     "a bare launch"):
             self.assertIn(part, text)
         self.assertTrue(os.path.exists(self.path("roof.svg")))
 
@@ -123,8 +126,8 @@ class WithFakes(unittest.TestCase):
         row = parsed("bench", "flash_attention", "--shape", "Hq=2,T=64,N=2,D=64,lengths=2x32", "--dtype", "bf16",
                      "--with", "cum_seqlens_q,cum_seqlens_k", "--device", "cuda", "--repeat", "1")["results"][0]
         self.assertEqual(row["flops"], 2 * 2 * (2 * 32 * 32) * (64 + 64))
-        row = parsed("bench", "flash_attention_vjp", "--shape", "B=1,Hq=2,T=64,D=64", "--dtype", "f16", "--layout", "bhtd",
-                     "--device", "cuda", "--repeat", "1", "--cold")["results"][0]
+        row = parsed("bench", "flash_attention_vjp", "--shape", "B=1,Hq=2,T=64,D=64", "--dtype", "f16",
+                     "--layout", "bhtd", "--device", "cuda", "--repeat", "1", "--cold")["results"][0]
         self.assertGreater(row["first_use"]["kernels"], 1)
         self.assertTrue(row["cold"])
         self.fails("device is 2", "bench", "flash_attention", "--shape", "B=1,Hq=2,T=64,D=64", "--device", "cuda:2")
@@ -142,7 +145,8 @@ class WithFakes(unittest.TestCase):
         self.assertEqual(verdicts["bf16/cuda/plain"], ("fits", "another one is preferred"))
         self.assertEqual(verdicts["f32/reference"], ("does not fit", "is for tensors on the CPU"))
         wide = {e["implementation"]: e["reason"] for e in parsed(
-            "explain", "flash_attention", "--shape", "B=1,Hq=2,T=64,D=320", "--dtype", "bf16", "--device", "cuda")["implementations"]}
+            "explain", "flash_attention", "--shape", "B=1,Hq=2,T=64,D=320", "--dtype", "bf16",
+            "--device", "cuda")["implementations"]}
         self.assertIn("cannot compute this problem: it needs heads of 1 to 256", wide["bf16/cuda/mma"])
         self.assertIn("takes float16, the tensors have bfloat16", ejk(*words, "--all").stdout)
         text = ejk(*words).stdout
@@ -175,7 +179,8 @@ class WithFakes(unittest.TestCase):
         self.fails("architecture is 'sm_1', expected one of", "prebuild", MERGE, "--device-arch", "sm_1")
         self.fails("--device-arch is missing, as sm_90a: no GPU", "prebuild", MERGE)
         self.fails("prebuild needs calls", "prebuild", "--device-arch", "sm_90a")
-        self.fails("attention_weights", "prebuild", "attention:B=1,T=2,Hq=2,D=8,dtype=f32,with=attention_weights", "--device-arch", "sm_90a")
+        self.fails("attention_weights", "prebuild", "attention:B=1,T=2,Hq=2,D=8,dtype=f32,with=attention_weights",
+                   "--device-arch", "sm_90a")
         self.assertIn("usage: ejk prebuild", ejk("prebuild", "--help").stdout)
 
     def test_prebuild_takes_the_first_gpu(self):

@@ -279,7 +279,8 @@ class Tune(Cached):
         shape = self.CALL[:3]
         for words, sentence in (
                 ([], "tune needs an operation first, as `ejk tune OPERATION --help`, or --recorded"),
-                (self.CALL[:1], "tune needs a shape, as --shape SYMBOL=SIZE,...; the symbols of flash_attention are B T Hq D S Hkv Dv N n"),
+                (self.CALL[:1], "tune needs a shape, as --shape SYMBOL=SIZE,...; the symbols of flash_attention are "
+                                "B T Hq D S Hkv Dv N n"),
                 (shape + ["--budget", "3h"], "--budget is '3h', expected a time as 30s, 500ms or 2m"),
                 (shape + ["--budget", "-1s"], "--budget is '-1s', expected a time as 30s, 500ms or 2m"),
                 (shape + ["--budget"], "--budget needs a value: TIME"),
@@ -335,7 +336,8 @@ class Explain(Cached):
     def test_wrong_calls(self):
         for words, sentence in (
                 ([], "explain needs an operation first, as `ejk explain OPERATION --help`"),
-                (self.CALL[:1], "explain needs a shape, as --shape SYMBOL=SIZE,...; the symbols of flash_attention are B T Hq D S Hkv Dv N n"),
+                (self.CALL[:1], "explain needs a shape, as --shape SYMBOL=SIZE,...; the symbols of flash_attention are "
+                                "B T Hq D S Hkv Dv N n"),
                 (self.CALL + ["--layout", "dthb"], "layout is 'dthb', expected bthd or bhtd")):
             self.assertEqual(self.refused("explain", *words, *self.cache), sentence)
 
@@ -456,7 +458,8 @@ class Cache(Cached):
         with sqlite3.connect(file) as other:
             other.execute("CREATE TABLE letters (text TEXT)")
         other.close()
-        self.assertIn("cannot be read: it is a database of another program", self.refused("cache", "verify", *self.cache))
+        self.assertIn("cannot be read: it is a database of another program",
+                      self.refused("cache", "verify", *self.cache))
         self.assertEqual(os.listdir(self.path("cache")), ["configs.db"])
 
     def test_wrong_calls(self):

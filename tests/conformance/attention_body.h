@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention by its formulas, row by row, in one precision: REAL, with REAL_EXP and so on; NAME(x) names what is
- * defined. With REAL_EXACT nothing is rounded to the type of the call, and sizes of terms are measured; else weights and
- * score gradients are rounded to it before they are multiplied, and `order` says how sums run.
+ * defined. With REAL_EXACT nothing is rounded to the type of the call, and sizes of terms are measured; else weights
+ * and score gradients are rounded to it before they are multiplied, and `order` says how sums run.
  */
 #include "conformance/attention.h"
 

@@ -3,7 +3,8 @@
  * How far a result may be from what is exact: SEMANTICS section 5. The error may be twice that of a naive evaluation
  * in the type of the call plus 4 eps, in the Frobenius norm and in the largest element. Naive sums run in two orders,
  * of which the larger error counts; where a result is beyond that, in six others too: rounding of one large score
- * decides, and naive errors then differ tenfold from order to order. tolerance() says where that is too little to go by.
+ * decides, and naive errors then differ tenfold from order to order. tolerance() says where that is too little to go
+ * by.
  */
 #ifndef TESTS_CONFORMANCE_COMPARE_H
 #define TESTS_CONFORMANCE_COMPARE_H

@@ -176,8 +176,8 @@ struct token {
 };
 
 /*
- * Relative error of a product with a weight, in units of rounding: those of its two logarithms, unless it is 1, to which
- * every step of the line adds.
+ * Relative error of a product with a weight, in units of rounding: those of its two logarithms, unless it is 1, to
+ * which every step of the line adds.
  */
 static long double size_of(const struct line *l, long double weight, long double a, long double b) {
     const long double steps = sqrtl((long double)l->length + 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations on a GPU as far as they go without one: which kernel is chosen, what is launched and how much workspace that
- * takes; MaskInfos that move there. The driver is the tests' own.
+ * Operations on a GPU as far as they go without one: which kernel is chosen, what is launched and how much workspace
+ * that takes; MaskInfos that move there. The driver is the tests' own.
  */
 #include "cuda/cuda_world.h"
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels for GPUs, compiled for sm_80 and sm_90a with the constants that their launchers give
- * them, without a GPU: registers and bytes spilled stay within what is recorded here, and no warning comes. Limits are
- * what NVRTC 13 makes of them and a little more; raise one only with a measurement that says why. Answers 77 where
- * there is no NVRTC. EJK_TEST_PROCESSES share the work; EJK_TEST_FILTER is a part of a text's name.
+ * Kernels for GPUs, compiled for sm_80 and sm_90a with constants that their launchers give them, without a GPU:
+ * registers and bytes spilled stay within what the `compile` lines of the lists of kernels say, and no warning comes.
+ * Answers 77 where there is no NVRTC. EJK_TEST_PROCESSES share the work; EJK_TEST_FILTER is a part of a text's name.
  */
 #include "device/cuda.h"
 
@@ -23,128 +22,15 @@ struct row {
 
 static const char *const architectures[] = {"sm_80", "sm_90a"};
 
-#define BLOCK_MASK  " MASK_QUERIES=128 MASK_KEYS=128"
-#define ALL_OPTIONS " BIAS=1 MASK=1 SEGMENTS=1 SOFT_CAP=1 DROPOUT=1"
-
-/* clang-format off */
 static const struct row rows[] = {
-    {"operations/attention/cuda/sm80/forward_mma.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=1", {96, 176}},
-    {"operations/attention/cuda/sm80/forward_mma.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=1", {32, 32}},
-    {"operations/attention/cuda/sm80/forward_mma.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=1", {32, 32}},
-    {"operations/attention/cuda/sm80/forward_mma.cu", "ELEMENT=3 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=1 FOLDED=1", {32, 32}},
-    {"operations/attention/cuda/sm80/forward_mma.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=1 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=1", {32, 32}},
-    {"operations/attention/cuda/sm80/forward_mma.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=0" ALL_OPTIONS, {464, 448}},
-    {"operations/attention/cuda/sm80/forward_mma.cu", "ELEMENT=4 HEAD_DIM=80 VALUE_DIM=80 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=2 FOLDED=0" ALL_OPTIONS, {96, 96}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=2 KEYS=128 STAGES=2 BLOCKS=1 PRODUCER_REGS=24 CONSUMER_REGS=240 PIECES=1 FOLDED=1", {-1, 340}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=2 KEYS=64 STAGES=3 BLOCKS=1 PRODUCER_REGS=24 CONSUMER_REGS=240 PIECES=1 FOLDED=1", {-1, 340}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=4 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=2 KEYS=160 STAGES=2 BLOCKS=1 PRODUCER_REGS=24 CONSUMER_REGS=240 PIECES=1 FOLDED=1", {-1, 880}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=4 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=3 KEYS=80 STAGES=2 BLOCKS=1 PRODUCER_REGS=32 CONSUMER_REGS=160 PIECES=1 FOLDED=1", {-1, 500}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=3 KEYS=128 STAGES=2 BLOCKS=1 PRODUCER_REGS=32 CONSUMER_REGS=160 PIECES=1 FOLDED=1", {-1, 450}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=3 KEYS=80 STAGES=2 BLOCKS=1 PRODUCER_REGS=32 CONSUMER_REGS=160 PIECES=1 FOLDED=1", {-1, 240}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=3 KEYS=64 STAGES=2 BLOCKS=1 PRODUCER_REGS=32 CONSUMER_REGS=160 PIECES=1 FOLDED=1", {-1, 240}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=4 KEYS=64 STAGES=4 BLOCKS=1 PRODUCER_REGS=32 CONSUMER_REGS=112 PIECES=1 FOLDED=1", {-1, 240}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=3 KEYS=80 STAGES=2 BLOCKS=1 PRODUCER_REGS=32 CONSUMER_REGS=160 PIECES=1 FOLDED=0 SOFT_CAP=1 BOUNDED=1 TERMS=2", {-1, 240}},
-    {"operations/attention/cuda/sm90/forward.cu", "LAYOUT=1 ELEMENT=4 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=4 KEYS=64 STAGES=4 BLOCKS=1 PRODUCER_REGS=32 CONSUMER_REGS=112 FOLDED=0 SOFT_CAP=1", {-1, 640}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=1 KEYS=128 STAGES=2 BLOCKS=2 PRODUCER_REGS=24 CONSUMER_REGS=232 PIECES=1 FOLDED=1", {-1, 240}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=1 KEYS=64 STAGES=2 BLOCKS=2 PRODUCER_REGS=24 CONSUMER_REGS=232 PIECES=1 FOLDED=1", {-1, 240}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=4 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=1 KEYS=64 STAGES=3 BLOCKS=3 PRODUCER_REGS=24 CONSUMER_REGS=136 PIECES=1 FOLDED=1", {-1, 240}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=4 HEAD_DIM=80 VALUE_DIM=80 CONSUMERS=2 KEYS=128 STAGES=2 BLOCKS=1 PRODUCER_REGS=24 CONSUMER_REGS=240 FOLDED=1", {-1, 240}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=4 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=2 KEYS=128 STAGES=2 BLOCKS=1 PRODUCER_REGS=24 CONSUMER_REGS=240 PIECES=1 FOLDED=0 SOFT_CAP=1", {-1, 340}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=2 KEYS=128 STAGES=2 BLOCKS=1 PRODUCER_REGS=24 CONSUMER_REGS=240 PIECES=1 FOLDED=0 SOFT_CAP=1 BOUNDED=1 TERMS=2", {-1, 340}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=3 KEYS=128 STAGES=2 BLOCKS=1 PRODUCER_REGS=32 CONSUMER_REGS=160 PIECES=1 FOLDED=0 SOFT_CAP=1 BOUNDED=1 TERMS=2", {-1, 240}},
-    {"operations/attention/cuda/sm90/forward.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=3 KEYS=128 STAGES=2 BLOCKS=1 PRODUCER_REGS=32 CONSUMER_REGS=160 PIECES=1 FOLDED=0 SOFT_CAP=1 BOUNDED=1 TERMS=3", {-1, 240}},
-    {"operations/attention/cuda/sm90/forward.cu", "LAYOUT=1 ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=2 KEYS=128 STAGES=2 BLOCKS=1 PRODUCER_REGS=24 CONSUMER_REGS=240 PIECES=1 FOLDED=1", {-1, 340}},
-    {"operations/attention/cuda/sm90/forward.cu", "LAYOUT=2 ELEMENT=4 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=2 KEYS=128 STAGES=3 BLOCKS=1 PRODUCER_REGS=24 CONSUMER_REGS=240 PIECES=1 FOLDED=1", {-1, 340}},
-    {"operations/attention/cuda/sm90/recompute.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 CONSUMERS=2 KEYS=128 FOLDED=1", {-1, 340}},
-    {"operations/attention/cuda/sm90/recompute.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=4 KEYS=64 FOLDED=1", {-1, 340}},
-    {"operations/attention/cuda/sm90/recompute.cu", "LAYOUT=1 ELEMENT=4 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=3 KEYS=128 FOLDED=0 SOFT_CAP=1", {-1, 340}},
-    {"operations/attention/cuda/sm90/recompute.cu", "LAYOUT=1 ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 CONSUMERS=3 KEYS=128 FOLDED=0 SOFT_CAP=1 BOUNDED=1 TERMS=2", {-1, 340}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1", {240, 216}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "LAYOUT=1 ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1", {112, 144}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1", {80, 112}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=4 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1", {32, 32}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=4 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1", {32, 32}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=3 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 BLOCK=32 STAGES=1 FOLDED=1 D_QUERY=1", {144, 128}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=3 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 BLOCK=32 STAGES=1 FOLDED=1 D_KEY=1", {32, 144}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=0 D_QUERY=1" ALL_OPTIONS, {32, 32}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=0 D_KEY=1 D_VALUE=1" ALL_OPTIONS, {32, 32}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 RECOMPUTES=1 D_QUERY=1", {-1, 240}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 RECOMPUTES=1 D_KEY=1 D_VALUE=1", {-1, 200}},
-    {"operations/attention/cuda/sm90/backward.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 ROWS=64 ORDERED=1", {-1, 560}},
-    {"operations/attention/cuda/sm90/backward.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 ROWS=64 ORDERED=0", {-1, 560}},
-    {"operations/attention/cuda/sm90/backward.cu", "ELEMENT=4 HEAD_DIM=64 VALUE_DIM=64 ROWS=128 ORDERED=1", {-1, 560}},
-    {"operations/attention/cuda/sm90/backward.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 ROWS=128 ORDERED=0", {-1, 560}},
-    {"operations/attention/cuda/sm90/backward.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 ROWS=64 ORDERED=1", {-1, 560}},
-    {"operations/attention/cuda/sm90/backward.cu", "ELEMENT=4 HEAD_DIM=80 VALUE_DIM=80 ROWS=64 ORDERED=1", {-1, 560}},
-    {"operations/attention/cuda/sm90/backward.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=64 ROWS=64 ORDERED=1", {-1, 560}},
-    {"operations/attention/cuda/sm90/backward.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=128 ROWS=64 ORDERED=1 D_QUERY=0", {-1, 560}},
-    {"operations/attention/cuda/sm90/backward.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 ROWS=64 ORDERED=1 SOFT_CAP=1", {-1, 640}},
-    {"operations/attention/cuda/sm90/backward.cu", "ELEMENT=4 HEAD_DIM=64 VALUE_DIM=64 ROWS=64 ORDERED=1 SOFT_CAP=1", {-1, 560}},
-    {"operations/attention/cuda/sm80/forward_mma.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=1" BLOCK_MASK, {336, 336}},
-    {"operations/attention/cuda/sm80/forward_mma.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 ROW_TILES=1 KEYS=64 STAGES=1 FOLDED=0 POSITIONS=1 CHUNKED=1" BLOCK_MASK ALL_OPTIONS, {96, 96}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_QUERY=1" BLOCK_MASK, {256, 256}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 BLOCK=64 STAGES=2 FOLDED=1 D_KEY=1 D_VALUE=1" BLOCK_MASK, {400, 384}},
-    {"operations/attention/cuda/sm80/backward_mma.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 BLOCK=32 STAGES=2 FOLDED=1 FUNCTION=1 CHUNKED=1 D_KEY=1 D_VALUE=1", {32, 32}},
-    {"operations/attention/cuda/sm80/backward_plain.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 ROWS=4 POSITIONS=1" BLOCK_MASK, {368, 416}},
-    {"operations/attention/cuda/common/block_mask.cu", "", {0, 0}},
-    {"operations/attention/cuda/sm80/forward_plain.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 ROWS=4", {32, 32}},
-    {"operations/attention/cuda/sm80/forward_plain.cu", "ELEMENT=2 HEAD_DIM=128 VALUE_DIM=128 ROWS=4", {48, 64}},
-    {"operations/attention/cuda/sm80/forward_plain.cu", "ELEMENT=2 HEAD_DIM=576 VALUE_DIM=576 ROWS=2", {48, 32}},
-    {"operations/attention/cuda/sm80/forward_plain.cu", "ELEMENT=4 HEAD_DIM=64 VALUE_DIM=64 ROWS=4" ALL_OPTIONS, {32, 32}},
-    {"operations/attention/cuda/sm80/backward_plain.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 ROWS=4", {32, 144}},
-    {"operations/attention/cuda/sm80/backward_plain.cu", "ELEMENT=2 HEAD_DIM=576 VALUE_DIM=576 ROWS=2", {80, 96}},
-    {"operations/attention/cuda/sm80/backward_plain.cu", "ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 ROWS=4" ALL_OPTIONS, {96, 96}},
-    {"operations/attention/cuda/sm80/backward_bias.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 ROWS=4 BIAS=1 ALL_QUERIES=0", {96, 96}},
-    {"operations/attention/cuda/sm80/backward_bias.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 ROWS=4 BIAS=1 ALL_QUERIES=1", {96, 96}},
-    {"operations/attention/cuda/sm80/backward_rows.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128", {96, 96}},
-    {"operations/attention/dense/cuda/weights.cu", "ELEMENT=2 HEAD_DIM=128 VALUE_DIM=128 ROWS=4", {32, 32}},
-    {"operations/attention/dense/cuda/weights.cu", "ELEMENT=3 HEAD_DIM=576 VALUE_DIM=64 ROWS=2" ALL_OPTIONS, {96, 96}},
-    {"operations/attention/merge/cuda/merge_vjp.cu", "ELEMENT=2 VECTOR=4 LANES=32", {0, 0}},
-    {"operations/attention/merge/cuda/merge_vjp.cu", "ELEMENT=3 VECTOR=8 LANES=16", {0, 0}},
-    {"operations/attention/merge/cuda/merge_vjp.cu", "ELEMENT=4 VECTOR=1 LANES=32", {0, 0}},
-    {"operations/attention/merge/cuda/merge.cu", "ELEMENT=3 OUT=3 VECTOR=8 LANES=16", {0, 0}},
-    {"operations/pooling/mean_pooling/cuda/mean_pooling.cu", "ELEMENT=2 VECTOR=4 LANES=32", {0, 0}},
-    {"operations/pooling/mean_pooling/cuda/mean_pooling.cu", "ELEMENT=3 VECTOR=8 LANES=16", {0, 0}},
-    {"operations/pooling/mean_pooling/cuda/mean_pooling.cu", "ELEMENT=4 VECTOR=1 LANES=1", {0, 0}},
-    {"operations/attention/cuda/sm80/decode.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=8 STAGES=3 DIRECT=0 HALVES=1 RESIDENT=1 FOLDED=1 OVERLAP=0", {32, 32}},
-    {"operations/attention/cuda/sm80/decode.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=4 STAGES=3 DIRECT=0 HALVES=1 RESIDENT=2 FOLDED=1 OVERLAP=0", {32, 32}},
-    {"operations/attention/cuda/sm80/decode.cu", "ELEMENT=4 HEAD_DIM=256 VALUE_DIM=256 WARPS=4 STAGES=3 DIRECT=0 HALVES=2 RESIDENT=1 FOLDED=1 OVERLAP=0", {64, 64}},
-    {"operations/attention/cuda/sm80/decode.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128 WARPS=8 STAGES=1 DIRECT=1 HALVES=1 RESIDENT=1 FOLDED=1 OVERLAP=0", {144, 96}},
-    {"operations/attention/cuda/sm80/decode.cu", "ELEMENT=4 HEAD_DIM=96 VALUE_DIM=64 WARPS=8 STAGES=6 DIRECT=0 HALVES=2 RESIDENT=1 FOLDED=0 OVERLAP=0 SOFT_CAP=1", {32, 32}},
-    {"operations/attention/cuda/sm80/combine.cu", "ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128", {96, 96}},
-    {"operations/attention/cuda/sm80/combine.cu", "LAYOUT=1 ELEMENT=3 HEAD_DIM=128 VALUE_DIM=128", {96, 96}},
-    {"operations/attention/cuda/sm80/forward_mma.cu", "LAYOUT=1 ELEMENT=3 HEAD_DIM=64 VALUE_DIM=64 WARPS=4 ROW_TILES=2 KEYS=64 STAGES=2 FOLDED=1", {32, 32}},
-    {"operations/attention/cuda/sm80/combine.cu", "ELEMENT=2 HEAD_DIM=64 VALUE_DIM=64 DROPOUT=1", {96, 96}},
+#include "compile_lines.inc"
+    /* What no operation owns. */
     {"kernels/cuda/ceiling.cu", "KIND=0 ELEMENT=3", {0, 0}},
     {"kernels/cuda/ceiling.cu", "KIND=1 ELEMENT=3", {0, 0}},
     {"kernels/cuda/ceiling.cu", "KIND=1 ELEMENT=4", {0, 0}},
     {"kernels/cuda/ceiling.cu", "KIND=2 ELEMENT=3", {-1, 0}},
     {"kernels/cuda/ceiling.cu", "KIND=2 ELEMENT=4", {-1, 0}},
-    {"operations/recurrent/cuda/scan.cu", "PARTS=4 THREADS=128 TOKENS=15 UPDATE=1 BEFORE=0 REST=32", {32, 32}},
-    {"operations/recurrent/cuda/scan.cu", "PARTS=4 THREADS=128 TOKENS=15 UPDATE=0 BEFORE=1 REST=32", {32, 32}},
-    {"operations/recurrent/cuda/scan.cu", "PARTS=32 THREADS=128 TOKENS=1 UPDATE=2 BEFORE=0 REST=32", {0, 0}},
-    {"operations/recurrent/cuda/scan.cu", "PARTS=1 THREADS=128 TOKENS=16 UPDATE=0 BEFORE=0 REST=32", {0, 0}},
-    {"operations/matmul/cuda/product_mma.cu", "ELEMENT=3 A_FLIPPED=0 B_FLIPPED=0 GATHER=0 ROWS=128 COLUMNS=128 WARPS_Y=2 WARPS_X=4 STAGES=3", {0, 0}},
-    {"operations/matmul/cuda/product_mma.cu", "ELEMENT=4 A_FLIPPED=1 B_FLIPPED=1 GATHER=0 ROWS=128 COLUMNS=128 WARPS_Y=2 WARPS_X=4 STAGES=3", {32, 32}},
-    {"operations/matmul/cuda/product_mma.cu", "ELEMENT=3 A_FLIPPED=0 B_FLIPPED=1 GATHER=1 ROWS=16 COLUMNS=64 WARPS_Y=1 WARPS_X=4 STAGES=6", {0, 0}},
-    {"operations/matmul/cuda/product_plain.cu", "ROWS=64 COLUMNS=64 QUANT=0 FOLD=0", {0, 0}},
-    {"operations/matmul/cuda/product_plain.cu", "ROWS=128 COLUMNS=128 QUANT=1 FOLD=0", {0, 0}},
-    {"operations/matmul/cuda/product_plain.cu", "ROWS=64 COLUMNS=64 QUANT=0 FOLD=1", {0, 0}},
-    {"operations/matmul/cuda/scatter.cu", "", {0, 0}},
-    {"operations/paged/cuda/look.cu", "", {0, 0}},
-    {"operations/paged/cuda/attend.cu", "VALUE_CHUNKS=1", {0, 0}},
-    {"operations/paged/cuda/attend.cu", "VALUE_CHUNKS=4", {400, 400}},
-    {"operations/paged/cuda/combine.cu", "", {0, 0}},
-    {"operations/paged/cuda/update.cu", "", {0, 0}},
-    {"operations/paged/cuda/copy.cu", "", {32, 32}},
-    {"operations/state_space/causal_conv1d/cuda/causal_conv1d.cu", "ELEMENT=3 WIDTH=4 SILU=1 SEGMENT=64", {0, 0}},
-    {"operations/state_space/causal_conv1d/cuda/causal_conv1d.cu", "ELEMENT=2 WIDTH=1 SILU=0 SEGMENT=64", {0, 0}},
-    {"operations/state_space/state_space_v1/cuda/state_space_v1.cu", "ELEMENT=3 STATES=16 GATE=1 SOFTPLUS=1 CHUNK=16", {0, 0}},
-    {"operations/state_space/state_space_v1/cuda/state_space_v1.cu", "ELEMENT=2 STATES=1 GATE=0 SOFTPLUS=0 CHUNK=16", {4, 4}},
-    {"operations/norm/gated_rms_norm/cuda/gated_rms_norm.cu", "ELEMENT=3 GATE=1 WEIGHT=1 NORM_FIRST=1 SILU=1 BLOCK_ROWS=16", {0, 0}},
-    {"operations/norm/gated_rms_norm/cuda/gated_rms_norm.cu", "ELEMENT=4 GATE=0 WEIGHT=0 NORM_FIRST=0 SILU=0 BLOCK_ROWS=16", {8, 8}},
 };
-/* clang-format on */
 
 static int constants_of(char *text, ejki_cuda_constant *list) {
     int count = 0;
@@ -212,10 +98,9 @@ static int check_rows(size_t first, size_t step) {
 
 int main(void) {
     ejki_cuda_image image;
-    const ejki_cuda_constant least[] = {
-        {"ELEMENT", EJK_DTYPE_F32}, {"HEAD_DIM", 8}, {"VALUE_DIM", 8}};
-    if (ejki_cuda_compile("sm_80", ejki_cuda_text("operations/attention/cuda/sm80/combine.cu"),
-                          least, 3, &image) != EJK_OK) {
+    const ejki_cuda_constant least[] = {{"KIND", 0}, {"ELEMENT", EJK_DTYPE_F32}};
+    if (ejki_cuda_compile("sm_80", ejki_cuda_text("kernels/cuda/ceiling.cu"), least, 2, &image) !=
+        EJK_OK) {
         printf("%s\n", ejk_last_error());
         return strstr(ejk_last_error(), "not found") ? SKIPPED : EXIT_FAILURE;
     }

@@ -216,8 +216,10 @@ static void random_blocks(void **state) {
                              random_int(&r, 1, 6)});
 }
 
-/* Several strips of a block row, blocks that are copied in parts, more blocks in a row than are kept at hand, and blocks wider than are compared
- * with their neighbours. */
+/*
+ * Several strips of a block row, blocks that are copied in parts, more blocks in a row than are kept at hand, and
+ * blocks wider than are compared with their neighbours.
+ */
 static void extreme_blocks(void **state) {
     static const struct shape shapes[] = {{70, 64, 2, 3},  {129, 67, 1, 4}, {2, 1, 3, 700},
                                           {3, 4200, 2, 3}, {1, 129, 40, 2}, {2, 3, 300, 1},

@@ -172,7 +172,7 @@ static int compare_words(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Shapes and scalars as calls have them, all different: 64-bit hashes of them must be, too, and in both halves evenly. */
+/* Shapes and scalars as calls have them, all different: their 64-bit hashes must be, too, and in both halves evenly. */
 static void signatures_of_neighbouring_calls_do_not_collide(void **state) {
     (void)state;
     enum { TOTAL = 32768 };

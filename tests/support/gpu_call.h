@@ -33,8 +33,8 @@ void gpu_call_open(struct gpu_call *c, const ejk_record *record, const void *arg
 /* Makes the call; the sentence of a failure is ejk_last_error()'s. */
 ejk_status gpu_call_run(struct gpu_call *c, ejk_context *context, const ejk_kernel *kernel);
 /*
- * Waits, and copies results into `results`, a struct as the arguments whose result tensors are the caller's to be written;
- * false, with a sentence, if anything beside them was written.
+ * Waits, and copies results into `results`, a struct as the arguments whose result tensors are the caller's to be
+ * written; false, with a sentence, if anything beside them was written.
  */
 bool gpu_call_take(struct gpu_call *c, void *results, char *why, size_t size);
 void gpu_call_close(struct gpu_call *c);

@@ -11,7 +11,7 @@ enum { GPU_SKIPPED = 77 };
 /* Whether this process has a GPU; says why not. After it, forking is of no use: gpu_present() is for those who will. */
 bool gpu_is_here(void);
 
-/* Calls a function of the driver, as "cuCtxGetCurrent", and answers its CUresult. Exits the process if there is none. */
+/* Calls a function of the driver, as "cuCtxGetCurrent", and answers its CUresult. Ends the process if there is none. */
 int gpu_driver(const char *name, void *a, void *b, void *c);
 
 /* Makes the primary context of device 0 current in this thread, or no context. */

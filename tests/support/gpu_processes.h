@@ -30,8 +30,8 @@ typedef struct gpu_work {
 } gpu_work;
 
 /*
- * Runs EJK_TEST_PROCESSES processes, or as many as there are processors, and returns how many of them failed; all did if
- * there is no memory. The counts live as long as the process.
+ * Runs EJK_TEST_PROCESSES processes, or as many as there are processors, and returns how many of them failed; all did
+ * if there is no memory. The counts live as long as the process.
  */
 int gpu_run_processes(const gpu_work *work, void **counts, int *processes);
 

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Before a loop whose count is a small constant: no loop is left, and arrays it indexes become registers. */
+/* How a compiler is to lay out code. */
 #ifndef EJKI_UNROLL_H
 #define EJKI_UNROLL_H
+
+/* A function whose constant arguments become constants in its body. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* Before a loop whose count is a small constant: no loop is left, and arrays it indexes become registers. */
 
 #if defined(__clang__)
 #define EJKI_UNROLL       _Pragma("clang loop unroll(full)")

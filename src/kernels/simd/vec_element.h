@@ -6,6 +6,7 @@
 #ifndef EJKI_VEC_ELEMENT_H
 #define EJKI_VEC_ELEMENT_H
 
+#include "kernels/simd/unroll.h"
 #include "kernels/simd/vec.h"
 #include "tensor/convert.h"
 

@@ -152,7 +152,7 @@ static const struct refused merge_vjp[] = {
       ENDS "query=[10,4,20] key=[12,2,20] value=[12,2,9] out=[10,4,9] lse=[4,10] platform=reference", packed)          \
     X(ejk_flash_attention, ejk_flash_attention_kernel,                                                                \
       "query=[2,10,4,20] key=[2,12,2,20] value=[2,12,2,9] out=[2,10,4,9] cum_seqlens_q={0,5,10} "                     \
-      "cum_seqlens_k={0,5,10}", padded)                                                                                                         \
+      "cum_seqlens_k={0,5,10}", padded)                                                                               \
     X(ejk_flash_attention_fwd, ejk_flash_attention_kernel, QKV RESULTS, flash_fwd)                                    \
     X(ejk_flash_attention_vjp, ejk_flash_attention_vjp_kernel, QKV RESULTS GRADIENTS, flash_vjp)                      \
     X(ejk_attention, ejk_attention_kernel, QKV RESULTS "weights=[2,4,3,4]", dense)                                    \

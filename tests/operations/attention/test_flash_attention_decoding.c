@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Decoding reads keys head by head or in the order of memory, by blocksize_heads; which, changes no bit: calls on
- * every tier and in every type, with one key head and several, sizes beside those of vectors, windows that hide parts
- * of blocks, values that are tiny or not finite, and one thread or two. That the bits are right is what the tests of all
- * implementations say (tests/kernels).
+ * every tier and in every type, with one KV head and several, sizes beside those of vectors, windows that hide parts
+ * of blocks, values that are tiny or not finite, and one thread or two. That the bits are right is what the conformance
+ * harness says (tests/conformance).
  */
 #include "support/expect.h"
 

@@ -2,9 +2,9 @@
 /*
  * A score of -inf hides its key as a mask does, whether by its bias or by its product: what K and V hold there, NaN
  * included, reaches no result and no gradient. Each implementation of the forward pass, of the weights and of the
- * gradients that this processor can run computes a problem twice, with and without NaN there; bits have to be equal, and
- * gradients of hidden keys and elements of the bias 0. Without normalisation row_sum has to be the sum of the weights
- * relative to row_max as it is written.
+ * gradients that this processor can run computes a problem twice, with and without NaN there; bits have to be equal,
+ * and gradients of hidden keys and elements of the bias 0. Without normalisation row_sum has to be the sum of the
+ * weights relative to row_max as it is written.
  *
  * Its own main instead of cmocka's, because it also runs where only the C library is.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implementations that are chosen by the element types of several tensors: x · scale, where scale is of its own type. */
+/* Implementations chosen by the element types of several tensors: x · scale, where scale is of its own type. */
 #include "support/expect.h"
 
 #include <ejkernel/ejkernel.h>

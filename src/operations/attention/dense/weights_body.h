@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights of dense attention in vectors. A task is a block of query rows of one key head. Keys are packed a panel of 2
+ * Weights of dense attention in vectors. A task is a block of query rows of one KV head. Keys are packed a panel of 2
  * vectors at a time, [d][keys], and multiplied with all rows of the block, 4 at once, into whole rows of
  * scores; then each row is softened and written. A block has as many rows as scores fit into half a megabyte,
  * 4 to 64.

@@ -4,7 +4,7 @@
  * measured against. Weights and the row's output are computed anew instead of taken from the forward pass, so
  * that no rounding of its results gets in.
  *
- * A task is a key head of a sequence, which without packed ones is a batch entry: its keys' gradients are summed
+ * A task is a KV head of a sequence, which without packed ones is a batch entry: its keys' gradients are summed
  * in the order of heads and rows, whatever the number of threads. Gradients that several tasks share, those of
  * bias and sinks, are summed by one worker.
  */
@@ -14,7 +14,7 @@
 #include "operations/attention/flash/reference_row.h"
 #include "operations/attention/shared/sequences.h"
 
-/* Doubles of a worker: a row's weights, derivatives and dZ, and sums of its key head's gradients. */
+/* Doubles of a worker: a row's weights, derivatives and dZ, and sums of its KV head's gradients. */
 typedef struct layout {
     int64_t weights, derivatives, scores; /* [S] each */
     int64_t out;                          /* [Dv] */
@@ -163,7 +163,7 @@ static void differentiate_row(const task *t, reference_row *row) {
     if (t->v->wants_sinks && all_sum > 0) add_sinks_gradient(t, row, all_max, all_sum, delta);
 }
 
-/* Writes the sums of a key head. */
+/* Writes the sums of a KV head. */
 static void write_keys(const task *t, int64_t head, const ejki_bthd *target, int64_t sums,
                        int64_t width) {
     const ejki_flash_problem *p = &t->v->forward;

@@ -88,7 +88,7 @@ static inline int64_t block_mask_first_key(const ejki_flash_problem *p, int64_t 
     return cursor.column == INT64_MAX ? p->keys : cursor.column * p->block_mask.block_kv;
 }
 
-/* Blocks of a row of the block list that are not empty, of all heads of a key head together. */
+/* Blocks of a row of the block list that are not empty, of all heads of a KV head together. */
 static inline int64_t block_mask_count_blocks(const ejki_flash_problem *p, int64_t kv_head,
                                               int64_t row) {
     const ejki_block_mask *block_mask = &p->block_mask;

@@ -41,7 +41,7 @@ typedef struct flash_row {
 
 static inline flash_row flash_row_of(const ejki_flash_problem *p, int64_t batch, int64_t kv_head,
                                      int64_t row) {
-    /* Rows of a key head run over its query heads first: neighbours see nearly the same keys. */
+    /* Rows of a KV head run over its query heads first: neighbours see nearly the same keys. */
     flash_row r = {.batch = batch, .kv_head = kv_head};
     r.query = p->group == 1 ? row : row / p->group;
     r.head = kv_head * p->group + row - r.query * p->group;

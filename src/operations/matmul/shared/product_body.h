@@ -17,21 +17,13 @@
 
 #include "base/base.h"
 #include "kernels/declare.h"
-#include "operations/matmul/shared/product.cuh"
-
-#include <string.h>
-
-#include "operations/matmul/shared/product_shape.h"
-#include "kernels/simd/vec_math.h"
-#include "kernels/simd/pack_body.h"
-
-#define INLINE static inline __attribute__((always_inline))
-
-#include "operations/matmul/shared/product_pack.h"
 #include "operations/matmul/shared/product_finish.h"
+#include "operations/matmul/shared/product_pack.h"
 #ifndef TILE_BF16_DOT
 #include "operations/matmul/shared/product_quant.h"
 #endif
+
+#include <string.h>
 
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done to sums before they are results; part of product_body.h. */
+/* The epilogue of a product: what is done to sums before they are results. */
 #ifndef EJKI_PRODUCT_FINISH_H
 #define EJKI_PRODUCT_FINISH_H
+
+#include "kernels/simd/vec_element.h"
+#include "kernels/simd/vec_math.h"
+#include "operations/matmul/shared/product.cuh"
 
 #include <math.h>
 

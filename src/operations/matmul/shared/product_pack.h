@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operands in the order in which tiles read them; part of product_body.h. Rows of a lie TILE_ROWS side by side, a word
+ * Operands in the order in which tiles read them. Rows of a lie TILE_ROWS side by side, a word
  * of each in turn; columns of b in panels of TILE_COLUMNS, a row of words after the other. What a tile has too much is
  * anything (rows) or 0 (columns); what a pair lacks is 0.
  */
 #ifndef EJKI_PRODUCT_PACK_H
 #define EJKI_PRODUCT_PACK_H
+
+#include "operations/matmul/shared/product.cuh"
+#include "operations/matmul/shared/product_shape.h"
+/* With the sizes of a tile. */
+#include "kernels/simd/pack_body.h"
 
 /* Stores behind a row's own place are put right by the next row; the last one needs VL floats of room. */
 INLINE void pack_store(float *target, int64_t place, vf v) {

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quantised rows as floats, in vectors where codes are whole bytes or halves; part of product_body.h. */
+/* Quantised rows as floats, in vectors where codes are whole bytes or halves. */
 #ifndef EJKI_PRODUCT_QUANT_H
 #define EJKI_PRODUCT_QUANT_H
 
+#include "base/base.h"
+#include "kernels/simd/vec_element.h"
+#include "operations/matmul/shared/product_pack.h"
 #include "operations/matmul/shared/quant.h"
 
 /* VL codes from p on, without scales; bits is 4 or 8. */

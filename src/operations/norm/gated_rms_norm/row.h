@@ -11,8 +11,6 @@
 #include "kernels/simd/vec_math.h"
 #include "operations/norm/gated_rms_norm/problem.cuh"
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* Bytes of a row, or of several short ones, between what is read and what is asked for. */
 enum { AHEAD = 16384, LINE = 64 };
 

@@ -17,8 +17,6 @@
 /* Columns of a task at most: two rows of float32 sums of that many fit an L2 cache with room to spare. */
 enum { COLUMNS = 16384, SEGMENT = 128, ROWS = 4, LINE = 64, AHEAD = 32768 };
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* Adds `rows` tokens, a constant, to the sums in their order. */
 INLINE void add_tokens(const ejk_dtype dtype, const int rows, const void *x, int64_t stride,
                        int64_t size, float *sums) {

@@ -15,8 +15,6 @@
 /* Columns of a task at most: a few rows of so many stay in a second-level cache. */
 enum { TOKENS = 4, COLUMNS = 2048, LINE = 64 };
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* VL columns, or the first `left` of them, of `tokens` results; constants wherever they can be. */
 INLINE void window_sums(const ejk_dtype dtype, const int width, const int tokens,
                         const void *const *rows, int64_t c, int64_t left, const float *taps,

@@ -11,8 +11,6 @@
 #include "kernels/simd/vec_math.h"
 #include "operations/state_space/rwkv4/problem.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* Channels first to first + channels - 1: rates e^w, bonuses and states, in rows of `stride` floats. */
 typedef struct slab {
     const wkv_problem *p;

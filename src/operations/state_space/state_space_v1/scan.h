@@ -16,8 +16,6 @@
 /* BLOCK: numbers of a state that stay in registers, with their decays, while time runs. */
 enum { BLOCK = 8, LINE = 64 };
 
-#define INLINE static inline __attribute__((always_inline))
-
 #define LOG2_E 1.4426950408889634f
 
 /* A slab of a group, and floats of it: rows of `stride` channels, zeros behind the last. */

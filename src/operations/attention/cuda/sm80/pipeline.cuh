@@ -11,8 +11,8 @@
  * prefetches the nth block and commits, also where block >= end; use(n, block, whole) computes once its copy is
  * there. One stage has no prefetch.
  */
-template <int stages, class looker, class copier, class user>
-DEVICE void pipeline_blocks(int first, int end, looker look, copier copy, user use) {
+template <int stages, class looker, class loader, class user>
+DEVICE void pipeline_blocks(int first, int end, looker look, loader copy, user use) {
     block_iterator<(stages > 1 ? stages - 1 : 1)> it =
         iterate_blocks<(stages > 1 ? stages - 1 : 1)>(first, end);
 #pragma unroll 1

@@ -7,7 +7,7 @@
  */
 #include "operations/attention/shared/suggest.h"
 
-/* Blocks that keep a large GPU busy: two for each of 132 multiprocessors, or eight small ones. */
+/* Blocks that keep a large GPU busy: two for each of 132 SMs, or eight small ones. */
 enum { BUSY = 264, BUSY_SMALL = 1024, LEAST_KEYS_OF_A_PART = 512 };
 
 static int64_t blocks_of(const ejki_flash_problem *p, int64_t rows) {
@@ -56,18 +56,18 @@ void ejki_sm80_suggest_vjp(const void *problem, int32_t threads, ejk_opt_int *va
 }
 
 /*
- * ---- Decoding: memory is what counts, so every multiprocessor has to fetch all the time ----
+ * ---- Decoding: memory is what counts, so every SM has to fetch all the time ----
  *
  * On one H200, 2026-11-22: few heads and not too many bytes are over sooner if keys come straight into
- * registers, by 0.7 of 20 µs at 8192 keys of 8 heads; with more a ring of 192 KiB on each multiprocessor
+ * registers, by 0.7 of 20 µs at 8192 keys of 8 heads; with more a ring of 192 KiB on each SM
  * wins, by 6 of 73 µs at 64 heads back to back. Eight warps of a block beat four, if these do not keep many
- * more multiprocessors busy.
+ * more SMs busy.
  */
 
 enum { MULTIPROCESSORS = 132, LEAST_KEYS_OF_A_WARP = 16, RING_BYTES = 196608, FEW_HEADS = 32 };
 enum { FEW_BYTES = 64 << 20, MUCH = 100 };
 
-/* Warps of a block, those of a multiprocessor being eight, and parts; `busy` are blocks at work, of a thousand. */
+/* Warps of a block, those of an SM being eight, and parts; `busy` are blocks at work, of a thousand. */
 typedef struct decoding {
     int64_t warps, splits, busy;
 } decoding;

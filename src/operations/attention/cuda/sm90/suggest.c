@@ -49,7 +49,7 @@ static double share_used(const ejki_flash_problem *p, const tile_choice *c, int6
     return (double)rows / ((double)rows + cost * (double)lacking);
 }
 
-/* The fastest, for the share of it that is of use, and of multiprocessors that have a tile. */
+/* The fastest, for the share of it that is of use, and of SMs that have a tile. */
 void ejki_sm90_suggest(const void *problem, int32_t threads, ejk_opt_int *values) {
     (void)threads;
     const ejki_flash_problem *p = problem;

@@ -2,10 +2,13 @@
 /*
  * Gradients of a chunk's rows and gates. A gate's is the sum over all that passes by it, from a token or the state before
  * to a token or the state behind it, each with its decays: nothing is subtracted, so that gates of -inf, -1e4 and 0 get
- * what they get in the recurrence. Include after back_tile.h.
+ * what they get in the recurrence.
  */
 #ifndef EJKI_RECURRENT_CHUNK_BACK_GATES_BODY_H
 #define EJKI_RECURRENT_CHUNK_BACK_GATES_BODY_H
+
+#include "operations/recurrent/cpu/chunk/back_tile.h"
+#include "operations/recurrent/cpu/chunk/gates_body.h"
 
 /* ---- One decay for each token ------------------------------------------------------------------------ */
 
@@ -101,10 +104,9 @@ static void back_head_rows(chunk *c, back *b, const bool delta, rec_size panel,
 }
 
 /* Tokens of a panel, channels d on: VL columns become VL rows. */
-INLINE void turn_block(const chunk *c, const float *panels, rec_size t, rec_size d,
-                       vf block[VL]) {
-    const float *from = panels +
-                        (t / TILE_COLUMNS * c->pitch + d) * TILE_COLUMNS + t % TILE_COLUMNS;
+INLINE void turn_block(const chunk *c, const float *panels, rec_size t, rec_size d, vf block[VL]) {
+    const float *from =
+        panels + (t / TILE_COLUMNS * c->pitch + d) * TILE_COLUMNS + t % TILE_COLUMNS;
     EJKI_UNROLL for (int i = 0; i < VL; i++) block[i] = v_load(from + i * TILE_COLUMNS);
     v_transpose(block);
 }

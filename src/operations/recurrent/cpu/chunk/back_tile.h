@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Products of a chunk's gradients. d_out, u and y lie in slabs of TILE_COLUMNS columns as in a chunk, and once more
- * turned, [tokens / TILE_COLUMNS][columns][TILE_COLUMNS], to be multiplied with. Include after rows_body.h.
+ * turned, [tokens / TILE_COLUMNS][columns][TILE_COLUMNS], to be multiplied with.
  */
 #ifndef EJKI_RECURRENT_CHUNK_BACK_TILE_H
 #define EJKI_RECURRENT_CHUNK_BACK_TILE_H
+
+#include "operations/recurrent/cpu/chunk/rows_body.h"
 
 enum { PANELS = CHUNK / TILE_COLUMNS, SQUARE = CHUNK * CHUNK };
 
@@ -13,14 +15,16 @@ typedef struct back {
     float *d_out, *u, *y;                      /* [slabs][CHUNK][TILE_COLUMNS] */
     float *d_out_turned, *u_turned, *y_turned; /* [PANELS][columns][TILE_COLUMNS] */
     float *d_own, *d_rest;                     /* [CHUNK][CHUNK]: of own and -rest */
-    float *m, *n, *m_turned, *n_turned;        /* the same with decays; and as operands, in panels */
-    float *dq, *dk, *dl;                       /* [PANELS][pitch][TILE_COLUMNS]: of rows, by state and cotangent */
-    float *q, *k, *left;  /* [CHUNK][pitch]: decayed from the chunk's begin, k to its end */
-    float *d_state;       /* [slabs][pitch][TILE_COLUMNS]: of the state behind the chunk, then before it */
-    float *met;           /* [pitch]: sums over columns of the state times d_state */
-    float *rows;          /* [3][CHUNK][pitch]: gradients of query, key and gates */
-    float *betas;         /* [CHUNK][VL] */
-    float since[CHUNK], until[CHUNK], gate[CHUNK]; /* of gates: from the state on, up to d_state; all */
+    float *m, *n, *m_turned, *n_turned; /* the same with decays; and as operands, in panels */
+    float *dq, *dk, *dl; /* [PANELS][pitch][TILE_COLUMNS]: of rows, by state and cotangent */
+    float *q, *k, *left; /* [CHUNK][pitch]: decayed from the chunk's begin, k to its end */
+    float
+        *d_state; /* [slabs][pitch][TILE_COLUMNS]: of the state behind the chunk, then before it */
+    float *met;   /* [pitch]: sums over columns of the state times d_state */
+    float *rows;  /* [3][CHUNK][pitch]: gradients of query, key and gates */
+    float *betas; /* [CHUNK][VL] */
+    float since[CHUNK], until[CHUNK],
+        gate[CHUNK]; /* of gates: from the state on, up to d_state; all */
     rec_size slabs, columns;
 } back;
 

@@ -15,18 +15,13 @@
  * Chunks lie at multiples of CHUNK tokens of their sequence and end early where a segment does. Columns never meet, and
  * sums run in the order of tokens and channels: bits depend neither on slabs nor on threads.
  */
-#include "kernels/simd/vec.h"
-
-#include <string.h>
-
 #include "kernels/declare.h"
+#include "operations/recurrent/cpu/chunk/gates_body.h"
+#include "operations/recurrent/cpu/chunk/rows_body.h"
+#include "operations/recurrent/cpu/chunk/tile.h"
 #include "operations/recurrent/cpu/scan/token_body.h"
 
-#include "operations/recurrent/cpu/chunk/tile.h"
-
-#include "operations/recurrent/cpu/chunk/gates_body.h"
-
-#include "operations/recurrent/cpu/chunk/rows_body.h"
+#include <string.h>
 
 /* Heads whose states are worked on by turns at most: 8 states of 128 x 128 are half of an L2 cache. */
 enum { MOST_SHARED = 8 };
@@ -88,7 +83,6 @@ static void run_slab(chunk *c, rec_size h, rec_size at, float *state) {
 typedef struct task {
     rec_size head, heads, first, last;
 } task;
-
 
 /* Heads of a task: those with the same query and key, if there are tasks enough then. */
 static rec_size shared_heads(const rec_problem *p, int32_t threads) {

@@ -2,10 +2,13 @@
 /*
  * What lies between the tokens of a chunk: products of their rows, with the decays from one to the other. These are
  * multiplied up from those of single tokens, never divided by, so that gates of -inf, -1e4, 0 and above 0 are what
- * they are in the recurrence. Include after tile.h.
+ * they are in the recurrence.
  */
 #ifndef EJKI_RECURRENT_CHUNK_GATES_BODY_H
 #define EJKI_RECURRENT_CHUNK_GATES_BODY_H
+
+#include "operations/recurrent/cpu/chunk/tile.h"
+#include "operations/recurrent/cpu/scan/token_body.h"
 
 /* ---- One decay for each token ------------------------------------------------------------------------ */
 
@@ -53,7 +56,8 @@ INLINE void apply_head_decays(chunk *c, const bool delta, const bool old) {
             if (old) v_store(c->own + at, v_mul(between[j], v_load(c->qk + at)));
             between[j] = v_add(v_where(v_mul(between[j], decay), before), v_where(v_set1(1), here));
             if (!old) v_store(c->own + at, v_mul(between[j], v_load(c->qk + at)));
-            if (delta) v_store(c->rest + at, v_sub(v_zero(), v_mul(between[j], v_load(c->kk + at))));
+            if (delta)
+                v_store(c->rest + at, v_sub(v_zero(), v_mul(between[j], v_load(c->kk + at))));
         }
         if (old) c->own[i * CHUNK + i] = c->bonus[i];
     }

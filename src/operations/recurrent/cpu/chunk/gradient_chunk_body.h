@@ -11,22 +11,14 @@
  * d_out has the scale. Columns meet only in what is summed over them: d_value and the cotangents of states have the same
  * bits with other columns beside them.
  */
-#include "kernels/simd/vec.h"
+#include "kernels/declare.h"
+#include "operations/recurrent/cpu/chunk/back_gates_body.h"
+#include "operations/recurrent/cpu/chunk/back_tile.h"
+#include "operations/recurrent/cpu/chunk/rows_body.h"
+#include "operations/recurrent/cpu/scan/gradient_put_body.h"
+#include "operations/recurrent/cpu/scan/gradient_tasks_body.h"
 
 #include <string.h>
-
-#include "kernels/declare.h"
-#include "operations/recurrent/cpu/scan/gradient.h"
-
-#include "operations/recurrent/cpu/chunk/tile.h"
-
-#include "operations/recurrent/cpu/chunk/gates_body.h"
-
-#include "operations/recurrent/cpu/chunk/rows_body.h"
-
-#include "operations/recurrent/cpu/chunk/back_tile.h"
-
-#include "operations/recurrent/cpu/chunk/back_gates_body.h"
 
 /* Rows of X in a slab: those of the last tile of a chunk that begins late may lie behind the cell. */
 enum { X_ROWS = CHUNK + TILE_ROWS, X_SLAB = X_ROWS * TILE_COLUMNS };
@@ -37,42 +29,84 @@ enum { X_ROWS = CHUNK + TILE_ROWS, X_SLAB = X_ROWS * TILE_COLUMNS };
  * X and products with the rows of tokens where these lie in the cell.
  */
 typedef struct work {
-    WORK_FIELDS
+    head_work at; /* first: back_head() is given this */
     chunk c;
     back b;
     float *cells, *nothing, *chunk_memory; /* nothing: a state of 0 */
     rec_size state_size, cell_size;
 } work;
 
-#include "operations/recurrent/cpu/scan/gradient_put_body.h"
-
 static void measure(const rec_problem *p, work *w) {
-    measure_heads(p, TILE_COLUMNS, w);
-    w->pitch = pitch_of(p);
+    measure_heads(p, TILE_COLUMNS, &w->at);
+    w->at.pitch = pitch_of(p);
     w->b.slabs = slabs_of(p);
-    w->b.columns = w->value_pitch;
-    w->state_size = w->value_pitch * w->pitch;
+    w->b.columns = w->at.value_pitch;
+    w->state_size = w->at.value_pitch * w->at.pitch;
     w->cell_size = w->state_size + w->b.slabs * X_SLAB + 2 * SQUARE;
 }
 
 /* Deals out a worker's memory from `at`; returns how many floats there are. */
 static rec_size deal_out(work *w, float *at) {
-    const rec_problem *p = w->p;
+    const rec_problem *p = w->at.p;
     back *b = &w->b;
-    const rec_size cells = ejki_cdiv(p->tokens, CHUNK) + 1, rows = CHUNK * w->pitch;
-    const rec_size columns = CHUNK * w->value_pitch, sums = CHUNK * VL;
-    float **const place[] = {&w->cells, &w->nothing, &w->chunk_memory,
-                             &w->sum[0], &w->sum[1], &w->sum[2],
-                             &b->d_out, &b->u, &b->y, &b->d_out_turned, &b->u_turned, &b->y_turned,
-                             &b->d_own, &b->d_rest, &b->m, &b->n, &b->m_turned, &b->n_turned,
-                             &b->dq, &b->dk, &b->dl, &b->q, &b->k, &b->left,
-                             &b->d_state, &b->met, &b->rows, &b->betas};
-    const rec_size size[] = {cells * w->cell_size, w->state_size, chunk_floats(p),
-                             sum_size(w, REC_QUERY), sum_size(w, REC_KEY), sum_size(w, REC_VALUE),
-                             columns, columns, columns, columns, columns, columns,
-                             SQUARE, SQUARE, SQUARE, SQUARE, SQUARE, SQUARE,
-                             rows, rows, rows, rows, rows, rows,
-                             w->state_size, w->pitch, 3 * rows, sums};
+    const rec_size cells = ejki_cdiv(p->tokens, CHUNK) + 1, rows = CHUNK * w->at.pitch;
+    const rec_size columns = CHUNK * w->at.value_pitch, sums = CHUNK * VL;
+    float **const place[] = {&w->cells,
+                             &w->nothing,
+                             &w->chunk_memory,
+                             &w->at.sum[0],
+                             &w->at.sum[1],
+                             &w->at.sum[2],
+                             &b->d_out,
+                             &b->u,
+                             &b->y,
+                             &b->d_out_turned,
+                             &b->u_turned,
+                             &b->y_turned,
+                             &b->d_own,
+                             &b->d_rest,
+                             &b->m,
+                             &b->n,
+                             &b->m_turned,
+                             &b->n_turned,
+                             &b->dq,
+                             &b->dk,
+                             &b->dl,
+                             &b->q,
+                             &b->k,
+                             &b->left,
+                             &b->d_state,
+                             &b->met,
+                             &b->rows,
+                             &b->betas};
+    const rec_size size[] = {cells * w->cell_size,
+                             w->state_size,
+                             chunk_floats(p),
+                             sum_size(&w->at, REC_QUERY),
+                             sum_size(&w->at, REC_KEY),
+                             sum_size(&w->at, REC_VALUE),
+                             columns,
+                             columns,
+                             columns,
+                             columns,
+                             columns,
+                             columns,
+                             SQUARE,
+                             SQUARE,
+                             SQUARE,
+                             SQUARE,
+                             SQUARE,
+                             SQUARE,
+                             rows,
+                             rows,
+                             rows,
+                             rows,
+                             rows,
+                             rows,
+                             w->state_size,
+                             w->at.pitch,
+                             3 * rows,
+                             sums};
     rec_size used = 0;
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
         if (at) *place[i] = at + used;
@@ -117,8 +151,8 @@ static void restore_products(const work *w, rec_size begin) {
 
 /* Asks for rows of a tensor of the head, or of the one that it reads. */
 static void ask_tensor(work *w, int role, rec_size n, rec_size heads, rec_size size) {
-    const rec_problem *p = w->p;
-    if (p->view[role].present) ask_rows(&w->c, role, n, rec_head(p, w->h, heads), 0, size);
+    const rec_problem *p = w->at.p;
+    if (p->view[role].present) ask_rows(&w->c, role, n, rec_head(p, w->at.h, heads), 0, size);
 }
 
 /*
@@ -127,8 +161,8 @@ static void ask_tensor(work *w, int role, rec_size n, rec_size heads, rec_size s
  */
 static void ask_cell(work *w, rec_size n, bool backwards) {
     chunk *c = &w->c;
-    const rec_problem *p = w->p;
-    const rec_size steps = w->q.end - w->q.begin;
+    const rec_problem *p = w->at.p;
+    const rec_size steps = w->at.q.end - w->at.q.begin;
     c->ahead = (ahead){.rows = 0};
     if (n < 0 || n >= steps) return;
     c->ahead.rows = ejki_min(CHUNK, steps - n);
@@ -142,21 +176,21 @@ static void ask_cell(work *w, rec_size n, bool backwards) {
         ask_tensor(w, REC_VALUE, n, p->value_heads, p->value_size);
     if (!backwards) return;
     ask_tensor(w, REC_D_OUT, n, p->heads, p->value_size);
-    for (int role = REC_QUERY; role <= REC_VALUE && w->in_group == 1; role++)
+    for (int role = REC_QUERY; role <= REC_VALUE && w->at.in_group == 1; role++)
         ask_tensor(w, REC_D(role), n, p->heads, role == REC_VALUE ? p->value_size : p->key_size);
 }
 
 /* A chunk from step `begin` on; the state behind it, unless `after` is NULL. */
 static void pass_chunk(work *w, rec_size begin, float *state, float *after) {
     chunk *c = &w->c;
-    const bool delta = w->p->update == REC_DELTA;
-    load_shared(c, w->h);
-    load_head(c, w->h);
+    const bool delta = w->at.p->update == REC_DELTA;
+    load_shared(c, w->at.h);
+    load_head(c, w->at.h);
     keep_products(w, begin);
     ask_cell(w, (begin / CHUNK + 1) * CHUNK, false);
     for (rec_size s = 0; s < w->b.slabs && (delta || after); s++) {
         const float *own = slab_of(state, c->pitch, s);
-        load_values(c, w->h, s * TILE_COLUMNS);
+        load_values(c, w->at.h, s * TILE_COLUMNS);
         if (delta) solve(c, own, x_of(w, begin, s));
         if (after) update_state(c, own, slab_of(after, c->pitch, s));
     }
@@ -165,7 +199,7 @@ static void pass_chunk(work *w, rec_size begin, float *state, float *after) {
 /* A state ends with a cell: where a chunk ends before, the next one begins with none. */
 static void pass_over(work *w) {
     chunk *c = &w->c;
-    const rec_size steps = w->q.end - w->q.begin;
+    const rec_size steps = w->at.q.end - w->at.q.begin;
     for (rec_size n = 0; n < steps;) {
         bool resets;
         const rec_size begin = n;
@@ -183,18 +217,18 @@ static void pass_over(work *w) {
 
 static void load_chunk(work *w, rec_size begin) {
     chunk *c = &w->c;
-    const rec_problem *p = w->p;
-    load_rows(c, w->h);
-    load_betas(c, w->h);
+    const rec_problem *p = w->at.p;
+    load_rows(c, w->at.h);
+    load_betas(c, w->at.h);
     restore_products(w, begin);
     memset(w->b.betas, 0, CHUNK * VL * sizeof(float));
     if (p->key_decay) {
-        load_channel_decays(c, w->h);
+        load_channel_decays(c, w->at.h);
         decay_rows(c, &w->b);
         pack_transposed(w->b.left, c->pitch, c->rows, c->pitch, c->kt);
         return;
     }
-    head_decays(c, w->h);
+    head_decays(c, w->at.h);
     pack_transposed(c->q, c->pitch, c->rows, c->pitch, c->qt);
     pack_transposed(c->k, c->pitch, c->rows, c->pitch, c->kt);
 }
@@ -202,19 +236,19 @@ static void load_chunk(work *w, rec_size begin) {
 /* Columns of slab s: d_out with the scale, and U of X or of the values. */
 static void load_columns(work *w, const float *x, rec_size s) {
     chunk *c = &w->c;
-    const rec_problem *p = w->p;
+    const rec_problem *p = w->at.p;
     const rec_view *v = &p->view[REC_D_OUT];
     float *d_out = w->b.d_out + s * CHUNK * TILE_COLUMNS, *u = w->b.u + s * CHUNK * TILE_COLUMNS;
     const vf scale = v_set1((float)p->scale);
     if (p->update == REC_ADD) {
         c->u = u;
-        load_values(c, w->h, s * TILE_COLUMNS);
+        load_values(c, w->at.h, s * TILE_COLUMNS);
     }
     for (int i = 0; i < c->rows; i++)
         for (rec_size j = 0; j < TILE_COLUMNS; j += VL) {
             const rec_size at = s * TILE_COLUMNS + j;
             const bool none = i >= c->count || at >= p->value_size;
-            const rec_size row = none ? 0 : rec_at(v, w->q.batch, c->token[i], w->h);
+            const rec_size row = none ? 0 : rec_at(v, w->at.q.batch, c->token[i], w->at.h);
             v_store(d_out + i * TILE_COLUMNS + j,
                     none || !v->present ? v_zero()
                                         : v_mul(scale, view_part(v, row, at, p->value_size)));
@@ -226,11 +260,11 @@ static void load_columns(work *w, const float *x, rec_size s) {
 
 static void put_values(const work *w, rec_size s) {
     const float *y = w->b.y + s * CHUNK * TILE_COLUMNS;
-    const bool delta = w->p->update == REC_DELTA;
+    const bool delta = w->at.p->update == REC_DELTA;
     for (int i = 0; i < w->c.count; i++)
         for (rec_size j = 0; j < TILE_COLUMNS; j += VL) {
             const vf own = v_load(y + i * TILE_COLUMNS + j);
-            add_part(w, REC_VALUE, w->c.token[i], s * TILE_COLUMNS + j, w->p->value_size,
+            add_part(&w->at, REC_VALUE, w->c.token[i], s * TILE_COLUMNS + j, w->at.p->value_size,
                      delta ? v_sub(v_zero(), own) : own);
         }
 }
@@ -267,7 +301,7 @@ static void back_columns(work *w, const bool delta, rec_size begin) {
     }
     multiply_columns(c, b, b->d_out, b->d_own);
     if (delta) multiply_columns(c, b, b->y, b->d_rest);
-    if (!w->p->key_decay) apply_head_scales(w, delta);
+    if (!w->at.p->key_decay) apply_head_scales(w, delta);
     for (rec_size s = 0; s < b->slabs; s++) {
         turn(c, b, s, b->d_out, b->d_out_turned);
         if (delta) turn(c, b, s, b->y, b->y_turned);
@@ -289,7 +323,7 @@ static void put_tokens(const work *w) {
                       .g = rows + 2 * CHUNK * c->pitch,
                       .beta = v_sum(v_load(w->b.betas + i * VL)),
                       .head = w->b.gate[i]};
-        put_token(w, &t, &g);
+        put_token(&w->at, &t, &g);
     }
 }
 
@@ -300,7 +334,7 @@ INLINE void back_chunk(work *w, const bool delta, rec_size begin, const float *s
     ask_cell(w, (begin / CHUNK - 1) * CHUNK, true);
     back_columns(w, delta, begin);
     meet_states(c, b, state);
-    if (w->p->key_decay) {
+    if (w->at.p->key_decay) {
         back_channel_decays(c, b, delta, state);
         back_state(c, b, delta, b->q, b->k);
     } else {
@@ -319,10 +353,10 @@ static void back_cell(work *w, rec_size cell, rec_size end) {
     for (rec_size n = cell * CHUNK; n < end; n = next_chunk(c, n, &resets)) begin[count++] = n;
     while (count-- > 0) {
         next_chunk(c, begin[count], &resets);
-        for (int i = 0; i < c->paddings; i++) put_nothing(w, c->padding[i]);
+        for (int i = 0; i < c->paddings; i++) put_nothing(&w->at, c->padding[i]);
         if (c->count == 0) continue;
         const float *state = resets ? w->nothing : cell_of(w, begin[count]);
-        if (w->p->update == REC_DELTA)
+        if (w->at.p->update == REC_DELTA)
             back_chunk(w, true, begin[count], state);
         else
             back_chunk(w, false, begin[count], state);
@@ -330,26 +364,52 @@ static void back_cell(work *w, rec_size cell, rec_size end) {
     }
 }
 
-static void back_head(work *w) {
+static void back_head(head_work *at) {
+    work *w = (work *)at;
     chunk *c = &w->c;
-    const rec_size steps = w->q.end - w->q.begin;
-    *c = (chunk){.p = w->p, .sequence = w->q, .pitch = w->pitch};
-    memset(w->chunk_memory, 0, (size_t)chunk_floats(w->p) * sizeof(float));
+    const rec_size steps = w->at.q.end - w->at.q.begin;
+    *c = (chunk){.p = w->at.p, .sequence = w->at.q, .pitch = w->at.pitch};
+    memset(w->chunk_memory, 0, (size_t)chunk_floats(w->at.p) * sizeof(float));
     memset(w->nothing, 0, (size_t)w->state_size * sizeof(float));
     place_chunk(c, w->chunk_memory);
     for (rec_size s = 0; s < w->b.slabs; s++) {
-        load_slab(c, REC_INITIAL, w->h, s * TILE_COLUMNS, slab_of(w->cells, c->pitch, s));
-        load_slab(c, REC_D_FINAL, w->h, s * TILE_COLUMNS, slab_of(w->b.d_state, c->pitch, s));
+        load_slab(c, REC_INITIAL, w->at.h, s * TILE_COLUMNS, slab_of(w->cells, c->pitch, s));
+        load_slab(c, REC_D_FINAL, w->at.h, s * TILE_COLUMNS, slab_of(w->b.d_state, c->pitch, s));
     }
     pass_over(w);
     for (rec_size cell = ejki_cdiv(steps, CHUNK); cell-- > 0;)
         back_cell(w, cell, ejki_min((cell + 1) * CHUNK, steps));
     for (rec_size s = 0; s < w->b.slabs; s++)
-        store_slab(c, REC_D(REC_INITIAL), w->h, s * TILE_COLUMNS,
+        store_slab(c, REC_D(REC_INITIAL), w->at.h, s * TILE_COLUMNS,
                    slab_of(w->b.d_state, c->pitch, s));
 }
 
-#include "operations/recurrent/cpu/scan/gradient_tasks_body.h"
+static void do_tasks(void *argument, int64_t index) {
+    const ejk_run *run = argument;
+    work w;
+    measure(run->problem, &w);
+    const rec_size size = deal_out(&w, NULL);
+    deal_out(&w, (float *)run->workspace + index * size);
+    w.at.partial = (float *)run->workspace + run->workers * size;
+    back_tasks(&w.at, index, run->workers, back_head);
+}
+
+static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch) {
+    work w;
+    (void)parameters;
+    measure(problem, &w);
+    plan_tasks(&w.at, deal_out(&w, NULL), threads, launch);
+    return EJK_OK;
+}
+
+static ejk_status run(const ejk_run *run) {
+    work w;
+    ejk_parallel_for(run->threads, run->workers, do_tasks, (void *)(uintptr_t)run);
+    measure(run->problem, &w);
+    put_totals(run->problem, (const float *)run->workspace + run->workers * deal_out(&w, NULL));
+    return EJK_OK;
+}
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .priority = 10,
              .needs = "sums or delta rules read after the update, without decays of value "

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk's tokens and what is loaded of them: rows, values, and products of rows. Include after gates_body.h. */
+/* A chunk's tokens and what is loaded of them: rows, values, and products of rows. */
 #ifndef EJKI_RECURRENT_CHUNK_ROWS_BODY_H
 #define EJKI_RECURRENT_CHUNK_ROWS_BODY_H
+
+#include "operations/recurrent/cpu/chunk/gates_body.h"
+#include "operations/recurrent/cpu/chunk/tile.h"
+#include "operations/recurrent/cpu/scan/token_body.h"
+
+#include <string.h>
 
 static rec_size pitch_of(const rec_problem *p) {
     return ejki_round_up(p->key_size, 16);
@@ -37,9 +43,8 @@ static void place_chunk(chunk *c, float *memory) {
 /* What chunks are for; sequences shorter than one are better walked through token by token. */
 static bool chunks_apply(const void *problem) {
     const rec_problem *p = problem;
-    return p->update != REC_RANK_ONE && (p->read == REC_AFTER || !p->gradient) &&
-           !p->value_decay && p->heads > 0 &&
-           p->key_size >= 16 && p->value_size > 0 && p->tokens >= CHUNK &&
+    return p->update != REC_RANK_ONE && (p->read == REC_AFTER || !p->gradient) && !p->value_decay &&
+           p->heads > 0 && p->key_size >= 16 && p->value_size > 0 && p->tokens >= CHUNK &&
            (!p->packed || p->tokens >= CHUNK * p->sequences);
 }
 

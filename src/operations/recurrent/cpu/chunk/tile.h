@@ -17,6 +17,7 @@
 #define TILE_STREAMS       0
 #define TILE_ROW_COUNTS(X) X(TILE_ROWS)
 #include "kernels/simd/pack_body.h"
+#include "operations/recurrent/shared/problem.cuh"
 
 /*
  * Tokens of a chunk. FLOPs inside of chunks grow with it, passes over the state fall: 16, 32 and 64 take 21.5, 20.5
@@ -60,16 +61,17 @@ typedef struct chunk {
     float *hats, *total; /* [8][pitch], [pitch]: channels.h */
     float *qt, *kt;      /* slabs [pitch][TILE_COLUMNS] of tokens: what meets the state */
     float *qk, *kk;      /* [CHUNK][CHUNK]: products of rows */
-    float *own, *rest; /* [CHUNK][CHUNK]: of U in the outputs, and in X, below the diagonal */
-    float *u;     /* [CHUNK][TILE_COLUMNS] */
-    float *whole; /* [pitch]: what remains of a row of the state after the chunk */
+    float *own, *rest;   /* [CHUNK][CHUNK]: of U in the outputs, and in X, below the diagonal */
+    float *u;            /* [CHUNK][TILE_COLUMNS] */
+    float *whole;        /* [pitch]: what remains of a row of the state after the chunk */
     float since[CHUNK],
         until[CHUNK]; /* decays of the head from the begin, to the end of the chunk */
-    float seen[CHUNK];  /* of since, what the query reads: that of the token before, if it reads before the update */
+    float seen
+        [CHUNK]; /* of since, what the query reads: that of the token before, if it reads before the update */
     float bonus[CHUNK]; /* what a value is multiplied by in its own output then */
     float beta[CHUNK];
     float q_norm[CHUNK], k_norm[CHUNK]; /* what rows were multiplied by */
-    int paddings; /* tokens that do not count, among those of the chunk */
+    int paddings;                       /* tokens that do not count, among those of the chunk */
     rec_size padding[CHUNK];
 } chunk;
 

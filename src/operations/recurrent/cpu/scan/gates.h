@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exponentials of gates, in the vector vocabulary; include after a vec_*.h. */
+/* Exponentials of gates, in the vector vocabulary; whatever the tier. */
 #ifndef EJKI_RECURRENT_GATES_H
 #define EJKI_RECURRENT_GATES_H
+
+#include "kernels/simd/vec.h"
 
 #include <math.h>
 

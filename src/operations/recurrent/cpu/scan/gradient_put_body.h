@@ -1,10 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Gradients of a token on their way to tensors. Include after gradient.h and the type `work`, a struct that begins with
- * WORK_FIELDS.
- */
+/* What a token's gradients are collected in, and their way to tensors; for kernels of either form. */
 #ifndef EJKI_RECURRENT_GRADIENT_PUT_BODY_H
 #define EJKI_RECURRENT_GRADIENT_PUT_BODY_H
+
+#include "operations/recurrent/cpu/scan/token_body.h"
+
+/* Sums over columns that a token has collected; rows as in a token. */
+typedef struct gradient {
+    float *q, *k, *g, *a, *b; /* g: of log decays of key channels */
+    float beta, head;         /* head: of log decays, over all channels */
+    float along_u, along_x;   /* of d_out, with the scale */
+    float qk, qa, own;        /* as in the token, without the scale */
+} gradient;
+
+enum { GRADIENT_ROWS = 5 };
+
+/*
+ * The head of a sequence that is worked on, and where gradients of query, key and value are summed up over the heads that
+ * share them, in floats: [tokens of the sequence][shared][pitch]. Where no heads share anything there are no such sums,
+ * and gradients go straight to their tensors.
+ */
+typedef struct head_work {
+    const rec_problem *p;
+    rec_sequence q;
+    rec_size h, pitch, value_pitch;
+    rec_size groups, in_group; /* groups of heads, heads of one */
+    rec_size shared[3];        /* heads of query, key and value in a group */
+    float *sum[3];
+    float *partial; /* [sequences][heads][partial_size]: gamma, A_log, dt_bias, bonus */
+} head_work;
 
 static rec_size partial_size(const rec_problem *p) {
     return 2 + 2 * row_pitch(p);
@@ -20,7 +44,7 @@ static rec_size common_divisor(rec_size a, rec_size b) {
 }
 
 /* Groups of heads; columns of a value are rounded up to `columns`. */
-static void measure_heads(const rec_problem *p, rec_size columns, work *w) {
+static void measure_heads(const rec_problem *p, rec_size columns, head_work *w) {
     w->p = p;
     w->value_pitch = ejki_round_up(p->value_size, columns);
     w->groups = p->heads == 0
@@ -32,12 +56,12 @@ static void measure_heads(const rec_problem *p, rec_size columns, work *w) {
     w->shared[REC_VALUE] = p->value_heads / w->groups;
 }
 
-static rec_size sum_pitch(const work *w, int role) {
+static rec_size sum_pitch(const head_work *w, int role) {
     return w->shared[role] * (role == REC_VALUE ? w->value_pitch : w->pitch);
 }
 
 /* Floats of the sums of a role; none where they are not needed. */
-static rec_size sum_size(const work *w, int role) {
+static rec_size sum_size(const head_work *w, int role) {
     return w->in_group > 1 ? w->p->tokens * sum_pitch(w, role) : 0;
 }
 
@@ -52,21 +76,21 @@ INLINE void put_part(const rec_problem *p, int role, rec_size index, rec_size c,
                   size - c);
 }
 
-INLINE rec_size gradient_at(const work *w, int role, rec_size t) {
+INLINE rec_size gradient_at(const head_work *w, int role, rec_size t) {
     return rec_at(&w->p->view[REC_D(role)], w->q.batch, t, w->h);
 }
 
-static void put_row(const work *w, int role, rec_size t, rec_size size, const float *row) {
+static void put_row(const head_work *w, int role, rec_size t, rec_size size, const float *row) {
     for (rec_size c = 0; c < size; c += VL)
         put_part(w->p, role, gradient_at(w, role, t), c, size, row ? v_load(row + c) : v_zero());
 }
 
-static void put_number(const work *w, int role, rec_size t, float value) {
+static void put_number(const head_work *w, int role, rec_size t, float value) {
     put_part(w->p, role, gradient_at(w, role, t), 0, 1, v_set1(value));
 }
 
 /* Of a token that counts for nothing, but for what heads share: sums over these are 0 to begin with. */
-static void put_nothing(const work *w, rec_size t) {
+static void put_nothing(const head_work *w, rec_size t) {
     const rec_problem *p = w->p;
     for (int role = REC_QUERY; role <= REC_VALUE && w->in_group == 1; role++)
         put_row(w, role, t, role == REC_VALUE ? p->value_size : p->key_size, NULL);
@@ -79,7 +103,7 @@ static void put_nothing(const work *w, rec_size t) {
 }
 
 /* Where the sums of a token's query, key or value are, of the head that h reads. */
-INLINE float *sum_at(const work *w, int role, rec_size t) {
+INLINE float *sum_at(const head_work *w, int role, rec_size t) {
     const rec_problem *p = w->p;
     const rec_size heads[] = {p->query_heads, p->key_heads, p->value_heads};
     const rec_size head = rec_head(p, w->h, heads[role]) % ejki_max(w->shared[role], 1);
@@ -88,7 +112,8 @@ INLINE float *sum_at(const work *w, int role, rec_size t) {
 }
 
 /* VL elements of a head's gradient of query, key or value, from c on. */
-INLINE void add_part(const work *w, int role, rec_size t, rec_size c, rec_size size, vf value) {
+INLINE void add_part(const head_work *w, int role, rec_size t, rec_size c, rec_size size,
+                     vf value) {
     if (w->in_group == 1) {
         put_part(w->p, role, gradient_at(w, role, t), c, size, value);
         return;
@@ -98,7 +123,7 @@ INLINE void add_part(const work *w, int role, rec_size t, rec_size c, rec_size s
 }
 
 /* From the gradient of what is normalised to that of the tensor: norm (d - x <x, d>). */
-static void add_vector(const work *w, int role, rec_size t, const float *d, const float *x,
+static void add_vector(const head_work *w, int role, rec_size t, const float *d, const float *x,
                        float norm) {
     const vf along = v_set1(w->p->normalise ? -dot(d, x, w->pitch) : 0), factor = v_set1(norm);
     for (rec_size c = 0; c < w->pitch; c += VL) {
@@ -108,7 +133,7 @@ static void add_vector(const work *w, int role, rec_size t, const float *d, cons
 }
 
 /* Gradients of gates, made those of raw numbers; `part` is the head's part of what is summed over tokens. */
-static void put_gates(const work *w, const token *t, const gradient *g, float *part) {
+static void put_gates(const head_work *w, const token *t, const gradient *g, float *part) {
     const rec_problem *p = w->p;
     const rec_view *rate = &p->view[REC_A_LOG];
     const rec_size size = p->g_is_wide ? p->key_size : 1;
@@ -133,7 +158,7 @@ static void put_gates(const work *w, const token *t, const gradient *g, float *p
 }
 
 /* What a bonus adds: out has scale Σ q u k · v. */
-static void add_bonus(const work *w, const token *t, gradient *g, float *part) {
+static void add_bonus(const head_work *w, const token *t, gradient *g, float *part) {
     const rec_view *u = &w->p->view[REC_BONUS];
     float *sum = part + 2 + w->pitch;
     for (rec_size c = 0; c < w->p->key_size && u->present; c += VL) {
@@ -145,7 +170,7 @@ static void add_bonus(const work *w, const token *t, gradient *g, float *part) {
     }
 }
 
-static void put_rank_one(const work *w, const token *t, gradient *g) {
+static void put_rank_one(const head_work *w, const token *t, gradient *g) {
     const rec_view *a = &w->p->view[REC_A];
     for (rec_size c = 0; c < w->p->key_size && w->p->multiply; c += VL) {
         const vf kk = v_sub(v_zero(), v_load(t->b + c)), da = v_load(g->a + c);
@@ -158,7 +183,7 @@ static void put_rank_one(const work *w, const token *t, gradient *g) {
 }
 
 /* All that a token has collected goes where it belongs. */
-static void put_token(const work *w, const token *t, gradient *g) {
+static void put_token(const head_work *w, const token *t, gradient *g) {
     const rec_problem *p = w->p;
     float *part = w->partial + (w->q.index * p->heads + w->h) * partial_size(p);
     if (p->read == REC_BEFORE)

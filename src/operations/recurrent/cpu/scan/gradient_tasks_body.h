@@ -1,19 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Gradients as tasks, a group of heads of a sequence each, and what is summed up over heads and tokens. The includer has
- * measure(), deal_out() and back_head(), which does head h of sequence q of its work.
- */
+/* Gradients as tasks, a group of heads of a sequence each, and what is summed up over heads and tokens. */
 #ifndef EJKI_RECURRENT_GRADIENT_TASKS_BODY_H
 #define EJKI_RECURRENT_GRADIENT_TASKS_BODY_H
 
-static void clear_sums(const work *w) {
+#include <string.h>
+
+#include <ejkernel/registry.h>
+
+#include "operations/recurrent/cpu/scan/gradient_put_body.h"
+
+/* A kernel: head h of sequence q. */
+typedef void (*back_head_fn)(head_work *w);
+
+static void clear_sums(const head_work *w) {
     for (int role = REC_QUERY; role <= REC_VALUE && w->in_group > 1; role++)
         memset(w->sum[role], 0,
                (size_t)((w->q.end - w->q.begin) * sum_pitch(w, role)) * sizeof(float));
 }
 
 /* Sums over the heads of the group, of all its query, key and value heads. */
-static void put_sums(work *w, rec_size group) {
+static void put_sums(head_work *w, rec_size group) {
     const rec_problem *p = w->p;
     for (int role = REC_QUERY; role <= REC_VALUE && w->in_group > 1; role++) {
         const rec_size size = role == REC_VALUE ? p->value_size : p->key_size;
@@ -30,7 +36,7 @@ static void put_sums(work *w, rec_size group) {
     }
 }
 
-static void back_group(work *w, rec_size group) {
+static void back_group(head_work *w, rec_size group, back_head_fn back_head) {
     clear_sums(w);
     for (rec_size n = 0; n < w->in_group; n++) {
         w->h = group * w->in_group + n;
@@ -42,7 +48,7 @@ static void back_group(work *w, rec_size group) {
 }
 
 /* Tokens in no sequence. */
-static void clear_rest(work *w) {
+static void clear_rest(head_work *w) {
     w->q = (rec_sequence){.begin = rec_covered(w->p), .end = w->p->tokens};
     clear_sums(w);
     for (rec_size group = 0; group < w->groups && w->p->heads > 0; group++) put_sums(w, group);
@@ -50,20 +56,15 @@ static void clear_rest(work *w) {
         for (w->h = 0; w->h < w->p->heads; w->h++) put_nothing(w, t);
 }
 
-static void do_tasks(void *argument, int64_t index) {
-    const ejk_run *run = argument;
-    const rec_problem *p = run->problem;
-    work w = {.p = p};
-    measure(p, &w);
-    const rec_size size = deal_out(&w, NULL);
-    deal_out(&w, (float *)run->workspace + index * size);
-    w.partial = (float *)run->workspace + run->workers * size;
-    const rec_size tasks = p->heads > 0 ? p->sequences * w.groups : 0;
-    for (rec_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
-        w.q = rec_sequence_of(p, n / w.groups);
-        back_group(&w, n % w.groups);
+/* Those of worker `index` of `workers`, in its memory. */
+static void back_tasks(head_work *w, int64_t index, int32_t workers, back_head_fn back_head) {
+    const rec_problem *p = w->p;
+    const rec_size tasks = p->heads > 0 ? p->sequences * w->groups : 0;
+    for (rec_size n = tasks * index / workers; n < tasks * (index + 1) / workers; n++) {
+        w->q = rec_sequence_of(p, n / w->groups);
+        back_group(w, n % w->groups, back_head);
     }
-    if (index == 0) clear_rest(&w);
+    if (index == 0) clear_rest(w);
 }
 
 /* ---- Sums over tokens -------------------------------------------------------------------------------- */
@@ -95,26 +96,13 @@ static void put_totals(const rec_problem *p, const float *partial) {
                           total(p, partial, p->gamma_is_each ? n : -1, h, 0));
 }
 
-static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
-                          ejk_launch *launch) {
-    const rec_problem *p = problem;
-    work w = {.p = p};
-    (void)parameters;
-    measure(p, &w);
-    launch->workers = (int32_t)ejki_max(ejki_min(threads, p->sequences * w.groups), 1);
-    const rec_size size = launch->workers * deal_out(&w, NULL);
+/* Workers, and their memory of `floats` each, with the parts of all heads behind it. */
+static void plan_tasks(const head_work *w, rec_size floats, int32_t threads, ejk_launch *launch) {
+    const rec_problem *p = w->p;
+    launch->workers = (int32_t)ejki_max(ejki_min(threads, p->sequences * w->groups), 1);
     launch->workspace_bytes =
-        (size_t)(size + p->sequences * p->heads * partial_size(p)) * sizeof(float);
-    return EJK_OK;
-}
-
-static ejk_status run(const ejk_run *run) {
-    const rec_problem *p = run->problem;
-    work w = {.p = p};
-    ejk_parallel_for(run->threads, run->workers, do_tasks, (void *)(uintptr_t)run);
-    measure(p, &w);
-    put_totals(p, (const float *)run->workspace + run->workers * deal_out(&w, NULL));
-    return EJK_OK;
+        (size_t)(launch->workers * floats + p->sequences * p->heads * partial_size(p)) *
+        sizeof(float);
 }
 
 #endif

@@ -9,13 +9,12 @@
  *
  * Columns never meet, and rows are added up in their order: bits do not depend on slabs or threads.
  */
-#include "kernels/simd/vec.h"
+#include "kernels/declare.h"
+#include "operations/recurrent/cpu/scan/slab_body.h"
+#include "operations/recurrent/cpu/scan/token_body.h"
+#include "operations/recurrent/cpu/scan/turned_body.h"
 
 #include <string.h>
-
-#include "kernels/declare.h"
-#include "operations/recurrent/cpu/scan/token_body.h"
-#include "operations/recurrent/cpu/scan/slab_body.h"
 
 /* Bytes of a slab are at most SLAB, unless it is a vector wide or passes by once only. */
 enum { BLOCK = 16, SLAB = 16384 };
@@ -78,8 +77,6 @@ static void step_any(const rec_problem *p, int width, const rec_sequence *q, rec
     else
         step_of(p, 1, q, h, t, c, from, to);
 }
-
-#include "operations/recurrent/cpu/scan/turned_body.h"
 
 /* ---- States ------------------------------------------------------------------------------------------ */
 

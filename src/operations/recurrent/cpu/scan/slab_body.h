@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Columns of a state, a few vectors wide: sums over its rows, its update, and where it comes from and goes. Include
- * after token_body.h. */
+/* Columns of a state, a few vectors wide: sums over its rows, its update, and where it comes from and
+ * goes. */
 #ifndef EJKI_RECURRENT_SLAB_BODY_H
 #define EJKI_RECURRENT_SLAB_BODY_H
+
+#include "operations/recurrent/cpu/scan/token_body.h"
+
+#include <string.h>
 
 /* Vectors that a slab is wide at most, as registers allow. */
 enum { WIDEST = VL == 16 ? 8 : 4 };

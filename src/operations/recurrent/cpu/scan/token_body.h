@@ -6,7 +6,7 @@
  *     X = Σ x_i s_i,  Y = Σ y_i s_i  of a column s;   s_i ← d_i s_i + k_i u + a_i X;   out = Y + qk u + qa X
  *
  * where x = d k and u = β (v − X) for delta rules, x = b and u = v for rank-one updates, y = d q, or q if the old
- * state is read. Include after a vec_*.h.
+ * state is read.
  */
 #ifndef EJKI_RECURRENT_TOKEN_BODY_H
 #define EJKI_RECURRENT_TOKEN_BODY_H
@@ -15,8 +15,6 @@
 #include "kernels/simd/vec_element.h"
 #include "operations/recurrent/cpu/scan/gates.h"
 #include "operations/recurrent/shared/problem.cuh"
-
-#define INLINE static inline __attribute__((always_inline))
 
 /* Rows of a token; each has pitch floats, those behind key_size are 0. */
 typedef struct token {

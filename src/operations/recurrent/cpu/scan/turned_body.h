@@ -3,8 +3,12 @@
  * A step of a state that lies as [Dv][Dk]: its keys are in the lanes. A column is read, summed up and written before
  * the next one, so that the state passes by once and in its order. On Zen 4, 2048 states of 128 x 128: sums of 2 or
  * 4 columns at a time take 2 to 3 times as long, since the prefetcher loses the stream, and sums of 16 columns
- * before their updates 1.1 times; prefetching by instructions is slower, too. Part of scan_body.h.
+ * before their updates 1.1 times; prefetching by instructions is slower, too.
  */
+#ifndef EJKI_RECURRENT_TURNED_BODY_H
+#define EJKI_RECURRENT_TURNED_BODY_H
+
+#include "operations/recurrent/cpu/scan/token_body.h"
 
 INLINE void sum_column(const bool has_x, const token *t, rec_size rows, const float *from, float *x,
                        float *y) {
@@ -86,3 +90,5 @@ static void step_turned(const rec_problem *p, const rec_sequence *q, rec_size h,
             step_columns(p, REC_RANK_ONE, false, q, h, t, c, n, source, stride, target, to_stride);
     }
 }
+
+#endif
