@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients of a chunk's rows and gates. A gate's is the sum over all that passes by it, from a token or the state before
- * to a token or the state behind it, each with its decays: nothing is subtracted, so that gates of -inf, -1e4 and 0 get
- * what they get in the recurrence.
+ * Gradients of a chunk's rows and gates. A gate's is the sum over all that passes by it, from a token or the state
+ * before to a token or the state behind it, each with its decays: nothing is subtracted, so that gates of -inf, -1e4
+ * and 0 get what they get in the recurrence.
  */
 #ifndef EJKI_RECURRENT_CHUNK_BACK_GATES_BODY_H
 #define EJKI_RECURRENT_CHUNK_BACK_GATES_BODY_H

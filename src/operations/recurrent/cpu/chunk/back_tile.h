@@ -29,8 +29,8 @@ typedef struct back {
 } back;
 
 /*
- * Backwards through the solve, columns of one slab: dU = e^.. K dS + own' d_out + rest' dX, dX = beta dU, a tile of rows
- * after the other from the last one on. Sums of dU X are those of beta.
+ * Backwards through the solve, columns of one slab, with K that has its decays to the end of the chunk: dU = K dS +
+ * own' d_out + rest' dX, dX = beta dU, a tile of rows after the other from the last one on. betas adds up dU X.
  */
 INLINE void back_solve(const chunk *c, const bool delta, const float *d_state, const float *d_out,
                        const float *x, float *y, float *betas) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gradients of sums and delta rules in chunks, as chunk_body.h computes these. On the way there the state before each
- * chunk is kept, with X of the solve and the products between tokens: 1.3 states of a head a chunk. With dS the cotangent
- * of the state behind the chunk, S the state before it, P and A what U is multiplied by in out and X,
+ * chunk is kept, with X of the solve and the products between tokens: 1.4 states of a head a chunk. With dS the
+ * cotangent of the state behind the chunk, S the state before it, P and A what U is multiplied by in out and X,
  *
  *     dU = (decays to the end) K dS + P' d_out + A' dX,  dX = beta dU (from the last token on),  d_beta = dU X
  *     dQ = e^G d_out S' + (d_out U' decays) K,           dK = ... of both, and of (decays to the end) U dS'
  *     dS before = e^(G of the chunk) dS + (e^G Q)' d_out - (e^G K)' dX
  *
- * d_out has the scale. Columns meet only in what is summed over them: d_value and the cotangents of states have the same
- * bits with other columns beside them.
+ * d_out has the scale. Columns meet only in what is summed over them: d_value and the cotangents of states have the
+ * same bits with other columns beside them.
  */
 #include "kernels/declare.h"
 #include "operations/recurrent/cpu/chunk/back_gates_body.h"
@@ -25,8 +25,8 @@ enum { X_ROWS = CHUNK + TILE_ROWS, X_SLAB = X_ROWS * TILE_COLUMNS };
 
 /*
  * A cell is CHUNK steps; a chunk lies in one, and is all of it but where segments end. What is kept of a cell lies
- * together: the state before it [slabs][pitch][TILE_COLUMNS], X [slabs][X_ROWS][TILE_COLUMNS], own and rest [CHUNK][CHUNK],
- * X and products with the rows of tokens where these lie in the cell.
+ * together: the state before it [slabs][pitch][TILE_COLUMNS], X [slabs][X_ROWS][TILE_COLUMNS], own and rest
+ * [CHUNK][CHUNK], X and products with the rows of tokens where these lie in the cell.
  */
 typedef struct work {
     head_work at; /* first: back_head() is given this */
@@ -156,8 +156,8 @@ static void ask_tensor(work *w, int role, rec_size n, rec_size heads, rec_size s
 }
 
 /*
- * Asks for the cell from step n on: of query, key, gates and, on the way there, the value, else d_out and, where they are
- * written to, the gradients of the three; and for the memory of what is kept.
+ * Asks for the cell from step n on: of query, key, gates and, on the way there, the value, else d_out and, where they
+ * are written to, the gradients of the three; and for the memory of what is kept.
  */
 static void ask_cell(work *w, rec_size n, bool backwards) {
     chunk *c = &w->c;

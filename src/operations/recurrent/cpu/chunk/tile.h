@@ -123,8 +123,8 @@ static void multiply_rows(const chunk *c, const float *slabs, float *to) {
 }
 
 /*
- * X = V - e^G K S - (K K' decays, below the diagonal) U and U = beta X, a tile of rows after the other: what is above it
- * by a product, its own triangle in registers. u has V. X goes to `x`, unless that is NULL.
+ * X = V - e^G K S - (K K' decays, below the diagonal) U and U = beta X, a tile of rows after the other: what is above
+ * it by a product, its own triangle in registers. u has V. X goes to `x`, unless that is NULL.
  */
 INLINE void solve(chunk *c, const float *state, float *x) {
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS) {

@@ -16,9 +16,9 @@ typedef struct gradient {
 enum { GRADIENT_ROWS = 5 };
 
 /*
- * The head of a sequence that is worked on, and where gradients of query, key and value are summed up over the heads that
- * share them, in floats: [tokens of the sequence][shared][pitch]. Where no heads share anything there are no such sums,
- * and gradients go straight to their tensors.
+ * The head of a sequence that is worked on, and where gradients of query, key and value are summed up over the heads
+ * that share them, in floats: [tokens of the sequence][shared][pitch]. Where no heads share anything there are no such
+ * sums, and gradients go straight to their tensors.
  */
 typedef struct head_work {
     const rec_problem *p;
