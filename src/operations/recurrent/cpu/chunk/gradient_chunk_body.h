@@ -136,16 +136,16 @@ static float *products_of(const work *w, rec_size step) {
 static void keep_products(const work *w, rec_size begin) {
     const chunk *c = &w->c;
     float *to = products_of(w, begin);
-    memcpy(to, c->own, (size_t)(c->count * CHUNK) * sizeof *to);
-    memcpy(to + SQUARE, c->rest, (size_t)(c->count * CHUNK) * sizeof *to);
+    memcpy(to, c->rest, (size_t)(c->count * CHUNK) * sizeof *to);
+    if (w->at.p->key_decay) memcpy(to + SQUARE, c->own, (size_t)(c->count * CHUNK) * sizeof *to);
 }
 static void restore_products(const work *w, rec_size begin) {
     const chunk *c = &w->c;
     const float *from = products_of(w, begin);
     for (rec_size i = 0; i < c->rows * CHUNK; i += VL) {
         const bool none = i >= c->count * CHUNK;
-        v_store(c->own + i, none ? v_zero() : v_load(from + i));
-        v_store(c->rest + i, none ? v_zero() : v_sub(v_zero(), v_load(from + SQUARE + i)));
+        v_store(c->rest + i, none ? v_zero() : v_sub(v_zero(), v_load(from + i)));
+        if (w->at.p->key_decay) v_store(c->own + i, none ? v_zero() : v_load(from + SQUARE + i));
     }
 }
 
@@ -168,7 +168,7 @@ static void ask_cell(work *w, rec_size n, bool backwards) {
     c->ahead.rows = ejki_min(CHUNK, steps - n);
     c->ahead.kept = (const char *)cell_of(w, n);
     c->ahead.end = c->ahead.kept + w->cell_size * (rec_size)sizeof(float);
-    ask_tensor(w, REC_QUERY, n, p->query_heads, p->key_size);
+    if (backwards || p->key_decay) ask_tensor(w, REC_QUERY, n, p->query_heads, p->key_size);
     ask_tensor(w, REC_KEY, n, p->key_heads, p->key_size);
     ask_tensor(w, p->view[REC_GK].present ? REC_GK : REC_G, n, p->heads,
                p->key_decay ? p->key_size : 1);
@@ -180,12 +180,28 @@ static void ask_cell(work *w, rec_size n, bool backwards) {
         ask_tensor(w, REC_D(role), n, p->heads, role == REC_VALUE ? p->value_size : p->key_size);
 }
 
+/* What the state needs of a chunk. Queries are met on the way back, unless they share what is done for keys. */
+static void load_passing(work *w, bool delta) {
+    chunk *c = &w->c;
+    if (w->at.p->key_decay) {
+        load_shared(c, w->at.h);
+        load_head(c, w->at.h);
+        return;
+    }
+    load_keys(c, w->at.h);
+    load_betas(c, w->at.h);
+    head_decays(c, w->at.h);
+    if (!delta) return;
+    pack_transposed(c->k, c->pitch, c->count, c->pitch, c->kt);
+    multiply_rows(c, c->kt, c->kk);
+    apply_head_decays(c, true, false);
+}
+
 /* A chunk from step `begin` on; the state behind it, unless `after` is NULL. */
 static void pass_chunk(work *w, rec_size begin, float *state, float *after) {
     chunk *c = &w->c;
     const bool delta = w->at.p->update == REC_DELTA;
-    load_shared(c, w->at.h);
-    load_head(c, w->at.h);
+    load_passing(w, delta);
     keep_products(w, begin);
     ask_cell(w, (begin / CHUNK + 1) * CHUNK, false);
     for (rec_size s = 0; s < w->b.slabs && (delta || after); s++) {
@@ -218,7 +234,8 @@ static void pass_over(work *w) {
 static void load_chunk(work *w, rec_size begin) {
     chunk *c = &w->c;
     const rec_problem *p = w->at.p;
-    load_rows(c, w->at.h);
+    load_queries(c, w->at.h);
+    load_keys(c, w->at.h);
     load_betas(c, w->at.h);
     restore_products(w, begin);
     memset(w->b.betas, 0, CHUNK * VL * sizeof(float));
@@ -231,6 +248,8 @@ static void load_chunk(work *w, rec_size begin) {
     head_decays(c, w->at.h);
     pack_transposed(c->q, c->pitch, c->rows, c->pitch, c->qt);
     pack_transposed(c->k, c->pitch, c->rows, c->pitch, c->kt);
+    multiply_rows(c, c->qt, c->qk);
+    apply_head_decays(c, false, false);
 }
 
 /* Columns of slab s: d_out with the scale, and U of X or of the values. */

@@ -105,20 +105,22 @@ INLINE float load_scaled(const rec_problem *p, const rec_view *v, rec_size index
     return norm;
 }
 
-static void load_rows(chunk *c, rec_size h) {
+/* Rows of a tensor of tokens, `to`, and what they were normalised by. */
+INLINE void load_rows_of(chunk *c, int role, rec_size head, float scale, float *to, float *norm) {
+    const rec_view *v = &c->p->view[role];
+    for (int i = 0; i < c->count; i++) {
+        const rec_size at = rec_at(v, c->sequence.batch, c->token[i], head);
+        norm[i] = load_scaled(c->p, v, at, c->pitch, scale, to + i * c->pitch);
+    }
+    memset(to + c->count * c->pitch, 0, (size_t)((c->rows - c->count) * c->pitch) * sizeof *to);
+}
+static void load_queries(chunk *c, rec_size h) {
     const rec_problem *p = c->p;
     const float scale = p->gradient ? 1 : (float)p->scale; /* gradients have it in d_out */
-    const rec_view *q = &p->view[REC_QUERY], *k = &p->view[REC_KEY];
-    const rec_size b = c->sequence.batch, pitch = c->pitch;
-    const rec_size q_head = rec_head(p, h, p->query_heads), k_head = rec_head(p, h, p->key_heads);
-    for (int i = 0; i < c->count; i++) {
-        const rec_size t = c->token[i];
-        c->q_norm[i] = load_scaled(p, q, rec_at(q, b, t, q_head), pitch, scale, c->q + i * pitch);
-        c->k_norm[i] = load_scaled(p, k, rec_at(k, b, t, k_head), pitch, 1, c->k + i * pitch);
-    }
-    const size_t rest = (size_t)((c->rows - c->count) * pitch) * sizeof(float);
-    memset(c->q + c->count * pitch, 0, rest);
-    memset(c->k + c->count * pitch, 0, rest);
+    load_rows_of(c, REC_QUERY, rec_head(p, h, p->query_heads), scale, c->q, c->q_norm);
+}
+static void load_keys(chunk *c, rec_size h) {
+    load_rows_of(c, REC_KEY, rec_head(c->p, h, c->p->key_heads), 1, c->k, c->k_norm);
 }
 
 static void load_betas(chunk *c, rec_size h) {
@@ -140,7 +142,8 @@ static void load_values(chunk *c, rec_size h, rec_size at) {
 
 /* What heads with the same query and key share. */
 static void load_shared(chunk *c, rec_size h) {
-    load_rows(c, h);
+    load_queries(c, h);
+    load_keys(c, h);
     if (c->p->key_decay) return;
     pack_transposed(c->q, c->pitch, c->count, c->pitch, c->qt);
     pack_transposed(c->k, c->pitch, c->count, c->pitch, c->kt);
