@@ -109,38 +109,6 @@ bool call_set_config(const op_call *call, const char *json) {
         ejk_record_set_text(call->kernel->args, call->args, call->kernel->config_field, json));
 }
 
-/* The tensor that a result is the gradient of, x of d_x, where it is given; else NULL. */
-static const ejk_tensor *gradient_of(const op_call *call, const ejk_field *field) {
-    size_t offset;
-    if (!ejk_field_is_output(field) || strncmp(field->name, "d_", 2) != 0) return NULL;
-    const ejk_field *of = ejk_record_find(call->kernel->args, field->name + 2, &offset);
-    if (!of || of->kind != EJK_FIELD_TENSOR) return NULL;
-    const ejk_tensor *tensor = (const ejk_tensor *)((const char *)call->args + offset);
-    return ejk_tensor_present(tensor) ? tensor : NULL;
-}
-
-/* The shape of what it is the gradient of, which may be broadcast, or what the unit says. */
-static bool shape_of(const op_call *call, const ejk_field *field, const ejk_axes *axes,
-                     int32_t *rank, int64_t shape[EJK_MAX_RANK]) {
-    const ejk_tensor *of = gradient_of(call, field);
-    if (!of) return succeeded(ejk_field_shape(field, axes, rank, shape));
-    *rank = of->rank;
-    memcpy(shape, of->shape, (size_t)of->rank * sizeof *shape);
-    return true;
-}
-
-bool call_declare(const op_call *call, int32_t field, const ejk_axes *axes, ejk_dtype number) {
-    const ejk_field *f = &call->kernel->args->fields[field];
-    int32_t rank;
-    int64_t shape[EJK_MAX_RANK];
-    if (!shape_of(call, f, axes, &rank, shape)) return false;
-    ejk_dtype dtype;
-    if (!succeeded(ejk_field_dtype(call->kernel->args, f, call->args, number, &dtype)))
-        return false;
-    *call_tensor(call->kernel, call->args, field) = ejk_tensor_contiguous(NULL, dtype, rank, shape);
-    return true;
-}
-
 /* True if there was a result of another floating-point type than float32, whose unit leaves it open. */
 static bool declare_float32(const op_call *call) {
     bool changed = false;

@@ -60,12 +60,6 @@ bool call_set_platform(const ejk_kernel *kernel, void *args, const char *platfor
 bool call_set_config(const op_call *call, const char *json);
 
 /*
- * Gives a tensor the shape its unit has under `axes`, row-major and without memory. The element type is
- * what the unit says; `number` where it leaves the kind of floating-point number open.
- */
-bool call_declare(const op_call *call, int32_t field, const ejk_axes *axes, ejk_dtype number);
-
-/*
  * Plans the call. Which floating-point type a result has may depend on other arguments: if the type that
  * was declared is refused, float32 is tried, the type that operations accumulate in.
  */

@@ -173,10 +173,6 @@ bool gpu_send(gpu_call *gpu, op_call *call) {
     return true;
 }
 
-void gpu_place(const gpu_call *gpu, op_call *call) {
-    gpu_place_tensors(gpu->device, call->kernel, call->args);
-}
-
 bool gpu_allocate(gpu_call *gpu, op_call *call) {
     for (int32_t i = 0; gpu->device >= 0 && i < call_count(call->kernel); i++) {
         ejk_tensor *tensor = call_tensor(call->kernel, call->args, i);

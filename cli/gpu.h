@@ -44,8 +44,7 @@ void gpu_close(gpu_call *gpu, const op_call *call);
 /* Copies the inputs that the call owns to the device, and has the call use these. */
 bool gpu_send(gpu_call *gpu, op_call *call);
 
-/* Says that the results will lie on the device; then gives them memory there. */
-void gpu_place(const gpu_call *gpu, op_call *call);
+/* Gives what has no memory yet, the results, some on the device. */
 bool gpu_allocate(gpu_call *gpu, op_call *call);
 
 /* Waits for the device. */

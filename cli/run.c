@@ -116,16 +116,21 @@ static const char *target_of(const op_run *run, int32_t field) {
     return is_wanted(run, field) ? run->files[field] : NULL;
 }
 
-static bool declare_outputs(op_run *run) {
+/* A plan, and with it what wanted results look like. */
+static bool plan_results(op_run *run) {
     const ejk_kernel *kernel = run->call.kernel;
-    ejk_axes axes = {.count = 0};
-    if (!succeeded(ejk_record_bind_axes(kernel->args, run->call.args, &axes))) return false;
-    const ejk_tensor *first = ejk_field_tensors(kernel->args->fields, run->call.args, NULL);
-    ejk_dtype number = first && ejk_tensor_present(first) ? first->dtype : EJK_DTYPE_F32;
-    for (int32_t i = 0; i < kernel->args->count; i++)
-        if (is_wanted(run, i) && !call_declare(&run->call, i, &axes, number)) return false;
-    gpu_place(&run->gpu, &run->call);
-    return true;
+    const size_t room = (size_t)kernel->args->count * EJK_NAME_SIZE + 1;
+    char *names = calloc(room, 1);
+    if (!names) return report_error("no memory for the names of results");
+    for (int32_t i = 0; i < kernel->args->count; i++) {
+        if (!is_wanted(run, i)) continue;
+        if (names[0]) strcat(names, ",");
+        strcat(names, kernel->args->fields[i].name);
+    }
+    const ejk_status status =
+        ejk_plan_create_for_results(run->context, kernel, run->call.args, names, &run->plan);
+    free(names);
+    return succeeded(status);
 }
 
 static bool allocate_outputs(op_run *run) {
@@ -194,8 +199,7 @@ static bool compute(op_run *run) {
            call_set_platform(run->call.kernel, run->call.args, wish->platform) &&
            succeeded(ejk_context_create(&options, &run->context)) && load_inputs(run) &&
            gpu_open(wish->device, &run->call, &run->gpu) && gpu_send(&run->gpu, &run->call) &&
-           declare_outputs(run) && call_plan(&run->call, run->context, &run->plan) &&
-           allocate_outputs(run) && execute(run) && compare_output(run) && write_outputs(run);
+           plan_results(run) && allocate_outputs(run) && execute(run) && compare_output(run) && write_outputs(run);
 }
 
 /* ---- Report ---------------------------------------------------------------------------------------- */
@@ -274,7 +278,8 @@ static int report(const op_run *run) {
 
 static int print_help(const ejk_kernel *kernel, const option *own) {
     puts("usage: ejk run OPERATION --INPUT FILE... [--output FILE] [--flag value]...\n\n"
-         "Runs an operation on tensors from files, FILE.npy or FILE.safetensors:NAME, and writes\n"
+         "Runs an operation on tensors from files, FILE.npy, FILE.safetensors:NAME or "
+         "FILE.gguf:NAME, and writes\n"
          "its results as .npy. Of NAME that is updated in place, --NAME gives the file it is read\n"
          "from, --NAME-out the one that what became of it is written to. A list of tensors takes "
          "its\n"

@@ -7,4 +7,4 @@ cd "$(dirname "$0")/.."
 [ "$1" != aarch64 ] || tools/aarch64_sysroot.sh build/aarch64-sysroot
 cmake --preset "$1" -B "$2" >/dev/null
 cmake --build "$2" --target all tests
-[ "${3:-}" != run ] || ctest --test-dir "$2" --output-on-failure --no-tests=error
+[ "${3:-}" != run ] || ctest --test-dir "$2" --parallel 2 --output-on-failure --no-tests=error

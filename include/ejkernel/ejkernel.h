@@ -26,11 +26,13 @@
 #include <ejkernel/flash_mla.h>
 #include <ejkernel/gated_delta_rule.h>
 #include <ejkernel/gated_rms_norm.h>
+#include <ejkernel/gguf.h>
 #include <ejkernel/gla_attention.h>
 #include <ejkernel/gpu_measure.h>
 #include <ejkernel/grouped_matmul.h>
 #include <ejkernel/hooks.h>
 #include <ejkernel/identity.h>
+#include <ejkernel/import_weights.h>
 #include <ejkernel/kda_attention.h>
 #include <ejkernel/kernel.h>
 #include <ejkernel/labels.h>

@@ -22,6 +22,10 @@
  * standing for element · scale, with k_scale and v_scale for the whole cache [1], a head [Hkv], or a row of a head
  * [pages,page,Hkv]. What lies beyond kv_len, or in pages of nobody, is never read into a result, NaN included.
  *
+ * A prefix that all sequences share, as a system prompt, may be named by common_prefix_len: sequences of few rows then
+ * look at its keys together, which reads them once, and results are those of calls without it, up to rounding. Tables
+ * have to have the same pages for these keys. Calls with a window, alibi_slopes or qq_bias, and GPUs, do without.
+ *
  * Tables are data, and wrong ones do not read foreign memory. On a CPU an entry, length or start that is outside fails
  * the call before anything is written; entries that are not needed may have any value. On a GPU nobody waits for data:
  * a sequence with a wrong entry gives 0 and −∞, and `status`, if it is given, is set to 1.
@@ -103,6 +107,8 @@ extern EJK_API const ejk_record ejk_paged_attention_config_record;
       "keys that a row sees, its own among them; 0 or less: all")                                  \
     F(OPT_FLOAT, logits_soft_cap, EJK_OPTIONAL, "none", "", "cap * tanh(score / cap), above 0")    \
     F(OPT_INT, seq_threshold_3d, EJK_OPTIONAL, "unset", "", "of the documented call; no effect")   \
+    F(OPT_INT, common_prefix_len, EJK_OPTIONAL, "0", "keys",                                       \
+      "that all sequences have in common, in the same pages")                                      \
     EJK_PAGED_ATTENTION_CHOICE(F, R)                                                               \
     F(TENSOR, out, EJK_REQUIRED_OUTPUT, "", "[T,Hq,Dv] query", "result")                           \
     F(TENSOR, lse, EJK_OUTPUT, "not written", "[Hq,T] float32", "log-sum-exp of each row")         \

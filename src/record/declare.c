@@ -38,6 +38,7 @@ static ejk_dtype type_of(const ejki_element *element, ejk_dtype number) {
     if (strcmp(element->word, "bool") == 0) return EJK_DTYPE_BOOL;
     if (strcmp(element->word, "float8") == 0) return EJK_DTYPE_F8E4M3;
     if (strcmp(element->word, "codes") == 0) return EJK_DTYPE_U32;
+    if (strcmp(element->word, "words") == 0) return EJK_DTYPE_U8;
     if (strcmp(element->word, "scales") == 0 || strcmp(element->word, "zeros") == 0)
         return EJK_DTYPE_F16;
     for (uint32_t dtype = 1; dtype < 32; dtype++)

@@ -14,6 +14,7 @@ static const ejki_element elements[] = {
     {"element", "float64, float32, bfloat16, float16, int8, float8_e4m3fn or float8_e5m2",
      EJKI_FLOAT_TYPES | BIT(I8) | BIT(F8E4M3) | BIT(F8E5M2)},
     {"codes", "uint32 or uint8", BIT(U32) | BIT(U8)},
+    {"words", "uint8, uint32 or int32", BIT(U8) | BIT(U32) | BIT(I32)},
     {"scales", "float32, bfloat16, float16, float8_e4m3fn, float8_e8m0fnu or int8",
      BIT(F32) | BIT(BF16) | BIT(F16) | BIT(F8E4M3) | BIT(F8E8M0) | BIT(I8)},
     {"zeros", "float32, bfloat16, float16, uint8, int8 or int32",

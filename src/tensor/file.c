@@ -5,7 +5,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,4 +27,38 @@ ejk_status ejki_file_open(const char *path, int *descriptor, size_t *size) {
     *descriptor = opened;
     *size = (size_t)facts.st_size;
     return EJK_OK;
+}
+
+ejk_status ejki_file_map(const char *path, void **mapping, size_t *size) {
+    int descriptor = -1;
+    EJKI_TRY(ejki_file_open(path, &descriptor, size));
+    if (*size == 0) {
+        close(descriptor);
+        return ejki_fail(EJK_STATUS_MALFORMED, "%s: is empty", path);
+    }
+    void *mapped = mmap(NULL, *size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    int reason = errno;
+    close(descriptor);
+    if (mapped == MAP_FAILED) {
+        return ejki_fail(EJK_STATUS_IO, "%s: mapping: %s", path, strerror(reason));
+    }
+    *mapping = mapped;
+    return EJK_OK;
+}
+
+ejk_status ejki_no_tensor(const char *name, const void *file, int64_t count,
+                          const char *(*name_at)(const void *file, int64_t index)) {
+    enum { RESERVE = 16 }; /* for separators and the dots */
+    char names[600] = "";
+    size_t used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const char *next = name_at(file, i);
+        bool fits = strlen(next) + RESERVE <= sizeof names - used;
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "",
+                                 fits ? next : "…");
+        if (!fits) break;
+    }
+    return ejki_fail(EJK_STATUS_UNKNOWN_NAME,
+                     "no tensor '%.200s' among the %" PRId64 " of the file: %s", name, count,
+                     names);
 }

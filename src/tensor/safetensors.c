@@ -9,13 +9,11 @@
 #include "base/base.h"
 #include "tensor/file.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 /* The format's own limit on the header. */
 enum { HEADER_MAX = 100000000, LENGTH_SIZE = 8 };
@@ -255,19 +253,9 @@ ejk_status ejk_safetensors_open(const char *path, ejk_safetensors **out) {
     if (path == NULL || out == NULL) {
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL", path == NULL ? "path" : "out");
     }
-    int descriptor = -1;
+    void *mapping = NULL;
     size_t size = 0;
-    EJKI_TRY(ejki_file_open(path, &descriptor, &size));
-    if (size == 0) {
-        close(descriptor);
-        return ejki_fail(EJK_STATUS_MALFORMED, "%s: is empty", path);
-    }
-    void *mapping = mmap(NULL, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    int reason = errno;
-    close(descriptor);
-    if (mapping == MAP_FAILED) {
-        return ejki_fail(EJK_STATUS_IO, "%s: mapping: %s", path, strerror(reason));
-    }
+    EJKI_TRY(ejki_file_map(path, &mapping, &size));
     ejk_safetensors *file = NULL;
     ejk_status status = ejk_safetensors_parse(mapping, size, &file);
     if (status != EJK_OK) {
@@ -298,21 +286,8 @@ const char *ejk_safetensors_name(const ejk_safetensors *file, int64_t index) {
     return file->entries[index].name;
 }
 
-/* Lists names until the sentence has no room for more. */
-static ejk_status unknown_name(const ejk_safetensors *file, const char *name) {
-    enum { RESERVE = 16 }; /* for separators and the dots */
-    char names[600] = "";
-    size_t used = 0;
-    for (int64_t i = 0; i < file->count; i++) {
-        const char *next = file->entries[i].name;
-        bool fits = strlen(next) + RESERVE <= sizeof names - used;
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "",
-                                 fits ? next : "…");
-        if (!fits) break;
-    }
-    return ejki_fail(EJK_STATUS_UNKNOWN_NAME,
-                     "no tensor '%.200s' among the %" PRId64 " of the file: %s", name, file->count,
-                     names);
+static const char *name_at(const void *file, int64_t index) {
+    return ejk_safetensors_name(file, index);
 }
 
 ejk_status ejk_safetensors_tensor(const ejk_safetensors *file, const char *name, ejk_tensor *out) {
@@ -328,7 +303,7 @@ ejk_status ejk_safetensors_tensor(const ejk_safetensors *file, const char *name,
         found =
             bsearch(&key, file->by_name, (size_t)file->count, sizeof(const entry *), compare_names);
     }
-    if (found == NULL) return unknown_name(file, name);
+    if (found == NULL) return ejki_no_tensor(name, file, file->count, name_at);
     const entry *tensor = *found;
     if (tensor->dtype == EJK_DTYPE_UNSET) {
         return ejki_fail(EJK_STATUS_INVALID_DTYPE,

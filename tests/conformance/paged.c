@@ -116,6 +116,21 @@ static void deal(struct call *c, struct paged *p) {
     }
 }
 
+/* Sequences with rows have their first keys in common. */
+static void share_prefix(struct call *c, struct paged *p) {
+    int64_t first = -1, most = 0;
+    FOR(n, p->sequences) {
+        if (p->begin[n + 1] == p->begin[n]) continue;
+        if (first < 0) first = n;
+        most = first == n || p->keys[n] < most ? p->keys[n] : most;
+    }
+    p->prefix = ejk_int(random_chance(&c->random, 0.3) ? most : random_int(&c->random, 0, most));
+    FOR(n, p->sequences)
+    for (int64_t j = 0;
+         first >= 0 && p->begin[n + 1] > p->begin[n] && j * p->page < p->prefix.value; j++)
+        p->table[n][j] = p->table[first][j];
+}
+
 /* True if page j of sequence n has to be known. */
 static bool is_read(const struct paged *p, int64_t n, int64_t j) {
     const int64_t rows = p->begin[n + 1] - p->begin[n];
@@ -287,6 +302,7 @@ struct paged *paged_create(struct call *c, struct paged_options options) {
         p->left = p->window.value - 1;
     }
     deal(c, p);
+    if (options.prefix && p->left < 0 && random_chance(r, 0.4)) share_prefix(c, p);
     put_tables(c, p);
     p->query = CALL_TENSOR(c, c->dtype, p->tokens, p->heads, p->latent ? p->latent : p->dim);
     fill(c, &p->query, 1);

@@ -33,6 +33,7 @@ struct paged_options {
     bool same_type;                    /* caches are of the queries' type */
     bool own_lse;                      /* [tokens,heads] */
     bool few;                          /* sequences that count */
+    bool prefix;                       /* keys in common */
 };
 
 struct paged {
@@ -47,7 +48,7 @@ struct paged {
     ejk_tensor query, key_cache, value_cache, lens, firsts, tables, starts, indptr, indices;
     ejk_tensor alibi, bias, sinks, k_scale, v_scale, out, lse, status;
     ejk_opt_float scale, cap;
-    ejk_opt_int window;
+    ejk_opt_int window, prefix;
     double scale_is; /* what softmax_scale means */
     ejk_tensor new_key, new_value, query_tail, new_tail, count;
     ejk_opt_float k_factor, v_factor, q_scale;

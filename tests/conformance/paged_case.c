@@ -13,7 +13,8 @@ static bool generate_unified(struct call *c) {
                                           .sink_heads = true,
                                           .scales = true,
                                           .window = true,
-                                          .cap = true};
+                                          .cap = true,
+                                          .prefix = true};
     const struct paged *p = paged_create(c, options);
     *(ejk_unified_attention_args *)c->args = (ejk_unified_attention_args){
         .query = p->query,
@@ -32,14 +33,17 @@ static bool generate_unified(struct call *c) {
         .softmax_scale = p->scale,
         .sliding_window = p->window,
         .logits_soft_cap = p->cap,
+        .common_prefix_len = p->prefix,
         .out = p->out,
         .lse = p->lse,
     };
     return true;
 }
 
+/* What a sequence has in common with others is added in another order alone. */
 static bool slice_unified(const struct call *c, struct random *r, struct slice *s) {
     ejk_unified_attention_args *a = s->args;
+    if (a->common_prefix_len.set) return false;
     return paged_slice(c, r, s, "T", &a->kv_lens, &a->block_tables, &a->query_start_loc,
                        &a->kv_indptr, &a->kv_indices);
 }

@@ -295,6 +295,32 @@ static void wrong_tables_are_refused(void **state) {
     }
 }
 
+/* What is said to be in common has to be: pages, and as many keys. A call with a window has no use for it. */
+static void a_prefix_is_what_tables_say(void **state) {
+    (void)state;
+    lay_out(TOKENS_FIRST, 2, (const int32_t[]){40, 9}, 2);
+    ejk_unified_attention_args a = unified(2, 4);
+    a.common_prefix_len = ejk_int(5);
+    for (int n = 0; n < 4 * QUERIES * D; n++) out[n] = 77;
+    EXPECT_FAIL(INVALID_ARGUMENT, "page 0 of sequence 1 is 525, expected 0, as sequence 0 has it",
+                ejk_unified_attention(context, &a));
+    table[WIDTH] = table[0];
+    EXPECT_FAIL(INVALID_ARGUMENT, "page 1 of sequence 1 is 532, expected 7, as sequence 0 has it",
+                ejk_unified_attention(context, &a));
+    table[WIDTH + 1] = table[1];
+    a.common_prefix_len = ejk_int(10);
+    EXPECT_FAIL(INVALID_ARGUMENT, "sequence 1 has 9 keys, expected the 10 of common_prefix_len",
+                ejk_unified_attention(context, &a));
+    a.common_prefix_len = ejk_int(-1);
+    EXPECT_FAIL(INVALID_ARGUMENT, "common_prefix_len is -1", ejk_unified_attention(context, &a));
+    for (int n = 0; n < 4 * QUERIES * D; n++) assert_true(out[n] == 77);
+    a.common_prefix_len = ejk_int(8);
+    EXPECT_OK(ejk_unified_attention(context, &a));
+    a.common_prefix_len = ejk_int(40);
+    a.sliding_window = ejk_int(3);
+    EXPECT_OK(ejk_unified_attention(context, &a));
+}
+
 static int set_up(void **state) {
     (void)state;
     for (int i = 0; i < ROWS * QUERIES * D; i++) query[i] = (float)sin(0.7 * i);
@@ -322,6 +348,7 @@ int main(void) {
         cmocka_unit_test(flash_mla_by_its_defaults),
         cmocka_unit_test(latents_lie_in_rows_of_either_size),
         cmocka_unit_test(wrong_tables_are_refused),
+        cmocka_unit_test(a_prefix_is_what_tables_say),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -5,6 +5,9 @@
  * leave is float32 and is merged in the order of splits. So the bits of a sequence follow from its own rows and
  * keys, the shapes and the parameters, and not from threads or neighbours.
  *
+ * A prefix that all sequences share is one more sequence, which has the rows of all of them and no keys behind the
+ * prefix: its parts come before those of a row's own sequence.
+ *
  * Few rows (paged_rows.h) multiply with keys and values where they lie, as many heads at once as fit the first
  * cache, so that memory is read in its own order. Many rows (paged_tiles.h) have blocks of keys packed and go
  * through the register tiles of gemm_body.h. Elements of caches become floats in registers, whatever their type; scales
@@ -37,6 +40,24 @@ static paged_size find(const paged_size *items, paged_size count, paged_size ind
     return low;
 }
 
+/* A tile of rows of all sequences, one key head and a KV split of the prefix. */
+static paged_job prefix_job(const paged_work *w, paged_size index) {
+    const paged_problem *p = w->p;
+    const paged_size rows = w->lists.prefix_rows * p->group, groups = ejki_cdiv(rows, w->plan.rows);
+    paged_job j = {.work = w, .p = p, .heads = 1, .parts = prefix_parts(&w->plan), .prefix = true};
+    paged_size unused;
+    j.s = (paged_sequence){.rows = w->lists.prefix_rows, .keys = w->plan.prefix};
+    while (paged_sequence_of(p, j.s.n).rows == 0) j.s.n++;
+    j.entries = paged_entries(p, j.s.n, &unused);
+    j.part = index / (groups * p->kv_heads);
+    j.head = index / groups % p->kv_heads;
+    j.first_row = index % groups * w->plan.rows;
+    j.rows = paged_least(w->plan.rows, rows - j.first_row);
+    j.low = j.part * w->plan.split;
+    j.high = paged_least(w->plan.prefix, (j.part + 1) * w->plan.split);
+    return j;
+}
+
 static paged_job job_of(const paged_work *w, paged_size index) {
     const paged_problem *p = w->p;
     paged_job j = {.work = w, .p = p};
@@ -61,11 +82,12 @@ static paged_job job_of(const paged_work *w, paged_size index) {
         j.rows = paged_least(w->plan.rows, rows - j.first_row);
     }
     const paged_size last = (j.first_row + j.rows - 1) / p->group;
-    j.low = paged_low(p, &j.s, j.first_row / p->group);
+    j.low = paged_most(paged_low(p, &j.s, j.first_row / p->group), w->plan.prefix);
     j.high = paged_high(p, &j.s, last);
     if (j.parts > 1) {
-        j.low = paged_most(j.low, j.part * w->plan.split);
-        j.high = paged_least(j.high, (j.part + 1) * w->plan.split);
+        const paged_size split = w->plan.prefix / w->plan.split + j.part;
+        j.low = paged_most(j.low, split * w->plan.split);
+        j.high = paged_least(j.high, (split + 1) * w->plan.split);
     }
     return j;
 }
@@ -76,37 +98,55 @@ static void compute(void *argument, int64_t worker) {
     for (;;) {
         const paged_size index = atomic_fetch_add_explicit(&w->next, 1, memory_order_relaxed);
         if (index >= w->count) return;
-        paged_job j = job_of(w, index);
+        paged_job j = index < w->lists.prefix_items ? prefix_job(w, index) : job_of(w, index);
         j.memory = (float *)(void *)memory;
-        if (is_few(w->p, &j.s))
+        if (!j.prefix && is_few(w->p, &j.s))
             attend_few(&j);
         else
             attend_many(&j);
     }
 }
 
-/* Merges the parts of one row of a sequence in their order. */
-static void merge_row(const paged_work *w, const paged_sequence *s, paged_size parts, paged_size at,
-                      float *sums) {
-    const paged_size width = w->plan.width, rows = s->rows * w->p->heads;
-    const paged_size first = w->lists.slots[s->n] + at;
-    paged_state all = {.most = -INFINITY};
-    for (paged_size i = 0; i < parts; i++)
-        all.most = fmaxf(all.most, w->lists.state[3 * (first + i * rows)]);
-    for (paged_size d = 0; d < width; d += VL) v_store(sums + d, v_zero());
-    for (paged_size i = 0; i < parts; i++) {
-        const paged_size slot = first + i * rows;
+/* Slots of a row's parts: `count` of them, `step` apart. */
+typedef struct paged_slots {
+    paged_size first, step, count;
+} paged_slots;
+
+static float largest(const paged_work *w, const paged_slots *at) {
+    float most = -INFINITY;
+    for (paged_size i = 0; i < at->count; i++)
+        most = fmaxf(most, w->lists.state[3 * (at->first + i * at->step)]);
+    return most;
+}
+
+/* Adds parts in their order; all->most is the largest score of all of them. */
+static void add_parts(const paged_work *w, const paged_slots *at, paged_state *all, float *sums) {
+    const paged_size width = w->plan.width;
+    for (paged_size i = 0; i < at->count; i++) {
+        const paged_size slot = at->first + i * at->step;
         paged_state own;
         memcpy(&own, w->lists.state + 3 * slot, sizeof own);
         if (own.most == -INFINITY && own.sum == 0) continue; /* it saw nothing; NaN counts */
-        const float factor = all.most == -INFINITY ? 1 : exp2f(own.most - all.most);
-        all.sum += own.sum * factor;
-        all.total += own.total * factor;
+        const float factor = all->most == -INFINITY ? 1 : exp2f(own.most - all->most);
+        all->sum += own.sum * factor;
+        all->total += own.total * factor;
         const float *part = w->lists.partial + slot * width;
         for (paged_size d = 0; d < width; d += VL)
             v_store(sums + d, v_fma(v_set1(factor), v_load(part + d), v_load(sums + d)));
     }
-    finish_row(w->p, s->begin + at / w->p->heads, at % w->p->heads, sums, all);
+}
+
+/* Merges the parts of one row of a sequence in their order, those of the prefix first. */
+static void merge_row(const paged_work *w, const paged_sequence *s, paged_size at, float *sums) {
+    const paged_size heads = w->p->heads, parts = parts_of(&w->plan, s);
+    const paged_slots own = {w->lists.slots[s->n] + at, s->rows * heads, parts};
+    const paged_slots prefix = {s->begin * heads + at, w->lists.prefix_rows * heads,
+                                prefix_parts(&w->plan)};
+    paged_state all = {.most = fmaxf(largest(w, &prefix), largest(w, &own))};
+    for (paged_size d = 0; d < w->plan.width; d += VL) v_store(sums + d, v_zero());
+    add_parts(w, &prefix, &all, sums);
+    add_parts(w, &own, &all, sums);
+    finish_row(w->p, s->begin + at / heads, at % heads, sums, all);
 }
 
 static void merge(void *argument, int64_t worker) {
@@ -115,11 +155,11 @@ static void merge(void *argument, int64_t worker) {
     const paged_size count = paged_count(w->p);
     for (paged_size n = 0; n < count; n++) {
         const paged_sequence s = paged_sequence_of(w->p, n);
-        const paged_size parts = parts_of(&w->plan, &s), rows = s.rows * w->p->heads;
-        if (parts == 1) continue;
+        const paged_size rows = s.rows * w->p->heads;
+        if (!has_parts(&w->plan, &s)) continue;
         for (paged_size i = rows * worker / w->run->workers;
              i < rows * (worker + 1) / w->run->workers; i++)
-            merge_row(w, &s, parts, i, (float *)(void *)memory);
+            merge_row(w, &s, i, (float *)(void *)memory);
     }
 }
 

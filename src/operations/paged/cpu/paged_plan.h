@@ -43,6 +43,7 @@ enum {
 /* What follows from shapes and parameters, and where things lie in memory, in floats. */
 typedef struct paged_plan {
     paged_size split;                                /* keys of a KV split */
+    paged_size prefix;                               /* keys that all rows look at together */
     paged_size rows, keys;                           /* of a tile's group, and of its blocks */
     paged_size depth, width;                         /* of queries in whole vectors, of sums */
     paged_size sum_width;                            /* rounded up to TILE_COLUMNS */
@@ -57,6 +58,8 @@ typedef struct paged_lists {
     paged_size *items, *slots;
     float *partial, *state; /* [slots][width]; [slots][3]: largest score in base 2, sum, total */
     const char *zeros;      /* a row of a cache */
+    paged_size prefix_items,
+        prefix_rows; /* items of the prefix, first of all; rows of all sequences */
 } paged_lists;
 
 /* What all items of a run share. */
@@ -85,6 +88,7 @@ typedef struct paged_job {
     paged_sequence s;
     paged_size entries, head, heads, first_row, rows;
     paged_size part, parts; /* KV split, and how many the sequence has */
+    bool prefix;            /* the common prefix: `s` has the rows of all sequences */
     paged_size low, high;   /* keys that any of the rows sees here */
     float *memory;          /* the worker's */
 } paged_job;
@@ -100,8 +104,17 @@ static paged_size heads_at_once(const paged_problem *p, paged_size rows) {
                        paged_most(ROWS_AT_ONCE / paged_most(rows, 1), 1));
 }
 
+/* KV splits of a sequence, without those that are of the prefix alone. */
 static paged_size parts_of(const paged_plan *t, const paged_sequence *s) {
-    return s->rows > SPLIT_ROWS ? 1 : paged_most(ejki_cdiv(s->keys, t->split), 1);
+    const paged_size parts = ejki_cdiv(s->keys, t->split) - t->prefix / t->split;
+    return s->rows > SPLIT_ROWS ? 1 : paged_most(parts, 1);
+}
+static paged_size prefix_parts(const paged_plan *t) {
+    return ejki_cdiv(t->prefix, t->split);
+}
+/* Whether rows of a sequence are merged of parts. */
+static bool has_parts(const paged_plan *t, const paged_sequence *s) {
+    return t->prefix > 0 || parts_of(t, s) > 1;
 }
 
 /* Few rows take both parts of a key for the same type. */
@@ -136,6 +149,11 @@ static paged_size floats_of_many(const paged_problem *p, const paged_plan *t) {
            TILE_ROWS * SCORE_STRIDE + 2 * TILE_KEYS + t->scratch;
 }
 
+/* Keys of the common prefix that rows of all sequences look at together, where these are few. */
+static paged_size prefix_of(const paged_problem *p) {
+    return p->sequences > 1 && p->tokens <= SPLIT_ROWS * p->sequences ? p->prefix : 0;
+}
+
 static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int32_t workers,
                           paged_plan *t) {
     *t = (paged_plan){.rows = ejki_round_up(parameters[0], TILE_ROWS),
@@ -147,9 +165,11 @@ static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int
     t->width = ejki_round_up(p->value_dim, VL);
     t->scratch = paged_most(PAGED_PACK * t->depth, t->width);
     t->sum_width = ejki_round_up(p->value_dim, TILE_COLUMNS);
+    t->prefix = prefix_of(p);
     const paged_size splits = ejki_cdiv(most * p->page, t->split);
     if (splits > 1)
         t->slots = paged_least(p->tokens, p->sequences * SPLIT_ROWS) * p->heads * splits;
+    if (t->prefix > 0) t->slots = p->tokens * p->heads * (prefix_parts(t) + paged_most(splits, 1));
     const paged_size row = (PAGED_PACK * t->depth + t->width) * 4;
     t->slot_at = ejki_round_up(2 * (p->sequences + 1) * (paged_size)sizeof(paged_size), 64);
     t->zero_at = t->slot_at + ejki_round_up(t->slots * (t->width + 3) * 4, 64);
@@ -164,15 +184,21 @@ static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int
 
 /* Items and slots of the sequences before each; returns the number of items. */
 static paged_size list_work(const paged_problem *p, const paged_plan *t, paged_lists *lists) {
-    paged_size items = 0, slots = 0;
     const paged_size count = paged_count(p);
+    if (t->prefix > 0 && count > 0) {
+        const paged_sequence last = paged_sequence_of(p, count - 1);
+        lists->prefix_rows = last.begin + last.rows;
+        lists->prefix_items =
+            prefix_parts(t) * p->kv_heads * ejki_cdiv(lists->prefix_rows * p->group, t->rows);
+    }
+    paged_size items = lists->prefix_items, slots = prefix_parts(t) * lists->prefix_rows * p->heads;
     for (paged_size n = 0; n < count; n++) {
         const paged_sequence s = paged_sequence_of(p, n);
         const paged_size parts = parts_of(t, &s);
         lists->items[n] = items;
         lists->slots[n] = slots;
         items += tiles_of(p, t, &s) * parts;
-        if (parts > 1) slots += parts * s.rows * p->heads;
+        if (has_parts(t, &s)) slots += parts * s.rows * p->heads;
     }
     lists->items[count] = items;
     return items;

@@ -8,9 +8,11 @@
 static paged_row row_of(const paged_job *j, paged_size i) {
     const paged_problem *p = j->p;
     const paged_size at = j->first_row + i % j->rows, r = at / p->group;
-    paged_row row = {.low = paged_low(p, &j->s, r),
-                     .high = paged_high(p, &j->s, r),
-                     .token = j->s.begin + r,
+    const paged_sequence own = j->prefix ? paged_sequence_of(p, paged_find(p, r)) : j->s;
+    const paged_size token = j->s.begin + r;
+    paged_row row = {.low = paged_low(p, &own, token - own.begin),
+                     .high = paged_high(p, &own, token - own.begin),
+                     .token = token,
                      .head = (j->head + i / j->rows) * p->group + at % p->group,
                      .r = r,
                      .most = -INFINITY};
@@ -110,13 +112,12 @@ static void finish_row(const paged_problem *p, paged_size token, paged_size head
 /* A row of an item is complete. */
 static void put_row(const paged_job *j, const paged_row *row, const float *sums, paged_state s) {
     const paged_lists *lists = &j->work->lists;
-    if (j->parts == 1) {
+    if (!has_parts(&j->work->plan, &j->s)) {
         finish_row(j->p, row->token, row->head, sums, s);
         return;
     }
-    const paged_size width = j->work->plan.width;
-    const paged_size slot =
-        lists->slots[j->s.n] + (j->part * j->s.rows + row->r) * j->p->heads + row->head;
+    const paged_size width = j->work->plan.width, first = j->prefix ? 0 : lists->slots[j->s.n];
+    const paged_size slot = first + (j->part * j->s.rows + row->r) * j->p->heads + row->head;
     for (paged_size d = 0; d < width; d += VL)
         v_store(lists->partial + slot * width + d, v_load(sums + d));
     memcpy(lists->state + 3 * slot, &s, sizeof s);

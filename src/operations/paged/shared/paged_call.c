@@ -69,6 +69,10 @@ static ejk_status check_numbers(const ejki_paged_call *c) {
             !(isfinite(all[i].number.value) && (!all[i].positive || all[i].number.value > 0)))
             return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is %g, expected a finite number%s",
                              all[i].name, all[i].number.value, all[i].positive ? " above 0" : "");
+    if (c->prefix.set && c->prefix.value < 0)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "common_prefix_len is %lld, expected 0 or more",
+                         (long long)c->prefix.value);
     if (c->left.set && c->left.value < 0)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "left of sliding_window is %lld, expected 0 or more, or unset",
@@ -167,6 +171,8 @@ static void resolve_scores(const ejki_paged_call *c, paged_problem *p) {
         p->bias_rows = c->bias->shape[0];
         p->bias_columns = c->bias->shape[1];
     }
+    const bool plain = p->left < 0 && p->causal && !p->has_alibi && !p->has_bias;
+    p->prefix = plain && c->prefix.set ? c->prefix.value : 0;
 }
 
 ejk_status ejki_paged_prepare(const ejki_paged_call *c, paged_problem *p) {

@@ -48,6 +48,7 @@ typedef struct ejki_paged_call {
     double scale_unset; /* 0: 1/sqrt of the products' length */
     ejk_opt_int window; /* keys with the row's own */
     ejk_opt_int left;   /* keys before it */
+    ejk_opt_int prefix; /* keys that all sequences share */
     bool full;          /* rows see all keys, not those up to their own */
 } ejki_paged_call;
 

@@ -69,7 +69,7 @@ ejk_status ejki_paged_inputs(const ejki_paged_call *c, const ejk_inputs *how) {
     const char *wish = ejki_wish(how, "lengths");
     paged_problem p;
     EJKI_TRY(ejki_paged_prepare(c, &p));
-    int64_t *order = shuffled(p.pages, how->seed), next = 0;
+    int64_t *order = shuffled(p.pages, how->seed), next = ejki_cdiv(p.prefix, p.page);
     if (!order) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for %lld pages", p.pages);
     const int64_t share = p.tables == PAGED_LISTS ? p.width / ejki_max(p.sequences, 1) : p.width;
     const int64_t rows = p.sequences > 0 ? p.tokens / p.sequences : 0;
@@ -88,7 +88,7 @@ ejk_status ejki_paged_inputs(const ejki_paged_call *c, const ejk_inputs *how) {
         if (p.tables == PAGED_LISTS) put(c->lists, n + 1, (n + 1) * share);
         for (int64_t j = 0; p.tables != PAGED_OWN && j < share && p.pages > 0; j++)
             put(c->table, p.tables == PAGED_LISTS ? n * share + j : n * p.table_step + j,
-                order[next++ % p.pages]);
+                order[j * p.page < p.prefix ? j % p.pages : next++ % p.pages]);
     }
     for (int64_t t = 0; c->slot_mapping && t < p.tokens; t++)
         put(c->slot_mapping, t,
@@ -107,7 +107,9 @@ static void count_keys(const paged_problem *p, const paged_sequence *s, double *
         const paged_size low = paged_low(p, s, r), high = paged_high(p, s, r);
         *pairs += (double)paged_most(high - low, 0);
     }
-    if (s->rows > 0) *keys += (double)paged_most(s->keys - paged_low(p, s, 0), 0);
+    const paged_size first =
+        s->n > 0 ? paged_most(paged_low(p, s, 0), p->prefix) : paged_low(p, s, 0);
+    if (s->rows > 0) *keys += (double)paged_most(s->keys - first, 0);
 }
 
 void ejki_paged_cost(const void *problem, const void *args, ejk_cost *out) {

@@ -78,6 +78,41 @@ static ejk_status check_sequence(const paged_problem *p, paged_size n) {
     return check_pages(p, n, paged_least(seen, written), s.keys);
 }
 
+/* Pages of the common prefix, of a sequence that has rows, are those of the first that has. */
+static ejk_status check_prefix(const paged_problem *p, paged_size first, paged_size n) {
+    paged_size count;
+    const paged_size keys = paged_sequence_of(p, n).keys;
+    if (keys < p->prefix)
+        return ejki_fail(
+            EJK_STATUS_INVALID_ARGUMENT,
+            "sequence %lld has %lld keys, expected the %lld of common_prefix_len at least",
+            (long long)n, (long long)keys, (long long)p->prefix);
+    const paged_size entries = paged_entries(p, n, &count),
+                     wanted = paged_entries(p, first, &count);
+    for (paged_size j = 0; j * p->page < p->prefix; j++) {
+        const paged_size page = paged_page(p, n, entries, j),
+                         other = paged_page(p, first, wanted, j);
+        if (page != other)
+            return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                             "page %lld of sequence %lld is %lld, expected %lld, as sequence %lld "
+                             "has it, within common_prefix_len",
+                             (long long)j, (long long)n, (long long)page, (long long)other,
+                             (long long)first);
+    }
+    return EJK_OK;
+}
+
+static ejk_status check_prefixes(const paged_problem *p) {
+    const paged_size count = paged_count(p);
+    paged_size first = -1;
+    for (paged_size n = 0; p->prefix > 0 && n < count; n++) {
+        if (paged_sequence_of(p, n).rows == 0) continue;
+        if (first < 0) first = n;
+        EJKI_TRY(check_prefix(p, first, n));
+    }
+    return EJK_OK;
+}
+
 static ejk_status check_slots(const paged_problem *p) {
     for (paged_size t = 0; t < p->tokens; t++) {
         const paged_size slot = paged_int(&p->slot_mapping, t);
@@ -97,5 +132,5 @@ ejk_status ejki_paged_validate(const void *problem) {
     EJKI_TRY(check_ends(&p->starts, count, p->tokens, "query_start_loc"));
     if (p->tables == PAGED_LISTS) EJKI_TRY(check_ends(&p->lists, count, p->width, "kv_indptr"));
     for (paged_size n = 0; n < count; n++) EJKI_TRY(check_sequence(p, n));
-    return EJK_OK;
+    return check_prefixes(p);
 }

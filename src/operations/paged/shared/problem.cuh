@@ -56,6 +56,7 @@ typedef struct paged_problem {
     paged_size width;       /* pages that a table has for a sequence; of lists, their length */
     paged_size batch_rows;  /* tokens of a batch entry; 0: there is one */
     paged_size rows_each;   /* without starts: every sequence has so many query rows */
+    paged_size prefix;      /* keys that all sequences have in the same pages; 0: not known, or of no use */
     int tables;
     paged_ints table, lists, starts, lens, firsts, count, slot_mapping;
     paged_size table_step; /* from one sequence's entries to the next's */

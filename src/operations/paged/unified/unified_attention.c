@@ -56,6 +56,7 @@ static ejk_status call_of(const ejk_unified_attention_args *a, ejki_paged_call *
         .scale = a->softmax_scale,
         .cap = a->logits_soft_cap,
         .window = a->sliding_window,
+        .prefix = a->common_prefix_len,
     };
     return EJK_OK;
 }
