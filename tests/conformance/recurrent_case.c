@@ -404,8 +404,8 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
         return generate_vjp(c, member);                                                            \
     }                                                                                              \
     const struct operation op##_vjp_case = {                                                       \
-        #op "_vjp",       .cases = 40,    .generate = generate_##op##_vjp,                         \
-        .finish = finish, .exact = exact, .naive = naive,                                          \
+        #op "_vjp",       .cases = 40,     .generate = generate_##op##_vjp,                        \
+        .finish = finish, .exact = exact,  .naive = naive,                                         \
         .slice = slice,   .never = none_of};
 
 CASE(recurrent_attention, RECURRENT, NULL)
