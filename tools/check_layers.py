@@ -34,7 +34,7 @@ PRIVATE = {
     "ops/config": ["base"],
     "ops/execution": ["base", "record", "device", "ops/core"],
     "operations": ["base", "tensor", "device", "kernels", "ops/core"],
-    "bindings": ["base"],
+    "bindings": ["base", "device", "ops/core"],
 }
 
 # Outside src: public headers and the folder's own only. tests may use anything.

@@ -66,6 +66,7 @@
 #include <ejkernel/sequence.h>
 #include <ejkernel/splash_mask.h>
 #include <ejkernel/state_space_v1.h>
+#include <ejkernel/state_space_v2.h>
 #include <ejkernel/states.h>
 #include <ejkernel/status.h>
 #include <ejkernel/tensor.h>

@@ -171,6 +171,12 @@ typedef struct ejk_kernel {
     int32_t step_count;                          /**< at most #EJK_MAX_STEPS */
     size_t (*shared_bytes)(const void *problem); /**< pure; NULL = 0 */
     /**
+     * Puts the address of that memory into the problem, after `bind` and if there is any: so a step can write there
+     * that is an operation elsewhere and knows only where its problem says its results go. NULL = steps look at
+     * ejk_run.shared.
+     */
+    void (*bind_shared)(void *problem, void *shared);
+    /**
      * Says what a result looks like where its unit does not, as codes whose number follows from a format: sets type,
      * rank and shape of `view`, which has them as far as the unit says them, and answers true; false: as it is. `args`
      * has what is given of the call, not checked yet. Pure. NULL = units say all.

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
-from . import _foreign, _library
+from . import _foreign, _library, _sharding
 
 _TARGET = "ejkernel_call"
 
@@ -25,8 +25,9 @@ _TARGET = "ejkernel_call"
 @cache
 def _register():
     _foreign.start()
-    handler = ctypes.cast(_library.lib.ejk_jax_call, ctypes.c_void_p)
-    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+    for platform, handler in (("cpu", _library.lib.ejk_jax_call), ("CUDA", _library.lib.ejk_jax_call_on_gpu)):
+        capsule = jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p))
+        jax.ffi.register_ffi_target(_TARGET, capsule, platform=platform)
 
 
 def _varying(array):
@@ -60,13 +61,19 @@ def _shapes_of(arrays):
     return [a.shape for a in arrays], [a.dtype for a in arrays]
 
 
-def _custom_call(call, arrays):
+def _handler_call(call, arrays):
     """The call of the handler itself."""
-    arrays = _same_varying(arrays)
     more = _varying_spec(arrays)
     specs = [jax.ShapeDtypeStruct(s, jnp.dtype(d), **more) for s, d in call.specs(*_shapes_of(arrays))]
     made = jax.ffi.ffi_call(_TARGET, specs, input_output_aliases=call.aliases or None, vmap_method="sequential")
     return tuple(made(*arrays, call=call.text))
+
+
+def _custom_call(call, arrays):
+    """The same, shared out among devices where XLA decides who has what."""
+    arrays = _same_varying(arrays)
+    run = _sharding.shared_out(call, _handler_call, arrays)
+    return run(*arrays) if run else _handler_call(call, arrays)
 
 
 # ---- Mapped axes -----------------------------------------------------------------------------------------------------
@@ -125,11 +132,17 @@ def _with_gradients(call, pullback):
         kept |= {"result " + name: found[name] for name in pullback.residuals}
         return results_of(found), (kept, dict.fromkeys(wanted))
 
+    def filled(kept, gradients):
+        """These gradients, and zeros for other floats: JAX 0.8 wants a call's to be as many each time."""
+        return tuple(
+            _as_type(gradients[n], kept[n].dtype.name) if n in gradients else _zeros_of(kept[n]) for n in names
+        )
+
     def backward(residuals, cotangents):
         kept, wanted = residuals
         given = {n: c for n, c in zip(call.results, cotangents) if not isinstance(c, SymbolicZero)}
         if not given or not wanted:
-            return (None,) * len(names)
+            return filled(kept, {})
         pullback.check_cotangents(given)
         for name in pullback.missing(given):
             given[name] = jnp.zeros_like(kept["result " + name]) if "result " + name in kept else None
@@ -144,12 +157,17 @@ def _with_gradients(call, pullback):
         arrays = [_as_type(operands[name], pullback.dtype_of(name, dtypes)) for name in back.operands]
         found = dict(zip(back.results, _without_gradients(back)(*arrays)))
         gradients = {name: found[pullback.gradient.gradients[name]] for name in wanted}
-        return tuple(
-            _as_type(gradients[name], kept[name].dtype.name) if name in gradients else None for name in names
-        )
+        return filled(kept, gradients)
 
     run.defvjp(forward, backward, symbolic_zeros=True)
     return run
+
+
+def _zeros_of(array):
+    """Zeros that vary as an array does; None of what has no gradients."""
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        return None
+    return _same_varying([jnp.zeros(array.shape, array.dtype), array])[0]
 
 
 def _as_type(array, name):

@@ -22,7 +22,7 @@ from ._description import catalogue
 
 _library.declare(
     {
-        "ejk_torch_start": ((_library._S,), _library._I),
+        "ejk_torch_start": ((_library._S, _library._S), _library._I),
         "ejk_torch_define": ((_library._S, _library._S, ctypes.c_bool), _library._I),
     }
 )
@@ -36,8 +36,9 @@ _transforms_active = torch._C._are_functorch_transforms_active
 def start():
     """Registers all operators with PyTorch."""
     _foreign.start()
-    path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
-    _library.check(_library.lib.ejk_torch_start(path.encode()))
+    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
+    paths = [os.path.join(folder, f"libtorch_{device}.so").encode() for device in ("cpu", "cuda")]
+    _library.check(_library.lib.ejk_torch_start(*paths))
     for name in catalogue().names():
         _register(name)
 
@@ -279,18 +280,23 @@ def _register_autocast(overload):
     name, _, count = overload.partition("_.results")
     operation = catalogue()[name]
     is_open = [_shapes.is_any_float(operation.args, f) and not f.is_updated for f in _fields(operation)]
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
-    def cast(*arguments):
-        with torch._C._ExcludeDispatchKeyGuard(keys):
-            dtype = torch.get_autocast_dtype("cpu")
-            tensors = [
-                each.to(dtype) if opened and each is not None and each.dtype == torch.float32 else each
-                for each, opened in zip(arguments, is_open)
-            ]
-            return _operator(name, int(count) if count else None)(*tensors, arguments[-1])
+    def register(device, key):
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
-    _registrations().impl(overload, cast, "AutocastCPU")
+        def cast(*arguments):
+            with torch._C._ExcludeDispatchKeyGuard(keys):
+                dtype = torch.get_autocast_dtype(device)
+                tensors = [
+                    each.to(dtype) if opened and each is not None and each.dtype == torch.float32 else each
+                    for each, opened in zip(arguments, is_open)
+                ]
+                return _operator(name, int(count) if count else None)(*tensors, arguments[-1])
+
+        _registrations().impl(overload, cast, key)
+
+    register("cpu", "AutocastCPU")
+    register("cuda", "AutocastCUDA")
 
 
 @cache
@@ -394,7 +400,8 @@ class _Function(_foreign.Function):
         """What the function does with arguments that it does not know yet."""
         given = dict(zip(self.names, values))
         tensors, results, arguments = _foreign.split(self.operation, given, states=False)
-        tensors = {name: self._tensor(name, each) for name, each in tensors.items()}
+        device = next((each.device for each in tensors.values() if isinstance(each, torch.Tensor)), None)
+        tensors = {name: self._tensor(name, each, device) for name, each in tensors.items()}
         operands = tuple(f.name for f in _fields(self.operation) if f.name in tensors)
         call = _foreign.call_of(self.name, operands, results, arguments)
         if _updates(call) or _transforms_active() or any(given[name] is not tensors[name] for name in tensors):
@@ -417,12 +424,12 @@ class _Function(_foreign.Function):
             return None
         return _operator(self.name)
 
-    def _tensor(self, name, value):
+    def _tensor(self, name, value, device):
         field = self.operation.args.by_name[name]
         if not isinstance(value, torch.Tensor):
             if field.is_updated:
                 _library.fail("INVALID_ARGUMENT", f"{name} is {value!r}, expected a tensor to update")
-            return torch.tensor(value)
+            return torch.tensor(value, device=device)
         return value
 
     def _run(self, call, tensors):

@@ -7,10 +7,15 @@ its causality:
     import libejkernel.transformers
     model = AutoModel.from_config(config, attn_implementation="ejkernel")
 
-Causal masks, windows and padding are passed on as such and are never made; other masks become boolean ones.
+Causal masks, windows and padding are passed on as such and are never made; other masks become boolean ones. Linear
+attention is no part of this interface: use_recurrence(model) has a model's gated delta rules computed here, too.
 """
 
 from __future__ import annotations
+
+import inspect
+import re
+import sys
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
@@ -158,6 +163,84 @@ def attention_of(
         **arguments,
     )
     return out, None
+
+
+# ---- Linear attention ------------------------------------------------------------------------------------------------
+
+_RECURRENT = {"query", "key", "value", "beta", "decay", "A_log", "initial_state", "use_qk_l2norm"}
+_RULE = re.compile(r"(chunk|recurrent)\w*_delta_")  # what transformers calls such functions
+_TAKEN = {"query", "key", "value", "g", "beta", "initial_state", "output_final_state"}
+_replaced = {}
+
+
+def _recurrence():
+    """The operation of gated delta rules, whose decays are of heads or of channels."""
+    for name in catalogue().names():
+        operation = catalogue()[name]
+        if not operation.forward and set(operation.args.by_name) >= _RECURRENT and catalogue().gradient_of(name):
+            return getattr(_functions, name)
+    raise ImportError("libejkernel has no operation for gated delta rules")
+
+
+def delta_rule_of(
+    query,
+    key,
+    value,
+    g,
+    beta,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    cu_seqlens=None,
+    **more,
+):
+    """A gated delta rule as transformers asks for it: [B,T,H,D], and (outputs, last state or None)."""
+    tensors = [query, key, value, beta.to(query.dtype), g.float()]
+    if cu_seqlens is not None:
+        tensors = [each.squeeze(0) for each in tensors]
+    query, key, value, beta, g = tensors
+    found = _recurrence()(
+        query,
+        key,
+        value,
+        beta,
+        g,
+        initial_state=initial_state if initial_state is None else initial_state.float(),
+        cu_seqlens=cu_seqlens if cu_seqlens is None else cu_seqlens.to(torch.int32),
+        use_qk_l2norm=use_qk_l2norm_in_kernel,
+        return_final_state=output_final_state,
+    )
+    out, state = found if output_final_state else (found, None)
+    return (out if cu_seqlens is None else out.unsqueeze(0)), state
+
+
+def use_recurrence(model, use=True):
+    """Has gated delta rules of a model, and of all others of its kind, computed by the library, or not any more.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model of transformers with layers of linear attention.
+    use : bool
+        False: by transformers' own functions again.
+
+    Returns
+    -------
+    list of str
+        The functions in whose place the library's is, or was.
+    """
+    names = []
+    for module in {sys.modules[type(layer).__module__] for layer in model.modules()}:
+        for name, function in list(vars(module).items()):
+            if not _RULE.search(name) or not callable(function):
+                continue
+            original = _replaced.get((module.__name__, name), function)
+            if not set(inspect.signature(original).parameters) >= _TAKEN:
+                continue
+            _replaced[module.__name__, name] = original
+            setattr(module, name, delta_rule_of if use else original)
+            names.append(f"{module.__name__}.{name}")
+    return sorted(names)
 
 
 AttentionInterface.register(NAME, attention_of)

@@ -23,10 +23,30 @@ MODELS = {
     "gemma3": ("Gemma3TextConfig", {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}),
     "gpt_oss": ("GptOssConfig", {"sliding_window": 5, **MOE}),
 }
+RECURRENT = {
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        {
+            "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_key_head_dim": 8,
+            "linear_num_value_heads": 4, "linear_value_head_dim": 16, "num_experts": 2, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+        },
+    ),
+    "kimi_linear": (
+        "KimiLinearConfig",
+        {
+            "layer_types": ["linear_attention", "full_attention"], "linear_num_heads": 4, "linear_head_dim": 8,
+            "num_key_value_heads": 4, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+            "v_head_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+        },
+    ),
+}  # fmt: skip
 
 
 def models(name):
-    title, more = MODELS[name]
+    title, more = {**MODELS, **RECURRENT}[name]
+    if not hasattr(transformers, title):
+        pytest.skip(f"this version of transformers has no {title}")
     torch.manual_seed(0)
     config = getattr(transformers, title)(**{**SMALL, **more})
     eager = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
@@ -89,6 +109,42 @@ def test_packed_sequences(name):
     with torch.no_grad():
         given = {"position_ids": places, "use_cache": False}
         close(mine(tokens(), **given).logits, eager(tokens(), **given).logits)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_linear_attention(name):
+    """Gated delta rules, too: whole texts with their gradients, and one token after the other."""
+    eager, mine = models(name)
+    ours.use_recurrence(eager, False)  # whatever other tests have done
+    ids = tokens(70)  # more than one chunk of theirs
+    weights = torch.randn(2, 70, 64)
+    expected = eager(ids).logits
+    (expected * weights).sum().backward()
+    names = ours.use_recurrence(mine)
+    assert len(names) == 2 and all(name in each for each in names)
+    try:
+        found = mine(ids).logits
+        (found * weights).sum().backward()
+        close(found, expected)
+        with torch.no_grad():
+            first = mine(ids[:, :68], use_cache=True)
+            second = mine(ids[:, 68:69], past_key_values=first.past_key_values, use_cache=True)
+            last = mine(ids[:, 69:], past_key_values=second.past_key_values, use_cache=True)
+            close(torch.cat([first.logits, second.logits, last.logits], 1), expected)
+    finally:
+        assert ours.use_recurrence(mine, False) == names
+    for (each, a), (_, b) in zip(mine.named_parameters(), eager.named_parameters()):
+        if b.grad is not None:
+            close(a.grad, b.grad, 1e-4)
+
+
+def test_packed_delta_rules():
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 9, 2, 8, generator=draw) for _ in range(3))
+    beta, g = torch.rand(1, 9, 2, generator=draw), -torch.rand(1, 9, 2, generator=draw)
+    out, _ = ours.delta_rule_of(q, k, v, g, beta, cu_seqlens=torch.tensor([0, 4, 9]))
+    rest = [each[:, 4:] for each in (q, k, v, g, beta)]
+    close(out[:, 4:], ours.delta_rule_of(*rest)[0])
 
 
 def test_masks_are_limits_where_they_can_be():

@@ -11,6 +11,9 @@
 #include "base/base.h"
 #include "bindings/call_text.h"
 #include "bindings/calls.h"
+#include "device/cuda.h"
+#include "device/threads.h"
+#include "ops/core/request.h"
 
 enum { BUCKETS = 1024, MOST_CALLS = 4096, STACK_BYTES = 8192 };
 
@@ -66,7 +69,9 @@ static uint64_t hash_of(const char *text, size_t length, const ejk_tensor *tenso
     memcpy(&word, text, length);
     hash = mixed(hash, word);
     for (int32_t i = 0; i < count; i++) {
-        hash = mixed(hash, (uint64_t)tensors[i].dtype << 32 | (uint64_t)tensors[i].rank);
+        hash = mixed(hash, (uint64_t)tensors[i].dtype << 32 | (uint64_t)tensors[i].rank |
+                               (uint64_t)tensors[i].device_type << 16);
+        hash += (uint64_t)tensors[i].device_index;
         for (int32_t a = 0; a < tensors[i].rank; a++) {
             hash = mixed(hash, (uint64_t)tensors[i].shape[a]);
             hash = mixed(hash, (uint64_t)tensors[i].strides[a]);
@@ -77,7 +82,8 @@ static uint64_t hash_of(const char *text, size_t length, const ejk_tensor *tenso
 
 static bool same_view(const ejk_tensor *a, const ejk_tensor *b) {
     size_t bytes = (size_t)a->rank * sizeof *a->shape;
-    return a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->shape, b->shape, bytes) &&
+    return a->dtype == b->dtype && a->rank == b->rank && a->device_type == b->device_type &&
+           a->device_index == b->device_index && !memcmp(a->shape, b->shape, bytes) &&
            !memcmp(a->strides, b->strides, bytes);
 }
 
@@ -178,7 +184,10 @@ static ejk_status all_elements(const ejki_call_text *call, int32_t index, ejk_te
                          call->names[index].length, call->names[index].text);
     if (mapped) shape[0] = call->elements;
     memcpy(shape + mapped, view->shape, (size_t)view->rank * sizeof *shape);
-    *view = ejk_tensor_contiguous(NULL, view->dtype, view->rank + mapped, shape);
+    ejk_tensor all = ejk_tensor_contiguous(NULL, view->dtype, view->rank + mapped, shape);
+    all.device_type = view->device_type;
+    all.device_index = view->device_index;
+    *view = all;
     return EJK_OK;
 }
 
@@ -195,7 +204,7 @@ static ejk_status plan_with_results(const ejk_kernel *kernel, const ejki_call_te
                                  field->name);
     }
     EJKI_TRY(
-        ejk_plan_create_for_results(table.context, kernel, entry->arguments, names, &entry->plan));
+        ejki_plan_create_borrowing(table.context, kernel, entry->arguments, names, &entry->plan));
     for (int32_t i = entry->given; i < entry->count; i++) {
         EJKI_TRY(field_named(kernel->args, call->names[i], &field));
         memcpy(&entry->tensors[i], entry->arguments + field->offset, sizeof *entry->tensors);
@@ -222,7 +231,23 @@ static ejk_status fill(call_entry *entry) {
     EJKI_TRY(ejk_record_from_json(kernel->args, call.arguments, entry->arguments));
     for (int32_t i = 0; i < entry->given; i++) EJKI_TRY(put_tensor(kernel->args, &call, i, entry));
     if (entry->given < entry->count) return plan_with_results(kernel, &call, entry);
-    return ejk_plan_create(table.context, kernel, entry->arguments, &entry->plan);
+    return ejki_plan_create_borrowing(table.context, kernel, entry->arguments, NULL, &entry->plan);
+}
+
+/*
+ * The same while streams may be captured into graphs, which is when memory and kernels are not to be had by default:
+ * what a plan makes is no part of the graph.
+ */
+static ejk_status fill_on_gpu(call_entry *entry) {
+    int mode;
+    EJKI_TRY(ejki_cuda_capture_begin(&mode));
+    const ejk_status status = fill(entry);
+    ejki_cuda_capture_end(mode);
+    return status;
+}
+
+static bool is_on_gpu(const ejk_tensor *tensors, int32_t count) {
+    return count > 0 && tensors[0].device_type == EJK_DEVICE_CUDA;
 }
 
 /* Adds a call to the table, unless another thread was faster. */
@@ -247,7 +272,7 @@ static ejk_status add(uint64_t hash, const char *text, size_t length, const ejk_
         entry->tensors[i] = tensors[i];
         entry->tensors[i].data = NULL;
     }
-    ejk_status status = fill(entry);
+    ejk_status status = is_on_gpu(tensors, count) ? fill_on_gpu(entry) : fill(entry);
     if (status != EJK_OK) {
         entry_free(entry);
         return status;
@@ -261,18 +286,37 @@ static ejk_status add(uint64_t hash, const char *text, size_t length, const ejk_
 
 /* ---- Running ---------------------------------------------------------------------------------------------- */
 
-static void copy_updated(const call_entry *entry, const ejk_tensor *tensors) {
+static ejk_status copy_updated(const call_entry *entry, const ejk_tensor *tensors, void *stream) {
     for (int32_t i = 0; i < entry->count; i++) {
         const call_place *place = &entry->places[i];
-        if (place->operand >= 0 && tensors[i].data != tensors[place->operand].data && place->bytes)
-            memcpy(tensors[i].data, tensors[place->operand].data, place->bytes);
+        if (place->operand < 0 || !place->bytes) continue;
+        void *target = tensors[i].data;
+        const void *source = tensors[place->operand].data;
+        if (target == source) continue;
+        if (is_on_gpu(tensors, entry->count))
+            EJKI_TRY(
+                ejki_cuda_copy_on(tensors[i].device_index, target, source, place->bytes, stream));
+        else
+            memcpy(target, source, place->bytes);
     }
+    return EJK_OK;
 }
 
-static ejk_status execute(const call_entry *entry, const ejk_tensor *tensors,
+/* Workspace is the caller's on a GPU; on the CPU the plan has its own. */
+static ejk_status take_workspace(const call_entry *entry, const ejki_call *call, void **out,
+                                 size_t *bytes) {
+    *out = NULL;
+    *bytes = is_on_gpu(entry->tensors, entry->count) ? ejk_plan_workspace(entry->plan) : 0;
+    return *bytes ? call->take(call->user, *bytes, out) : EJK_OK;
+}
+
+static ejk_status execute(const call_entry *entry, const ejki_call *call, const ejk_tensor *tensors,
                           unsigned char *arguments) {
+    void *workspace;
+    size_t bytes;
     memcpy(arguments, entry->arguments, entry->size);
-    copy_updated(entry, tensors);
+    EJKI_TRY(copy_updated(entry, tensors, call->stream));
+    EJKI_TRY(take_workspace(entry, call, &workspace, &bytes));
     for (int64_t e = 0; e < (entry->elements > 0 ? entry->elements : 1); e++) {
         for (int32_t i = 0; i < entry->count; i++) {
             char *data = tensors[i].data;
@@ -282,43 +326,48 @@ static ejk_status execute(const call_entry *entry, const ejk_tensor *tensors,
             memcpy(arguments + entry->places[i].offset + offsetof(ejk_tensor, data), &data,
                    sizeof data);
         }
-        EJKI_TRY(ejk_plan_execute(entry->plan, arguments, NULL, 0));
+        EJKI_TRY(ejk_plan_execute_on(entry->plan, arguments, workspace, bytes, call->stream));
     }
     return EJK_OK;
 }
 
-static ejk_status execute_entry(const call_entry *entry, const ejk_tensor *tensors) {
+static ejk_status execute_entry(const call_entry *entry, const ejki_call *call,
+                                const ejk_tensor *tensors) {
     _Alignas(16) unsigned char near[STACK_BYTES];
-    if (entry->size <= sizeof near) return execute(entry, tensors, near);
+    if (entry->size <= sizeof near) return execute(entry, call, tensors, near);
     unsigned char *far = malloc(entry->size);
     if (!far) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the arguments of a call");
-    ejk_status status = execute(entry, tensors, far);
+    ejk_status status = execute(entry, call, tensors, far);
     free(far);
     return status;
 }
 
-static ejk_status execute_making(const call_entry *entry, const ejk_tensor *tensors,
-                                 ejki_make_results_fn make, void *user) {
-    if (!make || entry->given == entry->count) return execute_entry(entry, tensors);
+static ejk_status execute_making(const call_entry *entry, const ejki_call *call) {
+    if (!call->make || entry->given == entry->count)
+        return execute_entry(entry, call, call->tensors);
     ejk_tensor all[EJKI_CALL_TENSORS];
-    memcpy(all, tensors, (size_t)entry->given * sizeof *all);
+    memcpy(all, call->tensors, (size_t)entry->given * sizeof *all);
     int32_t results = entry->count - entry->given;
     memcpy(all + entry->given, entry->tensors + entry->given, (size_t)results * sizeof *all);
-    EJKI_TRY(make(user, all + entry->given, results));
-    return execute_entry(entry, all);
+    EJKI_TRY(call->make(call->user, all + entry->given, results));
+    return execute_entry(entry, call, all);
 }
 
-ejk_status ejki_run_call(const char *text, size_t length, const ejk_tensor *tensors, int32_t count,
-                         ejki_make_results_fn make, void *user) {
-    uint64_t hash = hash_of(text, length, tensors, count);
+ejk_status ejki_run_call(const ejki_call *call) {
+    uint64_t hash = hash_of(call->text, call->length, call->tensors, call->count);
     for (;;) {
         pthread_rwlock_rdlock(&table.lock);
-        const call_entry *entry = find(hash, text, length, tensors, count);
-        ejk_status status = entry ? execute_making(entry, tensors, make, user) : EJK_OK;
+        const call_entry *entry = find(hash, call->text, call->length, call->tensors, call->count);
+        ejk_status status = EJK_OK;
+        if (entry) {
+            ejki_threads_borrow(call->parallel_for, call->parallel_user);
+            status = execute_making(entry, call);
+            ejki_threads_borrow(NULL, NULL);
+        }
         pthread_rwlock_unlock(&table.lock);
         if (entry) return status;
         pthread_rwlock_wrlock(&table.lock);
-        status = add(hash, text, length, tensors, count);
+        status = add(hash, call->text, call->length, call->tensors, call->count);
         pthread_rwlock_unlock(&table.lock);
         EJKI_TRY(status);
     }
@@ -340,8 +389,15 @@ ejk_status ejki_operand_is_updated(const char *text, size_t length, int32_t inde
     return EJK_OK;
 }
 
+static bool is_child;
+
+bool ejki_is_child(void) {
+    return is_child;
+}
+
 /* In a child the lock may be another thread's, and plans are the parent's. */
 static void after_fork(void) {
+    is_child = true;
     pthread_rwlock_t fresh = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
     table.lock = fresh;
     table.context = NULL;

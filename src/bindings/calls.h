@@ -15,6 +15,7 @@
 #define EJKI_BINDINGS_CALLS_H
 
 #include <ejkernel/context.h>
+#include <ejkernel/device.h>
 #include <ejkernel/status.h>
 #include <ejkernel/tensor.h>
 
@@ -27,14 +28,38 @@
  */
 typedef ejk_status (*ejki_make_results_fn)(void *user, ejk_tensor *results, int32_t count);
 
+/* Memory of the call's device for the time of a call, aligned to 256 bytes; whoever gives it takes it back later. */
+typedef ejk_status (*ejki_take_workspace_fn)(void *user, size_t bytes, void **out);
+
 /*
- * Runs a call. `tensors` are its operands and, unless `make` is given, its results, as many as its text names. With
- * `make`, shapes and types of the results follow from the units: a result that may be any float has the type of the
- * first operand that is one, or float32 where the library takes nothing else. Statuses: those of ejk_plan_create() and
- * ejk_plan_execute(), MALFORMED (the text), UNAVAILABLE (no context is in use), those of `make`.
+ * A call. `tensors` are its operands and, unless `make` is given, its results, as many as its text names; on a GPU
+ * its work is enqueued on `stream`, nothing is waited for, and `take` gives workspace, which may serve other work
+ * that is enqueued on this stream later.
  */
-ejk_status ejki_run_call(const char *text, size_t length, const ejk_tensor *tensors, int32_t count,
-                         ejki_make_results_fn make, void *user);
+typedef struct ejki_call {
+    const char *text;
+    size_t length;
+    const ejk_tensor *tensors;
+    int32_t count;
+    ejki_make_results_fn make;   /* NULL: all results are given */
+    ejki_take_workspace_fn take; /* NULL where all tensors are on the CPU */
+    void *user;                  /* the first argument of both */
+    void *stream;
+    ejk_parallel_for_fn
+        parallel_for;    /* the framework's threads, which are awake; NULL: the library's own */
+    void *parallel_user; /* its first argument */
+} ejki_call;
+
+/*
+ * Runs a call. With `make`, shapes and types of the results follow from the units: a result that may be any float has
+ * the type of the first operand that is one, or float32 where the library takes nothing else. Statuses: those of
+ * ejk_plan_create() and ejk_plan_execute_on(), MALFORMED (the text), UNAVAILABLE (no context is in use), those of
+ * `make` and `take`.
+ */
+ejk_status ejki_run_call(const ejki_call *call);
+
+/* Whether this process is the child of one that made calls: threads of frameworks may not live there. */
+bool ejki_is_child(void);
 
 /* Whether a call updates the operand of an index in place, which then cannot be given as a copy. */
 ejk_status ejki_operand_is_updated(const char *text, size_t length, int32_t index, bool *out);

@@ -172,6 +172,17 @@ ejki_cuda_listener ejki_cuda_listen(ejki_cuda_listener listener);
 
 /* ---- Memory ----------------------------------------------------------------------------------------- */
 
+/* Enqueues a copy of bytes of a GPU to another place there. */
+ejk_status ejki_cuda_copy_on(int32_t device, void *target, const void *source, size_t bytes,
+                             void *stream);
+
+/*
+ * Until the end, this thread may allocate and load kernels while streams are captured into graphs, whoever captures
+ * them. `before` is for the end. UNAVAILABLE.
+ */
+ejk_status ejki_cuda_capture_begin(int *before);
+void ejki_cuda_capture_end(int before);
+
 /* As ejk_device_free(), where nobody would hear of a failure. */
 void ejki_cuda_release(int32_t device, void *memory);
 

@@ -27,6 +27,7 @@ enum {
     EJKI_CU_CAPABILITY_MINOR = 76,
     EJKI_CU_SHARED_OPTIN = 97,
     EJKI_CU_PROGRAMMATIC_SERIALIZATION = 6, /* attributes of launches */
+    EJKI_CU_CAPTURE_RELAXED = 2,            /* ways of capturing */
 };
 
 /* CUlaunchAttribute and CUlaunchConfig; of the attributes' values only numbers are used. */
@@ -76,6 +77,7 @@ typedef struct ejki_cu_launch_config {
       (ejki_cu_address target, ejki_cu_address source, size_t bytes, void *stream))                \
     X(set, "cuMemsetD8Async",                                                                      \
       (ejki_cu_address target, unsigned char byte, size_t bytes, void *stream))                    \
+    X(capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                              \
     X(wait, "cuStreamSynchronize", (void *stream))                                                 \
     X(wait_all, "cuCtxSynchronize", (void))                                                        \
     X(unload, "cuModuleUnload", (void *module))                                                    \
@@ -84,13 +86,6 @@ typedef struct ejki_cu_launch_config {
     X(event_mark, "cuEventRecord", (void *event, void *stream))                                    \
     X(event_wait, "cuEventSynchronize", (void *event))                                             \
     X(event_between, "cuEventElapsedTime", (float *milliseconds, void *first, void *second))
-
-/* Those that are NULL where the driver lacks them. */
-#define EJKI_CU_OPTIONAL_LIST(X)                                                                   \
-    X(encode_tiled, "cuTensorMapEncodeTiled",                                                      \
-      (void *map, int type, unsigned rank, void *address, const uint64_t *sizes,                   \
-       const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,        \
-       int swizzle, int promotion, int fill))
 
 /* Those that are NULL where the driver lacks them. */
 #define EJKI_CU_OPTIONAL_LIST(X)                                                                   \

@@ -50,6 +50,27 @@ ejk_status ejk_device_synchronise(int32_t index, void *stream) {
     return ejki_cuda_check(error, "work on a GPU went wrong");
 }
 
+ejk_status ejki_cuda_copy_on(int32_t device, void *target, const void *source, size_t bytes,
+                             void *stream) {
+    bool pushed;
+    EJKI_TRY(ejki_cuda_enter(device, &pushed));
+    const int error = ejki_cuda_driver_get()->copy(
+        (ejki_cu_address)(uintptr_t)target, (ejki_cu_address)(uintptr_t)source, bytes, stream);
+    ejki_cuda_leave(pushed);
+    return ejki_cuda_check(error, "bytes cannot be copied on a GPU");
+}
+
+ejk_status ejki_cuda_capture_begin(int *before) {
+    EJKI_TRY(ejki_cuda_available());
+    *before = EJKI_CU_CAPTURE_RELAXED;
+    return ejki_cuda_check(ejki_cuda_driver_get()->capture_mode(before),
+                           "a thread's way of capturing cannot be set");
+}
+
+void ejki_cuda_capture_end(int before) {
+    ejki_cuda_driver_get()->capture_mode(&before);
+}
+
 /* ---- Tensors ---------------------------------------------------------------------------------------- */
 
 ejk_tensor ejk_device_tensor(void *data, int32_t index, ejk_dtype dtype, int32_t rank,

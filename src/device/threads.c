@@ -13,6 +13,7 @@
 #include "base/base.h"
 #include "device/device.h"
 #include "device/fork.h"
+#include "device/threads.h"
 
 #include <pthread.h>
 #include <pthreadpool.h>
@@ -51,6 +52,17 @@ struct loop {
 };
 
 static _Thread_local bool inside_task;
+
+/* Runs this thread's loops in place of a pool. */
+static _Thread_local struct {
+    ejk_parallel_for_fn parallel_for;
+    void *user;
+} borrowed;
+
+void ejki_threads_borrow(ejk_parallel_for_fn parallel_for, void *user) {
+    borrowed.parallel_for = parallel_for;
+    borrowed.user = user;
+}
 
 /* EJKERNEL_NUM_THREADS if it is digits only and at least 1, limited to MOST_THREADS; else 0. */
 static int32_t environment_count(void) {
@@ -193,7 +205,9 @@ void ejk_parallel_for(ejk_threads *threads, int64_t count, ejk_task_fn task, voi
     struct loop loop = {task, argument};
     HAPPENS_BEFORE(&loop);
     pthreadpool_t pool;
-    if (threads->parallel_for)
+    if (borrowed.parallel_for)
+        borrowed.parallel_for(borrowed.user, run_task, &loop, count);
+    else if (threads->parallel_for)
         threads->parallel_for(threads->user, run_task, &loop, count);
     else if ((pool = own_pool(threads)))
         pthreadpool_parallelize_1d(pool, run_pool_task, &loop, (size_t)count, threads->flags);

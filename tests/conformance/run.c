@@ -140,13 +140,16 @@ static enum outcome run_step(struct trial *t, const ejk_implementation *e, const
 }
 
 /* All steps; what they share has canaries of its own. */
-static enum outcome run_steps(struct trial *t, const void *problem, ejk_threads *threads,
+static enum outcome run_steps(struct trial *t, const void *given, ejk_threads *threads,
                               enum check check) {
     const ejk_kernel *kernel = t->line->kernel;
+    _Alignas(64) unsigned char own[EJK_MAX_PROBLEM_SIZE];
+    const void *problem = kernel->problem_size ? memcpy(own, given, kernel->problem_size) : given;
     const size_t bytes = kernel->shared_bytes ? kernel->shared_bytes(problem) : 0;
     struct scratch scratch = {.bytes = 0};
     void *shared = bytes ? scratch_create(&scratch, bytes, t->placement->gpu) : NULL;
     enum outcome outcome = DONE;
+    if (bytes && kernel->bind_shared) kernel->bind_shared(own, shared);
     for (int32_t i = 0; i < steps_of(kernel) && outcome == DONE; i++) {
         const ejk_implementation *e = step_of(t->line, problem, i);
         if (e) outcome = run_step(t, e, problem, shared, threads, check);

@@ -51,15 +51,18 @@ static const ejk_implementation *stand_in(const char *algorithm, const ejk_imple
     return found;
 }
 
-/* True if it computes the operation, or a step of it. */
+/* True if it computes the operation, or a step of it whose other steps have implementations beside it. */
 static bool computes(const ejk_kernel *kernel, const struct operation *o,
                      const ejk_implementation *e) {
     const char *algorithm = kernel->algorithm ? kernel->algorithm : kernel->op_id;
     if (o && o->only && e->dtype && e->dtype != o->only) return false;
     if (!kernel->steps) return strcasecmp(e->algorithm, algorithm) == 0;
     bool any = false;
-    for (int32_t i = 0; i < kernel->step_count; i++)
-        any = any || strcasecmp(e->algorithm, kernel->steps[i].algorithm) == 0;
+    for (int32_t i = 0; i < kernel->step_count; i++) {
+        const bool own = strcasecmp(e->algorithm, kernel->steps[i].algorithm) == 0;
+        if (!own && !stand_in(kernel->steps[i].algorithm, e)) return false;
+        any = any || own;
+    }
     return any;
 }
 

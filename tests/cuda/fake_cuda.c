@@ -37,7 +37,7 @@ static struct block {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the blocks */
 static int contexts[4];
 static _Thread_local void *stack[MOST_DEPTH];
-static _Thread_local int depth;
+static _Thread_local int depth, capture_mode;
 
 static long number(const char *name, long otherwise) {
     const char *text = getenv(name);
@@ -286,6 +286,12 @@ FAKE(cuModuleUnload, void *module) {
     free(module);
     fake_cuda.loaded--;
     return depth ? OK : INVALID;
+}
+FAKE(cuThreadExchangeStreamCaptureMode, int *mode) {
+    const int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return OK;
 }
 FAKE(cuStreamSynchronize, void *stream) {
     fake_cuda.stream = stream;

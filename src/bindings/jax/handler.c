@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
@@ -57,7 +60,165 @@ static const XLA_FFI_ByteSpan *text_of(const XLA_FFI_Attrs *attributes) {
     return NULL;
 }
 
-static ejk_status run(const XLA_FFI_CallFrame *frame) {
+/* Whether the runtime's functions go as far as one of them. */
+#define HAS(api, function) ((api)->struct_size >= offsetof(XLA_FFI_Api, function) + sizeof(void *))
+
+/* Passes an error of XLA's on. */
+static ejk_status check(const XLA_FFI_Api *api, XLA_FFI_Error *error, ejk_status status) {
+    if (!error) return EJK_OK;
+    XLA_FFI_Error_GetMessage_Args message = {
+        .struct_size = XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE, .error = error};
+    api->XLA_FFI_Error_GetMessage(&message);
+    const ejk_status failed = ejki_fail(status, "XLA: %s", message.message);
+    XLA_FFI_Error_Destroy_Args gone = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE,
+                                       .error = error};
+    api->XLA_FFI_Error_Destroy(&gone);
+    return failed;
+}
+
+/* ---- Loops ------------------------------------------------------------------------------------------------ */
+
+/*
+ * A loop on XLA's threads. The call takes part in it and waits for tasks, not for threads: those that come late find
+ * nothing to do, and the last one frees it.
+ */
+typedef struct shared_loop {
+    ejk_task_fn task;
+    void *argument;
+    int64_t count;
+    _Atomic int64_t next, done;
+    _Atomic int32_t users;
+} shared_loop;
+
+static void run_tasks(shared_loop *loop) {
+    for (int64_t i; (i = atomic_fetch_add(&loop->next, 1)) < loop->count;) {
+        loop->task(loop->argument, i);
+        atomic_fetch_add(&loop->done, 1);
+    }
+}
+
+static void leave(shared_loop *loop) {
+    if (atomic_fetch_sub(&loop->users, 1) == 1) free(loop);
+}
+
+static void help(void *loop) {
+    run_tasks(loop);
+    leave(loop);
+}
+
+/* Asks XLA's threads to help; false where they cannot. */
+static bool ask_for_help(const XLA_FFI_CallFrame *frame, shared_loop *loop) {
+    XLA_FFI_ThreadPool_Schedule_Args wish = {.struct_size =
+                                                 XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE,
+                                             .ctx = frame->ctx,
+                                             .task = help,
+                                             .data = loop};
+    atomic_fetch_add(&loop->users, 1);
+    XLA_FFI_Error *error = frame->api->XLA_FFI_ThreadPool_Schedule(&wish);
+    if (!error) return true;
+    atomic_fetch_sub(&loop->users, 1);
+    return check(frame->api, error, EJK_STATUS_UNAVAILABLE) == EJK_OK;
+}
+
+static int64_t count_threads(const XLA_FFI_CallFrame *frame) {
+    XLA_FFI_ThreadPool_NumThreads_Args asked = {
+        .struct_size = XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE, .ctx = frame->ctx};
+    int64_t threads = 1;
+    asked.num_threads = &threads;
+    const XLA_FFI_Api *api = frame->api;
+    if (check(api, api->XLA_FFI_ThreadPool_NumThreads(&asked), EJK_STATUS_UNAVAILABLE) != EJK_OK)
+        return 1;
+    return threads;
+}
+
+static void run_loop(void *frame_, ejk_task_fn task, void *argument, int64_t count) {
+    const XLA_FFI_CallFrame *frame = frame_;
+    const int64_t threads = ejki_min(count_threads(frame), count);
+    shared_loop *loop = threads > 1 ? malloc(sizeof *loop) : NULL;
+    if (!loop) {
+        for (int64_t i = 0; i < count; i++) task(argument, i);
+        return;
+    }
+    *loop = (shared_loop){.task = task, .argument = argument, .count = count, .users = 1};
+    for (int64_t i = 1; i < threads && ask_for_help(frame, loop); i++) continue;
+    run_tasks(loop);
+    while (atomic_load(&loop->done) < count) sched_yield();
+    leave(loop);
+}
+
+/* ---- On a GPU --------------------------------------------------------------------------------------------- */
+
+/* XLA aligns memory to more than it lets a handler ask for. */
+enum { WORKSPACE_ALIGNMENT = 256, ASKED_ALIGNMENT = 16 };
+
+/* What a call on a GPU has of XLA. */
+typedef struct gpu_call {
+    const XLA_FFI_CallFrame *frame;
+    void *workspace;
+    size_t bytes;
+    int32_t device;
+} gpu_call;
+
+/* Of XLA's allocator, whose memory may serve work that is enqueued later once it is given back. */
+static ejk_status take_workspace(void *user, size_t bytes, void **out) {
+    gpu_call *call = user;
+    XLA_FFI_DeviceMemory_Allocate_Args wish = {.struct_size =
+                                                   XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE,
+                                               .ctx = call->frame->ctx,
+                                               .size = bytes + WORKSPACE_ALIGNMENT,
+                                               .alignment = ASKED_ALIGNMENT};
+    const XLA_FFI_Api *api = call->frame->api;
+    EJKI_TRY(check(api, api->XLA_FFI_DeviceMemory_Allocate(&wish), EJK_STATUS_OUT_OF_MEMORY));
+    call->workspace = wish.data;
+    call->bytes = wish.size;
+    *out = (char *)wish.data + (-(uintptr_t)wish.data & (WORKSPACE_ALIGNMENT - 1));
+    return EJK_OK;
+}
+
+static ejk_status give_workspace(const gpu_call *call) {
+    if (!call->workspace) return EJK_OK;
+    XLA_FFI_DeviceMemory_Free_Args gone = {.struct_size =
+                                               XLA_FFI_DeviceMemory_Free_Args_STRUCT_SIZE,
+                                           .ctx = call->frame->ctx,
+                                           .size = call->bytes,
+                                           .data = call->workspace};
+    const XLA_FFI_Api *api = call->frame->api;
+    return check(api, api->XLA_FFI_DeviceMemory_Free(&gone), EJK_STATUS_INTERNAL);
+}
+
+/* The device and the stream of a call. */
+static ejk_status find_gpu(const XLA_FFI_CallFrame *frame, int32_t *device, void **stream) {
+    const XLA_FFI_Api *api = frame->api;
+    if (!HAS(api, XLA_FFI_DeviceOrdinal_Get))
+        return ejki_fail(EJK_STATUS_UNAVAILABLE, "this XLA does not say on which GPU a call is");
+    XLA_FFI_DeviceOrdinal_Get_Args where = {
+        .struct_size = XLA_FFI_DeviceOrdinal_Get_Args_STRUCT_SIZE, .ctx = frame->ctx};
+    XLA_FFI_Stream_Get_Args queue = {.struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE,
+                                     .ctx = frame->ctx};
+    EJKI_TRY(check(api, api->XLA_FFI_DeviceOrdinal_Get(&where), EJK_STATUS_INTERNAL));
+    EJKI_TRY(check(api, api->XLA_FFI_Stream_Get(&queue), EJK_STATUS_INTERNAL));
+    *device = where.device_ordinal;
+    *stream = queue.stream;
+    return EJK_OK;
+}
+
+static ejk_status run_on_gpu(const XLA_FFI_CallFrame *frame, ejki_call *call, ejk_tensor *tensors) {
+    gpu_call own = {.frame = frame};
+    EJKI_TRY(find_gpu(frame, &own.device, &call->stream));
+    for (int32_t i = 0; i < call->count; i++) {
+        tensors[i].device_type = EJK_DEVICE_CUDA;
+        tensors[i].device_index = own.device;
+    }
+    call->take = take_workspace;
+    call->user = &own;
+    const ejk_status status = ejki_run_call(call);
+    const ejk_status given = give_workspace(&own);
+    return status == EJK_OK ? given : status;
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------------ */
+
+static ejk_status run(const XLA_FFI_CallFrame *frame, bool on_gpu) {
     ejk_tensor tensors[EJKI_CALL_TENSORS];
     int64_t operands = frame->args.size, count = operands + frame->rets.size;
     if (count > EJKI_CALL_TENSORS)
@@ -68,7 +229,13 @@ static ejk_status run(const XLA_FFI_CallFrame *frame) {
                          &tensors[i]));
     const XLA_FFI_ByteSpan *text = text_of(&frame->attrs);
     if (!text) return ejki_fail(EJK_STATUS_MALFORMED, "a call has no attribute \"call\"");
-    return ejki_run_call(text->ptr, text->len, tensors, (int32_t)count, NULL, NULL);
+    ejki_call call = {
+        .text = text->ptr, .length = text->len, .tensors = tensors, .count = (int32_t)count};
+    if (!on_gpu && HAS(frame->api, XLA_FFI_ThreadPool_NumThreads)) {
+        call.parallel_for = run_loop;
+        call.parallel_user = (void *)frame;
+    }
+    return on_gpu ? run_on_gpu(frame, &call, tensors) : ejki_run_call(&call);
 }
 
 static XLA_FFI_Error_Code code_of(ejk_status status) {
@@ -95,12 +262,20 @@ static bool answer_metadata(const XLA_FFI_CallFrame *frame) {
     return false;
 }
 
-XLA_FFI_Error *ejk_jax_call(XLA_FFI_CallFrame *frame) {
+static XLA_FFI_Error *answer(XLA_FFI_CallFrame *frame, bool on_gpu) {
     if (answer_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return NULL;
-    ejk_status status = run(frame);
+    ejk_status status = run(frame, on_gpu);
     if (status == EJK_OK) return NULL;
     XLA_FFI_Error_Create_Args error = {.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
                                        .message = ejk_last_error(),
                                        .errc = code_of(status)};
     return frame->api->XLA_FFI_Error_Create(&error);
+}
+
+XLA_FFI_Error *ejk_jax_call(XLA_FFI_CallFrame *frame) {
+    return answer(frame, false);
+}
+
+XLA_FFI_Error *ejk_jax_call_on_gpu(XLA_FFI_CallFrame *frame) {
+    return answer(frame, true);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,11 +30,17 @@ typedef int32_t error;
     X(get_strides, "aoti_torch_get_strides", error, (handle, int64_t **))                          \
     X(get_data, "aoti_torch_get_data_ptr", error, (handle, void **))                               \
     X(get_type, "aoti_torch_get_dtype", error, (handle, int32_t *))                                \
+    X(get_device_type, "aoti_torch_get_device_type", error, (handle, int32_t *))                   \
+    X(get_device_index, "aoti_torch_get_device_index", error, (handle, int32_t *))                 \
+    X(copy, "aoti_torch_copy_", error, (handle, handle, int32_t))                                  \
     X(empty, "aoti_torch_empty_strided", error,                                                    \
       (int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, handle *))            \
     X(delete_tensor, "aoti_torch_delete_tensor_object", error, (handle))                           \
     X(new_list, "torch_new_list_reserve_size", error, (size_t, handle *))                          \
     X(push_back, "torch_list_push_back", error, (handle, value))                                   \
+    X(parallel_for, "torch_parallel_for", error,                                                   \
+      (int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void *), void *))                     \
+    X(count_threads, "torch_get_num_threads", error, (uint32_t *))                                 \
     X(delete_string, "torch_delete_string", error, (handle))                                       \
     X(string_length, "torch_string_length", error, (handle, size_t *))                             \
     X(string_text, "torch_string_c_str", error, (handle, const char **))                           \
@@ -43,9 +50,15 @@ static struct {
 #define MEMBER(name, symbol, result, parameters) result(*name) parameters;
     FUNCTIONS(MEMBER)
 #undef MEMBER
-    void (*delete_value)(void *); /* C++'s operator delete: optional values are boxed */
-    handle definitions, implementations;
+    void (*delete_value)(void *);          /* C++'s operator delete: optional values are boxed */
+    error (*get_stream)(int32_t, void **); /* that of CUDA; NULL where PyTorch has no CUDA */
+    handle definitions, implementations[2];
 } torch;
+
+/* PyTorch's numbers of kinds of memory, and the keys under which kernels for them are found. */
+enum { TORCH_CPU = 0, TORCH_CUDA = 1 };
+static const char *const keys[] = {"CPU", "CUDA"};
+enum { WORKSPACE_ALIGNMENT = 256 };
 
 /* PyTorch's numbers of element types, which are part of its ABI. */
 static const struct {
@@ -67,13 +80,13 @@ static ejk_status check_torch(error failed, const char *what) {
 
 static ejk_status view_of(handle tensor, ejk_tensor *out) {
     int64_t rank, *sizes, *strides;
-    int32_t type;
+    int32_t type, device;
     *out = (ejk_tensor){0};
-    EJKI_TRY(check_torch(torch.get_rank(tensor, &rank) || torch.get_type(tensor, &type) ||
-                             torch.get_sizes(tensor, &sizes) ||
-                             torch.get_strides(tensor, &strides) ||
-                             torch.get_data(tensor, &out->data),
-                         "a tensor cannot be read"));
+    EJKI_TRY(
+        check_torch(torch.get_rank(tensor, &rank) || torch.get_type(tensor, &type) ||
+                        torch.get_device_type(tensor, &device) || torch.get_sizes(tensor, &sizes) ||
+                        torch.get_strides(tensor, &strides) || torch.get_data(tensor, &out->data),
+                    "a tensor cannot be read"));
     if (rank > EJK_MAX_RANK)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE, "a tensor has rank %lld, expected at most %d",
                          (long long)rank, EJK_MAX_RANK);
@@ -82,6 +95,11 @@ static ejk_status view_of(handle tensor, ejk_tensor *out) {
     if (out->dtype == EJK_DTYPE_UNSET)
         return ejki_fail(EJK_STATUS_INVALID_DTYPE,
                          "a tensor has PyTorch's type %d, which no operation takes", type);
+    if (device == TORCH_CUDA) {
+        out->device_type = EJK_DEVICE_CUDA;
+        EJKI_TRY(check_torch(torch.get_device_index(tensor, &out->device_index),
+                             "a tensor cannot be read"));
+    }
     out->rank = (int32_t)rank;
     memcpy(out->shape, sizes, (size_t)rank * sizeof *sizes);
     memcpy(out->strides, strides, (size_t)rank * sizeof *strides);
@@ -92,8 +110,10 @@ static ejk_status new_tensor(const ejk_tensor *view, handle *out) {
     int32_t type = 6;
     for (int i = 0; i < TYPES; i++)
         if (types[i].dtype == view->dtype) type = types[i].number;
-    return check_torch(torch.empty(view->rank, view->shape, view->strides, type, 0, 0, out),
-                       "a tensor cannot be made");
+    const int32_t device = view->device_type == EJK_DEVICE_CUDA ? TORCH_CUDA : TORCH_CPU;
+    return check_torch(
+        torch.empty(view->rank, view->shape, view->strides, type, device, view->device_index, out),
+        "a tensor cannot be made");
 }
 
 /* ---- The kernel ------------------------------------------------------------------------------------------- */
@@ -102,6 +122,8 @@ static ejk_status new_tensor(const ejk_tensor *view, handle *out) {
 typedef struct operator_call {
     handle handles[2 * EJKI_CALL_TENSORS];
     int32_t operands, results;
+    int32_t device; /* where CUDA's tensors are */
+    handle workspace;
 } operator_call;
 
 static ejk_status make_results(void *user, ejk_tensor *results, int32_t count) {
@@ -115,6 +137,60 @@ static ejk_status make_results(void *user, ejk_tensor *results, int32_t count) {
     return EJK_OK;
 }
 
+/* Of PyTorch's allocator: what is given back may serve work that is enqueued later on the same stream. */
+static ejk_status take_workspace(void *user, size_t bytes, void **out) {
+    operator_call *call = user;
+    const int64_t size = (int64_t)bytes + WORKSPACE_ALIGNMENT;
+    ejk_tensor view = ejk_tensor_1d(NULL, EJK_DTYPE_U8, size);
+    view.device_type = EJK_DEVICE_CUDA;
+    view.device_index = call->device;
+    char *data;
+    EJKI_TRY(new_tensor(&view, &call->workspace));
+    EJKI_TRY(
+        check_torch(torch.get_data(call->workspace, (void **)&data), "a tensor cannot be read"));
+    *out = data + (-(uintptr_t)data & (WORKSPACE_ALIGNMENT - 1));
+    return EJK_OK;
+}
+
+/* The stream on which PyTorch enqueues work now. */
+static ejk_status current_stream(int32_t device, void **out) {
+    if (!torch.get_stream)
+        return ejki_fail(EJK_STATUS_UNAVAILABLE,
+                         "a tensor is on a GPU, of which this PyTorch gives no stream");
+    return check_torch(torch.get_stream(device, out), "there is no stream");
+}
+
+/* ---- Loops ------------------------------------------------------------------------------------------------ */
+
+/* A loop of which whichever thread is free takes the next task. */
+typedef struct shared_loop {
+    ejk_task_fn task;
+    void *argument;
+    int64_t count;
+    _Atomic int64_t next;
+} shared_loop;
+
+static void run_tasks(int64_t begin, int64_t end, void *loop_) {
+    (void)begin;
+    (void)end;
+    shared_loop *loop = loop_;
+    for (int64_t i; (i = atomic_fetch_add(&loop->next, 1)) < loop->count;)
+        loop->task(loop->argument, i);
+}
+
+/* On PyTorch's threads, which keep spinning for a while after each of its own loops and would be in the way. */
+static void run_loop(void *unused, ejk_task_fn task, void *argument, int64_t count) {
+    (void)unused;
+    uint32_t threads = 1;
+    shared_loop loop = {.task = task, .argument = argument, .count = count};
+    if (torch.count_threads(&threads) == 0 && threads > 1 &&
+        torch.parallel_for(0, ejki_min(threads, count), 1, run_tasks, &loop) == 0)
+        return;
+    run_tasks(0, 0, &loop); // what nobody has taken
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------------ */
+
 /* Has a copy take the place of an operand whose elements along the last axis are apart. */
 static ejk_status copy_operand(handle *tensor, ejk_tensor *view) {
     int32_t last = view->rank - 1;
@@ -126,8 +202,9 @@ static ejk_status copy_operand(handle *tensor, ejk_tensor *view) {
     }
     handle made;
     EJKI_TRY(new_tensor(&copy, &made));
-    ejk_status status = check_torch(torch.get_data(made, &copy.data), "a tensor cannot be read");
-    if (status == EJK_OK) status = ejk_tensor_copy(view, &copy);
+    ejk_status status =
+        check_torch(torch.get_data(made, &copy.data) || torch.copy(made, *tensor, 1),
+                    "a tensor cannot be copied");
     torch.delete_tensor(*tensor);
     *tensor = made;
     *view = copy;
@@ -154,7 +231,19 @@ static ejk_status run(operator_call *call, handle text) {
                 (long long)view->strides[last]);
         EJKI_TRY(copy_operand(&call->handles[i], view));
     }
-    return ejki_run_call(characters, length, operands, call->operands, make_results, call);
+    ejki_call wanted = {.text = characters,
+                        .length = length,
+                        .tensors = operands,
+                        .count = call->operands,
+                        .make = make_results,
+                        .take = take_workspace,
+                        .user = call,
+                        .parallel_for = ejki_is_child() ? NULL : run_loop};
+    if (call->operands > 0 && operands[0].device_type == EJK_DEVICE_CUDA) {
+        call->device = operands[0].device_index;
+        EJKI_TRY(current_stream(call->device, &wanted.stream));
+    }
+    return ejki_run_call(&wanted);
 }
 
 /* Takes the tensors that are there off the stack; `inputs` are all values but the text. */
@@ -196,6 +285,7 @@ static void run_operator(value *stack, uint64_t inputs, bool as_list) {
     ejk_status status = run(&call, text);
     if (status == EJK_OK) status = hand_over(&call, as_list, stack);
     for (int32_t i = 0; i < call.operands + call.results; i++) torch.delete_tensor(call.handles[i]);
+    if (call.workspace) torch.delete_tensor(call.workspace);
     torch.delete_string(text);
     if (status == EJK_OK) return;
     char sentence[1024];
@@ -224,9 +314,9 @@ static ejk_status look_up(void *library, const char *symbol, void *out) {
     return EJK_OK;
 }
 
-ejk_status ejk_torch_start(const char *path) {
+ejk_status ejk_torch_start(const char *path, const char *cuda_path) {
     if (!path) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "path is NULL");
-    if (torch.implementations) return EJK_OK;
+    if (torch.definitions) return EJK_OK;
     void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     if (!library)
         return ejki_fail(EJK_STATUS_UNAVAILABLE, "%s is not loaded: import torch first", path);
@@ -234,19 +324,25 @@ ejk_status ejk_torch_start(const char *path) {
     FUNCTIONS(LOOK_UP)
 #undef LOOK_UP
     EJKI_TRY(look_up(library, "_ZdlPv", &torch.delete_value));
-    EJKI_TRY(check_torch(torch.define_library("libejkernel", "operators.c", 0, &torch.definitions),
-                         "a library of operators cannot be made"));
-    return check_torch(
-        torch.implement_library("libejkernel", "CPU", "operators.c", 0, &torch.implementations),
-        "a library of operators cannot be made");
+    void *cuda = cuda_path ? dlopen(cuda_path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    if (cuda) EJKI_TRY(look_up(cuda, "aoti_torch_get_current_cuda_stream", &torch.get_stream));
+    for (int32_t i = 0; i < 2; i++)
+        EJKI_TRY(check_torch(torch.implement_library("libejkernel", keys[i], "operators.c", 0,
+                                                     &torch.implementations[i]),
+                             "a library of operators cannot be made"));
+    return check_torch(torch.define_library("libejkernel", "operators.c", 0, &torch.definitions),
+                       "a library of operators cannot be made");
 }
 
 ejk_status ejk_torch_define(const char *name, const char *schema, bool as_list) {
     if (!name || !schema) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "name or schema is NULL");
-    if (!torch.implementations)
+    if (!torch.definitions)
         return ejki_fail(EJK_STATUS_UNAVAILABLE, "PyTorch is not in use: ejk_torch_start() first");
     EJKI_TRY(check_torch(torch.define(torch.definitions, schema), schema));
-    return check_torch(torch.implement(torch.implementations, name,
-                                       as_list ? kernel_of_lists : kernel_of_values, BUILD_VERSION),
-                       name);
+    for (int32_t i = 0; i < 2; i++)
+        EJKI_TRY(check_torch(torch.implement(torch.implementations[i], name,
+                                             as_list ? kernel_of_lists : kernel_of_values,
+                                             BUILD_VERSION),
+                             name));
+    return EJK_OK;
 }

@@ -12,12 +12,15 @@
 
 #include <ejkernel/status.h>
 
-/* Looks the functions up in PyTorch's library of this path. UNAVAILABLE: it is not loaded, or has none of a name. */
-EJK_API EJK_NODISCARD ejk_status ejk_torch_start(const char *path);
+/*
+ * Looks the functions up in PyTorch's library of this path, and in that of CUDA, which need not be there: NULL, or not
+ * loaded. UNAVAILABLE: the first is not loaded, or has none of a name.
+ */
+EJK_API EJK_NODISCARD ejk_status ejk_torch_start(const char *path, const char *cuda_path);
 
 /*
- * Defines libejkernel::name with a schema, for the CPU; `as_list` if it returns a list. Statuses: UNAVAILABLE (not
- * started), INTERNAL (PyTorch refuses it).
+ * Defines libejkernel::name with a schema, for tensors of CPU and CUDA; `as_list` if it returns a list. Statuses:
+ * UNAVAILABLE (not started), INTERNAL (PyTorch refuses it).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_torch_define(const char *name, const char *schema,
                                                   bool as_list);

@@ -36,6 +36,7 @@ static ejk_status run(const ejk_plan *plan, const void *args, void *workspace, v
     if (plan->shared_bytes) {
         call.shared = workspace;
         call.workspace = (char *)workspace + plan->shared_bytes;
+        if (plan->kernel->bind_shared) plan->kernel->bind_shared(problem, workspace);
     }
     for (int32_t i = 0; i < plan->step_count; i++) {
         const ejki_plan_step *step = &plan->steps[i];

@@ -33,6 +33,8 @@ static ejk_status check_config(const ejk_kernel *kernel) {
 }
 
 static ejk_status check_steps(const ejk_kernel *kernel) {
+    if (kernel->bind_shared && (!kernel->steps || !kernel->shared_bytes || !kernel->problem_size))
+        return wrong(kernel, "bind_shared needs steps, a problem and shared_bytes");
     if (!kernel->steps) return EJK_OK;
     if (kernel->algorithm) return wrong(kernel, "it has both steps and algorithm, expected one");
     if (kernel->step_count < 1 || kernel->step_count > EJK_MAX_STEPS)

@@ -77,7 +77,7 @@ static ejk_status prepare_launch(ejk_plan *plan) {
 /* On a GPU memory is had now: an execution may not allocate. */
 static ejk_status prepare_memory(ejk_plan *plan) {
     if (plan->place.device_type != EJK_DEVICE_CUDA || !plan->workspace_bytes ||
-        ejki_cuda_target_get())
+        plan->request->borrows || ejki_cuda_target_get())
         return EJK_OK;
     return ejki_device_memory_create(plan->place.device_index, plan->workspace_bytes,
                                      &plan->device_memory);

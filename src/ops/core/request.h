@@ -14,6 +14,7 @@ typedef struct ejki_plan_request {
     const char *hook;         /* method that runs, as "vjp": only hooks can; NULL = "run" */
     const char *method;       /* "shard_map": only hooks can */
     bool backward;
+    bool borrows; /* no workspace of its own on a GPU: executions there bring one */
 } ejki_plan_request;
 
 /* Where the first tensor of a call lies, and with it all. Without tensors: the CPU. */
@@ -24,6 +25,13 @@ ejki_place ejki_place_of(const ejk_record *record, const void *args);
 
 /* As ejk_plan_create(). */
 ejk_status ejki_plan_request_create(const ejki_plan_request *request, ejk_plan **out);
+
+/*
+ * As ejk_plan_create_for_results(), or without names of results as ejk_plan_create(), of a plan that has no workspace
+ * of its own on a GPU: so it holds no memory there, and any stream may run it.
+ */
+ejk_status ejki_plan_create_borrowing(ejk_context *context, const ejk_kernel *kernel, void *args,
+                                      const char *results, ejk_plan **out);
 
 /* Has a chooser asked about a call, by a plan that nobody keeps, in a context made from that of the request. */
 ejk_status ejki_plan_request_ask(const ejki_plan_request *request,

@@ -17,6 +17,7 @@
 enum { MOST_RESULTS = 64, MOST_TYPES = 8, WAYS_BACK = 3, MOST_VARIANTS = 3 };
 
 typedef struct finder {
+    ejki_plan_request request;
     const ejk_kernel *kernel;
     char *args;
     const ejk_field *fields[MOST_RESULTS];
@@ -287,11 +288,11 @@ static bool misses_result(const finder *f) {
     return false;
 }
 
-static ejk_status try_choice(const finder *f, choice c, ejk_context *context, ejk_plan **out) {
-    if (set_results(f, c) == EJK_OK) return ejk_plan_create(context, f->kernel, f->args, out);
+static ejk_status try_choice(const finder *f, choice c, ejk_plan **out) {
+    if (set_results(f, c) == EJK_OK) return ejki_plan_request_create(&f->request, out);
     /* Without a length that is needed, what is wrong with the rest of the call comes first. */
     clear_results(f);
-    const ejk_status status = ejk_plan_create(context, f->kernel, f->args, out);
+    const ejk_status status = ejki_plan_request_create(&f->request, out);
     if (status != EJK_OK && !misses_result(f)) return status;
     if (status == EJK_OK) ejk_plan_destroy(*out);
     *out = NULL;
@@ -308,17 +309,30 @@ static choice choice_of(int32_t i, const ejk_dtype *types, int32_t count) {
                     .variant = i / count / 2 / WAYS_BACK};
 }
 
-static ejk_status try_all(const finder *f, ejk_context *context, ejk_plan **out) {
+static ejk_status try_all(const finder *f, ejk_plan **out) {
     ejk_dtype types[MOST_TYPES];
     const int32_t count = types_of(f, types);
     const choice usual = choice_of(0, types, count);
-    const ejk_status first = try_choice(f, usual, context, out);
+    const ejk_status first = try_choice(f, usual, out);
     if (first != EJK_STATUS_INVALID_DTYPE && first != EJK_STATUS_INVALID_SHAPE) return first;
     for (int32_t i = 1; i < count * 2 * WAYS_BACK * MOST_VARIANTS; i++) {
-        const ejk_status status = try_choice(f, choice_of(i, types, count), context, out);
-        if (status == EJK_OK || status == EJK_STATUS_OUT_OF_MEMORY) return status;
+        const ejk_status status = try_choice(f, choice_of(i, types, count), out);
+        /* Without a kernel: the call's checks have accepted the choice. */
+        if (status == EJK_OK || status == EJK_STATUS_OUT_OF_MEMORY ||
+            status == EJK_STATUS_UNAVAILABLE)
+            return status;
     }
-    return try_choice(f, usual, context, out); /* for its sentence */
+    return try_choice(f, usual, out); /* for its sentence */
+}
+
+static ejk_status create_for_results(const ejki_plan_request *request, void *args,
+                                     const char *results, ejk_plan **out) {
+    finder f = {.request = *request, .kernel = request->kernel, .args = args};
+    EJKI_TRY(read_results(&f, results));
+    ejk_status status = bind_given(&f);
+    if (status == EJK_OK) status = try_all(&f, out);
+    if (status != EJK_OK) clear_results(&f);
+    return status;
 }
 
 ejk_status ejk_plan_create_for_results(ejk_context *context, const ejk_kernel *kernel, void *args,
@@ -326,10 +340,14 @@ ejk_status ejk_plan_create_for_results(ejk_context *context, const ejk_kernel *k
     if (!context || !kernel || !args || !results || !out)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "ejk_plan_create_for_results: an argument is NULL");
-    finder f = {.kernel = kernel, .args = args};
-    EJKI_TRY(read_results(&f, results));
-    ejk_status status = bind_given(&f);
-    if (status == EJK_OK) status = try_all(&f, context, out);
-    if (status != EJK_OK) clear_results(&f);
-    return status;
+    const ejki_plan_request request = {.context = context, .kernel = kernel, .args = args};
+    return create_for_results(&request, args, results, out);
+}
+
+ejk_status ejki_plan_create_borrowing(ejk_context *context, const ejk_kernel *kernel, void *args,
+                                      const char *results, ejk_plan **out) {
+    const ejki_plan_request request = {
+        .context = context, .kernel = kernel, .args = args, .borrows = true};
+    return results ? create_for_results(&request, args, results, out)
+                   : ejki_plan_request_create(&request, out);
 }

@@ -32,7 +32,7 @@ typedef struct rows_problem {
     int64_t n, m;
     bool negate, nothing;
     const float *x;
-    float *y;
+    float *y, *squares; /* squares: the shared memory */
 } rows_problem;
 
 static ejk_status prepare(const void *arguments, const ejk_axes *axes, void *problem) {
@@ -61,6 +61,10 @@ static bool wants_negated(const void *problem) {
 static size_t shared_bytes(const void *problem) {
     const rows_problem *p = problem;
     return (size_t)(p->n * p->m) * sizeof(float);
+}
+
+static void bind_shared(void *problem, void *shared) {
+    ((rows_problem *)problem)->squares = shared;
 }
 
 /* ---- The steps --------------------------------------------------------------------------------------- */
@@ -95,8 +99,8 @@ static ejk_status square(const ejk_run *run) {
 static ejk_status negate(const ejk_run *run) {
     const rows_problem *p = run->problem;
     strcat(order, "n");
-    assert_ptr_equal(run->shared, shared_of_first);
-    for (int64_t i = 0; i < p->n * p->m; i++) ((float *)run->shared)[i] *= -1;
+    assert_ptr_equal(p->squares, shared_of_first);
+    for (int64_t i = 0; i < p->n * p->m; i++) p->squares[i] *= -1;
     return EJK_OK;
 }
 
@@ -178,6 +182,7 @@ static const ejk_kernel rows = {
     .steps = steps,
     .step_count = 3,
     .shared_bytes = shared_bytes,
+    .bind_shared = bind_shared,
 };
 
 /* ---- Tests ------------------------------------------------------------------------------------------- */
@@ -329,6 +334,9 @@ static void bad_steps_are_refused(void **state) {
     EXPECT_FAIL(INVALID_ARGUMENT, "both steps and algorithm",
                 ejk_context_add_kernel(context, &kernel));
     kernel.algorithm = NULL;
+    kernel.shared_bytes = NULL;
+    EXPECT_FAIL(INVALID_ARGUMENT, "bind_shared needs", ejk_context_add_kernel(context, &kernel));
+    kernel.shared_bytes = shared_bytes;
     kernel.step_count = 0;
     EXPECT_FAIL(INVALID_ARGUMENT, "step_count is 0", ejk_context_add_kernel(context, &kernel));
     kernel.step_count = EJK_MAX_STEPS + 1;

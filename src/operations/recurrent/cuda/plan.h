@@ -34,6 +34,11 @@ static inline bool rec_cuda_fits(const rec_problem *p) {
     return p->key_size <= 1024 && rec_cuda_blocks(p) < INT32_MAX / 2 && p->tokens <= INT32_MAX;
 }
 
+/* Decays by step sizes, and values that pass by the state, are for scan.cu alone. */
+static inline bool rec_cuda_by_step(const rec_problem *p) {
+    return p->by_step || p->view[REC_SKIP].present;
+}
+
 static inline ejki_cuda_constants rec_cuda_constants(const rec_problem *p) {
     ejki_cuda_constants constants = {.count = 0};
     ejki_cuda_add(&constants, "PARTS", rec_cuda_parts(p));

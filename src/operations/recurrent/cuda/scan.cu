@@ -13,14 +13,6 @@ struct arguments {
     rec_problem p;
 };
 
-DEVICE void clear_rest(const rec_problem &p, rec_size block) {
-    const rec_view &out = p.view[REC_OUT];
-    const rec_size first = rec_covered(&p), row = p.heads * p.value_size;
-    const rec_size count = (p.tokens - first) * row;
-    for (rec_size n = block * THREADS + threadIdx.x; n < count; n += REST * THREADS)
-        store(out, rec_at(&out, 0, first + n / row, n % row / p.value_size) + n % p.value_size, 0);
-}
-
 DEVICE void step(const rec_problem &p, const rec_sequence &q, rec_size h, rec_size j, const token &t,
                  float (&s)[ROWS]) {
     const rec_view &out = p.view[REC_OUT], &value = p.view[REC_VALUE];
@@ -33,7 +25,7 @@ DEVICE void step(const rec_problem &p, const rec_sequence &q, rec_size h, rec_si
     if (t.counts) {
         const rec_size own = rec_at(&value, q.batch, t.t, rec_head(&p, h, p.value_heads)) + j;
         const float v = is_there ? load(value, own) : 0, dv = value_decay(p, q, t.t, h, j);
-        float x = UPDATE == REC_ADD ? 0 : along(t.x, s), u = v;
+        float x = UPDATE == REC_ADD ? 0 : along(t.x, s), u = UPDATE == REC_ADD ? t.beta * v : v;
         y = along(t.y, s);
         if (UPDATE == REC_DELTA) x *= dv, u = t.beta * (v - x);
         if (!BEFORE) y *= dv;
@@ -51,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scan(const __grid_constant
     const rec_size tiles = (p.value_size + COLUMNS - 1) / COLUMNS;
     const rec_size blocks = p.sequences * p.heads * tiles;
     if (blockIdx.x >= blocks) {
-        clear_rest(p, blockIdx.x - blocks);
+        clear_rest(p, blockIdx.x - blocks, REST);
         return;
     }
     const rec_size h = blockIdx.x / tiles % p.heads;

@@ -10,8 +10,7 @@
 #ifndef EJKI_RECURRENT_TOKEN_CUH
 #define EJKI_RECURRENT_TOKEN_CUH
 
-#include "kernels/cuda/element.cuh"
-#include "operations/recurrent/shared/problem.cuh"
+#include "operations/recurrent/cuda/call.cuh"
 
 #define ROWS    32
 #define PITCH   (ROWS * PARTS)
@@ -20,15 +19,6 @@
 
 DEVICE int row_of(int r) {
     return r / 4 * (4 * PARTS) + threadIdx.x % PARTS * 4 + r % 4;
-}
-
-/* ---- Elements --------------------------------------------------------------------------------------- */
-
-DEVICE float load(const rec_view &v, rec_size index) {
-    return load_float(v.dtype, v.data, index);
-}
-DEVICE void store(const rec_view &v, rec_size index, float value) {
-    store_float(v.dtype, v.data, index, value);
 }
 
 /* ---- States ----------------------------------------------------------------------------------------- */
@@ -91,54 +81,6 @@ struct token {
     int t, counts, resets, pad[3];
 };
 
-DEVICE float softplus(float x) {
-    return fmaxf(x, 0) + log1pf(expf(-fabsf(x)));
-}
-DEVICE float sigmoid(float x) {
-    return 1 / (1 + expf(-x));
-}
-
-/* What softplus of raw gates is of. */
-DEVICE float raw_of(const rec_problem &p, rec_size b, rec_size t, rec_size h, rec_size i) {
-    const rec_view &g = p.view[REC_G], &bias = p.view[REC_DT_BIAS];
-    const float x = load(g, rec_at(&g, b, t, h) + i * g.stride[3]);
-    return bias.present ? x + load(bias, h * bias.stride[2] + i * bias.stride[3]) : x;
-}
-DEVICE float gate_of(const rec_problem &p, rec_size b, rec_size t, rec_size h, rec_size i) {
-    const rec_view &rate = p.view[REC_A_LOG];
-    if (!p.view[REC_G].present) return 0;
-    const float x = raw_of(p, b, t, h, i);
-    return rate.present ? -expf(load(rate, h * rate.stride[2])) * softplus(x) : x;
-}
-
-/* Log decay of a head. */
-DEVICE float head_gate(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h) {
-    const rec_view &gamma = p.view[REC_GAMMA];
-    float g = p.slope == 0 ? 0 : (float)(p.slope * (double)h);
-    if (gamma.present) g += load(gamma, s.index * gamma.stride[0] + h * gamma.stride[2]);
-    return p.g_is_wide ? g : g + gate_of(p, s.batch, t, h, 0);
-}
-
-DEVICE float key_decay(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h,
-                       rec_size i, float head) {
-    const rec_view &gk = p.view[REC_GK];
-    if (p.g_is_wide) head += gate_of(p, s.batch, t, h, i);
-    if (gk.present) head += load(gk, rec_at(&gk, s.batch, t, h) + i);
-    return expf(head);
-}
-
-DEVICE float value_decay(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h,
-                         rec_size j) {
-    const rec_view &gv = p.view[REC_GV];
-    return gv.present && j < p.value_size ? expf(load(gv, rec_at(&gv, s.batch, t, h) + j)) : 1;
-}
-
-DEVICE float load_beta(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h) {
-    const rec_view &beta = p.view[REC_BETA];
-    const float x = beta.present ? load(beta, rec_at(&beta, s.batch, t, h)) : 1;
-    return p.beta_logits ? sigmoid(x) : x;
-}
-
 /* A row of the tensor, normalised if it is to be, 0 behind its end; what it was multiplied by. */
 DEVICE float load_vector(const rec_problem &p, const rec_view &v, rec_size at, float *row) {
     const int lane = threadIdx.x % 32;
@@ -194,7 +136,9 @@ DEVICE void load_token(const rec_problem &p, const rec_sequence &s, rec_size n, 
     qk = sum_of_lanes(qk, 32), qa = sum_of_lanes(qa, 32), own = sum_of_lanes(own, 32);
     if (lane > 0) return;
     const float by = KEEP_Q ? 1 : scale;
+    const rec_view &skip = p.view[REC_SKIP];
     to.qk = by * qk, to.qa = by * qa, to.own = by * own;
+    if (skip.present) to.own += load(skip, h * skip.stride[2]);
     to.q_norm = q_norm, to.k_norm = k_norm;
     to.beta = load_beta(p, s, t, h);
 }

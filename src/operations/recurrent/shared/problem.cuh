@@ -18,7 +18,7 @@
 
 typedef long long rec_size;
 
-/* What is done to the decayed state: S += k v', S += k (beta (v - S'k))', S += a (S_old'b)' + k v'. */
+/* What is done to the decayed state: S += k (beta v)', S += k (beta (v - S'k))', S += a (S_old'b)' + k v'. */
 enum rec_update { REC_ADD, REC_DELTA, REC_RANK_ONE };
 /* What the query reads: the new state, or the old one and diag(bonus) k v'. */
 enum rec_read { REC_AFTER, REC_BEFORE };
@@ -38,6 +38,7 @@ enum rec_role {
     REC_GAMMA,   /* [H] or [N,H]: strides n, h */
     REC_A_LOG,   /* [H]; if present, REC_G is raw: the gate is -exp(A_log) softplus(g + dt_bias) */
     REC_DT_BIAS, /* [H], or [H,Dk] with g_is_wide */
+    REC_SKIP,    /* [H], of sums: how often a value is in the output besides the state */
     REC_INITIAL, /* [N,H,Dk,Dv], with is_pool [slots,H,Dk,Dv] */
     REC_FINAL,   /* with is_pool the same memory */
     REC_OUT,     /* [B,T,H,Dv] */
@@ -70,6 +71,10 @@ typedef struct rec_problem {
     int normalise;                          /* query and key: x / sqrt(sum of squares + 1e-6) */
     int beta_logits;                        /* beta is sigmoid of its tensor */
     int multiply;                           /* a is b times a, and b is -b: of rwkv7_mul */
+    /* Sums with a scale of 1 only: REC_G is raw; a step size is softplus(g + dt_bias), or g + dt_bias, kept between
+     * least and most. It is beta, and times REC_A_LOG, as that stands, the gate. */
+    int by_step, softplus;
+    double least, most;
     int g_is_wide, gamma_is_each, is_pool, packed, reverse, gradient;
     int dtype; /* of the query */
     rec_view view[REC_ROLES];

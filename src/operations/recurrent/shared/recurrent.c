@@ -22,17 +22,21 @@ typedef struct shape {
 } shape;
 
 static const char *const role_names[REC_GRADIENT] = {
-    "query", "key", "value", "a",     "b",       "beta",          "bonus",       "gate",
-    "gk",    "gv",  "gamma", "A_log", "dt_bias", "initial_state", "final_state", "out"};
+    "query", "key",   "value", "a",       "b",    "beta",          "bonus",       "gate", "gk",
+    "gv",    "gamma", "A_log", "dt_bias", "skip", "initial_state", "final_state", "out"};
 
 static bool has(const rec_call *c, int role) {
     return c->tensor[role] && ejk_tensor_present(c->tensor[role]);
 }
 
-static shape shape_of(const rec_problem *p, int role) {
+/* Of a tensor, and of its gradient. */
+static const char *name_of(const rec_call *c, int role) {
+    return (c->names ? c->names : role_names)[role % REC_GRADIENT];
+}
+
+static shape shape_of(const rec_problem *p, const rec_call *c, int role) {
     const int of = role >= REC_GRADIENT && role <= REC_D_OUT ? role - REC_GRADIENT : role;
-    shape s = {role < REC_GRADIENT ? role_names[role] : NULL, TOKEN_ROW, p->heads, p->key_size};
-    if (!s.name && of < REC_GRADIENT) s.name = role_names[of];
+    shape s = {of < REC_GRADIENT ? name_of(c, of) : NULL, TOKEN_ROW, p->heads, p->key_size};
     switch (of) {
     case REC_QUERY: s.heads = p->query_heads; break;
     case REC_KEY: s.heads = p->key_heads; break;
@@ -44,6 +48,7 @@ static shape shape_of(const rec_problem *p, int role) {
     case REC_DT_BIAS: s.axes = p->g_is_wide ? HEAD_ROW : HEAD; break;
     case REC_BONUS: s.axes = HEAD_ROW; break;
     case REC_A_LOG:
+    case REC_SKIP:
     case REC_GAMMA: s.axes = HEAD; break;
     case REC_INITIAL:
     case REC_FINAL: s.axes = STATE; break;
@@ -121,7 +126,7 @@ static void list_view(const ejk_tensor *t, rec_view *v) {
 
 static ejk_status put_view(rec_problem *p, const rec_call *c, int role, bool transposed) {
     const ejk_tensor *t = c->tensor[role];
-    const shape s = shape_of(p, role);
+    const shape s = shape_of(p, c, role);
     rec_view *v = &p->view[role];
     v->present = 1;
     v->dtype = (int)t->dtype;
@@ -153,7 +158,7 @@ static ejk_status check_type(const rec_call *c, int role) {
     const ejk_dtype query = c->tensor[REC_QUERY]->dtype, own = c->tensor[role]->dtype;
     const ejk_dtype state = query == EJK_DTYPE_F64 ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
     const bool is_state = role == REC_FINAL || role == REC_D_FINAL;
-    const bool is_gate = role == REC_BETA || (role >= REC_BONUS && role <= REC_DT_BIAS);
+    const bool is_gate = role == REC_BETA || (role >= REC_BONUS && role <= REC_SKIP);
     ejk_dtype wanted = own;
     if (is_state || (role == REC_INITIAL && own == EJK_DTYPE_F64)) wanted = state;
     if (role == REC_OUT || role == REC_D_OUT || (is_gate && own != EJK_DTYPE_F32)) wanted = query;
@@ -162,7 +167,7 @@ static ejk_status check_type(const rec_call *c, int role) {
     if (own == wanted) return EJK_OK;
     const int of = role >= REC_GRADIENT ? role - REC_GRADIENT : role;
     return ejki_fail(EJK_STATUS_INVALID_DTYPE, "%s%s is %s, expected %s", of == role ? "" : "d_",
-                     role_names[of], ejk_dtype_name(own), ejk_dtype_name(wanted));
+                     name_of(c, of), ejk_dtype_name(own), ejk_dtype_name(wanted));
 }
 
 static ejk_status check_states(const rec_call *c) {
@@ -182,7 +187,7 @@ static ejk_status check_wanted(const rec_call *c) {
     for (int role = 0; role < REC_INITIAL; role++)
         if (has(c, REC_D(role)) && !has(c, role))
             return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "d_%s is given without %s",
-                             role_names[role], role_names[role]);
+                             name_of(c, role), name_of(c, role));
     return EJK_OK;
 }
 
@@ -208,8 +213,8 @@ static ejk_status check_size(const rec_problem *p) {
 static ejk_status put_sizes(const rec_call *c, rec_problem *p) {
     const ejk_tensor *q = c->tensor[REC_QUERY], *k = c->tensor[REC_KEY], *v = c->tensor[REC_VALUE];
     const int32_t last = q->rank - 1;
-    EJKI_TRY(check_rank("key", k, q->rank));
-    EJKI_TRY(check_rank("value", v, q->rank));
+    EJKI_TRY(check_rank(name_of(c, REC_KEY), k, q->rank));
+    EJKI_TRY(check_rank(name_of(c, REC_VALUE), v, q->rank));
     p->batch = q->rank == 4 ? q->shape[0] : 1;
     p->tokens = q->shape[last - 2];
     p->query_heads = q->shape[last - 1];
@@ -218,15 +223,15 @@ static ejk_status put_sizes(const rec_call *c, rec_problem *p) {
     p->heads = ejki_max(p->query_heads, ejki_max(p->key_heads, p->value_heads));
     p->key_size = q->shape[last];
     p->value_size = v->shape[last];
-    EJKI_TRY(check_heads("query", p->query_heads, p->heads));
-    EJKI_TRY(check_heads("key", p->key_heads, p->heads));
-    EJKI_TRY(check_heads("value", p->value_heads, p->heads));
+    EJKI_TRY(check_heads(name_of(c, REC_QUERY), p->query_heads, p->heads));
+    EJKI_TRY(check_heads(name_of(c, REC_KEY), p->key_heads, p->heads));
+    EJKI_TRY(check_heads(name_of(c, REC_VALUE), p->value_heads, p->heads));
     p->packed = has(c, REC_ENDS);
     p->sequences = p->packed ? c->tensor[REC_ENDS]->shape[0] - 1 : p->batch;
     if (p->packed && p->batch != 1)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE,
-                         "query has batch %lld, expected 1: with cu_seqlens sequences are packed",
-                         (long long)p->batch);
+                         "%s has batch %lld, expected 1: with cu_seqlens sequences are packed",
+                         name_of(c, REC_QUERY), (long long)p->batch);
     return check_size(p);
 }
 

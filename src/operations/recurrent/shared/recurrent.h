@@ -20,7 +20,8 @@ typedef struct rec_call {
     enum rec_update update;
     enum rec_read read;
     bool normalise, beta_logits, multiply, reverse, gradient;
-    const char *layout; /* state_layout */
+    const char *layout;       /* state_layout */
+    const char *const *names; /* of tensors up to REC_GRADIENT in sentences; NULL: the roles' own */
 } rec_call;
 
 /* Symbols of units in their order; gates and pools have their own. */

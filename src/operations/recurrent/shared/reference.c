@@ -50,7 +50,7 @@ static void walk(const rec_problem *p, const rec_sequence *s, rec_size h, double
         rec_read_step(p, s, t, h, step);
         if (p->read == REC_BEFORE) write(p, s->batch, t, h, step, state, rec_bonus(p, h, step));
         rec_advance(p, step, state);
-        if (p->read == REC_AFTER) write(p, s->batch, t, h, step, state, 0);
+        if (p->read == REC_AFTER) write(p, s->batch, t, h, step, state, rec_skip(p, h));
     }
 }
 

@@ -13,7 +13,7 @@ typedef struct rec_step {
     double *q, *k, *v, *a, *b;
     double *key_decay, *value_decay; /* factors; those of the head are in key_decay */
     double beta, q_factor, k_factor; /* what q and k were multiplied by */
-    double d_beta;                   /* d beta / d its tensor */
+    double d_beta;                   /* d beta / d its tensor, or what it is a step size of */
 } rec_step;
 
 /* How many numbers the vectors of a step are. */
@@ -70,12 +70,35 @@ static inline double rec_constant_gate(const rec_problem *p, const rec_sequence 
                       : 0);
 }
 
+/* A step size, and its slope over what it is made of. */
+static inline double rec_step_size_of(const rec_problem *p, rec_size b, rec_size t, rec_size h,
+                                      double *slope) {
+    const rec_view *g = &p->view[REC_G], *bias = &p->view[REC_DT_BIAS];
+    double x = rec_load(g, rec_at(g, b, t, h));
+    if (bias->present) x += rec_load(bias, h * bias->stride[2]);
+    *slope = p->softplus ? rec_sigmoid(x) : 1;
+    if (p->softplus) x = rec_softplus(x);
+    if (x < p->least || x > p->most) *slope = 0;
+    return x < p->least ? p->least : x > p->most ? p->most : x;
+}
+
+/* Of a head: log decay for a step of size 1; what of a value passes by the state. */
+static inline double rec_rate(const rec_problem *p, rec_size h) {
+    return rec_load(&p->view[REC_A_LOG], h * p->view[REC_A_LOG].stride[2]);
+}
+static inline double rec_skip(const rec_problem *p, rec_size h) {
+    const rec_view *skip = &p->view[REC_SKIP];
+    return skip->present ? rec_load(skip, h * skip->stride[2]) : 0;
+}
+
 static inline void rec_decays(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h,
                               rec_step *step) {
     const rec_view *gk = &p->view[REC_GK], *gv = &p->view[REC_GV];
-    double raw;
-    const double head =
-        rec_constant_gate(p, s, h) + (p->g_is_wide ? 0 : rec_gate(p, s->batch, t, h, 0, &raw));
+    double raw, head = rec_constant_gate(p, s, h);
+    if (p->by_step)
+        head += step->beta * rec_rate(p, h);
+    else if (!p->g_is_wide)
+        head += rec_gate(p, s->batch, t, h, 0, &raw);
     for (rec_size i = 0; i < p->key_size; i++) {
         double own = head;
         if (p->g_is_wide) own += rec_gate(p, s->batch, t, h, i, &raw);
@@ -108,6 +131,7 @@ static inline void rec_read_step(const rec_problem *p, const rec_sequence *s, re
     step->k_factor = rec_normalise(p, step->k);
     step->beta = beta->present ? rec_load(beta, rec_at(beta, b, t, h)) : 1;
     step->d_beta = 1;
+    if (p->by_step) step->beta = rec_step_size_of(p, b, t, h, &step->d_beta);
     if (p->beta_logits) {
         step->beta = rec_sigmoid(step->beta);
         step->d_beta = step->beta * (1 - step->beta);
@@ -142,7 +166,9 @@ static inline void rec_advance(const rec_problem *p, const rec_step *step, doubl
             *at *= step->key_decay[i] * step->value_decay[j];
             seen += step->k[i] * *at;
         }
-        const double v = p->update == REC_DELTA ? step->beta * (step->v[j] - seen) : step->v[j];
+        const double v = p->update == REC_DELTA ? step->beta * (step->v[j] - seen)
+                         : p->update == REC_ADD ? step->beta * step->v[j]
+                                                : step->v[j];
         for (rec_size i = 0; i < p->key_size; i++) {
             s[i * p->value_size] += step->k[i] * v;
             if (p->update == REC_RANK_ONE) s[i * p->value_size] += step->a[i] * read;

@@ -13,8 +13,8 @@ enum { CHUNK = 64 };
 
 /* Memory of a run; sums of a sequence over heads, sums of the call over tokens, vectors of a token, states. */
 typedef struct sums {
-    double *query, *key, *value;             /* [T][Hx][size] */
-    double *gamma, *a_log, *dt_bias, *bonus; /* [H], [H], [H][Dk+1], [H][Dk] */
+    double *query, *key, *value;                    /* [T][Hx][size] */
+    double *gamma, *a_log, *dt_bias, *bonus, *skip; /* [H], [H], [H][Dk+1], [H][Dk], [H] */
     double *q, *k, *v, *a, *b, *key_g,
         *value_g; /* of a token and a head; b with q, k, a to key_g in a row */
     double *memory, *d_state, *kept, *states; /* of a step; [Dk][Dv], each CHUNK-th, CHUNK + 1 */
@@ -32,8 +32,9 @@ static rec_size vector_size(const rec_problem *p) {
 /* Deals out memory from `at`, or counts it: returns how many numbers there are. */
 static rec_size lay_out(const rec_problem *p, double *at, sums *s) {
     const rec_size heads = p->heads, k = p->key_size, v = p->value_size;
-    double **const place[] = {&s->query, &s->key, &s->value,  &s->gamma,   &s->a_log, &s->dt_bias,
-                              &s->bonus, &s->q,   &s->memory, &s->d_state, &s->kept,  &s->states};
+    double **const place[] = {&s->query,   &s->key,   &s->value, &s->gamma, &s->a_log,
+                              &s->dt_bias, &s->bonus, &s->skip,  &s->q,     &s->memory,
+                              &s->d_state, &s->kept,  &s->states};
     const rec_size size[] = {p->tokens * p->query_heads * k,
                              p->tokens * p->key_heads * k,
                              p->tokens * p->value_heads * v,
@@ -41,13 +42,14 @@ static rec_size lay_out(const rec_problem *p, double *at, sums *s) {
                              heads,
                              heads * (k + 1),
                              heads * k,
+                             heads,
                              vector_size(p),
                              rec_step_size(p),
                              state_size(p),
                              (p->tokens / CHUNK + 1) * state_size(p),
                              (CHUNK + 1) * state_size(p)};
     rec_size used = 0;
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 13; i++) {
         if (at) *place[i] = at + used;
         used += size[i];
     }
@@ -88,7 +90,9 @@ static void column(const rec_problem *p, sums *s, const double *old, rec_size j,
         if (p->update == REC_RANK_ONE) read += step->b[i] * before;
     }
     const bool delta = p->update == REC_DELTA, rank = p->update == REC_RANK_ONE;
-    const double u = delta ? step->beta * (step->v[j] - seen) : step->v[j];
+    /* u is beta times this, but for rank-one updates. */
+    const double raw = delta ? step->v[j] - seen : step->v[j], beta = rank ? 1 : step->beta;
+    const double u = beta * raw;
     for (rec_size i = 0; i < p->key_size; i++) {
         double *d = s->d_state + i * width + j;
         const double decayed = old[i * width + j] * step->key_decay[i] * step->value_decay[j];
@@ -100,8 +104,8 @@ static void column(const rec_problem *p, sums *s, const double *old, rec_size j,
         if (rank) dh += step->a[i] * *d;
     }
     const double d_seen = delta ? -step->beta * du : 0;
-    s->v[j] += delta ? step->beta * du : du;
-    s->beta += delta ? du * (step->v[j] - seen) : 0;
+    s->v[j] += beta * du;
+    s->beta += rank ? 0 : du * raw;
     for (rec_size i = 0; i < p->key_size; i++) {
         double *d = s->d_state + i * width + j;
         const double before = old[i * width + j];
@@ -131,6 +135,11 @@ static void bonus(const rec_problem *p, sums *s, rec_size h, rec_size j, double 
     }
 }
 
+static void skip(const rec_problem *p, sums *s, rec_size h, rec_size j, double d_out) {
+    s->v[j] += rec_skip(p, h) * d_out;
+    s->skip[h] += s->step.v[j] * d_out;
+}
+
 /* From the gradient of what is normalised to that of the tensor, added to the sums. */
 static void add_vector(const rec_problem *p, const double *d, const double *x, double factor,
                        double *sum) {
@@ -157,6 +166,16 @@ static void store_gate(const rec_problem *p, sums *s, const rec_sequence *q, rec
         s->dt_bias[h * (p->key_size + 1) + i] += d;
     }
     store(p, REC_G, q, t, h, i, d);
+}
+
+/* Gradient of a step size's tensor, from that of the log decay. */
+static void store_step(const rec_problem *p, sums *s, const rec_sequence *q, rec_size t, rec_size h,
+                       double d) {
+    const rec_step *step = &s->step;
+    s->a_log[h] += d * step->beta;
+    const double raw = (d * rec_rate(p, h) + s->beta) * step->d_beta;
+    s->dt_bias[h * (p->key_size + 1)] += raw;
+    store(p, REC_G, q, t, h, 0, raw);
 }
 
 /* Of a token that does not count: what it has is not looked at. */
@@ -198,7 +217,10 @@ static void spread(const rec_problem *p, sums *s, const rec_sequence *q, rec_siz
         store(p, REC_GK, q, t, h, i, s->key_g[i]);
         head += s->key_g[i];
     }
-    if (!p->g_is_wide) store_gate(p, s, q, t, h, 0, head);
+    if (p->by_step)
+        store_step(p, s, q, t, h, head);
+    else if (!p->g_is_wide)
+        store_gate(p, s, q, t, h, 0, head);
     s->gamma[h] += head;
     store(p, REC_BETA, q, t, h, 0, s->beta * step->d_beta);
     for (rec_size j = 0; j < width; j++) store(p, REC_GV, q, t, h, j, s->value_g[j]);
@@ -220,6 +242,7 @@ static void token(const rec_problem *p, sums *s, const rec_sequence *q, rec_size
         const double d = d_out->present ? rec_load(d_out, rec_at(d_out, q->batch, t, h) + j) : 0;
         column(p, s, old, j, d);
         if (p->read == REC_BEFORE) bonus(p, s, h, j, d);
+        if (p->view[REC_SKIP].present) skip(p, s, h, j, d);
     }
     spread(p, s, q, t, h);
     if (turn.resets) memset(s->d_state, 0, (size_t)state_size(p) * sizeof *s->d_state);
@@ -306,11 +329,12 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
 }
 
 static void store_heads(const rec_problem *p, const sums *s) {
-    const double *const sum[] = {s->a_log, s->dt_bias, s->bonus};
-    const int roles[] = {REC_A_LOG, REC_DT_BIAS, REC_BONUS};
-    for (int k = 0; k < 3; k++) {
+    const double *const sum[] = {s->a_log, s->dt_bias, s->bonus, s->skip};
+    const int roles[] = {REC_A_LOG, REC_DT_BIAS, REC_BONUS, REC_SKIP};
+    const rec_size rows[] = {1, p->key_size + 1, p->key_size, 1};
+    for (int k = 0; k < 4; k++) {
         const rec_view *v = &p->view[REC_D(roles[k])];
-        const rec_size row = k == 0 ? 1 : k == 1 ? p->key_size + 1 : p->key_size;
+        const rec_size row = rows[k];
         for (rec_size h = 0; h < p->heads && v->present; h++)
             for (rec_size i = 0; i < (v->stride[3] ? p->key_size : 1); i++)
                 rec_add(v, h * v->stride[2] + i * v->stride[3], sum[k][h * row + i]);

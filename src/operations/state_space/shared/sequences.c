@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "operations/state_space/shared/sequences.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -105,5 +106,18 @@ void ejki_fill_decays(const ejk_tensor *decays) {
         const int64_t at = n / width * decays->strides[0] + n % width;
         const double value = ejki_load_f64(decays->dtype, decays->data, at);
         ejki_store_f64(decays->dtype, decays->data, at, value > 0 ? -value : value);
+    }
+}
+
+void ejki_fill_steps(const ejk_tensor *steps) {
+    const int64_t count = ejk_tensor_count(steps);
+    for (int64_t n = 0; steps->data && n < count; n++) {
+        int64_t rest = n, at = 0;
+        for (int32_t axis = steps->rank - 1; axis >= 0; axis--) {
+            at += rest % steps->shape[axis] * steps->strides[axis];
+            rest /= steps->shape[axis];
+        }
+        ejki_store_f64(steps->dtype, steps->data, at,
+                       fabs(ejki_load_f64(steps->dtype, steps->data, at)));
     }
 }

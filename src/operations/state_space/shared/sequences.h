@@ -23,5 +23,7 @@ ejk_status ejki_sequences_check(const sequences *s);
 ejk_status ejki_sequences_fill(const ejk_tensor *ends, const ejk_tensor *indices, int64_t tokens);
 /* Decays that fade, in place of numbers around 0: states would grow without bounds. */
 void ejki_fill_decays(const ejk_tensor *decays);
+/* Steps of any rank, for the same reason above 0. */
+void ejki_fill_steps(const ejk_tensor *steps);
 
 #endif

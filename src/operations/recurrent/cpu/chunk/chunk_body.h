@@ -4,7 +4,7 @@
  * chunk do to each other, and what they read from and add to the state, are products of matrices. G being the sum of
  * the gates since the chunk began, and S the state before it,
  *
- *     U = beta (V - e^G K S - (K K' decays below the diagonal) U),   U = V without a delta rule
+ *     U = beta (V - e^G K S - (K K' decays below the diagonal) U),   U = beta V without a delta rule
  *     out = e^G Q S + (Q K' decays down to the diagonal) U,   S = e^G S + K' (decays to the end of the chunk) U
  *
  * No inverse is formed: as chunks of a head follow each other, U is solved for directly. A task is a range of columns
@@ -84,12 +84,14 @@ typedef struct task {
     rec_size head, heads, first, last;
 } task;
 
-/* Heads of a task: those with the same query and key, if there are tasks enough then. */
+/* Heads of a task: as many of those with the same query and key as leave tasks enough. */
 static rec_size shared_heads(const rec_problem *p, int32_t threads) {
+    const rec_size all = p->sequences * p->heads;
     rec_size heads = ejki_min(p->heads / p->query_heads, p->heads / p->key_heads);
-    if (p->key_decay || p->sequences * p->heads < threads * heads) return 1;
-    while (heads > MOST_SHARED || p->heads / p->query_heads % heads != 0 ||
-           p->heads / p->key_heads % heads != 0)
+    if (p->key_decay) return 1;
+    while (heads > 1 &&
+           (heads > MOST_SHARED || all < threads * heads ||
+            p->heads / p->query_heads % heads != 0 || p->heads / p->key_heads % heads != 0))
         heads--;
     return heads;
 }
@@ -117,6 +119,14 @@ static rec_size worker_floats(const rec_problem *p, int32_t workers) {
     return chunk_floats(p) + shared_heads(p, workers) * slabs_of(p) * pitch_of(p) * TILE_COLUMNS;
 }
 
+/* Rows are asked for in equal numbers before all tiles of a head. */
+static void share_out(chunk *c, const task *t) {
+    const rec_size slabs = ejki_cdiv(t->last - t->first, TILE_COLUMNS);
+    const rec_size passes = c->p->update == REC_DELTA ? 2 : 1;
+    const rec_size tiles = slabs * (passes * c->rows + c->pitch) / TILE_ROWS;
+    c->ahead.each = (int)ejki_cdiv(c->ahead.rows * c->ahead.count, tiles);
+}
+
 /* What comes after head h of a task: the values of the next one, or the tokens from step n on, of the first. */
 static void ask_ahead(chunk *c, const task *t, rec_size h, rec_size n) {
     const rec_problem *p = c->p;
@@ -127,6 +137,8 @@ static void ask_ahead(chunk *c, const task *t, rec_size h, rec_size n) {
     c->ahead = (ahead){.rows = ejki_min(CHUNK, end - from)};
     if (c->ahead.rows <= 0) return;
     ask_rows(c, REC_VALUE, from, rec_head(p, next, p->value_heads), t->first, t->last - t->first);
+    ask_rows(c, REC_OUT, from, next, t->first, t->last - t->first);
+    share_out(c, t);
     if (!last) return;
     ask_rows(c, REC_QUERY, from, rec_head(p, next, p->query_heads), 0, p->key_size);
     ask_rows(c, REC_KEY, from, rec_head(p, next, p->key_heads), 0, p->key_size);
@@ -134,6 +146,7 @@ static void ask_ahead(chunk *c, const task *t, rec_size h, rec_size n) {
         ask_rows(c, REC_GK, from, next, 0, p->key_size);
     else if (p->g_is_wide)
         ask_rows(c, REC_G, from, next, 0, p->key_size);
+    share_out(c, t);
 }
 
 static void run_task(chunk *c, const task *t, float *states) {
@@ -169,7 +182,7 @@ static void work(void *argument, int64_t index) {
     const rec_problem *p = run->problem;
     const rec_size floats = worker_floats(p, run->workers);
     float *memory = (float *)run->workspace + index * floats;
-    chunk c = {.p = p, .pitch = pitch_of(p)};
+    chunk c = {.p = p, .scale = (float)p->scale, .pitch = pitch_of(p)};
     memset(memory, 0, (size_t)chunk_floats(p) * sizeof *memory);
     place_chunk(&c, memory);
     const rec_size shared = shared_heads(p, run->workers), slabs = slabs_of(p);

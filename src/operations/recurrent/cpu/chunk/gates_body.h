@@ -20,7 +20,7 @@ static void head_decays(chunk *c, rec_size h) {
     float decay[CHUNK];
     double sum[CHUNK], total = 0;
     for (int i = 0; i < CHUNK; i++) {
-        decay[i] = i < c->count ? head_gate(c->p, &c->sequence, c->token[i], h) : 0;
+        decay[i] = i < c->count ? head_gate(c->p, &c->sequence, c->token[i], h, c->beta[i]) : 0;
         sum[i] = total += decay[i] < -1e5f ? -1e5 : (double)decay[i];
     }
     for (int i = 0; i < CHUNK; i++) {
@@ -61,6 +61,19 @@ INLINE void apply_head_decays(chunk *c, const bool delta, const bool old) {
         }
         if (old) c->own[i * CHUNK + i] = c->bonus[i];
     }
+}
+
+/* Of sums by step sizes U stays V: what is multiplied with it has beta, and the diagonal what passes by the state. */
+static void apply_steps(chunk *c, rec_size h) {
+    const float skip = skip_of(c->p, h);
+    for (rec_size i = 0; i < c->rows; i++) {
+        float *own = c->own + i * CHUNK;
+        for (rec_size j = 0; j < CHUNK; j += VL)
+            v_store(own + j, v_mul(v_load(c->beta + j), v_load(own + j)));
+        own[i] += skip;
+    }
+    for (rec_size i = 0; i < CHUNK; i += VL)
+        v_store(c->until + i, v_mul(v_load(c->beta + i), v_load(c->until + i)));
 }
 
 /* ---- A decay for each channel of the key ------------------------------------------------------------- */

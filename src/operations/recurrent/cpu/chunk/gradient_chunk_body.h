@@ -163,7 +163,7 @@ static void ask_cell(work *w, rec_size n, bool backwards) {
     chunk *c = &w->c;
     const rec_problem *p = w->at.p;
     const rec_size steps = w->at.q.end - w->at.q.begin;
-    c->ahead = (ahead){.rows = 0};
+    c->ahead = (ahead){.each = 1};
     if (n < 0 || n >= steps) return;
     c->ahead.rows = ejki_min(CHUNK, steps - n);
     c->ahead.kept = (const char *)cell_of(w, n);
@@ -387,7 +387,7 @@ static void back_head(head_work *at) {
     work *w = (work *)at;
     chunk *c = &w->c;
     const rec_size steps = w->at.q.end - w->at.q.begin;
-    *c = (chunk){.p = w->at.p, .sequence = w->at.q, .pitch = w->at.pitch};
+    *c = (chunk){.p = w->at.p, .scale = 1, .sequence = w->at.q, .pitch = w->at.pitch};
     memset(w->chunk_memory, 0, (size_t)chunk_floats(w->at.p) * sizeof(float));
     memset(w->nothing, 0, (size_t)w->state_size * sizeof(float));
     place_chunk(c, w->chunk_memory);
@@ -430,7 +430,14 @@ static ejk_status run(const ejk_run *run) {
     return EJK_OK;
 }
 
+/* Gradients of step sizes, and of reading before the update, go token by token. */
+static bool applicable(const void *problem) {
+    const rec_problem *p = problem;
+    return chunks_apply(p) && p->read == REC_AFTER && !p->by_step;
+}
+
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .priority = 10,
-             .needs = "sums or delta rules read after the update, without decays of value "
-                      "channels, from 32 tokens a sequence on",
-             .applicable = chunks_apply, .prepare = prepare, .run = run)
+             .needs =
+                 "sums or delta rules read after the update, without step sizes or decays of value "
+                 "channels, from 32 tokens a sequence on",
+             .applicable = applicable, .prepare = prepare, .run = run)

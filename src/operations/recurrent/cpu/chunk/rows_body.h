@@ -43,8 +43,8 @@ static void place_chunk(chunk *c, float *memory) {
 /* What chunks are for; sequences shorter than one are better walked through token by token. */
 static bool chunks_apply(const void *problem) {
     const rec_problem *p = problem;
-    return p->update != REC_RANK_ONE && (p->read == REC_AFTER || !p->gradient) && !p->value_decay &&
-           p->heads > 0 && p->key_size >= 16 && p->value_size > 0 && p->tokens >= CHUNK &&
+    return p->update != REC_RANK_ONE && !p->value_decay && p->heads > 0 && p->key_size >= 16 &&
+           p->value_size > 0 && p->tokens >= CHUNK &&
            (!p->packed || p->tokens >= CHUNK * p->sequences);
 }
 
@@ -115,15 +115,28 @@ INLINE void load_rows_of(chunk *c, int role, rec_size head, float scale, float *
     memset(to + c->count * c->pitch, 0, (size_t)((c->rows - c->count) * c->pitch) * sizeof *to);
 }
 static void load_queries(chunk *c, rec_size h) {
-    const rec_problem *p = c->p;
-    const float scale = p->gradient ? 1 : (float)p->scale; /* gradients have it in d_out */
-    load_rows_of(c, REC_QUERY, rec_head(p, h, p->query_heads), scale, c->q, c->q_norm);
+    load_rows_of(c, REC_QUERY, rec_head(c->p, h, c->p->query_heads), c->scale, c->q, c->q_norm);
 }
 static void load_keys(chunk *c, rec_size h) {
     load_rows_of(c, REC_KEY, rec_head(c->p, h, c->p->key_heads), 1, c->k, c->k_norm);
 }
 
+/* Step sizes, vectors of them at once. */
+static void load_steps(chunk *c, rec_size h) {
+    const rec_view *g = &c->p->view[REC_G], *bias = &c->p->view[REC_DT_BIAS];
+    const float own = bias->present ? view_load(bias, h * bias->stride[2]) : 0;
+    for (int i = 0; i < c->count; i++)
+        c->beta[i] = own + view_load(g, rec_at(g, c->sequence.batch, c->token[i], h));
+    for (int i = 0; i < c->count; i += VL)
+        v_store(c->beta + i, step_size(c->p, v_load(c->beta + i)));
+    for (int i = c->count; i < CHUNK; i++) c->beta[i] = 0;
+}
+
 static void load_betas(chunk *c, rec_size h) {
+    if (c->p->by_step) {
+        load_steps(c, h);
+        return;
+    }
     for (int i = 0; i < c->rows; i++)
         c->beta[i] = i < c->count ? load_beta(c->p, &c->sequence, c->token[i], h) : 0;
 }
@@ -156,7 +169,7 @@ static void load_channel_decays(chunk *c, rec_size h) {
     for (int i = 0; i < c->rows; i++) {
         float *row = c->d + i * c->pitch;
         if (i < c->count)
-            load_decays(c->p, &c->sequence, c->token[i], h, c->pitch, row);
+            load_decays(c->p, &c->sequence, c->token[i], h, c->pitch, c->beta[i], row);
         else
             for (rec_size d = 0; d < c->pitch; d += VL) v_store(row + d, v_set1(1));
         c->since[i] = c->seen[i] = c->until[i] = 1;
@@ -189,6 +202,7 @@ static void load_head(chunk *c, rec_size h) {
             apply_head_decays(c, false, true);
         else
             apply_head_decays(c, false, false);
+        if (c->p->by_step) apply_steps(c, h);
         return;
     }
     load_channel_decays(c, h);

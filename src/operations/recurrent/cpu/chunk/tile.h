@@ -25,13 +25,13 @@
  */
 enum { CHUNK = 32 };
 
-/* Rows of tensors that the next chunk needs. They are asked for one by one, between products: else 38 % of the time
- * goes into waiting for them, and requests for many at once would be dropped. */
+/* Rows of tensors that the next chunk needs, asked for a few at a time between products: else 38 % of the time
+ * goes into waiting for them, and requests for many at once would be dropped. Rows of the output are among them. */
 enum { MOST_AHEAD = 8 };
 typedef struct ahead {
     const char *row[MOST_AHEAD];
     rec_size step[MOST_AHEAD], bytes[MOST_AHEAD];
-    int count, next;
+    int count, next, each; /* each: rows to ask for at a time */
     rec_size rows;
     const char *kept, *end; /* what gradients keep of a chunk, a few lines at a time */
 } ahead;
@@ -40,17 +40,19 @@ enum { KEPT_AHEAD = 12 * 64 };
 INLINE void ask(ahead *a) {
     for (rec_size i = 0; i < KEPT_AHEAD && a->kept < a->end; i += 64, a->kept += 64)
         __builtin_prefetch(a->kept, 0, 2);
-    if (a->rows <= 0) return;
-    for (rec_size i = 0; i < a->bytes[a->next]; i += 64)
-        __builtin_prefetch(a->row[a->next] + i, 0, 2);
-    a->row[a->next] += a->step[a->next];
-    if (++a->next < a->count) return;
-    a->next = 0;
-    a->rows--;
+    for (int n = 0; n < a->each && a->rows > 0; n++) {
+        for (rec_size i = 0; i < a->bytes[a->next]; i += 64)
+            __builtin_prefetch(a->row[a->next] + i, 0, 2);
+        a->row[a->next] += a->step[a->next];
+        if (++a->next < a->count) continue;
+        a->next = 0;
+        a->rows--;
+    }
 }
 
 typedef struct chunk {
     const rec_problem *p;
+    float scale; /* of queries; gradients have it in d_out */
     ahead ahead;
     rec_sequence sequence;
     int count, rows; /* tokens; rows of tiles, those behind the tokens are 0 */
@@ -64,10 +66,10 @@ typedef struct chunk {
     float *own, *rest;   /* [CHUNK][CHUNK]: of U in the outputs, and in X, below the diagonal */
     float *u;            /* [CHUNK][TILE_COLUMNS] */
     float *whole;        /* [pitch]: what remains of a row of the state after the chunk */
-    float since[CHUNK],
-        until[CHUNK]; /* decays of the head from the begin, to the end of the chunk */
+    float since[CHUNK];  /* decays of the head since the chunk began */
+    float until[CHUNK];  /* decays to the end of the chunk; of sums times beta */
     float seen
-        [CHUNK]; /* of since, what the query reads: that of the token before, if it reads before the update */
+        [CHUNK]; /* of since, what the query reads: the token before, if it reads before the update */
     float bonus[CHUNK]; /* what a value is multiplied by in its own output then */
     float beta[CHUNK];
     float q_norm[CHUNK], k_norm[CHUNK]; /* what rows were multiplied by */

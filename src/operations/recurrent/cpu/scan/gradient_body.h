@@ -8,7 +8,8 @@
  * (back_rows()), where the read's own part of dS, q_i · d_out, is added on the fly. Sums over columns are collected
  * for VL rows and added up across lanes together.
  *
- * With S̄ the decayed state, u what k was multiplied by, X = Σ b_i S_i of rank-one updates, v' = −β dU for delta rules:
+ * With S̄ the decayed state, u what k was multiplied by, X = Σ b_i S_i of rank-one updates (of others u / β is kept in
+ * its place), v' = −β dU for delta rules:
  *
  *     dq = S̄ d_out + k (u·d_out) + a (X·d_out)         dk = dS u + S̄ v'            dS̄ = dS + k v'
  *     da = dS X,  db = S dH                            dg_i = Σ_j dS̄ S̄              dS ← e^g dS̄ + b dH
@@ -118,6 +119,9 @@ INLINE void advance(const work *w, const int width, const token *t, rec_size c, 
         if (p->update == REC_DELTA) {
             x[n] = v_sub(u[n], x[n]);
             u[n] = v_mul(v_set1(t->beta), x[n]);
+        } else if (p->update == REC_ADD) {
+            x[n] = u[n];
+            u[n] = v_mul(v_set1(t->beta), x[n]);
         }
         v_store(kept + n * VL, u[n]);
         v_store(kept + (2 + n) * VL, x[n]);
@@ -193,10 +197,10 @@ INLINE void back(const work *w, const int width, const bool rank, const token *t
         at.du[n] = v_fma(v_set1(g->qk), at.d_out[n], at.du[n]);
         if (rank) at.dh[n] = v_fma(v_set1(g->qa), at.d_out[n], at.dh[n]);
         at.back[n] = delta ? v_mul(v_set1(-t->beta), at.du[n]) : v_zero();
-        if (delta) d_beta = v_fma(at.du[n], at.x[n], d_beta);
+        if (!rank) d_beta = v_fma(at.du[n], at.x[n], d_beta);
         along_u = v_fma(at.u[n], at.d_out[n], along_u);
-        if (rank) along_x = v_fma(at.x[n], at.d_out[n], along_x);
-        vf dv = delta ? v_mul(v_set1(t->beta), at.du[n]) : at.du[n];
+        along_x = v_fma(at.x[n], at.d_out[n], along_x);
+        vf dv = rank ? at.du[n] : v_mul(v_set1(t->beta), at.du[n]);
         dv = v_fma(v_set1(g->own), at.d_out[n], dv);
         add_part(&w->at, REC_VALUE, t->t, c + n * VL, p->value_size, dv);
     }
@@ -240,7 +244,7 @@ static int load_segment(work *w, rec_size n, rec_size end, bool padding) {
                         .b = memory + 4 * w->at.pitch,
                         .qk = before ? 0 : dot(t->q, t->k, w->at.pitch),
                         .qa = p->update == REC_RANK_ONE ? dot(t->q, t->a, w->at.pitch) : 0,
-                        .own = before ? bonus_of(p, w->at.h, t) : 0};
+                        .own = before ? bonus_of(p, w->at.h, t) : skip_of(p, w->at.h)};
         count++;
     }
     return count;

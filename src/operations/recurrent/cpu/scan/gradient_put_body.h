@@ -27,11 +27,11 @@ typedef struct head_work {
     rec_size groups, in_group; /* groups of heads, heads of one */
     rec_size shared[3];        /* heads of query, key and value in a group */
     float *sum[3];
-    float *partial; /* [sequences][heads][partial_size]: gamma, A_log, dt_bias, bonus */
+    float *partial; /* [sequences][heads][partial_size]: gamma, A_log, dt_bias, bonus, skip */
 } head_work;
 
 static rec_size partial_size(const rec_problem *p) {
-    return 2 + 2 * row_pitch(p);
+    return 3 + 2 * row_pitch(p);
 }
 
 static rec_size common_divisor(rec_size a, rec_size b) {
@@ -132,6 +132,22 @@ static void add_vector(const head_work *w, int role, rec_size t, const float *d,
     }
 }
 
+/* Gradients of a step size, made that of its tensor, and of the head's rate. */
+static void put_step(const head_work *w, const token *t, const gradient *g, float *part) {
+    const rec_problem *p = w->p;
+    float raw[VL], size[VL];
+    const vf x = raw_part(p, w->q.batch, t->t, w->h, 0);
+    v_store(raw, x);
+    v_store(size, p->softplus ? v_softplus(x) : x);
+    const bool bounded = size[0] < (float)p->least || size[0] > (float)p->most;
+    const float slope = bounded ? 0 : p->softplus ? 1 / (1 + expf(-raw[0])) : 1;
+    const float d = slope * (g->head * fmaxf(step_rate(p, w->h), -3e38f) + g->beta);
+    part[1] += g->head * t->beta;
+    part[2] += d;
+    part[2 + 2 * w->pitch] += g->along_x;
+    put_number(w, REC_G, t->t, d);
+}
+
 /* Gradients of gates, made those of raw numbers; `part` is the head's part of what is summed over tokens. */
 static void put_gates(const head_work *w, const token *t, const gradient *g, float *part) {
     const rec_problem *p = w->p;
@@ -197,7 +213,10 @@ static void put_token(const head_work *w, const token *t, gradient *g) {
     add_vector(w, REC_QUERY, t->t, g->q, t->q, t->q_norm);
     add_vector(w, REC_KEY, t->t, g->k, t->k, t->k_norm);
     if (p->update == REC_RANK_ONE) put_rank_one(w, t, g);
-    put_gates(w, t, g, part);
+    if (p->by_step)
+        put_step(w, t, g, part);
+    else
+        put_gates(w, t, g, part);
     put_number(w, REC_BETA, t->t, p->beta_logits ? g->beta * t->beta * (1 - t->beta) : g->beta);
 }
 

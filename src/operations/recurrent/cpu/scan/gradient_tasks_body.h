@@ -79,9 +79,9 @@ static float total(const rec_problem *p, const float *partial, rec_size one, rec
 }
 
 static void put_totals(const rec_problem *p, const float *partial) {
-    static const int roles[] = {REC_A_LOG, REC_DT_BIAS, REC_BONUS};
-    const rec_size first[] = {1, 2, 2 + row_pitch(p)};
-    for (int k = 0; k < 3; k++) {
+    static const int roles[] = {REC_A_LOG, REC_DT_BIAS, REC_BONUS, REC_SKIP};
+    const rec_size first[] = {1, 2, 2 + row_pitch(p), 2 + 2 * row_pitch(p)};
+    for (int k = 0; k < 4; k++) {
         const rec_view *v = &p->view[REC_D(roles[k])];
         for (rec_size h = 0; h < p->heads && v->present; h++)
             for (rec_size i = 0; i < (v->stride[3] ? p->key_size : 1); i++)

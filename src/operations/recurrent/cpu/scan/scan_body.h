@@ -35,6 +35,7 @@ INLINE void finish(const rec_problem *p, const int update, const bool has_dv, co
         if (p->read != REC_BEFORE) y = v_mul(y, *dv);
     }
     y = v_fma(v_set1(t->own), *u, y);
+    if (update == REC_ADD) *u = v_mul(v_set1(t->beta), *u);
     if (update == REC_DELTA) *u = v_mul(v_set1(t->beta), v_sub(*u, *x));
     y = v_fma(v_set1(t->qk), *u, y);
     if (update == REC_RANK_ONE) y = v_fma(v_set1(t->qa), *x, y);

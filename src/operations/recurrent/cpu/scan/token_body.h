@@ -3,10 +3,10 @@
  * What a token of a head brings to the recurrence, as rows of floats: loaded, normalised and with its gates applied
  * once, then used for all columns of the state. Forms of the recurrence become the same few rows:
  *
- *     X = Σ x_i s_i,  Y = Σ y_i s_i  of a column s;   s_i ← d_i s_i + k_i u + a_i X;   out = Y + qk u + qa X
+ *     X = Σ x_i s_i,  Y = Σ y_i s_i  of a column s;   s_i ← d_i s_i + k_i u + a_i X;   out = Y + qk u + qa X + own v
  *
- * where x = d k and u = β (v − X) for delta rules, x = b and u = v for rank-one updates, y = d q, or q if the old
- * state is read.
+ * where x = d k and u = β (v − X) for delta rules, x = b and u = v for rank-one updates, u = β v for sums, y = d q, or
+ * q if the old state is read.
  */
 #ifndef EJKI_RECURRENT_TOKEN_BODY_H
 #define EJKI_RECURRENT_TOKEN_BODY_H
@@ -98,19 +98,38 @@ INLINE vf raw_part(const rec_problem *p, rec_size b, rec_size t, rec_size h, rec
     return v_add(x, view_part(bias, h * bias->stride[2], c, size));
 }
 
-/* Log decay of a head. */
-INLINE float head_gate(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h) {
+/* Step sizes of raw numbers. */
+INLINE vf step_size(const rec_problem *p, vf x) {
+    if (p->softplus) x = v_softplus(x);
+    return v_min(v_set1((float)p->most), v_max(v_set1((float)p->least), x));
+}
+
+/* Log decay of a head for a step of size 1. */
+INLINE float step_rate(const rec_problem *p, rec_size h) {
+    return view_load(&p->view[REC_A_LOG], h * p->view[REC_A_LOG].stride[2]);
+}
+
+/* How often a value is in the output besides the state. */
+INLINE float skip_of(const rec_problem *p, rec_size h) {
+    const rec_view *skip = &p->view[REC_SKIP];
+    return skip->present ? view_load(skip, h * skip->stride[2]) : 0;
+}
+
+/* Log decay of a head; beta is the token's. */
+INLINE float head_gate(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h,
+                       float beta) {
     float lane[VL];
     const float constant = constant_gate(p, s, h);
+    if (p->by_step) return constant + beta * step_rate(p, h);
     if (!p->view[REC_G].present || p->g_is_wide) return constant;
     v_store(lane, raw_gate(p, h, raw_part(p, s->batch, t, h, 0)));
     return constant + lane[0];
 }
 
 INLINE void load_decays(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h,
-                        rec_size pitch, float *d) {
+                        rec_size pitch, float beta, float *d) {
     const rec_view *gk = &p->view[REC_GK];
-    const vf head = v_set1(head_gate(p, s, t, h));
+    const vf head = v_set1(head_gate(p, s, t, h, beta));
     if (!p->key_decay) {
         const vf all = p->head_decay ? v_exp(head) : v_set1(1);
         for (rec_size c = 0; c < pitch; c += VL) v_store(d + c, all);
@@ -139,6 +158,11 @@ INLINE void load_rank_one(const rec_problem *p, const rec_sequence *s, rec_size 
 
 INLINE float load_beta(const rec_problem *p, const rec_sequence *s, rec_size t, rec_size h) {
     const rec_view *beta = &p->view[REC_BETA];
+    if (p->by_step) {
+        float lane[VL];
+        v_store(lane, step_size(p, raw_part(p, s->batch, t, h, 0)));
+        return lane[0];
+    }
     const float x = beta->present ? view_load(beta, rec_at(beta, s->batch, t, h)) : 1;
     return p->beta_logits ? 1 / (1 + expf(-x)) : x;
 }
@@ -160,10 +184,10 @@ static inline void load_token(const rec_problem *p, const rec_sequence *s, rec_s
     const bool before = p->read == REC_BEFORE, rank = p->update == REC_RANK_ONE;
     load_row(q, rec_at(q, s->batch, t, rec_head(p, h, p->query_heads)), p->key_size, to->q);
     load_row(k, rec_at(k, s->batch, t, rec_head(p, h, p->key_heads)), p->key_size, to->k);
-    load_decays(p, s, t, h, pitch, to->d);
+    to->beta = load_beta(p, s, t, h);
+    load_decays(p, s, t, h, pitch, to->beta, to->d);
     to->q_norm = normalise_row(p, to->q, pitch);
     to->k_norm = normalise_row(p, to->k, pitch);
-    to->beta = load_beta(p, s, t, h);
     to->t = t;
     if (rank) load_rank_one(p, s, t, h, pitch, to);
     const float scale = (float)p->scale;
@@ -175,7 +199,7 @@ static inline void load_token(const rec_problem *p, const rec_sequence *s, rec_s
     }
     to->qk = before ? 0 : scale * dot(to->q, to->k, pitch);
     to->qa = rank && !before ? scale * dot(to->q, to->a, pitch) : 0;
-    to->own = before ? scale * bonus_of(p, h, to) : 0;
+    to->own = before ? scale * bonus_of(p, h, to) : skip_of(p, h);
 }
 
 #endif

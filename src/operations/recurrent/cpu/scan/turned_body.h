@@ -63,6 +63,7 @@ INLINE void step_columns(const rec_problem *p, const int update, const bool has_
         sum_column(update != REC_ADD, t, p->key_size, from, &x, &y);
         if (has_dv && update == REC_DELTA) x *= decay;
         if (has_dv && p->read != REC_BEFORE) y *= decay;
+        if (update == REC_ADD) u *= t->beta;
         if (update == REC_DELTA) u = t->beta * (u - x);
         result[g] = y + t->own * v[g] + t->qk * u + (update == REC_RANK_ONE ? t->qa * x : 0);
         update_column(update == REC_RANK_ONE, has_dv, t, p->key_size, from, to, u, x, decay);

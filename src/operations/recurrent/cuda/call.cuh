@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What all kernels of the family on GPUs read of a call alike: elements, whose types are known only at run time, gates,
+ * and tokens in no sequence. A branch on a type is the same for all threads.
+ */
+#ifndef EJKI_RECURRENT_CALL_CUH
+#define EJKI_RECURRENT_CALL_CUH
+
+#include "kernels/cuda/element.cuh"
+#include "operations/recurrent/shared/problem.cuh"
+
+/* ---- Elements --------------------------------------------------------------------------------------- */
+
+DEVICE float load(const rec_view &v, rec_size index) {
+    return load_float(v.dtype, v.data, index);
+}
+DEVICE void store(const rec_view &v, rec_size index, float value) {
+    store_float(v.dtype, v.data, index, value);
+}
+
+/* ---- Gates ------------------------------------------------------------------------------------------ */
+
+/*
+ * e^x within 0.7 ulp: expf is off by up to twice as much, and the same way for gates that are the same at all tokens,
+ * so that its error would grow with their number.
+ */
+DEVICE float exp_of(float x) {
+    if (x < -104) return 0;
+    if (x > 89) return INFINITY;
+    const float n = rintf(x * LOG2_E), r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, x));
+    float y = 1 / 5040.0f;
+    y = fmaf(y, r, 1 / 720.0f);
+    y = fmaf(y, r, 1 / 120.0f);
+    y = fmaf(y, r, 1 / 24.0f);
+    y = fmaf(y, r, 1 / 6.0f);
+    y = fmaf(y, r, 0.5f);
+    y = 1 + fmaf(r * r, y, r);
+    /* In two steps, so that what is below the normal numbers is rounded once. */
+    const int half = (int)n / 2, rest = (int)n - half;
+    return y * __int_as_float((half + 127) << 23) * __int_as_float((rest + 127) << 23);
+}
+DEVICE float softplus(float x) {
+    return fmaxf(x, 0) + log1pf(expf(-fabsf(x)));
+}
+DEVICE float sigmoid(float x) {
+    return 1 / (1 + expf(-x));
+}
+
+/* What softplus of raw gates is of. */
+DEVICE float raw_of(const rec_problem &p, rec_size b, rec_size t, rec_size h, rec_size i) {
+    const rec_view &g = p.view[REC_G], &bias = p.view[REC_DT_BIAS];
+    const float x = load(g, rec_at(&g, b, t, h) + i * g.stride[3]);
+    return bias.present ? x + load(bias, h * bias.stride[2] + i * bias.stride[3]) : x;
+}
+DEVICE float gate_of(const rec_problem &p, rec_size b, rec_size t, rec_size h, rec_size i) {
+    const rec_view &rate = p.view[REC_A_LOG];
+    if (!p.view[REC_G].present) return 0;
+    const float x = raw_of(p, b, t, h, i);
+    return rate.present ? -expf(load(rate, h * rate.stride[2])) * softplus(x) : x;
+}
+
+DEVICE float step_size(const rec_problem &p, rec_size b, rec_size t, rec_size h) {
+    const float x = raw_of(p, b, t, h, 0), size = p.softplus ? softplus(x) : x;
+    return size < (float)p.least ? (float)p.least : size > (float)p.most ? (float)p.most : size;
+}
+
+/* Log decay of a head. */
+DEVICE float head_gate(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h) {
+    const rec_view &gamma = p.view[REC_GAMMA], &rate = p.view[REC_A_LOG];
+    if (p.by_step) return step_size(p, s.batch, t, h) * load(rate, h * rate.stride[2]);
+    float g = p.slope == 0 ? 0 : (float)(p.slope * (double)h);
+    if (gamma.present) g += load(gamma, s.index * gamma.stride[0] + h * gamma.stride[2]);
+    return p.g_is_wide ? g : g + gate_of(p, s.batch, t, h, 0);
+}
+
+/* Of a key channel, that of the head included. */
+DEVICE float key_gate(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h, rec_size i, float head) {
+    const rec_view &gk = p.view[REC_GK];
+    if (p.g_is_wide) head += gate_of(p, s.batch, t, h, i);
+    return gk.present ? head + load(gk, rec_at(&gk, s.batch, t, h) + i) : head;
+}
+DEVICE float key_decay(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h, rec_size i, float head) {
+    return exp_of(key_gate(p, s, t, h, i, head));
+}
+
+DEVICE float value_decay(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h,
+                         rec_size j) {
+    const rec_view &gv = p.view[REC_GV];
+    return gv.present && j < p.value_size ? exp_of(load(gv, rec_at(&gv, s.batch, t, h) + j)) : 1;
+}
+
+DEVICE float load_beta(const rec_problem &p, const rec_sequence &s, rec_size t, rec_size h) {
+    const rec_view &beta = p.view[REC_BETA];
+    if (p.by_step) return step_size(p, s.batch, t, h);
+    const float x = beta.present ? load(beta, rec_at(&beta, s.batch, t, h)) : 1;
+    return p.beta_logits ? sigmoid(x) : x;
+}
+
+/* ---- Tokens in no sequence -------------------------------------------------------------------------- */
+
+/* Clears out by the threads of `blocks` blocks, of which this is number `block`. */
+DEVICE void clear_rest(const rec_problem &p, rec_size block, int blocks) {
+    const rec_view &out = p.view[REC_OUT];
+    const rec_size first = rec_covered(&p), row = p.heads * p.value_size;
+    const rec_size count = (p.tokens - first) * row;
+    for (rec_size n = block * blockDim.x + threadIdx.x; n < count; n += blocks * blockDim.x)
+        store(out, rec_at(&out, 0, first + n / row, n % row / p.value_size) + n % p.value_size, 0);
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the two kernels of the chunked form hand to each other on GPUs, read by the C compiler and by NVRTC. A chunk is
+ * REC_CHUNK tokens of a sequence, counted from its first; with G the sum of log decays since the chunk's beginning, S
+ * the state before it, and rows q, k of queries and keys as the recurrence has them,
+ *
+ *     u = T (v - e^G (S'k))             T = (1 + A)^-1 diag(beta),  A_ts = beta_t e^(G_t - G_s) k_t.k_s, s < t
+ *     out = e^G (S'q) + P u             P_ts = e^(G_t - G_s) q_t.k_s, s <= t
+ *     S = e^G_end S + sum_s e^(G_end - G_s) k_s u_s'
+ *
+ * of delta rules; of sums u = v. chunk_prepare.cu makes T, P and factors of rows for all chunks at once, and where
+ * decays are those of key channels, so that e^G is a factor of elements, chunk_prepare_key.cu makes T, P and the
+ * operands with their decays; chunk_scan.cu walks over chunks. No factor is the inverse of a decay.
+ */
+#ifndef EJKI_RECURRENT_CHUNK_CUH
+#define EJKI_RECURRENT_CHUNK_CUH
+
+#include "operations/recurrent/shared/problem.cuh"
+
+#define REC_CHUNK 64
+
+/*
+ * T and P are blocks of 16 x 16 on and below the diagonal, row by row, as right operands of a warp's products: 16 bytes
+ * a lane. T has several pieces, which add up to it.
+ */
+#define REC_TILES      10
+#define REC_TILE_BYTES 512
+
+/* Factors of rows, REC_CHUNK each: of S'k, of S'q (with the scale), of k u'; then that of the state. */
+enum rec_factors { REC_SEEN, REC_ASKED, REC_LEFT, REC_PASSED, REC_FACTOR_ROWS };
+
+typedef struct rec_chunked {
+    rec_problem p;
+    char *inverses, *scores; /* [chunks][H][pieces][REC_TILES], [chunks][H][REC_TILES] */
+    char *operands;          /* [chunks][H][3][REC_CHUNK][Dk]: with key decays what S'k, S'q and k u' are of */
+    float *factors;          /* [chunks][H][REC_FACTOR_ROWS][REC_CHUNK], with key decays [chunks][H][Dk] of the state */
+    rec_size chunks;         /* at most, of all sequences */
+} rec_chunked;
+
+/* The first chunk of sequence n, which begins at a token; and more than there are of all. */
+REC rec_size rec_first_chunk(const rec_problem *p, rec_size n, rec_size begin) {
+    return p->packed ? begin / REC_CHUNK + n : n * ((p->tokens + REC_CHUNK - 1) / REC_CHUNK);
+}
+REC rec_size rec_chunks(const rec_problem *p) {
+    return p->packed ? p->tokens / REC_CHUNK + p->sequences
+                     : p->sequences * ((p->tokens + REC_CHUNK - 1) / REC_CHUNK);
+}
+
+/* The last sequence that begins at or before a chunk. */
+REC rec_size rec_sequence_at(const rec_problem *p, rec_size chunk) {
+    rec_size low = 0, high = p->sequences - 1;
+    if (!p->packed) return chunk / ((p->tokens + REC_CHUNK - 1) / REC_CHUNK);
+    while (low < high) {
+        const rec_size middle = (low + high + 1) / 2;
+        if (rec_first_chunk(p, middle, rec_end(p, middle)) <= chunk)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+#endif

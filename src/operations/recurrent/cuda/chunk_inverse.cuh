@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What both kernels that prepare chunks do alike: rows to be normalised, and the inverse. KEY_SIZE, TERMS. */
+#ifndef EJKI_RECURRENT_CHUNK_INVERSE_CUH
+#define EJKI_RECURRENT_CHUNK_INVERSE_CUH
+
+#define WARPS 4
+#include "operations/recurrent/cuda/chunk.cuh"
+#include "operations/recurrent/cuda/rows.cuh"
+
+#define PITCH (REC_CHUNK + 4)
+#define TILE  (REC_CHUNK * pitch_of(KEY_SIZE) * 2)
+
+/* What a row is multiplied by to be normalised. */
+DEVICE float factor_of(const rec_problem &p, u32 tile, int row) {
+    float sum = 0;
+    if (!p.normalise) return 1;
+#pragma unroll
+    for (int piece = 0; piece < KEY_SIZE / 8; piece++) {
+        const uint4 x = load_piece(piece_at<KEY_SIZE>(tile, row, piece));
+        const u32 word[] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float low = widen((u16)word[i]), high = widen((u16)(word[i] >> 16));
+            sum += low * low + high * high;
+        }
+    }
+    return 1 / sqrtf(sum + (float)REC_EPSILON);
+}
+
+/* ---- The inverse ------------------------------------------------------------------------------------ */
+
+/* Column 32 half + lane of the inverse of a half's own block, by substitution; the column is in registers. */
+DEVICE void solve(const float *a, int half, float *to) {
+    const int column = threadIdx.x % 32, first = 32 * half;
+    float x[32];
+#pragma unroll
+    for (int t = 0; t < 32; t++) {
+        float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int r = 0; r < t; r += 4) {
+            const float4 four = *(const float4 *)(a + (first + t) * PITCH + first + r);
+            const float row[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (r + i < t) sum[i] += row[i] * x[r + i];
+        }
+        x[t] = (t == column ? 1 : 0) - ((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    }
+#pragma unroll
+    for (int t = 0; t < 32; t++) to[(first + t) * PITCH + first + column] = x[t];
+}
+
+/* Row threadIdx.x / 4 of a product of blocks of 32 x 32 from two places, eight columns of it. */
+DEVICE void multiply_halves(const float *left, const float *right, float (&sum)[8]) {
+    const float *row = left + threadIdx.x / 4 * PITCH, *columns = right + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum[i] = 0;
+#pragma unroll 4
+    for (int r = 0; r < 32; r++) {
+        const float4 low = *(const float4 *)(columns + r * PITCH), high = *(const float4 *)(columns + r * PITCH + 4);
+        const float by = row[r], x[] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum[i] += by * x[i];
+    }
+}
+DEVICE void store_halves(const float (&x)[8], float sign, float *to) {
+    float *at = to + threadIdx.x / 4 * PITCH + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < 8; i++) at[i] = sign * x[i];
+}
+
+/* Where element i of a lane's 16 bytes is in a block of 16 x 16. */
+DEVICE int element_row(int i) {
+    return threadIdx.x % 32 / 4 + i / 4 * 8;
+}
+DEVICE int element_column(int i) {
+    return threadIdx.x % 4 * 2 + i / 2 % 2 * 8 + i % 2;
+}
+
+/* T, which is the inverse times beta, to memory as right operands, in pieces. */
+DEVICE void put_inverse(const float *from, const float *betas, uint4 *to) {
+    const int lane = threadIdx.x % 32;
+    for (int tile = threadIdx.x / 32; tile < REC_TILES; tile += WARPS) {
+        const int row = tile >= 6 ? 3 : tile >= 3 ? 2 : tile >= 1, column = tile - row * (row + 1) / 2;
+        float rest[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            rest[i] = from[(16 * row + element_row(i)) * PITCH + 16 * column + element_column(i)] *
+                      betas[16 * column + element_column(i)];
+#pragma unroll
+        for (int piece = 0; piece < TERMS; piece++) {
+            to[(piece * REC_TILES + tile) * 32 + lane] = make_uint4(
+                pack(rest[0], rest[1]), pack(rest[2], rest[3]), pack(rest[4], rest[5]), pack(rest[6], rest[7]));
+#pragma unroll
+            for (int i = 0; i < 8; i++) rest[i] -= widen(narrow(rest[i]));
+        }
+    }
+}
+
+/*
+ * T of A, which warps have written before a barrier; A and `memory` are overwritten. With halves of rows and columns
+ * the inverse is T11, T22 and T21 = -T22 (A21 T11). Above the diagonal of blocks of 16 nobody reads.
+ */
+DEVICE void invert(float *a, const float *betas, float *memory, uint4 *to) {
+    float *below = a + 32 * PITCH, *second = memory + 32 * PITCH;
+    float sum[8];
+    if (threadIdx.x < 64) solve(a, threadIdx.x / 32, memory);
+    __syncthreads();
+    multiply_halves(below, memory, sum);
+    __syncwarp(); /* rows of A21 are read by one warp */
+    store_halves(sum, 1, below);
+    __syncthreads();
+    multiply_halves(second + 32, below, sum);
+    store_halves(sum, -1, second);
+    __syncthreads();
+    put_inverse(memory, betas, to);
+}
+
+#endif

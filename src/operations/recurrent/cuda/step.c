@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A few tokens of every sequence on GPUs: launches of step.cu. */
+#include "kernels/cuda/launch.h"
+#include "kernels/declare.h"
+#include "operations/recurrent/cuda/plan.h"
+
+static const char text[] = "operations/recurrent/cuda/step.cu";
+
+/* As step.cu has them. */
+enum { THREADS = 128, ROWS = 8, REST = 32, MOST_TOKENS = 8 };
+typedef struct arguments {
+    rec_problem p;
+} arguments;
+
+static int64_t blocks_of(const rec_problem *p) {
+    const int64_t slab = 4 * 32 * ROWS / p->key_size;
+    const int64_t warps = p->sequences * p->heads * ejki_cdiv(p->value_size, slab);
+    return ejki_cdiv(warps, THREADS / 32);
+}
+
+/* Of sequences of the same length; that of one alone does not tell whether it pays. */
+static bool applicable(const void *problem) {
+    const rec_problem *p = problem;
+    const int64_t size = p->key_size;
+    const bool is_power = size >= ROWS && size <= 32 * ROWS && (size & (size - 1)) == 0;
+    const int64_t most = MOST_TOKENS * (p->packed ? p->sequences : 1);
+    return is_power && !rec_cuda_by_step(p) && p->tokens <= most &&
+           blocks_of(p) < INT32_MAX / (THREADS / 32);
+}
+
+static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch) {
+    const rec_problem *p = problem;
+    ejki_cuda_constants constants = {.count = 0};
+    (void)parameters;
+    (void)threads;
+    ejki_cuda_add(&constants, "KEY_SIZE", p->key_size);
+    ejki_cuda_add(&constants, "THREADS", THREADS);
+    ejki_cuda_add(&constants, "UPDATE", p->update);
+    ejki_cuda_add(&constants, "BEFORE", p->read == REC_BEFORE);
+    ejki_cuda_add(&constants, "KEY_DECAY", p->key_decay);
+    ejki_cuda_add(&constants, "REST", REST);
+    return ejki_cuda_ready(launch, 0, text, "step", &constants);
+}
+
+static ejk_status run(const ejk_run *run) {
+    const rec_problem *p = run->problem;
+    EJKI_TRY(rec_cuda_check(p));
+    arguments a = {*p};
+    const ejki_cuda_work work = {.threads = THREADS,
+                                 .blocks = blocks_of(p) + (p->packed ? REST : 0)};
+    return ejki_cuda_begin(run, &work, &a);
+}
+
+EJKI_DECLARE(recurrent_attention_step_cuda, .version = 1, .priority = 2, .applicable = applicable,
+             .prepare = prepare, .run = run,
+             .needs = "up to 8 tokens a sequence, Dk a power of two from 8 to 256")

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A few tokens of every sequence on GPUs, as in decoding: states pass by once, at the speed of memory. A warp has SLAB
+ * columns of a state in registers, 8 rows and 4 columns a lane, and shares nothing with other warps: ROW_LANES lanes
+ * have the rows of a column, so that sums over rows are shuffles. All loads of a lane, 16 bytes each, are under way
+ * before the first is used; rows of one token are read by every warp that needs them. Four rows of a lane follow
+ * each other and lanes take turns, so that a load covers whole sectors in either layout of the states.
+ *
+ * With packed sequences the last REST blocks clear the tokens that are in none.
+ *
+ * Constants: KEY_SIZE (8 to 256, a power of two), THREADS, UPDATE, BEFORE, KEY_DECAY, REST.
+ */
+#include "operations/recurrent/cuda/call.cuh"
+
+#define ROWS      8
+#define ROW_LANES (KEY_SIZE / ROWS)
+#define SLAB      (4 * (32 / ROW_LANES))
+
+struct arguments {
+    rec_problem p;
+};
+
+/* Row r of a lane. */
+DEVICE int row_of(int r) {
+    return r / 4 * (4 * ROW_LANES) + threadIdx.x % ROW_LANES * 4 + r % 4;
+}
+
+/* ---- Memory ----------------------------------------------------------------------------------------- */
+
+DEVICE bool are_floats_whole(const rec_view &v, rec_size at, rec_size stride) {
+    return v.dtype == F32 && stride % 4 == 0 && ((u64)v.data / 4 + at) % 4 == 0;
+}
+
+/* Four elements, of which the first `count` are there; the others are 0. */
+DEVICE void load_four(const rec_view &v, rec_size at, rec_size count, float (&x)[4]) {
+    const u64 size = v.dtype == F32 ? 4 : 2;
+    if (count >= 4 && ((u64)v.data / size + at) % 4 == 0) {
+        if (v.dtype == F32) {
+            const float4 y = *(const float4 *)((const float *)v.data + at);
+            x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+        } else {
+            const uint2 y = *(const uint2 *)((const u16 *)v.data + at);
+            const u16 bits[] = {(u16)y.x, (u16)(y.x >> 16), (u16)y.y, (u16)(y.y >> 16)};
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                x[c] = v.dtype == BF16 ? value_of<BF16>(bits[c]) : value_of<F16>(bits[c]);
+        }
+    } else {
+#pragma unroll
+        for (int c = 0; c < 4; c++) x[c] = c < count ? load(v, at + c) : 0;
+    }
+}
+
+DEVICE void load_rows(const rec_view &v, rec_size at, float (&x)[ROWS]) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r += 4) {
+        float four[4];
+        load_four(v, at + row_of(r), 4, four);
+        x[r] = four[0], x[r + 1] = four[1], x[r + 2] = four[2], x[r + 3] = four[3];
+    }
+}
+
+/* Rows and columns of a lane, the first of which is j, `count` are there; 0 elsewhere. */
+DEVICE void load_slab(const rec_view &v, rec_size row, rec_size h, rec_size j, rec_size count,
+                      float (&s)[ROWS][4]) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) s[r][c] = 0;
+    if (!v.present || row < 0 || count <= 0) return;
+    const rec_size at = rec_state_at(&v, row, h) + j * v.stride[3];
+    const float *from = (const float *)v.data + at;
+    if (count >= 4 && v.stride[3] == 1 && are_floats_whole(v, at, v.stride[2])) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float4 x = __ldcs((const float4 *)(from + row_of(r) * v.stride[2]));
+            s[r][0] = x.x, s[r][1] = x.y, s[r][2] = x.z, s[r][3] = x.w;
+        }
+    } else if (count >= 4 && v.stride[2] == 1 && are_floats_whole(v, at, v.stride[3])) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r += 4)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const float4 x = __ldcs((const float4 *)(from + row_of(r) + c * v.stride[3]));
+                s[r][c] = x.x, s[r + 1][c] = x.y, s[r + 2][c] = x.z, s[r + 3][c] = x.w;
+            }
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                if (c < count) s[r][c] = load(v, at + row_of(r) * v.stride[2] + c * v.stride[3]);
+    }
+}
+
+DEVICE void store_slab(const rec_view &v, rec_size row, rec_size h, rec_size j, rec_size count,
+                       const float (&s)[ROWS][4]) {
+    if (!v.present || row < 0 || count <= 0) return;
+    const rec_size at = rec_state_at(&v, row, h) + j * v.stride[3];
+    float *to = (float *)v.data + at;
+    if (count >= 4 && v.stride[3] == 1 && are_floats_whole(v, at, v.stride[2])) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            __stcs((float4 *)(to + row_of(r) * v.stride[2]),
+                   make_float4(s[r][0], s[r][1], s[r][2], s[r][3]));
+    } else if (count >= 4 && v.stride[2] == 1 && are_floats_whole(v, at, v.stride[3])) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r += 4)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                __stcs((float4 *)(to + row_of(r) + c * v.stride[3]),
+                       make_float4(s[r][c], s[r + 1][c], s[r + 2][c], s[r + 3][c]));
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                if (c < count)
+                    store(v, at + row_of(r) * v.stride[2] + c * v.stride[3], s[r][c]);
+    }
+}
+
+DEVICE void store_four(const rec_view &v, rec_size at, rec_size count, const float (&x)[4]) {
+    if (count >= 4 && v.dtype != F32 && ((u64)v.data / 2 + at) % 4 == 0) {
+        u32 bits[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            bits[c] = v.dtype == BF16 ? bits_of<BF16>(x[c]) : bits_of<F16>(x[c]);
+        *(uint2 *)((u16 *)v.data + at) = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
+    } else {
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            if (c < count) store(v, at + c, x[c]);
+    }
+}
+
+/* ---- A token ---------------------------------------------------------------------------------------- */
+
+/* Its rows of a lane; the decays are one number, d[0], unless KEY_DECAY. */
+struct token {
+    float q[ROWS], k[ROWS], d[ROWS], a[ROWS], b[ROWS];
+    float qk, qa, own, beta; /* as in token.cuh */
+};
+
+DEVICE u32 head_of(const rec_problem &p, rec_size h, rec_size own) {
+    return (u32)h / ((u32)p.heads / (u32)own);
+}
+
+DEVICE float inner(const float (&x)[ROWS], const float (&y)[ROWS]) {
+    float sum = 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) sum += x[r] * y[r];
+    return sum_of_lanes(sum, ROW_LANES);
+}
+
+DEVICE void load_vector(const rec_problem &p, const rec_view &v, rec_size at, float factor, float (&x)[ROWS]) {
+    load_rows(v, at, x);
+    if (p.normalise) factor /= sqrtf(inner(x, x) + (float)REC_EPSILON);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) x[r] *= factor;
+}
+
+DEVICE float bonus_of(const rec_problem &p, rec_size h, const token &t) {
+    const rec_view &u = p.view[REC_BONUS];
+    float sum = 0;
+    if (!u.present) return 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        sum += t.q[r] * load(u, h * u.stride[2] + row_of(r)) * t.k[r];
+    return sum_of_lanes(sum, ROW_LANES);
+}
+
+DEVICE void load_token(const rec_problem &p, const rec_sequence &s, rec_size at, rec_size h, token &t) {
+    const rec_view &q = p.view[REC_QUERY], &k = p.view[REC_KEY], &a = p.view[REC_A], &b = p.view[REC_B];
+    load_vector(p, q, rec_at(&q, s.batch, at, head_of(p, h, p.query_heads)), (float)p.scale, t.q);
+    load_vector(p, k, rec_at(&k, s.batch, at, head_of(p, h, p.key_heads)), 1, t.k);
+    t.beta = UPDATE == REC_DELTA ? load_beta(p, s, at, h) : 1;
+    t.qk = BEFORE ? 0 : inner(t.q, t.k);
+    t.own = BEFORE ? bonus_of(p, h, t) : 0;
+    const float head = head_gate(p, s, at, h);
+    if (KEY_DECAY) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) t.d[r] = key_decay(p, s, at, h, row_of(r), head);
+    } else {
+        t.d[0] = exp_of(head);
+    }
+    if (UPDATE == REC_RANK_ONE) {
+        load_rows(a, rec_at(&a, s.batch, at, h), t.a);
+        load_rows(b, rec_at(&b, s.batch, at, h), t.b);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (p.multiply) t.a[r] *= t.b[r], t.b[r] = -t.b[r];
+        t.qa = inner(t.q, t.a);
+    }
+}
+
+/* The sums over rows of x s and y s, for four columns. */
+DEVICE void read_slab(const token &t, const float (&s)[ROWS][4], float (&x)[4], float (&y)[4]) {
+#pragma unroll
+    for (int c = 0; c < 4; c++) x[c] = y[c] = 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float by_x = t.k[r], by_y = t.q[r];
+        if (KEY_DECAY) by_x *= t.d[r], by_y *= BEFORE ? 1 : t.d[r];
+        if (UPDATE == REC_RANK_ONE) by_x = t.b[r];
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            if (UPDATE != REC_ADD) x[c] += by_x * s[r][c];
+            y[c] += by_y * s[r][c];
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        if (UPDATE != REC_ADD) x[c] = sum_of_lanes(x[c], ROW_LANES);
+        y[c] = sum_of_lanes(y[c], ROW_LANES);
+        if (!KEY_DECAY && UPDATE == REC_DELTA) x[c] *= t.d[0];
+        if (!KEY_DECAY && !BEFORE) y[c] *= t.d[0];
+    }
+}
+
+/* The slab after a token, and its outputs. */
+DEVICE void pass(const rec_problem &p, const rec_sequence &q, rec_size at, rec_size h, rec_size j, rec_size count,
+                 float (&s)[ROWS][4], float (&y)[4]) {
+    const rec_view &value = p.view[REC_VALUE];
+    token t;
+    float x[4], v[4], dv[4];
+    load_token(p, q, at, h, t);
+    load_four(value, rec_at(&value, q.batch, at, head_of(p, h, p.value_heads)) + j, count, v);
+    read_slab(t, s, x, y);
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        dv[c] = c < count ? value_decay(p, q, at, h, j + c) : 1;
+        if (UPDATE == REC_DELTA) x[c] *= dv[c];
+        if (!BEFORE) y[c] *= dv[c];
+        y[c] += t.own * v[c];
+        if (UPDATE == REC_DELTA) v[c] = t.beta * (v[c] - x[c]);
+        y[c] += t.qk * v[c];
+        if (UPDATE == REC_RANK_ONE) y[c] += t.qa * x[c];
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            s[r][c] = s[r][c] * (t.d[KEY_DECAY ? r : 0] * dv[c]) + t.k[r] * v[c];
+            if (UPDATE == REC_RANK_ONE) s[r][c] += t.a[r] * x[c];
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, UPDATE == REC_RANK_ONE ? 3 : 4)
+    step(const __grid_constant__ arguments a) {
+    const rec_problem &p = a.p;
+    const rec_view &out = p.view[REC_OUT];
+    /* Divisions of 32 bits are a fraction of those of 64. */
+    const u32 slabs = ((u32)p.value_size + SLAB - 1) / SLAB, heads = (u32)p.heads;
+    const u32 warps = (u32)p.sequences * heads * slabs, blocks = (warps + THREADS / 32 - 1) / (THREADS / 32);
+    if (blockIdx.x >= blocks) {
+        clear_rest(p, blockIdx.x - blocks, REST);
+        return;
+    }
+    const u32 warp = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, state = warp / slabs;
+    if (warp >= warps) return;
+    const rec_size h = state % heads, j = (warp - state * slabs) * SLAB + threadIdx.x % 32 / ROW_LANES * 4;
+    const rec_size count = p.value_size - j;
+    const rec_sequence q = rec_sequence_of(&p, state / heads);
+    float s[ROWS][4];
+    load_slab(p.view[REC_INITIAL], q.row, h, j, count, s);
+    for (rec_size n = 0; n < q.end - q.begin; n++) {
+        const rec_turn turn = rec_turn_of(&p, &q, n);
+        const rec_size at = rec_token(&p, &q, n);
+        float y[4] = {0, 0, 0, 0};
+        if (turn.resets)
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) s[r][0] = s[r][1] = s[r][2] = s[r][3] = 0;
+        if (turn.counts) pass(p, q, at, h, j, count, s, y);
+        if (threadIdx.x % ROW_LANES == 0) store_four(out, rec_at(&out, q.batch, at, h) + j, count, y);
+    }
+    store_slab(p.view[REC_FINAL], q.row, h, j, count, s);
+}

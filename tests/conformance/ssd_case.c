@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* state_space_v2 and its gradient. */
+#include "conformance/cases.h"
+#include "conformance/ssd.h"
+
+/* ---- Sizes ------------------------------------------------------------------------------------------- */
+
+static void choose_sizes(struct call *c, struct ssd *p) {
+    static const int64_t tokens[] = {0, 1, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 200};
+    static const int64_t sizes[] = {1, 3, 8, 16, 17, 32, 64, 64, 100};
+    static const int64_t states[] = {1, 3, 16, 16, 17, 32, 64, 128};
+    struct random *r = &c->random;
+    const int64_t budget = c->budget / (c->gradient ? 4 : 2);
+    int64_t batch, t;
+    do {
+        batch = random_chance(r, 0.02) ? 0 : random_int(r, 1, 3);
+        t = RANDOM_OF(r, tokens);
+        p->size = random_chance(r, 0.02) ? 0 : RANDOM_OF(r, sizes);
+        p->states = random_chance(r, 0.02) ? 0 : RANDOM_OF(r, states);
+        p->groups = random_int(r, 1, 2);
+        p->heads = p->groups * random_int(r, 1, 4);
+        if (random_chance(r, 0.02)) p->groups = p->heads = 0;
+    } while (batch * p->heads * (t + 16) * (p->size * p->states + 8) > budget);
+    lines_make(c, &p->lines, batch, t);
+}
+
+/* ---- Contents ---------------------------------------------------------------------------------------- */
+
+/* Of a list, of gates: the call's type, or f32. */
+static ejk_dtype list_type(struct call *c) {
+    return c->dtype != EJK_DTYPE_F64 && random_chance(&c->random, 0.5) ? EJK_DTYPE_F32 : c->dtype;
+}
+
+/* Rates from none at all to everything at once. */
+static void fill_rates(struct call *c, const ejk_tensor *t) {
+    static const double special[] = {0, -50, -1e4, -1e-4};
+    struct random *r = &c->random;
+    for (int64_t n = 0; n < ejk_tensor_count(t); n++)
+        tensor_put(t, n,
+                   random_chance(r, 0.2) ? RANDOM_OF(r, special) : -exp(random_normal(r) - 0.5));
+}
+
+/* Step sizes are positive, with softplus or without: states would grow without bounds. */
+static void fill_steps(struct call *c, const struct ssd *p, const ejk_tensor *t, double middle) {
+    tensor_fill(c, t, middle, 1.5);
+    for (int64_t n = 0; !p->softplus && n < ejk_tensor_count(t); n++)
+        tensor_put(t, n, exp(0.5 * tensor_get(t, n) - 1));
+}
+
+/* Rows whose heads are an axis, or not. */
+static ejk_tensor rows(struct call *c, const struct ssd *p) {
+    const int64_t n = p->lines.batch, t = p->lines.tokens;
+    return random_chance(&c->random, 0.5) ? CALL_TENSOR(c, c->dtype, n, t, p->heads, p->size)
+                                          : CALL_TENSOR(c, c->dtype, n, t, p->heads * p->size);
+}
+
+/*
+ * The norm of one or two numbers has a slope near 0 of terms as large as 1 / sqrt(eps): what y is off by, however
+ * little, would be all of a gradient. So those of gradients are of eight numbers, or eps is no less than a tenth.
+ */
+static void choose_norm(struct call *c, struct ssd *p) {
+    struct random *r = &c->random;
+    const int64_t width = p->heads * p->size, least = c->gradient ? 8 : 1;
+    p->norm = random_chance(r, 0.5);
+    p->norm_first = random_chance(r, 0.5);
+    p->eps = random_chance(r, 0.5) ? 1e-5 : 1e-3;
+    p->norm_group = width;
+    if (width > least && random_chance(r, 0.5)) do
+            p->norm_group = random_int(r, least, width);
+        while (width % p->norm_group != 0);
+    if (c->gradient) p->eps = p->norm_group < 8 ? 0.1 : 1e-2;
+    if (!p->norm || !random_chance(r, 0.7)) return;
+    p->tensor[SSD_WEIGHT] = CALL_TENSOR(c, list_type(c), width);
+    tensor_fill(c, &p->tensor[SSD_WEIGHT], 1, 0.3);
+}
+
+static void fill_lists(struct call *c, struct ssd *p) {
+    struct random *r = &c->random;
+    ejk_tensor *t = p->tensor;
+    t[SSD_A] = CALL_TENSOR(c, list_type(c), p->heads);
+    fill_rates(c, &t[SSD_A]);
+    if (random_chance(r, 0.6)) {
+        t[SSD_D] = CALL_TENSOR(c, list_type(c), p->heads);
+        tensor_fill(c, &t[SSD_D], 1, 0.3);
+    }
+    if (random_chance(r, 0.5)) {
+        t[SSD_BIAS] = CALL_TENSOR(c, list_type(c), p->heads);
+        fill_steps(c, p, &t[SSD_BIAS], 0);
+    }
+}
+
+static void fill_states(struct call *c, struct ssd *p) {
+    struct random *r = &c->random;
+    const ejk_dtype wide = c->dtype == EJK_DTYPE_F64 ? EJK_DTYPE_F64 : EJK_DTYPE_F32;
+    const int64_t entries = p->pooled ? p->lines.slots : p->lines.count;
+    if (p->pooled || random_chance(r, 0.5)) {
+        p->tensor[SSD_BEFORE] =
+            CALL_TENSOR(c, p->pooled ? wide : list_type(c), entries, p->heads, p->size, p->states);
+        tensor_fill(c, &p->tensor[SSD_BEFORE], 0, 1);
+    }
+    if (!p->pooled && random_chance(r, 0.6))
+        p->tensor[SSD_AFTER] = CALL_TENSOR(c, wide, entries, p->heads, p->size, p->states);
+}
+
+static struct ssd *make(struct call *c, bool gradient) {
+    struct random *r = &c->random;
+    struct ssd *p = call_memory(c, sizeof *p);
+    ejk_tensor *t = p->tensor;
+    c->own = p;
+    c->gradient = gradient;
+    choose_sizes(c, p);
+    p->softplus = random_chance(r, 0.5);
+    p->limited = random_chance(r, 0.3);
+    p->reverse = random_chance(r, 0.3);
+    p->pooled = !gradient && random_chance(r, 0.4);
+    if (p->pooled) lines_pool(c, &p->lines);
+    const int64_t n = p->lines.batch, tokens = p->lines.tokens;
+    t[SSD_X] = CALL_TENSOR(c, c->dtype, n, tokens, p->heads, p->size);
+    t[SSD_B] = CALL_TENSOR(c, c->dtype, n, tokens, p->groups, p->states);
+    t[SSD_C] = CALL_TENSOR(c, c->dtype, n, tokens, p->groups, p->states);
+    t[SSD_DT] = CALL_TENSOR(c, list_type(c), n, tokens, p->heads);
+    tensor_fill(c, &t[SSD_X], 0.3, 1);
+    tensor_fill(c, &t[SSD_B], 0, 1 / sqrt((double)p->states + 1));
+    tensor_fill(c, &t[SSD_C], 0, 1);
+    fill_steps(c, p, &t[SSD_DT], -1);
+    fill_lists(c, p);
+    if (random_chance(r, 0.6)) {
+        t[SSD_GATE] = rows(c, p);
+        tensor_fill(c, &t[SSD_GATE], 0, 2);
+    }
+    choose_norm(c, p);
+    fill_states(c, p);
+    t[SSD_Y] = rows(c, p);
+    if (!gradient) return p;
+    c->scarce = p->states < 16 || p->size < 16; /* few terms, of which most may be 0 */
+    tensor_fill(c, &t[SSD_Y], 0.2, 1);
+    if (ejk_tensor_present(&t[SSD_AFTER])) tensor_fill(c, &t[SSD_AFTER], 0.2, 1);
+    return p;
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------- */
+
+#define SET_SHARED(args, p)                                                                        \
+    do {                                                                                           \
+        (args)->x = (p)->tensor[SSD_X];                                                            \
+        (args)->a = (p)->tensor[SSD_A];                                                            \
+        (args)->b = (p)->tensor[SSD_B];                                                            \
+        (args)->c = (p)->tensor[SSD_C];                                                            \
+        (args)->d = (p)->tensor[SSD_D];                                                            \
+        (args)->dt = (p)->tensor[SSD_DT];                                                          \
+        (args)->gate = (p)->tensor[SSD_GATE];                                                      \
+        (args)->dt_bias = (p)->tensor[SSD_BIAS];                                                   \
+        (args)->rmsnorm_weight = (p)->tensor[SSD_WEIGHT];                                          \
+        (args)->cu_seqlens = (p)->lines.ends;                                                      \
+        (args)->n_groups = (ejk_opt_int){(p)->groups, (p)->reverse};                               \
+        (args)->use_gated_rmsnorm = (p)->norm;                                                     \
+        (args)->rmsnorm_eps = (ejk_opt_float){(p)->eps, (p)->eps > 1e-4};                          \
+        (args)->norm_before_gate = (p)->norm_first ? EJK_UNSET : EJK_FALSE;                        \
+        (args)->rmsnorm_group_size =                                                               \
+            (ejk_opt_int){(p)->norm_group, (p)->norm_group != (p)->heads * (p)->size};             \
+        (args)->dt_softplus = (p)->softplus;                                                       \
+        (args)->dt_min = (ejk_opt_float){SSD_LEAST, (p)->limited};                                 \
+        (args)->dt_max = (ejk_opt_float){SSD_MOST, (p)->limited};                                  \
+        (args)->reverse = (p)->reverse;                                                            \
+    } while (0)
+
+static bool generate(struct call *c) {
+    ejk_state_space_v2_args *args = c->args;
+    const struct ssd *p = make(c, false);
+    SET_SHARED(args, p);
+    args->out = p->tensor[SSD_Y];
+    args->final_state = p->tensor[SSD_AFTER];
+    args->state_indices = p->lines.indices;
+    if (p->pooled)
+        args->state = p->tensor[SSD_BEFORE];
+    else
+        args->initial_state = p->tensor[SSD_BEFORE];
+    return true;
+}
+
+static ejk_tensor like(struct call *c, const ejk_tensor *t) {
+    if (!ejk_tensor_present(t) || !random_chance(&c->random, 0.9)) return (ejk_tensor){0};
+    return call_tensor(c, t->dtype, t->rank, t->shape);
+}
+
+static bool generate_vjp(struct call *c) {
+    ejk_state_space_v2_vjp_args *args = c->args;
+    const struct ssd *p = make(c, true);
+    SET_SHARED(args, p);
+    args->initial_state = p->tensor[SSD_BEFORE];
+    args->d_out = p->tensor[SSD_Y];
+    args->d_final_state = p->tensor[SSD_AFTER];
+    args->d_x = like(c, &p->tensor[SSD_X]);
+    args->d_a = like(c, &p->tensor[SSD_A]);
+    args->d_b = like(c, &p->tensor[SSD_B]);
+    args->d_c = like(c, &p->tensor[SSD_C]);
+    args->d_d = like(c, &p->tensor[SSD_D]);
+    args->d_dt = like(c, &p->tensor[SSD_DT]);
+    args->d_gate = like(c, &p->tensor[SSD_GATE]);
+    args->d_dt_bias = like(c, &p->tensor[SSD_BIAS]);
+    args->d_initial_state = like(c, &p->tensor[SSD_BEFORE]);
+    args->d_rmsnorm_weight = like(c, &p->tensor[SSD_WEIGHT]);
+    return true;
+}
+
+/* What nobody reads: tokens of no sequence, slots of none. Differences would find NaN times 0. */
+static void finish(struct call *c) {
+    static const enum ssd_tensor of_tokens[] = {SSD_X, SSD_B, SSD_C, SSD_DT, SSD_GATE, SSD_Y};
+    const struct ssd *p = c->own;
+    for (int i = 0; i < (c->gradient ? 6 : 5); i++) {
+        const ejk_tensor *t = &p->tensor[of_tokens[i]];
+        const int64_t count = ejk_tensor_present(t) ? ejk_tensor_count(t) : 0;
+        for (int64_t n = 0; p->lines.packed && c->dtype != EJK_DTYPE_F64 && n < count; n++)
+            if (!lines_have(&p->lines, n / (count / p->lines.tokens)))
+                tensor_put(t, n, (double)NAN);
+    }
+    const int64_t size = p->heads * p->size * p->states;
+    for (int64_t n = 0; p->pooled && n < p->lines.slots * size; n++)
+        if (lines_keep(&p->lines, n / size)) tensor_put(&p->tensor[SSD_BEFORE], n, (double)NAN);
+}
+
+static void read(struct call *c, struct ssd *p) {
+    if (p->x[SSD_X]) return;
+    for (int i = 0; i < SSD_TENSORS; i++) p->x[i] = tensor_values(c, &p->tensor[i]);
+}
+
+static void exact(struct call *c) {
+    read(c, c->own);
+    if (c->dtype == EJK_DTYPE_F64)
+        ssd_long(c, c->own, EXACT);
+    else
+        ssd_double(c, c->own, EXACT);
+}
+
+static void naive(struct call *c, int order) {
+    read(c, c->own);
+    if (c->dtype == EJK_DTYPE_F64)
+        ssd_double(c, c->own, order);
+    else
+        ssd_float(c, c->own, order);
+}
+
+/* Entries of the batch, with their states. */
+static bool slice(const struct call *c, struct random *r, struct slice *s) {
+    const struct ssd *p = c->own;
+    if (p->lines.packed || p->pooled || p->lines.batch * p->lines.tokens == 0) return false;
+    s->range[0].symbol = "B";
+    s->range[0].first = random_int(r, 0, p->lines.batch - 1);
+    s->range[0].end = random_int(r, s->range[0].first + 1, p->lines.batch);
+    s->range[1] = s->range[0];
+    s->range[1].symbol = "N";
+    s->range[1].same = true;
+    s->count = 2;
+    return true;
+}
+
+#define CASE .cases = 40, .finish = finish, .exact = exact, .naive = naive, .slice = slice
+
+const struct operation state_space_v2_case = {
+    CASE, .op = "state_space_v2", .never = "cuda/chunk cuda/step", .generate = generate};
+const struct operation state_space_v2_vjp_case = {
+    CASE, .op = "state_space_v2_vjp",
+    .never = "cuda/chunk cuda/step cuda/back recurrent_attention_vjp*/chunk",
+    .generate = generate_vjp};

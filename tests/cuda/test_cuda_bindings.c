@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls of frameworks with tensors on a GPU: XLA's stream and memory, states, and that nothing is waited for. XLA is
+ * the test's own, the driver that of all tests without a GPU.
+ */
+#include "bindings/calls.h"
+#include "bindings/jax/handler.h"
+#include "cuda/cuda_world.h"
+
+#include <ejkernel/ejkernel.h>
+
+/* ---- A runtime ---------------------------------------------------------------------------------------- */
+
+static struct {
+    int device, stream;
+    int taken, given; /* workspaces */
+    size_t bytes;
+    _Alignas(256) char memory[8192];
+    bool is_full;
+    XLA_FFI_Error_Code code;
+    char sentence[512];
+} runtime;
+
+/* Its errors: any address will do. */
+static XLA_FFI_Error *const failure = (XLA_FFI_Error *)(void *)&runtime;
+
+static XLA_FFI_Error *make_error(XLA_FFI_Error_Create_Args *args) {
+    runtime.code = args->errc;
+    snprintf(runtime.sentence, sizeof runtime.sentence, "%s", args->message);
+    return failure;
+}
+
+static void read_error(XLA_FFI_Error_GetMessage_Args *args) {
+    args->message = "no room";
+}
+
+static void drop_error(XLA_FFI_Error_Destroy_Args *args) {
+    (void)args;
+}
+
+static XLA_FFI_Error *get_stream(XLA_FFI_Stream_Get_Args *args) {
+    args->stream = &runtime.stream;
+    return NULL;
+}
+
+static XLA_FFI_Error *get_device(XLA_FFI_DeviceOrdinal_Get_Args *args) {
+    args->device_ordinal = runtime.device;
+    return NULL;
+}
+
+/* Memory that is aligned to no more than what was asked for. */
+static XLA_FFI_Error *allocate(XLA_FFI_DeviceMemory_Allocate_Args *args) {
+    if (runtime.is_full || args->alignment > 16 || args->size > sizeof runtime.memory - 16)
+        return failure;
+    runtime.taken++;
+    runtime.bytes = args->size;
+    args->data = runtime.memory + 16;
+    return NULL;
+}
+
+static XLA_FFI_Error *give_back(XLA_FFI_DeviceMemory_Free_Args *args) {
+    if (args->data != runtime.memory + 16 || args->size != runtime.bytes) return failure;
+    runtime.given++;
+    return NULL;
+}
+
+static const XLA_FFI_Api api = {.struct_size = XLA_FFI_Api_STRUCT_SIZE,
+                                .XLA_FFI_Error_Create = make_error,
+                                .XLA_FFI_Error_GetMessage = read_error,
+                                .XLA_FFI_Error_Destroy = drop_error,
+                                .XLA_FFI_Stream_Get = get_stream,
+                                .XLA_FFI_DeviceMemory_Allocate = allocate,
+                                .XLA_FFI_DeviceMemory_Free = give_back,
+                                .XLA_FFI_DeviceOrdinal_Get = get_device};
+
+/* ---- Its calls ---------------------------------------------------------------------------------------- */
+
+enum { MOST = 8 };
+
+typedef struct frame {
+    XLA_FFI_Buffer buffers[MOST];
+    int64_t shapes[MOST][4];
+    void *operands[MOST], *results[MOST];
+    XLA_FFI_ByteSpan name, text;
+    XLA_FFI_ByteSpan *names[1];
+    void *attributes[1];
+    XLA_FFI_AttrType types[1];
+    XLA_FFI_CallFrame call;
+} frame;
+
+static void begin(frame *f, const char *text) {
+    *f = (frame){
+        .name = {"call", 4}, .text = {text, strlen(text)}, .types = {XLA_FFI_AttrType_STRING}};
+    f->names[0] = &f->name;
+    f->attributes[0] = &f->text;
+    f->call = (XLA_FFI_CallFrame){
+        .api = &api,
+        .stage = XLA_FFI_ExecutionStage_EXECUTE,
+        .args = {.args = f->operands},
+        .rets = {.rets = f->results},
+        .attrs = {.size = 1, .types = f->types, .names = f->names, .attrs = f->attributes}};
+}
+
+static void add(frame *f, bool is_result, XLA_FFI_DataType type, void *data, int rank,
+                const int64_t *shape) {
+    const int64_t index = f->call.args.size + f->call.rets.size;
+    memcpy(f->shapes[index], shape, (size_t)rank * sizeof *shape);
+    f->buffers[index] =
+        (XLA_FFI_Buffer){.dtype = type, .data = data, .rank = rank, .dims = f->shapes[index]};
+    if (is_result)
+        f->results[f->call.rets.size++] = &f->buffers[index];
+    else
+        f->operands[f->call.args.size++] = &f->buffers[index];
+}
+
+static const char attention[] = "flash_attention;query,key,value;out;0;{}";
+
+/* Attention that needs workspace, 14 times 256 bytes. */
+static void attention_frame(frame *f, char *room) {
+    const int64_t shape[] = {1, 400, 2, 128};
+    begin(f, attention);
+    for (int i = 0; i < 3; i++) add(f, false, XLA_FFI_DataType_BF16, room, 4, shape);
+    add(f, true, XLA_FFI_DataType_BF16, room + (1 << 20), 4, shape);
+}
+
+static bool xla_calls(const void *unused) {
+    (void)unused;
+    void *room;
+    ejk_context *context;
+    frame f;
+    WORKS(ejk_device_allocate(0, 2 << 20, &room));
+    attention_frame(&f, room);
+    HOLDS(ejk_jax_call_on_gpu(&f.call) == failure);
+    HOLDS(runtime.code == XLA_FFI_Error_Code_UNIMPLEMENTED &&
+          strstr(runtime.sentence, "no context"));
+    WORKS(ejk_context_create(NULL, &context));
+    ejk_bindings_use(context);
+    HOLDS(ejk_jax_call_on_gpu(&f.call) == NULL);
+    HOLDS(runtime.taken == 1 && runtime.given == 1 && runtime.bytes == 15 * 256);
+    HOLDS(seen()->launches == 2 && seen()->stream == &runtime.stream);
+    HOLDS(seen()->allocated == 1 && seen()->waits == 0); /* the plan has no memory there */
+    runtime.is_full = true;
+    HOLDS(ejk_jax_call_on_gpu(&f.call) == failure);
+    HOLDS(runtime.code == XLA_FFI_Error_Code_RESOURCE_EXHAUSTED &&
+          strcmp(runtime.sentence, "XLA: no room") == 0 && seen()->launches == 2);
+    runtime.is_full = false;
+    runtime.device = 1; /* another plan, as its kernels are loaded there */
+    const int loaded = seen()->loaded;
+    HOLDS(ejk_jax_call_on_gpu(&f.call) == NULL && seen()->loaded == 2 * loaded);
+    runtime.device = 7;
+    HOLDS(ejk_jax_call_on_gpu(&f.call) == failure && strstr(runtime.sentence, "expected 0 to 1"));
+    runtime.device = 0;
+    XLA_FFI_Api old = api;
+    old.struct_size = offsetof(XLA_FFI_Api, XLA_FFI_DeviceOrdinal_Get);
+    f.call.api = &old;
+    HOLDS(ejk_jax_call_on_gpu(&f.call) == failure && strstr(runtime.sentence, "on which GPU"));
+    ejk_bindings_use(NULL);
+    ejk_context_destroy(context);
+    return true;
+}
+
+/* A state is updated where its result is, which has a copy of it first. */
+static bool states(const void *unused) {
+    (void)unused;
+    static const int64_t x[] = {2, 5, 3}, weight[] = {3, 4}, state[] = {2, 3, 3};
+    char *room;
+    ejk_context *context;
+    frame f;
+    WORKS(ejk_device_allocate(0, 1 << 16, (void **)&room));
+    memset(room, 0, 1 << 16);
+    memset(room + 4096, 3, sizeof(float) * 18);
+    WORKS(ejk_context_create(NULL, &context));
+    ejk_bindings_use(context);
+    begin(&f, "causal_conv1d;x,weight,conv_state;out,conv_state;0;{}");
+    add(&f, false, XLA_FFI_DataType_F32, room, 3, x);
+    add(&f, false, XLA_FFI_DataType_F32, room + 2048, 2, weight);
+    add(&f, false, XLA_FFI_DataType_F32, room + 4096, 3, state);
+    add(&f, true, XLA_FFI_DataType_F32, room + 8192, 3, x);
+    add(&f, true, XLA_FFI_DataType_F32, room + 12288, 3, state);
+    HOLDS(ejk_jax_call_on_gpu(&f.call) == NULL && seen()->launches > 0 && seen()->waits == 0);
+    HOLDS(memcmp(room + 4096, room + 12288, sizeof(float) * 18) == 0);
+    ejk_bindings_use(NULL);
+    ejk_context_destroy(context);
+    return true;
+}
+
+/* ---- Calls that make their results ---------------------------------------------------------------------- */
+
+typedef struct maker {
+    char *room;
+    int made, taken;
+} maker;
+
+static ejk_status make(void *user, ejk_tensor *results, int32_t count) {
+    maker *own = user;
+    for (int32_t i = 0; i < count; i++) {
+        if (results[i].device_type != EJK_DEVICE_CUDA || results[i].device_index != 1)
+            return ejki_fail(EJK_STATUS_INTERNAL, "a result is somewhere else");
+        results[i].data = own->room + (1 << 20);
+        own->made++;
+    }
+    return EJK_OK;
+}
+
+static ejk_status take(void *user, size_t bytes, void **out) {
+    maker *own = user;
+    own->taken++;
+    *out = own->room + (3 << 19);
+    return bytes == 14 * 256 ? EJK_OK : ejki_fail(EJK_STATUS_INTERNAL, "%zu bytes", bytes);
+}
+
+static bool made_results(const void *unused) {
+    (void)unused;
+    int stream;
+    maker own = {.made = 0};
+    ejk_context *context;
+    ejk_tensor tensors[3];
+    WORKS(ejk_device_allocate(1, 2 << 20, (void **)&own.room));
+    WORKS(ejk_context_create(NULL, &context));
+    ejk_bindings_use(context);
+    for (int i = 0; i < 3; i++)
+        tensors[i] = ejk_device_tensor(own.room, 1, EJK_DTYPE_BF16, 4, (int64_t[]){1, 400, 2, 128});
+    const ejki_call call = {.text = attention,
+                            .length = sizeof attention - 1,
+                            .tensors = tensors,
+                            .count = 3,
+                            .make = make,
+                            .take = take,
+                            .user = &own,
+                            .stream = &stream};
+    WORKS(ejki_run_call(&call));
+    WORKS(ejki_run_call(&call));
+    HOLDS(own.made == 2 && own.taken == 2);
+    HOLDS(seen()->launches == 4 && seen()->stream == &stream && seen()->allocated == 1);
+    tensors[1].device_index = 0;
+    FAILS(INVALID_ARGUMENT, "one place", ejki_run_call(&call));
+    ejk_bindings_use(NULL);
+    ejk_context_destroy(context);
+    return true;
+}
+
+static void calls_of_frameworks(void **state) {
+    (void)state;
+    IN_CHILD(xla_calls);
+    IN_CHILD(states);
+    IN_CHILD(made_results);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(calls_of_frameworks, world_setup, world_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
