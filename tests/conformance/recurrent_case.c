@@ -399,14 +399,14 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
                                         .naive = naive,                                            \
                                         .slice = slice,                                            \
                                         .never = none_of};
-#define CASE_VJP(op, member)                                                                       \
+#define CASE_VJP(op, member, none_of)                                                              \
     static bool generate_##op##_vjp(struct call *c) {                                              \
         return generate_vjp(c, member);                                                            \
     }                                                                                              \
     const struct operation op##_vjp_case = {                                                       \
-        #op "_vjp",       .cases = 40,    .generate = generate_##op##_vjp,                         \
-        .finish = finish, .exact = exact, .naive = naive,                                          \
-        .slice = slice};
+        #op "_vjp",       .cases = 40,     .generate = generate_##op##_vjp,                        \
+        .finish = finish, .exact = exact,  .naive = naive,                                         \
+        .slice = slice,   .never = none_of};
 
 CASE(recurrent_attention, RECURRENT, NULL)
 CASE(gla_attention, GLA, NULL)
@@ -414,14 +414,14 @@ CASE(lightning_attention, LIGHTNING, NULL)
 CASE(gated_delta_rule, GATED_DELTA, NULL)
 CASE(ragged_gated_delta_rule, RAGGED, NULL)
 CASE(kda_attention, GATED_DELTA, NULL)
-CASE(rwkv6, RWKV6, "/chunk")
+CASE(rwkv6, RWKV6, NULL)
 CASE(rwkv7, RWKV7, "/chunk")
 CASE(rwkv7_mul, RWKV7_MUL, "/chunk")
-CASE_VJP(recurrent_attention, RECURRENT)
-CASE_VJP(gla_attention, GLA)
-CASE_VJP(lightning_attention, LIGHTNING)
-CASE_VJP(gated_delta_rule, GATED_DELTA)
-CASE_VJP(kda_attention, GATED_DELTA)
-CASE_VJP(rwkv6, RWKV6)
-CASE_VJP(rwkv7, RWKV7)
-CASE_VJP(rwkv7_mul, RWKV7_MUL)
+CASE_VJP(recurrent_attention, RECURRENT, NULL)
+CASE_VJP(gla_attention, GLA, NULL)
+CASE_VJP(lightning_attention, LIGHTNING, NULL)
+CASE_VJP(gated_delta_rule, GATED_DELTA, NULL)
+CASE_VJP(kda_attention, GATED_DELTA, NULL)
+CASE_VJP(rwkv6, RWKV6, "/chunk")
+CASE_VJP(rwkv7, RWKV7, "/chunk")
+CASE_VJP(rwkv7_mul, RWKV7_MUL, "/chunk")

@@ -258,6 +258,7 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
 
 const struct operation state_space_v2_case = {
     CASE, .op = "state_space_v2", .never = "cuda/chunk cuda/step", .generate = generate};
-const struct operation state_space_v2_vjp_case = {CASE, .op = "state_space_v2_vjp",
-                                                  .never = "cuda/chunk cuda/step cuda/back",
-                                                  .generate = generate_vjp};
+const struct operation state_space_v2_vjp_case = {
+    CASE, .op = "state_space_v2_vjp",
+    .never = "cuda/chunk cuda/step cuda/back recurrent_attention_vjp*/chunk",
+    .generate = generate_vjp};

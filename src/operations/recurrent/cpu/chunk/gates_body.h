@@ -33,32 +33,46 @@ static void head_decays(chunk *c, rec_size h) {
         v_store(c->until + i, v_exp(v_load(c->until + i)));
     }
     memcpy(c->d, decay, sizeof decay);
+    memcpy(c->seen, c->since, sizeof c->seen);
+    if (c->p->read == REC_BEFORE) {
+        memcpy(c->seen + 1, c->since, (CHUNK - 1) * sizeof *c->seen);
+        c->seen[0] = 1;
+    }
     for (rec_size i = 0; i < c->pitch; i += VL) v_store(c->whole + i, v_set1(c->since[CHUNK - 1]));
 }
 
-/*
- * Row i of decays between tokens is row i - 1 times the decay of token i, and 1 at token i itself. Of sums U stays V:
- * what is multiplied with it has beta, and the diagonal what passes by the state.
- */
-static void apply_head_decays(chunk *c, rec_size h, bool delta) {
+/* Row i of decays between tokens is row i - 1 times the decay of token i, and 1 at token i itself. What is read before
+ * the update has those of row i - 1, and the bonus at token i. */
+INLINE void apply_head_decays(chunk *c, const bool delta, const bool old) {
     vf between[CHUNK / VL];
-    const float skip = skip_of(c->p, h);
     EJKI_UNROLL for (int j = 0; j < CHUNK / VL; j++) between[j] = v_zero();
     for (int i = 0; i < c->rows; i++) {
-        const vf decay = v_set1(c->d[i]), beta = v_set1(-c->beta[i]);
+        const vf decay = v_set1(c->d[i]);
         EJKI_UNROLL for (int j = 0; j < CHUNK / VL; j++) {
             const int n = i - j * VL;
             const uint32_t before = n <= 0 ? 0 : n >= VL ? (1u << VL) - 1 : (1u << n) - 1;
             const uint32_t here = n < 0 || n >= VL ? 0 : 1u << n;
             const rec_size at = i * CHUNK + j * VL;
+            if (old) v_store(c->own + at, v_mul(between[j], v_load(c->qk + at)));
             between[j] = v_add(v_where(v_mul(between[j], decay), before), v_where(v_set1(1), here));
-            const vf own = v_mul(between[j], v_load(c->qk + at));
-            v_store(c->own + at, delta ? own : v_mul(v_load(c->beta + j * VL), own));
-            if (delta) v_store(c->rest + at, v_mul(v_mul(beta, between[j]), v_load(c->kk + at)));
+            if (!old) v_store(c->own + at, v_mul(between[j], v_load(c->qk + at)));
+            if (delta)
+                v_store(c->rest + at, v_sub(v_zero(), v_mul(between[j], v_load(c->kk + at))));
         }
-        c->own[i * CHUNK + i] += skip;
+        if (old) c->own[i * CHUNK + i] = c->bonus[i];
     }
-    for (int i = 0; i < CHUNK && !delta; i += VL)
+}
+
+/* Of sums by step sizes U stays V: what is multiplied with it has beta, and the diagonal what passes by the state. */
+static void apply_steps(chunk *c, rec_size h) {
+    const float skip = skip_of(c->p, h);
+    for (rec_size i = 0; i < c->rows; i++) {
+        float *own = c->own + i * CHUNK;
+        for (rec_size j = 0; j < CHUNK; j += VL)
+            v_store(own + j, v_mul(v_load(c->beta + j), v_load(own + j)));
+        own[i] += skip;
+    }
+    for (rec_size i = 0; i < CHUNK; i += VL)
         v_store(c->until + i, v_mul(v_load(c->beta + i), v_load(c->until + i)));
 }
 
@@ -101,7 +115,8 @@ INLINE void dot_rows(const chunk *c, const bool move, const float *hats, rec_siz
 }
 
 /* The block's rows with their decays, and its own products: of q the 10 down to the diagonal, of k the 6 below it. */
-INLINE void dot_block(chunk *c, const bool delta, rec_size b, float *q_dots, float *k_dots) {
+INLINE void dot_block(chunk *c, const bool delta, const bool old, rec_size b, float *q_dots,
+                      float *k_dots) {
     const rec_size pitch = c->pitch;
     float *rows_q = c->q + b * pitch, *rows_k = c->k + b * pitch, *carried = c->carried + b * pitch;
     const float *rows_d = c->d + b * pitch;
@@ -114,8 +129,9 @@ INLINE void dot_block(chunk *c, const bool delta, rec_size b, float *q_dots, flo
             const rec_size at = i * pitch + d;
             const vf q = v_load(rows_q + at), decay = v_load(rows_d + at);
             k[i] = v_load(rows_k + at);
+            const vf met = hat;
             hat = v_mul(hat, decay);
-            const vf q_hat = v_mul(hat, q), k_hat = v_mul(hat, k[i]);
+            const vf q_hat = v_mul(old ? met : hat, q), k_hat = v_mul(hat, k[i]);
             v_store(c->hats + at, q_hat);
             v_store(rows_q + at, v_mul(since, q_hat));
             if (delta) {
@@ -123,11 +139,12 @@ INLINE void dot_block(chunk *c, const bool delta, rec_size b, float *q_dots, flo
                 v_store(carried + at, v_mul(since, k_hat));
             }
             EJKI_UNROLL for (int j = 0; j < i; j++) {
+                const vf k_met = k[j];
                 k[j] = v_mul(k[j], decay);
-                q_sum[i * BLOCK + j] = v_fma(q, k[j], q_sum[i * BLOCK + j]);
+                q_sum[i * BLOCK + j] = v_fma(q, old ? k_met : k[j], q_sum[i * BLOCK + j]);
                 if (delta) k_sum[i * BLOCK + j] = v_fma(k[i], k[j], k_sum[i * BLOCK + j]);
             }
-            q_sum[i * BLOCK + i] = v_fma(q, k[i], q_sum[i * BLOCK + i]);
+            if (!old) q_sum[i * BLOCK + i] = v_fma(q, k[i], q_sum[i * BLOCK + i]);
         }
         EJKI_UNROLL for (int i = 0; i < BLOCK; i++) v_store(rows_k + i * pitch + d, k[i]);
         v_store(c->total + d, hat);
@@ -137,24 +154,24 @@ INLINE void dot_block(chunk *c, const bool delta, rec_size b, float *q_dots, flo
     if (delta) sum_dots(DOTS, k_sum, k_dots);
 }
 
-INLINE void channel_products(chunk *c, const bool delta) {
+INLINE void channel_products(chunk *c, const bool delta, const bool old) {
     for (rec_size i = 0; i < c->pitch; i += VL) v_store(c->whole + i, v_set1(1));
     for (rec_size b = 0; b < c->rows; b += BLOCK) {
         float q_dots[DOTS], k_dots[DOTS];
         float *own = c->own + b * CHUNK, *rest = c->rest + b * CHUNK;
-        dot_block(c, delta, b, q_dots, k_dots);
+        dot_block(c, delta, old, b, q_dots, k_dots);
         for (rec_size j = 0; j < b; j += DOT_COLUMNS) {
             if (delta) dot_rows(c, false, c->hats + BLOCK * c->pitch, j, rest);
             dot_rows(c, true, c->hats, j, own);
         }
         for (rec_size i = 0; i < BLOCK; i++) {
             for (rec_size j = 0; j <= i; j++) own[i * CHUNK + b + j] = q_dots[i * BLOCK + j];
+            if (old) own[i * CHUNK + b + i] = c->bonus[b + i];
             for (rec_size j = 0; j < i && delta; j++)
                 rest[i * CHUNK + b + j] = k_dots[i * BLOCK + j];
-            const vf beta = v_set1(-c->beta[b + i]);
             for (rec_size j = 0; j < b + i && delta; j += VL) {
                 float *at = rest + i * CHUNK + j;
-                v_store(at, v_mul(beta, v_load(at)));
+                v_store(at, v_sub(v_zero(), v_load(at)));
             }
         }
     }

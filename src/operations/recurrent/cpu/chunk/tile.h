@@ -27,15 +27,19 @@ enum { CHUNK = 32 };
 
 /* Rows of tensors that the next chunk needs, asked for a few at a time between products: else 38 % of the time
  * goes into waiting for them, and requests for many at once would be dropped. Rows of the output are among them. */
-enum { MOST_AHEAD = 5 };
+enum { MOST_AHEAD = 8 };
 typedef struct ahead {
     const char *row[MOST_AHEAD];
     rec_size step[MOST_AHEAD], bytes[MOST_AHEAD];
     int count, next, each; /* each: rows to ask for at a time */
     rec_size rows;
+    const char *kept, *end; /* what gradients keep of a chunk, a few lines at a time */
 } ahead;
+enum { KEPT_AHEAD = 12 * 64 };
 
 INLINE void ask(ahead *a) {
+    for (rec_size i = 0; i < KEPT_AHEAD && a->kept < a->end; i += 64, a->kept += 64)
+        __builtin_prefetch(a->kept, 0, 2);
     for (int n = 0; n < a->each && a->rows > 0; n++) {
         for (rec_size i = 0; i < a->bytes[a->next]; i += 64)
             __builtin_prefetch(a->row[a->next] + i, 0, 2);
@@ -48,6 +52,7 @@ INLINE void ask(ahead *a) {
 
 typedef struct chunk {
     const rec_problem *p;
+    float scale; /* of queries; gradients have it in d_out */
     ahead ahead;
     rec_sequence sequence;
     int count, rows; /* tokens; rows of tiles, those behind the tokens are 0 */
@@ -58,13 +63,18 @@ typedef struct chunk {
     float *hats, *total; /* [8][pitch], [pitch]: channels.h */
     float *qt, *kt;      /* slabs [pitch][TILE_COLUMNS] of tokens: what meets the state */
     float *qk, *kk;      /* [CHUNK][CHUNK]: products of rows */
-    float *own,
-        *rest;    /* [CHUNK][CHUNK]: of U in the outputs; -A in (I + A) U = X, below the diagonal */
-    float *u;     /* [CHUNK][TILE_COLUMNS] */
-    float *whole; /* [pitch]: what remains of a row of the state after the chunk */
-    float since[CHUNK]; /* decays of the head since the chunk began */
-    float until[CHUNK]; /* decays to the end of the chunk; of sums times beta */
+    float *own, *rest;   /* [CHUNK][CHUNK]: of U in the outputs, and in X, below the diagonal */
+    float *u;            /* [CHUNK][TILE_COLUMNS] */
+    float *whole;        /* [pitch]: what remains of a row of the state after the chunk */
+    float since[CHUNK];  /* decays of the head since the chunk began */
+    float until[CHUNK];  /* decays to the end of the chunk; of sums times beta */
+    float seen
+        [CHUNK]; /* of since, what the query reads: the token before, if it reads before the update */
+    float bonus[CHUNK]; /* what a value is multiplied by in its own output then */
     float beta[CHUNK];
+    float q_norm[CHUNK], k_norm[CHUNK]; /* what rows were multiplied by */
+    int paddings;                       /* tokens that do not count, among those of the chunk */
+    rec_size padding[CHUNK];
 } chunk;
 
 /* sum += a b over the depth; row i of a lies a_row after row i - 1. */
@@ -73,6 +83,14 @@ INLINE void tile(rec_size depth, const float *a, const rec_size a_row, const rec
     const float *end = a + depth * a_step;
     EJKI_UNROLL_TWICE for (; a < end; a += a_step, b += TILE_COLUMNS)
         gemm_step(TILE_ROWS, TILE_VECTORS, a, a_row, b, sum);
+}
+
+/* The same of the first vector of columns alone. */
+INLINE void narrow_tile(rec_size depth, const float *a, const rec_size a_row, const rec_size a_step,
+                        const float *b, vf sum[TILE_ROWS][TILE_VECTORS]) {
+    const float *end = a + depth * a_step;
+    EJKI_UNROLL_TWICE for (; a < end; a += a_step, b += TILE_COLUMNS)
+        gemm_step(TILE_ROWS, 1, a, a_row, b, sum);
 }
 
 INLINE void tile_clear(vf sum[TILE_ROWS][TILE_VECTORS]) {
@@ -95,17 +113,22 @@ INLINE const float *token_rows(const chunk *c, const float *slabs, rec_size r) {
 static void multiply_rows(const chunk *c, const float *slabs, float *to) {
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS)
         for (rec_size j = 0; j < r + TILE_ROWS; j += TILE_COLUMNS) {
+            const float *rows = token_rows(c, slabs, r), *k = c->kt + j * c->pitch;
             vf sum[TILE_ROWS][TILE_VECTORS];
             tile_clear(sum);
-            tile(c->p->key_size, token_rows(c, slabs, r), 1, TILE_COLUMNS, c->kt + j * c->pitch,
-                 sum);
+            if (j + VL < r + TILE_ROWS)
+                tile(c->p->key_size, rows, 1, TILE_COLUMNS, k, sum);
+            else
+                narrow_tile(c->p->key_size, rows, 1, TILE_COLUMNS, k, sum);
             tile_store(to + r * CHUNK + j, CHUNK, sum);
         }
 }
 
-/* (I + A) U = beta (V - e^G K S), a tile of rows after the other: what is above it by a product, its own triangle in
- * registers. u has V. */
-static void solve(chunk *c, const float *state) {
+/*
+ * X = V - e^G K S - (K K' decays, below the diagonal) U and U = beta X, a tile of rows after the other: what is above
+ * it by a product, its own triangle in registers. u has V. X goes to `x`, unless that is NULL.
+ */
+INLINE void solve(chunk *c, const float *state, float *x) {
     for (rec_size r = 0; r < c->rows; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
         ask(&c->ahead);
@@ -114,74 +137,50 @@ static void solve(chunk *c, const float *state) {
         tile_clear(sum);
         tile(c->p->key_size, token_rows(c, c->kt, r), 1, TILE_COLUMNS, state, sum);
         EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
-            const vf since = v_set1(-c->since[r + i]), beta = v_set1(c->beta[r + i]);
+            const vf since = v_set1(-c->since[r + i]);
             EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
-                v_mul(beta, v_fma(since, sum[i][j], v_load(u + i * TILE_COLUMNS + j * VL)));
+                v_fma(since, sum[i][j], v_load(u + i * TILE_COLUMNS + j * VL));
         }
         tile(r, rest, CHUNK, 1, c->u, sum);
-        EJKI_UNROLL for (int k = 0; k < TILE_ROWS - 1; k++)
+        EJKI_UNROLL for (int k = 0; k < TILE_ROWS; k++) {
+            const vf beta = v_set1(c->beta[r + k]);
+            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
+                if (x) v_store(x + (r + k) * TILE_COLUMNS + j * VL, sum[k][j]);
+                sum[k][j] = v_mul(beta, sum[k][j]);
+            }
             EJKI_UNROLL for (int i = k + 1; i < TILE_ROWS; i++) {
-            const vf factor = v_set1(rest[i * CHUNK + r + k]);
-            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
-                v_fma(factor, sum[k][j], sum[i][j]);
+                const vf factor = v_set1(rest[i * CHUNK + r + k]);
+                EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
+                    v_fma(factor, sum[k][j], sum[i][j]);
+            }
         }
         tile_store(u, TILE_COLUMNS, sum);
     }
 }
 
-/* out = e^G Q S + P U, columns `at` on. Rows of U behind a token are not touched, so that what they hold, be it NaN,
- * does not reach it. */
-static void write_out(chunk *c, rec_size h, rec_size at, const float *state) {
-    const rec_view *out = &c->p->view[REC_OUT];
-    const ejk_dtype dtype = (ejk_dtype)out->dtype;
-    const rec_size columns = c->p->value_size;
-    for (rec_size r = 0; r < c->rows; r += TILE_ROWS) {
-        vf sum[TILE_ROWS][TILE_VECTORS];
-        ask(&c->ahead);
-        const float *own = c->own + r * CHUNK, *u = c->u + r * TILE_COLUMNS;
-        tile_clear(sum);
-        tile(c->p->key_size, token_rows(c, c->qt, r), 1, TILE_COLUMNS, state, sum);
-        EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
-            const vf since = v_set1(c->since[r + i]);
-            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] = v_mul(since, sum[i][j]);
-        }
-        tile(r, own, CHUNK, 1, c->u, sum);
-        EJKI_UNROLL for (int k = 0; k < TILE_ROWS; k++) {
-            vf row[TILE_VECTORS];
-            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) row[j] =
-                v_load(u + k * TILE_COLUMNS + j * VL);
-            EJKI_UNROLL for (int i = k; i < TILE_ROWS; i++)
-                EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
-                    v_fma_one(own + i * CHUNK + r + k, row[j], sum[i][j]);
-        }
-        EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
-            if (r + i >= c->count) break;
-            const rec_size place = rec_at(out, c->sequence.batch, c->token[r + i], h) + at;
-            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) if (at + j * VL < columns)
-                v_narrow_some(dtype, element_at(dtype, out->data, place + j * VL), sum[i][j],
-                              columns - at - j * VL);
-        }
-    }
-}
-
-/* S = e^(G of the chunk) S + K' U, whose rows get the decays that are left. */
-static void update_state(chunk *c, float *state) {
+/* Rows of a slab times a number for each. */
+INLINE void scale_tokens(const chunk *c, const float *by, float *rows) {
     for (rec_size r = 0; r < c->rows; r++)
         for (rec_size j = 0; j < TILE_COLUMNS; j += VL) {
-            float *at = c->u + r * TILE_COLUMNS + j;
-            v_store(at, v_mul(v_set1(c->until[r]), v_load(at)));
+            float *at = rows + r * TILE_COLUMNS + j;
+            v_store(at, v_mul(v_set1(by[r]), v_load(at)));
         }
+}
+
+/* The state after the chunk is e^(G of the chunk) S + K' U, whose rows get the decays that are left. */
+static void update_state(chunk *c, const float *state, float *after) {
+    scale_tokens(c, c->until, c->u);
     for (rec_size r = 0; r < c->pitch; r += TILE_ROWS) {
         vf sum[TILE_ROWS][TILE_VECTORS];
         ask(&c->ahead);
-        float *at = state + r * TILE_COLUMNS;
+        const float *at = state + r * TILE_COLUMNS;
         EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
             const vf factor = v_set1(c->whole[r + i]);
             EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
                 v_mul(factor, v_load(at + i * TILE_COLUMNS + j * VL));
         }
         tile(c->rows, c->k + r, 1, c->pitch, c->u, sum);
-        tile_store(at, TILE_COLUMNS, sum);
+        tile_store(after + r * TILE_COLUMNS, TILE_COLUMNS, sum);
     }
 }
 

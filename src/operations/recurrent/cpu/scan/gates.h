@@ -9,8 +9,9 @@
 
 /*
  * e^x: 2^y of y = x·log2(e) rounded, times 1 + ln(2)·(what y lost), so that a decay of many nats is as good as one of
- * few. ±∞ would lose NaN there, so x is kept within ±10⁴, where e^x is 0 or ∞. By the integer nearest to y: the floor
- * loses a bit of factors a little less than 1, which are multiplied hundreds of times (1.3 times the tolerance then).
+ * few; by the integer nearest to y, since decays are just below 1 and multiplied hundreds of times, where a floor
+ * would lose a bit each time (1.3 times the tolerance). ±∞ would lose NaN there, so x is kept within ±10⁴, where e^x is
+ * 0 or ∞.
  */
 static inline vf v_exp(vf x) {
     const vf high = v_set1(1.44269502f), low = v_set1(1.92596303e-8f);

@@ -15,11 +15,59 @@
  *     da = dS X,  db = S dH                            dg_i = Σ_j dS̄ S̄              dS ← e^g dS̄ + b dH
  */
 #include "kernels/declare.h"
-#include "operations/recurrent/cpu/scan/gradient_plan_body.h"
+#include "operations/recurrent/cpu/scan/gradient_put_body.h"
+#include "operations/recurrent/cpu/scan/gradient_tasks_body.h"
 #include "operations/recurrent/cpu/scan/slab_body.h"
 #include "operations/recurrent/cpu/scan/token_body.h"
 
 #include <string.h>
+
+/* Bytes of the states of a segment: half of an L2 cache. */
+enum { STATES = 1 << 19, LEAST_SEGMENT = 8, MOST_SEGMENT = 64 };
+
+/* Sizes in floats, and memory of a worker. */
+typedef struct work {
+    head_work at; /* first: back_head() is given this */
+    rec_size segment, slab_size, slabs;
+    int width;
+    float *rows, *gradients, *states, *kept, *d_state, *checkpoints;
+    token token[MOST_SEGMENT];
+    gradient gradient[MOST_SEGMENT];
+} work;
+
+static void measure(const rec_problem *p, work *w) {
+    w->width = p->value_size > VL ? 2 : 1;
+    measure_heads(p, w->width * VL, &w->at);
+    w->at.pitch = row_pitch(p);
+    w->slabs = w->at.value_pitch / (w->width * VL);
+    w->slab_size = p->key_size * w->width * VL;
+    const rec_size fit = STATES / ejki_max(w->slab_size * (rec_size)sizeof(float), 1);
+    w->segment = ejki_max(ejki_min(fit, MOST_SEGMENT), LEAST_SEGMENT);
+}
+
+/* Deals out a worker's memory from `at`; returns how many floats there are. */
+static rec_size deal_out(work *w, float *at) {
+    const rec_problem *p = w->at.p;
+    float **const place[] = {&w->rows,      &w->gradients, &w->states,
+                             &w->kept,      &w->d_state,   &w->checkpoints,
+                             &w->at.sum[0], &w->at.sum[1], &w->at.sum[2]};
+    const rec_size segments = p->tokens / w->segment + 1;
+    const rec_size size[] = {w->segment * TOKEN_ROWS * w->at.pitch,
+                             w->segment * GRADIENT_ROWS * w->at.pitch,
+                             (w->segment + 1) * w->slab_size,
+                             w->segment * 4 * VL,
+                             w->slabs * w->slab_size,
+                             segments * w->slabs * w->slab_size,
+                             sum_size(&w->at, REC_QUERY),
+                             sum_size(&w->at, REC_KEY),
+                             sum_size(&w->at, REC_VALUE)};
+    rec_size used = 0;
+    for (int i = 0; i < 9; i++) {
+        if (at) *place[i] = at + used;
+        used += ejki_round_up(size[i], VL);
+    }
+    return used;
+}
 
 /* ---- A token and a slab ------------------------------------------------------------------------------ */
 
@@ -30,7 +78,7 @@ typedef struct columns {
 
 INLINE void load_columns(const work *w, const int width, const token *t, rec_size c,
                          const float *kept, columns *to) {
-    const rec_problem *p = w->p;
+    const rec_problem *p = w->at.p;
     const rec_view *gv = &p->view[REC_GV], *d_out = &p->view[REC_D_OUT];
     for (int n = 0; n < width; n++) {
         const rec_size at = c + n * VL;
@@ -40,20 +88,21 @@ INLINE void load_columns(const work *w, const int width, const token *t, rec_siz
         to->x[n] = v_load(kept + (2 + n) * VL);
         if (at >= p->value_size) continue;
         if (gv->present)
-            to->dv[n] = v_exp(view_part(gv, rec_at(gv, w->q.batch, t->t, w->h), at, p->value_size));
+            to->dv[n] =
+                v_exp(view_part(gv, rec_at(gv, w->at.q.batch, t->t, w->at.h), at, p->value_size));
         if (d_out->present)
-            to->d_out[n] =
-                v_mul(v_set1((float)p->scale),
-                      view_part(d_out, rec_at(d_out, w->q.batch, t->t, w->h), at, p->value_size));
+            to->d_out[n] = v_mul(
+                v_set1((float)p->scale),
+                view_part(d_out, rec_at(d_out, w->at.q.batch, t->t, w->at.h), at, p->value_size));
     }
 }
 
 /* The slab after a token, from the one before; u and X are kept. */
 INLINE void advance(const work *w, const int width, const token *t, rec_size c, slab from, slab to,
                     float *kept) {
-    const rec_problem *p = w->p;
+    const rec_problem *p = w->at.p;
     const rec_view *value = &p->view[REC_VALUE], *gv = &p->view[REC_GV];
-    const rec_size own = rec_at(value, w->q.batch, t->t, rec_head(p, w->h, p->value_heads));
+    const rec_size own = rec_at(value, w->at.q.batch, t->t, rec_head(p, w->at.h, p->value_heads));
     vf x[2], y[2], u[2], dv[2];
     for (int n = 0; n < width; n++) x[n] = v_zero();
     if (p->update != REC_ADD) sum_rows(width, false, t->x, t->x, p->key_size, from, y, x);
@@ -63,7 +112,8 @@ INLINE void advance(const work *w, const int width, const token *t, rec_size c, 
         u[n] = is_there ? view_part(value, own, at, p->value_size) : v_zero();
         dv[n] = v_set1(1);
         if (gv->present && is_there) {
-            dv[n] = v_exp(view_part(gv, rec_at(gv, w->q.batch, t->t, w->h), at, p->value_size));
+            dv[n] =
+                v_exp(view_part(gv, rec_at(gv, w->at.q.batch, t->t, w->at.h), at, p->value_size));
             if (p->update == REC_DELTA) x[n] = v_mul(x[n], dv[n]);
         }
         if (p->update == REC_DELTA) {
@@ -91,7 +141,7 @@ INLINE void add_lanes(const vf *rows, float *to) {
 INLINE void back_rows(const work *w, const int width, const bool rank, const token *t, rec_size i,
                       rec_size n, slab before, slab d, const columns *at, gradient *g, vf *d_head,
                       vf *d_value) {
-    const bool old = w->p->read == REC_BEFORE;
+    const bool old = w->at.p->read == REC_BEFORE;
     vf dq[VL], dk[VL], dg[VL], da[VL], db[VL];
     for (rec_size r = 0; r < n; r++) {
         const float *from = before.data + (i + r) * before.stride;
@@ -123,23 +173,26 @@ INLINE void back_rows(const work *w, const int width, const bool rank, const tok
     for (rec_size r = n; r < VL; r++) dq[r] = dk[r] = dg[r] = da[r] = db[r] = v_zero();
     add_lanes(dq, g->q + i);
     add_lanes(dk, g->k + i);
-    if (w->p->key_decay) add_lanes(dg, g->g + i);
+    if (w->at.p->key_decay) add_lanes(dg, g->g + i);
     if (!rank) return;
     add_lanes(da, g->a + i);
     add_lanes(db, g->b + i);
 }
 
+static void put_value_gate(const work *w, const token *t, rec_size c, vf value) {
+    put_part(w->at.p, REC_GV, gradient_at(&w->at, REC_GV, t->t), c, w->at.p->value_size, value);
+}
+
 /* d becomes the cotangent of the slab before the token. */
 INLINE void back(const work *w, const int width, const bool rank, const token *t, rec_size c,
                  slab before, slab d, const float *kept, gradient *g) {
-    const rec_problem *p = w->p;
+    const rec_problem *p = w->at.p;
     const bool delta = p->update == REC_DELTA;
     columns at;
     vf d_value[2] = {v_zero(), v_zero()}, d_head = v_zero(), d_beta = v_zero();
     vf along_u = v_zero(), along_x = v_zero();
     load_columns(w, width, t, c, kept, &at);
     sum_rows(width, rank, t->a, t->k, p->key_size, d, at.dh, at.du);
-    float *value = sum_at(w, REC_VALUE, t->t) + c;
     for (int n = 0; n < width; n++) {
         at.du[n] = v_fma(v_set1(g->qk), at.d_out[n], at.du[n]);
         if (rank) at.dh[n] = v_fma(v_set1(g->qa), at.d_out[n], at.dh[n]);
@@ -149,7 +202,7 @@ INLINE void back(const work *w, const int width, const bool rank, const token *t
         along_x = v_fma(at.x[n], at.d_out[n], along_x);
         vf dv = rank ? at.du[n] : v_mul(v_set1(t->beta), at.du[n]);
         dv = v_fma(v_set1(g->own), at.d_out[n], dv);
-        v_store(value + n * VL, v_add(v_load(value + n * VL), dv));
+        add_part(&w->at, REC_VALUE, t->t, c + n * VL, p->value_size, dv);
     }
     rec_size i = 0;
     for (; i + VL <= p->key_size; i += VL)
@@ -167,31 +220,31 @@ INLINE void back(const work *w, const int width, const bool rank, const token *t
 
 /* Tokens of steps n to end - 1 that count; those that do not are answered with `padding`. */
 static int load_segment(work *w, rec_size n, rec_size end, bool padding) {
-    const rec_problem *p = w->p;
+    const rec_problem *p = w->at.p;
     const bool before = p->read == REC_BEFORE;
     int count = 0;
     for (; n < end; n++) {
-        const rec_turn turn = rec_turn_of(p, &w->q, n);
-        const rec_size place = rec_token(p, &w->q, n);
+        const rec_turn turn = rec_turn_of(p, &w->at.q, n);
+        const rec_size place = rec_token(p, &w->at.q, n);
         if (!turn.counts) {
-            if (padding) put_nothing(w, place);
+            if (padding) put_nothing(&w->at, place);
             continue;
         }
         token *t = &w->token[count];
         gradient *g = &w->gradient[count];
-        float *memory = w->gradients + count * GRADIENT_ROWS * w->pitch;
-        *t = token_in(w->rows + count * TOKEN_ROWS * w->pitch, w->pitch);
-        load_token(p, &w->q, place, w->h, w->pitch, t);
+        float *memory = w->gradients + count * GRADIENT_ROWS * w->at.pitch;
+        *t = token_in(w->rows + count * TOKEN_ROWS * w->at.pitch, w->at.pitch);
+        load_token(p, &w->at.q, place, w->at.h, w->at.pitch, t);
         t->resets = turn.resets;
-        memset(memory, 0, (size_t)(GRADIENT_ROWS * w->pitch) * sizeof *memory);
+        memset(memory, 0, (size_t)(GRADIENT_ROWS * w->at.pitch) * sizeof *memory);
         *g = (gradient){.q = memory,
-                        .k = memory + w->pitch,
-                        .g = memory + 2 * w->pitch,
-                        .a = memory + 3 * w->pitch,
-                        .b = memory + 4 * w->pitch,
-                        .qk = before ? 0 : dot(t->q, t->k, w->pitch),
-                        .qa = p->update == REC_RANK_ONE ? dot(t->q, t->a, w->pitch) : 0,
-                        .own = before ? bonus_of(p, w->h, t) : skip_of(p, w->h)};
+                        .k = memory + w->at.pitch,
+                        .g = memory + 2 * w->at.pitch,
+                        .a = memory + 3 * w->at.pitch,
+                        .b = memory + 4 * w->at.pitch,
+                        .qk = before ? 0 : dot(t->q, t->k, w->at.pitch),
+                        .qa = p->update == REC_RANK_ONE ? dot(t->q, t->a, w->at.pitch) : 0,
+                        .own = before ? bonus_of(p, w->at.h, t) : skip_of(p, w->at.h)};
         count++;
     }
     return count;
@@ -231,7 +284,7 @@ INLINE void back_over(work *w, const int width, const bool rank, int count, rec_
 }
 
 static void back_segment(work *w, int count, const float *checkpoint) {
-    const bool rank = w->p->update == REC_RANK_ONE;
+    const bool rank = w->at.p->update == REC_RANK_ONE;
     for (rec_size s = 0; s < w->slabs; s++) {
         const rec_size c = s * w->width * VL;
         const slab d = slab_in(w, w->d_state + s * w->slab_size);
@@ -245,25 +298,28 @@ static void back_segment(work *w, int count, const float *checkpoint) {
         else
             back_over(w, 1, false, count, c, d);
     }
-    for (int i = 0; i < count; i++) put_token(w, &w->token[i], &w->gradient[i]);
+    for (int i = 0; i < count; i++) put_token(&w->at, &w->token[i], &w->gradient[i]);
 }
 
 /* ---- A head ------------------------------------------------------------------------------------------ */
 
 static void move_states(const work *w, int role, float *slabs, bool load) {
-    const rec_view *v = &w->p->view[role];
+    const rec_view *v = &w->at.p->view[role];
     for (rec_size s = 0; s < w->slabs; s++) {
         const rec_size c = s * w->width * VL;
         const slab at = slab_in(w, slabs + s * w->slab_size);
         if (load)
-            load_state(w->p, v, w->q.index, w->h, c, w->width, at);
+            load_state(w->at.p, v, w->at.q.index, w->at.h, c, w->width, at);
         else
-            store_state(w->p, v, w->q.index, w->h, c, w->width, at);
+            store_state(w->at.p, v, w->at.q.index, w->at.h, c, w->width, at);
     }
 }
 
-static void back_head(work *w) {
-    const rec_size steps = w->q.end - w->q.begin, size = w->slabs * w->slab_size;
+static void back_head(head_work *at) {
+    work *w = (work *)at;
+    const rec_size steps = w->at.q.end - w->at.q.begin, size = w->slabs * w->slab_size;
+    if (w->at.p->key_size == 0)
+        memset(w->rows, 0, (size_t)(w->segment * TOKEN_ROWS * w->at.pitch) * sizeof *w->rows);
     move_states(w, REC_INITIAL, w->checkpoints, true);
     for (rec_size n = 0; n + w->segment < steps; n += w->segment) {
         float *from = w->checkpoints + n / w->segment * size;
@@ -282,114 +338,30 @@ static void back_head(work *w) {
     move_states(w, REC_D(REC_INITIAL), w->d_state, false);
 }
 
-/* Sums over the heads of the group, of all its query, key and value heads. */
-static void put_sums(work *w, rec_size group) {
-    const rec_problem *p = w->p;
-    for (int role = REC_QUERY; role <= REC_VALUE; role++) {
-        const rec_size size = role == REC_VALUE ? p->value_size : p->key_size;
-        const rec_size pitch = role == REC_VALUE ? w->value_pitch : w->pitch;
-        const rec_view *v = &p->view[REC_D(role)];
-        for (rec_size t = w->q.begin; t < w->q.end && v->present; t++)
-            for (rec_size n = 0; n < w->shared[role]; n++) {
-                const float *from =
-                    w->sum[role] + (t - w->q.begin) * sum_pitch(w, role) + n * pitch;
-                const rec_size at = rec_at(v, w->q.batch, t, group * w->shared[role] + n);
-                for (rec_size c = 0; c < size; c += VL)
-                    put_part(p, role, at, c, size, v_load(from + c));
-            }
-    }
-}
-
-static void back_group(work *w, rec_size group) {
-    for (int role = REC_QUERY; role <= REC_VALUE; role++)
-        memset(w->sum[role], 0,
-               (size_t)((w->q.end - w->q.begin) * sum_pitch(w, role)) * sizeof(float));
-    for (rec_size n = 0; n < w->in_group; n++) {
-        w->h = group * w->in_group + n;
-        float *part = w->partial + (w->q.index * w->p->heads + w->h) * partial_size(w->p);
-        memset(part, 0, (size_t)partial_size(w->p) * sizeof *part);
-        back_head(w);
-    }
-    put_sums(w, group);
-}
-
-/* Tokens in no sequence. */
-static void clear_rest(work *w) {
-    w->q = (rec_sequence){.begin = rec_covered(w->p), .end = w->p->tokens};
-    for (int role = REC_QUERY; role <= REC_VALUE; role++)
-        memset(w->sum[role], 0,
-               (size_t)((w->q.end - w->q.begin) * sum_pitch(w, role)) * sizeof(float));
-    for (rec_size group = 0; group < w->groups && w->p->heads > 0; group++) put_sums(w, group);
-    for (rec_size t = w->q.begin; t < w->q.end; t++)
-        for (w->h = 0; w->h < w->p->heads; w->h++) put_nothing(w, t);
-}
-
 static void do_tasks(void *argument, int64_t index) {
     const ejk_run *run = argument;
-    const rec_problem *p = run->problem;
-    work w = {.width = 1};
-    measure(p, &w);
+    work w;
+    measure(run->problem, &w);
     const rec_size size = deal_out(&w, NULL);
     deal_out(&w, (float *)run->workspace + index * size);
-    w.partial = (float *)run->workspace + run->workers * size;
-    if (p->key_size == 0)
-        memset(w.rows, 0, (size_t)(w.segment * TOKEN_ROWS * w.pitch) * sizeof *w.rows);
-    const rec_size tasks = p->heads > 0 ? p->sequences * w.groups : 0;
-    for (rec_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
-        w.q = rec_sequence_of(p, n / w.groups);
-        back_group(&w, n % w.groups);
-    }
-    if (index == 0) clear_rest(&w);
-}
-
-/* ---- Sums over tokens -------------------------------------------------------------------------------- */
-
-/* Number `i` of the part of head h, over the sequences in their order; of one of them if it is not -1. */
-static float total(const rec_problem *p, const float *partial, rec_size one, rec_size h,
-                   rec_size i) {
-    float sum = 0;
-    for (rec_size n = one < 0 ? 0 : one; n < (one < 0 ? p->sequences : one + 1); n++)
-        sum += partial[(n * p->heads + h) * partial_size(p) + i];
-    return sum;
-}
-
-static void put_totals(const rec_problem *p, const float *partial) {
-    static const int roles[] = {REC_A_LOG, REC_DT_BIAS, REC_BONUS, REC_SKIP};
-    const rec_size first[] = {1, 2, 2 + row_pitch(p), 2 + 2 * row_pitch(p)};
-    for (int k = 0; k < 4; k++) {
-        const rec_view *v = &p->view[REC_D(roles[k])];
-        for (rec_size h = 0; h < p->heads && v->present; h++)
-            for (rec_size i = 0; i < (v->stride[3] ? p->key_size : 1); i++)
-                element_store((ejk_dtype)v->dtype, v->data, h * v->stride[2] + i,
-                              total(p, partial, -1, h, first[k] + i));
-    }
-    const rec_view *gamma = &p->view[REC_D(REC_GAMMA)];
-    for (rec_size n = 0; n < (p->gamma_is_each ? p->sequences : 1) && gamma->present; n++)
-        for (rec_size h = 0; h < p->heads; h++)
-            element_store((ejk_dtype)gamma->dtype, gamma->data,
-                          n * gamma->stride[0] + h * gamma->stride[2],
-                          total(p, partial, p->gamma_is_each ? n : -1, h, 0));
+    w.at.partial = (float *)run->workspace + run->workers * size;
+    back_tasks(&w.at, index, run->workers, back_head);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {
-    const rec_problem *p = problem;
-    work w = {.width = 1};
+    work w;
     (void)parameters;
-    measure(p, &w);
-    launch->workers = (int32_t)ejki_max(ejki_min(threads, p->sequences * w.groups), 1);
-    const rec_size size = launch->workers * deal_out(&w, NULL);
-    launch->workspace_bytes =
-        (size_t)(size + p->sequences * p->heads * partial_size(p)) * sizeof(float);
+    measure(problem, &w);
+    plan_tasks(&w.at, deal_out(&w, NULL), threads, launch);
     return EJK_OK;
 }
 
 static ejk_status run(const ejk_run *run) {
-    const rec_problem *p = run->problem;
-    work w = {.width = 1};
+    work w;
     ejk_parallel_for(run->threads, run->workers, do_tasks, (void *)(uintptr_t)run);
-    measure(p, &w);
-    put_totals(p, (const float *)run->workspace + run->workers * deal_out(&w, NULL));
+    measure(run->problem, &w);
+    put_totals(run->problem, (const float *)run->workspace + run->workers * deal_out(&w, NULL));
     return EJK_OK;
 }
 

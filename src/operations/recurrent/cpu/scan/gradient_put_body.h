@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the gradients and where they go: sums of a token, their way to tensors. */
-#ifndef EJKI_RECURRENT_GRADIENT_PLAN_BODY_H
-#define EJKI_RECURRENT_GRADIENT_PLAN_BODY_H
+/* What a token's gradients are collected in, and their way to tensors; for kernels of either form. */
+#ifndef EJKI_RECURRENT_GRADIENT_PUT_BODY_H
+#define EJKI_RECURRENT_GRADIENT_PUT_BODY_H
 
 #include "operations/recurrent/cpu/scan/token_body.h"
-
-#include <string.h>
-
-/* Bytes of the states of a segment: half of an L2 cache. */
-enum { STATES = 1 << 19, LEAST_SEGMENT = 8, MOST_SEGMENT = 64 };
 
 /* Sums over columns that a token has collected; rows as in a token. */
 typedef struct gradient {
@@ -20,21 +15,20 @@ typedef struct gradient {
 
 enum { GRADIENT_ROWS = 5 };
 
-/* Sizes in floats, and memory of a worker. */
-typedef struct work {
+/*
+ * The head of a sequence that is worked on, and where gradients of query, key and value are summed up over the heads
+ * that share them, in floats: [tokens of the sequence][shared][pitch]. Where no heads share anything there are no such
+ * sums, and gradients go straight to their tensors.
+ */
+typedef struct head_work {
     const rec_problem *p;
     rec_sequence q;
-    rec_size h;
-    rec_size pitch, value_pitch, segment, slab_size, slabs;
-    int width;
+    rec_size h, pitch, value_pitch;
     rec_size groups, in_group; /* groups of heads, heads of one */
     rec_size shared[3];        /* heads of query, key and value in a group */
-    float *rows, *gradients, *states, *kept, *d_state, *checkpoints;
-    float *sum[3];  /* of query, key and value: [tokens of the sequence][shared][pitch] */
+    float *sum[3];
     float *partial; /* [sequences][heads][partial_size]: gamma, A_log, dt_bias, bonus, skip */
-    token token[MOST_SEGMENT];
-    gradient gradient[MOST_SEGMENT];
-} work;
+} head_work;
 
 static rec_size partial_size(const rec_problem *p) {
     return 3 + 2 * row_pitch(p);
@@ -49,15 +43,10 @@ static rec_size common_divisor(rec_size a, rec_size b) {
     return a;
 }
 
-static void measure(const rec_problem *p, work *w) {
+/* Groups of heads; columns of a value are rounded up to `columns`. */
+static void measure_heads(const rec_problem *p, rec_size columns, head_work *w) {
     w->p = p;
-    w->width = p->value_size > VL ? 2 : 1;
-    w->pitch = row_pitch(p);
-    w->slabs = ejki_cdiv(p->value_size, w->width * VL);
-    w->value_pitch = w->slabs * w->width * VL;
-    w->slab_size = p->key_size * w->width * VL;
-    const rec_size fit = STATES / ejki_max(w->slab_size * (rec_size)sizeof(float), 1);
-    w->segment = ejki_max(ejki_min(fit, MOST_SEGMENT), LEAST_SEGMENT);
+    w->value_pitch = ejki_round_up(p->value_size, columns);
     w->groups = p->heads == 0
                     ? 1
                     : common_divisor(common_divisor(p->query_heads, p->key_heads), p->value_heads);
@@ -67,31 +56,13 @@ static void measure(const rec_problem *p, work *w) {
     w->shared[REC_VALUE] = p->value_heads / w->groups;
 }
 
-static rec_size sum_pitch(const work *w, int role) {
+static rec_size sum_pitch(const head_work *w, int role) {
     return w->shared[role] * (role == REC_VALUE ? w->value_pitch : w->pitch);
 }
 
-/* Deals out a worker's memory from `at`; returns how many floats there are. */
-static rec_size deal_out(work *w, float *at) {
-    const rec_problem *p = w->p;
-    float **const place[] = {&w->rows,        &w->gradients, &w->states, &w->kept,  &w->d_state,
-                             &w->checkpoints, &w->sum[0],    &w->sum[1], &w->sum[2]};
-    const rec_size segments = p->tokens / w->segment + 1;
-    const rec_size size[] = {w->segment * TOKEN_ROWS * w->pitch,
-                             w->segment * GRADIENT_ROWS * w->pitch,
-                             (w->segment + 1) * w->slab_size,
-                             w->segment * 4 * VL,
-                             w->slabs * w->slab_size,
-                             segments * w->slabs * w->slab_size,
-                             p->tokens * sum_pitch(w, REC_QUERY),
-                             p->tokens * sum_pitch(w, REC_KEY),
-                             p->tokens * sum_pitch(w, REC_VALUE)};
-    rec_size used = 0;
-    for (int i = 0; i < 9; i++) {
-        if (at) *place[i] = at + used;
-        used += ejki_round_up(size[i], VL);
-    }
-    return used;
+/* Floats of the sums of a role; none where they are not needed. */
+static rec_size sum_size(const head_work *w, int role) {
+    return w->in_group > 1 ? w->p->tokens * sum_pitch(w, role) : 0;
 }
 
 /* ---- To tensors -------------------------------------------------------------------------------------- */
@@ -105,26 +76,24 @@ INLINE void put_part(const rec_problem *p, int role, rec_size index, rec_size c,
                   size - c);
 }
 
-INLINE rec_size gradient_at(const work *w, int role, rec_size t) {
+INLINE rec_size gradient_at(const head_work *w, int role, rec_size t) {
     return rec_at(&w->p->view[REC_D(role)], w->q.batch, t, w->h);
 }
 
-static void put_row(const work *w, int role, rec_size t, rec_size size, const float *row) {
+static void put_row(const head_work *w, int role, rec_size t, rec_size size, const float *row) {
     for (rec_size c = 0; c < size; c += VL)
         put_part(w->p, role, gradient_at(w, role, t), c, size, row ? v_load(row + c) : v_zero());
 }
 
-static void put_number(const work *w, int role, rec_size t, float value) {
+static void put_number(const head_work *w, int role, rec_size t, float value) {
     put_part(w->p, role, gradient_at(w, role, t), 0, 1, v_set1(value));
 }
 
-static void put_value_gate(const work *w, const token *t, rec_size c, vf value) {
-    put_part(w->p, REC_GV, gradient_at(w, REC_GV, t->t), c, w->p->value_size, value);
-}
-
-/* Of a token that counts for nothing, but for what heads share. */
-static void put_nothing(const work *w, rec_size t) {
+/* Of a token that counts for nothing, but for what heads share: sums over these are 0 to begin with. */
+static void put_nothing(const head_work *w, rec_size t) {
     const rec_problem *p = w->p;
+    for (int role = REC_QUERY; role <= REC_VALUE && w->in_group == 1; role++)
+        put_row(w, role, t, role == REC_VALUE ? p->value_size : p->key_size, NULL);
     put_row(w, REC_A, t, p->key_size, NULL);
     put_row(w, REC_B, t, p->key_size, NULL);
     put_row(w, REC_GK, t, p->key_size, NULL);
@@ -134,7 +103,7 @@ static void put_nothing(const work *w, rec_size t) {
 }
 
 /* Where the sums of a token's query, key or value are, of the head that h reads. */
-INLINE float *sum_at(const work *w, int role, rec_size t) {
+INLINE float *sum_at(const head_work *w, int role, rec_size t) {
     const rec_problem *p = w->p;
     const rec_size heads[] = {p->query_heads, p->key_heads, p->value_heads};
     const rec_size head = rec_head(p, w->h, heads[role]) % ejki_max(w->shared[role], 1);
@@ -142,19 +111,29 @@ INLINE float *sum_at(const work *w, int role, rec_size t) {
            head * (role == REC_VALUE ? w->value_pitch : w->pitch);
 }
 
+/* VL elements of a head's gradient of query, key or value, from c on. */
+INLINE void add_part(const head_work *w, int role, rec_size t, rec_size c, rec_size size,
+                     vf value) {
+    if (w->in_group == 1) {
+        put_part(w->p, role, gradient_at(w, role, t), c, size, value);
+        return;
+    }
+    float *sum = sum_at(w, role, t) + c;
+    v_store(sum, v_add(v_load(sum), value));
+}
+
 /* From the gradient of what is normalised to that of the tensor: norm (d - x <x, d>). */
-static void add_vector(const work *w, int role, rec_size t, const float *d, const float *x,
+static void add_vector(const head_work *w, int role, rec_size t, const float *d, const float *x,
                        float norm) {
-    float *sum = sum_at(w, role, t);
     const vf along = v_set1(w->p->normalise ? -dot(d, x, w->pitch) : 0), factor = v_set1(norm);
     for (rec_size c = 0; c < w->pitch; c += VL) {
         const vf own = v_fma(v_load(x + c), along, v_load(d + c));
-        v_store(sum + c, v_fma(factor, own, v_load(sum + c)));
+        add_part(w, role, t, c, w->p->key_size, v_mul(factor, own));
     }
 }
 
 /* Gradients of a step size, made that of its tensor, and of the head's rate. */
-static void put_step(const work *w, const token *t, const gradient *g, float *part) {
+static void put_step(const head_work *w, const token *t, const gradient *g, float *part) {
     const rec_problem *p = w->p;
     float raw[VL], size[VL];
     const vf x = raw_part(p, w->q.batch, t->t, w->h, 0);
@@ -170,7 +149,7 @@ static void put_step(const work *w, const token *t, const gradient *g, float *pa
 }
 
 /* Gradients of gates, made those of raw numbers; `part` is the head's part of what is summed over tokens. */
-static void put_gates(const work *w, const token *t, const gradient *g, float *part) {
+static void put_gates(const head_work *w, const token *t, const gradient *g, float *part) {
     const rec_problem *p = w->p;
     const rec_view *rate = &p->view[REC_A_LOG];
     const rec_size size = p->g_is_wide ? p->key_size : 1;
@@ -195,7 +174,7 @@ static void put_gates(const work *w, const token *t, const gradient *g, float *p
 }
 
 /* What a bonus adds: out has scale Σ q u k · v. */
-static void add_bonus(const work *w, const token *t, gradient *g, float *part) {
+static void add_bonus(const head_work *w, const token *t, gradient *g, float *part) {
     const rec_view *u = &w->p->view[REC_BONUS];
     float *sum = part + 2 + w->pitch;
     for (rec_size c = 0; c < w->p->key_size && u->present; c += VL) {
@@ -207,7 +186,7 @@ static void add_bonus(const work *w, const token *t, gradient *g, float *part) {
     }
 }
 
-static void put_rank_one(const work *w, const token *t, gradient *g) {
+static void put_rank_one(const head_work *w, const token *t, gradient *g) {
     const rec_view *a = &w->p->view[REC_A];
     for (rec_size c = 0; c < w->p->key_size && w->p->multiply; c += VL) {
         const vf kk = v_sub(v_zero(), v_load(t->b + c)), da = v_load(g->a + c);
@@ -220,12 +199,12 @@ static void put_rank_one(const work *w, const token *t, gradient *g) {
 }
 
 /* All that a token has collected goes where it belongs. */
-static void put_token(const work *w, const token *t, gradient *g) {
+static void put_token(const head_work *w, const token *t, gradient *g) {
     const rec_problem *p = w->p;
     float *part = w->partial + (w->q.index * p->heads + w->h) * partial_size(p);
     if (p->read == REC_BEFORE)
         add_bonus(w, t, g, part);
-    else
+    else if (g->along_u != 0 || g->along_x != 0)
         for (rec_size c = 0; c < w->pitch; c += VL) {
             vf d = v_fma(v_load(t->k + c), v_set1(g->along_u), v_load(g->q + c));
             if (p->update == REC_RANK_ONE) d = v_fma(v_load(t->a + c), v_set1(g->along_x), d);

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A chunk's tokens and what is loaded of them: rows, values, and products of rows. */
+#ifndef EJKI_RECURRENT_CHUNK_ROWS_BODY_H
+#define EJKI_RECURRENT_CHUNK_ROWS_BODY_H
+
+#include "operations/recurrent/cpu/chunk/gates_body.h"
+#include "operations/recurrent/cpu/chunk/tile.h"
+#include "operations/recurrent/cpu/scan/token_body.h"
+
+#include <string.h>
+
+static rec_size pitch_of(const rec_problem *p) {
+    return ejki_round_up(p->key_size, 16);
+}
+static rec_size slabs_of(const rec_problem *p) {
+    return ejki_cdiv(p->value_size, TILE_COLUMNS);
+}
+
+/* Floats of a chunk. */
+static rec_size chunk_floats(const rec_problem *p) {
+    const rec_size pitch = pitch_of(p);
+    return (6 * CHUNK + 10) * pitch + 4 * CHUNK * CHUNK + CHUNK * TILE_COLUMNS;
+}
+
+static void place_chunk(chunk *c, float *memory) {
+    const rec_size rows = CHUNK * c->pitch;
+    c->q = memory;
+    c->k = c->q + rows;
+    c->d = c->k + rows;
+    c->carried = c->d + rows;
+    c->qt = c->carried + rows;
+    c->kt = c->qt + rows;
+    c->hats = c->kt + rows;
+    c->total = c->hats + 8 * c->pitch;
+    c->whole = c->total + c->pitch;
+    c->qk = c->whole + c->pitch;
+    c->kk = c->qk + CHUNK * CHUNK;
+    c->own = c->kk + CHUNK * CHUNK;
+    c->rest = c->own + CHUNK * CHUNK;
+    c->u = c->rest + CHUNK * CHUNK;
+}
+
+/* What chunks are for; sequences shorter than one are better walked through token by token. */
+static bool chunks_apply(const void *problem) {
+    const rec_problem *p = problem;
+    return p->update != REC_RANK_ONE && !p->value_decay && p->heads > 0 && p->key_size >= 16 &&
+           p->value_size > 0 && p->tokens >= CHUNK &&
+           (!p->packed || p->tokens >= CHUNK * p->sequences);
+}
+
+/* Tokens from step n on that are a chunk; the step behind them. */
+static rec_size next_chunk(chunk *c, rec_size n, bool *resets) {
+    const rec_size end = c->sequence.end - c->sequence.begin;
+    const rec_size stop = ejki_min(n / CHUNK * CHUNK + CHUNK, end);
+    c->count = c->paddings = 0;
+    *resets = false;
+    for (; n < stop; n++) {
+        const rec_turn turn = rec_turn_of(c->p, &c->sequence, n);
+        const rec_size place = rec_token(c->p, &c->sequence, n);
+        if (turn.resets && c->count > 0) break;
+        *resets |= turn.resets;
+        if (turn.counts)
+            c->token[c->count++] = place;
+        else
+            c->padding[c->paddings++] = place;
+    }
+    c->rows = (int)ejki_round_up(c->count, TILE_ROWS);
+    return n;
+}
+
+/* ---- States ------------------------------------------------------------------------------------------ */
+
+/* Columns `at` on of the state of a head, of tensor `role`, into a slab; 0 where there is none. */
+static void load_slab(const chunk *c, int role, rec_size h, rec_size at, float *to) {
+    const rec_view *v = &c->p->view[role];
+    const rec_size columns = ejki_min(c->p->value_size - at, TILE_COLUMNS);
+    memset(to, 0, (size_t)(c->pitch * TILE_COLUMNS) * sizeof *to);
+    if (!v->present || c->sequence.row < 0) return;
+    const rec_size first = rec_state_at(v, c->sequence.row, h) + at * v->stride[3];
+    for (rec_size i = 0; i < c->p->key_size; i++)
+        for (rec_size j = 0; j < columns; j++)
+            to[i * TILE_COLUMNS + j] = view_load(v, first + i * v->stride[2] + j * v->stride[3]);
+}
+
+static void store_slab(const chunk *c, int role, rec_size h, rec_size at, const float *from) {
+    const rec_view *v = &c->p->view[role];
+    const rec_size columns = ejki_min(c->p->value_size - at, TILE_COLUMNS);
+    if (!v->present || c->sequence.row < 0) return;
+    const rec_size first = rec_state_at(v, c->sequence.row, h) + at * v->stride[3];
+    for (rec_size i = 0; i < c->p->key_size; i++)
+        for (rec_size j = 0; j < columns; j++)
+            element_store((ejk_dtype)v->dtype, v->data, first + i * v->stride[2] + j * v->stride[3],
+                          from[i * TILE_COLUMNS + j]);
+}
+
+/* ---- Rows -------------------------------------------------------------------------------------------- */
+
+/* A row of query or key, times its factor; its place behind key_size stays 0. What it was normalised by. */
+INLINE float load_scaled(const rec_problem *p, const rec_view *v, rec_size index, rec_size pitch,
+                         float scale, float *to) {
+    load_row(v, index, p->key_size, to);
+    const float norm = normalise_row(p, to, pitch);
+    for (rec_size d = 0; d < pitch && scale != 1; d += VL)
+        v_store(to + d, v_mul(v_set1(scale), v_load(to + d)));
+    return norm;
+}
+
+/* Rows of a tensor of tokens, `to`, and what they were normalised by. */
+INLINE void load_rows_of(chunk *c, int role, rec_size head, float scale, float *to, float *norm) {
+    const rec_view *v = &c->p->view[role];
+    for (int i = 0; i < c->count; i++) {
+        const rec_size at = rec_at(v, c->sequence.batch, c->token[i], head);
+        norm[i] = load_scaled(c->p, v, at, c->pitch, scale, to + i * c->pitch);
+    }
+    memset(to + c->count * c->pitch, 0, (size_t)((c->rows - c->count) * c->pitch) * sizeof *to);
+}
+static void load_queries(chunk *c, rec_size h) {
+    load_rows_of(c, REC_QUERY, rec_head(c->p, h, c->p->query_heads), c->scale, c->q, c->q_norm);
+}
+static void load_keys(chunk *c, rec_size h) {
+    load_rows_of(c, REC_KEY, rec_head(c->p, h, c->p->key_heads), 1, c->k, c->k_norm);
+}
+
+/* Step sizes, vectors of them at once. */
+static void load_steps(chunk *c, rec_size h) {
+    const rec_view *g = &c->p->view[REC_G], *bias = &c->p->view[REC_DT_BIAS];
+    const float own = bias->present ? view_load(bias, h * bias->stride[2]) : 0;
+    for (int i = 0; i < c->count; i++)
+        c->beta[i] = own + view_load(g, rec_at(g, c->sequence.batch, c->token[i], h));
+    for (int i = 0; i < c->count; i += VL)
+        v_store(c->beta + i, step_size(c->p, v_load(c->beta + i)));
+    for (int i = c->count; i < CHUNK; i++) c->beta[i] = 0;
+}
+
+static void load_betas(chunk *c, rec_size h) {
+    if (c->p->by_step) {
+        load_steps(c, h);
+        return;
+    }
+    for (int i = 0; i < c->rows; i++)
+        c->beta[i] = i < c->count ? load_beta(c->p, &c->sequence, c->token[i], h) : 0;
+}
+
+/* Columns `at` on of the values. */
+static void load_values(chunk *c, rec_size h, rec_size at) {
+    const rec_view *v = &c->p->view[REC_VALUE];
+    const rec_size size = c->p->value_size, head = rec_head(c->p, h, c->p->value_heads);
+    for (int i = 0; i < c->rows; i++)
+        for (rec_size j = 0; j < TILE_COLUMNS; j += VL) {
+            const bool none = i >= c->count || at + j >= size;
+            const rec_size row = none ? 0 : rec_at(v, c->sequence.batch, c->token[i], head);
+            v_store(c->u + i * TILE_COLUMNS + j, none ? v_zero() : view_part(v, row, at + j, size));
+        }
+}
+
+/* What heads with the same query and key share. */
+static void load_shared(chunk *c, rec_size h) {
+    load_queries(c, h);
+    load_keys(c, h);
+    if (c->p->key_decay) return;
+    pack_transposed(c->q, c->pitch, c->count, c->pitch, c->qt);
+    pack_transposed(c->k, c->pitch, c->count, c->pitch, c->kt);
+    multiply_rows(c, c->qt, c->qk);
+    if (c->p->update == REC_DELTA) multiply_rows(c, c->kt, c->kk);
+}
+
+/* Rows have the decays then; tokens that there are not have none. */
+static void load_channel_decays(chunk *c, rec_size h) {
+    for (int i = 0; i < c->rows; i++) {
+        float *row = c->d + i * c->pitch;
+        if (i < c->count)
+            load_decays(c->p, &c->sequence, c->token[i], h, c->pitch, c->beta[i], row);
+        else
+            for (rec_size d = 0; d < c->pitch; d += VL) v_store(row + d, v_set1(1));
+        c->since[i] = c->seen[i] = c->until[i] = 1;
+    }
+}
+
+/* Sums of q, k and the bonus. */
+static void load_bonuses(chunk *c, rec_size h) {
+    const rec_view *u = &c->p->view[REC_BONUS];
+    for (rec_size i = 0; i < c->rows; i++) {
+        vf sum = v_zero();
+        for (rec_size d = 0; d < c->p->key_size && u->present; d += VL) {
+            const rec_size at = i * c->pitch + d;
+            sum = v_fma(v_mul(v_load(c->q + at), v_load(c->k + at)),
+                        view_part(u, h * u->stride[2], d, c->p->key_size), sum);
+        }
+        c->bonus[i] = v_sum(sum);
+    }
+}
+
+static void load_head(chunk *c, rec_size h) {
+    const bool delta = c->p->update == REC_DELTA, old = c->p->read == REC_BEFORE;
+    load_betas(c, h);
+    if (old) load_bonuses(c, h);
+    if (!c->p->key_decay) {
+        head_decays(c, h);
+        if (delta)
+            apply_head_decays(c, true, false);
+        else if (old)
+            apply_head_decays(c, false, true);
+        else
+            apply_head_decays(c, false, false);
+        if (c->p->by_step) apply_steps(c, h);
+        return;
+    }
+    load_channel_decays(c, h);
+    if (delta)
+        channel_products(c, true, false);
+    else if (old)
+        channel_products(c, false, true);
+    else
+        channel_products(c, false, false);
+    pack_transposed(c->q, c->pitch, c->count, c->pitch, c->qt);
+    if (delta) pack_transposed(c->carried, c->pitch, c->count, c->pitch, c->kt);
+}
+
+/* ---- Rows of the next chunk ---------------------------------------------------------------------- */
+
+/* Asks for a row of `bytes` for each step from n on. */
+static void ask_rows(chunk *c, int role, rec_size n, rec_size head, rec_size at, rec_size size) {
+    const rec_view *v = &c->p->view[role];
+    ahead *a = &c->ahead;
+    const rec_size from = rec_token(c->p, &c->sequence, n);
+    const rec_size bytes = element_size((ejk_dtype)v->dtype);
+    a->row[a->count] = view_at(v, rec_at(v, c->sequence.batch, from, head) + at);
+    a->step[a->count] = (c->p->reverse ? -1 : 1) * v->stride[1] * bytes;
+    a->bytes[a->count++] = size * bytes;
+}
+
+#endif
