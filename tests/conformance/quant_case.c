@@ -214,7 +214,8 @@ static ejk_dtype kept_scale(const struct format *f) {
     return f->scale_type == EJK_DTYPE_I8 ? EJK_DTYPE_BF16 : f->scale_type;
 }
 static ejk_dtype kept_zero(const struct format *f) {
-    return f->zero_type == EJK_DTYPE_I32 ? EJK_DTYPE_F32 : f->zero_type;
+    const bool kept = f->zero_type != EJK_DTYPE_I32 && f->zero_type != EJK_DTYPE_I8;
+    return kept ? f->zero_type : EJK_DTYPE_F32;
 }
 
 /* One row: of the 64 of a stream the others are 0. Matrices of more rows have gaps here, which they must not. */
