@@ -122,11 +122,10 @@ static bool plan_results(op_run *run) {
     const size_t room = (size_t)kernel->args->count * EJK_NAME_SIZE + 1;
     char *names = calloc(room, 1);
     if (!names) return report_error("no memory for the names of results");
-    for (int32_t i = 0; i < kernel->args->count; i++) {
-        if (!is_wanted(run, i)) continue;
-        if (names[0]) strcat(names, ",");
-        strcat(names, kernel->args->fields[i].name);
-    }
+    for (int32_t i = 0, used = 0; i < kernel->args->count; i++)
+        if (is_wanted(run, i))
+            used += snprintf(names + used, room - (size_t)used, "%s%s", used > 0 ? "," : "",
+                             kernel->args->fields[i].name);
     const ejk_status status =
         ejk_plan_create_for_results(run->context, kernel, run->call.args, names, &run->plan);
     free(names);

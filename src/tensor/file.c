@@ -46,8 +46,8 @@ ejk_status ejki_file_map(const char *path, void **mapping, size_t *size) {
     return EJK_OK;
 }
 
-ejk_status ejki_no_tensor(const char *name, const void *file, int64_t count,
-                          const char *(*name_at)(const void *file, int64_t index)) {
+void ejki_no_tensor(const char *name, const void *file, int64_t count,
+                    const char *(*name_at)(const void *file, int64_t index)) {
     enum { RESERVE = 16 }; /* for separators and the dots */
     char names[600] = "";
     size_t used = 0;
@@ -58,7 +58,6 @@ ejk_status ejki_no_tensor(const char *name, const void *file, int64_t count,
                                  fits ? next : "…");
         if (!fits) break;
     }
-    return ejki_fail(EJK_STATUS_UNKNOWN_NAME,
-                     "no tensor '%.200s' among the %" PRId64 " of the file: %s", name, count,
-                     names);
+    (void)ejki_fail(EJK_STATUS_UNKNOWN_NAME,
+                    "no tensor '%.200s' among the %" PRId64 " of the file: %s", name, count, names);
 }

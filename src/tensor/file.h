@@ -13,8 +13,8 @@ ejk_status ejki_file_open(const char *path, int *descriptor, size_t *size);
 /* Maps a regular file for reading; an empty one is MALFORMED. The caller unmaps. */
 ejk_status ejki_file_map(const char *path, void **mapping, size_t *size);
 
-/* No tensor `name` among the `count` of a file: a sentence with as many of their names as have room. */
-ejk_status ejki_no_tensor(const char *name, const void *file, int64_t count,
-                          const char *(*name_at)(const void *file, int64_t index));
+/* UNKNOWN_NAME: a sentence that no tensor `name` is among the `count` of a file, with as many names as have room. */
+void ejki_no_tensor(const char *name, const void *file, int64_t count,
+                    const char *(*name_at)(const void *file, int64_t index));
 
 #endif

@@ -356,7 +356,10 @@ static ejk_status find(const ejk_gguf *file, const char *name, const entry **out
     if (file->count > 0)
         found =
             bsearch(&key, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
-    if (found == NULL) return ejki_no_tensor(name, file, file->count, name_at);
+    if (found == NULL) {
+        ejki_no_tensor(name, file, file->count, name_at);
+        return EJK_STATUS_UNKNOWN_NAME;
+    }
     *out = *found;
     if ((*out)->type == NULL)
         return ejki_fail(EJK_STATUS_INVALID_DTYPE,
@@ -379,7 +382,7 @@ ejk_status ejk_gguf_type(const ejk_gguf *file, const char *name, const char **ou
 
 ejk_status ejk_gguf_tensor(const ejk_gguf *file, const char *name, ejk_tensor *out) {
     const entry *tensor;
-    int64_t row, all, shape[RANK_MAX];
+    int64_t row = 0, all = 0, shape[RANK_MAX];
     if (file == NULL || name == NULL || out == NULL)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL",
                          file == NULL   ? "file"

@@ -303,7 +303,10 @@ ejk_status ejk_safetensors_tensor(const ejk_safetensors *file, const char *name,
         found =
             bsearch(&key, file->by_name, (size_t)file->count, sizeof(const entry *), compare_names);
     }
-    if (found == NULL) return ejki_no_tensor(name, file, file->count, name_at);
+    if (found == NULL) {
+        ejki_no_tensor(name, file, file->count, name_at);
+        return EJK_STATUS_UNKNOWN_NAME;
+    }
     const entry *tensor = *found;
     if (tensor->dtype == EJK_DTYPE_UNSET) {
         return ejki_fail(EJK_STATUS_INVALID_DTYPE,
