@@ -20,5 +20,7 @@ own="-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State::L
 mkdir -p usr/lib
 [ -e lib ] || ln -s usr/lib lib
 for package in debs/*.deb; do dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink; done
+# Links to places of the target's own root are links within the folder: libm.so is one, without which libm.a is taken.
+find usr -type l -lname '/*' | while read -r link; do ln -sfn "$PWD$(readlink "$link")" "$link"; done
 rm -rf apt debs
 touch complete

@@ -110,7 +110,7 @@ void ejki_mm_cost(const void *problem_, const void *args, ejk_cost *cost) {
         const double groups = p->split == MM_EVEN ? (double)p->groups : 1;
         const double rows = groups * (double)p->rows, columns = (double)mm_columns_of_b(p);
         const double b = (double)p->depth * columns *
-                         (p->split == MM_ROWS ? (double)p->held
+                         (p->split == MM_ROWS ? (double)ejki_min(p->held, p->rows)
                           : p->b.group        ? groups
                                               : 1);
         const double out = (double)(p->scatter.present ? p->out_rows : p->rows) * groups *
