@@ -65,6 +65,7 @@ function(ejk_kernel_line list operation kernel tiers types source limits)
       set(isa ${upper})
     endif()
     ejk_line_name(name ${operation} ${kernel} ${tier})
+    string(REGEX REPLACE "^${operation}" "" behind ${name})
     set(line "")
     get_property(others GLOBAL PROPERTY EJK_ALIASES_OF_${operation}_${kernel})
     foreach(type IN LISTS types)
@@ -87,6 +88,7 @@ function(ejk_kernel_line list operation kernel tiers types source limits)
       set(generated ${CMAKE_CURRENT_BINARY_DIR}/generated/${name}.c)
       file(CONFIGURE OUTPUT ${generated} CONTENT "/* Generated from a line of kernels.list. */
 #define EJKI_THIS_LINE ${name}
+#define EJKI_LINE_OF(operation) operation##${behind}
 #define EJKI_TIER_${upper}
 #define EJKI_TIER ${tier}
 #include \"${include}\"

@@ -32,6 +32,20 @@
                                        .most_capability = most,                                    \
                                        __VA_ARGS__};
 
+/*
+ * `name`: the implementation of another line, of its first element type. All types of a line share what it does. At
+ * file level, without a semicolon. A body finds the line of another operation that has its own kernel and tier by
+ * EJKI_LINE_OF(operation), which the build defines.
+ */
+#define EJKI_DECLARE_OTHER(name, line) EJKI_DECLARE_OTHER_(name, line)
+#define EJKI_DECLARE_OTHER_(name, line)                                                            \
+    EJKI_LINE_##line(EJKI_EXTERN_ONE, 0) static const ejk_implementation *const name =             \
+        EJKI_FIRST(EJKI_LINE_##line(EJKI_ADDRESS_ONE, 0) NULL);
+#define EJKI_EXTERN_ONE(symbol, ...)  extern const ejk_implementation symbol;
+#define EJKI_ADDRESS_ONE(symbol, ...) &symbol,
+#define EJKI_FIRST(...)               EJKI_FIRST_(__VA_ARGS__)
+#define EJKI_FIRST_(first, ...)       first
+
 /* The public call of an operation, which its header declares; at file level, without a semicolon. */
 #define EJKI_DEFINE_CALL(operation)                                                                \
     ejk_status ejk_##operation(ejk_context *context, const ejk_##operation##_args *args) {         \

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A layer of experts in vectors: sorts the tokens, then the two products of product_body.h one after the other. */
-#define PRODUCT_PART
-#include "operations/matmul/shared/product_body.h"
-
+/* A layer of experts in vectors: sorts the tokens, then two grouped products, each by the same tier's own. */
 #include "operations/matmul/moe/moe_sort.h"
+
+#include "kernels/declare.h"
+
+#ifdef EJKI_TIER_AVX512_VNNI /* rounds rows to bytes, which matmul does not */
+EJKI_DECLARE_OTHER(product, EJKI_LINE_OF(quantized_matmul))
+#else
+EJKI_DECLARE_OTHER(product, EJKI_LINE_OF(matmul))
+#endif
 
 /* One of the products by itself. */
 static mm_problem only(const mm_problem *both, int which) {
@@ -12,43 +17,40 @@ static mm_problem only(const mm_problem *both, int which) {
     return one;
 }
 
-static ejk_status prepare_both(const void *problem, const int64_t *parameters, int32_t threads,
-                               ejk_launch *launch) {
+static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
+                          ejk_launch *launch) {
     const moe_problem *p = problem;
-    launch->workers = 1;
     for (int i = MOE_FIRST; i <= MOE_SECOND; i++) {
         const mm_problem one = only(&p->products, i);
         ejk_launch own = {.workers = 1};
-        EJKI_TRY(prepare(&one, parameters, threads, &own));
+        EJKI_TRY(product->prepare(&one, parameters, threads, &own));
         if (own.workers > launch->workers) launch->workers = own.workers;
-    }
-    for (int i = MOE_FIRST; i <= MOE_SECOND; i++) {
-        const mm_problem one = only(&p->products, i);
-        const product_memory memory = memory_of(&one, launch->workers);
-        const size_t bytes =
-            (size_t)(memory.workers + memory.own * launch->workers) * sizeof(float);
-        if (bytes > launch->workspace_bytes) launch->workspace_bytes = bytes;
+        if (own.workspace_bytes > launch->workspace_bytes)
+            launch->workspace_bytes = own.workspace_bytes;
     }
     launch->workspace_bytes += (size_t)moe_bytes(p);
     return EJK_OK;
 }
 
-static ejk_status run_both(const ejk_run *given) {
-    const moe_problem *p = given->problem;
-    const mm_problem sorted = moe_sort(p, given->workspace);
+static ejk_status run(const ejk_run *run) {
+    const moe_problem *p = run->problem;
+    const mm_problem sorted = moe_sort(p, run->workspace);
     for (int i = MOE_FIRST; i <= MOE_SECOND; i++) {
         const mm_problem one = only(&sorted, i);
-        ejk_run own = *given;
+        ejk_launch launch = {.workers = 1};
+        EJKI_TRY(product->prepare(&one, run->parameters, run->workers, &launch));
+        ejk_run own = *run;
         own.problem = &one;
-        own.workspace = (char *)given->workspace + moe_bytes(p);
-        EJKI_TRY(run(&own));
+        own.workers = launch.workers;
+        own.workspace = (char *)run->workspace + moe_bytes(p);
+        EJKI_TRY(product->run(&own));
     }
     return EJK_OK;
 }
 
-static bool applies(const void *problem) {
-    return applicable(&((const moe_problem *)problem)->products);
+static bool applicable(const void *problem) {
+    return product->applicable(&((const moe_problem *)problem)->products);
 }
 
-EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .needs = "no float64", .applicable = applies,
-             .prepare = prepare_both, .run = run_both)
+EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .needs = "no float64", .applicable = applicable,
+             .prepare = prepare, .run = run)

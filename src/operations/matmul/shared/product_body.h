@@ -366,7 +366,5 @@ static bool applicable(const void *problem_) {
     return true;
 }
 
-#ifndef PRODUCT_PART /* of another body, which has a line of its own */
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .needs = "no float64", .applicable = applicable,
              .prepare = prepare, .run = run)
-#endif

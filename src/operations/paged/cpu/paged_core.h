@@ -207,10 +207,4 @@ static ejk_status plan_pages(const void *problem, const int64_t *parameters, int
     return EJK_OK;
 }
 
-static const ejk_parameter page_parameters[] = {
-    {"q_blocksize", 12, 768, 12, 192, "rows of a task that prefills"},
-    {"kv_blocksize", 32, TILE_KEYS, 32, 128, "keys that these rows look at together"},
-    {"blocksize_keys", 256, 1 << 20, 256, 2048, "keys of a split of a task that decodes"},
-};
-
 #endif

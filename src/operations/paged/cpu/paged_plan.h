@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "operations/attention/cpu/tile/tile_shape.h"
+#include "operations/paged/cpu/paged_parameters.h"
 #include "operations/paged/shared/problem.cuh"
 
 #include "kernels/simd/gemm_body.h"
@@ -36,7 +37,6 @@ enum {
     ROWS_AT_ONCE = 64, /* of all heads of an item of few rows */
     SPLIT_ROWS = 16,   /* sequences of more rows are not split */
     MOST_SPLITS = 16,  /* bounds the memory of partial results */
-    TILE_KEYS = 512,   /* most keys of a block of many rows */
     SCORE_STRIDE = TILE_KEYS + 16,
 };
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flash_mla in vectors: keys and values in the workspace, to which the core of the paged family attends. */
-#include "operations/paged/cpu/paged_core.h"
+/* flash_mla in vectors: keys and values in the workspace, to which unified_attention's line of this tier attends. */
+#include "operations/paged/cpu/paged_parameters.h"
 #include "operations/paged/flash_mla/flash_mla_project.h"
+
+EJKI_DECLARE_OTHER(attention, EJKI_LINE_OF(unified_attention))
 
 typedef struct mla_forward {
     mla_plan keys;
@@ -12,7 +14,7 @@ typedef struct mla_forward {
 static ejk_status mla_plan_of(const mla_problem *m, const int64_t *parameters, int32_t threads,
                               mla_forward *t) {
     t->core_at = 0;
-    EJKI_TRY(plan_pages(&m->core, parameters, threads, &t->core));
+    EJKI_TRY(attention->prepare(&m->core, parameters, threads, &t->core));
     t->keys = mla_place(m, threads, &t->core_at);
     return EJK_OK;
 }
@@ -36,7 +38,7 @@ static ejk_status run(const ejk_run *run) {
     ejk_run core = *run;
     core.problem = &m.core;
     core.workspace = (char *)run->workspace + t.core_at;
-    return attend_pages(&core);
+    return attention->run(&core);
 }
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .parameters = page_parameters,

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters of attention over pages in vectors; of those who attend through it, too. */
+#ifndef EJKI_PAGED_PARAMETERS_H
+#define EJKI_PAGED_PARAMETERS_H
+
+#include <ejkernel/registry.h>
+
+enum { TILE_KEYS = 512 }; /* most keys of a block of many rows */
+
+static const ejk_parameter page_parameters[] = {
+    {"q_blocksize", 12, 768, 12, 192, "rows of a task that prefills"},
+    {"kv_blocksize", 32, TILE_KEYS, 32, 128, "keys that these rows look at together"},
+    {"blocksize_keys", 256, 1 << 20, 256, 2048, "keys of a split of a task that decodes"},
+};
+
+#endif
