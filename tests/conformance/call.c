@@ -48,23 +48,19 @@ void call_disturb(struct call *c, const ejk_tensor *t) {
     c->hostile = true;
 }
 
-void call_fill(struct call *c, const ejk_tensor *t) {
+void tensor_fill(struct call *c, const ejk_tensor *t, double middle, double deviation) {
     const int64_t count = ejk_tensor_count(t);
-    for (int64_t n = 0; n < count; n++) tensor_put(t, n, random_normal(&c->random) + 0.5);
-    call_disturb(c, t);
+    for (int64_t n = 0; n < count; n++)
+        tensor_put(t, n, middle + deviation * random_normal(&c->random));
 }
 
-ejk_tensor call_sequences(struct call *c, int64_t tokens, int64_t most, int64_t *ends) {
-    struct random *r = &c->random;
-    const int64_t count = random_int(r, tokens > 0 ? 0 : 1, most);
-    const ejk_dtype dtype = random_chance(r, 0.5) ? EJK_DTYPE_I32 : EJK_DTYPE_I64;
-    const ejk_tensor t = CALL_TENSOR(c, dtype, count + 1);
-    ends[0] = 0;
-    for (int64_t n = 1; n <= count; n++) {
-        ends[n] = random_chance(r, 0.3) ? ends[n - 1] : random_int(r, ends[n - 1], tokens);
-        tensor_put(&t, n, (double)ends[n]);
-    }
-    return t;
+void tensor_hide(const ejk_tensor *t, int64_t first, int64_t count) {
+    for (int64_t n = first; n < first + count; n++) tensor_put(t, n, (double)NAN);
+}
+
+void call_fill(struct call *c, const ejk_tensor *t) {
+    tensor_fill(c, t, 0.5, 1);
+    call_disturb(c, t);
 }
 
 int32_t call_trailing(struct call *c, int64_t before, int64_t *lengths) {

@@ -104,15 +104,13 @@ void tensor_put(const ejk_tensor *t, int64_t index, double value);
 /* All elements as doubles; memory of the call. NULL if it is absent. */
 double *tensor_values(struct call *c, const ejk_tensor *t);
 
+/* Values normal around `middle`; NaN in `count` elements. */
+void tensor_fill(struct call *c, const ejk_tensor *t, double middle, double deviation);
+void tensor_hide(const ejk_tensor *t, int64_t first, int64_t count);
 /* In a call of twenty makes an element infinite or NaN. */
 void call_disturb(struct call *c, const ejk_tensor *t);
 /* Numbers around 0.5, disturbed. */
 void call_fill(struct call *c, const ejk_tensor *t);
-/*
- * Packed sequences: [N+1] int32 or int64, 0 and ascending ends, N up to `most`. Some sequences are empty, and tokens
- * behind the last are in none. The ends as numbers go to `ends`.
- */
-ejk_tensor call_sequences(struct call *c, int64_t tokens, int64_t most, int64_t *ends);
 /* Lengths of one to four axes behind `before` entries: their number. The last is around a vector, or several tasks. */
 int32_t call_trailing(struct call *c, int64_t before, int64_t *lengths);
 /* A step of a sum: exact, or rounded to the precision that calls of the type add up in. */

@@ -97,20 +97,14 @@ static bool generate_vjp(struct call *c) {
 /* What nobody reads: tokens of no sequence, slots of none. Differences would find NaN times 0. */
 static void finish(struct call *c) {
     const struct conv *v = c->own;
-    for (int64_t t = 0; t < v->lines.tokens; t++)
-        for (int64_t i = 0; i < v->channels && !lines_have(&v->lines, t); i++) {
-            tensor_put(&v->x, t * v->channels + i, (double)NAN);
-            if (c->gradient && c->dtype != EJK_DTYPE_F64)
-                tensor_put(&v->y, t * v->channels + i, (double)NAN);
-        }
-    const int64_t size = v->channels * (v->width - 1);
-    for (int64_t n = 0; v->pooled && n < v->lines.slots * size; n++)
-        if (lines_keep(&v->lines, n / size)) tensor_put(&v->before, n, (double)NAN);
+    lines_hide(&v->lines, &v->x);
+    if (c->gradient && c->dtype != EJK_DTYPE_F64) lines_hide(&v->lines, &v->y);
+    if (v->pooled) lines_hide_slots(&v->lines, &v->before);
 }
 
 /* ---- The formulas ------------------------------------------------------------------------------------ */
 
-#define R(value) rounded_step(c, order, value)
+#define R(value) call_step(c, order, value)
 
 static void read(struct call *c, struct conv *v) {
     if (v->vx) return;
@@ -236,21 +230,13 @@ static void exact_vjp(struct call *c) {
 
 /* ---- Parts ------------------------------------------------------------------------------------------- */
 
-static void range(struct random *r, struct slice *s, const char *symbol, int64_t count) {
-    const int64_t first = random_int(r, 0, count - 1), end = random_int(r, first + 1, count);
-    s->range[s->count].symbol = symbol;
-    s->range[s->count].first = first;
-    s->range[s->count].end = end;
-    s->count++;
-}
-
 static bool slice(const struct call *c, struct random *r, struct slice *s) {
     const struct conv *v = c->own;
     if (v->channels == 0 || v->lines.batch * v->lines.tokens == 0) return false;
-    range(r, s, "C", v->channels);
+    slice_add(s, r, "C", v->channels, false);
     if (!c->gradient && !v->lines.packed && !ejk_tensor_present(&v->before) &&
         !ejk_tensor_present(&v->after))
-        range(r, s, "B", v->lines.batch);
+        slice_add(s, r, "B", v->lines.batch, false);
     return true;
 }
 

@@ -372,9 +372,7 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
     const struct grouped *p = c->own;
     if (p->m * p->k * p->n == 0 || p->c != p->n || p->c == p->k) return false;
     if (p->scale && p->blocks == p->n) return false;
-    s->range[0].symbol = "N";
-    s->range[0].first = random_int(r, 0, p->n - 1);
-    s->range[0].end = random_int(r, s->range[0].first + 1, p->n);
+    slice_add(s, r, "N", p->n, false);
     s->range[1] = s->range[0];
     s->range[1].symbol = "C";
     s->count = 2;

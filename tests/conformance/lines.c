@@ -46,13 +46,15 @@ bool lines_keep(const struct lines *l, int64_t slot) {
     return true;
 }
 
-void tensor_fill(struct call *c, const ejk_tensor *t, double middle, double deviation) {
-    const int64_t count = ejk_tensor_count(t);
-    for (int64_t n = 0; n < count; n++)
-        tensor_put(t, n, middle + deviation * random_normal(&c->random));
+void lines_hide(const struct lines *l, const ejk_tensor *t) {
+    if (!l->packed || !ejk_tensor_present(t)) return;
+    const int64_t end = l->count > 0 ? l->end[l->count - 1] : 0;
+    const int64_t row = l->tokens > 0 ? ejk_tensor_count(t) / l->tokens : 0;
+    tensor_hide(t, end * row, (l->tokens - end) * row);
 }
 
-long double rounded_step(const struct call *c, int order, long double value) {
-    if (order == EXACT) return value;
-    return c->dtype == EJK_DTYPE_F64 ? (long double)(double)value : (long double)(float)value;
+void lines_hide_slots(const struct lines *l, const ejk_tensor *pool) {
+    const int64_t size = l->slots > 0 ? ejk_tensor_count(pool) / l->slots : 0;
+    for (int64_t slot = 0; slot < l->slots; slot++)
+        if (lines_keep(l, slot)) tensor_hide(pool, slot * size, size);
 }

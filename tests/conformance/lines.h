@@ -23,10 +23,8 @@ void lines_pool(struct call *c, struct lines *l);
 bool lines_have(const struct lines *l, int64_t token);
 /* Entry of an expected state that is no sequence's, or of a token that is none's. */
 bool lines_keep(const struct lines *l, int64_t slot);
-
-/* Values of a tensor, normal around `middle`. */
-void tensor_fill(struct call *c, const ejk_tensor *t, double middle, double deviation);
-/* A number as a naive evaluation has it: exact, or rounded to the type that the call computes in. */
-long double rounded_step(const struct call *c, int order, long double value);
+/* NaN where nobody reads: in tokens of no sequence of [B,T,…], or in slots of a pool that are no sequence's. */
+void lines_hide(const struct lines *l, const ejk_tensor *t);
+void lines_hide_slots(const struct lines *l, const ejk_tensor *pool);
 
 #endif

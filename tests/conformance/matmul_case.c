@@ -190,21 +190,13 @@ static void exact_vjp(struct call *c) {
 
 /* ---- Parts ------------------------------------------------------------------------------------------- */
 
-static void range(struct random *r, struct slice *s, const char *symbol, int64_t count) {
-    const int64_t first = random_int(r, 0, count - 1), end = random_int(r, first + 1, count);
-    s->range[s->count].symbol = symbol;
-    s->range[s->count].first = first;
-    s->range[s->count].end = end;
-    s->count++;
-}
-
 static bool slice(const struct call *c, struct random *r, struct slice *s) {
     const struct matmul *p = c->own;
     if (entries(p) * p->m * p->k * p->n == 0) return false;
-    range(r, s, "M", p->m);
-    if (p->batch > 0) range(r, s, "B", p->batch);
+    slice_add(s, r, "M", p->m, false);
+    if (p->batch > 0) slice_add(s, r, "B", p->batch, false);
     if (p->c != p->n || p->c == p->k) return true;
-    range(r, s, "N", p->n);
+    slice_add(s, r, "N", p->n, false);
     s->range[s->count] = s->range[s->count - 1];
     s->range[s->count++].symbol = "C";
     return true;

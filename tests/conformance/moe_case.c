@@ -142,10 +142,7 @@ static void exact(struct call *c) {
 static bool slice(const struct call *c, struct random *r, struct slice *s) {
     const struct moe *p = c->own;
     if (p->tokens == 0) return false;
-    s->range[0].symbol = "T";
-    s->range[0].first = random_int(r, 0, p->tokens - 1);
-    s->range[0].end = random_int(r, s->range[0].first + 1, p->tokens);
-    s->count = 1;
+    slice_add(s, r, "T", p->tokens, false);
     return true;
 }
 

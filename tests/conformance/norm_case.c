@@ -84,7 +84,7 @@ static bool generate_vjp(struct call *c) {
 
 /* ---- The formulas ------------------------------------------------------------------------------------ */
 
-#define R(value) rounded_step(c, order, value)
+#define R(value) call_step(c, order, value)
 
 static void read(struct call *c, struct norm *v) {
     if (v->vx) return;
@@ -208,10 +208,7 @@ static bool slice(const struct call *c, struct random *r, struct slice *s) {
     const struct norm *v = c->own;
     if (v->rows * v->width == 0) return false;
     const int64_t count = v->x.shape[v->x.rank == 2 ? 0 : 1];
-    s->range[0].symbol = "T";
-    s->range[0].first = random_int(r, 0, count - 1);
-    s->range[0].end = random_int(r, s->range[0].first + 1, count);
-    s->count = 1;
+    slice_add(s, r, "T", count, false);
     return true;
 }
 

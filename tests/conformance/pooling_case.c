@@ -1,28 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mean_pooling and its gradient. */
 #include "conformance/cases.h"
+#include "conformance/lines.h"
 
-struct pooling {
-    int64_t batch, tokens, rows, width; /* elements of all trailing axes */
-    int64_t chunk, sequences;           /* 0: whole sequences; -1: not packed */
-    int64_t *row_of, *count;            /* of each token, -1: none; tokens of each row */
-    int32_t trailing;
-    ejk_tensor x, y, ends; /* y: means, or their cotangent */
+/* Tokens of a row: none of one that is no chunk. */
+struct part {
+    int64_t begin, count;
 };
 
-/* Which row each token belongs to; rows that are no chunk have none. */
-static void deal(struct call *c, struct pooling *p, const int64_t *ends) {
-    const int64_t sequences = p->sequences < 0 ? 1 : p->sequences;
-    p->rows = sequences;
-    if (p->chunk) p->rows += p->tokens / p->chunk + (p->tokens % p->chunk != 0) - 1;
-    p->row_of = call_memory(c, (size_t)p->tokens * sizeof *p->row_of);
-    p->count = call_memory(c, (size_t)p->rows * sizeof *p->count);
-    for (int64_t t = 0; t < p->tokens; t++) p->row_of[t] = -1;
-    for (int64_t n = 0; n < sequences; n++)
-        for (int64_t t = ends[n]; t < ends[n + 1]; t++) {
-            p->row_of[t] = n + (p->chunk ? ends[n] / p->chunk + (t - ends[n]) / p->chunk : 0);
-            p->count[p->row_of[t]]++;
-        }
+struct pooling {
+    struct lines lines;
+    int64_t chunk, rows, width; /* chunk 0: whole sequences; width: of all trailing axes */
+    struct part *part;          /* of each row */
+    ejk_tensor x, y;            /* y: means, or their cotangent */
+};
+
+static void deal(struct call *c, struct pooling *p) {
+    const struct lines *l = &p->lines;
+    const int64_t sequences = l->packed ? l->count : 1;
+    const int64_t chunk = p->chunk ? p->chunk : INT64_MAX;
+    p->rows = sequences + (p->chunk ? l->tokens / chunk + (l->tokens % chunk != 0) - 1 : 0);
+    p->part = call_memory(c, (size_t)p->rows * sizeof *p->part);
+    for (int64_t n = 0; n < sequences && l->batch > 0; n++) {
+        struct part *part = p->part + n + l->begin[n] / chunk;
+        for (int64_t t = l->begin[n]; t < l->end[n]; t += part++->count)
+            *part = (struct part){t, chunk < l->end[n] - t ? chunk : l->end[n] - t};
+    }
 }
 
 static struct pooling *make(struct call *c) {
@@ -30,26 +33,18 @@ static struct pooling *make(struct call *c) {
     static const int64_t chunks[] = {1, 3, 16, 64, INT64_MAX};
     struct random *r = &c->random;
     struct pooling *p = c->own = call_memory(c, sizeof *p);
-    p->batch = random_chance(r, 0.02) ? 0 : random_int(r, 1, 3);
-    p->tokens = RANDOM_OF(r, tokens);
+    struct lines *l = &p->lines;
+    lines_make(c, l, random_chance(r, 0.02) ? 0 : random_int(r, 1, 3), RANDOM_OF(r, tokens));
     p->chunk = random_chance(r, 0.6) ? RANDOM_OF(r, chunks) : 0;
-    p->sequences = -1;
-    int64_t ends[8] = {0, p->tokens};
-    if (random_chance(r, 0.5)) {
-        p->batch = 1;
-        p->ends = call_sequences(c, p->tokens, 7, ends);
-        p->sequences = p->ends.shape[0] - 1;
-    }
-    deal(c, p, ends);
-    int64_t x[6] = {p->batch, p->tokens}, y[6] = {p->batch, p->rows};
-    if (!p->chunk && p->sequences < 0) y[1] = p->batch;
-    p->trailing = call_trailing(c, p->batch * p->tokens, x + 2);
+    deal(c, p);
+    int64_t x[6] = {l->batch, l->tokens}, y[6] = {l->batch, p->rows};
+    if (!p->chunk && !l->packed) y[1] = l->batch;
+    const int32_t trailing = call_trailing(c, l->batch * l->tokens, x + 2), whole = p->chunk == 0;
     p->width = 1;
-    for (int32_t i = 2; i < 2 + p->trailing; i++) p->width *= y[i] = x[i];
-    const int32_t flat = p->sequences >= 0 && p->trailing == 1 && random_chance(r, 0.5);
-    const int32_t whole = p->chunk == 0;
-    p->x = call_tensor(c, c->dtype, 2 + p->trailing - flat, x + flat);
-    p->y = call_tensor(c, c->dtype, 2 + p->trailing - whole, y + whole);
+    for (int32_t i = 2; i < 2 + trailing; i++) p->width *= y[i] = x[i];
+    const int32_t flat = l->packed && trailing == 1 && random_chance(r, 0.5);
+    p->x = call_tensor(c, c->dtype, 2 + trailing - flat, x + flat);
+    p->y = call_tensor(c, c->dtype, 2 + trailing - whole, y + whole);
     call_fill(c, &p->x);
     return p;
 }
@@ -57,7 +52,7 @@ static struct pooling *make(struct call *c) {
 static bool generate(struct call *c) {
     const struct pooling *p = make(c);
     ejk_mean_pooling_args *args = c->args;
-    *args = (ejk_mean_pooling_args){.x = p->x, .cu_seqlens = p->ends, .out = p->y};
+    *args = (ejk_mean_pooling_args){.x = p->x, .cu_seqlens = p->lines.ends, .out = p->y};
     args->cfg = (ejk_mean_pooling_config){.platform = "auto"};
     args->chunk_size = (ejk_opt_int){p->chunk, p->chunk > 0};
     return true;
@@ -66,26 +61,25 @@ static bool generate(struct call *c) {
 static bool generate_vjp(struct call *c) {
     const struct pooling *p = make(c);
     ejk_mean_pooling_vjp_args *args = c->args;
-    *args = (ejk_mean_pooling_vjp_args){.x = p->x, .cu_seqlens = p->ends, .d_out = p->y};
+    *args = (ejk_mean_pooling_vjp_args){.x = p->x, .cu_seqlens = p->lines.ends, .d_out = p->y};
     args->chunk_size = (ejk_opt_int){p->chunk, p->chunk > 0};
     args->d_x = call_tensor(c, c->dtype, p->x.rank, p->x.shape);
     call_fill(c, &p->y);
     return true;
 }
 
-/* Entry n of `of` of each batch entry holds NaN. */
-static void hide(const struct pooling *p, const ejk_tensor *t, int64_t of, int64_t n) {
-    for (int64_t i = 0; i < p->batch * p->width; i++)
-        tensor_put(t, (i / p->width * of + n) * p->width + i % p->width, (double)NAN);
-}
-
 /* Tokens in no sequence and cotangents of means of nothing; differences would find NaN times 0. */
 static void finish(struct call *c) {
     const struct pooling *p = c->own;
-    for (int64_t t = 0; t < p->tokens; t++)
-        if (p->row_of[t] < 0) hide(p, &p->x, p->tokens, t);
-    for (int64_t row = 0; row < p->rows && c->dtype != EJK_DTYPE_F64; row++)
-        if (p->count[row] == 0) hide(p, &p->y, p->rows, row);
+    lines_hide(&p->lines, &p->x);
+    for (int64_t n = 0; n < p->lines.batch * p->rows && c->dtype != EJK_DTYPE_F64; n++)
+        if (p->part[n % p->rows].count == 0) tensor_hide(&p->y, n * p->width, p->width);
+}
+
+/* The element of x, i tokens behind the first, that is part of element n of y. */
+static int64_t source(const struct pooling *p, int64_t n, int64_t i) {
+    const int64_t row = n / p->width, b = row / p->rows, t = p->part[row % p->rows].begin + i;
+    return (b * p->lines.tokens + t) * p->width + n % p->width;
 }
 
 /* An order begins at another token. */
@@ -93,41 +87,39 @@ static void means(struct call *c, int order) {
     const struct pooling *p = c->own;
     double *out = call_result(c, "out", order, ELEMENT);
     double *spread = order == EXACT ? call_result(c, "out", SPREAD, ELEMENT) : NULL;
-    const int64_t shift = order == EXACT ? 0 : p->tokens * order / ORDERS;
-    long double *sum = call_memory(c, (size_t)(p->batch * p->rows * p->width) * sizeof *sum);
-    for (int64_t n = 0; n < p->batch * p->tokens * p->width; n++) {
-        const int64_t b = n / p->width / p->tokens, d = n % p->width;
-        const int64_t t = (n / p->width + shift) % p->tokens, row = p->row_of[t];
-        const int64_t at = (b * p->rows + row) * p->width + d;
-        if (row < 0) continue;
-        const double value = tensor_get(&p->x, (b * p->tokens + t) * p->width + d);
-        sum[at] = call_step(c, order, sum[at] + (long double)value);
-        out[at] = (double)call_step(c, order, sum[at] / (long double)p->count[row]);
-        if (spread) spread[at] += fabs(value) / (double)p->count[row];
+    for (int64_t n = 0; n < ejk_tensor_count(&p->y); n++) {
+        const int64_t count = p->part[n / p->width % p->rows].count;
+        const int64_t first = order == EXACT ? 0 : count * order / ORDERS;
+        long double sum = 0;
+        for (int64_t i = 0; i < count; i++) {
+            const double value = tensor_get(&p->x, source(p, n, (first + i) % count));
+            sum = call_step(c, order, sum + (long double)value);
+            if (spread) spread[n] += fabs(value) / (double)count;
+        }
+        if (count > 0) out[n] = (double)call_step(c, order, sum / (long double)count);
     }
 }
 
 static void exact_vjp(struct call *c) {
     const struct pooling *p = c->own;
     double *d_x = call_result(c, "d_x", EXACT, ELEMENT);
-    for (int64_t n = 0; n < p->batch * p->tokens * p->width; n++) {
-        const int64_t row = p->row_of[n / p->width % p->tokens], b = n / p->width / p->tokens;
-        if (row >= 0)
-            d_x[n] = tensor_get(&p->y, (b * p->rows + row) * p->width + n % p->width) /
-                     (double)p->count[row];
+    for (int64_t n = 0; n < ejk_tensor_count(&p->y); n++) {
+        const int64_t count = p->part[n / p->width % p->rows].count;
+        for (int64_t i = 0; i < count; i++)
+            d_x[source(p, n, i)] = tensor_get(&p->y, n) / (double)count;
     }
 }
 
 /* Without chunks the batch of the means is the axis N. */
 static bool slice(const struct call *c, struct random *r, struct slice *s) {
     const struct pooling *p = c->own;
-    if (p->batch * p->rows * p->tokens * p->width == 0) return false;
-    if (p->sequences < 0) {
-        slice_add(s, r, "B", p->batch, false);
+    if (ejk_tensor_count(&p->x) == 0 || p->rows == 0) return false;
+    if (!p->lines.packed) {
+        slice_add(s, r, "B", p->lines.batch, false);
         s->range[0].also = "N";
     }
     slice_add(s, r, "D", p->x.shape[p->x.rank - 1], false);
-    if (p->trailing > 1) slice_add(s, r, "H", p->x.shape[p->x.rank - 2], false);
+    if (p->x.rank > 3) slice_add(s, r, "H", p->x.shape[p->x.rank - 2], false);
     return true;
 }
 

@@ -130,20 +130,17 @@ static bool generate_vjp(struct call *c) {
 static void finish(struct call *c) {
     const struct wkv *v = c->own;
     const int64_t rows = ejk_tensor_count(&v->k);
-    for (int64_t n = 0; c->dtype != EJK_DTYPE_F64 && n < rows; n++) {
-        const bool outside = !lines_have(&v->lines, n / v->channels);
-        if (outside || isinf(tensor_get(&v->k, n))) tensor_put(&v->v, n, (double)NAN);
-        if (outside) tensor_put(&v->k, n, (double)NAN);
-        if (outside && c->gradient) tensor_put(&v->y, n, (double)NAN);
-    }
-    const int64_t size = v->channels * NUMBERS;
-    for (int64_t n = 0; v->pooled && n < v->lines.slots * size; n++)
-        if (lines_keep(&v->lines, n / size)) tensor_put(&v->before, n, (double)NAN);
+    for (int64_t n = 0; c->dtype != EJK_DTYPE_F64 && n < rows; n++)
+        if (isinf(tensor_get(&v->k, n))) tensor_hide(&v->v, n, 1);
+    const ejk_tensor *of_tokens[] = {&v->k, &v->v, &v->y};
+    for (int i = 0; i < (c->gradient ? 3 : 2); i++)
+        if (c->dtype != EJK_DTYPE_F64) lines_hide(&v->lines, of_tokens[i]);
+    if (v->pooled) lines_hide_slots(&v->lines, &v->before);
 }
 
 /* ---- The formulas ------------------------------------------------------------------------------------ */
 
-#define R(value) rounded_step(c, order, value)
+#define R(value) call_step(c, order, value)
 
 static void read(struct call *c, struct wkv *v) {
     if (v->vk) return;
@@ -347,10 +344,7 @@ static void exact_vjp(struct call *c) {
 static bool slice(const struct call *c, struct random *r, struct slice *s) {
     const struct wkv *v = c->own;
     if (v->channels * v->lines.batch * v->lines.tokens == 0) return false;
-    s->range[0].symbol = "C";
-    s->range[0].first = random_int(r, 0, v->channels - 1);
-    s->range[0].end = random_int(r, s->range[0].first + 1, v->channels);
-    s->count = 1;
+    slice_add(s, r, "C", v->channels, false);
     return true;
 }
 

@@ -150,18 +150,13 @@ static void finish(struct call *c) {
     const struct scan *v = c->own;
     const ejk_tensor *rows[] = {&v->x, &v->dt, &v->b, &v->c, &v->gate, &v->y};
     for (int i = 0; i < (c->gradient ? 6 : 5); i++)
-        for (int64_t n = 0; v->lines.packed && n < ejk_tensor_count(rows[i]); n++)
-            if (c->dtype != EJK_DTYPE_F64 && ejk_tensor_present(rows[i]) &&
-                !lines_have(&v->lines, n / (ejk_tensor_count(rows[i]) / v->lines.tokens)))
-                tensor_put(rows[i], n, (double)NAN);
-    const int64_t size = v->channels * v->states;
-    for (int64_t n = 0; v->pooled && n < v->lines.slots * size; n++)
-        if (lines_keep(&v->lines, n / size)) tensor_put(&v->before, n, (double)NAN);
+        if (c->dtype != EJK_DTYPE_F64) lines_hide(&v->lines, rows[i]);
+    if (v->pooled) lines_hide_slots(&v->lines, &v->before);
 }
 
 /* ---- The formulas ------------------------------------------------------------------------------------ */
 
-#define R(value) rounded_step(c, order, value)
+#define R(value) call_step(c, order, value)
 
 static void read(struct call *c, struct scan *v) {
     if (v->vx) return;
@@ -381,10 +376,7 @@ static void exact_vjp(struct call *c) {
 static bool slice(const struct call *c, struct random *r, struct slice *s) {
     const struct scan *v = c->own;
     if (v->channels * v->lines.batch * v->lines.tokens == 0 || v->groups > 1) return false;
-    s->range[0].symbol = "E";
-    s->range[0].first = random_int(r, 0, v->channels - 1);
-    s->range[0].end = random_int(r, s->range[0].first + 1, v->channels);
-    s->count = 1;
+    slice_add(s, r, "E", v->channels, false);
     return true;
 }
 

@@ -207,16 +207,9 @@ static bool generate_vjp(struct call *c) {
 static void finish(struct call *c) {
     static const enum ssd_tensor of_tokens[] = {SSD_X, SSD_B, SSD_C, SSD_DT, SSD_GATE, SSD_Y};
     const struct ssd *p = c->own;
-    for (int i = 0; i < (c->gradient ? 6 : 5); i++) {
-        const ejk_tensor *t = &p->tensor[of_tokens[i]];
-        const int64_t count = ejk_tensor_present(t) ? ejk_tensor_count(t) : 0;
-        for (int64_t n = 0; p->lines.packed && c->dtype != EJK_DTYPE_F64 && n < count; n++)
-            if (!lines_have(&p->lines, n / (count / p->lines.tokens)))
-                tensor_put(t, n, (double)NAN);
-    }
-    const int64_t size = p->heads * p->size * p->states;
-    for (int64_t n = 0; p->pooled && n < p->lines.slots * size; n++)
-        if (lines_keep(&p->lines, n / size)) tensor_put(&p->tensor[SSD_BEFORE], n, (double)NAN);
+    for (int i = 0; i < (c->gradient ? 6 : 5); i++)
+        if (c->dtype != EJK_DTYPE_F64) lines_hide(&p->lines, &p->tensor[of_tokens[i]]);
+    if (p->pooled) lines_hide_slots(&p->lines, &p->tensor[SSD_BEFORE]);
 }
 
 static void read(struct call *c, struct ssd *p) {
@@ -244,9 +237,7 @@ static void naive(struct call *c, int order) {
 static bool slice(const struct call *c, struct random *r, struct slice *s) {
     const struct ssd *p = c->own;
     if (p->lines.packed || p->pooled || p->lines.batch * p->lines.tokens == 0) return false;
-    s->range[0].symbol = "B";
-    s->range[0].first = random_int(r, 0, p->lines.batch - 1);
-    s->range[0].end = random_int(r, s->range[0].first + 1, p->lines.batch);
+    slice_add(s, r, "B", p->lines.batch, false);
     s->range[1] = s->range[0];
     s->range[1].symbol = "N";
     s->range[1].same = true;
