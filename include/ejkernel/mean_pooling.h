@@ -56,8 +56,7 @@ extern EJK_API const ejk_record ejk_mean_pooling_args_record;
 
 /** Gradient: a token gets d_out of its mean, divided by the number of tokens there; 0 if it is in none. */
 #define EJK_MEAN_POOLING_VJP_ARGS(F, R)                                                            \
-    F(TENSOR, x, EJK_REQUIRED, "", EJK_MEAN_POOLING_TOKENS "float",                                \
-      "tokens: only its shape counts")                                                             \
+    F(TENSOR, x, EJK_REQUIRED, "", EJK_MEAN_POOLING_TOKENS "float", "tokens, for their shape")     \
     EJK_MEAN_POOLING_OPTIONS(F, R)                                                                 \
     F(TENSOR, d_out, EJK_REQUIRED, "", EJK_MEAN_POOLING_ROWS "x", "cotangent of out")              \
     F(TENSOR, d_x, EJK_REQUIRED_OUTPUT, "", EJK_MEAN_POOLING_TOKENS "x", "gradient")

@@ -46,6 +46,13 @@
 #define EJKI_FIRST(...)               EJKI_FIRST_(__VA_ARGS__)
 #define EJKI_FIRST_(first, ...)       first
 
+/* The run of an implementation whose workers each do work(run, index); at file level, without a semicolon. */
+#define EJKI_DEFINE_RUN(work)                                                                      \
+    static ejk_status run(const ejk_run *run) {                                                    \
+        ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);                \
+        return EJK_OK;                                                                             \
+    }
+
 /* The public call of an operation, which its header declares; at file level, without a semicolon. */
 #define EJKI_DEFINE_CALL(operation)                                                                \
     ejk_status ejk_##operation(ejk_context *context, const ejk_##operation##_args *args) {         \

@@ -3,18 +3,19 @@
 
 #include "base/base.h"
 
-ejk_status ejki_runs_of(const ejk_tensor *x, const ejk_tensor *y, int32_t trailing, ejki_runs *runs,
-                        ejki_tokens *x_tokens, ejki_tokens *y_tokens) {
+/* A product of lengths can be counted in every tensor that was checked. */
+void ejki_runs_of(const ejk_tensor *x, const ejk_tensor *y, int32_t trailing, ejki_runs *runs,
+                  ejki_tokens *x_tokens, ejki_tokens *y_tokens) {
     int32_t place = 3;
-    int64_t total = 1;
     ejki_size *length = &runs->width, x_step = 1, y_step = 1;
     *runs = (ejki_runs){{1, 1, 1}, 1};
     for (int32_t i = 1; i <= trailing; i++) {
         const int32_t x_axis = x->rank - i, y_axis = y->rank - i;
         const int64_t size = x->shape[x_axis];
-        if (!ejki_mul(total, size, &total))
-            return ejki_fail(EJK_STATUS_OVERFLOW, "the last %d axes cannot be counted",
-                             (int)trailing);
+        if (size == 0) {
+            *runs = (ejki_runs){{1, 1, 1}, 0};
+            return;
+        }
         if (size == 1) continue;
         if (x->strides[x_axis] != x_step * *length || y->strides[y_axis] != y_step * *length) {
             length = &runs->outer[--place];
@@ -23,6 +24,18 @@ ejk_status ejki_runs_of(const ejk_tensor *x, const ejk_tensor *y, int32_t traili
         }
         *length *= size;
     }
-    if (total == 0) *runs = (ejki_runs){{1, 1, 1}, 0};
-    return EJK_OK;
+}
+
+ejk_status ejki_expect_one_row(const ejk_tensor *ends, int64_t batch) {
+    if (!ejk_tensor_present(ends) || batch == 1) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_SHAPE,
+                     "batch is %lld, expected 1: with cu_seqlens sequences are packed",
+                     (long long)batch);
+}
+
+ejk_status ejki_chunk_size(const ejk_opt_int *given, int64_t *out) {
+    *out = given->set ? given->value : 0;
+    if (!given->set || given->value >= 1) return EJK_OK;
+    return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "chunk_size is %lld, expected at least 1",
+                     (long long)given->value);
 }

@@ -9,12 +9,34 @@
 #ifdef __CUDACC_RTC__
 #define EJKI_TOKENS static __device__ __forceinline__
 #else
-#include <ejkernel/tensor.h>
+#include <ejkernel/record.h>
 #include <string.h>
 #define EJKI_TOKENS static inline
 #endif
 
 typedef long long ejki_size;
+
+/* Number n of a list of integers of 4 bytes, or of 8 if it is wide. On the CPU it may lie anywhere. */
+EJKI_TOKENS ejki_size ejki_number(const void *list, int wide, ejki_size n) {
+#ifdef __CUDACC_RTC__
+    return wide ? ((const ejki_size *)list)[n] : ((const int *)list)[n];
+#else
+    ejki_size value;
+    int narrow;
+    if (wide) {
+        memcpy(&value, (const char *)list + n * 8, sizeof value);
+        return value;
+    }
+    memcpy(&narrow, (const char *)list + n * 4, sizeof narrow);
+    return narrow;
+#endif
+}
+
+/* The same kept within 0 to `most`: on a GPU nobody has looked at the list before. */
+EJKI_TOKENS ejki_size ejki_number_within(const void *list, int wide, ejki_size n, ejki_size most) {
+    const ejki_size value = ejki_number(list, wide, n);
+    return value < 0 ? 0 : value > most ? most : value;
+}
 
 /* ---- Runs ------------------------------------------------------------------------------------------- */
 
@@ -33,11 +55,23 @@ EJKI_TOKENS ejki_size ejki_run_count(const ejki_runs *r) {
     return r->outer[0] * r->outer[1] * r->outer[2];
 }
 
-/* Where a run of token `at` begins. */
-EJKI_TOKENS ejki_size ejki_run_start(const ejki_runs *r, const ejki_tokens *t, ejki_size b,
-                                     ejki_size at, ejki_size run) {
-    const ejki_size middle = run / r->outer[2];
-    return b * t->batch + at * t->step + run % r->outer[2] * t->outer[2] +
+/* A run of a step, a token or what stands in its place, of an entry of the batch. */
+typedef struct ejki_item {
+    ejki_size b, step, run;
+} ejki_item;
+
+/* Item n of all in the order of memory, where an entry has `steps`. */
+EJKI_TOKENS ejki_item ejki_item_at(const ejki_runs *r, ejki_size steps, ejki_size n) {
+    const ejki_size runs = ejki_run_count(r);
+    const ejki_item item = {n / runs / steps, n / runs % steps, n % runs};
+    return item;
+}
+
+/* Where an item's run of another step begins. */
+EJKI_TOKENS ejki_size ejki_run_start(const ejki_runs *r, const ejki_tokens *t,
+                                     const ejki_item *item, ejki_size step) {
+    const ejki_size middle = item->run / r->outer[2];
+    return item->b * t->batch + step * t->step + item->run % r->outer[2] * t->outer[2] +
            middle % r->outer[1] * t->outer[1] + middle / r->outer[1] * t->outer[0];
 }
 
@@ -46,8 +80,14 @@ EJKI_TOKENS ejki_size ejki_run_start(const ejki_runs *r, const ejki_tokens *t, e
  * The last `trailing` axes, at most four, of two tensors that have the same lengths there: axes that continue the
  * innermost run in both are taken into it. Sets outer strides.
  */
-ejk_status ejki_runs_of(const ejk_tensor *x, const ejk_tensor *y, int32_t trailing, ejki_runs *runs,
-                        ejki_tokens *x_tokens, ejki_tokens *y_tokens);
+void ejki_runs_of(const ejk_tensor *x, const ejk_tensor *y, int32_t trailing, ejki_runs *runs,
+                  ejki_tokens *x_tokens, ejki_tokens *y_tokens);
+
+/* INVALID_SHAPE: sequences are packed by `ends`, and there is more or less than one row of tokens. */
+ejk_status ejki_expect_one_row(const ejk_tensor *ends, int64_t batch);
+
+/* The chunk_size of a call, 0 = not given. INVALID_ARGUMENT: below 1. */
+ejk_status ejki_chunk_size(const ejk_opt_int *given, int64_t *out);
 #endif
 
 /* ---- Chunks ----------------------------------------------------------------------------------------- */
@@ -68,21 +108,8 @@ typedef struct ejki_range {
     ejki_size row, begin, end;
 } ejki_range;
 
-/* Kept inside: on a GPU nobody has looked at it before. The CPU's may lie anywhere. */
 EJKI_TOKENS ejki_size ejki_sequence_begin(const ejki_chunks *c, ejki_size n) {
-    ejki_size value;
-#ifdef __CUDACC_RTC__
-    value = c->wide ? ((const ejki_size *)c->ends)[n] : ((const int *)c->ends)[n];
-#else
-    int narrow;
-    if (c->wide) {
-        memcpy(&value, (const char *)c->ends + n * 8, sizeof value);
-    } else {
-        memcpy(&narrow, (const char *)c->ends + n * 4, sizeof narrow);
-        value = narrow;
-    }
-#endif
-    return value < 0 ? 0 : value > c->tokens ? c->tokens : value;
+    return ejki_number_within(c->ends, c->wide, n, c->tokens);
 }
 
 EJKI_TOKENS ejki_size ejki_sequence_row(const ejki_chunks *c, ejki_size n) {

@@ -140,6 +140,13 @@ ejk_status ejki_tensor_extent(const ejk_tensor *tensor, const char *name, int64_
     return ejki_is_packed(tensor->dtype) ? check_packed(tensor, name) : EJK_OK;
 }
 
+ejk_status ejki_tensor_expect_countable(const ejk_tensor *tensor, const char *name, int64_t each) {
+    int64_t bytes;
+    if (ejki_mul(ejk_tensor_count(tensor), each, &bytes)) return EJK_OK;
+    return ejki_fail(EJK_STATUS_OVERFLOW,
+                     "%" PRId64 " bytes for each element of %s cannot be counted", each, name);
+}
+
 ejk_status ejk_tensor_check(const ejk_tensor *tensor, const char *name) {
     if (name == NULL) name = "tensor";
     if (tensor == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL", name);

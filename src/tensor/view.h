@@ -16,6 +16,9 @@ ejk_status ejki_tensor_extent(const ejk_tensor *tensor, const char *name, int64_
 ejk_status ejki_tensor_expect_shape(const ejk_tensor *tensor, const char *name, int32_t rank,
                                     const int64_t *shape);
 
+/* OVERFLOW unless `each` bytes for every element can be counted: what a call makes of a tensor takes no more. */
+ejk_status ejki_tensor_expect_countable(const ejk_tensor *tensor, const char *name, int64_t each);
+
 /* True of a type of which several elements share a byte. */
 static inline bool ejki_is_packed(ejk_dtype dtype) {
     return dtype == EJK_DTYPE_I4 || dtype == EJK_DTYPE_U4;

@@ -137,7 +137,7 @@ static const struct refused refused[] = {
     {EJK_STATUS_INVALID_SHAPE, "out: shape [1,5,4]", PACKED "out=[1,5,4]"},
     {EJK_STATUS_INVALID_SHAPE, "2 on axis 0, expected 1", PACKED "out=[2,5,4]"},
     {EJK_STATUS_INVALID_ARGUMENT, "cu_seqlens is 13", PACKED "cu_seqlens={0,13,12}"},
-    {EJK_STATUS_INVALID_SHAPE, "batch 2, expected 1", PACKED "x=[2,12,4] out=[2,3,4]"},
+    {EJK_STATUS_INVALID_SHAPE, "batch is 2, expected 1", PACKED "x=[2,12,4] out=[2,3,4]"},
     {.changes = NULL}};
 
 REFUSED_CALL(ejk_mean_pooling)

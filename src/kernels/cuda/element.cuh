@@ -51,6 +51,21 @@ DEVICE float power_of_2(float x) {
     return y;
 }
 
+/* Sum of `count` numbers `step` apart, in their order, with the loads of many under way. */
+DEVICE float sum_in_order(const float *at, i64 count, i64 step) {
+    constexpr int WAY = 32;
+    float sum = 0;
+    for (i64 n = 0; n < count; n += WAY) {
+        float values[WAY];
+#pragma unroll
+        for (int k = 0; k < WAY; k++) values[k] = n + k < count ? at[(n + k) * step] : 0;
+#pragma unroll
+        for (int k = 0; k < WAY; k++)
+            if (n + k < count) sum += values[k];
+    }
+    return sum;
+}
+
 /* ---- Elements --------------------------------------------------------------------------------------- */
 
 template <int TYPE> struct element_of {

@@ -47,4 +47,16 @@ template <int COUNT> DEVICE void sum_over_phases(float (&sum)[COUNT]) {
     __syncthreads();
 }
 
+/* Adds sums of a lane's first `count` groups to a total, in order; all threads get the result. */
+template <int COUNT>
+DEVICE void add_over_groups(const float (&sum)[COUNT], i64 count, float (&total)[COUNT]) {
+    __shared__ float shared[COUNT][GROUPS][LANES];
+    const int lane = threadIdx.x % LANES;
+    for (int i = 0; i < COUNT; i++) shared[i][threadIdx.x / (LANES * PHASES)][lane] = sum[i];
+    __syncthreads();
+    for (int g = 0; g < GROUPS && g < count; g++)
+        for (int i = 0; i < COUNT; i++) total[i] += shared[i][g][lane];
+    __syncthreads();
+}
+
 #endif

@@ -3,6 +3,7 @@
 #include "operations/attention/blocksparse/blocksparse_attention_steps.h"
 
 #include "base/base.h"
+#include "kernels/tokens.cuh"
 
 #include <string.h>
 
@@ -145,10 +146,7 @@ ejk_status ejki_limits_of(const ejk_blocksparse_attention_args *args, ejki_flash
             "sequence_parallelism_mesh_axis_name is '%s', but queries cannot be spread "
             "over a mesh in this version: leave it empty",
             args->sequence_parallelism_mesh_axis_name);
-    if (args->chunk_size.set && args->chunk_size.value < 1)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "chunk_size is %lld, expected at least 1",
-                         (long long)args->chunk_size.value);
-    p->chunk = args->chunk_size.set ? args->chunk_size.value : 0;
+    EJKI_TRY(ejki_chunk_size(&args->chunk_size, &p->chunk));
     p->chunk_offset = limited(args->causal_offset.set ? args->causal_offset.value
                                                       : problem->keys - problem->queries);
     EJKI_TRY(use_positions(args, problem));

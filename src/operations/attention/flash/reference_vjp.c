@@ -249,9 +249,6 @@ static void work(void *argument, int64_t index) {
     ejki_flash_vjp_clear(v, index, run->workers);
 }
 
-static ejk_status run(const ejk_run *run) {
-    ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);
-    return EJK_OK;
-}
+EJKI_DEFINE_RUN(work)
 
 EJKI_DECLARE(flash_attention_vjp_reference, .version = 1, .prepare = prepare, .run = run)

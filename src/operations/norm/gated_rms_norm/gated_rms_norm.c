@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "kernels/declare.h"
 #include "operations/norm/gated_rms_norm/problem.cuh"
+#include "tensor/view.h"
 
 #define SYMBOLS "B=1,T,H,D"
 
@@ -67,18 +68,13 @@ static ejk_status resolve_eps(const ejk_opt_float *eps, norm_problem *p) {
 }
 
 static ejk_status resolve_rows(const ejk_tensor *x, norm_problem *p) {
-    int64_t count = 1, bytes;
     p->rows = p->outer[0] = p->outer[1] = 1;
     for (int32_t i = 0; i + 1 < x->rank; i++) {
-        if (!ejki_mul(count, x->shape[i], &count))
-            return ejki_fail(EJK_STATUS_OVERFLOW, "the rows of x cannot be counted");
+        p->rows *= x->shape[i];
         if (4 - x->rank + i > 0) p->outer[3 - x->rank + i] = ejki_max(x->shape[i], 1);
     }
-    p->rows = count;
     p->width = x->shape[x->rank - 1];
-    if (!ejki_mul(count, p->width, &count) || !ejki_mul(count, 64, &bytes))
-        return ejki_fail(EJK_STATUS_OVERFLOW, "the elements of x cannot be counted");
-    return EJK_OK;
+    return ejki_tensor_expect_countable(x, "x", 64);
 }
 
 #define RESOLVE(a, y_name, p)                                                                      \

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mean_pooling in vectors. A task is a stretch of columns of a run of a row; it reads its tokens in the order of
- * memory, ROWS at a time, onto float32 sums that stay in a cache. Sums of SEGMENT tokens are added up in their order,
- * which keeps rounding small and is the same however columns are dealt out. Each line asks for one AHEAD bytes on by
- * PREFETCHT1: on Zen 4 prefetches into L1 hardly overlap.
- *
- * The gradient divides a row once and copies it to its tokens.
+ * mean_pooling in vectors, as docs/kernels/mean_pooling.md describes it: ROWS tokens at a time onto float32 sums,
+ * SEGMENT of them by themselves. Each line prefetches one AHEAD bytes on by PREFETCHT1: on Zen 4 prefetches into L1
+ * hardly overlap.
  */
 #include "kernels/simd/vec.h"
 
@@ -72,41 +69,39 @@ INLINE void divide(const ejk_dtype from_dtype, const ejk_dtype to_dtype, const v
     }
 }
 
-/* ---- Tasks ------------------------------------------------------------------------------------------ */
-
 /* Columns first to first + size - 1 of a run of a row, or of a segment of tokens. */
 typedef struct task {
     const pool_problem *p;
-    ejki_size b, step, run, first, size;
+    ejki_item at;
+    ejki_size first, size;
     float *sums, *own;
 } task;
 
-INLINE void *place_of(ejk_dtype dtype, const task *t, const ejki_tokens *of, ejki_size at) {
-    return element_at(dtype, of->data,
-                      ejki_run_start(&t->p->runs, of, t->b, at, t->run) + t->first);
+INLINE void *place_of(ejk_dtype dtype, const task *t, const ejki_tokens *of, ejki_size step) {
+    return element_at(dtype, of->data, ejki_run_start(&t->p->runs, of, &t->at, step) + t->first);
 }
 
 INLINE void mean(const ejk_dtype dtype, const task *t) {
     const pool_problem *p = t->p;
-    const ejki_range range = ejki_chunk_of_row(&p->chunks, t->step);
+    const ejki_range range = ejki_chunk_of_row(&p->chunks, t->at.step);
     const ejki_size tokens = range.end - range.begin;
     add_all(dtype, place_of(dtype, t, &p->x, range.begin), p->x.step, tokens, t->size, t->sums,
             t->own);
     divide(EJK_DTYPE_F32, dtype, t->sums, t->size, (float)ejki_max(tokens, 1),
-           place_of(dtype, t, &p->y, t->step));
+           place_of(dtype, t, &p->y, t->at.step));
 }
 
-/* Tokens from t->step on that share a row, up to `end`; returns behind them. */
+/* Tokens from t->at.step on that share a row, up to `end`; returns behind them. */
 INLINE ejki_size share(const ejk_dtype dtype, const task *t, ejki_size end) {
     const pool_problem *p = t->p;
-    const ejki_range range = ejki_chunk_of_token(&p->chunks, t->step);
+    const ejki_range range = ejki_chunk_of_token(&p->chunks, t->at.step);
     const size_t bytes = (size_t)(t->size * element_size(dtype));
     const ejki_size stop = ejki_min(range.end, end);
     memset(t->sums, 0, bytes);
     if (range.row >= 0)
         divide(dtype, dtype, place_of(dtype, t, &p->y, range.row), t->size,
                (float)(range.end - range.begin), t->sums);
-    for (ejki_size token = t->step; token < stop; token++)
+    for (ejki_size token = t->at.step; token < stop; token++)
         memcpy(place_of(dtype, t, &p->x, token), t->sums, bytes);
     return stop;
 }
@@ -118,18 +113,21 @@ static ejki_size steps_of(const pool_problem *p) {
 
 /* Columns are cut to lines where there are fewer rows than four for each thread. */
 static ejki_size columns_of(const pool_problem *p, int32_t threads) {
-    const ejki_size tasks = ejki_max(p->batch * steps_of(p) * ejki_run_count(&p->runs), 1);
+    const ejki_size tasks = ejki_max(pool_items(p, steps_of(p)), 1);
     const ejki_size cuts = threads > 1 ? ejki_cdiv(4 * (ejki_size)threads, tasks) : 1;
     const ejki_size line = LINE / element_size((ejk_dtype)p->dtype);
     return ejki_min(ejki_round_up(ejki_cdiv(ejki_max(p->runs.width, 1), cuts), line), COLUMNS);
+}
+
+static ejki_size tasks_of(const pool_problem *p, ejki_size columns) {
+    return pool_items(p, steps_of(p)) * ejki_cdiv(p->runs.width, columns);
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {
     (void)parameters;
     const pool_problem *p = problem;
-    const ejki_size tasks = p->batch * steps_of(p) * ejki_run_count(&p->runs) *
-                            ejki_cdiv(p->runs.width, columns_of(p, threads));
+    const ejki_size tasks = tasks_of(p, columns_of(p, threads));
     launch->workers = (int32_t)ejki_max(1, ejki_min(threads, tasks));
     const ejki_size columns = columns_of(p, launch->workers); /* as work() has them */
     launch->workspace_bytes = (size_t)(launch->workers * 2 * columns) * sizeof(float);
@@ -139,31 +137,23 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
 static void work(void *argument, int64_t index) {
     const ejk_run *run = argument;
     const pool_problem *p = run->problem;
-    const ejki_size runs = ejki_run_count(&p->runs), steps = steps_of(p);
-    const ejki_size columns = columns_of(p, run->workers);
-    const ejki_size cuts = ejki_cdiv(p->runs.width, columns),
-                    tasks = p->batch * steps * runs * cuts;
+    const ejki_size columns = columns_of(p, run->workers), tasks = tasks_of(p, columns);
+    const ejki_size cuts = ejki_cdiv(p->runs.width, columns);
     task t = {.p = p, .sums = (float *)run->workspace + index * 2 * columns};
     t.own = t.sums + columns;
     for (ejki_size n = tasks * index / run->workers; n < tasks * (index + 1) / run->workers; n++) {
+        t.at = ejki_item_at(&p->runs, steps_of(p), n / cuts);
         t.first = n % cuts * columns;
         t.size = ejki_min(p->runs.width - t.first, columns);
-        t.run = n / cuts % runs;
-        t.step = n / cuts / runs % steps;
-        t.b = n / cuts / runs / steps;
         if (!p->gradient) {
             ELEMENT_CALL((ejk_dtype)p->dtype, mean, &t);
             continue;
         }
-        const ejki_size end = ejki_min((t.step + 1) * SEGMENT, p->chunks.tokens);
-        for (t.step *= SEGMENT; t.step < end;)
-            t.step = ELEMENT_CALL((ejk_dtype)p->dtype, share, &t, end);
+        const ejki_size end = ejki_min((t.at.step + 1) * SEGMENT, p->chunks.tokens);
+        for (t.at.step *= SEGMENT; t.at.step < end;)
+            t.at.step = ELEMENT_CALL((ejk_dtype)p->dtype, share, &t, end);
     }
 }
 
-static ejk_status run(const ejk_run *run) {
-    ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);
-    return EJK_OK;
-}
-
+EJKI_DEFINE_RUN(work)
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)

@@ -15,4 +15,15 @@ typedef struct pool_problem {
     int dtype, gradient;
 } pool_problem;
 
+/* Runs of all steps, rows or tokens. */
+EJKI_TOKENS ejki_size pool_items(const pool_problem *p, ejki_size steps) {
+    return p->batch * steps * ejki_run_count(&p->runs);
+}
+
+typedef struct pool_arguments { /* of CUDA kernels */
+    pool_problem p;
+    float *partial; /* [segments][batch, rows, runs][width] */
+    ejki_size splits;
+} pool_arguments;
+
 #endif

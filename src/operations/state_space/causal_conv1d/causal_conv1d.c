@@ -8,6 +8,7 @@
 #include "kernels/declare.h"
 #include "operations/state_space/causal_conv1d/problem.cuh"
 #include "operations/state_space/shared/sequences.h"
+#include "tensor/view.h"
 
 #define SYMBOLS "B=1,T,N=B,C,W=4"
 
@@ -108,12 +109,7 @@ static ejk_status resolve(const call *c, conv_problem *p) {
     p->has_bias = ejk_tensor_present(c->bias);
     p->has_before = ejk_tensor_present(p->pooled ? c->states.pool : c->states.initial);
     p->has_after = ejk_tensor_present(p->pooled ? c->states.pool : c->states.final);
-    int64_t count = p->channels, bytes;
-    if (!ejki_mul(count, p->batch, &count) || !ejki_mul(count, shape[1], &count) ||
-        !ejki_mul(count, 512, &bytes))
-        return ejki_fail(EJK_STATUS_OVERFLOW, "%lld x %lld tokens cannot be counted",
-                         (long long)p->batch, (long long)shape[1]);
-    return EJK_OK;
+    return ejki_tensor_expect_countable(c->x, "x", 512);
 }
 
 /* ---- Hooks ------------------------------------------------------------------------------------------ */

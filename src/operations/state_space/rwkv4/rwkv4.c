@@ -6,6 +6,7 @@
 #include "kernels/declare.h"
 #include "operations/state_space/rwkv4/problem.h"
 #include "operations/state_space/shared/sequences.h"
+#include "tensor/view.h"
 
 #define SYMBOLS "B=1,T,N=B,C"
 
@@ -96,11 +97,7 @@ static ejk_status resolve(const ejk_tensor *k, const ejki_states *states, bool r
                           wkv_problem *p) {
     *p = (wkv_problem){
         .batch = k->shape[0], .channels = k->shape[2], .dtype = k->dtype, .reverse = reverse};
-    int64_t count = ejki_max(p->channels, 1), bytes;
-    if (!ejki_mul(count, ejki_max(p->batch, 1), &count) ||
-        !ejki_mul(count, ejki_max(k->shape[1], 1), &count) || !ejki_mul(count, 64, &bytes))
-        return ejki_fail(EJK_STATUS_OVERFLOW, "k of %lld x %lld tokens cannot be counted",
-                         (long long)p->batch, (long long)k->shape[1]);
+    EJKI_TRY(ejki_tensor_expect_countable(k, "k", 64));
     EJKI_TRY(ejki_sequences_of(states, p->batch, k->shape[1], &p->sequences));
     p->pooled = ejk_tensor_present(states->pool);
     p->has_before = p->pooled || ejk_tensor_present(states->initial);

@@ -79,10 +79,7 @@ static void work(void *argument, int64_t index) {
     }
 }
 
-static ejk_status run(const ejk_run *run) {
-    ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);
-    return EJK_OK;
-}
+EJKI_DEFINE_RUN(work)
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .applicable = types_apply,
              .needs = "w, u, states of 32 bits or less", .prepare = prepare, .run = run)

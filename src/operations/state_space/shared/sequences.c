@@ -19,10 +19,7 @@ ejk_status ejki_sequences_of(const ejki_states *states, int64_t batch, int64_t t
     const bool packed = ejk_tensor_present(states->ends);
     const bool pooled = ejk_tensor_present(states->pool);
     const bool indexed = ejk_tensor_present(states->indices);
-    if (packed && batch != 1)
-        return ejki_fail(EJK_STATUS_INVALID_SHAPE,
-                         "batch is %lld, expected 1: with cu_seqlens sequences are packed",
-                         (long long)batch);
+    EJKI_TRY(ejki_expect_one_row(states->ends, batch));
     if (pooled && (ejk_tensor_present(states->initial) || ejk_tensor_present(states->final)))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "%s is given beside initial_state or final_state, expected one of them",
@@ -51,7 +48,7 @@ void ejki_sequences_bind(const ejki_states *states, sequences *s) {
 static ejk_status check_ends(const sequences *s) {
     seq_size last = 0;
     for (seq_size n = 0; s->packed && n <= s->count; n++) {
-        const seq_size end = seq_number(s->ends, s->wide_ends, n);
+        const seq_size end = ejki_number(s->ends, s->wide_ends, n);
         if (end < last || end > s->tokens || (n == 0 && end != 0))
             return ejki_fail(
                 EJK_STATUS_INVALID_ARGUMENT,
@@ -69,7 +66,7 @@ ejk_status ejki_sequences_check(const sequences *s) {
     if (!taken) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory to check state_indices");
     ejk_status status = EJK_OK;
     for (seq_size n = 0; n < s->count && status == EJK_OK; n++) {
-        const seq_size slot = seq_number(s->indices, s->wide_indices, n);
+        const seq_size slot = ejki_number(s->indices, s->wide_indices, n);
         if (slot == -1) continue;
         if (slot < -1 || slot >= s->slots)
             status = ejki_fail(EJK_STATUS_INVALID_ARGUMENT,

@@ -6,14 +6,11 @@
 #ifndef EJKI_STATE_SPACE_SEQUENCES_CUH
 #define EJKI_STATE_SPACE_SEQUENCES_CUH
 
-#ifdef __CUDACC_RTC__
-#define SEQUENCES static __device__ __forceinline__
-#else
-#include <string.h>
-#define SEQUENCES static inline
-#endif
+#include "kernels/tokens.cuh"
 
-typedef long long seq_size;
+#define SEQUENCES EJKI_TOKENS
+
+typedef ejki_size seq_size;
 
 typedef struct sequences {
     const void *ends, *indices; /* of 4 bytes each, or of 8 where they are wide */
@@ -26,25 +23,8 @@ typedef struct seq_range {
     seq_size row, begin, end;
 } seq_range;
 
-SEQUENCES seq_size seq_number(const void *list, int wide, seq_size n) {
-#ifdef __CUDACC_RTC__
-    return wide ? ((const seq_size *)list)[n] : ((const int *)list)[n];
-#else
-    seq_size value;
-    int narrow;
-    if (wide) {
-        memcpy(&value, (const char *)list + n * 8, sizeof value);
-        return value;
-    }
-    memcpy(&narrow, (const char *)list + n * 4, sizeof narrow);
-    return narrow;
-#endif
-}
-
-/* Kept inside: on a GPU nobody has looked at the list before. */
 SEQUENCES seq_size seq_end(const sequences *s, seq_size n) {
-    const seq_size value = seq_number(s->ends, s->wide_ends, n);
-    return value < 0 ? 0 : value > s->tokens ? s->tokens : value;
+    return ejki_number_within(s->ends, s->wide_ends, n, s->tokens);
 }
 
 SEQUENCES seq_range seq_of(const sequences *s, seq_size n) {
@@ -81,7 +61,7 @@ SEQUENCES seq_size seq_stop(const sequences *s, seq_size n, seq_size token, seq_
 /* Where a sequence's state lies; -1: it begins at 0 and is not kept. */
 SEQUENCES seq_size seq_slot(const sequences *s, seq_size n) {
     if (!s->indexed) return n;
-    const seq_size slot = seq_number(s->indices, s->wide_indices, n);
+    const seq_size slot = ejki_number(s->indices, s->wide_indices, n);
     return slot < 0 || slot >= s->slots ? -1 : slot;
 }
 

@@ -115,9 +115,6 @@ static void work(void *argument, int64_t index) {
     for (int64_t n = rows * index / run->workers; n < end; n++) one_row(p, &r, n);
 }
 
-static ejk_status run(const ejk_run *run) {
-    ejk_parallel_for(run->threads, run->workers, work, (void *)(uintptr_t)run);
-    return EJK_OK;
-}
+EJKI_DEFINE_RUN(work)
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)

@@ -69,19 +69,16 @@ static ejk_status run(const ejk_run *run) {
     const int64_t size = (int64_t)ejk_dtype_size(p->dtype);
     const int64_t out_size = (int64_t)ejk_dtype_size(p->out_dtype);
     const ejki_cuda_address all[] = {
-        {p->part.data, size, "the output of the parts"},
+        {p->part.data, size, "the output of the parts"}, /* these two in runs */
+        {p->out.data, out_size, "out"},
         {p->lse.data, 4, "the lse of the parts"},
         {p->sums.data, 4, "the row_sum of the parts"},
         {p->merged_lse.data, 4, "lse"},
-        {p->out.data, out_size, "out"},
         {p->sinks, size, "softmax_aux"},
     };
-    const ejki_cuda_address runs[] = {{p->part.data, size * rows.vector, NULL},
-                                      {p->out.data, out_size * rows.vector, NULL}};
     EJKI_TRY(ejki_cuda_check_addresses(all, sizeof all / sizeof *all));
     merge_arguments arguments = ejki_merge_arguments(p);
-    return ejki_cuda_begin_rows(run, &rows, p->batch * p->heads * p->queries, runs,
-                                sizeof runs / sizeof *runs, &arguments);
+    return ejki_cuda_begin_rows(run, &rows, p->batch * p->heads * p->queries, all, 2, &arguments);
 }
 
 EJKI_DECLARE(attention_merge_cuda, .version = 1, .applicable = applicable, .prepare = prepare,

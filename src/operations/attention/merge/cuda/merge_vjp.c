@@ -67,35 +67,26 @@ static merge_vjp_arguments arguments_of(const ejki_merge_vjp_problem *v, void *w
     return a;
 }
 
-static ejk_status check_alignment(const ejki_merge_problem *p, const merge_vjp_arguments *a) {
-    const int64_t size = (int64_t)ejk_dtype_size(p->dtype);
-    const ejki_cuda_address all[] = {
-        {a->forward.part, size, "the output of the parts"},
-        {a->forward.out, size, "out"},
-        {a->forward.sinks, size, "softmax_aux"},
-        {a->d_out, size, "the cotangent of out"},
-        {a->d_part, size, "d_partial_out"},
-        {a->d_sinks, size, "d_softmax_aux"},
-        {a->forward.lse, 4, "the lse of the parts"},
-        {a->forward.merged, 4, "lse"},
-        {a->d_lse, 4, "the cotangent of lse"},
-        {a->d_part_lse, 4, "d_partial_lse"},
-    };
-    return ejki_cuda_check_addresses(all, sizeof all / sizeof *all);
-}
-
 static ejk_status run(const ejk_run *run) {
     const ejki_merge_vjp_problem *v = run->problem;
     const ejki_merge_problem *p = &v->forward;
     const ejki_cuda_rows rows = rows_of(v);
     merge_vjp_arguments a = arguments_of(v, run->workspace);
-    EJKI_TRY(check_alignment(p, &a));
-    const int64_t bytes = rows.vector * (int64_t)ejk_dtype_size(p->dtype);
-    const ejki_cuda_address runs[] = {{a.forward.part, bytes, NULL},
-                                      {a.forward.out, bytes, NULL},
-                                      {a.d_out, bytes, NULL},
-                                      {a.d_part, bytes, NULL}};
-    EJKI_TRY(ejki_cuda_begin_rows(run, &rows, count_of(p), runs, sizeof runs / sizeof *runs, &a));
+    const int64_t size = (int64_t)ejk_dtype_size(p->dtype);
+    const ejki_cuda_address all[] = {
+        {a.forward.part, size, "the output of the parts"}, /* these four in runs */
+        {a.forward.out, size, "out"},
+        {a.d_out, size, "the cotangent of out"},
+        {a.d_part, size, "d_partial_out"},
+        {a.forward.sinks, size, "softmax_aux"},
+        {a.d_sinks, size, "d_softmax_aux"},
+        {a.forward.lse, 4, "the lse of the parts"},
+        {a.forward.merged, 4, "lse"},
+        {a.d_lse, 4, "the cotangent of lse"},
+        {a.d_part_lse, 4, "d_partial_lse"},
+    };
+    EJKI_TRY(ejki_cuda_check_addresses(all, sizeof all / sizeof *all));
+    EJKI_TRY(ejki_cuda_begin_rows(run, &rows, count_of(p), all, 4, &a));
     if (!v->wants_sinks) return EJK_OK;
     const int64_t own = v->d_sink_stride_h ? ejki_cdiv(p->heads, p->sink_group) : 1;
     return ejki_cuda_begin_row_blocks(run, SINKS, own * p->sink_count, &a);

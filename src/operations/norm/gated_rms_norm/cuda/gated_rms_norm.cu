@@ -103,7 +103,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_sums(const arguments a
     const norm_problem &p = a.p;
     const i64 d = (i64)blockIdx.x * THREADS + threadIdx.x;
     if (d >= p.width) return;
-    float sum = 0;
-    for (i64 k = 0; k < (p.rows + BLOCK_ROWS - 1) / BLOCK_ROWS; k++) sum += a.sums[k * p.width + d];
-    ((element *)p.d_weight)[d] = narrow(sum);
+    const i64 blocks = (p.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    ((element *)p.d_weight)[d] = narrow(sum_in_order(a.sums + d, blocks, p.width));
 }

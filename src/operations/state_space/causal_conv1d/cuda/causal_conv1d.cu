@@ -164,8 +164,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_sums(const arguments a
     const i64 segments = p.batch * ((p.sequences.tokens + SEGMENT - 1) / SEGMENT);
     if (c >= p.channels) return;
     for (int i = 0; i <= WIDTH; i++) {
-        float sum = 0;
-        for (i64 k = 0; k < segments; k++) sum += a.sums[(k * (WIDTH + 1) + i) * p.channels + c];
+        const float sum =
+            sum_in_order(a.sums + i * p.channels + c, segments, (WIDTH + 1) * p.channels);
         if (i < WIDTH && p.d_weight.data)
             store(p.d_weight.data, conv_state_at(&p.d_weight, 0, c) + i, sum);
         if (i == WIDTH && p.d_bias) store(p.d_bias, c, sum);
