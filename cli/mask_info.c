@@ -13,7 +13,7 @@
 
 typedef struct mask_info_request {
     const char *spec, *output;
-    int32_t threads;
+    int32_t threads, limit;
     bool batch, help;
 } mask_info_request;
 
@@ -87,10 +87,12 @@ static int answer_batch(const mask_info_request *request, const answering *to) {
     return answered ? DONE : FAILED;
 }
 
-/* An array larger than half of the memory is refused: a line that asks for it must not end the others. */
-static int64_t most_bytes(void) {
+/* Neither more than half of the memory: a line that asks for it must not end the others. */
+static int64_t most_bytes(int32_t limit) {
     long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-    return pages > 0 && size > 0 ? (int64_t)pages / 2 * size : 0;
+    int64_t half = pages > 0 && size > 0 ? (int64_t)pages / 2 * size : INT64_MAX;
+    int64_t bytes = (int64_t)limit << 20;
+    return bytes < half ? bytes : half;
 }
 
 static int answer_all(const mask_info_request *request) {
@@ -103,9 +105,10 @@ static int answer_all(const mask_info_request *request) {
     if (!succeeded(ejk_threads_create(request->threads, &threads))) return FAILED;
     int status = FAILED;
     if (output_open(request->output, &output)) {
-        const answering to = {.output_path = request->output,
-                              .output = output.file,
-                              .options = {.threads = threads, .max_bytes = most_bytes()}};
+        const answering to = {
+            .output_path = request->output,
+            .output = output.file,
+            .options = {.threads = threads, .max_bytes = most_bytes(request->limit)}};
         status = request->batch ? answer_batch(request, &to) : answer_one(request, &to);
         if (!output_close(&output, status != FAILED)) status = FAILED;
     }
@@ -122,12 +125,13 @@ static bool print_help(const option *own) {
 }
 
 int mask_info_command(int count, char **words) {
-    mask_info_request request = {.output = "-", .threads = ejk_threads_default()};
+    mask_info_request request = {.output = "-", .threads = ejk_threads_default(), .limit = 128};
     const option own[] = {
         {"spec", OPTION_TEXT, &request.spec, "FILE", "the request; - is standard input"},
         {"output", OPTION_TEXT, &request.output, "FILE", "where the answer goes; default -"},
         {"batch", OPTION_ALONE, &request.batch, "", "a request a line, an answer a line"},
         {"threads", OPTION_COUNT, &request.threads, "N", "threads; default all cores"},
+        {"limit", OPTION_COUNT, &request.limit, "MIB", "MiB of arrays at most; default 128"},
         {"help", OPTION_ALONE, &request.help, "", "this text"},
         {.name = NULL}};
     if (options_ask_help(count, words)) return print_help(own) ? DONE : FAILED;

@@ -325,9 +325,9 @@ typedef struct ejk_process_mask_args {
  * Legal, too: a shard without a visible block, which shrinks to filler zeros beside at least one column;
  * no partial block in any of several shards; rows that see nothing.
  *
- * `max_bytes` limits what the blocks take in all arrays of the call together, every other array, and the
- * elements that are evaluated to tell whether a block of a logical or function mask is partial. The call refuses
- * before it makes or evaluates as much.
+ * `max_bytes` limits what the blocks take in all arrays of the call together, every other array, and, 16 to a byte,
+ * the elements that are evaluated to tell whether a block of a logical or function mask is partial; rows count as 256
+ * at least. The call refuses before it makes or evaluates as much.
  *
  * `*out` is overwritten, and closed by ejk_splash_mask_info_close().
  * Statuses: INVALID_SHAPE (mask not multi-head), INVALID_ARGUMENT (a number below 1; bq does not divide Q;

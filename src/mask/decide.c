@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Blocks that the numbers of their masks leave open are decided by their elements. A short text may leave open
- * what would take hours to evaluate: elements are counted first, and more than the call's limit are refused.
+ * what would take hours to evaluate: elements are counted first, and more than the call's limit allows are refused.
  * Most blocks that an edge crosses are partial within their first corner already; corners are looked at before
  * the rest is counted.
  */
@@ -10,7 +10,6 @@
 enum {
     CORNER_ROWS = 64,
     CORNER_COLUMNS = 1024,
-    SHORT_ROW = 16 /* elements: a shorter row takes no less time */
 };
 
 /* The part of every undecided block that is looked at: rows x columns from its first element on. */
@@ -37,32 +36,34 @@ static void look_at_row(void *look_, int64_t line) {
     }
 }
 
-/* How many blocks are undecided, and adds the evaluations of masks without parts they take; false if too many. */
-static bool count_work(const looking *look, int64_t *undecided, int64_t *work) {
+/* How many blocks are undecided; false if evaluating them takes more than the limit allows. */
+static bool count_work(const looking *look, int64_t *undecided) {
     const ejki_mask_call *call = look->call;
-    int64_t row = ejki_max(look->columns, SHORT_ROW), block, of_mask;
-    *undecided = *work = 0;
-    bool fits = ejki_mul(look->rows, row, &block);
+    int64_t work = 0, of_mask;
+    bool fits = true;
+    *undecided = 0;
     for (int64_t u = 0; u < look->masks->count; u++) {
         const uint8_t *states = look->masks->states + u * call->cells;
         int64_t count = 0;
         for (int64_t c = 0; c < call->cells; c++) count += states[c] == UNDECIDED;
         *undecided += count;
         if (count == 0) continue;
-        fits = fits && ejki_mul(count, look->masks->masks[u]->leaves, &of_mask) &&
-               ejki_mul(of_mask, block, &of_mask) && ejki_add(*work, of_mask, work);
+        fits =
+            fits && ejki_mul(count, look->rows, &of_mask) &&
+            ejki_mul(of_mask, ejki_mask_row_work(look->masks->masks[u], look->columns), &of_mask) &&
+            ejki_add(work, of_mask, &work);
     }
-    return *undecided == 0 || (fits && *work <= call->max_bytes);
+    return *undecided == 0 || (fits && work <= ejki_mask_most_work(call->max_bytes));
 }
 
 static ejk_status look_at_blocks(looking look) {
-    int64_t undecided, work;
-    if (!count_work(&look, &undecided, &work))
+    int64_t undecided;
+    if (!count_work(&look, &undecided))
         return REFUSE(OVERFLOW, INVALID_ARGUMENT,
                       "which blocks are partial takes evaluating %lld of them, %lld x %lld "
                       "elements each, more than the limit of %lld elements in all",
                       (long long)undecided, (long long)look.rows, (long long)look.columns,
-                      (long long)look.call->max_bytes);
+                      (long long)ejki_mask_most_work(look.call->max_bytes));
     if (undecided > 0)
         ejk_parallel_for(look.call->threads, look.masks->count * look.call->rows, look_at_row,
                          &look);

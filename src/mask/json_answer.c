@@ -248,6 +248,8 @@ static ejk_status check_dense(struct request *request, int32_t *rank, int64_t sh
         return REFUSE(OVERFLOW, INVALID_ARGUMENT,
                       "%lld elements are asked for, more than the limit of %lld", (long long)*bytes,
                       (long long)request->args.max_bytes);
+    EJKI_TRY(ejki_mask_expect_work(request->mask, *rank == 3 ? shape[1] : shape[0],
+                                   shape[*rank - 1], request->args.max_bytes));
     return request->blocks ? check_cut(request, shape[*rank - 2], shape[*rank - 1]) : EJK_OK;
 }
 
@@ -300,7 +302,7 @@ static ejk_status run(struct request *request, ejki_writer *writer) {
         bool equal = ejk_splash_mask_equal(request->mask, request->other);
         ejki_put(writer, equal ? "{\"equal\": true}" : "{\"equal\": false}");
     } else if (request->kind == CHECK) {
-        EJKI_TRY(ejk_splash_mask_check(request->mask));
+        EJKI_TRY(ejki_mask_check(request->mask, ejki_mask_most_work(request->args.max_bytes)));
         ejki_put(writer, "{\"valid\": true}");
     } else if (request->kind == DENSE) {
         ejk_tensor dense = {0};

@@ -129,6 +129,7 @@ static ejk_status elements_of(const ejk_splash_mask *mask, ejki_mask_reader *rea
         return REFUSE(OVERFLOW, INVALID_ARGUMENT,
                       "a dense mask of (%lld, %lld) has more elements than the limit, %lld",
                       (long long)mask->q, (long long)mask->kv, (long long)reader->max_bytes);
+    EJKI_TRY(ejki_mask_expect_work(mask, mask->q, mask->kv, reader->max_bytes));
     ejk_tensor tensor = ejk_tensor_contiguous(NULL, EJK_DTYPE_BOOL, rank, shape);
     if (reader->stage == EJKI_READ_SHAPES) {
         reader->stood_in = true;

@@ -65,12 +65,28 @@ static int64_t element_at(const ejk_tensor *tensor, int64_t index) {
     return ((const uint8_t *)tensor->data)[index] != 0;
 }
 
+/* Most numbers are of one digit. */
+static void put_row(ejki_writer *writer, const ejk_tensor *tensor, int64_t first, int64_t count) {
+    for (int64_t i = 0; i < count && !writer->failed; i++) {
+        const int64_t value = element_at(tensor, first + i);
+        if (i > 0) put_bytes(writer, ", ", 2);
+        if (value < 0 || value > 9) {
+            ejki_put_integer(writer, value);
+            continue;
+        }
+        if (writer->used == sizeof writer->buffer) hand_over(writer);
+        writer->buffer[writer->used++] = (char)('0' + value);
+    }
+}
+
 static void put_list(ejki_writer *writer, const ejk_tensor *tensor, int32_t axis, int64_t *index) {
-    if (axis == tensor->rank) {
-        ejki_put_integer(writer, element_at(tensor, (*index)++));
+    ejki_put(writer, "[");
+    if (axis == tensor->rank - 1) {
+        put_row(writer, tensor, *index, tensor->shape[axis]);
+        *index += tensor->shape[axis];
+        ejki_put(writer, "]");
         return;
     }
-    ejki_put(writer, "[");
     for (int64_t i = 0; i < tensor->shape[axis] && !writer->failed; i++) {
         if (i > 0) ejki_put(writer, ", ");
         put_list(writer, tensor, axis + 1, index);

@@ -56,6 +56,25 @@ static inline int64_t ejki_mask_position(const ejk_splash_mask *mask, int64_t ro
 void ejki_mask_row(const ejk_splash_mask *mask, int64_t row, int64_t column, int64_t count,
                    uint8_t *out);
 
+/*
+ * The work of evaluating rows, in elements of a mask without parts: rows that are shorter than SHORT take as long as
+ * those. A limit of bytes stands for as much work as takes no longer than to fill and write them.
+ */
+static inline int64_t ejki_mask_row_work(const ejk_splash_mask *mask, int64_t columns) {
+    enum { SHORT = 256 };
+    int64_t work;
+    return ejki_mul(ejki_max(columns, SHORT), mask->leaves, &work) ? work : INT64_MAX;
+}
+static inline int64_t ejki_mask_most_work(int64_t max_bytes) {
+    return max_bytes < INT64_MAX / 16 ? 16 * max_bytes : INT64_MAX;
+}
+
+/* OVERFLOW if evaluating `rows` rows of so many columns takes more work than a limit of bytes stands for. */
+ejk_status ejki_mask_expect_work(const ejk_splash_mask *mask, int64_t rows, int64_t columns,
+                                 int64_t max_bytes);
+/* ejk_splash_mask_check() that refuses with OVERFLOW what takes more work. */
+ejk_status ejki_mask_check(const ejk_splash_mask *mask, int64_t most_work);
+
 /* Whether a rectangle of the mask, [start, stop), can be read into `out`. */
 ejk_status ejki_mask_read_check(const ejk_splash_mask *mask, const int64_t *start,
                                 const int64_t *stop, const ejk_tensor *out);

@@ -236,8 +236,18 @@ ejk_status ejk_splash_mask_read(const ejk_splash_mask *mask, const int64_t *star
     return EJK_OK;
 }
 
-/* Whether a row sees a column, read in pieces. */
-static bool row_sees(const ejk_splash_mask *mask, int64_t row) {
+ejk_status ejki_mask_expect_work(const ejk_splash_mask *mask, int64_t rows, int64_t columns,
+                                 int64_t max_bytes) {
+    int64_t work, most = ejki_mask_most_work(max_bytes);
+    if (ejki_mul(rows, ejki_mask_row_work(mask, columns), &work) && work <= most) return EJK_OK;
+    return REFUSE(OVERFLOW, INVALID_ARGUMENT,
+                  "%lld x %lld elements of a mask with %lld parts are asked for, more than the "
+                  "limit of %lld elements that are evaluated",
+                  (long long)rows, (long long)columns, (long long)mask->leaves, (long long)most);
+}
+
+/* Whether a row sees a column, read in pieces; false, too, where no `work` is left. */
+static bool row_sees(const ejk_splash_mask *mask, int64_t row, int64_t *work) {
     uint8_t piece[4096];
     if (ejki_mask_is_interval(mask)) {
         int64_t low, high;
@@ -246,6 +256,8 @@ static bool row_sees(const ejk_splash_mask *mask, int64_t row) {
     }
     for (int64_t column = 0; column < mask->kv; column += (int64_t)sizeof piece) {
         int64_t count = ejki_min(mask->kv - column, (int64_t)sizeof piece);
+        *work -= ejki_mask_row_work(mask, count);
+        if (*work < 0) return false;
         ejki_mask_row(mask, row, column, count, piece);
         if (memchr(piece, 1, (size_t)count) != NULL) return true;
     }
@@ -253,18 +265,18 @@ static bool row_sees(const ejk_splash_mask *mask, int64_t row) {
 }
 
 /* The first row that sees no column; q if all see one. */
-static int64_t first_empty_row(const ejk_splash_mask *mask) {
+static int64_t first_empty_row(const ejk_splash_mask *mask, int64_t *work) {
     int64_t row = 0, last = mask->q;
     if (mask->kind == EJK_SPLASH_MASK_FULL) return last;
     if (!ejki_mask_is_interval(mask) || mask->q_sequence != NULL) {
-        while (row < mask->q && row_sees(mask, row)) row++;
+        while (row < mask->q && row_sees(mask, row, work)) row++;
         return row;
     }
     /* Intervals move to the right with the rows: once they have left the columns, they do not come back. */
-    if (!row_sees(mask, 0)) return 0;
+    if (!row_sees(mask, 0, work)) return 0;
     while (last - row > 1) {
         int64_t middle = row + (last - row) / 2;
-        if (row_sees(mask, middle))
+        if (row_sees(mask, middle, work))
             row = middle;
         else
             last = middle;
@@ -273,10 +285,19 @@ static int64_t first_empty_row(const ejk_splash_mask *mask) {
 }
 
 ejk_status ejk_splash_mask_check(const ejk_splash_mask *mask) {
+    return ejki_mask_check(mask, INT64_MAX);
+}
+
+ejk_status ejki_mask_check(const ejk_splash_mask *mask, int64_t most_work) {
     if (mask == NULL || mask->kind == EJK_SPLASH_MASK_MULTI_HEAD)
         return REFUSE(INVALID_ARGUMENT, INVALID_ARGUMENT, "mask is %s, expected a mask of two axes",
                       mask == NULL ? "NULL" : "a multi-head mask");
-    int64_t row = first_empty_row(mask);
+    int64_t work = most_work, row = first_empty_row(mask, &work);
+    if (work < 0)
+        return REFUSE(OVERFLOW, INVALID_ARGUMENT,
+                      "whether rows from %lld of %lld on see a column takes more than the limit of "
+                      "%lld elements that are evaluated",
+                      (long long)row, (long long)mask->q, (long long)most_work);
     if (row == mask->q) return EJK_OK;
     return REFUSE(INVALID_ARGUMENT, EMPTY_ROW,
                   "row %lld of the mask sees no column, so that its softmax is undefined; "

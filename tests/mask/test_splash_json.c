@@ -173,6 +173,29 @@ static void every_fault_has_its_reason(void **state) {
     }
 }
 
+#define AND(left, right) "{\"type\": \"logical_and\", \"left\": " left ", \"right\": " right "}"
+#define STEEP            "{\"type\": \"causal\", \"shape\": [1048576, 16]}"
+#define MORE             AND(AND(STEEP, STEEP), AND(STEEP, STEEP))
+
+/* Within the limit of bytes, but not of what is evaluated. */
+static void assert_refused_by_work(void) {
+    static const char *const requests[] = {
+        "{\"kind\": \"mask_check\", \"mask\": " MORE "}",
+        "{\"kind\": \"mask_dense\", \"mask\": " MORE ", \"slice\": [[0, 65536], [0, 16]]}",
+        "{\"kind\": \"mask_check\", \"mask\": {\"type\": \"dense\", \"of\": " AND(
+            "{\"type\": \"causal\", \"shape\": [65536, 16]}",
+            "{\"type\": \"causal\", \"shape\": [65536, 16]}") "}}"};
+    const ejk_splash_answer_options options = {.max_bytes = 1 << 20};
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
+        struct text text = {.used = 0};
+        bool is_result = true;
+        EXPECT_OK(
+            ejk_splash_answer(requests[i], strlen(requests[i]), &options, take, &text, &is_result));
+        if (is_result || !strstr(text.bytes, "elements that are evaluated"))
+            fail_msg("%s answered %.200s", requests[i], text.bytes);
+    }
+}
+
 static void too_large_is_refused(void **state) {
     (void)state;
     struct text text = {.used = 0};
@@ -183,6 +206,7 @@ static void too_large_is_refused(void **state) {
     EXPECT_OK(ejk_splash_answer(request, strlen(request), &options, take, &text, &is_result));
     assert_false(is_result);
     assert_non_null(strstr(text.bytes, "limit"));
+    assert_refused_by_work();
     text = (struct text){.limit = 20};
     EXPECT_FAIL(IO, "refused",
                 ejk_splash_answer(request, strlen(request), &options, take, &text, &is_result));
