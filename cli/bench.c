@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The calling thread's own, CU_STREAM_PER_THREAD: the default stream cannot be captured. */
+#define CAPTURED_STREAM ((void *)(uintptr_t)2)
+
 /* What calling an operation costs, measured once for each. */
 typedef struct host_facts {
     const ejk_kernel *kernel;
@@ -20,6 +23,7 @@ typedef struct bench_state {
     line_call *lines;
     int line_count;
     int32_t device; /* -1 = the CPU */
+    void *stream;
     int32_t *threads;
     int thread_counts;
     bench_peer *peer;
@@ -112,6 +116,9 @@ static bool prepare(bench_state *state) {
         return report_error("--plain and --beside are given, expected one");
     const size_t rows = (size_t)state->line_count;
     if (!gpu_device(wish->words.device, &state->device) || !read_threads(state)) return false;
+    if (wish->graph && state->device < 0)
+        return report_error("--graph is for calls on a GPU, expected --device cuda");
+    if (wish->graph) state->stream = CAPTURED_STREAM;
     state->results = calloc(rows * (size_t)state->thread_counts, sizeof *state->results);
     return state->results || report_error("no memory for the results");
 }
@@ -175,7 +182,7 @@ static bool measure_case(const bench_state *state, ejk_context *context, bench_c
 
 static bool measure_with(const bench_state *state, ejk_context *context, bench_case *bench,
                          const op_call *other, const ejk_inputs *inputs, bench_result *out) {
-    const bench_request request = {other, inputs, state->wish->cold, state->device};
+    const bench_request request = {other, inputs, state->wish->cold, state->device, state->stream};
     bench_case beside;
     if (!bench_case_open(&request, context, &beside)) return false;
     out->beside = line_text(other->kernel, other->args, inputs);
@@ -211,13 +218,14 @@ static bool measure_row(const bench_state *state, ejk_context *context, const li
 }
 
 static bool with_context(const bench_state *state, int32_t threads, ejk_context **out) {
-    const ejk_context_options options = {.threads = threads, .isa = state->wish->words.isa};
+    const ejk_context_options options = {
+        .threads = threads, .isa = state->wish->words.isa, .stream = state->stream};
     return succeeded(ejk_context_create(&options, out));
 }
 
 static bool add_result(bench_state *state, const line_call *line, int32_t threads) {
     const bench_request request = {&line->call, ejk_problem_inputs(line->problem),
-                                   state->wish->cold, state->device};
+                                   state->wish->cold, state->device, state->stream};
     ejk_context *context;
     bench_case bench;
     if (!with_context(state, threads, &context)) return false;
@@ -280,7 +288,7 @@ static bool measure_host(bench_state *state, const line_call *line) {
     if (!with_context(state, 1, &context)) return false;
     bool measured = tiny_line(state, line, context, &tiny);
     const bench_request request = {&tiny.call, ejk_problem_inputs(tiny.problem), false,
-                                   state->device};
+                                   state->device, state->stream};
     if (measured && tiny.problem && (measured = bench_case_open(&request, context, &bench))) {
         host_facts *host = &state->host;
         measured = bench.device < 0
@@ -445,6 +453,7 @@ int bench_command(int count, char **words) {
          "time of measuring a row; default 3; not on a GPU"},
         {"repeat", OPTION_COUNT, &wish.repeat, "N", "repetitions, in place of --seconds"},
         {"row", OPTION_COUNT, &wish.row, "N", "launches in a row, on a GPU; default 10"},
+        {"graph", OPTION_ALONE, &wish.graph, "", "time them from a captured graph, too"},
         {"cold", OPTION_ALONE, &wish.cold, "", "let every run find its inputs in memory only"},
         {"plain", OPTION_ALONE, &wish.plain, "",
          "tell the time for a FLOP over that of the call without options, measured in turn"},

@@ -20,6 +20,7 @@ typedef struct bench_options {
     int32_t repeat; /* 0 = as `seconds` allows; at most BENCH_MOST_REPETITIONS */
     int32_t row;    /* launches in a row, on a GPU; 0 = 10 */
     bool cold, plain, plan, json, help;
+    bool graph; /* on a GPU, from a graph too */
 } bench_options;
 
 /* ---- bench_case.c: a call with memory to run on ----------------------------------------------------- */
@@ -39,6 +40,7 @@ typedef struct bench_case {
     int64_t input_bytes; /* of all copies */
     bool cold;           /* runs find their inputs in memory, not in a cache */
     int32_t device;      /* that the memory is of; -1 = the CPU */
+    void *stream;        /* the context's, on a GPU */
     void *memory;
 } bench_case;
 
@@ -48,6 +50,7 @@ typedef struct bench_request {
     const ejk_inputs *inputs; /* what is wished of their contents */
     bool cold;                /* rotate inputs, whatever the arithmetic intensity */
     int32_t device;           /* on which tensors lie; -1 = the CPU */
+    void *stream;             /* the context's */
 } bench_request;
 
 bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out);
@@ -111,9 +114,10 @@ typedef struct bench_gpu {
     ejk_gpu_times times;                /* the line's time is that alone */
     ejk_gpu_ceiling peak, read;         /* the mean of before and after */
     double compute_share, memory_share; /* in a row */
-    double over_beside;                 /* in a row; as the line's, which is alone */
-    double peer_time, over_peer;        /* in a row */
-    ejk_host_cost host;                 /* of a tiny call's plan */
+    double graph_compute_share, graph_memory_share;
+    double over_beside;          /* in a row; as the line's, which is alone */
+    double peer_time, over_peer; /* in a row */
+    ejk_host_cost host;          /* of a tiny call's plan */
     double bare_launch;
     ejk_first_use first;
 } bench_gpu;

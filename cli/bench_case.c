@@ -184,7 +184,9 @@ static bool build(const bench_request *request, ejk_context *context, bench_case
 }
 
 bool bench_case_open(const bench_request *request, ejk_context *context, bench_case *out) {
-    *out = (bench_case){.call = {.kernel = request->call->kernel}, .device = request->device};
+    *out = (bench_case){.call = {.kernel = request->call->kernel},
+                        .device = request->device,
+                        .stream = request->stream};
     if (build(request, context, out)) return true;
     bench_case_close(out);
     return false;

@@ -19,6 +19,8 @@ static ejk_status enqueue(void *user) {
 
 static bool measure(bench_case *bench, const bench_options *wish, ejk_gpu_times *out) {
     const ejk_gpu_measure_options options = {.device = bench->device,
+                                             .stream = bench->stream,
+                                             .graph = wish->graph,
                                              .repetitions = wish->repeat,
                                              .rows = wish->repeat,
                                              .row = wish->row,
@@ -68,6 +70,8 @@ static void summarise(bench_result *out) {
     out->memory = rate(out->cost.bytes, out->time, gpu->read.alone);
     gpu->compute_share = share(out->cost.flops, times->in_a_row_s, gpu->peak.in_a_row);
     gpu->memory_share = share(out->cost.bytes, times->in_a_row_s, gpu->read.in_a_row);
+    gpu->graph_compute_share = share(out->cost.flops, times->graph_s, gpu->peak.in_a_row);
+    gpu->graph_memory_share = share(out->cost.bytes, times->graph_s, gpu->read.in_a_row);
 }
 
 /* Times for a FLOP over those of another call. */
@@ -144,7 +148,7 @@ static bool time_calls(bench_case *tiny, ejk_context *context, ejk_executor *exe
             if (status != EJK_OK) return succeeded(status);
         }
         if (batch >= 0) times[batch] = (ejk_now() - start) / CALLS;
-        if (!succeeded(ejk_device_synchronise(tiny->device, NULL))) return false;
+        if (!succeeded(ejk_device_synchronise(tiny->device, tiny->stream))) return false;
     }
     *seconds = bench_quantile(times, BATCHES, 0.5);
     return true;

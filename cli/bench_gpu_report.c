@@ -13,29 +13,44 @@ static json_t *known(double value) {
     return number ? number : json_null();
 }
 
+/* What times of a row have, whether it was launched or a graph's. */
+static json_t *rates_json(const bench_result *r, double seconds, double p10, double p90,
+                          double compute_share, double memory_share) {
+    const ejk_gpu_times *t = &r->gpu.times;
+    return json_pack("{s:f, s:f, s:f, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "time_s", seconds,
+                     "time_s_p10", p10, "time_s_p90", p90, "rows", (int)t->rows, "launches",
+                     (int)t->row, "gflops", known(r->cost.flops / seconds * 1e-9), "peak_gflops",
+                     known(r->gpu.peak.in_a_row * 1e-9), "share_of_peak", known(compute_share),
+                     "gbps", known(r->cost.bytes / seconds * 1e-9), "read_gbps",
+                     known(r->gpu.read.in_a_row * 1e-9), "share_of_bandwidth", known(memory_share));
+}
+
 static json_t *in_a_row_json(const bench_result *r) {
     const ejk_gpu_times *t = &r->gpu.times;
-    const double seconds = t->in_a_row_s;
-    return json_pack(
-        "{s:f, s:f, s:f, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time_s", seconds,
-        "time_s_p10", t->in_a_row_p10_s, "time_s_p90", t->in_a_row_p90_s, "rows", (int)t->rows,
-        "launches", (int)t->row, "gflops", known(r->cost.flops / seconds * 1e-9), "peak_gflops",
-        known(r->gpu.peak.in_a_row * 1e-9), "share_of_peak", known(r->gpu.compute_share), "gbps",
-        known(r->cost.bytes / seconds * 1e-9), "read_gbps", known(r->gpu.read.in_a_row * 1e-9),
-        "share_of_bandwidth", known(r->gpu.memory_share), "time_per_flop_over_beside",
-        known(r->gpu.over_beside), "peer_time_s", known(r->gpu.peer_time), "time_over_peer",
-        known(r->gpu.over_peer));
+    json_t *json = rates_json(r, t->in_a_row_s, t->in_a_row_p10_s, t->in_a_row_p90_s,
+                              r->gpu.compute_share, r->gpu.memory_share);
+    json_object_set_new(json, "time_per_flop_over_beside", known(r->gpu.over_beside));
+    json_object_set_new(json, "peer_time_s", known(r->gpu.peer_time));
+    json_object_set_new(json, "time_over_peer", known(r->gpu.over_peer));
+    return json;
+}
+
+static json_t *graph_json(const bench_result *r) {
+    const ejk_gpu_times *t = &r->gpu.times;
+    if (t->graph_s <= 0) return json_null();
+    return rates_json(r, t->graph_s, t->graph_p10_s, t->graph_p90_s, r->gpu.graph_compute_share,
+                      r->gpu.graph_memory_share);
 }
 
 json_t *bench_gpu_json(const bench_result *r) {
     const bench_gpu *gpu = &r->gpu;
-    return json_pack("{s:o, s:o, s:f, s:f, s:f, s:f, s:{s:f, s:o, s:i}}", "device",
+    return json_pack("{s:o, s:o, s:o, s:f, s:f, s:f, s:f, s:{s:f, s:o, s:i}}", "device",
                      json_sprintf("cuda:%d", (int)gpu->device), "in_a_row", in_a_row_json(r),
-                     "host_plan_driver_ns", gpu->host.driver_s * 1e9, "host_plan_beyond_launch_ns",
-                     gpu->host.beyond_s * 1e9, "host_plan_launches", gpu->host.launches,
-                     "host_bare_launch_ns", gpu->bare_launch * 1e9, "first_use", "compile_s",
-                     gpu->first.compile_s, "load_s", known(gpu->first.load_s), "kernels",
-                     (int)gpu->first.kernels);
+                     "in_a_graph", graph_json(r), "host_plan_driver_ns", gpu->host.driver_s * 1e9,
+                     "host_plan_beyond_launch_ns", gpu->host.beyond_s * 1e9, "host_plan_launches",
+                     gpu->host.launches, "host_bare_launch_ns", gpu->bare_launch * 1e9, "first_use",
+                     "compile_s", gpu->first.compile_s, "load_s", known(gpu->first.load_s),
+                     "kernels", (int)gpu->first.kernels);
 }
 
 json_t *bench_gpu_machine(int32_t device) {
@@ -59,19 +74,24 @@ static void add_rate(text_table *table, double amount, double seconds, double ce
     bench_add_share(table, ceiling > 0 ? rate / ceiling : 0);
 }
 
-/* One line for a time alone, one for it in a row. */
-static void add_line(text_table *table, const bench_result *r, bool in_a_row) {
+/* How a line's times were measured. */
+enum { ALONE, IN_A_ROW, IN_A_GRAPH, WAYS };
+
+static void add_line(text_table *table, const bench_result *r, int way) {
+    static const char *const names[] = {"alone", "in a row", "in a graph"};
     const bench_gpu *gpu = &r->gpu;
-    const double seconds = in_a_row ? gpu->times.in_a_row_s : gpu->times.alone_s;
-    table_add(table, "%s", in_a_row ? "" : r->problem);
-    table_add(table, "%s", in_a_row ? "" : bench_plan_text(r, "implementation"));
-    table_add(table, "%s", in_a_row ? "in a row" : "alone");
-    table_add_time(table, seconds);
-    table_add_time(table, in_a_row ? gpu->times.in_a_row_p10_s : gpu->times.alone_p10_s);
-    table_add_time(table, in_a_row ? gpu->times.in_a_row_p90_s : gpu->times.alone_p90_s);
-    add_rate(table, r->cost.flops, seconds, in_a_row ? gpu->peak.in_a_row : gpu->peak.alone, 1e-12);
-    add_rate(table, r->cost.bytes, seconds, in_a_row ? gpu->read.in_a_row : gpu->read.alone, 1e-9);
-    if (r->against && !in_a_row)
+    const ejk_gpu_times *t = &gpu->times;
+    const double times[WAYS][3] = {{t->alone_s, t->alone_p10_s, t->alone_p90_s},
+                                   {t->in_a_row_s, t->in_a_row_p10_s, t->in_a_row_p90_s},
+                                   {t->graph_s, t->graph_p10_s, t->graph_p90_s}};
+    const double seconds = times[way][0];
+    table_add(table, "%s", way ? "" : r->problem);
+    table_add(table, "%s", way ? "" : bench_plan_text(r, "implementation"));
+    table_add(table, "%s", names[way]);
+    for (int i = 0; i < 3; i++) table_add_time(table, times[way][i]);
+    add_rate(table, r->cost.flops, seconds, way ? gpu->peak.in_a_row : gpu->peak.alone, 1e-12);
+    add_rate(table, r->cost.bytes, seconds, way ? gpu->read.in_a_row : gpu->read.alone, 1e-9);
+    if (r->against && !way)
         table_add(table, "%.2g", r->difference.relative);
     else
         table_add(table, "%s", "");
@@ -85,8 +105,9 @@ static bool print_rows(const bench_result *results, int count) {
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++) table_add(&table, "%s", titles[i]);
     table_add(&table, "%s", results[0].against ? "error" : "");
     for (int i = 0; i < count; i++) {
-        add_line(&table, &results[i], false);
-        add_line(&table, &results[i], true);
+        for (int way = 0; way < WAYS; way++)
+            if (way != IN_A_GRAPH || results[i].gpu.times.graph_s > 0)
+                add_line(&table, &results[i], way);
     }
     return table_print(&table, 0);
 }

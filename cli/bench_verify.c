@@ -143,8 +143,9 @@ static bool run_other(const bench_case *bench, ejk_context *context, const void 
     ejk_plan *plan;
     if (!succeeded(ejk_plan_create(context, bench->call.kernel, args, &plan))) return false;
     double start = ejk_now();
-    const bool run = succeeded(ejk_plan_execute(plan, args, NULL, 0)) &&
-                     (bench->device < 0 || succeeded(ejk_device_synchronise(bench->device, NULL)));
+    const bool run =
+        succeeded(ejk_plan_execute(plan, args, NULL, 0)) &&
+        (bench->device < 0 || succeeded(ejk_device_synchronise(bench->device, bench->stream)));
     *seconds = ejk_now() - start;
     ejk_plan_destroy(plan);
     return run;

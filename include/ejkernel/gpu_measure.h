@@ -5,8 +5,10 @@
  *
  * A GPU under load lowers its clock within some ten milliseconds, so everything is timed in two ways: **alone**,
  * with cold caches and after a pause, and **in a row**, launched several times back to back. Both are measured
- * between events on the stream, so the host's work is not included. Compare a time with a peak rate only if both
- * were measured the same way and within the same second, as `ejk bench --device cuda` does.
+ * between events on the stream, so the host's work is not included; but where kernels are shorter than the host takes
+ * to launch them, a row has gaps. A third way has none: the row captured into a **graph** and launched as one. Compare
+ * a time with a peak rate only if both were measured the same way, or in a row and from a graph, and within the same
+ * second, as `ejk bench --device cuda` does.
  *
  * Thread-safety: all functions may be called from any thread; two measurements on one device at once disturb each
  * other. All functions wait for the device.
@@ -30,6 +32,7 @@ typedef struct ejk_gpu_measure_options {
     int32_t rows;        /**< measurements of a row; 0 = 5, at most 1000 */
     int32_t row;         /**< launches in a row; 0 = 10, at most 1000 */
     double pause_s;      /**< pause before the first measurement alone, at most 10; 0 = none */
+    bool graph;          /**< measure a row from a graph, too; then stream may not be NULL */
 } ejk_gpu_measure_options;
 
 /** Seconds of one execution: median, 10th and 90th percentile. */
@@ -37,12 +40,14 @@ typedef struct ejk_gpu_times {
     double alone_s, alone_p10_s, alone_p90_s;
     double in_a_row_s, in_a_row_p10_s, in_a_row_p90_s;
     int32_t repetitions, rows, row;
+    double graph_s, graph_p10_s, graph_p90_s; /**< 0 = not measured */
 } ejk_gpu_times;
 
 /**
  * Measures what `enqueue` enqueues: after two runs that are not counted, alone (each after a write of 256 MiB, or
- * an eighth of the memory if that is less, which evicts the caches) and in a row. Statuses: those of `enqueue`,
- * UNAVAILABLE, INVALID_ARGUMENT, OUT_OF_MEMORY, INTERNAL (with the driver's message).
+ * an eighth of the memory if that is less, which evicts the caches), in a row, and if so asked from a graph, for which
+ * `enqueue` may only enqueue. Statuses: those of `enqueue`, UNAVAILABLE, INVALID_ARGUMENT, OUT_OF_MEMORY, INTERNAL
+ * (with the driver's message).
  */
 EJK_API EJK_NODISCARD ejk_status ejk_gpu_measure(const ejk_gpu_measure_options *options,
                                                  ejk_status (*enqueue)(void *user), void *user,

@@ -92,7 +92,14 @@ typedef struct ejki_cu_launch_config {
     X(encode_tiled, "cuTensorMapEncodeTiled",                                                      \
       (void *map, int type, unsigned rank, void *address, const uint64_t *sizes,                   \
        const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,        \
-       int swizzle, int promotion, int fill))
+       int swizzle, int promotion, int fill))                                                      \
+    X(capture, "cuStreamBeginCapture_v2", (void *stream, int mode))                                \
+    X(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                             \
+    X(graph_end, "cuGraphDestroy", (void *graph))                                                  \
+    X(graph_ready, "cuGraphInstantiateWithFlags",                                                  \
+      (void **ready, void *graph, unsigned long long flags))                                       \
+    X(graph_ready_end, "cuGraphExecDestroy", (void *ready))                                        \
+    X(graph_launch, "cuGraphLaunch", (void *ready, void *stream))
 
 typedef struct ejki_cuda_driver {
 #define EJKI_CU_MEMBER(member, symbol, parameters) int(*member) parameters;

@@ -4,6 +4,7 @@
 #include <ejkernel/gpu_measure.h>
 
 #include "device/cuda.h"
+#include "device/cuda_graph.h"
 #include "device/cuda_timer.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@ enum { MOST = 1000, WARM_RUNS = 2 };
 #define FLUSHED   (INT64_C(256) << 20)
 #define MOST_REST 10.0
 
-/* ---- The two ways of measuring ----------------------------------------------------------------------- */
+/* ---- The ways of measuring --------------------------------------------------------------------------- */
 
 /* All that a measurement holds. */
 typedef struct meter {
@@ -40,6 +41,9 @@ static ejk_status read_options(const ejk_gpu_measure_options *given, ejk_gpu_mea
                          given->pause_s, MOST_REST);
     EJKI_TRY(read_count("repetitions", given->repetitions, 10, &out->repetitions));
     EJKI_TRY(read_count("rows", given->rows, 5, &out->rows));
+    if (given->graph && !given->stream)
+        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
+                         "stream is NULL, expected one that can be captured into a graph");
     return read_count("row", given->row, 10, &out->row);
 }
 
@@ -77,6 +81,34 @@ static void rest(double seconds) {
     }
 }
 
+/* Median, 10th and 90th percentile. */
+static void put(double *times, int32_t count, double *median, double *p10, double *p90) {
+    *median = ejki_quantile(times, count, 0.5);
+    *p10 = ejki_quantile(times, count, 0.1);
+    *p90 = ejki_quantile(times, count, 0.9);
+}
+
+static ejk_status enqueue_graph(void *graph) {
+    return ejki_cuda_graph_launch(graph);
+}
+
+/* The first launch moves it to the device. */
+static ejk_status measure_graph(const meter *m, double *times, ejk_gpu_times *out) {
+    const ejk_gpu_measure_options *o = &m->options;
+    ejki_cuda_graph graph;
+    ejk_status status =
+        ejki_cuda_graph_make(o->device, o->stream, m->enqueue, m->user, o->row, &graph);
+    const meter row = {.options = *o, .enqueue = enqueue_graph, .user = &graph, .timer = m->timer};
+    if (status == EJK_OK) status = run_times(&row, 1);
+    for (int32_t i = 0; i < o->rows && status == EJK_OK; i++) {
+        status = time_runs(&row, 1, &times[i]);
+        times[i] /= o->row;
+    }
+    if (status == EJK_OK) put(times, o->rows, &out->graph_s, &out->graph_p10_s, &out->graph_p90_s);
+    ejki_cuda_graph_close(&graph);
+    return status;
+}
+
 static ejk_status measure(const meter *m, ejk_gpu_times *out) {
     double times[MOST];
     const ejk_gpu_measure_options *o = &m->options;
@@ -85,14 +117,10 @@ static ejk_status measure(const meter *m, ejk_gpu_times *out) {
     rest(o->pause_s);
     *out = (ejk_gpu_times){.repetitions = o->repetitions, .rows = o->rows, .row = o->row};
     for (int32_t i = 0; i < o->repetitions; i++) EJKI_TRY(time_alone(m, &times[i]));
-    out->alone_s = ejki_quantile(times, o->repetitions, 0.5);
-    out->alone_p10_s = ejki_quantile(times, o->repetitions, 0.1);
-    out->alone_p90_s = ejki_quantile(times, o->repetitions, 0.9);
+    put(times, o->repetitions, &out->alone_s, &out->alone_p10_s, &out->alone_p90_s);
     for (int32_t i = 0; i < o->rows; i++) EJKI_TRY(time_runs(m, o->row, &times[i]));
-    out->in_a_row_s = ejki_quantile(times, o->rows, 0.5);
-    out->in_a_row_p10_s = ejki_quantile(times, o->rows, 0.1);
-    out->in_a_row_p90_s = ejki_quantile(times, o->rows, 0.9);
-    return EJK_OK;
+    put(times, o->rows, &out->in_a_row_s, &out->in_a_row_p10_s, &out->in_a_row_p90_s);
+    return o->graph ? measure_graph(m, times, out) : EJK_OK;
 }
 
 ejk_status ejk_gpu_measure(const ejk_gpu_measure_options *options,

@@ -121,6 +121,17 @@ class WithFakes(unittest.TestCase):
             self.assertIn(part, text)
         self.assertTrue(os.path.exists(self.path("roof.svg")))
 
+    def test_bench_from_a_graph(self):
+        words = ("bench",) + self.call_words("--repeat", "2", "--row", "3")
+        self.assertIsNone(parsed(*words)["results"][0]["in_a_graph"])
+        row = parsed(*words, "--graph")["results"][0]["in_a_graph"]
+        self.assertEqual((row["rows"], row["launches"]), (2, 3))
+        for name in ("time_s", "gflops", "peak_gflops", "share_of_peak", "gbps", "read_gbps"):
+            self.assertGreater(row[name], 0, name)
+        self.assertIn("in a graph", ejk(*words, "--graph").stdout)
+        self.fails("--graph is for calls on a GPU", "bench", "flash_attention", "--shape",
+                   "Hq=1,T=1,D=8", "--graph")
+
     def test_bench_of_packed_sequences_and_gradients(self):
         self.set("FAKE_CUDA_CLEARS", "1")
         row = parsed("bench", "flash_attention", "--shape", "Hq=2,T=64,N=2,D=64,lengths=2x32", "--dtype", "bf16",

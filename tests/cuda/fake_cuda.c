@@ -298,3 +298,42 @@ FAKE(cuStreamSynchronize, void *stream) {
     fake_cuda.waits++;
     return depth ? OK : INVALID;
 }
+
+/* ---- Graphs: what is captured runs at once; a launch of a graph counts only ------------------------------ */
+
+static _Thread_local bool capturing;
+
+FAKE(cuStreamBeginCapture_v2, void *stream, int mode) {
+    (void)mode;
+    if (!depth || !stream || capturing) return INVALID;
+    capturing = true;
+    return OK;
+}
+FAKE(cuStreamEndCapture, void *stream, void **graph) {
+    (void)stream;
+    if (!depth || !capturing) return INVALID;
+    capturing = false;
+    *graph = malloc(1);
+    fake_cuda.graphs++;
+    return OK;
+}
+FAKE(cuGraphDestroy, void *graph) {
+    free(graph);
+    fake_cuda.graphs--;
+    return OK;
+}
+FAKE(cuGraphInstantiateWithFlags, void **ready, void *graph, unsigned long long flags) {
+    *ready = malloc(1);
+    fake_cuda.graphs++;
+    return depth && graph && !flags ? OK : INVALID;
+}
+FAKE(cuGraphExecDestroy, void *ready) {
+    free(ready);
+    fake_cuda.graphs--;
+    return OK;
+}
+FAKE(cuGraphLaunch, void *ready, void *stream) {
+    fake_cuda.stream = stream;
+    fake_cuda.graph_launches++;
+    return depth && ready && stream ? OK : INVALID;
+}

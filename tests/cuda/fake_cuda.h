@@ -6,6 +6,8 @@
 typedef struct fake_cuda_counts {
     int retained, loaded, launches, allocated, live, waits, events, maps;
     int overlapping; /* launches of cuLaunchKernelEx() */
+    int graphs;      /* that are there, and those that can be launched; their launches */
+    int graph_launches;
     int shared_allowed;
     unsigned grid, block; /* of the last launch */
     void *stream;

@@ -62,8 +62,32 @@ static bool times(const void *unused) {
     FAILS(INVALID_ARGUMENT, "pause_s is nan", ejk_gpu_measure(&options, count, &c, &found));
     options = (ejk_gpu_measure_options){.device = 2};
     FAILS(INVALID_ARGUMENT, "device is 2", ejk_gpu_measure(&options, count, &c, &found));
+    options = (ejk_gpu_measure_options){.graph = true};
+    FAILS(INVALID_ARGUMENT, "stream is NULL", ejk_gpu_measure(&options, count, &c, &found));
     FAILS(INVALID_ARGUMENT, "options is NULL", ejk_gpu_measure(NULL, count, &c, &found));
     FAILS(INVALID_ARGUMENT, "enqueue is NULL", ejk_gpu_measure(&options, NULL, &c, &found));
+    return true;
+}
+
+/* Calls are captured once, as many as a row has, and then launched together. */
+static bool graphs(const void *unused) {
+    (void)unused;
+    int stream;
+    counter c = {0, 0};
+    ejk_gpu_times found;
+    const ejk_gpu_measure_options options = {
+        .stream = &stream, .repetitions = 1, .rows = 3, .row = 6, .graph = true};
+    WORKS(ejk_gpu_measure(&options, count, &c, &found));
+    HOLDS(c.calls == 2 + 1 + 3 * 6 + 6 && seen()->graph_launches == 1 + 3);
+    HOLDS(seen()->stream == &stream && seen()->graphs == 0 && seen()->live == 0);
+    HOLDS(found.graph_s > 0 &&
+          found.graph_s < found.in_a_row_s); /* of six calls that take 200 us each */
+    HOLDS(found.graph_p10_s <= found.graph_s && found.graph_s <= found.graph_p90_s);
+    c = (counter){0, 2 + 1 + 3 * 6 + 4};
+    HOLDS(ejk_gpu_measure(&options, count, &c, &found) == EJK_STATUS_INTERNAL);
+    HOLDS(seen()->graphs == 0 && seen()->live == 0 && seen()->events == 0);
+    c = (counter){0, 0}; /* the stream is captured no longer */
+    WORKS(ejk_gpu_measure(&options, count, &c, &found));
     return true;
 }
 
@@ -86,6 +110,7 @@ static bool ceilings(const void *unused) {
 static void times_by_events(void **state) {
     (void)state;
     IN_CHILD(times);
+    IN_CHILD(graphs);
     IN_CHILD(ceilings);
 }
 
