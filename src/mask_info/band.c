@@ -245,7 +245,7 @@ ejk_status ejk_create_chunked_attention_mask(int64_t chunk_size, int64_t offset,
     if (chunk_size < 1)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "chunk_size is %" PRId64 ", expected 1 or more", chunk_size);
-    EJKI_TRY(ejki_info_check(mask_out, "mask_out", 2));
+    EJKI_TRY(ejki_argument_of_rank(mask_out, "mask_out", 2));
     ejki_array *truth = NULL;
     EJKI_TRY(ejki_array_create(EJK_DTYPE_BOOL, 2, mask_out->shape, &truth));
     int64_t low = -FAR, high = ejki_max(ejki_min(offset, FAR), -FAR);

@@ -72,7 +72,7 @@ static ejk_status read_valid(const ejk_tensor *tensor, const char *name, ejki_ar
 
 static ejk_status read_side(const ejk_tensor *tensor, const char *name, bool valid,
                             ejki_array **out) {
-    EJKI_TRY(ejki_info_check(tensor, name, 2));
+    EJKI_TRY(ejki_argument_of_rank(tensor, name, 2));
     return valid ? read_valid(tensor, name, out) : ejki_read_ids(tensor, name, out);
 }
 
@@ -145,7 +145,7 @@ ejk_status ejk_mask_info_from_attention_mask(const ejk_tensor *mask,
                                              ejk_mask_info **out) {
     TRACE_CALL("from_attention_mask");
     NEED(out);
-    EJKI_TRY(ejki_info_check(mask, "attention_mask", -1));
+    EJKI_TRY(ejki_argument_input(mask, "attention_mask"));
     if (mask->rank == 2) return from_tokens(mask, options, out);
     if (mask->rank != 3 && mask->rank != 4)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE,
@@ -217,7 +217,7 @@ ejk_status ejk_mask_info_dynamic_init(const ejk_mask_info_source *source,
     }
     if (ejk_tensor_present(&source->attention_mask)) {
         const ejk_tensor *mask = &source->attention_mask;
-        EJKI_TRY(ejki_info_check(mask, "attention_mask", -1));
+        EJKI_TRY(ejki_argument_input(mask, "attention_mask"));
         if (mask->dtype != EJK_DTYPE_BOOL) return from_ones(mask, options, out);
         if (mask->rank == 2) return ejk_mask_info_from_segments(mask, NULL, true, options, out);
         return ejk_mask_info_from_attention_mask(mask, options, out);
@@ -245,7 +245,7 @@ static ejk_status put_fields(ejk_mask_info *info, const ejk_mask_info_fields *fi
     const ejk_tensor *ids[2] = {&fields->q_segment_ids, &fields->kv_segment_ids};
     bool had_mask = info->mask_stored;
     if (ejk_tensor_present(mask)) {
-        EJKI_TRY(ejki_info_check(mask, "attention_mask", 4));
+        EJKI_TRY(ejki_argument_of_rank(mask, "attention_mask", 4));
         EJKI_TRY(ejki_read_truth(mask, "attention_mask", &array));
         ejki_array_release(info->elements);
         info->elements = array;
@@ -255,7 +255,7 @@ static ejk_status put_fields(ejk_mask_info *info, const ejk_mask_info_fields *fi
     static const char *const names[2] = {"q_segment_ids", "kv_segment_ids"};
     for (int i = 0; i < 2; i++) {
         if (!ejk_tensor_present(ids[i])) continue;
-        EJKI_TRY(ejki_info_check(ids[i], names[i], 2));
+        EJKI_TRY(ejki_argument_of_rank(ids[i], names[i], 2));
         EJKI_TRY(ejki_read_ids(ids[i], names[i], &array));
         ejki_info_store(info, i == 0 ? FORM_Q_IDS : FORM_KV_IDS, array);
     }

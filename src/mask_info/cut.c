@@ -104,7 +104,7 @@ ejk_status ejk_mask_info_apply_kv_lengths(const ejk_mask_info *info, const ejk_t
     NEED(info);
     NEED(out);
     EJKI_TRY(ejki_info_require(info, "apply_kv_lengths"));
-    EJKI_TRY(ejki_info_check(lengths, "lengths", 1));
+    EJKI_TRY(ejki_argument_of_rank(lengths, "lengths", 1));
     if (lengths->shape[0] != info->batch)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE,
                          "lengths has %" PRId64 " elements, expected %" PRId64
@@ -213,7 +213,7 @@ static ejk_status join(joining *j, const ejki_array *q, const ejki_array *kv, ej
 
 static ejk_status check_types(const joining *j, const ejk_tensor *types, const char *name,
                               int64_t length) {
-    EJKI_TRY(ejki_info_check(types, name, 2));
+    EJKI_TRY(ejki_argument_of_rank(types, name, 2));
     if (types->shape[1] != length)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s has %" PRId64 " tokens, expected %" PRId64,
                          name, types->shape[1], length);

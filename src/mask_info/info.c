@@ -205,7 +205,7 @@ ejk_status ejki_info_positions(ejk_mask_info *info, const ejk_tensor *q, const e
     for (int i = 0; i < 2; i++) {
         if (!ejk_tensor_present(given[i])) continue;
         ejki_array *array = NULL;
-        EJKI_TRY(ejki_info_check(given[i], names[i], 2));
+        EJKI_TRY(ejki_argument_of_rank(given[i], names[i], 2));
         EJKI_TRY(ejki_read_ids(given[i], names[i], &array));
         ejki_info_store(info, i == 0 ? FORM_Q_POSITIONS : FORM_KV_POSITIONS, array);
     }

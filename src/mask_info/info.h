@@ -8,6 +8,7 @@
 #define EJKI_MASK_INFO_H
 
 #include "base/base.h"
+#include "tensor/argument.h"
 
 #include <ejkernel/mask_info.h>
 #include <pthread.h>
@@ -88,9 +89,6 @@ static inline int32_t *ejki_ids(const ejki_array *array) {
 void ejki_copies_close(ejki_copy *copies);
 
 /* ---- Arguments: copies of what callers give, with a sentence where they are wrong ---------------------- */
-
-/* A tensor on the CPU of this rank, or of any if it is −1. */
-ejk_status ejki_info_check(const ejk_tensor *tensor, const char *name, int32_t rank);
 
 /* Whole numbers as int32. */
 ejk_status ejki_read_ids(const ejk_tensor *tensor, const char *name, ejki_array **out);

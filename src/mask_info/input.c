@@ -5,18 +5,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-ejk_status ejki_info_check(const ejk_tensor *tensor, const char *name, int32_t rank) {
-    if (tensor == NULL) return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL", name);
-    EJKI_TRY(ejk_tensor_check(tensor, name));
-    if (tensor->device_type != EJK_DEVICE_CPU)
-        return ejki_fail(EJK_STATUS_UNAVAILABLE,
-                         "%s lies on device type %" PRId32 ", expected the CPU", name,
-                         tensor->device_type);
-    if (rank < 0 || tensor->rank == rank) return EJK_OK;
-    return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s has rank %" PRId32 ", expected %" PRId32, name,
-                     tensor->rank, rank);
-}
-
 ejk_status ejki_read_numbers(const ejk_tensor *tensor, const char *name, int64_t **out) {
     switch (tensor->dtype) {
     case EJK_DTYPE_I64:
@@ -103,7 +91,7 @@ ejk_status ejki_read_per_batch(const ejk_tensor *tensor, const char *name, int64
         return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a copy of %s", name);
     ejk_status status = EJK_OK;
     if (tensor != NULL && ejk_tensor_present(tensor)) {
-        status = ejki_info_check(tensor, name, tensor->rank == 0 ? 0 : 1);
+        status = ejki_argument_of_rank(tensor, name, tensor->rank == 0 ? 0 : 1);
         int64_t length = tensor->rank == 0 ? 1 : tensor->shape[0];
         if (status == EJK_OK && length != 1 && length != batch)
             status = ejki_fail(EJK_STATUS_INVALID_SHAPE,

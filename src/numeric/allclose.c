@@ -222,12 +222,11 @@ ejk_status ejk_assert_allclose(const ejk_tensor *actual, const ejk_tensor *expec
     comparison c = {.rtol = options->rtol.set ? options->rtol.value : 1e-5,
                     .atol = options->atol.set ? options->atol.value : 1e-8,
                     .equal_nan = options->equal_nan != EJK_FALSE};
-    EJKI_TRY(ejki_array_input(actual, "actual"));
-    EJKI_TRY(ejki_array_input(expected, "expected"));
+    EJKI_TRY(ejki_argument_input(actual, "actual"));
+    EJKI_TRY(ejki_argument_input(expected, "expected"));
     EJKI_TRY(check_tolerance("rtol", c.rtol));
     EJKI_TRY(check_tolerance("atol", c.atol));
-    EJKI_TRY(
-        ejki_array_shape(actual, "actual", expected->rank, expected->shape, "that of expected,"));
+    EJKI_TRY(ejki_tensor_expect_shape(actual, "actual", expected->rank, expected->shape));
     c.actual = ejki_array_flat(actual);
     c.expected = ejki_array_flat(expected);
     c.exact = !ejki_dtype_is_floating(actual->dtype) && !ejki_dtype_is_floating(expected->dtype);

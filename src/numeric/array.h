@@ -1,32 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the functions over tensors share: checks of arguments, and walking views in runs. */
+/* What the functions over tensors share: walking views in runs. */
 #ifndef EJKI_NUMERIC_ARRAY_H
 #define EJKI_NUMERIC_ARRAY_H
 
 #include <ejkernel/device.h>
 #include <ejkernel/tensor.h>
 
+#include "tensor/argument.h"
+
 /* Elements that are converted at once, and those of one task of a parallel loop: whole runs. */
 enum { EJKI_RUN = 512, EJKI_TASK = 128 * EJKI_RUN };
 
 bool ejki_dtype_is_floating(ejk_dtype dtype);
 
-/* A view that can be read here. */
-ejk_status ejki_array_input(const ejk_tensor *tensor, const char *name);
-
-/* A view that can be written here: each element has a place of its own. */
-ejk_status ejki_array_output(const ejk_tensor *tensor, const char *name);
-
-/* The same, of a floating type. */
+/* ejki_argument_output() of a floating type. */
 ejk_status ejki_array_floating_output(const ejk_tensor *tensor, const char *name);
-
-/* Refuses an output that shares bytes with an input. */
-ejk_status ejki_array_apart(const ejk_tensor *output, const char *output_name,
-                            const ejk_tensor *input, const char *input_name);
-
-/* Refuses another rank or shape than `wanted`, which is called `what` in the sentence. */
-ejk_status ejki_array_shape(const ejk_tensor *tensor, const char *name, int32_t rank,
-                            const int64_t *wanted, const char *what);
 
 /* The axis counted from the front, if there is one of `rank`. */
 ejk_status ejki_array_axis(int32_t axis, int32_t rank, int32_t *out);

@@ -59,7 +59,7 @@ static void fill_groups(void *argument, int64_t task) {
 }
 
 static ejk_status check(int64_t block_size, const ejk_tensor *out) {
-    EJKI_TRY(ejki_array_output(out, "out"));
+    EJKI_TRY(ejki_argument_output(out, "out"));
     if (out->dtype != EJK_DTYPE_I32) {
         return ejki_fail(EJK_STATUS_INVALID_DTYPE, "out is %s, expected int32",
                          ejk_dtype_name(out->dtype));

@@ -9,13 +9,13 @@
 #include <inttypes.h>
 
 static ejk_status check_pair(const ejk_tensor *in, const char *in_name, const ejk_tensor *out) {
-    EJKI_TRY(ejki_array_input(in, in_name));
-    EJKI_TRY(ejki_array_output(out, "out"));
+    EJKI_TRY(ejki_argument_input(in, in_name));
+    EJKI_TRY(ejki_argument_output(out, "out"));
     if (in->dtype != out->dtype) {
         return ejki_fail(EJK_STATUS_INVALID_DTYPE, "out is %s, expected %s as %s",
                          ejk_dtype_name(out->dtype), ejk_dtype_name(in->dtype), in_name);
     }
-    return ejki_array_apart(out, "out", in, in_name);
+    return ejki_argument_apart(out, "out", in, in_name);
 }
 
 /* Chunks number `from` on, of which each gives `length` elements, at one place of a plain view. */
@@ -72,7 +72,7 @@ ejk_status ejk_chunk_array(const ejk_tensor *array, int64_t chunk_size, int32_t 
     for (int32_t i = 0; i < array->rank; i++) shape[i + (i > axis)] = array->shape[i];
     shape[axis] = ejki_cdiv(length, chunk_size);
     shape[axis + 1] = chunk_size;
-    EJKI_TRY(ejki_array_shape(out, "out", array->rank + 1, shape, "by array and chunk_size"));
+    EJKI_TRY(ejki_tensor_expect_shape(out, "out", array->rank + 1, shape));
 
     part parts[2];
     int32_t count = parts_of(length, chunk_size, parts);
@@ -108,8 +108,7 @@ ejk_status ejk_unchunk_array(const ejk_tensor *chunks, int64_t original_length, 
     int64_t shape[EJK_MAX_RANK];
     for (int32_t i = 0; i < chunks->rank - 1; i++) shape[i] = chunks->shape[i + (i > axis)];
     shape[axis] = original_length;
-    EJKI_TRY(
-        ejki_array_shape(out, "out", chunks->rank - 1, shape, "by chunks and original_length"));
+    EJKI_TRY(ejki_tensor_expect_shape(out, "out", chunks->rank - 1, shape));
     if (held == 0) return EJK_OK;
 
     part parts[2];

@@ -45,10 +45,9 @@ static void measure_part(void *argument, int64_t index) {
 
 static ejk_status measure(const ejk_tensor *reference, const ejk_tensor *value,
                           ejk_threads *threads, errors *out) {
-    EJKI_TRY(ejki_array_input(reference, "reference"));
-    EJKI_TRY(ejki_array_input(value, "value"));
-    EJKI_TRY(
-        ejki_array_shape(value, "value", reference->rank, reference->shape, "that of reference,"));
+    EJKI_TRY(ejki_argument_input(reference, "reference"));
+    EJKI_TRY(ejki_argument_input(value, "value"));
+    EJKI_TRY(ejki_tensor_expect_shape(value, "value", reference->rank, reference->shape));
     measurement m = {.reference = ejki_array_flat(reference),
                      .value = ejki_array_flat(value),
                      .count = ejk_tensor_count(reference)};

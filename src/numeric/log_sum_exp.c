@@ -133,13 +133,13 @@ static ejk_status no_memory(int64_t count) {
 ejk_status ejk_log_sum_exp(const ejk_tensor *x, const int32_t *axes, int32_t axis_count,
                            bool keepdims, ejk_threads *threads, const ejk_tensor *out) {
     bool marked[EJK_MAX_RANK];
-    EJKI_TRY(ejki_array_input(x, "x"));
+    EJKI_TRY(ejki_argument_input(x, "x"));
     EJKI_TRY(ejki_array_floating_output(out, "out"));
     EJKI_TRY(mark_axes(x->rank, axes, axis_count, marked));
     int32_t rank;
     int64_t shape[EJK_MAX_RANK], count, bytes;
     reduction r = split(x, marked, keepdims, &rank, shape);
-    EJKI_TRY(ejki_array_shape(out, "out", rank, shape, "by x and axes"));
+    EJKI_TRY(ejki_tensor_expect_shape(out, "out", rank, shape));
     if (r.outputs == 0) return EJK_OK;
     if (!ejki_mul(r.outputs, r.pieces, &count) ||
         !ejki_mul(count, (int64_t)sizeof *r.totals, &bytes)) {

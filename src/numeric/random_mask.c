@@ -27,7 +27,7 @@ static void fill_part(void *argument, int64_t task) {
 
 ejk_status ejk_make_random_mask(ejk_random_key key, double sparsity, ejk_threads *threads,
                                 const ejk_tensor *out) {
-    EJKI_TRY(ejki_array_output(out, "out"));
+    EJKI_TRY(ejki_argument_output(out, "out"));
     if (out->dtype != EJK_DTYPE_BOOL)
         return ejki_fail(EJK_STATUS_INVALID_DTYPE, "out is %s, expected bool",
                          ejk_dtype_name(out->dtype));

@@ -68,9 +68,9 @@ static bool same_view(const ejk_tensor *a, const ejk_tensor *b) {
 
 static ejk_status take_input(const ejk_tensor *tensor, const char *name, const ejk_tensor *out,
                              ejk_tensor *view) {
-    EJKI_TRY(ejki_array_input(tensor, name));
+    EJKI_TRY(ejki_argument_input(tensor, name));
     EJKI_TRY(spread(tensor, name, out, view));
-    return same_view(tensor, out) ? EJK_OK : ejki_array_apart(out, "out", tensor, name);
+    return same_view(tensor, out) ? EJK_OK : ejki_argument_apart(out, "out", tensor, name);
 }
 
 ejk_status ejk_safe_divide(const ejk_tensor *numerator, const ejk_tensor *denominator,

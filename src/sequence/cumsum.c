@@ -214,7 +214,7 @@ static ejk_status read_lengths(cumsum *c, const ejk_cumsum_options *options,
     }
     EJKI_TRY(ejki_lengths_read(options->cu_seqlens, &c->lengths));
     int64_t total = ejki_lengths_total(&c->lengths);
-    ejk_status status = ejki_sequence_apart(out, "sums_out", options->cu_seqlens, "cu_seqlens");
+    ejk_status status = ejki_argument_apart(out, "sums_out", options->cu_seqlens, "cu_seqlens");
     if (status == EJK_OK && total > c->input.shape[1]) {
         status = ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                            "cu_seqlens ends at %" PRId64 ", expected at most the %" PRId64
@@ -237,7 +237,7 @@ static ejk_status run(ejk_threads *threads, const ejk_tensor *input, int64_t chu
     }
     cumsum c = {.chunk_size = chunk_size, .reverse = options->reverse};
     EJKI_TRY(check_types(input, options, out, &c.sum_dtype));
-    EJKI_TRY(ejki_sequence_apart(out, "sums_out", input, "input"));
+    EJKI_TRY(ejki_argument_apart(out, "sums_out", input, "input"));
     c.input = as_bths(*input, options->head_first);
     c.out = as_bths(*out, options->head_first);
     c.scale = options->softmax_scale.set ? options->softmax_scale.value : 1;

@@ -41,6 +41,6 @@ ejk_status ejk_identity_convert_backward(ejk_threads *threads, const ejk_identit
         return ejki_fail(EJK_STATUS_INVALID_DTYPE, "gradient_out has element type %s, expected %s",
                          ejk_dtype_name(gradient_out->dtype), ejk_dtype_name(convert->dtype));
     }
-    EJKI_TRY(ejki_sequence_apart(gradient_out, "gradient_out", gradient, "gradient"));
+    EJKI_TRY(ejki_argument_apart(gradient_out, "gradient_out", gradient, "gradient"));
     return ejki_copy(threads, gradient, gradient_out);
 }

@@ -49,7 +49,7 @@ ejk_status ejki_lengths_read(const ejk_tensor *cu_seqlens, ejki_lengths *out) {
 static ejk_status write_lens(const ejki_lengths *lengths, const ejk_tensor *cu_seqlens,
                              const ejk_tensor *out) {
     EJKI_TRY(ejki_sequence_output(out, "lens_out", EJKI_INDICES, 1, &lengths->sequences));
-    EJKI_TRY(ejki_sequence_apart(out, "lens_out", cu_seqlens, "cu_seqlens"));
+    EJKI_TRY(ejki_argument_apart(out, "lens_out", cu_seqlens, "cu_seqlens"));
     int64_t longest = 0;
     for (int64_t n = 0; n < lengths->sequences; n++) {
         lengths->ends[n] = lengths->ends[n + 1] - lengths->ends[n];
@@ -126,7 +126,7 @@ ejk_status ejk_prepare_lens_from_mask(ejk_threads *threads, const ejk_tensor *ma
                                       const ejk_tensor *lens_out) {
     EJKI_TRY(check_mask(mask));
     EJKI_TRY(ejki_sequence_output(lens_out, "lens_out", EJKI_INDICES, 1, &mask->shape[0]));
-    EJKI_TRY(ejki_sequence_apart(lens_out, "lens_out", mask, "mask"));
+    EJKI_TRY(ejki_argument_apart(lens_out, "lens_out", mask, "mask"));
     int64_t *counts = ejki_sequence_alloc(mask->shape[0], sizeof *counts);
     if (!counts) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the lengths of rows");
     int64_t greatest = count_all(threads, mask, counts);
@@ -144,7 +144,7 @@ ejk_status ejk_prepare_cu_seqlens_from_mask(ejk_threads *threads, const ejk_tens
                          "mask has %" PRId64 " rows, one more cannot be counted", rows);
     }
     EJKI_TRY(ejki_sequence_output(cu_seqlens_out, "cu_seqlens_out", EJKI_INDICES, 1, &length));
-    EJKI_TRY(ejki_sequence_apart(cu_seqlens_out, "cu_seqlens_out", mask, "mask"));
+    EJKI_TRY(ejki_argument_apart(cu_seqlens_out, "cu_seqlens_out", mask, "mask"));
     int64_t *ends = ejki_sequence_alloc(length, sizeof *ends);
     if (!ends) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for the lengths of rows");
     count_all(threads, mask, ends + 1);

@@ -263,7 +263,7 @@ static ejk_tensor widened(ejk_tensor tensor, int32_t axis) {
 static ejk_status check_ids(const ejk_tensor *ids, const char *name, const ejk_tensor *mask,
                             int32_t rank, const int64_t *shape, int64_t first_id) {
     EJKI_TRY(ejki_sequence_output(ids, name, EJKI_INDICES, rank, shape));
-    EJKI_TRY(ejki_sequence_apart(ids, name, mask, "mask"));
+    EJKI_TRY(ejki_argument_apart(ids, name, mask, "mask"));
     return ejki_sequence_fits(ids, name, shape[rank - 1] - 1 + first_id);
 }
 
@@ -283,7 +283,7 @@ static ejk_status check_arguments(const ejk_tensor *mask, bool per_head, int64_t
     EJKI_TRY(check_ids(q_ids, "q_ids_out", mask, leading + 1, shape, first_id));
     shape[leading] = mask->shape[mask->rank - 1];
     EJKI_TRY(check_ids(kv_ids, "kv_ids_out", mask, leading + 1, shape, first_id));
-    return ejki_sequence_apart(kv_ids, "kv_ids_out", q_ids, "q_ids_out");
+    return ejki_argument_apart(kv_ids, "kv_ids_out", q_ids, "q_ids_out");
 }
 
 ejk_status ejk_mask_to_segment_ids(ejk_threads *threads, const ejk_tensor *mask, bool per_head,

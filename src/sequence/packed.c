@@ -84,7 +84,7 @@ static ejk_status write_listing(ejk_threads *threads, const ejk_tensor *cu_seqle
     int64_t count = ejki_lengths_total(what->lengths), shape[] = {count, 2};
     int32_t rank = what->content == SEQUENCE_AND_ELEMENT ? 2 : 1;
     EJKI_TRY(ejki_sequence_output(what->out, what->name, EJKI_INDICES, rank, shape));
-    EJKI_TRY(ejki_sequence_apart(what->out, what->name, cu_seqlens, "cu_seqlens"));
+    EJKI_TRY(ejki_argument_apart(what->out, what->name, cu_seqlens, "cu_seqlens"));
     EJKI_TRY(ejki_sequence_fits(what->out, what->name, greatest(what)));
     ejk_parallel_for(threads, ejki_cdiv(count, TASK), list_part, what);
     return EJK_OK;
@@ -149,7 +149,7 @@ ejk_status ejk_prepare_chunk_count(const ejk_tensor *cu_seqlens, int64_t chunk_s
 static ejk_status write_offsets(const ejki_lengths *chunks, const ejk_tensor *cu_seqlens,
                                 const ejk_tensor *out) {
     EJKI_TRY(ejki_sequence_output(out, "offsets_out", EJKI_INDICES, 1, cu_seqlens->shape));
-    EJKI_TRY(ejki_sequence_apart(out, "offsets_out", cu_seqlens, "cu_seqlens"));
+    EJKI_TRY(ejki_argument_apart(out, "offsets_out", cu_seqlens, "cu_seqlens"));
     EJKI_TRY(ejki_sequence_fits(out, "offsets_out", ejki_lengths_total(chunks)));
     ejk_tensor offsets = ejk_tensor_1d(chunks->ends, EJK_DTYPE_I64, chunks->sequences + 1);
     return ejk_tensor_copy(&offsets, out);

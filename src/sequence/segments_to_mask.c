@@ -65,9 +65,9 @@ static ejk_status check_side(const ejk_tensor *out, const char *name, const ejk_
                              const arguments *a) {
     if (!out) return EJK_OK;
     EJKI_TRY(ejki_sequence_output(out, name, EJKI_ANY_DTYPE, 2, ids->shape));
-    EJKI_TRY(ejki_sequence_apart(out, name, a->q_ids, "q_ids"));
-    EJKI_TRY(ejki_sequence_apart(out, name, a->kv_ids, "kv_ids"));
-    return ejki_sequence_apart(out, name, a->mask, "mask_out");
+    EJKI_TRY(ejki_argument_apart(out, name, a->q_ids, "q_ids"));
+    EJKI_TRY(ejki_argument_apart(out, name, a->kv_ids, "kv_ids"));
+    return ejki_argument_apart(out, name, a->mask, "mask_out");
 }
 
 static ejk_status check_arguments(const arguments *a) {
@@ -83,12 +83,12 @@ static ejk_status check_arguments(const arguments *a) {
     bool heads = a->mask && a->mask->rank == 4;
     int64_t shapes[2][4] = {{batch, queries, keys}, {batch, 1, queries, keys}};
     EJKI_TRY(ejki_sequence_output(a->mask, "mask_out", EJKI_ANY_DTYPE, 3 + heads, shapes[heads]));
-    EJKI_TRY(ejki_sequence_apart(a->mask, "mask_out", a->q_ids, "q_ids"));
-    EJKI_TRY(ejki_sequence_apart(a->mask, "mask_out", a->kv_ids, "kv_ids"));
+    EJKI_TRY(ejki_argument_apart(a->mask, "mask_out", a->q_ids, "q_ids"));
+    EJKI_TRY(ejki_argument_apart(a->mask, "mask_out", a->kv_ids, "kv_ids"));
     EJKI_TRY(check_side(a->q_mask, "q_mask_out", a->q_ids, a));
     EJKI_TRY(check_side(a->kv_mask, "kv_mask_out", a->kv_ids, a));
     if (!a->q_mask || !a->kv_mask) return EJK_OK;
-    return ejki_sequence_apart(a->kv_mask, "kv_mask_out", a->q_mask, "q_mask_out");
+    return ejki_argument_apart(a->kv_mask, "kv_mask_out", a->q_mask, "q_mask_out");
 }
 
 /* ---- The call ---------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #define EJKI_SEQUENCE_H
 
 #include "base/base.h"
+#include "tensor/argument.h"
 
 #include <ejkernel/sequence.h>
 
@@ -30,10 +31,6 @@ ejk_status ejki_sequence_input(const ejk_tensor *tensor, const char *name, unsig
 /* The same for a result of exactly this shape, each element at a place of its own. */
 ejk_status ejki_sequence_output(const ejk_tensor *tensor, const char *name, unsigned dtypes,
                                 int32_t rank, const int64_t *shape);
-
-/* The bytes that a result spans meet those of no other argument. */
-ejk_status ejki_sequence_apart(const ejk_tensor *out, const char *out_name, const ejk_tensor *other,
-                               const char *other_name);
 
 /* `largest` can be written to `out`, a tensor of integers. */
 ejk_status ejki_sequence_fits(const ejk_tensor *out, const char *name, int64_t largest);

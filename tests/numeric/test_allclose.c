@@ -149,7 +149,7 @@ static void refusals(void **state) {
     ejk_allclose_report report, untouched;
     memset(&report, 0x5a, sizeof report);
     memcpy(&untouched, &report, sizeof report);
-    EXPECT_FAIL(INVALID_SHAPE, "axis 0 of actual is 3 long",
+    EXPECT_FAIL(INVALID_SHAPE, "actual has length 3 on axis 0",
                 ejk_assert_allclose(&a, &b, NULL, &report));
     EXPECT_FAIL(INVALID_SHAPE, "actual has rank 1", ejk_assert_allclose(&a, &c, NULL, &report));
     ejk_allclose_options options = {.rtol = ejk_float(-1)};

@@ -251,7 +251,7 @@ static void wrong_arguments(void **state) {
     batch_out.data = sums;
     EXPECT_FAIL(INVALID_SHAPE, "input has a batch of 2, expected 1",
                 ejk_chunk_global_cumsum(NULL, &batch, &options, &batch_out));
-    EXPECT_FAIL(INVALID_SHAPE, "axis 0 of sums_out is 1 long, expected 2",
+    EXPECT_FAIL(INVALID_SHAPE, "sums_out has length 1 on axis 0, expected 2",
                 ejk_chunk_global_cumsum(NULL, &batch, NULL, &out));
     ejk_tensor flat = ejk_tensor_2d(numbers, EJK_DTYPE_F32, 2, 3);
     EXPECT_FAIL(INVALID_SHAPE, "input has rank 2",

@@ -77,7 +77,7 @@ static void errors(void **state) {
     EXPECT_FAIL(INVALID_DTYPE, "gradient has element type int32, expected a floating type",
                 ejk_identity_convert_backward(NULL, &convert, &bad, &out));
     bad = ejk_tensor_1d(back, EJK_DTYPE_F32, 1);
-    EXPECT_FAIL(INVALID_SHAPE, "axis 0 of gradient_out is 1 long, expected 2",
+    EXPECT_FAIL(INVALID_SHAPE, "gradient_out has length 1 on axis 0, expected 2",
                 ejk_identity_convert_backward(NULL, &convert, &g, &bad));
     EXPECT_FAIL(INVALID_LAYOUT, "gradient_out at",
                 ejk_identity_convert_backward(NULL, &convert, &g, &g));

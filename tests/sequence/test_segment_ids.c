@@ -412,7 +412,7 @@ static void wrong_masks(void **state) {
     ejk_tensor kv = ejk_tensor_1d(numbers + 2, EJK_DTYPE_I32, 4);
     EXPECT_FAIL(INVALID_ARGUMENT, "first_id is 2, expected 0 or 1",
                 ejk_mask_to_segment_ids(NULL, &mask, false, 2, &q, &kv));
-    EXPECT_FAIL(INVALID_SHAPE, "axis 0 of q_ids_out is 4 long, expected 2",
+    EXPECT_FAIL(INVALID_SHAPE, "q_ids_out has length 4 on axis 0, expected 2",
                 ejk_mask_to_segment_ids(NULL, &mask, false, 1, &kv, &q));
     ejk_tensor bad = ejk_tensor_1d(numbers + 1, EJK_DTYPE_I32, 4);
     EXPECT_FAIL(INVALID_LAYOUT, "kv_ids_out at",
@@ -456,7 +456,7 @@ static void wrong_ids(void **state) {
     EXPECT_FAIL(INVALID_SHAPE, "kv_ids has a batch of 2, expected 1",
                 ejk_segment_ids_to_mask(NULL, &ids, &bad, 1, NULL, NULL, &mask));
     bad = ejk_tensor_4d(truth, EJK_DTYPE_BOOL, 1, 2, 4, 2);
-    EXPECT_FAIL(INVALID_SHAPE, "axis 1 of mask_out is 2 long, expected 1",
+    EXPECT_FAIL(INVALID_SHAPE, "mask_out has length 2 on axis 1, expected 1",
                 ejk_segment_ids_to_mask(NULL, &ids, NULL, 1, NULL, NULL, &bad));
     bad = ejk_tensor_2d(truth + 3, EJK_DTYPE_BOOL, 1, 4);
     EXPECT_FAIL(INVALID_LAYOUT, "q_mask_out at",

@@ -314,7 +314,7 @@ static void wrong_tensors(void **state) {
     EXPECT_FAIL(INVALID_ARGUMENT, "cu_seqlens is NULL", ejk_prepare_lens(NULL, &out));
     EXPECT_FAIL(INVALID_ARGUMENT, "lens_out is NULL", ejk_prepare_lens(&cu, NULL));
     bad = of_i32(lens, 3);
-    EXPECT_FAIL(INVALID_SHAPE, "axis 0 of lens_out is 3 long, expected 2",
+    EXPECT_FAIL(INVALID_SHAPE, "lens_out has length 3 on axis 0, expected 2",
                 ejk_prepare_lens(&cu, &bad));
     EXPECT_FAIL(INVALID_SHAPE, "indices_out has rank 1",
                 ejk_prepare_token_indices(NULL, &cu, &out));
@@ -333,7 +333,7 @@ static void wrong_tensors(void **state) {
     bad = ejk_tensor_1d(truth, EJK_DTYPE_BOOL, 2);
     EXPECT_FAIL(INVALID_SHAPE, "mask has rank 1", ejk_prepare_lens_from_mask(NULL, &bad, &out));
     bad = ejk_tensor_2d(truth, EJK_DTYPE_BOOL, 2, 1);
-    EXPECT_FAIL(INVALID_SHAPE, "axis 0 of cu_seqlens_out is 2 long, expected 3",
+    EXPECT_FAIL(INVALID_SHAPE, "cu_seqlens_out has length 2 on axis 0, expected 3",
                 ejk_prepare_cu_seqlens_from_mask(NULL, &bad, &out));
     SAME(lens, -7, -7, -7, -7);
 }
