@@ -133,7 +133,7 @@ bool ejki_cuda_cache_read(const ejki_cuda_key *key, int version, const char *nam
         close(file);
     }
     if (fault && *fault)
-        ejki_cuda_tell("cuda_cache_rejected", "{s:s, s:s, s:s}", "kernel", name, "file", path,
+        ejki_cuda_emit("cuda_cache_rejected", "{s:s, s:s, s:s}", "kernel", name, "file", path,
                        "reason", fault);
     free(path);
     return !fault;
@@ -197,7 +197,7 @@ void ejki_cuda_cache_write(const ejki_cuda_key *key, int version, const char *na
     if (write_file(path, &head, image))
         ejki_cuda_cache_trim(path);
     else
-        ejki_cuda_tell("cuda_cache_degraded", "{s:s, s:s, s:s}", "kernel", name, "file", path,
+        ejki_cuda_emit("cuda_cache_degraded", "{s:s, s:s, s:s}", "kernel", name, "file", path,
                        "reason", strerror(errno));
     free(path);
 }

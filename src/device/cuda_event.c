@@ -18,7 +18,7 @@ ejki_cuda_listener ejki_cuda_listen(ejki_cuda_listener next) {
     return before;
 }
 
-void ejki_cuda_tell(const char *event, const char *format, ...) {
+void ejki_cuda_emit(const char *event, const char *format, ...) {
     if (!listener.tell) return;
     va_list values;
     va_start(values, format);

@@ -6,7 +6,7 @@
 #include "device/cuda.h"
 
 /* Tells this thread's listener; `format` and what follows are those of json_pack(). */
-void ejki_cuda_tell(const char *event, const char *format, ...);
+void ejki_cuda_emit(const char *event, const char *format, ...);
 
 /* Unloads what a trial loaded. */
 void ejki_cuda_unload(ejki_cuda_trial *trial);

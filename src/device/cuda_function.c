@@ -69,7 +69,7 @@ static ejk_status build(const recipe *r, int missed, ejki_cuda_image *out) {
     const bool look = version != missed && !(trial && trial->compile);
     if (look && ejki_cuda_cache_read(r->key, version, r->source->name, out)) return EJK_OK;
     EJKI_TRY(ejki_cuda_compile(r->architecture, r->source, r->constants, r->count, out));
-    ejki_cuda_tell("cuda_kernel_compiled", "{s:s, s:s, s:f}", "kernel", r->source->name,
+    ejki_cuda_emit("cuda_kernel_compiled", "{s:s, s:s, s:f}", "kernel", r->source->name,
                    "architecture", r->architecture, "seconds", ejk_now() - start);
     ejki_cuda_cache_write(r->key, version, r->source->name, out);
     if (ejki_cuda_target_get()) ejki_cuda_target_get()->built++;

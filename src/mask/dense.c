@@ -74,7 +74,7 @@ void ejki_dense_scan(const ejki_mask_call *call, const ejk_splash_mask *mask, in
     }
 }
 
-void ejki_dense_settle(int64_t count, uint8_t *states, uint64_t *hashes) {
+void ejki_dense_resolve(int64_t count, uint8_t *states, uint64_t *hashes) {
     for (int64_t i = 0; i < count; i++) {
         uint8_t seen = states[i];
         states[i] = (uint8_t)((seen & ONES) == 0 ? EMPTY : (seen & ZEROS) == 0 ? FULL : PARTIAL);

@@ -12,10 +12,10 @@
 /* An array that was read: its elements lie contiguous behind tensor.data, which free() frees. */
 typedef struct {
     ejk_tensor tensor;
-} ejki_array;
+} ejki_json_array;
 
 /* Reads an ARRAY; a bare nested list is of `bare`. */
-ejk_status ejki_array_read(const json_t *json, ejk_dtype bare, ejki_array *out);
+ejk_status ejki_json_array_read(const json_t *json, ejk_dtype bare, ejki_json_array *out);
 
 /* Refuses members that `names`, closed by NULL, does not list, and what is no object. `what` names it. */
 ejk_status ejki_json_members(const json_t *json, const char *what, const char *const *names);
@@ -44,7 +44,7 @@ typedef struct {
 ejk_status ejki_json_mask(const json_t *json, ejki_mask_reader *reader, ejk_splash_mask **out);
 
 /* The elements of a dense mask of any rank and dtype; without data where a mask would stand in. */
-ejk_status ejki_json_elements(const json_t *json, ejki_mask_reader *reader, ejki_array *out);
+ejk_status ejki_json_elements(const json_t *json, ejki_mask_reader *reader, ejki_json_array *out);
 
 /* Parses a text; jansson's own words tell what is wrong. */
 ejk_status ejki_json_parse(const char *text, size_t length, json_t **out);

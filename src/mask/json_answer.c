@@ -33,7 +33,7 @@ struct request {
     int64_t start[3], stop[3];  /* of the slice; stop -1 = open */
     int32_t slices;             /* axes of the slice; 0 = none */
     ejk_splash_mask *mask, *other;
-    ejki_array elements; /* of a dynamic mask */
+    ejki_json_array elements; /* of a dynamic mask */
     ejki_mask_reader reader;
 };
 
@@ -115,7 +115,7 @@ static void close_masks(struct request *request) {
     ejk_splash_mask_release(request->other);
     free(request->elements.tensor.data);
     request->mask = request->other = NULL;
-    request->elements = (ejki_array){0};
+    request->elements = (ejki_json_array){0};
 }
 
 static ejk_status read_masks(struct request *request) {

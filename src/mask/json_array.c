@@ -122,7 +122,7 @@ static ejk_status check_lists(const json_t *data, const ejk_tensor *tensor) {
     return EJK_OK;
 }
 
-ejk_status ejki_array_read(const json_t *json, ejk_dtype bare, ejki_array *out) {
+ejk_status ejki_json_array_read(const json_t *json, ejk_dtype bare, ejki_json_array *out) {
     ejk_tensor tensor = {.dtype = bare};
     const json_t *data = json;
     if (json_is_object(json)) {

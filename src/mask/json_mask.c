@@ -65,7 +65,7 @@ static ejk_status read_window(const json_t *json, ejk_window *out) {
 }
 
 static ejk_status read_options(const json_t *json, ejk_computable_mask_options *out,
-                               ejki_array *sequence) {
+                               ejki_json_array *sequence) {
     const json_t *shards = json_object_get(json, "shard_count");
     const json_t *order = json_object_get(json, "q_sequence");
     if (shards != NULL) {
@@ -73,7 +73,7 @@ static ejk_status read_options(const json_t *json, ejk_computable_mask_options *
         out->shard_count.set = true;
     }
     if (order == NULL) return EJK_OK;
-    EJKI_TRY(ejki_array_read(order, EJK_DTYPE_I32, sequence));
+    EJKI_TRY(ejki_json_array_read(order, EJK_DTYPE_I32, sequence));
     if (sequence->tensor.dtype != EJK_DTYPE_I32)
         return BAD_FORM("q_sequence is of %s, expected int32",
                         ejk_dtype_name(sequence->tensor.dtype));
@@ -83,7 +83,7 @@ static ejk_status read_options(const json_t *json, ejk_computable_mask_options *
 }
 
 static ejk_status read_computable(const json_t *json, ejk_splash_mask_kind kind,
-                                  const ejki_mask_reader *reader, ejki_array *sequence,
+                                  const ejki_mask_reader *reader, ejki_json_array *sequence,
                                   ejk_splash_mask **out) {
     static const char *const names[][8] = {
         {"type", "shape", "offset", "shard_count", "q_sequence", NULL},
@@ -120,7 +120,7 @@ static ejk_status read_full(const json_t *json, const ejki_mask_reader *reader,
 }
 
 static ejk_status elements_of(const ejk_splash_mask *mask, ejki_mask_reader *reader,
-                              ejki_array *out) {
+                              ejki_json_array *out) {
     int64_t shape[3], start[3] = {0, 0, 0}, bytes = 1;
     int32_t rank = ejk_splash_mask_shape(mask, shape);
     bool fits = true;
@@ -148,14 +148,14 @@ static ejk_status elements_of(const ejk_splash_mask *mask, ejki_mask_reader *rea
     return status;
 }
 
-ejk_status ejki_json_elements(const json_t *json, ejki_mask_reader *reader, ejki_array *out) {
+ejk_status ejki_json_elements(const json_t *json, ejki_mask_reader *reader, ejki_json_array *out) {
     static const char *const names[] = {"type", "array", "of", NULL};
     const json_t *array = json_object_get(json, "array"), *of = json_object_get(json, "of");
     EJKI_TRY(ejki_json_members(json, "dense", names));
     if ((array != NULL) == (of != NULL))
         return BAD_FORM("dense has %s of array and of, expected one",
                         array != NULL ? "both" : "neither");
-    if (array != NULL) return ejki_array_read(array, EJK_DTYPE_BOOL, out);
+    if (array != NULL) return ejki_json_array_read(array, EJK_DTYPE_BOOL, out);
     ejk_splash_mask *mask = NULL;
     EJKI_TRY(ejki_json_mask(of, reader, &mask));
     ejk_status status = mask != NULL ? elements_of(mask, reader, out) : EJK_OK;
@@ -164,7 +164,7 @@ ejk_status ejki_json_elements(const json_t *json, ejki_mask_reader *reader, ejki
 }
 
 static ejk_status read_dense(const json_t *json, ejki_mask_reader *reader, ejk_splash_mask **out) {
-    ejki_array array = {0};
+    ejki_json_array array = {0};
     EJKI_TRY(ejki_json_elements(json, reader, &array));
     ejk_status status = EJK_OK;
     if (reader->stage == EJKI_READ_FORM)
@@ -231,7 +231,7 @@ ejk_status ejki_json_mask(const json_t *json, ejki_mask_reader *reader, ejk_spla
     case EJK_SPLASH_MASK_CAUSAL:
     case EJK_SPLASH_MASK_LOCAL:
     case EJK_SPLASH_MASK_CHUNKED_CAUSAL: {
-        ejki_array sequence = {0};
+        ejki_json_array sequence = {0};
         ejk_status status = read_computable(json, kind, reader, &sequence, out);
         free(sequence.tensor.data);
         return status;

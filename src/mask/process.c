@@ -114,8 +114,8 @@ static ejk_status find_states(const ejki_mask_call *call, ejki_masks *masks) {
                      &loop);
     for (int64_t u = 0; u < masks->count; u++)
         if (is_dense(masks->masks[u]))
-            ejki_dense_settle(call->cells, masks->states + u * call->cells,
-                              masks->hashes + u * call->cells);
+            ejki_dense_resolve(call->cells, masks->states + u * call->cells,
+                               masks->hashes + u * call->cells);
     if (atomic_load(&loop.failed))
         return REFUSE(OUT_OF_MEMORY, INVALID_ARGUMENT,
                       "memory for states of blocks could not be had");

@@ -60,7 +60,7 @@ void ejki_dense_scan(const ejki_mask_call *call, const ejk_splash_mask *mask, in
                      int64_t strip, uint64_t secret, uint8_t *seen, uint64_t *hashes);
 
 /* Turns what all strips saw of `count` blocks into their states and hashes. */
-void ejki_dense_settle(int64_t count, uint8_t *states, uint64_t *hashes);
+void ejki_dense_resolve(int64_t count, uint8_t *states, uint64_t *hashes);
 
 /* The same hash for the block of any mask, from its elements. */
 uint64_t ejki_block_hash(const ejki_mask_call *call, const ejk_splash_mask *mask, int64_t cell,

@@ -189,10 +189,10 @@ ejk_status ejk_mask_info_apply_sliding_window(const ejk_mask_info *info,
 /* Ids as the number of the chunk, from 1, where they are no padding. */
 static ejk_status chunk_ids(const ejk_mask_info *info, ejki_form form, int64_t chunk_size,
                             ejk_mask_info *copy) {
-    ejki_array *old = NULL, *ids = NULL;
+    ejki_info_array *old = NULL, *ids = NULL;
     EJKI_TRY(ejki_info_form(info, form, EJK_DTYPE_UNSET, &old));
     const ejk_tensor *t = &old->owned.tensor;
-    EJKI_TRY(ejki_array_create(EJK_DTYPE_I32, t->rank, t->shape, &ids));
+    EJKI_TRY(ejki_info_array_create(EJK_DTYPE_I32, t->rank, t->shape, &ids));
     int64_t count = ejk_tensor_count(t), length = t->shape[t->rank - 1];
     for (int64_t i = 0; i < count; i++) {
         int64_t chunk = i % length / chunk_size + 1;
@@ -205,13 +205,13 @@ static ejk_status chunk_ids(const ejk_mask_info *info, ejki_form form, int64_t c
 /* One size of chunks is a number of the limits; a second one goes into the elements. */
 static ejk_status chunk_mask(ejk_mask_info *copy, int64_t chunk_size) {
     if (copy->band.chunk != 0 && copy->band.chunk != chunk_size) {
-        ejki_array *all = NULL;
+        ejki_info_array *all = NULL;
         EJKI_TRY(ejki_info_form(copy, FORM_MASK, EJK_DTYPE_BOOL, &all));
-        ejki_array_release(copy->elements);
-        copy->elements = ejki_array_retain(all);
-        ejki_array *read = atomic_exchange_explicit(&copy->slots[FORM_MASK][EJK_DTYPE_BOOL], NULL,
-                                                    memory_order_relaxed);
-        ejki_array_release(read);
+        ejki_info_array_release(copy->elements);
+        copy->elements = ejki_info_array_retain(all);
+        ejki_info_array *read = atomic_exchange_explicit(&copy->slots[FORM_MASK][EJK_DTYPE_BOOL],
+                                                         NULL, memory_order_relaxed);
+        ejki_info_array_release(read);
     }
     copy->band.chunk = chunk_size;
     return EJK_OK;
@@ -246,8 +246,8 @@ ejk_status ejk_create_chunked_attention_mask(int64_t chunk_size, int64_t offset,
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "chunk_size is %" PRId64 ", expected 1 or more", chunk_size);
     EJKI_TRY(ejki_argument_of_rank(mask_out, "mask_out", 2));
-    ejki_array *truth = NULL;
-    EJKI_TRY(ejki_array_create(EJK_DTYPE_BOOL, 2, mask_out->shape, &truth));
+    ejki_info_array *truth = NULL;
+    EJKI_TRY(ejki_info_array_create(EJK_DTYPE_BOOL, 2, mask_out->shape, &truth));
     int64_t low = -FAR, high = ejki_max(ejki_min(offset, FAR), -FAR);
     ejki_band band = {&low, &high, chunk_size};
     int64_t columns = mask_out->shape[1];
@@ -258,6 +258,6 @@ ejk_status ejk_create_chunked_attention_mask(int64_t chunk_size, int64_t offset,
             memset(ejki_bytes(truth) + row * columns + first, 1, (size_t)(last - first));
     }
     ejk_status status = ejk_tensor_copy(&truth->owned.tensor, mask_out);
-    ejki_array_release(truth);
+    ejki_info_array_release(truth);
     return status;
 }

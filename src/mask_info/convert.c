@@ -37,7 +37,7 @@ ejk_status ejk_mask_info_attention_args(const ejk_mask_info *info, bool numbers,
     bool simple = plain(info) && numbers;
     if (simple) put_numbers(&info->band, &args);
     if (info->band.low != NULL && !simple) {
-        ejki_array *all = NULL;
+        ejki_info_array *all = NULL;
         EJKI_TRY(ejki_info_form(info, FORM_MASK, EJK_DTYPE_BOOL, &all));
         args.attention_mask = all->owned.tensor;
     } else if (info->elements != NULL) {
@@ -96,7 +96,7 @@ static ejk_status structured(const ejk_mask_info *info, int64_t batch, ejk_splas
 
 static ejk_status dense_mask(const ejk_mask_info *info, int64_t batch, int64_t head,
                              ejk_splash_mask **out) {
-    ejki_array *all = NULL;
+    ejki_info_array *all = NULL;
     EJKI_TRY(ejki_info_form(info, FORM_MASK, EJK_DTYPE_BOOL, &all));
     int64_t at = (batch * info->heads + head) * info->q * info->kv;
     ejk_tensor view = ejk_tensor_2d(ejki_bytes(all) + at, EJK_DTYPE_BOOL, info->q, info->kv);
@@ -143,7 +143,7 @@ ejk_status ejk_mask_info_to_splash_mask(const ejk_mask_info *info, int64_t batch
 }
 
 static ejk_status read_heads(const ejk_splash_mask *mask, int64_t heads, int64_t batches,
-                             ejki_array *elements) {
+                             ejki_info_array *elements) {
     const int64_t *shape = elements->owned.tensor.shape;
     int64_t plane = shape[2] * shape[3], start[2] = {0, 0};
     uint8_t *bytes = ejki_bytes(elements);
@@ -169,13 +169,13 @@ ejk_status ejk_mask_info_from_splash_mask(const ejk_splash_mask *mask, int64_t b
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                          "batch_size is %" PRId64 ", expected 0 or more", batch_size);
     int64_t heads = several ? lengths[0] : 1, q = lengths[several], kv = lengths[several + 1];
-    ejki_array *elements = NULL;
+    ejki_info_array *elements = NULL;
     ejk_status status = EJK_OK;
     int64_t shape[4] = {batch_size, heads, q, kv};
-    EJKI_TRY(ejki_array_create(EJK_DTYPE_BOOL, 4, shape, &elements));
+    EJKI_TRY(ejki_info_array_create(EJK_DTYPE_BOOL, 4, shape, &elements));
     if (batch_size > 0) status = read_heads(mask, heads, batch_size, elements);
     if (status == EJK_OK)
         status = ejk_mask_info_from_attention_mask(&elements->owned.tensor, options, out);
-    ejki_array_release(elements);
+    ejki_info_array_release(elements);
     return status;
 }

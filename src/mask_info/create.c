@@ -23,20 +23,20 @@ static ejk_status begin(const ejk_mask_info_options *options, ejk_mask_info **ou
 }
 
 /* Ids that are stored and are what the mask is made of. Takes both references. */
-static void be_segments(ejk_mask_info *info, ejki_array *q, ejki_array *kv) {
-    info->q_source = ejki_array_retain(q);
-    info->kv_source = ejki_array_retain(kv);
+static void be_segments(ejk_mask_info *info, ejki_info_array *q, ejki_info_array *kv) {
+    info->q_source = ejki_info_array_retain(q);
+    info->kv_source = ejki_info_array_retain(kv);
     ejki_info_store(info, FORM_Q_IDS, q);
     ejki_info_store(info, FORM_KV_IDS, kv);
 }
 
-static ejk_status from_ids(ejki_array *q, ejki_array *kv, bool mask_stored,
+static ejk_status from_ids(ejki_info_array *q, ejki_info_array *kv, bool mask_stored,
                            const ejk_mask_info_options *options, ejk_mask_info **out) {
     ejk_mask_info *info = NULL;
     ejk_status status = begin(options, &info);
     if (status != EJK_OK) {
-        ejki_array_release(q);
-        ejki_array_release(kv);
+        ejki_info_array_release(q);
+        ejki_info_array_release(kv);
         return status;
     }
     info->mask_stored = mask_stored;
@@ -44,12 +44,12 @@ static ejk_status from_ids(ejki_array *q, ejki_array *kv, bool mask_stored,
     return ejki_info_finish(info, out);
 }
 
-static ejk_status from_elements(ejki_array *elements, const ejk_mask_info_options *options,
+static ejk_status from_elements(ejki_info_array *elements, const ejk_mask_info_options *options,
                                 ejk_mask_info **out) {
     ejk_mask_info *info = NULL;
     ejk_status status = begin(options, &info);
     if (status != EJK_OK) {
-        ejki_array_release(elements);
+        ejki_info_array_release(elements);
         return status;
     }
     info->elements = elements;
@@ -58,20 +58,20 @@ static ejk_status from_elements(ejki_array *elements, const ejk_mask_info_option
 }
 
 /* Which tokens are valid, as ids 0 and −1. */
-static ejk_status read_valid(const ejk_tensor *tensor, const char *name, ejki_array **out) {
-    ejki_array *truth = NULL, *ids = NULL;
+static ejk_status read_valid(const ejk_tensor *tensor, const char *name, ejki_info_array **out) {
+    ejki_info_array *truth = NULL, *ids = NULL;
     EJKI_TRY(ejki_read_truth(tensor, name, &truth));
-    ejk_status status = ejki_array_create(EJK_DTYPE_I32, 2, tensor->shape, &ids);
+    ejk_status status = ejki_info_array_create(EJK_DTYPE_I32, 2, tensor->shape, &ids);
     int64_t count = ejk_tensor_count(tensor);
     for (int64_t i = 0; status == EJK_OK && i < count; i++)
         ejki_ids(ids)[i] = ejki_bytes(truth)[i] - 1;
-    ejki_array_release(truth);
+    ejki_info_array_release(truth);
     if (status == EJK_OK) *out = ids;
     return status;
 }
 
 static ejk_status read_side(const ejk_tensor *tensor, const char *name, bool valid,
-                            ejki_array **out) {
+                            ejki_info_array **out) {
     EJKI_TRY(ejki_argument_of_rank(tensor, name, 2));
     return valid ? read_valid(tensor, name, out) : ejki_read_ids(tensor, name, out);
 }
@@ -81,14 +81,14 @@ ejk_status ejk_mask_info_from_segments(const ejk_tensor *q_ids, const ejk_tensor
                                        ejk_mask_info **out) {
     TRACE_CALL("from_segments");
     NEED(out);
-    ejki_array *q = NULL, *kv = NULL;
+    ejki_info_array *q = NULL, *kv = NULL;
     EJKI_TRY(read_side(q_ids, "q_ids", is_attn_mask, &q));
     if (kv_ids == NULL) {
-        kv = ejki_array_retain(q);
+        kv = ejki_info_array_retain(q);
     } else {
         ejk_status status = read_side(kv_ids, "kv_ids", is_attn_mask, &kv);
         if (status != EJK_OK) {
-            ejki_array_release(q);
+            ejki_info_array_release(q);
             return status;
         }
     }
@@ -98,7 +98,8 @@ ejk_status ejk_mask_info_from_segments(const ejk_tensor *q_ids, const ejk_tensor
 /* ---- Attention masks ----------------------------------------------------------------------------------- */
 
 /* A mask of tokens: whole numbers, of which 0 is padding and n the segment n − 1. */
-static ejk_status token_ids(const ejk_tensor *mask, ejki_array *numbers, ejki_array *ids) {
+static ejk_status token_ids(const ejk_tensor *mask, ejki_info_array *numbers,
+                            ejki_info_array *ids) {
     const double *value = numbers->owned.tensor.data;
     int64_t count = ejk_tensor_count(mask);
     for (int64_t i = 0; i < count; i++) {
@@ -114,12 +115,12 @@ static ejk_status token_ids(const ejk_tensor *mask, ejki_array *numbers, ejki_ar
 }
 
 /* Elements in another type, for a moment. */
-static ejk_status convert(const ejk_tensor *tensor, ejk_dtype dtype, ejki_array **out) {
-    ejki_array *array = NULL;
-    EJKI_TRY(ejki_array_create(dtype, tensor->rank, tensor->shape, &array));
+static ejk_status convert(const ejk_tensor *tensor, ejk_dtype dtype, ejki_info_array **out) {
+    ejki_info_array *array = NULL;
+    EJKI_TRY(ejki_info_array_create(dtype, tensor->rank, tensor->shape, &array));
     ejk_status status = ejk_tensor_copy(tensor, &array->owned.tensor);
     if (status != EJK_OK) {
-        ejki_array_release(array);
+        ejki_info_array_release(array);
         return status;
     }
     *out = array;
@@ -128,16 +129,16 @@ static ejk_status convert(const ejk_tensor *tensor, ejk_dtype dtype, ejki_array 
 
 static ejk_status from_tokens(const ejk_tensor *mask, const ejk_mask_info_options *options,
                               ejk_mask_info **out) {
-    ejki_array *numbers = NULL, *ids = NULL;
+    ejki_info_array *numbers = NULL, *ids = NULL;
     EJKI_TRY(convert(mask, EJK_DTYPE_F64, &numbers));
-    ejk_status status = ejki_array_create(EJK_DTYPE_I32, 2, mask->shape, &ids);
+    ejk_status status = ejki_info_array_create(EJK_DTYPE_I32, 2, mask->shape, &ids);
     if (status == EJK_OK) status = token_ids(mask, numbers, ids);
-    ejki_array_release(numbers);
+    ejki_info_array_release(numbers);
     if (status != EJK_OK) {
-        ejki_array_release(ids);
+        ejki_info_array_release(ids);
         return status;
     }
-    return from_ids(ids, ejki_array_retain(ids), true, options, out);
+    return from_ids(ids, ejki_info_array_retain(ids), true, options, out);
 }
 
 ejk_status ejk_mask_info_from_attention_mask(const ejk_tensor *mask,
@@ -150,7 +151,7 @@ ejk_status ejk_mask_info_from_attention_mask(const ejk_tensor *mask,
     if (mask->rank != 3 && mask->rank != 4)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE,
                          "attention_mask has rank %" PRId32 ", expected 2, 3 or 4", mask->rank);
-    ejki_array *elements = NULL;
+    ejki_info_array *elements = NULL;
     EJKI_TRY(ejki_read_truth(mask, "attention_mask", &elements));
     return from_elements(elements, options, out);
 }
@@ -164,16 +165,16 @@ ejk_status ejk_mask_info_from_random(int64_t batch_size, int64_t q_len, ejk_opt_
     if (!(part >= 0 && part <= 1))
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "sparsity is %g, expected 0 to 1", part);
     int64_t shape[4] = {batch_size, 1, q_len, kv_len.set ? kv_len.value : q_len};
-    ejki_array *numbers = NULL, *elements = NULL;
-    EJKI_TRY(ejki_array_create(EJK_DTYPE_F32, 4, shape, &numbers));
+    ejki_info_array *numbers = NULL, *elements = NULL;
+    EJKI_TRY(ejki_info_array_create(EJK_DTYPE_F32, 4, shape, &numbers));
     ejk_status status = ejk_random_uniform(ejk_prng_key(seed), 0, 1, NULL, &numbers->owned.tensor);
-    if (status == EJK_OK) status = ejki_array_create(EJK_DTYPE_BOOL, 4, shape, &elements);
+    if (status == EJK_OK) status = ejki_info_array_create(EJK_DTYPE_BOOL, 4, shape, &elements);
     if (status == EJK_OK) {
         const float *number = numbers->owned.tensor.data, below = (float)(1 - part);
         int64_t count = ejk_tensor_count(&numbers->owned.tensor);
         for (int64_t i = 0; i < count; i++) ejki_bytes(elements)[i] = number[i] < below;
     }
-    ejki_array_release(numbers);
+    ejki_info_array_release(numbers);
     if (status != EJK_OK) return status;
     return from_elements(elements, options, out);
 }
@@ -182,17 +183,17 @@ ejk_status ejk_mask_info_from_random(int64_t batch_size, int64_t q_len, ejk_opt_
 
 static ejk_status all_valid(int64_t batch, int64_t length, const ejk_mask_info_options *options,
                             ejk_mask_info **out) {
-    ejki_array *ids = NULL;
-    EJKI_TRY(ejki_array_create(EJK_DTYPE_I32, 2, (int64_t[2]){batch, length}, &ids));
-    return from_ids(ids, ejki_array_retain(ids), true, options, out);
+    ejki_info_array *ids = NULL;
+    EJKI_TRY(ejki_info_array_create(EJK_DTYPE_I32, 2, (int64_t[2]){batch, length}, &ids));
+    return from_ids(ids, ejki_info_array_retain(ids), true, options, out);
 }
 
 /* True where a number is 1. */
 static ejk_status from_ones(const ejk_tensor *mask, const ejk_mask_info_options *options,
                             ejk_mask_info **out) {
-    ejki_array *numbers = NULL, *ones = NULL;
+    ejki_info_array *numbers = NULL, *ones = NULL;
     EJKI_TRY(convert(mask, EJK_DTYPE_F64, &numbers));
-    ejk_status status = ejki_array_create(EJK_DTYPE_BOOL, mask->rank, mask->shape, &ones);
+    ejk_status status = ejki_info_array_create(EJK_DTYPE_BOOL, mask->rank, mask->shape, &ones);
     if (status == EJK_OK) {
         const double *value = numbers->owned.tensor.data;
         int64_t count = ejk_tensor_count(mask);
@@ -201,8 +202,8 @@ static ejk_status from_ones(const ejk_tensor *mask, const ejk_mask_info_options 
         status = mask->rank == 2 ? ejk_mask_info_from_segments(truth, NULL, true, options, out)
                                  : ejk_mask_info_from_attention_mask(truth, options, out);
     }
-    ejki_array_release(numbers);
-    ejki_array_release(ones);
+    ejki_info_array_release(numbers);
+    ejki_info_array_release(ones);
     return status;
 }
 
@@ -240,14 +241,14 @@ ejk_status ejk_mask_info_dynamic_init(const ejk_mask_info_source *source,
 
 /* Puts what is set in place of what the object has. */
 static ejk_status put_fields(ejk_mask_info *info, const ejk_mask_info_fields *fields) {
-    ejki_array *array = NULL;
+    ejki_info_array *array = NULL;
     const ejk_tensor *mask = &fields->attention_mask;
     const ejk_tensor *ids[2] = {&fields->q_segment_ids, &fields->kv_segment_ids};
     bool had_mask = info->mask_stored;
     if (ejk_tensor_present(mask)) {
         EJKI_TRY(ejki_argument_of_rank(mask, "attention_mask", 4));
         EJKI_TRY(ejki_read_truth(mask, "attention_mask", &array));
-        ejki_array_release(info->elements);
+        ejki_info_array_release(info->elements);
         info->elements = array;
         info->mask_stored = had_mask = true;
         ejki_band_close(&info->band);
@@ -264,14 +265,14 @@ static ejk_status put_fields(ejk_mask_info *info, const ejk_mask_info_fields *fi
             return ejki_fail(EJK_STATUS_INVALID_ARGUMENT,
                              "kv_segment_ids is given alone, expected q_segment_ids too");
         array = atomic_load_explicit(&info->slots[FORM_Q_IDS][0], memory_order_relaxed);
-        ejki_info_store(info, FORM_KV_IDS, ejki_array_retain(array));
+        ejki_info_store(info, FORM_KV_IDS, ejki_info_array_retain(array));
     }
     if (!had_mask && info->stored[FORM_Q_IDS]) {
-        ejki_array_release(info->q_source);
-        ejki_array_release(info->kv_source);
-        info->q_source = ejki_array_retain(
+        ejki_info_array_release(info->q_source);
+        ejki_info_array_release(info->kv_source);
+        info->q_source = ejki_info_array_retain(
             atomic_load_explicit(&info->slots[FORM_Q_IDS][0], memory_order_relaxed));
-        info->kv_source = ejki_array_retain(
+        info->kv_source = ejki_info_array_retain(
             atomic_load_explicit(&info->slots[FORM_KV_IDS][0], memory_order_relaxed));
         info->mask_stored = false;
     }

@@ -8,9 +8,10 @@
 
 /* ---- Cuts -------------------------------------------------------------------------------------------- */
 
-static ejk_status cut_elements(const ejk_mask_info *info, const ejki_cut *cut, ejki_array **out) {
+static ejk_status cut_elements(const ejk_mask_info *info, const ejki_cut *cut,
+                               ejki_info_array **out) {
     int64_t shape[4] = {info->batch, info->heads, cut->rows, cut->columns};
-    EJKI_TRY(ejki_array_create(EJK_DTYPE_BOOL, 4, shape, out));
+    EJKI_TRY(ejki_info_array_create(EJK_DTYPE_BOOL, 4, shape, out));
     uint8_t *row = ejki_bytes(*out);
     for (int64_t b = 0; b < info->batch; b++) {
         int64_t kept = cut->columns;
@@ -27,12 +28,13 @@ static ejk_status cut_elements(const ejk_mask_info *info, const ejki_cut *cut, e
 static ejk_status cut_form(const ejk_mask_info *info, ejki_form form, const int64_t *first,
                            int64_t length, ejk_mask_info *copy) {
     if (!info->stored[form]) return EJK_OK;
-    const ejki_array *whole = atomic_load_explicit(&info->slots[form][0], memory_order_acquire);
+    const ejki_info_array *whole =
+        atomic_load_explicit(&info->slots[form][0], memory_order_acquire);
     const ejk_tensor *t = &whole->owned.tensor;
     int64_t shape[3] = {t->shape[0], t->shape[1], t->shape[2]}, full = t->shape[t->rank - 1];
     shape[t->rank - 1] = length;
-    ejki_array *part = NULL;
-    EJKI_TRY(ejki_array_create(EJK_DTYPE_I32, t->rank, shape, &part));
+    ejki_info_array *part = NULL;
+    EJKI_TRY(ejki_info_array_create(EJK_DTYPE_I32, t->rank, shape, &part));
     int64_t heads = t->rank == 3 ? t->shape[1] : 1;
     for (int64_t r = 0; length > 0 && r < t->shape[0] * heads; r++)
         memcpy(ejki_ids(part) + r * length, ejki_ids(whole) + r * full + first[r / heads],
@@ -42,10 +44,10 @@ static ejk_status cut_form(const ejk_mask_info *info, ejki_form form, const int6
 }
 
 /* Gives an object elements in place of what its mask was made of. Takes the reference. */
-static void be_elements(ejk_mask_info *info, ejki_array *elements) {
-    ejki_array_release(info->elements);
-    ejki_array_release(info->q_source);
-    ejki_array_release(info->kv_source);
+static void be_elements(ejk_mask_info *info, ejki_info_array *elements) {
+    ejki_info_array_release(info->elements);
+    ejki_info_array_release(info->q_source);
+    ejki_info_array_release(info->kv_source);
     ejki_band_close(&info->band);
     info->q_source = info->kv_source = NULL;
     info->elements = elements;
@@ -61,12 +63,12 @@ static ejk_status cut_forms(const ejk_mask_info *info, const ejki_cut *cut, ejk_
 }
 
 ejk_status ejki_info_cut(const ejk_mask_info *info, const ejki_cut *cut, ejk_mask_info **out) {
-    ejki_array *elements = NULL;
+    ejki_info_array *elements = NULL;
     ejk_mask_info *copy = NULL;
     EJKI_TRY(cut_elements(info, cut, &elements));
     ejk_status status = ejki_info_copy(info, &copy);
     if (status != EJK_OK) {
-        ejki_array_release(elements);
+        ejki_info_array_release(elements);
         return status;
     }
     be_elements(copy, elements);
@@ -156,10 +158,10 @@ static void join_row(const joining *j, int64_t b, int64_t h, int64_t i, uint8_t 
     }
 }
 
-static ejk_status join_elements(const joining *j, ejki_array **out) {
+static ejk_status join_elements(const joining *j, ejki_info_array **out) {
     const ejk_mask_info *info = j->info;
     int64_t shape[4] = {j->batches, info->heads, info->q, info->kv};
-    EJKI_TRY(ejki_array_create(EJK_DTYPE_BOOL, 4, shape, out));
+    EJKI_TRY(ejki_info_array_create(EJK_DTYPE_BOOL, 4, shape, out));
     uint8_t *row = ejki_bytes(*out);
     for (int64_t b = 0; b < j->batches; b++)
         for (int64_t h = 0; h < info->heads; h++)
@@ -168,15 +170,15 @@ static ejk_status join_elements(const joining *j, ejki_array **out) {
 }
 
 /* A stored form of one batch, once for each of several; `types` instead of it, with 0 as −1, if given. */
-static ejk_status spread_form(const joining *j, ejki_form form, const ejki_array *types,
+static ejk_status spread_form(const joining *j, ejki_form form, const ejki_info_array *types,
                               ejk_mask_info *copy) {
     if (types == NULL && (!j->info->stored[form] || j->info->batch == j->batches)) return EJK_OK;
-    const ejki_array *from = types;
+    const ejki_info_array *from = types;
     if (from == NULL) from = atomic_load_explicit(&j->info->slots[form][0], memory_order_acquire);
     const ejk_tensor *t = &from->owned.tensor;
     int64_t shape[3] = {j->batches, t->shape[1], t->shape[2]};
-    ejki_array *all = NULL;
-    EJKI_TRY(ejki_array_create(EJK_DTYPE_I32, t->rank, shape, &all));
+    ejki_info_array *all = NULL;
+    EJKI_TRY(ejki_info_array_create(EJK_DTYPE_I32, t->rank, shape, &all));
     int64_t count = ejk_tensor_count(&all->owned.tensor), own = ejk_tensor_count(t);
     for (int64_t i = 0; i < count; i++) {
         int32_t id = ejki_ids(from)[i % own];
@@ -186,17 +188,18 @@ static ejk_status spread_form(const joining *j, ejki_form form, const ejki_array
     return EJK_OK;
 }
 
-static ejk_status join(joining *j, const ejki_array *q, const ejki_array *kv, ejk_mask_info **out) {
+static ejk_status join(joining *j, const ejki_info_array *q, const ejki_info_array *kv,
+                       ejk_mask_info **out) {
     const ejk_opt_bool wish = j->options->update_segment_ids;
     bool update = wish == EJK_UNSET ? j->options->combine != EJK_MASK_UNION : wish == EJK_TRUE;
-    ejki_array *elements = NULL;
+    ejki_info_array *elements = NULL;
     ejk_mask_info *copy = NULL;
     j->q = ejki_ids(q);
     j->kv = ejki_ids(kv);
     EJKI_TRY(join_elements(j, &elements));
     ejk_status status = ejki_info_copy(j->info, &copy);
     if (status != EJK_OK) {
-        ejki_array_release(elements);
+        ejki_info_array_release(elements);
         return status;
     }
     be_elements(copy, elements);
@@ -254,11 +257,11 @@ ejk_status ejk_mask_info_apply_token_type_ids(const ejk_mask_info *info,
                          "kv_types has a batch of %" PRId64 ", expected %" PRId64 " as q_types",
                          kv->shape[0], j.types);
     j.batches = info->batch == 1 ? j.types : info->batch;
-    ejki_array *q_array = NULL, *kv_array = NULL;
+    ejki_info_array *q_array = NULL, *kv_array = NULL;
     ejk_status status = ejki_read_ids(&types->q_types, "q_types", &q_array);
     if (status == EJK_OK) status = ejki_read_ids(kv, "kv_types", &kv_array);
     if (status == EJK_OK) status = join(&j, q_array, kv_array, out);
-    ejki_array_release(q_array);
-    ejki_array_release(kv_array);
+    ejki_info_array_release(q_array);
+    ejki_info_array_release(kv_array);
     return status;
 }

@@ -31,13 +31,13 @@ void ejki_info_row(const ejk_mask_info *info, int64_t b, int64_t h, int64_t row,
     for (int64_t j = first; j < last; j++) out[j - column] = keys[j] == id;
 }
 
-static ejk_status produce_truth(const ejk_mask_info *info, ejki_array **out) {
+static ejk_status produce_truth(const ejk_mask_info *info, ejki_info_array **out) {
     if (info->elements != NULL && info->band.low == NULL) {
-        *out = ejki_array_retain(info->elements);
+        *out = ejki_info_array_retain(info->elements);
         return EJK_OK;
     }
     int64_t shape[4] = {info->batch, info->heads, info->q, info->kv};
-    EJKI_TRY(ejki_array_create(EJK_DTYPE_BOOL, 4, shape, out));
+    EJKI_TRY(ejki_info_array_create(EJK_DTYPE_BOOL, 4, shape, out));
     uint8_t *row = ejki_bytes(*out);
     for (int64_t b = 0; b < info->batch; b++)
         for (int64_t h = 0; h < info->heads; h++)
@@ -80,8 +80,9 @@ static ejk_status collapse(const ejk_mask_info *info, int64_t groups, int64_t he
 }
 
 /* Fills both slots at once; the one that was asked for goes to `out` and is stored by the caller. */
-static ejk_status produce_ids(ejk_mask_info *info, bool per_head, bool keys, ejki_array **out) {
-    ejki_array *side[2] = {NULL, NULL};
+static ejk_status produce_ids(ejk_mask_info *info, bool per_head, bool keys,
+                              ejki_info_array **out) {
+    ejki_info_array *side[2] = {NULL, NULL};
     int64_t q_shape[3] = {info->batch, info->heads, info->q};
     int64_t kv_shape[3] = {info->batch, info->heads, info->kv};
     if (!per_head) {
@@ -89,15 +90,15 @@ static ejk_status produce_ids(ejk_mask_info *info, bool per_head, bool keys, ejk
         kv_shape[1] = info->kv;
     }
     EJKI_TRY(ejki_info_require(info, "segment_ids"));
-    ejk_status status = ejki_array_create(EJK_DTYPE_I32, 2 + per_head, q_shape, &side[0]);
+    ejk_status status = ejki_info_array_create(EJK_DTYPE_I32, 2 + per_head, q_shape, &side[0]);
     if (status == EJK_OK)
-        status = ejki_array_create(EJK_DTYPE_I32, 2 + per_head, kv_shape, &side[1]);
+        status = ejki_info_array_create(EJK_DTYPE_I32, 2 + per_head, kv_shape, &side[1]);
     if (status == EJK_OK)
         status = collapse(info, per_head ? info->heads : 1, per_head ? 1 : info->heads,
                           ejki_ids(side[0]), ejki_ids(side[1]));
     if (status != EJK_OK) {
-        ejki_array_release(side[0]);
-        ejki_array_release(side[1]);
+        ejki_info_array_release(side[0]);
+        ejki_info_array_release(side[1]);
         return status;
     }
     ejki_form first = per_head ? FORM_Q_HEAD_IDS : FORM_Q_IDS;
@@ -108,8 +109,9 @@ static ejk_status produce_ids(ejk_mask_info *info, bool per_head, bool keys, ejk
 
 /* ---- Forms of ids ------------------------------------------------------------------------------------ */
 
-static ejk_status like(const ejki_array *ids, ejki_array **out) {
-    return ejki_array_create(EJK_DTYPE_I32, ids->owned.tensor.rank, ids->owned.tensor.shape, out);
+static ejk_status like(const ejki_info_array *ids, ejki_info_array **out) {
+    return ejki_info_array_create(EJK_DTYPE_I32, ids->owned.tensor.rank, ids->owned.tensor.shape,
+                                  out);
 }
 
 /* 0, 1, 2 … along runs of one id; `padding` elsewhere. */
@@ -131,8 +133,8 @@ static void count_valid(const int32_t *ids, int64_t length, int32_t *out) {
     }
 }
 
-static ejk_status produce_from_ids(ejk_mask_info *info, ejki_form form, ejki_array **out) {
-    ejki_array *ids = NULL;
+static ejk_status produce_from_ids(ejk_mask_info *info, ejki_form form, ejki_info_array **out) {
+    ejki_info_array *ids = NULL;
     ejki_form source = form == FORM_KV_POSITIONS ? FORM_KV_IDS : FORM_Q_IDS;
     EJKI_TRY(ejki_info_locked(info, source, EJK_DTYPE_UNSET, &ids));
     EJKI_TRY(like(ids, out));
@@ -153,23 +155,23 @@ static ejk_status produce_from_ids(ejk_mask_info *info, ejki_form form, ejki_arr
 
 /* ---- Forms in any type ------------------------------------------------------------------------------- */
 
-static ejk_status cast(const ejki_array *from, ejk_dtype dtype, ejki_array **out) {
-    ejki_array *array = NULL;
+static ejk_status cast(const ejki_info_array *from, ejk_dtype dtype, ejki_info_array **out) {
+    ejki_info_array *array = NULL;
     const ejk_tensor *t = &from->owned.tensor;
-    EJKI_TRY(ejki_array_create(dtype, t->rank, t->shape, &array));
+    EJKI_TRY(ejki_info_array_create(dtype, t->rank, t->shape, &array));
     ejk_status status = ejk_tensor_copy(t, &array->owned.tensor);
     if (status != EJK_OK) {
-        ejki_array_release(array);
+        ejki_info_array_release(array);
         return status;
     }
     *out = array;
     return EJK_OK;
 }
 
-static ejk_status produce_mask(ejk_mask_info *info, ejk_dtype dtype, ejki_array **out) {
+static ejk_status produce_mask(ejk_mask_info *info, ejk_dtype dtype, ejki_info_array **out) {
     EJKI_TRY(ejki_info_require(info, "attention_mask"));
     if (dtype == EJK_DTYPE_BOOL) return produce_truth(info, out);
-    ejki_array *truth = NULL;
+    ejki_info_array *truth = NULL;
     EJKI_TRY(ejki_info_locked(info, FORM_MASK, EJK_DTYPE_BOOL, &truth));
     return cast(truth, dtype, out);
 }
@@ -185,10 +187,10 @@ static uint64_t lowest(ejk_dtype dtype) {
     }
 }
 
-static ejk_status produce_bias(ejk_mask_info *info, ejk_dtype dtype, ejki_array **out) {
-    ejki_array *truth = NULL;
+static ejk_status produce_bias(ejk_mask_info *info, ejk_dtype dtype, ejki_info_array **out) {
+    ejki_info_array *truth = NULL;
     EJKI_TRY(ejki_info_locked(info, FORM_MASK, EJK_DTYPE_BOOL, &truth));
-    EJKI_TRY(ejki_array_create(dtype, 4, truth->owned.tensor.shape, out));
+    EJKI_TRY(ejki_info_array_create(dtype, 4, truth->owned.tensor.shape, out));
     const uint8_t *visible = ejki_bytes(truth);
     int64_t count = ejk_tensor_count(&truth->owned.tensor);
     uint64_t hidden = lowest(dtype);
@@ -206,8 +208,8 @@ static ejk_status produce_bias(ejk_mask_info *info, ejk_dtype dtype, ejki_array 
 
 /* What ids alone say. */
 static ejk_status produce_segments(ejk_mask_info *info, ejki_form form, ejk_dtype dtype,
-                                   ejki_array **out) {
-    ejki_array *q = NULL, *kv = NULL, *array = NULL;
+                                   ejki_info_array **out) {
+    ejki_info_array *q = NULL, *kv = NULL, *array = NULL;
     EJKI_TRY(ejki_info_locked(info, FORM_Q_IDS, EJK_DTYPE_UNSET, &q));
     EJKI_TRY(ejki_info_locked(info, FORM_KV_IDS, EJK_DTYPE_UNSET, &kv));
     if (q->owned.tensor.rank != 2)
@@ -217,24 +219,24 @@ static ejk_status produce_segments(ejk_mask_info *info, ejki_form form, ejk_dtyp
     int64_t shape[4] = {info->batch, 1, info->q, info->kv};
     int64_t side[2] = {info->batch, form == FORM_SEGMENT_Q_MASK ? info->q : info->kv};
     bool whole = form == FORM_SEGMENT_MASK;
-    EJKI_TRY(ejki_array_create(dtype, whole ? 4 : 2, whole ? shape : side, &array));
+    EJKI_TRY(ejki_info_array_create(dtype, whole ? 4 : 2, whole ? shape : side, &array));
     ejk_status status = EJK_OK;
     if (whole) {
         status = ejk_segment_ids_to_mask(NULL, &q->owned.tensor, &kv->owned.tensor, 0, NULL, NULL,
                                          &array->owned.tensor);
     } else {
-        const ejki_array *ids = form == FORM_SEGMENT_Q_MASK ? q : kv;
-        ejki_array *valid = NULL;
+        const ejki_info_array *ids = form == FORM_SEGMENT_Q_MASK ? q : kv;
+        ejki_info_array *valid = NULL;
         status = like(ids, &valid);
         if (status == EJK_OK) {
             int64_t count = ejk_tensor_count(&ids->owned.tensor);
             for (int64_t i = 0; i < count; i++) ejki_ids(valid)[i] = ejki_ids(ids)[i] >= 0;
             status = ejk_tensor_copy(&valid->owned.tensor, &array->owned.tensor);
         }
-        ejki_array_release(valid);
+        ejki_info_array_release(valid);
     }
     if (status != EJK_OK) {
-        ejki_array_release(array);
+        ejki_info_array_release(array);
         return status;
     }
     *out = array;
@@ -244,7 +246,7 @@ static ejk_status produce_segments(ejk_mask_info *info, ejki_form form, ejk_dtyp
 /* ---- Slots ------------------------------------------------------------------------------------------- */
 
 ejk_status ejki_info_produce(ejk_mask_info *info, ejki_form form, ejk_dtype dtype,
-                             ejki_array **out) {
+                             ejki_info_array **out) {
     switch (form) {
     case FORM_Q_IDS: return produce_ids(info, false, false, out);
     case FORM_KV_IDS: return produce_ids(info, false, true, out);
@@ -265,9 +267,9 @@ ejk_status ejki_info_produce(ejk_mask_info *info, ejki_form form, ejk_dtype dtyp
 }
 
 ejk_status ejki_info_locked(ejk_mask_info *info, ejki_form form, ejk_dtype dtype,
-                            ejki_array **out) {
-    _Atomic(ejki_array *) *slot = &info->slots[form][dtype];
-    ejki_array *array = atomic_load_explicit(slot, memory_order_acquire);
+                            ejki_info_array **out) {
+    _Atomic(ejki_info_array *) *slot = &info->slots[form][dtype];
+    ejki_info_array *array = atomic_load_explicit(slot, memory_order_acquire);
     if (array == NULL) {
         EJKI_TRY(ejki_info_produce(info, form, dtype, &array));
         atomic_store_explicit(slot, array, memory_order_release);
@@ -277,9 +279,10 @@ ejk_status ejki_info_locked(ejk_mask_info *info, ejki_form form, ejk_dtype dtype
 }
 
 ejk_status ejki_info_form(const ejk_mask_info *info, ejki_form form, ejk_dtype dtype,
-                          ejki_array **out) {
+                          ejki_info_array **out) {
     ejk_mask_info *filled = (ejk_mask_info *)info; /* what is read is no change of the mask */
-    ejki_array *array = atomic_load_explicit(&filled->slots[form][dtype], memory_order_acquire);
+    ejki_info_array *array =
+        atomic_load_explicit(&filled->slots[form][dtype], memory_order_acquire);
     if (array != NULL) {
         *out = array;
         return EJK_OK;

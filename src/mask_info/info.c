@@ -9,9 +9,9 @@
 
 /* ---- Arrays ------------------------------------------------------------------------------------------ */
 
-ejk_status ejki_array_create(ejk_dtype dtype, int32_t rank, const int64_t *shape,
-                             ejki_array **out) {
-    ejki_array *array = calloc(1, sizeof *array);
+ejk_status ejki_info_array_create(ejk_dtype dtype, int32_t rank, const int64_t *shape,
+                                  ejki_info_array **out) {
+    ejki_info_array *array = calloc(1, sizeof *array);
     if (array == NULL) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a mask info");
     atomic_init(&array->references, 1);
     ejk_status status = ejk_owned_tensor_create(dtype, rank, shape, &array->owned);
@@ -23,12 +23,12 @@ ejk_status ejki_array_create(ejk_dtype dtype, int32_t rank, const int64_t *shape
     return EJK_OK;
 }
 
-ejki_array *ejki_array_retain(ejki_array *array) {
+ejki_info_array *ejki_info_array_retain(ejki_info_array *array) {
     if (array != NULL) atomic_fetch_add_explicit(&array->references, 1, memory_order_relaxed);
     return array;
 }
 
-void ejki_array_release(ejki_array *array) {
+void ejki_info_array_release(ejki_info_array *array) {
     if (array == NULL) return;
     if (atomic_fetch_sub_explicit(&array->references, 1, memory_order_acq_rel) != 1) return;
     ejk_owned_tensor_close(&array->owned);
@@ -68,11 +68,11 @@ static ejk_status check_axes(const ejk_mask_axes *axes) {
 static void destroy(ejk_mask_info *info) {
     for (int form = 0; form < FORMS; form++)
         for (int dtype = 0; dtype < DTYPES; dtype++)
-            ejki_array_release(
+            ejki_info_array_release(
                 atomic_load_explicit(&info->slots[form][dtype], memory_order_relaxed));
-    ejki_array_release(info->elements);
-    ejki_array_release(info->q_source);
-    ejki_array_release(info->kv_source);
+    ejki_info_array_release(info->elements);
+    ejki_info_array_release(info->q_source);
+    ejki_info_array_release(info->kv_source);
     ejki_band_close(&info->band);
     ejki_copies_close(info->copies);
     pthread_mutex_destroy(&info->lock);
@@ -97,9 +97,10 @@ ejk_status ejki_info_create(const ejk_mask_axes *axes, ejk_mask_info **out) {
     return EJK_OK;
 }
 
-void ejki_info_store(ejk_mask_info *info, ejki_form form, ejki_array *array) {
-    ejki_array *old = atomic_exchange_explicit(&info->slots[form][0], array, memory_order_relaxed);
-    ejki_array_release(old);
+void ejki_info_store(ejk_mask_info *info, ejki_form form, ejki_info_array *array) {
+    ejki_info_array *old =
+        atomic_exchange_explicit(&info->slots[form][0], array, memory_order_relaxed);
+    ejki_info_array_release(old);
     info->stored[form] = array != NULL;
 }
 
@@ -116,16 +117,16 @@ ejk_status ejki_info_copy(const ejk_mask_info *info, ejk_mask_info **out) {
     copy->heads = info->heads;
     copy->q = info->q;
     copy->kv = info->kv;
-    copy->elements = ejki_array_retain(info->elements);
-    copy->q_source = ejki_array_retain(info->q_source);
-    copy->kv_source = ejki_array_retain(info->kv_source);
+    copy->elements = ejki_info_array_retain(info->elements);
+    copy->q_source = ejki_info_array_retain(info->q_source);
+    copy->kv_source = ejki_info_array_retain(info->kv_source);
     copy->mask_stored = info->mask_stored;
     copy->dtype = info->dtype;
     for (int form = 0; form < FORM_MASK; form++) {
         if (!info->stored[form]) continue;
         /* Stored forms are there from the start and never change. */
-        ejki_array *array = atomic_load_explicit(&info->slots[form][0], memory_order_acquire);
-        ejki_info_store(copy, (ejki_form)form, ejki_array_retain(array));
+        ejki_info_array *array = atomic_load_explicit(&info->slots[form][0], memory_order_acquire);
+        ejki_info_store(copy, (ejki_form)form, ejki_info_array_retain(array));
     }
     *out = copy;
     return EJK_OK;
@@ -145,7 +146,7 @@ void ejk_mask_info_release(ejk_mask_info *info) {
 
 /* ---- Lengths ----------------------------------------------------------------------------------------- */
 
-static ejk_status settle(ejk_mask_info *info) {
+static ejk_status resolve(ejk_mask_info *info) {
     if (info->elements != NULL) {
         const int64_t *shape = info->elements->owned.tensor.shape;
         info->batch = shape[0];
@@ -171,7 +172,8 @@ static ejk_status settle(ejk_mask_info *info) {
 
 static ejk_status check_form(const ejk_mask_info *info, ejki_form form, const char *name) {
     if (!info->stored[form] || !info->known) return EJK_OK;
-    const ejki_array *array = atomic_load_explicit(&info->slots[form][0], memory_order_relaxed);
+    const ejki_info_array *array =
+        atomic_load_explicit(&info->slots[form][0], memory_order_relaxed);
     const ejk_tensor *t = &array->owned.tensor;
     bool keys = form == FORM_KV_IDS || form == FORM_KV_POSITIONS;
     int64_t length = keys ? info->kv : info->q;
@@ -189,7 +191,7 @@ static ejk_status check_forms(const ejk_mask_info *info) {
 }
 
 ejk_status ejki_info_finish(ejk_mask_info *info, ejk_mask_info **out) {
-    ejk_status status = settle(info);
+    ejk_status status = resolve(info);
     if (status == EJK_OK) status = check_forms(info);
     if (status != EJK_OK) {
         destroy(info);
@@ -204,7 +206,7 @@ ejk_status ejki_info_positions(ejk_mask_info *info, const ejk_tensor *q, const e
     static const char *const names[2] = {"q_positions", "kv_positions"};
     for (int i = 0; i < 2; i++) {
         if (!ejk_tensor_present(given[i])) continue;
-        ejki_array *array = NULL;
+        ejki_info_array *array = NULL;
         EJKI_TRY(ejki_argument_of_rank(given[i], names[i], 2));
         EJKI_TRY(ejki_read_ids(given[i], names[i], &array));
         ejki_info_store(info, i == 0 ? FORM_Q_POSITIONS : FORM_KV_POSITIONS, array);

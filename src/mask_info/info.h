@@ -15,10 +15,10 @@
 #include <stdatomic.h>
 
 /* A contiguous tensor with a count of references; bool (0 and 1) or int32 where nothing else is said. */
-typedef struct ejki_array {
+typedef struct ejki_info_array {
     atomic_int_fast64_t references;
     ejk_owned_tensor owned;
-} ejki_array;
+} ejki_info_array;
 
 /* Kinds of forms; those from MASK on are in any element type, the others have one. */
 typedef enum ejki_form {
@@ -62,27 +62,28 @@ struct ejk_mask_info {
     pthread_mutex_t lock;
     bool known; /* the four lengths are */
     int64_t batch, heads, q, kv;
-    ejki_array *elements;             /* bool [B,H,Q,K]; NULL: ids say */
-    ejki_array *q_source, *kv_source; /* int32 [B,Q], [B,K] */
+    ejki_info_array *elements;             /* bool [B,H,Q,K]; NULL: ids say */
+    ejki_info_array *q_source, *kv_source; /* int32 [B,Q], [B,K] */
     ejki_band band;
     bool mask_stored; /* counts as a form of its own, not only as read from ids */
     ejk_dtype dtype;
     ejk_mask_axes axes;
     bool stored[FORM_MASK]; /* of the ids and positions */
-    _Atomic(ejki_array *) slots[FORMS][DTYPES];
+    _Atomic(ejki_info_array *) slots[FORMS][DTYPES];
     ejki_copy *copies; /* under the lock */
 };
 
 /* ---- Arrays ------------------------------------------------------------------------------------------ */
 
-ejk_status ejki_array_create(ejk_dtype dtype, int32_t rank, const int64_t *shape, ejki_array **out);
-ejki_array *ejki_array_retain(ejki_array *array);
-void ejki_array_release(ejki_array *array);
+ejk_status ejki_info_array_create(ejk_dtype dtype, int32_t rank, const int64_t *shape,
+                                  ejki_info_array **out);
+ejki_info_array *ejki_info_array_retain(ejki_info_array *array);
+void ejki_info_array_release(ejki_info_array *array);
 
-static inline uint8_t *ejki_bytes(const ejki_array *array) {
+static inline uint8_t *ejki_bytes(const ejki_info_array *array) {
     return array->owned.tensor.data;
 }
-static inline int32_t *ejki_ids(const ejki_array *array) {
+static inline int32_t *ejki_ids(const ejki_info_array *array) {
     return array->owned.tensor.data;
 }
 
@@ -91,13 +92,13 @@ void ejki_copies_close(ejki_copy *copies);
 /* ---- Arguments: copies of what callers give, with a sentence where they are wrong ---------------------- */
 
 /* Whole numbers as int32. */
-ejk_status ejki_read_ids(const ejk_tensor *tensor, const char *name, ejki_array **out);
+ejk_status ejki_read_ids(const ejk_tensor *tensor, const char *name, ejki_info_array **out);
 
 /* Whole numbers as int64; the caller frees. */
 ejk_status ejki_read_numbers(const ejk_tensor *tensor, const char *name, int64_t **out);
 
 /* Whatever is not zero as 1; a mask [B,Q,K] becomes [B,1,Q,K]. */
-ejk_status ejki_read_truth(const ejk_tensor *tensor, const char *name, ejki_array **out);
+ejk_status ejki_read_truth(const ejk_tensor *tensor, const char *name, ejki_info_array **out);
 
 /* One number per batch from a tensor [1] or [B]; NULL means 0. The caller frees. */
 ejk_status ejki_read_per_batch(const ejk_tensor *tensor, const char *name, int64_t batch,
@@ -112,7 +113,7 @@ ejk_status ejki_info_create(const ejk_mask_axes *axes, ejk_mask_info **out);
 ejk_status ejki_info_copy(const ejk_mask_info *info, ejk_mask_info **out);
 
 /* Takes the array over as a stored form. */
-void ejki_info_store(ejk_mask_info *info, ejki_form form, ejki_array *array);
+void ejki_info_store(ejk_mask_info *info, ejki_form form, ejki_info_array *array);
 
 /* Settles lengths from what is there and checks that all agree; on failure the object is released. */
 ejk_status ejki_info_finish(ejk_mask_info *info, ejk_mask_info **out);
@@ -126,14 +127,15 @@ ejk_status ejki_info_require(const ejk_mask_info *info, const char *call);
 
 /* The form, computed if it has to be. Borrowed from the object. */
 ejk_status ejki_info_form(const ejk_mask_info *info, ejki_form form, ejk_dtype dtype,
-                          ejki_array **out);
+                          ejki_info_array **out);
 
 /* Computes one, with the lock held. */
 ejk_status ejki_info_produce(ejk_mask_info *info, ejki_form form, ejk_dtype dtype,
-                             ejki_array **out);
+                             ejki_info_array **out);
 
 /* The same for others that it needs, with the lock held. */
-ejk_status ejki_info_locked(ejk_mask_info *info, ejki_form form, ejk_dtype dtype, ejki_array **out);
+ejk_status ejki_info_locked(ejk_mask_info *info, ejki_form form, ejk_dtype dtype,
+                            ejki_info_array **out);
 
 /* Columns [column, column + count) of a row of the mask as 0 and 1, limits included. */
 void ejki_info_row(const ejk_mask_info *info, int64_t b, int64_t h, int64_t row, int64_t column,

@@ -30,7 +30,7 @@ ejk_status ejki_read_numbers(const ejk_tensor *tensor, const char *name, int64_t
     return EJK_OK;
 }
 
-static ejk_status narrow(const int64_t *numbers, const char *name, ejki_array *array) {
+static ejk_status narrow(const int64_t *numbers, const char *name, ejki_info_array *array) {
     int64_t count = ejk_tensor_count(&array->owned.tensor);
     int32_t *ids = ejki_ids(array);
     for (int64_t i = 0; i < count; i++) {
@@ -43,22 +43,22 @@ static ejk_status narrow(const int64_t *numbers, const char *name, ejki_array *a
     return EJK_OK;
 }
 
-ejk_status ejki_read_ids(const ejk_tensor *tensor, const char *name, ejki_array **out) {
+ejk_status ejki_read_ids(const ejk_tensor *tensor, const char *name, ejki_info_array **out) {
     int64_t *numbers = NULL;
-    ejki_array *array = NULL;
+    ejki_info_array *array = NULL;
     EJKI_TRY(ejki_read_numbers(tensor, name, &numbers));
-    ejk_status status = ejki_array_create(EJK_DTYPE_I32, tensor->rank, tensor->shape, &array);
+    ejk_status status = ejki_info_array_create(EJK_DTYPE_I32, tensor->rank, tensor->shape, &array);
     if (status == EJK_OK) status = narrow(numbers, name, array);
     free(numbers);
     if (status != EJK_OK) {
-        ejki_array_release(array);
+        ejki_info_array_release(array);
         return status;
     }
     *out = array;
     return EJK_OK;
 }
 
-ejk_status ejki_read_truth(const ejk_tensor *tensor, const char *name, ejki_array **out) {
+ejk_status ejki_read_truth(const ejk_tensor *tensor, const char *name, ejki_info_array **out) {
     int64_t shape[4] = {0};
     if (tensor->rank > 4)
         return ejki_fail(EJK_STATUS_INVALID_SHAPE, "%s has rank %" PRId32 ", expected at most 4",
@@ -66,13 +66,13 @@ ejk_status ejki_read_truth(const ejk_tensor *tensor, const char *name, ejki_arra
     for (int32_t i = 0; i < tensor->rank; i++) shape[i] = tensor->shape[i];
     bool heads = tensor->rank == 3;
     int64_t wide[4] = {shape[0], 1, shape[1], shape[2]};
-    ejki_array *array = NULL;
-    EJKI_TRY(
-        ejki_array_create(EJK_DTYPE_BOOL, heads ? 4 : tensor->rank, heads ? wide : shape, &array));
+    ejki_info_array *array = NULL;
+    EJKI_TRY(ejki_info_array_create(EJK_DTYPE_BOOL, heads ? 4 : tensor->rank, heads ? wide : shape,
+                                    &array));
     ejk_tensor flat = ejk_tensor_contiguous(ejki_bytes(array), EJK_DTYPE_BOOL, tensor->rank, shape);
     ejk_status status = ejk_tensor_copy(tensor, &flat);
     if (status != EJK_OK) {
-        ejki_array_release(array);
+        ejki_info_array_release(array);
         return status;
     }
     /* A bool that is neither 0 nor 1 is copied as it is. */

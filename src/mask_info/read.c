@@ -10,7 +10,7 @@
 
 static ejk_status read_form(const ejk_mask_info *info, ejki_form form, ejk_dtype dtype,
                             ejk_tensor *out) {
-    ejki_array *array = NULL;
+    ejki_info_array *array = NULL;
     EJKI_TRY(ejki_info_form(info, form, dtype, &array));
     *out = array->owned.tensor;
     return EJK_OK;
@@ -210,7 +210,7 @@ void ejk_mask_info_axes(const ejk_mask_info *info, ejk_mask_axes *out) {
 }
 
 /* A stored form; NULL if it is not. */
-static const ejki_array *stored(const ejk_mask_info *info, ejki_form form) {
+static const ejki_info_array *stored(const ejk_mask_info *info, ejki_form form) {
     if (!info->stored[form]) return NULL;
     return atomic_load_explicit(&info->slots[form][0], memory_order_acquire);
 }
@@ -218,7 +218,7 @@ static const ejki_array *stored(const ejk_mask_info *info, ejki_form form) {
 bool ejk_mask_info_is_self_attention(const ejk_mask_info *info) {
     TRACE_CALL("is_self_attention");
     if (info == NULL || !info->known || info->q != info->kv) return false;
-    const ejki_array *q = stored(info, FORM_Q_IDS), *kv = stored(info, FORM_KV_IDS);
+    const ejki_info_array *q = stored(info, FORM_Q_IDS), *kv = stored(info, FORM_KV_IDS);
     if (q == NULL || q == kv) return true;
     int64_t count = ejk_tensor_count(&q->owned.tensor);
     return memcmp(ejki_ids(q), ejki_ids(kv), (size_t)count * sizeof(int32_t)) == 0;
@@ -241,7 +241,7 @@ ejk_status ejk_mask_info_text(const ejk_mask_info *info, char **out) {
                        "%s=(%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "), ", field_names[0],
                        info->batch, info->heads, info->q, info->kv);
     for (int i = 1; i < 5; i++) {
-        const ejki_array *array = stored(info, field_forms[i]);
+        const ejki_info_array *array = stored(info, field_forms[i]);
         if (array == NULL) continue;
         const ejk_tensor *t = &array->owned.tensor;
         at += snprintf(text + at, ROOM - (size_t)at, "%s=(%" PRId64, field_names[i], t->shape[0]);
@@ -264,7 +264,7 @@ ejk_status ejk_mask_info_tree_flatten(const ejk_mask_info *info, ejk_mask_info_f
                            &fields.q_positions, &fields.kv_positions};
     if (info->mask_stored) EJKI_TRY(read_form(info, FORM_MASK, info->dtype, views[0]));
     for (int i = 1; i < 5; i++) {
-        const ejki_array *array = stored(info, field_forms[i]);
+        const ejki_info_array *array = stored(info, field_forms[i]);
         if (array != NULL) *views[i] = array->owned.tensor;
     }
     *out = fields;
@@ -283,13 +283,13 @@ ejk_status ejk_mask_info_materialize_attention_mask(const ejk_mask_info *info, e
         *out = ejk_mask_info_retain(info);
         return EJK_OK;
     }
-    ejki_array *mask = NULL;
+    ejki_info_array *mask = NULL;
     ejk_mask_info *copy = NULL;
     EJKI_TRY(ejki_info_form(info, FORM_MASK, dtype, &mask));
     EJKI_TRY(ejki_info_copy(info, &copy));
     copy->dtype = dtype;
     copy->mask_stored = true;
-    atomic_store_explicit(&copy->slots[FORM_MASK][dtype], ejki_array_retain(mask),
+    atomic_store_explicit(&copy->slots[FORM_MASK][dtype], ejki_info_array_retain(mask),
                           memory_order_relaxed);
     *out = copy;
     return EJK_OK;
@@ -309,18 +309,19 @@ ejk_status ejk_mask_info_to_dtype(const ejk_mask_info *info, ejk_dtype dtype, ej
 
 /* Groups of rows and of columns, stored in the copy. */
 static ejk_status store_groups(const ejk_mask_info *info, bool per_head, ejk_mask_info *copy) {
-    ejki_array *mask = NULL, *q = NULL, *kv = NULL;
+    ejki_info_array *mask = NULL, *q = NULL, *kv = NULL;
     EJKI_TRY(ejki_info_form(info, FORM_MASK, EJK_DTYPE_BOOL, &mask));
     int64_t q_shape[3] = {info->batch, per_head ? info->heads : info->q, info->q};
     int64_t kv_shape[3] = {info->batch, per_head ? info->heads : info->kv, info->kv};
-    ejk_status status = ejki_array_create(EJK_DTYPE_I32, 2 + per_head, q_shape, &q);
-    if (status == EJK_OK) status = ejki_array_create(EJK_DTYPE_I32, 2 + per_head, kv_shape, &kv);
+    ejk_status status = ejki_info_array_create(EJK_DTYPE_I32, 2 + per_head, q_shape, &q);
+    if (status == EJK_OK)
+        status = ejki_info_array_create(EJK_DTYPE_I32, 2 + per_head, kv_shape, &kv);
     if (status == EJK_OK)
         status = ejk_mask_to_segment_ids(NULL, &mask->owned.tensor, per_head, 0, &q->owned.tensor,
                                          &kv->owned.tensor);
     if (status != EJK_OK) {
-        ejki_array_release(q);
-        ejki_array_release(kv);
+        ejki_info_array_release(q);
+        ejki_info_array_release(kv);
         return status;
     }
     ejki_info_store(copy, FORM_Q_IDS, q);

@@ -82,7 +82,8 @@ static ejk_status correct_form(const ejk_mask_info *info, ejki_form form,
                                const ejk_axis_names *sequence, const ejk_mesh *mesh,
                                ejk_partition *out) {
     if (!info->stored[form]) return EJK_OK;
-    const ejki_array *array = atomic_load_explicit(&info->slots[form][0], memory_order_acquire);
+    const ejki_info_array *array =
+        atomic_load_explicit(&info->slots[form][0], memory_order_acquire);
     const ejk_tensor *t = &array->owned.tensor;
     ejk_partition wish = {true, 2, {info->axes.batch_axis_name, *sequence}};
     return ejk_get_corrected_partition(t->shape, t->rank, &wish, mesh, out);

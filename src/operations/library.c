@@ -83,7 +83,7 @@ static ejk_status create(const ejk_context_options *options, ejk_context **out) 
         given.chooser = &chooser;
     }
     if (status == EJK_OK) status = ejki_context_create(&given, out);
-    if (own && status == EJK_OK) ejki_context_adopt(*out, own, close_choice);
+    if (own && status == EJK_OK) ejki_context_own(*out, own, close_choice);
     if (own && status != EJK_OK) close_choice(own);
     return status;
 }

@@ -252,7 +252,7 @@ static ejk_status bind_field(const ejki_length *length, void *user) {
         uint64_t word;
         if (field == NULL || (field->kind != EJK_FIELD_INT && field->kind != EJK_FIELD_OPT_INT))
             continue;
-        if (!ejki_scalar(field->kind, ejki_place(field, n->object), &word)) continue;
+        if (!ejki_scalar(field->kind, ejki_field_address(field, n->object), &word)) continue;
         const int64_t value = (int64_t)word, other = ejk_axes_get(&n->bound->axes, symbol);
         if (value < 0 || (other >= 0 && other != value))
             return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is %lld, expected %s%lld", symbol,

@@ -104,7 +104,7 @@ INLINE bool same(const ejk_record *record, const void *a, const void *b, bool wi
     if (a == NULL || b == NULL) return nothing_set(record, a) && nothing_set(record, b);
     const ejk_field *field = record->fields;
     for (int32_t left = record->count; left > 0; left--, field++) {
-        const void *x = ejki_place(field, a), *y = ejki_place(field, b);
+        const void *x = ejki_field_address(field, a), *y = ejki_field_address(field, b);
         if (!same_field(field, x, y, with_data)) return false;
     }
     return true;
@@ -188,7 +188,7 @@ INLINE uint64_t hash(const ejk_record *record, const void *object, bool with_dat
     const ejk_field *field = record->fields;
     for (int32_t left = record->count; left > 0; left--, field++) {
         key += 2 * KEY;
-        sum += hash_field(field, ejki_place(field, object), key, with_data);
+        sum += hash_field(field, ejki_field_address(field, object), key, with_data);
     }
     return sum;
 }

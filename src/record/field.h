@@ -66,7 +66,7 @@ static inline void *ejki_aside(size_t size) {
     return calloc(1, size > 0 ? size : 1);
 }
 
-static inline const void *ejki_place(const ejk_field *field, const void *object) {
+static inline const void *ejki_field_address(const ejk_field *field, const void *object) {
     return (const char *)object + field->offset;
 }
 

@@ -33,7 +33,7 @@ static ejk_status write_record(const ejk_record *record, const void *object, con
         if (!set && (flags & EJK_JSON_SET_ONLY) != 0) continue;
         json_t *value = NULL;
         if (set || field->kind == EJK_FIELD_RECORD || ejki_kind_of(field->kind)->always_set)
-            status = write_value(field, ejki_place(field, object), prefix, flags, &value);
+            status = write_value(field, ejki_field_address(field, object), prefix, flags, &value);
         else
             value = json_null();
         if (status == EJK_OK && json_object_set_new(result, field->name, value) != 0)

@@ -7,8 +7,8 @@ void ejk_record_merge(const ejk_record *record, const void *base, const void *ov
         const ejk_field *field = &record->fields[i];
         char *target = (char *)out + field->offset;
         if (field->kind == EJK_FIELD_RECORD) {
-            ejk_record_merge(field->record, base == NULL ? NULL : ejki_place(field, base),
-                             override == NULL ? NULL : ejki_place(field, override), target);
+            ejk_record_merge(field->record, base == NULL ? NULL : ejki_field_address(field, base),
+                             override == NULL ? NULL : ejki_field_address(field, override), target);
             continue;
         }
         const void *source = ejk_record_is_set(field, override) ? override
@@ -18,6 +18,6 @@ void ejk_record_merge(const ejk_record *record, const void *base, const void *ov
         if (source == NULL)
             memset(target, 0, size);
         else if (source != out)
-            memcpy(target, ejki_place(field, source), size);
+            memcpy(target, ejki_field_address(field, source), size);
     }
 }

@@ -42,7 +42,7 @@ const ejk_field *ejk_record_find(const ejk_record *record, const char *path, siz
 
 bool ejk_record_is_set(const ejk_field *field, const void *object) {
     if (field == NULL || object == NULL) return false;
-    const void *place = ejki_place(field, object);
+    const void *place = ejki_field_address(field, object);
     if (field->kind == EJK_FIELD_RECORD) {
         for (int32_t i = 0; i < field->record->count; i++)
             if (ejk_record_is_set(&field->record->fields[i], place)) return true;

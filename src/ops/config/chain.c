@@ -141,7 +141,7 @@ ejk_status ejki_chain_keep(ejk_config_selector_chain *chain, const ejk_config_ke
     if (status == EJK_OK && persist && chain->options.persistent)
         status = ejk_persistent_cache_put(chain->options.persistent, key, &entry);
     if (status == EJK_STATUS_IO) {
-        ejki_chain_tell_rejected(chain, key, "persistent", ejk_last_error());
+        ejki_chain_emit_rejected(chain, key, "persistent", ejk_last_error());
         status = EJK_OK;
     }
     ejk_config_entry_release(&entry);
@@ -183,7 +183,7 @@ static bool has_place(const char *event) {
     return strcmp(event, "heuristics") == 0 || strncmp(event, "autotune", 8) == 0;
 }
 
-void ejki_chain_tell(const ejk_config_selector_chain *chain, const char *event,
+void ejki_chain_emit(const ejk_config_selector_chain *chain, const char *event,
                      const ejk_config_key *key, const ejk_invocation *invocation, const char *name,
                      const char *text, const void *config) {
     if (!chain->options.on_event) return;
@@ -198,13 +198,13 @@ void ejki_chain_tell(const ejk_config_selector_chain *chain, const char *event,
     tell(chain, event, key, fields);
 }
 
-void ejki_chain_tell_rejected(const ejk_config_selector_chain *chain, const ejk_config_key *key,
+void ejki_chain_emit_rejected(const ejk_config_selector_chain *chain, const ejk_config_key *key,
                               const char *level, const char *reason) {
     if (!chain->options.on_event) return;
     tell(chain, "config_rejected", key, json_pack("{s:s, s:s}", "level", level, "reason", reason));
 }
 
-void ejki_chain_tell_start(const ejk_config_selector_chain *chain, const ejk_config_key *key,
+void ejki_chain_emit_start(const ejk_config_selector_chain *chain, const ejk_config_key *key,
                            const ejk_invocation *invocation, int32_t candidates) {
     if (!chain->options.on_event) return;
     json_t *fields = json_pack("{s:i}", "candidates", (int)candidates);

@@ -34,12 +34,12 @@ ejk_status ejki_chain_keep_mark(ejk_config_cache *cache, const ejk_config_key *k
 
 /* Calls the chain's hook: key, then `name`: `text` if not NULL, platform and method if there is an
  * invocation and the event has them, and the configuration if not NULL. */
-void ejki_chain_tell(const ejk_config_selector_chain *chain, const char *event,
+void ejki_chain_emit(const ejk_config_selector_chain *chain, const char *event,
                      const ejk_config_key *key, const ejk_invocation *invocation, const char *name,
                      const char *text, const void *config);
-void ejki_chain_tell_rejected(const ejk_config_selector_chain *chain, const ejk_config_key *key,
+void ejki_chain_emit_rejected(const ejk_config_selector_chain *chain, const ejk_config_key *key,
                               const char *level, const char *reason);
-void ejki_chain_tell_start(const ejk_config_selector_chain *chain, const ejk_config_key *key,
+void ejki_chain_emit_start(const ejk_config_selector_chain *chain, const ejk_config_key *key,
                            const ejk_invocation *invocation, int32_t candidates);
 
 #endif

@@ -224,7 +224,7 @@ static void link_between(ejk_config_cache *cache, struct node *before, struct no
 }
 
 /* Takes a key's node out; false if it has none. */
-static bool take_out(ejk_config_cache *cache, const ejk_config_key *key, uint64_t hash) {
+static bool remove_entry(ejk_config_cache *cache, const ejk_config_key *key, uint64_t hash) {
     _Atomic(struct node *) *slot;
     struct node *node = find(atomic_load(&cache->table), key, hash, &slot);
     if (!node) return false;
@@ -236,8 +236,8 @@ static bool take_out(ejk_config_cache *cache, const ejk_config_key *key, uint64_
     return true;
 }
 
-static void take_out_oldest(ejk_config_cache *cache) {
-    take_out(cache, &cache->oldest->key, cache->oldest->hash);
+static void remove_oldest(ejk_config_cache *cache) {
+    remove_entry(cache, &cache->oldest->key, cache->oldest->hash);
 }
 
 /* Puts a node in; false for want of memory. */
@@ -253,7 +253,7 @@ static bool insert(ejk_config_cache *cache, struct node *node) {
     }
     /* A quarter of the slots stays NULL: every search ends there. */
     if ((cache->used + 1) * 4 > table->slot_count * 3 && !rebuild(cache)) return false;
-    if (cache->capacity > 0 && atomic_load(&cache->size) >= cache->capacity) take_out_oldest(cache);
+    if (cache->capacity > 0 && atomic_load(&cache->size) >= cache->capacity) remove_oldest(cache);
     slot = vacancy(atomic_load(&cache->table), node->hash);
     if (!atomic_load(slot)) cache->used++;
     link_between(cache, cache->newest, node, NULL);
@@ -294,7 +294,7 @@ ejk_status ejk_config_cache_remove(ejk_config_cache *cache, const ejk_config_key
     EJKI_TRY(ejki_config_key_check(key, &filled));
     uint64_t hash = ejki_config_key_hash(&filled);
     pthread_mutex_lock(&cache->write);
-    bool there = take_out(cache, &filled, hash);
+    bool there = remove_entry(cache, &filled, hash);
     if (there) announce(cache);
     pthread_mutex_unlock(&cache->write);
     if (found) *found = there;
@@ -304,7 +304,7 @@ ejk_status ejk_config_cache_remove(ejk_config_cache *cache, const ejk_config_key
 ejk_status ejk_config_cache_clear(ejk_config_cache *cache) {
     if (!cache) return missing("cache");
     pthread_mutex_lock(&cache->write);
-    while (cache->oldest) take_out_oldest(cache);
+    while (cache->oldest) remove_oldest(cache);
     announce(cache);
     pthread_mutex_unlock(&cache->write);
     return EJK_OK;

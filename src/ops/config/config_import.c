@@ -120,8 +120,8 @@ static int store(ejk_persistent_cache *cache, const ejki_row *row, ejk_config_im
 }
 
 /* An arrival whose key and numbers were read: its configuration is taken, and all of it checked. */
-static int settle(ejk_persistent_cache *cache, struct arrival *arrival, const json_t *config,
-                  ejk_config_import *counts) {
+static int resolve(ejk_persistent_cache *cache, struct arrival *arrival, const json_t *config,
+                   ejk_config_import *counts) {
     ejki_row *row = &arrival->row;
     char *text = NULL;
     size_t size = 0;
@@ -163,7 +163,7 @@ static int import_extended(ejk_persistent_cache *cache, const json_t *entries, j
         /* A text that was cut may end within a letter; then no documented key is the same. */
         if (json_object_set_new(taken, text, json_true()) != 0 && strlen(text) < sizeof text - 4)
             return SQLITE_NOMEM;
-        rc = settle(cache, &arrival, json_object_get(object, "config"), counts);
+        rc = resolve(cache, &arrival, json_object_get(object, "config"), counts);
     }
     return rc;
 }
@@ -181,7 +181,7 @@ static int import_documented(ejk_persistent_cache *cache, json_t *document, cons
             fault(&arrival, "", ejk_last_error());
             row->key = (ejk_config_key){.call_key = text};
         }
-        rc = settle(cache, &arrival, config, counts);
+        rc = resolve(cache, &arrival, config, counts);
         if (rc != SQLITE_OK) break;
     }
     return rc;

@@ -69,7 +69,7 @@ ejk_status ejk_persistent_cache_open(const ejk_persistent_options *options,
     ejk_persistent_cache *cache = NULL;
     EJKI_TRY(create(options, &cache));
     ejk_status status = ejki_persistent_connect(cache);
-    ejki_persistent_tell(cache, take_events(cache));
+    ejki_persistent_emit(cache, take_events(cache));
     if (status == EJK_OK)
         *out = cache;
     else
@@ -105,7 +105,7 @@ ejk_status ejki_persistent_do(ejk_persistent_cache *cache, bool writes, ejki_ope
     ejk_status status = ejki_persistent_run(cache, writes, operation, argument);
     ejki_event *events = take_events(cache);
     pthread_mutex_unlock(&cache->mutex);
-    ejki_persistent_tell(cache, events);
+    ejki_persistent_emit(cache, events);
     return status;
 }
 
@@ -172,7 +172,7 @@ ejk_status ejk_persistent_cache_put(ejk_persistent_cache *cache, const ejk_confi
     return ejki_persistent_do(cache, true, put, &change);
 }
 
-static int take_out(ejk_persistent_cache *cache, void *change_) {
+static int remove_entry(ejk_persistent_cache *cache, void *change_) {
     struct change *change = change_;
     return ejki_store_remove(&cache->store, &change->key, &change->rows);
 }
@@ -182,7 +182,7 @@ ejk_status ejk_persistent_cache_remove(ejk_persistent_cache *cache, const ejk_co
     struct change change = {.rows = 0};
     if (!cache) return missing("cache");
     EJKI_TRY(ejki_config_key_check(key, &change.key));
-    EJKI_TRY(ejki_persistent_do(cache, true, take_out, &change));
+    EJKI_TRY(ejki_persistent_do(cache, true, remove_entry, &change));
     if (found) *found = change.rows > 0;
     return EJK_OK;
 }

@@ -72,7 +72,7 @@ void ejki_persistent_note_row(ejk_persistent_cache *cache, const ejki_row *row);
 /* True if a row is of use; else notes why not. */
 bool ejki_persistent_accepts(ejk_persistent_cache *cache, const ejki_row *row);
 /* Tells what was noted: `events` was taken from the cache before the mutex was let go. */
-void ejki_persistent_tell(const ejk_persistent_cache *cache, ejki_event *events);
+void ejki_persistent_emit(const ejk_persistent_cache *cache, ejki_event *events);
 
 /* ---- persistent_inspect.c: what is there under the path, while the lock is held ----------------------- */
 

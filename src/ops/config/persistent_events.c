@@ -72,7 +72,7 @@ bool ejki_persistent_accepts(ejk_persistent_cache *cache, const ejki_row *row) {
     return false;
 }
 
-void ejki_persistent_tell(const ejk_persistent_cache *cache, ejki_event *events) {
+void ejki_persistent_emit(const ejk_persistent_cache *cache, ejki_event *events) {
     while (events) {
         ejki_event *next = events->next;
         cache->on_event(cache->on_event_user, events->name, events->fields);

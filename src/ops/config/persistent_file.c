@@ -192,7 +192,7 @@ static bool is_small(const char *path) {
 }
 
 /* Opens what is there; `suspect`: something was wrong with it, so it is examined whatever its size. */
-static ejk_status settle(ejk_persistent_cache *cache, bool suspect) {
+static ejk_status resolve(ejk_persistent_cache *cache, bool suspect) {
     char reason[REASON];
     ejki_store_close_alone(&cache->store);
     ejki_verdict verdict = ejki_persistent_inspect(cache, reason, sizeof reason);
@@ -216,7 +216,7 @@ static ejk_status connect_again(ejk_persistent_cache *cache, bool suspect) {
     int error = hold(cache);
     if (error != 0) return degrade_unlocked(cache, error);
     /* Somebody else may have put a good file in the damaged one's place. */
-    ejk_status status = settle(cache, suspect && !has_moved(cache));
+    ejk_status status = resolve(cache, suspect && !has_moved(cache));
     if (cache->lock_file >= 0) ejki_lock_give(cache->lock_file);
     return status;
 }
@@ -259,7 +259,7 @@ static ejk_status write_locked(ejk_persistent_cache *cache, ejki_operation opera
     }
     if (error != 0) EJKI_TRY(degrade_unlocked(cache, error));
     ejk_status status = EJK_OK;
-    if (!cache->memory_only && has_moved(cache)) status = settle(cache, false);
+    if (!cache->memory_only && has_moved(cache)) status = resolve(cache, false);
     if (status == EJK_OK) *rc = transact(cache, operation, argument);
     if (cache->lock_file >= 0) ejki_lock_give(cache->lock_file);
     return status;

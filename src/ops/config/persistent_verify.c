@@ -152,7 +152,7 @@ ejk_status ejk_persistent_file_verify(const ejk_persistent_options *options,
         (void)ejki_fail(status, "no memory for a path");
     else
         status = verify_locked(&file, &report);
-    ejki_persistent_tell(&file, file.events);
+    ejki_persistent_emit(&file, file.events);
     free(file.shown);
     free(file.path);
     if (status == EJK_OK) *out = report;

@@ -92,7 +92,7 @@ static ejk_status answer(const question *q, ejk_choice_step step, bool *done) {
 static void tell(question *q, const char *event, const char *name, const char *text,
                  bool with_config) {
     if (!q->chain->options.on_event || need_key(q) != EJK_OK) return;
-    ejki_chain_tell(q->chain, event, &q->key, q->invocation, name, text,
+    ejki_chain_emit(q->chain, event, &q->key, q->invocation, name, text,
                     with_config ? q->config : NULL);
 }
 
@@ -116,7 +116,7 @@ static ejk_status use(question *q, const ejk_config_entry *entry, const char *le
     if (*usable) return EJK_OK;
     const ejk_record *record = q->invocation->kernel->config;
     memset(q->config, 0, record->size);
-    ejki_chain_tell_rejected(q->chain, &q->key, level, reason);
+    ejki_chain_emit_rejected(q->chain, &q->key, level, reason);
     return EJK_OK;
 }
 
@@ -158,7 +158,7 @@ static ejk_status step_persistent(question *q, bool *done) {
     const ejk_status read =
         ejki_persistent_find(q->chain->options.persistent, &q->key, &found, &entry);
     if (read == EJK_STATUS_IO) { /* a file that stays locked makes no call fail */
-        ejki_chain_tell_rejected(q->chain, &q->key, "persistent", ejk_last_error());
+        ejki_chain_emit_rejected(q->chain, &q->key, "persistent", ejk_last_error());
         return EJK_OK;
     }
     if (read != EJK_OK || !found) return read;
@@ -182,7 +182,7 @@ static ejk_status tell_start(const question *q) {
     const ejk_status status =
         ejk_invocation_candidates(q->invocation, list, EJK_MOST_CANDIDATES, &count);
     free(list);
-    if (status == EJK_OK) ejki_chain_tell_start(q->chain, &q->key, q->invocation, count);
+    if (status == EJK_OK) ejki_chain_emit_start(q->chain, &q->key, q->invocation, count);
     return status;
 }
 

@@ -93,7 +93,7 @@ ejk_status ejki_context_derive(ejk_context *base, const ejk_config_chooser *choo
     return EJK_OK;
 }
 
-void ejki_context_adopt(ejk_context *context, void *object, void (*destroy)(void *object)) {
+void ejki_context_own(ejk_context *context, void *object, void (*destroy)(void *object)) {
     context->adopted = object;
     context->destroy_adopted = destroy;
 }

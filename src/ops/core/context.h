@@ -16,7 +16,7 @@ ejk_status ejki_context_derive(ejk_context *base, const ejk_config_chooser *choo
                                ejk_context **out);
 
 /* Has an object destroyed with the context, after its plans. At most once. */
-void ejki_context_adopt(ejk_context *context, void *object, void (*destroy)(void *object));
+void ejki_context_own(ejk_context *context, void *object, void (*destroy)(void *object));
 
 /* Gives a derived context a single thread of its own in place of its base's. OUT_OF_MEMORY. */
 ejk_status ejki_context_use_one_thread(ejk_context *context);

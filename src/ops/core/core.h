@@ -236,7 +236,7 @@ struct ejk_plan {
     ejki_signature signature;
     ejki_operands operands;
     ejki_guards *guards; /* NULL: nothing in this call's data has to be looked at */
-    ejki_place place;
+    ejki_device place;
     ejki_device_memory *device_memory; /* workspace on a GPU; NULL = none */
     ejki_workspaces *workspaces;
     bool owns_workspaces;

@@ -86,14 +86,14 @@ static ejk_status prepare_memory(ejk_plan *plan) {
 /* The device of tensors on a GPU must be one that there is. */
 static ejk_status find_place(ejk_plan *plan) {
     const ejk_gpu_info *gpu;
-    plan->place = ejki_place_of(plan->kernel->args, plan->args);
+    plan->place = ejki_device_of(plan->kernel->args, plan->args);
     return plan->place.device_type == EJK_DEVICE_CUDA
                ? ejki_cuda_gpu(plan->place.device_index, &gpu)
                : EJK_OK;
 }
 
 /* In the order in which things may be relied upon; the plan is destroyed by the caller on failure. */
-static ejk_status settle(ejk_plan *plan, const void *args) {
+static ejk_status resolve(ejk_plan *plan, const void *args) {
     const ejk_record *record = plan->kernel->args;
     plan->args = malloc(record->size + 1);
     if (!plan->args) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a plan's arguments");
@@ -122,7 +122,7 @@ ejk_status ejki_plan_make(const ejki_plan_request *request, ejk_plan **out) {
     plan->request = request;
     const ejki_cuda_listener before = ejki_cuda_listen(
         (ejki_cuda_listener){request->context->on_event, request->context->on_event_user});
-    ejk_status status = settle(plan, request->args);
+    ejk_status status = resolve(plan, request->args);
     ejki_cuda_listen(before);
     plan->request = NULL;
     if (status == EJK_OK)

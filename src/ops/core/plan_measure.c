@@ -78,7 +78,7 @@ ejk_status ejk_plan_measure_first_use(ejk_context *context, const ejk_kernel *ke
                          : !args   ? "args"
                                    : "out");
     EJKI_TRY(ejki_kernel_check(kernel));
-    if (ejki_place_of(kernel->args, args).device_type != EJK_DEVICE_CUDA)
+    if (ejki_device_of(kernel->args, args).device_type != EJK_DEVICE_CUDA)
         return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "the tensors lie on the CPU, expected a GPU");
     const ejki_plan_request request = {.context = context, .kernel = kernel, .args = args};
     ejk_cuda_info loaded; /* and with it driver and NVRTC */

@@ -201,7 +201,7 @@ static ejk_status take_items(reader *r) {
 /* ---- Tensors --------------------------------------------------------------------------------------- */
 
 /* How many members lists have: up to the last that is there. None before it may be left out. */
-static ejk_status settle_lists(reader *r) {
+static ejk_status resolve_lists(reader *r) {
     const ejki_slots *slots = &r->problem->slots;
     for (int32_t i = slots->count - 1; i >= 0; i--) {
         const ejki_slot *slot = &slots->list[i];
@@ -217,7 +217,7 @@ static ejk_status settle_lists(reader *r) {
 }
 
 /* Types of all tensors; on a struct of their own, since a tensor with a type and no shape is none. */
-static ejk_status settle_types(reader *r) {
+static ejk_status resolve_types(reader *r) {
     const ejki_slots *slots = &r->problem->slots;
     void *types = calloc(1, r->record->size + 1);
     ejk_status status = EJK_OK;
@@ -308,12 +308,12 @@ static void want_gradients(reader *r) {
     }
 }
 
-static ejk_status settle_tensors(reader *r) {
+static ejk_status resolve_tensors(reader *r) {
     ejk_problem *problem = r->problem;
     ejk_axes axes = r->given;
     want_gradients(r);
-    EJKI_TRY(settle_lists(r));
-    EJKI_TRY(settle_types(r));
+    EJKI_TRY(resolve_lists(r));
+    EJKI_TRY(resolve_types(r));
     EJKI_TRY(set_tensors(r, &axes, false));
     EJKI_TRY(ejki_slots_bind(r->record, &problem->slots, problem->args, false, &axes));
     EJKI_TRY(ejki_axes_complete(r->record, &axes));
@@ -355,7 +355,7 @@ static ejk_status read_line(const ejk_context *context, const char *text, reader
     EJKI_TRY(ejk_record_symbols(r->record, NULL, &r->known));
     r->orders = ejki_orders_of(r->record);
     EJKI_TRY(take_items(r));
-    return settle_tensors(r);
+    return resolve_tensors(r);
 }
 
 ejk_status ejk_problem_parse(const ejk_context *context, const char *text, ejk_problem **out) {

@@ -274,7 +274,7 @@ static ejk_status say_symbols(writer *w) {
 }
 
 /* What the text says of a copy of the arguments, which becomes the call that the text means. */
-static ejk_status settle(writer *w, void *copy) {
+static ejk_status resolve(writer *w, void *copy) {
     const ejk_record *record = w->kernel->args;
     w->args = copy;
     EJKI_TRY(ejki_values_check(record, w->args));
@@ -322,7 +322,7 @@ ejk_status ejk_problem_to_text(const ejk_kernel *kernel, const void *args, char 
     void *copy = malloc(kernel->args->size + 1);
     if (!copy) return ejki_fail(EJK_STATUS_OUT_OF_MEMORY, "no memory for a copy of arguments");
     memcpy(copy, args, kernel->args->size);
-    ejk_status status = settle(&w, copy);
+    ejk_status status = resolve(&w, copy);
     if (status == EJK_OK) status = write_text(&w, out);
     free(w.slots.list);
     free(copy);

@@ -18,10 +18,10 @@ typedef struct ejki_plan_request {
 } ejki_plan_request;
 
 /* Where the first tensor of a call lies, and with it all. Without tensors: the CPU. */
-typedef struct ejki_place {
+typedef struct ejki_device {
     int32_t device_type, device_index;
-} ejki_place;
-ejki_place ejki_place_of(const ejk_record *record, const void *args);
+} ejki_device;
+ejki_device ejki_device_of(const ejk_record *record, const void *args);
 
 /* As ejk_plan_create(). */
 ejk_status ejki_plan_request_create(const ejki_plan_request *request, ejk_plan **out);

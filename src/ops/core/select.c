@@ -44,17 +44,17 @@ static ejk_dtype dtype_of(const ejk_plan *plan) {
     return EJK_DTYPE_UNSET;
 }
 
-ejki_place ejki_place_of(const ejk_record *record, const void *args) {
+ejki_device ejki_device_of(const ejk_record *record, const void *args) {
     for (ejki_walk w = ejki_walk_of(record); ejki_walk_next(&w);) {
         const ejk_tensor *tensor = ejki_walk_tensor(&w, args);
         if (ejk_tensor_present(tensor))
-            return (ejki_place){tensor->device_type, tensor->device_index};
+            return (ejki_device){tensor->device_type, tensor->device_index};
     }
-    return (ejki_place){EJK_DEVICE_CPU, 0};
+    return (ejki_device){EJK_DEVICE_CPU, 0};
 }
 
 /* True unless the tensors lie on a GPU, of which the hook's name does not tell that it knows. */
-static bool reaches(const ejk_hook *hook, ejki_place place) {
+static bool reaches(const ejk_hook *hook, ejki_device place) {
     static const char *const ends[] = {"_gpu", "_cuda", "_triton", "_pallas", "_xla"};
     if (place.device_type == EJK_DEVICE_CPU) return true;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
@@ -178,7 +178,7 @@ static ejk_status choose_config(ejk_plan *plan, const ejk_invocation *invocation
 }
 
 /* Values of a step's parameters, and where each came from. */
-static void settle_step(const ejk_plan *plan, const void *override, ejki_plan_step *step) {
+static void resolve_step(const ejk_plan *plan, const void *override, ejki_plan_step *step) {
     /* Beside an explicit configuration, the chooser can only have used heuristics. */
     const ejk_choice_step others =
         plan->step == EJK_CHOICE_OVERRIDE ? EJK_CHOICE_HEURISTICS : plan->step;
@@ -218,7 +218,7 @@ ejk_status ejki_plan_select(ejk_plan *plan) {
     invocation.step_count = plan->step_count;
     if (override) EJKI_TRY(ejk_invocation_check_config(&invocation, override));
     EJKI_TRY(choose_config(plan, &invocation));
-    for (int32_t i = 0; i < plan->step_count; i++) settle_step(plan, override, &plan->steps[i]);
+    for (int32_t i = 0; i < plan->step_count; i++) resolve_step(plan, override, &plan->steps[i]);
     if (override) ejk_record_merge(plan->kernel->config, plan->config, override, plan->config);
     return EJK_OK;
 }

@@ -116,7 +116,7 @@ static void hand_over(named_list *list, const bool *in_memory, ejk_label_config 
 }
 
 /* What memory knows is out of reach of what is then found on disk. */
-static void settle(named_list *list, bool *in_memory) {
+static void resolve(named_list *list, bool *in_memory) {
     for (int64_t i = 0; i < list->count; i++) {
         in_memory[i] = list->calls[i].rank > 0;
         if (in_memory[i]) list->calls[i].rank = INT32_MAX;
@@ -127,7 +127,7 @@ static ejk_status look_up(named_list *list, ejk_config_selector_chain *chain, bo
     search s = {.list = list, .device = ejk_device_fingerprint()};
     ejk_persistent_cache *persistent = ejk_config_selector_chain_persistent(chain);
     EJKI_TRY(ejk_config_cache_keys(ejk_config_selector_chain_cache(chain), offer, &s));
-    settle(list, in_memory);
+    resolve(list, in_memory);
     if (persistent && !s.out_of_memory)
         EJKI_TRY(ejk_persistent_cache_each(persistent, &(ejk_config_filter){.device = s.device},
                                            offer, &s));

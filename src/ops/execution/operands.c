@@ -29,12 +29,12 @@ bool ejki_is_output(const ejk_field *field, const void *args) {
 
 /* ---- Memory of either kind --------------------------------------------------------------------------- */
 
-static bool on_gpu(ejki_place place) {
+static bool on_gpu(ejki_device place) {
     return place.device_type == EJK_DEVICE_CUDA;
 }
 
-static ejki_place place_of_tensor(const ejk_tensor *tensor) {
-    return (ejki_place){tensor->device_type, tensor->device_index};
+static ejki_device place_of_tensor(const ejk_tensor *tensor) {
+    return (ejki_device){tensor->device_type, tensor->device_index};
 }
 
 /* Bytes from the lowest element to behind the highest. */
@@ -45,7 +45,7 @@ static int64_t span_of(const ejk_tensor *tensor, int64_t *low) {
 }
 
 /* All zeros. */
-static ejk_status allocate_at(ejki_place place, int64_t bytes, const char *name, void **out) {
+static ejk_status allocate_at(ejki_device place, int64_t bytes, const char *name, void **out) {
     if (on_gpu(place)) {
         EJKI_TRY(ejk_device_allocate(place.device_index, (size_t)ejki_max(bytes, 1), out));
         EJKI_TRY(ejki_cuda_set(place.device_index, *out, 0, (size_t)bytes, NULL));
@@ -59,7 +59,7 @@ static ejk_status allocate_at(ejki_place place, int64_t bytes, const char *name,
     return EJK_OK;
 }
 
-static void free_at(ejki_place place, void *memory) {
+static void free_at(ejki_device place, void *memory) {
     if (on_gpu(place))
         ejki_cuda_release(place.device_index, memory);
     else
@@ -75,7 +75,7 @@ static ejk_status give_memory(const ejk_field *field, ejk_tensor *tensor, void *
     return EJK_OK;
 }
 
-ejk_status ejki_tensor_create_at(ejki_place place, ejk_dtype dtype, int32_t rank,
+ejk_status ejki_tensor_create_at(ejki_device place, ejk_dtype dtype, int32_t rank,
                                  const int64_t *shape, ejk_owned_tensor *out) {
     return on_gpu(place) ? ejk_device_tensor_create(place.device_index, dtype, rank, shape, out)
                          : ejk_owned_tensor_create(dtype, rank, shape, out);
@@ -140,7 +140,7 @@ ejk_status ejki_tensor_move(const ejk_tensor *source, const ejk_tensor *target) 
 static ejk_status copy_args(const ejk_record *record, const void *args, ejki_operands_copy *out) {
     *out =
         (ejki_operands_copy){.record = record,
-                             .place = ejki_place_of(record, args),
+                             .place = ejki_device_of(record, args),
                              .args = malloc(record->size + 1),
                              .memory = calloc((size_t)ejki_walk_count(record) + 1, sizeof(void *))};
     if (!out->args || !out->memory)

@@ -13,7 +13,7 @@ typedef struct ejki_operands_copy {
     const ejk_record *record;
     void *args;
     void **memory;      /* one per field; NULL where the caller's is used or there is no tensor */
-    ejki_place place;   /* of the tensors, and so of the memory */
+    ejki_device place;  /* of the tensors, and so of the memory */
     ejk_states *states; /* what the call updates in place, as it was at first */
 } ejki_operands_copy;
 
@@ -52,7 +52,7 @@ ejk_status ejki_tensor_fetch_flat(const ejk_tensor *tensor, ejk_owned_tensor *ou
 ejk_status ejki_tensor_move(const ejk_tensor *source, const ejk_tensor *target);
 
 /* A row-major tensor in memory of that place. */
-ejk_status ejki_tensor_create_at(ejki_place place, ejk_dtype dtype, int32_t rank,
+ejk_status ejki_tensor_create_at(ejki_device place, ejk_dtype dtype, int32_t rank,
                                  const int64_t *shape, ejk_owned_tensor *out);
 
 /* True of a field that a call writes and that is there. */

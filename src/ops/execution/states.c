@@ -31,7 +31,7 @@ static ejk_status visit(const ejk_record *record, const void *args, ejk_states *
             state *s = &out->list[out->count];
             s->at = *tensor;
             EJKI_TRY(ejk_tensor_check(&s->at, w.field->name));
-            const ejki_place where = {s->at.device_type, s->at.device_index};
+            const ejki_device where = {s->at.device_type, s->at.device_index};
             EJKI_TRY(ejki_tensor_create_at(where, s->at.dtype, s->at.rank, s->at.shape, &s->kept));
         }
         out->count++; /* from here on it is closed with the others */

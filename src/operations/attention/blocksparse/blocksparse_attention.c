@@ -127,7 +127,7 @@ static ejk_status inputs(void *args, const ejk_axes *axes, const ejk_inputs *how
     const ejki_block_mask *const own = &p.block_mask;
     EJKI_TRY(prepare(args, axes, &p));
     bind(args, &p);
-    EJKI_TRY(ejki_patterns_fill(&p, &own, 1, how));
+    EJKI_TRY(ejki_block_masks_fill(&p, &own, 1, how));
     return ejki_blocksparse_inputs(args, axes, how);
 }
 
@@ -262,7 +262,7 @@ static ejk_status inputs_vjp(void *args, const ejk_axes *axes, const ejk_inputs 
     const ejk_blocksparse_attention_args forward = inputs_of(args);
     EJKI_TRY(prepare_vjp(args, axes, &v));
     bind_vjp(args, &v);
-    EJKI_TRY(ejki_patterns_fill(&v.flash.forward, all, 3, how));
+    EJKI_TRY(ejki_block_masks_fill(&v.flash.forward, all, 3, how));
     return ejki_blocksparse_inputs(&forward, axes, how);
 }
 

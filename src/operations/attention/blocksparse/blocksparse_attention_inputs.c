@@ -50,12 +50,12 @@ static bool is_alive(const units *u, int64_t row, int64_t column) {
 }
 
 /* Sizes of units, and the most that may be alive in a row so that each grid has mask blocks for them. */
-static void measure(const ejki_flash_problem *problem, const ejki_block_mask *const *patterns,
+static void measure(const ejki_flash_problem *problem, const ejki_block_mask *const *block_masks,
                     int32_t count, units *u) {
     *u = (units){.block_q = 1, .block_kv = 1, .partial = true};
     const ejki_block_mask *first = NULL;
     for (int32_t i = 0; i < count; i++) {
-        const ejki_block_mask *p = patterns[i];
+        const ejki_block_mask *p = block_masks[i];
         if (p->mask_heads == 0) continue;
         if (!first) first = p;
         u->block_q = common_multiple(u->block_q, p->block_q);
@@ -69,7 +69,7 @@ static void measure(const ejki_flash_problem *problem, const ejki_block_mask *co
     if (u->columns == 0) u->rows = 0;
     u->count = u->columns;
     for (int32_t i = 0; i < count && u->rows > 0; i++) {
-        const ejki_block_mask *p = patterns[i];
+        const ejki_block_mask *p = block_masks[i];
         if (p->mask_heads == 0) continue;
         const int64_t room =
             p->by_column ? p->rows * p->block_q / u->block_q / ejki_cdiv(u->rows, u->columns)
@@ -79,7 +79,7 @@ static void measure(const ejki_flash_problem *problem, const ejki_block_mask *co
 }
 
 /* How many are alive; `whole` if the call says of itself that all are. */
-static ejk_status settle(units *u, bool whole, const ejk_inputs *how) {
+static ejk_status resolve(units *u, bool whole, const ejk_inputs *how) {
     const char *text = ejki_wish(how, "alive");
     if (text) {
         char *end;
@@ -167,8 +167,8 @@ static void fill_blocks(const ejki_block_mask *p) {
     }
 }
 
-static void fill_pattern(const ejki_flash_problem *problem, const units *u,
-                         const ejki_block_mask *p) {
+static void fill_block_mask(const ejki_flash_problem *problem, const units *u,
+                            const ejki_block_mask *p) {
     const int64_t lines = p->by_column ? p->columns : p->rows;
     const int64_t blocks =
         p->by_column ? problem->queries / p->block_q : problem->keys / p->block_kv;
@@ -177,15 +177,15 @@ static void fill_pattern(const ejki_flash_problem *problem, const units *u,
     fill_blocks(p);
 }
 
-ejk_status ejki_patterns_fill(const ejki_flash_problem *problem,
-                              const ejki_block_mask *const *patterns, int32_t count,
-                              const ejk_inputs *how) {
+ejk_status ejki_block_masks_fill(const ejki_flash_problem *problem,
+                                 const ejki_block_mask *const *block_masks, int32_t count,
+                                 const ejk_inputs *how) {
     units u;
-    measure(problem, patterns, count, &u);
+    measure(problem, block_masks, count, &u);
     if (u.rows == 0) return EJK_OK;
-    EJKI_TRY(settle(&u, patterns[0]->mask_heads == 0, how));
+    EJKI_TRY(resolve(&u, block_masks[0]->mask_heads == 0, how));
     for (int32_t i = 0; i < count; i++)
-        if (patterns[i]->mask_heads > 0) fill_pattern(problem, &u, patterns[i]);
+        if (block_masks[i]->mask_heads > 0) fill_block_mask(problem, &u, block_masks[i]);
     free(u.alive);
     return EJK_OK;
 }

@@ -39,9 +39,9 @@ ejk_status ejki_limits_of(const ejk_blocksparse_attention_args *args, ejki_flash
  * one by which the call computes; those of 0 mask heads are not there. Arrays without data are left alone.
  */
 extern const ejk_input_option ejki_blocksparse_input_options[2];
-ejk_status ejki_patterns_fill(const ejki_flash_problem *problem,
-                              const ejki_block_mask *const *patterns, int32_t count,
-                              const ejk_inputs *how);
+ejk_status ejki_block_masks_fill(const ejki_flash_problem *problem,
+                                 const ejki_block_mask *const *block_masks, int32_t count,
+                                 const ejk_inputs *how);
 /* Positions and segment ids of a call. */
 ejk_status ejki_blocksparse_inputs(const ejk_blocksparse_attention_args *args, const ejk_axes *axes,
                                    const ejk_inputs *how);

@@ -59,7 +59,7 @@ static __device__ __noinline__ void copy_bytes(u32 to, const u16 *from, int size
  * What a thread copies of a side: PIECES pieces of eight elements of each stage, LINES apart: lines of the tile, or
  * steps of the depth where the side is contiguous across it. A piece is copied in part at the end of what there is.
  */
-template <bool ACROSS, int WIDTH> struct copier {
+template <bool ACROSS, int WIDTH> struct tile_loader {
     static constexpr int OF_LINE = (ACROSS ? WIDTH : DEPTH) / 8, LINES = THREADS / OF_LINE;
     static constexpr int ALL = ACROSS ? DEPTH : WIDTH, PIECES = cdiv(ALL, LINES);
     static_assert(THREADS % OF_LINE == 0 && LINES % 8 == 0, "a thread has the same piece of every line");
@@ -107,34 +107,34 @@ template <bool ACROSS, int WIDTH> struct copier {
     }
 };
 
-typedef copier<A_FLIPPED, ROWS> copier_a;
-typedef copier<!B_FLIPPED, COLUMNS> copier_b;
+typedef tile_loader<A_FLIPPED, ROWS> tile_loader_a;
+typedef tile_loader<!B_FLIPPED, COLUMNS> tile_loader_b;
 
 constexpr __device__ int bytes_of_piece(mm_size count) {
     return count >= 8 ? 16 : count > 0 ? 2 * (int)count : 0;
 }
 
-DEVICE copier_a begin_a(const mm_product &p, const place &at) {
+DEVICE tile_loader_a begin_a(const mm_product &p, const place &at) {
     const mm_view &v = p.a;
-    const int line = copier_a::own_line(), piece = copier_a::own_piece();
+    const int line = tile_loader_a::own_line(), piece = tile_loader_a::own_piece();
     const u16 *data = (const u16 *)v.data + at.s.a;
-    copier_a c = {};
+    tile_loader_a c = {};
     c.whole = is_whole(v);
 #if A_FLIPPED
     const mm_size i = at.row + 8 * piece;
     c.from[0] = data + at.s.first + i + (p.run ? 0 : (at.s.step + line) * v.column);
-    c.next_line = copier_a::LINES * v.column;
+    c.next_line = tile_loader_a::LINES * v.column;
     c.next_stage = DEPTH * v.column;
     c.to = piece_at<ROWS>(0, line, piece);
     c.bytes = bytes_of_piece(at.s.rows - i);
 #else
     const u16 *step = data + at.s.step + 8 * piece;
     c.from[0] = step + (at.s.first + at.row + line) * v.row;
-    c.next_line = copier_a::LINES * v.row;
+    c.next_line = tile_loader_a::LINES * v.row;
     c.next_stage = DEPTH;
     c.to = piece_at<DEPTH>(0, line, piece);
-    for (int n = 0; n < copier_a::PIECES; n++) {
-        const mm_size row = row_of_a(p, at, at.row + line + n * copier_a::LINES);
+    for (int n = 0; n < tile_loader_a::PIECES; n++) {
+        const mm_size row = row_of_a(p, at, at.row + line + n * tile_loader_a::LINES);
         if (row >= 0) c.is_line |= 1u << n;
 #if GATHER
         c.from[n] = step + row * v.row;
@@ -144,22 +144,22 @@ DEVICE copier_a begin_a(const mm_product &p, const place &at) {
     return c;
 }
 
-DEVICE copier_b begin_b(const mm_product &p, const place &at) {
+DEVICE tile_loader_b begin_b(const mm_product &p, const place &at) {
     const mm_view &v = p.b;
-    const int line = copier_b::own_line(), piece = copier_b::own_piece();
+    const int line = tile_loader_b::own_line(), piece = tile_loader_b::own_piece();
     const u16 *data = (const u16 *)v.data + at.s.b;
     mm_size column;
-    copier_b c = {};
+    tile_loader_b c = {};
     c.whole = is_whole(v);
 #if B_FLIPPED
     columns_from(p, at, line, &column);
     const u16 *step = data + at.s.step + 8 * piece;
     c.from[0] = step + column * v.column;
-    c.next_line = (p.gated && !p.interleaved ? copier_b::LINES / 2 : copier_b::LINES) * v.column;
+    c.next_line = (p.gated && !p.interleaved ? tile_loader_b::LINES / 2 : tile_loader_b::LINES) * v.column;
     c.next_stage = DEPTH;
     c.to = piece_at<DEPTH>(0, line, piece);
-    for (int n = 0; n < copier_b::PIECES; n++) {
-        if (columns_from(p, at, line + n * copier_b::LINES, &column) > 0) c.is_line |= 1u << n;
+    for (int n = 0; n < tile_loader_b::PIECES; n++) {
+        if (columns_from(p, at, line + n * tile_loader_b::LINES, &column) > 0) c.is_line |= 1u << n;
 #if GATHER
         c.from[n] = step + column * v.column;
 #endif
@@ -168,7 +168,7 @@ DEVICE copier_b begin_b(const mm_product &p, const place &at) {
     c.bytes = bytes_of_piece(columns_from(p, at, 8 * piece, &column));
     c.whole = c.whole && !(p.gated && !p.interleaved && p.columns % 8);
     c.from[0] = data + column + (p.run ? 0 : (at.s.step + line) * v.row);
-    c.next_line = copier_b::LINES * v.row;
+    c.next_line = tile_loader_b::LINES * v.row;
     c.next_stage = DEPTH * v.row;
     c.to = piece_at<COLUMNS>(0, line, piece);
 #endif
@@ -249,8 +249,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) product(const __grid_co
     const int warp = threadIdx.x / 32, row = warp / WARPS_X * OWN_ROWS, column = warp % WARPS_X * OWN_COLUMNS;
     place at;
     if (!find_place(p, a.tiles, &at)) return;
-    copier_a of_a = begin_a(p, at);
-    copier_b of_b = begin_b(p, at);
+    tile_loader_a of_a = begin_a(p, at);
+    tile_loader_b of_b = begin_b(p, at);
     const mm_size depth = at.s.idle ? 0 : at.s.depth;
     const int steps = (int)tiles_of(depth, DEPTH);
     warp_sums sums = {};

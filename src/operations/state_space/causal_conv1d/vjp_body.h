@@ -17,14 +17,14 @@ enum { SEGMENT = 128, TILE = 512 };
 
 typedef struct segment {
     tile t;
-    float *slopes;  /* [SEGMENT + width][stride]: cotangents of sums */
+    float *d_sums;  /* [SEGMENT + width][stride]: cotangents of sums */
     float *extra;   /* [width + 1][stride]: those of the final state, the last row 0 */
     float *turned;  /* taps backwards */
     float *weights; /* [width + 1][channels], of this segment, from the tile's first channel on */
 } segment;
 
 /* Cotangents of the sums of some tokens, at VL columns; adds to the gradients of the taps if they are `own`. */
-INLINE void slopes_at(const ejk_dtype dtype, const int width, const int tokens, const segment *s,
+INLINE void d_sums_at(const ejk_dtype dtype, const int width, const int tokens, const segment *s,
                       const void *const *rows, const void *const *cotangents, float *to,
                       const bool own, int64_t c, int64_t left) {
     const tile *t = &s->t;
@@ -62,7 +62,7 @@ INLINE void ask(const ejk_dtype dtype, const void *row, int64_t c, int64_t dista
                        2);
 }
 
-INLINE void slopes_of(const ejk_dtype dtype, const int width, const int tokens, const segment *s,
+INLINE void d_sums_of(const ejk_dtype dtype, const int width, const int tokens, const segment *s,
                       const void *const *rows, const void *const *cotangents, float *to,
                       const bool own) {
     const int64_t columns = s->t.columns;
@@ -72,33 +72,33 @@ INLINE void slopes_of(const ejk_dtype dtype, const int width, const int tokens, 
             ask(dtype, rows[r + width - 1], c, TOKENS * s->t.p->x.step);
             ask(dtype, cotangents[r], c, TOKENS * s->t.p->y.step);
         }
-        slopes_at(dtype, width, tokens, s, rows, cotangents, to, own, c, VL);
+        d_sums_at(dtype, width, tokens, s, rows, cotangents, to, own, c, VL);
     }
-    if (c < columns) slopes_at(dtype, width, tokens, s, rows, cotangents, to, own, c, columns - c);
+    if (c < columns) d_sums_at(dtype, width, tokens, s, rows, cotangents, to, own, c, columns - c);
 }
 
 /* Four tokens of four taps, as most models have it, or one. */
-#define SLOPES(name, dtype)                                                                        \
+#define D_SUMS(name, dtype)                                                                        \
     static __attribute__((noinline)) void name(                                                    \
         const segment *s, int tokens, const void *const *rows, const void *const *cotangents,      \
         float *to, bool own) {                                                                     \
         if (tokens == TOKENS)                                                                      \
-            slopes_of(dtype, 4, TOKENS, s, rows, cotangents, to, true);                            \
+            d_sums_of(dtype, 4, TOKENS, s, rows, cotangents, to, true);                            \
         else                                                                                       \
-            slopes_of(dtype, (int)s->t.p->width, 1, s, rows, cotangents, to, own);                 \
+            d_sums_of(dtype, (int)s->t.p->width, 1, s, rows, cotangents, to, own);                 \
     }
-SLOPES(slopes_f32, EJK_DTYPE_F32)
-SLOPES(slopes_bf16, EJK_DTYPE_BF16)
-SLOPES(slopes_f16, EJK_DTYPE_F16)
+D_SUMS(d_sums_f32, EJK_DTYPE_F32)
+D_SUMS(d_sums_bf16, EJK_DTYPE_BF16)
+D_SUMS(d_sums_f16, EJK_DTYPE_F16)
 
-/* The first pass: rows of s->slopes from `token` on, up to the last that a gradient before `stop` needs. */
-static void take_slopes(const segment *s, seq_range range, int64_t token, int64_t stop) {
+/* The first pass: rows of s->d_sums from `token` on, up to the last that a gradient before `stop` needs. */
+static void take_d_sums(const segment *s, seq_range range, int64_t token, int64_t stop) {
     const conv_problem *p = s->t.p;
     const ejk_dtype dtype = (ejk_dtype)p->dtype;
     const int64_t count = stop - token, all = count + p->width - 1;
     const void *rows[TOKENS + CONV_MOST_TAPS], *cotangents[TOKENS];
     for (int64_t k = 0, tokens; k < all; k += tokens) {
-        float *to = s->slopes + k * s->t.stride;
+        float *to = s->d_sums + k * s->t.stride;
         tokens = p->width == 4 && k + TOKENS <= count ? TOKENS : 1;
         if (token + k >= range.end) {
             memset(to, 0, (size_t)s->t.stride * sizeof *to);
@@ -107,9 +107,9 @@ static void take_slopes(const segment *s, seq_range range, int64_t token, int64_
         window_rows(dtype, &s->t, range, token + k, tokens, rows);
         for (int64_t r = 0; r < tokens; r++)
             cotangents[r] = row_at(dtype, &s->t, &p->y, range.row, token + k + r);
-        (dtype == EJK_DTYPE_F32    ? slopes_f32
-         : dtype == EJK_DTYPE_BF16 ? slopes_bf16
-                                   : slopes_f16)(s, (int)tokens, rows, cotangents, to, k < count);
+        (dtype == EJK_DTYPE_F32    ? d_sums_f32
+         : dtype == EJK_DTYPE_BF16 ? d_sums_bf16
+                                   : d_sums_f16)(s, (int)tokens, rows, cotangents, to, k < count);
     }
 }
 
@@ -151,7 +151,7 @@ static void tokens_of(const segment *s, int64_t row, int64_t n, int64_t token, i
     const int64_t w = p->width - 1, stride = s->t.stride;
     const seq_range range = seq_of(&p->sequences, n);
     if (token - range.begin < w) tile_take_state(dtype, &s->t, n);
-    take_slopes(s, range, token, stop);
+    take_d_sums(s, range, token, stop);
     if (!p->d_x.data) return;
     const int64_t kept =
         p->has_after ? range.end - w : stop; /* tokens from there on are a final state's */
@@ -161,7 +161,7 @@ static void tokens_of(const segment *s, int64_t row, int64_t n, int64_t token, i
         const void *rows[TOKENS + CONV_MOST_TAPS];
         const float *base[TOKENS];
         void *to[TOKENS];
-        for (int64_t i = 0; i < count + w; i++) rows[i] = s->slopes + (k + i) * stride;
+        for (int64_t i = 0; i < count + w; i++) rows[i] = s->d_sums + (k + i) * stride;
         for (int64_t r = 0; r < count; r++) {
             const int64_t late = token + k + r - kept;
             base[r] = s->extra + (late >= 0 ? late : w) * stride;
@@ -206,8 +206,8 @@ static void open_segment(segment *s, const conv_problem *p, int64_t first, float
     const int64_t stride = stride_of(p);
     tile_open((ejk_dtype)p->dtype, &s->t, p, first, ejki_min(p->channels - first, stride), stride,
               memory);
-    s->slopes = memory + tile_floats(p, stride);
-    s->extra = s->slopes + (SEGMENT + p->width) * stride;
+    s->d_sums = memory + tile_floats(p, stride);
+    s->extra = s->d_sums + (SEGMENT + p->width) * stride;
     s->turned = s->extra + (p->width + 1) * stride;
     memset(s->extra, 0, (size_t)((p->width + 1) * stride) * sizeof(float));
     for (int64_t i = 0; i < p->width; i++)

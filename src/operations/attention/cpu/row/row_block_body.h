@@ -17,7 +17,7 @@ static void row_softmax(const row_task *task, const flash_row *r, int64_t key, i
     const row_shared *s = task->shared;
     float *own = scores + first;
     if (s->general)
-        flash_modify(s->problem, &s->cap, r, key + first, high - first, own, task->allowed);
+        flash_modify(s->problem, &s->cap, r, key + first, high - first, own, task->visible_bytes);
     if (r->first > key + first || r->end < key + end) flash_hide(r, key + first, end - first, own);
     const float top = flash_maximum(own, end - first) * s->scale;
     if (top > state[STATE_RUNNING_MAX]) {
@@ -37,7 +37,7 @@ static bool row_any_visible(const row_task *task, int64_t kv_head, int64_t key, 
     const row_shared *s = task->shared;
     for (int64_t i = 0; i < s->plan.rows; i++) {
         const flash_row r = flash_row_of(s->problem, task->batch, kv_head, i);
-        if (flash_any_visible(s->problem, &r, key, key + count, task->allowed)) return true;
+        if (flash_any_visible(s->problem, &r, key, key + count, task->visible_bytes)) return true;
     }
     return false;
 }

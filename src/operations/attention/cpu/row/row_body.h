@@ -121,7 +121,7 @@ static bool row_is_dense(const row_task *task, const ejki_bthd *tensor, int64_t 
 }
 
 /* The four streams of a block's prefetches; NULL if rows do not lie side by side. */
-static row_prefetches row_halves_of_block(const row_task *task, int64_t key, int64_t count) {
+static row_prefetches row_prefetches_of_block(const row_task *task, int64_t key, int64_t count) {
     const ejki_flash_problem *p = task->shared->problem;
     const int64_t half = count / 2 * element_size(p->dtype);
     const bool second_level = task->shared->second_level;
@@ -143,7 +143,7 @@ static inline __attribute__((always_inline)) void row_prefetch_block(const row_t
                                                                      int64_t key, int64_t count) {
     const ejki_flash_problem *p = task->shared->problem;
     enum { FEW = 8 };
-    const row_prefetches lines = row_halves_of_block(task, key, count);
+    const row_prefetches lines = row_prefetches_of_block(task, key, count);
     if (task->ready || !lines.at[0] || p->keys < FEW * task->shared->plan.block) return;
     const int64_t keys = lines.at[2] - lines.at[0], values = lines.at[3] - lines.at[1];
     for (int64_t i = 0; i < keys || i < values; i += 64)
@@ -173,7 +173,7 @@ static void row_plan_prefetch(row_task *task, int64_t following, int64_t key) {
     task->prefetch = (row_prefetches){.second_level = s->second_level};
     task->ready = next.heads == task->heads && next.first + block <= next.end;
     if (!task->ready) return;
-    task->prefetch = row_halves_of_block(&next, next.first, block);
+    task->prefetch = row_prefetches_of_block(&next, next.first, block);
     if (task->prefetch.at[0]) return;
     const char *next_key = flash_key(p, next.batch, next.first_head, next.first);
     const char *next_value = flash_value(p, next.batch, next.first_head, next.first);
@@ -285,7 +285,7 @@ static void row_worker(void *argument, int64_t worker) {
                      .query = own + t->query_at,
                      .scores = own + t->score_at,
                      .row = own + t->row_at,
-                     .allowed = (uint8_t *)(void *)(own + t->visible_bytes_at),
+                     .visible_bytes = (uint8_t *)(void *)(own + t->visible_bytes_at),
                      .following = -1};
     for (;;) {
         const int64_t index = task.following >= 0 ? task.following : row_claim(s);

@@ -111,7 +111,7 @@ typedef struct row_task {
     row_shared *shared;
     float *query, *scores;
     float *row; /* one of values, or of out */
-    uint8_t *allowed;
+    uint8_t *visible_bytes;
     int64_t batch, split, first_head, heads;
     int64_t first, end; /* keys */
     int64_t following;  /* index of the task after this one, or -1 before it is claimed */

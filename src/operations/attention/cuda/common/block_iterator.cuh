@@ -16,10 +16,10 @@ DEVICE int block_state(const ejki_cuda_problem &p, int head, int last_head, int 
                     int last_j) {
 #if BLOCK_MASK
     bool some = false, whole = true;
-    const int planes = p.visibility.heads_per_mask;
-    for (int plane = head / planes; plane <= last_head / planes; plane++)
+    const int mask_heads = p.visibility.heads_per_mask;
+    for (int mask_head = head / mask_heads; mask_head <= last_head / mask_heads; mask_head++)
         for (int a = i / MASK_QUERIES; a <= last_i / MASK_QUERIES; a++) {
-            const int *mask_row = block_mask_row(p, plane * planes, a * MASK_QUERIES);
+            const int *mask_row = block_mask_row(p, mask_head * mask_heads, a * MASK_QUERIES);
             for (int b = j / MASK_KEYS; b <= last_j / MASK_KEYS; b++) {
                 some = some || mask_row[b] != EJKI_CUDA_EMPTY;
                 whole = whole && mask_row[b] == EJKI_CUDA_FULL;

@@ -107,7 +107,7 @@ ejk_status ejki_flash_cuda_begin_block_mask(const ejk_run *run, int32_t slot,
         .block_count = t->has_function ? -1
                        : t->blocks     ? t->block_count
                                        : 0,
-        .planes = (int)t->mask_heads,
+        .mask_heads = (int)t->mask_heads,
         .rows = (int)t->rows,
         .columns = (int)t->columns,
         .block_rows = (int)(p->queries / t->block_q),

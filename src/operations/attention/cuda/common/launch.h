@@ -7,7 +7,7 @@
 #include "operations/attention/cuda/common/problem.cuh"
 #include "operations/attention/flash/vjp_problem.h"
 
-/* Those of base.cuh, the pattern's included. */
+/* Those of options.cuh, the block mask's included. */
 ejki_cuda_constants ejki_flash_cuda_constants_of(const ejki_flash_problem *p);
 
 /* Sizes that the kernels' 32-bit numbers hold. */
@@ -29,9 +29,9 @@ int64_t ejki_flash_cuda_blocks(const ejki_flash_problem *p, int64_t tiles);
 /* All but tiles and parts of keys. */
 ejki_cuda_problem ejki_flash_cuda_problem_of(const ejki_flash_problem *p);
 
-/* ---- Patterns: pattern.c -------------------------------------------------------------------------------- */
+/* ---- Block masks: block_mask.c ----------------------------------------------------------------------- */
 
-/* Adds what a pattern and positions are to the constants; the same for a problem, with block_mask made by the below. */
+/* Adds what a block mask and positions are to the constants; the same for a problem, whose block_mask is made below. */
 void ejki_flash_cuda_add_visibility(ejki_cuda_constants *constants, const ejki_flash_problem *p);
 ejki_cuda_visibility ejki_flash_cuda_visibility_of(const ejki_flash_problem *p, int *block_mask);
 
@@ -48,7 +48,7 @@ ejk_status ejki_flash_cuda_ready_block_mask(ejk_launch *launch, int32_t slot,
 ejk_status ejki_flash_cuda_begin_block_mask(const ejk_run *run, int32_t slot,
                                             const ejki_flash_problem *p, int *block_mask);
 
-/* INVALID_LAYOUT as below, of the arrays of a pattern. */
+/* INVALID_LAYOUT as below, of the lists of a block mask. */
 ejk_status ejki_flash_cuda_check_block_lists(const ejki_flash_problem *p);
 
 /* ---- Addresses ------------------------------------------------------------------------------------------ */

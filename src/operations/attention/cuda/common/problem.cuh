@@ -26,7 +26,7 @@ typedef struct ejki_cuda_ids {
 enum { EJKI_CUDA_EMPTY = -2, EJKI_CUDA_FULL = -1 }; /* else the index of a partial block */
 
 typedef struct ejki_cuda_visibility {
-    const int *block_mask;       /* [planes, T / MASK_QUERIES, S / MASK_KEYS] */
+    const int *block_mask;       /* [mask_heads, T / MASK_QUERIES, S / MASK_KEYS] */
     const unsigned char *blocks; /* elements of partial blocks, not 0 = visible */
     long long block_stride, query_stride, key_stride;
     long long chunk, chunk_offset; /* CHUNKED: nothing before the chunk of i + chunk_offset */
@@ -37,7 +37,7 @@ typedef struct ejki_cuda_visibility {
     const void *query_positions, *key_positions; /* NULL = indices */
     long long query_positions_b, key_positions_b;
     long long position_first, position_last, position_chunk, position_offset;
-    int heads_per_mask; /* query head h reads plane h / heads_per_mask */
+    int heads_per_mask; /* query head h reads mask head h / heads_per_mask */
     int positions_are_i64;
 } ejki_cuda_visibility;
 
@@ -51,9 +51,9 @@ typedef struct ejki_cuda_block_list {
 /* What block_mask.cu makes a block mask of. */
 typedef struct ejki_cuda_block_lists {
     ejki_cuda_block_list next, state, id;
-    int *block_mask;                /* [planes, block_rows, block_columns] */
+    int *block_mask;                /* [mask_heads, block_rows, block_columns] */
     long long block_count;     /* partial blocks; -1 = a partial one shows what a full one does */
-    int planes, rows, columns; /* of the lists */
+    int mask_heads, rows, columns; /* of the lists */
     int block_rows, block_columns;
     int by_column;
 } ejki_cuda_block_lists;

@@ -109,7 +109,7 @@ static int64_t queries_of(const ejki_flash_problem *p) {
     return p->layout == EJKI_FLASH_TOKENS ? p->queries / ejki_max(p->batch, 1) : p->queries;
 }
 
-/* A few queries are better off where all heads of a group share a tile, and many keys where they are split. */
+/* Short T: pack the query group into one tile of rows; long S: split the keys. */
 static bool is_long(const ejki_flash_problem *p) {
     const int64_t tiles = ejki_cdiv(p->queries, 64) * p->query_heads * ejki_flash_cuda_entries(p);
     return queries_of(p) >= LEAST_QUERIES && (tiles >= FEW_TILES || p->keys < MANY_KEYS);
