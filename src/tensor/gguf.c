@@ -13,7 +13,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum {
     TENSOR_MIN = 8 + 4 + 4 + 8, /* bytes of a tensor's entry without name and lengths */
@@ -60,8 +59,7 @@ struct ejk_gguf {
     char *names;
     int64_t count;
     const unsigned char *data;
-    void *mapping; /* NULL if the memory is the caller's */
-    size_t mapping_size;
+    ejki_mapping mapping; /* none if the memory is the caller's */
 };
 
 /* What is left to read. */
@@ -226,14 +224,9 @@ static ejk_status check_place(const entry *tensor, uint64_t alignment, uint64_t 
     return EJK_OK;
 }
 
-static int compare_names(const void *left, const void *right) {
-    const entry *const *a = left, *const *b = right;
-    return strcmp((*a)->name, (*b)->name);
-}
-
 static ejk_status index_names(ejk_gguf *file) {
     for (int64_t i = 0; i < file->count; i++) file->by_name[i] = &file->entries[i];
-    qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
+    qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, ejki_compare_entries);
     for (int64_t i = 1; i < file->count; i++)
         if (strcmp(file->by_name[i - 1]->name, file->by_name[i]->name) == 0)
             return ejki_fail(EJK_STATUS_MALFORMED, "two tensors have the name '%.200s'",
@@ -310,27 +303,20 @@ ejk_status ejk_gguf_parse(const void *bytes, size_t size, ejk_gguf **out) {
     return EJK_OK;
 }
 
+static ejk_status parse(const void *bytes, size_t size, void *out) {
+    return ejk_gguf_parse(bytes, size, out);
+}
+
 ejk_status ejk_gguf_open(const char *path, ejk_gguf **out) {
-    if (path == NULL || out == NULL)
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL", path == NULL ? "path" : "out");
-    void *mapping = NULL;
-    size_t size = 0;
-    EJKI_TRY(ejki_file_map(path, &mapping, &size));
-    ejk_gguf *file = NULL;
-    ejk_status status = ejk_gguf_parse(mapping, size, &file);
-    if (status != EJK_OK) {
-        munmap(mapping, size);
-        return ejki_fail(status, "%s: %s", path, ejk_last_error());
-    }
-    file->mapping = mapping;
-    file->mapping_size = size;
-    *out = file;
+    ejki_mapping mapping;
+    EJKI_TRY(ejki_file_parse(path, parse, out, &mapping));
+    (*out)->mapping = mapping;
     return EJK_OK;
 }
 
 void ejk_gguf_close(ejk_gguf *file) {
     if (file == NULL) return;
-    if (file->mapping != NULL) munmap(file->mapping, file->mapping_size);
+    ejki_mapping_close(&file->mapping);
     free(file->entries);
     free(file->by_name);
     free(file->names);
@@ -351,16 +337,8 @@ static const char *name_at(const void *file, int64_t index) {
 }
 
 static ejk_status find(const ejk_gguf *file, const char *name, const entry **out) {
-    const entry wanted = {.name = name}, *key = &wanted;
-    const entry **found = NULL;
-    if (file->count > 0)
-        found =
-            bsearch(&key, file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
-    if (found == NULL) {
-        ejki_no_tensor(name, file, file->count, name_at);
-        return EJK_STATUS_UNKNOWN_NAME;
-    }
-    *out = *found;
+    *out = ejki_find_entry(name, file->by_name, file->count, file, name_at);
+    if (*out == NULL) return EJK_STATUS_UNKNOWN_NAME;
     if ((*out)->type == NULL)
         return ejki_fail(EJK_STATUS_INVALID_DTYPE,
                          "tensor '%.200s' is of type %" PRIu32 ", which this library has not", name,

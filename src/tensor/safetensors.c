@@ -13,7 +13,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 /* The format's own limit on the header. */
 enum { HEADER_MAX = 100000000, LENGTH_SIZE = 8 };
@@ -34,8 +33,7 @@ struct ejk_safetensors {
     const entry **by_name; /* sorted */
     int64_t count;
     const unsigned char *data;
-    void *mapping; /* NULL if the memory is the caller's */
-    size_t mapping_size;
+    ejki_mapping mapping; /* none if the memory is the caller's */
 };
 
 static const struct type {
@@ -157,11 +155,6 @@ static int compare_places(const void *left, const void *right) {
     return order != 0 ? order : compare(a->position, b->position);
 }
 
-static int compare_names(const void *left, const void *right) {
-    const entry *const *a = left, *const *b = right;
-    return strcmp((*a)->name, (*b)->name);
-}
-
 static ejk_status check_places(const ejk_safetensors *file, size_t data_size) {
     int64_t end = 0;
     for (int64_t i = 0; i < file->count; i++) {
@@ -199,7 +192,7 @@ static ejk_status read_entries(ejk_safetensors *file, size_t data_size) {
     }
     qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_places);
     for (int64_t i = 0; i < file->count; i++) file->by_name[i] = &file->entries[i];
-    qsort(file->by_name, (size_t)file->count, sizeof(const entry *), compare_names);
+    qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, ejki_compare_entries);
     return check_places(file, data_size);
 }
 
@@ -249,28 +242,20 @@ ejk_status ejk_safetensors_parse(const void *bytes, size_t size, ejk_safetensors
     return EJK_OK;
 }
 
+static ejk_status parse(const void *bytes, size_t size, void *out) {
+    return ejk_safetensors_parse(bytes, size, out);
+}
+
 ejk_status ejk_safetensors_open(const char *path, ejk_safetensors **out) {
-    if (path == NULL || out == NULL) {
-        return ejki_fail(EJK_STATUS_INVALID_ARGUMENT, "%s is NULL", path == NULL ? "path" : "out");
-    }
-    void *mapping = NULL;
-    size_t size = 0;
-    EJKI_TRY(ejki_file_map(path, &mapping, &size));
-    ejk_safetensors *file = NULL;
-    ejk_status status = ejk_safetensors_parse(mapping, size, &file);
-    if (status != EJK_OK) {
-        munmap(mapping, size);
-        return ejki_fail(status, "%s: %s", path, ejk_last_error());
-    }
-    file->mapping = mapping;
-    file->mapping_size = size;
-    *out = file;
+    ejki_mapping mapping;
+    EJKI_TRY(ejki_file_parse(path, parse, out, &mapping));
+    (*out)->mapping = mapping;
     return EJK_OK;
 }
 
 void ejk_safetensors_close(ejk_safetensors *file) {
     if (file == NULL) return;
-    if (file->mapping != NULL) munmap(file->mapping, file->mapping_size);
+    ejki_mapping_close(&file->mapping);
     json_decref(file->header);
     free(file->entries);
     free(file->by_name);
@@ -297,17 +282,8 @@ ejk_status ejk_safetensors_tensor(const ejk_safetensors *file, const char *name,
                          : name == NULL ? "name"
                                         : "out");
     }
-    const entry wanted = {.name = name}, *key = &wanted;
-    const entry **found = NULL;
-    if (file->count > 0) {
-        found =
-            bsearch(&key, file->by_name, (size_t)file->count, sizeof(const entry *), compare_names);
-    }
-    if (found == NULL) {
-        ejki_no_tensor(name, file, file->count, name_at);
-        return EJK_STATUS_UNKNOWN_NAME;
-    }
-    const entry *tensor = *found;
+    const entry *tensor = ejki_find_entry(name, file->by_name, file->count, file, name_at);
+    if (tensor == NULL) return EJK_STATUS_UNKNOWN_NAME;
     if (tensor->dtype == EJK_DTYPE_UNSET) {
         return ejki_fail(EJK_STATUS_INVALID_DTYPE,
                          "tensor '%.200s' holds %s, a type this library has not", name,
