@@ -5,6 +5,7 @@
  */
 #include "device/cuda.h"
 #include "operations/attention/merge/cuda/arguments.cuh"
+#include "support/context.h"
 #include "support/expect.h"
 #include "support/gpu_driver.h"
 #include "support/random.h"
@@ -16,19 +17,6 @@
 #include <string.h>
 
 enum { MOST = 1 << 16, CANARY = 64 };
-
-static ejk_context *context;
-
-static int setup(void **state) {
-    (void)state;
-    return ejk_context_create(NULL, &context) != EJK_OK;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    ejk_context_destroy(context);
-    return 0;
-}
 
 /* ---- Facts and copies ------------------------------------------------------------------------------- */
 
@@ -348,5 +336,5 @@ int main(void) {
         cmocka_unit_test(a_plan_goes_into_a_graph),
         cmocka_unit_test(first_use_and_warm_calls),
     };
-    return cmocka_run_group_tests_name("cuda_gpu", tests, setup, teardown);
+    return cmocka_run_group_tests_name("cuda_gpu", tests, context_set_up, context_tear_down);
 }

@@ -3,6 +3,7 @@
  * Attention that reads a mask as a block-sparse kernel does, shard by shard from the processed MaskInfo,
  * against the library's attention with the elements of the same mask.
  */
+#include "support/context.h"
 #include "support/soak.h"
 #include "support/splash_call.h"
 
@@ -10,8 +11,6 @@
 #include <math.h>
 
 enum { DIM = 5, MOST_HEADS = 4, MOST_ROWS = 60, MOST_COLUMNS = 40 };
-
-static ejk_context *context;
 
 struct inputs {
     int64_t kv_heads;
@@ -192,18 +191,7 @@ static void blocks_attend_as_the_mask_does(void **state) {
     }
 }
 
-static int setup(void **state) {
-    (void)state;
-    return ejk_context_create(NULL, &context) != EJK_OK;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    ejk_context_destroy(context);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {SOAK_TEST(blocks_attend_as_the_mask_does)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, context_set_up, context_tear_down);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gated_rms_norm: values known beforehand, and the sentences of bad calls. */
+#include "support/context.h"
 #include "support/expect.h"
 
 #include <math.h>
 
 #include <ejkernel/ejkernel.h>
-
-static ejk_context *context;
 
 static float x[4] = {3, 4, 0, 0}, gate[4] = {0, 0, 1, 1}, out[4];
 
@@ -61,22 +60,11 @@ static void bad_calls_say_why(void **state) {
     EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_gated_rms_norm(context, NULL));
 }
 
-static int set_up(void **state) {
-    (void)state;
-    return ejk_context_create(NULL, &context) == EJK_OK ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    ejk_context_destroy(context);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_are_normed_by_themselves),
         cmocka_unit_test(the_order_counts),
         cmocka_unit_test(bad_calls_say_why),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, context_set_up, context_tear_down);
 }

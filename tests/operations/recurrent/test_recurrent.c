@@ -3,6 +3,7 @@
  * The recurrent family: layers of a trained model known in f64, values known beforehand, faults that other libraries
  * have had, and the sentences of bad calls.
  */
+#include "support/context.h"
 #include "support/expect.h"
 
 #include <ejkernel/ejkernel.h>
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static ejk_context *context;
 static const ejk_recurrent_config configs[] = {{.platform = "reference"}, {.platform = "simd"}};
 enum { CONFIGS = sizeof configs / sizeof *configs };
 
@@ -426,17 +426,6 @@ static void lightning_has_layers(void **state) {
                 ejk_lightning_attention(context, &args));
 }
 
-static int set_up(void **state) {
-    (void)state;
-    return ejk_context_create(NULL, &context) == EJK_OK ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    ejk_context_destroy(context);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trained_gated_delta_rule),
@@ -454,5 +443,5 @@ int main(void) {
         cmocka_unit_test(bad_calls_say_why),
         cmocka_unit_test(lightning_has_layers),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, context_set_up, context_tear_down);
 }

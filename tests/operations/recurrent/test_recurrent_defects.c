@@ -3,6 +3,7 @@
  * Recorded defects of other implementations of the recurrent family, each shown absent by a plain recurrence in double
  * precision and its central differences; and that a run of 10^5 tokens loses no more than the recurrence in f32.
  */
+#include "support/context.h"
 #include "support/expect.h"
 
 #include <ejkernel/ejkernel.h>
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static ejk_context *context;
 static const ejk_recurrent_config configs[] = {{.platform = "reference"}, {.platform = "simd"}};
 enum { CONFIGS = sizeof configs / sizeof *configs };
 
@@ -367,17 +367,6 @@ static void long_runs(void **state) {
     free(exact);
 }
 
-static int set_up(void **state) {
-    (void)state;
-    return ejk_context_create(NULL, &context) == EJK_OK ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    ejk_context_destroy(context);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_packed_sequences_and_every_gate),
@@ -387,5 +376,5 @@ int main(void) {
         cmocka_unit_test(kda_has_decays_of_channels),
         cmocka_unit_test(long_runs),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, context_set_up, context_tear_down);
 }

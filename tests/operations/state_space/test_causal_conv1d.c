@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* causal_conv1d: values known beforehand, states in a pool, and the sentences of bad calls. */
+#include "support/context.h"
 #include "support/expect.h"
 
 #include <ejkernel/ejkernel.h>
-
-static ejk_context *context;
 
 enum { TOKENS = 6, TAPS = 3 };
 
@@ -94,17 +93,6 @@ static void bad_calls_say_why(void **state) {
     EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_causal_conv1d(context, NULL));
 }
 
-static int set_up(void **state) {
-    (void)state;
-    return ejk_context_create(NULL, &context) == EJK_OK ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    ejk_context_destroy(context);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_window_reaches_back),
@@ -112,5 +100,5 @@ int main(void) {
         cmocka_unit_test(steps_are_the_whole),
         cmocka_unit_test(bad_calls_say_why),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, context_set_up, context_tear_down);
 }

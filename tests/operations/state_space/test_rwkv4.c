@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rwkv4: values known beforehand, and the sentences of bad calls. */
+#include "support/context.h"
 #include "support/expect.h"
 
 #include <math.h>
 
 #include <ejkernel/ejkernel.h>
-
-static ejk_context *context;
 
 enum { TOKENS = 3 };
 
@@ -87,17 +86,6 @@ static void bad_calls_say_why(void **unused) {
     EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_rwkv4(context, NULL));
 }
 
-static int set_up(void **unused) {
-    (void)unused;
-    return ejk_context_create(NULL, &context) == EJK_OK ? 0 : -1;
-}
-
-static int tear_down(void **unused) {
-    (void)unused;
-    ejk_context_destroy(context);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(means_are_weighted),
@@ -105,5 +93,5 @@ int main(void) {
         cmocka_unit_test(hidden_tokens_are_not_used),
         cmocka_unit_test(bad_calls_say_why),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, context_set_up, context_tear_down);
 }

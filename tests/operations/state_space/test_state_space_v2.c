@@ -3,13 +3,12 @@
  * state_space_v2: values known beforehand, a step as the end of a run, what the documented call lacks or loses, and the
  * sentences of bad calls.
  */
+#include "support/context.h"
 #include "support/expect.h"
 
 #include <math.h>
 
 #include <ejkernel/ejkernel.h>
-
-static ejk_context *context;
 
 /* ---- Values known beforehand ------------------------------------------------------------------------- */
 
@@ -213,17 +212,6 @@ static void bad_calls_say_why(void **unused) {
     EXPECT_FAIL(INVALID_ARGUMENT, "args", ejk_state_space_v2(context, NULL));
 }
 
-static int set_up(void **unused) {
-    (void)unused;
-    return ejk_context_create(NULL, &context) == EJK_OK ? 0 : -1;
-}
-
-static int tear_down(void **unused) {
-    (void)unused;
-    ejk_context_destroy(context);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_keep_all_or_nothing),
@@ -234,5 +222,5 @@ int main(void) {
         cmocka_unit_test(gradients_keep_few_states),
         cmocka_unit_test(bad_calls_say_why),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, context_set_up, context_tear_down);
 }

@@ -1,22 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of problems: what it is filled with, and that it can be computed on. */
+#include "support/context.h"
 #include "support/expect.h"
 
 #include <ejkernel/ejkernel.h>
 #include <stdio.h>
-
-static ejk_context *context;
-
-static int setup(void **state) {
-    (void)state;
-    return ejk_context_create(NULL, &context) != EJK_OK;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    ejk_context_destroy(context);
-    return 0;
-}
 
 static ejk_problem *parse(const char *text) {
     ejk_problem *problem = NULL;
@@ -178,5 +166,5 @@ int main(void) {
         cmocka_unit_test(what_is_allocated_can_be_called),
         cmocka_unit_test(more_memory_than_there_is),
     };
-    return cmocka_run_group_tests_name("problem_memory", tests, setup, teardown);
+    return cmocka_run_group_tests_name("problem_memory", tests, context_set_up, context_tear_down);
 }
