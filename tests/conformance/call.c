@@ -116,6 +116,24 @@ double *call_result(struct call *c, const char *name, int which, enum kind kind)
     return *place;
 }
 
+struct call_sums call_sums_of(struct call *c, const char *field, int order) {
+    return (struct call_sums){call_result(c, field, order, ELEMENT),
+                              order == EXACT ? call_result(c, field, SPREAD, ELEMENT) : NULL};
+}
+
+void call_add(const struct call *c, int order, struct call_sums to, int64_t at, long double term,
+              long double size) {
+    if (!to.value) return;
+    to.value[at] =
+        (double)call_step(c, order, (long double)to.value[at] + call_step(c, order, term));
+    if (to.size) to.size[at] += (double)size;
+}
+
+ejk_tensor call_tensor_like(struct call *c, const ejk_tensor *t, double chance) {
+    if (!ejk_tensor_present(t) || !random_chance(&c->random, chance)) return (ejk_tensor){0};
+    return call_tensor(c, t->dtype, t->rank, t->shape);
+}
+
 static struct random random_of(uint64_t seed) {
     struct random r = {.state = seed * UINT64_C(0xd1342543de82ef95) + 1};
     random_bits(&r);

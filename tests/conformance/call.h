@@ -119,6 +119,15 @@ long double call_step(const struct call *c, int order, long double value);
 /* The array to fill for a result by its name: order 0 … ORDERS-1, or one of these. NULL: the call has no such. */
 enum { EXACT = -2, SPREAD = -1 };
 double *call_result(struct call *c, const char *field, int which, enum kind kind);
+/* A result that terms are added to, in one order, with the sizes of the terms if it is the exact one. */
+struct call_sums {
+    double *value, *size; /* NULL: the call has no such result */
+};
+struct call_sums call_sums_of(struct call *c, const char *field, int order);
+void call_add(const struct call *c, int order, struct call_sums to, int64_t at, long double term,
+              long double size);
+/* A result of a tensor's type and shape, with a chance; none if the tensor is absent. */
+ejk_tensor call_tensor_like(struct call *c, const ejk_tensor *t, double chance);
 
 /* Fields of a record; what a call updates in place is both. */
 bool field_reads(const ejk_field *field);

@@ -170,18 +170,8 @@ static void exact(struct call *c) {
     results(c, EXACT);
 }
 
-/* Sums of one kind: value and size of the terms. */
-struct sums {
-    double *value, *size;
-};
-static struct sums sums_of(struct call *c, const char *name, int order) {
-    return (struct sums){call_result(c, name, order, ELEMENT),
-                         order == EXACT ? call_result(c, name, SPREAD, ELEMENT) : NULL};
-}
-static void add(const struct call *c, int order, struct sums s, int64_t at, long double term) {
-    if (!s.value) return;
-    s.value[at] = (double)R((long double)s.value[at] + R(term));
-    if (s.size) s.size[at] += (double)fabsl(term);
+static void add(const struct call *c, int order, struct call_sums s, int64_t at, long double term) {
+    call_add(c, order, s, at, term, fabsl(term));
 }
 
 /* An order begins at another sequence and token. */
@@ -189,9 +179,10 @@ static void gradients(struct call *c, int order) {
     struct conv *v = c->own;
     read(c, v);
     const int64_t w = v->width - 1, channels = v->channels;
-    const struct sums d_x = sums_of(c, "d_x", order), d_weight = sums_of(c, "d_weight", order);
-    const struct sums d_bias = sums_of(c, "d_bias", order);
-    const struct sums d_before = sums_of(c, "d_initial_state", order);
+    const struct call_sums d_x = call_sums_of(c, "d_x", order),
+                           d_weight = call_sums_of(c, "d_weight", order);
+    const struct call_sums d_bias = call_sums_of(c, "d_bias", order);
+    const struct call_sums d_before = call_sums_of(c, "d_initial_state", order);
     for (int64_t n = 0; n < v->lines.count; n++) {
         const int64_t length = v->lines.end[n] - v->lines.begin[n];
         const int64_t base = v->lines.row[n] * v->lines.tokens + v->lines.begin[n];

@@ -106,11 +106,6 @@ static bool generate(struct call *c) {
     return true;
 }
 
-static ejk_tensor like(struct call *c, const ejk_tensor *t) {
-    if (!ejk_tensor_present(t) || random_chance(&c->random, 0.1)) return (ejk_tensor){0};
-    return call_tensor(c, t->dtype, t->rank, t->shape);
-}
-
 static bool generate_vjp(struct call *c) {
     ejk_rwkv4_vjp_args *args = c->args;
     const struct wkv *v = make(c, true);
@@ -118,11 +113,11 @@ static bool generate_vjp(struct call *c) {
     args->initial_state = v->before;
     args->d_out = v->y;
     args->d_final_state = v->after;
-    args->d_w = like(c, &v->w);
-    args->d_u = like(c, &v->u);
-    args->d_k = like(c, &v->k);
-    args->d_v = like(c, &v->v);
-    args->d_initial_state = like(c, &v->before);
+    args->d_w = call_tensor_like(c, &v->w, 0.9);
+    args->d_u = call_tensor_like(c, &v->u, 0.9);
+    args->d_k = call_tensor_like(c, &v->k, 0.9);
+    args->d_v = call_tensor_like(c, &v->v, 0.9);
+    args->d_initial_state = call_tensor_like(c, &v->before, 0.9);
     return true;
 }
 
@@ -258,22 +253,13 @@ static void exact(struct call *c) {
 
 /* ---- Gradients --------------------------------------------------------------------------------------- */
 
-struct sums {
-    double *value, *size;
-};
-static struct sums sums_of(struct call *c, const char *name, int order) {
-    return (struct sums){call_result(c, name, order, ELEMENT),
-                         order == EXACT ? call_result(c, name, SPREAD, ELEMENT) : NULL};
-}
-static void add(const struct call *c, int order, struct sums s, int64_t at, long double term,
+static void add(const struct call *c, int order, struct call_sums s, int64_t at, long double term,
                 long double size) {
-    if (!s.value) return;
-    s.value[at] = (double)R((long double)s.value[at] + R(term));
-    if (s.size) s.size[at] += (double)(fabsl(term) * size);
+    call_add(c, order, s, at, term, fabsl(term) * size);
 }
 
 struct all {
-    struct sums w, u, k, v, before;
+    struct call_sums w, u, k, v, before;
 };
 
 /* Every step of the chain rule for itself, the shift's cotangent with it. */
@@ -324,11 +310,11 @@ static void gradients(struct call *c, int order) {
     struct wkv *v = c->own;
     read(c, v);
     void *h = room(c);
-    const struct all s = {.w = sums_of(c, "d_w", order),
-                          .u = sums_of(c, "d_u", order),
-                          .k = sums_of(c, "d_k", order),
-                          .v = sums_of(c, "d_v", order),
-                          .before = sums_of(c, "d_initial_state", order)};
+    const struct all s = {.w = call_sums_of(c, "d_w", order),
+                          .u = call_sums_of(c, "d_u", order),
+                          .k = call_sums_of(c, "d_k", order),
+                          .v = call_sums_of(c, "d_v", order),
+                          .before = call_sums_of(c, "d_initial_state", order)};
     for (int64_t i = 0; i < v->lines.count * v->channels; i++) {
         const struct line l = line_of(v, i, h);
         gradients_of(c, order, &l, &s);

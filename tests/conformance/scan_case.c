@@ -121,11 +121,6 @@ static bool generate(struct call *c) {
     return true;
 }
 
-static ejk_tensor like(struct call *c, const ejk_tensor *t, double chance) {
-    if (!ejk_tensor_present(t) || !random_chance(&c->random, chance)) return (ejk_tensor){0};
-    return call_tensor(c, t->dtype, t->rank, t->shape);
-}
-
 static bool generate_vjp(struct call *c) {
     ejk_state_space_v1_vjp_args *args = c->args;
     const struct scan *v = make(c, true);
@@ -133,15 +128,15 @@ static bool generate_vjp(struct call *c) {
     args->initial_state = v->before;
     args->d_out = v->y;
     args->d_final_state = v->after;
-    args->d_hidden_states = like(c, &v->x, 0.9);
-    args->d_a = like(c, &v->a, 0.9);
-    args->d_b = like(c, &v->b, 0.9);
-    args->d_c = like(c, &v->c, 0.9);
-    args->d_d = like(c, &v->d, 0.9);
-    args->d_dt = like(c, &v->dt, 0.9);
-    args->d_gate = like(c, &v->gate, 0.9);
-    args->d_dt_bias = like(c, &v->bias, 0.9);
-    args->d_initial_state = like(c, &v->before, 0.9);
+    args->d_hidden_states = call_tensor_like(c, &v->x, 0.9);
+    args->d_a = call_tensor_like(c, &v->a, 0.9);
+    args->d_b = call_tensor_like(c, &v->b, 0.9);
+    args->d_c = call_tensor_like(c, &v->c, 0.9);
+    args->d_d = call_tensor_like(c, &v->d, 0.9);
+    args->d_dt = call_tensor_like(c, &v->dt, 0.9);
+    args->d_gate = call_tensor_like(c, &v->gate, 0.9);
+    args->d_dt_bias = call_tensor_like(c, &v->bias, 0.9);
+    args->d_initial_state = call_tensor_like(c, &v->before, 0.9);
     return true;
 }
 
@@ -284,21 +279,12 @@ static void exact(struct call *c) {
 
 /* ---- Gradients --------------------------------------------------------------------------------------- */
 
-struct sums {
-    double *value, *size;
-};
-static struct sums sums_of(struct call *c, const char *name, int order) {
-    return (struct sums){call_result(c, name, order, ELEMENT),
-                         order == EXACT ? call_result(c, name, SPREAD, ELEMENT) : NULL};
-}
-static void add(const struct call *c, int order, struct sums s, int64_t at, long double term) {
-    if (!s.value) return;
-    s.value[at] = (double)R((long double)s.value[at] + R(term));
-    if (s.size) s.size[at] += (double)fabsl(term);
+static void add(const struct call *c, int order, struct call_sums s, int64_t at, long double term) {
+    call_add(c, order, s, at, term, fabsl(term));
 }
 
 struct all {
-    struct sums x, a, b, c, d, dt, gate, bias, before;
+    struct call_sums x, a, b, c, d, dt, gate, bias, before;
 };
 
 static void gradients_of(struct call *c, int order, const struct line *l, const struct all *s,
@@ -351,15 +337,15 @@ static void gradients(struct call *c, int order) {
     struct scan *v = c->own;
     read(c, v);
     long double *h = call_memory(c, (size_t)((v->lines.tokens + 2) * v->states) * sizeof *h);
-    const struct all s = {.x = sums_of(c, "d_hidden_states", order),
-                          .a = sums_of(c, "d_a", order),
-                          .b = sums_of(c, "d_b", order),
-                          .c = sums_of(c, "d_c", order),
-                          .d = sums_of(c, "d_d", order),
-                          .dt = sums_of(c, "d_dt", order),
-                          .gate = sums_of(c, "d_gate", order),
-                          .bias = sums_of(c, "d_dt_bias", order),
-                          .before = sums_of(c, "d_initial_state", order)};
+    const struct all s = {.x = call_sums_of(c, "d_hidden_states", order),
+                          .a = call_sums_of(c, "d_a", order),
+                          .b = call_sums_of(c, "d_b", order),
+                          .c = call_sums_of(c, "d_c", order),
+                          .d = call_sums_of(c, "d_d", order),
+                          .dt = call_sums_of(c, "d_dt", order),
+                          .gate = call_sums_of(c, "d_gate", order),
+                          .bias = call_sums_of(c, "d_dt_bias", order),
+                          .before = call_sums_of(c, "d_initial_state", order)};
     for (int64_t i = 0; i < v->lines.count * v->channels; i++) {
         const struct line l = line_of(v, i, h);
         gradients_of(c, order, &l, &s, h + (v->lines.tokens + 1) * v->states);

@@ -178,11 +178,6 @@ static bool generate(struct call *c) {
     return true;
 }
 
-static ejk_tensor like(struct call *c, const ejk_tensor *t) {
-    if (!ejk_tensor_present(t) || !random_chance(&c->random, 0.9)) return (ejk_tensor){0};
-    return call_tensor(c, t->dtype, t->rank, t->shape);
-}
-
 static bool generate_vjp(struct call *c) {
     ejk_state_space_v2_vjp_args *args = c->args;
     const struct ssd *p = make(c, true);
@@ -190,16 +185,16 @@ static bool generate_vjp(struct call *c) {
     args->initial_state = p->tensor[SSD_BEFORE];
     args->d_out = p->tensor[SSD_Y];
     args->d_final_state = p->tensor[SSD_AFTER];
-    args->d_x = like(c, &p->tensor[SSD_X]);
-    args->d_a = like(c, &p->tensor[SSD_A]);
-    args->d_b = like(c, &p->tensor[SSD_B]);
-    args->d_c = like(c, &p->tensor[SSD_C]);
-    args->d_d = like(c, &p->tensor[SSD_D]);
-    args->d_dt = like(c, &p->tensor[SSD_DT]);
-    args->d_gate = like(c, &p->tensor[SSD_GATE]);
-    args->d_dt_bias = like(c, &p->tensor[SSD_BIAS]);
-    args->d_initial_state = like(c, &p->tensor[SSD_BEFORE]);
-    args->d_rmsnorm_weight = like(c, &p->tensor[SSD_WEIGHT]);
+    args->d_x = call_tensor_like(c, &p->tensor[SSD_X], 0.9);
+    args->d_a = call_tensor_like(c, &p->tensor[SSD_A], 0.9);
+    args->d_b = call_tensor_like(c, &p->tensor[SSD_B], 0.9);
+    args->d_c = call_tensor_like(c, &p->tensor[SSD_C], 0.9);
+    args->d_d = call_tensor_like(c, &p->tensor[SSD_D], 0.9);
+    args->d_dt = call_tensor_like(c, &p->tensor[SSD_DT], 0.9);
+    args->d_gate = call_tensor_like(c, &p->tensor[SSD_GATE], 0.9);
+    args->d_dt_bias = call_tensor_like(c, &p->tensor[SSD_BIAS], 0.9);
+    args->d_initial_state = call_tensor_like(c, &p->tensor[SSD_BEFORE], 0.9);
+    args->d_rmsnorm_weight = call_tensor_like(c, &p->tensor[SSD_WEIGHT], 0.9);
     return true;
 }
 
