@@ -20,5 +20,5 @@ ejk_checker(symbols build 60 1 ${tools}/check_symbols.sh $<TARGET_FILE:ejkernel>
 ejk_checker(docs build 120 1 ${tools}/check_docs.sh ${PROJECT_BINARY_DIR})
 ejk_checker(install build 120 1 ${tools}/check_install.sh ${PROJECT_BINARY_DIR})
 ejk_checker(python build 300 1 ${tools}/check_python.sh ${PROJECT_BINARY_DIR})
-ejk_checker(clang build 900 2 ${tools}/check_preset.sh clang ${PROJECT_BINARY_DIR}/clang)
+ejk_checker(clang build 900 2 ${tools}/check_preset.sh clang-quick ${PROJECT_BINARY_DIR}/clang)
 ejk_checker(aarch64 build 1800 2 ${tools}/check_preset.sh aarch64 ${PROJECT_BINARY_DIR}/aarch64 run)

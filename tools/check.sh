@@ -5,7 +5,7 @@
 # as `make check` leaves it, building included. Fails if a test failed or none ran.
 # Usage: check.sh <build folder> [ctest options]
 set -u
-limit=30 # minutes that `make check` may take from nothing on two cores
+limit=15 # minutes that `make check` may take from nothing on two cores
 build=$(cd "$1" && pwd) || exit 2
 shift
 record=$build/check.xml
