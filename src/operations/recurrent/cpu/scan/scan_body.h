@@ -44,39 +44,40 @@ INLINE void finish(const rec_problem *p, const int update, const bool has_dv, co
                   left);
 }
 
-/* Columns from c on; those from value_size on are none. */
-INLINE void step(const rec_problem *p, const int width, const int update, const bool has_dv,
-                 const rec_sequence *q, rec_size h, const token *t, rec_size c, slab from,
-                 slab to) {
+/* Columns from c on; those from value_size on are none. of_memory: where the slab is not in a cache. */
+INLINE void step(const rec_problem *p, const int width, const bool of_memory, const int update,
+                 const bool has_dv, const rec_sequence *q, rec_size h, const token *t, rec_size c,
+                 slab from, slab to) {
     vf x[WIDEST], y[WIDEST], u[WIDEST], dv[WIDEST];
-    sum_rows(width, update != REC_ADD, t->x, t->y, p->key_size, from, x, y);
+    sum_rows(width, update != REC_ADD, of_memory, t->x, t->y, p->key_size, from, x, y);
     for (int w = 0; w < width; w++)
         finish(p, update, has_dv, q, h, t, c + w * VL, y[w], &x[w], &u[w], &dv[w]);
     update_rows(width, update == REC_RANK_ONE, has_dv, t, p->key_size, from, to, u, x, dv);
 }
 
-INLINE void step_of(const rec_problem *p, const int width, const rec_sequence *q, rec_size h,
-                    const token *t, rec_size c, slab from, slab to) {
+INLINE void step_of(const rec_problem *p, const int width, const bool of_memory,
+                    const rec_sequence *q, rec_size h, const token *t, rec_size c, slab from,
+                    slab to) {
     if (p->value_decay)
-        step(p, width, p->update, true, q, h, t, c, from, to);
+        step(p, width, of_memory, p->update, true, q, h, t, c, from, to);
     else if (p->update == REC_ADD)
-        step(p, width, REC_ADD, false, q, h, t, c, from, to);
+        step(p, width, of_memory, REC_ADD, false, q, h, t, c, from, to);
     else if (p->update == REC_DELTA)
-        step(p, width, REC_DELTA, false, q, h, t, c, from, to);
+        step(p, width, of_memory, REC_DELTA, false, q, h, t, c, from, to);
     else
-        step(p, width, REC_RANK_ONE, false, q, h, t, c, from, to);
+        step(p, width, of_memory, REC_RANK_ONE, false, q, h, t, c, from, to);
 }
 
 static void step_any(const rec_problem *p, int width, const rec_sequence *q, rec_size h,
                      const token *t, rec_size c, slab from, slab to) {
     if (width == 8 && WIDEST == 8)
-        step_of(p, WIDEST, q, h, t, c, from, to);
+        step_of(p, WIDEST, false, q, h, t, c, from, to);
     else if (width == 4)
-        step_of(p, 4, q, h, t, c, from, to);
+        step_of(p, 4, false, q, h, t, c, from, to);
     else if (width == 2)
-        step_of(p, 2, q, h, t, c, from, to);
+        step_of(p, 2, false, q, h, t, c, from, to);
     else
-        step_of(p, 1, q, h, t, c, from, to);
+        step_of(p, 1, false, q, h, t, c, from, to);
 }
 
 /* ---- States ------------------------------------------------------------------------------------------ */
@@ -172,7 +173,7 @@ static rec_size run_wide(worker *w, const rec_sequence *q, rec_size h, rec_size 
         !state_slab(w->p, REC_INITIAL, q, h, c, WIDEST, &from) ||
         !state_slab(w->p, REC_FINAL, q, h, c, WIDEST, &to))
         return 0;
-    step_any(w->p, WIDEST, q, h, &w->block[0], c, from, to);
+    step_of(w->p, WIDEST, true, q, h, &w->block[0], c, from, to);
     return WIDEST * VL;
 }
 

@@ -3,7 +3,7 @@
  * A step of a state that lies as [Dv][Dk]: its keys are in the lanes. A column is read, summed up and written before
  * the next one, so that the state passes by once and in its order. On Zen 4, 2048 states of 128 x 128: sums of 2 or
  * 4 columns at a time take 2 to 3 times as long, since the prefetcher loses the stream, and sums of 16 columns
- * before their updates 1.1 times; prefetching by instructions is slower, too.
+ * before their updates 1.1 times.
  */
 #ifndef EJKI_RECURRENT_TURNED_BODY_H
 #define EJKI_RECURRENT_TURNED_BODY_H
@@ -16,6 +16,7 @@ INLINE void sum_column(const bool has_x, const token *t, rec_size rows, const fl
     rec_size i = 0;
     for (; i + VL <= rows; i += VL) {
         const vf s = v_load(from + i);
+        ask_state(from + i, i);
         if (has_x) xs = v_fma(v_load(t->x + i), s, xs);
         ys = v_fma(v_load(t->y + i), s, ys);
     }
