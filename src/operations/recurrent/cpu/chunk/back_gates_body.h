@@ -17,11 +17,16 @@ INLINE float *in_panels(float *panels, rec_size i, rec_size j) {
     return panels + (j / TILE_COLUMNS * CHUNK + i) * TILE_COLUMNS + j % TILE_COLUMNS;
 }
 
+/* Whether a head is the first or the last of those that are worked on together. */
+typedef struct unit_end {
+    bool first, last;
+} unit_end;
+
 /*
- * d_own and d_rest get the decays between their tokens (m and n), and what they were made of becomes what passes by the
- * gates between.
+ * d_own and d_rest get the decays between their tokens and are added to m and n, or are these if the head is the first,
+ * and what they were made of becomes what passes by the gates between.
  */
-static void back_head_products(const chunk *c, back *b, const bool delta) {
+static void back_head_products(const chunk *c, back *b, const bool delta, bool first) {
     vf between[CHUNK / VL];
     float passing[SQUARE];
     memset(b->gate, 0, sizeof b->gate);
@@ -43,8 +48,8 @@ static void back_head_products(const chunk *c, back *b, const bool delta) {
                 n_row = v_where(v_mul(between[j], d_rest), before);
             }
             v_store(passing + at, v_where(pass, before));
-            v_store(b->m + at, m_row);
-            v_store(b->n + at, n_row);
+            v_store(b->m + at, first ? m_row : v_add(v_load(b->m + at), m_row));
+            if (delta) v_store(b->n + at, first ? n_row : v_add(v_load(b->n + at), n_row));
         }
         float sum = 0;
         for (int j = 0; j < i; j++) b->gate[j + 1] += sum += passing[i * CHUNK + j];
@@ -70,32 +75,61 @@ INLINE void add_along(const float *by, vf sum[TILE_ROWS][TILE_VECTORS], vf along
             v_fma(v_load(by + i * TILE_COLUMNS + j * VL), sum[i][j], along[j]);
 }
 
-/* Gradients of the rows of a panel of tokens; b->since and until get what they say to gates. */
-static void back_head_rows(chunk *c, back *b, const bool delta, rec_size panel,
+/*
+ * sum += a times an operand that is 0 before or behind its diagonal, and has the columns of a panel: a vector of them
+ * counts up to its own rows, or from these on.
+ */
+INLINE void tile_before(const chunk *c, rec_size panel, const float *a, const float *b,
+                        vf sum[TILE_ROWS][TILE_VECTORS]) {
+    const rec_size first = panel * TILE_COLUMNS, middle = ejki_min(first + VL, c->rows);
+    const rec_size end = ejki_min(first + TILE_COLUMNS, c->rows);
+    tile(middle, a, 1, c->pitch, b, sum);
+    narrow_tile(end - middle, a + middle * c->pitch, 1, c->pitch, b + middle * TILE_COLUMNS, 1,
+                sum);
+}
+INLINE void tile_behind(const chunk *c, rec_size panel, const float *a, const float *b,
+                        vf sum[TILE_ROWS][TILE_VECTORS]) {
+    const rec_size first = panel * TILE_COLUMNS, middle = ejki_min(first + VL, c->rows);
+    narrow_tile(middle - first, a + first * c->pitch, 1, c->pitch, b + first * TILE_COLUMNS, 0,
+                sum);
+    tile(c->rows - middle, a + middle * c->pitch, 1, c->pitch, b + middle * TILE_COLUMNS, sum);
+}
+
+/* sum += a tile in memory. */
+INLINE void tile_add(const float *from, vf sum[TILE_ROWS][TILE_VECTORS]) {
+    EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++)
+        EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
+            v_add(v_load(from + i * TILE_COLUMNS + j * VL), sum[i][j]);
+}
+
+/*
+ * Gradients of the rows of a panel of tokens, added to those of heads of the unit before; what rows say to each other
+ * comes with the last one, of all heads at once. b->since and until get what rows say to gates.
+ */
+static void back_head_rows(chunk *c, back *b, const bool delta, unit_end in, rec_size panel,
                            const float *state) {
-    const rec_size first = panel * b->columns * TILE_COLUMNS, square = panel * CHUNK * TILE_COLUMNS;
+    const rec_size from = panel * b->columns * TILE_COLUMNS, square = panel * CHUNK * TILE_COLUMNS;
     vf since[TILE_VECTORS], until[TILE_VECTORS];
     EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) since[j] = until[j] = v_zero();
     for (rec_size r = 0; r < c->pitch; r += TILE_ROWS) {
         const rec_size at = (panel * c->pitch + r) * TILE_COLUMNS;
         vf sum[TILE_ROWS][TILE_VECTORS];
-        multiply_state(c, b, state, r, b->d_out_turned + first, sum);
+        multiply_state(c, b, state, r, b->d_out_turned + from, sum);
         add_along(c->qt + at, sum, since);
-        tile(c->rows, c->k + r, 1, c->pitch, b->m_turned + square, sum);
+        if (!in.first) tile_add(b->dq + at, sum);
+        if (in.last) tile_before(c, panel, c->k + r, b->m_turned + square, sum);
         tile_store(b->dq + at, TILE_COLUMNS, sum);
-        multiply_state(c, b, b->d_state, r, b->u_turned + first, sum);
+        multiply_state(c, b, b->d_state, r, b->u_turned + from, sum);
         add_along(c->kt + at, sum, until);
-        tile(c->rows, c->q + r, 1, c->pitch, b->d_own + square, sum);
-        if (delta) tile(c->rows, c->k + r, 1, c->pitch, b->n_turned + square, sum);
+        if (!in.first) tile_add(b->dk + at, sum);
+        if (in.last) tile_behind(c, panel, c->q + r, b->d_own + square, sum);
+        if (in.last && delta) tile(c->rows, c->k + r, 1, c->pitch, b->n_turned + square, sum);
         tile_store(b->dk + at, TILE_COLUMNS, sum);
         if (!delta) continue;
-        multiply_state(c, b, state, r, b->y_turned + first, sum);
+        multiply_state(c, b, state, r, b->y_turned + from, sum);
         add_along(c->kt + at, sum, since);
-        EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++)
-            EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
-            float *to = b->dk + at + i * TILE_COLUMNS + j * VL;
-            v_store(to, v_add(v_load(to), sum[i][j]));
-        }
+        tile_add(b->dk + at, sum);
+        tile_store(b->dk + at, TILE_COLUMNS, sum);
     }
     EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
         v_store(b->since + panel * TILE_COLUMNS + j * VL, since[j]);
@@ -121,12 +155,10 @@ static void unpack_rows(const chunk *c, const float *panels, float *rows) {
         }
 }
 
-/* b->gate gets what comes from the state, what goes to d_state, and what passes by the chunk. */
-static void back_head_gates(const chunk *c, back *b) {
+/* b->gate gets what comes from the state, what goes to d_state, and what passes by the chunk, whose sum is `met`. */
+static void back_head_gates(const chunk *c, back *b, float met) {
+    const float whole = c->whole[0] * met;
     float sum = 0;
-    vf all = v_zero();
-    for (rec_size d = 0; d < c->pitch; d += VL) all = v_add(all, v_load(b->met + d));
-    const float whole = c->whole[0] * v_sum(all);
     for (int t = c->rows - 1; t >= 0; t--) b->gate[t] += whole + (sum += b->since[t]);
     sum = 0;
     for (int t = 0; t < c->rows; t++) {
@@ -135,14 +167,15 @@ static void back_head_gates(const chunk *c, back *b) {
     }
 }
 
-static void back_head_decays(chunk *c, back *b, const bool delta, const float *state) {
-    back_head_products(c, b, delta);
-    turn_head_products(c, b, delta);
+static void back_head_decays(chunk *c, back *b, const bool delta, unit_end in, const float *state) {
+    back_head_products(c, b, delta, in.first);
+    if (in.last) turn_head_products(c, b, delta);
     for (rec_size panel = 0; panel * TILE_COLUMNS < c->rows; panel++)
-        back_head_rows(c, b, delta, panel, state);
+        back_head_rows(c, b, delta, in, panel, state);
+    back_head_gates(c, b, back_state(c, b, delta, c->q, c->k, state));
+    if (!in.last) return;
     unpack_rows(c, b->dq, b->rows);
     unpack_rows(c, b->dk, b->rows + CHUNK * c->pitch);
-    back_head_gates(c, b);
 }
 
 /* ---- A decay for each channel of the key ------------------------------------------------------------- */
@@ -306,6 +339,7 @@ static void add_channels(const chunk *c, back *b) {
 
 static void back_channel_decays(chunk *c, back *b, const bool delta, const float *state) {
     channels s;
+    meet_states(c, b, state);
     back_channel_rows(c, b, delta, state);
     for (rec_size d = 0; d < c->pitch; d += VL) {
         load_channels(c, b, delta, d, &s);
@@ -316,6 +350,7 @@ static void back_channel_decays(chunk *c, back *b, const bool delta, const float
         store_channels(c, b, d, &s);
     }
     add_channels(c, b);
+    back_state(c, b, delta, b->q, b->k, NULL);
 }
 
 #endif

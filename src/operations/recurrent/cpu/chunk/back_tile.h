@@ -22,7 +22,8 @@ typedef struct back {
         *d_state; /* [slabs][pitch][TILE_COLUMNS]: of the state behind the chunk, then before it */
     float *met;   /* [pitch]: sums over columns of the state times d_state */
     float *rows;  /* [3][CHUNK][pitch]: gradients of query, key and gates */
-    float *betas; /* [CHUNK][VL] */
+    float *betas,
+        *skips; /* [CHUNK][VL]: what sums up to gradients of beta, and of what passes by */
     float since[CHUNK], until[CHUNK],
         gate[CHUNK]; /* of gates: from the state on, up to d_state; all */
     rec_size slabs, columns;
@@ -92,7 +93,7 @@ static void multiply_columns(chunk *c, const back *b, const float *rows, float *
                 if (j + VL < r + TILE_ROWS)
                     tile(TILE_COLUMNS, own, TILE_COLUMNS, 1, u, sum);
                 else
-                    narrow_tile(TILE_COLUMNS, own, TILE_COLUMNS, 1, u, sum);
+                    narrow_tile(TILE_COLUMNS, own, TILE_COLUMNS, 1, u, 0, sum);
             }
             tile_store(to + r * CHUNK + j, CHUNK, sum);
         }
@@ -124,8 +125,11 @@ static void meet_states(const chunk *c, const back *b, const float *state) {
     }
 }
 
-/* d_state of before the chunk: e^(G of the chunk) d_state + Q' d_out + K' y, rows with their decays. */
-static void back_state(chunk *c, const back *b, const bool delta, const float *q, const float *k) {
+/* d_state of before the chunk: e^(G of the chunk) d_state + Q' d_out + K' y, rows with their decays. Unless `state` is
+ * NULL the sum of its products with d_state is returned. */
+INLINE float back_state(chunk *c, const back *b, const bool delta, const float *q, const float *k,
+                        const float *state) {
+    vf met[2] = {v_zero(), v_zero()};
     for (rec_size s = 0; s < b->slabs; s++)
         for (rec_size r = 0; r < c->pitch; r += TILE_ROWS) {
             vf sum[TILE_ROWS][TILE_VECTORS];
@@ -133,13 +137,19 @@ static void back_state(chunk *c, const back *b, const bool delta, const float *q
             ask(&c->ahead);
             EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) {
                 const vf factor = v_set1(c->whole[r + i]);
-                EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) sum[i][j] =
-                    v_mul(factor, v_load(at + i * TILE_COLUMNS + j * VL));
+                EJKI_UNROLL for (int j = 0; j < TILE_VECTORS; j++) {
+                    const rec_size own = i * TILE_COLUMNS + j * VL;
+                    const vf d = v_load(at + own);
+                    if (state)
+                        met[i % 2] = v_fma(v_load(state + (at - b->d_state) + own), d, met[i % 2]);
+                    sum[i][j] = v_mul(factor, d);
+                }
             }
             tile(c->rows, q + r, 1, c->pitch, b->d_out + s * CHUNK * TILE_COLUMNS, sum);
             if (delta) tile(c->rows, k + r, 1, c->pitch, b->y + s * CHUNK * TILE_COLUMNS, sum);
             tile_store(at, TILE_COLUMNS, sum);
         }
+    return v_sum(v_add(met[0], met[1]));
 }
 
 #endif

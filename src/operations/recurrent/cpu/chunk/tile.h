@@ -85,12 +85,15 @@ INLINE void tile(rec_size depth, const float *a, const rec_size a_row, const rec
         gemm_step(TILE_ROWS, TILE_VECTORS, a, a_row, b, sum);
 }
 
-/* The same of the first vector of columns alone. */
+/* The same of vector v of the columns alone. */
 INLINE void narrow_tile(rec_size depth, const float *a, const rec_size a_row, const rec_size a_step,
-                        const float *b, vf sum[TILE_ROWS][TILE_VECTORS]) {
+                        const float *b, const int v, vf sum[TILE_ROWS][TILE_VECTORS]) {
     const float *end = a + depth * a_step;
-    EJKI_UNROLL_TWICE for (; a < end; a += a_step, b += TILE_COLUMNS)
-        gemm_step(TILE_ROWS, 1, a, a_row, b, sum);
+    EJKI_UNROLL_TWICE for (; a < end; a += a_step, b += TILE_COLUMNS) {
+        const vf own = v_load(b + v * VL);
+        EJKI_UNROLL for (int i = 0; i < TILE_ROWS; i++) sum[i][v] =
+            v_fma_one(a + i * a_row, own, sum[i][v]);
+    }
 }
 
 INLINE void tile_clear(vf sum[TILE_ROWS][TILE_VECTORS]) {
@@ -119,7 +122,7 @@ static void multiply_rows(const chunk *c, const float *slabs, float *to) {
             if (j + VL < r + TILE_ROWS)
                 tile(c->p->key_size, rows, 1, TILE_COLUMNS, k, sum);
             else
-                narrow_tile(c->p->key_size, rows, 1, TILE_COLUMNS, k, sum);
+                narrow_tile(c->p->key_size, rows, 1, TILE_COLUMNS, k, 0, sum);
             tile_store(to + r * CHUNK + j, CHUNK, sum);
         }
 }

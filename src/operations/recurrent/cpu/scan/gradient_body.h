@@ -37,7 +37,7 @@ typedef struct work {
 
 static void measure(const rec_problem *p, work *w) {
     w->width = p->value_size > VL ? 2 : 1;
-    measure_heads(p, w->width * VL, &w->at);
+    measure_heads(p, w->width * VL, 1, &w->at);
     w->at.pitch = row_pitch(p);
     w->slabs = w->at.value_pitch / (w->width * VL);
     w->slab_size = p->key_size * w->width * VL;
@@ -48,23 +48,19 @@ static void measure(const rec_problem *p, work *w) {
 /* Deals out a worker's memory from `at`; returns how many floats there are. */
 static rec_size deal_out(work *w, float *at) {
     const rec_problem *p = w->at.p;
-    float **const place[] = {&w->rows,      &w->gradients, &w->states,
-                             &w->kept,      &w->d_state,   &w->checkpoints,
-                             &w->at.sum[0], &w->at.sum[1], &w->at.sum[2]};
+    float **const place[] = {&w->rows, &w->gradients, &w->states,
+                             &w->kept, &w->d_state,   &w->checkpoints};
     const rec_size segments = p->tokens / w->segment + 1;
     const rec_size size[] = {w->segment * TOKEN_ROWS * w->at.pitch,
                              w->segment * GRADIENT_ROWS * w->at.pitch,
                              (w->segment + 1) * w->slab_size,
                              w->segment * 4 * VL,
                              w->slabs * w->slab_size,
-                             segments * w->slabs * w->slab_size,
-                             sum_size(&w->at, REC_QUERY),
-                             sum_size(&w->at, REC_KEY),
-                             sum_size(&w->at, REC_VALUE)};
+                             segments * w->slabs * w->slab_size};
     rec_size used = 0;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 6; i++) {
         if (at) *place[i] = at + used;
-        used += ejki_round_up(size[i], VL);
+        used += ejki_round_up(size[i], 16);
     }
     return used;
 }
@@ -216,6 +212,49 @@ INLINE void back(const work *w, const int width, const bool rank, const token *t
     for (int n = 0; n < width; n++) put_value_gate(w, t, c + n * VL, d_value[n]);
 }
 
+/* ---- To tensors -------------------------------------------------------------------------------------- */
+
+/* What a bonus adds: out has scale Σ q u k · v. */
+static void add_bonus(const head_work *w, const token *t, gradient *g, float *part) {
+    const rec_view *u = &w->p->view[REC_BONUS];
+    float *sum = part + 2 + row_pitch(w->p);
+    for (rec_size c = 0; c < w->p->key_size && u->present; c += VL) {
+        const vf q = v_load(t->q + c), k = v_load(t->k + c), along = v_set1(g->along_u);
+        const vf own = v_mul(view_part(u, w->h * u->stride[2], c, w->p->key_size), along);
+        v_store(g->q + c, v_fma(own, k, v_load(g->q + c)));
+        v_store(g->k + c, v_fma(own, q, v_load(g->k + c)));
+        v_store(sum + c, v_fma(v_mul(q, k), along, v_load(sum + c)));
+    }
+}
+
+static void put_rank_one(const head_work *w, const token *t, gradient *g) {
+    const rec_view *a = &w->p->view[REC_A];
+    for (rec_size c = 0; c < w->p->key_size && w->p->multiply; c += VL) {
+        const vf kk = v_sub(v_zero(), v_load(t->b + c)), da = v_load(g->a + c);
+        const vf own = view_part(a, rec_at(a, w->q.batch, t->t, w->h), c, w->p->key_size);
+        v_store(g->b + c, v_fms(own, da, v_load(g->b + c)));
+        v_store(g->a + c, v_mul(kk, da));
+    }
+    put_row(w, REC_A, t->t, w->p->key_size, g->a);
+    put_row(w, REC_B, t->t, w->p->key_size, g->b);
+}
+
+/* All that a token has collected goes where it belongs. */
+static void put_token(const head_work *w, const token *t, gradient *g) {
+    const rec_problem *p = w->p;
+    if (p->read == REC_BEFORE)
+        add_bonus(w, t, g, part_of(w));
+    else if (g->along_u != 0 || g->along_x != 0)
+        for (rec_size c = 0; c < w->pitch; c += VL) {
+            vf d = v_fma(v_load(t->k + c), v_set1(g->along_u), v_load(g->q + c));
+            if (p->update == REC_RANK_ONE) d = v_fma(v_load(t->a + c), v_set1(g->along_x), d);
+            v_store(g->q + c, d);
+        }
+    put_vectors(w, t, g);
+    if (p->update == REC_RANK_ONE) put_rank_one(w, t, g);
+    put_numbers(w, t, g);
+}
+
 /* ---- A segment --------------------------------------------------------------------------------------- */
 
 /* Tokens of steps n to end - 1 that count; those that do not are answered with `padding`. */
@@ -338,31 +377,22 @@ static void back_head(head_work *at) {
     move_states(w, REC_D(REC_INITIAL), w->d_state, false);
 }
 
-static void do_tasks(void *argument, int64_t index) {
-    const ejk_run *run = argument;
+static void with_work(const rec_problem *p, float *memory, back_then_fn then, void *argument) {
     work w;
-    measure(run->problem, &w);
-    const rec_size size = deal_out(&w, NULL);
-    deal_out(&w, (float *)run->workspace + index * size);
-    w.at.partial = (float *)run->workspace + run->workers * size;
-    back_tasks(&w.at, index, run->workers, back_head);
+    measure(p, &w);
+    then(&w.at, deal_out(&w, memory), argument);
 }
+
+static const back_kernel kernel = {with_work, back_head};
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {
-    work w;
     (void)parameters;
-    measure(problem, &w);
-    plan_tasks(&w.at, deal_out(&w, NULL), threads, launch);
-    return EJK_OK;
+    return back_prepare(&kernel, problem, threads, launch);
 }
 
 static ejk_status run(const ejk_run *run) {
-    work w;
-    ejk_parallel_for(run->threads, run->workers, do_tasks, (void *)(uintptr_t)run);
-    measure(run->problem, &w);
-    put_totals(run->problem, (const float *)run->workspace + run->workers * deal_out(&w, NULL));
-    return EJK_OK;
+    return back_run(&kernel, run);
 }
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .prepare = prepare, .run = run)

@@ -16,16 +16,16 @@ typedef struct gradient {
 enum { GRADIENT_ROWS = 5 };
 
 /*
- * The head of a sequence that is worked on, and where gradients of query, key and value are summed up over the heads
- * that share them, in floats: [tokens of the sequence][shared][pitch]. Where no heads share anything there are no such
- * sums, and gradients go straight to their tensors.
+ * The head of a sequence that is worked on. What is added up over the heads that share a query, key or value is added
+ * to sums of floats, [tokens of the sequence][shared][pitch]; other gradients go straight to their tensors. `unit`
+ * neighbouring heads are worked on together, and what these share has been added up by then.
  */
 typedef struct head_work {
     const rec_problem *p;
     rec_sequence q;
     rec_size h, pitch, value_pitch;
-    rec_size groups, in_group; /* groups of heads, heads of one */
-    rec_size shared[3];        /* heads of query, key and value in a group */
+    rec_size groups, in_group, unit; /* groups of heads that share something, heads of one */
+    rec_size shared[3]; /* of query, key and value: how many of a group are added up, 0 for none */
     float *sum[3];
     float *partial; /* [sequences][heads][partial_size]: gamma, A_log, dt_bias, bonus, skip */
 } head_work;
@@ -43,26 +43,45 @@ static rec_size common_divisor(rec_size a, rec_size b) {
     return a;
 }
 
+/* Heads of a tensor of tokens. */
+INLINE rec_size heads_of(const rec_problem *p, int role) {
+    return role == REC_QUERY   ? p->query_heads
+           : role == REC_KEY   ? p->key_heads
+           : role == REC_VALUE ? p->value_heads
+                               : p->heads;
+}
+
 /* Groups of heads; columns of a value are rounded up to `columns`. */
-static void measure_heads(const rec_problem *p, rec_size columns, head_work *w) {
+static void measure_heads(const rec_problem *p, rec_size columns, rec_size unit, head_work *w) {
     w->p = p;
+    w->unit = unit;
     w->value_pitch = ejki_round_up(p->value_size, columns);
     w->groups = p->heads == 0
                     ? 1
                     : common_divisor(common_divisor(p->query_heads, p->key_heads), p->value_heads);
     w->in_group = p->heads / w->groups;
-    w->shared[REC_QUERY] = p->query_heads / w->groups;
-    w->shared[REC_KEY] = p->key_heads / w->groups;
-    w->shared[REC_VALUE] = p->value_heads / w->groups;
+    for (int role = REC_QUERY; role <= REC_VALUE; role++) {
+        const rec_size heads = heads_of(p, role);
+        const bool apart = heads * (role == REC_VALUE ? 1 : unit) == p->heads;
+        w->shared[role] = apart ? 0 : heads / w->groups;
+    }
 }
 
 static rec_size sum_pitch(const head_work *w, int role) {
     return w->shared[role] * (role == REC_VALUE ? w->value_pitch : w->pitch);
 }
 
-/* Floats of the sums of a role; none where they are not needed. */
+/* Floats of the sums of a role over a sequence, and of all. */
 static rec_size sum_size(const head_work *w, int role) {
-    return w->in_group > 1 ? w->p->tokens * sum_pitch(w, role) : 0;
+    return ejki_round_up(w->p->tokens * sum_pitch(w, role), 16);
+}
+static rec_size sum_floats(const head_work *w) {
+    return sum_size(w, REC_QUERY) + sum_size(w, REC_KEY) + sum_size(w, REC_VALUE);
+}
+static void place_sums(head_work *w, float *memory) {
+    w->sum[REC_QUERY] = memory;
+    w->sum[REC_KEY] = memory + sum_size(w, REC_QUERY);
+    w->sum[REC_VALUE] = w->sum[REC_KEY] + sum_size(w, REC_KEY);
 }
 
 /* ---- To tensors -------------------------------------------------------------------------------------- */
@@ -77,7 +96,8 @@ INLINE void put_part(const rec_problem *p, int role, rec_size index, rec_size c,
 }
 
 INLINE rec_size gradient_at(const head_work *w, int role, rec_size t) {
-    return rec_at(&w->p->view[REC_D(role)], w->q.batch, t, w->h);
+    return rec_at(&w->p->view[REC_D(role)], w->q.batch, t,
+                  rec_head(w->p, w->h, heads_of(w->p, role)));
 }
 
 static void put_row(const head_work *w, int role, rec_size t, rec_size size, const float *row) {
@@ -89,11 +109,12 @@ static void put_number(const head_work *w, int role, rec_size t, float value) {
     put_part(w->p, role, gradient_at(w, role, t), 0, 1, v_set1(value));
 }
 
-/* Of a token that counts for nothing, but for what heads share: sums over these are 0 to begin with. */
+/* Of a token that counts for nothing, but for what is added up: sums are 0 to begin with. */
 static void put_nothing(const head_work *w, rec_size t) {
     const rec_problem *p = w->p;
-    for (int role = REC_QUERY; role <= REC_VALUE && w->in_group == 1; role++)
-        put_row(w, role, t, role == REC_VALUE ? p->value_size : p->key_size, NULL);
+    for (int role = REC_QUERY; role <= REC_VALUE; role++)
+        if (w->shared[role] == 0)
+            put_row(w, role, t, role == REC_VALUE ? p->value_size : p->key_size, NULL);
     put_row(w, REC_A, t, p->key_size, NULL);
     put_row(w, REC_B, t, p->key_size, NULL);
     put_row(w, REC_GK, t, p->key_size, NULL);
@@ -104,9 +125,7 @@ static void put_nothing(const head_work *w, rec_size t) {
 
 /* Where the sums of a token's query, key or value are, of the head that h reads. */
 INLINE float *sum_at(const head_work *w, int role, rec_size t) {
-    const rec_problem *p = w->p;
-    const rec_size heads[] = {p->query_heads, p->key_heads, p->value_heads};
-    const rec_size head = rec_head(p, w->h, heads[role]) % ejki_max(w->shared[role], 1);
+    const rec_size head = rec_head(w->p, w->h, heads_of(w->p, role)) % w->shared[role];
     return w->sum[role] + (t - w->q.begin) * sum_pitch(w, role) +
            head * (role == REC_VALUE ? w->value_pitch : w->pitch);
 }
@@ -114,7 +133,7 @@ INLINE float *sum_at(const head_work *w, int role, rec_size t) {
 /* VL elements of a head's gradient of query, key or value, from c on. */
 INLINE void add_part(const head_work *w, int role, rec_size t, rec_size c, rec_size size,
                      vf value) {
-    if (w->in_group == 1) {
+    if (w->shared[role] == 0) {
         put_part(w->p, role, gradient_at(w, role, t), c, size, value);
         return;
     }
@@ -144,7 +163,7 @@ static void put_step(const head_work *w, const token *t, const gradient *g, floa
     const float d = slope * (g->head * fmaxf(step_rate(p, w->h), -3e38f) + g->beta);
     part[1] += g->head * t->beta;
     part[2] += d;
-    part[2 + 2 * w->pitch] += g->along_x;
+    part[2 + 2 * row_pitch(p)] += g->along_x;
     put_number(w, REC_G, t->t, d);
 }
 
@@ -173,50 +192,21 @@ static void put_gates(const head_work *w, const token *t, const gradient *g, flo
     }
 }
 
-/* What a bonus adds: out has scale Σ q u k · v. */
-static void add_bonus(const head_work *w, const token *t, gradient *g, float *part) {
-    const rec_view *u = &w->p->view[REC_BONUS];
-    float *sum = part + 2 + w->pitch;
-    for (rec_size c = 0; c < w->p->key_size && u->present; c += VL) {
-        const vf q = v_load(t->q + c), k = v_load(t->k + c), along = v_set1(g->along_u);
-        const vf own = v_mul(view_part(u, w->h * u->stride[2], c, w->p->key_size), along);
-        v_store(g->q + c, v_fma(own, k, v_load(g->q + c)));
-        v_store(g->k + c, v_fma(own, q, v_load(g->k + c)));
-        v_store(sum + c, v_fma(v_mul(q, k), along, v_load(sum + c)));
-    }
+static float *part_of(const head_work *w) {
+    return w->partial + (w->q.index * w->p->heads + w->h) * partial_size(w->p);
 }
 
-static void put_rank_one(const head_work *w, const token *t, gradient *g) {
-    const rec_view *a = &w->p->view[REC_A];
-    for (rec_size c = 0; c < w->p->key_size && w->p->multiply; c += VL) {
-        const vf kk = v_sub(v_zero(), v_load(t->b + c)), da = v_load(g->a + c);
-        const vf own = view_part(a, rec_at(a, w->q.batch, t->t, w->h), c, w->p->key_size);
-        v_store(g->b + c, v_fms(own, da, v_load(g->b + c)));
-        v_store(g->a + c, v_mul(kk, da));
-    }
-    put_row(w, REC_A, t->t, w->p->key_size, g->a);
-    put_row(w, REC_B, t->t, w->p->key_size, g->b);
-}
-
-/* All that a token has collected goes where it belongs. */
-static void put_token(const head_work *w, const token *t, gradient *g) {
-    const rec_problem *p = w->p;
-    float *part = w->partial + (w->q.index * p->heads + w->h) * partial_size(p);
-    if (p->read == REC_BEFORE)
-        add_bonus(w, t, g, part);
-    else if (g->along_u != 0 || g->along_x != 0)
-        for (rec_size c = 0; c < w->pitch; c += VL) {
-            vf d = v_fma(v_load(t->k + c), v_set1(g->along_u), v_load(g->q + c));
-            if (p->update == REC_RANK_ONE) d = v_fma(v_load(t->a + c), v_set1(g->along_x), d);
-            v_store(g->q + c, d);
-        }
+static void put_vectors(const head_work *w, const token *t, const gradient *g) {
     add_vector(w, REC_QUERY, t->t, g->q, t->q, t->q_norm);
     add_vector(w, REC_KEY, t->t, g->k, t->k, t->k_norm);
-    if (p->update == REC_RANK_ONE) put_rank_one(w, t, g);
+}
+
+static void put_numbers(const head_work *w, const token *t, const gradient *g) {
+    const rec_problem *p = w->p;
     if (p->by_step)
-        put_step(w, t, g, part);
+        put_step(w, t, g, part_of(w));
     else
-        put_gates(w, t, g, part);
+        put_gates(w, t, g, part_of(w));
     put_number(w, REC_BETA, t->t, p->beta_logits ? g->beta * t->beta * (1 - t->beta) : g->beta);
 }
 
