@@ -7,6 +7,7 @@
  *   LAYOUT                                    EJKI_CUDA_DENSE, EJKI_CUDA_TOKENS or EJKI_CUDA_PADDED
  *   BIAS, MASK, SEGMENTS, SOFT_CAP, DROPOUT   1 = the problem has it
  *   CHUNKED, FUNCTION, POSITIONS              1 = the visible keys are limited so (problem.cuh)
+ *   PAGES                                     1 = keys are in pages of a cache (sm90/forward.cu)
  *   MASK_QUERIES, MASK_KEYS                   size of a block of the block mask; 0 = there is none
  */
 #ifndef EJKI_ATTENTION_CUDA_OPTIONS_CUH
@@ -41,6 +42,9 @@
 #endif
 #ifndef POSITIONS
 #define POSITIONS 0
+#endif
+#ifndef PAGES
+#define PAGES 0
 #endif
 #ifndef MASK_KEYS
 #define MASK_QUERIES 0

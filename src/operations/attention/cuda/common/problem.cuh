@@ -41,6 +41,20 @@ typedef struct ejki_cuda_visibility {
     int positions_are_i64;
 } ejki_cuda_visibility;
 
+/*
+ * Keys in pages of a cache, for sm90/forward.cu compiled with PAGES: sequence n has lens[n] of them, of which key t
+ * lies at row t mod page of the page that entry t / page of its table names. Its table begins at entry n * step or, if
+ * there are lists, at lists[n], and ends at lists[n + 1]. All of it is untrusted. Sequences of at most `few` rows of a
+ * key head are left to others; those from *count on, if that is given, are none.
+ */
+typedef struct ejki_cuda_pages {
+    const void *table, *lists, *lens, *count; /* 32 or, as said below, 64 bits */
+    long long step, key_page, value_page; /* strides of a page in elements */
+    int entries;                          /* of a table, or of all lists */
+    int page, pages, few;
+    int table_is_i64, lists_are_i64, lens_are_i64, count_is_i64;
+} ejki_cuda_pages;
+
 /* A block index list of a MaskInfo: integers of `size` bytes. */
 typedef struct ejki_cuda_block_list {
     const void *data;
@@ -87,6 +101,7 @@ typedef struct ejki_cuda_problem {
     ejki_cuda_visibility visibility;
     /* Where a part of the keys leaves its sums: [splits, rows, Dv], its maxima and sums [splits, rows]. */
     float *part_out, *part_max, *part_sum;
+    ejki_cuda_pages pages;
 } ejki_cuda_problem;
 
 /*

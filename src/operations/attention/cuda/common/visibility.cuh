@@ -37,6 +37,10 @@ DEVICE int sequence_length(const ejki_cuda_problem &p, const void *sums, int n, 
     return (int)(length < 0 ? 0 : length > limit ? limit : length);
 }
 
+#if PAGES
+#include "operations/attention/cuda/common/pages.cuh"
+#endif
+
 DEVICE sequence sequence_at(const ejki_cuda_problem &p, int n) {
     sequence s;
     s.entry = s.number = n;
@@ -55,13 +59,18 @@ DEVICE sequence sequence_at(const ejki_cuda_problem &p, int n) {
         queries = sequence_length(p, p.query_sums, n, p.queries, &query);
         keys = sequence_length(p, p.key_sums, n, p.keys, &key);
     }
+#if PAGES
+    keys = n < p.batch ? paged_keys(p.pages, n) : 0;
+    key = 0;
+    if (n == p.batch || queries * p.group <= p.pages.few || !is_paged(p.pages, n)) queries = 0;
+#endif
     s.known = queries;
     s.keys = keys;
     if (LAYOUT == EJKI_CUDA_TOKENS) {
         s.entry = 0;
         s.query = query;
         s.key = key;
-        s.queries = n < p.batch ? queries : p.queries - query;
+        s.queries = n < p.batch || PAGES ? queries : p.queries - query;
     }
     const i64 far = 1ll << 60;
     if (p.ends_together) {

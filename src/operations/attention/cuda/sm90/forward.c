@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flash attention by forward_sm90.cu and recompute_sm90.cu: what they take, their tiles, and the maps of copies. */
 #include "kernels/declare.h"
-#include "operations/attention/cuda/common/launch.h"
+#include "operations/attention/cuda/sm90/forward.h"
 
 #include "device/cuda_driver.h"
 #include "operations/attention/shared/suggest.h"
@@ -186,6 +186,27 @@ static ejk_status blocks_of(const ejki_flash_problem *p, const tiling *t, int32_
     return EJK_OK;
 }
 
+/* Both kernels; `page` rows of a page, or 0. */
+static void want(const ejki_flash_problem *p, const tiling *t, int64_t page, int32_t slot,
+                 ejki_cuda_kernels *kernels) {
+    ejki_cuda_constants constants = ejki_flash_cuda_constants_of(p);
+    ejki_cuda_add(&constants, "CONSUMERS", t->consumers);
+    ejki_cuda_add(&constants, "KEYS", t->keys);
+    ejki_cuda_add(&constants, "FOLDED", is_folded(p));
+    if (page > 0) ejki_cuda_add(&constants, "PAGES", page);
+    if (is_bounded(p)) ejki_cuda_add(&constants, "BOUNDED", 1);
+    if (p->soft_cap > 0) ejki_cuda_add(&constants, "TERMS", terms_of(p));
+    ejki_cuda_want(kernels, slot + RECOMPUTE, "operations/attention/cuda/sm90/recompute.cu",
+                   "recompute_sm90", &constants);
+    ejki_cuda_add(&constants, "PIECES", has_pieces(p));
+    ejki_cuda_add(&constants, "STAGES", t->stages);
+    ejki_cuda_add(&constants, "BLOCKS", least_blocks(t));
+    ejki_cuda_add(&constants, "PRODUCER_REGS", t->producer_regs);
+    ejki_cuda_add(&constants, "CONSUMER_REGS", t->consumer_regs);
+    ejki_cuda_want(kernels, slot + FORWARD, "operations/attention/cuda/sm90/forward.cu",
+                   "forward_sm90", &constants);
+}
+
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,
                           ejk_launch *launch) {
     (void)threads;
@@ -198,22 +219,8 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     EJKI_TRY(blocks_of(p, &t, launch->device, &blocks));
     launch->workers = 1;
     launch->workspace_bytes = (size_t)blocks * EJKI_CUDA_NONFINITE_WORDS * sizeof(unsigned);
-    ejki_cuda_constants constants = ejki_flash_cuda_constants_of(p);
     ejki_cuda_kernels kernels = {.count = 0};
-    ejki_cuda_add(&constants, "CONSUMERS", t.consumers);
-    ejki_cuda_add(&constants, "KEYS", t.keys);
-    ejki_cuda_add(&constants, "FOLDED", is_folded(p));
-    if (is_bounded(p)) ejki_cuda_add(&constants, "BOUNDED", 1);
-    if (p->soft_cap > 0) ejki_cuda_add(&constants, "TERMS", terms_of(p));
-    ejki_cuda_want(&kernels, RECOMPUTE, "operations/attention/cuda/sm90/recompute.cu",
-                   "recompute_sm90", &constants);
-    ejki_cuda_add(&constants, "PIECES", has_pieces(p));
-    ejki_cuda_add(&constants, "STAGES", t.stages);
-    ejki_cuda_add(&constants, "BLOCKS", least_blocks(&t));
-    ejki_cuda_add(&constants, "PRODUCER_REGS", t.producer_regs);
-    ejki_cuda_add(&constants, "CONSUMER_REGS", t.consumer_regs);
-    ejki_cuda_want(&kernels, FORWARD, "operations/attention/cuda/sm90/forward.cu", "forward_sm90",
-                   &constants);
+    want(p, &t, 0, 0, &kernels);
     return ejki_cuda_ready_all(launch, &kernels);
 }
 
@@ -228,8 +235,8 @@ static bool is_mapped(const ejki_flash_problem *p) {
 
 /* A tensor's map; `rows` of 64 elements are copied at once. */
 static ejk_status map_of(const ejki_flash_problem *p, const ejki_bthd *t, int64_t dim,
-                         int64_t tokens, int64_t heads, int64_t rows, ejki_cuda_map *map) {
-    const int64_t entries = ejki_flash_cuda_entries(p);
+                         int64_t entries, int64_t tokens, int64_t heads, int64_t rows,
+                         ejki_cuda_map *map) {
     const int64_t sizes[] = {dim, tokens, heads, entries};
     const int64_t strides[] = {2 * (tokens > 1 ? t->stride_t : ejki_round_up(dim, PIECE)),
                                2 * (heads > 1 ? t->stride_h : ejki_round_up(dim, PIECE)),
@@ -241,12 +248,31 @@ static ejk_status map_of(const ejki_flash_problem *p, const ejki_bthd *t, int64_
     return EJK_OK;
 }
 
+/* A cache: pages are the outermost axis. */
+static ejk_status cache_map(const ejki_flash_problem *p, const ejki_bthd *t, int64_t stride,
+                            int64_t dim, const ejki_cuda_pages *pages, int64_t keys,
+                            ejki_cuda_map *map) {
+    const ejki_bthd cache = {t->data, stride, t->stride_t, t->stride_h};
+    return map_of(p, &cache, dim, pages->pages, pages->page, p->kv_heads,
+                  ejki_min(keys, pages->page), map);
+}
+
 /* The device's context is current: the driver wants one. */
 static ejk_status set_maps(const ejki_flash_problem *p, const tiling *t,
-                           ejki_cuda_sm90_problem *out) {
-    EJKI_TRY(map_of(p, &p->query, p->head_dim, p->queries, p->query_heads, 64, &out->query_map));
-    EJKI_TRY(map_of(p, &p->key, p->head_dim, p->keys, p->kv_heads, t->keys, &out->key_map));
-    return map_of(p, &p->value, p->value_dim, p->keys, p->kv_heads, t->keys, &out->value_map);
+                           const ejki_cuda_pages *pages, ejki_cuda_sm90_problem *out) {
+    const int64_t entries = ejki_flash_cuda_entries(p);
+    EJKI_TRY(map_of(p, &p->query, p->head_dim, entries, p->queries, p->query_heads, 64,
+                    &out->query_map));
+    if (pages) {
+        EJKI_TRY(
+            cache_map(p, &p->key, pages->key_page, p->head_dim, pages, t->keys, &out->key_map));
+        return cache_map(p, &p->value, pages->value_page, p->value_dim, pages, t->keys,
+                         &out->value_map);
+    }
+    EJKI_TRY(
+        map_of(p, &p->key, p->head_dim, entries, p->keys, p->kv_heads, t->keys, &out->key_map));
+    return map_of(p, &p->value, p->value_dim, entries, p->keys, p->kv_heads, t->keys,
+                  &out->value_map);
 }
 
 /*
@@ -294,29 +320,30 @@ static int heads_together(const ejki_flash_problem *p, int64_t tiles, int64_t bl
     return even ? 0 : (int)ejki_min(heads, p->query_heads * ejki_flash_cuda_entries(p));
 }
 
-static ejk_status run(const ejk_run *r) {
-    const ejki_flash_problem *p = r->problem;
-    const tiling t = tiling_of(p, r->parameters);
+/* Both kernels, prepared from `slot` on. */
+static ejk_status begin(const ejk_run *r, const ejki_flash_problem *p, const tiling t,
+                        const ejki_cuda_pages *pages, int32_t slot, void *workspace) {
     const int64_t tiles = tiles_of(p, &t);
     int64_t blocks;
-    EJKI_TRY(ejki_flash_cuda_check_aligned(p));
     EJKI_TRY(blocks_of(p, &t, r->device, &blocks));
     ejki_cuda_sm90_problem problem = {.all = ejki_flash_cuda_problem_of(p),
                                       .heads_together = heads_together(p, tiles, blocks),
                                       .copied = !is_mapped(p),
-                                      .nonfinite = r->workspace};
+                                      .nonfinite = workspace};
+    if (pages) problem.all.pages = *pages;
     problem.all.tiles = (int)tiles;
     problem.unit = (float)(is_folded(p) ? p->scale * LOG2_E : LOG2_E);
     if (p->soft_cap > 0)
         set_cap(p, &problem);
     else
         set_reference(p, &problem);
-    const ejki_cuda_work forward = {.slot = FORWARD,
+    const ejki_cuda_work forward = {.slot = slot + FORWARD,
                                     .blocks = blocks,
                                     .splits = 1,
                                     .threads = (int32_t)(128 * (t.consumers + 1)),
-                                    .shared_bytes = t.shared_bytes};
-    const ejki_cuda_work recompute = {.slot = RECOMPUTE,
+                                    .shared_bytes = t.shared_bytes,
+                                    .overlaps = pages != NULL};
+    const ejki_cuda_work recompute = {.slot = slot + RECOMPUTE,
                                       .blocks = blocks,
                                       .splits = 1,
                                       .threads = (int32_t)(128 * t.consumers),
@@ -325,12 +352,69 @@ static ejk_status run(const ejk_run *r) {
     if (!problem.copied) {
         bool pushed;
         EJKI_TRY(ejki_cuda_enter(r->device, &pushed));
-        const ejk_status status = set_maps(p, &t, &problem);
+        const ejk_status status = set_maps(p, &t, pages, &problem);
         ejki_cuda_leave(pushed);
         EJKI_TRY(status);
         EJKI_TRY(ejki_cuda_begin(r, &forward, &problem));
     }
     return ejki_cuda_begin(r, &recompute, &problem);
+}
+
+static ejk_status run(const ejk_run *r) {
+    const ejki_flash_problem *p = r->problem;
+    EJKI_TRY(ejki_flash_cuda_check_aligned(p));
+    return begin(r, p, tiling_of(p, r->parameters), NULL, 0, r->workspace);
+}
+
+/* ---- Pages ------------------------------------------------------------------------------------------ */
+
+enum { MOST_SEQUENCES = 511 }; /* that scheduler.cuh sorts */
+
+/* A warp looks pages up, which takes registers. */
+static tiling pages_tiling(const ejki_flash_problem *p) {
+    static const int64_t of_tiles[] = {128, 128, 8, 2};
+    tiling t = tiling_of(p, of_tiles);
+    t.producer_regs += 16;
+    t.consumer_regs -= 8;
+    return t;
+}
+
+static bool is_divided(int64_t page, int64_t keys) {
+    return page > 0 && page % 8 == 0 && (keys % page == 0 || page % keys == 0);
+}
+
+bool ejki_sm90_takes_pages(const ejki_flash_problem *p, const ejki_cuda_pages *pages) {
+    const ejki_bthd key = {NULL, pages->key_page, p->key.stride_t, p->key.stride_h};
+    const ejki_bthd value = {NULL, pages->value_page, p->value.stride_t, p->value.stride_h};
+    if (!ejki_flash_cuda_fits(p) || p->head_dim <= 0 || p->value_dim <= 0 ||
+        p->head_dim > MOST_DIM || p->value_dim > MOST_DIM || !takes_cap(p) || p->keys <= 0 ||
+        p->query_heads <= 0 || p->batch <= 0 || p->batch > MOST_SEQUENCES || pages->pages <= 0)
+        return false;
+    const tiling t = pages_tiling(p);
+    return is_divided(pages->page, t.keys) && t.keys / 8 <= 32 && t.consumer_regs >= 24 &&
+           has_map(&p->query, 1, p->queries, p->query_heads) &&
+           has_map(&key, pages->pages, pages->page, p->kv_heads) &&
+           has_map(&value, pages->pages, pages->page, p->kv_heads) &&
+           tiles_of(p, &t) * p->query_heads <= 1 << 30;
+}
+
+void ejki_sm90_want_pages(const ejki_flash_problem *p, const ejki_cuda_pages *pages, int32_t slot,
+                          ejki_cuda_kernels *kernels) {
+    const tiling t = pages_tiling(p);
+    want(p, &t, pages->page, slot, kernels);
+}
+
+ejk_status ejki_sm90_pages_bytes(const ejki_flash_problem *p, int32_t device, int64_t *out) {
+    const tiling t = pages_tiling(p);
+    int64_t blocks;
+    EJKI_TRY(blocks_of(p, &t, device, &blocks));
+    *out = blocks * EJKI_CUDA_NONFINITE_WORDS * (int64_t)sizeof(unsigned);
+    return EJK_OK;
+}
+
+ejk_status ejki_sm90_begin_pages(const ejk_run *run, const ejki_flash_problem *p,
+                                 const ejki_cuda_pages *pages, int32_t slot, void *workspace) {
+    return begin(run, p, pages_tiling(p), pages, slot, workspace);
 }
 
 static const ejk_parameter parameters[] = {

@@ -6,6 +6,7 @@
  * counters in memory. recompute.cu runs after it. Besides the constants of tiles.cuh:
  *
  *   STAGES   of the ring of K blocks, and of that of V blocks
+ *   PAGES    rows of a page, if keys are in pages: a multiple of 8 that divides KEYS, or is a multiple of it; else 0
  *   BLOCKS   CTAs on one SM
  *   PRODUCER_REGS, CONSUMER_REGS   registers of a thread, by setmaxnreg
  */
@@ -93,6 +94,63 @@ DEVICE void load_queries(const ejki_cuda_sm90_problem &p, layout &shared, const 
     }
 }
 
+#if PAGES
+/* Rows of a page that a block has, and the pages of a block. */
+enum { PAGE_ROWS = PAGES < KEYS ? PAGES : KEYS, PAGES_EACH = KEYS / PAGE_ROWS };
+
+/* The page of the lane's rows of a block. */
+DEVICE int page_of_lane(const ejki_cuda_pages &p, const work_tile &w, int block) {
+    const int key = block * KEYS + threadIdx.x % 32 * PAGE_ROWS;
+    int count;
+    const i64 begin = paged_begin(p, w.number, &count);
+    return threadIdx.x % 32 < PAGES_EACH && key < w.keys ? paged_place(p, begin, count, key / PAGES) : p.pages;
+}
+
+/* The lane's rows, 64 columns at a time; nothing but zeros come from behind the last page. */
+template <int dim>
+DEVICE void load_page(u32 to, u32 barrier, const tensor_map *map, int row, int head, int page) {
+    if (threadIdx.x % 32 >= PAGES_EACH) return;
+#pragma unroll
+    for (int n = 0; n < pitch_of(dim) / 64; n++)
+        tma_load(to + n * COLUMN_BYTES + threadIdx.x % 32 * PAGE_ROWS * 128, map, barrier, n * 64, row, head, page);
+}
+
+/* One warp: all TMA loads. Pages of a block are looked up while the one before is loaded. */
+DEVICE void load_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
+    stage_place at = {0, 1};
+    slot_place slot = {0, 0};
+    query_place query_at = {0, 1};
+    const bool leads = threadIdx.x % 32 == 0;
+    for (;;) {
+        mbarrier_wait(shared_address(&shared.work_full[slot.stage]), slot.parity);
+        const work_tile w = shared.work_tiles[slot.stage];
+        __syncwarp();
+        if (leads) mbarrier_arrive(shared_address(&shared.work_empty[slot.stage]));
+        slot.next();
+        if (w.begin > w.end) break;
+        int page = page_of_lane(p.all.pages, w, w.end - 1);
+        if (leads) load_queries(p, shared, query_at, w.query + w.row, w.head, (int)w.entry);
+        query_at.next();
+        for (int block = w.end - 1; block >= w.begin; block--) {
+            const int row = PAGES > KEYS ? block * KEYS % PAGES : 0, head = w.head / p.all.group, now = page;
+            const u32 key_full = shared_address(&shared.key_full[at.stage]);
+            const u32 value_full = shared_address(&shared.value_full[at.stage]);
+            if (block > w.begin) page = page_of_lane(p.all.pages, w, block - 1);
+            mbarrier_wait(shared_address(&shared.key_empty[at.stage]), at.parity);
+            if (leads) mbarrier_expect(key_full, KEY_BYTES);
+            __syncwarp();
+            load_page<HEAD_DIM>(shared_address(shared.key) + at.stage * KEY_BYTES, key_full, &p.key_map, row, head,
+                                now);
+            mbarrier_wait(shared_address(&shared.value_empty[at.stage]), at.parity);
+            if (leads) mbarrier_expect(value_full, VALUE_BYTES);
+            __syncwarp();
+            load_page<VALUE_DIM>(shared_address(shared.value) + at.stage * VALUE_BYTES, value_full, &p.value_map, row,
+                                 head, now);
+            at.next();
+        }
+    }
+}
+#else
 /* One thread: all TMA loads. */
 DEVICE void load_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
     stage_place at = {0, 1};
@@ -124,6 +182,7 @@ DEVICE void load_tiles(const ejki_cuda_sm90_problem &p, layout &shared) {
         }
     }
 }
+#endif
 
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 
@@ -331,6 +390,9 @@ extern "C" __global__ void __launch_bounds__(THREADS_IN_ALL, BLOCKS)
     forward_sm90(const __grid_constant__ ejki_cuda_sm90_problem p) {
     extern __shared__ __align__(1024) u8 memory[];
     layout &shared = *(layout *)memory;
+#if PAGES
+    launch_dependents(); /* of those that wait for this */
+#endif
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&p.query_map);
         prefetch_tensor_map(&p.key_map);
@@ -343,10 +405,13 @@ extern "C" __global__ void __launch_bounds__(THREADS_IN_ALL, BLOCKS)
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {
         setmaxnreg_dec<PRODUCER_REGS>();
-        if (threadIdx.x == 0) load_tiles(p, shared);
+        if (PAGES ? warp == 0 : threadIdx.x == 0) load_tiles(p, shared);
         if (warp == 1) schedule_tiles(p, shared);
     } else {
         setmaxnreg_inc<CONSUMER_REGS>();
         compute_tiles(p, shared, warp - 4);
     }
+#if PAGES
+    wait_for_previous(); /* what follows waits for that, too */
+#endif
 }

@@ -17,12 +17,29 @@ struct layout {
     order tiles;
 };
 
+/* Where rows lie: of a cache by pages, whose stride is not 0, else one after the other. */
+struct rows_in_pages {
+    const ejki_cuda_pages *pages;
+    i64 stride, begin;
+    int count;
+};
+
+DEVICE i64 row_in_pages(const ejki_cuda_bthd &from, const rows_in_pages &in, int token, int row, int end) {
+#if PAGES
+    if (in.stride) {
+        const int page = row >= 0 && row < end ? paged_place(*in.pages, in.begin, in.count, row / PAGES) : 0;
+        return lesser(page, in.pages->pages - 1) * in.stride + row % PAGES * from.stride_t;
+    }
+#endif
+    return (i64)(token + row) * from.stride_t;
+}
+
 /*
  * Loads by all threads, between two barriers. What is not finite is replaced as the pass says; true if there was any.
  */
 template <int count, int dim>
-DEVICE bool copy_rows(u32 to, const ejki_cuda_bthd &from, const work_tile &w, int token, int head,
-                      int first, int end, int pass) {
+DEVICE bool copy_rows(u32 to, const ejki_cuda_bthd &from, const rows_in_pages &pages, const work_tile &w, int token,
+                      int head, int first, int end, int pass) {
     const u16 *data = (const u16 *)from.data + w.entry * from.stride_b + head * from.stride_h;
     enum { EIGHTS = pitch_of(dim) / 8 };
     bool nonfinite = false;
@@ -30,7 +47,7 @@ DEVICE bool copy_rows(u32 to, const ejki_cuda_bthd &from, const work_tile &w, in
 #pragma unroll 1
     for (int index = threadIdx.x; index < count * EIGHTS; index += ALL_THREADS) {
         const int row = index / EIGHTS, piece = index % EIGHTS;
-        const u16 *at = data + (i64)(token + first + row) * from.stride_t + piece * 8;
+        const u16 *at = data + row_in_pages(from, pages, token, first + row, end) + piece * 8;
         u32 x[4];
 #pragma unroll
         for (int n = 0; n < 4; n++) {
@@ -59,14 +76,21 @@ DEVICE bool pass_tile(const ejki_cuda_sm90_problem &p, layout &shared, const wor
     u32 weights[KEYS / 4];
     lane_rows rows;
     bool nonfinite = false;
+    rows_in_pages none = {}, keys = {}, values = {};
+#if PAGES
+    keys.pages = &p.all.pages;
+    keys.begin = paged_begin(p.all.pages, w.number, &keys.count);
+    values = keys;
+    keys.stride = p.all.pages.key_page, values.stride = p.all.pages.value_page;
+#endif
     start_rows(rows, out);
 #pragma unroll 1
     for (int n = 0; n < CONSUMERS; n++)
-        copy_rows<64, HEAD_DIM>(query + n * QUERY_BYTES, p.all.query, w, w.query, w.head,
+        copy_rows<64, HEAD_DIM>(query + n * QUERY_BYTES, p.all.query, none, w, w.query, w.head,
                                 w.row + n * 64, w.queries, PLAIN);
 #pragma unroll 1
     for (int block = w.end - 1; block >= w.begin; block--) {
-        copy_rows<KEYS, HEAD_DIM>(key, p.all.key, w, w.key, kv_head, block * KEYS, w.keys, PLAIN);
+        copy_rows<KEYS, HEAD_DIM>(key, p.all.key, keys, w, w.key, kv_head, block * KEYS, w.keys, PLAIN);
         begin_scores(query + warp / 4 * QUERY_BYTES, key, z);
         wgmma_wait<0>();
         hold(z);
@@ -76,7 +100,7 @@ DEVICE bool pass_tile(const ejki_cuda_sm90_problem &p, layout &shared, const wor
             for (int n = 0; n < KEYS / 4; n++)
                 weights[n] = pack(z[2 * n] != 0 ? 1 : 0, z[2 * n + 1] != 0 ? 1 : 0);
         }
-        nonfinite = copy_rows<KEYS, VALUE_DIM>(value, p.all.value, w, w.key, kv_head, block * KEYS,
+        nonfinite = copy_rows<KEYS, VALUE_DIM>(value, p.all.value, values, w, w.key, kv_head, block * KEYS,
                                          w.keys, pass) ||
               nonfinite;
         rescale(rows, out);

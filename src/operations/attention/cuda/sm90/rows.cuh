@@ -23,6 +23,9 @@ struct work_tile {
     int query, queries, key, keys, known; /* of the sequence */
     int low, high;                        /* offsets of visible keys, within 30 bits */
     int head, row;                        /* query head; first row, below 0 if there are none */
+#if PAGES
+    int number; /* of the sequence */
+#endif
     int begin, end;                       /* blocks of keys; begin > end: there are no more tiles */
     int round;
 };

@@ -58,6 +58,9 @@ DEVICE bool work_tile_of_round(const ejki_cuda_sm90_problem &p, const order &til
     w->low = clamped(at.s.first + far, 2 * far) - far;
     w->high = clamped(at.s.last + far, 2 * far) - far;
     w->head = at.head;
+#if PAGES
+    w->number = at.s.number;
+#endif
     w->row = at.own * ROWS - rows_ahead(at.s.queries);
     w->out = at.s.entry * p.all.out.stride_b + at.s.query * p.all.out.stride_t +
              at.head * p.all.out.stride_h;
