@@ -55,6 +55,8 @@ static ejk_status project(const ejk_run *run, const mla_problem *m, const mla_we
     project_arguments a = {.latents = m->key_value.data,
                            .weight = weight->data,
                            .to = to,
+                           .to_token = p->kv_heads * dim,
+                           .to_head = dim,
                            .batch = m->key_value.batch,
                            .token = m->key_value.token,
                            .batch_rows = p->batch_rows,

@@ -46,5 +46,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) project(const __grid_const
 #pragma unroll
         for (int j = 0; j < 4; j++)
             if (first + y + i < a.tokens && column + x + j < width)
-                a.to[(first + y + i) * width + column + x + j] = sums[i][j];
+                a.to[(first + y + i) * a.to_token + (column + x + j) / a.dim * a.to_head + (column + x + j) % a.dim] =
+                    sums[i][j];
 }

@@ -5,7 +5,8 @@
 
 typedef struct project_arguments {
     const void *latents, *weight;
-    float *to;                                  /* [tokens, heads * dim] */
+    float *to;                                  /* [tokens, heads, dim] */
+    long long to_token, to_head;
     long long batch, token, batch_rows;         /* strides of latents; tokens of a batch entry */
     long long weight_latent, weight_head;       /* strides of [latent, heads, dim] */
     long long tokens, latent, heads, dim;

@@ -53,4 +53,8 @@ ejk_status ejki_cuda_vjp_mma_run(const ejk_run *run);
 ejki_cuda_vjp_tiling ejki_cuda_vjp_mma_tiling(const ejki_flash_vjp_problem *v,
                                               const int64_t *parameters);
 
+/* The plain implementations in float32, for operations that make such a problem of theirs. */
+extern const ejk_implementation ejki_flash_attention_f32_cuda_plain;
+extern const ejk_implementation ejki_flash_attention_vjp_f32_cuda_plain;
+
 #endif
