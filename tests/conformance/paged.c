@@ -21,7 +21,7 @@ static int64_t some_length(struct random *r, int64_t page, int64_t most) {
 
 static void choose_sizes(struct call *c, struct paged *p) {
     static const int64_t pages[] = {1, 3, 8, 16, 64};
-    static const int64_t dims[] = {1, 8, 16, 17, 32, 40, 64, 96, 128};
+    static const int64_t dims[] = {1, 8, 16, 17, 32, 40, 64, 64, 96, 128, 128};
     static const int64_t groups[] = {1, 1, 2, 3, 4, 5, 8};
     struct random *r = &c->random;
     p->sequences = p->options.one_sequence ? 1 : random_int(r, 0, 5);
@@ -48,11 +48,11 @@ static void choose_sizes(struct call *c, struct paged *p) {
     p->counted = p->options.few ? random_int(r, 0, p->sequences) : p->sequences;
     if (p->options.form == FORM_PACKED && p->kv_heads > 2) p->kv_heads = 2, p->heads = 2 * p->group;
     if (p->options.form == FORM_LATENT) {
-        static const int64_t latents[] = {8, 32, 64, 128};
+        static const int64_t latents[] = {8, 32, 64, 128, 128, 256}, tails[] = {8, 16, 24, 64};
         p->kv_heads = 1;
         p->heads = p->group;
         p->latent = p->value_dim = RANDOM_OF(r, latents);
-        p->dim = p->latent + random_int(r, 1, 3) * 8;
+        p->dim = p->latent + RANDOM_OF(r, tails);
         p->tail_at = random_chance(r, 0.5) ? p->latent : (p->latent + 127) / 128 * 128;
     }
     const int64_t beyond = p->options.one_row || p->options.one_sequence ? 0 : random_int(r, 0, 2);

@@ -262,4 +262,5 @@ const struct operation ragged_decode_attention_case = {.op = "ragged_decode_atte
                                                        .finish = paged_finish,
                                                        .exact = paged_exact,
                                                        .naive = paged_naive,
-                                                       .slice = slice_ragged_decode};
+                                                       .slice = slice_ragged_decode,
+                                                       .never = "/latent"};

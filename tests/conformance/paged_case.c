@@ -54,18 +54,20 @@ const struct operation unified_attention_case = {.op = "unified_attention",
                                                  .finish = paged_finish,
                                                  .exact = paged_exact,
                                                  .naive = paged_naive,
-                                                 .slice = slice_unified};
+                                                 .slice = slice_unified,
+                                                 .never = "/latent"};
 
 /* ---- Other names of it ------------------------------------------------------------------------------- */
 
-#define PAGED_CASE(name, count)                                                                    \
+#define PAGED_CASE(name, count, none)                                                              \
     const struct operation name##_case = {.op = #name,                                             \
                                           .cases = count,                                          \
                                           .generate = generate_##name,                             \
                                           .finish = paged_finish,                                  \
                                           .exact = paged_exact,                                    \
                                           .naive = paged_naive,                                    \
-                                          .slice = slice_##name};
+                                          .slice = slice_##name,                                   \
+                                          .never = none};
 
 static bool generate_page_attention(struct call *c) {
     const struct paged_options options = {.form = FORM_HND,
@@ -96,7 +98,7 @@ static bool slice_page_attention(const struct call *c, struct random *r, struct 
     ejk_page_attention_args *a = s->args;
     return paged_slice(c, r, s, "N", &a->context_lens, &a->block_tables, NULL, NULL, NULL);
 }
-PAGED_CASE(page_attention, 10)
+PAGED_CASE(page_attention, 10, "/latent")
 
 static bool generate_decode_attention(struct call *c) {
     const struct paged_options options = {
@@ -120,7 +122,7 @@ static bool slice_decode_attention(const struct call *c, struct random *r, struc
     ejk_decode_attention_args *a = s->args;
     return paged_slice(c, r, s, "B", &a->seq_lens, &a->req_to_tokens, NULL, NULL, NULL);
 }
-PAGED_CASE(decode_attention, 10)
+PAGED_CASE(decode_attention, 10, "/latent")
 
 static bool generate_prefill_page_attention(struct call *c) {
     const struct paged_options options = {
@@ -152,7 +154,7 @@ static bool slice_prefill_page_attention(const struct call *c, struct random *r,
     s->range[s->count++].end = (head + 1) * p->group;
     return p->tokens > 0;
 }
-PAGED_CASE(prefill_page_attention, 10)
+PAGED_CASE(prefill_page_attention, 10, "/latent")
 
 static bool generate_ragged_page_attention(struct call *c) {
     const struct paged_options options = {.form = FORM_INTERLEAVED,
@@ -191,7 +193,7 @@ static bool slice_ragged_page_attention(const struct call *c, struct random *r, 
     a->num_seqs = number;
     return true;
 }
-PAGED_CASE(ragged_page_attention, 10)
+PAGED_CASE(ragged_page_attention, 10, "/latent")
 
 /* ---- What writes first ------------------------------------------------------------------------------- */
 
@@ -237,7 +239,7 @@ static bool generate_ragged_page_attention_v3(struct call *c) {
     return true;
 }
 #define slice_ragged_page_attention_v3 NULL
-PAGED_CASE(ragged_page_attention_v3, 5)
+PAGED_CASE(ragged_page_attention_v3, 5, "/latent")
 
 static bool generate_multi_latent_ragged_page_attention(struct call *c) {
     const struct paged_options options = {.form = FORM_LATENT,
@@ -270,7 +272,7 @@ static bool generate_multi_latent_ragged_page_attention(struct call *c) {
     return true;
 }
 #define slice_multi_latent_ragged_page_attention NULL
-PAGED_CASE(multi_latent_ragged_page_attention, 10)
+PAGED_CASE(multi_latent_ragged_page_attention, 10, "/mma")
 
 static bool generate_chunked_prefill_paged_decode(struct call *c) {
     const struct paged_options options = {.alibi = true,
@@ -302,4 +304,4 @@ static bool generate_chunked_prefill_paged_decode(struct call *c) {
     return true;
 }
 #define slice_chunked_prefill_paged_decode NULL
-PAGED_CASE(chunked_prefill_paged_decode, 10)
+PAGED_CASE(chunked_prefill_paged_decode, 10, "/latent")

@@ -49,11 +49,28 @@ int64_t ejki_paged_cuda_attend_bytes(const paged_problem *p) {
     return flag_bytes(p) + (int64_t)part_bytes(p);
 }
 
-void ejki_paged_cuda_want_attend(const paged_problem *p, ejki_cuda_kernels *kernels) {
-    ejki_cuda_constants none = {.count = 0}, chunks = {.count = 0};
+void ejki_paged_cuda_want_others(const paged_problem *p, ejki_cuda_kernels *kernels, int32_t slot) {
+    ejki_cuda_constants chunks = {.count = 0};
     ejki_cuda_add(&chunks, "VALUE_CHUNKS", ejki_cdiv(p->value_dim, CHUNK));
+    ejki_cuda_want(kernels, slot, "operations/paged/cuda/attend.cu", "attend", &chunks);
+}
+
+ejk_status ejki_paged_cuda_attend_others(const ejk_run *run, int32_t slot,
+                                         const paged_arguments *a) {
+    paged_arguments own = *a;
+    own.tiles = tiles_of(&a->p);
+    own.splits = 1;
+    const ejki_cuda_work attend = {.slot = slot,
+                                   .threads = PAGED_THREADS,
+                                   .blocks = own.tiles * a->p.kv_heads,
+                                   .shared_bytes = shared_bytes(&a->p)};
+    return ejki_cuda_begin(run, &attend, &own);
+}
+
+void ejki_paged_cuda_want_attend(const paged_problem *p, ejki_cuda_kernels *kernels) {
+    ejki_cuda_constants none = {.count = 0};
     ejki_cuda_want(kernels, LOOK, "operations/paged/cuda/look.cu", "look", &none);
-    ejki_cuda_want(kernels, ATTEND, "operations/paged/cuda/attend.cu", "attend", &chunks);
+    ejki_paged_cuda_want_others(p, kernels, ATTEND);
     if (splits_of(p) > 1)
         ejki_cuda_want(kernels, COMBINE, "operations/paged/cuda/combine.cu", "combine", &none);
 }

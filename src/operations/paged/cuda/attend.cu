@@ -48,7 +48,7 @@ DEVICE bool find_tile(const paged_arguments &a, paged_size number, tile *t) {
     t->s = paged_sequence_of(&p, low);
     t->first = (number - (t->s.begin * p.group / PAGED_TILE + low)) * PAGED_TILE;
     t->pairs = t->s.rows * p.group;
-    if (t->first < 0 || t->first >= t->pairs) return false;
+    if (t->first < 0 || t->first >= t->pairs || t->pairs <= a.few) return false;
     const paged_size last = paged_least(t->first + PAGED_TILE, t->pairs) - 1;
     t->begin = paged_low(&p, &t->s, t->first / p.group);
     t->end = paged_least(paged_high(&p, &t->s, last / p.group), t->s.keys);
@@ -101,7 +101,7 @@ template <int SIZE> DEVICE void spread(float *to, uint4 x, int dtype, float scal
 /* Rows that begin at multiples of 16 bytes, whole pieces: all loads of a thread are under way before one is used. */
 template <int SIZE>
 DEVICE void stage_pieces(const paged_cache &c, paged_size head, const step_rows &rows, int first, int count,
-    float *to) {
+    bool is_scaled, float *to) {
     enum { OF_ROW = CHUNK * SIZE / 16, ROWS = PAGED_THREADS / OF_ROW, PASSES = STEP / ROWS };
     const int piece = threadIdx.x % OF_ROW, d = piece * 16 / SIZE;
     uint4 x[PASSES];
@@ -118,26 +118,27 @@ DEVICE void stage_pieces(const paged_cache &c, paged_size head, const step_rows 
     for (int n = 0; n < PASSES; n++) {
         const int key = threadIdx.x / OF_ROW + n * ROWS;
         const paged_size page = rows.page[key];
-        if (d < count) spread<SIZE>(to + key * PITCH + d, x[n], c.dtype, page < 0 ? 0 : scale_of(c, page,
-            rows.row[key], head));
+        const float scale = page < 0 ? 0 : is_scaled ? scale_of(c, page, rows.row[key], head) : 1;
+        if (d < count) spread<SIZE>(to + key * PITCH + d, x[n], c.dtype, scale);
     }
 }
 
-/* Components first … first + count of the keys of a step; 0 of those that are not to be read. */
+/* Components first … first + count of the keys of a step, with or without their scales; 0 of those that are not to be
+ * read. */
 DEVICE void stage(const paged_cache &c, paged_size head, const step_rows &rows, paged_size first, int count,
-    float *to) {
+    bool is_scaled, float *to) {
     const int size = bytes_of(c.dtype);
     const u64 places = (u64)c.data | (u64)(c.page * size) | (u64)(c.token * size) | (u64)(c.head * size);
     if (places % 16 == 0 && count * size % 16 == 0) {
-        if (size == 4) stage_pieces<4>(c, head, rows, (int)first, count, to);
-        if (size == 2) stage_pieces<2>(c, head, rows, (int)first, count, to);
-        if (size == 1) stage_pieces<1>(c, head, rows, (int)first, count, to);
+        if (size == 4) stage_pieces<4>(c, head, rows, (int)first, count, is_scaled, to);
+        if (size == 2) stage_pieces<2>(c, head, rows, (int)first, count, is_scaled, to);
+        if (size == 1) stage_pieces<1>(c, head, rows, (int)first, count, is_scaled, to);
         return;
     }
     for (int key = threadIdx.x / LANES; key < STEP; key += WARPS) {
         const paged_size page = rows.page[key];
         const paged_size at = page * c.page + rows.row[key] * c.token + head * c.head + first;
-        const float scale = page < 0 ? 0 : scale_of(c, page, rows.row[key], head);
+        const float scale = page < 0 ? 0 : is_scaled ? scale_of(c, page, rows.row[key], head) : 1;
         for (int d = threadIdx.x % LANES; d < count; d += LANES)
             to[key * PITCH + d] = page < 0 ? 0 : load_stored(c.dtype, c.data, at + d) * scale;
     }
@@ -218,6 +219,7 @@ DEVICE void attend_keys(const paged_problem &p, const tile &t, paged_size begin,
     paged_size count;
     const paged_size entries = paged_entries(&p, t.s.n, &count);
     if (warp == 0 && begin < end) find_rows(p, t, entries, begin, m.rows);
+    const bool is_scaled = p.tail_dim > 0; /* else sums are, which rounds once */
     int now = 0;
     for (paged_size j0 = begin; j0 < end; j0 += STEP, now ^= 1) {
         float z[OWN] = {};
@@ -227,18 +229,21 @@ DEVICE void attend_keys(const paged_problem &p, const tile &t, paged_size begin,
             __syncthreads();
             if (first == 0 && warp == 0 && j0 + STEP < end) find_rows(p, t, entries, j0 + STEP, m.rows + (now ^ 1));
             stage(is_tail ? p.key_tail : p.key, t.head, m.rows[now], is_tail ? first - p.dim : first,
-                (int)(next - first),
-                  m.keys);
-            if (first == 0) stage(p.value, t.head, m.rows[now], 0, (int)paged_least(p.value_dim, CHUNK), m.values);
+                  (int)(next - first), is_scaled, m.keys);
+            if (first == 0)
+                stage(p.value, t.head, m.rows[now], 0, (int)paged_least(p.value_dim, CHUNK), true, m.values);
             __syncthreads();
             add_products(z, pairs, m.queries + first, m.depth, m.keys, (int)(next - first));
         }
+        const paged_size page = m.rows[now].page[lane];
+        const float scale = is_scaled || page < 0 ? 1 : scale_of(p.key, page, m.rows[now].row[lane], t.head);
 #pragma unroll
         for (int r = 0; r < OWN; r++) {
             if (r >= pairs) break;
             const paged_size pair = t.first + r * WARPS + warp, row = pair / p.group, key = j0 + lane;
             const bool is_seen = key < end && key >= paged_low(&p, &t.s, row) && key < paged_high(&p, &t.s, row);
-            const float own = score_of(p, t.s, row, t.head * p.group + pair % p.group, key < end ? key : begin, z[r]);
+            const paged_size h = t.head * p.group + pair % p.group;
+            const float own = score_of(p, t.s, row, h, key < end ? key : begin, z[r] * scale);
             m.weights[r * STEP + lane] = online_softmax(is_seen ? own : NEG_INF, rows[r]);
         }
         __syncwarp();
@@ -246,7 +251,7 @@ DEVICE void attend_keys(const paged_problem &p, const tile &t, paged_size begin,
             const int width = (int)paged_least(p.value_dim - chunk * CHUNK, CHUNK);
             if (chunk > 0) {
                 __syncthreads();
-                stage(p.value, t.head, m.rows[now], chunk * CHUNK, width, m.values);
+                stage(p.value, t.head, m.rows[now], chunk * CHUNK, width, true, m.values);
                 __syncthreads();
             }
             add_values(rows, pairs, m.weights, m.values, chunk, width);
@@ -290,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(PAGED_THREADS) attend(const __grid_
     __shared__ step_rows steps[2];
     const paged_problem &p = a.p;
     if (blockIdx.x >= a.tiles * p.kv_heads) {
-        if (blockIdx.y == 0) clear_rest(a, blockIdx.x - a.tiles * p.kv_heads);
+        if (blockIdx.y == 0) clear_rest(a, blockIdx.x - a.tiles * p.kv_heads, true, a.flags[p.sequences]);
         return;
     }
     tile t;

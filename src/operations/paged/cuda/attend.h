@@ -4,7 +4,7 @@
 #define EJKI_PAGED_CUDA_ATTEND_H
 
 #include "kernels/cuda/launch.h"
-#include "operations/paged/shared/problem.cuh"
+#include "operations/paged/cuda/paged.cuh"
 
 enum { EJKI_PAGED_CUDA_SLOTS = 3 }; /* that it takes, from 0 on */
 
@@ -13,5 +13,10 @@ int64_t ejki_paged_cuda_attend_bytes(const paged_problem *p);
 void ejki_paged_cuda_want_attend(const paged_problem *p, ejki_cuda_kernels *kernels);
 /* Launches into the run's stream. */
 ejk_status ejki_paged_cuda_attend(const ejk_run *run, const paged_problem *p, void *workspace);
+
+/* The kernel itself, in a slot of the caller's: for sequences of more than `a->few` pairs, after look.cu. */
+void ejki_paged_cuda_want_others(const paged_problem *p, ejki_cuda_kernels *kernels, int32_t slot);
+ejk_status ejki_paged_cuda_attend_others(const ejk_run *run, int32_t slot,
+                                         const paged_arguments *a);
 
 #endif

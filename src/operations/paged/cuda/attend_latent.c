@@ -51,7 +51,7 @@ static bool are_latents(const paged_problem *p) {
 static bool fits(const paged_problem *p) {
     const double pairs = (double)p->tokens * (double)p->heads;
     return pairs < (1 << 30) && part_bytes(p) < 1e12 && p->page <= (1 << 30) &&
-           (double)p->width * (double)p->page <= (1 << 30) &&
+           (double)p->width * (double)p->page <= (1 << 30) && p->pages <= INT32_MAX &&
            (double)p->sequences * (double)p->heads * PAGED_LATENT_SPLITS < (1 << 30);
 }
 
@@ -79,6 +79,7 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&attend, "OVERLAP", 1);
     ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
     ejki_cuda_add(&join, "DIRECT", 1);
+    ejki_cuda_add(&join, "LOOKS", 0);
     ejki_cuda_add(&join, "FEW", PAGED_FEW_LATENT);
     ejki_cuda_add(&join, "SPLITS", PAGED_LATENT_SPLITS);
     ejki_cuda_add(&join, "LEAST", PAGED_LEAST_LATENT_KEYS);
@@ -121,7 +122,7 @@ static ejk_status run(const ejk_run *run) {
     return ejki_cuda_begin(run, &join, &a);
 }
 
-EJKI_DECLARE(unified_attention_latent_cuda, .version = 1, .priority = 30, .experimental = true,
-             .applicable = applicable, .prepare = prepare, .run = run,
+EJKI_DECLARE(unified_attention_latent_cuda, .version = 1, .priority = 30, .applicable = applicable,
+             .prepare = prepare, .run = run,
              .needs = "latents of bf16 or f16 as the queries, a multiple of 128 up to 512 and rope "
                       "elements a multiple of 16 up to 64, without scales of queries")

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention over pages on tensor cores: launches of look.cu, prefill.cu, decode.cu and join.cu. Which sequences are of
- * few rows, the device knows. From sm_90 on each kernel begins before the one ahead has ended.
+ * few rows, the device knows; where no others can be, join.cu does what look.cu does, unless its word is wanted. From
+ * sm_90 on each kernel begins before the one ahead has ended. In place of prefill.cu,
+ * attend.cu takes caches of 8 bits and scales, and flash attention's kernels for sm_90a what they can.
  */
 #include "kernels/cuda/launch.h"
 #include "kernels/declare.h"
 #include "operations/paged/cuda/addresses.h"
-#include "operations/paged/cuda/paged.cuh"
+#include "operations/paged/cuda/attend.h"
+#include "operations/paged/cuda/prefill_sm90.h"
 
-enum { LOOK, PREFILL, DECODE, JOIN };
+enum { LOOK, PREFILL, DECODE, JOIN, LOOKING_JOIN, SM90 };
 /* As the kernels have them. */
 enum { KEYS = 16, MOST_DIM = 256, RING_BYTES = 98304, PREFILL_WARPS = 4, DECODE_WARPS = 4 };
 
@@ -16,15 +19,33 @@ typedef struct tiling {
     int64_t warps, stages, halves, resident, decode_bytes, decode_blocks;
     int64_t row_tiles, keys, prefill_bytes, tiles;
     bool overlap;
+    int64_t sm90_bytes; /* of flash attention's kernels; 0: another takes their place */
 } tiling;
 
-static bool is_scaled(const paged_cache *c) {
-    return c->scaled || c->factor != 1;
+/* Scales of a cache, as decode.cu takes them. */
+enum { NOT_SCALED, SCALED_HEADS, SCALED_ROWS };
+static int scales_of(const paged_problem *p) {
+    const paged_cache *k = &p->key, *v = &p->value;
+    if (k->scaled_rows || v->scaled_rows) return SCALED_ROWS;
+    return k->scaled || v->scaled || k->factor != 1 || v->factor != 1 ? SCALED_HEADS : NOT_SCALED;
+}
+
+/* Codes of 8 bits; else elements of the queries' type. */
+static bool is_coded(const paged_problem *p) {
+    return p->key.dtype != p->query.dtype;
+}
+
+/* Caches that prefill.cu takes. */
+static bool is_plain(const paged_problem *p) {
+    return !is_coded(p) && scales_of(p) == NOT_SCALED;
 }
 
 static bool is_folded(const paged_problem *p) {
     return (float)p->scale > 0 && p->cap <= 0 && !p->has_alibi && !p->has_bias;
 }
+
+/* CTAs of so many units at least come in waves, as SMs do not all read equally fast. */
+enum { WAVE_UNITS = 6, MOST_WAVES = 4 };
 
 /* ---- Sizes ------------------------------------------------------------------------------------------ */
 
@@ -64,16 +85,25 @@ static int64_t pitch(int64_t dim) {
     return ejki_round_up(dim, 64) * 2;
 }
 
+/* Of a warp, with scales of rows. */
+static int64_t stage_bytes(const paged_problem *p) {
+    const int64_t scales = scales_of(p) == SCALED_ROWS ? 2 * KEYS * (int64_t)sizeof(float) : 0;
+    if (!is_coded(p)) return KEYS * (pitch(p->dim) + pitch(p->value_dim)) + scales;
+    return KEYS * (ejki_round_up(p->dim, 128) + ejki_round_up(p->value_dim, 128)) + scales;
+}
+
 static void tile_decode(const paged_problem *p, int64_t room, tiling *t) {
-    const int64_t stage = KEYS * (pitch(p->dim) + pitch(p->value_dim));
+    const int64_t stage = stage_bytes(p);
     int64_t left;
     t->halves = p->group > 8 || p->tokens > p->sequences ? 2 : 1;
     t->warps = DECODE_WARPS;
-    for (;; t->warps /= 2) {
-        left = t->warps * 8 * t->halves * (p->value_dim + 2) * (int64_t)sizeof(float);
+    for (;; t->warps /= 2) { /* the same for either: bits depend on it */
+        left = t->warps * 8 * 2 * (p->value_dim + 2) * (int64_t)sizeof(float);
         t->stages = ejki_min(RING_BYTES, room - left) / (t->warps * stage);
         if (t->stages >= 2 || t->warps == 1) break;
     }
+    left = left / 2 * t->halves;
+    t->stages = ejki_min(RING_BYTES, room - left) / (t->warps * stage);
     t->stages = ejki_max(1, ejki_min(t->stages, 8));
     t->decode_bytes = t->warps * t->stages * stage + left;
     /* Two together, with the KiB that the system takes of each, where one leaves room. */
@@ -99,10 +129,16 @@ static ejk_status tiling_of(const paged_problem *p, int32_t device, tiling *t) {
     const int64_t most = gpu->shared_bytes > 0 ? gpu->shared_bytes : EJKI_CUDA_SHARED_BYTES;
     tile_decode(p, most, t);
     tile_prefill(p, most - STATIC_BYTES, t);
-    const int64_t units = p->sequences * p->kv_heads * PAGED_SPLITS;
+    const int64_t units = p->sequences * p->kv_heads * most_splits(p);
     const int64_t sms = gpu->multiprocessors > 0 ? gpu->multiprocessors : 128;
-    t->decode_blocks = may_decode(p) ? ejki_min(sms * t->resident, ejki_max(units, 1)) : 0;
+    const int64_t together = sms * t->resident;
+    const int64_t waves = ejki_max(1, ejki_min(units / (together * WAVE_UNITS), MOST_WAVES));
+    t->decode_blocks = may_decode(p) ? ejki_min(together * waves, ejki_max(units, 1)) : 0;
+    if (t->decode_blocks > p->kv_heads) t->decode_blocks -= t->decode_blocks % p->kv_heads;
     t->overlap = gpu->capability >= 90;
+    t->sm90_bytes = 0;
+    if (may_prefill(p) && is_plain(p) && ejki_paged_cuda_takes_sm90(p, device))
+        return ejki_paged_cuda_sm90_bytes(p, device, &t->sm90_bytes);
     return EJK_OK;
 }
 
@@ -116,15 +152,23 @@ static bool fits(const paged_problem *p) {
            (double)p->width * (double)p->page <= (1 << 30) && p->page <= (1 << 30);
 }
 
+/* Of weights that are multiplied by scales of rows, float16 cannot hold all. */
+static bool are_caches_good(const paged_problem *p) {
+    const int type = p->key.dtype;
+    const bool rows = scales_of(p) == SCALED_ROWS;
+    return type == p->value.dtype &&
+           (type == p->query.dtype || ejk_dtype_size((ejk_dtype)type) == 1) &&
+           (!rows || (p->key.scaled && p->value.scaled && p->query.dtype == EJK_DTYPE_BF16)) &&
+           (is_plain(p) || (may_decode(p) && ejki_paged_cuda_can_attend(p)));
+}
+
 static bool applicable(const void *problem) {
     const paged_problem *p = problem;
     const bool is_query = p->query.dtype == EJK_DTYPE_BF16 || p->query.dtype == EJK_DTYPE_F16;
-    const bool same = p->key.dtype == p->query.dtype && p->value.dtype == p->query.dtype;
-    return is_query && same && !is_scaled(&p->key) && !is_scaled(&p->value) &&
-           p->query_scale == 0 && p->sequences > 0 && p->group > 0 && p->kv_heads > 0 &&
-           p->tail_dim == 0 && p->dim > 0 && p->dim % 32 == 0 && p->dim <= MOST_DIM &&
-           p->value_dim > 0 && p->value_dim % 64 == 0 && p->value_dim <= MOST_DIM &&
-           ejki_paged_cuda_types(p) && fits(p);
+    return is_query && are_caches_good(p) && p->query_scale == 0 && p->sequences > 0 &&
+           p->group > 0 && p->kv_heads > 0 && p->tail_dim == 0 && p->dim > 0 && p->dim % 32 == 0 &&
+           p->dim <= MOST_DIM && p->value_dim > 0 && p->value_dim % 64 == 0 &&
+           p->value_dim <= MOST_DIM && ejki_paged_cuda_types(p) && fits(p);
 }
 
 static ejki_cuda_constants constants_of(const paged_problem *p, const tiling *t) {
@@ -147,6 +191,8 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_constants none = {.count = 0}, join = {.count = 0};
     ejki_cuda_constants decode = constants_of(p, &t), prefill = constants_of(p, &t);
     ejki_cuda_kernels kernels = {.count = 0};
+    ejki_cuda_add(&decode, "CODE", is_coded(p) ? p->key.dtype : 0);
+    ejki_cuda_add(&decode, "SCALED", scales_of(p));
     ejki_cuda_add(&decode, "WHOLE", p->page % KEYS == 0);
     ejki_cuda_add(&decode, "WARPS", t.warps);
     ejki_cuda_add(&decode, "STAGES", t.stages);
@@ -159,13 +205,21 @@ static ejk_status prepare(const void *problem, const int64_t *parameters, int32_
     ejki_cuda_add(&join, "DIRECT", 0);
     ejki_cuda_add(&join, "VALUE_DIM", p->value_dim);
     ejki_cuda_add(&join, "OVERLAP", t.overlap);
+    ejki_cuda_constants looking = join;
+    ejki_cuda_add(&join, "LOOKS", 0);
+    ejki_cuda_add(&looking, "LOOKS", 1);
     ejki_cuda_want(&kernels, LOOK, "operations/paged/cuda/look.cu", "look", &none);
-    if (may_prefill(p))
+    if (t.sm90_bytes > 0)
+        ejki_paged_cuda_want_sm90(p, SM90, &kernels);
+    else if (may_prefill(p) && is_plain(p))
         ejki_cuda_want(&kernels, PREFILL, "operations/paged/cuda/prefill.cu", "prefill", &prefill);
+    if (may_prefill(p) && !is_plain(p)) ejki_paged_cuda_want_others(p, &kernels, PREFILL);
     if (may_decode(p))
         ejki_cuda_want(&kernels, DECODE, "operations/paged/cuda/decode.cu", "decode", &decode);
     ejki_cuda_want(&kernels, JOIN, "operations/paged/cuda/join.cu", "join", &join);
-    launch->workspace_bytes = (size_t)flag_bytes(p) + (size_t)part_bytes(p);
+    if (!may_prefill(p))
+        ejki_cuda_want(&kernels, LOOKING_JOIN, "operations/paged/cuda/join.cu", "join", &looking);
+    launch->workspace_bytes = (size_t)flag_bytes(p) + (size_t)t.sm90_bytes + (size_t)part_bytes(p);
     return ejki_cuda_ready_all(launch, &kernels);
 }
 
@@ -174,7 +228,8 @@ static ejk_status run(const ejk_run *run) {
     tiling t;
     EJKI_TRY(ejki_paged_cuda_check(p));
     EJKI_TRY(tiling_of(p, run->device, &t));
-    float *const parts = (float *)(void *)((char *)run->workspace + flag_bytes(p));
+    char *const rest = (char *)run->workspace + flag_bytes(p);
+    float *const parts = (float *)(void *)(rest + t.sm90_bytes);
     const int64_t rows = part_rows(p);
     paged_arguments a = {.p = *p,
                          .flags = run->workspace,
@@ -183,30 +238,36 @@ static ejk_status run(const ejk_run *run) {
                          .splits = most_splits(p),
                          .ends = parts + rows * p->heads * most_splits(p) * p->value_dim,
                          .rows_most = rows < p->tokens ? few_rows(p) : 0,
-                         .joiners = 1};
+                         .joiners = 1,
+                         .few = PAGED_FEW};
+    const bool looks = may_prefill(p) || p->status; /* else join.cu does */
     const ejki_cuda_work look = {
-        .slot = LOOK, .threads = PAGED_THREADS, .blocks = p->sequences + 1};
-    const ejki_cuda_work prefill = {.slot = PREFILL,
-                                    .threads = PREFILL_WARPS * 32,
-                                    .blocks = may_prefill(p) ? t.tiles * p->kv_heads : 0,
-                                    .shared_bytes = t.prefill_bytes,
-                                    .overlaps = t.overlap};
+        .slot = LOOK, .threads = PAGED_THREADS, .blocks = looks ? p->sequences + 1 : 0};
+    const ejki_cuda_work prefill = {
+        .slot = PREFILL,
+        .threads = PREFILL_WARPS * 32,
+        .blocks = may_prefill(p) && is_plain(p) && t.sm90_bytes == 0 ? t.tiles * p->kv_heads : 0,
+        .shared_bytes = t.prefill_bytes,
+        .overlaps = t.overlap};
     const ejki_cuda_work decode = {.slot = DECODE,
                                    .threads = (int32_t)t.warps * 32,
                                    .blocks = t.decode_blocks,
                                    .shared_bytes = t.decode_bytes,
-                                   .overlaps = t.overlap};
-    const ejki_cuda_work join = {.slot = JOIN,
+                                   .overlaps = t.overlap && looks};
+    const ejki_cuda_work join = {.slot = looks ? JOIN : LOOKING_JOIN,
                                  .threads = PAGED_JOIN_THREADS,
                                  .blocks = p->sequences * p->kv_heads + PAGED_CLEARING,
-                                 .overlaps = t.overlap};
+                                 .overlaps = t.overlap && (looks || t.decode_blocks > 0)};
     EJKI_TRY(ejki_cuda_begin(run, &look, &a));
     EJKI_TRY(ejki_cuda_begin(run, &prefill, &a));
+    if (may_prefill(p) && !is_plain(p)) EJKI_TRY(ejki_paged_cuda_attend_others(run, PREFILL, &a));
     EJKI_TRY(ejki_cuda_begin(run, &decode, &a));
+    if (t.sm90_bytes > 0) EJKI_TRY(ejki_paged_cuda_begin_sm90(run, p, SM90, rest));
     return ejki_cuda_begin(run, &join, &a);
 }
 
-EJKI_DECLARE(unified_attention_mma_cuda, .version = 1, .priority = 20, .experimental = true,
-             .applicable = applicable, .prepare = prepare, .run = run,
-             .needs = "bf16 or f16 queries with caches of their type without scales, head_dim a "
-                      "multiple of 32 and that of values of 64, up to 256")
+EJKI_DECLARE(unified_attention_mma_cuda, .version = 1, .priority = 20, .applicable = applicable,
+             .prepare = prepare, .run = run,
+             .needs =
+                 "bf16 or f16 queries with caches of their type or of 8 bits, head_dim a multiple "
+                 "of 32 and that of values of 64, up to 256; scales of rows with bf16 only")

@@ -8,6 +8,8 @@
  *   ELEMENT                of queries and caches
  *   HEAD_DIM, VALUE_DIM
  *   FOLDED                 1 = the scale is positive and nothing follows it: it is multiplied into exponents
+ *   CODE                   0 = caches are of the queries' type, else their type: codes of 8 bits
+ *   SCALED                 0 = caches have no scales, 1 = one for each head at most, 2 = one for each row
  *   WHOLE                  1 = a block is of one page
  *   WARPS, STAGES, HALVES, RESIDENT
  *   OVERLAP                1 = kernels of the call overlap (programmatic dependent launch)
@@ -19,7 +21,14 @@
 struct few_rows : softmax_rows {
     uint4 query[HALVES][HEAD_STEPS];
     int row[HALVES], h[HALVES], low[HALVES], high[HALVES];
+    float key_factor, value_factor; /* what scores and sums are multiplied by */
+    u32 seen;                       /* as look_for_nonfinite() has it */
 };
+
+/* What elements of a head are multiplied by, but for scales of rows. */
+DEVICE float factor_of(const paged_cache &c, int head) {
+    return SCALED == 0 ? 1 : SCALED == 1 ? scale_of(c, 0, 0, head) : c.factor;
+}
 
 /* ---- Queries ------------------------------------------------------------------------------------------- */
 
@@ -49,11 +58,23 @@ DEVICE void begin_rows(const paged_problem &p, const unit_cursor &c, few_rows &r
             if (own >= q.pairs) rows.query[half][i] = make_uint4(0, 0, 0, 0);
         }
     }
+    rows.key_factor = factor_of(p.key, c.head);
+    rows.value_factor = factor_of(p.value, c.head);
+    rows.seen = 0;
     clear(out);
     clear_softmax(rows);
 }
 
 /* ---- A block of keys ------------------------------------------------------------------------------------ */
+
+/* Scores, or weights, times the scales of their keys. */
+DEVICE void multiply_scales(float (&z)[2][4], float factor, const float (&scale)[4]) {
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int k = 0; k < 2 * HALVES; k++)
+            z[n][k] *= SCALED == 2 ? factor * scale[2 * n + k % 2] : factor;
+}
 
 /* Scores of what is visible, but for the folded scale; -inf of all else. */
 DEVICE void mask_scores(const paged_problem &p, const unit_cursor &c, const few_rows &rows, int j0, bool edge,
@@ -73,7 +94,7 @@ DEVICE void mask_scores(const paged_problem &p, const unit_cursor &c, const few_
 /* ---- A unit --------------------------------------------------------------------------------------------- */
 
 /* Joins the warps to a part; false if it has what is not a finite number. */
-DEVICE bool gather(const paged_arguments &a, const unit_cursor &c, const float *memory) {
+DEVICE bool gather(const paged_arguments &a, const unit_cursor &c, float value_factor, const float *memory) {
     const paged_problem &p = a.p;
     const float *ends = memory + WARPS * ROWS * VALUE_DIM;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -90,6 +111,7 @@ DEVICE bool gather(const paged_arguments &a, const unit_cursor &c, const float *
         for (int w = 0; w < WARPS; w++) {
             scale[w] = power_of_2(ends[2 * (w * ROWS + row)] - base);
             sum += scale[w] * ends[2 * (w * ROWS + row) + 1];
+            scale[w] *= value_factor;
         }
 #pragma unroll
         for (int d = lane * 4; d < VALUE_DIM; d += 128) {
@@ -131,17 +153,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
 #endif
     const paged_problem &p = a.p;
     const int warp = threadIdx.x / 32;
-    const u32 ring = shared_address(memory) + warp * STAGES * STAGE_BYTES;
-    float *const left = (float *)(memory + WARPS * STAGES * STAGE_BYTES);
+    const u32 ring = shared_address(memory) + warp * STAGES * RING_STAGE_BYTES;
+    float *const left = (float *)(memory + WARPS * STAGES * RING_STAGE_BYTES);
     const bool aligned = is_aligned(p.key) && is_aligned(p.value);
     unit_cursor c = first_unit<ROWS>(p, (int *)left);
+    __syncthreads();
     fetcher f;
     f.unit = c;
     f.key = c.first + KEYS * warp;
     f.turn = 31; /* asks */
     find_block(p, f);
 #pragma unroll 1
-    for (int n = 0; n < STAGES; n++) fetch_block(p, f, ring + n * STAGE_BYTES, aligned);
+    for (int n = 0; n < STAGES; n++) fetch_block(p, f, ring + n * RING_STAGE_BYTES, aligned);
     u32 stage = ring;
     few_rows rows;
     float out[WIDTH][4], unit[HALVES];
@@ -156,23 +179,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) decode(const __g
 #pragma unroll 1
         for (int j0 = c.first + KEYS * warp; j0 < c.last; j0 += KEYS * WARPS) {
             pieces x;
-            float z[2][4];
+            float z[2][4], key_scales[4], value_scales[4];
             cp_async_wait<STAGES - 1>();
             __syncwarp();
-            take_keys(x, stage);
+            take_stage_keys(x, stage, rows.seen);
+            if (SCALED == 2) take_scales(key_scales, stage, 0);
             multiply(z, rows.query, x);
+            if (SCALED) multiply_scales(z, rows.key_factor, key_scales);
             const bool edge = j0 < all_begin || j0 + KEYS > all_end;
             if (edge || !FOLDED) mask_scores(p, c, rows, j0, edge, z);
             online_softmax(rows, unit, z, [&](int k, float scale) { rescale_sums(out, k, scale); });
-            take_values(x, stage);
+            take_stage_values(x, stage, rows.seen);
+            if (SCALED == 2) take_scales(value_scales, stage, 1);
             __syncwarp();
             fetch_block(p, f, stage, aligned);
+            if (SCALED == 2) multiply_scales(z, 1, value_scales);
             add_values(z, x, out);
-            stage = stage == ring + (STAGES - 1) * STAGE_BYTES ? ring : stage + STAGE_BYTES;
+            stage = stage == ring + (STAGES - 1) * RING_STAGE_BYTES ? ring : stage + RING_STAGE_BYTES;
         }
         leave(left, rows, rows.base, out);
         __syncthreads();
-        if (__syncthreads_or(!gather(a, c, left))) attend_unit_carefully(a, c);
+        const bool good = gather(a, c, rows.value_factor, left) && (rows.seen & 0x80808080) == 0;
+        if (__syncthreads_or(!good)) attend_unit_carefully(a, c);
         next_unit<ROWS>(p, c);
     }
     cp_async_wait<0>();

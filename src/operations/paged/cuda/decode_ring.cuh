@@ -7,6 +7,7 @@
 #define EJKI_PAGED_CUDA_DECODE_RING_CUH
 
 #include "operations/attention/cuda/common/few_rows.cuh"
+#include "operations/paged/cuda/codes.cuh"
 #include "operations/paged/cuda/few.cuh"
 
 /* ---- Into the ring ---------------------------------------------------------------------------------- */
@@ -35,44 +36,145 @@ DEVICE void find_block(const paged_problem &p, fetcher &f) {
     if (asks) ask_for_pages(p, f);
 }
 
+#if CODE
+enum {
+    RING_KEY_BYTES = KEYS * coded_pitch(HEAD_DIM),
+    RING_BYTES = RING_KEY_BYTES + KEYS * coded_pitch(VALUE_DIM),
+};
+#else
+enum { RING_KEY_BYTES = KEY_BYTES, RING_BYTES = STAGE_BYTES };
+#endif
+/* Scales of rows lie behind: of the keys, of the values. */
+enum { RING_STAGE_BYTES = RING_BYTES + (SCALED == 2 ? 2 * KEYS * 4 : 0) };
+
 DEVICE bool is_aligned(const paged_cache &c) {
-    return (((u64)c.data >> 1 | c.page | c.token | c.head) & 7) == 0 && ((u64)c.data & 1) == 0;
+    enum { SIZE = CODE ? 1 : 2, PIECE = 16 / SIZE };
+    return (((u64)c.data / SIZE | c.page | c.token | c.head) & (PIECE - 1)) == 0 && (u64)c.data % SIZE == 0;
 }
 
 /* Rows of a block; `page` and `row` are those of the lane's key, page -1 of one that is not to be read. */
 template <int dim, class place>
 DEVICE void fetch_rows(const paged_cache &c, bool aligned, int head, paged_size page, int row, place where) {
-    enum { PIECES = dim / 8 };
-    const u16 *data = (const u16 *)c.data + head * c.head;
-    const i64 own = page < 0 ? -1 : page * c.page + row * c.token;
+    enum { SIZE = CODE ? 1 : 2, PIECE = 16 / SIZE, PIECES = dim / PIECE };
+    const u8 *data = (const u8 *)c.data + head * c.head * SIZE;
+    const i64 own = page < 0 ? NO_PLACE : page * c.page + row * c.token;
 #pragma unroll
     for (int n = 0; n < KEYS * PIECES / 32; n++) {
         const int index = n * 32 + threadIdx.x % 32, key = index / PIECES, piece = index % PIECES;
         const i64 at = __shfl_sync(~0u, own, key);
-        const u16 *from = data + (at < 0 ? 0 : at + piece * 8);
+        const bool there = at != NO_PLACE;
+        const u8 *from = data + (there ? (at + piece * PIECE) * SIZE : 0);
         if (aligned)
-            copy_piece(where(key, piece), from, at >= 0);
+            copy_piece(where(key, piece), from, there);
+        else if (CODE)
+            copy_codes(where(key, piece), from, there);
         else
-            copy_elements<dim>(where(key, piece), from, piece * 8, at >= 0);
+            copy_elements<dim>(where(key, piece), (const u16 *)from, piece * 8, there);
     }
 }
 
+/*
+ * The same of rows that all are there and lie one after the other: a warp has few instructions under way, so that what
+ * a copy costs besides itself is what bandwidth it reaches.
+ */
+template <int dim, class place>
+DEVICE void fetch_whole_rows(const paged_cache &c, int head, paged_size first, place where) {
+    enum { SIZE = CODE ? 1 : 2, PIECE = 16 / SIZE, PIECES = dim / PIECE, TOGETHER = PIECES < 32 ? 32 / PIECES : 1 };
+    const int key = threadIdx.x % 32 / PIECES, piece = threadIdx.x % PIECES;
+    const u8 *from = (const u8 *)c.data + (first + head * c.head + key * c.token + piece * PIECE) * SIZE;
+    const i64 step = TOGETHER * c.token * SIZE;
+#pragma unroll
+    for (int n = 0; n < KEYS; n += TOGETHER, from += step) copy_whole_piece(where(n + key, piece), from);
+}
+
+/* Whether it can be used: a warp then copies whole rows at a time. */
+constexpr __host__ __device__ bool has_whole_rows(int dim) {
+    return WHOLE && 32 % (dim * (CODE ? 1 : 2) / 16) == 0;
+}
+
+/* Scales of a block's rows: half of the lanes have those of the keys, half those of the values. */
+DEVICE void fetch_scales(const paged_problem &p, int head, paged_size page, int row, u32 to) {
+    const bool is_value = threadIdx.x % 32 >= KEYS;
+    const paged_cache &c = is_value ? p.value : p.key;
+    const float *from = c.scale + (page < 0 ? 0 : page * c.scale_page + row * c.scale_token + head * c.scale_head);
+    copy_float(to + threadIdx.x % 32 * 4, from, page >= 0);
+}
+
+#if CODE
+DEVICE u32 ring_key(u32 stage, int key, int piece) {
+    return coded_piece(stage, coded_pitch(HEAD_DIM), key, piece);
+}
+DEVICE u32 ring_value(u32 stage, int key, int piece) {
+    return coded_piece(stage + RING_KEY_BYTES, coded_pitch(VALUE_DIM), key, piece);
+}
+#else
+DEVICE u32 ring_key(u32 stage, int key, int piece) {
+    return key_piece(stage, key, piece);
+}
+DEVICE u32 ring_value(u32 stage, int key, int piece) {
+    return value_piece(stage, key, piece);
+}
+#endif
+
 /* Fetches the block into a stage, and finds the next. */
 DEVICE void fetch_block(const paged_problem &p, fetcher &f, u32 stage, bool aligned) {
+    const auto key_at = [&](int key, int piece) { return ring_key(stage, key, piece); };
+    const auto value_at = [&](int key, int piece) { return ring_value(stage, key, piece); };
     if (f.unit.left > 0) {
         const int lane = threadIdx.x % 32, head = f.unit.head, key = f.key + lane % KEYS;
-        const int row = (int)((u32)key % (u32)p.page);
         const paged_size entry = WHOLE ? __shfl_sync(~0u, f.entry, f.turn) : f.entry;
-        const bool is_there = key >= f.unit.q.low && key < f.unit.last && is_in_cache(p, entry, row);
-        const paged_size page = is_there ? entry : -1;
-        fetch_rows<HEAD_DIM>(p.key, aligned, head, page, row,
-                             [&](int key, int piece) { return key_piece(stage, key, piece); });
-        fetch_rows<VALUE_DIM>(p.value, aligned, head, page, row,
-                              [&](int key, int piece) { return value_piece(stage, key, piece); });
+        const int first = WHOLE ? (int)((u32)f.key % (u32)p.page) : 0; /* in the page */
+        const int row = WHOLE ? first + lane % KEYS : (int)((u32)key % (u32)p.page);
+        paged_size page = entry;
+        if (has_whole_rows(HEAD_DIM) && has_whole_rows(VALUE_DIM) && aligned && f.key >= f.unit.q.low &&
+            f.key + KEYS <= f.unit.last && is_in_cache(p, entry, first + KEYS - 1)) {
+            fetch_whole_rows<HEAD_DIM>(p.key, head, entry * p.key.page + first * p.key.token, key_at);
+            fetch_whole_rows<VALUE_DIM>(p.value, head, entry * p.value.page + first * p.value.token, value_at);
+        } else {
+            if (key < f.unit.q.low || key >= f.unit.last || !is_in_cache(p, entry, row)) page = -1;
+            fetch_rows<HEAD_DIM>(p.key, aligned, head, page, row, key_at);
+            fetch_rows<VALUE_DIM>(p.value, aligned, head, page, row, value_at);
+        }
+        if (SCALED == 2) fetch_scales(p, head, page, row, stage + RING_BYTES);
         f.key += KEYS * WARPS;
         find_block(p, f);
     }
     cp_async_commit();
+}
+
+/* ---- Out of it -------------------------------------------------------------------------------------- */
+
+/* Keys, and values, of a stage; `seen` as look_for_nonfinite() has it. */
+DEVICE void take_stage_keys(pieces &x, u32 stage, u32 &seen) {
+#if CODE
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int c = 0; c < HEAD_STEPS; c++)
+            x.key[n][c] = load_codes(stage, coded_pitch(HEAD_DIM), key_row(n), 4 * c + threadIdx.x % 4, seen);
+#else
+    take_keys(x, stage);
+#endif
+}
+
+DEVICE void take_stage_values(pieces &x, u32 stage, u32 &seen) {
+#if CODE
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int h = 0; h < VALUE_STEPS; h++)
+            x.value[n][h] = load_codes(stage + RING_KEY_BYTES, coded_pitch(VALUE_DIM), value_row(n),
+                                       8 * h + threadIdx.x % 32 / 4, seen);
+#else
+    take_values(x, stage);
+#endif
+}
+
+/* What scores, or weights, of the lane's keys are multiplied by: `which` 0 of the keys, 1 of the values. */
+DEVICE void take_scales(float (&scale)[4], u32 stage, int which) {
+    const u32 at = stage + RING_BYTES + which * KEYS * 4 + threadIdx.x % 4 * 8;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(scale[0]), "=f"(scale[1]) : "r"(at) : "memory");
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(scale[2]), "=f"(scale[3]) : "r"(at + 32) : "memory");
 }
 
 #endif

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sequences with at most FEW pairs of a row and a head of a key head: their keys are split, by the sequence's own
- * length alone. A unit is a split, a key head and a tile of ROWS pairs; the units of all sequences lie one after the
- * other, and each CTA has as many of them, found from the lengths when it starts.
+ * length alone. A unit is a split, a key head and a tile of ROWS pairs. Neighbouring CTAs have the key heads of the
+ * same keys, so that a page of all heads is read by all of them at the same time, or two tiles of one head, so that
+ * keys are read once from memory. The units of a CTA lie one after the other, sequence by sequence; each CTA has as
+ * many of them, found from the lengths when it starts.
  *
  *   FEW     PAGED_FEW
  *   SPLITS  of a sequence at most, each of LEAST keys at least: PAGED_SPLITS, PAGED_LEAST_KEYS
  *   OTHERS  1 = sequences with more pairs are there too, in one split; 0
+ *   TILES_TOGETHER  1 = neighbouring CTAs have two tiles, not the key heads; 0
  */
 #ifndef EJKI_PAGED_CUDA_FEW_CUH
 #define EJKI_PAGED_CUDA_FEW_CUH
@@ -18,6 +21,9 @@
 #define SPLITS PAGED_SPLITS
 #define LEAST  PAGED_LEAST_KEYS
 #define OTHERS 0
+#endif
+#ifndef TILES_TOGETHER
+#define TILES_TOGETHER 0
 #endif
 
 struct few_sequence {
@@ -60,23 +66,32 @@ struct unit_cursor {
     few_sequence q;
     int left;                           /* units, this one included; 0: the end */
     int own;                            /* number among the sequence's */
+    int first_head, heads;              /* of the CTA */
+    int first_tile, tiles;              /* of the CTA is every so manyth tile from the first on */
     int tile, head, split, first, last; /* keys of the split */
 };
 
-template <int tile> DEVICE int units_of(const paged_problem &p, paged_size n) {
-    const few_sequence q = few_of<tile>(p, n);
-    return q.splits * q.tiles * (int)p.kv_heads;
+/* CTAs that have the same keys at the same time. */
+template <int tile> DEVICE int together_of(const paged_problem &p) {
+    if (TILES_TOGETHER) return p.group % (2 * tile) == 0 && gridDim.x % 2 == 0 ? 2 : 1;
+    return gridDim.x % (u32)p.kv_heads == 0 ? (int)p.kv_heads : 1;
+}
+
+/* Units of a sequence that are of such CTAs. */
+DEVICE int units_of(const few_sequence &q, const unit_cursor &c) {
+    return q.splits * (TILES_TOGETHER ? (u32)q.tiles / (u32)c.tiles : q.tiles) * c.heads;
 }
 
 template <int tile> DEVICE void settle(const paged_problem &p, unit_cursor &c) {
-    while (c.left > 0 && c.own >= c.q.splits * c.q.tiles * (int)p.kv_heads) {
-        c.own -= c.q.splits * c.q.tiles * (int)p.kv_heads;
+    while (c.left > 0 && c.own >= units_of(c.q, c)) {
+        c.own -= units_of(c.q, c);
         c.q = few_of<tile>(p, c.q.s.n + 1);
     }
     if (c.left == 0) return;
-    c.tile = c.own % c.q.tiles;
-    c.head = c.own / c.q.tiles % (int)p.kv_heads;
-    c.split = c.own / c.q.tiles / (int)p.kv_heads;
+    const int tiles = TILES_TOGETHER ? c.q.tiles / c.tiles : c.q.tiles;
+    c.tile = c.own % tiles * c.tiles + c.first_tile;
+    c.head = c.first_head + c.own / tiles % c.heads;
+    c.split = c.own / tiles / c.heads;
     c.first = c.q.begin + c.split * c.q.each;
     c.last = lesser(c.first + c.q.each, c.q.end);
 }
@@ -88,11 +103,18 @@ template <int tile> DEVICE void next_unit(const paged_problem &p, unit_cursor &c
 }
 
 /* The CTA's first unit. A thread adds up neighbouring sequences; `sums` in shared memory has
- * room for 33 more than threads. */
+ * room for 33 more than threads, and is free after a barrier. */
 template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, int *sums) {
     const int count = (int)paged_count(&p), each = cdiv(count, blockDim.x), lane = threadIdx.x % 32;
+    const int together = together_of<tile>(p), part = blockIdx.x % together;
+    unit_cursor c = {};
+    c.heads = TILES_TOGETHER ? (int)p.kv_heads : (int)p.kv_heads / together;
+    c.first_head = TILES_TOGETHER ? 0 : part;
+    c.tiles = TILES_TOGETHER ? together : 1;
+    c.first_tile = TILES_TOGETHER ? part : 0;
     int sum = 0;
-    for (int n = threadIdx.x * each; n < lesser(threadIdx.x * each + each, count); n++) sum += units_of<tile>(p, n);
+    for (int n = threadIdx.x * each; n < lesser(threadIdx.x * each + each, count); n++)
+        sum += units_of(few_of<tile>(p, n), c);
     int before = sum;
     for (int step = 1; step < 32; step *= 2) {
         const int other = __shfl_up_sync(~0u, before, step);
@@ -106,9 +128,10 @@ template <int tile> DEVICE unit_cursor first_unit(const paged_problem &p, int *s
     if (threadIdx.x == 0) sums[0] = 0;
     __syncthreads();
     const int all = sums[blockDim.x];
-    unit_cursor c = {};
-    c.own = (int)((i64)all * blockIdx.x / gridDim.x);
-    c.left = (int)((i64)all * (blockIdx.x + 1) / gridDim.x) - c.own;
+    const int own = blockIdx.x / together, others = gridDim.x / together;
+    const int each_cta = all / others, rest = all % others; /* in 64 bits, division would take as long as a block */
+    c.own = each_cta * own + lesser(own, rest);
+    c.left = each_cta + (own < rest);
     if (c.left == 0) return c;
     int low = 0, high = blockDim.x;
     while (high - low > 1) {

@@ -2,9 +2,11 @@
 /*
  * Joins parts of decode.cu or latent.cu in order: a warp for a pair of a row and a head. It is the last kernel of a
  * call: rows of sequences that are wrong become 0 here, and the last CTAs clear rows of no sequence. Constants: those
- * of few.cuh, VALUE_DIM, OVERLAP, and DIRECT: 1 = rows of a sequence in one split have been written.
+ * of few.cuh, VALUE_DIM, OVERLAP; DIRECT: 1 = rows of a sequence in one split have been written; LOOKS: 1 = look.cu was
+ * not launched, and CTAs look for themselves.
  */
 #include "operations/paged/cuda/few.cuh"
+#include "operations/paged/cuda/look.cuh"
 #include "operations/paged/cuda/rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS) join(const __grid_constant__ paged_arguments a) {
@@ -15,15 +17,22 @@ extern "C" __global__ void __launch_bounds__(PAGED_JOIN_THREADS) join(const __gr
     const bool is_rest = n >= p.sequences;
     few_sequence q = {};
     if (!is_rest && n < paged_count(&p)) q = few_of<1>(p, n);
+#if LOOKS
+    const bool are_starts_wrong = __syncthreads_or(are_starts_bad(p));
+    const bool is_bad = __syncthreads_or(!is_rest && n < paged_count(&p) && is_sequence_bad(p, n));
+#endif
 #if OVERLAP
     wait_for_previous();
 #endif
+#if !LOOKS
+    const bool are_starts_wrong = a.flags[p.sequences], is_bad = !is_rest && a.flags[n];
+#endif
     if (is_rest) {
-        clear_rest(a, blockIdx.x - p.sequences * p.kv_heads * a.joiners);
+        clear_rest(a, blockIdx.x - p.sequences * p.kv_heads * a.joiners, !LOOKS, are_starts_wrong);
         return;
     }
-    if (a.flags[p.sequences]) return;
-    const bool is_bad = a.flags[n];
+    if (are_starts_wrong) return;
+    if (is_bad && q.pairs == 0 && head == 0 && own == 0) clear_rows(p, q.s.begin, q.s.begin + q.s.rows, 0, 1);
     if (DIRECT && q.splits == 1) return;
     enum { TOGETHER = PAGED_JOIN_THREADS / 32 };
 #pragma unroll 1

@@ -6,7 +6,8 @@
  * the scores each makes those of 32 keys, of the sums each has half of the columns; weights go through shared memory.
  *
  * One wgmma is ahead of what is waited for: while weights are multiplied with values the next scores follow, and when
- * the values have been read, the block after the next is fetched in their place.
+ * the values have been read, the block after the next is fetched in their place. Fetching it before the next is waited
+ * for, or asking for the one behind in the second-level cache, took longer (docs/kernels/paged_attention.md).
  *
  *   ELEMENT, FOLDED, OVERLAP   as in decode.cu
  *   HEAD_DIM                   a multiple of 128, up to 512; TAIL_DIM one of 16, up to 64
@@ -17,6 +18,7 @@
 #define SPLITS    PAGED_LATENT_SPLITS
 #define LEAST     PAGED_LEAST_LATENT_KEYS
 #define OTHERS    1
+#define TILES_TOGETHER 1
 
 #include "kernels/cuda/hopper.cuh"
 #include "operations/paged/cuda/careful.cuh"
@@ -45,7 +47,7 @@ struct tile {
     bool is_bad;
 };
 
-/* A lane's two rows, the second being eight on. */
+/* A lane's two rows, the second being eight on. What weights are relative to, `max`, rises by 8 in log 2 at least. */
 struct lane_rows {
     float max[2], sum[2];
     int low[2], high[2], r[2], h[2];
@@ -53,29 +55,30 @@ struct lane_rows {
 
 /* ---- Rows to shared memory ------------------------------------------------------------------------------ */
 
-/* Eight elements, or zeros. */
-DEVICE void copy_eight(u32 to, const u16 *from, bool there, bool aligned) {
-    if (aligned) {
-        copy_piece(to, from, there);
-        return;
-    }
-    u32 x[4];
+/* A row in two parts, its pieces of this thread. */
+DEVICE void copy_row(u32 to, const u16 *head, const u16 *tail, bool there) {
+    const int piece = threadIdx.x % 8;
 #pragma unroll
-    for (int n = 0; n < 4; n++) x[n] = there ? from[2 * n] | (u32)from[2 * n + 1] << 16 : 0;
-    store_piece(to, make_uint4(x[0], x[1], x[2], x[3]));
+    for (int c = 0; c < HEAD_CHUNKS; c++) copy_piece(to + c * CHUNK_BYTES, head + piece * 8 + c * 64, there);
+    if (piece * 8 < TAIL_DIM) copy_piece(to + HEAD_CHUNKS * CHUNK_BYTES, tail + piece * 8, there);
 }
 
-/* A row in two parts, its pieces of this thread. */
-DEVICE void copy_row(u32 tile, int row, const u16 *head, const u16 *tail, bool there, bool aligned) {
+/* The same element by element, in few registers. */
+DEVICE void copy_elements_of_row(u32 to, const u16 *head, const u16 *tail, bool there) {
     const int piece = threadIdx.x % 8;
-    const u32 to = tile + row * 128 + ((piece ^ (row & 7)) << 4);
-#pragma unroll
-    for (int c = 0; c < CHUNKS; c++) {
-        if (c < HEAD_CHUNKS)
-            copy_eight(to + c * CHUNK_BYTES, head + c * 64 + piece * 8, there, aligned);
-        else if (piece * 8 < TAIL_DIM)
-            copy_eight(to + c * CHUNK_BYTES, tail + piece * 8, there, aligned);
+#pragma unroll 1
+    for (int c = 0; c < CHUNKS; c++, to += CHUNK_BYTES) {
+        const u16 *from = (c < HEAD_CHUNKS ? head + c * 64 : tail) + piece * 8;
+        if (c == HEAD_CHUNKS && piece * 8 >= TAIL_DIM) break;
+#pragma unroll 1
+        for (int n = 0; n < 8; n++)
+            asm volatile("st.shared.b16 [%0], %1;" ::"r"(to + 2 * n), "h"(there ? from[n] : (u16)0) : "memory");
     }
+}
+
+/* Where the thread's first piece of a row lies. */
+DEVICE u32 row_at(u32 tile, int row) {
+    return tile + row * 128 + ((threadIdx.x % 8 ^ (row & 7)) << 4);
 }
 
 DEVICE bool are_aligned(const void *data, const void *tail, paged_size strides) {
@@ -90,38 +93,51 @@ DEVICE void keep_queries(const paged_problem &p, const tile &t, u32 to) {
         const bool there = t.first_pair + row < t.q->pairs;
         const int pair = there ? t.first_pair + row : t.first_pair, h = pair % (int)p.group;
         const paged_size token = t.q->s.begin + pair / (int)p.group;
-        copy_row(to, row, (const u16 *)a.data + paged_row_at(&p, &a, token, h),
-                 (const u16 *)b.data + paged_row_at(&p, &b, token, h), there, aligned);
+        const u16 *head = (const u16 *)a.data + paged_row_at(&p, &a, token, h);
+        const u16 *tail = (const u16 *)b.data + paged_row_at(&p, &b, token, h);
+        if (aligned)
+            copy_row(row_at(to, row), head, tail, there);
+        else
+            copy_elements_of_row(row_at(to, row), head, tail, there);
     }
 }
 
 /* Blocks of keys as a thread fetches them: it has rows threadIdx.x / 8 and STEP more. */
 struct fetcher {
-    paged_size page[2]; /* of its keys in the next block */
-    int key;            /* the block's first */
+    int page[2], later[2]; /* of its keys in the next block, and in the one after: 32 bits of good entries */
+    int key;               /* the block's first */
     bool aligned;
 };
 
-DEVICE void ask_for_pages(const paged_problem &p, const tile &t, fetcher &f) {
+DEVICE void ask_for_pages(const paged_problem &p, const tile &t, int first, int (&page)[2]) {
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-        const int key = f.key + threadIdx.x / 8 + n * STEP;
-        f.page[n] = key >= t.q->low && key < t.last ? entry_of(p, t.q->pages, key) : -1;
+        const int key = first + threadIdx.x / 8 + n * STEP;
+        page[n] = key >= t.q->low && key < t.last ? (int)entry_of(p, t.q->pages, key) : -1;
+    }
+}
+
+/* copy(place in shared memory, both parts in memory, whether they are there) for both rows of the thread. */
+template <class function> DEVICE void copy_block(const paged_problem &p, const fetcher &f, u32 stage, function copy) {
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        const int own = threadIdx.x / 8 + n * STEP, row = (int)((u32)(f.key + own) % (u32)p.page);
+        const bool there = is_in_cache(p, f.page[n], row);
+        const paged_size page = there ? f.page[n] : 0, at = there ? row : 0;
+        copy(row_at(stage, own), (const u16 *)p.key.data + page * p.key.page + at * p.key.token,
+             (const u16 *)p.key_tail.data + page * p.key_tail.page + at * p.key_tail.token, there);
     }
 }
 
 DEVICE void fetch_block(const paged_problem &p, const tile &t, fetcher &f, u32 stage) {
     if (f.key < t.last) {
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            const int own = threadIdx.x / 8 + n * STEP, row = (int)((u32)(f.key + own) % (u32)p.page);
-            const bool there = is_in_cache(p, f.page[n], row);
-            const paged_size page = there ? f.page[n] : 0, at = there ? row : 0;
-            copy_row(stage, own, (const u16 *)p.key.data + page * p.key.page + at * p.key.token,
-                     (const u16 *)p.key_tail.data + page * p.key_tail.page + at * p.key_tail.token, there, f.aligned);
-        }
+        if (f.aligned)
+            copy_block(p, f, stage, copy_row);
+        else
+            copy_block(p, f, stage, copy_elements_of_row);
         f.key += KEYS;
-        ask_for_pages(p, t, f);
+        f.page[0] = f.later[0], f.page[1] = f.later[1];
+        ask_for_pages(p, t, f.key + KEYS, f.later);
     }
     cp_async_commit();
 }
@@ -135,28 +151,33 @@ DEVICE void finish_copies() {
 
 /* ---- Products ------------------------------------------------------------------------------------------- */
 
+/* The descriptor so many bytes on: addresses are in the lower half, and nothing is carried out of it. */
+DEVICE u64 moved(u64 operand, u32 bytes) {
+    return (operand & ~0ull << 32) | ((u32)operand + (bytes >> 4));
+}
+
 /* Scores of the warpgroup's 32 keys. */
-DEVICE void begin_scores(u32 query, u32 stage, float (&z)[16]) {
+DEVICE void begin_scores(u32 query, u32 stage, int group, float (&z)[16]) {
     hold(z);
     wgmma_fence();
-    const u64 q = smem_descriptor(query, 16), k = smem_descriptor(stage + threadIdx.x / 128 * 32 * 128, 16);
+    const u64 q = smem_descriptor(query, 16), k = smem_descriptor(stage + group * 32 * 128, 16);
 #pragma unroll
     for (int n = 0; n < sixteens(DEPTH); n++) {
         const u32 at = n / 4 * CHUNK_BYTES + n % 4 * 32;
-        wgmma<32>::ss<0, 0>(z, advance_descriptor(q, at), advance_descriptor(k, at), n != 0);
+        wgmma<32>::ss<0, 0>(z, moved(q, at), moved(k, at), n != 0);
     }
     wgmma_commit();
 }
 
 /* Sums of the warpgroup's columns. */
-DEVICE void begin_sums(u32 weights, u32 stage, float (&out)[HALF / 2]) {
+DEVICE void begin_sums(u32 weights, u32 stage, int group, float (&out)[HALF / 2]) {
     hold(out);
     wgmma_fence();
     const u64 w = smem_descriptor(weights, 16);
-    const u64 v = smem_descriptor(stage + threadIdx.x / 128 * (HALF / 64) * CHUNK_BYTES, CHUNK_BYTES);
+    const u64 v = smem_descriptor(stage + group * (HALF / 64) * CHUNK_BYTES, CHUNK_BYTES);
 #pragma unroll
     for (int n = 0; n < KEYS / 16; n++)
-        wgmma<HALF>::template ss<0, 1>(out, advance_descriptor(w, n * 32), advance_descriptor(v, n * 2048), 1);
+        wgmma<HALF>::template ss<0, 1>(out, moved(w, n * 32), moved(v, n * 2048), 1);
     wgmma_commit();
 }
 
@@ -207,8 +228,10 @@ DEVICE void make_weights(const paged_problem &p, const tile &t, int j0, float un
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float other = maxima[(1 - group) * ROWS + first + 8 * half];
-        const float max = fmaxf(rows.max[half], fmaxf(top[half], other)), base = max == NEG_INF ? 0 : max * unit;
-        scale[half] = power_of_2(fmaf(rows.max[half], unit, -base));
+        const float most = fmaxf(top[half], other) * unit, before = rows.max[half] * unit;
+        const bool rises = most > before + 8;
+        const float max = rises ? fmaxf(top[half], other) : rows.max[half], base = max == NEG_INF ? 0 : max * unit;
+        scale[half] = rises ? power_of_2(before - base) : 1;
         rows.max[half] = max;
         rows.sum[half] *= scale[half];
 #pragma unroll
@@ -312,6 +335,7 @@ DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memor
     const u32 query = shared_address(memory), ring = query + TILE_BYTES, weights = query + WEIGHTS_AT;
     const float unit = FOLDED ? (float)p.scale * p.key.factor * LOG2_E : LOG2_E;
     const int blocks = t.is_bad ? 0 : cdiv(t.last - t.first, KEYS);
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); /* so that descriptors are in uniform registers */
     lane_rows rows;
     float out[HALF / 2], z[16], scale[2];
 #pragma unroll
@@ -324,11 +348,12 @@ DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memor
         f.key = t.first;
         f.aligned = are_aligned(p.key.data, p.key_tail.data, p.key.page | p.key.token | p.key_tail.page |
                                 p.key_tail.token);
-        ask_for_pages(p, t, f);
+        ask_for_pages(p, t, f.key, f.page);
+        ask_for_pages(p, t, f.key + KEYS, f.later);
         keep_queries(p, t, query);
         fetch_block(p, t, f, ring);
         finish_copies();
-        begin_scores(query, ring, z);
+        begin_scores(query, ring, group, z);
         fetch_block(p, t, f, ring + TILE_BYTES);
         wgmma_wait<0>();
         hold(z);
@@ -338,9 +363,9 @@ DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memor
 #pragma unroll 1
         for (int n = 1; n < blocks; n++) {
             const u32 now = ring + (n & 1) * TILE_BYTES, before = ring + (n - 1 & 1) * TILE_BYTES;
-            begin_sums(weights, before, out);
+            begin_sums(weights, before, group, out);
             finish_copies();
-            begin_scores(query, now, z);
+            begin_scores(query, now, group, z);
             wgmma_wait<1>();
             hold(out);
             __syncthreads();
@@ -352,7 +377,7 @@ DEVICE void attend(const paged_arguments &a, const tile &t, int split, u8 *memor
             fence_proxy_async();
             __syncthreads();
         }
-        begin_sums(weights, ring + (blocks - 1 & 1) * TILE_BYTES, out);
+        begin_sums(weights, ring + (blocks - 1 & 1) * TILE_BYTES, group, out);
         wgmma_wait<0>();
         hold(out);
         cp_async_wait<0>();

@@ -13,6 +13,7 @@
 #include "operations/paged/shared/problem.cuh"
 
 enum { PAGED_TILE = 16, PAGED_STEP = 32, PAGED_THREADS = 128, PAGED_CLEARING = 32 };
+enum { PAGED_UPDATE_HEADS = 4 }; /* of a token, that a warp writes */
 /* Keys of a sequence with few rows are dealt out to so many blocks at most, so many to each at least. */
 enum { PAGED_SPLITS = 32, PAGED_LEAST_KEYS = 256, PAGED_SPLIT_STEP = 128 };
 /* Kernels with tensor cores split keys of sequences that have no more pairs of a row and a head than these. */
@@ -31,6 +32,7 @@ typedef struct paged_arguments {
     float *ends;
     paged_size rows_most;
     paged_size joiners; /* CTAs of join.cu for a sequence and a key head */
+    paged_size few;     /* pairs of sequences that attend.cu leaves to others */
 } paged_arguments;
 
 /* Keys of each split. */

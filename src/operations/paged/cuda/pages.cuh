@@ -44,6 +44,9 @@ DEVICE paged_size entry_of(const paged_problem &p, const page_list &list, int ke
     return key >= 0 && j < (u32)list.count ? paged_page(&p, list.n, list.entries, j) : -1;
 }
 
+/* Stands for the place of a row that is not to be read: strides may be negative, and places with them. */
+#define NO_PLACE (1ll << 63)
+
 /* Whether row `row` of a page lies in the cache. */
 DEVICE bool is_in_cache(const paged_problem &p, paged_size page, int row) {
     return page >= 0 && page < p.pages && page * p.page + row < p.slots;

@@ -24,7 +24,7 @@ struct tile {
     int all_begin, all_end;             /* keys that all rows see */
 };
 
-/* Where the rows of a block's keys begin, in elements; -1: they are not to be read. */
+/* Where the rows of a block's keys begin, in elements, or NO_PLACE. */
 struct block_rows {
     i64 key[KEYS], value[KEYS];
 };
@@ -92,8 +92,8 @@ DEVICE void find_rows(const paged_problem &p, const tile &t, int j0, paged_size 
     if (threadIdx.x >= KEYS) return;
     const int row = (int)((u32)(j0 + threadIdx.x) % (u32)p.page);
     const bool there = is_in_cache(p, page, row);
-    rows.key[threadIdx.x] = there ? page * p.key.page + row * p.key.token + t.head * p.key.head : -1;
-    rows.value[threadIdx.x] = there ? page * p.value.page + row * p.value.token + t.head * p.value.head : -1;
+    rows.key[threadIdx.x] = there ? page * p.key.page + row * p.key.token + t.head * p.key.head : NO_PLACE;
+    rows.value[threadIdx.x] = there ? page * p.value.page + row * p.value.token + t.head * p.value.head : NO_PLACE;
 }
 
 DEVICE bool is_aligned(const paged_cache &c) {
@@ -108,7 +108,7 @@ DEVICE void copy_rows(u32 to, const paged_cache &c, const i64 *rows, bool aligne
     for (int n = 0; n < cdiv(ALL, THREADS); n++) {
         const int index = n * THREADS + threadIdx.x, row = index / PIECES, piece = index % PIECES;
         if (ALL % THREADS != 0 && index >= ALL) break;
-        const bool there = rows[row] >= 0 && piece * 8 < dim;
+        const bool there = rows[row] != NO_PLACE && piece * 8 < dim;
         const u16 *from = (const u16 *)c.data + (there ? rows[row] + piece * 8 : 0);
         if (aligned)
             copy_piece(piece_at<dim>(to, row, piece), from, there);

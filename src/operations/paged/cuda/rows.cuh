@@ -39,18 +39,18 @@ DEVICE void clear_rows(const paged_problem &p, paged_size first, paged_size end,
     }
 }
 
-/* The word of the status, and rows of no sequence, by PAGED_CLEARING blocks. */
-DEVICE void clear_rest(const paged_arguments &a, paged_size block) {
+/* The word of the status, and rows of no sequence, by PAGED_CLEARING blocks. Without flags no status is wanted. */
+DEVICE void clear_rest(const paged_arguments &a, paged_size block, bool has_flags, bool are_starts_wrong) {
     const paged_problem &p = a.p;
     const paged_size count = paged_count(&p);
     paged_size first = 0;
-    if (block == 0 && p.status) {
+    if (block == 0 && has_flags && p.status) {
         bool bad = false;
         for (paged_size n = threadIdx.x; n <= p.sequences; n += blockDim.x) bad = bad || a.flags[n];
         const int any = __syncthreads_or(bad);
         if (threadIdx.x == 0) *p.status = any != 0;
     }
-    if (!a.flags[p.sequences] && count > 0) {
+    if (!are_starts_wrong && count > 0) {
         const paged_sequence s = paged_sequence_of(&p, count - 1);
         first = s.begin + s.rows;
     }

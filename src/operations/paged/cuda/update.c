@@ -8,12 +8,12 @@
 enum { WARPS = PAGED_THREADS / 32 };
 
 static int64_t blocks_of(const paged_problem *p) {
-    return ejki_cdiv(p->tokens * p->kv_heads, WARPS);
+    return ejki_cdiv(p->tokens * ejki_cdiv(p->kv_heads, PAGED_UPDATE_HEADS), WARPS);
 }
 
 static bool applicable(const void *problem) {
     const paged_problem *p = problem;
-    return ejki_paged_cuda_types(p) && blocks_of(p) <= INT32_MAX;
+    return ejki_paged_cuda_types(p) && blocks_of(p) <= INT32_MAX && p->kv_heads <= INT32_MAX;
 }
 
 static ejk_status prepare(const void *problem, const int64_t *parameters, int32_t threads,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * New rows to a cache: a warp has a row of a head of a token. It is copied where the types are the same, else divided
- * by its scale and rounded; quotients are float32.
+ * New rows to a cache: a warp has PAGED_UPDATE_HEADS heads of a token. Their rows are copied where the types are the
+ * same, keys and values 16 bytes at a time where all begin at multiples of them; else they are divided by their scale
+ * and rounded; quotients are float32.
  */
 #include "kernels/cuda/stored.cuh"
 #include "operations/paged/cuda/paged.cuh"
@@ -56,13 +57,62 @@ DEVICE void put_row(const row &r) {
     }
 }
 
+/* ---- Copies ------------------------------------------------------------------------------------------ */
+
+/* Rows that are copied as they are, in pieces of 16 bytes. */
+DEVICE bool is_plain(const paged_cache &c, const paged_rows &from, paged_size dim) {
+    const int size = bytes_of(c.dtype);
+    const u64 places = (u64)c.data | (u64)from.data |
+                       (u64)((c.page | c.token | c.head | from.token | from.head | dim) * size);
+    return from.dtype == c.dtype && !c.scaled && c.factor == 1 && places % 16 == 0;
+}
+
+/* All loads of a lane are under way before the first store. */
+DEVICE void copy_rows(const paged_problem &p, paged_size token, paged_size page, paged_size at, int first, int end) {
+    enum { TOGETHER = 4 };
+    const int size = bytes_of(p.key.dtype), value_size = bytes_of(p.value.dtype);
+    const int keys = (int)p.dim * size / 16, pieces = keys + (int)p.value_dim * value_size / 16;
+    const char *key = (const char *)p.new_key.data + token * p.new_key.token * size;
+    const char *value = (const char *)p.new_value.data + token * p.new_value.token * value_size;
+    char *to_key = (char *)p.key.data + (page * p.key.page + at * p.key.token) * size;
+    char *to_value = (char *)p.value.data + (page * p.value.page + at * p.value.token) * value_size;
+#pragma unroll 1
+    for (int begin = threadIdx.x % 32; begin < (end - first) * pieces; begin += 32 * TOGETHER) {
+        uint4 x[TOGETHER];
+        char *to[TOGETHER];
+#pragma unroll
+        for (int n = 0; n < TOGETHER; n++) {
+            const int index = begin + 32 * n, head = first + index / pieces, piece = index % pieces;
+            to[n] = 0;
+            if (index >= (end - first) * pieces) continue;
+            const char *from = piece < keys ? key + head * p.new_key.head * size + piece * 16
+                                            : value + head * p.new_value.head * value_size + (piece - keys) * 16;
+            to[n] = piece < keys ? to_key + head * p.key.head * size + piece * 16
+                                 : to_value + head * p.value.head * value_size + (piece - keys) * 16;
+            x[n] = *(const uint4 *)from;
+        }
+#pragma unroll
+        for (int n = 0; n < TOGETHER; n++)
+            if (to[n]) *(uint4 *)to[n] = x[n];
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(PAGED_THREADS) update(const __grid_constant__ arguments a) {
     const paged_problem &p = a.p;
-    const paged_size n = (paged_size)blockIdx.x * WARPS + threadIdx.x / 32;
-    const paged_size token = n / p.kv_heads, head = n % p.kv_heads;
+    const int groups = cdiv((int)p.kv_heads, PAGED_UPDATE_HEADS);
+    const paged_size n = (paged_size)blockIdx.x * WARPS + threadIdx.x / 32, token = n / groups;
+    const int first = (int)(n % groups) * PAGED_UPDATE_HEADS, end = lesser(first + PAGED_UPDATE_HEADS, (int)p.kv_heads);
     paged_size page, at;
     if (token >= p.tokens || !paged_target(&p, token, &page, &at)) return;
-    put_row({&p.key, &p.new_key, p.key.data, token, page, at, head, p.dim});
-    if (p.new_tail.data) put_row({&p.key, &p.new_tail, p.key_tail.data, token, page, at, head, p.tail_dim});
-    if (p.has_new_value) put_row({&p.value, &p.new_value, p.value.data, token, page, at, head, p.value_dim});
+    if (!p.new_tail.data && p.has_new_value && is_plain(p.key, p.new_key, p.dim) &&
+        is_plain(p.value, p.new_value, p.value_dim)) {
+        copy_rows(p, token, page, at, first, end);
+        return;
+    }
+#pragma unroll 1
+    for (int head = first; head < end; head++) {
+        put_row({&p.key, &p.new_key, p.key.data, token, page, at, head, p.dim});
+        if (p.new_tail.data) put_row({&p.key, &p.new_tail, p.key_tail.data, token, page, at, head, p.tail_dim});
+        if (p.has_new_value) put_row({&p.value, &p.new_value, p.value.data, token, page, at, head, p.value_dim});
+    }
 }

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Caches of 8 bits on tensor cores: codes become elements of the queries' type in registers, exactly; scales come
+ * later, into scores and weights. Constants: ELEMENT, and CODE, the type of the cache.
+ */
+#ifndef EJKI_PAGED_CUDA_CODES_CUH
+#define EJKI_PAGED_CUDA_CODES_CUH
+
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/stored.cuh"
+
+/* Bytes of a row in shared memory; piece c of row r lies at c ^ (r mod 8). */
+constexpr __host__ __device__ int coded_pitch(int dim) {
+    return round_up(dim, 128);
+}
+DEVICE u32 coded_piece(u32 rows, int pitch, int row, int piece) {
+    return rows + row * pitch + ((piece ^ (row & 7)) << 4);
+}
+
+/* ---- Two at a time ---------------------------------------------------------------------------------- */
+
+/* a * b + c, of both halves; products with powers of 2 are exact, subnormal numbers included. */
+DEVICE u32 fma_pair(u32 a, u32 b, u32 c) {
+    u32 x;
+#if ELEMENT == BF16
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(b), "r"(c));
+#else
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(x) : "r"(a), "r"(b), "r"(c));
+#endif
+    return x;
+}
+
+#define NO_SUM 0x80008000u /* -0 */
+
+/* Codes 2 n and 2 n + 1 of a word. */
+DEVICE u32 pair_of_codes(u32 word, int n) {
+#if CODE == I8 && ELEMENT == BF16
+    /* 128 + the lower seven bits, less 128 or, of a negative number, 256. */
+    const u32 x = __byte_perm(word, 0x43434343, n ? 0x4342 : 0x4140);
+    return fma_pair(x & 0xff80ff80, 0xbf80bf80, x & 0xff7fff7f);
+#elif CODE == I8
+    /* 1024 + the number + 128. */
+    return fma_pair(__byte_perm(word ^ 0x80808080, 0x64646464, n ? 0x4342 : 0x4140), 0x3c003c00, 0xe480e480);
+#else
+    /* Exponent and mantissa where those of the element are, then times what exponents differ by. */
+    const u32 x = __byte_perm(word, 0, n ? 0x3424 : 0x1404);
+#if CODE == F8E4M3 && ELEMENT == BF16
+    return fma_pair((x & 0x80008000) | (x >> 4 & 0x07f007f0), 0x7b807b80, NO_SUM);
+#elif CODE == F8E4M3
+    return fma_pair((x & 0x80008000) | (x >> 1 & 0x3f803f80), 0x5c005c00, NO_SUM);
+#elif ELEMENT == BF16
+    return fma_pair((x & 0x80008000) | (x >> 3 & 0x0fe00fe0), 0x77807780, NO_SUM);
+#else
+    return x;
+#endif
+#endif
+}
+
+/* Sets a bit of 0x80808080 where a code stands for what is not a finite number, which elements are made without. */
+DEVICE void look_for_nonfinite(u32 word, u32 &seen) {
+#if CODE == F8E4M3
+    seen |= (word & 0x7f7f7f7f) + 0x01010101;
+#elif CODE == F8E5M2 && ELEMENT == BF16
+    seen |= (word & 0x7c7c7c7c) + 0x04040404;
+#endif
+}
+
+/* Eight elements of codes in shared memory. */
+DEVICE uint4 load_codes(u32 from, u32 &seen) {
+    u32 x, y;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(from) : "memory");
+    look_for_nonfinite(x, seen);
+    look_for_nonfinite(y, seen);
+    return make_uint4(pair_of_codes(x, 0), pair_of_codes(x, 1), pair_of_codes(y, 0), pair_of_codes(y, 1));
+}
+DEVICE uint4 load_codes(u32 rows, int pitch, int row, int eight, u32 &seen) {
+    return load_codes(coded_piece(rows, pitch, row, eight / 2) + eight % 2 * 8, seen);
+}
+
+/* A piece byte by byte. */
+DEVICE void copy_codes(u32 to, const u8 *from, bool there) {
+    u32 x[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int n = 0; n < 16; n++)
+        if (there) x[n / 4] |= (u32)from[n] << n % 4 * 8;
+    store_piece(to, make_uint4(x[0], x[1], x[2], x[3]));
+}
+
+#endif
