@@ -102,7 +102,7 @@ install: all
 portable:
 	@tools/setup.sh check
 	@cmake --preset portable >/dev/null
-	@cmake --build build/portable --target ejk bytelm tests_gpu
+	@cmake --build build/portable --target ejk bytelm serve tests_gpu
 	@tools/portable.sh build/portable build/portable/ejkernel
 
 clean:

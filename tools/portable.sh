@@ -12,14 +12,14 @@ most=$((64 * 1024 * 1024))
 
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib" "$folder/data"
-cp "$build/ejk" "$build/examples/bytelm" "$build"/tests/test_* "$folder/bin/"
-cp -r "$data/bytelm" "$folder/data/"
+cp "$build/ejk" "$build/examples/bytelm" "$build/examples/serve" "$build"/tests/test_* "$folder/bin/"
+cp -r "$data/bytelm" "$data/bytemix" "$data/requests.txt" "$folder/data/"
 cp "$(dirname "$0")/gpu_sanitize.sh" "$folder/"
 cp "$build"/tests/libfake_*.so "$folder/bin/"
 cp -P "$build"/libejkernel.so* "$folder/lib/"
 
 # The C library belongs to the system, as its loader does.
-ldd "$folder"/bin/ejk "$folder"/bin/bytelm "$folder"/bin/test_* "$build/libejkernel.so" |
+ldd "$folder"/bin/ejk "$folder"/bin/bytelm "$folder"/bin/serve "$folder"/bin/test_* "$build/libejkernel.so" |
     awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
     grep -vE '/(libc|libm|libdl|libpthread|librt)\.so\.[0-9]+$|/libejkernel\.so' |
     while read -r library; do cp -L "$library" "$folder/lib/"; done

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layers. Products give float32; what is mixed has the model's element type. */
+/*
+ * The layers. Products give float32; what is mixed has the model's element type. On a GPU all has that type, and the
+ * library's calls run there: what rotates heads, chooses experts and gates codes are plain loops on the CPU.
+ */
 #include "layers.h"
 
 #include <math.h>
@@ -32,6 +35,14 @@ static ejk_tensor entry(ejk_tensor x) {
     }
     y.shape[0] = 1;
     return y;
+}
+
+/* All of a contiguous matrix. */
+static ejk_tensor flat(ejk_tensor x) {
+    x.rank = 1;
+    x.shape[0] = x.shape[0] * x.shape[1];
+    x.strides[0] = 1;
+    return x;
 }
 
 static ejk_tensor scratch(bytemix *m, int64_t count) {
@@ -116,10 +127,12 @@ static ejk_status gated(bytemix *m, const matrix *w, ejk_tensor x, ejk_tensor y)
     gate.preferred_element_type = up.preferred_element_type = EJK_DTYPE_F32;
     TRY(ejk_quantized_matmul(m->context, &gate));
     TRY(ejk_quantized_matmul(m->context, &up));
-    float *a = gate.out.data;
-    const float *b = up.out.data;
-    for (int64_t i = 0; i < m->rows * count; i++) a[i] *= b[i];
-    return ejk_tensor_copy(&gate.out, &y);
+    ejk_tensor a, b;
+    TRY(bytemix_see(m, gate.out, &a));
+    TRY(bytemix_see(m, up.out, &b));
+    for (int64_t i = 0; i < m->rows * count; i++)
+        ((float *)a.data)[i] *= ((const float *)b.data)[i];
+    return ejk_device_copy(&a, &y, NULL);
 }
 
 ejk_status bytemix_normalise(const bytemix *m, ejk_tensor x, ejk_tensor weight, ejk_tensor y) {
@@ -132,9 +145,11 @@ ejk_status bytemix_normalise(const bytemix *m, ejk_tensor x, ejk_tensor weight, 
 
 static ejk_status attention(bytemix *m, layer *l, ejk_tensor all, ejk_tensor *out) {
     const int64_t count = l->sinks.shape[0], kv = l->keys.shape[2] * l->keys.shape[3];
-    ejk_tensor q, k, v;
-    rotate(m, heads(columns(all, 0, WIDTH), count));
-    rotate(m, heads(columns(all, WIDTH, kv), l->keys.shape[2]));
+    ejk_tensor here, q, k, v;
+    TRY(bytemix_see(m, all, &here));
+    rotate(m, heads(columns(here, 0, WIDTH), count));
+    rotate(m, heads(columns(here, WIDTH, kv), l->keys.shape[2]));
+    TRY(bytemix_put(m, all));
     TRY(bytemix_typed(m, columns(all, 0, WIDTH), &q));
     TRY(bytemix_typed(m, columns(all, WIDTH, kv), &k));
     TRY(bytemix_typed(m, columns(all, WIDTH + kv, kv), &v));
@@ -202,7 +217,7 @@ static ejk_status gated_delta_net(bytemix *m, layer *l, ejk_tensor all, ejk_tens
 static ejk_status kimi_delta_attention(bytemix *m, layer *l, ejk_tensor all, ejk_tensor *out) {
     const int64_t conv = l->conv.shape[0], count = l->log_a.shape[0], width = count * HEAD;
     ejk_tensor qkv[3], f, g, y = scratch(m, width), gate = scratch(m, width),
-                             decay = bytemix_scratch(m, EJK_DTYPE_F32, m->rows, width);
+                             decay = bytemix_scratch(m, m->plain, m->rows, width);
     TRY(convolve(m, l, all, qkv));
     TRY(bytemix_typed(m, columns(all, conv, HEAD), &f));
     TRY(bytemix_typed(m, columns(all, conv + HEAD, HEAD), &g));
@@ -242,21 +257,20 @@ static ejk_status by_heads(const bytemix *m, ejk_tensor x, ejk_tensor w, bool tr
 /* With w_kc absorbed by the queries and w_vc by the output, so that latents are all that is kept. */
 static ejk_status latent_attention(bytemix *m, layer *l, ejk_tensor all, ejk_tensor *out) {
     const int64_t count = l->w_kc.shape[1], q_width = count * 2 * NOPE;
-    const ejk_tensor q_all = heads(columns(all, 0, q_width), count),
-                     rope = heads(columns(all, q_width + LATENT, NOPE), 1),
-                     normed = bytemix_scratch(m, EJK_DTYPE_F32, m->rows, LATENT),
+    const ejk_tensor normed = bytemix_scratch(m, m->plain, m->rows, LATENT),
                      latent_q = heads(scratch(m, count * LATENT), count),
                      latent_out = heads(scratch(m, count * LATENT), count);
-    ejk_tensor q, c, k_rope;
-    rotate(m, columns(q_all, NOPE, NOPE));
-    rotate(m, rope);
+    ejk_tensor here, q, c, k_rope;
+    TRY(bytemix_see(m, all, &here));
+    rotate(m, columns(heads(columns(here, 0, q_width), count), NOPE, NOPE));
+    rotate(m, heads(columns(here, q_width + LATENT, NOPE), 1));
+    TRY(bytemix_put(m, all));
     TRY(bytemix_normalise(m, columns(all, q_width, LATENT), l->kv_norm, normed));
     TRY(bytemix_typed(m, columns(all, 0, q_width), &q));
     TRY(bytemix_typed(m, normed, &c));
     TRY(bytemix_typed(m, columns(all, q_width + LATENT, NOPE), &k_rope));
     q = heads(q, count);
     TRY(by_heads(m, columns(q, 0, NOPE), l->w_kc, true, latent_q));
-    int32_t distribution[] = {0, 0, (int32_t)m->lengths.shape[0]};
     const ejk_multi_latent_ragged_page_attention_args args = {
         .queries_nope = latent_q,
         .queries_pe = columns(q, NOPE, NOPE),
@@ -264,9 +278,9 @@ static ejk_status latent_attention(bytemix *m, layer *l, ejk_tensor all, ejk_ten
         .keys_pe = k_rope,
         .kv_cache = l->keys,
         .kv_lens = m->lengths,
-        .block_tables = ejk_tensor_1d(m->table.data, EJK_DTYPE_I32, ejk_tensor_count(&m->table)),
+        .block_tables = flat(m->table),
         .query_start_loc = m->starts,
-        .distribution = ejk_tensor_1d(distribution, EJK_DTYPE_I32, 3),
+        .distribution = m->distribution,
         .softmax_scale = ejk_float(0.125), /* 1 / sqrt of the numbers of a head, 2 · NOPE */
         .out = latent_out};
     TRY(ejk_multi_latent_ragged_page_attention(m->context, &args));
@@ -280,7 +294,7 @@ ejk_status bytemix_mix(bytemix *m, layer *l, ejk_tensor x, ejk_tensor y) {
                                                          [MIX_GDN] = gated_delta_net,
                                                          [MIX_KDA] = kimi_delta_attention,
                                                          [MIX_MLA] = latent_attention};
-    ejk_tensor out, all = bytemix_scratch(m, EJK_DTYPE_F32, m->rows, outputs(&l->in));
+    ejk_tensor out, all = bytemix_scratch(m, m->plain, m->rows, outputs(&l->in));
     ejk_tensor typed;
     TRY(bytemix_typed(m, x, &typed));
     TRY(bytemix_linear(m, &l->in, typed, all));
@@ -292,16 +306,21 @@ ejk_status bytemix_mix(bytemix *m, layer *l, ejk_tensor x, ejk_tensor y) {
 
 static ejk_status experts(bytemix *m, const layer *l, ejk_tensor x, ejk_tensor y) {
     const int64_t count = l->router.shape[0];
-    const ejk_tensor logits = bytemix_scratch(m, EJK_DTYPE_F32, m->rows, count),
+    const ejk_tensor logits = bytemix_scratch(m, m->plain, m->rows, count),
                      index = bytemix_scratch(m, EJK_DTYPE_I32, m->rows, CHOSEN),
                      weight = bytemix_scratch(m, EJK_DTYPE_F32, m->rows, CHOSEN),
-                     out = scratch(m, WIDTH);
-    ejk_tensor typed;
+                     out = y.dtype == m->options.dtype ? y : scratch(m, WIDTH);
+    int32_t *chosen = bytemix_here(m, index).data;
+    float *share = bytemix_here(m, weight).data;
+    ejk_tensor typed, here;
     TRY(bytemix_typed(m, x, &typed));
     TRY(bytemix_linear(m, &(matrix){.values = l->router}, x, logits));
+    TRY(bytemix_see(m, logits, &here));
     for (int64_t row = 0; row < m->rows; row++)
-        choose((const float *)logits.data + row * count, count,
-               (int32_t *)index.data + row * CHOSEN, (float *)weight.data + row * CHOSEN);
+        choose((const float *)here.data + row * count, count, chosen + row * CHOSEN,
+               share + row * CHOSEN);
+    TRY(bytemix_put(m, index));
+    TRY(bytemix_put(m, weight));
     const matrix *first = &l->gate_up, *second = &l->down;
     const bool codes = ejk_tensor_present(&first->codes.w);
     ejk_moe_args args = {.hidden = typed,
@@ -319,7 +338,7 @@ static ejk_status experts(bytemix *m, const layer *l, ejk_tensor x, ejk_tensor y
                          .out = out};
     memcpy(args.mode, first->codes.mode, sizeof args.mode);
     TRY(ejk_moe(m->context, &args));
-    return ejk_tensor_copy(&out, &y);
+    return out.data == y.data ? EJK_OK : ejk_tensor_copy(&out, &y);
 }
 
 ejk_status bytemix_mlp(bytemix *m, layer *l, ejk_tensor x, ejk_tensor y) {

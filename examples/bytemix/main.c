@@ -2,7 +2,8 @@
 /*
  * Completes a text with a hybrid language model, always by the likeliest byte, up to an empty line; then says how well
  * it predicts the prompt of the model's folder, beside the same in float32.
- * Arguments: --dtype and what layers mix, --weights and a format of quantised weights, the model's folder, the text.
+ * Arguments: --dtype and what layers mix, --weights and a format of quantised weights, --device and where, the model's
+ * folder, the text.
  */
 #include "model.h"
 
@@ -89,7 +90,9 @@ static bool is_format(const char *name) {
 }
 
 static int usage(void) {
-    fputs("usage: bytemix [--dtype bf16] [--weights FORMAT] [folder [text]]\nformats:", stderr);
+    fputs("usage: bytemix [--dtype bf16] [--weights FORMAT] [--device cuda] [folder "
+          "[text]]\nformats:",
+          stderr);
     for (int i = 0; bytemix_formats[i]; i++) fprintf(stderr, " %s", bytemix_formats[i]);
     fputc('\n', stderr);
     return 1;
@@ -101,6 +104,8 @@ int main(int count, char **words) {
     for (; count > 2 && strncmp(words[1], "--", 2) == 0; count -= 2, words += 2)
         if (strcmp(words[1], "--dtype") == 0)
             status = ejk_dtype_from_name(words[2], &options.dtype);
+        else if (strcmp(words[1], "--device") == 0)
+            options.device = words[2];
         else if (strcmp(words[1], "--weights") == 0 && is_format(words[2]))
             options.weights = words[2];
         else

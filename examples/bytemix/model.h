@@ -30,10 +30,12 @@ typedef struct bytemix bytemix;
 typedef struct bytemix_options {
     const char *folder;  /* NULL: examples/data/bytemix */
     const char *weights; /* a name of bytemix_formats; NULL: as the file has them */
-    ejk_dtype dtype;     /* of products' inputs and of caches: f32, bf16 or f16; unset: f32 */
-    int rows;            /* the most bytes of a step; 0: 256 */
-    int pages;           /* of the caches; 0: those of one text */
-    int slots;           /* of the states; 0: one */
+    const char
+        *device;     /* "cpu", "cuda" or "cuda:1"; NULL: cpu. On a GPU all numbers have `dtype` */
+    ejk_dtype dtype; /* of products' inputs and of caches: f32, bf16 or f16; unset: f32 */
+    int rows;        /* the most bytes of a step; 0: 256 */
+    int pages;       /* of the caches; 0: those of one text */
+    int slots;       /* of the states; 0: one */
 } bytemix_options;
 
 /* Formats of quantised weights, NULL behind the last. */

@@ -53,14 +53,25 @@ static bool has(const loader *l, const char *name) {
     return find(l, name, &unused) == EJK_OK;
 }
 
-ejk_status bytemix_create(bytemix *m, ejk_dtype dtype, int rank, const int64_t *shape,
-                          ejk_tensor *out) {
+static ejk_status create(bytemix *m, int device, ejk_dtype dtype, int rank, const int64_t *shape,
+                         ejk_tensor *out) {
     ejk_owned_tensor *owned = &m->owned[m->owned_count];
     if (m->owned_count == OWNED) return EJK_STATUS_OUT_OF_MEMORY;
-    TRY(ejk_owned_tensor_create(dtype, rank, shape, owned));
+    TRY(device < 0 ? ejk_owned_tensor_create(dtype, rank, shape, owned)
+                   : ejk_device_tensor_create(device, dtype, rank, shape, owned));
     m->owned_count++;
     *out = owned->tensor;
     return EJK_OK;
+}
+
+ejk_status bytemix_create(bytemix *m, ejk_dtype dtype, int rank, const int64_t *shape,
+                          ejk_tensor *out) {
+    return create(m, m->device, dtype, rank, shape, out);
+}
+
+ejk_status bytemix_create_here(bytemix *m, ejk_dtype dtype, int rank, const int64_t *shape,
+                               ejk_tensor *out) {
+    return create(m, -1, dtype, rank, shape, out);
 }
 
 #define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -68,7 +79,7 @@ ejk_status bytemix_create(bytemix *m, ejk_dtype dtype, int rank, const int64_t *
 /* Tensors of the layer, one below the other. */
 static ejk_status load(const loader *l, const char *const *names, ejk_dtype dtype,
                        ejk_tensor *out) {
-    ejk_tensor parts[8];
+    ejk_tensor parts[8] = {0};
     int count = 0;
     int64_t at = 0;
     for (; names[count]; count++) {
@@ -81,7 +92,7 @@ static ejk_status load(const loader *l, const char *const *names, ejk_dtype dtyp
     while (count-- > 0) {
         at -= parts[count].shape[0];
         const ejk_tensor target = ejk_tensor_slice(*out, 0, at, parts[count].shape[0]);
-        TRY(ejk_tensor_copy(&parts[count], &target));
+        TRY(ejk_device_copy(&parts[count], &target, NULL));
     }
     return EJK_OK;
 }
@@ -133,7 +144,8 @@ static ejk_status load_attention(const loader *l, layer *to) {
     TRY(load(l, NAMES("mix.sinks"), EJK_DTYPE_F32, &to->sinks));
     TRY(find(l, "mix.w_k", &key));
     const int64_t heads = to->sinks.shape[0], numbers = WIDTH / (heads ? heads : 1);
-    to->sinks = ejk_tensor_2d(to->sinks.data, EJK_DTYPE_F32, heads, 1);
+    to->sinks.rank = 2;
+    to->sinks.shape[1] = to->sinks.strides[1] = 1;
     const int64_t kv_heads = numbers ? key.shape[0] / numbers : 0;
     if (l->bytelm) to->cap = ejk_float(30);
     if (!l->bytelm || l->layer % 2) to->window = ejk_int(WINDOW);
@@ -167,14 +179,17 @@ static ejk_status load_kda(const loader *l, layer *to) {
     TRY(load_matrix(l, NAMES("mix.w_f2"), &to->decay));
     TRY(load_matrix(l, NAMES("mix.w_g2"), &to->gate));
     TRY(load_recurrent(l, NAMES("mix.conv_q", "mix.conv_k", "mix.conv_v"), to));
-    to->dt_bias = ejk_tensor_2d(to->dt_bias.data, EJK_DTYPE_F32, to->log_a.shape[0], HEAD);
+    to->dt_bias.rank = 2;
+    to->dt_bias.shape[0] = to->log_a.shape[0];
+    to->dt_bias.shape[1] = to->dt_bias.strides[0] = HEAD;
+    to->dt_bias.strides[1] = 1;
     return EJK_OK;
 }
 
 static ejk_status load_mla(const loader *l, layer *to) {
     const bytemix *m = l->model;
     TRY(load_matrix(l, NAMES("mix.w_q", "mix.w_kv"), &to->in));
-    TRY(load(l, NAMES("mix.kv_norm"), EJK_DTYPE_F32, &to->kv_norm));
+    TRY(load(l, NAMES("mix.kv_norm"), m->plain, &to->kv_norm));
     TRY(load(l, NAMES("mix.w_kc"), m->options.dtype, &to->w_kc));
     TRY(load(l, NAMES("mix.w_vc"), m->options.dtype, &to->w_vc));
     const int64_t cache[] = {m->options.pages, BYTEMIX_PAGE, LATENT + NOPE};
@@ -191,15 +206,15 @@ static ejk_status load_layer(const loader *l, layer *to) {
                : has(l, "mix.w_f1") ? MIX_KDA
                : has(l, "mix.w_kv") ? MIX_MLA
                                     : MIX_ATTENTION;
-    TRY(load(l, NAMES("norm1"), EJK_DTYPE_F32, &to->norm1));
-    TRY(load(l, NAMES("norm2"), EJK_DTYPE_F32, &to->norm2));
+    TRY(load(l, NAMES("norm1"), l->model->plain, &to->norm1));
+    TRY(load(l, NAMES("norm2"), l->model->plain, &to->norm2));
     TRY(mixers[to->kind](l, to));
     TRY(load_matrix(l, NAMES("mix.w_o"), &to->out));
     if (!has(l, "mlp.w_router")) {
         TRY(load_matrix(l, NAMES("mlp.w_gate", "mlp.w_up"), &to->gate_up));
         return load_matrix(l, NAMES("mlp.w_down"), &to->down);
     }
-    TRY(load(l, NAMES("mlp.w_router"), EJK_DTYPE_F32, &to->router));
+    TRY(load(l, NAMES("mlp.w_router"), l->model->plain, &to->router));
     TRY(load_matrix(l, NAMES("mlp.w_gate_up"), &to->gate_up));
     return load_matrix(l, NAMES("mlp.w_down"), &to->down);
 }
@@ -210,10 +225,12 @@ static ejk_status load_all(loader *l) {
     for (l->layer = 0; l->layer < LAYERS; l->layer++) TRY(load_layer(l, &m->layers[l->layer]));
     TRY(ejk_safetensors_tensor(l->file, "embed", &embed));
     TRY(ejk_safetensors_tensor(l->file, "norm", &norm));
-    TRY(bytemix_create(m, EJK_DTYPE_F32, embed.rank, embed.shape, &m->embed));
-    TRY(bytemix_create(m, EJK_DTYPE_F32, norm.rank, norm.shape, &m->norm));
+    TRY(bytemix_create_here(m, EJK_DTYPE_F32, embed.rank, embed.shape, &m->embed));
+    TRY(bytemix_create(m, m->plain, embed.rank, embed.shape, &m->unembed));
+    TRY(bytemix_create(m, m->plain, norm.rank, norm.shape, &m->norm));
     TRY(ejk_tensor_copy(&embed, &m->embed));
-    return ejk_tensor_copy(&norm, &m->norm);
+    TRY(ejk_device_copy(&embed, &m->unembed, NULL));
+    return ejk_device_copy(&norm, &m->norm, NULL);
 }
 
 ejk_status bytemix_load(bytemix *m, const char *path) {

@@ -12,14 +12,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char usage[] =
-    "usage: serve [options] [requests, or - for standard input]\n"
-    "  --model FOLDER   examples/data/bytemix or examples/data/bytelm\n"
-    "  --dtype TYPE     and --weights FORMAT: as bytemix has them; --device cpu\n"
-    "  --rows N         bytes that a step reads, at most; 128\n"
-    "  --pages N        pages of the caches, of 16 bytes each; 256\n"
-    "  --running N      texts at once; 16\n"
-    "  --timeline FILE  draw what happened as SVG\n";
+static const char usage[] = "usage: serve [options] [requests, or - for standard input]\n"
+                            "  --model FOLDER   examples/data/bytemix or examples/data/bytelm\n"
+                            "  --device DEVICE  cpu, cuda or cuda:1; cpu\n"
+                            "  --dtype TYPE     and --weights FORMAT: as bytemix has them\n"
+                            "  --rows N         bytes that a step reads, at most; 128\n"
+                            "  --pages N        pages of the caches, of 16 bytes each; 256\n"
+                            "  --running N      texts at once; 16\n"
+                            "  --timeline FILE  draw what happened as SVG\n";
 
 typedef struct wishes {
     bytemix_options model;
@@ -139,9 +139,8 @@ static bool take(wishes *w, const char *name, const char *value) {
     if (strcmp(name, "--pages") == 0) return number(value, ENGINE_PAGES, &w->engine.pages);
     if (strcmp(name, "--running") == 0) return number(value, ENGINE_RUNNING, &w->engine.running);
     if (strcmp(name, "--device") != 0) return false;
-    if (strcmp(value, "cpu") == 0) return true;
-    fputs("serve: layers of this model have no CUDA kernels: --device has to be cpu\n", stderr);
-    return false;
+    w->model.device = value;
+    return strcmp(value, "cpu") == 0 || strncmp(value, "cuda", 4) == 0;
 }
 
 int main(int count, char **words) {

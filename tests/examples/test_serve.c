@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The example's server: whatever arrives beside a request, it gets the bytes that it would get alone. */
+/*
+ * The example's server: whatever arrives beside a request, it gets the bytes that it would get alone. `test_serve gpu`
+ * serves on a GPU.
+ */
 #include "engine.h"
 
 #include "support/expect.h"
+#include "support/gpu_driver.h"
 #include "support/random.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define DATA EJK_SOURCE_DIR "/examples/data/"
 
 enum {
     TEXTS = 12, /* that requests are made of */
@@ -37,7 +39,14 @@ typedef struct world {
 static struct { int preempted, shared, chunks, mixed; } seen;
 
 static ejk_context *context;
+static const char *device = "cpu";
 static world worlds[2];
+
+/* Below the models' folder, which may have been carried to another machine. */
+static void data_path(char path[512], const char *name) {
+    const char *data = getenv("EJK_TEST_DATA");
+    snprintf(path, 512, "%s/%s", data ? data : EJK_SOURCE_DIR "/examples/data", name);
+}
 
 /* Chunks of prompts and batches round sums in other orders: 1e-4 at most. Bytes that are closer say nothing. */
 static bool write_alone(bytemix *model, sample *s) {
@@ -57,7 +66,7 @@ static bool write_alone(bytemix *model, sample *s) {
 
 /* Texts from somewhere in the model's prompt; half of them begin alike, and one is no more than that, full pages. */
 static void make_texts(world *w, const char *folder, struct random *random) {
-    char path[512];
+    char path[640];
     uint8_t all[1000];
     snprintf(path, sizeof path, "%s/prompt.txt", folder);
     FILE *file = fopen(path, "rb");
@@ -167,21 +176,26 @@ static void test_refusals(void **state) {
     EXPECT_OK(engine_submit(e, 0, bytes, 1, 1));
     while (busy) EXPECT_OK(engine_step(e, &busy));
     check_drawing(e);
-    assert_int_equal(engine_draw(e, DATA "nowhere/timeline.svg"), EJK_STATUS_IO);
+    assert_int_equal(engine_draw(e, "nowhere/timeline.svg"), EJK_STATUS_IO);
     engine_close(e);
     engine_close(NULL);
 }
 
 static int set_up(void **state) {
     (void)state;
-    static const char *const folders[] = {DATA "bytemix", DATA "bytelm"};
+    static const char *const names[] = {"bytemix", "bytelm"};
     struct random random = {9};
     EXPECT_OK(ejk_context_create(&(ejk_context_options){.threads = 1}, &context));
     for (int i = 0; i < 2; i++) {
-        const bytemix_options options = {
-            .folder = folders[i], .rows = ROWS, .pages = BYTEMIX_TABLE, .slots = SLOTS};
+        char folder[512];
+        data_path(folder, names[i]);
+        const bytemix_options options = {.folder = folder,
+                                         .device = device,
+                                         .rows = ROWS,
+                                         .pages = BYTEMIX_TABLE,
+                                         .slots = SLOTS};
         EXPECT_OK(bytemix_open(context, &options, &worlds[i].model));
-        make_texts(&worlds[i], folders[i], &random);
+        make_texts(&worlds[i], folder, &random);
     }
     return 0;
 }
@@ -193,7 +207,9 @@ static int tear_down(void **state) {
     return 0;
 }
 
-int main(void) {
+int main(int count, char **words) {
+    if (count > 1 && strcmp(words[1], "gpu") == 0) device = "cuda";
+    if (count > 1 && !gpu_is_here()) return GPU_SKIPPED;
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_schedules),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
