@@ -90,7 +90,7 @@ static bool has_lost(int dtype, const float *sums, paged_size count) {
 /* Sums of `rows` rows take in VALUES_AT_ONCE values; weights are BLOCK floats from row to row. */
 static inline __attribute__((always_inline)) void
 add_columns(const ejk_dtype dtype, const int rows, const char *const *value, const float *weights,
-            paged_size dim, float *sums, paged_size width, const char *next) {
+            paged_size dim, float *sums, paged_size width, const paged_lines *ask) {
     enum { PAIRS = VALUES_AT_ONCE / 2 };
     const int size = (int)stored_size(dtype);
     vf weight[4][PAIRS];
@@ -117,10 +117,7 @@ add_columns(const ejk_dtype dtype, const int rows, const char *const *value, con
             v_store(sums + r * width + d, sum[r][0]);
             if (both) v_store(sums + r * width + d + VL, sum[r][1]);
         }
-        if (next) {
-            ask_lines(next, VALUES_AT_ONCE * LANES * size);
-            next = (const char *)((uintptr_t)next + (uintptr_t)(VALUES_AT_ONCE * LANES * size));
-        }
+        ask_beside(ask, VALUES_AT_ONCE, d * size, LANES * size);
     }
 }
 

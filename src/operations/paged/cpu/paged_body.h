@@ -20,6 +20,6 @@ static bool has_operands(const void *problem) {
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .parameters = page_parameters,
              .parameter_count = sizeof page_parameters / sizeof *page_parameters,
-             .applicable = has_operands,
+             .suggest = ejki_paged_suggest, .applicable = has_operands,
              .needs = PAGED_PACK > 1 ? "caches of bf16 or 8 bits" : "caches of 8, 16 or 32 bits",
              .prepare = plan_pages, .run = attend_pages)

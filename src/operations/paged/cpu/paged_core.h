@@ -24,6 +24,7 @@
 #include "kernels/declare.h"
 #include "operations/paged/cpu/paged_rows.h"
 #include "operations/paged/cpu/paged_tiles.h"
+#include "operations/paged/cpu/suggest.h"
 
 /* ---- Items ------------------------------------------------------------------------------------------ */
 

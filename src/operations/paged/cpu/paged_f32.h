@@ -61,7 +61,7 @@ static bool has_lost(int dtype, const float *sums, paged_size count) {
 /* Sums of `rows` rows take in VALUES_AT_ONCE values; weights are BLOCK floats from row to row. */
 static inline __attribute__((always_inline)) void
 add_columns(const ejk_dtype dtype, const int rows, const char *const *value, const float *weights,
-            paged_size dim, float *sums, paged_size width, const char *next) {
+            paged_size dim, float *sums, paged_size width, const paged_lines *ask) {
     const int size = (int)stored_size(dtype);
     vf weight[4][VALUES_AT_ONCE];
     EJKI_UNROLL for (int r = 0; r < rows; r++) EJKI_UNROLL for (int k = 0; k < VALUES_AT_ONCE; k++)
@@ -76,10 +76,7 @@ add_columns(const ejk_dtype dtype, const int rows, const char *const *value, con
             EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r] = v_fma(weight[r][k], v, sum[r]);
         }
         EJKI_UNROLL for (int r = 0; r < rows; r++) v_store(sums + r * width + d, sum[r]);
-        if (next) {
-            ask_lines(next, VALUES_AT_ONCE * LANES * size);
-            next = (const char *)((uintptr_t)next + (uintptr_t)(VALUES_AT_ONCE * LANES * size));
-        }
+        ask_beside(ask, VALUES_AT_ONCE, d * size, LANES * size);
     }
 }
 

@@ -11,6 +11,9 @@ static const ejk_parameter page_parameters[] = {
     {"q_blocksize", 12, 768, 12, 192, "rows of a task that prefills"},
     {"kv_blocksize", 32, TILE_KEYS, 32, 128, "keys that these rows look at together"},
     {"blocksize_keys", 256, 1 << 20, 256, 2048, "keys of a split of a task that decodes"},
+    {"prefetch_hint", 0, 1, 1, 1,
+     "what is read shortly after, into the first-level cache; 1: in the order of memory, into the "
+     "second"},
 };
 
 #endif

@@ -15,7 +15,10 @@ typedef struct paged_few {
     paged_size count; /* rows of all heads */
     float *query, *sums, *lanes, *totals, *scores, *key_scale, *value_scale;
     paged_row *row;
-    bool exact; /* weights times values key by key */
+    bool exact;               /* weights times values key by key */
+    int key_step, value_step; /* rows of a head before those of the next head */
+    int rows_ahead,
+        heads_ahead; /* where lines are asked for that are read shortly after; 0 and 0: elsewhere */
     paged_block *block, *next;
     paged_ask ask;
 } paged_few;
@@ -30,7 +33,7 @@ static inline void head_rows(const char *const *rows, paged_size t, int n, paged
 /* sum[r * keys + k] += row r times key k. */
 static inline __attribute__((always_inline)) void
 multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, paged_size dim,
-              const float *query, paged_size query_step, vf sum[VL], const char *next) {
+              const float *query, paged_size query_step, vf sum[VL], const paged_lines *ask) {
     const int keys = VL / rows, size = (int)stored_size(dtype);
     paged_size d = 0;
     for (; d + LANES <= dim; d += LANES, query += VL) {
@@ -41,10 +44,7 @@ multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, pag
             EJKI_UNROLL for (int r = 0; r < rows; r++) sum[r * keys + k] =
                 OPERAND_TERM(q[r], v, sum[r * keys + k]);
         }
-        if (next) {
-            ask_lines(next, keys * LANES * size);
-            next = (const char *)((uintptr_t)next + (uintptr_t)(keys * LANES * size));
-        }
+        ask_beside(ask, keys, d * size, LANES * size);
     }
     if (d == dim) return;
     EJKI_UNROLL for (int k = 0; k < keys; k++) {
@@ -54,7 +54,35 @@ multiply_keys(const ejk_dtype dtype, const int rows, const char *const *key, pag
     }
 }
 
-/* Products of `rows` rows from i on with VL keys from t on. */
+/* What is asked for beside `n` rows from t on of head h: lines of rows that are read shortly after, or the next in the
+ * order of memory. */
+static inline void lines_beside(paged_few *f, bool values, int n, paged_size h, paged_size t,
+                                const char *other, paged_lines *out) {
+    const paged_problem *p = f->j->p;
+    const paged_cache *c = values ? &p->value : &p->key;
+    const paged_size bytes = (values ? p->value_dim : p->dim) * paged_bytes(c->dtype);
+    out->next = NULL;
+    if (f->rows_ahead + f->heads_ahead == 0) {
+        out->next = ask_next(&f->ask, n * bytes, other);
+        return;
+    }
+    const char *const *rows = values ? f->block->value : f->block->key;
+    paged_size at = t + f->rows_ahead, head = h + f->heads_ahead;
+    if (head >= f->j->heads) {
+        head -= f->j->heads;
+        at += VL;
+    }
+    if (at >= BLOCK) {
+        at -= BLOCK;
+        c = values ? &p->key : &p->value;
+        rows = values ? f->next->key : f->block->value;
+    }
+    out->row[0] = NULL;
+    if (values && rows == f->next->key && f->next->high == 0) return;
+    for (int k = 0; k < n; k++) out->row[k] = rows[at + k] + head * c->head * paged_bytes(c->dtype);
+}
+
+/* Products of `rows` rows from i on with f->key_step keys from t on. */
 static inline __attribute__((always_inline)) void score_keys(const ejk_dtype dtype, const int rows,
                                                              paged_few *f, paged_size i,
                                                              paged_size h, paged_size t,
@@ -63,17 +91,18 @@ static inline __attribute__((always_inline)) void score_keys(const ejk_dtype dty
     const paged_size depth = f->j->work->plan.depth, size = stored_size(dtype);
     const float *query = f->query + i * depth;
     const int keys = VL / rows;
-    for (int s = 0; s < VL; s += keys) {
+    paged_lines ask = {0}, none = {0};
+    for (int s = 0; s < f->key_step; s += keys) {
         const char *key[VL];
         vf sum[VL];
         float products[VL];
         EJKI_UNROLL for (int k = 0; k < VL; k++) sum[k] = v_zero();
         head_rows(f->block->key, t + s, keys, h * p->key.head * size, f->block, key);
-        const char *next = asks ? ask_next(&f->ask, keys * p->dim * size, key[0]) : NULL;
-        multiply_keys(dtype, rows, key, p->dim, query, depth, sum, next);
+        if (asks) lines_beside(f, false, keys, h, t + s, key[0], &ask);
+        multiply_keys(dtype, rows, key, p->dim, query, depth, sum, &ask);
         if (p->tail_dim > 0) {
             head_rows(f->block->tail, t + s, keys, h * p->key_tail.head * size, f->block, key);
-            multiply_keys(dtype, rows, key, p->tail_dim, query + padded(p->dim), depth, sum, NULL);
+            multiply_keys(dtype, rows, key, p->tail_dim, query + padded(p->dim), depth, sum, &none);
         }
         v_store(products, v_sums(sum));
         EJKI_UNROLL for (int r = 0; r < rows; r++) memcpy(
@@ -81,7 +110,7 @@ static inline __attribute__((always_inline)) void score_keys(const ejk_dtype dty
     }
 }
 
-/* Sums of `rows` rows from i on take in VALUES_AT_ONCE values from t on. */
+/* Sums of `rows` rows from i on take in f->value_step values from t on. */
 static inline __attribute__((always_inline)) void add_values(const ejk_dtype dtype, const int rows,
                                                              paged_few *f, paged_size i,
                                                              paged_size h, paged_size t,
@@ -89,11 +118,14 @@ static inline __attribute__((always_inline)) void add_values(const ejk_dtype dty
     const paged_problem *p = f->j->p;
     const paged_size width = f->j->work->plan.width;
     const paged_size size = stored_size(dtype);
-    const char *value[VALUES_AT_ONCE];
-    head_rows(f->block->value, t, VALUES_AT_ONCE, h * p->value.head * size, f->block, value);
-    add_columns(dtype, rows, value, f->scores + i * BLOCK + t / PAGED_PACK, p->value_dim,
-                f->sums + i * width, width,
-                asks ? ask_next(&f->ask, VALUES_AT_ONCE * p->value_dim * size, value[0]) : NULL);
+    paged_lines ask = {0};
+    for (paged_size end = t + f->value_step; t < end; t += VALUES_AT_ONCE) {
+        const char *value[VALUES_AT_ONCE];
+        head_rows(f->block->value, t, VALUES_AT_ONCE, h * p->value.head * size, f->block, value);
+        if (asks) lines_beside(f, true, VALUES_AT_ONCE, h, t, value[0], &ask);
+        add_columns(dtype, rows, value, f->scores + i * BLOCK + t / PAGED_PACK, p->value_dim,
+                    f->sums + i * width, width, &ask);
+    }
 }
 
 /* One row, key by key, what has a weight: values may be NaN that the row does not see. */
@@ -136,20 +168,21 @@ static inline void begin_asking(paged_few *f, const paged_cache *c, const char *
 static inline __attribute__((always_inline)) void block_scores(const ejk_dtype dtype,
                                                                paged_few *f) {
     const paged_size low = f->block->low / LANES * LANES;
-    for (paged_size t = low; t < ejki_round_up(f->block->high, LANES); t += VL)
+    for (paged_size t = low; t < ejki_round_up(f->block->high, LANES); t += f->key_step)
         for (paged_size h = 0; h < f->j->heads; h++) {
-            begin_asking(f, &f->j->p->value, f->block->value, f->j->p->value_dim, h, t, VL);
+            begin_asking(f, &f->j->p->value, f->block->value, f->j->p->value_dim, h, t,
+                         f->key_step);
             FOR_ROWS(score_keys, dtype, f, h, t);
         }
 }
 
 static inline __attribute__((always_inline)) void
 block_values(const ejk_dtype dtype, paged_few *f, paged_size first, paged_size heads, bool asks) {
-    const paged_size low = f->block->low / VALUES_AT_ONCE * VALUES_AT_ONCE;
+    const paged_size low = f->block->low / f->value_step * f->value_step;
     const char *const *next = asks && f->next->high > 0 ? f->next->key : NULL;
-    for (paged_size t = low; t < f->block->high; t += VALUES_AT_ONCE)
+    for (paged_size t = low; t < f->block->high; t += f->value_step)
         for (paged_size h = first; h < first + heads; h++) {
-            begin_asking(f, &f->j->p->key, next, f->j->p->dim, h, t, VALUES_AT_ONCE);
+            begin_asking(f, &f->j->p->key, next, f->j->p->dim, h, t, f->value_step);
             FOR_ROWS(add_values, dtype, f, h, t);
         }
 }
@@ -266,9 +299,30 @@ static bool lost_products(paged_few *f, paged_size h) {
     return false;
 }
 
+/*
+ * How the cache is read: where heads of a key lie together, as many keys as a product takes, of all heads; else VL keys
+ * of a head.
+ */
+static void order_few(paged_few *f) {
+    const paged_job *j = f->j;
+    const paged_problem *p = j->p;
+    const bool together = j->heads == 1 || p->key.head < p->key.token;
+    const paged_size row = together ? j->heads * p->key.head : VL * p->dim;
+    const paged_size rows = NEAR_BYTES / paged_most(row * paged_bytes(p->key.dtype), 1);
+    f->key_step = !together ? VL : VL / (j->rows % 4 == 0 ? 4 : j->rows % 2 == 0 ? 2 : 1);
+    f->value_step = together ? VALUES_AT_ONCE : VL;
+    if (!j->work->plan.near) return;
+    if (together)
+        f->rows_ahead = (int)ejki_round_up(paged_least(paged_most(rows, 1), BLOCK / 2),
+                                           paged_most(f->key_step, VALUES_AT_ONCE));
+    else
+        f->heads_ahead = (int)paged_least(paged_most(rows, 1), j->heads);
+}
+
 static void bind_few(paged_few *f, const paged_job *j, bool exact) {
     const paged_plan *t = &j->work->plan;
     *f = (paged_few){.j = j, .count = j->heads * j->rows, .query = j->memory, .exact = exact};
+    order_few(f);
     f->sums = f->query + f->count * t->depth;
     f->lanes = f->sums + f->count * t->width;
     f->totals = f->lanes + f->count * VL;

@@ -43,4 +43,5 @@ static ejk_status run(const ejk_run *run) {
 
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .parameters = page_parameters,
              .parameter_count = sizeof page_parameters / sizeof *page_parameters,
+             .suggest = ejki_paged_suggest,
              .prepare = prepare, .run = run)

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters that suit a processor: ejk_implementation.suggest of attention over pages. */
+#ifndef EJKI_PAGED_SUGGEST_H
+#define EJKI_PAGED_SUGGEST_H
+
+#include <ejkernel/record.h>
+
+#include <stdint.h>
+
+void ejki_paged_suggest(const void *problem, int32_t threads, ejk_opt_int *values);
+
+#endif
