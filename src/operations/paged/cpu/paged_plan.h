@@ -28,12 +28,22 @@
 #define PAGED_PACK 1
 #endif
 #define LANES (PAGED_PACK * VL)
+/* Rows of a tile of many rows, and what lanes of keys are rounded up to. */
+#ifdef PAGED_AMX
+#define PAGED_ROWS  32
+#define PAGED_DEPTH 16
+#else
+#define PAGED_ROWS  TILE_ROWS
+#define PAGED_DEPTH 1
+#endif
 /* Sums of a row's weights as products took them: floats are taken as they are. */
 #define TOTAL_LANES (PAGED_PACK > 1 ? VL : 0)
 
 enum {
-    BLOCK = 64,        /* keys that few rows look at together */
-    FEW_ROWS = 8,      /* of a KV head: more go through tiles */
+    BLOCK = 64,    /* keys that few rows look at together */
+    FEW_ROWS = 16, /* of a KV head: more go through tiles */
+    LONG_ROWS = 8, /* the same where keys are longer than LONG_DIM */
+    LONG_DIM = 256,
     ROWS_AT_ONCE = 64, /* of all heads of an item of few rows */
     SPLIT_ROWS = 16,   /* sequences of more rows are not split */
     MOST_SPLITS = 16,  /* bounds the memory of partial results */
@@ -121,7 +131,7 @@ static bool has_parts(const paged_plan *t, const paged_sequence *s) {
 /* Few rows take both parts of a key for the same type. */
 static bool is_few(const paged_problem *p, const paged_sequence *s) {
     if (p->tail_dim > 0 && p->key_tail.dtype != p->key.dtype) return false;
-    return s->rows * p->group <= FEW_ROWS;
+    return s->rows * p->group <= (p->dim + p->tail_dim <= LONG_DIM ? FEW_ROWS : LONG_ROWS);
 }
 
 /* Items of a KV split of a sequence. */
@@ -144,10 +154,15 @@ static paged_size floats_of_few(const paged_plan *t) {
     return ROWS_AT_ONCE * (t->depth + t->width + VL + TOTAL_LANES + BLOCK) + 2 * BLOCK + t->scratch;
 }
 
+/* Lanes of a query of many rows. */
+static paged_size many_depth(const paged_problem *p) {
+    return ejki_round_up(lanes_of(p->dim) + lanes_of(p->tail_dim), PAGED_DEPTH);
+}
+
 static paged_size floats_of_many(const paged_problem *p, const paged_plan *t) {
-    const paged_size depth = lanes_of(p->dim) + lanes_of(p->tail_dim);
+    const paged_size depth = many_depth(p);
     return t->rows * (depth + t->sum_width + VL + TOTAL_LANES) + t->keys * (depth + t->width) +
-           TILE_ROWS * SCORE_STRIDE + 2 * TILE_KEYS + t->scratch;
+           PAGED_ROWS * SCORE_STRIDE + 2 * TILE_KEYS + t->scratch;
 }
 
 /* Keys of the common prefix that rows of all sequences look at together, where these are few. */
@@ -157,7 +172,7 @@ static paged_size prefix_of(const paged_problem *p) {
 
 static ejk_status plan_of(const paged_problem *p, const int64_t *parameters, int32_t workers,
                           paged_plan *t) {
-    *t = (paged_plan){.rows = ejki_round_up(parameters[0], TILE_ROWS),
+    *t = (paged_plan){.rows = ejki_round_up(parameters[0], PAGED_ROWS),
                       .keys = ejki_round_up(parameters[1], TILE_COLUMNS),
                       .near = parameters[3] == 0};
     const paged_size most = p->tables == PAGED_LISTS ? paged_most(p->width, 1) : p->width;

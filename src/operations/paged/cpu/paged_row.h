@@ -60,13 +60,29 @@ static void put_lane(float *to, const float *from, paged_size i, paged_size coun
 #endif
 }
 
+/* Lanes of `count` elements that memory has as they are, `step` apart; a last half is followed by 0. */
+static void copy_lanes(const char *from, paged_size count, float *to, paged_size step) {
+    const paged_size whole = count / PAGED_PACK;
+    for (paged_size d = 0; d < whole; d++) memcpy(to + d * step, from + 4 * d, 4);
+    if (whole == lanes_of(count)) return;
+    to[whole * step] = 0;
+    memcpy(to + whole * step, from + 4 * whole, 2);
+}
+
 /* A query row as lanes `step` apart; those of its tail begin at lane `tail`. */
 static void load_query(const paged_problem *p, const paged_row *row, float *to, paged_size tail,
                        paged_size step, float *scratch) {
     const paged_rows *parts[2] = {&p->query, &p->query_tail};
     const paged_size sizes[2] = {p->dim, p->tail_dim};
+    const ejk_dtype dtype = (ejk_dtype)p->dtype;
+    const bool as_it_is =
+        p->query_scale == 0 && dtype == (PAGED_PACK == 1 ? EJK_DTYPE_F32 : EJK_DTYPE_BF16);
     for (int i = 0; i < 2; i++, to += tail * step) {
         const paged_size start = paged_row_at(p, parts[i], row->token, row->head);
+        if (as_it_is) {
+            copy_lanes(element_at(dtype, parts[i]->data, start), sizes[i], to, step);
+            continue;
+        }
         for (paged_size d = 0; d < sizes[i]; d++) scratch[d] = asked(p, parts[i], start + d);
         for (paged_size d = 0; d < lanes_of(sizes[i]); d++)
             put_lane(to + d * step, scratch, d, sizes[i]);

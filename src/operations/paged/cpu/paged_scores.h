@@ -45,9 +45,16 @@ static void find_block(const paged_job *j, paged_size first, paged_size count, p
 /* Scales of a head's rows in a block, 1 beyond them. */
 static void find_scales(const paged_job *j, const paged_block *b, const paged_cache *c,
                         paged_size head, paged_size count, float *scales) {
-    for (paged_size t = 0; t < count; t++) scales[t] = 1;
-    for (paged_size t = b->low; t < b->high; t++)
-        scales[t] = scale_of(c, b->page[t], (b->first + t) % j->p->page, head);
+    const paged_size page = j->p->page;
+    paged_size t = b->low, at = (b->first + t) % page;
+    for (paged_size i = 0; i < b->low; i++) scales[i] = 1;
+    for (paged_size i = b->high; i < count; i++) scales[i] = 1;
+    while (t < b->high) {
+        const paged_size end = paged_least(t + page - at, b->high);
+        const float *from = c->scale + b->page[t] * c->scale_page + head * c->scale_head;
+        for (; t < end; t++, at++) memcpy(&scales[t], from + at * c->scale_token, sizeof *scales);
+        at = 0;
+    }
 }
 
 /* What a KV head's products are multiplied by to be scores in base 2; `key` is NULL or scales of the block's rows. */

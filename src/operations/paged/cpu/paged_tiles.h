@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many rows of a KV head, as in prefilling and in decoding of latents: a block of keys and values is gathered from its
- * pages and packed, keys transposed into panels, and used by all tiles of TILE_ROWS rows of the item. Lines of the
+ * pages and packed, keys transposed into panels, and used by all tiles of PAGED_ROWS rows of the item. Lines of the
  * next block are asked for while products run.
  */
 #ifndef EJKI_PAGED_TILES_H
@@ -10,14 +10,11 @@
 #include "operations/paged/cpu/paged_operands.h"
 #include "operations/paged/cpu/paged_scores.h"
 
-#define SCORES_PAIR(n) GEMM_PAIR(gemm_scores, n, 1, TILE_ROWS, SCORE_STRIDE)
-#define SCORES_SIZE(n) GEMM_CASE(gemm_scores, n)
-#define VALUES_PAIR(n) GEMM_PAIR(gemm_values, n, SCORE_STRIDE, 1, TILE_COLUMNS)
-#define VALUES_SIZE(n) GEMM_CASE(gemm_values, n)
-TILE_ROW_COUNTS(SCORES_PAIR)
-TILE_ROW_COUNTS(VALUES_PAIR)
-GEMM_DISPATCH(gemm_scores, TILE_ROW_COUNTS(SCORES_SIZE))
-GEMM_DISPATCH(gemm_values, TILE_ROW_COUNTS(VALUES_SIZE))
+#ifdef PAGED_AMX
+#include "operations/paged/cpu/amx/paged_amx_products.h"
+#else
+#include "operations/paged/cpu/paged_products.h"
+#endif
 
 typedef struct paged_many {
     const paged_job *j;
@@ -143,9 +140,9 @@ static void next_lines(paged_many *m, gemm_prefetch *lines) {
 /* ---- Tiles ------------------------------------------------------------------------------------------ */
 
 static float *sum_of(const paged_many *m, paged_size i, paged_size d) {
-    const paged_size tile = i / TILE_ROWS * TILE_ROWS;
+    const paged_size tile = i / PAGED_ROWS * PAGED_ROWS;
     return m->sums + tile * m->j->work->plan.sum_width +
-           d / TILE_COLUMNS * TILE_COLUMNS * TILE_ROWS + (i - tile) * TILE_COLUMNS +
+           d / TILE_COLUMNS * TILE_COLUMNS * PAGED_ROWS + (i - tile) * TILE_COLUMNS +
            d % TILE_COLUMNS;
 }
 
@@ -181,23 +178,22 @@ static void add_seen_rows(paged_many *m, paged_size i, const float *z, paged_siz
 
 /* `rows` rows from i on, of one tile, and keys low to high - 1 of the block, a multiple of TILE_COLUMNS. */
 static void attend_tile(paged_many *m, paged_size i, int rows, paged_size low, paged_size high) {
-    const paged_size width = m->j->work->plan.width, tile = i / TILE_ROWS * TILE_ROWS;
-    const float *query = m->query + tile * m->depth + (i - tile);
+    const paged_size width = m->j->work->plan.width, tile = i / PAGED_ROWS * PAGED_ROWS;
+    const float *query = query_at(m->query, m->depth, i);
     float *scores = m->scores + (i - tile) * SCORE_STRIDE;
     gemm_prefetch lines;
     for (paged_size c = low; c < high; c += TILE_COLUMNS) {
         next_lines(m, &lines);
-        gemm_scores(rows, TILE_COLUMNS, m->depth, query, m->keys + c * m->depth, TILE_COLUMNS,
-                    scores + c, SCORE_STRIDE, false, &lines);
+        multiply_panel(rows, m->depth, query, m->keys + c * m->depth, scores + c, &lines);
     }
     for (int r = 0; r < rows; r++) many_weights(m, i + r, scores + r * SCORE_STRIDE, low, high);
     for (int r = 0; !m->fit && r < rows; r++)
         add_seen_rows(m, i + r, scores + r * SCORE_STRIDE, low, high);
     for (paged_size d = 0; m->fit && d < width; d += TILE_COLUMNS) {
         next_lines(m, &lines);
-        gemm_values(rows, paged_least(TILE_COLUMNS, width - d), (high - low) / PAGED_PACK,
-                    scores + low / PAGED_PACK, m->values + low / PAGED_PACK * width + d, width,
-                    sum_of(m, i, d), TILE_COLUMNS, true, &lines);
+        add_panel(rows, paged_least(TILE_COLUMNS, width - d), (high - low) / PAGED_PACK,
+                  scores + low / PAGED_PACK, m->values + low / PAGED_PACK * width + d, width,
+                  sum_of(m, i, d), &lines);
     }
 }
 
@@ -210,9 +206,9 @@ static void many_block(paged_many *m) {
     const paged_size panels =
         (high - low) / TILE_COLUMNS + ejki_cdiv(j->work->plan.width, TILE_COLUMNS);
     pack_block(m, low, high);
-    begin_next(m, ejki_cdiv(j->rows, TILE_ROWS) * panels);
-    for (paged_size tile = 0; tile < j->rows; tile += TILE_ROWS) {
-        const paged_size end = paged_least(tile + TILE_ROWS, j->rows);
+    begin_next(m, ejki_cdiv(j->rows, PAGED_ROWS) * panels);
+    for (paged_size tile = 0; tile < j->rows; tile += PAGED_ROWS) {
+        const paged_size end = paged_least(tile + PAGED_ROWS, j->rows);
         paged_size first = high, last = low;
         for (paged_size i = tile; i < end; i++) {
             first = paged_least(first, m->row[i].low - b->first);
@@ -221,7 +217,7 @@ static void many_block(paged_many *m) {
         first = paged_most(first / TILE_COLUMNS * TILE_COLUMNS, low);
         last = paged_least(ejki_round_up(last, TILE_COLUMNS), high);
         for (paged_size i = tile; first < last && i < end;) {
-            const int rows = gemm_rows(end - i);
+            const int rows = rows_at_once(end - i);
             attend_tile(m, i, rows, first, last);
             i += rows;
         }
@@ -231,21 +227,19 @@ static void many_block(paged_many *m) {
 static void bind_many(paged_many *m, const paged_job *j) {
     const paged_plan *t = &j->work->plan;
     *m = (paged_many){.j = j, .query = j->memory};
-    m->depth = lanes_of(j->p->dim) + lanes_of(j->p->tail_dim);
+    m->depth = many_depth(j->p);
     m->sums = m->query + t->rows * m->depth;
     m->lanes = m->sums + t->rows * t->sum_width;
     m->totals = m->lanes + t->rows * VL;
     m->keys = m->totals + t->rows * TOTAL_LANES;
     m->values = m->keys + t->keys * m->depth;
     m->scores = m->values + t->keys * t->width;
-    m->rest = m->scores + TILE_ROWS * SCORE_STRIDE;
+    m->rest = m->scores + PAGED_ROWS * SCORE_STRIDE;
     m->key_scale = m->rest + t->scratch;
     m->value_scale = m->key_scale + TILE_KEYS;
     m->row = (paged_row *)(void *)(m->value_scale + TILE_KEYS);
     m->scale = score_scale(j->p, j->head);
-    const paged_size zeros = m->keys - m->query;
-    memset(m->query, 0, (size_t)zeros * sizeof(float));
-    memset(m->values, 0, (size_t)(t->keys * t->width) * sizeof(float));
+    memset(m->query, 0, (size_t)(m->scores - m->query) * sizeof(float));
 }
 
 static void attend_many(const paged_job *j) {
@@ -254,13 +248,13 @@ static void attend_many(const paged_job *j) {
     paged_many m;
     bind_many(&m, j);
     for (paged_size i = 0; i < j->rows; i++) {
-        const paged_size tile = i / TILE_ROWS * TILE_ROWS;
         m.row[i] = row_of(j, i);
-        load_query(j->p, &m.row[i], m.query + tile * m.depth + i - tile, lanes_of(j->p->dim),
-                   TILE_ROWS, m.rest);
+        load_query(j->p, &m.row[i], query_at(m.query, m.depth, i), lanes_of(j->p->dim), QUERY_STEP,
+                   m.rest);
     }
     m.block = &blocks[0];
     m.next = &blocks[1];
+    begin_products();
     const paged_size start = j->low / t->keys * t->keys;
     if (j->low < j->high) find_block(j, start, t->keys, m.block);
     for (paged_size first = start; j->low < j->high && first < j->high; first += t->keys) {
@@ -271,6 +265,7 @@ static void attend_many(const paged_job *j) {
         m.block = m.next;
         m.next = done;
     }
+    end_products();
     for (paged_size i = 0; i < j->rows; i++) {
         for (paged_size d = 0; d < t->width; d += VL) v_store(m.rest + d, v_load(sum_of(&m, i, d)));
         const float sum = v_sum(v_load(m.lanes + i * VL));
