@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's attention over pages on CPUs as a peer: `ejk bench … --against-python bench/peers/vllm_cpu.py`.
 
-Takes calls of unified_attention and page_attention without options, in float32, bfloat16 and float16, with inputs of its
-own in the layout that it chooses: pages in random order, each sequence with as many keys as its table holds. Needs
+Takes calls of unified_attention and page_attention without options, in float32, bfloat16 and float16, with inputs of
+its own in the layout that it chooses: pages in random order, each sequence with as many keys as its table holds. Needs
 PyTorch; EJK_VLLM_CPU is the file vllm/_C_AVX512.abi3.so (or _C_AVX2) of the package vllm-cpu. The protocol is in
 docs/howto/benchmarking.md.
 """
@@ -16,7 +16,7 @@ import time
 import torch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-KNOWN = {"query", "key_cache", "value_cache", "kv_lens", "context_lens", "block_tables", "query_start_loc", "out", "lse"}
+KNOWN = {"query", "key_cache", "value_cache", "kv_lens", "context_lens", "block_tables", "query_start_loc", "out"}
 
 
 def layout(dtype, page, dim):
