@@ -20,7 +20,7 @@ static int64_t some_length(struct random *r, int64_t page, int64_t most) {
 }
 
 static void choose_sizes(struct call *c, struct paged *p) {
-    static const int64_t pages[] = {1, 3, 8, 16, 64};
+    static const int64_t pages[] = {1, 3, 8, 16, 64, 128};
     static const int64_t dims[] = {1, 8, 16, 17, 32, 40, 64, 64, 96, 128, 128};
     static const int64_t groups[] = {1, 1, 2, 3, 4, 5, 8};
     struct random *r = &c->random;
