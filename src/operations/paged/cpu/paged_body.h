@@ -18,8 +18,14 @@ static bool has_operands(const void *problem) {
            (p->tail_dim == 0 || is_operand(&p->key_tail));
 }
 
+#ifdef PAGED_AMX
+#define PAGED_SUGGEST ejki_paged_suggest_amx
+#else
+#define PAGED_SUGGEST ejki_paged_suggest
+#endif
+
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .parameters = page_parameters,
              .parameter_count = sizeof page_parameters / sizeof *page_parameters,
-             .suggest = ejki_paged_suggest, .applicable = has_operands,
+             .suggest = PAGED_SUGGEST, .applicable = has_operands,
              .needs = PAGED_PACK > 1 ? "caches of bf16 or 8 bits" : "caches of 8, 16 or 32 bits",
              .prepare = plan_pages, .run = attend_pages)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flash_mla in vectors: keys and values in the workspace, to which unified_attention's line of this tier attends. */
 #include "operations/paged/cpu/paged_parameters.h"
+#include "operations/paged/cpu/suggest.h"
 #include "operations/paged/flash_mla/flash_mla_project.h"
 
 EJKI_DECLARE_OTHER(attention, EJKI_LINE_OF(unified_attention))
@@ -41,7 +42,10 @@ static ejk_status run(const ejk_run *run) {
     return attention->run(&core);
 }
 
+static void suggest(const void *problem, int32_t threads, ejk_opt_int *values) {
+    ejki_paged_suggest(&((const mla_problem *)problem)->core, threads, values);
+}
+
 EJKI_DECLARE(EJKI_THIS_LINE, .version = 1, .parameters = page_parameters,
              .parameter_count = sizeof page_parameters / sizeof *page_parameters,
-             .suggest = ejki_paged_suggest,
-             .prepare = prepare, .run = run)
+             .suggest = suggest, .prepare = prepare, .run = run)
