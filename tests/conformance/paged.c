@@ -465,13 +465,16 @@ static double stored(const struct call *c, int order, ejk_dtype type, double val
                          ? value / scale
                          : (double)((float)value / (float)scale);
     if (type == EJK_DTYPE_I8) return fmax(-128, fmin(127, nearbyint(element)));
-    element_store(type, &place, 0, element);
+    /* element_store() would round to float32 first, and so twice. */
+    const ejk_tensor from = ejk_tensor_contiguous(&element, EJK_DTYPE_F64, 0, NULL),
+                     to = ejk_tensor_contiguous(&place, type, 0, NULL);
+    if (ejk_tensor_copy(&from, &to) != EJK_OK) abort();
     return element_load(type, &place, 0);
 }
 
 /* New rows where they go; `which` is 1 for values, 2 for second parts. */
 static void write_rows(struct call *c, const struct paged *p, int which, const ejk_tensor *rows,
-                       const ejk_tensor *scales, ejk_opt_float constant, double *cache) {
+                       const ejk_tensor *scales, ejk_opt_float constant, int order, double *cache) {
     const int64_t width = rows->shape[rows->rank - 1];
     if (!ejk_tensor_present(rows)) return;
     FOR(n, p->counted) FOR(r, p->begin[n + 1] - p->begin[n]) FOR(h, p->kv_heads) FOR(d, width) {
@@ -481,7 +484,7 @@ static void write_rows(struct call *c, const struct paged *p, int which, const e
         if (ejk_tensor_present(scales)) scale *= tensor_get(scales, scales->shape[0] == 1 ? 0 : h);
         const double value = tensor_get(rows, (token * p->kv_heads + h) * width + d);
         cache[paged_at(p, page, row, h, which == 1) + (which == 2 ? p->tail_at : 0) + d] =
-            stored(c, EXACT, p->key_cache.dtype, value, scale);
+            stored(c, order, p->key_cache.dtype, value, scale);
     }
 }
 
@@ -499,22 +502,25 @@ static double *queries(struct call *c, const struct paged *p) {
     return q;
 }
 
+/* New rows in the caches, quotients rounded as the order has them. */
+static void write(struct call *c, struct paged *p, int order) {
+    if (!p->options.writes) return;
+    write_rows(c, p, 0, &p->new_key, &p->k_scale, p->k_factor, order, p->k);
+    write_rows(c, p, 1, &p->new_value, &p->v_scale, p->v_factor, order, p->v);
+    write_rows(c, p, 2, &p->new_tail, &p->k_scale, p->k_factor, order, p->k);
+    if (order != EXACT) return;
+    const bool two = ejk_tensor_present(&p->value_cache);
+    double *key = call_result(c, p->options.key_name, EXACT, ELEMENT);
+    FOR(n, ejk_tensor_count(&p->key_cache)) key[n] = p->k[n];
+    double *value = two ? call_result(c, p->options.value_name, EXACT, ELEMENT) : NULL;
+    FOR(n, two ? ejk_tensor_count(&p->value_cache) : 0) value[n] = p->v[n];
+}
+
 static void prepare(struct call *c, struct paged *p) {
     if (p->q) return;
     p->q = queries(c, p);
     p->k = tensor_values(c, &p->key_cache);
-    const bool two = ejk_tensor_present(&p->value_cache);
-    p->v = two ? tensor_values(c, &p->value_cache) : p->k;
-    if (p->options.writes) {
-        write_rows(c, p, 0, &p->new_key, &p->k_scale, p->k_factor, p->k);
-        write_rows(c, p, 1, &p->new_value, &p->v_scale, p->v_factor, p->v);
-        write_rows(c, p, 2, &p->new_tail, &p->k_scale, p->k_factor, p->k);
-        const int64_t count = ejk_tensor_count(&p->key_cache);
-        double *key = call_result(c, p->options.key_name, EXACT, ELEMENT);
-        FOR(n, count) key[n] = p->k[n];
-        double *value = two ? call_result(c, p->options.value_name, EXACT, ELEMENT) : NULL;
-        FOR(n, two ? ejk_tensor_count(&p->value_cache) : 0) value[n] = p->v[n];
-    }
+    p->v = ejk_tensor_present(&p->value_cache) ? tensor_values(c, &p->value_cache) : p->k;
     p->ks = tensor_values(c, &p->k_scale);
     p->vs = tensor_values(c, &p->v_scale);
     p->sink = tensor_values(c, &p->sinks);
@@ -525,6 +531,7 @@ static void prepare(struct call *c, struct paged *p) {
 static void attention(struct call *c, int order) {
     struct paged *p = c->own;
     prepare(c, p);
+    write(c, p, order);
     if (!ejk_tensor_present(&p->out)) return;
     double *out = call_result(c, "out", order, ELEMENT);
     double *spread = order == EXACT ? call_result(c, "out", SPREAD, ELEMENT) : NULL;
