@@ -458,14 +458,13 @@ static void attend(const struct row *w, double *out, double *spread, double *lse
     if (lse) *lse = sum == 0 ? -(double)INFINITY : (double)(most + logl(sum));
 }
 
-/* What a cache holds of a value. */
+/* What a cache holds of a value, rounded once; element_store() would round to float32 first. */
 static double stored(const struct call *c, int order, ejk_dtype type, double value, double scale) {
     double place = 0;
     double element = order == EXACT || c->dtype == EJK_DTYPE_F64
                          ? value / scale
                          : (double)((float)value / (float)scale);
     if (type == EJK_DTYPE_I8) return fmax(-128, fmin(127, nearbyint(element)));
-    /* element_store() would round to float32 first, and so twice. */
     const ejk_tensor from = ejk_tensor_contiguous(&element, EJK_DTYPE_F64, 0, NULL),
                      to = ejk_tensor_contiguous(&place, type, 0, NULL);
     if (ejk_tensor_copy(&from, &to) != EJK_OK) abort();
@@ -504,7 +503,6 @@ static double *queries(struct call *c, const struct paged *p) {
 
 /* New rows in the caches, quotients rounded as the order has them. */
 static void write(struct call *c, struct paged *p, int order) {
-    if (!p->options.writes) return;
     write_rows(c, p, 0, &p->new_key, &p->k_scale, p->k_factor, order, p->k);
     write_rows(c, p, 1, &p->new_value, &p->v_scale, p->v_factor, order, p->v);
     write_rows(c, p, 2, &p->new_tail, &p->k_scale, p->k_factor, order, p->k);
@@ -531,7 +529,7 @@ static void prepare(struct call *c, struct paged *p) {
 static void attention(struct call *c, int order) {
     struct paged *p = c->own;
     prepare(c, p);
-    write(c, p, order);
+    if (p->options.writes) write(c, p, order);
     if (!ejk_tensor_present(&p->out)) return;
     double *out = call_result(c, "out", order, ELEMENT);
     double *spread = order == EXACT ? call_result(c, "out", SPREAD, ELEMENT) : NULL;
