@@ -68,7 +68,7 @@ struct operation {
     const char *op;
     int64_t cases;  /* wanted of each implementation */
     ejk_dtype only; /* type of the first tensor, where there is but one; UNSET = any */
-    /* Parts of "algorithm name", by blanks, of shared lines that serve no call of it; one that does fails. With a '*':
+    /* Parts of "algorithm:name", by blanks, of shared lines that serve no call of it; one that does fails. With a '*':
      * how it begins, and what follows somewhere. */
     const char *never;
     /* Chooses arguments and contents. False: this seed makes none, as there is nothing in this type. */

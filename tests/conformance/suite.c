@@ -73,7 +73,7 @@ static bool has_word(const char *name, const char *word) {
 /* True if the case says that no call of the operation is for the line: the line's name has one of its words. */
 static bool serves_none(const struct line *line) {
     char name[160], word[48];
-    snprintf(name, sizeof name, "%s %s", line->implementation->algorithm,
+    snprintf(name, sizeof name, "%s:%s", line->implementation->algorithm,
              line->implementation->name);
     for (const char *at = line->operation->never; at && *at; at += strspn(at, " ")) {
         const size_t length = strcspn(at, " ");

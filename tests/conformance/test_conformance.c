@@ -38,14 +38,18 @@ static const struct operation *case_of(const ejk_kernel *kernel) {
     return NULL;
 }
 
-/* What runs an algorithm beside an implementation: the reference, or on a GPU the last there is. */
+/*
+ * What runs an algorithm beside an implementation: the reference, or on a GPU the last of the least priority, which
+ * serves every call.
+ */
 static const ejk_implementation *stand_in(const char *algorithm, const ejk_implementation *beside) {
     const ejk_implementation *found = NULL;
     for (int32_t i = 0; i < ejki_builtin_implementation_count; i++) {
         const ejk_implementation *e = ejki_builtin_implementations[i];
         const bool gpu = beside->backend == EJK_BACKEND_GPU;
         if (strcasecmp(e->algorithm, algorithm) == 0 && e->dtype == beside->dtype &&
-            e->platform == (gpu ? EJK_PLATFORM_CUDA : EJK_PLATFORM_REFERENCE))
+            e->platform == (gpu ? EJK_PLATFORM_CUDA : EJK_PLATFORM_REFERENCE) &&
+            (!found || e->priority <= found->priority))
             found = e;
     }
     return found;
